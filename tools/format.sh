@@ -1,0 +1,12 @@
+#!/usr/bin/env bash
+# Formats every C++ and CUDA source that git knows, or with --check prints what
+# is not formatted and fails.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+case "${1:-}" in
+  "") mode=(-i) ;;
+  --check) mode=(--dry-run --Werror) ;;
+  *) echo "usage: tools/format.sh [--check]" >&2; exit 2 ;;
+esac
+git ls-files -z '*.h' '*.cc' '*.cu' '*.cuh' |
+  xargs -0 --no-run-if-empty clang-format --style=file "${mode[@]}"

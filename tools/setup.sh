@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# Installs what Lockstep needs from the distribution's packages, Bazel included,
+# and nothing from anywhere else. Running it again changes nothing.
+set -euo pipefail
+
+usage() {
+  cat <<'TEXT'
+usage: tools/setup.sh [--ci] [--dry-run] [--help]
+
+Installs the packages that building, testing and running Lockstep needs, on
+Debian 12 or Ubuntu 24.04 (or a later release of either). Needs root, or sudo
+that asks for no password; otherwise it prints what it would install and exits
+with status 1, or 0 if nothing is missing.
+
+  --ci        also what .ci/run needs: clang and clang-format
+  --dry-run   print what is missing and change nothing
+  --help      this text
+
+A CUDA toolkit is optional and is not installed: see tools/cuda/README.md.
+TEXT
+}
+
+packages=(
+  bazel-bootstrap bazel-platforms bazel-rules-java bazel-rules-proto
+  bazel-skylib                  # Bazel, and the rules that it looks for
+  g++ git                       # the compiler; `git clone`
+  libabsl-dev libbenchmark-dev libgmock-dev libgtest-dev
+  libdnnl-dev                   # convolution on the CPU
+  nlohmann-json3-dev zlib1g-dev
+  libjs-chart.js                # the charts of scaling.html
+  dataset-fashion-mnist         # the data that is trained on
+)
+ci_packages=(clang clang-format)
+
+dry_run=false
+for argument in "$@"; do
+  case "${argument}" in
+    --ci) packages+=("${ci_packages[@]}") ;;
+    --dry-run) dry_run=true ;;
+    --help) usage; exit 0 ;;
+    *)
+      echo "tools/setup.sh: unknown argument '${argument}' (see --help)" >&2
+      exit 2
+      ;;
+  esac
+done
+
+if ! command -v apt-get dpkg-query >/dev/null; then
+  echo "tools/setup.sh: needs apt-get (Debian or Ubuntu); install by hand:" \
+    "${packages[*]}" >&2
+  exit 1
+fi
+
+missing=()
+for package in "${packages[@]}"; do
+  status=$(dpkg-query --show --showformat='${db:Status-Status}' "${package}" 2>/dev/null || true)
+  if [[ "${status}" != installed ]]; then missing+=("${package}"); fi
+done
+
+if [[ ${#missing[@]} -eq 0 ]]; then
+  echo "Everything is installed."
+  exit 0
+fi
+if "${dry_run}"; then
+  echo "Would install: ${missing[*]}"
+  exit 0
+fi
+
+as_root=()
+if [[ ${EUID} -ne 0 ]]; then
+  if ! sudo -n true 2>/dev/null; then
+    echo "Would install: ${missing[*]}"
+    echo "tools/setup.sh: not root; run as root: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  as_root=(sudo)
+fi
+echo "Installing: ${missing[*]}"
+"${as_root[@]}" apt-get update -q
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -y -q --no-install-recommends "${missing[@]}"
