@@ -1,0 +1,41 @@
+// Labelled images in memory.
+#ifndef LOCKSTEP_MODELS_DATA_DATASET_H_
+#define LOCKSTEP_MODELS_DATA_DATASET_H_
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace lockstep {
+
+// Images stay bytes, as files hold them, a quarter of what float32 would take;
+// a batch is converted as it is gathered. Thread compatible: any number of
+// threads may gather at once.
+struct Dataset {
+  int64_t size = 0;
+  int64_t channels = 0;
+  int64_t height = 0;
+  int64_t width = 0;
+  int num_classes = 0;
+  std::vector<uint8_t> images;  // [size, channels, height, width].
+  std::vector<uint8_t> labels;  // [size], each in [0, num_classes).
+
+  // The values of one image: channels * height * width.
+  int64_t image_size() const { return channels * height * width; }
+
+  // Copies the chosen images, in the given order, scaled to [0, 1] as value /
+  // 255 rounded once to float32: bit for bit torchvision's ToTensor.
+  //
+  // indices: each in [0, size), repeats allowed; may be empty.
+  // out: host float32 [indices.size(), channels, height, width]; overwritten.
+  void GatherImages(std::span<const int64_t> indices,
+                    std::span<float> out) const;
+
+  // Copies the chosen labels. out: host int32 [indices.size()]; overwritten.
+  void GatherLabels(std::span<const int64_t> indices,
+                    std::span<int32_t> out) const;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_DATA_DATASET_H_

@@ -1,0 +1,159 @@
+// IDX headers and payloads, with a message for everything that can be wrong.
+#include "models/data/idx.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "models/data/gzip_file.h"
+
+namespace lockstep {
+namespace {
+
+constexpr uint8_t kUnsignedByte = 0x08;
+constexpr int kLabelsRank = 1;
+constexpr int kImagesRank = 3;
+// No data set of bytes in one file is that large; a header that says so lies.
+constexpr int64_t kMaxPayload = int64_t{1} << 40;
+constexpr int64_t kFirstChunk = int64_t{1} << 20;
+
+std::string RankName(int rank) {
+  if (rank == kLabelsRank) return "labels (1 dimension)";
+  if (rank == kImagesRank) return "images (3 dimensions)";
+  return absl::StrCat("values of ", rank, " dimensions");
+}
+
+absl::Status Truncated(const std::string& name, const std::string& part,
+                       int64_t expected, int64_t got) {
+  return absl::DataLossError(absl::StrCat(name, ": truncated: its ", part,
+                                          " needs ", expected, " bytes, got ",
+                                          got));
+}
+
+absl::Status CheckMagic(const std::string& name, std::span<const uint8_t> magic,
+                        int rank) {
+  if (magic[0] != 0 || magic[1] != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(name, ": neither IDX nor gzip: it starts with bytes 0x",
+                     absl::Hex(magic[0], absl::kZeroPad2), " 0x",
+                     absl::Hex(magic[1], absl::kZeroPad2)));
+  }
+  if (magic[2] != kUnsignedByte) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": IDX type is 0x", absl::Hex(magic[2], absl::kZeroPad2),
+        ", must be 0x08 (unsigned byte)"));
+  }
+  if (magic[3] != rank) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        name, ": holds ", RankName(magic[3]), ", must hold ", RankName(rank)));
+  }
+  return absl::OkStatus();
+}
+
+// The product of the dimensions, checked.
+absl::StatusOr<int64_t> PayloadSize(const std::string& name,
+                                    std::span<const int64_t> dimensions) {
+  int64_t size = 1;
+  for (const int64_t dimension : dimensions) {
+    if (dimension == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, ": holds nothing: its dimensions are ",
+                       absl::StrJoin(dimensions, " x ")));
+    }
+    if (size > kMaxPayload / dimension) {
+      return absl::DataLossError(absl::StrCat(name, ": absurd dimensions ",
+                                              absl::StrJoin(dimensions, " x "),
+                                              ": over 2^40 bytes"));
+    }
+    size *= dimension;
+  }
+  return size;
+}
+
+// Reads the dimensions of an IDX file of unsigned bytes of the given rank.
+absl::StatusOr<std::vector<int64_t>> ParseHeader(const std::string& name,
+                                                 int rank, ReadFn read) {
+  std::array<uint8_t, 4 + 4 * kImagesRank> header;
+  const std::span<uint8_t> bytes = std::span(header).first(4 + 4 * rank);
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t got, read(bytes));
+  if (got == 0) {
+    return absl::DataLossError(absl::StrCat(name, ": is empty"));
+  }
+  if (got >= 4) LOCKSTEP_RETURN_IF_ERROR(CheckMagic(name, bytes, rank));
+  if (got < static_cast<int64_t>(bytes.size())) {
+    return Truncated(name, "header", bytes.size(), got);
+  }
+  std::vector<int64_t> dimensions;
+  for (int d = 1; d <= rank; ++d) {
+    const uint8_t* const b = bytes.data() + 4 * d;
+    dimensions.push_back(int64_t{b[0]} << 24 | b[1] << 16 | b[2] << 8 | b[3]);
+  }
+  return dimensions;
+}
+
+// Reads exactly `size` bytes and then the end. A header may claim any size, so
+// the buffer only doubles as bytes arrive.
+absl::StatusOr<std::vector<uint8_t>> ParsePayload(const std::string& name,
+                                                  int64_t size, ReadFn read) {
+  std::vector<uint8_t> payload;
+  while (static_cast<int64_t>(payload.size()) < size) {
+    const auto before = static_cast<int64_t>(payload.size());
+    const int64_t chunk =
+        std::min(size - before, std::max(before, kFirstChunk));
+    payload.resize(before + chunk);
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t got,
+                              read(std::span(payload).subspan(before)));
+    if (got < chunk) return Truncated(name, "data", size, before + got);
+  }
+  uint8_t beyond;
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t got, read({&beyond, 1}));
+  if (got != 0) {
+    return absl::DataLossError(
+        absl::StrCat(name, ": too long: bytes follow the ", size,
+                     " bytes of data that its header declares"));
+  }
+  return payload;
+}
+
+}  // namespace
+
+absl::StatusOr<IdxImages> ParseIdxImages(const std::string& name, ReadFn read) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> dimensions,
+                            ParseHeader(name, kImagesRank, read));
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t size, PayloadSize(name, dimensions));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<uint8_t> pixels,
+                            ParsePayload(name, size, read));
+  return IdxImages{dimensions[0], dimensions[1], dimensions[2],
+                   std::move(pixels)};
+}
+
+absl::StatusOr<std::vector<uint8_t>> ParseIdxLabels(const std::string& name,
+                                                    ReadFn read) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> dimensions,
+                            ParseHeader(name, kLabelsRank, read));
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t size, PayloadSize(name, dimensions));
+  return ParsePayload(name, size, read);
+}
+
+absl::StatusOr<IdxImages> ReadIdxImages(const std::string& path) {
+  LOCKSTEP_ASSIGN_OR_RETURN(GzipFile file, GzipFile::Open(path));
+  return ParseIdxImages(
+      path, [&file](std::span<uint8_t> out) { return file.Read(out); });
+}
+
+absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(const std::string& path) {
+  LOCKSTEP_ASSIGN_OR_RETURN(GzipFile file, GzipFile::Open(path));
+  return ParseIdxLabels(
+      path, [&file](std::span<uint8_t> out) { return file.Read(out); });
+}
+
+}  // namespace lockstep
