@@ -1,0 +1,186 @@
+"""Rules that compile .cu files: for GPUs with nvcc, and for the host."""
+
+load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
+load("@local_cuda//:defs.bzl", "CUDA_COMPATIBLE_WITH", "NVCC", "NVCC_CCBIN", "NVCC_VERSION")
+load(":settings.bzl", "ArchitecturesInfo", "WerrorInfo")
+
+# The action for which a C++ toolchain names its compiler.
+_CPP_COMPILE = "c++-compile"
+
+def _gencode(architectures):
+    """SASS for each architecture, and PTX of the highest for later ones."""
+    targets = [(value, "sm_" + value) for value in architectures]
+    targets.append((architectures[-1], "compute_" + architectures[-1]))
+    return ["-gencode=arch=compute_%s,code=%s" % target for target in targets]
+
+def _compile(ctx, source, headers, compilation_context, host_compiler):
+    """Compiles one .cu into a position-independent object file."""
+    stem = source.basename[:-len(".cu")]
+    output = ctx.actions.declare_file("_cuda/%s/%s.pic.o" % (ctx.label.name, stem))
+
+    args = ctx.actions.args()
+    args.add("-std=c++20")
+    args.add("-O3")
+    args.add("-lineinfo")
+    args.add("-ccbin", host_compiler)
+    args.add("-Xcompiler", "-fPIC,-Wall,-Wextra")
+    args.add_all(_gencode(ctx.attr._architectures[ArchitecturesInfo].values))
+    if ctx.attr._werror[WerrorInfo].value:
+        args.add("--Werror", "all-warnings")
+        args.add("-Xcompiler", "-Werror")
+    args.add("-I.")
+    args.add("-I" + ctx.bin_dir.path)
+    args.add_all(compilation_context.quote_includes, before_each = "-I")
+    args.add_all(compilation_context.includes, before_each = "-I")
+    args.add_all(compilation_context.system_includes, before_each = "-isystem")
+    if hasattr(compilation_context, "external_includes"):  # Since Bazel 5.
+        args.add_all(compilation_context.external_includes, before_each = "-isystem")
+    args.add_all(compilation_context.defines, format_each = "-D%s")
+    args.add_all(compilation_context.local_defines, format_each = "-D%s")
+    args.add_all(ctx.attr.copts)
+    args.add("-c", source)
+    args.add("-o", output)
+
+    ctx.actions.run(
+        executable = NVCC,
+        arguments = [args],
+        # nvcc finds its own parts by itself; the host compiler needs these.
+        # The version is there so that an upgrade in place recompiles.
+        env = {"LOCKSTEP_NVCC_VERSION": NVCC_VERSION, "PATH": "/usr/local/bin:/usr/bin:/bin"},
+        inputs = depset([source] + headers, transitive = [compilation_context.headers]),
+        mnemonic = "CudaCompile",
+        outputs = [output],
+        progress_message = "Compiling %s with nvcc" % source.short_path,
+    )
+    return output
+
+def _cuda_library_impl(ctx):
+    toolchain = find_cpp_toolchain(ctx)
+    features = cc_common.configure_features(
+        ctx = ctx,
+        cc_toolchain = toolchain,
+        requested_features = ctx.features,
+        unsupported_features = ctx.disabled_features,
+    )
+    host_compiler = NVCC_CCBIN or cc_common.get_tool_for_action(
+        feature_configuration = features,
+        action_name = _CPP_COMPILE,
+    )
+    deps = cc_common.merge_cc_infos(
+        cc_infos = [dep[CcInfo] for dep in ctx.attr.deps + [ctx.attr._cudart]],
+    )
+    sources = [file for file in ctx.files.srcs if file.extension == "cu"]
+    headers = [file for file in ctx.files.srcs if file.extension != "cu"] + ctx.files.hdrs
+    objects = [
+        _compile(ctx, source, headers, deps.compilation_context, host_compiler)
+        for source in sources
+    ]
+
+    linking_context, linking_outputs = cc_common.create_linking_context_from_compilation_outputs(
+        actions = ctx.actions,
+        cc_toolchain = toolchain,
+        compilation_outputs = cc_common.create_compilation_outputs(
+            objects = depset(objects),
+            pic_objects = depset(objects),
+        ),
+        feature_configuration = features,
+        linking_contexts = [deps.linking_context],
+        name = ctx.label.name,
+    )
+    own = CcInfo(
+        compilation_context = cc_common.create_compilation_context(headers = depset(ctx.files.hdrs)),
+        linking_context = linking_context,
+    )
+    built = [linking_outputs.library_to_link.static_library, linking_outputs.library_to_link.pic_static_library]
+    return [
+        DefaultInfo(files = depset([file for file in built if file])),
+        OutputGroupInfo(objects = depset(objects)),
+        cc_common.merge_cc_infos(
+            direct_cc_infos = [own],
+            cc_infos = [CcInfo(compilation_context = deps.compilation_context)],
+        ),
+    ]
+
+_cuda_library = rule(
+    implementation = _cuda_library_impl,
+    attrs = {
+        "copts": attr.string_list(),
+        "deps": attr.label_list(providers = [CcInfo]),
+        "hdrs": attr.label_list(allow_files = [".h", ".cuh"]),
+        "srcs": attr.label_list(allow_files = [".cu", ".h", ".cuh"], mandatory = True),
+        "_architectures": attr.label(default = "//tools/cuda:architectures"),
+        "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
+        "_cudart": attr.label(default = "@local_cuda//:cudart"),
+        "_werror": attr.label(default = "//tools/cuda:werror"),
+    },
+    fragments = ["cpp"],
+    toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
+)
+
+def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], target_compatible_with = [], **kwargs):
+    """A C++ library of .cu files, compiled by nvcc; skipped without a toolkit.
+
+    Args:
+      name: The target's name.
+      srcs: .cu files, and headers that only they include.
+      hdrs: Headers that dependents may include.
+      deps: C++ and CUDA libraries; the CUDA runtime is always among them.
+      copts: Further flags for nvcc. The C++ --copt flags, sanitizers among
+        them, are not passed to it.
+      target_compatible_with: Constraints beside having a toolkit.
+      **kwargs: Attributes that every rule has.
+    """
+    _cuda_library(
+        name = name,
+        srcs = srcs,
+        hdrs = hdrs,
+        copts = copts,
+        target_compatible_with = CUDA_COMPATIBLE_WITH + target_compatible_with,
+        deps = deps,
+        **kwargs
+    )
+
+def _standin_sources_impl(ctx):
+    outputs = []
+    for source in ctx.files.srcs:
+        output = ctx.actions.declare_file("_standin/%s/%s.cc" % (ctx.label.name, source.basename))
+        ctx.actions.write(output, "#include \"%s\"\n" % source.short_path)
+        outputs.append(output)
+    return [DefaultInfo(files = depset(outputs))]
+
+_standin_sources = rule(
+    implementation = _standin_sources_impl,
+    attrs = {"srcs": attr.label_list(allow_files = [".cu"], mandatory = True)},
+)
+
+def cuda_standin_library(name, srcs, hdrs = [], deps = [], **kwargs):
+    """The same .cu files compiled for the host, on the stand-in runtime.
+
+    Needs no toolkit and no GPU. Test only, and never in one binary with the
+    real runtime: both define the same functions.
+
+    Args:
+      name: The target's name.
+      srcs: .cu files. Each is included by a generated .cc, so messages name
+        the .cu file and its lines.
+      hdrs: Headers that dependents may include.
+      deps: C++ libraries and stand-in libraries.
+      **kwargs: Further attributes of cc_library.
+    """
+    _standin_sources(
+        name = name + "_sources",
+        testonly = True,
+        srcs = srcs,
+        visibility = ["//visibility:private"],
+    )
+    native.cc_library(
+        name = name,
+        testonly = True,
+        srcs = [":" + name + "_sources"],
+        hdrs = hdrs,
+        # nvcc's pragmas, such as unroll, mean nothing here.
+        copts = ["-Wno-unknown-pragmas"],
+        textual_hdrs = srcs,
+        deps = deps + ["//tools/cuda/standin:cuda_runtime"],
+        **kwargs
+    )

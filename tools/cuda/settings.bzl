@@ -1,0 +1,43 @@
+"""The build settings that the CUDA rules read."""
+
+ArchitecturesInfo = provider(
+    doc = "GPU architectures to compile for.",
+    fields = {"values": "Compute capabilities without the dot, such as 80 or 90a, lowest first."},
+)
+
+WerrorInfo = provider(
+    doc = "Whether nvcc's warnings are errors.",
+    fields = {"value": "A bool."},
+)
+
+def _order(architecture):
+    return (int(architecture.rstrip("af")), architecture)
+
+def _architectures_impl(ctx):
+    values = []
+    for value in ctx.build_setting_value.split(","):
+        number = value[:-1] if value.endswith("a") or value.endswith("f") else value
+        if not number.isdigit() or len(number) < 2:
+            fail("%s=%s: %r is not a compute capability such as 80, 90 or 90a" % (
+                ctx.label,
+                ctx.build_setting_value,
+                value,
+            ))
+        if value not in values:
+            values.append(value)
+    return [ArchitecturesInfo(values = sorted(values, key = _order))]
+
+architectures_flag = rule(
+    implementation = _architectures_impl,
+    build_setting = config.string(flag = True),
+    doc = "Comma-separated compute capabilities, such as 80,90.",
+)
+
+def _werror_impl(ctx):
+    return [WerrorInfo(value = ctx.build_setting_value)]
+
+werror_flag = rule(
+    implementation = _werror_impl,
+    build_setting = config.bool(flag = True),
+    doc = "Whether nvcc's warnings, and its host compiler's, are errors.",
+)

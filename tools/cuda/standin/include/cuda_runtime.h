@@ -1,0 +1,79 @@
+// A stand-in for the CUDA runtime: .cu files that include <cuda_runtime.h>
+// compile for the host and run there, for tests without a GPU. Names and
+// meanings are the CUDA runtime's; tools/cuda/README.md says what is modelled.
+#ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_RUNTIME_H_
+#define LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_RUNTIME_H_
+
+#ifdef CUDART_VERSION
+#error "the CUDA runtime and its stand-in are in one translation unit"
+#endif
+
+#include <cstddef>
+#include <tuple>
+#include <utility>
+
+#include "tools/cuda/standin/device_code.h"
+#include "tools/cuda/standin/launch.h"
+#include "tools/cuda/standin/types.h"
+
+cudaError_t cudaGetLastError();  // Of this host thread; clears it.
+cudaError_t cudaPeekAtLastError();
+const char* cudaGetErrorName(cudaError_t error);
+const char* cudaGetErrorString(cudaError_t error);
+
+// There is one device, number 0.
+cudaError_t cudaGetDeviceCount(int* count);
+cudaError_t cudaGetDevice(int* device);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device);
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
+                                   int device);
+cudaError_t cudaDeviceSynchronize();
+
+// Memory is heap memory, so AddressSanitizer sees overruns and use after free.
+// Fresh memory is filled with bytes 0xff: NaN in every floating-point type.
+cudaError_t cudaMalloc(void** pointer, size_t bytes);
+cudaError_t cudaFree(void* pointer);
+cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
+                       cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
+                            cudaMemcpyKind kind, cudaStream_t stream = nullptr);
+cudaError_t cudaMemset(void* to, int value, size_t bytes);
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
+                            cudaStream_t stream = nullptr);
+
+// Every call on a stream is finished when it returns.
+cudaError_t cudaStreamCreate(cudaStream_t* stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
+                                unsigned flags = 0);
+
+cudaError_t cudaEventCreate(cudaEvent_t* event);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream = nullptr);
+cudaError_t cudaEventSynchronize(cudaEvent_t event);
+cudaError_t cudaEventQuery(cudaEvent_t event);
+cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start,
+                                 cudaEvent_t end);
+
+template <typename T>
+cudaError_t cudaMalloc(T** pointer, size_t bytes) {
+  return cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
+}
+
+// Runs the kernel before it returns. A fault in the kernel is, as on a GPU,
+// the error of the next call that waits.
+template <typename... Parameters, typename... Arguments>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config,
+                               void (*kernel)(Parameters...),
+                               Arguments&&... arguments) {
+  std::tuple<Parameters...> copies(std::forward<Arguments>(arguments)...);
+  return lockstep::standin::Launch(*config,
+                                   [&] { std::apply(kernel, copies); });
+}
+
+#endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_RUNTIME_H_
