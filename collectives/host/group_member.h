@@ -1,0 +1,90 @@
+// One rank's place in a host group: agreeing on calls, waiting, failing.
+#ifndef LOCKSTEP_COLLECTIVES_HOST_GROUP_MEMBER_H_
+#define LOCKSTEP_COLLECTIVES_HOST_GROUP_MEMBER_H_
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "collectives/host/call.h"
+#include "collectives/host/peer_watch.h"
+#include "collectives/host/shared_region.h"
+
+namespace lockstep {
+
+// Not thread safe: one thread at a time uses it. Destroying it is leaving.
+//
+// After any error that a method returns, the group has failed: every rank gets
+// the first such error, and Enter returns kFailedPrecondition from then on.
+class GroupMember {
+ public:
+  // `watch` is null where ranks are threads, which cannot die alone.
+  GroupMember(std::shared_ptr<SharedRegion> region, int rank,
+              absl::Duration timeout, std::unique_ptr<PeerWatch> watch);
+  ~GroupMember();
+  GroupMember(const GroupMember&) = delete;
+  GroupMember& operator=(const GroupMember&) = delete;
+
+  int rank() const { return rank_; }
+  int world_size() const { return region_->shape().world_size; }
+  SharedRegion& region() { return *region_; }
+
+  // Begins the next call: returns once every rank has begun it too and all
+  // agree on it. Errors: kInvalidArgument if they do not, and WaitFor's.
+  absl::Status Enter(const Call& call);
+
+  // Returns once `ready` holds. `peers` are the ranks whose steps make it hold,
+  // one bit each; they call Notify after such a step. `ready` must read what
+  // they write with memory order seq_cst, and they must write it so.
+  //
+  // Errors: kUnavailable if any rank died or one of `peers` left;
+  // kDeadlineExceeded after the timeout; another rank's error.
+  absl::Status WaitFor(uint64_t peers, absl::FunctionRef<bool()> ready);
+
+  // Wakes `peer` if it sleeps for this rank. Cost: without a sleeper, a load.
+  void Notify(int peer);
+
+  // Makes the group fail with `cause`, unless it already has, and returns the
+  // first cause. The message should name this rank.
+  absl::Status Fail(const absl::Status& cause);
+
+  // In place of Enter, for a call whose arguments are wrong on this rank: makes
+  // the group fail with kInvalidArgument, "rank 1 called X but <why>".
+  absl::Status Refuse(const Call& call, absl::string_view why);
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  absl::Status Begin(const Call& call);
+  absl::Status Disagreement() const;
+  bool HasReached(int peer) const;  // The call that is running.
+  uint64_t Lacking() const;         // The ranks that have not.
+  bool HasLeft(int peer) const;
+  absl::Status Sleep(uint64_t peers, absl::FunctionRef<bool()> ready);
+  absl::Status LookForFailure(uint64_t peers) const;
+  absl::Status LookForSilence(absl::Duration waited) const;
+  int LongestAsleep() const;
+  absl::Status FirstCause() const;
+  std::string NameOf(int peer) const;  // "rank 1 (pid 77)".
+  std::string SeenBy() const;  // " (seen by rank 0 in call 12, Barrier())".
+  void WakeAll();
+
+  const std::shared_ptr<SharedRegion> region_;
+  const int rank_;
+  const absl::Duration timeout_;
+  const std::unique_ptr<PeerWatch> watch_;
+  const int spins_;
+  RankControl& own_;
+  uint64_t sequence_ = 0;  // Of the call that is running, or the last one.
+  Call call_;
+  absl::Status failure_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_HOST_GROUP_MEMBER_H_

@@ -1,0 +1,318 @@
+// How groups of both host backends fail: whom an error names, what every rank
+// gets, and that nobody waits for long.
+#include <signal.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+using testing::MatchesRegex;
+
+// An error that does not wait for the deadline comes long before this, on a
+// busy machine too; the deadline of these groups is 60 s.
+constexpr absl::Duration kSoon = absl::Seconds(10);
+
+absl::Status AllReduce(Communicator& communicator, int64_t count) {
+  std::vector<float> data(static_cast<size_t>(count), 1.0f);
+  return communicator.AllReduceSum(std::span(data));
+}
+
+absl::Status Broadcast(Communicator& communicator, size_t size, int root) {
+  std::vector<std::byte> data(size);
+  return communicator.Broadcast(data, root);
+}
+
+absl::Status AllGather(Communicator& communicator, size_t size) {
+  const std::vector<std::byte> input(size);
+  std::vector<std::byte> output(size * communicator.world_size());
+  return communicator.AllGather(input, output);
+}
+
+class GroupMemberTest : public testing::TestWithParam<Backend> {
+ protected:
+  // What three ranks get of a second call, in which rank 2 calls something
+  // else. Each also checks that it gets the error once and that the group stays
+  // failed.
+  std::vector<absl::Status> Disagree(
+      const std::function<absl::Status(Communicator&)>& call,
+      const std::function<absl::Status(Communicator&)>& other) {
+    return RunRanks(GetParam(), 3, [&](Communicator& communicator) {
+      LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
+      absl::Status status =
+          communicator.rank() == 2 ? other(communicator) : call(communicator);
+      for (int i = 0; i < 2; ++i) {
+        const absl::Status later = communicator.Barrier();
+        if (later.code() != absl::StatusCode::kFailedPrecondition ||
+            !absl::StrContains(later.message(), status.message())) {
+          return later;
+        }
+      }
+      return status;
+    });
+  }
+};
+
+TEST_P(GroupMemberTest, RanksDisagreeOnTheOperation) {
+  EXPECT_THAT(
+      Disagree([](Communicator& c) { return AllReduce(c, 10); },
+               [](Communicator& c) { return c.Barrier(); }),
+      Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                    "ranks disagree on call 2: rank 0 called "
+                    "AllReduceSum(float32[10]), rank 2 called Barrier()")));
+}
+
+TEST_P(GroupMemberTest, RanksDisagreeOnTheCount) {
+  EXPECT_THAT(Disagree([](Communicator& c) { return AllReduce(c, 10); },
+                       [](Communicator& c) { return AllReduce(c, 11); }),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            "ranks disagree on call 2: rank 0 called "
+                            "AllReduceSum(float32[10]), rank 2 called "
+                            "AllReduceSum(float32[11])")));
+}
+
+TEST_P(GroupMemberTest, RanksDisagreeOnTheType) {
+  EXPECT_THAT(Disagree([](Communicator& c) { return AllReduce(c, 10); },
+                       [](Communicator& c) {
+                         std::vector<int64_t> data(10);
+                         return c.AllReduceSum(std::span(data));
+                       }),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            "ranks disagree on call 2: rank 0 called "
+                            "AllReduceSum(float32[10]), rank 2 called "
+                            "AllReduceSum(int64[10])")));
+}
+
+TEST_P(GroupMemberTest, RanksDisagreeOnTheRoot) {
+  EXPECT_THAT(Disagree([](Communicator& c) { return Broadcast(c, 5, 0); },
+                       [](Communicator& c) { return Broadcast(c, 5, 1); }),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            "ranks disagree on call 2: rank 0 called "
+                            "Broadcast(5 bytes, root 0), rank 2 called "
+                            "Broadcast(5 bytes, root 1)")));
+}
+
+TEST_P(GroupMemberTest, RanksDisagreeOnTheBytes) {
+  EXPECT_THAT(Disagree([](Communicator& c) { return AllGather(c, 4); },
+                       [](Communicator& c) { return AllGather(c, 0); }),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            "ranks disagree on call 2: rank 0 called "
+                            "AllGather(4 bytes), rank 2 called "
+                            "AllGather(0 bytes)")));
+}
+
+TEST_P(GroupMemberTest, RootThatIsNoRank) {
+  for (const int root : {-1, 3}) {
+    EXPECT_THAT(
+        Disagree([](Communicator& c) { return Broadcast(c, 5, 0); },
+                 [&](Communicator& c) { return Broadcast(c, 5, root); }),
+        Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                      absl::StrCat("rank 2 called Broadcast(5 bytes, root ",
+                                   root, ") but the root is outside [0, 3)"))));
+  }
+}
+
+TEST_P(GroupMemberTest, OutputOfTheWrongSize) {
+  EXPECT_THAT(
+      Disagree([](Communicator& c) { return AllGather(c, 4); },
+               [](Communicator& c) {
+                 std::vector<std::byte> input(4);
+                 std::vector<std::byte> output(11);
+                 return c.AllGather(input, output);
+               }),
+      Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                    "rank 2 called AllGather(4 bytes) but its output has 11 "
+                    "bytes in place of 3 * 4")));
+}
+
+TEST_P(GroupMemberTest, InputInThePlaceOfAnotherRank) {
+  EXPECT_THAT(Disagree([](Communicator& c) { return AllGather(c, 4); },
+                       [](Communicator& c) {
+                         std::vector<std::byte> output(12);
+                         return c.AllGather(std::span(output).subspan(7, 4),
+                                            output);
+                       }),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            HasSubstr("its input lies in the place of another "
+                                      "rank"))));
+}
+
+TEST_P(GroupMemberTest, RankThatLeavesIsNamed) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto statuses = RunRanks(GetParam(), 3, [](Communicator& communicator) {
+    LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
+    if (communicator.rank() == 1) return absl::OkStatus();
+    return AllReduce(communicator, 1000);
+  });
+  EXPECT_LT(absl::FromChrono(std::chrono::steady_clock::now() - start), kSoon);
+  EXPECT_THAT(statuses[1], IsOk());
+  const auto names_rank_1 =
+      StatusIs(absl::StatusCode::kUnavailable,
+               AllOf(MatchesRegex("rank 1( .pid [0-9]+.)? left the group .*"),
+                     HasSubstr("in call 2, AllReduceSum(float32[1000])")));
+  EXPECT_THAT(statuses[0], names_rank_1);
+  EXPECT_EQ(statuses[2], statuses[0]);
+}
+
+// Ranks leave right after a call whose data others still wait for.
+TEST_P(GroupMemberTest, LeavingInGoodOrderIsNoError) {
+  for (int round = 0; round < 20; ++round) {
+    RunRanksOptions options;
+    options.group.slot_bytes = 64;
+    const auto statuses = RunRanks(
+        GetParam(), 4,
+        [](Communicator& communicator) {
+          return Broadcast(communicator, 1500, 1);
+        },
+        options);
+    EXPECT_THAT(statuses, Each(IsOk()));
+  }
+}
+
+TEST_P(GroupMemberTest, RankThatDoesNotComeIsNamedAtTheDeadline) {
+  RunRanksOptions options;
+  options.group.timeout = absl::Milliseconds(100);
+  std::promise<void> others_gave_up;
+  const auto statuses = RunRanks(
+      GetParam(), 2,
+      [&](Communicator& communicator) {
+        if (communicator.rank() == 0) {
+          absl::Status status = communicator.Barrier();
+          others_gave_up.set_value();
+          return status;
+        }
+        if (GetParam() == Backend::kProcesses) raise(SIGSTOP);
+        others_gave_up.get_future().wait_for(std::chrono::seconds(30));
+        return communicator.Barrier();  // Learns what happened meanwhile.
+      },
+      options);
+  EXPECT_THAT(
+      statuses[0],
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               MatchesRegex("rank 1( .pid [0-9]+.)? did not come within 100ms "
+                            ".seen by rank 0 in call 1, Barrier...")));
+  if (GetParam() == Backend::kThreads) {
+    EXPECT_EQ(statuses[1], statuses[0]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, GroupMemberTest,
+                         testing::Values(Backend::kThreads,
+                                         Backend::kProcesses),
+                         [](const auto& info) { return Name(info.param); });
+
+// Rank 2 of 4 gets `signal` just before call `at`. Returns what rank 3 gets,
+// after checking that 0, 1 and 3 get the same.
+absl::Status SignalledBeforeCall(int signal, int at,
+                                 const RunRanksOptions& options) {
+  const auto statuses = RunRanks(
+      Backend::kProcesses, 4,
+      [&](Communicator& communicator) {
+        for (int call = 1; call < 10; ++call) {
+          if (communicator.rank() == 2 && call == at) raise(signal);
+          LOCKSTEP_RETURN_IF_ERROR(AllReduce(communicator, 100));
+        }
+        return absl::OkStatus();
+      },
+      options);
+  EXPECT_EQ(statuses[0], statuses[3]);
+  EXPECT_EQ(statuses[1], statuses[3]);
+  return statuses[3];
+}
+
+TEST(GroupMemberProcessesTest, KilledRankIsNamedAtOnce) {
+  for (const int call : {1, 2, 7}) {
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_THAT(SignalledBeforeCall(SIGKILL, call, {}),
+                StatusIs(absl::StatusCode::kUnavailable,
+                         AllOf(MatchesRegex("rank 2 .pid [0-9]+. died .*"),
+                               HasSubstr(absl::StrCat("in call ", call,
+                                                      ", AllReduceSum")))));
+    EXPECT_LT(absl::FromChrono(std::chrono::steady_clock::now() - start),
+              kSoon);
+  }
+}
+
+TEST(GroupMemberProcessesTest, StoppedRankIsNamedAtTheDeadline) {
+  RunRanksOptions options;
+  options.group.timeout = absl::Milliseconds(500);
+  for (const int call : {1, 2}) {
+    EXPECT_THAT(
+        SignalledBeforeCall(SIGSTOP, call, options),
+        StatusIs(
+            absl::StatusCode::kDeadlineExceeded,
+            MatchesRegex("rank 2 .pid [0-9]+. did not come within 500ms .*")));
+  }
+}
+
+// Rank 0 all-reduces with the others without end and sends `signal` to rank 2
+// wherever that happens to be, from another thread. Returns what rank 0 gets.
+absl::Status SignalledDuringCalls(int signal, int64_t count,
+                                  const RunRanksOptions& options) {
+  return RunRanks(
+      Backend::kProcesses, 4,
+      [&](Communicator& communicator) {
+        std::vector<int64_t> pids(4);
+        const int64_t pid = getpid();
+        LOCKSTEP_RETURN_IF_ERROR(
+            communicator.AllGather(std::as_bytes(std::span(&pid, 1)),
+                                   std::as_writable_bytes(std::span(pids))));
+        std::thread killer;
+        absl::Status status;
+        for (int call = 0; status.ok(); ++call) {
+          if (communicator.rank() == 0 && call == 3) {
+            killer =
+                std::thread([&] { kill(static_cast<pid_t>(pids[2]), signal); });
+          }
+          status = AllReduce(communicator, count);
+        }
+        if (killer.joinable()) killer.join();
+        return status;
+      },
+      options)[0];
+}
+
+TEST(GroupMemberProcessesTest, RankKilledDuringACallIsNamed) {
+  for (const int64_t count : {10, 1'000'000}) {
+    EXPECT_THAT(SignalledDuringCalls(SIGKILL, count, {}),
+                StatusIs(absl::StatusCode::kUnavailable,
+                         MatchesRegex("rank 2 .pid [0-9]+. died .*")));
+  }
+}
+
+// Not its neighbour, which waits for it in the same call.
+TEST(GroupMemberProcessesTest, RankStoppedDuringACallIsNamed) {
+  RunRanksOptions options;
+  options.group.timeout = absl::Seconds(1);
+  for (const int64_t count : {10, 1'000'000}) {
+    EXPECT_THAT(SignalledDuringCalls(SIGSTOP, count, options),
+                StatusIs(absl::StatusCode::kDeadlineExceeded,
+                         MatchesRegex(
+                             "rank 2 .pid [0-9]+. did not come within 1s .*")));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

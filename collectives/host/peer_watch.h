@@ -1,0 +1,38 @@
+// Noticing that a process of the group has ended.
+#ifndef LOCKSTEP_COLLECTIVES_HOST_PEER_WATCH_H_
+#define LOCKSTEP_COLLECTIVES_HOST_PEER_WATCH_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "collectives/rendezvous/process_identity.h"
+
+namespace lockstep {
+
+// Watches one process for each rank. Not thread safe.
+class PeerWatch {
+ public:
+  // processes: in rank order; `rank` is the one not to watch: oneself. One that
+  // ended before now counts as dead.
+  PeerWatch(const std::vector<ProcessIdentity>& processes, int rank);
+  ~PeerWatch();
+  PeerWatch(const PeerWatch&) = delete;
+  PeerWatch& operator=(const PeerWatch&) = delete;
+
+  // The ranks whose process has ended, one bit each. Cost: a system call, and
+  // on a kernel without pidfd_open (before 5.3) one file read for each rank.
+  uint64_t Dead();
+
+ private:
+  struct Peer {
+    ProcessIdentity process;
+    int pidfd;  // -1: none; IsAlive decides.
+    bool dead;
+  };
+  std::vector<Peer> peers_;
+  int rank_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_HOST_PEER_WATCH_H_

@@ -1,0 +1,115 @@
+// The memory that the ranks of a host group share, and what lies in it.
+#ifndef LOCKSTEP_COLLECTIVES_HOST_SHARED_REGION_H_
+#define LOCKSTEP_COLLECTIVES_HOST_SHARED_REGION_H_
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "collectives/host/call.h"
+
+namespace lockstep {
+
+// Two lines, since processors fetch cache lines in pairs.
+inline constexpr size_t kCacheLinePair = 128;
+
+// Pieces that may be under way from one rank to another: one being written, one
+// being read, and slack for the two to drift. With GroupOptions::slot_bytes as
+// it is, a mailbox fits in half of a 1 MiB second-level cache.
+inline constexpr int kSlotsPerMailbox = 4;
+
+struct RegionShape {
+  int world_size;
+  int64_t slot_bytes;  // A multiple of 64.
+};
+
+// Why the group failed. `failed_rank` decides: who swaps it from 0 to its rank
+// + 1 has told the first cause, and its RankControl holds it.
+struct RegionHeader {
+  uint64_t magic;
+  RegionShape shape;
+  alignas(kCacheLinePair) std::atomic<uint32_t> failed_rank;
+};
+
+// A call that a rank has reached. Calls are numbered from 1.
+struct CallSlot {
+  std::atomic<uint64_t> sequence;
+  Call call;  // Valid once `sequence` is its number.
+};
+
+// What one rank tells the others.
+struct RankControl {
+  // Two slots, call n in n % 2, suffice: a rank overwrites call n-2 after it
+  // has seen every rank reach n-1, which each does only when it has read all of
+  // n-2.
+  alignas(kCacheLinePair) CallSlot calls[2];
+
+  // The ranks that this one sleeps for, one bit each. Who does what a set bit
+  // waits for clears the set, bumps the doorbell and wakes it.
+  alignas(kCacheLinePair) std::atomic<uint64_t> waiting_for;
+  std::atomic<uint32_t> doorbell;
+
+  // Written by the rank alone, and seldom.
+  alignas(kCacheLinePair) std::atomic<uint32_t> left;  // 1 once it left.
+  std::atomic<int64_t> pid;          // 0 where ranks are threads.
+  std::atomic<int64_t> awake_nanos;  // Steady clock, when it last looked.
+  int32_t failure_code;              // absl::StatusCode.
+  uint32_t failure_size;
+  char failure[768];
+};
+
+// First in, first out, from one rank to one other. Both numbers only grow; the
+// k-th piece lies in slot k % kSlotsPerMailbox.
+struct Mailbox {
+  alignas(kCacheLinePair) std::atomic<uint64_t> sent;   // By the sender.
+  alignas(kCacheLinePair) std::atomic<uint64_t> freed;  // By the receiver.
+  alignas(kCacheLinePair) int64_t sizes[kSlotsPerMailbox];
+};
+
+// Owns one mapping of a group's memory. A mailbox that no two ranks use costs
+// address space alone, since its pages are never touched. Nothing in it has a
+// name in the file system: it goes when the last mapping does.
+class SharedRegion {
+ public:
+  // For threads. Errors, of all three: kResourceExhausted without memory.
+  static absl::StatusOr<SharedRegion> Create(const RegionShape& shape);
+
+  // For processes: the others open `path()` while this process holds it.
+  static absl::StatusOr<SharedRegion> CreateShareable(const RegionShape& shape);
+
+  // Maps what CreateShareable made. Errors: kUnavailable if it is gone;
+  // kInvalidArgument if it is something else.
+  static absl::StatusOr<SharedRegion> Open(const std::string& path);
+
+  SharedRegion(SharedRegion&& other) noexcept;
+  SharedRegion& operator=(SharedRegion&& other) noexcept;
+  ~SharedRegion();
+
+  // "/proc/<pid>/fd/<n>", or empty after CloseFile or without a file.
+  std::string path() const;
+  // After this nobody else can open the region.
+  void CloseFile();
+
+  const RegionShape& shape() const { return header().shape; }
+  RegionHeader& header() const;
+  RankControl& control(int rank) const;
+  Mailbox& mailbox(int from, int to) const;
+  // Memory of the region, shape().slot_bytes, aligned to 64.
+  std::span<std::byte> slot(int from, int to, uint64_t piece) const;
+
+ private:
+  SharedRegion(void* base, int64_t size, int fd);
+  static absl::StatusOr<SharedRegion> Map(int fd, int64_t size);
+  void Construct(const RegionShape& shape);
+
+  std::byte* base_;
+  int64_t size_;
+  int fd_;  // -1: none.
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_HOST_SHARED_REGION_H_

@@ -1,0 +1,399 @@
+// The command `launch` from outside: real processes, ended in every way.
+#include <signal.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_matchers.h"
+#include "collectives/launch/process_tree.h"
+#include "collectives/launch/testing/child_process.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
+using testing::Gt;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::IsSupersetOf;
+using testing::MatchesRegex;
+using testing::SizeIs;
+using testing::StartsWith;
+
+constexpr char kLaunch[] = "collectives/launch/launch";
+
+// How soon nothing may be left after a SIGKILL.
+constexpr absl::Duration kEndDeadline = absl::Seconds(2);
+
+// A rank that names its process, and refuses to end by itself, as do the
+// programs that it has started: one in its own session, one that is an orphan
+// in its own session. Together with the shell's own sleep, four processes.
+constexpr char kStubborn[] =
+    "trap '' TERM INT HUP; setsid sleep 1000 & (setsid sleep 1000 &) ; "
+    "echo $$; while :; do sleep 1000; done";
+constexpr int kProcessesPerStubbornRank = 4;
+
+std::vector<std::string> Command(std::vector<std::string> flags,
+                                 std::vector<std::string> command) {
+  flags.insert(flags.begin(), kLaunch);
+  flags.push_back("--");
+  flags.insert(flags.end(), command.begin(), command.end());
+  return flags;
+}
+
+std::vector<std::string> Script(int nproc, const std::string& script) {
+  return Command({absl::StrCat("--nproc=", nproc)}, {"sh", "-c", script});
+}
+
+std::vector<std::string> SortedLines(const std::string& text) {
+  std::vector<std::string> lines =
+      absl::StrSplit(text, '\n', absl::SkipEmpty());
+  std::sort(lines.begin(), lines.end());
+  return lines;
+}
+
+// Reads one "[rank] pid" line per rank; returns the pids by rank.
+std::vector<pid_t> ReadPids(ChildProcess& launch, int nproc) {
+  std::vector<pid_t> pids(nproc, -1);
+  for (int i = 0; i < nproc; ++i) {
+    const std::string line = launch.ReadLine().value_or("");
+    int rank = -1;
+    int pid = -1;
+    if (std::sscanf(line.c_str(), "[%d] %d", &rank, &pid) == 2) {
+      pids[rank] = pid;
+    }
+  }
+  EXPECT_THAT(pids, Each(Gt(0)));
+  return pids;
+}
+
+// Waits until all the processes of `nproc` stubborn ranks, the launcher and its
+// supervisor are there: the proof that Marked() sees them while they live.
+void AwaitStubborn(const ChildProcess& launch, int nproc) {
+  const int expected = nproc * kProcessesPerStubbornRank + 2;
+  ASSERT_TRUE(launch.AwaitMarked([=](int count) { return count == expected; }))
+      << launch.Marked().size() << " of " << expected;
+}
+
+TEST(LaunchTest, RunsEightRanks) {
+  ChildProcess launch(Script(
+      8, "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE; echo e >&2"));
+  EXPECT_EQ(launch.Wait(), 0);
+  std::vector<std::string> out;
+  std::vector<std::string> err;
+  for (int rank = 0; rank < 8; ++rank) {
+    out.push_back(absl::StrCat("[", rank, "] ", rank, "/8 ", rank, "/8"));
+    err.push_back(absl::StrCat("[", rank, "] e"));
+  }
+  EXPECT_EQ(SortedLines(launch.out()), out);
+  EXPECT_EQ(SortedLines(launch.err()), err);
+}
+
+TEST(LaunchTest, FlushesUnterminatedLine) {
+  ChildProcess launch(Script(1, "printf 'no end'"));
+  EXPECT_EQ(launch.Wait(), 0);
+  EXPECT_EQ(launch.out(), "[0] no end\n");
+}
+
+TEST(LaunchTest, WritesStraightWithoutPrefix) {
+  ChildProcess launch(
+      Command({"--nproc=1", "--noprefix_output"}, {"printf", "as it is"}));
+  EXPECT_EQ(launch.Wait(), 0);
+  EXPECT_EQ(launch.out(), "as it is");
+}
+
+TEST(LaunchTest, ExitsLikeFirstRankToFail) {
+  for (const int status : {1, 3, 255}) {
+    ChildProcess launch(
+        Script(3, absl::StrCat("[ $RANK = 1 ] && exit ", status,
+                               "; while :; do sleep 1000; done")));
+    EXPECT_EQ(launch.Wait(), status);
+    EXPECT_THAT(launch.err(),
+                MatchesRegex(absl::StrCat(
+                    "lockstep: rank 1 \\(pid [0-9]+\\) exited with status ",
+                    status, "; ranks 0, 2 were stopped\\.\n")));
+    EXPECT_THAT(launch.Marked(), IsEmpty());
+  }
+}
+
+TEST(LaunchTest, KilledRankEndsAll) {
+  constexpr int kRanks = 3;
+  for (int victim = 0; victim < kRanks; ++victim) {
+    ChildProcess launch(Script(kRanks, kStubborn));
+    const std::vector<pid_t> pids = ReadPids(launch, kRanks);
+    AwaitStubborn(launch, kRanks);
+    const absl::Time killed = absl::Now();
+    kill(pids[victim], SIGKILL);
+    EXPECT_EQ(launch.Wait(), 128 + SIGKILL);
+    EXPECT_LT(absl::Now() - killed, kEndDeadline);
+    EXPECT_THAT(launch.Marked(), IsEmpty());
+    EXPECT_THAT(
+        launch.err(),
+        AllOf(HasSubstr(absl::StrCat("rank ", victim, " (pid ", pids[victim],
+                                     ") was killed by signal 9 (SIGKILL); ")),
+              HasSubstr("were stopped")));
+  }
+}
+
+TEST(LaunchTest, NamesFirstOfFailuresSeenTogether) {
+  for (const auto& [first, second] : {std::pair(2, 0), std::pair(0, 2)}) {
+    ChildProcess launch(Script(3, "echo $$; while :; do sleep 1000; done"));
+    const std::vector<pid_t> pids = ReadPids(launch, 3);
+    const auto children = ListChildren(launch.pid());
+    ASSERT_THAT(children, IsOkAndHolds(SizeIs(1)));
+    // A supervisor that is late finds both ended.
+    kill(children->front(), SIGSTOP);
+    for (const int rank : {first, second}) {
+      kill(pids[rank], SIGKILL);
+      ASSERT_TRUE(AwaitEnd(pids[rank]));
+    }
+    kill(children->front(), SIGCONT);
+    EXPECT_EQ(launch.Wait(), 128 + SIGKILL);
+    EXPECT_THAT(launch.err(),
+                StartsWith(absl::StrCat("lockstep: rank ", first)));
+  }
+}
+
+TEST(LaunchTest, KilledLauncherLeavesNothing) {
+  ChildProcess launch(Script(2, kStubborn));
+  ReadPids(launch, 2);
+  AwaitStubborn(launch, 2);
+  kill(launch.pid(), SIGKILL);
+  EXPECT_TRUE(
+      launch.AwaitMarked([](int count) { return count == 0; }, kEndDeadline));
+  EXPECT_EQ(launch.Wait(), 128 + SIGKILL);
+}
+
+TEST(LaunchTest, KilledProcessGroupOfLauncherLeavesNothing) {
+  // setsid, not forking, makes the launcher the leader of its process group.
+  std::vector<std::string> command = Script(2, kStubborn);
+  command.insert(command.begin(), "setsid");
+  ChildProcess launch(std::move(command));
+  ReadPids(launch, 2);
+  AwaitStubborn(launch, 2);
+  ASSERT_EQ(kill(-launch.pid(), SIGKILL), 0);
+  EXPECT_TRUE(
+      launch.AwaitMarked([](int count) { return count == 0; }, kEndDeadline));
+}
+
+TEST(LaunchTest, KilledSupervisorLeavesNothing) {
+  ChildProcess launch(Script(2, kStubborn));
+  ReadPids(launch, 2);
+  AwaitStubborn(launch, 2);
+  const auto children = ListChildren(launch.pid());
+  ASSERT_THAT(children, IsOkAndHolds(SizeIs(1)));
+  const absl::Time killed = absl::Now();
+  kill(children->front(), SIGKILL);
+  EXPECT_EQ(launch.Wait(), 1);
+  EXPECT_LT(absl::Now() - killed, kEndDeadline);
+  EXPECT_THAT(launch.Marked(), IsEmpty());
+  EXPECT_THAT(launch.err(),
+              HasSubstr(absl::StrCat("supervisor process (pid ",
+                                     children->front(), ") was killed")));
+}
+
+TEST(LaunchTest, NormalEndLeavesNothing) {
+  ChildProcess launch(Script(2,
+                             "setsid sleep 1000 & trap 'exit 0' USR1; echo $$; "
+                             "while :; do wait; done"));
+  ReadPids(launch, 2);
+  ASSERT_TRUE(launch.AwaitMarked([](int count) { return count == 6; }));
+  kill(launch.pid(), SIGUSR1);
+  EXPECT_EQ(launch.Wait(), 0);
+  EXPECT_THAT(launch.Marked(), IsEmpty());
+  EXPECT_EQ(launch.err(), "");
+}
+
+TEST(LaunchTest, PassesSignalsOn) {
+  const std::pair<int, std::string> kSignals[] = {
+      {SIGHUP, "HUP"},   {SIGINT, "INT"},   {SIGQUIT, "QUIT"},
+      {SIGTERM, "TERM"}, {SIGUSR1, "USR1"}, {SIGUSR2, "USR2"}};
+  for (const auto& [signal, name] : kSignals) {
+    ChildProcess launch(Script(
+        2, absl::StrCat("trap 'echo got ", name, "; exit 0' ", name,
+                        "; echo $$; while :; do sleep 1000 & wait; done")));
+    ReadPids(launch, 2);
+    kill(launch.pid(), signal);
+    EXPECT_EQ(launch.Wait(), 0) << name;
+    EXPECT_THAT(SortedLines(launch.out()),
+                ElementsAre("[0] got " + name, "[1] got " + name));
+    EXPECT_THAT(launch.Marked(), IsEmpty());
+  }
+}
+
+TEST(LaunchTest, ReportsSignalThatEndedRun) {
+  ChildProcess launch(Script(2, "echo $$; while :; do sleep 1000; done"));
+  ReadPids(launch, 2);
+  kill(launch.pid(), SIGTERM);
+  EXPECT_EQ(launch.Wait(), 128 + SIGTERM);
+  EXPECT_EQ(launch.err(),
+            "lockstep: the launcher received signal 15 (SIGTERM); ranks 0, 1 "
+            "were stopped.\n");
+}
+
+TEST(LaunchTest, SecondInterruptKillsAtOnce) {
+  ChildProcess launch(Script(
+      1, "trap 'echo no' INT; echo $$; while :; do sleep 1000 & wait; done"));
+  ReadPids(launch, 1);
+  kill(launch.pid(), SIGINT);
+  ASSERT_EQ(launch.ReadLine(), "[0] no");
+  const absl::Time second = absl::Now();
+  kill(launch.pid(), SIGINT);
+  EXPECT_EQ(launch.Wait(), 128 + SIGINT);
+  EXPECT_LT(absl::Now() - second, kEndDeadline);
+}
+
+TEST(LaunchTest, LeavesIgnoredSignalsIgnored) {
+  // As under nohup. The rank would not survive SIGHUP; USR1 ends it later.
+  ChildProcess launch(
+      {"sh", "-c",
+       absl::StrCat("trap '' HUP; exec ", kLaunch, " --nproc=1 -- sh -c '",
+                    "trap \"exit 0\" USR1; echo $$; ",
+                    "while :; do sleep 1000 & wait; done'")});
+  ReadPids(launch, 1);
+  kill(launch.pid(), SIGHUP);
+  kill(launch.pid(), SIGUSR1);
+  EXPECT_EQ(launch.Wait(), 0);
+  EXPECT_EQ(launch.err(), "");
+}
+
+TEST(LaunchTest, UnreadOutputDoesNotDelayTheEnd) {
+  ChildProcess launch(Script(
+      2, "echo $$; [ $RANK = 0 ] && exec yes; while :; do sleep 1000; done"));
+  std::vector<pid_t> pids(2, -1);
+  // Rank 0 may write much before rank 1 writes its one line.
+  while (pids[0] < 0 || pids[1] < 0) {
+    const std::optional<std::string> line = launch.ReadLine();
+    ASSERT_TRUE(line.has_value());
+    int rank = -1;
+    int pid = -1;
+    if (std::sscanf(line->c_str(), "[%d] %d", &rank, &pid) == 2) {
+      pids[rank] = pid;
+    }
+  }
+  kill(pids[1], SIGKILL);
+  // Only the launcher is left, to write what the ranks have written.
+  EXPECT_TRUE(
+      launch.AwaitMarked([](int count) { return count == 1; }, kEndDeadline));
+  // A reader that comes late finds it all.
+  std::optional<std::string> line;
+  while ((line = launch.ReadLine()).has_value()) EXPECT_EQ(*line, "[0] y");
+  EXPECT_EQ(launch.Wait(), 128 + SIGKILL);
+}
+
+TEST(LaunchTest, ReaderThatGoesAwayEndsRanks) {
+  ChildProcess launch(Script(2, "exec yes"));
+  ASSERT_TRUE(launch.ReadLine().has_value());
+  launch.CloseOutput();
+  EXPECT_EQ(launch.Wait(), 128 + SIGPIPE);
+  EXPECT_THAT(launch.err(), HasSubstr("13 (SIGPIPE)"));
+}
+
+TEST(LaunchTest, RankInheritsNoDescriptors) {
+  const int inherited = dup2(STDERR_FILENO, 77);  // Not closed on exec.
+  ASSERT_EQ(inherited, 77);
+  const std::string list = "ls /proc/$$/fd; true";
+  ChildProcess control({"sh", "-c", list});
+  ChildProcess launch(Script(1, list));
+  close(inherited);
+  EXPECT_EQ(control.Wait(), 0);
+  EXPECT_THAT(SortedLines(control.out()), IsSupersetOf({"0", "1", "2", "77"}));
+  EXPECT_EQ(launch.Wait(), 0);
+  EXPECT_THAT(SortedLines(launch.out()),
+              ElementsAre("[0] 0", "[0] 1", "[0] 2"));
+}
+
+TEST(LaunchTest, InputOfRanksIsEmpty) {
+  ChildProcess launch(Script(2, "cat; readlink /proc/self/fd/0"));
+  EXPECT_EQ(launch.Wait(), 0);
+  EXPECT_THAT(SortedLines(launch.out()),
+              ElementsAre("[0] /dev/null", "[1] /dev/null"));
+}
+
+TEST(LaunchTest, SetsOneThreadUnlessToldOtherwise) {
+  unsetenv("OMP_NUM_THREADS");
+  ChildProcess by_default(Script(1, "echo $OMP_NUM_THREADS"));
+  EXPECT_EQ(by_default.Wait(), 0);
+  EXPECT_EQ(by_default.out(), "[0] 1\n");
+  ChildProcess told(Script(1, "echo $OMP_NUM_THREADS"), {"OMP_NUM_THREADS=3"});
+  EXPECT_EQ(told.Wait(), 0);
+  EXPECT_EQ(told.out(), "[0] 3\n");
+}
+
+TEST(LaunchTest, RanksShareRendezvousFileThatVanishes) {
+  ChildProcess launch(Script(4,
+                             "f=$LOCKSTEP_RENDEZVOUS; echo $RANK >> $f; while "
+                             "[ $(wc -l < $f) -lt 4 ]; do :; done; exec 5<>$f; "
+                             "flock 5 true && echo $f $(sort $f)"));
+  const std::string first = launch.ReadLine().value_or("");
+  EXPECT_EQ(launch.Wait(), 0) << launch.err();
+  const std::vector<std::string> words = absl::StrSplit(first, ' ');
+  ASSERT_EQ(words.size(), 6) << first;
+  EXPECT_EQ(first, absl::StrCat(words[0], " ", words[1], " 0 1 2 3"));
+  EXPECT_THAT(words[1], HasSubstr(absl::StrCat("/proc/", launch.pid())));
+  EXPECT_NE(access(words[1].c_str(), F_OK), 0);
+}
+
+TEST(LaunchTest, LaunchesItself) {
+  ChildProcess launch(
+      Command({"--nproc=2"}, Script(2, "echo $RANK of $WORLD_SIZE")));
+  EXPECT_EQ(launch.Wait(), 0);
+  EXPECT_THAT(SortedLines(launch.out()),
+              ElementsAre("[0] [0] 0 of 2", "[0] [1] 1 of 2", "[1] [0] 0 of 2",
+                          "[1] [1] 1 of 2"));
+}
+
+TEST(LaunchTest, RunsInBuildWorkingDirectory) {
+  ChildProcess launch(Script(1, "pwd"), {"BUILD_WORKING_DIRECTORY=/proc"});
+  EXPECT_EQ(launch.Wait(), 0);
+  EXPECT_EQ(launch.out(), "[0] /proc\n");
+}
+
+TEST(LaunchTest, SaysWhatIsWrong) {
+  const struct {
+    std::vector<std::string> argv;
+    int exit_status;
+    std::string named;
+  } kCases[] = {
+      {{kLaunch}, 2, "no command"},
+      {{kLaunch, "--nproc=2", "--"}, 2, "no command"},
+      {Script(0, "true"), 2, "--nproc=0"},
+      {Script(-1, "true"), 2, "--nproc=-1"},
+      {{kLaunch, "--nproc=two", "true"}, 2, "--nproc=two"},
+      {{kLaunch, "--ranks=2", "true"}, 2, "--ranks"},
+      {{kLaunch, "lockstep-no-such-command"}, 127, "lockstep-no-such-command"},
+      {{kLaunch, "/"}, 126, "\"/\""},
+  };
+  for (const auto& test : kCases) {
+    ChildProcess launch(test.argv);
+    EXPECT_EQ(launch.Wait(), test.exit_status) << test.named;
+    EXPECT_EQ(launch.out(), "");
+    EXPECT_THAT(SortedLines(launch.err()), ElementsAre(HasSubstr(test.named)));
+  }
+}
+
+TEST(LaunchTest, HelpExplains) {
+  ChildProcess launch({kLaunch, "--help"});
+  EXPECT_EQ(launch.Wait(), 0);
+  EXPECT_THAT(launch.out(),
+              AllOf(HasSubstr("--nproc=N"), HasSubstr("OMP_NUM_THREADS"),
+                    HasSubstr("LOCKSTEP_RENDEZVOUS")));
+}
+
+}  // namespace
+}  // namespace lockstep

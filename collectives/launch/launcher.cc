@@ -1,0 +1,257 @@
+// The launcher's side of a run: forks the supervisor, passes signals on to it,
+// forwards the ranks' output, and collects what became of them.
+#include "collectives/launch/launcher.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "collectives/launch/launch_summary.h"
+#include "collectives/launch/output_forwarder.h"
+#include "collectives/launch/owned_fd.h"
+#include "collectives/launch/process_scope.h"
+#include "collectives/launch/process_tree.h"
+#include "collectives/launch/rank_process.h"
+#include "collectives/launch/supervisor.h"
+
+namespace lockstep {
+namespace {
+
+// What the launcher does while the supervisor lives, and the output after.
+class Session {
+ public:
+  Session(OwnedFd channel, OwnedFd signals, OutputForwarder output)
+      : channel_(std::move(channel)),
+        signals_(std::move(signals)),
+        output_(std::move(output)) {}
+
+  // Returns when the supervisor has closed its end of the channel.
+  void RunUntilSupervisorEnds() {
+    while (channel_.open()) PollOnce(/*timeout=*/-1);
+  }
+
+  // Writes the output that is left. Another signal that asks to end breaks a
+  // wait for a reader that does not read.
+  void Drain() {
+    while (!output_.Done() && !abandoned_) {
+      // All ranks are gone, so their pipes end without a wait, unless one of
+      // them handed its pipe to a process outside the run.
+      if (!PollOnce(output_.HasPending() ? -1 : 0)) output_.CloseSources();
+    }
+  }
+
+  const std::vector<SupervisorEvent>& events() const { return events_; }
+
+ private:
+  bool PollOnce(int timeout) {
+    std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0},
+                               {channel_.get(), POLLIN, 0}};
+    output_.AddPollFds(fds);
+    if (poll(fds.data(), fds.size(), timeout) == 0) return false;
+    if (fds[0].revents != 0) ReadSignals();
+    if (fds[1].revents != 0) ReadEvent();
+    output_.HandleEvents(std::span(fds).subspan(2));
+    return true;
+  }
+
+  void ReadSignals() {
+    signalfd_siginfo info;
+    while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+      const unsigned char signal = static_cast<unsigned char>(info.ssi_signo);
+      if (channel_.open()) {
+        send(channel_.get(), &signal, sizeof(signal),
+             MSG_NOSIGNAL | MSG_DONTWAIT);
+      } else {
+        abandoned_ |= AsksToEnd(signal);
+      }
+    }
+  }
+
+  void ReadEvent() {
+    SupervisorEvent event;
+    const ssize_t size =
+        recv(channel_.get(), &event, sizeof(event), MSG_DONTWAIT);
+    if (size == sizeof(event)) {
+      events_.push_back(event);
+    } else if (size >= 0 || (errno != EAGAIN && errno != EINTR)) {
+      channel_.Close();
+    }
+  }
+
+  OwnedFd channel_;
+  OwnedFd signals_;
+  OutputForwarder output_;
+  std::vector<SupervisorEvent> events_;
+  bool abandoned_ = false;
+};
+
+absl::Status CheckOptions(const LaunchOptions& options) {
+  if (options.nproc < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("nproc is ", options.nproc, "; it must be at least 1"));
+  }
+  if (options.argv.empty() || options.argv[0].empty()) {
+    return absl::InvalidArgumentError("no command to launch");
+  }
+  return absl::OkStatus();
+}
+
+// A descriptor numbered 0, 1 or 2 would be overwritten in a rank.
+void FillStandardDescriptors() {
+  int fd = 0;
+  do {
+    fd = open("/dev/null", O_RDWR);
+  } while (fd >= 0 && fd <= STDERR_FILENO);
+  if (fd >= 0) close(fd);
+}
+
+std::vector<std::string> RankVariables(const LaunchOptions& options, int rank,
+                                       int rendezvous_fd) {
+  Environment changes;
+  if (std::getenv("OMP_NUM_THREADS") == nullptr) {
+    changes.push_back({"OMP_NUM_THREADS", "1"});
+  }
+  changes.insert(changes.end(), options.environment.begin(),
+                 options.environment.end());
+  changes.push_back({"RANK", absl::StrCat(rank)});
+  changes.push_back({"WORLD_SIZE", absl::StrCat(options.nproc)});
+  changes.push_back({"LOCAL_RANK", absl::StrCat(rank)});
+  changes.push_back({"LOCAL_WORLD_SIZE", absl::StrCat(options.nproc)});
+  changes.push_back({"LOCKSTEP_RENDEZVOUS",
+                     absl::StrCat("/proc/", getpid(), "/fd/", rendezvous_fd)});
+  return MergedEnvironment(changes);
+}
+
+absl::StatusOr<LaunchSummary> Summarize(
+    const LaunchOptions& options, const std::vector<SupervisorEvent>& events) {
+  LaunchSummary summary;
+  for (const SupervisorEvent& event : events) {
+    switch (event.kind) {
+      case SupervisorEvent::kRankEnded:
+        summary.ranks.push_back({.rank = event.rank,
+                                 .pid = event.pid,
+                                 .wait_status = event.value,
+                                 .stopped = event.stopped});
+        break;
+      case SupervisorEvent::kRankNotStarted:
+        return absl::ErrnoToStatus(
+            event.value, absl::StrCat("cannot run \"", options.argv[0],
+                                      "\" as rank ", event.rank));
+      case SupervisorEvent::kSignalReceived:
+        summary.received_signal = event.value;
+        break;
+      case SupervisorEvent::kSurvivors:
+        return absl::DeadlineExceededError(
+            absl::StrCat("a process of the run has survived SIGKILL for ",
+                         absl::FormatDuration(kSurvivalLimit)));
+    }
+  }
+  return summary;
+}
+
+// Reaps the supervisor. If it did not end as it should, ends what it left.
+absl::Status AwaitSupervisor(pid_t supervisor, std::span<const pid_t> spared) {
+  int wait_status = 0;
+  while (waitpid(supervisor, &wait_status, 0) < 0 && errno == EINTR) {
+  }
+  if (wait_status == 0) return absl::OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(
+      KillChildren(spared, kSurvivalLimit, [](pid_t, int) {}));
+  return absl::AbortedError(absl::StrCat(
+      "the launcher's supervisor process (pid ", supervisor, ") ",
+      WIFSIGNALED(wait_status)
+          ? absl::StrCat("was killed by signal ",
+                         FormatSignal(WTERMSIG(wait_status)))
+          : absl::StrCat("exited with status ", WEXITSTATUS(wait_status)),
+      "; all ranks were stopped"));
+}
+
+// All that a run needs before it starts.
+struct Preparation {
+  OwnedFd rendezvous;  // The file; held open as long as the ranks may need it.
+  OwnedFd signals;
+  OwnedFd channel;  // To the supervisor.
+  OutputForwarder output;
+  SupervisorPlan plan;
+};
+
+absl::StatusOr<Preparation> Prepare(const LaunchOptions& options,
+                                    const ProcessScope& scope) {
+  Preparation run;
+  run.rendezvous = OwnedFd(memfd_create("lockstep-rendezvous", MFD_CLOEXEC));
+  run.signals =
+      OwnedFd(signalfd(-1, &scope.passed_on(), SFD_CLOEXEC | SFD_NONBLOCK));
+  int channel[2] = {-1, -1};
+  if (!run.rendezvous.open() || !run.signals.open() ||
+      socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel) != 0) {
+    return absl::ErrnoToStatus(errno, "cannot prepare a launch");
+  }
+  run.channel = OwnedFd(channel[0]);
+  run.plan.channel = OwnedFd(channel[1]);
+  if (options.prefix_output) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        run.output,
+        OutputForwarder::Create(options.nproc, STDOUT_FILENO, STDERR_FILENO));
+    run.plan.outputs = run.output.TakeRankEnds();
+  }
+  run.plan.argv = options.argv;
+  for (int rank = 0; rank < options.nproc; ++rank) {
+    run.plan.environments.push_back(
+        RankVariables(options, rank, run.rendezvous.get()));
+  }
+  run.plan.passed_on = scope.passed_on();
+  run.plan.rank_mask = scope.old_mask();
+  run.plan.grace = options.grace;
+  return run;
+}
+
+}  // namespace
+
+absl::StatusOr<LaunchSummary> Launch(const LaunchOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckOptions(options));
+  FillStandardDescriptors();
+  std::fflush(
+      stdout);  // What the caller printed comes before the ranks' lines.
+  ProcessScope scope;
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<pid_t> spared,
+                            ListChildren(getpid()));
+  LOCKSTEP_ASSIGN_OR_RETURN(Preparation run, Prepare(options, scope));
+  const pid_t supervisor = fork();
+  if (supervisor < 0) return absl::ErrnoToStatus(errno, "cannot fork");
+  if (supervisor == 0) {
+    run.channel.Close();
+    run.output.CloseSources();
+    RunSupervisor(std::move(run.plan));
+    _exit(0);
+  }
+  run.plan = SupervisorPlan();  // Only the supervisor holds the ranks' ends.
+  scope.IgnoreBrokenPipes();
+  Session session(std::move(run.channel), std::move(run.signals),
+                  std::move(run.output));
+  session.RunUntilSupervisorEnds();
+  const absl::Status ended = AwaitSupervisor(supervisor, spared);
+  session.Drain();
+  LOCKSTEP_RETURN_IF_ERROR(ended);
+  return Summarize(options, session.events());
+}
+
+}  // namespace lockstep

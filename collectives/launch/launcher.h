@@ -1,0 +1,60 @@
+// Starts the ranks of a run on this host and sees them to their end.
+#ifndef LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHER_H_
+#define LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHER_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "collectives/launch/launch_summary.h"
+#include "collectives/launch/rank_process.h"
+#include "collectives/launch/supervisor.h"
+
+namespace lockstep {
+
+struct LaunchOptions {
+  int nproc = 1;  // Ranks to start.
+  // The command of every rank, as for execvp().
+  std::vector<std::string> argv = {};
+  Environment environment = {};  // Set for every rank.
+  // Each complete line of a rank's output gets "[rank] " in front. Without it
+  // the ranks write to the launcher's output themselves.
+  bool prefix_output = true;
+  LaunchGrace grace = {};
+};
+
+// Runs options.argv as options.nproc ranks and waits for their end.
+//
+// Every rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE in its
+// environment; LOCKSTEP_RENDEZVOUS, the path of an empty file that all ranks
+// can open, on no disk and gone after the run; and OMP_NUM_THREADS=1 unless it
+// is set already (one rank a core, as torchrun does). A rank reads /dev/null,
+// writes to this process's standard output and error, inherits no other
+// descriptor, and leads a process group of its own.
+//
+// When a rank fails, the others get options.grace to end. SIGHUP, SIGINT,
+// SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 to this process go to every rank's
+// process group, unless this process ignored them before; after the first four
+// the ranks get options.grace.after_signal; a second SIGINT kills at once.
+//
+// No process that a rank started, in whatever session, outlives the run: also
+// when a rank, or this process, or the supervisor process between them (see
+// supervisor.h) is killed with SIGKILL. Limits: if this process and the
+// supervisor are killed in the same instant, the ranks die but programs that
+// they started may not; and a process that waits in the kernel for a device is
+// given up, with an error, after kSurvivalLimit.
+//
+// Only for single-threaded processes, since it forks. Opens /dev/null in place
+// of a closed standard descriptor of this process, and leaves it so. Signal
+// handling, the signal mask and the subreaper setting are as before when it
+// returns; other children of the caller are left alone.
+//
+// A rank that fails is not an error: see the summary. Errors: kInvalidArgument
+// if nproc < 1 or argv is empty; kNotFound or kPermissionDenied if the command
+// cannot be run; kAborted if the supervisor died; kDeadlineExceeded if a
+// process could not be killed; the system's for lack of descriptors or memory.
+absl::StatusOr<LaunchSummary> Launch(const LaunchOptions& options);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHER_H_

@@ -1,0 +1,151 @@
+// Pipes in, lines out, without ever blocking on either side.
+#include "collectives/launch/output_forwarder.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <poll.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "collectives/launch/line_prefixer.h"
+#include "collectives/launch/owned_fd.h"
+
+namespace lockstep {
+namespace {
+
+// Reading stops while this much waits for a slow reader.
+constexpr size_t kMaxWaiting = 64 << 10;
+
+bool IsSameFile(int a, int b) {
+  struct stat sa = {};
+  struct stat sb = {};
+  return fstat(a, &sa) == 0 && fstat(b, &sb) == 0 && sa.st_dev == sb.st_dev &&
+         sa.st_ino == sb.st_ino;
+}
+
+}  // namespace
+
+absl::StatusOr<OutputForwarder> OutputForwarder::Create(int world_size,
+                                                        int out_fd,
+                                                        int err_fd) {
+  OutputForwarder forwarder;
+  forwarder.sinks_.push_back({.fd = out_fd});
+  if (!IsSameFile(out_fd, err_fd)) forwarder.sinks_.push_back({.fd = err_fd});
+  for (int rank = 0; rank < world_size; ++rank) {
+    RankOutput ends;
+    LOCKSTEP_ASSIGN_OR_RETURN(ends.out, forwarder.AddSource(rank, 0));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        ends.err, forwarder.AddSource(rank, forwarder.sinks_.size() - 1));
+    forwarder.rank_ends_.push_back(std::move(ends));
+  }
+  return forwarder;
+}
+
+absl::StatusOr<OwnedFd> OutputForwarder::AddSource(int rank, size_t sink) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) {
+    return absl::ErrnoToStatus(
+        errno, absl::StrCat("cannot create an output pipe for rank ", rank));
+  }
+  sources_.push_back({.fd = OwnedFd(ends[0]),
+                      .sink = sink,
+                      .prefixer = LinePrefixer(absl::StrCat("[", rank, "] "))});
+  return OwnedFd(ends[1]);
+}
+
+size_t OutputForwarder::Waiting(const Sink& sink) {
+  return sink.pending.size() - sink.written;
+}
+
+void OutputForwarder::AddPollFds(std::vector<pollfd>& fds) const {
+  for (const Sink& sink : sinks_) {
+    fds.push_back({Waiting(sink) > 0 ? sink.fd : -1, POLLOUT, 0});
+  }
+  for (const Source& source : sources_) {
+    const bool room = Waiting(sinks_[source.sink]) < kMaxWaiting;
+    fds.push_back({room ? source.fd.get() : -1, POLLIN, 0});
+  }
+}
+
+void OutputForwarder::HandleEvents(std::span<const pollfd> fds) {
+  for (size_t i = 0; i < sinks_.size(); ++i) {
+    if (fds[i].revents != 0) Write(sinks_[i]);
+  }
+  for (size_t i = 0; i < sources_.size(); ++i) {
+    if (fds[sinks_.size() + i].revents != 0) Read(sources_[i]);
+  }
+}
+
+void OutputForwarder::Write(Sink& sink) {
+  // A writable pipe has room for PIPE_BUF bytes: more could block.
+  const size_t size = std::min<size_t>(Waiting(sink), PIPE_BUF);
+  const ssize_t written =
+      write(sink.fd, sink.pending.data() + sink.written, size);
+  if (written < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (written < 0) {
+    // Nobody will read this any more. With their pipes closed the ranks get
+    // what they would get if they wrote there themselves.
+    sink.broken = true;
+    sink.written = sink.pending.size();
+    for (Source& source : sources_) {
+      if (&sinks_[source.sink] == &sink) Close(source);
+    }
+  } else {
+    sink.written += written;
+  }
+  if (Waiting(sink) == 0) {
+    sink.pending.clear();
+    sink.written = 0;
+  }
+}
+
+void OutputForwarder::Read(Source& source) {
+  if (!source.fd.open()) return;
+  char buffer[16 << 10];
+  const ssize_t size = read(source.fd.get(), buffer, sizeof(buffer));
+  if (size < 0 && (errno == EAGAIN || errno == EINTR)) return;
+  if (size <= 0) {
+    Close(source);
+    return;
+  }
+  sinks_[source.sink].pending +=
+      source.prefixer.Add(absl::string_view(buffer, size));
+}
+
+void OutputForwarder::Close(Source& source) {
+  source.fd.Close();
+  Sink& sink = sinks_[source.sink];
+  if (!sink.broken) sink.pending += source.prefixer.Finish();
+}
+
+bool OutputForwarder::HasPending() const {
+  return std::any_of(sinks_.begin(), sinks_.end(),
+                     [](const Sink& sink) { return Waiting(sink) > 0; });
+}
+
+void OutputForwarder::CloseSources() {
+  for (Source& source : sources_) {
+    if (source.fd.open()) Close(source);
+  }
+}
+
+bool OutputForwarder::Done() const {
+  return !HasPending() &&
+         std::none_of(sources_.begin(), sources_.end(),
+                      [](const Source& source) { return source.fd.open(); });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,92 @@
+// Carries the output of all ranks to the launcher's own output, line by line.
+#ifndef LOCKSTEP_COLLECTIVES_LAUNCH_OUTPUT_FORWARDER_H_
+#define LOCKSTEP_COLLECTIVES_LAUNCH_OUTPUT_FORWARDER_H_
+
+#include <poll.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "collectives/launch/line_prefixer.h"
+#include "collectives/launch/owned_fd.h"
+
+namespace lockstep {
+
+// Where one rank writes.
+struct RankOutput {
+  OwnedFd out;
+  OwnedFd err;
+};
+
+// Reads one pipe per rank and stream and writes whole lines, each with its
+// rank in front ("[1] text"), to two descriptors of the caller. Two lines never
+// mix, also where both descriptors are the same file. When the reader is slow
+// the ranks are held back, as they would be without the forwarder; when the
+// reader is gone, so are the pipes, and the ranks learn it as from any pipe.
+//
+// Not thread safe; works inside its owner's poll() loop:
+//
+//   forwarder.AddPollFds(fds);
+//   poll(...);
+//   forwarder.HandleEvents(what AddPollFds added);
+class OutputForwarder {
+ public:
+  // Without ranks: done at once.
+  OutputForwarder() = default;
+
+  // Creates the pipes of `world_size` ranks. out_fd and err_fd are borrowed and
+  // may be blocking: at most what a pipe takes at once is written after poll()
+  // says it is writable. Errors: kResourceExhausted if no descriptors are
+  // left.
+  static absl::StatusOr<OutputForwarder> Create(int world_size, int out_fd,
+                                                int err_fd);
+
+  // The ends that the ranks write to, by rank; empty when called again.
+  std::vector<RankOutput> TakeRankEnds() { return std::move(rank_ends_); }
+
+  // Appends this forwarder's entries to `fds`: always the same number.
+  void AddPollFds(std::vector<pollfd>& fds) const;
+
+  // Moves bytes as far as `fds`, the polled entries, allow without waiting.
+  void HandleEvents(std::span<const pollfd> fds);
+
+  // Lines that wait to be written.
+  bool HasPending() const;
+
+  // Stops reading: hands last unterminated lines to the output.
+  void CloseSources();
+
+  // Every rank's end is closed, and all lines are written.
+  bool Done() const;
+
+ private:
+  struct Sink {
+    int fd;
+    std::string pending = {};
+    size_t written = 0;  // Bytes at the front of `pending` already written.
+    bool broken = false;
+  };
+  struct Source {
+    OwnedFd fd;
+    size_t sink;
+    LinePrefixer prefixer;
+  };
+
+  static size_t Waiting(const Sink& sink);
+  absl::StatusOr<OwnedFd> AddSource(int rank, size_t sink);
+  void Write(Sink& sink);
+  void Read(Source& source);
+  void Close(Source& source);
+
+  std::vector<Sink> sinks_;
+  std::vector<Source> sources_;
+  std::vector<RankOutput> rank_ends_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_LAUNCH_OUTPUT_FORWARDER_H_

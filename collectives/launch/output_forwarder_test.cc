@@ -1,0 +1,155 @@
+#include "collectives/launch/output_forwarder.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "collectives/launch/owned_fd.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+void WriteText(const OwnedFd& fd, absl::string_view text) {
+  ASSERT_EQ(write(fd.get(), text.data(), text.size()),
+            static_cast<ssize_t>(text.size()));
+}
+
+// Moves what can be moved now.
+void Pump(OutputForwarder& forwarder) {
+  while (true) {
+    std::vector<pollfd> fds;
+    forwarder.AddPollFds(fds);
+    if (poll(fds.data(), fds.size(), 0) == 0) return;
+    forwarder.HandleEvents(fds);
+    if (forwarder.Done()) return;
+  }
+}
+
+std::string Contents(int fd) {
+  std::string text(lseek(fd, 0, SEEK_END), '\0');
+  EXPECT_EQ(pread(fd, text.data(), text.size(), 0),
+            static_cast<ssize_t>(text.size()));
+  return text;
+}
+
+OwnedFd NewFile() { return OwnedFd(memfd_create("output", MFD_CLOEXEC)); }
+
+TEST(OutputForwarderTest, NeverMixesLines) {
+  const OwnedFd out = NewFile();
+  auto forwarder = OutputForwarder::Create(2, out.get(), out.get());
+  ASSERT_TRUE(forwarder.ok());
+  std::vector<RankOutput> ranks = forwarder->TakeRankEnds();
+  WriteText(ranks[0].out, "zero ");
+  Pump(*forwarder);
+  WriteText(ranks[1].out, "one ");
+  Pump(*forwarder);
+  WriteText(ranks[1].err, "error\n");
+  Pump(*forwarder);
+  WriteText(ranks[0].out, "a\nzero b");
+  Pump(*forwarder);
+  WriteText(ranks[1].out, "c\n");
+  Pump(*forwarder);
+  EXPECT_FALSE(forwarder->Done());
+  ranks.clear();
+  Pump(*forwarder);
+  EXPECT_TRUE(forwarder->Done());
+  EXPECT_EQ(Contents(out.get()),
+            "[1] error\n[0] zero a\n[1] one c\n[0] zero b\n");
+}
+
+TEST(OutputForwarderTest, KeepsStreamsApart) {
+  const OwnedFd out = NewFile();
+  const OwnedFd err = NewFile();
+  auto forwarder = OutputForwarder::Create(1, out.get(), err.get());
+  ASSERT_TRUE(forwarder.ok());
+  std::vector<RankOutput> ranks = forwarder->TakeRankEnds();
+  WriteText(ranks[0].out, "to out\n");
+  WriteText(ranks[0].err, "to err\n");
+  ranks.clear();
+  Pump(*forwarder);
+  EXPECT_TRUE(forwarder->Done());
+  EXPECT_EQ(Contents(out.get()), "[0] to out\n");
+  EXPECT_EQ(Contents(err.get()), "[0] to err\n");
+}
+
+// One line of `rank` that no pipe takes at once.
+std::string LongLine(int rank) { return std::string(100'000, 'a' + rank); }
+
+TEST(OutputForwarderTest, LongLinesOfManyRanksStayWhole) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  const OwnedFd reader(ends[0]);
+  const OwnedFd out(ends[1]);
+  constexpr int kRanks = 3;
+  auto forwarder = OutputForwarder::Create(kRanks, out.get(), out.get());
+  ASSERT_TRUE(forwarder.ok());
+  std::vector<RankOutput> ranks = forwarder->TakeRankEnds();
+  std::vector<std::string> unsent;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    fcntl(ranks[rank].out.get(), F_SETFL, O_NONBLOCK);
+    unsent.push_back(LongLine(rank) + "\n");
+  }
+  std::string received;
+  while (!forwarder->Done()) {
+    for (int rank = 0; rank < kRanks; ++rank) {
+      if (unsent[rank].empty()) {
+        ranks[rank].out.Close();
+        ranks[rank].err.Close();
+        continue;
+      }
+      const ssize_t size =
+          write(ranks[rank].out.get(), unsent[rank].data(),
+                std::min<size_t>(unsent[rank].size(), 1000 + rank));
+      if (size > 0) unsent[rank].erase(0, size);
+    }
+    Pump(*forwarder);
+    char buffer[5000];
+    const ssize_t size = read(reader.get(), buffer, sizeof(buffer));
+    if (size > 0) received.append(buffer, size);
+  }
+  std::string rest(1 << 20, '\0');
+  const ssize_t size = read(reader.get(), rest.data(), rest.size());
+  if (size > 0) received.append(rest, 0, size);
+  size_t length = 0;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const std::string line =
+        absl::StrCat("[", rank, "] ", LongLine(rank), "\n");
+    EXPECT_NE(received.find(line), std::string::npos) << rank;
+    length += line.size();
+  }
+  EXPECT_EQ(received.size(), length);
+}
+
+TEST(OutputForwarderTest, HoldsRanksBackWhenNobodyReads) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const OwnedFd reader(ends[0]);
+  const OwnedFd out(ends[1]);
+  auto forwarder = OutputForwarder::Create(1, out.get(), out.get());
+  ASSERT_TRUE(forwarder.ok());
+  std::vector<RankOutput> ranks = forwarder->TakeRankEnds();
+  fcntl(ranks[0].out.get(), F_SETFL, O_NONBLOCK);
+  const std::string lines(4096, '\n');
+  int64_t taken = 0;
+  while (write(ranks[0].out.get(), lines.data(), lines.size()) > 0) {
+    taken += lines.size();
+    ASSERT_LT(taken, 1 << 20);  // Else everything is kept in memory.
+    Pump(*forwarder);
+  }
+  EXPECT_TRUE(forwarder->HasPending());
+  forwarder->CloseSources();
+  EXPECT_FALSE(forwarder->Done());
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,49 @@
+// Which rank of a launched run this process is, as its environment says.
+#ifndef LOCKSTEP_COLLECTIVES_LAUNCH_RANK_ENVIRONMENT_H_
+#define LOCKSTEP_COLLECTIVES_LAUNCH_RANK_ENVIRONMENT_H_
+
+#include <optional>
+#include <string>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace lockstep {
+
+struct RankEnvironment {
+  int rank = 0;              // In [0, world_size).
+  int world_size = 1;        // At least 1.
+  int local_rank = 0;        // Among the ranks of this host.
+  int local_world_size = 1;  // Ranks on this host; at most world_size.
+  std::string rendezvous;    // Path of the rendezvous file; "" if not given.
+};
+
+// Returns the value of the named variable, or nullopt if it is not set.
+using EnvironmentLookup =
+    absl::FunctionRef<std::optional<std::string>(absl::string_view name)>;
+
+// Reads what the first of these launchers that shows itself has set:
+//
+//   our own and torchrun  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
+//   mpirun (Open MPI)     OMPI_COMM_WORLD_RANK, ..._SIZE, ..._LOCAL_RANK,
+//                         ..._LOCAL_SIZE
+//   srun (Slurm)          SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID, and the
+//                         rank's share of SLURM_STEP_TASKS_PER_NODE
+//
+// and the path of the rendezvous file from LOCKSTEP_RENDEZVOUS. Returns nullopt
+// if no launcher started this process. SLURM_NTASKS without SLURM_PROCID is a
+// shell inside an allocation, not a rank, so it counts as no launcher. Where
+// the local variables are missing, all ranks are taken to be on one host.
+//
+// Errors: kInvalidArgument, one line naming the variable and its value, if a
+// value is not a number or out of range, or one of rank and size is missing.
+absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment();
+
+// The same from any source of variables.
+absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment(
+    EnvironmentLookup lookup);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_LAUNCH_RANK_ENVIRONMENT_H_

@@ -1,0 +1,235 @@
+// The supervisor's loop: a small state machine driven by signals, by the
+// channel to the launcher, and by one deadline.
+#include "collectives/launch/supervisor.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "collectives/launch/owned_fd.h"
+#include "collectives/launch/process_tree.h"
+#include "collectives/launch/rank_process.h"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+class Supervisor {
+ public:
+  explicit Supervisor(SupervisorPlan plan) : plan_(std::move(plan)) {}
+
+  void Run() {
+    if (StartRanks()) {
+      while (live_ranks_ > 0 && phase_ != Phase::kKill) WaitForNews();
+    }
+    phase_ = Phase::kKill;
+    const absl::Status ended = KillChildren(
+        {}, kSurvivalLimit,
+        [this](pid_t pid, int wait_status) { ChildEnded(pid, wait_status); });
+    if (!ended.ok()) Send({.kind = SupervisorEvent::kSurvivors});
+  }
+
+ private:
+  // The phases follow one another, and some may be skipped.
+  enum class Phase {
+    kRun,
+    kReport,     // A rank has failed; the others may say so.
+    kTerminate,  // All were asked to end.
+    kKill,
+  };
+  struct Rank {
+    pid_t pid = 0;
+    bool alive = true;
+  };
+
+  bool StartRanks();
+  void WaitForNews();
+  void ReadSignals();
+  void ReadChannel();
+  void PassOn(int signal);
+  void ReapAll(pid_t first);
+  void ChildEnded(pid_t pid, int wait_status);
+  void EnterPhase(Phase phase, absl::Duration length);
+  void HandleDeadline();
+  int MillisecondsLeft() const;
+
+  // The launcher may be gone: then nobody needs to know.
+  void Send(const SupervisorEvent& event) {
+    send(plan_.channel.get(), &event, sizeof(event), MSG_NOSIGNAL);
+  }
+
+  SupervisorPlan plan_;
+  OwnedFd signals_;
+  std::vector<Rank> ranks_;
+  int live_ranks_ = 0;
+  Phase phase_ = Phase::kRun;
+  Clock::time_point deadline_;  // Of phases kReport and kTerminate.
+  bool interrupted_ = false;    // Has received SIGINT.
+  bool told_signal_ = false;    // kSignalReceived was sent.
+};
+
+bool Supervisor::StartRanks() {
+  sigset_t watched = plan_.passed_on;
+  sigaddset(&watched, SIGCHLD);
+  signals_ = OwnedFd(signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
+  const int world_size = static_cast<int>(plan_.environments.size());
+  for (int rank = 0; rank < world_size; ++rank) {
+    RankCommand command = {.argv = plan_.argv,
+                           .environment = std::move(plan_.environments[rank]),
+                           .signal_mask = plan_.rank_mask};
+    if (!plan_.outputs.empty()) {
+      command.out_fd = plan_.outputs[rank].out.get();
+      command.err_fd = plan_.outputs[rank].err.get();
+    }
+    const RankStart start = StartRank(command);
+    if (start.error != 0) {
+      Send({.kind = SupervisorEvent::kRankNotStarted,
+            .rank = rank,
+            .value = start.error});
+      return false;
+    }
+    ranks_.push_back({.pid = start.pid});
+    ++live_ranks_;
+  }
+  // From here on only the ranks hold these, so their end shows in the pipes.
+  plan_.outputs.clear();
+  return signals_.open();
+}
+
+void Supervisor::WaitForNews() {
+  pollfd fds[] = {{signals_.get(), POLLIN, 0},
+                  {plan_.channel.get(), POLLIN, 0}};
+  if (poll(fds, 2, MillisecondsLeft()) > 0) {
+    if (fds[0].revents != 0) ReadSignals();
+    if (fds[1].revents != 0) ReadChannel();
+  }
+  HandleDeadline();
+}
+
+void Supervisor::ReadSignals() {
+  signalfd_siginfo info;
+  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+    if (info.ssi_signo == SIGCHLD) {
+      // Of several children that ended since the last read, this is the first.
+      ReapAll(static_cast<pid_t>(info.ssi_pid));
+    } else {
+      PassOn(static_cast<int>(info.ssi_signo));
+    }
+  }
+}
+
+void Supervisor::ReadChannel() {
+  unsigned char signal = 0;
+  const ssize_t size =
+      recv(plan_.channel.get(), &signal, sizeof(signal), MSG_DONTWAIT);
+  if (size == sizeof(signal)) {
+    PassOn(signal);
+  } else if (size == 0 || (errno != EAGAIN && errno != EINTR)) {
+    EnterPhase(Phase::kKill, absl::ZeroDuration());  // The launcher is dead.
+  }
+}
+
+void Supervisor::PassOn(int signal) {
+  for (const Rank& rank : ranks_) {
+    if (rank.alive) kill(-rank.pid, signal);
+  }
+  if (!AsksToEnd(signal)) return;
+  if (!told_signal_) {
+    Send({.kind = SupervisorEvent::kSignalReceived, .value = signal});
+    told_signal_ = true;
+  }
+  if (signal == SIGINT && interrupted_) {
+    EnterPhase(Phase::kKill, absl::ZeroDuration());
+  } else if (phase_ == Phase::kRun) {
+    EnterPhase(Phase::kTerminate, plan_.grace.after_signal);
+  } else if (phase_ == Phase::kReport) {
+    EnterPhase(Phase::kTerminate, plan_.grace.terminate);
+  }
+  interrupted_ |= signal == SIGINT;
+}
+
+void Supervisor::ReapAll(pid_t first) {
+  int wait_status = 0;
+  if (first > 0 && waitpid(first, &wait_status, WNOHANG) == first) {
+    ChildEnded(first, wait_status);
+  }
+  while (true) {
+    const pid_t pid = waitpid(-1, &wait_status, WNOHANG);
+    if (pid <= 0) return;
+    ChildEnded(pid, wait_status);
+  }
+}
+
+void Supervisor::ChildEnded(pid_t pid, int wait_status) {
+  for (size_t i = 0; i < ranks_.size(); ++i) {
+    Rank& rank = ranks_[i];
+    if (!rank.alive || rank.pid != pid) continue;
+    rank.alive = false;
+    --live_ranks_;
+    Send({.kind = SupervisorEvent::kRankEnded,
+          .rank = static_cast<int32_t>(i),
+          .pid = pid,
+          .value = wait_status,
+          .stopped = phase_ >= Phase::kTerminate});
+    if (wait_status != 0 && phase_ == Phase::kRun) {
+      EnterPhase(Phase::kReport, plan_.grace.report);
+    }
+    return;
+  }
+}
+
+void Supervisor::EnterPhase(Phase phase, absl::Duration length) {
+  phase_ = phase;
+  deadline_ = Clock::now() + absl::ToChronoNanoseconds(length);
+}
+
+void Supervisor::HandleDeadline() {
+  if (phase_ == Phase::kRun || phase_ == Phase::kKill) return;
+  if (Clock::now() < deadline_) return;
+  if (phase_ == Phase::kTerminate) {
+    EnterPhase(Phase::kKill, absl::ZeroDuration());
+    return;
+  }
+  for (const Rank& rank : ranks_) {
+    if (rank.alive) kill(-rank.pid, SIGTERM);
+  }
+  EnterPhase(Phase::kTerminate, plan_.grace.terminate);
+}
+
+int Supervisor::MillisecondsLeft() const {
+  if (phase_ == Phase::kRun || phase_ == Phase::kKill) return -1;
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now());
+  return left.count() > 0 ? static_cast<int>(left.count()) : 0;
+}
+
+}  // namespace
+
+bool AsksToEnd(int signal) {
+  return signal == SIGHUP || signal == SIGINT || signal == SIGQUIT ||
+         signal == SIGTERM;
+}
+
+void RunSupervisor(SupervisorPlan plan) {
+  setsid();  // Out of reach of a SIGKILL to the launcher's process group.
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+  prctl(PR_SET_NAME, "lockstep-super");
+  Supervisor(std::move(plan)).Run();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+// A limit on a wait that may have several parts.
+#ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_DEADLINE_H_
+#define LOCKSTEP_COLLECTIVES_RENDEZVOUS_DEADLINE_H_
+
+#include <chrono>
+
+#include "absl/time/time.h"
+
+namespace lockstep {
+
+// Passes once `timeout` has gone by since it was made, on a clock that nobody
+// sets; never for an infinite timeout.
+class Deadline {
+ public:
+  explicit Deadline(absl::Duration timeout) : timeout_(timeout) {}
+
+  bool passed() const {
+    return absl::FromChrono(std::chrono::steady_clock::now() - start_) >=
+           timeout_;
+  }
+
+ private:
+  std::chrono::steady_clock::time_point start_ =
+      std::chrono::steady_clock::now();
+  absl::Duration timeout_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_RENDEZVOUS_DEADLINE_H_

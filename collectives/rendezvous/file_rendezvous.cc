@@ -1,0 +1,327 @@
+#include "collectives/rendezvous/file_rendezvous.h"
+
+#include <sys/random.h>
+#include <sys/types.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "collectives/rendezvous/deadline.h"
+#include "collectives/rendezvous/process_identity.h"
+#include "collectives/rendezvous/record.h"
+#include "collectives/rendezvous/record_file.h"
+#include "collectives/rendezvous/rendezvous.h"
+
+namespace lockstep {
+namespace {
+
+constexpr absl::Duration kFirstPause = absl::Microseconds(200);
+constexpr absl::Duration kLongestPause = absl::Milliseconds(5);
+constexpr absl::Duration kLookForDeadEvery = absl::Milliseconds(20);
+// For a lock that is needed to leave, and that nobody keeps for long.
+constexpr absl::Duration kLeaveTimeout = absl::Seconds(1);
+
+uint64_t NewToken(const ProcessIdentity& process) {
+  uint64_t token = 0;
+  if (getrandom(&token, sizeof(token), GRND_NONBLOCK) ==
+      static_cast<ssize_t>(sizeof(token))) {
+    return token;
+  }
+  // An address that is in use is unique within the process.
+  return process.start_ticks * 0x9e3779b97f4a7c15 ^
+         static_cast<uint64_t>(process.pid) << 32 ^
+         reinterpret_cast<uintptr_t>(&token);
+}
+
+// Why a rank left, as its record tells it to the others.
+std::string EncodeCause(const absl::Status& cause) {
+  const std::string text =
+      absl::StrCat(static_cast<int>(cause.code()), " ", cause.message());
+  return text.substr(0, kMaxBlobBytes);
+}
+
+std::optional<absl::Status> DecodeCause(absl::string_view blob) {
+  const size_t space = blob.find(' ');
+  int code = 0;
+  if (space == absl::string_view::npos ||
+      !absl::SimpleAtoi(blob.substr(0, space), &code) || code == 0) {
+    return std::nullopt;
+  }
+  return absl::Status(static_cast<absl::StatusCode>(code),
+                      blob.substr(space + 1));
+}
+
+std::string Describe(const RendezvousRecord& record) {
+  return absl::StrCat("rank ", record.rank, " (pid ", record.writer.pid, ")");
+}
+
+class FileRendezvous : public Rendezvous {
+ public:
+  FileRendezvous(const FileRendezvousOptions& options, RecordFile file)
+      : options_(options),
+        file_(std::move(file)),
+        self_(ThisProcess()),
+        token_(NewToken(self_)) {}
+
+  ~FileRendezvous() override { Leave(absl::OkStatus()); }
+
+  int rank() const override { return options_.rank; }
+  int world_size() const override { return options_.world_size; }
+
+  absl::StatusOr<std::vector<std::string>> Exchange(
+      absl::string_view blob) override {
+    if (!failure_.ok()) return failure_;
+    if (blob.size() > kMaxBlobBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("rank ", rank(), " publishes ", blob.size(),
+                       " bytes: more than ", kMaxBlobBytes));
+    }
+    ++round_;
+    absl::StatusOr<std::vector<std::string>> blobs = TryExchange(blob);
+    if (!blobs.ok()) {
+      failure_ = blobs.status();
+      Leave(failure_);
+    }
+    return blobs;
+  }
+
+ private:
+  absl::StatusOr<std::vector<std::string>> TryExchange(absl::string_view blob) {
+    const Deadline deadline(options_.timeout);
+    LOCKSTEP_RETURN_IF_ERROR(Publish(blob, deadline));
+    absl::Duration pause = kFirstPause;
+    absl::Duration since_look = absl::ZeroDuration();
+    LOCKSTEP_RETURN_IF_ERROR(CheckRecords());
+    while (true) {
+      if (auto blobs = Gather(); blobs.has_value()) {
+        if (round_ == 1 && rank() == 0) RemoveName(deadline);
+        return *std::move(blobs);
+      }
+      if (deadline.passed()) return Missing();
+      absl::SleepFor(pause);
+      since_look += pause;
+      pause = std::min(pause * 1.5, kLongestPause);
+      absl::Status death;
+      if (since_look >= kLookForDeadEvery) {
+        death = LookForDead();
+        since_look = absl::ZeroDuration();
+      }
+      // After that, since who died may have published before.
+      LOCKSTEP_RETURN_IF_ERROR(ReadNews(deadline));
+      LOCKSTEP_RETURN_IF_ERROR(CheckRecords());
+      if (!death.ok() && !Gather().has_value()) return death;
+    }
+  }
+
+  absl::Status Publish(absl::string_view blob, const Deadline& deadline) {
+    LOCKSTEP_RETURN_IF_ERROR(file_.Lock(deadline));
+    // A file that was removed before this rank first wrote to it was another
+    // run's.
+    while (round_ == 1 && !file_.IsAtPath()) {
+      LOCKSTEP_ASSIGN_OR_RETURN(file_, RecordFile::Open(options_.path));
+      LOCKSTEP_RETURN_IF_ERROR(file_.Lock(deadline));
+    }
+    const absl::Cleanup unlock = [this] { file_.Unlock(); };
+    LOCKSTEP_RETURN_IF_ERROR(file_.Read());
+    if (round_ == 1) {
+      if (IsLeftover()) LOCKSTEP_RETURN_IF_ERROR(file_.Clear());
+      LOCKSTEP_RETURN_IF_ERROR(CheckClaims());
+    }
+    LOCKSTEP_RETURN_IF_ERROR(
+        file_.Append(NewRecord(RecordKind::kPublish, std::string(blob))));
+    published_ = true;
+    return absl::OkStatus();
+  }
+
+  RendezvousRecord NewRecord(RecordKind kind, std::string blob) const {
+    RendezvousRecord record;
+    record.kind = kind;
+    record.round = std::max<uint32_t>(round_, 1);
+    record.rank = rank();
+    record.world_size = world_size();
+    record.writer = self_;
+    record.token = token_;
+    record.written_ticks = TicksSinceHostStart();
+    record.blob = std::move(blob);
+    return record;
+  }
+
+  bool HasLeft(const RendezvousRecord& record) const {
+    return std::any_of(file_.records().begin(), file_.records().end(),
+                       [&](const RendezvousRecord& other) {
+                         return other.kind == RecordKind::kLeave &&
+                                other.token == record.token;
+                       });
+  }
+
+  bool TakesPart(const RendezvousRecord& record) const {
+    return !HasLeft(record) && IsAlive(record.writer);
+  }
+
+  // Whether all records are an earlier run's; see the header. Processes of this
+  // run that started later than this one could not have ended before it began.
+  bool IsLeftover() const {
+    return std::none_of(file_.records().begin(), file_.records().end(),
+                        [this](const RendezvousRecord& record) {
+                          return TakesPart(record) ||
+                                 record.written_ticks > self_.start_ticks;
+                        });
+  }
+
+  // Only who comes second gets this error: the first has done nothing wrong.
+  absl::Status CheckClaims() const {
+    for (const RendezvousRecord& record : file_.records()) {
+      if (record.rank == rank() && TakesPart(record)) {
+        return absl::AlreadyExistsError(
+            absl::StrCat("rendezvous file ", options_.path, ": ",
+                         Describe(record), " is there already"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadNews(const Deadline& deadline) {
+    if (!file_.HasGrown()) return absl::OkStatus();
+    LOCKSTEP_RETURN_IF_ERROR(file_.Lock(deadline));
+    const absl::Cleanup unlock = [this] { file_.Unlock(); };
+    return file_.Read();
+  }
+
+  // What the other ranks' records say against this exchange.
+  absl::Status CheckRecords() const {
+    for (const RendezvousRecord& record : file_.records()) {
+      if (record.world_size != world_size()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("rendezvous file ", options_.path,
+                         ": ranks disagree on the world "
+                         "size: ",
+                         Describe(record), " says ", record.world_size,
+                         ", rank ", rank(), " says ", world_size()));
+      }
+    }
+    if (Gather().has_value()) return absl::OkStatus();
+    for (const RendezvousRecord& record : file_.records()) {
+      if (record.kind != RecordKind::kLeave) continue;
+      if (auto cause = DecodeCause(record.blob)) return *cause;
+      return absl::UnavailableError(absl::StrCat(
+          "rendezvous file ", options_.path, ": ", Describe(record), " left"));
+    }
+    return absl::OkStatus();
+  }
+
+  // Every rank's blob of this round, or none before all are there.
+  std::optional<std::vector<std::string>> Gather() const {
+    std::vector<const RendezvousRecord*> found = Found();
+    std::vector<std::string> blobs;
+    for (const RendezvousRecord* record : found) {
+      if (record == nullptr) return std::nullopt;
+      blobs.push_back(record->blob);
+    }
+    return blobs;
+  }
+
+  // For each rank its record of this round, or null.
+  std::vector<const RendezvousRecord*> Found() const {
+    std::vector<const RendezvousRecord*> found(
+        static_cast<size_t>(world_size()));
+    for (const RendezvousRecord& record : file_.records()) {
+      if (record.kind == RecordKind::kPublish && record.round == round_ &&
+          record.rank < world_size()) {
+        found[static_cast<size_t>(record.rank)] = &record;
+      }
+    }
+    return found;
+  }
+
+  absl::Status LookForDead() const {
+    for (const RendezvousRecord& record : file_.records()) {
+      if (!IsAlive(record.writer)) {
+        return absl::UnavailableError(absl::StrCat("rendezvous file ",
+                                                   options_.path, ": ",
+                                                   Describe(record), " died"));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Missing() const {
+    std::vector<int> missing;
+    const std::vector<const RendezvousRecord*> found = Found();
+    for (int i = 0; i < world_size(); ++i) {
+      if (found[static_cast<size_t>(i)] == nullptr) missing.push_back(i);
+    }
+    return absl::DeadlineExceededError(absl::StrCat(
+        "rendezvous file ", options_.path, ": rank ",
+        absl::StrJoin(missing, ", "), " of ", world_size(),
+        " did not come within ", absl::FormatDuration(options_.timeout)));
+  }
+
+  void RemoveName(const Deadline& deadline) {
+    if (!file_.Lock(deadline).ok()) return;
+    file_.Unlink();
+    file_.Unlock();
+  }
+
+  // Tells the others, once; the last to go removes the file. On failure they
+  // find out when this process ends.
+  void Leave(const absl::Status& cause) {
+    if (!published_) return;
+    published_ = false;
+    if (!file_.Lock(Deadline(kLeaveTimeout)).ok()) return;
+    const absl::Cleanup unlock = [this] { file_.Unlock(); };
+    if (!file_.Read().ok()) return;
+    if (!file_.Append(NewRecord(RecordKind::kLeave, EncodeCause(cause))).ok()) {
+      return;
+    }
+    const auto takes_part = [this](const RendezvousRecord& record) {
+      return TakesPart(record);
+    };
+    if (std::none_of(file_.records().begin(), file_.records().end(),
+                     takes_part)) {
+      file_.Remove();
+    }
+  }
+
+  const FileRendezvousOptions options_;
+  RecordFile file_;
+  const ProcessIdentity self_;
+  const uint64_t token_;
+  uint32_t round_ = 0;
+  bool published_ = false;  // And has not left.
+  absl::Status failure_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Rendezvous>> OpenFileRendezvous(
+    const FileRendezvousOptions& options) {
+  if (options.world_size < 1 || options.world_size > kLargestWorldSize) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("world size ", options.world_size, " is outside [1, ",
+                     kLargestWorldSize, "]"));
+  }
+  if (options.rank < 0 || options.rank >= options.world_size) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "rank ", options.rank, " is outside [0, ", options.world_size, ")"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(RecordFile file, RecordFile::Open(options.path));
+  return std::make_unique<FileRendezvous>(options, std::move(file));
+}
+
+}  // namespace lockstep

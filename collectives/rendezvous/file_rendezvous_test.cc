@@ -1,0 +1,368 @@
+#include "collectives/rendezvous/file_rendezvous.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_matchers.h"
+#include "collectives/rendezvous/process_identity.h"
+#include "collectives/rendezvous/record.h"
+#include "collectives/rendezvous/rendezvous.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+using Blobs = absl::StatusOr<std::vector<std::string>>;
+
+// Not the same in another run, whose leftovers would be in the way.
+std::string PathOf(const std::string& name) {
+  return absl::StrCat(testing::TempDir(), "/", getpid(), "_", name);
+}
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream stream(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+
+bool Exists(const std::string& path) {
+  struct stat info;
+  return lstat(path.c_str(), &info) == 0;
+}
+
+std::unique_ptr<Rendezvous> OpenAt(const std::string& path, int rank,
+                                   int world_size,
+                                   absl::Duration timeout = absl::Seconds(20)) {
+  auto rendezvous = OpenFileRendezvous({path, rank, world_size, timeout});
+  EXPECT_THAT(rendezvous, IsOk());
+  return *std::move(rendezvous);
+}
+
+// What each of the ranks, as threads, returns of one Exchange of its number.
+std::vector<Blobs> ExchangeAll(
+    const std::vector<std::unique_ptr<Rendezvous>>& ranks) {
+  std::vector<Blobs> results(ranks.size(), absl::UnknownError("not set"));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    threads.emplace_back([&, i] {
+      results[i] = ranks[i]->Exchange(absl::StrCat("rank ", ranks[i]->rank()));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+// Runs `body` in a child, to its end, and returns who that was.
+ProcessIdentity RunInChild(const std::function<void()>& body) {
+  int ends[2];
+  EXPECT_EQ(pipe(ends), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const ProcessIdentity self = ThisProcess();
+    if (write(ends[1], &self, sizeof(self)) != sizeof(self)) _exit(1);
+    body();
+    _exit(0);
+  }
+  ProcessIdentity identity;
+  EXPECT_EQ(read(ends[0], &identity, sizeof(identity)),
+            static_cast<ssize_t>(sizeof(identity)));
+  close(ends[0]);
+  close(ends[1]);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  return identity;
+}
+
+// A record of a process that has ended, written `ticks` after (or before) this
+// process started.
+RendezvousRecord RecordOfTheDead(int rank, int world_size, int64_t ticks) {
+  RendezvousRecord record;
+  record.round = 1;
+  record.rank = rank;
+  record.world_size = world_size;
+  record.writer = RunInChild([] {});
+  record.token = 99 + static_cast<uint64_t>(rank);
+  record.written_ticks =
+      ThisProcess().start_ticks + static_cast<uint64_t>(ticks);
+  record.blob = "an earlier life";
+  return record;
+}
+
+void WriteFile(const std::string& path, const std::string& bytes) {
+  std::ofstream(path, std::ios::binary) << bytes;
+}
+
+TEST(FileRendezvousTest, RanksMeetInEveryRound) {
+  const std::string path = PathOf("meet");
+  std::vector<std::unique_ptr<Rendezvous>> ranks;
+  for (int rank = 0; rank < 4; ++rank) ranks.push_back(OpenAt(path, rank, 4));
+  for (int round = 0; round < 10; ++round) {
+    for (const Blobs& blobs : ExchangeAll(ranks)) {
+      EXPECT_THAT(blobs, IsOkAndHolds(ElementsAre("rank 0", "rank 1", "rank 2",
+                                                  "rank 3")));
+    }
+  }
+  EXPECT_FALSE(Exists(path));  // Since all have met.
+}
+
+TEST(FileRendezvousTest, RankAloneMeetsItself) {
+  EXPECT_THAT(OpenAt(PathOf("alone"), 0, 1)->Exchange("me"),
+              IsOkAndHolds(ElementsAre("me")));
+}
+
+TEST(FileRendezvousTest, BlobsMayHoldAnyBytes) {
+  const std::string large(kMaxBlobBytes, '\0');
+  const auto alone = OpenAt(PathOf("blobs"), 0, 1);
+  EXPECT_THAT(alone->Exchange(large), IsOkAndHolds(ElementsAre(large)));
+  EXPECT_THAT(alone->Exchange(""), IsOkAndHolds(ElementsAre("")));
+  EXPECT_THAT(alone->Exchange(large + "x"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "rank 0 publishes 65537 bytes: more than 65536"));
+}
+
+TEST(FileRendezvousTest, WorksInAMemfdAndEmptiesIt) {
+  const int file = memfd_create("test", MFD_CLOEXEC);
+  const std::string path = absl::StrCat("/proc/", getpid(), "/fd/", file);
+  {
+    std::vector<std::unique_ptr<Rendezvous>> ranks;
+    for (int rank = 0; rank < 2; ++rank) ranks.push_back(OpenAt(path, rank, 2));
+    for (const Blobs& blobs : ExchangeAll(ranks)) EXPECT_THAT(blobs, IsOk());
+    EXPECT_NE(ReadFile(path), "");
+  }
+  EXPECT_EQ(ReadFile(path), "");
+  close(file);
+}
+
+TEST(FileRendezvousTest, DoesNotRemoveWhatASymbolicLinkLeadsTo) {
+  const std::string target = PathOf("link_target");
+  const std::string link = PathOf("link");
+  WriteFile(target, "");
+  ASSERT_EQ(symlink(target.c_str(), link.c_str()), 0);
+  EXPECT_THAT(OpenAt(link, 0, 1)->Exchange(""), IsOk());
+  EXPECT_TRUE(Exists(link));
+  EXPECT_EQ(ReadFile(target), "");
+  EXPECT_TRUE(Exists(target));
+}
+
+TEST(FileRendezvousTest, WrongRankWorldSizeAndPath) {
+  EXPECT_THAT(
+      OpenFileRendezvous({PathOf("x"), 2, 2}).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument, "rank 2 is outside [0, 2)"));
+  EXPECT_THAT(OpenFileRendezvous({PathOf("x"), -1, 2}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "rank -1 is outside [0, 2)"));
+  EXPECT_THAT(
+      OpenFileRendezvous({PathOf("x"), 0, 0}).status(),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("world size 0")));
+  EXPECT_THAT(OpenFileRendezvous({PathOf("no/folder"), 0, 1}).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no/folder")));
+  EXPECT_THAT(OpenFileRendezvous({"/dev/null", 0, 1}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("/dev/null: is not a regular file")));
+  const std::string pipe = PathOf("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_THAT(OpenFileRendezvous({pipe, 0, 1}).status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("is not a regular file")));
+}
+
+TEST(FileRendezvousTest, NamesTheRanksThatDoNotCome) {
+  const std::string path = PathOf("missing");
+  const auto timeout = absl::Milliseconds(50);
+  EXPECT_THAT(OpenAt(path, 1, 4, timeout)->Exchange(""),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       AllOf(HasSubstr(path),
+                             HasSubstr("rank 0, 2, 3 of 4 did not come within "
+                                       "50ms"))));
+  EXPECT_FALSE(Exists(path));  // The last to go removes it.
+}
+
+TEST(FileRendezvousTest, EveryRankGetsTheFirstErrorAndKeepsIt) {
+  const std::string path = PathOf("first_error");
+  std::vector<std::unique_ptr<Rendezvous>> ranks;
+  ranks.push_back(OpenAt(path, 0, 3, absl::Milliseconds(50)));
+  ranks.push_back(OpenAt(path, 1, 3));
+  const auto results = ExchangeAll(ranks);
+  EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                   HasSubstr("rank 2 of 3 did not come")));
+  EXPECT_EQ(results[1].status(), results[0].status());
+  EXPECT_EQ(ranks[0]->Exchange("").status(), results[0].status());
+}
+
+TEST(FileRendezvousTest, NamesARankThatLeft) {
+  const std::string path = PathOf("left");
+  std::vector<std::unique_ptr<Rendezvous>> ranks;
+  for (int rank = 0; rank < 2; ++rank) ranks.push_back(OpenAt(path, rank, 2));
+  for (const Blobs& blobs : ExchangeAll(ranks)) EXPECT_THAT(blobs, IsOk());
+  ranks[1].reset();
+  EXPECT_THAT(ranks[0]->Exchange(""),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       AllOf(HasSubstr("rank 1 (pid "), HasSubstr(" left"))));
+}
+
+TEST(FileRendezvousTest, RanksThatDisagreeOnTheWorldSize) {
+  const std::string path = PathOf("disagree");
+  std::vector<std::unique_ptr<Rendezvous>> ranks;
+  ranks.push_back(OpenAt(path, 0, 3));
+  ranks.push_back(OpenAt(path, 1, 4));
+  for (const Blobs& blobs : ExchangeAll(ranks)) {
+    EXPECT_THAT(blobs,
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr("disagree on the world size: rank "),
+                               HasSubstr(" says 3"), HasSubstr(" says 4"))));
+  }
+}
+
+// Another rank 0 comes while the first still waits, and only it is refused.
+TEST(FileRendezvousTest, SecondClaimantOfARankIsRefused) {
+  const std::string path = PathOf("claim");
+  const auto first = OpenAt(path, 0, 2);
+  Blobs first_result = absl::UnknownError("not set");
+  std::thread waiting([&] { first_result = first->Exchange("first"); });
+  while (ReadFile(path).empty()) std::this_thread::yield();
+  EXPECT_THAT(OpenAt(path, 0, 2)->Exchange("second"),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr(absl::StrCat("rank 0 (pid ", getpid(),
+                                              ") is there already"))));
+  EXPECT_THAT(OpenAt(path, 1, 2)->Exchange("other"),
+              IsOkAndHolds(ElementsAre("first", "other")));
+  waiting.join();
+  EXPECT_THAT(first_result, IsOkAndHolds(ElementsAre("first", "other")));
+}
+
+TEST(FileRendezvousTest, IgnoresWhatAnEarlierRunLeft) {
+  const std::string path = PathOf("earlier");
+  // Of another world size, complete, and with an unfinished record at its end.
+  std::string bytes;
+  for (int rank = 0; rank < 3; ++rank) {
+    bytes += Encode(RecordOfTheDead(rank, 3, -1));
+  }
+  WriteFile(path, bytes + bytes.substr(0, 30));
+  std::vector<std::unique_ptr<Rendezvous>> ranks;
+  for (int rank = 0; rank < 2; ++rank) ranks.push_back(OpenAt(path, rank, 2));
+  for (const Blobs& blobs : ExchangeAll(ranks)) {
+    EXPECT_THAT(blobs, IsOkAndHolds(ElementsAre("rank 0", "rank 1")));
+  }
+}
+
+// The control of the test above: the same record, written after this process
+// began, is this run's, and its writer has died.
+TEST(FileRendezvousTest, NamesARankOfThisRunThatDied) {
+  const std::string path = PathOf("died");
+  const RendezvousRecord record = RecordOfTheDead(1, 3, +1);
+  WriteFile(path, Encode(record));
+  EXPECT_THAT(
+      OpenAt(path, 0, 3)->Exchange(""),
+      StatusIs(absl::StatusCode::kUnavailable,
+               AllOf(HasSubstr(path),
+                     HasSubstr(absl::StrCat("rank 1 (pid ", record.writer.pid,
+                                            ") died")))));
+}
+
+TEST(FileRendezvousTest, NamesARankThatIsKilledWhileItWaits) {
+  const std::string path = PathOf("killed");
+  const pid_t child = fork();
+  if (child == 0) {
+    (void)OpenAt(path, 1, 3)->Exchange("");
+    _exit(0);
+  }
+  const auto start = std::chrono::steady_clock::now();
+  Blobs result = absl::UnknownError("not set");
+  std::thread waiting([&] { result = OpenAt(path, 0, 3)->Exchange(""); });
+  // Two records: both wait for rank 2.
+  while (ReadFile(path).size() < 128) std::this_thread::yield();
+  kill(child, SIGKILL);
+  waiting.join();
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_THAT(
+      result,
+      StatusIs(absl::StatusCode::kUnavailable,
+               HasSubstr(absl::StrCat("rank 1 (pid ", child, ") died"))));
+  EXPECT_LT(absl::FromChrono(std::chrono::steady_clock::now() - start),
+            absl::Seconds(10));
+}
+
+TEST(FileRendezvousTest, LeavesAForeignFileAsItIs) {
+  const std::string path = PathOf("foreign");
+  for (const std::string& content :
+       {std::string("port = 29500\n"), std::string(3 << 20, '\0'),
+        Encode(RecordOfTheDead(0, 1, -1)) + "and more"}) {
+    WriteFile(path, content);
+    EXPECT_THAT(OpenAt(path, 0, 1)->Exchange(""),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
+    EXPECT_TRUE(ReadFile(path) == content);
+  }
+}
+
+TEST(FileRendezvousTest, FileThatIsCutWhileInUse) {
+  const std::string path = PathOf("cut");
+  const auto rank = OpenAt(path, 0, 2);
+  Blobs result = absl::UnknownError("not set");
+  std::thread waiting([&] { result = rank->Exchange(""); });
+  while (ReadFile(path).empty()) std::this_thread::yield();
+  ASSERT_EQ(truncate(path.c_str(), 10), 0);
+  waiting.join();
+  EXPECT_THAT(result, StatusIs(absl::StatusCode::kDataLoss,
+                               HasSubstr("something cut it to 10 bytes")));
+}
+
+// As when a process is stopped at the wrong moment.
+TEST(FileRendezvousTest, LockThatIsNeverGivenBack) {
+  const std::string path = PathOf("locked");
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  ASSERT_EQ(flock(file, LOCK_EX), 0);
+  EXPECT_THAT(OpenAt(path, 0, 1, absl::Milliseconds(50))->Exchange(""),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("another process keeps it locked")));
+  close(file);
+}
+
+// A rank that opened the file just before another run removed it.
+TEST(FileRendezvousTest, FileThatIsRemovedBeforeTheFirstExchange) {
+  const std::string path = PathOf("removed");
+  std::vector<std::unique_ptr<Rendezvous>> ranks;
+  ranks.push_back(OpenAt(path, 0, 2));
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  ranks.push_back(OpenAt(path, 1, 2));
+  for (const Blobs& blobs : ExchangeAll(ranks)) EXPECT_THAT(blobs, IsOk());
+}
+
+TEST(FileRendezvousTest, PathServesOneRunAfterTheOther) {
+  const std::string path = PathOf("again");
+  for (int run = 0; run < 20; ++run) {
+    const int world_size = 1 + run % 3;
+    std::vector<std::unique_ptr<Rendezvous>> ranks;
+    for (int rank = 0; rank < world_size; ++rank) {
+      ranks.push_back(OpenAt(path, rank, world_size));
+    }
+    for (const Blobs& blobs : ExchangeAll(ranks)) EXPECT_THAT(blobs, IsOk());
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

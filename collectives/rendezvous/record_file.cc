@@ -1,0 +1,176 @@
+#include "collectives/rendezvous/record_file.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/types.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "collectives/rendezvous/deadline.h"
+#include "collectives/rendezvous/record.h"
+
+namespace lockstep {
+namespace {
+
+// More than the longest record, so that each chunk makes progress.
+constexpr size_t kChunkBytes = 1 << 20;
+
+absl::Status FileError(const char* call, const std::string& path) {
+  const int error = errno;
+  return absl::Status(absl::ErrnoToStatusCode(error),
+                      absl::StrCat("rendezvous file ", path, ": ", call, ": ",
+                                   std::strerror(error)));
+}
+
+bool IsSameFile(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
+}  // namespace
+
+absl::StatusOr<RecordFile> RecordFile::Open(const std::string& path) {
+  // Without blocking, as a pipe could make it; a pipe is refused below.
+  const int flags = O_RDWR | O_CLOEXEC | O_NONBLOCK;
+  int fd = open(path.c_str(), flags | O_CREAT, 0600);
+  if (fd < 0) return FileError("open", path);
+  RecordFile file(path, fd);
+  struct stat info;
+  if (fstat(fd, &info) != 0) return FileError("fstat", path);
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rendezvous file ", path, ": is not a regular file"));
+  }
+  return file;
+}
+
+RecordFile::RecordFile(std::string path, int fd)
+    : path_(std::move(path)), fd_(fd) {}
+
+RecordFile::RecordFile(RecordFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      fd_(std::exchange(other.fd_, -1)),
+      used_(other.used_),
+      records_(std::move(other.records_)) {}
+
+RecordFile& RecordFile::operator=(RecordFile&& other) noexcept {
+  path_.swap(other.path_);
+  std::swap(fd_, other.fd_);
+  std::swap(used_, other.used_);
+  records_.swap(other.records_);
+  return *this;
+}
+
+RecordFile::~RecordFile() {
+  if (fd_ >= 0) close(fd_);  // Which gives up the lock, too.
+}
+
+absl::Status RecordFile::Error(const char* call) const {
+  return FileError(call, path_);
+}
+
+absl::Status RecordFile::Lock(const Deadline& deadline) {
+  // Not the flock that blocks: a stopped process could hold the lock for ever.
+  while (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+    if (errno != EWOULDBLOCK && errno != EINTR) return Error("flock");
+    if (deadline.passed()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "rendezvous file ", path_, ": another process keeps it locked"));
+    }
+    absl::SleepFor(absl::Milliseconds(1));
+  }
+  return absl::OkStatus();
+}
+
+void RecordFile::Unlock() { flock(fd_, LOCK_UN); }
+
+bool RecordFile::IsAtPath() const {
+  struct stat mine;
+  struct stat at_path;
+  return fstat(fd_, &mine) == 0 && stat(path_.c_str(), &at_path) == 0 &&
+         IsSameFile(mine, at_path);
+}
+
+bool RecordFile::HasGrown() const {
+  struct stat info;
+  return fstat(fd_, &info) != 0 || info.st_size != used_;
+}
+
+absl::Status RecordFile::Read() {
+  struct stat info;
+  if (fstat(fd_, &info) != 0) return Error("fstat");
+  if (info.st_size < used_) {
+    return absl::DataLossError(
+        absl::StrCat("rendezvous file ", path_, ": something cut it to ",
+                     info.st_size, " bytes while it was in use"));
+  }
+  std::string chunk;
+  while (true) {
+    chunk.resize(kChunkBytes);
+    const ssize_t size = pread(fd_, chunk.data(), chunk.size(), used_);
+    if (size < 0) return Error("read");
+    auto parsed = ParseRecords(
+        absl::string_view(chunk).substr(0, static_cast<size_t>(size)));
+    if (!parsed.ok()) {
+      return absl::DataLossError(absl::StrCat("rendezvous file ", path_,
+                                              ": after byte ", used_, ", ",
+                                              parsed.status().message()));
+    }
+    if (parsed->used == 0) return absl::OkStatus();
+    used_ += static_cast<int64_t>(parsed->used);
+    std::move(parsed->records.begin(), parsed->records.end(),
+              std::back_inserter(records_));
+  }
+}
+
+absl::Status RecordFile::Append(const RendezvousRecord& record) {
+  if (ftruncate(fd_, used_) != 0) return Error("ftruncate");
+  const std::string bytes = Encode(record);
+  const ssize_t written = pwrite(fd_, bytes.data(), bytes.size(), used_);
+  if (written < 0) return Error("write");
+  if (static_cast<size_t>(written) != bytes.size()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("rendezvous file ", path_, ": no space"));
+  }
+  used_ += written;
+  records_.push_back(record);
+  return absl::OkStatus();
+}
+
+absl::Status RecordFile::Clear() {
+  if (ftruncate(fd_, 0) != 0) return Error("ftruncate");
+  used_ = 0;
+  records_.clear();
+  return absl::OkStatus();
+}
+
+bool RecordFile::Unlink() {
+  struct stat mine;
+  struct stat at_path;
+  // Not through a symbolic link: the link, or what it leads to, is not ours.
+  if (fstat(fd_, &mine) != 0 || lstat(path_.c_str(), &at_path) != 0 ||
+      !IsSameFile(mine, at_path)) {
+    return false;
+  }
+  return unlink(path_.c_str()) == 0;
+}
+
+void RecordFile::Remove() {
+  // Nothing is lost if it cannot be emptied: the next run does that.
+  if (!Unlink()) (void)Clear();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,265 @@
+#include "collectives/testing/run_ranks.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "collectives/host/process_group.h"
+#include "collectives/host/thread_group.h"
+#include "collectives/rendezvous/file_rendezvous.h"
+#include "collectives/rendezvous/rendezvous.h"
+
+namespace lockstep {
+namespace {
+
+using Result = absl::StatusOr<std::string>;
+using Function = std::function<Result(Communicator&)>;
+
+std::vector<Result> RunThreads(int world_size, const Function& fn,
+                               const RunRanksOptions& options) {
+  auto group = CreateThreadGroup(world_size, options.group);
+  if (!group.ok()) {
+    return std::vector<Result>(static_cast<size_t>(std::max(world_size, 1)),
+                               group.status());
+  }
+  std::vector<Result> results(group->size(), std::string());
+  std::mutex mutex;
+  std::condition_variable changed;
+  size_t done = 0;
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < group->size(); ++rank) {
+    threads.emplace_back([&, rank] {
+      Result result = fn(*(*group)[rank]);
+      (*group)[rank].reset();
+      const std::lock_guard<std::mutex> lock(mutex);
+      results[rank] = std::move(result);
+      ++done;
+      changed.notify_all();
+    });
+  }
+  std::unique_lock<std::mutex> lock(mutex);
+  if (!changed.wait_for(lock, absl::ToChronoNanoseconds(options.deadline),
+                        [&] { return done == threads.size(); })) {
+    std::fprintf(stderr, "RunRanks: %zu of %zu threads did not end within %s\n",
+                 threads.size() - done, threads.size(),
+                 absl::FormatDuration(options.deadline).c_str());
+    std::abort();
+  }
+  lock.unlock();
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+// What a child sends through its pipe: the code, then the bytes or the message.
+std::string Serialize(const Result& result) {
+  const int32_t code = static_cast<int32_t>(result.status().code());
+  std::string bytes(reinterpret_cast<const char*>(&code), sizeof(code));
+  return result.ok() ? bytes + *result
+                     : absl::StrCat(bytes, result.status().message());
+}
+
+Result Deserialize(const std::string& bytes) {
+  int32_t code;
+  std::memcpy(&code, bytes.data(), sizeof(code));
+  if (code == 0) return bytes.substr(sizeof(code));
+  return absl::Status(static_cast<absl::StatusCode>(code),
+                      absl::string_view(bytes).substr(sizeof(code)));
+}
+
+Result RunOneProcess(int rank, int world_size, const std::string& path,
+                     const Function& fn, const RunRanksOptions& options) {
+  FileRendezvousOptions meeting;
+  meeting.path = path;
+  meeting.rank = rank;
+  meeting.world_size = world_size;
+  meeting.timeout = options.group.timeout;
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Rendezvous> rendezvous,
+                            OpenFileRendezvous(meeting));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
+                            JoinProcessGroup(*rendezvous, options.group));
+  return fn(*communicator);
+}
+
+[[noreturn]] void RunChild(int pipe, const std::function<Result()>& run) {
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  const std::string bytes = Serialize(run());
+  size_t sent = 0;
+  while (sent < bytes.size()) {
+    const ssize_t size = write(pipe, bytes.data() + sent, bytes.size() - sent);
+    if (size < 0 && errno != EINTR) break;
+    sent += static_cast<size_t>(std::max<ssize_t>(size, 0));
+  }
+  _exit(0);  // No destructors: the test's are the parent's business.
+}
+
+struct Child {
+  pid_t pid = -1;
+  int pipe = -1;  // -1: it has ended, or could not be started.
+  std::string received;
+  bool late = false;
+};
+
+// Starts a child that has no end of another child's pipe that it could keep
+// open.
+Child Start(const std::vector<Child>& earlier,
+            const std::function<Result()>& run) {
+  Child child;
+  int ends[2];
+  if (pipe(ends) != 0) return child;
+  child.pid = fork();
+  if (child.pid == 0) {
+    for (const Child& other : earlier) close(other.pipe);
+    close(ends[0]);
+    RunChild(ends[1], run);
+  }
+  close(ends[1]);
+  if (child.pid < 0) {
+    close(ends[0]);
+  } else {
+    child.pipe = ends[0];
+  }
+  return child;
+}
+
+bool IsStopped(pid_t pid) {
+  siginfo_t info = {};
+  return waitid(P_PID, static_cast<id_t>(pid), &info,
+                WSTOPPED | WNOHANG | WNOWAIT) == 0 &&
+         info.si_pid == pid;
+}
+
+// Reads all that the children send; kills those that outlive the deadline or
+// that are stopped when no other is left.
+void Collect(std::vector<Child>& children, absl::Duration deadline) {
+  const auto start = std::chrono::steady_clock::now();
+  while (true) {
+    std::vector<pollfd> pipes;
+    bool all_stopped = true;
+    for (const Child& child : children) {
+      pipes.push_back({child.pipe, POLLIN, 0});
+      if (child.pipe >= 0 && !IsStopped(child.pid)) all_stopped = false;
+    }
+    if (std::all_of(children.begin(), children.end(),
+                    [](const Child& child) { return child.pipe < 0; })) {
+      return;
+    }
+    const bool late =
+        absl::FromChrono(std::chrono::steady_clock::now() - start) >= deadline;
+    poll(pipes.data(), pipes.size(), 10);
+    for (size_t i = 0; i < children.size(); ++i) {
+      Child& child = children[i];
+      if (child.pipe < 0) continue;
+      if (late || all_stopped) kill(child.pid, SIGKILL);
+      child.late = child.late || late;
+      if (pipes[i].revents == 0) continue;
+      char buffer[1 << 16];
+      const ssize_t size = read(child.pipe, buffer, sizeof(buffer));
+      if (size > 0) {
+        child.received.append(buffer, static_cast<size_t>(size));
+      } else if (size == 0 || errno != EINTR) {
+        close(child.pipe);
+        child.pipe = -1;
+      }
+    }
+  }
+}
+
+Result ResultOf(int rank, const Child& child, absl::Duration deadline) {
+  if (child.pid < 0) return absl::InternalError("cannot start a process");
+  int status = 0;
+  waitpid(child.pid, &status, 0);
+  if (child.late) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("rank ", rank, " was still running after ",
+                     absl::FormatDuration(deadline)));
+  }
+  if (WIFSIGNALED(status)) {
+    return absl::AbortedError(
+        absl::StrCat("rank ", rank, " ended by signal ", WTERMSIG(status)));
+  }
+  if (child.received.size() < sizeof(int32_t)) {
+    return absl::AbortedError(absl::StrCat(
+        "rank ", rank, " ended without a result, with exit status ",
+        WEXITSTATUS(status)));
+  }
+  return Deserialize(child.received);
+}
+
+std::vector<Result> RunProcesses(int world_size, const Function& fn,
+                                 const RunRanksOptions& options) {
+  const int file = memfd_create("rendezvous", MFD_CLOEXEC);
+  const std::string path = absl::StrCat("/proc/", getpid(), "/fd/", file);
+  std::vector<Child> children;
+  for (int rank = 0; rank < world_size; ++rank) {
+    children.push_back(Start(children, [&, rank] {
+      return RunOneProcess(rank, world_size, path, fn, options);
+    }));
+  }
+  Collect(children, options.deadline);
+  close(file);
+  std::vector<Result> results;
+  for (int rank = 0; rank < world_size; ++rank) {
+    results.push_back(
+        ResultOf(rank, children[static_cast<size_t>(rank)], options.deadline));
+  }
+  return results;
+}
+
+}  // namespace
+
+const char* Name(Backend backend) {
+  return backend == Backend::kThreads ? "Threads" : "Processes";
+}
+
+std::vector<absl::StatusOr<std::string>> RunRanksCollect(
+    Backend backend, int world_size,
+    const std::function<absl::StatusOr<std::string>(Communicator&)>& fn,
+    const RunRanksOptions& options) {
+  return backend == Backend::kThreads ? RunThreads(world_size, fn, options)
+                                      : RunProcesses(world_size, fn, options);
+}
+
+std::vector<absl::Status> RunRanks(
+    Backend backend, int world_size,
+    const std::function<absl::Status(Communicator&)>& fn,
+    const RunRanksOptions& options) {
+  const auto collect = [&](Communicator& communicator) -> Result {
+    LOCKSTEP_RETURN_IF_ERROR(fn(communicator));
+    return std::string();
+  };
+  std::vector<absl::Status> statuses;
+  for (const Result& result :
+       RunRanksCollect(backend, world_size, collect, options)) {
+    statuses.push_back(result.status());
+  }
+  return statuses;
+}
+
+}  // namespace lockstep

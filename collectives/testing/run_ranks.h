@@ -1,0 +1,54 @@
+// Runs a function on every rank of a new group, for tests of any backend.
+#ifndef LOCKSTEP_COLLECTIVES_TESTING_RUN_RANKS_H_
+#define LOCKSTEP_COLLECTIVES_TESTING_RUN_RANKS_H_
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/communicator.h"
+#include "collectives/group_options.h"
+
+namespace lockstep {
+
+enum class Backend { kThreads, kProcesses };
+
+// "Threads", "Processes": for the names of parameterised tests.
+const char* Name(Backend backend);
+
+struct RunRanksOptions {
+  GroupOptions group;
+  // For the whole run. Processes that are still there are then killed and
+  // reported; a thread cannot be, so the test process ends with a message.
+  absl::Duration deadline = absl::Seconds(60);
+};
+
+// Calls `fn` once on each of `world_size` ranks, at the same time, and returns
+// what each returned, in rank order. Each rank leaves the group as its `fn`
+// returns.
+//
+// kThreads: ranks are threads of this process. kProcesses: ranks are forked
+// children, so what `fn` writes to memory, its test assertions included, is
+// lost: return it. The caller must have no other thread at that moment.
+//
+// Instead of fn's status: that of joining the group, if it failed; kAborted for
+// a process that ended without a result, naming the signal;
+// kDeadlineExceeded for one that outlived the deadline. A stopped process is
+// killed once all the others are done.
+std::vector<absl::Status> RunRanks(
+    Backend backend, int world_size,
+    const std::function<absl::Status(Communicator&)>& fn,
+    const RunRanksOptions& options = {});
+
+// The same, and hands each rank's bytes to the caller.
+std::vector<absl::StatusOr<std::string>> RunRanksCollect(
+    Backend backend, int world_size,
+    const std::function<absl::StatusOr<std::string>(Communicator&)>& fn,
+    const RunRanksOptions& options = {});
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_TESTING_RUN_RANKS_H_
