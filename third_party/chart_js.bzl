@@ -20,7 +20,7 @@ genrule(
     name = "chart_js",
     outs = ["chart.min.js"],
     cmd = "echo 'Chart.js is not installed: run tools/setup.sh, or apt-get " +
-          "install libjs-chart.js, and then bazel sync --configure' >&2; exit 1",
+          "install libjs-chart.js, and then bazel shutdown' >&2; exit 1",
     visibility = ["//visibility:public"],
 )
 """

@@ -1,0 +1,42 @@
+// What a report says about where its numbers come from.
+#ifndef LOCKSTEP_BENCHMARKS_MACHINE_H_
+#define LOCKSTEP_BENCHMARKS_MACHINE_H_
+
+#include <cstdint>
+#include <string>
+
+#include "absl/strings/string_view.h"
+
+namespace lockstep {
+
+struct Machine {
+  std::string cpu = {};      // The model's name, or "unknown CPU".
+  int cores = 1;             // That this process may use.
+  int64_t memory_bytes = 0;  // Of the machine; 0 if unknown.
+  std::string system = {};   // "Linux 6.1.0".
+};
+
+Machine DescribeMachine();
+
+// The cores that this process may use: those of its CPU affinity, and no more
+// than its control group's CPU quota, rounded up. At least 1.
+int UsableCores();
+
+// The model name in the text of /proc/cpuinfo, or "unknown CPU".
+std::string CpuModel(absl::string_view cpuinfo);
+
+// The quota in the text of a cgroup's cpu.max ("200000 100000" allows two
+// cores), rounded up to whole cores; 0 if there is none or the text is not
+// understood.
+int CoresOfQuota(absl::string_view cpu_max);
+
+// The commit that is checked out in the git work tree at `folder`, read from
+// its .git folder; empty if that cannot be told.
+std::string CheckedOutCommit(const std::string& folder);
+
+// The current time in UTC, as "2024-05-31T16:20:00Z".
+std::string TimeStamp();
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_BENCHMARKS_MACHINE_H_

@@ -1,0 +1,237 @@
+// The command itself, from end to end, on a small data set.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/data/idx_test_util.h"
+#include "nlohmann/json.hpp"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+struct Outcome {
+  int exit_status = -1;
+  std::string output;  // Standard output and error together.
+};
+
+// Runs the command under a deadline.
+Outcome RunScaling(const std::string& flags) {
+  const std::string command =
+      absl::StrCat("exec timeout 60 benchmarks/scaling ", flags, " 2>&1");
+  Outcome outcome;
+  FILE* const pipe = popen(command.c_str(), "r");
+  if (pipe == nullptr) return outcome;
+  std::array<char, 4096> buffer;
+  size_t size;
+  while ((size = fread(buffer.data(), 1, buffer.size(), pipe)) > 0) {
+    outcome.output.append(buffer.data(), size);
+  }
+  const int status = pclose(pipe);
+  outcome.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return outcome;
+}
+
+std::string ReadText(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// The four files, with 64 images to train on.
+std::string MakeDataFolder() {
+  const std::string folder = absl::StrCat(MakeTestDir(), "/data");
+  std::filesystem::create_directories(folder);
+  for (const auto& [name, count] :
+       {std::pair("/train", 64), std::pair("/t10k", 8)}) {
+    const auto size = static_cast<uint32_t>(count);
+    WriteBytes(absl::StrCat(folder, name, "-images-idx3-ubyte"),
+               IdxBytes({size, 28, 28}, Ramp(count * 28 * 28)));
+    WriteBytes(absl::StrCat(folder, name, "-labels-idx1-ubyte"),
+               IdxBytes({size}, Ramp(count, 10)));
+  }
+  return folder;
+}
+
+std::string OutputFolder() {
+  return absl::StrCat(
+      testing::TempDir(), "/out-",
+      testing::UnitTest::GetInstance()->current_test_info()->name());
+}
+
+int CountEntries(const std::string& folder) {
+  return static_cast<int>(
+      std::distance(std::filesystem::directory_iterator(folder),
+                    std::filesystem::directory_iterator()));
+}
+
+void ExpectWholeReport(const Outcome& outcome, const std::string& folder,
+                       const std::string& backend) {
+  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("round 1 of 1: 2 ranks, 32 images a step: "),
+                    HasSubstr("Strong scaling: a step is 16 images in all"),
+                    HasSubstr("Weak scaling: a step is 16 images on each"),
+                    HasSubstr("At 2 ranks, weak scaling reaches"),
+                    HasSubstr("Wrote ")));
+  const auto json =
+      nlohmann::json::parse(ReadText(folder + "/scaling.json"), nullptr, false);
+  ASSERT_FALSE(json.is_discarded());
+  EXPECT_EQ(json["settings"]["backend"], backend);
+  for (const int mode : {0, 1}) {
+    const auto& configurations = json["modes"][mode]["configurations"];
+    ASSERT_EQ(configurations.size(), 2u);
+    for (const int i : {0, 1}) {
+      EXPECT_EQ(configurations[i]["world_size"], i + 1);
+      EXPECT_EQ(configurations[i]["step_seconds"]["steps"], 3);
+      EXPECT_GT(configurations[i]["images_per_second"]["median"], 0);
+      EXPECT_GT(configurations[i]["parts_seconds"]["compute"], 0);
+    }
+  }
+  const std::string html = ReadText(folder + "/scaling.html");
+  EXPECT_THAT(html, AllOf(StartsWith("<!DOCTYPE html>"),
+                          HasSubstr("\"report\":\"lockstep.scaling\"")));
+  EXPECT_EQ(CountEntries(folder), 2);
+}
+
+constexpr char kSmall[] =
+    " --steps=3 --rounds=1 --warmup_steps=1 --world_sizes=1,2 --batch_size=16";
+
+TEST(ScalingTest, WritesTheReportOfProcesses) {
+  const std::string data = MakeDataFolder();
+  const std::string out = OutputFolder();
+  ExpectWholeReport(RunScaling(absl::StrCat("--data_dir=", data,
+                                            " --output_dir=", out, kSmall)),
+                    out, "processes");
+}
+
+TEST(ScalingTest, WritesTheReportOfThreads) {
+  const std::string data = MakeDataFolder();
+  const std::string out = OutputFolder();
+  ExpectWholeReport(
+      RunScaling(absl::StrCat("--data_dir=", data, " --output_dir=", out,
+                              " --backend=threads", kSmall)),
+      out, "threads");
+}
+
+TEST(ScalingTest, LeavesNoTemporaryFolderBehind) {
+  const std::string data = MakeDataFolder();
+  const std::string temporary = absl::StrCat(OutputFolder(), "-tmp");
+  std::filesystem::create_directories(temporary);
+  ASSERT_EQ(setenv("TMPDIR", temporary.c_str(), 1), 0);
+  const Outcome outcome = RunScaling(
+      absl::StrCat("--data_dir=", data, " --output_dir=", OutputFolder(),
+                   " --mode=strong", kSmall));
+  ASSERT_EQ(unsetenv("TMPDIR"), 0);
+  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_EQ(CountEntries(temporary), 0);
+}
+
+TEST(ScalingTest, ResolvesPathsWhereBazelRunWasCalled) {
+  const std::string data = MakeDataFolder();
+  const std::string folder = OutputFolder();
+  std::filesystem::create_directories(folder);
+  ASSERT_EQ(setenv("BUILD_WORKING_DIRECTORY", folder.c_str(), 1), 0);
+  const Outcome outcome = RunScaling(absl::StrCat(
+      "--data_dir=", data, " --world_sizes=1 --mode=weak --steps=1 --rounds=1 ",
+      "--warmup_steps=1 --batch_size=8"));
+  ASSERT_EQ(unsetenv("BUILD_WORKING_DIRECTORY"), 0);
+  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_EQ(CountEntries(folder + "/lockstep-scaling"), 2);
+}
+
+TEST(ScalingTest, WarnsOfMoreRanksThanCores) {
+  const std::string data = MakeDataFolder();
+  const Outcome outcome = RunScaling(absl::StrCat(
+      "--data_dir=", data, " --output_dir=", OutputFolder(),
+      " --world_sizes=48 --mode=weak --steps=1 --rounds=1 --warmup_steps=1",
+      " --batch_size=1 --backend=threads"));
+  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+  if (sysconf(_SC_NPROCESSORS_ONLN) < 48) {
+    EXPECT_THAT(outcome.output,
+                AllOf(HasSubstr("warning: 48 ranks on"), HasSubstr("48*")));
+  }
+}
+
+// Every wrong flag: exit status 2, one line, and the flag in it.
+TEST(ScalingTest, NamesAFlagThatIsWrong) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--world_sizes=0", "--world_sizes: '0'"},
+      {"--world_sizes=1,x", "--world_sizes: 'x'"},
+      {"--mode=medium", "--mode: 'medium'"},
+      {"--backend=mpi", "--backend: 'mpi'"},
+      {"--model=alexnet", "--model: 'alexnet'"},
+      {"--dataset=cifar", "--dataset: 'cifar'"},
+      {"--batch_size=0", "--batch_size: 0"},
+      {"--batch_size=many", "--batch_size=many"},
+      {"--world_sizes=4 --batch_size=3", "--batch_size: 3"},
+      {"--rounds=-1", "--rounds: -1"},
+      {"--steps=-1", "--steps: -1"},
+      {"--warmup_steps=0", "--warmup_steps: 0"},
+      {"--seconds=nan", "--seconds: nan"},
+      {"--speed=fast", "--speed"},
+      {"fast", "'fast'"}};
+  for (const auto& [flags, expected] : cases) {
+    const Outcome outcome = RunScaling(flags);
+    EXPECT_EQ(outcome.exit_status, 2) << flags;
+    EXPECT_THAT(outcome.output,
+                AllOf(StartsWith("scaling: "), HasSubstr(expected)));
+    EXPECT_EQ(outcome.output.find('\n'), outcome.output.size() - 1) << flags;
+  }
+}
+
+TEST(ScalingTest, NamesABatchLargerThanTheDataSet) {
+  const std::string data = MakeDataFolder();
+  const Outcome outcome = RunScaling(
+      absl::StrCat("--data_dir=", data, " --world_sizes=1,2 --batch_size=33"));
+  EXPECT_EQ(outcome.exit_status, 2);
+  EXPECT_THAT(outcome.output, StartsWith("scaling: --batch_size: a step of 66 "
+                                         "images, at 2 ranks, is more than"));
+}
+
+TEST(ScalingTest, NamesDataThatIsMissing) {
+  const Outcome outcome = RunScaling("--data_dir=/absent/data");
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.output,
+              AllOf(StartsWith("scaling: "), HasSubstr("/absent/data")));
+}
+
+TEST(ScalingTest, NamesAnOutputFolderThatCannotBe) {
+  const std::string data = MakeDataFolder();
+  const Outcome outcome = RunScaling(absl::StrCat(
+      "--data_dir=", data, " --output_dir=/dev/null/out --batch_size=16"));
+  EXPECT_EQ(outcome.exit_status, 2);
+  EXPECT_THAT(outcome.output,
+              StartsWith("scaling: --output_dir: cannot write to "
+                         "/dev/null/out"));
+}
+
+TEST(ScalingTest, ExplainsItsFlags) {
+  const Outcome outcome = RunScaling("--help");
+  EXPECT_EQ(outcome.exit_status, 0);
+  for (const char* flag :
+       {"--world_sizes=", "--mode=", "--batch_size=", "--backend=", "--model=",
+        "--dataset=", "--data_dir=", "--rounds=", "--steps=", "--warmup_steps=",
+        "--seconds=", "--output_dir="}) {
+    EXPECT_THAT(outcome.output, HasSubstr(flag));
+  }
+  EXPECT_THAT(outcome.output, Not(HasSubstr("worker")));
+}
+
+}  // namespace
+}  // namespace lockstep

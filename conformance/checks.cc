@@ -1,0 +1,390 @@
+// The checks of a data-parallel training run.
+#include "conformance/checks.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+
+namespace lockstep {
+namespace {
+
+// How far, of the gradient's norm, a gradient may be from k times the reference
+// for k to be named as the explanation.
+constexpr double kFitResidual = 0.05;
+
+// "W2[17]": the parameter and the element in it.
+std::string ElementName(std::span<const ParameterSpec> specs, int64_t i) {
+  for (const ParameterSpec& spec : specs) {
+    if (i < spec.offset + spec.size) {
+      return absl::StrCat(spec.name, "[", i - spec.offset, "]");
+    }
+  }
+  return absl::StrCat("element ", i);
+}
+
+std::string StepName(const Expectation& want, size_t s) {
+  return absl::StrCat("epoch ", want.steps[s].epoch, " step ",
+                      want.steps[s].step);
+}
+
+absl::Status AtStep(const Expectation& want, size_t s,
+                    const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(
+      status.code(),
+      absl::StrCat(StepName(want, s), ": ", std::string(status.message())));
+}
+
+// Every trace has the expected steps, and every array the expected size.
+absl::Status CheckShapes(const Expectation& want,
+                         std::span<const RankTrace> ranks) {
+  const size_t steps = want.steps.size();
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankTrace& trace = ranks[rank];
+    if (trace.samples.size() != steps || trace.gradients.size() != steps ||
+        trace.parameters.size() != steps + 1) {
+      return absl::DataLossError(
+          absl::StrCat("rank ", rank, " took ", trace.samples.size(),
+                       " steps, one rank takes ", steps));
+    }
+    for (size_t s = 0; s <= steps; ++s) {
+      const size_t size = trace.parameters[s].size();
+      if (size != want.start.size() ||
+          (s < steps && trace.gradients[s].size() != size)) {
+        return absl::DataLossError(absl::StrCat("rank ", rank, " has ", size,
+                                                " parameters, must have ",
+                                                want.start.size()));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The first element whose bits differ.
+std::optional<int64_t> FirstDifference(std::span<const float> a,
+                                       std::span<const float> b) {
+  if (std::memcmp(a.data(), b.data(), a.size_bytes()) == 0) return {};
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (std::bit_cast<uint32_t>(a[i]) != std::bit_cast<uint32_t>(b[i])) {
+      return static_cast<int64_t>(i);
+    }
+  }
+  return {};
+}
+
+// What a gradient that is k times the reference suggests, if it is.
+std::string LikelyCause(const Bounded& want, std::span<const float> got,
+                        int world_size) {
+  double dot = 0, square = 0, got_square = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    dot += got[i] * want.value[i];
+    square += want.value[i] * want.value[i];
+    got_square += static_cast<double>(got[i]) * got[i];
+  }
+  const double k = dot / square;
+  const double residual = std::sqrt(std::max(got_square - k * dot, 0.0));
+  if (!(residual <= kFitResidual * std::sqrt(got_square)) || k == 0) return "";
+  const auto near = [k](double x) {
+    return std::abs(k - x) <= kFitResidual * x;
+  };
+  std::string cause = absl::StrFormat("; the gradient is %.4g times it", k);
+  if (near(1)) return "";
+  if (near(world_size)) {
+    absl::StrAppend(&cause, ", the world size: summed, not averaged?");
+  } else if (near(1.0 / world_size)) {
+    absl::StrAppend(&cause, ", 1 / world size: averaged twice, or not summed?");
+  } else {
+    absl::StrAppend(&cause, ": weighted by the wrong number of samples?");
+  }
+  return cause;
+}
+
+// The first element out of its bound.
+std::optional<int64_t> FirstOutOfBound(const Bounded& want,
+                                       std::span<const float> got) {
+  for (size_t i = 0; i < got.size(); ++i) {
+    if (!(std::abs(got[i] - want.value[i]) <= want.bound[i])) {
+      return static_cast<int64_t>(i);
+    }
+  }
+  return {};
+}
+
+using Multiset = std::map<std::string, int64_t>;
+
+// Each sample's pixels and label as a key.
+void Count(const Samples& samples, Multiset& out) {
+  if (samples.size() == 0) return;
+  const size_t pixels = samples.images.size() / samples.labels.size();
+  for (size_t i = 0; i < samples.labels.size(); ++i) {
+    std::string key(
+        reinterpret_cast<const char*>(samples.images.data() + i * pixels),
+        pixels * sizeof(float));
+    key.push_back(static_cast<char>(samples.labels[i]));
+    ++out[key];
+  }
+}
+
+Multiset SamplesOfStep(std::span<const RankTrace> ranks, size_t s) {
+  Multiset out;
+  for (const RankTrace& trace : ranks) Count(trace.samples[s], out);
+  return out;
+}
+
+// How many of `a` are not in `b`, by image alone if `images_only`.
+int64_t Missing(const Multiset& a, const Multiset& b, bool images_only) {
+  std::map<std::string, int64_t> balance;
+  const auto add = [&](const Multiset& samples, int64_t sign) {
+    for (const auto& [key, count] : samples) {
+      balance[images_only ? key.substr(0, key.size() - 1) : key] +=
+          sign * count;
+    }
+  };
+  add(a, 1);
+  add(b, -1);
+  int64_t missing = 0;
+  for (const auto& [key, count] : balance) {
+    if (count > 0) missing += count;
+  }
+  return missing;
+}
+
+// Up to a rank's last samples, which uneven shards have or not.
+bool EveryRankHasTheSame(std::span<const RankTrace> ranks, size_t s) {
+  const Samples& first = ranks[0].samples[s];
+  for (const RankTrace& trace : ranks) {
+    const Samples& own = trace.samples[s];
+    const size_t labels = std::min(own.labels.size(), first.labels.size());
+    const size_t pixels = std::min(own.images.size(), first.images.size());
+    if (labels == 0 ||
+        !std::equal(own.labels.begin(), own.labels.begin() + labels,
+                    first.labels.begin()) ||
+        !std::equal(own.images.begin(), own.images.begin() + pixels,
+                    first.images.begin())) {
+      return false;
+    }
+  }
+  return ranks.size() > 1;
+}
+
+std::string DescribeSamples(const Expectation& want,
+                            std::span<const RankTrace> ranks, size_t s,
+                            const Multiset& expected, const Multiset& got) {
+  if (EveryRankHasTheSame(ranks, s)) {
+    return "every rank has the samples of rank 0: the same shard on every rank";
+  }
+  for (size_t earlier = 0; earlier < s; ++earlier) {
+    if (want.steps[earlier].step != want.steps[s].step) continue;
+    if (SamplesOfStep(ranks, earlier) != got) continue;
+    return absl::StrCat("the ranks see the samples of epoch ",
+                        want.steps[earlier].epoch, " again: epoch not set?");
+  }
+  if (Missing(expected, got, true) == 0 && Missing(got, expected, true) == 0) {
+    return absl::StrCat(Missing(expected, got, false),
+                        " samples have another label than one rank sees");
+  }
+  return absl::StrCat(Missing(expected, got, false),
+                      " samples that one rank sees are missing, ",
+                      Missing(got, expected, false), " are too many");
+}
+
+}  // namespace
+
+absl::Status CheckGradients(std::span<const ParameterSpec> specs,
+                            const Bounded& want,
+                            std::span<const std::vector<float>> got_by_rank) {
+  const int world_size = static_cast<int>(got_by_rank.size());
+  for (int rank = 0; rank < world_size; ++rank) {
+    const std::vector<float>& got = got_by_rank[rank];
+    if (static_cast<int64_t>(got.size()) != want.size()) {
+      return absl::DataLossError(
+          absl::StrCat("rank ", rank, " has ", got.size(),
+                       " gradient elements, must have ", want.size()));
+    }
+    const std::optional<int64_t> i = FirstOutOfBound(want, got);
+    if (!i) continue;
+    return absl::DataLossError(
+        absl::StrFormat("rank %d: gradient %s is %.9g, must be %.9g +- %.2g%s",
+                        rank, ElementName(specs, *i), got[*i], want.value[*i],
+                        want.bound[*i], LikelyCause(want, got, world_size)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBitsAgree(std::span<const ParameterSpec> specs,
+                            absl::string_view what,
+                            std::span<const std::vector<float>> by_rank) {
+  for (size_t rank = 1; rank < by_rank.size(); ++rank) {
+    if (by_rank[rank].size() != by_rank[0].size()) {
+      return absl::DataLossError(
+          absl::StrCat("ranks 0 and ", rank, " have ", by_rank[0].size(),
+                       " and ", by_rank[rank].size(), " elements of ", what));
+    }
+    const std::optional<int64_t> i = FirstDifference(by_rank[0], by_rank[rank]);
+    if (!i) continue;
+    return absl::DataLossError(absl::StrFormat(
+        "ranks 0 and %d disagree on the %s: %s is %.9g and %.9g", rank,
+        std::string(what), ElementName(specs, *i), by_rank[0][*i],
+        by_rank[rank][*i]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSameStart(const Expectation& want,
+                            std::span<const RankTrace> ranks) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckShapes(want, ranks));
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const std::optional<int64_t> i =
+        FirstDifference(want.start, ranks[rank].parameters[0]);
+    if (!i) continue;
+    return absl::DataLossError(absl::StrFormat(
+        "rank %d starts with %s = %.9g, rank 0's own is %.9g: parameters not "
+        "broadcast from rank 0?",
+        rank, ElementName(want.specs, *i), ranks[rank].parameters[0][*i],
+        want.start[*i]));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSamples(const Expectation& want,
+                          std::span<const RankTrace> ranks) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckShapes(want, ranks));
+  for (size_t s = 0; s < want.steps.size(); ++s) {
+    Multiset expected;
+    Count(want.steps[s].samples, expected);
+    const Multiset got = SamplesOfStep(ranks, s);
+    if (expected == got) continue;
+    return absl::DataLossError(
+        absl::StrCat(StepName(want, s), ": ",
+                     DescribeSamples(want, ranks, s, expected, got)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckEpochsDiffer(const Expectation& want,
+                               std::span<const RankTrace> ranks) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckShapes(want, ranks));
+  std::map<std::vector<Multiset>, int64_t> seen;  // To the epoch.
+  std::vector<Multiset> epoch;
+  for (size_t s = 0; s < want.steps.size(); ++s) {
+    epoch.push_back(SamplesOfStep(ranks, s));
+    const int64_t number = want.steps[s].epoch;
+    if (s + 1 < want.steps.size() && want.steps[s + 1].epoch == number) {
+      continue;
+    }
+    const auto [at, added] = seen.emplace(std::move(epoch), number);
+    epoch.clear();
+    if (added) continue;
+    return absl::DataLossError(
+        absl::StrCat("epoch ", number, " deals the samples to the steps as ",
+                     "epoch ", at->second, " did: epoch not set?"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRanksAgree(const Expectation& want,
+                             std::span<const RankTrace> ranks) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckShapes(want, ranks));
+  std::vector<std::vector<float>> by_rank(ranks.size());
+  for (size_t s = 0; s <= want.steps.size(); ++s) {
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      by_rank[r] = ranks[r].parameters[s];
+    }
+    const absl::Status status =
+        CheckBitsAgree(want.specs, "parameters", by_rank);
+    if (s == want.steps.size()) return status;
+    LOCKSTEP_RETURN_IF_ERROR(AtStep(want, s, status));
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      by_rank[r] = ranks[r].gradients[s];
+    }
+    LOCKSTEP_RETURN_IF_ERROR(
+        AtStep(want, s, CheckBitsAgree(want.specs, "gradients", by_rank)));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckStepGradients(const Expectation& want,
+                                std::span<const RankTrace> ranks) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckShapes(want, ranks));
+  std::vector<std::vector<float>> by_rank(ranks.size());
+  for (size_t s = 0; s < want.steps.size(); ++s) {
+    const Bounded reference =
+        want.reference(ranks[0].parameters[s], want.steps[s].samples);
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      by_rank[r] = ranks[r].gradients[s];
+    }
+    absl::Status status = CheckGradients(want.specs, reference, by_rank);
+    if (!status.ok() && s > 0 && by_rank[0] == ranks[0].gradients[s - 1]) {
+      status = absl::DataLossError(
+          absl::StrCat(std::string(status.message()),
+                       "; it is the gradient of the step before: stale"));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(AtStep(want, s, status));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckUpdates(const Expectation& want,
+                          std::span<const RankTrace> ranks) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckShapes(want, ranks));
+  const double rate = want.learning_rate;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankTrace& trace = ranks[rank];
+    for (size_t s = 0; s < want.steps.size(); ++s) {
+      for (size_t i = 0; i < want.start.size(); ++i) {
+        const double step = rate * trace.gradients[s][i];
+        const double exact = trace.parameters[s][i] - step;
+        const double got = trace.parameters[s + 1][i];
+        const double allowed = kUnitRoundoff *
+                                   (std::abs(step) + std::abs(exact)) *
+                                   (1 + kOwnError) +
+                               2 * kSmallest;
+        if (std::abs(got - exact) <= allowed) continue;
+        return absl::DataLossError(absl::StrFormat(
+            "%s: rank %d: %s becomes %.9g, must be %.9g +- %.2g, its value - "
+            "learning rate * gradient",
+            StepName(want, s), rank,
+            ElementName(want.specs, static_cast<int64_t>(i)), got, exact,
+            allowed));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+const std::vector<Check>& AllChecks() {
+  static const auto& checks = *new std::vector<Check>{
+      {"SameStart", CheckSameStart},       {"Samples", CheckSamples},
+      {"EpochsDiffer", CheckEpochsDiffer}, {"RanksAgree", CheckRanksAgree},
+      {"Updates", CheckUpdates},           {"Gradients", CheckStepGradients},
+  };
+  return checks;
+}
+
+absl::Status CheckSameTraining(const Expectation& want,
+                               std::span<const RankTrace> ranks) {
+  for (const Check& check : AllChecks()) {
+    const absl::Status status = check.run(want, ranks);
+    if (status.ok()) continue;
+    return absl::Status(
+        status.code(),
+        absl::StrCat(check.name, ": ", std::string(status.message())));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep

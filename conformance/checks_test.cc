@@ -1,0 +1,210 @@
+// Each comparison on made-up gradients: what it accepts, what it rejects, and
+// what it says. That it rejects real bugs is shown in mutants/.
+#include "conformance/checks.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/status_matchers.h"
+#include "conformance/reference/bounded.h"
+#include "conformance/trace.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/parameters.h"
+
+namespace lockstep {
+namespace {
+
+using absl::StatusCode;
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+const std::vector<ParameterSpec>& Specs() {
+  static const auto& specs =
+      *new std::vector<ParameterSpec>{{"W", {2, 2}, 0, 4}, {"b", {2}, 4, 2}};
+  return specs;
+}
+
+Bounded Want() {
+  Bounded want(6);
+  want.value = {1, -2, 3, -4, 5, -6};
+  want.bound = {0.1, 0.1, 0.1, 0.1, 0.1, 0};
+  return want;
+}
+
+std::vector<float> Times(float k) {
+  return {k, -2 * k, 3 * k, -4 * k, 5 * k, -6 * k};
+}
+
+TEST(CheckGradientsTest, AcceptsWhatIsWithinTheBound) {
+  EXPECT_THAT(CheckGradients(Specs(), Want(), {}), IsOk());
+  const std::vector<std::vector<float>> got = {
+      Times(1), {1.05f, -2.05f, 2.95f, -4.0f, 5.09f, -6.0f}};
+  EXPECT_THAT(CheckGradients(Specs(), Want(), got), IsOk());
+}
+
+TEST(CheckGradientsTest, NamesRankTensorAndElement) {
+  std::vector<std::vector<float>> got = {Times(1), Times(1)};
+  got[1][4] = 5.2f;
+  EXPECT_THAT(
+      CheckGradients(Specs(), Want(), got),
+      StatusIs(StatusCode::kDataLoss,
+               AllOf(HasSubstr("rank 1: gradient b[0] is 5.19"),
+                     HasSubstr("must be 5 +- 0.1"), Not(HasSubstr("times")))));
+}
+
+TEST(CheckGradientsTest, RejectsEveryElementOutOfBoundAndNan) {
+  for (size_t i = 0; i < 6; ++i) {
+    for (const float wrong : {kNan, std::numeric_limits<float>::infinity(),
+                              Times(1)[i] + 0.11f, Times(1)[i] - 0.11f}) {
+      std::vector<std::vector<float>> got = {Times(1)};
+      got[0][i] = wrong;
+      EXPECT_THAT(CheckGradients(Specs(), Want(), got),
+                  StatusIs(StatusCode::kDataLoss, HasSubstr("gradient")))
+          << i << " " << wrong;
+    }
+  }
+}
+
+TEST(CheckGradientsTest, NanInTheReferenceAcceptsNothing) {
+  Bounded want = Want();
+  want.bound[0] = kNan;
+  const std::vector<std::vector<float>> got = {Times(1)};
+  EXPECT_THAT(CheckGradients(Specs(), want, got),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("W[0]")));
+}
+
+TEST(CheckGradientsTest, NamesTheFactorAndItsCause) {
+  const auto message = [](float k) {
+    const std::vector<std::vector<float>> got(4, Times(k));
+    return std::string(CheckGradients(Specs(), Want(), got).message());
+  };
+  EXPECT_THAT(message(4), HasSubstr("4 times it, the world size: summed"));
+  EXPECT_THAT(message(0.25), HasSubstr("0.25 times it, 1 / world size"));
+  EXPECT_THAT(message(1.5), HasSubstr("1.5 times it: weighted by the wrong"));
+}
+
+TEST(CheckGradientsTest, RejectsAnotherSize) {
+  const std::vector<std::vector<float>> got = {{1, 2}};
+  EXPECT_THAT(CheckGradients(Specs(), Want(), got),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("has 2 gradient")));
+}
+
+TEST(CheckBitsAgreeTest, AcceptsEqualBitsOnly) {
+  EXPECT_THAT(CheckBitsAgree(Specs(), "parameters", {}), IsOk());
+  std::vector<std::vector<float>> got = {Times(1), Times(1), Times(1)};
+  EXPECT_THAT(CheckBitsAgree(Specs(), "parameters", got), IsOk());
+  got[2][5] = std::nextafter(got[2][5], 0.0f);
+  EXPECT_THAT(CheckBitsAgree(Specs(), "parameters", got),
+              StatusIs(StatusCode::kDataLoss,
+                       HasSubstr("ranks 0 and 2 disagree on the parameters: "
+                                 "b[1] is -6 and -5.9999995")));
+  got[2].pop_back();
+  EXPECT_THAT(CheckBitsAgree(Specs(), "parameters", got),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("6 and 5 elements")));
+}
+
+TEST(CheckBitsAgreeTest, TellsZeroFromMinusZero) {
+  const std::vector<std::vector<float>> got = {{0.0f}, {-0.0f}};
+  EXPECT_THAT(CheckBitsAgree(Specs(), "gradients", got),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("W[0] is 0 and -0")));
+}
+
+// One step of two ranks with a sample each, gradient 1 times the sample's sum.
+class RunChecksTest : public testing::Test {
+ protected:
+  RunChecksTest() {
+    want_.specs = Specs();
+    want_.start = Times(2);
+    want_.learning_rate = 0.5f;
+    want_.steps = {{0, 0, {{7, 8}, {1, 2}}}};
+    want_.reference = [](std::span<const float>, const Samples&) {
+      return Want();
+    };
+    for (const float pixel : {8.0f, 7.0f}) {
+      RankTrace trace;
+      trace.parameters = {Times(2), Times(1.5)};
+      trace.gradients = {Times(1)};
+      trace.samples = {{{pixel}, {static_cast<int32_t>(pixel) - 6}}};
+      ranks_.push_back(trace);
+    }
+  }
+
+  std::string Message() {
+    return std::string(CheckSameTraining(want_, ranks_).message());
+  }
+
+  Expectation want_;
+  std::vector<RankTrace> ranks_;
+};
+
+TEST_F(RunChecksTest, AcceptTheSameTraining) {
+  EXPECT_THAT(CheckSameTraining(want_, ranks_), IsOk());
+}
+
+TEST_F(RunChecksTest, RejectMissingSteps) {
+  ranks_[1].samples.clear();
+  EXPECT_THAT(Message(), HasSubstr("rank 1 took 0 steps, one rank takes 1"));
+}
+
+TEST_F(RunChecksTest, RejectParametersOfAnotherSize) {
+  ranks_[1].parameters[1].pop_back();
+  EXPECT_THAT(Message(), HasSubstr("rank 1 has 5 parameters, must have 6"));
+}
+
+TEST_F(RunChecksTest, RejectAnotherStart) {
+  ranks_[1].parameters[0][3] = std::nextafter(-8.0f, 0.0f);
+  EXPECT_THAT(Message(), HasSubstr("SameStart: rank 1 starts with W[3]"));
+}
+
+TEST_F(RunChecksTest, RejectASampleSeenTwice) {
+  ranks_[1].samples[0] = {{7, 7}, {1, 1}};
+  EXPECT_THAT(Message(),
+              HasSubstr("0 samples that one rank sees are missing, 1 are too"));
+}
+
+TEST_F(RunChecksTest, RejectASampleLeftOut) {
+  ranks_[0].samples[0] = {};
+  EXPECT_THAT(Message(),
+              HasSubstr("1 samples that one rank sees are missing, 0 are too"));
+}
+
+TEST_F(RunChecksTest, AcceptOtherShards) {
+  ranks_[0].samples[0] = {};
+  ranks_[1].samples[0] = {{8, 7}, {2, 1}};
+  EXPECT_THAT(CheckSameTraining(want_, ranks_), IsOk());
+}
+
+// A product rounded to float32, then a difference rounded to float32, are
+// accepted; a result one unit in the last place further away is not.
+TEST_F(RunChecksTest, UpdatesMayRoundTwiceAndNoMore) {
+  const float third = 1.0f / 3;
+  want_.learning_rate = third;
+  for (RankTrace& trace : ranks_) {
+    for (size_t i = 0; i < 6; ++i) {
+      const float product = third * trace.gradients[0][i];
+      trace.parameters[1][i] = trace.parameters[0][i] - product;
+    }
+  }
+  EXPECT_THAT(CheckSameTraining(want_, ranks_), IsOk());
+  for (RankTrace& trace : ranks_) {
+    float& v = trace.parameters[1][5];
+    v = std::nextafter(std::nextafter(v, 0.0f), 0.0f);
+  }
+  EXPECT_THAT(Message(), HasSubstr("Updates: epoch 0 step 0: rank 0: b[1]"));
+}
+
+TEST_F(RunChecksTest, NanFailsTheUpdate) {
+  for (RankTrace& trace : ranks_) trace.parameters[1][0] = kNan;
+  EXPECT_THAT(Message(), HasSubstr("Updates: epoch 0 step 0: rank 0: W[0]"));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,245 @@
+// N ranks compute what one rank computes: the gradient of every parameter, the
+// updates, and ten steps of training, through the trainer's own path.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
+#include "conformance/checks.h"
+#include "conformance/fixtures.h"
+#include "conformance/recording_model.h"
+#include "conformance/reference/bounded.h"
+#include "conformance/reference/lenet_reference.h"
+#include "conformance/trace.h"
+#include "conformance/training_run.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/compute_threads.h"
+#include "models/data/dataset.h"
+#include "models/data_parallel.h"
+#include "models/lenet.h"
+#include "models/model.h"
+#include "models/trainer.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kGlobalBatch = 24;
+constexpr int kMaxWorldSize = 8;
+constexpr float kLearningRate = 0.02f;
+
+// Each parameter alone; some together; all at once.
+constexpr int64_t kBucketBytes[] = {1, 64 << 10, 1 << 30};
+
+using Shards = std::vector<int64_t>;  // Samples of each rank.
+
+// Ways to deal kGlobalBatch samples to the ranks.
+std::vector<Shards> ShardsOf(int world_size) {
+  Shards even(world_size, kGlobalBatch / world_size);
+  even[0] += kGlobalBatch % world_size;
+  Shards first_has_most(world_size, 1);
+  first_has_most[0] = kGlobalBatch - (world_size - 1);
+  Shards second_has_most(world_size, 1);
+  second_has_most[1 % world_size] = kGlobalBatch - (world_size - 1);
+  Shards last_has_all(world_size, 0);
+  last_has_all.back() = kGlobalBatch;
+  return {even, first_has_most, second_has_most, last_has_all};
+}
+
+const Samples& GlobalBatch() {
+  static const Samples& batch = *[] {
+    const Dataset data = BlobDataset(kGlobalBatch);
+    std::vector<int64_t> all(kGlobalBatch);
+    std::iota(all.begin(), all.end(), 0);
+    auto* samples = new Samples;
+    samples->images.resize(kGlobalBatch * data.image_size());
+    samples->labels.resize(kGlobalBatch);
+    data.GatherImages(all, samples->images);
+    data.GatherLabels(all, samples->labels);
+    return samples;
+  }();
+  return batch;
+}
+
+// The one-rank gradient at rank 0's start; the same for every case.
+const Bounded& ReferenceGradient() {
+  static const Bounded& gradient =
+      *new Bounded(LeNetReference(StartOfRank(0), GlobalBatch().images,
+                                  GlobalBatch().labels, kMaxWorldSize)
+                       .gradient);
+  return gradient;
+}
+
+Expectation OneStep() {
+  return {.specs = LeNetSpecs(),
+          .start = StartOfRank(0),
+          .learning_rate = kLearningRate,
+          .steps = {{0, 0, GlobalBatch()}},
+          .reference = [](std::span<const float>, const Samples&) {
+            return ReferenceGradient();
+          }};
+}
+
+// One training step of a rank that starts with parameters of its own.
+absl::StatusOr<std::string> StepOfRank(Communicator& group,
+                                       const Shards& shards,
+                                       int64_t bucket_bytes, float scale) {
+  SetComputeThreads(1);
+  const std::unique_ptr<Model> lenet = CreateLeNet(/*seed=*/0);
+  const std::vector<float> start = StartOfRank(group.rank());
+  std::copy(start.begin(), start.end(), lenet->parameters().values().begin());
+  RecordingModel model(*lenet);
+  LOCKSTEP_RETURN_IF_ERROR(BroadcastParameters(group, model.parameters()));
+  GradientReducer reducer(group, model.parameters(), bucket_bytes);
+  const auto first = shards.begin();
+  const int64_t begin =
+      std::accumulate(first, first + group.rank(), int64_t{0});
+  const int64_t count = shards[group.rank()];
+  const Batch shard = {std::span(GlobalBatch().images)
+                           .subspan(begin * kLeNetPixels, count * kLeNetPixels),
+                       std::span(GlobalBatch().labels).subspan(begin, count)};
+  LOCKSTEP_RETURN_IF_ERROR(TrainStep(model, reducer, shard,
+                                     static_cast<int64_t>(kGlobalBatch / scale),
+                                     kLearningRate)
+                               .status());
+  return SerializeTrace(model.Finish());
+}
+
+// `scale` other than 1 plants a bug: gradients are that many times too large.
+absl::StatusOr<std::vector<RankTrace>> RunStep(Backend backend,
+                                               const Shards& shards,
+                                               int64_t bucket_bytes,
+                                               float scale = 1) {
+  const auto results = RunRanksCollect(
+      backend, static_cast<int>(shards.size()), [&](Communicator& group) {
+        return StepOfRank(group, shards, bucket_bytes, scale);
+      });
+  std::vector<RankTrace> traces;
+  for (const absl::StatusOr<std::string>& result : results) {
+    LOCKSTEP_RETURN_IF_ERROR(result.status());
+    LOCKSTEP_ASSIGN_OR_RETURN(traces.emplace_back(), ParseTrace(*result));
+  }
+  return traces;
+}
+
+// The largest of the tensors' |bound| / |gradient|, in norm; an infinity if a
+// tensor's gradient is not large enough to be missed.
+double WorstRelativeBound(const Bounded& gradient) {
+  double worst = 0;
+  for (const ParameterSpec& spec : LeNetSpecs()) {
+    const double value =
+        Norm(std::span(gradient.value).subspan(spec.offset, spec.size));
+    const double bound =
+        Norm(std::span(gradient.bound).subspan(spec.offset, spec.size));
+    worst = std::max(worst, value > 1e-3 ? bound / value : HUGE_VAL);
+  }
+  return worst;
+}
+
+using Case = std::tuple<Backend, int>;
+
+std::string CaseName(const testing::TestParamInfo<Case>& info) {
+  return absl::StrCat(Name(std::get<0>(info.param)), "P",
+                      std::get<1>(info.param));
+}
+
+const auto kCases =
+    testing::Combine(testing::Values(Backend::kThreads, Backend::kProcesses),
+                     testing::Values(1, 2, 3, 4, 8));
+
+class GradientEquivalenceTest : public testing::TestWithParam<Case> {};
+
+TEST_P(GradientEquivalenceTest, OneStepMatchesOneRankHoweverSamplesAreDealt) {
+  const auto [backend, world_size] = GetParam();
+  ASSERT_GT(Norm(ReferenceGradient().value), 0.1);
+  ASSERT_LT(WorstRelativeBound(ReferenceGradient()), 0.01);
+  const Expectation want = OneStep();
+  for (const Shards& shards : ShardsOf(world_size)) {
+    for (const int64_t bucket_bytes : kBucketBytes) {
+      const auto ranks = RunStep(backend, shards, bucket_bytes);
+      ASSERT_THAT(ranks, IsOk());
+      EXPECT_THAT(CheckSameTraining(want, *ranks), IsOk())
+          << "shards " << absl::StrJoin(shards, ",") << ", buckets of "
+          << bucket_bytes << " bytes";
+    }
+  }
+}
+
+TEST_P(GradientEquivalenceTest, TenStepsMatchOneRank) {
+  const auto [backend, world_size] = GetParam();
+  for (const Sharding sharding : {Sharding::kStrided, Sharding::kContiguous}) {
+    // The second is DataParallel's split, whose ranks are threads.
+    if (sharding == Sharding::kContiguous && backend != Backend::kThreads) {
+      continue;
+    }
+    RunOptions options = {.backend = backend, .world_size = world_size};
+    options.trainer.sharding = sharding;
+    const auto ranks = RunTraining(options, Mutation());
+    ASSERT_THAT(ranks, IsOk());
+    const Expectation want = OneRank(options);
+    ASSERT_EQ(want.steps.size(), 10);
+    EXPECT_THAT(CheckSameTraining(want, *ranks), IsOk());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, GradientEquivalenceTest, kCases, CaseName);
+
+// The control at every world size; all planted bugs are in mutants/.
+class GradientControlTest : public testing::TestWithParam<Case> {};
+
+TEST_P(GradientControlTest, RejectsSumInPlaceOfMean) {
+  const auto [backend, world_size] = GetParam();
+  const auto ranks = RunStep(backend, ShardsOf(world_size)[0], 64 << 10,
+                             static_cast<float>(world_size));
+  ASSERT_THAT(ranks, IsOk());
+  EXPECT_THAT(CheckSameTraining(OneStep(), *ranks),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("the world size: summed, not averaged?")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, GradientControlTest,
+                         testing::Combine(testing::Values(Backend::kThreads,
+                                                          Backend::kProcesses),
+                                          testing::Values(2, 3, 4, 8)),
+                         CaseName);
+
+// A check accepts anything if its tolerance is as large as what it compares.
+// Here, in each of the ten steps, the tolerance is below a hundredth of the
+// gradient in norm, and below a fiftieth of each tensor's.
+TEST(GradientToleranceTest, IsSmallInEveryStep) {
+  const RunOptions options;
+  const auto ranks = RunTraining(options, Mutation());
+  ASSERT_THAT(ranks, IsOk());
+  const Expectation want = OneRank(options);
+  double worst = 0, worst_tensor = 0;
+  for (size_t s = 0; s < want.steps.size(); ++s) {
+    const Bounded gradient =
+        want.reference((*ranks)[0].parameters[s], want.steps[s].samples);
+    EXPECT_GT(Norm(gradient.value), 0.1) << "step " << s;
+    worst = std::max(worst, Norm(gradient.bound) / Norm(gradient.value));
+    worst_tensor = std::max(worst_tensor, WorstRelativeBound(gradient));
+  }
+  RecordProperty("worst_relative_bound", absl::StrCat(worst));
+  RecordProperty("worst_relative_bound_of_a_tensor",
+                 absl::StrCat(worst_tensor));
+  EXPECT_LT(worst, 0.01);
+  EXPECT_LT(worst_tensor, 0.02);
+}
+
+}  // namespace
+}  // namespace lockstep

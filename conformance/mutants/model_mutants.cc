@@ -1,0 +1,174 @@
+// Bugs in what a training step computes, and in the settings of a run.
+#include <algorithm>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "conformance/mutants/mutants.h"
+#include "conformance/mutants/training_decorators.h"
+#include "conformance/training_run.h"
+#include "models/model.h"
+#include "models/parameters.h"
+#include "models/trainer.h"
+
+namespace lockstep {
+namespace {
+
+using Ready = Model::GradientReady;
+
+// A mutation whose step is `step`; one state of it a rank.
+Mutation Stepping(std::function<ModelMutant::Step(const RankContext&)> step) {
+  Mutation mutation;
+  mutation.model = [step = std::move(step)](Model& inner,
+                                            const RankContext& context) {
+    return std::make_unique<ModelMutant>(inner, step(context));
+  };
+  return mutation;
+}
+
+// A step whose gradients are scaled by `scale` of the shard and the scale that
+// was asked for.
+Mutation Scaling(
+    std::function<float(const RankContext&, int64_t samples, float)> scale) {
+  return Stepping([scale = std::move(scale)](const RankContext& context) {
+    return [scale, context](Model& model, const Batch& batch, float asked,
+                            Ready ready) {
+      const auto samples = static_cast<int64_t>(batch.labels.size());
+      return model.ForwardBackward(batch, scale(context, samples, asked),
+                                   ready);
+    };
+  });
+}
+
+// Runs the step and then `change`s the gradients before any is ready.
+absl::StatusOr<Metrics> StepThen(Model& model, const Batch& batch, float scale,
+                                 Ready ready,
+                                 const std::function<void()>& change) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics,
+                            model.ForwardBackward(batch, scale, [](int) {}));
+  change();
+  for (int i = model.parameters().count() - 1; i >= 0; --i) ready(i);
+  return metrics;
+}
+
+ModelMutant::Step Accumulate(const RankContext&) {
+  auto sum = std::make_shared<std::vector<float>>();
+  return [sum](Model& model, const Batch& batch, float scale, Ready ready) {
+    return StepThen(model, batch, scale, ready, [&model, &sum] {
+      const std::span<float> gradients = model.parameters().gradients();
+      sum->resize(gradients.size());
+      for (size_t i = 0; i < gradients.size(); ++i) {
+        gradients[i] += (*sum)[i];
+        (*sum)[i] = gradients[i];
+      }
+    });
+  };
+}
+
+ModelMutant::Step LeaveOutB3(const RankContext&) {
+  return [](Model& model, const Batch& batch, float scale, Ready ready) {
+    return StepThen(model, batch, scale, ready, [&model] {
+      for (int i = 0; i < model.parameters().count(); ++i) {
+        const std::span<float> gradient = model.parameters().gradient(i);
+        if (model.parameters().specs()[i].name == "b3") {
+          std::fill(gradient.begin(), gradient.end(), 0.0f);
+        }
+      }
+    });
+  };
+}
+
+ModelMutant::Step ShiftLabelsOfRank1(const RankContext& context) {
+  return [rank = context.rank](Model& model, const Batch& batch, float scale,
+                               Ready ready) {
+    std::vector<int32_t> labels(batch.labels.begin(), batch.labels.end());
+    for (int32_t& label : labels) {
+      if (rank == 1) label = (label + 1) % 10;
+    }
+    return model.ForwardBackward({batch.images, labels}, scale, ready);
+  };
+}
+
+ModelMutant::Step Decay(const RankContext&) {
+  auto first = std::make_shared<bool>(true);
+  return [first](Model& model, const Batch& batch, float scale, Ready ready) {
+    for (float& v : model.parameters().values()) {
+      if (!*first) v *= 0.9999f;
+    }
+    *first = false;
+    return model.ForwardBackward(batch, scale, ready);
+  };
+}
+
+Mutation ScaleLearningRate() {
+  Mutation mutation;
+  mutation.trainer = [](TrainerOptions& options, int world_size) {
+    options.learning_rate *= static_cast<float>(world_size);
+  };
+  return mutation;
+}
+
+}  // namespace
+
+std::vector<Mutant> ModelMutants() {
+  const auto sum = [](const RankContext& context, int64_t, float asked) {
+    return asked * static_cast<float>(context.world_size);
+  };
+  const auto mean_of_means = [](const RankContext& context, int64_t samples,
+                                float) {
+    return 1.0f / static_cast<float>(context.world_size *
+                                     std::max<int64_t>(samples, 1));
+  };
+  const auto full_batch = [](const RankContext& context, int64_t, float) {
+    return 1.0f / static_cast<float>(context.trainer->batch_size);
+  };
+  return {
+      {"SumNotMean",
+       "gradients are summed where their mean is due",
+       Scaling(sum),
+       {"Gradients"},
+       "the world size: summed, not averaged?"},
+      {"MeanOfMeans",
+       "uneven shards' means are averaged without weights",
+       Scaling(mean_of_means),
+       {"Gradients"},
+       "gradient W1["},
+      {"LastBatchAsFull",
+       "a partial batch is weighted as a full one",
+       Scaling(full_batch),
+       {"Gradients"},
+       "epoch 0 step 4"},
+      {"Accumulated",
+       "gradients are not cleared between steps",
+       Stepping(Accumulate),
+       {"Gradients"},
+       "epoch 0 step 1"},
+      {"ParameterLeftOut",
+       "one parameter gets no gradient",
+       Stepping(LeaveOutB3),
+       {"Gradients"},
+       "gradient b3["},
+      {"LabelsShifted",
+       "rank 1 reads each label one too high",
+       Stepping(ShiftLabelsOfRank1),
+       {"Samples", "Gradients"},
+       "samples have another label"},
+      {"Decayed",
+       "parameters shrink between the steps",
+       Stepping(Decay),
+       {"Updates"},
+       "its value - learning rate * gradient"},
+      {"LearningRateScaled",
+       "the learning rate is multiplied by the ranks",
+       ScaleLearningRate(),
+       {"Updates"},
+       "its value - learning rate * gradient"},
+  };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,150 @@
+// The float64 reference against an independent one and against differences of
+// the loss; its bounds against float32 computations in two orders.
+#include "conformance/reference/lenet_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "conformance/fixtures.h"
+#include "conformance/reference/bounded.h"
+#include "conformance/reference/plain_lenet.h"
+#include "gtest/gtest.h"
+#include "models/data/dataset.h"
+
+namespace lockstep {
+namespace {
+
+struct Problem {
+  std::vector<float> parameters;
+  std::vector<float> images;
+  std::vector<int32_t> labels;
+};
+
+Problem MakeProblem(std::vector<float> parameters, int64_t samples) {
+  const Dataset data = BlobDataset(samples);
+  Problem problem{std::move(parameters), std::vector<float>(samples * 784),
+                  std::vector<int32_t>(samples)};
+  std::vector<int64_t> all(samples);
+  for (int64_t i = 0; i < samples; ++i) all[i] = i;
+  data.GatherImages(all, problem.images);
+  data.GatherLabels(all, problem.labels);
+  return problem;
+}
+
+struct Plain {
+  double loss_sum = 0;
+  std::vector<double> gradient;
+};
+
+template <typename T>
+Plain RunPlain(const Problem& problem, bool reversed) {
+  const std::vector<T> parameters(problem.parameters.begin(),
+                                  problem.parameters.end());
+  PlainLeNet<T> net(parameters, reversed);
+  const int64_t samples = static_cast<int64_t>(problem.labels.size());
+  T loss = 0;
+  for (int64_t k = 0; k < samples; ++k) {
+    const int64_t i = reversed ? samples - 1 - k : k;
+    loss += net.Step({problem.images.begin() + i * 784,
+                      problem.images.begin() + (i + 1) * 784},
+                     problem.labels[i], T(1) / static_cast<T>(samples));
+  }
+  return {static_cast<double>(loss),
+          {net.gradient().begin(), net.gradient().end()}};
+}
+
+ReferenceResult RunReference(const Problem& problem) {
+  return LeNetReference(problem.parameters, problem.images, problem.labels, 8);
+}
+
+class LeNetReferenceTest : public testing::TestWithParam<std::string> {
+ protected:
+  Problem MakeParamProblem() {
+    return MakeProblem(
+        GetParam() == "He" ? HeLeNet(1) : WellConditionedLeNet(1), 4);
+  }
+};
+
+TEST_P(LeNetReferenceTest, EqualsAnIndependentComputationInFloat64) {
+  const Problem problem = MakeParamProblem();
+  const ReferenceResult got = RunReference(problem);
+  const Plain want = RunPlain<double>(problem, false);
+  EXPECT_NEAR(got.loss_sum, want.loss_sum, 1e-12 * want.loss_sum);
+  ASSERT_EQ(got.gradient.value.size(), want.gradient.size());
+  const double norm = Norm(want.gradient);
+  ASSERT_GT(norm, 0.1);
+  for (size_t i = 0; i < want.gradient.size(); ++i) {
+    ASSERT_NEAR(got.gradient.value[i], want.gradient[i], 1e-13 * norm) << i;
+  }
+}
+
+TEST_P(LeNetReferenceTest, BoundsHoldInFloat32InEitherOrder) {
+  const Problem problem = MakeParamProblem();
+  const ReferenceResult want = RunReference(problem);
+  for (const bool reversed : {false, true}) {
+    const Plain got = RunPlain<float>(problem, reversed);
+    EXPECT_NEAR(got.loss_sum, want.loss_sum, want.loss_sum_bound);
+    double largest_share = 0;  // Of the bound that an error takes up.
+    for (size_t i = 0; i < got.gradient.size(); ++i) {
+      const double error = std::abs(got.gradient[i] - want.gradient.value[i]);
+      ASSERT_LE(error, want.gradient.bound[i]) << i;
+      largest_share = std::max(largest_share, error / want.gradient.bound[i]);
+    }
+    RecordProperty(reversed ? "largest_share_reversed" : "largest_share",
+                   absl::StrCat(largest_share));
+    EXPECT_GT(largest_share, 0);  // Float32 does round.
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Weights, LeNetReferenceTest,
+                         testing::Values("He", "WellConditioned"),
+                         [](const auto& info) { return info.param; });
+
+// Central differences of the independent loss in float64, for one element in
+// the middle of each tensor. Their error is h^2 times a third derivative, and
+// 1e-16 / h: with h = 1e-5 both are below 1e-8.
+TEST(LeNetReferenceDifferencesTest, GradientIsTheSlopeOfTheLoss) {
+  const Problem problem = MakeProblem(HeLeNet(1), 4);
+  const ReferenceResult got = RunReference(problem);
+  const auto loss = [&](int64_t element, double shift) {
+    std::vector<double> parameters(problem.parameters.begin(),
+                                   problem.parameters.end());
+    parameters[element] += shift;
+    PlainLeNet<double> net(parameters, false);
+    double sum = 0;
+    for (int64_t i = 0; i < 4; ++i) {
+      sum += net.Step({problem.images.begin() + i * 784,
+                       problem.images.begin() + (i + 1) * 784},
+                      problem.labels[i], 1.0);
+    }
+    return sum / 4;
+  };
+  constexpr double kShift = 1e-5;
+  for (const int64_t i :
+       {90, 190, 12700, 25225, 76450, 127714, 128418, 129063}) {
+    const double slope = (loss(i, kShift) - loss(i, -kShift)) / (2 * kShift);
+    EXPECT_NEAR(got.gradient.value[i], slope, 1e-7) << i;
+  }
+}
+
+TEST(LeNetReferenceBoundsTest, AreSmallAgainstWellConditionedGradients) {
+  const ReferenceResult r =
+      RunReference(MakeProblem(WellConditionedLeNet(1), 12));
+  int64_t at = 0;
+  for (const int64_t size : {180, 20, 25000, 50, 102400, 128, 1280, 10}) {
+    const double value = Norm(std::span(r.gradient.value).subspan(at, size));
+    const double bound = Norm(std::span(r.gradient.bound).subspan(at, size));
+    EXPECT_GT(value, 0.01) << "tensor at " << at;
+    EXPECT_LT(bound, 0.01 * value) << "tensor at " << at;
+    at += size;
+  }
+  EXPECT_EQ(at, kLeNetParameters);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,161 @@
+// Runs the product's trainer on N ranks and collects their traces.
+#include "conformance/training_run.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
+#include "conformance/checks.h"
+#include "conformance/fixtures.h"
+#include "conformance/recording_model.h"
+#include "conformance/reference/lenet_reference.h"
+#include "conformance/trace.h"
+#include "models/compute_threads.h"
+#include "models/data/dataset.h"
+#include "models/lenet.h"
+#include "models/model.h"
+#include "models/parameters.h"
+#include "models/trainer.h"
+#include "sampler/distributed_sampler.h"
+#include "sampler/sampler.h"
+
+namespace lockstep {
+namespace {
+
+constexpr absl::Duration kDeadline = absl::Seconds(120);
+
+absl::StatusOr<std::unique_ptr<Sampler>> CreateSampler(
+    const TrainerOptions& trainer, int64_t dataset_size, int world_size,
+    int rank) {
+  const bool strided = trainer.sharding == Sharding::kStrided;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      DistributedSampler sampler,
+      DistributedSampler::Create({.dataset_size = dataset_size,
+                                  .world_size = strided ? world_size : 1,
+                                  .rank = strided ? rank : 0,
+                                  .seed = static_cast<int64_t>(trainer.seed)}));
+  return std::make_unique<DistributedSampler>(std::move(sampler));
+}
+
+// One rank's training; returns its serialised trace.
+absl::StatusOr<std::string> TrainRank(Communicator& group,
+                                      const RunOptions& options,
+                                      const Mutation& mutation) {
+  SetComputeThreads(1);
+  const Dataset data = BlobDataset(options.dataset_size);
+  const std::unique_ptr<Model> lenet = CreateLeNet(/*seed=*/0);
+  const std::vector<float> start = StartOfRank(group.rank());
+  std::copy(start.begin(), start.end(), lenet->parameters().values().begin());
+  RecordingModel recorder(*lenet);
+  LOCKSTEP_RETURN_IF_ERROR(Train(group, recorder, data, options.trainer,
+                                 mutation, options.epochs, nullptr));
+  return SerializeTrace(recorder.Finish());
+}
+
+}  // namespace
+
+std::vector<ParameterSpec> LeNetSpecs() {
+  return CreateLeNet(/*seed=*/0)->parameters().specs();
+}
+
+std::vector<float> StartOfRank(int rank) {
+  return WellConditionedLeNet(static_cast<uint32_t>(100 + rank));
+}
+
+Expectation OneRank(const RunOptions& options) {
+  const int world_size = options.world_size;
+  Expectation want{.specs = LeNetSpecs(),
+                   .start = StartOfRank(0),
+                   .learning_rate = options.trainer.learning_rate,
+                   .steps = {},
+                   .reference = [world_size](std::span<const float> parameters,
+                                             const Samples& samples) {
+                     return LeNetReference(parameters, samples.images,
+                                           samples.labels, world_size)
+                         .gradient;
+                   }};
+  const Dataset data = BlobDataset(options.dataset_size);
+  // The options are in range: a sampler there is.
+  const std::unique_ptr<Sampler> sampler =
+      CreateSampler(options.trainer, data.size, 1, 0).value();
+  for (const int64_t epoch : options.epochs) {
+    sampler->SetEpoch(epoch);
+    const std::vector<int64_t> order = sampler->Indices();
+    std::span<const int64_t> rest = order;
+    for (int64_t step = 0; !rest.empty(); ++step) {
+      const std::span<const int64_t> batch =
+          rest.first(std::min<size_t>(rest.size(), options.trainer.batch_size));
+      rest = rest.subspan(batch.size());
+      Samples samples;
+      samples.images.resize(batch.size() * data.image_size());
+      samples.labels.resize(batch.size());
+      data.GatherImages(batch, samples.images);
+      data.GatherLabels(batch, samples.labels);
+      want.steps.push_back({epoch, step, std::move(samples)});
+    }
+  }
+  return want;
+}
+
+absl::Status Train(Communicator& group, Model& model, const Dataset& data,
+                   const TrainerOptions& options, const Mutation& mutation,
+                   std::span<const int64_t> epochs, const OnStep& on_step) {
+  TrainerOptions changed = options;
+  if (mutation.trainer) mutation.trainer(changed, group.world_size());
+  const RankContext context = {group.rank(), group.world_size(), &changed,
+                               data.size, model.parameters().gradients()};
+  std::unique_ptr<Communicator> mutant_group;
+  if (mutation.communicator) {
+    mutant_group = mutation.communicator(group, context);
+  }
+  std::unique_ptr<Model> mutant_model;
+  if (mutation.model) mutant_model = mutation.model(model, context);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::unique_ptr<Sampler> sampler,
+      CreateSampler(changed, data.size, group.world_size(), group.rank()));
+  if (mutation.sampler) {
+    sampler = mutation.sampler(std::move(sampler), context);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Trainer> trainer,
+      Trainer::Create(mutant_group ? *mutant_group : group,
+                      mutant_model ? *mutant_model : model, data, changed,
+                      std::move(sampler)));
+  for (const int64_t epoch : epochs) {
+    LOCKSTEP_RETURN_IF_ERROR(trainer->TrainEpoch(epoch, on_step).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::vector<RankTrace>> RunTraining(const RunOptions& options,
+                                                   const Mutation& mutation) {
+  const std::vector<absl::StatusOr<std::string>> results = RunRanksCollect(
+      options.backend, options.world_size,
+      [&](Communicator& group) { return TrainRank(group, options, mutation); },
+      {.group = {.timeout = kDeadline}, .deadline = kDeadline});
+  std::vector<RankTrace> traces;
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    if (!results[rank].ok()) {
+      return absl::Status(
+          results[rank].status().code(),
+          absl::StrCat("rank ", rank, ": ",
+                       std::string(results[rank].status().message())));
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(RankTrace trace, ParseTrace(*results[rank]));
+    traces.push_back(std::move(trace));
+  }
+  return traces;
+}
+
+}  // namespace lockstep

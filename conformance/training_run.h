@@ -1,0 +1,91 @@
+// Runs the product's trainer on N ranks and returns what each rank did; with
+// hooks through which a bug can be planted around it, never inside it.
+#ifndef LOCKSTEP_CONFORMANCE_TRAINING_RUN_H_
+#define LOCKSTEP_CONFORMANCE_TRAINING_RUN_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
+#include "conformance/checks.h"
+#include "conformance/trace.h"
+#include "models/data/dataset.h"
+#include "models/model.h"
+#include "models/parameters.h"
+#include "models/trainer.h"
+#include "sampler/sampler.h"
+
+namespace lockstep {
+
+// A run of LeNet. The defaults make ten steps in two epochs, with uneven shards
+// at every world size above one, and a last batch of three samples, so that
+// some of more than three ranks have none.
+struct RunOptions {
+  Backend backend = Backend::kThreads;
+  int world_size = 2;
+  std::vector<int64_t> epochs = {0, 1};
+  int64_t dataset_size = 71;  // Of BlobDataset.
+  // 64 KiB buckets: b4..W4, b3 and W3, W2..W1 travel apart.
+  TrainerOptions trainer = {.batch_size = 17,
+                            .learning_rate = 0.02f,
+                            .seed = 3,
+                            .bucket_bytes = 64 << 10};
+};
+
+// What a planted bug may know about the rank that it runs on.
+struct RankContext {
+  int rank = 0;
+  int world_size = 1;
+  const TrainerOptions* trainer = nullptr;
+  int64_t dataset_size = 0;
+  std::span<const float> gradients;  // The model's, all parameters.
+};
+
+// Decorators; those that are empty change nothing.
+struct Mutation {
+  std::function<std::unique_ptr<Communicator>(Communicator&,
+                                              const RankContext&)>
+      communicator;
+  std::function<std::unique_ptr<Model>(Model&, const RankContext&)> model;
+  std::function<std::unique_ptr<Sampler>(std::unique_ptr<Sampler>,
+                                         const RankContext&)>
+      sampler;
+  // Changes the settings of the run, not what is expected of it.
+  std::function<void(TrainerOptions&, int world_size)> trainer;
+};
+
+// Names, shapes and places of LeNet's parameters.
+std::vector<ParameterSpec> LeNetSpecs();
+
+// The parameters that a rank starts with before any communication: another
+// draw of WellConditionedLeNet for each rank.
+std::vector<float> StartOfRank(int rank);
+
+// What one rank alone does with these options, written out without the code
+// under test but for the order of samples (DistributedSampler, which has golden
+// tests against PyTorch).
+Expectation OneRank(const RunOptions& options);
+
+// Called after each step; returning false ends the epoch.
+using OnStep = std::function<bool(const StepReport&)>;
+
+// One rank: trains `model` with the product's trainer for the given epochs,
+// with the bug planted around it. Errors: the trainer's.
+absl::Status Train(Communicator& group, Model& model, const Dataset& data,
+                   const TrainerOptions& options, const Mutation& mutation,
+                   std::span<const int64_t> epochs, const OnStep& on_step);
+
+// Trains, and returns a trace for each rank. Errors: the first rank's, with the
+// rank's number.
+absl::StatusOr<std::vector<RankTrace>> RunTraining(const RunOptions& options,
+                                                   const Mutation& mutation);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_TRAINING_RUN_H_

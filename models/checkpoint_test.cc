@@ -1,0 +1,85 @@
+// Checkpoints: round trips, and files that do not fit.
+#include "models/checkpoint.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/parameters.h"
+#include "models/safetensors.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAreArray;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+const CheckpointInfo kInfo = {
+    .model = "lenet", .seed = ~uint64_t{0}, .epochs = 3};
+
+Parameters TwoParameters() { return Parameters({{"W", {2, 3}}, {"b", {2}}}); }
+
+class CheckpointTest : public testing::Test {
+ protected:
+  CheckpointTest()
+      : path_(absl::StrCat(testing::TempDir(), "/checkpoint.safetensors")) {
+    const std::span<float> values = saved_.values();
+    std::iota(values.begin(), values.end(), 0.1f);
+    EXPECT_THAT(SaveCheckpoint(path_, kInfo, saved_), IsOk());
+  }
+
+  const std::string path_;
+  Parameters saved_ = TwoParameters();
+};
+
+TEST_F(CheckpointTest, ReadsBackWhatItWrote) {
+  Parameters loaded = TwoParameters();
+  EXPECT_THAT(LoadCheckpoint(path_, loaded), IsOkAndHolds(kInfo));
+  EXPECT_THAT(loaded.values(), ElementsAreArray(saved_.values()));
+  EXPECT_THAT(ReadCheckpointInfo(path_), IsOkAndHolds(kInfo));
+}
+
+TEST_F(CheckpointTest, RefusesAnotherModelsParametersAndLeavesItsOwn) {
+  using Shapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
+  for (const Shapes& shapes :
+       {Shapes{{"W", {3, 2}}, {"b", {2}}}, Shapes{{"W", {2, 3}}},
+        Shapes{{"W", {2, 3}}, {"c", {2}}}}) {
+    Parameters other(shapes);
+    EXPECT_THAT(
+        LoadCheckpoint(path_, other),
+        StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(path_)));
+    EXPECT_THAT(other.values(), Each(0.0f));
+  }
+}
+
+TEST_F(CheckpointTest, RefusesFilesThatAreNoCheckpoint) {
+  for (const auto& [key, value] :
+       {std::pair("seed", "x"), {"epochs", "-1"}, {"epochs", ""}}) {
+    Safetensors content = *ReadSafetensors(path_);
+    content.metadata[key] = value;
+    ASSERT_THAT(WriteSafetensors(path_, content), IsOk());
+    EXPECT_THAT(ReadCheckpointInfo(path_),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(StartsWith(path_), HasSubstr("no checkpoint"))));
+    EXPECT_THAT(SaveCheckpoint(path_, kInfo, saved_), IsOk());
+  }
+  Safetensors content = *ReadSafetensors(path_);
+  content.metadata.erase("model");
+  ASSERT_THAT(WriteSafetensors(path_, content), IsOk());
+  EXPECT_FALSE(ReadCheckpointInfo(path_).ok());
+}
+
+}  // namespace
+}  // namespace lockstep

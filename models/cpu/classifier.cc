@@ -1,0 +1,171 @@
+// Owns a replica's memory and plans.
+#include "models/cpu/classifier.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/aligned_buffer.h"
+#include "models/cpu/operation.h"
+#include "models/cpu/softmax_cross_entropy.h"
+#include "oneapi/dnnl/dnnl.hpp"
+
+namespace lockstep {
+namespace {
+
+class Classifier : public Model {
+ public:
+  Classifier(const Shape& sample, int64_t classes, Parameters parameters,
+             std::unique_ptr<Layer> network)
+      : sample_(sample),
+        classes_(classes),
+        parameters_(std::move(parameters)),
+        network_(std::move(network)) {}
+
+  Parameters& parameters() override { return parameters_; }
+
+  absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
+                                          float gradient_scale,
+                                          GradientReady ready) override {
+    LOCKSTEP_RETURN_IF_ERROR(Check(batch));
+    if (batch.labels.empty()) {
+      std::ranges::fill(parameters_.gradients(), 0.0f);
+      for (int i = parameters_.count(); i-- > 0;) ready(i);
+      return Metrics();
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(LayerPlan * plan, Prepare(batch));
+    const Space space = Divide(*plan);
+    LOCKSTEP_RETURN_IF_ERROR(Forward(*plan, batch, space));
+    const Metrics metrics = SoftmaxCrossEntropy(
+        space.logits, batch.labels, classes_, gradient_scale, space.gradient);
+    LOCKSTEP_RETURN_IF_ERROR(plan->Backward({.x = batch.images.data(),
+                                             .y = space.logits.data(),
+                                             .saved = space.saved,
+                                             .dy = space.gradient.data(),
+                                             .dx = nullptr,
+                                             .temporary = space.temporary},
+                                            ready));
+    return metrics;
+  }
+
+  absl::StatusOr<Metrics> Evaluate(const Batch& batch) override {
+    LOCKSTEP_RETURN_IF_ERROR(Check(batch));
+    if (batch.labels.empty()) return Metrics();
+    LOCKSTEP_ASSIGN_OR_RETURN(LayerPlan * plan, Prepare(batch));
+    const Space space = Divide(*plan);
+    LOCKSTEP_RETURN_IF_ERROR(Forward(*plan, batch, space));
+    return SoftmaxCrossEntropy(space.logits, batch.labels, classes_,
+                               /*gradient_scale=*/0, /*gradient=*/{});
+  }
+
+ private:
+  // A run meets a few sizes: the batch, the last of an epoch, the evaluation's.
+  static constexpr size_t kMaxPlans = 8;
+
+  // The parts of memory_ in a step.
+  struct Space {
+    std::span<float> logits;
+    std::span<float> gradient;  // Of the logits.
+    float* saved;
+    float* temporary;
+  };
+
+  absl::Status Check(const Batch& batch) const {
+    const size_t want = batch.labels.size() * sample_.size();
+    if (batch.images.size() != want) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          batch.images.size(), " floats of images for ", batch.labels.size(),
+          " labels: ", sample_.size(), " a label would be ", want));
+    }
+    return CheckLabels(batch.labels, classes_);
+  }
+
+  // The plan for the batch's size, with memory_ large enough for it.
+  absl::StatusOr<LayerPlan*> Prepare(const Batch& batch) {
+    const int64_t n = static_cast<int64_t>(batch.labels.size());
+    auto found = plans_.find(n);
+    if (found == plans_.end()) {
+      LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<LayerPlan> plan, MakePlan(n));
+      if (plans_.size() == kMaxPlans) plans_.clear();
+      found = plans_.emplace(n, std::move(plan)).first;
+    }
+    LayerPlan* plan = found->second.get();
+    const int64_t size = LogitsSize(*plan) * 2 +
+                         AlignedSize(plan->saved_size()) +
+                         AlignedSize(plan->temporary_size());
+    if (memory_.size() < size) {
+      memory_ = AlignedBuffer();  // Frees the old before it takes the new.
+      memory_ = AlignedBuffer(size);
+    }
+    return plan;
+  }
+
+  absl::StatusOr<std::unique_ptr<LayerPlan>> MakePlan(int64_t n) {
+    if (!context_.has_value()) {
+      LOCKSTEP_RETURN_IF_ERROR(CatchOnednn("engine", [&] {
+        const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+        context_ = {engine, dnnl::stream(engine), &parameters_};
+      }));
+    }
+    Shape input = sample_;
+    input.n = n;
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        std::unique_ptr<LayerPlan> plan,
+        network_->Plan(*context_, input, /*input_gradient=*/false));
+    if (plan->output() != Shape{.n = n, .c = classes_}) {
+      return absl::InternalError(
+          absl::StrCat("the network gives ", plan->output().size() / n,
+                       " logits a sample for ", classes_, " classes"));
+    }
+    return plan;
+  }
+
+  static int64_t LogitsSize(const LayerPlan& plan) {
+    return AlignedSize(plan.output().size());
+  }
+
+  Space Divide(const LayerPlan& plan) {
+    float* start = memory_.data();
+    const size_t logits = plan.output().size();
+    Space space;
+    space.logits = {start, logits};
+    space.gradient = {start + LogitsSize(plan), logits};
+    space.saved = start + 2 * LogitsSize(plan);
+    space.temporary = space.saved + AlignedSize(plan.saved_size());
+    return space;
+  }
+
+  absl::Status Forward(LayerPlan& plan, const Batch& batch,
+                       const Space& space) {
+    return plan.Forward({.x = batch.images.data(),
+                         .y = space.logits.data(),
+                         .saved = space.saved,
+                         .temporary = space.temporary});
+  }
+
+  const Shape sample_;
+  const int64_t classes_;
+  Parameters parameters_;
+  const std::unique_ptr<Layer> network_;
+  std::optional<LayerContext> context_;
+  std::map<int64_t, std::unique_ptr<LayerPlan>> plans_;  // By batch size.
+  AlignedBuffer memory_;
+};
+
+}  // namespace
+
+std::unique_ptr<Model> CreateClassifier(const Shape& sample, int64_t classes,
+                                        Parameters parameters,
+                                        std::unique_ptr<Layer> network) {
+  return std::make_unique<Classifier>(sample, classes, std::move(parameters),
+                                      std::move(network));
+}
+
+}  // namespace lockstep

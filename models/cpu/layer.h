@@ -1,0 +1,80 @@
+// What a layer is on the CPU: something that plans its work for a batch size.
+#ifndef LOCKSTEP_MODELS_CPU_LAYER_H_
+#define LOCKSTEP_MODELS_CPU_LAYER_H_
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "models/cpu/shape.h"
+#include "models/model.h"
+#include "models/parameters.h"
+#include "oneapi/dnnl/dnnl.hpp"
+
+namespace lockstep {
+
+// What the layers of one replica share.
+struct LayerContext {
+  dnnl::engine engine;
+  dnnl::stream stream;
+  Parameters* parameters;  // Outlives every plan.
+};
+
+// One layer's work on one input shape, prepared once and run every step. All
+// memory is the caller's: host float32, 64-byte aligned except for `x` of the
+// first layer, channels last. A plan holds no state between calls, so that
+// plans for several batch sizes can take turns on the same memory. Not thread
+// safe.
+class LayerPlan {
+ public:
+  // The memory of one call, borrowed.
+  struct Forwards {
+    const float* x;    // [input shape].
+    float* y;          // [output()], overwritten.
+    float* saved;      // [saved_size()], kept until the backward call.
+    float* temporary;  // [temporary_size()], free between calls.
+  };
+  struct Backwards {
+    const float* x;    // As forward had it.
+    const float* y;    // As forward left it.
+    float* saved;      // As forward left it.
+    float* dy;         // [output()], the gradient of y; unspecified afterwards.
+    float* dx;         // [input shape], overwritten; null if not planned.
+    float* temporary;  // As in Forwards.
+  };
+
+  virtual ~LayerPlan() = default;
+
+  virtual const Shape& output() const = 0;
+  virtual int64_t saved_size() const = 0;      // Floats.
+  virtual int64_t temporary_size() const = 0;  // Floats.
+
+  // Errors: kInternal, naming the layer, if oneDNN fails.
+  virtual absl::Status Forward(const Forwards& buffers) = 0;
+
+  // Overwrites the gradients of the layer's parameters and calls `ready` for
+  // each, the highest index first and before dx is computed. Errors as above.
+  virtual absl::Status Backward(const Backwards& buffers,
+                                Model::GradientReady ready) = 0;
+};
+
+// A layer's description. It knows its parameters by their indices; it has no
+// other state.
+class Layer {
+ public:
+  virtual ~Layer() = default;
+
+  // Prepares for `input`, with input.n >= 1. Backward computes dx only if
+  // `input_gradient`. Takes milliseconds: keep the plan. Errors, each naming
+  // the layer: kInvalidArgument if the input or the sizes of the parameters do
+  // not fit it; kInternal if oneDNN fails.
+  virtual absl::StatusOr<std::unique_ptr<LayerPlan>> Plan(
+      const LayerContext& context, const Shape& input,
+      bool input_gradient) const = 0;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_CPU_LAYER_H_

@@ -1,0 +1,70 @@
+// Running oneDNN primitives on plain pointers, and its errors as statuses.
+#ifndef LOCKSTEP_MODELS_CPU_OPERATION_H_
+#define LOCKSTEP_MODELS_CPU_OPERATION_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "models/cpu/shape.h"
+#include "oneapi/dnnl/dnnl.hpp"
+
+namespace lockstep {
+
+// Calls `body` and turns dnnl::error into kInternal: "<layer>: oneDNN: ...".
+absl::Status CatchOnednn(const std::string& layer,
+                         absl::FunctionRef<void()> body);
+
+// Activations of `shape` as oneDNN sees them: dimensions n, c, h, w, channels
+// last.
+dnnl::memory::desc ChannelsLast(const Shape& shape);
+
+// Floats that hold `desc`, rounded up so that what follows is 64-byte aligned.
+int64_t AlignedSize(const dnnl::memory::desc& desc);
+int64_t AlignedSize(int64_t floats);
+
+// A primitive and the memory objects of its arguments, made once. Throws
+// dnnl::error. Not thread safe.
+class Operation {
+ public:
+  Operation() = default;
+  Operation(const dnnl::engine& engine, const dnnl::primitive& primitive,
+            std::initializer_list<std::pair<int, dnnl::memory::desc>> args);
+
+  // Points each named argument (DNNL_ARG_...) at its memory, runs, and returns
+  // when done. Inputs are not written, whatever the type says; a null pointer
+  // is for an argument without elements.
+  void Run(dnnl::stream& stream,
+           std::initializer_list<std::pair<int, const float*>> pointers);
+
+ private:
+  dnnl::primitive primitive_;
+  std::unordered_map<int, dnnl::memory> args_;
+};
+
+// One parameter in two formats: the plain one it has in Parameters and the one
+// that a primitive works in. Where they are the same, nothing is copied. Throws
+// dnnl::error.
+class FormatConversion {
+ public:
+  FormatConversion() = default;
+  FormatConversion(const dnnl::engine& engine, const dnnl::memory::desc& from,
+                   const dnnl::memory::desc& to);
+
+  bool is_identity() const { return identity_; }
+
+  // Copies `from` into `to`; only if not is_identity().
+  void Run(dnnl::stream& stream, const float* from, float* to);
+
+ private:
+  bool identity_ = true;
+  Operation reorder_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_CPU_OPERATION_H_

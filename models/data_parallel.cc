@@ -1,0 +1,130 @@
+// Gradient buckets and the data-parallel training step.
+#include "models/data_parallel.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "collectives/async_communicator.h"
+#include "collectives/buffer.h"
+#include "collectives/communicator.h"
+#include "models/model.h"
+#include "models/parameters.h"
+#include "models/sgd.h"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+absl::Status BroadcastParameters(Communicator& communicator,
+                                 Parameters& parameters) {
+  return communicator.Broadcast(std::as_writable_bytes(parameters.values()),
+                                /*root=*/0);
+}
+
+absl::StatusOr<Metrics> AllReduceMetrics(Communicator& communicator,
+                                         const Metrics& metrics) {
+  double loss = metrics.loss_sum;
+  int64_t counts[] = {metrics.correct, metrics.samples};
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator.AllReduceSum(std::span<double>(&loss, 1)));
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator.AllReduceSum(std::span<int64_t>(counts)));
+  return Metrics{loss, counts[0], counts[1]};
+}
+
+GradientReducer::GradientReducer(Communicator& communicator,
+                                 Parameters& parameters, int64_t bucket_bytes)
+    : parameters_(parameters),
+      bucket_of_(parameters.count()),
+      marks_(parameters.count()) {
+  const std::span<float> all = parameters.gradients();
+  int64_t end = static_cast<int64_t>(all.size());  // Of the open bucket.
+  int count = 0;                                   // Parameters in it.
+  for (int index = parameters.count() - 1; index >= 0; --index) {
+    const int64_t begin = parameters.specs()[index].offset;
+    bucket_of_[index] = bucket_count();
+    ++count;
+    const int64_t bytes = (end - begin) * SizeOf(DataType::kFloat32);
+    if (bytes >= bucket_bytes || index == 0) {
+      buckets_.push_back({all.subspan(begin, end - begin), count, count});
+      end = begin;
+      count = 0;
+    }
+  }
+  if (communicator.world_size() > 1) {
+    async_ = std::make_unique<AsyncCommunicator>(communicator);
+  }
+}
+
+void GradientReducer::MarkReady(int index) {
+  if (++marks_[index] > 1) return;  // Reported by Finish.
+  if (--buckets_[bucket_of_[index]].missing == 0) StartCompleteBuckets();
+}
+
+void GradientReducer::StartCompleteBuckets() {
+  while (next_bucket_ < buckets_.size() &&
+         buckets_[next_bucket_].missing == 0) {
+    if (async_) async_->StartAllReduceSum(buckets_[next_bucket_].gradients);
+    ++next_bucket_;
+  }
+}
+
+absl::Status GradientReducer::Finish() {
+  absl::Status status = async_ ? async_->Wait() : absl::OkStatus();
+  if (status.ok()) status = CheckMarks();
+  BeginStep();
+  return status;
+}
+
+absl::Status GradientReducer::CheckMarks() const {
+  const auto wrong = std::find_if(marks_.begin(), marks_.end(),
+                                  [](int marks) { return marks != 1; });
+  if (wrong == marks_.end()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the gradient of parameter ",
+      parameters_.specs()[wrong - marks_.begin()].name, " was marked ready ",
+      *wrong, " times in this step, not once"));
+}
+
+void GradientReducer::BeginStep() {
+  for (Bucket& bucket : buckets_) bucket.missing = bucket.parameters;
+  std::fill(marks_.begin(), marks_.end(), 0);
+  next_bucket_ = 0;
+}
+
+absl::StatusOr<StepResult> TrainStep(Model& model, GradientReducer& reducer,
+                                     const Batch& shard, int64_t global_samples,
+                                     float learning_rate) {
+  if (global_samples < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a step needs at least 1 sample over all ranks, got ", global_samples));
+  }
+  const Clock::time_point start = Clock::now();
+  StepResult result;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      result.metrics, model.ForwardBackward(
+                          shard, 1.0f / static_cast<float>(global_samples),
+                          [&reducer](int index) { reducer.MarkReady(index); }));
+  const Clock::time_point backward_end = Clock::now();
+  LOCKSTEP_RETURN_IF_ERROR(reducer.Finish());
+  const Clock::time_point summed = Clock::now();
+  SgdUpdate(model.parameters().values(), model.parameters().gradients(),
+            learning_rate);
+  result.times.compute =
+      absl::FromChrono((backward_end - start) + (Clock::now() - summed));
+  result.times.exposed_communication = absl::FromChrono(summed - backward_end);
+  return result;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,359 @@
+#include "models/lenet.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <span>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/compute_threads.h"
+#include "models/model.h"
+#include "models/parameters.h"
+
+namespace lockstep {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int64_t kPixels = 28 * 28;
+
+// The batch of testdata/generate_goldens.py.
+struct Samples {
+  explicit Samples(int64_t n) : images(n * kPixels), labels(n) {
+    for (int64_t i = 0; i < n * kPixels; ++i) {
+      images[i] = static_cast<float>((i * i + 31 * i) % 127 - 40) / 64;
+    }
+    for (int64_t i = 0; i < n; ++i) labels[i] = (i * 7 + 3) % 10;
+  }
+  Batch batch() const { return {images, labels}; }
+  Batch sample(int64_t i) const {
+    return {std::span(images).subspan(i * kPixels, kPixels),
+            std::span(labels).subspan(i, 1)};
+  }
+
+  std::vector<float> images;
+  std::vector<int32_t> labels;
+};
+
+// Initial weights times `scale`: the larger, the larger are the gradients of
+// the first layers.
+std::unique_ptr<Model> ScaledLeNet(float scale) {
+  std::unique_ptr<Model> model = CreateLeNet(0);
+  for (float& x : model->parameters().values()) x *= scale;
+  return model;
+}
+
+std::vector<float> Gradients(Model& model, const Batch& batch,
+                             float scale = 1.0f) {
+  std::ranges::fill(model.parameters().gradients(),
+                    std::numeric_limits<float>::quiet_NaN());
+  EXPECT_THAT(model.ForwardBackward(batch, scale, [](int) {}), IsOk());
+  const auto gradients = model.parameters().gradients();
+  return {gradients.begin(), gradients.end()};
+}
+
+double Norm(std::span<const float> x) {
+  double sum = 0;
+  for (const float v : x) sum += double{v} * v;
+  return std::sqrt(sum);
+}
+
+struct GoldenGradient {
+  double norm = 0;
+  std::vector<std::pair<int64_t, double>> entries;
+};
+struct Golden {
+  int64_t n = 0;
+  float weight_scale = 0;
+  double loss = 0;
+  std::map<std::string, GoldenGradient> gradients;
+};
+
+std::vector<Golden> ReadGolden() {
+  std::ifstream file("models/testdata/lenet_golden.txt");
+  std::vector<Golden> goldens;
+  const auto number = [](std::istream& words) {
+    std::string word;  // operator>> does not read hexadecimal floats.
+    words >> word;
+    return std::strtod(word.c_str(), nullptr);
+  };
+  for (std::string line; std::getline(file, line);) {
+    std::istringstream words(line);
+    std::string word, name;
+    words >> word;
+    if (word == "batch") {
+      Golden golden;
+      words >> golden.n >> word >> golden.weight_scale >> word;
+      golden.loss = number(words);
+      goldens.push_back(golden);
+    } else if (word == "gradient") {
+      words >> name;
+      GoldenGradient& gradient = goldens.back().gradients[name];
+      gradient.norm = number(words);
+      for (int64_t at; words >> at;) {
+        gradient.entries.emplace_back(at, number(words));
+      }
+    }
+  }
+  return goldens;
+}
+
+// PyTorch's values are float64 ones of the same float32 weights, but for the
+// few roundings of initialization.h. A float32 gradient here sums up to
+// 17 * 26 * 26 = 11492 products, whose roundings, were they independent, would
+// leave about sqrt(11492) * 2^-24 = 6e-6 of the norm; four layers of them.
+constexpr double kRelative = 4 * 6e-6;
+
+// The largest error of any golden number, relative to the tensor's norm (for
+// the loss, to the loss).
+double WorstError(const Golden& golden, double loss,
+                  const Parameters& parameters) {
+  double worst = std::abs(loss - golden.loss) / golden.loss;
+  const auto include = [&](double error) {
+    if (!(error <= worst)) worst = error;  // Keeps a NaN.
+  };
+  for (int i = 0; i < parameters.count(); ++i) {
+    const GoldenGradient& want =
+        golden.gradients.at(parameters.specs()[i].name);
+    const std::span<const float> got = parameters.gradient(i);
+    include(std::abs(Norm(got) - want.norm) / want.norm);
+    for (const auto& [at, value] : want.entries) {
+      include(std::abs(got[at] - value) / want.norm);
+    }
+  }
+  return worst;
+}
+
+class LeNetTest : public testing::Test {
+ protected:
+  // As a rank runs; more threads would spin on a busy machine.
+  void SetUp() override { SetComputeThreads(1); }
+};
+
+TEST_F(LeNetTest, MatchesPyTorch) {
+  const std::vector<Golden> goldens = ReadGolden();
+  ASSERT_EQ(goldens.size(), 2u);
+  for (const Golden& golden : goldens) {
+    ASSERT_EQ(golden.gradients.size(), 8u);
+    for (const auto& [name, gradient] : golden.gradients) {
+      ASSERT_GT(gradient.norm, 0) << name;
+      ASSERT_EQ(gradient.entries.size(), 10u) << name;
+    }
+    const std::unique_ptr<Model> model = ScaledLeNet(golden.weight_scale);
+    const Samples samples(golden.n);
+    const absl::StatusOr<Metrics> metrics =
+        model->ForwardBackward(samples.batch(), 1, [](int) {});
+    ASSERT_THAT(metrics, IsOk());
+    EXPECT_EQ(metrics->samples, golden.n);
+    const double error =
+        WorstError(golden, metrics->loss_sum, model->parameters());
+    EXPECT_TRUE(error <= kRelative) << error;
+  }
+}
+
+// The controls: one sample's label, one weight, or a NaN, and the check fails.
+TEST_F(LeNetTest, GoldenRejectsSmallFaults) {
+  const Golden golden = ReadGolden().at(1);
+  const auto error = [&](Model& model, const Samples& samples) {
+    const absl::StatusOr<Metrics> metrics =
+        model.ForwardBackward(samples.batch(), 1, [](int) {});
+    EXPECT_THAT(metrics, IsOk());
+    return WorstError(golden, metrics->loss_sum, model.parameters());
+  };
+  std::unique_ptr<Model> model = ScaledLeNet(golden.weight_scale);
+  Samples samples(golden.n);
+  EXPECT_TRUE(error(*model, samples) <= kRelative);
+  model->parameters().value(0)[0] *= 1.1f;
+  EXPECT_FALSE(error(*model, samples) <= kRelative);
+  model = ScaledLeNet(golden.weight_scale);
+  samples.labels[16] = 0;
+  EXPECT_FALSE(error(*model, samples) <= kRelative);
+  model->parameters().value(7)[0] = std::nanf("");
+  EXPECT_FALSE(error(*model, samples) <= kRelative);
+}
+
+TEST_F(LeNetTest, HasTheSeedsParameters) {
+  const std::unique_ptr<Model> model = CreateLeNet(0);
+  const Parameters& parameters = model->parameters();
+  std::vector<std::string> names;
+  for (const ParameterSpec& spec : parameters.specs()) {
+    names.push_back(spec.name);
+  }
+  EXPECT_THAT(names,
+              ElementsAre("W1", "b1", "W2", "b2", "W3", "b3", "W4", "b4"));
+  EXPECT_THAT(parameters.specs()[2].shape, ElementsAre(50, 20, 5, 5));
+  EXPECT_THAT(parameters.specs()[4].shape, ElementsAre(800, 128));
+  for (const int weights : {0, 2, 4, 6}) {
+    const std::span<const float> w = parameters.value(weights);
+    // Of 180 numbers or more: five standard deviations of the mean square.
+    const double size = static_cast<double>(w.size());
+    EXPECT_NEAR(Norm(w) * Norm(w) / size, 1e-4, 5e-4 * std::sqrt(2 / size));
+    EXPECT_THAT(parameters.value(weights + 1), Each(0.0f));
+  }
+}
+
+// Sums over samples, whatever the batch they come in.
+TEST_F(LeNetTest, GradientOfABatchIsTheSumOverItsSamples) {
+  for (const int64_t n : {1, 3, 17}) {
+    SCOPED_TRACE(n);
+    const Samples samples(n);
+    const std::unique_ptr<Model> model = ScaledLeNet(8);
+    std::vector<double> sum(model->parameters().gradients().size());
+    Metrics metrics;
+    for (int64_t i = 0; i < n; ++i) {
+      const absl::StatusOr<Metrics> one =
+          model->ForwardBackward(samples.sample(i), 1, [](int) {});
+      ASSERT_THAT(one, IsOk());
+      metrics += *one;
+      for (size_t k = 0; k < sum.size(); ++k) {
+        sum[k] += model->parameters().gradients()[k];
+      }
+    }
+    const absl::StatusOr<Metrics> all =
+        model->ForwardBackward(samples.batch(), 1, [](int) {});
+    ASSERT_THAT(all, IsOk());
+    EXPECT_EQ(all->samples, n);
+    EXPECT_EQ(all->correct, metrics.correct);
+    EXPECT_NEAR(all->loss_sum, metrics.loss_sum, kRelative * all->loss_sum);
+    for (int i = 0; i < model->parameters().count(); ++i) {
+      const ParameterSpec& spec = model->parameters().specs()[i];
+      const std::span<const float> got = model->parameters().gradient(i);
+      const double norm = Norm(got);
+      ASSERT_GT(norm, 0.1);  // Else zeros would pass.
+      double worst = 0;
+      for (int64_t k = 0; k < spec.size; ++k) {
+        const double error = std::abs(got[k] - sum[spec.offset + k]);
+        if (!(error <= worst)) worst = error;  // Keeps a NaN.
+      }
+      EXPECT_TRUE(worst <= kRelative * norm) << spec.name << " " << worst;
+    }
+  }
+}
+
+TEST_F(LeNetTest, EvaluateGivesTheMetricsOfForwardBackward) {
+  const Samples samples(17);
+  const std::unique_ptr<Model> model = ScaledLeNet(8);
+  const absl::StatusOr<Metrics> trained =
+      model->ForwardBackward(samples.batch(), 1, [](int) {});
+  const std::vector<float> gradients(model->parameters().gradients().begin(),
+                                     model->parameters().gradients().end());
+  const absl::StatusOr<Metrics> evaluated = model->Evaluate(samples.batch());
+  ASSERT_THAT(trained, IsOk());
+  ASSERT_THAT(evaluated, IsOk());
+  EXPECT_EQ(evaluated->loss_sum, trained->loss_sum);
+  EXPECT_EQ(evaluated->correct, trained->correct);
+  EXPECT_EQ(evaluated->samples, 17);
+  EXPECT_TRUE(std::ranges::equal(gradients, model->parameters().gradients()));
+}
+
+// Powers of two only move exponents, so the scale shows exactly.
+TEST_F(LeNetTest, ScalesGradients) {
+  const Samples samples(3);
+  const std::unique_ptr<Model> model = ScaledLeNet(8);
+  std::vector<float> want = Gradients(*model, samples.batch());
+  for (float& g : want) g /= 4;
+  EXPECT_EQ(Gradients(*model, samples.batch(), 0.25f), want);
+}
+
+TEST_F(LeNetTest, CallsReadyFromLastToFirstWithFinalGradients) {
+  const std::unique_ptr<Model> model = ScaledLeNet(8);
+  for (const int64_t n : {0, 1, 17}) {
+    SCOPED_TRACE(n);
+    const Samples samples(n);
+    std::vector<int> order;
+    std::map<int, std::vector<float>> at_ready;
+    ASSERT_THAT(model->ForwardBackward(
+                    samples.batch(), 1,
+                    [&](int index) {
+                      order.push_back(index);
+                      const auto now = model->parameters().gradient(index);
+                      at_ready[index].assign(now.begin(), now.end());
+                    }),
+                IsOk());
+    EXPECT_THAT(order, ElementsAre(7, 6, 5, 4, 3, 2, 1, 0));
+    for (const auto& [index, gradient] : at_ready) {
+      EXPECT_TRUE(
+          std::ranges::equal(gradient, model->parameters().gradient(index)))
+          << index;
+    }
+  }
+}
+
+TEST_F(LeNetTest, EmptyBatchGivesZeroGradients) {
+  const std::unique_ptr<Model> model = CreateLeNet(0);
+  Gradients(*model, Samples(3).batch());
+  EXPECT_THAT(Gradients(*model, Samples(0).batch()), Each(0.0f));
+  const absl::StatusOr<Metrics> metrics = model->Evaluate(Batch());
+  ASSERT_THAT(metrics, IsOk());
+  EXPECT_EQ(metrics->samples, 0);
+  EXPECT_EQ(metrics->loss_sum, 0);
+}
+
+// More sizes than plans are kept, with the first again at the end.
+TEST_F(LeNetTest, SameBitsWhateverRanBefore) {
+  const Samples samples(17);
+  const std::unique_ptr<Model> model = ScaledLeNet(8);
+  const std::vector<float> want = Gradients(*model, samples.batch());
+  for (int64_t n = 1; n <= 12; ++n) {
+    Gradients(*model, Samples(n).batch());
+  }
+  EXPECT_EQ(Gradients(*model, samples.batch()), want);
+  EXPECT_EQ(Gradients(*ScaledLeNet(8), samples.batch()), want);
+}
+
+TEST_F(LeNetTest, TwoThreadsGiveTheBitsOfOne) {
+  const Samples samples(17);
+  const auto run = [&](std::vector<float>& out) {
+    SetComputeThreads(1);
+    const std::unique_ptr<Model> model = ScaledLeNet(8);
+    for (int i = 0; i < 3; ++i) out = Gradients(*model, samples.batch());
+  };
+  std::vector<float> alone, first, second;
+  std::thread(run, std::ref(alone)).join();
+  std::thread a(run, std::ref(first)), b(run, std::ref(second));
+  a.join();
+  b.join();
+  ASSERT_GT(Norm(alone), 1);
+  EXPECT_EQ(first, alone);
+  EXPECT_EQ(second, alone);
+}
+
+TEST_F(LeNetTest, NamesWhatIsWrongWithABatch) {
+  const std::unique_ptr<Model> model = CreateLeNet(0);
+  Samples samples(3);
+  const auto both = [&](const Batch& batch, const std::string& what) {
+    const auto matches =
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
+    EXPECT_THAT(model->Evaluate(batch), matches);
+    EXPECT_THAT(model->ForwardBackward(batch, 1, [](int) { FAIL(); }), matches);
+  };
+  both({std::span(samples.images).first(2351), samples.labels},
+       "2351 floats of images for 3 labels");
+  both({samples.images, {}}, "2352 floats of images for 0 labels");
+  samples.labels[1] = 10;
+  both(samples.batch(), "label 10 of sample 1 is not in [0, 10)");
+  samples.labels[1] = -1;
+  both(samples.batch(), "label -1 of sample 1");
+  samples.labels[1] = 9;
+  EXPECT_THAT(model->Evaluate(samples.batch()), IsOk());
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,96 @@
+// Threads, or processes of this program.
+#include "models/start_ranks.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "collectives/group_options.h"
+#include "collectives/host/thread_group.h"
+#include "collectives/launch/launch_summary.h"
+#include "collectives/launch/launcher.h"
+#include "collectives/launch/rank_environment.h"
+#include "models/data/fashion_mnist.h"
+#include "models/join_launched_group.h"
+#include "models/train_run.h"
+
+namespace lockstep {
+namespace {
+
+absl::Status WithRank(int rank, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("rank ", rank, ": ", status.message()));
+}
+
+}  // namespace
+
+absl::Status TrainOnThreads(int world_size, const GroupOptions& group,
+                            const FashionMnist& data,
+                            const TrainRunOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::vector<std::unique_ptr<Communicator>> communicators,
+      CreateThreadGroup(world_size, group));
+  std::vector<absl::Status> statuses(world_size);
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < world_size; ++rank) {
+    threads.emplace_back([&, rank] {
+      statuses[rank] =
+          WithRank(rank, RunTraining(*communicators[rank], data, options));
+      communicators[rank].reset();  // Tells the others if this one failed.
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  const auto is_cause = [](const absl::Status& status) {
+    return !status.ok() && !absl::IsUnavailable(status);
+  };
+  const auto cause = std::find_if(statuses.begin(), statuses.end(), is_cause);
+  if (cause != statuses.end()) return *cause;
+  for (const absl::Status& status : statuses) {
+    LOCKSTEP_RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TrainAsLaunchedRank(const RankEnvironment& environment,
+                                 const GroupOptions& group,
+                                 const FashionMnist& data,
+                                 const TrainRunOptions& options) {
+  const absl::StatusOr<std::unique_ptr<Communicator>> communicator =
+      JoinLaunchedGroup(environment, group);
+  if (!communicator.ok()) {
+    return WithRank(environment.rank, communicator.status());
+  }
+  return WithRank(environment.rank, RunTraining(**communicator, data, options));
+}
+
+absl::StatusOr<LaunchSummary> StartProcesses(
+    int world_size, int threads_per_rank,
+    const std::vector<std::string>& arguments) {
+  std::error_code error;
+  const std::string program =
+      std::filesystem::read_symlink("/proc/self/exe", error).string();
+  if (error) {
+    return absl::InternalError(
+        absl::StrCat("/proc/self/exe: ", error.message()));
+  }
+  LaunchOptions options;
+  options.nproc = world_size;
+  options.argv = {program};
+  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+  options.environment = {{"OMP_NUM_THREADS", absl::StrCat(threads_per_rank)}};
+  // Only rank 0 prints progress, and errors name their rank.
+  options.prefix_output = false;
+  return Launch(options);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,39 @@
+// The ways in which a training run gets its ranks.
+#ifndef LOCKSTEP_MODELS_START_RANKS_H_
+#define LOCKSTEP_MODELS_START_RANKS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/group_options.h"
+#include "collectives/launch/launch_summary.h"
+#include "collectives/launch/rank_environment.h"
+#include "models/data/fashion_mnist.h"
+#include "models/train_run.h"
+
+namespace lockstep {
+
+// Trains with `world_size` threads of this process as ranks, and returns the
+// error that came first, if any: not a rank's that only lost its peer.
+absl::Status TrainOnThreads(int world_size, const GroupOptions& group,
+                            const FashionMnist& data,
+                            const TrainRunOptions& options);
+
+// Trains as the rank of a launched run that `environment` says this process is.
+absl::Status TrainAsLaunchedRank(const RankEnvironment& environment,
+                                 const GroupOptions& group,
+                                 const FashionMnist& data,
+                                 const TrainRunOptions& options);
+
+// Starts this program again `world_size` times, with `arguments`, as the ranks
+// of a run that call TrainAsLaunchedRank, and waits for their end. Errors:
+// Launch()'s.
+absl::StatusOr<LaunchSummary> StartProcesses(
+    int world_size, int threads_per_rank,
+    const std::vector<std::string>& arguments);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_START_RANKS_H_

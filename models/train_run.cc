@@ -1,0 +1,206 @@
+// The loop over epochs, and what it leaves on the disk.
+#include "models/train_run.h"
+
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "models/checkpoint.h"
+#include "models/compute_threads.h"
+#include "models/data/fashion_mnist.h"
+#include "models/file_io.h"
+#include "models/lenet.h"
+#include "models/model.h"
+#include "models/progress.h"
+#include "models/trainer.h"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+double Mean(double sum, int64_t count) {
+  return sum / static_cast<double>(count);
+}
+
+Json EpochJson(const EpochSummary& summary) {
+  return {
+      {"epoch", summary.epoch + 1},
+      {"train_loss", Mean(summary.train.loss_sum, summary.train.samples)},
+      {"train_accuracy",
+       Mean(static_cast<double>(summary.train.correct), summary.train.samples)},
+      {"test_loss", Mean(summary.test.loss_sum, summary.test.samples)},
+      {"test_accuracy",
+       Mean(static_cast<double>(summary.test.correct), summary.test.samples)},
+      {"train_samples", summary.train.samples},
+      {"test_samples", summary.test.samples},
+      {"images_per_second", summary.images_per_second()},
+      {"train_seconds", absl::ToDoubleSeconds(summary.train_time)},
+      {"compute_seconds", absl::ToDoubleSeconds(summary.times.compute)},
+      {"exposed_communication_seconds",
+       absl::ToDoubleSeconds(summary.times.exposed_communication)},
+      {"data_wait_seconds", absl::ToDoubleSeconds(summary.times.data_wait)},
+  };
+}
+
+// The double that has the fewest digits of those that round to `value`.
+double Shortest(float value) {
+  double shortest = 0;
+  return absl::SimpleAtod(absl::StrCat(value), &shortest) ? shortest : value;
+}
+
+Json RunJson(const TrainRunOptions& options, int world_size) {
+  return {
+      {"model", options.model},
+      {"dataset", options.dataset},
+      {"parallelism", options.parallelism},
+      {"world_size", world_size},
+      {"threads_per_rank", options.threads_per_rank},
+      {"batch_size", options.trainer.batch_size},
+      {"lr", Shortest(options.trainer.learning_rate)},
+      {"seed", options.trainer.seed},
+      {"epochs", Json::array()},
+  };
+}
+
+// Runs one epoch and its evaluation.
+absl::StatusOr<EpochSummary> RunEpoch(Trainer& trainer, int64_t epoch,
+                                      const FashionMnist& data,
+                                      Progress& progress) {
+  EpochSummary summary;
+  summary.epoch = epoch;
+  absl::Status step_status;
+  const Clock::time_point start = Clock::now();
+  const absl::StatusOr<Metrics> train =
+      trainer.TrainEpoch(epoch, [&](const StepReport& report) {
+        summary.times.compute += report.times.compute;
+        summary.times.exposed_communication +=
+            report.times.exposed_communication;
+        summary.times.data_wait += report.times.data_wait;
+        step_status = progress.OnStep(report);
+        return step_status.ok();
+      });
+  LOCKSTEP_RETURN_IF_ERROR(step_status);  // The cause, if both failed.
+  LOCKSTEP_ASSIGN_OR_RETURN(summary.train, train);
+  summary.train_time = absl::FromChrono(Clock::now() - start);
+  LOCKSTEP_ASSIGN_OR_RETURN(summary.test, trainer.Evaluate(data.test));
+  progress.OnEpoch(summary);
+  return summary;
+}
+
+// What rank 0 keeps of a run.
+class RunFiles {
+ public:
+  RunFiles(const TrainRunOptions& options, int world_size)
+      : options_(options), report_(RunJson(options, world_size)) {}
+
+  absl::Status OnEpoch(const EpochSummary& summary,
+                       const Parameters& parameters) {
+    if (options_.output_dir.empty()) return absl::OkStatus();
+    report_["epochs"].push_back(EpochJson(summary));
+    LOCKSTEP_RETURN_IF_ERROR(
+        SaveCheckpoint(absl::StrCat(options_.output_dir, "/", kCheckpointName),
+                       {.model = options_.model,
+                        .seed = options_.trainer.seed,
+                        .epochs = summary.epoch + 1},
+                       parameters));
+    return ReplaceFile(absl::StrCat(options_.output_dir, "/", kMetricsName),
+                       report_.dump(/*indent=*/2) + "\n");
+  }
+
+ private:
+  const TrainRunOptions& options_;
+  Json report_;
+};
+
+void Announce(const TrainRunOptions& options, const FashionMnist& data,
+              int world_size) {
+  std::cout << absl::StrCat("training ", options.model, " on ", options.dataset,
+                            ": ", data.train.size, " images, ", world_size,
+                            world_size == 1 ? " rank" : " ranks", " (",
+                            options.parallelism, "), global batch ",
+                            options.trainer.batch_size, ", learning rate ",
+                            options.trainer.learning_rate, ", seed ",
+                            options.trainer.seed, "\n")
+            << std::flush;
+}
+
+}  // namespace
+
+absl::Status PrepareRun(const TrainRunOptions& options) {
+  if (!options.resume.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info,
+                              ReadCheckpointInfo(options.resume));
+    if (info.model != options.model) {
+      return absl::InvalidArgumentError(absl::StrCat("--model=", options.model,
+                                                     ": ", options.resume,
+                                                     " holds a ", info.model));
+    }
+    if (info.seed != options.trainer.seed) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--seed=", options.trainer.seed, ": ", options.resume,
+                       " comes from a run with seed ", info.seed));
+    }
+    if (info.epochs >= options.epochs) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--epochs=", options.epochs, ": ", options.resume,
+                       " has finished ", info.epochs, " already"));
+    }
+  }
+  if (options.output_dir.empty()) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(options.output_dir, error);
+  if (!std::filesystem::is_directory(options.output_dir, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--output_dir=", options.output_dir,
+                     ": is no folder and cannot be created"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunTraining(Communicator& communicator, const FashionMnist& data,
+                         const TrainRunOptions& options) {
+  SetComputeThreads(options.threads_per_rank);
+  const std::unique_ptr<Model> model = CreateLeNet(options.trainer.seed);
+  CheckpointInfo resumed;
+  if (!options.resume.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        resumed, LoadCheckpoint(options.resume, model->parameters()));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Trainer> trainer,
+      Trainer::Create(communicator, *model, data.train, options.trainer));
+  if (communicator.rank() == 0) {
+    Announce(options, data, communicator.world_size());
+  }
+  Progress progress(communicator, options.epochs, std::cout,
+                    isatty(STDOUT_FILENO) == 1);
+  RunFiles files(options, communicator.world_size());
+  for (int64_t epoch = resumed.epochs; epoch < options.epochs; ++epoch) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const EpochSummary summary,
+                              RunEpoch(*trainer, epoch, data, progress));
+    if (communicator.rank() == 0) {
+      LOCKSTEP_RETURN_IF_ERROR(files.OnEpoch(summary, model->parameters()));
+    }
+  }
+  // No rank ends, which would look like its death, before all are done.
+  return communicator.Barrier();
+}
+
+}  // namespace lockstep

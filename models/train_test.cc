@@ -1,0 +1,341 @@
+// The trainer as its users run it: a binary, files, flags, and ranks that die.
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/safetensors.h"
+#include "models/testing/idx_files.h"
+#include "models/testing/program.h"
+
+namespace lockstep {
+namespace {
+
+using testing::ContainsRegex;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::StartsWith;
+
+constexpr absl::Duration kDeadline = absl::Seconds(120);
+constexpr int64_t kTrain = 200;
+constexpr int64_t kTest = 37;
+
+using Environment = std::map<std::string, std::string>;
+using Weights = std::map<std::string, NamedTensor>;
+
+std::string ReadText(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path, std::ios::binary).rdbuf();
+  return text.str();
+}
+
+// How far apart two runs' weights are: the largest difference of any two.
+double Distance(const Weights& a, const Weights& b) {
+  double distance = 0;
+  for (const auto& [name, tensor] : a) {
+    const NamedTensor& other = b.at(name);
+    for (size_t i = 0; i < tensor.data.size(); i += sizeof(float)) {
+      float x = 0;
+      float y = 0;
+      std::memcpy(&x, &tensor.data[i], sizeof(x));
+      std::memcpy(&y, &other.data[i], sizeof(y));
+      distance = std::max<double>(distance, std::abs(x - y));
+    }
+  }
+  return distance;
+}
+
+class TrainTest : public testing::Test {
+ protected:
+  TrainTest() : root_(absl::StrCat(testing::TempDir(), "/train_test")) {
+    std::filesystem::remove_all(root_);
+    std::filesystem::create_directories(data());
+    WriteIdxFiles(data(), kTrain, kTest);
+  }
+
+  std::string data() const { return root_ + "/data"; }
+
+  // A new folder.
+  std::string Folder(const std::string& name) const {
+    const std::string path = absl::StrCat(root_, "/", name);
+    std::filesystem::create_directories(path);
+    return path;
+  }
+
+  std::unique_ptr<Program> Start(std::vector<std::string> flags,
+                                 const Environment& environment = {}) {
+    flags.insert(flags.begin(), "models/train");
+    return std::make_unique<Program>(
+        Folder(absl::StrCat("program", ++programs_)), flags, environment);
+  }
+
+  ProgramResult Run(const std::vector<std::string>& flags,
+                    const Environment& environment = {}) {
+    return Start(flags, environment)->Wait(kDeadline);
+  }
+
+  // Trains into a new folder, which it returns; expects success.
+  std::string Train(const std::string& name, std::vector<std::string> flags) {
+    const std::string dir = absl::StrCat(root_, "/", name);
+    flags.insert(flags.end(), {"--data_dir=" + data(), "--batch_size=64",
+                               "--lr=0.5", "--output_dir=" + dir});
+    const ProgramResult result = Run(flags);
+    EXPECT_EQ(result.exit_status, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    return dir;
+  }
+
+  Weights WeightsOf(const std::string& dir) {
+    const absl::StatusOr<Safetensors> content =
+        ReadSafetensors(dir + "/weights.safetensors");
+    EXPECT_THAT(content, IsOk());
+    return content.ok() ? content->tensors : Weights();
+  }
+
+  nlohmann::json MetricsOf(const std::string& dir) {
+    return nlohmann::json::parse(ReadText(dir + "/metrics.json"), nullptr,
+                                 /*allow_exceptions=*/false);
+  }
+
+  const std::string root_;
+  int programs_ = 0;
+};
+
+TEST_F(TrainTest, EveryParallelismTrainsTheSameModel) {
+  const std::string single = Train("single", {"--epochs=4"});
+  const Weights want = WeightsOf(single);
+  const nlohmann::json want_metrics = MetricsOf(single);
+  // What the runs agree on must have moved further than they may differ by.
+  const double moved =
+      Distance(want, WeightsOf(Train("first", {"--epochs=1"})));
+  ASSERT_GT(moved, 1e-4);
+  const std::map<std::string, std::vector<std::string>> runs = {
+      {"dp2", {"--nproc=2", "--parallelism=dp"}},
+      {"ddp2", {"--nproc=2"}},
+      {"dp3", {"--nproc=3", "--parallelism=dp", "--bucket_kb=1"}},
+      {"ddp3", {"--nproc=3", "--parallelism=ddp", "--bucket_kb=1000"}}};
+  for (auto [name, flags] : runs) {
+    flags.push_back("--epochs=4");
+    const std::string dir = Train(name, flags);
+    EXPECT_LE(Distance(WeightsOf(dir), want), moved / 100) << name;
+    const nlohmann::json metrics = MetricsOf(dir);
+    ASSERT_EQ(metrics["epochs"].size(), 4u);
+    EXPECT_EQ(metrics["world_size"], flags[0].back() - '0');
+    for (size_t i = 0; i < 4; ++i) {
+      const nlohmann::json& epoch = metrics["epochs"][i];
+      const nlohmann::json& other = want_metrics["epochs"][i];
+      EXPECT_EQ(epoch["epoch"], i + 1);
+      EXPECT_EQ(epoch["train_samples"], kTrain);
+      EXPECT_EQ(epoch["test_samples"], kTest);
+      EXPECT_NEAR(epoch["train_loss"], other["train_loss"], 1e-4) << name;
+      EXPECT_NEAR(epoch["test_loss"], other["test_loss"], 1e-4) << name;
+    }
+  }
+}
+
+TEST_F(TrainTest, ResumesBitForBitAsIfItHadNotStopped) {
+  const std::map<std::string, std::vector<std::string>> runs = {
+      {"single", {}},
+      {"ddp", {"--nproc=2", "--seed=5"}},
+      {"dp", {"--nproc=2", "--parallelism=dp"}}};
+  for (auto [name, flags] : runs) {
+    flags.push_back("--epochs=3");
+    const std::string whole = Train(name + "_whole", flags);
+    flags.back() = "--epochs=2";
+    const std::string part = Train(name + "_part", flags);
+    const std::string checkpoint = part + "/weights.safetensors";
+    EXPECT_NE(ReadText(checkpoint), ReadText(whole + "/weights.safetensors"));
+    flags.back() = "--epochs=3";
+    flags.push_back("--resume=" + checkpoint);
+    const std::string rest = Train(name + "_rest", flags);
+    EXPECT_EQ(ReadText(rest + "/weights.safetensors"),
+              ReadText(whole + "/weights.safetensors"))
+        << name;
+    ASSERT_EQ(MetricsOf(rest)["epochs"].size(), 1u);
+    EXPECT_EQ(MetricsOf(rest)["epochs"][0]["train_loss"],
+              MetricsOf(whole)["epochs"][2]["train_loss"]);
+  }
+}
+
+TEST_F(TrainTest, RefusesACheckpointThatDoesNotFit) {
+  const std::string dir = Train("run", {"--epochs=1"});
+  const std::string checkpoint = dir + "/weights.safetensors";
+  const std::string text = root_ + "/text";
+  std::ofstream(text) << "this is no checkpoint";
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"--resume=" + checkpoint, "--epochs=1"}, "--epochs=1: "},
+      {{"--resume=" + checkpoint, "--seed=3"}, "--seed=3: "},
+      {{"--resume=" + text}, text + ": "},
+      {{"--resume=" + root_ + "/missing"}, root_ + "/missing: "},
+      {{"--output_dir=" + text}, "--output_dir=" + text + ": "}};
+  for (auto [flags, message] : cases) {
+    for (const char* nproc : {"--nproc=1", "--nproc=2"}) {
+      flags.push_back(nproc);
+      flags.push_back("--data_dir=" + data());
+      const ProgramResult result = Run(flags);
+      EXPECT_EQ(result.exit_status, 1) << message;
+      EXPECT_THAT(result.err, StartsWith("train: " + message));
+      EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1)
+          << result.err;
+    }
+  }
+}
+
+TEST_F(TrainTest, NamesAWrongFlagInOneLineAndStartsNothing) {
+  const std::string data_dir = "--data_dir=" + data();
+  for (const std::string flag : {"--epochs=ten",
+                                 "--epochs=0",
+                                 "--batch_size=0",
+                                 "--batch_size=-5",
+                                 "--lr=0",
+                                 "--lr=nan",
+                                 "--lr=fast",
+                                 "--nproc=0",
+                                 "--nproc=65",
+                                 "--nproc=two",
+                                 "--parallelism=mpi",
+                                 "--model=resnet",
+                                 "--dataset=cifar",
+                                 "--sync_bn",
+                                 "--seed=-1",
+                                 "--bucket_kb=0",
+                                 "--timeout_s=0",
+                                 "--threads_per_rank=0",
+                                 "--no_such_flag",
+                                 "--parallelism=single",
+                                 "stray"}) {
+    const ProgramResult result = Run({data_dir, "--nproc=2", flag});
+    EXPECT_EQ(result.exit_status, 2) << flag;
+    EXPECT_EQ(result.out, "") << flag;
+    EXPECT_THAT(result.err, StartsWith("train: "));
+    EXPECT_THAT(result.err, HasSubstr(flag.substr(0, flag.find('='))));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1)
+        << result.err;
+  }
+}
+
+TEST_F(TrainTest, ExplainsItselfWithoutTraining) {
+  const ProgramResult result = Run({"--nproc=2", "--help"});
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_EQ(result.err, "");
+  for (const char* flag :
+       {"--model", "--dataset", "--data_dir", "--epochs", "--batch_size",
+        "--lr", "--nproc", "--parallelism", "--sync_bn", "--seed",
+        "--output_dir", "--resume", "--bucket_kb", "--timeout_s",
+        "--threads_per_rank"}) {
+    EXPECT_THAT(result.out, HasSubstr(flag));
+  }
+}
+
+TEST_F(TrainTest, NamesAMissingDataFolderOnce) {
+  const std::string missing = root_ + "/nothing";
+  for (const std::string nproc : {"--nproc=1", "--nproc=2"}) {
+    const ProgramResult result = Run({nproc, "--data_dir=" + missing});
+    EXPECT_EQ(result.exit_status, 1);
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, HasSubstr(missing));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1)
+        << result.err;
+  }
+}
+
+TEST_F(TrainTest, TakesPathsRelativeToWhereBazelWasRun) {
+  const ProgramResult result =
+      Run({"--data_dir=data", "--output_dir=relative/out", "--epochs=1"},
+          {{"BUILD_WORKING_DIRECTORY", root_}});
+  EXPECT_EQ(result.exit_status, 0) << result.err;
+  EXPECT_TRUE(
+      std::filesystem::exists(root_ + "/relative/out/weights.safetensors"));
+}
+
+// As torchrun --no-python starts ranks.
+TEST_F(TrainTest, JoinsTheRanksOfAnotherLauncher) {
+  const std::string temp = Folder("tmp");
+  const std::string dir = Folder("out");
+  std::vector<std::unique_ptr<Program>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.push_back(Start({"--data_dir=" + data(), "--batch_size=64",
+                           "--lr=0.5", "--epochs=2", "--output_dir=" + dir},
+                          {{"RANK", absl::StrCat(rank)},
+                           {"WORLD_SIZE", "2"},
+                           {"LOCAL_RANK", absl::StrCat(rank)},
+                           {"LOCAL_WORLD_SIZE", "2"},
+                           {"MASTER_ADDR", "127.0.0.1"},
+                           {"MASTER_PORT", "29500"},
+                           {"TMPDIR", temp}}));
+  }
+  for (const std::unique_ptr<Program>& rank : ranks) {
+    const ProgramResult result = rank->Wait(kDeadline);
+    EXPECT_EQ(result.exit_status, 0) << result.err;
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(temp));
+  EXPECT_EQ(ReadText(dir + "/weights.safetensors"),
+            ReadText(Train("ours", {"--nproc=2", "--epochs=2"}) +
+                     "/weights.safetensors"));
+}
+
+TEST_F(TrainTest, RefusesFlagsThatContradictTheLauncher) {
+  for (const std::string flag :
+       {"--nproc=3", "--nproc=1", "--parallelism=dp", "--parallelism=single"}) {
+    const ProgramResult result = Run({"--data_dir=" + data(), flag},
+                                     {{"RANK", "0"}, {"WORLD_SIZE", "2"}});
+    EXPECT_EQ(result.exit_status, 2) << flag;
+    EXPECT_THAT(result.err, StartsWith("train: " + flag));
+  }
+}
+
+TEST_F(TrainTest, EndsWithinTwoSecondsOfTheDeathOfARankAndLeavesNothing) {
+  // What the run leaves behind becomes a child of this process.
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  for (const int victim : {0, 1, 2}) {
+    const std::string temp = Folder(absl::StrCat("tmp", victim));
+    const std::unique_ptr<Program> program =
+        Start({"--data_dir=" + data(), "--nproc=3", "--epochs=1000000"},
+              {{"TMPDIR", temp}});
+    ASSERT_TRUE(program->AwaitOutput("test accuracy", kDeadline));
+    const pid_t pid =
+        FindDescendant(program->pid(), absl::StrCat("RANK=", victim));
+    ASSERT_GT(pid, 0);
+    const absl::Time killed = absl::Now();
+    ASSERT_EQ(kill(pid, SIGKILL), 0);
+    const ProgramResult result = program->Wait(kDeadline);
+    EXPECT_LT(absl::Now() - killed, absl::Seconds(2));
+    EXPECT_EQ(result.exit_status, 128 + SIGKILL);
+    // The launcher names the rank, and so does each rank that lost it.
+    EXPECT_THAT(result.err,
+                HasSubstr(absl::StrCat("rank ", victim, " (pid ", pid,
+                                       ") was killed by signal 9")));
+    const int other = victim == 0 ? 1 : 0;
+    EXPECT_THAT(result.err,
+                ContainsRegex(absl::StrCat("train: rank ", other, ": .*rank ",
+                                           victim, "[^0-9]")));
+    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
+    EXPECT_EQ(errno, ECHILD);
+    EXPECT_TRUE(std::filesystem::is_empty(temp));
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+      EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr("lockstep")));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
