@@ -123,11 +123,12 @@ TEST(DescribeLimitsTest, BlamesOtherWorkForTheCoresItTook) {
   ModeReport report = DeriveMode(ScalingMode::kStrong, {one, two}, 2);
   EXPECT_THAT(
       DescribeLimits(report, 2),
-      EndsWith("Other work kept the cores busy: ranks with something to "
-               "do did not run 25% of the time (2% at 1 rank)."));
+      EndsWith("The cores were busy otherwise (with the ranks' own "
+               "communication threads, or with other programs): ranks with "
+               "something to do did not run 25% of the time (2% at 1 rank)."));
   two.rounds[0].kept_waiting = 0.04;
   report = DeriveMode(ScalingMode::kStrong, {one, two}, 2);
-  EXPECT_THAT(DescribeLimits(report, 2), Not(HasSubstr("Other work")));
+  EXPECT_THAT(DescribeLimits(report, 2), Not(HasSubstr("busy otherwise")));
 }
 
 TEST(DescribeLimitsTest, BlamesImbalanceForNoMoreThanWasExposed) {

@@ -66,7 +66,8 @@ scaling.json and scaling.html, which opens offline.
   --dataset=fashion_mnist  fashion_mnist
   --data_dir=DIR           the folder of the data set's files; default: where
                            the package dataset-fashion-mnist installs them
-  --rounds=5               how often each configuration is run
+  --rounds=5               how often each configuration is run; fewer if
+                           --seconds is too short for that and --steps=0
   --steps=0                timed steps in a run; 0: as --seconds allows
   --warmup_steps=5         steps before them
   --seconds=40             how long all should take, if --steps=0; no fewer than

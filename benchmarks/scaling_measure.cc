@@ -81,14 +81,18 @@ class RoundRunner {
   std::vector<RunCost> costs_;
 };
 
-absl::StatusOr<int> ChooseSteps(const ScalingSettings& settings, double seconds,
-                                RoundRunner& runner) {
-  if (settings.steps > 0) return settings.steps;
+// Sets the number of steps, unless it was asked for, and drops rounds for which
+// the time is too short.
+absl::Status ChooseLength(double seconds, RoundRunner& runner,
+                          ScalingSettings& settings) {
+  if (settings.steps > 0) return absl::OkStatus();
   const absl::Time start = absl::Now();
   LOCKSTEP_RETURN_IF_ERROR(
       runner.RunRound("probing (not counted)", kProbeSteps).status());
   const double left = seconds - absl::ToDoubleSeconds(absl::Now() - start);
-  return StepsWithin(left, settings.rounds, runner.costs());
+  settings.rounds = RoundsWithin(left, settings.rounds, runner.costs());
+  settings.steps = StepsWithin(left, settings.rounds, runner.costs());
+  return absl::OkStatus();
 }
 
 // What `mode` needs of what was measured.
@@ -113,15 +117,15 @@ absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
   RoundRunner runner(settings, run, progress);
   ScalingReport report;
   report.settings = settings;
-  LOCKSTEP_ASSIGN_OR_RETURN(report.settings.steps,
-                            ChooseSteps(settings, options.seconds, runner));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ChooseLength(options.seconds, runner, report.settings));
   std::vector<MeasuredConfiguration> measured;
   for (const Configuration& configuration : runner.configurations()) {
     measured.push_back({.configuration = configuration, .rounds = {}});
   }
-  for (int round = 1; round <= settings.rounds; ++round) {
+  for (int round = 1; round <= report.settings.rounds; ++round) {
     const std::string name =
-        absl::StrCat("round ", round, " of ", settings.rounds);
+        absl::StrCat("round ", round, " of ", report.settings.rounds);
     LOCKSTEP_ASSIGN_OR_RETURN(std::vector<RoundSample> samples,
                               runner.RunRound(name, report.settings.steps));
     for (size_t i = 0; i < samples.size(); ++i) {

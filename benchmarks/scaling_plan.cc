@@ -26,6 +26,15 @@ absl::Status CheckRange(absl::string_view flag, int64_t value, int64_t least,
       flag, ": ", value, " is not between ", least, " and ", most));
 }
 
+RunCost Sum(std::span<const RunCost> costs) {
+  RunCost sum;
+  for (const RunCost& cost : costs) {
+    sum.fixed_seconds += cost.fixed_seconds;
+    sum.step_seconds += cost.step_seconds;
+  }
+  return sum;
+}
+
 }  // namespace
 
 absl::string_view ScalingModeName(ScalingMode mode) {
@@ -124,13 +133,17 @@ std::vector<Configuration> DistinctConfigurations(
   return distinct;
 }
 
+int RoundsWithin(double seconds, int rounds, std::span<const RunCost> costs) {
+  const RunCost round = Sum(costs);
+  const double shortest =
+      round.fixed_seconds + kMinSteps * std::max(round.step_seconds, 1e-9);
+  return static_cast<int>(std::clamp<double>(seconds / shortest, 1, rounds));
+}
+
 int StepsWithin(double seconds, int rounds, std::span<const RunCost> costs) {
-  double fixed = 0, step = 0;
-  for (const RunCost& cost : costs) {
-    fixed += cost.fixed_seconds;
-    step += cost.step_seconds;
-  }
-  const double steps = (seconds / rounds - fixed) / std::max(step, 1e-9);
+  const RunCost round = Sum(costs);
+  const double steps = (seconds / rounds - round.fixed_seconds) /
+                       std::max(round.step_seconds, 1e-9);
   return static_cast<int>(std::clamp<double>(steps, kMinSteps, kMaxSteps));
 }
 

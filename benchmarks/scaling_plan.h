@@ -86,6 +86,10 @@ struct RunCost {
   double step_seconds = 0;
 };
 
+// The number of rounds, at most `rounds` and at least 1, that leave `seconds`
+// enough for the fewest steps that StepsWithin gives.
+int RoundsWithin(double seconds, int rounds, std::span<const RunCost> costs);
+
 // The number of timed steps with which `rounds` runs of each configuration
 // take about `seconds`, within [10, 60]: fewer say nothing about tails, more
 // teach nothing that more rounds would not teach better.

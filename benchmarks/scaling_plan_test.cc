@@ -110,6 +110,16 @@ TEST(DistinctConfigurationsTest, KeepsToTheModesAsked) {
               ElementsAre(Configuration{2, 20}, Configuration{3, 30}));
 }
 
+TEST(RoundsWithinTest, DropsRoundsThatDoNotFit) {
+  const std::vector<RunCost> costs = {
+      {.fixed_seconds = 1, .step_seconds = 0.1},
+      {.fixed_seconds = 2, .step_seconds = 0.3}};
+  // A round of the fewest steps, 10, takes 7 seconds.
+  EXPECT_EQ(RoundsWithin(35.01, 5, costs), 5);
+  EXPECT_EQ(RoundsWithin(34.99, 5, costs), 4);
+  EXPECT_EQ(RoundsWithin(0, 5, costs), 1);
+}
+
 TEST(StepsWithinTest, DividesTheTimeThatIsLeft) {
   const std::vector<RunCost> costs = {
       {.fixed_seconds = 1, .step_seconds = 0.1},

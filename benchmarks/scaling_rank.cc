@@ -18,6 +18,7 @@
 #include "models/compute_threads.h"
 #include "models/lenet.h"
 #include "models/model.h"
+#include "models/parameters.h"
 #include "models/trainer.h"
 
 namespace lockstep {

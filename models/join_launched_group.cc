@@ -9,7 +9,6 @@
 #include <string>
 #include <utility>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
@@ -74,8 +73,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinLaunchedGroup(
         " are on this host: ranks on several hosts are not supported"));
   }
   std::string path = environment.rendezvous;
-  const bool derived = path.empty();
-  if (derived) {
+  if (path.empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(path,
                               DerivedRendezvousPath(LookUpProcessEnvironment));
   }
@@ -85,9 +83,6 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinLaunchedGroup(
                           .rank = environment.rank,
                           .world_size = environment.world_size,
                           .timeout = options.timeout}));
-  absl::Cleanup remove_file = [&] {
-    if (derived && environment.rank == 0) unlink(path.c_str());
-  };
   return JoinProcessGroup(*rendezvous, options);
 }
 

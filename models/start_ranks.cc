@@ -63,14 +63,16 @@ absl::Status TrainOnThreads(int world_size, const GroupOptions& group,
 
 absl::Status TrainAsLaunchedRank(const RankEnvironment& environment,
                                  const GroupOptions& group,
-                                 const FashionMnist& data,
                                  const TrainRunOptions& options) {
-  const absl::StatusOr<std::unique_ptr<Communicator>> communicator =
-      JoinLaunchedGroup(environment, group);
-  if (!communicator.ok()) {
-    return WithRank(environment.rank, communicator.status());
-  }
-  return WithRank(environment.rank, RunTraining(**communicator, data, options));
+  const auto train = [&]() -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
+                              JoinLaunchedGroup(environment, group));
+    // Read now: a rank that fails after it has joined is missed at once.
+    LOCKSTEP_ASSIGN_OR_RETURN(const FashionMnist data,
+                              LoadFashionMnist(options.data_dir));
+    return RunTraining(*communicator, data, options);
+  };
+  return WithRank(environment.rank, train());
 }
 
 absl::StatusOr<LaunchSummary> StartProcesses(

@@ -21,10 +21,11 @@ absl::Status TrainOnThreads(int world_size, const GroupOptions& group,
                             const FashionMnist& data,
                             const TrainRunOptions& options);
 
-// Trains as the rank of a launched run that `environment` says this process is.
+// Joins the launched run of which `environment` says this process is a rank,
+// loads the data that `options` names, and trains. Errors: those of the three,
+// led by the rank.
 absl::Status TrainAsLaunchedRank(const RankEnvironment& environment,
                                  const GroupOptions& group,
-                                 const FashionMnist& data,
                                  const TrainRunOptions& options);
 
 // Starts this program again `world_size` times, with `arguments`, as the ranks

@@ -217,16 +217,15 @@ absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched) {
 // Returns the exit status, or an error of this process.
 absl::StatusOr<int> Run(const Config& config,
                         const std::vector<std::string>& arguments) {
-  LOCKSTEP_RETURN_IF_ERROR(PrepareRun(config.run));
+  if (config.launched.has_value()) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        TrainAsLaunchedRank(*config.launched, config.group, config.run));
+    return 0;
+  }
   {
-    // Read here, before any rank exists, so that a fault is reported once.
+    // Read before any rank exists, so that a fault is reported once.
     LOCKSTEP_ASSIGN_OR_RETURN(const FashionMnist data,
                               LoadFashionMnist(config.run.data_dir));
-    if (config.launched.has_value()) {
-      LOCKSTEP_RETURN_IF_ERROR(TrainAsLaunchedRank(
-          *config.launched, config.group, data, config.run));
-      return 0;
-    }
     if (config.run.parallelism != "ddp" || config.world_size == 1) {
       LOCKSTEP_RETURN_IF_ERROR(
           TrainOnThreads(config.world_size, config.group, data, config.run));
@@ -269,6 +268,10 @@ int Main(const std::vector<std::string>& arguments) {
   if (!launched.ok()) return Fail(launched.status(), kOtherError);
   const absl::StatusOr<Config> config = ReadConfig(*std::move(launched));
   if (!config.ok()) return Fail(config.status(), kUsageError);
+  if (const absl::Status status = PrepareRun(config->run); !status.ok()) {
+    return Fail(status,
+                absl::IsInvalidArgument(status) ? kUsageError : kOtherError);
+  }
   const absl::StatusOr<int> exit_status = Run(*config, arguments);
   if (!exit_status.ok()) return Fail(exit_status.status(), kOtherError);
   return *exit_status;

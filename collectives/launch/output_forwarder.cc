@@ -106,8 +106,10 @@ void OutputForwarder::Write(Sink& sink) {
   } else {
     sink.written += written;
   }
-  if (Waiting(sink) == 0) {
-    sink.pending.clear();
+  // Also while more keeps coming, so that memory stays bounded; not after
+  // every write, since erasing moves what is left.
+  if (Waiting(sink) == 0 || sink.written >= kMaxWaiting) {
+    sink.pending.erase(0, sink.written);
     sink.written = 0;
   }
 }
