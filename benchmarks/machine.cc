@@ -1,7 +1,6 @@
 // Reads /proc, /sys and .git.
 #include "benchmarks/machine.h"
 
-#include <sched.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -12,12 +11,12 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "collectives/usable_cores.h"
 
 namespace lockstep {
 namespace {
@@ -47,12 +46,6 @@ std::string PackedCommit(absl::string_view packed_refs, absl::string_view ref) {
   return "";
 }
 
-int AffinityCores() {
-  cpu_set_t cpus;
-  if (sched_getaffinity(0, sizeof(cpus), &cpus) == 0) return CPU_COUNT(&cpus);
-  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-}
-
 }  // namespace
 
 std::string CpuModel(absl::string_view cpuinfo) {
@@ -64,23 +57,6 @@ std::string CpuModel(absl::string_view cpuinfo) {
     return std::string(absl::StripAsciiWhitespace(fields[1]));
   }
   return "unknown CPU";
-}
-
-int CoresOfQuota(absl::string_view cpu_max) {
-  const std::vector<absl::string_view> fields =
-      absl::StrSplit(absl::StripAsciiWhitespace(cpu_max), ' ');
-  int64_t quota = 0, period = 0;
-  if (fields.size() != 2 || !absl::SimpleAtoi(fields[0], &quota) ||
-      !absl::SimpleAtoi(fields[1], &period) || quota <= 0 || period <= 0) {
-    return 0;
-  }
-  return static_cast<int>((quota - 1) / period + 1);
-}
-
-int UsableCores() {
-  const int cores = std::max(AffinityCores(), 1);
-  const int quota = CoresOfQuota(ReadText("/sys/fs/cgroup/cpu.max"));
-  return quota > 0 ? std::min(cores, quota) : cores;
 }
 
 Machine DescribeMachine() {

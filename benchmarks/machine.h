@@ -18,17 +18,8 @@ struct Machine {
 
 Machine DescribeMachine();
 
-// The cores that this process may use: those of its CPU affinity, and no more
-// than its control group's CPU quota, rounded up. At least 1.
-int UsableCores();
-
 // The model name in the text of /proc/cpuinfo, or "unknown CPU".
 std::string CpuModel(absl::string_view cpuinfo);
-
-// The quota in the text of a cgroup's cpu.max ("200000 100000" allows two
-// cores), rounded up to whole cores; 0 if there is none or the text is not
-// understood.
-int CoresOfQuota(absl::string_view cpu_max);
 
 // The commit that is checked out in the git work tree at `folder`, read from
 // its .git folder; empty if that cannot be told.

@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -21,14 +20,14 @@
 #include "base/status_macros.h"
 #include "benchmarks/scaling_rank.h"
 #include "collectives/communicator.h"
-#include "collectives/host/process_group.h"
-#include "collectives/host/thread_group.h"
+#include "collectives/group_options.h"
+#include "collectives/host/run_on_threads.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_environment.h"
-#include "collectives/rendezvous/file_rendezvous.h"
 #include "models/data/fashion_mnist.h"
 #include "models/file_io.h"
+#include "models/join_launched_group.h"
 
 namespace lockstep {
 namespace {
@@ -75,41 +74,17 @@ absl::Status RunProcess(const Dataset& train, const RunSpec& spec,
   if (!environment.has_value()) {
     return absl::FailedPreconditionError("a worker needs a launcher");
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Rendezvous> rendezvous,
-      OpenFileRendezvous({.path = environment->rendezvous,
-                          .rank = environment->rank,
-                          .world_size = environment->world_size}));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
-                            JoinProcessGroup(*rendezvous));
+                            JoinLaunchedGroup(*environment, GroupOptions()));
   return RunAndWrite(*communicator, train, spec, folder);
-}
-
-// The first error that is not another rank's departure, if there is one.
-absl::Status FirstCause(const std::vector<absl::Status>& statuses) {
-  absl::Status cause;
-  for (const absl::Status& status : statuses) {
-    if (status.ok()) continue;
-    if (cause.ok() || absl::IsUnavailable(cause)) cause = status;
-  }
-  return cause;
 }
 
 absl::Status RunThreads(const Dataset& train, const RunSpec& spec,
                         const std::string& folder) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      std::vector<std::unique_ptr<Communicator>> communicators,
-      CreateThreadGroup(spec.configuration.world_size));
-  std::vector<absl::Status> statuses(communicators.size());
-  std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < communicators.size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      statuses[rank] = RunAndWrite(*communicators[rank], train, spec, folder);
-      communicators[rank].reset();  // Tells the others if this one failed.
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  return FirstCause(statuses);
+  return RunOnThreads(spec.configuration.world_size, GroupOptions(),
+                      [&](Communicator& communicator) {
+                        return RunAndWrite(communicator, train, spec, folder);
+                      });
 }
 
 }  // namespace

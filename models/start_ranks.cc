@@ -1,12 +1,10 @@
 // Threads, or processes of this program.
 #include "models/start_ranks.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
 #include <system_error>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,7 +13,7 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/group_options.h"
-#include "collectives/host/thread_group.h"
+#include "collectives/host/run_on_threads.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_environment.h"
@@ -37,28 +35,10 @@ absl::Status WithRank(int rank, const absl::Status& status) {
 absl::Status TrainOnThreads(int world_size, const GroupOptions& group,
                             const FashionMnist& data,
                             const TrainRunOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      std::vector<std::unique_ptr<Communicator>> communicators,
-      CreateThreadGroup(world_size, group));
-  std::vector<absl::Status> statuses(world_size);
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < world_size; ++rank) {
-    threads.emplace_back([&, rank] {
-      statuses[rank] =
-          WithRank(rank, RunTraining(*communicators[rank], data, options));
-      communicators[rank].reset();  // Tells the others if this one failed.
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-  const auto is_cause = [](const absl::Status& status) {
-    return !status.ok() && !absl::IsUnavailable(status);
-  };
-  const auto cause = std::find_if(statuses.begin(), statuses.end(), is_cause);
-  if (cause != statuses.end()) return *cause;
-  for (const absl::Status& status : statuses) {
-    LOCKSTEP_RETURN_IF_ERROR(status);
-  }
-  return absl::OkStatus();
+  return RunOnThreads(world_size, group, [&](Communicator& communicator) {
+    return WithRank(communicator.rank(),
+                    RunTraining(communicator, data, options));
+  });
 }
 
 absl::Status TrainAsLaunchedRank(const RankEnvironment& environment,

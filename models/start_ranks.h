@@ -15,8 +15,8 @@
 
 namespace lockstep {
 
-// Trains with `world_size` threads of this process as ranks, and returns the
-// error that came first, if any: not a rank's that only lost its peer.
+// Trains with `world_size` threads of this process as ranks. Errors: those of
+// RunOnThreads, led by the rank.
 absl::Status TrainOnThreads(int world_size, const GroupOptions& group,
                             const FashionMnist& data,
                             const TrainRunOptions& options);

@@ -1,7 +1,5 @@
 #include "collectives/host/group_member.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -21,6 +19,7 @@
 #include "collectives/host/futex.h"
 #include "collectives/host/peer_watch.h"
 #include "collectives/host/shared_region.h"
+#include "collectives/usable_cores.h"
 
 namespace lockstep {
 namespace {
@@ -33,10 +32,7 @@ constexpr int kSpins = 1000;
 
 // Spinning on a core that the awaited rank needs would only delay it.
 int SpinsFor(int world_size) {
-  cpu_set_t cores;
-  CPU_ZERO(&cores);
-  if (sched_getaffinity(0, sizeof(cores), &cores) != 0) return 0;
-  return world_size <= CPU_COUNT(&cores) ? kSpins : 0;
+  return world_size <= UsableCores() ? kSpins : 0;
 }
 
 void Pause() {

@@ -1,6 +1,5 @@
 // launch: starts N ranks of any program on this host.
 #include <errno.h>
-#include <sched.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -15,23 +14,9 @@
 #include "collectives/launch/command_line.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
+#include "collectives/usable_cores.h"
 
-namespace lockstep {
-namespace {
-
-int AvailableCores() {
-  cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof(cores), &cores) == 0) {
-    return CPU_COUNT(&cores);
-  }
-  // More cores than a cpu_set_t holds.
-  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
-}
-
-}  // namespace
-}  // namespace lockstep
-
-ABSL_FLAG(int, nproc, lockstep::AvailableCores(), "ranks to start");
+ABSL_FLAG(int, nproc, lockstep::UsableCores(), "ranks to start");
 ABSL_FLAG(bool, prefix_output, true, "put \"[rank] \" before each line");
 ABSL_FLAG(bool, help, false, "print the usage");
 
