@@ -73,8 +73,9 @@ TEST(GzipFileTest, RejectsEveryTruncation) {
   const std::string path = MakeTestDir() + "/cut.gz";
   WriteGzip(path, Ramp(2000));
   const Bytes whole = ReadBytes(path);
-  // One byte of gzip is no gzip yet but a plain file.
-  for (size_t size = 3; size < whole.size(); ++size) {
+  // Up to three bytes of gzip, depending on zlib, are no gzip yet but a plain
+  // file, which the IDX reader then finds too short.
+  for (size_t size = 4; size < whole.size(); ++size) {
     WriteBytes(path, Bytes(whole.begin(), whole.begin() + size));
     ASSERT_THAT(ReadAll(path, 4096),
                 StatusIs(absl::StatusCode::kDataLoss,
