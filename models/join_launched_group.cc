@@ -3,7 +3,6 @@
 
 #include <unistd.h>
 
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <string>
@@ -40,12 +39,6 @@ std::string FileNamePart(std::string text) {
     }
   }
   return text;
-}
-
-std::optional<std::string> LookUpProcessEnvironment(absl::string_view name) {
-  const char* value = std::getenv(std::string(name).c_str());
-  if (value == nullptr) return std::nullopt;
-  return value;
 }
 
 }  // namespace

@@ -121,13 +121,13 @@ absl::StatusOr<std::optional<RankEnvironment>> ReadVariables(
   return result;
 }
 
+}  // namespace
+
 std::optional<std::string> LookUpProcessEnvironment(absl::string_view name) {
   const char* value = std::getenv(std::string(name).c_str());
   if (value == nullptr) return std::nullopt;
   return value;
 }
-
-}  // namespace
 
 absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment(
     EnvironmentLookup lookup) {

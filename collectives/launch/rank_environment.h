@@ -23,6 +23,9 @@ struct RankEnvironment {
 using EnvironmentLookup =
     absl::FunctionRef<std::optional<std::string>(absl::string_view name)>;
 
+// The environment of this process.
+std::optional<std::string> LookUpProcessEnvironment(absl::string_view name);
+
 // Reads what the first of these launchers that shows itself has set:
 //
 //   our own and torchrun  RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
