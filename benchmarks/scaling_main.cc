@@ -27,6 +27,7 @@
 #include "benchmarks/scaling_run.h"
 #include "benchmarks/scaling_table.h"
 #include "collectives/launch/command_line.h"
+#include "collectives/launch/working_directory.h"
 #include "models/data/fashion_mnist.h"
 #include "models/file_io.h"
 
@@ -84,14 +85,6 @@ constexpr int kFailure = 1;
 int Fail(const absl::Status& status, int exit_status) {
   std::fprintf(stderr, "scaling: %s\n", std::string(status.message()).c_str());
   return exit_status;
-}
-
-// Relative paths are relative to where the user is: `bazel run` starts its
-// programs elsewhere and says so.
-std::string UserPath(const std::string& path) {
-  const char* folder = std::getenv("BUILD_WORKING_DIRECTORY");
-  return (std::filesystem::path(folder != nullptr ? folder : "") / path)
-      .string();
 }
 
 // As the user would type it.

@@ -86,9 +86,8 @@ class StepRecorder {
 absl::StatusOr<int> CountRanks(Communicator& communicator) {
   const int64_t rank = communicator.rank();
   std::vector<int64_t> heard(communicator.world_size(), -1);
-  LOCKSTEP_RETURN_IF_ERROR(
-      communicator.AllGather(std::as_bytes(std::span(&rank, 1)),
-                             std::as_writable_bytes(std::span(heard))));
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllGather(
+      std::span<const int64_t>(&rank, 1), std::span<int64_t>(heard)));
   int count = 0;
   for (size_t i = 0; i < heard.size(); ++i) {
     count += heard[i] == static_cast<int64_t>(i);
@@ -100,8 +99,7 @@ absl::StatusOr<bool> HasParametersOfRankZero(Communicator& communicator,
                                              const Parameters& parameters) {
   const std::span<const float> own = parameters.values();
   std::vector<float> first(own.begin(), own.end());
-  LOCKSTEP_RETURN_IF_ERROR(
-      communicator.Broadcast(std::as_writable_bytes(std::span(first)), 0));
+  LOCKSTEP_RETURN_IF_ERROR(communicator.Broadcast(std::span<float>(first), 0));
   // memcmp, since NaN is not equal to itself and -0 is to 0.
   return std::memcmp(first.data(), own.data(), own.size_bytes()) == 0;
 }
@@ -110,7 +108,7 @@ absl::StatusOr<double> GlobalLoss(Communicator& communicator,
                                   const Metrics& shard) {
   std::vector<double> sums = {shard.loss_sum,
                               static_cast<double>(shard.samples)};
-  LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduceSum(std::span<double>(sums)));
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(std::span<double>(sums)));
   return sums[0] / sums[1];
 }
 

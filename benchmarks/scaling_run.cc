@@ -22,12 +22,12 @@
 #include "collectives/communicator.h"
 #include "collectives/group_options.h"
 #include "collectives/host/run_on_threads.h"
+#include "collectives/launch/join_launched_group.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_environment.h"
 #include "models/data/fashion_mnist.h"
 #include "models/file_io.h"
-#include "models/join_launched_group.h"
 
 namespace lockstep {
 namespace {
@@ -109,8 +109,7 @@ absl::StatusOr<RoundSample> RunOnce(
         "ended by signal ", FormatSignal(summary.received_signal)));
   }
   if (ExitStatus(summary) != 0) {
-    const std::string cause = FormatSummary(summary);
-    return absl::AbortedError(absl::StripPrefix(cause, "lockstep: "));
+    return absl::AbortedError(DescribeFailure(summary));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<RankResult> results,
                             ReadResults(folder, world_size));

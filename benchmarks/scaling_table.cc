@@ -6,10 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "benchmarks/machine.h"
 #include "benchmarks/scaling_plan.h"
+#include "benchmarks/wrap_text.h"
 
 namespace lockstep {
 namespace {
@@ -112,19 +111,6 @@ std::string FormatSettings(const ScalingReport& report) {
 }
 
 }  // namespace
-
-std::string WrapText(absl::string_view text, int columns) {
-  std::string wrapped;
-  size_t line = 0;
-  for (const absl::string_view word :
-       absl::StrSplit(text, ' ', absl::SkipEmpty())) {
-    const bool fits = line + 1 + word.size() <= static_cast<size_t>(columns);
-    if (line > 0) wrapped += fits ? ' ' : '\n';
-    line = line > 0 && fits ? line + 1 + word.size() : word.size();
-    absl::StrAppend(&wrapped, word);
-  }
-  return wrapped + "\n";
-}
 
 std::string FormatScalingTable(const ScalingReport& report) {
   std::string text = FormatSettings(report);

@@ -85,12 +85,5 @@ TEST(FormatScalingTableTest, LeavesOutACommitThatIsNotKnown) {
   EXPECT_THAT(FormatScalingTable(report), Not(HasSubstr("commit")));
 }
 
-TEST(WrapTextTest, BreaksBetweenWordsOnly) {
-  EXPECT_EQ(WrapText("", 5), "\n");
-  EXPECT_EQ(WrapText("ab cd", 5), "ab cd\n");
-  EXPECT_EQ(WrapText("ab cde", 5), "ab\ncde\n");
-  EXPECT_EQ(WrapText("abcdefg hi  jk l", 5), "abcdefg\nhi jk\nl\n");
-}
-
 }  // namespace
 }  // namespace lockstep

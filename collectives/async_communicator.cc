@@ -1,15 +1,15 @@
 #include "collectives/async_communicator.h"
 
 #include <condition_variable>
+#include <future>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <queue>
 #include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "collectives/buffer.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 
 namespace lockstep {
@@ -28,12 +28,15 @@ class AsyncCommunicator::Worker {
     thread_.join();
   }
 
-  void Start(Buffer data) {
+  std::shared_future<absl::Status> Start(const Collective& call) {
+    std::promise<absl::Status> promise;
+    std::shared_future<absl::Status> result = promise.get_future().share();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      pending_.push(data);
+      pending_.push({call, std::move(promise)});
     }
     changed_.notify_all();
+    return result;
   }
 
   absl::Status Wait() {
@@ -43,24 +46,30 @@ class AsyncCommunicator::Worker {
   }
 
  private:
+  struct Pending {
+    Collective call;
+    std::promise<absl::Status> result;
+  };
+
   void Work() {
-    while (const std::optional<Buffer> data = Next()) {
-      absl::Status status = communicator_.AllReduceSum(*data);
+    while (Pending* const next = Next()) {
+      const absl::Status status = communicator_.Run(next->call);
+      next->result.set_value(status);
       {
         const std::lock_guard<std::mutex> lock(mutex_);
-        first_error_.Update(std::move(status));
+        first_error_.Update(status);
         pending_.pop();  // Only now, so that Wait sees it until it is done.
       }
       changed_.notify_all();
     }
   }
 
-  // Blocks for the next call; none once stopping and all are done.
-  std::optional<Buffer> Next() {
+  // Blocks for the next call, which stays in the queue; null once stopping and
+  // all are done.
+  Pending* Next() {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(lock, [this] { return stopping_ || !pending_.empty(); });
-    if (pending_.empty()) return std::nullopt;
-    return pending_.front();
+    return pending_.empty() ? nullptr : &pending_.front();
   }
 
   Communicator& communicator_;
@@ -68,10 +77,10 @@ class AsyncCommunicator::Worker {
   // build of it.
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::queue<Buffer> pending_;  // Started and not done, guarded by mutex_.
-  absl::Status first_error_;    // Guarded by mutex_.
-  bool stopping_ = false;       // Guarded by mutex_.
-  std::thread thread_;          // Last: it uses all the others.
+  std::queue<Pending> pending_;  // Started and not done, guarded by mutex_.
+  absl::Status first_error_;     // Guarded by mutex_.
+  bool stopping_ = false;        // Guarded by mutex_.
+  std::thread thread_;           // Last: it uses all the others.
 };
 
 AsyncCommunicator::AsyncCommunicator(Communicator& communicator)
@@ -79,7 +88,9 @@ AsyncCommunicator::AsyncCommunicator(Communicator& communicator)
 
 AsyncCommunicator::~AsyncCommunicator() = default;
 
-void AsyncCommunicator::StartAllReduceSum(Buffer data) { worker_->Start(data); }
+PendingCollective AsyncCommunicator::Start(const Collective& call) {
+  return PendingCollective(worker_->Start(call));
+}
 
 absl::Status AsyncCommunicator::Wait() { return worker_->Wait(); }
 

@@ -2,17 +2,39 @@
 #ifndef LOCKSTEP_COLLECTIVES_ASYNC_COMMUNICATOR_H_
 #define LOCKSTEP_COLLECTIVES_ASYNC_COMMUNICATOR_H_
 
+#include <chrono>
+#include <future>
 #include <memory>
+#include <utility>
 
 #include "absl/status/status.h"
-#include "collectives/buffer.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 
 namespace lockstep {
 
+// A call that was started. Copies stand for the same call. Any thread may wait.
+class PendingCollective {
+ public:
+  // Blocks until the call is done; its status. Its buffers are then the
+  // caller's again.
+  absl::Status Wait() const { return result_.get(); }
+  bool done() const {
+    return result_.wait_for(std::chrono::seconds(0)) ==
+           std::future_status::ready;
+  }
+
+ private:
+  friend class AsyncCommunicator;
+  explicit PendingCollective(std::shared_future<absl::Status> result)
+      : result_(std::move(result)) {}
+
+  std::shared_future<absl::Status> result_;
+};
+
 // Runs the calls of one rank, in the order in which they were started, on a
 // thread of its own. Borrows the communicator, which nobody else may use while
-// a call is pending. Not thread safe: one thread starts and waits.
+// a call is pending. Not thread safe: one thread starts and waits for all.
 class AsyncCommunicator {
  public:
   explicit AsyncCommunicator(Communicator& communicator);
@@ -20,8 +42,9 @@ class AsyncCommunicator {
   AsyncCommunicator(const AsyncCommunicator&) = delete;
   AsyncCommunicator& operator=(const AsyncCommunicator&) = delete;
 
-  // Starts Communicator::AllReduceSum on `data`, which is borrowed until Wait.
-  void StartAllReduceSum(Buffer data);
+  // Starts `call`, for example Collective::AllReduce(gradients). Its buffers
+  // are borrowed until the call is done.
+  PendingCollective Start(const Collective& call);
 
   // Blocks until everything started so far is done. Returns the first error
   // since the last Wait. The communicator may then be used directly.

@@ -1,6 +1,5 @@
 #include "collectives/async_communicator.h"
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -9,7 +8,9 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/buffer.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/testing/fake_communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -21,23 +22,16 @@ using testing::Each;
 using testing::ElementsAre;
 
 // Adds one to each element, and fails where it is told to.
-class FakeCommunicator : public Communicator {
+class CountingCommunicator : public FakeCommunicator {
  public:
-  int rank() const override { return 0; }
-  int world_size() const override { return 1; }
-  absl::Status AllReduceSum(Buffer data) override {
+  absl::Status Run(const Collective& call) override {
+    const Buffer& data = call.output;
     counts_.push_back(data.count);
     if (data.count == failing_count_) return absl::AbortedError("told to");
     auto* elements = static_cast<int64_t*>(data.data);
     for (int64_t i = 0; i < data.count; ++i) ++elements[i];
     return absl::OkStatus();
   }
-  absl::Status Broadcast(std::span<std::byte>, int) override { return {}; }
-  absl::Status AllGather(std::span<const std::byte>,
-                         std::span<std::byte>) override {
-    return {};
-  }
-  absl::Status Barrier() override { return {}; }
 
   void FailAt(int64_t count) { failing_count_ = count; }
   const std::vector<int64_t>& counts() const { return counts_; }
@@ -48,12 +42,12 @@ class FakeCommunicator : public Communicator {
 };
 
 TEST(AsyncCommunicatorTest, RunsCallsInOrderAndWaitsForAll) {
-  FakeCommunicator communicator;
+  CountingCommunicator communicator;
   AsyncCommunicator async(communicator);
   EXPECT_THAT(async.Wait(), IsOk());  // Nothing was started.
   std::vector<int64_t> data(5);
   for (size_t count : {5, 2, 4}) {
-    async.StartAllReduceSum(std::span(data).first(count));
+    async.Start(Collective::AllReduce(std::span(data).first(count)));
   }
   EXPECT_THAT(async.Wait(), IsOk());
   EXPECT_THAT(communicator.counts(), ElementsAre(5, 2, 4));
@@ -61,24 +55,40 @@ TEST(AsyncCommunicatorTest, RunsCallsInOrderAndWaitsForAll) {
 }
 
 TEST(AsyncCommunicatorTest, ReturnsTheFirstErrorOnce) {
-  FakeCommunicator communicator;
+  CountingCommunicator communicator;
   communicator.FailAt(3);
   AsyncCommunicator async(communicator);
   std::vector<int64_t> data(5);
   for (size_t count : {1, 3, 2}) {
-    async.StartAllReduceSum(std::span(data).first(count));
+    async.Start(Collective::AllReduce(std::span(data).first(count)));
   }
   EXPECT_THAT(async.Wait(), StatusIs(absl::StatusCode::kAborted, "told to"));
   EXPECT_THAT(async.Wait(), IsOk());
   EXPECT_THAT(communicator.counts(), ElementsAre(1, 3, 2));
 }
 
+TEST(AsyncCommunicatorTest, EachHandleHasItsOwnCallsStatus) {
+  CountingCommunicator communicator;
+  communicator.FailAt(3);
+  AsyncCommunicator async(communicator);
+  std::vector<int64_t> data(5);
+  const PendingCollective good =
+      async.Start(Collective::AllReduce(std::span(data).first(1)));
+  const PendingCollective bad =
+      async.Start(Collective::AllReduce(std::span(data).first(3)));
+  EXPECT_THAT(bad.Wait(), StatusIs(absl::StatusCode::kAborted, "told to"));
+  EXPECT_TRUE(good.done());
+  EXPECT_THAT(good.Wait(), IsOk());
+  EXPECT_THAT(bad.Wait(), StatusIs(absl::StatusCode::kAborted, "told to"));
+}
+
 TEST(AsyncCommunicatorTest, DestructorFinishesWhatWasStarted) {
-  FakeCommunicator communicator;
+  CountingCommunicator communicator;
   std::vector<int64_t> data(5);
   {
     AsyncCommunicator async(communicator);
-    for (int i = 0; i < 100; ++i) async.StartAllReduceSum(std::span(data));
+    for (int i = 0; i < 100; ++i)
+      async.Start(Collective::AllReduce(std::span(data)));
   }
   EXPECT_THAT(data, Each(100));
 }
@@ -94,7 +104,7 @@ TEST(AsyncCommunicatorTest, SumsOverRanksWhileTheCallerComputes) {
                                communicator.rank() + bucket);
         }
         for (auto& bucket : buckets) {
-          async.StartAllReduceSum(std::span(bucket));
+          async.Start(Collective::AllReduce(std::span(bucket)));
         }
         LOCKSTEP_RETURN_IF_ERROR(async.Wait());
         for (int bucket = 0; bucket < 5; ++bucket) {

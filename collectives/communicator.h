@@ -3,24 +3,39 @@
 #ifndef LOCKSTEP_COLLECTIVES_COMMUNICATOR_H_
 #define LOCKSTEP_COLLECTIVES_COMMUNICATOR_H_
 
-#include <cstddef>
+#include <cstdint>
+#include <memory>
 #include <span>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "collectives/buffer.h"
+#include "collectives/call_site.h"
+#include "collectives/collective.h"
+#include "collectives/group_buffer.h"
+#include "collectives/reduce_op.h"
 
 namespace lockstep {
 
-// One rank's membership in a group of `world_size` ranks that issue the same
-// calls in the same order. Not thread safe: one thread at a time uses one rank.
+// One rank's membership in a group of P = world_size() ranks that issue the
+// same calls in the same order. Not thread safe: one thread at a time uses one
+// rank.
 //
-// Every call compares itself with what the other ranks called (operation,
-// element count, type, root) before any data moves, so it is also a point that
-// no rank passes before all have reached it.
+// Every call but Send and Receive compares itself with what the other ranks
+// called (operation, count, type, reduction, root) before any data moves, so it
+// is also a point that no rank passes before all have reached it.
+//
+// Buffers: any number of elements, zero included, of any alignment. Input and
+// output are of one type and do not overlap, but for the in-place form that
+// each call names. The input is left as it was, except in place.
+//
+// Reductions: the bits of the result depend on the type, the operation, the
+// count and P alone (algorithms/order.h), not on the backend, the algorithm's
+// pieces, or time; every rank gets the same bits.
 //
 // Errors, the same for every call:
 //   kInvalidArgument   the ranks disagree, or this rank's arguments are wrong;
-//                      the message says which rank asked for what.
+//                      the message says which rank asked for what, and where.
 //   kUnavailable       a rank died or left the group; the message names it.
 //   kDeadlineExceeded  a rank did not come in time; the message names it.
 // The data is then unspecified, and every later call returns
@@ -32,29 +47,110 @@ class Communicator {
   virtual int rank() const = 0;        // In [0, world_size()).
   virtual int world_size() const = 0;  // At least 1.
 
-  // Replaces `data` with its element-wise sum over all ranks; blocks until it
-  // is readable. Every rank ends with the same bits. The order of the additions
-  // depends on the count and the world size alone.
-  //
-  // data: same count and type on every rank, 0 elements allowed.
-  // Cost: 2 (P-1)/P * size bytes sent per rank, in 2 (P-1) steps (ring;
-  // Patarasuk & Yuan 2009).
-  virtual absl::Status AllReduceSum(Buffer data) = 0;
+  // Runs a call; blocks until its output is readable and its input is free.
+  // All of the functions below come here.
+  virtual absl::Status Run(const Collective& call) = 0;
+
+  // output = input reduced element by element over all ranks. In place: the
+  // same memory, or the second form.
+  // Cost: 2 (P-1)/P * size bytes sent per rank (Patarasuk & Yuan 2009).
+  absl::Status AllReduce(ConstBuffer input, Buffer output,
+                         ReduceOp op = ReduceOp::kSum,
+                         CallSite site = CallSite::Here()) {
+    return Run(Collective::AllReduce(input, output, op, site));
+  }
+  absl::Status AllReduce(Buffer data, ReduceOp op = ReduceOp::kSum,
+                         CallSite site = CallSite::Here()) {
+    return Run(Collective::AllReduce(data, op, site));
+  }
+
+  // The same on the root, with the same bits; elsewhere output is not used. In
+  // place: the same memory.
+  absl::Status Reduce(ConstBuffer input, Buffer output, ReduceOp op, int root,
+                      CallSite site = CallSite::Here()) {
+    return Run(Collective::Reduce(input, output, op, root, site));
+  }
+
+  // output = part rank() of P equal parts of the reduction; input has P times
+  // output's count. In place: output is its own part of input.
+  // Cost: (P-1)/P * size of the input sent per rank.
+  absl::Status ReduceScatter(ConstBuffer input, Buffer output,
+                             ReduceOp op = ReduceOp::kSum,
+                             CallSite site = CallSite::Here()) {
+    return Run(Collective::ReduceScatter(input, output, op, site));
+  }
+
+  // output = every rank's input, in rank order: P times input's count, or with
+  // `counts`, the same on every rank, counts[r] elements of rank r. In place:
+  // input is its own part of output.
+  // Cost: the input sent P-1 times per rank (each on its way round the ring).
+  absl::Status AllGather(ConstBuffer input, Buffer output,
+                         CallSite site = CallSite::Here()) {
+    return Run(Collective::AllGather(input, output, site));
+  }
+  absl::Status AllGather(ConstBuffer input, Buffer output,
+                         std::span<const int64_t> counts,
+                         CallSite site = CallSite::Here()) {
+    return Run(Collective::AllGather(input, output, counts, site));
+  }
 
   // Replaces `data` with the root's, bit for bit.
-  // data: same size on every rank, 0 bytes allowed. Cost: size bytes sent by
-  // each rank but the last of the ring.
-  virtual absl::Status Broadcast(std::span<std::byte> data, int root) = 0;
+  absl::Status Broadcast(Buffer data, int root,
+                         CallSite site = CallSite::Here()) {
+    return Run(Collective::Broadcast(data, root, site));
+  }
 
-  // Concatenates every rank's `input` in rank order into `output`.
-  // input: the same size n on every rank, 0 allowed. output: world_size() * n
-  // bytes, disjoint from input or with input at its own place in output.
-  // Cost: (P-1) * n bytes sent per rank, in P-1 steps.
-  virtual absl::Status AllGather(std::span<const std::byte> input,
-                                 std::span<std::byte> output) = 0;
+  // output = part rank() of P equal parts of the root's input, which has P
+  // times output's count and is not used elsewhere. In place on the root:
+  // output is its own part of input.
+  absl::Status Scatter(ConstBuffer input, Buffer output, int root,
+                       CallSite site = CallSite::Here()) {
+    return Run(Collective::Scatter(input, output, root, site));
+  }
+
+  // On the root, output = every rank's input, in rank order; elsewhere output
+  // is not used. In place on the root: input is its own part of output.
+  absl::Status Gather(ConstBuffer input, Buffer output, int root,
+                      CallSite site = CallSite::Here()) {
+    return Run(Collective::Gather(input, output, root, site));
+  }
+
+  // Part r of P equal parts of output = part rank() of rank r's input. Not in
+  // place.
+  absl::Status AllToAll(ConstBuffer input, Buffer output,
+                        CallSite site = CallSite::Here()) {
+    return Run(Collective::AllToAll(input, output, site));
+  }
+
+  // Moves `data` from one rank to another, which calls Receive with the same
+  // count and type. Both block until the data is there. Two that both Send, or
+  // both Receive, disagree. Other ranks take no part.
+  absl::Status Send(ConstBuffer data, int destination,
+                    CallSite site = CallSite::Here()) {
+    return Run(Collective::Send(data, destination, site));
+  }
+  absl::Status Receive(Buffer data, int source,
+                       CallSite site = CallSite::Here()) {
+    return Run(Collective::Receive(data, source, site));
+  }
 
   // Returns once every rank has called it.
-  virtual absl::Status Barrier() = 0;
+  absl::Status Barrier(CallSite site = CallSite::Here()) {
+    return Run(Collective::Barrier(site));
+  }
+
+  // Memory in which collectives are fastest, `bytes` of it for each rank, the
+  // same on every rank; zeroed, aligned to 64 at least. Where ranks share
+  // memory, they reduce straight from each other's. It may outlive the group.
+  virtual absl::StatusOr<GroupBuffer> Allocate(
+      int64_t bytes, CallSite site = CallSite::Here()) = 0;
+
+  // Splits the group: ranks of one color form a new group, ordered by key, then
+  // by rank. With a negative color a rank joins none, and gets null. The new
+  // group is independent of this one, also in failure; its ranks may use both,
+  // one call at a time.
+  virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(
+      int color, int key, CallSite site = CallSite::Here()) = 0;
 };
 
 }  // namespace lockstep

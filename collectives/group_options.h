@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "absl/time/time.h"
+#include "collectives/algorithm.h"
 
 namespace lockstep {
 
@@ -20,6 +21,9 @@ struct GroupOptions {
   // multiple of 64, at most 16 MiB. Rank 0's value holds for the group. Results
   // do not depend on it.
   int64_t slot_bytes = 128 << 10;
+
+  // Rank 0's value holds for the group.
+  Algorithm algorithm = Algorithm::kAuto;
 };
 
 }  // namespace lockstep

@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "collectives/buffer.h"
+#include "collectives/data_type.h"
 #include "models/parameters.h"
 #include "models/safetensors.h"
 

@@ -13,8 +13,9 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/async_communicator.h"
-#include "collectives/buffer.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/data_type.h"
 #include "models/model.h"
 #include "models/parameters.h"
 #include "models/sgd.h"
@@ -28,18 +29,15 @@ using Clock = std::chrono::steady_clock;
 
 absl::Status BroadcastParameters(Communicator& communicator,
                                  Parameters& parameters) {
-  return communicator.Broadcast(std::as_writable_bytes(parameters.values()),
-                                /*root=*/0);
+  return communicator.Broadcast(parameters.values(), /*root=*/0);
 }
 
 absl::StatusOr<Metrics> AllReduceMetrics(Communicator& communicator,
                                          const Metrics& metrics) {
   double loss = metrics.loss_sum;
   int64_t counts[] = {metrics.correct, metrics.samples};
-  LOCKSTEP_RETURN_IF_ERROR(
-      communicator.AllReduceSum(std::span<double>(&loss, 1)));
-  LOCKSTEP_RETURN_IF_ERROR(
-      communicator.AllReduceSum(std::span<int64_t>(counts)));
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(std::span<double>(&loss, 1)));
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(std::span<int64_t>(counts)));
   return Metrics{loss, counts[0], counts[1]};
 }
 
@@ -75,7 +73,9 @@ void GradientReducer::MarkReady(int index) {
 void GradientReducer::StartCompleteBuckets() {
   while (next_bucket_ < buckets_.size() &&
          buckets_[next_bucket_].missing == 0) {
-    if (async_) async_->StartAllReduceSum(buckets_[next_bucket_].gradients);
+    if (async_) {
+      async_->Start(Collective::AllReduce(buckets_[next_bucket_].gradients));
+    }
     ++next_bucket_;
   }
 }

@@ -20,7 +20,9 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/buffer.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/testing/fake_communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -194,15 +196,15 @@ TEST_P(WorldSizeTest, RefusesAStepInWhichAGradientWasNotMarkedOnce) {
 }
 
 // Writes down what it is asked to sum; the first sum waits to be released.
-class RecordingCommunicator : public Communicator {
+class RecordingCommunicator : public FakeCommunicator {
  public:
   explicit RecordingCommunicator(bool hold = false) {
     if (!hold) release.Notify();
   }
-  int rank() const override { return 0; }
   int world_size() const override { return 2; }
-  absl::Status AllReduceSum(Buffer data) override {
+  absl::Status Run(const Collective& collective) override {
     const int64_t call = calls++;
+    const Buffer& data = collective.output;
     sums.push_back({static_cast<float*>(data.data), data.count});
     if (call == 0) {
       started.Notify();
@@ -212,14 +214,6 @@ class RecordingCommunicator : public Communicator {
     }
     return absl::OkStatus();
   }
-  absl::Status Broadcast(std::span<std::byte>, int) override {
-    return absl::OkStatus();
-  }
-  absl::Status AllGather(std::span<const std::byte>,
-                         std::span<std::byte>) override {
-    return absl::OkStatus();
-  }
-  absl::Status Barrier() override { return absl::OkStatus(); }
 
   std::atomic<int64_t> calls = 0;
   std::vector<std::pair<float*, int64_t>> sums;  // To be read after Finish.
@@ -294,7 +288,7 @@ TEST(GradientReducerTest, SumsNothingBeforeTheOnlyBucketIsComplete) {
 // Every call fails, as when a rank has died.
 class BrokenCommunicator : public RecordingCommunicator {
  public:
-  absl::Status AllReduceSum(Buffer) override {
+  absl::Status Run(const Collective&) override {
     return absl::UnavailableError("rank 1 died");
   }
 };

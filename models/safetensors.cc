@@ -18,7 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "collectives/buffer.h"
+#include "collectives/data_type.h"
 #include "models/file_io.h"
 
 namespace lockstep {
@@ -32,9 +32,10 @@ constexpr int64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;
 
 constexpr std::pair<const char*, DataType> kTypes[] = {
-    {"F32", DataType::kFloat32},
-    {"F64", DataType::kFloat64},
-    {"I64", DataType::kInt64},
+    {"F64", DataType::kFloat64}, {"F32", DataType::kFloat32},
+    {"F16", DataType::kFloat16}, {"BF16", DataType::kBFloat16},
+    {"I32", DataType::kInt32},   {"I64", DataType::kInt64},
+    {"U8", DataType::kUInt8},
 };
 
 const char* TypeName(DataType type) {

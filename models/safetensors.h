@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "collectives/buffer.h"
+#include "collectives/data_type.h"
 
 namespace lockstep {
 
@@ -36,7 +36,7 @@ struct Safetensors {
 // Reads a file. Errors, all with the path: kNotFound and the like from the file
 // system; kDataLoss if the content breaks the format (a length beyond the file,
 // a header that is not JSON, a shape that does not fit its bytes, tensors that
-// overlap or leave a gap); kUnimplemented for a type other than F32, F64, I64.
+// overlap or leave a gap); kUnimplemented for a type that DataType lacks.
 absl::StatusOr<Safetensors> ReadSafetensors(const std::string& path);
 
 // Replaces a file as ReplaceFile does. Errors: kInvalidArgument if a tensor's

@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "collectives/buffer.h"
+#include "collectives/data_type.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -146,10 +146,10 @@ TEST(SafetensorsTest, NamesTheFileAndTheFaultOfABrokenHeader) {
 TEST(SafetensorsTest, NamesATypeThatItDoesNotKnow) {
   EXPECT_THAT(
       ParseSafetensors(
-          File(R"({"a":{"dtype":"BF16","shape":[2],"data_offsets":[0,4]}})",
+          File(R"({"a":{"dtype":"F8_E5M2","shape":[4],"data_offsets":[0,4]}})",
                "1234"),
           "w"),
-      StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("BF16")));
+      StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("F8_E5M2")));
 }
 
 TEST(SafetensorsTest, RejectsEveryTruncationAndAnyTrailingByte) {

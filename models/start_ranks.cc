@@ -14,11 +14,11 @@
 #include "collectives/communicator.h"
 #include "collectives/group_options.h"
 #include "collectives/host/run_on_threads.h"
+#include "collectives/launch/join_launched_group.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_environment.h"
 #include "models/data/fashion_mnist.h"
-#include "models/join_launched_group.h"
 #include "models/train_run.h"
 
 namespace lockstep {

@@ -2,7 +2,6 @@
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,6 +20,7 @@
 #include "collectives/launch/command_line.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/rank_environment.h"
+#include "collectives/launch/working_directory.h"
 #include "models/data/fashion_mnist.h"
 #include "models/start_ranks.h"
 #include "models/train_run.h"
@@ -159,13 +159,6 @@ absl::Status CheckFlags() {
   return CheckPositive("timeout_s", absl::GetFlag(FLAGS_timeout_s));
 }
 
-// `bazel run` starts programs in a folder of its own.
-std::string ResolvePath(const std::string& path) {
-  const char* folder = std::getenv("BUILD_WORKING_DIRECTORY");
-  if (folder == nullptr || path.empty() || path[0] == '/') return path;
-  return absl::StrCat(folder, "/", path);
-}
-
 absl::StatusOr<Sharding> ChooseParallelism(Config& config) {
   std::string mode = absl::GetFlag(FLAGS_parallelism);
   if (mode.empty()) mode = config.world_size == 1 ? "single" : "ddp";
@@ -201,7 +194,7 @@ absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched) {
   run.model = absl::GetFlag(FLAGS_model);
   run.dataset = absl::GetFlag(FLAGS_dataset);
   if (const std::string dir = absl::GetFlag(FLAGS_data_dir); !dir.empty()) {
-    run.data_dir = ResolvePath(dir);
+    run.data_dir = UserPath(dir);
   }
   run.epochs = absl::GetFlag(FLAGS_epochs);
   run.threads_per_rank = absl::GetFlag(FLAGS_threads_per_rank);
@@ -209,8 +202,8 @@ absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched) {
   run.trainer.learning_rate = static_cast<float>(absl::GetFlag(FLAGS_lr));
   run.trainer.seed = absl::GetFlag(FLAGS_seed);
   run.trainer.bucket_bytes = absl::GetFlag(FLAGS_bucket_kb) << 10;
-  run.output_dir = ResolvePath(absl::GetFlag(FLAGS_output_dir));
-  run.resume = ResolvePath(absl::GetFlag(FLAGS_resume));
+  run.output_dir = UserPath(absl::GetFlag(FLAGS_output_dir));
+  run.resume = UserPath(absl::GetFlag(FLAGS_resume));
   return config;
 }
 

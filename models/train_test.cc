@@ -1,6 +1,8 @@
 // The trainer as its users run it: a binary, files, flags, and ranks that die.
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/types.h>
 #include <sys/wait.h>
 
 #include <algorithm>
@@ -306,6 +308,45 @@ TEST_F(TrainTest, RefusesFlagsThatContradictTheLauncher) {
     EXPECT_EQ(result.exit_status, 2) << flag;
     EXPECT_THAT(result.err, StartsWith("train: " + flag));
   }
+}
+
+// Reaps what has become a child of this process, until there is nothing left;
+// false at the deadline.
+bool AwaitNoChildren(absl::Duration deadline) {
+  const absl::Time end = absl::Now() + deadline;
+  while (absl::Now() < end) {
+    const pid_t pid = waitpid(-1, nullptr, WNOHANG);
+    if (pid < 0) return errno == ECHILD;
+    if (pid == 0) poll(nullptr, 0, 2);  // Leaves the core to those that end.
+  }
+  return false;
+}
+
+TEST_F(TrainTest, LeavesNothingTwoSecondsAfterTheDeathOfTheTrainer) {
+  constexpr int kRanks = 3;
+  // What the run leaves behind becomes a child of this process.
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const std::string temp = Folder("tmp");
+  const std::unique_ptr<Program> program =
+      Start({"--data_dir=" + data(), absl::StrCat("--nproc=", kRanks),
+             "--epochs=1000000"},
+            {{"TMPDIR", temp}});
+  ASSERT_TRUE(program->AwaitOutput("test accuracy", kDeadline));
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    pids.push_back(FindDescendant(program->pid(), absl::StrCat("RANK=", rank)));
+    ASSERT_GT(pids.back(), 0);
+    ASSERT_EQ(kill(pids.back(), 0), 0);  // It is seen while it lives.
+  }
+  const absl::Time killed = absl::Now();
+  ASSERT_EQ(kill(program->pid(), SIGKILL), 0);
+  EXPECT_EQ(program->Wait(kDeadline).exit_status, 128 + SIGKILL);
+  EXPECT_TRUE(AwaitNoChildren(absl::Seconds(2) - (absl::Now() - killed)));
+  for (const pid_t pid : pids) {
+    EXPECT_EQ(kill(pid, 0), -1);
+    EXPECT_EQ(errno, ESRCH);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(temp));
 }
 
 TEST_F(TrainTest, EndsWithinTwoSecondsOfTheDeathOfARankAndLeavesNothing) {

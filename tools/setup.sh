@@ -12,7 +12,8 @@ Debian 12 or Ubuntu 24.04 (or a later release of either). Needs root, or sudo
 that asks for no password; otherwise it prints what it would install and exits
 with status 1, or 0 if nothing is missing.
 
-  --ci        also what .ci/run needs: clang and clang-format
+  --ci        also what .ci/run and fuzzing need: clang, its run-time
+              libraries and clang-format
   --dry-run   print what is missing and change nothing
   --help      this text
 
@@ -26,11 +27,18 @@ packages=(
   g++ git                       # the compiler; `git clone`
   libabsl-dev libbenchmark-dev libgmock-dev libgtest-dev
   libdnnl-dev                   # convolution on the CPU
+  libopenmpi-dev openmpi-bin    # ranks on many hosts, and mpirun
+  libssl-dev                    # the token of the TCP rendezvous
   nlohmann-json3-dev zlib1g-dev
   libjs-chart.js                # the charts of scaling.html
   dataset-fashion-mnist         # the data that is trained on
 )
-ci_packages=(clang clang-format)
+ci_packages=(clang clang-format libclang-rt-dev)
+# Installed where the distribution has them; targets that need one that is
+# missing are left out of the build.
+optional_packages=(
+  libgloo-dev                   # what the all-reduce benchmark compares with
+)
 
 dry_run=false
 for argument in "$@"; do
@@ -52,7 +60,7 @@ if ! command -v apt-get dpkg-query >/dev/null; then
 fi
 
 missing=()
-for package in "${packages[@]}"; do
+for package in "${packages[@]}" "${optional_packages[@]}"; do
   status=$(dpkg-query --show --showformat='${db:Status-Status}' "${package}" 2>/dev/null || true)
   if [[ "${status}" != installed ]]; then missing+=("${package}"); fi
 done
@@ -77,5 +85,14 @@ if [[ ${EUID} -ne 0 ]]; then
 fi
 echo "Installing: ${missing[*]}"
 "${as_root[@]}" apt-get update -q
+known=()
+for package in "${missing[@]}"; do
+  if [[ " ${optional_packages[*]} " == *" ${package} "* ]] &&
+    ! apt-cache show "${package}" &>/dev/null; then
+    echo "Not in this distribution: ${package}"
+  else
+    known+=("${package}")
+  fi
+done
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-  apt-get install -y -q --no-install-recommends "${missing[@]}"
+  apt-get install -y -q --no-install-recommends "${known[@]}"

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -15,7 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "collectives/host/call.h"
+#include "collectives/call.h"
 #include "collectives/host/futex.h"
 #include "collectives/host/peer_watch.h"
 #include "collectives/host/shared_region.h"
@@ -59,7 +61,8 @@ GroupMember::GroupMember(std::shared_ptr<SharedRegion> region, int rank,
       timeout_(timeout),
       watch_(std::move(watch)),
       spins_(SpinsFor(region_->shape().world_size)),
-      own_(region_->control(rank)) {
+      own_(region_->control(rank)),
+      partner_calls_(region_->shape().world_size) {
   own_.awake_nanos.store(Nanos(Clock::now()), std::memory_order_relaxed);
 }
 
@@ -75,32 +78,78 @@ absl::Status GroupMember::Begin(const Call& call) {
                      " after the group had failed: ", failure_.message()));
   }
   call_ = call;
-  ++sequence_;
   if (region_->header().failed_rank.load(std::memory_order_acquire) == 0) {
     return absl::OkStatus();
   }
   return failure_ = FirstCause();
 }
 
-absl::Status GroupMember::Enter(const Call& call) {
+CallSlot& GroupMember::Slot(int peer) const {
+  return region_->control(peer).calls[sequence_ % 2];
+}
+
+uint64_t GroupMember::Others() const {
+  const uint64_t all =
+      world_size() == 64 ? ~uint64_t{0} : Bit(world_size()) - 1;
+  return all & ~Bit(rank_);
+}
+
+absl::Status GroupMember::Enter(const Call& call, const Place& input,
+                                const Place& output) {
   LOCKSTEP_RETURN_IF_ERROR(Begin(call));
-  CallSlot& slot = own_.calls[sequence_ % 2];
+  ++sequence_;
+  CallSlot& slot = Slot(rank_);
   slot.call = call;
+  slot.input = input;
+  slot.output = output;
   slot.sequence.store(sequence_, std::memory_order_seq_cst);
-  for (int peer = 0; peer < world_size(); ++peer) Notify(peer);
-  for (int peer = 0; peer < world_size(); ++peer) {
-    if (HasReached(peer)) continue;
-    // Who waits for one rank at a time is woken once by each, not by all.
-    LOCKSTEP_RETURN_IF_ERROR(
-        WaitFor(Bit(peer), [&] { return HasReached(peer); }));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(Meet(region_->header().begun, sequence_));
   absl::Status agreement = Disagreement();
   return agreement.ok() ? agreement : Fail(agreement);
 }
 
+absl::Status GroupMember::Complete() {
+  return Meet(region_->header().completed, ++completions_);
+}
+
+// The last to come wakes the others, so that each sleeps and wakes once.
+absl::Status GroupMember::Meet(std::atomic<uint64_t>& counter,
+                               uint64_t meeting) {
+  const uint64_t all = meeting * static_cast<uint64_t>(world_size());
+  if (counter.fetch_add(1, std::memory_order_seq_cst) + 1 == all) {
+    for (int peer = 0; peer < world_size(); ++peer) Notify(peer);
+    return absl::OkStatus();
+  }
+  return WaitFor(
+      Others(), [&] { return counter.load(std::memory_order_seq_cst) >= all; });
+}
+
+std::span<std::byte> GroupMember::StagedForNext() const {
+  return region_->staged(rank_, sequence_ + 1);
+}
+
+std::span<const std::byte> GroupMember::Staged(int peer) const {
+  return region_->staged(peer, sequence_);
+}
+
+absl::Status GroupMember::EnterWithPartner(const Call& call) {
+  LOCKSTEP_RETURN_IF_ERROR(Begin(call));
+  with_partner_ = true;
+  own_.with_partner.Store(call);
+  own_.partner_sequence.store(++partner_calls_[call.peer],
+                              std::memory_order_seq_cst);
+  own_.partner.store(static_cast<uint32_t>(call.peer) + 1,
+                     std::memory_order_seq_cst);
+  return absl::OkStatus();
+}
+
+void GroupMember::LeavePartner() {
+  with_partner_ = false;
+  own_.partner.store(0, std::memory_order_seq_cst);
+}
+
 bool GroupMember::HasReached(int peer) const {
-  return region_->control(peer).calls[sequence_ % 2].sequence.load(
-             std::memory_order_seq_cst) == sequence_;
+  return Slot(peer).sequence.load(std::memory_order_seq_cst) == sequence_;
 }
 
 uint64_t GroupMember::Lacking() const {
@@ -111,14 +160,46 @@ uint64_t GroupMember::Lacking() const {
   return lacking;
 }
 
+// Among the ranks that have reached the running call.
 absl::Status GroupMember::Disagreement() const {
-  const Call& first = region_->control(0).calls[sequence_ % 2].call;
-  for (int peer = 1; peer < world_size(); ++peer) {
-    const Call& other = region_->control(peer).calls[sequence_ % 2].call;
-    if (other == first) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "ranks disagree on call ", sequence_, ": rank 0 called ",
-        ToString(first), ", rank ", peer, " called ", ToString(other)));
+  int first = -1;
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (!HasReached(peer)) continue;
+    if (first < 0) first = peer;
+    if (Agree(Slot(first).call, Slot(peer).call)) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("ranks disagree on call ", sequence_, ": rank ", first,
+                     " called ", ToString(Slot(first).call), ", rank ", peer,
+                     " called ", ToString(Slot(peer).call)));
+  }
+  return absl::OkStatus();
+}
+
+// Of two ranks, one waits for the other alone, and that one for all.
+absl::Status GroupMember::DisagreementWithPartner() const {
+  const auto differ = [](int a, const Call& call, int b, const Call& other) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ranks disagree: rank ", a, " called ", ToString(call),
+                     ", rank ", b, " called ", ToString(other)));
+  };
+  if (with_partner_) {
+    const CallSlot& next =
+        region_->control(call_.peer).calls[(sequence_ + 1) % 2];
+    if (next.sequence.load(std::memory_order_seq_cst) != sequence_ + 1) {
+      return absl::OkStatus();
+    }
+    return differ(rank_, call_, call_.peer, next.call);
+  }
+  for (int peer = 0; peer < world_size(); ++peer) {
+    const RankControl& control = region_->control(peer);
+    const uint32_t partner = static_cast<uint32_t>(rank_) + 1;
+    if (HasReached(peer) ||
+        control.partner.load(std::memory_order_seq_cst) != partner ||
+        control.partner_sequence.load(std::memory_order_seq_cst) <=
+            partner_calls_[peer]) {
+      continue;  // It does not wait for this rank, or for what it has done.
+    }
+    return differ(rank_, call_, peer, control.with_partner.Load());
   }
   return absl::OkStatus();
 }
@@ -149,7 +230,7 @@ absl::Status GroupMember::Sleep(uint64_t peers,
     own_.awake_nanos.store(Nanos(now), std::memory_order_relaxed);
     absl::Status trouble = LookForFailure(peers);
     if (trouble.ok() && now >= next_look) {
-      trouble = LookForSilence(absl::FromChrono(now - start));
+      trouble = LookForTrouble(absl::FromChrono(now - start));
       next_look = now + kLookEvery;
     }
     // What went wrong may have done so after the step that was waited for.
@@ -162,7 +243,7 @@ absl::Status GroupMember::LookForFailure(uint64_t peers) const {
   if (region_->header().failed_rank.load(std::memory_order_acquire) != 0) {
     return FirstCause();
   }
-  const uint64_t awaited = peers | Lacking();
+  const uint64_t awaited = with_partner_ ? peers : peers | Lacking();
   for (int peer = 0; peer < world_size(); ++peer) {
     if ((awaited & Bit(peer)) != 0 && HasLeft(peer)) {
       return absl::UnavailableError(
@@ -172,7 +253,9 @@ absl::Status GroupMember::LookForFailure(uint64_t peers) const {
   return absl::OkStatus();
 }
 
-absl::Status GroupMember::LookForSilence(absl::Duration waited) const {
+absl::Status GroupMember::LookForTrouble(absl::Duration waited) const {
+  LOCKSTEP_RETURN_IF_ERROR(DisagreementWithPartner());
+  if (!with_partner_) LOCKSTEP_RETURN_IF_ERROR(Disagreement());
   const uint64_t dead = watch_ == nullptr ? 0 : watch_->Dead();
   for (int peer = 0; peer < world_size(); ++peer) {
     // Who ended after it left did so in good order.
@@ -190,7 +273,7 @@ absl::Status GroupMember::LookForSilence(absl::Duration waited) const {
 // Ranks that wait look up every 10 ms, so the one that holds the others up is
 // the one that has not looked for longest.
 int GroupMember::LongestAsleep() const {
-  const uint64_t lacking = Lacking();
+  const uint64_t lacking = with_partner_ ? Bit(call_.peer) : Lacking();
   int longest = -1;
   int64_t earliest = 0;
   for (int peer = 0; peer < world_size(); ++peer) {
@@ -265,8 +348,9 @@ std::string GroupMember::NameOf(int peer) const {
 }
 
 std::string GroupMember::SeenBy() const {
-  return absl::StrCat(" (seen by rank ", rank_, " in call ", sequence_, ", ",
-                      ToString(call_), ")");
+  return absl::StrCat(" (seen by rank ", rank_,
+                      with_partner_ ? " after call " : " in call ", sequence_,
+                      ", ", ToString(call_), ")");
 }
 
 }  // namespace lockstep

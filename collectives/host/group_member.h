@@ -2,16 +2,20 @@
 #ifndef LOCKSTEP_COLLECTIVES_HOST_GROUP_MEMBER_H_
 #define LOCKSTEP_COLLECTIVES_HOST_GROUP_MEMBER_H_
 
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "collectives/host/call.h"
+#include "collectives/call.h"
 #include "collectives/host/peer_watch.h"
 #include "collectives/host/shared_region.h"
 
@@ -35,8 +39,30 @@ class GroupMember {
   SharedRegion& region() { return *region_; }
 
   // Begins the next call: returns once every rank has begun it too and all
-  // agree on it. Errors: kInvalidArgument if they do not, and WaitFor's.
-  absl::Status Enter(const Call& call);
+  // agree on it. The others may read this rank's buffers at `input` and
+  // `output` until Complete returns. Errors: kInvalidArgument if they do not
+  // agree, as soon as two are there that do not; and WaitFor's.
+  absl::Status Enter(const Call& call, const Place& input = {},
+                     const Place& output = {});
+
+  // What a rank stages before Enter, the others may read after it: no second
+  // meeting is needed, since each call has other memory than the one before.
+  std::span<std::byte> StagedForNext() const;
+  std::span<const std::byte> Staged(int peer) const;
+
+  // In the running call: where a rank has its buffers.
+  const Place& input_of(int peer) const { return Slot(peer).input; }
+  const Place& output_of(int peer) const { return Slot(peer).output; }
+
+  // Ends the running call: returns once every rank has come to its end. Calls
+  // after which no rank reads another's memory do without.
+  absl::Status Complete();
+
+  // Begins and ends a call of this rank and `call.peer` alone. In between, the
+  // group fails with kInvalidArgument if the peer is in a call of all ranks,
+  // where it would wait for this rank for ever.
+  absl::Status EnterWithPartner(const Call& call);
+  void LeavePartner();
 
   // Returns once `ready` holds. `peers` are the ranks whose steps make it hold,
   // one bit each; they call Notify after such a step. `ready` must read what
@@ -61,17 +87,22 @@ class GroupMember {
   using Clock = std::chrono::steady_clock;
 
   absl::Status Begin(const Call& call);
+  CallSlot& Slot(int peer) const;
+  uint64_t Others() const;
+  absl::Status Meet(std::atomic<uint64_t>& counter, uint64_t meeting);
   absl::Status Disagreement() const;
+  absl::Status DisagreementWithPartner() const;
   bool HasReached(int peer) const;  // The call that is running.
   uint64_t Lacking() const;         // The ranks that have not.
   bool HasLeft(int peer) const;
   absl::Status Sleep(uint64_t peers, absl::FunctionRef<bool()> ready);
   absl::Status LookForFailure(uint64_t peers) const;
-  absl::Status LookForSilence(absl::Duration waited) const;
+  absl::Status LookForTrouble(absl::Duration waited) const;
   int LongestAsleep() const;
   absl::Status FirstCause() const;
   std::string NameOf(int peer) const;  // "rank 1 (pid 77)".
-  std::string SeenBy() const;  // " (seen by rank 0 in call 12, Barrier())".
+  std::string SeenBy()
+      const;  // " (seen by rank 0 in call 12, Barrier() at ..".
   void WakeAll();
 
   const std::shared_ptr<SharedRegion> region_;
@@ -82,6 +113,9 @@ class GroupMember {
   RankControl& own_;
   uint64_t sequence_ = 0;  // Of the call that is running, or the last one.
   Call call_;
+  uint64_t completions_ = 0;
+  bool with_partner_ = false;
+  std::vector<uint64_t> partner_calls_;  // Begun, by partner.
   absl::Status failure_;
 };
 

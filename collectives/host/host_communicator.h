@@ -1,36 +1,62 @@
-// The Communicator of both host backends: ring algorithms over shared memory.
+// The Communicator of both host backends, over shared memory.
 #ifndef LOCKSTEP_COLLECTIVES_HOST_HOST_COMMUNICATOR_H_
 #define LOCKSTEP_COLLECTIVES_HOST_HOST_COMMUNICATOR_H_
 
-#include <cstddef>
+#include <cstdint>
 #include <memory>
-#include <span>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
-#include "collectives/buffer.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/call_site.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/group_buffer.h"
 #include "collectives/host/group_member.h"
+#include "collectives/host/group_memory.h"
+#include "collectives/host/shared_region.h"
 #include "collectives/host/shared_transport.h"
+#include "collectives/rendezvous/process_identity.h"
 
 namespace lockstep {
 
 class HostCommunicator : public Communicator {
  public:
-  explicit HostCommunicator(std::unique_ptr<GroupMember> member);
+  // processes: of the ranks, in rank order; empty where ranks are threads of
+  // one process.
+  HostCommunicator(std::shared_ptr<SharedRegion> region, int rank,
+                   absl::Duration timeout,
+                   std::vector<ProcessIdentity> processes);
 
-  int rank() const override { return member_->rank(); }
-  int world_size() const override { return member_->world_size(); }
-  absl::Status AllReduceSum(Buffer data) override;
-  absl::Status Broadcast(std::span<std::byte> data, int root) override;
-  absl::Status AllGather(std::span<const std::byte> input,
-                         std::span<std::byte> output) override;
-  absl::Status Barrier() override;
+  int rank() const override { return member_.rank(); }
+  int world_size() const override { return member_.world_size(); }
+  absl::Status Run(const Collective& call) override;
+  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override;
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key,
+                                                      CallSite site) override;
 
  private:
+  absl::Status RunWithAll(const Collective& call);
+  absl::Status RunWithPartner(const Collective& call);
   absl::Status Finish(const absl::Status& status);
+  absl::Status Enter(Operation operation, int64_t count, const CallSite& site);
+  absl::StatusOr<std::vector<absl::StatusOr<std::string>>> ExchangeOffers(
+      const absl::StatusOr<std::string>& mine);
+  absl::StatusOr<GroupBuffer> AllocatePrivate(int64_t bytes);
+  absl::StatusOr<GroupBuffer> AllocateShared(int64_t bytes);
+  absl::StatusOr<std::vector<int>> RanksOfColor(int color, int key);
+  absl::StatusOr<std::shared_ptr<SharedRegion>> MeetInRegion(
+      const std::vector<int>& ranks);
+  std::vector<int> AllRanks() const;
+  bool ranks_are_threads() const { return processes_.empty(); }
 
-  std::unique_ptr<GroupMember> member_;
+  const absl::Duration timeout_;
+  const std::vector<ProcessIdentity> processes_;
+  GroupMember member_;
   SharedTransport transport_;
+  GroupMemory memory_;
 };
 
 }  // namespace lockstep

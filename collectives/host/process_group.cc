@@ -16,9 +16,7 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/group_options.h"
-#include "collectives/host/group_member.h"
 #include "collectives/host/host_communicator.h"
-#include "collectives/host/peer_watch.h"
 #include "collectives/host/shared_region.h"
 #include "collectives/rendezvous/process_identity.h"
 #include "collectives/rendezvous/rendezvous.h"
@@ -115,7 +113,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinProcessGroup(
   absl::StatusOr<SharedRegion> region = absl::UnavailableError("not rank 0");
   if (rank == 0) {
     region = SharedRegion::CreateShareable(
-        {rendezvous.world_size(), options.slot_bytes});
+        {rendezvous.world_size(), options.slot_bytes, options.algorithm});
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Introduction> introductions,
                             Introduce(rendezvous, region));
@@ -135,9 +133,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinProcessGroup(
   // Once all hold the memory, nobody else needs to find it.
   LOCKSTEP_RETURN_IF_ERROR(ExchangeResults(rendezvous, joined).status());
   region->CloseFile();
-  return std::make_unique<HostCommunicator>(std::make_unique<GroupMember>(
+  return std::make_unique<HostCommunicator>(
       std::make_shared<SharedRegion>(*std::move(region)), rank, options.timeout,
-      std::make_unique<PeerWatch>(processes, rank)));
+      std::move(processes));
 }
 
 }  // namespace lockstep

@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinAt(const std::string& path,
 
 absl::Status SumOfOnes(Communicator& communicator) {
   int64_t one = 1;
-  LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduceSum(std::span(&one, 1)));
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(std::span(&one, 1)));
   if (one == communicator.world_size()) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat("sum of ones is ", one));
 }

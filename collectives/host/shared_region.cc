@@ -1,11 +1,5 @@
 #include "collectives/host/shared_region.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -19,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/group_options.h"
+#include "collectives/host/shared_memory.h"
 
 namespace lockstep {
 namespace {
@@ -39,10 +34,14 @@ int64_t MailboxesBegin(const RegionShape& shape) {
   return ControlsBegin() + shape.world_size * int64_t{sizeof(RankControl)};
 }
 
-int64_t SlotsBegin(const RegionShape& shape) {
+int64_t StagedBegin(const RegionShape& shape) {
   const int64_t pairs = int64_t{shape.world_size} * shape.world_size;
   const int64_t end = MailboxesBegin(shape) + pairs * int64_t{sizeof(Mailbox)};
   return (end + kPage - 1) / kPage * kPage;
+}
+
+int64_t SlotsBegin(const RegionShape& shape) {
+  return StagedBegin(shape) + 2 * shape.world_size * kStagedBytes;
 }
 
 int64_t RegionBytes(const RegionShape& shape) {
@@ -65,49 +64,30 @@ absl::Status CheckShape(const RegionShape& shape) {
   return absl::OkStatus();
 }
 
-absl::Status OutOfMemory(const char* call, int64_t size) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat(call, " of ", size,
-                   " bytes shared by the ranks: ", std::strerror(errno)));
-}
-
 }  // namespace
 
-SharedRegion::SharedRegion(void* base, int64_t size, int fd)
-    : base_(static_cast<std::byte*>(base)), size_(size), fd_(fd) {}
-
-SharedRegion::SharedRegion(SharedRegion&& other) noexcept
-    : base_(std::exchange(other.base_, nullptr)),
-      size_(other.size_),
-      fd_(std::exchange(other.fd_, -1)) {}
-
-SharedRegion& SharedRegion::operator=(SharedRegion&& other) noexcept {
-  std::swap(base_, other.base_);
-  std::swap(size_, other.size_);
-  std::swap(fd_, other.fd_);
-  return *this;
-}
-
-SharedRegion::~SharedRegion() {
-  CloseFile();
-  if (base_ != nullptr) munmap(base_, size_);
-}
-
-absl::StatusOr<SharedRegion> SharedRegion::Map(int fd, int64_t size) {
-  // Address space alone is reserved; pages come when touched.
-  const int flags =
-      MAP_NORESERVE | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
-  void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, fd, 0);
-  if (base == MAP_FAILED) {
-    absl::Status status = OutOfMemory("mmap", size);
-    if (fd >= 0) close(fd);
-    return status;
+void AtomicCall::Store(const Call& call) {
+  uint64_t words[kWords];
+  std::memcpy(words, &call, sizeof(call));
+  for (size_t i = 0; i < kWords; ++i) {
+    words_[i].store(words[i], std::memory_order_relaxed);
   }
-  return SharedRegion(base, size, fd);
 }
+
+Call AtomicCall::Load() const {
+  uint64_t words[kWords];
+  for (size_t i = 0; i < kWords; ++i) {
+    words[i] = words_[i].load(std::memory_order_relaxed);
+  }
+  Call call;
+  std::memcpy(&call, words, sizeof(call));
+  return call;
+}
+
+SharedRegion::SharedRegion(SharedMemory memory) : memory_(std::move(memory)) {}
 
 void SharedRegion::Construct(const RegionShape& shape) {
-  auto* header = new (base_) RegionHeader();
+  auto* header = new (memory_.data()) RegionHeader();
   header->shape = shape;
   header->magic = kMagic;
   for (int rank = 0; rank < shape.world_size; ++rank) {
@@ -120,7 +100,9 @@ void SharedRegion::Construct(const RegionShape& shape) {
 
 absl::StatusOr<SharedRegion> SharedRegion::Create(const RegionShape& shape) {
   LOCKSTEP_RETURN_IF_ERROR(CheckShape(shape));
-  LOCKSTEP_ASSIGN_OR_RETURN(SharedRegion region, Map(-1, RegionBytes(shape)));
+  LOCKSTEP_ASSIGN_OR_RETURN(SharedMemory memory,
+                            SharedMemory::CreatePrivate(RegionBytes(shape)));
+  SharedRegion region(std::move(memory));
   region.Construct(shape);
   return region;
 }
@@ -128,34 +110,19 @@ absl::StatusOr<SharedRegion> SharedRegion::Create(const RegionShape& shape) {
 absl::StatusOr<SharedRegion> SharedRegion::CreateShareable(
     const RegionShape& shape) {
   LOCKSTEP_RETURN_IF_ERROR(CheckShape(shape));
-  const int64_t size = RegionBytes(shape);
-  const int fd = memfd_create("lockstep", MFD_CLOEXEC);
-  if (fd < 0) return OutOfMemory("memfd_create", size);
-  if (ftruncate(fd, size) != 0) {
-    absl::Status status = OutOfMemory("ftruncate", size);
-    close(fd);
-    return status;
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(SharedRegion region, Map(fd, size));
+  LOCKSTEP_ASSIGN_OR_RETURN(SharedMemory memory,
+                            SharedMemory::Create(RegionBytes(shape)));
+  SharedRegion region(std::move(memory));
   region.Construct(shape);
   return region;
 }
 
 absl::StatusOr<SharedRegion> SharedRegion::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) {
-    return absl::UnavailableError(absl::StrCat(
-        "cannot open the group's memory ", path, ": ", std::strerror(errno)));
-  }
-  struct stat info;
-  if (fstat(fd, &info) != 0 || info.st_size < SlotsBegin({1, 64})) {
-    close(fd);
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, " is not a group's memory"));
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(SharedRegion region, Map(fd, info.st_size));
-  if (region.header().magic != kMagic || !CheckShape(region.shape()).ok() ||
-      RegionBytes(region.shape()) != info.st_size) {
+  LOCKSTEP_ASSIGN_OR_RETURN(SharedMemory memory, SharedMemory::Open(path));
+  SharedRegion region(std::move(memory));
+  const int64_t size = region.memory_.size();
+  if (size < SlotsBegin({1, 64}) || region.header().magic != kMagic ||
+      !CheckShape(region.shape()).ok() || RegionBytes(region.shape()) != size) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " is not a group's memory"));
   }
@@ -163,27 +130,23 @@ absl::StatusOr<SharedRegion> SharedRegion::Open(const std::string& path) {
   return region;
 }
 
-std::string SharedRegion::path() const {
-  if (fd_ < 0) return "";
-  return absl::StrCat("/proc/", getpid(), "/fd/", fd_);
-}
-
-void SharedRegion::CloseFile() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
-}
-
 RegionHeader& SharedRegion::header() const {
-  return *reinterpret_cast<RegionHeader*>(base_);
+  return *reinterpret_cast<RegionHeader*>(memory_.data());
 }
 
 RankControl& SharedRegion::control(int rank) const {
-  return reinterpret_cast<RankControl*>(base_ + ControlsBegin())[rank];
+  return reinterpret_cast<RankControl*>(memory_.data() + ControlsBegin())[rank];
 }
 
 Mailbox& SharedRegion::mailbox(int from, int to) const {
   return reinterpret_cast<Mailbox*>(
-      base_ + MailboxesBegin(shape()))[from * shape().world_size + to];
+      memory_.data() + MailboxesBegin(shape()))[from * shape().world_size + to];
+}
+
+std::span<std::byte> SharedRegion::staged(int rank, uint64_t sequence) const {
+  const int64_t index = 2 * int64_t{rank} + static_cast<int64_t>(sequence % 2);
+  return {memory_.data() + StagedBegin(shape()) + index * kStagedBytes,
+          static_cast<size_t>(kStagedBytes)};
 }
 
 std::span<std::byte> SharedRegion::slot(int from, int to,
@@ -191,7 +154,7 @@ std::span<std::byte> SharedRegion::slot(int from, int to,
   const int64_t mailbox = int64_t{from} * shape().world_size + to;
   const int64_t index = mailbox * kSlotsPerMailbox +
                         static_cast<int64_t>(piece % kSlotsPerMailbox);
-  return {base_ + SlotsBegin(shape()) + index * shape().slot_bytes,
+  return {memory_.data() + SlotsBegin(shape()) + index * shape().slot_bytes,
           static_cast<size_t>(shape().slot_bytes)};
 }
 

@@ -9,7 +9,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "collectives/host/call.h"
+#include "collectives/algorithm.h"
+#include "collectives/call.h"
+#include "collectives/host/shared_memory.h"
 
 namespace lockstep {
 
@@ -21,9 +23,13 @@ inline constexpr size_t kCacheLinePair = 128;
 // it is, a mailbox fits in half of a 1 MiB second-level cache.
 inline constexpr int kSlotsPerMailbox = 4;
 
+// What a call may put beside itself, for the other ranks to read.
+inline constexpr int64_t kStagedBytes = 16 << 10;
+
 struct RegionShape {
   int world_size;
   int64_t slot_bytes;  // A multiple of 64.
+  Algorithm algorithm = Algorithm::kAuto;
 };
 
 // Why the group failed. `failed_rank` decides: who swaps it from 0 to its rank
@@ -32,12 +38,44 @@ struct RegionHeader {
   uint64_t magic;
   RegionShape shape;
   alignas(kCacheLinePair) std::atomic<uint32_t> failed_rank;
+  // How many ranks have begun, or completed, a call, over all calls.
+  alignas(kCacheLinePair) std::atomic<uint64_t> begun;
+  alignas(kCacheLinePair) std::atomic<uint64_t> completed;
+};
+
+// Where a rank has a buffer, in terms that mean the same to every rank.
+struct Place {
+  enum Kind : int32_t {
+    kUnreachable = 0,   // For other ranks.
+    kAddressSpace = 1,  // Ranks are threads: `offset` is the address.
+    kAllocation = 2,    // Allocation `number` of the group, at `offset` bytes.
+    kStaged = 3,        // Staged with the call.
+    kNothing = 4,       // Nothing that another rank would want.
+  };
+  Kind kind = kUnreachable;
+  int32_t number = 0;
+  uint64_t offset = 0;
 };
 
 // A call that a rank has reached. Calls are numbered from 1.
 struct CallSlot {
   std::atomic<uint64_t> sequence;
-  Call call;  // Valid once `sequence` is its number.
+  // Valid once `sequence` is its number.
+  Call call;
+  Place input;
+  Place output;
+};
+
+// A Call that others may read at any time.
+class AtomicCall {
+ public:
+  void Store(const Call& call);
+  Call Load() const;
+
+ private:
+  static constexpr size_t kWords = sizeof(Call) / sizeof(uint64_t);
+  static_assert(sizeof(Call) % sizeof(uint64_t) == 0);
+  std::atomic<uint64_t> words_[kWords];
 };
 
 // What one rank tells the others.
@@ -51,6 +89,12 @@ struct RankControl {
   // waits for clears the set, bumps the doorbell and wakes it.
   alignas(kCacheLinePair) std::atomic<uint64_t> waiting_for;
   std::atomic<uint32_t> doorbell;
+
+  // The rank that this one sends to or receives from, + 1; 0: none. And the
+  // how manieth such call of these two that is.
+  std::atomic<uint32_t> partner;
+  std::atomic<uint64_t> partner_sequence;
+  AtomicCall with_partner;
 
   // Written by the rank alone, and seldom.
   alignas(kCacheLinePair) std::atomic<uint32_t> left;  // 1 once it left.
@@ -84,30 +128,25 @@ class SharedRegion {
   // kInvalidArgument if it is something else.
   static absl::StatusOr<SharedRegion> Open(const std::string& path);
 
-  SharedRegion(SharedRegion&& other) noexcept;
-  SharedRegion& operator=(SharedRegion&& other) noexcept;
-  ~SharedRegion();
-
-  // "/proc/<pid>/fd/<n>", or empty after CloseFile or without a file.
-  std::string path() const;
-  // After this nobody else can open the region.
-  void CloseFile();
+  // As of SharedMemory.
+  std::string path() const { return memory_.path(); }
+  void CloseFile() { memory_.CloseFile(); }
 
   const RegionShape& shape() const { return header().shape; }
   RegionHeader& header() const;
   RankControl& control(int rank) const;
   Mailbox& mailbox(int from, int to) const;
+  // What `rank` stages with call `sequence`: kStagedBytes, aligned to 64. As
+  // for CallSlot, two in turn suffice.
+  std::span<std::byte> staged(int rank, uint64_t sequence) const;
   // Memory of the region, shape().slot_bytes, aligned to 64.
   std::span<std::byte> slot(int from, int to, uint64_t piece) const;
 
  private:
-  SharedRegion(void* base, int64_t size, int fd);
-  static absl::StatusOr<SharedRegion> Map(int fd, int64_t size);
+  explicit SharedRegion(SharedMemory memory);
   void Construct(const RegionShape& shape);
 
-  std::byte* base_;
-  int64_t size_;
-  int fd_;  // -1: none.
+  SharedMemory memory_;
 };
 
 }  // namespace lockstep

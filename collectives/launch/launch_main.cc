@@ -1,57 +1,77 @@
 // launch: starts N ranks of any program on this host.
-#include <errno.h>
-#include <unistd.h>
-
 #include <cstdio>
-#include <cstdlib>
-#include <cstring>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "collectives/launch/command_line.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
+#include "collectives/launch/rank_placement.h"
+#include "collectives/launch/working_directory.h"
 #include "collectives/usable_cores.h"
 
 ABSL_FLAG(int, nproc, lockstep::UsableCores(), "ranks to start");
 ABSL_FLAG(bool, prefix_output, true, "put \"[rank] \" before each line");
+ABSL_FLAG(std::string, log_dir, "", "folder for a log file of each rank");
+ABSL_FLAG(bool, bind_cores, false, "give each rank cores of its own");
+ABSL_FLAG(int, gpus_per_rank, 0, "GPUs that each rank sees; 0: all");
+ABSL_FLAG(bool, share_gpus, false, "let several ranks have one GPU");
 ABSL_FLAG(bool, help, false, "print the usage");
 
 namespace lockstep {
 namespace {
 
 constexpr char kUsage[] =
-    R"(launch [--nproc=N] [--noprefix_output] [--] COMMAND ARGS...
+    R"(launch [FLAGS] [--] COMMAND ARGS...
 
 Starts N ranks (processes) of COMMAND on this host and waits for them.
 
   launch --nproc=2 -- ./train --epochs=1
-  launch --nproc=4 -- python3 train.py
+  launch --nproc=4 --log_dir=logs -- python3 train.py
+  launch --nproc=8 --gpus_per_rank=1 --bind_cores -- ./train
   bazel run //collectives:launch -- --nproc=2 -- sh -c 'echo rank $RANK'
 
 Flags:
   --nproc=N          ranks to start; by default one for each core
-  --noprefix_output  ranks write straight to this terminal; by default each
-                     line of rank 1 starts with "[1] "
+  --log_dir=DIR      write all that rank R prints to DIR/rank-R.log too, without
+                     the "[R] "; makes DIR, overwrites earlier logs
+  --noprefix_output  pass on the ranks' output as it comes; by default each line
+                     of rank 1 starts with "[1] "
+  --bind_cores       bind each rank to cores of its own, an equal part of those
+                     that this program may use, and say which; ranks take turns
+                     if there are too few. Off by default, since two runs at
+                     once would be bound to the same cores
+  --gpus_per_rank=N  show each rank N of the GPUs in CUDA_VISIBLE_DEVICES, or of
+                     this host's if that is not set, as numbers 0 to N-1. By
+                     default, 0, every rank sees all and takes number LOCAL_RANK
+  --share_gpus       let ranks take turns on the GPUs if there are too few
   --help             this text
 
-Each rank finds in its environment:
+Each rank finds in its environment, as under torchrun:
   RANK, LOCAL_RANK               0 to N-1
   WORLD_SIZE, LOCAL_WORLD_SIZE   N
+  GROUP_RANK, GROUP_WORLD_SIZE   0 and 1: there is one host
+  MASTER_ADDR, MASTER_PORT       127.0.0.1 and a free port, for rank 0 to use
+  OMP_NUM_THREADS                unless it is set already: 1, or its number of
+                                 cores with --bind_cores
+and besides:
   LOCKSTEP_RENDEZVOUS            a file through which ranks find each other
-  OMP_NUM_THREADS                1, unless it is set already (as torchrun does)
+  CUDA_VISIBLE_DEVICES           its GPUs, with --gpus_per_rank
 Its standard input is empty.
 
 SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 are passed on to the
-ranks; a second SIGINT kills them. When one rank fails the others are stopped.
-No process that a rank has started is left behind.
+ranks; a second SIGINT kills them. When one rank fails the others are stopped,
+and the last lines of standard error say which rank was first, how it ended,
+when, and what became of the others. No process that a rank has started is left
+behind.
 
 Exit status: 0 if every rank exits with 0; else that of the first rank to fail,
 or 128 + N if signal N killed it. 2: wrong usage. 126: COMMAND cannot be run.
-127: COMMAND not found.
+127: COMMAND not found. 1: anything else that keeps the ranks from running.
 )";
 
 constexpr int kUsageError = 2;
@@ -67,9 +87,37 @@ int ExitStatusOf(const absl::Status& error) {
       return 127;
     case absl::StatusCode::kPermissionDenied:
       return 126;
+    case absl::StatusCode::kInvalidArgument:
+      return kUsageError;
     default:
       return 1;
   }
+}
+
+// The ranks' placement, after a line that says to which cores they are bound.
+absl::StatusOr<std::vector<RankPlacement>> Place(int nproc) {
+  absl::StatusOr<std::vector<RankPlacement>> placements =
+      PlaceRanks(nproc, {.gpus_per_rank = absl::GetFlag(FLAGS_gpus_per_rank),
+                         .share_gpus = absl::GetFlag(FLAGS_share_gpus),
+                         .bind_cores = absl::GetFlag(FLAGS_bind_cores)});
+  if (!placements.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--", placements.status().message()));
+  }
+  const std::string binding = FormatBinding(*placements);
+  if (!binding.empty()) std::fprintf(stderr, "%s\n", binding.c_str());
+  return placements;
+}
+
+// How the run went, on standard error; returns the exit status.
+int Report(const LaunchSummary& summary) {
+  if (!summary.log_error.empty()) {
+    std::fprintf(stderr, "launch: %s; the log is not complete\n",
+                 summary.log_error.c_str());
+  }
+  const std::string text = FormatSummary(summary);
+  if (!text.empty()) std::fprintf(stderr, "%s\n", text.c_str());
+  return ExitStatus(summary);
 }
 
 int Main(std::vector<std::string> arguments) {
@@ -84,30 +132,30 @@ int Main(std::vector<std::string> arguments) {
   }
   const int nproc = absl::GetFlag(FLAGS_nproc);
   if (nproc < 1) {
-    return Fail("--nproc=" + std::to_string(nproc) + " is less than 1",
+    return Fail(absl::StrCat("--nproc=", nproc, " is less than 1"),
                 kUsageError);
   }
   if (command->empty()) {
     return Fail("no command to launch; see --help", kUsageError);
   }
-  // `bazel run` starts programs in a folder of its own.
-  const char* folder = std::getenv("BUILD_WORKING_DIRECTORY");
-  if (folder != nullptr && chdir(folder) != 0) {
-    return Fail(std::string("BUILD_WORKING_DIRECTORY=") + folder + ": " +
-                    std::strerror(errno),
-                1);
+  if (const absl::Status entered = EnterUserDirectory(); !entered.ok()) {
+    return Fail(std::string(entered.message()), 1);
+  }
+  const absl::StatusOr<std::vector<RankPlacement>> placements = Place(nproc);
+  if (!placements.ok()) {
+    return Fail(std::string(placements.status().message()), kUsageError);
   }
   const absl::StatusOr<LaunchSummary> summary =
       Launch({.nproc = nproc,
               .argv = *command,
-              .prefix_output = absl::GetFlag(FLAGS_prefix_output)});
+              .prefix_output = absl::GetFlag(FLAGS_prefix_output),
+              .log_dir = absl::GetFlag(FLAGS_log_dir),
+              .placements = *placements});
   if (!summary.ok()) {
     return Fail(std::string(summary.status().message()),
                 ExitStatusOf(summary.status()));
   }
-  const std::string text = FormatSummary(*summary);
-  if (!text.empty()) std::fprintf(stderr, "%s\n", text.c_str());
-  return ExitStatus(*summary);
+  return Report(*summary);
 }
 
 }  // namespace

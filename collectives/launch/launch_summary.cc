@@ -5,12 +5,15 @@
 #include <sys/wait.h>
 
 #include <algorithm>
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/time/time.h"
 
 namespace lockstep {
 namespace {
@@ -23,16 +26,50 @@ std::string FormatEnd(const RankOutcome& outcome) {
   return absl::StrCat("exited with status ", WEXITSTATUS(outcome.wait_status));
 }
 
-std::string FormatFailure(const RankOutcome& outcome) {
-  return absl::StrCat("rank ", outcome.rank, " (pid ", outcome.pid, ") ",
-                      FormatEnd(outcome));
+// "ranks 0, 2 were stopped", with the verb for one rank and that for several.
+std::string FormatFate(const std::vector<int>& ranks, const char* one,
+                       const char* several) {
+  return absl::StrCat(FormatRanks(ranks), " ",
+                      ranks.size() == 1 ? one : several);
 }
 
-// "rank 2 was stopped" or "ranks 0, 2 were stopped".
-std::string FormatStopped(const std::vector<int>& ranks) {
-  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
-                      absl::StrJoin(ranks, ", "),
-                      ranks.size() == 1 ? " was stopped" : " were stopped");
+// What there is to say, first things first; empty if every rank exited with 0.
+std::vector<std::string> Findings(const LaunchSummary& summary) {
+  std::vector<std::string> parts;
+  if (ExitStatus(summary) == 0) return parts;
+  const std::optional<RankOutcome> first = FirstFailure(summary);
+  std::vector<int> failed_later, stopped;
+  int ended_well = 0;
+  for (const RankOutcome& outcome : summary.ranks) {
+    if (outcome.stopped) {
+      stopped.push_back(outcome.rank);
+    } else if (outcome.wait_status == 0) {
+      ++ended_well;
+    } else if (outcome.rank != first->rank) {
+      failed_later.push_back(outcome.rank);
+    }
+  }
+  if (first.has_value()) {
+    parts.push_back(absl::StrCat("rank ", first->rank, " (pid ", first->pid,
+                                 ") ", FormatEnd(*first), " after ",
+                                 FormatElapsed(first->after)));
+  }
+  if (summary.received_signal != 0) {
+    parts.push_back(absl::StrCat("the launcher received signal ",
+                                 FormatSignal(summary.received_signal)));
+  }
+  if (!failed_later.empty()) {
+    parts.push_back(
+        FormatFate(failed_later, "failed after it", "failed after it"));
+  }
+  if (!stopped.empty()) {
+    parts.push_back(FormatFate(stopped, "was stopped", "were stopped"));
+  }
+  if (ended_well > 0) {
+    parts.push_back(absl::StrCat(
+        ended_well, ended_well == 1 ? " rank" : " ranks", " ended well"));
+  }
+  return parts;
 }
 
 }  // namespace
@@ -55,24 +92,54 @@ int ExitStatus(const LaunchSummary& summary) {
   return all_succeeded ? 0 : 128 + summary.received_signal;
 }
 
+std::string DescribeFailure(const LaunchSummary& summary) {
+  return absl::StrJoin(Findings(summary), "; ");
+}
+
 std::string FormatSummary(const LaunchSummary& summary) {
-  if (ExitStatus(summary) == 0) return "";
-  std::vector<std::string> parts;
-  std::vector<int> stopped;
-  for (const RankOutcome& outcome : summary.ranks) {
-    if (outcome.stopped) {
-      stopped.push_back(outcome.rank);
-    } else if (outcome.wait_status != 0) {
-      parts.push_back(FormatFailure(outcome));
+  constexpr size_t kColumns = 100;
+  constexpr char kPrefix[] = "lockstep: ";
+  std::string text;
+  std::string line;
+  for (const std::string& part : Findings(summary)) {
+    // One more for the stop or semicolon at its end.
+    if (!line.empty() && line.size() + part.size() + 3 > kColumns) {
+      absl::StrAppend(&text, line, ";\n");
+      line.clear();
+    }
+    absl::StrAppend(&line, line.empty() ? kPrefix : "; ", part);
+  }
+  return line.empty() ? "" : absl::StrCat(text, line, ".");
+}
+
+std::string FormatRanks(std::vector<int> ranks) {
+  constexpr size_t kMostItems = 6;
+  std::sort(ranks.begin(), ranks.end());
+  std::vector<std::string> items;
+  size_t next = 0;
+  while (next < ranks.size() && items.size() < kMostItems) {
+    size_t end = next + 1;
+    while (end < ranks.size() && ranks[end] == ranks[end - 1] + 1) ++end;
+    if (end - next < 3) {
+      items.push_back(absl::StrCat(ranks[next++]));
+    } else {
+      items.push_back(absl::StrCat(ranks[next], "-", ranks[end - 1]));
+      next = end;
     }
   }
-  if (summary.received_signal != 0) {
-    parts.push_back(absl::StrCat("the launcher received signal ",
-                                 FormatSignal(summary.received_signal)));
+  std::string text = absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                                  absl::StrJoin(items, ", "));
+  if (next < ranks.size()) {
+    absl::StrAppend(&text, " and ", ranks.size() - next, " more");
   }
-  std::sort(stopped.begin(), stopped.end());
-  if (!stopped.empty()) parts.push_back(FormatStopped(stopped));
-  return absl::StrCat("lockstep: ", absl::StrJoin(parts, "; "), ".");
+  return text;
+}
+
+std::string FormatElapsed(absl::Duration time) {
+  if (time < absl::Minutes(2)) {
+    return absl::StrFormat("%.1f s", absl::ToDoubleSeconds(time));
+  }
+  return absl::FormatDuration(absl::Trunc(time, absl::Seconds(1)));
 }
 
 std::string FormatSignal(int signal) {

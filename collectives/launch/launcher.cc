@@ -13,8 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <cstdio>
-#include <cstdlib>
 #include <span>
 #include <string>
 #include <utility>
@@ -26,10 +26,13 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/launch/launch_summary.h"
+#include "collectives/launch/loopback_port.h"
 #include "collectives/launch/output_forwarder.h"
 #include "collectives/launch/owned_fd.h"
 #include "collectives/launch/process_scope.h"
 #include "collectives/launch/process_tree.h"
+#include "collectives/launch/rank_logs.h"
+#include "collectives/launch/rank_placement.h"
 #include "collectives/launch/rank_process.h"
 #include "collectives/launch/supervisor.h"
 
@@ -60,6 +63,7 @@ class Session {
   }
 
   const std::vector<SupervisorEvent>& events() const { return events_; }
+  const absl::Status& log_status() const { return output_.log_status(); }
 
  private:
   bool PollOnce(int timeout) {
@@ -112,6 +116,12 @@ absl::Status CheckOptions(const LaunchOptions& options) {
   if (options.argv.empty() || options.argv[0].empty()) {
     return absl::InvalidArgumentError("no command to launch");
   }
+  const size_t nproc = static_cast<size_t>(options.nproc);
+  if (!options.placements.empty() && options.placements.size() != nproc) {
+    return absl::InvalidArgumentError(absl::StrCat(options.placements.size(),
+                                                   " placements for ",
+                                                   options.nproc, " ranks"));
+  }
   return absl::OkStatus();
 }
 
@@ -124,11 +134,19 @@ void FillStandardDescriptors() {
   if (fd >= 0) close(fd);
 }
 
+// What the ranks meet at; held open as long as they may need it.
+struct MeetingPlaces {
+  OwnedFd file;  // Anonymous memory.
+  LoopbackPort port;
+};
+
 std::vector<std::string> RankVariables(const LaunchOptions& options, int rank,
-                                       int rendezvous_fd) {
-  Environment changes;
-  if (std::getenv("OMP_NUM_THREADS") == nullptr) {
-    changes.push_back({"OMP_NUM_THREADS", "1"});
+                                       const RankPlacement& placement,
+                                       const MeetingPlaces& meeting) {
+  Environment changes = placement.environment;
+  if (meeting.port.port != 0) {
+    changes.push_back({"MASTER_ADDR", "127.0.0.1"});
+    changes.push_back({"MASTER_PORT", absl::StrCat(meeting.port.port)});
   }
   changes.insert(changes.end(), options.environment.begin(),
                  options.environment.end());
@@ -136,8 +154,11 @@ std::vector<std::string> RankVariables(const LaunchOptions& options, int rank,
   changes.push_back({"WORLD_SIZE", absl::StrCat(options.nproc)});
   changes.push_back({"LOCAL_RANK", absl::StrCat(rank)});
   changes.push_back({"LOCAL_WORLD_SIZE", absl::StrCat(options.nproc)});
-  changes.push_back({"LOCKSTEP_RENDEZVOUS",
-                     absl::StrCat("/proc/", getpid(), "/fd/", rendezvous_fd)});
+  changes.push_back({"GROUP_RANK", "0"});
+  changes.push_back({"GROUP_WORLD_SIZE", "1"});
+  changes.push_back(
+      {"LOCKSTEP_RENDEZVOUS",
+       absl::StrCat("/proc/", getpid(), "/fd/", meeting.file.get())});
   return MergedEnvironment(changes);
 }
 
@@ -150,7 +171,8 @@ absl::StatusOr<LaunchSummary> Summarize(
         summary.ranks.push_back({.rank = event.rank,
                                  .pid = event.pid,
                                  .wait_status = event.value,
-                                 .stopped = event.stopped});
+                                 .stopped = event.stopped,
+                                 .after = absl::Nanoseconds(event.after_ns)});
         break;
       case SupervisorEvent::kRankNotStarted:
         return absl::ErrnoToStatus(
@@ -187,37 +209,62 @@ absl::Status AwaitSupervisor(pid_t supervisor, std::span<const pid_t> spared) {
 
 // All that a run needs before it starts.
 struct Preparation {
-  OwnedFd rendezvous;  // The file; held open as long as the ranks may need it.
+  MeetingPlaces meeting;
   OwnedFd signals;
   OwnedFd channel;  // To the supervisor.
   OutputForwarder output;
   SupervisorPlan plan;
 };
 
+// The pipes and the logs, if the launcher is to see the ranks' output at all.
+absl::Status PrepareOutput(const LaunchOptions& options, Preparation& run) {
+  if (!options.prefix_output && options.log_dir.empty()) {
+    return absl::OkStatus();
+  }
+  OutputOptions output = {.prefix = options.prefix_output};
+  if (!options.log_dir.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(output.logs,
+                              OpenRankLogs(options.log_dir, options.nproc));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      run.output, OutputForwarder::Create(options.nproc, STDOUT_FILENO,
+                                          STDERR_FILENO, std::move(output)));
+  run.plan.outputs = run.output.TakeRankEnds();
+  return absl::OkStatus();
+}
+
+// The environment and the cores of each rank.
+absl::Status PrepareRanks(const LaunchOptions& options, Preparation& run) {
+  std::vector<RankPlacement> placements = options.placements;
+  if (placements.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(placements, PlaceRanks(options.nproc, {}));
+  }
+  for (int rank = 0; rank < options.nproc; ++rank) {
+    RankPlacement& placement = placements[static_cast<size_t>(rank)];
+    run.plan.environments.push_back(
+        RankVariables(options, rank, placement, run.meeting));
+    run.plan.cpus.push_back(std::move(placement.cpus));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Preparation> Prepare(const LaunchOptions& options,
                                     const ProcessScope& scope) {
   Preparation run;
-  run.rendezvous = OwnedFd(memfd_create("lockstep-rendezvous", MFD_CLOEXEC));
+  run.meeting.file = OwnedFd(memfd_create("lockstep-rendezvous", MFD_CLOEXEC));
+  run.meeting.port = ReserveLoopbackPort();
   run.signals =
       OwnedFd(signalfd(-1, &scope.passed_on(), SFD_CLOEXEC | SFD_NONBLOCK));
   int channel[2] = {-1, -1};
-  if (!run.rendezvous.open() || !run.signals.open() ||
+  if (!run.meeting.file.open() || !run.signals.open() ||
       socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel) != 0) {
     return absl::ErrnoToStatus(errno, "cannot prepare a launch");
   }
   run.channel = OwnedFd(channel[0]);
   run.plan.channel = OwnedFd(channel[1]);
-  if (options.prefix_output) {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        run.output,
-        OutputForwarder::Create(options.nproc, STDOUT_FILENO, STDERR_FILENO));
-    run.plan.outputs = run.output.TakeRankEnds();
-  }
+  LOCKSTEP_RETURN_IF_ERROR(PrepareOutput(options, run));
+  LOCKSTEP_RETURN_IF_ERROR(PrepareRanks(options, run));
   run.plan.argv = options.argv;
-  for (int rank = 0; rank < options.nproc; ++rank) {
-    run.plan.environments.push_back(
-        RankVariables(options, rank, run.rendezvous.get()));
-  }
   run.plan.passed_on = scope.passed_on();
   run.plan.rank_mask = scope.old_mask();
   run.plan.grace = options.grace;
@@ -251,7 +298,10 @@ absl::StatusOr<LaunchSummary> Launch(const LaunchOptions& options) {
   const absl::Status ended = AwaitSupervisor(supervisor, spared);
   session.Drain();
   LOCKSTEP_RETURN_IF_ERROR(ended);
-  return Summarize(options, session.events());
+  LOCKSTEP_ASSIGN_OR_RETURN(LaunchSummary summary,
+                            Summarize(options, session.events()));
+  summary.log_error = std::string(session.log_status().message());
+  return summary;
 }
 
 }  // namespace lockstep

@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "collectives/launch/launch_summary.h"
+#include "collectives/launch/rank_placement.h"
 #include "collectives/launch/rank_process.h"
 #include "collectives/launch/supervisor.h"
 
@@ -18,19 +19,27 @@ struct LaunchOptions {
   std::vector<std::string> argv = {};
   Environment environment = {};  // Set for every rank.
   // Each complete line of a rank's output gets "[rank] " in front. Without it
-  // the ranks write to the launcher's output themselves.
+  // the ranks write to the launcher's output themselves, unless there are logs.
   bool prefix_output = true;
+  // A folder, created if it is missing, for a file rank-<r>.log for each rank,
+  // which gets what the rank writes to either stream; "" for none.
+  std::string log_dir = {};
+  // By rank, from PlaceRanks(); empty: what PlaceRanks() does by default.
+  std::vector<RankPlacement> placements = {};
   LaunchGrace grace = {};
 };
 
 // Runs options.argv as options.nproc ranks and waits for their end.
 //
-// Every rank finds RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE in its
-// environment; LOCKSTEP_RENDEZVOUS, the path of an empty file that all ranks
-// can open, on no disk and gone after the run; and OMP_NUM_THREADS=1 unless it
-// is set already (one rank a core, as torchrun does). A rank reads /dev/null,
-// writes to this process's standard output and error, inherits no other
-// descriptor, and leads a process group of its own.
+// Every rank finds what torchrun would set in its environment: RANK,
+// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE; GROUP_RANK=0 and
+// GROUP_WORLD_SIZE=1, as there is one host; MASTER_ADDR=127.0.0.1 and
+// MASTER_PORT, a free port for rank 0 to listen on; and OMP_NUM_THREADS=1
+// unless it is set already or the rank has cores of its own. Besides,
+// LOCKSTEP_RENDEZVOUS is the path of an empty file that all ranks can open, on
+// no disk and gone after the run. A rank reads /dev/null, writes to this
+// process's standard output and error, inherits no other descriptor, and leads
+// a process group of its own.
 //
 // When a rank fails, the others get options.grace to end. SIGHUP, SIGINT,
 // SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 to this process go to every rank's
@@ -50,7 +59,8 @@ struct LaunchOptions {
 // returns; other children of the caller are left alone.
 //
 // A rank that fails is not an error: see the summary. Errors: kInvalidArgument
-// if nproc < 1 or argv is empty; kNotFound or kPermissionDenied if the command
+// if nproc < 1, argv is empty, there are placements but not nproc, or a log
+// cannot be written; kNotFound or kPermissionDenied if the command
 // cannot be run; kAborted if the supervisor died; kDeadlineExceeded if a
 // process could not be killed; the system's for lack of descriptors or memory.
 absl::StatusOr<LaunchSummary> Launch(const LaunchOptions& options);

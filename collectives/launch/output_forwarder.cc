@@ -39,9 +39,10 @@ bool IsSameFile(int a, int b) {
 }  // namespace
 
 absl::StatusOr<OutputForwarder> OutputForwarder::Create(int world_size,
-                                                        int out_fd,
-                                                        int err_fd) {
+                                                        int out_fd, int err_fd,
+                                                        OutputOptions options) {
   OutputForwarder forwarder;
+  forwarder.options_ = std::move(options);
   forwarder.sinks_.push_back({.fd = out_fd});
   if (!IsSameFile(out_fd, err_fd)) forwarder.sinks_.push_back({.fd = err_fd});
   for (int rank = 0; rank < world_size; ++rank) {
@@ -60,9 +61,9 @@ absl::StatusOr<OwnedFd> OutputForwarder::AddSource(int rank, size_t sink) {
     return absl::ErrnoToStatus(
         errno, absl::StrCat("cannot create an output pipe for rank ", rank));
   }
-  sources_.push_back({.fd = OwnedFd(ends[0]),
-                      .sink = sink,
-                      .prefixer = LinePrefixer(absl::StrCat("[", rank, "] "))});
+  Source source = {.fd = OwnedFd(ends[0]), .rank = rank, .sink = sink};
+  if (options_.prefix) source.prefixer.emplace(absl::StrCat("[", rank, "] "));
+  sources_.push_back(std::move(source));
   return OwnedFd(ends[1]);
 }
 
@@ -123,14 +124,37 @@ void OutputForwarder::Read(Source& source) {
     Close(source);
     return;
   }
-  sinks_[source.sink].pending +=
-      source.prefixer.Add(absl::string_view(buffer, size));
+  const absl::string_view bytes(buffer, static_cast<size_t>(size));
+  WriteLog(source.rank, bytes);
+  std::string& pending = sinks_[source.sink].pending;
+  if (source.prefixer.has_value()) {
+    pending += source.prefixer->Add(bytes);
+  } else {
+    absl::StrAppend(&pending, bytes);
+  }
+}
+
+void OutputForwarder::WriteLog(int rank, absl::string_view bytes) {
+  if (options_.logs.empty()) return;
+  OwnedFd& log = options_.logs[static_cast<size_t>(rank)];
+  while (log.open() && !bytes.empty()) {
+    const ssize_t written = write(log.get(), bytes.data(), bytes.size());
+    if (written >= 0) {
+      bytes.remove_prefix(static_cast<size_t>(written));
+    } else if (errno != EINTR) {
+      log_status_.Update(absl::ErrnoToStatus(
+          errno, absl::StrCat("cannot write the log of rank ", rank)));
+      log.Close();
+    }
+  }
 }
 
 void OutputForwarder::Close(Source& source) {
   source.fd.Close();
   Sink& sink = sinks_[source.sink];
-  if (!sink.broken) sink.pending += source.prefixer.Finish();
+  if (!sink.broken && source.prefixer.has_value()) {
+    sink.pending += source.prefixer->Finish();
+  }
 }
 
 bool OutputForwarder::HasPending() const {

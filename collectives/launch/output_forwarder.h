@@ -5,12 +5,15 @@
 #include <poll.h>
 
 #include <cstddef>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "collectives/launch/line_prefixer.h"
 #include "collectives/launch/owned_fd.h"
 
@@ -22,11 +25,20 @@ struct RankOutput {
   OwnedFd err;
 };
 
-// Reads one pipe per rank and stream and writes whole lines, each with its
-// rank in front ("[1] text"), to two descriptors of the caller. Two lines never
-// mix, also where both descriptors are the same file. When the reader is slow
-// the ranks are held back, as they would be without the forwarder; when the
-// reader is gone, so are the pipes, and the ranks learn it as from any pipe.
+// What else becomes of the ranks' output.
+struct OutputOptions {
+  // Whole lines, each with its rank in front ("[1] text"); else the bytes as
+  // they come, so that lines of two ranks may mix.
+  bool prefix = true;
+  // By rank, or empty: files that get the bytes of both streams as they come.
+  std::vector<OwnedFd> logs = {};
+};
+
+// Reads one pipe per rank and stream and writes what comes to two descriptors
+// of the caller. Two prefixed lines never mix, also where both descriptors are
+// the same file. When the reader is slow the ranks are held back, as they would
+// be without the forwarder; when the reader is gone, so are the pipes, and the
+// ranks learn it as from any pipe.
 //
 // Not thread safe; works inside its owner's poll() loop:
 //
@@ -43,7 +55,8 @@ class OutputForwarder {
   // says it is writable. Errors: kResourceExhausted if no descriptors are
   // left.
   static absl::StatusOr<OutputForwarder> Create(int world_size, int out_fd,
-                                                int err_fd);
+                                                int err_fd,
+                                                OutputOptions options = {});
 
   // The ends that the ranks write to, by rank; empty when called again.
   std::vector<RankOutput> TakeRankEnds() { return std::move(rank_ends_); }
@@ -63,6 +76,10 @@ class OutputForwarder {
   // Every rank's end is closed, and all lines are written.
   bool Done() const;
 
+  // The first log that could not be written, with its rank. It gets no more;
+  // the ranks and the other logs go on.
+  const absl::Status& log_status() const { return log_status_; }
+
  private:
   struct Sink {
     int fd;
@@ -72,16 +89,20 @@ class OutputForwarder {
   };
   struct Source {
     OwnedFd fd;
+    int rank;
     size_t sink;
-    LinePrefixer prefixer;
+    std::optional<LinePrefixer> prefixer = std::nullopt;
   };
 
   static size_t Waiting(const Sink& sink);
   absl::StatusOr<OwnedFd> AddSource(int rank, size_t sink);
+  void WriteLog(int rank, absl::string_view bytes);
   void Write(Sink& sink);
   void Read(Source& source);
   void Close(Source& source);
 
+  OutputOptions options_;
+  absl::Status log_status_;
   std::vector<Sink> sinks_;
   std::vector<Source> sources_;
   std::vector<RankOutput> rank_ends_;

@@ -9,11 +9,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/status_matchers.h"
 #include "collectives/launch/owned_fd.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
@@ -149,6 +153,72 @@ TEST(OutputForwarderTest, HoldsRanksBackWhenNobodyReads) {
   EXPECT_TRUE(forwarder->HasPending());
   forwarder->CloseSources();
   EXPECT_FALSE(forwarder->Done());
+}
+
+TEST(OutputForwarderTest, LogsBothStreamsOfARankAsTheyCome) {
+  const OwnedFd out = NewFile();
+  const OwnedFd err = NewFile();
+  OutputOptions options;
+  std::vector<int> files;  // Of the same logs, to read after the forwarder.
+  for (int rank = 0; rank < 2; ++rank) {
+    options.logs.push_back(NewFile());
+    files.push_back(dup(options.logs[rank].get()));
+  }
+  auto forwarder =
+      OutputForwarder::Create(2, out.get(), err.get(), std::move(options));
+  ASSERT_TRUE(forwarder.ok());
+  std::vector<RankOutput> ranks = forwarder->TakeRankEnds();
+  for (const char* text : {"one ", "two\n", "three"}) {
+    WriteText(ranks[1].out, text);
+    Pump(*forwarder);
+    WriteText(ranks[1].err, "E");
+    Pump(*forwarder);
+  }
+  WriteText(ranks[0].out, "\r\n");
+  ranks.clear();
+  Pump(*forwarder);
+  EXPECT_TRUE(forwarder->Done());
+  EXPECT_EQ(Contents(files[0]), "\r\n");
+  EXPECT_EQ(Contents(files[1]), "one Etwo\nEthreeE");
+  EXPECT_EQ(Contents(out.get()), "[1] one two\n[0] \r\n[1] three\n");
+  EXPECT_EQ(Contents(err.get()), "[1] EEE\n");
+  EXPECT_TRUE(forwarder->log_status().ok());
+  for (const int file : files) close(file);
+}
+
+TEST(OutputForwarderTest, PassesBytesOnWithoutPrefix) {
+  const OwnedFd out = NewFile();
+  auto forwarder =
+      OutputForwarder::Create(1, out.get(), out.get(), {.prefix = false});
+  ASSERT_TRUE(forwarder.ok());
+  std::vector<RankOutput> ranks = forwarder->TakeRankEnds();
+  WriteText(ranks[0].out, "10%\r");
+  Pump(*forwarder);
+  EXPECT_EQ(Contents(out.get()), "10%\r");  // Before the line ends.
+  WriteText(ranks[0].out, "20%\r");
+  ranks.clear();
+  Pump(*forwarder);
+  EXPECT_EQ(Contents(out.get()), "10%\r20%\r");
+}
+
+TEST(OutputForwarderTest, FullDiskEndsTheLogAndNothingElse) {
+  const OwnedFd out = NewFile();
+  OwnedFd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
+  ASSERT_TRUE(full.open());
+  OutputOptions options;
+  options.logs.push_back(std::move(full));
+  auto forwarder =
+      OutputForwarder::Create(1, out.get(), out.get(), std::move(options));
+  ASSERT_TRUE(forwarder.ok());
+  std::vector<RankOutput> ranks = forwarder->TakeRankEnds();
+  for (int line = 0; line < 2; ++line) {
+    WriteText(ranks[0].out, "line\n");
+    Pump(*forwarder);
+  }
+  EXPECT_EQ(Contents(out.get()), "[0] line\n[0] line\n");
+  EXPECT_THAT(forwarder->log_status(),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       testing::HasSubstr("the log of rank 0")));
 }
 
 }  // namespace

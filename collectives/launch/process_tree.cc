@@ -3,7 +3,6 @@
 
 #include <dirent.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <signal.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -12,9 +11,8 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstddef>
-#include <cstdio>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -24,10 +22,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "collectives/launch/owned_fd.h"
+#include "collectives/process_stat.h"
 
 namespace lockstep {
 namespace {
@@ -35,26 +32,6 @@ namespace {
 struct CloseDirectory {
   void operator()(DIR* directory) const { closedir(directory); }
 };
-
-// The parent of `pid`; -1 if the process is gone.
-pid_t ReadParent(pid_t pid) {
-  const OwnedFd file(
-      open(absl::StrCat("/proc/", pid, "/stat").c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.open()) return -1;
-  char text[512];
-  const ssize_t size = read(file.get(), text, sizeof(text) - 1);
-  if (size <= 0) return -1;
-  text[size] = '\0';
-  // "pid (name) state parent ...", where the name may hold any characters.
-  const size_t name_end = absl::string_view(text, size).rfind(')');
-  if (name_end == absl::string_view::npos) return -1;
-  char state;
-  int parent;
-  if (std::sscanf(text + name_end + 1, " %c %d", &state, &parent) != 2) {
-    return -1;
-  }
-  return parent;
-}
 
 // Waits until a child ends, or a moment has passed.
 void AwaitChild() {
@@ -76,7 +53,8 @@ absl::StatusOr<std::vector<pid_t>> ListChildren(pid_t parent) {
   while (const dirent* entry = readdir(proc.get())) {
     int pid = 0;
     if (!absl::SimpleAtoi(entry->d_name, &pid)) continue;
-    if (ReadParent(pid) == parent) children.push_back(pid);
+    const std::optional<ProcessStat> stat = ReadProcessStat(pid);
+    if (stat.has_value() && stat->parent == parent) children.push_back(pid);
   }
   return children;
 }

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "collectives/launch/owned_fd.h"
+#include "collectives/usable_cores.h"
 
 namespace lockstep {
 namespace {
@@ -44,6 +45,7 @@ void BecomeRank(const RankCommand& command, char* const* argv,
   }
   if (error_fd > 3) close_range(3, error_fd - 1, 0);
   close_range(error_fd + 1, UINT_MAX, 0);
+  if (!command.cpus.empty() && !SetAffinity(command.cpus)) return;
   pthread_sigmask(SIG_SETMASK, &command.signal_mask, nullptr);
   execvpe(argv[0], argv, environment);
 }

@@ -20,6 +20,7 @@ struct RankCommand {
   int out_fd = 1;                        // Becomes standard output; borrowed.
   int err_fd = 2;                        // Becomes standard error; borrowed.
   sigset_t signal_mask = {};             // What the command starts with.
+  std::vector<int> cpus = {};            // To be bound to; empty: not bound.
 };
 
 // This process's environment with `changes` made to it, later ones last.

@@ -75,6 +75,7 @@ class Supervisor {
 
   SupervisorPlan plan_;
   OwnedFd signals_;
+  const Clock::time_point start_ = Clock::now();
   std::vector<Rank> ranks_;
   int live_ranks_ = 0;
   Phase phase_ = Phase::kRun;
@@ -92,6 +93,7 @@ bool Supervisor::StartRanks() {
     RankCommand command = {.argv = plan_.argv,
                            .environment = std::move(plan_.environments[rank]),
                            .signal_mask = plan_.rank_mask};
+    if (!plan_.cpus.empty()) command.cpus = plan_.cpus[rank];
     if (!plan_.outputs.empty()) {
       command.out_fd = plan_.outputs[rank].out.get();
       command.err_fd = plan_.outputs[rank].err.get();
@@ -185,7 +187,8 @@ void Supervisor::ChildEnded(pid_t pid, int wait_status) {
           .rank = static_cast<int32_t>(i),
           .pid = pid,
           .value = wait_status,
-          .stopped = phase_ >= Phase::kTerminate});
+          .stopped = phase_ >= Phase::kTerminate,
+          .after_ns = std::chrono::nanoseconds(Clock::now() - start_).count()});
     if (wait_status != 0 && phase_ == Phase::kRun) {
       EnterPhase(Phase::kReport, plan_.grace.report);
     }

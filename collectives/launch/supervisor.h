@@ -35,7 +35,7 @@ inline constexpr absl::Duration kSurvivalLimit = absl::Seconds(10);
 // The launcher sends single bytes: numbers of signals to pass on.
 struct SupervisorEvent {
   enum Kind : int32_t {
-    kRankEnded,       // rank, pid, value: its wait status, stopped.
+    kRankEnded,       // rank, pid, value: its wait status, stopped, after_ns.
     kRankNotStarted,  // rank, value: the errno.
     kSignalReceived,  // value: the first signal that asks to end.
     kSurvivors,       // Some process has survived kSurvivalLimit.
@@ -45,6 +45,7 @@ struct SupervisorEvent {
   pid_t pid = 0;
   int32_t value = 0;
   bool stopped = false;
+  int64_t after_ns = 0;  // Since the first rank was started.
 };
 
 struct SupervisorPlan {
@@ -52,8 +53,9 @@ struct SupervisorPlan {
   std::vector<std::string> argv;                       // Of every rank.
   std::vector<std::vector<std::string>> environments;  // By rank: "NAME=value".
   std::vector<RankOutput> outputs;  // By rank; empty: inherit the launcher's.
-  sigset_t passed_on = {};          // Signals to pass on to ranks; blocked now.
-  sigset_t rank_mask = {};          // The signal mask that ranks start with.
+  std::vector<std::vector<int>> cpus;  // By rank, to be bound to; or empty.
+  sigset_t passed_on = {};  // Signals to pass on to ranks; blocked now.
+  sigset_t rank_mask = {};  // The signal mask that ranks start with.
   LaunchGrace grace;
 };
 

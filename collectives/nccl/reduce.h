@@ -1,17 +1,31 @@
-// The reduction that a ring over ncclSend and ncclRecv needs between the two.
+// The arithmetic of reductions on a GPU: what a ring over ncclSend and ncclRecv
+// needs between the two.
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_REDUCE_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_REDUCE_H_
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
+
 #include "absl/status/status.h"
-#include "base/device_span.h"
+#include "collectives/buffer.h"
+#include "collectives/data_type.h"
+#include "collectives/reduce_op.h"
 
 namespace lockstep {
 
-// A NaN in either operand gives NaN, also for kMin and kMax. Zeros of both
-// signs are equal to kMin and kMax, which then keep the accumulator's.
-enum class ReduceOp { kSum, kProduct, kMin, kMax };
+// What partial results of a reduction are held in: float32 for the 16-bit
+// floats, int64 for averages of int32 and uint8, else the type itself.
+constexpr DataType AccumulatorOf(DataType type, ReduceOp op) {
+  if (type == DataType::kFloat16 || type == DataType::kBFloat16) {
+    return DataType::kFloat32;
+  }
+  if (op == ReduceOp::kAverage &&
+      (type == DataType::kInt32 || type == DataType::kUInt8)) {
+    return DataType::kInt64;
+  }
+  return type;
+}
 
 // How many threads a reduction gets.
 struct ReduceShape {
@@ -21,25 +35,27 @@ struct ReduceShape {
   int threads_per_block = 256;  // In [1, 1024].
 };
 
-// Replaces accumulator[i] by accumulator[i] op incoming[i]. T is float, __half
-// or __nv_bfloat16. Each element is computed in float32 and rounded once, to
-// nearest even, so its bits depend on the two operands alone: not on the shape,
-// the alignment, or the GPU. (NaN stays NaN; its payload is not specified.)
+// result[i] = earlier[i] op input[i], computed in accumulators, with the
+// meaning that reduce_op.h gives it, so that the bits are those of the CPU's
+// Reduction (algorithms/reduction.h). With `divisor` over 1, which is for the
+// last step of kAverage, the result is divided by it.
 //
-// incoming, accumulator: device memory, same size, 0 allowed, aligned to T,
-// not overlapping. Where both have the same address modulo 16, memory is
-// accessed 16 bytes at a time; elsewhere one element at a time. What lies
-// around the accumulator is not touched.
+// input: device memory of any type T. earlier, result: device memory of type T
+// or AccumulatorOf(T, op); where that is narrower, the result is rounded once,
+// to nearest even. All have the same count, 0 allowed, and are aligned to their
+// type. result may be the same memory as earlier or input where it has their
+// type; otherwise they do not overlap. Where the three begin at the same place
+// of a 16-byte vector, memory is accessed so; elsewhere one element at a time.
+// What lies around the result is not touched.
 // stream: of the current device. Only enqueues; the memory must live until the
 // stream has come past. A fault in the kernel shows at the next wait.
-// Cost: 3 * sizeof(T) bytes of memory traffic per element (two reads and a
-// write).
-// Errors, before anything is enqueued: kInvalidArgument for sizes that differ,
-// misaligned or overlapping memory, an unknown op, or a bad shape or stream;
-// otherwise CudaStatus of what the runtime says.
-template <typename T>
-absl::Status Reduce(ReduceOp op, DeviceSpan<const T> incoming,
-                    DeviceSpan<T> accumulator, cudaStream_t stream,
+// Cost: two reads and a write of memory per element.
+// Errors, before anything is enqueued: kInvalidArgument for counts or types
+// that do not fit, misaligned or overlapping memory, an unknown op, a divisor
+// without kAverage, or a bad shape or stream; otherwise CudaStatus of what the
+// runtime says.
+absl::Status Reduce(ReduceOp op, ConstBuffer earlier, ConstBuffer input,
+                    Buffer result, int divisor, cudaStream_t stream,
                     const ReduceShape& shape = {});
 
 }  // namespace lockstep

@@ -20,8 +20,10 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/device_span.h"
 #include "base/status_matchers.h"
+#include "collectives/buffer.h"
+#include "collectives/data_type.h"
+#include "collectives/reduce_op.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/cuda/gpu_test.h"
@@ -37,13 +39,15 @@ constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kProduct, ReduceOp::kMin,
                              ReduceOp::kMax};
 
 // Each type's bits, and its conversions on the host.
-struct Float32 {
+struct FloatFormat {
+  static constexpr DataType kType = DataType::kFloat32;
   using Type = float;
   using Bits = uint32_t;
   static float Widen(Bits bits) { return std::bit_cast<float>(bits); }
   static Bits Round(float value) { return std::bit_cast<Bits>(value); }
 };
-struct Float16 {
+struct HalfFormat {
+  static constexpr DataType kType = DataType::kFloat16;
   using Type = __half;
   using Bits = uint16_t;
   static float Widen(Bits bits) { return __half2float(__ushort_as_half(bits)); }
@@ -51,7 +55,8 @@ struct Float16 {
     return __half_as_ushort(__float2half_rn(value));
   }
 };
-struct Bfloat16 {
+struct Bfloat16Format {
+  static constexpr DataType kType = DataType::kBFloat16;
   using Type = __nv_bfloat16;
   using Bits = uint16_t;
   static float Widen(Bits bits) {
@@ -146,8 +151,9 @@ class ReduceTest : public GpuTest {
     accumulator.Write(a.data());
     incoming.Write(b.data());
     ASSERT_THAT(
-        Reduce<T>(op, {static_cast<T*>(incoming.data()), size},
-                  {static_cast<T*>(accumulator.data()), size}, nullptr, shape),
+        Reduce(op, {accumulator.data(), size, Format::kType},
+               {incoming.data(), size, Format::kType},
+               {accumulator.data(), size, Format::kType}, 1, nullptr, shape),
         IsOk());
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     std::vector<Bits> got(a.size());
@@ -181,11 +187,11 @@ class ReduceTest : public GpuTest {
 struct FormatNames {
   template <typename Format>
   static std::string GetName(int) {
-    if (std::is_same_v<Format, Float32>) return "Float32";
-    return std::is_same_v<Format, Float16> ? "Float16" : "Bfloat16";
+    if (std::is_same_v<Format, FloatFormat>) return "Float32";
+    return std::is_same_v<Format, HalfFormat> ? "Float16" : "Bfloat16";
   }
 };
-using Formats = testing::Types<Float32, Float16, Bfloat16>;
+using Formats = testing::Types<FloatFormat, HalfFormat, Bfloat16Format>;
 TYPED_TEST_SUITE(ReduceTest, Formats, FormatNames);
 
 TYPED_TEST(ReduceTest, EqualsTheCpuAtEverySize) {
@@ -264,10 +270,12 @@ TYPED_TEST(ReduceTest, RefusesBadArguments) {
   DeviceBytes b(64, 0);
   T* const x = static_cast<T*>(a.data());
   T* const y = static_cast<T*>(b.data());
-  const auto reduce = [](T* incoming, int64_t in, T* accumulator, int64_t out,
+  const auto reduce = [](T* input, int64_t in, T* result, int64_t out,
                          ReduceOp op = ReduceOp::kSum,
                          const ReduceShape& shape = {}) {
-    return Reduce<T>(op, {incoming, in}, {accumulator, out}, nullptr, shape);
+    constexpr DataType kType = TypeParam::kType;
+    return Reduce(op, {result, out, kType}, {input, in, kType},
+                  {result, out, kType}, 1, nullptr, shape);
   };
   EXPECT_THAT(reduce(x, 3, y, 4), StatusIs(kInvalidArgument, HasSubstr("3")));
   EXPECT_THAT(reduce(x, 3, x + 2, 3),
@@ -290,9 +298,25 @@ TYPED_TEST(ReduceTest, RefusesBadArguments) {
   EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
 }
 
+TYPED_TEST(ReduceTest, RefusesTypesAndDivisorsThatDoNotFit) {
+  using absl::StatusCode::kInvalidArgument;
+  DeviceBytes memory(64, 0);
+  const Buffer data(memory.data(), 3, TypeParam::kType);
+  const Buffer other(static_cast<std::byte*>(memory.data()) + 32, 3,
+                     DataType::kInt64);
+  EXPECT_THAT(Reduce(ReduceOp::kSum, other, data, data, 1, nullptr),
+              StatusIs(kInvalidArgument, HasSubstr("int64")));
+  EXPECT_THAT(Reduce(ReduceOp::kSum, data, data, other, 1, nullptr),
+              StatusIs(kInvalidArgument, HasSubstr("int64")));
+  EXPECT_THAT(Reduce(ReduceOp::kSum, data, data, data, 2, nullptr),
+              StatusIs(kInvalidArgument, HasSubstr("divisor of 2 for sum")));
+  EXPECT_THAT(Reduce(ReduceOp::kAverage, data, data, data, 0, nullptr),
+              StatusIs(kInvalidArgument, HasSubstr("divisor of 0")));
+}
+
 TYPED_TEST(ReduceTest, NullIsNoElements) {
-  using T = typename TypeParam::Type;
-  EXPECT_THAT(Reduce<T>(ReduceOp::kSum, {}, {}, nullptr), IsOk());
+  const Buffer none(nullptr, 0, TypeParam::kType);
+  EXPECT_THAT(Reduce(ReduceOp::kSum, none, none, none, 1, nullptr), IsOk());
 }
 
 // The control: the comparison above sees one wrong bit, and a NaN that is lost.

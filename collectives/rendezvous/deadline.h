@@ -2,6 +2,7 @@
 #ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_DEADLINE_H_
 #define LOCKSTEP_COLLECTIVES_RENDEZVOUS_DEADLINE_H_
 
+#include <algorithm>
 #include <chrono>
 
 #include "absl/time/time.h"
@@ -14,10 +15,13 @@ class Deadline {
  public:
   explicit Deadline(absl::Duration timeout) : timeout_(timeout) {}
 
-  bool passed() const {
-    return absl::FromChrono(std::chrono::steady_clock::now() - start_) >=
-           timeout_;
+  // Zero once it has passed.
+  absl::Duration remaining() const {
+    return std::max(
+        timeout_ - absl::FromChrono(std::chrono::steady_clock::now() - start_),
+        absl::ZeroDuration());
   }
+  bool passed() const { return remaining() == absl::ZeroDuration(); }
 
  private:
   std::chrono::steady_clock::time_point start_ =

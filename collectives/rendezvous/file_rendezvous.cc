@@ -1,3 +1,4 @@
+// Publishing, waiting and cleaning up in the rendezvous file.
 #include "collectives/rendezvous/file_rendezvous.h"
 
 #include <sys/random.h>
@@ -87,11 +88,6 @@ class FileRendezvous : public Rendezvous {
   absl::StatusOr<std::vector<std::string>> Exchange(
       absl::string_view blob) override {
     if (!failure_.ok()) return failure_;
-    if (blob.size() > kMaxBlobBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("rank ", rank(), " publishes ", blob.size(),
-                       " bytes: more than ", kMaxBlobBytes));
-    }
     ++round_;
     absl::StatusOr<std::vector<std::string>> blobs = TryExchange(blob);
     if (!blobs.ok()) {
@@ -143,10 +139,9 @@ class FileRendezvous : public Rendezvous {
       if (IsLeftover()) LOCKSTEP_RETURN_IF_ERROR(file_.Clear());
       LOCKSTEP_RETURN_IF_ERROR(CheckClaims());
     }
-    LOCKSTEP_RETURN_IF_ERROR(
-        file_.Append(NewRecord(RecordKind::kPublish, std::string(blob))));
-    published_ = true;
-    return absl::OkStatus();
+    takes_part_ = true;
+    LOCKSTEP_RETURN_IF_ERROR(CheckBlob(rank(), blob));
+    return file_.Append(NewRecord(RecordKind::kPublish, std::string(blob)));
   }
 
   RendezvousRecord NewRecord(RecordKind kind, std::string blob) const {
@@ -281,8 +276,8 @@ class FileRendezvous : public Rendezvous {
   // Tells the others, once; the last to go removes the file. On failure they
   // find out when this process ends.
   void Leave(const absl::Status& cause) {
-    if (!published_) return;
-    published_ = false;
+    if (!takes_part_) return;
+    takes_part_ = false;
     if (!file_.Lock(Deadline(kLeaveTimeout)).ok()) return;
     const absl::Cleanup unlock = [this] { file_.Unlock(); };
     if (!file_.Read().ok()) return;
@@ -303,7 +298,7 @@ class FileRendezvous : public Rendezvous {
   const ProcessIdentity self_;
   const uint64_t token_;
   uint32_t round_ = 0;
-  bool published_ = false;  // And has not left.
+  bool takes_part_ = false;  // Has come, and has not left.
   absl::Status failure_;
 };
 
@@ -311,15 +306,7 @@ class FileRendezvous : public Rendezvous {
 
 absl::StatusOr<std::unique_ptr<Rendezvous>> OpenFileRendezvous(
     const FileRendezvousOptions& options) {
-  if (options.world_size < 1 || options.world_size > kLargestWorldSize) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("world size ", options.world_size, " is outside [1, ",
-                     kLargestWorldSize, "]"));
-  }
-  if (options.rank < 0 || options.rank >= options.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "rank ", options.rank, " is outside [0, ", options.world_size, ")"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckRank(options.rank, options.world_size));
   LOCKSTEP_ASSIGN_OR_RETURN(RecordFile file, RecordFile::Open(options.path));
   return std::make_unique<FileRendezvous>(options, std::move(file));
 }

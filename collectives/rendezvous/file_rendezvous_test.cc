@@ -1,3 +1,4 @@
+// The file rendezvous, by threads and by processes that end.
 #include "collectives/rendezvous/file_rendezvous.h"
 
 #include <fcntl.h>
@@ -145,6 +146,20 @@ TEST(FileRendezvousTest, BlobsMayHoldAnyBytes) {
                        "rank 0 publishes 65537 bytes: more than 65536"));
 }
 
+TEST(FileRendezvousTest, EveryRankIsToldOfABlobThatIsTooLarge) {
+  const std::string path = PathOf("too_large");
+  const auto too_large =
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "rank 1 publishes 65537 bytes: more than 65536");
+  const auto zero = OpenAt(path, 0, 2);
+  std::thread waiting([&] { EXPECT_THAT(zero->Exchange(""), too_large); });
+  while (ReadFile(path).empty()) std::this_thread::yield();
+  const auto one = OpenAt(path, 1, 2);
+  EXPECT_THAT(one->Exchange(std::string(kMaxBlobBytes + 1, 'x')), too_large);
+  EXPECT_THAT(one->Exchange(""), too_large);
+  waiting.join();
+}
+
 TEST(FileRendezvousTest, WorksInAMemfdAndEmptiesIt) {
   const int file = memfd_create("test", MFD_CLOEXEC);
   const std::string path = absl::StrCat("/proc/", getpid(), "/fd/", file);
@@ -204,14 +219,17 @@ TEST(FileRendezvousTest, NamesTheRanksThatDoNotCome) {
 
 TEST(FileRendezvousTest, EveryRankGetsTheFirstErrorAndKeepsIt) {
   const std::string path = PathOf("first_error");
-  std::vector<std::unique_ptr<Rendezvous>> ranks;
-  ranks.push_back(OpenAt(path, 0, 3, absl::Milliseconds(50)));
-  ranks.push_back(OpenAt(path, 1, 3));
-  const auto results = ExchangeAll(ranks);
-  EXPECT_THAT(results[0], StatusIs(absl::StatusCode::kDeadlineExceeded,
-                                   HasSubstr("rank 2 of 3 did not come")));
-  EXPECT_EQ(results[1].status(), results[0].status());
-  EXPECT_EQ(ranks[0]->Exchange("").status(), results[0].status());
+  const auto one = OpenAt(path, 1, 3);
+  absl::Status other;
+  std::thread waiting([&] { other = one->Exchange("").status(); });
+  while (ReadFile(path).empty()) std::this_thread::yield();
+  const auto zero = OpenAt(path, 0, 3, absl::Milliseconds(50));
+  const absl::Status first = zero->Exchange("").status();
+  EXPECT_THAT(first, StatusIs(absl::StatusCode::kDeadlineExceeded,
+                              HasSubstr("rank 2 of 3 did not come")));
+  EXPECT_EQ(zero->Exchange("").status(), first);
+  waiting.join();
+  EXPECT_EQ(other, first);
 }
 
 TEST(FileRendezvousTest, NamesARankThatLeft) {

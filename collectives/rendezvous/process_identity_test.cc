@@ -1,3 +1,4 @@
+// Processes that live, that ended, and that have another's number.
 #include "collectives/rendezvous/process_identity.h"
 
 #include <signal.h>

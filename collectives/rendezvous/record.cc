@@ -1,3 +1,4 @@
+// Records to bytes and back.
 #include "collectives/rendezvous/record.h"
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "collectives/rendezvous/rendezvous.h"
 
 namespace lockstep {
 namespace {

@@ -17,9 +17,6 @@
 
 namespace lockstep {
 
-inline constexpr size_t kMaxBlobBytes = 64 << 10;
-inline constexpr int32_t kLargestWorldSize = 1 << 20;
-
 enum class RecordKind : uint32_t {
   kPublish = 0,  // `blob` is what the rank publishes in `round`.
   kLeave = 1,    // The writer takes no part any more; `blob` says why.

@@ -1,3 +1,4 @@
+// The system calls on the rendezvous file.
 #include "collectives/rendezvous/record_file.h"
 
 #include <fcntl.h>

@@ -1,3 +1,4 @@
+// Records come back, and what is no record is refused.
 #include "collectives/rendezvous/record.h"
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "base/status_matchers.h"
+#include "collectives/rendezvous/rendezvous.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -19,6 +19,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -93,8 +94,8 @@ Result Deserialize(const std::string& bytes) {
                       absl::string_view(bytes).substr(sizeof(code)));
 }
 
-Result RunOneProcess(int rank, int world_size, const std::string& path,
-                     const Function& fn, const RunRanksOptions& options) {
+Result RunRank(int rank, int world_size, const std::string& path,
+               const Function& fn, const RunRanksOptions& options) {
   FileRendezvousOptions meeting;
   meeting.path = path;
   meeting.rank = rank;
@@ -107,9 +108,46 @@ Result RunOneProcess(int rank, int world_size, const std::string& path,
   return fn(*communicator);
 }
 
-[[noreturn]] void RunChild(int pipe, const std::function<Result()>& run) {
+// The ranks [begin, end) of one process, as what it sends: for each, the size
+// and the result.
+std::string RunRanksOfProcess(int begin, int end,
+                              const std::function<Result(int rank)>& run) {
+  std::vector<Result> results(static_cast<size_t>(end - begin), std::string());
+  std::vector<std::thread> others;
+  for (int rank = begin + 1; rank < end; ++rank) {
+    others.emplace_back([&, rank] { results[rank - begin] = run(rank); });
+  }
+  results[0] = run(begin);
+  for (std::thread& other : others) other.join();
+  std::string bytes;
+  for (const Result& result : results) {
+    const std::string one = Serialize(result);
+    const int64_t size = static_cast<int64_t>(one.size());
+    bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
+    bytes.append(one);
+  }
+  return bytes;
+}
+
+// The index-th of the results that a process sent; none if it sent fewer.
+std::optional<Result> ResultAt(const std::string& bytes, int index) {
+  size_t begin = 0;
+  for (int i = 0;; ++i) {
+    int64_t size;
+    if (bytes.size() - begin < sizeof(size)) return std::nullopt;
+    std::memcpy(&size, bytes.data() + begin, sizeof(size));
+    begin += sizeof(size);
+    if (bytes.size() - begin < static_cast<size_t>(size)) return std::nullopt;
+    if (i == index) {
+      return Deserialize(bytes.substr(begin, static_cast<size_t>(size)));
+    }
+    begin += static_cast<size_t>(size);
+  }
+}
+
+[[noreturn]] void RunChild(int pipe, const std::function<std::string()>& run) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  const std::string bytes = Serialize(run());
+  const std::string bytes = run();
   size_t sent = 0;
   while (sent < bytes.size()) {
     const ssize_t size = write(pipe, bytes.data() + sent, bytes.size() - sent);
@@ -129,7 +167,7 @@ struct Child {
 // Starts a child that has no end of another child's pipe that it could keep
 // open.
 Child Start(const std::vector<Child>& earlier,
-            const std::function<Result()>& run) {
+            const std::function<std::string()>& run) {
   Child child;
   int ends[2];
   if (pipe(ends) != 0) return child;
@@ -191,10 +229,9 @@ void Collect(std::vector<Child>& children, absl::Duration deadline) {
   }
 }
 
-Result ResultOf(int rank, const Child& child, absl::Duration deadline) {
+Result ResultOf(int rank, const Child& child, int status, int index,
+                absl::Duration deadline) {
   if (child.pid < 0) return absl::InternalError("cannot start a process");
-  int status = 0;
-  waitpid(child.pid, &status, 0);
   if (child.late) {
     return absl::DeadlineExceededError(
         absl::StrCat("rank ", rank, " was still running after ",
@@ -204,30 +241,39 @@ Result ResultOf(int rank, const Child& child, absl::Duration deadline) {
     return absl::AbortedError(
         absl::StrCat("rank ", rank, " ended by signal ", WTERMSIG(status)));
   }
-  if (child.received.size() < sizeof(int32_t)) {
-    return absl::AbortedError(absl::StrCat(
-        "rank ", rank, " ended without a result, with exit status ",
-        WEXITSTATUS(status)));
-  }
-  return Deserialize(child.received);
+  const std::optional<Result> result = ResultAt(child.received, index);
+  if (result.has_value()) return *result;
+  return absl::AbortedError(
+      absl::StrCat("rank ", rank, " ended without a result, with exit status ",
+                   WEXITSTATUS(status)));
 }
 
-std::vector<Result> RunProcesses(int world_size, const Function& fn,
+std::vector<Result> RunProcesses(int world_size, int ranks_per_process,
+                                 const Function& fn,
                                  const RunRanksOptions& options) {
   const int file = memfd_create("rendezvous", MFD_CLOEXEC);
   const std::string path = absl::StrCat("/proc/", getpid(), "/fd/", file);
   std::vector<Child> children;
-  for (int rank = 0; rank < world_size; ++rank) {
-    children.push_back(Start(children, [&, rank] {
-      return RunOneProcess(rank, world_size, path, fn, options);
+  for (int begin = 0; begin < world_size; begin += ranks_per_process) {
+    const int end = std::min(begin + ranks_per_process, world_size);
+    children.push_back(Start(children, [&, begin, end] {
+      return RunRanksOfProcess(begin, end, [&](int rank) {
+        return RunRank(rank, world_size, path, fn, options);
+      });
     }));
   }
   Collect(children, options.deadline);
   close(file);
+  std::vector<int> statuses;
+  for (const Child& child : children) {
+    statuses.push_back(0);
+    if (child.pid > 0) waitpid(child.pid, &statuses.back(), 0);
+  }
   std::vector<Result> results;
   for (int rank = 0; rank < world_size; ++rank) {
-    results.push_back(
-        ResultOf(rank, children[static_cast<size_t>(rank)], options.deadline));
+    const size_t child = static_cast<size_t>(rank / ranks_per_process);
+    results.push_back(ResultOf(rank, children[child], statuses[child],
+                               rank % ranks_per_process, options.deadline));
   }
   return results;
 }
@@ -235,15 +281,24 @@ std::vector<Result> RunProcesses(int world_size, const Function& fn,
 }  // namespace
 
 const char* Name(Backend backend) {
-  return backend == Backend::kThreads ? "Threads" : "Processes";
+  switch (backend) {
+    case Backend::kThreads:
+      return "Threads";
+    case Backend::kProcesses:
+      return "Processes";
+    case Backend::kMixed:
+      break;
+  }
+  return "Mixed";
 }
 
 std::vector<absl::StatusOr<std::string>> RunRanksCollect(
     Backend backend, int world_size,
     const std::function<absl::StatusOr<std::string>(Communicator&)>& fn,
     const RunRanksOptions& options) {
-  return backend == Backend::kThreads ? RunThreads(world_size, fn, options)
-                                      : RunProcesses(world_size, fn, options);
+  if (backend == Backend::kThreads) return RunThreads(world_size, fn, options);
+  return RunProcesses(world_size, backend == Backend::kMixed ? 2 : 1, fn,
+                      options);
 }
 
 std::vector<absl::Status> RunRanks(

@@ -14,9 +14,10 @@
 
 namespace lockstep {
 
-enum class Backend { kThreads, kProcesses };
+// kMixed: the `processes` backend, with two ranks as threads of each process.
+enum class Backend { kThreads, kProcesses, kMixed };
 
-// "Threads", "Processes": for the names of parameterised tests.
+// "Threads", "Processes", "Mixed": for the names of parameterised tests.
 const char* Name(Backend backend);
 
 struct RunRanksOptions {
@@ -30,7 +31,7 @@ struct RunRanksOptions {
 // what each returned, in rank order. Each rank leaves the group as its `fn`
 // returns.
 //
-// kThreads: ranks are threads of this process. kProcesses: ranks are forked
+// kThreads: ranks are threads of this process. Else ranks are in forked
 // children, so what `fn` writes to memory, its test assertions included, is
 // lost: return it. The caller must have no other thread at that moment.
 //

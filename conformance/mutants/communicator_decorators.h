@@ -3,14 +3,20 @@
 #define LOCKSTEP_CONFORMANCE_MUTANTS_COMMUNICATOR_DECORATORS_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "collectives/buffer.h"
+#include "collectives/call_site.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/data_type.h"
+#include "collectives/group_buffer.h"
 
 namespace lockstep {
 
@@ -21,17 +27,14 @@ class ForwardingCommunicator : public Communicator {
 
   int rank() const override { return inner_.rank(); }
   int world_size() const override { return inner_.world_size(); }
-  absl::Status AllReduceSum(Buffer data) override {
-    return inner_.AllReduceSum(data);
+  absl::Status Run(const Collective& call) override { return inner_.Run(call); }
+  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override {
+    return inner_.Allocate(bytes, site);
   }
-  absl::Status Broadcast(std::span<std::byte> data, int root) override {
-    return inner_.Broadcast(data, root);
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key,
+                                                      CallSite site) override {
+    return inner_.Split(color, key, site);
   }
-  absl::Status AllGather(std::span<const std::byte> input,
-                         std::span<std::byte> output) override {
-    return inner_.AllGather(input, output);
-  }
-  absl::Status Barrier() override { return inner_.Barrier(); }
 
  protected:
   Communicator& inner() { return inner_; }
@@ -40,8 +43,8 @@ class ForwardingCommunicator : public Communicator {
   Communicator& inner_;
 };
 
-// Sums float32 data, that is gradients, by `sum` instead; metrics, which are
-// float64 and int64, pass.
+// Sums float32 data in place, that is gradients, by `sum` instead; metrics,
+// which are float64 and int64, pass.
 class AllReduceMutant : public ForwardingCommunicator {
  public:
   using Sum = std::function<absl::Status(Communicator&, std::span<float>)>;
@@ -49,10 +52,13 @@ class AllReduceMutant : public ForwardingCommunicator {
   AllReduceMutant(Communicator& inner, Sum sum)
       : ForwardingCommunicator(inner), sum_(std::move(sum)) {}
 
-  absl::Status AllReduceSum(Buffer data) override {
-    if (data.type != DataType::kFloat32) return inner().AllReduceSum(data);
-    return sum_(inner(), {static_cast<float*>(data.data),
-                          static_cast<size_t>(data.count)});
+  absl::Status Run(const Collective& call) override {
+    if (call.operation != Operation::kAllReduce ||
+        call.output.type != DataType::kFloat32) {
+      return inner().Run(call);
+    }
+    return sum_(inner(), {static_cast<float*>(call.output.data),
+                          static_cast<size_t>(call.output.count)});
   }
 
  private:
@@ -62,14 +68,14 @@ class AllReduceMutant : public ForwardingCommunicator {
 // Broadcasts by `broadcast` instead.
 class BroadcastMutant : public ForwardingCommunicator {
  public:
-  using Send =
-      std::function<absl::Status(Communicator&, std::span<std::byte>, int)>;
+  using Send = std::function<absl::Status(Communicator&, Buffer, int root)>;
 
   BroadcastMutant(Communicator& inner, Send send)
       : ForwardingCommunicator(inner), send_(std::move(send)) {}
 
-  absl::Status Broadcast(std::span<std::byte> data, int root) override {
-    return send_(inner(), data, root);
+  absl::Status Run(const Collective& call) override {
+    if (call.operation != Operation::kBroadcast) return inner().Run(call);
+    return send_(inner(), call.output, call.peer);
   }
 
  private:

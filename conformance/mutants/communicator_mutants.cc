@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
+#include "collectives/buffer.h"
 #include "collectives/communicator.h"
 #include "conformance/mutants/communicator_decorators.h"
 #include "conformance/mutants/mutants.h"
@@ -53,23 +54,23 @@ void Scale(Data data, float factor) {
 
 absl::Status DropLastRank(Communicator& group, Data data) {
   if (group.rank() == group.world_size() - 1) Scale(data, 0);
-  return group.AllReduceSum(data);
+  return group.AllReduce(data);
 }
 
 absl::Status CountRankTwice(Communicator& group, Data data) {
   if (group.rank() == 1) Scale(data, 2);
-  return group.AllReduceSum(data);
+  return group.AllReduce(data);
 }
 
 absl::Status CountRankForAnother(Communicator& group, Data data) {
   if (group.rank() == 0) Scale(data, 0);
   if (group.rank() == 1) Scale(data, 2);
-  return group.AllReduceSum(data);
+  return group.AllReduce(data);
 }
 
 // The ring's chunks 0 and 1 of P come home to each other's place.
 absl::Status SwapChunks(Communicator& group, Data data) {
-  LOCKSTEP_RETURN_IF_ERROR(group.AllReduceSum(data));
+  LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
   const size_t chunk = data.size() / group.world_size();
   std::swap_ranges(data.begin(), data.begin() + chunk, data.begin() + chunk);
   return absl::OkStatus();
@@ -79,7 +80,7 @@ AllReduceMutant::Sum SkipLastBucket(const RankContext& context) {
   // The last to be sent begins where the parameters do.
   return [first = context.gradients.data()](Communicator& group, Data data) {
     if (data.data() == first) return absl::OkStatus();
-    return group.AllReduceSum(data);
+    return group.AllReduce(data);
   };
 }
 
@@ -87,7 +88,7 @@ AllReduceMutant::Sum SkipLastBucket(const RankContext& context) {
 AllReduceMutant::Sum OneStepStale(const RankContext&) {
   auto sums = std::make_shared<std::map<const float*, std::vector<float>>>();
   return [sums](Communicator& group, Data data) {
-    LOCKSTEP_RETURN_IF_ERROR(group.AllReduceSum(data));
+    LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
     std::vector<float> sum(data.begin(), data.end());
     std::vector<float>& before = (*sums)[data.data()];
     if (!before.empty()) std::copy(before.begin(), before.end(), data.begin());
@@ -98,25 +99,25 @@ AllReduceMutant::Sum OneStepStale(const RankContext&) {
 
 absl::Status KeepOwnOnOneRank(Communicator& group, Data data) {
   std::vector<float> copy(data.begin(), data.end());
-  return group.AllReduceSum(group.rank() == 1 ? Data(copy) : data);
+  return group.AllReduce(group.rank() == 1 ? Data(copy) : data);
 }
 
 absl::Status SumFirstHalf(Communicator& group, Data data) {
-  return group.AllReduceSum(data.first(data.size() / 2));
+  return group.AllReduce(data.first(data.size() / 2));
 }
 
 absl::Status SumAllButLast(Communicator& group, Data data) {
-  return group.AllReduceSum(data.first(data.size() - 1));
+  return group.AllReduce(data.first(data.size() - 1));
 }
 
 absl::Status SumToNan(Communicator& group, Data data) {
-  LOCKSTEP_RETURN_IF_ERROR(group.AllReduceSum(data));
+  LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
   data[data.size() / 2] = std::nanf("");
   return absl::OkStatus();
 }
 
 absl::Status AverageAgain(Communicator& group, Data data) {
-  LOCKSTEP_RETURN_IF_ERROR(group.AllReduceSum(data));
+  LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
   Scale(data, 1.0f / static_cast<float>(group.world_size()));
   return absl::OkStatus();
 }
@@ -128,14 +129,14 @@ absl::Status SumInBFloat16(Communicator& group, Data data) {
     v = std::bit_cast<float>((bits + 0x7fff + ((bits >> 16) & 1)) &
                              0xffff0000u);
   }
-  return group.AllReduceSum(data);
+  return group.AllReduce(data);
 }
 
 // Every rank adds the ranks' contributions starting with its own.
 absl::Status SumFromOwnRank(Communicator& group, Data data) {
   std::vector<float> all(data.size() * group.world_size());
-  LOCKSTEP_RETURN_IF_ERROR(group.AllGather(
-      std::as_bytes(data), std::as_writable_bytes(std::span(all))));
+  LOCKSTEP_RETURN_IF_ERROR(
+      group.AllGather(std::span<const float>(data), std::span<float>(all)));
   for (int i = 1; i < group.world_size(); ++i) {
     const size_t rank = (group.rank() + i) % group.world_size();
     for (size_t k = 0; k < data.size(); ++k) {
@@ -145,12 +146,11 @@ absl::Status SumFromOwnRank(Communicator& group, Data data) {
   return absl::OkStatus();
 }
 
-absl::Status NoBroadcast(Communicator&, std::span<std::byte>, int) {
+absl::Status NoBroadcast(Communicator&, Buffer, int) {
   return absl::OkStatus();
 }
 
-absl::Status BroadcastFromLastRank(Communicator& group,
-                                   std::span<std::byte> data, int) {
+absl::Status BroadcastFromLastRank(Communicator& group, Buffer data, int) {
   return group.Broadcast(data, group.world_size() - 1);
 }
 

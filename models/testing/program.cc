@@ -24,6 +24,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "collectives/process_stat.h"
 
 namespace lockstep {
 namespace {
@@ -40,20 +41,12 @@ void RedirectTo(const std::string& path, int descriptor) {
   if (file < 0 || dup2(file, descriptor) < 0) _exit(125);
 }
 
-// 0 if there is no such process.
-pid_t ParentOf(pid_t pid) {
-  const std::string stat = ReadAll(absl::StrCat("/proc/", pid, "/stat"));
-  const size_t name_end = stat.rfind(')');  // The name may hold anything.
-  if (name_end == std::string::npos) return 0;
-  std::istringstream fields(stat.substr(name_end + 1));
-  char state = 0;
-  pid_t parent = 0;
-  fields >> state >> parent;
-  return parent;
-}
-
 bool DescendsFrom(pid_t pid, pid_t ancestor) {
-  while (pid > 1 && pid != ancestor) pid = ParentOf(pid);
+  while (pid > 1 && pid != ancestor) {
+    const std::optional<ProcessStat> stat = ReadProcessStat(pid);
+    if (!stat.has_value()) return false;
+    pid = stat->parent;
+  }
   return pid == ancestor;
 }
 

@@ -186,3 +186,33 @@ def cuda_standin_library(name, srcs, hdrs = [], deps = [], **kwargs):
         deps = deps + ["//tools/cuda/standin:cuda_runtime"],
         **kwargs
     )
+
+def cuda_cc_library(name, deps = [], cuda_deps = [], nccl = False, testonly = False, **kwargs):
+    """C++ code that calls the CUDA runtime, in its two builds.
+
+    `name` is linked with the toolkit, and skipped without one;
+    `name`_standin, which is test only, with the stand-in.
+
+    Args:
+      name: The target's name.
+      deps: C++ libraries that both builds have.
+      cuda_deps: Libraries that have a _standin twin too, without the suffix.
+      nccl: Whether the code calls NCCL as well.
+      testonly: Of the first; the second always is.
+      **kwargs: Further attributes of both cc_library targets.
+    """
+    native.cc_library(
+        name = name,
+        testonly = testonly,
+        deps = deps + cuda_deps + ["@local_cuda//:cudart"] +
+               (["@local_cuda//:nccl"] if nccl else []),
+        **kwargs
+    )
+    native.cc_library(
+        name = name + "_standin",
+        testonly = True,
+        deps = deps + [dep + "_standin" for dep in cuda_deps] +
+               ["//tools/cuda/standin:cuda_runtime"] +
+               (["//tools/cuda/standin:nccl"] if nccl else []),
+        **kwargs
+    )

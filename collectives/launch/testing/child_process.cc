@@ -65,10 +65,9 @@ std::string ReadFile(const std::filesystem::path& path) {
 
 }  // namespace
 
-bool AwaitEnd(pid_t pid) {
+bool AwaitEnd(pid_t pid, absl::Duration deadline) {
   const OwnedFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
-  return process.open() &&
-         AwaitReadable(process.get(), absl::Now() + kTestDeadline);
+  return process.open() && AwaitReadable(process.get(), absl::Now() + deadline);
 }
 
 ChildProcess::ChildProcess(std::vector<std::string> argv,
@@ -112,8 +111,8 @@ std::optional<std::string> ChildProcess::ReadLine() {
   return std::nullopt;
 }
 
-int ChildProcess::Wait() {
-  if (!AwaitEnd(pid_)) return -1;
+int ChildProcess::Wait(absl::Duration deadline) {
+  if (!AwaitEnd(pid_, deadline)) return -1;
   int wait_status = 0;
   waitpid(pid_, &wait_status, 0);
   reaped_ = true;

@@ -20,7 +20,7 @@ inline constexpr absl::Duration kTestDeadline = absl::Seconds(20);
 
 // Waits for the end of any process, which may not be reaped yet; false at the
 // deadline.
-bool AwaitEnd(pid_t pid);
+bool AwaitEnd(pid_t pid, absl::Duration deadline = kTestDeadline);
 
 // A child of the test with its output on two pipes. Its environment, and so
 // that of all its descendants, holds a mark by which they can be found.
@@ -42,7 +42,7 @@ class ChildProcess {
 
   // Waits for the end of the child, then reads what is left. Returns its exit
   // status, or 128 + signal; -1 at the deadline.
-  int Wait();
+  int Wait(absl::Duration deadline = kTestDeadline);
   const std::string& out() const { return out_text_; }  // Not read as lines.
   const std::string& err() const { return err_text_; }
 

@@ -17,9 +17,6 @@ void SetFault(std::string what);
 // cudaErrorLaunchFailure if a kernel ended in a fault since the last call.
 cudaError_t TakeFault();
 
-// Whether a stream is the default one or one that exists.
-bool IsStream(cudaStream_t stream);
-
 }  // namespace lockstep::standin
 
 #endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_ERRORS_H_

@@ -4,17 +4,15 @@
 #include <cstdint>
 #include <cstdio>
 #include <functional>
-#include <mutex>
 #include <string>
+#include <utility>
 
 #include "tools/cuda/standin/block.h"
 #include "tools/cuda/standin/errors.h"
+#include "tools/cuda/standin/queue.h"
 
 namespace lockstep::standin {
 namespace {
-
-// Held while a kernel runs: its static shared memory is the process's.
-std::mutex launch_mutex;
 
 cudaError_t Check(const cudaLaunchConfig_t& config) {
   const dim3& grid = config.gridDim;
@@ -37,13 +35,8 @@ cudaError_t Check(const cudaLaunchConfig_t& config) {
   return cudaSuccess;
 }
 
-}  // namespace
-
-cudaError_t Launch(const cudaLaunchConfig_t& config,
-                   const std::function<void()>& thread) {
-  const cudaError_t error = Record(Check(config));
-  if (error != cudaSuccess) return error;
-  const std::lock_guard lock(launch_mutex);
+void RunBlocks(const cudaLaunchConfig_t& config,
+               const std::function<void()>& thread) {
   Block block(config, thread);
   for (unsigned z = 0; z < config.gridDim.z; ++z) {
     for (unsigned y = 0; y < config.gridDim.y; ++y) {
@@ -52,10 +45,22 @@ cudaError_t Launch(const cudaLaunchConfig_t& config,
         std::fprintf(stderr, "stand-in kernel fault: %s\n",
                      block.fault().c_str());
         SetFault(block.fault());
-        return cudaSuccess;
+        return;
       }
     }
   }
+}
+
+}  // namespace
+
+cudaError_t Launch(const cudaLaunchConfig_t& config,
+                   std::function<void()> thread) {
+  const cudaError_t error = Record(Check(config));
+  if (error != cudaSuccess) return error;
+  Enqueue(config.stream, [config, thread = std::move(thread)] {
+    RunBlocks(config, thread);
+    return true;
+  });
   return cudaSuccess;
 }
 

@@ -18,13 +18,14 @@ inline constexpr int kMaxGridX = 0x7fffffff;
 inline constexpr int kMaxGridYz = 65535;
 inline constexpr int kMaxSharedBytes = 48 << 10;
 
-// Runs `thread` once for each thread of each block of the launch, on the
-// calling host thread; launches of other host threads wait. Returns the error
+// Puts a launch on its stream: `thread` runs once for each thread of each
+// block. One kernel runs at a time, on the host thread that made it possible:
+// with an idle stream the calling one, before this returns. Returns the error
 // that a bad configuration has; a fault of the kernel itself (threads that wait
 // for ones that never come) ends the launch, is reported on standard error, and
 // is the error of the next call that waits.
 cudaError_t Launch(const cudaLaunchConfig_t& config,
-                   const std::function<void()>& thread);
+                   std::function<void()> thread);
 
 // What the last fault was, of any host thread; empty if there was none.
 std::string LastFault();

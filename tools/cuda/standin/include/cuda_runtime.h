@@ -21,7 +21,8 @@ cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 
-// There is one device, number 0.
+// There is one device, number 0, unless a test asks for more (devices.h).
+// Memory belongs to none of them.
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDevice(int* device);
 cudaError_t cudaSetDevice(int device);
@@ -34,6 +35,9 @@ cudaError_t cudaDeviceSynchronize();
 // Fresh memory is filled with bytes 0xff: NaN in every floating-point type.
 cudaError_t cudaMalloc(void** pointer, size_t bytes);
 cudaError_t cudaFree(void* pointer);
+// Memory is cudaMemoryTypeDevice or cudaMemoryTypeUnregistered.
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
+                                     const void* pointer);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
                        cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
@@ -42,7 +46,10 @@ cudaError_t cudaMemset(void* to, int value, size_t bytes);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
                             cudaStream_t stream = nullptr);
 
-// Every call on a stream is finished when it returns.
+// Every call on a stream is finished when it returns, but behind a wait for an
+// event of another stream, or behind an operation of NCCL's stand-in, which
+// waits for other ranks. Streams do not wait for the default stream, nor it for
+// them.
 cudaError_t cudaStreamCreate(cudaStream_t* stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
@@ -65,15 +72,15 @@ cudaError_t cudaMalloc(T** pointer, size_t bytes) {
   return cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
 }
 
-// Runs the kernel before it returns. A fault in the kernel is, as on a GPU,
-// the error of the next call that waits.
+// Runs the kernel before it returns, if nothing on the stream waits. A fault in
+// the kernel is, as on a GPU, the error of the next call that waits.
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config,
                                void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   std::tuple<Parameters...> copies(std::forward<Arguments>(arguments)...);
-  return lockstep::standin::Launch(*config,
-                                   [&] { std::apply(kernel, copies); });
+  return lockstep::standin::Launch(
+      *config, [kernel, copies] { std::apply(kernel, copies); });
 }
 
 #endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_RUNTIME_H_

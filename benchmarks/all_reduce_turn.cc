@@ -1,0 +1,186 @@
+// Fill, time, check.
+#include "benchmarks/all_reduce_turn.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "benchmarks/all_reduce_pattern.h"
+#include "collectives/buffer.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+int64_t RoundUp(int64_t bytes) {
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+// The buffers of a turn's iterations in one piece of memory: inputs first, and
+// outputs behind them where they are apart.
+class BufferPool {
+ public:
+  BufferPool(const TurnRequest& request, std::byte* memory)
+      : request_(request),
+        stride_(RoundUp(request.count * SizeOf(request.type))),
+        memory_(memory) {}
+
+  int64_t bytes() const {
+    return stride_ * request_.iterations * (request_.in_place ? 1 : 2);
+  }
+  Buffer Input(int64_t i) const { return At(i); }
+  Buffer Output(int64_t i) const {
+    return At(request_.in_place ? i : i + request_.iterations);
+  }
+
+ private:
+  Buffer At(int64_t i) const {
+    return {memory_ + i * stride_, request_.count, request_.type};
+  }
+
+  const TurnRequest& request_;
+  const int64_t stride_;
+  std::byte* const memory_;
+};
+
+void Fill(const TurnRequest& request, const BufferPool& pool,
+          ExactPattern& pattern) {
+  for (int i = 0; i < request.iterations; ++i) {
+    pattern.Fill(request.first + i, pool.Input(i));
+    // Nothing of an earlier turn's answers is left.
+    if (!request.in_place) {
+      const Buffer output = pool.Output(i);
+      std::memset(output.data, 0xff, static_cast<size_t>(output.size_bytes()));
+    }
+  }
+}
+
+template <typename T>
+void Append(std::string& bytes, const T& value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof(T));
+}
+
+template <typename T>
+bool Take(absl::string_view& bytes, T& value) {
+  if (bytes.size() < sizeof(T)) return false;
+  std::memcpy(&value, bytes.data(), sizeof(T));
+  bytes.remove_prefix(sizeof(T));
+  return true;
+}
+
+absl::Status NotAnAnswer() {
+  return absl::DataLossError("a rank's answer is cut short");
+}
+
+}  // namespace
+
+absl::StatusOr<std::span<std::byte>> TurnTaker::Memory(BufferKind kind,
+                                                       int64_t bytes) {
+  std::span<std::byte>& memory = memory_[static_cast<int>(kind)];
+  if (static_cast<int64_t>(memory.size()) >= bytes) return memory;
+  if (kind == BufferKind::kGroup) {
+    LOCKSTEP_ASSIGN_OR_RETURN(memory, subject_.GroupMemory(bytes));
+    return memory;
+  }
+  ordinary_.reset();
+  ordinary_.reset(
+      static_cast<std::byte*>(std::aligned_alloc(kAlignment, RoundUp(bytes))));
+  if (ordinary_ == nullptr) {
+    memory = {};
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for ", bytes, " bytes"));
+  }
+  memory = {ordinary_.get(), static_cast<size_t>(bytes)};
+  return memory;
+}
+
+absl::StatusOr<TurnResult> TurnTaker::Take(const TurnRequest& request) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::span<std::byte> memory,
+      Memory(request.buffers, BufferPool(request, nullptr).bytes()));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      ExactPattern pattern,
+      ExactPattern::Create(request.type, request.op, subject_.rank(),
+                           subject_.world_size()));
+  const BufferPool pool(request, memory.data());
+  const auto call = [&](int i) {
+    return subject_.AllReduce(pool.Input(i), pool.Output(i), request.op);
+  };
+  if (request.warmup > 0) Fill(request, pool, pattern);
+  for (int i = 0; i < request.warmup; ++i) {
+    LOCKSTEP_RETURN_IF_ERROR(call(i % request.iterations));
+  }
+  Fill(request, pool, pattern);
+  TurnResult result;
+  result.seconds.resize(static_cast<size_t>(request.iterations));
+  LOCKSTEP_RETURN_IF_ERROR(subject_.Barrier());
+  using Clock = std::chrono::steady_clock;
+  Clock::time_point begin = Clock::now();
+  for (int i = 0; i < request.iterations; ++i) {
+    LOCKSTEP_RETURN_IF_ERROR(call(i));
+    const Clock::time_point end = Clock::now();
+    result.seconds[static_cast<size_t>(i)] =
+        std::chrono::duration<double>(end - begin).count();
+    begin = end;
+  }
+  for (int i = 0; i < request.iterations; ++i) {
+    result.wrong += pattern.CountWrong(request.first + i, pool.Output(i));
+  }
+  return result;
+}
+
+absl::StatusOr<TurnResult> CombineRanks(std::span<const TurnResult> results) {
+  TurnResult all = results[0];
+  for (const TurnResult& result : results.subspan(1)) {
+    if (result.seconds.size() != all.seconds.size()) {
+      return absl::DataLossError(
+          absl::StrCat("one rank timed ", all.seconds.size(),
+                       " calls, another ", result.seconds.size()));
+    }
+    all.wrong += result.wrong;
+    for (size_t i = 0; i < all.seconds.size(); ++i) {
+      all.seconds[i] = std::max(all.seconds[i], result.seconds[i]);
+    }
+  }
+  return all;
+}
+
+std::string SerializeAnswer(const absl::StatusOr<TurnResult>& answer) {
+  std::string bytes;
+  Append(bytes, static_cast<int32_t>(answer.status().code()));
+  if (!answer.ok()) {
+    return absl::StrCat(bytes, answer.status().message());
+  }
+  Append(bytes, answer->wrong);
+  for (const double seconds : answer->seconds) Append(bytes, seconds);
+  return bytes;
+}
+
+absl::StatusOr<TurnResult> ParseAnswer(absl::string_view bytes) {
+  int32_t code = 0;
+  if (!Take(bytes, code)) return NotAnAnswer();
+  if (code != 0) {
+    return absl::Status(static_cast<absl::StatusCode>(code), bytes);
+  }
+  TurnResult result;
+  if (!Take(bytes, result.wrong) || bytes.size() % sizeof(double) != 0) {
+    return NotAnAnswer();
+  }
+  double seconds;
+  while (Take(bytes, seconds)) result.seconds.push_back(seconds);
+  return result;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,30 @@
+// The collectives in which each pair of ranks has data of its own, over any
+// transport: it goes straight from the one to the other.
+#ifndef LOCKSTEP_COLLECTIVES_ALGORITHMS_PAIRWISE_H_
+#define LOCKSTEP_COLLECTIVES_ALGORITHMS_PAIRWISE_H_
+
+#include "absl/status/status.h"
+#include "collectives/algorithms/transport.h"
+#include "collectives/buffer.h"
+
+namespace lockstep {
+
+// Every rank calls the same function, with arguments that are valid
+// (collective.h) and agree. Communicator has the contracts.
+//
+// Errors: the transport's, and kInternal if a piece of the wrong size comes.
+
+// The root serves whichever rank is ready, and waits only while none is, then
+// for the rank that has got on best: not for one that is late.
+absl::Status PairwiseScatter(Transport& transport, ConstBuffer input,
+                             Buffer output, int root);
+absl::Status PairwiseGather(Transport& transport, ConstBuffer input,
+                            Buffer output, int root);
+
+// P-1 steps: in step s each rank sends to rank + s and receives from rank - s.
+absl::Status PairwiseAllToAll(Transport& transport, ConstBuffer input,
+                              Buffer output);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_ALGORITHMS_PAIRWISE_H_

@@ -1,0 +1,196 @@
+#include "collectives/algorithms/reduction.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+
+#include "collectives/algorithms/order.h"
+#include "collectives/algorithms/reduction_kernels.h"
+#include "collectives/algorithms/stream_copy.h"
+#include "collectives/data_type.h"
+#include "collectives/reduce_op.h"
+
+namespace lockstep {
+namespace {
+
+// Accumulators at a time, so that they stay in the first-level cache until they
+// are finished and copied. Few enough for one block per level of a tree on the
+// stack.
+constexpr int64_t kBlockBytes = 8 << 10;
+
+// A reduction that touches at least this much streams its outputs: they would
+// push what is read next out of the cache, and be pushed out themselves before
+// anyone uses them. Half of a last-level cache of 32 MiB, since other ranks
+// reduce their parts at the same time.
+constexpr int64_t kStreamedBytes = 16 << 20;
+
+struct alignas(kCacheLineBytes) Block {
+  std::byte bytes[kBlockBytes];
+};
+
+const std::byte* At(const void* memory, int64_t offset) {
+  return static_cast<const std::byte*>(memory) + offset;
+}
+std::byte* At(void* memory, int64_t offset) {
+  return static_cast<std::byte*>(memory) + offset;
+}
+
+void Copy(const void* from, void* to, int64_t bytes) {
+  if (from != to && bytes > 0) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  }
+}
+
+const ReductionKernels& KernelsFor(DataType type, ReduceOp op) {
+  return ReductionKernelsFor(type, op, BestVectorUnit());
+}
+
+// Reduces several inputs, block by block. Where accumulators are elements and
+// need no finishing, no block is copied that need not be.
+class Folder {
+ public:
+  Folder(const ReductionKernels& kernels, int world_size, DataType type,
+         DataType accumulator, std::span<const void* const> inputs,
+         std::span<void* const> outputs)
+      : kernels_(kernels),
+        world_size_(world_size),
+        element_(SizeOf(type)),
+        step_(kBlockBytes / SizeOf(accumulator)),
+        inputs_(inputs),
+        outputs_(outputs) {}
+
+  void Run(bool tree, int64_t n) {
+    if (outputs_.empty()) return;
+    const auto buffers = static_cast<int64_t>(inputs_.size() + outputs_.size());
+    const bool large = n >= kStreamedBytes / (buffers * element_);
+    for (int64_t i = 0; i < n; i += step_) {
+      offset_ = i * element_;
+      size_ = std::min(step_, n - i);
+      RunBlock(tree, large);
+    }
+    if (large) FinishStreaming();
+  }
+
+ private:
+  void RunBlock(bool tree, bool large) const {
+    Block finished;
+    std::byte* const first = At(outputs_[0], offset_);
+    std::byte* const target =
+        large && Streams(outputs_[0]) ? finished.bytes : first;
+    Block room;
+    void* const sums = kernels_.finish == nullptr ? target : room.bytes;
+    const void* const result =
+        tree ? Tree(0, static_cast<int>(inputs_.size()), sums) : Chain(sums);
+    if (kernels_.finish != nullptr) {
+      kernels_.finish(result, target, size_, world_size_);
+    } else {
+      Copy(result, target, size_ * element_);
+    }
+    for (void* const output : outputs_) {
+      std::byte* const to = At(output, offset_);
+      if (large && Streams(output)) {
+        StreamCopy(target, to, size_ * element_);
+      } else {
+        Copy(target, to, size_ * element_);
+      }
+    }
+  }
+
+  // What was read just now is in the cache, and is better written there.
+  bool Streams(const void* output) const {
+    return std::find(inputs_.begin(), inputs_.end(), output) == inputs_.end();
+  }
+
+  // One input as accumulators, in `room` if it must be widened.
+  const void* Leaf(int input, void* room) const {
+    const std::byte* const elements = At(inputs_[input], offset_);
+    if (kernels_.begin == nullptr) return elements;
+    kernels_.begin(elements, room, size_);
+    return room;
+  }
+
+  // ((inputs[0] op inputs[1]) op inputs[2]) ..., in `sums` if there are
+  // several. `sums` may be part of an output, and that an input, so it is
+  // written only once all inputs but the last are read.
+  const void* Chain(void* sums) const {
+    Block room;
+    const size_t last = inputs_.size() - 1;
+    const void* earlier = Leaf(0, last == 0 ? sums : room.bytes);
+    for (size_t i = 1; i <= last; ++i) {
+      void* const result = i == last ? sums : room.bytes;
+      kernels_.accumulate(earlier, At(inputs_[i], offset_), result, size_);
+      earlier = result;
+    }
+    return earlier;
+  }
+
+  // The node of ranks [begin, end), in `sums` if there are several; likewise.
+  const void* Tree(int begin, int end, void* sums) const {
+    if (end - begin == 1) return Leaf(begin, sums);
+    const int split = TreeSplit(static_cast<int>(inputs_.size()), begin, end);
+    Block earlier_room;
+    Block later_room;
+    const void* const earlier = Tree(begin, split, earlier_room.bytes);
+    const void* const later = Tree(split, end, later_room.bytes);
+    kernels_.merge(earlier, later, sums, size_);
+    return sums;
+  }
+
+  const ReductionKernels& kernels_;
+  const int world_size_;
+  const int64_t element_;  // Bytes.
+  const int64_t step_;     // Elements.
+  const std::span<const void* const> inputs_;
+  const std::span<void* const> outputs_;
+  // The current block.
+  int64_t offset_ = 0;  // Bytes.
+  int64_t size_ = 0;    // Elements.
+};
+
+}  // namespace
+
+Reduction::Reduction(DataType type, ReduceOp op, int world_size)
+    : type_(type),
+      op_(op),
+      world_size_(world_size),
+      accumulator_(AccumulatorOf(type, op)) {}
+
+void Reduction::Begin(const void* input, void* accumulator, int64_t n) const {
+  const auto begin = KernelsFor(type_, op_).begin;
+  if (begin == nullptr) return Copy(input, accumulator, n * SizeOf(type_));
+  begin(input, accumulator, n);
+}
+
+void Reduction::Accumulate(const void* earlier, const void* input, void* result,
+                           int64_t n) const {
+  KernelsFor(type_, op_).accumulate(earlier, input, result, n);
+}
+
+void Reduction::Merge(const void* earlier, const void* later, void* result,
+                      int64_t n) const {
+  KernelsFor(type_, op_).merge(earlier, later, result, n);
+}
+
+void Reduction::Finish(const void* accumulator, void* output, int64_t n) const {
+  const auto finish = KernelsFor(type_, op_).finish;
+  if (finish == nullptr) return Copy(accumulator, output, n * SizeOf(type_));
+  finish(accumulator, output, n, world_size_);
+}
+
+void Reduction::Fold(std::span<const void* const> inputs,
+                     std::span<void* const> outputs, int64_t n) const {
+  Folder(KernelsFor(type_, op_), world_size_, type_, accumulator_, inputs,
+         outputs)
+      .Run(/*tree=*/false, n);
+}
+
+void Reduction::FoldTree(std::span<const void* const> inputs,
+                         std::span<void* const> outputs, int64_t n) const {
+  Folder(KernelsFor(type_, op_), world_size_, type_, accumulator_, inputs,
+         outputs)
+      .Run(/*tree=*/true, n);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,344 @@
+// The loops are templates that are compiled once for each instruction set, and
+// but for float16 left to the compiler to vectorise. Nothing here multiplies
+// and then adds, so there is nothing to fuse.
+#include "collectives/algorithms/reduction_kernels.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <type_traits>
+
+#include "collectives/algorithms/half.h"
+#include "collectives/data_type.h"
+#include "collectives/reduce_op.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#include <immintrin.h>
+
+#define LOCKSTEP_AVX2 __attribute__((target("avx2,f16c")))
+#endif
+
+// Inlined into functions for different instruction sets, and compiled there.
+#define LOCKSTEP_INLINE __attribute__((always_inline)) inline
+
+// The loop's result may be one of its operands, which the compiler could else
+// only take care of by not vectorising.
+#if defined(__clang__)
+#define LOCKSTEP_SAME_OR_APART _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define LOCKSTEP_SAME_OR_APART _Pragma("GCC ivdep")
+#endif
+
+namespace lockstep {
+namespace {
+
+template <typename T>
+constexpr int64_t kSize = sizeof(T);
+
+// memcpy is how C++ accesses memory of any alignment.
+template <typename T>
+LOCKSTEP_INLINE T Load(const void* from, int64_t index) {
+  T value;
+  std::memcpy(&value, static_cast<const std::byte*>(from) + index * kSize<T>,
+              sizeof(T));
+  return value;
+}
+
+template <typename T>
+LOCKSTEP_INLINE void Store(T value, void* to, int64_t index) {
+  std::memcpy(static_cast<std::byte*>(to) + index * kSize<T>, &value,
+              sizeof(T));
+}
+
+template <typename A, typename E>
+LOCKSTEP_INLINE A Widen(E element) {
+  if constexpr (std::is_same_v<A, E> || std::is_integral_v<E>) {
+    return element;
+  } else {
+    return ToFloat(element);
+  }
+}
+
+template <typename E, typename A>
+LOCKSTEP_INLINE E Narrow(A value) {
+  if constexpr (std::is_same_v<E, Float16>) {
+    return ToFloat16(value);
+  } else if constexpr (std::is_same_v<E, BFloat16>) {
+    return ToBFloat16(value);
+  } else {
+    return static_cast<E>(value);
+  }
+}
+
+template <ReduceOp op, typename A>
+LOCKSTEP_INLINE A CombineIntegers(A a, A b) {
+  if constexpr (op == ReduceOp::kMin) return b < a ? b : a;
+  if constexpr (op == ReduceOp::kMax) return a < b ? b : a;
+  // Unsigned, which wraps. (uint8_t is promoted to int, which has room.)
+  using Unsigned = std::make_unsigned_t<A>;
+  const auto x = static_cast<Unsigned>(a);
+  const auto y = static_cast<Unsigned>(b);
+  if constexpr (op == ReduceOp::kProduct) return static_cast<A>(x * y);
+  return static_cast<A>(x + y);
+}
+
+template <ReduceOp op, typename A>
+LOCKSTEP_INLINE A CombineFloats(A a, A b) {
+  A result;
+  if constexpr (op == ReduceOp::kProduct) {
+    result = a * b;
+  } else if constexpr (op == ReduceOp::kMin) {
+    result = b < a ? b : a;
+    result = b != b ? b : result;
+  } else if constexpr (op == ReduceOp::kMax) {
+    result = a < b ? b : a;
+    result = b != b ? b : result;
+  } else {
+    result = a + b;
+  }
+  return result != result ? std::numeric_limits<A>::quiet_NaN() : result;
+}
+
+template <typename E, typename A>
+struct BeginLoop {
+  static LOCKSTEP_INLINE void Run(const void* input, void* accumulator,
+                                  int64_t n) {
+    LOCKSTEP_SAME_OR_APART
+    for (int64_t i = 0; i < n; ++i) {
+      Store<A>(Widen<A>(Load<E>(input, i)), accumulator, i);
+    }
+  }
+};
+
+// op is never kAverage, which combines as kSum does.
+template <ReduceOp op, typename E, typename A>
+struct CombineLoop {
+  static LOCKSTEP_INLINE void Run(const void* earlier, const void* later,
+                                  void* result, int64_t n) {
+    LOCKSTEP_SAME_OR_APART
+    for (int64_t i = 0; i < n; ++i) {
+      const A a = Load<A>(earlier, i);
+      const A b = Widen<A>(Load<E>(later, i));
+      if constexpr (std::is_integral_v<A>) {
+        Store<A>(CombineIntegers<op>(a, b), result, i);
+      } else {
+        Store<A>(CombineFloats<op>(a, b), result, i);
+      }
+    }
+  }
+};
+
+// sum / divisor, toward zero, for sums of int32 or uint8, which stay below 2^51
+// up to 2^20 ranks. In double, since that vectorises: a quotient that is no
+// whole number is off the next by 1 / divisor at least, more than rounding
+// moves it.
+LOCKSTEP_INLINE int32_t DivideSum(int64_t sum, double divisor) {
+  // The last place of this is 1, so its lowest bits count.
+  constexpr double kBase = 0x1.8p52;
+  const auto bits = std::bit_cast<uint64_t>(kBase) + static_cast<uint64_t>(sum);
+  return static_cast<int32_t>((std::bit_cast<double>(bits) - kBase) / divisor);
+}
+
+template <bool divide, typename E, typename A>
+struct FinishLoop {
+  static LOCKSTEP_INLINE void Run(const void* accumulator, void* output,
+                                  int64_t n, int world_size) {
+    LOCKSTEP_SAME_OR_APART
+    for (int64_t i = 0; i < n; ++i) {
+      const A value = Load<A>(accumulator, i);
+      if constexpr (!divide) {
+        Store<E>(Narrow<E>(value), output, i);
+      } else if constexpr (std::is_integral_v<E> && !std::is_same_v<E, A>) {
+        Store<E>(static_cast<E>(DivideSum(value, world_size)), output, i);
+      } else {
+        Store<E>(Narrow<E>(value / static_cast<A>(world_size)), output, i);
+      }
+    }
+  }
+};
+
+struct Baseline {
+  static constexpr bool kConvertsFloat16 = false;
+
+  template <typename Loop, typename... Args>
+  static void Run(Args... args) {
+    Loop::Run(args...);
+  }
+};
+
+#if defined(__x86_64__)
+
+// With F16C, whose conversions give the bits of half.h in one instruction.
+struct Avx2 {
+  static constexpr bool kConvertsFloat16 = true;
+
+  template <typename Loop, typename... Args>
+  LOCKSTEP_AVX2 static void Run(Args... args) {
+    Loop::Run(args...);
+  }
+
+  LOCKSTEP_AVX2 static void Begin(const void* input, void* accumulator,
+                                  int64_t n) {
+    const auto* from = static_cast<const std::byte*>(input);
+    auto* to = static_cast<std::byte*>(accumulator);
+    for (; n >= 8; n -= 8, from += 16, to += 32) {
+      __m128i halves;
+      std::memcpy(&halves, from, sizeof(halves));
+      const __m256 floats = _mm256_cvtph_ps(halves);
+      std::memcpy(to, &floats, sizeof(floats));
+    }
+    BeginLoop<Float16, float>::Run(from, to, n);
+  }
+
+  template <ReduceOp op>
+  LOCKSTEP_AVX2 static void Accumulate(const void* earlier, const void* later,
+                                       void* result, int64_t n) {
+    constexpr int64_t kChunk = 256;
+    alignas(32) float floats[kChunk];
+    const auto* from = static_cast<const std::byte*>(earlier);
+    const auto* halves = static_cast<const std::byte*>(later);
+    auto* to = static_cast<std::byte*>(result);
+    for (int64_t i = 0; i < n; i += kChunk) {
+      const int64_t size = std::min(kChunk, n - i);
+      Begin(halves + 2 * i, floats, size);
+      CombineLoop<op, float, float>::Run(from + 4 * i, floats, to + 4 * i,
+                                         size);
+    }
+  }
+
+  template <bool divide>
+  LOCKSTEP_AVX2 static void Finish(const void* accumulator, void* output,
+                                   int64_t n, int world_size) {
+    const auto* from = static_cast<const std::byte*>(accumulator);
+    auto* to = static_cast<std::byte*>(output);
+    const __m256 divisor = _mm256_set1_ps(static_cast<float>(world_size));
+    for (; n >= 8; n -= 8, from += 32, to += 16) {
+      __m256 floats;
+      std::memcpy(&floats, from, sizeof(floats));
+      if constexpr (divide) floats = _mm256_div_ps(floats, divisor);
+      const __m128i halves = _mm256_cvtps_ph(floats, _MM_FROUND_TO_NEAREST_INT);
+      std::memcpy(to, &halves, sizeof(halves));
+    }
+    FinishLoop<divide, Float16, float>::Run(from, to, n, world_size);
+  }
+};
+
+#else
+
+using Avx2 = Baseline;
+
+#endif
+
+template <typename E, ReduceOp op>
+struct AccumulatorType {
+  using Type = E;
+};
+template <ReduceOp op>
+struct AccumulatorType<Float16, op> {
+  using Type = float;
+};
+template <ReduceOp op>
+struct AccumulatorType<BFloat16, op> {
+  using Type = float;
+};
+template <>
+struct AccumulatorType<int32_t, ReduceOp::kAverage> {
+  using Type = int64_t;
+};
+template <>
+struct AccumulatorType<uint8_t, ReduceOp::kAverage> {
+  using Type = int64_t;
+};
+
+template <typename Unit, typename E, ReduceOp op>
+constexpr ReductionKernels MakeKernels() {
+  using A = typename AccumulatorType<E, op>::Type;
+  static_assert(kDataTypeOf<A> == AccumulatorOf(kDataTypeOf<E>, op));
+  constexpr bool kDivides = op == ReduceOp::kAverage;
+  constexpr ReduceOp kCombines = kDivides ? ReduceOp::kSum : op;
+  ReductionKernels kernels = {};
+  if constexpr (!std::is_same_v<E, A>) {
+    kernels.begin = Unit::template Run<BeginLoop<E, A>>;
+  }
+  kernels.accumulate = Unit::template Run<CombineLoop<kCombines, E, A>>;
+  kernels.merge = Unit::template Run<CombineLoop<kCombines, A, A>>;
+  if constexpr (!std::is_same_v<E, A> || kDivides) {
+    kernels.finish = Unit::template Run<FinishLoop<kDivides, E, A>>;
+  }
+  if constexpr (std::is_same_v<E, Float16> && Unit::kConvertsFloat16) {
+    kernels.begin = Unit::Begin;
+    kernels.accumulate = Unit::template Accumulate<kCombines>;
+    kernels.finish = Unit::template Finish<kDivides>;
+  }
+  return kernels;
+}
+
+template <typename Unit, typename E, ReduceOp op>
+constexpr ReductionKernels kKernels = MakeKernels<Unit, E, op>();
+
+template <typename Unit, typename E>
+const ReductionKernels& KernelsOf(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return kKernels<Unit, E, ReduceOp::kSum>;
+    case ReduceOp::kProduct:
+      return kKernels<Unit, E, ReduceOp::kProduct>;
+    case ReduceOp::kMin:
+      return kKernels<Unit, E, ReduceOp::kMin>;
+    case ReduceOp::kMax:
+      return kKernels<Unit, E, ReduceOp::kMax>;
+    case ReduceOp::kAverage:
+      break;
+  }
+  return kKernels<Unit, E, ReduceOp::kAverage>;
+}
+
+template <typename Unit>
+const ReductionKernels& KernelsOf(DataType type, ReduceOp op) {
+  switch (type) {
+    case DataType::kFloat64:
+      return KernelsOf<Unit, double>(op);
+    case DataType::kFloat32:
+      return KernelsOf<Unit, float>(op);
+    case DataType::kFloat16:
+      return KernelsOf<Unit, Float16>(op);
+    case DataType::kBFloat16:
+      return KernelsOf<Unit, BFloat16>(op);
+    case DataType::kInt32:
+      return KernelsOf<Unit, int32_t>(op);
+    case DataType::kInt64:
+      return KernelsOf<Unit, int64_t>(op);
+    case DataType::kUInt8:
+      break;
+  }
+  return KernelsOf<Unit, uint8_t>(op);
+}
+
+#if defined(__x86_64__)
+bool HasF16c() {
+  unsigned int eax, ebx, ecx, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
+}  // namespace
+
+VectorUnit BestVectorUnit() {
+#if defined(__x86_64__)
+  static const bool has_avx2 = __builtin_cpu_supports("avx2") && HasF16c();
+  if (has_avx2) return VectorUnit::kAvx2;
+#endif
+  return VectorUnit::kBaseline;
+}
+
+const ReductionKernels& ReductionKernelsFor(DataType type, ReduceOp op,
+                                            VectorUnit unit) {
+  return unit == VectorUnit::kAvx2 ? KernelsOf<Avx2>(type, op)
+                                   : KernelsOf<Baseline>(type, op);
+}
+
+}  // namespace lockstep

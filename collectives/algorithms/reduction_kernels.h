@@ -1,0 +1,70 @@
+// The loops of a reduction, for one type and operation and one instruction set.
+#ifndef LOCKSTEP_COLLECTIVES_ALGORITHMS_REDUCTION_KERNELS_H_
+#define LOCKSTEP_COLLECTIVES_ALGORITHMS_REDUCTION_KERNELS_H_
+
+#include <cstdint>
+
+#include "collectives/data_type.h"
+#include "collectives/reduce_op.h"
+
+namespace lockstep {
+
+// float32 for the 16-bit floats and int64 for averages of int32 and uint8, so
+// that sums are exact or as good as float32's; else the type itself.
+constexpr DataType AccumulatorOf(DataType type, ReduceOp op) {
+  switch (type) {
+    case DataType::kFloat16:
+    case DataType::kBFloat16:
+      return DataType::kFloat32;
+    case DataType::kInt32:
+    case DataType::kUInt8:
+      return op == ReduceOp::kAverage ? DataType::kInt64 : type;
+    case DataType::kFloat64:
+    case DataType::kFloat32:
+    case DataType::kInt64:
+      break;
+  }
+  return type;
+}
+
+// Element i of the result is of element i of the operands, which are read
+// before any later element of the result is written: so the result may be an
+// operand with elements of the same size, but not overlap one otherwise. Memory
+// is of any alignment; n >= 0.
+//
+// Every NaN that accumulate and merge give is the same one (positive, quiet,
+// without payload), whatever the payloads of the operands: which of these an
+// instruction keeps depends on the processor and on the compiler's order of
+// operands.
+struct ReductionKernels {
+  using Combine = void (*)(const void* earlier, const void* later, void* result,
+                           int64_t n);
+
+  // Widens elements to accumulators. Null where these are the same.
+  void (*begin)(const void* input, void* accumulator, int64_t n);
+  // earlier is accumulators, later elements.
+  Combine accumulate;
+  // Both are accumulators.
+  Combine merge;
+  // Divides by world_size for kAverage, and narrows. Null where there is
+  // nothing to do.
+  void (*finish)(const void* accumulator, void* output, int64_t n,
+                 int world_size);
+};
+
+// Instruction sets that the loops are compiled for. All give the same bits.
+enum class VectorUnit {
+  kBaseline,  // What every processor of the architecture has.
+  kAvx2,      // With F16C.
+};
+
+// The best that this processor has.
+VectorUnit BestVectorUnit();
+
+// The loops may be called only if `unit` is at most BestVectorUnit().
+const ReductionKernels& ReductionKernelsFor(DataType type, ReduceOp op,
+                                            VectorUnit unit);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_ALGORITHMS_REDUCTION_KERNELS_H_

@@ -1,0 +1,54 @@
+// What the collective algorithms need from a backend.
+#ifndef LOCKSTEP_COLLECTIVES_ALGORITHMS_TRANSPORT_H_
+#define LOCKSTEP_COLLECTIVES_ALGORITHMS_TRANSPORT_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "absl/status/status.h"
+
+namespace lockstep {
+
+// Moves pieces of at most max_piece_bytes between pairs of ranks, in order,
+// through memory that the sender fills and the receiver reads in place. Nothing
+// here blocks but Wait, so one thread can keep both directions busy. Not thread
+// safe.
+class Transport {
+ public:
+  // "No peer": neither send nor receive is waited for.
+  static constexpr int kNobody = -1;
+
+  virtual ~Transport() = default;
+
+  virtual int rank() const = 0;                 // In [0, world_size()).
+  virtual int world_size() const = 0;           // At least 1.
+  virtual int64_t max_piece_bytes() const = 0;  // A multiple of 64.
+  // How many pieces may be under way to one peer, sent and not yet released. At
+  // least 2: where all ranks of a ring have sent one piece, each needs room for
+  // the next before it can take one in. More lets ranks drift.
+  virtual int max_pieces() const { return 2; }
+
+  // Room for the next piece to `peer`: max_piece_bytes, aligned to 64, the
+  // caller's until Send. None while max_pieces earlier ones are under way. One
+  // piece is filled at a time: rooms of several peers may be the same memory.
+  virtual std::optional<std::span<std::byte>> Room(int peer) = 0;
+  // Sends the first `size` bytes of Room(peer), which held a value. size > 0.
+  virtual void Send(int peer, int64_t size) = 0;
+
+  // The next piece from `peer`, readable until Release. None if none came.
+  virtual std::optional<std::span<const std::byte>> Received(int peer) = 0;
+  // Gives the memory of Received(peer), which held a value, back.
+  virtual void Release(int peer) = 0;
+
+  // Returns once Room(send_peer) or Received(receive_peer) holds a value; at
+  // most one of the two is kNobody. Errors: kUnavailable if a rank died or
+  // left; kDeadlineExceeded; what another rank failed with. The group has then
+  // failed.
+  virtual absl::Status Wait(int send_peer, int receive_peer) = 0;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_ALGORITHMS_TRANSPORT_H_

@@ -1,0 +1,102 @@
+// What ranks tell each other about their calls.
+#include "collectives/call.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "collectives/collective.h"
+#include "collectives/data_type.h"
+#include "collectives/reduce_op.h"
+
+namespace lockstep {
+namespace {
+
+// FNV-1a. 0 for none, so that it stands for "no counts".
+uint64_t Hash(std::span<const int64_t> counts) {
+  if (counts.empty()) return 0;
+  uint64_t hash = 14695981039346656037u;
+  for (const int64_t count : counts) {
+    for (int shift = 0; shift < 64; shift += 8) {
+      hash = (hash ^ ((static_cast<uint64_t>(count) >> shift) & 0xff)) *
+             1099511628211u;
+    }
+  }
+  return hash;
+}
+
+bool Reduces(Operation operation) {
+  return operation == Operation::kAllReduce ||
+         operation == Operation::kReduce ||
+         operation == Operation::kReduceScatter;
+}
+
+std::string Arguments(const Call& call) {
+  const std::string data = absl::StrCat(Name(call.type), "[", call.count, "]");
+  switch (call.operation) {
+    case Operation::kAllReduce:
+    case Operation::kReduceScatter:
+      return absl::StrCat(data, ", ", Name(call.op));
+    case Operation::kReduce:
+      return absl::StrCat(data, ", ", Name(call.op), ", root ", call.peer);
+    case Operation::kAllGather:
+      return call.counts_hash == 0 ? data : absl::StrCat(data, ", unequal");
+    case Operation::kAllToAll:
+      return data;
+    case Operation::kBroadcast:
+    case Operation::kScatter:
+    case Operation::kGather:
+      return absl::StrCat(data, ", root ", call.peer);
+    case Operation::kSend:
+      return absl::StrCat(data, ", to rank ", call.peer);
+    case Operation::kReceive:
+      return absl::StrCat(data, ", from rank ", call.peer);
+    case Operation::kAllocate:
+      return absl::StrCat(call.count, " bytes");
+    case Operation::kBarrier:
+    case Operation::kSplit:
+      break;
+  }
+  return "";
+}
+
+}  // namespace
+
+bool Agree(const Call& a, const Call& b) {
+  return a.operation == b.operation && a.type == b.type && a.op == b.op &&
+         a.peer == b.peer && a.count == b.count &&
+         a.counts_hash == b.counts_hash;
+}
+
+Call CallOf(const Collective& collective, int world_size) {
+  Call call;
+  call.operation = collective.operation;
+  call.type = collective.operation == Operation::kScatter ||
+                      collective.operation == Operation::kReceive
+                  ? collective.output.type
+                  : collective.input.type;
+  if (Reduces(call.operation)) call.op = collective.op;
+  call.peer = collective.peer;
+  call.count = AgreedCount(collective, world_size);
+  call.counts_hash = Hash(collective.counts);
+  SetSite(call, collective.site);
+  return call;
+}
+
+void SetSite(Call& call, const CallSite& site) {
+  const absl::string_view file(site.file);
+  const size_t size = std::min(file.size(), sizeof(call.file) - 1);
+  std::memcpy(call.file, file.data() + file.size() - size, size);
+  call.line = site.line;
+}
+
+std::string ToString(const Call& call) {
+  return absl::StrCat(Name(call.operation), "(", Arguments(call), ") at ",
+                      call.file, ":", call.line);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,43 @@
+// What a rank tells the others about its call, so that they see whether they
+// agree.
+#ifndef LOCKSTEP_COLLECTIVES_CALL_H_
+#define LOCKSTEP_COLLECTIVES_CALL_H_
+
+#include <cstdint>
+#include <string>
+
+#include "collectives/call_site.h"
+#include "collectives/collective.h"
+#include "collectives/data_type.h"
+#include "collectives/reduce_op.h"
+
+namespace lockstep {
+
+// Plain old data: it lies in shared memory, and travels as bytes between
+// processes of one kind of machine. Fields that an operation has no use for are
+// zero.
+struct Call {
+  Operation operation = Operation::kBarrier;
+  DataType type = {};
+  ReduceOp op = {};
+  int32_t peer = 0;
+  int64_t count = 0;         // AgreedCount; bytes of kAllocate.
+  uint64_t counts_hash = 0;  // Of an AllGather of unequal counts.
+  int32_t line = 0;
+  char file[84] = {};  // The end of the path of the source file.
+};
+
+// Whether two ranks' calls fit together; where they were made does not count.
+bool Agree(const Call& a, const Call& b);
+
+Call CallOf(const Collective& collective, int world_size);
+// Where the call was made.
+void SetSite(Call& call, const CallSite& site);
+
+// "AllReduce(float32[10], sum) at models/trainer.cc:42",
+// "Broadcast(uint8[16], root 1) at ...", "Barrier() at ...".
+std::string ToString(const Call& call);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_CALL_H_

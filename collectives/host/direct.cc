@@ -1,0 +1,217 @@
+#include "collectives/host/direct.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "collectives/algorithms/order.h"
+#include "collectives/algorithms/reduction.h"
+#include "collectives/algorithms/ring_schedule.h"
+#include "collectives/collective.h"
+#include "collectives/data_type.h"
+#include "collectives/host/group_member.h"
+#include "collectives/host/group_memory.h"
+#include "collectives/host/shared_region.h"
+
+namespace lockstep {
+namespace {
+
+static_assert(kTreeOrderBytes <= kStagedBytes,
+              "What is reduced in tree order is staged");
+
+// Whether other ranks read this rank's input.
+bool GivesInput(const Collective& call, int rank) {
+  if (call.operation == Operation::kBroadcast ||
+      call.operation == Operation::kScatter) {
+    return rank == call.peer;
+  }
+  return true;
+}
+
+// Whether other ranks write to this rank's output, unless inputs are staged.
+bool TakesOutput(const Collective& call, int rank) {
+  return call.operation == Operation::kAllReduce ||
+         (call.operation == Operation::kReduce && rank == call.peer);
+}
+
+// One call, with every rank's buffers in this rank's addresses; null where a
+// rank has nothing.
+class DirectCall {
+ public:
+  DirectCall(const Collective& call, GroupMember& member,
+             const GroupMemory& memory)
+      : call_(call), rank_(member.rank()), world_size_(member.world_size()) {
+    for (int peer = 0; peer < world_size_; ++peer) {
+      const Place& input = member.input_of(peer);
+      const Place& output = member.output_of(peer);
+      any_staged_ |= input.kind == Place::kStaged;
+      needs_meeting_ |=
+          input.kind != Place::kStaged && input.kind != Place::kNothing;
+      inputs_.push_back(input.kind == Place::kNothing ? nullptr
+                        : input.kind == Place::kStaged
+                            ? member.Staged(peer).data()
+                            : memory.Resolve(peer, input));
+      outputs_.push_back(output.kind == Place::kNothing
+                             ? nullptr
+                             : memory.Resolve(peer, output));
+    }
+  }
+
+  // Whether a rank may still read another's buffers when it is done.
+  bool needs_meeting() const { return needs_meeting_; }
+
+  void Run() {
+    switch (call_.operation) {
+      case Operation::kAllReduce:
+        return any_staged_ ? ReduceAll() : ReduceSegment();
+      case Operation::kReduce:
+        if (!any_staged_) return ReduceSegment();
+        if (rank_ == call_.peer) ReduceAll();
+        return;
+      case Operation::kReduceScatter:
+        return ReducePart();
+      case Operation::kAllGather:
+        return Gather();
+      case Operation::kGather:
+        if (rank_ == call_.peer) Gather();
+        return;
+      case Operation::kBroadcast:
+        return Copy(call_.output.bytes(), inputs_[call_.peer],
+                    call_.output.size_bytes());
+      case Operation::kScatter:
+        return Copy(call_.output.bytes(),
+                    At(inputs_[call_.peer], rank_ * call_.output.size_bytes()),
+                    call_.output.size_bytes());
+      case Operation::kAllToAll:
+        return Exchange();
+      case Operation::kSend:
+      case Operation::kReceive:
+      case Operation::kBarrier:
+      case Operation::kAllocate:
+      case Operation::kSplit:
+        return;
+    }
+  }
+
+ private:
+  static void Copy(std::byte* to, const std::byte* from, int64_t size) {
+    if (size > 0 && to != from) std::memcpy(to, from, size);
+  }
+
+  static const std::byte* At(const std::byte* base, int64_t offset) {
+    return base == nullptr ? nullptr : base + offset;
+  }
+
+  Reduction MakeReduction() const {
+    return Reduction(call_.output.type, call_.op, world_size_);
+  }
+
+  // Every rank's input at `offset`, beginning with rank `first`'s.
+  std::vector<const void*> InputsFrom(int first, int64_t offset) const {
+    std::vector<const void*> inputs;
+    for (int i = 0; i < world_size_; ++i) {
+      inputs.push_back(inputs_[(first + i) % world_size_] + offset);
+    }
+    return inputs;
+  }
+
+  // All elements, from staged inputs, for this rank alone.
+  void ReduceAll() {
+    if (call_.input.count == 0) return;
+    void* const output[] = {call_.output.data};
+    MakeReduction().FoldTree(InputsFrom(0, 0), output, call_.input.count);
+  }
+
+  // One segment, for all ranks that want it.
+  void ReduceSegment() {
+    const Segment segment = SegmentOf(call_.input.count, world_size_, rank_);
+    if (segment.count == 0) return;
+    const int64_t offset = segment.begin * SizeOf(call_.input.type);
+    std::vector<void*> outputs;
+    for (std::byte* output : outputs_) {
+      if (output != nullptr) outputs.push_back(output + offset);
+    }
+    Reduction(call_.input.type, call_.op, world_size_)
+        .Fold(InputsFrom(rank_, offset), outputs, segment.count);
+  }
+
+  // This rank's part of a ReduceScatter.
+  void ReducePart() {
+    if (call_.output.count == 0) return;
+    void* const output[] = {call_.output.data};
+    MakeReduction().Fold(InputsFrom((rank_ + 1) % world_size_,
+                                    rank_ * call_.output.size_bytes()),
+                         output, call_.output.count);
+  }
+
+  void Gather() {
+    const int64_t element = SizeOf(call_.output.type);
+    std::byte* to = call_.output.bytes();
+    for (int peer = 0; peer < world_size_; ++peer) {
+      const int64_t size =
+          (call_.counts.empty() ? call_.input.count : call_.counts[peer]) *
+          element;
+      Copy(to, inputs_[peer], size);
+      to += size;
+    }
+  }
+
+  void Exchange() {
+    const int64_t part = call_.output.size_bytes() / world_size_;
+    for (int i = 0; i < world_size_; ++i) {
+      const int peer = (rank_ + i) % world_size_;
+      Copy(call_.output.bytes() + peer * part, At(inputs_[peer], rank_ * part),
+           part);
+    }
+  }
+
+  const Collective& call_;
+  const int rank_;
+  const int world_size_;
+  std::vector<const std::byte*> inputs_;
+  std::vector<std::byte*> outputs_;
+  bool any_staged_ = false;
+  bool needs_meeting_ = false;
+};
+
+}  // namespace
+
+Places PlacesOf(const Collective& call, GroupMember& member,
+                const GroupMemory& memory) {
+  const Place nothing = {Place::kNothing, 0, 0};
+  const ConstBuffer& input = call.input;
+  const bool gives = GivesInput(call, member.rank()) && input.count > 0;
+  if (gives && input.size_bytes() <= kStagedBytes) {
+    std::memcpy(member.StagedForNext().data(), input.data, input.size_bytes());
+    return {{Place::kStaged, 0, 0}, nothing};
+  }
+  Places places = {nothing, nothing};
+  if (gives) places.input = memory.PlaceOf(input.data, input.size_bytes());
+  if (TakesOutput(call, member.rank())) {
+    places.output = memory.PlaceOf(call.output.data, call.output.size_bytes());
+  }
+  return places;
+}
+
+bool CanRunDirect(const GroupMember& member) {
+  for (int peer = 0; peer < member.world_size(); ++peer) {
+    if (member.input_of(peer).kind == Place::kUnreachable ||
+        member.output_of(peer).kind == Place::kUnreachable) {
+      return false;
+    }
+  }
+  return true;
+}
+
+absl::Status RunDirect(const Collective& call, GroupMember& member,
+                       const GroupMemory& memory) {
+  DirectCall direct(call, member, memory);
+  direct.Run();
+  return direct.needs_meeting() ? member.Complete() : absl::OkStatus();
+}
+
+}  // namespace lockstep

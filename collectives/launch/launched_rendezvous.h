@@ -1,0 +1,60 @@
+// Where the ranks that a launcher started meet, whichever launcher it is.
+#ifndef LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHED_RENDEZVOUS_H_
+#define LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHED_RENDEZVOUS_H_
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/launch/rank_environment.h"
+#include "collectives/rendezvous/process_identity.h"
+#include "collectives/rendezvous/rendezvous.h"
+
+namespace lockstep {
+
+// A file, or a port of rank 0's host.
+struct MeetingPlace {
+  // One of these two, unless the place is a port.
+  std::string file = {};    // Exists, or may be created by any rank.
+  std::string folder = {};  // A private one, to be created, for a file.
+  std::string address = {};
+  int port = 0;
+  std::string listen_address = {};
+  std::string token = {};
+};
+
+// What all ranks of a run work out alike, without a word between them:
+//
+//   LOCKSTEP_RENDEZVOUS    the file of that path: our launcher sets it.
+//   LOCKSTEP_MASTER_PORT   else this port of MASTER_ADDR's host, 127.0.0.1 if
+//                          that is not set and all ranks are on one host.
+//   all ranks on one host  else a folder in TMPDIR, or /tmp, whose name is made
+//                          of the user and of what tells this run from others:
+//                          torchrun's run id, restart and port, or mpirun's
+//                          namespace, each with the launcher's process; srun's
+//                          job and step; or MASTER_ADDR and MASTER_PORT.
+//   several hosts          MASTER_PORT of MASTER_ADDR's host; under torchrun,
+//                          whose agent has that port, the next one.
+//
+// A port asks for LOCKSTEP_TOKEN, which only loopback addresses can do without,
+// and rank 0 listens at LOCKSTEP_LISTEN_ADDRESS if it is set.
+//
+// launcher: from FindLauncherProcess(), for torchrun and mpirun.
+// Errors: kInvalidArgument, one line naming the variable that is missing or no
+// port.
+absl::StatusOr<MeetingPlace> ChooseMeetingPlace(
+    const RankEnvironment& environment, EnvironmentLookup lookup,
+    const ProcessIdentity& launcher);
+
+// Goes to the meeting place of this process's environment. Folder and file are
+// gone once all ranks have met and their rendezvous are destroyed. Errors:
+// those of ChooseMeetingPlace, of OpenFileRendezvous and of TcpRendezvous;
+// those of the file system, and kPermissionDenied if another user has taken the
+// folder's name, with its path.
+absl::StatusOr<std::unique_ptr<Rendezvous>> OpenLaunchedRendezvous(
+    const RankEnvironment& environment, absl::Duration timeout);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHED_RENDEZVOUS_H_

@@ -1,0 +1,52 @@
+// The launchers of other projects that a test may find on its machine.
+#include "collectives/launch/testing/find_launchers.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "collectives/launch/testing/child_process.h"
+
+namespace lockstep {
+namespace {
+
+// torchrun takes seconds to start, and longer on a busy machine.
+constexpr absl::Duration kDeadline = absl::Seconds(100);
+
+}  // namespace
+
+std::vector<std::string> FindMpirun(int nproc) {
+  ChildProcess version({"sh", "-c", "mpirun --version"});
+  if (version.Wait(kDeadline) != 0 ||
+      !absl::StrContains(version.out(), "Open MPI")) {
+    return {};
+  }
+  // As root, and with more ranks than cores, Open MPI wants to be asked.
+  return {"mpirun", "-n", absl::StrCat(nproc), "--oversubscribe",
+          "--allow-run-as-root"};
+}
+
+std::vector<std::string> FindTorchrun(int nproc) {
+  // A distribution's PyTorch may be for its own python3 only.
+  const std::vector<std::vector<std::string>> kCandidates = {
+      {"torchrun"},
+      {"python3", "-m", "torch.distributed.run"},
+      {"/usr/bin/python3", "-m", "torch.distributed.run"}};
+  for (std::vector<std::string> candidate : kCandidates) {
+    candidate.push_back("--help");
+    if (ChildProcess(candidate).Wait(kDeadline) != 0) continue;
+    candidate.pop_back();
+    // Newer releases write --no-python and take this, too. PyTorch 1.13 cannot
+    // read its own default of --redirects and --tee under Python 3.11.
+    candidate.insert(candidate.end(),
+                     {"--no_python", "--standalone",
+                      absl::StrCat("--nproc_per_node=", nproc), "--redirects=1",
+                      "--tee=1", "--monitor_interval=0.1"});
+    return candidate;
+  }
+  return {};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,284 @@
+// MPI in this process.
+#include "collectives/mpi/mpi_runtime.h"
+
+#include <mpi.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/base/attributes.h"
+#include "absl/base/const_init.h"
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "collectives/mpi/mpi_status.h"
+#include "collectives/rendezvous/process_identity.h"
+
+namespace lockstep {
+namespace {
+
+// The exit of a rank without MPI_Finalize makes mpirun end the job, so after a
+// failure the others get this long to say what they know.
+constexpr absl::Duration kPatienceAfterFailure = absl::Seconds(1);
+
+// For MPI_Finalize itself, once all ranks are at their exits.
+constexpr absl::Duration kFinalizePatience = absl::Seconds(5);
+
+constexpr std::chrono::microseconds kLookEvery(200);
+constexpr absl::Duration kLookForDeadEvery = absl::Milliseconds(50);
+
+ABSL_CONST_INIT absl::Mutex started_mutex(absl::kConstInit);
+MpiRuntime* started = nullptr;  // Set once, under the mutex.
+
+bool IsInitialized() {
+  int initialized = 0;
+  MPI_Initialized(&initialized);
+  return initialized != 0;
+}
+
+bool IsFinalized() {
+  int finalized = 0;
+  MPI_Finalized(&finalized);
+  return finalized != 0;
+}
+
+// Both mpirun and srun serve PMIx. Without it MPI_Init would start a daemon.
+absl::Status CheckLauncher() {
+  if (IsInitialized() || std::getenv("PMIX_RANK") != nullptr) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      "the mpi backend needs mpirun (or srun --mpi=pmix): PMIX_RANK is not "
+      "set");
+}
+
+}  // namespace
+
+absl::StatusOr<MpiRuntime*> MpiRuntime::Start(absl::Duration timeout) {
+  MpiRuntime* runtime;
+  {
+    const absl::MutexLock lock(&started_mutex);
+    if (started == nullptr) {
+      LOCKSTEP_RETURN_IF_ERROR(CheckLauncher());
+      started = new MpiRuntime(/*owns_mpi=*/!IsInitialized());
+      std::thread(&MpiRuntime::Run, started).detach();
+      if (started->owns_mpi_) std::atexit(&MpiRuntime::EndAtExit);
+    }
+    runtime = started;
+  }
+  return runtime->AwaitStart(timeout);
+}
+
+absl::StatusOr<MpiRuntime*> MpiRuntime::AwaitStart(absl::Duration timeout) {
+  const absl::MutexLock lock(&mutex_);
+  const auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return state_ != State::kStarting;
+  };
+  if (!mutex_.AwaitWithTimeout(absl::Condition(&is_over), timeout)) {
+    return absl::DeadlineExceededError(
+        absl::StrCat("a process of the MPI job did not start MPI within ",
+                     absl::FormatDuration(timeout)));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(start_status_);
+  return this;
+}
+
+// The thread that MPI knows as its main thread, where it is ours.
+void MpiRuntime::Run() {
+  const absl::Status status = StartMpi();
+  Enter(status.ok() ? State::kRunning : State::kFailed, status);
+  if (!owns_mpi_) return;
+  {
+    const absl::MutexLock lock(&mutex_);
+    const auto is_asked = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+      return state_ == State::kEnding;
+    };
+    mutex_.Await(absl::Condition(&is_asked));
+  }
+  if (status.ok()) EndMpi();
+  Enter(State::kEnded);
+}
+
+absl::Status MpiRuntime::StartMpi() {
+  int provided = 0;
+  if (owns_mpi_) {
+    LOCKSTEP_RETURN_IF_ERROR(MpiStatus(
+        MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &provided),
+        "MPI_Init_thread"));
+  } else {
+    MPI_Query_thread(&provided);
+  }
+  if (provided < MPI_THREAD_MULTIPLE) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("MPI runs at thread level ", provided,
+                     " and the mpi backend needs MPI_THREAD_MULTIPLE"));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      MpiStatus(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup"));
+  MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
+  MPI_Comm_rank(comm_, &rank_);
+  MPI_Comm_size(comm_, &world_size_);
+  int* largest_tag = nullptr;
+  int found = 0;
+  MPI_Comm_get_attr(comm_, MPI_TAG_UB, &largest_tag, &found);
+  largest_tag_ = found != 0 ? *largest_tag : 32767;  // What MPI promises.
+  return absl::OkStatus();
+}
+
+// Ranks that are at their exits send nothing more, so once all are, and what
+// they sent before has come, MPI_Finalize waits for nobody. Else the process
+// ends without it.
+void MpiRuntime::EndMpi() {
+  if (!AwaitOthers()) return;
+  const absl::Time soon = absl::Now() + kPatienceAfterFailure;
+  while (!NothingRetired() && absl::Now() < soon) {
+    std::this_thread::sleep_for(kLookEvery);
+  }
+  if (!IsFinalized()) MPI_Finalize();
+}
+
+bool MpiRuntime::AwaitOthers() {
+  MPI_Request all_here = MPI_REQUEST_NULL;
+  if (MPI_Ibarrier(comm_, &all_here) != MPI_SUCCESS) return false;
+  const absl::Time start = absl::Now();
+  absl::Time next_look = start + kLookForDeadEvery;
+  while (true) {
+    int here = 0;
+    if (MPI_Test(&all_here, &here, MPI_STATUS_IGNORE) != MPI_SUCCESS) {
+      return false;
+    }
+    SweepRetired();
+    if (here != 0) return true;
+    const absl::Time now = absl::Now();
+    if (now >= next_look) {
+      if (LostANeighbour()) NoteFailure();
+      next_look = now + kLookForDeadEvery;
+    }
+    if (now >= start + ExitPatience()) return false;
+    std::this_thread::sleep_for(kLookEvery);
+  }
+}
+
+// MPI_Finalize lets nobody go before all are in it, so who is gone before this
+// rank comes to it never will be.
+bool MpiRuntime::LostANeighbour() {
+  const absl::MutexLock lock(&mutex_);
+  return !std::all_of(neighbours_.begin(), neighbours_.end(), &IsAlive);
+}
+
+void MpiRuntime::EndAtExit() { started->End(); }
+
+void MpiRuntime::End() {
+  {
+    const absl::MutexLock lock(&mutex_);
+    if (state_ != State::kRunning) return;
+  }
+  LeaveGroupsInUse();
+  const absl::Duration patience =
+      ExitPatience() + kPatienceAfterFailure + kFinalizePatience;
+  Enter(State::kEnding);
+  const absl::MutexLock lock(&mutex_);
+  const auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return state_ == State::kEnded;
+  };
+  mutex_.AwaitWithTimeout(absl::Condition(&is_over), patience);
+}
+
+void MpiRuntime::Enter(State state, const absl::Status& status) {
+  const absl::MutexLock lock(&mutex_);
+  state_ = state;
+  start_status_ = status;
+}
+
+int64_t MpiRuntime::NextJoin() {
+  const absl::MutexLock lock(&mutex_);
+  return joins_++;
+}
+
+int64_t MpiRuntime::next_split() {
+  const absl::MutexLock lock(&mutex_);
+  return next_split_;
+}
+
+void MpiRuntime::TakeSplit(int64_t number) {
+  const absl::MutexLock lock(&mutex_);
+  next_split_ = std::max(next_split_, number + 1);
+}
+
+absl::Status MpiRuntime::CheckTag(int64_t tag) const {
+  if (tag <= largest_tag_) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat("this process has joined all groups that MPI's ",
+                   largest_tag_, " tags allow"));
+}
+
+void MpiRuntime::Add(const MpiGroupState& group) {
+  const absl::MutexLock lock(&mutex_);
+  in_use_.push_back(&group);
+}
+
+void MpiRuntime::Retire(std::unique_ptr<MpiGroupState> group) {
+  {
+    const absl::MutexLock lock(&mutex_);
+    in_use_.erase(std::find(in_use_.begin(), in_use_.end(), group.get()));
+  }
+  group->Leave();
+  {
+    const absl::MutexLock lock(&retired_mutex_);
+    retired_.push_back(std::move(group));
+  }
+  SweepRetired();
+}
+
+// The process exits in the middle of something, which the others must learn.
+void MpiRuntime::LeaveGroupsInUse() {
+  const absl::MutexLock lock(&mutex_);
+  for (const MpiGroupState* group : in_use_) {
+    group->Leave();
+    failed_once_ = true;
+  }
+}
+
+void MpiRuntime::SweepRetired() {
+  const absl::MutexLock lock(&retired_mutex_);
+  retired_.erase(
+      std::remove_if(retired_.begin(), retired_.end(),
+                     [](const auto& group) { return group->Sweep(); }),
+      retired_.end());
+}
+
+bool MpiRuntime::NothingRetired() {
+  SweepRetired();
+  const absl::MutexLock lock(&retired_mutex_);
+  return retired_.empty();
+}
+
+void MpiRuntime::WaitAtExit(absl::Duration timeout,
+                            std::vector<ProcessIdentity> neighbours) {
+  const absl::MutexLock lock(&mutex_);
+  patience_ = std::max(patience_, timeout);
+  neighbours_ = std::move(neighbours);
+}
+
+void MpiRuntime::NoteFailure() {
+  const absl::MutexLock lock(&mutex_);
+  failed_once_ = true;
+}
+
+absl::Duration MpiRuntime::ExitPatience() {
+  const absl::MutexLock lock(&mutex_);
+  return failed_once_ ? std::min(patience_, kPatienceAfterFailure) : patience_;
+}
+
+}  // namespace lockstep

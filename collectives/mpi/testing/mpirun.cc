@@ -1,0 +1,353 @@
+// mpirun on this test binary, with files for what the ranks have to say.
+#include "collectives/mpi/testing/mpirun.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "collectives/mpi/mpi_group.h"
+#include "collectives/process_stat.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using Result = absl::StatusOr<std::string>;
+using Function = std::function<Result(Communicator&)>;
+
+// How the ranks know what to run.
+constexpr char kFolderVariable[] = "LOCKSTEP_MPI_TEST_FOLDER";
+constexpr char kCallVariable[] = "LOCKSTEP_MPI_TEST_CALL";
+
+// For mpirun to end once it has been told to.
+constexpr absl::Duration kMpirunPatience = absl::Seconds(5);
+
+// The files of one call, in a folder that is removed with it.
+class Files {
+ public:
+  explicit Files(std::string folder) : folder_(std::move(folder)) {}
+
+  const std::string& folder() const { return folder_; }
+  std::string errors() const { return folder_ + "/stderr"; }
+  std::string pid(int rank) const {
+    return absl::StrCat(folder_, "/pid.", rank);
+  }
+  std::string result(int rank) const {
+    return absl::StrCat(folder_, "/result.", rank);
+  }
+  std::string earlier(size_t call, int rank) const {
+    return absl::StrCat(folder_, "/earlier.", call, ".", rank);
+  }
+
+ private:
+  std::string folder_;
+};
+
+std::string ReadFile(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+// The file is there whole or not at all.
+void WriteFile(const std::string& path, const std::string& bytes) {
+  const std::string part = path + ".part";
+  std::ofstream(part, std::ios::binary) << bytes;
+  std::rename(part.c_str(), path.c_str());
+}
+
+// The code, then the bytes or the message.
+std::string Serialize(const Result& result) {
+  const int32_t code = static_cast<int32_t>(result.status().code());
+  std::string bytes(reinterpret_cast<const char*>(&code), sizeof(code));
+  return result.ok()
+             ? bytes + *result
+             : absl::StrCat(bytes, std::string(result.status().message()));
+}
+
+// nullopt without a whole result.
+std::optional<Result> ReadResult(const std::string& path) {
+  const std::string bytes = ReadFile(path);
+  int32_t code = 0;
+  if (bytes.size() < sizeof(code)) return std::nullopt;
+  std::memcpy(&code, bytes.data(), sizeof(code));
+  const std::string text = bytes.substr(sizeof(code));
+  if (code == 0) return text;
+  return absl::Status(static_cast<absl::StatusCode>(code), text);
+}
+
+// The calls that the running test has made so far.
+struct History {
+  std::string test;
+  std::vector<std::vector<Result>> calls;
+};
+
+History& CurrentHistory() {
+  static History* const history = new History;
+  const testing::TestInfo* const info =
+      testing::UnitTest::GetInstance()->current_test_info();
+  std::string test = absl::StrCat(info->test_suite_name(), ".", info->name());
+  if (history->test != test) *history = {std::move(test), {}};
+  return *history;
+}
+
+Result RunFunction(const Function& fn, const MpiRunOptions& options) {
+  auto communicator = JoinMpiGroup(options.group);
+  LOCKSTEP_RETURN_IF_ERROR(communicator.status());
+  return fn(**communicator);
+}
+
+// On a rank, in the call that it was started for.
+[[noreturn]] void RunAsRank(const Files& files, const Function& fn,
+                            const MpiRunOptions& options) {
+  int rank = 0;
+  const char* const text = std::getenv("PMIX_RANK");
+  if (text == nullptr || !absl::SimpleAtoi(text, &rank)) std::abort();
+  WriteFile(files.pid(rank), absl::StrCat(getpid()));
+  const Result result = RunFunction(fn, options);
+  WriteFile(files.result(rank), Serialize(result));
+  std::exit(0);
+}
+
+std::vector<Result> EarlierResults(const Files& files, size_t call,
+                                   int world_size) {
+  std::vector<Result> results;
+  for (int rank = 0; rank < world_size; ++rank) {
+    results.push_back(ReadResult(files.earlier(call, rank))
+                          .value_or(absl::InternalError("no earlier result")));
+  }
+  return results;
+}
+
+std::vector<std::string> Command(int world_size, const std::string& test) {
+  return {"mpirun", "--allow-run-as-root", "--oversubscribe",
+          "--enable-recovery", "--bind-to", "none",
+          // Shared memory alone, and without reading another process's, which
+          // containers forbid.
+          "--mca", "btl", "self,vader", "--mca",
+          "btl_vader_single_copy_mechanism", "none", "-n",
+          absl::StrCat(world_size),
+          std::filesystem::read_symlink("/proc/self/exe").string(),
+          absl::StrCat("--gtest_filter=", test)};
+}
+
+// In the child: what ranks must not take from the test.
+void SetEnvironment(const Files& files, size_t call) {
+  for (const char* name :
+       {"GTEST_OUTPUT", "GTEST_SHARD_INDEX", "GTEST_SHARD_STATUS_FILE",
+        "GTEST_TOTAL_SHARDS", "TEST_PREMATURE_EXIT_FILE", "TEST_SHARD_INDEX",
+        "TEST_SHARD_STATUS_FILE", "TEST_TOTAL_SHARDS", "XML_OUTPUT_FILE"}) {
+    unsetenv(name);
+  }
+  setenv(kFolderVariable, files.folder().c_str(), 1);
+  setenv(kCallVariable, absl::StrCat(call).c_str(), 1);
+  setenv("TMPDIR", files.folder().c_str(), 1);
+  setenv("OMPI_MCA_btl_vader_backing_directory", files.folder().c_str(), 1);
+  // Open MPI does not release all that it allocates.
+  const char* const asan = std::getenv("ASAN_OPTIONS");
+  setenv("ASAN_OPTIONS",
+         absl::StrCat(asan == nullptr ? "" : asan, ":detect_leaks=0").c_str(),
+         1);
+}
+
+pid_t StartMpirun(const Files& files, std::vector<std::string> command,
+                  size_t call) {
+  std::vector<char*> arguments;
+  for (std::string& argument : command) arguments.push_back(argument.data());
+  arguments.push_back(nullptr);
+  const pid_t pid = fork();
+  if (pid != 0) return pid;
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  const int out = open("/dev/null", O_RDWR | O_CLOEXEC);
+  const int err =
+      open(files.errors().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
+  dup2(out, STDIN_FILENO);
+  dup2(out, STDOUT_FILENO);
+  dup2(err, STDERR_FILENO);
+  SetEnvironment(files, call);
+  execvp(arguments[0], arguments.data());
+  _exit(127);
+}
+
+// One rank, as the test sees it.
+class RankWatch {
+ public:
+  RankWatch(const Files& files, int rank)
+      : pid_file_(files.pid(rank)), result_file_(files.result(rank)) {}
+
+  bool HasResult() const { return std::filesystem::exists(result_file_); }
+  bool HasEnded() const {
+    const std::optional<ProcessStat> stat = Stat();
+    return Pid() > 0 && (!stat.has_value() || stat->state == 'Z');
+  }
+  bool IsStopped() const {
+    const std::optional<ProcessStat> stat = Stat();
+    return stat.has_value() && stat->state == 'T';
+  }
+  void Kill() const {
+    if (Pid() > 0 && !HasEnded()) kill(Pid(), SIGKILL);
+  }
+
+ private:
+  pid_t Pid() const {
+    int pid = 0;
+    return absl::SimpleAtoi(ReadFile(pid_file_), &pid) ? pid : 0;
+  }
+  std::optional<ProcessStat> Stat() const {
+    return Pid() > 0 ? ReadProcessStat(Pid()) : std::nullopt;
+  }
+
+  std::string pid_file_;
+  std::string result_file_;
+};
+
+// Kills the stopped ranks once no other one has anything left to say.
+void KillStopped(const std::vector<RankWatch>& ranks) {
+  for (const RankWatch& rank : ranks) {
+    if (!rank.HasResult() && !rank.HasEnded() && !rank.IsStopped()) return;
+  }
+  for (const RankWatch& rank : ranks) {
+    if (rank.IsStopped()) rank.Kill();
+  }
+}
+
+// Waits for mpirun; true if it ended within the deadline.
+bool AwaitMpirun(pid_t mpirun, const std::vector<RankWatch>& ranks,
+                 absl::Duration limit) {
+  const absl::Time deadline = absl::Now() + limit;
+  bool late = false;
+  while (waitpid(mpirun, nullptr, WNOHANG) == 0) {
+    KillStopped(ranks);
+    if (!late && absl::Now() >= deadline) {
+      late = true;
+      for (const RankWatch& rank : ranks) rank.Kill();
+      kill(mpirun, SIGTERM);
+    }
+    if (absl::Now() >= deadline + kMpirunPatience) kill(mpirun, SIGKILL);
+    poll(nullptr, 0, 5);  // Leaves the core to the ranks.
+  }
+  return !late;
+}
+
+std::vector<Result> CollectResults(const Files& files, int world_size,
+                                   bool in_time, absl::Duration deadline) {
+  std::vector<Result> results;
+  bool complete = true;
+  for (int rank = 0; rank < world_size; ++rank) {
+    std::optional<Result> result = ReadResult(files.result(rank));
+    if (!result.has_value()) {
+      complete = false;
+      result = in_time ? absl::AbortedError(absl::StrCat(
+                             "rank ", rank, " ended without a result"))
+                       : absl::DeadlineExceededError(absl::StrCat(
+                             "rank ", rank, " was still running after ",
+                             absl::FormatDuration(deadline)));
+    }
+    results.push_back(*std::move(result));
+  }
+  if (!complete) std::fputs(ReadFile(files.errors()).c_str(), stderr);
+  return results;
+}
+
+std::vector<Result> RunJob(int world_size, const History& history,
+                           const MpiRunOptions& options) {
+  std::string folder = testing::TempDir() + "/mpirun.XXXXXX";
+  if (mkdtemp(folder.data()) == nullptr) {
+    return std::vector<Result>(static_cast<size_t>(world_size),
+                               absl::InternalError("cannot make " + folder));
+  }
+  const Files files(folder);
+  for (size_t call = 0; call < history.calls.size(); ++call) {
+    for (size_t rank = 0; rank < history.calls[call].size(); ++rank) {
+      WriteFile(files.earlier(call, static_cast<int>(rank)),
+                Serialize(history.calls[call][rank]));
+    }
+  }
+  std::vector<RankWatch> ranks;
+  for (int rank = 0; rank < world_size; ++rank) ranks.emplace_back(files, rank);
+  const pid_t mpirun = StartMpirun(files, Command(world_size, history.test),
+                                   history.calls.size());
+  const bool in_time =
+      mpirun > 0 && AwaitMpirun(mpirun, ranks, options.deadline);
+  std::vector<Result> results =
+      CollectResults(files, world_size, in_time, options.deadline);
+  std::error_code error;
+  std::filesystem::remove_all(folder, error);
+  return results;
+}
+
+}  // namespace
+
+std::string WhyNoMpirun() {
+  const char* const path = std::getenv("PATH");
+  for (absl::string_view folder :
+       absl::StrSplit(path == nullptr ? "" : path, ':')) {
+    const std::string mpirun = absl::StrCat(std::string(folder), "/mpirun");
+    if (access(mpirun.c_str(), X_OK) == 0) return "";
+  }
+  return "mpirun is not installed: run tools/setup.sh";
+}
+
+std::vector<absl::StatusOr<std::string>> RunMpiRanksCollect(
+    int world_size,
+    const std::function<absl::StatusOr<std::string>(Communicator&)>& fn,
+    const MpiRunOptions& options) {
+  History& history = CurrentHistory();
+  const char* const folder = std::getenv(kFolderVariable);
+  size_t call = 0;
+  const char* const text = std::getenv(kCallVariable);
+  if (folder != nullptr && text != nullptr && absl::SimpleAtoi(text, &call)) {
+    const Files files(folder);
+    if (history.calls.size() == call) RunAsRank(files, fn, options);
+    history.calls.push_back(
+        EarlierResults(files, history.calls.size(), world_size));
+  } else {
+    history.calls.push_back(RunJob(world_size, history, options));
+  }
+  return history.calls.back();
+}
+
+std::vector<absl::Status> RunMpiRanks(
+    int world_size, const std::function<absl::Status(Communicator&)>& fn,
+    const MpiRunOptions& options) {
+  const auto collect = [&](Communicator& communicator) -> Result {
+    LOCKSTEP_RETURN_IF_ERROR(fn(communicator));
+    return std::string();
+  };
+  std::vector<absl::Status> statuses;
+  for (const Result& result :
+       RunMpiRanksCollect(world_size, collect, options)) {
+    statuses.push_back(result.status());
+  }
+  return statuses;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,41 @@
+// Making streams, events and device memory.
+#include "collectives/nccl/cuda_handles.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+
+namespace lockstep {
+
+absl::StatusOr<Stream> MakeStream() {
+  cudaStream_t stream = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+                 "cudaStreamCreateWithFlags"));
+  return Stream(stream);
+}
+
+absl::StatusOr<Event> MakeEvent() {
+  cudaEvent_t event = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                 "cudaEventCreateWithFlags"));
+  return Event(event);
+}
+
+absl::StatusOr<DeviceMemory> AllocateDeviceMemory(int64_t bytes) {
+  std::byte* memory = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))),
+      absl::StrCat("cudaMalloc of ", bytes, " bytes")));
+  return DeviceMemory(memory);
+}
+
+}  // namespace lockstep

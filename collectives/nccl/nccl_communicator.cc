@@ -1,0 +1,277 @@
+// Collectives on GPUs: agreement, NCCL, and what happens when it fails.
+#include "collectives/nccl/nccl_communicator.h"
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "collectives/algorithm.h"
+#include "collectives/buffer.h"
+#include "collectives/call.h"
+#include "collectives/call_site.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "collectives/data_type.h"
+#include "collectives/group_buffer.h"
+#include "collectives/nccl/cuda_handles.h"
+#include "collectives/nccl/gpu_ring.h"
+#include "collectives/nccl/native_calls.h"
+#include "collectives/nccl/nccl_setup.h"
+#include "collectives/nccl/nccl_types.h"
+#include "collectives/nccl/peers.h"
+
+namespace lockstep {
+namespace {
+
+bool Reduces(const Collective& call) {
+  return call.operation == Operation::kAllReduce ||
+         call.operation == Operation::kReduce ||
+         call.operation == Operation::kReduceScatter;
+}
+
+// Whether an operation has no use for its input, or its output, on this rank.
+bool IgnoresInput(const Collective& call, int rank) {
+  return call.operation == Operation::kScatter && rank != call.peer;
+}
+bool IgnoresOutput(const Collective& call, int rank) {
+  return (call.operation == Operation::kReduce ||
+          call.operation == Operation::kGather) &&
+         rank != call.peer;
+}
+
+absl::Status CheckOptions(const NcclOptions& options) {
+  if (options.group.algorithm != Algorithm::kAuto &&
+      options.group.algorithm != Algorithm::kRing) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the nccl backend has the algorithms auto and ring, not ",
+                     Name(options.group.algorithm)));
+  }
+  if (options.chunk_bytes < 16 || options.chunk_bytes % 16 != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("chunk_bytes is ", options.chunk_bytes,
+                     ", which is no positive multiple of 16"));
+  }
+  return absl::OkStatus();
+}
+
+// As a phrase that continues "rank 1 called Gather(...) but ".
+absl::Status CheckMemory(const ConstBuffer& buffer, const char* name,
+                         bool aligned) {
+  if (buffer.count == 0) return absl::OkStatus();
+  cudaPointerAttributes attributes = {};
+  const cudaError_t error = cudaPointerGetAttributes(&attributes, buffer.data);
+  if (error != cudaSuccess || (attributes.type != cudaMemoryTypeDevice &&
+                               attributes.type != cudaMemoryTypeManaged)) {
+    cudaGetLastError();  // Older runtimes note one for memory that is not
+                         // CUDA's.
+    return absl::InvalidArgumentError(
+        absl::StrCat("its ", name, " is not device memory"));
+  }
+  if (aligned &&
+      reinterpret_cast<uintptr_t>(buffer.data) % SizeOf(buffer.type) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its ", name,
+                     " is not aligned to its elements, as device "
+                     "memory that is reduced must be"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
+    std::unique_ptr<Communicator> control, const NcclOptions& options) {
+  if (control == nullptr) {
+    return absl::InvalidArgumentError("the nccl backend has no control group");
+  }
+  std::unique_ptr<NcclCommunicator> made(
+      new NcclCommunicator(std::move(control), options));
+  LOCKSTEP_RETURN_IF_ERROR(made->Join());
+  return made;
+}
+
+NcclCommunicator::~NcclCommunicator() {
+  // The device may be another by now.
+  cudaSetDevice(options_.device);
+}
+
+absl::Status NcclCommunicator::Join() {
+  absl::Status own = CheckOptions(options_);
+  if (own.ok()) own = Prepare();
+  LOCKSTEP_ASSIGN_OR_RETURN(shared_gpu_,
+                            ShareGpus(peers_, options_.device, own));
+  NcclSetup setup = {{},
+                     options_.group.algorithm,
+                     options_.nccl_arithmetic,
+                     options_.chunk_bytes,
+                     options_.check_calls};
+  LOCKSTEP_RETURN_IF_ERROR(ExchangeSetup(peers_, setup));
+  options_.group.algorithm = setup.algorithm;
+  options_.nccl_arithmetic = setup.nccl_arithmetic != 0;
+  options_.chunk_bytes = setup.chunk_bytes;
+  Progress progress(peers_, absl::StrCat("rank ", rank(), ": joining NCCL"),
+                    options_.group.timeout);
+  own = handle_.Init(setup.id, rank(), world_size(), progress);
+  LOCKSTEP_RETURN_IF_ERROR(progress.Finish(own));
+  peers_.set_checks(setup.check_calls != 0);
+  return absl::OkStatus();
+}
+
+absl::Status NcclCommunicator::Prepare() {
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaSetDevice(options_.device),
+      absl::StrCat("rank ", rank(), ": cudaSetDevice(", options_.device, ")")));
+  LOCKSTEP_ASSIGN_OR_RETURN(stream_, MakeStream());
+  LOCKSTEP_ASSIGN_OR_RETURN(before_, MakeEvent());
+  LOCKSTEP_ASSIGN_OR_RETURN(done_, MakeEvent());
+  return absl::OkStatus();
+}
+
+absl::Status NcclCommunicator::CheckUsable(const Call& call) const {
+  if (failure_.ok()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat("rank ", rank(), " called ", ToString(call),
+                   " after the group had failed: ", failure_.message()));
+}
+
+absl::Status NcclCommunicator::Fail(const absl::Status& cause) {
+  if (cause.ok()) return cause;
+  failure_ = cause;
+  handle_.Abort();
+  return cause;
+}
+
+absl::Status NcclCommunicator::Run(const Collective& collective) {
+  Call call = CallOf(collective, world_size());
+  LOCKSTEP_RETURN_IF_ERROR(CheckUsable(call));
+  return Fail(RunUnfailed(collective, call));
+}
+
+absl::Status NcclCommunicator::RunUnfailed(const Collective& collective,
+                                           const Call& call) {
+  LOCKSTEP_RETURN_IF_ERROR(
+      peers_.Agree(call, CheckArguments(collective), collective.site));
+  Progress progress = Begin(call);
+  return progress.Finish(Move(collective, progress));
+}
+
+Progress NcclCommunicator::Begin(const Call& call) {
+  return Progress(peers_, absl::StrCat("rank ", rank(), ": ", ToString(call)),
+                  options_.group.timeout);
+}
+
+absl::Status NcclCommunicator::CheckArguments(const Collective& call) const {
+  LOCKSTEP_RETURN_IF_ERROR(Validate(call, rank(), world_size()));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaSetDevice(options_.device), "cudaSetDevice"));
+  if (!IgnoresInput(call, rank())) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckMemory(call.input, "input", Reduces(call)));
+  }
+  if (IgnoresOutput(call, rank())) return absl::OkStatus();
+  return CheckMemory(call.output, "output", Reduces(call));
+}
+
+absl::Status NcclCommunicator::Move(const Collective& call,
+                                    Progress& progress) {
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaEventRecord(before_.get(), options_.stream), "cudaEventRecord"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamWaitEvent(stream_.get(), before_.get(), 0),
+                 "cudaStreamWaitEvent"));
+  LOCKSTEP_RETURN_IF_ERROR(Enqueue(call, progress));
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaEventRecord(done_.get(), stream_.get()), "cudaEventRecord"));
+  return progress.WaitUntil([this] { return Done(); });
+}
+
+absl::StatusOr<bool> NcclCommunicator::Done() const {
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool ready, handle_.Ready());
+  if (!ready) return false;
+  const cudaError_t error = cudaEventQuery(done_.get());
+  if (error == cudaErrorNotReady) return false;
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(error, "cudaEventQuery"));
+  return true;
+}
+
+bool NcclCommunicator::UsesRing(const Collective& call) const {
+  if (!Reduces(call) || world_size() == 1) return false;
+  if (options_.group.algorithm == Algorithm::kRing) return true;
+  return !options_.nccl_arithmetic &&
+         !NcclKeepsMeaning(call.input.type, call.op);
+}
+
+absl::Status NcclCommunicator::Enqueue(const Collective& call,
+                                       Progress& progress) {
+  if (!UsesRing(call)) {
+    return EnqueueNative(call, rank(), world_size(), handle_, stream_.get(),
+                         progress);
+  }
+  if (!ring_.has_value()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        ring_, GpuRing::Create(rank(), world_size(), options_.chunk_bytes,
+                               handle_, stream_.get()));
+  }
+  switch (call.operation) {
+    case Operation::kReduce:
+      return ring_->Reduce(call.input, call.output, call.op, call.peer,
+                           progress);
+    case Operation::kReduceScatter:
+      return ring_->ReduceScatter(call.input, call.output, call.op, progress);
+    default:
+      return ring_->AllReduce(call.input, call.output, call.op, progress);
+  }
+}
+
+absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
+                                                       CallSite site) {
+  Call call;
+  call.operation = Operation::kAllocate;
+  call.count = bytes;
+  SetSite(call, site);
+  LOCKSTEP_RETURN_IF_ERROR(CheckUsable(call));
+  absl::Status own;
+  if (bytes < 0) own = absl::InvalidArgumentError("that is negative");
+  LOCKSTEP_RETURN_IF_ERROR(Fail(peers_.Agree(call, own, site)));
+  DeviceMemory memory;
+  const auto allocate = [&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaSetDevice(options_.device), "cudaSetDevice"));
+    LOCKSTEP_ASSIGN_OR_RETURN(memory, AllocateDeviceMemory(bytes));
+    if (bytes > 0) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          CudaStatus(cudaMemsetAsync(memory.get(), 0,
+                                     static_cast<size_t>(bytes), stream_.get()),
+                     "cudaMemsetAsync"));
+    }
+    return CudaStatus(cudaStreamSynchronize(stream_.get()),
+                      "cudaStreamSynchronize");
+  };
+  Progress progress = Begin(call);
+  LOCKSTEP_RETURN_IF_ERROR(Fail(progress.Finish(allocate())));
+  std::byte* const begin = memory.get();
+  return GroupBuffer(std::shared_ptr<std::byte>(std::move(memory)),
+                     std::span(begin, static_cast<size_t>(bytes)));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Split(
+    int color, int key, CallSite site) {
+  Call call;
+  call.operation = Operation::kSplit;
+  SetSite(call, site);
+  LOCKSTEP_RETURN_IF_ERROR(CheckUsable(call));
+  auto control = peers_.control().Split(color, key, site);
+  LOCKSTEP_RETURN_IF_ERROR(Fail(control.status()));
+  if (*control == nullptr) return nullptr;
+  return Create(*std::move(control), options_);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,491 @@
+// How the nccl backend fails, and that its checks see planted bugs: on the
+// stand-in, which can be made to go wrong.
+#include "tools/cuda/standin/nccl_faults.h"
+
+#include <cuda_runtime.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/algorithm.h"
+#include "collectives/buffer.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "collectives/data_type.h"
+#include "collectives/nccl/cuda_handles.h"
+#include "collectives/nccl/nccl_check.h"
+#include "collectives/nccl/nccl_communicator.h"
+#include "collectives/nccl/run_nccl_ranks.h"
+#include "collectives/reduce_op.h"
+#include "collectives/testing/run_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/cuda/standin/schedule.h"
+
+namespace lockstep {
+namespace {
+
+using standin::Damage;
+using standin::DroppedWaits;
+using standin::NcclFaults;
+using standin::Order;
+using testing::AllOf;
+using testing::Each;
+using testing::HasSubstr;
+
+constexpr absl::Duration kSoon = absl::Milliseconds(300);
+constexpr absl::Duration kLong = absl::Seconds(20);
+
+class NcclFaultsTest : public testing::Test {
+ protected:
+  void TearDown() override {
+    standin::SetNcclFaults({});
+    standin::SetSchedule({});
+    EXPECT_EQ(standin::LiveNcclCommunicators(), 0);
+  }
+
+  static NcclOptions Options(Algorithm algorithm = Algorithm::kAuto) {
+    NcclOptions options;
+    options.group.algorithm = algorithm;
+    options.group.timeout = kLong;
+    options.chunk_bytes = 256;
+    return options;
+  }
+};
+
+bool AllOk(const std::vector<absl::Status>& statuses) {
+  for (const absl::Status& status : statuses) {
+    if (!status.ok()) return false;
+  }
+  return true;
+}
+
+absl::Status AllReduceOnce(NcclCommunicator& communicator) {
+  return Check(communicator, {Operation::kAllReduce, DataType::kFloat32,
+                              ReduceOp::kSum, 1000});
+}
+
+// Calls, and then once more: which must fail at once, with the first cause.
+absl::Status FailTwice(
+    NcclCommunicator& communicator,
+    const std::function<absl::Status(NcclCommunicator&)>& call) {
+  const absl::Status first = call(communicator);
+  if (first.ok()) return absl::InternalError("did not fail");
+  const absl::Time before = absl::Now();
+  const absl::Status second = communicator.Barrier();
+  if (!absl::IsFailedPrecondition(second) ||
+      !absl::StrContains(second.message(), first.message())) {
+    return absl::InternalError(
+        absl::StrCat("the second failure was ", second.ToString()));
+  }
+  if (absl::Now() - before > absl::Milliseconds(100)) {
+    return absl::InternalError("the second failure took long");
+  }
+  return first;
+}
+
+// All ranks but `absent` call; that one waits, alive, for their end.
+std::vector<absl::Status> RunWithout(int absent, const NcclOptions& options,
+                                     absl::Duration control_timeout) {
+  constexpr int kRanks = 3;
+  std::atomic<int> ended = 0;
+  absl::Notification all_ended;
+  return RunNcclRanks(
+      kRanks, options,
+      [&](NcclCommunicator& communicator) -> absl::Status {
+        if (communicator.rank() == absent) {
+          return all_ended.WaitForNotificationWithTimeout(kLong)
+                     ? absl::OkStatus()
+                     : absl::InternalError("the others hang");
+        }
+        const absl::Status status = FailTwice(communicator, AllReduceOnce);
+        if (++ended == kRanks - 1) all_ended.Notify();
+        return status;
+      },
+      control_timeout);
+}
+
+TEST_F(NcclFaultsTest, RankThatNeverCallsIsNamedAtTheDeadline) {
+  const auto statuses = RunWithout(1, Options(), kSoon);
+  EXPECT_THAT(statuses[1], IsOk());
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(statuses[rank], StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                         HasSubstr("rank 1")));
+  }
+}
+
+TEST_F(NcclFaultsTest, WithoutChecksNcclIsAbortedAtTheDeadline) {
+  for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
+    NcclOptions options = Options(algorithm);
+    options.check_calls = false;
+    options.group.timeout = kSoon;
+    const auto statuses = RunWithout(1, options, kLong);
+    EXPECT_THAT(statuses[1], IsOk());
+    for (const int rank : {0, 2}) {
+      EXPECT_THAT(
+          statuses[rank],
+          StatusIs(absl::StatusCode::kDeadlineExceeded,
+                   AllOf(HasSubstr(absl::StrCat("rank ", rank, ": AllReduce")),
+                         HasSubstr("not finished after 300ms"))));
+    }
+  }
+}
+
+TEST_F(NcclFaultsTest, StalledRankEndsAllAtTheDeadline) {
+  standin::SetNcclFaults({.stalled_rank = 2});
+  for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
+    NcclOptions options = Options(algorithm);
+    options.group.timeout = kSoon;
+    const auto statuses =
+        RunNcclRanks(3, options, [](NcclCommunicator& communicator) {
+          return FailTwice(communicator, AllReduceOnce);
+        });
+    EXPECT_THAT(statuses,
+                Each(StatusIs(
+                    absl::StatusCode::kDeadlineExceeded,
+                    AllOf(HasSubstr("AllReduce(float32[1000], sum)"),
+                          HasSubstr("nccl_check.cc"), HasSubstr("on ranks")))));
+    EXPECT_EQ(statuses[0], statuses[1]);
+    EXPECT_EQ(statuses[0], statuses[2]);
+  }
+}
+
+TEST_F(NcclFaultsTest, AsyncErrorOfOneRankIsEveryRanks) {
+  for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
+    standin::SetNcclFaults({.failing_rank = 1, .error = ncclRemoteError});
+    const absl::Time before = absl::Now();
+    const auto statuses =
+        RunNcclRanks(3, Options(algorithm), [](NcclCommunicator& communicator) {
+          return FailTwice(communicator, AllReduceOnce);
+        });
+    EXPECT_LT(absl::Now() - before, absl::Seconds(5));
+    EXPECT_THAT(
+        statuses,
+        Each(StatusIs(absl::StatusCode::kUnavailable,
+                      AllOf(HasSubstr("rank 1: AllReduce(float32[1000], sum)"),
+                            HasSubstr("NCCL error 6: remote")))));
+  }
+}
+
+TEST_F(NcclFaultsTest, AsyncErrorInTheMiddleOfARing) {
+  standin::SetNcclFaults(
+      {.failing_rank = 2, .error_from = 7, .error = ncclSystemError});
+  const auto statuses = RunNcclRanks(
+      5, Options(Algorithm::kRing), [](NcclCommunicator& communicator) {
+        return FailTwice(communicator, AllReduceOnce);
+      });
+  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kUnavailable,
+                                      HasSubstr("rank 2: AllReduce"))));
+}
+
+TEST_F(NcclFaultsTest, RankThatLeavesIsNamed) {
+  const auto statuses =
+      RunNcclRanks(3, Options(), [](NcclCommunicator& communicator) {
+        if (communicator.rank() == 2) return absl::OkStatus();
+        return FailTwice(communicator, AllReduceOnce);
+      });
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(statuses[rank],
+                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 2")));
+  }
+}
+
+// Rank 1 calls something else than the others: every rank must say so.
+void ExpectMismatch(
+    const NcclOptions& options,
+    const std::function<absl::Status(NcclCommunicator&, Buffer)>& usual,
+    const std::function<absl::Status(NcclCommunicator&, Buffer)>& other) {
+  const auto statuses = RunNcclRanks(
+      3, options, [&](NcclCommunicator& communicator) -> absl::Status {
+        const DeviceArray array(12, DataType::kFloat32);
+        LOCKSTEP_RETURN_IF_ERROR(array.Write({}));
+        return FailTwice(communicator, [&](NcclCommunicator& c) {
+          return c.rank() == 1 ? other(c, array.buffer())
+                               : usual(c, array.buffer());
+        });
+      });
+  EXPECT_THAT(statuses,
+              Each(StatusIs(
+                  absl::StatusCode::kInvalidArgument,
+                  AllOf(HasSubstr("rank 0 called"), HasSubstr("rank 1 called"),
+                        HasSubstr("nccl_faults_test.cc:")))));
+  EXPECT_EQ(statuses[0], statuses[1]);
+  EXPECT_EQ(statuses[0], statuses[2]);
+}
+
+TEST_F(NcclFaultsTest, DisagreementIsEveryRanks) {
+  const auto usual = [](NcclCommunicator& c, Buffer b) {
+    return c.AllReduce(b);
+  };
+  const std::function<absl::Status(NcclCommunicator&, Buffer)> others[] = {
+      [](NcclCommunicator& c, Buffer b) { return c.AllReduce(b.Part(0, 11)); },
+      [](NcclCommunicator& c, Buffer b) {
+        return c.AllReduce(b, ReduceOp::kMax);
+      },
+      [](NcclCommunicator& c, Buffer b) {
+        return c.AllReduce({b.data, b.count, DataType::kInt32});
+      },
+      [](NcclCommunicator& c, Buffer b) { return c.Broadcast(b, 0); },
+      [](NcclCommunicator& c, Buffer) { return c.Barrier(); },
+      [](NcclCommunicator& c, Buffer) { return c.Allocate(8).status(); },
+  };
+  for (const auto& other : others) ExpectMismatch(Options(), usual, other);
+  ExpectMismatch(
+      Options(),
+      [](NcclCommunicator& c, Buffer b) { return c.Broadcast(b, 0); },
+      [](NcclCommunicator& c, Buffer b) { return c.Broadcast(b, 2); });
+}
+
+TEST_F(NcclFaultsTest, PartnersDisagreementIsBoths) {
+  const auto run = [](int64_t sent, DataType type, bool both_send) {
+    return RunNcclRanks(
+        2, Options(), [=](NcclCommunicator& communicator) -> absl::Status {
+          const DeviceArray array(8, DataType::kInt32);
+          LOCKSTEP_RETURN_IF_ERROR(array.Write({}));
+          return FailTwice(communicator, [&](NcclCommunicator& c) {
+            if (c.rank() == 0) {
+              return c.Send({array.buffer().data, sent, type}, 1);
+            }
+            return both_send ? c.Send(array.buffer(), 0)
+                             : c.Receive(array.buffer(), 0);
+          });
+        });
+  };
+  for (const auto& statuses :
+       {run(7, DataType::kInt32, false), run(8, DataType::kFloat32, false),
+        run(8, DataType::kInt32, true)}) {
+    EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                                        AllOf(HasSubstr("rank 0 called Send"),
+                                              HasSubstr("rank 1 called")))));
+  }
+}
+
+// A call that is wrong on rank 1 alone.
+void ExpectRefused(
+    const std::string& why,
+    const std::function<absl::Status(NcclCommunicator&, Buffer)>& call) {
+  const auto statuses = RunNcclRanks(
+      2, NcclOptions(), [&](NcclCommunicator& communicator) -> absl::Status {
+        const DeviceArray array(16, DataType::kFloat32);
+        LOCKSTEP_RETURN_IF_ERROR(array.Write({}));
+        return FailTwice(communicator, [&](NcclCommunicator& c) {
+          return call(c, array.buffer());
+        });
+      });
+  EXPECT_THAT(
+      statuses,
+      Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                    AllOf(HasSubstr("rank 1 called"), HasSubstr(why)))));
+}
+
+TEST_F(NcclFaultsTest, WrongArgumentsAreEveryRanksError) {
+  ExpectRefused(
+      "its input is not device memory", [](NcclCommunicator& c, Buffer b) {
+        std::vector<float> host(8);
+        return c.AllReduce(c.rank() == 1 ? Buffer(host) : b.Part(0, 8));
+      });
+  ExpectRefused(
+      "its output is not device memory", [](NcclCommunicator& c, Buffer b) {
+        std::vector<float> host(8);
+        return c.AllGather(b.Part(0, 4),
+                           c.rank() == 1 ? Buffer(host) : b.Part(4, 8));
+      });
+  ExpectRefused("is not aligned", [](NcclCommunicator& c, Buffer b) {
+    Buffer moved = b.Part(0, 8);
+    if (c.rank() == 1) moved.data = moved.bytes() + 2;
+    return c.AllReduce(moved);
+  });
+  ExpectRefused("the root is outside", [](NcclCommunicator& c, Buffer b) {
+    return c.Broadcast(b, c.rank() == 1 ? 2 : 0);
+  });
+  for (const int peer : {-1, 1, 2}) {
+    ExpectRefused("Send", [=](NcclCommunicator& c, Buffer b) {
+      return c.rank() == 1 ? c.Send(b, peer) : c.Barrier();
+    });
+  }
+  ExpectRefused("that is negative", [](NcclCommunicator& c, Buffer) {
+    return c.Allocate(c.rank() == 1 ? -1 : 8).status();
+  });
+}
+
+TEST_F(NcclFaultsTest, OptionsThatCannotBeHad) {
+  NcclOptions none = Options();
+  none.chunk_bytes = 24;
+  EXPECT_THAT(RunNcclRanks(2, none, AllReduceOnce),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            HasSubstr("chunk_bytes is 24"))));
+  for (const Algorithm algorithm : {Algorithm::kTree, Algorithm::kDirect}) {
+    EXPECT_THAT(RunNcclRanks(2, Options(algorithm), AllReduceOnce),
+                Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                              HasSubstr(Name(algorithm)))));
+  }
+}
+
+TEST_F(NcclFaultsTest, RankWithoutItsDeviceIsNamed) {
+  std::vector<NcclOptions> options(3, Options());
+  for (int rank = 0; rank < 3; ++rank) options[rank].device = rank;
+  options[1].device = 99;
+  EXPECT_THAT(RunNcclRanks(options, AllReduceOnce),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            HasSubstr("rank 1: cudaSetDevice(99)"))));
+}
+
+TEST_F(NcclFaultsTest, RankZerosOptionsHold) {
+  std::vector<NcclOptions> options(3, Options());
+  for (int rank = 0; rank < 3; ++rank) options[rank].device = rank;
+  options[0].group.algorithm = Algorithm::kRing;
+  options[0].chunk_bytes = 64;
+  options[2].check_calls = false;
+  EXPECT_THAT(RunNcclRanks(options,
+                           [](NcclCommunicator& communicator) {
+                             return CheckRingBits(communicator,
+                                                  DataType::kFloat32,
+                                                  ReduceOp::kSum, 301);
+                           }),
+              Each(IsOk()));
+}
+
+TEST_F(NcclFaultsTest, ThreadsThatShareAGpuNeedNewerNccl) {
+  EXPECT_THAT(
+      RunNcclRanks(std::vector<NcclOptions>(3, Options()), AllReduceOnce),
+      Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                    HasSubstr("threads of one process"))));
+  standin::SetNcclFaults({.version = 23000});
+  EXPECT_THAT(RunNcclRanks(std::vector<NcclOptions>(3, Options()),
+                           [](NcclCommunicator& communicator) -> absl::Status {
+                             if (!communicator.shared_gpu()) {
+                               return absl::InternalError("not shared");
+                             }
+                             return AllReduceOnce(communicator);
+                           }),
+              Each(IsOk()));
+  EXPECT_STREQ(std::getenv("NCCL_MULTI_RANK_GPU_ENABLE"), "1");
+  for (const char* const name :
+       {"NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_MAX_CTAS"}) {
+    unsetenv(name);
+  }
+}
+
+// Data that the caller's stream has yet to write when the call is made.
+TEST_F(NcclFaultsTest, CallsStartAfterTheCallersStream) {
+  standin::SetSchedule({.order = Order::kNewestStreamFirst});
+  const auto run = [](Communicator& control) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
+    NcclOptions options = Options();
+    options.device = control.rank();
+    options.stream = stream.get();
+    LOCKSTEP_ASSIGN_OR_RETURN(auto owned, control.Split(0, 0));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const auto communicator,
+        NcclCommunicator::Create(std::move(owned), options));
+    const DeviceArray array(64, DataType::kFloat32);
+    LOCKSTEP_RETURN_IF_ERROR(array.Write({}));
+    const Buffer data = array.buffer();
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+        cudaMemsetAsync(data.data, 0, 256, stream.get()), "cudaMemsetAsync"));
+    LOCKSTEP_RETURN_IF_ERROR(communicator->AllReduce(data));
+    return CheckZeros(data);
+  };
+  EXPECT_THAT(RunRanks(Backend::kThreads, 3, run), Each(IsOk()));
+  // The control: without the wait for it the call comes first.
+  standin::SetSchedule({.order = Order::kNewestStreamFirst,
+                        .dropped_waits = DroppedWaits::kOfNewerStreams});
+  EXPECT_FALSE(AllOk(RunRanks(Backend::kThreads, 3, run)));
+}
+
+// Several of each: the ring's kernels and messages, and NCCL's own calls.
+absl::Status UseEverything(NcclCommunicator& communicator) {
+  for (const Operation operation :
+       {Operation::kAllReduce, Operation::kReduce, Operation::kReduceScatter,
+        Operation::kAllGather, Operation::kBroadcast}) {
+    for (const bool in_place : {false, true}) {
+      CheckedCall call = {operation, DataType::kFloat16, ReduceOp::kSum, 1000};
+      call.in_place = in_place;
+      LOCKSTEP_RETURN_IF_ERROR(Check(communicator, call));
+    }
+  }
+  return absl::OkStatus();
+}
+
+TEST_F(NcclFaultsTest, EverySchedulesResultIsRight) {
+  for (const Order order :
+       {Order::kAtOnce, Order::kOldestStreamFirst, Order::kNewestStreamFirst}) {
+    standin::SetSchedule({.order = order});
+    for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
+      EXPECT_THAT(RunNcclRanks(3, Options(algorithm), UseEverything),
+                  Each(IsOk()));
+    }
+  }
+}
+
+// The control: where the ring lacks an event, some schedule shows it.
+TEST_F(NcclFaultsTest, MissingWaitsAreRejected) {
+  for (const DroppedWaits dropped :
+       {DroppedWaits::kOfOlderStreams, DroppedWaits::kOfNewerStreams}) {
+    int rejected = 0;
+    for (const Order order : {Order::kAtOnce, Order::kOldestStreamFirst,
+                              Order::kNewestStreamFirst}) {
+      standin::SetSchedule({.order = order, .dropped_waits = dropped});
+      const auto statuses =
+          RunNcclRanks(3, Options(Algorithm::kRing), AllReduceOnce);
+      for (const absl::Status& status : statuses) {
+        EXPECT_TRUE(status.ok() || absl::IsDataLoss(status)) << status;
+      }
+      rejected += AllOk(statuses) ? 0 : 1;
+    }
+    EXPECT_GT(rejected, 0);
+  }
+}
+
+// The control: every operation's check sees data that were lost on the way or
+// came to the wrong place.
+TEST_F(NcclFaultsTest, DamagedDataAreRejected) {
+  for (const Damage damage : {Damage::kLostTail, Damage::kSwappedParts}) {
+    standin::SetNcclFaults({.damage = damage});
+    for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
+      for (const Operation operation :
+           {Operation::kAllReduce, Operation::kReduce,
+            Operation::kReduceScatter, Operation::kAllGather,
+            Operation::kBroadcast, Operation::kScatter, Operation::kGather,
+            Operation::kAllToAll, Operation::kSend}) {
+        const auto statuses = RunNcclRanks(
+            3, Options(algorithm), [=](NcclCommunicator& communicator) {
+              return Check(communicator,
+                           {operation, DataType::kFloat32, ReduceOp::kSum, 67});
+            });
+        EXPECT_FALSE(AllOk(statuses)) << Name(operation);
+        for (const absl::Status& status : statuses) {
+          EXPECT_TRUE(status.ok() || absl::IsDataLoss(status)) << status;
+        }
+      }
+    }
+  }
+}
+
+// The control of the bit-for-bit check: NCCL's order is another.
+TEST_F(NcclFaultsTest, AnotherOrderOfAdditionsIsRejected) {
+  NcclOptions options = Options();
+  options.nccl_arithmetic = true;
+  EXPECT_FALSE(
+      AllOk(RunNcclRanks(3, options, [](NcclCommunicator& communicator) {
+        return CheckRingBits(communicator, DataType::kFloat32, ReduceOp::kSum,
+                             301);
+      })));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,409 @@
+// The server and the ranks as bytes in and bytes out, without sockets.
+#include "collectives/rendezvous/rendezvous_server.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/status_matchers.h"
+#include "collectives/rendezvous/frame.h"
+#include "collectives/rendezvous/handshake.h"
+#include "collectives/rendezvous/rendezvous_client.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using Blobs = absl::StatusOr<std::vector<std::string>>;
+
+constexpr char kToken[] = "the token";
+
+uint32_t PidOf(int rank) { return 100 + static_cast<uint32_t>(rank); }
+
+// A server and the ranks that came to it, whose bytes move when Move says so.
+class Meeting {
+ public:
+  explicit Meeting(int world_size, size_t piece = size_t{1} << 20)
+      : world_size_(world_size),
+        piece_(piece),
+        server_({"rendezvous", world_size, kToken, PidOf(0)},
+                NonceSource(Nonce{})) {
+    ends_.push_back({server_.AddRankZero(),
+                     RendezvousClient::ForRankZero(OptionsOf(0, kToken))});
+  }
+
+  RendezvousClient::Options OptionsOf(int rank, absl::string_view token) const {
+    return {"rendezvous",
+            {rank, static_cast<uint32_t>(world_size_), PidOf(rank)},
+            std::string(token)};
+  }
+
+  // The index of a new end, of a rank that may claim anything.
+  size_t Add(RendezvousClient::Options options) {
+    ends_.push_back({server_.AddStranger(absl::ZeroDuration()),
+                     RendezvousClient(std::move(options), Nonce{1})});
+    return ends_.size() - 1;
+  }
+  size_t Add(int rank) { return Add(OptionsOf(rank, kToken)); }
+
+  RendezvousServer& server() { return server_; }
+  RendezvousClient& client(size_t i) { return ends_[i].client; }
+  RendezvousServer::SessionId id(size_t i) const { return ends_[i].id; }
+
+  // Until nobody has anything to say.
+  void Move() {
+    bool moved = true;
+    while (moved) {
+      moved = false;
+      for (End& end : ends_) moved |= !end.ended && MoveOne(end);
+    }
+  }
+
+  void Disconnect(size_t i) {
+    server_.Disconnect(ends_[i].id);
+    ends_[i].ended = true;
+  }
+
+  Blobs Outcome(size_t i) {
+    const auto& outcome = ends_[i].client.outcome();
+    return outcome.has_value() ? *outcome : absl::UnknownError("none yet");
+  }
+
+ private:
+  struct End {
+    RendezvousServer::SessionId id;
+    RendezvousClient client;
+    bool ended = false;
+  };
+
+  // One piece each way; false if there is none.
+  bool MoveOne(End& end) {
+    const std::string down(server_.Output(end.id).substr(0, piece_));
+    if (!down.empty()) server_.Sent(end.id, down.size());
+    end.client.Receive(down);
+    if (server_.ShouldClose(end.id)) {
+      server_.Disconnect(end.id);
+      end.ended = true;
+      return true;
+    }
+    const std::string up(end.client.Output().substr(0, piece_));
+    end.client.Sent(up.size());
+    server_.Receive(end.id, up);
+    return !down.empty() || !up.empty();
+  }
+
+  int world_size_;
+  size_t piece_;  // The most bytes that move at once.
+  RendezvousServer server_;
+  std::vector<End> ends_;
+};
+
+TEST(RendezvousServerTest, RanksMeetInEveryRound) {
+  for (const int world_size : {1, 2, 3, 5, 16}) {
+    Meeting meeting(world_size);
+    // The last come first.
+    for (int rank = world_size - 1; rank > 0; --rank) meeting.Add(rank);
+    const auto rank_of = [&](size_t i) {
+      return i == 0 ? 0 : world_size - static_cast<int>(i);
+    };
+    for (uint32_t round = 1; round <= 3; ++round) {
+      std::vector<std::string> want;
+      for (int rank = 0; rank < world_size; ++rank) {
+        want.push_back(absl::StrCat(rank, " in ", round));
+      }
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_FALSE(meeting.Outcome(0).ok() && round == 1);
+        meeting.client(i).Publish(round,
+                                  absl::StrCat(rank_of(i), " in ", round));
+        meeting.Move();
+      }
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_THAT(meeting.Outcome(i), IsOkAndHolds(want));
+      }
+    }
+  }
+}
+
+TEST(RendezvousServerTest, BytesMayComeInPiecesOfAnySize) {
+  for (size_t piece = 1; piece <= 200; ++piece) {
+    Meeting meeting(3, piece);
+    for (const int rank : {1, 2}) meeting.Add(rank);
+    for (uint32_t round = 1; round <= 2; ++round) {
+      for (const size_t rank : {0, 1, 2}) {
+        meeting.client(rank).Publish(round, absl::StrCat(rank, " in ", round));
+        meeting.Move();
+      }
+      for (const size_t i : {0, 1, 2}) {
+        ASSERT_THAT(meeting.Outcome(i),
+                    IsOkAndHolds(ElementsAre(absl::StrCat("0 in ", round),
+                                             absl::StrCat("1 in ", round),
+                                             absl::StrCat("2 in ", round))));
+      }
+    }
+  }
+}
+
+// What rank 1 of 2 sends to join and to publish.
+std::string SentByRankOne(Meeting& meeting, size_t i) {
+  const std::string greeting(meeting.server().Output(meeting.id(i)));
+  Frame frame;
+  frame.payload = greeting.substr(kFrameHeaderBytes);
+  return EncodeFrame(JoinFrame(kToken, NonceOfGreeting(frame), Nonce{2},
+                               {1, 2, PidOf(1)})) +
+         EncodeFrame({FrameKind::kPublish, 0, 1, "one"});
+}
+
+// Cut off after any byte, and gone: before the join is complete that changes
+// nothing, so that another rank 1 can come; after it rank 1 has died.
+TEST(RendezvousServerTest, RankThatVanishesAfterAnyByte) {
+  const size_t join_bytes = kFrameHeaderBytes + kJoinBytes;
+  for (size_t size = 0; size <= join_bytes + kFrameHeaderBytes; ++size) {
+    Meeting meeting(2);
+    meeting.client(0).Publish(1, "zero");
+    const size_t one = meeting.Add(1);
+    const std::string sent = SentByRankOne(meeting, one).substr(0, size);
+    meeting.server().Receive(meeting.id(one), sent);
+    meeting.Disconnect(one);
+    meeting.Move();
+    if (size < join_bytes) {
+      meeting.client(meeting.Add(1)).Publish(1, "one");
+      meeting.Move();
+      ASSERT_THAT(meeting.Outcome(0), IsOkAndHolds(ElementsAre("zero", "one")));
+    } else {
+      ASSERT_THAT(meeting.Outcome(0),
+                  StatusIs(absl::StatusCode::kUnavailable,
+                           "rendezvous: rank 1 (pid 101) died"));
+    }
+  }
+}
+
+// Nobody is let in, and the run goes on.
+TEST(RendezvousServerTest, RequestToJoinWithAnyBitChanged) {
+  for (size_t at = 0; at < kFrameHeaderBytes + kJoinBytes; ++at) {
+    Meeting meeting(2);
+    meeting.client(0).Publish(1, "zero");
+    meeting.Move();
+    for (int change = 1; change < 256; change *= 2) {
+      const auto id = meeting.server().AddStranger(absl::ZeroDuration());
+      const std::string greeting(meeting.server().Output(id));
+      Frame frame;
+      frame.payload = greeting.substr(kFrameHeaderBytes);
+      std::string sent = EncodeFrame(JoinFrame(kToken, NonceOfGreeting(frame),
+                                               Nonce{2}, {1, 2, PidOf(1)}));
+      meeting.server().Sent(id, greeting.size());
+      sent[at] = static_cast<char>(sent[at] ^ change);
+      meeting.server().Receive(id, sent);
+      const absl::string_view answer = meeting.server().Output(id);
+      // Kind 4, a denial, or nothing at all.
+      ASSERT_TRUE(answer.empty() || answer[5] == 4) << at << " " << change;
+      meeting.server().Disconnect(id);
+      ASSERT_TRUE(meeting.server().Output(meeting.id(0)).empty());
+    }
+    meeting.client(meeting.Add(1)).Publish(1, "one");
+    meeting.Move();
+    ASSERT_THAT(meeting.Outcome(0), IsOkAndHolds(ElementsAre("zero", "one")));
+  }
+}
+
+TEST(RendezvousServerTest, RankOfAnotherRunIsRefused) {
+  Meeting meeting(2);
+  const size_t other = meeting.Add(meeting.OptionsOf(1, "another token"));
+  meeting.client(other).Publish(1, "secret");
+  meeting.Move();
+  EXPECT_THAT(meeting.Outcome(other),
+              StatusIs(absl::StatusCode::kUnauthenticated,
+                       "rendezvous: rank 1 was refused: its token is not rank "
+                       "0's"));
+  EXPECT_FALSE(meeting.client(other).joined());
+}
+
+TEST(RendezvousServerTest, SecondClaimantOfARankIsRefused) {
+  Meeting meeting(3);
+  meeting.client(meeting.Add(1)).Publish(1, "first");
+  meeting.Move();
+  for (const int rank : {0, 1}) {
+    const size_t second = meeting.Add(rank);
+    meeting.client(second).Publish(1, "second");
+    meeting.Move();
+    EXPECT_THAT(meeting.Outcome(second),
+                StatusIs(absl::StatusCode::kAlreadyExists,
+                         absl::StrCat("rendezvous: rank ", rank, " (pid ",
+                                      PidOf(rank), ") is there already")));
+  }
+  meeting.client(0).Publish(1, "zero");
+  meeting.client(meeting.Add(2)).Publish(1, "two");
+  meeting.Move();
+  EXPECT_THAT(meeting.Outcome(1),
+              IsOkAndHolds(ElementsAre("zero", "first", "two")));
+}
+
+TEST(RendezvousServerTest, RankOfAnotherWorldSizeEndsTheRun) {
+  Meeting meeting(3);
+  meeting.client(0).Publish(1, "");
+  const size_t other = meeting.Add(
+      RendezvousClient::Options{"rendezvous", {1, 4, PidOf(1)}, kToken});
+  meeting.client(other).Publish(1, "");
+  meeting.Move();
+  for (const size_t i : {size_t{0}, other}) {
+    EXPECT_THAT(meeting.Outcome(i),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "rendezvous: ranks disagree on the world size: rank 1 "
+                         "(pid 101) says 4, rank 0 (pid 100) says 3"));
+  }
+}
+
+TEST(RendezvousServerTest, RankOutsideTheWorldIsRefused) {
+  for (const int rank : {-1, 2, 1 << 30}) {
+    Meeting meeting(2);
+    const size_t other = meeting.Add(rank);
+    meeting.client(other).Publish(1, "");
+    meeting.Move();
+    EXPECT_THAT(meeting.Outcome(other),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         absl::StrCat("rendezvous: rank ", rank,
+                                      " is outside [0, 2)")));
+  }
+}
+
+TEST(RendezvousServerTest, FirstErrorReachesThoseThatComeLater) {
+  Meeting meeting(3);
+  meeting.client(0).Fail(absl::NotFoundError("rank 0 has no data"));
+  meeting.Move();
+  const size_t late = meeting.Add(2);
+  meeting.client(late).Publish(1, "");
+  meeting.client(late).Fail(absl::InternalError("another"));
+  meeting.Move();
+  for (const size_t i : {size_t{0}, late}) {
+    EXPECT_THAT(meeting.Outcome(i),
+                StatusIs(absl::StatusCode::kNotFound, "rank 0 has no data"));
+  }
+}
+
+TEST(RendezvousServerTest, GivingUpNamesTheRanksThatDidNotCome) {
+  for (const auto& [world_size, want] :
+       {std::pair<int, std::string>{4,
+                                    "rank 1, 3 of 4 did not come within "
+                                    "1.5s"},
+        {40,
+         "17, 18, 19, 20, 21 and 18 more of 40 did not come within 1.5s"}}) {
+    Meeting meeting(world_size);
+    const size_t two = meeting.Add(2);
+    meeting.client(0).Publish(1, "");
+    meeting.client(two).Publish(1, "");
+    meeting.Move();
+    meeting.client(two).GiveUp(absl::Milliseconds(1500));
+    meeting.Move();
+    for (const size_t i : {size_t{0}, two}) {
+      EXPECT_THAT(
+          meeting.Outcome(i),
+          StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr(want)));
+    }
+  }
+}
+
+TEST(RendezvousServerTest, GivingUpTooLateChangesNothing) {
+  Meeting meeting(2);
+  const size_t one = meeting.Add(1);
+  meeting.client(one).Publish(1, "one");
+  meeting.Move();
+  meeting.client(one).GiveUp(absl::Seconds(1));
+  meeting.client(0).Publish(1, "zero");
+  // Rank 0's blob arrives first.
+  meeting.server().Receive(meeting.id(0), meeting.client(0).Output());
+  meeting.client(0).Sent(meeting.client(0).Output().size());
+  meeting.Move();
+  for (const size_t i : {size_t{0}, one}) {
+    EXPECT_THAT(meeting.Outcome(i), IsOkAndHolds(ElementsAre("zero", "one")));
+  }
+}
+
+TEST(RendezvousServerTest, RanksThatLeaveOrDieAreNamed) {
+  for (const bool leaves : {true, false}) {
+    for (const bool waits : {true, false}) {
+      Meeting meeting(2);
+      const size_t one = meeting.Add(1);
+      meeting.Move();
+      if (waits) meeting.client(0).Publish(1, "");
+      meeting.Move();
+      if (leaves) {
+        meeting.client(one).Leave();
+      } else {
+        meeting.Disconnect(one);
+      }
+      meeting.Move();
+      if (!waits) meeting.client(0).Publish(1, "");
+      meeting.Move();
+      EXPECT_THAT(meeting.Outcome(0),
+                  StatusIs(absl::StatusCode::kUnavailable,
+                           absl::StrCat("rendezvous: rank 1 (pid 101) ",
+                                        leaves ? "left" : "died")));
+    }
+  }
+}
+
+TEST(RendezvousServerTest, RankThatBreaksTheProtocolEndsTheRun) {
+  for (const auto& [bytes, want] :
+       {std::pair<std::string, std::string>{"junk!", "sent not a frame"},
+        {EncodeFrame({FrameKind::kPublish, 0, 2, ""}),
+         "published in round 2 when it was round 1"},
+        {EncodeFrame({FrameKind::kResult, 0, 1, ""}),
+         "sent a frame of kind 6 out of turn"}}) {
+    Meeting meeting(2);
+    const size_t one = meeting.Add(1);
+    meeting.client(0).Publish(1, "");
+    meeting.Move();
+    meeting.server().Receive(meeting.id(one), bytes);
+    meeting.Move();
+    EXPECT_THAT(meeting.Outcome(0),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         absl::StrCat("rendezvous: rank 1 (pid 101) ", want)));
+  }
+}
+
+TEST(RendezvousServerTest, StrangersHaveLittleTime) {
+  Meeting meeting(2);
+  RendezvousServer& server = meeting.server();
+  EXPECT_EQ(server.NextTick(), absl::InfiniteDuration());
+  const auto first = server.AddStranger(absl::Seconds(1));
+  const auto second = server.AddStranger(absl::Seconds(2));
+  EXPECT_EQ(server.NextTick(), absl::Seconds(1) + kHandshakeTimeout);
+  server.Tick(server.NextTick() - absl::Nanoseconds(1));
+  EXPECT_FALSE(server.ShouldClose(first));
+  server.Tick(server.NextTick());
+  EXPECT_TRUE(server.ShouldClose(first));
+  EXPECT_FALSE(server.ShouldClose(second));
+  // A rank has all the time that it wants.
+  server.Tick(absl::Hours(100));
+  EXPECT_FALSE(server.ShouldClose(meeting.id(0)));
+}
+
+TEST(RendezvousServerTest, OldestStrangerMakesRoom) {
+  Meeting meeting(2);
+  RendezvousServer& server = meeting.server();
+  EXPECT_FALSE(server.SendOldestStrangerAway());
+  std::vector<RendezvousServer::SessionId> ids;
+  for (int i = 0; i < kMaxStrangers + 2; ++i) {
+    ids.push_back(server.AddStranger(absl::ZeroDuration()));
+  }
+  EXPECT_FALSE(server.ShouldClose(ids[0]));
+  ids.push_back(server.AddStranger(absl::ZeroDuration()));
+  EXPECT_TRUE(server.ShouldClose(ids[0]));
+  EXPECT_FALSE(server.ShouldClose(ids[1]));
+  EXPECT_TRUE(server.SendOldestStrangerAway());
+  EXPECT_TRUE(server.ShouldClose(ids[1]));
+  EXPECT_FALSE(server.ShouldClose(meeting.id(0)));
+}
+
+}  // namespace
+}  // namespace lockstep

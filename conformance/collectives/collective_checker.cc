@@ -1,0 +1,250 @@
+// Makes the suite's calls on one rank and checks what they gave.
+#include "conformance/collectives/collective_checker.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/buffer.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "conformance/collectives/collective_case.h"
+#include "conformance/collectives/collective_reference.h"
+
+namespace lockstep {
+namespace {
+
+// Watched on either side of a buffer.
+constexpr int64_t kGuardBytes = 256;
+// The largest input or output of a case, which grows with the group.
+constexpr int64_t kRankBytes = 18 << 10;
+
+int64_t AreaBytes(int world_size) {
+  return 2 * kGuardBytes + world_size * kRankBytes;
+}
+
+// What memory holds before a call: no value that a case would leave there.
+std::byte StaleAt(size_t i) { return static_cast<std::byte>(i * 29 + 173); }
+
+void FillStale(std::span<std::byte> area) {
+  for (size_t i = 0; i < area.size(); ++i) area[i] = StaleAt(i);
+}
+
+// The first byte of the area that is not stale, but for [begin, end).
+std::optional<int64_t> FirstWritten(std::span<const std::byte> area,
+                                    int64_t begin, int64_t end) {
+  for (int64_t i = 0; i < static_cast<int64_t>(area.size()); ++i) {
+    if (i >= begin && i < end) continue;
+    if (area[static_cast<size_t>(i)] != StaleAt(static_cast<size_t>(i))) {
+      return i;
+    }
+  }
+  return std::nullopt;
+}
+
+int64_t Sum(const std::vector<int64_t>& counts, size_t size) {
+  return std::accumulate(counts.begin(), counts.begin() + size, int64_t{0});
+}
+
+// Elements of the output, where a rank gets one.
+int64_t OutputCount(const CollectiveCase& call, int world_size) {
+  switch (call.operation) {
+    case Operation::kAllGather:
+    case Operation::kGather:
+      return Sum(CountsOf(call, world_size), static_cast<size_t>(world_size));
+    case Operation::kAllToAll:
+      return call.count * world_size;
+    default:
+      return call.count;
+  }
+}
+
+// Whether the output is a part of the input, in place, or the other way round.
+bool OutputIsPart(Operation operation) {
+  return operation == Operation::kReduceScatter ||
+         operation == Operation::kScatter;
+}
+bool InputIsPart(Operation operation) {
+  return operation == Operation::kAllGather || operation == Operation::kGather;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CollectiveChecker>> CollectiveChecker::Create(
+    Communicator& communicator, Memory memory) {
+  std::unique_ptr<CollectiveChecker> checker(
+      new CollectiveChecker(communicator));
+  const int64_t size = AreaBytes(communicator.world_size());
+  std::span<std::byte> all;
+  if (memory == Memory::kGroup) {
+    LOCKSTEP_ASSIGN_OR_RETURN(checker->group_memory_,
+                              communicator.Allocate(2 * size));
+    all = checker->group_memory_.bytes();
+  } else {
+    checker->ordinary_memory_ =
+        std::make_unique<std::byte[]>(static_cast<size_t>(2 * size));
+    all = {checker->ordinary_memory_.get(), static_cast<size_t>(2 * size)};
+  }
+  checker->inputs_ = all.first(static_cast<size_t>(size));
+  checker->outputs_ = all.last(static_cast<size_t>(size));
+  return checker;
+}
+
+absl::Status CollectiveChecker::Wrong(const CollectiveCase& call,
+                                      const std::string& what) const {
+  return absl::DataLossError(absl::StrCat(ToString(call), ", rank ",
+                                          communicator_.rank(), ": ", what));
+}
+
+CollectiveChecker::OwnCase CollectiveChecker::OwnCaseOf(
+    const CollectiveCase& call) const {
+  const int rank = communicator_.rank();
+  const int world_size = communicator_.world_size();
+  const int64_t offset = kGuardBytes + call.misalignment;
+  const int64_t element = SizeOf(call.type);
+  OwnCase own = {
+      call,
+      InputOf(call, world_size, rank),
+      OutputOf(call, world_size, rank),
+      inputs_.data() + offset,
+      outputs_.data() + offset,
+      // Elsewhere than on the root there is no place to be in.
+      !call.in_place || (HasRoot(call.operation) && rank != call.root),
+      {},
+      {}};
+  const size_t largest =
+      std::max(own.input_values.size(),
+               static_cast<size_t>(OutputCount(call, world_size) * element));
+  own.inputs =
+      inputs_.first(largest + static_cast<size_t>(offset + kGuardBytes));
+  own.outputs = outputs_.first(own.inputs.size());
+  if (own.apart) return own;
+  if (OutputIsPart(call.operation)) {
+    own.output = own.input + rank * call.count * element;
+  } else if (InputIsPart(call.operation)) {
+    own.input = own.output + element * Sum(CountsOf(call, world_size),
+                                           static_cast<size_t>(rank));
+  } else {
+    own.input = own.output;
+  }
+  return own;
+}
+
+absl::Status CollectiveChecker::Make(const OwnCase& own) {
+  const CollectiveCase& call = own.call;
+  const int rank = communicator_.rank();
+  const int world_size = communicator_.world_size();
+  const ConstBuffer input(
+      own.input,
+      static_cast<int64_t>(own.input_values.size()) / SizeOf(call.type),
+      call.type);
+  const Buffer output(own.output, OutputCount(call, world_size), call.type);
+  switch (call.operation) {
+    case Operation::kAllReduce:
+      return communicator_.AllReduce(input, output, call.op);
+    case Operation::kReduce:
+      return communicator_.Reduce(input, output, call.op, call.root);
+    case Operation::kReduceScatter:
+      return communicator_.ReduceScatter(input, output, call.op);
+    case Operation::kAllGather:
+      return call.unequal ? communicator_.AllGather(input, output,
+                                                    CountsOf(call, world_size))
+                          : communicator_.AllGather(input, output);
+    case Operation::kBroadcast:
+      if (rank == call.root) {
+        std::copy(own.input_values.begin(), own.input_values.end(), own.output);
+      }
+      return communicator_.Broadcast(output, call.root);
+    case Operation::kScatter:
+      return communicator_.Scatter(input, output, call.root);
+    case Operation::kGather:
+      return communicator_.Gather(input, output, call.root);
+    case Operation::kAllToAll:
+      return communicator_.AllToAll(input, output);
+    case Operation::kSend: {
+      const int to = (call.root + 1) % world_size;
+      if (rank == call.root) return communicator_.Send(input, to);
+      return rank == to ? communicator_.Receive(output, call.root)
+                        : absl::OkStatus();
+    }
+    case Operation::kBarrier:
+      return communicator_.Barrier();
+    case Operation::kReceive:
+    case Operation::kAllocate:
+    case Operation::kSplit:
+      break;
+  }
+  return absl::InvalidArgumentError("no case of the suite");
+}
+
+absl::Status CollectiveChecker::CheckOutput(const OwnCase& own) const {
+  if (!own.output_values.has_value()) return absl::OkStatus();
+  const std::optional<std::string> difference =
+      Difference(own.call, own.output, *own.output_values);
+  return difference.has_value() ? Wrong(own.call, *difference)
+                                : absl::OkStatus();
+}
+
+// That memory was not written but where it may be: the output, and inputs that
+// it is a part of.
+absl::Status CollectiveChecker::CheckBeside(const OwnCase& own) const {
+  const int64_t output_size =
+      own.output_values.has_value()
+          ? static_cast<int64_t>(own.output_values->size())
+          : 0;
+  const int64_t input_size = static_cast<int64_t>(own.input_values.size());
+  if (own.apart && !std::equal(own.input_values.begin(), own.input_values.end(),
+                               own.input)) {
+    return Wrong(own.call, "the input was written");
+  }
+  const bool in_inputs = own.apart || OutputIsPart(own.call.operation);
+  const int64_t input_at = own.input - own.inputs.data();
+  const std::optional<int64_t> near_input =
+      in_inputs ? FirstWritten(own.inputs, input_at, input_at + input_size)
+                : FirstWritten(own.inputs, 0, 0);
+  if (near_input.has_value()) {
+    return Wrong(own.call, absl::StrCat("byte ", *near_input - input_at,
+                                        " beside the input was written"));
+  }
+  const bool in_outputs = own.apart || !OutputIsPart(own.call.operation);
+  const int64_t output_at = own.output - own.outputs.data();
+  const std::optional<int64_t> near_output =
+      in_outputs ? FirstWritten(own.outputs, output_at, output_at + output_size)
+                 : FirstWritten(own.outputs, 0, 0);
+  if (!near_output.has_value()) return absl::OkStatus();
+  return Wrong(own.call, absl::StrCat("byte ", *near_output - output_at,
+                                      " beside the output was written"));
+}
+
+absl::Status CollectiveChecker::Check(const CollectiveCase& call) {
+  const OwnCase own = OwnCaseOf(call);
+  FillStale(own.inputs);
+  FillStale(own.outputs);
+  std::copy(own.input_values.begin(), own.input_values.end(), own.input);
+  LOCKSTEP_RETURN_IF_ERROR(Make(own));
+  LOCKSTEP_RETURN_IF_ERROR(CheckOutput(own));
+  return CheckBeside(own);
+}
+
+absl::Status CheckCollectives(Communicator& communicator, Memory memory) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<CollectiveChecker> checker,
+                            CollectiveChecker::Create(communicator, memory));
+  for (const CollectiveCase& call :
+       CollectiveCases(communicator.world_size())) {
+    LOCKSTEP_RETURN_IF_ERROR(checker->Check(call));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,427 @@
+// What a collective call must give. Shares no code with the algorithms: neither
+// their index arithmetic nor their rounding.
+#include "conformance/collectives/collective_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/collective.h"
+#include "collectives/data_type.h"
+#include "collectives/reduce_op.h"
+
+namespace lockstep {
+namespace {
+
+// Formats of floats with 16 bits.
+struct Format {
+  int precision;  // Bits, with the leading one.
+  int max_exponent;
+  int min_exponent;  // Of normal numbers.
+};
+constexpr Format kHalf = {11, 15, -14};
+constexpr Format kBrain = {8, 127, -126};
+
+// To nearest, ties to even, which is how std::nearbyint rounds by default.
+uint16_t Encode(const Format& format, double x) {
+  const int mantissa_bits = format.precision - 1;
+  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  const int infinity = (format.max_exponent * 2 + 1) << mantissa_bits;
+  if (std::isnan(x)) return static_cast<uint16_t>(sign | infinity | 1);
+  x = std::fabs(x);
+  if (std::isinf(x)) return static_cast<uint16_t>(sign | infinity);
+  if (x == 0) return sign;
+  const int exponent = std::max(std::ilogb(x), format.min_exponent);
+  // Units in the last place: carries into the exponent by itself.
+  const int units =
+      static_cast<int>(std::nearbyint(std::ldexp(x, mantissa_bits - exponent)));
+  const int bits = ((exponent - format.min_exponent) << mantissa_bits) + units;
+  return static_cast<uint16_t>(sign | std::min(bits, infinity));
+}
+
+double Decode(const Format& format, uint16_t bits) {
+  const int mantissa_bits = format.precision - 1;
+  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+  const int exponent = (bits & 0x7fff) >> mantissa_bits;
+  const int mantissa = bits & ((1 << mantissa_bits) - 1);
+  if (exponent == format.max_exponent * 2 + 1) {
+    return mantissa == 0 ? sign * std::numeric_limits<double>::infinity()
+                         : std::numeric_limits<double>::quiet_NaN();
+  }
+  if (exponent == 0) {
+    return sign * std::ldexp(mantissa, format.min_exponent - mantissa_bits);
+  }
+  return sign * std::ldexp(mantissa + (1 << mantissa_bits),
+                           exponent - 1 + format.min_exponent - mantissa_bits);
+}
+
+// How an element type computes: what its partial results are held in.
+template <typename T>
+struct Arithmetic {
+  using Accumulator = T;
+  static T Widen(T x) { return x; }
+  static T Narrow(T x) { return x; }
+};
+template <>
+struct Arithmetic<Float16> {
+  using Accumulator = float;
+  static float Widen(Float16 x) {
+    return static_cast<float>(Decode(kHalf, x.bits));
+  }
+  static Float16 Narrow(float x) { return {Encode(kHalf, x)}; }
+};
+template <>
+struct Arithmetic<BFloat16> {
+  using Accumulator = float;
+  static float Widen(BFloat16 x) {
+    return static_cast<float>(Decode(kBrain, x.bits));
+  }
+  static BFloat16 Narrow(float x) { return {Encode(kBrain, x)}; }
+};
+
+template <typename T>
+inline constexpr bool kIsInteger = std::is_integral_v<T>;
+
+// Signed overflow is undefined in C++; modulo 2^64 it is what it should be.
+template <typename A>
+A Combine(ReduceOp op, A a, A b) {
+  switch (op) {
+    case ReduceOp::kSum:
+    case ReduceOp::kAverage:
+      if constexpr (kIsInteger<A>) {
+        return static_cast<A>(static_cast<uint64_t>(a) +
+                              static_cast<uint64_t>(b));
+      } else {
+        return a + b;
+      }
+    case ReduceOp::kProduct:
+      if constexpr (kIsInteger<A>) {
+        return static_cast<A>(static_cast<uint64_t>(a) *
+                              static_cast<uint64_t>(b));
+      } else {
+        return a * b;
+      }
+    case ReduceOp::kMin:
+    case ReduceOp::kMax:
+      if constexpr (!kIsInteger<A>) {
+        if (std::isnan(a) || std::isnan(b)) return a + b;
+      }
+      return (op == ReduceOp::kMin ? b < a : a < b) ? b : a;
+  }
+  return a;
+}
+
+// The ranks from `first` on, one after the other.
+template <typename A>
+A InRingOrder(ReduceOp op, const std::vector<A>& x, int first) {
+  A result = x[static_cast<size_t>(first)];
+  for (size_t i = 1; i < x.size(); ++i) {
+    result =
+        Combine(op, result, x[(static_cast<size_t>(first) + i) % x.size()]);
+  }
+  return result;
+}
+
+// Pairs until a power of two is left, then neighbours until one is.
+template <typename A>
+A InTreeOrder(ReduceOp op, std::vector<A> x) {
+  size_t power = 1;
+  while (power * 2 <= x.size()) power *= 2;
+  for (size_t pair = 0; x.size() > power; ++pair) {
+    x[pair] = Combine(op, x[pair], x[pair + 1]);
+    x.erase(x.begin() + static_cast<int64_t>(pair) + 1);
+  }
+  while (x.size() > 1) {
+    std::vector<A> joined;
+    for (size_t i = 0; i < x.size(); i += 2) {
+      joined.push_back(Combine(op, x[i], x[i + 1]));
+    }
+    x = joined;
+  }
+  return x[0];
+}
+
+uint64_t Mix(uint64_t x) {
+  x = (x ^ 0x5851f42d4c957f2d) * 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9;
+  return x ^ (x >> 32);
+}
+
+// +-[1, 2) times a power of two from 1/16 to 8; of a product, from 1/2 to 1, so
+// that eight of them stay in the range of a float16.
+double RoughReal(ReduceOp op, uint64_t random) {
+  const double mantissa = 1 + static_cast<double>(random >> 12) * 0x1p-52;
+  const int exponent = op == ReduceOp::kProduct
+                           ? -static_cast<int>(random >> 1 & 1)
+                           : static_cast<int>(random >> 1 & 7) - 4;
+  return std::ldexp((random & 1) != 0 ? -mantissa : mantissa, exponent);
+}
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kSpecialReals[] = {0.0,
+                                    -0.0,
+                                    kInfinity,
+                                    -kInfinity,
+                                    std::numeric_limits<double>::quiet_NaN(),
+                                    1e-40,
+                                    -6e-8,
+                                    65504,
+                                    -3e38,
+                                    1,
+                                    -1,
+                                    0.333};
+
+template <typename T>
+T ValueAt(const CollectiveCase& call, int rank, int64_t i) {
+  const uint64_t random =
+      Mix(static_cast<uint64_t>(i) * 64 + static_cast<uint64_t>(rank));
+  if constexpr (kIsInteger<T>) {
+    constexpr T kSpecials[] = {0, 1, static_cast<T>(-1),
+                               std::numeric_limits<T>::min(),
+                               std::numeric_limits<T>::max()};
+    return call.values == Values::kSpecial ? kSpecials[random % 5]
+                                           : static_cast<T>(random >> 7);
+  } else {
+    const double real = call.values == Values::kSpecial
+                            ? kSpecialReals[random % std::size(kSpecialReals)]
+                            : RoughReal(call.op, random);
+    using A = typename Arithmetic<T>::Accumulator;
+    return Arithmetic<T>::Narrow(static_cast<A>(real));
+  }
+}
+
+// Element i of a reduction over all ranks, of `count` elements; `first` is the
+// rank that ring order begins with.
+template <typename A, typename T>
+A ReducedAs(const CollectiveCase& call, int world_size, int64_t i, bool tree,
+            int first) {
+  std::vector<A> x;
+  for (int rank = 0; rank < world_size; ++rank) {
+    x.push_back(
+        static_cast<A>(Arithmetic<T>::Widen(ValueAt<T>(call, rank, i))));
+  }
+  A result = tree ? InTreeOrder(call.op, x) : InRingOrder(call.op, x, first);
+  if (call.op == ReduceOp::kAverage) result /= static_cast<A>(world_size);
+  return result;
+}
+
+template <typename T>
+T Reduced(const CollectiveCase& call, int world_size, int64_t i, bool tree,
+          int first) {
+  if constexpr (kIsInteger<T>) {
+    if (call.op == ReduceOp::kAverage) {
+      return static_cast<T>(
+          ReducedAs<int64_t, T>(call, world_size, i, tree, first));
+    }
+  }
+  using A = typename Arithmetic<T>::Accumulator;
+  return Arithmetic<T>::Narrow(
+      ReducedAs<A, T>(call, world_size, i, tree, first));
+}
+
+// The segment that element i of an AllReduce lies in: the first count % P
+// segments have one more.
+int SegmentOfElement(int64_t count, int world_size, int64_t i) {
+  int segment = 0;
+  int64_t end = 0;
+  while (true) {
+    end += count / world_size + (segment < count % world_size ? 1 : 0);
+    if (i < end) return segment;
+    ++segment;
+  }
+}
+
+template <typename T>
+class Reference {
+ public:
+  Reference(const CollectiveCase& call, int world_size)
+      : call_(call), world_size_(world_size) {}
+
+  void AppendInput(int rank, int64_t begin, int64_t count) {
+    for (int64_t i = 0; i < count; ++i) {
+      Append(ValueAt<T>(call_, rank, begin + i));
+    }
+  }
+
+  void AppendAllReduced() {
+    const bool tree = call_.count * SizeOf(call_.type) <= 16384;
+    for (int64_t i = 0; i < call_.count; ++i) {
+      Append(Reduced<T>(call_, world_size_, i, tree,
+                        SegmentOfElement(call_.count, world_size_, i)));
+    }
+  }
+
+  void AppendReducedPart(int rank) {
+    for (int64_t i = 0; i < call_.count; ++i) {
+      Append(Reduced<T>(call_, world_size_, rank * call_.count + i,
+                        /*tree=*/false, (rank + 1) % world_size_));
+    }
+  }
+
+  void AppendGathered() {
+    const std::vector<int64_t> counts = CountsOf(call_, world_size_);
+    for (int rank = 0; rank < world_size_; ++rank) {
+      AppendInput(rank, 0, counts[static_cast<size_t>(rank)]);
+    }
+  }
+
+  void AppendFromEach(int rank) {
+    for (int from = 0; from < world_size_; ++from) {
+      AppendInput(from, rank * call_.count, call_.count);
+    }
+  }
+
+  Bytes bytes;
+
+ private:
+  void Append(const T& value) {
+    const size_t size = bytes.size();
+    bytes.resize(size + sizeof(T));
+    std::memcpy(bytes.data() + size, &value, sizeof(T));
+  }
+
+  const CollectiveCase& call_;
+  const int world_size_;
+};
+
+template <typename T>
+std::optional<Bytes> OutputAs(const CollectiveCase& call, int world_size,
+                              int rank) {
+  Reference<T> reference(call, world_size);
+  switch (call.operation) {
+    case Operation::kAllReduce:
+      reference.AppendAllReduced();
+      break;
+    case Operation::kReduce:
+      if (rank != call.root) return std::nullopt;
+      reference.AppendAllReduced();
+      break;
+    case Operation::kReduceScatter:
+      reference.AppendReducedPart(rank);
+      break;
+    case Operation::kAllGather:
+      reference.AppendGathered();
+      break;
+    case Operation::kGather:
+      if (rank != call.root) return std::nullopt;
+      reference.AppendGathered();
+      break;
+    case Operation::kBroadcast:
+      reference.AppendInput(call.root, 0, call.count);
+      break;
+    case Operation::kScatter:
+      reference.AppendInput(call.root, rank * call.count, call.count);
+      break;
+    case Operation::kAllToAll:
+      reference.AppendFromEach(rank);
+      break;
+    case Operation::kSend:
+      if (rank != (call.root + 1) % world_size) return std::nullopt;
+      reference.AppendInput(call.root, 0, call.count);
+      break;
+    case Operation::kReceive:
+    case Operation::kBarrier:
+    case Operation::kAllocate:
+    case Operation::kSplit:
+      return std::nullopt;
+  }
+  return reference.bytes;
+}
+
+// Calls fn with an element of the type.
+template <typename Fn>
+auto WithType(DataType type, Fn fn) {
+  switch (type) {
+    case DataType::kFloat64:
+      return fn(double());
+    case DataType::kFloat32:
+      return fn(float());
+    case DataType::kFloat16:
+      return fn(Float16());
+    case DataType::kBFloat16:
+      return fn(BFloat16());
+    case DataType::kInt32:
+      return fn(int32_t());
+    case DataType::kInt64:
+      return fn(int64_t());
+    case DataType::kUInt8:
+      break;
+  }
+  return fn(uint8_t());
+}
+
+int64_t InputCount(const CollectiveCase& call, int world_size, int rank) {
+  switch (call.operation) {
+    case Operation::kReduceScatter:
+    case Operation::kScatter:
+    case Operation::kAllToAll:
+      return call.count * world_size;
+    case Operation::kAllGather:
+      return CountsOf(call, world_size)[static_cast<size_t>(rank)];
+    default:
+      return call.count;
+  }
+}
+
+template <typename T>
+std::optional<std::string> DifferenceAs(const std::byte* got,
+                                        const Bytes& want) {
+  for (size_t i = 0; i * sizeof(T) < want.size(); ++i) {
+    T a;
+    T b;
+    std::memcpy(&a, got + i * sizeof(T), sizeof(T));
+    std::memcpy(&b, want.data() + i * sizeof(T), sizeof(T));
+    if (std::memcmp(&a, &b, sizeof(T)) == 0) continue;
+    const auto wide = [](T x) {
+      return static_cast<double>(Arithmetic<T>::Widen(x));
+    };
+    if (std::isnan(wide(a)) && std::isnan(wide(b))) continue;
+    return absl::StrCat("element ", i, " is ", wide(a), " in place of ",
+                        wide(b));
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+std::vector<int64_t> CountsOf(const CollectiveCase& call, int world_size) {
+  std::vector<int64_t> counts;
+  for (int rank = 0; rank < world_size; ++rank) {
+    counts.push_back(!call.unequal ? call.count
+                     : rank == 0   ? 0
+                                   : call.count + rank);
+  }
+  return counts;
+}
+
+Bytes InputOf(const CollectiveCase& call, int world_size, int rank) {
+  return WithType(call.type, [&](auto element) {
+    Reference<decltype(element)> reference(call, world_size);
+    reference.AppendInput(rank, 0, InputCount(call, world_size, rank));
+    return reference.bytes;
+  });
+}
+
+std::optional<Bytes> OutputOf(const CollectiveCase& call, int world_size,
+                              int rank) {
+  return WithType(call.type, [&](auto element) {
+    return OutputAs<decltype(element)>(call, world_size, rank);
+  });
+}
+
+std::optional<std::string> Difference(const CollectiveCase& call,
+                                      const std::byte* got, const Bytes& want) {
+  return WithType(call.type, [&](auto element) {
+    return DifferenceAs<decltype(element)>(got, want);
+  });
+}
+
+}  // namespace lockstep

@@ -1,0 +1,34 @@
+// What a collective call must give, computed by one rank that knows all inputs.
+#ifndef LOCKSTEP_CONFORMANCE_COLLECTIVES_COLLECTIVE_REFERENCE_H_
+#define LOCKSTEP_CONFORMANCE_COLLECTIVES_COLLECTIVE_REFERENCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "conformance/collectives/collective_case.h"
+
+namespace lockstep {
+
+using Bytes = std::vector<std::byte>;
+
+// The input of one rank; the source's for kSend.
+Bytes InputOf(const CollectiveCase& call, int world_size, int rank);
+
+// Elements that each rank gives to an AllGather.
+std::vector<int64_t> CountsOf(const CollectiveCase& call, int world_size);
+
+// The output of one rank, in the order of additions that order.h states. None
+// where a rank gets no output: whatever it has there must stay as it is.
+std::optional<Bytes> OutputOf(const CollectiveCase& call, int world_size,
+                              int rank);
+
+// The first element that differs, as text; none if there is none. Two NaN are
+// equal, other values only if all their bits are.
+std::optional<std::string> Difference(const CollectiveCase& call,
+                                      const std::byte* got, const Bytes& want);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_COLLECTIVES_COLLECTIVE_REFERENCE_H_

@@ -1,0 +1,323 @@
+// Two hundred groups, in each of which a random rank is killed, stopped or made
+// to disagree at a random call: every other rank must report that cause, soon,
+// and nothing may be left behind.
+#include <dirent.h>
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kRuns = 200;
+constexpr int kLots = 20;  // Of runs: a test each, so that Bazel can shard.
+constexpr int kMaxCalls = 100000;
+
+// The bounds that collectives/README.md promises.
+constexpr absl::Duration kSoon = absl::Seconds(1);
+constexpr absl::Duration kDeadline = absl::Seconds(1);
+
+enum class Fault { kKilled, kStopped, kDisagrees };
+
+struct Plan {
+  uint32_t seed;
+  int world_size;
+  int victim;
+  int call;  // Counted from 0.
+  Fault fault;
+  int delay_us;    // From the start of the call, of kKilled and kStopped.
+  int difference;  // Of kDisagrees: what differs.
+};
+
+Plan PlanOf(uint32_t seed) {
+  std::mt19937 random(seed);
+  Plan plan;
+  plan.seed = seed;
+  plan.world_size = 2 + static_cast<int>(random() % 4);
+  plan.victim = static_cast<int>(random() % plan.world_size);
+  plan.call = static_cast<int>(random() % 30);
+  plan.fault = static_cast<Fault>(seed % 3);
+  plan.delay_us = random() % 2 == 0 ? 0 : static_cast<int>(random() % 500);
+  plan.difference = static_cast<int>(random() % 5);
+  return plan;
+}
+
+std::string ToString(const Plan& plan) {
+  const char* const faults[] = {"killed", "stopped", "disagrees"};
+  return absl::StrCat(
+      "seed ", plan.seed, ": rank ", plan.victim, " of ", plan.world_size, " ",
+      faults[static_cast<int>(plan.fault)], " at call ", plan.call);
+}
+
+struct CallPlan {
+  int operation;
+  int64_t count;
+  ReduceOp op;
+  int root;
+};
+
+CallPlan CallPlanOf(const Plan& plan, int call) {
+  std::mt19937 random(plan.seed * 1000003u + static_cast<uint32_t>(call));
+  CallPlan result;
+  result.operation = static_cast<int>(random() % 6);
+  constexpr int64_t kCounts[] = {1, 100, 5000, 100000};
+  result.count = kCounts[random() % 4];
+  result.op = random() % 2 == 0 ? ReduceOp::kSum : ReduceOp::kMax;
+  result.root = static_cast<int>(random() % plan.world_size);
+  return result;
+}
+
+template <typename T>
+absl::Status Make(Communicator& communicator, const CallPlan& call) {
+  const size_t count = static_cast<size_t>(call.count);
+  const size_t all = count * static_cast<size_t>(communicator.world_size());
+  switch (call.operation) {
+    case 0: {
+      std::vector<T> data(count);
+      return communicator.AllReduce(data, call.op);
+    }
+    case 1: {
+      std::vector<T> data(count);
+      return communicator.Broadcast(data, call.root);
+    }
+    case 2: {
+      const std::vector<T> input(count);
+      std::vector<T> output(all);
+      return communicator.AllGather(input, output);
+    }
+    case 3: {
+      const std::vector<T> input(all);
+      std::vector<T> output(count);
+      return communicator.ReduceScatter(input, output, call.op);
+    }
+    case 4: {
+      const std::vector<T> input(count);
+      std::vector<T> output(count);
+      return communicator.Reduce(input, output, call.op, call.root);
+    }
+    default: {
+      const std::vector<T> input(all);
+      std::vector<T> output(all);
+      return communicator.AllToAll(input, output);
+    }
+  }
+}
+
+// The same call but for one thing.
+absl::Status MakeOther(Communicator& communicator, CallPlan call,
+                       int difference) {
+  switch (difference) {
+    case 0:
+      ++call.count;
+      return Make<float>(communicator, call);
+    case 1:
+      return Make<int32_t>(communicator, call);
+    case 2:
+      call.operation = (call.operation + 1) % 6;
+      return Make<float>(communicator, call);
+    case 3:
+      // Where there is a root; else another operation.
+      if (call.operation != 1 && call.operation != 4) call.operation = 1;
+      call.root = (call.root + 1) % communicator.world_size();
+      return Make<float>(communicator, call);
+    default:
+      return communicator.Barrier();
+  }
+}
+
+int64_t NowNanos() {
+  return std::chrono::steady_clock::now().time_since_epoch() /
+         std::chrono::nanoseconds(1);
+}
+
+// When the fault struck, in memory that all ranks share.
+class SharedTime {
+ public:
+  SharedTime()
+      : nanos_(new (mmap(nullptr, sizeof(*nanos_), PROT_READ | PROT_WRITE,
+                         MAP_SHARED | MAP_ANONYMOUS, -1, 0))
+                   std::atomic<int64_t>(0)) {}
+  ~SharedTime() { munmap(nanos_, sizeof(*nanos_)); }
+  void Set() { nanos_->store(NowNanos()); }
+  absl::Duration Since() const {
+    return absl::Nanoseconds(NowNanos() - nanos_->load());
+  }
+
+ private:
+  std::atomic<int64_t>* const nanos_;
+};
+
+void Signal(const Plan& plan, SharedTime& struck) {
+  const int signal = plan.fault == Fault::kKilled ? SIGKILL : SIGSTOP;
+  if (plan.delay_us == 0) {
+    struck.Set();
+    kill(getpid(), signal);
+    return;
+  }
+  // Strikes somewhere in this call or in a later one.
+  std::thread([&plan, &struck, signal] {
+    std::this_thread::sleep_for(std::chrono::microseconds(plan.delay_us));
+    struck.Set();
+    kill(getpid(), signal);
+  }).detach();
+}
+
+// After an error every later call fails at once, with the first cause.
+absl::Status CheckStaysFailed(Communicator& communicator,
+                              const absl::Status& cause) {
+  const int64_t start = NowNanos();
+  const absl::Status later = communicator.Barrier();
+  if (absl::Nanoseconds(NowNanos() - start) > kSoon / 2) {
+    return absl::InternalError("a later call took long");
+  }
+  if (later.code() == absl::StatusCode::kFailedPrecondition &&
+      absl::StrContains(later.message(), cause.message())) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(
+      absl::StrCat("a later call gave: ", std::string(later.message())));
+}
+
+// What a rank gets. The time that it took is checked here.
+absl::Status RunRank(Communicator& communicator, const Plan& plan,
+                     SharedTime& struck) {
+  const bool is_victim = communicator.rank() == plan.victim;
+  LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
+  for (int i = 0; i < kMaxCalls; ++i) {
+    const CallPlan call = CallPlanOf(plan, i);
+    absl::Status status;
+    if (is_victim && i == plan.call && plan.fault != Fault::kDisagrees) {
+      Signal(plan, struck);
+    }
+    if (is_victim && i == plan.call && plan.fault == Fault::kDisagrees) {
+      struck.Set();
+      status = MakeOther(communicator, call, plan.difference);
+    } else {
+      status = Make<float>(communicator, call);
+    }
+    if (status.ok()) continue;
+    const absl::Duration took = struck.Since();
+    const absl::Duration bound =
+        plan.fault == Fault::kStopped ? kDeadline + kSoon : kSoon;
+    if (took > bound) {
+      return absl::InternalError(absl::StrCat("after ",
+                                              absl::FormatDuration(took), ": ",
+                                              std::string(status.message())));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(CheckStaysFailed(communicator, status));
+    return status;
+  }
+  return absl::InternalError("nothing went wrong");
+}
+
+std::multiset<std::string> NamesIn(const std::string& folder) {
+  std::multiset<std::string> names;
+  DIR* stream = opendir(folder.c_str());
+  while (const dirent* entry = readdir(stream)) names.insert(entry->d_name);
+  closedir(stream);
+  return names;
+}
+
+// All that a group could leave: files, shared memory, open files, processes.
+std::vector<std::multiset<std::string>> Traces() {
+  return {NamesIn("/dev/shm"), NamesIn(testing::TempDir()),
+          NamesIn("/proc/self/fd")};
+}
+
+void ExpectCause(const Plan& plan, const std::vector<absl::Status>& statuses) {
+  const std::string victim = absl::StrCat("rank ", plan.victim);
+  for (int rank = 0; rank < plan.world_size; ++rank) {
+    const absl::Status& status = statuses[static_cast<size_t>(rank)];
+    if (plan.fault == Fault::kDisagrees) {
+      EXPECT_THAT(status,
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           testing::AllOf(
+                               testing::StartsWith("ranks disagree on call "),
+                               testing::HasSubstr(victim + " called "),
+                               testing::ContainsRegex(
+                                   "rank [0-9].* at .*fault_injection_test.cc:"
+                                   "[0-9]+, rank [0-9].* at .*fault_injection"
+                                   "_test.cc:[0-9]+$"))))
+          << "rank " << rank;
+      continue;
+    }
+    if (rank == plan.victim) continue;
+    const bool killed = plan.fault == Fault::kKilled;
+    EXPECT_THAT(status, StatusIs(killed ? absl::StatusCode::kUnavailable
+                                        : absl::StatusCode::kDeadlineExceeded,
+                                 testing::StartsWith(victim + " (pid ")))
+        << "rank " << rank;
+    EXPECT_TRUE(absl::StrContains(
+        status.message(), killed ? ") died" : ") did not come within 1s"))
+        << status;
+  }
+}
+
+class FaultInjectionTest : public testing::TestWithParam<int> {};
+
+TEST_P(FaultInjectionTest, EveryOtherRankReportsTheCauseAndNothingIsLeft) {
+  RunRanksOptions options;
+  options.group.timeout = kDeadline;
+  options.deadline = absl::Seconds(20);
+  const int lot = kRuns / kLots;
+  for (int run = GetParam() * lot; run < (GetParam() + 1) * lot; ++run) {
+    const Plan plan = PlanOf(static_cast<uint32_t>(run));
+    SCOPED_TRACE(ToString(plan));
+    const auto traces = Traces();
+    SharedTime struck;
+    const auto statuses = RunRanks(
+        Backend::kProcesses, plan.world_size,
+        [&](Communicator& c) { return RunRank(c, plan, struck); }, options);
+    ExpectCause(plan, statuses);
+    EXPECT_EQ(Traces(), traces);
+    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
+    EXPECT_EQ(errno, ECHILD);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Lots, FaultInjectionTest, testing::Range(0, kLots));
+
+// The control: a check of causes sees a group in which nothing went wrong, and
+// one in which something else did.
+TEST(FaultInjectionControlTest, AnotherCauseIsAnotherResult) {
+  Plan plan = PlanOf(0);
+  plan.world_size = 3;
+  plan.victim = 1;
+  plan.call = kMaxCalls;  // Never.
+  const auto statuses =
+      RunRanks(Backend::kThreads, 3, [&](Communicator& communicator) {
+        if (communicator.rank() == 2) return absl::OkStatus();  // Leaves.
+        SharedTime struck;
+        struck.Set();
+        return RunRank(communicator, plan, struck);
+      });
+  EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kUnavailable,
+                                    testing::StartsWith("rank 2 left")));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,195 @@
+// Communicators with one planted fault each.
+#include "conformance/collectives/faulty_communicator.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/status_macros.h"
+#include "collectives/algorithms/reduction.h"
+#include "collectives/buffer.h"
+#include "collectives/collective.h"
+#include "collectives/data_type.h"
+#include "collectives/reduce_op.h"
+#include "conformance/collectives/collective_case.h"
+
+namespace lockstep {
+namespace {
+
+std::byte* LastElement(const Buffer& buffer) {
+  return buffer.Part(buffer.count - 1, 0).bytes();
+}
+
+void SwapEnds(const Buffer& buffer) {
+  const int64_t element = SizeOf(buffer.type);
+  std::swap_ranges(buffer.bytes(), buffer.bytes() + element,
+                   LastElement(buffer));
+}
+
+}  // namespace
+
+const char* Name(CollectiveFault fault) {
+  switch (fault) {
+    case CollectiveFault::kSwappedChunks:
+      return "SwappedChunks";
+    case CollectiveFault::kLostTail:
+      return "LostTail";
+    case CollectiveFault::kWrongRoot:
+      return "WrongRoot";
+    case CollectiveFault::kDoubleCount:
+      return "DoubleCount";
+    case CollectiveFault::kStaleBuffer:
+      return "StaleBuffer";
+    case CollectiveFault::kOneTooMany:
+      return "OneTooMany";
+    case CollectiveFault::kWritesInput:
+      return "WritesInput";
+    case CollectiveFault::kOrderOfArrival:
+      return "OrderOfArrival";
+    case CollectiveFault::kUnscaledAverage:
+      break;
+  }
+  return "UnscaledAverage";
+}
+
+bool ShowsIn(CollectiveFault fault, const CollectiveCase& call) {
+  if (call.operation == Operation::kBarrier || call.count < 3) return false;
+  // Of small sets of special values, many stay the same.
+  if (call.values == Values::kSpecial) return false;
+  switch (fault) {
+    case CollectiveFault::kSwappedChunks:
+    case CollectiveFault::kOneTooMany:
+      return true;
+    case CollectiveFault::kLostTail:
+      // In place, what was there may be right already.
+      return !call.in_place;
+    case CollectiveFault::kStaleBuffer:
+      // The last rank must get an output, or be the one that does.
+      return !HasRoot(call.operation) ||
+             (call.operation == Operation::kReduce ||
+                      call.operation == Operation::kGather
+                  ? call.root == 2
+              : call.operation == Operation::kSend ? call.root == 1
+                                                   : call.root != 2);
+    case CollectiveFault::kWrongRoot:
+      return HasRoot(call.operation) && call.operation != Operation::kSend;
+    case CollectiveFault::kDoubleCount:
+      return Reduces(call.operation) && call.op != ReduceOp::kMin &&
+             call.op != ReduceOp::kMax && call.count > 3;
+    case CollectiveFault::kWritesInput:
+      return !call.in_place && call.operation != Operation::kBroadcast;
+    case CollectiveFault::kOrderOfArrival:
+      return call.operation == Operation::kAllReduce && call.count > 3 &&
+             (call.type == DataType::kFloat32 ||
+              call.type == DataType::kFloat64) &&
+             call.op != ReduceOp::kMin && call.op != ReduceOp::kMax;
+    case CollectiveFault::kUnscaledAverage:
+      return Reduces(call.operation) && call.op == ReduceOp::kAverage;
+  }
+  return false;
+}
+
+bool FaultyCommunicator::GetsOutput(const Collective& call) const {
+  switch (call.operation) {
+    case Operation::kReduce:
+    case Operation::kGather:
+      return rank() == call.peer;
+    case Operation::kSend:
+    case Operation::kBarrier:
+    case Operation::kAllocate:
+    case Operation::kSplit:
+      return false;
+    default:
+      return call.output.count > 0;
+  }
+}
+
+absl::Status FaultyCommunicator::RunWithRankZeroTwice(const Collective& call) {
+  if (rank() != 0 || call.input.count == 0) return real_.Run(call);
+  const size_t count = static_cast<size_t>(call.input.count);
+  const Reduction once(call.input.type, call.op, /*world_size=*/1);
+  std::vector<std::byte> sums(count * 8);
+  once.Begin(call.input.data, sums.data(), call.input.count);
+  std::vector<std::byte> twice(count * 8);
+  once.Accumulate(sums.data(), call.input.data, twice.data(), call.input.count);
+  std::vector<std::byte> input(count * 8);
+  once.Finish(twice.data(), input.data(), call.input.count);
+  Collective wrong = call;
+  wrong.input = {input.data(), call.input.count, call.input.type};
+  return real_.Run(wrong);
+}
+
+absl::Status FaultyCommunicator::RunWithoutOutput(const Collective& call) {
+  std::vector<std::byte> scratch(static_cast<size_t>(call.output.size_bytes()) +
+                                 1);
+  Collective wrong = call;
+  wrong.output.data = scratch.data();
+  if (call.operation == Operation::kBroadcast)
+    wrong.input.data = scratch.data();
+  return real_.Run(wrong);
+}
+
+absl::Status FaultyCommunicator::RunInReverseOrder(Collective call) {
+  if (reversed_ == nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(reversed_, real_.Split(0, -rank()));
+  }
+  return reversed_->Run(call);
+}
+
+absl::Status FaultyCommunicator::Run(const Collective& call) {
+  const bool gets_output = GetsOutput(call);
+  Collective changed = call;
+  switch (fault_) {
+    case CollectiveFault::kSwappedChunks: {
+      LOCKSTEP_RETURN_IF_ERROR(real_.Run(call));
+      if (gets_output) SwapEnds(call.output);
+      return absl::OkStatus();
+    }
+    case CollectiveFault::kLostTail: {
+      std::byte old[8] = {};
+      const auto size = static_cast<size_t>(SizeOf(call.output.type));
+      if (gets_output) std::memcpy(old, LastElement(call.output), size);
+      LOCKSTEP_RETURN_IF_ERROR(real_.Run(call));
+      if (gets_output) std::memcpy(LastElement(call.output), old, size);
+      return absl::OkStatus();
+    }
+    case CollectiveFault::kWrongRoot:
+      if (call.operation != Operation::kSend &&
+          call.operation != Operation::kReceive) {
+        changed.peer = (call.peer + 1) % world_size();
+      }
+      return real_.Run(changed);
+    case CollectiveFault::kDoubleCount:
+      return Reduces(call.operation) ? RunWithRankZeroTwice(call)
+                                     : real_.Run(call);
+    case CollectiveFault::kStaleBuffer:
+      return gets_output && rank() == world_size() - 1 ? RunWithoutOutput(call)
+                                                       : real_.Run(call);
+    case CollectiveFault::kOneTooMany:
+      LOCKSTEP_RETURN_IF_ERROR(real_.Run(call));
+      if (gets_output)
+        call.output.bytes()[call.output.size_bytes()] ^= std::byte{1};
+      return absl::OkStatus();
+    case CollectiveFault::kWritesInput: {
+      LOCKSTEP_RETURN_IF_ERROR(real_.Run(call));
+      if (call.input.count > 0) {
+        auto* input =
+            static_cast<std::byte*>(const_cast<void*>(call.input.data));
+        input[0] ^= std::byte{1};
+      }
+      return absl::OkStatus();
+    }
+    case CollectiveFault::kOrderOfArrival:
+      return call.operation == Operation::kAllReduce ? RunInReverseOrder(call)
+                                                     : real_.Run(call);
+    case CollectiveFault::kUnscaledAverage:
+      if (call.op == ReduceOp::kAverage) changed.op = ReduceOp::kSum;
+      return real_.Run(changed);
+  }
+  return absl::InternalError("no such fault");
+}
+
+}  // namespace lockstep

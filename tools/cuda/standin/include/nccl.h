@@ -1,0 +1,96 @@
+// A stand-in for NCCL, on the stand-in for the CUDA runtime: ranks are threads
+// of one process. Names, meanings and error codes are NCCL's;
+// tools/cuda/README.md says what is modelled.
+#ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_NCCL_H_
+#define LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_NCCL_H_
+
+#include <cuda_runtime.h>
+
+#include <climits>
+#include <cstddef>
+
+#define NCCL_UNIQUE_ID_BYTES 128
+#define NCCL_CONFIG_UNDEF_INT INT_MIN
+
+using ncclComm_t = struct ncclComm*;
+
+struct ncclUniqueId {
+  char internal[NCCL_UNIQUE_ID_BYTES];
+};
+
+enum ncclResult_t {
+  ncclSuccess = 0,
+  ncclUnhandledCudaError = 1,
+  ncclSystemError = 2,
+  ncclInternalError = 3,
+  ncclInvalidArgument = 4,
+  ncclInvalidUsage = 5,
+  ncclRemoteError = 6,
+  ncclInProgress = 7,
+};
+
+enum ncclRedOp_t {
+  ncclSum = 0,
+  ncclProd = 1,
+  ncclMax = 2,
+  ncclMin = 3,
+  ncclAvg = 4,
+};
+
+enum ncclDataType_t {
+  ncclUint8 = 1,
+  ncclInt32 = 2,
+  ncclInt64 = 4,
+  ncclFloat16 = 6,
+  ncclFloat32 = 7,
+  ncclFloat64 = 8,
+  ncclBfloat16 = 9,
+};
+
+struct ncclConfig_t {
+  int blocking;
+};
+#define NCCL_CONFIG_INITIALIZER \
+  { NCCL_CONFIG_UNDEF_INT }
+
+ncclResult_t ncclGetVersion(int* version);
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
+const char* ncclGetErrorString(ncclResult_t result);
+const char* ncclGetLastError(ncclComm_t comm);
+
+// Communicators are non-blocking (blocking = 0), others are refused. So every
+// call that starts something returns ncclInProgress, and the communicator takes
+// no other before ncclCommGetAsyncError has said ncclSuccess.
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
+                                    int rank, ncclConfig_t* config);
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
+// Drops what the communicator has on streams; does not touch other ranks',
+// which may wait for it for ever.
+ncclResult_t ncclCommAbort(ncclComm_t comm);
+
+ncclResult_t ncclGroupStart();
+ncclResult_t ncclGroupEnd();
+
+// Ranks whose calls do not fit together wait for ever, as real ones may.
+ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count,
+                           ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                           cudaStream_t stream);
+ncclResult_t ncclReduce(const void* send, void* receive, size_t count,
+                        ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclReduceScatter(const void* send, void* receive,
+                               size_t receive_count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm,
+                               cudaStream_t stream);
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t send_count,
+                           ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream);
+ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count,
+                           ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream);
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type,
+                      int peer, ncclComm_t comm, cudaStream_t stream);
+ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type,
+                      int peer, ncclComm_t comm, cudaStream_t stream);
+
+#endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_NCCL_H_

@@ -1,0 +1,322 @@
+// NCCL's stand-in: communicators, groups, and the calls.
+#include "tools/cuda/standin/include/nccl.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "tools/cuda/standin/nccl_data.h"
+#include "tools/cuda/standin/nccl_faults.h"
+#include "tools/cuda/standin/nccl_world.h"
+#include "tools/cuda/standin/queue.h"
+
+namespace lockstep::standin {
+namespace {
+
+// Guarded by the device's lock.
+struct State {
+  NcclFaults faults;
+  uint64_t ids = 0;
+  int live = 0;
+  std::map<uint64_t, std::shared_ptr<World>> worlds;
+};
+
+State& Global() {
+  static State& state = *new State;
+  return state;
+}
+
+struct Call {
+  ncclComm_t comm;
+  cudaStream_t stream;
+  NcclOperation operation;
+};
+
+thread_local int group_depth = 0;
+thread_local std::vector<Call> group;
+
+}  // namespace
+}  // namespace lockstep::standin
+
+struct ncclComm {
+  std::shared_ptr<lockstep::standin::World> world;
+  int rank = 0;
+  bool joined = false;
+  int64_t collectives = 0;
+  int64_t batches = 0;
+  // Not yet on their streams: ncclCommGetAsyncError puts them there.
+  std::vector<std::shared_ptr<lockstep::standin::Batch>> asked = {};
+  std::vector<std::weak_ptr<lockstep::standin::Batch>> submitted = {};
+};
+
+namespace lockstep::standin {
+namespace {
+
+// Whether two ranks have one device, which NCCL must be told to allow.
+bool SharesForbidden(const World& world) {
+  const char* const allowed = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  if (Global().faults.version >= 23000 && allowed != nullptr &&
+      std::string_view(allowed) == "1") {
+    return false;
+  }
+  for (int a = 0; a < world.size; ++a) {
+    for (int b = 0; b < a; ++b) {
+      if (world.devices[a] == world.devices[b]) return true;
+    }
+  }
+  return false;
+}
+
+ncclResult_t PollInit(ncclComm& comm) {
+  for (const int device : comm.world->devices) {
+    if (device < 0) return ncclInProgress;
+  }
+  if (SharesForbidden(*comm.world)) return ncclInvalidUsage;
+  comm.joined = true;
+  return ncclSuccess;
+}
+
+// Puts what the communicator was asked for on its streams.
+void Submit(const DeviceLock& lock, ncclComm& comm) {
+  for (const std::shared_ptr<Batch>& batch : std::exchange(comm.asked, {})) {
+    std::erase_if(comm.submitted, [](auto& each) { return each.expired(); });
+    comm.submitted.push_back(batch);
+    ++comm.batches;
+    batch->damage = Global().faults.damage;
+    const bool stalled = Global().faults.stalled_rank == comm.rank;
+    Enqueue(lock, batch->stream, [batch, stalled] {
+      if (!batch->aborted && !batch->started && !stalled) Start(*batch);
+      return batch->aborted || (batch->started && batch->pending == 0);
+    });
+  }
+}
+
+// What is wrong with a call at once.
+ncclResult_t Check(const ncclComm& comm, const NcclOperation& operation,
+                   cudaStream_t stream) {
+  const int size = comm.world->size;
+  const size_t sent = SentBytes(operation, comm.rank, size);
+  const size_t received = ReceivedBytes(operation, comm.rank, size);
+  if (SizeOf(operation.type) == 0 || operation.peer < 0 ||
+      operation.peer >= size || !IsStream(stream) ||
+      (sent > 0 && !IsDeviceRange(operation.send, sent)) ||
+      (received > 0 && !IsDeviceRange(operation.receive, received))) {
+    return ncclInvalidArgument;
+  }
+  return ncclSuccess;
+}
+
+// Hands the group's calls to their communicators, one batch for each stream.
+ncclResult_t EndGroup() {
+  const DeviceLock lock;
+  for (const Call& call : std::exchange(group, {})) {
+    ncclComm& comm = *call.comm;
+    if (comm.asked.empty() || comm.asked.back()->stream != call.stream) {
+      comm.asked.push_back(
+          std::make_shared<Batch>(Batch{comm.world, comm.rank, call.stream}));
+    }
+    Batch& batch = *comm.asked.back();
+    const bool is_message = call.operation.call == NcclCall::kSend ||
+                            call.operation.call == NcclCall::kReceive;
+    batch.numbers.push_back(is_message ? -1 : comm.collectives++);
+    batch.operations.push_back(call.operation);
+  }
+  return ncclInProgress;
+}
+
+ncclResult_t Enter(ncclComm_t comm, cudaStream_t stream,
+                   const NcclOperation& operation) {
+  {
+    const DeviceLock lock;
+    if (!comm->joined || !comm->asked.empty()) return ncclInvalidUsage;
+  }
+  const ncclResult_t result = Check(*comm, operation, stream);
+  if (result != ncclSuccess) return result;
+  if (operation.count == 0 && operation.call != NcclCall::kSend &&
+      operation.call != NcclCall::kReceive) {
+    return ncclSuccess;
+  }
+  group.push_back({comm, stream, operation});
+  return group_depth > 0 ? ncclSuccess : EndGroup();
+}
+
+}  // namespace
+
+void SetNcclFaults(const NcclFaults& faults) {
+  const DeviceLock lock;
+  Global().faults = faults;
+}
+
+int LiveNcclCommunicators() {
+  const DeviceLock lock;
+  return Global().live;
+}
+
+}  // namespace lockstep::standin
+
+using lockstep::standin::Batch;
+using lockstep::standin::DeviceLock;
+using lockstep::standin::Enter;
+using lockstep::standin::Global;
+using lockstep::standin::NcclCall;
+using lockstep::standin::World;
+
+ncclResult_t ncclGetVersion(int* version) {
+  const DeviceLock lock;
+  *version = Global().faults.version;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
+  const DeviceLock lock;
+  *id = {};
+  const uint64_t number = ++Global().ids;
+  std::memcpy(id->internal, &number, sizeof(number));
+  return ncclSuccess;
+}
+
+const char* ncclGetErrorString(ncclResult_t result) {
+  switch (result) {
+    case ncclSuccess:
+      return "no error";
+    case ncclUnhandledCudaError:
+      return "unhandled cuda error";
+    case ncclSystemError:
+      return "unhandled system error";
+    case ncclInternalError:
+      return "internal error";
+    case ncclInvalidArgument:
+      return "invalid argument";
+    case ncclInvalidUsage:
+      return "invalid usage";
+    case ncclRemoteError:
+      return "remote process exited or there was a network error";
+    case ncclInProgress:
+      return "NCCL operation in progress";
+  }
+  return "unknown result code";
+}
+
+const char* ncclGetLastError(ncclComm_t) { return "stand-in"; }
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
+                                    int rank, ncclConfig_t* config) {
+  *comm = nullptr;
+  if (config == nullptr || config->blocking != 0 || size < 1 || rank < 0 ||
+      rank >= size) {
+    return ncclInvalidArgument;
+  }
+  int device = -1;
+  cudaGetDevice(&device);
+  uint64_t number;
+  std::memcpy(&number, id.internal, sizeof(number));
+  const DeviceLock lock;
+  std::shared_ptr<World>& world = Global().worlds[number];
+  if (world == nullptr) {
+    world = std::make_shared<World>(
+        World{.size = size, .devices = std::vector<int>(size, -1)});
+  }
+  if (world->size != size || world->devices[rank] >= 0) {
+    return ncclInvalidUsage;
+  }
+  world->devices[rank] = device;
+  *comm = new ncclComm{.world = world, .rank = rank};
+  ++Global().live;
+  return ncclInProgress;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
+  const DeviceLock lock;
+  const lockstep::standin::NcclFaults& faults = Global().faults;
+  if (!comm->joined) {
+    *error = lockstep::standin::PollInit(*comm);
+  } else if (!comm->asked.empty()) {
+    lockstep::standin::Submit(lock, *comm);
+    *error = ncclInProgress;
+  } else if (faults.failing_rank == comm->rank &&
+             comm->batches > faults.error_from) {
+    *error = faults.error;
+  } else {
+    *error = ncclSuccess;
+  }
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommAbort(ncclComm_t comm) {
+  const DeviceLock lock;
+  for (const std::weak_ptr<Batch>& weak : comm->submitted) {
+    const std::shared_ptr<Batch> batch = weak.lock();
+    if (batch != nullptr) lockstep::standin::Withdraw(*batch);
+  }
+  --Global().live;
+  delete comm;
+  lockstep::standin::RunWork(lock);
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupStart() {
+  ++lockstep::standin::group_depth;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd() {
+  if (lockstep::standin::group_depth == 0) return ncclInvalidUsage;
+  if (--lockstep::standin::group_depth > 0) return ncclSuccess;
+  return lockstep::standin::group.empty() ? ncclSuccess
+                                          : lockstep::standin::EndGroup();
+}
+
+ncclResult_t ncclAllReduce(const void* send, void* receive, size_t count,
+                           ncclDataType_t type, ncclRedOp_t op, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return Enter(comm, stream,
+               {NcclCall::kAllReduce, send, receive, count, type, op, 0});
+}
+
+ncclResult_t ncclReduce(const void* send, void* receive, size_t count,
+                        ncclDataType_t type, ncclRedOp_t op, int root,
+                        ncclComm_t comm, cudaStream_t stream) {
+  return Enter(comm, stream,
+               {NcclCall::kReduce, send, receive, count, type, op, root});
+}
+
+ncclResult_t ncclReduceScatter(const void* send, void* receive,
+                               size_t receive_count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm,
+                               cudaStream_t stream) {
+  return Enter(
+      comm, stream,
+      {NcclCall::kReduceScatter, send, receive, receive_count, type, op, 0});
+}
+
+ncclResult_t ncclAllGather(const void* send, void* receive, size_t send_count,
+                           ncclDataType_t type, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return Enter(comm, stream,
+               {NcclCall::kAllGather, send, receive, send_count, type, {}, 0});
+}
+
+ncclResult_t ncclBroadcast(const void* send, void* receive, size_t count,
+                           ncclDataType_t type, int root, ncclComm_t comm,
+                           cudaStream_t stream) {
+  return Enter(comm, stream,
+               {NcclCall::kBroadcast, send, receive, count, type, {}, root});
+}
+
+ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type,
+                      int peer, ncclComm_t comm, cudaStream_t stream) {
+  return Enter(comm, stream,
+               {NcclCall::kSend, send, nullptr, count, type, {}, peer});
+}
+
+ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type,
+                      int peer, ncclComm_t comm, cudaStream_t stream) {
+  return Enter(comm, stream,
+               {NcclCall::kReceive, nullptr, receive, count, type, {}, peer});
+}
