@@ -75,6 +75,9 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
   const bool own_ranks = IsMpi(team.kind) || team.kind == TeamKind::kThreads ||
                          team.kind == TeamKind::kCopy;
   command.nproc = own_ranks ? 1 : world_size;
+  // As mpirun does. Not Gloo's, which would share the core with its own thread.
+  command.bind_cores =
+      team.kind == TeamKind::kProcesses && world_size <= setting.cores;
   command.world_size = team.kind == TeamKind::kCopy ? 1 : world_size;
   command.connections = command.world_size;
   command.argv.push_back(ProgramOf(setting, team.kind));

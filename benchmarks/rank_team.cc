@@ -32,6 +32,7 @@
 #include "benchmarks/all_reduce_worker.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
+#include "collectives/launch/rank_placement.h"
 
 namespace lockstep {
 namespace {
@@ -57,6 +58,10 @@ int Milliseconds(absl::Duration duration) {
   options.argv = command.argv;
   options.environment = command.environment;
   options.prefix_output = false;
+  PlacementOptions placement;
+  placement.bind_cores = command.bind_cores;
+  auto placements = PlaceRanks(command.nproc, placement);
+  if (placements.ok()) options.placements = *std::move(placements);
   const absl::StatusOr<LaunchSummary> summary = lockstep::Launch(options);
   const std::string failure = summary.ok()
                                   ? DescribeFailure(*summary)

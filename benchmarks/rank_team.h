@@ -23,6 +23,7 @@ namespace lockstep {
 struct TeamCommand {
   std::vector<std::string> argv;
   int nproc = 1;  // Copies of it; 1 for a program that starts ranks itself.
+  bool bind_cores = false;  // Each copy to cores of its own.
   // Variables that are set for them, by name.
   std::vector<std::pair<std::string, std::string>> environment = {};
   int connections = 1;  // Ranks that will connect, in however many processes.

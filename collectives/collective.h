@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-enum class Operation : int32_t {
+enum class Operation : int8_t {
   kAllReduce,
   kReduce,
   kReduceScatter,

@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-enum class DataType : int32_t {
+enum class DataType : int8_t {
   kFloat64,
   kFloat32,
   kFloat16,   // IEEE 754 binary16.

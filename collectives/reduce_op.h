@@ -20,7 +20,7 @@ namespace lockstep {
 // kSum and kProduct of integers wrap. kAverage is the sum divided by the number
 // of ranks: for integers the exact sum (of int64, modulo 2^64), and the
 // quotient is truncated toward zero.
-enum class ReduceOp : int32_t { kSum, kProduct, kMin, kMax, kAverage };
+enum class ReduceOp : int8_t { kSum, kProduct, kMin, kMax, kAverage };
 
 inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::kSum, ReduceOp::kProduct,
                                              ReduceOp::kMin, ReduceOp::kMax,

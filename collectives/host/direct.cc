@@ -1,18 +1,19 @@
 #include "collectives/host/direct.h"
 
-#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "collectives/algorithms/order.h"
 #include "collectives/algorithms/reduction.h"
 #include "collectives/algorithms/ring_schedule.h"
+#include "collectives/algorithms/stream_copy.h"
 #include "collectives/collective.h"
 #include "collectives/data_type.h"
+#include "collectives/group_options.h"
 #include "collectives/host/group_member.h"
 #include "collectives/host/group_memory.h"
 #include "collectives/host/shared_region.h"
@@ -20,8 +21,21 @@
 namespace lockstep {
 namespace {
 
+constexpr int64_t kStreamedBytes = 8 << 10;
+
 static_assert(kTreeOrderBytes <= kStagedBytes,
               "What is reduced in tree order is staged");
+
+// As in SharedTransport: past the caches is the shorter way to memory that
+// others have read.
+void Stage(const ConstBuffer& input, std::byte* staged) {
+  if (input.size_bytes() < kStreamedBytes) {
+    std::memcpy(staged, input.data, static_cast<size_t>(input.size_bytes()));
+    return;
+  }
+  StreamCopy(input.bytes(), staged, input.size_bytes());
+  FinishStreaming();
+}
 
 // Whether other ranks read this rank's input.
 bool GivesInput(const Collective& call, int rank) {
@@ -51,13 +65,13 @@ class DirectCall {
       any_staged_ |= input.kind == Place::kStaged;
       needs_meeting_ |=
           input.kind != Place::kStaged && input.kind != Place::kNothing;
-      inputs_.push_back(input.kind == Place::kNothing ? nullptr
-                        : input.kind == Place::kStaged
-                            ? member.Staged(peer).data()
-                            : memory.Resolve(peer, input));
-      outputs_.push_back(output.kind == Place::kNothing
-                             ? nullptr
-                             : memory.Resolve(peer, output));
+      inputs_[peer] = input.kind == Place::kNothing ? nullptr
+                      : input.kind == Place::kStaged
+                          ? member.Staged(peer).data()
+                          : memory.Resolve(peer, input);
+      outputs_[peer] = output.kind == Place::kNothing
+                           ? nullptr
+                           : memory.Resolve(peer, output);
     }
   }
 
@@ -111,12 +125,13 @@ class DirectCall {
   }
 
   // Every rank's input at `offset`, beginning with rank `first`'s.
-  std::vector<const void*> InputsFrom(int first, int64_t offset) const {
-    std::vector<const void*> inputs;
+  std::span<const void* const> InputsFrom(int first, int64_t offset) {
     for (int i = 0; i < world_size_; ++i) {
-      inputs.push_back(inputs_[(first + i) % world_size_] + offset);
+      const int peer =
+          first + i < world_size_ ? first + i : first + i - world_size_;
+      operands_[i] = inputs_[peer] + offset;
     }
-    return inputs;
+    return std::span(operands_).first(static_cast<size_t>(world_size_));
   }
 
   // All elements, from staged inputs, for this rank alone.
@@ -131,12 +146,14 @@ class DirectCall {
     const Segment segment = SegmentOf(call_.input.count, world_size_, rank_);
     if (segment.count == 0) return;
     const int64_t offset = segment.begin * SizeOf(call_.input.type);
-    std::vector<void*> outputs;
-    for (std::byte* output : outputs_) {
-      if (output != nullptr) outputs.push_back(output + offset);
+    void* outputs[kMaxWorldSize];
+    size_t count = 0;
+    for (int peer = 0; peer < world_size_; ++peer) {
+      if (outputs_[peer] != nullptr) outputs[count++] = outputs_[peer] + offset;
     }
     Reduction(call_.input.type, call_.op, world_size_)
-        .Fold(InputsFrom(rank_, offset), outputs, segment.count);
+        .Fold(InputsFrom(rank_, offset), std::span(outputs).first(count),
+              segment.count);
   }
 
   // This rank's part of a ReduceScatter.
@@ -172,8 +189,10 @@ class DirectCall {
   const Collective& call_;
   const int rank_;
   const int world_size_;
-  std::vector<const std::byte*> inputs_;
-  std::vector<std::byte*> outputs_;
+  // By rank; small calls cannot afford to allocate.
+  std::array<const std::byte*, kMaxWorldSize> inputs_;
+  std::array<std::byte*, kMaxWorldSize> outputs_;
+  std::array<const void*, kMaxWorldSize> operands_;
   bool any_staged_ = false;
   bool needs_meeting_ = false;
 };
@@ -186,7 +205,7 @@ Places PlacesOf(const Collective& call, GroupMember& member,
   const ConstBuffer& input = call.input;
   const bool gives = GivesInput(call, member.rank()) && input.count > 0;
   if (gives && input.size_bytes() <= kStagedBytes) {
-    std::memcpy(member.StagedForNext().data(), input.data, input.size_bytes());
+    Stage(input, member.StagedForNext().data());
     return {{Place::kStaged, 0, 0}, nothing};
   }
   Places places = {nothing, nothing};

@@ -21,7 +21,6 @@
 #include "collectives/host/futex.h"
 #include "collectives/host/peer_watch.h"
 #include "collectives/host/shared_region.h"
-#include "collectives/usable_cores.h"
 
 namespace lockstep {
 namespace {
@@ -32,10 +31,8 @@ constexpr std::chrono::milliseconds kLookEvery(10);
 // About as long as a sleep and a wake-up cost, a few tens of microseconds.
 constexpr int kSpins = 1000;
 
-// Spinning on a core that the awaited rank needs would only delay it.
-int SpinsFor(int world_size) {
-  return world_size <= UsableCores() ? kSpins : 0;
-}
+// Up to this many ranks each look at all the others; more count together.
+constexpr int kFewRanks = 4;
 
 void Pause() {
 #if defined(__x86_64__)
@@ -55,12 +52,13 @@ int64_t Nanos(std::chrono::steady_clock::time_point time) {
 
 GroupMember::GroupMember(std::shared_ptr<SharedRegion> region, int rank,
                          absl::Duration timeout,
-                         std::unique_ptr<PeerWatch> watch)
+                         std::unique_ptr<PeerWatch> watch, int cores)
     : region_(std::move(region)),
       rank_(rank),
       timeout_(timeout),
       watch_(std::move(watch)),
-      spins_(SpinsFor(region_->shape().world_size)),
+      // Spinning on a core that the awaited rank needs would only delay it.
+      spins_(region_->shape().world_size <= cores ? kSpins : 0),
       own_(region_->control(rank)),
       partner_calls_(region_->shape().world_size) {
   own_.awake_nanos.store(Nanos(Clock::now()), std::memory_order_relaxed);
@@ -103,25 +101,38 @@ absl::Status GroupMember::Enter(const Call& call, const Place& input,
   slot.input = input;
   slot.output = output;
   slot.sequence.store(sequence_, std::memory_order_seq_cst);
-  LOCKSTEP_RETURN_IF_ERROR(Meet(region_->header().begun, sequence_));
+  LOCKSTEP_RETURN_IF_ERROR(Meet(region_->header().begun, sequence_,
+                                [this](int peer) { return HasReached(peer); }));
   absl::Status agreement = Disagreement();
   return agreement.ok() ? agreement : Fail(agreement);
 }
 
 absl::Status GroupMember::Complete() {
-  return Meet(region_->header().completed, ++completions_);
+  ++completions_;
+  own_.completed.store(completions_, std::memory_order_seq_cst);
+  return Meet(region_->header().completed, completions_, [this](int peer) {
+    return region_->control(peer).completed.load(std::memory_order_seq_cst) >=
+           completions_;
+  });
 }
 
-// The last to come wakes the others, so that each sleeps and wakes once.
-absl::Status GroupMember::Meet(std::atomic<uint64_t>& counter,
-                               uint64_t meeting) {
+// Few ranks read each other's own words, which is soonest. Of many, the last to
+// come wakes the others, so that each sleeps and wakes once.
+absl::Status GroupMember::Meet(std::atomic<uint64_t>& counter, uint64_t meeting,
+                               absl::FunctionRef<bool(int peer)> has_come) {
+  const bool few = world_size() <= kFewRanks;
   const uint64_t all = meeting * static_cast<uint64_t>(world_size());
-  if (counter.fetch_add(1, std::memory_order_seq_cst) + 1 == all) {
+  const auto all_have_come = [&] {
+    if (!few) return counter.load(std::memory_order_seq_cst) >= all;
+    for (int peer = 0; peer < world_size(); ++peer) {
+      if (!has_come(peer)) return false;
+    }
+    return true;
+  };
+  if (few || counter.fetch_add(1, std::memory_order_seq_cst) + 1 == all) {
     for (int peer = 0; peer < world_size(); ++peer) Notify(peer);
-    return absl::OkStatus();
   }
-  return WaitFor(
-      Others(), [&] { return counter.load(std::memory_order_seq_cst) >= all; });
+  return WaitFor(Others(), all_have_come);
 }
 
 std::span<std::byte> GroupMember::StagedForNext() const {

@@ -27,9 +27,11 @@ namespace lockstep {
 // the first such error, and Enter returns kFailedPrecondition from then on.
 class GroupMember {
  public:
-  // `watch` is null where ranks are threads, which cannot die alone.
+  // `watch` is null where ranks are threads, which cannot die alone. `cores`:
+  // those that the ranks have together.
   GroupMember(std::shared_ptr<SharedRegion> region, int rank,
-              absl::Duration timeout, std::unique_ptr<PeerWatch> watch);
+              absl::Duration timeout, std::unique_ptr<PeerWatch> watch,
+              int cores);
   ~GroupMember();
   GroupMember(const GroupMember&) = delete;
   GroupMember& operator=(const GroupMember&) = delete;
@@ -89,7 +91,8 @@ class GroupMember {
   absl::Status Begin(const Call& call);
   CallSlot& Slot(int peer) const;
   uint64_t Others() const;
-  absl::Status Meet(std::atomic<uint64_t>& counter, uint64_t meeting);
+  absl::Status Meet(std::atomic<uint64_t>& counter, uint64_t meeting,
+                    absl::FunctionRef<bool(int peer)> has_come);
   absl::Status Disagreement() const;
   absl::Status DisagreementWithPartner() const;
   bool HasReached(int peer) const;  // The call that is running.

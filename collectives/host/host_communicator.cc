@@ -1,5 +1,7 @@
 #include "collectives/host/host_communicator.h"
 
+#include <sys/types.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -30,6 +32,7 @@
 #include "collectives/host/shared_memory.h"
 #include "collectives/host/shared_region.h"
 #include "collectives/rendezvous/process_identity.h"
+#include "collectives/usable_cores.h"
 
 namespace lockstep {
 namespace {
@@ -39,6 +42,15 @@ std::unique_ptr<PeerWatch> Watch(const std::vector<ProcessIdentity>& processes,
                                  int rank) {
   if (processes.empty()) return nullptr;
   return std::make_unique<PeerWatch>(processes, rank);
+}
+
+int CoresOf(const std::vector<ProcessIdentity>& processes) {
+  if (processes.empty()) return UsableCores();
+  std::vector<pid_t> pids;
+  for (const ProcessIdentity& process : processes) {
+    pids.push_back(process.pid);
+  }
+  return UsableCores(pids);
 }
 
 // What one rank offers the others, or why it cannot, as the bytes that travel.
@@ -94,7 +106,8 @@ HostCommunicator::HostCommunicator(std::shared_ptr<SharedRegion> region,
                                    std::vector<ProcessIdentity> processes)
     : timeout_(timeout),
       processes_(std::move(processes)),
-      member_(std::move(region), rank, timeout, Watch(processes_, rank)),
+      member_(std::move(region), rank, timeout, Watch(processes_, rank),
+              CoresOf(processes_)),
       transport_(member_),
       memory_(rank, ranks_are_threads()) {}
 

@@ -38,7 +38,8 @@ struct RegionHeader {
   uint64_t magic;
   RegionShape shape;
   alignas(kCacheLinePair) std::atomic<uint32_t> failed_rank;
-  // How many ranks have begun, or completed, a call, over all calls.
+  // In groups of many: how many ranks have begun, or completed, a call, over
+  // all calls.
   alignas(kCacheLinePair) std::atomic<uint64_t> begun;
   alignas(kCacheLinePair) std::atomic<uint64_t> completed;
 };
@@ -57,14 +58,17 @@ struct Place {
   uint64_t offset = 0;
 };
 
-// A call that a rank has reached. Calls are numbered from 1.
-struct CallSlot {
+// A call that a rank has reached. Calls are numbered from 1. What other ranks
+// read of one that they agree on lies in one line, since each line that comes
+// from another core costs as much as the rest of a small call.
+struct alignas(kCacheLinePair) CallSlot {
   std::atomic<uint64_t> sequence;
   // Valid once `sequence` is its number.
-  Call call;
   Place input;
   Place output;
+  Call call;
 };
+static_assert(offsetof(CallSlot, call) + offsetof(Call, line) <= 64);
 
 // A Call that others may read at any time.
 class AtomicCall {
@@ -83,7 +87,10 @@ struct RankControl {
   // Two slots, call n in n % 2, suffice: a rank overwrites call n-2 after it
   // has seen every rank reach n-1, which each does only when it has read all of
   // n-2.
-  alignas(kCacheLinePair) CallSlot calls[2];
+  CallSlot calls[2];
+
+  // How many calls this rank has completed.
+  alignas(kCacheLinePair) std::atomic<uint64_t> completed;
 
   // The ranks that this one sleeps for, one bit each. Who does what a set bit
   // waits for clears the set, bumps the doorbell and wakes it.
