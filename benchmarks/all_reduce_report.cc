@@ -60,6 +60,7 @@ AllReduceSize DeriveSize(const AllReduceSettings& settings,
   for (const MeasuredSubject& subject : measured.subjects) {
     if (subject.subject.team.kind == TeamKind::kCopy) {
       size.copy_bw = CopyBandwidth(settings, size.bytes, subject);
+      size.copy_wrong = subject.wrong;
     } else {
       size.rows.push_back(RowOf(settings, size.bytes, subject));
     }
@@ -78,6 +79,7 @@ AllReduceSize DeriveSize(const AllReduceSettings& settings,
 int64_t CountWrong(const AllReduceReport& report) {
   int64_t wrong = 0;
   for (const AllReduceSize& size : report.sizes) {
+    wrong += size.copy_wrong;
     for (const AllReduceRow& row : size.rows) wrong += row.wrong;
   }
   return wrong;

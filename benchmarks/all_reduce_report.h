@@ -52,10 +52,11 @@ struct AllReduceSize {
   // Bytes read plus bytes written per second by all cores together, copying
   // within memory of the size that the ranks' buffers have.
   double copy_bw = 0;
-  // However it is done, P ranks read P messages and write P messages, so no
-  // all-reduce takes less than 2 P S / copy_bw. Not for one rank, nor for
-  // messages below kBoundFrom: there it is waiting for one another that takes
-  // time, and copies fit in the cores' own caches.
+  int64_t copy_wrong = 0;  // Elements that a copy got wrong.
+  // However it is done, P ranks read P messages and write P messages, which at
+  // that bandwidth takes 2 P S / copy_bw. Not for one rank, nor for messages
+  // below kBoundFrom: there it is waiting for one another that takes time, and
+  // copies fit in the cores' own caches.
   std::optional<double> bound_seconds;
   std::vector<AllReduceRow> rows;  // Without the copy.
 };

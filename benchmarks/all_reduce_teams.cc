@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -119,7 +120,11 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> AllReduceTeams::Start(
   for (const Team& team : TeamsOf(settings)) {
     const absl::Status status = start(team);
     if (status.ok()) continue;
-    if (!IsPeer(team.kind)) return Named(team, status);
+    // A peer in a world of another size is a wrong comparison, not a missing
+    // one.
+    if (!IsPeer(team.kind) || absl::IsFailedPrecondition(status)) {
+      return Named(team, status);
+    }
     missing.push_back({team.kind, std::string(status.message())});
   }
   return all;
@@ -127,10 +132,18 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> AllReduceTeams::Start(
 
 absl::StatusOr<TurnResult> AllReduceTeams::TakeTurn(
     const Team& team, const TurnRequest& request) {
-  for (const auto& [each, ranks] : teams_) {
-    if (each == team) return ranks->TakeTurn(request, timeout_);
+  const auto found =
+      std::find_if(teams_.begin(), teams_.end(),
+                   [&](const auto& each) { return each.first == team; });
+  if (found == teams_.end()) return absl::NotFoundError("no such team");
+  absl::StatusOr<TurnResult> result =
+      found->second->TakeTurn(request, timeout_);
+  if (!result.ok()) {
+    // It may still be busy, and would take time from whom is measured next.
+    found->second->Stop(absl::ZeroDuration()).IgnoreError();
+    teams_.erase(found);
   }
-  return absl::NotFoundError("no such team");
+  return result;
 }
 
 absl::Status AllReduceTeams::Stop() {

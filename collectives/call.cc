@@ -44,7 +44,10 @@ std::string Arguments(const Call& call) {
     case Operation::kReduce:
       return absl::StrCat(data, ", ", Name(call.op), ", root ", call.peer);
     case Operation::kAllGather:
-      return call.counts_hash == 0 ? data : absl::StrCat(data, ", unequal");
+      return call.counts_hash == 0
+                 ? data
+                 : absl::StrCat(data, ", counts #",
+                                absl::Hex(call.counts_hash & 0xffffff));
     case Operation::kAllToAll:
       return data;
     case Operation::kBroadcast:

@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "collectives/buffer.h"
 #include "collectives/call_site.h"
@@ -130,9 +131,16 @@ absl::Status CheckPeer(const Collective& call, int rank, int world_size) {
                             " is outside [0, ", world_size, ")"));
 }
 
-absl::Status CheckSizes(const Collective& call) {
-  for (const int64_t count : {call.input.count, call.output.count}) {
-    if (count < 0) return Wrong(absl::StrCat("a count is ", count));
+// Bytes of all ranks together are at most 2^63 - 1.
+absl::Status CheckSizes(const Collective& call, int world_size) {
+  const auto is_size = [&](int64_t count, DataType type) {
+    return count >= 0 && count <= INT64_MAX / SizeOf(type) / world_size;
+  };
+  if (!is_size(call.input.count, call.input.type)) {
+    return Wrong(absl::StrCat("a count is ", call.input.count));
+  }
+  if (!is_size(call.output.count, call.output.type)) {
+    return Wrong(absl::StrCat("a count is ", call.output.count));
   }
   return absl::OkStatus();
 }
@@ -257,7 +265,7 @@ int64_t AgreedCount(const Collective& call, int world_size) {
 }
 
 absl::Status Validate(const Collective& call, int rank, int world_size) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckSizes(call));
+  LOCKSTEP_RETURN_IF_ERROR(CheckSizes(call, world_size));
   LOCKSTEP_RETURN_IF_ERROR(CheckPeer(call, rank, world_size));
   switch (call.operation) {
     case Operation::kAllReduce:

@@ -12,7 +12,8 @@
 namespace lockstep {
 
 // The cores that this thread may use: those of its CPU affinity, and no more
-// than its control group's CPU quota, rounded up. At least 1.
+// than the CPU quota of the control group at the root of /sys/fs/cgroup, which
+// in a container is the container's, rounded up. At least 1.
 int UsableCores();
 
 // The same for several processes of this host together, given their numbers:

@@ -53,20 +53,38 @@ for argument in "$@"; do
   esac
 done
 
-if ! command -v apt-get dpkg-query >/dev/null; then
-  echo "tools/setup.sh: needs apt-get (Debian or Ubuntu); install by hand:" \
+if ! command -v apt-get >/dev/null || ! command -v dpkg-query >/dev/null; then
+  echo "tools/setup.sh: needs apt-get and dpkg-query (Debian or" \
+    "Ubuntu); install by hand:" \
     "${packages[*]}" >&2
   exit 1
 fi
 
-missing=()
-for package in "${packages[@]}" "${optional_packages[@]}"; do
-  status=$(dpkg-query --show --showformat='${db:Status-Status}' "${package}" 2>/dev/null || true)
-  if [[ "${status}" != installed ]]; then missing+=("${package}"); fi
-done
+is_installed() {
+  [[ $(dpkg-query --show --showformat='${db:Status-Status}' "$1" 2>/dev/null) == installed ]]
+}
 
+# Sets `missing`, and `unknown` to the optional packages that apt-get does not
+# know: those do not count.
+find_missing() {
+  missing=() unknown=()
+  local package
+  for package in "${packages[@]}"; do
+    is_installed "${package}" || missing+=("${package}")
+  done
+  for package in "${optional_packages[@]}"; do
+    if is_installed "${package}"; then continue; fi
+    if apt-cache show "${package}" &>/dev/null; then
+      missing+=("${package}")
+    else
+      unknown+=("${package}")
+    fi
+  done
+}
+
+find_missing
 if [[ ${#missing[@]} -eq 0 ]]; then
-  echo "Everything is installed."
+  echo "Everything is installed${unknown[*]:+ (not in this distribution: ${unknown[*]})}."
   exit 0
 fi
 if "${dry_run}"; then
@@ -83,16 +101,11 @@ if [[ ${EUID} -ne 0 ]]; then
   fi
   as_root=(sudo)
 fi
-echo "Installing: ${missing[*]}"
 "${as_root[@]}" apt-get update -q
-known=()
-for package in "${missing[@]}"; do
-  if [[ " ${optional_packages[*]} " == *" ${package} "* ]] &&
-    ! apt-cache show "${package}" &>/dev/null; then
-    echo "Not in this distribution: ${package}"
-  else
-    known+=("${package}")
-  fi
-done
+find_missing  # What is optional may be known only now.
+if [[ ${#unknown[@]} -gt 0 ]]; then
+  echo "Not in this distribution: ${unknown[*]}"
+fi
+echo "Installing: ${missing[*]}"
 "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-  apt-get install -y -q --no-install-recommends "${known[@]}"
+  apt-get install -y -q --no-install-recommends "${missing[@]}"

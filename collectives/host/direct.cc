@@ -7,6 +7,7 @@
 #include <span>
 
 #include "absl/status/status.h"
+#include "base/status_macros.h"
 #include "collectives/algorithms/order.h"
 #include "collectives/algorithms/reduction.h"
 #include "collectives/algorithms/ring_schedule.h"
@@ -121,7 +122,7 @@ class DirectCall {
   }
 
   Reduction MakeReduction() const {
-    return Reduction(call_.output.type, call_.op, world_size_);
+    return Reduction(call_.input.type, call_.op, world_size_);
   }
 
   // Every rank's input at `offset`, beginning with rank `first`'s.
@@ -151,9 +152,8 @@ class DirectCall {
     for (int peer = 0; peer < world_size_; ++peer) {
       if (outputs_[peer] != nullptr) outputs[count++] = outputs_[peer] + offset;
     }
-    Reduction(call_.input.type, call_.op, world_size_)
-        .Fold(InputsFrom(rank_, offset), std::span(outputs).first(count),
-              segment.count);
+    MakeReduction().Fold(InputsFrom(rank_, offset),
+                         std::span(outputs).first(count), segment.count);
   }
 
   // This rank's part of a ReduceScatter.
@@ -229,8 +229,14 @@ bool CanRunDirect(const GroupMember& member) {
 absl::Status RunDirect(const Collective& call, GroupMember& member,
                        const GroupMemory& memory) {
   DirectCall direct(call, member, memory);
+  if (!direct.needs_meeting()) {
+    direct.Run();
+    return absl::OkStatus();
+  }
+  LOCKSTEP_RETURN_IF_ERROR(member.BeginInMemory());
   direct.Run();
-  return direct.needs_meeting() ? member.Complete() : absl::OkStatus();
+  member.EndInMemory();
+  return member.Complete();
 }
 
 }  // namespace lockstep

@@ -29,8 +29,8 @@ bool CanRunDirect(const GroupMember& member);
 // that it wants from there. Else each rank reduces one segment of all ranks'
 // inputs, in the ring's order, and writes it to all ranks' outputs; or copies
 // from the others' inputs; and then all meet.
-// Cost: per rank, P/P reads and writes of the size for an AllReduce: size bytes
-// read and size bytes written, which is as little as there can be.
+// Cost, of an AllReduce of n bytes: each rank reads n bytes and writes n, and
+// where inputs are staged, reads P n.
 absl::Status RunDirect(const Collective& call, GroupMember& member,
                        const GroupMemory& memory);
 

@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "absl/functional/function_ref.h"
@@ -33,6 +34,9 @@ constexpr int kSpins = 1000;
 
 // Up to this many ranks each look at all the others; more count together.
 constexpr int kFewRanks = 4;
+
+// A longer gap between two looks is one in which this process did not run.
+constexpr absl::Duration kLongestGap = absl::Milliseconds(100);
 
 void Pause() {
 #if defined(__x86_64__)
@@ -107,6 +111,33 @@ absl::Status GroupMember::Enter(const Call& call, const Place& input,
   return agreement.ok() ? agreement : Fail(agreement);
 }
 
+// Either this rank sees that the group has failed, or who fails sees that it is
+// in memory: both write one word and then read the other's, seq_cst.
+absl::Status GroupMember::BeginInMemory() {
+  own_.in_memory.store(1, std::memory_order_seq_cst);
+  if (region_->header().failed_rank.load(std::memory_order_seq_cst) == 0) {
+    return absl::OkStatus();
+  }
+  EndInMemory();
+  return Fail(FirstCause());
+}
+
+void GroupMember::EndInMemory() {
+  own_.in_memory.store(0, std::memory_order_seq_cst);
+}
+
+// For as long as others reduce or copy what they have begun. Not of processes,
+// whose group buffers stay where they are, and of which one may be stopped.
+void GroupMember::AwaitNobodyInMemory() const {
+  if (watch_ != nullptr) return;
+  for (int peer = 0; peer < world_size(); ++peer) {
+    while (region_->control(peer).in_memory.load(std::memory_order_seq_cst) !=
+           0) {
+      std::this_thread::yield();
+    }
+  }
+}
+
 absl::Status GroupMember::Complete() {
   ++completions_;
   own_.completed.store(completions_, std::memory_order_seq_cst);
@@ -147,9 +178,7 @@ absl::Status GroupMember::EnterWithPartner(const Call& call) {
   LOCKSTEP_RETURN_IF_ERROR(Begin(call));
   with_partner_ = true;
   own_.with_partner.Store(call);
-  own_.partner_sequence.store(++partner_calls_[call.peer],
-                              std::memory_order_seq_cst);
-  own_.partner.store(static_cast<uint32_t>(call.peer) + 1,
+  own_.partner.store(PartnerWord(++partner_calls_[call.peer], call.peer),
                      std::memory_order_seq_cst);
   return absl::OkStatus();
 }
@@ -202,15 +231,16 @@ absl::Status GroupMember::DisagreementWithPartner() const {
     return differ(rank_, call_, call_.peer, next.call);
   }
   for (int peer = 0; peer < world_size(); ++peer) {
+    // The next call of the two, which this rank should make and does not.
+    const uint64_t awaited = PartnerWord(partner_calls_[peer] + 1, rank_);
     const RankControl& control = region_->control(peer);
-    const uint32_t partner = static_cast<uint32_t>(rank_) + 1;
     if (HasReached(peer) ||
-        control.partner.load(std::memory_order_seq_cst) != partner ||
-        control.partner_sequence.load(std::memory_order_seq_cst) <=
-            partner_calls_[peer]) {
-      continue;  // It does not wait for this rank, or for what it has done.
+        control.partner.load(std::memory_order_seq_cst) != awaited) {
+      continue;
     }
-    return differ(rank_, call_, peer, control.with_partner.Load());
+    const Call call = control.with_partner.Load();
+    if (control.partner.load(std::memory_order_seq_cst) != awaited) continue;
+    return differ(rank_, call_, peer, call);
   }
   return absl::OkStatus();
 }
@@ -231,8 +261,9 @@ absl::Status GroupMember::WaitFor(uint64_t peers,
 // and then read the other's, in the one order that seq_cst gives.
 absl::Status GroupMember::Sleep(uint64_t peers,
                                 absl::FunctionRef<bool()> ready) {
-  const Clock::time_point start = Clock::now();
-  Clock::time_point next_look = start + kLookEvery;
+  Clock::time_point last_look = Clock::now();
+  Clock::time_point next_look = last_look + kLookEvery;
+  absl::Duration waited;  // While this process ran.
   while (true) {
     const uint32_t bell = own_.doorbell.load(std::memory_order_seq_cst);
     own_.waiting_for.store(peers, std::memory_order_seq_cst);
@@ -241,7 +272,9 @@ absl::Status GroupMember::Sleep(uint64_t peers,
     own_.awake_nanos.store(Nanos(now), std::memory_order_relaxed);
     absl::Status trouble = LookForFailure(peers);
     if (trouble.ok() && now >= next_look) {
-      trouble = LookForTrouble(absl::FromChrono(now - start));
+      waited += std::min(absl::FromChrono(now - last_look), kLongestGap);
+      trouble = LookForTrouble(waited);
+      last_look = now;
       next_look = now + kLookEvery;
     }
     // What went wrong may have done so after the step that was waited for.
@@ -334,8 +367,9 @@ absl::Status GroupMember::Fail(const absl::Status& cause) {
   own_.failure_code = static_cast<int32_t>(cause.code());
   uint32_t none = 0;
   region_->header().failed_rank.compare_exchange_strong(
-      none, static_cast<uint32_t>(rank_) + 1, std::memory_order_acq_rel);
+      none, static_cast<uint32_t>(rank_) + 1, std::memory_order_seq_cst);
   WakeAll();
+  AwaitNobodyInMemory();
   return failure_ = FirstCause();
 }
 

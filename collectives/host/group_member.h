@@ -47,14 +47,23 @@ class GroupMember {
   absl::Status Enter(const Call& call, const Place& input = {},
                      const Place& output = {});
 
+  bool has_failed() const { return !failure_.ok(); }
+
   // What a rank stages before Enter, the others may read after it: no second
   // meeting is needed, since each call has other memory than the one before.
+  // Not to be written once the group has failed: others may still read.
   std::span<std::byte> StagedForNext() const;
   std::span<const std::byte> Staged(int peer) const;
 
   // In the running call: where a rank has its buffers.
   const Place& input_of(int peer) const { return Slot(peer).input; }
   const Place& output_of(int peer) const { return Slot(peer).output; }
+
+  // Before and after this rank reads and writes other ranks' buffers in the
+  // running call. Where ranks are threads, no rank's call returns an error in
+  // between, so that the buffers are there. Error: the group's first cause.
+  absl::Status BeginInMemory();
+  void EndInMemory();
 
   // Ends the running call: returns once every rank has come to its end. Calls
   // after which no rank reads another's memory do without.
@@ -107,6 +116,7 @@ class GroupMember {
   std::string SeenBy()
       const;  // " (seen by rank 0 in call 12, Barrier() at ..".
   void WakeAll();
+  void AwaitNobodyInMemory() const;
 
   const std::shared_ptr<SharedRegion> region_;
   const int rank_;

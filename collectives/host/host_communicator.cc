@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -29,6 +30,7 @@
 #include "collectives/host/direct.h"
 #include "collectives/host/group_memory.h"
 #include "collectives/host/peer_watch.h"
+#include "collectives/host/region_directory.h"
 #include "collectives/host/shared_memory.h"
 #include "collectives/host/shared_region.h"
 #include "collectives/rendezvous/process_identity.h"
@@ -82,15 +84,15 @@ absl::Status FirstError(const std::vector<absl::StatusOr<std::string>>& offers,
   return absl::OkStatus();
 }
 
-// A region that threads of one process share, as text between them.
-std::string AddressOf(const std::shared_ptr<SharedRegion>& region) {
-  return absl::StrCat(reinterpret_cast<uintptr_t>(&region));
-}
-
-std::shared_ptr<SharedRegion> RegionAt(const std::string& address) {
-  uintptr_t pointer = 0;
-  if (!absl::SimpleAtoi(address, &pointer)) return nullptr;
-  return *reinterpret_cast<const std::shared_ptr<SharedRegion>*>(pointer);
+absl::StatusOr<std::shared_ptr<SharedRegion>> RegionNumbered(
+    const std::string& text) {
+  int64_t number = 0;
+  std::shared_ptr<SharedRegion> region;
+  if (absl::SimpleAtoi(text, &number)) region = FindListedRegion(number);
+  if (region == nullptr) {
+    return absl::UnavailableError("the new group's memory is gone");
+  }
+  return region;
 }
 
 absl::StatusOr<std::shared_ptr<SharedRegion>> Shared(
@@ -131,7 +133,9 @@ absl::Status HostCommunicator::RunWithAll(const Collective& call) {
   const bool by_messages =
       algorithm == Algorithm::kRing || algorithm == Algorithm::kTree;
   Places places;
-  if (!by_messages) places = PlacesOf(call, member_, memory_);
+  if (!by_messages && !member_.has_failed()) {
+    places = PlacesOf(call, member_, memory_);
+  }
   LOCKSTEP_RETURN_IF_ERROR(
       member_.Enter(CallOf(call, world_size()), places.input, places.output));
   if (call.operation == Operation::kBarrier) return absl::OkStatus();
@@ -164,12 +168,13 @@ absl::Status HostCommunicator::Enter(Operation operation, int64_t count,
 }
 
 absl::StatusOr<std::vector<absl::StatusOr<std::string>>>
-HostCommunicator::ExchangeOffers(const absl::StatusOr<std::string>& mine) {
+HostCommunicator::ExchangeOffers(const absl::StatusOr<std::string>& mine,
+                                 const CallSite& site) {
   const Offer offer = OfferOf(mine);
   std::vector<Offer> offers(world_size());
-  LOCKSTEP_RETURN_IF_ERROR(
-      AllGather(std::as_bytes(std::span(&offer, 1)),
-                std::as_writable_bytes(std::span(offers))));
+  LOCKSTEP_RETURN_IF_ERROR(AllGather(std::as_bytes(std::span(&offer, 1)),
+                                     std::as_writable_bytes(std::span(offers)),
+                                     site));
   std::vector<absl::StatusOr<std::string>> results;
   for (const Offer& other : offers) {
     if (other.code == 0) {
@@ -186,21 +191,24 @@ absl::StatusOr<GroupBuffer> HostCommunicator::Allocate(int64_t bytes,
                                                        CallSite site) {
   LOCKSTEP_RETURN_IF_ERROR(Enter(Operation::kAllocate, bytes, site));
   if (bytes == 0) return GroupBuffer();
-  return ranks_are_threads() ? AllocatePrivate(bytes) : AllocateShared(bytes);
+  return ranks_are_threads() ? AllocatePrivate(bytes, site)
+                             : AllocateShared(bytes, site);
 }
 
-absl::StatusOr<GroupBuffer> HostCommunicator::AllocatePrivate(int64_t bytes) {
+absl::StatusOr<GroupBuffer> HostCommunicator::AllocatePrivate(
+    int64_t bytes, const CallSite& site) {
   absl::StatusOr<SharedMemory> memory = SharedMemory::CreatePrivate(bytes);
   absl::StatusOr<std::string> mine = std::string();
   if (!memory.ok()) mine = memory.status();
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto offers, ExchangeOffers(mine));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto offers, ExchangeOffers(mine, site));
   LOCKSTEP_RETURN_IF_ERROR(FirstError(offers, AllRanks()));
   auto owner = std::make_shared<SharedMemory>(*std::move(memory));
   std::byte* data = owner->data();
   return GroupBuffer(std::move(owner), {data, static_cast<size_t>(bytes)});
 }
 
-absl::StatusOr<GroupBuffer> HostCommunicator::AllocateShared(int64_t bytes) {
+absl::StatusOr<GroupBuffer> HostCommunicator::AllocateShared(
+    int64_t bytes, const CallSite& site) {
   const int64_t all = GroupMemory::Stride(bytes) * world_size();
   absl::StatusOr<SharedMemory> memory = absl::UnavailableError("not rank 0");
   absl::StatusOr<std::string> mine = std::string();
@@ -209,12 +217,12 @@ absl::StatusOr<GroupBuffer> HostCommunicator::AllocateShared(int64_t bytes) {
     mine = memory.ok() ? absl::StatusOr<std::string>(memory->path())
                        : memory.status();
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto paths, ExchangeOffers(mine));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto paths, ExchangeOffers(mine, site));
   LOCKSTEP_RETURN_IF_ERROR(FirstError(paths, {0}));
   if (rank() != 0) memory = SharedMemory::Open(*paths[0]);
   mine = memory.ok() ? absl::StatusOr<std::string>(std::string())
                      : memory.status();
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto opened, ExchangeOffers(mine));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto opened, ExchangeOffers(mine, site));
   LOCKSTEP_RETURN_IF_ERROR(FirstError(opened, AllRanks()));
   memory->CloseFile();
   return memory_.Add(std::make_shared<SharedMemory>(*std::move(memory)), bytes);
@@ -226,12 +234,12 @@ std::vector<int> HostCommunicator::AllRanks() const {
   return ranks;
 }
 
-absl::StatusOr<std::vector<int>> HostCommunicator::RanksOfColor(int color,
-                                                                int key) {
+absl::StatusOr<std::vector<int>> HostCommunicator::RanksOfColor(
+    int color, int key, const CallSite& site) {
   const int64_t mine[2] = {color, key};
   std::vector<int64_t> all(2 * static_cast<size_t>(world_size()));
   LOCKSTEP_RETURN_IF_ERROR(
-      AllGather(std::span<const int64_t>(mine), std::span<int64_t>(all)));
+      AllGather(std::span<const int64_t>(mine), std::span<int64_t>(all), site));
   std::vector<int> ranks;
   for (const int rank : AllRanks()) {
     if (all[2 * rank] == color) ranks.push_back(rank);
@@ -244,43 +252,47 @@ absl::StatusOr<std::vector<int>> HostCommunicator::RanksOfColor(int color,
 
 // The first of `ranks` makes the region and the others open it.
 absl::StatusOr<std::shared_ptr<SharedRegion>> HostCommunicator::MeetInRegion(
-    const std::vector<int>& ranks) {
+    const std::vector<int>& ranks, const CallSite& site) {
   RegionShape shape = member_.region().shape();
   shape.world_size = static_cast<int>(ranks.size());
   absl::StatusOr<std::shared_ptr<SharedRegion>> region =
       absl::UnavailableError("made by another rank");
   absl::StatusOr<std::string> mine = std::string();
+  std::optional<ListedRegion> listed;
   if (rank() == ranks[0]) {
     region = Shared(ranks_are_threads() ? SharedRegion::Create(shape)
                                         : SharedRegion::CreateShareable(shape));
     if (!region.ok()) {
       mine = region.status();
     } else {
-      mine = ranks_are_threads() ? AddressOf(*region) : (*region)->path();
+      if (ranks_are_threads()) listed.emplace(*region);
+      mine = ranks_are_threads() ? absl::StrCat(listed->number())
+                                 : (*region)->path();
     }
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto made, ExchangeOffers(mine));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto made, ExchangeOffers(mine, site));
   if (rank() != ranks[0] && made[ranks[0]].ok()) {
     const std::string& where = *made[ranks[0]];
-    region = ranks_are_threads() ? RegionAt(where)
+    region = ranks_are_threads() ? RegionNumbered(where)
                                  : Shared(SharedRegion::Open(where));
   }
   mine = std::string();
   if (!region.ok()) mine = region.status();
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto opened, ExchangeOffers(mine));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto opened, ExchangeOffers(mine, site));
   LOCKSTEP_RETURN_IF_ERROR(FirstError(opened, ranks));
-  (*region)->CloseFile();
+  if (!ranks_are_threads()) (*region)->CloseFile();
   return region;
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> HostCommunicator::Split(
     int color, int key, CallSite site) {
   LOCKSTEP_RETURN_IF_ERROR(Enter(Operation::kSplit, 0, site));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<int> ranks, RanksOfColor(color, key));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<int> ranks,
+                            RanksOfColor(color, key, site));
   const bool joins = color >= 0;
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::shared_ptr<SharedRegion> region,
-      MeetInRegion(joins ? ranks : std::vector<int>{rank()}));
+      MeetInRegion(joins ? ranks : std::vector<int>{rank()}, site));
   if (!joins) return nullptr;
   const int new_rank = static_cast<int>(
       std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());

@@ -43,12 +43,15 @@ class HostCommunicator : public Communicator {
   absl::Status Finish(const absl::Status& status);
   absl::Status Enter(Operation operation, int64_t count, const CallSite& site);
   absl::StatusOr<std::vector<absl::StatusOr<std::string>>> ExchangeOffers(
-      const absl::StatusOr<std::string>& mine);
-  absl::StatusOr<GroupBuffer> AllocatePrivate(int64_t bytes);
-  absl::StatusOr<GroupBuffer> AllocateShared(int64_t bytes);
-  absl::StatusOr<std::vector<int>> RanksOfColor(int color, int key);
+      const absl::StatusOr<std::string>& mine, const CallSite& site);
+  absl::StatusOr<GroupBuffer> AllocatePrivate(int64_t bytes,
+                                              const CallSite& site);
+  absl::StatusOr<GroupBuffer> AllocateShared(int64_t bytes,
+                                             const CallSite& site);
+  absl::StatusOr<std::vector<int>> RanksOfColor(int color, int key,
+                                                const CallSite& site);
   absl::StatusOr<std::shared_ptr<SharedRegion>> MeetInRegion(
-      const std::vector<int>& ranks);
+      const std::vector<int>& ranks, const CallSite& site);
   std::vector<int> AllRanks() const;
   bool ranks_are_threads() const { return processes_.empty(); }
 

@@ -14,8 +14,8 @@ namespace lockstep {
 
 // Joins the group whose members meet at `rendezvous`, which names this
 // process's rank; returns once all have joined. A rank that dies later is
-// reported to the others within 100 ms. Errors: those of the rendezvous, and
-// kUnavailable if a member died while joining.
+// reported to those that wait for it, within 1 s. Errors: those of the
+// rendezvous, and kUnavailable if a member died while joining.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinProcessGroup(
     Rendezvous& rendezvous, const GroupOptions& options = {});
 

@@ -82,11 +82,15 @@ class AtomicCall {
   std::atomic<uint64_t> words_[kWords];
 };
 
+constexpr uint64_t PartnerWord(uint64_t sequence, int rank) {
+  return sequence << 8 | (static_cast<uint64_t>(rank) + 1);
+}
+
 // What one rank tells the others.
 struct RankControl {
   // Two slots, call n in n % 2, suffice: a rank overwrites call n-2 after it
   // has seen every rank reach n-1, which each does only when it has read all of
-  // n-2.
+  // n-2. A rank that has failed overwrites nothing.
   CallSlot calls[2];
 
   // How many calls this rank has completed.
@@ -97,11 +101,13 @@ struct RankControl {
   alignas(kCacheLinePair) std::atomic<uint64_t> waiting_for;
   std::atomic<uint32_t> doorbell;
 
-  // The rank that this one sends to or receives from, + 1; 0: none. And the
-  // how manieth such call of these two that is.
-  std::atomic<uint32_t> partner;
-  std::atomic<uint64_t> partner_sequence;
+  // While this rank sends to or receives from one other: how manieth such call
+  // of the two that is, and the other, as PartnerWord has them; else 0.
+  std::atomic<uint64_t> partner;
   AtomicCall with_partner;
+
+  // 1 while this rank reads and writes other ranks' buffers.
+  std::atomic<uint32_t> in_memory;
 
   // Written by the rank alone, and seldom.
   alignas(kCacheLinePair) std::atomic<uint32_t> left;  // 1 once it left.

@@ -25,6 +25,8 @@ int64_t SharedTransport::max_piece_bytes() const {
   return member_.region().shape().slot_bytes;
 }
 
+int SharedTransport::max_pieces() const { return kSlotsPerMailbox; }
+
 bool SharedTransport::HasRoom(int peer) const {
   const Mailbox& mailbox = member_.region().mailbox(rank(), peer);
   return mailbox.sent.load(std::memory_order_relaxed) -

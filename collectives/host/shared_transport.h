@@ -27,6 +27,7 @@ class SharedTransport : public Transport {
   int rank() const override { return member_.rank(); }
   int world_size() const override { return member_.world_size(); }
   int64_t max_piece_bytes() const override;
+  int max_pieces() const override;
   std::optional<std::span<std::byte>> Room(int peer) override;
   void Send(int peer, int64_t size) override;
   std::optional<std::span<const std::byte>> Received(int peer) override;

@@ -13,6 +13,7 @@ namespace lockstep {
 
 // Joins the `processes` group of all ranks of `environment`, which
 // ReadRankEnvironment() gives; they meet as launched_rendezvous.h says.
+// Ranks that meet in a file may join several groups, all in the same order.
 // Errors: kUnimplemented, naming the backends for that, if the ranks are on
 // several hosts; those of OpenLaunchedRendezvous and of JoinProcessGroup.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinLaunchedGroup(

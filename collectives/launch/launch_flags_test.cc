@@ -134,6 +134,16 @@ TEST(LaunchFlagsTest, SaysWhichGpusAreMissing) {
             "CUDA_VISIBLE_DEVICES=\"7\" has 1 (see --share_gpus)\n");
 }
 
+TEST(LaunchFlagsTest, RefusesTooManyRanks) {
+  for (const char* nproc : {"4097", "2000000000"}) {
+    ChildProcess launch(Command({absl::StrCat("--nproc=", nproc)}, "true"));
+    EXPECT_EQ(launch.Wait(), 2);
+    EXPECT_EQ(launch.out(), "");
+    EXPECT_EQ(launch.err(),
+              absl::StrCat("launch: --nproc=", nproc, " is more than 4096\n"));
+  }
+}
+
 TEST(LaunchFlagsTest, GivesAllRanksOnePortAndEachLaunchAnother) {
   // The inner launch runs while the outer one's port is taken.
   ChildProcess launch(

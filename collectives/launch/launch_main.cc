@@ -36,7 +36,7 @@ Starts N ranks (processes) of COMMAND on this host and waits for them.
   bazel run //collectives:launch -- --nproc=2 -- sh -c 'echo rank $RANK'
 
 Flags:
-  --nproc=N          ranks to start; by default one for each core
+  --nproc=N          ranks to start, 1 to 4096; by default one for each core
   --log_dir=DIR      write all that rank R prints to DIR/rank-R.log too, without
                      the "[R] "; makes DIR, overwrites earlier logs
   --noprefix_output  pass on the ranks' output as it comes; by default each line
@@ -134,6 +134,11 @@ int Main(std::vector<std::string> arguments) {
   if (nproc < 1) {
     return Fail(absl::StrCat("--nproc=", nproc, " is less than 1"),
                 kUsageError);
+  }
+  if (nproc > kMostRanksOnHost) {
+    return Fail(
+        absl::StrCat("--nproc=", nproc, " is more than ", kMostRanksOnHost),
+        kUsageError);
   }
   if (command->empty()) {
     return Fail("no command to launch; see --help", kUsageError);

@@ -140,43 +140,68 @@ absl::StatusOr<MeetingPlace> PortOfRun(const RankEnvironment& environment,
   return place;
 }
 
-// A file rendezvous in a folder that goes with it.
-class FolderRendezvous : public Rendezvous {
- public:
-  FolderRendezvous(PrivateDirectory folder, std::unique_ptr<Rendezvous> file)
-      : folder_(std::move(folder)), file_(std::move(file)) {}
+// Of several ranks that come and go at once, one may remove the folder, or the
+// file, before another one is in.
+constexpr int kAttempts = 100;
 
-  int rank() const override { return file_->rank(); }
-  int world_size() const override { return file_->world_size(); }
-  absl::StatusOr<std::vector<std::string>> Exchange(
-      absl::string_view blob) override {
-    return file_->Exchange(blob);
-  }
-
- private:
-  PrivateDirectory folder_;
-  std::unique_ptr<Rendezvous> file_;  // Ends before the folder.
+struct FileInFolder {
+  PrivateDirectory folder;
+  std::unique_ptr<Rendezvous> file;  // Ends before the folder.
 };
 
-absl::StatusOr<std::unique_ptr<Rendezvous>> MeetInFolder(
-    const std::string& path, FileRendezvousOptions options) {
+absl::StatusOr<FileInFolder> OpenInFolder(const std::string& path,
+                                          FileRendezvousOptions options) {
   options.path = absl::StrCat(path, "/rendezvous");
-  // A rank that gives up may remove the folder before this one is in.
-  constexpr int kAttempts = 10;
   absl::Status failure;
   for (int i = 0; i < kAttempts; ++i) {
     absl::StatusOr<PrivateDirectory> folder = PrivateDirectory::Open(path);
     if (!folder.ok()) return folder.status();
     absl::StatusOr<std::unique_ptr<Rendezvous>> file =
         OpenFileRendezvous(options);
-    if (file.ok()) {
-      return std::make_unique<FolderRendezvous>(*std::move(folder),
-                                                *std::move(file));
-    }
+    if (file.ok()) return FileInFolder{*std::move(folder), *std::move(file)};
     failure = file.status();
     if (!absl::IsNotFound(failure)) break;
   }
   return failure;
+}
+
+// A file rendezvous in a folder that goes with it.
+class FolderRendezvous : public Rendezvous {
+ public:
+  FolderRendezvous(FileInFolder place, std::string path,
+                   FileRendezvousOptions options)
+      : place_(std::move(place)),
+        path_(std::move(path)),
+        options_(std::move(options)) {}
+
+  int rank() const override { return options_.rank; }
+  int world_size() const override { return options_.world_size; }
+
+  absl::StatusOr<std::vector<std::string>> Exchange(
+      absl::string_view blob) override {
+    absl::StatusOr<std::vector<std::string>> blobs =
+        place_.file->Exchange(blob);
+    // Only who has not come yet can miss the file.
+    for (int i = 0; i < kAttempts && !came_ && absl::IsNotFound(blobs.status());
+         ++i) {
+      LOCKSTEP_ASSIGN_OR_RETURN(place_, OpenInFolder(path_, options_));
+      blobs = place_.file->Exchange(blob);
+    }
+    came_ = true;
+    return blobs;
+  }
+
+ private:
+  FileInFolder place_;
+  const std::string path_;
+  const FileRendezvousOptions options_;
+  bool came_ = false;  // Has exchanged, or failed to.
+};
+
+absl::StatusOr<std::unique_ptr<Rendezvous>> MeetInFolder(
+    const std::string& path, const FileRendezvousOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(FileInFolder place, OpenInFolder(path, options));
+  return std::make_unique<FolderRendezvous>(std::move(place), path, options);
 }
 
 ProcessIdentity LauncherOf(const RankEnvironment& environment) {

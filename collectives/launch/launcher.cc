@@ -113,6 +113,10 @@ absl::Status CheckOptions(const LaunchOptions& options) {
     return absl::InvalidArgumentError(
         absl::StrCat("nproc is ", options.nproc, "; it must be at least 1"));
   }
+  if (options.nproc > kMostRanksOnHost) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "nproc is ", options.nproc, "; it must be at most ", kMostRanksOnHost));
+  }
   if (options.argv.empty() || options.argv[0].empty()) {
     return absl::InvalidArgumentError("no command to launch");
   }

@@ -14,7 +14,7 @@
 namespace lockstep {
 
 struct LaunchOptions {
-  int nproc = 1;  // Ranks to start.
+  int nproc = 1;  // Ranks to start: 1 to kMostRanksOnHost.
   // The command of every rank, as for execvp().
   std::vector<std::string> argv = {};
   Environment environment = {};  // Set for every rank.
@@ -59,8 +59,8 @@ struct LaunchOptions {
 // returns; other children of the caller are left alone.
 //
 // A rank that fails is not an error: see the summary. Errors: kInvalidArgument
-// if nproc < 1, argv is empty, there are placements but not nproc, or a log
-// cannot be written; kNotFound or kPermissionDenied if the command
+// if nproc is out of range, argv is empty, there are placements but not nproc,
+// or a log cannot be written; kNotFound or kPermissionDenied if the command
 // cannot be run; kAborted if the supervisor died; kDeadlineExceeded if a
 // process could not be killed; the system's for lack of descriptors or memory.
 absl::StatusOr<LaunchSummary> Launch(const LaunchOptions& options);

@@ -78,6 +78,9 @@ TEST(LauncherTest, RejectsBadOptions) {
   EXPECT_THAT(
       Launch({.nproc = 0, .argv = Shell("true")}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nproc is 0")));
+  EXPECT_THAT(Launch({.nproc = 4097, .argv = Shell("true")}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("nproc is 4097; it must be at most 4096")));
   EXPECT_THAT(Launch({.nproc = 1}), StatusIs(absl::StatusCode::kInvalidArgument,
                                              HasSubstr("no command")));
 }

@@ -13,14 +13,28 @@
 #include "absl/strings/str_cat.h"
 
 namespace lockstep {
+namespace {
+
+// Looks at the folder also when it was created just now: another user may own
+// the folder above and have put something else in its place. On failure errno
+// says why.
+bool Create(const std::string& path, struct stat& info) {
+  // Who leaves may remove the folder between the two calls, each time.
+  constexpr int kAttempts = 1000;
+  for (int i = 0; i < kAttempts; ++i) {
+    if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return false;
+    if (lstat(path.c_str(), &info) == 0) return true;
+    if (errno != ENOENT) return false;
+  }
+  return false;
+}
+
+}  // namespace
 
 absl::StatusOr<PrivateDirectory> PrivateDirectory::Open(
     const std::string& path) {
   struct stat info;
-  // Looked at also when it was created just now: another user may own the
-  // folder above and have put something else in its place.
-  if ((mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) ||
-      lstat(path.c_str(), &info) != 0) {
+  if (!Create(path, info)) {
     return absl::ErrnoToStatus(errno,
                                absl::StrCat("cannot create the folder ", path));
   }

@@ -7,7 +7,9 @@
 #include <fstream>
 #include <optional>
 #include <string>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -91,6 +93,19 @@ TEST_F(PrivateDirectoryTest, RefusesAnotherUsersFolder) {
     GTEST_SKIP() << "only root can make another user's folder";
   }
   ExpectRefused();
+}
+
+// Whoever leaves removes the folder under the one that comes.
+TEST_F(PrivateDirectoryTest, OpensWhileOthersLeave) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([this] {
+      for (int round = 0; round < 2000; ++round) {
+        ASSERT_THAT(PrivateDirectory::Open(path_), IsOk());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST_F(PrivateDirectoryTest, NamesTheFolderThatCannotBe) {

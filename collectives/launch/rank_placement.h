@@ -10,6 +10,9 @@
 
 namespace lockstep {
 
+// Far more than the cores of any host: a larger number is a slip of the hand.
+inline constexpr int kMostRanksOnHost = 4096;
+
 struct PlacementOptions {
   // 0: the ranks see what this process sees, as under torchrun, and a program
   // takes the GPU number LOCAL_RANK. Else each rank sees this many GPUs, as
@@ -31,8 +34,9 @@ struct RankPlacement {
 // more than its part of the control group's quota), and 1 for ranks that are
 // not bound, as torchrun has it.
 //
-// ranks: at least 1. Errors: kInvalidArgument, naming the option, for a bad
-// one, if there are too few GPUs, or CUDA_VISIBLE_DEVICES is not understood.
+// ranks: 1 to kMostRanksOnHost. Errors: kInvalidArgument, naming the option,
+// for a bad one, if there are too few GPUs, or CUDA_VISIBLE_DEVICES is not
+// understood.
 absl::StatusOr<std::vector<RankPlacement>> PlaceRanks(
     int ranks, const PlacementOptions& options);
 

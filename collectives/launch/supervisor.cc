@@ -127,7 +127,8 @@ void Supervisor::ReadSignals() {
   signalfd_siginfo info;
   while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
     if (info.ssi_signo == SIGCHLD) {
-      // Of several children that ended since the last read, this is the first.
+      // Of several children that ended since the last read, this is the first;
+      // one signal stands for all, so the order of the others is lost.
       ReapAll(static_cast<pid_t>(info.ssi_pid));
     } else {
       PassOn(static_cast<int>(info.ssi_signo));

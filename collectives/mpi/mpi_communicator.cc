@@ -219,24 +219,21 @@ absl::StatusOr<std::unique_ptr<Communicator>> MpiCommunicator::Split(
   struct Wish {
     int64_t color;
     int64_t key;
-    int64_t splits;  // The first number that is free on this rank.
+    int64_t split;  // Of the new groups, on rank 0.
   };
-  const Wish mine = {color, key, runtime_.next_split()};
+  const Wish mine = {color, key, rank() == 0 ? runtime_.NextSplit() : 0};
   std::vector<Wish> wishes(static_cast<size_t>(world_size()));
   LOCKSTEP_RETURN_IF_ERROR(Finish(RunOverTransport(
       *group_->transport,
       Collective::AllGather(std::as_bytes(std::span<const Wish>(&mine, 1)),
                             std::as_writable_bytes(std::span<Wish>(wishes))),
       Algorithm::kAuto)));
-  int64_t split = 0;
   std::vector<int> ranks;
   for (int peer = 0; peer < world_size(); ++peer) {
-    split = std::max(split, wishes[peer].splits);
     if (wishes[peer].color == color) ranks.push_back(peer);
   }
-  const int64_t number = 2 * split + 1;
+  const int64_t number = 2 * wishes[0].split + 1;
   LOCKSTEP_RETURN_IF_ERROR(Finish(runtime_.CheckTag(FirstTag(number) + 1)));
-  runtime_.TakeSplit(split);
   if (color < 0) return nullptr;
   std::stable_sort(ranks.begin(), ranks.end(),
                    [&](int a, int b) { return wishes[a].key < wishes[b].key; });

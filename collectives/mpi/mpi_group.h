@@ -21,7 +21,8 @@ namespace lockstep {
 //
 // Errors: kFailedPrecondition outside an MPI job; kDeadlineExceeded if a
 // process of the job does not join; kInvalidArgument for rank 0's options;
-// kResourceExhausted after about 2^29 groups; kInternal for MPI's own.
+// kResourceExhausted after about 2^29 groups, and from Split after 2^29 by
+// one rank 0 divided by the processes of the job; kInternal for MPI's own.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinMpiGroup(
     const GroupOptions& options = {});
 

@@ -283,9 +283,10 @@ absl::Status MpiMember::LookForTrouble(const Awaited& awaited,
   LOCKSTEP_RETURN_IF_ERROR(LookForDead());
   SayAwake();
   if (waited < timeout_) return absl::OkStatus();
-  return absl::DeadlineExceededError(
-      absl::StrCat(NameOf(LongestSilent(awaited)), " did not come within ",
-                   absl::FormatDuration(timeout_), SeenBy()));
+  const int silent = LongestSilent(awaited);
+  return absl::DeadlineExceededError(absl::StrCat(
+      silent < 0 ? "what MPI had to deliver" : NameOf(silent),
+      " did not come within ", absl::FormatDuration(timeout_), SeenBy()));
 }
 
 absl::Status MpiMember::LookForDead() {

@@ -130,6 +130,7 @@ class MpiMember {
   absl::Status LookForTrouble(const Awaited& awaited, absl::Duration waited);
   absl::Status LookForDead();
   bool IsNeighbour(int peer) const;  // On this host.
+  // -1 if all have come.
   int LongestSilent(const Awaited& awaited) const;
   void SayAwake();
   std::string NameOf(int peer) const;

@@ -2,6 +2,7 @@
 #include "collectives/mpi/mpi_runtime.h"
 
 #include <mpi.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -63,6 +64,11 @@ absl::Status CheckLauncher() {
       "set");
 }
 
+absl::Status HasEnded() {
+  return absl::FailedPreconditionError(
+      "MPI has ended, as this process is at its exit");
+}
+
 }  // namespace
 
 absl::StatusOr<MpiRuntime*> MpiRuntime::Start(absl::Duration timeout) {
@@ -107,7 +113,7 @@ void MpiRuntime::Run() {
     mutex_.Await(absl::Condition(&is_asked));
   }
   if (status.ok()) EndMpi();
-  Enter(State::kEnded);
+  Enter(State::kEnded, HasEnded());
 }
 
 absl::Status MpiRuntime::StartMpi() {
@@ -124,6 +130,8 @@ absl::Status MpiRuntime::StartMpi() {
         absl::StrCat("MPI runs at thread level ", provided,
                      " and the mpi backend needs MPI_THREAD_MULTIPLE"));
   }
+  // By default MPI ends the job at an error.
+  if (owns_mpi_) MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
   LOCKSTEP_RETURN_IF_ERROR(
       MpiStatus(MPI_Comm_dup(MPI_COMM_WORLD, &comm_), "MPI_Comm_dup"));
   MPI_Comm_set_errhandler(comm_, MPI_ERRORS_RETURN);
@@ -177,7 +185,15 @@ bool MpiRuntime::LostANeighbour() {
   return !std::all_of(neighbours_.begin(), neighbours_.end(), &IsAlive);
 }
 
-void MpiRuntime::EndAtExit() { started->End(); }
+MpiRuntime::MpiRuntime(bool owns_mpi)
+    : owns_mpi_(owns_mpi), process_(getpid()) {}
+
+// A forked child has the handler too, and none of the threads.
+void MpiRuntime::EndAtExit() {
+  if (started->IsThisProcess()) started->End();
+}
+
+bool MpiRuntime::IsThisProcess() const { return getpid() == process_; }
 
 void MpiRuntime::End() {
   {
@@ -187,7 +203,7 @@ void MpiRuntime::End() {
   LeaveGroupsInUse();
   const absl::Duration patience =
       ExitPatience() + kPatienceAfterFailure + kFinalizePatience;
-  Enter(State::kEnding);
+  Enter(State::kEnding, HasEnded());
   const absl::MutexLock lock(&mutex_);
   const auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     return state_ == State::kEnded;
@@ -206,14 +222,9 @@ int64_t MpiRuntime::NextJoin() {
   return joins_++;
 }
 
-int64_t MpiRuntime::next_split() {
+int64_t MpiRuntime::NextSplit() {
   const absl::MutexLock lock(&mutex_);
-  return next_split_;
-}
-
-void MpiRuntime::TakeSplit(int64_t number) {
-  const absl::MutexLock lock(&mutex_);
-  next_split_ = std::max(next_split_, number + 1);
+  return splits_++ * world_size_ + rank_;
 }
 
 absl::Status MpiRuntime::CheckTag(int64_t tag) const {
@@ -229,16 +240,25 @@ void MpiRuntime::Add(const MpiGroupState& group) {
 }
 
 void MpiRuntime::Retire(std::unique_ptr<MpiGroupState> group) {
-  {
-    const absl::MutexLock lock(&mutex_);
-    in_use_.erase(std::find(in_use_.begin(), in_use_.end(), group.get()));
+  if (!LeaveInUse(*group)) {
+    static_cast<void>(group.release());  // Which MPI may still write to.
+    return;
   }
-  group->Leave();
   {
     const absl::MutexLock lock(&retired_mutex_);
     retired_.push_back(std::move(group));
   }
   SweepRetired();
+}
+
+// Under the mutex, so that MPI does not end in between.
+bool MpiRuntime::LeaveInUse(const MpiGroupState& group) {
+  if (!IsThisProcess()) return false;
+  const absl::MutexLock lock(&mutex_);
+  if (state_ != State::kRunning || IsFinalized()) return false;
+  in_use_.erase(std::find(in_use_.begin(), in_use_.end(), &group));
+  group.Leave();
+  return true;
 }
 
 // The process exits in the middle of something, which the others must learn.

@@ -3,6 +3,7 @@
 #define LOCKSTEP_COLLECTIVES_MPI_MPI_RUNTIME_H_
 
 #include <mpi.h>
+#include <sys/types.h>
 
 #include <cstdint>
 #include <memory>
@@ -40,7 +41,8 @@ class MpiRuntime {
   // call. A program that starts MPI itself also ends it, after the last
   // communicator. Errors: kFailedPrecondition outside mpirun and srun, or if
   // the program started MPI with less; kDeadlineExceeded after `timeout`;
-  // kInternal for what MPI says.
+  // kInternal for what MPI says; kFailedPrecondition once this process is at
+  // its exit.
   static absl::StatusOr<MpiRuntime*> Start(absl::Duration timeout);
 
   // A duplicate of MPI_COMM_WORLD that returns its errors.
@@ -53,13 +55,14 @@ class MpiRuntime {
   // The number of groups of all processes that were begun before, which is the
   // same on all that join them in the same order.
   int64_t NextJoin();
-  // The first number that no split group of this process has had, and that this
-  // one is taken.
-  int64_t next_split();
-  void TakeSplit(int64_t number);
+  // A number for a split group that no other call gives on any process: each
+  // process has its own residue modulo world_size().
+  int64_t NextSplit();
 
   // A group is in use from Add to Retire, which leaves it and keeps it until it
   // has been swept. One that is in use as the process exits is left then.
+  // Retired later than that, or in a forked child, it is kept and nobody is
+  // told.
   void Add(const MpiGroupState& group);
   void Retire(std::unique_ptr<MpiGroupState> group);
   void SweepRetired();
@@ -75,7 +78,7 @@ class MpiRuntime {
  private:
   enum class State { kStarting, kRunning, kFailed, kEnding, kEnded };
 
-  explicit MpiRuntime(bool owns_mpi) : owns_mpi_(owns_mpi) {}
+  explicit MpiRuntime(bool owns_mpi);
   static void EndAtExit();
   void Run();
   absl::Status StartMpi();
@@ -85,11 +88,15 @@ class MpiRuntime {
   bool LostANeighbour();
   bool NothingRetired();
   void End();
+  bool IsThisProcess() const;  // False in a forked child.
+  // False, and left alone, where MPI can no longer be used.
+  bool LeaveInUse(const MpiGroupState& group);
   void LeaveGroupsInUse();
   absl::Duration ExitPatience();
   void Enter(State state, const absl::Status& status = absl::OkStatus());
 
   const bool owns_mpi_;
+  const pid_t process_;
   // Written before kRunning, constant afterwards.
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;
@@ -104,7 +111,7 @@ class MpiRuntime {
   std::vector<const MpiGroupState*> in_use_ ABSL_GUARDED_BY(mutex_);
   bool failed_once_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t joins_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t next_split_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t splits_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Mutex retired_mutex_;
   std::vector<std::unique_ptr<MpiGroupState>> retired_
       ABSL_GUARDED_BY(retired_mutex_);

@@ -71,6 +71,8 @@ std::vector<absl::Status> RunNcclRanks(const std::vector<NcclOptions>& options,
 #endif
   RunRanksOptions run;
   run.group.timeout = control_timeout;
+  // Ranks that share a GPU take tens of milliseconds for a call.
+  run.deadline = absl::Minutes(10);
   return RunRanks(
       kBackend, static_cast<int>(options.size()),
       [&](Communicator& control) {

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -137,6 +138,7 @@ class FileRendezvous : public Rendezvous {
     LOCKSTEP_RETURN_IF_ERROR(file_.Read());
     if (round_ == 1) {
       if (IsLeftover()) LOCKSTEP_RETURN_IF_ERROR(file_.Clear());
+      meeting_ = MeetingToJoin();
       LOCKSTEP_RETURN_IF_ERROR(CheckClaims());
     }
     takes_part_ = true;
@@ -147,6 +149,7 @@ class FileRendezvous : public Rendezvous {
   RendezvousRecord NewRecord(RecordKind kind, std::string blob) const {
     RendezvousRecord record;
     record.kind = kind;
+    record.meeting = meeting_;
     record.round = std::max<uint32_t>(round_, 1);
     record.rank = rank();
     record.world_size = world_size();
@@ -179,10 +182,35 @@ class FileRendezvous : public Rendezvous {
                         });
   }
 
+  uint64_t LastMeeting() const {
+    uint64_t last = 1;
+    for (const RendezvousRecord& record : file_.records()) {
+      last = std::max(last, record.meeting);
+    }
+    return last;
+  }
+
+  // The last meeting, or the next if all ranks of that have come. No rank comes
+  // to the next one before, so all ranks agree on it.
+  uint64_t MeetingToJoin() const {
+    const uint64_t last = LastMeeting();
+    int32_t world_size = 1;
+    std::set<int32_t> came;
+    for (const RendezvousRecord& record : file_.records()) {
+      if (record.meeting != last || record.kind != RecordKind::kPublish) {
+        continue;
+      }
+      world_size = std::max(world_size, record.world_size);
+      came.insert(record.rank);
+    }
+    return came.size() < static_cast<size_t>(world_size) ? last : last + 1;
+  }
+
   // Only who comes second gets this error: the first has done nothing wrong.
   absl::Status CheckClaims() const {
     for (const RendezvousRecord& record : file_.records()) {
-      if (record.rank == rank() && TakesPart(record)) {
+      if (record.meeting == meeting_ && record.rank == rank() &&
+          TakesPart(record)) {
         return absl::AlreadyExistsError(
             absl::StrCat("rendezvous file ", options_.path, ": ",
                          Describe(record), " is there already"));
@@ -201,7 +229,7 @@ class FileRendezvous : public Rendezvous {
   // What the other ranks' records say against this exchange.
   absl::Status CheckRecords() const {
     for (const RendezvousRecord& record : file_.records()) {
-      if (record.world_size != world_size()) {
+      if (record.meeting == meeting_ && record.world_size != world_size()) {
         return absl::InvalidArgumentError(
             absl::StrCat("rendezvous file ", options_.path,
                          ": ranks disagree on the world "
@@ -212,7 +240,9 @@ class FileRendezvous : public Rendezvous {
     }
     if (Gather().has_value()) return absl::OkStatus();
     for (const RendezvousRecord& record : file_.records()) {
-      if (record.kind != RecordKind::kLeave) continue;
+      if (record.meeting != meeting_ || record.kind != RecordKind::kLeave) {
+        continue;
+      }
       if (auto cause = DecodeCause(record.blob)) return *cause;
       return absl::UnavailableError(absl::StrCat(
           "rendezvous file ", options_.path, ": ", Describe(record), " left"));
@@ -236,8 +266,8 @@ class FileRendezvous : public Rendezvous {
     std::vector<const RendezvousRecord*> found(
         static_cast<size_t>(world_size()));
     for (const RendezvousRecord& record : file_.records()) {
-      if (record.kind == RecordKind::kPublish && record.round == round_ &&
-          record.rank < world_size()) {
+      if (record.meeting == meeting_ && record.kind == RecordKind::kPublish &&
+          record.round == round_ && record.rank < world_size()) {
         found[static_cast<size_t>(record.rank)] = &record;
       }
     }
@@ -246,7 +276,7 @@ class FileRendezvous : public Rendezvous {
 
   absl::Status LookForDead() const {
     for (const RendezvousRecord& record : file_.records()) {
-      if (!IsAlive(record.writer)) {
+      if (record.meeting == meeting_ && !IsAlive(record.writer)) {
         return absl::UnavailableError(absl::StrCat("rendezvous file ",
                                                    options_.path, ": ",
                                                    Describe(record), " died"));
@@ -269,7 +299,8 @@ class FileRendezvous : public Rendezvous {
 
   void RemoveName(const Deadline& deadline) {
     if (!file_.Lock(deadline).ok()) return;
-    file_.Unlink();
+    // Ranks that are already at their next meeting wait there for this one.
+    if (file_.Read().ok() && LastMeeting() == meeting_) file_.Unlink();
     file_.Unlock();
   }
 
@@ -297,6 +328,7 @@ class FileRendezvous : public Rendezvous {
   RecordFile file_;
   const ProcessIdentity self_;
   const uint64_t token_;
+  uint64_t meeting_ = 1;
   uint32_t round_ = 0;
   bool takes_part_ = false;  // Has come, and has not left.
   absl::Status failure_;

@@ -29,7 +29,11 @@ struct FileRendezvousOptions {
 //
 // Rank 0 removes the file once all ranks have met; if they never do, the last
 // to go removes it. What is not reached by its own name (a memfd, a symbolic
-// link) is emptied and not removed.
+// link) is emptied, once nobody takes part any more, and not removed.
+//
+// A path serves one meeting after the other: who comes when all ranks have come
+// to a meeting goes to the next, also while some still are at the last. The
+// world size may be another then.
 //
 // The first error of one rank is what the others get, too, at once, and what
 // every later Exchange returns.

@@ -313,7 +313,7 @@ TEST(FileRendezvousTest, NamesARankThatIsKilledWhileItWaits) {
   Blobs result = absl::UnknownError("not set");
   std::thread waiting([&] { result = OpenAt(path, 0, 3)->Exchange(""); });
   // Two records: both wait for rank 2.
-  while (ReadFile(path).size() < 128) std::this_thread::yield();
+  while (ReadFile(path).size() < 144) std::this_thread::yield();
   kill(child, SIGKILL);
   waiting.join();
   EXPECT_EQ(waitpid(child, nullptr, 0), child);

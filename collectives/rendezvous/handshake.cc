@@ -1,9 +1,6 @@
 // The handshake's frames and proofs; see handshake.h for what they are worth.
 #include "collectives/rendezvous/handshake.h"
 
-#include <openssl/crypto.h>
-#include <openssl/evp.h>
-#include <openssl/hmac.h>
 #include <sys/random.h>
 #include <sys/types.h>
 
@@ -20,6 +17,11 @@
 #include "absl/strings/string_view.h"
 #include "collectives/rendezvous/frame.h"
 #include "collectives/rendezvous/little_endian.h"
+#ifdef LOCKSTEP_HAS_OPENSSL
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#endif
 
 namespace lockstep {
 namespace {
@@ -43,6 +45,8 @@ struct Digest {
   bool known = false;
 };
 
+#ifdef LOCKSTEP_HAS_OPENSSL
+
 Digest Hmac(absl::string_view key, absl::string_view message) {
   Digest digest;
   unsigned int size = 0;
@@ -51,6 +55,19 @@ Digest Hmac(absl::string_view key, absl::string_view message) {
                       message.size(), digest.bytes.data(), &size) != nullptr;
   return digest;
 }
+
+// In a time that does not tell where they differ.
+bool IsProof(absl::string_view bytes, const Digest& proof) {
+  return proof.known && CRYPTO_memcmp(bytes.data(), proof.bytes.data(),
+                                      proof.bytes.size()) == 0;
+}
+
+#else
+
+Digest Hmac(absl::string_view, absl::string_view) { return {}; }
+bool IsProof(absl::string_view, const Digest&) { return false; }
+
+#endif
 
 // Every part has a fixed size for each prover, so no two inputs read the same.
 Digest Proof(absl::string_view token, absl::string_view prover,
@@ -65,15 +82,11 @@ Digest Proof(absl::string_view token, absl::string_view prover,
   return Hmac(token, text);
 }
 
-// In a time that does not tell where they differ.
-bool IsProof(absl::string_view bytes, const Digest& proof) {
-  return proof.known && CRYPTO_memcmp(bytes.data(), proof.bytes.data(),
-                                      proof.bytes.size()) == 0;
-}
-
 }  // namespace
 
 static_assert(kNonceBytes == kProofBytes);
+
+bool CanProve() { return Hmac("key", "message").known; }
 
 absl::StatusOr<NonceSource> NonceSource::Create() {
   Nonce seed;

@@ -40,6 +40,9 @@ class NonceSource {
   uint32_t count_ = 0;
 };
 
+// Whether this was built with OpenSSL, without which nobody can prove anything.
+bool CanProve();
+
 // Who a rank says that it is.
 struct RankClaim {
   int32_t rank = 0;

@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-constexpr char kMagic[8] = {'L', 'S', 'T', 'E', 'P', 'R', 'V', '1'};
+constexpr char kMagic[8] = {'L', 'S', 'T', 'E', 'P', 'R', 'V', '2'};
 
 struct Header {
   char magic[8];
@@ -24,6 +24,7 @@ struct Header {
   uint64_t token;
   uint64_t start_ticks;
   uint64_t written_ticks;
+  uint64_t meeting;
   int32_t pid;
   int32_t rank;
   int32_t world_size;
@@ -31,7 +32,7 @@ struct Header {
   uint32_t kind;
   uint32_t blob_size;
 };
-static_assert(sizeof(Header) == 64);
+static_assert(sizeof(Header) == 72);
 
 uint64_t Fnv1a(uint64_t hash, const void* data, size_t size) {
   const auto* bytes = static_cast<const unsigned char*>(data);
@@ -48,7 +49,8 @@ uint64_t Checksum(Header header, absl::string_view blob) {
 bool IsPlausible(const Header& header) {
   return header.world_size >= 1 && header.world_size <= kLargestWorldSize &&
          header.rank >= 0 && header.rank < header.world_size &&
-         header.round >= 1 && header.blob_size <= kMaxBlobBytes &&
+         header.meeting >= 1 && header.round >= 1 &&
+         header.blob_size <= kMaxBlobBytes &&
          header.kind <= static_cast<uint32_t>(RecordKind::kLeave);
 }
 
@@ -59,6 +61,7 @@ absl::Status Corrupt(size_t offset, absl::string_view what) {
 RendezvousRecord Decode(const Header& header, absl::string_view blob) {
   RendezvousRecord record;
   record.kind = static_cast<RecordKind>(header.kind);
+  record.meeting = header.meeting;
   record.round = header.round;
   record.rank = header.rank;
   record.world_size = header.world_size;
@@ -77,6 +80,7 @@ std::string Encode(const RendezvousRecord& record) {
   header.token = record.token;
   header.start_ticks = record.writer.start_ticks;
   header.written_ticks = record.written_ticks;
+  header.meeting = record.meeting;
   header.pid = record.writer.pid;
   header.rank = record.rank;
   header.world_size = record.world_size;

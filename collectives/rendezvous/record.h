@@ -1,8 +1,9 @@
 // The records that ranks append to a rendezvous file.
 //
-// A record is 64 bytes of header and a blob, in the byte order of the host:
+// A record is 72 bytes of header and a blob, in the byte order of the host:
 // magic[8], checksum of all the rest (FNV-1a, 64 bits), token, start and
-// writing time (ticks), pid, rank, world size, round, kind, size of the blob.
+// writing time (ticks), meeting, pid, rank, world size, round, kind, size of
+// the blob.
 #ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_RECORD_H_
 #define LOCKSTEP_COLLECTIVES_RENDEZVOUS_RECORD_H_
 
@@ -24,7 +25,8 @@ enum class RecordKind : uint32_t {
 
 struct RendezvousRecord {
   RecordKind kind = RecordKind::kPublish;
-  uint32_t round = 0;  // From 1.
+  uint64_t meeting = 1;  // From 1; of those that the file has seen.
+  uint32_t round = 0;    // From 1, in each meeting.
   int32_t rank = 0;
   int32_t world_size = 1;
   ProcessIdentity writer;

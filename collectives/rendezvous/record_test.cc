@@ -22,6 +22,7 @@ using testing::HasSubstr;
 RendezvousRecord MakeRecord(int rank, const std::string& blob) {
   RendezvousRecord record;
   record.kind = rank == 1 ? RecordKind::kLeave : RecordKind::kPublish;
+  record.meeting = uint64_t{1} << (32 + rank);
   record.round = static_cast<uint32_t>(rank) + 1;
   record.rank = rank;
   record.world_size = 3;
@@ -83,7 +84,7 @@ TEST(RecordTest, SomethingElseIsNamedWithItsPlace) {
       StatusIs(absl::StatusCode::kDataLoss, "byte 0: not a rendezvous record"));
   EXPECT_THAT(ParseRecords(Encode(MakeRecord(1, "")) + "x"),
               StatusIs(absl::StatusCode::kDataLoss,
-                       "byte 64: not a rendezvous record"));
+                       "byte 72: not a rendezvous record"));
 }
 
 TEST(RecordTest, RankOutsideTheWorldIsWrong) {

@@ -92,6 +92,11 @@ absl::StatusOr<std::vector<OwnedFd>> ListenAtAll(
 absl::StatusOr<std::unique_ptr<TcpRendezvous>> TcpRendezvous::Open(
     const TcpRendezvousOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckOptions(options));
+  if (!CanProve()) {
+    return absl::UnimplementedError(
+        "TCP rendezvous needs OpenSSL, which was not there when this was built "
+        "(tools/setup.sh installs it)");
+  }
   std::unique_ptr<TcpRendezvous> rendezvous(new TcpRendezvous(options));
   if (options.rank == 0) LOCKSTEP_RETURN_IF_ERROR(rendezvous->StartHost());
   return rendezvous;

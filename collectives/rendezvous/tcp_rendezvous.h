@@ -62,7 +62,8 @@ class TcpRendezvous : public Rendezvous {
   // Rank 0 listens when this returns. Errors: kInvalidArgument for a rank,
   // port or address that makes no sense, or rank 0 without a token on an
   // address that is not loopback; the system's, with the port, if rank 0 cannot
-  // listen there, as when the port is taken.
+  // listen there, as when the port is taken; kUnimplemented if this was built
+  // without OpenSSL.
   static absl::StatusOr<std::unique_ptr<TcpRendezvous>> Open(
       const TcpRendezvousOptions& options);
 

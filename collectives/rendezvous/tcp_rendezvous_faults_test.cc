@@ -7,10 +7,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -43,12 +45,32 @@ using testing::HasSubstr;
 // that, and more than a busy machine delays.
 constexpr absl::Duration kAtOnce = absl::Seconds(5);
 
-int EntriesOf(const char* folder) {
-  int count = 0;
+using Entries = std::set<std::string>;
+
+Entries EntriesOf(const char* folder) {
+  Entries entries;
   DIR* dir = opendir(folder);
-  while (dir != nullptr && readdir(dir) != nullptr) ++count;
-  if (dir != nullptr) closedir(dir);
-  return count;
+  EXPECT_NE(dir, nullptr) << folder;
+  if (dir == nullptr) return entries;
+  while (const dirent* entry = readdir(dir)) entries.insert(entry->d_name);
+  closedir(dir);
+  return entries;
+}
+
+// Waits until this process has `count` threads that are not in `before`:
+// joining one returns a little before the kernel forgets it. Threads of
+// `before` may end meanwhile.
+bool AwaitNewThreads(const Entries& before, int count) {
+  const absl::Time deadline = absl::Now() + kPatience;
+  while (absl::Now() < deadline) {
+    int found = 0;
+    for (const std::string& thread : EntriesOf("/proc/self/task")) {
+      if (!before.contains(thread)) ++found;
+    }
+    if (found == count) return true;
+    std::this_thread::yield();
+  }
+  return false;
 }
 
 // Ends the connection as a reset, not in good order.
@@ -69,7 +91,11 @@ pid_t StartChild(const std::function<void()>& body) {
 
 void Kill(pid_t child) {
   kill(child, SIGKILL);
-  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  pid_t ended;
+  do {
+    ended = waitpid(child, nullptr, 0);
+  } while (ended < 0 && errno == EINTR);
+  EXPECT_EQ(ended, child);
 }
 
 // What a stranger may send in place of a request to join.
@@ -280,15 +306,15 @@ TEST(TcpRendezvousFaultsTest, RanksJoinWhenStrangersTakeAllDescriptors) {
 }
 
 TEST(TcpRendezvousFaultsTest, LeavesNoThreadAndNoDescriptor) {
-  const int threads = EntriesOf("/proc/self/task");
-  const int descriptors = EntriesOf("/proc/self/fd");
+  const Entries threads = EntriesOf("/proc/self/task");
+  const Entries descriptors = EntriesOf("/proc/self/fd");
   {
     const TcpRanks ranks = OpenAllTcp(TcpOptions(0, 3, 0));
-    EXPECT_EQ(EntriesOf("/proc/self/task"), threads + 1);
+    EXPECT_TRUE(AwaitNewThreads(threads, 1));
     for (const Blobs& blobs : ExchangeAll(ranks)) EXPECT_THAT(blobs, IsOk());
     const OwnedFd stranger = ConnectRaw(ranks[0]->port());
   }
-  EXPECT_EQ(EntriesOf("/proc/self/task"), threads);
+  EXPECT_TRUE(AwaitNewThreads(threads, 0));
   EXPECT_EQ(EntriesOf("/proc/self/fd"), descriptors);
 }
 

@@ -1,5 +1,6 @@
 #include "collectives/testing/run_ranks.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -170,7 +171,7 @@ Child Start(const std::vector<Child>& earlier,
             const std::function<std::string()>& run) {
   Child child;
   int ends[2];
-  if (pipe(ends) != 0) return child;
+  if (pipe2(ends, O_CLOEXEC) != 0) return child;
   child.pid = fork();
   if (child.pid == 0) {
     for (const Child& other : earlier) close(other.pipe);
@@ -216,6 +217,12 @@ void Collect(std::vector<Child>& children, absl::Duration deadline) {
       if (child.pipe < 0) continue;
       if (late || all_stopped) kill(child.pid, SIGKILL);
       child.late = child.late || late;
+      if (late) {
+        // Not until its end: something it started may hold that open.
+        close(child.pipe);
+        child.pipe = -1;
+        continue;
+      }
       if (pipes[i].revents == 0) continue;
       char buffer[1 << 16];
       const ssize_t size = read(child.pipe, buffer, sizeof(buffer));

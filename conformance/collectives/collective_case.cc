@@ -82,6 +82,14 @@ class Cases {
     const bool every = HasRoot(call.operation) && call.count == kEveryRoot;
     for (int root = every ? 0 : world_size_ - 1; root < world_size_; ++root) {
       call.root = HasRoot(call.operation) ? root : 0;
+      AddDistances(call, every);
+    }
+  }
+
+  void AddDistances(CollectiveCase call, bool every) {
+    const bool all = call.operation == Operation::kSend && every;
+    for (int distance = 1; distance < (all ? world_size_ : 2); ++distance) {
+      call.distance = distance;
       cases_.push_back(call);
     }
   }
@@ -105,11 +113,18 @@ bool HasRoot(Operation operation) {
          operation == Operation::kSend;
 }
 
+int DestinationOf(const CollectiveCase& call, int world_size) {
+  return (call.root + call.distance) % world_size;
+}
+
 std::string ToString(const CollectiveCase& call) {
   std::string text = absl::StrCat(Name(call.operation), "(", Name(call.type),
                                   "[", call.count, "]");
   if (Reduces(call.operation)) absl::StrAppend(&text, ", ", Name(call.op));
   if (HasRoot(call.operation)) absl::StrAppend(&text, ", root ", call.root);
+  if (call.operation == Operation::kSend) {
+    absl::StrAppend(&text, " to +", call.distance);
+  }
   if (call.unequal) absl::StrAppend(&text, ", unequal");
   absl::StrAppend(&text, ")");
   if (call.in_place) absl::StrAppend(&text, ", in place");

@@ -27,8 +27,8 @@ struct CollectiveCase {
   // count + r of them, and rank 0 none.
   int64_t count = 0;
   bool unequal = false;  // Of kAllGather.
-  // The root; the source of kSend, whose destination is the next rank.
-  int root = 0;
+  int root = 0;          // The source of kSend, ...
+  int distance = 1;      // ... and its destination less the source, modulo P.
   bool in_place = false;
   // Bytes from an aligned address to each buffer.
   int64_t misalignment = 0;
@@ -45,6 +45,9 @@ std::vector<CollectiveCase> CollectiveCases(int world_size);
 
 bool Reduces(Operation operation);
 bool HasRoot(Operation operation);
+
+// The destination of kSend.
+int DestinationOf(const CollectiveCase& call, int world_size);
 
 }  // namespace lockstep
 

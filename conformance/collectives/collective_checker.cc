@@ -82,9 +82,9 @@ bool InputIsPart(Operation operation) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CollectiveChecker>> CollectiveChecker::Create(
-    Communicator& communicator, Memory memory) {
+    Communicator& communicator, Memory memory, Order order) {
   std::unique_ptr<CollectiveChecker> checker(
-      new CollectiveChecker(communicator));
+      new CollectiveChecker(communicator, order));
   const int64_t size = AreaBytes(communicator.world_size());
   std::span<std::byte> all;
   if (memory == Memory::kGroup) {
@@ -116,7 +116,7 @@ CollectiveChecker::OwnCase CollectiveChecker::OwnCaseOf(
   OwnCase own = {
       call,
       InputOf(call, world_size, rank),
-      OutputOf(call, world_size, rank),
+      OutputOf(call, order_, world_size, rank),
       inputs_.data() + offset,
       outputs_.data() + offset,
       // Elsewhere than on the root there is no place to be in.
@@ -173,7 +173,7 @@ absl::Status CollectiveChecker::Make(const OwnCase& own) {
     case Operation::kAllToAll:
       return communicator_.AllToAll(input, output);
     case Operation::kSend: {
-      const int to = (call.root + 1) % world_size;
+      const int to = DestinationOf(call, world_size);
       if (rank == call.root) return communicator_.Send(input, to);
       return rank == to ? communicator_.Receive(output, call.root)
                         : absl::OkStatus();

@@ -25,7 +25,7 @@ enum class Memory { kOrdinary, kGroup };
 class CollectiveChecker {
  public:
   static absl::StatusOr<std::unique_ptr<CollectiveChecker>> Create(
-      Communicator& communicator, Memory memory);
+      Communicator& communicator, Memory memory, Order order = Order::kBySize);
 
   // Makes the call. Errors: the communicator's; kDataLoss if the output is not
   // the reference's to the bit, if anything beside the output was written, or
@@ -34,8 +34,8 @@ class CollectiveChecker {
   absl::Status Check(const CollectiveCase& call);
 
  private:
-  explicit CollectiveChecker(Communicator& communicator)
-      : communicator_(communicator) {}
+  CollectiveChecker(Communicator& communicator, Order order)
+      : communicator_(communicator), order_(order) {}
 
   // One case as this rank sees it.
   struct OwnCase {
@@ -56,6 +56,7 @@ class CollectiveChecker {
   absl::Status Wrong(const CollectiveCase& call, const std::string& what) const;
 
   Communicator& communicator_;
+  const Order order_;
   GroupBuffer group_memory_;
   std::unique_ptr<std::byte[]> ordinary_memory_;
   std::span<std::byte> inputs_;

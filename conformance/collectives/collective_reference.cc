@@ -242,8 +242,9 @@ int SegmentOfElement(int64_t count, int world_size, int64_t i) {
 template <typename T>
 class Reference {
  public:
-  Reference(const CollectiveCase& call, int world_size)
-      : call_(call), world_size_(world_size) {}
+  Reference(const CollectiveCase& call, int world_size,
+            Order order = Order::kBySize)
+      : call_(call), world_size_(world_size), order_(order) {}
 
   void AppendInput(int rank, int64_t begin, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
@@ -252,7 +253,8 @@ class Reference {
   }
 
   void AppendAllReduced() {
-    const bool tree = call_.count * SizeOf(call_.type) <= 16384;
+    const bool tree =
+        order_ == Order::kBySize && call_.count * SizeOf(call_.type) <= 16384;
     for (int64_t i = 0; i < call_.count; ++i) {
       Append(Reduced<T>(call_, world_size_, i, tree,
                         SegmentOfElement(call_.count, world_size_, i)));
@@ -290,12 +292,13 @@ class Reference {
 
   const CollectiveCase& call_;
   const int world_size_;
+  const Order order_;
 };
 
 template <typename T>
-std::optional<Bytes> OutputAs(const CollectiveCase& call, int world_size,
-                              int rank) {
-  Reference<T> reference(call, world_size);
+std::optional<Bytes> OutputAs(const CollectiveCase& call, Order order,
+                              int world_size, int rank) {
+  Reference<T> reference(call, world_size, order);
   switch (call.operation) {
     case Operation::kAllReduce:
       reference.AppendAllReduced();
@@ -324,7 +327,7 @@ std::optional<Bytes> OutputAs(const CollectiveCase& call, int world_size,
       reference.AppendFromEach(rank);
       break;
     case Operation::kSend:
-      if (rank != (call.root + 1) % world_size) return std::nullopt;
+      if (rank != DestinationOf(call, world_size)) return std::nullopt;
       reference.AppendInput(call.root, 0, call.count);
       break;
     case Operation::kReceive:
@@ -410,10 +413,10 @@ Bytes InputOf(const CollectiveCase& call, int world_size, int rank) {
   });
 }
 
-std::optional<Bytes> OutputOf(const CollectiveCase& call, int world_size,
-                              int rank) {
+std::optional<Bytes> OutputOf(const CollectiveCase& call, Order order,
+                              int world_size, int rank) {
   return WithType(call.type, [&](auto element) {
-    return OutputAs<decltype(element)>(call, world_size, rank);
+    return OutputAs<decltype(element)>(call, order, world_size, rank);
   });
 }
 

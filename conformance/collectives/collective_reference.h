@@ -19,10 +19,16 @@ Bytes InputOf(const CollectiveCase& call, int world_size, int rank);
 // Elements that each rank gives to an AllGather.
 std::vector<int64_t> CountsOf(const CollectiveCase& call, int world_size);
 
-// The output of one rank, in the order of additions that order.h states. None
-// where a rank gets no output: whatever it has there must stay as it is.
-std::optional<Bytes> OutputOf(const CollectiveCase& call, int world_size,
-                              int rank);
+// In which order a group adds.
+enum class Order {
+  kBySize,  // As algorithms/order.h states.
+  kRing,    // As it states for large sizes, whatever the size.
+};
+
+// The output of one rank. None where a rank gets no output: whatever it has
+// there must stay as it is.
+std::optional<Bytes> OutputOf(const CollectiveCase& call, Order order,
+                              int world_size, int rank);
 
 // The first element that differs, as text; none if there is none. Two NaN are
 // equal, other values only if all their bits are.

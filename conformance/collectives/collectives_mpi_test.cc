@@ -1,7 +1,11 @@
 // collectives_test for the `mpi` backend, whose ranks mpirun starts.
+#include <tuple>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/status_matchers.h"
+#include "collectives/algorithm.h"
 #include "collectives/communicator.h"
 #include "collectives/mpi/testing/mpirun.h"
 #include "conformance/collectives/collective_checker.h"
@@ -13,19 +17,31 @@ namespace {
 
 using testing::Each;
 
-class CollectivesMpiTest : public testing::TestWithParam<int> {};
+class CollectivesMpiTest
+    : public testing::TestWithParam<std::tuple<int, Algorithm>> {};
 
 TEST_P(CollectivesMpiTest, GiveWhatTheReferenceGives) {
   if (!WhyNoMpirun().empty()) GTEST_SKIP() << WhyNoMpirun();
-  const auto statuses = RunMpiRanks(GetParam(), [](Communicator& communicator) {
-    return CheckCollectives(communicator, Memory::kOrdinary);
-  });
+  MpiRunOptions options;
+  options.group.algorithm = std::get<1>(GetParam());
+  options.deadline = absl::Minutes(5);  // As in collectives_test.
+  const auto statuses = RunMpiRanks(
+      std::get<0>(GetParam()),
+      [](Communicator& communicator) {
+        return CheckCollectives(communicator, Memory::kOrdinary);
+      },
+      options);
   EXPECT_THAT(statuses, Each(IsOk()));
 }
 
-INSTANTIATE_TEST_SUITE_P(WorldSizes, CollectivesMpiTest,
-                         testing::Values(1, 2, 3, 5, 8), [](const auto& info) {
-                           return absl::StrCat("P", info.param);
+INSTANTIATE_TEST_SUITE_P(Groups, CollectivesMpiTest,
+                         testing::Combine(testing::Values(1, 2, 3, 5, 8),
+                                          testing::Values(Algorithm::kAuto,
+                                                          Algorithm::kRing,
+                                                          Algorithm::kTree)),
+                         [](const auto& info) {
+                           return absl::StrCat(Name(std::get<1>(info.param)),
+                                               "P", std::get<0>(info.param));
                          });
 
 }  // namespace

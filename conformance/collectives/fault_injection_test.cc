@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
 #include <new>
 #include <random>
 #include <set>
@@ -83,7 +84,7 @@ struct CallPlan {
 CallPlan CallPlanOf(const Plan& plan, int call) {
   std::mt19937 random(plan.seed * 1000003u + static_cast<uint32_t>(call));
   CallPlan result;
-  result.operation = static_cast<int>(random() % 6);
+  result.operation = static_cast<int>(random() % 8);
   constexpr int64_t kCounts[] = {1, 100, 5000, 100000};
   result.count = kCounts[random() % 4];
   result.op = random() % 2 == 0 ? ReduceOp::kSum : ReduceOp::kMax;
@@ -119,6 +120,16 @@ absl::Status Make(Communicator& communicator, const CallPlan& call) {
       std::vector<T> output(count);
       return communicator.Reduce(input, output, call.op, call.root);
     }
+    case 5: {
+      const std::vector<T> input(count);
+      std::vector<T> output(all);
+      return communicator.Gather(input, output, call.root);
+    }
+    case 6: {
+      const std::vector<T> input(all);
+      std::vector<T> output(count);
+      return communicator.Scatter(input, output, call.root);
+    }
     default: {
       const std::vector<T> input(all);
       std::vector<T> output(all);
@@ -137,11 +148,13 @@ absl::Status MakeOther(Communicator& communicator, CallPlan call,
     case 1:
       return Make<int32_t>(communicator, call);
     case 2:
-      call.operation = (call.operation + 1) % 6;
+      call.operation = (call.operation + 1) % 8;
       return Make<float>(communicator, call);
     case 3:
       // Where there is a root; else another operation.
-      if (call.operation != 1 && call.operation != 4) call.operation = 1;
+      if (call.operation != 1 && (call.operation < 4 || call.operation > 6)) {
+        call.operation = 1;
+      }
       call.root = (call.root + 1) % communicator.world_size();
       return Make<float>(communicator, call);
     default:
@@ -248,33 +261,29 @@ std::vector<std::multiset<std::string>> Traces() {
           NamesIn("/proc/self/fd")};
 }
 
-void ExpectCause(const Plan& plan, const std::vector<absl::Status>& statuses) {
+// What a rank must report.
+testing::Matcher<const absl::Status&> IsCause(const Plan& plan) {
+  using testing::AllOf;
   const std::string victim = absl::StrCat("rank ", plan.victim);
-  for (int rank = 0; rank < plan.world_size; ++rank) {
-    const absl::Status& status = statuses[static_cast<size_t>(rank)];
-    if (plan.fault == Fault::kDisagrees) {
-      EXPECT_THAT(status,
-                  StatusIs(absl::StatusCode::kInvalidArgument,
-                           testing::AllOf(
-                               testing::StartsWith("ranks disagree on call "),
-                               testing::HasSubstr(victim + " called "),
-                               testing::ContainsRegex(
-                                   "rank [0-9].* at .*fault_injection_test.cc:"
-                                   "[0-9]+, rank [0-9].* at .*fault_injection"
-                                   "_test.cc:[0-9]+$"))))
-          << "rank " << rank;
-      continue;
-    }
-    if (rank == plan.victim) continue;
-    const bool killed = plan.fault == Fault::kKilled;
-    EXPECT_THAT(status, StatusIs(killed ? absl::StatusCode::kUnavailable
-                                        : absl::StatusCode::kDeadlineExceeded,
-                                 testing::StartsWith(victim + " (pid ")))
-        << "rank " << rank;
-    EXPECT_TRUE(absl::StrContains(
-        status.message(), killed ? ") died" : ") did not come within 1s"))
-        << status;
+  const std::string site = " at .*fault_injection_test.cc:[0-9]+";
+  switch (plan.fault) {
+    case Fault::kKilled:
+      return StatusIs(absl::StatusCode::kUnavailable,
+                      AllOf(testing::StartsWith(victim + " (pid "),
+                            testing::HasSubstr(") died")));
+    case Fault::kStopped:
+      return StatusIs(absl::StatusCode::kDeadlineExceeded,
+                      AllOf(testing::StartsWith(victim + " (pid "),
+                            testing::HasSubstr(") did not come within 1s")));
+    case Fault::kDisagrees:
+      break;
   }
+  return StatusIs(
+      absl::StatusCode::kInvalidArgument,
+      AllOf(testing::StartsWith("ranks disagree on call "),
+            testing::HasSubstr(victim + " called "),
+            testing::ContainsRegex(absl::StrCat("rank [0-9].*", site,
+                                                ", rank [0-9].*", site, "$"))));
 }
 
 class FaultInjectionTest : public testing::TestWithParam<int> {};
@@ -292,7 +301,14 @@ TEST_P(FaultInjectionTest, EveryOtherRankReportsTheCauseAndNothingIsLeft) {
     const auto statuses = RunRanks(
         Backend::kProcesses, plan.world_size,
         [&](Communicator& c) { return RunRank(c, plan, struck); }, options);
-    ExpectCause(plan, statuses);
+    for (int rank = 0; rank < plan.world_size; ++rank) {
+      const bool reports =
+          rank != plan.victim || plan.fault == Fault::kDisagrees;
+      if (reports) {
+        EXPECT_THAT(statuses[static_cast<size_t>(rank)], IsCause(plan))
+            << "rank " << rank;
+      }
+    }
     EXPECT_EQ(Traces(), traces);
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
     EXPECT_EQ(errno, ECHILD);
@@ -301,8 +317,8 @@ TEST_P(FaultInjectionTest, EveryOtherRankReportsTheCauseAndNothingIsLeft) {
 
 INSTANTIATE_TEST_SUITE_P(Lots, FaultInjectionTest, testing::Range(0, kLots));
 
-// The control: a check of causes sees a group in which nothing went wrong, and
-// one in which something else did.
+// The controls: what the checks above must reject.
+
 TEST(FaultInjectionControlTest, AnotherCauseIsAnotherResult) {
   Plan plan = PlanOf(0);
   plan.world_size = 3;
@@ -317,6 +333,39 @@ TEST(FaultInjectionControlTest, AnotherCauseIsAnotherResult) {
       });
   EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kUnavailable,
                                     testing::StartsWith("rank 2 left")));
+  for (const Fault fault :
+       {Fault::kKilled, Fault::kStopped, Fault::kDisagrees}) {
+    plan.fault = fault;
+    EXPECT_THAT(statuses[0], testing::Not(IsCause(plan)));
+    EXPECT_THAT(absl::OkStatus(), testing::Not(IsCause(plan)));
+  }
+}
+
+TEST(FaultInjectionControlTest, WhatIsLeftShows) {
+  const auto before = Traces();
+  const int file = memfd_create("left", MFD_CLOEXEC);
+  EXPECT_NE(Traces(), before);
+  close(file);
+  const std::string path = testing::TempDir() + "/left";
+  std::fclose(std::fopen(path.c_str(), "w"));
+  EXPECT_NE(Traces(), before);
+  unlink(path.c_str());
+  EXPECT_EQ(Traces(), before);
+}
+
+TEST(FaultInjectionControlTest, ALateReportShows) {
+  Plan plan = PlanOf(0);
+  plan.world_size = 2;
+  plan.victim = 1;
+  plan.call = kMaxCalls;
+  const auto statuses =
+      RunRanks(Backend::kThreads, 2, [&](Communicator& communicator) {
+        if (communicator.rank() == 1) return communicator.Barrier();  // Leaves.
+        SharedTime never_set;  // Struck long ago.
+        return RunRank(communicator, plan, never_set);
+      });
+  EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kInternal,
+                                    testing::StartsWith("after ")));
 }
 
 }  // namespace

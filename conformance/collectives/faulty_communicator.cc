@@ -72,7 +72,7 @@ bool ShowsIn(CollectiveFault fault, const CollectiveCase& call) {
              (call.operation == Operation::kReduce ||
                       call.operation == Operation::kGather
                   ? call.root == 2
-              : call.operation == Operation::kSend ? call.root == 1
+              : call.operation == Operation::kSend ? DestinationOf(call, 3) == 2
                                                    : call.root != 2);
     case CollectiveFault::kWrongRoot:
       return HasRoot(call.operation) && call.operation != Operation::kSend;

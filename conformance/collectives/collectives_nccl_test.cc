@@ -1,0 +1,70 @@
+// collectives_test for the `nccl` backend, on the stand-in for CUDA and NCCL:
+// its device memory is the host's, so the same checker reads and writes it.
+//
+// By the project's own ring, whose order of additions is stated; what NCCL's
+// own calls add, in an order of its own, //collectives/nccl checks.
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/algorithm.h"
+#include "collectives/nccl/nccl_communicator.h"
+#include "collectives/nccl/run_nccl_ranks.h"
+#include "conformance/collectives/collective_case.h"
+#include "conformance/collectives/collective_checker.h"
+#include "conformance/collectives/faulty_communicator.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::Contains;
+using testing::Each;
+using testing::HasSubstr;
+
+absl::Status CheckAll(Communicator& communicator) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<CollectiveChecker> checker,
+      CollectiveChecker::Create(communicator, Memory::kGroup, Order::kRing));
+  for (CollectiveCase call : CollectiveCases(communicator.world_size())) {
+    // The kernels want elements that are aligned.
+    if (Reduces(call.operation)) call.misalignment *= SizeOf(call.type);
+    LOCKSTEP_RETURN_IF_ERROR(checker->Check(call));
+  }
+  return absl::OkStatus();
+}
+
+NcclOptions OurRing() {
+  NcclOptions options;
+  options.group.algorithm = Algorithm::kRing;
+  options.chunk_bytes = 512;  // Several windows of chunks in the larger cases.
+  return options;
+}
+
+class CollectivesNcclTest : public testing::TestWithParam<int> {};
+
+TEST_P(CollectivesNcclTest, GiveWhatTheReferenceGives) {
+  EXPECT_THAT(RunNcclRanks(GetParam(), OurRing(), CheckAll), Each(IsOk()));
+}
+
+INSTANTIATE_TEST_SUITE_P(WorldSizes, CollectivesNcclTest,
+                         testing::Values(1, 2, 3, 5, 8), [](const auto& info) {
+                           return absl::StrCat("P", info.param);
+                         });
+
+// The control.
+TEST(CollectivesNcclFaultTest, ALostTailIsRejected) {
+  const auto statuses =
+      RunNcclRanks(2, OurRing(), [](NcclCommunicator& communicator) {
+        FaultyCommunicator faulty(communicator, CollectiveFault::kLostTail);
+        return CheckAll(faulty);
+      });
+  EXPECT_THAT(statuses, Contains(StatusIs(absl::StatusCode::kDataLoss,
+                                          HasSubstr("AllReduce"))));
+}
+
+}  // namespace
+}  // namespace lockstep
