@@ -1,9 +1,6 @@
 // The command itself, from end to end, on small messages.
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "benchmarks/run_command.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -26,26 +24,9 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-struct Outcome {
-  int exit_status = -1;
-  std::string output;  // Standard output and error together.
-};
-
-// Runs the command under a deadline.
-Outcome RunAllReduce(const std::string& flags) {
-  const std::string command =
-      absl::StrCat("exec timeout 120 benchmarks/allreduce ", flags, " 2>&1");
-  Outcome outcome;
-  FILE* const pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> buffer;
-  size_t size;
-  while ((size = fread(buffer.data(), 1, buffer.size(), pipe)) > 0) {
-    outcome.output.append(buffer.data(), size);
-  }
-  const int status = pclose(pipe);
-  outcome.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
+CommandOutcome RunAllReduce(const std::string& flags) {
+  return RunCommand(absl::StrCat("benchmarks/allreduce ", flags),
+                    /*deadline_seconds=*/120);
 }
 
 std::string TestPath(const std::string& name) {
@@ -65,7 +46,7 @@ constexpr char kSmall[] =
 
 TEST(AllReduceCommandTest, MeasuresEveryBackendAndChecksTheAnswers) {
   const std::string path = TestPath(".json");
-  const Outcome outcome = RunAllReduce(absl::StrCat(
+  const CommandOutcome outcome = RunAllReduce(absl::StrCat(
       "--backend=threads,processes --world_size=3 --json=", path, kSmall));
   ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
   EXPECT_THAT(
@@ -91,7 +72,7 @@ TEST(AllReduceCommandTest, TakesEveryTypeAndOperation) {
        {"--dtype=float64 --op=prod", "--dtype=float16 --op=avg",
         "--dtype=bfloat16 --op=sum --in_place=false", "--dtype=int32 --op=min",
         "--dtype=int64 --op=max", "--dtype=uint8 --op=sum"}) {
-    const Outcome outcome = RunAllReduce(
+    const CommandOutcome outcome = RunAllReduce(
         absl::StrCat(flags, " --backend=threads --buffers=group", kSmall));
     EXPECT_EQ(outcome.exit_status, 0) << flags << "\n" << outcome.output;
   }
@@ -99,7 +80,7 @@ TEST(AllReduceCommandTest, TakesEveryTypeAndOperation) {
 
 TEST(AllReduceCommandTest, MeasuresAsManyRanksAsAsked) {
   for (const int world_size : {1, 2, 5}) {
-    const Outcome outcome =
+    const CommandOutcome outcome =
         RunAllReduce(absl::StrCat("--world_size=", world_size, kSmall));
     EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
     EXPECT_THAT(outcome.output,
@@ -110,7 +91,7 @@ TEST(AllReduceCommandTest, MeasuresAsManyRanksAsAsked) {
 // A peer whose library is missing is named; the others are measured.
 TEST(AllReduceCommandTest, ComparesWithThePeersThatThereAre) {
   const std::string path = TestPath(".json");
-  const Outcome outcome = RunAllReduce(
+  const CommandOutcome outcome = RunAllReduce(
       absl::StrCat("--peers=mpi,gloo --timeout=60 --json=", path, kSmall));
   ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
   const nlohmann::json json = ReadJson(path);
@@ -130,7 +111,7 @@ TEST(AllReduceCommandTest, ComparesWithThePeersThatThereAre) {
 }
 
 TEST(AllReduceCommandTest, GoesOnWithoutAPeerThatLacksTheType) {
-  const Outcome outcome =
+  const CommandOutcome outcome =
       RunAllReduce(absl::StrCat("--peers=mpi,gloo --dtype=bfloat16", kSmall));
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
   EXPECT_THAT(outcome.output, AllOf(HasSubstr("Open MPI: not available: "),
@@ -141,7 +122,8 @@ TEST(AllReduceCommandTest, LeavesNoFileBehind) {
   const std::string temporary = TestPath("-tmp");
   std::filesystem::create_directories(temporary);
   ASSERT_EQ(setenv("TMPDIR", temporary.c_str(), 1), 0);
-  const Outcome outcome = RunAllReduce(absl::StrCat("--peers=gloo", kSmall));
+  const CommandOutcome outcome =
+      RunAllReduce(absl::StrCat("--peers=gloo", kSmall));
   ASSERT_EQ(unsetenv("TMPDIR"), 0);
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
   EXPECT_TRUE(std::filesystem::is_empty(temporary));
@@ -150,7 +132,7 @@ TEST(AllReduceCommandTest, LeavesNoFileBehind) {
 TEST(AllReduceCommandTest, RefusesToBeARank) {
   ASSERT_EQ(setenv("RANK", "0", 1), 0);
   ASSERT_EQ(setenv("WORLD_SIZE", "2", 1), 0);
-  const Outcome outcome = RunAllReduce(kSmall);
+  const CommandOutcome outcome = RunAllReduce(kSmall);
   ASSERT_EQ(unsetenv("RANK"), 0);
   ASSERT_EQ(unsetenv("WORLD_SIZE"), 0);
   EXPECT_EQ(outcome.exit_status, 1);
@@ -184,7 +166,7 @@ TEST(AllReduceCommandTest, NamesAFlagThatIsWrong) {
       {"--speed=fast", "--speed"},
       {"fast", "'fast'"}};
   for (const auto& [flags, expected] : cases) {
-    const Outcome outcome = RunAllReduce(flags);
+    const CommandOutcome outcome = RunAllReduce(flags);
     EXPECT_EQ(outcome.exit_status, 2) << flags;
     EXPECT_THAT(outcome.output,
                 AllOf(StartsWith("allreduce: "), HasSubstr(expected)));
@@ -193,7 +175,7 @@ TEST(AllReduceCommandTest, NamesAFlagThatIsWrong) {
 }
 
 TEST(AllReduceCommandTest, ExplainsItsFlags) {
-  const Outcome outcome = RunAllReduce("--help");
+  const CommandOutcome outcome = RunAllReduce("--help");
   EXPECT_EQ(outcome.exit_status, 0);
   for (const char* flag :
        {"--world_size=", "--backend=", "--algorithm=", "--buffers=", "--peers=",

@@ -1,9 +1,6 @@
 // The command itself, from end to end, on a small data set.
-#include <sys/wait.h>
 #include <unistd.h>
 
-#include <array>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -13,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "benchmarks/run_command.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/data/idx_test_util.h"
@@ -26,26 +24,9 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-struct Outcome {
-  int exit_status = -1;
-  std::string output;  // Standard output and error together.
-};
-
-// Runs the command under a deadline.
-Outcome RunScaling(const std::string& flags) {
-  const std::string command =
-      absl::StrCat("exec timeout 60 benchmarks/scaling ", flags, " 2>&1");
-  Outcome outcome;
-  FILE* const pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> buffer;
-  size_t size;
-  while ((size = fread(buffer.data(), 1, buffer.size(), pipe)) > 0) {
-    outcome.output.append(buffer.data(), size);
-  }
-  const int status = pclose(pipe);
-  outcome.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
+CommandOutcome RunScaling(const std::string& flags) {
+  return RunCommand(absl::StrCat("benchmarks/scaling ", flags),
+                    /*deadline_seconds=*/60);
 }
 
 std::string ReadText(const std::string& path) {
@@ -80,7 +61,7 @@ int CountEntries(const std::string& folder) {
                     std::filesystem::directory_iterator()));
 }
 
-void ExpectWholeReport(const Outcome& outcome, const std::string& folder,
+void ExpectWholeReport(const CommandOutcome& outcome, const std::string& folder,
                        const std::string& backend) {
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
   EXPECT_THAT(outcome.output,
@@ -134,7 +115,7 @@ TEST(ScalingTest, LeavesNoTemporaryFolderBehind) {
   const std::string temporary = absl::StrCat(OutputFolder(), "-tmp");
   std::filesystem::create_directories(temporary);
   ASSERT_EQ(setenv("TMPDIR", temporary.c_str(), 1), 0);
-  const Outcome outcome = RunScaling(
+  const CommandOutcome outcome = RunScaling(
       absl::StrCat("--data_dir=", data, " --output_dir=", OutputFolder(),
                    " --mode=strong", kSmall));
   ASSERT_EQ(unsetenv("TMPDIR"), 0);
@@ -147,7 +128,7 @@ TEST(ScalingTest, ResolvesPathsWhereBazelRunWasCalled) {
   const std::string folder = OutputFolder();
   std::filesystem::create_directories(folder);
   ASSERT_EQ(setenv("BUILD_WORKING_DIRECTORY", folder.c_str(), 1), 0);
-  const Outcome outcome = RunScaling(absl::StrCat(
+  const CommandOutcome outcome = RunScaling(absl::StrCat(
       "--data_dir=", data, " --world_sizes=1 --mode=weak --steps=1 --rounds=1 ",
       "--warmup_steps=1 --batch_size=8"));
   ASSERT_EQ(unsetenv("BUILD_WORKING_DIRECTORY"), 0);
@@ -157,7 +138,7 @@ TEST(ScalingTest, ResolvesPathsWhereBazelRunWasCalled) {
 
 TEST(ScalingTest, WarnsOfMoreRanksThanCores) {
   const std::string data = MakeDataFolder();
-  const Outcome outcome = RunScaling(absl::StrCat(
+  const CommandOutcome outcome = RunScaling(absl::StrCat(
       "--data_dir=", data, " --output_dir=", OutputFolder(),
       " --world_sizes=48 --mode=weak --steps=1 --rounds=1 --warmup_steps=1",
       " --batch_size=1 --backend=threads"));
@@ -187,7 +168,7 @@ TEST(ScalingTest, NamesAFlagThatIsWrong) {
       {"--speed=fast", "--speed"},
       {"fast", "'fast'"}};
   for (const auto& [flags, expected] : cases) {
-    const Outcome outcome = RunScaling(flags);
+    const CommandOutcome outcome = RunScaling(flags);
     EXPECT_EQ(outcome.exit_status, 2) << flags;
     EXPECT_THAT(outcome.output,
                 AllOf(StartsWith("scaling: "), HasSubstr(expected)));
@@ -197,7 +178,7 @@ TEST(ScalingTest, NamesAFlagThatIsWrong) {
 
 TEST(ScalingTest, NamesABatchLargerThanTheDataSet) {
   const std::string data = MakeDataFolder();
-  const Outcome outcome = RunScaling(
+  const CommandOutcome outcome = RunScaling(
       absl::StrCat("--data_dir=", data, " --world_sizes=1,2 --batch_size=33"));
   EXPECT_EQ(outcome.exit_status, 2);
   EXPECT_THAT(outcome.output, StartsWith("scaling: --batch_size: a step of 66 "
@@ -205,7 +186,7 @@ TEST(ScalingTest, NamesABatchLargerThanTheDataSet) {
 }
 
 TEST(ScalingTest, NamesDataThatIsMissing) {
-  const Outcome outcome = RunScaling("--data_dir=/absent/data");
+  const CommandOutcome outcome = RunScaling("--data_dir=/absent/data");
   EXPECT_EQ(outcome.exit_status, 1);
   EXPECT_THAT(outcome.output,
               AllOf(StartsWith("scaling: "), HasSubstr("/absent/data")));
@@ -213,7 +194,7 @@ TEST(ScalingTest, NamesDataThatIsMissing) {
 
 TEST(ScalingTest, NamesAnOutputFolderThatCannotBe) {
   const std::string data = MakeDataFolder();
-  const Outcome outcome = RunScaling(absl::StrCat(
+  const CommandOutcome outcome = RunScaling(absl::StrCat(
       "--data_dir=", data, " --output_dir=/dev/null/out --batch_size=16"));
   EXPECT_EQ(outcome.exit_status, 2);
   EXPECT_THAT(outcome.output,
@@ -222,7 +203,7 @@ TEST(ScalingTest, NamesAnOutputFolderThatCannotBe) {
 }
 
 TEST(ScalingTest, ExplainsItsFlags) {
-  const Outcome outcome = RunScaling("--help");
+  const CommandOutcome outcome = RunScaling("--help");
   EXPECT_EQ(outcome.exit_status, 0);
   for (const char* flag :
        {"--world_sizes=", "--mode=", "--batch_size=", "--backend=", "--model=",

@@ -29,12 +29,6 @@ uint64_t Hash(std::span<const int64_t> counts) {
   return hash;
 }
 
-bool Reduces(Operation operation) {
-  return operation == Operation::kAllReduce ||
-         operation == Operation::kReduce ||
-         operation == Operation::kReduceScatter;
-}
-
 std::string Arguments(const Call& call) {
   const std::string data = absl::StrCat(Name(call.type), "[", call.count, "]");
   switch (call.operation) {

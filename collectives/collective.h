@@ -32,6 +32,13 @@ enum class Operation : int8_t {
 // "AllReduce".
 const char* Name(Operation operation);
 
+// Whether it takes a ReduceOp.
+constexpr bool Reduces(Operation operation) {
+  return operation == Operation::kAllReduce ||
+         operation == Operation::kReduce ||
+         operation == Operation::kReduceScatter;
+}
+
 // One rank's call. Communicator says what each operation does, and names the
 // arguments of these functions. Fields that an operation has no use for keep
 // their default.

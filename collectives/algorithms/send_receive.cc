@@ -5,15 +5,14 @@
 #include <cstdint>
 #include <cstring>
 #include <span>
-#include <string>
 #include <type_traits>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/pieces.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/call.h"
+#include "collectives/call_errors.h"
 #include "collectives/collective.h"
 
 namespace lockstep {
@@ -32,13 +31,8 @@ Call MirrorOf(Call call, int rank) {
 // Both ranks word it alike: the lower one comes first.
 absl::Status Disagreement(int rank, const Call& call, int peer,
                           const Call& other) {
-  const std::string mine =
-      absl::StrCat("rank ", rank, " called ", ToString(call));
-  const std::string theirs =
-      absl::StrCat("rank ", peer, " called ", ToString(other));
-  return absl::InvalidArgumentError(
-      absl::StrCat("ranks disagree: ", rank < peer ? mine : theirs, ", ",
-                   rank < peer ? theirs : mine));
+  return rank < peer ? CallsDiffer("ranks disagree", rank, call, peer, other)
+                     : CallsDiffer("ranks disagree", peer, other, rank, call);
 }
 
 absl::Status AgreeWithPeer(Transport& transport, const Collective& collective) {

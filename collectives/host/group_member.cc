@@ -19,6 +19,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/call.h"
+#include "collectives/call_errors.h"
 #include "collectives/host/futex.h"
 #include "collectives/host/peer_watch.h"
 #include "collectives/host/shared_region.h"
@@ -75,9 +76,7 @@ GroupMember::~GroupMember() {
 
 absl::Status GroupMember::Begin(const Call& call) {
   if (!failure_.ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("rank ", rank_, " called ", ToString(call),
-                     " after the group had failed: ", failure_.message()));
+    return CallAfterFailure(rank_, call, failure_);
   }
   call_ = call;
   if (region_->header().failed_rank.load(std::memory_order_acquire) == 0) {
@@ -207,28 +206,21 @@ absl::Status GroupMember::Disagreement() const {
     if (!HasReached(peer)) continue;
     if (first < 0) first = peer;
     if (Agree(Slot(first).call, Slot(peer).call)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("ranks disagree on call ", sequence_, ": rank ", first,
-                     " called ", ToString(Slot(first).call), ", rank ", peer,
-                     " called ", ToString(Slot(peer).call)));
+    return CallsDiffer(absl::StrCat("ranks disagree on call ", sequence_),
+                       first, Slot(first).call, peer, Slot(peer).call);
   }
   return absl::OkStatus();
 }
 
 // Of two ranks, one waits for the other alone, and that one for all.
 absl::Status GroupMember::DisagreementWithPartner() const {
-  const auto differ = [](int a, const Call& call, int b, const Call& other) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("ranks disagree: rank ", a, " called ", ToString(call),
-                     ", rank ", b, " called ", ToString(other)));
-  };
   if (with_partner_) {
     const CallSlot& next =
         region_->control(call_.peer).calls[(sequence_ + 1) % 2];
     if (next.sequence.load(std::memory_order_seq_cst) != sequence_ + 1) {
       return absl::OkStatus();
     }
-    return differ(rank_, call_, call_.peer, next.call);
+    return CallsDiffer("ranks disagree", rank_, call_, call_.peer, next.call);
   }
   for (int peer = 0; peer < world_size(); ++peer) {
     // The next call of the two, which this rank should make and does not.
@@ -240,7 +232,7 @@ absl::Status GroupMember::DisagreementWithPartner() const {
     }
     const Call call = control.with_partner.Load();
     if (control.partner.load(std::memory_order_seq_cst) != awaited) continue;
-    return differ(rank_, call_, peer, call);
+    return CallsDiffer("ranks disagree", rank_, call_, peer, call);
   }
   return absl::OkStatus();
 }
@@ -354,8 +346,7 @@ void GroupMember::WakeAll() {
 
 absl::Status GroupMember::Refuse(const Call& call, absl::string_view why) {
   LOCKSTEP_RETURN_IF_ERROR(Begin(call));
-  return Fail(absl::InvalidArgumentError(
-      absl::StrCat("rank ", rank_, " called ", ToString(call), " but ", why)));
+  return Fail(CallRefused(rank_, call, why));
 }
 
 absl::Status GroupMember::Fail(const absl::Status& cause) {

@@ -14,8 +14,6 @@
 namespace lockstep {
 namespace {
 
-constexpr int64_t kPage = 4096;
-
 // std::less_equal orders pointers into different objects, which <= need not.
 bool Within(const std::byte* data, int64_t size, const std::byte* part,
             int64_t part_size) {
@@ -26,7 +24,7 @@ bool Within(const std::byte* data, int64_t size, const std::byte* part,
 }  // namespace
 
 int64_t GroupMemory::Stride(int64_t bytes) {
-  return (bytes + kPage - 1) / kPage * kPage;
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
 GroupBuffer GroupMemory::Add(std::shared_ptr<SharedMemory> memory,

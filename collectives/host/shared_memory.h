@@ -10,6 +10,8 @@
 
 namespace lockstep {
 
+inline constexpr int64_t kPageBytes = 4096;
+
 // Owns one mapping, zero at first, aligned to a page. Only address space is
 // reserved: pages come when touched, and go with the last mapping. Errors of
 // all factories: kResourceExhausted without memory.

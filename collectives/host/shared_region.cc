@@ -22,7 +22,6 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free,
               "Processes cannot share a lock");
 
 constexpr uint64_t kMagic = 0x4c6f636b73746570;  // "Lockstep".
-constexpr int64_t kPage = 4096;
 constexpr int64_t kMaxSlotBytes = 16 << 20;
 
 int64_t ControlsBegin() {
@@ -37,7 +36,7 @@ int64_t MailboxesBegin(const RegionShape& shape) {
 int64_t StagedBegin(const RegionShape& shape) {
   const int64_t pairs = int64_t{shape.world_size} * shape.world_size;
   const int64_t end = MailboxesBegin(shape) + pairs * int64_t{sizeof(Mailbox)};
-  return (end + kPage - 1) / kPage * kPage;
+  return (end + kPageBytes - 1) / kPageBytes * kPageBytes;
 }
 
 int64_t SlotsBegin(const RegionShape& shape) {

@@ -22,6 +22,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/call.h"
+#include "collectives/call_errors.h"
 #include "collectives/mpi/control_channel.h"
 #include "collectives/mpi/mpi_introduction.h"
 #include "collectives/rendezvous/process_identity.h"
@@ -49,13 +50,6 @@ constexpr std::chrono::microseconds kSpinFor(500);
 // is free for those that are waited for.
 constexpr std::chrono::milliseconds kYieldFor(2);
 constexpr std::chrono::microseconds kSleep(100);
-
-absl::Status Differ(absl::string_view what, int a, const Call& call, int b,
-                    const Call& other) {
-  return absl::InvalidArgumentError(absl::StrCat(what, ": rank ", a, " called ",
-                                                 ToString(call), ", rank ", b,
-                                                 " called ", ToString(other)));
-}
 
 }  // namespace
 
@@ -158,9 +152,7 @@ void MpiMember::Take(int peer, const ControlMessage& message) {
 
 absl::Status MpiMember::Begin(const Call& call) {
   if (!failure_.ok()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "rank ", rank(), " called ", ToString(call),
-        " after the group had failed: ", std::string(failure_.message())));
+    return CallAfterFailure(rank(), call, failure_);
   }
   call_ = call;
   Poll();
@@ -205,8 +197,8 @@ absl::Status MpiMember::Disagreement() const {
     if (!HasReached(peer)) continue;
     if (first < 0) first = peer;
     if (Agree(call_of(first), call_of(peer))) continue;
-    return Differ(absl::StrCat("ranks disagree on call ", sequence_), first,
-                  call_of(first), peer, call_of(peer));
+    return CallsDiffer(absl::StrCat("ranks disagree on call ", sequence_),
+                       first, call_of(first), peer, call_of(peer));
   }
   return absl::OkStatus();
 }
@@ -216,14 +208,14 @@ absl::Status MpiMember::DisagreementWithPartner() const {
   if (with_partner_) {
     const Begun& next = peers_[call_.peer].calls[(sequence_ + 1) % 2];
     if (next.sequence != sequence_ + 1) return absl::OkStatus();
-    return Differ("ranks disagree", rank(), call_, call_.peer, next.call);
+    return CallsDiffer("ranks disagree", rank(), call_, call_.peer, next.call);
   }
   for (const int peer : others_) {
     const Begun& alone = peers_[peer].with_partner;
     if (HasReached(peer) || alone.sequence <= partner_calls_[peer]) {
       continue;  // It does not wait for this rank, or for what it has done.
     }
-    return Differ("ranks disagree", rank(), call_, peer, alone.call);
+    return CallsDiffer("ranks disagree", rank(), call_, peer, alone.call);
   }
   return absl::OkStatus();
 }
@@ -331,8 +323,7 @@ int MpiMember::LongestSilent(const Awaited& awaited) const {
 
 absl::Status MpiMember::Refuse(const Call& call, absl::string_view why) {
   LOCKSTEP_RETURN_IF_ERROR(Begin(call));
-  return Fail(absl::InvalidArgumentError(
-      absl::StrCat("rank ", rank(), " called ", ToString(call), " but ", why)));
+  return Fail(CallRefused(rank(), call, why));
 }
 
 // Ranks may find the same trouble at the same time, each in its own words: then

@@ -17,6 +17,7 @@
 #include "collectives/algorithm.h"
 #include "collectives/buffer.h"
 #include "collectives/call.h"
+#include "collectives/call_errors.h"
 #include "collectives/call_site.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
@@ -31,12 +32,6 @@
 
 namespace lockstep {
 namespace {
-
-bool Reduces(const Collective& call) {
-  return call.operation == Operation::kAllReduce ||
-         call.operation == Operation::kReduce ||
-         call.operation == Operation::kReduceScatter;
-}
 
 // Whether an operation has no use for its input, or its output, on this rank.
 bool IgnoresInput(const Collective& call, int rank) {
@@ -138,9 +133,7 @@ absl::Status NcclCommunicator::Prepare() {
 
 absl::Status NcclCommunicator::CheckUsable(const Call& call) const {
   if (failure_.ok()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat("rank ", rank(), " called ", ToString(call),
-                   " after the group had failed: ", failure_.message()));
+  return CallAfterFailure(rank(), call, failure_);
 }
 
 absl::Status NcclCommunicator::Fail(const absl::Status& cause) {
@@ -174,10 +167,11 @@ absl::Status NcclCommunicator::CheckArguments(const Collective& call) const {
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaSetDevice(options_.device), "cudaSetDevice"));
   if (!IgnoresInput(call, rank())) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckMemory(call.input, "input", Reduces(call)));
+    LOCKSTEP_RETURN_IF_ERROR(
+        CheckMemory(call.input, "input", Reduces(call.operation)));
   }
   if (IgnoresOutput(call, rank())) return absl::OkStatus();
-  return CheckMemory(call.output, "output", Reduces(call));
+  return CheckMemory(call.output, "output", Reduces(call.operation));
 }
 
 absl::Status NcclCommunicator::Move(const Collective& call,
@@ -203,7 +197,7 @@ absl::StatusOr<bool> NcclCommunicator::Done() const {
 }
 
 bool NcclCommunicator::UsesRing(const Collective& call) const {
-  if (!Reduces(call) || world_size() == 1) return false;
+  if (!Reduces(call.operation) || world_size() == 1) return false;
   if (options_.group.algorithm == Algorithm::kRing) return true;
   return !options_.nccl_arithmetic &&
          !NcclKeepsMeaning(call.input.type, call.op);

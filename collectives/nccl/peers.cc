@@ -20,6 +20,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/call.h"
+#include "collectives/call_errors.h"
 #include "collectives/call_site.h"
 #include "collectives/communicator.h"
 
@@ -80,12 +81,9 @@ absl::Status Peers::Agree(const Call& call, const absl::Status& arguments,
                      call.peer != rank()
                  ? call.peer
                  : -1;
-  absl::Status own = arguments;
-  if (!own.ok()) {
-    own = absl::InvalidArgumentError(absl::StrCat("rank ", rank(), " called ",
-                                                  ToString(call), " but ",
-                                                  arguments.message()));
-  }
+  const absl::Status own = arguments.ok()
+                               ? arguments
+                               : CallRefused(rank(), call, arguments.message());
   if (IsBetweenTwo(call) && !IsPartner(call.peer)) {
     // There is nobody to tell but all: the control group refuses it for them.
     LOCKSTEP_RETURN_IF_ERROR(
@@ -105,9 +103,8 @@ absl::Status Peers::Agree(const Call& call, const absl::Status& arguments,
   }
   for (const Message& each : std::span(all).subspan(1)) {
     if (FitTogether(first.rank, first.call, each.rank, each.call)) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "ranks disagree: rank ", first.rank, " called ", ToString(first.call),
-        ", rank ", each.rank, " called ", ToString(each.call)));
+    return CallsDiffer("ranks disagree", first.rank, first.call, each.rank,
+                       each.call);
   }
   return absl::OkStatus();
 }

@@ -100,12 +100,6 @@ class Cases {
 
 }  // namespace
 
-bool Reduces(Operation operation) {
-  return operation == Operation::kAllReduce ||
-         operation == Operation::kReduce ||
-         operation == Operation::kReduceScatter;
-}
-
 bool HasRoot(Operation operation) {
   return operation == Operation::kReduce ||
          operation == Operation::kBroadcast ||

@@ -43,7 +43,6 @@ std::string ToString(const CollectiveCase& call);
 // root for one of them. kSend stands for kSend and kReceive.
 std::vector<CollectiveCase> CollectiveCases(int world_size);
 
-bool Reduces(Operation operation);
 bool HasRoot(Operation operation);
 
 // The destination of kSend.
