@@ -33,7 +33,7 @@ class AsyncCommunicator::Worker {
     std::shared_future<absl::Status> result = promise.get_future().share();
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      pending_.push({call, std::move(promise)});
+      pending_.push({call, std::move(promise), absl::OkStatus()});
     }
     changed_.notify_all();
     return result;
@@ -49,16 +49,20 @@ class AsyncCommunicator::Worker {
   struct Pending {
     Collective call;
     std::promise<absl::Status> result;
+    absl::Status status;  // Here, so that it goes under the lock (see Work).
   };
 
   void Work() {
     while (Pending* const next = Next()) {
-      const absl::Status status = communicator_.Run(next->call);
-      next->result.set_value(status);
+      next->status = communicator_.Run(next->call);
+      next->result.set_value(next->status);
       {
         const std::lock_guard<std::mutex> lock(mutex_);
-        first_error_.Update(status);
-        pending_.pop();  // Only now, so that Wait sees it until it is done.
+        first_error_.Update(next->status);
+        // Only now, so that Wait sees it until it is done, and under the lock:
+        // ThreadSanitizer does not see the distribution's absl::Status count
+        // its owners, and takes a later free by the caller for a race.
+        pending_.pop();
       }
       changed_.notify_all();
     }
