@@ -26,12 +26,11 @@ namespace {
 
 #ifdef LOCKSTEP_CUDA_STANDIN
 constexpr Backend kBackend = Backend::kThreads;
+// Devices of the stand-in: as many as the largest test has ranks.
+constexpr int kStandinDevices = 8;
 #else
 constexpr Backend kBackend = Backend::kProcesses;
 #endif
-
-// Devices of the stand-in: as many as the largest test has ranks.
-constexpr int kStandinDevices = 8;
 
 // Negative: by rank.
 constexpr int kByRank = -1;
