@@ -37,7 +37,8 @@ def _find(repository_ctx):
             linkopts = []
             for folder in _show(repository_ctx, mpicc, "libdirs"):
                 linkopts += ["-L" + folder, "-Wl,-rpath," + folder]
-            return include, linkopts + ["-lmpi"]
+            libraries = _show(repository_ctx, mpicc, "libs")  # From 6 on, two.
+            return include, linkopts + ["-l" + library for library in libraries]
     machine = repository_ctx.execute(["uname", "-m"]).stdout.strip()
     include = _DEBIAN_INCLUDE % machine
     if repository_ctx.path(include + "/mpi.h").exists:

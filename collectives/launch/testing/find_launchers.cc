@@ -1,6 +1,8 @@
 // The launchers of other projects that a test may find on its machine.
 #include "collectives/launch/testing/find_launchers.h"
 
+#include <stdlib.h>
+
 #include <string>
 #include <vector>
 
@@ -8,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "collectives/launch/testing/child_process.h"
+#include "gtest/gtest.h"
 
 namespace lockstep {
 namespace {
@@ -18,6 +21,8 @@ constexpr absl::Duration kDeadline = absl::Seconds(100);
 }  // namespace
 
 std::vector<std::string> FindMpirun(int nproc) {
+  // From 6 on, Open MPI insists on a home, which Bazel gives no test.
+  setenv("HOME", testing::TempDir().c_str(), /*overwrite=*/0);
   ChildProcess version({"sh", "-c", "mpirun --version"});
   if (version.Wait(kDeadline) != 0 ||
       !absl::StrContains(version.out(), "Open MPI")) {

@@ -26,14 +26,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
-#include "collectives/launch/testing/child_process.h"
+#include "collectives/launch/testing/find_launchers.h"
 #include "collectives/mpi/mpi_group.h"
 #include "collectives/process_stat.h"
 #include "gtest/gtest.h"
@@ -50,9 +49,6 @@ constexpr char kCallVariable[] = "LOCKSTEP_MPI_TEST_CALL";
 
 // For mpirun to end once it has been told to.
 constexpr absl::Duration kMpirunPatience = absl::Seconds(5);
-
-// For it to say what it is, on a busy machine.
-constexpr absl::Duration kVersionPatience = absl::Seconds(20);
 
 // The files of one call, in a folder that is removed with it.
 class Files {
@@ -307,18 +303,11 @@ std::vector<Result> RunJob(int world_size, const History& history,
   return results;
 }
 
-// Other MPIs have an mpirun, too, with other arguments.
-bool HasOpenMpi() {
-  ChildProcess version({"sh", "-c", "mpirun --version"});
-  return version.Wait(kVersionPatience) == 0 &&
-         absl::StrContains(version.out(), "Open MPI");
-}
-
 }  // namespace
 
 std::string WhyNoMpirun() {
   if (std::getenv(kFolderVariable) != nullptr) return "";  // On a rank.
-  static const bool is_found = HasOpenMpi();
+  static const bool is_found = !FindMpirun(/*nproc=*/1).empty();
   return is_found ? ""
                   : "Open MPI's mpirun is not installed: run tools/setup.sh";
 }
