@@ -155,8 +155,12 @@ absl::Status ReadLocal(EnvironmentLookup lookup, const VariableNames& names,
       ReadNumber(lookup, names.local_rank, 0, result.local_world_size));
   result.local_rank =
       local_rank.value_or(result.rank % result.local_world_size);
-  // A rank's number on one host, where it is the only one, is its number.
-  if (result.local_world_size == result.world_size &&
+  // That all ranks are on this host may be an assumption, which one whose
+  // number here is not its number shows to be wrong. Where it is said, they may
+  // be in any order, as those of Open MPI 6 are.
+  const bool is_said = !names.local_world_size.empty() &&
+                       lookup(names.local_world_size).has_value();
+  if (!is_said && result.local_world_size == result.world_size &&
       result.local_rank != result.rank) {
     const absl::string_view hosts = names.local_world_size.empty()
                                         ? "SLURM_STEP_TASKS_PER_NODE"

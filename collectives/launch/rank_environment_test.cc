@@ -325,8 +325,7 @@ TEST(RankEnvironmentTest, NamesContradictions) {
        "LOCAL_RANK=\"2\""},
       {{{"OMPI_COMM_WORLD_RANK", "0"},
         {"OMPI_COMM_WORLD_SIZE", "2"},
-        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-        {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}},
+        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}},
        "OMPI_COMM_WORLD_LOCAL_RANK=\"1\" contradicts OMPI_COMM_WORLD_RANK=0"},
       {srun, "SLURM_NODEID=\"1\""},
       {Merged(srun, {{"SLURM_NTASKS_PER_NODE", "4"}}), "SLURM_NODEID=\"1\""},
@@ -342,6 +341,17 @@ TEST(RankEnvironmentTest, NamesContradictions) {
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr(test.named), Not(HasSubstr("\n")))));
   }
+}
+
+TEST(RankEnvironmentTest, TakesRanksOfOneHostInAnyOrder) {
+  const auto result = Read({{"OMPI_COMM_WORLD_RANK", "0"},
+                            {"OMPI_COMM_WORLD_SIZE", "2"},
+                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
+  ASSERT_THAT(result, IsOk());
+  ASSERT_TRUE(result->has_value());
+  EXPECT_EQ((*result)->rank, 0);
+  EXPECT_EQ((*result)->local_rank, 1);
 }
 
 TEST(RankEnvironmentTest, RejectsTaskListsThatAreNone) {

@@ -87,15 +87,12 @@ absl::StatusOr<MpiRuntime*> MpiRuntime::Start(absl::Duration timeout) {
 }
 
 absl::StatusOr<MpiRuntime*> MpiRuntime::AwaitStart(absl::Duration timeout) {
-  const absl::MutexLock lock(&mutex_);
-  const auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return state_ != State::kStarting;
-  };
-  if (!mutex_.AwaitWithTimeout(absl::Condition(&is_over), timeout)) {
+  if (!start_is_over_.WaitForNotificationWithTimeout(timeout)) {
     return absl::DeadlineExceededError(
         absl::StrCat("a process of the MPI job did not start MPI within ",
                      absl::FormatDuration(timeout)));
   }
+  const absl::MutexLock lock(&mutex_);
   LOCKSTEP_RETURN_IF_ERROR(start_status_);
   return this;
 }
@@ -104,6 +101,7 @@ absl::StatusOr<MpiRuntime*> MpiRuntime::AwaitStart(absl::Duration timeout) {
 void MpiRuntime::Run() {
   const absl::Status status = StartMpi();
   Enter(status.ok() ? State::kRunning : State::kFailed, status);
+  start_is_over_.Notify();
   if (!owns_mpi_) return;
   {
     const absl::MutexLock lock(&mutex_);
@@ -114,6 +112,7 @@ void MpiRuntime::Run() {
   }
   if (status.ok()) EndMpi();
   Enter(State::kEnded, HasEnded());
+  end_is_over_.Notify();
 }
 
 absl::Status MpiRuntime::StartMpi() {
@@ -204,11 +203,7 @@ void MpiRuntime::End() {
   const absl::Duration patience =
       ExitPatience() + kPatienceAfterFailure + kFinalizePatience;
   Enter(State::kEnding, HasEnded());
-  const absl::MutexLock lock(&mutex_);
-  const auto is_over = [this]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    return state_ == State::kEnded;
-  };
-  mutex_.AwaitWithTimeout(absl::Condition(&is_over), patience);
+  end_is_over_.WaitForNotificationWithTimeout(patience);
 }
 
 void MpiRuntime::Enter(State state, const absl::Status& status) {

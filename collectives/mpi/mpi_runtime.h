@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "collectives/rendezvous/process_identity.h"
 
@@ -103,6 +104,10 @@ class MpiRuntime {
   int world_size_ = 0;
   int largest_tag_ = 0;
 
+  // Waits with a timeout are for these: absl::Mutex's need a library that only
+  // newer releases of abseil have.
+  absl::Notification start_is_over_;
+  absl::Notification end_is_over_;
   absl::Mutex mutex_;
   State state_ ABSL_GUARDED_BY(mutex_) = State::kStarting;
   absl::Status start_status_ ABSL_GUARDED_BY(mutex_);
