@@ -1,6 +1,5 @@
 // The command `allreduce`: how fast ranks reduce, by the size of a message.
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -21,7 +20,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce_json.h"
@@ -32,13 +30,13 @@
 #include "benchmarks/all_reduce_table.h"
 #include "benchmarks/all_reduce_teams.h"
 #include "benchmarks/available_memory.h"
+#include "benchmarks/command_text.h"
+#include "benchmarks/json_file.h"
 #include "benchmarks/machine.h"
 #include "collectives/data_type.h"
 #include "collectives/launch/command_line.h"
 #include "collectives/launch/rank_environment.h"
-#include "collectives/launch/working_directory.h"
 #include "collectives/reduce_op.h"
-#include "models/file_io.h"
 
 ABSL_FLAG(int32_t, world_size, 2, "see kUsage");
 ABSL_FLAG(std::string, backend, "processes", "see kUsage");
@@ -184,21 +182,6 @@ absl::StatusOr<AllReduceSettings> SettingsFromFlags() {
   return settings;
 }
 
-// As the user would type it.
-std::string CommandText(std::span<char* const> argv) {
-  const bool bazel = std::getenv("BUILD_WORKSPACE_DIRECTORY") != nullptr;
-  std::vector<std::string> words = {
-      bazel ? std::string("bazel run //benchmarks:allreduce") : argv[0]};
-  if (bazel && argv.size() > 1) words.push_back("--");
-  words.insert(words.end(), argv.begin() + 1, argv.end());
-  return absl::StrJoin(words, " ");
-}
-
-std::string CommitText() {
-  const char* workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
-  return workspace != nullptr ? CheckedOutCommit(workspace) : "";
-}
-
 // What is done for a team's sake, and what a reader should hold against the
 // numbers.
 std::vector<std::string> NotesOn(const AllReduceSettings& settings, int cores) {
@@ -275,28 +258,6 @@ absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report) {
   return absl::OkStatus();
 }
 
-absl::Status WriteJson(const AllReduceReport& report) {
-  if (absl::GetFlag(FLAGS_json).empty()) return absl::OkStatus();
-  const std::string path = UserPath(absl::GetFlag(FLAGS_json));
-  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(path, FormatAllReduceJson(report)));
-  std::printf("Wrote %s\n", path.c_str());
-  return absl::OkStatus();
-}
-
-// Finds out now what would otherwise fail at the end.
-absl::Status CheckJsonPath() {
-  if (absl::GetFlag(FLAGS_json).empty()) return absl::OkStatus();
-  const std::filesystem::path path = UserPath(absl::GetFlag(FLAGS_json));
-  const std::string folder =
-      path.has_parent_path() ? path.parent_path().string() : ".";
-  if (access(folder.c_str(), W_OK | X_OK) == 0 &&
-      !std::filesystem::is_directory(path)) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--json: cannot write to ", path.string()));
-}
-
 absl::Status Measure(const AllReduceSettings& settings,
                      const std::string& command) {
   AllReduceReport report;
@@ -313,7 +274,8 @@ absl::Status Measure(const AllReduceSettings& settings,
   LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(*teams, report));
   std::fputs(FormatAllReduceLegend(report).c_str(), stdout);
   LOCKSTEP_RETURN_IF_ERROR(teams->Stop());
-  LOCKSTEP_RETURN_IF_ERROR(WriteJson(report));
+  LOCKSTEP_RETURN_IF_ERROR(
+      WriteJsonFile(absl::GetFlag(FLAGS_json), FormatAllReduceJson(report)));
   const int64_t wrong = CountWrong(report);
   if (wrong == 0) return absl::OkStatus();
   return absl::DataLossError(
@@ -374,9 +336,10 @@ int Main(std::span<char* const> argv) {
   }
   const absl::StatusOr<AllReduceSettings> settings = SettingsFromFlags();
   status = settings.status();
-  if (status.ok()) status = CheckJsonPath();
+  if (status.ok()) status = CheckJsonPath(absl::GetFlag(FLAGS_json));
   if (status.ok()) status = CheckNotLaunched();
-  if (status.ok()) status = Measure(*settings, CommandText(argv));
+  if (status.ok())
+    status = Measure(*settings, CommandText("//benchmarks:allreduce", argv));
   return status.ok() ? 0 : Fail(status);
 }
 

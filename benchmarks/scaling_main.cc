@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -16,8 +15,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/status_macros.h"
+#include "benchmarks/command_text.h"
 #include "benchmarks/machine.h"
 #include "benchmarks/scaling_html.h"
 #include "benchmarks/scaling_json.h"
@@ -85,21 +84,6 @@ constexpr int kFailure = 1;
 int Fail(const absl::Status& status, int exit_status) {
   std::fprintf(stderr, "scaling: %s\n", std::string(status.message()).c_str());
   return exit_status;
-}
-
-// As the user would type it.
-std::string CommandText(std::span<char* const> argv) {
-  const bool bazel = std::getenv("BUILD_WORKSPACE_DIRECTORY") != nullptr;
-  std::vector<std::string> words = {
-      bazel ? std::string("bazel run //benchmarks:scaling") : argv[0]};
-  if (bazel && argv.size() > 1) words.push_back("--");
-  words.insert(words.end(), argv.begin() + 1, argv.end());
-  return absl::StrJoin(words, " ");
-}
-
-std::string CommitText() {
-  const char* workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
-  return workspace != nullptr ? CheckedOutCommit(workspace) : "";
 }
 
 absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
@@ -259,7 +243,9 @@ int Main(std::span<char* const> argv) {
     return status.ok() ? 0 : Fail(status, kFailure);
   }
   absl::Status status = CheckData(*settings);
-  if (status.ok()) status = Measure(*settings, machine, CommandText(argv));
+  if (status.ok())
+    status =
+        Measure(*settings, machine, CommandText("//benchmarks:scaling", argv));
   if (status.ok()) return 0;
   const bool usage = absl::StartsWith(status.message(), "--");
   return Fail(status, usage ? kUsageError : kFailure);

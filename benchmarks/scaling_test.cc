@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "benchmarks/run_command.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/data/idx_test_util.h"
 #include "nlohmann/json.hpp"
+#include "tools/testing/run_command.h"
 
 namespace lockstep {
 namespace {

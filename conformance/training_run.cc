@@ -91,7 +91,7 @@ Expectation OneRank(const RunOptions& options) {
       CreateSampler(options.trainer, data.size, 1, 0).value();
   for (const int64_t epoch : options.epochs) {
     sampler->SetEpoch(epoch);
-    const std::vector<int64_t> order = sampler->Indices();
+    const std::vector<int64_t> order = sampler->Indices().value();
     std::span<const int64_t> rest = order;
     for (int64_t step = 0; !rest.empty(); ++step) {
       const std::span<const int64_t> batch =

@@ -54,7 +54,7 @@ class GlobalGeneratorSampler : public Sampler {
     for (; drawn_ <= epoch; ++drawn_) Shuffle();
   }
 
-  std::vector<int64_t> Indices() const override {
+  absl::StatusOr<std::vector<int64_t>> Indices() override {
     std::vector<int64_t> indices;
     for (size_t i = rank_; i < order_.size(); i += world_size_) {
       indices.push_back(order_[i]);

@@ -18,23 +18,20 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
+#include "models/average_meter.h"
 #include "models/data/dataset.h"
 #include "models/data_parallel.h"
 #include "models/model.h"
-#include "models/split_batch.h"
 #include "sampler/distributed_sampler.h"
 #include "sampler/exact_shard.h"
 #include "sampler/global_batch.h"
 #include "sampler/sampler.h"
+#include "sampler/split_batch.h"
 
 namespace lockstep {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-// Large enough that per-call costs vanish, small enough that the activations
-// of a small network stay near the cache.
-constexpr int64_t kEvaluationBatch = 500;
 
 }  // namespace
 
@@ -118,7 +115,7 @@ absl::StatusOr<Metrics> Trainer::TrainEpoch(
 
 absl::StatusOr<std::vector<int64_t>> Trainer::DrawIndices(int64_t epoch) {
   sampler_->SetEpoch(epoch);
-  std::vector<int64_t> indices = sampler_->Indices();
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<int64_t> indices, sampler_->Indices());
   const bool strided = options_.sharding == Sharding::kStrided;
   const int64_t needed = batches_
                              .SliceOf(strided ? communicator_.rank() : 0,
@@ -162,26 +159,31 @@ Batch Trainer::Gather(const Dataset& dataset,
 }
 
 absl::StatusOr<Metrics> Trainer::Evaluate(const Dataset& dataset) {
-  const Shard shard = ExactShard(dataset.size, communicator_.world_size(),
-                                 communicator_.rank());
-  std::vector<int64_t> indices(shard.size());
-  std::iota(indices.begin(), indices.end(), shard.begin);
-  Metrics metrics;
-  for (int64_t begin = 0; begin < shard.size(); begin += kEvaluationBatch) {
-    const int64_t count = std::min(kEvaluationBatch, shard.size() - begin);
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        const Metrics part,
-        model_.Evaluate(
-            Gather(dataset, std::span(indices).subspan(begin, count))));
-    metrics += part;
+  const int64_t batches =
+      (dataset.size + kEvaluationBatch - 1) / kEvaluationBatch;
+  const Shard shard =
+      ExactShard(batches, communicator_.world_size(), communicator_.rank());
+  AverageMeter loss;
+  int64_t correct = 0;
+  std::vector<int64_t> indices;
+  for (int64_t batch = shard.begin; batch < shard.end; ++batch) {
+    const int64_t begin = batch * kEvaluationBatch;
+    indices.resize(std::min(kEvaluationBatch, dataset.size - begin));
+    std::iota(indices.begin(), indices.end(), begin);
+    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics part,
+                              model_.Evaluate(Gather(dataset, indices)));
+    loss.UpdateSum(part.loss_sum, part.samples);
+    correct += part.correct;
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(metrics, AllReduceMetrics(communicator_, metrics));
-  if (metrics.samples != dataset.size) {
-    return absl::InternalError(absl::StrCat("evaluation counted ",
-                                            metrics.samples, " samples of a ",
-                                            "data set of ", dataset.size));
+  LOCKSTEP_ASSIGN_OR_RETURN(loss, AllReduceMeter(communicator_, loss));
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator_.AllReduce(std::span<int64_t>(&correct, 1)));
+  if (loss.count() != dataset.size) {
+    return absl::InternalError(absl::StrCat("evaluation counted ", loss.count(),
+                                            " samples of a data set of ",
+                                            dataset.size));
   }
-  return metrics;
+  return Metrics{loss.sum(), correct, loss.count()};
 }
 
 }  // namespace lockstep

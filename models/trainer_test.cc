@@ -43,7 +43,7 @@ std::vector<int64_t> EpochOrder(uint64_t seed, int64_t epoch) {
       {.dataset_size = kSamples, .seed = static_cast<int64_t>(seed)});
   EXPECT_THAT(sampler, IsOk());
   sampler->SetEpoch(epoch);
-  return sampler->Indices();
+  return sampler->Indices().value();
 }
 
 struct RankRun {
@@ -235,7 +235,7 @@ class FixedSampler : public Sampler {
   explicit FixedSampler(std::vector<int64_t> indices)
       : indices_(std::move(indices)) {}
   void SetEpoch(int64_t) override {}
-  std::vector<int64_t> Indices() const override { return indices_; }
+  absl::StatusOr<std::vector<int64_t>> Indices() override { return indices_; }
 
  private:
   std::vector<int64_t> indices_;
@@ -271,10 +271,18 @@ TEST(TrainerTest, RefusesASamplerThatDrawsTooLittleOrBeyondTheDataSet) {
   }
 }
 
+// Also that the batches are those of one rank.
 TEST(TrainerTest, EvaluatesEverySampleExactlyOnce) {
-  for (const int64_t size : {0, 1, 2, 7, 1203}) {
+  constexpr int64_t kBatch = Trainer::kEvaluationBatch;
+  for (const int64_t size : {int64_t{0}, int64_t{1}, int64_t{7}, kBatch,
+                             kBatch + 1, 9 * kBatch + 78}) {
     const Dataset test = NumberedDataset(size);
     const Dataset train = NumberedDataset(1);
+    Batches want;
+    for (int64_t i = 0; i < size; ++i) {
+      if (i % kBatch == 0) want.emplace_back();
+      want.back().push_back(i);
+    }
     for (int world_size = 1; world_size <= 4; ++world_size) {
       std::vector<Batches> evaluated(world_size);
       EXPECT_THAT(
@@ -293,14 +301,12 @@ TEST(TrainerTest, EvaluatesEverySampleExactlyOnce) {
                                 : absl::InternalError("wrong metrics");
                    }),
           Each(IsOk()));
-      std::vector<int64_t> got;
+      Batches got;
       for (const Batches& batches : evaluated) {
-        for (const std::vector<int64_t>& batch : batches) {
-          got.insert(got.end(), batch.begin(), batch.end());
-        }
+        // No rank has more than one batch beyond its share.
+        EXPECT_LE(batches.size(), want.size() / world_size + 1);
+        got.insert(got.end(), batches.begin(), batches.end());
       }
-      std::vector<int64_t> want(size);
-      std::iota(want.begin(), want.end(), 0);
       EXPECT_EQ(got, want);
     }
   }

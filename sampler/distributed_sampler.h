@@ -1,64 +1,86 @@
-// PyTorch's torch.utils.data.DistributedSampler.
+// PyTorch's torch.utils.data.DistributedSampler, and its exact relative.
 #ifndef LOCKSTEP_SAMPLER_DISTRIBUTED_SAMPLER_H_
 #define LOCKSTEP_SAMPLER_DISTRIBUTED_SAMPLER_H_
 
 #include <cstdint>
-#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "sampler/epoch_cursor.h"
+#include "sampler/epoch_indices.h"
 #include "sampler/sampler.h"
+#include "sampler/sampler_state.h"
+#include "sampler/strided_part.h"
 
 namespace lockstep {
 
-// The arguments of PyTorch's class, with its defaults; `world_size` is its
-// num_replicas.
-struct DistributedSamplerOptions {
-  int64_t dataset_size = 0;  // In [1, 2^31 - 1].
-  int world_size = 1;        // At least 1.
-  int rank = 0;              // In [0, world_size).
-  bool shuffle = true;       // Else the epoch order is 0, 1, 2, ...
-  int64_t seed = 0;          // The same on every rank; 2^63 and more: cast.
-  bool drop_last = false;    // Drop the tail instead of padding it.
+// What happens to an epoch order that world_size does not divide.
+enum class Tail {
+  kPad,   // It goes on from its start until it does: PyTorch's default.
+  kDrop,  // Its end is cut: PyTorch's drop_last.
+  kKeep,  // Nothing: ranks differ by one sample, or are empty. For evaluation,
+          // where each sample must count once.
 };
 
-// Draws the same indices as PyTorch, bit for bit. The order of an epoch is a
-// permutation drawn from seed + epoch; it is then made a multiple of world_size
-// long, by repeating it from its start, or with drop_last by cutting its end;
-// rank r visits positions r, r + P, r + 2P, ... of it. Thread compatible.
+// How an epoch is shuffled.
+enum class Permutation {
+  kTorch,  // As PyTorch does, bit for bit: 4 bytes a sample while it is drawn.
+  kKeyed,  // In O(1) memory, for any size (see keyed_permutation.h).
+};
+
+// The arguments of PyTorch's class, with its defaults, and more; `world_size`
+// is its num_replicas.
+struct DistributedSamplerOptions {
+  // At least 1; at most 2^31 - 1 where PyTorch shuffles, else 2^62.
+  int64_t dataset_size = 0;
+  int world_size = 1;   // At least 1.
+  int rank = 0;         // In [0, world_size).
+  bool shuffle = true;  // Else the epoch order is 0, 1, 2, ...
+  int64_t seed = 0;     // The same on every rank; 2^63 and more: cast.
+  Tail tail = Tail::kPad;
+  Permutation permutation = Permutation::kTorch;
+  RepeatedDraw repeated_draw = RepeatedDraw::kRefuse;
+};
+
+// Draws, unless told otherwise, the same indices as PyTorch, bit for bit. The
+// order of an epoch is a permutation drawn from seed + epoch; it is then made a
+// multiple of world_size long, or not (Tail); rank r visits positions r, r + P,
+// r + 2P, ... of it. Not thread safe.
 //
-// Limits: the permutation is held in memory, 4 bytes a sample, while Indices
-// runs, hence the bound on dataset_size. seed + epoch wraps at 64 bits, where
-// PyTorch raises beyond [-2^63, 2^64). From kWideDrawSize samples on, the order
-// is that of PyTorch 2.6 and later (see permutation.h).
-class DistributedSampler : public Sampler {
+// So what the ranks have visited together after k indices each is the first
+// k * P positions, which is what a state holds; the rest, padded anew, is what
+// ranks of another number go on with.
+//
+// seed + epoch wraps at 64 bits, where PyTorch raises beyond [-2^63, 2^64).
+// From kWideDrawSize samples on, the order is that of PyTorch 2.6 and later
+// (see permutation.h).
+class DistributedSampler : public ResumableSampler {
  public:
   // Errors: kInvalidArgument if an option is out of the range above, or if
-  // drop_last leaves no sample (dataset_size < world_size), where PyTorch would
+  // kDrop leaves no sample (dataset_size < world_size), where PyTorch would
   // train on nothing.
   static absl::StatusOr<DistributedSampler> Create(
       const DistributedSamplerOptions& options);
 
-  void SetEpoch(int64_t epoch) override { epoch_ = epoch; }
+  void SetEpoch(int64_t epoch) override { cursor_.SetEpoch(epoch); }
+  int64_t epoch() const override { return cursor_.place().epoch; }
+  SampleCounts Counts() const override;
 
-  // Cost: O(dataset_size) with shuffle, whatever world_size is; else
-  // O(num_samples()).
-  std::vector<int64_t> Indices() const override;
+  // Cost: with PyTorch's shuffle O(dataset_size), whatever world_size is; else
+  // O(1), and the indices are computed where they are read.
+  absl::StatusOr<EpochIndices> Draw() override;
 
-  // The length of Indices(), the same on every rank.
-  int64_t num_samples() const { return num_samples_; }
-
-  // The length of the epoch order after padding or dropping:
-  // num_samples() * world_size.
-  int64_t total_size() const { return num_samples_ * options_.world_size; }
+  absl::StatusOr<SamplerState> StateAfter(int64_t visited) const override;
+  absl::Status Restore(const SamplerState& state) override;
 
  private:
-  DistributedSampler(const DistributedSamplerOptions& options,
-                     int64_t num_samples)
-      : options_(options), num_samples_(num_samples) {}
+  explicit DistributedSampler(const DistributedSamplerOptions& options);
+
+  // The positions that a rank has left.
+  StridedPart PartOf(int rank) const;
 
   DistributedSamplerOptions options_;
-  int64_t num_samples_;
-  int64_t epoch_ = 0;
+  EpochCursor cursor_;
 };
 
 }  // namespace lockstep

@@ -1,9 +1,6 @@
 // DistributedSampler against lists that PyTorch's own class drew; see
 // testdata/make_golden.py, which also describes the file.
-#include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <fstream>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -17,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sampler/distributed_sampler.h"
+#include "sampler/golden_file.h"
 
 namespace lockstep {
 namespace {
@@ -27,10 +25,7 @@ struct Record {
   std::string line;
   DistributedSamplerOptions options;
   int64_t epoch = 0;
-  bool hashed = false;
-  int64_t count = 0;
-  uint64_t hash = 0;
-  std::vector<int64_t> indices;  // All, or the first and the last three.
+  GoldenList list;
 };
 
 absl::StatusOr<Record> ParseRecord(const std::string& line) {
@@ -38,93 +33,67 @@ absl::StatusOr<Record> ParseRecord(const std::string& line) {
   record.line = line;
   std::istringstream in(line);
   std::string kind, seed;
+  bool drop_last = false;
   in >> kind >> record.options.dataset_size >> record.options.world_size >>
-      record.options.drop_last >> record.options.shuffle >> seed >>
-      record.epoch >> record.options.rank;
-  record.hashed = kind == "hash";
-  if (record.hashed) in >> record.count >> record.hash;
+      drop_last >> record.options.shuffle >> seed >> record.epoch >>
+      record.options.rank;
+  record.options.tail = drop_last ? Tail::kDrop : Tail::kPad;
   uint64_t wide_seed = 0;  // PyTorch takes seeds above the range of int64.
   if (absl::SimpleAtoi(seed, &wide_seed)) {
     record.options.seed = static_cast<int64_t>(wide_seed);
   } else if (!absl::SimpleAtoi(seed, &record.options.seed)) {
     return absl::DataLossError(absl::StrCat("bad seed: ", line));
   }
-  if (!in || (kind != "hash" && kind != "list")) {
-    return absl::DataLossError(absl::StrCat("bad record: ", line));
-  }
-  for (int64_t index = 0; in >> index;) record.indices.push_back(index);
+  LOCKSTEP_ASSIGN_OR_RETURN(record.list, ParseGoldenList(kind, in));
   return record;
 }
 
-std::vector<Record> ReadRecords() {
+absl::StatusOr<std::vector<Record>> ReadRecords() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> lines,
+                            ReadGoldenLines("torch_golden.txt"));
   std::vector<Record> records;
-  const char* const root = std::getenv("TEST_SRCDIR");
-  const char* const workspace = std::getenv("TEST_WORKSPACE");
-  if (root == nullptr || workspace == nullptr) return records;
-  std::ifstream file(
-      absl::StrCat(root, "/", workspace, "/sampler/testdata/torch_golden.txt"));
-  for (std::string line; std::getline(file, line);) {
-    if (line.empty() || line[0] == '#') continue;
-    const absl::StatusOr<Record> record = ParseRecord(line);
-    EXPECT_THAT(record, IsOk());
-    if (record.ok()) records.push_back(*record);
+  for (const std::string& line : lines) {
+    LOCKSTEP_ASSIGN_OR_RETURN(records.emplace_back(), ParseRecord(line));
   }
   return records;
-}
-
-uint64_t HashOf(const std::vector<int64_t>& indices) {
-  uint64_t hash = 0;
-  for (const int64_t index : indices) {
-    hash = hash * 6364136223846793005u + static_cast<uint64_t>(index) + 1;
-  }
-  return hash;
 }
 
 absl::Status CheckRecord(const Record& record) {
   absl::StatusOr<DistributedSampler> sampler =
       DistributedSampler::Create(record.options);
-  if (record.indices.empty() && absl::IsInvalidArgument(sampler.status())) {
+  if (record.list.items.empty() && absl::IsInvalidArgument(sampler.status())) {
     return absl::OkStatus();  // PyTorch draws nothing; we say so at once.
   }
   LOCKSTEP_RETURN_IF_ERROR(sampler.status());
   sampler->SetEpoch(record.epoch);
-  std::vector<int64_t> indices = sampler->Indices();
-  if (record.hashed) {
-    if (static_cast<int64_t>(indices.size()) != record.count ||
-        HashOf(indices) != record.hash) {
-      return absl::DataLossError(absl::StrCat("hash differs: ", record.line));
-    }
-    // The same ends as the script keeps, which overlap in short lists.
-    std::vector<int64_t> ends(
-        indices.begin(), indices.begin() + std::min<size_t>(3, indices.size()));
-    ends.insert(ends.end(), indices.end() - std::min<size_t>(3, indices.size()),
-                indices.end());
-    indices = ends;
-  }
-  if (indices != record.indices) {
-    return absl::DataLossError(absl::StrCat("indices differ: ", record.line));
-  }
-  return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> indices,
+                            sampler->Indices());
+  return CheckGoldenList(record.list, indices);
 }
 
 TEST(DistributedSamplerGoldenTest, DrawsWhatPyTorchDraws) {
-  const std::vector<Record> records = ReadRecords();
-  EXPECT_EQ(records.size(), 4637u);  // A shortened file must not pass.
-  for (const Record& record : records) EXPECT_THAT(CheckRecord(record), IsOk());
+  const absl::StatusOr<std::vector<Record>> records = ReadRecords();
+  ASSERT_THAT(records, IsOk());
+  EXPECT_EQ(records->size(), 4637u);  // A shortened file must not pass.
+  for (const Record& record : *records) {
+    EXPECT_THAT(CheckRecord(record), IsOk()) << record.line;
+  }
 }
 
 TEST(DistributedSamplerGoldenTest, CheckRejectsAChangedRecord) {
+  const absl::StatusOr<std::vector<Record>> records = ReadRecords();
+  ASSERT_THAT(records, IsOk());
   const auto differs = [](const std::string& what) {
     return StatusIs(absl::StatusCode::kDataLoss, HasSubstr(what));
   };
   int listed = 0, hashed = 0;
-  for (Record record : ReadRecords()) {
-    if (record.indices.empty()) continue;
-    ++(record.hashed ? hashed : listed);
-    record.indices.back() += 1;
-    EXPECT_THAT(CheckRecord(record), differs("indices differ"));
-    record.hash += 1;
-    if (record.hashed) {
+  for (Record record : *records) {
+    if (record.list.items.empty()) continue;
+    ++(record.list.hashed ? hashed : listed);
+    record.list.items.back() += 1;
+    EXPECT_THAT(CheckRecord(record), differs("items differ"));
+    record.list.hash += 1;
+    if (record.list.hashed) {
       EXPECT_THAT(CheckRecord(record), differs("hash differs"));
     }
   }

@@ -1,285 +1,269 @@
-// DistributedSampler's structure, over every small case, and its errors; what
-// it draws is compared with PyTorch's in distributed_sampler_golden_test.cc.
+// DistributedSampler's options, guards and states, one by one. What it draws is
+// compared with PyTorch's in distributed_sampler_golden_test.cc, and every
+// small case is checked in conformance/sampling.
 #include "sampler/distributed_sampler.h"
 
 #include <algorithm>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sampler/epoch_indices.h"
 #include "sampler/sampler.h"
+#include "sampler/sampler_state.h"
 
 namespace lockstep {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr int64_t kMaxSize = 40;
-constexpr int kMaxWorldSize = 9;
-constexpr int64_t kEpochs = 3;
+using ::testing::IsEmpty;
 
 using Lists = std::vector<std::vector<int64_t>>;  // One of indices per rank.
-using Factory = std::function<std::unique_ptr<Sampler>(
-    const DistributedSamplerOptions& options)>;
 
-absl::Status Fault(const DistributedSamplerOptions& options, int64_t epoch,
-                   const std::string& what) {
-  return absl::DataLossError(
-      absl::StrCat(what, ": n=", options.dataset_size,
-                   " P=", options.world_size, " shuffle=", options.shuffle,
-                   " drop_last=", options.drop_last, " epoch=", epoch));
-}
-
-Lists ListsOfAllRanks(const Factory& factory, DistributedSamplerOptions options,
-                      int64_t epoch) {
-  Lists lists;
-  for (options.rank = 0; options.rank < options.world_size; ++options.rank) {
-    const std::unique_ptr<Sampler> sampler = factory(options);
-    sampler->SetEpoch(epoch);
-    lists.push_back(sampler->Indices());
-  }
-  return lists;
-}
-
-// Lays the ranks' lists out as the epoch order by dealing in turn, as a stride
-// of P would have taken it apart, and checks its length, coverage and padding.
-absl::Status CheckEpoch(const DistributedSamplerOptions& options, int64_t epoch,
-                        const Lists& lists) {
-  const int64_t n = options.dataset_size;
-  const int64_t ranks = options.world_size;
-  const int64_t samples =
-      options.drop_last ? n / ranks : (n + ranks - 1) / ranks;
-  std::vector<int64_t> order(samples * ranks);
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    if (static_cast<int64_t>(lists[rank].size()) != samples) {
-      return Fault(options, epoch, "wrong number of samples");
-    }
-    for (int64_t i = 0; i < samples; ++i) {
-      order[rank + i * ranks] = lists[rank][i];
-    }
-  }
-  const int64_t unpadded = std::min<int64_t>(n, samples * ranks);
-  std::set<int64_t> seen(order.begin(), order.begin() + unpadded);
-  if (static_cast<int64_t>(seen.size()) != unpadded || *seen.begin() < 0 ||
-      *seen.rbegin() >= n) {
-    return Fault(options, epoch, "a sample is visited twice or does not exist");
-  }
-  for (int64_t p = unpadded; p < samples * ranks; ++p) {
-    if (order[p] != order[p - n]) {
-      return Fault(options, epoch, "padding does not repeat the start");
-    }
-  }
-  for (int64_t p = 0; !options.shuffle && p < unpadded; ++p) {
-    if (order[p] != p) {
-      return Fault(options, epoch, "unshuffled order is not 0, 1, 2, ...");
-    }
-  }
-  return absl::OkStatus();
-}
-
-// An epoch's lists must change with the epoch if shuffled, else stay.
-absl::Status CheckConfiguration(const Factory& factory,
-                                const DistributedSamplerOptions& options) {
-  std::set<Lists> distinct;
-  for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
-    const Lists lists = ListsOfAllRanks(factory, options, epoch);
-    LOCKSTEP_RETURN_IF_ERROR(CheckEpoch(options, epoch, lists));
-    distinct.insert(lists);
-  }
-  // The seed is fixed; from 10 samples on none of these epochs coincide.
-  const bool must_differ = options.shuffle && options.dataset_size >= 10;
-  const size_t want = must_differ ? kEpochs : 1;
-  if ((must_differ || !options.shuffle) && distinct.size() != want) {
-    return Fault(options, kEpochs,
-                 "epochs alike, or unshuffled ones different");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckSampler(const Factory& factory) {
-  DistributedSamplerOptions options;
-  options.seed = 42;
-  for (int64_t n = 1; n <= kMaxSize; ++n) {
-    for (int ranks = 1; ranks <= kMaxWorldSize; ++ranks) {
-      for (const int flags : {0, 1, 2, 3}) {
-        options.dataset_size = n;
-        options.world_size = ranks;
-        options.shuffle = (flags & 1) != 0;
-        options.drop_last = (flags & 2) != 0;
-        if (options.drop_last && n < ranks) continue;
-        LOCKSTEP_RETURN_IF_ERROR(CheckConfiguration(factory, options));
-      }
-    }
-  }
-  return absl::OkStatus();
-}
-
-std::unique_ptr<Sampler> MakeOurs(const DistributedSamplerOptions& options) {
-  auto sampler = DistributedSampler::Create(options);
+DistributedSampler Make(const DistributedSamplerOptions& options) {
+  absl::StatusOr<DistributedSampler> sampler =
+      DistributedSampler::Create(options);
   EXPECT_THAT(sampler, IsOk());
-  return std::make_unique<DistributedSampler>(*std::move(sampler));
-}
-
-// A sampler broken on purpose: it takes the right order of the epoch, from a
-// single rank without padding, and then goes wrong in one respect.
-class BrokenSampler : public Sampler {
- public:
-  enum class Bug { kNone, kPadsFromTheEnd, kStridesByBlocks, kForgetsEpoch };
-
-  BrokenSampler(const DistributedSamplerOptions& options, Bug bug)
-      : options_(options), bug_(bug) {}
-
-  void SetEpoch(int64_t epoch) override {
-    if (bug_ != Bug::kForgetsEpoch) epoch_ = epoch;
-  }
-
-  std::vector<int64_t> Indices() const override {
-    DistributedSamplerOptions whole = options_;
-    whole.world_size = 1;
-    whole.rank = 0;
-    const std::unique_ptr<Sampler> sampler = MakeOurs(whole);
-    sampler->SetEpoch(epoch_);
-    std::vector<int64_t> order = sampler->Indices();
-    const int64_t ranks = options_.world_size;
-    const int64_t n = options_.dataset_size;
-    const int64_t samples =
-        options_.drop_last ? n / ranks : (n + ranks - 1) / ranks;
-    order.resize(std::min(n, samples * ranks));
-    for (int64_t p = n; p < samples * ranks; ++p) {
-      order.push_back(
-          order[bug_ == Bug::kPadsFromTheEnd ? n - 1 - p % n : p - n]);
-    }
-    const bool blocks = bug_ == Bug::kStridesByBlocks;
-    std::vector<int64_t> indices;
-    for (int64_t i = 0; i < samples; ++i) {
-      indices.push_back(order[blocks ? options_.rank * samples + i
-                                     : options_.rank + i * ranks]);
-    }
-    return indices;
-  }
-
- private:
-  DistributedSamplerOptions options_;
-  Bug bug_;
-  int64_t epoch_ = 0;
-};
-
-Factory Broken(BrokenSampler::Bug bug) {
-  return [bug](const DistributedSamplerOptions& options) {
-    return std::make_unique<BrokenSampler>(options, bug);
-  };
+  return *std::move(sampler);
 }
 
 absl::Status ErrorOf(const DistributedSamplerOptions& options) {
   return DistributedSampler::Create(options).status();
 }
 
-TEST(DistributedSamplerTest, CoversEveryEpochOverAllRanks) {
-  EXPECT_THAT(CheckSampler(MakeOurs), IsOk());
+Lists ListsOfAllRanks(DistributedSamplerOptions options,
+                      const SamplerState* state = nullptr) {
+  Lists lists;
+  for (options.rank = 0; options.rank < options.world_size; ++options.rank) {
+    DistributedSampler sampler = Make(options);
+    if (state != nullptr) {
+      EXPECT_THAT(sampler.Restore(*state), IsOk());
+    }
+    lists.push_back(sampler.Indices().value());
+  }
+  return lists;
 }
 
-TEST(DistributedSamplerTest, CheckAcceptsTheSamplerTheBugsArePlantedIn) {
-  EXPECT_THAT(CheckSampler(Broken(BrokenSampler::Bug::kNone)), IsOk());
+auto Invalid(const std::string& what) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
 }
 
-TEST(DistributedSamplerTest, CheckRejectsPaddingFromTheEnd) {
-  EXPECT_THAT(CheckSampler(Broken(BrokenSampler::Bug::kPadsFromTheEnd)),
-              StatusIs(absl::StatusCode::kDataLoss,
-                       HasSubstr("padding does not repeat the start")));
-}
-
-TEST(DistributedSamplerTest, CheckRejectsBlocksInsteadOfStrides) {
-  EXPECT_THAT(CheckSampler(Broken(BrokenSampler::Bug::kStridesByBlocks)),
-              StatusIs(absl::StatusCode::kDataLoss,
-                       HasSubstr("unshuffled order is not")));
-}
-
-TEST(DistributedSamplerTest, CheckRejectsForgettingTheEpoch) {
-  EXPECT_THAT(CheckSampler(Broken(BrokenSampler::Bug::kForgetsEpoch)),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("epochs alike")));
-}
-
-// 11 samples on 2 ranks: 6 each, the first repeated at the end.
 TEST(DistributedSamplerTest, PadsElevenSamplesToTwelveForTwoRanks) {
-  DistributedSamplerOptions options;
-  options.dataset_size = 11;
-  options.world_size = 2;
-  options.shuffle = false;
-  EXPECT_THAT(ListsOfAllRanks(MakeOurs, options, 0),
-              ElementsAre(ElementsAre(0, 2, 4, 6, 8, 10),
-                          ElementsAre(1, 3, 5, 7, 9, 0)));
+  EXPECT_THAT(
+      ListsOfAllRanks({.dataset_size = 11, .world_size = 2, .shuffle = false}),
+      ElementsAre(ElementsAre(0, 2, 4, 6, 8, 10),
+                  ElementsAre(1, 3, 5, 7, 9, 0)));
 }
 
-TEST(DistributedSamplerTest, SizesSayWhatIndicesHolds) {
-  DistributedSamplerOptions options;
-  options.dataset_size = 11;
-  options.world_size = 4;
-  auto padded = DistributedSampler::Create(options);
-  ASSERT_THAT(padded, IsOk());
-  EXPECT_EQ(padded->num_samples(), 3);
-  EXPECT_EQ(padded->total_size(), 12);
-  options.drop_last = true;
-  auto dropped = DistributedSampler::Create(options);
-  ASSERT_THAT(dropped, IsOk());
-  EXPECT_EQ(dropped->num_samples(), 2);
-  EXPECT_EQ(dropped->total_size(), 8);
+TEST(DistributedSamplerTest, DropsTheEleventhSample) {
+  EXPECT_THAT(
+      ListsOfAllRanks({.dataset_size = 11,
+                       .world_size = 2,
+                       .shuffle = false,
+                       .tail = Tail::kDrop}),
+      ElementsAre(ElementsAre(0, 2, 4, 6, 8), ElementsAre(1, 3, 5, 7, 9)));
+}
+
+TEST(DistributedSamplerTest, KeepsRanksShortAndEmpty) {
+  DistributedSamplerOptions options = {.dataset_size = 11,
+                                       .world_size = 2,
+                                       .shuffle = false,
+                                       .tail = Tail::kKeep};
+  EXPECT_THAT(
+      ListsOfAllRanks(options),
+      ElementsAre(ElementsAre(0, 2, 4, 6, 8, 10), ElementsAre(1, 3, 5, 7, 9)));
+  options.dataset_size = 1;
+  EXPECT_THAT(ListsOfAllRanks(options), ElementsAre(ElementsAre(0), IsEmpty()));
+}
+
+TEST(DistributedSamplerTest, CountsSayWhatRanksDraw) {
+  DistributedSamplerOptions options = {
+      .dataset_size = 11, .world_size = 4, .rank = 3};
+  EXPECT_EQ(Make(options).Counts(), (SampleCounts{3, 3, 3}));
+  options.tail = Tail::kDrop;
+  EXPECT_EQ(Make(options).Counts(), (SampleCounts{2, 2, 2}));
+  options.tail = Tail::kKeep;
+  EXPECT_EQ(Make(options).Counts(), (SampleCounts{2, 2, 3}));
 }
 
 TEST(DistributedSamplerTest, RejectsOptionsOutOfRange) {
-  const auto invalid = [](const std::string& what) {
-    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
-  };
   DistributedSamplerOptions options;
   for (const int64_t size : {int64_t{0}, int64_t{-1}, int64_t{1} << 31}) {
     options.dataset_size = size;
     EXPECT_THAT(ErrorOf(options),
-                invalid(absl::StrCat("dataset_size is ", size)));
+                Invalid(absl::StrCat("dataset_size is ", size)));
   }
+  options.permutation = Permutation::kKeyed;
+  EXPECT_THAT(ErrorOf(options), IsOk());  // 2^31 samples.
+  options.dataset_size = (int64_t{1} << 62) + 1;
+  EXPECT_THAT(ErrorOf(options), Invalid("dataset_size is 4611686018427387905"));
   options.dataset_size = 3;
   for (const int ranks : {0, -1}) {
     options.world_size = ranks;
     EXPECT_THAT(ErrorOf(options),
-                invalid(absl::StrCat("world_size is ", ranks)));
+                Invalid(absl::StrCat("world_size is ", ranks)));
   }
   options.world_size = 4;
   for (const int rank : {-1, 4, std::numeric_limits<int>::max()}) {
     options.rank = rank;
-    EXPECT_THAT(ErrorOf(options), invalid(absl::StrCat("rank is ", rank)));
+    EXPECT_THAT(ErrorOf(options), Invalid(absl::StrCat("rank is ", rank)));
   }
 }
 
 TEST(DistributedSamplerTest, RejectsAnEpochThatDropLastEmpties) {
-  DistributedSamplerOptions options;
-  options.dataset_size = 3;
-  options.world_size = 4;
-  options.drop_last = true;
-  EXPECT_THAT(ErrorOf(options), StatusIs(absl::StatusCode::kInvalidArgument,
-                                         HasSubstr("drop_last")));
+  DistributedSamplerOptions options = {
+      .dataset_size = 3, .world_size = 4, .tail = Tail::kDrop};
+  EXPECT_THAT(ErrorOf(options), Invalid("drop_last leaves no sample"));
   options.world_size = 3;
   EXPECT_THAT(ErrorOf(options), IsOk());
 }
 
 // The sum of seed and epoch wraps instead of being undefined.
 TEST(DistributedSamplerTest, SeedPlusEpochWraps) {
-  DistributedSamplerOptions options;
-  options.dataset_size = 20;
-  options.seed = std::numeric_limits<int64_t>::max();
-  const std::unique_ptr<Sampler> top = MakeOurs(options);
-  top->SetEpoch(1);
+  DistributedSamplerOptions options = {
+      .dataset_size = 20, .seed = std::numeric_limits<int64_t>::max()};
+  DistributedSampler top = Make(options);
+  top.SetEpoch(1);
   options.seed = 0;  // 2^63 has the same low 32 bits.
-  EXPECT_EQ(top->Indices(), MakeOurs(options)->Indices());
+  EXPECT_EQ(top.Indices().value(), Make(options).Indices().value());
+}
+
+TEST(DistributedSamplerTest, RefusesASecondDrawWithoutSetEpoch) {
+  DistributedSampler sampler = Make({.dataset_size = 20});
+  sampler.SetEpoch(4);
+  EXPECT_THAT(sampler.Indices(), IsOk());
+  EXPECT_THAT(sampler.Indices(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("epoch 4 is drawn a second time: call "
+                                 "SetEpoch")));
+  sampler.SetEpoch(4);  // Meant, then.
+  EXPECT_THAT(sampler.Indices(), IsOk());
+}
+
+TEST(DistributedSamplerTest, DrawsAnUnshuffledEpochAgain) {
+  DistributedSampler sampler = Make({.dataset_size = 20, .shuffle = false});
+  EXPECT_EQ(sampler.Indices().value(), sampler.Indices().value());
+}
+
+TEST(DistributedSamplerTest, RepeatsOrAdvancesIfToldTo) {
+  DistributedSamplerOptions options = {.dataset_size = 20};
+  DistributedSampler plain = Make(options);
+  const std::vector<int64_t> first = plain.Indices().value();
+  plain.SetEpoch(1);
+  const std::vector<int64_t> second = plain.Indices().value();
+  ASSERT_NE(first, second);
+  options.repeated_draw = RepeatedDraw::kAllow;
+  DistributedSampler repeats = Make(options);
+  EXPECT_EQ(repeats.Indices().value(), first);
+  EXPECT_EQ(repeats.Indices().value(), first);
+  options.repeated_draw = RepeatedDraw::kAdvance;
+  DistributedSampler advances = Make(options);
+  EXPECT_EQ(advances.Indices().value(), first);
+  EXPECT_EQ(advances.Indices().value(), second);
+  EXPECT_EQ(advances.epoch(), 1);
+}
+
+TEST(DistributedSamplerTest, KeyedEpochsArePermutationsAndDiffer) {
+  std::set<std::vector<int64_t>> distinct;
+  for (const int64_t seed : {1, 2}) {
+    for (const int64_t epoch : {0, 1}) {
+      DistributedSampler sampler = Make({.dataset_size = 100,
+                                         .seed = seed,
+                                         .permutation = Permutation::kKeyed});
+      sampler.SetEpoch(epoch);
+      std::vector<int64_t> indices = sampler.Indices().value();
+      distinct.insert(indices);
+      std::sort(indices.begin(), indices.end());
+      std::vector<int64_t> all(100);
+      std::iota(all.begin(), all.end(), 0);
+      EXPECT_EQ(indices, all);
+    }
+  }
+  EXPECT_EQ(distinct.size(), 4u);
+}
+
+TEST(DistributedSamplerTest, DrawsATrillionSamplesWithoutHoldingThem) {
+  constexpr int64_t kSize = 1'000'000'000'000;
+  DistributedSampler sampler = Make({.dataset_size = kSize,
+                                     .world_size = 8,
+                                     .rank = 3,
+                                     .permutation = Permutation::kKeyed});
+  const absl::StatusOr<EpochIndices> drawn = sampler.Draw();
+  ASSERT_THAT(drawn, IsOk());
+  EXPECT_EQ(drawn->size(), kSize / 8);
+  std::vector<int64_t> last(3);
+  drawn->Read(kSize / 8 - 3, last);
+  for (const int64_t index : last) {
+    EXPECT_TRUE(index >= 0 && index < kSize) << index;
+  }
+  sampler.SetEpoch(1);
+  EXPECT_THAT(sampler.Indices(), StatusIs(absl::StatusCode::kResourceExhausted,
+                                          HasSubstr("125000000000 indices")));
+}
+
+TEST(DistributedSamplerTest, GoesOnWithoutRepeatingOrLosingASample) {
+  DistributedSamplerOptions options = {
+      .dataset_size = 11, .world_size = 2, .shuffle = false};
+  DistributedSampler sampler = Make(options);
+  const absl::StatusOr<SamplerState> state = sampler.StateAfter(2);
+  ASSERT_THAT(state, IsOk());
+  EXPECT_THAT(ListsOfAllRanks(options, &*state),
+              ElementsAre(ElementsAre(4, 6, 8, 10), ElementsAre(5, 7, 9, 0)));
+  options.world_size = 3;
+  EXPECT_THAT(ListsOfAllRanks(options, &*state),
+              ElementsAre(ElementsAre(4, 7, 10), ElementsAre(5, 8, 4),
+                          ElementsAre(6, 9, 5)));
+  options.tail = Tail::kKeep;
+  EXPECT_THAT(
+      ListsOfAllRanks(options, &*state),
+      ElementsAre(ElementsAre(4, 7, 10), ElementsAre(5, 8), ElementsAre(6, 9)));
+}
+
+TEST(DistributedSamplerTest, RejectsAStateOfAnotherOrder) {
+  DistributedSamplerOptions options = {.dataset_size = 11, .seed = 5};
+  const SamplerState state = Make(options).StateAfter(3).value();
+  EXPECT_THAT(Make(options).Restore(state), IsOk());
+  options.seed = 6;
+  EXPECT_THAT(Make(options).Restore(state),
+              Invalid("the state is of 11 samples shuffled as PyTorch does "
+                      "from seed 5, the sampler of 11 samples shuffled as "
+                      "PyTorch does from seed 6"));
+  options = {.dataset_size = 12, .seed = 5};
+  EXPECT_THAT(Make(options).Restore(state), Invalid("the sampler of 12"));
+  options = {.dataset_size = 11, .shuffle = false};
+  EXPECT_THAT(Make(options).Restore(state), Invalid("samples in order"));
+  options = {.dataset_size = 11, .seed = 5, .permutation = Permutation::kKeyed};
+  EXPECT_THAT(Make(options).Restore(state), Invalid("shuffled by key"));
+}
+
+TEST(DistributedSamplerTest, RejectsImpossibleStates) {
+  DistributedSampler sampler = Make({.dataset_size = 11, .world_size = 2});
+  const SamplerState good = sampler.StateAfter(3).value();
+  for (int64_t SamplerState::*number :
+       {&SamplerState::first_world_size, &SamplerState::before,
+        &SamplerState::world_size, &SamplerState::batch_size,
+        &SamplerState::visited}) {
+    for (const int64_t wrong :
+         {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
+      if (number == &SamplerState::batch_size && wrong > 0) continue;
+      SamplerState bad = good;
+      bad.*number = wrong;
+      EXPECT_THAT(sampler.Restore(bad), Invalid("no place in an epoch of 11"));
+    }
+  }
+  EXPECT_THAT(sampler.StateAfter(-1), Invalid("visited is -1"));
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "conformance/mutants/mutants.h"
 #include "conformance/mutants/training_decorators.h"
 #include "conformance/training_run.h"
@@ -58,14 +59,17 @@ SamplerMutant::Draw NoShuffle(const RankContext& context) {
 }
 
 SamplerMutant::Draw EpochNotSet(const RankContext&) {
-  return [](Sampler& inner, int64_t) { return inner.Indices(); };
+  return [](Sampler& inner, int64_t) {
+    inner.SetEpoch(0);
+    return inner.Indices();
+  };
 }
 
 SamplerMutant::Draw RepeatSample(const RankContext& context) {
   return [rank = context.rank](Sampler& inner, int64_t epoch) {
     inner.SetEpoch(epoch);
-    std::vector<int64_t> indices = inner.Indices();
-    if (rank == 1) indices[1] = indices[0];
+    absl::StatusOr<std::vector<int64_t>> indices = inner.Indices();
+    if (indices.ok() && rank == 1) (*indices)[1] = (*indices)[0];
     return indices;
   };
 }

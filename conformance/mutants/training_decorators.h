@@ -42,13 +42,14 @@ class ModelMutant : public Model {
 // Draws by `draw` from the sampler that it owns and the epoch that was set.
 class SamplerMutant : public Sampler {
  public:
-  using Draw = std::function<std::vector<int64_t>(Sampler&, int64_t epoch)>;
+  using Draw = std::function<absl::StatusOr<std::vector<int64_t>>(
+      Sampler&, int64_t epoch)>;
 
   SamplerMutant(std::unique_ptr<Sampler> inner, Draw draw)
       : inner_(std::move(inner)), draw_(std::move(draw)) {}
 
   void SetEpoch(int64_t epoch) override { epoch_ = epoch; }
-  std::vector<int64_t> Indices() const override {
+  absl::StatusOr<std::vector<int64_t>> Indices() override {
     return draw_(*inner_, epoch_);
   }
 

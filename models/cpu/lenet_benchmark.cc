@@ -79,7 +79,13 @@ void Evaluation(benchmark::State& state) {
   }
   state.SetItemsProcessed(state.iterations() * n);
 }
-BENCHMARK(Evaluation)->Arg(256)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(Evaluation)
+    ->Arg(100)
+    ->Arg(125)
+    ->Arg(250)
+    ->Arg(500)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace lockstep

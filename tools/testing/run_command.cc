@@ -1,5 +1,5 @@
-// Runs a command of this folder as its user would.
-#include "benchmarks/run_command.h"
+// Runs a command of this project as its user would.
+#include "tools/testing/run_command.h"
 
 #include <sys/wait.h>
 

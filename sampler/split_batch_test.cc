@@ -1,5 +1,5 @@
 // SplitBatch against PyTorch's chunk, and as a partition.
-#include "models/split_batch.h"
+#include "sampler/split_batch.h"
 
 #include <cstdint>
 #include <vector>

@@ -1,6 +1,6 @@
-// Runs a command of this folder as its user would, for the commands' tests.
-#ifndef LOCKSTEP_BENCHMARKS_RUN_COMMAND_H_
-#define LOCKSTEP_BENCHMARKS_RUN_COMMAND_H_
+// Runs a command of this project as its user would, for the commands' tests.
+#ifndef LOCKSTEP_TOOLS_TESTING_RUN_COMMAND_H_
+#define LOCKSTEP_TOOLS_TESTING_RUN_COMMAND_H_
 
 #include <string>
 
@@ -16,4 +16,4 @@ CommandOutcome RunCommand(const std::string& command, int deadline_seconds);
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_BENCHMARKS_RUN_COMMAND_H_
+#endif  // LOCKSTEP_TOOLS_TESTING_RUN_COMMAND_H_

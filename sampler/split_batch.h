@@ -1,6 +1,6 @@
 // Which block of a global batch a rank takes: the split of d2l's split_batch.
-#ifndef LOCKSTEP_MODELS_SPLIT_BATCH_H_
-#define LOCKSTEP_MODELS_SPLIT_BATCH_H_
+#ifndef LOCKSTEP_SAMPLER_SPLIT_BATCH_H_
+#define LOCKSTEP_SAMPLER_SPLIT_BATCH_H_
 
 #include <algorithm>
 #include <cstdint>
@@ -23,4 +23,4 @@ inline Shard SplitBatch(int64_t n, int64_t world_size, int64_t rank) {
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_MODELS_SPLIT_BATCH_H_
+#endif  // LOCKSTEP_SAMPLER_SPLIT_BATCH_H_

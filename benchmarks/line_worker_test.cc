@@ -1,0 +1,117 @@
+// Programs that answer, fail, fall silent and talk too much.
+#include "benchmarks/line_worker.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
+
+absl::StatusOr<LineWorker> StartShell(const std::string& script) {
+  return LineWorker::Start({"sh", "-c", script});
+}
+
+absl::StatusOr<std::string> Receive(LineWorker& worker) {
+  return worker.Receive(absl::Now() + absl::Seconds(60));
+}
+
+TEST(LineWorkerTest, AnswersLinesAmongItsTalk) {
+  absl::StatusOr<LineWorker> worker = StartShell(
+      "echo hello; echo warning >&2; while read word; do echo thinking;"
+      "echo \"lockstep: got $word\"; done");
+  ASSERT_THAT(worker, IsOk());
+  for (const char* word : {"one", "two", "three"}) {
+    ASSERT_THAT(worker->Send(word), IsOk());
+    EXPECT_THAT(Receive(*worker), IsOkAndHolds(std::string("got ") + word));
+  }
+}
+
+TEST(LineWorkerTest, KeepsAnswersThatCameTogether) {
+  absl::StatusOr<LineWorker> worker =
+      StartShell("printf 'lockstep: a\\nlockstep: \\nlockstep: c\\n'; cat");
+  ASSERT_THAT(worker, IsOk());
+  for (const char* answer : {"a", "", "c"}) {
+    EXPECT_THAT(Receive(*worker), IsOkAndHolds(std::string(answer)));
+  }
+}
+
+TEST(LineWorkerTest, SaysHowAProgramEnded) {
+  absl::StatusOr<LineWorker> worker =
+      StartShell("echo first; echo its last words; echo; exit 7");
+  ASSERT_THAT(worker, IsOk());
+  EXPECT_THAT(Receive(*worker),
+              StatusIs(kUnavailable,
+                       "it ended with exit status 7; it said: its last words"));
+  EXPECT_THAT(Receive(*worker), StatusIs(kUnavailable, "it has ended"));
+}
+
+TEST(LineWorkerTest, SaysWhichSignalEndedAProgram) {
+  absl::StatusOr<LineWorker> worker = StartShell("kill -TERM $$");
+  ASSERT_THAT(worker, IsOk());
+  EXPECT_THAT(Receive(*worker), StatusIs(kUnavailable, "signal 15 ended it"));
+}
+
+TEST(LineWorkerTest, SaysWhyAProgramCannotRun) {
+  absl::StatusOr<LineWorker> worker = LineWorker::Start({"/absent/program"});
+  ASSERT_THAT(worker, IsOk());
+  EXPECT_THAT(
+      Receive(*worker),
+      StatusIs(kUnavailable, AllOf(HasSubstr("exit status 127"),
+                                   HasSubstr("cannot run it: No such file"))));
+}
+
+// A deadline that is over: no test has to wait for it.
+TEST(LineWorkerTest, EndsAProgramThatDoesNotAnswer) {
+  absl::StatusOr<LineWorker> worker =
+      StartShell("trap '' TERM; while read line; do :; done; sleep 1000");
+  ASSERT_THAT(worker, IsOk());
+  EXPECT_THAT(worker->Receive(absl::Now() - absl::Seconds(1)),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("did not answer in time")));
+  EXPECT_THAT(worker->Send("more"), StatusIs(kUnavailable, HasSubstr("ended")));
+}
+
+TEST(LineWorkerTest, IsNotFilledByALineWithoutEnd) {
+  absl::StatusOr<LineWorker> worker =
+      StartShell("head -c 1000000 /dev/zero; echo; echo lockstep: done; cat");
+  ASSERT_THAT(worker, IsOk());
+  EXPECT_THAT(Receive(*worker), IsOkAndHolds("done"));
+}
+
+TEST(LineWorkerTest, SurvivesSendingToAProgramThatIsGone) {
+  absl::StatusOr<LineWorker> worker = StartShell("echo lockstep: bye");
+  ASSERT_THAT(worker, IsOk());
+  EXPECT_THAT(Receive(*worker), IsOkAndHolds("bye"));
+  const absl::Status sent = worker->Send("more");
+  if (sent.ok()) {  // It had not ended yet.
+    EXPECT_THAT(Receive(*worker),
+                StatusIs(kUnavailable, HasSubstr("status 0")));
+  } else {
+    EXPECT_THAT(sent, StatusIs(kUnavailable, HasSubstr("status 0")));
+  }
+}
+
+TEST(LineWorkerTest, IsOwnedByTheOneItMovesTo) {
+  absl::StatusOr<LineWorker> worker =
+      StartShell("while read word; do echo \"lockstep: $word\"; done");
+  ASSERT_THAT(worker, IsOk());
+  LineWorker moved = *std::move(worker);
+  ASSERT_THAT(moved.Send("here"), IsOk());
+  EXPECT_THAT(Receive(moved), IsOkAndHolds("here"));
+}
+
+}  // namespace
+}  // namespace lockstep

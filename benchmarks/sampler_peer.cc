@@ -1,0 +1,104 @@
+// What is said to sampler_peer_torch.py, and what it answers.
+#include "benchmarks/sampler_peer.h"
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "benchmarks/available_memory.h"
+#include "benchmarks/line_worker.h"
+#include "benchmarks/sampler_peer_torch.h"
+#include "sampler/permutation.h"
+
+namespace lockstep {
+namespace {
+
+absl::Status NotUnderstood(const std::string& answer) {
+  return absl::InternalError(
+      absl::StrCat("its answer is not understood: ", answer));
+}
+
+}  // namespace
+
+absl::StatusOr<SamplerPeer> SamplerPeer::Start(
+    const SamplerSettings& settings) {
+  std::string why;
+  for (const std::string& python : settings.pythons) {
+    absl::StatusOr<SamplerPeer> peer =
+        StartWith(python, absl::Seconds(settings.timeout));
+    if (peer.ok()) return peer;
+    absl::StrAppend(&why, why.empty() ? "" : "; ", python, ": ",
+                    peer.status().message());
+  }
+  return absl::UnavailableError(why);
+}
+
+absl::StatusOr<SamplerPeer> SamplerPeer::StartWith(const std::string& python,
+                                                   absl::Duration timeout) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      LineWorker worker,
+      LineWorker::Start({python, "-c", std::string(SamplerPeerTorch())}));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer,
+                            worker.Receive(absl::Now() + timeout));
+  const std::pair<std::string, std::string> words =
+      absl::StrSplit(answer, absl::MaxSplits(' ', 1));
+  if (words.first == "missing") return absl::NotFoundError(words.second);
+  if (words.first != "ready") return NotUnderstood(answer);
+  return SamplerPeer(std::move(worker),
+                     absl::StrCat("PyTorch ", words.second, " (", python, ")"),
+                     words.second, timeout);
+}
+
+absl::StatusOr<DrawResult> SamplerPeer::Draw(int64_t size) {
+  if (size >= kWideDrawSize && !DrawsWide(version_)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("before 2.6 it draws another order from ", kWideDrawSize,
+                     " samples on"));
+  }
+  const int64_t needed = PyTorchMemory(size), free = AvailableMemory();
+  if (needed > free) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("it needs about ", needed >> 20,
+                     " MiB for this size, and ", free >> 20, " MiB are free"));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      worker_.Send(absl::StrCat(size, " ", kDrawWorldSize, " ", kDrawRank, " ",
+                                kDrawSeed, " ", kDrawEpoch)));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer,
+                            worker_.Receive(absl::Now() + timeout_));
+  return ParseDrawAnswer(answer);
+}
+
+bool DrawsWide(const std::string& version) {
+  const std::vector<std::string> parts = absl::StrSplit(version, '.');
+  int major = 0, minor = 0;
+  return parts.size() >= 2 && absl::SimpleAtoi(parts[0], &major) &&
+         absl::SimpleAtoi(parts[1], &minor) &&
+         (major > 2 || (major == 2 && minor >= 6));
+}
+
+absl::StatusOr<DrawResult> ParseDrawAnswer(const std::string& answer) {
+  const std::vector<std::string> words = absl::StrSplit(answer, ' ');
+  DrawResult result;
+  if (words.size() == 4 && words[0] == "drew" &&
+      absl::SimpleAtod(words[1], &result.seconds) &&
+      std::isfinite(result.seconds) && result.seconds > 0 &&
+      absl::SimpleAtoi(words[2], &result.count) && result.count > 0 &&
+      absl::SimpleAtoi(words[3], &result.checksum)) {
+    return result;
+  }
+  return NotUnderstood(answer);
+}
+
+}  // namespace lockstep

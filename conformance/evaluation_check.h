@@ -1,0 +1,34 @@
+// The check behind the claim "N ranks evaluate to what one rank evaluates to".
+#ifndef LOCKSTEP_CONFORMANCE_EVALUATION_CHECK_H_
+#define LOCKSTEP_CONFORMANCE_EVALUATION_CHECK_H_
+
+#include <cstdint>
+#include <span>
+
+#include "absl/status/status.h"
+
+namespace lockstep {
+
+// What a rank reports of the whole data set.
+struct Evaluation {
+  double loss = 0;      // The mean over samples.
+  double accuracy = 0;  // Likewise.
+  int64_t samples = 0;  // How many were counted.
+};
+
+// Every rank reports the one-rank evaluation, bit for bit. Otherwise kDataLoss
+// with one line that names the first difference and its likely cause: ranks
+// that differ among themselves, samples that count twice or not at all, means
+// that are not weighted by samples, or sums rounded on their way. NaN where
+// one rank has a number fails.
+//
+// The last two are told apart by how far float64 can be off. The sum of n
+// losses, none of them negative, is within (n - 1) * 2^-53 of itself in any
+// order (Higham 2002, section 4.2), either side's, and the division adds one
+// rounding to each: 2 n * 2^-53 together, to first order.
+absl::Status CheckEvaluation(const Evaluation& want,
+                             std::span<const Evaluation> ranks);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_EVALUATION_CHECK_H_

@@ -1,0 +1,46 @@
+// Which place of which epoch a sampler draws from next.
+#ifndef LOCKSTEP_SAMPLER_EPOCH_CURSOR_H_
+#define LOCKSTEP_SAMPLER_EPOCH_CURSOR_H_
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "sampler/sampler.h"
+#include "sampler/sampler_state.h"
+
+namespace lockstep {
+
+// What all samplers share of SetEpoch, Draw and Restore. Not thread safe.
+class EpochCursor {
+ public:
+  // `start` is the state at the start of epoch 0; `shuffle` is whether the
+  // order depends on the epoch.
+  EpochCursor(SamplerState start, bool shuffle, RepeatedDraw repeated_draw);
+
+  // Goes to the start of the epoch.
+  void SetEpoch(int64_t epoch);
+
+  // Goes to a place that was checked.
+  void Restore(const SamplerState& state);
+
+  // To be called by each draw: where it starts is then place(). Errors:
+  // kFailedPrecondition for a second draw under kRefuse.
+  absl::Status BeginDraw();
+
+  const SamplerState& place() const { return place_; }
+
+ private:
+  SamplerState start_;
+  SamplerState place_;
+  RepeatedDraw repeated_draw_;
+  bool drawn_ = false;  // The epoch of place_.
+};
+
+// What makes a state impossible, or of another sampler than one with that
+// start, whatever the kind of sampler. Errors: kInvalidArgument.
+absl::Status CheckState(const SamplerState& state, const SamplerState& start,
+                        int64_t dataset_size);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_SAMPLER_EPOCH_CURSOR_H_

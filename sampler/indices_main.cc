@@ -1,0 +1,244 @@
+// The command `indices`: what one rank draws in an epoch.
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/launch/command_line.h"
+#include "sampler/distributed_sampler.h"
+#include "sampler/epoch_indices.h"
+#include "sampler/paddle_sampler.h"
+#include "sampler/print_indices.h"
+#include "sampler/sampler.h"
+#include "sampler/split_batch_sampler.h"
+
+ABSL_FLAG(std::string, semantics, "torch", "see kUsage");
+ABSL_FLAG(int64_t, dataset_size, 0, "see kUsage");
+ABSL_FLAG(int32_t, num_replicas, 1, "see kUsage");
+ABSL_FLAG(int32_t, rank, 0, "see kUsage");
+ABSL_FLAG(bool, shuffle, false, "see kUsage");
+ABSL_FLAG(std::string, seed, "0", "see kUsage");
+ABSL_FLAG(int64_t, epoch, 0, "see kUsage");
+ABSL_FLAG(std::string, permutation, "torch", "see kUsage");
+ABSL_FLAG(bool, drop_last, false, "see kUsage");
+ABSL_FLAG(std::string, batch_size, "", "see kUsage");
+ABSL_FLAG(int64_t, start_index, 0, "see kUsage");
+ABSL_FLAG(bool, help, false, "print kUsage");
+
+namespace lockstep {
+namespace {
+
+constexpr char kUsage[] = R"(indices --dataset_size=N [FLAGS]
+
+Prints the indices of the samples that one rank draws in an epoch, in order, one
+a line, or with --batch_size one batch a line.
+
+  --semantics=torch   who deals them, and how:
+                      torch   PyTorch's DistributedSampler, bit for bit
+                      paddle  Paddle's DistributedBatchSampler, bit for bit
+                      exact   as torch, but neither padded nor dropped: each
+                              sample on exactly one rank, for evaluation
+                      split   d2l's split_batch: the data set is one batch, of
+                              which each rank takes a block
+  --dataset_size=N    number of samples
+  --num_replicas=1    number of ranks
+  --rank=0            which of them draws, from 0
+
+order
+  --shuffle           shuffle the epoch (default: 0, 1, 2, ...)
+  --seed=0            and with what: torch and exact by seed + epoch,
+  --epoch=0           paddle by the epoch alone
+  --permutation=torch for torch and exact, how to shuffle: torch, as PyTorch, 4
+                      bytes a sample; keyed, another order, in O(1) memory, for
+                      up to 2^62 samples
+
+what is printed
+  --batch_size=B      one batch a line, separated by spaces; paddle also deals
+                      the samples in such batches (default: 1)
+  --drop_last         torch: cut the epoch where the ranks do not divide it,
+                      instead of padding; paddle: leave out a rank's last batch
+                      if it is partial
+  --start_index=0     leave out that many of the rank's indices, to see how an
+                      epoch goes on after them
+
+Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
+)";
+
+constexpr int kUsageError = 2;
+constexpr int kFailure = 1;
+
+// What is wrong with a flag: `what` begins with its name, as the samplers'
+// messages do.
+absl::Status WrongFlag(const std::string& what) {
+  return absl::InvalidArgumentError(what);
+}
+
+// None if the flag was not given.
+absl::StatusOr<std::optional<int64_t>> BatchSize() {
+  const std::string text = absl::GetFlag(FLAGS_batch_size);
+  if (text.empty()) return std::nullopt;
+  int64_t size = 0;
+  if (!absl::SimpleAtoi(text, &size) || size < 1) {
+    return WrongFlag(absl::StrCat("batch_size is '", text,
+                                  "', must be a number of at least 1"));
+  }
+  return size;
+}
+
+// PyTorch takes seeds from -2^63 to 2^64 - 1.
+absl::StatusOr<int64_t> Seed() {
+  const std::string text = absl::GetFlag(FLAGS_seed);
+  int64_t seed = 0;
+  uint64_t wide_seed = 0;
+  if (absl::SimpleAtoi(text, &seed)) return seed;
+  if (absl::SimpleAtoi(text, &wide_seed)) {
+    return static_cast<int64_t>(wide_seed);
+  }
+  return WrongFlag(
+      absl::StrCat("seed is '", text, "', must be a number in [-2^63, 2^64)"));
+}
+
+absl::StatusOr<Permutation> PermutationKind() {
+  const std::string text = absl::GetFlag(FLAGS_permutation);
+  if (text == "torch") return Permutation::kTorch;
+  if (text == "keyed") return Permutation::kKeyed;
+  return WrongFlag(
+      absl::StrCat("permutation: '", text, "' is not one of torch, keyed"));
+}
+
+template <typename S>
+absl::StatusOr<EpochIndices> DrawFrom(absl::StatusOr<S> sampler) {
+  LOCKSTEP_RETURN_IF_ERROR(sampler.status());
+  sampler->SetEpoch(absl::GetFlag(FLAGS_epoch));
+  return sampler->Draw();
+}
+
+absl::StatusOr<EpochIndices> DrawStrided(bool exact) {
+  const bool drop_last = absl::GetFlag(FLAGS_drop_last);
+  if (exact && drop_last) {
+    return WrongFlag("drop_last: exact draws every sample, and drops none");
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t seed, Seed());
+  LOCKSTEP_ASSIGN_OR_RETURN(const Permutation permutation, PermutationKind());
+  return DrawFrom(DistributedSampler::Create(
+      {.dataset_size = absl::GetFlag(FLAGS_dataset_size),
+       .world_size = absl::GetFlag(FLAGS_num_replicas),
+       .rank = absl::GetFlag(FLAGS_rank),
+       .shuffle = absl::GetFlag(FLAGS_shuffle),
+       .seed = seed,
+       .tail = exact       ? Tail::kKeep
+               : drop_last ? Tail::kDrop
+                           : Tail::kPad,
+       .permutation = permutation}));
+}
+
+absl::StatusOr<EpochIndices> DrawPaddle(int64_t batch_size) {
+  if (absl::GetFlag(FLAGS_permutation) != "torch") {
+    return WrongFlag("permutation: paddle has its own");
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t seed, Seed());
+  if (seed != 0) {
+    std::fputs("indices: note: --seed changes nothing: paddle has no seed\n",
+               stderr);
+  }
+  return DrawFrom(
+      PaddleSampler::Create({.dataset_size = absl::GetFlag(FLAGS_dataset_size),
+                             .world_size = absl::GetFlag(FLAGS_num_replicas),
+                             .rank = absl::GetFlag(FLAGS_rank),
+                             .batch_size = batch_size,
+                             .shuffle = absl::GetFlag(FLAGS_shuffle)}));
+}
+
+absl::StatusOr<EpochIndices> DrawSplit() {
+  if (absl::GetFlag(FLAGS_shuffle) || absl::GetFlag(FLAGS_drop_last)) {
+    return WrongFlag("semantics: split neither shuffles nor drops");
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      SplitBatchSampler sampler,
+      SplitBatchSampler::Create(
+          {.dataset_size = absl::GetFlag(FLAGS_dataset_size),
+           .world_size = absl::GetFlag(FLAGS_num_replicas),
+           .rank = absl::GetFlag(FLAGS_rank)}));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<int64_t> indices, sampler.Indices());
+  return EpochIndices(std::move(indices));
+}
+
+absl::StatusOr<EpochIndices> Draw(int64_t batch_size) {
+  const std::string semantics = absl::GetFlag(FLAGS_semantics);
+  // The samplers know it as the world size.
+  if (const int ranks = absl::GetFlag(FLAGS_num_replicas); ranks < 1) {
+    return WrongFlag(
+        absl::StrCat("num_replicas is ", ranks, ", must be at least 1"));
+  }
+  if (semantics == "torch") return DrawStrided(/*exact=*/false);
+  if (semantics == "exact") return DrawStrided(/*exact=*/true);
+  if (semantics == "paddle") return DrawPaddle(batch_size);
+  if (semantics == "split") return DrawSplit();
+  return WrongFlag(absl::StrCat("semantics: '", semantics,
+                                "' is not one of torch, paddle, exact, split"));
+}
+
+absl::Status Run() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<int64_t> batch_size,
+                            BatchSize());
+  PrintOptions options;
+  options.batch_size = batch_size.value_or(1);
+  const absl::StatusOr<EpochIndices> drawn = Draw(options.batch_size);
+  LOCKSTEP_RETURN_IF_ERROR(drawn.status());
+  options.start_index = absl::GetFlag(FLAGS_start_index);
+  if (options.start_index < 0 || options.start_index > drawn->size()) {
+    return WrongFlag(absl::StrCat("start_index is ", options.start_index,
+                                  ", must be in [0, ", drawn->size(),
+                                  "]: as many as the rank draws"));
+  }
+  options.drop_partial = absl::GetFlag(FLAGS_semantics) == "paddle" &&
+                         absl::GetFlag(FLAGS_drop_last);
+  if (options.drop_partial && drawn->size() < options.batch_size) {
+    return WrongFlag(absl::StrCat(
+        "drop_last leaves no batch: the rank draws ", drawn->size(),
+        " samples, below the batch_size of ", options.batch_size));
+  }
+  return PrintIndices(*drawn, options, stdout);
+}
+
+int Fail(int exit_status, const std::string& message) {
+  std::fprintf(stderr, "indices: %s\n", message.c_str());
+  return exit_status;
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  const absl::StatusOr<std::vector<std::string>> rest =
+      ParseFlagsBeforeCommand(arguments);
+  if (!rest.ok()) {
+    return Fail(kUsageError, std::string(rest.status().message()));
+  }
+  if (!rest->empty()) {
+    return Fail(kUsageError, absl::StrCat("'", rest->front(),
+                                          "' is not a flag; see --help"));
+  }
+  if (absl::GetFlag(FLAGS_help)) {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
+  const absl::Status status = Run();
+  if (status.ok()) return 0;
+  if (absl::IsInvalidArgument(status)) {
+    return Fail(kUsageError, absl::StrCat("--", status.message()));
+  }
+  return Fail(kFailure, std::string(status.message()));
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  return lockstep::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

@@ -1,0 +1,79 @@
+// Paddle's paddle.io.DistributedBatchSampler.
+#ifndef LOCKSTEP_SAMPLER_PADDLE_SAMPLER_H_
+#define LOCKSTEP_SAMPLER_PADDLE_SAMPLER_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "sampler/epoch_cursor.h"
+#include "sampler/epoch_indices.h"
+#include "sampler/sampler.h"
+#include "sampler/sampler_state.h"
+
+namespace lockstep {
+
+// The arguments of Paddle's class, with its defaults; `world_size` is its
+// num_replicas. Its drop_last, which drops a rank's last batch if that is
+// partial, is BatchSampler's.
+struct PaddleSamplerOptions {
+  int64_t dataset_size = 0;  // At least 1; padded at most 2^31 - 1.
+  int world_size = 1;        // At least 1.
+  int rank = 0;              // In [0, world_size).
+  int64_t batch_size = 1;    // At least 1.
+  bool shuffle = false;      // By the epoch alone: there is no seed.
+  RepeatedDraw repeated_draw = RepeatedDraw::kAdvance;
+};
+
+// Draws the same indices as Paddle, bit for bit: those of all of a rank's
+// batches, one after the other, to be cut by a BatchSampler of the same batch
+// size. An epoch is 0, 1, 2, ... and from the start again until world_size
+// divides it; that, padding included, is shuffled as numpy's
+// RandomState(epoch).shuffle does; it is dealt to the ranks in turn, a batch at
+// a time; what is left when no longer every rank gets a whole batch is split
+// evenly, in rank order. Not thread safe.
+//
+// A state is a place between two of these rounds. Ranks of another number, or
+// with other batches, go on with the samples that nobody has visited, in the
+// order they had, without the padding they had: it is made anew, at the end,
+// from the first ones left.
+class PaddleSampler : public ResumableSampler {
+ public:
+  // Errors: kInvalidArgument if an option is out of the range above.
+  static absl::StatusOr<PaddleSampler> Create(
+      const PaddleSamplerOptions& options);
+
+  void SetEpoch(int64_t epoch) override { cursor_.SetEpoch(epoch); }
+  int64_t epoch() const override { return cursor_.place().epoch; }
+  SampleCounts Counts() const override;
+
+  // Errors: also kInvalidArgument if it shuffles and the epoch is not in
+  // [0, 2^32), which is what numpy takes as a seed. Cost: O(dataset_size) to
+  // shuffle or to go on at another world size, else O(indices).
+  absl::StatusOr<EpochIndices> Draw() override;
+
+  // Errors: also kInvalidArgument if `visited` is neither a multiple of
+  // batch_size nor everything.
+  absl::StatusOr<SamplerState> StateAfter(int64_t visited) const override;
+
+  // Cost: O(dataset_size) at another world size or batch size than the state's.
+  absl::Status Restore(const SamplerState& state) override;
+
+ private:
+  explicit PaddleSampler(const PaddleSamplerOptions& options);
+
+  // How many positions all ranks take together from the place on where they
+  // took over, padding included.
+  int64_t Dealt() const;
+
+  // What the ranks take, in order: Dealt() samples.
+  std::vector<int32_t> DealtSamples() const;
+
+  PaddleSamplerOptions options_;
+  EpochCursor cursor_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_SAMPLER_PADDLE_SAMPLER_H_

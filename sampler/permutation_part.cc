@@ -1,0 +1,341 @@
+// Fisher-Yates without random access to memory.
+//
+// Element by element, position i changes places with a later one. The positions
+// are cut into segments that fit in a core's own cache, which take their turns.
+// If the place lies in a later segment, all that happens now is that a message
+// goes there: "put my value at that place". When its turn comes, a segment
+// first reads its messages in the order in which they were sent, so in the
+// order of the steps: each takes what lies at its place, which is what the
+// sender's position holds in the end, and leaves its value there. Then it takes
+// its own steps, whose places in the segment itself are taken from at once.
+//
+// What is taken for the positions that are asked for goes to one list. It is in
+// order but for the segments: so for each of those positions it is enough to
+// know the segment of its place, and the next that was taken there is its own.
+#include "sampler/permutation_part.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "sampler/permutation.h"
+#include "sampler/strided_part.h"
+#include "sampler/swap_places.h"
+
+namespace lockstep {
+namespace {
+
+// A table of so many elements is in the last-level cache of most machines.
+constexpr int64_t kMessagesFrom = int64_t{1} << 23;
+
+// 512 KiB: a core's own cache has room for it, and for the ends of all boxes.
+constexpr int kSegmentBits = 17;
+
+// A value in the low bits, whether what is taken for it is wanted, and a place
+// in the segment.
+using Message = uint64_t;
+constexpr int kWantedBit = 31;
+constexpr int kPlaceShift = 32;
+constexpr Message kValueMask = (Message{1} << kWantedBit) - 1;
+
+// Maps memory that is about to be written, all at once where the system knows
+// how: to come upon it page by page costs several times as much. data: host
+// [bytes], its contents unspecified; borrowed.
+void Populate(void* data, int64_t bytes) {
+#ifdef MADV_POPULATE_WRITE
+  const auto page = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
+  const auto begin = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t first = (begin + page - 1) / page * page;
+  const uintptr_t end = (begin + static_cast<uintptr_t>(bytes)) / page * page;
+  // What it does not map will be mapped as it is written.
+  if (first < end) {
+    madvise(reinterpret_cast<void*>(first), end - first, MADV_POPULATE_WRITE);
+  }
+#else
+  static_cast<void>(data);
+  static_cast<void>(bytes);
+#endif
+}
+
+// A queue of messages for each segment, in pages that are used again.
+class Mailboxes {
+ public:
+  // Memory is touched only as messages come to lie there.
+  Mailboxes(int64_t boxes, int64_t most_messages)
+      : pages_(std::make_unique_for_overwrite<Message[]>(
+            most_messages + (boxes + 1) * kPageSize)),
+        first_page_(boxes),
+        end_(boxes) {
+    Populate(pages_.get(),
+             static_cast<int64_t>(kMostWaiting * sizeof(Message) *
+                                  static_cast<double>(most_messages)));
+    for (int64_t box = 0; box < boxes; ++box) {
+      first_page_[box] = TakePage();
+      end_[box] = first_page_[box] * kPageSize;
+    }
+  }
+
+  void Send(uint32_t box, Message message) {
+    const uint32_t at = end_[box];
+    pages_[at] = message;
+    // So that the next line of the page is in the cache when it is reached.
+    __builtin_prefetch(&pages_[at] + 8, 1);
+    end_[box] = at + 1;
+    if ((at + 1) % kPageSize == 0) ContinueOnNewPage(box);
+  }
+
+  // Calls read(message) for each message in a box, and gives up its memory: the
+  // box is not used again.
+  template <typename Read>
+  void Receive(uint32_t box, Read read) {
+    const uint32_t last_page = end_[box] / kPageSize;
+    for (uint32_t page = first_page_[box]; page != last_page;
+         page = next_page_[page]) {
+      const Message* const next = &pages_[next_page_[page] * kPageSize];
+      for (int line = 0; line < 4; ++line) __builtin_prefetch(next + 8 * line);
+      ReadPage(page, kPageSize, read);
+    }
+    ReadPage(last_page, end_[box] % kPageSize, read);
+  }
+
+ private:
+  static constexpr uint32_t kPageSize = 1024;  // Messages: 8 KiB.
+
+  // After a share t of the steps, -(1 - t) ln(1 - t) of all messages are sent
+  // and not read, if none stays in its segment: at most 1 / e.
+  static constexpr double kMostWaiting = 0.368;
+
+  uint32_t TakePage() {
+    if (free_.empty()) {
+      next_page_.push_back(0);
+      return static_cast<uint32_t>(next_page_.size()) - 1;
+    }
+    const uint32_t page = free_.back();
+    free_.pop_back();
+    return page;
+  }
+
+  void ContinueOnNewPage(uint32_t box) {
+    const uint32_t page = TakePage();
+    next_page_[(end_[box] - 1) / kPageSize] = page;
+    end_[box] = page * kPageSize;
+  }
+
+  template <typename Read>
+  void ReadPage(uint32_t page, uint32_t count, Read read) {
+    const Message* const messages = &pages_[page * kPageSize];
+    for (uint32_t k = 0; k < count; ++k) read(messages[k]);
+    free_.push_back(page);
+  }
+
+  std::unique_ptr<Message[]> pages_;
+  std::vector<uint32_t> next_page_;   // Of each page that was ever taken.
+  std::vector<uint32_t> free_;        // Pages.
+  std::vector<uint32_t> first_page_;  // Of each box.
+  std::vector<uint32_t> end_;         // Where its next message goes.
+};
+
+// How many of the part's positions come before it wraps around.
+int64_t CountBeforeWrap(const StridedPart& part) {
+  if (part.first >= part.length) return 0;
+  return std::min(part.count,
+                  (part.length - part.first + part.stride - 1) / part.stride);
+}
+
+// The positions of a part in ascending order, each once. Their order is the
+// part's but for the last, which may be one of the first: its padding.
+class WantedPositions {
+ public:
+  explicit WantedPositions(const StridedPart& part)
+      : stride_(part.stride), left_(CountBeforeWrap(part)) {
+    if (left_ > 0) strided_ = part.At(0);
+    if (left_ < part.count) padding_ = part.At(left_);
+  }
+
+  int64_t next() const { return std::min(strided_, padding_); }
+
+  void Advance() {
+    const int64_t done = next();
+    if (padding_ == done) padding_ = kNone;
+    if (strided_ == done) strided_ = --left_ > 0 ? strided_ + stride_ : kNone;
+  }
+
+ private:
+  static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+
+  int64_t stride_;
+  int64_t left_;
+  int64_t strided_ = kNone;
+  int64_t padding_ = kNone;
+};
+
+// Moves the padding from where it is among ascending positions to the end.
+void MovePaddingToEnd(const StridedPart& part, std::vector<int64_t>& list) {
+  const int64_t strided = CountBeforeWrap(part);
+  if (strided == part.count) return;
+  const int64_t padding = part.At(strided);
+  int64_t before = 0;
+  while (before < strided && part.At(before) < padding) ++before;
+  const int64_t value = list[before];
+  if (before == strided || part.At(before) != padding) {
+    list.erase(list.begin() + before);
+  }
+  list.resize(strided);
+  list.push_back(value);
+}
+
+class MessageShuffle {
+ public:
+  MessageShuffle(uint64_t seed, int64_t size, const StridedPart& part,
+                 int segment_bits)
+      : size_(size),
+        bits_(segment_bits),
+        segments_(((size - 1) >> segment_bits) + 1),
+        places_(seed, size),
+        wanted_(part),
+        mail_(segments_, size),
+        values_(size_t{1} << segment_bits),
+        taken_(std::make_unique_for_overwrite<int32_t[]>(part.count + 1)),
+        taken_from_(segments_) {
+    Populate(taken_.get(), part.count * int64_t{sizeof(int32_t)});
+    list_.reserve(part.count);
+    Populate(list_.data(), part.count * int64_t{sizeof(int64_t)});
+    list_.resize(part.count);
+  }
+
+  // What lies at the wanted positions in the end, in ascending order.
+  std::vector<int64_t> Run() {
+    for (int64_t segment = 0; segment < segments_; ++segment) {
+      const int64_t first = segment << bits_;
+      std::iota(values_.begin(), values_.end(), static_cast<int32_t>(first));
+      taken_from_[segment] = taken_count_;
+      ReadMail(static_cast<uint32_t>(segment));
+      TakeSteps(static_cast<uint32_t>(segment), first,
+                std::min(size_, first + (int64_t{1} << bits_)));
+    }
+    for (int64_t k = 0; k < wanted_count_; ++k) {
+      list_[k] = taken_[taken_from_[list_[k]]++];
+    }
+    return std::move(list_);
+  }
+
+ private:
+  void ReadMail(uint32_t segment) {
+    int32_t* const values = values_.data();
+    int32_t* const taken = taken_.get();
+    int64_t count = taken_count_;
+    mail_.Receive(segment, [=, &count](Message message) {
+      const auto place = static_cast<uint32_t>(message >> kPlaceShift);
+      // Written in any case, and kept if it is wanted: no branch.
+      taken[count] = values[place];
+      count += static_cast<int64_t>(message >> kWantedBit & 1);
+      values[place] = static_cast<int32_t>(message & kValueMask);
+    });
+    taken_count_ = count;
+  }
+
+  // The steps of positions [first, end), which are the segment's.
+  void TakeSteps(uint32_t segment, int64_t first, int64_t end) {
+    for (int64_t next = first; next < end;) {
+      if (ahead_ == 0) {
+        ahead_ = places_.Next(block_.data());
+        in_block_ = block_.data();
+      }
+      const auto count =
+          static_cast<int>(std::min<int64_t>(ahead_, end - next));
+      TakeSteps(segment, first, next, count);
+      next += count;
+      in_block_ += count;
+      ahead_ -= count;
+    }
+  }
+
+  // The next `count` steps, from position `next` on.
+  void TakeSteps(uint32_t segment, int64_t first, int64_t next, int count) {
+    const int bits = bits_;
+    const uint32_t mask = (uint32_t{1} << bits) - 1;
+    const uint32_t* const places = in_block_;
+    int32_t* const values = values_.data();
+    const int32_t* const own = values + (next - first);
+    int64_t next_wanted = wanted_.next() - next;
+    for (int k = 0; k < count; ++k) {
+      const uint32_t place = places[k] & mask;
+      const uint32_t other = places[k] >> bits;
+      const int32_t value = own[k];
+      const bool is_wanted = k == next_wanted;
+      if (is_wanted) {
+        list_[wanted_count_++] = other;
+        wanted_.Advance();
+        next_wanted = wanted_.next() - next;
+      }
+      if (other != segment) {
+        mail_.Send(other, Message{place} << kPlaceShift |
+                              Message{is_wanted} << kWantedBit |
+                              static_cast<uint32_t>(value));
+        continue;
+      }
+      if (is_wanted) taken_[taken_count_++] = values[place];
+      values[place] = value;
+    }
+  }
+
+  const int64_t size_;
+  const int bits_;
+  const int64_t segments_;
+  SwapPlaces places_;
+  WantedPositions wanted_;
+  Mailboxes mail_;
+  std::vector<int32_t> values_;       // Of the segment whose turn it is.
+  std::unique_ptr<int32_t[]> taken_;  // What was taken for wanted positions.
+  int64_t taken_count_ = 0;
+  std::vector<int64_t> taken_from_;  // Where each segment's begin.
+  std::vector<int64_t> list_;        // First their segments, then the values.
+  int64_t wanted_count_ = 0;         // So many of them.
+  std::array<uint32_t, SwapPlaces::kBlockSize> block_;
+  const uint32_t* in_block_ = nullptr;  // The places drawn ahead.
+  int ahead_ = 0;
+};
+
+}  // namespace
+
+namespace permutation_internal {
+
+std::vector<int64_t> PartOfTable(uint64_t seed, int64_t size,
+                                 const StridedPart& part) {
+  const auto table = std::make_unique_for_overwrite<int32_t[]>(size);
+  RandomPermutation(seed, std::span(table.get(), size));
+  std::vector<int64_t> list(part.count);
+  for (int64_t k = 0; k < part.count; ++k) list[k] = table[part.At(k)];
+  return list;
+}
+
+std::vector<int64_t> PartByMessages(uint64_t seed, int64_t size,
+                                    const StridedPart& part, int segment_bits) {
+  std::vector<int64_t> list =
+      MessageShuffle(seed, size, part, segment_bits).Run();
+  MovePaddingToEnd(part, list);
+  return list;
+}
+
+}  // namespace permutation_internal
+
+std::vector<int64_t> PermutationPart(uint64_t seed, int64_t size,
+                                     const StridedPart& part) {
+  if (size < kMessagesFrom || size >= kWideDrawSize ||
+      part.count - CountBeforeWrap(part) > 1) {
+    return permutation_internal::PartOfTable(seed, size, part);
+  }
+  return permutation_internal::PartByMessages(seed, size, part, kSegmentBits);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,67 @@
+#!/usr/bin/env python3
+"""Writes what torch.randperm draws for very many elements, for the tests.
+
+    python3 sampler/testdata/make_large_golden.py \\
+        > sampler/testdata/torch_large_golden.txt
+
+needs PyTorch 2.6 or later, numpy, 4 GiB and a few minutes. Neither the build
+nor the tests need it: its output is kept. One record a line, fields separated
+by one space:
+
+    hash N SEED HASH INDEX...
+
+HASH covers all N elements; the indices are the first and the last three. Lines
+that start with # are comments. PyTorch 2.6 and 2.15 write the same records.
+
+Up to 2.5, PyTorch drew 32 bits an element for every N. Since 2.6,
+aten/src/ATen/native/TensorFactories.cpp does so for N < 4294967295 / 20, an
+integer division, and draws 64 bits from there on. Hence the sizes: the last
+below the bound, and the bound. The draw does not depend on the dtype.
+"""
+
+import sys
+
+import numpy
+import torch
+
+BOUND = (2**32 - 1) // 20
+SIZES = (BOUND - 1, BOUND)
+SEED = 42
+CHUNK = 2**22
+MULTIPLIER = numpy.uint64(6364136223846793005)
+
+
+def hash_of(indices):
+    """Sum of (index + 1) * weight(position) modulo 2**64, in any order.
+
+    The weights are odd and look random, so that exchanging elements shows, and
+    unlike a polynomial they can be had for many positions at once.
+    """
+    total = 0
+    for first in range(0, len(indices), CHUNK):
+        chunk = indices[first : first + CHUNK].numpy().astype(numpy.uint64)
+        position = numpy.arange(first, first + len(chunk), dtype=numpy.uint64)
+        weight = position * MULTIPLIER
+        weight ^= weight >> numpy.uint64(29)
+        weight |= numpy.uint64(1)
+        total += int(((chunk + numpy.uint64(1)) * weight).sum())
+    return total % 2**64
+
+
+def emit(size, seed):
+    generator = torch.Generator()
+    generator.manual_seed(seed)
+    indices = torch.randperm(size, generator=generator)
+    ends = indices[:3].tolist() + indices[-3:].tolist()
+    print("hash", size, seed, hash_of(indices), *ends, flush=True)
+
+
+def main():
+    sys.stdout.reconfigure(newline="\n")
+    print("# torch", torch.__version__, "written by make_large_golden.py")
+    for size in SIZES:
+        emit(size, SEED)
+
+
+if __name__ == "__main__":
+    main()
