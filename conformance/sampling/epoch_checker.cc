@@ -1,0 +1,309 @@
+// The properties of whole epochs.
+#include "conformance/sampling/epoch_checker.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "conformance/sampling/guard_checker.h"
+#include "conformance/sampling/sampling_case.h"
+#include "conformance/sampling/sampling_reference.h"
+#include "conformance/sampling/sampling_subject.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kEpochs = 3;
+// From so many samples on, no two orders of the suite are alike by chance; as
+// seeds are fixed, that holds always or never.
+constexpr int64_t kManySamples = 10;
+
+// What a subject drew.
+struct Drawn {
+  const SubjectFactory& make;
+  const SamplingCase& c;
+  std::vector<std::vector<Batches>> ranks;     // By epoch.
+  std::vector<std::vector<int64_t>> one_rank;  // By epoch, all of its indices.
+};
+
+using Property = std::optional<std::string> (*)(const Drawn& drawn,
+                                                size_t epoch);
+
+std::vector<int64_t> Flat(const Batches& batches) {
+  std::vector<int64_t> all;
+  for (const auto& batch : batches) {
+    all.insert(all.end(), batch.begin(), batch.end());
+  }
+  return all;
+}
+
+SamplingCase OneRank(SamplingCase c) {
+  c.world_size = 1;
+  c.drop_last = false;
+  return c;
+}
+
+std::optional<std::string> WrongBatches(const Drawn& drawn, size_t epoch) {
+  const std::vector<Batches>& ranks = drawn.ranks[epoch];
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const Batches& batches = ranks[rank];
+    if (batches.size() != ranks[0].size()) {
+      return absl::StrCat("rank ", rank, " takes ", batches.size(),
+                          " steps, rank 0 takes ", ranks[0].size());
+    }
+    for (size_t step = 0; step < batches.size(); ++step) {
+      const int64_t size = std::ssize(batches[step]);
+      const bool may_be_partial =
+          step + 1 == batches.size() && !drawn.c.drop_last;
+      if (size == drawn.c.batch_size ||
+          (may_be_partial && size < drawn.c.batch_size)) {
+        continue;
+      }
+      return absl::StrCat("rank ", rank, ", step ", step, " of ",
+                          batches.size(), ": ", size, " indices");
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> WrongLengths(const Drawn& drawn, size_t epoch) {
+  const SamplingCase& c = drawn.c;
+  for (int rank = 0; rank < c.world_size; ++rank) {
+    const int64_t got =
+        std::ssize(Flat(drawn.ranks[epoch][static_cast<size_t>(rank)]));
+    const int64_t want =
+        c.drop_last ? StepsOf(c) * c.batch_size : LengthOf(c, rank);
+    if (got != want) {
+      return absl::StrCat("rank ", rank, " draws ", got, " indices, not ",
+                          want);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> SharedIndex(const Drawn& drawn, size_t epoch) {
+  std::map<int64_t, size_t> first;  // The first rank that draws the index.
+  int64_t shared = 0;
+  for (size_t rank = 0; rank < drawn.ranks[epoch].size(); ++rank) {
+    std::vector<int64_t> own = Flat(drawn.ranks[epoch][rank]);
+    std::sort(own.begin(), own.end());
+    own.erase(std::unique(own.begin(), own.end()), own.end());
+    for (const int64_t index : own) {
+      const auto [at, is_first] = first.emplace(index, rank);
+      if (is_first || ++shared <= PaddingOf(drawn.c)) continue;
+      return absl::StrCat("index ", index, " is drawn by rank ", at->second,
+                          " and by rank ", rank, ", and padding is ",
+                          PaddingOf(drawn.c), " indices");
+    }
+  }
+  return std::nullopt;
+}
+
+// How often each index of the data set is drawn.
+std::vector<int64_t> Counts(const Drawn& drawn, size_t epoch) {
+  std::vector<int64_t> counts(static_cast<size_t>(drawn.c.dataset_size), 0);
+  for (const Batches& batches : drawn.ranks[epoch]) {
+    for (const int64_t index : Flat(batches)) {
+      ++counts[static_cast<size_t>(index)];
+    }
+  }
+  return counts;
+}
+
+bool IsPermutation(std::vector<int64_t> order, int64_t n) {
+  std::sort(order.begin(), order.end());
+  for (size_t i = 0; i < order.size(); ++i) {
+    if (order[i] != static_cast<int64_t>(i)) return false;
+  }
+  return std::ssize(order) == n;
+}
+
+// Given the lengths, at least so many are exactly so many.
+int64_t FewestIndices(const SamplingCase& c) {
+  if (!c.drop_last) {
+    return c.drop_tail ? c.dataset_size / c.world_size * c.world_size
+                       : c.dataset_size;
+  }
+  const int64_t drawn = StepsOf(c) * c.batch_size * c.world_size;
+  // Where padding is shuffled too, any of it may come before what is dropped.
+  return c.semantics == Semantics::kPaddle ? drawn - PaddingOf(c)
+                                           : std::min(drawn, c.dataset_size);
+}
+
+std::optional<std::string> Uncovered(const Drawn& drawn, size_t epoch) {
+  for (const Batches& batches : drawn.ranks[epoch]) {
+    for (const int64_t index : Flat(batches)) {
+      if (index < 0 || index >= drawn.c.dataset_size) {
+        return absl::StrCat("index ", index, " does not exist");
+      }
+    }
+  }
+  const std::vector<int64_t> counts = Counts(drawn, epoch);
+  const auto absent = std::find(counts.begin(), counts.end(), 0);
+  const int64_t covered =
+      std::ssize(counts) - std::count(counts.begin(), counts.end(), 0);
+  if (covered >= FewestIndices(drawn.c)) {
+    return IsPermutation(drawn.one_rank[epoch], drawn.c.dataset_size)
+               ? std::nullopt
+               : std::optional<std::string>("one rank draws no permutation");
+  }
+  return absl::StrCat("only ", covered, " indices are drawn, of ",
+                      FewestIndices(drawn.c), "; not ",
+                      absent - counts.begin());
+}
+
+// Which indices may come again: kPaddle pads the data set, the others its
+// shuffled order.
+std::vector<int64_t> PaddingCounts(const Drawn& drawn, size_t epoch) {
+  std::vector<int64_t> order = drawn.one_rank[epoch];
+  if (drawn.c.semantics == Semantics::kPaddle) {
+    std::iota(order.begin(), order.end(), 0);
+  }
+  std::vector<int64_t> counts(order.size(), 0);
+  for (size_t i = 0; i < static_cast<size_t>(PaddingOf(drawn.c)); ++i) {
+    ++counts[static_cast<size_t>(order[i % order.size()])];
+  }
+  return counts;
+}
+
+std::optional<std::string> WrongPadding(const Drawn& drawn, size_t epoch) {
+  const std::vector<int64_t> counts = Counts(drawn, epoch);
+  const std::vector<int64_t> again = PaddingCounts(drawn, epoch);
+  for (size_t index = 0; index < counts.size(); ++index) {
+    if (counts[index] <= 1 + again[index]) continue;
+    return absl::StrCat("index ", index, " comes ", counts[index],
+                        " times, and padding repeats it ", again[index],
+                        " times");
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> WrongDeal(const Drawn& drawn, size_t epoch) {
+  const SamplingCase& c = drawn.c;
+  // kPaddle shuffles the padding too, so another number of ranks has another
+  // order.
+  if (c.semantics == Semantics::kPaddle && c.shuffle != Shuffle::kNone &&
+      PaddingOf(c) > 0) {
+    return std::nullopt;
+  }
+  const auto difference = FirstDifference(
+      drawn.ranks[epoch], Cut(c, Deal(c, PadOrCut(c, drawn.one_rank[epoch]))));
+  if (!difference.has_value()) return std::nullopt;
+  return absl::StrCat(*difference, " as dealt from one rank's order");
+}
+
+std::optional<std::string> SameEpochs(const Drawn& drawn, size_t epoch) {
+  const bool must_differ =
+      drawn.c.shuffle != Shuffle::kNone && drawn.c.dataset_size >= kManySamples;
+  for (size_t earlier = 0; earlier < epoch; ++earlier) {
+    const bool same = drawn.one_rank[epoch] == drawn.one_rank[earlier];
+    if (must_differ && same) {
+      return absl::StrCat("it has the order of epoch ", earlier);
+    }
+    if (drawn.c.shuffle == Shuffle::kNone && !same) {
+      return absl::StrCat("it is unshuffled, and not as epoch ", earlier);
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> SameSeeds(const Drawn& drawn, size_t epoch) {
+  if (drawn.c.shuffle == Shuffle::kNone ||
+      drawn.c.semantics == Semantics::kPaddle ||
+      drawn.c.dataset_size < kManySamples) {
+    return std::nullopt;
+  }
+  SamplingCase other = OneRank(drawn.c);
+  other.seed += 1000;
+  const auto ranks = DrawRanks(drawn.make, other, static_cast<int64_t>(epoch));
+  if (!ranks.ok()) return ranks.status().ToString();
+  if (Flat((*ranks)[0]) != drawn.one_rank[epoch]) return std::nullopt;
+  return absl::StrCat("seed ", other.seed, " has the order of seed ",
+                      drawn.c.seed);
+}
+
+std::optional<std::string> WrongOrder(const Drawn& drawn, size_t epoch) {
+  const SamplingCase& c = drawn.c;
+  if (c.shuffle == Shuffle::kKeyed) return std::nullopt;
+  const std::vector<int64_t> order =
+      ReferenceOrder(c, static_cast<int64_t>(epoch));
+  return FirstDifference(drawn.ranks[epoch],
+                         Cut(c, Deal(c, PadOrCut(c, order))));
+}
+
+constexpr struct {
+  const char* name;
+  Property wrong;
+} kProperties[] = {
+    {"Batches", WrongBatches},     {"Lengths", WrongLengths},
+    {"Disjointness", SharedIndex}, {"Coverage", Uncovered},
+    {"Padding", WrongPadding},     {"Deal", WrongDeal},
+    {"EpochsDiffer", SameEpochs},  {"SeedsDiffer", SameSeeds},
+    {"Order", WrongOrder},
+};
+
+// That num_batches() says, before and after it, how long an epoch is.
+absl::Status CheckNumBatches(const Drawn& drawn) {
+  const SamplingCase& c = drawn.c;
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto subject, drawn.make(c, 0));
+  const int64_t before = subject->num_batches();
+  LOCKSTEP_ASSIGN_OR_RETURN(const Batches batches, DrawEpoch(*subject));
+  for (const int64_t said : {before, subject->num_batches()}) {
+    if (said == std::ssize(batches)) continue;
+    return Breaks("Batches", c,
+                  absl::StrCat("num_batches() says ", said, ", there are ",
+                               batches.size()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckAll(const Drawn& drawn) {
+  for (const auto& [name, wrong] : kProperties) {
+    for (size_t epoch = 0; epoch < kEpochs; ++epoch) {
+      const std::optional<std::string> how = wrong(drawn, epoch);
+      if (how.has_value()) {
+        return Breaks(name, drawn.c, absl::StrCat("epoch ", epoch, ": ", *how));
+      }
+    }
+    if (wrong == WrongBatches) {
+      LOCKSTEP_RETURN_IF_ERROR(CheckNumBatches(drawn));
+    }
+  }
+  return CheckRepeatedDraw(drawn.make, drawn.c, drawn.ranks);
+}
+
+}  // namespace
+
+std::vector<std::string> EpochProperties() {
+  std::vector<std::string> names = {"Guards"};
+  for (const auto& property : kProperties) names.push_back(property.name);
+  names.push_back("RepeatedDraw");
+  return names;
+}
+
+absl::Status CheckEpochs(const SubjectFactory& make, const SamplingCase& c) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckGuards(make, c));
+  if (StepsOf(c) == 0) return absl::OkStatus();
+  Drawn drawn = {make, c, {}, {}};
+  for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
+    LOCKSTEP_ASSIGN_OR_RETURN(auto ranks, DrawRanks(make, c, epoch));
+    drawn.ranks.push_back(std::move(ranks));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto one,
+                              DrawRanks(make, OneRank(c), epoch));
+    drawn.one_rank.push_back(Flat(one[0]));
+  }
+  return CheckAll(drawn);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,353 @@
+// Faults in whole epochs: which indices, on which rank, in which order.
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "conformance/sampling/faulty_draws.h"
+#include "conformance/sampling/faulty_sampler.h"
+#include "conformance/sampling/sampling_case.h"
+#include "conformance/sampling/sampling_reference.h"
+#include "conformance/sampling/sampling_subject.h"
+#include "sampler/sampler.h"
+#include "sampler/sampler_state.h"
+
+namespace lockstep {
+namespace {
+
+bool IsTorch(const SamplingCase& c) { return c.semantics == Semantics::kTorch; }
+bool IsPaddle(const SamplingCase& c) {
+  return c.semantics == Semantics::kPaddle;
+}
+bool IsExact(const SamplingCase& c) { return c.semantics == Semantics::kExact; }
+bool IsDivided(const SamplingCase& c) {
+  return c.dataset_size % c.world_size == 0;
+}
+// Enough for no two orders to be alike by chance.
+bool IsShuffled(const SamplingCase& c) {
+  return c.shuffle != Shuffle::kNone && c.dataset_size >= 10;
+}
+// Padding that does not hold every sample, all of it drawn.
+bool Pads(const SamplingCase& c) {
+  return PaddingOf(c) > 0 && c.dataset_size > c.world_size && !c.drop_last;
+}
+// Where one rank's order tells what the others draw.
+bool HasCommonOrder(const SamplingCase& c) {
+  return !IsPaddle(c) || c.shuffle == Shuffle::kNone || PaddingOf(c) == 0;
+}
+int64_t Fewest(const SamplingCase& c) { return LengthOf(c, c.world_size - 1); }
+
+bool IsOfGroup(const SamplingCase& c, int rank) {
+  return rank >= 0 && rank < c.world_size;
+}
+
+void ForgetEpoch(SamplingSubject& real, const std::optional<SamplerState>&,
+                 int64_t) {
+  real.SetEpoch(0);
+}
+
+std::vector<SamplingFault> PaddingFaults() {
+  return {
+      {.name = "PadsFromTheEnd",
+       .bug = "padding repeats the end of the order, not its start",
+       .property = "Padding",
+       .says = "and padding repeats it 0 times",
+       .shows = [](const SamplingCase& c) { return IsTorch(c) && Pads(c); },
+       .draws = PadFromTheEnd},
+      {.name = "PadsBeforeTheShuffle",
+       .bug = "torch: the data set is padded, then shuffled",
+       .property = "Padding",
+       .says = "and padding repeats it",
+       .shows =
+           [](const SamplingCase& c) {
+             return IsTorch(c) && IsShuffled(c) && Pads(c);
+           },
+       .draws = PadFirst},
+      {.name = "PadsAfterTheShuffle",
+       .bug = "paddle: the order is shuffled, then padded",
+       .property = "Padding",
+       .says = "and padding repeats it",
+       .shows =
+           [](const SamplingCase& c) {
+             return IsPaddle(c) && IsShuffled(c) && Pads(c);
+           },
+       .draws = PadLast},
+  };
+}
+
+std::vector<SamplingFault> LengthFaults() {
+  return {
+      {.name = "DropsTheTail",
+       .bug = "the samples that do not go round the ranks are dropped",
+       .property = "Lengths",
+       .says = "rank 0 draws",
+       .shows = [](const SamplingCase& c) { return IsTorch(c) && Pads(c); },
+       .told = [](SamplingCase& c, int&) { c.drop_tail = true; }},
+      {.name = "KeepsTheTail",
+       .bug = "drop_last is ignored: the order is padded",
+       .property = "Lengths",
+       .says = "rank 0 draws",
+       .shows =
+           [](const SamplingCase& c) {
+             return c.drop_tail && !IsDivided(c) && !c.drop_last;
+           },
+       .told = [](SamplingCase& c, int&) { c.drop_tail = false; }},
+      {.name = "GivesTheTailToTheLastRank",
+       .bug = "paddle: the tail is not split, the last rank takes it all",
+       .property = "Lengths",
+       .says = "rank 0 draws",
+       .shows =
+           [](const SamplingCase& c) {
+             const int64_t tail = LengthOf(c, 0) % c.batch_size * c.world_size;
+             return IsPaddle(c) && c.world_size > 1 && !c.drop_last &&
+                    tail > 0 && tail <= c.batch_size;
+           },
+       .draws = GiveTheTailToTheLast},
+      {.name = "PadsInExact",
+       .bug = "exact: samples come twice so that ranks are even",
+       .property = "Lengths",
+       .says = "indices, not",
+       .shows =
+           [](const SamplingCase& c) {
+             return IsExact(c) && !IsDivided(c) && !c.drop_last;
+           },
+       .told = [](SamplingCase& c, int&) { c.semantics = Semantics::kTorch; }},
+      {.name = "LosesASample",
+       .bug = "exact: the last sample of the order is not drawn",
+       .property = "Lengths",
+       .says = "indices, not",
+       .shows =
+           [](const SamplingCase& c) { return IsExact(c) && !c.drop_last; },
+       .draws = LoseTheLast},
+  };
+}
+
+std::vector<SamplingFault> BatchFaults() {
+  return {
+      {.name = "KeepsThePartialBatch",
+       .bug = "the last batch is kept under drop_last",
+       .property = "Batches",
+       .says = ", step",
+       .shows =
+           [](const SamplingCase& c) {
+             return c.drop_last && (LengthOf(c, 0) % c.batch_size != 0 ||
+                                    Fewest(c) % c.batch_size != 0);
+           },
+       .told = [](SamplingCase& c, int&) { c.drop_last = false; }},
+      {.name = "MakesBatchesTooLarge",
+       .bug = "a batch has one sample more than was asked for",
+       .property = "Batches",
+       .says = "rank 0, step 0",
+       .shows = [](const SamplingCase& c) { return Fewest(c) > c.batch_size; },
+       .told =
+           [](SamplingCase& c, int&) {
+             if (c.batch_size > 0) ++c.batch_size;
+           }},
+      {.name = "PartsEarly",
+       .bug = "a rank without samples left does not take part in the last step",
+       .property = "Batches",
+       .says = "steps, rank 0 takes",
+       .shows =
+           [](const SamplingCase& c) {
+             return IsExact(c) && Fewest(c) % c.batch_size == 0 &&
+                    Fewest(c) < LengthOf(c, 0) && !c.drop_last;
+           },
+       .draws = PartEarly},
+      {.name = "SaysOneBatchLess",
+       .bug = "num_batches() leaves the last batch out",
+       .property = "Batches",
+       .says = "num_batches() says",
+       .shows = [](const SamplingCase&) { return true; },
+       .says_batches = [](int64_t batches) { return batches - 1; }},
+  };
+}
+
+std::vector<SamplingFault> ShardFaults() {
+  return {
+      {.name = "DrawsAnothersSample",
+       .bug = "exact: rank 1 draws rank 0's first sample, not its own",
+       .property = "Disjointness",
+       .says = "is drawn by rank 0 and by rank 1",
+       .shows =
+           [](const SamplingCase& c) {
+             return IsExact(c) && c.world_size > 1 && c.dataset_size > 1;
+           },
+       .draws = DrawAnothersFirst},
+      {.name = "DrawsASampleTwice",
+       .bug = "exact: rank 0 draws its first sample again, its second never",
+       .property = "Coverage",
+       .says = "indices are drawn, of",
+       .shows =
+           [](const SamplingCase& c) {
+             return IsExact(c) && LengthOf(c, 0) > 1 && !c.drop_last;
+           },
+       .draws = DrawTheFirstTwice},
+      {.name = "DrawsTheSameShard",
+       .bug = "every rank draws rank 0's samples",
+       .property = "Disjointness",
+       .says = "is drawn by rank 0 and by rank",
+       .shows =
+           [](const SamplingCase& c) {
+             return c.world_size > 1 && c.dataset_size > 1 &&
+                    (!IsExact(c) || IsDivided(c));
+           },
+       .told =
+           [](SamplingCase& c, int& rank) {
+             if (IsOfGroup(c, rank)) rank = 0;
+           }},
+      {.name = "ReversesTheRanks",
+       .bug = "the last rank draws what the first should",
+       .property = "Deal",
+       .says = "as dealt from one rank's order",
+       .shows =
+           [](const SamplingCase& c) {
+             return c.world_size > 1 && c.dataset_size >= c.world_size &&
+                    (!IsExact(c) || IsDivided(c)) && HasCommonOrder(c);
+           },
+       .told =
+           [](SamplingCase& c, int& rank) {
+             if (IsOfGroup(c, rank)) rank = c.world_size - 1 - rank;
+           }},
+      {.name = "StridesByBlocks",
+       .bug = "torch and exact: ranks take contiguous parts of the order",
+       .property = "Deal",
+       .says = "as dealt from one rank's order",
+       .shows =
+           [](const SamplingCase& c) {
+             return !IsPaddle(c) && c.world_size > 1 && Fewest(c) > 1 &&
+                    !c.drop_last;
+           },
+       .draws = StrideByBlocks},
+      {.name = "DealsOneByOne",
+       .bug = "paddle: samples are dealt one by one, not by the batch",
+       .property = "Deal",
+       .says = "as dealt from one rank's order",
+       .shows =
+           [](const SamplingCase& c) {
+             return IsPaddle(c) && c.world_size > 1 && c.batch_size > 1 &&
+                    Fewest(c) > 1 && !c.drop_last && HasCommonOrder(c);
+           },
+       .draws = DealOneByOne},
+  };
+}
+
+std::vector<SamplingFault> ShuffleFaults() {
+  return {
+      {.name = "ForgetsTheEpoch",
+       .bug = "every epoch is the first",
+       .property = "EpochsDiffer",
+       .says = "it has the order of epoch 0",
+       .shows = IsShuffled,
+       .sets_epoch = ForgetEpoch},
+      {.name = "DoesNotShuffle",
+       .bug = "every epoch is in order",
+       .property = "EpochsDiffer",
+       .says = "it has the order of epoch 0",
+       .shows = IsShuffled,
+       .told = [](SamplingCase& c, int&) { c.shuffle = Shuffle::kNone; }},
+      {.name = "ForgetsTheSeed",
+       .bug = "every seed is 0",
+       .property = "SeedsDiffer",
+       .says = "has the order of seed",
+       .shows =
+           [](const SamplingCase& c) { return !IsPaddle(c) && IsShuffled(c); },
+       .told = [](SamplingCase& c, int&) { c.seed = 0; }},
+      {.name = "SeedsByRank",
+       .bug = "each rank shuffles with a seed of its own",
+       .property = "Disjointness",
+       .says = "is drawn by rank",
+       .shows =
+           [](const SamplingCase& c) {
+             return !IsPaddle(c) && IsShuffled(c) && c.dataset_size >= 20 &&
+                    c.world_size > 1;
+           },
+       .told = [](SamplingCase& c, int& rank) { c.seed += rank; }},
+      {.name = "LeavesTheLastInItsPlace",
+       .bug = "the shuffle ends one place early",
+       .property = "Order",
+       .says = ", wanted",
+       .shows =
+           [](const SamplingCase& c) {
+             return !IsPaddle(c) && IsShuffled(c) && c.shuffle == Shuffle::kOwn;
+           },
+       .draws = LeaveTheLast},
+      {.name = "ShufflesByKey",
+       .bug = "the order is shuffled, but not as PyTorch does",
+       .property = "Order",
+       .says = ", wanted",
+       .shows =
+           [](const SamplingCase& c) {
+             return !IsPaddle(c) && IsShuffled(c) && c.shuffle == Shuffle::kOwn;
+           },
+       .told =
+           [](SamplingCase& c, int&) {
+             if (c.shuffle == Shuffle::kOwn) c.shuffle = Shuffle::kKeyed;
+           }},
+  };
+}
+
+std::vector<SamplingFault> GuardFaults() {
+  return {
+      {.name = "TakesRanksModulo",
+       .bug = "a rank outside the group is taken for another",
+       .property = "Guards",
+       .says = "is not refused",
+       .shows = [](const SamplingCase& c) { return StepsOf(c) > 0; },
+       .told =
+           [](SamplingCase& c, int& rank) {
+             if (c.world_size > 0 && !IsOfGroup(c, rank)) rank = 0;
+           }},
+      {.name = "TakesAnEmptyEpoch",
+       .bug = "an epoch of which drop_last leaves nothing is taken",
+       .property = "Guards",
+       .says = "is not refused",
+       .shows = [](const SamplingCase& c) { return StepsOf(c) == 0; },
+       .told =
+           [](SamplingCase& c, int&) {
+             if (c.world_size < 1 || c.batch_size < 1 || StepsOf(c) > 0) return;
+             c.drop_tail = c.drop_last = false;
+           }},
+      {.name = "DoesNotRefuseASecondDraw",
+       .bug = "an epoch that nobody set is drawn again",
+       .property = "RepeatedDraw",
+       .says = "the second draw, by default, is not refused",
+       .shows =
+           [](const SamplingCase& c) { return !IsPaddle(c) && IsShuffled(c); },
+       .told =
+           [](SamplingCase& c, int&) {
+             if (c.repeated_draw.value_or(RepeatedDraw::kRefuse) ==
+                 RepeatedDraw::kRefuse) {
+               c.repeated_draw = RepeatedDraw::kAllow;
+             }
+           }},
+      {.name = "RefusesEverySecondDraw",
+       .bug = "an epoch cannot be drawn again where that is asked for",
+       .property = "RepeatedDraw",
+       .says = "is refused: FAILED_PRECONDITION",
+       .shows = IsShuffled,
+       .told = [](SamplingCase& c,
+                  int&) { c.repeated_draw = RepeatedDraw::kRefuse; }},
+      {.name = "StaysInTheEpoch",
+       .bug = "paddle: the epoch does not advance by itself",
+       .property = "RepeatedDraw",
+       .says = "the second draw, by default, is not epoch 1",
+       .shows =
+           [](const SamplingCase& c) { return IsPaddle(c) && IsShuffled(c); },
+       .told =
+           [](SamplingCase& c, int&) {
+             if (!c.repeated_draw) c.repeated_draw = RepeatedDraw::kAllow;
+           }},
+  };
+}
+
+}  // namespace
+
+std::vector<SamplingFault> EpochFaults() {
+  std::vector<SamplingFault> all;
+  for (const auto& some : {GuardFaults(), BatchFaults(), LengthFaults(),
+                           ShardFaults(), PaddingFaults(), ShuffleFaults()}) {
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+}  // namespace lockstep

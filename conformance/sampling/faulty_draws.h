@@ -1,0 +1,38 @@
+// Whole epochs of one rank, each wrong in one respect that no option has: the
+// draws of the planted faults.
+#ifndef LOCKSTEP_CONFORMANCE_SAMPLING_FAULTY_DRAWS_H_
+#define LOCKSTEP_CONFORMANCE_SAMPLING_FAULTY_DRAWS_H_
+
+#include <cstdint>
+
+#include "conformance/sampling/sampling_case.h"
+#include "conformance/sampling/sampling_subject.h"
+
+namespace lockstep {
+
+// Padding is the end of the order, the last sample first.
+Batches PadFromTheEnd(const SamplingCase& c, int rank, int64_t epoch);
+// The data set is padded, then shuffled.
+Batches PadFirst(const SamplingCase& c, int rank, int64_t epoch);
+// The data set is shuffled, then padded.
+Batches PadLast(const SamplingCase& c, int rank, int64_t epoch);
+// A rank takes a contiguous part of the order.
+Batches StrideByBlocks(const SamplingCase& c, int rank, int64_t epoch);
+// kPaddle deals single samples.
+Batches DealOneByOne(const SamplingCase& c, int rank, int64_t epoch);
+// kPaddle does not split the tail. Precondition: it fits in a batch.
+Batches GiveTheTailToTheLast(const SamplingCase& c, int rank, int64_t epoch);
+// Nobody draws the last sample of the order.
+Batches LoseTheLast(const SamplingCase& c, int rank, int64_t epoch);
+// Rank 1 draws rank 0's first sample, not its own.
+Batches DrawAnothersFirst(const SamplingCase& c, int rank, int64_t epoch);
+// Rank 0 draws its first sample again, not its second.
+Batches DrawTheFirstTwice(const SamplingCase& c, int rank, int64_t epoch);
+// The last place of the order is not shuffled.
+Batches LeaveTheLast(const SamplingCase& c, int rank, int64_t epoch);
+// A rank without samples for a step does not take it.
+Batches PartEarly(const SamplingCase& c, int rank, int64_t epoch);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_SAMPLING_FAULTY_DRAWS_H_

@@ -1,0 +1,54 @@
+// Samplers with one planted fault each: what the suite must reject.
+#ifndef LOCKSTEP_CONFORMANCE_SAMPLING_FAULTY_SAMPLER_H_
+#define LOCKSTEP_CONFORMANCE_SAMPLING_FAULTY_SAMPLER_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "conformance/sampling/sampling_case.h"
+#include "conformance/sampling/sampling_subject.h"
+#include "sampler/sampler_state.h"
+
+namespace lockstep {
+
+// A fault around MakeSubject's samplers, and what must become of it. The hooks
+// that are null change nothing.
+struct SamplingFault {
+  std::string name;  // "PadsFromTheEnd".
+  std::string bug;   // What is wrong, in a phrase.
+  // The first property that must reject it, what the message must contain, and
+  // in which cases.
+  std::string property;
+  std::string says;
+  bool (*shows)(const SamplingCase& c) = nullptr;
+
+  // What the sampler is told instead.
+  void (*told)(SamplingCase& c, int& rank) = nullptr;
+  // What it draws instead.
+  Batches (*draws)(const SamplingCase& c, int rank, int64_t epoch) = nullptr;
+  // What num_batches() says instead.
+  int64_t (*says_batches)(int64_t batches) = nullptr;
+  // What it saves instead.
+  void (*saves)(SamplerState& state, int rank) = nullptr;
+  // What Restore does instead, ...
+  absl::Status (*restores)(SamplingSubject& real, const SamplingCase& c,
+                           const SamplerState& state) = nullptr;
+  // ... and SetEpoch, where it was restored or not.
+  void (*sets_epoch)(SamplingSubject& real,
+                     const std::optional<SamplerState>& restored,
+                     int64_t epoch) = nullptr;
+};
+
+// In whole epochs; in states.
+std::vector<SamplingFault> EpochFaults();
+std::vector<SamplingFault> ResumeFaults();
+
+// Makes subjects with the fault, which they keep a copy of.
+SubjectFactory MakeFaulty(const SamplingFault& fault);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_SAMPLING_FAULTY_SAMPLER_H_

@@ -1,0 +1,375 @@
+// Stopping, going on, and what is in between.
+#include "conformance/sampling/resume_checker.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "conformance/sampling/bad_state_checker.h"
+#include "conformance/sampling/sampling_case.h"
+#include "conformance/sampling/sampling_reference.h"
+#include "conformance/sampling/sampling_subject.h"
+#include "sampler/sampler_state.h"
+
+namespace lockstep {
+namespace {
+
+// Not 0, where a state that has lost its epoch would be right.
+constexpr int64_t kEpoch = 1;
+
+// What the ranks of a case drew, and rank 0's states: before the first step and
+// after each.
+struct Run {
+  std::vector<Batches> ranks;
+  std::vector<SamplerState> states;
+};
+
+class ResumeChecker {
+ public:
+  ResumeChecker(const SubjectFactory& make, const SamplingCase& c)
+      : make_(make), case_(c) {}
+
+  absl::Status Check();
+
+ private:
+  using Prepare = absl::FunctionRef<absl::Status(SamplingSubject&)>;
+
+  // Each rank of `c`, once prepared, step by step; that their states agree.
+  absl::StatusOr<Run> RunRanks(const SamplingCase& c, Prepare prepare) const;
+  absl::Status CompareState(const SamplerState& state, int rank, size_t step,
+                            Run& run) const;
+  // What the ranks of `c` draw from there on, for a check of that property.
+  absl::StatusOr<std::vector<Batches>> DrawFrom(const char* property,
+                                                const SamplerState& state,
+                                                const SamplingCase& c) const;
+  // The order of the epoch: the subject's own where it is keyed.
+  absl::StatusOr<std::vector<int64_t>> Order() const;
+
+  absl::Status CheckResume(size_t step) const;
+  absl::Status CheckRescale(size_t step) const;
+  absl::Status CheckSecondStop(size_t step) const;
+  absl::Status CheckNextEpoch(size_t step, const SamplingCase& next) const;
+
+  // The place after so many steps of the case, and what comes next at `next`.
+  absl::Status CheckTakeOver(const Place& stopped, const std::string& when,
+                             const SamplingCase& next,
+                             const std::vector<Batches>& got) const;
+
+  // A number in [0, end) that depends on the case, the step and the use.
+  int64_t Pick(size_t step, int64_t use, int64_t end) const;
+  SamplingCase AtSize(int64_t world_size, int64_t batch_size) const;
+  int64_t OtherBatchSize(size_t step) const;
+
+  const SubjectFactory& make_;
+  const SamplingCase& case_;
+  Run run_;
+  std::optional<Place> start_;
+};
+
+std::string Steps(size_t step) { return absl::StrCat("after step ", step); }
+
+std::string SizeText(const SamplingCase& c) {
+  return absl::StrCat("P=", c.world_size, " B=", c.batch_size);
+}
+
+int64_t ResumeChecker::Pick(size_t step, int64_t use, int64_t end) const {
+  uint64_t x = static_cast<uint64_t>(
+      ((case_.dataset_size * 16 + case_.world_size) * 16 + case_.batch_size) *
+          64 +
+      static_cast<int64_t>(step));
+  x = (x * 8 + static_cast<uint64_t>(use) + 1) * 0x9E3779B97F4A7C15u;
+  return static_cast<int64_t>((x >> 32) % static_cast<uint64_t>(end));
+}
+
+SamplingCase ResumeChecker::AtSize(int64_t world_size,
+                                   int64_t batch_size) const {
+  SamplingCase c = case_;
+  c.world_size = static_cast<int>(world_size);
+  c.batch_size = batch_size;
+  return c;
+}
+
+int64_t ResumeChecker::OtherBatchSize(size_t step) const {
+  const int64_t other = 1 + Pick(step, 0, kMaxBatchSize - 1);
+  return other < case_.batch_size ? other : other + 1;
+}
+
+absl::Status ResumeChecker::CompareState(const SamplerState& state, int rank,
+                                         size_t step, Run& run) const {
+  if (rank == 0) {
+    const auto kept = SamplerStateFromJson(ToJson(state));
+    if (!kept.ok()) return At(case_, rank, kept.status());
+    if (!(*kept == state)) {
+      return Breaks("States", case_,
+                    absl::StrCat(Steps(step), ": JSON keeps ", ToJson(*kept),
+                                 " of ", ToJson(state)));
+    }
+    run.states.push_back(*kept);
+    return absl::OkStatus();
+  }
+  if (step < run.states.size() && state == run.states[step]) {
+    return absl::OkStatus();
+  }
+  return Breaks(
+      "States", case_,
+      absl::StrCat(Steps(step), ": rank ", rank, "'s state is ", ToJson(state),
+                   ", rank 0's is ",
+                   step < run.states.size() ? ToJson(run.states[step])
+                                            : "none: it has fewer steps"));
+}
+
+absl::StatusOr<Run> ResumeChecker::RunRanks(const SamplingCase& c,
+                                            Prepare prepare) const {
+  Run run;
+  for (int rank = 0; rank < c.world_size; ++rank) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto subject, make_(c, rank));
+    LOCKSTEP_RETURN_IF_ERROR(prepare(*subject));
+    LOCKSTEP_RETURN_IF_ERROR(subject->BeginEpoch());
+    Batches& batches = run.ranks.emplace_back();
+    for (;;) {
+      const auto state = subject->State();
+      if (!state.ok()) return At(c, rank, state.status());
+      LOCKSTEP_RETURN_IF_ERROR(CompareState(*state, rank, batches.size(), run));
+      std::optional<std::vector<int64_t>> batch = subject->NextBatch();
+      if (!batch.has_value()) break;
+      batches.push_back(*std::move(batch));
+    }
+    if (batches.size() != run.ranks[0].size()) {
+      return Breaks("States", case_,
+                    absl::StrCat("rank ", rank, " takes ", batches.size(),
+                                 " steps, rank 0 takes ", run.ranks[0].size()));
+    }
+  }
+  return run;
+}
+
+absl::StatusOr<std::vector<Batches>> ResumeChecker::DrawFrom(
+    const char* property, const SamplerState& state,
+    const SamplingCase& c) const {
+  std::vector<Batches> ranks;
+  for (int rank = 0; rank < c.world_size; ++rank) {
+    auto subject = make_(c, rank);
+    if (!subject.ok()) return At(c, rank, subject.status());
+    const absl::Status restored = (*subject)->Restore(state);
+    if (!restored.ok()) return At(c, rank, restored);
+    const int64_t said = (*subject)->num_batches();
+    auto batches = DrawEpoch(**subject);
+    if (!batches.ok()) return At(c, rank, batches.status());
+    if (std::ssize(*batches) != said) {
+      return Breaks(
+          property, case_,
+          absl::StrCat("restored at ", SizeText(c), ", num_batches() says ",
+                       said, ", there are ", batches->size()));
+    }
+    ranks.push_back(*std::move(batches));
+  }
+  return ranks;
+}
+
+absl::StatusOr<std::vector<int64_t>> ResumeChecker::Order() const {
+  if (case_.shuffle != Shuffle::kKeyed) return ReferenceOrder(case_, kEpoch);
+  SamplingCase one_rank = AtSize(1, case_.dataset_size);
+  one_rank.drop_last = false;
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto ranks,
+                            DrawRanks(make_, one_rank, kEpoch));
+  std::vector<int64_t> order;
+  std::vector<bool> seen(static_cast<size_t>(case_.dataset_size));
+  for (const auto& batch : ranks[0]) {
+    for (const int64_t index : batch) {
+      if (index < 0 || index >= case_.dataset_size ||
+          seen[static_cast<size_t>(index)]) {
+        return Breaks("Rescale", case_, "one rank draws no permutation");
+      }
+      seen[static_cast<size_t>(index)] = true;
+      order.push_back(index);
+    }
+  }
+  return order;
+}
+
+absl::Status ResumeChecker::CheckResume(size_t step) const {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto got,
+                            DrawFrom("Resume", run_.states[step], case_));
+  for (size_t rank = 0; rank < got.size(); ++rank) {
+    const Batches& whole = run_.ranks[rank];
+    const Batches left(whole.begin() + static_cast<ptrdiff_t>(step),
+                       whole.end());
+    const auto difference =
+        FirstDifference(got[rank], left, static_cast<int>(rank));
+    if (difference.has_value()) {
+      return Breaks("Resume", case_,
+                    absl::StrCat(Steps(step), ", resumed: ", *difference));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// How the samples that were left, as a set, are wrongly dealt.
+std::optional<std::string> WrongSamples(const SamplingCase& c,
+                                        const std::vector<int64_t>& left,
+                                        const std::vector<Batches>& got) {
+  std::vector<int64_t> counts(static_cast<size_t>(c.dataset_size), -1);
+  for (const int64_t index : left) counts[static_cast<size_t>(index)] = 0;
+  int64_t drawn = 0;
+  for (const Batches& batches : got) {
+    for (const auto& batch : batches) {
+      for (const int64_t index : batch) {
+        if (index < 0 || index >= c.dataset_size) {
+          return absl::StrCat("index ", index, " does not exist");
+        }
+        if (counts[static_cast<size_t>(index)]++ < 0) {
+          return absl::StrCat("index ", index,
+                              " was visited and is drawn again");
+        }
+        ++drawn;
+      }
+    }
+  }
+  const auto absent = std::find(counts.begin(), counts.end(), 0);
+  const int64_t lost = std::count(counts.begin(), counts.end(), 0);
+  const int64_t may_drop = c.drop_last   ? c.world_size * c.batch_size - 1
+                           : c.drop_tail ? c.world_size - 1
+                                         : 0;
+  if (lost > may_drop) {
+    return absl::StrCat("index ", absent - counts.begin(), " is lost, one of ",
+                        lost);
+  }
+  const int64_t twice = drawn - (std::ssize(left) - lost);
+  const bool pads = c.semantics != Semantics::kExact && !c.drop_tail;
+  if (twice <= (pads ? c.world_size - 1 : 0)) return std::nullopt;
+  return absl::StrCat(twice, " indices are drawn twice");
+}
+
+absl::Status ResumeChecker::CheckTakeOver(
+    const Place& stopped, const std::string& when, const SamplingCase& next,
+    const std::vector<Batches>& got) const {
+  std::optional<std::string> wrong;
+  if (!stopped.IsContinuedBy(next)) {
+    wrong = WrongSamples(next, stopped.Unvisited(), got);
+  }
+  if (!wrong.has_value()) {
+    wrong = FirstDifference(got, stopped.TakenOverBy(next).Rest());
+  }
+  if (!wrong.has_value()) return absl::OkStatus();
+  return Breaks("Rescale", case_,
+                absl::StrCat(when, ", at ", SizeText(next), ": ", *wrong));
+}
+
+absl::Status ResumeChecker::CheckRescale(size_t step) const {
+  const Place stopped = start_->After(static_cast<int64_t>(step));
+  for (int world_size = 1; world_size <= kMaxWorldSize; ++world_size) {
+    for (const int64_t batch : {case_.batch_size, OtherBatchSize(step)}) {
+      const SamplingCase next = AtSize(world_size, batch);
+      if (StepsOf(next) == 0) continue;
+      LOCKSTEP_ASSIGN_OR_RETURN(const auto got,
+                                DrawFrom("Rescale", run_.states[step], next));
+      LOCKSTEP_RETURN_IF_ERROR(CheckTakeOver(stopped, Steps(step), next, got));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ResumeChecker::CheckSecondStop(size_t step) const {
+  const SamplingCase second = AtSize(1 + Pick(step, 1, kMaxWorldSize),
+                                     1 + Pick(step, 2, kMaxBatchSize));
+  if (StepsOf(second) == 0) return absl::OkStatus();
+  const SamplerState& state = run_.states[step];
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const Run run, RunRanks(second, [&state](SamplingSubject& subject) {
+        return subject.Restore(state);
+      }));
+  const Place taken_over =
+      start_->After(static_cast<int64_t>(step)).TakenOverBy(second);
+  for (size_t more = 0; more < run.states.size(); ++more) {
+    const Place stopped = taken_over.After(static_cast<int64_t>(more));
+    const std::string when =
+        absl::StrCat(Steps(step), " and step ", more, " at ", SizeText(second));
+    for (const SamplingCase& third :
+         {case_, AtSize(1 + Pick(step + more, 3, kMaxWorldSize),
+                        1 + Pick(step + more, 4, kMaxBatchSize))}) {
+      if (StepsOf(third) == 0) continue;
+      LOCKSTEP_ASSIGN_OR_RETURN(const auto got,
+                                DrawFrom("Rescale", run.states[more], third));
+      LOCKSTEP_RETURN_IF_ERROR(CheckTakeOver(stopped, when, third, got));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ResumeChecker::CheckNextEpoch(size_t step,
+                                           const SamplingCase& next) const {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto want,
+                            DrawRanks(make_, next, kEpoch + 1));
+  for (int rank = 0; rank < next.world_size; ++rank) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto subject, make_(next, rank));
+    for (const bool draws_the_rest : {false, true}) {
+      LOCKSTEP_RETURN_IF_ERROR(subject->Restore(run_.states[step]));
+      if (draws_the_rest) {
+        LOCKSTEP_RETURN_IF_ERROR(DrawEpoch(*subject).status());
+      }
+      // Paddle's goes on to it by itself.
+      if (!draws_the_rest || next.semantics != Semantics::kPaddle) {
+        subject->SetEpoch(kEpoch + 1);
+      }
+      LOCKSTEP_ASSIGN_OR_RETURN(const Batches got, DrawEpoch(*subject));
+      const auto difference =
+          FirstDifference(got, want[static_cast<size_t>(rank)], rank);
+      if (!difference.has_value()) continue;
+      return Breaks("NextEpoch", case_,
+                    absl::StrCat(Steps(step), ", at ", SizeText(next),
+                                 draws_the_rest ? ", the rest drawn" : "",
+                                 ", the epoch after: ", *difference));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ResumeChecker::Check() {
+  if (StepsOf(case_) == 0) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(run_, RunRanks(case_, [](SamplingSubject& subject) {
+                              subject.SetEpoch(kEpoch);
+                              return absl::OkStatus();
+                            }));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> order, Order());
+  start_.emplace(case_, kEpoch, order);
+  const size_t stops = run_.states.size();
+  for (size_t step = 0; step < stops; ++step) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckResume(step));
+  }
+  for (size_t step = 0; step < stops; ++step) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckRescale(step));
+  }
+  for (size_t step = 0; step < stops; ++step) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckSecondStop(step));
+  }
+  for (size_t step = 0; step < stops; ++step) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckNextEpoch(step, case_));
+    const SamplingCase next =
+        AtSize(1 + Pick(step, 5, kMaxWorldSize), case_.batch_size);
+    if (StepsOf(next) == 0) continue;
+    LOCKSTEP_RETURN_IF_ERROR(CheckNextEpoch(step, next));
+  }
+  return CheckBadStates(make_, case_, run_.states[0], run_.ranks.back());
+}
+
+}  // namespace
+
+std::vector<std::string> ResumeProperties() {
+  return {"States", "Resume", "Rescale", "NextEpoch", "BadStates"};
+}
+
+absl::Status CheckResuming(const SubjectFactory& make, const SamplingCase& c) {
+  return ResumeChecker(make, c).Check();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,179 @@
+// Faults in states: what is saved, and what becomes of it.
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "conformance/sampling/faulty_sampler.h"
+#include "conformance/sampling/sampling_case.h"
+#include "conformance/sampling/sampling_reference.h"
+#include "conformance/sampling/sampling_subject.h"
+#include "sampler/sampler_state.h"
+
+namespace lockstep {
+namespace {
+
+bool Always(const SamplingCase&) { return true; }
+bool DropsNothing(const SamplingCase& c) {
+  return !c.drop_last && !c.drop_tail;
+}
+
+absl::Status RestoreMoved(SamplingSubject& real, SamplerState state,
+                          int64_t samples) {
+  state.visited = std::max<int64_t>(0, state.visited + samples);
+  return real.Restore(state);
+}
+
+absl::Status RepeatABatch(SamplingSubject& real, const SamplingCase& c,
+                          const SamplerState& state) {
+  return RestoreMoved(real, state, -c.batch_size);
+}
+
+absl::Status SkipABatch(SamplingSubject& real, const SamplingCase& c,
+                        const SamplerState& state) {
+  return RestoreMoved(real, state, c.batch_size);
+}
+
+absl::Status StartAgain(SamplingSubject& real, const SamplingCase& c,
+                        const SamplerState& state) {
+  if (state.world_size == c.world_size) return real.Restore(state);
+  real.SetEpoch(state.epoch);
+  return absl::OkStatus();
+}
+
+absl::Status KeepTheCount(SamplingSubject& real, const SamplingCase& c,
+                          const SamplerState& state) {
+  SamplerState kept = state;
+  kept.world_size = c.world_size;
+  return real.Restore(kept);
+}
+
+absl::Status TakeAnyState(SamplingSubject& real, const SamplingCase&,
+                          const SamplerState& state) {
+  real.Restore(state).IgnoreError();
+  return absl::OkStatus();
+}
+
+// Goes to the end of the epoch.
+absl::Status MoveIfRefused(SamplingSubject& real, const SamplingCase& c,
+                           const SamplerState& state) {
+  const absl::Status status = real.Restore(state);
+  if (status.ok()) return status;
+  LOCKSTEP_ASSIGN_OR_RETURN(SamplerState moved, real.State());
+  moved.visited = LengthOf(c, 0);
+  LOCKSTEP_RETURN_IF_ERROR(real.Restore(moved));
+  return status;
+}
+
+void KeepThePlace(SamplingSubject& real,
+                  const std::optional<SamplerState>& restored, int64_t epoch) {
+  if (!restored.has_value()) return real.SetEpoch(epoch);
+  SamplerState state = *restored;
+  state.epoch = epoch;
+  real.Restore(state).IgnoreError();
+}
+
+void ForgetWhatOthersVisited(SamplerState& state, int) {
+  state.first_world_size = state.world_size;
+  state.before = 0;
+}
+
+std::vector<SamplingFault> StateFaults() {
+  return {
+      {.name = "SavesAnotherStateOnEachRank",
+       .bug = "a state counts what this rank alone has visited",
+       .property = "States",
+       .says = "rank 1's state is",
+       .shows = [](const SamplingCase& c) { return c.world_size > 1; },
+       .saves = [](SamplerState& state, int rank) { state.visited += rank; }},
+      {.name = "SavesNoEpoch",
+       .bug = "a resumed epoch is the first",
+       .property = "Resume",
+       .says = "resumed: rank",
+       .shows =
+           [](const SamplingCase& c) {
+             return c.shuffle != Shuffle::kNone && c.dataset_size >= 10;
+           },
+       .saves = [](SamplerState& state, int) { state.epoch = 0; }},
+      {.name = "ForgetsWhatOthersVisited",
+       .bug = "a second state has lost what was visited before the first",
+       .property = "Rescale",
+       .says = "was visited and is drawn again",
+       .shows =
+           [](const SamplingCase& c) {
+             return c.semantics != Semantics::kPaddle && DropsNothing(c) &&
+                    StepsOf(c) >= 6;
+           },
+       .saves = ForgetWhatOthersVisited},
+  };
+}
+
+std::vector<SamplingFault> RestoreFaults() {
+  return {
+      {.name = "RepeatsABatch",
+       .bug = "a batch that was drawn before the stop comes again",
+       .property = "Resume",
+       .says = "after step 1, resumed: rank 0, step 0",
+       .shows =
+           [](const SamplingCase& c) { return LengthOf(c, 0) > c.batch_size; },
+       .restores = RepeatABatch},
+      {.name = "SkipsABatch",
+       .bug = "the first batch after the stop does not come",
+       .property = "Resume",
+       .says = "after step 0, resumed: rank 0",
+       .shows =
+           [](const SamplingCase& c) {
+             return LengthOf(c, c.world_size - 1) >= c.batch_size;
+           },
+       .restores = SkipABatch},
+      {.name = "StartsAgainAtAnotherWorldSize",
+       .bug = "ranks of another number begin the epoch anew",
+       .property = "Rescale",
+       .says = "was visited and is drawn again",
+       .shows = DropsNothing,
+       .restores = StartAgain},
+      {.name = "KeepsTheCountAtAnotherWorldSize",
+       .bug = "as many samples of each rank are taken as visited, of whatever "
+              "number of ranks",
+       .property = "Rescale",
+       .says = "is lost",
+       .shows =
+           [](const SamplingCase& c) {
+             // Padding would be found first.
+             return c.semantics == Semantics::kExact && !c.drop_last &&
+                    c.world_size == 1 && c.dataset_size >= 4 * c.batch_size;
+           },
+       .restores = KeepTheCount},
+      {.name = "KeepsItsPlaceInTheNextEpoch",
+       .bug = "an epoch set after a restored one begins where that did",
+       .property = "NextEpoch",
+       .says = "the epoch after: rank 0",
+       .shows = Always,
+       .sets_epoch = KeepThePlace},
+      {.name = "TakesAnyState",
+       .bug = "a state that is impossible or of another order is taken",
+       .property = "BadStates",
+       .says = "a state of another data set is not refused",
+       .shows = Always,
+       .restores = TakeAnyState},
+      {.name = "MovesOnARefusedState",
+       .bug = "a state that is refused moves the sampler all the same",
+       .property = "BadStates",
+       .says = "is refused, the sampler is not as it was",
+       .shows = Always,
+       .restores = MoveIfRefused},
+  };
+}
+
+}  // namespace
+
+std::vector<SamplingFault> ResumeFaults() {
+  std::vector<SamplingFault> all = StateFaults();
+  for (const SamplingFault& fault : RestoreFaults()) all.push_back(fault);
+  return all;
+}
+
+}  // namespace lockstep

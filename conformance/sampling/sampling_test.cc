@@ -1,0 +1,44 @@
+// Every epoch of the grid is what its semantics say, on every rank: each
+// semantics x shuffle x drop_tail x drop_last x data set size x world size x
+// batch size.
+#include <ostream>
+#include <string>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "conformance/sampling/epoch_checker.h"
+#include "conformance/sampling/sampling_case.h"
+#include "conformance/sampling/sampling_subject.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+
+// How a failing test shows its parameter.
+void PrintTo(const SamplingCase& kind, std::ostream* out) {
+  *out << KindName(kind);
+}
+
+namespace {
+
+class SamplingTest
+    : public testing::TestWithParam<std::tuple<SamplingCase, int>> {};
+
+TEST_P(SamplingTest, KeepsItsSemantics) {
+  const auto& [kind, world_size] = GetParam();
+  for (const SamplingCase& c : CasesAt(kind, world_size)) {
+    ASSERT_THAT(CheckEpochs(MakeSubject, c), IsOk());
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Grid, SamplingTest,
+                         testing::Combine(testing::ValuesIn(SamplingKinds()),
+                                          testing::Range(1, kMaxWorldSize + 1)),
+                         [](const auto& info) {
+                           return absl::StrCat(
+                               KindName(std::get<0>(info.param)), "P",
+                               std::get<1>(info.param));
+                         });
+
+}  // namespace
+}  // namespace lockstep
