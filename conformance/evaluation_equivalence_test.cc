@@ -345,6 +345,12 @@ TEST(EvaluationPlainSumTest, IsRejectedAtSomeWorldSizeAsRounding) {
       EXPECT_THAT(verdict,
                   StatusIs(absl::StatusCode::kDataLoss,
                            HasSubstr("within rounding, so float64 sums")));
+      // Where a plain sum shows, the trainer is right.
+      const auto trainers =
+          RunEvaluation(Backend::kThreads, world_size, DataOf(kManySamples),
+                        EvaluateByTrainer, draw);
+      ASSERT_THAT(trainers, IsOk());
+      EXPECT_THAT(CheckEvaluation(want, *trainers), IsOk());
     }
   }
   RecordProperty("rejected_of_five", rejected);

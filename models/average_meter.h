@@ -34,7 +34,8 @@ class AverageMeter {
 
   int64_t count() const { return count_; }
 
-  // sum() / count(): the sum over samples, not the mean of the updates' means.
+  // sum() / count(): the sum over samples, not the mean of the updates' means;
+  // infinite if the sum is beyond DBL_MAX.
   // NaN if there is no sample, since 0 would look like a perfect loss.
   double average() const;
 

@@ -58,7 +58,8 @@ ExactSum& ExactSum::operator+=(const ExactSum& other) {
     Normalize();
     return *this += normal;
   }
-  for (int i = 0; i < kWords; ++i) words_[i] += other.words_[i];
+  for (int i = 0; i < kLimbs; ++i) words_[i] += other.words_[i];
+  for (int i = kLimbs; i < kWords; ++i) words_[i] |= other.words_[i];
   adds_ += other.adds_;
   return *this;
 }

@@ -344,6 +344,20 @@ TEST(ExactSumTest, NormalisesItselfBeforeALimbOverflows) {
   }
 }
 
+TEST(ExactSumTest, KeepsInfinitiesAndNanHoweverOftenDoubled) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double value :
+       {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN()}) {
+    ExactSum sum;
+    sum.Add(value);
+    for (int i = 0; i < 100; ++i) sum += sum;
+    EXPECT_EQ(std::isnan(sum.Round()), std::isnan(value));
+    if (!std::isnan(value)) {
+      EXPECT_EQ(sum.Round(), value);
+    }
+  }
+}
+
 // As large as a reduction over 2^31 - 1 ranks can leave them.
 TEST(ExactSumTest, AddsToTheLargestWords) {
   constexpr int64_t kRanks = (int64_t{1} << 31) - 1;

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "sampler/epoch_indices.h"
 #include "sampler/sampler.h"
 #include "sampler/sampler_options.h"
 #include "sampler/sampler_state.h"
@@ -22,6 +23,8 @@ absl::StatusOr<BatchSampler> BatchSampler::Create(
     std::unique_ptr<ResumableSampler> sampler,
     const BatchSamplerOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBatchSize(options.batch_size));
+  // Ranks must be able to stop between two batches.
+  LOCKSTEP_RETURN_IF_ERROR(sampler->StateAfter(options.batch_size).status());
   const int64_t fewest = sampler->Counts().fewest;
   if (options.drop_last && fewest < options.batch_size) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -42,9 +45,9 @@ void BatchSampler::SetEpoch(int64_t epoch) {
 }
 
 absl::Status BatchSampler::BeginEpoch() {
-  indices_.reset();
+  LOCKSTEP_ASSIGN_OR_RETURN(EpochIndices drawn, sampler_->Draw());
+  indices_ = std::move(drawn);
   step_ = 0;
-  LOCKSTEP_ASSIGN_OR_RETURN(indices_, sampler_->Draw());
   return absl::OkStatus();
 }
 

@@ -28,24 +28,29 @@ struct BatchSamplerOptions {
 // (Tail::kKeep) the last batch of some is smaller or empty, and they still take
 // part in the step. Holds one batch; not thread safe.
 //
-//   for (int64_t epoch = 0; epoch < epochs; ++epoch) {
-//     batches.SetEpoch(epoch);
+//   if (resuming) LOCKSTEP_RETURN_IF_ERROR(batches.Restore(state));
+//   for (int64_t epoch = batches.epoch(); epoch < epochs; ++epoch) {
 //     LOCKSTEP_RETURN_IF_ERROR(batches.BeginEpoch());
 //     while (const auto batch = batches.NextBatch()) Train(*batch);
+//     batches.SetEpoch(epoch + 1);
 //   }
 class BatchSampler {
  public:
-  // Errors: kInvalidArgument if batch_size < 1, or if drop_last leaves no batch
-  // of a whole epoch. `sampler` is at the start of an epoch.
+  // Errors: kInvalidArgument if batch_size < 1, if it is not one after which
+  // the sampler can stop (PaddleSampler deals in batches of its own), or if
+  // drop_last leaves no batch of a whole epoch. `sampler` is at the start of an
+  // epoch.
   static absl::StatusOr<BatchSampler> Create(
       std::unique_ptr<ResumableSampler> sampler,
       const BatchSamplerOptions& options);
 
-  // The epoch that the next BeginEpoch draws.
+  // The next BeginEpoch draws this epoch, from its start: a place that was
+  // restored is lost.
   void SetEpoch(int64_t epoch);
 
   // Draws the epoch, or what is left of the one restored. Errors: the
-  // sampler's; kFailedPrecondition if no SetEpoch came since the last call.
+  // sampler's; kFailedPrecondition if no SetEpoch came since the last call. The
+  // batches of before then go on.
   absl::Status BeginEpoch();
 
   // This rank's next batch, valid until the next call; none after the last one

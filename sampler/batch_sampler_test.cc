@@ -104,6 +104,7 @@ TEST(BatchSamplerTest, HasNoBatchBeforeTheEpochIsBegun) {
   EXPECT_THAT(sampler->BeginEpoch(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("call SetEpoch")));
+  EXPECT_EQ(sampler->State().value().visited, 4);  // The place is kept.
   sampler->SetEpoch(1);
   EXPECT_EQ(sampler->NextBatch(), std::nullopt);
   EXPECT_THAT(Epoch(*sampler), testing::SizeIs(2));
@@ -127,6 +128,20 @@ TEST(BatchSamplerTest, GoesOnWhereItStopped) {
   EXPECT_EQ(Epoch(*resumed), Rest(*whole));
   // What was drawn since counts from the same start.
   EXPECT_EQ(resumed->State().value(), whole->State().value());
+}
+
+TEST(BatchSamplerTest, RefusesBatchesThatPaddleDoesNotDeal) {
+  const auto create = [](int64_t batch_size) {
+    return BatchSampler::Create(
+        std::make_unique<PaddleSampler>(
+            PaddleSampler::Create({.dataset_size = 10, .batch_size = 4})
+                .value()),
+        {.batch_size = batch_size});
+  };
+  EXPECT_THAT(create(3), StatusIs(absl::StatusCode::kInvalidArgument,
+                                  HasSubstr("batch_size of 4")));
+  EXPECT_THAT(create(4), IsOk());
+  EXPECT_THAT(create(8), IsOk());
 }
 
 TEST(BatchSamplerTest, CutsPaddlesBatches) {

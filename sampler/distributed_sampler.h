@@ -24,7 +24,8 @@ enum class Tail {
 
 // How an epoch is shuffled.
 enum class Permutation {
-  kTorch,  // As PyTorch does, bit for bit: 4 bytes a sample while it is drawn.
+  kTorch,  // As PyTorch does, bit for bit, in O(dataset_size) memory while it
+           // is drawn (see permutation_part.h).
   kKeyed,  // In O(1) memory, for any size (see keyed_permutation.h).
 };
 

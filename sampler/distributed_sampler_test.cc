@@ -9,6 +9,7 @@
 #include <memory>
 #include <numeric>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -251,16 +252,26 @@ TEST(DistributedSamplerTest, RejectsAStateOfAnotherOrder) {
 TEST(DistributedSamplerTest, RejectsImpossibleStates) {
   DistributedSampler sampler = Make({.dataset_size = 11, .world_size = 2});
   const SamplerState good = sampler.StateAfter(3).value();
-  for (int64_t SamplerState::*number :
-       {&SamplerState::first_world_size, &SamplerState::before,
-        &SamplerState::world_size, &SamplerState::batch_size,
-        &SamplerState::visited}) {
+  const struct {
+    int64_t SamplerState::*number;
+    std::string says;
+    std::string range;
+  } numbers[] = {
+      {&SamplerState::first_world_size, "first_world_size", "[1, 2147483647]"},
+      {&SamplerState::before, "before", "[0, 11]"},
+      {&SamplerState::world_size, "the state's world_size", "[1, 2147483647]"},
+      {&SamplerState::batch_size, "batch_size", "[1, "},
+      {&SamplerState::visited, "visited", "[0, 6]"},
+  };
+  for (const auto& [number, says, range] : numbers) {
     for (const int64_t wrong :
          {int64_t{-1}, std::numeric_limits<int64_t>::max()}) {
       if (number == &SamplerState::batch_size && wrong > 0) continue;
       SamplerState bad = good;
       bad.*number = wrong;
-      EXPECT_THAT(sampler.Restore(bad), Invalid("no place in an epoch of 11"));
+      EXPECT_THAT(
+          sampler.Restore(bad),
+          Invalid(absl::StrCat(says, " is ", wrong, ", must be in ", range)));
     }
   }
   EXPECT_THAT(sampler.StateAfter(-1), Invalid("visited is -1"));

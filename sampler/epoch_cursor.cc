@@ -1,6 +1,7 @@
 // Draws, repeated draws, and states from elsewhere.
 #include "sampler/epoch_cursor.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <utility>
@@ -31,6 +32,13 @@ void EpochCursor::Restore(const SamplerState& state) {
   drawn_ = false;
 }
 
+int64_t EpochCursor::next_epoch() const {
+  const bool advances = drawn_ && repeated_draw_ == RepeatedDraw::kAdvance;
+  // In unsigned arithmetic, where the sum may wrap.
+  return static_cast<int64_t>(static_cast<uint64_t>(place_.epoch) +
+                              (advances ? 1 : 0));
+}
+
 absl::Status EpochCursor::BeginDraw() {
   if (drawn_) {
     switch (repeated_draw_) {
@@ -41,7 +49,7 @@ absl::Status EpochCursor::BeginDraw() {
             "every epoch has the same order (RepeatedDraw::kAllow if it "
             "should)"));
       case RepeatedDraw::kAdvance:
-        SetEpoch(place_.epoch + 1);
+        SetEpoch(next_epoch());
         break;
       case RepeatedDraw::kAllow:
         SetEpoch(place_.epoch);
@@ -59,14 +67,27 @@ absl::Status CheckState(const SamplerState& state, const SamplerState& start,
         "the state is of ", state.order, ", the sampler of ", start.order));
   }
   constexpr int64_t kMaxRanks = std::numeric_limits<int>::max();
-  const auto is_ranks = [](int64_t n) { return n >= 1 && n <= kMaxRanks; };
-  if (!is_ranks(state.first_world_size) || !is_ranks(state.world_size) ||
-      state.batch_size < 1 || state.before < 0 || state.before > dataset_size ||
-      state.visited < 0 ||
-      state.visited > dataset_size / state.world_size + 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the state is no place in an epoch of ", dataset_size,
-                     " samples: ", ToJson(state)));
+  // With padding; of a number that is out of range, the error comes first.
+  const int64_t left =
+      dataset_size - std::clamp<int64_t>(state.before, 0, dataset_size);
+  const int64_t ranks = std::clamp<int64_t>(state.world_size, 1, kMaxRanks);
+  const struct {
+    const char* name;
+    int64_t value;
+    int64_t least;
+    int64_t most;
+  } numbers[] = {
+      {"first_world_size", state.first_world_size, 1, kMaxRanks},
+      {"world_size", state.world_size, 1, kMaxRanks},
+      {"batch_size", state.batch_size, 1, std::numeric_limits<int64_t>::max()},
+      {"before", state.before, 0, dataset_size},
+      {"visited", state.visited, 0, (left + ranks - 1) / ranks},
+  };
+  for (const auto& [name, value, least, most] : numbers) {
+    if (value >= least && value <= most) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the state's ", name, " is ",
+                                                   value, ", must be in [",
+                                                   least, ", ", most, "]"));
   }
   return absl::OkStatus();
 }

@@ -27,6 +27,9 @@ class EpochCursor {
   // kFailedPrecondition for a second draw under kRefuse.
   absl::Status BeginDraw();
 
+  // The epoch that the next draw is of.
+  int64_t next_epoch() const;
+
   const SamplerState& place() const { return place_; }
 
  private:
@@ -37,7 +40,8 @@ class EpochCursor {
 };
 
 // What makes a state impossible, or of another sampler than one with that
-// start, whatever the kind of sampler. Errors: kInvalidArgument.
+// start, whatever the kind of sampler. Errors: kInvalidArgument, naming both
+// orders, or the number that is out of range and its range.
 absl::Status CheckState(const SamplerState& state, const SamplerState& start,
                         int64_t dataset_size);
 

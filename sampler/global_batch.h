@@ -27,8 +27,8 @@ struct BatchSlice {
 // or the last batch is below P: weight by CountInBatch. Immutable.
 class GlobalBatches {
  public:
-  // total_size: the length of the epoch order over all ranks
-  // (DistributedSampler::total_size()); any number, also not a multiple of P.
+  // total_size: the length of the epoch order over all ranks; any number, also
+  // not a multiple of P.
   // Errors: kInvalidArgument if total_size < 0, batch_size < 1, or
   // world_size < 1.
   static absl::StatusOr<GlobalBatches> Create(int64_t total_size,

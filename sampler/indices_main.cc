@@ -1,6 +1,7 @@
 // The command `indices`: what one rank draws in an epoch.
 #include <cstdint>
 #include <cstdio>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -56,8 +57,9 @@ order
   --shuffle           shuffle the epoch (default: 0, 1, 2, ...)
   --seed=0            and with what: torch and exact by seed + epoch,
   --epoch=0           paddle by the epoch alone
-  --permutation=torch for torch and exact, how to shuffle: torch, as PyTorch, 4
-                      bytes a sample; keyed, another order, in O(1) memory, for
+  --permutation=torch for torch and exact, how to shuffle: torch, as PyTorch, 3
+                      to 4 bytes a sample and up to 12 for each of the rank's;
+                      keyed, another order, in O(1) memory, for
                       up to 2^62 samples
 
 what is printed
@@ -158,6 +160,8 @@ absl::StatusOr<EpochIndices> DrawPaddle(int64_t batch_size) {
 }
 
 absl::StatusOr<EpochIndices> DrawSplit() {
+  LOCKSTEP_RETURN_IF_ERROR(Seed().status());
+  LOCKSTEP_RETURN_IF_ERROR(PermutationKind().status());
   if (absl::GetFlag(FLAGS_shuffle) || absl::GetFlag(FLAGS_drop_last)) {
     return WrongFlag("semantics: split neither shuffles nor drops");
   }
@@ -228,7 +232,12 @@ int Main(const std::vector<std::string>& arguments) {
     std::fputs(kUsage, stdout);
     return 0;
   }
-  const absl::Status status = Run();
+  absl::Status status;
+  try {
+    status = Run();
+  } catch (const std::bad_alloc&) {
+    return Fail(kFailure, "not enough memory for an epoch of that size");
+  }
   if (status.ok()) return 0;
   if (absl::IsInvalidArgument(status)) {
     return Fail(kUsageError, absl::StrCat("--", status.message()));

@@ -59,6 +59,9 @@ TEST(IndicesTest, CutsBatchesAndStartsWithin) {
   EXPECT_EQ(OutputOf(all + "--start_index=7"), "");
   EXPECT_EQ(OutputOf(all + "--semantics=paddle --batch_size=3 --drop_last"),
             "0 1 2\n3 4 5\n");
+  EXPECT_EQ(OutputOf(all + "--semantics=paddle --batch_size=3 --drop_last "
+                           "--start_index=1"),
+            "1 2 3\n4 5\n");
   EXPECT_EQ(OutputOf(all + "--batch_size=3 --drop_last"), "0 1 2\n3 4 5\n6\n");
 }
 
@@ -137,6 +140,9 @@ TEST(IndicesTest, NamesAFlagThatIsWrong) {
        "--epoch is -1"},
       {"--dataset_size=3 --semantics=paddle --permutation=keyed",
        "--permutation: paddle"},
+      {"--dataset_size=9223372036854775807 --semantics=split",
+       "--dataset_size is 9223372036854775807"},
+      {"--dataset_size=3 --semantics=split --seed=abc", "--seed is 'abc'"},
       {"--speed=fast", "--speed"},
       {"fast", "'fast'"}};
   for (const auto& [flags, expected] : cases) {
@@ -147,6 +153,16 @@ TEST(IndicesTest, NamesAFlagThatIsWrong) {
         << flags;
     EXPECT_EQ(outcome.output.find('\n'), outcome.output.size() - 1);
   }
+}
+
+TEST(IndicesTest, SaysThatMemoryIsShort) {
+  const CommandOutcome outcome = RunCommand(
+      "sh -c 'ulimit -v 1000000; exec sampler/indices "
+      "--dataset_size=2000000000 --shuffle'",
+      /*deadline_seconds=*/60);
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.output,
+              AllOf(StartsWith("indices: "), HasSubstr("not enough memory")));
 }
 
 TEST(IndicesTest, FailsWhereItCannotWrite) {

@@ -128,8 +128,8 @@ std::vector<int32_t> PaddleSampler::DealtSamples() const {
 }
 
 absl::StatusOr<EpochIndices> PaddleSampler::Draw() {
+  LOCKSTEP_RETURN_IF_ERROR(CheckEpoch(options_, cursor_.next_epoch()));
   LOCKSTEP_RETURN_IF_ERROR(cursor_.BeginDraw());
-  LOCKSTEP_RETURN_IF_ERROR(CheckEpoch(options_, epoch()));
   const std::vector<int32_t> samples = DealtSamples();
   const int64_t ranks = options_.world_size;
   const int64_t batch = options_.batch_size;
@@ -176,7 +176,7 @@ absl::Status PaddleSampler::Restore(const SamplerState& state) {
   if (state.world_size == options_.world_size &&
       state.batch_size == options_.batch_size) {
     here.before = state.before;
-    here.visited = std::min(state.visited, all);
+    here.visited = state.visited;
   } else if (IsFirst(state)) {
     // A sample that was visited twice, as padding is, counts once.
     std::vector<int32_t> visited =

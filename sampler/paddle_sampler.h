@@ -49,8 +49,8 @@ class PaddleSampler : public ResumableSampler {
   SampleCounts Counts() const override;
 
   // Errors: also kInvalidArgument if it shuffles and the epoch is not in
-  // [0, 2^32), which is what numpy takes as a seed. Cost: O(dataset_size) to
-  // shuffle or to go on at another world size, else O(indices).
+  // [0, 2^32), which is what numpy takes as a seed. Cost: O(dataset_size +
+  // world_size), in memory too: 4 bytes a sample.
   absl::StatusOr<EpochIndices> Draw() override;
 
   // Errors: also kInvalidArgument if `visited` is neither a multiple of

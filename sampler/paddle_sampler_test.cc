@@ -99,6 +99,11 @@ TEST(PaddleSamplerTest, RejectsAnEpochThatIsNoSeed) {
   sampler.SetEpoch((int64_t{1} << 32) - 1);
   EXPECT_THAT(sampler.Indices(), IsOk());
   EXPECT_THAT(sampler.Indices(), Invalid("epoch is 4294967296"));
+  EXPECT_THAT(sampler.Indices(), Invalid("epoch is 4294967296"));
+  sampler.SetEpoch(-2);
+  for (int draw = 0; draw < 3; ++draw) {
+    EXPECT_THAT(sampler.Indices(), Invalid("epoch is -2"));
+  }
 }
 
 TEST(PaddleSamplerTest, GoesOnWithOtherRanksAndOtherBatches) {
@@ -135,12 +140,15 @@ TEST(PaddleSamplerTest, RefusesAPlaceWithinABatch) {
   EXPECT_THAT(sampler.Restore(state), Invalid("visited is 3"));
   state.visited = 6;  // More than there is, after those before.
   state.before = 9;
-  ASSERT_THAT(sampler.Restore(state), IsOk());
+  EXPECT_THAT(sampler.Restore(state),
+              Invalid("visited is 6, must be in [0, 1]"));
+  state.visited = 1;
+  EXPECT_THAT(sampler.Restore(state), IsOk());
   EXPECT_THAT(sampler.Indices().value(), ElementsAre());
   state.first_world_size = std::numeric_limits<int>::max();
   EXPECT_THAT(sampler.Restore(state), Invalid("2147483647 ranks began"));
   state.first_world_size = 2;
-  state.visited = 2;
+  state.visited = 0;
   state.epoch = -1;
   EXPECT_THAT(sampler.Restore(state), Invalid("epoch is -1"));
 }

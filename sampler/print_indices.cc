@@ -31,7 +31,7 @@ absl::Status PrintIndices(const EpochIndices& indices,
                           const PrintOptions& options, std::FILE* out) {
   int64_t end = indices.size();
   if (options.drop_partial) {
-    end -= (end - options.start_index) % options.batch_size;
+    end -= end % options.batch_size;
   }
   std::vector<int64_t> block;
   std::string text;

@@ -13,7 +13,7 @@ namespace lockstep {
 struct PrintOptions {
   int64_t start_index = 0;    // In [0, size]: those before it are left out.
   int64_t batch_size = 1;     // Indices of a line, separated by one space.
-  bool drop_partial = false;  // Leave out a last line that is shorter.
+  bool drop_partial = false;  // Leave out the last batch if it is partial.
 };
 
 // Writes the indices to `out`, a line at a time, in O(batch_size) memory.

@@ -48,7 +48,7 @@ struct SampleCounts {
 };
 
 // A sampler that can stop in the middle of an epoch and go on later, in another
-// process and at another world size. Every sampler of this folder is one.
+// process and at another world size. All but SplitBatchSampler are.
 class ResumableSampler : public Sampler {
  public:
   // The epoch that was set, restored or drawn last.

@@ -17,7 +17,8 @@ namespace lockstep {
 struct SamplerState {
   std::string order;  // Which order it is a place in, as the sampler words it.
   int64_t epoch = 0;
-  int64_t first_world_size = 1;  // The ranks that the epoch began with.
+  int64_t first_world_size = 1;  // The ranks that the epoch began with, where
+                                 // its order depends on them (Paddle's).
   int64_t before = 0;
   int64_t world_size = 1;  // The ranks there are now, who deal the samples in
   int64_t batch_size = 1;  // blocks of this size.

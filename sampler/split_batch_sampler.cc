@@ -17,7 +17,7 @@ namespace lockstep {
 absl::StatusOr<SplitBatchSampler> SplitBatchSampler::Create(
     const SplitBatchSamplerOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckDatasetSize(
-      options.dataset_size, std::numeric_limits<int64_t>::max()));
+      options.dataset_size, std::numeric_limits<int32_t>::max()));
   LOCKSTEP_RETURN_IF_ERROR(CheckRankInWorld(options.rank, options.world_size));
   return SplitBatchSampler(
       SplitBatch(options.dataset_size, options.world_size, options.rank));

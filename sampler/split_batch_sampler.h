@@ -12,7 +12,7 @@
 namespace lockstep {
 
 struct SplitBatchSamplerOptions {
-  int64_t dataset_size = 0;  // Of the batch that is split; at least 1.
+  int64_t dataset_size = 0;  // Of the batch that is split; in [1, 2^31 - 1].
   int world_size = 1;        // At least 1.
   int rank = 0;              // In [0, world_size).
 };

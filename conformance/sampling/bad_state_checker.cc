@@ -39,19 +39,18 @@ absl::StatusOr<std::vector<BadState>> StatesOfOthers(const SubjectFactory& make,
   ++larger.dataset_size;
   LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState of_larger,
                             StateOf(make, larger));
-  bad.push_back({"another data set", of_larger,
-                 absl::StrCat(larger.dataset_size, " samples")});
+  bad.push_back({"another data set", of_larger, of_larger.order});
   SamplingCase other = c;
   other.shuffle = c.shuffle == Shuffle::kNone ? Shuffle::kOwn : Shuffle::kNone;
   LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState of_other, StateOf(make, other));
-  bad.push_back({"another order", of_other, "in order"});
+  bad.push_back({"another order", of_other, of_other.order});
   if (c.semantics == Semantics::kPaddle || c.shuffle == Shuffle::kNone) {
     return bad;
   }
   SamplingCase seeded = c;
   ++seeded.seed;
   LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState of_seed, StateOf(make, seeded));
-  bad.push_back({"another seed", of_seed, absl::StrCat("seed ", seeded.seed)});
+  bad.push_back({"another seed", of_seed, of_seed.order});
   return bad;
 }
 
@@ -61,7 +60,8 @@ std::vector<BadState> StatesOfNoPlace(const SamplingCase& c,
   const auto add = [&](const std::string& key, int64_t SamplerState::*number,
                        int64_t value) {
     BadState& added = bad.emplace_back();
-    added = {absl::StrCat(key, "=", value), start, key};
+    added = {absl::StrCat(key, "=", value), start,
+             absl::StrCat(key, " is ", value)};
     added.state.*number = value;
   };
   add("before", &SamplerState::before, -1);
@@ -83,10 +83,15 @@ std::vector<BadState> StatesOfNoPlace(const SamplingCase& c,
 
 absl::Status CheckBadState(const SubjectFactory& make, const SamplingCase& c,
                            const BadState& bad, const SamplerState& start,
-                           const Batches& want) {
+                           const Batches& want, bool is_begun) {
   const int rank = c.world_size - 1;
   LOCKSTEP_ASSIGN_OR_RETURN(const auto subject, make(c, rank));
   subject->SetEpoch(start.epoch);
+  Batches got;
+  if (is_begun) {
+    LOCKSTEP_RETURN_IF_ERROR(subject->BeginEpoch());
+    if (auto batch = subject->NextBatch()) got.push_back(*std::move(batch));
+  }
   const absl::Status status = subject->Restore(bad.state);
   if (status.ok()) {
     return Breaks("BadStates", c,
@@ -99,13 +104,14 @@ absl::Status CheckBadState(const SubjectFactory& make, const SamplingCase& c,
         absl::StrCat("a state of ", bad.what, " is refused without saying ",
                      bad.words, ": ", status.ToString()));
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const Batches got, DrawEpoch(*subject));
+  if (!is_begun) LOCKSTEP_RETURN_IF_ERROR(subject->BeginEpoch());
+  LOCKSTEP_RETURN_IF_ERROR(DrawRest(*subject, got));
   const auto difference = FirstDifference(got, want, rank);
   if (!difference.has_value()) return absl::OkStatus();
-  return Breaks(
-      "BadStates", c,
-      absl::StrCat("once a state of ", bad.what,
-                   " is refused, the sampler is not as it was: ", *difference));
+  return Breaks("BadStates", c,
+                absl::StrCat("once a state of ", bad.what, " is refused",
+                             is_begun ? " after a batch" : "",
+                             ", the sampler is not as it was: ", *difference));
 }
 
 }  // namespace
@@ -115,7 +121,10 @@ absl::Status CheckBadStates(const SubjectFactory& make, const SamplingCase& c,
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<BadState> all, StatesOfOthers(make, c));
   for (BadState& bad : StatesOfNoPlace(c, start)) all.push_back(std::move(bad));
   for (const BadState& bad : all) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckBadState(make, c, bad, start, want));
+    for (const bool is_begun : {false, true}) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          CheckBadState(make, c, bad, start, want, is_begun));
+    }
   }
   return absl::OkStatus();
 }

@@ -11,9 +11,10 @@ namespace lockstep {
 
 // BadStates: that Restore refuses a state of another data set, order or seed,
 // one with each number out of range, and, where batches are dealt, one within a
-// batch; each by what is wrong; and that the sampler then draws as if nothing
-// had been. `start` is the case's state at the start of an epoch, of which
-// `want` are the last rank's batches. Errors: kDataLoss; else the subject's.
+// batch; each by what is wrong; and that the sampler, before an epoch and
+// after a batch of it, then draws as if nothing had been. `start` is the case's
+// state at the start of an epoch, of which `want` are the last rank's batches.
+// Errors: kDataLoss; else the subject's.
 absl::Status CheckBadStates(const SubjectFactory& make, const SamplingCase& c,
                             const SamplerState& start, const Batches& want);
 

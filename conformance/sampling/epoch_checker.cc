@@ -25,9 +25,6 @@ namespace lockstep {
 namespace {
 
 constexpr int64_t kEpochs = 3;
-// From so many samples on, no two orders of the suite are alike by chance; as
-// seeds are fixed, that holds always or never.
-constexpr int64_t kManySamples = 10;
 
 // What a subject drew.
 struct Drawn {
@@ -129,7 +126,8 @@ bool IsPermutation(std::vector<int64_t> order, int64_t n) {
   return std::ssize(order) == n;
 }
 
-// Given the lengths, at least so many are exactly so many.
+// How many indices come at least; given the lengths, exactly so many, but where
+// padding is shuffled too and drop_last drops some.
 int64_t FewestIndices(const SamplingCase& c) {
   if (!c.drop_last) {
     return c.drop_tail ? c.dataset_size / c.world_size * c.world_size
@@ -137,8 +135,9 @@ int64_t FewestIndices(const SamplingCase& c) {
   }
   const int64_t drawn = StepsOf(c) * c.batch_size * c.world_size;
   // Where padding is shuffled too, any of it may come before what is dropped.
-  return c.semantics == Semantics::kPaddle ? drawn - PaddingOf(c)
-                                           : std::min(drawn, c.dataset_size);
+  return c.semantics == Semantics::kPaddle && c.shuffle != Shuffle::kNone
+             ? drawn - PaddingOf(c)
+             : std::min(drawn, c.dataset_size);
 }
 
 std::optional<std::string> Uncovered(const Drawn& drawn, size_t epoch) {

@@ -22,7 +22,7 @@ namespace lockstep {
 //   Padding       are the indices that come again the right ones?
 //   Deal          are the ranks dealt the order that one rank has?
 //   EpochsDiffer  does every epoch have an order of its own if shuffled?
-//   SeedsDiffer   does every seed?
+//   SeedsDiffer   does another seed?
 //   Order         is it, index for index, what the reference draws?
 //   RepeatedDraw  does a second draw without SetEpoch do what it should?
 //

@@ -24,7 +24,7 @@ bool IsDivided(const SamplingCase& c) {
 }
 // Enough for no two orders to be alike by chance.
 bool IsShuffled(const SamplingCase& c) {
-  return c.shuffle != Shuffle::kNone && c.dataset_size >= 10;
+  return c.shuffle != Shuffle::kNone && c.dataset_size >= kManySamples;
 }
 // Padding that does not hold every sample, all of it drawn.
 bool Pads(const SamplingCase& c) {
@@ -43,6 +43,11 @@ bool IsOfGroup(const SamplingCase& c, int rank) {
 void ForgetEpoch(SamplingSubject& real, const std::optional<SamplerState>&,
                  int64_t) {
   real.SetEpoch(0);
+}
+
+void SeedByTheNextEpoch(SamplingSubject& real,
+                        const std::optional<SamplerState>&, int64_t epoch) {
+  real.SetEpoch(epoch + 1);
 }
 
 std::vector<SamplingFault> PaddingFaults() {
@@ -76,6 +81,15 @@ std::vector<SamplingFault> PaddingFaults() {
 
 std::vector<SamplingFault> LengthFaults() {
   return {
+      {.name = "PadsOnlyOnce",
+       .bug = "torch: padding does not go round a data set that is too small",
+       .property = "Lengths",
+       .says = "draws 0 indices, not 1",
+       .shows =
+           [](const SamplingCase& c) {
+             return IsTorch(c) && PaddingOf(c) > c.dataset_size && !c.drop_last;
+           },
+       .draws = PadOnce},
       {.name = "DropsTheTail",
        .bug = "the samples that do not go round the ranks are dropped",
        .property = "Lengths",
@@ -152,6 +166,12 @@ std::vector<SamplingFault> BatchFaults() {
                     Fewest(c) < LengthOf(c, 0) && !c.drop_last;
            },
        .draws = PartEarly},
+      {.name = "NeverEnds",
+       .bug = "empty batches come for ever after the last",
+       .property = "Batches",
+       .says = "does not end",
+       .shows = [](const SamplingCase&) { return true; },
+       .never_ends = true},
       {.name = "SaysOneBatchLess",
        .bug = "num_batches() leaves the last batch out",
        .property = "Batches",
@@ -181,6 +201,13 @@ std::vector<SamplingFault> ShardFaults() {
              return IsExact(c) && LengthOf(c, 0) > 1 && !c.drop_last;
            },
        .draws = DrawTheFirstTwice},
+      {.name = "DrawsTheNextIndex",
+       .bug = "samples are counted from 1",
+       .property = "Coverage",
+       .says = "does not exist",
+       .shows =
+           [](const SamplingCase& c) { return !c.drop_tail && !c.drop_last; },
+       .draws = DrawTheNextIndex},
       {.name = "DrawsTheSameShard",
        .bug = "every rank draws rank 0's samples",
        .property = "Disjointness",
@@ -270,6 +297,13 @@ std::vector<SamplingFault> ShuffleFaults() {
              return !IsPaddle(c) && IsShuffled(c) && c.shuffle == Shuffle::kOwn;
            },
        .draws = LeaveTheLast},
+      {.name = "SeedsByTheNextEpoch",
+       .bug = "paddle: the shuffle is seeded by epoch + 1",
+       .property = "Order",
+       .says = ", wanted",
+       .shows =
+           [](const SamplingCase& c) { return IsPaddle(c) && IsShuffled(c); },
+       .sets_epoch = SeedByTheNextEpoch},
       {.name = "ShufflesByKey",
        .bug = "the order is shuffled, but not as PyTorch does",
        .property = "Order",
@@ -285,27 +319,8 @@ std::vector<SamplingFault> ShuffleFaults() {
   };
 }
 
-std::vector<SamplingFault> GuardFaults() {
+std::vector<SamplingFault> RepeatedDrawFaults() {
   return {
-      {.name = "TakesRanksModulo",
-       .bug = "a rank outside the group is taken for another",
-       .property = "Guards",
-       .says = "is not refused",
-       .shows = [](const SamplingCase& c) { return StepsOf(c) > 0; },
-       .told =
-           [](SamplingCase& c, int& rank) {
-             if (c.world_size > 0 && !IsOfGroup(c, rank)) rank = 0;
-           }},
-      {.name = "TakesAnEmptyEpoch",
-       .bug = "an epoch of which drop_last leaves nothing is taken",
-       .property = "Guards",
-       .says = "is not refused",
-       .shows = [](const SamplingCase& c) { return StepsOf(c) == 0; },
-       .told =
-           [](SamplingCase& c, int&) {
-             if (c.world_size < 1 || c.batch_size < 1 || StepsOf(c) > 0) return;
-             c.drop_tail = c.drop_last = false;
-           }},
       {.name = "DoesNotRefuseASecondDraw",
        .bug = "an epoch that nobody set is drawn again",
        .property = "RepeatedDraw",
@@ -343,7 +358,7 @@ std::vector<SamplingFault> GuardFaults() {
 
 std::vector<SamplingFault> EpochFaults() {
   std::vector<SamplingFault> all;
-  for (const auto& some : {GuardFaults(), BatchFaults(), LengthFaults(),
+  for (const auto& some : {RepeatedDrawFaults(), BatchFaults(), LengthFaults(),
                            ShardFaults(), PaddingFaults(), ShuffleFaults()}) {
     all.insert(all.end(), some.begin(), some.end());
   }

@@ -9,6 +9,7 @@
 #include "conformance/sampling/sampling_case.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/sampling_subject.h"
+#include "sampler/sampler_state.h"
 
 namespace lockstep {
 namespace {
@@ -25,6 +26,16 @@ std::vector<int64_t> RealOrder(SamplingCase c, int64_t epoch) {
   c.batch_size = c.dataset_size;
   c.drop_last = false;
   return RealEpoch(c, 0, epoch)[0];
+}
+
+// What one rank draws from there on: no padding.
+std::vector<int64_t> RealRest(SamplingCase c, const SamplerState& state) {
+  c.world_size = 1;
+  c.batch_size = c.dataset_size;
+  const auto subject = MakeSubject(c, 0).value();
+  if (!subject->Restore(state).ok()) return {};
+  const Batches batches = DrawEpoch(*subject).value();
+  return batches.empty() ? std::vector<int64_t>() : batches[0];
 }
 
 Batches DealPart(const SamplingCase& c, const std::vector<int64_t>& order,
@@ -50,6 +61,14 @@ Batches PadFromTheEnd(const SamplingCase& c, int rank, int64_t epoch) {
   for (size_t i = 0; i < static_cast<size_t>(PaddingOf(c)); ++i) {
     order.push_back(order[n - 1 - i % n]);
   }
+  return DealPart(c, order, rank);
+}
+
+Batches PadOnce(const SamplingCase& c, int rank, int64_t epoch) {
+  std::vector<int64_t> order = RealOrder(c, epoch);
+  const size_t n = order.size();
+  const size_t padding = std::min(n, static_cast<size_t>(PaddingOf(c)));
+  for (size_t i = 0; i < padding; ++i) order.push_back(order[i]);
   return DealPart(c, order, rank);
 }
 
@@ -123,10 +142,35 @@ Batches LeaveTheLast(const SamplingCase& c, int rank, int64_t epoch) {
   return DealPart(c, PadOrCut(c, order), rank);
 }
 
+Batches DrawTheNextIndex(const SamplingCase& c, int rank, int64_t epoch) {
+  Batches batches = RealEpoch(c, rank, epoch);
+  for (std::vector<int64_t>& batch : batches) {
+    for (int64_t& index : batch) ++index;
+  }
+  return batches;
+}
+
 Batches PartEarly(const SamplingCase& c, int rank, int64_t epoch) {
   Batches batches = RealEpoch(c, rank, epoch);
   while (!batches.empty() && batches.back().empty()) batches.pop_back();
   return batches;
+}
+
+Batches ReverseTheRest(const SamplingCase& c, int rank,
+                       const SamplerState& state) {
+  std::vector<int64_t> left = RealRest(c, state);
+  std::reverse(left.begin(), left.end());
+  return DealPart(c, PadOrCut(c, left), rank);
+}
+
+Batches PadTheRestTwice(const SamplingCase& c, int rank,
+                        const SamplerState& state) {
+  std::vector<int64_t> order = PadOrCut(c, RealRest(c, state));
+  const size_t n = order.size();
+  for (int more = 0; n > 0 && more < c.world_size; ++more) {
+    order.push_back(order[static_cast<size_t>(more) % n]);
+  }
+  return DealPart(c, order, rank);
 }
 
 }  // namespace lockstep

@@ -7,11 +7,14 @@
 
 #include "conformance/sampling/sampling_case.h"
 #include "conformance/sampling/sampling_subject.h"
+#include "sampler/sampler_state.h"
 
 namespace lockstep {
 
 // Padding is the end of the order, the last sample first.
 Batches PadFromTheEnd(const SamplingCase& c, int rank, int64_t epoch);
+// Padding ends where the order does, too short where it should go round again.
+Batches PadOnce(const SamplingCase& c, int rank, int64_t epoch);
 // The data set is padded, then shuffled.
 Batches PadFirst(const SamplingCase& c, int rank, int64_t epoch);
 // The data set is shuffled, then padded.
@@ -30,8 +33,20 @@ Batches DrawAnothersFirst(const SamplingCase& c, int rank, int64_t epoch);
 Batches DrawTheFirstTwice(const SamplingCase& c, int rank, int64_t epoch);
 // The last place of the order is not shuffled.
 Batches LeaveTheLast(const SamplingCase& c, int rank, int64_t epoch);
+// Each index is the next one's.
+Batches DrawTheNextIndex(const SamplingCase& c, int rank, int64_t epoch);
 // A rank without samples for a step does not take it.
 Batches PartEarly(const SamplingCase& c, int rank, int64_t epoch);
+
+// From a state on, at another world size. Preconditions: not kPaddle, nothing
+// is dropped.
+//
+// What is left is dealt from its end.
+Batches ReverseTheRest(const SamplingCase& c, int rank,
+                       const SamplerState& state);
+// Each rank draws one index of padding too many.
+Batches PadTheRestTwice(const SamplingCase& c, int rank,
+                        const SamplerState& state);
 
 }  // namespace lockstep
 

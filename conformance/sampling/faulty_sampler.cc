@@ -26,6 +26,7 @@ class FaultySampler : public SamplingSubject {
 
   void SetEpoch(int64_t epoch) override {
     epoch_ = epoch;
+    goes_on_ = false;
     if (fault_.sets_epoch != nullptr) {
       fault_.sets_epoch(*real_, restored_, epoch);
     } else {
@@ -35,22 +36,22 @@ class FaultySampler : public SamplingSubject {
 
   absl::Status BeginEpoch() override {
     LOCKSTEP_RETURN_IF_ERROR(real_->BeginEpoch());
-    if (fault_.draws != nullptr) drawn_ = fault_.draws(case_, rank_, epoch_);
+    drawn_ = Drawn();
     step_ = 0;
     return absl::OkStatus();
   }
 
   std::optional<std::vector<int64_t>> NextBatch() override {
     std::optional<std::vector<int64_t>> batch = real_->NextBatch();
-    if (fault_.draws == nullptr) return batch;
-    if (step_ == drawn_.size()) return std::nullopt;
-    return drawn_[step_++];
+    if (!batch.has_value() && fault_.never_ends) return std::vector<int64_t>();
+    if (!drawn_.has_value()) return batch;
+    if (step_ == drawn_->size()) return std::nullopt;
+    return (*drawn_)[step_++];
   }
 
   int64_t num_batches() const override {
-    if (fault_.draws != nullptr) {
-      return std::ssize(fault_.draws(case_, rank_, epoch_));
-    }
+    const std::optional<Batches> drawn = Drawn();
+    if (drawn.has_value()) return std::ssize(*drawn);
     const int64_t batches = real_->num_batches();
     return fault_.says_batches == nullptr ? batches
                                           : fault_.says_batches(batches);
@@ -64,18 +65,30 @@ class FaultySampler : public SamplingSubject {
 
   absl::Status Restore(const SamplerState& state) override {
     restored_ = state;
+    goes_on_ = true;
     return fault_.restores == nullptr ? real_->Restore(state)
                                       : fault_.restores(*real_, case_, state);
   }
 
  private:
+  // What is drawn here instead, if anything.
+  std::optional<Batches> Drawn() const {
+    if (fault_.draws != nullptr) return fault_.draws(case_, rank_, epoch_);
+    if (fault_.draws_rest == nullptr || !goes_on_ ||
+        restored_->world_size == case_.world_size) {
+      return std::nullopt;
+    }
+    return fault_.draws_rest(case_, rank_, *restored_);
+  }
+
   const SamplingFault fault_;
   const SamplingCase case_;
   const int rank_;
   const std::unique_ptr<SamplingSubject> real_;
   std::optional<SamplerState> restored_;
+  bool goes_on_ = false;  // From restored_.
   int64_t epoch_ = 0;
-  Batches drawn_;
+  std::optional<Batches> drawn_;
   size_t step_ = 0;
 };
 

@@ -29,6 +29,11 @@ struct SamplingFault {
   void (*told)(SamplingCase& c, int& rank) = nullptr;
   // What it draws instead.
   Batches (*draws)(const SamplingCase& c, int rank, int64_t epoch) = nullptr;
+  // The same, from a state of another world size on.
+  Batches (*draws_rest)(const SamplingCase& c, int rank,
+                        const SamplerState& state) = nullptr;
+  // Whether empty batches come for ever after the last.
+  bool never_ends = false;
   // What num_batches() says instead.
   int64_t (*says_batches)(int64_t batches) = nullptr;
   // What it saves instead.
@@ -42,7 +47,8 @@ struct SamplingFault {
                      int64_t epoch) = nullptr;
 };
 
-// In whole epochs; in states.
+// In what is refused; in whole epochs; in states.
+std::vector<SamplingFault> GuardFaults();
 std::vector<SamplingFault> EpochFaults();
 std::vector<SamplingFault> ResumeFaults();
 

@@ -45,8 +45,10 @@ std::vector<SamplingCase> Cases() {
 }
 
 std::vector<SamplingFault> AllFaults() {
-  std::vector<SamplingFault> all = EpochFaults();
-  for (const SamplingFault& fault : ResumeFaults()) all.push_back(fault);
+  std::vector<SamplingFault> all = GuardFaults();
+  for (const auto& some : {EpochFaults(), ResumeFaults()}) {
+    all.insert(all.end(), some.begin(), some.end());
+  }
   return all;
 }
 

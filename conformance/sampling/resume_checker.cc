@@ -27,6 +27,9 @@ namespace {
 // Not 0, where a state that has lost its epoch would be right.
 constexpr int64_t kEpoch = 1;
 
+// What is drawn of an epoch that is gone on with before the next one is set.
+enum class Draws { kNothing, kABatch, kAll };
+
 // What the ranks of a case drew, and rank 0's states: before the first step and
 // after each.
 struct Run {
@@ -143,6 +146,8 @@ absl::StatusOr<Run> ResumeChecker::RunRanks(const SamplingCase& c,
       std::optional<std::vector<int64_t>> batch = subject->NextBatch();
       if (!batch.has_value()) break;
       batches.push_back(*std::move(batch));
+      const absl::Status ends = CheckEnds(batches);
+      if (!ends.ok()) return At(c, rank, ends);
     }
     if (batches.size() != run.ranks[0].size()) {
       return Breaks("States", case_,
@@ -312,13 +317,16 @@ absl::Status ResumeChecker::CheckNextEpoch(size_t step,
                             DrawRanks(make_, next, kEpoch + 1));
   for (int rank = 0; rank < next.world_size; ++rank) {
     LOCKSTEP_ASSIGN_OR_RETURN(const auto subject, make_(next, rank));
-    for (const bool draws_the_rest : {false, true}) {
+    for (const Draws draws : {Draws::kNothing, Draws::kABatch, Draws::kAll}) {
       LOCKSTEP_RETURN_IF_ERROR(subject->Restore(run_.states[step]));
-      if (draws_the_rest) {
+      if (draws == Draws::kABatch) {
+        LOCKSTEP_RETURN_IF_ERROR(subject->BeginEpoch());
+        subject->NextBatch();
+      } else if (draws == Draws::kAll) {
         LOCKSTEP_RETURN_IF_ERROR(DrawEpoch(*subject).status());
       }
       // Paddle's goes on to it by itself.
-      if (!draws_the_rest || next.semantics != Semantics::kPaddle) {
+      if (draws != Draws::kAll || next.semantics != Semantics::kPaddle) {
         subject->SetEpoch(kEpoch + 1);
       }
       LOCKSTEP_ASSIGN_OR_RETURN(const Batches got, DrawEpoch(*subject));
@@ -327,7 +335,9 @@ absl::Status ResumeChecker::CheckNextEpoch(size_t step,
       if (!difference.has_value()) continue;
       return Breaks("NextEpoch", case_,
                     absl::StrCat(Steps(step), ", at ", SizeText(next),
-                                 draws_the_rest ? ", the rest drawn" : "",
+                                 draws == Draws::kNothing  ? ""
+                                 : draws == Draws::kABatch ? ", a batch drawn"
+                                                           : ", the rest drawn",
                                  ", the epoch after: ", *difference));
     }
   }

@@ -23,7 +23,8 @@ namespace lockstep {
 //              another: does what nobody had visited come, each index once but
 //              for padding (fewer than there are ranks), none lost but what
 //              drop_tail (as few) or drop_last drops, in the order it had?
-//   NextEpoch  is the epoch after that a whole one?
+//   NextEpoch  is the epoch after that a whole one, whether nothing, a batch or
+//              all of what was left is drawn before?
 //   BadStates  is a state of another order, or of no place in this one, refused
 //              by what is wrong with it, and the sampler left as it was?
 //

@@ -6,7 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "conformance/sampling/faulty_draws.h"
 #include "conformance/sampling/faulty_sampler.h"
 #include "conformance/sampling/sampling_case.h"
 #include "conformance/sampling/sampling_reference.h"
@@ -57,6 +60,57 @@ absl::Status TakeAnyState(SamplingSubject& real, const SamplingCase&,
   return absl::OkStatus();
 }
 
+// Takes a state of its own order, wherever it is.
+absl::Status TakeAnyPlace(SamplingSubject& real, const SamplingCase&,
+                          const SamplerState& state) {
+  const absl::Status status = real.Restore(state);
+  LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState here, real.State());
+  return state.order == here.order ? absl::OkStatus() : status;
+}
+
+// Takes one of as many samples, where both orders are shuffled or are not ...
+absl::Status TakeAnySeed(SamplingSubject& real, const SamplingCase& c,
+                         const SamplerState& state) {
+  const absl::Status status = real.Restore(state);
+  LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState here, real.State());
+  const bool is_other_seed =
+      state.order != here.order &&
+      absl::StartsWith(state.order, absl::StrCat(c.dataset_size, " ")) &&
+      absl::StrContains(state.order, "seed") ==
+          absl::StrContains(here.order, "seed");
+  return is_other_seed ? absl::OkStatus() : status;
+}
+
+// ... and where one is.
+absl::Status TakeAnyOrder(SamplingSubject& real, const SamplingCase& c,
+                          const SamplerState& state) {
+  const absl::Status status = real.Restore(state);
+  LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState here, real.State());
+  const bool is_other_order =
+      absl::StartsWith(state.order, absl::StrCat(c.dataset_size, " ")) &&
+      absl::StrContains(state.order, "in order") !=
+          absl::StrContains(here.order, "in order");
+  return is_other_order ? absl::OkStatus() : status;
+}
+
+absl::Status RefuseWithoutSaying(SamplingSubject& real, const SamplingCase&,
+                                 const SamplerState& state) {
+  if (real.Restore(state).ok()) return absl::OkStatus();
+  return absl::InvalidArgumentError("the state is wrong");
+}
+
+// Once a batch is drawn, goes back to the start.
+absl::Status MoveFromABatchIfRefused(SamplingSubject& real, const SamplingCase&,
+                                     const SamplerState& state) {
+  const absl::Status status = real.Restore(state);
+  if (status.ok()) return status;
+  LOCKSTEP_ASSIGN_OR_RETURN(SamplerState moved, real.State());
+  if (moved.visited == 0) return status;
+  moved.visited = 0;
+  LOCKSTEP_RETURN_IF_ERROR(real.Restore(moved));
+  return status;
+}
+
 // Goes to the end of the epoch.
 absl::Status MoveIfRefused(SamplingSubject& real, const SamplingCase& c,
                            const SamplerState& state) {
@@ -74,6 +128,16 @@ void KeepThePlace(SamplingSubject& real,
   SamplerState state = *restored;
   state.epoch = epoch;
   real.Restore(state).IgnoreError();
+}
+
+// Once a batch is drawn from there.
+void StayInABegunEpoch(SamplingSubject& real,
+                       const std::optional<SamplerState>& restored,
+                       int64_t epoch) {
+  const auto here = real.State();
+  const bool is_begun =
+      restored.has_value() && here.ok() && here->visited != restored->visited;
+  real.SetEpoch(is_begun ? restored->epoch : epoch);
 }
 
 void ForgetWhatOthersVisited(SamplerState& state, int) {
@@ -95,7 +159,8 @@ std::vector<SamplingFault> StateFaults() {
        .says = "resumed: rank",
        .shows =
            [](const SamplingCase& c) {
-             return c.shuffle != Shuffle::kNone && c.dataset_size >= 10;
+             return c.shuffle != Shuffle::kNone &&
+                    c.dataset_size >= kManySamples;
            },
        .saves = [](SamplerState& state, int) { state.epoch = 0; }},
       {.name = "ForgetsWhatOthersVisited",
@@ -147,18 +212,81 @@ std::vector<SamplingFault> RestoreFaults() {
                     c.world_size == 1 && c.dataset_size >= 4 * c.batch_size;
            },
        .restores = KeepTheCount},
+      {.name = "ReversesTheRest",
+       .bug = "at another world size, what is left is dealt from its end",
+       .property = "Rescale",
+       .says = ", wanted",
+       .shows =
+           [](const SamplingCase& c) {
+             return c.semantics != Semantics::kPaddle && DropsNothing(c) &&
+                    c.dataset_size > 1;
+           },
+       .draws_rest = ReverseTheRest},
+      {.name = "PadsTheRestTwice",
+       .bug = "at another world size, each rank gets one padding index more",
+       .property = "Rescale",
+       .says = "indices are drawn twice",
+       .shows =
+           [](const SamplingCase& c) {
+             return c.semantics != Semantics::kPaddle && DropsNothing(c);
+           },
+       .draws_rest = PadTheRestTwice},
       {.name = "KeepsItsPlaceInTheNextEpoch",
        .bug = "an epoch set after a restored one begins where that did",
        .property = "NextEpoch",
        .says = "the epoch after: rank 0",
        .shows = Always,
        .sets_epoch = KeepThePlace},
+      {.name = "StaysInABegunEpoch",
+       .bug = "no epoch can be set once a batch is drawn after a state",
+       .property = "NextEpoch",
+       .says = ", a batch drawn, the epoch after: rank",
+       .shows =
+           [](const SamplingCase& c) {
+             return c.shuffle != Shuffle::kNone &&
+                    c.dataset_size >= kManySamples;
+           },
+       .sets_epoch = StayInABegunEpoch},
       {.name = "TakesAnyState",
        .bug = "a state that is impossible or of another order is taken",
        .property = "BadStates",
        .says = "a state of another data set is not refused",
        .shows = Always,
        .restores = TakeAnyState},
+      {.name = "TakesAnyPlace",
+       .bug = "a state of this order is taken though its place is impossible",
+       .property = "BadStates",
+       .says = "a state of before=-1 is not refused",
+       .shows = Always,
+       .restores = TakeAnyPlace},
+      {.name = "TakesAnyOrder",
+       .bug = "a state in order is taken for a shuffled one, and the reverse",
+       .property = "BadStates",
+       .says = "a state of another order is not refused",
+       .shows = Always,
+       .restores = TakeAnyOrder},
+      {.name = "TakesAnySeed",
+       .bug = "a state of another seed's order is taken",
+       .property = "BadStates",
+       .says = "a state of another seed is not refused",
+       .shows =
+           [](const SamplingCase& c) {
+             return c.semantics != Semantics::kPaddle &&
+                    c.shuffle != Shuffle::kNone;
+           },
+       .restores = TakeAnySeed},
+      {.name = "RefusesWithoutSaying",
+       .bug = "a state is refused, but not by what is wrong with it",
+       .property = "BadStates",
+       .says = "is refused without saying",
+       .shows = Always,
+       .restores = RefuseWithoutSaying},
+      {.name = "MovesFromABatchOnARefusedState",
+       .bug = "a state that is refused ends the epoch that was being drawn",
+       .property = "BadStates",
+       .says = "is refused after a batch, the sampler is not as it was",
+       .shows = [](const SamplingCase& c) { return StepsOf(c) > 1; },
+       .restores = MoveFromABatchIfRefused},
       {.name = "MovesOnARefusedState",
        .bug = "a state that is refused moves the sampler all the same",
        .property = "BadStates",

@@ -1,6 +1,5 @@
 // Every epoch of the grid can be stopped after every step and be gone on with
 // at every world size; and a state that is none is refused.
-#include <ostream>
 #include <string>
 #include <tuple>
 
@@ -16,12 +15,6 @@
 #include "sampler/sampler_state.h"
 
 namespace lockstep {
-
-// How a failing test shows its parameter.
-void PrintTo(const SamplingCase& kind, std::ostream* out) {
-  *out << KindName(kind);
-}
-
 namespace {
 
 using testing::HasSubstr;

@@ -2,6 +2,7 @@
 #include "conformance/sampling/sampling_case.h"
 
 #include <cstdint>
+#include <ostream>
 #include <span>
 #include <string>
 #include <vector>
@@ -42,6 +43,10 @@ std::string KindName(const SamplingCase& kind) {
                                                       : "Keyed",
                       kind.drop_tail ? "DropTail" : "",
                       kind.drop_last ? "DropLast" : "");
+}
+
+void PrintTo(const SamplingCase& kind, std::ostream* out) {
+  *out << KindName(kind);
 }
 
 std::string ToString(const SamplingCase& c) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <ostream>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,12 +46,18 @@ struct SamplingCase {
 inline constexpr int64_t kMaxDatasetSize = 40;
 inline constexpr int kMaxWorldSize = 9;
 inline constexpr int64_t kMaxBatchSize = 7;
+// From so many samples on, no two orders of the suite are alike by chance; as
+// seeds are fixed, that holds always or never.
+inline constexpr int64_t kManySamples = 10;
 
 // Every semantics x shuffle x drop_tail x drop_last; the numbers are not set.
 std::vector<SamplingCase> SamplingKinds();
 
 // "TorchKeyedDropTail", for the names of tests.
 std::string KindName(const SamplingCase& kind);
+
+// How a failing test shows its parameter, a kind.
+void PrintTo(const SamplingCase& kind, std::ostream* out);
 
 // "torch, keyed shuffle, drop_tail, n=11 P=2 B=3".
 std::string ToString(const SamplingCase& c);

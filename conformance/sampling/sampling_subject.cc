@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -105,10 +106,23 @@ absl::StatusOr<std::unique_ptr<SamplingSubject>> MakeSubject(
 absl::StatusOr<Batches> DrawEpoch(SamplingSubject& subject) {
   LOCKSTEP_RETURN_IF_ERROR(subject.BeginEpoch());
   Batches batches;
+  LOCKSTEP_RETURN_IF_ERROR(DrawRest(subject, batches));
+  return batches;
+}
+
+absl::Status DrawRest(SamplingSubject& subject, Batches& batches) {
   while (std::optional<std::vector<int64_t>> batch = subject.NextBatch()) {
     batches.push_back(*std::move(batch));
+    LOCKSTEP_RETURN_IF_ERROR(CheckEnds(batches));
   }
-  return batches;
+  return absl::OkStatus();
+}
+
+absl::Status CheckEnds(const Batches& batches) {
+  constexpr int64_t kMost = kMaxDatasetSize + kMaxWorldSize;
+  if (std::ssize(batches) <= kMost) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("Batches: an epoch does not end after ", kMost, " batches"));
 }
 
 absl::StatusOr<std::vector<Batches>> DrawRanks(const SubjectFactory& make,
@@ -151,6 +165,10 @@ std::optional<std::string> FirstDifference(const std::vector<Batches>& got,
 
 absl::Status At(const SamplingCase& c, int rank, const absl::Status& status) {
   if (status.ok()) return status;
+  if (absl::IsDataLoss(status)) {  // The property stays in front.
+    return absl::DataLossError(absl::StrCat(std::string(status.message()), ": ",
+                                            ToString(c), ", rank ", rank));
+  }
   return absl::Status(status.code(),
                       absl::StrCat(ToString(c), ", rank ", rank, ": ",
                                    std::string(status.message())));

@@ -42,8 +42,16 @@ using SubjectFactory =
 absl::StatusOr<std::unique_ptr<SamplingSubject>> MakeSubject(
     const SamplingCase& c, int rank);
 
-// Begins the epoch and takes all of its batches. Errors: the subject's.
+// Begins the epoch and takes all of its batches. Errors: the subject's, and
+// CheckEnds'.
 absl::StatusOr<Batches> DrawEpoch(SamplingSubject& subject);
+
+// Adds the batches that are left of an epoch. Errors: CheckEnds'.
+absl::Status DrawRest(SamplingSubject& subject, Batches& batches);
+
+// Errors: kDataLoss, of Batches, if there are more than any epoch of the suite
+// has.
+absl::Status CheckEnds(const Batches& batches);
 
 // The same by each rank of the case, from the start of the epoch. Errors: also
 // the factory's; the message names the case and the rank.
@@ -58,7 +66,8 @@ std::optional<std::string> FirstDifference(const std::vector<Batches>& got,
 std::optional<std::string> FirstDifference(const Batches& got,
                                            const Batches& want, int rank);
 
-// The error with the case and the rank before its message; OK stays OK.
+// The error with the case and the rank before its message, or behind that of a
+// kDataLoss, which starts with a property; OK stays OK.
 absl::Status At(const SamplingCase& c, int rank, const absl::Status& status);
 
 // The kDataLoss of a subject that breaks a property.

@@ -1,7 +1,6 @@
 // Every epoch of the grid is what its semantics say, on every rank: each
 // semantics x shuffle x drop_tail x drop_last x data set size x world size x
 // batch size.
-#include <ostream>
 #include <string>
 #include <tuple>
 
@@ -13,12 +12,6 @@
 #include "gtest/gtest.h"
 
 namespace lockstep {
-
-// How a failing test shows its parameter.
-void PrintTo(const SamplingCase& kind, std::ostream* out) {
-  *out << KindName(kind);
-}
-
 namespace {
 
 class SamplingTest
