@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <string>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -14,14 +15,28 @@
 #include "models/file_io.h"
 
 namespace lockstep {
+namespace {
+
+using std::filesystem::file_type;
+
+// file_type::none is what the system does not accept, such as a long name.
+file_type TypeOf(const std::filesystem::path& file) {
+  std::error_code error;  // Also set where there is no such file yet.
+  return std::filesystem::status(file, error).type();
+}
+
+}  // namespace
 
 absl::Status CheckJsonPath(const std::string& path) {
   if (path.empty()) return absl::OkStatus();
   const std::filesystem::path file = UserPath(path);
   const std::string folder =
       file.has_parent_path() ? file.parent_path().string() : ".";
-  if (access(folder.c_str(), W_OK | X_OK) == 0 &&
-      !std::filesystem::is_directory(file)) {
+  // Where ReplaceFile has the file until it is complete.
+  const std::string partial = absl::StrCat(file.string(), ".partial");
+  const file_type type = TypeOf(file);
+  if (access(folder.c_str(), W_OK | X_OK) == 0 && type != file_type::none &&
+      type != file_type::directory && TypeOf(partial) != file_type::none) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(

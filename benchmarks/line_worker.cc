@@ -38,6 +38,7 @@ constexpr size_t kLongestTalk = 300;
 
 // In the child. Its own death follows its parent's, which may be over already.
 [[noreturn]] void Become(char* const* argv, int socket, pid_t parent) {
+  setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   const int other = fcntl(socket, F_DUPFD, 3);  // Not one of the next three.
   if (getppid() != parent || other < 0) _exit(127);
@@ -64,6 +65,7 @@ absl::StatusOr<LineWorker> LineWorker::Start(std::vector<std::string> argv) {
   const pid_t pid = fork();
   if (pid < 0) return absl::ErrnoToStatus(errno, "cannot fork");
   if (pid == 0) Become(pointers.data(), others.get(), parent);
+  setpgid(pid, pid);  // As it does itself: whoever is first.
   return LineWorker(pid, std::move(own));
 }
 
@@ -82,8 +84,12 @@ absl::Status LineWorker::Send(absl::string_view line) {
 
 absl::StatusOr<std::string> LineWorker::Receive(absl::Time deadline) {
   std::string answer;
+  bool over = false;  // What had come by then may still be the answer.
   while (!TakeAnswer(answer)) {
-    const absl::StatusOr<bool> more = ReadMore(deadline);
+    const bool last = over;
+    over = absl::Now() >= deadline;
+    const absl::StatusOr<bool> more =
+        last ? absl::StatusOr<bool>(DeadlineExceeded()) : ReadMore(deadline);
     if (!more.ok()) {
       End();
       return more.status();
@@ -95,7 +101,9 @@ absl::StatusOr<std::string> LineWorker::Receive(absl::Time deadline) {
 
 std::string LineWorker::End() {
   if (pid_ < 0) return "it has ended";
-  kill(pid_, SIGKILL);  // Without effect on one that is ending by itself.
+  // Its group: a script's programs too. Without effect on one that is ending by
+  // itself.
+  kill(-pid_, SIGKILL);
   int status = 0;
   while (waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
   }
@@ -105,7 +113,16 @@ std::string LineWorker::End() {
       WIFEXITED(status)
           ? absl::StrCat("it ended with exit status ", WEXITSTATUS(status))
           : absl::StrCat("signal ", WTERMSIG(status), " ended it"),
-      talk_.empty() ? "" : absl::StrCat("; it said: ", talk_));
+      LastWords());
+}
+
+std::string LineWorker::LastWords() const {
+  return talk_.empty() ? "" : absl::StrCat("; it said: ", talk_);
+}
+
+absl::Status LineWorker::DeadlineExceeded() const {
+  return absl::DeadlineExceededError(
+      absl::StrCat("it did not answer in time", LastWords()));
 }
 
 bool LineWorker::TakeAnswer(std::string& answer) {
@@ -134,11 +151,7 @@ absl::StatusOr<bool> LineWorker::ReadMore(absl::Time deadline) {
       &readable, 1, static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30)));
   if (ready < 0 && errno == EINTR) return true;
   if (ready < 0) return absl::ErrnoToStatus(errno, "poll");
-  if (ready == 0) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("it did not answer in time",
-                     talk_.empty() ? "" : absl::StrCat("; it said: ", talk_)));
-  }
+  if (ready == 0) return DeadlineExceeded();
   std::array<char, 4096> buffer;
   const ssize_t size = recv(socket_.get(), buffer.data(), buffer.size(), 0);
   if (size < 0 && errno == EINTR) return true;

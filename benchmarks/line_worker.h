@@ -20,8 +20,9 @@ namespace lockstep {
 // output or error, is talk: its last line helps to say why there is no answer.
 inline constexpr absl::string_view kAnswerPrefix = "lockstep: ";
 
-// A running program of another language, say. It ends with this object, and
-// with this process. Not thread safe.
+// A running program of another language, say. It ends with this object, with
+// the programs that it has started (its process group), and with this process.
+// Not thread safe.
 class LineWorker {
  public:
   // Starts `argv`, its program found as the shell finds it. A program that
@@ -41,15 +42,17 @@ class LineWorker {
 
   // The next answer, without its prefix and its line end. Errors: kUnavailable
   // if the program ended, which says how, and with which last words;
-  // kDeadlineExceeded. The program is then ended.
+  // kDeadlineExceeded, however much the program talks. It is then ended.
   absl::StatusOr<std::string> Receive(absl::Time deadline);
 
  private:
   LineWorker(pid_t pid, OwnedFd socket)
       : pid_(pid), socket_(std::move(socket)) {}
 
-  // Kills it, waits for it, and says how it ended.
+  // Kills its group, waits for it, and says how it ended.
   std::string End();
+  std::string LastWords() const;
+  absl::Status DeadlineExceeded() const;
   // Takes lines from unread_ up to the first answer.
   bool TakeAnswer(std::string& answer);
   // Waits for more to read, and reads it. False at the end.

@@ -1,6 +1,9 @@
 // Programs that answer, fail, fall silent and talk too much.
 #include "benchmarks/line_worker.h"
 
+#include <poll.h>
+#include <unistd.h>
+
 #include <string>
 #include <utility>
 
@@ -9,6 +12,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
+#include "collectives/launch/owned_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -82,6 +86,45 @@ TEST(LineWorkerTest, EndsAProgramThatDoesNotAnswer) {
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("did not answer in time")));
   EXPECT_THAT(worker->Send("more"), StatusIs(kUnavailable, HasSubstr("ended")));
+}
+
+// There is always something to read, in lines or not.
+TEST(LineWorkerTest, EndsAProgramThatOnlyTalks) {
+  for (const char* script : {"yes & yes & yes", "cat /dev/zero"}) {
+    for (const absl::Duration patience :
+         {-absl::Seconds(1), absl::Milliseconds(100)}) {
+      absl::StatusOr<LineWorker> worker = StartShell(script);
+      ASSERT_THAT(worker, IsOk());
+      EXPECT_THAT(worker->Receive(absl::Now() + patience),
+                  StatusIs(absl::StatusCode::kDeadlineExceeded,
+                           HasSubstr("did not answer in time")))
+          << script;
+    }
+  }
+}
+
+// Whether every process that has the other end of the pipe ends in time.
+bool IsHungUp(const OwnedFd& pipe, absl::Duration patience) {
+  pollfd end = {.fd = pipe.get(), .events = POLLIN, .revents = 0};
+  return poll(&end, 1, static_cast<int>(absl::ToInt64Milliseconds(patience))) ==
+         1;
+}
+
+// A pipe that nobody writes to, and whose other end they all inherit.
+TEST(LineWorkerTest, EndsWhatTheProgramHasStarted) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  const OwnedFd reader(ends[0]);
+  OwnedFd writer(ends[1]);
+  {
+    absl::StatusOr<LineWorker> worker =
+        StartShell("sleep 1000 & echo lockstep: started; wait");
+    writer.Close();
+    ASSERT_THAT(worker, IsOk());
+    EXPECT_THAT(Receive(*worker), IsOkAndHolds("started"));
+    EXPECT_FALSE(IsHungUp(reader, absl::ZeroDuration()));
+  }
+  EXPECT_TRUE(IsHungUp(reader, absl::Seconds(20)));
 }
 
 TEST(LineWorkerTest, IsNotFilledByALineWithoutEnd) {

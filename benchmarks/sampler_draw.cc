@@ -3,9 +3,11 @@
 
 #include <zlib.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <utility>
@@ -56,7 +58,8 @@ absl::StatusOr<DrawResult> DrawEpoch(DrawSubject subject, int64_t size) {
                             sampler->Indices());
   const std::chrono::duration<double> elapsed =
       std::chrono::steady_clock::now() - start;
-  LOCKSTEP_RETURN_IF_ERROR(CheckIndices(indices, size, kDrawWorldSize));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckIndices(indices, size, DrawnCounts(subject, size)));
   return DrawResult{.seconds = elapsed.count(),
                     .count = static_cast<int64_t>(indices.size()),
                     .checksum = IndexChecksum(indices)};
@@ -68,8 +71,24 @@ uint32_t IndexChecksum(std::span<const int64_t> indices) {
       crc32_z(0, reinterpret_cast<const Bytef*>(bytes.data()), bytes.size()));
 }
 
+IndexCounts DrawnCounts(DrawSubject subject, int64_t size) {
+  const int64_t rest = size % kDrawWorldSize;
+  const bool more =
+      subject == DrawSubject::kExact ? rest > kDrawRank : rest > 0;
+  IndexCounts counts = {.drawn = size / kDrawWorldSize + (more ? 1 : 0)};
+  if (subject == DrawSubject::kPaddle && rest > 0) {
+    counts.most_repeated =
+        std::min<int64_t>(kDrawWorldSize - rest, counts.drawn / 2);
+  }
+  return counts;
+}
+
 absl::Status CheckIndices(std::span<const int64_t> indices, int64_t size,
-                          int world_size) {
+                          const IndexCounts& counts) {
+  if (std::ssize(indices) != counts.drawn) {
+    return absl::DataLossError(
+        absl::StrCat(indices.size(), " indices are drawn, not ", counts.drawn));
+  }
   std::vector<bool> seen(static_cast<size_t>(size));
   int64_t repeated = 0;
   for (const int64_t index : indices) {
@@ -81,11 +100,10 @@ absl::Status CheckIndices(std::span<const int64_t> indices, int64_t size,
     if (seen[place]) ++repeated;
     seen[place] = true;
   }
-  const int64_t most = (world_size - size % world_size) % world_size;
-  if (repeated <= most) return absl::OkStatus();
+  if (repeated <= counts.most_repeated) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(repeated, " of ", indices.size(),
                                           " indices are repeated, at most ",
-                                          most, " can be"));
+                                          counts.most_repeated, " can be"));
 }
 
 }  // namespace lockstep

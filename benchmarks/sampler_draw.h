@@ -27,11 +27,21 @@ absl::StatusOr<DrawResult> DrawEpoch(DrawSubject subject, int64_t size);
 // in another order, have another one, but for one chance in 2^32.
 uint32_t IndexChecksum(std::span<const int64_t> indices);
 
-// Every index is in [0, size), and no more of them come twice than there can be
-// in an epoch that is padded to a multiple of world_size. Errors: kDataLoss.
-// Cost: a bit of memory a sample.
+struct IndexCounts {
+  int64_t drawn = 0;
+  int64_t most_repeated = 0;  // Of them: those that came before.
+};
+
+// What the draw of this rank has. PyTorch's padding deals no sample twice to
+// one rank; Paddle's is shuffled with the samples, and may.
+// Precondition: as DrawEpoch's.
+IndexCounts DrawnCounts(DrawSubject subject, int64_t size);
+
+// Every index is in [0, size), and there are as many, with no more of
+// them repeated, as `counts` says. Errors: kDataLoss. Cost: a bit of memory a
+// sample.
 absl::Status CheckIndices(std::span<const int64_t> indices, int64_t size,
-                          int world_size);
+                          const IndexCounts& counts);
 
 }  // namespace lockstep
 

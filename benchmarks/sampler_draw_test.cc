@@ -21,7 +21,7 @@ constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
 TEST(DrawEpochTest, DrawsThisRanksShareAndTimesIt) {
   for (const DrawSubject subject :
        {DrawSubject::kTorch, DrawSubject::kExact, DrawSubject::kPaddle}) {
-    for (const int64_t size : {1, 7, 8, 1000, 1003}) {
+    for (const int64_t size : {1, 7, 8, 9, 17, 801, 1000, 1003, 60000}) {
       const absl::StatusOr<DrawResult> result = DrawEpoch(subject, size);
       ASSERT_THAT(result, IsOk()) << Name(subject) << " " << size;
       EXPECT_GT(result->seconds, 0);
@@ -57,18 +57,55 @@ TEST(IndexChecksumTest, DependsOnTheOrder) {
   EXPECT_NE(IndexChecksum(indices), IndexChecksum(swapped));
 }
 
-TEST(CheckIndicesTest, RejectsWhatNoEpochHas) {
-  const std::vector<int64_t> fine = {3, 0, 2};
-  EXPECT_THAT(CheckIndices(fine, 4, 2), IsOk());
-  EXPECT_THAT(CheckIndices(fine, 3, 2),
+// Of the rank at 3 of 8.
+TEST(DrawnCountsTest, IsWhatOneRankHas) {
+  struct Case {
+    DrawSubject subject;
+    int64_t size, drawn, most_repeated;
+  };
+  for (const Case& c :
+       {Case{DrawSubject::kTorch, 1, 1, 0}, Case{DrawSubject::kTorch, 16, 2, 0},
+        Case{DrawSubject::kTorch, 17, 3, 0}, Case{DrawSubject::kExact, 3, 0, 0},
+        Case{DrawSubject::kExact, 19, 2, 0},
+        Case{DrawSubject::kExact, 20, 3, 0},
+        Case{DrawSubject::kPaddle, 1, 1, 0},
+        Case{DrawSubject::kPaddle, 16, 2, 0},
+        Case{DrawSubject::kPaddle, 17, 3, 1},
+        Case{DrawSubject::kPaddle, 801, 101, 7},
+        Case{DrawSubject::kPaddle, 807, 101, 1}}) {
+    const IndexCounts counts = DrawnCounts(c.subject, c.size);
+    EXPECT_EQ(counts.drawn, c.drawn) << Name(c.subject) << " " << c.size;
+    EXPECT_EQ(counts.most_repeated, c.most_repeated)
+        << Name(c.subject) << " " << c.size;
+  }
+}
+
+TEST(CheckIndicesTest, RejectsAnotherCount) {
+  const std::vector<int64_t> indices = {3, 0, 2};
+  EXPECT_THAT(CheckIndices(indices, 4, {.drawn = 3}), IsOk());
+  for (const int64_t drawn : {2, 4}) {
+    EXPECT_THAT(CheckIndices(indices, 4, {.drawn = drawn}),
+                StatusIs(kDataLoss, HasSubstr("3 indices are drawn, not")));
+  }
+  EXPECT_THAT(CheckIndices({}, 4, {.drawn = 0}), IsOk());
+}
+
+TEST(CheckIndicesTest, RejectsWhatIsNoSample) {
+  const std::vector<int64_t> high = {3, 0, 2};
+  EXPECT_THAT(CheckIndices(high, 3, {.drawn = 3}),
               StatusIs(kDataLoss, HasSubstr("index 3 is not one of 3")));
   const std::vector<int64_t> negative = {-1};
-  EXPECT_THAT(CheckIndices(negative, 3, 2),
+  EXPECT_THAT(CheckIndices(negative, 3, {.drawn = 1}),
               StatusIs(kDataLoss, HasSubstr("index -1")));
-  const std::vector<int64_t> twice = {0, 1, 0};
-  EXPECT_THAT(CheckIndices(twice, 4, 2),
-              StatusIs(kDataLoss, HasSubstr("1 of 3 indices are repeated")));
-  EXPECT_THAT(CheckIndices(twice, 3, 2), IsOk());  // Padding may do that.
+}
+
+TEST(CheckIndicesTest, RejectsOneRepeatTooMany) {
+  const std::vector<int64_t> twice = {0, 1, 0, 1};
+  EXPECT_THAT(CheckIndices(twice, 4, {.drawn = 4, .most_repeated = 2}), IsOk());
+  for (const int64_t most : {0, 1}) {
+    EXPECT_THAT(CheckIndices(twice, 4, {.drawn = 4, .most_repeated = most}),
+                StatusIs(kDataLoss, HasSubstr("2 of 4 indices are repeated")));
+  }
 }
 
 }  // namespace

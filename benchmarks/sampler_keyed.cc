@@ -103,13 +103,14 @@ absl::Status CheckKeyed(const EpochIndices& indices, int64_t size) {
   return absl::DataLossError(absl::StrCat("index ", *twice, " comes twice"));
 }
 
+absl::Status DrawAndReadKeyed(int64_t size) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const EpochIndices indices, DrawKeyed(size));
+  return TimeKeyedBlocks(indices, /*seconds=*/0.05).status();
+}
+
 absl::StatusOr<int64_t> KeyedMemory(int64_t size) {
-  const auto draw_and_read = [](int64_t samples) -> absl::Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(const EpochIndices indices, DrawKeyed(samples));
-    return TimeKeyedBlocks(indices, /*seconds=*/0.05).status();
-  };
-  return ResidentGrowth([&] { return draw_and_read(1000); },
-                        [&] { return draw_and_read(size); });
+  return ResidentGrowth([] { return DrawAndReadKeyed(1000); },
+                        [&] { return DrawAndReadKeyed(size); });
 }
 
 }  // namespace lockstep

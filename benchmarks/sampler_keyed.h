@@ -32,8 +32,11 @@ double TimeKeyedIndex(const EpochIndices& indices);
 // are equal, nor of the last block. Errors: kDataLoss.
 absl::Status CheckKeyed(const EpochIndices& indices, int64_t size);
 
-// The bytes of memory that it takes to draw the epoch and read blocks of it,
-// more than it takes for 1000 samples (ResidentGrowth).
+// Draws the epoch and reads blocks of it for a moment. Errors: as above.
+absl::Status DrawAndReadKeyed(int64_t size);
+
+// The bytes of memory that DrawAndReadKeyed takes, more than it takes for 1000
+// samples (ResidentGrowth): what it takes at every size is not seen.
 absl::StatusOr<int64_t> KeyedMemory(int64_t size);
 
 }  // namespace lockstep

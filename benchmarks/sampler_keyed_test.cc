@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/status_matchers.h"
+#include "benchmarks/resident_growth.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sampler/epoch_indices.h"
@@ -50,6 +51,19 @@ TEST(KeyedMemoryTest, HoldsNoList) {
   ASSERT_THAT(memory, IsOk());
   EXPECT_GE(*memory, 0);
   EXPECT_LT(*memory, 64 << 20);  // Under a sanitizer too.
+}
+
+// The bar is not one that everything meets.
+TEST(KeyedMemoryTest, WouldSeeTwoMebibytes) {
+  const absl::StatusOr<int64_t> memory =
+      ResidentGrowth([] { return DrawAndReadKeyed(1000); },
+                     []() -> absl::Status {
+                       const std::vector<char> touched(2 << 20, 1);
+                       asm volatile("" : : "r"(touched.data()) : "memory");
+                       return DrawAndReadKeyed(1'000'000'000'000);
+                     });
+  ASSERT_THAT(memory, IsOk());
+  EXPECT_GT(*memory, 1 << 20);
 }
 
 }  // namespace

@@ -75,8 +75,9 @@ absl::Status Validate(const SamplerSettings& settings) {
 }
 
 int64_t DrawMemory(int64_t size) {
-  // A table of int32 with as much again to shuffle it, and this rank's int64.
-  return 9 * size + (int64_t{16} << 20);
+  // A table of int32 and this rank's int64, which are 5 bytes a sample, and
+  // what is kept besides.
+  return 6 * size + (int64_t{16} << 20);
 }
 
 int64_t PyTorchMemory(int64_t size) {

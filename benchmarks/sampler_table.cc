@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "benchmarks/sampler_plan.h"
+#include "benchmarks/sampler_report.h"
 #include "benchmarks/wrap_text.h"
 
 namespace lockstep {
@@ -18,8 +20,18 @@ constexpr char kLegend[] =
     "the rounds. Mindex/s: this rank's indices / median, in millions. table: n "
     "updates of 4 bytes at random places of a table of n, none of which waits "
     "for another: what a shuffle of a table takes at least. /table, /torch: "
-    "its median, or PyTorch's, over this one's: above 1 is faster. PyTorch's "
-    "indices were the same as torch's in every round.";
+    "its median, or PyTorch's, over this one's: above 1 is faster.";
+constexpr char kSameIndices[] =
+    " PyTorch's indices were the same as torch's in every round.";
+
+bool HasPyTorch(const SamplerReport& report) {
+  for (const DrawRows& rows : report.sizes) {
+    for (const DrawRow& row : rows.rows) {
+      if (row.subject == DrawSubject::kPyTorch) return true;
+    }
+  }
+  return false;
+}
 
 std::string Milliseconds(double seconds) {
   const double ms = 1e3 * seconds;
@@ -115,7 +127,10 @@ std::string FormatKeyedRow(const KeyedRow& row) {
 }
 
 std::string FormatSamplerLegend(const SamplerReport& report) {
-  std::string text = absl::StrCat("\n", WrapText(kLegend, kTableColumns));
+  std::string text = absl::StrCat(
+      "\n",
+      WrapText(absl::StrCat(kLegend, HasPyTorch(report) ? kSameIndices : ""),
+               kTableColumns));
   if (!report.missing.empty()) {
     absl::StrAppend(&text, WrapText(absl::StrCat("PyTorch: not available: ",
                                                  report.missing),
