@@ -297,12 +297,7 @@ absl::Status RunWorker(const std::string& listener) {
 
 absl::Status ParseCommandLine(std::span<char* const> argv) {
   const std::vector<std::string> arguments(argv.begin() + 1, argv.end());
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> rest,
-                            ParseFlagsBeforeCommand(arguments));
-  if (!rest.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("'", rest[0], "' is not a flag; see --help"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(ParseFlags(arguments));
   const double timeout = absl::GetFlag(FLAGS_timeout);
   if (timeout > 0 && timeout < 1e6) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -14,6 +14,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tools/testing/expect_usage_error.h"
 #include "tools/testing/run_command.h"
 
 namespace lockstep {
@@ -166,11 +167,7 @@ TEST(AllReduceCommandTest, NamesAFlagThatIsWrong) {
       {"--speed=fast", "--speed"},
       {"fast", "'fast'"}};
   for (const auto& [flags, expected] : cases) {
-    const CommandOutcome outcome = RunAllReduce(flags);
-    EXPECT_EQ(outcome.exit_status, 2) << flags;
-    EXPECT_THAT(outcome.output,
-                AllOf(StartsWith("allreduce: "), HasSubstr(expected)));
-    EXPECT_EQ(outcome.output.find('\n'), outcome.output.size() - 1) << flags;
+    ExpectUsageError(RunAllReduce(flags), "allreduce", flags, expected);
   }
 }
 

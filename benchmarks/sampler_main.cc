@@ -208,17 +208,9 @@ absl::Status Measure(const SamplerSettings& settings,
   return WriteJsonFile(absl::GetFlag(FLAGS_json), FormatSamplerJson(report));
 }
 
-absl::Status ParseCommandLine(std::span<char* const> argv) {
-  const std::vector<std::string> arguments(argv.begin() + 1, argv.end());
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> rest,
-                            ParseFlagsBeforeCommand(arguments));
-  if (rest.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", rest[0], "' is not a flag; see --help"));
-}
-
 int Main(std::span<char* const> argv) {
-  const absl::Status command_line = ParseCommandLine(argv);
+  const absl::Status command_line =
+      ParseFlags(std::vector<std::string>(argv.begin() + 1, argv.end()));
   if (!command_line.ok()) {
     Fail(command_line);
     return kUsageError;

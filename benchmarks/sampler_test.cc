@@ -12,6 +12,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "tools/testing/expect_usage_error.h"
 #include "tools/testing/run_command.h"
 
 namespace lockstep {
@@ -20,7 +21,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
-using ::testing::StartsWith;
 
 CommandOutcome RunSampler(const std::string& flags) {
   return RunCommand(absl::StrCat("benchmarks/sampler ", flags),
@@ -166,11 +166,7 @@ TEST(SamplerCommandTest, NamesAFlagThatIsWrong) {
       {"--speed=fast", "--speed"},
       {"fast", "'fast'"}};
   for (const auto& [flags, expected] : cases) {
-    const CommandOutcome outcome = RunSampler(flags);
-    EXPECT_EQ(outcome.exit_status, 2) << flags;
-    EXPECT_THAT(outcome.output,
-                AllOf(StartsWith("sampler: "), HasSubstr(expected)));
-    EXPECT_EQ(outcome.output.find('\n'), outcome.output.size() - 1) << flags;
+    ExpectUsageError(RunSampler(flags), "sampler", flags, expected);
   }
 }
 

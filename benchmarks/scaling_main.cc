@@ -218,17 +218,9 @@ absl::Status Measure(const ScalingSettings& settings, const Machine& machine,
   return WriteReport(report, folder);
 }
 
-absl::Status ParseCommandLine(std::span<char* const> argv) {
-  const std::vector<std::string> arguments(argv.begin() + 1, argv.end());
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> rest,
-                            ParseFlagsBeforeCommand(arguments));
-  if (rest.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", rest[0], "' is not a flag; see --help"));
-}
-
 int Main(std::span<char* const> argv) {
-  const absl::Status command_line = ParseCommandLine(argv);
+  const absl::Status command_line =
+      ParseFlags(std::vector<std::string>(argv.begin() + 1, argv.end()));
   if (!command_line.ok()) return Fail(command_line, kUsageError);
   if (absl::GetFlag(FLAGS_help)) {
     std::printf("%s", kUsage);

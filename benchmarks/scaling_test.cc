@@ -14,6 +14,7 @@
 #include "gtest/gtest.h"
 #include "models/data/idx_test_util.h"
 #include "nlohmann/json.hpp"
+#include "tools/testing/expect_usage_error.h"
 #include "tools/testing/run_command.h"
 
 namespace lockstep {
@@ -168,11 +169,7 @@ TEST(ScalingTest, NamesAFlagThatIsWrong) {
       {"--speed=fast", "--speed"},
       {"fast", "'fast'"}};
   for (const auto& [flags, expected] : cases) {
-    const CommandOutcome outcome = RunScaling(flags);
-    EXPECT_EQ(outcome.exit_status, 2) << flags;
-    EXPECT_THAT(outcome.output,
-                AllOf(StartsWith("scaling: "), HasSubstr(expected)));
-    EXPECT_EQ(outcome.output.find('\n'), outcome.output.size() - 1) << flags;
+    ExpectUsageError(RunScaling(flags), "scaling", flags, expected);
   }
 }
 

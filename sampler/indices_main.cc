@@ -219,15 +219,8 @@ int Fail(int exit_status, const std::string& message) {
 }
 
 int Main(const std::vector<std::string>& arguments) {
-  const absl::StatusOr<std::vector<std::string>> rest =
-      ParseFlagsBeforeCommand(arguments);
-  if (!rest.ok()) {
-    return Fail(kUsageError, std::string(rest.status().message()));
-  }
-  if (!rest->empty()) {
-    return Fail(kUsageError, absl::StrCat("'", rest->front(),
-                                          "' is not a flag; see --help"));
-  }
+  const absl::Status flags = ParseFlags(arguments);
+  if (!flags.ok()) return Fail(kUsageError, std::string(flags.message()));
   if (absl::GetFlag(FLAGS_help)) {
     std::fputs(kUsage, stdout);
     return 0;

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/testing/expect_usage_error.h"
 #include "tools/testing/run_command.h"
 
 namespace lockstep {
@@ -146,12 +147,7 @@ TEST(IndicesTest, NamesAFlagThatIsWrong) {
       {"--speed=fast", "--speed"},
       {"fast", "'fast'"}};
   for (const auto& [flags, expected] : cases) {
-    const CommandOutcome outcome = RunIndices(flags);
-    EXPECT_EQ(outcome.exit_status, 2) << flags;
-    EXPECT_THAT(outcome.output,
-                AllOf(StartsWith("indices: "), HasSubstr(expected)))
-        << flags;
-    EXPECT_EQ(outcome.output.find('\n'), outcome.output.size() - 1);
+    ExpectUsageError(RunIndices(flags), "indices", flags, expected);
   }
 }
 

@@ -76,4 +76,12 @@ absl::StatusOr<std::vector<std::string>> ParseFlagsBeforeCommand(
   return std::vector<std::string>(arguments.begin(), arguments.end());
 }
 
+absl::Status ParseFlags(std::span<const std::string> arguments) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> rest,
+                            ParseFlagsBeforeCommand(arguments));
+  if (rest.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", rest[0], "' is not a flag; see --help"));
+}
+
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-// The launcher's own arguments, and the command after them.
+// A program's own flags, and for the launcher the command after them.
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_COMMAND_LINE_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_COMMAND_LINE_H_
 
@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 namespace lockstep {
@@ -20,6 +21,10 @@ namespace lockstep {
 // Errors: kInvalidArgument, one line that names the flag.
 absl::StatusOr<std::vector<std::string>> ParseFlagsBeforeCommand(
     std::span<const std::string> arguments);
+
+// The same for a program that runs no command: also kInvalidArgument if
+// anything follows the flags.
+absl::Status ParseFlags(std::span<const std::string> arguments);
 
 }  // namespace lockstep
 
