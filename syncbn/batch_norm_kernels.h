@@ -1,0 +1,124 @@
+// The operations that batch norm is made of, on one device.
+#ifndef LOCKSTEP_SYNCBN_BATCH_NORM_KERNELS_H_
+#define LOCKSTEP_SYNCBN_BATCH_NORM_KERNELS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/buffer.h"
+#include "collectives/data_type.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
+
+namespace lockstep {
+
+// Where count, mean and M2 lie in one rank's message, and count, mean and
+// inverse deviation in `saved`: an int64 count, padding up to 16 bytes, then
+// two arrays [c] of the statistics type.
+struct StatisticsRecord {
+  static constexpr int64_t kHeaderBytes = 16;
+
+  int64_t channels = 1;
+  DataType type = DataType::kFloat32;  // Of the statistics.
+
+  // A multiple of 16, so that records may follow one another.
+  constexpr int64_t size_bytes() const {
+    return kHeaderBytes + (2 * channels * SizeOf(type) + 15) / 16 * 16;
+  }
+  constexpr int64_t mean_offset() const { return kHeaderBytes; }
+  // Of M2, or of the inverse deviation.
+  constexpr int64_t second_offset() const {
+    return kHeaderBytes + channels * SizeOf(type);
+  }
+};
+
+// What a merge does beside merging.
+struct MergeOptions {
+  double epsilon = 0;
+  double weight_of_batch = 0;  // In the running statistics.
+  bool unbiased_running_variance = false;
+  bool refuses_one_value = false;
+};
+
+// Kernels check nothing that a BatchNorm has checked: sizes, types and
+// alignment fit, by precondition. Memory is this device's. On a device calls
+// only enqueue on the stream, but for Merge. Records are aligned to 16. Each
+// states the activations' bytes it must move: B = size() * SizeOf(type).
+class BatchNormKernels {
+ public:
+  struct NormalizeCall {
+    ActivationShape shape;
+    bool relu = false;
+    ConstBuffer x;
+    ConstBuffer residual;              // Empty: none.
+    ConstBuffer weight;                // Empty: 1.
+    ConstBuffer bias;                  // Empty: 0.
+    const std::byte* saved = nullptr;  // Record: mean, inverse deviation.
+    Buffer y;                          // May be x or residual.
+  };
+  struct BackwardCall {
+    ActivationShape shape;
+    bool relu = false;
+    ConstBuffer x;
+    ConstBuffer y;  // With relu alone.
+    ConstBuffer dy;
+    ConstBuffer weight;  // Empty: 1.
+    const std::byte* saved = nullptr;
+  };
+
+  virtual ~BatchNormKernels() = default;
+
+  // Aligned to 64. Errors: kResourceExhausted.
+  virtual absl::StatusOr<std::shared_ptr<std::byte>> Allocate(
+      int64_t bytes) = 0;
+
+  // record = count, mean and M2 of each channel of x. Moves B.
+  virtual absl::Status ComputeMoments(const ActivationShape& shape,
+                                      ConstBuffer x, std::byte* record) = 0;
+
+  // Merges `ranks` records (count, mean, M2) that lie one after the other, in
+  // their order, in float64, to `saved` (count, mean, inverse deviation), and
+  // lets them enter the running statistics, if tracked. Of no values at all
+  // `saved` has mean 0 and inverse deviation 1 / sqrt(epsilon), and nothing
+  // enters; nor does it if there is one value and options say that it is
+  // refused. `running.batches` is not touched. Returns the values per channel
+  // of all ranks; on a device, waits for them.
+  virtual absl::StatusOr<int64_t> Merge(const StatisticsRecord& record,
+                                        const std::byte* gathered, int ranks,
+                                        const MergeOptions& options,
+                                        const RunningStatistics& running,
+                                        std::byte* saved) = 0;
+
+  // saved = what evaluation normalises with: count 0, the running mean, and the
+  // inverse deviation of the running variance.
+  virtual absl::Status UseRunning(const StatisticsRecord& record,
+                                  const RunningStatistics& running,
+                                  double epsilon, std::byte* saved) = 0;
+
+  // y = (x - mean) * inverse deviation * weight + bias, + residual, ReLU.
+  // Moves 2 B, and B for the residual.
+  virtual absl::Status Normalize(const NormalizeCall& call) = 0;
+
+  // With g = dy, or with ReLU dy where y > 0 and else 0 (where y is NaN, dy):
+  // sums [2, c] of the statistics type = sum of g, sum of g * (x - mean) *
+  // inverse deviation: the gradients of bias and weight, which are written to
+  // dbias and dweight too where those are not empty.
+  // Moves 2 B, and B for y.
+  virtual absl::Status BackwardReduce(const BackwardCall& call, Buffer sums,
+                                      Buffer dweight, Buffer dbias) = 0;
+
+  // dx = weight * inverse deviation * (g - sums[0] / count - normalised x *
+  // sums[1] / count), with the count of `saved`; of count 0, where the
+  // statistics were constants, dx = weight * inverse deviation * g.
+  // dresidual = g, if not empty. dx or dresidual may be dy, not both.
+  // Moves 3 B, B for y and B for dresidual.
+  virtual absl::Status BackwardInput(const BackwardCall& call, ConstBuffer sums,
+                                     Buffer dx, Buffer dresidual) = 0;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_SYNCBN_BATCH_NORM_KERNELS_H_

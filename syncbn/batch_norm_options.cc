@@ -1,0 +1,37 @@
+// Checks a layer's options and turns momentum into the weight of a batch.
+#include "syncbn/batch_norm_options.h"
+
+#include <cmath>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+namespace lockstep {
+
+absl::Status CheckBatchNormOptions(const BatchNormOptions& options) {
+  if (options.channels < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "batch norm: channels is ", options.channels, ", must be at least 1"));
+  }
+  if (!(options.epsilon >= 0) || !std::isfinite(options.epsilon)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch norm: epsilon is ", options.epsilon,
+                     ", must be finite and not negative"));
+  }
+  const double momentum = options.momentum.value_or(0);
+  if (!(momentum >= 0 && momentum <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "batch norm: momentum is ", momentum, ", must be in [0, 1]"));
+  }
+  return absl::OkStatus();
+}
+
+double WeightOfBatch(const BatchNormOptions& options, int64_t batches) {
+  if (!options.momentum.has_value()) return 1.0 / static_cast<double>(batches);
+  const bool of_batch =
+      options.semantics.momentum_of == BatchNormSemantics::MomentumOf::kBatch;
+  return of_batch ? *options.momentum : 1 - *options.momentum;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,140 @@
+// Checks of a call's memory, by buffer.
+#include "syncbn/check_batch_norm.h"
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "collectives/buffer.h"
+#include "collectives/data_type.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm_kernels.h"
+
+namespace lockstep {
+namespace {
+
+constexpr uintptr_t kRecordAlignment = 16;
+
+absl::Status Wrong(absl::string_view name, absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("batch norm: ", name, " ", what));
+}
+
+absl::Status CheckBuffer(absl::string_view name, const ConstBuffer& buffer,
+                         int64_t count, DataType type) {
+  if (buffer.count != count) {
+    return Wrong(name, absl::StrCat("has ", buffer.count,
+                                    " elements, must have ", count));
+  }
+  if (count == 0) return absl::OkStatus();
+  if (buffer.type != type) {
+    return Wrong(
+        name, absl::StrCat("is ", Name(buffer.type), ", must be ", Name(type)));
+  }
+  if (buffer.data == nullptr) return Wrong(name, "is null");
+  const uintptr_t address = reinterpret_cast<uintptr_t>(buffer.data);
+  if (address % static_cast<uintptr_t>(SizeOf(type)) != 0) {
+    return Wrong(name, "is not aligned to its elements");
+  }
+  return absl::OkStatus();
+}
+
+// A buffer that may be left out.
+absl::Status CheckOptional(absl::string_view name, const ConstBuffer& buffer,
+                           int64_t count, DataType type) {
+  if (buffer.count == 0) return absl::OkStatus();
+  return CheckBuffer(name, buffer, count, type);
+}
+
+absl::Status CheckShape(const BatchNormOptions& options,
+                        const ActivationShape& shape, DataType type) {
+  if (shape.c != options.channels) {
+    return Wrong("shape", absl::StrCat("has ", shape.c, " channels, the layer ",
+                                       options.channels));
+  }
+  if (shape.n < 0 || shape.hw < 1) {
+    return Wrong("shape", absl::StrCat("has n = ", shape.n, " and hw = ",
+                                       shape.hw, ", must be at least 0 and 1"));
+  }
+  if (!IsActivationType(type)) {
+    return Wrong("x", absl::StrCat("is ", Name(type), ", must be a float"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckSaved(const BatchNormOptions& options, DataType statistics,
+                        const ConstBuffer& saved) {
+  const StatisticsRecord record = {.channels = options.channels,
+                                   .type = statistics};
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckBuffer("saved", saved, record.size_bytes(), DataType::kUInt8));
+  if (reinterpret_cast<uintptr_t>(saved.data) % kRecordAlignment != 0) {
+    return Wrong("saved", "is not aligned to 16 bytes");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRunning(const BatchNormOptions& options, DataType statistics,
+                          const RunningStatistics& running) {
+  const int64_t count = options.track_running_stats ? options.channels : 0;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckBuffer("running mean", running.mean, count, statistics));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckBuffer("running variance", running.variance, count, statistics));
+  if (options.track_running_stats && running.batches == nullptr) {
+    return Wrong("the count of batches", "is null");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckForwards(const BatchNormOptions& options,
+                           const BatchNorm::Forwards& buffers) {
+  const ActivationShape& shape = buffers.shape;
+  const DataType type = buffers.x.type;
+  LOCKSTEP_RETURN_IF_ERROR(CheckShape(options, shape, type));
+  const DataType statistics = StatisticsTypeOf(type);
+  const int64_t weights = options.affine ? options.channels : 0;
+  LOCKSTEP_RETURN_IF_ERROR(CheckBuffer("x", buffers.x, shape.size(), type));
+  LOCKSTEP_RETURN_IF_ERROR(CheckBuffer("y", buffers.y, shape.size(), type));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckOptional("residual", buffers.residual, shape.size(), type));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckBuffer("weight", buffers.weight, weights, statistics));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckBuffer("bias", buffers.bias, weights, statistics));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRunning(options, statistics, buffers.running));
+  return CheckSaved(options, statistics, buffers.saved);
+}
+
+absl::Status CheckBackwards(const BatchNormOptions& options,
+                            const BatchNorm::Backwards& buffers) {
+  const ActivationShape& shape = buffers.shape;
+  const DataType type = buffers.x.type;
+  LOCKSTEP_RETURN_IF_ERROR(CheckShape(options, shape, type));
+  const DataType statistics = StatisticsTypeOf(type);
+  const int64_t weights = options.affine ? options.channels : 0;
+  LOCKSTEP_RETURN_IF_ERROR(CheckBuffer("x", buffers.x, shape.size(), type));
+  if (buffers.relu) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckBuffer("y", buffers.y, shape.size(), type));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckBuffer("dy", buffers.dy, shape.size(), type));
+  LOCKSTEP_RETURN_IF_ERROR(CheckBuffer("dx", buffers.dx, shape.size(), type));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckOptional("dresidual", buffers.dresidual, shape.size(), type));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckBuffer("weight", buffers.weight, weights, statistics));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckBuffer("dweight", buffers.dweight, weights, statistics));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckBuffer("dbias", buffers.dbias, weights, statistics));
+  if (shape.size() > 0 && buffers.dresidual.data == buffers.dx.data) {
+    return Wrong("dresidual", "is the memory of dx");
+  }
+  return CheckSaved(options, statistics, buffers.saved);
+}
+
+}  // namespace lockstep

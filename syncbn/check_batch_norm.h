@@ -1,0 +1,22 @@
+// Whether the memory of a call fits its shape and its layer.
+#ifndef LOCKSTEP_SYNCBN_CHECK_BATCH_NORM_H_
+#define LOCKSTEP_SYNCBN_CHECK_BATCH_NORM_H_
+
+#include "absl/status/status.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_options.h"
+
+namespace lockstep {
+
+// What BatchNorm asks of its callers: channels and sizes, types, alignment, no
+// null where there are elements, running statistics and weights exactly where
+// the layer has them, and no two outputs in one place. Errors:
+// kInvalidArgument, with the name of the buffer and what is wrong with it.
+absl::Status CheckForwards(const BatchNormOptions& options,
+                           const BatchNorm::Forwards& buffers);
+absl::Status CheckBackwards(const BatchNormOptions& options,
+                            const BatchNorm::Backwards& buffers);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_SYNCBN_CHECK_BATCH_NORM_H_

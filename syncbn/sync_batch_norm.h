@@ -1,0 +1,78 @@
+// Batch normalisation over the batch of all ranks.
+#ifndef LOCKSTEP_SYNCBN_SYNC_BATCH_NORM_H_
+#define LOCKSTEP_SYNCBN_SYNC_BATCH_NORM_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/buffer.h"
+#include "collectives/communicator.h"
+#include "collectives/data_type.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/batch_norm_options.h"
+
+namespace lockstep {
+
+// A BatchNorm whose ranks in training normalise with the mean and variance of
+// their batches together, whatever each one's size: unequal, one sample, or
+// none. Every rank then calls Forward and Backward in the same order, also
+// those that have no sample. dx is that of one rank with the whole batch;
+// running statistics have the same bits on every rank. Evaluation does not
+// communicate.
+//
+// Messages in training, P ranks: forward one all-gather of every rank's count,
+// means and M2, 16 + 8c bytes (16 + 16c for float64), merged in rank order;
+// backward one all-reduce of 2c sums. The same P, shapes and values give the
+// same bits, whichever backend moves the messages.
+//
+// Not thread safe: one thread at a time uses the layer and, during a call, its
+// group. The group is best one of its own (Communicator::Split) where another
+// thread all-reduces gradients meanwhile.
+class SyncBatchNorm : public BatchNorm {
+ public:
+  // Borrows `kernels` and `group`, whose memory is of one space. Does not
+  // communicate. Errors: those of CheckBatchNormOptions.
+  static absl::StatusOr<std::unique_ptr<SyncBatchNorm>> Create(
+      const BatchNormOptions& options, BatchNormKernels& kernels,
+      Communicator& group);
+
+  int64_t SavedBytes(DataType type) const override;
+
+  // Errors, beside BatchNorm's: the group's. A rank whose own arguments are
+  // wrong returns without a message, so the others wait for it until it leaves
+  // the group, or to the group's deadline.
+  absl::Status Forward(const Forwards& buffers) override;
+  absl::Status Backward(const Backwards& buffers,
+                        absl::FunctionRef<void()> gradients_ready) override;
+
+ private:
+  SyncBatchNorm(const BatchNormOptions& options, BatchNormKernels& kernels,
+                Communicator& group)
+      : options_(options), kernels_(kernels), group_(group) {}
+
+  StatisticsRecord RecordOf(DataType type) const {
+    return {.channels = options_.channels, .type = StatisticsTypeOf(type)};
+  }
+  // Makes scratch space large enough for `bytes`.
+  absl::Status Reserve(int64_t bytes);
+  // Writes `saved` and the running statistics from the batch: of all ranks if
+  // `synchronised`, else of this one.
+  absl::Status UseBatch(const Forwards& buffers, bool synchronised);
+
+  const BatchNormOptions options_;
+  BatchNormKernels& kernels_;
+  Communicator& group_;
+  // Records of all ranks forward, sums backward.
+  std::shared_ptr<std::byte> scratch_;
+  int64_t scratch_bytes_ = 0;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_SYNCBN_SYNC_BATCH_NORM_H_
