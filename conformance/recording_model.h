@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "collectives/communicator.h"
 #include "conformance/trace.h"
+#include "models/buffers.h"
 #include "models/model.h"
 #include "models/parameters.h"
 
@@ -20,6 +22,10 @@ class RecordingModel : public Model {
   explicit RecordingModel(Model& model) : model_(model) {}
 
   Parameters& parameters() override { return model_.parameters(); }
+  Buffers& buffers() override { return model_.buffers(); }
+  int ConvertSyncBatchNorm(Communicator& group) override {
+    return model_.ConvertSyncBatchNorm(group);
+  }
 
   absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
                                           float gradient_scale,

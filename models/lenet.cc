@@ -4,6 +4,7 @@
 #include <utility>
 #include <vector>
 
+#include "models/buffers.h"
 #include "models/cpu/average_pool.h"
 #include "models/cpu/classifier.h"
 #include "models/cpu/convolution.h"
@@ -68,7 +69,7 @@ std::unique_ptr<Model> CreateLeNet(uint64_t seed) {
                                  .bias = kB4,
                                  .out_features = kClasses,
                                  .relu = false}));
-  return CreateClassifier(kImage, kClasses, InitialParameters(seed),
+  return CreateClassifier(kImage, kClasses, InitialParameters(seed), Buffers(),
                           CreateSequential("lenet", std::move(layers)));
 }
 

@@ -7,6 +7,8 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "collectives/communicator.h"
+#include "models/buffers.h"
 #include "models/parameters.h"
 
 namespace lockstep {
@@ -42,16 +44,28 @@ class Model {
 
   virtual Parameters& parameters() = 0;
 
+  // Running statistics and the like; empty in models without.
+  virtual Buffers& buffers() = 0;
+
+  // Makes every batch norm layer normalise, in training, over the batches of
+  // all ranks of `group` (SyncBatchNorm), which the model borrows from now on
+  // and uses in ForwardBackward alone. Every rank then calls ForwardBackward at
+  // the same time, with an empty batch if need be. Parameters and buffers stay.
+  // Returns the number of such layers: 0 where there is nothing to convert.
+  virtual int ConvertSyncBatchNorm(Communicator& group) = 0;
+
   // Overwrites the gradients with those of gradient_scale * (sum of the batch's
   // losses), calling `ready` once for each parameter, from the last layer to
-  // the first, while backward goes on with the layers below. An empty batch
-  // gives zero gradients. Errors: kInvalidArgument if the sizes of images and
+  // the first, while backward goes on with the layers below. Updates the
+  // buffers. An empty batch gives zero gradients. Errors: those of the group of
+  // ConvertSyncBatchNorm; kInvalidArgument if the sizes of images and
   // labels do not fit each other or a label is out of range.
   virtual absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
                                                   float gradient_scale,
                                                   GradientReady ready) = 0;
 
-  // Forward only. Errors as above.
+  // Forward only, with the buffers as they are. Errors: kInvalidArgument as
+  // above.
   virtual absl::StatusOr<Metrics> Evaluate(const Batch& batch) = 0;
 };
 

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "collectives/communicator.h"
+#include "models/buffers.h"
 #include "models/model.h"
 #include "models/parameters.h"
 #include "sampler/sampler.h"
@@ -25,6 +27,10 @@ class ModelMutant : public Model {
       : inner_(inner), step_(std::move(step)) {}
 
   Parameters& parameters() override { return inner_.parameters(); }
+  Buffers& buffers() override { return inner_.buffers(); }
+  int ConvertSyncBatchNorm(Communicator& group) override {
+    return inner_.ConvertSyncBatchNorm(group);
+  }
   absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
                                           float gradient_scale,
                                           GradientReady ready) override {

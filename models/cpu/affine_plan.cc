@@ -33,22 +33,22 @@ absl::Status CheckAffineParameters(const AffineParameters& affine,
 }
 
 void AffinePlan::PlanForward(const Desc& plain, const Desc& weights,
-                             const Desc& scratch, Operation operation) {
-  forward_ = std::move(operation);
+                             const Desc& scratch, Primitive primitive) {
+  forward_ = std::move(primitive);
   forward_weights_ = FormatConversion(context_.engine, plain, weights);
   Reserve(weights, scratch);
 }
 
 void AffinePlan::PlanBackwardWeights(const Desc& plain, const Desc& weights,
-                                     const Desc& scratch, Operation operation) {
-  backward_weights_ = std::move(operation);
+                                     const Desc& scratch, Primitive primitive) {
+  backward_weights_ = std::move(primitive);
   gradients_ = FormatConversion(context_.engine, weights, plain);
   Reserve(weights, scratch);
 }
 
 void AffinePlan::PlanBackwardData(const Desc& plain, const Desc& weights,
-                                  const Desc& scratch, Operation operation) {
-  backward_data_ = std::move(operation);
+                                  const Desc& scratch, Primitive primitive) {
+  backward_data_ = std::move(primitive);
   data_weights_ = FormatConversion(context_.engine, plain, weights);
   Reserve(weights, scratch);
 }
@@ -58,7 +58,7 @@ void AffinePlan::PlanRelu() {
   const Desc flat({output_.size()}, dnnl::memory::data_type::f32,
                   dnnl::memory::format_tag::a);
   const auto desc = onednn::ReluBackwardFromOutput(context_.engine, flat);
-  relu_backward_ = Operation(context_.engine, dnnl::eltwise_backward(desc),
+  relu_backward_ = Primitive(context_.engine, dnnl::eltwise_backward(desc),
                              {{DNNL_ARG_DST, flat},
                               {DNNL_ARG_DIFF_DST, flat},
                               {DNNL_ARG_DIFF_SRC, flat},

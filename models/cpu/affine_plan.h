@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "models/cpu/layer.h"
-#include "models/cpu/operation.h"
+#include "models/cpu/primitive.h"
 #include "models/cpu/shape.h"
 #include "models/model.h"
 #include "models/parameters.h"
@@ -46,7 +46,7 @@ class AffinePlan : public LayerPlan {
       : context_(context), affine_(affine), output_(output) {
     PlanForward(plain_weights, forward.weights_desc(),
                 forward.scratchpad_desc(),
-                Operation(context.engine, dnnl::primitive(forward.get()),
+                Primitive(context.engine, dnnl::primitive(forward.get()),
                           {{DNNL_ARG_SRC, forward.src_desc()},
                            {DNNL_ARG_WEIGHTS, forward.weights_desc()},
                            {DNNL_ARG_BIAS, forward.bias_desc()},
@@ -55,7 +55,7 @@ class AffinePlan : public LayerPlan {
     PlanBackwardWeights(
         plain_weights, backward_weights.diff_weights_desc(),
         backward_weights.scratchpad_desc(),
-        Operation(
+        Primitive(
             context.engine, dnnl::primitive(backward_weights.get()),
             {{DNNL_ARG_SRC, backward_weights.src_desc()},
              {DNNL_ARG_DIFF_DST, backward_weights.diff_dst_desc()},
@@ -67,7 +67,7 @@ class AffinePlan : public LayerPlan {
     PlanBackwardData(
         plain_weights, backward_data->weights_desc(),
         backward_data->scratchpad_desc(),
-        Operation(context.engine, dnnl::primitive(backward_data->get()),
+        Primitive(context.engine, dnnl::primitive(backward_data->get()),
                   {{DNNL_ARG_DIFF_SRC, backward_data->diff_src_desc()},
                    {DNNL_ARG_WEIGHTS, backward_data->weights_desc()},
                    {DNNL_ARG_DIFF_DST, backward_data->diff_dst_desc()},
@@ -87,11 +87,11 @@ class AffinePlan : public LayerPlan {
  private:
   using Desc = dnnl::memory::desc;
   void PlanForward(const Desc& plain, const Desc& weights, const Desc& scratch,
-                   Operation operation);
+                   Primitive primitive);
   void PlanBackwardWeights(const Desc& plain, const Desc& weights,
-                           const Desc& scratch, Operation operation);
+                           const Desc& scratch, Primitive primitive);
   void PlanBackwardData(const Desc& plain, const Desc& weights,
-                        const Desc& scratch, Operation operation);
+                        const Desc& scratch, Primitive primitive);
   void PlanRelu();
   void Reserve(const Desc& weights, const Desc& scratch);
 
@@ -105,7 +105,7 @@ class AffinePlan : public LayerPlan {
   // Temporary space: converted weights, then oneDNN's scratchpad.
   int64_t weights_size_ = 0;
   int64_t scratchpad_size_ = 0;
-  Operation forward_, backward_weights_, backward_data_, relu_backward_;
+  Primitive forward_, backward_weights_, backward_data_, relu_backward_;
   FormatConversion forward_weights_, data_weights_, gradients_;
 };
 

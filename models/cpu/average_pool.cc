@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/cpu/onednn_adapter.h"
-#include "models/cpu/operation.h"
+#include "models/cpu/primitive.h"
 #include "models/cpu/shape.h"
 #include "models/model.h"
 #include "oneapi/dnnl/dnnl.hpp"
@@ -31,11 +31,11 @@ class AveragePoolPlan : public LayerPlan {
     const auto forward = onednn::AveragePoolForward(context.engine, shape);
     const auto backward =
         onednn::AveragePoolBackward(context.engine, shape, forward);
-    forward_ = Operation(context.engine, dnnl::pooling_forward(forward),
+    forward_ = Primitive(context.engine, dnnl::pooling_forward(forward),
                          {{DNNL_ARG_SRC, shape.x},
                           {DNNL_ARG_DST, shape.y},
                           {DNNL_ARG_SCRATCHPAD, forward.scratchpad_desc()}});
-    backward_ = Operation(context.engine, dnnl::pooling_backward(backward),
+    backward_ = Primitive(context.engine, dnnl::pooling_backward(backward),
                           {{DNNL_ARG_DIFF_SRC, shape.x},
                            {DNNL_ARG_DIFF_DST, shape.y},
                            {DNNL_ARG_SCRATCHPAD, backward.scratchpad_desc()}});
@@ -71,7 +71,7 @@ class AveragePoolPlan : public LayerPlan {
   std::string name_;
   Shape output_;
   int64_t temporary_size_ = 0;
-  Operation forward_, backward_;
+  Primitive forward_, backward_;
 };
 
 class AveragePool : public Layer {

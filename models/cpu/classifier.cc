@@ -12,8 +12,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "collectives/communicator.h"
 #include "models/aligned_buffer.h"
-#include "models/cpu/operation.h"
+#include "models/buffers.h"
+#include "models/cpu/primitive.h"
 #include "models/cpu/softmax_cross_entropy.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
@@ -23,13 +25,21 @@ namespace {
 class Classifier : public Model {
  public:
   Classifier(const Shape& sample, int64_t classes, Parameters parameters,
-             std::unique_ptr<Layer> network)
+             Buffers buffers, std::unique_ptr<Layer> network)
       : sample_(sample),
         classes_(classes),
         parameters_(std::move(parameters)),
+        buffers_(std::move(buffers)),
         network_(std::move(network)) {}
 
   Parameters& parameters() override { return parameters_; }
+  Buffers& buffers() override { return buffers_; }
+
+  int ConvertSyncBatchNorm(Communicator& group) override {
+    batch_norm_group_ = &group;
+    plans_.clear();
+    return network_->batch_norm_count();
+  }
 
   absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
                                           float gradient_scale,
@@ -42,7 +52,7 @@ class Classifier : public Model {
     }
     LOCKSTEP_ASSIGN_OR_RETURN(LayerPlan * plan, Prepare(batch));
     const Space space = Divide(*plan);
-    LOCKSTEP_RETURN_IF_ERROR(Forward(*plan, batch, space));
+    LOCKSTEP_RETURN_IF_ERROR(Forward(*plan, batch, space, /*training=*/true));
     const Metrics metrics = SoftmaxCrossEntropy(
         space.logits, batch.labels, classes_, gradient_scale, space.gradient);
     LOCKSTEP_RETURN_IF_ERROR(plan->Backward({.x = batch.images.data(),
@@ -60,7 +70,7 @@ class Classifier : public Model {
     if (batch.labels.empty()) return Metrics();
     LOCKSTEP_ASSIGN_OR_RETURN(LayerPlan * plan, Prepare(batch));
     const Space space = Divide(*plan);
-    LOCKSTEP_RETURN_IF_ERROR(Forward(*plan, batch, space));
+    LOCKSTEP_RETURN_IF_ERROR(Forward(*plan, batch, space, /*training=*/false));
     return SoftmaxCrossEntropy(space.logits, batch.labels, classes_,
                                /*gradient_scale=*/0, /*gradient=*/{});
   }
@@ -111,9 +121,10 @@ class Classifier : public Model {
     if (!context_.has_value()) {
       LOCKSTEP_RETURN_IF_ERROR(CatchOnednn("engine", [&] {
         const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-        context_ = {engine, dnnl::stream(engine), &parameters_};
+        context_ = {engine, dnnl::stream(engine), &parameters_, &buffers_};
       }));
     }
+    context_->batch_norm_group = batch_norm_group_;
     Shape input = sample_;
     input.n = n;
     LOCKSTEP_ASSIGN_OR_RETURN(
@@ -142,17 +153,20 @@ class Classifier : public Model {
     return space;
   }
 
-  absl::Status Forward(LayerPlan& plan, const Batch& batch,
-                       const Space& space) {
+  absl::Status Forward(LayerPlan& plan, const Batch& batch, const Space& space,
+                       bool training) {
     return plan.Forward({.x = batch.images.data(),
                          .y = space.logits.data(),
                          .saved = space.saved,
-                         .temporary = space.temporary});
+                         .temporary = space.temporary,
+                         .training = training});
   }
 
   const Shape sample_;
   const int64_t classes_;
   Parameters parameters_;
+  Buffers buffers_;
+  Communicator* batch_norm_group_ = nullptr;
   const std::unique_ptr<Layer> network_;
   std::optional<LayerContext> context_;
   std::map<int64_t, std::unique_ptr<LayerPlan>> plans_;  // By batch size.
@@ -162,10 +176,10 @@ class Classifier : public Model {
 }  // namespace
 
 std::unique_ptr<Model> CreateClassifier(const Shape& sample, int64_t classes,
-                                        Parameters parameters,
+                                        Parameters parameters, Buffers buffers,
                                         std::unique_ptr<Layer> network) {
   return std::make_unique<Classifier>(sample, classes, std::move(parameters),
-                                      std::move(network));
+                                      std::move(buffers), std::move(network));
 }
 
 }  // namespace lockstep

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 
+#include "models/buffers.h"
 #include "models/cpu/layer.h"
 #include "models/cpu/shape.h"
 #include "models/model.h"
@@ -22,7 +23,7 @@ namespace lockstep {
 // once the model is in use. With the same number, the same inputs give the same
 // bits in every run and replica.
 std::unique_ptr<Model> CreateClassifier(const Shape& sample, int64_t classes,
-                                        Parameters parameters,
+                                        Parameters parameters, Buffers buffers,
                                         std::unique_ptr<Layer> network);
 
 }  // namespace lockstep

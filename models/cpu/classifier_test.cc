@@ -10,6 +10,7 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/buffers.h"
 #include "models/cpu/layer.h"
 #include "models/cpu/linear.h"
 #include "models/cpu/shape.h"
@@ -27,7 +28,7 @@ constexpr Shape kSample = {.n = 1, .c = 1, .h = 1, .w = 2};
 std::unique_ptr<Model> LinearClassifier(int64_t inputs, int64_t outputs,
                                         int64_t classes) {
   Parameters parameters({{"W", {inputs, outputs}}, {"b", {outputs}}});
-  return CreateClassifier(kSample, classes, std::move(parameters),
+  return CreateClassifier(kSample, classes, std::move(parameters), Buffers(),
                           CreateLinear({.name = "linear",
                                         .weights = 0,
                                         .bias = 1,

@@ -10,7 +10,7 @@
 #include "base/status_macros.h"
 #include "models/cpu/affine_plan.h"
 #include "models/cpu/onednn_adapter.h"
-#include "models/cpu/operation.h"
+#include "models/cpu/primitive.h"
 #include "models/cpu/shape.h"
 #include "oneapi/dnnl/dnnl.hpp"
 

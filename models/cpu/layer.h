@@ -8,6 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "collectives/communicator.h"
+#include "models/buffers.h"
 #include "models/cpu/shape.h"
 #include "models/model.h"
 #include "models/parameters.h"
@@ -20,6 +22,10 @@ struct LayerContext {
   dnnl::engine engine;
   dnnl::stream stream;
   Parameters* parameters;  // Outlives every plan.
+  Buffers* buffers;        // Likewise.
+  // Over whose ranks batch norm normalises in training; null: this rank's batch
+  // alone. Plans keep it.
+  Communicator* batch_norm_group = nullptr;
 };
 
 // One layer's work on one input shape, prepared once and run every step. All
@@ -35,6 +41,7 @@ class LayerPlan {
     float* y;          // [output()], overwritten.
     float* saved;      // [saved_size()], kept until the backward call.
     float* temporary;  // [temporary_size()], free between calls.
+    bool training;     // Else the layer's buffers are used and left alone.
   };
   struct Backwards {
     const float* x;    // As forward had it.
@@ -51,7 +58,8 @@ class LayerPlan {
   virtual int64_t saved_size() const = 0;      // Floats.
   virtual int64_t temporary_size() const = 0;  // Floats.
 
-  // Errors: kInternal, naming the layer, if oneDNN fails.
+  // Errors: kInternal, naming the layer, if oneDNN fails; those of
+  // batch_norm_group, in training.
   virtual absl::Status Forward(const Forwards& buffers) = 0;
 
   // Overwrites the gradients of the layer's parameters and calls `ready` for
@@ -60,13 +68,18 @@ class LayerPlan {
                                 Model::GradientReady ready) = 0;
 };
 
-// A layer's description. It knows its parameters by their indices; it has no
-// other state.
+// A layer's description. It knows its parameters and buffers by their indices;
+// it has no other state.
 class Layer {
  public:
   virtual ~Layer() = default;
 
-  // Prepares for `input`, with input.n >= 1. Backward computes dx only if
+  // How many batch norm layers there are in it.
+  virtual int batch_norm_count() const { return 0; }
+
+  // Prepares for `input`, with input.n >= 0: a rank without samples still takes
+  // its part in what ranks do together, and has zero gradients. Backward
+  // computes dx only if
   // `input_gradient`. Takes milliseconds: keep the plan. Errors, each naming
   // the layer: kInvalidArgument if the input or the sizes of the parameters do
   // not fit it; kInternal if oneDNN fails.

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/aligned_buffer.h"
+#include "models/buffers.h"
 #include "models/compute_threads.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
@@ -65,7 +66,9 @@ absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
                                   const Shape& input, bool input_gradient) {
   SetComputeThreads(1);  // As a rank runs; more would spin on a busy machine.
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  const LayerContext context{engine, dnnl::stream(engine), &parameters};
+  Buffers buffers;
+  const LayerContext context{engine, dnnl::stream(engine), &parameters,
+                             &buffers};
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<LayerPlan> plan,
                             layer.Plan(context, input, input_gradient));
   LayerRun run;
@@ -80,7 +83,8 @@ absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
   LOCKSTEP_RETURN_IF_ERROR(plan->Forward({.x = x.data(),
                                           .y = y.data(),
                                           .saved = saved.data(),
-                                          .temporary = temporary.data()}));
+                                          .temporary = temporary.data(),
+                                          .training = true}));
   LOCKSTEP_RETURN_IF_ERROR(
       plan->Backward({.x = x.data(),
                       .y = y.data(),

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/cpu/operation.h"
+#include "models/cpu/primitive.h"
 #include "models/cpu/shape.h"
 #include "models/model.h"
 
@@ -52,7 +52,8 @@ class SequentialPlan : public LayerPlan {
           {.x = x,
            .y = y,
            .saved = buffers.saved + own_saved_[i],
-           .temporary = buffers.temporary + 2 * gradient_size_}));
+           .temporary = buffers.temporary + 2 * gradient_size_,
+           .training = buffers.training}));
       x = y;
     }
     return absl::OkStatus();
@@ -95,6 +96,12 @@ class Sequential : public Layer {
  public:
   Sequential(std::string name, std::vector<std::unique_ptr<Layer>> layers)
       : name_(std::move(name)), layers_(std::move(layers)) {}
+
+  int batch_norm_count() const override {
+    int count = 0;
+    for (const auto& layer : layers_) count += layer->batch_norm_count();
+    return count;
+  }
 
   absl::StatusOr<std::unique_ptr<LayerPlan>> Plan(
       const LayerContext& context, const Shape& input,

@@ -6,6 +6,8 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "collectives/communicator.h"
+#include "models/buffers.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
 #include "models/parameters.h"
@@ -29,6 +31,8 @@ class CountingModel : public Model {
   explicit CountingModel(float value = 0);
 
   Parameters& parameters() override { return parameters_; }
+  Buffers& buffers() override { return buffers_; }
+  int ConvertSyncBatchNorm(Communicator&) override { return 0; }
   absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
                                           float gradient_scale,
                                           GradientReady ready) override;
@@ -42,6 +46,7 @@ class CountingModel : public Model {
 
  private:
   Parameters parameters_;
+  Buffers buffers_;
   std::vector<std::vector<int64_t>> trained_;
   std::vector<std::vector<int64_t>> evaluated_;
 };

@@ -1,5 +1,5 @@
 // Thin wrappers over dnnl::primitive and dnnl::memory.
-#include "models/cpu/operation.h"
+#include "models/cpu/primitive.h"
 
 #include "absl/strings/str_cat.h"
 
@@ -38,7 +38,7 @@ int64_t AlignedSize(const dnnl::memory::desc& desc) {
   return AlignedSize((bytes + float_bytes - 1) / float_bytes);
 }
 
-Operation::Operation(
+Primitive::Primitive(
     const dnnl::engine& engine, const dnnl::primitive& primitive,
     std::initializer_list<std::pair<int, dnnl::memory::desc>> args)
     : primitive_(primitive) {
@@ -47,7 +47,7 @@ Operation::Operation(
   }
 }
 
-void Operation::Run(
+void Primitive::Run(
     dnnl::stream& stream,
     std::initializer_list<std::pair<int, const float*>> pointers) {
   for (const auto& [arg, pointer] : pointers) {
@@ -63,7 +63,7 @@ FormatConversion::FormatConversion(const dnnl::engine& engine,
     : identity_(from == to) {
   if (identity_) return;
   const dnnl::reorder::primitive_desc desc(engine, from, engine, to);
-  reorder_ = Operation(engine, dnnl::reorder(desc),
+  reorder_ = Primitive(engine, dnnl::reorder(desc),
                        {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }
 

@@ -1,4 +1,4 @@
-#include "models/cpu/operation.h"
+#include "models/cpu/primitive.h"
 
 #include <utility>
 #include <vector>

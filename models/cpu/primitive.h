@@ -1,6 +1,6 @@
 // Running oneDNN primitives on plain pointers, and its errors as statuses.
-#ifndef LOCKSTEP_MODELS_CPU_OPERATION_H_
-#define LOCKSTEP_MODELS_CPU_OPERATION_H_
+#ifndef LOCKSTEP_MODELS_CPU_PRIMITIVE_H_
+#define LOCKSTEP_MODELS_CPU_PRIMITIVE_H_
 
 #include <cstdint>
 #include <initializer_list>
@@ -29,10 +29,10 @@ int64_t AlignedSize(int64_t floats);
 
 // A primitive and the memory objects of its arguments, made once. Throws
 // dnnl::error. Not thread safe.
-class Operation {
+class Primitive {
  public:
-  Operation() = default;
-  Operation(const dnnl::engine& engine, const dnnl::primitive& primitive,
+  Primitive() = default;
+  Primitive(const dnnl::engine& engine, const dnnl::primitive& primitive,
             std::initializer_list<std::pair<int, dnnl::memory::desc>> args);
 
   // Points each named argument (DNNL_ARG_...) at its memory, runs, and returns
@@ -62,9 +62,9 @@ class FormatConversion {
 
  private:
   bool identity_ = true;
-  Operation reorder_;
+  Primitive reorder_;
 };
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_MODELS_CPU_OPERATION_H_
+#endif  // LOCKSTEP_MODELS_CPU_PRIMITIVE_H_
