@@ -1,0 +1,283 @@
+// Tests of which kernels and messages a call makes, in which order, on kernels
+// and a group that note them. What they compute is tested in cpu/, cuda/ and
+// //conformance/syncbn.
+#include "syncbn/sync_batch_norm.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "collectives/buffer.h"
+#include "collectives/collective.h"
+#include "collectives/data_type.h"
+#include "collectives/testing/fake_communicator.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/batch_norm_options.h"
+
+namespace lockstep {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+constexpr int64_t kChannels = 3;
+constexpr int64_t kRecordBytes = 16 + 32;  // 24 bytes of floats, rounded up.
+
+using Log = std::vector<std::string>;
+
+// Rank 1 of 3. A message notes its size and, of an all-gather, where this
+// rank's part lies in it.
+class NotingGroup : public FakeCommunicator {
+ public:
+  explicit NotingGroup(Log& log) : log_(log) {}
+
+  int rank() const override { return 1; }
+  int world_size() const override { return 3; }
+  absl::Status Run(const Collective& call) override {
+    const bool gather = call.operation == Operation::kAllGather;
+    log_.push_back(absl::StrCat(gather ? "gather " : "reduce ",
+                                call.input.count, " ", Name(call.input.type)));
+    if (gather) {
+      EXPECT_EQ(call.output.count, 3 * call.input.count);
+      EXPECT_EQ(call.input.data, call.output.bytes() + call.input.count);
+    } else {
+      EXPECT_EQ(call.input.data, call.output.data);
+    }
+    return failure;
+  }
+
+  absl::Status failure;
+
+ private:
+  Log& log_;
+};
+
+class NotingKernels : public BatchNormKernels {
+ public:
+  explicit NotingKernels(Log& log) : log_(log) {}
+
+  absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t bytes) override {
+    auto owner = std::make_shared<std::vector<double>>(bytes / 8 + 1);
+    return std::shared_ptr<std::byte>(
+        owner, reinterpret_cast<std::byte*>(owner->data()));
+  }
+  absl::Status ComputeMoments(const ActivationShape&, ConstBuffer,
+                              std::byte*) override {
+    log_.push_back("moments");
+    return absl::OkStatus();
+  }
+  absl::StatusOr<int64_t> Merge(const StatisticsRecord& record,
+                                const std::byte*, int ranks,
+                                const MergeOptions& options,
+                                const RunningStatistics& running,
+                                std::byte*) override {
+    EXPECT_EQ(record.size_bytes(), kRecordBytes);
+    merge = options;
+    log_.push_back(
+        absl::StrCat("merge ", ranks, running.tracked() ? " tracked" : ""));
+    return values;
+  }
+  absl::Status UseRunning(const StatisticsRecord&, const RunningStatistics&,
+                          double, std::byte*) override {
+    log_.push_back("running");
+    return absl::OkStatus();
+  }
+  absl::Status Normalize(const NormalizeCall&) override {
+    log_.push_back("normalize");
+    return absl::OkStatus();
+  }
+  absl::Status BackwardReduce(const BackwardCall&, Buffer sums, Buffer dweight,
+                              Buffer dbias) override {
+    EXPECT_EQ(sums.count, 2 * kChannels);
+    log_.push_back(dweight.count + dbias.count > 0 ? "sums and gradients"
+                                                   : "sums");
+    return absl::OkStatus();
+  }
+  absl::Status BackwardInput(const BackwardCall&, ConstBuffer, Buffer,
+                             Buffer) override {
+    log_.push_back("dx");
+    return absl::OkStatus();
+  }
+
+  int64_t values = 100;  // What Merge counts.
+  MergeOptions merge;    // What it was told last.
+
+ private:
+  Log& log_;
+};
+
+// Memory for calls on two samples of one pixel.
+class SyncBatchNormTest : public testing::Test {
+ protected:
+  SyncBatchNormTest() {
+    options_.channels = kChannels;
+    std::memset(saved_, 0, sizeof(saved_));
+  }
+
+  absl::Status Forward(bool training, int64_t n = 2) {
+    return With([&](SyncBatchNorm& layer) {
+      BatchNorm::Forwards forwards;
+      forwards.shape = {.n = n, .c = kChannels, .hw = 1};
+      forwards.training = training;
+      forwards.x = ConstBuffer(x_.data(), n * kChannels, DataType::kFloat32);
+      forwards.y = Buffer(y_.data(), n * kChannels, DataType::kFloat32);
+      if (options_.affine) {
+        forwards.weight = weight_;
+        forwards.bias = weight_;
+      }
+      if (options_.track_running_stats) {
+        forwards.running = {mean_, variance_, &batches_};
+      }
+      forwards.saved = Buffer(saved_, kRecordBytes, DataType::kUInt8);
+      return layer.Forward(forwards);
+    });
+  }
+
+  absl::Status Backward(bool training, int64_t n = 2) {
+    return With([&](SyncBatchNorm& layer) {
+      BatchNorm::Backwards backwards;
+      backwards.shape = {.n = n, .c = kChannels, .hw = 1};
+      backwards.training = training;
+      backwards.x = ConstBuffer(x_.data(), n * kChannels, DataType::kFloat32);
+      backwards.dy = backwards.x;
+      backwards.dx = Buffer(y_.data(), n * kChannels, DataType::kFloat32);
+      if (options_.affine) {
+        backwards.weight = weight_;
+        backwards.dweight = dweight_;
+        backwards.dbias = dbias_;
+      }
+      backwards.saved = ConstBuffer(saved_, kRecordBytes, DataType::kUInt8);
+      return layer.Backward(backwards, [&] { log_.push_back("ready"); });
+    });
+  }
+
+  template <typename Call>
+  absl::Status With(Call call) {
+    const absl::StatusOr<std::unique_ptr<SyncBatchNorm>> layer =
+        SyncBatchNorm::Create(options_, kernels_, group_);
+    if (!layer.ok()) return layer.status();
+    return call(**layer);
+  }
+
+  BatchNormOptions options_;
+  Log log_;
+  NotingGroup group_{log_};
+  NotingKernels kernels_{log_};
+  std::vector<float> x_ = std::vector<float>(2 * kChannels);
+  std::vector<float> y_ = x_;
+  std::vector<float> weight_ = std::vector<float>(kChannels);
+  std::vector<float> dweight_ = weight_, dbias_ = weight_;
+  std::vector<float> mean_ = weight_, variance_ = weight_;
+  int64_t batches_ = 4;
+  alignas(16) std::byte saved_[kRecordBytes];
+};
+
+TEST_F(SyncBatchNormTest, SendsOneMessageForward) {
+  EXPECT_THAT(Forward(/*training=*/true), IsOk());
+  EXPECT_THAT(log_, ElementsAre("moments", "gather 48 uint8", "merge 3 tracked",
+                                "normalize"));
+}
+
+TEST_F(SyncBatchNormTest, SendsOneMessageBackwardAfterTheGradientsAreReady) {
+  EXPECT_THAT(Backward(/*training=*/true), IsOk());
+  EXPECT_THAT(log_, ElementsAre("sums and gradients", "ready",
+                                "reduce 6 float32", "dx"));
+}
+
+TEST_F(SyncBatchNormTest, SendsTheSameMessagesWithoutSamples) {
+  EXPECT_THAT(Forward(/*training=*/true, /*n=*/0), IsOk());
+  EXPECT_THAT(Backward(/*training=*/true, /*n=*/0), IsOk());
+  EXPECT_THAT(log_,
+              ElementsAre("moments", "gather 48 uint8", "merge 3 tracked",
+                          "sums and gradients", "ready", "reduce 6 float32"));
+}
+
+TEST_F(SyncBatchNormTest, SendsNothingInEvaluation) {
+  EXPECT_THAT(Forward(/*training=*/false), IsOk());
+  EXPECT_THAT(Backward(/*training=*/false), IsOk());
+  EXPECT_THAT(log_, ElementsAre("running", "normalize", "sums and gradients",
+                                "ready", "dx"));
+  EXPECT_EQ(batches_, 4);
+}
+
+TEST_F(SyncBatchNormTest, EvaluatesOnItsOwnBatchWhereNothingIsTracked) {
+  options_.track_running_stats = false;
+  EXPECT_THAT(Forward(/*training=*/false), IsOk());
+  EXPECT_THAT(Backward(/*training=*/false), IsOk());
+  EXPECT_THAT(log_, ElementsAre("moments", "merge 1", "normalize",
+                                "sums and gradients", "ready", "dx"));
+}
+
+TEST_F(SyncBatchNormTest, HasNoGradientsWithoutWeights) {
+  options_.affine = false;
+  EXPECT_THAT(Backward(/*training=*/true), IsOk());
+  EXPECT_THAT(log_, ElementsAre("sums", "ready", "reduce 6 float32", "dx"));
+}
+
+TEST_F(SyncBatchNormTest, CountsBatchesThatHaveSamples) {
+  options_.momentum = std::nullopt;
+  EXPECT_THAT(Forward(/*training=*/true), IsOk());
+  EXPECT_EQ(batches_, 5);
+  EXPECT_EQ(kernels_.merge.weight_of_batch, 1.0 / 5);
+  kernels_.values = 0;
+  EXPECT_THAT(Forward(/*training=*/true), IsOk());
+  EXPECT_EQ(batches_, 5);
+}
+
+TEST_F(SyncBatchNormTest, TellsTheMergeWhatTheProfileSays) {
+  EXPECT_THAT(Forward(/*training=*/true), IsOk());
+  EXPECT_TRUE(kernels_.merge.unbiased_running_variance);
+  EXPECT_TRUE(kernels_.merge.refuses_one_value);
+  EXPECT_EQ(kernels_.merge.weight_of_batch, 0.1);
+  EXPECT_EQ(kernels_.merge.epsilon, 1e-5);
+  options_.semantics = kPaddleBatchNorm;
+  options_.momentum = 0.75;
+  EXPECT_THAT(Forward(/*training=*/true), IsOk());
+  EXPECT_FALSE(kernels_.merge.unbiased_running_variance);
+  EXPECT_FALSE(kernels_.merge.refuses_one_value);
+  EXPECT_EQ(kernels_.merge.weight_of_batch, 0.25);
+}
+
+TEST_F(SyncBatchNormTest, RefusesOneValueWhereTheProfileDoes) {
+  kernels_.values = 1;
+  const absl::Status status = Forward(/*training=*/true);
+  EXPECT_TRUE(absl::IsInvalidArgument(status));
+  EXPECT_THAT(status.message(), HasSubstr("one value per channel"));
+  EXPECT_EQ(batches_, 4);
+  options_.semantics = kPaddleBatchNorm;
+  EXPECT_THAT(Forward(/*training=*/true), IsOk());
+  EXPECT_EQ(batches_, 5);
+}
+
+TEST_F(SyncBatchNormTest, ReturnsTheGroupsError) {
+  group_.failure = absl::UnavailableError("rank 2 is gone");
+  EXPECT_EQ(Forward(/*training=*/true), group_.failure);
+  EXPECT_EQ(batches_, 4);
+  EXPECT_EQ(Backward(/*training=*/true), group_.failure);
+  EXPECT_THAT(log_,
+              ElementsAre("moments", "gather 48 uint8", "sums and gradients",
+                          "ready", "reduce 6 float32"));
+}
+
+TEST_F(SyncBatchNormTest, RefusesOptionsAndMemoryThatDoNotFit) {
+  weight_.resize(2);
+  EXPECT_TRUE(absl::IsInvalidArgument(Forward(/*training=*/true)));
+  EXPECT_TRUE(absl::IsInvalidArgument(Backward(/*training=*/true)));
+  options_.channels = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(Forward(/*training=*/true)));
+  EXPECT_THAT(log_, ElementsAre());
+}
+
+}  // namespace
+}  // namespace lockstep
