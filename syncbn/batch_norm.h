@@ -79,9 +79,9 @@ class BatchNorm {
   // Writes y and `saved`, and in training the running statistics. If the batch
   // is empty, on all ranks together where they share it, nothing is tracked.
   // Errors: kInvalidArgument, naming it, for memory that does not fit the shape
-  // or the layer, and for a batch of one value per channel in training, where
-  // the semantics refuse it; kUnimplemented for a type that the implementation
-  // lacks; those of the device and of communication.
+  // or the layer, and for one value per channel where the batch's own
+  // statistics are due and the semantics refuse it; kUnimplemented for a type
+  // that the implementation lacks; those of the device and of communication.
   virtual absl::Status Forward(const Forwards& buffers) = 0;
 
   // Writes dx, and dresidual, dweight and dbias where they are there; calls

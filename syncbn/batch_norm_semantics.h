@@ -23,8 +23,8 @@ struct BatchNormSemantics {
   // Whether the variance that enters the running variance is M2 / (n - 1) over
   // the global n, or M2 / n. Normalising always divides by n.
   bool unbiased_running_variance = false;
-  // Whether training on one value per channel, over all ranks, is an error;
-  // else its variance is 0.
+  // Whether normalising one value per channel, over all ranks, with its own
+  // statistics is an error; else its variance is 0.
   bool refuses_one_value = false;
 };
 

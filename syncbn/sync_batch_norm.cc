@@ -82,7 +82,7 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers,
   if (values == 1 && semantics.refuses_one_value) {
     return absl::InvalidArgumentError(
         "batch norm: one value per channel in the whole batch has no variance "
-        "to train on");
+        "to normalise with");
   }
   if (running.tracked() && values > 0) ++*running.batches;
   return absl::OkStatus();
