@@ -19,13 +19,44 @@ namespace {
 std::atomic<int> device_count = 1;
 constinit thread_local int current_device = 0;
 
-std::mutex mutex;  // Guards Memory().
+std::mutex mutex;  // Guards Memory() and PinnedMemory().
 
 // Address to bytes of what there is. Never destroyed, since other destructors
 // may free memory.
 std::map<uintptr_t, size_t>& Memory() {
   static auto& memory = *new std::map<uintptr_t, size_t>;
   return memory;
+}
+std::map<uintptr_t, size_t>& PinnedMemory() {
+  static auto& memory = *new std::map<uintptr_t, size_t>;
+  return memory;
+}
+
+// Memory that `owner` notes.
+cudaError_t AllocateNoted(void** pointer, size_t bytes,
+                          std::map<uintptr_t, size_t>& owner) {
+  *pointer = nullptr;
+  if (bytes == 0) return cudaSuccess;
+  if (posix_memalign(pointer, 256, bytes) != 0) {
+    *pointer = nullptr;
+    return Record(cudaErrorMemoryAllocation);
+  }
+  std::memset(*pointer, 0xff, bytes);
+  const std::lock_guard lock(mutex);
+  owner[reinterpret_cast<uintptr_t>(*pointer)] = bytes;
+  return cudaSuccess;
+}
+
+cudaError_t FreeNoted(void* pointer, std::map<uintptr_t, size_t>& owner) {
+  if (pointer == nullptr) return cudaSuccess;
+  {
+    const std::lock_guard lock(mutex);
+    if (owner.erase(reinterpret_cast<uintptr_t>(pointer)) == 0) {
+      return Record(cudaErrorInvalidValue);
+    }
+  }
+  std::free(pointer);
+  return cudaSuccess;
 }
 
 cudaError_t CheckCopy(const void* to, const void* from, size_t bytes,
@@ -54,13 +85,15 @@ bool IsDeviceRange(const void* pointer, size_t bytes) {
 
 }  // namespace lockstep::standin
 
+using lockstep::standin::AllocateNoted;
 using lockstep::standin::current_device;
 using lockstep::standin::device_count;
 using lockstep::standin::Enqueue;
+using lockstep::standin::FreeNoted;
 using lockstep::standin::IsDeviceRange;
 using lockstep::standin::IsStream;
 using lockstep::standin::Memory;
-using lockstep::standin::mutex;
+using lockstep::standin::PinnedMemory;
 using lockstep::standin::Record;
 using lockstep::standin::TakeFault;
 
@@ -134,28 +167,17 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
 }
 
 cudaError_t cudaMalloc(void** pointer, size_t bytes) {
-  *pointer = nullptr;
-  if (bytes == 0) return cudaSuccess;
-  if (posix_memalign(pointer, 256, bytes) != 0) {
-    *pointer = nullptr;
-    return Record(cudaErrorMemoryAllocation);
-  }
-  std::memset(*pointer, 0xff, bytes);
-  const std::lock_guard lock(mutex);
-  Memory()[reinterpret_cast<uintptr_t>(*pointer)] = bytes;
-  return cudaSuccess;
+  return AllocateNoted(pointer, bytes, Memory());
 }
 
-cudaError_t cudaFree(void* pointer) {
-  if (pointer == nullptr) return cudaSuccess;
-  {
-    const std::lock_guard lock(mutex);
-    if (Memory().erase(reinterpret_cast<uintptr_t>(pointer)) == 0) {
-      return Record(cudaErrorInvalidValue);
-    }
-  }
-  std::free(pointer);
-  return cudaSuccess;
+cudaError_t cudaFree(void* pointer) { return FreeNoted(pointer, Memory()); }
+
+cudaError_t cudaMallocHost(void** pointer, size_t bytes) {
+  return AllocateNoted(pointer, bytes, PinnedMemory());
+}
+
+cudaError_t cudaFreeHost(void* pointer) {
+  return FreeNoted(pointer, PinnedMemory());
 }
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,

@@ -89,6 +89,25 @@ TEST(MemoryTest, CopiesAndSets) {
   EXPECT_EQ(cudaFree(device), cudaSuccess);
 }
 
+TEST(MemoryTest, PinnedMemoryIsNotDeviceMemory) {
+  float* device = nullptr;
+  float* pinned = nullptr;
+  ASSERT_EQ(cudaMalloc(&device, sizeof(float)), cudaSuccess);
+  ASSERT_EQ(cudaMallocHost(&pinned, sizeof(float)), cudaSuccess);
+  EXPECT_TRUE(std::isnan(*pinned));
+  *pinned = 3;
+  EXPECT_EQ(cudaMemcpy(device, pinned, sizeof(float), cudaMemcpyHostToDevice),
+            cudaSuccess);
+  EXPECT_EQ(cudaMemcpy(pinned, device, sizeof(float), cudaMemcpyHostToDevice),
+            cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFree(pinned), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFreeHost(device), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFreeHost(pinned), cudaSuccess);
+  EXPECT_EQ(cudaFreeHost(pinned), cudaErrorInvalidValue);
+  EXPECT_EQ(cudaFreeHost(nullptr), cudaSuccess);
+  EXPECT_EQ(cudaFree(device), cudaSuccess);
+}
+
 TEST(MemoryTest, RefusesRangesThatAreNotDeviceMemory) {
   std::byte host[16] = {};
   std::byte* device = nullptr;

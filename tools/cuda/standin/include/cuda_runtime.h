@@ -35,6 +35,9 @@ cudaError_t cudaDeviceSynchronize();
 // Fresh memory is filled with bytes 0xff: NaN in every floating-point type.
 cudaError_t cudaMalloc(void** pointer, size_t bytes);
 cudaError_t cudaFree(void* pointer);
+// Pinned host memory: heap memory too, aligned to 256, filled with 0xff bytes.
+cudaError_t cudaMallocHost(void** pointer, size_t bytes);
+cudaError_t cudaFreeHost(void* pointer);
 // Memory is cudaMemoryTypeDevice or cudaMemoryTypeUnregistered.
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
                                      const void* pointer);
@@ -70,6 +73,11 @@ cudaError_t cudaEventElapsedTime(float* milliseconds, cudaEvent_t start,
 template <typename T>
 cudaError_t cudaMalloc(T** pointer, size_t bytes) {
   return cudaMalloc(reinterpret_cast<void**>(pointer), bytes);
+}
+
+template <typename T>
+cudaError_t cudaMallocHost(T** pointer, size_t bytes) {
+  return cudaMallocHost(reinterpret_cast<void**>(pointer), bytes);
 }
 
 // Runs the kernel before it returns, if nothing on the stream waits. A fault in

@@ -1,0 +1,130 @@
+// Kernels and messages wait for each other: the same result in whatever order
+// streams run. On the stand-in, which can choose the order.
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/communicator.h"
+#include "collectives/data_type.h"
+#include "collectives/nccl/cuda_handles.h"
+#include "collectives/nccl/nccl_communicator.h"
+#include "collectives/testing/run_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_options.h"
+#include "syncbn/cuda/cuda_batch_norm_kernels.h"
+#include "syncbn/cuda/kernel_testing.h"
+#include "syncbn/sync_batch_norm.h"
+#include "tools/cuda/standin/devices.h"
+#include "tools/cuda/standin/schedule.h"
+
+namespace lockstep {
+namespace {
+
+using standin::Order;
+using testing::Each;
+
+constexpr int kRanks = 2;
+
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> MakeGroup(
+    Communicator& control, cudaStream_t stream) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> owned,
+                            control.Split(0, 0));
+  NcclOptions options;
+  options.device = control.rank();
+  options.stream = stream;
+  return NcclCommunicator::Create(std::move(owned), options);
+}
+
+// Rank 0 has four zeros and rank 1 four twos: mean 1, variance 1. One gradient
+// of each rank is 1, so that the mean gradient is 1/4 and the cross-term 0.
+absl::Status TrainOnce(SyncBatchNorm& layer, CudaBatchNormKernels& kernels,
+                       int rank) {
+  const DeviceTensor x(DataType::kFloat32, std::vector<double>(4, 2.0 * rank));
+  const DeviceTensor dy(DataType::kFloat32, {1, 0, 0, 0});
+  const DeviceTensor y(DataType::kFloat32, 4);
+  const DeviceTensor dx(DataType::kFloat32, 4);
+  const ActivationShape shape = {1, 1, 4, Layout::kNchw};
+  const int64_t bytes = layer.SavedBytes(DataType::kFloat32);
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto memory, kernels.Allocate(bytes));
+  BatchNorm::Forwards forwards;
+  forwards.shape = shape;
+  forwards.x = x.buffer();
+  forwards.y = y.buffer();
+  forwards.saved = {memory.get(), bytes, DataType::kUInt8};
+  LOCKSTEP_RETURN_IF_ERROR(layer.Forward(forwards));
+  BatchNorm::Backwards backwards;
+  backwards.shape = shape;
+  backwards.x = x.buffer();
+  backwards.dy = dy.buffer();
+  backwards.dx = dx.buffer();
+  backwards.saved = forwards.saved;
+  LOCKSTEP_RETURN_IF_ERROR(layer.Backward(backwards, [] {}));
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(kernels.stream()),
+                                      "cudaStreamSynchronize"));
+  const std::vector<double> wanted_dx = {0.75, -0.25, -0.25, -0.25};
+  if (y.Read() != std::vector<double>(4, 2.0 * rank - 1) ||
+      dx.Read() != wanted_dx) {
+    return absl::DataLossError("y or dx is wrong");
+  }
+  return absl::OkStatus();
+}
+
+// Whether the group is made with the stream of the kernels, as it must be.
+std::vector<absl::Status> Train(Order order, bool one_stream) {
+  standin::SetDeviceCount(kRanks);
+  standin::SetSchedule({.order = order});
+  const auto statuses = RunRanks(
+      Backend::kThreads, kRanks, [&](Communicator& control) -> absl::Status {
+        LOCKSTEP_RETURN_IF_ERROR(
+            CudaStatus(cudaSetDevice(control.rank()), "cudaSetDevice"));
+        LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const auto group,
+            MakeGroup(control, one_stream ? stream.get() : nullptr));
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto kernels,
+                                  CudaBatchNormKernels::Create(stream.get()));
+        BatchNormOptions options;
+        options.epsilon = 0;
+        options.affine = false;
+        options.track_running_stats = false;
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const auto layer, SyncBatchNorm::Create(options, *kernels, *group));
+        return TrainOnce(*layer, *kernels, control.rank());
+      });
+  standin::SetSchedule({});
+  return statuses;
+}
+
+TEST(CudaStreamsTest, EveryOrderGivesTheSame) {
+  for (const Order order :
+       {Order::kAtOnce, Order::kOldestStreamFirst, Order::kNewestStreamFirst}) {
+    EXPECT_THAT(Train(order, /*one_stream=*/true), Each(IsOk()));
+  }
+}
+
+// The control: a group that was made with another stream gathers statistics
+// that are not there yet.
+TEST(CudaStreamsTest, AnotherStreamIsSeen) {
+  int wrong = 0;
+  for (const Order order :
+       {Order::kOldestStreamFirst, Order::kNewestStreamFirst}) {
+    for (const absl::Status& status : Train(order, /*one_stream=*/false)) {
+      wrong += status.ok() ? 0 : 1;
+    }
+  }
+  EXPECT_GT(wrong, 0);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,98 @@
+// Local batch norm through cuDNN.
+#ifndef LOCKSTEP_SYNCBN_CUDA_CUDNN_BATCH_NORM_H_
+#define LOCKSTEP_SYNCBN_CUDA_CUDNN_BATCH_NORM_H_
+
+#include <cuda_runtime.h>
+#include <cudnn.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/data_type.h"
+#include "collectives/nccl/cuda_handles.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_options.h"
+#include "syncbn/cuda/cuda_batch_norm_kernels.h"
+
+namespace lockstep {
+
+struct DestroyCudnn {
+  void operator()(cudnnHandle_t handle) const { cudnnDestroy(handle); }
+};
+struct DestroyTensorDescriptor {
+  void operator()(cudnnTensorDescriptor_t descriptor) const {
+    cudnnDestroyTensorDescriptor(descriptor);
+  }
+};
+using Cudnn =
+    std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, DestroyCudnn>;
+using TensorDescriptor =
+    std::unique_ptr<std::remove_pointer_t<cudnnTensorDescriptor_t>,
+                    DestroyTensorDescriptor>;
+
+// A BatchNorm of this rank's own batch: what SyncBatchNorm is measured against.
+// All memory is the device's.
+//
+// cuDNN does the plain case: neither ReLU nor residual, y not over x, dx not
+// over dy, at least two values per channel and at most 2^31 - 1 elements,
+// forward in training and in evaluation, backward in training. It does so in
+// CUDNN_BATCHNORM_SPATIAL mode, which has no limits on values. All else is done
+// by our kernels. Where cuDNN could fuse ReLU and residual it wants memory kept
+// from forward to backward whose size depends on the shape; `saved` is not
+// that. A cuDNN that lacks a case for a type is kUnimplemented.
+//
+// Not thread safe. The calling thread's current device is the stream's.
+class CudnnBatchNorm : public BatchNorm {
+ public:
+  // Borrows `kernels`, on whose stream everything is enqueued. Errors: those of
+  // CheckBatchNormOptions; CudaStatus and cuDNN's.
+  static absl::StatusOr<std::unique_ptr<CudnnBatchNorm>> Create(
+      const BatchNormOptions& options, CudaBatchNormKernels& kernels);
+
+  // Waits for the stream, which uses this layer's memory.
+  ~CudnnBatchNorm() override;
+
+  int64_t SavedBytes(DataType type) const override;
+  absl::Status Forward(const Forwards& buffers) override;
+  absl::Status Backward(const Backwards& buffers,
+                        absl::FunctionRef<void()> gradients_ready) override;
+
+ private:
+  CudnnBatchNorm(const BatchNormOptions& options, CudaBatchNormKernels& kernels)
+      : options_(options), kernels_(kernels) {}
+
+  StatisticsRecord RecordOf(DataType type) const {
+    return {.channels = options_.channels, .type = StatisticsTypeOf(type)};
+  }
+  // [c] floats of this layer's memory: ones, zeros, and two to write to.
+  float* Ones() const { return reinterpret_cast<float*>(memory_.get()); }
+  float* Zeros() const { return Ones() + options_.channels; }
+  float* Scratch() const { return Zeros() + options_.channels; }
+
+  absl::Status FillMemory();
+  absl::Status Describe(const ActivationShape& shape, DataType type);
+  absl::Status Train(const Forwards& buffers);
+  absl::Status Infer(const Forwards& buffers);
+  absl::Status ForwardByKernels(const Forwards& buffers);
+  absl::Status UseBatch(const Forwards& buffers);
+  absl::Status BackwardByKernels(const Backwards& buffers,
+                                 absl::FunctionRef<void()> gradients_ready);
+
+  const BatchNormOptions options_;
+  CudaBatchNormKernels& kernels_;
+  Cudnn cudnn_;
+  TensorDescriptor activations_;
+  TensorDescriptor channels_;
+  DeviceMemory memory_;
+  DeviceMemory record_;  // Of the batch, for our kernels.
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_SYNCBN_CUDA_CUDNN_BATCH_NORM_H_

@@ -1,0 +1,150 @@
+// Cuts tensors for kernels.
+#include "syncbn/cuda/partition.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <numeric>
+#include <span>
+
+#include "syncbn/activations.h"
+
+namespace lockstep {
+namespace {
+
+// Blocks that a reduction aims at: about eight for each of 132 multiprocessors,
+// twice what registers let them hold, so that none idles long at the end. A
+// constant, since the device must not decide the order of additions.
+constexpr int64_t kReductionBlocks = 1024;
+
+// Columns of a block, channels last: a warp reads 512 bytes in a row.
+constexpr int64_t kMaxWidth = 32;
+
+// Rounds of loads that a thread should have at least before another block gets
+// part of them: else partial results are traffic too.
+constexpr int64_t kMinRounds = 4;
+
+// Up to so many partial results per channel are one warp's work.
+constexpr int64_t kWarpPartials = 64;
+constexpr int kWarp = 32;
+
+constexpr int64_t CeilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// Cuts `count` into at most `wanted` chunks of at least `least`.
+void Split(int64_t count, int64_t wanted, int64_t least, int64_t& chunk,
+           int64_t& splits) {
+  splits = std::clamp<int64_t>(count / std::max<int64_t>(least, 1), 1, wanted);
+  chunk = std::max<int64_t>(CeilDivide(count, splits), 1);
+  splits = CeilDivide(count, chunk);
+}
+
+int MergingThreads(int64_t partials) {
+  return partials <= kWarpPartials ? kWarp : kMaxThreads;
+}
+
+}  // namespace
+
+ActivationShape Canonical(const ActivationShape& shape) {
+  if (shape.n == 0) return shape;
+  if (shape.c == 1) return {1, 1, shape.n * shape.hw, Layout::kNchw};
+  if (shape.hw == 1) return {shape.n, shape.c, 1, Layout::kNhwc};
+  return shape;
+}
+
+int64_t ElementsPastBoundary(std::span<const void* const> tensors,
+                             int64_t element_bytes, int vector_size) {
+  int64_t past = -1;
+  for (const void* const tensor : tensors) {
+    if (tensor == nullptr) continue;
+    const auto address = reinterpret_cast<uintptr_t>(tensor);
+    const int64_t own =
+        static_cast<int64_t>(address) / element_bytes % vector_size;
+    if (past >= 0 && own != past) return -1;
+    past = own;
+  }
+  return std::max<int64_t>(past, 0);
+}
+
+FlatPartition CutFlat(const ActivationShape& shape, int64_t past,
+                      int vector_size, int64_t max_blocks) {
+  FlatPartition cut;
+  cut.size = shape.size();
+  cut.c = shape.c;
+  cut.hw = shape.hw;
+  cut.head = std::min(cut.size, (vector_size - past) % vector_size);
+  cut.vectors = (cut.size - cut.head) / vector_size;
+  const int64_t threads = std::clamp<int64_t>(
+      cut.vectors, 1, std::max<int64_t>(max_blocks, 1) * kMaxThreads);
+  const int64_t period = shape.layout == Layout::kNhwc
+                             ? shape.c / std::gcd<int64_t>(shape.c, vector_size)
+                             : 1;
+  cut.step = std::max<int64_t>(threads / period, 1) * period;
+  const int64_t busy =
+      std::max(std::min(cut.step, cut.vectors),
+               std::min<int64_t>(cut.singles(vector_size), kMaxThreads));
+  cut.blocks = CeilDivide(busy, kMaxThreads);
+  return cut;
+}
+
+PlanesPartition CutPlanes(const ActivationShape& shape, int64_t past,
+                          int vector_size, int unroll) {
+  PlanesPartition cut;
+  cut.size = shape.size();
+  cut.c = shape.c;
+  cut.hw = shape.hw;
+  cut.past = past;
+  const bool aligned = past == 0 && shape.hw % vector_size == 0;
+  cut.windows = aligned ? shape.hw / vector_size
+                        : (shape.hw + 2 * vector_size - 2) / vector_size;
+  cut.items = shape.n * cut.windows;
+  // As few warps as have `unroll` items each.
+  cut.threads = static_cast<int>(std::clamp<uint64_t>(
+      std::bit_ceil(static_cast<uint64_t>(CeilDivide(cut.items, unroll))),
+      kWarp, kMaxThreads));
+  Split(cut.items, CeilDivide(kReductionBlocks, shape.c),
+        int64_t{cut.threads} * unroll * kMinRounds, cut.chunk, cut.splits);
+  return cut;
+}
+
+RowsPartition CutRows(const ActivationShape& shape, int64_t past,
+                      int vector_size, int unroll) {
+  RowsPartition cut;
+  cut.size = shape.size();
+  cut.c = shape.c;
+  cut.head = std::min(cut.size, (vector_size - past) % vector_size);
+  cut.period = shape.c / std::gcd<int64_t>(shape.c, vector_size);
+  cut.rows = (cut.size - cut.head) / (cut.period * vector_size);
+  cut.tail = cut.head + cut.rows * cut.period * vector_size;
+  // Tiles of equal width, so that the last is not mostly idle.
+  cut.width = static_cast<int>(
+      CeilDivide(cut.period, CeilDivide(cut.period, kMaxWidth)));
+  cut.tiles = CeilDivide(cut.period, cut.width);
+  cut.height = static_cast<int>(std::clamp<int64_t>(
+      CeilDivide(cut.rows, unroll), 1, kMaxThreads / cut.width));
+  Split(cut.rows, CeilDivide(kReductionBlocks, cut.tiles),
+        int64_t{cut.height} * unroll * kMinRounds, cut.chunk, cut.splits);
+  return cut;
+}
+
+PartialsPartition PartialsOf(const PlanesPartition& planes) {
+  return {.c = planes.c,
+          .columns = planes.c,
+          .splits = planes.splits,
+          .head = 0,
+          .tail = planes.size,
+          .size = planes.size,
+          .threads = MergingThreads(planes.splits)};
+}
+
+PartialsPartition PartialsOf(const RowsPartition& rows, int vector_size) {
+  const int64_t columns = rows.period * vector_size;
+  return {.c = rows.c,
+          .columns = columns,
+          .splits = rows.splits,
+          .head = rows.head,
+          .tail = rows.tail,
+          .size = rows.size,
+          .threads = MergingThreads(rows.splits * (columns / rows.c))};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,157 @@
+// Every element is dealt out once, also where 32 bits do not suffice.
+#include "syncbn/cuda/partition.h"
+
+#include <cstdint>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "syncbn/activations.h"
+
+namespace lockstep {
+namespace {
+
+TEST(DivideTest, HasQuotientAndRemainder) {
+  constexpr int64_t kLarge = int64_t{1} << 31;
+  for (const int64_t a : {int64_t{0}, int64_t{1}, int64_t{7}, kLarge - 1,
+                          kLarge, kLarge + 1, 5 * kLarge + 3}) {
+    for (const int64_t b :
+         {int64_t{1}, int64_t{2}, int64_t{7}, kLarge - 1, kLarge, 3 * kLarge}) {
+      EXPECT_EQ(Divide(a, b).quotient, a / b);
+      EXPECT_EQ(Divide(a, b).remainder, a % b);
+    }
+  }
+}
+
+TEST(CursorTest, StepsAsDivisionsDo) {
+  constexpr int64_t kLarge = int64_t{1} << 33;
+  for (const int64_t start : {int64_t{0}, int64_t{5}, kLarge + 11}) {
+    for (const int64_t step : {int64_t{1}, int64_t{6}, int64_t{97}, kLarge}) {
+      for (const int64_t radix : {int64_t{1}, int64_t{7}, int64_t{97}}) {
+        Cursor cursor(start, step, radix);
+        PixelCursor pixel(start, step, 5, radix);
+        for (int64_t at = start, i = 0; i < 40; at += step, ++i) {
+          ASSERT_EQ(cursor.high(), at / radix);
+          ASSERT_EQ(cursor.low(), at % radix);
+          ASSERT_EQ(pixel.offset(), at % radix);
+          ASSERT_EQ(pixel.channel(), at / radix % 5);
+          cursor.Advance();
+          pixel.Advance();
+        }
+      }
+    }
+  }
+}
+
+TEST(ElementsPastBoundaryTest, FindsWhatTensorsShare) {
+  alignas(16) static const float kMemory[16] = {};
+  const void* const alike[] = {kMemory + 1, nullptr, kMemory + 5};
+  EXPECT_EQ(ElementsPastBoundary(alike, 4, 4), 1);
+  const void* const apart[] = {kMemory, kMemory + 1};
+  EXPECT_EQ(ElementsPastBoundary(apart, 4, 4), -1);
+  const void* const none[] = {nullptr};
+  EXPECT_EQ(ElementsPastBoundary(none, 4, 4), 0);
+}
+
+std::vector<ActivationShape> Shapes() {
+  std::vector<ActivationShape> shapes;
+  for (const int64_t n : {1, 2, 5}) {
+    for (const int64_t c : {1, 2, 3, 63, 64, 65, 300}) {
+      for (const int64_t hw : {1, 4, 49, 1000}) {
+        shapes.push_back({n, c, hw, Layout::kNchw});
+        shapes.push_back({n, c, hw, Layout::kNhwc});
+      }
+    }
+  }
+  return shapes;
+}
+
+TEST(CutFlatTest, ThreadsHaveEveryVectorOnceAndTheirOwnChannels) {
+  for (const ActivationShape& shape : Shapes()) {
+    for (const int64_t past : {0, 3}) {
+      const FlatPartition cut = CutFlat(shape, past, 4, 1);
+      std::vector<int> seen(static_cast<size_t>(cut.vectors));
+      for (int64_t first = 0; first < cut.blocks * kMaxThreads; ++first) {
+        if (first >= cut.step) continue;
+        for (int64_t i = first; i < cut.vectors; i += cut.step) {
+          ++seen[static_cast<size_t>(i)];
+        }
+      }
+      EXPECT_EQ(seen, std::vector<int>(seen.size(), 1));
+      EXPECT_GE(cut.blocks, 1);
+      EXPECT_LT(cut.singles(4), 8);
+      if (shape.layout == Layout::kNhwc) {
+        EXPECT_EQ(cut.step * 4 % shape.c, 0);
+      }
+    }
+  }
+}
+
+TEST(CutRowsTest, CoversAllButLessThanARowAndAVector) {
+  for (const ActivationShape& shape : Shapes()) {
+    if (shape.layout != Layout::kNhwc) continue;
+    const RowsPartition cut = CutRows(shape, 1, 4, 4);
+    const int64_t row = cut.period * 4;
+    EXPECT_EQ(row % shape.c, 0);
+    EXPECT_LT(cut.head, 4);
+    EXPECT_EQ(cut.tail, cut.head + cut.rows * row);
+    EXPECT_LT(cut.size - cut.tail, row);
+    EXPECT_GE(cut.tiles * cut.width, cut.period);
+    EXPECT_LT((cut.tiles - 1) * cut.width, cut.period);
+    EXPECT_LE(cut.width * cut.height, kMaxThreads);
+    EXPECT_GE(cut.splits * cut.chunk, cut.rows);
+    EXPECT_EQ(PartialsOf(cut, 4).columns % shape.c, 0);
+  }
+}
+
+TEST(CutPlanesTest, ChunksCoverEveryWindow) {
+  for (const ActivationShape& shape : Shapes()) {
+    for (const int64_t past : {0, 3}) {
+      const PlanesPartition cut = CutPlanes(shape, past, 4, 4);
+      // At any alignment of a plane.
+      EXPECT_GE(cut.windows * 4, shape.hw);
+      if (past != 0 || shape.hw % 4 != 0) {
+        EXPECT_GE(cut.windows * 4, shape.hw + 3 - (shape.hw + 2) % 4);
+      }
+      EXPECT_GE(cut.splits * cut.chunk, cut.items);
+      EXPECT_LT((cut.splits - 1) * cut.chunk, cut.items);
+      EXPECT_LE(cut.threads, kMaxThreads);
+    }
+  }
+}
+
+// Three channels of a large image keep a thousand blocks busy, and so does one.
+TEST(CutPlanesTest, FillsTheGpuWithFewChannels) {
+  EXPECT_GE(CutPlanes({64, 3, 512 * 512}, 0, 4, 4).splits * 3, 1000);
+  EXPECT_GE(CutPlanes({1, 1, 1 << 24}, 0, 4, 4).splits, 1000);
+  const RowsPartition rows =
+      CutRows({64, 3, 512 * 512, Layout::kNhwc}, 0, 4, 4);
+  EXPECT_GE(rows.splits * rows.tiles, 1000);
+}
+
+// More than 2^32 elements.
+TEST(PartitionTest, CountsPast32Bits) {
+  const ActivationShape shape = {70000, 64, 1025, Layout::kNchw};
+  const PlanesPartition planes = CutPlanes(shape, 3, 8, 4);
+  EXPECT_EQ(planes.size, int64_t{70000} * 64 * 1025);
+  EXPECT_GE(planes.splits * planes.chunk, 70000 * planes.windows);
+  const FlatPartition flat = CutFlat(shape, 3, 8, 1056);
+  EXPECT_EQ(flat.head + flat.vectors * 8 + (flat.size - flat.head) % 8,
+            flat.size);
+  ActivationShape last = shape;
+  last.layout = Layout::kNhwc;
+  const RowsPartition rows = CutRows(last, 3, 8, 4);
+  EXPECT_EQ(rows.tail, rows.head + rows.rows * 64);
+  EXPECT_GE(rows.splits * rows.chunk, rows.rows);
+}
+
+TEST(CanonicalTest, NamesTheSameMemory) {
+  EXPECT_EQ(Canonical({3, 1, 5, Layout::kNhwc}),
+            (ActivationShape{1, 1, 15, Layout::kNchw}));
+  EXPECT_EQ(Canonical({3, 4, 1, Layout::kNchw}),
+            (ActivationShape{3, 4, 1, Layout::kNhwc}));
+  const ActivationShape shape = {3, 4, 5, Layout::kNhwc};
+  EXPECT_EQ(Canonical(shape), shape);
+}
+
+}  // namespace
+}  // namespace lockstep
