@@ -137,4 +137,10 @@ absl::Status CheckBackwards(const BatchNormOptions& options,
   return CheckSaved(options, statistics, buffers.saved);
 }
 
+absl::Status OneValueError() {
+  return absl::InvalidArgumentError(
+      "batch norm: one value per channel in the whole batch has no variance to "
+      "normalise with");
+}
+
 }  // namespace lockstep

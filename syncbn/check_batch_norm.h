@@ -17,6 +17,10 @@ absl::Status CheckForwards(const BatchNormOptions& options,
 absl::Status CheckBackwards(const BatchNormOptions& options,
                             const BatchNorm::Backwards& buffers);
 
+// The error of normalising one value per channel with its own statistics, where
+// the semantics refuse it.
+absl::Status OneValueError();
+
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_SYNCBN_CHECK_BATCH_NORM_H_

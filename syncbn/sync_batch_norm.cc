@@ -24,7 +24,14 @@ absl::StatusOr<std::unique_ptr<SyncBatchNorm>> SyncBatchNorm::Create(
     Communicator& group) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBatchNormOptions(options));
   return std::unique_ptr<SyncBatchNorm>(
-      new SyncBatchNorm(options, kernels, group));
+      new SyncBatchNorm(options, kernels, &group));
+}
+
+absl::StatusOr<std::unique_ptr<SyncBatchNorm>> SyncBatchNorm::CreateLocal(
+    const BatchNormOptions& options, BatchNormKernels& kernels) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckBatchNormOptions(options));
+  return std::unique_ptr<SyncBatchNorm>(
+      new SyncBatchNorm(options, kernels, /*group=*/nullptr));
 }
 
 int64_t SyncBatchNorm::SavedBytes(DataType type) const {
@@ -38,7 +45,8 @@ absl::Status SyncBatchNorm::Forward(const Forwards& buffers) {
         kernels_.UseRunning(RecordOf(buffers.x.type), buffers.running,
                             options_.epsilon, buffers.saved.bytes()));
   } else {
-    LOCKSTEP_RETURN_IF_ERROR(UseBatch(buffers, buffers.training));
+    LOCKSTEP_RETURN_IF_ERROR(
+        UseBatch(buffers, buffers.training && group_ != nullptr));
   }
   if (buffers.shape.n == 0) return absl::OkStatus();
   return kernels_.Normalize({.shape = buffers.shape,
@@ -55,14 +63,14 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers,
                                      bool synchronised) {
   const StatisticsRecord record = RecordOf(buffers.x.type);
   const int64_t size = record.size_bytes();
-  const int ranks = synchronised ? group_.world_size() : 1;
+  const int ranks = synchronised ? group_->world_size() : 1;
   LOCKSTEP_RETURN_IF_ERROR(Reserve(ranks * size));
   std::byte* const own =
-      scratch_.get() + (synchronised ? group_.rank() * size : 0);
+      scratch_.get() + (synchronised ? group_->rank() * size : 0);
   LOCKSTEP_RETURN_IF_ERROR(
       kernels_.ComputeMoments(buffers.shape, buffers.x, own));
   if (synchronised) {
-    LOCKSTEP_RETURN_IF_ERROR(group_.AllGather(
+    LOCKSTEP_RETURN_IF_ERROR(group_->AllGather(
         ConstBuffer(own, size, DataType::kUInt8),
         Buffer(scratch_.get(), ranks * size, DataType::kUInt8)));
   }
@@ -80,9 +88,7 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers,
                             kernels_.Merge(record, scratch_.get(), ranks, merge,
                                            running, buffers.saved.bytes()));
   if (values == 1 && semantics.refuses_one_value) {
-    return absl::InvalidArgumentError(
-        "batch norm: one value per channel in the whole batch has no variance "
-        "to normalise with");
+    return OneValueError();
   }
   if (running.tracked() && values > 0) ++*running.batches;
   return absl::OkStatus();
@@ -106,7 +112,9 @@ absl::Status SyncBatchNorm::Backward(
   LOCKSTEP_RETURN_IF_ERROR(
       kernels_.BackwardReduce(call, sums, buffers.dweight, buffers.dbias));
   gradients_ready();
-  if (buffers.training) LOCKSTEP_RETURN_IF_ERROR(group_.AllReduce(sums));
+  if (buffers.training && group_ != nullptr) {
+    LOCKSTEP_RETURN_IF_ERROR(group_->AllReduce(sums));
+  }
   if (buffers.shape.n == 0) return absl::OkStatus();
   return kernels_.BackwardInput(call, sums, buffers.dx, buffers.dresidual);
 }

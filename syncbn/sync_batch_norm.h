@@ -42,6 +42,10 @@ class SyncBatchNorm : public BatchNorm {
       const BatchNormOptions& options, BatchNormKernels& kernels,
       Communicator& group);
 
+  // Of this rank's batch alone, as over a group of one, without messages.
+  static absl::StatusOr<std::unique_ptr<SyncBatchNorm>> CreateLocal(
+      const BatchNormOptions& options, BatchNormKernels& kernels);
+
   int64_t SavedBytes(DataType type) const override;
 
   // Errors, beside BatchNorm's: the group's. A rank whose own arguments are
@@ -53,7 +57,7 @@ class SyncBatchNorm : public BatchNorm {
 
  private:
   SyncBatchNorm(const BatchNormOptions& options, BatchNormKernels& kernels,
-                Communicator& group)
+                Communicator* group)
       : options_(options), kernels_(kernels), group_(group) {}
 
   StatisticsRecord RecordOf(DataType type) const {
@@ -67,7 +71,7 @@ class SyncBatchNorm : public BatchNorm {
 
   const BatchNormOptions options_;
   BatchNormKernels& kernels_;
-  Communicator& group_;
+  Communicator* const group_;  // Null: this rank alone.
   // Records of all ranks forward, sums backward.
   std::shared_ptr<std::byte> scratch_;
   int64_t scratch_bytes_ = 0;

@@ -165,11 +165,13 @@ class SyncBatchNormTest : public testing::Test {
   template <typename Call>
   absl::Status With(Call call) {
     const absl::StatusOr<std::unique_ptr<SyncBatchNorm>> layer =
-        SyncBatchNorm::Create(options_, kernels_, group_);
+        local_ ? SyncBatchNorm::CreateLocal(options_, kernels_)
+               : SyncBatchNorm::Create(options_, kernels_, group_);
     if (!layer.ok()) return layer.status();
     return call(**layer);
   }
 
+  bool local_ = false;
   BatchNormOptions options_;
   Log log_;
   NotingGroup group_{log_};
@@ -217,6 +219,17 @@ TEST_F(SyncBatchNormTest, EvaluatesOnItsOwnBatchWhereNothingIsTracked) {
   EXPECT_THAT(Backward(/*training=*/false), IsOk());
   EXPECT_THAT(log_, ElementsAre("moments", "merge 1", "normalize",
                                 "sums and gradients", "ready", "dx"));
+}
+
+TEST_F(SyncBatchNormTest, SendsNothingWithoutAGroup) {
+  local_ = true;
+  EXPECT_THAT(Forward(/*training=*/true), IsOk());
+  EXPECT_THAT(Backward(/*training=*/true), IsOk());
+  EXPECT_THAT(log_, ElementsAre("moments", "merge 1 tracked", "normalize",
+                                "sums and gradients", "ready", "dx"));
+  EXPECT_EQ(batches_, 5);
+  options_.channels = 0;
+  EXPECT_TRUE(absl::IsInvalidArgument(Forward(/*training=*/true)));
 }
 
 TEST_F(SyncBatchNormTest, HasNoGradientsWithoutWeights) {

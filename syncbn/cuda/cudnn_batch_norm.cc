@@ -237,9 +237,7 @@ absl::Status CudnnBatchNorm::UseBatch(const Forwards& buffers) {
                             kernels_.Merge(record, record_.get(), 1, merge,
                                            running, buffers.saved.bytes()));
   if (values == 1 && merge.refuses_one_value) {
-    return absl::InvalidArgumentError(
-        "batch norm: one value per channel in the whole batch has no variance "
-        "to train on");
+    return OneValueError();
   }
   if (running.tracked() && values > 0) ++*running.batches;
   return absl::OkStatus();

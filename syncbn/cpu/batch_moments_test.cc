@@ -1,0 +1,201 @@
+// Moments against a loop in long double, within the bound that the header
+// derives.
+#include "syncbn/cpu/batch_moments.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "collectives/algorithms/reduction_kernels.h"
+#include "collectives/data_type.h"
+#include "gtest/gtest.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/cpu/scratch.h"
+#include "syncbn/cpu/test_activations.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+TestRecord MomentsOf(const TestActivations& x,
+                     VectorUnit unit = BestVectorUnit()) {
+  TestRecord record(x.shape.c, x.array.type());
+  Scratch scratch;
+  EXPECT_THAT(ComputeBatchMoments(x.shape, x.array.buffer(), unit, scratch,
+                                  record.data()),
+              IsOk());
+  EXPECT_TRUE(record.GuardIsIntact());
+  return record;
+}
+
+struct Expected {
+  double mean = 0;
+  double m2 = 0;
+  double mean_bound = 0;
+  double m2_bound = 0;
+};
+
+// The bound is the header's.
+Expected Reference(const std::vector<double>& values, double unit_roundoff) {
+  Expected expected;
+  if (values.empty()) return expected;
+  const double n = static_cast<double>(values.size());
+  long double sum = 0;
+  double largest = 0;
+  for (double value : values) {
+    sum += value;
+    largest = std::max(largest, std::abs(value));
+  }
+  const long double mean = sum / n;
+  long double m2 = 0;
+  for (double value : values) m2 += (value - mean) * (value - mean);
+  expected.mean = static_cast<double>(mean);
+  expected.m2 = static_cast<double>(m2);
+  const double g = 20 * unit_roundoff;
+  const double d = g * largest;
+  const double merges = n / 64 + 74;
+  const double e = 2 * merges * 0x1p-53 * largest;
+  expected.mean_bound = g * (std::sqrt(expected.m2 / n) + d) + e +
+                        unit_roundoff * std::abs(expected.mean);
+  expected.m2_bound =
+      (5 * g + 4 * merges * 0x1p-53) * (expected.m2 + n * d * d) +
+      3 * (std::sqrt(expected.m2 * n) * e + n * e * e);
+  return expected;
+}
+
+absl::Status CheckMoments(const TestActivations& x, const TestRecord& record) {
+  if (record.count() != x.shape.values_per_channel()) {
+    return absl::DataLossError(absl::StrCat("count is ", record.count()));
+  }
+  const double u = UnitRoundoff(record.layout().type);
+  for (int64_t c = 0; c < x.shape.c; ++c) {
+    const Expected expected = Reference(x.Channel(c), u);
+    if (!(std::abs(record.mean(c) - expected.mean) <= expected.mean_bound)) {
+      return absl::DataLossError(
+          absl::StrCat("mean of channel ", c, " is ", record.mean(c), ", not ",
+                       expected.mean, " +- ", expected.mean_bound));
+    }
+    if (!(std::abs(record.second(c) - expected.m2) <= expected.m2_bound)) {
+      return absl::DataLossError(
+          absl::StrCat("m2 of channel ", c, " is ", record.second(c), ", not ",
+                       expected.m2, " +- ", expected.m2_bound));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// The deviation of the test's values is 0.58.
+constexpr double kThousandDeviations = 577;
+
+std::vector<ActivationCase> AllCases() {
+  std::vector<ActivationCase> cases = AllActivationCases();
+  for (const ActivationCase& large : LargeActivationCases()) {
+    cases.push_back(large);
+  }
+  return cases;
+}
+
+TEST(BatchMomentsTest, AreThoseOfEachChannel) {
+  for (const ActivationCase& test_case : AllCases()) {
+    const TestActivations x(test_case.shape, test_case.type, /*seed=*/1,
+                            /*center=*/0.25);
+    EXPECT_THAT(CheckMoments(x, MomentsOf(x)), IsOk()) << Name(test_case);
+  }
+}
+
+TEST(BatchMomentsTest, KeepTheVarianceUnderAMeanOfAThousandDeviations) {
+  for (const ActivationCase& test_case : AllCases()) {
+    // The others hold no such numbers.
+    if (SizeOf(test_case.type) < 4) continue;
+    const TestActivations x(test_case.shape, test_case.type, /*seed=*/2,
+                            kThousandDeviations);
+    EXPECT_THAT(CheckMoments(x, MomentsOf(x)), IsOk()) << Name(test_case);
+  }
+}
+
+TEST(BatchMomentsTest, AreExactOfEqualValues) {
+  for (const ActivationCase& test_case : AllActivationCases()) {
+    TestActivations x(test_case.shape, test_case.type);
+    for (int64_t i = 0; i < x.array.size(); ++i) x.array.Set(i, 0.3);
+    const TestRecord record = MomentsOf(x);
+    if (x.array.size() == 0) continue;
+    for (int64_t c = 0; c < x.shape.c; ++c) {
+      EXPECT_EQ(record.mean(c), x.array.Get(0)) << Name(test_case);
+      EXPECT_EQ(record.second(c), 0) << Name(test_case);
+    }
+  }
+}
+
+TEST(BatchMomentsTest, OfNothingAreZero) {
+  const TestActivations x({.n = 0, .c = 5, .hw = 4}, DataType::kFloat32);
+  const TestRecord record = MomentsOf(x);
+  EXPECT_EQ(record.count(), 0);
+  for (int64_t c = 0; c < 5; ++c) {
+    EXPECT_EQ(record.mean(c), 0);
+    EXPECT_EQ(record.second(c), 0);
+  }
+}
+
+TEST(BatchMomentsTest, HaveTheBitsOfTheBaseline) {
+  for (const ActivationCase& test_case : AllActivationCases()) {
+    const TestActivations x(test_case.shape, test_case.type, /*seed=*/3,
+                            /*center=*/2);
+    EXPECT_TRUE(MomentsOf(x, VectorUnit::kBaseline).SameBits(MomentsOf(x)))
+        << Name(test_case);
+  }
+}
+
+TEST(BatchMomentsTest, KeepANan) {
+  for (DataType type : {DataType::kFloat32, DataType::kFloat16,
+                        DataType::kBFloat16, DataType::kFloat64}) {
+    TestActivations x({.n = 5, .c = 3, .hw = 100}, type, /*seed=*/4,
+                      /*center=*/0);
+    x.array.Set(x.Index(3, 1, 77), std::nan(""));
+    const TestRecord record = MomentsOf(x);
+    for (int64_t c = 0; c < 3; ++c) {
+      EXPECT_EQ(std::isnan(record.mean(c)), c == 1) << Name(type);
+      EXPECT_EQ(std::isnan(record.second(c)), c == 1) << Name(type);
+    }
+    EXPECT_THAT(CheckMoments(x, record),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("channel 1")));
+  }
+}
+
+// The control: what E[x^2] - E[x]^2 in float32 gives, and other near misses.
+TEST(BatchMomentsTest, CheckRejectsOtherMoments) {
+  const ActivationShape shape = {.n = 4, .c = 3, .hw = 49};
+  const TestActivations x(shape, DataType::kFloat32, /*seed=*/2,
+                          kThousandDeviations);
+  TestRecord squares = MomentsOf(x);
+  float sum = 0;
+  float sum_of_squares = 0;
+  for (double value : x.Channel(2)) {
+    sum += static_cast<float>(value);
+    sum_of_squares += static_cast<float>(value) * static_cast<float>(value);
+  }
+  squares.SetSecond(2, sum_of_squares - sum * sum / (4 * 49));
+  EXPECT_THAT(CheckMoments(x, squares),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("m2")));
+  TestRecord biased = MomentsOf(x);
+  biased.SetMean(1, biased.mean(1) * (1 + 0x1p-21));
+  EXPECT_THAT(CheckMoments(x, biased),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("mean")));
+  TestRecord unbiased = MomentsOf(x);
+  unbiased.SetSecond(0, unbiased.second(0) * (4 * 49 - 1) / (4 * 49));
+  EXPECT_THAT(CheckMoments(x, unbiased),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("m2")));
+  TestRecord counted = MomentsOf(x);
+  counted.SetCount(4);
+  EXPECT_THAT(CheckMoments(x, counted),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("count")));
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,246 @@
+// A batch norm layer's forward and backward pass on the CPU, on the shapes of
+// ResNet-18 on 28 x 28 images: ours, as SyncBatchNorm calls it but for the
+// messages, against oneDNN's of the rank's own batch.
+//   OMP_NUM_THREADS=1 bazel run //syncbn/cpu:batch_norm_cpu_benchmark
+// Each iteration runs both, one after the other, so that each finds the caches
+// as the other left them; the counters are the least over the iterations, since
+// whatever else the machine does only adds, in microseconds: `ours` and
+// `onednn` of the whole layer, the parts of ours, and `copy`, a copy of the
+// activations. `ratio` is ours / onednn.
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "benchmark/benchmark.h"
+#include "collectives/buffer.h"
+#include "collectives/data_type.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/batch_norm_options.h"
+#include "syncbn/cpu/cpu_batch_norm_kernels.h"
+#include "syncbn/cpu/onednn_batch_norm.h"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double MicrosecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - start)
+      .count();
+}
+
+double Least(const std::vector<double>& values) {
+  return values.empty() ? 0 : *std::min_element(values.begin(), values.end());
+}
+
+// 64-byte aligned, as the models' activations are.
+class Floats {
+ public:
+  explicit Floats(int64_t size, float value = 0)
+      : size_(size),
+        memory_(*CpuBatchNormKernels().Allocate(size * int64_t{4})) {
+    std::fill_n(data(), size, value);
+  }
+  float* data() { return reinterpret_cast<float*>(memory_.get()); }
+  Buffer buffer() { return {data(), size_, DataType::kFloat32}; }
+
+ private:
+  int64_t size_;
+  std::shared_ptr<std::byte> memory_;
+};
+
+// What one layer works on.
+struct Layer {
+  Layer(const ActivationShape& shape, bool relu)
+      : shape(shape),
+        relu(relu),
+        x(shape.size()),
+        y(shape.size()),
+        dy(shape.size()),
+        dx(shape.size()),
+        weight(shape.c, 1.25f),
+        bias(shape.c, -0.25f),
+        running_mean(shape.c),
+        running_variance(shape.c, 1),
+        dweight(shape.c),
+        dbias(shape.c),
+        saved(*CpuBatchNormKernels().Allocate(record().size_bytes())),
+        own(*CpuBatchNormKernels().Allocate(record().size_bytes())),
+        sums(2 * shape.c) {
+    for (int64_t i = 0; i < shape.size(); ++i) {
+      x.data()[i] = static_cast<float>(i * 37 % 101) / 101;
+      dy.data()[i] = static_cast<float>(i * 41 % 103) / 103 - 0.5f;
+    }
+  }
+
+  StatisticsRecord record() const { return {.channels = shape.c}; }
+  Buffer saved_buffer() const {
+    return {saved.get(), record().size_bytes(), DataType::kUInt8};
+  }
+  RunningStatistics running() {
+    return {running_mean.buffer(), running_variance.buffer(), &batches};
+  }
+
+  ActivationShape shape;
+  bool relu;
+  Floats x, y, dy, dx, weight, bias, running_mean, running_variance, dweight,
+      dbias;
+  std::shared_ptr<std::byte> saved, own;
+  Floats sums;
+  int64_t batches = 0;
+};
+
+struct Times {
+  std::vector<double> moments, normalize, reduce, input, ours, onednn_forward,
+      onednn, copy;
+};
+
+// One step of SyncBatchNorm of one rank, without its calls of the group.
+absl::Status RunOurs(CpuBatchNormKernels& kernels, Layer& layer, Times& times) {
+  const auto start = Clock::now();
+  const MergeOptions merge = {.epsilon = 1e-5,
+                              .weight_of_batch = 0.1,
+                              .unbiased_running_variance = true,
+                              .refuses_one_value = true};
+  absl::Status status =
+      kernels.ComputeMoments(layer.shape, layer.x.buffer(), layer.own.get());
+  status.Update(kernels
+                    .Merge(layer.record(), layer.own.get(), 1, merge,
+                           layer.running(), layer.saved.get())
+                    .status());
+  times.moments.push_back(MicrosecondsSince(start));
+  const auto normalize = Clock::now();
+  status.Update(kernels.Normalize({.shape = layer.shape,
+                                   .relu = layer.relu,
+                                   .x = layer.x.buffer(),
+                                   .residual = {},
+                                   .weight = layer.weight.buffer(),
+                                   .bias = layer.bias.buffer(),
+                                   .saved = layer.saved.get(),
+                                   .y = layer.y.buffer()}));
+  times.normalize.push_back(MicrosecondsSince(normalize));
+  const BatchNormKernels::BackwardCall call = {.shape = layer.shape,
+                                               .relu = layer.relu,
+                                               .x = layer.x.buffer(),
+                                               .y = layer.y.buffer(),
+                                               .dy = layer.dy.buffer(),
+                                               .weight = layer.weight.buffer(),
+                                               .saved = layer.saved.get()};
+  const auto reduce = Clock::now();
+  status.Update(kernels.BackwardReduce(
+      call, layer.sums.buffer(), layer.dweight.buffer(), layer.dbias.buffer()));
+  times.reduce.push_back(MicrosecondsSince(reduce));
+  const auto input = Clock::now();
+  status.Update(kernels.BackwardInput(call, layer.sums.buffer(),
+                                      layer.dx.buffer(), Buffer()));
+  times.input.push_back(MicrosecondsSince(input));
+  times.ours.push_back(MicrosecondsSince(start));
+  return status;
+}
+
+absl::Status RunOnednn(OnednnBatchNorm& norm, Layer& layer, Times& times) {
+  const auto start = Clock::now();
+  absl::Status status = norm.Forward({.shape = layer.shape,
+                                      .training = true,
+                                      .relu = layer.relu,
+                                      .x = layer.x.buffer(),
+                                      .residual = {},
+                                      .weight = layer.weight.buffer(),
+                                      .bias = layer.bias.buffer(),
+                                      .running = layer.running(),
+                                      .y = layer.y.buffer(),
+                                      .saved = layer.saved_buffer()});
+  times.onednn_forward.push_back(MicrosecondsSince(start));
+  status.Update(norm.Backward({.shape = layer.shape,
+                               .training = true,
+                               .relu = layer.relu,
+                               .x = layer.x.buffer(),
+                               .y = layer.y.buffer(),
+                               .dy = layer.dy.buffer(),
+                               .weight = layer.weight.buffer(),
+                               .saved = layer.saved_buffer(),
+                               .dweight = layer.dweight.buffer(),
+                               .dbias = layer.dbias.buffer(),
+                               .dx = layer.dx.buffer(),
+                               .dresidual = {}},
+                              [] {}));
+  times.onednn.push_back(MicrosecondsSince(start));
+  return status;
+}
+
+// Whether both gave the same, but for rounding.
+bool Agree(Floats& a, Floats& b) {
+  for (int64_t i = 0; i < a.buffer().count; ++i) {
+    const float scale = 1 + std::abs(b.data()[i]);
+    if (!(std::abs(a.data()[i] - b.data()[i]) <= 1e-4f * scale)) return false;
+  }
+  return true;
+}
+
+void TrainingStep(benchmark::State& state, bool relu) {
+  const ActivationShape shape = {.n = state.range(0),
+                                 .c = state.range(1),
+                                 .hw = state.range(2),
+                                 .layout = Layout::kNhwc};
+  BatchNormOptions options;
+  options.channels = shape.c;
+  CpuBatchNormKernels kernels;
+  const std::unique_ptr<OnednnBatchNorm> norm =
+      *OnednnBatchNorm::Create(options);
+  Layer ours(shape, relu);
+  Layer theirs(shape, relu);
+  Times times;
+  absl::Status status;
+  for (auto _ : state) {
+    const auto copy = Clock::now();
+    std::memcpy(ours.y.data(), ours.x.data(),
+                static_cast<size_t>(ours.x.buffer().size_bytes()));
+    times.copy.push_back(MicrosecondsSince(copy));
+    status.Update(RunOurs(kernels, ours, times));
+    status.Update(RunOnednn(*norm, theirs, times));
+  }
+  if (!status.ok()) {
+    state.SkipWithError(std::string(status.message()).c_str());
+  } else if (!Agree(ours.y, theirs.y) || !Agree(ours.dx, theirs.dx) ||
+             !Agree(ours.dweight, theirs.dweight) ||
+             !Agree(ours.running_variance, theirs.running_variance)) {
+    state.SkipWithError("ours and oneDNN's do not agree");
+  }
+  state.counters["copy"] = Least(times.copy);
+  state.counters["moments"] = Least(times.moments);
+  state.counters["normalize"] = Least(times.normalize);
+  state.counters["reduce"] = Least(times.reduce);
+  state.counters["input"] = Least(times.input);
+  state.counters["ours"] = Least(times.ours);
+  state.counters["onednn_forward"] = Least(times.onednn_forward);
+  state.counters["onednn"] = Least(times.onednn);
+  state.counters["ratio"] = Least(times.ours) / Least(times.onednn);
+}
+
+void ResNet18Shapes(benchmark::internal::Benchmark* benchmark) {
+  for (int64_t n : {32, 64}) {
+    benchmark->Args({n, 64, 28 * 28});
+    benchmark->Args({n, 128, 14 * 14});
+    benchmark->Args({n, 256, 7 * 7});
+    benchmark->Args({n, 512, 4 * 4});
+  }
+  benchmark->ArgNames({"n", "c", "hw"})->UseRealTime();
+  benchmark->Unit(benchmark::kMicrosecond);
+}
+
+BENCHMARK_CAPTURE(TrainingStep, plain, false)->Apply(ResNet18Shapes);
+BENCHMARK_CAPTURE(TrainingStep, relu, true)->Apply(ResNet18Shapes);
+
+}  // namespace
+}  // namespace lockstep
+
+BENCHMARK_MAIN();

@@ -1,0 +1,210 @@
+// Reduces activations to two float64 numbers per channel, in an order that
+// depends on their shape alone (column_plan.h): the frame that statistics and
+// gradient sums have in common. For files that are compiled with
+// -ffp-contract=off.
+#ifndef LOCKSTEP_SYNCBN_CPU_COLUMN_SCAN_H_
+#define LOCKSTEP_SYNCBN_CPU_COLUMN_SCAN_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "syncbn/activations.h"
+#include "syncbn/cpu/column_plan.h"
+#include "syncbn/cpu/tile_loader.h"
+#include "syncbn/cpu/vector_loops.h"
+
+namespace lockstep {
+
+// Columns of a block that is no whole tile wide.
+inline constexpr int64_t kNarrowColumns = 16;
+// What may be read past the last column's mean.
+inline constexpr int64_t kColumnPadding = kNarrowColumns;
+
+// A reduction: what is read (kInputs arrays of one shape), and how.
+//
+//   struct Reduction {
+//     using Element = ...;
+//     static constexpr int kInputs = ...;
+//     // A loop for units: Run(inputs, stride, rows, mean, first, second) sets
+//     // two numbers for each column of a tile of `rows` rows of W columns, of
+//     // which each is `stride` values after the one before. inputs: kInputs
+//     // pointers; mean: of each column, or null.
+//     template <int64_t W>
+//     using Tile = ...;
+//     // What `count` values gave, and then `more` values.
+//     static void Merge(int64_t count, double& first, double& second,
+//                       int64_t more, double more_first, double more_second);
+//   };
+template <typename E, int kInputs>
+struct ScanArgs {
+  ColumnPlan plan;
+  ScanInputs<E, kInputs> inputs;
+  // With channels last of each column, and kColumnPadding more; else of each
+  // channel. Null if the reduction needs none.
+  const ComputeType<E>* mean = nullptr;
+  // [threads, 2, columns].
+  double* columns = nullptr;
+  // [items, 2, period]: the result of each series' each segment.
+  double* results = nullptr;
+};
+
+template <typename Reduction>
+LOCKSTEP_SYNCBN_INLINE void MergeColumns(int64_t count, double* first,
+                                         double* second, int64_t more,
+                                         const double* more_first,
+                                         const double* more_second,
+                                         int64_t columns) {
+  LOCKSTEP_SYNCBN_SAME_OR_APART
+  for (int64_t j = 0; j < columns; ++j) {
+    Reduction::Merge(count, first[j], second[j], more, more_first[j],
+                     more_second[j]);
+  }
+}
+
+// The items [begin, end) of a plan, on one thread.
+template <typename Reduction>
+struct ScanLoop {
+  using E = typename Reduction::Element;
+  using Compute = ComputeType<E>;
+  using Args = ScanArgs<E, Reduction::kInputs>;
+
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void Run(const Args* args, int64_t begin,
+                                         int64_t end, int64_t thread) {
+    const ColumnPlan& plan = args->plan;
+    double* const first = args->columns + 2 * thread * plan.columns();
+    for (int64_t item = begin; item < end; ++item) {
+      RunItem<Unit>(*args, item / plan.segments, item % plan.segments, first,
+                    first + plan.columns());
+      double* const result = args->results + 2 * item * plan.period;
+      std::copy_n(first, plan.period, result);
+      std::copy_n(first + plan.columns(), plan.period, result + plan.period);
+    }
+  }
+
+ private:
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void RunItem(const Args& args, int64_t series,
+                                             int64_t segment, double* first,
+                                             double* second) {
+    const ColumnPlan& plan = args.plan;
+    TileLoader<Unit, E, Reduction::kInputs> loader(args.inputs, series);
+    const int64_t begin = plan.SegmentBegin(segment);
+    const int64_t rows = plan.SegmentBegin(segment + 1) - begin;
+    const int64_t columns = plan.columns();
+    // With channels first the same for every column of a tile.
+    Compute plane_mean[kTileColumns];
+    const Compute* mean = args.mean;
+    if (mean != nullptr && !IsChannelsLast(args.inputs.shape)) {
+      std::fill_n(plane_mean, kTileColumns, args.mean[series]);
+      mean = plane_mean;
+    }
+    Scan(loader, {begin * columns, columns, rows, columns}, mean, first,
+         second);
+    MergeGroup(plan, rows, first, second);
+    if (segment + 1 < plan.segments || plan.rest == 0) return;
+    // The other groups' columns are free by now.
+    double* const rest_first = first + plan.period;
+    double* const rest_second = second + plan.period;
+    Scan(loader, {plan.rows * columns, plan.period, plan.rest, plan.period},
+         mean, rest_first, rest_second);
+    MergeColumns<Reduction>(rows * plan.group, first, second, plan.rest,
+                            rest_first, rest_second, plan.period);
+  }
+
+  // Each column of a region.
+  template <typename Loader>
+  static LOCKSTEP_SYNCBN_INLINE void Scan(Loader& loader,
+                                          const ScanRegion& region,
+                                          const Compute* mean, double* first,
+                                          double* second) {
+    std::fill_n(first, region.columns, 0.0);
+    std::fill_n(second, region.columns, 0.0);
+    for (int64_t row = 0; row < region.rows; row += kTileRows) {
+      const int64_t rows = std::min(kTileRows, region.rows - row);
+      int64_t j = 0;
+      for (; j + kTileColumns <= region.columns; j += kTileColumns) {
+        ScanTile<kTileColumns>(loader, region, row, rows, j, kTileColumns, mean,
+                               first, second);
+      }
+      for (; j < region.columns; j += kNarrowColumns) {
+        ScanTile<kNarrowColumns>(loader, region, row, rows, j,
+                                 std::min(kNarrowColumns, region.columns - j),
+                                 mean, first, second);
+      }
+    }
+  }
+
+  template <int64_t W, typename Loader>
+  static LOCKSTEP_SYNCBN_INLINE void ScanTile(Loader& loader,
+                                              const ScanRegion& region,
+                                              int64_t row, int64_t rows,
+                                              int64_t column, int64_t width,
+                                              const Compute* mean,
+                                              double* first, double* second) {
+    typename Loader::Tile tile;
+    const int64_t stride =
+        loader.template Load<W>(region, row, rows, column, width, tile);
+    double tile_first[W];
+    double tile_second[W];
+    const Compute* const* const inputs = tile.data();
+    const Compute* const column_mean =
+        mean == nullptr ? nullptr : mean + column;
+    Loader::Unit::template Run<typename Reduction::template Tile<W>>(
+        inputs, stride, rows, column_mean, &tile_first[0], &tile_second[0]);
+    if (width == W) {
+      MergeColumns<Reduction>(row, first + column, second + column, rows,
+                              tile_first, tile_second, W);
+    } else {
+      MergeColumns<Reduction>(row, first + column, second + column, rows,
+                              tile_first, tile_second, width);
+    }
+  }
+
+  // The columns of a channel into its first: halves of them, again and again.
+  static LOCKSTEP_SYNCBN_INLINE void MergeGroup(const ColumnPlan& plan,
+                                                int64_t rows, double* first,
+                                                double* second) {
+    int64_t counts[kMaxPixelsPerRow];
+    std::fill_n(counts, plan.group, rows);
+    for (int64_t groups = plan.group; groups > 1;) {
+      const int64_t half = (groups + 1) / 2;
+      for (int64_t k = half; k < groups; ++k) {
+        const int64_t to = (k - half) * plan.period;
+        const int64_t from = k * plan.period;
+        MergeColumns<Reduction>(counts[k - half], first + to, second + to,
+                                counts[k], first + from, second + from,
+                                plan.period);
+        counts[k - half] += counts[k];
+      }
+      groups = half;
+    }
+  }
+};
+
+// The segments of each series into its first, whose results are then those of
+// channel series * period + j.
+template <typename Reduction>
+struct MergeSegmentsLoop {
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void Run(const ColumnPlan* plan,
+                                         double* results) {
+    const int64_t period = plan->period;
+    for (int64_t i = 0; i < plan->series; ++i) {
+      double* const series = results + 2 * i * plan->segments * period;
+      for (int64_t s = 1; s < plan->segments; ++s) {
+        const int64_t begin = plan->SegmentBegin(s);
+        const int64_t rows = plan->SegmentBegin(s + 1) - begin;
+        const int64_t rest = s + 1 == plan->segments ? plan->rest : 0;
+        const double* const more = series + 2 * s * period;
+        MergeColumns<Reduction>(begin * plan->group, series, series + period,
+                                rows * plan->group + rest, more, more + period,
+                                period);
+      }
+    }
+  }
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_SYNCBN_CPU_COLUMN_SCAN_H_

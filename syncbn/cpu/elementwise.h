@@ -1,0 +1,179 @@
+// Operations on each activation by itself, with parameters of its channel: the
+// frame that normalising and its gradient have in common. For files that are
+// compiled with -ffp-contract=off.
+#ifndef LOCKSTEP_SYNCBN_CPU_ELEMENTWISE_H_
+#define LOCKSTEP_SYNCBN_CPU_ELEMENTWISE_H_
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <type_traits>
+
+#include "collectives/algorithms/reduction_kernels.h"
+#include "syncbn/activations.h"
+#include "syncbn/cpu/column_plan.h"
+#include "syncbn/cpu/parallel_for.h"
+#include "syncbn/cpu/vector_loops.h"
+
+namespace lockstep {
+
+// Activations as runs that lie one after the other: with channels last of some
+// whole pixels, so that parameters go by the place in a run; with channels
+// first of one plane, whose values all have the same.
+struct RunPlan {
+  int64_t channels = 1;
+  bool by_column = false;
+  int64_t run = 1;
+  int64_t runs = 0;
+  int64_t size = 0;  // The last run may be short.
+
+  // Elements of an array of parameters.
+  int64_t parameters() const { return by_column ? run : channels; }
+};
+
+inline RunPlan MakeRunPlan(const ActivationShape& shape) {
+  RunPlan plan;
+  plan.channels = shape.c;
+  plan.by_column = IsChannelsLast(shape);
+  plan.run = plan.by_column ? shape.c * PixelsPerRow(shape.c) : shape.hw;
+  plan.size = shape.size();
+  plan.runs = (plan.size + plan.run - 1) / plan.run;
+  return plan;
+}
+
+// Repeats the first `channels` values up to `size`.
+template <typename T>
+void RepeatChannels(int64_t channels, int64_t size, T* values) {
+  for (int64_t i = channels; i < size; ++i) values[i] = values[i - channels];
+}
+
+// An operation:
+//
+//   template <typename T>
+//   struct Operation {
+//     static constexpr int kInputs, kParameters, kOutputs;
+//     static void Apply(const T* inputs, const T* parameters, T* outputs);
+//   };
+//
+// Outputs may be inputs, but not one another.
+template <typename E, typename Operation>
+struct ElementwiseArgs {
+  RunPlan plan;
+  std::array<const E*, Operation::kInputs> inputs;
+  std::array<const ComputeType<E>*, Operation::kParameters> parameters;
+  std::array<E*, Operation::kOutputs> outputs;
+};
+
+template <typename E, typename Operation>
+struct ElementwiseLoop {
+  using Compute = ComputeType<E>;
+  using Args = ElementwiseArgs<E, Operation>;
+  static constexpr int kInputs = Operation::kInputs;
+  static constexpr int kParameters = Operation::kParameters;
+  static constexpr int kOutputs = Operation::kOutputs;
+  static constexpr int64_t kChunk = 512;
+
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void Run(const Args* args, int64_t begin,
+                                         int64_t end) {
+    const RunPlan plan = args->plan;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t at = i * plan.run;
+      const int64_t n = std::min(plan.run, plan.size - at);
+      if (plan.by_column) {
+        RunOne<Unit, true>(*args, at, n, 0);
+      } else {
+        RunOne<Unit, false>(*args, at, n, i % plan.channels);
+      }
+    }
+  }
+
+ private:
+  template <typename Unit, bool by_column>
+  static LOCKSTEP_SYNCBN_INLINE void RunOne(const Args& args, int64_t at,
+                                            int64_t n, int64_t channel) {
+    std::array<const Compute*, kParameters> parameters = args.parameters;
+    for (auto& parameter : parameters) parameter += channel;
+    if constexpr (std::is_same_v<E, Compute>) {
+      std::array<const E*, kInputs> inputs = args.inputs;
+      std::array<E*, kOutputs> outputs = args.outputs;
+      for (auto& input : inputs) input += at;
+      for (auto& output : outputs) output += at;
+      Loop<by_column>(inputs, parameters, outputs, n);
+    } else {
+      for (int64_t i = 0; i < n; i += kChunk) {
+        RunChunk<Unit, by_column>(args, at + i, std::min(kChunk, n - i),
+                                  parameters);
+        if constexpr (by_column) {
+          for (auto& parameter : parameters) parameter += kChunk;
+        }
+      }
+    }
+  }
+
+  template <typename Unit, bool by_column>
+  static LOCKSTEP_SYNCBN_INLINE void RunChunk(
+      const Args& args, int64_t at, int64_t n,
+      const std::array<const Compute*, kParameters>& parameters) {
+    alignas(64) Compute in[kInputs][kChunk];
+    alignas(64) Compute out[kOutputs][kChunk];
+    std::array<const Compute*, kInputs> inputs;
+    std::array<Compute*, kOutputs> outputs;
+    for (int k = 0; k < kInputs; ++k) {
+      Unit::template Widen<E>(args.inputs[k] + at, in[k], n);
+      inputs[k] = in[k];
+    }
+    for (int k = 0; k < kOutputs; ++k) outputs[k] = out[k];
+    Loop<by_column>(inputs, parameters, outputs, n);
+    for (int k = 0; k < kOutputs; ++k) {
+      Unit::template Narrow<E>(out[k], args.outputs[k] + at, n);
+    }
+  }
+
+  template <bool by_column>
+  static LOCKSTEP_SYNCBN_INLINE void Loop(
+      const std::array<const Compute*, kInputs> inputs,
+      const std::array<const Compute*, kParameters> parameters,
+      const std::array<Compute*, kOutputs> outputs, int64_t n) {
+    std::array<Compute, kParameters> constant;
+    for (int k = 0; k < kParameters; ++k) constant[k] = *parameters[k];
+    LOCKSTEP_SYNCBN_SAME_OR_APART
+    for (int64_t j = 0; j < n; ++j) {
+      Compute in[kInputs];
+      std::array<Compute, kParameters> parameter;
+      Compute out[kOutputs];
+      for (int k = 0; k < kInputs; ++k) in[k] = inputs[k][j];
+      for (int k = 0; k < kParameters; ++k) {
+        parameter[k] = by_column ? parameters[k][j] : constant[k];
+      }
+      Operation::Apply(in, parameter.data(), out);
+      for (int k = 0; k < kOutputs; ++k) outputs[k][j] = out[k];
+    }
+  }
+};
+
+// Runs the operation over all runs, on the rank's threads.
+template <typename E, typename Operation>
+void RunElementwise(VectorUnit unit,
+                    const ElementwiseArgs<E, Operation>& args) {
+  ParallelFor(args.plan.runs, args.plan.size,
+              [&](int64_t begin, int64_t end, int /*thread*/) {
+                RunOn<ElementwiseLoop<E, Operation>>(unit, &args, begin, end);
+              });
+}
+
+// max(0, value), but NaN stays NaN.
+template <typename T>
+LOCKSTEP_SYNCBN_INLINE T Relu(T value) {
+  return value <= 0 ? T{0} : value;
+}
+
+// The gradient of what went into ReLU, from that of its output y.
+template <typename T>
+LOCKSTEP_SYNCBN_INLINE T ReluGradient(T y, T dy) {
+  return y <= 0 ? T{0} : dy;
+}
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_SYNCBN_CPU_ELEMENTWISE_H_

@@ -1,0 +1,145 @@
+// All in float64, for some channels at a time: ranks have one count for all
+// channels, so that a merge divides once.
+#include "syncbn/cpu/merge_records.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "collectives/data_type.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/moments.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kChunk = 64;
+
+int64_t CountOf(const std::byte* record) {
+  int64_t count;
+  std::memcpy(&count, record, sizeof(count));
+  return count;
+}
+
+struct Chunk {
+  double mean[kChunk] = {};
+  double m2[kChunk] = {};
+  int64_t count = 0;
+};
+
+// The ranks' channels [begin, begin + size), in rank order.
+template <typename T>
+Chunk MergeChunk(const StatisticsRecord& record, const std::byte* gathered,
+                 int ranks, int64_t begin, int64_t size) {
+  Chunk chunk;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::byte* const more = gathered + rank * record.size_bytes();
+    const int64_t count = CountOf(more);
+    const T* const mean =
+        reinterpret_cast<const T*>(more + record.mean_offset()) + begin;
+    const T* const m2 =
+        reinterpret_cast<const T*>(more + record.second_offset()) + begin;
+    for (int64_t j = 0; j < size; ++j) {
+      const Moments<double> merged = MergeMoments<double>(
+          {chunk.count, chunk.mean[j], chunk.m2[j]}, {count, mean[j], m2[j]});
+      chunk.mean[j] = merged.mean;
+      chunk.m2[j] = merged.m2;
+    }
+    chunk.count += count;
+  }
+  return chunk;
+}
+
+template <typename T>
+void UpdateRunning(const Chunk& chunk, const MergeOptions& options,
+                   const RunningStatistics& running, int64_t begin,
+                   int64_t size) {
+  T* const mean = static_cast<T*>(running.mean.data) + begin;
+  T* const variance = static_cast<T*>(running.variance.data) + begin;
+  const double weight = options.weight_of_batch;
+  for (int64_t j = 0; j < size; ++j) {
+    const Moments<double> moments = {chunk.count, chunk.mean[j], chunk.m2[j]};
+    const double batch_variance = options.unbiased_running_variance
+                                      ? UnbiasedVariance(moments)
+                                      : BiasedVariance(moments);
+    mean[j] =
+        static_cast<T>((1 - weight) * double{mean[j]} + weight * moments.mean);
+    variance[j] = static_cast<T>((1 - weight) * double{variance[j]} +
+                                 weight * batch_variance);
+  }
+}
+
+template <typename T>
+int64_t Merge(const StatisticsRecord& record, const std::byte* gathered,
+              int ranks, const MergeOptions& options,
+              const RunningStatistics& running, std::byte* saved) {
+  T* const mean = reinterpret_cast<T*>(saved + record.mean_offset());
+  T* const inverse = reinterpret_cast<T*>(saved + record.second_offset());
+  int64_t count = 0;
+  for (int64_t begin = 0; begin < record.channels; begin += kChunk) {
+    const int64_t size = std::min(kChunk, record.channels - begin);
+    const Chunk chunk = MergeChunk<T>(record, gathered, ranks, begin, size);
+    count = chunk.count;
+    const double n = static_cast<double>(std::max<int64_t>(count, 1));
+    for (int64_t j = 0; j < size; ++j) {
+      mean[begin + j] = static_cast<T>(chunk.mean[j]);
+      inverse[begin + j] =
+          static_cast<T>(InverseDeviation(chunk.m2[j] / n, options.epsilon));
+    }
+    const bool refused = count == 1 && options.refuses_one_value;
+    if (running.tracked() && count > 0 && !refused) {
+      UpdateRunning<T>(chunk, options, running, begin, size);
+    }
+  }
+  return count;
+}
+
+template <typename T>
+void CopyRunning(const StatisticsRecord& record,
+                 const RunningStatistics& running, double epsilon,
+                 std::byte* saved) {
+  T* const mean = reinterpret_cast<T*>(saved + record.mean_offset());
+  T* const inverse = reinterpret_cast<T*>(saved + record.second_offset());
+  const T* const variance = static_cast<const T*>(running.variance.data);
+  std::copy_n(static_cast<const T*>(running.mean.data), record.channels, mean);
+  for (int64_t j = 0; j < record.channels; ++j) {
+    inverse[j] = static_cast<T>(InverseDeviation(double{variance[j]}, epsilon));
+  }
+}
+
+// Clears a record, since its gaps are saved and sent too, and sets its count.
+void StartRecord(const StatisticsRecord& record, int64_t count,
+                 std::byte* saved) {
+  std::memset(saved, 0, static_cast<size_t>(record.size_bytes()));
+  std::memcpy(saved, &count, sizeof(count));
+}
+
+}  // namespace
+
+int64_t MergeRecords(const StatisticsRecord& record, const std::byte* gathered,
+                     int ranks, const MergeOptions& options,
+                     const RunningStatistics& running, std::byte* saved) {
+  int64_t count = 0;
+  for (int rank = 0; rank < ranks; ++rank) {
+    count += CountOf(gathered + rank * record.size_bytes());
+  }
+  StartRecord(record, count, saved);
+  return record.type == DataType::kFloat64
+             ? Merge<double>(record, gathered, ranks, options, running, saved)
+             : Merge<float>(record, gathered, ranks, options, running, saved);
+}
+
+void UseRunningStatistics(const StatisticsRecord& record,
+                          const RunningStatistics& running, double epsilon,
+                          std::byte* saved) {
+  StartRecord(record, /*count=*/0, saved);
+  if (record.type == DataType::kFloat64) {
+    CopyRunning<double>(record, running, epsilon, saved);
+  } else {
+    CopyRunning<float>(record, running, epsilon, saved);
+  }
+}
+
+}  // namespace lockstep

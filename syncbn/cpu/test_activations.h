@@ -1,0 +1,122 @@
+// Host activations of any type for tests: set and read as float64, between
+// guard zones.
+#ifndef LOCKSTEP_SYNCBN_CPU_TEST_ACTIVATIONS_H_
+#define LOCKSTEP_SYNCBN_CPU_TEST_ACTIVATIONS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "collectives/buffer.h"
+#include "collectives/data_type.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm_kernels.h"
+
+namespace lockstep {
+
+// 2^-53, 2^-24, 2^-11, 2^-8: how far rounding to `type` moves a number,
+// relative to it.
+double UnitRoundoff(DataType type);
+// The smallest positive number of `type`.
+double SmallestNumber(DataType type);
+
+// Elements of one type, filled with a pattern, with guard zones before and
+// after. Aligned to the elements alone, as kernels must take them.
+class GuardedArray {
+ public:
+  GuardedArray(int64_t size, DataType type);
+
+  int64_t size() const { return size_; }
+  DataType type() const { return type_; }
+  Buffer buffer() { return {data(), size_, type_}; }
+  ConstBuffer buffer() const { return {data(), size_, type_}; }
+  std::byte* data() { return bytes_.data() + offset_; }
+  const std::byte* data() const { return bytes_.data() + offset_; }
+
+  void Set(int64_t i, double value);  // Rounded to the type.
+  double Get(int64_t i) const;
+  // Whether nothing was written outside of the elements.
+  bool GuardsAreIntact() const;
+  // Whether all elements have the same bits.
+  bool SameBits(const GuardedArray& other) const;
+
+ private:
+  int64_t size_;
+  DataType type_;
+  int64_t offset_;
+  std::vector<std::byte> bytes_;
+};
+
+// Activations of `shape`. Channel c has values that are spread evenly over
+// [mean - 1, mean + 1], where `mean` is `center` plus a part of c.
+struct TestActivations {
+  TestActivations(const ActivationShape& shape, DataType type)
+      : shape(shape), array(shape.size(), type) {}
+  TestActivations(const ActivationShape& shape, DataType type, uint64_t seed,
+                  double center);
+
+  // Where sample n, channel c, pixel i is.
+  int64_t Index(int64_t n, int64_t c, int64_t i) const;
+  // Values of channel c, in the order of n and i.
+  std::vector<double> Channel(int64_t c) const;
+
+  ActivationShape shape;
+  GuardedArray array;
+};
+
+// An array of parameters, evenly spread over [low, high].
+GuardedArray TestParameters(int64_t size, DataType type, uint64_t seed,
+                            double low, double high);
+
+// A StatisticsRecord of `channels` for activations of `type`, aligned to 16,
+// with a guard zone after it.
+class TestRecord {
+ public:
+  TestRecord(int64_t channels, DataType type);
+
+  const StatisticsRecord& layout() const { return layout_; }
+  std::byte* data() { return reinterpret_cast<std::byte*>(blocks_.data()); }
+  const std::byte* data() const {
+    return reinterpret_cast<const std::byte*>(blocks_.data());
+  }
+
+  int64_t count() const;
+  double mean(int64_t c) const { return Get(layout_.mean_offset(), c); }
+  // M2 or the inverse deviation.
+  double second(int64_t c) const { return Get(layout_.second_offset(), c); }
+  void SetCount(int64_t count);
+  void SetMean(int64_t c, double value) {
+    Set(layout_.mean_offset(), c, value);
+  }
+  void SetSecond(int64_t c, double value) {
+    Set(layout_.second_offset(), c, value);
+  }
+  bool GuardIsIntact() const;
+  bool SameBits(const TestRecord& other) const;
+
+ private:
+  struct alignas(16) Block {
+    std::byte bytes[16];
+  };
+  double Get(int64_t offset, int64_t c) const;
+  void Set(int64_t offset, int64_t c, double value);
+
+  StatisticsRecord layout_;
+  std::vector<Block> blocks_;
+};
+
+// Every layout and type, for C in {1, 3, 63, 64, 65, 130}, with few pixels and
+// many, one sample, several and none.
+struct ActivationCase {
+  ActivationShape shape;
+  DataType type;
+};
+std::vector<ActivationCase> AllActivationCases();
+// Such as are cut into several segments and shared by threads.
+std::vector<ActivationCase> LargeActivationCases();
+std::string Name(const ActivationCase& test_case);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_SYNCBN_CPU_TEST_ACTIVATIONS_H_

@@ -1,0 +1,188 @@
+// What the CPU's batch norm loops need to be compiled once for each instruction
+// set, and the conversions between activations and what is computed in.
+#ifndef LOCKSTEP_SYNCBN_CPU_VECTOR_LOOPS_H_
+#define LOCKSTEP_SYNCBN_CPU_VECTOR_LOOPS_H_
+
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#include "collectives/algorithms/half.h"
+#include "collectives/algorithms/reduction_kernels.h"
+#include "collectives/data_type.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#define LOCKSTEP_SYNCBN_AVX2 __attribute__((target("avx2,f16c")))
+#endif
+
+// Inlined into functions for different instruction sets, and compiled there.
+#define LOCKSTEP_SYNCBN_INLINE __attribute__((always_inline)) inline
+
+// Not inlined, so that what several callers share is compiled once.
+#define LOCKSTEP_SYNCBN_CALL __attribute__((noinline))
+
+// The loop's result may be one of its operands, which the compiler could else
+// only take care of by not vectorising.
+#if defined(__clang__)
+#define LOCKSTEP_SYNCBN_SAME_OR_APART \
+  _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define LOCKSTEP_SYNCBN_SAME_OR_APART _Pragma("GCC ivdep")
+#endif
+
+namespace lockstep {
+
+// What activations of type E are computed in.
+template <typename E>
+using ComputeType =
+    std::conditional_t<std::is_same_v<E, double>, double, float>;
+
+template <typename E>
+LOCKSTEP_SYNCBN_INLINE void WidenEach(const E* from, ComputeType<E>* to,
+                                      int64_t n) {
+  LOCKSTEP_SYNCBN_SAME_OR_APART
+  for (int64_t i = 0; i < n; ++i) {
+    if constexpr (std::is_same_v<E, ComputeType<E>>) {
+      to[i] = from[i];
+    } else {
+      to[i] = ToFloat(from[i]);
+    }
+  }
+}
+
+template <typename E>
+LOCKSTEP_SYNCBN_INLINE void NarrowEach(const ComputeType<E>* from, E* to,
+                                       int64_t n) {
+  LOCKSTEP_SYNCBN_SAME_OR_APART
+  for (int64_t i = 0; i < n; ++i) {
+    if constexpr (std::is_same_v<E, Float16>) {
+      to[i] = ToFloat16(from[i]);
+    } else if constexpr (std::is_same_v<E, BFloat16>) {
+      to[i] = ToBFloat16(from[i]);
+    } else {
+      to[i] = from[i];
+    }
+  }
+}
+
+// Asks for `n` values that lie `ahead` bytes after `from`, for later: they need
+// not be there.
+template <int64_t n, typename T>
+LOCKSTEP_SYNCBN_INLINE void Prefetch(const T* from, int64_t ahead) {
+  constexpr int64_t kLine = 64;
+  const uintptr_t address =
+      reinterpret_cast<uintptr_t>(from) + static_cast<uintptr_t>(ahead);
+  for (int64_t i = 0; i < n * int64_t{sizeof(T)}; i += kLine) {
+    __builtin_prefetch(reinterpret_cast<const void*>(address + i), 0, 2);
+  }
+}
+
+// A unit runs a loop, which is a struct with a static function Run<Unit>, all
+// of whose code is inlined, and converts activations. All units give the same
+// bits: each lane is a column, whatever the width of a vector, and nothing is
+// fused where the library is compiled with -ffp-contract=off.
+struct BaselineUnit {
+  template <typename Loop, typename... Args>
+  LOCKSTEP_SYNCBN_CALL static void Run(Args... args) {
+    Loop::template Run<BaselineUnit>(args...);
+  }
+  template <typename E>
+  static LOCKSTEP_SYNCBN_INLINE void Widen(const E* from, ComputeType<E>* to,
+                                           int64_t n) {
+    WidenEach(from, to, n);
+  }
+  template <typename E>
+  static LOCKSTEP_SYNCBN_INLINE void Narrow(const ComputeType<E>* from, E* to,
+                                            int64_t n) {
+    NarrowEach(from, to, n);
+  }
+};
+
+#if defined(__x86_64__)
+
+// F16C's conversions give the bits of half.h in one instruction.
+struct Avx2Unit {
+  template <typename Loop, typename... Args>
+  LOCKSTEP_SYNCBN_CALL LOCKSTEP_SYNCBN_AVX2 static void Run(Args... args) {
+    Loop::template Run<Avx2Unit>(args...);
+  }
+  template <typename E>
+  static LOCKSTEP_SYNCBN_INLINE void Widen(const E* from, ComputeType<E>* to,
+                                           int64_t n) {
+    if constexpr (std::is_same_v<E, Float16>) {
+      WidenHalf(from, to, n);
+    } else {
+      WidenEach(from, to, n);
+    }
+  }
+  template <typename E>
+  static LOCKSTEP_SYNCBN_INLINE void Narrow(const ComputeType<E>* from, E* to,
+                                            int64_t n) {
+    if constexpr (std::is_same_v<E, Float16>) {
+      NarrowHalf(from, to, n);
+    } else {
+      NarrowEach(from, to, n);
+    }
+  }
+
+ private:
+  LOCKSTEP_SYNCBN_AVX2 static void WidenHalf(const Float16* from, float* to,
+                                             int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+      __m128i halves;
+      std::memcpy(&halves, from + i, sizeof(halves));
+      const __m256 floats = _mm256_cvtph_ps(halves);
+      std::memcpy(to + i, &floats, sizeof(floats));
+    }
+    for (; i < n; ++i) to[i] = ToFloat(from[i]);
+  }
+  LOCKSTEP_SYNCBN_AVX2 static void NarrowHalf(const float* from, Float16* to,
+                                              int64_t n) {
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+      __m256 floats;
+      std::memcpy(&floats, from + i, sizeof(floats));
+      const __m128i halves = _mm256_cvtps_ph(floats, _MM_FROUND_TO_NEAREST_INT);
+      std::memcpy(to + i, &halves, sizeof(halves));
+    }
+    for (; i < n; ++i) to[i] = ToFloat16(from[i]);
+  }
+};
+
+#else
+
+using Avx2Unit = BaselineUnit;
+
+#endif
+
+// Runs Loop::Run<Unit>(args...) for the unit that `unit` names.
+template <typename Loop, typename... Args>
+void RunOn(VectorUnit unit, Args... args) {
+  if (unit == VectorUnit::kAvx2) {
+    Avx2Unit::Run<Loop>(args...);
+  } else {
+    BaselineUnit::Run<Loop>(args...);
+  }
+}
+
+// Calls F::Run<E>(args...) for the E of an activation type.
+template <typename F, typename... Args>
+void ForActivationType(DataType type, Args&&... args) {
+  switch (type) {
+    case DataType::kFloat64:
+      return F::template Run<double>(args...);
+    case DataType::kFloat16:
+      return F::template Run<Float16>(args...);
+    case DataType::kBFloat16:
+      return F::template Run<BFloat16>(args...);
+    default:
+      return F::template Run<float>(args...);
+  }
+}
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_SYNCBN_CPU_VECTOR_LOOPS_H_
