@@ -147,8 +147,10 @@ class Communicator {
 
   // Splits the group: ranks of one color form a new group, ordered by key, then
   // by rank. With a negative color a rank joins none, and gets null. The new
-  // group is independent of this one, also in failure; its ranks may use both,
-  // one call at a time.
+  // group is independent of this one, also in failure: one thread of a rank may
+  // use it while another uses this one, and ranks need not agree on whose call
+  // comes first (nccl/nccl_communicator.h, where calls are GPU kernels, says
+  // what it needs beyond that).
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(
       int color, int key, CallSite site = CallSite::Here()) = 0;
 };

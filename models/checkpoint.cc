@@ -1,13 +1,7 @@
 // Checkpoints as safetensors files.
 #include "models/checkpoint.h"
 
-#include <algorithm>
-#include <cstdint>
-#include <cstring>
-#include <map>
-#include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,7 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "collectives/data_type.h"
+#include "models/buffers.h"
+#include "models/model_tensors.h"
 #include "models/parameters.h"
 #include "models/safetensors.h"
 
@@ -49,42 +44,17 @@ absl::StatusOr<CheckpointInfo> InfoOf(const Safetensors& content,
   return info;
 }
 
-absl::Status CheckTensors(const std::map<std::string, NamedTensor>& tensors,
-                          const Parameters& parameters,
-                          const std::string& path) {
-  for (const ParameterSpec& spec : parameters.specs()) {
-    const auto found = tensors.find(spec.name);
-    if (found == tensors.end()) {
-      return Unfit(path, absl::StrCat("has no tensor '", spec.name, "'"));
-    }
-    if (found->second.type != DataType::kFloat32 ||
-        found->second.shape != spec.shape) {
-      return Unfit(path, absl::StrCat("tensor '", spec.name,
-                                      "' has not the model's shape and type"));
-    }
-  }
-  if (tensors.size() != parameters.specs().size()) {
-    return Unfit(
-        path, absl::StrCat("has ", tensors.size(), " tensors, the model has ",
-                           parameters.specs().size()));
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::Status SaveCheckpoint(const std::string& path, const CheckpointInfo& info,
-                            const Parameters& parameters) {
+                            const Parameters& parameters,
+                            const Buffers& buffers) {
   Safetensors content;
   content.metadata = {{kModel, info.model},
                       {kSeed, absl::StrCat(info.seed)},
                       {kEpochs, absl::StrCat(info.epochs)}};
-  for (int i = 0; i < parameters.count(); ++i) {
-    const ParameterSpec& spec = parameters.specs()[i];
-    const auto bytes = std::as_bytes(parameters.value(i));
-    content.tensors[spec.name] = {
-        DataType::kFloat32, spec.shape, {bytes.begin(), bytes.end()}};
-  }
+  content.tensors = ValueTensors(parameters);
+  content.tensors.merge(BufferTensors(buffers));
   return WriteSafetensors(path, content);
 }
 
@@ -94,15 +64,12 @@ absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(const std::string& path) {
 }
 
 absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
-                                              Parameters& parameters) {
+                                              Parameters& parameters,
+                                              Buffers& buffers) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors content, ReadSafetensors(path));
   LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info, InfoOf(content, path));
-  LOCKSTEP_RETURN_IF_ERROR(CheckTensors(content.tensors, parameters, path));
-  for (int i = 0; i < parameters.count(); ++i) {
-    const NamedTensor& tensor = content.tensors.at(parameters.specs()[i].name);
-    std::copy(tensor.data.begin(), tensor.data.end(),
-              std::as_writable_bytes(parameters.value(i)).begin());
-  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      LoadTensors(content.tensors, path, parameters, buffers));
   return info;
 }
 

@@ -7,12 +7,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "models/buffers.h"
 #include "models/parameters.h"
 
 namespace lockstep {
 
-// What a checkpoint says besides the parameters. SGD without momentum has no
-// state of its own, and the order of samples is a function of seed and epoch.
+// What a checkpoint says besides parameters and buffers. SGD without momentum
+// has no state of its own, nor has SyncBatchNorm beyond the buffers that batch
+// norm has anyway, and the order of samples is a function of seed and epoch.
 struct CheckpointInfo {
   std::string model;
   uint64_t seed = 0;
@@ -22,20 +24,21 @@ struct CheckpointInfo {
                          const CheckpointInfo&) = default;
 };
 
-// A safetensors file: each parameter as a float32 tensor under its own name,
-// the info as metadata. Errors: those of WriteSafetensors.
+// A safetensors file: each parameter and buffer under its own name
+// (model_tensors.h), the info as metadata. Errors: those of WriteSafetensors.
 absl::Status SaveCheckpoint(const std::string& path, const CheckpointInfo& info,
-                            const Parameters& parameters);
+                            const Parameters& parameters,
+                            const Buffers& buffers);
 
 // Reads the info alone. Errors: those of ReadSafetensors; kInvalidArgument,
 // with the path, if the file is no checkpoint.
 absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(const std::string& path);
 
-// Reads the parameters' values too. Errors: as above; kInvalidArgument, with
-// the path, if names, shapes or types are not those of `parameters`, whose
-// values are then as before.
+// Reads the values of parameters and buffers too. Errors: as above, and
+// LoadTensors'.
 absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
-                                              Parameters& parameters);
+                                              Parameters& parameters,
+                                              Buffers& buffers);
 
 }  // namespace lockstep
 

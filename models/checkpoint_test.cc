@@ -14,6 +14,8 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/buffers.h"
+#include "models/model_tensors.h"
 #include "models/parameters.h"
 #include "models/safetensors.h"
 
@@ -31,36 +33,76 @@ const CheckpointInfo kInfo = {
 
 Parameters TwoParameters() { return Parameters({{"W", {2, 3}}, {"b", {2}}}); }
 
+Buffers TwoBuffers() {
+  Buffers buffers;
+  buffers.AddFloats("running_mean", {3});
+  buffers.AddCounter("num_batches_tracked");
+  return buffers;
+}
+
 class CheckpointTest : public testing::Test {
  protected:
   CheckpointTest()
       : path_(absl::StrCat(testing::TempDir(), "/checkpoint.safetensors")) {
     const std::span<float> values = saved_.values();
     std::iota(values.begin(), values.end(), 0.1f);
-    EXPECT_THAT(SaveCheckpoint(path_, kInfo, saved_), IsOk());
+    const std::span<float> floats = buffers_.floats();
+    std::iota(floats.begin(), floats.end(), -0.3f);
+    buffers_.counters()[0] = (int64_t{1} << 60) + 1;
+    EXPECT_THAT(Save(), IsOk());
   }
+
+  absl::Status Save() { return SaveCheckpoint(path_, kInfo, saved_, buffers_); }
 
   const std::string path_;
   Parameters saved_ = TwoParameters();
+  Buffers buffers_ = TwoBuffers();
 };
 
 TEST_F(CheckpointTest, ReadsBackWhatItWrote) {
   Parameters loaded = TwoParameters();
-  EXPECT_THAT(LoadCheckpoint(path_, loaded), IsOkAndHolds(kInfo));
+  Buffers buffers = TwoBuffers();
+  EXPECT_THAT(LoadCheckpoint(path_, loaded, buffers), IsOkAndHolds(kInfo));
   EXPECT_THAT(loaded.values(), ElementsAreArray(saved_.values()));
+  EXPECT_THAT(buffers.floats(), ElementsAreArray(buffers_.floats()));
+  EXPECT_EQ(buffers.counters()[0], buffers_.counters()[0]);
   EXPECT_THAT(ReadCheckpointInfo(path_), IsOkAndHolds(kInfo));
 }
 
-TEST_F(CheckpointTest, RefusesAnotherModelsParametersAndLeavesItsOwn) {
+TEST_F(CheckpointTest, HoldsTheTensorsOfParametersAndBuffersAlone) {
+  const absl::StatusOr<Safetensors> content = ReadSafetensors(path_);
+  ASSERT_THAT(content, IsOk());
+  NamedTensors want = ValueTensors(saved_);
+  want.merge(BufferTensors(buffers_));
+  EXPECT_EQ(want.size(), 4u);
+  EXPECT_EQ(content->tensors, want);
+}
+
+TEST_F(CheckpointTest, ReadsACheckpointOfAModelWithoutBuffers) {
+  Buffers none;
+  ASSERT_THAT(SaveCheckpoint(path_, kInfo, saved_, none), IsOk());
+  Parameters loaded = TwoParameters();
+  EXPECT_THAT(LoadCheckpoint(path_, loaded, none), IsOkAndHolds(kInfo));
+  EXPECT_THAT(loaded.values(), ElementsAreArray(saved_.values()));
+  // A model with buffers cannot go on from it.
+  Buffers buffers = TwoBuffers();
+  EXPECT_THAT(LoadCheckpoint(path_, loaded, buffers),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       HasSubstr("has no tensor 'num_batches_tracked'")));
+}
+
+TEST_F(CheckpointTest, RefusesAnotherModelsTensorsAndLeavesItsOwn) {
   using Shapes = std::vector<std::pair<std::string, std::vector<int64_t>>>;
   for (const Shapes& shapes :
        {Shapes{{"W", {3, 2}}, {"b", {2}}}, Shapes{{"W", {2, 3}}},
         Shapes{{"W", {2, 3}}, {"c", {2}}}}) {
     Parameters other(shapes);
+    Buffers buffers = TwoBuffers();
     EXPECT_THAT(
-        LoadCheckpoint(path_, other),
+        LoadCheckpoint(path_, other, buffers),
         StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(path_)));
     EXPECT_THAT(other.values(), Each(0.0f));
+    EXPECT_THAT(buffers.floats(), Each(0.0f));
   }
 }
 
@@ -73,7 +115,7 @@ TEST_F(CheckpointTest, RefusesFilesThatAreNoCheckpoint) {
     EXPECT_THAT(ReadCheckpointInfo(path_),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(StartsWith(path_), HasSubstr("no checkpoint"))));
-    EXPECT_THAT(SaveCheckpoint(path_, kInfo, saved_), IsOk());
+    EXPECT_THAT(Save(), IsOk());
   }
   Safetensors content = *ReadSafetensors(path_);
   content.metadata.erase("model");

@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,6 +18,7 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/data_type.h"
+#include "models/buffers.h"
 #include "models/model.h"
 #include "models/parameters.h"
 #include "models/sgd.h"
@@ -30,6 +33,32 @@ using Clock = std::chrono::steady_clock;
 absl::Status BroadcastParameters(Communicator& communicator,
                                  Parameters& parameters) {
   return communicator.Broadcast(parameters.values(), /*root=*/0);
+}
+
+absl::Status BroadcastBuffers(Communicator& communicator, Buffers& buffers) {
+  if (communicator.world_size() == 1 || buffers.count() == 0) {
+    return absl::OkStatus();
+  }
+  const auto floats = std::as_writable_bytes(buffers.floats());
+  const auto counters = std::as_writable_bytes(buffers.counters());
+  std::vector<std::byte> message(floats.begin(), floats.end());
+  message.insert(message.end(), counters.begin(), counters.end());
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator.Broadcast(std::span(message), /*root=*/0));
+  std::copy_n(message.begin(), floats.size(), floats.begin());
+  std::copy(message.begin() + static_cast<int64_t>(floats.size()),
+            message.end(), counters.begin());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> SynchroniseBatchNorm(
+    Communicator& communicator, Model& model) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> group,
+                            communicator.Split(/*color=*/0, /*key=*/0));
+  if (model.ConvertSyncBatchNorm(*group) == 0) {
+    return absl::InvalidArgumentError("the model has no batch norm");
+  }
+  return group;
 }
 
 absl::StatusOr<Metrics> AllReduceMetrics(Communicator& communicator,

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 #include "collectives/async_communicator.h"
 #include "collectives/communicator.h"
+#include "models/buffers.h"
 #include "models/model.h"
 #include "models/parameters.h"
 
@@ -21,6 +22,26 @@ namespace lockstep {
 // Gives every rank rank 0's parameter values.
 absl::Status BroadcastParameters(Communicator& communicator,
                                  Parameters& parameters);
+
+// Gives every rank rank 0's buffers, as PyTorch's DistributedDataParallel does:
+// where ranks normalise with statistics of their own batches, rank 0's running
+// statistics are the ones that count. Sizes are the same on every rank. One
+// message of all buffers' bytes; none with one rank or without buffers.
+absl::Status BroadcastBuffers(Communicator& communicator, Buffers& buffers);
+
+// Converts the model to batch norm over all ranks of `communicator`
+// (Model::ConvertSyncBatchNorm). Batch norm's messages get a group of their
+// own, since a GradientReducer uses the communicator while backward waits for
+// them. Returns that group, which the model borrows.
+//
+// After an error it is to be left before a reducer is destroyed: ranks that
+// wait in it for this one then go on, and the reducer, which waits for what it
+// has begun to sum, gets their part or their error. So declare it after the
+// reducer.
+//
+// Errors: kInvalidArgument if the model has no batch norm; the communicator's.
+absl::StatusOr<std::unique_ptr<Communicator>> SynchroniseBatchNorm(
+    Communicator& communicator, Model& model);
 
 // The sum of every rank's metrics, the same on every rank: losses in float64,
 // counts in int64. Errors: the communicator's.
@@ -76,7 +97,8 @@ class GradientReducer {
 
 // Where one step's time went on this rank.
 struct StepTimes {
-  absl::Duration compute;                // Forward, backward, update.
+  // Forward, backward, update; with SyncBatchNorm also its messages.
+  absl::Duration compute;
   absl::Duration exposed_communication;  // Waiting for sums after backward.
   absl::Duration data_wait;              // Gathering the batch.
 };

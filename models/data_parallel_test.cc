@@ -26,6 +26,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/buffers.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
 #include "models/parameters.h"
@@ -179,6 +180,28 @@ TEST_P(WorldSizeTest, BroadcastsRankZerosParametersAndSumsMetrics) {
       Each(IsOk()));
 }
 
+TEST_P(WorldSizeTest, BroadcastsRankZerosBuffersInOneMessage) {
+  EXPECT_THAT(
+      RunThreads(
+          GetParam(),
+          [&](Communicator& communicator) -> absl::Status {
+            const int rank = communicator.rank();
+            CountingModel model;
+            Buffers& buffers = model.buffers();
+            buffers.floats()[0] = 0.5f + static_cast<float>(rank);
+            buffers.floats()[1] = -2.0f - static_cast<float>(rank);
+            // More than a float32 could hold.
+            buffers.counters()[0] = (int64_t{1} << 60) + 1 + rank;
+            LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(communicator, buffers));
+            return buffers.floats()[0] == 0.5f &&
+                           buffers.floats()[1] == -2.0f &&
+                           buffers.counters()[0] == (int64_t{1} << 60) + 1
+                       ? absl::OkStatus()
+                       : absl::InternalError("not rank 0's buffers");
+          }),
+      Each(IsOk()));
+}
+
 TEST_P(WorldSizeTest, RefusesAStepInWhichAGradientWasNotMarkedOnce) {
   for (const auto& [marks, message] :
        {std::pair(std::vector<int>{3, 1, 0}, "parameter c was marked ready 0"),
@@ -299,6 +322,17 @@ TEST(GradientReducerTest, ReportsTheCommunicatorsError) {
   GradientReducer reducer(communicator, model.parameters());
   EXPECT_THAT(TrainStep(model, reducer, {}, 1, 0.1f),
               StatusIs(absl::StatusCode::kUnavailable, "rank 1 died"));
+}
+
+TEST(BroadcastBuffersTest, SendsOneMessageAndNoneWithoutBuffers) {
+  RecordingCommunicator communicator;
+  CountingModel model;
+  EXPECT_THAT(BroadcastBuffers(communicator, model.buffers()), IsOk());
+  ASSERT_THAT(communicator.sums, SizeIs(1));
+  EXPECT_EQ(communicator.sums[0].second, 2 * 4 + 8);  // In bytes.
+  Buffers none;
+  EXPECT_THAT(BroadcastBuffers(communicator, none), IsOk());
+  EXPECT_THAT(communicator.sums, SizeIs(1));
 }
 
 TEST(TrainStepTest, RefusesAnEmptyGlobalBatchAndReportsTheModelsError) {

@@ -1,5 +1,5 @@
-// PyTorch's normal_ on the CPU, restated from its documented behaviour and
-// checked against its output.
+// PyTorch's normal_ and uniform_ on the CPU, restated from its documented
+// behaviour and checked against its output.
 #include "models/initialization.h"
 
 #include <cmath>
@@ -29,10 +29,10 @@ void NormalFromUniform(std::span<float, kBlock> block) {
 
 }  // namespace
 
-TorchNormal::TorchNormal(uint64_t seed)
+TorchGenerator::TorchGenerator(uint64_t seed)
     : generator_(static_cast<uint32_t>(seed)) {}
 
-void TorchNormal::Fill(std::span<float> out) {
+void TorchGenerator::FillNormal(std::span<float> out) {
   if (out.size() < kBlock) {
     for (float& x : out) x = static_cast<float>(NextNormal());
     return;
@@ -48,18 +48,24 @@ void TorchNormal::Fill(std::span<float> out) {
   NormalFromUniform(tail);
 }
 
-float TorchNormal::UniformFloat() {
+void TorchGenerator::FillUniform(float low, float high, std::span<float> out) {
+  // The difference is rounded to float32, as there; the rest is rounded once.
+  const double range = high - low;
+  for (float& x : out) x = static_cast<float>(UniformFloat() * range + low);
+}
+
+float TorchGenerator::UniformFloat() {
   return static_cast<float>(generator_() & 0xffffff) * 0x1p-24f;
 }
 
-double TorchNormal::UniformDouble() {
+double TorchGenerator::UniformDouble() {
   const uint64_t high = generator_();
   const uint64_t low = generator_();
   constexpr uint64_t kMask = (uint64_t{1} << 53) - 1;
   return static_cast<double>(((high << 32) | low) & kMask) * 0x1p-53;
 }
 
-double TorchNormal::NextNormal() {
+double TorchGenerator::NextNormal() {
   if (kept_.has_value()) {
     const double normal = *kept_;
     kept_.reset();

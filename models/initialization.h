@@ -9,23 +9,29 @@
 
 namespace lockstep {
 
-// Standard normal numbers in the order in which PyTorch's CPU generator gives
-// them: after `torch.manual_seed(seed)` the first call of Fill equals the first
-// `torch.randn` of that size, the second call the second, and so on.
+// The numbers that PyTorch's CPU generator gives, in its order: after
+// `torch.manual_seed(seed)` the n-th call here equals the n-th draw there.
 //
-// The generator is MT19937 on the low 32 bits of the seed; 16 and more numbers
-// are drawn by Box and Muller's method in float32 on blocks of 16, fewer one by
-// one in float64. The integers and uniform numbers are PyTorch's bit for bit.
-// log, sin and cos are this machine's in float64, where PyTorch has its own
-// vectorised float32 versions, so a number r * cos(theta) may differ from
-// PyTorch's by 4 float32 ulp of its radius r < 8: by less than 2^-19. (The
-// draws that the test compares are within 2^-22.) Not thread safe.
-class TorchNormal {
+// The generator is MT19937 on the low 32 bits of the seed. Integers and uniform
+// numbers are PyTorch's bit for bit. Of normal numbers 16 and more are drawn by
+// Box and Muller's method in float32 on blocks of 16, fewer one by one in
+// float64, of which one may be kept for the next such draw; uniform draws leave
+// that one where it is. log, sin and cos are this machine's in float64, where
+// PyTorch has its own vectorised float32 versions, so a normal number
+// r * cos(theta) may differ from PyTorch's by 4 float32 ulp of its radius
+// r < 8: by less than 2^-19. (The draws that the test compares are within
+// 2^-22.) Not thread safe.
+class TorchGenerator {
  public:
-  explicit TorchNormal(uint64_t seed);
+  explicit TorchGenerator(uint64_t seed);
 
-  // Overwrites host float32 `out`, any size. Cost: about 20 ns an element.
-  void Fill(std::span<float> out);
+  // Overwrites host float32 `out`, any size, with standard normal numbers:
+  // `torch.randn`. Cost: about 20 ns an element.
+  void FillNormal(std::span<float> out);
+
+  // Overwrites host float32 `out`, any size, with uniform numbers of
+  // [low, high): `Tensor.uniform_(low, high)`. Cost: about 5 ns an element.
+  void FillUniform(float low, float high, std::span<float> out);
 
  private:
   // 24 random bits, in [0, 1).

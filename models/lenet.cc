@@ -33,9 +33,9 @@ Parameters InitialParameters(uint64_t seed) {
                          {"W4", {128, 10}},
                          {"b4", {10}}});
   constexpr float kScale = 0.01f;
-  TorchNormal normal(seed);
+  TorchGenerator generator(seed);
   for (const int weights : {kW1, kW2, kW3, kW4}) {
-    normal.Fill(parameters.value(weights));
+    generator.FillNormal(parameters.value(weights));
     for (float& x : parameters.value(weights)) x *= kScale;
   }
   return parameters;

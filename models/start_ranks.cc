@@ -48,8 +48,7 @@ absl::Status TrainAsLaunchedRank(const RankEnvironment& environment,
     LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
                               JoinLaunchedGroup(environment, group));
     // Read now: a rank that fails after it has joined is missed at once.
-    LOCKSTEP_ASSIGN_OR_RETURN(const FashionMnist data,
-                              LoadFashionMnist(options.data_dir));
+    LOCKSTEP_ASSIGN_OR_RETURN(const FashionMnist data, LoadData(options));
     return RunTraining(*communicator, data, options);
   };
   return WithRank(environment.rank, train());

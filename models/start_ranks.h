@@ -22,8 +22,8 @@ absl::Status TrainOnThreads(int world_size, const GroupOptions& group,
                             const TrainRunOptions& options);
 
 // Joins the launched run of which `environment` says this process is a rank,
-// loads the data that `options` names, and trains. Errors: those of the three,
-// led by the rank.
+// loads the data that `options` names (LoadData), and trains. Errors: those of
+// the three, led by the rank.
 absl::Status TrainAsLaunchedRank(const RankEnvironment& environment,
                                  const GroupOptions& group,
                                  const TrainRunOptions& options);

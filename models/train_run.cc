@@ -9,6 +9,7 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -17,14 +18,17 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "models/checkpoint.h"
 #include "models/compute_threads.h"
+#include "models/create_model.h"
+#include "models/data/dataset.h"
 #include "models/data/fashion_mnist.h"
+#include "models/data_parallel.h"
 #include "models/file_io.h"
-#include "models/lenet.h"
 #include "models/model.h"
 #include "models/progress.h"
 #include "models/trainer.h"
@@ -65,10 +69,14 @@ double Shortest(float value) {
   return absl::SimpleAtod(absl::StrCat(value), &shortest) ? shortest : value;
 }
 
-Json RunJson(const TrainRunOptions& options, int world_size) {
+Json RunJson(const TrainRunOptions& options, const FashionMnist& data,
+             int world_size) {
   return {
       {"model", options.model},
+      {"sync_bn", options.sync_bn},
       {"dataset", options.dataset},
+      {"train_samples", data.train.size},
+      {"test_samples", data.test.size},
       {"parallelism", options.parallelism},
       {"world_size", world_size},
       {"threads_per_rank", options.threads_per_rank},
@@ -107,11 +115,11 @@ absl::StatusOr<EpochSummary> RunEpoch(Trainer& trainer, int64_t epoch,
 // What rank 0 keeps of a run.
 class RunFiles {
  public:
-  RunFiles(const TrainRunOptions& options, int world_size)
-      : options_(options), report_(RunJson(options, world_size)) {}
+  RunFiles(const TrainRunOptions& options, const FashionMnist& data,
+           int world_size)
+      : options_(options), report_(RunJson(options, data, world_size)) {}
 
-  absl::Status OnEpoch(const EpochSummary& summary,
-                       const Parameters& parameters) {
+  absl::Status OnEpoch(const EpochSummary& summary, Model& model) {
     if (options_.output_dir.empty()) return absl::OkStatus();
     report_["epochs"].push_back(EpochJson(summary));
     LOCKSTEP_RETURN_IF_ERROR(
@@ -119,7 +127,7 @@ class RunFiles {
                        {.model = options_.model,
                         .seed = options_.trainer.seed,
                         .epochs = summary.epoch + 1},
-                       parameters));
+                       model.parameters(), model.buffers()));
     return ReplaceFile(absl::StrCat(options_.output_dir, "/", kMetricsName),
                        report_.dump(/*indent=*/2) + "\n");
   }
@@ -134,14 +142,39 @@ void Announce(const TrainRunOptions& options, const FashionMnist& data,
   std::cout << absl::StrCat("training ", options.model, " on ", options.dataset,
                             ": ", data.train.size, " images, ", world_size,
                             world_size == 1 ? " rank" : " ranks", " (",
-                            options.parallelism, "), global batch ",
-                            options.trainer.batch_size, ", learning rate ",
-                            options.trainer.learning_rate, ", seed ",
-                            options.trainer.seed, "\n")
+                            options.parallelism, ")",
+                            options.sync_bn ? ", SyncBN" : "",
+                            ", global batch ", options.trainer.batch_size,
+                            ", learning rate ", options.trainer.learning_rate,
+                            ", seed ", options.trainer.seed, "\n")
             << std::flush;
 }
 
+absl::Status KeepFirst(absl::string_view flag,
+                       const std::optional<int64_t>& samples,
+                       Dataset& dataset) {
+  if (!samples.has_value()) return absl::OkStatus();
+  if (*samples < 1 || *samples > dataset.size) {
+    return absl::OutOfRangeError(absl::StrCat(
+        "--", flag, "=", *samples, ": must be in [1, ", dataset.size, "]"));
+  }
+  dataset.size = *samples;
+  dataset.images.resize(*samples * dataset.image_size());
+  dataset.labels.resize(*samples);
+  return absl::OkStatus();
+}
+
 }  // namespace
+
+absl::StatusOr<FashionMnist> LoadData(const TrainRunOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(FashionMnist data,
+                            LoadFashionMnist(options.data_dir));
+  LOCKSTEP_RETURN_IF_ERROR(
+      KeepFirst("train_samples", options.train_samples, data.train));
+  LOCKSTEP_RETURN_IF_ERROR(
+      KeepFirst("test_samples", options.test_samples, data.test));
+  return data;
+}
 
 absl::Status PrepareRun(const TrainRunOptions& options) {
   if (!options.resume.empty()) {
@@ -177,26 +210,34 @@ absl::Status PrepareRun(const TrainRunOptions& options) {
 absl::Status RunTraining(Communicator& communicator, const FashionMnist& data,
                          const TrainRunOptions& options) {
   SetComputeThreads(options.threads_per_rank);
-  const std::unique_ptr<Model> model = CreateLeNet(options.trainer.seed);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                            CreateModel(options.model, options.trainer.seed));
   CheckpointInfo resumed;
   if (!options.resume.empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(
-        resumed, LoadCheckpoint(options.resume, model->parameters()));
+        resumed,
+        LoadCheckpoint(options.resume, model->parameters(), model->buffers()));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<Trainer> trainer,
       Trainer::Create(communicator, *model, data.train, options.trainer));
+  // Declared after the trainer, which has the reducer.
+  std::unique_ptr<Communicator> batch_norm_group;
+  if (options.sync_bn) {
+    LOCKSTEP_ASSIGN_OR_RETURN(batch_norm_group,
+                              SynchroniseBatchNorm(communicator, *model));
+  }
   if (communicator.rank() == 0) {
     Announce(options, data, communicator.world_size());
   }
   Progress progress(communicator, options.epochs, std::cout,
                     isatty(STDOUT_FILENO) == 1);
-  RunFiles files(options, communicator.world_size());
+  RunFiles files(options, data, communicator.world_size());
   for (int64_t epoch = resumed.epochs; epoch < options.epochs; ++epoch) {
     LOCKSTEP_ASSIGN_OR_RETURN(const EpochSummary summary,
                               RunEpoch(*trainer, epoch, data, progress));
     if (communicator.rank() == 0) {
-      LOCKSTEP_RETURN_IF_ERROR(files.OnEpoch(summary, model->parameters()));
+      LOCKSTEP_RETURN_IF_ERROR(files.OnEpoch(summary, *model));
     }
   }
   // No rank ends, which would look like its death, before all are done.

@@ -3,6 +3,7 @@
 #define LOCKSTEP_MODELS_TRAIN_RUN_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -19,7 +20,13 @@ struct TrainRunOptions {
   std::string dataset = "fashion_mnist";
   std::string data_dir = kFashionMnistDir;
   std::string parallelism = "single";  // As reports name it.
-  int64_t epochs = 10;                 // In all, those of `resume` included.
+  // The first so many images of each part of the data set; without a value all.
+  std::optional<int64_t> train_samples;
+  std::optional<int64_t> test_samples;
+  int64_t epochs = 10;  // In all, those of `resume` included.
+  // Batch norm over the batches of all ranks. No part of a checkpoint: whether
+  // to go on with it is each run's choice.
+  bool sync_bn = false;
   int threads_per_rank = 1;
   TrainerOptions trainer;
   std::string output_dir;  // Empty: write no files.
@@ -37,10 +44,19 @@ inline constexpr char kMetricsName[] = "metrics.json";
 // created. Errors: one line that names the flag or the file.
 absl::Status PrepareRun(const TrainRunOptions& options);
 
+// The data that the options name. Errors: LoadFashionMnist's, none of which is
+// kOutOfRange; kOutOfRange, naming the flag, where the data set has not so many
+// samples.
+absl::StatusOr<FashionMnist> LoadData(const TrainRunOptions& options);
+
 // Trains on the calling thread, printing progress on rank 0's standard output.
-// Resuming after epoch k gives bit for bit what the run that was not
-// interrupted gives. Errors: the trainer's, and those of reading and writing
-// files; the caller then leaves the group, so that the other ranks learn of it.
+// `data`: of LoadData. Resuming after epoch k, with the options of before,
+// gives bit for bit what the run that was not interrupted gives. With sync_bn,
+// batch norm's messages have a group of their own, since the gradients are
+// summed at the same time. Errors: kInvalidArgument for a model that there is
+// not, or sync_bn where the model has no batch norm; the trainer's, and those
+// of reading and writing files; the caller then leaves the group, so that the
+// other ranks learn of it.
 absl::Status RunTraining(Communicator& communicator, const FashionMnist& data,
                          const TrainRunOptions& options);
 

@@ -8,47 +8,33 @@
 #include <algorithm>
 #include <cerrno>
 #include <cmath>
-#include <cstdint>
+#include <cstddef>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <sstream>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/safetensors.h"
 #include "models/testing/idx_files.h"
 #include "models/testing/program.h"
+#include "models/testing/train_fixture.h"
 
 namespace lockstep {
 namespace {
 
-using testing::ContainsRegex;
 using testing::HasSubstr;
-using testing::IsEmpty;
 using testing::StartsWith;
 
-constexpr absl::Duration kDeadline = absl::Seconds(120);
-constexpr int64_t kTrain = 200;
-constexpr int64_t kTest = 37;
-
-using Environment = std::map<std::string, std::string>;
 using Weights = std::map<std::string, NamedTensor>;
-
-std::string ReadText(const std::string& path) {
-  std::ostringstream text;
-  text << std::ifstream(path, std::ios::binary).rdbuf();
-  return text.str();
-}
 
 // How far apart two runs' weights are: the largest difference of any two.
 double Distance(const Weights& a, const Weights& b) {
@@ -66,60 +52,9 @@ double Distance(const Weights& a, const Weights& b) {
   return distance;
 }
 
-class TrainTest : public testing::Test {
+class TrainTest : public TrainFixture {
  protected:
-  TrainTest() : root_(absl::StrCat(testing::TempDir(), "/train_test")) {
-    std::filesystem::remove_all(root_);
-    std::filesystem::create_directories(data());
-    WriteIdxFiles(data(), kTrain, kTest);
-  }
-
-  std::string data() const { return root_ + "/data"; }
-
-  // A new folder.
-  std::string Folder(const std::string& name) const {
-    const std::string path = absl::StrCat(root_, "/", name);
-    std::filesystem::create_directories(path);
-    return path;
-  }
-
-  std::unique_ptr<Program> Start(std::vector<std::string> flags,
-                                 const Environment& environment = {}) {
-    flags.insert(flags.begin(), "models/train");
-    return std::make_unique<Program>(
-        Folder(absl::StrCat("program", ++programs_)), flags, environment);
-  }
-
-  ProgramResult Run(const std::vector<std::string>& flags,
-                    const Environment& environment = {}) {
-    return Start(flags, environment)->Wait(kDeadline);
-  }
-
-  // Trains into a new folder, which it returns; expects success.
-  std::string Train(const std::string& name, std::vector<std::string> flags) {
-    const std::string dir = absl::StrCat(root_, "/", name);
-    flags.insert(flags.end(), {"--data_dir=" + data(), "--batch_size=64",
-                               "--lr=0.5", "--output_dir=" + dir});
-    const ProgramResult result = Run(flags);
-    EXPECT_EQ(result.exit_status, 0) << result.err;
-    EXPECT_EQ(result.err, "");
-    return dir;
-  }
-
-  Weights WeightsOf(const std::string& dir) {
-    const absl::StatusOr<Safetensors> content =
-        ReadSafetensors(dir + "/weights.safetensors");
-    EXPECT_THAT(content, IsOk());
-    return content.ok() ? content->tensors : Weights();
-  }
-
-  nlohmann::json MetricsOf(const std::string& dir) {
-    return nlohmann::json::parse(ReadText(dir + "/metrics.json"), nullptr,
-                                 /*allow_exceptions=*/false);
-  }
-
-  const std::string root_;
-  int programs_ = 0;
+  TrainTest() : TrainFixture("train_test") {}
 };
 
 TEST_F(TrainTest, EveryParallelismTrainsTheSameModel) {
@@ -223,6 +158,11 @@ TEST_F(TrainTest, NamesAWrongFlagInOneLineAndStartsNothing) {
                                  "--model=resnet",
                                  "--dataset=cifar",
                                  "--sync_bn",
+                                 "--train_samples=0",
+                                 "--train_samples=201",
+                                 "--train_samples=few",
+                                 "--test_samples=-1",
+                                 "--test_samples=38",
                                  "--seed=-1",
                                  "--bucket_kb=0",
                                  "--timeout_s=0",
@@ -240,6 +180,43 @@ TEST_F(TrainTest, NamesAWrongFlagInOneLineAndStartsNothing) {
   }
 }
 
+// A launched rank reads the data by itself.
+TEST_F(TrainTest, NamesTooManySamplesAsALaunchedRank) {
+  const ProgramResult result =
+      Run({"--data_dir=" + data(), "--test_samples=38"},
+          {{"RANK", "0"},
+           {"WORLD_SIZE", "1"},
+           {"LOCKSTEP_RENDEZVOUS", root_ + "/meet"}});
+  EXPECT_EQ(result.exit_status, 2);
+  EXPECT_EQ(result.err,
+            "train: rank 0: --test_samples=38: must be in [1, 37]\n");
+}
+
+TEST_F(TrainTest, TrainsOnTheFirstSamplesAlone) {
+  const std::string all = Train("all", {"--epochs=2"});
+  const std::string same =
+      Train("same", {"--epochs=2", "--train_samples=200", "--test_samples=37"});
+  EXPECT_EQ(ReadText(same + "/weights.safetensors"),
+            ReadText(all + "/weights.safetensors"));
+  const std::string first =
+      Train("first", {"--epochs=2", "--train_samples=70", "--test_samples=5"});
+  const nlohmann::json metrics = MetricsOf(first);
+  EXPECT_EQ(metrics["train_samples"], 70);
+  EXPECT_EQ(metrics["test_samples"], 5);
+  EXPECT_EQ(metrics["sync_bn"], false);
+  EXPECT_EQ(metrics["epochs"][1]["train_samples"], 70);
+  EXPECT_EQ(metrics["epochs"][1]["test_samples"], 5);
+  // The files of a smaller data set begin as those of a larger one do.
+  const std::string small = Folder("small");
+  WriteIdxFiles(small, 70, 1);
+  EXPECT_EQ(
+      ReadText(Train("small_data", {"--epochs=2", "--data_dir=" + small}) +
+               "/weights.safetensors"),
+      ReadText(first + "/weights.safetensors"));
+  EXPECT_NE(ReadText(first + "/weights.safetensors"),
+            ReadText(all + "/weights.safetensors"));
+}
+
 TEST_F(TrainTest, ExplainsItselfWithoutTraining) {
   const ProgramResult result = Run({"--nproc=2", "--help"});
   EXPECT_EQ(result.exit_status, 0);
@@ -248,7 +225,7 @@ TEST_F(TrainTest, ExplainsItselfWithoutTraining) {
        {"--model", "--dataset", "--data_dir", "--epochs", "--batch_size",
         "--lr", "--nproc", "--parallelism", "--sync_bn", "--seed",
         "--output_dir", "--resume", "--bucket_kb", "--timeout_s",
-        "--threads_per_rank"}) {
+        "--threads_per_rank", "--train_samples", "--test_samples"}) {
     EXPECT_THAT(result.out, HasSubstr(flag));
   }
 }
@@ -358,24 +335,7 @@ TEST_F(TrainTest, EndsWithinTwoSecondsOfTheDeathOfARankAndLeavesNothing) {
         Start({"--data_dir=" + data(), "--nproc=3", "--epochs=1000000"},
               {{"TMPDIR", temp}});
     ASSERT_TRUE(program->AwaitOutput("test accuracy", kDeadline));
-    const pid_t pid =
-        FindDescendant(program->pid(), absl::StrCat("RANK=", victim));
-    ASSERT_GT(pid, 0);
-    const absl::Time killed = absl::Now();
-    ASSERT_EQ(kill(pid, SIGKILL), 0);
-    const ProgramResult result = program->Wait(kDeadline);
-    EXPECT_LT(absl::Now() - killed, absl::Seconds(2));
-    EXPECT_EQ(result.exit_status, 128 + SIGKILL);
-    // The launcher names the rank, and so does each rank that lost it.
-    EXPECT_THAT(result.err,
-                HasSubstr(absl::StrCat("rank ", victim, " (pid ", pid,
-                                       ") was killed by signal 9")));
-    const int other = victim == 0 ? 1 : 0;
-    EXPECT_THAT(result.err,
-                ContainsRegex(absl::StrCat("train: rank ", other, ": .*rank ",
-                                           victim, "[^0-9]")));
-    EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1);
-    EXPECT_EQ(errno, ECHILD);
+    ExpectEndAfterDeath(*program, victim);
     EXPECT_TRUE(std::filesystem::is_empty(temp));
     for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
       EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr("lockstep")));

@@ -69,6 +69,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
                             strided ? communicator.world_size() : 1));
   LOCKSTEP_RETURN_IF_ERROR(
       BroadcastParameters(communicator, model.parameters()));
+  LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(communicator, model.buffers()));
   return std::unique_ptr<Trainer>(new Trainer(
       communicator, model, train, options, std::move(sampler), batches));
 }
@@ -159,6 +160,7 @@ Batch Trainer::Gather(const Dataset& dataset,
 }
 
 absl::StatusOr<Metrics> Trainer::Evaluate(const Dataset& dataset) {
+  LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(communicator_, model_.buffers()));
   const int64_t batches =
       (dataset.size + kEvaluationBatch - 1) / kEvaluationBatch;
   const Shard shard =

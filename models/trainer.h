@@ -49,12 +49,13 @@ struct StepReport {
 
 // One rank's trainer. Borrows the communicator, the model and the data set,
 // which nobody else may use during a call; between calls, and in `on_step`,
-// they are free. Not thread safe. After an error the ranks are no longer in
-// step: destroy the trainer and leave the group.
+// they are free. Every rank calls ForwardBackward for every global batch, with
+// an empty batch where its shard is empty. Not thread safe. After an error the
+// ranks are no longer in step: destroy the trainer and leave the group.
 class Trainer {
  public:
-  // Broadcasts rank 0's parameters. Errors: kInvalidArgument for a batch size
-  // or learning rate that is not positive, or an empty data set; the
+  // Broadcasts rank 0's parameters and buffers. Errors: kInvalidArgument for a
+  // batch size or learning rate that is not positive, or an empty data set; the
   // communicator's.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(
       Communicator& communicator, Model& model, const Dataset& train,
@@ -77,13 +78,15 @@ class Trainer {
   absl::StatusOr<Metrics> TrainEpoch(
       int64_t epoch, const std::function<bool(const StepReport&)>& on_step);
 
-  // Metrics of `dataset` over all ranks: on every rank, at any world size, bit
+  // Gives every rank rank 0's buffers (BroadcastBuffers), so that a checkpoint
+  // written after it holds what was evaluated, whichever rank writes it; then
+  // metrics of `dataset` over all ranks: on every rank, at any world size, bit
   // for bit those of one rank. Batch k is samples [k, k + 1) * kEvaluationBatch
   // whoever computes it; whole batches are dealt to the ranks, so some have one
   // more than others, or none; their losses are summed exactly, and the sum is
   // rounded once. This takes of the model that a batch gives the same bits on
-  // every rank, as LeNet does on machines of one kind with the same number of
-  // compute threads. Every sample counts exactly once. Errors: kInternal if
+  // every rank, as those here do on machines of one kind with the same number
+  // of compute threads. Every sample counts exactly once. Errors: kInternal if
   // they did not; the model's; the communicator's.
   absl::StatusOr<Metrics> Evaluate(const Dataset& dataset);
 

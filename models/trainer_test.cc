@@ -312,6 +312,77 @@ TEST(TrainerTest, EvaluatesEverySampleExactlyOnce) {
   }
 }
 
+// Writes down the buffers that it evaluates with.
+class BufferReadingModel : public CountingModel {
+ public:
+  absl::StatusOr<Metrics> Evaluate(const Batch& batch) override {
+    evaluated_with.push_back(State());
+    return CountingModel::Evaluate(batch);
+  }
+
+  std::vector<double> State() {
+    return {buffers().floats()[0], buffers().floats()[1],
+            static_cast<double>(buffers().counters()[0])};
+  }
+
+  std::vector<std::vector<double>> evaluated_with;
+};
+
+TEST(TrainerTest, EvaluatesWithTheBuffersOfRankZeroAndLeavesThemOnEveryRank) {
+  constexpr int kRanks = 3;
+  const Dataset train = NumberedDataset(kSamples);
+  const Dataset test = NumberedDataset(3 * Trainer::kEvaluationBatch);
+  struct Run {
+    std::vector<double> created;
+    std::vector<double> trained;
+    std::vector<double> left;
+    std::vector<std::vector<double>> evaluated_with;
+  };
+  std::vector<Run> runs(kRanks);
+  const auto rank_run = [&](Communicator& communicator) -> absl::Status {
+    Run& run = runs[communicator.rank()];
+    BufferReadingModel model;
+    model.buffers().floats()[0] = 10.0f * (1.0f + communicator.rank());
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const std::unique_ptr<Trainer> trainer,
+        Trainer::Create(communicator, model, train, {.batch_size = 4}));
+    run.created = model.State();
+    LOCKSTEP_RETURN_IF_ERROR(trainer->TrainEpoch(0, {}).status());
+    run.trained = model.State();
+    LOCKSTEP_RETURN_IF_ERROR(trainer->Evaluate(test).status());
+    run.left = model.State();
+    run.evaluated_with = model.evaluated_with;
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(RunRanks(Backend::kThreads, kRanks, rank_run), Each(IsOk()));
+  const Run& first = runs[0];
+  EXPECT_EQ(first.created, std::vector<double>({10, 0, 0}));
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const Run& run = runs[rank];
+    EXPECT_EQ(run.created, first.created);
+    EXPECT_EQ(run.left, first.trained);
+    EXPECT_THAT(run.evaluated_with, ElementsAreArray({first.trained}));
+    // Else there would have been nothing to broadcast.
+    if (rank > 0) {
+      EXPECT_NE(run.trained, first.trained);
+    }
+  }
+}
+
+// Batches of one sample: a rank has nothing to train on in most steps.
+TEST(TrainerTest, CallsTheModelInEveryStepAlsoWithAnEmptyShard) {
+  for (const Sharding sharding : {Sharding::kStrided, Sharding::kContiguous}) {
+    const std::vector<RankRun> runs =
+        TrainOneEpoch(3, {.batch_size = 1, .sharding = sharding}, /*epoch=*/0);
+    size_t empty = 0;
+    for (const RankRun& run : runs) {
+      EXPECT_THAT(run.trained, SizeIs(kSamples));
+      for (const auto& batch : run.trained) empty += batch.empty() ? 1 : 0;
+    }
+    EXPECT_EQ(empty, 2u * kSamples);
+  }
+}
+
 // Counts every sample twice.
 class DoubleCountingModel : public CountingModel {
  public:

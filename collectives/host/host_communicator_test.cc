@@ -22,7 +22,9 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/async_communicator.h"
 #include "collectives/buffer.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/group_buffer.h"
 #include "collectives/testing/run_ranks.h"
@@ -245,6 +247,54 @@ TEST_P(HostCommunicatorTest, AFailedPartLeavesTheWholeAlone) {
       LOCKSTEP_RETURN_IF_ERROR(part->Barrier());
     }
     return communicator.Barrier();
+  });
+  EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+// Sums on the whole group, on a thread of its own, while this thread gathers on
+// the part. `first`: this rank begins the sum before it gathers, else it begins
+// the sum only once it has gathered.
+absl::Status UseBoth(AsyncCommunicator& whole, Communicator& part, bool first,
+                     std::span<float> data) {
+  const int rank = part.rank();
+  const int world_size = part.world_size();
+  std::fill(data.begin(), data.end(), static_cast<float>(rank + 1));
+  std::vector<int32_t> own(300, rank);
+  std::vector<int32_t> all(own.size() * static_cast<size_t>(world_size));
+  if (first) whole.Start(Collective::AllReduce(data));
+  LOCKSTEP_RETURN_IF_ERROR(
+      part.AllGather(std::span<const int32_t>(own), std::span<int32_t>(all)));
+  if (!first) whole.Start(Collective::AllReduce(data));
+  LOCKSTEP_RETURN_IF_ERROR(whole.Wait());
+  const float sum = static_cast<float>(world_size * (world_size + 1) / 2);
+  for (const float x : data) {
+    if (x != sum) return absl::DataLossError(absl::StrCat("sum is ", x));
+  }
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (all[i] != static_cast<int32_t>(i / own.size())) {
+      return absl::DataLossError(absl::StrCat("gathered ", all[i]));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// In turn one rank, all, or none come to the whole group first. The one waits
+// there until it has been to the part: a group that kept the rank's other
+// thread out would never come back.
+TEST_P(HostCommunicatorTest, TwoThreadsOfARankUseTwoGroupsAtOnce) {
+  constexpr size_t kSizes[] = {1, 300, 100000};
+  const auto statuses = Run([&](Communicator& communicator) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> part,
+                              communicator.Split(0, 0));
+    AsyncCommunicator whole(communicator);
+    const int world_size = communicator.world_size();
+    for (int i = 0; i < 4 * (world_size + 2); ++i) {
+      const int turn = i % (world_size + 2);
+      const bool first = turn == communicator.rank() || turn == world_size;
+      std::vector<float> data(kSizes[i % 3]);
+      LOCKSTEP_RETURN_IF_ERROR(UseBoth(whole, *part, first, data));
+    }
+    return absl::OkStatus();
   });
   EXPECT_THAT(statuses, Each(IsOk()));
 }

@@ -85,6 +85,8 @@ class NcclCommunicator : public Communicator {
   absl::StatusOr<GroupBuffer> Allocate(
       int64_t bytes, CallSite site = CallSite::Here()) override;
   // Splits the control group, and makes new communicators on the same devices.
+  // NCCL's kernels wait for each other on the GPU, so every rank must begin the
+  // calls of both groups in one order: one thread should use them.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(
       int color, int key, CallSite site = CallSite::Here()) override;
 

@@ -2,12 +2,17 @@
 #include "models/cpu/average_pool.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/cpu/empty_plan.h"
 #include "models/cpu/onednn_adapter.h"
 #include "models/cpu/primitive.h"
 #include "models/cpu/shape.h"
@@ -21,12 +26,13 @@ class AveragePoolPlan : public LayerPlan {
  public:
   // Throws dnnl::error.
   AveragePoolPlan(const LayerContext& context, std::string name,
-                  const Shape& input, const Shape& output, int64_t window)
+                  const Shape& input, const Shape& output,
+                  const dnnl::memory::dims& window)
       : context_(context), name_(std::move(name)), output_(output) {
     const onednn::PoolingShape shape{.x = ChannelsLast(input),
                                      .y = ChannelsLast(output),
-                                     .strides = {window, window},
-                                     .window = {window, window},
+                                     .strides = window,
+                                     .window = window,
                                      .padding = {0, 0}};
     const auto forward = onednn::AveragePoolForward(context.engine, shape);
     const auto backward =
@@ -76,38 +82,46 @@ class AveragePoolPlan : public LayerPlan {
 
 class AveragePool : public Layer {
  public:
-  AveragePool(std::string name, int64_t window)
+  // window: none for all of the input.
+  AveragePool(std::string name, std::optional<int64_t> window)
       : name_(std::move(name)), window_(window) {}
 
   absl::StatusOr<std::unique_ptr<LayerPlan>> Plan(
       const LayerContext& context, const Shape& input,
       bool /*input_gradient*/) const override {
-    if (input.h < window_ || input.w < window_) {
+    const int64_t height = window_.value_or(input.h);
+    const int64_t width = window_.value_or(input.w);
+    if (input.h < height || input.w < width) {
       return absl::InvalidArgumentError(
-          absl::StrCat(name_, ": window ", window_,
-                       " does not fit an input of ", input.h, "x", input.w));
+          absl::StrCat(name_, ": window ", height, " does not fit an input of ",
+                       input.h, "x", input.w));
     }
     const Shape output{.n = input.n,
                        .c = input.c,
-                       .h = input.h / window_,
-                       .w = input.w / window_};
+                       .h = input.h / height,
+                       .w = input.w / width};
+    if (input.n == 0) return CreateEmptyPlan(*context.parameters, {}, output);
     std::unique_ptr<LayerPlan> plan;
     LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(name_, [&] {
-      plan = std::make_unique<AveragePoolPlan>(context, name_, input, output,
-                                               window_);
+      plan = std::make_unique<AveragePoolPlan>(
+          context, name_, input, output, dnnl::memory::dims{height, width});
     }));
     return plan;
   }
 
  private:
   std::string name_;
-  int64_t window_;
+  std::optional<int64_t> window_;
 };
 
 }  // namespace
 
 std::unique_ptr<Layer> CreateAveragePool(std::string name, int64_t window) {
   return std::make_unique<AveragePool>(std::move(name), window);
+}
+
+std::unique_ptr<Layer> CreateGlobalAveragePool(std::string name) {
+  return std::make_unique<AveragePool>(std::move(name), std::nullopt);
 }
 
 }  // namespace lockstep

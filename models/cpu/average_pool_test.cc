@@ -18,23 +18,27 @@ namespace {
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-// Checks one size against the definition, in float64.
-void CheckPool(const Shape& in, int64_t window) {
-  SCOPED_TRACE(testing::Message() << in.n << "x" << in.c << "x" << in.h << "x"
-                                  << in.w << " window " << window);
+// Checks a layer that averages windows of height x width against the
+// definition, in float64.
+void CheckPool(const Layer& layer, const Shape& in, int64_t height,
+               int64_t width) {
+  SCOPED_TRACE(testing::Message()
+               << in.n << "x" << in.c << "x" << in.h << "x" << in.w
+               << " window " << height << "x" << width);
   Parameters none({});
-  const auto run = RunLayer(*CreateAveragePool("pool", window), none, in, true);
+  const auto run = RunLayer(layer, none, in, true);
   ASSERT_THAT(run, IsOk());
   const Shape& out = run->output;
-  ASSERT_EQ(out, (Shape{in.n, in.c, in.h / window, in.w / window}));
+  ASSERT_EQ(out, (Shape{in.n, in.c, in.h / height, in.w / width}));
   std::vector<double> y(out.size()), dx(in.size());
-  const double area = static_cast<double>(window * window);
+  const int64_t window = height * width;
+  const double area = static_cast<double>(window);
   for (int64_t i = 0; i < out.size(); ++i) {
     const int64_t c = i % out.c, q = i / out.c % out.w;
     const int64_t p = i / out.c / out.w % out.h, n = i / out.c / out.w / out.h;
-    for (int64_t k = 0; k < window * window; ++k) {
+    for (int64_t k = 0; k < window; ++k) {
       const int64_t at =
-          At(in, n, c, p * window + k / window, q * window + k % window);
+          At(in, n, c, p * height + k / width, q * width + k % width);
       y[i] += run->x[at] / area;
       dx[at] += run->dy[i] / area;
     }
@@ -48,6 +52,14 @@ void CheckPool(const Shape& in, int64_t window) {
   EXPECT_THAT(run->ready, IsEmpty());
 }
 
+void CheckPool(const Shape& in, int64_t window) {
+  CheckPool(*CreateAveragePool("pool", window), in, window, window);
+}
+
+void CheckGlobalPool(const Shape& in) {
+  CheckPool(*CreateGlobalAveragePool("pool"), in, in.h, in.w);
+}
+
 TEST(AveragePoolTest, MatchesTheDefinition) {
   CheckPool({1, 1, 1, 1}, 1);
   CheckPool({1, 1, 2, 2}, 2);
@@ -55,6 +67,15 @@ TEST(AveragePoolTest, MatchesTheDefinition) {
   CheckPool({17, 20, 26, 26}, 2);
   CheckPool({2, 50, 9, 9}, 2);  // A row and a column are left over.
   CheckPool({2, 33, 7, 10}, 3);
+  CheckPool({0, 3, 4, 4}, 2);
+}
+
+TEST(AveragePoolTest, GlobalTakesWholeImages) {
+  CheckGlobalPool({1, 1, 1, 1});
+  CheckGlobalPool({2, 512, 4, 4});
+  CheckGlobalPool({3, 5, 2, 8});
+  CheckGlobalPool({2, 33, 3, 7});
+  CheckGlobalPool({0, 3, 4, 4});
 }
 
 TEST(AveragePoolTest, RejectsAWindowLargerThanTheInput) {

@@ -18,6 +18,7 @@
 #include "models/cpu/primitive.h"
 #include "models/cpu/softmax_cross_entropy.h"
 #include "oneapi/dnnl/dnnl.hpp"
+#include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
 namespace lockstep {
 namespace {
@@ -45,7 +46,8 @@ class Classifier : public Model {
                                           float gradient_scale,
                                           GradientReady ready) override {
     LOCKSTEP_RETURN_IF_ERROR(Check(batch));
-    if (batch.labels.empty()) {
+    // Ranks of a group exchange messages also for an empty batch.
+    if (batch.labels.empty() && batch_norm_group_ == nullptr) {
       std::ranges::fill(parameters_.gradients(), 0.0f);
       for (int i = parameters_.count(); i-- > 0;) ready(i);
       return Metrics();
@@ -121,7 +123,11 @@ class Classifier : public Model {
     if (!context_.has_value()) {
       LOCKSTEP_RETURN_IF_ERROR(CatchOnednn("engine", [&] {
         const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-        context_ = {engine, dnnl::stream(engine), &parameters_, &buffers_};
+        context_ = {.engine = engine,
+                    .stream = dnnl::stream(engine),
+                    .parameters = &parameters_,
+                    .buffers = &buffers_,
+                    .batch_norm_kernels = &batch_norm_kernels_};
       }));
     }
     context_->batch_norm_group = batch_norm_group_;
@@ -132,10 +138,14 @@ class Classifier : public Model {
         network_->Plan(*context_, input, /*input_gradient=*/false));
     if (plan->output() != Shape{.n = n, .c = classes_}) {
       return absl::InternalError(
-          absl::StrCat("the network gives ", plan->output().size() / n,
+          absl::StrCat("the network gives ", Logits(plan->output()),
                        " logits a sample for ", classes_, " classes"));
     }
     return plan;
+  }
+
+  static int64_t Logits(const Shape& output) {
+    return output.c * output.h * output.w;
   }
 
   static int64_t LogitsSize(const LayerPlan& plan) {
@@ -167,6 +177,7 @@ class Classifier : public Model {
   Parameters parameters_;
   Buffers buffers_;
   Communicator* batch_norm_group_ = nullptr;
+  CpuBatchNormKernels batch_norm_kernels_;
   const std::unique_ptr<Layer> network_;
   std::optional<LayerContext> context_;
   std::map<int64_t, std::unique_ptr<LayerPlan>> plans_;  // By batch size.

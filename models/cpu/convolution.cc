@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/cpu/affine_plan.h"
+#include "models/cpu/empty_plan.h"
 #include "models/cpu/onednn_adapter.h"
 #include "models/cpu/primitive.h"
 #include "models/cpu/shape.h"
@@ -32,6 +33,10 @@ class Convolution : public Layer {
                                   options_.bias, options_.relu};
     LOCKSTEP_RETURN_IF_ERROR(CheckAffineParameters(
         affine, *context.parameters, WeightsShape(input), output.c));
+    if (input.n == 0) {
+      return CreateEmptyPlan(*context.parameters,
+                             {options_.bias, options_.weights}, output);
+    }
     std::unique_ptr<LayerPlan> plan;
     LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(options_.name, [&] {
       plan = MakePlan(context, affine, input, output, input_gradient);

@@ -128,7 +128,12 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{{17, 20, 13, 13}, 50, 5, 1, 0, true},
                     Case{{1, 20, 13, 13}, 50, 5, 1, 0, false},
                     Case{{2, 17, 9, 8}, 33, 3, 2, 1, true},
-                    Case{{3, 64, 7, 5}, 32, 1, 2, 0, false}));
+                    Case{{3, 64, 7, 5}, 32, 1, 2, 0, false},
+                    Case{{2, 64, 8, 8}, 32, 3, 2, 1, false},
+                    Case{{3, 32, 8, 6}, 64, 1, 2, 0, false},
+                    Case{{2, 16, 1, 1}, 16, 3, 1, 1, false},
+                    Case{{2, 16, 1, 1}, 32, 3, 2, 1, false},
+                    Case{{0, 3, 5, 7}, 4, 3, 2, 1, false}));
 
 TEST(ConvolutionErrorsTest, NameTheLayerAndTheSizes) {
   const Case c{{1, 2, 4, 4}, 3, 5, 1, 0, false};

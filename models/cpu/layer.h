@@ -14,6 +14,7 @@
 #include "models/model.h"
 #include "models/parameters.h"
 #include "oneapi/dnnl/dnnl.hpp"
+#include "syncbn/batch_norm_kernels.h"
 
 namespace lockstep {
 
@@ -26,6 +27,8 @@ struct LayerContext {
   // Over whose ranks batch norm normalises in training; null: this rank's batch
   // alone. Plans keep it.
   Communicator* batch_norm_group = nullptr;
+  // What it computes with; outlives every plan.
+  BatchNormKernels* batch_norm_kernels = nullptr;
 };
 
 // One layer's work on one input shape, prepared once and run every step. All
@@ -63,7 +66,8 @@ class LayerPlan {
   virtual absl::Status Forward(const Forwards& buffers) = 0;
 
   // Overwrites the gradients of the layer's parameters and calls `ready` for
-  // each, the highest index first and before dx is computed. Errors as above.
+  // each, the highest index first and before dx is computed; a layer of layers
+  // does so for one after the other. Errors as above.
   virtual absl::Status Backward(const Backwards& buffers,
                                 Model::GradientReady ready) = 0;
 };
@@ -79,10 +83,10 @@ class Layer {
 
   // Prepares for `input`, with input.n >= 0: a rank without samples still takes
   // its part in what ranks do together, and has zero gradients. Backward
-  // computes dx only if
-  // `input_gradient`. Takes milliseconds: keep the plan. Errors, each naming
-  // the layer: kInvalidArgument if the input or the sizes of the parameters do
-  // not fit it; kInternal if oneDNN fails.
+  // computes dx only if `input_gradient`. Does not communicate. Takes
+  // milliseconds: keep the plan. Errors, each naming the layer:
+  // kInvalidArgument if the input or the sizes of the parameters do not fit it;
+  // kInternal if oneDNN fails.
   virtual absl::StatusOr<std::unique_ptr<LayerPlan>> Plan(
       const LayerContext& context, const Shape& input,
       bool input_gradient) const = 0;

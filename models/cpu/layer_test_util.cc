@@ -13,6 +13,7 @@
 #include "models/buffers.h"
 #include "models/compute_threads.h"
 #include "oneapi/dnnl/dnnl.hpp"
+#include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
 namespace lockstep {
 namespace {
@@ -64,11 +65,23 @@ int64_t At(const Shape& shape, int64_t n, int64_t c, int64_t h, int64_t w) {
 
 absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
                                   const Shape& input, bool input_gradient) {
+  Buffers none;
+  return RunLayer(layer, parameters, none, /*group=*/nullptr, input,
+                  input_gradient);
+}
+
+absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
+                                  Buffers& buffers, Communicator* group,
+                                  const Shape& input, bool input_gradient) {
   SetComputeThreads(1);  // As a rank runs; more would spin on a busy machine.
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  Buffers buffers;
-  const LayerContext context{engine, dnnl::stream(engine), &parameters,
-                             &buffers};
+  CpuBatchNormKernels kernels;
+  const LayerContext context{.engine = engine,
+                             .stream = dnnl::stream(engine),
+                             .parameters = &parameters,
+                             .buffers = &buffers,
+                             .batch_norm_group = group,
+                             .batch_norm_kernels = &kernels};
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<LayerPlan> plan,
                             layer.Plan(context, input, input_gradient));
   LayerRun run;

@@ -8,6 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "collectives/communicator.h"
+#include "models/buffers.h"
 #include "models/cpu/layer.h"
 #include "models/cpu/shape.h"
 #include "models/parameters.h"
@@ -36,7 +38,12 @@ struct LayerRun {
 // Plans `layer` and runs it on Integers: x up to kInputLimit, dy up to
 // kOtherLimit. Every buffer that the layer writes starts as NaN and has guard
 // zones, which are checked (kInternal).
+//
+// buffers: for layers that have some. group: for batch norm, or null.
 absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
+                                  const Shape& input, bool input_gradient);
+absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
+                                  Buffers& buffers, Communicator* group,
                                   const Shape& input, bool input_gradient);
 
 // OK if got[i] is within tolerance of want[i] for every i and the sizes are

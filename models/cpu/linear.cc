@@ -1,4 +1,4 @@
-// oneDNN's inner product, on weights that keep their outputs innermost.
+// oneDNN's inner product, on weights whose formats convert row by row.
 #include "models/cpu/linear.h"
 
 #include <optional>
@@ -8,6 +8,7 @@
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
 #include "models/cpu/affine_plan.h"
+#include "models/cpu/empty_plan.h"
 #include "models/cpu/onednn_adapter.h"
 #include "models/cpu/primitive.h"
 #include "models/cpu/shape.h"
@@ -27,10 +28,14 @@ class Linear : public Layer {
       bool input_gradient) const override {
     const AffineParameters affine{options_.name, options_.weights,
                                   options_.bias, options_.relu};
-    LOCKSTEP_RETURN_IF_ERROR(CheckAffineParameters(
-        affine, *context.parameters,
-        {input.c * input.h * input.w, options_.out_features},
-        options_.out_features));
+    LOCKSTEP_RETURN_IF_ERROR(CheckAffineParameters(affine, *context.parameters,
+                                                   WeightsShape(input),
+                                                   options_.out_features));
+    if (input.n == 0) {
+      return CreateEmptyPlan(*context.parameters,
+                             {options_.bias, options_.weights},
+                             Shape{.c = options_.out_features});
+    }
     std::unique_ptr<LayerPlan> plan;
     LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(options_.name, [&] {
       plan = MakePlan(context, affine, input, input_gradient);
@@ -39,6 +44,13 @@ class Linear : public Layer {
   }
 
  private:
+  memory::dims WeightsShape(const Shape& input) const {
+    const int64_t in = input.c * input.h * input.w;
+    const int64_t out = options_.out_features;
+    return options_.outputs_first ? memory::dims{out, in}
+                                  : memory::dims{in, out};
+  }
+
   std::unique_ptr<LayerPlan> MakePlan(const LayerContext& context,
                                       const AffineParameters& affine,
                                       const Shape& input,
@@ -46,15 +58,20 @@ class Linear : public Layer {
     const int64_t out = options_.out_features;
     const auto type = memory::data_type::f32;
     const memory::dims dims{out, input.c, input.h, input.w};
-    // Outputs innermost in both, so that the conversion between them moves
-    // whole rows, and for a 1x1 input there is none. `any` would pick a blocked
-    // format whose conversion costs more than it saves.
-    const memory::desc plain(
-        dims, type,
-        memory::dims{1, input.h * input.w * out, input.w * out, out});
+    // Outputs innermost, or outermost, in both, so that the conversion between
+    // them moves whole rows, and for a 1x1 input there is none. `any` would
+    // pick a blocked format whose conversion costs more than it saves.
+    const memory::dims plain_strides =
+        options_.outputs_first
+            ? memory::dims{input.c * input.h * input.w, input.h * input.w,
+                           input.w, 1}
+            : memory::dims{1, input.h * input.w * out, input.w * out, out};
+    const memory::desc plain(dims, type, plain_strides);
+    const auto inner = options_.outputs_first ? memory::format_tag::ohwi
+                                              : memory::format_tag::hwio;
     const onednn::InnerProductShape shape{
         .x = ChannelsLast(input),
-        .weights = {dims, type, memory::format_tag::hwio},
+        .weights = {dims, type, inner},
         .bias = {{out}, type, memory::format_tag::a},
         .y = {{input.n, out}, type, memory::format_tag::ab}};
     const auto forward =

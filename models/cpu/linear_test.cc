@@ -20,16 +20,20 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-LinearOptions Options(int64_t out, bool relu) {
+LinearOptions Options(int64_t out, bool relu, bool outputs_first = false) {
   return {.name = "linear",
           .weights = 1,
           .bias = 2,
           .out_features = out,
-          .relu = relu};
+          .relu = relu,
+          .outputs_first = outputs_first};
 }
 
-Parameters MakeParameters(int64_t in, int64_t out) {
-  Parameters parameters({{"other", {3}}, {"W", {in, out}}, {"b", {out}}});
+Parameters MakeParameters(int64_t in, int64_t out, bool outputs_first = false) {
+  const std::vector<int64_t> weights = outputs_first
+                                           ? std::vector<int64_t>{out, in}
+                                           : std::vector<int64_t>{in, out};
+  Parameters parameters({{"other", {3}}, {"W", weights}, {"b", {out}}});
   std::ranges::copy(
       Integers(parameters.values().size(), kOtherLimit, /*seed=*/4),
       parameters.values().begin());
@@ -37,13 +41,15 @@ Parameters MakeParameters(int64_t in, int64_t out) {
 }
 
 // Checks one size against the definition, in float64.
-void CheckLinear(const Shape& in, int64_t out, bool relu) {
+void CheckLinear(const Shape& in, int64_t out, bool relu,
+                 bool outputs_first = false) {
   SCOPED_TRACE(testing::Message() << in.n << "x" << in.c << "x" << in.h << "x"
-                                  << in.w << " to " << out << " relu " << relu);
+                                  << in.w << " to " << out << " relu " << relu
+                                  << " outputs first " << outputs_first);
   const int64_t features = in.c * in.h * in.w;
-  Parameters parameters = MakeParameters(features, out);
-  const auto run =
-      RunLayer(*CreateLinear(Options(out, relu)), parameters, in, true);
+  Parameters parameters = MakeParameters(features, out, outputs_first);
+  const auto run = RunLayer(*CreateLinear(Options(out, relu, outputs_first)),
+                            parameters, in, true);
   ASSERT_THAT(run, IsOk());
   ASSERT_EQ(run->output, (Shape{.n = in.n, .c = out}));
   const auto w = parameters.value(1), b = parameters.value(2);
@@ -54,16 +60,19 @@ void CheckLinear(const Shape& in, int64_t out, bool relu) {
     const auto x_at = [&](int64_t f) {
       return At(in, n, f / (in.h * in.w), f / in.w % in.h, f % in.w);
     };
+    const auto weight_at = [&](int64_t f) {
+      return outputs_first ? o * features + f : f * out + o;
+    };
     double sum = b[o];
     for (int64_t f = 0; f < features; ++f) {
-      sum += double{run->x[x_at(f)]} * w[f * out + o];
+      sum += double{run->x[x_at(f)]} * w[weight_at(f)];
     }
     y[i] = relu ? std::max(sum, 0.0) : sum;
     if (relu && !(sum > 0)) continue;
     db[o] += run->dy[i];
     for (int64_t f = 0; f < features; ++f) {
-      dw[f * out + o] += double{run->dy[i]} * run->x[x_at(f)];
-      dx[x_at(f)] += double{run->dy[i]} * w[f * out + o];
+      dw[weight_at(f)] += double{run->dy[i]} * run->x[x_at(f)];
+      dx[x_at(f)] += double{run->dy[i]} * w[weight_at(f)];
     }
   }
   EXPECT_THAT(CheckNear(run->y, y), IsOk());
@@ -81,6 +90,17 @@ TEST(LinearTest, MatchesTheDefinition) {
     CheckLinear({17, 128, 1, 1}, 10, relu);
     CheckLinear({2, 3, 5, 4}, 7, relu);
     CheckLinear({17, 50, 4, 4}, 128, relu);
+    CheckLinear({0, 3, 2, 2}, 5, relu);
+  }
+}
+
+TEST(LinearTest, TakesWeightsWithTheirOutputsFirst) {
+  for (const bool relu : {false, true}) {
+    CheckLinear({1, 1, 1, 1}, 1, relu, true);
+    CheckLinear({3, 7, 1, 1}, 5, relu, true);
+    CheckLinear({32, 512, 1, 1}, 10, relu, true);
+    CheckLinear({2, 3, 5, 4}, 7, relu, true);
+    CheckLinear({0, 3, 2, 2}, 5, relu, true);
   }
 }
 

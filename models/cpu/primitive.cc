@@ -71,4 +71,21 @@ void FormatConversion::Run(dnnl::stream& stream, const float* from, float* to) {
   reorder_.Run(stream, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }
 
+Accumulation::Accumulation(const dnnl::engine& engine, int64_t size) {
+  const dnnl::memory::desc flat({size}, dnnl::memory::data_type::f32,
+                                dnnl::memory::format_tag::a);
+  dnnl::post_ops add;
+  add.append_sum(1.0f);
+  dnnl::primitive_attr attributes;
+  attributes.set_post_ops(add);
+  const dnnl::reorder::primitive_desc desc(engine, flat, engine, flat,
+                                           attributes);
+  reorder_ = Primitive(engine, dnnl::reorder(desc),
+                       {{DNNL_ARG_FROM, flat}, {DNNL_ARG_TO, flat}});
+}
+
+void Accumulation::Run(dnnl::stream& stream, const float* from, float* to) {
+  reorder_.Run(stream, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
+}
+
 }  // namespace lockstep

@@ -65,6 +65,19 @@ class FormatConversion {
   Primitive reorder_;
 };
 
+// Sums of arrays. Throws dnnl::error.
+class Accumulation {
+ public:
+  Accumulation() = default;
+  Accumulation(const dnnl::engine& engine, int64_t size);
+
+  // to[i] += from[i] for i in [0, size).
+  void Run(dnnl::stream& stream, const float* from, float* to);
+
+ private:
+  Primitive reorder_;
+};
+
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_MODELS_CPU_PRIMITIVE_H_

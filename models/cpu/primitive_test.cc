@@ -54,5 +54,21 @@ TEST(FormatConversionTest, TransposesAndCopiesNothingIfEqual) {
   EXPECT_TRUE(FormatConversion(engine, rows, rows).is_identity());
 }
 
+TEST(AccumulationTest, AddsAndLeavesWhatItAdds) {
+  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
+  dnnl::stream stream(engine);
+  for (const int64_t size : {1, 2, 15, 16, 17, 1000}) {
+    std::vector<float> from(size), to(size + 1, 0.5f), want(size + 1, 0.5f);
+    for (int64_t i = 0; i < size; ++i) {
+      from[i] = static_cast<float>(i % 37);
+      want[i] += from[i];
+    }
+    const std::vector<float> before = from;
+    Accumulation(engine, size).Run(stream, from.data(), to.data());
+    EXPECT_EQ(to, want);
+    EXPECT_EQ(from, before);
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

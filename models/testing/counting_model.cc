@@ -66,6 +66,8 @@ CountingModel::CountingModel(float value)
     : parameters_({{"a", {3}}, {"b", {}}, {"c", {5, 1}}, {"d", {2}}}) {
   const std::span<float> values = parameters_.values();
   std::fill(values.begin(), values.end(), value);
+  buffers_.AddFloats("sums", {2});
+  buffers_.AddCounter("batches");
 }
 
 absl::StatusOr<Metrics> CountingModel::ForwardBackward(const Batch& batch,
@@ -85,6 +87,11 @@ absl::StatusOr<Metrics> CountingModel::ForwardBackward(const Batch& batch,
     }
     ready(p);
   }
+  for (const int64_t i : indices) {
+    buffers_.floats()[0] += 1;
+    buffers_.floats()[1] += static_cast<float>(i);
+  }
+  if (!indices.empty()) ++buffers_.counters()[0];
   return MetricsOf(indices);
 }
 

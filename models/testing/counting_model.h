@@ -24,7 +24,9 @@ Dataset NumberedDataset(int64_t n);
 //
 //   sum over samples i of (i + 3 * p + j) % 11,
 //
-// the loss of sample i is i % 5, and it is correct if i is even.
+// the loss of sample i is i % 5, and it is correct if i is even. Of what this
+// replica alone has trained on, buffer "sums" [2] holds the number of samples
+// and the sum of their indices, and counter "batches" how many had samples.
 class CountingModel : public Model {
  public:
   // Parameters of 3, 1, 5 and 2 elements, all `value` at first.

@@ -1,0 +1,226 @@
+#include "models/cpu/batch_norm_layer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/status_matchers.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/buffers.h"
+#include "models/cpu/layer.h"
+#include "models/cpu/layer_test_util.h"
+#include "models/cpu/shape.h"
+#include "models/parameters.h"
+
+namespace lockstep {
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Unrelated tensors come first: indices matter.
+BatchNormLayerOptions Options(bool relu) {
+  return {.name = "bn",
+          .weight = 1,
+          .bias = 2,
+          .running_mean = 1,
+          .running_variance = 2,
+          .batches = 3,
+          .relu = relu};
+}
+
+Parameters MakeParameters(int64_t channels) {
+  Parameters parameters(
+      {{"other", {3}}, {"weight", {channels}}, {"bias", {channels}}});
+  for (int64_t c = 0; c < channels; ++c) {
+    parameters.value(1)[c] = 1 + static_cast<float>(c % 5 - 2) / 4;
+    parameters.value(2)[c] = static_cast<float>(c % 7 - 3) / 8;
+  }
+  return parameters;
+}
+
+Buffers MakeBuffers(int64_t channels) {
+  Buffers buffers;
+  buffers.AddFloats("other", {2});
+  buffers.AddFloats("running_mean", {channels});
+  buffers.AddFloats("running_var", {channels});
+  buffers.AddCounter("num_batches_tracked");
+  std::ranges::fill(buffers.value(1), 2.0f);
+  std::ranges::fill(buffers.value(2), 3.0f);
+  return buffers;
+}
+
+struct Want {
+  std::vector<double> y, dx, dweight, dbias, mean, variance;
+};
+
+// The definition, in float64, of channel c of the batch and of the running
+// statistics after it.
+void Reference(const Shape& shape, bool relu, const Parameters& parameters,
+               const LayerRun& run, int64_t c, Want& want) {
+  const int64_t count = shape.n * shape.h * shape.w;
+  const double n = static_cast<double>(count);
+  const double weight = parameters.value(1)[c], bias = parameters.value(2)[c];
+  double mean = 0, m2 = 0, sum = 0, product = 0;
+  for (int64_t i = 0; i < count; ++i) mean += run.x[i * shape.c + c] / n;
+  for (int64_t i = 0; i < count; ++i) {
+    m2 += std::pow(run.x[i * shape.c + c] - mean, 2);
+  }
+  const double inverse = 1 / std::sqrt(m2 / n + 1e-5);
+  std::vector<double> normal(count), g(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = i * shape.c + c;
+    normal[i] = (run.x[at] - mean) * inverse;
+    const double y = normal[i] * weight + bias;
+    want.y[at] = relu ? std::max(y, 0.0) : y;
+    g[i] = relu && !(y > 0) ? 0 : run.dy[at];
+    sum += g[i];
+    product += g[i] * normal[i];
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    want.dx[i * shape.c + c] =
+        weight * inverse * (g[i] - sum / n - normal[i] * product / n);
+  }
+  want.dbias[c] = sum;
+  want.dweight[c] = product;
+  want.mean[c] = 0.9 * 2 + 0.1 * mean;
+  want.variance[c] = 0.9 * 3 + 0.1 * m2 / (n - 1);
+}
+
+Want Reference(const Shape& shape, bool relu, const Parameters& parameters,
+               const LayerRun& run) {
+  Want want;
+  for (auto* values : {&want.y, &want.dx}) values->resize(shape.size());
+  for (auto* values :
+       {&want.dweight, &want.dbias, &want.mean, &want.variance}) {
+    values->resize(shape.c);
+  }
+  for (int64_t c = 0; c < shape.c; ++c) {
+    Reference(shape, relu, parameters, run, c, want);
+  }
+  return want;
+}
+
+// Sums of up to 300 numbers of magnitude `size`, rounded 300 times.
+double Tolerance(double size) { return 300 * 0x1p-24 * size; }
+
+TEST(BatchNormLayerTest, MatchesTheDefinition) {
+  for (const Shape& shape : {Shape{2, 1, 1, 1}, Shape{3, 5, 4, 7},
+                             Shape{17, 64, 4, 4}, Shape{2, 33, 1, 3}}) {
+    for (const bool relu : {false, true}) {
+      SCOPED_TRACE(testing::Message() << shape.c << " channels, ReLU " << relu);
+      Parameters parameters = MakeParameters(shape.c);
+      Buffers buffers = MakeBuffers(shape.c);
+      const auto run = RunLayer(*CreateBatchNormLayer(Options(relu)),
+                                parameters, buffers, nullptr, shape, true);
+      ASSERT_THAT(run, IsOk());
+      EXPECT_EQ(run->output, shape);
+      const Want want = Reference(shape, relu, parameters, *run);
+      EXPECT_THAT(CheckNear(run->y, want.y, Tolerance(4)), IsOk());
+      EXPECT_THAT(CheckNear(parameters.gradient(1), want.dweight,
+                            Tolerance(kOtherLimit * 4)),
+                  IsOk());
+      EXPECT_THAT(
+          CheckNear(parameters.gradient(2), want.dbias, Tolerance(kOtherLimit)),
+          IsOk());
+      EXPECT_THAT(CheckNear(run->dx, want.dx, Tolerance(kOtherLimit)), IsOk());
+      EXPECT_THAT(
+          CheckNear(buffers.value(1), want.mean, Tolerance(kInputLimit)),
+          IsOk());
+      EXPECT_THAT(CheckNear(buffers.value(2), want.variance,
+                            Tolerance(kInputLimit * kInputLimit)),
+                  IsOk());
+      EXPECT_EQ(buffers.counter(3), 1);
+      EXPECT_THAT(buffers.value(0), Each(0.0f));
+      EXPECT_THAT(parameters.gradient(0), Each(0.0f));
+      EXPECT_THAT(run->ready, ElementsAre(2, 1));
+    }
+  }
+}
+
+TEST(BatchNormLayerTest, AnEmptyBatchHasZeroGradientsAndIsNotTracked) {
+  Parameters parameters = MakeParameters(3);
+  Buffers buffers = MakeBuffers(3);
+  std::ranges::fill(parameters.gradients(), std::nanf(""));
+  const auto run = RunLayer(*CreateBatchNormLayer(Options(true)), parameters,
+                            buffers, nullptr, {0, 3, 2, 2}, true);
+  ASSERT_THAT(run, IsOk());
+  EXPECT_THAT(parameters.gradient(1), Each(0.0f));
+  EXPECT_THAT(parameters.gradient(2), Each(0.0f));
+  EXPECT_THAT(buffers.value(1), Each(2.0f));
+  EXPECT_THAT(buffers.value(2), Each(3.0f));
+  EXPECT_EQ(buffers.counter(3), 0);
+  EXPECT_THAT(run->ready, ElementsAre(2, 1));
+}
+
+// Two ranks with the same batch have its mean and biased variance; it is the
+// count of both that the running variance divides by.
+TEST(BatchNormLayerTest, NormalisesOverTheGroup) {
+  const Shape shape = {3, 5, 2, 2};
+  std::vector<LayerRun> runs(2);
+  std::vector<Buffers> buffers(2, MakeBuffers(shape.c));
+  const auto statuses =
+      RunRanks(Backend::kThreads, 2, [&](Communicator& group) -> absl::Status {
+        Parameters parameters = MakeParameters(shape.c);
+        auto run = RunLayer(*CreateBatchNormLayer(Options(false)), parameters,
+                            buffers[group.rank()], &group, shape, true);
+        if (run.ok()) runs[group.rank()] = *std::move(run);
+        return run.status();
+      });
+  EXPECT_THAT(statuses, Each(IsOk()));
+  const Parameters parameters = MakeParameters(shape.c);
+  const Want want = Reference(shape, false, parameters, runs[0]);
+  const double n = static_cast<double>(shape.n * shape.h * shape.w);
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_THAT(CheckNear(runs[rank].y, want.y, Tolerance(4)), IsOk());
+    EXPECT_THAT(CheckNear(runs[rank].dx, want.dx, Tolerance(kOtherLimit)),
+                IsOk());
+    for (int64_t c = 0; c < shape.c; ++c) {
+      const double variance = (want.variance[c] - 2.7) * (n - 1) / n;
+      EXPECT_NEAR(buffers[rank].value(2)[c],
+                  2.7 + variance * 2 * n / (2 * n - 1),
+                  Tolerance(kInputLimit * kInputLimit));
+    }
+  }
+}
+
+TEST(BatchNormLayerTest, NamesWhatDoesNotFit) {
+  Parameters parameters = MakeParameters(3);
+  Buffers buffers = MakeBuffers(3);
+  const auto run = [&](const BatchNormLayerOptions& options,
+                       const Shape& input) {
+    return RunLayer(*CreateBatchNormLayer(options), parameters, buffers,
+                    nullptr, input, true)
+        .status();
+  };
+  const auto is = [](const char* what) {
+    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
+  };
+  const Shape input = {2, 3, 1, 1};
+  EXPECT_THAT(run(Options(false), input), IsOk());
+  EXPECT_THAT(run(Options(false), {2, 4, 1, 1}),
+              is("bn: parameter weight is [3], the layer's input needs [4]"));
+  EXPECT_THAT(run(Options(false), {1, 3, 1, 1}),
+              is("bn: batch norm: one value"));
+  BatchNormLayerOptions options = Options(false);
+  options.running_mean = 0;
+  EXPECT_THAT(run(options, input), is("bn: buffer other is [2]"));
+  options = Options(false);
+  options.batches = 4;
+  EXPECT_THAT(run(options, input), is("bn: no buffer 4 among 4"));
+  options.batches = 2;
+  EXPECT_THAT(run(options, input), is("bn: buffer running_var is [3]"));
+  options = Options(false);
+  options.bias = -1;
+  EXPECT_THAT(run(options, input), is("bn: no parameter -1 among 3"));
+}
+
+}  // namespace
+}  // namespace lockstep

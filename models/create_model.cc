@@ -1,0 +1,17 @@
+// The list of models.
+#include "models/create_model.h"
+
+#include "absl/status/status.h"
+#include "models/lenet.h"
+#include "models/resnet18.h"
+
+namespace lockstep {
+
+absl::StatusOr<std::unique_ptr<Model>> CreateModel(absl::string_view name,
+                                                   uint64_t seed) {
+  if (name == "lenet") return CreateLeNet(seed);
+  if (name == "resnet18") return CreateResNet18(seed);
+  return absl::InvalidArgumentError("no such model; there are lenet, resnet18");
+}
+
+}  // namespace lockstep

@@ -1,0 +1,49 @@
+// The list of models.
+#include "models/model_info.h"
+
+#include <algorithm>
+#include <iterator>
+#include <span>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace lockstep {
+namespace {
+
+constexpr ModelInfo kModels[] = {
+    {.name = "lenet",
+     .channels = 1,
+     .height = 28,
+     .width = 28,
+     .classes = 10,
+     .has_batch_norm = false},
+    {.name = "resnet18",
+     .channels = 1,
+     .height = 28,
+     .width = 28,
+     .classes = 10,
+     .has_batch_norm = true},
+};
+
+}  // namespace
+
+std::span<const ModelInfo> AllModels() { return kModels; }
+
+const ModelInfo* FindModel(absl::string_view name) {
+  const auto* const found =
+      std::find_if(std::begin(kModels), std::end(kModels),
+                   [name](const ModelInfo& info) { return info.name == name; });
+  return found == std::end(kModels) ? nullptr : found;
+}
+
+std::string ModelNames() {
+  std::string names;
+  for (const ModelInfo& info : kModels) {
+    absl::StrAppend(&names, names.empty() ? "" : ", ", info.name);
+  }
+  return names;
+}
+
+}  // namespace lockstep
