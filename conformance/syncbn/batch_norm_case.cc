@@ -1,0 +1,191 @@
+// Enumerates the suite's layers and batches, and names them.
+#include "conformance/syncbn/batch_norm_case.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "collectives/data_type.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm_options.h"
+#include "syncbn/batch_norm_semantics.h"
+
+namespace lockstep {
+namespace {
+
+struct Size {
+  int64_t channels;
+  int64_t large_hw;
+  int64_t large_hw_far;
+};
+constexpr Size kSizes[] = {{1, 1031, 15}, {3, 529, 15}, {63, 49, 15},
+                           {64, 49, 15},  {65, 49, 15}, {2048, 4, 4}};
+
+const char* Name(Fused fused) {
+  switch (fused) {
+    case Fused::kNothing:
+      return "";
+    case Fused::kRelu:
+      return " relu";
+    case Fused::kResidual:
+      return " residual";
+    case Fused::kResidualRelu:
+      return " residual+relu";
+    case Fused::kInPlace:
+      break;
+  }
+  return " residual+relu in place";
+}
+
+const char* Name(Tracking tracking) {
+  switch (tracking) {
+    case Tracking::kMomentum:
+      return "momentum";
+    case Tracking::kCumulative:
+      return "cumulative";
+    case Tracking::kNone:
+      break;
+  }
+  return "not tracked";
+}
+
+bool HasFarOffsets(DataType type) {
+  return type == DataType::kFloat32 || type == DataType::kFloat64;
+}
+
+}  // namespace
+
+const char* Name(Batches batches) {
+  switch (batches) {
+    case Batches::kEven:
+      return "Even";
+    case Batches::kUneven:
+      return "Uneven";
+    case Batches::kOneSample:
+      return "OneSample";
+    case Batches::kEmptyRank:
+      break;
+  }
+  return "EmptyRank";
+}
+
+bool HasRelu(Fused fused) {
+  return fused != Fused::kNothing && fused != Fused::kResidual;
+}
+
+bool HasResidual(Fused fused) {
+  return fused != Fused::kNothing && fused != Fused::kRelu;
+}
+
+std::string ToString(const BatchNormProblem& problem) {
+  return absl::StrCat("P=", problem.world_size, " ", Name(problem.type), " ",
+                      Name(problem.batches), " [.., ", problem.channels, ", ",
+                      problem.hw, "]", problem.affine ? " affine" : "",
+                      Name(problem.fused),
+                      problem.offsets == Offsets::kFar ? " far" : "");
+}
+
+std::string ToString(const BatchNormVariant& variant) {
+  return absl::StrCat(Name(variant.layout), ", ",
+                      std::string(variant.semantics.name), ", ",
+                      Name(variant.tracking));
+}
+
+std::vector<int64_t> BatchSizes(const BatchNormProblem& problem, int step) {
+  constexpr int64_t kUneven[] = {3, 1, 5, 2, 4, 1, 3, 5};
+  std::vector<int64_t> sizes;
+  for (int rank = 0; rank < problem.world_size; ++rank) {
+    const int turn = (rank + step) % problem.world_size;
+    switch (problem.batches) {
+      case Batches::kEven:
+        sizes.push_back(3);
+        break;
+      case Batches::kOneSample:
+        sizes.push_back(1);
+        break;
+      case Batches::kUneven:
+        sizes.push_back(kUneven[turn]);
+        break;
+      case Batches::kEmptyRank:
+        sizes.push_back(turn == problem.world_size / 2 ? 0 : kUneven[turn]);
+        break;
+    }
+  }
+  return sizes;
+}
+
+BatchNormOptions OptionsOf(const BatchNormProblem& problem,
+                           const BatchNormVariant& variant) {
+  BatchNormOptions options;
+  options.channels = problem.channels;
+  options.semantics = variant.semantics;
+  options.epsilon = problem.affine ? 0.05 : 1e-5;
+  options.affine = problem.affine;
+  options.track_running_stats = variant.tracking != Tracking::kNone;
+  const bool of_batch =
+      variant.semantics.momentum_of == BatchNormSemantics::MomentumOf::kBatch;
+  options.momentum = variant.tracking == Tracking::kCumulative
+                         ? std::nullopt
+                         : std::optional<double>(of_batch ? 0.3 : 0.8);
+  return options;
+}
+
+std::vector<BatchNormProblem> ProblemsOf(int world_size, DataType type,
+                                         Batches batches) {
+  std::vector<BatchNormProblem> problems;
+  for (const Size& size : kSizes) {
+    for (const bool affine : {true, false}) {
+      for (const Offsets offsets : {Offsets::kOrdinary, Offsets::kFar}) {
+        if (offsets == Offsets::kFar && !HasFarOffsets(type)) continue;
+        const int64_t large =
+            offsets == Offsets::kFar ? size.large_hw_far : size.large_hw;
+        for (const int64_t hw : {int64_t{1}, large}) {
+          problems.push_back({.world_size = world_size,
+                              .type = type,
+                              .batches = batches,
+                              .offsets = offsets,
+                              .channels = size.channels,
+                              .hw = hw,
+                              .affine = affine});
+        }
+      }
+    }
+  }
+  return problems;
+}
+
+std::vector<BatchNormProblem> FusedProblemsOf(int world_size, DataType type,
+                                              Batches batches) {
+  std::vector<BatchNormProblem> problems;
+  for (const Fused fused : {Fused::kRelu, Fused::kResidual,
+                            Fused::kResidualRelu, Fused::kInPlace}) {
+    for (BatchNormProblem problem : ProblemsOf(world_size, type, batches)) {
+      if (problem.offsets == Offsets::kFar) continue;
+      if (problem.channels != 3 && problem.channels != 64) continue;
+      problem.fused = fused;
+      problems.push_back(problem);
+    }
+  }
+  return problems;
+}
+
+std::vector<BatchNormVariant> AllVariants() {
+  std::vector<BatchNormVariant> variants;
+  for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
+    for (const BatchNormSemantics& semantics : kAllBatchNormSemantics) {
+      for (const Tracking tracking :
+           {Tracking::kMomentum, Tracking::kCumulative, Tracking::kNone}) {
+        variants.push_back({layout, tracking, semantics});
+      }
+    }
+  }
+  return variants;
+}
+
+std::vector<BatchNormVariant> LayoutVariants() {
+  return {{.layout = Layout::kNchw}, {.layout = Layout::kNhwc}};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,111 @@
+// The layers and batches that the conformance suite asks batch norm for.
+#ifndef LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CASE_H_
+#define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CASE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "collectives/data_type.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm_options.h"
+#include "syncbn/batch_norm_semantics.h"
+
+namespace lockstep {
+
+// How many samples the ranks have.
+enum class Batches {
+  kEven,
+  kUneven,
+  kOneSample,  // Each rank has one.
+  kEmptyRank,  // Uneven, and one rank has none.
+};
+
+// The means of channels over their deviations.
+enum class Offsets {
+  kOrdinary,  // About 1.
+  kFar,       // 1000: what E[x^2] - E[x]^2 cannot do. Of float32 and float64.
+};
+
+// What is fused with the layer.
+enum class Fused {
+  kNothing,
+  kRelu,
+  kResidual,
+  kResidualRelu,
+  kInPlace,  // kResidualRelu with y in the residual's place and dx in dy's.
+};
+
+// How batches enter running statistics.
+enum class Tracking {
+  kMomentum,    // Torch: 0.3. Paddle: 0.8.
+  kCumulative,  // No momentum.
+  kNone,        // Not at all; evaluation then uses a rank's own batch.
+};
+
+inline constexpr Batches kAllBatches[] = {
+    Batches::kEven, Batches::kUneven, Batches::kOneSample, Batches::kEmptyRank};
+inline constexpr DataType kActivationTypes[] = {
+    DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16,
+    DataType::kFloat64};
+
+// A layer's values on every rank. It is trained twice, then evaluated.
+struct BatchNormProblem {
+  int world_size = 1;
+  DataType type = DataType::kFloat32;
+  Batches batches = Batches::kEven;
+  Offsets offsets = Offsets::kOrdinary;
+  int64_t channels = 1;
+  int64_t hw = 1;
+  bool affine = true;
+  Fused fused = Fused::kNothing;
+};
+
+// What changes neither y nor gradients of training.
+struct BatchNormVariant {
+  Layout layout = Layout::kNchw;
+  Tracking tracking = Tracking::kMomentum;
+  BatchNormSemantics semantics = kTorchBatchNorm;
+};
+
+inline constexpr int kSteps = 3;
+inline constexpr bool IsTraining(int step) { return step < 2; }
+
+// "Even", "Uneven", "OneSample", "EmptyRank": for the names of tests.
+const char* Name(Batches batches);
+
+bool HasRelu(Fused fused);
+bool HasResidual(Fused fused);
+
+// "P=2 float32 uneven [.., 64, 49] affine relu far".
+std::string ToString(const BatchNormProblem& problem);
+// "nhwc, paddle, cumulative".
+std::string ToString(const BatchNormVariant& variant);
+
+// Samples by rank. Steps deal the same sizes to the ranks in turn, so that
+// another rank is the empty one.
+std::vector<int64_t> BatchSizes(const BatchNormProblem& problem, int step);
+
+// Epsilon is 0.05 where the layer is affine, large enough for its place in the
+// formula to show in every type, and else 1e-5.
+BatchNormOptions OptionsOf(const BatchNormProblem& problem,
+                           const BatchNormVariant& variant);
+
+// C in {1, 3, 63, 64, 65, 2048} x small and large H x W x affine x offsets,
+// without fusion. A far offset has fewer pixels, as the mean's rounding, which
+// grows with their number, would hide everything else.
+std::vector<BatchNormProblem> ProblemsOf(int world_size, DataType type,
+                                         Batches batches);
+
+// Every fusion x C in {3, 64} x small and large H x W x affine.
+std::vector<BatchNormProblem> FusedProblemsOf(int world_size, DataType type,
+                                              Batches batches);
+
+// Two layouts x two profiles x three ways to track.
+std::vector<BatchNormVariant> AllVariants();
+// Two layouts.
+std::vector<BatchNormVariant> LayoutVariants();
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CASE_H_

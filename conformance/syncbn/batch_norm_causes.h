@@ -1,0 +1,53 @@
+// What a wrong result looks like: the mistakes that would give it.
+#ifndef LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CAUSES_H_
+#define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CAUSES_H_
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "conformance/reference/bounded.h"
+#include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/batch_norm_exam.h"
+
+namespace lockstep {
+
+// Each returns ", as if ..." for the first mistake that explains the numbers
+// within four times their bounds, or else "".
+
+// y of one channel on one rank. got: [n, c, hw] of the rank.
+std::string CauseOfOutput(const BatchNormExam& exam,
+                          const BatchNormVariant& variant, int step, int rank,
+                          int64_t channel, std::span<const double> got);
+
+// dx, likewise.
+std::string CauseOfInputGradient(const BatchNormExam& exam,
+                                 const BatchNormVariant& variant, int step,
+                                 int rank, int64_t channel,
+                                 std::span<const double> got);
+
+// Running statistics [c] of one rank, which were `mean` and `variance` before a
+// batch of weight `weight` entered.
+struct RunningBefore {
+  std::span<const double> mean;
+  std::span<const double> variance;
+  double weight = 0;
+};
+std::string CauseOfRunningMean(const BatchNormExam& exam, int step, int rank,
+                               const RunningBefore& before, const Bounded& want,
+                               std::span<const double> got);
+std::string CauseOfRunningVariance(const BatchNormExam& exam,
+                                   const BatchNormVariant& variant, int step,
+                                   int rank, const RunningBefore& before,
+                                   const Bounded& want,
+                                   std::span<const double> got);
+
+// The sum over ranks [c] of a parameter's gradient. own: that of rank 0 alone.
+std::string CauseOfParameterGradient(const BatchNormExam& exam,
+                                     const Bounded& want,
+                                     std::span<const double> own,
+                                     std::span<const double> got);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CAUSES_H_

@@ -1,0 +1,299 @@
+// The reference's gradients are the slopes of its own loss; its results are
+// PyTorch's; its bounds grow with the precision and are not all-allowing.
+#include "conformance/syncbn/batch_norm_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "collectives/data_type.h"
+#include "conformance/reference/bounded.h"
+#include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/batch_norm_exam.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+constexpr Precision kExact = {.unit = 0x1p-53};
+
+// sum y dy over all ranks: the loss whose gradients backward gives.
+double Loss(const ReferenceLayer& layer, const ReferenceStatistics* constants,
+            const std::vector<ReferenceBatch>& ranks) {
+  const ReferenceStatistics statistics =
+      constants != nullptr ? *constants : StatisticsOf(layer, ranks, kExact);
+  double loss = 0;
+  for (const ReferenceBatch& batch : ranks) {
+    const Bounded y = ReferenceBeforeRelu(layer, statistics, batch, kExact);
+    for (size_t i = 0; i < y.value.size(); ++i) {
+      const double value = layer.relu ? std::max(y.value[i], 0.0) : y.value[i];
+      loss += value * batch.dy[i];
+    }
+  }
+  return loss;
+}
+
+// The slope of the loss over `number`, by central differences: off by about
+// kStep^2 times the third derivative and 2^-52 |loss| / kStep.
+constexpr double kStep = 1e-5;
+constexpr double kTolerance = 1e-7;
+
+template <typename Fn>
+double Slope(double& number, Fn loss) {
+  const double at = number;
+  number = at + kStep;
+  const double above = loss();
+  number = at - kStep;
+  const double below = loss();
+  number = at;
+  return (above - below) / (2 * kStep);
+}
+
+struct Layers {
+  const char* name;
+  bool affine;
+  Fused fused;
+  int step;  // 0: training, 2: evaluation with running statistics.
+};
+
+class ReferenceGradientTest : public testing::TestWithParam<Layers> {};
+
+TEST_P(ReferenceGradientTest, IsTheSlopeOfTheLoss) {
+  BatchNormProblem problem;
+  problem.world_size = 3;
+  problem.type = DataType::kFloat64;
+  problem.batches = Batches::kEmptyRank;
+  problem.channels = 3;
+  problem.hw = 4;
+  problem.affine = GetParam().affine;
+  problem.fused = GetParam().fused;
+  const BatchNormExam exam = MakeExam(problem);
+  const ExamStep& step = exam.steps[static_cast<size_t>(GetParam().step)];
+  ReferenceLayer layer = exam.layer;
+  std::vector<ReferenceBatch> ranks = step.ranks;
+  const ReferenceStatistics* constants =
+      step.training ? nullptr : &step.statistics;
+  const auto loss = [&] { return Loss(layer, constants, ranks); };
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    for (size_t i = 0; i < ranks[rank].x.size(); ++i) {
+      // No element is so near to zero that a step takes it across.
+      if (layer.relu) {
+        const double y =
+            ReferenceBeforeRelu(layer, step.statistics, ranks[rank], kExact)
+                .value[i];
+        ASSERT_GT(std::fabs(y), 10 * kStep);
+      }
+      EXPECT_NEAR(step.want.dx[rank].value[i], Slope(ranks[rank].x[i], loss),
+                  kTolerance);
+      if (ranks[rank].residual.empty()) continue;
+      EXPECT_NEAR(step.want.dresidual[rank][i],
+                  Slope(ranks[rank].residual[i], loss), kTolerance);
+    }
+  }
+  for (size_t c = 0; c < layer.weight.size(); ++c) {
+    EXPECT_NEAR(step.want.dweight.value[c], Slope(layer.weight[c], loss),
+                kTolerance);
+    EXPECT_NEAR(step.want.dbias.value[c], Slope(layer.bias[c], loss),
+                kTolerance);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Layers, ReferenceGradientTest,
+    testing::Values(Layers{"Plain", false, Fused::kNothing, 0},
+                    Layers{"Affine", true, Fused::kNothing, 0},
+                    Layers{"AffineRelu", true, Fused::kRelu, 0},
+                    Layers{"AffineResidualRelu", true, Fused::kResidualRelu, 0},
+                    Layers{"Evaluation", true, Fused::kResidual, 2},
+                    Layers{"EvaluationRelu", false, Fused::kRelu, 2}),
+    [](const auto& info) { return info.param.name; });
+
+// PyTorch's numbers, from testdata/make_golden.py.
+class GoldenFile {
+ public:
+  GoldenFile() {
+    const char* const root = std::getenv("TEST_SRCDIR");
+    const char* const workspace = std::getenv("TEST_WORKSPACE");
+    if (root == nullptr || workspace == nullptr) return;
+    file_.open(std::string(root) + "/" + workspace +
+               "/conformance/syncbn/testdata/torch_golden.txt");
+  }
+
+  // The next line that is no comment, by its first word and the rest.
+  bool Next(std::string& name, std::vector<double>& numbers) {
+    std::string line;
+    do {
+      if (!std::getline(file_, line)) return false;
+    } while (line.empty() || line[0] == '#');
+    std::istringstream words(line);
+    words >> name;
+    numbers.clear();
+    double number;
+    while (words >> number) numbers.push_back(number);
+    return true;
+  }
+
+  // The numbers of a line that must have that name.
+  std::vector<double> Read(const std::string& want) {
+    std::string name;
+    std::vector<double> numbers;
+    EXPECT_TRUE(Next(name, numbers) && name == want) << want << ", " << name;
+    return numbers;
+  }
+
+ private:
+  std::ifstream file_;
+};
+
+// One line of `case`.
+struct GoldenCase {
+  explicit GoldenCase(const std::vector<double>& numbers)
+      : n(static_cast<int64_t>(numbers[0])),
+        affine(numbers[4] != 0),
+        tracks(numbers[5] != 0),
+        momentum(numbers[6]) {
+    layer.channels = static_cast<int64_t>(numbers[1]);
+    layer.hw = static_cast<int64_t>(numbers[2] * numbers[3]);
+    layer.epsilon = numbers[7];
+    layer.weight.assign(static_cast<size_t>(layer.channels), 1);
+    layer.bias.assign(static_cast<size_t>(layer.channels), 0);
+  }
+
+  int64_t n;
+  bool affine;
+  bool tracks;
+  double momentum;
+  ReferenceLayer layer;
+};
+
+void ExpectNear(const Bounded& want, const std::vector<double>& got,
+                const std::string& name) {
+  ASSERT_EQ(got.size(), want.value.size()) << name;
+  for (size_t i = 0; i < got.size(); ++i) {
+    EXPECT_LE(std::fabs(got[i] - want.value[i]), want.bound[i])
+        << name << " " << i;
+  }
+}
+
+// The ranks' parts of a batch, cut where `first` samples are before.
+std::vector<ReferenceBatch> Cut(const GoldenCase& c, int64_t first,
+                                const std::vector<double>& x,
+                                const std::vector<double>& dy) {
+  const int64_t cut = first * c.layer.channels * c.layer.hw;
+  return {
+      {first, {x.begin(), x.begin() + cut}, {}, {dy.begin(), dy.begin() + cut}},
+      {c.n - first,
+       {x.begin() + cut, x.end()},
+       {},
+       {dy.begin() + cut, dy.end()}}};
+}
+
+Bounded Joined(const std::vector<Bounded>& ranks) {
+  Bounded joined(0);
+  for (const Bounded& rank : ranks) {
+    joined.value.insert(joined.value.end(), rank.value.begin(),
+                        rank.value.end());
+    joined.bound.insert(joined.bound.end(), rank.bound.begin(),
+                        rank.bound.end());
+  }
+  return joined;
+}
+
+void CheckGoldenStep(GoldenFile& file, const GoldenCase& c, int step,
+                     std::vector<double>& mean, std::vector<double>& variance) {
+  const std::vector<double> x = file.Read("x");
+  const std::vector<double> dy = file.Read("dy");
+  const bool training = step < 2;
+  // Two ranks, of which one may be empty, with PyTorch's one batch.
+  const auto ranks = Cut(c, c.n / 3, x, dy);
+  const ReferenceStatistics statistics =
+      training || !c.tracks
+          ? StatisticsOf(c.layer, ranks, kExact)
+          : ConstantStatistics(c.layer, mean, variance, kExact);
+  const ReferenceResult want = ReferenceOf(c.layer, statistics, ranks, kExact);
+  ExpectNear(Joined(want.y), file.Read("y"), "y");
+  ExpectNear(Joined(want.dx), file.Read("dx"), "dx");
+  if (c.affine) {
+    ExpectNear(want.dweight, file.Read("dweight"), "dweight");
+    ExpectNear(want.dbias, file.Read("dbias"), "dbias");
+  }
+  if (!c.tracks) return;
+  const double weight = c.momentum < 0 ? 1.0 / (step + 1) : c.momentum;
+  const ReferenceRunning running =
+      EnterRunning(mean, variance, weight, /*unbiased=*/true,
+                   training ? statistics : ReferenceStatistics(), kExact);
+  mean = file.Read("running_mean");
+  variance = file.Read("running_var");
+  ExpectNear(running.mean, mean, "running mean");
+  ExpectNear(running.variance, variance, "running variance");
+}
+
+TEST(ReferenceGoldenTest, IsWhatPyTorchGives) {
+  GoldenFile file;
+  std::string name;
+  std::vector<double> numbers;
+  int cases = 0;
+  while (file.Next(name, numbers)) {
+    ASSERT_EQ(name, "case");
+    ASSERT_EQ(numbers.size(), 8u);
+    SCOPED_TRACE(testing::Message() << "case " << cases++);
+    GoldenCase c(numbers);
+    if (c.affine) {
+      c.layer.weight = file.Read("weight");
+      c.layer.bias = file.Read("bias");
+    }
+    std::vector<double> mean;
+    std::vector<double> variance;
+    if (c.tracks) {
+      mean = file.Read("running_mean");
+      variance = file.Read("running_var");
+    }
+    for (int step = 0; step < kSteps; ++step) {
+      CheckGoldenStep(file, c, step, mean, variance);
+      if (HasFatalFailure()) return;
+    }
+  }
+  EXPECT_EQ(cases, 6);
+}
+
+// A number that is off in its last place or two is within the bounds of its
+// type, and far outside those of a better one.
+TEST(ReferenceBoundTest, FollowsThePrecision) {
+  BatchNormProblem problem;
+  problem.channels = 3;
+  problem.hw = 16;
+  std::vector<double> largest;
+  for (const DataType type : {DataType::kFloat64, DataType::kFloat32,
+                              DataType::kFloat16, DataType::kBFloat16}) {
+    problem.type = type;
+    const BatchNormExam exam = MakeExam(problem);
+    const Bounded& y = exam.steps[0].want.y[0];
+    largest.push_back(*std::max_element(y.bound.begin(), y.bound.end()));
+  }
+  EXPECT_LT(largest[0], 1e-11);
+  EXPECT_LT(largest[1], 1e-3);
+  EXPECT_GT(largest[1], 1e5 * largest[0]);
+  EXPECT_LT(largest[2], 3e-3);
+  EXPECT_GT(largest[2], largest[1]);
+  EXPECT_LT(largest[3], 3e-2);
+  EXPECT_GT(largest[3], 2 * largest[2]);
+}
+
+TEST(ReferenceRunningTest, AnEmptyBatchChangesNothing) {
+  const std::vector<double> mean = {1, 2};
+  const std::vector<double> variance = {3, 4};
+  const ReferenceRunning running =
+      EnterRunning(mean, variance, 0.5, true, ReferenceStatistics(), kExact);
+  EXPECT_EQ(running.mean.value, mean);
+  EXPECT_EQ(running.variance.value, variance);
+  EXPECT_EQ(running.mean.bound, std::vector<double>(2));
+}
+
+}  // namespace
+}  // namespace lockstep

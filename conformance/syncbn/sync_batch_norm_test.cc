@@ -1,0 +1,126 @@
+// SyncBatchNorm over N ranks is batch norm over the whole batch: the matrix of
+// layouts, types, batches, channels, pixels, parameters, momentum, profiles and
+// world sizes, against one process in float64.
+#include "syncbn/sync_batch_norm.h"
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_matchers.h"
+#include "collectives/data_type.h"
+#include "collectives/testing/run_ranks.h"
+#include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/batch_norm_checker.h"
+#include "conformance/syncbn/batch_norm_exam.h"
+#include "conformance/syncbn/plain_kernels.h"
+#include "conformance/syncbn/run_batch_norm.h"
+#include "gtest/gtest.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/cpu/cpu_batch_norm_kernels.h"
+
+namespace lockstep {
+namespace {
+
+// Of a group that hangs; no measure of its speed.
+RunRanksOptions Patient() {
+  RunRanksOptions options;
+  options.deadline = absl::Minutes(3);
+  return options;
+}
+
+// Problems of one kind.
+struct Part {
+  int world_size;
+  DataType type;
+  Batches batches;
+};
+
+std::string NameOf(const testing::TestParamInfo<Part>& info) {
+  const Part& part = info.param;
+  return absl::StrCat("P", part.world_size, "_", Name(part.type), "_",
+                      Name(part.batches));
+}
+
+std::vector<Part> PartsAt(const std::vector<int>& world_sizes) {
+  std::vector<Part> parts;
+  for (const int world_size : world_sizes) {
+    for (const DataType type : kActivationTypes) {
+      for (const Batches batches : kAllBatches) {
+        parts.push_back({world_size, type, batches});
+      }
+    }
+  }
+  return parts;
+}
+
+std::unique_ptr<BatchNormKernels> MakeCpuKernels() {
+  return std::make_unique<CpuBatchNormKernels>();
+}
+std::unique_ptr<BatchNormKernels> MakePlainKernels() {
+  return std::make_unique<PlainKernels>();
+}
+
+void CheckProblem(const BatchNormProblem& problem,
+                  const std::vector<BatchNormVariant>& variants,
+                  const KernelsFactory& make_kernels) {
+  const BatchNormExam exam = MakeExam(problem);
+  ASSERT_THAT(CheckMeaning(exam), IsOk());
+  const auto runs = RunVariants(Backend::kThreads, exam, variants,
+                                SyncBatchNormOver(make_kernels), Patient());
+  ASSERT_THAT(runs, IsOk());
+  for (size_t v = 0; v < variants.size(); ++v) {
+    ASSERT_THAT(CheckRun(exam, variants[v], (*runs)[v]), IsOk());
+  }
+}
+
+class SyncBatchNormMatrixTest : public testing::TestWithParam<Part> {};
+
+TEST_P(SyncBatchNormMatrixTest, IsBatchNormOfTheWholeBatch) {
+  const auto& [world_size, type, batches] = GetParam();
+  for (const auto& problem : ProblemsOf(world_size, type, batches)) {
+    CheckProblem(problem, AllVariants(), MakeCpuKernels);
+    if (HasFatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Parts, SyncBatchNormMatrixTest,
+                         testing::ValuesIn(PartsAt({1, 2, 3, 4, 8})), NameOf);
+
+class FusedSyncBatchNormTest : public testing::TestWithParam<Part> {};
+
+TEST_P(FusedSyncBatchNormTest, IsFusedBatchNormOfTheWholeBatch) {
+  const auto& [world_size, type, batches] = GetParam();
+  for (const auto& problem : FusedProblemsOf(world_size, type, batches)) {
+    CheckProblem(problem, LayoutVariants(), MakeCpuKernels);
+    if (HasFatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Parts, FusedSyncBatchNormTest,
+                         testing::ValuesIn(PartsAt({1, 3})), NameOf);
+
+// Kernels that share no code with the CPU's, so that what the two have in
+// common is known: the order of kernels and messages.
+class PlainSyncBatchNormTest : public testing::TestWithParam<Part> {};
+
+TEST_P(PlainSyncBatchNormTest, IsBatchNormOfTheWholeBatch) {
+  const auto& [world_size, type, batches] = GetParam();
+  for (BatchNormProblem problem : FusedProblemsOf(world_size, type, batches)) {
+    CheckProblem(problem, LayoutVariants(), MakePlainKernels);
+    if (HasFatalFailure()) return;
+    if (problem.fused != Fused::kRelu) continue;
+    problem.fused = Fused::kNothing;
+    CheckProblem(problem, AllVariants(), MakePlainKernels);
+    if (HasFatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Parts, PlainSyncBatchNormTest,
+                         testing::ValuesIn(PartsAt({2})), NameOf);
+
+}  // namespace
+}  // namespace lockstep
