@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "benchmarks/uniform.h"
 #include "collectives/buffer.h"
 #include "collectives/data_type.h"
 #include "collectives/group_options.h"
@@ -30,13 +31,7 @@ constexpr int64_t kExactLimit = 256;
 
 constexpr int64_t kProductPhases = 7;  // Of each rank.
 
-// The finaliser of SplitMix64 (Steele, Lea & Flood 2014).
-uint64_t Mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
+uint64_t Mix(uint64_t x) { return MixBits(x + 0x9e3779b97f4a7c15); }
 
 int64_t BlockStart(int64_t block) {
   return static_cast<int64_t>(Mix(static_cast<uint64_t>(block)) % kStarts);

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,10 +12,10 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "benchmarks/flag_values.h"
 #include "collectives/group_options.h"
 
 namespace lockstep {
@@ -34,47 +33,8 @@ constexpr int kWarmup = 5;
 constexpr int64_t kLargeMessage = 4 << 20;
 constexpr int64_t kLargestMessage = int64_t{1} << 40;
 
-template <typename T>
-std::optional<T> FindByName(absl::string_view name,
-                            const std::vector<std::pair<const char*, T>>& all) {
-  for (const auto& [known, value] : all) {
-    if (name == known) return value;
-  }
-  return std::nullopt;
-}
-
-// Every item of a list once, in the order given.
-template <typename T>
-absl::StatusOr<std::vector<T>> ParseList(
-    absl::string_view flag, absl::string_view text,
-    const std::vector<std::pair<const char*, T>>& all) {
-  std::vector<T> items;
-  for (const absl::string_view name : absl::StrSplit(text, ',')) {
-    const std::optional<T> item = FindByName(name, all);
-    if (!item.has_value()) {
-      std::string known;
-      for (const auto& [each, value] : all) {
-        absl::StrAppend(&known, known.empty() ? "" : ", ", each);
-      }
-      return absl::InvalidArgumentError(
-          absl::StrCat(flag, ": '", name, "' is not one of ", known));
-    }
-    if (std::find(items.begin(), items.end(), *item) == items.end()) {
-      items.push_back(*item);
-    }
-  }
-  return items;
-}
-
 bool RunsOnCommunicator(TeamKind kind) {
   return !IsPeer(kind) && kind != TeamKind::kCopy;
-}
-
-absl::Status CheckRange(absl::string_view flag, int64_t value, int64_t low,
-                        int64_t high) {
-  if (value >= low && value <= high) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, ": ", value, " is not between ", low, " and ", high));
 }
 
 }  // namespace
@@ -112,29 +72,29 @@ std::string Name(const Subject& subject) {
 }
 
 absl::StatusOr<std::vector<TeamKind>> ParseBackends(absl::string_view text) {
-  return ParseList<TeamKind>("--backend", text,
-                             {{"threads", TeamKind::kThreads},
-                              {"processes", TeamKind::kProcesses},
-                              {"mpi", TeamKind::kMpi}});
+  return ParseNames<TeamKind>("--backend", text,
+                              {{"threads", TeamKind::kThreads},
+                               {"processes", TeamKind::kProcesses},
+                               {"mpi", TeamKind::kMpi}});
 }
 
 absl::StatusOr<std::vector<TeamKind>> ParsePeers(absl::string_view text) {
   if (text.empty()) return std::vector<TeamKind>();
-  return ParseList<TeamKind>(
+  return ParseNames<TeamKind>(
       "--peers", text,
       {{"gloo", TeamKind::kGloo}, {"mpi", TeamKind::kOpenMpi}});
 }
 
 absl::StatusOr<std::vector<Algorithm>> ParseAlgorithms(absl::string_view text) {
-  std::vector<std::pair<const char*, Algorithm>> all;
+  NamedValues<Algorithm> all;
   for (const Algorithm algorithm : kAllAlgorithms) {
     all.emplace_back(Name(algorithm), algorithm);
   }
-  return ParseList("--algorithm", text, all);
+  return ParseNames("--algorithm", text, all);
 }
 
 absl::StatusOr<std::vector<BufferKind>> ParseBuffers(absl::string_view text) {
-  return ParseList<BufferKind>(
+  return ParseNames<BufferKind>(
       "--buffers", text,
       {{"ordinary", BufferKind::kOrdinary}, {"group", BufferKind::kGroup}});
 }

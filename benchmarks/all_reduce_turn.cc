@@ -80,10 +80,6 @@ bool Take(absl::string_view& bytes, T& value) {
   return true;
 }
 
-absl::Status NotAnAnswer() {
-  return absl::DataLossError("a rank's answer is cut short");
-}
-
 }  // namespace
 
 absl::StatusOr<std::span<std::byte>> TurnTaker::Memory(BufferKind kind,
@@ -157,26 +153,17 @@ absl::StatusOr<TurnResult> CombineRanks(std::span<const TurnResult> results) {
   return all;
 }
 
-std::string SerializeAnswer(const absl::StatusOr<TurnResult>& answer) {
+std::string Serialize(const TurnResult& result) {
   std::string bytes;
-  Append(bytes, static_cast<int32_t>(answer.status().code()));
-  if (!answer.ok()) {
-    return absl::StrCat(bytes, answer.status().message());
-  }
-  Append(bytes, answer->wrong);
-  for (const double seconds : answer->seconds) Append(bytes, seconds);
+  Append(bytes, result.wrong);
+  for (const double seconds : result.seconds) Append(bytes, seconds);
   return bytes;
 }
 
-absl::StatusOr<TurnResult> ParseAnswer(absl::string_view bytes) {
-  int32_t code = 0;
-  if (!Take(bytes, code)) return NotAnAnswer();
-  if (code != 0) {
-    return absl::Status(static_cast<absl::StatusCode>(code), bytes);
-  }
+absl::StatusOr<TurnResult> ParseResult(absl::string_view bytes) {
   TurnResult result;
   if (!Take(bytes, result.wrong) || bytes.size() % sizeof(double) != 0) {
-    return NotAnAnswer();
+    return absl::DataLossError("a rank's answer is cut short");
   }
   double seconds;
   while (Take(bytes, seconds)) result.seconds.push_back(seconds);

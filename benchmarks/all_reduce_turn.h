@@ -70,10 +70,9 @@ class TurnTaker {
 // Error: kDataLoss if the ranks timed different numbers of calls.
 absl::StatusOr<TurnResult> CombineRanks(std::span<const TurnResult> results);
 
-// A rank's answer as bytes, and back. Error: kDataLoss for bytes that
-// are no answer; else the error that was answered.
-std::string SerializeAnswer(const absl::StatusOr<TurnResult>& answer);
-absl::StatusOr<TurnResult> ParseAnswer(absl::string_view bytes);
+// A rank's result as bytes, and back. Error: kDataLoss for bytes that are none.
+std::string Serialize(const TurnResult& result);
+absl::StatusOr<TurnResult> ParseResult(absl::string_view bytes);
 
 }  // namespace lockstep
 

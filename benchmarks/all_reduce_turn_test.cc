@@ -215,21 +215,19 @@ TEST(CombineRanksTest, RefusesRanksOfDifferentTurns) {
                        "one rank timed 2 calls, another 1"));
 }
 
-TEST(AnswerTest, ComesBackAsItWas) {
+TEST(ParseResultTest, ReadsWhatSerializeWrote) {
   const absl::StatusOr<TurnResult> back =
-      ParseAnswer(SerializeAnswer(TurnResult{{0.5, 0.25}, 7}));
+      ParseResult(Serialize(TurnResult{{0.5, 0.25}, 7}));
   ASSERT_THAT(back, IsOk());
   EXPECT_THAT(back->seconds, ElementsAre(0.5, 0.25));
   EXPECT_EQ(back->wrong, 7);
-  EXPECT_THAT(ParseAnswer(SerializeAnswer(absl::AbortedError("why"))),
-              StatusIs(absl::StatusCode::kAborted, "why"));
 }
 
-TEST(AnswerTest, IsRefusedWhenCutShort) {
-  const std::string whole = SerializeAnswer(TurnResult{{0.5}, 7});
+TEST(ParseResultTest, RefusesWhatIsCutShort) {
+  const std::string whole = Serialize(TurnResult{{0.5}, 7});
   for (size_t size = 0; size < whole.size(); ++size) {
-    if (size == 12) continue;  // An answer without samples.
-    EXPECT_THAT(ParseAnswer(whole.substr(0, size)),
+    if (size == 8) continue;  // A result without samples.
+    EXPECT_THAT(ParseResult(whole.substr(0, size)),
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut short")))
         << size;
   }

@@ -1,4 +1,4 @@
-// Receive, take, answer.
+// Turns as messages.
 #include "benchmarks/all_reduce_worker.h"
 
 #include <cstring>
@@ -8,57 +8,35 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "benchmarks/turn_channel.h"
+#include "benchmarks/rank_service.h"
 
 namespace lockstep {
-namespace {
 
-template <typename T>
-std::string BytesOf(const T& value) {
-  return std::string(reinterpret_cast<const char*>(&value), sizeof(T));
-}
-
-template <typename T>
-absl::StatusOr<T> FromBytes(absl::string_view bytes) {
-  T value;
-  if (bytes.size() != sizeof(T)) {
-    return absl::DataLossError("a message of another size than expected");
-  }
-  std::memcpy(&value, bytes.data(), sizeof(T));
-  return value;
-}
-
-}  // namespace
-
-std::string Serialize(const RankHello& hello) { return BytesOf(hello); }
-
-std::string Serialize(const TurnRequest& request) { return BytesOf(request); }
-
-absl::StatusOr<RankHello> ParseHello(absl::string_view bytes) {
-  return FromBytes<RankHello>(bytes);
+std::string Serialize(const TurnRequest& request) {
+  return std::string(reinterpret_cast<const char*>(&request), sizeof(request));
 }
 
 absl::StatusOr<TurnRequest> ParseRequest(absl::string_view bytes) {
-  return FromBytes<TurnRequest>(bytes);
+  TurnRequest request;
+  if (bytes.size() != sizeof(request)) {
+    return absl::DataLossError("a message of another size than expected");
+  }
+  std::memcpy(&request, bytes.data(), sizeof(request));
+  return request;
 }
 
 absl::Status ServeTurns(
     const std::string& listener, const RankHello& hello,
     const std::function<absl::StatusOr<TurnResult>(const TurnRequest&)>& take) {
-  LOCKSTEP_ASSIGN_OR_RETURN(TurnChannel driver, TurnChannel::Connect(listener));
-  LOCKSTEP_RETURN_IF_ERROR(driver.Send(Serialize(hello)));
-  while (true) {
-    const absl::StatusOr<std::string> message =
-        driver.Receive(absl::InfiniteFuture());
-    if (!message.ok()) return absl::OkStatus();
-    LOCKSTEP_ASSIGN_OR_RETURN(const TurnRequest request,
-                              ParseRequest(*message));
-    const absl::StatusOr<TurnResult> answer = take(request);
-    LOCKSTEP_RETURN_IF_ERROR(driver.Send(SerializeAnswer(answer)));
-    LOCKSTEP_RETURN_IF_ERROR(answer.status());
-  }
+  return ServeMessages(
+      listener, hello,
+      [&](absl::string_view message) -> absl::StatusOr<std::string> {
+        LOCKSTEP_ASSIGN_OR_RETURN(const TurnRequest request,
+                                  ParseRequest(message));
+        LOCKSTEP_ASSIGN_OR_RETURN(const TurnResult result, take(request));
+        return Serialize(result);
+      });
 }
 
 absl::Status ServeTurns(const std::string& listener,

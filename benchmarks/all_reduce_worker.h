@@ -10,25 +10,15 @@
 #include "absl/strings/string_view.h"
 #include "benchmarks/all_reduce_subject.h"
 #include "benchmarks/all_reduce_turn.h"
+#include "benchmarks/rank_service.h"
 
 namespace lockstep {
 
-// What a rank says of itself when it connects.
-struct RankHello {
-  int32_t rank = 0;
-  int32_t world_size = 0;
-};
-
-std::string Serialize(const RankHello& hello);
 std::string Serialize(const TurnRequest& request);
-// Errors: kDataLoss.
-absl::StatusOr<RankHello> ParseHello(absl::string_view bytes);
+// Error: kDataLoss.
 absl::StatusOr<TurnRequest> ParseRequest(absl::string_view bytes);
 
-// Connects to the driver's listener, says who it is, and takes turns until the
-// driver closes the connection: then it returns OK. Between turns it sleeps in
-// the kernel. Error: that of connecting, or of the turn that failed, which the
-// driver has been told.
+// ServeMessages with turns of `subject`.
 absl::Status ServeTurns(const std::string& listener, AllReduceSubject& subject);
 
 // The same for what takes turns in another way.

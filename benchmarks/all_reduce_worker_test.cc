@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
 #include "benchmarks/all_reduce_turn.h"
+#include "benchmarks/rank_service.h"
 #include "benchmarks/turn_channel.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -60,7 +61,9 @@ absl::StatusOr<TurnResult> Turn(TurnChannel& driver, int64_t count) {
   request.count = count;
   EXPECT_THAT(driver.Send(Serialize(request)), IsOk());
   const absl::StatusOr<std::string> answer = driver.Receive(Soon());
-  return answer.ok() ? ParseAnswer(*answer) : answer.status();
+  const absl::StatusOr<std::string> result =
+      answer.ok() ? DecodeAnswer(*answer) : answer.status();
+  return result.ok() ? ParseResult(*result) : result.status();
 }
 
 TEST(ServeTurnsTest, SaysWhoItIsAndTakesTurnsUntilTheDriverLeaves) {

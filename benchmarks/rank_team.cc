@@ -29,7 +29,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
+#include "benchmarks/all_reduce_turn.h"
 #include "benchmarks/all_reduce_worker.h"
+#include "benchmarks/rank_service.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_placement.h"
@@ -162,20 +164,18 @@ absl::Status RankTeam::AcceptRank(absl::Time deadline) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<TurnResult> RankTeam::TakeTurn(const TurnRequest& request,
-                                              absl::Duration timeout) {
+absl::StatusOr<std::vector<std::string>> RankTeam::Exchange(
+    absl::string_view message, absl::Duration timeout) {
   const absl::Time deadline = absl::Now() + timeout;
   absl::Status cause;
-  for (TurnChannel& rank : ranks_) {
-    KeepCause(cause, rank.Send(Serialize(request)));
-  }
-  std::vector<TurnResult> results;
+  for (TurnChannel& rank : ranks_) KeepCause(cause, rank.Send(message));
+  std::vector<std::string> answers;
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-    const absl::StatusOr<std::string> message = ranks_[rank].Receive(deadline);
-    const absl::StatusOr<TurnResult> answer =
-        message.ok() ? ParseAnswer(*message) : message.status();
+    const absl::StatusOr<std::string> reply = ranks_[rank].Receive(deadline);
+    const absl::StatusOr<std::string> answer =
+        reply.ok() ? DecodeAnswer(*reply) : reply.status();
     if (answer.ok()) {
-      results.push_back(*answer);
+      answers.push_back(*answer);
     } else {
       KeepCause(cause, absl::Status(answer.status().code(),
                                     absl::StrCat("rank ", rank, ": ",
@@ -186,6 +186,18 @@ absl::StatusOr<TurnResult> RankTeam::TakeTurn(const TurnRequest& request,
     return EndedEarly();
   }
   LOCKSTEP_RETURN_IF_ERROR(cause);
+  return answers;
+}
+
+absl::StatusOr<TurnResult> RankTeam::TakeTurn(const TurnRequest& request,
+                                              absl::Duration timeout) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
+                            Exchange(Serialize(request), timeout));
+  std::vector<TurnResult> results;
+  for (size_t rank = 0; rank < answers.size(); ++rank) {
+    LOCKSTEP_ASSIGN_OR_RETURN(TurnResult result, ParseResult(answers[rank]));
+    results.push_back(std::move(result));
+  }
   return CombineRanks(results);
 }
 

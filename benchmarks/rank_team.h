@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "benchmarks/all_reduce_turn.h"
 #include "benchmarks/turn_channel.h"
@@ -49,9 +50,14 @@ class RankTeam {
   // kUnavailable if the processes have ended, kDeadlineExceeded.
   absl::Status AwaitRanks(absl::Duration timeout);
 
-  // Has every rank take a turn, and combines their results. Errors: a rank's,
-  // with its number; kUnavailable if one has ended; kDeadlineExceeded. No turn
-  // may follow an error.
+  // Sends every rank the message, and returns their answers, by rank
+  // (rank_service.h). Errors: a rank's, with its number; kUnavailable if one
+  // has ended; kDeadlineExceeded. No message may follow an error.
+  absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view message,
+                                                    absl::Duration timeout);
+
+  // Has every rank of an all-reduce take a turn, and combines their results.
+  // Errors: as above; CombineRanks's.
   absl::StatusOr<TurnResult> TakeTurn(const TurnRequest& request,
                                       absl::Duration timeout);
 

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "benchmarks/all_reduce_turn.h"
 #include "benchmarks/all_reduce_worker.h"
+#include "benchmarks/rank_service.h"
 #include "collectives/launch/rank_environment.h"
 
 namespace lockstep {

@@ -1,53 +1,21 @@
-// Puts the embedded files and the report together.
+// The page's own parts.
 #include "benchmarks/scaling_html.h"
 
-#include <array>
 #include <string>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
-#include "absl/strings/string_view.h"
-#include "benchmarks/chart_js.h"
+#include "benchmarks/html_page.h"
 #include "benchmarks/scaling_json.h"
 #include "benchmarks/scaling_page_css.h"
 #include "benchmarks/scaling_page_html.h"
 #include "benchmarks/scaling_page_js.h"
 
 namespace lockstep {
-namespace {
-
-// Replaces each marker, in the order in which the page holds them, by its
-// content, in which nothing is replaced.
-template <size_t kCount>
-std::string Fill(
-    absl::string_view page,
-    const std::array<std::pair<absl::string_view, absl::string_view>, kCount>&
-        contents) {
-  std::string filled;
-  for (const auto& [marker, content] : contents) {
-    const size_t at = page.find(marker);
-    absl::StrAppend(&filled, page.substr(0, at), content);
-    page.remove_prefix(at + marker.size());
-  }
-  return absl::StrCat(filled, page);
-}
-
-}  // namespace
-
-std::string JsonForScript(const nlohmann::ordered_json& json) {
-  return absl::StrReplaceAll(
-      json.dump(-1, ' ', true,
-                nlohmann::ordered_json::error_handler_t::replace),
-      {{"<", "\\u003c"}});
-}
 
 std::string FormatScalingHtml(const ScalingReport& report) {
-  const std::string json = JsonForScript(ScalingJson(report));
-  return Fill<4>(ScalingPageHtml(), {{{"/*STYLE*/", ScalingPageCss()},
-                                      {"/*CHART_JS*/", ChartJs()},
-                                      {"/*REPORT*/", json},
-                                      {"/*SCRIPT*/", ScalingPageJs()}}});
+  return FormatPage({.html = ScalingPageHtml(),
+                     .css = ScalingPageCss(),
+                     .script = ScalingPageJs()},
+                    ScalingJson(report));
 }
 
 }  // namespace lockstep

@@ -101,10 +101,5 @@ TEST(ScalingHtmlTest, KeepsHostileStringsInsideTheirElement) {
   EXPECT_EQ(embedded["machine"]["cpu"], "Example\uFFFD");
 }
 
-TEST(JsonForScriptTest, IsAsciiWithoutLessThan) {
-  const std::string text = JsonForScript({{"<key>", "a<b \u00e9 \u2029"}});
-  EXPECT_EQ(text, R"({"\u003ckey>":"a\u003cb \u00e9 \u2029"})");
-}
-
 }  // namespace
 }  // namespace lockstep

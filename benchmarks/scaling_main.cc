@@ -1,7 +1,4 @@
 // The command `scaling`: how training throughput scales with ranks.
-#include <unistd.h>
-
-#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -18,6 +15,7 @@
 #include "base/status_macros.h"
 #include "benchmarks/command_text.h"
 #include "benchmarks/machine.h"
+#include "benchmarks/output_folder.h"
 #include "benchmarks/scaling_html.h"
 #include "benchmarks/scaling_json.h"
 #include "benchmarks/scaling_measure.h"
@@ -158,17 +156,6 @@ absl::Status CheckData(const ScalingSettings& settings) {
                      settings.data_dir));
   }
   return absl::OkStatus();
-}
-
-absl::Status MakeOutputFolder(const std::string& folder) {
-  std::error_code error;
-  std::filesystem::create_directories(folder, error);
-  if (!error && access(folder.c_str(), W_OK | X_OK) != 0) {
-    error = std::error_code(errno, std::generic_category());
-  }
-  if (!error) return absl::OkStatus();
-  return absl::PermissionDeniedError(absl::StrCat(
-      "--output_dir: cannot write to ", folder, ": ", error.message()));
 }
 
 void WarnOfOversubscription(const ScalingSettings& settings, int cores) {

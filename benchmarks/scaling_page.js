@@ -1,5 +1,4 @@
-// Draws the report. Text reaches the page as text nodes only, never as markup.
-'use strict';
+// Draws the scaling report.
 
 const PARTS = [
   {key: 'compute', label: 'compute', color: '--compute'},
@@ -8,97 +7,8 @@ const PARTS = [
   {key: 'rest', label: 'rest', color: '--rest'},
 ];
 
-const percent = (share, digits = 1) => (100 * share).toFixed(digits) + '%';
-const integer = (value) => Math.round(value).toLocaleString('en-US');
-const milliseconds = (seconds) => (1e3 * seconds).toFixed(2);
-const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const ranks = (count) => count + (count === 1 ? ' rank' : ' ranks');
-
-function element(name, attributes = {}, ...children) {
-  const made = document.createElement(name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  made.append(...children);
-  return made;
-}
-
-// Marks the range of the rounds, since one number hides it.
-const whiskers = {
-  id: 'whiskers',
-  afterDatasetsDraw(chart) {
-    chart.data.datasets.forEach((dataset, index) => {
-      if (!dataset.ranges) return;
-      const {ctx, scales: {y}} = chart;
-      ctx.save();
-      ctx.strokeStyle = dataset.borderColor;
-      ctx.lineWidth = 1.5;
-      ctx.beginPath();
-      chart.getDatasetMeta(index).data.forEach((point, at) => {
-        const [low, high] = dataset.ranges[at].map((value) => y.getPixelForValue(value));
-        ctx.moveTo(point.x, low);
-        ctx.lineTo(point.x, high);
-        for (const end of [low, high]) {
-          ctx.moveTo(point.x - 5, end);
-          ctx.lineTo(point.x + 5, end);
-        }
-      });
-      ctx.stroke();
-      ctx.restore();
-    });
-  },
-};
-
-// Writes each bar's value above it.
-const barLabels = {
-  id: 'barLabels',
-  afterDatasetsDraw(chart) {
-    chart.data.datasets.forEach((dataset, index) => {
-      if (!dataset.labels) return;
-      const {ctx} = chart;
-      ctx.save();
-      ctx.fillStyle = color('--text');
-      ctx.font = '600 12px ' + Chart.defaults.font.family;
-      ctx.textAlign = 'center';
-      ctx.textBaseline = 'bottom';
-      chart.getDatasetMeta(index).data.forEach((bar, at) => {
-        ctx.fillText(dataset.labels[at], bar.x, bar.y - 3);
-      });
-      ctx.restore();
-    });
-  },
-};
-
-function axis(title, more = {}) {
-  return {
-    title: {display: true, text: title, color: color('--muted')},
-    ticks: {color: color('--muted')},
-    grid: {color: color('--line')},
-    ...more,
-  };
-}
-
-function options(x, y, label) {
-  return {
-    animation: false,
-    maintainAspectRatio: false,
-    interaction: {mode: 'index', intersect: false},
-    plugins: {
-      legend: {
-        position: 'bottom',
-        labels: {
-          color: color('--text'), usePointStyle: true, boxWidth: 14, boxHeight: 7, padding: 12, font: {size: 11},
-          sort: (a, b) => a.datasetIndex - b.datasetIndex,
-        },
-      },
-      tooltip: {callbacks: {
-        title: (items) => ranks(sizeOf(items[0])),
-        label: (item) => item.dataset.label + ': ' + label(item.parsed.y),
-      }},
-    },
-    scales: {x, y},
-  };
-}
-
 const sizeOf = (item) => typeof item.raw === 'object' ? item.raw.x : Number(item.label);
+const options = (x, y, label) => chartOptions(x, y, (items) => ranks(sizeOf(items[0])), label);
 
 // A straight ideal needs linear or doubly logarithmic axes; the latter when
 // world sizes are too far apart for the former.
@@ -198,12 +108,6 @@ const TITLES = {
   weak: ['Weak scaling', (batch) => 'A step is ' + integer(batch) + ' images on each rank.'],
 };
 
-function cell(text, small) {
-  const made = element('td', {}, text);
-  if (small) made.append(element('small', {}, small));
-  return made;
-}
-
 function tableOf(mode) {
   const head = ['ranks', 'images/s', 'speed-up', 'efficiency', 'p50 ms', 'p99 ms',
                 ...PARTS.map((part) => part.label), 'imbalance'];
@@ -218,9 +122,7 @@ function tableOf(mode) {
       ...PARTS.map((part) => cell(percent(row.parts_seconds[part.key] / row.step_seconds.mean),
                                   milliseconds(row.parts_seconds[part.key]) + ' ms')),
       cell(percent(row.imbalance))));
-  return element('div', {class: 'scroll'}, element('table', {},
-      element('thead', {}, element('tr', {}, ...head.map((text) => element('th', {scope: 'col'}, text)))),
-      element('tbody', {}, ...body)));
+  return tableElement(head, body);
 }
 
 function notesOf(mode) {
@@ -235,15 +137,10 @@ function notesOf(mode) {
   return notes.map((note) => element('p', {class: 'note'}, note));
 }
 
-const drawn = [];
-
 function sectionOf(mode) {
   const [title, define] = TITLES[mode.mode];
-  const charts = CHARTS.map(({title: heading, build}) => {
-    const canvas = element('canvas', {role: 'img', 'aria-label': title + ': ' + heading + '; the table has the numbers'});
-    drawn.push({canvas, build: () => build(mode), chart: null});
-    return element('div', {class: 'chart'}, element('h3', {}, heading), element('div', {}, canvas));
-  });
+  const charts = CHARTS.map(
+      ({title: heading, build}) => chartCard(heading, title + ': ' + heading, () => build(mode)));
   return element('section', {},
       element('h2', {}, title),
       element('p', {class: 'definition'}, define(report.settings.batch_size)),
@@ -252,36 +149,12 @@ function sectionOf(mode) {
       tableOf(mode), ...notesOf(mode));
 }
 
-function draw() {
-  Chart.defaults.font.family = getComputedStyle(document.body).fontFamily;
-  for (const entry of drawn) {
-    if (entry.chart) entry.chart.destroy();
-    entry.chart = new Chart(entry.canvas, entry.build());
-  }
-}
-
-function fillFacts() {
-  const {machine, settings} = report;
-  const facts = [
-    ['Machine', machine.cpu + ', ' + machine.cores + (machine.cores === 1 ? ' core, ' : ' cores, ') +
-                (machine.memory_bytes / 2 ** 30).toFixed(0) + ' GiB, ' + machine.system],
-    ['Ranks', settings.backend + ', ' + settings.threads_per_rank + ' thread each'],
-    ['Length', settings.rounds + ' rounds of ' + settings.steps + ' timed steps after ' + settings.warmup_steps +
-               ' warm-up steps'],
-    ['Date', report.created],
-    ['Commit', report.commit || 'unknown'],
-  ];
-  const rows = facts.map(([name, value]) => element('tr', {}, element('th', {scope: 'row'}, name), element('td', {}, value)));
-  rows.push(element('tr', {}, element('th', {scope: 'row'}, 'Command'),
-                    element('td', {}, element('code', {}, report.command))));
-  document.getElementById('facts').append(...rows);
-}
-
-document.getElementById('subtitle').textContent =
-    report.settings.model + ' on ' + report.settings.dataset + ' · ranks are ' + report.settings.backend + ' · ' +
-    report.machine.cpu + ', ' + report.machine.cores + (report.machine.cores === 1 ? ' core' : ' cores') + ' · ' +
-    report.created;
+document.getElementById('subtitle').textContent = report.settings.model + ' on ' + report.settings.dataset +
+    ' · ranks are ' + report.settings.backend + ' · ' + coresText() + ' · ' + report.created;
 document.getElementById('modes').append(...report.modes.map(sectionOf));
-fillFacts();
-draw();
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', draw);
+fillFacts([
+  ['Ranks', report.settings.backend + ', ' + report.settings.threads_per_rank + ' thread each'],
+  ['Length', report.settings.rounds + ' rounds of ' + report.settings.steps + ' timed steps after ' +
+             report.settings.warmup_steps + ' warm-up steps'],
+]);
+startDrawing();

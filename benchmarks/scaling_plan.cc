@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "benchmarks/flag_values.h"
 #include "collectives/group_options.h"
 
 namespace lockstep {
@@ -18,13 +19,6 @@ namespace {
 
 constexpr int kMinSteps = 10;
 constexpr int kMaxSteps = 60;
-
-absl::Status CheckRange(absl::string_view flag, int64_t value, int64_t least,
-                        int64_t most) {
-  if (value >= least && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      flag, ": ", value, " is not between ", least, " and ", most));
-}
 
 RunCost Sum(std::span<const RunCost> costs) {
   RunCost sum;

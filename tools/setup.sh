@@ -30,7 +30,8 @@ packages=(
   libopenmpi-dev openmpi-bin    # ranks on many hosts, and mpirun
   libssl-dev                    # the token of the TCP rendezvous
   nlohmann-json3-dev zlib1g-dev
-  libjs-chart.js                # the charts of scaling.html
+  libjs-chart.js                # the charts of the HTML reports
+  python3-matplotlib            # the curves of the SyncBN experiment
   dataset-fashion-mnist         # the data that is trained on
 )
 ci_packages=(clang clang-format libclang-rt-dev)

@@ -1,0 +1,54 @@
+// Puts the embedded files and the report together.
+#include "benchmarks/html_page.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "benchmarks/chart_js.h"
+#include "benchmarks/report_page_css.h"
+#include "benchmarks/report_page_js.h"
+
+namespace lockstep {
+namespace {
+
+// Replaces each marker, in the order in which the page holds them, by its
+// content, in which nothing is replaced.
+template <size_t kCount>
+std::string Fill(
+    absl::string_view page,
+    const std::array<std::pair<absl::string_view, absl::string_view>, kCount>&
+        contents) {
+  std::string filled;
+  for (const auto& [marker, content] : contents) {
+    const size_t at = page.find(marker);
+    absl::StrAppend(&filled, page.substr(0, at), content);
+    page.remove_prefix(at + marker.size());
+  }
+  return absl::StrCat(filled, page);
+}
+
+}  // namespace
+
+std::string JsonForScript(const nlohmann::ordered_json& json) {
+  return absl::StrReplaceAll(
+      json.dump(-1, ' ', true,
+                nlohmann::ordered_json::error_handler_t::replace),
+      {{"<", "\\u003c"}});
+}
+
+std::string FormatPage(const PageParts& parts,
+                       const nlohmann::ordered_json& report) {
+  const std::string json = JsonForScript(report);
+  const std::string css = absl::StrCat(ReportPageCss(), parts.css);
+  const std::string script = absl::StrCat(ReportPageJs(), parts.script);
+  return Fill<4>(parts.html, {{{"/*STYLE*/", css},
+                               {"/*CHART_JS*/", ChartJs()},
+                               {"/*REPORT*/", json},
+                               {"/*SCRIPT*/", script}}});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,32 @@
+// What the HTML reports have in common: one file that needs no other.
+#ifndef LOCKSTEP_BENCHMARKS_HTML_PAGE_H_
+#define LOCKSTEP_BENCHMARKS_HTML_PAGE_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+
+namespace lockstep {
+
+// What goes into a page between what the reports share: report_page.css and
+// report_page.js, which come first, and Chart.js.
+struct PageParts {
+  absl::string_view html;  // With the markers STYLE, CHART_JS, REPORT, SCRIPT.
+  absl::string_view css;
+  absl::string_view script;
+};
+
+// The page, with `report` as the script's constant of that name. It loads
+// nothing.
+std::string FormatPage(const PageParts& parts,
+                       const nlohmann::ordered_json& report);
+
+// `json` as a JavaScript expression that is safe inside a <script> element,
+// whatever its strings say: ASCII only, and without '<', so that no string can
+// end the element or begin a comment. Bytes that are not UTF-8 become U+FFFD.
+std::string JsonForScript(const nlohmann::ordered_json& json);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_BENCHMARKS_HTML_PAGE_H_

@@ -1,0 +1,21 @@
+// The page's own parts.
+#include "benchmarks/syncbn_html.h"
+
+#include <string>
+
+#include "benchmarks/html_page.h"
+#include "benchmarks/syncbn_json.h"
+#include "benchmarks/syncbn_page_css.h"
+#include "benchmarks/syncbn_page_html.h"
+#include "benchmarks/syncbn_page_js.h"
+
+namespace lockstep {
+
+std::string FormatSyncBnHtml(const SyncBnReport& report) {
+  return FormatPage({.html = SyncBnPageHtml(),
+                     .css = SyncBnPageCss(),
+                     .script = SyncBnPageJs()},
+                    SyncBnJson(report));
+}
+
+}  // namespace lockstep

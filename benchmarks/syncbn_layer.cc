@@ -1,0 +1,201 @@
+// Fill, time, check.
+#include "benchmarks/syncbn_layer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "benchmarks/uniform.h"
+#include "collectives/algorithms/half.h"
+#include "collectives/buffer.h"
+#include "collectives/data_type.h"
+#include "syncbn/batch_norm_kernels.h"
+
+namespace lockstep {
+namespace {
+
+// Of x about the mean of its channel, and between the means of ranks.
+constexpr double kDeviation = 1.5;
+constexpr double kRankShift = 0.25;
+
+AlignedBuffer BytesOf(int64_t bytes) {
+  return AlignedBuffer((bytes + 3) / 4);  // Of four bytes each.
+}
+
+void Store(double value, int64_t i, const Buffer& to) {
+  const auto rounded = static_cast<float>(value);
+  if (to.type == DataType::kFloat16) {
+    static_cast<Float16*>(to.data)[i] = ToFloat16(rounded);
+  } else if (to.type == DataType::kBFloat16) {
+    static_cast<BFloat16*>(to.data)[i] = ToBFloat16(rounded);
+  } else {
+    static_cast<float*>(to.data)[i] = rounded;
+  }
+}
+
+int64_t ChannelOf(const ActivationShape& shape, int64_t i) {
+  return shape.layout == Layout::kNhwc ? i % shape.c : i / shape.hw % shape.c;
+}
+
+// NaN in every type.
+void SpoilMemory(AlignedBuffer& memory) {
+  std::memset(memory.data(), 0xff, memory.span().size_bytes());
+}
+
+}  // namespace
+
+BatchNormOptions OptionsOf(const LayerSpec& spec) {
+  BatchNormOptions options;
+  options.channels = spec.c;
+  return options;
+}
+
+SyncBnLayer::SyncBnLayer(const LayerSpec& spec, Communicator& group)
+    : spec_(spec), group_(group) {
+  const int64_t bytes = spec.shape().size() * SizeOf(spec.type);
+  for (AlignedBuffer* tensor : {&x_, &dy_, &y_, &dx_}) *tensor = BytesOf(bytes);
+  for (AlignedBuffer* values :
+       {&weight_, &bias_, &dweight_, &dbias_, &mean_, &variance_}) {
+    *values = AlignedBuffer(spec.c);
+  }
+  const StatisticsRecord record = {.channels = spec.c,
+                                   .type = DataType::kFloat32};
+  saved_ = BytesOf(record.size_bytes());
+}
+
+absl::StatusOr<std::unique_ptr<SyncBnLayer>> SyncBnLayer::Create(
+    const LayerSpec& spec, Communicator& group) {
+  std::unique_ptr<SyncBnLayer> layer(new SyncBnLayer(spec, group));
+  layer->FillInputs();
+  const double epsilon = OptionsOf(spec).epsilon;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      layer->local_, LayerReference::Create(layer->Inputs(), epsilon, nullptr));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      layer->synchronised_,
+      LayerReference::Create(layer->Inputs(), epsilon, &group));
+  return layer;
+}
+
+void SyncBnLayer::FillInputs() {
+  const ActivationShape shape = spec_.shape();
+  const auto rank = static_cast<uint64_t>(group_.rank());
+  const uint64_t x_key = UniformKey(spec_.seed, 2 * rank);
+  const uint64_t dy_key = UniformKey(spec_.seed, 2 * rank + 1);
+  const double shift = kRankShift * static_cast<double>(rank % 8);
+  for (int64_t i = 0; i < shape.size(); ++i) {
+    const auto c = static_cast<double>(ChannelOf(shape, i) % 7);
+    Store(0.25 * c + shift + kDeviation * Uniform(x_key, i), i, Tensor(x_));
+    Store(0.02 * c + Uniform(dy_key, i), i, Tensor(dy_));
+  }
+  for (int64_t c = 0; c < shape.c; ++c) {
+    const auto i = static_cast<size_t>(c);
+    weight_.span()[i] = 0.5f + 0.25f * static_cast<float>(c % 5);
+    bias_.span()[i] = 0.5f * static_cast<float>(c % 3) - 0.5f;
+  }
+}
+
+void SyncBnLayer::Spoil() {
+  for (AlignedBuffer* memory : {&y_, &dx_, &dweight_, &dbias_, &saved_}) {
+    SpoilMemory(*memory);
+  }
+  std::fill(mean_.span().begin(), mean_.span().end(), 0.0f);
+  std::fill(variance_.span().begin(), variance_.span().end(), 1.0f);
+  batches_ = 0;
+}
+
+Buffer SyncBnLayer::Tensor(AlignedBuffer& memory) const {
+  return {memory.data(), spec_.shape().size(), spec_.type};
+}
+
+ConstBuffer SyncBnLayer::Tensor(const AlignedBuffer& memory) const {
+  return {memory.span().data(), spec_.shape().size(), spec_.type};
+}
+
+BatchNorm::Forwards SyncBnLayer::ForwardBuffers() {
+  BatchNorm::Forwards buffers;
+  buffers.shape = spec_.shape();
+  buffers.x = Tensor(x_);
+  buffers.weight = weight_.span();
+  buffers.bias = bias_.span();
+  buffers.running = {
+      .mean = mean_.span(), .variance = variance_.span(), .batches = &batches_};
+  buffers.y = Tensor(y_);
+  buffers.saved =
+      Buffer(saved_.data(),
+             StatisticsRecord{.channels = spec_.c, .type = DataType::kFloat32}
+                 .size_bytes(),
+             DataType::kUInt8);
+  return buffers;
+}
+
+BatchNorm::Backwards SyncBnLayer::BackwardBuffers() {
+  BatchNorm::Backwards buffers;
+  buffers.shape = spec_.shape();
+  buffers.x = Tensor(x_);
+  buffers.y = Tensor(y_);
+  buffers.dy = Tensor(dy_);
+  buffers.weight = weight_.span();
+  buffers.saved = ForwardBuffers().saved;
+  buffers.dweight = dweight_.span();
+  buffers.dbias = dbias_.span();
+  buffers.dx = Tensor(dx_);
+  return buffers;
+}
+
+LayerInputs SyncBnLayer::Inputs() const {
+  return {.shape = spec_.shape(),
+          .x = Tensor(x_),
+          .dy = Tensor(dy_),
+          .weight = weight_.span(),
+          .bias = bias_.span()};
+}
+
+LayerOutputs SyncBnLayer::Outputs() const {
+  return {.y = Tensor(y_),
+          .dx = Tensor(dx_),
+          .dweight = dweight_.span(),
+          .dbias = dbias_.span()};
+}
+
+absl::StatusOr<RankTurn> SyncBnLayer::Time(BatchNorm& layer, bool synchronised,
+                                           const SyncBnRequest& request,
+                                           Probe& probe) {
+  const BatchNorm::Forwards forwards = ForwardBuffers();
+  const BatchNorm::Backwards backwards = BackwardBuffers();
+  Spoil();
+  RankTurn turn;
+  for (int i = -request.warmup; i < request.iterations; ++i) {
+    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes forward, TimeCall(group_, probe, [&] {
+                                return layer.Forward(forwards);
+                              }));
+    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes backward, TimeCall(group_, probe, [&] {
+                                return layer.Backward(backwards, [] {});
+                              }));
+    if (i < 0) continue;
+    turn.forward.push_back(std::move(forward));
+    turn.backward.push_back(std::move(backward));
+  }
+  const LayerReference& reference = synchronised ? *synchronised_ : *local_;
+  turn.wrong = reference.CountWrong(Inputs(), Outputs());
+  return turn;
+}
+
+absl::StatusOr<CallTimes> TimeCall(Communicator& group, Probe& probe,
+                                   const std::function<absl::Status()>& pass) {
+  probe.call = CallTimes();
+  LOCKSTEP_RETURN_IF_ERROR(group.Barrier());
+  const double begin = probe.clock();
+  LOCKSTEP_RETURN_IF_ERROR(pass());
+  probe.call.end = probe.clock();
+  probe.call.begin = begin;
+  return std::move(probe.call);
+}
+
+}  // namespace lockstep

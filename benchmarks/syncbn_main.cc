@@ -1,0 +1,333 @@
+// The command `syncbn`: what synchronising batch norm costs.
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "benchmarks/available_memory.h"
+#include "benchmarks/command_text.h"
+#include "benchmarks/machine.h"
+#include "benchmarks/output_folder.h"
+#include "benchmarks/rank_team.h"
+#include "benchmarks/steady_clock.h"
+#include "benchmarks/syncbn_html.h"
+#include "benchmarks/syncbn_json.h"
+#include "benchmarks/syncbn_measure.h"
+#include "benchmarks/syncbn_plan.h"
+#include "benchmarks/syncbn_rank.h"
+#include "benchmarks/syncbn_report.h"
+#include "benchmarks/syncbn_table.h"
+#include "benchmarks/syncbn_turn.h"
+#include "collectives/launch/command_line.h"
+#include "collectives/launch/rank_environment.h"
+#include "collectives/launch/working_directory.h"
+#include "models/file_io.h"
+
+ABSL_FLAG(std::string, shapes, "resnet18,resnet50,mobilenet,detection",
+          "see kUsage");
+ABSL_FLAG(std::string, network, "resnet18", "see kUsage");
+ABSL_FLAG(int32_t, world_size, 2, "see kUsage");
+ABSL_FLAG(std::string, backend, "processes", "see kUsage");
+ABSL_FLAG(int64_t, per_rank_batch, 0, "see kUsage");
+ABSL_FLAG(std::string, layout, "nhwc", "see kUsage");
+ABSL_FLAG(std::string, dtype, "float32", "see kUsage");
+ABSL_FLAG(std::string, peers, "torch", "see kUsage");
+ABSL_FLAG(std::string, python, "", "see kUsage");
+ABSL_FLAG(int32_t, rounds, 0, "see kUsage");
+ABSL_FLAG(double, seconds, 60, "see kUsage");
+ABSL_FLAG(double, timeout, 120, "see kUsage");
+ABSL_FLAG(uint64_t, seed, 0, "see kUsage");
+ABSL_FLAG(std::string, output_dir, "lockstep-syncbn", "see kUsage");
+ABSL_FLAG(bool, help, false, "print kUsage");
+ABSL_FLAG(std::string, worker, "",
+          "internal: be a rank, for the driver that listens there");
+
+namespace lockstep {
+namespace {
+
+constexpr char kUsage[] = R"(syncbn [FLAGS]
+
+Times batch norm over each rank's own batch (local BN, by oneDNN) and over the
+batch of all ranks (SyncBN), per layer shape and for a training step of
+ResNet-18, next to PyTorch's BatchNorm2d; says where SyncBN's time goes, and
+checks every answer. Prints a table; writes syncbn.json and syncbn.html, which
+opens offline.
+
+what is measured
+  --shapes=resnet18,resnet50,mobilenet,detection
+                           layers of these networks; may be empty
+  --network=resnet18       the network that is trained: resnet18, none
+  --world_size=2           number of ranks, one thread each
+  --backend=processes      what a rank is: processes, threads
+  --per_rank_batch=0       images on each rank; 0: 32, for detection 2, for the
+                           training step 16
+  --layout=nhwc            nhwc, nchw (of the layers; the network has its own)
+  --dtype=float32          float32, bfloat16, float16 (likewise)
+  --peers=torch            torch, or empty: PyTorch need not be installed
+  --python=                the Python that has it; default: python3, or else
+                           /usr/bin/python3
+  --seed=0                 of inputs and initial weights
+
+how long
+  --seconds=60             for everything; each shape has at least 3 rounds, in
+                           which each of what is measured has its turn
+  --rounds=0               rounds of each shape; 0: as --seconds allows
+  --timeout=120            seconds after which a turn is given up
+
+  --output_dir=DIR         where to write; default: lockstep-syncbn in the
+                           current folder
+
+the table
+)";
+
+constexpr char kUsageEnd[] = R"(
+Exit status: 0 if all went well and every answer was right, 2 for a wrong flag,
+1 for anything else.
+)";
+
+constexpr int kUsageError = 2;
+constexpr int kFailure = 1;
+
+// The share of the memory that is free which a run may take.
+constexpr double kMemoryShare = 0.7;
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "syncbn: %s\n", std::string(status.message()).c_str());
+  return absl::StartsWith(status.message(), "--") ? kUsageError : kFailure;
+}
+
+void Print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+// What is under way, on a terminal; the next one takes its place.
+void ShowProgress(const std::string& what) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  std::fprintf(stderr, "\r\033[K%s", what.c_str());
+}
+
+absl::Status CheckMemory(const SyncBnSettings& settings) {
+  const auto room = static_cast<int64_t>(
+      kMemoryShare * static_cast<double>(AvailableMemory()));
+  for (const LayerShape& shape : ShapesOf(settings)) {
+    const int64_t needed = MemoryNeeded(settings, shape);
+    if (needed <= room) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--per_rank_batch: ", shape.n, " images of ", Name(shape), " on ",
+        settings.world_size, settings.world_size == 1 ? " rank" : " ranks",
+        " need ", needed >> 20, " MiB, and there is room for ", room >> 20,
+        " MiB"));
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SyncBnSettings> SettingsFromFlags() {
+  SyncBnSettings settings;
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.sets,
+                            ParseShapeSets(absl::GetFlag(FLAGS_shapes)));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.network,
+                            ParseNetwork(absl::GetFlag(FLAGS_network)));
+  settings.world_size = absl::GetFlag(FLAGS_world_size);
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.ranks,
+                            ParseRankKind(absl::GetFlag(FLAGS_backend)));
+  settings.per_rank_batch = absl::GetFlag(FLAGS_per_rank_batch);
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.layout,
+                            ParseLayout(absl::GetFlag(FLAGS_layout)));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.type,
+                            ParseActivationType(absl::GetFlag(FLAGS_dtype)));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.torch,
+                            ParseSyncBnPeers(absl::GetFlag(FLAGS_peers)));
+  settings.rounds = absl::GetFlag(FLAGS_rounds);
+  settings.seconds = absl::GetFlag(FLAGS_seconds);
+  settings.seed = absl::GetFlag(FLAGS_seed);
+  LOCKSTEP_RETURN_IF_ERROR(Validate(settings));
+  const double timeout = absl::GetFlag(FLAGS_timeout);
+  if (!(timeout > 0 && timeout < 1e6)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--timeout: ", timeout, " is not above 0"));
+  }
+  return settings;
+}
+
+SyncBnRankOptions RankOptions() {
+  SyncBnRankOptions options;
+  options.pythons = {"python3", "/usr/bin/python3"};
+  if (const std::string python = absl::GetFlag(FLAGS_python); !python.empty()) {
+    // A name without a slash is looked for in PATH.
+    options.pythons = {absl::StrContains(python, "/") ? UserPath(python)
+                                                      : python};
+  }
+  options.timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout));
+  return options;
+}
+
+// The command of the ranks, which are this program again.
+TeamCommand CommandOf(const SyncBnSettings& settings, int cores,
+                      const std::string& listener) {
+  std::error_code error;
+  const std::string self =
+      std::filesystem::read_symlink("/proc/self/exe", error).string();
+  const bool processes = settings.ranks == RankKind::kProcesses;
+  TeamCommand command;
+  command.argv = {
+      error ? "/proc/self/exe" : self,
+      absl::StrCat("--worker=", listener),
+      absl::StrCat("--world_size=", settings.world_size),
+      absl::StrCat("--backend=", std::string(RankKindName(settings.ranks))),
+      absl::StrCat("--timeout=", absl::GetFlag(FLAGS_timeout)),
+      absl::StrCat("--python=", absl::GetFlag(FLAGS_python))};
+  command.environment = {{"OMP_NUM_THREADS", "1"}};
+  command.nproc = processes ? settings.world_size : 1;
+  command.bind_cores = processes && settings.world_size <= cores;
+  command.connections = command.world_size = settings.world_size;
+  return command;
+}
+
+absl::StatusOr<TeamTurn> TakeTurn(RankTeam& team,
+                                  const SyncBnRequest& request) {
+  // The group's own deadline is as long, and says more.
+  const absl::Duration timeout =
+      absl::Seconds(absl::GetFlag(FLAGS_timeout)) + absl::Seconds(10);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
+                            team.Exchange(Serialize(request), timeout));
+  std::vector<RankTurn> turns;
+  for (const std::string& answer : answers) {
+    LOCKSTEP_ASSIGN_OR_RETURN(RankTurn turn, ParseRankTurn(answer));
+    turns.push_back(std::move(turn));
+  }
+  return CombineTurns(turns);
+}
+
+absl::Status MeasureLayers(const TakeSyncBnTurn& take_turn,
+                           SyncBnReport& report) {
+  const std::vector<LayerShape> shapes = ShapesOf(report.settings);
+  std::optional<ShapeSet> set;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const LayerShape& shape = shapes[i];
+    ShowProgress(absl::StrCat("measuring ", Name(shape.set), " ", Name(shape),
+                              ", shape ", i + 1, " of ", shapes.size()));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const MeasuredTurns measured,
+        MeasureLayer(report.settings, shape, take_turn, SteadySeconds));
+    report.layers.push_back(DeriveLayer(report.settings, shape, measured));
+    AddNotes(measured, report);
+    ShowProgress("");
+    if (set != shape.set) Print(FormatShapeSet(shape));
+    Print(FormatLayer(report.layers.back()));
+    set = shape.set;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureAll(RankTeam& team, SyncBnReport& report) {
+  const TakeSyncBnTurn take_turn = [&team](const SyncBnRequest& request) {
+    return TakeTurn(team, request);
+  };
+  LOCKSTEP_RETURN_IF_ERROR(MeasureLayers(take_turn, report));
+  if (!report.settings.network) return absl::OkStatus();
+  ShowProgress("training ResNet-18");
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const MeasuredTurns measured,
+      MeasureNetwork(report.settings, take_turn, SteadySeconds));
+  report.network = DeriveNetwork(report.settings, measured);
+  ShowProgress("");
+  Print(FormatNetwork(report.settings, *report.network));
+  return absl::OkStatus();
+}
+
+absl::Status WriteReport(const SyncBnReport& report,
+                         const std::string& folder) {
+  const std::string json = folder + "/syncbn.json";
+  const std::string html = folder + "/syncbn.html";
+  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(json, FormatSyncBnJson(report)));
+  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(html, FormatSyncBnHtml(report)));
+  Print(absl::StrCat("\nWrote ", json, "\nWrote ", html, "\n"));
+  return absl::OkStatus();
+}
+
+absl::Status Measure(const SyncBnSettings& settings,
+                     const std::string& command) {
+  const std::string folder = UserPath(absl::GetFlag(FLAGS_output_dir));
+  LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));
+  SyncBnReport report;
+  report.settings = settings;
+  report.machine = DescribeMachine();
+  report.command = command;
+  report.commit = CommitText();
+  report.created = TimeStamp();
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<RankTeam> team,
+                            RankTeam::Start([&](const std::string& listener) {
+                              return CommandOf(settings, report.machine.cores,
+                                               listener);
+                            }));
+  const absl::Duration timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout));
+  LOCKSTEP_RETURN_IF_ERROR(team->AwaitRanks(timeout));
+  Print(FormatSyncBnHeading(report));
+  LOCKSTEP_RETURN_IF_ERROR(MeasureAll(*team, report));
+  LOCKSTEP_RETURN_IF_ERROR(team->Stop(timeout));
+  Print(FormatSyncBnLegend(report));
+  LOCKSTEP_RETURN_IF_ERROR(WriteReport(report, folder));
+  const int64_t wrong = CountWrong(report);
+  if (wrong == 0) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(wrong, " elements are wrong"));
+}
+
+// Under mpirun or torchrun every rank would be a driver of its own.
+absl::Status CheckNotLaunched() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
+                            ReadRankEnvironment());
+  if (!environment.has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "it starts its ranks itself: run it without a launcher, and without RANK "
+      "and WORLD_SIZE in the environment");
+}
+
+int Main(std::span<char* const> argv) {
+  const absl::Status command_line =
+      ParseFlags(std::vector<std::string>(argv.begin() + 1, argv.end()));
+  if (!command_line.ok()) {
+    Fail(command_line);
+    return kUsageError;
+  }
+  if (absl::GetFlag(FLAGS_help)) {
+    std::printf("%s%s%s", kUsage, SyncBnColumns().c_str(), kUsageEnd);
+    return 0;
+  }
+  const absl::StatusOr<SyncBnSettings> settings = SettingsFromFlags();
+  absl::Status status = settings.status();
+  if (const std::string worker = absl::GetFlag(FLAGS_worker);
+      status.ok() && !worker.empty()) {
+    status = RunSyncBnRank(worker, settings->ranks, settings->world_size,
+                           RankOptions());
+    return status.ok() ? 0 : Fail(status);
+  }
+  if (status.ok()) status = CheckMemory(*settings);
+  if (status.ok()) status = CheckNotLaunched();
+  if (status.ok()) {
+    status = Measure(*settings, CommandText("//benchmarks:syncbn", argv));
+  }
+  return status.ok() ? 0 : Fail(status);
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  return lockstep::Main({argv, static_cast<size_t>(argc)});
+}

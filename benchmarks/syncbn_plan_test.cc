@@ -1,0 +1,149 @@
+// Flags, shapes and sizes.
+#include "benchmarks/syncbn_plan.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/status_matchers.h"
+#include "collectives/data_type.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "syncbn/activations.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+TEST(ParseShapeSetsTest, TakesEachOnceInTheOrderGiven) {
+  EXPECT_THAT(
+      ParseShapeSets("detection,resnet18,detection"),
+      IsOkAndHolds(ElementsAre(ShapeSet::kDetection, ShapeSet::kResNet18)));
+  EXPECT_THAT(ParseShapeSets(""), IsOkAndHolds(IsEmpty()));
+  for (const ShapeSet set : {ShapeSet::kResNet18, ShapeSet::kResNet50,
+                             ShapeSet::kMobileNet, ShapeSet::kDetection}) {
+    EXPECT_THAT(ParseShapeSets(Name(set)), IsOkAndHolds(ElementsAre(set)));
+  }
+  EXPECT_THAT(ParseShapeSets("resnet18,vgg"),
+              StatusIs(kInvalid,
+                       "--shapes: 'vgg' is not one of resnet18, resnet50, "
+                       "mobilenet, detection"));
+}
+
+TEST(ParseSyncBnFlagsTest, TakesWhatTheyName) {
+  EXPECT_THAT(ParseLayout("nchw"), IsOkAndHolds(Layout::kNchw));
+  EXPECT_THAT(ParseLayout("nhwc"), IsOkAndHolds(Layout::kNhwc));
+  EXPECT_THAT(ParseActivationType("bfloat16"),
+              IsOkAndHolds(DataType::kBFloat16));
+  EXPECT_THAT(ParseNetwork("resnet18"), IsOkAndHolds(true));
+  EXPECT_THAT(ParseNetwork("none"), IsOkAndHolds(false));
+  EXPECT_THAT(ParseSyncBnPeers("torch"), IsOkAndHolds(true));
+  EXPECT_THAT(ParseSyncBnPeers(""), IsOkAndHolds(false));
+}
+
+TEST(ParseSyncBnFlagsTest, NamesTheFlagOfAnythingElse) {
+  EXPECT_THAT(ParseLayout("chwn"),
+              StatusIs(kInvalid, "--layout: 'chwn' is not one of nhwc, nchw"));
+  // The layers could, but the check could not tell right from wrong.
+  EXPECT_THAT(ParseActivationType("float64"),
+              StatusIs(kInvalid, HasSubstr("--dtype: 'float64'")));
+  EXPECT_THAT(ParseNetwork("lenet"),
+              StatusIs(kInvalid, HasSubstr("--network: 'lenet'")));
+  EXPECT_THAT(ParseSyncBnPeers("apex"),
+              StatusIs(kInvalid, HasSubstr("--peers: 'apex'")));
+}
+
+SyncBnSettings Settings(std::vector<ShapeSet> sets) {
+  SyncBnSettings settings;
+  settings.sets = std::move(sets);
+  return settings;
+}
+
+TEST(ValidateSyncBnTest, NamesTheFlagThatIsWrong) {
+  const SyncBnSettings good = Settings({ShapeSet::kResNet18});
+  EXPECT_THAT(Validate(good), IsOk());
+  SyncBnSettings bad = good;
+  bad.world_size = 65;
+  EXPECT_THAT(Validate(bad), StatusIs(kInvalid, HasSubstr("--world_size: 65")));
+  bad = good;
+  bad.per_rank_batch = -1;
+  EXPECT_THAT(Validate(bad),
+              StatusIs(kInvalid, HasSubstr("--per_rank_batch: -1")));
+  bad = good;
+  bad.rounds = -1;
+  EXPECT_THAT(Validate(bad), StatusIs(kInvalid, HasSubstr("--rounds: -1")));
+  bad = good;
+  bad.seconds = 0;
+  EXPECT_THAT(Validate(bad), StatusIs(kInvalid, HasSubstr("--seconds: 0")));
+  bad = Settings({});
+  EXPECT_THAT(Validate(bad), IsOk());
+  bad.network = false;
+  EXPECT_THAT(Validate(bad), StatusIs(kInvalid, HasSubstr("nothing is left")));
+}
+
+TEST(ShapesOfTest, HasTheShapesOfEverySetWithItsBatch) {
+  const std::vector<LayerShape> shapes =
+      ShapesOf(Settings({ShapeSet::kResNet18, ShapeSet::kDetection}));
+  std::vector<std::string> names;
+  for (const LayerShape& shape : shapes) {
+    names.push_back(Name(shape));
+    EXPECT_EQ(shape.n, shape.set == ShapeSet::kDetection ? 2 : 32);
+  }
+  EXPECT_THAT(names, ElementsAre("28x28x64", "14x14x128", "7x7x256", "4x4x512",
+                                 "200x304x256", "100x152x256", "25x38x256"));
+}
+
+TEST(ShapesOfTest, TakesTheBatchThatIsAskedFor) {
+  SyncBnSettings settings = Settings({ShapeSet::kMobileNet});
+  settings.per_rank_batch = 3;
+  EXPECT_THAT(ShapesOf(settings), SizeIs(4));
+  for (const LayerShape& shape : ShapesOf(settings)) EXPECT_EQ(shape.n, 3);
+  EXPECT_EQ(NetworkBatch(settings), 3);
+  settings.per_rank_batch = 0;
+  EXPECT_EQ(NetworkBatch(settings), 16);
+}
+
+TEST(TensorBytesTest, CountsElementsOfTheType) {
+  SyncBnSettings settings = Settings({});
+  const LayerShape shape = {ShapeSet::kResNet18, 2, 3, 5, 7};
+  EXPECT_EQ(TensorBytes(settings, shape), 2 * 3 * 5 * 7 * 4);
+  settings.type = DataType::kBFloat16;
+  EXPECT_EQ(TensorBytes(settings, shape), 2 * 3 * 5 * 7 * 2);
+  settings.torch = false;
+  settings.world_size = 3;
+  EXPECT_EQ(MemoryNeeded(settings, shape), 3 * 8 * 420);
+  settings.torch = true;
+  EXPECT_EQ(MemoryNeeded(settings, shape), 3 * 14 * 420);
+}
+
+TEST(SyncBnTimedIterationsTest, AreFewerForLargerTensors) {
+  const SyncBnSettings settings = Settings({});
+  EXPECT_EQ(TimedIterations(settings, {ShapeSet::kResNet18, 1, 1, 2, 1}), 100);
+  // 8 tensors of 1 MiB are moved in an iteration.
+  EXPECT_EQ(TimedIterations(settings, {ShapeSet::kResNet18, 1, 512, 512, 1}),
+            64);
+  EXPECT_EQ(TimedIterations(settings, {ShapeSet::kDetection, 2, 200, 304, 256}),
+            1);
+}
+
+TEST(SpecOfTest, HasAllThatMakesTheInputs) {
+  SyncBnSettings settings = Settings({});
+  settings.seed = 9;
+  settings.layout = Layout::kNchw;
+  const LayerSpec spec = SpecOf(settings, {ShapeSet::kResNet18, 2, 3, 5, 7});
+  EXPECT_EQ(spec.shape(), (ActivationShape{2, 7, 15, Layout::kNchw}));
+  EXPECT_EQ(spec.seed, 9u);
+  LayerSpec other = spec;
+  EXPECT_EQ(other, spec);
+  other.seed = 8;
+  EXPECT_FALSE(other == spec);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,190 @@
+// Turns, by subject.
+#include "benchmarks/syncbn_rank.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+#include "benchmarks/all_reduce_turn.h"
+#include "benchmarks/copy_bandwidth.h"
+#include "benchmarks/rank_service.h"
+#include "benchmarks/steady_clock.h"
+#include "collectives/buffer.h"
+#include "collectives/data_type.h"
+#include "collectives/group_options.h"
+#include "collectives/host/run_on_threads.h"
+#include "collectives/launch/join_launched_group.h"
+#include "collectives/launch/rank_environment.h"
+#include "models/compute_threads.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/cpu/onednn_batch_norm.h"
+#include "syncbn/sync_batch_norm.h"
+
+namespace lockstep {
+namespace {
+
+// A layer that lacks the type is not there.
+absl::StatusOr<RankTurn> OrMissing(absl::StatusOr<RankTurn> turn) {
+  if (turn.ok() || !absl::IsUnimplemented(turn.status())) return turn;
+  RankTurn missing;
+  missing.missing = std::string(turn.status().message());
+  return missing;
+}
+
+absl::Status ServeRank(const std::string& listener, Communicator& group,
+                       const SyncBnRankOptions& options) {
+  SyncBnRank rank(group, options);
+  const RankHello hello = {group.rank(), group.world_size()};
+  return ServeMessages(
+      listener, hello,
+      [&](absl::string_view message) -> absl::StatusOr<std::string> {
+        LOCKSTEP_ASSIGN_OR_RETURN(const SyncBnRequest request,
+                                  ParseSyncBnRequest(message));
+        LOCKSTEP_ASSIGN_OR_RETURN(const RankTurn turn, rank.Take(request));
+        return Serialize(turn);
+      });
+}
+
+}  // namespace
+
+SyncBnRank::SyncBnRank(Communicator& group, const SyncBnRankOptions& options)
+    : group_(group),
+      options_(options),
+      timed_kernels_(kernels_, probe_),
+      timed_group_(group, probe_) {
+  probe_.clock = SteadySeconds;
+  SetComputeThreads(1);
+}
+
+absl::StatusOr<RankTurn> SyncBnRank::Take(const SyncBnRequest& request) {
+  if (request.network != 0) return TimeNetwork(request);
+  switch (request.subject) {
+    case SyncBnSubject::kCopy:
+      return TimeCopies(request);
+    case SyncBnSubject::kTorch:
+      return TimePeer(request);
+    case SyncBnSubject::kMessage:
+      return TimeMessages(request);
+    default:
+      break;
+  }
+  LOCKSTEP_RETURN_IF_ERROR(UseLayer(request.layer));
+  if (request.subject == SyncBnSubject::kLocal) {
+    return OrMissing(layer_->Time(*local_, false, request, probe_));
+  }
+  BatchNorm& sync = request.subject == SyncBnSubject::kSync ? *sync_ : *split_;
+  return layer_->Time(sync, true, request, probe_);
+}
+
+absl::Status SyncBnRank::UseLayer(const LayerSpec& spec) {
+  if (layer_ != nullptr && layer_->spec() == spec) return absl::OkStatus();
+  layer_.reset();  // Its memory first.
+  const BatchNormOptions options = OptionsOf(spec);
+  LOCKSTEP_ASSIGN_OR_RETURN(local_, OnednnBatchNorm::Create(options));
+  LOCKSTEP_ASSIGN_OR_RETURN(sync_,
+                            SyncBatchNorm::Create(options, kernels_, group_));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      split_, SyncBatchNorm::Create(options, timed_kernels_, timed_group_));
+  LOCKSTEP_ASSIGN_OR_RETURN(layer_, SyncBnLayer::Create(spec, group_));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<RankTurn> SyncBnRank::TimeMessages(
+    const SyncBnRequest& request) {
+  const StatisticsRecord record = {
+      .channels = request.layer.c,
+      .type = StatisticsTypeOf(request.layer.type)};
+  const int64_t size = record.size_bytes();
+  std::vector<std::byte> records(
+      static_cast<size_t>(size * group_.world_size()));
+  std::vector<float> sums(2 * static_cast<size_t>(request.layer.c));
+  RankTurn turn;
+  for (int i = -request.warmup; i < request.iterations; ++i) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        CallTimes forward, TimeCall(group_, probe_, [&] {
+          return group_.AllGather(
+              ConstBuffer(records.data() + group_.rank() * size, size,
+                          DataType::kUInt8),
+              Buffer(records));
+        }));
+    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes backward, TimeCall(group_, probe_, [&] {
+                                return group_.AllReduce(Buffer(sums));
+                              }));
+    if (i < 0) continue;
+    turn.forward.push_back(std::move(forward));
+    turn.backward.push_back(std::move(backward));
+  }
+  return turn;
+}
+
+absl::StatusOr<RankTurn> SyncBnRank::TimeCopies(const SyncBnRequest& request) {
+  // From two tensors to two: within as much memory as the layer has, since
+  // copies within less may stay in a cache.
+  const int64_t bytes = kCopiedTensors * request.layer.shape().size() *
+                        SizeOf(request.layer.type);
+  LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const TurnResult result,
+      lockstep::TimeCopies(/*threads=*/1, 2 * bytes, request.warmup,
+                           request.iterations));
+  RankTurn turn;
+  turn.wrong = result.wrong;
+  for (const double seconds : result.seconds) {
+    turn.forward.emplace_back();
+    turn.forward.back().end = seconds;
+  }
+  return turn;
+}
+
+absl::StatusOr<RankTurn> SyncBnRank::TimePeer(const SyncBnRequest& request) {
+  if (!peer_.has_value()) {
+    peer_.emplace(SyncBnPeer::Start(options_.pythons, options_.timeout));
+  }
+  RankTurn missing;
+  missing.missing = std::string(peer_->status().message());
+  LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
+  if (!peer_->ok()) return missing;
+  absl::StatusOr<RankTurn> turn = (*peer_)->Time(request);
+  if (turn.ok()) return turn;
+  missing.missing = std::string(turn.status().message());
+  return missing;
+}
+
+absl::StatusOr<RankTurn> SyncBnRank::TimeNetwork(const SyncBnRequest& request) {
+  if (network_ == nullptr) {
+    layer_.reset();
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        network_, SyncBnNetwork::Create(group_, probe_, request.layer.seed,
+                                        request.layer.n));
+  }
+  return network_->Time(request);
+}
+
+absl::Status RunSyncBnRank(const std::string& listener, RankKind kind,
+                           int world_size, const SyncBnRankOptions& options) {
+  GroupOptions group_options;
+  group_options.timeout = options.timeout;
+  if (kind == RankKind::kThreads) {
+    return RunOnThreads(world_size, group_options, [&](Communicator& group) {
+      return ServeRank(listener, group, options);
+    });
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
+                            ReadRankEnvironment());
+  if (!environment.has_value()) {
+    return absl::FailedPreconditionError("a rank needs a launcher");
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> group,
+                            JoinLaunchedGroup(*environment, group_options));
+  return ServeRank(listener, *group, options);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,133 @@
+// Ranks that take turns of every kind.
+#include "benchmarks/syncbn_rank.h"
+
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "benchmarks/scaling_plan.h"
+#include "benchmarks/syncbn_plan.h"
+#include "benchmarks/syncbn_turn.h"
+#include "collectives/communicator.h"
+#include "collectives/data_type.h"
+#include "collectives/group_options.h"
+#include "collectives/host/run_on_threads.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+SyncBnRequest Request(SyncBnSubject subject,
+                      DataType type = DataType::kFloat32) {
+  SyncBnRequest request;
+  request.subject = subject;
+  request.layer = {.n = 2, .h = 4, .w = 4, .c = 16, .type = type};
+  request.warmup = 1;
+  request.iterations = 2;
+  return request;
+}
+
+// Takes the turns on `world_size` ranks, and combines each.
+std::vector<TeamTurn> Take(int world_size,
+                           const std::vector<SyncBnRequest>& requests) {
+  std::vector<std::vector<RankTurn>> turns(requests.size());
+  for (auto& ranks : turns) ranks.resize(static_cast<size_t>(world_size));
+  SyncBnRankOptions options;
+  options.pythons = {"/absent/python"};
+  const auto run = [&](Communicator& group) -> absl::Status {
+    SyncBnRank rank(group, options);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      LOCKSTEP_ASSIGN_OR_RETURN(turns[i][static_cast<size_t>(group.rank())],
+                                rank.Take(requests[i]));
+    }
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(RunOnThreads(world_size, GroupOptions(), run), IsOk());
+  std::vector<TeamTurn> combined;
+  for (const auto& ranks : turns) {
+    const absl::StatusOr<TeamTurn> turn = CombineTurns(ranks);
+    EXPECT_THAT(turn, IsOk());
+    combined.push_back(*turn);
+  }
+  return combined;
+}
+
+TEST(SyncBnRankTest, IsRightAndTimesEveryCall) {
+  for (const int world_size : {1, 2, 3}) {
+    for (const TeamTurn& turn :
+         Take(world_size,
+              {Request(SyncBnSubject::kLocal), Request(SyncBnSubject::kSync),
+               Request(SyncBnSubject::kSplit),
+               Request(SyncBnSubject::kLocal)})) {
+      EXPECT_EQ(turn.wrong, 0);
+      ASSERT_THAT(turn.forward, SizeIs(2));
+      ASSERT_THAT(turn.backward, SizeIs(2));
+      for (const TeamCall& call : turn.forward) EXPECT_GT(call.seconds, 0);
+    }
+  }
+}
+
+// 16 + 8 c bytes forward, 8 c backward: one message each.
+TEST(SyncBnRankTest, SplitsSyncBatchNormAlone) {
+  const std::vector<TeamTurn> turns =
+      Take(2, {Request(SyncBnSubject::kSync), Request(SyncBnSubject::kSplit)});
+  EXPECT_EQ(turns[0].forward[0].messages, 0);
+  EXPECT_EQ(turns[0].forward[0].Kernels(), 0);
+  for (const TeamCall& call : turns[1].forward) {
+    EXPECT_EQ(call.messages, 1);
+    EXPECT_EQ(call.message_bytes, 16 + 8 * 16);
+    EXPECT_GT(call.kernels[static_cast<size_t>(TimedKernel::kMoments)], 0);
+    EXPECT_GT(call.kernels[static_cast<size_t>(TimedKernel::kMerge)], 0);
+    EXPECT_GT(call.kernels[static_cast<size_t>(TimedKernel::kNormalize)], 0);
+    EXPECT_GT(call.communication, 0);
+    EXPECT_GE(call.wait, 0);
+    EXPECT_GE(call.other, 0);
+  }
+  for (const TeamCall& call : turns[1].backward) {
+    EXPECT_EQ(call.messages, 1);
+    EXPECT_EQ(call.message_bytes, 8 * 16);
+    EXPECT_GT(call.kernels[static_cast<size_t>(TimedKernel::kBackwardReduce)],
+              0);
+    EXPECT_GT(call.kernels[static_cast<size_t>(TimedKernel::kBackwardInput)],
+              0);
+  }
+}
+
+TEST(SyncBnRankTest, TimesMessagesAndCopies) {
+  const std::vector<TeamTurn> turns = Take(
+      2, {Request(SyncBnSubject::kMessage), Request(SyncBnSubject::kCopy)});
+  EXPECT_THAT(turns[0].forward, SizeIs(2));
+  EXPECT_THAT(turns[0].backward, SizeIs(2));
+  EXPECT_GT(turns[0].forward[0].seconds, 0);
+  EXPECT_THAT(turns[1].forward, SizeIs(2));
+  EXPECT_THAT(turns[1].backward, IsEmpty());
+  EXPECT_GT(turns[1].forward[0].seconds, 0);
+  EXPECT_EQ(turns[1].wrong, 0);
+}
+
+TEST(SyncBnRankTest, SaysWhatIsMissing) {
+  const std::vector<TeamTurn> turns =
+      Take(2, {Request(SyncBnSubject::kTorch),
+               Request(SyncBnSubject::kLocal, DataType::kFloat16),
+               Request(SyncBnSubject::kSync, DataType::kFloat16)});
+  EXPECT_THAT(turns[0].missing, HasSubstr("/absent/python: "));
+  EXPECT_THAT(turns[1].missing, HasSubstr("float16"));
+  EXPECT_EQ(turns[2].missing, "");
+  EXPECT_EQ(turns[2].wrong, 0);
+}
+
+TEST(SyncBnRankTest, NeedsALauncherForProcesses) {
+  EXPECT_THAT(RunSyncBnRank("00", RankKind::kProcesses, 2, {}),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       "a rank needs a launcher"));
+}
+
+}  // namespace
+}  // namespace lockstep

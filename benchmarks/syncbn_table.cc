@@ -1,0 +1,205 @@
+// Formatting only: every number comes from the report.
+#include "benchmarks/syncbn_table.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "benchmarks/scaling_plan.h"
+#include "benchmarks/wrap_text.h"
+#include "collectives/data_type.h"
+
+namespace lockstep {
+namespace {
+
+constexpr char kColumns[] =
+    "local, SyncBN: milliseconds of a call, as long as on its slowest rank, "
+    "the median; p25..p75: the middle half of SyncBN's. ratio: SyncBN / local. "
+    "message: its message alone, of ranks that arrive together, in "
+    "microseconds. beyond: (SyncBN - message) / local. kern, comm, wait, rest: "
+    "shares of a SyncBN call in kernels, in its message from when the last "
+    "rank has entered it, in waiting for that rank, and in neither; measured "
+    "with timers, in turns of their own. torch: torch.nn.BatchNorm2d, local, "
+    "in milliseconds. of the bound: the time that a kernel's bytes take at the "
+    "bandwidth of a copy within as much memory, over its own.";
+
+std::string Milliseconds(double seconds) {
+  const double ms = 1e3 * seconds;
+  return absl::StrFormat("%.*f", ms < 10 ? 3 : ms < 100 ? 2 : 1, ms);
+}
+
+std::string Microseconds(double seconds) {
+  const double us = 1e6 * seconds;
+  return absl::StrFormat("%.*f", us < 1000 ? 1 : 0, us);
+}
+
+std::string Ratio(const std::optional<double>& ratio) {
+  if (!ratio.has_value()) return "-";
+  return absl::StrFormat("%.*f", *ratio < 99.995 ? 2 : 0, *ratio);
+}
+
+std::string Percent(double share) {
+  return absl::StrFormat("%.0f%%", 100 * share);
+}
+
+std::string OptionalMilliseconds(const std::optional<CallSpread>& spread) {
+  return spread.has_value() ? Milliseconds(spread->median) : "-";
+}
+
+std::string Line(absl::string_view shape, absl::string_view pass,
+                 absl::string_view local, absl::string_view sync,
+                 absl::string_view range, absl::string_view ratio,
+                 absl::string_view message, absl::string_view beyond,
+                 absl::string_view shares, absl::string_view torch) {
+  return absl::StrFormat("%-12s%-5s%7s%8s  %-14s%6s%8s%7s%s%8s\n", shape, pass,
+                         local, sync, range, ratio, message, beyond, shares,
+                         torch);
+}
+
+std::string Shares(const CallSplit& split) {
+  const double sum = split.Sum();
+  return absl::StrFormat("%6s%6s%5s%5s", Percent(split.kernels / sum),
+                         Percent(split.communication / sum),
+                         Percent(split.wait / sum), Percent(split.other / sum));
+}
+
+absl::string_view ShortName(Pass pass) {
+  return pass == Pass::kForward    ? "fwd"
+         : pass == Pass::kBackward ? "bwd"
+                                   : "both";
+}
+
+std::string FormatPass(const std::string& shape, const PassReport& pass) {
+  return Line(shape, ShortName(pass.pass), OptionalMilliseconds(pass.local),
+              Milliseconds(pass.sync.median),
+              absl::StrCat(Milliseconds(pass.sync.p25), "..",
+                           Milliseconds(pass.sync.p75)),
+              Ratio(pass.Ratio()), Microseconds(pass.message),
+              Ratio(pass.Beyond()), Shares(pass.split),
+              OptionalMilliseconds(pass.torch));
+}
+
+std::string FormatMachine(const SyncBnReport& report) {
+  const Machine& machine = report.machine;
+  std::string text = WrapText(
+      absl::StrCat(machine.cpu, ", ", machine.cores,
+                   machine.cores == 1 ? " core, " : " cores, ",
+                   absl::StrFormat(
+                       "%.0f GiB, ",
+                       static_cast<double>(machine.memory_bytes) / (1 << 30)),
+                   machine.system, "; ", report.created),
+      kTableColumns);
+  if (!report.commit.empty()) {
+    absl::StrAppend(&text, "commit ", report.commit, "\n");
+  }
+  return absl::StrCat(text, report.command, "\n");
+}
+
+std::string FormatBars(const SyncBnReport& report) {
+  std::string text;
+  for (const SyncBnBar& bar : BarsOf(report)) {
+    absl::StrAppend(&text, "bar: SyncBN beyond its message, ", Name(bar.shape),
+                    ", forward and backward, at most ", kMostBeyond,
+                    "x local: ", Ratio(bar.value),
+                    bar.Met() ? ": met" : ": NOT met", "\n");
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string FormatSyncBnHeading(const SyncBnReport& report) {
+  const SyncBnSettings& settings = report.settings;
+  std::string text = absl::StrCat(
+      "batch norm, ", settings.world_size,
+      settings.world_size == 1 ? " rank: " : " ranks: ",
+      std::string(RankKindName(settings.ranks)), ", one thread each; ",
+      Name(settings.type), " ", Name(settings.layout), "\n");
+  if (settings.world_size > report.machine.cores) {
+    absl::StrAppend(&text, settings.world_size, " ranks on ",
+                    report.machine.cores,
+                    report.machine.cores == 1 ? " core" : " cores",
+                    " take turns: their numbers say little.\n");
+  }
+  return absl::StrCat(text, FormatMachine(report));
+}
+
+std::string FormatShapeSet(const LayerShape& shape) {
+  return absl::StrCat(
+      "\n", Name(shape.set), ", ", shape.n, shape.n == 1 ? " image" : " images",
+      " on each rank\n",
+      Line("shape", "pass", "local", "SyncBN", "p25..p75", "ratio", "message",
+           "beyond",
+           absl::StrFormat("%6s%6s%5s%5s", "kern", "comm", "wait", "rest"),
+           "torch"));
+}
+
+std::string FormatLayer(const LayerReport& layer) {
+  std::string text;
+  std::string first = Name(layer.shape);
+  for (const PassReport& pass : layer.passes) {
+    absl::StrAppend(&text, FormatPass(first, pass));
+    first.clear();
+  }
+  std::string kernels;
+  for (const KernelReport& kernel : layer.kernels) {
+    const std::optional<double> fraction = kernel.Fraction();
+    if (!fraction.has_value()) continue;
+    absl::string_view name = Name(kernel.kernel);
+    absl::ConsumePrefix(&name, "backward ");
+    absl::StrAppend(&kernels, kernels.empty() ? "" : ", ", name, " ",
+                    Percent(*fraction));
+  }
+  return absl::StrCat(
+      text, absl::StrFormat("%12sof the bound: %s; copy %.1f GB/s\n", "",
+                            kernels, 1e-9 * layer.copy_bandwidth));
+}
+
+std::string FormatNetwork(const SyncBnSettings& settings,
+                          const NetworkReport& network) {
+  const auto step = [](const char* name, const CallSpread& spread) {
+    return absl::StrFormat("%-14s%9s ms a step  (%s..%s)\n", name,
+                           Milliseconds(spread.median),
+                           Milliseconds(spread.p25), Milliseconds(spread.p75));
+  };
+  const double sum = network.split.Sum();
+  return absl::StrCat(
+      "\nResNet-18, ", network.batch, network.batch == 1 ? " image" : " images",
+      " of 28x28 on each of ", settings.world_size,
+      settings.world_size == 1 ? " rank" : " ranks",
+      ": forward, backward, sum of gradients\n",
+      step("local BN", network.local), step("SyncBN", network.sync),
+      WrapText(
+          absl::StrFormat(
+              "SyncBN's share of the step: %.1f%%. Its %d messages, %d "
+              "bytes of each rank: communication %.1f%%, waiting for the "
+              "last rank %.1f%% of the step.",
+              100 * network.Share(), network.messages, network.message_bytes,
+              100 * network.split.communication / sum,
+              100 * network.split.wait / sum),
+          kTableColumns));
+}
+
+std::string FormatSyncBnLegend(const SyncBnReport& report) {
+  std::string text = "\n";
+  if (!report.layers.empty()) {
+    absl::StrAppend(&text, SyncBnColumns());
+  }
+  if (!report.peer.empty()) {
+    absl::StrAppend(&text, WrapText(report.peer, kTableColumns));
+  }
+  for (const std::string& missing : report.missing) {
+    absl::StrAppend(&text, WrapText(absl::StrCat("not measured: ", missing),
+                                    kTableColumns));
+  }
+  const std::string bars = FormatBars(report);
+  return absl::StrCat(text, bars.empty() ? "" : "\n", bars);
+}
+
+std::string SyncBnColumns() { return WrapText(kColumns, kTableColumns); }
+
+}  // namespace lockstep
