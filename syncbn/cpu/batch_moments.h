@@ -22,7 +22,7 @@ namespace lockstep {
 //   p = sum x / n,  s = sum (x - p),  q = sum (x - p)^2,
 //   and in float64  mean = p + s / n,  m2 = q - s^2 / n
 //
-// (the corrected two-pass algorithm: Chan, Golub & LeVeque 1983, formula 1.7).
+// (the corrected two-pass algorithm, in Chan, Golub & LeVeque 1983).
 // In exact arithmetic that holds for any p. All else is merged in float64.
 //
 // Error. A sum has at most n / 4 + 2 <= 18 additions in a row, so with g = 20 u
