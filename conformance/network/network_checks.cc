@@ -1,0 +1,333 @@
+// Compares what the ranks of a run had with each other and with the reference.
+#include "conformance/network/network_checks.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "conformance/checks.h"
+#include "conformance/network/network_fixtures.h"
+#include "conformance/network/network_rounding.h"
+#include "conformance/network/network_run.h"
+#include "conformance/network/resnet_reference.h"
+#include "conformance/trace.h"
+#include "models/parameters.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kMomentum = 0.1;
+// How far, of what it would explain, an explanation may be off.
+constexpr double kFit = 0.05;
+
+// Keeps the first failure of a check.
+void Fail(NetworkVerdicts& verdicts, const std::string& check, int step,
+          const std::string& what) {
+  if (!verdicts.checks[check].ok()) return;
+  verdicts.checks[check] = absl::DataLossError(
+      step < 0 ? what : absl::StrCat("step ", step, ": ", what));
+}
+
+// The number of the first tensor whose digests differ.
+std::optional<size_t> FirstDifference(std::span<const uint64_t> a,
+                                      std::span<const uint64_t> b) {
+  for (size_t i = 0; i < a.size(); ++i) {
+    if (a[i] != b[i]) return i;
+  }
+  return {};
+}
+
+std::string Named(std::span<const ParameterSpec> specs, size_t i) {
+  for (const ParameterSpec& spec : specs) {
+    const size_t begin = static_cast<size_t>(spec.offset);
+    if (i < begin + static_cast<size_t>(spec.size)) {
+      return absl::StrCat(spec.name, "[", i - begin, "]");
+    }
+  }
+  return "";
+}
+
+// What of two ranks' moments differs first; empty if nothing does.
+std::string Difference(const RankMoment& a, const RankMoment& b) {
+  const auto& specs = ResNetParameterSpecs();
+  if (const auto i = FirstDifference(a.gradients, b.gradients)) {
+    return "gradients: " + specs[*i].name;
+  }
+  for (size_t i = 0; i < a.running.size(); ++i) {
+    if (std::bit_cast<uint32_t>(a.running[i]) ==
+        std::bit_cast<uint32_t>(b.running[i])) {
+      continue;
+    }
+    return absl::StrFormat("running statistics: %s is %.9g and %.9g",
+                           Named(ResNetBufferSpecs(), i), a.running[i],
+                           b.running[i]);
+  }
+  if (a.batches != b.batches) return "num_batches_tracked";
+  if (const auto i = FirstDifference(a.parameters, b.parameters)) {
+    return "parameters: " + specs[*i].name;
+  }
+  return "";
+}
+
+void CheckRanks(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
+  const std::vector<RankMoment>& zero = trace.ranks[0];
+  for (size_t rank = 1; rank < trace.ranks.size(); ++rank) {
+    for (size_t moment = 0; moment < zero.size(); ++moment) {
+      RankMoment own = trace.ranks[rank][moment];
+      // Before the first step there are no gradients.
+      if (moment == 0) own.gradients = zero[0].gradients;
+      const std::string difference = Difference(zero[moment], own);
+      if (difference.empty()) continue;
+      Fail(verdicts, moment == 0 ? "SameStart" : "RanksAgree",
+           static_cast<int>(moment) - 1,
+           absl::StrCat("ranks 0 and ", rank, " disagree on the ", difference));
+    }
+  }
+}
+
+void CheckStart(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
+  if (trace.first.parameters[0] != NetworkParameters(1)) {
+    Fail(verdicts, "SameStart", -1, "rank 0 starts with other parameters");
+  }
+  if (trace.ranks[0][0].running != NetworkRunning(1)) {
+    Fail(verdicts, "SameStart", -1,
+         "rank 0 starts with other running statistics");
+  }
+}
+
+void CheckCounts(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
+  for (size_t rank = 0; rank < trace.ranks.size(); ++rank) {
+    const std::vector<RankMoment>& moments = trace.ranks[rank];
+    for (size_t moment = 1; moment < moments.size(); ++moment) {
+      for (size_t i = 0; i < moments[0].batches.size(); ++i) {
+        const int64_t grown =
+            moments[moment].batches[i] - moments[moment - 1].batches[i];
+        if (grown == 1) continue;
+        Fail(verdicts, "Counts", static_cast<int>(moment) - 1,
+             absl::StrCat("num_batches_tracked of batch norm ", i, " on rank ",
+                          rank, " goes up by ", grown));
+      }
+    }
+  }
+}
+
+void CheckSgd(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
+  Expectation want{.specs = ResNetParameterSpecs(),
+                   .start = trace.first.parameters[0],
+                   .learning_rate = kNetworkLearningRate,
+                   .steps = {},
+                   .reference = nullptr};
+  for (size_t step = 0; step < trace.first.samples.size(); ++step) {
+    want.steps.push_back({0, static_cast<int64_t>(step), {}});
+  }
+  verdicts.checks["Updates"] =
+      CheckUpdates(want, std::span<const RankTrace>(&trace.first, 1));
+}
+
+double Dot(std::span<const double> a, std::span<const double> b) {
+  double sum = 0;
+  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
+  return sum;
+}
+
+std::vector<double> Minus(std::span<const double> a,
+                          std::span<const double> b) {
+  std::vector<double> out(a.begin(), a.end());
+  for (size_t i = 0; i < out.size(); ++i) out[i] -= b[i];
+  return out;
+}
+
+double Distance(std::span<const double> a, std::span<const double> b) {
+  const std::vector<double> d = Minus(a, b);
+  return std::sqrt(Dot(d, d));
+}
+
+// k, if `got` is k times `want`.
+std::optional<double> Factor(std::span<const double> got,
+                             std::span<const double> want) {
+  const double k = Dot(got, want) / Dot(want, want);
+  std::vector<double> scaled(want.begin(), want.end());
+  for (double& v : scaled) v *= k;
+  if (Distance(got, scaled) <= kFit * std::sqrt(Dot(want, want))) return k;
+  return {};
+}
+
+bool Near(double k, double what) {
+  return std::abs(k - what) <= kFit * std::abs(what);
+}
+
+// One step of a run, with the reference at the run's own parameters.
+class StepChecker {
+ public:
+  StepChecker(const NetworkRun& run, const Rounding& rounding,
+              const NetworkTrace& trace, int step, NetworkVerdicts& verdicts)
+      : run_(run),
+        rounding_(rounding),
+        trace_(trace),
+        step_(step),
+        verdicts_(verdicts),
+        want_(ReferenceStep(trace.first.parameters[step],
+                            trace.ranks[0][step].running,
+                            trace.first.samples[step])) {}
+
+  void Check() {
+    CheckLoss();
+    CheckGradients();
+    for (int rank = 0; rank < run_.world_size(); ++rank) CheckBuffers(rank);
+  }
+
+ private:
+  // False for NaN.
+  bool IsNear(double distance, double rounding) {
+    verdicts_.furthest = std::max(verdicts_.furthest, distance / rounding);
+    return distance <= kNetworkSpread * rounding;
+  }
+
+  void CheckLoss() {
+    double loss = 0;
+    for (const auto& moments : trace_.ranks)
+      loss += moments[step_ + 1].loss_sum;
+    const double tolerance = kNetworkSpread * rounding_.loss_sum;
+    if (IsNear(std::abs(loss - want_.loss_sum), rounding_.loss_sum)) return;
+    Fail(verdicts_, "Loss", step_,
+         absl::StrFormat("the losses add up to %.9g, must be %.9g +- %.2g",
+                         loss, want_.loss_sum, tolerance));
+  }
+
+  void CheckGradients() {
+    const auto& specs = ResNetParameterSpecs();
+    const std::vector<float>& got = trace_.first.gradients[step_];
+    const auto distances = TensorDistances(specs, got, want_.gradient);
+    const auto norms = TensorNorms(specs, want_.gradient);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const double tolerance = kNetworkSpread * rounding_.gradients[i];
+      if (IsNear(distances[i], rounding_.gradients[i])) continue;
+      Fail(verdicts_, "Gradients", step_,
+           absl::StrFormat("the gradient of %s, of norm %.3g, is %.3g away "
+                           "from one rank's, may be %.2g%s",
+                           specs[i].name, norms[i], distances[i], tolerance,
+                           GradientCause(specs[i], got)));
+      return;
+    }
+  }
+
+  std::string GradientCause(const ParameterSpec& spec,
+                            std::span<const float> got) {
+    const std::vector<double> all(got.begin(), got.end());
+    const std::vector<double>& local = Local().gradient;
+    if (Distance(all, local) <= kFit * Distance(want_.gradient, local)) {
+      return "; the gradients are those of each rank's own batch: local batch "
+             "norm?";
+    }
+    const auto k =
+        Factor(std::span(all).subspan(spec.offset, spec.size),
+               std::span(want_.gradient).subspan(spec.offset, spec.size));
+    if (!k || Near(*k, 1)) return "";
+    if (Near(*k, run_.world_size())) {
+      return absl::StrFormat(
+          "; it is %.3g times it, the world size: summed "
+          "over the ranks twice?",
+          *k);
+    }
+    return absl::StrFormat("; it is %.3g times it", *k);
+  }
+
+  void CheckBuffers(int rank) {
+    const auto& specs = ResNetBufferSpecs();
+    const std::vector<float>& zero = trace_.ranks[0][step_].running;
+    const std::vector<float>& before = trace_.ranks[rank][step_].running;
+    const std::vector<float>& after = trace_.ranks[rank][step_ + 1].running;
+    // The batch's part is the same for every rank.
+    std::vector<double> want = want_.running;
+    for (size_t i = 0; i < want.size(); ++i) {
+      want[i] += (1 - kMomentum) * (static_cast<double>(before[i]) - zero[i]);
+    }
+    const auto distances = TensorDistances(specs, after, want);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      const double tolerance = kNetworkSpread * rounding_.running[i];
+      if (IsNear(distances[i], rounding_.running[i])) continue;
+      Fail(verdicts_, "Buffers", step_,
+           absl::StrFormat(
+               "%s on rank %d is %.3g away from one rank's, may be %.2g%s",
+               specs[i].name, rank, distances[i], tolerance,
+               BufferCause(specs[i], rank, before, after, want)));
+      return;
+    }
+  }
+
+  std::string BufferCause(const ParameterSpec& spec, int rank,
+                          std::span<const float> before,
+                          std::span<const float> after,
+                          std::span<const double> want) {
+    const auto part = [&spec](const auto& all) {
+      const auto begin = all.begin() + spec.offset;
+      return std::vector<double>(begin, begin + spec.size);
+    };
+    const std::vector<double> old = part(before);
+    const std::vector<double> moved = Minus(part(after), old);
+    const std::vector<double> due = Minus(part(want), old);
+    if (const auto k = Factor(moved, due); k && !Near(*k, 1)) {
+      const double weight = *k * kMomentum;
+      const std::string cause =
+          absl::StrFormat("; the batch weighs %.3g in it, not 0.1", weight);
+      if (Near(weight, 1 - kMomentum)) return cause + ": momentum inverted?";
+      if (Near(weight, kMomentum * (2 - kMomentum))) {
+        return cause + ": updated twice?";
+      }
+      return cause;
+    }
+    const std::vector<double> local = part(Local().running[rank]);
+    if (Distance(part(after), local) <= kFit * Distance(part(want), local)) {
+      return "; the running statistics are those of the rank's own batch: "
+             "local batch norm?";
+    }
+    return "";
+  }
+
+  const LocalStep& Local() {
+    if (!local_) {
+      local_ = LocalReferenceStep(trace_.first.parameters[step_],
+                                  trace_.ranks[0][step_].running,
+                                  trace_.first.samples[step_], run_.deal);
+    }
+    return *local_;
+  }
+
+  const NetworkRun& run_;
+  const Rounding& rounding_;
+  const NetworkTrace& trace_;
+  const int step_;
+  NetworkVerdicts& verdicts_;
+  const NetworkStep want_;
+  std::optional<LocalStep> local_;
+};
+
+}  // namespace
+
+NetworkVerdicts CheckNetwork(const NetworkRun& run,
+                             std::span<const Rounding> rounding,
+                             const NetworkTrace& trace) {
+  NetworkVerdicts verdicts;
+  for (const char* check : {"SameStart", "RanksAgree", "Updates", "Counts",
+                            "Buffers", "Gradients", "Loss"}) {
+    verdicts.checks[check] = absl::OkStatus();
+  }
+  CheckStart(trace, verdicts);
+  CheckRanks(trace, verdicts);
+  CheckCounts(trace, verdicts);
+  CheckSgd(trace, verdicts);
+  for (int step = 0; step < run.steps; ++step) {
+    StepChecker(run, rounding[step], trace, step, verdicts).Check();
+  }
+  return verdicts;
+}
+
+}  // namespace lockstep

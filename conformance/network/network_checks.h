@@ -1,0 +1,61 @@
+// The checks behind "ResNet-18 with SyncBatchNorm on N ranks is one rank".
+#ifndef LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_CHECKS_H_
+#define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_CHECKS_H_
+
+#include <map>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "conformance/network/network_rounding.h"
+#include "conformance/network/network_run.h"
+
+namespace lockstep {
+
+// How many times the furthest of five float32 computations the ranks may be
+// from the reference.
+//
+// To the sums that make a gradient, N ranks are one more order of additions: of
+// the samples (by ranks) and, within a rank, of whatever blocks oneDNN and the
+// kernels choose for a smaller batch. The distance of each order is a norm over
+// a tensor of errors that add up at random; norms of such sums from the same
+// terms differ by small factors. Orders can differ in quality too: adding n
+// numbers one by one loses up to sqrt(n / b) times what adding blocks of b
+// does, and of the sums here few have more than 4608 terms; 16 is that factor
+// for b = 18, at or above the widths that vectorised code adds in.
+//
+// A false failure needs all five to be 16 times closer to the reference than
+// the ranks are. For the only quantity that is one number, the loss, with
+// errors normally distributed and alike, that is a probability of 6.4 * (0.8 /
+// 16)^5 = 2e-6 a step; for a tensor of ten elements or more it is below 1e-40.
+inline constexpr double kNetworkSpread = 16;
+
+// What the checks say of a run.
+struct NetworkVerdicts {
+  // By name; all of them are there. kDataLoss with one line that names step,
+  // tensor and what is wrong, or OK.
+  std::map<std::string, absl::Status> checks;
+  // The furthest that anything is from the reference, in units of its rounding;
+  // at most kNetworkSpread if all pass.
+  double furthest = 0;
+};
+
+//   SameStart   every rank starts with rank 0's parameters and buffers
+//   RanksAgree  in every step the same bits of parameters, gradients, buffers
+//   Updates     value becomes value - learning rate * gradient
+//   Counts      num_batches_tracked goes up by one a step
+//   Buffers     running statistics are one rank's on the global batch
+//   Gradients   so are the gradients
+//   Loss        so is the sum of the losses
+//
+// The last three compare with the float64 reference at the parameters and
+// buffers that the run itself is at, within kNetworkSpread * rounding, tensor
+// by tensor, in norm. So if all pass, the ranks' every step is one rank's.
+// rounding: of each step.
+NetworkVerdicts CheckNetwork(const NetworkRun& run,
+                             std::span<const Rounding> rounding,
+                             const NetworkTrace& trace);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_CHECKS_H_

@@ -1,0 +1,372 @@
+// The bugs, as decorators of groups and models.
+#include "conformance/network/network_mutants.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "base/status_macros.h"
+#include "collectives/buffer.h"
+#include "collectives/call_site.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "collectives/data_type.h"
+#include "conformance/mutants/communicator_decorators.h"
+#include "conformance/mutants/training_decorators.h"
+#include "conformance/network/network_run.h"
+#include "conformance/network/resnet_reference.h"
+#include "models/buffers.h"
+#include "models/model.h"
+#include "models/parameters.h"
+
+namespace lockstep {
+namespace {
+
+using Ready = Model::GradientReady;
+
+constexpr int kNorms = 17;  // In the network.
+
+bool IsNorm(const ParameterSpec& spec) {
+  return absl::StrContains(spec.name, "bn") ||
+         absl::StartsWith(spec.name, "1.");
+}
+
+// Splits `group` off from `inner` by other rules.
+class SplitMutant : public ForwardingCommunicator {
+ public:
+  using SplitFunction =
+      std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
+          Communicator& inner, int key)>;
+
+  SplitMutant(Communicator& inner, SplitFunction split)
+      : ForwardingCommunicator(inner), split_(std::move(split)) {}
+
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int, int key,
+                                                      CallSite) override {
+    return split_(inner(), key);
+  }
+
+ private:
+  SplitFunction split_;
+};
+
+NetworkMutation Splitting(SplitMutant::SplitFunction split) {
+  NetworkMutation mutation;
+  mutation.group = [split = std::move(split)](Communicator& inner,
+                                              const NetworkRun&,
+                                              std::span<const float>) {
+    return std::make_unique<SplitMutant>(inner, split);
+  };
+  return mutation;
+}
+
+// Batch norm's group, whose calls of one layer go to nobody: that layer sees no
+// other rank's records, and no other rank's sums.
+class OneLayerAlone : public ForwardingCommunicator {
+ public:
+  OneLayerAlone(std::unique_ptr<Communicator> group, int layer)
+      : ForwardingCommunicator(*group),
+        group_(std::move(group)),
+        layer_(layer) {}
+
+  absl::Status Run(const Collective& call) override {
+    if (call.operation == Operation::kAllGather &&
+        forward_++ % kNorms == layer_) {
+      const int64_t record = call.input.count;
+      for (int rank = 0; rank < world_size(); ++rank) {
+        std::byte* const place = call.output.bytes() + rank * record;
+        if (place != call.input.data) std::fill_n(place, record, std::byte{0});
+      }
+      return absl::OkStatus();
+    }
+    if (call.operation == Operation::kAllReduce &&
+        kNorms - 1 - backward_++ % kNorms == layer_) {
+      return absl::OkStatus();
+    }
+    return inner().Run(call);
+  }
+
+ private:
+  const std::unique_ptr<Communicator> group_;
+  const int layer_;
+  int forward_ = 0, backward_ = 0;  // Calls so far.
+};
+
+absl::StatusOr<std::unique_ptr<Communicator>> SplitForOneLayerAlone(
+    Communicator& inner, int key) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> group,
+                            inner.Split(/*color=*/0, key));
+  // The stem's, two of each block of the first stage, then this one.
+  return std::make_unique<OneLayerAlone>(std::move(group), /*layer=*/5);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> SplitInHalves(Communicator& inner,
+                                                            int key) {
+  return inner.Split(/*color=*/2 * inner.rank() / inner.world_size(), key);
+}
+
+NetworkMutation BroadcastOnlyParameters() {
+  NetworkMutation mutation;
+  mutation.group = [](Communicator& inner, const NetworkRun&,
+                      std::span<const float>) {
+    return std::make_unique<BroadcastMutant>(
+        inner, [](Communicator& group, Buffer data, int root) {
+          if (data.type != DataType::kFloat32) return absl::OkStatus();
+          return group.Broadcast(data, root);
+        });
+  };
+  return mutation;
+}
+
+// All-reduces but leaves each rank its own gradients of batch norms.
+NetworkMutation LeaveNormGradients() {
+  NetworkMutation mutation;
+  mutation.group = [](Communicator& inner, const NetworkRun&,
+                      std::span<const float> gradients) {
+    const auto sum = [gradients](Communicator& group, std::span<float> data) {
+      const std::vector<float> own(data.begin(), data.end());
+      LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
+      const int64_t begin = data.data() - gradients.data();
+      for (const ParameterSpec& spec : ResNetParameterSpecs()) {
+        if (!IsNorm(spec) || spec.offset < begin) continue;
+        if (spec.offset - begin >= static_cast<int64_t>(data.size())) continue;
+        std::copy_n(own.begin() + (spec.offset - begin), spec.size,
+                    data.begin() + (spec.offset - begin));
+      }
+      return absl::OkStatus();
+    };
+    return std::make_unique<AllReduceMutant>(inner, sum);
+  };
+  return mutation;
+}
+
+// Trains by `step`, which also knows batch norm's group.
+class NormModelMutant : public ModelMutant {
+ public:
+  using NormStep = std::function<absl::StatusOr<Metrics>(
+      Model&, Communicator* norm_group, const Batch&, float gradient_scale,
+      Ready)>;
+
+  NormModelMutant(Model& inner, NormStep step)
+      : ModelMutant(inner, [this, step = std::move(step)](
+                               Model& model, const Batch& batch, float scale,
+                               Ready ready) {
+          return step(model, group_, batch, scale, ready);
+        }) {}
+
+  int ConvertSyncBatchNorm(Communicator& group) override {
+    group_ = &group;
+    return ModelMutant::ConvertSyncBatchNorm(group);
+  }
+
+ private:
+  Communicator* group_ = nullptr;
+};
+
+NetworkMutation Stepping(
+    std::function<NormModelMutant::NormStep(const NetworkRun&, int rank)>
+        step) {
+  NetworkMutation mutation;
+  mutation.model = [step = std::move(step)](Model& inner, const NetworkRun& run,
+                                            int rank) {
+    return std::make_unique<NormModelMutant>(inner, step(run, rank));
+  };
+  return mutation;
+}
+
+void ReadyAll(Model& model, Ready ready) {
+  for (int i = model.parameters().count() - 1; i >= 0; --i) ready(i);
+}
+
+// The layer sums them over the ranks, and so does the trainer.
+NormModelMutant::NormStep SumNormGradientsTwice(const NetworkRun&, int) {
+  return [](Model& model, Communicator* group, const Batch& batch, float scale,
+            Ready ready) -> absl::StatusOr<Metrics> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics,
+                              model.ForwardBackward(batch, scale, [](int) {}));
+    for (int i = 0; i < model.parameters().count(); ++i) {
+      if (!IsNorm(model.parameters().specs()[i])) continue;
+      LOCKSTEP_RETURN_IF_ERROR(
+          group->AllReduce(model.parameters().gradient(i)));
+    }
+    ReadyAll(model, ready);
+    return metrics;
+  };
+}
+
+// As where activations are computed again for backward.
+NormModelMutant::NormStep ForwardTwice(const NetworkRun&, int) {
+  return [](Model& model, Communicator*, const Batch& batch, float scale,
+            Ready ready) -> absl::StatusOr<Metrics> {
+    LOCKSTEP_RETURN_IF_ERROR(
+        model.ForwardBackward(batch, scale, [](int) {}).status());
+    return model.ForwardBackward(batch, scale, ready);
+  };
+}
+
+// A step after which `change` gets the running statistics from before and the
+// model with those from after.
+NetworkMutation ChangingBuffers(
+    std::function<void(int rank, std::span<const float> before, Buffers&)>
+        change) {
+  return Stepping([change = std::move(change)](const NetworkRun&, int rank) {
+    return [change, rank](Model& model, Communicator*, const Batch& batch,
+                          float scale, Ready ready) {
+      const auto running = model.buffers().floats();
+      const std::vector<float> before(running.begin(), running.end());
+      auto metrics = model.ForwardBackward(batch, scale, ready);
+      change(rank, before, model.buffers());
+      return metrics;
+    };
+  });
+}
+
+void InvertMomentum(int, std::span<const float> before, Buffers& buffers) {
+  const std::span<float> running = buffers.floats();
+  for (size_t i = 0; i < running.size(); ++i) {
+    running[i] = before[i] + 9 * (running[i] - before[i]);
+  }
+}
+
+void KeepBuffersOffRank0(int rank, std::span<const float> before,
+                         Buffers& buffers) {
+  if (rank == 0) return;
+  std::copy(before.begin(), before.end(), buffers.floats().begin());
+  for (int64_t& batches : buffers.counters()) --batches;
+}
+
+void CountTwice(int, std::span<const float>, Buffers& buffers) {
+  for (int64_t& batches : buffers.counters()) ++batches;
+}
+
+NormModelMutant::NormStep MeanOfMeans(const NetworkRun& run, int rank) {
+  const float scale =
+      1.0f / static_cast<float>(run.world_size() * run.deal[rank]);
+  return [scale](Model& model, Communicator*, const Batch& batch, float,
+                 Ready ready) {
+    return model.ForwardBackward(batch, scale, ready);
+  };
+}
+
+NormModelMutant::NormStep DecayNorms(const NetworkRun&, int) {
+  return [](Model& model, Communicator*, const Batch& batch, float scale,
+            Ready ready) {
+    Parameters& parameters = model.parameters();
+    for (int i = 0; i < parameters.count(); ++i) {
+      if (!IsNorm(parameters.specs()[i])) continue;
+      for (float& v : parameters.value(i)) v *= 0.99f;
+    }
+    return model.ForwardBackward(batch, scale, ready);
+  };
+}
+
+NormModelMutant::NormStep LeaveOutWhereEmpty(const NetworkRun&, int) {
+  return [](Model& model, Communicator*, const Batch& batch, float scale,
+            Ready ready) -> absl::StatusOr<Metrics> {
+    if (!batch.labels.empty()) {
+      return model.ForwardBackward(batch, scale, ready);
+    }
+    std::ranges::fill(model.parameters().gradients(), 0.0f);
+    ReadyAll(model, ready);
+    return Metrics();
+  };
+}
+
+}  // namespace
+
+NetworkMutation SkipWhereEmpty() { return Stepping(LeaveOutWhereEmpty); }
+
+std::vector<NetworkMutant> NetworkMutants() {
+  const NetworkRun two = {.deal = {4, 4}, .steps = 1};
+  const NetworkRun uneven = {.deal = {6, 2}, .steps = 1};
+  const NetworkRun four = {.deal = {2, 2, 2, 2}, .steps = 1};
+  return {
+      {"OneLayerLocal",
+       "one batch norm layer was not converted",
+       two,
+       Splitting(SplitForOneLayerAlone),
+       {"RanksAgree", "Buffers", "Gradients", "Loss"},
+       "RanksAgree",
+       "running statistics: resnet_block2.0.bn1.running_mean[0]"},
+      {"HalfGroups",
+       "batch norm's group is half the ranks",
+       four,
+       Splitting(SplitInHalves),
+       {"RanksAgree", "Buffers", "Gradients", "Loss"},
+       "RanksAgree",
+       "ranks 0 and 2 disagree on the running statistics: 1.running_mean[0]"},
+      {"BuffersNotBroadcast",
+       "every rank starts with running statistics of its own",
+       two,
+       BroadcastOnlyParameters(),
+       {"SameStart", "RanksAgree"},
+       "SameStart",
+       "ranks 0 and 1 disagree on the running statistics: 1.running_mean[0]"},
+      {"BuffersOnRank0Alone",
+       "only rank 0 updates its running statistics",
+       two,
+       ChangingBuffers(KeepBuffersOffRank0),
+       {"RanksAgree", "Buffers", "Counts"},
+       "Buffers",
+       "1.running_mean on rank 1 is"},
+      {"NormGradientsNotReduced",
+       "each rank keeps its own gradients of batch norm's weight and bias",
+       two,
+       LeaveNormGradients(),
+       {"RanksAgree", "Gradients"},
+       "RanksAgree",
+       "disagree on the gradients: 1.weight"},
+      {"NormGradientsReducedTwice",
+       "the layer sums the gradients of weight and bias that the trainer sums",
+       two,
+       Stepping(SumNormGradientsTwice),
+       {"Gradients"},
+       "Gradients",
+       "it is 2 times it, the world size: summed over the ranks twice?"},
+      {"RunningUpdatedTwice",
+       "forward runs twice, and both passes update the running statistics",
+       two,
+       Stepping(ForwardTwice),
+       {"Buffers", "Counts"},
+       "Buffers",
+       "the batch weighs 0.19 in it, not 0.1: updated twice?"},
+      {"CountedTwice",
+       "num_batches_tracked counts forward and backward",
+       two,
+       ChangingBuffers(CountTwice),
+       {"Counts"},
+       "Counts",
+       "num_batches_tracked of batch norm 0 on rank 0 goes up by 2"},
+      {"MomentumInverted",
+       "momentum is the weight of the old statistics",
+       two,
+       ChangingBuffers(InvertMomentum),
+       {"Buffers"},
+       "Buffers",
+       "the batch weighs 0.9 in it, not 0.1: momentum inverted?"},
+      {"MeanOfMeans",
+       "uneven shards' means are averaged without weights",
+       uneven,
+       Stepping(MeanOfMeans),
+       {"Gradients"},
+       "Gradients",
+       "the gradient of 0.weight"},
+      {"NormsDecayed",
+       "batch norm's weights and biases shrink in every step",
+       two,
+       Stepping(DecayNorms),
+       {"Updates", "Buffers", "Gradients", "Loss"},
+       "Updates",
+       "its value - learning rate * gradient"},
+  };
+}
+
+}  // namespace lockstep

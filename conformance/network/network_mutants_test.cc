@@ -1,0 +1,112 @@
+// Every planted bug is rejected by exactly the checks that are there for it,
+// with a message that names the right thing; every check rejects some bug; and
+// a rank that leaves a step out is found within the group's deadline.
+#include "conformance/network/network_mutants.h"
+
+#include <ostream>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_matchers.h"
+#include "conformance/network/network_checks.h"
+#include "conformance/network/network_rounding.h"
+#include "conformance/network/network_run.h"
+#include "conformance/network/one_rank_path.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+
+// How a failing test shows its parameter.
+void PrintTo(const NetworkMutant& mutant, std::ostream* out) {
+  *out << mutant.bug;
+}
+
+namespace {
+
+using testing::AnyOf;
+using testing::HasSubstr;
+
+// Of the first step.
+const std::vector<Rounding>& FirstRounding() {
+  static const auto& rounding = *[] {
+    auto path = TakeOneRankPath(/*steps=*/1);
+    EXPECT_THAT(path, IsOk());
+    return path.ok() ? new std::vector<Rounding>(path->rounding)
+                     : new std::vector<Rounding>;
+  }();
+  return rounding;
+}
+
+std::set<std::string> Rejecting(const NetworkMutant& mutant,
+                                std::string& messages, std::string& says) {
+  std::set<std::string> names;
+  EXPECT_EQ(FirstRounding().size(), 1);
+  const auto trace = RunNetwork(mutant.run, mutant.mutation);
+  EXPECT_THAT(trace, IsOk());
+  if (!trace.ok() || FirstRounding().empty()) return names;
+  for (const auto& [check, status] :
+       CheckNetwork(mutant.run, FirstRounding(), *trace).checks) {
+    if (status.ok()) continue;
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
+    const std::string message(status.message());
+    names.insert(check);
+    absl::StrAppend(&messages, check, ": ", message, "\n");
+    if (check == mutant.check) says = message;
+  }
+  return names;
+}
+
+TEST(NetworkMutantsTest, EveryCheckHasAMutantAndEveryMutantACheck) {
+  std::set<std::string> rejecting, names;
+  for (const NetworkMutant& mutant : NetworkMutants()) {
+    EXPECT_TRUE(names.insert(mutant.name).second) << mutant.name << " twice";
+    EXPECT_TRUE(mutant.caught_by.count(mutant.check)) << mutant.name;
+    EXPECT_FALSE(mutant.says.empty()) << mutant.name;
+    rejecting.insert(mutant.caught_by.begin(), mutant.caught_by.end());
+  }
+  EXPECT_EQ(rejecting,
+            (std::set<std::string>{"SameStart", "RanksAgree", "Updates",
+                                   "Counts", "Buffers", "Gradients", "Loss"}));
+}
+
+class NetworkMutantTest : public testing::TestWithParam<NetworkMutant> {};
+
+TEST_P(NetworkMutantTest, IsRejectedByTheChecksThatAreThereForIt) {
+  std::string messages, says;
+  EXPECT_EQ(Rejecting(GetParam(), messages, says), GetParam().caught_by)
+      << GetParam().bug << "\n"
+      << messages;
+  EXPECT_THAT(says, HasSubstr(GetParam().says)) << GetParam().bug;
+  RecordProperty("messages", messages);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, NetworkMutantTest,
+                         testing::ValuesIn(NetworkMutants()),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(SkippedStepTest, EndsEveryRankWithinTheDeadline) {
+  const NetworkRun run = {
+      .deal = {8, 0}, .steps = 1, .timeout = absl::Seconds(3)};
+  const absl::Time start = absl::Now();
+  NetworkTrace trace;
+  const auto statuses = RunNetworkRanks(run, SkipWhereEmpty(), trace);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(60));
+  ASSERT_EQ(statuses.size(), 2);
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(status.code(), AnyOf(absl::StatusCode::kDeadlineExceeded,
+                                     absl::StatusCode::kUnavailable,
+                                     absl::StatusCode::kFailedPrecondition))
+        << status;
+  }
+  EXPECT_THAT(std::string(statuses[0].message()), HasSubstr("rank 1"));
+  EXPECT_THAT(std::string(statuses[1].message()), HasSubstr("rank 0"));
+}
+
+}  // namespace
+}  // namespace lockstep

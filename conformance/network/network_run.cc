@@ -1,0 +1,214 @@
+// Runs the product's training step on N ranks and collects what they had.
+#include "conformance/network/network_run.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
+#include "conformance/network/network_fixtures.h"
+#include "conformance/trace.h"
+#include "models/compute_threads.h"
+#include "models/data_parallel.h"
+#include "models/model.h"
+#include "models/parameters.h"
+#include "models/resnet18.h"
+
+namespace lockstep {
+namespace {
+
+// What rank 0 starts with; as no rank changes it, computed once.
+const std::vector<float>& StartParameters() {
+  static const auto& parameters = *new std::vector<float>(NetworkParameters(1));
+  return parameters;
+}
+
+// Of the bits; any one of them changes it.
+uint64_t Digest(std::span<const float> values) {
+  uint64_t digest = values.size();
+  for (const float v : values) {
+    digest = (std::rotl(digest, 29) ^ std::bit_cast<uint32_t>(v)) *
+             0x9e3779b97f4a7c15u;
+  }
+  return digest;
+}
+
+Batch ShardOf(const Samples& samples, const NetworkRun& run, int rank) {
+  constexpr int64_t kPixels = kNetworkSide * kNetworkSide;
+  const auto first = run.deal.begin();
+  const int64_t begin = std::accumulate(first, first + rank, int64_t{0});
+  const int64_t count = run.deal[rank];
+  return {std::span(samples.images).subspan(begin * kPixels, count * kPixels),
+          std::span(samples.labels).subspan(begin, count)};
+}
+
+// Takes the steps with a model that is ready to; `full` may be null.
+absl::StatusOr<std::vector<RankMoment>> TakeSteps(Model& model,
+                                                  GradientReducer& reducer,
+                                                  const NetworkRun& run,
+                                                  int rank, RankTrace* full) {
+  std::vector<RankMoment> moments = {MomentOf(model, 0)};
+  const auto values = model.parameters().values();
+  const auto gradients = model.parameters().gradients();
+  if (full) full->parameters.emplace_back(values.begin(), values.end());
+  for (int step = 0; step < run.steps; ++step) {
+    const Samples samples = NetworkStepBatch(step);
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const StepResult result,
+        TrainStep(model, reducer, ShardOf(samples, run, rank),
+                  kNetworkBatchSize, kNetworkLearningRate));
+    moments.push_back(MomentOf(model, result.metrics.loss_sum));
+    if (!full) continue;
+    full->parameters.emplace_back(values.begin(), values.end());
+    full->gradients.emplace_back(gradients.begin(), gradients.end());
+    full->samples.push_back(samples);
+  }
+  return moments;
+}
+
+// One rank's part of a run.
+absl::StatusOr<std::vector<RankMoment>> TrainRank(
+    Communicator& group, const NetworkRun& run, const NetworkMutation& mutation,
+    RankTrace* full) {
+  SetComputeThreads(1);
+  const int rank = group.rank();
+  const std::unique_ptr<Model> resnet =
+      CreateResNet18(/*seed=*/0, kNetworkSide);
+  FillNetworkStart(*resnet, rank);
+  Parameters& parameters = resnet->parameters();
+  std::unique_ptr<Communicator> mutant_group;
+  if (mutation.group) {
+    mutant_group = mutation.group(group, run, parameters.gradients());
+  }
+  Communicator& ranks = mutant_group ? *mutant_group : group;
+  std::unique_ptr<Model> mutant_model;
+  if (mutation.model) mutant_model = mutation.model(*resnet, run, rank);
+  Model& model = mutant_model ? *mutant_model : *resnet;
+  LOCKSTEP_RETURN_IF_ERROR(BroadcastParameters(ranks, parameters));
+  LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(ranks, model.buffers()));
+  GradientReducer reducer(ranks, parameters, run.bucket_bytes);
+  std::unique_ptr<Communicator> norm_group;
+  if (run.sync_bn) {
+    LOCKSTEP_ASSIGN_OR_RETURN(norm_group, SynchroniseBatchNorm(ranks, model));
+  }
+  return TakeSteps(model, reducer, run, rank, full);
+}
+
+RunRanksOptions OptionsOf(const NetworkRun& run) {
+  return {.group = {.timeout = run.timeout}, .deadline = absl::Seconds(200)};
+}
+
+template <typename T>
+void Append(std::string& bytes, std::span<const T> values) {
+  bytes.append(reinterpret_cast<const char*>(values.data()),
+               values.size_bytes());
+}
+
+}  // namespace
+
+Samples NetworkStepBatch(int step) {
+  constexpr uint32_t kSeeds[kNetworkSteps] = {17, 49, 55};
+  return NetworkBatch(kSeeds[step], kNetworkBatchSize);
+}
+
+void FillNetworkStart(Model& model, int rank) {
+  const std::vector<float>& start = StartParameters();
+  const std::vector<float> running =
+      NetworkRunning(static_cast<uint32_t>(1 + rank));
+  const std::span<float> values = model.parameters().values();
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = start[i] * static_cast<float>(1 + rank);
+  }
+  std::copy(running.begin(), running.end(), model.buffers().floats().begin());
+  for (int64_t& batches : model.buffers().counters()) batches = rank;
+}
+
+RankMoment MomentOf(Model& model, double loss_sum) {
+  const Parameters& parameters = model.parameters();
+  RankMoment moment{.loss_sum = loss_sum,
+                    .parameters = {},
+                    .gradients = {},
+                    .running = {},
+                    .batches = {}};
+  for (int i = 0; i < parameters.count(); ++i) {
+    moment.parameters.push_back(Digest(parameters.value(i)));
+    moment.gradients.push_back(Digest(parameters.gradient(i)));
+  }
+  const auto floats = model.buffers().floats();
+  const auto counters = model.buffers().counters();
+  moment.running.assign(floats.begin(), floats.end());
+  moment.batches.assign(counters.begin(), counters.end());
+  return moment;
+}
+
+std::vector<absl::Status> RunNetworkRanks(const NetworkRun& run,
+                                          const NetworkMutation& mutation,
+                                          NetworkTrace& trace) {
+  trace.ranks.resize(run.world_size());
+  return RunRanks(
+      Backend::kThreads, run.world_size(),
+      [&](Communicator& group) -> absl::Status {
+        const int rank = group.rank();
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            trace.ranks[rank], TrainRank(group, run, mutation,
+                                         rank == 0 ? &trace.first : nullptr));
+        return absl::OkStatus();
+      },
+      OptionsOf(run));
+}
+
+absl::StatusOr<NetworkTrace> RunNetwork(const NetworkRun& run,
+                                        const NetworkMutation& mutation) {
+  NetworkTrace trace;
+  const std::vector<absl::Status> statuses =
+      RunNetworkRanks(run, mutation, trace);
+  for (size_t rank = 0; rank < statuses.size(); ++rank) {
+    if (statuses[rank].ok()) continue;
+    return absl::Status(statuses[rank].code(),
+                        absl::StrCat("rank ", rank, ": ",
+                                     std::string(statuses[rank].message())));
+  }
+  return trace;
+}
+
+std::string Fingerprint(std::span<const RankMoment> moments) {
+  std::string bytes;
+  for (const RankMoment& moment : moments) {
+    Append(bytes, std::span<const double>(&moment.loss_sum, 1));
+    Append<uint64_t>(bytes, moment.parameters);
+    Append<uint64_t>(bytes, moment.gradients);
+    Append<float>(bytes, moment.running);
+    Append<int64_t>(bytes, moment.batches);
+  }
+  return bytes;
+}
+
+absl::StatusOr<std::vector<std::string>> FingerprintsOfProcesses(
+    const NetworkRun& run) {
+  const auto results = RunRanksCollect(
+      Backend::kProcesses, run.world_size(),
+      [&](Communicator& group) -> absl::StatusOr<std::string> {
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const std::vector<RankMoment> moments,
+            TrainRank(group, run, NetworkMutation(), nullptr));
+        return Fingerprint(moments);
+      },
+      OptionsOf(run));
+  std::vector<std::string> fingerprints;
+  for (const absl::StatusOr<std::string>& result : results) {
+    LOCKSTEP_ASSIGN_OR_RETURN(fingerprints.emplace_back(), result);
+  }
+  return fingerprints;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,95 @@
+// Takes steps of data-parallel training of ResNet-18 on N ranks by the
+// product's code, and returns what each rank had after each of them; with hooks
+// through which a bug can be planted around the product, never inside it.
+#ifndef LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_RUN_H_
+#define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_RUN_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
+#include "conformance/trace.h"
+#include "models/data_parallel.h"
+#include "models/model.h"
+
+namespace lockstep {
+
+inline constexpr int64_t kNetworkBatchSize = 8;  // Global.
+inline constexpr float kNetworkLearningRate = 0.02f;
+inline constexpr int kNetworkSteps = 3;
+
+// The global batch of step 0, 1 or 2. They are batches at which, on the way
+// from NetworkParameters(1), no ReLU input comes near zero (Clearance).
+Samples NetworkStepBatch(int step);
+
+struct NetworkRun {
+  // How many samples of each global batch each rank gets, in the batch's order:
+  // world_size numbers that add up to kNetworkBatchSize.
+  std::vector<int64_t> deal = {4, 4};
+  int steps = 2;
+  bool sync_bn = true;
+  int64_t bucket_bytes = GradientReducer::kDefaultBucketBytes;
+  absl::Duration timeout = absl::Seconds(60);  // Of every wait for a rank.
+
+  int world_size() const { return static_cast<int>(deal.size()); }
+};
+
+// Decorators; those that are empty change nothing.
+struct NetworkMutation {
+  // Of the group that the trainer uses; batch norm's is split off from it.
+  std::function<std::unique_ptr<Communicator>(Communicator&, const NetworkRun&,
+                                              std::span<const float> gradients)>
+      group;
+  std::function<std::unique_ptr<Model>(Model&, const NetworkRun&, int rank)>
+      model;
+};
+
+// What a rank has at the start (moment 0) and after each step. Of what is
+// large, a digest of each tensor's bits.
+struct RankMoment {
+  double loss_sum = 0;  // Of its shard in this step; 0 at the start.
+  std::vector<uint64_t> parameters, gradients;  // By tensor.
+  std::vector<float> running;
+  std::vector<int64_t> batches;  // num_batches_tracked.
+};
+
+struct NetworkTrace {
+  RankTrace first;  // Rank 0's; its samples are the global batches.
+  std::vector<std::vector<RankMoment>> ranks;  // [rank][steps + 1].
+};
+
+// Parameters and buffers that each rank has for itself at first; rank 0's are
+// NetworkParameters(1), NetworkRunning(1) and counters of 0.
+void FillNetworkStart(Model& model, int rank);
+
+RankMoment MomentOf(Model& model, double loss_sum);
+
+// On threads. Every rank starts with parameters and buffers of its own, which
+// the product replaces with rank 0's. Errors: the
+// first rank's, with its number.
+absl::StatusOr<NetworkTrace> RunNetwork(const NetworkRun& run,
+                                        const NetworkMutation& mutation);
+
+// The same; every rank's status.
+std::vector<absl::Status> RunNetworkRanks(const NetworkRun& run,
+                                          const NetworkMutation& mutation,
+                                          NetworkTrace& trace);
+
+// What every rank's moments are, as bytes: equal if and only if they are (but
+// for a collision of digests).
+std::string Fingerprint(std::span<const RankMoment> moments);
+
+// The fingerprints of the same run on ranks that are processes.
+absl::StatusOr<std::vector<std::string>> FingerprintsOfProcesses(
+    const NetworkRun& run);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_RUN_H_

@@ -1,0 +1,28 @@
+// One rank's steps, what they must give, and what rounding does to them.
+#ifndef LOCKSTEP_CONFORMANCE_NETWORK_ONE_RANK_PATH_H_
+#define LOCKSTEP_CONFORMANCE_NETWORK_ONE_RANK_PATH_H_
+
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "conformance/network/network_rounding.h"
+#include "conformance/network/network_run.h"
+
+namespace lockstep {
+
+// The steps of RunNetwork on one rank with SyncBatchNorm, which is the same
+// arithmetic as on N. N ranks go the same way up to rounding, so that what
+// rounding does here is what it does there.
+struct OneRankPath {
+  NetworkRun run;
+  NetworkTrace trace;
+  std::vector<NetworkStep> steps;
+  std::vector<Rounding> rounding;
+};
+
+// Cost: about a second a step. Errors: the product's.
+absl::StatusOr<OneRankPath> TakeOneRankPath(int steps);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_NETWORK_ONE_RANK_PATH_H_

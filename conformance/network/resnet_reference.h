@@ -1,0 +1,60 @@
+// What one rank computes: ResNet-18's loss, gradients and running statistics,
+// in float64 and in plain loops.
+#ifndef LOCKSTEP_CONFORMANCE_NETWORK_RESNET_REFERENCE_H_
+#define LOCKSTEP_CONFORMANCE_NETWORK_RESNET_REFERENCE_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "conformance/trace.h"
+#include "models/parameters.h"
+
+namespace lockstep {
+
+// The state_dict of the d2l chapter's module, written down here once more:
+// names, shapes and places of the parameters, and of the running statistics
+// (num_batches_tracked left out).
+const std::vector<ParameterSpec>& ResNetParameterSpecs();
+const std::vector<ParameterSpec>& ResNetBufferSpecs();
+
+// Whether the parameter is a convolution's bias that goes straight into a batch
+// norm, which takes every constant away: its gradient in training is zero.
+bool HasZeroGradient(const ParameterSpec& parameter);
+
+// One forward pass, from which backward passes can be asked. T is double, or
+// float to see what rounding does. Sizes fit, by precondition.
+template <typename T>
+class ResNetReference {
+ public:
+  // parameters, running: flat, as the specs above lay them out; borrowed while
+  // this object lives. samples: square images, at least one; in training, at
+  // least two values per channel everywhere. Cost: at 10 x 10 pixels, 0.1
+  // GFLOP an image, twice that for Gradient.
+  ResNetReference(std::span<const T> parameters, std::span<const T> running,
+                  const Samples& samples, bool training);
+  ~ResNetReference();
+
+  double loss_sum() const;  // Over the batch, not its mean.
+  int64_t correct() const;
+  // The running statistics after this batch.
+  const std::vector<T>& running() const;
+  // What every ReLU was given, in the network's order: [n, h, w, c].
+  std::vector<std::span<const T>> relu_inputs() const;
+
+  // Of scale * loss_sum, all parameters, flat. The derivative of ReLU at zero
+  // is zero. Only after training.
+  std::vector<T> Gradient(T scale) const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// How near to zero a ReLU's input comes: the least |z| over all of them.
+double LeastReluInput(const ResNetReference<double>& pass);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_NETWORK_RESNET_REFERENCE_H_
