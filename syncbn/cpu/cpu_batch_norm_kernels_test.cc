@@ -2,9 +2,12 @@
 // the bits are the same on any number of threads.
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -46,6 +49,14 @@ struct Step {
         kernels.Merge(record.layout(), record.data(), 1, {.epsilon = 1e-5},
                       RunningStatistics(), saved.data()),
         IsOkAndHolds(x.shape.values_per_channel()));
+    Normalize(kernels, y.array.buffer());
+    EXPECT_THAT(
+        kernels.BackwardReduce(Backward(), sums.buffer(), Buffer(), Buffer()),
+        IsOk());
+    InputGradient(kernels, dx.array.buffer(), dresidual.array.buffer());
+  }
+
+  void Normalize(CpuBatchNormKernels& kernels, Buffer to) {
     BatchNormKernels::NormalizeCall normalize;
     normalize.shape = x.shape;
     normalize.relu = true;
@@ -53,8 +64,18 @@ struct Step {
     normalize.residual = residual.array.buffer();
     normalize.weight = weight.buffer();
     normalize.saved = saved.data();
-    normalize.y = y.array.buffer();
+    normalize.y = to;
     EXPECT_THAT(kernels.Normalize(normalize), IsOk());
+  }
+
+  void InputGradient(CpuBatchNormKernels& kernels, Buffer to_dx,
+                     Buffer to_dresidual) {
+    EXPECT_THAT(
+        kernels.BackwardInput(Backward(), sums.buffer(), to_dx, to_dresidual),
+        IsOk());
+  }
+
+  BatchNormKernels::BackwardCall Backward() {
     BatchNormKernels::BackwardCall backward;
     backward.shape = x.shape;
     backward.relu = true;
@@ -63,13 +84,7 @@ struct Step {
     backward.dy = dy.array.buffer();
     backward.weight = weight.buffer();
     backward.saved = saved.data();
-    EXPECT_THAT(
-        kernels.BackwardReduce(backward, sums.buffer(), Buffer(), Buffer()),
-        IsOk());
-    EXPECT_THAT(
-        kernels.BackwardInput(backward, sums.buffer(), dx.array.buffer(),
-                              dresidual.array.buffer()),
-        IsOk());
+    return backward;
   }
 
   bool SameBits(const Step& other) const {
@@ -113,6 +128,69 @@ TEST(CpuBatchNormKernelsTest, BitsDependOnTheValues) {
   a.Run(kernels);
   b.Run(kernels);
   EXPECT_FALSE(a.SameBits(b));
+}
+
+// Float32 on cache lines, between guard zones.
+class AlignedFloats {
+ public:
+  AlignedFloats(CpuBatchNormKernels& kernels, int64_t size) : size_(size) {
+    auto memory = kernels.Allocate((size + 2 * kGuard) * sizeof(float));
+    EXPECT_THAT(memory, IsOk());
+    memory_ = *std::move(memory);
+    std::memset(memory_.get(), kPattern, (size + 2 * kGuard) * sizeof(float));
+  }
+
+  Buffer buffer() { return {data(), size_, DataType::kFloat32}; }
+  bool HasBits(const GuardedArray& want) {
+    return std::memcmp(data(), want.data(), size_ * sizeof(float)) == 0;
+  }
+  bool GuardsAreIntact() {
+    const auto intact = [](const std::byte* guard) {
+      return std::all_of(guard, guard + kGuard * sizeof(float),
+                         [](std::byte b) { return b == std::byte{kPattern}; });
+    };
+    return intact(memory_.get()) && intact(data() + size_ * sizeof(float));
+  }
+
+ private:
+  static constexpr int64_t kGuard = 16;
+  static constexpr uint8_t kPattern = 0xa5;
+
+  std::byte* data() { return memory_.get() + kGuard * sizeof(float); }
+
+  int64_t size_;
+  std::shared_ptr<std::byte> memory_;
+};
+
+// Outputs of several MiB on cache lines are written past the caches; those of
+// Step are not, since they are not aligned.
+TEST(CpuBatchNormKernelsTest, LargeAlignedOutputsHaveTheSameBits) {
+  for (const VectorUnit unit : {BestVectorUnit(), VectorUnit::kBaseline}) {
+    CpuBatchNormKernels kernels(unit);
+    for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
+      // Channels last the last run is short, and no whole line long.
+      const ActivationShape shape = {
+          .n = 3,
+          .c = 65,
+          .hw = layout == Layout::kNchw ? 80 * 80 : 79 * 81,
+          .layout = layout};
+      ASSERT_GT(shape.size() * 4, 4 << 20);
+      Step step(shape, DataType::kFloat32);
+      step.Run(kernels);
+      AlignedFloats y(kernels, shape.size());
+      AlignedFloats dx(kernels, shape.size());
+      AlignedFloats dresidual(kernels, shape.size());
+      step.Normalize(kernels, y.buffer());
+      step.InputGradient(kernels, dx.buffer(), dresidual.buffer());
+      EXPECT_TRUE(y.HasBits(step.y.array)) << Name(layout);
+      EXPECT_TRUE(dx.HasBits(step.dx.array)) << Name(layout);
+      EXPECT_TRUE(dresidual.HasBits(step.dresidual.array)) << Name(layout);
+      EXPECT_FALSE(dx.HasBits(step.dresidual.array)) << Name(layout);
+      for (AlignedFloats* output : {&y, &dx, &dresidual}) {
+        EXPECT_TRUE(output->GuardsAreIntact()) << Name(layout);
+      }
+    }
+  }
 }
 
 TEST(CpuBatchNormKernelsTest, AllocatesOnCacheLines) {

@@ -62,6 +62,28 @@ struct ElementwiseArgs {
   std::array<const E*, Operation::kInputs> inputs;
   std::array<const ComputeType<E>*, Operation::kParameters> parameters;
   std::array<E*, Operation::kOutputs> outputs;
+
+  // Whether to write past the caches, in vectors of so many floats: outputs
+  // that are larger than a core's own caches, so that they would be gone before
+  // they are needed, and that are none of the inputs.
+  bool Streams() const {
+    constexpr int64_t kLargeBytes = int64_t{4} << 20;
+    if (!std::is_same_v<E, float> || kStreamFloats == 0 ||
+        plan.run % kStreamFloats != 0 ||
+        plan.size * int64_t{sizeof(E)} < kLargeBytes) {
+      return false;
+    }
+    for (const E* output : outputs) {
+      const auto address = reinterpret_cast<uintptr_t>(output);
+      if (address % (kStreamFloats * sizeof(float)) != 0) {
+        return false;
+      }
+      for (const E* input : inputs) {
+        if (input == output) return false;
+      }
+    }
+    return true;
+  }
 };
 
 template <typename E, typename Operation>
@@ -72,26 +94,42 @@ struct ElementwiseLoop {
   static constexpr int kParameters = Operation::kParameters;
   static constexpr int kOutputs = Operation::kOutputs;
   static constexpr int64_t kChunk = 512;
+  // Elements: long enough for prefetchers, short against a cache.
+  static constexpr int64_t kBlock = 1 << 14;
 
   template <typename Unit>
   static LOCKSTEP_SYNCBN_INLINE void Run(const Args* args, int64_t begin,
                                          int64_t end) {
-    const RunPlan plan = args->plan;
+    // Block by block from the end: the reduction before has read the inputs
+    // from the start, so their end is what caches still hold.
+    const int64_t block = std::max<int64_t>(1, kBlock / args->plan.run);
+    const bool streams = args->Streams();
+    for (; end > begin; end -= std::min(block, end - begin)) {
+      RunBlock<Unit>(*args, std::max(begin, end - block), end, streams);
+    }
+    if (streams) FinishStreaming();
+  }
+
+ private:
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void RunBlock(const Args& args, int64_t begin,
+                                              int64_t end, bool streams) {
+    const RunPlan& plan = args.plan;
     for (int64_t i = begin; i < end; ++i) {
       const int64_t at = i * plan.run;
       const int64_t n = std::min(plan.run, plan.size - at);
       if (plan.by_column) {
-        RunOne<Unit, true>(*args, at, n, 0);
+        RunOne<Unit, true>(args, at, n, 0, streams);
       } else {
-        RunOne<Unit, false>(*args, at, n, i % plan.channels);
+        RunOne<Unit, false>(args, at, n, i % plan.channels, streams);
       }
     }
   }
 
- private:
   template <typename Unit, bool by_column>
   static LOCKSTEP_SYNCBN_INLINE void RunOne(const Args& args, int64_t at,
-                                            int64_t n, int64_t channel) {
+                                            int64_t n, int64_t channel,
+                                            bool streams) {
     std::array<const Compute*, kParameters> parameters = args.parameters;
     for (auto& parameter : parameters) parameter += channel;
     if constexpr (std::is_same_v<E, Compute>) {
@@ -99,7 +137,18 @@ struct ElementwiseLoop {
       std::array<E*, kOutputs> outputs = args.outputs;
       for (auto& input : inputs) input += at;
       for (auto& output : outputs) output += at;
-      Loop<by_column>(inputs, parameters, outputs, n);
+      int64_t done = 0;
+      if constexpr (std::is_same_v<E, float> && kStreamFloats > 0) {
+        if (streams) {
+          done = StreamLoop<by_column>(inputs, parameters, outputs, n);
+        }
+      }
+      for (auto& input : inputs) input += done;
+      for (auto& output : outputs) output += done;
+      if constexpr (by_column) {
+        for (auto& parameter : parameters) parameter += done;
+      }
+      Loop<by_column>(inputs, parameters, outputs, n - done);
     } else {
       for (int64_t i = 0; i < n; i += kChunk) {
         RunChunk<Unit, by_column>(args, at + i, std::min(kChunk, n - i),
@@ -128,6 +177,31 @@ struct ElementwiseLoop {
     for (int k = 0; k < kOutputs; ++k) {
       Unit::template Narrow<E>(out[k], args.outputs[k] + at, n);
     }
+  }
+
+  // As Loop, past the caches; returns how many of n that did.
+  template <bool by_column>
+  static LOCKSTEP_SYNCBN_INLINE int64_t
+  StreamLoop(const std::array<const Compute*, kInputs> inputs,
+             const std::array<const Compute*, kParameters> parameters,
+             const std::array<Compute*, kOutputs> outputs, int64_t n) {
+    int64_t j = 0;
+    for (; j + kStreamFloats <= n; j += kStreamFloats) {
+      Compute out[kOutputs][kStreamFloats];
+      for (int64_t i = j; i < j + kStreamFloats; ++i) {
+        Compute in[kInputs];
+        Compute parameter[kParameters];
+        Compute result[kOutputs];
+        for (int k = 0; k < kInputs; ++k) in[k] = inputs[k][i];
+        for (int k = 0; k < kParameters; ++k) {
+          parameter[k] = parameters[k][by_column ? i : 0];
+        }
+        Operation::Apply(in, parameter, result);
+        for (int k = 0; k < kOutputs; ++k) out[k][i - j] = result[k];
+      }
+      for (int k = 0; k < kOutputs; ++k) StreamFloats(out[k], outputs[k] + j);
+    }
+    return j;
   }
 
   template <bool by_column>

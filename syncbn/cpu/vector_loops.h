@@ -34,6 +34,30 @@
 
 namespace lockstep {
 
+// Stores past the caches: of how many floats, aligned to their size; 0 where
+// there are none.
+#if defined(__SSE2__)
+inline constexpr int64_t kStreamFloats = 16;
+#else
+inline constexpr int64_t kStreamFloats = 0;
+#endif
+
+LOCKSTEP_SYNCBN_INLINE void StreamFloats([[maybe_unused]] const float* from,
+                                         [[maybe_unused]] float* to) {
+#if defined(__SSE2__)
+  for (int k = 0; k < kStreamFloats; k += 4) {
+    _mm_stream_ps(to + k, _mm_loadu_ps(from + k));
+  }
+#endif
+}
+
+// Makes what was streamed visible before what is written next.
+LOCKSTEP_SYNCBN_INLINE void FinishStreaming() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
+}
+
 // What activations of type E are computed in.
 template <typename E>
 using ComputeType =
