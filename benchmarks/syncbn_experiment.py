@@ -6,6 +6,7 @@ and two ranks with SyncBN see the same samples in the same order.
 """
 import argparse
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -90,6 +91,19 @@ def find_train():
     return fail("the trainer is missing; start this with bazel run //benchmarks:syncbn_experiment")
 
 
+def find_pyplot():
+    # It has much to say of folders that it may not write to.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as error:
+        fail(f"cannot draw: {error} (tools/setup.sh installs python3-matplotlib)")
+    return pyplot
+
+
 def cores():
     return len(os.sched_getaffinity(0))
 
@@ -153,19 +167,13 @@ def draw(pyplot, runs, flags, path):
 
 def main():
     flags = parse_flags()
-    try:
-        import matplotlib
-
-        matplotlib.use("Agg")
-        from matplotlib import pyplot
-    except ImportError as error:
-        fail(f"cannot draw: {error} (tools/setup.sh installs python3-matplotlib)")
-    binary = find_train()
     flags.output_dir = user_path(flags.output_dir)
     try:
         os.makedirs(flags.output_dir, exist_ok=True)
     except OSError as error:
         fail(f"--output_dir={flags.output_dir}: {error.strerror}", status=2)
+    pyplot = find_pyplot()
+    binary = find_train()
     runs = []
     for name, label, run_flags in RUNS:
         label = label.format(ranks=flags.ranks)
