@@ -14,6 +14,8 @@ import time
 
 PROGRAM = "syncbn_experiment"
 
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_", "PMI_", "PMIX_", "SLURM_")
+
 RUNS = (
     ("single", "1 rank", ("--nproc=1",)),
     ("local", "{ranks} ranks, local batch norm", ("--nproc={ranks}", "--sync_bn=false")),
@@ -119,7 +121,8 @@ def train(binary, flags, name, ranks, run_flags):
     command += [flag.format(ranks=ranks) for flag in run_flags]
     if flags.data_dir:
         command.append(f"--data_dir={user_path(flags.data_dir)}")
-    environment = {key: value for key, value in os.environ.items() if key not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")}
+    # The trainer is nobody's rank but its own launcher's.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(LAUNCHER_VARIABLES)}
     status = subprocess.run(command, env=environment, check=False).returncode
     if status != 0:
         fail(f"the run '{name}' failed with exit status {status}")

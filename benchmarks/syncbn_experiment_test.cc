@@ -61,6 +61,10 @@ TEST(SyncbnExperimentTest, TrainsThreeTimesAndDrawsTheCurves) {
     EXPECT_EQ(metrics["epochs"][1]["train_samples"], 20);
     EXPECT_EQ(metrics["epochs"][1]["test_samples"], 9);
   }
+  const auto loss = [&](int run) {
+    return json["runs"][run]["metrics"]["epochs"][0]["train_loss"];
+  };
+  EXPECT_NE(loss(1), loss(2));  // Else --sync_bn did nothing.
 }
 
 TEST(SyncbnExperimentTest, NamesTheRunThatFails) {

@@ -91,8 +91,11 @@ void SyncBnLayer::FillInputs() {
   const double shift = kRankShift * static_cast<double>(rank % 8);
   for (int64_t i = 0; i < shape.size(); ++i) {
     const auto c = static_cast<double>(ChannelOf(shape, i) % 7);
-    Store(0.25 * c + shift + kDeviation * Uniform(x_key, i), i, Tensor(x_));
-    Store(0.02 * c + Uniform(dy_key, i), i, Tensor(dy_));
+    const double x = Uniform(x_key, i);
+    Store(0.25 * c + shift + kDeviation * x, i, Tensor(x_));
+    // dy follows x, so that the sum of dy * x grows as their number does, and
+    // what is wrong with it shows on large maps too.
+    Store(0.02 * c + Uniform(dy_key, i) + 0.5 * x, i, Tensor(dy_));
   }
   for (int64_t c = 0; c < shape.c; ++c) {
     const auto i = static_cast<size_t>(c);

@@ -62,9 +62,9 @@ namespace {
 
 constexpr char kUsage[] = R"(syncbn [FLAGS]
 
-Times batch norm over each rank's own batch (local BN, by oneDNN) and over the
-batch of all ranks (SyncBN), per layer shape and for a training step of
-ResNet-18, next to PyTorch's BatchNorm2d; says where SyncBN's time goes, and
+Times batch norm over each rank's own batch (local BN: oneDNN's per layer, our
+kernels in the network) and over the batch of all ranks (SyncBN), per layer
+shape and for a training step of ResNet-18, next to PyTorch's BatchNorm2d; says where SyncBN's time goes, and
 checks every answer. Prints a table; writes syncbn.json and syncbn.html, which
 opens offline.
 

@@ -57,9 +57,11 @@ class SyncBnNetwork {
   const int64_t batch_;
   std::vector<float> images_;
   std::vector<int32_t> labels_;
+  // By SyncBnSubject. Before the group, which is to be left first
+  // (models/data_parallel.h).
+  std::array<Replica, 3> replicas_;
   std::unique_ptr<Communicator> norm_group_;  // Of SyncBatchNorm's messages.
   std::unique_ptr<TimedCommunicator> timed_group_;
-  std::array<Replica, 3> replicas_;  // By SyncBnSubject.
 };
 
 }  // namespace lockstep

@@ -4,10 +4,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <map>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -59,6 +60,19 @@ absl::Status Unfit(absl::string_view file, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(file, ": ", what));
 }
 
+// An int64 tensor is a count, which is to go on counting.
+absl::Status CheckCounter(const NamedTensor& tensor, const std::string& name,
+                          absl::string_view file) {
+  if (tensor.type != DataType::kInt64) return absl::OkStatus();
+  int64_t count = 0;
+  std::memcpy(&count, tensor.data.data(), sizeof(count));
+  if (count >= 0 && count < std::numeric_limits<int64_t>::max()) {
+    return absl::OkStatus();
+  }
+  return Unfit(file, absl::StrCat("tensor '", name, "' is ", count,
+                                  ", which is no count of batches"));
+}
+
 absl::Status CheckTensors(const NamedTensors& tensors,
                           const std::map<std::string, Target>& targets,
                           absl::string_view file) {
@@ -74,6 +88,7 @@ absl::Status CheckTensors(const NamedTensors& tensors,
                                       ", the model's is ",
                                       Describe(target.type, target.shape)));
     }
+    LOCKSTEP_RETURN_IF_ERROR(CheckCounter(tensor, name, file));
   }
   for (const auto& [name, tensor] : tensors) {
     if (!targets.contains(name)) {

@@ -108,6 +108,11 @@ TEST_F(ModelTensorsTest, NamesTheTensorThatDoesNotFitAndLoadsNothing) {
   flat["weight"].shape = {6};
   NamedTensors type = good;
   type["batches"] = scalar;
+  NamedTensors negative = good;
+  negative["batches"].data.assign(8, std::byte{0xff});
+  NamedTensors last = good;
+  last["batches"].data.assign(8, std::byte{0xff});
+  last["batches"].data[7] = std::byte{0x7f};
   NamedTensors more = good;
   more["zzz\n"] = scalar;
   for (const auto& [tensors, message] :
@@ -116,6 +121,10 @@ TEST_F(ModelTensorsTest, NamesTheTensorThatDoesNotFitAndLoadsNothing) {
         {flat,
          "F: tensor 'weight' is float32 [6], the model's is float32 [2, 3]"},
         {type, "F: tensor 'batches' is float32 [], the model's is int64 []"},
+        {negative, "F: tensor 'batches' is -1, which is no count of batches"},
+        {last,
+         "F: tensor 'batches' is 9223372036854775807, which is no count of "
+         "batches"},
         {more, "F: tensor 'zzz\\n' is not the model's"}}) {
     EXPECT_THAT(LoadTensors(tensors, "F", parameters_, buffers_),
                 StatusIs(absl::StatusCode::kInvalidArgument, message));

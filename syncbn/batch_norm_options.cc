@@ -19,6 +19,12 @@ absl::Status CheckBatchNormOptions(const BatchNormOptions& options) {
         absl::StrCat("batch norm: epsilon is ", options.epsilon,
                      ", must be finite and not negative"));
   }
+  const BatchNormSemantics& semantics = options.semantics;
+  if (semantics.unbiased_running_variance && !semantics.refuses_one_value) {
+    return absl::InvalidArgumentError(
+        "batch norm: the unbiased variance of one value, which the semantics "
+        "accept, is not a number");
+  }
   const double momentum = options.momentum.value_or(0);
   if (!(momentum >= 0 && momentum <= 1)) {
     return absl::InvalidArgumentError(absl::StrCat(

@@ -88,6 +88,8 @@ TEST(CheckBatchNormOptionsTest, NamesWhatIsWrong) {
               HasSubstr("momentum is -0.1"));
   EXPECT_THAT(message([](auto& o) { o.momentum = kNan; }),
               HasSubstr("momentum is nan"));
+  EXPECT_THAT(message([](auto& o) { o.semantics.refuses_one_value = false; }),
+              HasSubstr("unbiased variance of one value"));
 }
 
 }  // namespace

@@ -27,13 +27,15 @@ namespace lockstep {
 // communicate.
 //
 // Messages in training, P ranks: forward one all-gather of every rank's count,
-// means and M2, 16 + 8c bytes (16 + 16c for float64), merged in rank order;
+// means and M2, 16 + 8c bytes (16 + 16c for float64; the arrays rounded up to
+// 16), merged in rank order;
 // backward one all-reduce of 2c sums. The same P, shapes and values give the
 // same bits, whichever backend moves the messages.
 //
 // Not thread safe: one thread at a time uses the layer and, during a call, its
 // group. The group is best one of its own (Communicator::Split) where another
-// thread all-reduces gradients meanwhile.
+// thread all-reduces gradients meanwhile; not so with NCCL, where one thread
+// must begin the calls of both (nccl/nccl_communicator.h).
 class SyncBatchNorm : public BatchNorm {
  public:
   // Borrows `kernels` and `group`, whose memory is of one space. Does not

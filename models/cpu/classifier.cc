@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <map>
+#include <new>
 #include <optional>
 #include <span>
 #include <utility>
@@ -37,9 +38,11 @@ class Classifier : public Model {
   Buffers& buffers() override { return buffers_; }
 
   int ConvertSyncBatchNorm(Communicator& group) override {
+    const int count = network_->batch_norm_count();
+    if (count == 0) return 0;
     batch_norm_group_ = &group;
     plans_.clear();
-    return network_->batch_norm_count();
+    return count;
   }
 
   absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
@@ -113,10 +116,21 @@ class Classifier : public Model {
                          AlignedSize(plan->saved_size()) +
                          AlignedSize(plan->temporary_size());
     if (memory_.size() < size) {
-      memory_ = AlignedBuffer();  // Frees the old before it takes the new.
-      memory_ = AlignedBuffer(size);
+      LOCKSTEP_RETURN_IF_ERROR(Grow(n, size));
     }
     return plan;
+  }
+
+  absl::Status Grow(int64_t n, int64_t size) {
+    memory_ = AlignedBuffer();  // Frees the old before it takes the new.
+    try {
+      memory_ = AlignedBuffer(size);
+    } catch (const std::bad_alloc&) {
+      return absl::ResourceExhaustedError(
+          absl::StrCat("no memory for a batch of ", n, ": it needs ",
+                       (size * sizeof(float)) >> 20, " MiB of activations"));
+    }
+    return absl::OkStatus();
   }
 
   absl::StatusOr<std::unique_ptr<LayerPlan>> MakePlan(int64_t n) {

@@ -17,7 +17,8 @@ namespace lockstep {
 // lie as the layers want them. network: from [n, 1, h, w] to [n, classes, 1, 1]
 // logits. The model plans for a batch size when it first meets it and keeps
 // the plans of the last few; errors of planning come from that call, and so
-// does kInternal if the network gives another number of logits.
+// do kResourceExhausted if there is no memory for its activations and kInternal
+// if the network gives another number of logits.
 //
 // Runs on the calling thread's OpenMP threads, whose number must not change
 // once the model is in use. With the same number, the same inputs give the same
