@@ -73,7 +73,8 @@ absl::StatusOr<std::vector<T>> ReadValues(const SafetensorsFile& file,
         absl::StrCat("is ", Name(tensor.type), ", not ", Name(kDataTypeOf<T>)));
   }
   std::vector<T> values(tensor.data.size() / sizeof(T));
-  std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+  std::ranges::copy(tensor.data,
+                    std::as_writable_bytes(std::span(values)).begin());
   return values;
 }
 
