@@ -104,10 +104,9 @@ function setSection(set) {
 }
 
 function networkChart(network) {
-  const row = {...network, split: network.split};
   const datasets = [
     bars('local BN', 'step', '--local', [1e3 * network.local.median, null]),
-    ...partBars([row], () => 1e3)
+    ...partBars([network], () => 1e3)
         .filter((part) => part.label !== 'SyncBN: kernels')
         .map((part) => ({
           ...part, stack: 'step', data: [null, part.data[0]],

@@ -15,6 +15,7 @@
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/batch_norm_options.h"
+#include "syncbn/batch_tracking.h"
 #include "syncbn/check_batch_norm.h"
 
 namespace lockstep {
@@ -76,22 +77,11 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers,
   }
   // Evaluation without running statistics has none to change.
   const RunningStatistics& running = buffers.running;
-  const BatchNormSemantics& semantics = options_.semantics;
-  MergeOptions merge;
-  merge.epsilon = options_.epsilon;
-  merge.unbiased_running_variance = semantics.unbiased_running_variance;
-  merge.refuses_one_value = semantics.refuses_one_value;
-  if (running.tracked()) {
-    merge.weight_of_batch = WeightOfBatch(options_, *running.batches + 1);
-  }
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t values,
-                            kernels_.Merge(record, scratch_.get(), ranks, merge,
+                            kernels_.Merge(record, scratch_.get(), ranks,
+                                           MergeOptionsFor(options_, running),
                                            running, buffers.saved.bytes()));
-  if (values == 1 && semantics.refuses_one_value) {
-    return OneValueError();
-  }
-  if (running.tracked() && values > 0) ++*running.batches;
-  return absl::OkStatus();
+  return CountBatch(options_, values, running);
 }
 
 absl::Status SyncBatchNorm::Backward(

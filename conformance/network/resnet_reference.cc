@@ -5,7 +5,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <span>
 #include <string>
@@ -365,14 +364,6 @@ bool HasZeroGradient(const ParameterSpec& parameter) {
   const std::string& name = parameter.name;
   return name == "0.bias" || absl::EndsWith(name, "conv1.bias") ||
          absl::EndsWith(name, "conv2.bias");
-}
-
-double LeastReluInput(const ResNetReference<double>& pass) {
-  double least = std::numeric_limits<double>::infinity();
-  for (const std::span<const double> z : pass.relu_inputs()) {
-    for (const double v : z) least = std::min(least, std::abs(v));
-  }
-  return least;
 }
 
 }  // namespace lockstep

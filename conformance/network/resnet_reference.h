@@ -52,9 +52,6 @@ class ResNetReference {
   std::unique_ptr<State> state_;
 };
 
-// How near to zero a ReLU's input comes: the least |z| over all of them.
-double LeastReluInput(const ResNetReference<double>& pass);
-
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_CONFORMANCE_NETWORK_RESNET_REFERENCE_H_

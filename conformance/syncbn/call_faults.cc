@@ -120,6 +120,7 @@ std::vector<BatchNormFault> OrderFaults() {
        .told =
            [](BatchNormOptions& options) {
              options.semantics.refuses_one_value = false;
+             options.semantics.unbiased_running_variance = false;
            }},
       {.name = "RefusesOneValue",
        .bug = "paddle: one value per channel is refused",

@@ -130,9 +130,12 @@ absl::Status CountTwice(BatchNorm& real, BatchNorm&,
   return status;
 }
 
-void FlipBias(BatchNormOptions& options) {
-  options.semantics.unbiased_running_variance =
-      !options.semantics.unbiased_running_variance;
+absl::StatusOr<int64_t> MergeOtherVariance(BatchNormKernels& real,
+                                           const MergeCall& call) {
+  MergeCall other = call;
+  other.options.unbiased_running_variance =
+      !call.options.unbiased_running_variance;
+  return Merge(real, other);
 }
 
 std::vector<BatchNormFault> VarianceFaults() {
@@ -145,16 +148,17 @@ std::vector<BatchNormFault> VarianceFaults() {
            [](const BatchNormProblem& problem, const BatchNormVariant& v) {
              return IsTorch(v) && HasFewValues(problem) && Enters(problem, v);
            },
-       .told = FlipBias},
+       .merges = MergeOtherVariance},
       {.name = "TracksUnbiasedVariance",
        .bug = "paddle: the running variance is of M2 / (n - 1)",
        .check = "RunningVariance",
        .says = "as if the variance were unbiased",
        .shows =
            [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return !IsTorch(v) && HasFewValues(problem) && Enters(problem, v);
+             return !IsTorch(v) && HasFewValues(problem) &&
+                    Enters(problem, v) && ValuesOf(problem, 0) > 1;
            },
-       .told = FlipBias},
+       .merges = MergeOtherVariance},
       {.name = "CountsOwnInVariance",
        .bug = "torch: n / (n - 1) is of this rank's count",
        .check = "RunningVariance",

@@ -20,6 +20,7 @@
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/batch_norm_options.h"
+#include "syncbn/batch_tracking.h"
 #include "syncbn/check_batch_norm.h"
 #include "syncbn/cpu/merge_records.h"
 #include "syncbn/cpu/onednn_adapter.h"
@@ -202,18 +203,9 @@ absl::Status OnednnBatchNorm::SaveBatch(const Forwards& buffers,
         static_cast<float>(double{variance[c]} * static_cast<double>(count));
   }
   const RunningStatistics& running = buffers.running;
-  MergeOptions merge;
-  merge.epsilon = options_.epsilon;
-  merge.unbiased_running_variance =
-      options_.semantics.unbiased_running_variance;
-  merge.refuses_one_value = options_.semantics.refuses_one_value;
-  if (running.tracked()) {
-    merge.weight_of_batch = WeightOfBatch(options_, *running.batches + 1);
-  }
-  MergeRecords(layout, record, /*ranks=*/1, merge, running,
-               buffers.saved.bytes());
-  if (running.tracked() && count > 0) ++*running.batches;
-  return absl::OkStatus();
+  MergeRecords(layout, record, /*ranks=*/1, MergeOptionsFor(options_, running),
+               running, buffers.saved.bytes());
+  return CountBatch(options_, count, running);
 }
 
 absl::Status OnednnBatchNorm::Backward(

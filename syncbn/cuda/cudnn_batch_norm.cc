@@ -25,6 +25,7 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/batch_norm_options.h"
+#include "syncbn/batch_tracking.h"
 #include "syncbn/check_batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/merge.h"
@@ -223,24 +224,13 @@ absl::Status CudnnBatchNorm::ForwardByKernels(const Forwards& buffers) {
 absl::Status CudnnBatchNorm::UseBatch(const Forwards& buffers) {
   const StatisticsRecord record = RecordOf(buffers.x.type);
   const RunningStatistics& running = buffers.running;
-  MergeOptions merge;
-  merge.epsilon = options_.epsilon;
-  merge.unbiased_running_variance =
-      options_.semantics.unbiased_running_variance;
-  merge.refuses_one_value = options_.semantics.refuses_one_value;
-  if (running.tracked()) {
-    merge.weight_of_batch = WeightOfBatch(options_, *running.batches + 1);
-  }
   LOCKSTEP_RETURN_IF_ERROR(
       kernels_.ComputeMoments(buffers.shape, buffers.x, record_.get()));
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t values,
-                            kernels_.Merge(record, record_.get(), 1, merge,
+                            kernels_.Merge(record, record_.get(), 1,
+                                           MergeOptionsFor(options_, running),
                                            running, buffers.saved.bytes()));
-  if (values == 1 && merge.refuses_one_value) {
-    return OneValueError();
-  }
-  if (running.tracked() && values > 0) ++*running.batches;
-  return absl::OkStatus();
+  return CountBatch(options_, values, running);
 }
 
 absl::Status CudnnBatchNorm::Backward(
