@@ -5,7 +5,6 @@
 #include <string>
 #include <utility>
 
-#include "benchmarks/scaling_plan.h"
 #include "benchmarks/syncbn_plan.h"
 #include "collectives/data_type.h"
 
@@ -112,7 +111,7 @@ Json BarsJson(const SyncBnReport& report) {
 
 Json SettingsJson(const SyncBnSettings& settings) {
   return {{"world_size", settings.world_size},
-          {"backend", std::string(RankKindName(settings.ranks))},
+          {"backend", BackendName(settings)},
           {"threads_per_rank", 1},
           {"layout", Name(settings.layout)},
           {"dtype", Name(settings.type)},
@@ -138,6 +137,8 @@ Json SyncBnJson(const SyncBnReport& report) {
             {"cores", report.machine.cores},
             {"memory_bytes", report.machine.memory_bytes},
             {"system", report.machine.system}}},
+          {"gpu", TextOrNull(report.gpu)},
+          {"shared_gpu", report.shared_gpu},
           {"settings", SettingsJson(report.settings)},
           {"peer", TextOrNull(report.peer)},
           {"not_available", report.missing},

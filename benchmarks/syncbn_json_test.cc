@@ -23,17 +23,33 @@ std::vector<std::string> Keys(const nlohmann::ordered_json& json) {
 
 TEST(SyncBnJsonTest, SaysWhereItIsFrom) {
   const nlohmann::ordered_json json = SyncBnJson(ExampleSyncBnReport());
-  EXPECT_THAT(Keys(json),
-              ElementsAre("report", "schema_version", "created", "command",
-                          "commit", "machine", "settings", "peer",
-                          "not_available", "layers", "network", "bars"));
+  EXPECT_THAT(
+      Keys(json),
+      ElementsAre("report", "schema_version", "created", "command", "commit",
+                  "machine", "gpu", "shared_gpu", "settings", "peer",
+                  "not_available", "layers", "network", "bars"));
   EXPECT_EQ(json["report"], "lockstep.syncbn");
   EXPECT_EQ(json["schema_version"], 1);
   EXPECT_EQ(json["machine"]["cpu"], "Example 9000");
+  EXPECT_TRUE(json["gpu"].is_null());
+  EXPECT_EQ(json["shared_gpu"], false);
+  EXPECT_EQ(json["settings"]["backend"], "processes");
   EXPECT_EQ(json["settings"]["world_size"], 2);
   EXPECT_EQ(json["settings"]["layout"], "nhwc");
   EXPECT_EQ(json["peer"], "PyTorch 2.1 (python3); it is an example");
   EXPECT_EQ(json["not_available"][0], "local BN: no such type");
+}
+
+TEST(SyncBnJsonTest, SaysThatRanksShareAGpu) {
+  SyncBnReport report = ExampleSyncBnReport();
+  report.settings.gpu = true;
+  report.gpu = "Example GPU";
+  report.shared_gpu = true;
+  const nlohmann::ordered_json json = SyncBnJson(report);
+  EXPECT_EQ(json["gpu"], "Example GPU");
+  EXPECT_EQ(json["shared_gpu"], true);
+  EXPECT_EQ(json["settings"]["backend"], "nccl");
+  EXPECT_TRUE(json["bars"].empty());
 }
 
 TEST(SyncBnJsonTest, HasEveryLayersNumbers) {

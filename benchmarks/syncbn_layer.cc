@@ -2,6 +2,7 @@
 #include "benchmarks/syncbn_layer.h"
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -57,8 +58,9 @@ BatchNormOptions OptionsOf(const LayerSpec& spec) {
   return options;
 }
 
-SyncBnLayer::SyncBnLayer(const LayerSpec& spec, Communicator& group)
-    : spec_(spec), group_(group) {
+SyncBnLayer::SyncBnLayer(const LayerSpec& spec, Communicator& group,
+                         std::unique_ptr<LayerMirror> mirror)
+    : spec_(spec), group_(group), mirror_(std::move(mirror)) {
   const int64_t bytes = spec.shape().size() * SizeOf(spec.type);
   for (AlignedBuffer* tensor : {&x_, &dy_, &y_, &dx_}) *tensor = BytesOf(bytes);
   for (AlignedBuffer* values :
@@ -71,8 +73,15 @@ SyncBnLayer::SyncBnLayer(const LayerSpec& spec, Communicator& group)
 }
 
 absl::StatusOr<std::unique_ptr<SyncBnLayer>> SyncBnLayer::Create(
-    const LayerSpec& spec, Communicator& group) {
-  std::unique_ptr<SyncBnLayer> layer(new SyncBnLayer(spec, group));
+    const LayerSpec& spec, Communicator& group,
+    std::unique_ptr<LayerMirror> mirror) {
+  std::unique_ptr<SyncBnLayer> layer(
+      new SyncBnLayer(spec, group, std::move(mirror)));
+  if (layer->mirror_ != nullptr) {
+    for (AlignedBuffer* memory : layer->AllMemory()) {
+      LOCKSTEP_RETURN_IF_ERROR(layer->mirror_->Add(memory->span()));
+    }
+  }
   layer->FillInputs();
   const double epsilon = OptionsOf(spec).epsilon;
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -81,6 +90,11 @@ absl::StatusOr<std::unique_ptr<SyncBnLayer>> SyncBnLayer::Create(
       layer->synchronised_,
       LayerReference::Create(layer->Inputs(), epsilon, &group));
   return layer;
+}
+
+std::array<AlignedBuffer*, 11> SyncBnLayer::AllMemory() {
+  return {&x_,       &dy_,    &y_,    &dx_,       &weight_, &bias_,
+          &dweight_, &dbias_, &mean_, &variance_, &saved_};
 }
 
 void SyncBnLayer::FillInputs() {
@@ -121,34 +135,51 @@ ConstBuffer SyncBnLayer::Tensor(const AlignedBuffer& memory) const {
   return {memory.span().data(), spec_.shape().size(), spec_.type};
 }
 
+Buffer SyncBnLayer::Placed(AlignedBuffer& memory, int64_t count,
+                           DataType type) const {
+  if (mirror_ == nullptr) return {memory.data(), count, type};
+  return {mirror_->Of(memory.data()), count, type};
+}
+
+Buffer SyncBnLayer::PlacedTensor(AlignedBuffer& memory) const {
+  return Placed(memory, spec_.shape().size(), spec_.type);
+}
+
+Buffer SyncBnLayer::PlacedChannels(AlignedBuffer& memory) const {
+  return Placed(memory, spec_.c, DataType::kFloat32);
+}
+
+Buffer SyncBnLayer::PlacedRecord() {
+  const StatisticsRecord record = {.channels = spec_.c,
+                                   .type = DataType::kFloat32};
+  return Placed(saved_, record.size_bytes(), DataType::kUInt8);
+}
+
 BatchNorm::Forwards SyncBnLayer::ForwardBuffers() {
   BatchNorm::Forwards buffers;
   buffers.shape = spec_.shape();
-  buffers.x = Tensor(x_);
-  buffers.weight = weight_.span();
-  buffers.bias = bias_.span();
-  buffers.running = {
-      .mean = mean_.span(), .variance = variance_.span(), .batches = &batches_};
-  buffers.y = Tensor(y_);
-  buffers.saved =
-      Buffer(saved_.data(),
-             StatisticsRecord{.channels = spec_.c, .type = DataType::kFloat32}
-                 .size_bytes(),
-             DataType::kUInt8);
+  buffers.x = PlacedTensor(x_);
+  buffers.weight = PlacedChannels(weight_);
+  buffers.bias = PlacedChannels(bias_);
+  buffers.running = {.mean = PlacedChannels(mean_),
+                     .variance = PlacedChannels(variance_),
+                     .batches = &batches_};
+  buffers.y = PlacedTensor(y_);
+  buffers.saved = PlacedRecord();
   return buffers;
 }
 
 BatchNorm::Backwards SyncBnLayer::BackwardBuffers() {
   BatchNorm::Backwards buffers;
   buffers.shape = spec_.shape();
-  buffers.x = Tensor(x_);
-  buffers.y = Tensor(y_);
-  buffers.dy = Tensor(dy_);
-  buffers.weight = weight_.span();
-  buffers.saved = ForwardBuffers().saved;
-  buffers.dweight = dweight_.span();
-  buffers.dbias = dbias_.span();
-  buffers.dx = Tensor(dx_);
+  buffers.x = PlacedTensor(x_);
+  buffers.y = PlacedTensor(y_);
+  buffers.dy = PlacedTensor(dy_);
+  buffers.weight = PlacedChannels(weight_);
+  buffers.saved = PlacedRecord();
+  buffers.dweight = PlacedChannels(dweight_);
+  buffers.dbias = PlacedChannels(dbias_);
+  buffers.dx = PlacedTensor(dx_);
   return buffers;
 }
 
@@ -173,6 +204,7 @@ absl::StatusOr<RankTurn> SyncBnLayer::Time(BatchNorm& layer, bool synchronised,
   const BatchNorm::Forwards forwards = ForwardBuffers();
   const BatchNorm::Backwards backwards = BackwardBuffers();
   Spoil();
+  if (mirror_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(mirror_->Upload());
   RankTurn turn;
   for (int i = -request.warmup; i < request.iterations; ++i) {
     LOCKSTEP_ASSIGN_OR_RETURN(CallTimes forward, TimeCall(group_, probe, [&] {
@@ -185,6 +217,7 @@ absl::StatusOr<RankTurn> SyncBnLayer::Time(BatchNorm& layer, bool synchronised,
     turn.forward.push_back(std::move(forward));
     turn.backward.push_back(std::move(backward));
   }
+  if (mirror_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(mirror_->Download());
   const LayerReference& reference = synchronised ? *synchronised_ : *local_;
   turn.wrong = reference.CountWrong(Inputs(), Outputs());
   return turn;

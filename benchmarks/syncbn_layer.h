@@ -2,6 +2,7 @@
 #ifndef LOCKSTEP_BENCHMARKS_SYNCBN_LAYER_H_
 #define LOCKSTEP_BENCHMARKS_SYNCBN_LAYER_H_
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -9,11 +10,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "benchmarks/layer_mirror.h"
 #include "benchmarks/syncbn_check.h"
 #include "benchmarks/syncbn_plan.h"
 #include "benchmarks/syncbn_probe.h"
 #include "benchmarks/syncbn_turn.h"
+#include "collectives/buffer.h"
 #include "collectives/communicator.h"
+#include "collectives/data_type.h"
 #include "models/aligned_buffer.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_options.h"
@@ -24,29 +28,35 @@ namespace lockstep {
 // default.
 BatchNormOptions OptionsOf(const LayerSpec& spec);
 
-// One rank's inputs and outputs of one layer, in host memory. The inputs of
+// One rank's inputs and outputs of one layer, in host memory, and for a layer
+// that runs elsewhere in a mirror, which it is given then. The inputs of
 // each rank are numbers of its own, about means of its own: where a rank uses
 // the statistics of its own batch in place of all ranks', every output is
 // wrong. Not thread safe.
 class SyncBnLayer {
  public:
-  // Fills the inputs and computes what is right. Collective; borrows the group.
-  // Error: the group's.
+  // Fills the inputs and computes what is right. Collective; borrows the group,
+  // whose memory is the host's. mirror: an empty one, or null: the layer runs
+  // on the host. Errors: the group's and the mirror's.
   static absl::StatusOr<std::unique_ptr<SyncBnLayer>> Create(
-      const LayerSpec& spec, Communicator& group);
+      const LayerSpec& spec, Communicator& group,
+      std::unique_ptr<LayerMirror> mirror = nullptr);
 
   // Runs forward and backward `warmup` times, then `iterations` times under the
   // clock, the ranks meeting before each of the passes; then checks what the
-  // last left. `probe` is where the layer's timers write, if it has any.
-  // Collective. Errors: the layer's and the group's.
+  // last left. `layer` is done when its calls return. `probe` is where its
+  // timers write, if it has any. Collective. Errors: the layer's, the group's
+  // and the mirror's.
   absl::StatusOr<RankTurn> Time(BatchNorm& layer, bool synchronised,
                                 const SyncBnRequest& request, Probe& probe);
 
   const LayerSpec& spec() const { return spec_; }
 
  private:
-  SyncBnLayer(const LayerSpec& spec, Communicator& group);
+  SyncBnLayer(const LayerSpec& spec, Communicator& group,
+              std::unique_ptr<LayerMirror> mirror);
 
+  std::array<AlignedBuffer*, 11> AllMemory();
   void FillInputs();
   // Leaves nothing of an earlier turn's outputs.
   void Spoil();
@@ -54,6 +64,12 @@ class SyncBnLayer {
   BatchNorm::Backwards BackwardBuffers();
   LayerInputs Inputs() const;
   LayerOutputs Outputs() const;
+  // `memory` where the layer runs.
+  Buffer Placed(AlignedBuffer& memory, int64_t count, DataType type) const;
+  Buffer PlacedTensor(AlignedBuffer& memory) const;
+  Buffer PlacedChannels(AlignedBuffer& memory) const;
+  Buffer PlacedRecord();
+  // `memory` on the host.
   Buffer Tensor(AlignedBuffer& memory) const;
   ConstBuffer Tensor(const AlignedBuffer& memory) const;
 
@@ -61,6 +77,7 @@ class SyncBnLayer {
   Communicator& group_;
   AlignedBuffer x_, dy_, y_, dx_;  // Of the layer's type, not floats.
   AlignedBuffer weight_, bias_, dweight_, dbias_, mean_, variance_, saved_;
+  const std::unique_ptr<LayerMirror> mirror_;  // Of them; null: none.
   int64_t batches_ = 0;
   std::optional<LayerReference> local_, synchronised_;
 };

@@ -25,6 +25,7 @@
 #include "benchmarks/output_folder.h"
 #include "benchmarks/rank_team.h"
 #include "benchmarks/steady_clock.h"
+#include "benchmarks/syncbn_gpu.h"
 #include "benchmarks/syncbn_html.h"
 #include "benchmarks/syncbn_json.h"
 #include "benchmarks/syncbn_measure.h"
@@ -73,7 +74,9 @@ what is measured
                            layers of these networks; may be empty
   --network=resnet18       the network that is trained: resnet18, none
   --world_size=2           number of ranks, one thread each
-  --backend=processes      what a rank is: processes, threads
+  --backend=processes      what a rank is: processes, threads; or nccl:
+                           processes, each on a GPU, where local BN is cuDNN's;
+                           no network and no PyTorch then
   --per_rank_batch=0       images on each rank; 0: 32, for detection 2, for the
                            training step 16
   --layout=nhwc            nhwc, nchw (of the layers; the network has its own)
@@ -144,8 +147,8 @@ absl::StatusOr<SyncBnSettings> SettingsFromFlags() {
   LOCKSTEP_ASSIGN_OR_RETURN(settings.network,
                             ParseNetwork(absl::GetFlag(FLAGS_network)));
   settings.world_size = absl::GetFlag(FLAGS_world_size);
-  LOCKSTEP_ASSIGN_OR_RETURN(settings.ranks,
-                            ParseRankKind(absl::GetFlag(FLAGS_backend)));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ParseSyncBnBackend(absl::GetFlag(FLAGS_backend), settings));
   settings.per_rank_batch = absl::GetFlag(FLAGS_per_rank_batch);
   LOCKSTEP_ASSIGN_OR_RETURN(settings.layout,
                             ParseLayout(absl::GetFlag(FLAGS_layout)));
@@ -185,16 +188,17 @@ TeamCommand CommandOf(const SyncBnSettings& settings, int cores,
       std::filesystem::read_symlink("/proc/self/exe", error).string();
   const bool processes = settings.ranks == RankKind::kProcesses;
   TeamCommand command;
-  command.argv = {
-      error ? "/proc/self/exe" : self,
-      absl::StrCat("--worker=", listener),
-      absl::StrCat("--world_size=", settings.world_size),
-      absl::StrCat("--backend=", std::string(RankKindName(settings.ranks))),
-      absl::StrCat("--timeout=", absl::GetFlag(FLAGS_timeout)),
-      absl::StrCat("--python=", absl::GetFlag(FLAGS_python))};
+  command.argv = {error ? "/proc/self/exe" : self,
+                  absl::StrCat("--worker=", listener),
+                  absl::StrCat("--world_size=", settings.world_size),
+                  absl::StrCat("--backend=", BackendName(settings)),
+                  absl::StrCat("--timeout=", absl::GetFlag(FLAGS_timeout)),
+                  absl::StrCat("--python=", absl::GetFlag(FLAGS_python))};
   command.environment = {{"OMP_NUM_THREADS", "1"}};
   command.nproc = processes ? settings.world_size : 1;
-  command.bind_cores = processes && settings.world_size <= cores;
+  // NCCL has threads of its own, which would share the rank's core.
+  command.bind_cores =
+      processes && !settings.gpu && settings.world_size <= cores;
   command.connections = command.world_size = settings.world_size;
   return command;
 }
@@ -267,6 +271,7 @@ absl::Status Measure(const SyncBnSettings& settings,
   LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));
   SyncBnReport report;
   report.settings = settings;
+  report.missing = LeaveOutForGpu(report.settings);
   report.machine = DescribeMachine();
   report.command = command;
   report.commit = CommitText();
@@ -313,10 +318,12 @@ int Main(std::span<char* const> argv) {
   absl::Status status = settings.status();
   if (const std::string worker = absl::GetFlag(FLAGS_worker);
       status.ok() && !worker.empty()) {
-    status = RunSyncBnRank(worker, settings->ranks, settings->world_size,
-                           RankOptions());
+    status = settings->gpu ? RunSyncBnGpuRank(worker, RankOptions())
+                           : RunSyncBnRank(worker, settings->ranks,
+                                           settings->world_size, RankOptions());
     return status.ok() ? 0 : Fail(status);
   }
+  if (status.ok() && settings->gpu) status = CheckGpu();
   if (status.ok()) status = CheckMemory(*settings);
   if (status.ok()) status = CheckNotLaunched();
   if (status.ok()) {

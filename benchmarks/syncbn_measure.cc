@@ -52,6 +52,8 @@ absl::Status AddTurn(SyncBnRequest request, const TakeSyncBnTurn& take_turn,
   measured.missing = turn->missing;
   measured.wrong += turn->wrong;
   if (measured.note.empty()) measured.note = turn->note;
+  if (measured.gpu.empty()) measured.gpu = turn->gpu;
+  measured.shared_gpu = measured.shared_gpu || turn->shared_gpu;
   const auto append = [](const std::vector<TeamCall>& from,
                          std::vector<TeamCall>& to) {
     to.insert(to.end(), from.begin(), from.end());

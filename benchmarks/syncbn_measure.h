@@ -20,6 +20,8 @@ struct SyncBnMeasured {
   std::vector<TeamCall> backward = {};
   int64_t wrong = 0;
   std::string note = {};
+  std::string gpu = {};
+  bool shared_gpu = false;
   std::string missing = {};  // Why it was not measured (any more).
 };
 

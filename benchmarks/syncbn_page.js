@@ -162,6 +162,7 @@ if (report.bars.length > 0) sections.push(barsSection());
 document.getElementById('sections').append(...sections);
 fillFacts([
   ['Ranks', report.settings.world_size + ' ' + report.settings.backend + ', 1 thread each'],
+  ...(report.gpu ? [['GPU', report.gpu + (report.shared_gpu ? ', shared by ranks: times say nothing' : '')]] : []),
   ['Peer', report.peer || 'none'],
   ...report.not_available.map((why) => ['Not measured', why]),
 ]);

@@ -75,6 +75,27 @@ absl::StatusOr<std::vector<ShapeSet>> ParseShapeSets(absl::string_view text) {
                                {"detection", ShapeSet::kDetection}});
 }
 
+absl::Status ParseSyncBnBackend(absl::string_view text,
+                                SyncBnSettings& settings) {
+  struct Kind {
+    RankKind ranks;
+    bool gpu;
+  };
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const Kind kind,
+      ParseName<Kind>("--backend", text,
+                      {{"processes", {RankKind::kProcesses, false}},
+                       {"threads", {RankKind::kThreads, false}},
+                       {"nccl", {RankKind::kProcesses, true}}}));
+  settings.ranks = kind.ranks;
+  settings.gpu = kind.gpu;
+  return absl::OkStatus();
+}
+
+std::string BackendName(const SyncBnSettings& settings) {
+  return settings.gpu ? "nccl" : std::string(RankKindName(settings.ranks));
+}
+
 absl::StatusOr<Layout> ParseLayout(absl::string_view text) {
   return ParseName<Layout>("--layout", text,
                            {{"nhwc", Layout::kNhwc}, {"nchw", Layout::kNchw}});
@@ -112,6 +133,11 @@ absl::Status Validate(const SyncBnSettings& settings) {
     return absl::InvalidArgumentError(
         "--shapes: empty, and --network=none: nothing is left to measure");
   }
+  if (settings.sets.empty() && settings.gpu) {
+    return absl::InvalidArgumentError(
+        "--shapes: empty, and --backend=nccl trains no network: nothing is "
+        "left to measure");
+  }
   // One value per channel has no variance to train on.
   for (const LayerShape& shape : ShapesOf(settings)) {
     if (shape.n * shape.h * shape.w > 1) continue;
@@ -120,6 +146,21 @@ absl::Status Validate(const SyncBnSettings& settings) {
                      " is one value per channel"));
   }
   return absl::OkStatus();
+}
+
+std::vector<std::string> LeaveOutForGpu(SyncBnSettings& settings) {
+  std::vector<std::string> left_out;
+  if (!settings.gpu) return left_out;
+  if (settings.network) {
+    left_out.push_back("ResNet-18: it is not trained on GPUs yet");
+  }
+  if (settings.torch) {
+    left_out.push_back(
+        "PyTorch: its kernels (torch_gpu.py syncbn) are not run");
+  }
+  settings.network = false;
+  settings.torch = false;
+  return left_out;
 }
 
 int64_t DefaultBatch(ShapeSet set) {

@@ -43,6 +43,7 @@ std::string Name(const LayerShape& shape);
 struct SyncBnSettings {
   int world_size = 2;
   RankKind ranks = RankKind::kProcesses;
+  bool gpu = false;            // Each rank, a process, with one (nccl).
   std::vector<ShapeSet> sets;  // May be empty.
   int64_t per_rank_batch = 0;  // Images on each rank; 0: DefaultBatch.
   Layout layout = Layout::kNhwc;
@@ -57,13 +58,23 @@ struct SyncBnSettings {
 // What a flag says. Errors: kInvalidArgument, beginning with the flag. Lists
 // have each item once, in the order given.
 absl::StatusOr<std::vector<ShapeSet>> ParseShapeSets(absl::string_view text);
+// processes, threads, nccl: sets ranks and gpu.
+absl::Status ParseSyncBnBackend(absl::string_view text,
+                                SyncBnSettings& settings);
 absl::StatusOr<Layout> ParseLayout(absl::string_view text);
 absl::StatusOr<DataType> ParseActivationType(absl::string_view text);
 absl::StatusOr<bool> ParseNetwork(absl::string_view text);  // resnet18, none
 absl::StatusOr<bool> ParseSyncBnPeers(absl::string_view text);  // torch or ""
 
+// "processes", "threads", "nccl".
+std::string BackendName(const SyncBnSettings& settings);
+
 // Errors: kInvalidArgument, beginning with the flag that is wrong.
 absl::Status Validate(const SyncBnSettings& settings);
+
+// Leaves out what there is not on a GPU; says what, and why: a sentence each.
+// Nothing if the backend is not nccl.
+std::vector<std::string> LeaveOutForGpu(SyncBnSettings& settings);
 
 // 32 images on each rank; of detection, 2; of the network, 16.
 inline constexpr int64_t kNetworkBatch = 16;

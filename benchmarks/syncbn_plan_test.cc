@@ -65,6 +65,32 @@ SyncBnSettings Settings(std::vector<ShapeSet> sets) {
   return settings;
 }
 
+TEST(ParseSyncBnBackendTest, TakesWhatBackendNameGives) {
+  for (const char* name : {"processes", "threads", "nccl"}) {
+    SyncBnSettings settings;
+    ASSERT_THAT(ParseSyncBnBackend(name, settings), IsOk());
+    EXPECT_EQ(BackendName(settings), name);
+    EXPECT_EQ(settings.gpu, std::string(name) == "nccl");
+  }
+  SyncBnSettings settings;
+  EXPECT_THAT(ParseSyncBnBackend("mpi", settings),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "--backend: 'mpi' is not one of processes, threads, "
+                       "nccl"));
+}
+
+TEST(LeaveOutForGpuTest, LeavesOutNetworkAndPyTorchOnGpusAlone) {
+  SyncBnSettings settings;
+  EXPECT_TRUE(LeaveOutForGpu(settings).empty());
+  EXPECT_TRUE(settings.network);
+  EXPECT_TRUE(settings.torch);
+  settings.gpu = true;
+  EXPECT_EQ(LeaveOutForGpu(settings).size(), 2u);
+  EXPECT_FALSE(settings.network);
+  EXPECT_FALSE(settings.torch);
+  EXPECT_TRUE(LeaveOutForGpu(settings).empty());
+}
+
 TEST(ValidateSyncBnTest, NamesTheFlagThatIsWrong) {
   const SyncBnSettings good = Settings({ShapeSet::kResNet18});
   EXPECT_THAT(Validate(good), IsOk());
@@ -83,6 +109,8 @@ TEST(ValidateSyncBnTest, NamesTheFlagThatIsWrong) {
   EXPECT_THAT(Validate(bad), StatusIs(kInvalid, HasSubstr("--seconds: 0")));
   bad = Settings({});
   EXPECT_THAT(Validate(bad), IsOk());
+  bad.gpu = true;
+  EXPECT_THAT(Validate(bad), StatusIs(kInvalid, HasSubstr("--backend=nccl")));
   bad.network = false;
   EXPECT_THAT(Validate(bad), StatusIs(kInvalid, HasSubstr("nothing is left")));
 }

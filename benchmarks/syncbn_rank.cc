@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,7 +20,6 @@
 #include "benchmarks/steady_clock.h"
 #include "collectives/buffer.h"
 #include "collectives/data_type.h"
-#include "collectives/group_options.h"
 #include "collectives/host/run_on_threads.h"
 #include "collectives/launch/join_launched_group.h"
 #include "collectives/launch/rank_environment.h"
@@ -42,15 +42,9 @@ absl::StatusOr<RankTurn> OrMissing(absl::StatusOr<RankTurn> turn) {
 absl::Status ServeRank(const std::string& listener, Communicator& group,
                        const SyncBnRankOptions& options) {
   SyncBnRank rank(group, options);
-  const RankHello hello = {group.rank(), group.world_size()};
-  return ServeMessages(
-      listener, hello,
-      [&](absl::string_view message) -> absl::StatusOr<std::string> {
-        LOCKSTEP_ASSIGN_OR_RETURN(const SyncBnRequest request,
-                                  ParseSyncBnRequest(message));
-        LOCKSTEP_ASSIGN_OR_RETURN(const RankTurn turn, rank.Take(request));
-        return Serialize(turn);
-      });
+  return ServeSyncBnTurns(
+      listener, group,
+      [&rank](const SyncBnRequest& request) { return rank.Take(request); });
 }
 
 }  // namespace
@@ -168,6 +162,30 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeNetwork(const SyncBnRequest& request) {
   return network_->Time(request);
 }
 
+absl::StatusOr<std::unique_ptr<Communicator>> JoinSyncBnRanks(
+    const GroupOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
+                            ReadRankEnvironment());
+  if (!environment.has_value()) {
+    return absl::FailedPreconditionError("a rank needs a launcher");
+  }
+  return JoinLaunchedGroup(*environment, options);
+}
+
+absl::Status ServeSyncBnTurns(
+    const std::string& listener, Communicator& group,
+    const std::function<absl::StatusOr<RankTurn>(const SyncBnRequest&)>& take) {
+  const RankHello hello = {group.rank(), group.world_size()};
+  return ServeMessages(
+      listener, hello,
+      [&](absl::string_view message) -> absl::StatusOr<std::string> {
+        LOCKSTEP_ASSIGN_OR_RETURN(const SyncBnRequest request,
+                                  ParseSyncBnRequest(message));
+        LOCKSTEP_ASSIGN_OR_RETURN(const RankTurn turn, take(request));
+        return Serialize(turn);
+      });
+}
+
 absl::Status RunSyncBnRank(const std::string& listener, RankKind kind,
                            int world_size, const SyncBnRankOptions& options) {
   GroupOptions group_options;
@@ -177,13 +195,8 @@ absl::Status RunSyncBnRank(const std::string& listener, RankKind kind,
       return ServeRank(listener, group, options);
     });
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
-                            ReadRankEnvironment());
-  if (!environment.has_value()) {
-    return absl::FailedPreconditionError("a rank needs a launcher");
-  }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> group,
-                            JoinLaunchedGroup(*environment, group_options));
+                            JoinSyncBnRanks(group_options));
   return ServeRank(listener, *group, options);
 }
 

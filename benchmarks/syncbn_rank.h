@@ -3,6 +3,7 @@
 #define LOCKSTEP_BENCHMARKS_SYNCBN_RANK_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -18,6 +19,7 @@
 #include "benchmarks/syncbn_probe.h"
 #include "benchmarks/syncbn_turn.h"
 #include "collectives/communicator.h"
+#include "collectives/group_options.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
@@ -58,6 +60,17 @@ class SyncBnRank {
   std::optional<absl::StatusOr<SyncBnPeer>> peer_;   // Once looked for.
   std::unique_ptr<SyncBnNetwork> network_;
 };
+
+// The group of the ranks that the launcher started. Errors:
+// kFailedPrecondition without a launcher; the group's.
+absl::StatusOr<std::unique_ptr<Communicator>> JoinSyncBnRanks(
+    const GroupOptions& options);
+
+// Takes turns until the driver that listens at `listener` says that it is over.
+// Errors: of a turn, and of the connection.
+absl::Status ServeSyncBnTurns(
+    const std::string& listener, Communicator& group,
+    const std::function<absl::StatusOr<RankTurn>(const SyncBnRequest&)>& take);
 
 // Is a rank of the team (kProcesses: the one that the launcher says; kThreads:
 // all of them) and takes turns until the driver that listens at `listener` says

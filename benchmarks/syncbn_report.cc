@@ -239,6 +239,8 @@ void AddNotes(const MeasuredTurns& measured, SyncBnReport& report) {
     if (subject.subject == SyncBnSubject::kTorch && report.peer.empty()) {
       report.peer = subject.note;
     }
+    if (report.gpu.empty()) report.gpu = subject.gpu;
+    report.shared_gpu = report.shared_gpu || subject.shared_gpu;
     if (subject.missing.empty()) continue;
     AddOnce(report.missing,
             absl::StrCat(Name(subject.subject), ": ", subject.missing));
@@ -247,7 +249,9 @@ void AddNotes(const MeasuredTurns& measured, SyncBnReport& report) {
 
 std::vector<SyncBnBar> BarsOf(const SyncBnReport& report) {
   std::vector<SyncBnBar> bars;
-  if (report.settings.world_size != kBarWorldSize) return bars;
+  if (report.settings.world_size != kBarWorldSize || report.settings.gpu) {
+    return bars;
+  }
   for (const LayerReport& layer : report.layers) {
     const std::optional<double> beyond =
         layer.passes[static_cast<size_t>(Pass::kBoth)].Beyond();

@@ -109,7 +109,9 @@ struct SyncBnReport {
   std::string command;
   std::string commit;   // Empty if unknown.
   std::string created;  // UTC, ISO 8601.
-  std::string peer;     // Which PyTorch; empty if none was measured.
+  std::string gpu;      // Empty if it was measured on the CPU.
+  bool shared_gpu = false;
+  std::string peer;  // Which PyTorch; empty if none was measured.
   // What could not be measured, and why: "PyTorch: ...".
   std::vector<std::string> missing;
   std::vector<LayerReport> layers;
@@ -122,12 +124,12 @@ LayerReport DeriveLayer(const SyncBnSettings& settings, const LayerShape& shape,
 NetworkReport DeriveNetwork(const SyncBnSettings& settings,
                             const MeasuredTurns& measured);
 
-// Adds to report.peer and report.missing what the turns say of peers, and of
-// what is missing; nothing twice.
+// Adds to report.peer, .gpu, .shared_gpu and .missing what the turns say of
+// peers, of GPUs, and of what is missing; nothing twice.
 void AddNotes(const MeasuredTurns& measured, SyncBnReport& report);
 
-// Of ResNet-18's shapes, forward and backward, at kBarWorldSize ranks; empty if
-// those were not measured.
+// Of ResNet-18's shapes, forward and backward, at kBarWorldSize ranks on the
+// CPU; empty if those were not measured.
 std::vector<SyncBnBar> BarsOf(const SyncBnReport& report);
 
 // Wrong elements of everything.

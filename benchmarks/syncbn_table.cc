@@ -9,7 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "benchmarks/scaling_plan.h"
+#include "benchmarks/syncbn_plan.h"
 #include "benchmarks/wrap_text.h"
 #include "collectives/data_type.h"
 
@@ -116,9 +116,9 @@ std::string FormatSyncBnHeading(const SyncBnReport& report) {
   const SyncBnSettings& settings = report.settings;
   std::string text = absl::StrCat(
       "batch norm, ", settings.world_size,
-      settings.world_size == 1 ? " rank: " : " ranks: ",
-      std::string(RankKindName(settings.ranks)), ", one thread each; ",
-      Name(settings.type), " ", Name(settings.layout), "\n");
+      settings.world_size == 1 ? " rank: " : " ranks: ", BackendName(settings),
+      ", one thread each; ", Name(settings.type), " ", Name(settings.layout),
+      "\n");
   if (settings.world_size > report.machine.cores) {
     absl::StrAppend(&text, settings.world_size, " ranks on ",
                     report.machine.cores,
@@ -188,6 +188,15 @@ std::string FormatSyncBnLegend(const SyncBnReport& report) {
   std::string text = "\n";
   if (!report.layers.empty()) {
     absl::StrAppend(&text, SyncBnColumns());
+  }
+  if (!report.gpu.empty()) {
+    absl::StrAppend(&text,
+                    WrapText(absl::StrCat("GPU: ", report.gpu), kTableColumns));
+  }
+  if (report.shared_gpu) {
+    absl::StrAppend(&text,
+                    "ranks share a GPU: answers are checked as ever, and times "
+                    "say nothing.\n");
   }
   if (!report.peer.empty()) {
     absl::StrAppend(&text, WrapText(report.peer, kTableColumns));

@@ -14,7 +14,9 @@
 namespace lockstep {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::string Table(const SyncBnReport& report) {
   std::string text = FormatSyncBnHeading(report);
@@ -93,6 +95,19 @@ TEST(FormatSyncBnTableTest, SaysWhatIsToBeKnown) {
   report.settings.world_size = 8;
   EXPECT_THAT(FormatSyncBnHeading(report),
               HasSubstr("8 ranks on 2 cores take turns"));
+  EXPECT_THAT(FormatSyncBnLegend(report), Not(HasSubstr("GPU")));
+}
+
+TEST(FormatSyncBnTableTest, SaysThatItWasMeasuredOnGpus) {
+  SyncBnReport report = ExampleSyncBnReport();
+  report.settings.gpu = true;
+  report.gpu = "Example GPU";
+  EXPECT_THAT(FormatSyncBnHeading(report), HasSubstr("2 ranks: nccl"));
+  EXPECT_THAT(FormatSyncBnLegend(report),
+              AllOf(HasSubstr("\nGPU: Example GPU\n"),
+                    Not(HasSubstr("ranks share")), Not(HasSubstr("bar: "))));
+  report.shared_gpu = true;
+  EXPECT_THAT(FormatSyncBnLegend(report), HasSubstr("ranks share a GPU: "));
 }
 
 }  // namespace

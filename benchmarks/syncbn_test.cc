@@ -21,6 +21,7 @@ namespace lockstep {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -100,6 +101,25 @@ TEST(SyncBnCommandTest, TakesEveryTypeAndLayout) {
   }
 }
 
+// On a machine with a GPU it measures; else it says why not.
+TEST(SyncBnCommandTest, MeasuresOnGpusOrSaysThatThereAreNone) {
+  const std::string flags = absl::StrCat("--backend=nccl", kSmall);
+  const CommandOutcome outcome =
+      RunSyncBn(absl::StrCat(flags, " --output_dir=", OutputFolder()));
+  if (outcome.exit_status == 0) {
+    const nlohmann::json json = Report(flags);
+    ExpectLayers(json);
+    EXPECT_TRUE(json["gpu"].is_string());
+    EXPECT_THAT(json["not_available"].dump(), HasSubstr("PyTorch: "));
+    return;
+  }
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.output, AnyOf(StartsWith("syncbn: no GPU: "),
+                                    StartsWith("syncbn: this program was "
+                                               "built without CUDA")));
+  EXPECT_EQ(outcome.output.find('\n'), outcome.output.size() - 1);
+}
+
 TEST(SyncBnCommandTest, TrainsTheNetwork) {
   const nlohmann::json json = Report(
       "--shapes= --network=resnet18 --per_rank_batch=1 --rounds=1 --peers=");
@@ -141,6 +161,7 @@ TEST(SyncBnCommandTest, NamesAFlagThatIsWrong) {
       {"--world_size=0", "--world_size: 0"},
       {"--world_size=two", "--world_size=two"},
       {"--backend=mpi", "--backend: 'mpi'"},
+      {"--backend=nccl --shapes=", "--shapes: empty, and --backend=nccl"},
       {"--per_rank_batch=-1", "--per_rank_batch: -1"},
       {"--per_rank_batch=1000000", "--per_rank_batch: 1000000 images of"},
       {"--layout=chwn", "--layout: 'chwn'"},

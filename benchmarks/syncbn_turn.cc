@@ -189,6 +189,8 @@ std::string Serialize(const RankTurn& turn) {
   AddCalls(turn.backward, writer);
   writer.Add(turn.wrong);
   writer.AddList(std::span<const char>(turn.note));
+  writer.AddList(std::span<const char>(turn.gpu));
+  writer.Add(turn.shared_gpu);
   writer.AddList(std::span<const char>(turn.missing));
   return writer.Take();
 }
@@ -198,6 +200,7 @@ absl::StatusOr<RankTurn> ParseRankTurn(absl::string_view bytes) {
   Reader reader(bytes);
   if (ReadCalls(reader, turn.forward) && ReadCalls(reader, turn.backward) &&
       reader.Read(turn.wrong) && reader.ReadList(turn.note) &&
+      reader.ReadList(turn.gpu) && reader.Read(turn.shared_gpu) &&
       reader.ReadList(turn.missing) && reader.done()) {
     return turn;
   }
@@ -213,6 +216,8 @@ absl::StatusOr<TeamTurn> CombineTurns(std::span<const RankTurn> turns) {
   for (const RankTurn& turn : turns) {
     all.wrong += turn.wrong;
     if (all.note.empty()) all.note = turn.note;
+    if (all.gpu.empty()) all.gpu = turn.gpu;
+    all.shared_gpu = all.shared_gpu || turn.shared_gpu != 0;
     if (all.missing.empty()) all.missing = turn.missing;
   }
   if (!all.missing.empty()) return all;

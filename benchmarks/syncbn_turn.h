@@ -61,6 +61,8 @@ struct RankTurn {
   std::vector<CallTimes> backward;  // Empty for those.
   int64_t wrong = 0;                // Elements that are not right.
   std::string note;                 // Who it is, of a peer.
+  std::string gpu;                  // Its name, if it was measured on one.
+  int32_t shared_gpu = 0;           // 1: another rank has the same GPU.
   std::string missing;  // Why it cannot be measured; then no calls are set.
 };
 
@@ -91,6 +93,8 @@ struct TeamTurn {
   std::vector<TeamCall> backward;
   int64_t wrong = 0;  // On all ranks.
   std::string note;
+  std::string gpu;
+  bool shared_gpu = false;  // Of any ranks.
   std::string missing;
 };
 

@@ -38,6 +38,8 @@ TEST(ParseRankTurnTest, ReadsWhatSerializeWrote) {
   RankTurn turn = Turn(Call(10, 15, 12, 13));
   turn.backward = {Call(1, 2, 1.25, 1.5), CallTimes()};
   turn.note = "who";
+  turn.gpu = "where";
+  turn.shared_gpu = 1;
   turn.missing = "why";
   const absl::StatusOr<RankTurn> back = ParseRankTurn(Serialize(turn));
   ASSERT_THAT(back, IsOk());
@@ -53,6 +55,8 @@ TEST(ParseRankTurnTest, ReadsWhatSerializeWrote) {
   EXPECT_THAT(back->backward[1].messages, IsEmpty());
   EXPECT_EQ(back->wrong, 2);
   EXPECT_EQ(back->note, "who");
+  EXPECT_EQ(back->gpu, "where");
+  EXPECT_EQ(back->shared_gpu, 1);
   EXPECT_EQ(back->missing, "why");
 }
 

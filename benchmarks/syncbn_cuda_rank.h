@@ -1,0 +1,75 @@
+// What a rank of the command `syncbn` does on a GPU.
+#ifndef LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_RANK_H_
+#define LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_RANK_H_
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "benchmarks/cuda_timed_kernels.h"
+#include "benchmarks/syncbn_layer.h"
+#include "benchmarks/syncbn_probe.h"
+#include "benchmarks/syncbn_turn.h"
+#include "collectives/communicator.h"
+#include "collectives/group_options.h"
+#include "collectives/nccl/cuda_handles.h"
+#include "collectives/nccl/nccl_communicator.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_options.h"
+#include "syncbn/cuda/cuda_batch_norm_kernels.h"
+
+namespace lockstep {
+
+// Makes the layer that SyncBN is compared with, on those kernels' stream.
+using CreateLocalBatchNorm =
+    std::function<absl::StatusOr<std::unique_ptr<BatchNorm>>(
+        const BatchNormOptions&, CudaBatchNormKernels&)>;
+
+// The GPUs that this process can use. Error: kFailedPrecondition if it has
+// none.
+absl::StatusOr<int> CountGpus();
+
+// Takes turns on one thread, whose current device becomes the rank's: number
+// rank % CountGpus(). Keeps the memory of one layer shape. Not thread safe.
+class SyncBnCudaRank {
+ public:
+  // Collective: splits an NCCL group off `group`, whose memory is the host's
+  // and which is borrowed, also for meeting before each call. Errors: of the
+  // groups, and CudaStatus of what the runtime says.
+  static absl::StatusOr<std::unique_ptr<SyncBnCudaRank>> Create(
+      Communicator& group, const GroupOptions& options,
+      CreateLocalBatchNorm create_local);
+
+  // Collective: every rank takes the same turns. Errors: those of the groups,
+  // of layers and of memory; kUnimplemented for the network and PyTorch.
+  absl::StatusOr<RankTurn> Take(const SyncBnRequest& request);
+
+ private:
+  SyncBnCudaRank(Communicator& group, CreateLocalBatchNorm create_local);
+
+  absl::Status Start(const GroupOptions& options);
+  absl::Status UseLayer(const LayerSpec& spec);
+  absl::StatusOr<RankTurn> TimeLayer(const SyncBnRequest& request);
+  absl::StatusOr<RankTurn> TimeMessages(const SyncBnRequest& request);
+  absl::StatusOr<RankTurn> TimeCopies(const SyncBnRequest& request);
+
+  Communicator& group_;
+  const CreateLocalBatchNorm create_local_;
+  Probe probe_;
+  std::string gpu_;  // Its name.
+  Stream stream_;
+  std::unique_ptr<NcclCommunicator> nccl_;
+  std::unique_ptr<CudaBatchNormKernels> kernels_;
+  std::optional<CudaTimedKernels> timed_kernels_;
+  std::optional<TimedCommunicator> timed_group_;
+  std::optional<DrainedCommunicator> drained_group_;
+  std::unique_ptr<SyncBnLayer> layer_;
+  std::unique_ptr<BatchNorm> local_, sync_, split_;  // Of layer_'s channels.
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_RANK_H_
