@@ -18,6 +18,12 @@ namespace lockstep {
 // thread's OpenMP threads.
 std::unique_ptr<Model> CreateLeNet(uint64_t seed);
 
+// The same with batch norm (torch.nn.BatchNorm2d with its defaults) after each
+// convolution, before its ReLU: parameters bn1.weight, bn1.bias [20], bn2.*
+// [50] after the convolution's; buffers bn1.running_mean, bn1.running_var,
+// bn1.num_batches_tracked, bn2.*.
+std::unique_ptr<Model> CreateLeNetWithBatchNorm(uint64_t seed);
+
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_MODELS_LENET_H_

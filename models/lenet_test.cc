@@ -3,14 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <fstream>
 #include <functional>
 #include <limits>
 #include <map>
 #include <memory>
 #include <span>
-#include <sstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -22,6 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/compute_threads.h"
+#include "models/lenet_golden.h"
 #include "models/model.h"
 #include "models/parameters.h"
 
@@ -31,26 +29,6 @@ namespace {
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-constexpr int64_t kPixels = 28 * 28;
-
-// The batch of testdata/generate_goldens.py.
-struct Samples {
-  explicit Samples(int64_t n) : images(n * kPixels), labels(n) {
-    for (int64_t i = 0; i < n * kPixels; ++i) {
-      images[i] = static_cast<float>((i * i + 31 * i) % 127 - 40) / 64;
-    }
-    for (int64_t i = 0; i < n; ++i) labels[i] = (i * 7 + 3) % 10;
-  }
-  Batch batch() const { return {images, labels}; }
-  Batch sample(int64_t i) const {
-    return {std::span(images).subspan(i * kPixels, kPixels),
-            std::span(labels).subspan(i, 1)};
-  }
-
-  std::vector<float> images;
-  std::vector<int32_t> labels;
-};
 
 // Initial weights times `scale`: the larger, the larger are the gradients of
 // the first layers.
@@ -69,78 +47,6 @@ std::vector<float> Gradients(Model& model, const Batch& batch,
   return {gradients.begin(), gradients.end()};
 }
 
-double Norm(std::span<const float> x) {
-  double sum = 0;
-  for (const float v : x) sum += double{v} * v;
-  return std::sqrt(sum);
-}
-
-struct GoldenGradient {
-  double norm = 0;
-  std::vector<std::pair<int64_t, double>> entries;
-};
-struct Golden {
-  int64_t n = 0;
-  float weight_scale = 0;
-  double loss = 0;
-  std::map<std::string, GoldenGradient> gradients;
-};
-
-std::vector<Golden> ReadGolden() {
-  std::ifstream file("models/testdata/lenet_golden.txt");
-  std::vector<Golden> goldens;
-  const auto number = [](std::istream& words) {
-    std::string word;  // operator>> does not read hexadecimal floats.
-    words >> word;
-    return std::strtod(word.c_str(), nullptr);
-  };
-  for (std::string line; std::getline(file, line);) {
-    std::istringstream words(line);
-    std::string word, name;
-    words >> word;
-    if (word == "batch") {
-      Golden golden;
-      words >> golden.n >> word >> golden.weight_scale >> word;
-      golden.loss = number(words);
-      goldens.push_back(golden);
-    } else if (word == "gradient") {
-      words >> name;
-      GoldenGradient& gradient = goldens.back().gradients[name];
-      gradient.norm = number(words);
-      for (int64_t at; words >> at;) {
-        gradient.entries.emplace_back(at, number(words));
-      }
-    }
-  }
-  return goldens;
-}
-
-// PyTorch's values are float64 ones of the same float32 weights, but for the
-// few roundings of initialization.h. A float32 gradient here sums up to
-// 17 * 26 * 26 = 11492 products, whose roundings, were they independent, would
-// leave about sqrt(11492) * 2^-24 = 6e-6 of the norm; four layers of them.
-constexpr double kRelative = 4 * 6e-6;
-
-// The largest error of any golden number, relative to the tensor's norm (for
-// the loss, to the loss).
-double WorstError(const Golden& golden, double loss,
-                  const Parameters& parameters) {
-  double worst = std::abs(loss - golden.loss) / golden.loss;
-  const auto include = [&](double error) {
-    if (!std::isnan(worst) && !(error <= worst)) worst = error;
-  };
-  for (int i = 0; i < parameters.count(); ++i) {
-    const GoldenGradient& want =
-        golden.gradients.at(parameters.specs()[i].name);
-    const std::span<const float> got = parameters.gradient(i);
-    include(std::abs(Norm(got) - want.norm) / want.norm);
-    for (const auto& [at, value] : want.entries) {
-      include(std::abs(got[at] - value) / want.norm);
-    }
-  }
-  return worst;
-}
-
 class LeNetTest : public testing::Test {
  protected:
   // As a rank runs; more threads would spin on a busy machine.
@@ -148,7 +54,8 @@ class LeNetTest : public testing::Test {
 };
 
 TEST_F(LeNetTest, MatchesPyTorch) {
-  const std::vector<Golden> goldens = ReadGolden();
+  const std::vector<Golden> goldens =
+      ReadGolden("models/testdata/lenet_golden.txt");
   ASSERT_EQ(goldens.size(), 2u);
   for (const Golden& golden : goldens) {
     ASSERT_EQ(golden.gradients.size(), 8u);
@@ -162,31 +69,30 @@ TEST_F(LeNetTest, MatchesPyTorch) {
         model->ForwardBackward(samples.batch(), 1, [](int) {});
     ASSERT_THAT(metrics, IsOk());
     EXPECT_EQ(metrics->samples, golden.n);
-    const double error =
-        WorstError(golden, metrics->loss_sum, model->parameters());
-    EXPECT_TRUE(error <= kRelative) << error;
+    const double error = WorstError(golden, metrics->loss_sum, *model);
+    EXPECT_TRUE(error <= kGoldenTolerance) << error;
   }
 }
 
 // The controls: one sample's label, one weight, or a NaN, and the check fails.
 TEST_F(LeNetTest, GoldenRejectsSmallFaults) {
-  const Golden golden = ReadGolden().at(1);
+  const Golden golden = ReadGolden("models/testdata/lenet_golden.txt").at(1);
   const auto error = [&](Model& model, const Samples& samples) {
     const absl::StatusOr<Metrics> metrics =
         model.ForwardBackward(samples.batch(), 1, [](int) {});
     EXPECT_THAT(metrics, IsOk());
-    return WorstError(golden, metrics->loss_sum, model.parameters());
+    return WorstError(golden, metrics->loss_sum, model);
   };
   std::unique_ptr<Model> model = ScaledLeNet(golden.weight_scale);
   Samples samples(golden.n);
-  EXPECT_TRUE(error(*model, samples) <= kRelative);
+  EXPECT_TRUE(error(*model, samples) <= kGoldenTolerance);
   model->parameters().value(0)[0] *= 1.1f;
-  EXPECT_FALSE(error(*model, samples) <= kRelative);
+  EXPECT_FALSE(error(*model, samples) <= kGoldenTolerance);
   model = ScaledLeNet(golden.weight_scale);
   samples.labels[16] = 0;
-  EXPECT_FALSE(error(*model, samples) <= kRelative);
+  EXPECT_FALSE(error(*model, samples) <= kGoldenTolerance);
   model->parameters().value(7)[0] = std::nanf("");
-  EXPECT_FALSE(error(*model, samples) <= kRelative);
+  EXPECT_FALSE(error(*model, samples) <= kGoldenTolerance);
 }
 
 TEST_F(LeNetTest, HasTheSeedsParameters) {
@@ -231,7 +137,8 @@ TEST_F(LeNetTest, GradientOfABatchIsTheSumOverItsSamples) {
     ASSERT_THAT(all, IsOk());
     EXPECT_EQ(all->samples, n);
     EXPECT_EQ(all->correct, metrics.correct);
-    EXPECT_NEAR(all->loss_sum, metrics.loss_sum, kRelative * all->loss_sum);
+    EXPECT_NEAR(all->loss_sum, metrics.loss_sum,
+                kGoldenTolerance * all->loss_sum);
     for (int i = 0; i < model->parameters().count(); ++i) {
       const ParameterSpec& spec = model->parameters().specs()[i];
       const std::span<const float> got = model->parameters().gradient(i);
@@ -242,7 +149,8 @@ TEST_F(LeNetTest, GradientOfABatchIsTheSumOverItsSamples) {
         const double error = std::abs(got[k] - sum[spec.offset + k]);
         if (!std::isnan(worst) && !(error <= worst)) worst = error;
       }
-      EXPECT_TRUE(worst <= kRelative * norm) << spec.name << " " << worst;
+      EXPECT_TRUE(worst <= kGoldenTolerance * norm)
+          << spec.name << " " << worst;
     }
   }
 }

@@ -3,6 +3,7 @@
 
   generate_goldens.py randn > randn_golden.txt
   generate_goldens.py lenet > lenet_golden.txt
+  generate_goldens.py lenet_bn > lenet_bn_golden.txt
 
 Floats are hexadecimal, so that they are exact.
 """
@@ -37,29 +38,66 @@ def images(n):
     return pixels.reshape(n, 1, 28, 28), labels
 
 
-def lenet(scale, n):
-    """Loss sum, then for each parameter the norm, and 16 entries, of its gradient; in float64 from float32 weights."""
+def initial(scale):
+    """The parameters at `scale` times LeNet's initial ones, in float64, by name."""
     torch.manual_seed(0)
-    params = [torch.randn(s) * 0.01 if name[0] == "W" else torch.zeros(s) for name, s in SHAPES]
-    params = [(p * scale).double().requires_grad_() for p in params]
+    params = {name: torch.randn(s) * 0.01 if name[0] == "W" else torch.zeros(s) for name, s in SHAPES}
+    return {name: (p * scale).double().requires_grad_() for name, p in params.items()}
+
+
+def forward(p, x, norm1, norm2):
+    """Logits; norm1 and norm2 are applied before the convolutions' ReLUs."""
+    h = F.avg_pool2d(F.relu(norm1(F.conv2d(x, p["W1"], p["b1"]))), 2, 2)
+    h = F.avg_pool2d(F.relu(norm2(F.conv2d(h, p["W2"], p["b2"]))), 2, 2)
+    h = F.relu(torch.mm(h.reshape(len(x), -1), p["W3"]) + p["b3"])
+    return torch.mm(h, p["W4"]) + p["b4"]
+
+
+def print_tensor(kind, name, tensor):
+    """A line with the norm and 10 entries."""
+    t = tensor.flatten()
+    at = [i * (t.numel() - 1) // 9 for i in range(10)]
+    print(kind, name, float(t.norm()).hex(), " ".join(f"{i} {float(t[i]).hex()}" for i in at))
+
+
+def lenet(scale, n):
+    """Loss sum, then each parameter's gradient; in float64 from float32 weights."""
+    params = initial(scale)
     x, y = images(n)
-    h = F.avg_pool2d(F.relu(F.conv2d(x.double(), params[0], params[1])), 2, 2)
-    h = F.avg_pool2d(F.relu(F.conv2d(h, params[2], params[3])), 2, 2)
-    h = F.relu(torch.mm(h.reshape(n, -1), params[4]) + params[5])
-    logits = torch.mm(h, params[6]) + params[7]
-    loss = F.cross_entropy(logits, y, reduction="sum")
+    loss = F.cross_entropy(forward(params, x.double(), torch.nn.Identity(), torch.nn.Identity()), y, reduction="sum")
     loss.backward()
     print("batch", n, "weight_scale", scale, "loss", float(loss.detach()).hex())
-    for (name, _), p in zip(SHAPES, params):
-        g = p.grad.flatten()
-        at = [i * (g.numel() - 1) // 9 for i in range(10)]
-        print("gradient", name, float(g.norm()).hex(), " ".join(f"{i} {float(g[i]).hex()}" for i in at))
+    for name, p in params.items():
+        print_tensor("gradient", name, p.grad)
+
+
+def lenet_bn(scale, n):
+    """The same with batch norm of weights 1/4 and biases 1, and the buffers; but for what later norms leave no gradient."""
+    params = initial(scale)
+    norms = [torch.nn.BatchNorm2d(20).double(), torch.nn.BatchNorm2d(50).double()]
+    for norm in norms:
+        torch.nn.init.constant_(norm.weight, 0.25)
+        torch.nn.init.constant_(norm.bias, 1)
+    x, y = images(n)
+    loss = F.cross_entropy(forward(params, x.double(), *norms), y, reduction="sum")
+    loss.backward()
+    print("batch", n, "weight_scale", scale, "loss", float(loss.detach()).hex())
+    for name in ("W1", "W2", "W3", "b3", "W4", "b4"):
+        print_tensor("gradient", name, params[name].grad)
+    for i, norm in enumerate(norms, start=1):
+        for name, p in norm.named_parameters():
+            if (i, name) != (1, "bias"):
+                print_tensor("gradient", f"bn{i}.{name}", p.grad)
+        for name in ("running_mean", "running_var"):
+            print_tensor("buffer", f"bn{i}.{name}", getattr(norm, name))
 
 
 if __name__ == "__main__":
     print("torch", torch.__version__)
     if sys.argv[1] == "randn":
         randn()
-    else:
+    elif sys.argv[1] == "lenet":
         lenet(1, 17)
         lenet(8, 17)
+    else:
+        lenet_bn(8, 17)
