@@ -240,6 +240,11 @@ Collective Collective::Barrier(CallSite site) {
   return {Operation::kBarrier, {}, {}, {}, 0, {}, site};
 }
 
+Collective Collective::Refused(Operation operation, const absl::Status& cause,
+                               CallSite site) {
+  return {operation, {}, {}, {}, 0, {}, site, cause};
+}
+
 int64_t AgreedCount(const Collective& call, int world_size) {
   switch (call.operation) {
     case Operation::kAllReduce:
@@ -265,6 +270,7 @@ int64_t AgreedCount(const Collective& call, int world_size) {
 }
 
 absl::Status Validate(const Collective& call, int rank, int world_size) {
+  LOCKSTEP_RETURN_IF_ERROR(call.refusal);
   LOCKSTEP_RETURN_IF_ERROR(CheckSizes(call, world_size));
   LOCKSTEP_RETURN_IF_ERROR(CheckPeer(call, rank, world_size));
   switch (call.operation) {

@@ -72,6 +72,12 @@ struct Collective {
                             CallSite site = CallSite::Here());
   static Collective Barrier(CallSite site = CallSite::Here());
 
+  // In the place of a call that the other ranks make, from a rank that cannot:
+  // it ends on every rank with kInvalidArgument, which names this rank and
+  // gives the message of `cause`, an error.
+  static Collective Refused(Operation operation, const absl::Status& cause,
+                            CallSite site = CallSite::Here());
+
   Operation operation = Operation::kBarrier;
   ConstBuffer input;  // What this rank gives.
   Buffer output;      // What it gets.
@@ -81,6 +87,7 @@ struct Collective {
   // until the call is done.
   std::span<const int64_t> counts;
   CallSite site;
+  absl::Status refusal = absl::OkStatus();  // Why not, of a call Refused.
 };
 
 // The elements that the ranks must agree on: of the whole, or where each rank
@@ -91,7 +98,7 @@ int64_t AgreedCount(const Collective& call, int world_size);
 // Whether one rank's arguments make sense on `rank` of `world_size`: roots in
 // range, counts that fit each other, one type, input and output apart or in the
 // place that in-place calls have. Error: kInvalidArgument, as a phrase that
-// continues "rank 1 called Gather(...) but ".
+// continues "rank 1 called Gather(...) but ". Of a refused call, its cause.
 absl::Status Validate(const Collective& call, int rank, int world_size);
 
 }  // namespace lockstep

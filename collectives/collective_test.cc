@@ -115,6 +115,16 @@ TEST(ValidateTest, SaysWhatIsWrong) {
   }
 }
 
+TEST(ValidateTest, GivesTheCauseOfARefusal) {
+  const absl::Status cause = absl::ResourceExhaustedError("no memory is left");
+  for (const Operation operation :
+       {Operation::kAllReduce, Operation::kAllGather, Operation::kBarrier}) {
+    const Collective call = Collective::Refused(operation, cause);
+    EXPECT_EQ(call.operation, operation);
+    EXPECT_EQ(Validate(call, kRank, kRanks), cause);
+  }
+}
+
 TEST(CallTest, CountsThatDifferAreToldApart) {
   const std::vector<int64_t> a = {3, 4, 5};
   const std::vector<int64_t> b = {4, 4, 4};

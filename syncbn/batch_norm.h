@@ -35,8 +35,10 @@ struct RunningStatistics {
 // All memory is the caller's: host memory, or device memory of the
 // implementation's device. Activations are of one type (IsActivationType) and
 // aligned to their elements; weight, bias and all statistics are [c] of
-// StatisticsTypeOf it. Arithmetic is in that type, each output rounded once.
-// No state is kept between calls but scratch space, so that one layer may
+// StatisticsTypeOf it. What a call writes, and running statistics in any case,
+// overlaps nothing else that it uses, but may be all of the same memory where
+// that is said. Arithmetic is in the type of statistics, each output rounded
+// once. No state is kept between calls but scratch space, so that one layer may
 // run forward several times before it runs backward. Not thread safe.
 class BatchNorm {
  public:
@@ -79,9 +81,10 @@ class BatchNorm {
   // Writes y and `saved`, and in training the running statistics. If the batch
   // is empty, on all ranks together where they share it, nothing is tracked.
   // Errors: kInvalidArgument, naming it, for memory that does not fit the shape
-  // or the layer, and for one value per channel where the batch's own
-  // statistics are due and the semantics refuse it; kUnimplemented for a type
-  // that the implementation lacks; those of the device and of communication.
+  // or the layer or overlaps, for shapes of more than 2^63 - 1 bytes, and for
+  // one value per channel where the batch's own statistics are due and the
+  // semantics refuse it; kUnimplemented for a type that the implementation
+  // lacks; those of the device and of communication.
   virtual absl::Status Forward(const Forwards& buffers) = 0;
 
   // Writes dx, and dresidual, dweight and dbias where they are there; calls

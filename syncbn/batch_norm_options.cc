@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -10,9 +11,11 @@
 namespace lockstep {
 
 absl::Status CheckBatchNormOptions(const BatchNormOptions& options) {
-  if (options.channels < 1) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "batch norm: channels is ", options.channels, ", must be at least 1"));
+  if (options.channels < 1 ||
+      options.channels > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch norm: channels is ", options.channels,
+                     ", must be in [1, 2^31 - 1]"));
   }
   if (!(options.epsilon >= 0) || !std::isfinite(options.epsilon)) {
     return absl::InvalidArgumentError(

@@ -21,8 +21,9 @@ struct BatchNormOptions {
   bool track_running_stats = true;  // Else evaluation uses the batch's own.
 };
 
-// Errors: kInvalidArgument, naming the field and its value: channels under 1,
-// an epsilon that is negative or not finite, a momentum outside [0, 1].
+// Errors: kInvalidArgument, naming the field and its value: channels outside
+// [1, 2^31 - 1], an epsilon that is negative or not finite, a momentum outside
+// [0, 1].
 absl::Status CheckBatchNormOptions(const BatchNormOptions& options);
 
 // The weight w of a batch in running = (1 - w) * running + w * batch. batches:

@@ -78,6 +78,8 @@ TEST(CheckBatchNormOptionsTest, NamesWhatIsWrong) {
   };
   EXPECT_THAT(message([](auto& o) { o.channels = 0; }),
               HasSubstr("channels is 0"));
+  EXPECT_THAT(message([](auto& o) { o.channels = int64_t{1} << 31; }),
+              HasSubstr("channels is 2147483648"));
   EXPECT_THAT(message([](auto& o) { o.epsilon = -1; }),
               HasSubstr("epsilon is -1"));
   EXPECT_THAT(message([](auto& o) { o.epsilon = kNan; }),

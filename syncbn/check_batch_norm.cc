@@ -1,7 +1,11 @@
 // Checks of a call's memory, by buffer.
 #include "syncbn/check_batch_norm.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <span>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -61,6 +65,12 @@ absl::Status CheckShape(const BatchNormOptions& options,
   if (!IsActivationType(type)) {
     return Wrong("x", absl::StrCat("is ", Name(type), ", must be a float"));
   }
+  const int64_t largest = std::numeric_limits<int64_t>::max() / SizeOf(type);
+  if (shape.hw > largest / shape.c / std::max<int64_t>(shape.n, 1)) {
+    return Wrong("shape", absl::StrCat("has n = ", shape.n, ", c = ", shape.c,
+                                       " and hw = ", shape.hw,
+                                       ", of more than 2^63 - 1 bytes"));
+  }
   return absl::OkStatus();
 }
 
@@ -89,6 +99,87 @@ absl::Status CheckRunning(const BatchNormOptions& options, DataType statistics,
   return absl::OkStatus();
 }
 
+// A buffer of a call, and where its bytes are.
+struct Place {
+  Place(absl::string_view name, const ConstBuffer& buffer)
+      : name(name),
+        begin(reinterpret_cast<uintptr_t>(buffer.data)),
+        end(begin + static_cast<uintptr_t>(buffer.size_bytes())) {}
+
+  bool is_empty() const { return begin == end; }
+  bool Overlaps(const Place& other) const {
+    return !is_empty() && !other.is_empty() && begin < other.end &&
+           other.begin < end;
+  }
+  bool Is(const Place& other) const {
+    return begin == other.begin && end == other.end;
+  }
+
+  absl::string_view name;
+  uintptr_t begin;
+  uintptr_t end;
+};
+
+// A buffer that a call writes, and the names of those that it may be.
+struct Written : Place {
+  Written(absl::string_view name, const ConstBuffer& buffer,
+          absl::string_view may_be = {}, absl::string_view or_be = {})
+      : Place(name, buffer), may_be{may_be, or_be} {}
+
+  bool MayBe(const Place& other) const {
+    return Is(other) && (other.name == may_be[0] || other.name == may_be[1]);
+  }
+
+  absl::string_view may_be[2];
+};
+
+// Whether what is written overlaps nothing that is read or written too.
+absl::Status CheckOverlaps(std::span<const Written> written,
+                           std::span<const Place> read) {
+  const auto check = [](const Written& a, const Place& b) {
+    if (!a.Overlaps(b) || a.MayBe(b)) return absl::OkStatus();
+    return Wrong(a.name, absl::StrCat("overlaps ", b.name));
+  };
+  for (size_t i = 0; i < written.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      LOCKSTEP_RETURN_IF_ERROR(check(written[i], written[j]));
+    }
+    for (const Place& place : read) {
+      LOCKSTEP_RETURN_IF_ERROR(check(written[i], place));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckOverlaps(const BatchNorm::Forwards& buffers) {
+  const RunningStatistics& running = buffers.running;
+  const ConstBuffer batches(running.batches, running.tracked() ? 1 : 0,
+                            DataType::kInt64);
+  const Written written[] = {{"y", buffers.y, "x", "residual"},
+                             {"saved", buffers.saved},
+                             {"running mean", running.mean},
+                             {"running variance", running.variance},
+                             {"the count of batches", batches}};
+  const Place read[] = {{"x", buffers.x},
+                        {"residual", buffers.residual},
+                        {"weight", buffers.weight},
+                        {"bias", buffers.bias}};
+  return CheckOverlaps(written, read);
+}
+
+absl::Status CheckOverlaps(const BatchNorm::Backwards& buffers) {
+  const Written written[] = {{"dx", buffers.dx, "dy"},
+                             {"dresidual", buffers.dresidual, "dy"},
+                             {"dweight", buffers.dweight},
+                             {"dbias", buffers.dbias}};
+  const Place read[] = {{"x", buffers.x},
+                        {"y", buffers.relu ? buffers.y : ConstBuffer()},
+                        {"dy", buffers.dy},
+                        {"weight", buffers.weight},
+                        {"saved", buffers.saved}};
+  return CheckOverlaps(written, read);
+}
+
 }  // namespace
 
 absl::Status CheckForwards(const BatchNormOptions& options,
@@ -107,7 +198,8 @@ absl::Status CheckForwards(const BatchNormOptions& options,
   LOCKSTEP_RETURN_IF_ERROR(
       CheckBuffer("bias", buffers.bias, weights, statistics));
   LOCKSTEP_RETURN_IF_ERROR(CheckRunning(options, statistics, buffers.running));
-  return CheckSaved(options, statistics, buffers.saved);
+  LOCKSTEP_RETURN_IF_ERROR(CheckSaved(options, statistics, buffers.saved));
+  return CheckOverlaps(buffers);
 }
 
 absl::Status CheckBackwards(const BatchNormOptions& options,
@@ -131,10 +223,8 @@ absl::Status CheckBackwards(const BatchNormOptions& options,
       CheckBuffer("dweight", buffers.dweight, weights, statistics));
   LOCKSTEP_RETURN_IF_ERROR(
       CheckBuffer("dbias", buffers.dbias, weights, statistics));
-  if (shape.size() > 0 && buffers.dresidual.data == buffers.dx.data) {
-    return Wrong("dresidual", "is the memory of dx");
-  }
-  return CheckSaved(options, statistics, buffers.saved);
+  LOCKSTEP_RETURN_IF_ERROR(CheckSaved(options, statistics, buffers.saved));
+  return CheckOverlaps(buffers);
 }
 
 absl::Status OneValueError() {

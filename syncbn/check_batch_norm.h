@@ -10,7 +10,8 @@ namespace lockstep {
 
 // What BatchNorm asks of its callers: channels and sizes, types, alignment, no
 // null where there are elements, running statistics and weights exactly where
-// the layer has them, and no two outputs in one place. Errors:
+// the layer has them, and nothing written over what else the call uses but
+// where that is allowed. `options` have passed CheckBatchNormOptions. Errors:
 // kInvalidArgument, with the name of the buffer and what is wrong with it.
 absl::Status CheckForwards(const BatchNormOptions& options,
                            const BatchNorm::Forwards& buffers);

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +23,7 @@
 namespace lockstep {
 namespace {
 
+using testing::AnyOf;
 using testing::StartsWith;
 
 constexpr int64_t kChannels = 2;
@@ -72,8 +75,14 @@ TEST(CheckForwardsTest, TakesMemoryThatFits) {
   Memory memory;
   BatchNorm::Forwards forwards = memory.Forwards();
   EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
+  forwards.y = memory.residual;  // In place.
+  EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
+  forwards.y = memory.x;
+  EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
+  forwards.residual = memory.x;
+  EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
   forwards.residual = ConstBuffer();
-  forwards.y = memory.x;  // In place.
+  forwards.bias = memory.weight;  // Both are only read.
   EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
 }
 
@@ -96,6 +105,16 @@ TEST(CheckForwardsTest, NamesWhatDoesNotFit) {
       {[](auto& f, auto&) { f.shape.c = 3; }, "shape has 3 channels"},
       {[](auto& f, auto&) { f.shape.n = -1; }, "shape has n = -1"},
       {[](auto& f, auto&) { f.shape.hw = 0; }, "shape has n = 3 and hw = 0"},
+      {[](auto& f, auto&) {
+         f.shape.n = int64_t{1} << 30;
+         f.shape.hw = int64_t{1} << 31;
+       },
+       "shape has n = 1073741824, c = 2 and hw = 2147483648, of more than"},
+      {[](auto& f, auto&) {
+         f.shape.n = 0;
+         f.shape.hw = int64_t{1} << 62;
+       },
+       "shape has n = 0, c = 2 and hw = 4611686018427387904, of more than"},
       {[](auto& f, auto&) { f.x.type = DataType::kInt32; }, "x is int32"},
       {[](auto& f, auto&) { f.x.count = 29; }, "x has 29 elements, must have"},
       {[](auto& f, auto&) { f.x.data = nullptr; }, "x is null"},
@@ -150,8 +169,21 @@ TEST(CheckBackwardsTest, TakesMemoryThatFits) {
   backwards.dx = memory.dy;  // In place.
   EXPECT_THAT(CheckBackwards(Options(), backwards), IsOk());
   backwards.relu = false;
-  backwards.y = ConstBuffer();
+  backwards.y = memory.dx;  // Not used.
   backwards.dresidual = Buffer();
+  EXPECT_THAT(CheckBackwards(Options(), backwards), IsOk());
+  backwards.dx = memory.dx;
+  backwards.dresidual = memory.dy;
+  EXPECT_THAT(CheckBackwards(Options(), backwards), IsOk());
+}
+
+TEST(CheckBackwardsTest, TakesAnEmptyBatchWithoutMemory) {
+  Memory memory;
+  BatchNorm::Backwards backwards = memory.Backwards();
+  backwards.shape.n = 0;
+  backwards.x = backwards.y = backwards.dy =
+      ConstBuffer(nullptr, 0, DataType::kBFloat16);
+  backwards.dx = backwards.dresidual = Buffer();
   EXPECT_THAT(CheckBackwards(Options(), backwards), IsOk());
 }
 
@@ -172,11 +204,6 @@ TEST(CheckBackwardsTest, NamesWhatDoesNotFit) {
       {[](auto& b, auto&) { b.dbias.type = DataType::kFloat64; },
        "dbias is float64"},
       {[](auto& b, auto&) { b.saved = ConstBuffer(); }, "saved has 0"},
-      {[](auto& b, auto& m) {
-         b.dx = m.dy;
-         b.dresidual = m.dy;
-       },
-       "dresidual is the memory of dx"},
   };
   for (const Case& c : cases) {
     Memory memory;
@@ -187,6 +214,126 @@ TEST(CheckBackwardsTest, NamesWhatDoesNotFit) {
     EXPECT_THAT(std::string(status.message()),
                 StartsWith("batch norm: " + c.says));
   }
+}
+
+// A buffer of a call: where it is, and a way to move it.
+template <typename Call>
+struct Slot {
+  std::string name;
+  int64_t bytes;
+  std::function<void(Call&, std::byte*)> move;
+};
+
+template <typename Call, typename AnyBuffer>
+Slot<Call> SlotOf(std::string name, AnyBuffer Call::*member, int64_t bytes) {
+  return {std::move(name), bytes,
+          [member](Call& call, std::byte* to) { (call.*member).data = to; }};
+}
+
+constexpr int64_t kActivationBytes = 2 * kShape.size();
+constexpr int64_t kParameterBytes = 4 * kChannels;
+constexpr int64_t kSavedBytes = 32;
+
+// Those that a call writes come first.
+std::vector<Slot<BatchNorm::Forwards>> ForwardSlots() {
+  using Call = BatchNorm::Forwards;
+  return {SlotOf("y", &Call::y, kActivationBytes),
+          SlotOf("saved", &Call::saved, kSavedBytes),
+          {"running mean", kParameterBytes,
+           [](Call& call, std::byte* to) { call.running.mean.data = to; }},
+          {"running variance", kParameterBytes,
+           [](Call& call, std::byte* to) { call.running.variance.data = to; }},
+          {"the count of batches", 8,
+           [](Call& call, std::byte* to) {
+             call.running.batches = reinterpret_cast<int64_t*>(to);
+           }},
+          SlotOf("x", &Call::x, kActivationBytes),
+          SlotOf("residual", &Call::residual, kActivationBytes),
+          SlotOf("weight", &Call::weight, kParameterBytes),
+          SlotOf("bias", &Call::bias, kParameterBytes)};
+}
+constexpr size_t kForwardWritten = 5;
+
+std::vector<Slot<BatchNorm::Backwards>> BackwardSlots() {
+  using Call = BatchNorm::Backwards;
+  return {SlotOf("dx", &Call::dx, kActivationBytes),
+          SlotOf("dresidual", &Call::dresidual, kActivationBytes),
+          SlotOf("dweight", &Call::dweight, kParameterBytes),
+          SlotOf("dbias", &Call::dbias, kParameterBytes),
+          SlotOf("x", &Call::x, kActivationBytes),
+          SlotOf("y", &Call::y, kActivationBytes),
+          SlotOf("dy", &Call::dy, kActivationBytes),
+          SlotOf("weight", &Call::weight, kParameterBytes),
+          SlotOf("saved", &Call::saved, kSavedBytes)};
+}
+constexpr size_t kBackwardWritten = 4;
+
+// Moves each of the first `written` slots onto each other one: to the same
+// place, which only pairs in `may_be` allow; onto its last bytes; and behind
+// them. The memory is only pointed at.
+template <typename Call>
+void ExpectOverlapsRefused(
+    const Call& start, const std::vector<Slot<Call>>& slots, size_t written,
+    const std::set<std::pair<std::string, std::string>>& may_be,
+    const std::function<absl::Status(const Call&)>& check) {
+  constexpr int64_t kStride = 256;
+  constexpr int64_t kUnit = 16;  // Keeps every alignment.
+  alignas(kUnit) std::byte arena[9 * kStride];
+  ASSERT_LE(slots.size() * kStride, sizeof(arena));
+  Call apart = start;
+  for (size_t i = 0; i < slots.size(); ++i) {
+    slots[i].move(apart, arena + i * kStride);
+  }
+  ASSERT_THAT(check(apart), IsOk());
+  for (size_t w = 0; w < written; ++w) {
+    for (size_t i = 0; i < slots.size(); ++i) {
+      if (i == w) continue;
+      const auto refused = StatusIs(
+          absl::StatusCode::kInvalidArgument,
+          AnyOf("batch norm: " + slots[w].name + " overlaps " + slots[i].name,
+                "batch norm: " + slots[i].name + " overlaps " + slots[w].name));
+      std::byte* const place = arena + i * kStride;
+      Call call = apart;
+      slots[w].move(call, place);
+      if (may_be.contains({slots[w].name, slots[i].name})) {
+        EXPECT_THAT(check(call), IsOk());
+      } else {
+        EXPECT_THAT(check(call), refused);
+      }
+      const int64_t last = (slots[i].bytes - 1) / kUnit * kUnit;
+      slots[w].move(call, place + last);
+      EXPECT_THAT(check(call), refused);
+      slots[w].move(call, place + last + kUnit);
+      EXPECT_THAT(check(call), IsOk());
+    }
+  }
+}
+
+TEST(CheckForwardsTest, RefusesOutputsOverOtherMemory) {
+  Memory memory;
+  ExpectOverlapsRefused<BatchNorm::Forwards>(
+      memory.Forwards(), ForwardSlots(), kForwardWritten,
+      {{"y", "x"}, {"y", "residual"}},
+      [](const auto& call) { return CheckForwards(Options(), call); });
+}
+
+TEST(CheckBackwardsTest, RefusesOutputsOverOtherMemory) {
+  Memory memory;
+  ExpectOverlapsRefused<BatchNorm::Backwards>(
+      memory.Backwards(), BackwardSlots(), kBackwardWritten,
+      {{"dx", "dy"}, {"dresidual", "dy"}},
+      [](const auto& call) { return CheckBackwards(Options(), call); });
+}
+
+// Each alone may be dy.
+TEST(CheckBackwardsTest, RefusesTwoOutputsInOnePlace) {
+  Memory memory;
+  BatchNorm::Backwards backwards = memory.Backwards();
+  backwards.dx = memory.dy;
+  backwards.dresidual = memory.dy;
+  EXPECT_THAT(CheckBackwards(Options(), backwards),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "batch norm: dresidual overlaps dx"));
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // The order of kernels and messages in a synchronised batch norm.
 #include "syncbn/sync_batch_norm.h"
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -10,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
 #include "collectives/buffer.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/data_type.h"
 #include "syncbn/activations.h"
@@ -40,14 +40,13 @@ int64_t SyncBatchNorm::SavedBytes(DataType type) const {
 }
 
 absl::Status SyncBatchNorm::Forward(const Forwards& buffers) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
-  if (!buffers.training && options_.track_running_stats) {
+  if (buffers.training || !options_.track_running_stats) {
+    LOCKSTEP_RETURN_IF_ERROR(UseBatch(buffers));
+  } else {
+    LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
     LOCKSTEP_RETURN_IF_ERROR(
         kernels_.UseRunning(RecordOf(buffers.x.type), buffers.running,
                             options_.epsilon, buffers.saved.bytes()));
-  } else {
-    LOCKSTEP_RETURN_IF_ERROR(
-        UseBatch(buffers, buffers.training && group_ != nullptr));
   }
   if (buffers.shape.n == 0) return absl::OkStatus();
   return kernels_.Normalize({.shape = buffers.shape,
@@ -60,20 +59,18 @@ absl::Status SyncBatchNorm::Forward(const Forwards& buffers) {
                              .y = buffers.y});
 }
 
-absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers,
-                                     bool synchronised) {
+absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
+  const bool shared = IsShared(buffers.training);
   const StatisticsRecord record = RecordOf(buffers.x.type);
   const int64_t size = record.size_bytes();
-  const int ranks = synchronised ? group_->world_size() : 1;
-  LOCKSTEP_RETURN_IF_ERROR(Reserve(ranks * size));
-  std::byte* const own =
-      scratch_.get() + (synchronised ? group_->rank() * size : 0);
-  LOCKSTEP_RETURN_IF_ERROR(
-      kernels_.ComputeMoments(buffers.shape, buffers.x, own));
-  if (synchronised) {
-    LOCKSTEP_RETURN_IF_ERROR(group_->AllGather(
-        ConstBuffer(own, size, DataType::kUInt8),
-        Buffer(scratch_.get(), ranks * size, DataType::kUInt8)));
+  const int ranks = shared ? group_->world_size() : 1;
+  const int64_t own = shared ? group_->rank() * size : 0;
+  const absl::Status computed = ComputeRecord(buffers, ranks * size, own);
+  if (!computed.ok()) return Refuse(shared, Operation::kAllGather, computed);
+  if (shared) {
+    const Buffer records(scratch_.get(), ranks * size, DataType::kUInt8);
+    LOCKSTEP_RETURN_IF_ERROR(
+        group_->AllGather(records.Part(own, size), records));
   }
   // Evaluation without running statistics has none to change.
   const RunningStatistics& running = buffers.running;
@@ -84,29 +81,49 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers,
   return CountBatch(options_, values, running);
 }
 
+absl::Status SyncBatchNorm::ComputeRecord(const Forwards& buffers,
+                                          int64_t bytes, int64_t offset) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
+  LOCKSTEP_RETURN_IF_ERROR(Reserve(bytes));
+  return kernels_.ComputeMoments(buffers.shape, buffers.x,
+                                 scratch_.get() + offset);
+}
+
 absl::Status SyncBatchNorm::Backward(
     const Backwards& buffers, absl::FunctionRef<void()> gradients_ready) {
+  const bool shared = IsShared(buffers.training);
+  const BatchNormKernels::BackwardCall call = {.shape = buffers.shape,
+                                               .relu = buffers.relu,
+                                               .x = buffers.x,
+                                               .y = buffers.y,
+                                               .dy = buffers.dy,
+                                               .weight = buffers.weight,
+                                               .saved = buffers.saved.bytes()};
+  const absl::StatusOr<Buffer> sums = ReduceOwn(buffers, call);
+  if (!sums.ok()) return Refuse(shared, Operation::kAllReduce, sums.status());
+  gradients_ready();
+  if (shared) LOCKSTEP_RETURN_IF_ERROR(group_->AllReduce(*sums));
+  if (buffers.shape.n == 0) return absl::OkStatus();
+  return kernels_.BackwardInput(call, *sums, buffers.dx, buffers.dresidual);
+}
+
+absl::StatusOr<Buffer> SyncBatchNorm::ReduceOwn(
+    const Backwards& buffers, const BatchNormKernels::BackwardCall& call) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBackwards(options_, buffers));
   const DataType type = StatisticsTypeOf(buffers.x.type);
   const int64_t count = 2 * options_.channels;
   LOCKSTEP_RETURN_IF_ERROR(Reserve(count * SizeOf(type)));
   const Buffer sums(scratch_.get(), count, type);
-  const BatchNormKernels::BackwardCall call = {
-      .shape = buffers.shape,
-      .relu = buffers.relu,
-      .x = buffers.x,
-      .y = buffers.y,
-      .dy = buffers.dy,
-      .weight = buffers.weight,
-      .saved = static_cast<const std::byte*>(buffers.saved.data)};
   LOCKSTEP_RETURN_IF_ERROR(
       kernels_.BackwardReduce(call, sums, buffers.dweight, buffers.dbias));
-  gradients_ready();
-  if (buffers.training && group_ != nullptr) {
-    LOCKSTEP_RETURN_IF_ERROR(group_->AllReduce(sums));
-  }
-  if (buffers.shape.n == 0) return absl::OkStatus();
-  return kernels_.BackwardInput(call, sums, buffers.dx, buffers.dresidual);
+  return sums;
+}
+
+absl::Status SyncBatchNorm::Refuse(bool shared, Operation operation,
+                                   const absl::Status& cause) {
+  // What becomes of the group, its next call says.
+  if (shared) group_->Run(Collective::Refused(operation, cause)).IgnoreError();
+  return cause;
 }
 
 absl::Status SyncBatchNorm::Reserve(int64_t bytes) {

@@ -10,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/buffer.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/data_type.h"
 #include "syncbn/activations.h"
@@ -50,9 +51,11 @@ class SyncBatchNorm : public BatchNorm {
 
   int64_t SavedBytes(DataType type) const override;
 
-  // Errors, beside BatchNorm's: the group's. A rank whose own arguments are
-  // wrong returns without a message, so the others wait for it until it leaves
-  // the group, or to the group's deadline.
+  // Errors, beside BatchNorm's: the group's. In training, a rank that fails
+  // before its message, since its arguments are wrong or its device says so,
+  // tells the others in place of it: they return kInvalidArgument, which names
+  // the rank and gives its error. As after any error of the group, no call of
+  // it succeeds any more.
   absl::Status Forward(const Forwards& buffers) override;
   absl::Status Backward(const Backwards& buffers,
                         absl::FunctionRef<void()> gradients_ready) override;
@@ -67,9 +70,23 @@ class SyncBatchNorm : public BatchNorm {
   }
   // Makes scratch space large enough for `bytes`.
   absl::Status Reserve(int64_t bytes);
-  // Writes `saved` and the running statistics from the batch: of all ranks if
-  // `synchronised`, else of this one.
-  absl::Status UseBatch(const Forwards& buffers, bool synchronised);
+  // Whether statistics are those of all ranks, which wait for this one.
+  bool IsShared(bool training) const { return training && group_ != nullptr; }
+  // Returns `cause`, an error, and if `shared` tells the other ranks in their
+  // `operation`.
+  absl::Status Refuse(bool shared, Operation operation,
+                      const absl::Status& cause);
+  // Checks the call and writes this batch's record to scratch space for
+  // `bytes`, at `offset`.
+  absl::Status ComputeRecord(const Forwards& buffers, int64_t bytes,
+                             int64_t offset);
+  // Checks the call and writes `saved` and the running statistics from the
+  // batch.
+  absl::Status UseBatch(const Forwards& buffers);
+  // Checks the call, and writes dweight and dbias; returns this batch's sums,
+  // in scratch space.
+  absl::StatusOr<Buffer> ReduceOwn(const Backwards& buffers,
+                                   const BatchNormKernels::BackwardCall& call);
 
   const BatchNormOptions options_;
   BatchNormKernels& kernels_;

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/batch_norm_options.h"
+#include "syncbn/batch_norm_semantics.h"
 
 namespace lockstep {
 namespace {
@@ -46,6 +48,11 @@ class NotingGroup : public FakeCommunicator {
   int world_size() const override { return 3; }
   absl::Status Run(const Collective& call) override {
     const bool gather = call.operation == Operation::kAllGather;
+    if (!call.refusal.ok()) {
+      log_.push_back(gather ? "refuse to gather" : "refuse to reduce");
+      refusal = call.refusal;
+      return failure;
+    }
     log_.push_back(absl::StrCat(gather ? "gather " : "reduce ",
                                 call.input.count, " ", Name(call.input.type)));
     if (gather) {
@@ -58,6 +65,7 @@ class NotingGroup : public FakeCommunicator {
   }
 
   absl::Status failure;
+  absl::Status refusal;  // What the others were told last.
 
  private:
   Log& log_;
@@ -75,7 +83,7 @@ class NotingKernels : public BatchNormKernels {
   absl::Status ComputeMoments(const ActivationShape&, ConstBuffer,
                               std::byte*) override {
     log_.push_back("moments");
-    return absl::OkStatus();
+    return failure;
   }
   absl::StatusOr<int64_t> Merge(const StatisticsRecord& record,
                                 const std::byte*, int ranks,
@@ -102,7 +110,7 @@ class NotingKernels : public BatchNormKernels {
     EXPECT_EQ(sums.count, 2 * kChannels);
     log_.push_back(dweight.count + dbias.count > 0 ? "sums and gradients"
                                                    : "sums");
-    return absl::OkStatus();
+    return failure;
   }
   absl::Status BackwardInput(const BackwardCall&, ConstBuffer, Buffer,
                              Buffer) override {
@@ -112,6 +120,7 @@ class NotingKernels : public BatchNormKernels {
 
   int64_t values = 100;  // What Merge counts.
   MergeOptions merge;    // What it was told last.
+  absl::Status failure;  // Of what comes before a message.
 
  private:
   Log& log_;
@@ -283,10 +292,44 @@ TEST_F(SyncBatchNormTest, ReturnsTheGroupsError) {
                           "ready", "reduce 6 float32"));
 }
 
-TEST_F(SyncBatchNormTest, RefusesOptionsAndMemoryThatDoNotFit) {
+// The others wait for a message of this rank.
+TEST_F(SyncBatchNormTest, TellsTheOthersOfMemoryThatDoesNotFit) {
   weight_.resize(2);
+  group_.failure = absl::UnavailableError("rank 2 is gone");
+  const absl::Status forward = Forward(/*training=*/true);
+  EXPECT_THAT(forward, StatusIs(absl::StatusCode::kInvalidArgument,
+                                HasSubstr("weight has 2 elements")));
+  EXPECT_EQ(group_.refusal, forward);
+  const absl::Status backward = Backward(/*training=*/true);
+  EXPECT_THAT(backward, StatusIs(absl::StatusCode::kInvalidArgument,
+                                 HasSubstr("weight has 2 elements")));
+  EXPECT_EQ(group_.refusal, backward);
+  EXPECT_THAT(log_, ElementsAre("refuse to gather", "refuse to reduce"));
+}
+
+TEST_F(SyncBatchNormTest, TellsTheOthersOfItsDevicesError) {
+  kernels_.failure = absl::ResourceExhaustedError("no memory is left");
+  EXPECT_EQ(Forward(/*training=*/true), kernels_.failure);
+  EXPECT_EQ(group_.refusal, kernels_.failure);
+  EXPECT_EQ(Backward(/*training=*/true), kernels_.failure);
+  EXPECT_EQ(group_.refusal, kernels_.failure);
+  EXPECT_THAT(log_, ElementsAre("moments", "refuse to gather",
+                                "sums and gradients", "refuse to reduce"));
+}
+
+TEST_F(SyncBatchNormTest, TellsNobodyWhereNobodyWaits) {
+  weight_.resize(2);
+  EXPECT_TRUE(absl::IsInvalidArgument(Forward(/*training=*/false)));
+  EXPECT_TRUE(absl::IsInvalidArgument(Backward(/*training=*/false)));
+  options_.track_running_stats = false;
+  EXPECT_TRUE(absl::IsInvalidArgument(Forward(/*training=*/false)));
+  local_ = true;
   EXPECT_TRUE(absl::IsInvalidArgument(Forward(/*training=*/true)));
   EXPECT_TRUE(absl::IsInvalidArgument(Backward(/*training=*/true)));
+  EXPECT_THAT(log_, ElementsAre());
+}
+
+TEST_F(SyncBatchNormTest, RefusesOptionsThatDoNotFit) {
   options_.channels = 0;
   EXPECT_TRUE(absl::IsInvalidArgument(Forward(/*training=*/true)));
   EXPECT_THAT(log_, ElementsAre());

@@ -1,6 +1,5 @@
 // The sums over the batch.
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -16,6 +15,7 @@
 #include "syncbn/cpu/column_scan.h"
 #include "syncbn/cpu/elementwise.h"
 #include "syncbn/cpu/parallel_for.h"
+#include "syncbn/cpu/run_plan.h"
 #include "syncbn/cpu/scratch.h"
 #include "syncbn/cpu/vector_loops.h"
 

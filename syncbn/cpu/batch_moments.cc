@@ -1,7 +1,6 @@
 // The two passes over a tile, and the record that comes of them.
 #include "syncbn/cpu/batch_moments.h"
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>

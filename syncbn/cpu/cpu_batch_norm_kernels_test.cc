@@ -8,7 +8,6 @@
 #include <cstring>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/status_matchers.h"

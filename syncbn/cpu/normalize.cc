@@ -12,6 +12,7 @@
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/elementwise.h"
+#include "syncbn/cpu/run_plan.h"
 #include "syncbn/cpu/scratch.h"
 #include "syncbn/cpu/vector_loops.h"
 

@@ -6,6 +6,7 @@
 #include "collectives/algorithms/reduction_kernels.h"
 #include "collectives/buffer.h"
 #include "syncbn/cpu/elementwise.h"
+#include "syncbn/cpu/run_plan.h"
 #include "syncbn/cpu/vector_loops.h"
 
 namespace lockstep {

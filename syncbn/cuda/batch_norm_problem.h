@@ -3,7 +3,6 @@
 #ifndef LOCKSTEP_SYNCBN_CUDA_BATCH_NORM_PROBLEM_H_
 #define LOCKSTEP_SYNCBN_CUDA_BATCH_NORM_PROBLEM_H_
 
-#include <cstdint>
 #include <vector>
 
 #include "collectives/data_type.h"

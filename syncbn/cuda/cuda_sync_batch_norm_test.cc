@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <memory>
 #include <numeric>
 #include <string>
 #include <string_view>
@@ -290,11 +289,8 @@ absl::Status TrainOnOneValue(const BatchNormSemantics& semantics,
                              NcclCommunicator& group) {
   LOCKSTEP_ASSIGN_OR_RETURN(const auto kernels,
                             CudaBatchNormKernels::Create(nullptr));
-  BatchNormOptions options;
-  options.channels = 2;
-  options.semantics = semantics;
-  options.affine = false;
-  options.epsilon = 1;
+  const BatchNormOptions options = {
+      .channels = 2, .semantics = semantics, .epsilon = 1, .affine = false};
   LOCKSTEP_ASSIGN_OR_RETURN(const auto layer,
                             SyncBatchNorm::Create(options, *kernels, group));
   const int64_t n = group.rank() == 1 ? 1 : 0;
@@ -336,14 +332,44 @@ TEST(CudaSyncBatchNormOneValueTest, IsRefusedByTorchAlone) {
   ExpectOnRanks(2, train(kPaddleBatchNorm), IsOk());
 }
 
+// Trains with one of rank 1's tensors too short, forward or backward.
+absl::Status TrainOnTooLittle(bool forward, NcclCommunicator& group) {
+  const Case c = {.samples = {2, 1}};
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto kernels,
+                            CudaBatchNormKernels::Create(nullptr));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const auto layer,
+      SyncBatchNorm::Create({.channels = kChannels}, *kernels, group));
+  RankState state(c, MakeProblem(ProblemOf(c)), group.rank());
+  const int64_t bytes = layer->SavedBytes(c.type);
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto saved, kernels->Allocate(bytes));
+  auto forwards = state.Forwards(c, saved.get(), bytes, true);
+  if (forward && group.rank() == 1) --forwards.x.count;
+  LOCKSTEP_RETURN_IF_ERROR(layer->Forward(forwards));
+  auto backwards = state.Backwards(c, saved.get(), bytes);
+  if (group.rank() == 1) --backwards.dy.count;
+  return layer->Backward(backwards, [] {});
+}
+
+TEST(CudaSyncBatchNormArgumentsTest, OfOneRankEndOnAll) {
+  for (const bool forward : {true, false}) {
+    ExpectOnRanks(
+        2,
+        [forward](NcclCommunicator& group) {
+          return TrainOnTooLittle(forward, group);
+        },
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 HasSubstr(forward ? ": x has 44" : ": dy has 44")));
+  }
+}
+
 // In evaluation: running statistics, and no message.
 absl::Status Evaluate(NcclCommunicator& group) {
   const Case c = {.samples = {2, 1}, .relu = false};
-  Problem p = MakeProblem(ProblemOf(c));
+  const Problem p = MakeProblem(ProblemOf(c));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto kernels,
                             CudaBatchNormKernels::Create(nullptr));
-  BatchNormOptions options;
-  options.channels = kChannels;
+  const BatchNormOptions options = {.channels = kChannels};
   LOCKSTEP_ASSIGN_OR_RETURN(const auto layer,
                             SyncBatchNorm::Create(options, *kernels, group));
   RankState state(c, p, group.rank());

@@ -25,10 +25,10 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/batch_norm_options.h"
-#include "syncbn/batch_tracking.h"
 #include "syncbn/check_batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/merge.h"
+#include "syncbn/sync_batch_norm.h"
 
 namespace lockstep {
 namespace {
@@ -82,6 +82,8 @@ absl::StatusOr<std::unique_ptr<CudnnBatchNorm>> CudnnBatchNorm::Create(
     const BatchNormOptions& options, CudaBatchNormKernels& kernels) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBatchNormOptions(options));
   std::unique_ptr<CudnnBatchNorm> made(new CudnnBatchNorm(options, kernels));
+  LOCKSTEP_ASSIGN_OR_RETURN(made->by_kernels_,
+                            SyncBatchNorm::CreateLocal(options, kernels));
   cudnnHandle_t handle = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(CudnnStatus(cudnnCreate(&handle), "cudnnCreate"));
   made->cudnn_.reset(handle);
@@ -108,8 +110,6 @@ absl::Status CudnnBatchNorm::FillMemory() {
   const size_t bytes = values.size() * sizeof(float);
   LOCKSTEP_ASSIGN_OR_RETURN(memory_,
                             AllocateDeviceMemory(static_cast<int64_t>(bytes)));
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      record_, AllocateDeviceMemory(RecordOf(DataType::kFloat32).size_bytes()));
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaMemcpyAsync(memory_.get(), values.data(), bytes,
                                  cudaMemcpyHostToDevice, kernels_.stream()),
@@ -142,10 +142,9 @@ absl::Status CudnnBatchNorm::Forward(const Forwards& buffers) {
   LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
   const bool plain = !buffers.relu && buffers.residual.count == 0 &&
                      buffers.y.data != buffers.x.data && Fits(buffers.shape);
-  if (!plain) return ForwardByKernels(buffers);
-  if (buffers.training) return Train(buffers);
-  return options_.track_running_stats ? Infer(buffers)
-                                      : ForwardByKernels(buffers);
+  if (plain && buffers.training) return Train(buffers);
+  if (plain && options_.track_running_stats) return Infer(buffers);
+  return by_kernels_->Forward(buffers);
 }
 
 absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
@@ -163,6 +162,10 @@ absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
   if (running.tracked() && biased) {
     mean = Scratch();
     variance = mean + options_.channels;
+    // Which it may do by weighing what is there with 0: no NaN then.
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaMemsetAsync(mean, 0, ScratchBytes(), kernels_.stream()),
+                   "cudaMemsetAsync"));
   }
   LOCKSTEP_RETURN_IF_ERROR(CudnnStatus(
       cudnnBatchNormalizationForwardTraining(
@@ -203,43 +206,13 @@ absl::Status CudnnBatchNorm::Infer(const Forwards& buffers) {
       "cudnnBatchNormalizationForwardInference");
 }
 
-absl::Status CudnnBatchNorm::ForwardByKernels(const Forwards& buffers) {
-  if (!buffers.training && options_.track_running_stats) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        kernels_.UseRunning(RecordOf(buffers.x.type), buffers.running,
-                            options_.epsilon, buffers.saved.bytes()));
-  } else {
-    LOCKSTEP_RETURN_IF_ERROR(UseBatch(buffers));
-  }
-  return kernels_.Normalize({.shape = buffers.shape,
-                             .relu = buffers.relu,
-                             .x = buffers.x,
-                             .residual = buffers.residual,
-                             .weight = buffers.weight,
-                             .bias = buffers.bias,
-                             .saved = buffers.saved.bytes(),
-                             .y = buffers.y});
-}
-
-absl::Status CudnnBatchNorm::UseBatch(const Forwards& buffers) {
-  const StatisticsRecord record = RecordOf(buffers.x.type);
-  const RunningStatistics& running = buffers.running;
-  LOCKSTEP_RETURN_IF_ERROR(
-      kernels_.ComputeMoments(buffers.shape, buffers.x, record_.get()));
-  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t values,
-                            kernels_.Merge(record, record_.get(), 1,
-                                           MergeOptionsFor(options_, running),
-                                           running, buffers.saved.bytes()));
-  return CountBatch(options_, values, running);
-}
-
 absl::Status CudnnBatchNorm::Backward(
     const Backwards& buffers, absl::FunctionRef<void()> gradients_ready) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBackwards(options_, buffers));
   const bool plain = buffers.training && !buffers.relu &&
                      buffers.dresidual.count == 0 &&
                      buffers.dx.data != buffers.dy.data && Fits(buffers.shape);
-  if (!plain) return BackwardByKernels(buffers, gradients_ready);
+  if (!plain) return by_kernels_->Backward(buffers, gradients_ready);
   LOCKSTEP_RETURN_IF_ERROR(Describe(buffers.shape, buffers.x.type));
   const StatisticsRecord record = RecordOf(buffers.x.type);
   const auto* const saved = static_cast<const std::byte*>(buffers.saved.data);
@@ -255,22 +228,6 @@ absl::Status CudnnBatchNorm::Backward(
       "cudnnBatchNormalizationBackward"));
   gradients_ready();
   return absl::OkStatus();
-}
-
-absl::Status CudnnBatchNorm::BackwardByKernels(
-    const Backwards& buffers, absl::FunctionRef<void()> gradients_ready) {
-  const Buffer sums(Scratch(), 2 * options_.channels, DataType::kFloat32);
-  const BatchNormKernels::BackwardCall call = {.shape = buffers.shape,
-                                               .relu = buffers.relu,
-                                               .x = buffers.x,
-                                               .y = buffers.y,
-                                               .dy = buffers.dy,
-                                               .weight = buffers.weight,
-                                               .saved = buffers.saved.bytes()};
-  LOCKSTEP_RETURN_IF_ERROR(
-      kernels_.BackwardReduce(call, sums, buffers.dweight, buffers.dbias));
-  gradients_ready();
-  return kernels_.BackwardInput(call, sums, buffers.dx, buffers.dresidual);
 }
 
 }  // namespace lockstep

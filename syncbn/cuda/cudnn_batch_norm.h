@@ -17,8 +17,10 @@
 #include "collectives/nccl/cuda_handles.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
 #include "syncbn/batch_norm_options.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
+#include "syncbn/sync_batch_norm.h"
 
 namespace lockstep {
 
@@ -74,15 +76,14 @@ class CudnnBatchNorm : public BatchNorm {
   float* Ones() const { return reinterpret_cast<float*>(memory_.get()); }
   float* Zeros() const { return Ones() + options_.channels; }
   float* Scratch() const { return Zeros() + options_.channels; }
+  size_t ScratchBytes() const {
+    return 2 * static_cast<size_t>(options_.channels) * sizeof(float);
+  }
 
   absl::Status FillMemory();
   absl::Status Describe(const ActivationShape& shape, DataType type);
   absl::Status Train(const Forwards& buffers);
   absl::Status Infer(const Forwards& buffers);
-  absl::Status ForwardByKernels(const Forwards& buffers);
-  absl::Status UseBatch(const Forwards& buffers);
-  absl::Status BackwardByKernels(const Backwards& buffers,
-                                 absl::FunctionRef<void()> gradients_ready);
 
   const BatchNormOptions options_;
   CudaBatchNormKernels& kernels_;
@@ -90,7 +91,7 @@ class CudnnBatchNorm : public BatchNorm {
   TensorDescriptor activations_;
   TensorDescriptor channels_;
   DeviceMemory memory_;
-  DeviceMemory record_;  // Of the batch, for our kernels.
+  std::unique_ptr<SyncBatchNorm> by_kernels_;  // What cuDNN does not do.
 };
 
 }  // namespace lockstep

@@ -1,9 +1,11 @@
 // cuDNN's batch norm against SyncBatchNorm's kernels in a group of one, which
-// other tests compare with a float64 reference. Needs a GPU.
+// other tests compare with a float64 reference. Linked with the stand-ins it
+// needs no GPU, with CUDA and cuDNN it needs one.
 #include "syncbn/cuda/cudnn_batch_norm.h"
 
 #include <cuda_runtime.h>
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -45,6 +47,7 @@ struct Case {
   bool affine = true;
   bool training = true;
   bool fused = false;  // ReLU and residual.
+  double dy = 0;       // Added to it.
 };
 
 BatchNormOptions OptionsOf(const Case& c) {
@@ -68,7 +71,7 @@ struct Tensors {
   explicit Tensors(const Case& c)
       : x(c.type, RandomValues(c.shape.size(), 1, 0.5)),
         residual(c.type, RandomValues(c.shape.size(), 2)),
-        dy(c.type, RandomValues(c.shape.size(), 3)),
+        dy(c.type, RandomValues(c.shape.size(), 3, c.dy)),
         y(c.type, c.shape.size()),
         dx(c.type, c.shape.size()),
         dresidual(c.type, c.shape.size()),
@@ -246,6 +249,24 @@ TEST_F(CudnnBatchNormTest, TakesNoneAndRefusesOneValue) {
                          {memory->get(), bytes, DataType::kUInt8}}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("one value")));
   EXPECT_EQ(batches, 0);
+}
+
+// Gradients of NaN go to the layer's scratch memory where it is not affine;
+// cuDNN writes the batch's statistics there where the biased variance is
+// tracked.
+TEST_F(CudnnBatchNormTest, ForgetsWhatScratchMemoryHeld) {
+  const auto kernels = CudaBatchNormKernels::Create(nullptr);
+  ASSERT_THAT(kernels, IsOk());
+  const Case c = {.shape = {2, 8, 9, Layout::kNchw},
+                  .semantics = kPaddleBatchNorm,
+                  .affine = false};
+  const auto layer = CudnnBatchNorm::Create(OptionsOf(c), **kernels);
+  ASSERT_THAT(layer, IsOk());
+  Case of_nan = c;
+  of_nan.dy = std::nan("");
+  const Outputs first = Run(of_nan, **layer, **kernels);
+  EXPECT_TRUE(std::isnan(first.dx[0]));
+  EXPECT_TRUE(Same(c, Run(c, **layer, **kernels), Wanted(c, **kernels)));
 }
 
 }  // namespace

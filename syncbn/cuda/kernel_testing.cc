@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <limits>
 #include <random>
 #include <string>
 #include <vector>
@@ -28,6 +27,7 @@ namespace {
 
 constexpr std::byte kCanary{0xa5};
 constexpr int64_t kRoom = 256;
+constexpr int64_t kFloatBytes = sizeof(float);
 
 void WriteElement(DataType type, double value, std::byte* to) {
   const float narrow = static_cast<float>(value);
@@ -60,6 +60,17 @@ double ReadElement(DataType type, const std::byte* from) {
 
 StatisticsRecord LayoutOf(int64_t channels) {
   return {.channels = channels, .type = DataType::kFloat32};
+}
+
+// Whether a record has zeros behind its count and behind its last array.
+bool HasClearGaps(const StatisticsRecord& layout, const std::byte* record) {
+  const auto is_clear = [record](int64_t begin, int64_t end) {
+    return std::all_of(record + begin, record + end,
+                       [](std::byte b) { return b == std::byte{0}; });
+  };
+  const int64_t last = layout.second_offset() + layout.channels * kFloatBytes;
+  return is_clear(sizeof(int64_t), layout.mean_offset()) &&
+         is_clear(last, layout.size_bytes());
 }
 
 }  // namespace
@@ -128,7 +139,8 @@ std::vector<std::byte> RecordBytes(const std::vector<RecordValues>& records) {
   for (const RecordValues& record : records) {
     const StatisticsRecord layout =
         LayoutOf(static_cast<int64_t>(record.mean.size()));
-    std::vector<std::byte> one(static_cast<size_t>(layout.size_bytes()));
+    std::vector<std::byte> one(static_cast<size_t>(layout.size_bytes()),
+                               kCanary);
     std::memcpy(one.data(), &record.count, sizeof(record.count));
     for (int64_t c = 0; c < layout.channels; ++c) {
       const size_t i = static_cast<size_t>(c);
@@ -159,6 +171,7 @@ RecordValues DeviceRecords::Read(int64_t channels, int index) const {
       cudaSuccess);
   const StatisticsRecord layout = LayoutOf(channels);
   const std::byte* const begin = image.data() + index * layout.size_bytes();
+  EXPECT_TRUE(HasClearGaps(layout, begin)) << "left a gap as it was";
   RecordValues record;
   std::memcpy(&record.count, begin, sizeof(record.count));
   for (int64_t c = 0; c < channels; ++c) {

@@ -59,7 +59,7 @@ struct RecordValues {
   std::vector<double> mean;
   std::vector<double> second;
 };
-// Bytes of records of float32, one after the other.
+// Bytes of records of float32, one after the other; not zero in their gaps.
 std::vector<std::byte> RecordBytes(const std::vector<RecordValues>& records);
 class DeviceRecords {
  public:
@@ -69,6 +69,8 @@ class DeviceRecords {
   DeviceRecords& operator=(const DeviceRecords&) = delete;
 
   std::byte* data() const { return memory_; }
+  // A record that a kernel has written since. Fails the test if its gaps are
+  // not zero.
   RecordValues Read(int64_t channels, int index = 0) const;
 
  private:

@@ -51,7 +51,7 @@ __global__ void MergeKernel(int64_t channels, RecordView<const float> first,
               first.second[channel + floats]});
   }
   const double variance = BiasedVariance(all);
-  if (channel == 0) *saved.count = all.count;
+  if (channel == 0) StartRecord(saved, channels, all.count);
   saved.mean[channel] = static_cast<float>(all.mean);
   saved.second[channel] =
       static_cast<float>(InverseDeviation(variance, options.epsilon));
@@ -65,7 +65,7 @@ __global__ void UseRunningKernel(int64_t channels, Running running,
                                  double epsilon, RecordView<float> saved) {
   const int64_t channel = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (channel >= channels) return;
-  if (channel == 0) *saved.count = 0;
+  if (channel == 0) StartRecord(saved, channels, 0);
   saved.mean[channel] = running.mean[channel];
   saved.second[channel] =
       static_cast<float>(InverseDeviation(running.variance[channel], epsilon));

@@ -1,4 +1,5 @@
-// The parts of a statistics record, as kernels use them.
+// The parts of a statistics record, as kernels use them. Included by .cu files
+// alone.
 #ifndef LOCKSTEP_SYNCBN_CUDA_RECORD_VIEW_H_
 #define LOCKSTEP_SYNCBN_CUDA_RECORD_VIEW_H_
 
@@ -35,6 +36,18 @@ RecordView<F> ViewRecord(
   return {reinterpret_cast<Count*>(record),
           reinterpret_cast<F*>(record + layout.mean_offset()),
           reinterpret_cast<F*>(record + layout.second_offset())};
+}
+
+// Sets the count, and the record's gaps, which are sent and saved too, to 0.
+__device__ inline void StartRecord(const RecordView<float>& record,
+                                   int64_t channels, int64_t count) {
+  record.count[0] = count;
+  record.count[1] = 0;
+  // Both arrays together are rounded up to 4 floats.
+  if (channels % 2 != 0) {
+    record.second[channels] = 0;
+    record.second[channels + 1] = 0;
+  }
 }
 
 // What an optional buffer points to: null if it has no elements.

@@ -4,7 +4,6 @@
 // MergeMoments, as blocks merge threads and the last kernel blocks.
 #include <cstddef>
 #include <cstdint>
-#include <span>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -92,13 +91,14 @@ struct MomentsReduction {
   }
 
   __device__ void Store(int64_t channel, const State<1>& state) const {
-    if (channel == 0) *record.count = state.count;
+    if (channel == 0) StartRecord(record, channels, state.count);
     record.mean[channel] = state.mean[0];
     record.second[channel] = state.m2[0];
   }
 
   const T* x;
   RecordView<float> record;
+  int64_t channels;
 
  private:
   template <int kChannels>
@@ -137,6 +137,7 @@ absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
     MomentsReduction<T> reduction = {};
     reduction.x = static_cast<const T*>(x.data);
     reduction.record = ViewRecord<float>(record, shape.c);
+    reduction.channels = shape.c;
     return MakeReduction<T>(shape, x).Run(reduction, scratch, stream,
                                           "ComputeMoments launch");
   });
