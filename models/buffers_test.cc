@@ -1,8 +1,6 @@
 // Tests of the places and names of a model's buffers.
 #include "models/buffers.h"
 
-#include <vector>
-
 #include "collectives/data_type.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

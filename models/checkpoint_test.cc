@@ -1,7 +1,6 @@
 // Checkpoints: round trips, and files that do not fit.
 #include "models/checkpoint.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <span>

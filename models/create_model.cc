@@ -2,7 +2,9 @@
 #include "models/create_model.h"
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "models/lenet.h"
+#include "models/model_info.h"
 #include "models/resnet18.h"
 
 namespace lockstep {
@@ -11,7 +13,8 @@ absl::StatusOr<std::unique_ptr<Model>> CreateModel(absl::string_view name,
                                                    uint64_t seed) {
   if (name == "lenet") return CreateLeNet(seed);
   if (name == "resnet18") return CreateResNet18(seed);
-  return absl::InvalidArgumentError("no such model; there are lenet, resnet18");
+  return absl::InvalidArgumentError(
+      absl::StrCat("no such model; there are ", ModelNames()));
 }
 
 }  // namespace lockstep

@@ -1,7 +1,5 @@
 #include "models/create_model.h"
 
-#include <memory>
-
 #include "absl/status/status.h"
 #include "base/status_matchers.h"
 #include "gtest/gtest.h"

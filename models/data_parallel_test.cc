@@ -1,14 +1,12 @@
 // Gradient buckets and the data-parallel step, with sums that are exact.
 #include "models/data_parallel.h"
 
-#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <numeric>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 

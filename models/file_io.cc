@@ -2,6 +2,7 @@
 #include "models/file_io.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -38,6 +39,10 @@ absl::Status WriteDurably(const std::string& path, absl::string_view bytes) {
   return absl::OkStatus();
 }
 
+std::string PartialOf(const std::string& path) {
+  return absl::StrCat(path, ".partial");
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
@@ -56,12 +61,24 @@ absl::StatusOr<std::string> ReadFile(const std::string& path) {
 }
 
 absl::Status ReplaceFile(const std::string& path, absl::string_view bytes) {
-  const std::string partial = absl::StrCat(path, ".partial");
+  const std::string partial = PartialOf(path);
   absl::Status status = WriteDurably(partial, bytes);
   if (status.ok() && std::rename(partial.c_str(), path.c_str()) != 0) {
     status = FileError(path, "replace");
   }
   if (!status.ok()) unlink(partial.c_str());
+  return status;
+}
+
+absl::Status CheckReplaceable(const std::string& path) {
+  struct stat info;
+  if (stat(path.c_str(), &info) == 0 && S_ISDIR(info.st_mode)) {
+    errno = EISDIR;
+    return FileError(path, "replace");
+  }
+  const std::string partial = PartialOf(path);
+  const absl::Status status = WriteDurably(partial, "");
+  unlink(partial.c_str());
   return status;
 }
 

@@ -18,6 +18,10 @@ absl::StatusOr<std::string> ReadFile(const std::string& path);
 // `path` + ".partial". Errors: the file system's, with the path.
 absl::Status ReplaceFile(const std::string& path, absl::string_view bytes);
 
+// Whether ReplaceFile can begin: its error where `path` is a folder, or nothing
+// can be created beside it. Leaves no file, and an old one as it is.
+absl::Status CheckReplaceable(const std::string& path);
+
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_MODELS_FILE_IO_H_

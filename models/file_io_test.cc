@@ -46,5 +46,21 @@ TEST(FileIoTest, LeavesAFolderInTheWayAndNothingPartial) {
   EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
 }
 
+TEST(FileIoTest, SaysBeforehandWhatCannotBeReplaced) {
+  const std::string file = absl::StrCat(testing::TempDir(), "/kept");
+  EXPECT_THAT(CheckReplaceable(file), IsOk());
+  EXPECT_FALSE(std::filesystem::exists(file));
+  ASSERT_THAT(ReplaceFile(file, "old"), IsOk());
+  EXPECT_THAT(CheckReplaceable(file), IsOk());
+  EXPECT_THAT(ReadFile(file), IsOkAndHolds(std::string("old")));
+  EXPECT_FALSE(std::filesystem::exists(file + ".partial"));
+  const std::string folder = absl::StrCat(testing::TempDir(), "/in_the_way");
+  std::filesystem::create_directory(folder);
+  for (const std::string& path : {std::string("/nonexistent/file"), folder}) {
+    EXPECT_EQ(CheckReplaceable(path), ReplaceFile(path, "")) << path;
+    EXPECT_FALSE(CheckReplaceable(path).ok()) << path;
+  }
+}
+
 }  // namespace
 }  // namespace lockstep

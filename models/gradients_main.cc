@@ -14,6 +14,7 @@
 #include "collectives/launch/command_line.h"
 #include "collectives/launch/working_directory.h"
 #include "models/check_flags.h"
+#include "models/file_io.h"
 #include "models/gradients_run.h"
 #include "models/safetensors.h"
 
@@ -111,6 +112,8 @@ absl::StatusOr<SafetensorsFile> Read(const std::string& path) {
 }
 
 absl::Status Run(const Config& config) {
+  // Before minutes are spent on what nothing would be left of.
+  LOCKSTEP_RETURN_IF_ERROR(CheckReplaceable(config.out));
   LOCKSTEP_ASSIGN_OR_RETURN(const SafetensorsFile weights,
                             Read(config.weights));
   LOCKSTEP_ASSIGN_OR_RETURN(const SafetensorsFile batch, Read(config.batch));

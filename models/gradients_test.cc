@@ -165,6 +165,10 @@ TEST_F(GradientsTest, NamesTheFileThatDoesNotFit) {
   ExpectError("--weights=text", Path("text"));
   ExpectError("--batch=text", Path("text"));
   ExpectError("--out=none/out", Path("none/out"));
+  // Before it looks at what is to be computed.
+  ExpectError("--out=none/out --weights=none", Path("none/out"));
+  std::filesystem::create_directory(Path("folder"));
+  ExpectError("--out=folder --batch=none", Path("folder") + ": cannot replace");
   ExpectError("--weights=batch --nproc=3",
               Path("batch") + ": has no tensor 'W1'");
   ExpectError("--batch=lenet", Path("lenet") + ": has no tensor 'images'");

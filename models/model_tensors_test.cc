@@ -6,8 +6,6 @@
 #include <cstdint>
 #include <cstring>
 #include <numeric>
-#include <span>
-#include <string>
 #include <utility>
 #include <vector>
 

@@ -49,10 +49,18 @@ absl::Status Damaged(absl::string_view name, absl::string_view what) {
   return absl::DataLossError(absl::StrCat(name, ": ", what));
 }
 
+// A text of the file for a message: printable, and not much of it.
+std::string Shown(const std::string& text) {
+  constexpr size_t kMost = 100;
+  if (text.size() <= kMost) return absl::Utf8SafeCEscape(text);
+  size_t end = kMost;
+  while (end > 0 && (text[end] & 0xc0) == 0x80) --end;  // Within a character.
+  return absl::StrCat(absl::Utf8SafeCEscape(text.substr(0, end)), "...");
+}
+
 absl::Status DamagedTensor(absl::string_view name, const std::string& tensor,
                            absl::string_view what) {
-  return Damaged(name, absl::StrCat("tensor '", absl::Utf8SafeCEscape(tensor),
-                                    "' ", what));
+  return Damaged(name, absl::StrCat("tensor '", Shown(tensor), "' ", what));
 }
 
 // Bytes of a tensor; nothing if a dimension is negative or they exceed int64.
@@ -135,9 +143,9 @@ absl::StatusOr<Entry> ParseEntry(const std::string& key, const Json& json,
       std::find_if(std::begin(kTypes), std::end(kTypes),
                    [&](const auto& pair) { return pair.first == type; });
   if (known == std::end(kTypes)) {
-    return absl::UnimplementedError(absl::StrCat(
-        name, ": tensor '", absl::Utf8SafeCEscape(key), "' has type ",
-        absl::Utf8SafeCEscape(type), ", not F32, F64 or I64"));
+    return absl::UnimplementedError(absl::StrCat(name, ": tensor '", Shown(key),
+                                                 "' has type ", Shown(type),
+                                                 ", which this cannot read"));
   }
   entry.tensor.type = known->second;
   std::optional<std::vector<int64_t>> shape = ParseIntegers(json["shape"]);

@@ -152,6 +152,25 @@ TEST(SafetensorsTest, NamesATypeThatItDoesNotKnow) {
       StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("F8_E5M2")));
 }
 
+TEST(SafetensorsTest, ShowsLittleOfALongName) {
+  std::string name(99, 'n');
+  for (int i = 0; i < 1000; ++i) name += "\u00e9";
+  EXPECT_THAT(
+      ParseSafetensors(File(absl::StrCat("{\"", name, "\":3}"), ""), "w"),
+      StatusIs(absl::StatusCode::kDataLoss,
+               absl::StrCat("w: tensor '", std::string(99, 'n'),
+                            "...' lacks a dtype, shape or data_offsets")));
+  EXPECT_THAT(ParseSafetensors(
+                  File(absl::StrCat(R"({"a\u001b":{"dtype":")", name,
+                                    R"(","shape":[4],"data_offsets":[0,4]}})"),
+                       "1234"),
+                  "w"),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       testing::AllOf(
+                           HasSubstr(R"('a\033' has type nnn)"),
+                           testing::EndsWith("n..., which this cannot read"))));
+}
+
 TEST(SafetensorsTest, RejectsEveryTruncationAndAnyTrailingByte) {
   const absl::StatusOr<std::string> bytes = SerializeSafetensors(Example());
   ASSERT_THAT(bytes, IsOk());

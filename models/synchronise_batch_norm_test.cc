@@ -3,12 +3,10 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>

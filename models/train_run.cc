@@ -12,7 +12,6 @@
 #include <optional>
 #include <string>
 #include <system_error>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
