@@ -179,12 +179,45 @@ class StepChecker {
                             trace.first.samples[step])) {}
 
   void Check() {
+    CheckTolerances();
     CheckLoss();
     CheckGradients();
     for (int rank = 0; rank < run_.world_size(); ++rank) CheckBuffers(rank);
   }
 
  private:
+  // `rounding` is of something that is `size` large; NaN fails.
+  void CheckTolerance(const std::string& name, double rounding, double size,
+                      double most) {
+    const double tolerance = kNetworkSpread * rounding;
+    const double limit = most * size;
+    verdicts_.widest = std::max(verdicts_.widest, tolerance / limit);
+    if (tolerance < limit) return;
+    Fail(verdicts_, "Tolerances", step_,
+         absl::StrFormat("the tolerance of %s, %.2g, has become meaningless: "
+                         "it must be below %.2g, %g of %.3g",
+                         name, tolerance, limit, most, size));
+  }
+
+  void CheckTolerances() {
+    CheckTolerance("the loss", rounding_.loss_sum, want_.loss_sum, kMostOfLoss);
+    const auto& buffers = ResNetBufferSpecs();
+    const auto moved =
+        TensorDistances(buffers, trace_.ranks[0][step_].running, want_.running);
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      CheckTolerance(buffers[i].name, rounding_.running[i], moved[i],
+                     kMostOfRunning);
+    }
+    const auto& specs = ResNetParameterSpecs();
+    const auto norms = TensorNorms(specs, want_.gradient);
+    for (size_t i = 0; i < specs.size(); ++i) {
+      // A bias without a gradient stands beside its convolution's weights.
+      const double norm = norms[HasZeroGradient(specs[i]) ? i - 1 : i];
+      CheckTolerance("the gradient of " + specs[i].name, rounding_.gradients[i],
+                     norm, kMostOfGradient);
+    }
+  }
+
   // False for NaN.
   bool IsNear(double distance, double rounding) {
     verdicts_.furthest = std::max(verdicts_.furthest, distance / rounding);
@@ -316,8 +349,8 @@ NetworkVerdicts CheckNetwork(const NetworkRun& run,
                              std::span<const Rounding> rounding,
                              const NetworkTrace& trace) {
   NetworkVerdicts verdicts;
-  for (const char* check : {"SameStart", "RanksAgree", "Updates", "Counts",
-                            "Buffers", "Gradients", "Loss"}) {
+  for (const char* check : {"Tolerances", "SameStart", "RanksAgree", "Updates",
+                            "Counts", "Buffers", "Gradients", "Loss"}) {
     verdicts.checks[check] = absl::OkStatus();
   }
   CheckStart(trace, verdicts);

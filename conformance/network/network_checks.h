@@ -30,6 +30,15 @@ namespace lockstep {
 // 16)^5 = 2e-6 a step; for a tensor of ten elements or more it is below 1e-40.
 inline constexpr double kNetworkSpread = 16;
 
+// How large a tolerance may be beside what it is of: a gradient's norm, the
+// norm of what a batch adds to a running statistic, the loss. Rounding is
+// measured on the product itself, so that a product whose arithmetic is bad
+// widens its own tolerances; past these they would say nothing, and the check
+// Tolerances fails.
+inline constexpr double kMostOfGradient = 1e-3;
+inline constexpr double kMostOfRunning = 1e-3;
+inline constexpr double kMostOfLoss = 1e-4;
+
 // What the checks say of a run.
 struct NetworkVerdicts {
   // By name; all of them are there. kDataLoss with one line that names step,
@@ -38,8 +47,11 @@ struct NetworkVerdicts {
   // The furthest that anything is from the reference, in units of its rounding;
   // at most kNetworkSpread if all pass.
   double furthest = 0;
+  // The largest tolerance, in parts of what kMost... lets it be.
+  double widest = 0;
 };
 
+//   Tolerances  every tolerance of the last three is small beside what it is of
 //   SameStart   every rank starts with rank 0's parameters and buffers
 //   RanksAgree  in every step the same bits of parameters, gradients, buffers
 //   Updates     value becomes value - learning rate * gradient

@@ -7,7 +7,6 @@
 // would then let a gradient through where another does not. The fixtures are
 // such that none is, which is asserted: every input is kClearance times as far
 // from zero as float32 errs in it.
-#include <algorithm>
 #include <ostream>
 #include <string>
 #include <utility>
@@ -41,11 +40,10 @@ const OneRankPath& OneRank() {
   return path;
 }
 
-TEST(NetworkToleranceTest, NoReluIsInDoubtAndTolerancesAreSmall) {
+TEST(NetworkToleranceTest, NoReluIsInDoubtAndNoGradientNearZero) {
   const OneRankPath& path = OneRank();
   ASSERT_EQ(path.rounding.size(), kNetworkSteps);
   const auto& specs = ResNetParameterSpecs();
-  double worst = 0;
   for (int step = 0; step < kNetworkSteps; ++step) {
     const double clearance =
         Clearance(path.trace.first.parameters[step],
@@ -54,20 +52,13 @@ TEST(NetworkToleranceTest, NoReluIsInDoubtAndTolerancesAreSmall) {
     RecordProperty(absl::StrCat("clearance_", step), absl::StrCat(clearance));
     const auto norms = TensorNorms(specs, path.steps[step].gradient);
     for (size_t i = 0; i < specs.size(); ++i) {
-      const double tolerance =
-          kNetworkSpread * path.rounding[step].gradients[i];
       if (HasZeroGradient(specs[i])) {
         EXPECT_LT(norms[i], 1e-14) << specs[i].name;
-        // Beside the weights of the same convolution.
-        EXPECT_LT(tolerance, 1e-3 * norms[i - 1]) << specs[i].name;
       } else {
         EXPECT_GT(norms[i], 1e-4) << specs[i].name;
-        EXPECT_LT(tolerance, 1e-3 * norms[i]) << specs[i].name;
-        worst = std::max(worst, tolerance / norms[i]);
       }
     }
   }
-  RecordProperty("worst_relative_tolerance", absl::StrCat(worst));
 }
 
 // Synchronised or not: a rank alone has no other's batch to miss.
@@ -85,6 +76,7 @@ TEST(NetworkToleranceTest, OneRankPasses) {
     }
     RecordProperty(sync_bn ? "furthest" : "furthest_of_local",
                    absl::StrCat(verdicts.furthest));
+    RecordProperty("widest", absl::StrCat(verdicts.widest));
   }
 }
 

@@ -20,8 +20,8 @@
 #include "collectives/communicator.h"
 #include "collectives/data_type.h"
 #include "conformance/mutants/communicator_decorators.h"
-#include "conformance/mutants/training_decorators.h"
 #include "conformance/network/network_run.h"
+#include "conformance/network/norm_step.h"
 #include "conformance/network/resnet_reference.h"
 #include "models/buffers.h"
 #include "models/model.h"
@@ -29,8 +29,6 @@
 
 namespace lockstep {
 namespace {
-
-using Ready = Model::GradientReady;
 
 constexpr int kNorms = 17;  // In the network.
 
@@ -148,46 +146,8 @@ NetworkMutation LeaveNormGradients() {
   return mutation;
 }
 
-// Trains by `step`, which also knows batch norm's group.
-class NormModelMutant : public ModelMutant {
- public:
-  using NormStep = std::function<absl::StatusOr<Metrics>(
-      Model&, Communicator* norm_group, const Batch&, float gradient_scale,
-      Ready)>;
-
-  NormModelMutant(Model& inner, NormStep step)
-      : ModelMutant(inner, [this, step = std::move(step)](
-                               Model& model, const Batch& batch, float scale,
-                               Ready ready) {
-          return step(model, group_, batch, scale, ready);
-        }) {}
-
-  int ConvertSyncBatchNorm(Communicator& group) override {
-    group_ = &group;
-    return ModelMutant::ConvertSyncBatchNorm(group);
-  }
-
- private:
-  Communicator* group_ = nullptr;
-};
-
-NetworkMutation Stepping(
-    std::function<NormModelMutant::NormStep(const NetworkRun&, int rank)>
-        step) {
-  NetworkMutation mutation;
-  mutation.model = [step = std::move(step)](Model& inner, const NetworkRun& run,
-                                            int rank) {
-    return std::make_unique<NormModelMutant>(inner, step(run, rank));
-  };
-  return mutation;
-}
-
-void ReadyAll(Model& model, Ready ready) {
-  for (int i = model.parameters().count() - 1; i >= 0; --i) ready(i);
-}
-
 // The layer sums them over the ranks, and so does the trainer.
-NormModelMutant::NormStep SumNormGradientsTwice(const NetworkRun&, int) {
+NormStep SumNormGradientsTwice(const NetworkRun&, int) {
   return [](Model& model, Communicator* group, const Batch& batch, float scale,
             Ready ready) -> absl::StatusOr<Metrics> {
     LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics,
@@ -203,30 +163,13 @@ NormModelMutant::NormStep SumNormGradientsTwice(const NetworkRun&, int) {
 }
 
 // As where activations are computed again for backward.
-NormModelMutant::NormStep ForwardTwice(const NetworkRun&, int) {
+NormStep ForwardTwice(const NetworkRun&, int) {
   return [](Model& model, Communicator*, const Batch& batch, float scale,
             Ready ready) -> absl::StatusOr<Metrics> {
     LOCKSTEP_RETURN_IF_ERROR(
         model.ForwardBackward(batch, scale, [](int) {}).status());
     return model.ForwardBackward(batch, scale, ready);
   };
-}
-
-// A step after which `change` gets the running statistics from before and the
-// model with those from after.
-NetworkMutation ChangingBuffers(
-    std::function<void(int rank, std::span<const float> before, Buffers&)>
-        change) {
-  return Stepping([change = std::move(change)](const NetworkRun&, int rank) {
-    return [change, rank](Model& model, Communicator*, const Batch& batch,
-                          float scale, Ready ready) {
-      const auto running = model.buffers().floats();
-      const std::vector<float> before(running.begin(), running.end());
-      auto metrics = model.ForwardBackward(batch, scale, ready);
-      change(rank, before, model.buffers());
-      return metrics;
-    };
-  });
 }
 
 void InvertMomentum(int, std::span<const float> before, Buffers& buffers) {
@@ -247,7 +190,7 @@ void CountTwice(int, std::span<const float>, Buffers& buffers) {
   for (int64_t& batches : buffers.counters()) ++batches;
 }
 
-NormModelMutant::NormStep MeanOfMeans(const NetworkRun& run, int rank) {
+NormStep MeanOfMeans(const NetworkRun& run, int rank) {
   const float scale =
       1.0f / static_cast<float>(run.world_size() * run.deal[rank]);
   return [scale](Model& model, Communicator*, const Batch& batch, float,
@@ -256,7 +199,7 @@ NormModelMutant::NormStep MeanOfMeans(const NetworkRun& run, int rank) {
   };
 }
 
-NormModelMutant::NormStep DecayNorms(const NetworkRun&, int) {
+NormStep DecayNorms(const NetworkRun&, int) {
   return [](Model& model, Communicator*, const Batch& batch, float scale,
             Ready ready) {
     Parameters& parameters = model.parameters();
@@ -268,7 +211,7 @@ NormModelMutant::NormStep DecayNorms(const NetworkRun&, int) {
   };
 }
 
-NormModelMutant::NormStep LeaveOutWhereEmpty(const NetworkRun&, int) {
+NormStep LeaveOutWhereEmpty(const NetworkRun&, int) {
   return [](Model& model, Communicator*, const Batch& batch, float scale,
             Ready ready) -> absl::StatusOr<Metrics> {
     if (!batch.labels.empty()) {
@@ -280,13 +223,8 @@ NormModelMutant::NormStep LeaveOutWhereEmpty(const NetworkRun&, int) {
   };
 }
 
-}  // namespace
-
-NetworkMutation SkipWhereEmpty() { return Stepping(LeaveOutWhereEmpty); }
-
-std::vector<NetworkMutant> NetworkMutants() {
+std::vector<NetworkMutant> GroupMutants() {
   const NetworkRun two = {.deal = {4, 4}, .steps = 1};
-  const NetworkRun uneven = {.deal = {6, 2}, .steps = 1};
   const NetworkRun four = {.deal = {2, 2, 2, 2}, .steps = 1};
   return {
       {"OneLayerLocal",
@@ -310,13 +248,6 @@ std::vector<NetworkMutant> NetworkMutants() {
        {"SameStart", "RanksAgree"},
        "SameStart",
        "ranks 0 and 1 disagree on the running statistics: 1.running_mean[0]"},
-      {"BuffersOnRank0Alone",
-       "only rank 0 updates its running statistics",
-       two,
-       ChangingBuffers(KeepBuffersOffRank0),
-       {"RanksAgree", "Buffers", "Counts"},
-       "Buffers",
-       "1.running_mean on rank 1 is"},
       {"NormGradientsNotReduced",
        "each rank keeps its own gradients of batch norm's weight and bias",
        two,
@@ -324,6 +255,20 @@ std::vector<NetworkMutant> NetworkMutants() {
        {"RanksAgree", "Gradients"},
        "RanksAgree",
        "disagree on the gradients: 1.weight"},
+  };
+}
+
+std::vector<NetworkMutant> StepMutants() {
+  const NetworkRun two = {.deal = {4, 4}, .steps = 1};
+  const NetworkRun uneven = {.deal = {6, 2}, .steps = 1};
+  return {
+      {"BuffersOnRank0Alone",
+       "only rank 0 updates its running statistics",
+       two,
+       ChangingBuffers(KeepBuffersOffRank0),
+       {"RanksAgree", "Buffers", "Counts"},
+       "Buffers",
+       "1.running_mean on rank 1 is"},
       {"NormGradientsReducedTwice",
        "the layer sums the gradients of weight and bias that the trainer sums",
        two,
@@ -367,6 +312,18 @@ std::vector<NetworkMutant> NetworkMutants() {
        "Updates",
        "its value - learning rate * gradient"},
   };
+}
+
+}  // namespace
+
+NetworkMutation SkipWhereEmpty() { return Stepping(LeaveOutWhereEmpty); }
+
+std::vector<NetworkMutant> NetworkMutants() {
+  std::vector<NetworkMutant> all = GroupMutants();
+  for (const auto& some : {StepMutants(), ArithmeticMutants()}) {
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
 }
 
 }  // namespace lockstep

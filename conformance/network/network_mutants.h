@@ -20,9 +20,14 @@ struct NetworkMutant {
   std::set<std::string> caught_by;
   // A check among them, and what it says.
   std::string check, says;
+  // Whether the one rank that rounding is measured on has the bug too: bad
+  // arithmetic, which widens the tolerances.
+  bool everywhere = false;
 };
 
 std::vector<NetworkMutant> NetworkMutants();
+// Those of them that are `everywhere`.
+std::vector<NetworkMutant> ArithmeticMutants();
 
 // A rank without samples leaves the model's step out, as one that has nothing
 // to compute. No run of it ends well.

@@ -12,7 +12,8 @@ namespace lockstep {
 
 // The steps of RunNetwork on one rank with SyncBatchNorm, which is the same
 // arithmetic as on N. N ranks go the same way up to rounding, so that what
-// rounding does here is what it does there.
+// rounding does here is what it does there; and if the arithmetic is bad, bad
+// here too, which is what the check Tolerances is there for.
 struct OneRankPath {
   NetworkRun run;
   NetworkTrace trace;
@@ -20,8 +21,10 @@ struct OneRankPath {
   std::vector<Rounding> rounding;
 };
 
-// Cost: about a second a step. Errors: the product's.
-absl::StatusOr<OneRankPath> TakeOneRankPath(int steps);
+// mutation: also of the model that rounding is measured on, and so of every
+// tolerance. Cost: about a second a step. Errors: the product's.
+absl::StatusOr<OneRankPath> TakeOneRankPath(
+    int steps, const NetworkMutation& mutation = {});
 
 }  // namespace lockstep
 

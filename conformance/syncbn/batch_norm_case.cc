@@ -51,8 +51,9 @@ const char* Name(Tracking tracking) {
   return "not tracked";
 }
 
-bool HasFarOffsets(DataType type) {
-  return type == DataType::kFloat32 || type == DataType::kFloat64;
+bool HasFarOffset(DataType type, const Size& size, int64_t hw) {
+  const bool wide = type == DataType::kFloat32 || type == DataType::kFloat64;
+  return wide || (hw > 4 && hw == size.large_hw_far);
 }
 
 }  // namespace
@@ -66,9 +67,13 @@ const char* Name(Batches batches) {
     case Batches::kOneSample:
       return "OneSample";
     case Batches::kEmptyRank:
+      return "EmptyRank";
+    case Batches::kOneInAll:
+      return "OneInAll";
+    case Batches::kLarge:
       break;
   }
-  return "EmptyRank";
+  return "Large";
 }
 
 bool HasRelu(Fused fused) {
@@ -111,6 +116,12 @@ std::vector<int64_t> BatchSizes(const BatchNormProblem& problem, int step) {
       case Batches::kEmptyRank:
         sizes.push_back(turn == problem.world_size / 2 ? 0 : kUneven[turn]);
         break;
+      case Batches::kOneInAll:
+        sizes.push_back(turn == problem.world_size / 2 ? 1 : 0);
+        break;
+      case Batches::kLarge:
+        sizes.push_back(turn == 0 ? 22 : 6);
+        break;
     }
   }
   return sizes;
@@ -138,10 +149,10 @@ std::vector<BatchNormProblem> ProblemsOf(int world_size, DataType type,
   for (const Size& size : kSizes) {
     for (const bool affine : {true, false}) {
       for (const Offsets offsets : {Offsets::kOrdinary, Offsets::kFar}) {
-        if (offsets == Offsets::kFar && !HasFarOffsets(type)) continue;
-        const int64_t large =
-            offsets == Offsets::kFar ? size.large_hw_far : size.large_hw;
+        const bool far = offsets == Offsets::kFar;
+        const int64_t large = far ? size.large_hw_far : size.large_hw;
         for (const int64_t hw : {int64_t{1}, large}) {
+          if (far && !HasFarOffset(type, size, hw)) continue;
           problems.push_back({.world_size = world_size,
                               .type = type,
                               .batches = batches,
@@ -169,6 +180,41 @@ std::vector<BatchNormProblem> FusedProblemsOf(int world_size, DataType type,
     }
   }
   return problems;
+}
+
+std::vector<BatchNormProblem> OneValueProblems(int world_size) {
+  std::vector<BatchNormProblem> problems;
+  for (const int64_t channels : {1, 65}) {
+    problems.push_back({.world_size = world_size,
+                        .batches = Batches::kOneInAll,
+                        .channels = channels});
+  }
+  return problems;
+}
+
+std::vector<BatchNormProblem> LargeProblems() {
+  const auto large = [](DataType type, int64_t channels, int64_t hw,
+                        Fused fused) {
+    return BatchNormProblem{.world_size = 2,
+                            .type = type,
+                            .batches = Batches::kLarge,
+                            .channels = channels,
+                            .hw = hw,
+                            .fused = fused};
+  };
+  return {large(DataType::kFloat32, 64, 784, Fused::kResidualRelu),
+          large(DataType::kBFloat16, 64, 784, Fused::kNothing),
+          // Channels first are cut within a channel alone.
+          large(DataType::kFloat64, 1, 12304, Fused::kNothing)};
+}
+
+bool IsSpiked(const BatchNormProblem& problem) {
+  constexpr int64_t kMostValues = 10000;
+  if (problem.batches == Batches::kLarge || problem.hw < 256) return false;
+  if (problem.type == DataType::kFloat64) return true;
+  int64_t values = 0;
+  for (const int64_t n : BatchSizes(problem, 0)) values += n * problem.hw;
+  return values <= kMostValues;
 }
 
 std::vector<BatchNormVariant> AllVariants() {

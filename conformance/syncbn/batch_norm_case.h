@@ -19,12 +19,17 @@ enum class Batches {
   kUneven,
   kOneSample,  // Each rank has one.
   kEmptyRank,  // Uneven, and one rank has none.
+  kOneInAll,   // One rank has one sample, the others have none.
+  // One rank has 22 samples and the others 6, whose values drift by two
+  // deviations from the first sample to the last.
+  kLarge,
 };
 
 // The means of channels over their deviations.
 enum class Offsets {
   kOrdinary,  // About 1.
-  kFar,       // 1000: what E[x^2] - E[x]^2 cannot do. Of float32 and float64.
+  kFar,       // 1000: what E[x^2] - E[x]^2 cannot do. Of bfloat16 64, which is
+              // what it can hold.
 };
 
 // What is fused with the layer.
@@ -71,7 +76,7 @@ struct BatchNormVariant {
 inline constexpr int kSteps = 3;
 inline constexpr bool IsTraining(int step) { return step < 2; }
 
-// "Even", "Uneven", "OneSample", "EmptyRank": for the names of tests.
+// "Even", "Uneven", ...: for the names of tests.
 const char* Name(Batches batches);
 
 bool HasRelu(Fused fused);
@@ -93,13 +98,29 @@ BatchNormOptions OptionsOf(const BatchNormProblem& problem,
 
 // C in {1, 3, 63, 64, 65, 2048} x small and large H x W x affine x offsets,
 // without fusion. A far offset has fewer pixels, as the mean's rounding, which
-// grows with their number, would hide everything else.
+// grows with their number, would hide everything else; in 16 bits it has 15, as
+// of fewer values all may round to the same.
 std::vector<BatchNormProblem> ProblemsOf(int world_size, DataType type,
                                          Batches batches);
 
 // Every fusion x C in {3, 64} x small and large H x W x affine.
 std::vector<BatchNormProblem> FusedProblemsOf(int world_size, DataType type,
                                               Batches batches);
+
+// One value per channel on one of the ranks: refused on all of them, or
+// accepted on all.
+std::vector<BatchNormProblem> OneValueProblems(int world_size);
+
+// On two ranks; of activations so large that the CPU's kernels cut each layout
+// into several segments, and write 4 MiB of float32 past the caches.
+std::vector<BatchNormProblem> LargeProblems();
+
+// Whether the last value of each channel of each sample is 16 deviations off,
+// so that a kernel cannot leave it out unseen: in the cases of 529 and 1031
+// pixels, which are no whole vectors. Where statistics are float32 only of up
+// to 10,000 values per channel: of more, rounding may do as much as one value
+// does.
+bool IsSpiked(const BatchNormProblem& problem);
 
 // Two layouts x two profiles x three ways to track.
 std::vector<BatchNormVariant> AllVariants();

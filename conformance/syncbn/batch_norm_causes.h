@@ -7,24 +7,21 @@
 #include <string>
 
 #include "conformance/reference/bounded.h"
-#include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/batch_norm_exam.h"
+#include "conformance/syncbn/step_view.h"
 
 namespace lockstep {
 
 // Each returns ", as if ..." for the first mistake that explains the numbers
-// within four times their bounds, or else "".
+// within four times their bounds, or else "". They look at the inputs and the
+// reference of a step, and at `got` in place of what the ranks have.
 
 // y of one channel on one rank. got: [n, c, hw] of the rank.
-std::string CauseOfOutput(const BatchNormExam& exam,
-                          const BatchNormVariant& variant, int step, int rank,
-                          int64_t channel, std::span<const double> got);
+std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
+                          std::span<const double> got);
 
 // dx, likewise.
-std::string CauseOfInputGradient(const BatchNormExam& exam,
-                                 const BatchNormVariant& variant, int step,
-                                 int rank, int64_t channel,
-                                 std::span<const double> got);
+std::string CauseOfInputGradient(const StepView& view, int rank,
+                                 int64_t channel, std::span<const double> got);
 
 // Running statistics [c] of one rank, which were `mean` and `variance` before a
 // batch of weight `weight` entered.
@@ -33,18 +30,16 @@ struct RunningBefore {
   std::span<const double> variance;
   double weight = 0;
 };
-std::string CauseOfRunningMean(const BatchNormExam& exam, int step, int rank,
+std::string CauseOfRunningMean(const StepView& view, int rank,
                                const RunningBefore& before, const Bounded& want,
                                std::span<const double> got);
-std::string CauseOfRunningVariance(const BatchNormExam& exam,
-                                   const BatchNormVariant& variant, int step,
-                                   int rank, const RunningBefore& before,
+std::string CauseOfRunningVariance(const StepView& view, int rank,
+                                   const RunningBefore& before,
                                    const Bounded& want,
                                    std::span<const double> got);
 
 // The sum over ranks [c] of a parameter's gradient. own: that of rank 0 alone.
-std::string CauseOfParameterGradient(const BatchNormExam& exam,
-                                     const Bounded& want,
+std::string CauseOfParameterGradient(const StepView& view, const Bounded& want,
                                      std::span<const double> own,
                                      std::span<const double> got);
 

@@ -64,6 +64,8 @@ std::string Place(const BatchNormExam& exam, const char* name, size_t index) {
 }
 
 std::string CheckStatus(const StepView& view) {
+  // Where the ranks normalise with the same statistics.
+  std::string first;
   for (int rank = 0; rank < view.world_size(); ++rank) {
     const absl::Status& status = view.Of(rank).status;
     const std::string message(status.message());
@@ -77,6 +79,11 @@ std::string CheckStatus(const StepView& view) {
         absl::StrContains(message, "\n")) {
       return OnRank(
           rank, absl::StrCat("one value per channel is refused as: ", message));
+    }
+    if (rank == 0) first = message;
+    if (!view.UsesOwn() && message != first) {
+      return OnRank(rank, absl::StrCat("one value per channel is refused as: ",
+                                       message, "; on rank 0 as: ", first));
     }
   }
   return "";
@@ -109,8 +116,7 @@ std::string CheckOutput(const StepView& view) {
                         view.exam.problem.channels;
       return OnRank(rank, Describe(Place(view.exam, "y", *i), got[*i],
                                    want.value[*i], want.bound[*i]) +
-                              CauseOfOutput(view.exam, view.variant, view.step,
-                                            rank, c, got));
+                              CauseOfOutput(view, rank, c, got));
     }
   }
   return "";
@@ -167,7 +173,7 @@ std::string CheckRunningMean(const StepView& view) {
     const auto got = view.Statistics(view.Of(rank).running_mean);
     if (const auto c = Worst(got, want)) {
       const std::string cause = CauseOfRunningMean(
-          view.exam, view.step, rank,
+          view, rank,
           {before.mean, before.variance, BatchWeight(view, before.batches)},
           want, got);
       return OnRank(rank, Describe(absl::StrCat("running mean[c=", *c, "]"),
@@ -185,7 +191,7 @@ std::string CheckRunningVariance(const StepView& view) {
     const auto got = view.Statistics(view.Of(rank).running_variance);
     if (const auto c = Worst(got, want)) {
       const std::string cause = CauseOfRunningVariance(
-          view.exam, view.variant, view.step, rank,
+          view, rank,
           {before.mean, before.variance, BatchWeight(view, before.batches)},
           want, got);
       return OnRank(rank, Describe(absl::StrCat("running variance[c=", *c, "]"),
@@ -241,7 +247,7 @@ std::string CheckParameterGradient(const StepView& view, const char* name,
   return absl::StrCat("all ranks: ",
                       Describe(absl::StrCat("sum of ", name, "[c=", *c, "]"),
                                got[*c], want.value[*c], want.bound[*c]),
-                      CauseOfParameterGradient(view.exam, want, own, got));
+                      CauseOfParameterGradient(view, want, own, got));
 }
 
 std::string CheckBiasGradient(const StepView& view) {
@@ -263,8 +269,7 @@ std::string CheckInputGradient(const StepView& view) {
                         view.exam.problem.channels;
       return OnRank(rank, Describe(Place(view.exam, "dx", *i), got[*i],
                                    want.value[*i], want.bound[*i]) +
-                              CauseOfInputGradient(view.exam, view.variant,
-                                                   view.step, rank, c, got));
+                              CauseOfInputGradient(view, rank, c, got));
     }
   }
   return "";

@@ -53,15 +53,19 @@ struct BatchNormExam {
 
 // Inputs: channel c of rank r is normal-like about a mean and with a deviation
 // of its own, moved by another step on each rank, so that a rank's statistics
-// are not the batch's. Upstream gradients are random, with a mean and a part
-// that follows x, so that neither dx nor the gradients of the parameters
-// vanish. They are 0 where rounding decides whether ReLU lets them through.
+// are not the batch's; with a spike or a drift where the problem says so.
+// Upstream gradients are random, with a mean and a part that follows x, so that
+// neither dx nor the gradients of the parameters vanish. They are 0 where
+// rounding decides whether ReLU lets them through.
 BatchNormExam MakeExam(const BatchNormProblem& problem);
 
-// Whether the reference says something: dx and the gradients of the parameters
-// are not near zero, and no bound on y is larger than half of a channel's
-// deviation. Error: kInternal, saying which. Nothing is asked of less than four
-// values per channel, whose dx vanishes.
+// Whether the reference says something of every channel: a bound on y is at
+// most half of the channel's deviation, or of the value's distance from the
+// mean where that is more; bounds on dx and dweight are at most a quarter of
+// what these are made of. And of the channels no more than a third has dx or a
+// parameter's gradient near zero, by chance; those that ReLU closes have none,
+// but they are not all. Error: kInternal, saying which. Nothing is asked of
+// less than four values per channel, whose dx vanishes.
 absl::Status CheckMeaning(const BatchNormExam& exam);
 
 }  // namespace lockstep

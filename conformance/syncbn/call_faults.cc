@@ -54,6 +54,25 @@ absl::Status ReadyBefore(BatchNorm& real, Communicator&,
   return real.Backward(buffers, [] {});
 }
 
+absl::Status RefuseByBatch(BatchNorm& real, BatchNorm&,
+                           BatchNorm::Forwards buffers) {
+  const absl::Status status = real.Forward(buffers);
+  if (status.ok() || buffers.shape.n > 0) return status;
+  return absl::Status(status.code(),
+                      "batch norm: one value per channel, on another rank");
+}
+
+// One more unit in the last place of the first y in every call of a rank. Of
+// constants there is no room for it in the bounds.
+void DriftWithEveryCall(const BatchNormKernels::NormalizeCall& call) {
+  thread_local int calls = 0;
+  const RecordView saved({.channels = call.shape.c},
+                         const_cast<std::byte*>(call.saved));
+  if (saved.count() == 0) return;
+  const double y = GetNumber(call.y, 0);
+  SetNumber(call.y, 0, y * (1 + ++calls * 0x1p-23));
+}
+
 std::vector<BatchNormFault> MemoryFaults() {
   return {
       {.name = "WritesToInput",
@@ -109,6 +128,11 @@ std::vector<BatchNormFault> OrderFaults() {
        .breaks_group = true,
        .forwards = ParticipateUnlessEmpty,
        .backwards = ReduceUnlessEmpty},
+  };
+}
+
+std::vector<BatchNormFault> RefusalFaults() {
+  return {
       {.name = "AcceptsOneValue",
        .bug = "torch: one value per channel is trained on",
        .check = "Status",
@@ -134,6 +158,21 @@ std::vector<BatchNormFault> OrderFaults() {
            [](BatchNormOptions& options) {
              options.semantics.refuses_one_value = true;
            }},
+      {.name = "TellsEmptyRanksOtherwise",
+       .bug = "only the rank that has the one value is told so in full",
+       .check = "Status",
+       .says = "; on rank 0 as: batch norm: one value per channel",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+             return HasOneValue(problem) && v.semantics.name == "torch";
+           },
+       .problems = [] { return OneValueProblems(/*world_size=*/2); },
+       .forwards = RefuseByBatch},
+  };
+}
+
+std::vector<BatchNormFault> RunFaults() {
+  return {
       {.name = "DependsOnTheRun",
        .bug = "the first y has other last bits in every run",
        .check = "SameBits",
@@ -144,19 +183,7 @@ std::vector<BatchNormFault> OrderFaults() {
                     problem.type == DataType::kFloat32 &&
                     problem.fused == Fused::kNothing;
            },
-       .normalized =
-           [](const BatchNormKernels::NormalizeCall& call) {
-             // One more unit in the last place in every call of a rank. Of
-             // constants there is no room for it in the bounds.
-             thread_local int calls = 0;
-             if (RecordView({.channels = call.shape.c},
-                            const_cast<std::byte*>(call.saved))
-                     .count() == 0) {
-               return;
-             }
-             const double y = GetNumber(call.y, 0);
-             SetNumber(call.y, 0, y * (1 + ++calls * 0x1p-23));
-           }},
+       .normalized = DriftWithEveryCall},
   };
 }
 
@@ -164,7 +191,9 @@ std::vector<BatchNormFault> OrderFaults() {
 
 std::vector<BatchNormFault> CallFaults() {
   std::vector<BatchNormFault> all = MemoryFaults();
-  for (const BatchNormFault& fault : OrderFaults()) all.push_back(fault);
+  for (const auto& some : {OrderFaults(), RefusalFaults(), RunFaults()}) {
+    all.insert(all.end(), some.begin(), some.end());
+  }
   return all;
 }
 

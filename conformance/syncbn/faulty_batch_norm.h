@@ -50,6 +50,8 @@ struct BatchNormFault {
   std::string says;
   bool (*shows)(const BatchNormProblem& problem,
                 const BatchNormVariant& variant) = nullptr;
+  // Where it is tried, if not on the part of the grid that the test has.
+  std::vector<BatchNormProblem> (*problems)() = nullptr;
   // Whether it leaves the group unusable, so that each case has its own.
   bool breaks_group = false;
 
@@ -82,8 +84,9 @@ struct BatchNormFault {
                             Ready ready) = nullptr;
 };
 
-// In the batch's statistics; in running statistics; in gradients; in how the
-// layer is called and what it leaves.
+// In a rank's sums; in the batch's statistics and y; in running statistics; in
+// gradients; in how the layer is called and what it leaves.
+std::vector<BatchNormFault> SumFaults();
 std::vector<BatchNormFault> StatisticsFaults();
 std::vector<BatchNormFault> RunningFaults();
 std::vector<BatchNormFault> GradientFaults();

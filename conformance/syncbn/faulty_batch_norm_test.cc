@@ -67,8 +67,8 @@ std::vector<BatchNormProblem> Problems() {
 
 std::vector<BatchNormFault> AllFaults() {
   std::vector<BatchNormFault> all;
-  for (const auto& some :
-       {StatisticsFaults(), RunningFaults(), GradientFaults(), CallFaults()}) {
+  for (const auto& some : {SumFaults(), StatisticsFaults(), RunningFaults(),
+                           GradientFaults(), CallFaults()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;
@@ -136,7 +136,8 @@ class BatchNormFaultTest : public testing::TestWithParam<BatchNormFault> {};
 TEST_P(BatchNormFaultTest, IsRejectedByWhatIsThereForIt) {
   const BatchNormFault& fault = GetParam();
   int shown = 0;
-  for (const BatchNormProblem& problem : Problems()) {
+  for (const BatchNormProblem& problem :
+       fault.problems != nullptr ? fault.problems() : Problems()) {
     std::vector<std::vector<BatchNormVariant>> groups(1);
     for (const BatchNormVariant& variant : AllVariants()) {
       if (!fault.shows(problem, variant)) continue;

@@ -104,6 +104,12 @@ std::vector<BatchNormFault> InputGradientFaults() {
        .says = "as if the sums were this rank's own, over the global count",
        .shows = HasOthers,
        .runs = ReduceNothing},
+  };
+}
+
+// In what ReLU lets through.
+std::vector<BatchNormFault> ReluFaults() {
+  return {
       {.name = "LetsEveryGradientThrough",
        .bug = "dx is of dy, not of what ReLU let through",
        .check = "InputGradient",
@@ -129,6 +135,16 @@ std::vector<BatchNormFault> InputGradientFaults() {
              std::memcpy(dresidual.data, dy.data,
                          static_cast<size_t>(dy.size_bytes()));
            }},
+      {.name = "SumsEveryGradient",
+       .bug = "dweight and dbias are of dy, not of what ReLU let through",
+       .check = "BiasGradient",
+       .says = "sum of dbias[",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant&) {
+             return HasRelu(problem.fused) && problem.affine &&
+                    HasGradients(problem) && problem.hw > 1;
+           },
+       .told_reduce = [](BackwardCall& call) { call.relu = false; }},
   };
 }
 
@@ -158,16 +174,6 @@ std::vector<BatchNormFault> ParameterFaults() {
        .says = "as if each rank had the sum over all ranks",
        .shows = HasOtherParameters,
        .backwards = ReduceParametersToo},
-      {.name = "SumsEveryGradient",
-       .bug = "dweight and dbias are of dy, not of what ReLU let through",
-       .check = "BiasGradient",
-       .says = "sum of dbias[",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant&) {
-             return HasRelu(problem.fused) && problem.affine &&
-                    HasGradients(problem) && problem.hw > 1;
-           },
-       .told_reduce = [](BackwardCall& call) { call.relu = false; }},
   };
 }
 
@@ -175,6 +181,7 @@ std::vector<BatchNormFault> ParameterFaults() {
 
 std::vector<BatchNormFault> GradientFaults() {
   std::vector<BatchNormFault> all = InputGradientFaults();
+  for (const BatchNormFault& fault : ReluFaults()) all.push_back(fault);
   for (const BatchNormFault& fault : ParameterFaults()) all.push_back(fault);
   return all;
 }

@@ -75,11 +75,31 @@ absl::StatusOr<int64_t> MergeTwice(BatchNormKernels& real,
   return values.ok() ? Merge(real, call) : values;
 }
 
-// What enters is mean 0, as normalised values have it.
+// The variance that enters is that of the normalised values: v / (v + epsilon),
+// or 1 - epsilon r^2.
+absl::StatusOr<int64_t> MergeNormalizedVariance(BatchNormKernels& real,
+                                                const MergeCall& call) {
+  const std::vector<double> before = NumbersOf(call.running.variance);
+  const auto values = Merge(real, call);
+  if (!values.ok() || *values < 2) return values;
+  const double w = call.options.weight_of_batch;
+  const auto n = static_cast<double>(*values);
+  const double times = call.options.unbiased_running_variance ? n / (n - 1) : 1;
+  const RecordView saved(call.record, call.saved);
+  for (int64_t c = 0; c < call.running.variance.count; ++c) {
+    const double r = GetNumber(saved.second, c);
+    const double variance = (1 - call.options.epsilon * r * r) * times;
+    SetNumber(call.running.variance, c,
+              (1 - w) * before[static_cast<size_t>(c)] + w * variance);
+  }
+  return values;
+}
+
+// And so is the mean, which is 0.
 absl::StatusOr<int64_t> MergeNormalized(BatchNormKernels& real,
                                         const MergeCall& call) {
   const std::vector<double> mean = NumbersOf(call.running.mean);
-  const auto values = Merge(real, call);
+  const auto values = MergeNormalizedVariance(real, call);
   if (!values.ok() || *values < 2) return values;
   const double w = call.options.weight_of_batch;
   for (int64_t c = 0; c < call.running.mean.count; ++c) {
@@ -170,9 +190,16 @@ std::vector<BatchNormFault> VarianceFaults() {
                     problem.batches != Batches::kOneSample;
            },
        .merges = MergeWithOwnCount},
+      {.name = "TracksNormalizedVariance",
+       .bug = "the variance is taken after normalising",
+       .check = "RunningVariance",
+       .says = "as if the normalised values had entered",
+       .shows = Enters,
+       .merges = MergeNormalizedVariance},
   };
 }
 
+// Of the wrong batch, or with the wrong weight.
 std::vector<BatchNormFault> EntryFaults() {
   return {
       {.name = "InvertsMomentum",
@@ -194,7 +221,7 @@ std::vector<BatchNormFault> EntryFaults() {
        .shows = Enters,
        .merges = MergeTwice},
       {.name = "TracksNormalizedValues",
-       .bug = "statistics are taken after normalising",
+       .bug = "mean and variance are taken after normalising",
        .check = "RunningMean",
        .says = "as if the normalised values had entered",
        .shows = Enters,
@@ -215,6 +242,12 @@ std::vector<BatchNormFault> EntryFaults() {
                     problem.batches != Batches::kEmptyRank && problem.hw > 1;
            },
        .merges = MergeOwnIntoRunning},
+  };
+}
+
+// Of ranks that no longer agree, or have lost count.
+std::vector<BatchNormFault> AgreementFaults() {
+  return {
       {.name = "RoundsByRank",
        .bug = "the ranks' running means differ in the last bit",
        .check = "RanksAgree",
@@ -241,6 +274,7 @@ std::vector<BatchNormFault> EntryFaults() {
 std::vector<BatchNormFault> RunningFaults() {
   std::vector<BatchNormFault> all = VarianceFaults();
   for (const BatchNormFault& fault : EntryFaults()) all.push_back(fault);
+  for (const BatchNormFault& fault : AgreementFaults()) all.push_back(fault);
   return all;
 }
 

@@ -21,8 +21,6 @@ namespace {
 
 using NormalizeCall = BatchNormKernels::NormalizeCall;
 
-constexpr int64_t kFirstChannels = 64;
-
 // Enough for a wrong statistic to be off by more than chance allows.
 bool HasManyValues(const BatchNormProblem& problem) {
   return ValuesOf(problem, 0) >= 4;
@@ -107,34 +105,6 @@ absl::StatusOr<int64_t> MergeUnbiased(BatchNormKernels& real,
     SetNumber(saved.second, c, 1 / std::sqrt(variance + epsilon));
   }
   return result;
-}
-
-void SquareInFloat(const ActivationShape& shape, ConstBuffer x,
-                   const RecordView& record) {
-  const auto count = static_cast<float>(shape.values_per_channel());
-  for (int64_t c = 0; shape.n > 0 && c < shape.c; ++c) {
-    float sum = 0;
-    float squares = 0;
-    for (int64_t n = 0; n < shape.n; ++n) {
-      for (int64_t i = 0; i < shape.hw; ++i) {
-        const auto value =
-            static_cast<float>(GetNumber(x, PlaceOf(shape, n, c, i)));
-        sum += value;
-        squares += value * value;
-      }
-    }
-    const float mean = sum / count;
-    const float variance = std::max(0.0F, squares / count - mean * mean);
-    SetNumber(record.second, c, variance * count);
-  }
-}
-
-void LeaveChannelsOut(const ActivationShape& shape, ConstBuffer,
-                      const RecordView& record) {
-  for (int64_t c = kFirstChannels; c < shape.c; ++c) {
-    SetNumber(record.mean, c, 0);
-    SetNumber(record.second, c, 0);
-  }
 }
 
 void ScaleResidual(const NormalizeCall& call) {
@@ -235,28 +205,8 @@ std::vector<BatchNormFault> MergeFaults() {
   };
 }
 
-std::vector<BatchNormFault> ValueFaults() {
+std::vector<BatchNormFault> ElementFaults() {
   return {
-      {.name = "SquaresInFloat",
-       .bug = "the variance is E[x^2] - E[x]^2, in float32",
-       .check = "Output",
-       .says = "as if the mean were",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant&) {
-             return problem.type == DataType::kFloat32 &&
-                    problem.offsets == Offsets::kFar && problem.hw > 1 &&
-                    problem.channels > 3 && HasManyValues(problem);
-           },
-       .moments = SquareInFloat},
-      {.name = "StopsAtChannel64",
-       .bug = "the statistics of channels from 64 on are not computed",
-       .check = "Output",
-       .says = "as if only the first 64 channels were computed",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant&) {
-             return problem.channels > kFirstChannels && HasManyValues(problem);
-           },
-       .moments = LeaveChannelsOut},
       {.name = "StopsBeforeTheLast",
        .bug = "the last element of y is not written",
        .check = "Output",
@@ -305,7 +255,7 @@ std::vector<BatchNormFault> ValueFaults() {
 
 std::vector<BatchNormFault> StatisticsFaults() {
   std::vector<BatchNormFault> all = MergeFaults();
-  for (const BatchNormFault& fault : ValueFaults()) all.push_back(fault);
+  for (const BatchNormFault& fault : ElementFaults()) all.push_back(fault);
   return all;
 }
 

@@ -25,6 +25,9 @@ struct StepView {
   const ExamStep& exam_step() const {
     return exam.steps[static_cast<size_t>(step)];
   }
+  const ReferenceBatch& BatchOn(int rank) const {
+    return exam_step().ranks[static_cast<size_t>(rank)];
+  }
   int world_size() const { return exam.problem.world_size; }
   bool tracked() const { return variant.tracking != Tracking::kNone; }
   const RankStep& Of(int rank) const {
@@ -35,6 +38,10 @@ struct StepView {
   const ReferenceStatistics& StatisticsOn(int rank) const {
     return UsesOwn() ? exam_step().own_statistics[static_cast<size_t>(rank)]
                      : exam_step().statistics;
+  }
+  // Of a rank's batch alone, in training too.
+  ReferenceStatistics OwnStatisticsOf(int rank) const {
+    return StatisticsOf(exam.layer, {&BatchOn(rank), 1}, exam.precision);
   }
   const ReferenceResult& WantOn(int rank) const {
     return UsesOwn() ? exam_step().own_want[static_cast<size_t>(rank)]

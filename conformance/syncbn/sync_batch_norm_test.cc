@@ -90,6 +90,23 @@ TEST_P(SyncBatchNormMatrixTest, IsBatchNormOfTheWholeBatch) {
 INSTANTIATE_TEST_SUITE_P(Parts, SyncBatchNormMatrixTest,
                          testing::ValuesIn(PartsAt({1, 2, 3, 4, 8})), NameOf);
 
+// One value per channel on one rank: refused on all of them, in the same words;
+// or, in the other profile, accepted on all.
+TEST(OneValueTest, IsRefusedOrAcceptedOnEveryRank) {
+  for (const int world_size : {2, 3, 8}) {
+    for (const auto& problem : OneValueProblems(world_size)) {
+      CheckProblem(problem, AllVariants(), MakeCpuKernels);
+    }
+  }
+}
+
+// What the matrix is too small for: segments, and stores past the caches.
+TEST(LargeBatchTest, IsBatchNormOfTheWholeBatch) {
+  for (const auto& problem : LargeProblems()) {
+    CheckProblem(problem, LayoutVariants(), MakeCpuKernels);
+  }
+}
+
 class FusedSyncBatchNormTest : public testing::TestWithParam<Part> {};
 
 TEST_P(FusedSyncBatchNormTest, IsFusedBatchNormOfTheWholeBatch) {

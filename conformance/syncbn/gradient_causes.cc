@@ -1,0 +1,70 @@
+// What known mistakes would have given backward.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "conformance/reference/bounded.h"
+#include "conformance/syncbn/batch_norm_causes.h"
+#include "conformance/syncbn/batch_norm_exam.h"
+#include "conformance/syncbn/batch_norm_reference.h"
+#include "conformance/syncbn/best_fit.h"
+#include "conformance/syncbn/step_view.h"
+
+namespace lockstep {
+
+std::string CauseOfInputGradient(const StepView& view, int rank,
+                                 int64_t channel, std::span<const double> got) {
+  const BatchNormExam& exam = view.exam;
+  const ReferenceBatch& batch = view.BatchOn(rank);
+  const ReferenceResult& result = view.WantOn(rank);
+  const Bounded& want = result.dx[view.IndexOf(rank)];
+  const std::string first = FirstChannelsOnly(got, want, exam.problem.hw,
+                                              exam.problem.channels, channel);
+  if (!first.empty()) return first;
+  const ReferenceStatistics& right = view.StatisticsOn(rank);
+  const std::vector<double>& g = result.dresidual[view.IndexOf(rank)];
+  const ReferenceResult alone =
+      ReferenceOf(exam.layer, right, {&batch, 1}, exam.precision);
+  const double n = std::max(1.0, static_cast<double>(right.count));
+  const double own_n =
+      std::max(1.0, static_cast<double>(batch.n * exam.problem.hw));
+  // With sums of the ranks in `sums`, times s0 and s1, of `upstream`.
+  const auto with = [&](const ReferenceResult& sums, double s0, double s1,
+                        const std::vector<double>& upstream) {
+    return [&, s0, s1](size_t i, size_t c) {
+      const double r = right.inverse_deviation.value[c];
+      const double z = (batch.x[i] - right.mean.value[c]) * r;
+      return exam.layer.weight[c] * r *
+             (upstream[i] - s0 * sums.dbias.value[c] -
+              z * s1 * sums.dweight.value[c]);
+    };
+  };
+  return BestFit(
+      got, want, exam.precision, exam.problem.hw, exam.problem.channels,
+      {{"it was 0", [](size_t, size_t) { return 0.0; }},
+       {"the term of sum g z were missing", with(result, 1 / n, 0, g)},
+       {"the term of sum g were missing", with(result, 0, 1 / n, g)},
+       {"mean and variance were constants", with(result, 0, 0, g)},
+       {"the sums were this rank's own", with(alone, 1 / own_n, 1 / own_n, g)},
+       {"the sums were this rank's own, over the global count",
+        with(alone, 1 / n, 1 / n, g)},
+       {"ReLU let every gradient through",
+        with(result, 1 / n, 1 / n, batch.dy)}});
+}
+
+std::string CauseOfParameterGradient(const StepView& view, const Bounded& want,
+                                     std::span<const double> own,
+                                     std::span<const double> got) {
+  return BestFit(
+      got, want, {}, 1, view.exam.problem.channels,
+      {{"it was 0", [](size_t, size_t) { return 0.0; }},
+       {"each rank had the sum over all ranks",
+        [&](size_t, size_t c) { return want.value[c] * view.world_size(); }},
+       {"the other ranks' parts were lost",
+        [&](size_t, size_t c) { return own[c]; }}});
+}
+
+}  // namespace lockstep

@@ -1,0 +1,215 @@
+// What known mistakes would have given forward.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "conformance/reference/bounded.h"
+#include "conformance/syncbn/batch_norm_causes.h"
+#include "conformance/syncbn/batch_norm_exam.h"
+#include "conformance/syncbn/batch_norm_reference.h"
+#include "conformance/syncbn/batch_norm_values.h"
+#include "conformance/syncbn/best_fit.h"
+#include "conformance/syncbn/step_view.h"
+#include "syncbn/activations.h"
+
+namespace lockstep {
+namespace {
+
+// Mean and variance that each channel may have been normalised with.
+struct Moments {
+  std::vector<double> mean;
+  std::vector<double> variance;
+};
+
+Moments MomentsOf(const ReferenceStatistics& statistics) {
+  Moments result = {statistics.mean.value, statistics.m2.value};
+  const double count = std::max(1.0, static_cast<double>(statistics.count));
+  for (double& variance : result.variance) variance /= count;
+  return result;
+}
+
+// Divided by n - 1.
+Moments UnbiasedMomentsOf(const ReferenceStatistics& statistics) {
+  Moments result = MomentsOf(statistics);
+  const auto count = static_cast<double>(statistics.count);
+  for (double& variance : result.variance) {
+    variance *= count / std::max(1.0, count - 1);
+  }
+  return result;
+}
+
+// The ranks' moments, averaged without weights. An empty rank, which has zeros,
+// may count as any other.
+Moments Unweighted(const StepView& view, bool with_empty) {
+  std::vector<Moments> all;
+  for (int rank = 0; rank < view.world_size(); ++rank) {
+    const ReferenceStatistics own = view.OwnStatisticsOf(rank);
+    if (own.count > 0 || with_empty) all.push_back(MomentsOf(own));
+  }
+  const auto channels = static_cast<size_t>(view.exam.problem.channels);
+  Moments result = {std::vector<double>(channels),
+                    std::vector<double>(channels)};
+  const double count = std::max(1.0, static_cast<double>(all.size()));
+  for (size_t c = 0; c < channels; ++c) {
+    for (const Moments& m : all) result.mean[c] += m.mean[c] / count;
+    for (const Moments& m : all) {
+      const double off = m.mean[c] - result.mean[c];
+      result.variance[c] += (m.variance[c] + off * off) / count;
+    }
+  }
+  return result;
+}
+
+// y of one rank, [n, c, hw], had every rank read its memory in the other
+// layout.
+std::vector<double> InOtherLayout(const StepView& view, int rank) {
+  const BatchNormExam& exam = view.exam;
+  const Layout right = view.variant.layout;
+  const Layout other = right == Layout::kNchw ? Layout::kNhwc : Layout::kNchw;
+  std::vector<ReferenceBatch> misread = view.exam_step().ranks;
+  const auto move = [&](size_t of, Layout from, Layout to,
+                        std::vector<double>& values) {
+    const int at = static_cast<int>(of);
+    values = FromLayout(exam.ShapeOf(view.step, at, to),
+                        ToLayout(exam.ShapeOf(view.step, at, from), values));
+  };
+  for (size_t i = 0; i < misread.size(); ++i) {
+    move(i, right, other, misread[i].x);
+    if (misread[i].residual.empty()) continue;
+    move(i, right, other, misread[i].residual);
+  }
+  const auto at = static_cast<size_t>(rank);
+  std::vector<double> y =
+      ReferenceBeforeRelu(exam.layer,
+                          StatisticsOf(exam.layer, misread, exam.precision),
+                          misread[at], exam.precision)
+          .value;
+  for (double& value : y) {
+    if (exam.layer.relu) value = std::max(value, 0.0);
+  }
+  move(at, other, right, y);
+  return y;
+}
+
+// The mean and variance that the channel's y follow, where they follow any:
+// a line through its first element and the one furthest from it.
+std::string WithFit(const BatchNormExam& exam, const ReferenceBatch& batch,
+                    int64_t channel, std::span<const double> got) {
+  const auto c = static_cast<size_t>(channel);
+  if (exam.layer.relu || !batch.residual.empty() || batch.n == 0) return "";
+  const auto first = static_cast<size_t>(channel * exam.problem.hw);
+  size_t last = first;
+  for (int64_t n = 0; n < batch.n; ++n) {
+    for (int64_t i = 0; i < exam.problem.hw; ++i) {
+      const auto at = static_cast<size_t>(
+          (n * exam.problem.channels + channel) * exam.problem.hw + i);
+      const double off = std::fabs(batch.x[at] - batch.x[first]);
+      if (off > std::fabs(batch.x[last] - batch.x[first])) last = at;
+    }
+  }
+  const double slope =
+      (got[last] - got[first]) / (batch.x[last] - batch.x[first]);
+  const double inverse = slope / exam.layer.weight[c];
+  if (!(inverse > 0)) return "";
+  const double mean =
+      batch.x[first] - (got[first] - exam.layer.bias[c]) / slope;
+  return absl::StrCat(", as if the mean were ", mean, " and the variance ",
+                      1 / (inverse * inverse) - exam.layer.epsilon);
+}
+
+// y of one rank, by other moments, roots and residuals. Borrows the view.
+class OtherOutputs {
+ public:
+  using Value = std::function<double(size_t i, size_t c)>;
+
+  OtherOutputs(const StepView& view, int rank)
+      : layer_(view.exam.layer), batch_(view.BatchOn(rank)) {}
+
+  Value With(const Moments& m) const {
+    return With(m, RightInverse(), /*scales_residual=*/false);
+  }
+  Value WithScaledResidual(const Moments& m) const {
+    return With(m, RightInverse(), /*scales_residual=*/true);
+  }
+  Value WithEpsilonOutside(const Moments& m) const {
+    const double epsilon = layer_.epsilon;
+    return With(
+        m, [epsilon](double v) { return 1 / (std::sqrt(v) + epsilon); },
+        /*scales_residual=*/false);
+  }
+
+ private:
+  using Inverse = std::function<double(double variance)>;
+
+  Inverse RightInverse() const {
+    const double epsilon = layer_.epsilon;
+    return [epsilon](double v) { return 1 / std::sqrt(v + epsilon); };
+  }
+  Value With(const Moments& m, Inverse inverse, bool scales_residual) const {
+    return [&layer = layer_, &batch = batch_, m, inverse, scales_residual](
+               size_t i, size_t c) {
+      const double weight = layer.weight[c];
+      const double residual = batch.residual.empty() ? 0 : batch.residual[i];
+      const double y =
+          (batch.x[i] - m.mean[c]) * inverse(m.variance[c]) * weight +
+          layer.bias[c] + (scales_residual ? weight : 1) * residual;
+      return layer.relu ? std::max(y, 0.0) : y;
+    };
+  }
+
+  const ReferenceLayer& layer_;
+  const ReferenceBatch& batch_;
+};
+
+// What y may have been computed from.
+std::vector<Mistake> OutputMistakes(const StepView& view, int rank) {
+  const ExamStep& of = view.exam_step();
+  const OtherOutputs y(view, rank);
+  const Moments right = MomentsOf(view.StatisticsOn(rank));
+  std::vector<Mistake> mistakes = {
+      {"this rank's own batch were the whole",
+       y.With(MomentsOf(view.OwnStatisticsOf(rank)))},
+      {"the ranks' means had equal weights", y.With(Unweighted(view, false))},
+      {"an empty rank counted as one", y.With(Unweighted(view, true))},
+      {"epsilon stood outside the root", y.WithEpsilonOutside(right)},
+      {"the residual were scaled by the weight", y.WithScaledResidual(right)},
+      {"the variance were divided by n - 1",
+       y.With(UnbiasedMomentsOf(view.StatisticsOn(rank)))},
+      {"it was 0", [](size_t, size_t) { return 0.0; }}};
+  if (of.training) {
+    mistakes.push_back({"the running statistics were used",
+                        y.With({of.running_mean, of.running_variance})});
+  } else {
+    mistakes.push_back({"the batch of all ranks were used",
+                        y.With(MomentsOf(StatisticsOf(view.exam.layer, of.ranks,
+                                                      view.exam.precision)))});
+  }
+  return mistakes;
+}
+
+}  // namespace
+
+std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
+                          std::span<const double> got) {
+  const BatchNormProblem& problem = view.exam.problem;
+  const Bounded& want = view.WantOn(rank).y[view.IndexOf(rank)];
+  const std::string first =
+      FirstChannelsOnly(got, want, problem.hw, problem.channels, channel);
+  if (!first.empty()) return first;
+  const std::vector<double> misread = InOtherLayout(view, rank);
+  std::vector<Mistake> mistakes = OutputMistakes(view, rank);
+  mistakes.push_back({"the memory had the other layout",
+                      [&](size_t i, size_t) { return misread[i]; }});
+  const std::string cause = BestFit(got, want, view.exam.precision, problem.hw,
+                                    problem.channels, mistakes);
+  if (!cause.empty()) return cause;
+  return WithFit(view.exam, view.BatchOn(rank), channel, got);
+}
+
+}  // namespace lockstep
