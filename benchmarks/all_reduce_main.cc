@@ -18,7 +18,6 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
@@ -30,12 +29,13 @@
 #include "benchmarks/all_reduce_table.h"
 #include "benchmarks/all_reduce_teams.h"
 #include "benchmarks/available_memory.h"
+#include "benchmarks/command_status.h"
 #include "benchmarks/command_text.h"
+#include "benchmarks/flag_values.h"
 #include "benchmarks/json_file.h"
 #include "benchmarks/machine.h"
 #include "collectives/data_type.h"
 #include "collectives/launch/command_line.h"
-#include "collectives/launch/rank_environment.h"
 #include "collectives/reduce_op.h"
 
 ABSL_FLAG(int32_t, world_size, 2, "see kUsage");
@@ -99,18 +99,8 @@ Exit status: 0 if all went well and every answer was right, 2 for a wrong flag,
 1 for anything else.
 )";
 
-constexpr int kUsageError = 2;
-constexpr int kFailure = 1;
+constexpr char kName[] = "allreduce";
 constexpr int64_t kDefaultMaxBytes = 1 << 30;
-
-// The share of the memory that is free which a run may take.
-constexpr double kMemoryShare = 0.7;
-
-int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "allreduce: %s\n",
-               std::string(status.message()).c_str());
-  return absl::StartsWith(status.message(), "--") ? kUsageError : kFailure;
-}
 
 absl::Status WrongValue(const char* flag, const std::string& value,
                         const char* known) {
@@ -126,8 +116,7 @@ int64_t LargestThatFits(const AllReduceSettings& settings, int64_t memory) {
 }
 
 absl::Status SetSizes(AllReduceSettings& settings) {
-  const auto memory = static_cast<int64_t>(
-      kMemoryShare * static_cast<double>(AvailableMemory()));
+  const int64_t memory = MemoryForRun();
   LOCKSTEP_ASSIGN_OR_RETURN(
       const int64_t min_bytes,
       ParseBytes("--min_bytes", absl::GetFlag(FLAGS_min_bytes)));
@@ -139,12 +128,10 @@ absl::Status SetSizes(AllReduceSettings& settings) {
       settings.sizes,
       MessageSizes(min_bytes, max_bytes, absl::GetFlag(FLAGS_factor),
                    SizeOf(settings.type)));
-  const int64_t needed = MemoryNeeded(settings, settings.sizes.back());
-  if (needed <= memory) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--max_bytes: messages of ", FormatBytes(settings.sizes.back()), " need ",
-      needed >> 20, " MiB in all, and there is room for ", memory >> 20,
-      " MiB"));
+  const int64_t largest = settings.sizes.back();
+  return CheckMemory(
+      absl::StrCat("--max_bytes: messages of ", FormatBytes(largest)),
+      MemoryNeeded(settings, largest), memory);
 }
 
 absl::StatusOr<AllReduceSettings> SettingsFromFlags() {
@@ -298,26 +285,13 @@ absl::Status RunWorker(const std::string& listener) {
 absl::Status ParseCommandLine(std::span<char* const> argv) {
   const std::vector<std::string> arguments(argv.begin() + 1, argv.end());
   LOCKSTEP_RETURN_IF_ERROR(ParseFlags(arguments));
-  const double timeout = absl::GetFlag(FLAGS_timeout);
-  if (timeout > 0 && timeout < 1e6) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--timeout: ", timeout, " is not above 0"));
-}
-
-// Under mpirun or torchrun every rank would be a driver of its own.
-absl::Status CheckNotLaunched() {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
-                            ReadRankEnvironment());
-  if (!environment.has_value()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "it starts its ranks itself: run it without a launcher, and without RANK "
-      "and WORLD_SIZE in the environment");
+  return CheckSeconds("--timeout", absl::GetFlag(FLAGS_timeout));
 }
 
 int Main(std::span<char* const> argv) {
   const absl::Status command_line = ParseCommandLine(argv);
   if (!command_line.ok()) {
-    Fail(command_line);
+    Fail(kName, command_line);
     return kUsageError;
   }
   if (absl::GetFlag(FLAGS_help)) {
@@ -327,7 +301,7 @@ int Main(std::span<char* const> argv) {
   absl::Status status;
   if (const std::string worker = absl::GetFlag(FLAGS_worker); !worker.empty()) {
     status = RunWorker(worker);
-    return status.ok() ? 0 : Fail(status);
+    return status.ok() ? 0 : Fail(kName, status);
   }
   const absl::StatusOr<AllReduceSettings> settings = SettingsFromFlags();
   status = settings.status();
@@ -335,7 +309,7 @@ int Main(std::span<char* const> argv) {
   if (status.ok()) status = CheckNotLaunched();
   if (status.ok())
     status = Measure(*settings, CommandText("//benchmarks:allreduce", argv));
-  return status.ok() ? 0 : Fail(status);
+  return status.ok() ? 0 : Fail(kName, status);
 }
 
 }  // namespace

@@ -148,11 +148,7 @@ absl::Status Validate(const AllReduceSettings& settings) {
   LOCKSTEP_RETURN_IF_ERROR(
       CheckRange("--iterations", settings.iterations, 0, kIterationsLimit));
   LOCKSTEP_RETURN_IF_ERROR(CheckRange("--warmup", settings.warmup, -1, 100000));
-  if (!(settings.seconds > 0 && settings.seconds < 1e6)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--seconds: ", settings.seconds, " is not above 0"));
-  }
-  return absl::OkStatus();
+  return CheckSeconds("--seconds", settings.seconds);
 }
 
 std::vector<Team> TeamsOf(const AllReduceSettings& settings) {

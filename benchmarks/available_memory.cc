@@ -10,12 +10,17 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 
 namespace lockstep {
 namespace {
+
+// Of what is available, which others may come to need too.
+constexpr double kShareForRun = 0.7;
 
 // Empty if the file cannot be read.
 std::string ReadText(const std::string& path) {
@@ -53,6 +58,18 @@ int64_t AvailableMemory() {
   constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
   return std::min(MemAvailable(ReadText("/proc/meminfo")).value_or(kUnknown),
                   LeftInControlGroup().value_or(kUnknown));
+}
+
+int64_t MemoryForRun() {
+  return static_cast<int64_t>(kShareForRun *
+                              static_cast<double>(AvailableMemory()));
+}
+
+absl::Status CheckMemory(absl::string_view what, int64_t needed, int64_t room) {
+  if (needed <= room) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(what, " need ", needed >> 20,
+                                                 " MiB, and there is room for ",
+                                                 room >> 20, " MiB"));
 }
 
 }  // namespace lockstep

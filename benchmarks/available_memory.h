@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
 namespace lockstep {
@@ -13,6 +14,13 @@ namespace lockstep {
 // no more than this process's control group has left. The most there can be if
 // the kernel does not say.
 int64_t AvailableMemory();
+
+// The share of it that a benchmark may take.
+int64_t MemoryForRun();
+
+// Refuses, before it starts, what will not fit. Error: kInvalidArgument: `what`
+// (which begins with the flag to change), "need ", and both in MiB.
+absl::Status CheckMemory(absl::string_view what, int64_t needed, int64_t room);
 
 // MemAvailable in the text of /proc/meminfo.
 std::optional<int64_t> MemAvailable(absl::string_view meminfo);

@@ -3,6 +3,8 @@
 
 #include <optional>
 
+#include "absl/status/status.h"
+#include "base/status_matchers.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
@@ -20,7 +22,18 @@ TEST(MemAvailableTest, IsNothingWhereTheLineIsMissingOrGarbled) {
   }
 }
 
-TEST(AvailableMemoryTest, IsThere) { EXPECT_GT(AvailableMemory(), 0); }
+TEST(AvailableMemoryTest, IsThereAndMoreThanARunMayTake) {
+  EXPECT_GT(MemoryForRun(), 0);
+  EXPECT_GT(AvailableMemory(), MemoryForRun());
+}
+
+TEST(CheckMemoryTest, RefusesWhatHasNoRoom) {
+  EXPECT_THAT(CheckMemory("--size: 9 of them", 3 << 20, 3 << 20), IsOk());
+  EXPECT_THAT(CheckMemory("--size: 9 of them", (3 << 20) + 1, 3 << 20),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "--size: 9 of them need 3 MiB, and there is room for 3 "
+                       "MiB"));
+}
 
 }  // namespace
 }  // namespace lockstep

@@ -2,12 +2,42 @@
 #ifndef LOCKSTEP_BENCHMARKS_COPY_BANDWIDTH_H_
 #define LOCKSTEP_BENCHMARKS_COPY_BANDWIDTH_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <memory>
 
 #include "absl/status/statusor.h"
 #include "benchmarks/all_reduce_turn.h"
 
 namespace lockstep {
+
+// One thread's part of the memory: two halves, one of which is copied to the
+// other.
+class Copier {
+ public:
+  // half: bytes, at least 1. Error: kResourceExhausted without memory.
+  static absl::StatusOr<Copier> Create(int64_t half);
+
+  // Touches all of the memory; then the halves differ in every byte.
+  void Prepare();
+  // Is done when it returns, whatever the compiler thinks of clocks around it.
+  void Copy();
+  // Bytes that differ: 0 after a copy.
+  int64_t CountWrong() const;
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+
+  std::byte* source() const { return memory_.get(); }
+  std::byte* target() const { return memory_.get() + apart_; }
+
+  int64_t half_ = 0;
+  int64_t apart_ = 0;
+  std::unique_ptr<std::byte, Free> memory_;
+};
 
 // Copies with `threads` threads at once, which together own `bytes` of memory:
 // each copies the first half of its part to the second, which reads bytes / 2

@@ -57,6 +57,14 @@ inline absl::Status CheckRange(absl::string_view flag, int64_t value,
       absl::StrCat(flag, ": ", value, " is not between ", low, " and ", high));
 }
 
+// Error: kInvalidArgument unless 0 < seconds < kMostSeconds; NaN is neither.
+inline constexpr double kMostSeconds = 1e6;
+inline absl::Status CheckSeconds(absl::string_view flag, double seconds) {
+  if (seconds > 0 && seconds < kMostSeconds) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      flag, ": ", seconds, " is not above 0 and below ", kMostSeconds));
+}
+
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_BENCHMARKS_FLAG_VALUES_H_

@@ -1,6 +1,8 @@
 // Names and ranges, and what is said of others.
 #include "benchmarks/flag_values.h"
 
+#include <cmath>
+
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
@@ -44,6 +46,16 @@ TEST(CheckRangeTest, IncludesItsEnds) {
     EXPECT_THAT(CheckRange("--n", value, 2, 4),
                 StatusIs(kInvalid, absl::StrCat("--n: ", value,
                                                 " is not between 2 and 4")));
+  }
+}
+
+TEST(CheckSecondsTest, TakesWhatIsATime) {
+  EXPECT_THAT(CheckSeconds("--t", 0.5), IsOk());
+  for (const double value : {0.0, -1.0, 1e6, std::nan("")}) {
+    EXPECT_THAT(
+        CheckSeconds("--t", value),
+        StatusIs(kInvalid, absl::StrCat("--t: ", value,
+                                        " is not above 0 and below 1e+06")));
   }
 }
 

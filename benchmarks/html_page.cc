@@ -10,6 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "benchmarks/chart_js.h"
 #include "benchmarks/report_page_css.h"
+#include "benchmarks/report_page_html.h"
 #include "benchmarks/report_page_js.h"
 
 namespace lockstep {
@@ -45,10 +46,14 @@ std::string FormatPage(const PageParts& parts,
   const std::string json = JsonForScript(report);
   const std::string css = absl::StrCat(ReportPageCss(), parts.css);
   const std::string script = absl::StrCat(ReportPageJs(), parts.script);
-  return Fill<4>(parts.html, {{{"/*STYLE*/", css},
-                               {"/*CHART_JS*/", ChartJs()},
-                               {"/*REPORT*/", json},
-                               {"/*SCRIPT*/", script}}});
+  return Fill<8>(ReportPageHtml(), {{{"/*TITLE*/", parts.title},
+                                     {"/*STYLE*/", css},
+                                     {"/*TITLE*/", parts.title},
+                                     {"/*FILE*/", parts.file},
+                                     {"/*SECTIONS*/", parts.sections},
+                                     {"/*CHART_JS*/", ChartJs()},
+                                     {"/*REPORT*/", json},
+                                     {"/*SCRIPT*/", script}}});
 }
 
 }  // namespace lockstep

@@ -9,10 +9,12 @@
 
 namespace lockstep {
 
-// What goes into a page between what the reports share: report_page.css and
-// report_page.js, which come first, and Chart.js.
+// What a page has of its own, in what all share: report_page.html around it,
+// report_page.css and report_page.js before it, and Chart.js.
 struct PageParts {
-  absl::string_view html;  // With the markers STYLE, CHART_JS, REPORT, SCRIPT.
+  absl::string_view title;
+  absl::string_view file;      // Of the same numbers, for who has no scripts.
+  absl::string_view sections;  // HTML below the heading.
   absl::string_view css;
   absl::string_view script;
 };

@@ -3,13 +3,22 @@
 
 #include <string>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "benchmarks/chart_js.h"
+#include "benchmarks/page_checks.h"
 #include "benchmarks/report_page_css.h"
+#include "benchmarks/report_page_html.h"
 #include "benchmarks/report_page_js.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
 namespace {
+
+using ::testing::HasSubstr;
 
 TEST(JsonForScriptTest, IsAsciiWithoutLessThan) {
   const std::string text = JsonForScript({{"<key>", "a<b \u00e9 \u2029"}});
@@ -17,19 +26,45 @@ TEST(JsonForScriptTest, IsAsciiWithoutLessThan) {
 }
 
 TEST(FormatPageTest, FillsTheMarkersOnce) {
-  const std::string page =
-      FormatPage({.html = "a/*STYLE*/b/*CHART_JS*/c/*REPORT*/d/*SCRIPT*/e",
-                  .css = "own style",
-                  .script = "own script /*REPORT*/"},
-                 {{"key", "/*SCRIPT*/"}});
-  std::string want = "a";
-  want.append(ReportPageCss().data(), ReportPageCss().size());
-  want += "own styleb";
-  want.append(ChartJs().data(), ChartJs().size());
-  want += "c{\"key\":\"/*SCRIPT*/\"}d";
-  want.append(ReportPageJs().data(), ReportPageJs().size());
-  want += "own script /*REPORT*/e";
+  const std::string page = FormatPage({.title = "own title",
+                                       .file = "own.json",
+                                       .sections = "own sections\n",
+                                       .css = "own style",
+                                       .script = "own script /*REPORT*/"},
+                                      {{"key", "/*SCRIPT*/"}});
+  // No file that is put in has a marker that would be filled after it.
+  const std::string want = absl::StrReplaceAll(
+      ReportPageHtml(),
+      {{"/*TITLE*/", "own title"},
+       {"/*FILE*/", "own.json"},
+       {"/*SECTIONS*/", "own sections\n"},
+       {"/*STYLE*/", absl::StrCat(ReportPageCss(), "own style")},
+       {"/*CHART_JS*/", ChartJs()},
+       {"/*REPORT*/", "{\"key\":\"/*SCRIPT*/\"}"},
+       {"/*SCRIPT*/", absl::StrCat(ReportPageJs(), "own script /*REPORT*/")}});
   EXPECT_EQ(page, want);
+  EXPECT_EQ(CountParts(page, "own title"), 2);
+}
+
+TEST(FormatPageTest, HoldsTheWholeOfChartJs) {
+  ASSERT_GT(ChartJs().size(), 100000u);
+  EXPECT_THAT(std::string(ChartJs().substr(0, 200)), HasSubstr("Chart.js v"));
+  // What would end its element or begin an HTML comment inside it.
+  EXPECT_FALSE(absl::StrContains(absl::AsciiStrToLower(ChartJs()), "</script"));
+  EXPECT_FALSE(absl::StrContains(ChartJs(), "<!--"));
+}
+
+TEST(PageChecksTest, FindElementsThatStayOpen) {
+  EXPECT_TRUE(OpenElements("<html><p id=\"a\">b</p></html>").empty());
+  EXPECT_EQ(OpenElements("<html><p id=\"a\">b</html>"), "p");
+  EXPECT_EQ(OpenElements("<html></p></html>"), "p");
+  EXPECT_EQ(OpenElements("<section><table></section>"), "table");
+}
+
+TEST(PageChecksTest, FindWhatALoadingPageHas) {
+  EXPECT_EQ(Loader("<p>all here</p>"), "");
+  EXPECT_EQ(Loader("<script src=\"chart.js\">"), "src=");
+  EXPECT_EQ(Loader("@import 'other.css'"), "@import");
 }
 
 }  // namespace

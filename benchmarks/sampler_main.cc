@@ -13,10 +13,10 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "benchmarks/available_memory.h"
+#include "benchmarks/command_status.h"
 #include "benchmarks/command_text.h"
 #include "benchmarks/json_file.h"
 #include "benchmarks/machine.h"
@@ -29,8 +29,8 @@
 #include "benchmarks/sampler_plan.h"
 #include "benchmarks/sampler_report.h"
 #include "benchmarks/sampler_table.h"
+#include "benchmarks/torch_process.h"
 #include "collectives/launch/command_line.h"
-#include "collectives/launch/working_directory.h"
 #include "sampler/epoch_indices.h"
 
 ABSL_FLAG(std::string, sizes, "60000,1281167,100000000", "see kUsage");
@@ -73,19 +73,10 @@ Exit status: 0 if all went well and every index was right, 2 for a wrong flag,
 1 for anything else.
 )";
 
-constexpr int kUsageError = 2;
-constexpr int kFailure = 1;
-
-// The share of the memory that is free which a run may take.
-constexpr double kMemoryShare = 0.7;
+constexpr char kName[] = "sampler";
 
 constexpr int kKeyedRounds = 15;
 constexpr double kKeyedRoundSeconds = 0.1;
-
-int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "sampler: %s\n", std::string(status.message()).c_str());
-  return absl::StartsWith(status.message(), "--") ? kUsageError : kFailure;
-}
 
 absl::StatusOr<SamplerSettings> SettingsFromFlags() {
   SamplerSettings settings;
@@ -93,23 +84,16 @@ absl::StatusOr<SamplerSettings> SettingsFromFlags() {
                             ParseSizes(absl::GetFlag(FLAGS_sizes)));
   LOCKSTEP_ASSIGN_OR_RETURN(settings.torch,
                             ParseSamplerPeers(absl::GetFlag(FLAGS_peers)));
-  settings.pythons = {"python3", "/usr/bin/python3"};
-  if (const std::string python = absl::GetFlag(FLAGS_python); !python.empty()) {
-    // A name without a slash is looked for in PATH.
-    settings.pythons = {absl::StrContains(python, "/") ? UserPath(python)
-                                                       : python};
-  }
+  settings.pythons = PythonsToTry(absl::GetFlag(FLAGS_python));
   settings.rounds = absl::GetFlag(FLAGS_rounds);
   settings.seconds = absl::GetFlag(FLAGS_seconds);
   settings.timeout = absl::GetFlag(FLAGS_timeout);
   LOCKSTEP_RETURN_IF_ERROR(Validate(settings));
-  const auto memory = static_cast<int64_t>(
-      kMemoryShare * static_cast<double>(AvailableMemory()));
-  const int64_t needed = DrawMemory(settings.sizes.back());
-  if (needed <= memory) return settings;
-  return absl::InvalidArgumentError(absl::StrCat(
-      "--sizes has ", settings.sizes.back(), ", which needs ", needed >> 20,
-      " MiB, and there is room for ", memory >> 20, " MiB"));
+  const int64_t largest = settings.sizes.back();
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckMemory(absl::StrCat("--sizes: ", largest, " samples"),
+                  DrawMemory(largest), MemoryForRun()));
+  return settings;
 }
 
 void Print(const std::string& text) {
@@ -212,7 +196,7 @@ int Main(std::span<char* const> argv) {
   const absl::Status command_line =
       ParseFlags(std::vector<std::string>(argv.begin() + 1, argv.end()));
   if (!command_line.ok()) {
-    Fail(command_line);
+    Fail(kName, command_line);
     return kUsageError;
   }
   if (absl::GetFlag(FLAGS_help)) {
@@ -224,7 +208,7 @@ int Main(std::span<char* const> argv) {
   if (status.ok()) status = CheckJsonPath(absl::GetFlag(FLAGS_json));
   if (status.ok())
     status = Measure(*settings, CommandText("//benchmarks:sampler", argv));
-  return status.ok() ? 0 : Fail(status);
+  return status.ok() ? 0 : Fail(kName, status);
 }
 
 }  // namespace

@@ -12,56 +12,33 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "benchmarks/available_memory.h"
-#include "benchmarks/line_worker.h"
 #include "benchmarks/sampler_peer_torch.h"
+#include "benchmarks/torch_process.h"
 #include "sampler/permutation.h"
 
 namespace lockstep {
-namespace {
-
-absl::Status NotUnderstood(const std::string& answer) {
-  return absl::InternalError(
-      absl::StrCat("its answer is not understood: ", answer));
-}
-
-}  // namespace
-
 absl::StatusOr<SamplerPeer> SamplerPeer::Start(
     const SamplerSettings& settings) {
-  std::string why;
-  for (const std::string& python : settings.pythons) {
-    absl::StatusOr<SamplerPeer> peer =
-        StartWith(python, absl::Seconds(settings.timeout));
-    if (peer.ok()) return peer;
-    absl::StrAppend(&why, why.empty() ? "" : "; ", python, ": ",
-                    peer.status().message());
-  }
-  return absl::UnavailableError(why);
+  const absl::Duration timeout = absl::Seconds(settings.timeout);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      TorchProcess process,
+      TorchProcess::Start(settings.pythons, SamplerPeerTorch(),
+                          absl::Now() + timeout));
+  return SamplerPeer(std::move(process), timeout);
 }
 
-absl::StatusOr<SamplerPeer> SamplerPeer::StartWith(const std::string& python,
-                                                   absl::Duration timeout) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      LineWorker worker,
-      LineWorker::Start({python, "-c", std::string(SamplerPeerTorch())}));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer,
-                            worker.Receive(absl::Now() + timeout));
-  const std::pair<std::string, std::string> words =
-      absl::StrSplit(answer, absl::MaxSplits(' ', 1));
-  if (words.first == "missing") return absl::NotFoundError(words.second);
-  if (words.first != "ready") return NotUnderstood(answer);
-  return SamplerPeer(std::move(worker),
-                     absl::StrCat("PyTorch ", words.second, " (", python, ")"),
-                     words.second, timeout);
-}
+SamplerPeer::SamplerPeer(TorchProcess process, absl::Duration timeout)
+    : process_(std::move(process)),
+      name_(absl::StrCat("PyTorch ", process_.version(), " (",
+                         process_.python(), ")")),
+      timeout_(timeout) {}
 
 absl::StatusOr<DrawResult> SamplerPeer::Draw(int64_t size) {
-  if (size >= kWideDrawSize && !DrawsWide(version_)) {
+  if (size >= kWideDrawSize && !DrawsWide(process_.version())) {
     return absl::FailedPreconditionError(
         absl::StrCat("before 2.6 it draws another order from ", kWideDrawSize,
                      " samples on"));
@@ -72,11 +49,11 @@ absl::StatusOr<DrawResult> SamplerPeer::Draw(int64_t size) {
         absl::StrCat("it needs about ", needed >> 20,
                      " MiB for this size, and ", free >> 20, " MiB are free"));
   }
-  LOCKSTEP_RETURN_IF_ERROR(
-      worker_.Send(absl::StrCat(size, " ", kDrawWorldSize, " ", kDrawRank, " ",
-                                kDrawSeed, " ", kDrawEpoch)));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer,
-                            worker_.Receive(absl::Now() + timeout_));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::string answer,
+      process_.Ask(absl::StrCat(size, " ", kDrawWorldSize, " ", kDrawRank, " ",
+                                kDrawSeed, " ", kDrawEpoch),
+                   absl::Now() + timeout_));
   return ParseDrawAnswer(answer);
 }
 

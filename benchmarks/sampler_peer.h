@@ -8,17 +8,17 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "benchmarks/line_worker.h"
 #include "benchmarks/sampler_draw.h"
 #include "benchmarks/sampler_plan.h"
+#include "benchmarks/torch_process.h"
 
 namespace lockstep {
 
 // A Python that has PyTorch, kept to draw epochs with its DistributedSampler.
 class SamplerPeer {
  public:
-  // Tries settings.pythons in turn. Errors: kUnavailable, which says for each
-  // why it will not do.
+  // Tries settings.pythons in turn, all within settings.timeout. Error:
+  // kUnavailable, which says for each why it will not do.
   static absl::StatusOr<SamplerPeer> Start(const SamplerSettings& settings);
 
   // The same epoch as DrawEpoch does, on one thread; what is timed is the
@@ -32,19 +32,10 @@ class SamplerPeer {
   const std::string& name() const { return name_; }
 
  private:
-  SamplerPeer(LineWorker worker, std::string name, std::string version,
-              absl::Duration timeout)
-      : worker_(std::move(worker)),
-        name_(std::move(name)),
-        version_(std::move(version)),
-        timeout_(timeout) {}
+  SamplerPeer(TorchProcess process, absl::Duration timeout);
 
-  static absl::StatusOr<SamplerPeer> StartWith(const std::string& python,
-                                               absl::Duration timeout);
-
-  LineWorker worker_;
+  TorchProcess process_;
   std::string name_;
-  std::string version_;
   absl::Duration timeout_;
 };
 

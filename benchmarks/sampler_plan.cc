@@ -11,17 +11,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "benchmarks/flag_values.h"
 
 namespace lockstep {
 namespace {
 
 constexpr int64_t kLargestSize = 2'000'000'000;  // Tables are of int32.
-
-absl::Status CheckSeconds(absl::string_view flag, double value) {
-  if (value > 0 && value < 1e6) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, " is ", value, ", must be above 0 and below 1e6"));
-}
 
 }  // namespace
 

@@ -49,11 +49,11 @@ TEST(ValidateTest, NamesTheFlagThatIsWrong) {
   settings = SamplerSettings();
   settings.seconds = 0;
   EXPECT_THAT(Validate(settings),
-              StatusIs(kInvalid, StartsWith("--seconds is 0, must be")));
+              StatusIs(kInvalid, StartsWith("--seconds: 0 is not")));
   settings = SamplerSettings();
   settings.timeout = std::numeric_limits<double>::quiet_NaN();
   EXPECT_THAT(Validate(settings),
-              StatusIs(kInvalid, StartsWith("--timeout is nan, must be")));
+              StatusIs(kInvalid, StartsWith("--timeout: nan is not")));
 }
 
 // 100 million samples must fit where the bars are measured.

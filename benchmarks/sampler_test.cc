@@ -1,6 +1,5 @@
 // The command itself, from end to end, on small data sets.
 #include <algorithm>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -9,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "benchmarks/fake_python.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -37,14 +37,6 @@ std::string TestPath(const std::string& name) {
   return absl::StrCat(
       testing::TempDir(), "/",
       testing::UnitTest::GetInstance()->current_test_info()->name(), name);
-}
-
-// A program in the place of Python.
-std::string MakePython(const std::string& script) {
-  const std::string path = TestPath("-python");
-  std::ofstream(path) << "#!/bin/sh\n" << script << "\n";
-  std::filesystem::permissions(path, std::filesystem::perms::owner_all);
-  return path;
 }
 
 nlohmann::json ReadJson(const std::string& path) {
@@ -160,8 +152,8 @@ TEST(SamplerCommandTest, NamesAFlagThatIsWrong) {
       {"--peers=numpy", "--peers is 'numpy'"},
       {"--rounds=-1", "--rounds is -1"},
       {"--rounds=few", "--rounds=few"},
-      {"--seconds=0", "--seconds is 0"},
-      {"--timeout=-1", "--timeout is -1"},
+      {"--seconds=0", "--seconds: 0"},
+      {"--timeout=-1", "--timeout: -1"},
       {"--json=/absent/folder/x.json", "--json: cannot write to /absent"},
       {"--speed=fast", "--speed"},
       {"fast", "'fast'"}};

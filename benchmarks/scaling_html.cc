@@ -12,7 +12,9 @@
 namespace lockstep {
 
 std::string FormatScalingHtml(const ScalingReport& report) {
-  return FormatPage({.html = ScalingPageHtml(),
+  return FormatPage({.title = "Lockstep scaling report",
+                     .file = "scaling.json",
+                     .sections = ScalingPageHtml(),
                      .css = ScalingPageCss(),
                      .script = ScalingPageJs()},
                     ScalingJson(report));

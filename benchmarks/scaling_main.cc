@@ -10,10 +10,11 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "benchmarks/command_status.h"
 #include "benchmarks/command_text.h"
+#include "benchmarks/flag_values.h"
 #include "benchmarks/machine.h"
 #include "benchmarks/output_folder.h"
 #include "benchmarks/scaling_html.h"
@@ -76,13 +77,7 @@ scaling.json and scaling.html, which opens offline.
 Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
 )";
 
-constexpr int kUsageError = 2;
-constexpr int kFailure = 1;
-
-int Fail(const absl::Status& status, int exit_status) {
-  std::fprintf(stderr, "scaling: %s\n", std::string(status.message()).c_str());
-  return exit_status;
-}
+constexpr char kName[] = "scaling";
 
 absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
   ScalingSettings settings;
@@ -104,11 +99,8 @@ absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
   settings.steps = absl::GetFlag(FLAGS_steps);
   settings.warmup_steps = absl::GetFlag(FLAGS_warmup_steps);
   LOCKSTEP_RETURN_IF_ERROR(Validate(settings));
-  const double seconds = absl::GetFlag(FLAGS_seconds);
-  if (!(seconds > 0 && seconds < 1e6)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--seconds: ", seconds, " is not above 0"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckSeconds("--seconds", absl::GetFlag(FLAGS_seconds)));
   return settings;
 }
 
@@ -208,7 +200,10 @@ absl::Status Measure(const ScalingSettings& settings, const Machine& machine,
 int Main(std::span<char* const> argv) {
   const absl::Status command_line =
       ParseFlags(std::vector<std::string>(argv.begin() + 1, argv.end()));
-  if (!command_line.ok()) return Fail(command_line, kUsageError);
+  if (!command_line.ok()) {
+    Fail(kName, command_line);
+    return kUsageError;
+  }
   if (absl::GetFlag(FLAGS_help)) {
     std::printf("%s", kUsage);
     return 0;
@@ -216,18 +211,19 @@ int Main(std::span<char* const> argv) {
   const Machine machine = DescribeMachine();
   const absl::StatusOr<ScalingSettings> settings =
       SettingsFromFlags(machine.cores);
-  if (!settings.ok()) return Fail(settings.status(), kUsageError);
+  if (!settings.ok()) {
+    Fail(kName, settings.status());
+    return kUsageError;
+  }
   if (const std::string folder = absl::GetFlag(FLAGS_worker); !folder.empty()) {
     const absl::Status status = RunWorker(WorkerSpec(*settings), folder);
-    return status.ok() ? 0 : Fail(status, kFailure);
+    return status.ok() ? 0 : Fail(kName, status);
   }
   absl::Status status = CheckData(*settings);
   if (status.ok())
     status =
         Measure(*settings, machine, CommandText("//benchmarks:scaling", argv));
-  if (status.ok()) return 0;
-  const bool usage = absl::StartsWith(status.message(), "--");
-  return Fail(status, usage ? kUsageError : kFailure);
+  return status.ok() ? 0 : Fail(kName, status);
 }
 
 }  // namespace

@@ -112,7 +112,9 @@ absl::StatusOr<RankTurn> SyncBnCudaRank::TimeLayer(
   LOCKSTEP_RETURN_IF_ERROR(UseLayer(request.layer));
   switch (request.subject) {
     case SyncBnSubject::kLocal:
-      return layer_->Time(*local_, false, request, probe_);
+      return OrMissing(layer_->Time(*local_, false, request, probe_));
+    case SyncBnSubject::kOwnLocal:
+      return layer_->Time(*own_local_, false, request, probe_);
     case SyncBnSubject::kSync:
       return layer_->Time(*sync_, true, request, probe_);
     default:
@@ -131,12 +133,15 @@ absl::Status SyncBnCudaRank::UseLayer(const LayerSpec& spec) {
   };
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNorm> local,
                             create_local_(options, *kernels_));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNorm> own_local,
+                            SyncBatchNorm::CreateLocal(options, *kernels_));
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNorm> sync,
                             SyncBatchNorm::Create(options, *kernels_, *nccl_));
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::unique_ptr<BatchNorm> split,
       SyncBatchNorm::Create(options, *timed_kernels_, *drained_group_));
   local_ = finished(std::move(local));
+  own_local_ = finished(std::move(own_local));
   sync_ = finished(std::move(sync));
   split_ = finished(std::move(split));
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -198,8 +203,8 @@ absl::StatusOr<RankTurn> SyncBnCudaRank::TimeCopies(
       CudaStatus(cudaMemsetAsync(to, 0, size, stream_.get()), "clearing"));
   LOCKSTEP_ASSIGN_OR_RETURN(CudaTimer timer, CudaTimer::Create());
   RankTurn turn;
-  LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
   for (int i = -request.warmup; i < request.iterations; ++i) {
+    LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
     LOCKSTEP_RETURN_IF_ERROR(timer.Time(stream_.get(), [&] {
       return CudaStatus(
           cudaMemcpyAsync(to, memory.get(), size, cudaMemcpyDeviceToDevice,

@@ -23,7 +23,8 @@
 
 namespace lockstep {
 
-// Makes the layer that SyncBN is compared with, on those kernels' stream.
+// Makes the library's layer that SyncBN is compared with, on those kernels'
+// stream.
 using CreateLocalBatchNorm =
     std::function<absl::StatusOr<std::unique_ptr<BatchNorm>>(
         const BatchNormOptions&, CudaBatchNormKernels&)>;
@@ -44,7 +45,8 @@ class SyncBnCudaRank {
       CreateLocalBatchNorm create_local);
 
   // Collective: every rank takes the same turns. Errors: those of the groups,
-  // of layers and of memory; kUnimplemented for the network and PyTorch.
+  // of layers and of memory; kUnimplemented for the network and PyTorch. That
+  // the library lacks the type is no error, but turn.missing.
   absl::StatusOr<RankTurn> Take(const SyncBnRequest& request);
 
  private:
@@ -67,7 +69,8 @@ class SyncBnCudaRank {
   std::optional<TimedCommunicator> timed_group_;
   std::optional<DrainedCommunicator> drained_group_;
   std::unique_ptr<SyncBnLayer> layer_;
-  std::unique_ptr<BatchNorm> local_, sync_, split_;  // Of layer_'s channels.
+  // Of layer_'s channels.
+  std::unique_ptr<BatchNorm> local_, own_local_, sync_, split_;
 };
 
 }  // namespace lockstep

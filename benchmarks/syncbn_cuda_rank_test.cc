@@ -112,8 +112,8 @@ TEST(SyncBnCudaRankTest, IsRightAndTimesEveryCall) {
   for (const int world_size : {1, 2, 3}) {
     const std::vector<TeamTurn> turns =
         Take(world_size,
-             {Request(SyncBnSubject::kLocal), Request(SyncBnSubject::kSync),
-              Request(SyncBnSubject::kSplit)},
+             {Request(SyncBnSubject::kLocal), Request(SyncBnSubject::kOwnLocal),
+              Request(SyncBnSubject::kSync), Request(SyncBnSubject::kSplit)},
              CreateOwn);
     if (turns.empty()) GTEST_SKIP() << "no GPU";
     for (const TeamTurn& turn : turns) {
@@ -158,6 +158,14 @@ class Idle : public BatchNorm {
   }
 };
 
+// Lacks the type, as cuDNN may.
+class Lacking : public Idle {
+ public:
+  absl::Status Forward(const Forwards& /*buffers*/) override {
+    return absl::UnimplementedError("no such type");
+  }
+};
+
 TEST(SyncBnCudaRankTest, FindsALayerThatDoesNothingWrong) {
   const std::vector<TeamTurn> turns = Take(
       2, {Request(SyncBnSubject::kLocal)},
@@ -169,11 +177,26 @@ TEST(SyncBnCudaRankTest, FindsALayerThatDoesNothingWrong) {
   EXPECT_EQ(turns[0].wrong, 2 * (2 * kElements + 2 * kChannels));
 }
 
-// 16 + 8 c bytes forward, 8 c backward: one message each.
+TEST(SyncBnCudaRankTest, SaysWhatTheLibraryLacks) {
+  const std::vector<TeamTurn> turns = Take(
+      2, {Request(SyncBnSubject::kLocal), Request(SyncBnSubject::kOwnLocal)},
+      [](const BatchNormOptions&,
+         CudaBatchNormKernels&) -> absl::StatusOr<std::unique_ptr<BatchNorm>> {
+        return std::make_unique<Lacking>();
+      });
+  if (turns.empty()) GTEST_SKIP() << "no GPU";
+  EXPECT_EQ(turns[0].missing, "no such type");
+  EXPECT_EQ(turns[1].missing, "");
+}
+
+// An odd number of channels: 16 + 8 c bytes forward, rounded up to 16, and 8 c
+// backward, one message each.
 TEST(SyncBnCudaRankTest, SplitsSyncBatchNormAlone) {
-  const std::vector<TeamTurn> turns =
-      Take(2, {Request(SyncBnSubject::kSync), Request(SyncBnSubject::kSplit)},
-           CreateOwn);
+  constexpr int64_t kOdd = 15;
+  SyncBnRequest sync = Request(SyncBnSubject::kSync);
+  SyncBnRequest split = Request(SyncBnSubject::kSplit);
+  sync.layer.c = split.layer.c = kOdd;
+  const std::vector<TeamTurn> turns = Take(2, {sync, split}, CreateOwn);
   if (turns.empty()) GTEST_SKIP() << "no GPU";
   EXPECT_EQ(turns[0].forward[0].messages, 0);
   EXPECT_EQ(turns[0].forward[0].Kernels(), 0);
@@ -191,15 +214,16 @@ TEST(SyncBnCudaRankTest, SplitsSyncBatchNormAlone) {
     EXPECT_GE(call.wait, 0);
     EXPECT_GE(call.other, 0);
   };
+  EXPECT_EQ(turns[0].wrong + turns[1].wrong, 0);
   for (const TeamCall& call : turns[1].forward) {
     expect_timed(call, {TimedKernel::kMoments, TimedKernel::kMerge,
                         TimedKernel::kNormalize});
-    EXPECT_EQ(call.message_bytes, 16 + 8 * kChannels);
+    EXPECT_EQ(call.message_bytes, 16 + 8 * kOdd + 8);
   }
   for (const TeamCall& call : turns[1].backward) {
     expect_timed(call,
                  {TimedKernel::kBackwardReduce, TimedKernel::kBackwardInput});
-    EXPECT_EQ(call.message_bytes, 8 * kChannels);
+    EXPECT_EQ(call.message_bytes, 8 * kOdd);
   }
 }
 

@@ -73,6 +73,7 @@ MeasuredTurns ExampleTurns(double seconds, bool torch) {
       Measured(SyncBnSubject::kLocal, seconds, 2 * seconds),
       Measured(SyncBnSubject::kSync, 1.25 * seconds, 2 * seconds),
       Split(seconds),
+      Measured(SyncBnSubject::kOwnLocal, 1.25 * seconds, 1.5 * seconds),
       Measured(SyncBnSubject::kMessage, 0.25 * seconds, 0.25 * seconds),
       Measured(SyncBnSubject::kCopy, seconds, 0)};
   turns.subjects.back().backward.clear();

@@ -12,7 +12,9 @@
 namespace lockstep {
 
 std::string FormatSyncBnHtml(const SyncBnReport& report) {
-  return FormatPage({.html = SyncBnPageHtml(),
+  return FormatPage({.title = "Lockstep SyncBN report",
+                     .file = "syncbn.json",
+                     .sections = SyncBnPageHtml(),
                      .css = SyncBnPageCss(),
                      .script = SyncBnPageJs()},
                     SyncBnJson(report));

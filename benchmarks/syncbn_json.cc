@@ -38,13 +38,20 @@ Json SplitJson(const CallSplit& split) {
           {"other", split.other}};
 }
 
+// The key of a pass that has it.
+const char* LocalKey(SyncBnSubject local) {
+  return local == SyncBnSubject::kLocal ? "local" : "own_local";
+}
+
 Json PassJson(const PassReport& pass) {
   return {{"local", OptionalSpread(pass.local)},
+          {"own_local", SpreadJson(pass.own_local)},
+          {"faster_local", LocalKey(pass.FasterLocal())},
           {"sync", SpreadJson(pass.sync)},
           {"torch", OptionalSpread(pass.torch)},
           {"message", pass.message},
-          {"ratio", Optional(pass.Ratio())},
-          {"beyond", Optional(pass.Beyond())},
+          {"ratio", pass.Ratio()},
+          {"beyond", pass.Beyond()},
           {"torch_ratio", Optional(pass.ToTorch())},
           {"split", SplitJson(pass.split)},
           {"timers", pass.timers}};
@@ -102,6 +109,7 @@ Json BarsJson(const SyncBnReport& report) {
   Json bars = Json::array();
   for (const SyncBnBar& bar : BarsOf(report)) {
     bars.push_back({{"shape", Name(bar.shape)},
+                    {"against", LocalKey(bar.against)},
                     {"at_most", kMostBeyond},
                     {"value", bar.value},
                     {"met", bar.Met()}});
@@ -144,7 +152,8 @@ Json SyncBnJson(const SyncBnReport& report) {
           {"not_available", report.missing},
           {"layers", std::move(layers)},
           {"network", NetworkJson(report.network)},
-          {"bars", BarsJson(report)}};
+          {"bars", BarsJson(report)},
+          {"no_bar", TextOrNull(WhyNoBar(report))}};
 }
 
 std::string FormatSyncBnJson(const SyncBnReport& report) {

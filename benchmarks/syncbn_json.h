@@ -10,7 +10,7 @@
 namespace lockstep {
 
 // Raised when a key changes its meaning or goes away.
-inline constexpr int kSyncBnSchemaVersion = 1;
+inline constexpr int kSyncBnSchemaVersion = 2;
 
 // benchmarks/README.md lists the keys.
 nlohmann::ordered_json SyncBnJson(const SyncBnReport& report);

@@ -27,9 +27,9 @@ TEST(SyncBnJsonTest, SaysWhereItIsFrom) {
       Keys(json),
       ElementsAre("report", "schema_version", "created", "command", "commit",
                   "machine", "gpu", "shared_gpu", "settings", "peer",
-                  "not_available", "layers", "network", "bars"));
+                  "not_available", "layers", "network", "bars", "no_bar"));
   EXPECT_EQ(json["report"], "lockstep.syncbn");
-  EXPECT_EQ(json["schema_version"], 1);
+  EXPECT_EQ(json["schema_version"], 2);
   EXPECT_EQ(json["machine"]["cpu"], "Example 9000");
   EXPECT_TRUE(json["gpu"].is_null());
   EXPECT_EQ(json["shared_gpu"], false);
@@ -50,6 +50,7 @@ TEST(SyncBnJsonTest, SaysThatRanksShareAGpu) {
   EXPECT_EQ(json["shared_gpu"], true);
   EXPECT_EQ(json["settings"]["backend"], "nccl");
   EXPECT_TRUE(json["bars"].empty());
+  EXPECT_EQ(json["no_bar"], "it is for the CPU");
 }
 
 TEST(SyncBnJsonTest, HasEveryLayersNumbers) {
@@ -67,12 +68,17 @@ TEST(SyncBnJsonTest, HasEveryLayersNumbers) {
               ElementsAre("forward", "backward", "both"));
   const auto& pass = layer["passes"]["both"];
   EXPECT_THAT(Keys(pass),
-              ElementsAre("local", "sync", "torch", "message", "ratio",
-                          "beyond", "torch_ratio", "split", "timers"));
+              ElementsAre("local", "own_local", "faster_local", "sync", "torch",
+                          "message", "ratio", "beyond", "torch_ratio", "split",
+                          "timers"));
   const PassReport& want = report.layers[0].passes[2];
   EXPECT_EQ(pass["sync"]["median"], want.sync.median);
   EXPECT_EQ(pass["local"]["p75"], want.local->p75);
-  EXPECT_EQ(pass["beyond"], *want.Beyond());
+  EXPECT_EQ(pass["own_local"]["median"], want.own_local.median);
+  EXPECT_EQ(pass["faster_local"], "own_local");
+  EXPECT_EQ(layer["passes"]["forward"]["faster_local"], "local");
+  EXPECT_EQ(pass["ratio"], want.Ratio());
+  EXPECT_EQ(pass["beyond"], want.Beyond());
   EXPECT_EQ(pass["split"]["wait"], want.split.wait);
   ASSERT_EQ(layer["kernels"].size(), 5u);
   EXPECT_EQ(layer["kernels"][0]["kernel"], "moments");
@@ -90,7 +96,7 @@ TEST(SyncBnJsonTest, HasNullForWhatIsMissing) {
   for (const char* key : {"commit", "peer", "network"}) {
     EXPECT_TRUE(json[key].is_null()) << key;
   }
-  for (const char* key : {"local", "torch", "ratio", "beyond", "torch_ratio"}) {
+  for (const char* key : {"local", "torch", "torch_ratio"}) {
     EXPECT_TRUE(json["layers"][1]["passes"]["forward"][key].is_null()) << key;
   }
 }
@@ -106,7 +112,9 @@ TEST(SyncBnJsonTest, HasTheNetworkAndTheBars) {
   ASSERT_EQ(json["bars"].size(), 1u);
   EXPECT_EQ(json["bars"][0]["shape"], "28x28x64");
   EXPECT_EQ(json["bars"][0]["at_most"], 1.15);
+  EXPECT_EQ(json["bars"][0]["against"], "own_local");
   EXPECT_EQ(json["bars"][0]["met"], true);
+  EXPECT_TRUE(json["no_bar"].is_null());
 }
 
 TEST(FormatSyncBnJsonTest, SurvivesTextThatIsNotUtf8) {

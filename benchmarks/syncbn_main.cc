@@ -15,12 +15,13 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "benchmarks/available_memory.h"
+#include "benchmarks/command_status.h"
 #include "benchmarks/command_text.h"
+#include "benchmarks/flag_values.h"
 #include "benchmarks/machine.h"
 #include "benchmarks/output_folder.h"
 #include "benchmarks/rank_team.h"
@@ -34,8 +35,8 @@
 #include "benchmarks/syncbn_report.h"
 #include "benchmarks/syncbn_table.h"
 #include "benchmarks/syncbn_turn.h"
+#include "benchmarks/torch_process.h"
 #include "collectives/launch/command_line.h"
-#include "collectives/launch/rank_environment.h"
 #include "collectives/launch/working_directory.h"
 #include "models/file_io.h"
 
@@ -61,13 +62,16 @@ ABSL_FLAG(std::string, worker, "",
 namespace lockstep {
 namespace {
 
+constexpr char kName[] = "syncbn";
+
 constexpr char kUsage[] = R"(syncbn [FLAGS]
 
-Times batch norm over each rank's own batch (local BN: oneDNN's per layer, our
-kernels in the network) and over the batch of all ranks (SyncBN), per layer
-shape and for a training step of ResNet-18, next to PyTorch's BatchNorm2d; says where SyncBN's time goes, and
-checks every answer. Prints a table; writes syncbn.json and syncbn.html, which
-opens offline.
+Times batch norm over the batch of all ranks (SyncBN) and over each rank's own
+(local BN: oneDNN's, and SyncBN's own kernels), per layer shape, next to
+PyTorch's BatchNorm2d; and a training step of ResNet-18 with SyncBN and with
+local BN of the same kernels. Says where SyncBN's time goes, and checks what the
+last call of every turn leaves. Prints a table; writes syncbn.json and
+syncbn.html, which opens offline.
 
 what is measured
   --shapes=resnet18,resnet50,mobilenet,detection
@@ -75,22 +79,26 @@ what is measured
   --network=resnet18       the network that is trained: resnet18, none
   --world_size=2           number of ranks, one thread each
   --backend=processes      what a rank is: processes, threads; or nccl:
-                           processes, each on a GPU, where local BN is cuDNN's;
-                           no network and no PyTorch then
+                           processes, each on a GPU, where local BN is cuDNN's
+                           and SyncBN's own kernels; no network and no PyTorch
   --per_rank_batch=0       images on each rank; 0: 32, for detection 2, for the
                            training step 16
   --layout=nhwc            nhwc, nchw (of the layers; the network has its own)
-  --dtype=float32          float32, bfloat16, float16 (likewise)
-  --peers=torch            torch, or empty: PyTorch need not be installed
+  --dtype=float32          float32, bfloat16, float16 (of the layers; the
+                           network has float32)
+  --peers=torch            torch, if some Python has it; or empty
   --python=                the Python that has it; default: python3, or else
                            /usr/bin/python3
   --seed=0                 of inputs and initial weights
 
 how long
-  --seconds=60             for everything; each shape has at least 3 rounds, in
-                           which each of what is measured has its turn
-  --rounds=0               rounds of each shape; 0: as --seconds allows
-  --timeout=120            seconds after which a turn is given up
+  --seconds=60             for all turns; each shape, and the network, has at
+                           least 3 rounds, in which each subject has a turn
+  --rounds=0               rounds of each; 0: as --seconds allows, at most 200
+  --timeout=120            seconds that ranks wait for one another, that they
+                           have to start, and (10 more) to answer; PyTorch has
+                           half of it to start, and half for a turn, and is
+                           left out if that is not enough
 
   --output_dir=DIR         where to write; default: lockstep-syncbn in the
                            current folder
@@ -99,20 +107,9 @@ the table
 )";
 
 constexpr char kUsageEnd[] = R"(
-Exit status: 0 if all went well and every answer was right, 2 for a wrong flag,
-1 for anything else.
+Exit status: 0 if all went well and nothing that was checked is wrong, whatever
+the bar; 2 for a wrong flag, 1 for anything else.
 )";
-
-constexpr int kUsageError = 2;
-constexpr int kFailure = 1;
-
-// The share of the memory that is free which a run may take.
-constexpr double kMemoryShare = 0.7;
-
-int Fail(const absl::Status& status) {
-  std::fprintf(stderr, "syncbn: %s\n", std::string(status.message()).c_str());
-  return absl::StartsWith(status.message(), "--") ? kUsageError : kFailure;
-}
 
 void Print(const std::string& text) {
   std::fputs(text.c_str(), stdout);
@@ -123,21 +120,6 @@ void Print(const std::string& text) {
 void ShowProgress(const std::string& what) {
   if (isatty(STDERR_FILENO) == 0) return;
   std::fprintf(stderr, "\r\033[K%s", what.c_str());
-}
-
-absl::Status CheckMemory(const SyncBnSettings& settings) {
-  const auto room = static_cast<int64_t>(
-      kMemoryShare * static_cast<double>(AvailableMemory()));
-  for (const LayerShape& shape : ShapesOf(settings)) {
-    const int64_t needed = MemoryNeeded(settings, shape);
-    if (needed <= room) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "--per_rank_batch: ", shape.n, " images of ", Name(shape), " on ",
-        settings.world_size, settings.world_size == 1 ? " rank" : " ranks",
-        " need ", needed >> 20, " MiB, and there is room for ", room >> 20,
-        " MiB"));
-  }
-  return absl::OkStatus();
 }
 
 absl::StatusOr<SyncBnSettings> SettingsFromFlags() {
@@ -160,22 +142,14 @@ absl::StatusOr<SyncBnSettings> SettingsFromFlags() {
   settings.seconds = absl::GetFlag(FLAGS_seconds);
   settings.seed = absl::GetFlag(FLAGS_seed);
   LOCKSTEP_RETURN_IF_ERROR(Validate(settings));
-  const double timeout = absl::GetFlag(FLAGS_timeout);
-  if (!(timeout > 0 && timeout < 1e6)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--timeout: ", timeout, " is not above 0"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckSeconds("--timeout", absl::GetFlag(FLAGS_timeout)));
   return settings;
 }
 
 SyncBnRankOptions RankOptions() {
   SyncBnRankOptions options;
-  options.pythons = {"python3", "/usr/bin/python3"};
-  if (const std::string python = absl::GetFlag(FLAGS_python); !python.empty()) {
-    // A name without a slash is looked for in PATH.
-    options.pythons = {absl::StrContains(python, "/") ? UserPath(python)
-                                                      : python};
-  }
+  options.pythons = PythonsToTry(absl::GetFlag(FLAGS_python));
   options.timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout));
   return options;
 }
@@ -205,13 +179,17 @@ TeamCommand CommandOf(const SyncBnSettings& settings, int cores,
 
 absl::StatusOr<TeamTurn> TakeTurn(RankTeam& team,
                                   const SyncBnRequest& request) {
-  // The group's own deadline is as long, and says more.
-  const absl::Duration timeout =
-      absl::Seconds(absl::GetFlag(FLAGS_timeout)) + absl::Seconds(10);
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
-                            team.Exchange(Serialize(request), timeout));
+  // Later than the ranks' own deadline, whose message says more.
+  const double timeout = absl::GetFlag(FLAGS_timeout);
+  const absl::StatusOr<std::vector<std::string>> answers =
+      team.Exchange(Serialize(request), absl::Seconds(timeout + 10));
+  if (absl::IsDeadlineExceeded(answers.status())) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(answers.status().message(), " (--timeout=", timeout, ")"));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(answers.status());
   std::vector<RankTurn> turns;
-  for (const std::string& answer : answers) {
+  for (const std::string& answer : *answers) {
     LOCKSTEP_ASSIGN_OR_RETURN(RankTurn turn, ParseRankTurn(answer));
     turns.push_back(std::move(turn));
   }
@@ -265,13 +243,15 @@ absl::Status WriteReport(const SyncBnReport& report,
   return absl::OkStatus();
 }
 
+// left_out: of what the flags ask for; the report begins with it.
 absl::Status Measure(const SyncBnSettings& settings,
+                     std::vector<std::string> left_out,
                      const std::string& command) {
   const std::string folder = UserPath(absl::GetFlag(FLAGS_output_dir));
   LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));
   SyncBnReport report;
   report.settings = settings;
-  report.missing = LeaveOutForGpu(report.settings);
+  report.missing = std::move(left_out);
   report.machine = DescribeMachine();
   report.command = command;
   report.commit = CommitText();
@@ -293,21 +273,26 @@ absl::Status Measure(const SyncBnSettings& settings,
   return absl::DataLossError(absl::StrCat(wrong, " elements are wrong"));
 }
 
-// Under mpirun or torchrun every rank would be a driver of its own.
-absl::Status CheckNotLaunched() {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
-                            ReadRankEnvironment());
-  if (!environment.has_value()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "it starts its ranks itself: run it without a launcher, and without RANK "
-      "and WORLD_SIZE in the environment");
+absl::Status RunWorker(const SyncBnSettings& settings,
+                       const std::string& listener) {
+  if (settings.gpu) return RunSyncBnGpuRank(listener, RankOptions());
+  return RunSyncBnRank(listener, settings.ranks, settings.world_size,
+                       RankOptions());
+}
+
+absl::Status RunDriver(SyncBnSettings settings, const std::string& command) {
+  if (settings.gpu) LOCKSTEP_RETURN_IF_ERROR(CheckGpu());
+  std::vector<std::string> left_out = LeaveOutForGpu(settings);
+  LOCKSTEP_RETURN_IF_ERROR(CheckMemory(settings, MemoryForRun()));
+  LOCKSTEP_RETURN_IF_ERROR(CheckNotLaunched());
+  return Measure(settings, std::move(left_out), command);
 }
 
 int Main(std::span<char* const> argv) {
   const absl::Status command_line =
       ParseFlags(std::vector<std::string>(argv.begin() + 1, argv.end()));
   if (!command_line.ok()) {
-    Fail(command_line);
+    Fail(kName, command_line);
     return kUsageError;
   }
   if (absl::GetFlag(FLAGS_help)) {
@@ -315,21 +300,13 @@ int Main(std::span<char* const> argv) {
     return 0;
   }
   const absl::StatusOr<SyncBnSettings> settings = SettingsFromFlags();
-  absl::Status status = settings.status();
-  if (const std::string worker = absl::GetFlag(FLAGS_worker);
-      status.ok() && !worker.empty()) {
-    status = settings->gpu ? RunSyncBnGpuRank(worker, RankOptions())
-                           : RunSyncBnRank(worker, settings->ranks,
-                                           settings->world_size, RankOptions());
-    return status.ok() ? 0 : Fail(status);
-  }
-  if (status.ok() && settings->gpu) status = CheckGpu();
-  if (status.ok()) status = CheckMemory(*settings);
-  if (status.ok()) status = CheckNotLaunched();
-  if (status.ok()) {
-    status = Measure(*settings, CommandText("//benchmarks:syncbn", argv));
-  }
-  return status.ok() ? 0 : Fail(status);
+  if (!settings.ok()) return Fail(kName, settings.status());
+  const std::string worker = absl::GetFlag(FLAGS_worker);
+  const absl::Status status =
+      worker.empty()
+          ? RunDriver(*settings, CommandText("//benchmarks:syncbn", argv))
+          : RunWorker(*settings, worker);
+  return status.ok() ? 0 : Fail(kName, status);
 }
 
 }  // namespace

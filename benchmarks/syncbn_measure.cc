@@ -39,6 +39,15 @@ bool IsDone(const SyncBnSettings& settings, int rounds, double seconds,
   return rounds >= kMostRounds || seconds >= budget;
 }
 
+// Which of `count` subjects has turn `i` of a round. Every second round runs
+// backwards, so that none is always behind the same one, and begins one further
+// than the round before it, so that none is behind itself where rounds meet
+// (unless there are but two); so does every pair of rounds.
+size_t TurnOf(int round, size_t i, size_t count) {
+  const size_t first = static_cast<size_t>(round) / 2;
+  return round % 2 == 0 ? (first + i) % count : (first + 1 + count - i) % count;
+}
+
 // Adds one turn to what was measured.
 absl::Status AddTurn(SyncBnRequest request, const TakeSyncBnTurn& take_turn,
                      SyncBnMeasured& measured) {
@@ -77,9 +86,8 @@ absl::StatusOr<MeasuredTurns> MeasureTurns(
     const bool large = request.iterations == 1;
     request.warmup = large && measured.rounds > 0 ? 0 : large ? 1 : kWarmup;
     for (size_t i = 0; i < subjects.size(); ++i) {
-      const size_t next =
-          (static_cast<size_t>(measured.rounds) + i) % subjects.size();
-      SyncBnMeasured& subject = measured.subjects[next];
+      SyncBnMeasured& subject =
+          measured.subjects[TurnOf(measured.rounds, i, subjects.size())];
       if (!subject.missing.empty()) continue;
       LOCKSTEP_RETURN_IF_ERROR(AddTurn(request, take_turn, subject));
     }
@@ -101,8 +109,8 @@ absl::StatusOr<MeasuredTurns> MeasureLayer(
     const SyncBnSettings& settings, const LayerShape& shape,
     const TakeSyncBnTurn& take_turn, const std::function<double()>& clock) {
   std::vector<SyncBnSubject> subjects = {
-      SyncBnSubject::kLocal, SyncBnSubject::kSync, SyncBnSubject::kSplit,
-      SyncBnSubject::kMessage, SyncBnSubject::kCopy};
+      SyncBnSubject::kLocal, SyncBnSubject::kOwnLocal, SyncBnSubject::kSync,
+      SyncBnSubject::kSplit, SyncBnSubject::kMessage,  SyncBnSubject::kCopy};
   if (settings.torch) subjects.push_back(SyncBnSubject::kTorch);
   SyncBnRequest request;
   request.layer = SpecOf(settings, shape);

@@ -37,11 +37,12 @@ using TakeSyncBnTurn =
     std::function<absl::StatusOr<TeamTurn>(const SyncBnRequest&)>;
 
 // Measures a layer of the shape, or a step of the network. In every round each
-// subject has one turn, the first of a round another one each time, so that a
-// drift of the machine meets all alike. settings.rounds rounds; if that is 0 at
-// least 3, and until its part of settings.seconds is over by `clock`, in
-// seconds. A subject that is missing gets no further turn. Errors: those of a
-// turn, beginning with the subject's name.
+// subject has one turn; rounds begin with one after the other, and every second
+// one goes backwards, so that a drift of the machine and what a subject leaves
+// behind meet all alike. settings.rounds rounds; if that is 0 at least 3, and
+// until its part of settings.seconds is over by `clock`, in seconds. A subject
+// that is missing gets no further turn. Errors: those of a turn, beginning with
+// the subject's name.
 absl::StatusOr<MeasuredTurns> MeasureLayer(
     const SyncBnSettings& settings, const LayerShape& shape,
     const TakeSyncBnTurn& take_turn, const std::function<double()>& clock);

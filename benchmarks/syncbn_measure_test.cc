@@ -1,7 +1,9 @@
 // The order of turns, with ranks and a clock that are made up.
 #include "benchmarks/syncbn_measure.h"
 
+#include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -64,16 +66,16 @@ class SyncBnMeasureTest : public testing::Test {
   std::vector<SyncBnRequest> requests_;
 };
 
-TEST_F(SyncBnMeasureTest, BeginsEveryRoundWithAnother) {
+TEST_F(SyncBnMeasureTest, GoesBackEverySecondRound) {
   const absl::StatusOr<MeasuredTurns> measured = Layer();
   ASSERT_THAT(measured, IsOk());
-  EXPECT_THAT(turns_, ElementsAre("local BN", "SyncBN", "SyncBN with timers",
-                                  "message", "copy",
+  EXPECT_THAT(turns_, ElementsAre("local BN", "own local BN", "SyncBN",
+                                  "SyncBN with timers", "message", "copy",
                                   "PyTorch",  //
-                                  "SyncBN", "SyncBN with timers", "message",
-                                  "copy", "PyTorch", "local BN"));
+                                  "own local BN", "local BN", "PyTorch", "copy",
+                                  "message", "SyncBN with timers", "SyncBN"));
   EXPECT_EQ(measured->rounds, 2);
-  ASSERT_THAT(measured->subjects, SizeIs(6));
+  ASSERT_THAT(measured->subjects, SizeIs(7));
   for (const SyncBnMeasured& subject : measured->subjects) {
     EXPECT_THAT(subject.forward, SizeIs(2 * 100));
     EXPECT_THAT(subject.backward, SizeIs(2 * 100));
@@ -85,25 +87,48 @@ TEST_F(SyncBnMeasureTest, BeginsEveryRoundWithAnother) {
   EXPECT_EQ(requests_[0].network, 0);
 }
 
+// Over two rounds of each beginning: every subject has every place, and the
+// same one before it in at most half of the rounds.
+TEST_F(SyncBnMeasureTest, PutsNoSubjectAlwaysBehindTheSame) {
+  settings_.rounds = 14;
+  ASSERT_THAT(Layer(), IsOk());
+  ASSERT_THAT(turns_, SizeIs(14 * 7));
+  for (size_t subject = 0; subject < 7; ++subject) {
+    std::map<std::string, int> before;
+    std::set<size_t> places;
+    for (size_t i = 0; i < turns_.size(); ++i) {
+      if (turns_[i] != turns_[subject]) continue;
+      places.insert(i % 7);
+      if (i > 0) ++before[turns_[i - 1]];
+    }
+    EXPECT_THAT(places, SizeIs(7)) << turns_[subject];
+    EXPECT_THAT(before, SizeIs(testing::Ge(2u))) << turns_[subject];
+    for (const auto& [name, times] : before) {
+      EXPECT_NE(name, turns_[subject]);
+      EXPECT_LE(times, 7) << name << ", " << turns_[subject];
+    }
+  }
+}
+
 TEST_F(SyncBnMeasureTest, WarmsLargeTensorsUpOnce) {
   ASSERT_THAT(Layer(/*n=*/200), IsOk());
   for (size_t i = 0; i < requests_.size(); ++i) {
     EXPECT_EQ(requests_[i].iterations, 1);
-    EXPECT_EQ(requests_[i].warmup, i < 6 ? 1 : 0);
+    EXPECT_EQ(requests_[i].warmup, i < 7 ? 1 : 0);
   }
 }
 
 TEST_F(SyncBnMeasureTest, LeavesOutPyTorchUnlessAsked) {
   settings_.torch = false;
   ASSERT_THAT(Layer(), IsOk());
-  EXPECT_THAT(turns_, SizeIs(2 * 5));
+  EXPECT_THAT(turns_, SizeIs(2 * 6));
 }
 
 TEST_F(SyncBnMeasureTest, GoesOnWithoutWhatIsMissing) {
   missing_ = SyncBnSubject::kTorch;
   const absl::StatusOr<MeasuredTurns> measured = Layer();
   ASSERT_THAT(measured, IsOk());
-  EXPECT_THAT(turns_, SizeIs(6 + 5));
+  EXPECT_THAT(turns_, SizeIs(7 + 6));
   const SyncBnMeasured* const torch = measured->Find(SyncBnSubject::kTorch);
   ASSERT_NE(torch, nullptr);
   EXPECT_EQ(torch->missing, "not here");
@@ -119,10 +144,10 @@ TEST_F(SyncBnMeasureTest, FailsWithATurn) {
 TEST_F(SyncBnMeasureTest, StopsWhenTheShapesPartOfTheTimeIsOver) {
   settings_.rounds = 0;
   settings_.network = false;
-  settings_.seconds = 100;  // 25 for each of four shapes; a round takes 6.
+  settings_.seconds = 100;  // 25 for each of four shapes; a round takes 7.
   const absl::StatusOr<MeasuredTurns> measured = Layer();
   ASSERT_THAT(measured, IsOk());
-  EXPECT_EQ(measured->rounds, 5);
+  EXPECT_EQ(measured->rounds, 4);
 }
 
 TEST_F(SyncBnMeasureTest, HasThreeRoundsHoweverLongTheyTake) {
@@ -139,7 +164,7 @@ TEST_F(SyncBnMeasureTest, TrainsTheNetworkInTurns) {
   ASSERT_THAT(measured, IsOk());
   EXPECT_THAT(turns_,
               ElementsAre("local BN", "SyncBN", "SyncBN with timers",  //
-                          "SyncBN", "SyncBN with timers", "local BN"));
+                          "SyncBN", "local BN", "SyncBN with timers"));
   for (const SyncBnRequest& request : requests_) {
     EXPECT_EQ(request.network, 1);
     EXPECT_EQ(request.layer.n, 16);

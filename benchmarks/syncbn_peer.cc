@@ -11,21 +11,15 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "benchmarks/line_worker.h"
 #include "benchmarks/syncbn_peer_torch.h"
+#include "benchmarks/torch_process.h"
 #include "collectives/data_type.h"
 #include "syncbn/activations.h"
 
 namespace lockstep {
 namespace {
-
-absl::Status NotUnderstood(const std::string& answer) {
-  return absl::InternalError(
-      absl::StrCat("its answer is not understood: ", answer));
-}
 
 CallTimes TimesOf(double seconds) {
   CallTimes times;
@@ -36,41 +30,24 @@ CallTimes TimesOf(double seconds) {
 }  // namespace
 
 absl::StatusOr<SyncBnPeer> SyncBnPeer::Start(
-    const std::vector<std::string>& pythons, absl::Duration timeout) {
-  std::string why;
-  for (const std::string& python : pythons) {
-    absl::StatusOr<SyncBnPeer> peer = StartWith(python, timeout);
-    if (peer.ok()) return peer;
-    absl::StrAppend(&why, why.empty() ? "" : "; ", python, ": ",
-                    peer.status().message());
-  }
-  return absl::UnavailableError(why);
-}
-
-absl::StatusOr<SyncBnPeer> SyncBnPeer::StartWith(const std::string& python,
-                                                 absl::Duration timeout) {
+    const std::vector<std::string>& pythons, absl::Time deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(
-      LineWorker worker,
-      LineWorker::Start({python, "-c", std::string(SyncBnPeerTorch())}));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer,
-                            worker.Receive(absl::Now() + timeout));
-  const std::pair<std::string, std::string> words =
-      absl::StrSplit(answer, absl::MaxSplits(' ', 1));
-  if (words.first == "missing") return absl::NotFoundError(words.second);
-  if (words.first != "ready") return NotUnderstood(answer);
-  const std::pair<std::string, std::string> ready =
-      absl::StrSplit(words.second, absl::MaxSplits(' ', 1));
-  return SyncBnPeer(
-      std::move(worker),
-      absl::StrCat("PyTorch ", ready.first, " (", python,
-                   "); its SyncBatchNorm on the CPU: ", ready.second),
-      timeout);
+      TorchProcess process,
+      TorchProcess::Start(pythons, SyncBnPeerTorch(), deadline));
+  return SyncBnPeer(std::move(process));
 }
 
-absl::StatusOr<RankTurn> SyncBnPeer::Time(const SyncBnRequest& request) {
-  LOCKSTEP_RETURN_IF_ERROR(worker_.Send(PeerLine(request)));
+SyncBnPeer::SyncBnPeer(TorchProcess process) : process_(std::move(process)) {
+  const std::pair<std::string, std::string> ready =
+      absl::StrSplit(process_.version(), absl::MaxSplits(' ', 1));
+  name_ = absl::StrCat("PyTorch ", ready.first, " (", process_.python(),
+                       "); its SyncBatchNorm on the CPU: ", ready.second);
+}
+
+absl::StatusOr<RankTurn> SyncBnPeer::Time(const SyncBnRequest& request,
+                                          absl::Time deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer,
-                            worker_.Receive(absl::Now() + timeout_));
+                            process_.Ask(PeerLine(request), deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(RankTurn turn, ParsePeerAnswer(request, answer));
   turn.note = name_;
   return turn;

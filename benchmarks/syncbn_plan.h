@@ -87,24 +87,34 @@ std::vector<LayerShape> ShapesOf(const SyncBnSettings& settings);
 // The bytes of one activation tensor of the shape: B in batch_norm_kernels.h.
 int64_t TensorBytes(const SyncBnSettings& settings, const LayerShape& shape);
 
-// What all ranks together may come to use for a shape.
+// What all ranks together may come to use for a shape, and for the network, in
+// the host's memory.
 int64_t MemoryNeeded(const SyncBnSettings& settings, const LayerShape& shape);
+int64_t NetworkMemoryNeeded(const SyncBnSettings& settings);
+
+// Error: kInvalidArgument, beginning with --per_rank_batch, if a shape or the
+// network, where it is trained, needs more than `room` bytes.
+absl::Status CheckMemory(const SyncBnSettings& settings, int64_t room);
 
 // Timed forward and backward passes of one turn: as many as move some 512 MiB,
 // at most 100, at least 1.
 int TimedIterations(const SyncBnSettings& settings, const LayerShape& shape);
 
-// What takes turns at a layer shape, or at the network.
+// What takes turns at a layer shape; at the network the first three do, whose
+// local batch norm is of our own kernels.
 enum class SyncBnSubject : int32_t {
-  kLocal,    // Batch norm over each rank's own batch, on all ranks at a time.
-  kSync,     // SyncBatchNorm.
-  kSplit,    // SyncBatchNorm with timers inside.
-  kMessage,  // Nothing but its messages, of ranks that arrive together.
-  kCopy,     // memcpy of x and dy, on all ranks at a time.
-  kTorch,    // torch.nn.BatchNorm2d, on all ranks at a time.
+  kLocal,     // The library's batch norm over each rank's own batch, on all
+              // ranks at a time: oneDNN's, on a GPU cuDNN's.
+  kSync,      // SyncBatchNorm.
+  kSplit,     // SyncBatchNorm with timers inside.
+  kOwnLocal,  // SyncBatchNorm's kernels over each rank's own batch.
+  kMessage,   // Nothing but its messages, of ranks that arrive together.
+  kCopy,      // memcpy of x and dy, on all ranks at a time.
+  kTorch,     // torch.nn.BatchNorm2d, on all ranks at a time.
 };
 
-// "local BN", "SyncBN", "SyncBN with timers", "message", "copy", "PyTorch".
+// "local BN", "SyncBN", "SyncBN with timers", "own local BN", "message",
+// "copy", "PyTorch".
 const char* Name(SyncBnSubject subject);
 
 // The tensors that a copy reads; it writes as many.

@@ -1,6 +1,7 @@
 // Flags, shapes and sizes.
 #include "benchmarks/syncbn_plan.h"
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -148,6 +149,31 @@ TEST(TensorBytesTest, CountsElementsOfTheType) {
   EXPECT_EQ(MemoryNeeded(settings, shape), 3 * 8 * 420);
   settings.torch = true;
   EXPECT_EQ(MemoryNeeded(settings, shape), 3 * 14 * 420);
+}
+
+TEST(CheckSyncBnMemoryTest, RefusesAShapeOrTheNetworkThatIsTooLarge) {
+  SyncBnSettings settings = Settings({ShapeSet::kResNet18});
+  const int64_t layers =
+      MemoryNeeded(settings, {ShapeSet::kResNet18, 32, 28, 28, 64});
+  const int64_t network = NetworkMemoryNeeded(settings);
+  EXPECT_EQ(network, 2 * 3 * (int64_t{120 + 16 * 4} << 20));
+  ASSERT_GT(network, layers);
+  EXPECT_THAT(CheckMemory(settings, network), IsOk());
+  EXPECT_THAT(
+      CheckMemory(settings, network - 1),
+      StatusIs(kInvalid,
+               HasSubstr("--per_rank_batch: 16 images of 28x28, to train "
+                         "ResNet-18 on 2 ranks need 1104 MiB, and there is")));
+  EXPECT_THAT(CheckMemory(settings, layers - 1),
+              StatusIs(kInvalid, HasSubstr("--per_rank_batch: 32 images of "
+                                           "28x28x64 on 2 ranks need ")));
+  settings.network = false;
+  EXPECT_THAT(CheckMemory(settings, layers), IsOk());
+  settings.network = true;
+  settings.sets.clear();
+  settings.per_rank_batch = 1 << 20;
+  EXPECT_THAT(CheckMemory(settings, int64_t{1} << 40),
+              StatusIs(kInvalid, HasSubstr("--per_rank_batch: 1048576 ")));
 }
 
 TEST(SyncBnTimedIterationsTest, AreFewerForLargerTensors) {

@@ -13,8 +13,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "benchmarks/all_reduce_turn.h"
 #include "benchmarks/copy_bandwidth.h"
 #include "benchmarks/rank_service.h"
 #include "benchmarks/steady_clock.h"
@@ -30,14 +31,6 @@
 
 namespace lockstep {
 namespace {
-
-// A layer that lacks the type is not there.
-absl::StatusOr<RankTurn> OrMissing(absl::StatusOr<RankTurn> turn) {
-  if (turn.ok() || !absl::IsUnimplemented(turn.status())) return turn;
-  RankTurn missing;
-  missing.missing = std::string(turn.status().message());
-  return missing;
-}
 
 absl::Status ServeRank(const std::string& listener, Communicator& group,
                        const SyncBnRankOptions& options) {
@@ -70,12 +63,21 @@ absl::StatusOr<RankTurn> SyncBnRank::Take(const SyncBnRequest& request) {
     default:
       break;
   }
+  return TimeLayer(request);
+}
+
+absl::StatusOr<RankTurn> SyncBnRank::TimeLayer(const SyncBnRequest& request) {
   LOCKSTEP_RETURN_IF_ERROR(UseLayer(request.layer));
-  if (request.subject == SyncBnSubject::kLocal) {
-    return OrMissing(layer_->Time(*local_, false, request, probe_));
+  switch (request.subject) {
+    case SyncBnSubject::kLocal:
+      return OrMissing(layer_->Time(*local_, false, request, probe_));
+    case SyncBnSubject::kOwnLocal:
+      return layer_->Time(*own_local_, false, request, probe_);
+    case SyncBnSubject::kSync:
+      return layer_->Time(*sync_, true, request, probe_);
+    default:
+      return layer_->Time(*split_, true, request, probe_);
   }
-  BatchNorm& sync = request.subject == SyncBnSubject::kSync ? *sync_ : *split_;
-  return layer_->Time(sync, true, request, probe_);
 }
 
 absl::Status SyncBnRank::UseLayer(const LayerSpec& spec) {
@@ -83,6 +85,8 @@ absl::Status SyncBnRank::UseLayer(const LayerSpec& spec) {
   layer_.reset();  // Its memory first.
   const BatchNormOptions options = OptionsOf(spec);
   LOCKSTEP_ASSIGN_OR_RETURN(local_, OnednnBatchNorm::Create(options));
+  LOCKSTEP_ASSIGN_OR_RETURN(own_local_,
+                            SyncBatchNorm::CreateLocal(options, kernels_));
   LOCKSTEP_ASSIGN_OR_RETURN(sync_,
                             SyncBatchNorm::Create(options, kernels_, group_));
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -122,39 +126,41 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeMessages(
 absl::StatusOr<RankTurn> SyncBnRank::TimeCopies(const SyncBnRequest& request) {
   // From two tensors to two: within as much memory as the layer has, since
   // copies within less may stay in a cache.
-  const int64_t bytes = kCopiedTensors * request.layer.shape().size() *
-                        SizeOf(request.layer.type);
-  LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
   LOCKSTEP_ASSIGN_OR_RETURN(
-      const TurnResult result,
-      lockstep::TimeCopies(/*threads=*/1, 2 * bytes, request.warmup,
-                           request.iterations));
+      Copier copier,
+      Copier::Create(kCopiedTensors * request.layer.shape().size() *
+                     SizeOf(request.layer.type)));
+  copier.Prepare();
   RankTurn turn;
-  turn.wrong = result.wrong;
-  for (const double seconds : result.seconds) {
-    turn.forward.emplace_back();
-    turn.forward.back().end = seconds;
+  for (int i = -request.warmup; i < request.iterations; ++i) {
+    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes copy, TimeCall(group_, probe_, [&] {
+                                copier.Copy();
+                                return absl::OkStatus();
+                              }));
+    if (i >= 0) turn.forward.push_back(std::move(copy));
   }
+  turn.wrong = copier.CountWrong();
   return turn;
 }
 
 absl::StatusOr<RankTurn> SyncBnRank::TimePeer(const SyncBnRequest& request) {
+  const absl::Duration part = options_.timeout / 2;
   if (!peer_.has_value()) {
-    peer_.emplace(SyncBnPeer::Start(options_.pythons, options_.timeout));
+    peer_.emplace(SyncBnPeer::Start(options_.pythons, absl::Now() + part));
   }
-  RankTurn missing;
-  missing.missing = std::string(peer_->status().message());
   LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
-  if (!peer_->ok()) return missing;
-  absl::StatusOr<RankTurn> turn = (*peer_)->Time(request);
-  if (turn.ok()) return turn;
-  missing.missing = std::string(turn.status().message());
-  return missing;
+  if (peer_->ok()) {
+    absl::StatusOr<RankTurn> turn = (*peer_)->Time(request, absl::Now() + part);
+    if (turn.ok()) return turn;
+    peer_.emplace(turn.status());  // The same reason at every later turn.
+  }
+  return Missing(peer_->status());
 }
 
 absl::StatusOr<RankTurn> SyncBnRank::TimeNetwork(const SyncBnRequest& request) {
   if (network_ == nullptr) {
     layer_.reset();
+    peer_.reset();  // The machine is the network's.
     LOCKSTEP_ASSIGN_OR_RETURN(
         network_, SyncBnNetwork::Create(group_, probe_, request.layer.seed,
                                         request.layer.n));

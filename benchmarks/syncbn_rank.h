@@ -27,23 +27,27 @@ namespace lockstep {
 
 struct SyncBnRankOptions {
   std::vector<std::string> pythons;  // Where PyTorch is looked for.
+  // Of the group. PyTorch has half of it to start in and half of it for a turn,
+  // so that one that hangs is missing before anybody gives up the turn.
   absl::Duration timeout = absl::Seconds(120);
 };
 
 // Takes turns on one thread. Keeps the memory of one layer shape, that of its
-// last turn, and of the network from its first step on. Not thread safe.
+// last turn, and of the network from its first step on; PyTorch until then. Not
+// thread safe.
 class SyncBnRank {
  public:
   // Borrows the group.
   SyncBnRank(Communicator& group, const SyncBnRankOptions& options);
 
   // Collective: every rank takes the same turns. Errors: those of the group, of
-  // layers and of memory. That there is no PyTorch, or that it or oneDNN lacks
-  // the type, is no error, but turn.missing.
+  // layers and of memory. That there is no PyTorch, that it ended or hangs, or
+  // that it or oneDNN lacks the type, is no error, but turn.missing.
   absl::StatusOr<RankTurn> Take(const SyncBnRequest& request);
 
  private:
   absl::Status UseLayer(const LayerSpec& spec);
+  absl::StatusOr<RankTurn> TimeLayer(const SyncBnRequest& request);
   absl::StatusOr<RankTurn> TimeMessages(const SyncBnRequest& request);
   absl::StatusOr<RankTurn> TimeCopies(const SyncBnRequest& request);
   absl::StatusOr<RankTurn> TimePeer(const SyncBnRequest& request);
@@ -56,8 +60,9 @@ class SyncBnRank {
   TimedKernels timed_kernels_;
   TimedCommunicator timed_group_;
   std::unique_ptr<SyncBnLayer> layer_;
-  std::unique_ptr<BatchNorm> local_, sync_, split_;  // Of layer_'s channels.
-  std::optional<absl::StatusOr<SyncBnPeer>> peer_;   // Once looked for.
+  // Of layer_'s channels.
+  std::unique_ptr<BatchNorm> local_, own_local_, sync_, split_;
+  std::optional<absl::StatusOr<SyncBnPeer>> peer_;  // Once looked for.
   std::unique_ptr<SyncBnNetwork> network_;
 };
 

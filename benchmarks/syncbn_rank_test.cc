@@ -1,17 +1,28 @@
 // Ranks that take turns of every kind.
 #include "benchmarks/syncbn_rank.h"
 
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "benchmarks/fake_python.h"
 #include "benchmarks/scaling_plan.h"
 #include "benchmarks/syncbn_plan.h"
 #include "benchmarks/syncbn_turn.h"
+#include "collectives/call_site.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/data_type.h"
+#include "collectives/group_buffer.h"
 #include "collectives/group_options.h"
 #include "collectives/host/run_on_threads.h"
 #include "gmock/gmock.h"
@@ -20,6 +31,7 @@
 namespace lockstep {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -61,11 +73,11 @@ std::vector<TeamTurn> Take(int world_size,
 
 TEST(SyncBnRankTest, IsRightAndTimesEveryCall) {
   for (const int world_size : {1, 2, 3}) {
-    for (const TeamTurn& turn :
-         Take(world_size,
-              {Request(SyncBnSubject::kLocal), Request(SyncBnSubject::kSync),
-               Request(SyncBnSubject::kSplit),
-               Request(SyncBnSubject::kLocal)})) {
+    for (const TeamTurn& turn : Take(
+             world_size,
+             {Request(SyncBnSubject::kLocal), Request(SyncBnSubject::kSync),
+              Request(SyncBnSubject::kSplit), Request(SyncBnSubject::kOwnLocal),
+              Request(SyncBnSubject::kLocal)})) {
       EXPECT_EQ(turn.wrong, 0);
       ASSERT_THAT(turn.forward, SizeIs(2));
       ASSERT_THAT(turn.backward, SizeIs(2));
@@ -74,7 +86,66 @@ TEST(SyncBnRankTest, IsRightAndTimesEveryCall) {
   }
 }
 
-// 16 + 8 c bytes forward, 8 c backward: one message each.
+// A group that keeps the messages that pass through it, barriers apart.
+class RecordingGroup : public Communicator {
+ public:
+  using Message = std::pair<Operation, int64_t>;  // And the bytes given.
+
+  explicit RecordingGroup(Communicator& group) : group_(group) {}
+  int rank() const override { return group_.rank(); }
+  int world_size() const override { return group_.world_size(); }
+  absl::Status Run(const Collective& call) override {
+    if (call.operation != Operation::kBarrier) {
+      messages.emplace_back(call.operation, call.input.size_bytes());
+    }
+    return group_.Run(call);
+  }
+  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override {
+    return group_.Allocate(bytes, site);
+  }
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key,
+                                                      CallSite site) override {
+    return group_.Split(color, key, site);
+  }
+
+  std::vector<Message> messages;
+
+ private:
+  Communicator& group_;
+};
+
+// The messages of a turn of SyncBN, and of its messages alone: the same ones,
+// also where records are padded to 16 bytes.
+TEST(SyncBnRankTest, SendsSyncBatchNormsMessagesAlone) {
+  for (const int64_t channels : {1, 3, 7, 16, 65}) {
+    const auto run = [&](Communicator& group) -> absl::Status {
+      RecordingGroup recording(group);
+      SyncBnRank rank(recording, SyncBnRankOptions());
+      SyncBnRequest request = Request(SyncBnSubject::kSync);
+      request.layer.c = channels;
+      LOCKSTEP_RETURN_IF_ERROR(rank.Take(request).status());  // Its reference.
+      for (const SyncBnSubject subject :
+           {SyncBnSubject::kSync, SyncBnSubject::kMessage}) {
+        request.subject = subject;
+        recording.messages.clear();
+        LOCKSTEP_ASSIGN_OR_RETURN(const RankTurn turn, rank.Take(request));
+        EXPECT_EQ(turn.wrong, 0);
+        const int64_t padded = 16 + (8 * channels + 15) / 16 * 16;
+        const RecordingGroup::Message forward = {Operation::kAllGather, padded};
+        const RecordingGroup::Message backward = {Operation::kAllReduce,
+                                                  8 * channels};
+        EXPECT_THAT(recording.messages,
+                    ElementsAre(forward, backward, forward, backward, forward,
+                                backward))
+            << Name(subject) << ", " << channels << " channels";
+      }
+      return absl::OkStatus();
+    };
+    EXPECT_THAT(RunOnThreads(3, GroupOptions(), run), IsOk());
+  }
+}
+
+// 16 + 8 c bytes forward, 8 c backward, for an even c: one message each.
 TEST(SyncBnRankTest, SplitsSyncBatchNormAlone) {
   const std::vector<TeamTurn> turns =
       Take(2, {Request(SyncBnSubject::kSync), Request(SyncBnSubject::kSplit)});
@@ -121,6 +192,35 @@ TEST(SyncBnRankTest, SaysWhatIsMissing) {
   EXPECT_THAT(turns[1].missing, HasSubstr("float16"));
   EXPECT_EQ(turns[2].missing, "");
   EXPECT_EQ(turns[2].wrong, 0);
+}
+
+// Rank 0's hangs, in the turn or before it; rank 1's is fast. Both ranks know
+// well before the deadline of a turn, and do not wait for it again.
+TEST(SyncBnRankTest, GivesUpPyTorchThatHangs) {
+  const std::string ready = "echo lockstep: ready 2.1.0 no; ";
+  const std::string good = MakePython(absl::StrCat(
+      ready, "while read line; do echo lockstep: timed 1 2 3 4; done"));
+  for (const std::string& before : {ready, std::string()}) {
+    const std::string hangs = MakePython(absl::StrCat(before, "sleep 1000"));
+    const auto run = [&](Communicator& group) -> absl::Status {
+      SyncBnRankOptions options;
+      options.pythons = {group.rank() == 0 ? hangs : good};
+      options.timeout = absl::Seconds(group.rank() == 0 ? 1 : 100);
+      SyncBnRank rank(group, options);
+      const absl::Time begin = absl::Now();
+      for (int turn = 0; turn < 20; ++turn) {
+        LOCKSTEP_ASSIGN_OR_RETURN(const RankTurn answer,
+                                  rank.Take(Request(SyncBnSubject::kTorch)));
+        EXPECT_EQ(answer.missing,
+                  group.rank() == 0
+                      ? absl::StrCat(hangs, ": it did not answer in time")
+                      : "");
+      }
+      EXPECT_LT(absl::Now() - begin, absl::Seconds(8));
+      return absl::OkStatus();
+    };
+    EXPECT_THAT(RunOnThreads(2, GroupOptions(), run), IsOk());
+  }
 }
 
 TEST(SyncBnRankTest, NeedsALauncherForProcesses) {

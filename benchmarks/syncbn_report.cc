@@ -91,6 +91,8 @@ PassReport PassOf(const MeasuredTurns& measured, Pass pass) {
   report.pass = pass;
   report.sync = SpreadOf(SecondsOf(sync, pass));
   report.local = OptionalSpread(measured.Find(SyncBnSubject::kLocal), pass);
+  report.own_local =
+      SpreadOf(SecondsOf(*measured.Find(SyncBnSubject::kOwnLocal), pass));
   report.torch = OptionalSpread(measured.Find(SyncBnSubject::kTorch), pass);
   report.message =
       Median(SecondsOf(*measured.Find(SyncBnSubject::kMessage), pass));
@@ -169,14 +171,20 @@ const char* Name(Pass pass) {
   return "both";
 }
 
-std::optional<double> PassReport::Ratio() const {
-  if (!local.has_value()) return std::nullopt;
-  return sync.median / local->median;
+SyncBnSubject PassReport::FasterLocal() const {
+  return local.has_value() && local->median <= own_local.median
+             ? SyncBnSubject::kLocal
+             : SyncBnSubject::kOwnLocal;
 }
 
-std::optional<double> PassReport::Beyond() const {
-  if (!local.has_value()) return std::nullopt;
-  return (sync.median - message) / local->median;
+const CallSpread& PassReport::Faster() const {
+  return FasterLocal() == SyncBnSubject::kLocal ? *local : own_local;
+}
+
+double PassReport::Ratio() const { return sync.median / Faster().median; }
+
+double PassReport::Beyond() const {
+  return (sync.median - message) / Faster().median;
 }
 
 std::optional<double> PassReport::ToTorch() const {
@@ -249,16 +257,33 @@ void AddNotes(const MeasuredTurns& measured, SyncBnReport& report) {
 
 std::vector<SyncBnBar> BarsOf(const SyncBnReport& report) {
   std::vector<SyncBnBar> bars;
-  if (report.settings.world_size != kBarWorldSize || report.settings.gpu) {
-    return bars;
-  }
+  if (!WhyNoBar(report).empty()) return bars;
   for (const LayerReport& layer : report.layers) {
-    const std::optional<double> beyond =
-        layer.passes[static_cast<size_t>(Pass::kBoth)].Beyond();
-    if (layer.shape.set != ShapeSet::kResNet18 || !beyond.has_value()) continue;
-    bars.push_back({.shape = layer.shape, .value = *beyond});
+    if (layer.shape.set != ShapeSet::kResNet18) continue;
+    const PassReport& both = layer.passes[static_cast<size_t>(Pass::kBoth)];
+    bars.push_back({.shape = layer.shape,
+                    .against = both.FasterLocal(),
+                    .value = both.Beyond()});
   }
   return bars;
+}
+
+std::string WhyNoBar(const SyncBnReport& report) {
+  const SyncBnSettings& settings = report.settings;
+  if (settings.gpu) return "it is for the CPU";
+  if (settings.world_size != kBarWorldSize) {
+    return absl::StrCat("it is for ", kBarWorldSize, " ranks");
+  }
+  if (settings.type != DataType::kFloat32) return "it is for float32";
+  if (settings.world_size > report.machine.cores) {
+    return absl::StrCat("it is for ranks with a core each, and ",
+                        settings.world_size, " ranks share ",
+                        report.machine.cores);
+  }
+  for (const LayerReport& layer : report.layers) {
+    if (layer.shape.set == ShapeSet::kResNet18) return "";
+  }
+  return "it is for resnet18's shapes";
 }
 
 int64_t CountWrong(const SyncBnReport& report) {

@@ -41,15 +41,21 @@ const char* Name(Pass pass);
 struct PassReport {
   Pass pass = Pass::kForward;
   CallSpread sync;
-  std::optional<CallSpread> local;
+  std::optional<CallSpread> local;  // The library's.
+  CallSpread own_local;
   std::optional<CallSpread> torch;
   double message = 0;  // The median of the message alone.
   CallSplit split;
   // What the timers of the split cost: its median over sync's, less 1.
   double timers = 0;
 
-  std::optional<double> Ratio() const;    // sync / local.
-  std::optional<double> Beyond() const;   // (sync - message) / local.
+  // Of the two local ones, that with the smaller median; kLocal if they are
+  // alike.
+  SyncBnSubject FasterLocal() const;
+  const CallSpread& Faster() const;
+
+  double Ratio() const;                   // sync / faster local.
+  double Beyond() const;                  // (sync - message) / faster local.
   std::optional<double> ToTorch() const;  // torch / sync: above 1 is faster.
 };
 
@@ -98,6 +104,7 @@ inline constexpr double kMostBeyond = 1.15;
 inline constexpr int kBarWorldSize = 2;
 struct SyncBnBar {
   LayerShape shape;
+  SyncBnSubject against = SyncBnSubject::kLocal;  // The faster local one.
   double value = 0;
 
   bool Met() const { return value <= kMostBeyond; }
@@ -128,9 +135,13 @@ NetworkReport DeriveNetwork(const SyncBnSettings& settings,
 // peers, of GPUs, and of what is missing; nothing twice.
 void AddNotes(const MeasuredTurns& measured, SyncBnReport& report);
 
-// Of ResNet-18's shapes, forward and backward, at kBarWorldSize ranks on the
-// CPU; empty if those were not measured.
+// Of ResNet-18's shapes, forward and backward; none if WhyNoBar has a reason.
 std::vector<SyncBnBar> BarsOf(const SyncBnReport& report);
+
+// Why the report says nothing of the bar, which is for float32 and
+// kBarWorldSize ranks on the CPU, each with a core of its own: "it is for
+// float32". Empty if there are bars.
+std::string WhyNoBar(const SyncBnReport& report);
 
 // Wrong elements of everything.
 int64_t CountWrong(const SyncBnReport& report);

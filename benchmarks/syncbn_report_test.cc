@@ -9,6 +9,7 @@
 #include "benchmarks/syncbn_measure.h"
 #include "benchmarks/syncbn_plan.h"
 #include "benchmarks/syncbn_turn.h"
+#include "collectives/data_type.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -38,20 +39,25 @@ TEST(DeriveLayerTest, HasMediansAndTheirSpread) {
   EXPECT_DOUBLE_EQ(forward.sync.max, 2.5);
   EXPECT_EQ(forward.sync.samples, 4);
   EXPECT_DOUBLE_EQ(forward.local->median, 1);
+  EXPECT_DOUBLE_EQ(forward.own_local.median, 1.25);
   EXPECT_DOUBLE_EQ(forward.torch->median, 2);
   EXPECT_DOUBLE_EQ(forward.message, 0.25);
 }
 
-TEST(DeriveLayerTest, ComparesWithLocalBatchNorm) {
+TEST(DeriveLayerTest, ComparesWithTheFasterLocalBatchNorm) {
   const LayerReport layer = Layer();
-  EXPECT_THAT(layer.passes[0].Ratio(), Optional(DoubleEq(1.25)));
-  EXPECT_THAT(layer.passes[0].Beyond(), Optional(DoubleEq(1)));
+  EXPECT_EQ(layer.passes[0].FasterLocal(), SyncBnSubject::kLocal);
+  EXPECT_DOUBLE_EQ(layer.passes[0].Ratio(), 1.25);
+  EXPECT_DOUBLE_EQ(layer.passes[0].Beyond(), 1);
   EXPECT_THAT(layer.passes[0].ToTorch(), Optional(DoubleEq(1.6)));
-  EXPECT_THAT(layer.passes[1].Ratio(), Optional(DoubleEq(1)));
-  EXPECT_THAT(layer.passes[1].Beyond(), Optional(DoubleEq(0.875)));
-  // (1.25 + 2 - 0.5) / (1 + 2).
+  // Our own takes 1.5, oneDNN's 2.
+  EXPECT_EQ(layer.passes[1].FasterLocal(), SyncBnSubject::kOwnLocal);
+  EXPECT_DOUBLE_EQ(layer.passes[1].Ratio(), 2 / 1.5);
+  EXPECT_DOUBLE_EQ(layer.passes[1].Beyond(), 1.75 / 1.5);
+  // (1.25 + 2 - 0.5) / (1.25 + 1.5), where oneDNN's takes 1 + 2.
   EXPECT_EQ(layer.passes[2].pass, Pass::kBoth);
-  EXPECT_THAT(layer.passes[2].Beyond(), Optional(DoubleEq(2.75 / 3)));
+  EXPECT_EQ(layer.passes[2].FasterLocal(), SyncBnSubject::kOwnLocal);
+  EXPECT_DOUBLE_EQ(layer.passes[2].Beyond(), 1);
   EXPECT_THAT(layer.passes[2].ToTorch(), Optional(DoubleEq(5 / 3.25)));
 }
 
@@ -105,13 +111,27 @@ TEST(DeriveLayerTest, CountsTheBytesOfMessages) {
   EXPECT_EQ(layer.backward_message, 8 * 64);
 }
 
+// Records follow one another in multiples of 16 bytes; sums are not padded.
+TEST(DeriveLayerTest, CountsTheBytesOfMessagesOfAnOddNumberOfChannels) {
+  for (const int64_t c : {1, 3, 63, 65}) {
+    LayerShape shape = kShape;
+    shape.c = c;
+    const LayerReport layer =
+        DeriveLayer(SyncBnSettings(), shape, ExampleTurns(1, true));
+    EXPECT_EQ(layer.forward_message, 16 + 8 * c + 8);
+    EXPECT_EQ(layer.backward_message, 8 * c);
+  }
+}
+
 TEST(DeriveLayerTest, GoesWithoutWhatIsMissing) {
   MeasuredTurns turns = ExampleTurns(1, false);
   turns.subjects[0].forward.clear();
   turns.subjects[0].backward.clear();
   const LayerReport layer = DeriveLayer(SyncBnSettings(), kShape, turns);
-  EXPECT_EQ(layer.passes[0].Ratio(), std::nullopt);
-  EXPECT_EQ(layer.passes[0].Beyond(), std::nullopt);
+  EXPECT_EQ(layer.passes[0].local, std::nullopt);
+  EXPECT_EQ(layer.passes[0].FasterLocal(), SyncBnSubject::kOwnLocal);
+  EXPECT_DOUBLE_EQ(layer.passes[0].Ratio(), 1);
+  EXPECT_DOUBLE_EQ(layer.passes[0].Beyond(), 0.8);
   EXPECT_EQ(layer.passes[0].ToTorch(), std::nullopt);
   EXPECT_DOUBLE_EQ(layer.passes[0].sync.median, 1.25);
 }
@@ -146,12 +166,39 @@ TEST(SyncBnBarsOfTest, HasResNet18sShapesAtTwoRanks) {
   std::vector<SyncBnBar> bars = BarsOf(report);
   ASSERT_THAT(bars, SizeIs(1));
   EXPECT_EQ(bars[0].shape, kShape);
-  EXPECT_DOUBLE_EQ(bars[0].value, 2.75 / 3);
+  EXPECT_EQ(bars[0].against, SyncBnSubject::kOwnLocal);
+  EXPECT_DOUBLE_EQ(bars[0].value, 1);
   EXPECT_TRUE(bars[0].Met());
-  report.layers[0].passes[2].sync.median *= 2;
-  EXPECT_FALSE(BarsOf(report)[0].Met());
+  EXPECT_EQ(WhyNoBar(report), "");
+  report.layers[0].passes[2].local->median = 2e-3;
+  bars = BarsOf(report);
+  EXPECT_EQ(bars[0].against, SyncBnSubject::kLocal);
+  EXPECT_DOUBLE_EQ(bars[0].value, 2.75 / 2);
+  EXPECT_FALSE(bars[0].Met());
+}
+
+TEST(SyncBnBarsOfTest, SaysWhyThereIsNone) {
+  const SyncBnReport good = ExampleSyncBnReport();
+  const auto why = [](const SyncBnReport& report) {
+    EXPECT_THAT(BarsOf(report), IsEmpty());
+    return WhyNoBar(report);
+  };
+  SyncBnReport report = good;
+  report.settings.gpu = true;
+  EXPECT_EQ(why(report), "it is for the CPU");
+  report = good;
   report.settings.world_size = 3;
-  EXPECT_THAT(BarsOf(report), IsEmpty());
+  EXPECT_EQ(why(report), "it is for 2 ranks");
+  report = good;
+  report.settings.type = DataType::kBFloat16;
+  EXPECT_EQ(why(report), "it is for float32");
+  report = good;
+  report.machine.cores = 1;
+  EXPECT_EQ(why(report),
+            "it is for ranks with a core each, and 2 ranks share 1");
+  report = good;
+  report.layers.erase(report.layers.begin());
+  EXPECT_EQ(why(report), "it is for resnet18's shapes");
 }
 
 TEST(SyncBnCountWrongTest, CountsEverything) {
@@ -162,7 +209,7 @@ TEST(SyncBnCountWrongTest, CountsEverything) {
   EXPECT_EQ(CountWrong(report), 7);
   MeasuredTurns turns = ExampleTurns(1, true);
   turns.subjects[0].wrong = 1;
-  turns.subjects[4].wrong = 2;
+  turns.subjects[5].wrong = 2;
   EXPECT_EQ(DeriveLayer(report.settings, kShape, turns).wrong, 3);
 }
 

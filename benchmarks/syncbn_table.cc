@@ -17,10 +17,12 @@ namespace lockstep {
 namespace {
 
 constexpr char kColumns[] =
-    "local, SyncBN: milliseconds of a call, as long as on its slowest rank, "
-    "the median; p25..p75: the middle half of SyncBN's. ratio: SyncBN / local. "
-    "message: its message alone, of ranks that arrive together, in "
-    "microseconds. beyond: (SyncBN - message) / local. kern, comm, wait, rest: "
+    "local: oneDNN's batch norm (on GPUs cuDNN's), own: SyncBN's kernels, each "
+    "over the rank's own batch. local, own, SyncBN: milliseconds of a call, as "
+    "long as on its slowest rank, the median; p25..p75: the middle half of "
+    "SyncBN's. ratio: SyncBN / the faster of local and own. message: its "
+    "message alone, of ranks that arrive together, in microseconds. beyond: "
+    "(SyncBN - message) / the faster of local and own. kern, comm, wait, rest: "
     "shares of a SyncBN call in kernels, in its message from when the last "
     "rank has entered it, in waiting for that rank, and in neither; measured "
     "with timers, in turns of their own. torch: torch.nn.BatchNorm2d, local, "
@@ -29,7 +31,8 @@ constexpr char kColumns[] =
 
 std::string Milliseconds(double seconds) {
   const double ms = 1e3 * seconds;
-  return absl::StrFormat("%.*f", ms < 10 ? 3 : ms < 100 ? 2 : 1, ms);
+  const int digits = ms < 9.9995 ? 3 : ms < 99.995 ? 2 : ms < 999.95 ? 1 : 0;
+  return absl::StrFormat("%.*f", digits, ms);
 }
 
 std::string Microseconds(double seconds) {
@@ -37,9 +40,8 @@ std::string Microseconds(double seconds) {
   return absl::StrFormat("%.*f", us < 1000 ? 1 : 0, us);
 }
 
-std::string Ratio(const std::optional<double>& ratio) {
-  if (!ratio.has_value()) return "-";
-  return absl::StrFormat("%.*f", *ratio < 99.995 ? 2 : 0, *ratio);
+std::string Ratio(double ratio) {
+  return absl::StrFormat("%.*f", ratio < 99.995 ? 2 : 0, ratio);
 }
 
 std::string Percent(double share) {
@@ -51,18 +53,19 @@ std::string OptionalMilliseconds(const std::optional<CallSpread>& spread) {
 }
 
 std::string Line(absl::string_view shape, absl::string_view pass,
-                 absl::string_view local, absl::string_view sync,
-                 absl::string_view range, absl::string_view ratio,
-                 absl::string_view message, absl::string_view beyond,
-                 absl::string_view shares, absl::string_view torch) {
-  return absl::StrFormat("%-12s%-5s%7s%8s  %-14s%6s%8s%7s%s%8s\n", shape, pass,
-                         local, sync, range, ratio, message, beyond, shares,
-                         torch);
+                 absl::string_view local, absl::string_view own,
+                 absl::string_view sync, absl::string_view range,
+                 absl::string_view ratio, absl::string_view message,
+                 absl::string_view beyond, absl::string_view shares,
+                 absl::string_view torch) {
+  return absl::StrFormat("%-12s%-5s%7s%7s%7s  %-12s%6s%8s%7s%s%7s\n", shape,
+                         pass, local, own, sync, range, ratio, message, beyond,
+                         shares, torch);
 }
 
 std::string Shares(const CallSplit& split) {
   const double sum = split.Sum();
-  return absl::StrFormat("%6s%6s%5s%5s", Percent(split.kernels / sum),
+  return absl::StrFormat("%5s%5s%5s%5s", Percent(split.kernels / sum),
                          Percent(split.communication / sum),
                          Percent(split.wait / sum), Percent(split.other / sum));
 }
@@ -74,13 +77,13 @@ absl::string_view ShortName(Pass pass) {
 }
 
 std::string FormatPass(const std::string& shape, const PassReport& pass) {
-  return Line(shape, ShortName(pass.pass), OptionalMilliseconds(pass.local),
-              Milliseconds(pass.sync.median),
-              absl::StrCat(Milliseconds(pass.sync.p25), "..",
-                           Milliseconds(pass.sync.p75)),
-              Ratio(pass.Ratio()), Microseconds(pass.message),
-              Ratio(pass.Beyond()), Shares(pass.split),
-              OptionalMilliseconds(pass.torch));
+  return Line(
+      shape, ShortName(pass.pass), OptionalMilliseconds(pass.local),
+      Milliseconds(pass.own_local.median), Milliseconds(pass.sync.median),
+      absl::StrCat(Milliseconds(pass.sync.p25), "..",
+                   Milliseconds(pass.sync.p75)),
+      Ratio(pass.Ratio()), Microseconds(pass.message), Ratio(pass.Beyond()),
+      Shares(pass.split), OptionalMilliseconds(pass.torch));
 }
 
 std::string FormatMachine(const SyncBnReport& report) {
@@ -99,13 +102,23 @@ std::string FormatMachine(const SyncBnReport& report) {
   return absl::StrCat(text, report.command, "\n");
 }
 
+// Whose it is.
+absl::string_view LocalName(SyncBnSubject local) {
+  return local == SyncBnSubject::kLocal ? "oneDNN's" : "our own";
+}
+
 std::string FormatBars(const SyncBnReport& report) {
-  std::string text;
+  if (report.layers.empty()) return "";
+  if (const std::string why = WhyNoBar(report); !why.empty()) {
+    return absl::StrCat("\nno bar: ", why, ".\n");
+  }
+  std::string text = absl::StrCat(
+      "\nbar: SyncBN beyond its message, forward and backward, is at most ",
+      kMostBeyond, "x the faster local BN\n");
   for (const SyncBnBar& bar : BarsOf(report)) {
-    absl::StrAppend(&text, "bar: SyncBN beyond its message, ", Name(bar.shape),
-                    ", forward and backward, at most ", kMostBeyond,
-                    "x local: ", Ratio(bar.value),
-                    bar.Met() ? ": met" : ": NOT met", "\n");
+    absl::StrAppend(&text, "  ", Name(bar.shape), ": ", Ratio(bar.value), "x ",
+                    LocalName(bar.against), bar.Met() ? ": met" : ": NOT met",
+                    "\n");
   }
   return text;
 }
@@ -132,9 +145,9 @@ std::string FormatShapeSet(const LayerShape& shape) {
   return absl::StrCat(
       "\n", Name(shape.set), ", ", shape.n, shape.n == 1 ? " image" : " images",
       " on each rank\n",
-      Line("shape", "pass", "local", "SyncBN", "p25..p75", "ratio", "message",
-           "beyond",
-           absl::StrFormat("%6s%6s%5s%5s", "kern", "comm", "wait", "rest"),
+      Line("shape", "pass", "local", "own", "SyncBN", "p25..p75", "ratio",
+           "message", "beyond",
+           absl::StrFormat("%5s%5s%5s%5s", "kern", "comm", "wait", "rest"),
            "torch"));
 }
 
@@ -172,7 +185,7 @@ std::string FormatNetwork(const SyncBnSettings& settings,
       " of 28x28 on each of ", settings.world_size,
       settings.world_size == 1 ? " rank" : " ranks",
       ": forward, backward, sum of gradients\n",
-      step("local BN", network.local), step("SyncBN", network.sync),
+      step("own local BN", network.local), step("SyncBN", network.sync),
       WrapText(
           absl::StrFormat(
               "SyncBN's share of the step: %.1f%%. Its %d messages, %d "
@@ -205,8 +218,7 @@ std::string FormatSyncBnLegend(const SyncBnReport& report) {
     absl::StrAppend(&text, WrapText(absl::StrCat("not measured: ", missing),
                                     kTableColumns));
   }
-  const std::string bars = FormatBars(report);
-  return absl::StrCat(text, bars.empty() ? "" : "\n", bars);
+  return absl::StrCat(text, FormatBars(report));
 }
 
 std::string SyncBnColumns() { return WrapText(kColumns, kTableColumns); }

@@ -21,7 +21,7 @@ std::string FormatLayer(const LayerReport& layer);
 std::string FormatNetwork(const SyncBnSettings& settings,
                           const NetworkReport& network);
 
-// What the columns are, what could not be measured, and the bar.
+// What the columns are, what could not be measured, and the bar, or why none.
 std::string FormatSyncBnLegend(const SyncBnReport& report);
 
 // What the columns are, for --help as well.

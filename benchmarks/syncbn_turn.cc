@@ -170,6 +170,17 @@ const char* Name(TimedKernel kernel) {
   return "backward input";
 }
 
+RankTurn Missing(const absl::Status& why) {
+  RankTurn turn;
+  turn.missing = std::string(why.message());
+  return turn;
+}
+
+absl::StatusOr<RankTurn> OrMissing(absl::StatusOr<RankTurn> turn) {
+  if (turn.ok() || !absl::IsUnimplemented(turn.status())) return turn;
+  return Missing(turn.status());
+}
+
 std::string Serialize(const SyncBnRequest& request) {
   Writer writer;
   writer.Add(request);

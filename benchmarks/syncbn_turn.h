@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "benchmarks/syncbn_plan.h"
@@ -65,6 +66,11 @@ struct RankTurn {
   int32_t shared_gpu = 0;           // 1: another rank has the same GPU.
   std::string missing;  // Why it cannot be measured; then no calls are set.
 };
+
+// The answer of a rank that cannot measure it, for that reason.
+RankTurn Missing(const absl::Status& why);
+// The same for the kUnimplemented of a layer that lacks a type; `turn` else.
+absl::StatusOr<RankTurn> OrMissing(absl::StatusOr<RankTurn> turn);
 
 // As bytes, and back. Errors: kDataLoss for bytes that are none.
 std::string Serialize(const SyncBnRequest& request);

@@ -60,6 +60,21 @@ TEST(ParseRankTurnTest, ReadsWhatSerializeWrote) {
   EXPECT_EQ(back->missing, "why");
 }
 
+TEST(OrMissingTest, IsForWhatALayerLacksAlone) {
+  const absl::StatusOr<RankTurn> missing =
+      OrMissing(absl::UnimplementedError("no such type"));
+  ASSERT_THAT(missing, IsOk());
+  EXPECT_EQ(missing->missing, "no such type");
+  EXPECT_THAT(OrMissing(absl::AbortedError("it broke")),
+              StatusIs(absl::StatusCode::kAborted, "it broke"));
+  RankTurn right;
+  right.wrong = 3;
+  const absl::StatusOr<RankTurn> there = OrMissing(right);
+  ASSERT_THAT(there, IsOk());
+  EXPECT_EQ(there->wrong, 3);
+  EXPECT_EQ(there->missing, "");
+}
+
 TEST(ParseRankTurnTest, RefusesWhatIsCutShortOrTooLong) {
   const std::string whole = Serialize(Turn(Call(10, 15, 12, 13)));
   for (size_t size = 0; size < whole.size(); ++size) {

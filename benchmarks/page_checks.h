@@ -1,0 +1,38 @@
+// What the tests of all HTML reports ask of a page.
+#ifndef LOCKSTEP_BENCHMARKS_PAGE_CHECKS_H_
+#define LOCKSTEP_BENCHMARKS_PAGE_CHECKS_H_
+
+#include <string>
+
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+
+namespace lockstep {
+
+// How often `part` occurs in `text`.
+int CountParts(absl::string_view text, absl::string_view part);
+
+// The page without Chart.js, whose comments name its home page.
+std::string WithoutChartJs(absl::string_view page);
+
+// What the page has that loads something, or empty.
+std::string Loader(absl::string_view page);
+
+// The name of an element that the page does not open as often as it closes it,
+// or empty.
+std::string OpenElements(absl::string_view page);
+
+// Expects a whole page that loads nothing, has no marker left, and closes its
+// elements.
+void ExpectWholePage(const std::string& page);
+
+// Expects that the page has as many elements and comments as `plain`, the page
+// of a report without hostile strings.
+void ExpectSameElements(const std::string& page, const std::string& plain);
+
+// The report that the page's script reads; discarded if it is no JSON.
+nlohmann::ordered_json EmbeddedReport(const std::string& page);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_BENCHMARKS_PAGE_CHECKS_H_
