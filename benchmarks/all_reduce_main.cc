@@ -29,14 +29,14 @@
 #include "benchmarks/all_reduce_table.h"
 #include "benchmarks/all_reduce_teams.h"
 #include "benchmarks/available_memory.h"
-#include "benchmarks/command_status.h"
-#include "benchmarks/command_text.h"
 #include "benchmarks/flag_values.h"
 #include "benchmarks/json_file.h"
-#include "benchmarks/machine.h"
 #include "collectives/data_type.h"
 #include "collectives/launch/command_line.h"
 #include "collectives/reduce_op.h"
+#include "report/command_status.h"
+#include "report/command_text.h"
+#include "report/machine.h"
 
 ABSL_FLAG(int32_t, world_size, 2, "see kUsage");
 ABSL_FLAG(std::string, backend, "processes", "see kUsage");

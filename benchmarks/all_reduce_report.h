@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "benchmarks/all_reduce_plan.h"
-#include "benchmarks/machine.h"
+#include "report/machine.h"
 
 namespace lockstep {
 

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "benchmarks/wrap_text.h"
+#include "report/wrap_text.h"
 
 namespace lockstep {
 namespace {

@@ -16,10 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "benchmarks/available_memory.h"
-#include "benchmarks/command_status.h"
-#include "benchmarks/command_text.h"
 #include "benchmarks/json_file.h"
-#include "benchmarks/machine.h"
 #include "benchmarks/random_updates.h"
 #include "benchmarks/sampler_draw.h"
 #include "benchmarks/sampler_json.h"
@@ -31,6 +28,9 @@
 #include "benchmarks/sampler_table.h"
 #include "benchmarks/torch_process.h"
 #include "collectives/launch/command_line.h"
+#include "report/command_status.h"
+#include "report/command_text.h"
+#include "report/machine.h"
 #include "sampler/epoch_indices.h"
 
 ABSL_FLAG(std::string, sizes, "60000,1281167,100000000", "see kUsage");

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/machine.h"
 #include "benchmarks/sampler_measure.h"
 #include "benchmarks/sampler_plan.h"
+#include "report/machine.h"
 
 namespace lockstep {
 

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "benchmarks/sampler_plan.h"
 #include "benchmarks/sampler_report.h"
-#include "benchmarks/wrap_text.h"
+#include "report/wrap_text.h"
 
 namespace lockstep {
 namespace {

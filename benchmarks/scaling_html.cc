@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "benchmarks/html_page.h"
 #include "benchmarks/scaling_json.h"
 #include "benchmarks/scaling_page_css.h"
 #include "benchmarks/scaling_page_html.h"
 #include "benchmarks/scaling_page_js.h"
+#include "report/html_page.h"
 
 namespace lockstep {
 

@@ -3,13 +3,13 @@
 
 #include <string>
 
-#include "benchmarks/page_checks.h"
 #include "benchmarks/scaling_example.h"
 #include "benchmarks/scaling_json.h"
 #include "benchmarks/scaling_report.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "report/page_checks.h"
 
 namespace lockstep {
 namespace {

@@ -12,11 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "benchmarks/command_status.h"
-#include "benchmarks/command_text.h"
 #include "benchmarks/flag_values.h"
-#include "benchmarks/machine.h"
-#include "benchmarks/output_folder.h"
 #include "benchmarks/scaling_html.h"
 #include "benchmarks/scaling_json.h"
 #include "benchmarks/scaling_measure.h"
@@ -28,6 +24,10 @@
 #include "collectives/launch/working_directory.h"
 #include "models/data/fashion_mnist.h"
 #include "models/file_io.h"
+#include "report/command_status.h"
+#include "report/command_text.h"
+#include "report/machine.h"
+#include "report/output_folder.h"
 
 ABSL_FLAG(std::string, world_sizes, "", "see kUsage");
 ABSL_FLAG(std::string, mode, "strong,weak", "see kUsage");

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/machine.h"
 #include "benchmarks/scaling_plan.h"
 #include "benchmarks/scaling_round.h"
+#include "report/machine.h"
 
 namespace lockstep {
 

@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "benchmarks/machine.h"
 #include "benchmarks/scaling_plan.h"
-#include "benchmarks/wrap_text.h"
+#include "report/machine.h"
+#include "report/wrap_text.h"
 
 namespace lockstep {
 namespace {

@@ -3,11 +3,11 @@
 
 #include <string>
 
-#include "benchmarks/html_page.h"
 #include "benchmarks/syncbn_json.h"
 #include "benchmarks/syncbn_page_css.h"
 #include "benchmarks/syncbn_page_html.h"
 #include "benchmarks/syncbn_page_js.h"
+#include "report/html_page.h"
 
 namespace lockstep {
 

@@ -3,12 +3,12 @@
 
 #include <string>
 
-#include "benchmarks/page_checks.h"
 #include "benchmarks/syncbn_example.h"
 #include "benchmarks/syncbn_json.h"
 #include "benchmarks/syncbn_report.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "report/page_checks.h"
 
 namespace lockstep {
 namespace {

@@ -19,11 +19,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "benchmarks/available_memory.h"
-#include "benchmarks/command_status.h"
-#include "benchmarks/command_text.h"
 #include "benchmarks/flag_values.h"
-#include "benchmarks/machine.h"
-#include "benchmarks/output_folder.h"
 #include "benchmarks/rank_team.h"
 #include "benchmarks/steady_clock.h"
 #include "benchmarks/syncbn_gpu.h"
@@ -39,6 +35,10 @@
 #include "collectives/launch/command_line.h"
 #include "collectives/launch/working_directory.h"
 #include "models/file_io.h"
+#include "report/command_status.h"
+#include "report/command_text.h"
+#include "report/machine.h"
+#include "report/output_folder.h"
 
 ABSL_FLAG(std::string, shapes, "resnet18,resnet50,mobilenet,detection",
           "see kUsage");

@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/machine.h"
 #include "benchmarks/syncbn_measure.h"
 #include "benchmarks/syncbn_plan.h"
 #include "benchmarks/syncbn_turn.h"
+#include "report/machine.h"
 
 namespace lockstep {
 

@@ -10,8 +10,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "benchmarks/syncbn_plan.h"
-#include "benchmarks/wrap_text.h"
 #include "collectives/data_type.h"
+#include "report/wrap_text.h"
 
 namespace lockstep {
 namespace {

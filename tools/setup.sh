@@ -39,6 +39,7 @@ ci_packages=(clang clang-format libclang-rt-dev)
 # missing are left out of the build.
 optional_packages=(
   libgloo-dev                   # what the all-reduce benchmark compares with
+  python3-torch                 # what //conformance:check judges by default
 )
 
 dry_run=false

@@ -1,6 +1,6 @@
 // What the HTML reports have in common: one file that needs no other.
-#ifndef LOCKSTEP_BENCHMARKS_HTML_PAGE_H_
-#define LOCKSTEP_BENCHMARKS_HTML_PAGE_H_
+#ifndef LOCKSTEP_REPORT_HTML_PAGE_H_
+#define LOCKSTEP_REPORT_HTML_PAGE_H_
 
 #include <string>
 
@@ -31,4 +31,4 @@ std::string JsonForScript(const nlohmann::ordered_json& json);
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_BENCHMARKS_HTML_PAGE_H_
+#endif  // LOCKSTEP_REPORT_HTML_PAGE_H_

@@ -1,6 +1,6 @@
 // How a benchmark was started, for its report.
-#ifndef LOCKSTEP_BENCHMARKS_COMMAND_TEXT_H_
-#define LOCKSTEP_BENCHMARKS_COMMAND_TEXT_H_
+#ifndef LOCKSTEP_REPORT_COMMAND_TEXT_H_
+#define LOCKSTEP_REPORT_COMMAND_TEXT_H_
 
 #include <span>
 #include <string>
@@ -17,4 +17,4 @@ std::string CommitText();
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_BENCHMARKS_COMMAND_TEXT_H_
+#endif  // LOCKSTEP_REPORT_COMMAND_TEXT_H_

@@ -1,5 +1,5 @@
 // Created, and tried.
-#include "benchmarks/output_folder.h"
+#include "report/output_folder.h"
 
 #include <unistd.h>
 

@@ -1,6 +1,6 @@
 // What a report says about where its numbers come from.
-#ifndef LOCKSTEP_BENCHMARKS_MACHINE_H_
-#define LOCKSTEP_BENCHMARKS_MACHINE_H_
+#ifndef LOCKSTEP_REPORT_MACHINE_H_
+#define LOCKSTEP_REPORT_MACHINE_H_
 
 #include <cstdint>
 #include <string>
@@ -30,4 +30,4 @@ std::string TimeStamp();
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_BENCHMARKS_MACHINE_H_
+#endif  // LOCKSTEP_REPORT_MACHINE_H_

@@ -1,5 +1,5 @@
 // Reads /proc, /sys and .git.
-#include "benchmarks/machine.h"
+#include "report/machine.h"
 
 #include <sys/utsname.h>
 #include <unistd.h>

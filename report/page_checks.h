@@ -1,6 +1,6 @@
 // What the tests of all HTML reports ask of a page.
-#ifndef LOCKSTEP_BENCHMARKS_PAGE_CHECKS_H_
-#define LOCKSTEP_BENCHMARKS_PAGE_CHECKS_H_
+#ifndef LOCKSTEP_REPORT_PAGE_CHECKS_H_
+#define LOCKSTEP_REPORT_PAGE_CHECKS_H_
 
 #include <string>
 
@@ -35,4 +35,4 @@ nlohmann::ordered_json EmbeddedReport(const std::string& page);
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_BENCHMARKS_PAGE_CHECKS_H_
+#endif  // LOCKSTEP_REPORT_PAGE_CHECKS_H_

@@ -1,5 +1,5 @@
 // What goes into a page, and what its strings cannot do there.
-#include "benchmarks/html_page.h"
+#include "report/html_page.h"
 
 #include <string>
 
@@ -7,13 +7,13 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "benchmarks/chart_js.h"
-#include "benchmarks/page_checks.h"
-#include "benchmarks/report_page_css.h"
-#include "benchmarks/report_page_html.h"
-#include "benchmarks/report_page_js.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "report/chart_js.h"
+#include "report/page_checks.h"
+#include "report/report_page_css.h"
+#include "report/report_page_html.h"
+#include "report/report_page_js.h"
 
 namespace lockstep {
 namespace {

@@ -1,6 +1,6 @@
 // The folder that --output_dir names.
-#ifndef LOCKSTEP_BENCHMARKS_OUTPUT_FOLDER_H_
-#define LOCKSTEP_BENCHMARKS_OUTPUT_FOLDER_H_
+#ifndef LOCKSTEP_REPORT_OUTPUT_FOLDER_H_
+#define LOCKSTEP_REPORT_OUTPUT_FOLDER_H_
 
 #include <string>
 
@@ -14,4 +14,4 @@ absl::Status MakeOutputFolder(const std::string& folder);
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_BENCHMARKS_OUTPUT_FOLDER_H_
+#endif  // LOCKSTEP_REPORT_OUTPUT_FOLDER_H_

@@ -1,5 +1,5 @@
 // What a user and a shell see.
-#include "benchmarks/command_status.h"
+#include "report/command_status.h"
 
 #include <stdlib.h>
 

@@ -1,6 +1,6 @@
 // Text for a terminal.
-#ifndef LOCKSTEP_BENCHMARKS_WRAP_TEXT_H_
-#define LOCKSTEP_BENCHMARKS_WRAP_TEXT_H_
+#ifndef LOCKSTEP_REPORT_WRAP_TEXT_H_
+#define LOCKSTEP_REPORT_WRAP_TEXT_H_
 
 #include <string>
 
@@ -17,4 +17,4 @@ std::string WrapText(absl::string_view text, int columns);
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_BENCHMARKS_WRAP_TEXT_H_
+#endif  // LOCKSTEP_REPORT_WRAP_TEXT_H_

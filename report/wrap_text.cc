@@ -1,5 +1,5 @@
 // Greedy line breaking.
-#include "benchmarks/wrap_text.h"
+#include "report/wrap_text.h"
 
 #include <string>
 

@@ -1,5 +1,5 @@
 // Puts the embedded files and the report together.
-#include "benchmarks/html_page.h"
+#include "report/html_page.h"
 
 #include <array>
 #include <string>
@@ -8,10 +8,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
-#include "benchmarks/chart_js.h"
-#include "benchmarks/report_page_css.h"
-#include "benchmarks/report_page_html.h"
-#include "benchmarks/report_page_js.h"
+#include "report/chart_js.h"
+#include "report/report_page_css.h"
+#include "report/report_page_html.h"
+#include "report/report_page_js.h"
 
 namespace lockstep {
 namespace {

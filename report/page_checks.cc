@@ -1,5 +1,5 @@
 // Searches of text: no parser of HTML is needed for pages of our own.
-#include "benchmarks/page_checks.h"
+#include "report/page_checks.h"
 
 #include <string>
 
@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
-#include "benchmarks/chart_js.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "report/chart_js.h"
 
 namespace lockstep {
 

@@ -1,5 +1,5 @@
 // Lines of given lengths.
-#include "benchmarks/wrap_text.h"
+#include "report/wrap_text.h"
 
 #include "gtest/gtest.h"
 

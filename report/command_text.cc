@@ -1,5 +1,5 @@
 // What Bazel's environment and the arguments say.
-#include "benchmarks/command_text.h"
+#include "report/command_text.h"
 
 #include <cstdlib>
 #include <span>
@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "benchmarks/machine.h"
+#include "report/machine.h"
 
 namespace lockstep {
 namespace {

@@ -1,5 +1,5 @@
 // Parsing of what the system says about itself.
-#include "benchmarks/machine.h"
+#include "report/machine.h"
 
 #include <sys/stat.h>
 

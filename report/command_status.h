@@ -1,6 +1,6 @@
 // How the benchmark commands begin and end.
-#ifndef LOCKSTEP_BENCHMARKS_COMMAND_STATUS_H_
-#define LOCKSTEP_BENCHMARKS_COMMAND_STATUS_H_
+#ifndef LOCKSTEP_REPORT_COMMAND_STATUS_H_
+#define LOCKSTEP_REPORT_COMMAND_STATUS_H_
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
@@ -23,4 +23,4 @@ absl::Status CheckNotLaunched();
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_BENCHMARKS_COMMAND_STATUS_H_
+#endif  // LOCKSTEP_REPORT_COMMAND_STATUS_H_

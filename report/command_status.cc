@@ -1,5 +1,5 @@
 // Standard error, and the environment.
-#include "benchmarks/command_status.h"
+#include "report/command_status.h"
 
 #include <cstdio>
 #include <optional>

@@ -1,0 +1,45 @@
+// Tries one interpreter after the other.
+#include "tools/testing/run_python_test.h"
+
+#include <cstddef>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "gtest/gtest.h"
+#include "tools/testing/run_command.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kImportSeconds = 60;
+
+// The last line of what Python says of an exception names it.
+absl::string_view LastLine(absl::string_view text) {
+  while (!text.empty() && text.back() == '\n') text.remove_suffix(1);
+  const size_t end = text.rfind('\n');
+  return end == absl::string_view::npos ? text : text.substr(end + 1);
+}
+
+}  // namespace
+
+void RunPythonTest(const std::string& modules, const std::string& script,
+                   int deadline_seconds) {
+  std::string why;
+  for (const char* python : {"python3", "/usr/bin/python3"}) {
+    const CommandOutcome found = RunCommand(
+        absl::StrCat(python, " -c 'import ", modules, "'"), kImportSeconds);
+    if (found.exit_status != 0) {
+      absl::StrAppend(&why, why.empty() ? "" : "; ", python, ": ",
+                      LastLine(found.output));
+      continue;
+    }
+    const CommandOutcome outcome =
+        RunCommand(absl::StrCat(python, " ", script), deadline_seconds);
+    EXPECT_EQ(outcome.exit_status, 0) << python << ": " << outcome.output;
+    return;
+  }
+  GTEST_SKIP() << "no Python with " << modules << ": " << why;
+}
+
+}  // namespace lockstep
