@@ -144,6 +144,24 @@ TEST(LaunchFlagsTest, RefusesTooManyRanks) {
   }
 }
 
+TEST(LaunchFlagsTest, EndsRanksWhoseTimeIsUp) {
+  ChildProcess launch(Command({"--nproc=3", "--timeout=100ms"},
+                              "while :; do sleep 1000; done"));
+  EXPECT_EQ(launch.Wait(), 124);
+  EXPECT_EQ(launch.err(),
+            "lockstep: the time limit of 0.1 s was over; ranks 0-2 were "
+            "stopped.\n");
+}
+
+TEST(LaunchFlagsTest, RefusesATimeoutThatIsNone) {
+  for (const char* timeout : {"0", "-1s", "-inf"}) {
+    ChildProcess launch(Command({absl::StrCat("--timeout=", timeout)}, "true"));
+    EXPECT_EQ(launch.Wait(), 2);
+    EXPECT_EQ(launch.err(), absl::StrCat("launch: --timeout=", timeout,
+                                         " is not more than 0\n"));
+  }
+}
+
 TEST(LaunchFlagsTest, GivesAllRanksOnePortAndEachLaunchAnother) {
   // The inner launch runs while the outer one's port is taken.
   ChildProcess launch(

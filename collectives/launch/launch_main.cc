@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "collectives/launch/command_line.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
@@ -20,6 +21,8 @@ ABSL_FLAG(std::string, log_dir, "", "folder for a log file of each rank");
 ABSL_FLAG(bool, bind_cores, false, "give each rank cores of its own");
 ABSL_FLAG(int, gpus_per_rank, 0, "GPUs that each rank sees; 0: all");
 ABSL_FLAG(bool, share_gpus, false, "let several ranks have one GPU");
+ABSL_FLAG(absl::Duration, timeout, absl::InfiniteDuration(),
+          "how long the ranks may take");
 ABSL_FLAG(bool, help, false, "print the usage");
 
 namespace lockstep {
@@ -49,6 +52,7 @@ Flags:
                      this host's if that is not set, as numbers 0 to N-1. By
                      default, 0, every rank sees all and takes number LOCAL_RANK
   --share_gpus       let ranks take turns on the GPUs if there are too few
+  --timeout=TIME     end the ranks that have not ended after TIME: 90s, 1h30m
   --help             this text
 
 Each rank finds in its environment, as under torchrun:
@@ -70,8 +74,9 @@ when, and what became of the others. No process that a rank has started is left
 behind.
 
 Exit status: 0 if every rank exits with 0; else that of the first rank to fail,
-or 128 + N if signal N killed it. 2: wrong usage. 126: COMMAND cannot be run.
-127: COMMAND not found. 1: anything else that keeps the ranks from running.
+or 128 + N if signal N killed it. 124: the time was up. 2: wrong usage. 126:
+COMMAND cannot be run. 127: COMMAND not found. 1: anything else that keeps the
+ranks from running.
 )";
 
 constexpr int kUsageError = 2;
@@ -120,6 +125,21 @@ int Report(const LaunchSummary& summary) {
   return ExitStatus(summary);
 }
 
+// What is wrong with a flag's value; "" for nothing.
+std::string WrongFlag() {
+  const int nproc = absl::GetFlag(FLAGS_nproc);
+  if (nproc < 1) return absl::StrCat("--nproc=", nproc, " is less than 1");
+  if (nproc > kMostRanksOnHost) {
+    return absl::StrCat("--nproc=", nproc, " is more than ", kMostRanksOnHost);
+  }
+  const absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
+  if (timeout <= absl::ZeroDuration()) {
+    return absl::StrCat("--timeout=", absl::FormatDuration(timeout),
+                        " is not more than 0");
+  }
+  return "";
+}
+
 int Main(std::vector<std::string> arguments) {
   absl::StatusOr<std::vector<std::string>> command =
       ParseFlagsBeforeCommand(arguments);
@@ -131,14 +151,8 @@ int Main(std::vector<std::string> arguments) {
     return 0;
   }
   const int nproc = absl::GetFlag(FLAGS_nproc);
-  if (nproc < 1) {
-    return Fail(absl::StrCat("--nproc=", nproc, " is less than 1"),
-                kUsageError);
-  }
-  if (nproc > kMostRanksOnHost) {
-    return Fail(
-        absl::StrCat("--nproc=", nproc, " is more than ", kMostRanksOnHost),
-        kUsageError);
+  if (const std::string wrong = WrongFlag(); !wrong.empty()) {
+    return Fail(wrong, kUsageError);
   }
   if (command->empty()) {
     return Fail("no command to launch; see --help", kUsageError);
@@ -155,7 +169,8 @@ int Main(std::vector<std::string> arguments) {
               .argv = *command,
               .prefix_output = absl::GetFlag(FLAGS_prefix_output),
               .log_dir = absl::GetFlag(FLAGS_log_dir),
-              .placements = *placements});
+              .placements = *placements,
+              .timeout = absl::GetFlag(FLAGS_timeout)});
   if (!summary.ok()) {
     return Fail(std::string(summary.status().message()),
                 ExitStatusOf(summary.status()));

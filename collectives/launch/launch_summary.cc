@@ -18,6 +18,8 @@
 namespace lockstep {
 namespace {
 
+constexpr int kTimedOutStatus = 124;  // As of the command timeout.
+
 std::string FormatEnd(const RankOutcome& outcome) {
   if (WIFSIGNALED(outcome.wait_status)) {
     return absl::StrCat("was killed by signal ",
@@ -54,6 +56,10 @@ std::vector<std::string> Findings(const LaunchSummary& summary) {
                                  ") ", FormatEnd(*first), " after ",
                                  FormatElapsed(first->after)));
   }
+  if (summary.timed_out.has_value()) {
+    parts.push_back(absl::StrCat(
+        "the time limit of ", FormatElapsed(*summary.timed_out), " was over"));
+  }
   if (summary.received_signal != 0) {
     parts.push_back(absl::StrCat("the launcher received signal ",
                                  FormatSignal(summary.received_signal)));
@@ -86,6 +92,7 @@ int ExitStatus(const LaunchSummary& summary) {
     return WIFSIGNALED(first->wait_status) ? 128 + WTERMSIG(first->wait_status)
                                            : WEXITSTATUS(first->wait_status);
   }
+  if (summary.timed_out.has_value()) return kTimedOutStatus;
   const bool all_succeeded = std::all_of(
       summary.ranks.begin(), summary.ranks.end(),
       [](const RankOutcome& outcome) { return outcome.wait_status == 0; });

@@ -26,6 +26,10 @@ struct LaunchSummary {
   // The first signal to the launcher that asks a program to end (SIGHUP,
   // SIGINT, SIGQUIT, SIGTERM); 0 if there was none.
   int received_signal = 0;
+  // LaunchOptions::timeout, if that was over before the ranks had ended.
+  std::optional<absl::Duration> timed_out = std::nullopt;
+  // By rank, as LaunchOptions::keep_output_bytes asks for; else empty.
+  std::vector<std::string> kept_output = {};
   // Why a rank's log is not complete; "" if nothing was lost.
   std::string log_error = {};
 };
@@ -34,13 +38,14 @@ struct LaunchSummary {
 std::optional<RankOutcome> FirstFailure(const LaunchSummary& summary);
 
 // What the launcher should exit with: 0 if every rank did; else the exit status
-// of the first failure, or 128 + signal for one killed by a signal; else, if
-// ranks only failed because the launcher was told to end, 128 + that signal.
+// of the first failure, or 128 + signal for one killed by a signal; else 124 if
+// their time was up; else, if ranks only failed because the launcher was told
+// to end, 128 + that signal.
 int ExitStatus(const LaunchSummary& summary);
 
 // One line, without a line end, that names the first rank to fail, how, when
-// (since the start of the run), and what became of the others; "" if every rank
-// exited with 0. For example:
+// (since the start of the run), and what became of the others; "" if the exit
+// status is 0. For example:
 //
 //   rank 1 (pid 4242) was killed by signal 9 (SIGKILL) after 12.3 s; rank 0
 //   failed after it; ranks 2-4, 6 were stopped; 2 ranks ended well

@@ -42,6 +42,19 @@ TEST(LaunchSummaryTest, NamesKilledRank) {
             "after 12.3 s; rank 0 was stopped.");
 }
 
+TEST(LaunchSummaryTest, SaysThatTheTimeWasUp) {
+  const LaunchSummary summary = {
+      .ranks = {{.rank = 1, .pid = 11, .wait_status = 0},
+                {.rank = 2, .pid = 12, .wait_status = SIGKILL, .stopped = true},
+                {.rank = 0, .pid = 10, .wait_status = 0, .stopped = true}},
+      .timed_out = absl::Seconds(90)};
+  EXPECT_FALSE(FirstFailure(summary).has_value());
+  EXPECT_EQ(ExitStatus(summary), 124);
+  EXPECT_EQ(DescribeFailure(summary),
+            "the time limit of 90.0 s was over; ranks 0, 2 were stopped; 1 "
+            "rank ended well");
+}
+
 TEST(LaunchSummaryTest, FirstFailureDecides) {
   const LaunchSummary summary = {
       .ranks = {

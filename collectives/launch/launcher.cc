@@ -63,6 +63,7 @@ class Session {
   }
 
   const std::vector<SupervisorEvent>& events() const { return events_; }
+  std::vector<std::string> TakeKeptOutput() { return output_.TakeKept(); }
   const absl::Status& log_status() const { return output_.log_status(); }
 
  private:
@@ -119,6 +120,11 @@ absl::Status CheckOptions(const LaunchOptions& options) {
   }
   if (options.argv.empty() || options.argv[0].empty()) {
     return absl::InvalidArgumentError("no command to launch");
+  }
+  if (options.timeout <= absl::ZeroDuration()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the timeout is ", absl::FormatDuration(options.timeout),
+                     "; it must be more than 0"));
   }
   const size_t nproc = static_cast<size_t>(options.nproc);
   if (!options.placements.empty() && options.placements.size() != nproc) {
@@ -185,6 +191,9 @@ absl::StatusOr<LaunchSummary> Summarize(
       case SupervisorEvent::kSignalReceived:
         summary.received_signal = event.value;
         break;
+      case SupervisorEvent::kTimedOut:
+        summary.timed_out = options.timeout;
+        break;
       case SupervisorEvent::kSurvivors:
         return absl::DeadlineExceededError(
             absl::StrCat("a process of the run has survived SIGKILL for ",
@@ -222,10 +231,12 @@ struct Preparation {
 
 // The pipes and the logs, if the launcher is to see the ranks' output at all.
 absl::Status PrepareOutput(const LaunchOptions& options, Preparation& run) {
-  if (!options.prefix_output && options.log_dir.empty()) {
+  if (!options.prefix_output && options.log_dir.empty() &&
+      options.keep_output_bytes == 0) {
     return absl::OkStatus();
   }
-  OutputOptions output = {.prefix = options.prefix_output};
+  OutputOptions output = {.prefix = options.prefix_output,
+                          .keep_bytes = options.keep_output_bytes};
   if (!options.log_dir.empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(output.logs,
                               OpenRankLogs(options.log_dir, options.nproc));
@@ -272,6 +283,7 @@ absl::StatusOr<Preparation> Prepare(const LaunchOptions& options,
   run.plan.passed_on = scope.passed_on();
   run.plan.rank_mask = scope.old_mask();
   run.plan.grace = options.grace;
+  run.plan.timeout = options.timeout;
   return run;
 }
 
@@ -304,6 +316,7 @@ absl::StatusOr<LaunchSummary> Launch(const LaunchOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(ended);
   LOCKSTEP_ASSIGN_OR_RETURN(LaunchSummary summary,
                             Summarize(options, session.events()));
+  summary.kept_output = session.TakeKeptOutput();
   summary.log_error = std::string(session.log_status().message());
   return summary;
 }

@@ -2,10 +2,12 @@
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHER_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHER_H_
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/rank_placement.h"
 #include "collectives/launch/rank_process.h"
@@ -24,9 +26,14 @@ struct LaunchOptions {
   // A folder, created if it is missing, for a file rank-<r>.log for each rank,
   // which gets what the rank writes to either stream; "" for none.
   std::string log_dir = {};
+  // If not 0, nothing of the ranks' output is passed on: the last so many bytes
+  // of each rank's are in LaunchSummary::kept_output instead. Logs get all.
+  size_t keep_output_bytes = 0;
   // By rank, from PlaceRanks(); empty: what PlaceRanks() does by default.
   std::vector<RankPlacement> placements = {};
   LaunchGrace grace = {};
+  // How long the ranks may take. Then they get grace.terminate to end.
+  absl::Duration timeout = absl::InfiniteDuration();
 };
 
 // Runs options.argv as options.nproc ranks and waits for their end.
@@ -41,10 +48,11 @@ struct LaunchOptions {
 // process's standard output and error, inherits no other descriptor, and leads
 // a process group of its own.
 //
-// When a rank fails, the others get options.grace to end. SIGHUP, SIGINT,
-// SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 to this process go to every rank's
-// process group, unless this process ignored them before; after the first four
-// the ranks get options.grace.after_signal; a second SIGINT kills at once.
+// When a rank fails, the others get options.grace to end; when options.timeout
+// is over, all do. SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 to
+// this process go to every rank's process group, unless this process ignored
+// them before; after the first four the ranks get options.grace.after_signal; a
+// second SIGINT kills at once.
 //
 // No process that a rank started, in whatever session, outlives the run: also
 // when a rank, or this process, or the supervisor process between them (see
@@ -59,10 +67,11 @@ struct LaunchOptions {
 // returns; other children of the caller are left alone.
 //
 // A rank that fails is not an error: see the summary. Errors: kInvalidArgument
-// if nproc is out of range, argv is empty, there are placements but not nproc,
-// or a log cannot be written; kNotFound or kPermissionDenied if the command
-// cannot be run; kAborted if the supervisor died; kDeadlineExceeded if a
-// process could not be killed; the system's for lack of descriptors or memory.
+// if nproc is out of range, argv is empty, the timeout is not above zero, there
+// are placements but not nproc, or a log cannot be written; kNotFound or
+// kPermissionDenied if the command cannot be run; kAborted if the supervisor
+// died; kDeadlineExceeded if a process could not be killed; the system's for
+// lack of descriptors or memory.
 absl::StatusOr<LaunchSummary> Launch(const LaunchOptions& options);
 
 }  // namespace lockstep

@@ -81,6 +81,11 @@ TEST(LauncherTest, RejectsBadOptions) {
   EXPECT_THAT(Launch({.nproc = 4097, .argv = Shell("true")}),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("nproc is 4097; it must be at most 4096")));
+  EXPECT_THAT(
+      Launch(
+          {.nproc = 1, .argv = Shell("true"), .timeout = absl::ZeroDuration()}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               HasSubstr("the timeout is 0")));
   EXPECT_THAT(Launch({.nproc = 1}), StatusIs(absl::StatusCode::kInvalidArgument,
                                              HasSubstr("no command")));
 }
@@ -106,6 +111,52 @@ TEST(LauncherTest, GraceAfterSignalEndsInKill) {
   ASSERT_EQ(summary->ranks.size(), 1);
   EXPECT_TRUE(summary->ranks[0].stopped);
   EXPECT_EQ(summary->ranks[0].wait_status, SIGKILL);
+}
+
+TEST(LauncherTest, EndsRanksWhoseTimeIsUp) {
+  ::signal(SIGTERM, SIG_IGN);  // So the ranks ignore it too, from the start.
+  const absl::StatusOr<LaunchSummary> summary =
+      Launch({.nproc = 2,
+              .argv = Shell("setsid sleep 1000 & while :; do sleep 1000; done"),
+              .grace = {.terminate = absl::Milliseconds(100)},
+              .timeout = absl::Milliseconds(200)});
+  ::signal(SIGTERM, SIG_DFL);
+  ASSERT_THAT(summary, IsOk());
+  EXPECT_EQ(summary->timed_out, absl::Milliseconds(200));
+  EXPECT_EQ(ExitStatus(*summary), 124);
+  ASSERT_EQ(summary->ranks.size(), 2);
+  for (const RankOutcome& outcome : summary->ranks) {
+    EXPECT_TRUE(outcome.stopped);
+    EXPECT_EQ(outcome.wait_status, SIGKILL);
+    EXPECT_GE(outcome.after, absl::Milliseconds(300));
+  }
+  EXPECT_EQ(waitpid(-1, nullptr, 0), -1);  // Nothing is left.
+}
+
+TEST(LauncherTest, AFailureBeforeTheTimeIsUpIsAFailure) {
+  const absl::StatusOr<LaunchSummary> summary =
+      Launch({.nproc = 1, .argv = Shell("exit 3"), .timeout = absl::Hours(1)});
+  ASSERT_THAT(summary, IsOk());
+  EXPECT_FALSE(summary->timed_out.has_value());
+  EXPECT_EQ(ExitStatus(*summary), 3);
+}
+
+TEST(LauncherTest, KeepsTheEndOfTheOutput) {
+  const absl::StatusOr<LaunchSummary> summary =
+      Launch({.nproc = 2,
+              .argv = Shell("head -c 300000 /dev/zero; echo; echo rank $RANK; "
+                            "printf end >&2"),
+              .keep_output_bytes = 11});
+  ASSERT_THAT(summary, IsOk());
+  ASSERT_EQ(summary->kept_output.size(), 2);
+  for (int rank = 0; rank < 2; ++rank) {
+    // The two streams come in either order.
+    EXPECT_THAT(
+        summary->kept_output[rank],
+        testing::AnyOf(absl::StrCat("\nrank ", rank, "\nend"),
+                       testing::EndsWith(absl::StrCat("\nrank ", rank, "\n"))));
+    EXPECT_EQ(summary->kept_output[rank].size(), 11);
+  }
 }
 
 int OpenDescriptors() {

@@ -45,8 +45,12 @@ absl::StatusOr<OutputForwarder> OutputForwarder::Create(int world_size,
   forwarder.options_ = std::move(options);
   forwarder.sinks_.push_back({.fd = out_fd});
   if (!IsSameFile(out_fd, err_fd)) forwarder.sinks_.push_back({.fd = err_fd});
+  if (forwarder.options_.keep_bytes > 0) {
+    forwarder.options_.prefix = false;
+    forwarder.kept_.resize(static_cast<size_t>(world_size));
+  }
   for (int rank = 0; rank < world_size; ++rank) {
-    RankOutput ends;
+    RankStreams ends;
     LOCKSTEP_ASSIGN_OR_RETURN(ends.out, forwarder.AddSource(rank, 0));
     LOCKSTEP_ASSIGN_OR_RETURN(
         ends.err, forwarder.AddSource(rank, forwarder.sinks_.size() - 1));
@@ -126,6 +130,10 @@ void OutputForwarder::Read(Source& source) {
   }
   const absl::string_view bytes(buffer, static_cast<size_t>(size));
   WriteLog(source.rank, bytes);
+  if (options_.keep_bytes > 0) {
+    Keep(source.rank, bytes);
+    return;
+  }
   std::string& pending = sinks_[source.sink].pending;
   if (source.prefixer.has_value()) {
     pending += source.prefixer->Add(bytes);
@@ -147,6 +155,24 @@ void OutputForwarder::WriteLog(int rank, absl::string_view bytes) {
       log.Close();
     }
   }
+}
+
+void OutputForwarder::Keep(int rank, absl::string_view bytes) {
+  std::string& kept = kept_[static_cast<size_t>(rank)];
+  absl::StrAppend(&kept, bytes);
+  // Not after every read, since erasing moves what is left.
+  if (kept.size() >= 2 * options_.keep_bytes) {
+    kept.erase(0, kept.size() - options_.keep_bytes);
+  }
+}
+
+std::vector<std::string> OutputForwarder::TakeKept() {
+  for (std::string& kept : kept_) {
+    if (kept.size() > options_.keep_bytes) {
+      kept.erase(0, kept.size() - options_.keep_bytes);
+    }
+  }
+  return std::move(kept_);
 }
 
 void OutputForwarder::Close(Source& source) {

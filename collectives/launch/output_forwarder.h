@@ -20,7 +20,7 @@
 namespace lockstep {
 
 // Where one rank writes.
-struct RankOutput {
+struct RankStreams {
   OwnedFd out;
   OwnedFd err;
 };
@@ -32,6 +32,9 @@ struct OutputOptions {
   bool prefix = true;
   // By rank, or empty: files that get the bytes of both streams as they come.
   std::vector<OwnedFd> logs = {};
+  // If not 0: the last bytes of both streams of each rank, so many of them, are
+  // kept for TakeKept(), and none are written to the caller's descriptors.
+  size_t keep_bytes = 0;
 };
 
 // Reads one pipe per rank and stream and writes what comes to two descriptors
@@ -59,7 +62,7 @@ class OutputForwarder {
                                                 OutputOptions options = {});
 
   // The ends that the ranks write to, by rank; empty when called again.
-  std::vector<RankOutput> TakeRankEnds() { return std::move(rank_ends_); }
+  std::vector<RankStreams> TakeRankEnds() { return std::move(rank_ends_); }
 
   // Appends this forwarder's entries to `fds`: always the same number.
   void AddPollFds(std::vector<pollfd>& fds) const;
@@ -75,6 +78,9 @@ class OutputForwarder {
 
   // Every rank's end is closed, and all lines are written.
   bool Done() const;
+
+  // By rank, what OutputOptions::keep_bytes asks for; else empty.
+  std::vector<std::string> TakeKept();
 
   // The first log that could not be written, with its rank. It gets no more;
   // the ranks and the other logs go on.
@@ -97,15 +103,17 @@ class OutputForwarder {
   static size_t Waiting(const Sink& sink);
   absl::StatusOr<OwnedFd> AddSource(int rank, size_t sink);
   void WriteLog(int rank, absl::string_view bytes);
+  void Keep(int rank, absl::string_view bytes);
   void Write(Sink& sink);
   void Read(Source& source);
   void Close(Source& source);
 
   OutputOptions options_;
   absl::Status log_status_;
+  std::vector<std::string> kept_;  // By rank; up to twice what is to be kept.
   std::vector<Sink> sinks_;
   std::vector<Source> sources_;
-  std::vector<RankOutput> rank_ends_;
+  std::vector<RankStreams> rank_ends_;
 };
 
 }  // namespace lockstep

@@ -52,7 +52,7 @@ TEST(OutputForwarderTest, NeverMixesLines) {
   const OwnedFd out = NewFile();
   auto forwarder = OutputForwarder::Create(2, out.get(), out.get());
   ASSERT_TRUE(forwarder.ok());
-  std::vector<RankOutput> ranks = forwarder->TakeRankEnds();
+  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
   WriteText(ranks[0].out, "zero ");
   Pump(*forwarder);
   WriteText(ranks[1].out, "one ");
@@ -76,7 +76,7 @@ TEST(OutputForwarderTest, KeepsStreamsApart) {
   const OwnedFd err = NewFile();
   auto forwarder = OutputForwarder::Create(1, out.get(), err.get());
   ASSERT_TRUE(forwarder.ok());
-  std::vector<RankOutput> ranks = forwarder->TakeRankEnds();
+  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
   WriteText(ranks[0].out, "to out\n");
   WriteText(ranks[0].err, "to err\n");
   ranks.clear();
@@ -84,6 +84,24 @@ TEST(OutputForwarderTest, KeepsStreamsApart) {
   EXPECT_TRUE(forwarder->Done());
   EXPECT_EQ(Contents(out.get()), "[0] to out\n");
   EXPECT_EQ(Contents(err.get()), "[0] to err\n");
+}
+
+TEST(OutputForwarderTest, KeepsTheEndAndWritesNothing) {
+  const OwnedFd out = NewFile();
+  auto forwarder =
+      OutputForwarder::Create(2, out.get(), out.get(), {.keep_bytes = 4});
+  ASSERT_TRUE(forwarder.ok());
+  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
+  WriteText(ranks[0].out, "12");
+  for (const char* text : {"123", "4", "567890", "\n", "ab"}) {
+    WriteText(ranks[1].err, text);
+    Pump(*forwarder);
+  }
+  ranks.clear();
+  Pump(*forwarder);
+  EXPECT_TRUE(forwarder->Done());
+  EXPECT_EQ(Contents(out.get()), "");
+  EXPECT_EQ(forwarder->TakeKept(), (std::vector<std::string>{"12", "0\nab"}));
 }
 
 // One line of `rank` that no pipe takes at once.
@@ -97,7 +115,7 @@ TEST(OutputForwarderTest, LongLinesOfManyRanksStayWhole) {
   constexpr int kRanks = 3;
   auto forwarder = OutputForwarder::Create(kRanks, out.get(), out.get());
   ASSERT_TRUE(forwarder.ok());
-  std::vector<RankOutput> ranks = forwarder->TakeRankEnds();
+  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
   std::vector<std::string> unsent;
   for (int rank = 0; rank < kRanks; ++rank) {
     fcntl(ranks[rank].out.get(), F_SETFL, O_NONBLOCK);
@@ -141,7 +159,7 @@ TEST(OutputForwarderTest, HoldsRanksBackWhenNobodyReads) {
   const OwnedFd out(ends[1]);
   auto forwarder = OutputForwarder::Create(1, out.get(), out.get());
   ASSERT_TRUE(forwarder.ok());
-  std::vector<RankOutput> ranks = forwarder->TakeRankEnds();
+  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
   fcntl(ranks[0].out.get(), F_SETFL, O_NONBLOCK);
   const std::string lines(4096, '\n');
   int64_t taken = 0;
@@ -167,7 +185,7 @@ TEST(OutputForwarderTest, LogsBothStreamsOfARankAsTheyCome) {
   auto forwarder =
       OutputForwarder::Create(2, out.get(), err.get(), std::move(options));
   ASSERT_TRUE(forwarder.ok());
-  std::vector<RankOutput> ranks = forwarder->TakeRankEnds();
+  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
   for (const char* text : {"one ", "two\n", "three"}) {
     WriteText(ranks[1].out, text);
     Pump(*forwarder);
@@ -191,7 +209,7 @@ TEST(OutputForwarderTest, PassesBytesOnWithoutPrefix) {
   auto forwarder =
       OutputForwarder::Create(1, out.get(), out.get(), {.prefix = false});
   ASSERT_TRUE(forwarder.ok());
-  std::vector<RankOutput> ranks = forwarder->TakeRankEnds();
+  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
   WriteText(ranks[0].out, "10%\r");
   Pump(*forwarder);
   EXPECT_EQ(Contents(out.get()), "10%\r");  // Before the line ends.
@@ -210,7 +228,7 @@ TEST(OutputForwarderTest, FullDiskEndsTheLogAndNothingElse) {
   auto forwarder =
       OutputForwarder::Create(1, out.get(), out.get(), std::move(options));
   ASSERT_TRUE(forwarder.ok());
-  std::vector<RankOutput> ranks = forwarder->TakeRankEnds();
+  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
   for (int line = 0; line < 2; ++line) {
     WriteText(ranks[0].out, "line\n");
     Pump(*forwarder);

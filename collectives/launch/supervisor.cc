@@ -12,9 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <utility>
 #include <vector>
 
@@ -34,6 +36,8 @@ class Supervisor {
   explicit Supervisor(SupervisorPlan plan) : plan_(std::move(plan)) {}
 
   void Run() {
+    // A hundred years are as good as no limit, and fit the clock.
+    EnterPhase(Phase::kRun, std::min(plan_.timeout, absl::Hours(1'000'000)));
     if (StartRanks()) {
       while (live_ranks_ > 0 && phase_ != Phase::kKill) WaitForNews();
     }
@@ -47,7 +51,7 @@ class Supervisor {
  private:
   // The phases follow one another, and some may be skipped.
   enum class Phase {
-    kRun,
+    kRun,        // Until the time is up.
     kReport,     // A rank has failed; the others may say so.
     kTerminate,  // All were asked to end.
     kKill,
@@ -79,7 +83,7 @@ class Supervisor {
   std::vector<Rank> ranks_;
   int live_ranks_ = 0;
   Phase phase_ = Phase::kRun;
-  Clock::time_point deadline_;  // Of phases kReport and kTerminate.
+  Clock::time_point deadline_;  // Of every phase but kKill.
   bool interrupted_ = false;    // Has received SIGINT.
   bool told_signal_ = false;    // kSignalReceived was sent.
 };
@@ -203,12 +207,13 @@ void Supervisor::EnterPhase(Phase phase, absl::Duration length) {
 }
 
 void Supervisor::HandleDeadline() {
-  if (phase_ == Phase::kRun || phase_ == Phase::kKill) return;
+  if (phase_ == Phase::kKill || live_ranks_ == 0) return;
   if (Clock::now() < deadline_) return;
   if (phase_ == Phase::kTerminate) {
     EnterPhase(Phase::kKill, absl::ZeroDuration());
     return;
   }
+  if (phase_ == Phase::kRun) Send({.kind = SupervisorEvent::kTimedOut});
   for (const Rank& rank : ranks_) {
     if (rank.alive) kill(-rank.pid, SIGTERM);
   }
@@ -216,10 +221,11 @@ void Supervisor::HandleDeadline() {
 }
 
 int Supervisor::MillisecondsLeft() const {
-  if (phase_ == Phase::kRun || phase_ == Phase::kKill) return -1;
+  if (phase_ == Phase::kKill) return -1;
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now());
-  return left.count() > 0 ? static_cast<int>(left.count()) : 0;
+  constexpr int64_t kMost = std::numeric_limits<int>::max();
+  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, kMost));
 }
 
 }  // namespace

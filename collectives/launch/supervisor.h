@@ -38,6 +38,7 @@ struct SupervisorEvent {
     kRankEnded,       // rank, pid, value: its wait status, stopped, after_ns.
     kRankNotStarted,  // rank, value: the errno.
     kSignalReceived,  // value: the first signal that asks to end.
+    kTimedOut,        // The plan's timeout was over.
     kSurvivors,       // Some process has survived kSurvivalLimit.
   };
   Kind kind = kRankEnded;
@@ -52,17 +53,19 @@ struct SupervisorPlan {
   OwnedFd channel;                                     // To the launcher.
   std::vector<std::string> argv;                       // Of every rank.
   std::vector<std::vector<std::string>> environments;  // By rank: "NAME=value".
-  std::vector<RankOutput> outputs;  // By rank; empty: inherit the launcher's.
+  std::vector<RankStreams> outputs;  // By rank; empty: inherit the launcher's.
   std::vector<std::vector<int>> cpus;  // By rank, to be bound to; or empty.
   sigset_t passed_on = {};  // Signals to pass on to ranks; blocked now.
   sigset_t rank_mask = {};  // The signal mask that ranks start with.
   LaunchGrace grace;
+  absl::Duration timeout = absl::InfiniteDuration();  // From the start.
 };
 
 // The whole life of the supervisor process; returns when no descendant of it
 // is left. SIGCHLD must be blocked and not ignored. Ends every descendant when
-// a rank fails, when all ranks have ended, when told to by a signal, and, at
-// once, when the launcher dies (seen as the end of the channel).
+// a rank fails, when all ranks have ended, when their time is up, when told to
+// by a signal, and, at once, when the launcher dies (seen as the end of the
+// channel).
 void RunSupervisor(SupervisorPlan plan);
 
 // Signals that ask a program to end, as opposed to those that tell it news.
