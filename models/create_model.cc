@@ -12,6 +12,7 @@ namespace lockstep {
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(absl::string_view name,
                                                    uint64_t seed) {
   if (name == "lenet") return CreateLeNet(seed);
+  if (name == "lenet_bn") return CreateLeNetWithBatchNorm(seed);
   if (name == "resnet18") return CreateResNet18(seed);
   return absl::InvalidArgumentError(
       absl::StrCat("no such model; there are ", ModelNames()));

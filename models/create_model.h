@@ -12,7 +12,7 @@
 namespace lockstep {
 
 // The model of that name with its initial weights from `seed`: "lenet",
-// "resnet18", both on images [n, 1, 28, 28] of 10 classes. Errors:
+// "lenet_bn", "resnet18", all on images [n, 1, 28, 28] of 10 classes. Errors:
 // kInvalidArgument for another name, with the list of names.
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(absl::string_view name,
                                                    uint64_t seed);

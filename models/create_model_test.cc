@@ -34,7 +34,7 @@ TEST(CreateModelTest, ListsTheNames) {
   for (const char* name : {"", "LeNet", "resnet", "resnet18 "}) {
     EXPECT_THAT(CreateModel(name, /*seed=*/0),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         "no such model; there are lenet, resnet18"));
+                         "no such model; there are lenet, lenet_bn, resnet18"));
   }
 }
 

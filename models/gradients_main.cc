@@ -41,7 +41,8 @@ updated but the buffers. However the batch is split, the loss is the mean over
 it, and the gradients are that mean's.
 
   --model=lenet         lenet or resnet18, as d2l's chapter on training on
-                        several GPUs has them
+                        several GPUs has them; or lenet_bn, lenet with batch
+                        norm after each convolution
   --weights=FILE        every parameter (float32) and every buffer (float32,
                         num_batches_tracked int64) under the names that the
                         chapter's code gives them: a state_dict as safetensors,

@@ -299,9 +299,10 @@ TEST_F(BadInputTest, NamesTheWeightThatDoesNotFit) {
 }
 
 TEST_F(BadInputTest, NamesTheModelThatCannotBe) {
-  EXPECT_THAT(StatusOf(weights_, batch_, {.model = "vgg"}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       "vgg: no such model; there are lenet, resnet18"));
+  EXPECT_THAT(
+      StatusOf(weights_, batch_, {.model = "vgg"}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "vgg: no such model; there are lenet, lenet_bn, resnet18"));
   EXPECT_THAT(
       StatusOf(weights_, batch_, {.sync_bn = true}),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no batch norm")));

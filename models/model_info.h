@@ -25,7 +25,7 @@ std::span<const ModelInfo> AllModels();
 // Null if there is no such model.
 const ModelInfo* FindModel(absl::string_view name);
 
-// "lenet, resnet18": what else there is, for messages.
+// "lenet, lenet_bn, resnet18": what else there is, for messages.
 std::string ModelNames();
 
 }  // namespace lockstep

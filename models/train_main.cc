@@ -65,7 +65,8 @@ prints its accuracy on the test set after each epoch.
 
 What to train:
   --model=lenet            network: lenet or resnet18, both as d2l's chapter on
-                           training on several GPUs has them
+                           training on several GPUs has them; or lenet_bn,
+                           lenet with batch norm after each convolution
   --dataset=fashion_mnist  data set
   --data_dir=DIR           folder of its four IDX files, plain or gzip; by
                            default where the distribution's package
