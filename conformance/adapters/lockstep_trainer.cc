@@ -1,0 +1,246 @@
+// The trainer of //models:train as a subject of //conformance:check: one rank,
+// on the case that PROTOCOL.md describes.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "collectives/data_type.h"
+#include "collectives/host/thread_group.h"
+#include "collectives/launch/join_launched_group.h"
+#include "collectives/launch/rank_environment.h"
+#include "conformance/adapters/observed_model.h"
+#include "conformance/protocol/case.h"
+#include "conformance/protocol/rank_output.h"
+#include "models/compute_threads.h"
+#include "models/create_model.h"
+#include "models/data/dataset.h"
+#include "models/data_parallel.h"
+#include "models/model_tensors.h"
+#include "models/safetensors.h"
+#include "models/trainer.h"
+#include "sampler/distributed_sampler.h"
+#include "sampler/split_batch.h"
+
+namespace lockstep {
+namespace {
+
+// Why the trainer cannot run the case; "" if it can.
+std::string WhyUnsupported(const Case& c) {
+  if (c.momentum != 0) return "the trainer's SGD has no momentum";
+  if (c.weight_decay != 0) return "the trainer's SGD has no weight decay";
+  if (c.accumulate != 1) return "the trainer does not accumulate gradients";
+  if (c.resume || c.stop_after != 0) {
+    return "the trainer's checkpoints are those of whole epochs";
+  }
+  if (!c.unused.empty() || !c.frozen.empty()) {
+    return "the trainer's models use and train all their parameters";
+  }
+  if (c.dtype != "float32") return "the trainer computes in float32";
+  int64_t batch = 0;
+  for (const int64_t size : c.batch_sizes) batch += size;
+  for (int rank = 0; rank < c.world_size(); ++rank) {
+    if (SplitBatch(batch, c.world_size(), rank).size() != c.batch_sizes[rank]) {
+      return "the trainer deals batches in equal shares, the last ones smaller";
+    }
+  }
+  return "";
+}
+
+template <typename T>
+std::vector<T> ValuesOf(const NamedTensor& tensor) {
+  std::vector<T> values(tensor.data.size() / sizeof(T));
+  std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+  return values;
+}
+
+// The images' float32 are bytes over 255, as Dataset gives them back.
+absl::StatusOr<Dataset> ReadDataset(const Safetensors& data,
+                                    const std::string& part) {
+  const auto images = data.tensors.find(part + ".images");
+  const auto labels = data.tensors.find(part + ".labels");
+  if (images == data.tensors.end() || labels == data.tensors.end() ||
+      images->second.type != DataType::kFloat32 ||
+      images->second.shape.size() != 4 ||
+      labels->second.type != DataType::kInt64 ||
+      labels->second.shape.size() != 1 ||
+      labels->second.shape[0] != images->second.shape[0]) {
+    return absl::DataLossError(absl::StrCat(
+        "data.safetensors: ", part, ".images must be float32 [n, c, h, w] and ",
+        part, ".labels int64 [n]"));
+  }
+  const std::vector<int64_t>& shape = images->second.shape;
+  Dataset set{.size = shape[0],
+              .channels = shape[1],
+              .height = shape[2],
+              .width = shape[3],
+              .num_classes = 10,
+              .images = {},
+              .labels = {}};
+  for (const float value : ValuesOf<float>(images->second)) {
+    const float byte = std::round(value * 255);
+    if (!(byte >= 0 && byte <= 255) || byte / 255.0f != value) {
+      return absl::DataLossError(absl::StrCat("data.safetensors: ", part,
+                                              ".images has ", value,
+                                              ", which is no byte over 255"));
+    }
+    set.images.push_back(static_cast<uint8_t>(byte));
+  }
+  for (const int64_t label : ValuesOf<int64_t>(labels->second)) {
+    if (label < 0 || label >= set.num_classes) {
+      return absl::DataLossError(
+          absl::StrCat("data.safetensors: ", part, ".labels has ", label));
+    }
+    set.labels.push_back(static_cast<uint8_t>(label));
+  }
+  return set;
+}
+
+bool Contains(const std::vector<int64_t>& steps, int64_t step) {
+  return std::find(steps.begin(), steps.end(), step) != steps.end();
+}
+
+void Append(const std::string& prefix, NamedTensors tensors,
+            NamedTensors& out) {
+  for (auto& [name, tensor] : tensors) {
+    out.emplace(prefix + name, std::move(tensor));
+  }
+}
+
+// What a step left, where the case asks for it. `step`: from 1.
+void Record(const Case& c, ObservedModel& model, int64_t step,
+            const StepReport& report, RankOutput& output) {
+  StepOutput& recorded = output.steps.emplace_back();
+  recorded.epoch = report.epoch;
+  recorded.indices = model.trained();
+  const Metrics& metrics = report.shard_metrics;
+  if (metrics.samples > 0) {
+    recorded.loss = metrics.loss_sum / static_cast<double>(metrics.samples);
+  }
+  if (Contains(c.write_gradients, step)) {
+    Append(absl::StrCat("gradient.", step, "/"),
+           GradientTensors(model.parameters()), output.tensors);
+  }
+  if (Contains(c.write_state, step)) {
+    Append(absl::StrCat("parameter.", step, "/"),
+           ValueTensors(model.parameters()), output.tensors);
+    Append(absl::StrCat("buffer.", step, "/"), BufferTensors(model.buffers()),
+           output.tensors);
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(Communicator& group,
+                                                       ObservedModel& model,
+                                                       const Case& c,
+                                                       const Dataset& train) {
+  TrainerOptions options;
+  options.batch_size = 0;
+  for (const int64_t size : c.batch_sizes) options.batch_size += size;
+  options.learning_rate = static_cast<float>(c.learning_rate);
+  options.seed = static_cast<uint64_t>(c.seed);
+  options.sharding = Sharding::kContiguous;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      DistributedSampler order,
+      DistributedSampler::Create(
+          {.dataset_size = train.size, .shuffle = c.shuffle, .seed = c.seed}));
+  return Trainer::Create(
+      group, model, train, options,
+      std::make_unique<DistributedSampler>(std::move(order)));
+}
+
+absl::Status Evaluate(Trainer& trainer, const Dataset& test,
+                      const ObservedModel& model, RankOutput& output) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, trainer.Evaluate(test));
+  const auto count = static_cast<double>(metrics.samples);
+  output.evaluation = {.indices = model.evaluated(),
+                       .loss = metrics.loss_sum / count,
+                       .accuracy = static_cast<double>(metrics.correct) / count,
+                       .count = metrics.samples};
+  return absl::OkStatus();
+}
+
+absl::Status TrainCase(Communicator& group, const CaseFolder& folder,
+                       RankOutput& output) {
+  SetComputeThreads(1);
+  const Case& c = folder.c;
+  LOCKSTEP_ASSIGN_OR_RETURN(const Dataset train,
+                            ReadDataset(folder.files.data, "train"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Dataset test,
+                            ReadDataset(folder.files.data, "test"));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Model> plain,
+                            CreateModel(c.model, /*seed=*/0));
+  ObservedModel model(std::move(plain), train, test);
+  LOCKSTEP_RETURN_IF_ERROR(LoadTensors(folder.files.weights.tensors,
+                                       "weights.safetensors",
+                                       model.parameters(), model.buffers()));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                            CreateTrainer(group, model, c, train));
+  std::unique_ptr<Communicator> batch_norm_group;  // After the trainer.
+  if (c.batch_norm == "sync") {
+    LOCKSTEP_ASSIGN_OR_RETURN(batch_norm_group,
+                              SynchroniseBatchNorm(group, model));
+  }
+  int64_t step = 0;
+  for (int64_t epoch = 0; epoch < c.epochs; ++epoch) {
+    LOCKSTEP_RETURN_IF_ERROR(trainer
+                                 ->TrainEpoch(epoch,
+                                              [&](const StepReport& report) {
+                                                Record(c, model, ++step, report,
+                                                       output);
+                                                return true;
+                                              })
+                                 .status());
+  }
+  if (!c.evaluate) return absl::OkStatus();
+  return Evaluate(*trainer, test, model, output);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Join() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
+                            ReadRankEnvironment());
+  if (environment.has_value()) return JoinLaunchedGroup(*environment);
+  LOCKSTEP_ASSIGN_OR_RETURN(auto alone, CreateThreadGroup(1));
+  return std::move(alone[0]);
+}
+
+absl::Status Run() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const CaseEnvironment environment,
+                            ReadCaseEnvironment());
+  LOCKSTEP_ASSIGN_OR_RETURN(const CaseFolder folder,
+                            ReadCaseFolder(environment.case_folder));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> group, Join());
+  RankOutput output;
+  output.rank = group->rank();
+  output.world_size = group->world_size();
+  output.software = "Lockstep";
+  const std::string why = WhyUnsupported(folder.c);
+  if (!why.empty()) {
+    output.unsupported = why;
+  } else {
+    LOCKSTEP_RETURN_IF_ERROR(TrainCase(*group, folder, output));
+  }
+  return WriteRankOutput(environment.output_folder, output);
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main() {
+  const absl::Status status = lockstep::Run();
+  if (status.ok()) return 0;
+  const std::string line =
+      absl::StrCat("lockstep_trainer: ", status.message(), "\n");
+  std::fputs(line.c_str(), stderr);
+  return 1;
+}

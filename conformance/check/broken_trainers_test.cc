@@ -1,0 +1,143 @@
+// Copies of the PyTorch adapter with one planted bug each get the verdict that
+// names it; the adapter itself holds, and as tutorials have it, it differs only
+// as PyTorch documents.
+#include <cstdlib>
+#include <fstream>
+#include <iterator>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "collectives/launch/testing/child_process.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace lockstep {
+
+struct BrokenTrainer {
+  const char* bug;  // Of broken_pytorch_ddp.py.
+  const char* case_name;
+  const char* claim;
+  const char* cause;
+};
+
+// How a failing test shows its parameter.
+void PrintTo(const BrokenTrainer& trainer, std::ostream* out) {
+  *out << trainer.bug;
+}
+
+namespace {
+
+constexpr char kPython[] = "/usr/bin/python3";
+constexpr absl::Duration kDeadline = absl::Minutes(10);
+
+bool HasTorch() {
+  static const bool has = [] {
+    ChildProcess python({kPython, "-c", "import torch.distributed, numpy"});
+    return python.Wait(absl::Minutes(2)) == 0;
+  }();
+  return has;
+}
+
+struct Result {
+  int status = 0;
+  std::string output;
+  nlohmann::json report;
+};
+
+Result RunCheck(std::vector<std::string> flags) {
+  const testing::TestInfo* const test =
+      testing::UnitTest::GetInstance()->current_test_info();
+  std::string name = test->name();
+  for (char& c : name) c = c == '/' ? '_' : c;
+  const std::string folder = absl::StrCat(testing::TempDir(), "/", name);
+  flags.insert(flags.begin(), "conformance/check/check");
+  flags.push_back("--output_dir=" + folder);
+  ChildProcess check(flags, {});
+  Result result;
+  result.status = check.Wait(kDeadline);
+  result.output = absl::StrCat(check.out(), check.err());
+  std::ifstream file(folder + "/check.json");
+  result.report = nlohmann::json::parse(
+      std::string(std::istreambuf_iterator<char>(file), {}), nullptr, false);
+  return result;
+}
+
+// The first claim of the only case that fails.
+nlohmann::json FirstFailure(const nlohmann::json& report) {
+  for (const auto& verdict : report["cases"][0]["verdicts"]) {
+    if (verdict["outcome"] == "failed") return verdict;
+  }
+  return {};
+}
+
+class BrokenTrainerTest : public testing::TestWithParam<BrokenTrainer> {};
+
+TEST_P(BrokenTrainerTest, GetsTheVerdictThatNamesItsBug) {
+  if (!HasTorch()) GTEST_SKIP() << kPython << " has no PyTorch";
+  const BrokenTrainer& broken = GetParam();
+  const Result result = RunCheck(
+      {absl::StrCat(
+           "--command=", kPython,
+           " conformance/adapters/broken_pytorch_ddp.py --bug=", broken.bug),
+       absl::StrCat("--cases=", broken.case_name), "--timeout=30"});
+  EXPECT_EQ(result.status, 1) << result.output;
+  ASSERT_TRUE(result.report.is_object()) << result.output;
+  ASSERT_EQ(result.report["cases"].size(), 1u);
+  const nlohmann::json verdict = FirstFailure(result.report);
+  ASSERT_TRUE(verdict.is_object()) << result.output;
+  EXPECT_EQ(verdict["claim"], broken.claim) << result.output;
+  EXPECT_EQ(verdict["cause"], broken.cause) << result.output;
+  EXPECT_NE(verdict["fix"], "") << result.output;
+}
+
+// What PyTorch's users did; the others that the script knows are
+// the judge's own test's, which has no PyTorch to start.
+constexpr BrokenTrainer kBroken[] = {
+    {"LossNotScaled", "uneven_batches", "gradients", "mean_of_means"},
+    {"NoSetEpoch", "shuffled", "samples", "same_order_every_epoch"},
+    {"NoSyncBatchNorm", "sync_bn", "gradients", "local_batch_norm"},
+    {"PaddedEvaluation", "evaluation", "evaluation", "evaluation_padded"},
+    {"UnweightedMetrics", "evaluation", "evaluation", "metrics_unweighted"},
+    {"GradientsReducedTwice", "even", "gradients", "summed_not_averaged"},
+    {"ParameterLeftOutOfDdp", "even", "ranks_agree", "not_reduced"},
+    {"DifferentSeedsPerRank", "shuffled", "samples", "ranks_shuffle_apart"},
+    {"RankSkipsLastBatch", "even", "run", "rank_skips_last_batch"},
+    {"LearningRateScaledByN", "even", "state", "learning_rate_scaled"},
+    {"AccumulationNotScaled", "accumulation", "gradients",
+     "accumulation_not_scaled"},
+    {"ResumeForgetsMomentum", "resume", "state", "momentum_lost"},
+    {"FrozenIsTrained", "frozen_parameter", "state", "frozen_moves"},
+    {"Crashes", "even", "run", "crashes"},
+    {"WritesGarbage", "even", "run", "writes_garbage"},
+    {"WritesNothing", "even", "run", "writes_nothing"},
+    {"WritesNaN", "even", "run", "not_finite"},
+    {"Hangs", "even", "run", "hangs"},
+};
+
+INSTANTIATE_TEST_SUITE_P(All, BrokenTrainerTest, testing::ValuesIn(kBroken),
+                         [](const auto& info) { return info.param.bug; });
+
+// The controls: without a bug nothing is said.
+TEST(PyTorchTest, HoldsWhereItIsUsedSo) {
+  if (!HasTorch()) GTEST_SKIP() << kPython << " has no PyTorch";
+  const Result result = RunCheck({"--trainer=pytorch", "--world_size=3"});
+  EXPECT_EQ(result.status, 0) << result.output;
+  ASSERT_TRUE(result.report.is_object()) << result.output;
+  EXPECT_EQ(result.report["totals"]["failed"], 0) << result.output;
+  EXPECT_EQ(result.report["totals"]["skipped"], 0) << result.output;
+}
+
+TEST(PyTorchTest, DiffersAsDocumentedWhereTutorialsUseIt) {
+  if (!HasTorch()) GTEST_SKIP() << kPython << " has no PyTorch";
+  const Result result = RunCheck({"--trainer=pytorch_tutorial"});
+  EXPECT_EQ(result.status, 0) << result.output;
+  ASSERT_TRUE(result.report.is_object()) << result.output;
+  EXPECT_EQ(result.report["totals"]["failed"], 0) << result.output;
+  EXPECT_GE(result.report["totals"]["documented"], 3) << result.output;
+}
+
+}  // namespace
+}  // namespace lockstep

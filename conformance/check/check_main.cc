@@ -1,0 +1,278 @@
+// The command `check`: judges somebody else's trainer.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "collectives/launch/command_line.h"
+#include "collectives/launch/working_directory.h"
+#include "conformance/check/built_in_cases.h"
+#include "conformance/check/check_case.h"
+#include "conformance/check/check_report.h"
+#include "conformance/check/check_run.h"
+#include "conformance/check/documented.h"
+#include "conformance/check/run_trainer.h"
+#include "conformance/check/work_folder.h"
+#include "conformance/protocol/foreign_file.h"
+#include "models/file_io.h"
+#include "report/command_status.h"
+#include "report/command_text.h"
+#include "report/machine.h"
+#include "report/output_folder.h"
+
+ABSL_FLAG(std::string, command, "", "see kUsage");
+ABSL_FLAG(std::string, trainer, "pytorch", "see kUsage");
+ABSL_FLAG(std::string, python, "/usr/bin/python3", "see kUsage");
+ABSL_FLAG(int32_t, world_size, 2, "see kUsage");
+ABSL_FLAG(std::string, cases, "", "see kUsage");
+ABSL_FLAG(double, timeout, 120, "see kUsage");
+ABSL_FLAG(std::string, documented, "", "see kUsage");
+ABSL_FLAG(std::string, output_dir, "lockstep-check", "see kUsage");
+ABSL_FLAG(bool, list, false, "see kUsage");
+ABSL_FLAG(bool, help, false, "print kUsage");
+
+namespace lockstep {
+namespace {
+
+constexpr char kName[] = "check";
+
+constexpr char kUsage[] = R"(check [FLAGS]
+
+Judges a trainer: starts it on small cases, with one rank and with N, and says
+whether the N ranks do what one rank does; where not, what differs first, the
+likely cause, and how to mend it. What a trainer must read and write is one
+page, conformance/PROTOCOL.md. Prints a table; writes check.json, check.md and
+check.html, which opens offline.
+
+what is judged
+  --command=COMMAND     a shell command that starts the trainer, in the current
+                        folder; with {world_size} in it, it is started once and
+                        starts its ranks itself, else it is started as every
+                        rank, with RANK, WORLD_SIZE, MASTER_ADDR ... as torchrun
+                        sets them
+  --trainer=pytorch     without --command, one of the suite's own:
+                        pytorch           DistributedDataParallel used so that
+                                          N ranks do what one does
+                        pytorch_tutorial  the same as tutorials have it
+                        lockstep          the trainer of //models:train
+  --python=/usr/bin/python3
+                        the interpreter of pytorch and pytorch_tutorial
+  --world_size=2        N, from 2 to 64
+  --cases=NAME,NAME     some of the cases; default: all
+  --timeout=120         seconds that one start may take
+  --documented=FILE     differences that the trainer documents: a JSON array of
+                        {"case", "claim", "cause", "cited"}, by the names in the
+                        table; pytorch_tutorial brings its own
+
+  --output_dir=DIR      where to write; default: lockstep-check in the current
+                        folder
+  --list                print the cases and what they are about
+
+Examples
+  check
+  check --command='python3 train.py' --world_size=4
+  check --command='torchrun --nproc_per_node={world_size} train.py'
+
+Exit status: 0 if every case holds, differs as documented or is not supported;
+1 if one fails, or for another error; 2 for a wrong flag.
+)";
+
+// Where `bazel run` and `bazel test` put what this program brings.
+constexpr char kAdapters[] = "conformance/adapters/";
+constexpr int kMostRanks = 64;
+constexpr int64_t kMostDocumentedBytes = 1 << 20;
+
+void Print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+// What is under way, on a terminal; the next one takes its place.
+void ShowProgress(const std::string& what) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  std::fprintf(stderr, "\r\033[K%s", what.c_str());
+}
+
+struct Subject {
+  std::string command;
+  std::string documented;  // A file; "" for none.
+};
+
+// A file that comes with this program, for a shell's command line.
+std::string Quoted(const std::string& path) {
+  return absl::StrCat("'", std::filesystem::absolute(path).string(), "'");
+}
+
+absl::StatusOr<Subject> SubjectFromFlags() {
+  const std::string& command = absl::GetFlag(FLAGS_command);
+  const std::string& documented = absl::GetFlag(FLAGS_documented);
+  if (!command.empty()) return Subject{command, UserPath(documented)};
+  const std::string trainer = absl::GetFlag(FLAGS_trainer);
+  const std::string adapters = kAdapters;
+  if (trainer == "lockstep") {
+    return Subject{Quoted(adapters + "lockstep_trainer"), UserPath(documented)};
+  }
+  const std::string python =
+      absl::StrCat("'", absl::GetFlag(FLAGS_python), "' ",
+                   Quoted(adapters + "pytorch_ddp.py"));
+  if (trainer == "pytorch") return Subject{python, UserPath(documented)};
+  if (trainer == "pytorch_tutorial") {
+    return Subject{python + " --recipe=tutorial",
+                   documented.empty() ? adapters + "pytorch_tutorial.json"
+                                      : UserPath(documented)};
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--trainer: there is no '", trainer,
+                   "'; there are pytorch, pytorch_tutorial, lockstep"));
+}
+
+absl::StatusOr<std::vector<CheckCase>> CasesFromFlags() {
+  const int world_size = absl::GetFlag(FLAGS_world_size);
+  if (world_size < 2 || world_size > kMostRanks) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--world_size is ", world_size, ", must be in [2, ", kMostRanks, "]"));
+  }
+  std::vector<CheckCase> all = BuiltInCases(world_size);
+  std::vector<std::string> wanted =
+      absl::StrSplit(absl::GetFlag(FLAGS_cases), ',', absl::SkipEmpty());
+  if (wanted.empty()) return all;
+  std::vector<std::string> names;
+  for (const CheckCase& check : all) names.push_back(check.name);
+  for (const std::string& name : wanted) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--cases: there is no '", name, "'; there are ",
+                       absl::StrJoin(names, ", ")));
+    }
+  }
+  std::erase_if(all, [&](const CheckCase& check) {
+    return std::find(wanted.begin(), wanted.end(), check.name) == wanted.end();
+  });
+  return all;
+}
+
+absl::StatusOr<std::vector<Documented>> ReadDocumented(
+    const std::string& path) {
+  if (path.empty()) return std::vector<Documented>{};
+  const auto text = ReadForeignFile(path, kMostDocumentedBytes);
+  if (!text.ok()) {
+    return absl::Status(
+        text.status().code(),
+        absl::StrCat("--documented: ", text.status().message()));
+  }
+  return ParseDocumented(*text, path);
+}
+
+absl::Status CheckAll(const std::vector<CheckCase>& cases,
+                      const TrainerCommand& trainer,
+                      const std::vector<Documented>& documented,
+                      CheckReport& report) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const WorkFolder work, WorkFolder::Create());
+  for (const CheckCase& check : cases) {
+    const std::string place =
+        absl::StrCat("case ", report.cases.size() + 1, " of ", cases.size(),
+                     ", ", check.name, ": ");
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        CheckRun run,
+        RunCheck(check, trainer, absl::StrCat(work.path(), "/", check.name),
+                 [&](const std::string& what) { ShowProgress(place + what); }));
+    ApplyDocumented(documented, run.report.verdicts);
+    if (report.software.empty()) report.software = run.software;
+    report.cases.push_back(std::move(run.report));
+  }
+  ShowProgress("");
+  return absl::OkStatus();
+}
+
+absl::Status WriteReport(const CheckReport& report, const std::string& folder) {
+  const std::string base = folder + "/check";
+  LOCKSTEP_RETURN_IF_ERROR(
+      ReplaceFile(base + ".json", CheckJson(report).dump(2) + "\n"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ReplaceFile(base + ".md", FormatCheckMarkdown(report)));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ReplaceFile(base + ".html", FormatCheckPage(report)));
+  for (const char* end : {".json", ".md", ".html"}) {
+    Print(absl::StrCat("Wrote ", base, end, "\n"));
+  }
+  return absl::OkStatus();
+}
+
+void PrintCases(const std::vector<CheckCase>& cases) {
+  for (const CheckCase& check : cases) {
+    absl::PrintF("%-18s %s\n", check.name, check.about);
+  }
+}
+
+// Whether no case fails.
+absl::StatusOr<bool> Run(const std::vector<CheckCase>& cases,
+                         const std::string& command_text) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Subject subject, SubjectFromFlags());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Documented> documented,
+                            ReadDocumented(subject.documented));
+  const double timeout = absl::GetFlag(FLAGS_timeout);
+  if (!(timeout >= 0.1 && timeout <= 86400)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--timeout is ", timeout, " s, must be in [0.1, 86400]"));
+  }
+  const std::string folder = UserPath(absl::GetFlag(FLAGS_output_dir));
+  LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));
+  TrainerCommand trainer;
+  trainer.command = subject.command;
+  trainer.working_folder = UserPath(".");
+  trainer.timeout = absl::Seconds(timeout);
+  CheckReport report;
+  report.command = command_text;
+  report.world_size = absl::GetFlag(FLAGS_world_size);
+  report.machine = DescribeMachine();
+  report.created = TimeStamp();
+  report.commit = CommitText();
+  LOCKSTEP_RETURN_IF_ERROR(CheckAll(cases, trainer, documented, report));
+  Print(FormatCheckTable(report) + "\n");
+  LOCKSTEP_RETURN_IF_ERROR(WriteReport(report, folder));
+  return TotalsOf(report).failed == 0;
+}
+
+int Main(std::span<char* const> argv) {
+  const absl::Status flags =
+      ParseFlags(std::vector<std::string>(argv.begin() + 1, argv.end()));
+  if (!flags.ok()) {
+    Fail(kName, flags);
+    return kUsageError;
+  }
+  if (absl::GetFlag(FLAGS_help)) {
+    Print(kUsage);
+    return 0;
+  }
+  const auto cases = CasesFromFlags();
+  if (!cases.ok()) return Fail(kName, cases.status());
+  if (absl::GetFlag(FLAGS_list)) {
+    PrintCases(*cases);
+    return 0;
+  }
+  const auto holds = Run(*cases, CommandText("//conformance:check", argv));
+  if (!holds.ok()) return Fail(kName, holds.status());
+  return *holds ? 0 : kFailure;
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  return lockstep::Main({argv, static_cast<size_t>(argc)});
+}

@@ -1,0 +1,63 @@
+// What a run of the checker found, and its forms: a table, Markdown, JSON, a
+// page.
+#ifndef LOCKSTEP_CONFORMANCE_CHECK_CHECK_REPORT_H_
+#define LOCKSTEP_CONFORMANCE_CHECK_CHECK_REPORT_H_
+
+#include <string>
+#include <vector>
+
+#include "conformance/check/verdict.h"
+#include "nlohmann/json.hpp"
+#include "report/machine.h"
+
+namespace lockstep {
+
+struct CaseReport {
+  std::string name;
+  std::string about;              // One sentence.
+  std::vector<Verdict> verdicts;  // Of the claims that were asked, in order.
+  double seconds = 0;             // That its starts took.
+};
+
+struct CheckReport {
+  std::string command;   // The trainer's, as it was started.
+  std::string software;  // As the trainer names itself; "" if it never did.
+  int world_size = 2;
+  std::vector<CaseReport> cases;
+  Machine machine;
+  std::string created;  // As TimeStamp().
+  std::string commit;   // Of this suite; "" if unknown.
+};
+
+// How many cases hold, fail, and so on: a case is what its worst claim is.
+struct CheckTotals {
+  int passed = 0;
+  int failed = 0;
+  int documented = 0;
+  int skipped = 0;
+};
+CheckTotals TotalsOf(const CheckReport& report);
+
+// What stands in the cell of a claim: "ok" or the largest error over its
+// allowed error, "FAIL", "docs" (fails as documented), "skip", or "-" where the
+// case does not ask.
+std::string CellOf(const CaseReport& c, Claim claim);
+
+// Lines of at most kTableColumns: the table, what is wrong and how to mend it,
+// what was skipped and why, the totals.
+std::string FormatCheckTable(const CheckReport& report);
+
+// The same for a pull request.
+std::string FormatCheckMarkdown(const CheckReport& report);
+
+// {"command", "software", "world_size", "created", "cases": [{"name", "about",
+// "seconds", "verdicts": [{"claim", "outcome", "error_over_allowed", "cause",
+// "what", "why", "fix", "cited"}]}], ...}
+nlohmann::ordered_json CheckJson(const CheckReport& report);
+
+// One page that needs no other file.
+std::string FormatCheckPage(const CheckReport& report);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_CHECK_CHECK_REPORT_H_

@@ -1,0 +1,152 @@
+// The report's counts, table, Markdown, JSON and page.
+#include "conformance/check/check_report.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "conformance/check/verdict.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "report/page_checks.h"
+#include "report/wrap_text.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+Verdict VerdictOf(const std::string& name, Claim claim, Outcome outcome,
+                  double error = 0) {
+  Verdict verdict;
+  verdict.case_name = name;
+  verdict.claim = claim;
+  verdict.outcome = outcome;
+  verdict.error_over_allowed = error;
+  return verdict;
+}
+
+Verdict Failure(const std::string& name, Claim claim, Outcome outcome) {
+  Verdict verdict = VerdictOf(name, claim, outcome, 12);
+  verdict.cause = Cause::kMeanOfMeans;
+  verdict.what = "W1 is off by 0.5.";
+  verdict.why = "Means are averaged.";
+  verdict.fix = "Weight them.";
+  return verdict;
+}
+
+// One case that holds, one that fails, one as documented, one unsupported.
+CheckReport Report() {
+  CheckReport report;
+  report.software = "Trainer 1.0";
+  report.command = "check --command=`x`";
+  report.machine.cpu = "a CPU";
+  report.machine.cores = 2;
+  report.cases = {
+      {.name = "even",
+       .about = "Even.",
+       .verdicts = {VerdictOf("even", Claim::kRun, Outcome::kPassed),
+                    VerdictOf("even", Claim::kGradients, Outcome::kPassed,
+                              0.25)},
+       .seconds = 1.5},
+      {.name = "uneven",
+       .about = "Uneven.",
+       .verdicts = {VerdictOf("uneven", Claim::kRun, Outcome::kPassed),
+                    Failure("uneven", Claim::kGradients, Outcome::kFailed),
+                    VerdictOf("uneven", Claim::kState, Outcome::kSkipped)}},
+      {.name = "evaluation",
+       .about = "Evaluated.",
+       .verdicts = {Failure("evaluation", Claim::kEvaluation,
+                            Outcome::kDocumented)}},
+      {.name = "sync_bn",
+       .about = "Batch norm.",
+       .verdicts = {VerdictOf("sync_bn", Claim::kRun, Outcome::kSkipped)}}};
+  report.cases[2].verdicts[0].cited = "its manual";
+  report.cases[3].verdicts[0].what = "There is no batch norm.";
+  return report;
+}
+
+TEST(CheckReportTest, CountsACaseAsItsWorstClaim) {
+  const CheckTotals totals = TotalsOf(Report());
+  EXPECT_EQ(totals.passed, 1);
+  EXPECT_EQ(totals.failed, 1);
+  EXPECT_EQ(totals.documented, 1);
+  EXPECT_EQ(totals.skipped, 1);
+}
+
+TEST(CheckReportTest, HasACellForEachOutcome) {
+  const CheckReport report = Report();
+  EXPECT_EQ(CellOf(report.cases[0], Claim::kRun), "ok");
+  EXPECT_EQ(CellOf(report.cases[0], Claim::kGradients), "0.25");
+  EXPECT_EQ(CellOf(report.cases[0], Claim::kEvaluation), "-");
+  EXPECT_EQ(CellOf(report.cases[1], Claim::kGradients), "FAIL");
+  EXPECT_EQ(CellOf(report.cases[1], Claim::kState), "skip");
+  EXPECT_EQ(CellOf(report.cases[2], Claim::kEvaluation), "docs");
+}
+
+TEST(CheckTableTest, SaysWhatIsWrongAndHowToMendIt) {
+  const std::string table = FormatCheckTable(Report());
+  EXPECT_THAT(table, HasSubstr("Trainer 1.0: 2 ranks against 1; 4 cases\n"));
+  EXPECT_THAT(table, HasSubstr("uneven, gradients: failed (mean_of_means)\n"
+                               "  W1 is off by 0.5.\n  Means are averaged.\n"
+                               "  Weight them.\n"));
+  EXPECT_THAT(table, HasSubstr("evaluation, evaluation: documented"));
+  EXPECT_THAT(table, HasSubstr("  Documented: its manual\n"));
+  EXPECT_THAT(table, HasSubstr("sync_bn, skipped: There is no batch norm.\n"));
+  EXPECT_THAT(table, HasSubstr("1 case holds, 1 fails, 1 differs as "
+                               "documented, 1 skipped.\n"));
+  // Not news: a claim that was not asked after one that failed.
+  EXPECT_THAT(table, Not(HasSubstr("uneven, skipped")));
+}
+
+TEST(CheckTableTest, HasNoLineBeyondTheWidth) {
+  CheckReport report = Report();
+  report.cases[1].verdicts[1].what = std::string(30, 'x');
+  for (int i = 0; i < 40; ++i) {
+    report.cases[1].verdicts[1].what += " word" + std::to_string(i);
+  }
+  for (const absl::string_view line :
+       absl::StrSplit(FormatCheckTable(report), '\n')) {
+    EXPECT_LE(line.size(), static_cast<size_t>(kTableColumns)) << line;
+  }
+}
+
+TEST(CheckMarkdownTest, ShowsTextAsItIs) {
+  CheckReport report = Report();
+  report.cases[1].verdicts[1].what = "<b>|_x_*y*`z`\nnext";
+  const std::string markdown = FormatCheckMarkdown(report);
+  EXPECT_THAT(markdown, HasSubstr("| even | ok | - | - | 0.25 | - | - | - |"));
+  EXPECT_THAT(markdown, HasSubstr("&lt;b>\\|\\_x\\_\\*y\\*\\`z\\` next"));
+  EXPECT_THAT(markdown, HasSubstr("`check --command='x'`"));
+}
+
+TEST(CheckJsonTest, HasEveryVerdict) {
+  const nlohmann::ordered_json json = CheckJson(Report());
+  EXPECT_EQ(json["world_size"], 2);
+  EXPECT_EQ(json["totals"]["failed"], 1);
+  ASSERT_EQ(json["cases"].size(), 4u);
+  const auto& verdict = json["cases"][1]["verdicts"][1];
+  EXPECT_EQ(verdict["claim"], "gradients");
+  EXPECT_EQ(verdict["outcome"], "failed");
+  EXPECT_EQ(verdict["cause"], "mean_of_means");
+  EXPECT_EQ(verdict["fix"], "Weight them.");
+}
+
+TEST(CheckPageTest, IsWholeWhateverTheTrainerSays) {
+  const std::string plain = FormatCheckPage(Report());
+  ExpectWholePage(plain);
+  CheckReport hostile = Report();
+  hostile.software = "</script><script>alert(1)</script><!--";
+  hostile.cases[1].verdicts[1].what = "</script>\xff";
+  const std::string page = FormatCheckPage(hostile);
+  ExpectWholePage(page);
+  ExpectSameElements(page, plain);
+  EXPECT_EQ(EmbeddedReport(page)["software"], hostile.software);
+}
+
+}  // namespace
+}  // namespace lockstep

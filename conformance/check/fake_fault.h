@@ -1,0 +1,77 @@
+// The mistakes that the fake trainer can be told to make.
+#ifndef LOCKSTEP_CONFORMANCE_CHECK_FAKE_FAULT_H_
+#define LOCKSTEP_CONFORMANCE_CHECK_FAKE_FAULT_H_
+
+namespace lockstep {
+
+// Each at every world size where it makes sense there, as in a real trainer.
+enum class FakeFault {
+  kNone,
+  // Runs.
+  kHangs,
+  kCrashes,
+  kWritesNothing,
+  kWritesGarbage,
+  kWritesOtherShape,
+  kWritesForeignIndex,
+  kThinksItIsAlone,
+  kDividesByNoSamples,  // NaN on a rank that has none.
+  kInfiniteGradient,
+  kLeavesOutTensor,
+  kLeavesOutEvaluation,
+  kDropout,
+  // Samples.
+  kNoSetEpoch,
+  kNoDistributedSampler,
+  kEachShufflesAlone,  // All of the data, with a seed of its own.
+  kSeedPerRank,
+  kPads,
+  kLastRankSkipsLastBatch,
+  kLastRankSkipsAndOthersHang,
+  kLastRankSkipsAndOthersCrash,
+  kDropLast,
+  kResumesEpoch,
+  kShufflesWithinShards,
+  // Gradients.
+  kSums,
+  kReducesTwiceOneParameter,
+  kDividesTwice,
+  kAccumulationSums,
+  kAccumulationDividesTwice,
+  kMeanOfMeans,
+  kSumOfMeans,
+  kReducesNothing,
+  kLeavesOutOneParameter,
+  kFirstRanksGradients,
+  kLossScale,
+  // Losses.
+  kReportsUnweightedLoss,
+  kReportsSummedLoss,
+  kReportsFirstRanksLoss,
+  kReportsMicroBatchLoss,
+  // Batch norm.
+  kLocalBatchNorm,
+  kLocalBuffers,
+  kFirstRanksBuffers,
+  kOnlyFirstRankHasBuffers,
+  kBuffersTwice,
+  // Updates.
+  kLearningRateTimesRanks,
+  kForgetsMomentum,
+  kDecaysFrozen,
+  kDecaysFrozenOnLastRank,
+  kDecaysUnused,
+  kSchedulesByRanks,  // A smaller learning rate from step 3 on.
+  kLastRankDrifts,
+  // Evaluation.
+  kPadsEvaluation,
+  kDropsEvaluationTail,
+  kMeanOfRankMetrics,
+  kMeanOfBatchMetrics,
+  kOwnMetrics,
+  kFirstRanksMetrics,
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_CHECK_FAKE_FAULT_H_

@@ -1,0 +1,399 @@
+// Steps, reductions, updates and metrics, with the mistakes put in.
+#include "conformance/check/fake_trainer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "conformance/check/case_files.h"
+#include "conformance/check/check_case.h"
+#include "conformance/check/fake_evaluation.h"
+#include "conformance/check/fake_fault.h"
+#include "conformance/check/fake_model.h"
+#include "conformance/check/fake_schedule.h"
+#include "conformance/check/fake_spoils.h"
+#include "conformance/check/numbers.h"
+#include "conformance/check/shadows.h"
+#include "conformance/check/trainer_run.h"
+#include "conformance/protocol/case.h"
+#include "conformance/protocol/rank_output.h"
+
+namespace lockstep {
+namespace {
+
+using Indices = std::vector<int64_t>;
+
+bool Has(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+bool IsBuffer(const std::string& name) {
+  return name.starts_with("bn.running") || name.ends_with("tracked");
+}
+
+float MeanOf(const std::vector<float>& values) {
+  float sum = 0;
+  for (const float value : values) sum += value;
+  return sum / static_cast<float>(values.size());
+}
+
+void Add(FakeTensors& sum, float factor, const FakeTensors& term) {
+  for (const auto& [name, values] : term) {
+    std::vector<float>& to = sum[name];
+    to.resize(values.size());
+    for (size_t i = 0; i < values.size(); ++i) to[i] += factor * values[i];
+  }
+}
+
+// One rank.
+struct Replica {
+  FakeTensors weights;
+  FakeTensors velocity;
+  RankOutput output;
+};
+
+class Trainer {
+ public:
+  Trainer(const RunPlan& plan, const CaseFiles& files, FakeFault fault)
+      : plan_(plan), c_(plan.c), files_(files), fault_(fault) {}
+
+  TrainerRun Run();
+
+ private:
+  bool Faulty(FakeFault fault) const { return fault_ == fault; }
+  // The same, of a mistake that one rank cannot make.
+  bool Parallel(FakeFault fault) const { return fault_ == fault && n_ > 1; }
+  float Ranks() const { return static_cast<float>(n_); }
+  int LastRank() const { return n_ - 1; }
+  FakeMode Mode() const;
+
+  void Start();
+  std::vector<FakePass> Forward(const FakeStep& step);
+  std::vector<FakeTensors> Reduce(const FakeStep& step,
+                                  const std::vector<FakePass>& passes) const;
+  FakeTensors Average(const FakeStep& step,
+                      const std::vector<FakePass>& passes) const;
+  void ScaleGradients(FakeTensors& gradients) const;
+  void UpdateBuffers(const std::vector<FakePass>& passes);
+  void UpdateBuffersOnce(Replica& replica, const FakePass& pass) const;
+  void Update(int rank, int64_t step, const FakeTensors& gradients);
+  bool Trains(const std::string& name, int rank) const;
+  void Report(const FakeStep& step, const std::vector<FakePass>& passes);
+  void ReportOtherLosses(std::vector<float> losses);
+  void Write(int64_t step, const std::vector<FakeTensors>& gradients);
+  void WriteTensor(Replica& replica, const std::string& key,
+                   const std::string& name, const std::vector<float>& values);
+
+  const RunPlan& plan_;
+  const Case& c_;
+  const CaseFiles& files_;
+  const FakeFault fault_;
+  const int n_ = c_.world_size();
+  std::vector<Replica> replicas_;
+};
+
+FakeMode Trainer::Mode() const {
+  return {.batch_norm = c_.batch_norm != "none",
+          .training = true,
+          .bfloat16 = c_.dtype == "bfloat16"};
+}
+
+void Trainer::Start() {
+  FakeTensors weights;
+  for (const auto& [name, tensor] : files_.weights.tensors) {
+    for (const double value : ToValues(tensor)) {
+      weights[name].push_back(static_cast<float>(value));
+    }
+  }
+  for (int r = 0; r < n_; ++r) {
+    replicas_.push_back({.weights = weights, .velocity = {}, .output = {}});
+    replicas_.back().output.rank = r;
+    replicas_.back().output.world_size = n_;
+    replicas_.back().output.software = "fake";
+  }
+}
+
+// By rank; empty where a rank has no samples.
+std::vector<FakePass> Trainer::Forward(const FakeStep& step) {
+  std::vector<FakePass> passes(static_cast<size_t>(n_));
+  for (size_t r = 0; r < passes.size(); ++r) {
+    if (step.shares[r].empty()) continue;
+    FakeBatch batch = GatherFake(files_, "train", step.shares[r]);
+    if (Faulty(FakeFault::kDropout)) {
+      // Which inputs are dropped depends on a sample's place in the batch.
+      for (size_t i = 0; i < batch.x.size(); i += 2) batch.x[i][i % 4] = 0;
+    }
+    passes[r] = RunFakeModel(replicas_[r].weights, batch, Mode());
+  }
+  const bool sync =
+      c_.batch_norm == "sync" && !Parallel(FakeFault::kLocalBatchNorm);
+  if (!sync) return passes;
+  Indices all;
+  for (const Indices& share : step.shares) {
+    all.insert(all.end(), share.begin(), share.end());
+  }
+  const FakePass whole = RunFakeModel(replicas_[0].weights,
+                                      GatherFake(files_, "train", all), Mode());
+  size_t begin = 0;
+  for (size_t r = 0; r < passes.size(); ++r) {
+    const auto count = step.shares[r].size();
+    const auto first =
+        whole.losses.begin() + static_cast<std::ptrdiff_t>(begin);
+    passes[r].losses.assign(first, first + static_cast<std::ptrdiff_t>(count));
+    passes[r].gradients = whole.gradients;
+    if (!Parallel(FakeFault::kLocalBuffers)) {
+      passes[r].mean = whole.mean;
+      passes[r].variance = whole.variance;
+    }
+    begin += count;
+  }
+  return passes;
+}
+
+// The gradient of the mean over all ranks' samples, or what is taken for it.
+FakeTensors Trainer::Average(const FakeStep& step,
+                             const std::vector<FakePass>& passes) const {
+  const bool unweighted =
+      Faulty(FakeFault::kMeanOfMeans) || Faulty(FakeFault::kSumOfMeans);
+  float total = 0;
+  std::vector<float> weights;
+  for (const Indices& share : step.shares) {
+    const auto count = static_cast<float>(share.size());
+    weights.push_back(unweighted && count > 0 ? 1 : count);
+    total += weights.back();
+  }
+  FakeTensors sum;
+  for (size_t r = 0; r < passes.size(); ++r) {
+    if (weights[r] > 0) Add(sum, weights[r] / total, passes[r].gradients);
+  }
+  ScaleGradients(sum);
+  return sum;
+}
+
+void Trainer::ScaleGradients(FakeTensors& gradients) const {
+  float factor = 1;
+  const auto accumulate = static_cast<float>(c_.accumulate);
+  if (Faulty(FakeFault::kSums) || Faulty(FakeFault::kSumOfMeans)) {
+    factor = Ranks();
+  }
+  if (Faulty(FakeFault::kDividesTwice)) factor = 1 / Ranks();
+  if (Faulty(FakeFault::kAccumulationSums)) factor = accumulate;
+  if (Faulty(FakeFault::kAccumulationDividesTwice)) factor = 1 / accumulate;
+  if (Parallel(FakeFault::kLossScale)) factor = 0.65f;
+  for (auto& [name, values] : gradients) {
+    const bool twice =
+        Faulty(FakeFault::kReducesTwiceOneParameter) && name == "W2";
+    for (float& value : values) value *= twice ? Ranks() : factor;
+  }
+  if (Faulty(FakeFault::kInfiniteGradient)) {
+    gradients["b1"][0] = std::numeric_limits<float>::infinity();
+  }
+}
+
+std::vector<FakeTensors> Trainer::Reduce(
+    const FakeStep& step, const std::vector<FakePass>& passes) const {
+  std::vector<FakeTensors> gradients(static_cast<size_t>(n_),
+                                     Average(step, passes));
+  for (size_t r = 0; r < passes.size(); ++r) {
+    const FakeTensors& own = passes[r].gradients;
+    if (Faulty(FakeFault::kReducesNothing)) gradients[r] = own;
+    if (Faulty(FakeFault::kLeavesOutOneParameter)) {
+      gradients[r]["W2"] = own.at("W2");
+    }
+    if (Faulty(FakeFault::kFirstRanksGradients)) {
+      gradients[r] = passes[0].gradients;
+    }
+    if (Faulty(FakeFault::kDividesByNoSamples) && step.shares[r].empty()) {
+      for (FakeTensors& all : gradients) {
+        all["W1"][0] = std::numeric_limits<float>::quiet_NaN();
+      }
+    }
+  }
+  return gradients;
+}
+
+void Trainer::UpdateBuffersOnce(Replica& replica, const FakePass& pass) const {
+  constexpr float kMomentum = 0.1f;
+  for (size_t j = 0; j < kFakeHidden; ++j) {
+    float& mean = replica.weights["bn.running_mean"][j];
+    float& variance = replica.weights["bn.running_var"][j];
+    mean = (1 - kMomentum) * mean + kMomentum * pass.mean[j];
+    variance = (1 - kMomentum) * variance + kMomentum * pass.variance[j];
+  }
+  replica.weights["bn.num_batches_tracked"][0] += 1;
+}
+
+void Trainer::UpdateBuffers(const std::vector<FakePass>& passes) {
+  if (c_.batch_norm == "none") return;
+  for (size_t r = 0; r < passes.size(); ++r) {
+    const bool first = Faulty(FakeFault::kFirstRanksBuffers);
+    const FakePass& pass = passes[first ? 0 : r];
+    const bool none = Faulty(FakeFault::kOnlyFirstRankHasBuffers) && r > 0;
+    if (pass.losses.empty() || none) continue;
+    UpdateBuffersOnce(replicas_[r], pass);
+    if (Parallel(FakeFault::kBuffersTwice)) {
+      UpdateBuffersOnce(replicas_[r], pass);
+    }
+  }
+}
+
+// Whether the optimizer has the parameter.
+bool Trainer::Trains(const std::string& name, int rank) const {
+  if (IsBuffer(name)) return false;
+  if (Has(c_.frozen, name)) {
+    return Faulty(FakeFault::kDecaysFrozen) ||
+           (Parallel(FakeFault::kDecaysFrozenOnLastRank) && rank == LastRank());
+  }
+  if (Has(c_.unused, name)) return Parallel(FakeFault::kDecaysUnused);
+  return true;
+}
+
+void Trainer::Update(int rank, int64_t step, const FakeTensors& gradients) {
+  Replica& replica = replicas_[static_cast<size_t>(rank)];
+  auto rate = static_cast<float>(c_.learning_rate);
+  if (Faulty(FakeFault::kLearningRateTimesRanks)) rate *= Ranks();
+  if (Parallel(FakeFault::kSchedulesByRanks) && step >= 3) rate *= 0.8f;
+  if (Parallel(FakeFault::kLastRankDrifts) && step >= 3 && rank == LastRank()) {
+    rate *= 0.8f;
+  }
+  if (Faulty(FakeFault::kForgetsMomentum) && plan_.resumed.has_value() &&
+      step == c_.stop_after + 1) {
+    replica.velocity.clear();
+  }
+  for (auto& [name, values] : replica.weights) {
+    if (!Trains(name, rank)) continue;
+    std::vector<float>& velocity = replica.velocity[name];
+    velocity.resize(values.size());
+    const auto gradient = gradients.find(name);
+    const bool still = gradient == gradients.end() || Has(c_.frozen, name);
+    for (size_t i = 0; i < values.size(); ++i) {
+      const float g = (still ? 0 : gradient->second[i]) +
+                      static_cast<float>(c_.weight_decay) * values[i];
+      velocity[i] = static_cast<float>(c_.momentum) * velocity[i] + g;
+      values[i] -= rate * velocity[i];
+    }
+  }
+}
+
+void Trainer::ReportOtherLosses(std::vector<float> losses) {
+  const float sum = std::accumulate(losses.begin(), losses.end(), 0.0f);
+  for (size_t r = 0; r < losses.size(); ++r) {
+    StepOutput& step = replicas_[r].output.steps.back();
+    if (Faulty(FakeFault::kReportsUnweightedLoss)) step.loss = sum / Ranks();
+    if (Faulty(FakeFault::kReportsSummedLoss)) step.loss = sum;
+    if (Faulty(FakeFault::kReportsFirstRanksLoss)) step.loss = losses[0];
+    if (Faulty(FakeFault::kReportsMicroBatchLoss)) {
+      step.loss = losses[r] / static_cast<float>(c_.accumulate);
+    }
+  }
+}
+
+void Trainer::Report(const FakeStep& step,
+                     const std::vector<FakePass>& passes) {
+  std::vector<float> losses;
+  for (size_t r = 0; r < passes.size(); ++r) {
+    StepOutput output{
+        .epoch = step.epoch, .indices = step.shares[r], .loss = std::nullopt};
+    if (!passes[r].losses.empty()) output.loss = MeanOf(passes[r].losses);
+    losses.push_back(static_cast<float>(output.loss.value_or(0)));
+    replicas_[r].output.steps.push_back(std::move(output));
+  }
+  ReportOtherLosses(std::move(losses));
+}
+
+void Trainer::WriteTensor(Replica& replica, const std::string& key,
+                          const std::string& name,
+                          const std::vector<float>& values) {
+  std::vector<int64_t> shape = files_.weights.tensors.at(name).shape;
+  if (Parallel(FakeFault::kWritesOtherShape)) shape.push_back(1);
+  if (Faulty(FakeFault::kLeavesOutTensor) && name == "b2") return;
+  replica.output.tensors[key] =
+      name.ends_with("tracked")
+          ? Int64Tensor(shape, Indices{static_cast<int64_t>(values[0])})
+          : FloatTensor(shape, values);
+}
+
+void Trainer::Write(int64_t step, const std::vector<FakeTensors>& gradients) {
+  const auto in = [step](const Indices& steps) {
+    return std::find(steps.begin(), steps.end(), step) != steps.end();
+  };
+  for (size_t r = 0; r < replicas_.size(); ++r) {
+    Replica& replica = replicas_[r];
+    for (const auto& [name, values] : replica.weights) {
+      const auto gradient = gradients[r].find(name);
+      if (in(c_.write_gradients) && gradient != gradients[r].end() &&
+          !Has(c_.frozen, name)) {
+        WriteTensor(replica, absl::StrCat("gradient.", step, "/", name), name,
+                    gradient->second);
+      }
+      const char* kind = IsBuffer(name) ? "buffer." : "parameter.";
+      if (in(c_.write_state)) {
+        WriteTensor(replica, absl::StrCat(kind, step, "/", name), name, values);
+      }
+    }
+  }
+}
+
+TrainerRun Trainer::Run() {
+  Start();
+  std::vector<FakeTensors> weights;
+  int64_t number = 0;
+  for (const FakeStep& step :
+       FakeSchedule(plan_, SampleCount(files_, "train"), fault_)) {
+    ++number;
+    const std::vector<FakePass> passes = Forward(step);
+    const std::vector<FakeTensors> gradients = Reduce(step, passes);
+    UpdateBuffers(passes);
+    for (int r = 0; r < n_; ++r) {
+      Update(r, number, gradients[static_cast<size_t>(r)]);
+    }
+    Report(step, passes);
+    Write(number, gradients);
+  }
+  for (int r = 0; c_.evaluate && r < n_; ++r) {
+    weights.push_back(replicas_[static_cast<size_t>(r)].weights);
+  }
+  const auto evaluations = FakeEvaluations(c_, files_, weights, fault_);
+  TrainerRun run;
+  run.world_size = n_;
+  for (size_t r = 0; r < replicas_.size(); ++r) {
+    Replica& replica = replicas_[r];
+    if (c_.evaluate) replica.output.evaluation = evaluations[r];
+    run.ranks.push_back(
+        {.status = absl::OkStatus(), .output = std::move(replica.output)});
+  }
+  SpoilRun(fault_, run);
+  return run;
+}
+
+}  // namespace
+
+TrainerRun FakeRun(const RunPlan& plan, const CaseFiles& files,
+                   FakeFault fault) {
+  return Trainer(plan, files, fault).Run();
+}
+
+CaseRuns FakeRuns(const CheckCase& check, FakeFault fault) {
+  CaseRuns runs;
+  runs.one_rank = FakeRun(check.one_rank, check.files, fault);
+  runs.all_ranks = FakeRun(check.all_ranks, check.files, fault);
+  for (const Shadow& shadow : ShadowsOf(check)) {
+    runs.shadows.push_back(FakeRun(shadow.plan, shadow.files, fault));
+  }
+  return runs;
+}
+
+RunProbe FakeProbe(FakeFault fault) {
+  return [fault](const Probe& probe) -> absl::StatusOr<TrainerRun> {
+    return FakeRun({.c = probe.c, .resumed = std::nullopt}, probe.files, fault);
+  };
+}
+
+}  // namespace lockstep

@@ -1,0 +1,148 @@
+// What is allowed, and what is rejected.
+#include "conformance/check/tolerance.h"
+
+#include <cmath>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "conformance/check/case_files.h"
+#include "conformance/check/check_case.h"
+#include "conformance/check/numbers.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+constexpr double kUnit = 0x1p-23;  // In the last place of 1.
+
+// Two layers: W1 and b1, W2 and b2.
+CheckCase TwoLayers() {
+  CheckCase check;
+  check.layers = {{"the first", {"W1", "b1"}}, {"the last", {"W2", "b2"}}};
+  for (const char* name : {"W1", "W2", "b1", "b2", "loose"}) {
+    check.files.weights.tensors[name] =
+        FloatTensor({2}, std::vector<float>{1, 1});
+  }
+  return check;
+}
+
+AllowedErrors Gradients(const Tensors& want,
+                        const std::vector<Tensors>& shadows) {
+  return AllowedErrorsOf(TwoLayers(), {}, want, shadows);
+}
+
+TEST(ToleranceTest, AllowsEightTimesTheShadows) {
+  const AllowedErrors allowed =
+      Gradients({{"W2", {1, -1}}}, {{{"W2", {1, -1}}}, {{"W2", {1, -1.0001}}}});
+  EXPECT_NEAR(allowed.at("W2").error, 8e-4, 1e-12);
+  EXPECT_TRUE(allowed.at("W2").meaningful);
+}
+
+TEST(ToleranceTest, AllowsUnitsInTheLastPlace) {
+  const Tensors want = {{"W2", {1, -1.5}}};
+  EXPECT_EQ(Gradients(want, {want, want}).at("W2").error, 4 * kUnit);
+  CheckCase half = TwoLayers();
+  half.one_rank.c.dtype = "bfloat16";
+  EXPECT_EQ(AllowedErrorsOf(half, {}, want, {}).at("W2").error, 8 * 0x1p-7);
+  // Of a parameter: 4 of float32 of the value, 8 of bfloat16 of the change.
+  EXPECT_EQ(AllowedErrorsOf(half, {{"W2", {1, -1}}}, want, {}).at("W2").error,
+            4 * kUnit + 8 * 0x1p-8);
+}
+
+TEST(ToleranceTest, CountsTheRoundingBehind) {
+  const Tensors want = {{"W1", {4, 1}}, {"W2", {1, 1}}};
+  const Tensors shadow = {{"W1", {4, 1}}, {"W2", {1, 1.0001}}};
+  EXPECT_NEAR(Gradients(want, {shadow}).at("W1").error, 32e-4, 1e-12);
+  const Tensors front = {{"W1", {4.0001, 1}}, {"W2", {1, 1}}};
+  EXPECT_EQ(Gradients(want, {front}).at("W2").error, 4 * kUnit);
+}
+
+TEST(ToleranceTest, RefusesToleranceWithoutMeaning) {
+  const Tensors want = {{"W2", {1, 1}}};
+  const Tensors far = {{"W2", {1, 1.002}}}, near = {{"W2", {1, 1.001}}};
+  EXPECT_FALSE(Gradients(want, {far}).at("W2").meaningful);
+  EXPECT_TRUE(Gradients(want, {near}).at("W2").meaningful);
+  const Compared compared =
+      Compare(TwoLayers(), want, want, Gradients(want, {far}));
+  ASSERT_EQ(compared.differing.size(), 1u);
+  EXPECT_NE(
+      Describe(TwoLayers(), compared.differing[0]).find("cannot be judged"),
+      std::string::npos);
+  // Of a parameter the change counts, and not the value.
+  const Tensors start = {{"W2", {0.99, 1}}};
+  EXPECT_FALSE(AllowedErrorsOf(TwoLayers(), start, want,
+                               std::vector<Tensors>{{{"W2", {1, 1.0001}}}})
+                   .at("W2")
+                   .meaningful);
+}
+
+TEST(ToleranceTest, HoldsNoiseToItsLayer) {
+  const Tensors want = {{"W1", {1, 1}}, {"b1", {1e-8, -1e-8}}};
+  const Tensors shadow = {{"W1", {1, 1}}, {"b1", {-1e-8, 3e-8}}};
+  for (const std::vector<Tensors>& shadows :
+       {std::vector<Tensors>{shadow}, std::vector<Tensors>{want}}) {
+    const AllowedErrors allowed = Gradients(want, shadows);
+    EXPECT_TRUE(allowed.at("b1").meaningful);
+    EXPECT_EQ(allowed.at("b1").magnitude, 1);
+    EXPECT_GE(allowed.at("b1").error, 4 * kUnit);
+    EXPECT_LT(allowed.at("b1").error, 1e-6);
+    const Tensors got = {{"W1", {1, 1}}, {"b1", {1e-5, 0}}};
+    EXPECT_EQ(NamesOf(Compare(TwoLayers(), want, got, allowed)),
+              std::vector<std::string>{"b1"});
+  }
+  // Alone there is nothing to hold it to.
+  EXPECT_FALSE(Gradients({{"b1", {1e-8, -1e-8}}}, {{{"b1", {-1e-8, 3e-8}}}})
+                   .at("b1")
+                   .meaningful);
+}
+
+TEST(ToleranceTest, OfALayerlessTensorAllOthersAreTheScale) {
+  const Tensors want = {{"W1", {1, 1}}, {"loose", {1e-8, 0}}};
+  EXPECT_EQ(Gradients(want, {want}).at("loose").magnitude, 1);
+}
+
+TEST(ToleranceTest, RejectsNaNAndWhatIsMissing) {
+  const Tensors want = {{"W1", {1, 1}}, {"W2", {1, 1}}};
+  const AllowedErrors allowed = Gradients(want, {want});
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Compared compared =
+      Compare(TwoLayers(), want, {{"W2", {1, nan}}}, allowed);
+  EXPECT_EQ(NamesOf(compared), (std::vector<std::string>{"W1", "W2"}));
+  EXPECT_EQ(compared.differing[0].error, 1);
+  EXPECT_EQ(compared.differing[1].element, 1u);
+  EXPECT_TRUE(std::isnan(compared.error_over_allowed));
+  EXPECT_FALSE(Fits({"W2"}, want, {{"W2", {1, nan}}}, allowed));
+  EXPECT_TRUE(Fits({"W2"}, want, want, allowed));
+  EXPECT_FALSE(Fits({}, want, want, allowed));
+}
+
+TEST(ToleranceTest, SaysWhereAndByHowMuch) {
+  const Tensors want = {{"W2", {1, 1}}};
+  const Tensors got = {{"W2", {1, 1 + 100 * kUnit}}};
+  const Compared compared =
+      Compare(TwoLayers(), want, got, Gradients(want, {want}));
+  EXPECT_EQ(compared.error_over_allowed, 25);
+  const std::string said = Describe(TwoLayers(), compared.differing.at(0));
+  EXPECT_NE(said.find("W2 (the last) is off by 1.19e-05 at element 1"),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find("100 units in the last place"), std::string::npos)
+      << said;
+}
+
+TEST(ToleranceTest, OfScalars) {
+  const CheckCase check = TwoLayers();
+  EXPECT_EQ(AllowedScalarError(check, 1, {}).error, 16 * kUnit);
+  const std::vector<double> shadows = {1e-4, -2e-4};
+  EXPECT_NEAR(AllowedScalarError(check, 1, shadows).error, 16e-4, 1e-12);
+  const std::vector<double> far = {0.002};
+  EXPECT_FALSE(AllowedScalarError(check, 1, far).meaningful);
+  CheckCase half = check;
+  half.one_rank.c.dtype = "bfloat16";
+  EXPECT_TRUE(AllowedScalarError(half, 1, {}).meaningful);
+  EXPECT_EQ(AllowedScalarError(half, 1, {}).error, 16 * kUnit + 8 * 0x1p-7);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,181 @@
+// case.json field by field, and the folder around it.
+#include "conformance/protocol/case.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "conformance/protocol/foreign_file.h"
+#include "conformance/protocol/json_fields.h"
+#include "conformance/protocol/limits.h"
+#include "models/file_io.h"
+#include "models/safetensors.h"
+#include "nlohmann/json.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kProtocol = 1;
+// Of samples in a step, of steps, of epochs.
+constexpr int64_t kMostCount = 1'000'000'000;
+
+std::string CasePath(const std::string& folder) {
+  return absl::StrCat(folder, "/case.json");
+}
+
+std::string WeightsPath(const std::string& folder) {
+  return absl::StrCat(folder, "/weights.safetensors");
+}
+
+std::string DataPath(const std::string& folder) {
+  return absl::StrCat(folder, "/data.safetensors");
+}
+
+void ReadOptimizer(JsonFields& fields, Case& c) {
+  JsonFields optimizer = fields.Object("optimizer");
+  optimizer.OneOf("name", {"sgd"});
+  c.learning_rate = optimizer.Number("learning_rate", 0);
+  c.momentum = optimizer.Number("momentum", 0);
+  c.weight_decay = optimizer.Number("weight_decay", 0);
+  fields.Check(optimizer.Finish());
+}
+
+void ReadBatchSizes(JsonFields& fields, Case& c) {
+  c.batch_sizes = fields.Integers("batch_sizes", 0, kMostCount);
+  if (c.batch_sizes.empty() || c.batch_sizes.size() > kMostRanksOfACase) {
+    fields.Fail("batch_sizes",
+                absl::StrCat("has ", c.batch_sizes.size(), " numbers; 1 to ",
+                             kMostRanksOfACase));
+  }
+  int64_t sum = 0;
+  for (const int64_t size : c.batch_sizes) sum += size;
+  if (sum == 0) fields.Fail("batch_sizes", "are all 0");
+}
+
+// Ascending step numbers.
+std::vector<int64_t> ReadSteps(JsonFields& write, const char* key) {
+  std::vector<int64_t> steps = write.Integers(key, 1, kMostCount);
+  for (size_t i = 1; i < steps.size(); ++i) {
+    if (steps[i - 1] >= steps[i]) {
+      write.Fail(key, absl::StrCat("has ", steps[i], " after ", steps[i - 1]));
+      break;
+    }
+  }
+  return steps;
+}
+
+void ReadWrite(JsonFields& fields, Case& c) {
+  JsonFields write = fields.Object("write");
+  c.write_gradients = ReadSteps(write, "gradients");
+  c.write_state = ReadSteps(write, "state");
+  fields.Check(write.Finish());
+}
+
+absl::StatusOr<Safetensors> ReadTensors(const std::string& path) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string bytes,
+                            ReadForeignFile(path, kMostTensorBytes));
+  return ParseSafetensors(bytes, path);
+}
+
+absl::StatusOr<std::string> Variable(const char* name) {
+  const char* value = std::getenv(name);
+  if (value != nullptr && *value != '\0') return std::string(value);
+  return absl::FailedPreconditionError(
+      absl::StrCat(name, " is not set; //conformance:check sets it"));
+}
+
+}  // namespace
+
+absl::StatusOr<Case> ParseCase(const std::string& text,
+                               const std::string& path) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const nlohmann::json json,
+                            ParseForeignJson(text, path));
+  JsonFields fields(json, path);
+  Case c;
+  fields.Integer("protocol", kProtocol, kProtocol);
+  c.name = fields.Text("name");
+  c.model = fields.Text("model");
+  if (c.name.empty()) fields.Fail("name", "is empty");
+  if (c.model.empty()) fields.Fail("model", "is empty");
+  c.batch_norm = fields.OneOf("batch_norm", {"none", "sync", "local"});
+  c.unused = fields.Names("unused");
+  c.frozen = fields.Names("frozen");
+  c.dtype = fields.OneOf("dtype", {"float32", "bfloat16"});
+  ReadOptimizer(fields, c);
+  ReadBatchSizes(fields, c);
+  c.accumulate = fields.Integer("accumulate", 1, kMostCount);
+  c.epochs = fields.Integer("epochs", 0, kMostCount);
+  c.shuffle = fields.Bool("shuffle");
+  c.seed = fields.Integer("seed", 0, std::numeric_limits<int64_t>::max());
+  c.resume = fields.Bool("resume");
+  c.stop_after = fields.Integer("stop_after", 0, kMostCount);
+  c.evaluate = fields.Bool("evaluate");
+  ReadWrite(fields, c);
+  LOCKSTEP_RETURN_IF_ERROR(fields.Finish());
+  return c;
+}
+
+std::string FormatCase(const Case& c) {
+  nlohmann::ordered_json json;
+  json["protocol"] = kProtocol;
+  json["name"] = c.name;
+  json["model"] = c.model;
+  json["batch_norm"] = c.batch_norm;
+  json["unused"] = c.unused;
+  json["frozen"] = c.frozen;
+  json["dtype"] = c.dtype;
+  json["optimizer"]["name"] = "sgd";
+  json["optimizer"]["learning_rate"] = c.learning_rate;
+  json["optimizer"]["momentum"] = c.momentum;
+  json["optimizer"]["weight_decay"] = c.weight_decay;
+  json["batch_sizes"] = c.batch_sizes;
+  json["accumulate"] = c.accumulate;
+  json["epochs"] = c.epochs;
+  json["shuffle"] = c.shuffle;
+  json["seed"] = c.seed;
+  json["resume"] = c.resume;
+  json["stop_after"] = c.stop_after;
+  json["evaluate"] = c.evaluate;
+  json["write"]["gradients"] = c.write_gradients;
+  json["write"]["state"] = c.write_state;
+  return json.dump(/*indent=*/1, ' ', /*ensure_ascii=*/false,
+                   nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
+}
+
+absl::StatusOr<CaseFolder> ReadCaseFolder(const std::string& folder) {
+  CaseFolder result;
+  const std::string path = CasePath(folder);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string text,
+                            ReadForeignFile(path, kMostJsonBytes));
+  LOCKSTEP_ASSIGN_OR_RETURN(result.c, ParseCase(text, path));
+  LOCKSTEP_ASSIGN_OR_RETURN(result.files.weights,
+                            ReadTensors(WeightsPath(folder)));
+  LOCKSTEP_ASSIGN_OR_RETURN(result.files.data, ReadTensors(DataPath(folder)));
+  return result;
+}
+
+absl::Status WriteCaseFolder(const std::string& folder, const Case& c,
+                             const CaseFiles& files) {
+  LOCKSTEP_RETURN_IF_ERROR(
+      WriteSafetensors(WeightsPath(folder), files.weights));
+  LOCKSTEP_RETURN_IF_ERROR(WriteSafetensors(DataPath(folder), files.data));
+  return ReplaceFile(CasePath(folder), FormatCase(c));
+}
+
+absl::StatusOr<CaseEnvironment> ReadCaseEnvironment() {
+  CaseEnvironment environment;
+  LOCKSTEP_ASSIGN_OR_RETURN(environment.case_folder, Variable("LOCKSTEP_CASE"));
+  LOCKSTEP_ASSIGN_OR_RETURN(environment.output_folder,
+                            Variable("LOCKSTEP_OUTPUT"));
+  return environment;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,240 @@
+// Round trips, and each way in which a case can be wrong.
+#include "conformance/protocol/case.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "collectives/data_type.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/safetensors.h"
+#include "nlohmann/json.hpp"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+// A case in which no field has its default.
+Case Example() {
+  Case c;
+  c.name = "resume, \"quoted\" and é";
+  c.model = "lenet_bn";
+  c.batch_norm = "sync";
+  c.unused = {"u"};
+  c.frozen = {"W1", "b1"};
+  c.dtype = "bfloat16";
+  c.learning_rate = 0.1;
+  c.momentum = 0.9;
+  c.weight_decay = 1e-4;
+  c.batch_sizes = {4, 0, 3};
+  c.accumulate = 2;
+  c.epochs = 3;
+  c.shuffle = true;
+  c.seed = std::numeric_limits<int64_t>::max();
+  c.resume = true;
+  c.stop_after = 5;
+  c.evaluate = true;
+  c.write_gradients = {1, 2};
+  c.write_state = {7};
+  return c;
+}
+
+Case Smallest() {
+  Case c;
+  c.name = "n";
+  c.model = "m";
+  c.batch_sizes = {1};
+  return c;
+}
+
+TEST(CaseTest, ReadsBackWhatItFormats) {
+  EXPECT_THAT(ParseCase(FormatCase(Example()), "f"), IsOkAndHolds(Example()));
+  EXPECT_THAT(ParseCase(FormatCase(Smallest()), "f"), IsOkAndHolds(Smallest()));
+  EXPECT_EQ(Example().world_size(), 3);
+}
+
+TEST(CaseTest, ReadsTheKeysOfTheProtocol) {
+  EXPECT_THAT(
+      ParseCase(
+          R"({"write": {"state": [2], "gradients": []}, "evaluate": false,
+              "stop_after": 0, "resume": false, "seed": 3, "shuffle": true,
+              "epochs": 0, "accumulate": 1, "batch_sizes": [2, 1],
+              "optimizer": {"weight_decay": 0, "momentum": 0,
+                            "learning_rate": 1, "name": "sgd"},
+              "dtype": "float32", "frozen": [], "unused": [],
+              "batch_norm": "none", "model": "lenet", "name": "even",
+              "protocol": 1})",
+          "f"),
+      IsOkAndHolds([] {
+        Case c;
+        c.name = "even";
+        c.model = "lenet";
+        c.learning_rate = 1;
+        c.batch_sizes = {2, 1};
+        c.epochs = 0;
+        c.shuffle = true;
+        c.seed = 3;
+        c.write_state = {2};
+        return c;
+      }()));
+}
+
+struct Change {
+  const char* pointer;  // A JSON pointer.
+  json value;           // Discarded: take the key away.
+  std::string message;
+};
+
+json Away() { return json(json::value_t::discarded); }
+
+std::vector<Change> Changes() {
+  const json many(4097, 1);
+  return {
+      {"/protocol", 2, "protocol is 2, not an integer from 1 to 1"},
+      {"/protocol", "1", "protocol is \"1\""},
+      {"/name", "", "name is empty"},
+      {"/name", std::string(70000, 'n'), "name has 70000 bytes"},
+      {"/model", "", "model is empty"},
+      {"/batch_norm", "global", "batch_norm is \"global\", not \"none\""},
+      {"/unused", "u", "unused is \"u\", not an array"},
+      {"/frozen", {"b", "b"}, "frozen has 'b' twice"},
+      {"/dtype", "float16", "dtype is \"float16\""},
+      {"/optimizer", "sgd", "optimizer is \"sgd\", not an object"},
+      {"/optimizer/name", "adam", "optimizer.name is \"adam\""},
+      {"/optimizer/learning_rate", -0.1, "optimizer.learning_rate is -0.1"},
+      {"/optimizer/learning_rate", "nan", "optimizer.learning_rate is \"nan\""},
+      {"/optimizer/momentum", Away(), "optimizer.momentum is missing"},
+      {"/optimizer/nesterov", true, "unknown key 'optimizer.nesterov'"},
+      {"/batch_sizes", json::array(), "batch_sizes has 0 numbers"},
+      {"/batch_sizes", many, "batch_sizes has 4097 numbers; 1 to 4096"},
+      {"/batch_sizes", {4, -1}, "batch_sizes[1] is -1, not an integer"},
+      {"/batch_sizes", {0, 0}, "batch_sizes are all 0"},
+      {"/batch_sizes", {int64_t{1} << 62}, "batch_sizes[0] is 46116860184"},
+      {"/accumulate", 0, "accumulate is 0, not an integer from 1"},
+      {"/epochs", -1, "epochs is -1"},
+      {"/epochs", 1e9, "epochs is 1000000000.0, not an integer"},
+      {"/shuffle", 1, "shuffle is 1, not true or false"},
+      {"/seed", -1, "seed is -1"},
+      {"/seed", uint64_t{1} << 63, "seed is 9223372036854775808, not"},
+      {"/resume", "no", "resume is \"no\""},
+      {"/stop_after", 2'000'000'000, "stop_after is 2000000000"},
+      {"/evaluate", nullptr, "evaluate is null"},
+      {"/write", json::array(), "write is an array"},
+      {"/write/gradients", {0}, "write.gradients[0] is 0"},
+      {"/write/state", {3, 3}, "write.state has 3 after 3"},
+      {"/write/state", {3, 2}, "write.state has 2 after 3"},
+      {"/write/loss", true, "unknown key 'write.loss'"},
+      {"/colour", "red", "unknown key 'colour'"},
+  };
+}
+
+void Apply(const Change& change, json& document) {
+  const json::json_pointer pointer(change.pointer);
+  if (change.value.is_discarded()) {
+    document[pointer.parent_pointer()].erase(pointer.back());
+  } else {
+    document[pointer] = change.value;
+  }
+}
+
+TEST(CaseTest, NamesTheFileAndTheKeyThatIsWrong) {
+  const json good = json::parse(FormatCase(Example()));
+  for (const Change& change : Changes()) {
+    json bad = good;
+    Apply(change, bad);
+    EXPECT_THAT(
+        ParseCase(bad.dump(), "c/case.json"),
+        StatusIs(absl::StatusCode::kDataLoss,
+                 testing::StartsWith("c/case.json: " + change.message)));
+  }
+}
+
+TEST(CaseTest, NamesEachKeyThatIsMissing) {
+  const json good = json::parse(FormatCase(Example()));
+  EXPECT_EQ(good.size(), 17u);
+  for (const auto& [key, value] : good.items()) {
+    json bad = good;
+    bad.erase(key);
+    EXPECT_THAT(ParseCase(bad.dump(), "f"),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         testing::StartsWith("f: " + key)));
+  }
+}
+
+TEST(CaseTest, RefusesWhatIsNoObject) {
+  for (const char* text : {"", "1", "[]", "null", "{", "\xff\xfe{\0}"}) {
+    EXPECT_THAT(ParseCase(text, "f"),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("f: ")));
+  }
+}
+
+class CaseFolderTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = absl::StrCat(testing::TempDir(), "/case_folder");
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directory(folder_);
+    files_.weights.tensors["W1"] = {
+        DataType::kFloat32, {2}, std::vector<std::byte>(8)};
+    files_.data.tensors["train.labels"] = {
+        DataType::kInt64, {1}, std::vector<std::byte>(8)};
+  }
+
+  std::string folder_;
+  CaseFiles files_;
+};
+
+TEST_F(CaseFolderTest, ReadsBackWhatItWrote) {
+  ASSERT_THAT(WriteCaseFolder(folder_, Example(), files_), IsOk());
+  const auto read = ReadCaseFolder(folder_);
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(read->c, Example());
+  EXPECT_EQ(read->files.weights, files_.weights);
+  EXPECT_EQ(read->files.data, files_.data);
+}
+
+TEST_F(CaseFolderTest, NamesTheFileThatIsWrong) {
+  for (const char* name :
+       {"case.json", "weights.safetensors", "data.safetensors"}) {
+    const std::string path = absl::StrCat(folder_, "/", name);
+    ASSERT_THAT(WriteCaseFolder(folder_, Example(), files_), IsOk());
+    std::filesystem::resize_file(path, 7);
+    EXPECT_THAT(ReadCaseFolder(folder_),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
+    std::filesystem::remove(path);
+    EXPECT_THAT(ReadCaseFolder(folder_),
+                StatusIs(absl::StatusCode::kNotFound, HasSubstr(path)));
+  }
+  EXPECT_THAT(WriteCaseFolder(folder_ + "/none", Example(), files_),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(folder_)));
+}
+
+TEST(CaseEnvironmentTest, NamesTheVariableThatIsNotSet) {
+  setenv("LOCKSTEP_CASE", "/a", 1);
+  setenv("LOCKSTEP_OUTPUT", "/b", 1);
+  const auto environment = ReadCaseEnvironment();
+  ASSERT_THAT(environment, IsOk());
+  EXPECT_EQ(environment->case_folder, "/a");
+  EXPECT_EQ(environment->output_folder, "/b");
+  setenv("LOCKSTEP_OUTPUT", "", 1);
+  EXPECT_THAT(ReadCaseEnvironment(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("LOCKSTEP_OUTPUT is not set")));
+  unsetenv("LOCKSTEP_CASE");
+  EXPECT_THAT(ReadCaseEnvironment(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("LOCKSTEP_CASE is not set")));
+}
+
+}  // namespace
+}  // namespace lockstep

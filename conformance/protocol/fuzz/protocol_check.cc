@@ -1,0 +1,139 @@
+// Parse, and there and back again.
+#include "conformance/protocol/fuzz/protocol_check.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "conformance/protocol/case.h"
+#include "conformance/protocol/rank_output.h"
+#include "models/fuzz/mutate.h"
+
+namespace lockstep {
+namespace {
+
+std::string CheckError(const absl::Status& error) {
+  if (!absl::IsDataLoss(error)) {
+    return absl::StrCat("an error of another kind: ", error.ToString());
+  }
+  return CheckMessage(error, "file");
+}
+
+bool Ascends(const std::vector<int64_t>& steps) {
+  int64_t before = 0;
+  for (const int64_t step : steps) {
+    if (step <= before) return false;
+    before = step;
+  }
+  return true;
+}
+
+bool IsPossible(const Case& c) {
+  for (const int64_t size : c.batch_sizes) {
+    if (size < 0) return false;
+  }
+  const int64_t batch =
+      std::accumulate(c.batch_sizes.begin(), c.batch_sizes.end(), int64_t{0});
+  return batch > 0 && c.accumulate > 0 && c.epochs >= 0 && c.seed >= 0 &&
+         c.stop_after >= 0 && !c.name.empty() && !c.model.empty() &&
+         std::isfinite(c.learning_rate) && std::isfinite(c.momentum) &&
+         std::isfinite(c.weight_decay) && Ascends(c.write_gradients) &&
+         Ascends(c.write_state);
+}
+
+bool IsPossible(const RankOutput& output) {
+  const auto natural = [](const std::vector<int64_t>& indices) {
+    for (const int64_t index : indices) {
+      if (index < 0) return false;
+    }
+    return true;
+  };
+  for (const StepOutput& step : output.steps) {
+    if (step.epoch < 0 || !natural(step.indices)) return false;
+  }
+  if (output.evaluation.has_value() &&
+      (output.evaluation->count < 0 || !natural(output.evaluation->indices))) {
+    return false;
+  }
+  return output.rank >= 0 && output.rank < output.world_size &&
+         output.tensors.empty() &&
+         (!output.unsupported.has_value() ||
+          (output.steps.empty() && !output.evaluation.has_value()));
+}
+
+}  // namespace
+
+std::string CheckCaseText(const std::string& text, bool& accepted) {
+  const absl::StatusOr<Case> c = ParseCase(text, "file");
+  accepted = c.ok();
+  if (!accepted) return CheckError(c.status());
+  if (!IsPossible(*c)) return "a case that cannot be";
+  const absl::StatusOr<Case> again = ParseCase(FormatCase(*c), "file");
+  if (!again.ok()) return "a written case that is refused";
+  return *again == *c ? "" : "another case after writing";
+}
+
+std::string CheckRankOutputText(const std::string& text, bool& accepted) {
+  const absl::StatusOr<RankOutput> output = ParseRankOutput(text, "file");
+  accepted = output.ok();
+  if (!accepted) return CheckError(output.status());
+  if (!IsPossible(*output)) return "an output that cannot be";
+  // By its text, in which NaN equals NaN.
+  const std::string written = FormatRankOutput(*output);
+  const absl::StatusOr<RankOutput> again = ParseRankOutput(written, "file");
+  if (!again.ok()) return "a written output that is refused";
+  return FormatRankOutput(*again) == written ? "" : "another output after it";
+}
+
+std::vector<std::string> CaseSeeds() {
+  Case small;
+  small.name = "even";
+  small.model = "lenet";
+  small.batch_sizes = {2, 2};
+  Case large = small;
+  large.model = "lenet_bn";
+  large.batch_norm = "sync";
+  large.unused = {"u"};
+  large.frozen = {"W1", "b1"};
+  large.dtype = "bfloat16";
+  large.momentum = 0.9;
+  large.weight_decay = 1e-4;
+  large.batch_sizes = {4, 0, 3};
+  large.shuffle = true;
+  large.seed = std::numeric_limits<int64_t>::max();
+  large.resume = true;
+  large.stop_after = 5;
+  large.evaluate = true;
+  large.write_gradients = {1, 2};
+  large.write_state = {7};
+  return {FormatCase(small), FormatCase(large)};
+}
+
+std::vector<std::string> RankOutputSeeds() {
+  RankOutput full;
+  full.rank = 1;
+  full.world_size = 2;
+  full.software = "a trainer é \"1.0\"";
+  full.steps = {
+      {.epoch = 0, .indices = {1, 3}, .loss = 2.25},
+      {.epoch = 1, .indices = {}, .loss = std::nullopt},
+      {.epoch = 1, .indices = {1}, .loss = std::nan("")},
+      {.epoch = 2,
+       .indices = {0},
+       .loss = -std::numeric_limits<double>::infinity()},
+  };
+  full.evaluation = {.indices = {1}, .loss = 1e-3, .accuracy = 0.5, .count = 3};
+  RankOutput unsupported;
+  unsupported.unsupported = "there is no bfloat16";
+  return {FormatRankOutput(full), FormatRankOutput({}),
+          FormatRankOutput(unsupported)};
+}
+
+}  // namespace lockstep

@@ -1,0 +1,24 @@
+// Gives the protocol's readers arbitrary text and checks what they do.
+#ifndef LOCKSTEP_CONFORMANCE_PROTOCOL_FUZZ_PROTOCOL_CHECK_H_
+#define LOCKSTEP_CONFORMANCE_PROTOCOL_FUZZ_PROTOCOL_CHECK_H_
+
+#include <string>
+#include <vector>
+
+namespace lockstep {
+
+// The first promise that was not kept, "" for none: text that is refused is
+// refused as kDataLoss, in one line with the file's name; what is accepted is
+// in the ranges of PROTOCOL.md, and the same when it was written and read
+// again.
+// accepted: set to whether the text was.
+std::string CheckCaseText(const std::string& text, bool& accepted);
+std::string CheckRankOutputText(const std::string& text, bool& accepted);
+
+// Texts to start from, all of them good.
+std::vector<std::string> CaseSeeds();
+std::vector<std::string> RankOutputSeeds();
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_PROTOCOL_FUZZ_PROTOCOL_CHECK_H_

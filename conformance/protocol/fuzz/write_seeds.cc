@@ -1,0 +1,23 @@
+// Writes the corpora that case_fuzzer and rank_output_fuzzer start from into
+// the folders `case` and `rank_output` of a folder.
+#include <cstdio>
+#include <string>
+
+#include "absl/status/status.h"
+#include "conformance/protocol/fuzz/protocol_check.h"
+#include "models/fuzz/mutate.h"
+
+int main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "write_seeds FOLDER\n");
+    return 2;
+  }
+  const std::string folder = argv[1];
+  absl::Status status =
+      lockstep::WriteSeeds(folder + "/case", lockstep::CaseSeeds());
+  status.Update(lockstep::WriteSeeds(folder + "/rank_output",
+                                     lockstep::RankOutputSeeds()));
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return 1;
+}

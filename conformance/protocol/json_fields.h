@@ -1,0 +1,80 @@
+// Strict reading of JSON that somebody else's program wrote.
+#ifndef LOCKSTEP_CONFORMANCE_PROTOCOL_JSON_FIELDS_H_
+#define LOCKSTEP_CONFORMANCE_PROTOCOL_JSON_FIELDS_H_
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+
+namespace lockstep {
+
+// The document in `text`. `path` stands for the file in errors: kDataLoss, with
+// the place, if it is not JSON in UTF-8, has a key twice in an object, or is
+// nested more than kMostJsonDepth deep.
+inline constexpr int kMostJsonDepth = 16;
+absl::StatusOr<nlohmann::json> ParseForeignJson(const std::string& text,
+                                                const std::string& path);
+
+// The members of an object, asked for one by one. What is asked for and is
+// missing, or has a value that it cannot have, is an error that Finish() gives;
+// what the functions return after the first error has no meaning, but they may
+// be called. Not thread safe.
+class JsonFields {
+ public:
+  // json: borrowed. `path` and `where` are for errors: the file, and the key of
+  // this object, "" for the document.
+  JsonFields(const nlohmann::json& json, std::string path,
+             std::string where = "");
+
+  bool Has(const char* key) const;
+  // Whether the key is there with the value null; then nothing else need ask
+  // for it.
+  bool IsNull(const char* key);
+
+  bool Bool(const char* key);
+  int64_t Integer(const char* key, int64_t least, int64_t most);
+  // A finite number of at least `least`.
+  double Number(const char* key, double least);
+  // A number, or "nan", "inf" or "-inf".
+  double AnyNumber(const char* key);
+  // At most kMostTextBytes.
+  std::string Text(const char* key);
+  std::string OneOf(const char* key, const std::vector<std::string>& choices);
+  // Distinct texts, none of them empty.
+  std::vector<std::string> Names(const char* key);
+  std::vector<int64_t> Integers(const char* key, int64_t least, int64_t most);
+  // The array itself; an empty one if there is none.
+  const nlohmann::json& Array(const char* key);
+  // The members of a member. Its Finish() goes to Check().
+  JsonFields Object(const char* key);
+
+  // Notes an error about a key, or of another kind.
+  void Fail(const char* key, absl::string_view what);
+  void Check(const absl::Status& status);
+
+  // The first error: kDataLoss, with the path and the key. A member that nobody
+  // asked for is one.
+  absl::Status Finish();
+
+ private:
+  const nlohmann::json* Find(const char* key);
+  void FailValue(const std::string& key, const nlohmann::json& value,
+                 absl::string_view want);
+  std::string Full(absl::string_view key) const;
+
+  const nlohmann::json* json_;  // An object, even if an empty one.
+  std::string path_;
+  std::string where_;
+  std::set<std::string> asked_;
+  absl::Status status_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_PROTOCOL_JSON_FIELDS_H_

@@ -1,0 +1,283 @@
+// Round trips, and each way in which a rank's files can be wrong.
+#include "conformance/protocol/rank_output.h"
+
+#include <sys/stat.h>
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "collectives/data_type.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/safetensors.h"
+#include "nlohmann/json.hpp"
+
+namespace lockstep {
+namespace {
+
+using nlohmann::json;
+using testing::HasSubstr;
+
+RankOutput Example() {
+  RankOutput output;
+  output.rank = 1;
+  output.world_size = 3;
+  output.software = "a trainer 1.0";
+  output.steps = {{.epoch = 0, .indices = {0, 2, 4}, .loss = 2.25},
+                  {.epoch = 7, .indices = {}, .loss = std::nullopt},
+                  {.epoch = 8,
+                   .indices = {std::numeric_limits<int64_t>::max()},
+                   .loss = -std::numeric_limits<double>::infinity()}};
+  output.evaluation = {.indices = {1}, .loss = 0.1, .accuracy = 1, .count = 5};
+  output.tensors["gradient.1/W1"] = {
+      DataType::kFloat32, {2}, std::vector<std::byte>(8)};
+  output.tensors["parameter.12/bn1.weight"] = {
+      DataType::kFloat32, {}, std::vector<std::byte>(4)};
+  output.tensors["buffer.12/a/b"] = {
+      DataType::kInt64, {1}, std::vector<std::byte>(8)};
+  return output;
+}
+
+RankOutput Unsupported() {
+  RankOutput output;
+  output.world_size = 2;
+  output.unsupported = "there is no \"bfloat16\"\nhere";
+  return output;
+}
+
+RankOutput WithoutTensors(RankOutput output) {
+  output.tensors.clear();
+  return output;
+}
+
+TEST(RankOutputTest, ReadsBackWhatItFormats) {
+  EXPECT_THAT(ParseRankOutput(FormatRankOutput(Example()), "f"),
+              IsOkAndHolds(WithoutTensors(Example())));
+  EXPECT_THAT(ParseRankOutput(FormatRankOutput(Unsupported()), "f"),
+              IsOkAndHolds(Unsupported()));
+  EXPECT_THAT(ParseRankOutput(FormatRankOutput({}), "f"),
+              IsOkAndHolds(RankOutput{}));
+}
+
+TEST(RankOutputTest, ReadsBackWhatIsNoNumber) {
+  RankOutput output = Example();
+  output.steps[0].loss = std::numeric_limits<double>::quiet_NaN();
+  output.evaluation->loss = std::numeric_limits<double>::quiet_NaN();
+  output.evaluation->accuracy = std::numeric_limits<double>::infinity();
+  const auto read = ParseRankOutput(FormatRankOutput(output), "f");
+  ASSERT_THAT(read, IsOk());
+  EXPECT_TRUE(std::isnan(*read->steps[0].loss));
+  EXPECT_TRUE(std::isnan(read->evaluation->loss));
+  EXPECT_EQ(read->evaluation->accuracy,
+            std::numeric_limits<double>::infinity());
+}
+
+TEST(RankOutputTest, ReadsTheExampleOfTheProtocol) {
+  const auto read = ParseRankOutput(
+      R"({"protocol": 1, "rank": 0, "world_size": 2,
+          "software": "PyTorch 1.13.1, gloo",
+          "steps": [{"epoch": 0, "indices": [0, 2, 4, 6], "loss": 2.31}],
+          "evaluation": {"indices": [0, 2, 4], "loss": 2.30, "accuracy": 0.1,
+                         "count": 5}})",
+      "f");
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(read->world_size, 2);
+  EXPECT_EQ(read->steps[0].indices, (std::vector<int64_t>{0, 2, 4, 6}));
+  EXPECT_EQ(read->evaluation->count, 5);
+  EXPECT_THAT(ParseRankOutput(R"({"protocol": 1, "rank": 1, "world_size": 2,
+                                  "unsupported": "why"})",
+                              "f"),
+              IsOk());
+}
+
+struct Change {
+  const char* pointer;  // A JSON pointer.
+  json value;
+  const char* message;
+};
+
+std::vector<Change> Changes() {
+  return {
+      {"/protocol", 0, "protocol is 0, not an integer from 1 to 1"},
+      {"/rank", -1, "rank is -1, not an integer from 0 to 2"},
+      {"/rank", 3, "rank is 3, not an integer from 0 to 2"},
+      {"/rank", "1", "rank is \"1\", not"},
+      {"/world_size", 0, "world_size is 0, not an integer from 1"},
+      {"/world_size", 1e18, "world_size is 1e+18, not an integer"},
+      {"/software", 1.13, "software is 1.13, not a string"},
+      {"/software", std::string(70000, 's'), "software has 70000 bytes"},
+      {"/steps", nullptr, "steps is null, not an array"},
+      {"/steps/0", 3, "steps[0] is 3, not an object"},
+      {"/steps/1/epoch", -1, "steps[1].epoch is -1"},
+      {"/steps/1/epoch", 0.5, "steps[1].epoch is 0.5"},
+      {"/steps/0/indices", 3, "steps[0].indices is 3, not an array"},
+      {"/steps/0/indices/1", -2, "steps[0].indices[1] is -2, not an integer"},
+      {"/steps/0/indices/2", 4.0, "steps[0].indices[2] is 4.0"},
+      {"/steps/0/indices/0", uint64_t{1} << 63, "steps[0].indices[0] is 9223"},
+      {"/steps/0/loss", "NaN", "steps[0].loss is \"NaN\", not a number"},
+      {"/steps/0/loss", {1}, "steps[0].loss is an array"},
+      {"/steps/2/lr", 1, "unknown key 'steps[2].lr'"},
+      {"/evaluation", json::array(), "evaluation is an array"},
+      {"/evaluation/loss", nullptr, "evaluation.loss is null, not a number"},
+      {"/evaluation/accuracy", true, "evaluation.accuracy is true"},
+      {"/evaluation/count", -5, "evaluation.count is -5"},
+      {"/evaluation/count", 5.0, "evaluation.count is 5.0"},
+      {"/evaluation/f1", 1, "unknown key 'evaluation.f1'"},
+      {"/colour", "red", "unknown key 'colour'"},
+      {"/unsupported", "why", "unknown key 'evaluation'"},
+      {"/unsupported", 1, "unsupported is 1, not a string"},
+  };
+}
+
+TEST(RankOutputTest, NamesTheFileAndTheKeyThatIsWrong) {
+  const json good = json::parse(FormatRankOutput(Example()));
+  for (const Change& change : Changes()) {
+    json bad = good;
+    bad[json::json_pointer(change.pointer)] = change.value;
+    EXPECT_THAT(ParseRankOutput(bad.dump(), "o/rank1.json"),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         testing::StartsWith(
+                             absl::StrCat("o/rank1.json: ", change.message))));
+  }
+}
+
+TEST(RankOutputTest, NamesEachKeyThatIsMissing) {
+  const json good = json::parse(FormatRankOutput(Example()));
+  for (const char* pointer : {"", "/steps/0", "/evaluation"}) {
+    const json object = good[json::json_pointer(pointer)];
+    for (const auto& [key, value] : object.items()) {
+      json bad = good;
+      bad[json::json_pointer(pointer)].erase(key);
+      EXPECT_THAT(ParseRankOutput(bad.dump(), "f"),
+                  StatusIs(absl::StatusCode::kDataLoss,
+                           HasSubstr(absl::StrCat(key, " is missing"))));
+    }
+  }
+}
+
+class RankFilesTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = absl::StrCat(testing::TempDir(), "/rank_files");
+    json_ = folder_ + "/rank1.json";
+    tensors_ = folder_ + "/rank1.safetensors";
+    Restore();
+  }
+
+  void Restore() {
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directory(folder_);
+    ASSERT_THAT(WriteRankOutput(folder_, Example()), IsOk());
+  }
+
+  void ExpectDamaged(const std::string& path, const std::string& message) {
+    EXPECT_THAT(ReadRankOutput(folder_, 1),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         testing::AllOf(testing::StartsWith(path + ": "),
+                                        HasSubstr(message))));
+  }
+
+  std::string folder_;
+  std::string json_;
+  std::string tensors_;
+};
+
+TEST_F(RankFilesTest, ReadsBackWhatItWrote) {
+  EXPECT_THAT(ReadRankOutput(folder_, 1), IsOkAndHolds(Example()));
+  ASSERT_THAT(WriteRankOutput(folder_, Unsupported()), IsOk());
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/rank0.safetensors"));
+  EXPECT_THAT(ReadRankOutput(folder_, 0), IsOkAndHolds(Unsupported()));
+}
+
+TEST_F(RankFilesTest, DoesNotReadTheTensorsOfAnUnsupportedCase) {
+  ASSERT_THAT(WriteRankOutput(folder_, Unsupported()), IsOk());
+  std::ofstream(folder_ + "/rank0.safetensors") << "garbage";
+  EXPECT_THAT(ReadRankOutput(folder_, 0), IsOkAndHolds(Unsupported()));
+}
+
+TEST_F(RankFilesTest, SaysWhatIsMissing) {
+  EXPECT_THAT(ReadRankOutput(folder_, 2),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr(folder_ + "/rank2.json")));
+  EXPECT_THAT(
+      ReadRankOutput(folder_ + "/none", 1),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr("/none/rank1.json")));
+  std::filesystem::remove(tensors_);
+  ExpectDamaged(tensors_, "is missing");
+}
+
+TEST_F(RankFilesTest, RefusesAnotherRanksFile) {
+  std::filesystem::rename(json_, folder_ + "/rank0.json");
+  std::filesystem::rename(tensors_, folder_ + "/rank0.safetensors");
+  EXPECT_THAT(ReadRankOutput(folder_, 0),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("/rank0.json: says that it is rank 1's")));
+}
+
+TEST_F(RankFilesTest, RefusesHalfAFile) {
+  for (const std::string& path : {json_, tensors_}) {
+    Restore();
+    const uint64_t size = std::filesystem::file_size(path);
+    for (const uint64_t kept : {uint64_t{0}, uint64_t{1}, size / 2, size - 2}) {
+      std::filesystem::resize_file(path, kept);
+      ExpectDamaged(path, "");
+      Restore();
+    }
+  }
+}
+
+TEST_F(RankFilesTest, RefusesWhatIsNoFile) {
+  for (const std::string& path : {json_, tensors_}) {
+    Restore();
+    std::filesystem::remove(path);
+    std::filesystem::create_directory(path);
+    ExpectDamaged(path, "is not a regular file");
+    std::filesystem::remove(path);
+    ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+    ExpectDamaged(path, "is not a regular file");
+    std::filesystem::remove(path);
+    std::filesystem::create_symlink("/dev/zero", path);
+    ExpectDamaged(path, "is not a regular file");
+    std::filesystem::remove(path);
+    std::ofstream(path).close();
+    std::filesystem::resize_file(path, uint64_t{3} << 30);  // Sparse.
+    ExpectDamaged(path, "has 3221225472 bytes; at most");
+  }
+}
+
+TEST_F(RankFilesTest, RefusesTensorsOfOtherNamesAndTypes) {
+  for (const char* name :
+       {"W1", "gradients.1/W1", "gradient/W1", "gradient.1", "gradient.1/",
+        "gradient.0/W1", "gradient.01/W1", "gradient.-1/W1", "gradient.1x/W1",
+        "gradient./W1", "gradient.12345678901/W1", "/gradient.1", ""}) {
+    RankOutput output = Example();
+    output.tensors[name] = {DataType::kFloat32, {0}, {}};
+    ASSERT_THAT(WriteRankOutput(folder_, output), IsOk());
+    ExpectDamaged(tensors_, absl::StrCat("tensor '", name, "' is not named"));
+  }
+  const std::string header =
+      R"({"gradient.1/W1":{"dtype":"F8_E5M2","shape":[0],)"
+      R"("data_offsets":[0,0]}})";
+  std::ofstream(tensors_) << static_cast<char>(header.size())
+                          << std::string(7, '\0') << header;
+  ExpectDamaged(tensors_, "F8_E5M2");
+}
+
+TEST_F(RankFilesTest, NamesTheFileThatCannotBeWritten) {
+  EXPECT_THAT(WriteRankOutput(folder_ + "/none", Example()),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("/none/rank1.safetensors")));
+}
+
+}  // namespace
+}  // namespace lockstep
