@@ -71,7 +71,9 @@ def functions(text):
     for line in text.splitlines():
         match = re.search(r"arch = (sm_\w+)", line)
         if match:
-            architecture = match.group(1)
+            if name:
+                yield architecture, name, code
+            architecture, name, code = match.group(1), None, []
         match = re.search(r"Function : (\S+)", line)
         if match:
             if name:
@@ -139,7 +141,8 @@ def check(label, size, counts, loops, allowed):
     if size == 1:
         print("%s: single elements; 16-byte accesses: %d" % (label, wide))
         return wide == 0
-    ok = len(loops) > 0 and not any(op in ("LDL", "STL") for op, _ in counts)
+    spills = any(op in ("LDL", "STL") for op, _ in counts)
+    ok = len(loops) > 0 and not spills
     for body in loops:
         found = (body.get(("LDG", 16), 0), body.get(("STG", 16), 0))
         right = found in allowed
@@ -148,8 +151,10 @@ def check(label, size, counts, loops, allowed):
             "%s: a loop of %d loads and %d stores of 16 bytes; narrower: %s%s"
             % (label, found[0], found[1], narrow(body), "" if right else "  <-- WRONG")
         )
-    if not ok and not loops:
+    if not loops:
         print("%s: no loop with 16-byte accesses  <-- WRONG" % label)
+    if spills:
+        print("%s: spills registers  <-- WRONG" % label)
     return ok
 
 
