@@ -61,7 +61,8 @@ std::string WhyUnsupported(const Case& c) {
 template <typename T>
 std::vector<T> ValuesOf(const NamedTensor& tensor) {
   std::vector<T> values(tensor.data.size() / sizeof(T));
-  std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+  if (values.empty()) return values;
+  std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(T));
   return values;
 }
 

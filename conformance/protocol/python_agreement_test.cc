@@ -2,10 +2,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <filesystem>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,8 +31,8 @@ using testing::IsEmpty;
 template <typename T>
 NamedTensor Tensor(std::vector<int64_t> shape, const std::vector<T>& values) {
   NamedTensor tensor = {kDataTypeOf<T>, std::move(shape), {}};
-  tensor.data.resize(values.size() * sizeof(T));
-  std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
+  const auto bytes = std::as_bytes(std::span(values));
+  tensor.data.assign(bytes.begin(), bytes.end());
   return tensor;
 }
 
