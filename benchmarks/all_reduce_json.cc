@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "collectives/data_type.h"
+#include "report/machine_json.h"
 
 namespace lockstep {
 namespace {
@@ -105,11 +106,7 @@ Json AllReduceJson(const AllReduceReport& report) {
           {"created", report.created},
           {"command", report.command},
           {"commit", report.commit.empty() ? Json() : Json(report.commit)},
-          {"machine",
-           {{"cpu", report.machine.cpu},
-            {"cores", report.machine.cores},
-            {"memory_bytes", report.machine.memory_bytes},
-            {"system", report.machine.system}}},
+          {"machine", MachineJson(report.machine)},
           {"settings", SettingsJson(report.settings)},
           {"notes", report.notes},
           {"not_available", MissingJson(report)},

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "benchmarks/sampler_plan.h"
+#include "report/machine_json.h"
 
 namespace lockstep {
 namespace {
@@ -76,11 +77,7 @@ Json SamplerJson(const SamplerReport& report) {
           {"created", report.created},
           {"command", report.command},
           {"commit", TextOrNull(report.commit)},
-          {"machine",
-           {{"cpu", report.machine.cpu},
-            {"cores", report.machine.cores},
-            {"memory_bytes", report.machine.memory_bytes},
-            {"system", report.machine.system}}},
+          {"machine", MachineJson(report.machine)},
           {"settings",
            {{"world_size", kDrawWorldSize},
             {"rank", kDrawRank},

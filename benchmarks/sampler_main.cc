@@ -31,6 +31,7 @@
 #include "report/command_status.h"
 #include "report/command_text.h"
 #include "report/machine.h"
+#include "report/terminal.h"
 #include "sampler/epoch_indices.h"
 
 ABSL_FLAG(std::string, sizes, "60000,1281167,100000000", "see kUsage");
@@ -94,11 +95,6 @@ absl::StatusOr<SamplerSettings> SettingsFromFlags() {
       CheckMemory(absl::StrCat("--sizes: ", largest, " samples"),
                   DrawMemory(largest), MemoryForRun()));
   return settings;
-}
-
-void Print(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
 }
 
 // None if it was not asked for, or is not there: report.missing then says why.

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "report/machine_json.h"
+
 namespace lockstep {
 namespace {
 
@@ -60,13 +62,6 @@ Json ModeJson(const ModeReport& mode) {
           {"baseline_world_size", mode.baseline().world_size()},
           {"limits", mode.limits},
           {"configurations", std::move(configurations)}};
-}
-
-Json MachineJson(const Machine& machine) {
-  return {{"cpu", machine.cpu},
-          {"cores", machine.cores},
-          {"memory_bytes", machine.memory_bytes},
-          {"system", machine.system}};
 }
 
 Json SettingsJson(const ScalingSettings& settings) {

@@ -7,6 +7,7 @@
 
 #include "benchmarks/syncbn_plan.h"
 #include "collectives/data_type.h"
+#include "report/machine_json.h"
 
 namespace lockstep {
 namespace {
@@ -140,11 +141,7 @@ Json SyncBnJson(const SyncBnReport& report) {
           {"created", report.created},
           {"command", report.command},
           {"commit", TextOrNull(report.commit)},
-          {"machine",
-           {{"cpu", report.machine.cpu},
-            {"cores", report.machine.cores},
-            {"memory_bytes", report.machine.memory_bytes},
-            {"system", report.machine.system}}},
+          {"machine", MachineJson(report.machine)},
           {"gpu", TextOrNull(report.gpu)},
           {"shared_gpu", report.shared_gpu},
           {"settings", SettingsJson(report.settings)},

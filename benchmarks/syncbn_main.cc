@@ -1,6 +1,4 @@
 // The command `syncbn`: what synchronising batch norm costs.
-#include <unistd.h>
-
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
@@ -39,6 +37,7 @@
 #include "report/command_text.h"
 #include "report/machine.h"
 #include "report/output_folder.h"
+#include "report/terminal.h"
 
 ABSL_FLAG(std::string, shapes, "resnet18,resnet50,mobilenet,detection",
           "see kUsage");
@@ -110,17 +109,6 @@ constexpr char kUsageEnd[] = R"(
 Exit status: 0 if all went well and nothing that was checked is wrong, whatever
 the bar; 2 for a wrong flag, 1 for anything else.
 )";
-
-void Print(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
-}
-
-// What is under way, on a terminal; the next one takes its place.
-void ShowProgress(const std::string& what) {
-  if (isatty(STDERR_FILENO) == 0) return;
-  std::fprintf(stderr, "\r\033[K%s", what.c_str());
-}
 
 absl::StatusOr<SyncBnSettings> SettingsFromFlags() {
   SyncBnSettings settings;

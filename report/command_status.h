@@ -1,4 +1,4 @@
-// How the benchmark commands begin and end.
+// How commands begin and end.
 #ifndef LOCKSTEP_REPORT_COMMAND_STATUS_H_
 #define LOCKSTEP_REPORT_COMMAND_STATUS_H_
 

@@ -1,9 +1,6 @@
 // The command `check`: judges somebody else's trainer.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <span>
 #include <string>
@@ -34,6 +31,7 @@
 #include "report/command_text.h"
 #include "report/machine.h"
 #include "report/output_folder.h"
+#include "report/terminal.h"
 
 ABSL_FLAG(std::string, command, "", "see kUsage");
 ABSL_FLAG(std::string, trainer, "pytorch", "see kUsage");
@@ -96,17 +94,6 @@ Exit status: 0 if every case holds, differs as documented or is not supported;
 constexpr char kAdapters[] = "conformance/adapters/";
 constexpr int kMostRanks = 64;
 constexpr int64_t kMostDocumentedBytes = 1 << 20;
-
-void Print(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
-}
-
-// What is under way, on a terminal; the next one takes its place.
-void ShowProgress(const std::string& what) {
-  if (isatty(STDERR_FILENO) == 0) return;
-  std::fprintf(stderr, "\r\033[K%s", what.c_str());
-}
 
 struct Subject {
   std::string command;

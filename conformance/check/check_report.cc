@@ -8,7 +8,7 @@
 #include "conformance/check/causes.h"
 #include "conformance/check/verdict.h"
 #include "nlohmann/json.hpp"
-#include "report/machine.h"
+#include "report/machine_json.h"
 
 namespace lockstep {
 namespace {
@@ -85,11 +85,7 @@ nlohmann::ordered_json CheckJson(const CheckReport& report) {
           {"world_size", report.world_size},
           {"created", report.created},
           {"commit", report.commit},
-          {"machine",
-           {{"cpu", report.machine.cpu},
-            {"cores", report.machine.cores},
-            {"memory_bytes", report.machine.memory_bytes},
-            {"system", report.machine.system}}},
+          {"machine", MachineJson(report.machine)},
           {"totals",
            {{"passed", totals.passed},
             {"failed", totals.failed},
