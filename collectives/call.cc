@@ -34,7 +34,8 @@ std::string Arguments(const Call& call) {
   switch (call.operation) {
     case Operation::kAllReduce:
     case Operation::kReduceScatter:
-      return absl::StrCat(data, ", ", Name(call.op));
+      return absl::StrCat(data, ", ", Name(call.op),
+                          call.uniform ? ", uniform" : "");
     case Operation::kReduce:
       return absl::StrCat(data, ", ", Name(call.op), ", root ", call.peer);
     case Operation::kAllGather:
@@ -65,7 +66,7 @@ std::string Arguments(const Call& call) {
 
 bool Agree(const Call& a, const Call& b) {
   return a.operation == b.operation && a.type == b.type && a.op == b.op &&
-         a.peer == b.peer && a.count == b.count &&
+         a.peer == b.peer && a.uniform == b.uniform && a.count == b.count &&
          a.counts_hash == b.counts_hash;
 }
 
@@ -78,6 +79,7 @@ Call CallOf(const Collective& collective, int world_size) {
                   : collective.input.type;
   if (Reduces(call.operation)) call.op = collective.op;
   call.peer = collective.peer;
+  call.uniform = collective.uniform;
   call.count = AgreedCount(collective, world_size);
   call.counts_hash = Hash(collective.counts);
   SetSite(call, collective.site);

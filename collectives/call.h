@@ -20,6 +20,7 @@ struct Call {
   Operation operation = Operation::kBarrier;
   DataType type = {};
   ReduceOp op = {};
+  bool uniform = false;  // A UniformAllReduce.
   int32_t peer = 0;
   int64_t count = 0;         // AgreedCount; bytes of kAllocate.
   uint64_t counts_hash = 0;  // Of an AllGather of unequal counts.

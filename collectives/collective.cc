@@ -188,6 +188,13 @@ Collective Collective::AllReduce(Buffer data, ReduceOp op, CallSite site) {
   return AllReduce(data, data, op, site);
 }
 
+Collective Collective::UniformAllReduce(Buffer data, ReduceOp op,
+                                        CallSite site) {
+  Collective call = AllReduce(data, op, site);
+  call.uniform = true;
+  return call;
+}
+
 Collective Collective::Reduce(ConstBuffer input, Buffer output, ReduceOp op,
                               int root, CallSite site) {
   return {Operation::kReduce, input, output, op, root, {}, site};
@@ -242,7 +249,11 @@ Collective Collective::Barrier(CallSite site) {
 
 Collective Collective::Refused(Operation operation, const absl::Status& cause,
                                CallSite site) {
-  return {operation, {}, {}, {}, 0, {}, site, cause};
+  Collective call;
+  call.operation = operation;
+  call.site = site;
+  call.refusal = cause;
+  return call;
 }
 
 int64_t AgreedCount(const Collective& call, int world_size) {

@@ -48,6 +48,12 @@ struct Collective {
                               CallSite site = CallSite::Here());
   static Collective AllReduce(Buffer data, ReduceOp op = ReduceOp::kSum,
                               CallSite site = CallSite::Here());
+  // AllReduce that adds every element in the same order, whatever the size
+  // (algorithms/order.h: the tree): an element's bits do not depend on what
+  // else is in the message. A ring cannot, so an NCCL group adds as AllReduce
+  // does.
+  static Collective UniformAllReduce(Buffer data, ReduceOp op = ReduceOp::kSum,
+                                     CallSite site = CallSite::Here());
   static Collective Reduce(ConstBuffer input, Buffer output, ReduceOp op,
                            int root, CallSite site = CallSite::Here());
   static Collective ReduceScatter(ConstBuffer input, Buffer output,
@@ -87,6 +93,7 @@ struct Collective {
   // until the call is done.
   std::span<const int64_t> counts;
   CallSite site;
+  bool uniform = false;                     // Of UniformAllReduce.
   absl::Status refusal = absl::OkStatus();  // Why not, of a call Refused.
 };
 

@@ -103,7 +103,8 @@ void GradientReducer::StartCompleteBuckets() {
   while (next_bucket_ < buckets_.size() &&
          buckets_[next_bucket_].missing == 0) {
     if (async_) {
-      async_->Start(Collective::AllReduce(buckets_[next_bucket_].gradients));
+      async_->Start(
+          Collective::UniformAllReduce(buckets_[next_bucket_].gradients));
     }
     ++next_bucket_;
   }

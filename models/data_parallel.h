@@ -53,10 +53,12 @@ absl::StatusOr<Metrics> AllReduceMetrics(Communicator& communicator,
 // `bucket_bytes`. A bucket is sent as soon as its gradients and those of every
 // earlier bucket are final, so that its all-reduce runs while backward computes
 // the ones before it. The order and the bounds of the buckets are fixed,
-// whatever order the gradients come in, so the sums have the same bits on every
-// run. With one rank there is nothing to send, and no thread. Borrows its
-// arguments; uses the communicator only between the first MarkReady of a step
-// and the return of Finish. Not thread safe.
+// whatever order the gradients come in, and every element is added in the same
+// order (UniformAllReduce), so the sums have the same bits on every run and
+// with buckets of any size, but on NCCL, of this size. With one rank there is
+// nothing to send, and no thread. Borrows its arguments; uses the communicator
+// only between the first MarkReady of a step and the return of Finish. Not
+// thread safe.
 class GradientReducer {
  public:
   static constexpr int64_t kDefaultBucketBytes = 256 << 10;

@@ -9,7 +9,8 @@
 //   tree   (up to kTreeOrderBytes) A balanced binary tree over the ranks, the
 //          same for every element: see TreeSplit.
 //
-// AllReduce and Reduce follow that; ReduceScatter always is
+// AllReduce and Reduce follow that, but for UniformAllReduce, which is always
+// the tree; ReduceScatter always is
 // (((x[k+1] + x[k+2]) + ...) + x[k-1]) + x[k] for part k, which is what a ring
 // that ends at rank k adds.
 #ifndef LOCKSTEP_COLLECTIVES_ALGORITHMS_ORDER_H_

@@ -28,10 +28,11 @@ bool UsesTree(Algorithm algorithm, int world_size) {
 
 absl::Status AllReduce(Transport& transport, const Collective& call,
                        Algorithm algorithm) {
-  if (!InTreeOrder(call.input.size_bytes())) {
+  const bool small = InTreeOrder(call.input.size_bytes());
+  if (!small && !call.uniform) {
     return RingAllReduce(transport, call.input, call.output, call.op);
   }
-  if (UsesTree(algorithm, transport.world_size())) {
+  if (!small || UsesTree(algorithm, transport.world_size())) {
     return TreeAllReduce(transport, call.input, call.output, call.op);
   }
   return GatherAllReduce(transport, call.input, call.output, call.op);

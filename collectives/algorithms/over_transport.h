@@ -24,6 +24,7 @@ namespace lockstep {
 //   kAuto, kDirect     up to 3 ranks as kRing, else     ring
 //                      as kTree
 //
+// A uniform AllReduce (collective.h) of more is recursive halving and doubling.
 // ReduceScatter, AllGather and Broadcast are rings; Scatter, Gather, AllToAll,
 // Send and Receive go straight from rank to rank.
 //

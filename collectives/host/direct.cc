@@ -152,8 +152,12 @@ class DirectCall {
     for (int peer = 0; peer < world_size_; ++peer) {
       if (outputs_[peer] != nullptr) outputs[count++] = outputs_[peer] + offset;
     }
-    MakeReduction().Fold(InputsFrom(rank_, offset),
-                         std::span(outputs).first(count), segment.count);
+    const auto to = std::span(outputs).first(count);
+    if (call_.uniform) {
+      MakeReduction().FoldTree(InputsFrom(0, offset), to, segment.count);
+    } else {
+      MakeReduction().Fold(InputsFrom(rank_, offset), to, segment.count);
+    }
   }
 
   // This rank's part of a ReduceScatter.
