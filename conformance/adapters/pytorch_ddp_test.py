@@ -525,7 +525,7 @@ class CommandTest(AdapterTest):
                 1,
                 "",
                 "pytorch_ddp: LOCKSTEP_CASE is not set in the environment; "
-                "start this with //conformance:check\n",
+                "//conformance:check sets it\n",
             ),
         )
 

@@ -12,6 +12,7 @@
 #include "conformance/check/check_case.h"
 #include "conformance/check/claims.h"
 #include "conformance/check/evidence.h"
+#include "conformance/check/factors.h"
 #include "conformance/check/numbers.h"
 #include "conformance/check/tolerance.h"
 #include "conformance/check/verdict.h"
@@ -70,10 +71,22 @@ std::string Describe(const Evidence& evidence, const Disagreement& found,
       found.names.size());
 }
 
+// Whether every rank holds what it should, but for rounding.
+bool HoldReference(const Evidence& evidence, const Reference& reference,
+                   const Names& names, int64_t step) {
+  for (int r = 0; r < evidence.world_size(); ++r) {
+    if (!Fits(names, reference.want,
+              TensorsOf(evidence.rank(r), "gradient", step),
+              reference.allowed)) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // Whether what the ranks hold averages to what each should hold.
-bool AverageToReference(Evidence& evidence, const Names& names, int64_t step) {
-  const absl::StatusOr<Reference> reference = GradientReference(evidence, step);
-  if (!reference.ok()) return false;
+bool AverageToReference(const Evidence& evidence, const Reference& reference,
+                        const Names& names, int64_t step) {
   std::vector<Tensors> held;
   for (int r = 0; r < evidence.world_size(); ++r) {
     held.push_back(TensorsOf(evidence.rank(r), "gradient", step));
@@ -85,42 +98,55 @@ bool AverageToReference(Evidence& evidence, const Names& names, int64_t step) {
   const std::vector<double> equal(weights.size(),
                                   1 / static_cast<double>(weights.size()));
   const auto fits = [&](const std::vector<double>& by) {
-    return Fits(names, WeightedSum(by, held), reference->want,
-                reference->allowed);
+    return Fits(names, WeightedSum(by, held), reference.want,
+                reference.allowed);
   };
   return fits(weights) || fits(equal);
 }
 
-// Whether each rank holds the gradient of its own share.
-bool HoldOwnShares(Evidence& evidence, const Names& names, int64_t step) {
+// Whether each rank holds the gradient of its own share, however scaled.
+bool HoldOwnShares(Evidence& evidence, const Reference& reference,
+                   const Names& names, int64_t step) {
   const auto& shares = evidence.Shares();
-  const absl::StatusOr<Reference> reference = GradientReference(evidence, step);
-  if (step != 1 || !shares.ok() || !reference.ok()) return false;
+  if (step != 1 || !shares.ok()) return false;
   for (int r = 0; r < evidence.world_size(); ++r) {
     const ShareProbe& share = (*shares)[static_cast<size_t>(r)];
     const Tensors held = TensorsOf(evidence.rank(r), "gradient", step);
-    if (share.count > 0 &&
-        !Fits(names, share.gradients, held, reference->allowed)) {
+    if (share.count == 0 ||
+        Fits(names, share.gradients, held, reference.allowed)) {
+      continue;
+    }
+    if (!FactorOf(names, share.gradients, held, reference.allowed, {},
+                  /*any=*/true)) {
       return false;
     }
   }
   return true;
 }
 
+Cause CauseOfParting(Evidence& evidence, const Names& names, int64_t step) {
+  const absl::StatusOr<Reference> reference = GradientReference(evidence, step);
+  if (!reference.ok()) return Cause::kUnknown;
+  if (HoldReference(evidence, *reference, names, step)) {
+    return Cause::kRanksRoundApart;
+  }
+  if (HoldOwnShares(evidence, *reference, names, step)) {
+    return Cause::kNotReduced;
+  }
+  return AverageToReference(evidence, *reference, names, step)
+             ? Cause::kReducedInPart
+             : Cause::kUnknown;
+}
+
 Verdict GradientsPart(Evidence& evidence, const Disagreement& found,
                       int64_t step) {
-  Diagnosis diagnosis;
-  diagnosis.facts.rank = found.rank;
+  Diagnosis diagnosis{.cause = CauseOfParting(evidence, found.names, step),
+                      .facts = {}};
   diagnosis.facts.step = step;
   diagnosis.facts.world_size = evidence.world_size();
-  if (AverageToReference(evidence, found.names, step) ||
-      HoldOwnShares(evidence, found.names, step)) {
-    diagnosis.cause = Cause::kNotReduced;
-    diagnosis.facts.rank = -1;
-    diagnosis.facts.tensors =
-        OnlyThese(evidence.check, found.names,
-                  TensorsOf(evidence.one_rank(), "gradient", step).size());
-  }
+  diagnosis.facts.tensors =
+      OnlyThese(evidence.check, found.names,
+                TensorsOf(evidence.one_rank(), "gradient", step).size());
   return Failed(evidence.check, Claim::kRanksAgree,
                 Describe(evidence, found, "gradient", step), diagnosis);
 }
@@ -132,13 +158,17 @@ Verdict ParametersPart(const Evidence& evidence, const Disagreement& found,
   const auto has = [&name](const Names& names) {
     return std::find(names.begin(), names.end(), name) != names.end();
   };
-  Diagnosis diagnosis{.cause = Cause::kDrifts, .facts = {}};
+  const auto& known = c.write_gradients;  // To agree.
+  const bool equal = std::find(known.begin(), known.end(), step) != known.end();
+  const bool still = has(c.frozen) || has(c.unused);
+  Diagnosis diagnosis{
+      .cause = equal ? Cause::kRanksUpdateApart : Cause::kDrifts, .facts = {}};
   if (has(c.frozen)) diagnosis.cause = Cause::kFrozenMoves;
   if (has(c.unused)) diagnosis.cause = Cause::kUnusedMoves;
   diagnosis.facts.step = step;
   diagnosis.facts.rank = found.rank;
   diagnosis.facts.world_size = evidence.world_size();
-  if (diagnosis.cause != Cause::kDrifts) diagnosis.facts.tensors = name;
+  if (still) diagnosis.facts.tensors = name;
   return Failed(evidence.check, Claim::kRanksAgree,
                 Describe(evidence, found, "parameter", step), diagnosis);
 }

@@ -209,7 +209,7 @@ CheckCase ShuffledCase(int n) {
                "Three shuffled epochs; only which samples are drawn is judged.",
                {.batch_sizes = sizes, .train = 2 * Sum(sizes)});
   check.claims = {Claim::kRun, Claim::kSamples};
-  for (RunPlan* plan : {&check.one_rank, &check.all_ranks}) {
+  for (CasePlan* plan : {&check.one_rank, &check.all_ranks}) {
     plan->c.write_gradients.clear();
     plan->c.write_state.clear();
   }

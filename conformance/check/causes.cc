@@ -34,9 +34,12 @@ constexpr Row kRows[] = {
      "(TF32) for the case, and seed what stays random."},
     // Runs.
     {Cause::kHangs, "hangs",
-     "Some rank waits for a collective call that another rank never makes.",
-     "Make every rank issue the same collective calls in the same order; "
-     "TORCH_DISTRIBUTED_DEBUG=DETAIL says which call each rank is in."},
+     "Either it waits for something that never comes, with several ranks most "
+     "often a collective call that another rank does not make, or it needs "
+     "more time than --timeout gives it.",
+     "If it only is slow, raise --timeout; else make every rank issue the same "
+     "collective calls in the same order (TORCH_DISTRIBUTED_DEBUG=DETAIL says "
+     "which call each rank is in)."},
     {Cause::kCrashes, "crashes",
      "The trainer itself failed; its last lines say how.",
      "Read the trainer's last lines and run its command by hand on this case."},
@@ -96,33 +99,56 @@ constexpr Row kRows[] = {
      "(rank r takes every N-th), in place of shuffling within a rank's part."},
     // Gradients.
     {Cause::kSummedNotAveraged, "summed_not_averaged",
-     "Gradients{tensors} are {k} times one rank's on {world_size} ranks: "
+     "Gradients{tensors} are {k} times {of} on {world_size} ranks: "
      "summed and not averaged, or reduced twice.",
      "Divide the sum over ranks by their number once, or leave the reduction "
      "to DistributedDataParallel alone."},
     {Cause::kDividedTwice, "divided_twice",
-     "Gradients{tensors} are {k} times one rank's on {world_size} ranks: "
+     "Gradients{tensors} are {k} times {of} on {world_size} ranks: "
      "divided by the number of ranks once too often.",
      "Do not divide the loss or the gradients by the world size where the "
      "reduction averages already, as DistributedDataParallel does."},
     {Cause::kAccumulationNotScaled, "accumulation_not_scaled",
-     "The result{tensors} is {k} times one rank's with {accumulate} "
+     "The result{tensors} is {k} times {of} with {accumulate} "
      "micro-batches: their sum is not divided as it should be.",
      "Divide each micro-batch's mean loss by their number (or sum the losses "
      "and divide once by the samples) before backward."},
+    {Cause::kRanksAndMicroBatches, "ranks_and_micro_batches",
+     "The result{tensors} is {k} times {of} with {world_size} ranks and "
+     "{accumulate} micro-batches: neither sum is divided as it should be.",
+     "Mend them one at a time: divide each micro-batch's mean loss by their "
+     "number, and the sum over ranks by theirs, once each."},
     {Cause::kMeanOfMeans, "mean_of_means",
      "The ranks' means are averaged as if every rank had as many samples.",
      "Scale each rank's loss to local_sum * world_size / global_count before "
      "backward, since DistributedDataParallel averages over ranks."},
+    {Cause::kDividedByFullBatch, "divided_by_full_batch",
+     "In step {step}, whose batch is smaller than the others, the result is "
+     "{k} times {of}: a sum over its samples is divided by the size of a full "
+     "batch.",
+     "Divide by the samples that the step has, over all ranks, and not by the "
+     "batch size that was asked for."},
     {Cause::kNotReduced, "not_reduced",
      "Gradients{tensors} are not reduced over the ranks: {rank} keeps those of "
      "its own share.",
      "Register every parameter with the model before wrapping it in "
      "DistributedDataParallel, call the wrapped model and not .module, and "
      "reduce once after no_sync()."},
+    {Cause::kReducedInPart, "reduced_in_part",
+     "Gradients{tensors} are right on average over the ranks and on no rank: "
+     "they are reduced over some of the ranks only, in part, or not at all.",
+     "Reduce over the group of all ranks, once, before the update: not over a "
+     "node's ranks, neighbours or a subgroup alone."},
+    {Cause::kRanksRoundApart, "ranks_round_apart",
+     "Every rank has the right gradients{tensors}, but for rounding, in which "
+     "they differ: ranks add the same numbers in another order, and will "
+     "drift apart.",
+     "Let all ranks have one sum: reduce on one and broadcast, use a "
+     "collective that gives every rank the same bits, or add in the order of "
+     "the ranks and not one's own first."},
     {Cause::kScaled, "scaled",
-     "The result{tensors} is {k} times one rank's, which is no factor known "
-     "from ranks or micro-batches.",
+     "The result{tensors} is {k} times {of}, which is neither the number of "
+     "ranks or micro-batches nor made of them.",
      "Look for a constant factor on the loss: a mean over something other "
      "than samples, or a gradient scaler that is not undone."},
     // Batch norm.
@@ -142,10 +168,15 @@ constexpr Row kRows[] = {
      "model.eval() or no statistics in any second pass."},
     // Updates.
     {Cause::kLearningRateScaled, "learning_rate_scaled",
-     "The gradients are right, but the update is {k} times one rank's: the "
-     "learning rate is scaled by the number of ranks.",
+     "The first step's gradients are right, but the update is {k} times one "
+     "rank's on {world_size} ranks: the learning rate depends on their number.",
      "Use the case's learning rate as it is: the global batch is the same at "
      "every world size, so nothing is to be scaled."},
+    {Cause::kRanksUpdateApart, "ranks_update_apart",
+     "In step {step} all ranks have the same gradients, and {rank} another "
+     "parameter after the update: their optimizers differ.",
+     "Give every rank's optimizer the same learning rate, momentum, weight "
+     "decay and state; let nothing in the update depend on the rank."},
     {Cause::kMomentumLost, "momentum_lost",
      "After the resume, in step {step}, momentum starts from zero.",
      "Put optimizer.state_dict() into the checkpoint and load it on every "
@@ -199,6 +230,7 @@ std::string Filled(const char* text, const CauseFacts& facts) {
        {"{step}", absl::StrCat(facts.step)},
        {"{accumulate}", absl::StrCat(facts.accumulate)},
        {"{tensors}", tensors},
+       {"{of}", facts.of},
        {"{named}", facts.tensors.empty() ? "A parameter" : facts.tensors}});
   if (filled.starts_with("a rank")) filled[0] = 'A';
   if (filled.starts_with("rank ")) filled[0] = 'R';

@@ -12,12 +12,13 @@ namespace lockstep {
 
 // What a sentence about a cause may speak of. Only what a cause needs is read.
 struct CauseFacts {
-  double k = 1;              // Of g_N = k * g_1, or of an update.
-  int world_size = 1;        // Of the run that is wrong.
-  int rank = -1;             // The one at fault; -1: none in particular.
-  int64_t step = 0;          // From 1; 0: none in particular.
-  int64_t accumulate = 1;    // Micro-batches of a step.
-  std::string tensors = {};  // "W3 (the first linear layer)"; "" for all.
+  double k = 1;                   // Of g_N = k * g_1, or of an update.
+  int world_size = 1;             // Of the run that is wrong.
+  int rank = -1;                  // The one at fault; -1: none in particular.
+  int64_t step = 0;               // From 1; 0: none in particular.
+  int64_t accumulate = 1;         // Micro-batches of a step.
+  std::string tensors = {};       // "W3 (the first linear layer)"; "" for all.
+  std::string of = "one rank's";  // What k is a factor of.
 };
 
 struct Explanation {

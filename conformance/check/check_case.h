@@ -16,7 +16,7 @@ namespace lockstep {
 
 // One run of a case at one world size: one start, or two where it is stopped
 // and resumed.
-struct RunPlan {
+struct CasePlan {
   Case c;                       // c.batch_sizes has the run's world size.
   std::optional<Case> resumed;  // The second start.
 };
@@ -31,8 +31,8 @@ struct CheckCase {
   std::string name;
   std::string about;          // One sentence for a reader of the report.
   std::vector<Claim> claims;  // Those that are judged.
-  RunPlan one_rank;
-  RunPlan all_ranks;
+  CasePlan one_rank;
+  CasePlan all_ranks;
   CaseFiles files;
   // In the order of the forward pass, to say which tensor differs first. What
   // is in no layer comes after, by name.

@@ -33,7 +33,15 @@
 #include "report/output_folder.h"
 #include "report/terminal.h"
 
-ABSL_FLAG(std::string, command, "", "see kUsage");
+namespace lockstep {
+namespace {
+constexpr char kNoCommand[] = "none";
+}  // namespace
+}  // namespace lockstep
+
+// An empty command, as of an empty variable, is a mistake, so none is another
+// text.
+ABSL_FLAG(std::string, command, lockstep::kNoCommand, "see kUsage");
 ABSL_FLAG(std::string, trainer, "pytorch", "see kUsage");
 ABSL_FLAG(std::string, python, "/usr/bin/python3", "see kUsage");
 ABSL_FLAG(int32_t, world_size, 2, "see kUsage");
@@ -108,7 +116,11 @@ std::string Quoted(const std::string& path) {
 absl::StatusOr<Subject> SubjectFromFlags() {
   const std::string& command = absl::GetFlag(FLAGS_command);
   const std::string& documented = absl::GetFlag(FLAGS_documented);
-  if (!command.empty()) return Subject{command, UserPath(documented)};
+  if (command.empty()) {
+    return absl::InvalidArgumentError(
+        "--command is empty, must start a trainer");
+  }
+  if (command != kNoCommand) return Subject{command, UserPath(documented)};
   const std::string trainer = absl::GetFlag(FLAGS_trainer);
   const std::string adapters = kAdapters;
   if (trainer == "lockstep") {

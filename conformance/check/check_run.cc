@@ -32,7 +32,7 @@ class Player {
         work_folder_(std::move(work_folder)),
         on_start_(on_start) {}
 
-  absl::StatusOr<TrainerRun> Play(const std::string& what, const RunPlan& plan,
+  absl::StatusOr<TrainerRun> Play(const std::string& what, const CasePlan& plan,
                                   const CaseFiles& files) {
     if (on_start_) on_start_(what);
     const std::string folder = absl::StrCat(work_folder_, "/start", ++starts_);
@@ -105,7 +105,7 @@ absl::StatusOr<CheckRun> RunCheck(
   LOCKSTEP_ASSIGN_OR_RETURN(const CaseRuns runs, PlayAll(check, player));
   const RunProbe probe = [&player](const Probe& asked) {
     return player.Play("1 rank, for the cause",
-                       RunPlan{.c = asked.c, .resumed = {}}, asked.files);
+                       CasePlan{.c = asked.c, .resumed = {}}, asked.files);
   };
   CheckRun result;
   result.report.name = check.name;

@@ -148,6 +148,7 @@ TEST(CheckTest, AWrongFlagIsOneLine) {
       {"--world_size=two", 2, "--world_size"},
       {"--cases=even,odd", 2, "--cases: there is no 'odd'; there are even, "},
       {"--trainer=jax", 2, "--trainer: there is no 'jax'; there are pytorch"},
+      {"--command=", 2, "--command is empty"},
       {"--timeout=0", 2, "--timeout is 0 s, must be in [0.1, 86400]"},
       {"--timeout=nan", 2, "--timeout is nan s"},
       {"--documented=/no/such/file", 2, "--documented: /no/such/file"},

@@ -28,8 +28,9 @@ namespace {
 
 using Indices = std::vector<int64_t>;
 
+// Of one rank's run: JudgeRun saw that it is there.
 const EvaluationOutput& EvaluationOf(const RankOutput& output) {
-  return *output.evaluation;  // JudgeRun saw that it is there.
+  return *output.evaluation;
 }
 
 // Loss and accuracy of some samples.
@@ -44,6 +45,8 @@ Metrics MetricsOf(const EvaluationOutput& output) {
           .loss = output.loss,
           .accuracy = output.accuracy};
 }
+
+constexpr double kAccuracyError = 1e-5;
 
 // How far loss and accuracy may be off.
 struct Limits {
@@ -171,7 +174,8 @@ absl::StatusOr<std::vector<Share>> ProbeShares(
 std::vector<Indices> PartsOf(const TrainerRun& run) {
   std::vector<Indices> parts;
   for (const TrainerRun::Rank& rank : run.ranks) {
-    parts.push_back(EvaluationOf(rank.output).indices);
+    const auto& evaluation = rank.output.evaluation;
+    parts.push_back(evaluation.has_value() ? evaluation->indices : Indices{});
   }
   return parts;
 }
@@ -214,6 +218,32 @@ bool WholeSet(Indices indices, int64_t size) {
   return static_cast<int64_t>(indices.size()) == size;
 }
 
+// Why the ranks' parts are not the test set, each sample once. `counts` says
+// how often each is evaluated.
+Diagnosis DiagnoseCoverage(const CheckCase& check,
+                           const std::vector<Indices>& parts,
+                           const std::vector<int64_t>& counts) {
+  const auto& sizes = check.all_ranks.c.batch_sizes;
+  const auto batch = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const auto size = static_cast<int64_t>(counts.size());
+  const auto missing = std::count(counts.begin(), counts.end(), 0);
+  const int64_t extra =
+      std::accumulate(counts.begin(), counts.end(), int64_t{0}) -
+      (size - missing);
+  const auto none = [](const Indices& part) { return part.empty(); };
+  const auto idle = std::count_if(parts.begin(), parts.end(), none);
+  const auto busy = std::find_if_not(parts.begin(), parts.end(), none);
+  if (missing > 0 && parts.size() > 1 &&
+      idle + 1 == static_cast<int64_t>(parts.size())) {
+    return With(Cause::kMetricsOfOneRank,
+                static_cast<int>(busy - parts.begin()));
+  }
+  // No more than one global batch is filled up, or not filled.
+  if (missing == 0 && extra < batch) return With(Cause::kEvaluationPadded);
+  const bool drops = extra == 0 && missing < batch && idle == 0;
+  return With(drops ? Cause::kDropsLastBatch : Cause::kUnknown);
+}
+
 std::optional<Verdict> CoverageVerdict(const CheckCase& check,
                                        const TrainerRun& run) {
   const int64_t size = SampleCount(check.files, "test");
@@ -229,14 +259,11 @@ std::optional<Verdict> CoverageVerdict(const CheckCase& check,
   const int64_t missing = std::count(counts.begin(), counts.end(), 0);
   const int64_t repeated = std::count_if(
       counts.begin(), counts.end(), [](int64_t count) { return count > 1; });
-  const Cause cause = missing == 0    ? Cause::kEvaluationPadded
-                      : repeated == 0 ? Cause::kDropsLastBatch
-                                      : Cause::kUnknown;
   return Failed(
       check, Claim::kEvaluation,
       absl::StrCat(Ranks(run), ", of ", size, " test samples ", repeated,
                    " are evaluated more than once and ", missing, " never"),
-      With(cause));
+      DiagnoseCoverage(check, PartsOf(run), counts));
 }
 
 Limits LimitsOf(const Evidence& evidence, const Metrics& want) {
@@ -244,11 +271,9 @@ Limits LimitsOf(const Evidence& evidence, const Metrics& want) {
   for (const TrainerRun& shadow : evidence.runs.shadows) {
     shadows.push_back(EvaluationOf(shadow.ranks[0].output).loss - want.loss);
   }
-  const auto size =
-      static_cast<double>(SampleCount(evidence.check.files, "test"));
-  // Accuracy comes in whole samples; a quarter of one is rounding.
+  // Accuracy is a quotient of two whole numbers, rounded to float32 perhaps.
   return {.loss = AllowedScalarError(evidence.check, want.loss, shadows).error,
-          .accuracy = 0.25 / size};
+          .accuracy = kAccuracyError};
 }
 
 std::string DescribeMetrics(const Metrics& got, const Metrics& want,
@@ -257,10 +282,10 @@ std::string DescribeMetrics(const Metrics& got, const Metrics& want,
   return absl::StrFormat(
       "loss %.7g, accuracy %.6g, count %.0f, where loss %.7g, accuracy %.6g, "
       "count %.0f are right (loss is %.2g off, %.2g relative, %.3g units in "
-      "the last place; %.2g is allowed; accuracy in whole samples)",
+      "the last place; %.2g is allowed, and %.2g of accuracy)",
       got.loss, got.accuracy, got.count, want.loss, want.accuracy, want.count,
       off, off / std::fabs(want.loss), off / UnitInLastPlace(want.loss, 24),
-      limits.loss);
+      limits.loss, limits.accuracy);
 }
 
 // One run's reports against the right metrics.
@@ -270,8 +295,9 @@ std::optional<Verdict> MetricsVerdict(const Evidence& evidence,
   const CheckCase& check = evidence.check;
   const Limits limits = LimitsOf(evidence, want);
   for (int r = 0; r < run.world_size; ++r) {
-    const Metrics got =
-        MetricsOf(EvaluationOf(run.ranks[static_cast<size_t>(r)].output));
+    const auto& reported = run.ranks[static_cast<size_t>(r)].output.evaluation;
+    if (!reported.has_value()) continue;  // It evaluates nothing.
+    const Metrics got = MetricsOf(*reported);
     const double error = std::fabs(got.loss - want.loss);
     const double ratio = error == 0 ? 0 : error / limits.loss;
     if (!(ratio <= worst)) worst = ratio;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -93,6 +94,12 @@ std::vector<double> Evidence::Counts(int64_t step) const {
         i < steps.size() ? static_cast<double>(steps[i].indices.size()) : 0);
   }
   return counts;
+}
+
+double FullBatch(const Evidence& evidence) {
+  const std::vector<int64_t>& sizes = evidence.check.all_ranks.c.batch_sizes;
+  return static_cast<double>(
+      std::accumulate(sizes.begin(), sizes.end(), int64_t{0}));
 }
 
 Tensors MeanOfShares(const std::vector<ShareProbe>& shares, bool weighted,

@@ -56,6 +56,9 @@ class Evidence {
   std::optional<absl::StatusOr<std::vector<ShareProbe>>> shares_;
 };
 
+// Samples of a full global batch.
+double FullBatch(const Evidence& evidence);
+
 // The sum over ranks of weight * share, the weights those of `counts` or, if
 // not `weighted`, 1 for each rank with samples; over their sum.
 Tensors MeanOfShares(const std::vector<ShareProbe>& shares, bool weighted,

@@ -1,9 +1,11 @@
 // Least squares of one unknown.
 #include "conformance/check/factors.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,32 +43,60 @@ std::vector<NamedFactor> NamedFactors(int world_size, int64_t accumulate) {
     factors.push_back({a, Cause::kAccumulationNotScaled});
     factors.push_back({1 / a, Cause::kAccumulationNotScaled});
   }
+  if (world_size > 1 && accumulate > 1) {
+    for (const double k : {n * a, 1 / (n * a), n / a, a / n}) {
+      if (k != 1) factors.push_back({k, Cause::kRanksAndMicroBatches});
+    }
+  }
   return factors;
 }
 
-std::optional<NamedFactor> FactorOf(const std::vector<std::string>& names,
+std::vector<NamedFactor> BatchFactors(const std::vector<double>& counts,
+                                      double full) {
+  const double total = std::accumulate(counts.begin(), counts.end(), 0.0);
+  const double most = *std::max_element(counts.begin(), counts.end());
+  const auto active = static_cast<double>(std::count_if(
+      counts.begin(), counts.end(), [](double count) { return count > 0; }));
+  const auto ranks = static_cast<double>(counts.size());
+  if (!(total > 0 && total < full)) return {};
+  std::vector<NamedFactor> factors = {
+      {total / full, Cause::kDividedByFullBatch}};
+  // Else the ranks' means have no common factor.
+  if (most * active != total || active == ranks) return factors;
+  factors.push_back({most * ranks / full, Cause::kDividedByFullBatch});
+  factors.push_back({active / ranks, Cause::kMeanOfMeans});
+  return factors;
+}
+
+std::optional<FoundFactor> FactorOf(const std::vector<std::string>& names,
                                     const Tensors& want, const Tensors& got,
                                     const AllowedErrors& allowed,
                                     const std::vector<NamedFactor>& named,
                                     bool any) {
+  // Where a factor of 1 fits as well, the numbers are too close to tell.
+  const auto fits = [&](double k) {
+    return Fits(names, Times(k, want), got, allowed, std::fabs(k)) &&
+           !Fits(names, want, got, allowed, std::fabs(k));
+  };
   for (const NamedFactor& factor : named) {
-    if (Fits(names, Times(factor.k, want), got, allowed, factor.k)) {
-      return factor;
-    }
+    if (fits(factor.k)) return FoundFactor{factor.k, factor.cause, names};
   }
   const double k = any ? FittedFactor(names, want, got) : 0;
   // A factor of 0 would fit whatever is small.
   constexpr double kLeast = 1e-3;
-  if (std::fabs(k) > kLeast &&
-      Fits(names, Times(k, want), got, allowed, std::fabs(k))) {
-    return NamedFactor{k, Cause::kScaled};
+  if (std::fabs(k) > kLeast && fits(k)) {
+    return FoundFactor{k, Cause::kScaled, names};
   }
   if (names.size() < 2) return std::nullopt;
-  std::optional<NamedFactor> first;
+  std::optional<FoundFactor> first;
   for (const std::string& name : names) {
     const auto own = FactorOf({name}, want, got, allowed, named, any);
     if (!own.has_value()) return std::nullopt;
-    if (!first.has_value()) first = own;
+    if (!first.has_value()) {
+      first = own;
+    } else if (own->k == first->k) {
+      first->names.push_back(name);
+    }
   }
   return first;
 }

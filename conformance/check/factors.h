@@ -19,7 +19,7 @@ namespace lockstep {
 double FittedFactor(const std::vector<std::string>& names, const Tensors& want,
                     const Tensors& got);
 
-// A factor with a name: N, 1/N, A, 1/A.
+// A factor with a name: N, 1/N, A, 1/A, and what both make.
 struct NamedFactor {
   double k;
   Cause cause;
@@ -28,10 +28,22 @@ struct NamedFactor {
 // In the order in which they are tried. N = 1 or A = 1 have none.
 std::vector<NamedFactor> NamedFactors(int world_size, int64_t accumulate);
 
+// Those of a step in which the ranks have `counts` samples and not the `full`
+// batch; none if they have it: a sum that is divided by a full batch's size,
+// all ranks' or a rank's, and a mean over all ranks though some have no sample.
+std::vector<NamedFactor> BatchFactors(const std::vector<double>& counts,
+                                      double full);
+
+struct FoundFactor {
+  double k = 1;
+  Cause cause = Cause::kUnknown;
+  std::vector<std::string> names;  // That have it.
+};
+
 // The factor with which `got` is `want`, within the allowed errors: a named one
 // or, if `any`, the fitted one, as kScaled; over all of `names` together, then
-// with a factor for each tensor, of which the first is given.
-std::optional<NamedFactor> FactorOf(const std::vector<std::string>& names,
+// with a factor for each tensor, of which the first is given and who has it.
+std::optional<FoundFactor> FactorOf(const std::vector<std::string>& names,
                                     const Tensors& want, const Tensors& got,
                                     const AllowedErrors& allowed,
                                     const std::vector<NamedFactor>& named,

@@ -24,7 +24,7 @@ AllowedErrors Tight() {
 
 TEST(FactorsTest, FindsTheNamedOnes) {
   const auto named = NamedFactors(/*world_size=*/4, /*accumulate=*/3);
-  ASSERT_EQ(named.size(), 4u);
+  ASSERT_EQ(named.size(), 8u);
   for (const NamedFactor& factor : named) {
     const auto found = FactorOf(kBoth, Want(), Times(factor.k, Want()), Tight(),
                                 named, /*any=*/false);
@@ -52,6 +52,30 @@ TEST(FactorsTest, MayDifferByTensor) {
       FactorOf(kBoth, Want(), got, Tight(), NamedFactors(4, 1), false);
   ASSERT_TRUE(found.has_value());
   EXPECT_EQ(found->cause, Cause::kSummedNotAveraged);
+  EXPECT_EQ(found->names, std::vector<std::string>{"W"});
+}
+
+// Numbers that are mostly rounding are not 4 times others.
+TEST(FactorsTest, FindsNoneInWhatIsClose) {
+  const Tensors want = {{"W", {1e-7, 2e-7}}}, got = {{"W", {4e-7, -7e-7}}};
+  EXPECT_FALSE(FactorOf({"W"}, want, got, Tight(), NamedFactors(4, 1), true)
+                   .has_value());
+}
+
+TEST(FactorsTest, OfASmallerBatch) {
+  EXPECT_TRUE(BatchFactors({4, 4}, 8).empty());
+  EXPECT_TRUE(BatchFactors({0, 0}, 8).empty());
+  // One sample, on one rank of two: by 8, by 4, or averaged over both.
+  const auto one = BatchFactors({1, 0}, 8);
+  ASSERT_EQ(one.size(), 3u);
+  EXPECT_EQ(one[0].k, 1.0 / 8);
+  EXPECT_EQ(one[1].k, 1.0 / 4);
+  EXPECT_EQ(one[1].cause, Cause::kDividedByFullBatch);
+  EXPECT_EQ(one[2].k, 1.0 / 2);
+  EXPECT_EQ(one[2].cause, Cause::kMeanOfMeans);
+  // Means of unlike numbers have no factor in common.
+  EXPECT_EQ(BatchFactors({2, 1, 0}, 9).size(), 1u);
+  EXPECT_EQ(BatchFactors({2, 2}, 8).size(), 1u);
 }
 
 TEST(FactorsTest, RejectsWhatIsNoMultiple) {

@@ -2,6 +2,7 @@
 #include "conformance/check/fake_evaluation.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -77,6 +78,9 @@ EvaluationOutput Report(FakeFault fault, const Sums& all,
       output.loss += own.loss / share;
       output.accuracy += own.right / share;
     }
+  }
+  if (fault == FakeFault::kTruncatesAccuracy && ranks.size() > 1) {
+    output.accuracy = std::floor(output.accuracy * 100) / 100;
   }
   return output;
 }

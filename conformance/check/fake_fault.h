@@ -32,15 +32,21 @@ enum class FakeFault {
   kDropLast,
   kResumesEpoch,
   kShufflesWithinShards,
+  kLosesASample,  // Rank 0, in the first step.
   // Gradients.
   kSums,
   kReducesTwiceOneParameter,
   kDividesTwice,
   kAccumulationSums,
   kAccumulationDividesTwice,
+  kSumsRanksAndMicroBatches,
   kMeanOfMeans,
   kSumOfMeans,
+  kAveragesIdleRanks,  // Those without a sample count as ranks.
+  kDividesByFullBatch,
   kReducesNothing,
+  kMixesWithNeighbour,  // Each rank, its own with the next one's.
+  kAddsInOwnOrder,
   kLeavesOutOneParameter,
   kFirstRanksGradients,
   kLossScale,
@@ -49,14 +55,20 @@ enum class FakeFault {
   kReportsSummedLoss,
   kReportsFirstRanksLoss,
   kReportsMicroBatchLoss,
+  kReportsScaledLoss,
+  kReportsRoundedLoss,
+  kReportsLossOfFullBatch,
   // Batch norm.
   kLocalBatchNorm,
   kLocalBuffers,
   kFirstRanksBuffers,
   kOnlyFirstRankHasBuffers,
   kBuffersTwice,
+  kOtherBuffersOnLastRank,
   // Updates.
   kLearningRateTimesRanks,
+  kLearningRateTimesRoot,  // Of the number of ranks.
+  kLastRanksLearningRate,
   kForgetsMomentum,
   kDecaysFrozen,
   kDecaysFrozenOnLastRank,
@@ -66,9 +78,13 @@ enum class FakeFault {
   // Evaluation.
   kPadsEvaluation,
   kDropsEvaluationTail,
+  kEvaluatesOnFirstRank,   // Its share only.
+  kFirstRankEvaluatesAll,  // And the others nothing: no mistake.
+  kFirstRankEvaluatesAllToo,
   kMeanOfRankMetrics,
   kMeanOfBatchMetrics,
   kOwnMetrics,
+  kTruncatesAccuracy,
   kFirstRanksMetrics,
 };
 

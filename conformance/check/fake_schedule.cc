@@ -139,12 +139,15 @@ std::vector<FakeStep> Epoch(const Case& c, int64_t size, int64_t epoch,
     }
   }
   if (fault == FakeFault::kPads) Pad(order, steps.back().shares);
+  if (fault == FakeFault::kLosesASample && c.batch_sizes.size() > 1) {
+    steps.front().shares.front().pop_back();
+  }
   return steps;
 }
 
 }  // namespace
 
-std::vector<FakeStep> FakeSchedule(const RunPlan& plan, int64_t size,
+std::vector<FakeStep> FakeSchedule(const CasePlan& plan, int64_t size,
                                    FakeFault fault) {
   std::vector<FakeStep> steps;
   for (int64_t epoch = 0; epoch < plan.c.epochs; ++epoch) {
@@ -174,6 +177,15 @@ std::vector<Indices> FakeTestShares(int world_size, int64_t size,
   Indices order(static_cast<size_t>(size));
   std::iota(order.begin(), order.end(), 0);
   if (fault == FakeFault::kPadsEvaluation) Pad(order, shares);
+  const bool alone = fault == FakeFault::kFirstRankEvaluatesAll;
+  for (size_t rank = 1; rank < shares.size(); ++rank) {
+    if (alone || fault == FakeFault::kEvaluatesOnFirstRank) {
+      shares[rank].clear();
+    }
+  }
+  if (alone || fault == FakeFault::kFirstRankEvaluatesAllToo) {
+    shares[0] = order;
+  }
   return shares;
 }
 

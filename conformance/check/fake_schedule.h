@@ -16,7 +16,7 @@ struct FakeStep {
 };
 
 // All steps of a run on `size` samples, of both starts where there are two.
-std::vector<FakeStep> FakeSchedule(const RunPlan& plan, int64_t size,
+std::vector<FakeStep> FakeSchedule(const CasePlan& plan, int64_t size,
                                    FakeFault fault);
 
 // The test samples of each rank: every N-th.

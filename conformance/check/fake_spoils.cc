@@ -43,7 +43,10 @@ void SpoilRun(FakeFault fault, TrainerRun& run) {
   for (TrainerRun::Rank& rank : run.ranks) {
     RankOutput& output = rank.output;
     if (fault == FakeFault::kThinksItIsAlone) output.world_size = 1;
-    if (fault == FakeFault::kLeavesOutEvaluation) output.evaluation.reset();
+    if (fault == FakeFault::kLeavesOutEvaluation ||
+        (fault == FakeFault::kFirstRankEvaluatesAll && output.rank > 0)) {
+      output.evaluation.reset();
+    }
     if (parallel && fault == FakeFault::kWritesForeignIndex) {
       output.steps[0].indices[0] = -1;
     }

@@ -2,6 +2,7 @@
 #include "conformance/check/fake_trainer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -16,6 +17,7 @@
 #include "conformance/check/check_case.h"
 #include "conformance/check/fake_evaluation.h"
 #include "conformance/check/fake_fault.h"
+#include "conformance/check/fake_losses.h"
 #include "conformance/check/fake_model.h"
 #include "conformance/check/fake_schedule.h"
 #include "conformance/check/fake_spoils.h"
@@ -38,12 +40,6 @@ bool IsBuffer(const std::string& name) {
   return name.starts_with("bn.running") || name.ends_with("tracked");
 }
 
-float MeanOf(const std::vector<float>& values) {
-  float sum = 0;
-  for (const float value : values) sum += value;
-  return sum / static_cast<float>(values.size());
-}
-
 void Add(FakeTensors& sum, float factor, const FakeTensors& term) {
   for (const auto& [name, values] : term) {
     std::vector<float>& to = sum[name];
@@ -61,7 +57,7 @@ struct Replica {
 
 class Trainer {
  public:
-  Trainer(const RunPlan& plan, const CaseFiles& files, FakeFault fault)
+  Trainer(const CasePlan& plan, const CaseFiles& files, FakeFault fault)
       : plan_(plan), c_(plan.c), files_(files), fault_(fault) {}
 
   TrainerRun Run();
@@ -86,12 +82,11 @@ class Trainer {
   void Update(int rank, int64_t step, const FakeTensors& gradients);
   bool Trains(const std::string& name, int rank) const;
   void Report(const FakeStep& step, const std::vector<FakePass>& passes);
-  void ReportOtherLosses(std::vector<float> losses);
   void Write(int64_t step, const std::vector<FakeTensors>& gradients);
   void WriteTensor(Replica& replica, const std::string& key,
                    const std::string& name, const std::vector<float>& values);
 
-  const RunPlan& plan_;
+  const CasePlan& plan_;
   const Case& c_;
   const CaseFiles& files_;
   const FakeFault fault_;
@@ -162,12 +157,18 @@ FakeTensors Trainer::Average(const FakeStep& step,
                              const std::vector<FakePass>& passes) const {
   const bool unweighted =
       Faulty(FakeFault::kMeanOfMeans) || Faulty(FakeFault::kSumOfMeans);
+  const bool idle = Parallel(FakeFault::kAveragesIdleRanks);
   float total = 0;
   std::vector<float> weights;
   for (const Indices& share : step.shares) {
     const auto count = static_cast<float>(share.size());
-    weights.push_back(unweighted && count > 0 ? 1 : count);
+    weights.push_back((unweighted || idle) && count > 0 ? 1 : count);
     total += weights.back();
+  }
+  if (idle) total = Ranks();
+  if (Parallel(FakeFault::kDividesByFullBatch)) {
+    total = static_cast<float>(std::accumulate(
+        c_.batch_sizes.begin(), c_.batch_sizes.end(), int64_t{0}));
   }
   FakeTensors sum;
   for (size_t r = 0; r < passes.size(); ++r) {
@@ -186,6 +187,9 @@ void Trainer::ScaleGradients(FakeTensors& gradients) const {
   if (Faulty(FakeFault::kDividesTwice)) factor = 1 / Ranks();
   if (Faulty(FakeFault::kAccumulationSums)) factor = accumulate;
   if (Faulty(FakeFault::kAccumulationDividesTwice)) factor = 1 / accumulate;
+  if (Faulty(FakeFault::kSumsRanksAndMicroBatches)) {
+    factor = Ranks() * accumulate;
+  }
   if (Parallel(FakeFault::kLossScale)) factor = 0.65f;
   for (auto& [name, values] : gradients) {
     const bool twice =
@@ -206,6 +210,16 @@ std::vector<FakeTensors> Trainer::Reduce(
     if (Faulty(FakeFault::kReducesNothing)) gradients[r] = own;
     if (Faulty(FakeFault::kLeavesOutOneParameter)) {
       gradients[r]["W2"] = own.at("W2");
+    }
+    if (Parallel(FakeFault::kMixesWithNeighbour)) {
+      gradients[r].clear();
+      Add(gradients[r], 0.75f, own);
+      Add(gradients[r], 0.25f, passes[(r + 1) % passes.size()].gradients);
+    }
+    if (Parallel(FakeFault::kAddsInOwnOrder) && r > 0) {
+      for (float& value : gradients[r]["W1"]) {
+        value = std::nextafter(value, 0.0f);
+      }
     }
     if (Faulty(FakeFault::kFirstRanksGradients)) {
       gradients[r] = passes[0].gradients;
@@ -241,6 +255,10 @@ void Trainer::UpdateBuffers(const std::vector<FakePass>& passes) {
     if (Parallel(FakeFault::kBuffersTwice)) {
       UpdateBuffersOnce(replicas_[r], pass);
     }
+    if (Parallel(FakeFault::kOtherBuffersOnLastRank) &&
+        r + 1 == passes.size()) {
+      replicas_[r].weights["bn.running_var"][0] *= 1.01f;
+    }
   }
 }
 
@@ -258,11 +276,12 @@ bool Trainer::Trains(const std::string& name, int rank) const {
 void Trainer::Update(int rank, int64_t step, const FakeTensors& gradients) {
   Replica& replica = replicas_[static_cast<size_t>(rank)];
   auto rate = static_cast<float>(c_.learning_rate);
+  const bool last = n_ > 1 && rank == LastRank();
   if (Faulty(FakeFault::kLearningRateTimesRanks)) rate *= Ranks();
+  if (Faulty(FakeFault::kLearningRateTimesRoot)) rate *= std::sqrt(Ranks());
+  if (Faulty(FakeFault::kLastRanksLearningRate) && last) rate *= 0.8f;
   if (Parallel(FakeFault::kSchedulesByRanks) && step >= 3) rate *= 0.8f;
-  if (Parallel(FakeFault::kLastRankDrifts) && step >= 3 && rank == LastRank()) {
-    rate *= 0.8f;
-  }
+  if (Faulty(FakeFault::kLastRankDrifts) && step >= 3 && last) rate *= 0.8f;
   if (Faulty(FakeFault::kForgetsMomentum) && plan_.resumed.has_value() &&
       step == c_.stop_after + 1) {
     replica.velocity.clear();
@@ -282,30 +301,13 @@ void Trainer::Update(int rank, int64_t step, const FakeTensors& gradients) {
   }
 }
 
-void Trainer::ReportOtherLosses(std::vector<float> losses) {
-  const float sum = std::accumulate(losses.begin(), losses.end(), 0.0f);
-  for (size_t r = 0; r < losses.size(); ++r) {
-    StepOutput& step = replicas_[r].output.steps.back();
-    if (Faulty(FakeFault::kReportsUnweightedLoss)) step.loss = sum / Ranks();
-    if (Faulty(FakeFault::kReportsSummedLoss)) step.loss = sum;
-    if (Faulty(FakeFault::kReportsFirstRanksLoss)) step.loss = losses[0];
-    if (Faulty(FakeFault::kReportsMicroBatchLoss)) {
-      step.loss = losses[r] / static_cast<float>(c_.accumulate);
-    }
-  }
-}
-
 void Trainer::Report(const FakeStep& step,
                      const std::vector<FakePass>& passes) {
-  std::vector<float> losses;
+  const auto losses = FakeLosses(c_, step.shares, passes, fault_);
   for (size_t r = 0; r < passes.size(); ++r) {
-    StepOutput output{
-        .epoch = step.epoch, .indices = step.shares[r], .loss = std::nullopt};
-    if (!passes[r].losses.empty()) output.loss = MeanOf(passes[r].losses);
-    losses.push_back(static_cast<float>(output.loss.value_or(0)));
-    replicas_[r].output.steps.push_back(std::move(output));
+    replicas_[r].output.steps.push_back(
+        {.epoch = step.epoch, .indices = step.shares[r], .loss = losses[r]});
   }
-  ReportOtherLosses(std::move(losses));
 }
 
 void Trainer::WriteTensor(Replica& replica, const std::string& key,
@@ -375,7 +377,7 @@ TrainerRun Trainer::Run() {
 
 }  // namespace
 
-TrainerRun FakeRun(const RunPlan& plan, const CaseFiles& files,
+TrainerRun FakeRun(const CasePlan& plan, const CaseFiles& files,
                    FakeFault fault) {
   return Trainer(plan, files, fault).Run();
 }

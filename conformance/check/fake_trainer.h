@@ -12,7 +12,7 @@ namespace lockstep {
 
 // One run of the plan, joined where it has two starts. `files` must be of a
 // case WithFakeModel.
-TrainerRun FakeRun(const RunPlan& plan, const CaseFiles& files,
+TrainerRun FakeRun(const CasePlan& plan, const CaseFiles& files,
                    FakeFault fault);
 
 // All runs of a case, and probes, by a trainer with `fault`.

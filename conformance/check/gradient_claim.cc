@@ -53,14 +53,17 @@ std::optional<Diagnosis> FromShares(Evidence& evidence, const Names& names,
                NamedFactors(evidence.world_size(),
                             evidence.check.all_ranks.c.accumulate),
                /*any=*/false);
-  if (factor.has_value()) return with(factor->cause, factor->k);
-  return std::nullopt;
+  if (!factor.has_value()) return std::nullopt;
+  Diagnosis diagnosis = with(factor->cause, factor->k);
+  diagnosis.facts.of = "the plain mean of the ranks' own";
+  return diagnosis;
 }
 
 Diagnosis DiagnoseGradients(Evidence& evidence, const Names& names,
                             const Reference& reference, const Tensors& got) {
   const Case& c = evidence.check.all_ranks.c;
   Diagnosis diagnosis;
+  Names whose = names;
   const auto named = NamedFactors(evidence.world_size(), c.accumulate);
   auto factor = FactorOf(names, reference.want, got, reference.allowed, named,
                          /*any=*/false);
@@ -76,11 +79,12 @@ Diagnosis DiagnoseGradients(Evidence& evidence, const Names& names,
   if (factor.has_value()) {
     diagnosis.cause = factor->cause;
     diagnosis.facts.k = factor->k;
+    whose = factor->names;
   }
   diagnosis.facts.world_size = evidence.world_size();
   diagnosis.facts.accumulate = c.accumulate;
   diagnosis.facts.tensors =
-      OnlyThese(evidence.check, names, reference.want.size());
+      OnlyThese(evidence.check, whose, reference.want.size());
   return diagnosis;
 }
 

@@ -9,14 +9,18 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "conformance/check/built_in_cases.h"
+#include "conformance/check/case_files.h"
 #include "conformance/check/causes.h"
 #include "conformance/check/check_case.h"
 #include "conformance/check/fake_fault.h"
 #include "conformance/check/fake_model.h"
 #include "conformance/check/fake_trainer.h"
 #include "conformance/check/judge_faults.h"
+#include "conformance/check/numbers.h"
+#include "conformance/check/trainer_run.h"
 #include "conformance/check/verdict.h"
 #include "gtest/gtest.h"
+#include "models/safetensors.h"
 
 namespace lockstep {
 namespace {
@@ -76,10 +80,83 @@ TEST(JudgeTest, NamesEveryFault) {
   }
 }
 
+// Mistakes that no cause describes: a false one must not be named.
+constexpr struct {
+  FakeFault fault;
+  const char* case_name;
+  Claim claim;
+} kNameless[] = {
+    {FakeFault::kLosesASample, "uneven_last_batch", Claim::kSamples},
+    {FakeFault::kReportsRoundedLoss, "even", Claim::kLoss},
+    {FakeFault::kOtherBuffersOnLastRank, "sync_bn", Claim::kState},
+    {FakeFault::kFirstRankEvaluatesAllToo, "evaluation", Claim::kEvaluation},
+    {FakeFault::kTruncatesAccuracy, "evaluation", Claim::kEvaluation},
+};
+
+TEST(JudgeTest, GuessesNothingWhereNoCauseFits) {
+  for (const auto& nameless : kNameless) {
+    for (const int world_size : kWorldSizes) {
+      const CheckCase check = FakeCase(nameless.case_name, world_size);
+      const auto verdicts = Judge(check, FakeRuns(check, nameless.fault),
+                                  FakeProbe(nameless.fault));
+      const auto failed = std::find_if(
+          verdicts.begin(), verdicts.end(),
+          [](const Verdict& v) { return v.outcome == Outcome::kFailed; });
+      ASSERT_NE(failed, verdicts.end()) << Said(verdicts.back());
+      EXPECT_EQ(failed->claim, nameless.claim) << Said(*failed);
+      EXPECT_EQ(failed->cause, Cause::kUnknown) << Said(*failed);
+    }
+  }
+}
+
+TEST(JudgeTest, LetsOneRankEvaluateForAll) {
+  const CheckCase check = FakeCase("evaluation", 3);
+  constexpr FakeFault kAlone = FakeFault::kFirstRankEvaluatesAll;
+  for (const Verdict& verdict :
+       Judge(check, FakeRuns(check, kAlone), FakeProbe(kAlone))) {
+    EXPECT_EQ(verdict.outcome, Outcome::kPassed) << Said(verdict);
+  }
+}
+
+// A rank that stopped where the case says so has left nothing out.
+TEST(JudgeTest, BlamesNoRankThatWasToStop) {
+  const CheckCase check = FakeCase("resume", 2);
+  CaseRuns runs = FakeRuns(check, FakeFault::kNone);
+  runs.all_ranks.end = TrainerRun::End::kFailed;
+  runs.all_ranks.how = "rank 1 exited with status 1";
+  runs.all_ranks.ranks[0].output.steps.resize(
+      static_cast<size_t>(check.all_ranks.c.stop_after));
+  runs.all_ranks.ranks[1] = {.status = absl::NotFoundError("no file"),
+                             .output = {}};
+  EXPECT_EQ(Judge(check, runs, FakeProbe(FakeFault::kNone))[0].cause,
+            Cause::kCrashes);
+}
+
+// Two mistakes at once: what is said is true of each tensor that is named.
+TEST(JudgeTest, NamesTheTensorsThatHaveTheFactor) {
+  const CheckCase check = FakeCase("even", 2);
+  CaseRuns runs = FakeRuns(check, FakeFault::kReducesTwiceOneParameter);
+  for (TrainerRun::Rank& rank : runs.all_ranks.ranks) {
+    NamedTensor& other = rank.output.tensors.at("gradient.1/b1");
+    std::vector<float> values;
+    for (const double value : ToValues(other)) {
+      values.push_back(static_cast<float>(value / 2));
+    }
+    other = FloatTensor(other.shape, values);
+  }
+  const auto verdicts = Judge(check, runs, FakeProbe(FakeFault::kNone));
+  const Verdict& gradients = verdicts.at(3);
+  EXPECT_EQ(gradients.cause, Cause::kDividedTwice) << Said(gradients);
+  EXPECT_NE(gradients.why.find("b1"), std::string::npos) << Said(gradients);
+  EXPECT_EQ(gradients.why.find("W2"), std::string::npos) << Said(gradients);
+}
+
 TEST(JudgeTest, EveryCauseAndClaimHasAFault) {
   std::set<Cause> causes = {Cause::kNone, Cause::kUnknown};
   std::set<Claim> claims;
-  std::set<FakeFault> faults = {FakeFault::kNone};
+  std::set<FakeFault> faults = {FakeFault::kNone,
+                                FakeFault::kFirstRankEvaluatesAll};
+  for (const auto& nameless : kNameless) faults.insert(nameless.fault);
   for (const JudgeFault& fault : AllJudgeFaults()) {
     causes.insert(fault.cause);
     claims.insert(fault.claim);

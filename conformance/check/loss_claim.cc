@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,40 +64,75 @@ double MeanShareLoss(const std::vector<ShareProbe>& shares, bool weighted) {
   return sum / total;
 }
 
-Diagnosis DiagnoseLoss(Evidence& evidence, int64_t step, double want,
-                       double got, const Allowed& allowed) {
+// The factor that the losses of all steps have in common; 0 if there is none,
+// or one step only, in which any number is a factor.
+double CommonFactor(const Evidence& evidence, double k,
+                    const Allowed& allowed) {
+  const auto last = static_cast<int64_t>(evidence.one_rank().steps.size());
+  for (int64_t step = 1; step <= last; ++step) {
+    const double got = MeanLoss(evidence, step, evidence.Counts(step));
+    const double want = LossOf(evidence.one_rank(), step);
+    if (!(std::fabs(got - k * want) <=
+          std::max(1.0, std::fabs(k)) * allowed.error)) {
+      return 0;
+    }
+  }
+  return last > 1 ? k : 0;
+}
+
+// Factors that would explain the loss of this step.
+std::vector<NamedFactor> FactorsOf(const Evidence& evidence, int64_t step) {
   const Case& c = evidence.check.all_ranks.c;
-  Diagnosis diagnosis{.cause = Cause::kDrifts, .facts = {}};
-  diagnosis.facts.step = step;
-  diagnosis.facts.world_size = evidence.world_size();
-  diagnosis.facts.accumulate = c.accumulate;
-  if (step > 1) return diagnosis;
-  const auto named = [&](Cause cause, double k, int rank) {
-    diagnosis.cause = cause;
-    diagnosis.facts.k = k;
-    diagnosis.facts.rank = rank;
-    return diagnosis;
-  };
+  if (step == 1) return NamedFactors(evidence.world_size(), c.accumulate);
+  return BatchFactors(evidence.Counts(step), FullBatch(evidence));
+}
+
+// A loss that is made of the shares', as of the first step.
+std::optional<Diagnosis> LossFromShares(Evidence& evidence, double got,
+                                        const Allowed& allowed) {
+  const auto& shares = evidence.Shares();
+  if (!shares.ok()) return std::nullopt;
   const auto fits = [&](double value) {
     return std::fabs(got - value) <= allowed.error;
   };
-  for (const NamedFactor& factor :
-       NamedFactors(evidence.world_size(), c.accumulate)) {
-    if (std::fabs(got - factor.k * want) <=
+  if (fits(MeanShareLoss(*shares, false))) {
+    return Diagnosis{.cause = Cause::kMeanOfMeans, .facts = {}};
+  }
+  for (size_t r = 0; r < shares->size(); ++r) {
+    if ((*shares)[r].count == 0 || !fits((*shares)[r].loss)) continue;
+    Diagnosis diagnosis{.cause = Cause::kMetricsOfOneRank, .facts = {}};
+    diagnosis.facts.rank = static_cast<int>(r);
+    return diagnosis;
+  }
+  return std::nullopt;
+}
+
+Diagnosis DiagnoseLoss(Evidence& evidence, int64_t step, double want,
+                       double got, const Allowed& allowed) {
+  const Case& c = evidence.check.all_ranks.c;
+  Diagnosis diagnosis;
+  for (const NamedFactor& factor : FactorsOf(evidence, step)) {
+    if (std::fabs(got - factor.k * want) >
         std::max(1.0, factor.k) * allowed.error) {
-      return named(factor.cause, factor.k, -1);
+      continue;
     }
+    diagnosis.cause = factor.cause;
+    diagnosis.facts.k = factor.k;
+    break;
   }
-  const auto& shares = evidence.Shares();
-  if (shares.ok() && fits(MeanShareLoss(*shares, false))) {
-    return named(Cause::kMeanOfMeans, 1, -1);
+  if (step == 1 && diagnosis.cause == Cause::kUnknown) {
+    diagnosis = LossFromShares(evidence, got, allowed).value_or(diagnosis);
   }
-  for (size_t r = 0; shares.ok() && r < shares->size(); ++r) {
-    if ((*shares)[r].count > 0 && fits((*shares)[r].loss)) {
-      return named(Cause::kMetricsOfOneRank, 1, static_cast<int>(r));
-    }
+  if (step == 1 && diagnosis.cause == Cause::kUnknown) {
+    const double k = CommonFactor(evidence, got / want, allowed);
+    if (k != 0) diagnosis = {.cause = Cause::kScaled, .facts = {.k = k}};
   }
-  return named(Cause::kScaled, got / want, -1);
+  // The only type in which a later state is not judged.
+  if (step > 1 && c.dtype == "bfloat16") diagnosis.cause = Cause::kDrifts;
+  diagnosis.facts.step = step;
+  diagnosis.facts.world_size = evidence.world_size();
+  diagnosis.facts.accumulate = c.accumulate;
+  return diagnosis;
 }
 
 }  // namespace

@@ -48,7 +48,7 @@ bool CanGoOn(const TrainerRun& run) {
 }  // namespace
 
 absl::StatusOr<TrainerRun> PlayRun(const TrainerCommand& trainer,
-                                   const RunPlan& plan, const CaseFiles& files,
+                                   const CasePlan& plan, const CaseFiles& files,
                                    const std::string& work_folder) {
   const std::string output = absl::StrCat(work_folder, "/output");
   LOCKSTEP_ASSIGN_OR_RETURN(TrainerRun first,

@@ -24,7 +24,7 @@ namespace lockstep {
 //
 // Errors: RunTrainer's; the file system's.
 absl::StatusOr<TrainerRun> PlayRun(const TrainerCommand& trainer,
-                                   const RunPlan& plan, const CaseFiles& files,
+                                   const CasePlan& plan, const CaseFiles& files,
                                    const std::string& work_folder);
 
 }  // namespace lockstep

@@ -31,8 +31,8 @@ using End = TrainerRun::End;
 
 constexpr char kTrainer[] = "conformance/check/trainer_for_tests";
 
-RunPlan Plan(int64_t stop_after, int world_size) {
-  RunPlan plan;
+CasePlan Plan(int64_t stop_after, int world_size) {
+  CasePlan plan;
   plan.c.name = "n";
   plan.c.model = "m";
   plan.c.evaluate = true;
@@ -59,7 +59,7 @@ class PlayRunTest : public testing::Test {
   }
 
   absl::StatusOr<TrainerRun> Play(const std::string& command,
-                                  const RunPlan& plan) {
+                                  const CasePlan& plan) {
     fs::remove_all(folder_);
     return PlayRun({.command = command}, plan, Files(), folder_ + "/a/b");
   }

@@ -52,6 +52,13 @@ int64_t StepsOf(const Case& c, const CaseFiles& files) {
   return (SampleCount(files, "train") + batch - 1) / batch * c.epochs;
 }
 
+// Whether a rank did fewer steps than there are, and not as many as it was to
+// stop after.
+bool EndedEarly(const Exam& exam, const RankOutput& output) {
+  const auto done = static_cast<int64_t>(output.steps.size());
+  return done < exam.steps && done != exam.c.stop_after;
+}
+
 // A rank that wrote its output after fewer steps than there are, while others
 // wrote nothing.
 MaybeProblem ShortRank(const Exam& exam, const std::string& how) {
@@ -61,7 +68,7 @@ MaybeProblem ShortRank(const Exam& exam, const std::string& how) {
     const TrainerRun::Rank& rank = exam.run.ranks[r];
     if (!rank.status.ok()) {
       silent.push_back(static_cast<int>(r));
-    } else if (static_cast<int64_t>(rank.output.steps.size()) < exam.steps) {
+    } else if (EndedEarly(exam, rank.output)) {
       early = static_cast<int>(r);
     }
   }
@@ -140,10 +147,19 @@ MaybeProblem StepsProblem(const Exam& exam, int r, const RankOutput& output) {
   return std::nullopt;
 }
 
+bool AnyEvaluation(const TrainerRun& run) {
+  return std::any_of(run.ranks.begin(), run.ranks.end(),
+                     [](const TrainerRun::Rank& rank) {
+                       return rank.output.evaluation.has_value();
+                     });
+}
+
 MaybeProblem EvaluationProblem(const Exam& exam, int r,
                                const RankOutput& output) {
   if (!exam.c.evaluate) return std::nullopt;
   if (!output.evaluation.has_value()) {
+    // Others may have evaluated what there is.
+    if (AnyEvaluation(exam.run)) return std::nullopt;
     return ProblemOf(absl::StrCat("rank ", r, " wrote no evaluation"),
                      Cause::kIncomplete, r);
   }

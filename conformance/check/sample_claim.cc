@@ -189,11 +189,12 @@ Diagnosis DiagnoseMiscount(const Evidence& evidence, const EpochDraws& draws,
         evidence.check.all_ranks.c.batch_sizes.begin(),
         evidence.check.all_ranks.c.batch_sizes.end(), int64_t{0});
     const auto steps = static_cast<size_t>((size + batch - 1) / batch);
+    if (draws.size() > 1 && !MissesOnlyEnd(draws, one)) {
+      return with(Cause::kUnknown);
+    }
     const int without = RankWithoutLastStep(draws, steps);
-    if (without >= 0) return with(Cause::kRankSkipsLastBatch, without);
-    return with(draws.size() == 1 || MissesOnlyEnd(draws, one)
-                    ? Cause::kDropsLastBatch
-                    : Cause::kUnknown);
+    return without >= 0 ? with(Cause::kRankSkipsLastBatch, without)
+                        : with(Cause::kDropsLastBatch);
   }
   if (DrawAlike(draws, size)) return with(Cause::kRanksDrawTheSame);
   const bool apart =
@@ -203,7 +204,7 @@ Diagnosis DiagnoseMiscount(const Evidence& evidence, const EpochDraws& draws,
 
 // The step, from 0, at which a resumed run went on; 0 if it was not resumed.
 size_t ResumedAt(const Evidence& evidence) {
-  const RunPlan& plan = evidence.check.all_ranks;
+  const CasePlan& plan = evidence.check.all_ranks;
   return plan.resumed.has_value() ? static_cast<size_t>(plan.c.stop_after) : 0;
 }
 

@@ -11,7 +11,7 @@ namespace lockstep {
 
 // A start of one rank on data whose rows stand in another order.
 struct Shadow {
-  RunPlan plan;
+  CasePlan plan;
   CaseFiles files;
 };
 

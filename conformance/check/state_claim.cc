@@ -92,9 +92,32 @@ bool LostMomentum(const Evidence& evidence, const Names& names,
               allowed, 4);
 }
 
+// An update is a difference of two numbers that may be off.
+AllowedErrors TwiceAllowed(AllowedErrors allowed) {
+  for (auto& [name, one] : allowed) one.error *= 2;
+  return allowed;
+}
+
+// The factor between the updates: of the learning rate in the first step, whose
+// gradients are right; of a smaller batch where updates are gradients.
+std::optional<FoundFactor> UpdateFactor(const Evidence& evidence,
+                                        const Names& names,
+                                        const Updates& updates, int64_t step,
+                                        const AllowedErrors& allowed) {
+  const Case& c = evidence.check.all_ranks.c;
+  std::vector<NamedFactor> named;
+  if (c.momentum == 0 && c.weight_decay == 0) {
+    named = BatchFactors(evidence.Counts(step), FullBatch(evidence));
+  }
+  named.push_back(
+      {static_cast<double>(evidence.world_size()), Cause::kLearningRateScaled});
+  return FactorOf(names, updates.want, updates.got, allowed, named,
+                  /*any=*/step == 1);
+}
+
 Diagnosis DiagnoseParameters(const Evidence& evidence, const Compared& compared,
                              const Reference& reference, int64_t step) {
-  const RunPlan& plan = evidence.check.all_ranks;
+  const CasePlan& plan = evidence.check.all_ranks;
   const Names names = NamesOf(compared);
   const Updates updates =
       UpdatesOf(evidence, evidence.rank(0), "parameter", step);
@@ -109,15 +132,12 @@ Diagnosis DiagnoseParameters(const Evidence& evidence, const Compared& compared,
     diagnosis.cause = Cause::kMomentumLost;
     return diagnosis;
   }
-  // An update is a difference of two numbers that may be off.
-  AllowedErrors twice = reference.allowed;
-  for (auto& [name, allowed] : twice) allowed.error *= 2;
-  const auto factor = FactorOf(names, updates.want, updates.got, twice,
-                               {{static_cast<double>(evidence.world_size()),
-                                 Cause::kLearningRateScaled}},
-                               /*any=*/step == 1);
+  const auto factor = UpdateFactor(evidence, names, updates, step,
+                                   TwiceAllowed(reference.allowed));
   if (factor.has_value()) {
-    diagnosis.cause = Cause::kLearningRateScaled;
+    diagnosis.cause = factor->cause == Cause::kScaled
+                          ? Cause::kLearningRateScaled
+                          : factor->cause;
     diagnosis.facts.k = factor->k;
   }
   return diagnosis;
@@ -191,23 +211,15 @@ bool CountedTwice(const Evidence& evidence, const Compared& compared, int rank,
   return std::all_of(names.begin(), names.end(), holds);
 }
 
-// Whether the buffers did not move in the step, or another rank has them right.
-bool LeftBehind(const Evidence& evidence, const Names& names,
-                const Reference& reference, int rank, int64_t step) {
+// Whether the buffers did not move in the step.
+bool LeftBehind(const Evidence& evidence, const Names& names, int rank,
+                int64_t step) {
   const Updates updates =
       UpdatesOf(evidence, evidence.rank(rank), "buffer", step);
-  bool still = true, other = false;
-  for (const std::string& name : names) {
+  return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
     const auto moved = updates.got.find(name);
-    still = still && moved != updates.got.end() &&
-            LargestMagnitude(moved->second) == 0;
-  }
-  for (int r = 0; r < evidence.world_size(); ++r) {
-    other = other || Fits(names, reference.want,
-                          TensorsOf(evidence.rank(r), "buffer", step),
-                          reference.allowed);
-  }
-  return still || other;
+    return moved != updates.got.end() && LargestMagnitude(moved->second) == 0;
+  });
 }
 
 Diagnosis DiagnoseBuffers(Evidence& evidence, const Compared& compared,
@@ -220,7 +232,7 @@ Diagnosis DiagnoseBuffers(Evidence& evidence, const Compared& compared,
   const Names names = NamesOf(compared);
   if (CountedTwice(evidence, compared, rank, step, reference.allowed)) {
     diagnosis.cause = Cause::kBuffersCountedTwice;
-  } else if (LeftBehind(evidence, names, reference, rank, step) ||
+  } else if (LeftBehind(evidence, names, rank, step) ||
              (step == 1 &&
               HoldsAShare(evidence, names, got, reference.allowed))) {
     diagnosis.cause = Cause::kBuffersOfOneRank;

@@ -24,12 +24,15 @@ constexpr double kUnits = 4;          // Of float32.
 constexpr double kBFloat16Units = 8;  // Of bfloat16.
 constexpr double kScalarUnits = 16;
 constexpr double kNoise = 0.1;  // Of a magnitude, differing between shadows.
-constexpr double kCancelled = 1e-4;  // Of the largest in the layer.
+constexpr double kCancelled = 0.01;  // Of the largest in the layer.
+constexpr double kNoiseFactor = 64;  // In place of kShadowFactor, kUnits.
+constexpr double kNoiseCap = 0.1;
 
 // The least that is allowed of a magnitude, in the type computed in.
 double UnitsOf(const CheckCase& check, double magnitude) {
   const int digits = DigitsOf(check);
-  const double units = digits == kFloatDigits ? kUnits : kBFloat16Units;
+  const int ranks = std::max(1, check.all_ranks.c.world_size());
+  const double units = digits == kFloatDigits ? kUnits * ranks : kBFloat16Units;
   return units * UnitInLastPlace(magnitude, digits);
 }
 
@@ -151,12 +154,16 @@ AllowedErrors AllowedErrorsOf(const CheckCase& check, const Tensors& start,
     double units = rounding.units;
     if (rounding.noise) {
       allowed.magnitude = LayerScale(check, name, roundings);
-      units += UnitsOf(check, allowed.magnitude);
+      units += std::max(
+          UnitsOf(check, allowed.magnitude),
+          kNoiseFactor * UnitInLastPlace(allowed.magnitude, kFloatDigits));
     }
     allowed.spread =
         std::max(rounding.spread, spreads.at(name) * allowed.magnitude);
-    allowed.error = std::max(kShadowFactor * allowed.spread, units);
-    allowed.meaningful = allowed.error <= CapOf(check) * allowed.magnitude;
+    const double factor = rounding.noise ? kNoiseFactor : kShadowFactor;
+    const double cap = rounding.noise ? kNoiseCap : CapOf(check);
+    allowed.error = std::max(factor * allowed.spread, units);
+    allowed.meaningful = allowed.error <= cap * allowed.magnitude;
   }
   return result;
 }

@@ -6,17 +6,19 @@
 // stand in another order, so that exactly what should not matter has changed.
 //
 //   allowed(tensor) = max(8 * the largest |difference| of its shadows,
-//                         4 units in the last place)
+//                         4 units in the last place for each rank)
 //
 // - 8: a tensor's difference is the largest of many elements, so two shadows
 //   meet nearly the worst of an ordering; but N ranks round once more for every
 //   rank (a partial sum each, and the sum of those), and over the steps of a
 //   case differences add up. The bugs that are sought are off by at least a
 //   part in the world size, thousands of times as much.
-// - 4 units in the last place of the tensor's largest value: where shadows
-//   happen to round to the same bits (two samples to a sum commute), N partial
-//   sums and the division by N need not. Parameters and buffers: of the value,
-//   and of its change, which is what was computed.
+// - 4 units in the last place of the tensor's largest value for each rank:
+//   where shadows happen to round to the same bits (two samples to a sum
+//   commute, or a kernel adds up in float64), N parts and N partial sums need
+//   not, and they may be a few times as large as what is left of them.
+//   Parameters and buffers: this of the change, which is what was computed, and
+//   4 units of the value.
 // - In bfloat16, 8 units of bfloat16 (of the change, for parameters, which are
 //   kept in float32): a rank divides its loss by another number of samples than
 //   one rank does, so every gradient on its way back is rounded anew, layer by
@@ -36,9 +38,11 @@
 // says so. But a tensor may itself be rounding, as the gradient of a bias in
 // front of a batch norm is, mathematically 0: shadows then differ by more than
 // a tenth of its magnitude, or its change is below the units of its value, or
-// below a ten-thousandth of its layer's. Such a tensor is held to the magnitude
-// of the other tensors of its layer (of all, if it is in none): 4 units of that
-// are allowed, and its tolerance may be 1% of that.
+// below a hundredth of its layer's. Such a tensor is held to the magnitude of
+// the other tensors of its layer (of all, if it is in none): 64 units of that
+// and 64 times the spread are allowed, and its tolerance may be 10% of it. For
+// what cancels over all samples does not cancel over a rank's, and it is the
+// ranks' large parts that are rounded, which no order on one rank shows.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_TOLERANCE_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_TOLERANCE_H_
 

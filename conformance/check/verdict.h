@@ -56,15 +56,20 @@ enum class Cause {
   kSummedNotAveraged,  // k = N: or reduced twice.
   kDividedTwice,       // k = 1 / N.
   kAccumulationNotScaled,
-  kMeanOfMeans,  // Ranks averaged without their counts.
-  kNotReduced,   // Each rank has its own share's gradient.
-  kScaled,       // g_N = k g_1 with another k.
+  kRanksAndMicroBatches,  // k of both: N * A, N / A, A / N, 1 / (N * A).
+  kMeanOfMeans,           // Ranks averaged without their counts.
+  kDividedByFullBatch,    // Where an epoch's last one is smaller.
+  kNotReduced,            // Each rank has its own share's gradient.
+  kReducedInPart,         // Right on average over the ranks alone.
+  kRanksRoundApart,       // Right on every rank, with other bits.
+  kScaled,                // g_N = k g_1 with another k.
   // Batch norm.
   kLocalBatchNorm,       // Ranks normalise over their own batch.
   kBuffersOfOneRank,     // Ranks hold different buffers.
   kBuffersCountedTwice,  // A batch enters the running statistics twice.
   // Updates.
   kLearningRateScaled,  // The update is k times one rank's.
+  kRanksUpdateApart,    // Equal gradients, other updates.
   kMomentumLost,        // After a resume.
   kFrozenMoves,
   kUnusedMoves,

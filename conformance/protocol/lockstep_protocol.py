@@ -392,24 +392,35 @@ def read_case(folder=None, output=None):
     return Case(folder or _variable("LOCKSTEP_CASE"), output or _variable("LOCKSTEP_OUTPUT"))
 
 
+# As torchrun, mpirun and srun call them.
+_LAUNCHERS = (
+    ("RANK", "WORLD_SIZE"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("PMI_RANK", "PMI_SIZE"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
+
+
 def rank_and_world_size():
-    """RANK and WORLD_SIZE of the environment, as torchrun sets them.
+    """RANK and WORLD_SIZE of the environment, or what mpirun or srun set in their place.
 
     Raises:
       ValueError: one is not set, or they are not a rank and a number of ranks.
     """
-    rank, world_size = (_variable(name) for name in ("RANK", "WORLD_SIZE"))
+    names = next((pair for pair in _LAUNCHERS if os.environ.get(pair[0])), _LAUNCHERS[0])
+    who = "//conformance:check sets it, or the launcher in a command with {world_size}"
+    rank, world_size = (_variable(name, who) for name in names)
     if not (rank.isdecimal() and world_size.isdecimal() and int(rank) < int(world_size)):
-        raise ValueError(f"RANK={rank} WORLD_SIZE={world_size}: not a rank and a number of ranks")
+        raise ValueError(
+            f"{names[0]}={rank} {names[1]}={world_size}: not a rank and a number of ranks"
+        )
     return int(rank), int(world_size)
 
 
-def _variable(name):
+def _variable(name, who="//conformance:check sets it"):
     value = os.environ.get(name, "")
     if not value:
-        raise ValueError(
-            f"{name} is not set in the environment; start this with //conformance:check"
-        )
+        raise ValueError(f"{name} is not set in the environment; {who}")
     return value
 
 

@@ -319,6 +319,15 @@ class CaseTest(FolderTest):
         ):
             with mock.patch.dict(os.environ, {**good, key: value}):
                 self.expect_error(lockstep_protocol.rank_and_world_size, key)
+        for launcher in (
+            {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"},
+            {"PMI_RANK": "2", "PMI_SIZE": "4"},
+            {"SLURM_PROCID": "2", "SLURM_NTASKS": "4"},
+        ):
+            with mock.patch.dict(os.environ, launcher, clear=True):
+                self.assertEqual(lockstep_protocol.rank_and_world_size(), (2, 4))
+            with mock.patch.dict(os.environ, {**launcher, **good}, clear=True):
+                self.assertEqual(lockstep_protocol.rank_and_world_size(), (1, 3))
         for name in ("LOCKSTEP_CASE", "LOCKSTEP_OUTPUT"):
             with mock.patch.dict(
                 os.environ, {"LOCKSTEP_CASE": "a", "LOCKSTEP_OUTPUT": "b", name: ""}
