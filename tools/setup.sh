@@ -27,6 +27,7 @@ packages=(
   g++ git                       # the compiler; `git clone`
   libabsl-dev libbenchmark-dev libgmock-dev libgtest-dev
   libdnnl-dev                   # convolution on the CPU
+  libexpat1-dev                 # the results of tests, for their report
   libopenmpi-dev openmpi-bin    # ranks on many hosts, and mpirun
   libssl-dev                    # the token of the TCP rendezvous
   nlohmann-json3-dev zlib1g-dev

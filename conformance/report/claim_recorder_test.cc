@@ -1,0 +1,192 @@
+// What a recorder says, as the property that a test's XML gets and as the
+// report reads it.
+#include "conformance/report/claim_recorder.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_matchers.h"
+#include "conformance/report/claim_result.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest-spi.h"
+#include "gtest/gtest.h"
+#include "models/fuzz/mutate.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// The property that the running test got last.
+absl::StatusOr<ClaimResult> LastClaim() {
+  const testing::TestResult& result =
+      *testing::UnitTest::GetInstance()->current_test_info()->result();
+  const int count = result.test_property_count();
+  if (count == 0) return absl::NotFoundError("no property");
+  const testing::TestProperty& property = result.GetTestProperty(count - 1);
+  EXPECT_THAT(property.key(), StartsWith(kClaimProperty));
+  return ParseClaimResult(property.value());
+}
+
+class ClaimRecorderTest : public testing::Test {
+ protected:
+  // Takes back what was recorded: no one has measured it, and the report reads
+  // this test's XML like any other.
+  void TearDown() override {
+    const testing::TestResult& result =
+        *testing::UnitTest::GetInstance()->current_test_info()->result();
+    for (int i = 0; i < result.test_property_count(); ++i) {
+      RecordProperty(result.GetTestProperty(i).key(), "");
+    }
+  }
+};
+
+TEST_F(ClaimRecorderTest, KeepsTheLargestErrorOfAllCases) {
+  {
+    ClaimRecorder recorder({"gradients", "threads", 3, "float32"});
+    recorder.Measure(0.25);
+    recorder.Measure(0.75);
+    recorder.Measure(0.5);
+  }
+  const auto claim = LastClaim();
+  ASSERT_THAT(claim, IsOk());
+  EXPECT_EQ(claim->claim, "gradients");
+  EXPECT_EQ(claim->backend, "threads");
+  EXPECT_EQ(claim->world_size, 3);
+  EXPECT_EQ(claim->type, "float32");
+  EXPECT_EQ(claim->cases, 3);
+  EXPECT_EQ(claim->error_over_allowed, 0.75);
+  EXPECT_FALSE(claim->exact);
+}
+
+TEST_F(ClaimRecorderTest, TellsExactFromMeasured) {
+  { ClaimRecorder({"evaluation", "mpi", 1, "float32"}).AddExact(7); }
+  const auto exact = LastClaim();
+  ASSERT_THAT(exact, IsOk());
+  EXPECT_TRUE(exact->exact);
+  EXPECT_EQ(exact->cases, 7);
+  { ClaimRecorder({"gradients", "threads", 1, "float32"}).Measure(0); }
+  const auto measured = LastClaim();
+  ASSERT_THAT(measured, IsOk());
+  EXPECT_FALSE(measured->exact);
+  EXPECT_EQ(measured->error_over_allowed, 0);
+}
+
+TEST_F(ClaimRecorderTest, NanIsAnInfinity) {
+  {
+    ClaimRecorder recorder({"gradients", "threads", 3, "float32"});
+    recorder.Measure(std::nan(""));
+    recorder.Measure(0.5);
+  }
+  const auto claim = LastClaim();
+  ASSERT_THAT(claim, IsOk());
+  EXPECT_EQ(claim->error_over_allowed, std::numeric_limits<double>::infinity());
+}
+
+TEST_F(ClaimRecorderTest, ClaimsOfOneTestHaveTheirOwnProperties) {
+  const testing::TestResult& result =
+      *testing::UnitTest::GetInstance()->current_test_info()->result();
+  {
+    ClaimRecorder one({"epochs", "torch", 1, "indices"});
+    ClaimRecorder other({"epochs", "torch", 1, "indices"});
+    one.AddExact();
+    other.AddExact();
+  }
+  EXPECT_EQ(result.test_property_count(), 2);
+}
+
+TEST_F(ClaimRecorderTest, AClaimOfWhichNothingIsMeasuredFails) {
+  EXPECT_NONFATAL_FAILURE(ClaimRecorder({"epochs", "torch", 1, "indices"}),
+                          "nothing was measured of the claim epochs");
+}
+
+TEST_F(ClaimRecorderTest, AClaimThatNooneKnowsFails) {
+  EXPECT_NONFATAL_FAILURE(
+      ClaimRecorder({"immortality", "threads", 1, "float32"}).AddExact(),
+      "immortality is not in known_claims.cc");
+}
+
+TEST(ClaimResultTest, SurvivesAnyText) {
+  ClaimResult result;
+  result.claim = "a\"<b>\n\x01\\";
+  result.backend = "\xc3\xa9";
+  result.type = "float32, bfloat16";
+  result.world_size = 1024;
+  result.cases = int64_t{1} << 40;
+  result.error_over_allowed = 0x1.23456789abcdep-3;
+  const auto back = ParseClaimResult(FormatClaimResult(result));
+  ASSERT_THAT(back, IsOk());
+  EXPECT_EQ(back->claim, result.claim);
+  EXPECT_EQ(back->backend, result.backend);
+  EXPECT_EQ(back->type, result.type);
+  EXPECT_EQ(back->world_size, result.world_size);
+  EXPECT_EQ(back->cases, result.cases);
+  EXPECT_EQ(back->error_over_allowed, result.error_over_allowed);
+}
+
+TEST(ClaimResultTest, RefusesWhatItDidNotWrite) {
+  const std::string good = FormatClaimResult({.claim = "c"});
+  ASSERT_THAT(ParseClaimResult(good), IsOk());
+  const struct {
+    const char* part;
+    const char* in_its_place;
+    const char* says;
+  } kSpoilt[] = {
+      {"\"claim\"", "\"klaim\"", "\"claim\""},
+      {"\"world_size\":1", "\"world_size\":0", "\"world_size\""},
+      {"\"world_size\":1", "\"world_size\":1e300", "\"world_size\""},
+      {"\"world_size\":1", "\"world_size\":99999999999", "\"world_size\""},
+      {"\"cases\":0", "\"cases\":-1", "\"cases\""},
+      {"\"error_over_allowed\":0.0", "\"error_over_allowed\":-1",
+       "\"error_over_allowed\""},
+      {"\"error_over_allowed\":0.0", "\"error_over_allowed\":\"1\"",
+       "\"error_over_allowed\""},
+      {"\"exact\":false", "\"exact\":0", "\"exact\""},
+      {"}", "", "no JSON object"},
+      {"{", "[{", "no JSON object"},
+  };
+  for (const auto& spoilt : kSpoilt) {
+    std::string text = good;
+    const size_t at = text.find(spoilt.part);
+    ASSERT_NE(at, std::string::npos) << spoilt.part << " in " << good;
+    text.replace(at, std::string(spoilt.part).size(), spoilt.in_its_place);
+    EXPECT_THAT(
+        ParseClaimResult(text),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(spoilt.says)))
+        << text;
+  }
+}
+
+TEST(ClaimResultTest, AnyChangeIsReadOrRefused) {
+  const std::vector<std::string> seeds = {
+      FormatClaimResult({.claim = "gradients", .cases = 3}),
+      FormatClaimResult({.claim = "epochs", .world_size = 8, .exact = true})};
+  std::mt19937 random(29);
+  int read = 0, refused = 0;
+  for (int i = 0; i < 5000; ++i) {
+    const std::string text = Mutated(seeds, random);
+    const auto claim = ParseClaimResult(text);
+    if (!claim.ok()) {
+      ++refused;
+      continue;
+    }
+    ++read;
+    ASSERT_GE(claim->world_size, 1) << text;
+    ASSERT_GE(claim->cases, 0) << text;
+    ASSERT_GE(claim->error_over_allowed, 0) << text;
+  }
+  // Both were tried.
+  EXPECT_GT(read, 0);
+  EXPECT_GT(refused, 0);
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,132 @@
+// The command `report`: what a run of the conformance tests showed.
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "collectives/launch/command_line.h"
+#include "collectives/launch/working_directory.h"
+#include "conformance/report/conformance_report.h"
+#include "conformance/report/expected_rows.h"
+#include "conformance/report/known_claims.h"
+#include "conformance/report/test_logs.h"
+#include "conformance/report/versions.h"
+#include "models/file_io.h"
+#include "nlohmann/json.hpp"
+#include "report/command_status.h"
+#include "report/command_text.h"
+#include "report/machine.h"
+#include "report/output_folder.h"
+
+ABSL_FLAG(std::string, testlogs, "", "see kUsage");
+ABSL_FLAG(std::string, output_dir, "lockstep-conformance", "see kUsage");
+ABSL_FLAG(bool, help, false, "print kUsage");
+
+namespace lockstep {
+namespace {
+
+constexpr char kName[] = "report";
+
+constexpr char kUsage[] = R"(report [FLAGS]
+
+Reports what the conformance tests showed when they were last run, by
+  bazel test --keep_going //conformance/...
+Each claim, on each backend, at each number of ranks, in each type, with the
+largest error over the allowed error; what failed, first; what was skipped and
+why. Prints a table in Markdown; writes conformance.md, conformance.json and
+conformance.html, which opens offline.
+
+  --testlogs=DIR    where Bazel keeps the results of tests, of which those in
+                    DIR/conformance are read; default: bazel-testlogs in the
+                    workspace, or without `bazel run` in the current folder
+  --output_dir=DIR  where to write; default: lockstep-conformance in the
+                    current folder
+
+Exit status: 0 if nothing failed; 1 if something did, or for another error; 2
+for a wrong flag.
+)";
+
+void Print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+std::string TestLogsFromFlags() {
+  const std::string& given = absl::GetFlag(FLAGS_testlogs);
+  if (!given.empty()) return UserPath(given);
+  const char* const workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
+  return workspace != nullptr ? absl::StrCat(workspace, "/bazel-testlogs")
+                              : UserPath("bazel-testlogs");
+}
+
+absl::Status WriteReport(const ConformanceReport& report,
+                         const std::string& folder) {
+  const std::string base = folder + "/conformance";
+  const std::string json = ReportJson(report).dump(
+      2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(base + ".json", json + "\n"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ReplaceFile(base + ".md", FormatReportMarkdown(report)));
+  LOCKSTEP_RETURN_IF_ERROR(
+      ReplaceFile(base + ".html", FormatReportPage(report)));
+  for (const char* end : {".json", ".md", ".html"}) {
+    Print(absl::StrCat("Wrote ", base, end, "\n"));
+  }
+  return absl::OkStatus();
+}
+
+// Whether nothing failed.
+absl::StatusOr<bool> Run(const std::string& command_text) {
+  const std::string folder = UserPath(absl::GetFlag(FLAGS_output_dir));
+  LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));
+  const std::string testlogs = TestLogsFromFlags();
+  const auto targets = ReadTestLogs(testlogs, "conformance");
+  if (!targets.ok()) {
+    return absl::Status(
+        targets.status().code(),
+        absl::StrCat(std::string(targets.status().message()),
+                     "; run bazel test //conformance/... first, or name "
+                     "another folder with --testlogs"));
+  }
+  ConformanceReport report =
+      MakeReport(*targets, KnownClaims(), ExpectedRows());
+  report.testlogs = testlogs;
+  report.command = command_text;
+  report.created = TimeStamp();
+  report.commit = CommitText();
+  report.machine = DescribeMachine();
+  report.versions = Versions();
+  Print(FormatReportMarkdown(report) + "\n");
+  LOCKSTEP_RETURN_IF_ERROR(WriteReport(report, folder));
+  return report.failures.empty();
+}
+
+int Main(std::span<char* const> argv) {
+  const absl::Status flags =
+      ParseFlags(std::vector<std::string>(argv.begin() + 1, argv.end()));
+  if (!flags.ok()) {
+    Fail(kName, flags);
+    return kUsageError;
+  }
+  if (absl::GetFlag(FLAGS_help)) {
+    Print(kUsage);
+    return 0;
+  }
+  const auto passed = Run(CommandText("//conformance:report", argv));
+  if (!passed.ok()) return Fail(kName, passed.status());
+  return *passed ? 0 : kFailure;
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  return lockstep::Main({argv, static_cast<size_t>(argc)});
+}

@@ -1,0 +1,229 @@
+// Walks the folder: TARGET/test.xml, or TARGET/shard_2_of_4/test.xml.
+#include "conformance/report/test_logs.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "conformance/protocol/foreign_file.h"
+#include "conformance/report/test_xml.h"
+
+namespace lockstep {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kMostBytes = 64 << 20;
+constexpr int64_t kMostParts = 10000;
+// What a test's folder has of these, its results are in.
+constexpr const char* kFiles[] = {"test.xml", "test.log", "test.cache_status"};
+
+// A folder with the results of a test, or of one shard or run of it.
+struct Leaf {
+  std::string folder;
+  std::string name;    // "shard 2 of 4", or "".
+  std::string layout;  // The same for all leaves of one `bazel test`.
+  int64_t leaves = 1;  // How many of this layout there must be.
+  fs::file_time_type written;
+};
+
+// "shard_2_of_4", "run_1_of_3" and "shard_2_of_4_run_1_of_3" are leaves of a
+// target; false for any other name.
+bool ParseLeafName(const std::string& name, Leaf& leaf) {
+  const std::vector<std::string> words = absl::StrSplit(name, '_');
+  if (words.size() % 4 != 0) return false;
+  Leaf parsed = leaf;
+  for (size_t i = 0; i < words.size(); i += 4) {
+    int64_t number = 0, count = 0;
+    if ((words[i] != "shard" && words[i] != "run") || words[i + 2] != "of" ||
+        !absl::SimpleAtoi(words[i + 1], &number) ||
+        !absl::SimpleAtoi(words[i + 3], &count) || number < 1 ||
+        number > count || count > kMostParts) {
+      return false;
+    }
+    absl::StrAppend(&parsed.name, i == 0 ? "" : ", ", words[i], " ", number,
+                    " of ", count);
+    absl::StrAppend(&parsed.layout, words[i], "_of_", count, " ");
+    parsed.leaves *= count;
+  }
+  leaf = std::move(parsed);
+  return true;
+}
+
+// "//conformance/check:check_test" of "conformance/check/check_test".
+std::string LabelOf(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  if (slash == std::string::npos) return "//:" + path;
+  return absl::StrCat("//", path.substr(0, slash), ":", path.substr(slash + 1));
+}
+
+// When Bazel wrote the newest of the folder's results; false if it has none.
+bool HasResults(const fs::path& folder, fs::file_time_type& newest) {
+  bool found = false;
+  for (const char* name : kFiles) {
+    std::error_code error;
+    const fs::file_time_type written =
+        fs::last_write_time(folder / name, error);
+    if (error) continue;
+    newest = found ? std::max(newest, written) : written;
+    found = true;
+  }
+  return found;
+}
+
+using Leaves = std::map<std::string, std::vector<Leaf>>;  // By label.
+
+void AddFolder(const fs::path& testlogs, const fs::path& folder,
+               Leaves& leaves) {
+  Leaf leaf;
+  if (!HasResults(folder, leaf.written)) return;
+  leaf.folder = folder.string();
+  const bool is_part = ParseLeafName(folder.filename().string(), leaf);
+  const fs::path target = is_part ? folder.parent_path() : folder;
+  leaves[LabelOf(target.lexically_relative(testlogs).generic_string())]
+      .push_back(std::move(leaf));
+}
+
+// Those of the layout that was written last, by name.
+std::vector<Leaf> Newest(std::vector<Leaf> leaves) {
+  const std::string layout = std::max_element(leaves.begin(), leaves.end(),
+                                              [](const Leaf& a, const Leaf& b) {
+                                                return a.written < b.written;
+                                              })
+                                 ->layout;
+  std::erase_if(leaves, [&](const Leaf& l) { return l.layout != layout; });
+  std::sort(leaves.begin(), leaves.end(),
+            [](const Leaf& a, const Leaf& b) { return a.name < b.name; });
+  return leaves;
+}
+
+BazelStatus StatusOf(const Leaf& leaf) {
+  const auto bytes =
+      ReadForeignFile(leaf.folder + "/test.cache_status", kMostBytes);
+  return bytes.ok() ? ParseBazelStatus(*bytes) : BazelStatus::kUnknown;
+}
+
+void AddProblem(const Leaf& leaf, const std::string& what, TestTarget& target) {
+  target.problems.push_back(
+      leaf.name.empty() ? what : absl::StrCat(leaf.name, ": ", what));
+}
+
+void AddStarted(const std::string& started, TestTarget& target) {
+  if (started.empty()) return;
+  if (target.first_started.empty() || started < target.first_started) {
+    target.first_started = started;
+  }
+  target.last_started = std::max(target.last_started, started);
+}
+
+void AddLeaf(const Leaf& leaf, TestTarget& target) {
+  const BazelStatus status = StatusOf(leaf);
+  if (status == BazelStatus::kTimeout) {
+    // What Bazel then writes as XML says less.
+    return AddProblem(leaf, "it ran past its time limit", target);
+  }
+  const std::string path = leaf.folder + "/test.xml";
+  const auto text = ReadForeignFile(path, kMostBytes);
+  if (!text.ok()) {
+    return AddProblem(leaf,
+                      absl::IsNotFound(text.status())
+                          ? "it wrote no test.xml"
+                          : std::string(text.status().message()),
+                      target);
+  }
+  absl::StatusOr<TestXml> xml = ParseTestXml(*text);
+  if (!xml.ok()) {
+    return AddProblem(leaf,
+                      absl::StrCat("its test.xml cannot be read: ",
+                                   std::string(xml.status().message())),
+                      target);
+  }
+  AddStarted(xml->started, target);
+  bool failed = false;
+  for (TestCaseResult& result : xml->cases) {
+    failed = failed || result.outcome == TestOutcome::kFailed;
+    target.cases.push_back(std::move(result));
+  }
+  if (status == BazelStatus::kFailed && !failed) {
+    AddProblem(leaf, "it failed although no case did: it ended badly", target);
+  }
+  if (status == BazelStatus::kFlaky) {
+    AddProblem(leaf, "it failed before it passed", target);
+  }
+}
+
+TestTarget ReadTarget(const std::string& label, std::vector<Leaf> all) {
+  TestTarget target;
+  target.label = label;
+  const std::vector<Leaf> leaves = Newest(std::move(all));
+  for (const Leaf& leaf : leaves) AddLeaf(leaf, target);
+  const int64_t missing =
+      leaves[0].leaves - static_cast<int64_t>(leaves.size());
+  if (missing > 0) {
+    target.problems.push_back(absl::StrCat(
+        missing, " of its ", leaves[0].leaves, " shards left no result"));
+  }
+  return target;
+}
+
+}  // namespace
+
+BazelStatus ParseBazelStatus(absl::string_view bytes) {
+  // The fields before the third are booleans: a byte of key, one of value.
+  for (size_t i = 0; i + 1 < bytes.size() && i <= 4; i += 2) {
+    const int key = bytes[i], value = bytes[i + 1];
+    if (key == 0x18) {
+      constexpr BazelStatus kStatuses[] = {
+          BazelStatus::kUnknown, BazelStatus::kPassed, BazelStatus::kFlaky,
+          BazelStatus::kTimeout, BazelStatus::kFailed};
+      if (value < 0) return BazelStatus::kUnknown;
+      // All after kFailed are ways to fail too.
+      return kStatuses[std::min<size_t>(static_cast<size_t>(value), 4)];
+    }
+    if (key != 0x08 && key != 0x10) break;
+  }
+  return BazelStatus::kUnknown;
+}
+
+absl::StatusOr<std::vector<TestTarget>> ReadTestLogs(
+    const std::string& testlogs, const std::string& part) {
+  const fs::path base = fs::path(testlogs);
+  std::error_code error;
+  fs::recursive_directory_iterator walk(base / part, error);
+  if (error) {
+    return absl::NotFoundError(absl::StrCat(
+        "no test logs in ", (base / part).string(), ": ", error.message()));
+  }
+  Leaves leaves;
+  for (; walk != fs::recursive_directory_iterator(); walk.increment(error)) {
+    std::error_code ignored;
+    if (walk->is_directory(ignored)) AddFolder(base, walk->path(), leaves);
+  }
+  if (error) {  // Then the walk is at its end: results may be left out.
+    return absl::UnavailableError(absl::StrCat(
+        "cannot read all of ", (base / part).string(), ": ", error.message()));
+  }
+  if (leaves.empty()) {
+    return absl::NotFoundError(
+        absl::StrCat("no result of a test in ", (base / part).string()));
+  }
+  std::vector<TestTarget> targets;
+  for (auto& [label, found] : leaves) {
+    targets.push_back(ReadTarget(label, std::move(found)));
+  }
+  return targets;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,43 @@
+// The folder in which Bazel keeps the results of tests.
+#ifndef LOCKSTEP_CONFORMANCE_REPORT_TEST_LOGS_H_
+#define LOCKSTEP_CONFORMANCE_REPORT_TEST_LOGS_H_
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "conformance/report/test_xml.h"
+
+namespace lockstep {
+
+// One test target, of all its shards.
+struct TestTarget {
+  std::string label;  // "//conformance/syncbn:sync_batch_norm_test".
+  std::vector<TestCaseResult> cases;
+  // What is wrong beside the cases that failed: one line each.
+  std::vector<std::string> problems;
+  // When the first and the last shard began, as their XML has it; "" if none
+  // says.
+  std::string first_started;
+  std::string last_started;
+};
+
+// The targets below `testlogs`/`part`, by label. A target that was sharded
+// otherwise in an earlier run counts with its newest results. A target of which
+// a shard is missing, ran past its time limit, failed although no case did, or
+// wrote no readable XML is a target with problems, and no error. Errors:
+// kNotFound, one line, if there is no such folder, or no result in it;
+// kUnavailable, if a part of it cannot be read.
+absl::StatusOr<std::vector<TestTarget>> ReadTestLogs(
+    const std::string& testlogs, const std::string& part);
+
+// What Bazel says of a test, in the file test.cache_status beside its XML: a
+// protocol buffer, TestResultData of Bazel's test_status.proto, of which this
+// reads the third field.
+enum class BazelStatus { kUnknown, kPassed, kFlaky, kTimeout, kFailed };
+BazelStatus ParseBazelStatus(absl::string_view bytes);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_REPORT_TEST_LOGS_H_

@@ -1,0 +1,195 @@
+// Folders as Bazel leaves them, and as it leaves them after a crash.
+#include "conformance/report/test_logs.h"
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_matchers.h"
+#include "conformance/report/test_xml.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr char kPassing[] =
+    "<testsuites timestamp='2026-01-02'><testsuite><testcase name='a'/>"
+    "</testsuite></testsuites>";
+constexpr char kFailing[] =
+    "<testsuites timestamp='2026-01-01'><testsuite><testcase name='b'>"
+    "<failure message='broken'/></testcase></testsuite></testsuites>";
+
+// TestResultData as Bazel writes it: fields 1 (where it is not the default), 2
+// and 3, and some that follow.
+std::string StatusBytes(int status, bool cachable = true) {
+  std::string bytes = cachable ? "" : std::string("\x08\x00", 2);
+  bytes += std::string("\x10", 1) + static_cast<char>(status == 1);
+  bytes += std::string("\x18", 1) + static_cast<char>(status);
+  return bytes + "\x30" + std::string(1, '\0') + "R\x04/log";
+}
+
+class TestLogsTest : public testing::Test {
+ protected:
+  TestLogsTest()
+      : folder_(absl::StrCat(
+            testing::TempDir(), "/",
+            testing::UnitTest::GetInstance()->current_test_info()->name())) {
+    std::filesystem::create_directories(folder_ + "/conformance");
+  }
+
+  void Write(const std::string& path, absl::string_view text,
+             int minutes_ago = 0) {
+    const std::filesystem::path file = folder_ + "/conformance/" + path;
+    std::filesystem::create_directories(file.parent_path());
+    std::ofstream(file, std::ios::binary) << text;
+    std::filesystem::last_write_time(
+        file, std::filesystem::file_time_type::clock::now() -
+                  std::chrono::minutes(minutes_ago));
+  }
+
+  // The only target; an empty one if there are others.
+  TestTarget Read() {
+    const auto targets = ReadTestLogs(folder_, "conformance");
+    EXPECT_THAT(targets, IsOk());
+    if (!targets.ok()) return {};
+    EXPECT_EQ(targets->size(), 1u);
+    return targets->size() == 1 ? (*targets)[0] : TestTarget();
+  }
+
+  const std::string folder_;
+};
+
+TEST_F(TestLogsTest, LabelsAreOfTheFolders) {
+  Write("b/b_test/test.xml", kPassing);
+  Write("a_test/test.xml", kFailing);
+  Write("a_test/test.log", "log");
+  Write("a_test/test.outputs/outputs.zip", "zip");
+  const auto targets = ReadTestLogs(folder_, "conformance");
+  ASSERT_THAT(targets, IsOk());
+  ASSERT_EQ(targets->size(), 2u);
+  EXPECT_EQ((*targets)[0].label, "//conformance/b:b_test");
+  EXPECT_EQ((*targets)[1].label, "//conformance:a_test");
+  EXPECT_THAT((*targets)[0].problems, IsEmpty());
+  EXPECT_EQ((*targets)[0].cases[0].outcome, TestOutcome::kPassed);
+  EXPECT_EQ((*targets)[1].cases[0].outcome, TestOutcome::kFailed);
+}
+
+TEST_F(TestLogsTest, ShardsAreOneTarget) {
+  Write("a_test/shard_1_of_2/test.xml", kPassing);
+  Write("a_test/shard_2_of_2/test.xml", kFailing);
+  const TestTarget target = Read();
+  EXPECT_EQ(target.label, "//conformance:a_test");
+  ASSERT_EQ(target.cases.size(), 2u);
+  EXPECT_THAT(target.problems, IsEmpty());
+  EXPECT_EQ(target.first_started, "2026-01-01");
+  EXPECT_EQ(target.last_started, "2026-01-02");
+}
+
+TEST_F(TestLogsTest, AMissingShardIsAProblem) {
+  Write("a_test/shard_1_of_4/test.xml", kPassing);
+  Write("a_test/shard_3_of_4/test.xml", kPassing);
+  EXPECT_THAT(Read().problems, ElementsAre("2 of its 4 shards left no result"));
+}
+
+TEST_F(TestLogsTest, RunsOfShardsAreRead) {
+  for (const char* part : {"shard_1_of_2_run_1_of_2", "shard_2_of_2_run_1_of_2",
+                           "shard_1_of_2_run_2_of_2"}) {
+    Write(absl::StrCat("a_test/", part, "/test.xml"), kPassing);
+  }
+  const TestTarget target = Read();
+  EXPECT_EQ(target.cases.size(), 3u);
+  EXPECT_THAT(target.problems, ElementsAre("1 of its 4 shards left no result"));
+}
+
+TEST_F(TestLogsTest, ResultsOfAnOlderShardCountAreLeftOut) {
+  Write("a_test/shard_1_of_2/test.xml", kPassing, /*minutes_ago=*/1);
+  Write("a_test/shard_2_of_2/test.xml", kPassing, /*minutes_ago=*/9);
+  Write("a_test/shard_1_of_3/test.xml", kFailing, /*minutes_ago=*/2);
+  Write("a_test/test.xml", kFailing, /*minutes_ago=*/3);
+  const TestTarget target = Read();
+  EXPECT_EQ(target.cases.size(), 2u);
+  EXPECT_EQ(target.cases[0].outcome, TestOutcome::kPassed);
+  EXPECT_THAT(target.problems, IsEmpty());
+}
+
+TEST_F(TestLogsTest, NoXmlIsAProblem) {
+  Write("a_test/shard_2_of_2/test.xml", kPassing);
+  Write("a_test/shard_1_of_2/test.log", "Segmentation fault");
+  EXPECT_THAT(Read().problems,
+              ElementsAre("shard 1 of 2: it wrote no test.xml"));
+}
+
+TEST_F(TestLogsTest, BrokenXmlIsAProblem) {
+  Write("a_test/test.xml", "<testsuites>\n");
+  EXPECT_THAT(Read().problems,
+              ElementsAre("its test.xml cannot be read: line 2: no element "
+                          "found"));
+}
+
+TEST_F(TestLogsTest, XmlThatIsNoFileIsAProblem) {
+  Write("a_test/test.xml/file", "");
+  EXPECT_THAT(Read().problems, ElementsAre(HasSubstr("test.xml")));
+}
+
+TEST_F(TestLogsTest, ATimeoutIsAProblem) {
+  Write("a_test/test.xml",
+        "<testsuites><testsuite><testcase name='a_test'><error "
+        "message='exited with error code 142'/></testcase></testsuite>"
+        "</testsuites>");
+  Write("a_test/test.cache_status", StatusBytes(3));
+  const TestTarget target = Read();
+  EXPECT_THAT(target.problems, ElementsAre("it ran past its time limit"));
+  EXPECT_THAT(target.cases, IsEmpty());
+}
+
+// A sanitizer that complains, or a crash, after the last test.
+TEST_F(TestLogsTest, AFailureAfterTheCasesIsAProblem) {
+  Write("a_test/test.xml", kPassing);
+  Write("a_test/test.cache_status", StatusBytes(4));
+  EXPECT_THAT(Read().problems,
+              ElementsAre("it failed although no case did: it ended badly"));
+  // Of a case that failed nothing more is said.
+  Write("a_test/test.xml", kFailing);
+  EXPECT_THAT(Read().problems, IsEmpty());
+}
+
+TEST_F(TestLogsTest, AFlakyTestIsAProblem) {
+  Write("a_test/test.xml", kPassing);
+  Write("a_test/test.cache_status", StatusBytes(2));
+  EXPECT_THAT(Read().problems, ElementsAre("it failed before it passed"));
+}
+
+TEST_F(TestLogsTest, NoFolderAndNoResultAreErrors) {
+  EXPECT_THAT(ReadTestLogs(folder_ + "/none", "conformance"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("/none/conformance: No such file")));
+  EXPECT_THAT(ReadTestLogs(folder_, "conformance"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("no result of a test in ")));
+}
+
+TEST(ParseBazelStatusTest, ReadsTheThirdField) {
+  EXPECT_EQ(ParseBazelStatus(StatusBytes(0)), BazelStatus::kUnknown);
+  EXPECT_EQ(ParseBazelStatus(StatusBytes(1)), BazelStatus::kPassed);
+  EXPECT_EQ(ParseBazelStatus(StatusBytes(1, false)), BazelStatus::kPassed);
+  EXPECT_EQ(ParseBazelStatus(StatusBytes(2)), BazelStatus::kFlaky);
+  EXPECT_EQ(ParseBazelStatus(StatusBytes(3, false)), BazelStatus::kTimeout);
+  for (const int status : {4, 5, 6, 9, 127}) {
+    EXPECT_EQ(ParseBazelStatus(StatusBytes(status)), BazelStatus::kFailed);
+  }
+  for (const char* bytes : {"", "\x18", "\x10\x01", "\x18\xff", "hello"}) {
+    EXPECT_EQ(ParseBazelStatus(bytes), BazelStatus::kUnknown);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep
