@@ -7,10 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <map>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -18,6 +18,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+#include "conformance/check_steps.h"
+#include "conformance/gradient_causes.h"
+#include "conformance/reference/bounded.h"
+#include "conformance/trace.h"
+#include "conformance/update_causes.h"
+#include "models/parameters.h"
 
 namespace lockstep {
 namespace {
@@ -36,42 +42,12 @@ std::string ElementName(std::span<const ParameterSpec> specs, int64_t i) {
   return absl::StrCat("element ", i);
 }
 
-std::string StepName(const Expectation& want, size_t s) {
-  return absl::StrCat("epoch ", want.steps[s].epoch, " step ",
-                      want.steps[s].step);
-}
-
 absl::Status AtStep(const Expectation& want, size_t s,
                     const absl::Status& status) {
   if (status.ok()) return status;
   return absl::Status(
       status.code(),
       absl::StrCat(StepName(want, s), ": ", std::string(status.message())));
-}
-
-// Every trace has the expected steps, and every array the expected size.
-absl::Status CheckShapes(const Expectation& want,
-                         std::span<const RankTrace> ranks) {
-  const size_t steps = want.steps.size();
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const RankTrace& trace = ranks[rank];
-    if (trace.samples.size() != steps || trace.gradients.size() != steps ||
-        trace.parameters.size() != steps + 1) {
-      return absl::DataLossError(
-          absl::StrCat("rank ", rank, " took ", trace.samples.size(),
-                       " steps, one rank takes ", steps));
-    }
-    for (size_t s = 0; s <= steps; ++s) {
-      const size_t size = trace.parameters[s].size();
-      if (size != want.start.size() ||
-          (s < steps && trace.gradients[s].size() != size)) {
-        return absl::DataLossError(absl::StrCat("rank ", rank, " has ", size,
-                                                " parameters, must have ",
-                                                want.start.size()));
-      }
-    }
-  }
-  return absl::OkStatus();
 }
 
 // The first element whose bits differ.
@@ -124,85 +100,105 @@ std::optional<int64_t> FirstOutOfBound(const Bounded& want,
   return {};
 }
 
-using Multiset = std::map<std::string, int64_t>;
-
-// Each sample's pixels and label as a key.
-void Count(const Samples& samples, Multiset& out) {
-  if (samples.size() == 0) return;
-  const size_t pixels = samples.images.size() / samples.labels.size();
-  for (size_t i = 0; i < samples.labels.size(); ++i) {
-    std::string key(
-        reinterpret_cast<const char*>(samples.images.data() + i * pixels),
-        pixels * sizeof(float));
-    key.push_back(static_cast<char>(samples.labels[i]));
-    ++out[key];
-  }
-}
-
-Multiset SamplesOfStep(std::span<const RankTrace> ranks, size_t s) {
-  Multiset out;
-  for (const RankTrace& trace : ranks) Count(trace.samples[s], out);
-  return out;
-}
-
-// How many of `a` are not in `b`, by image alone if `images_only`.
-int64_t Missing(const Multiset& a, const Multiset& b, bool images_only) {
-  std::map<std::string, int64_t> balance;
-  const auto add = [&](const Multiset& samples, int64_t sign) {
-    for (const auto& [key, count] : samples) {
-      balance[images_only ? key.substr(0, key.size() - 1) : key] +=
-          sign * count;
+// What the step's gradients are made of, to look for causes in.
+class StepParts {
+ public:
+  StepParts(const Expectation& want, std::span<const RankTrace> ranks, size_t s)
+      : specs_(want.specs),
+        want_(want.reference(ranks[0].parameters[s], want.steps[s].samples)) {
+    const auto all = static_cast<double>(want.steps[s].samples.size());
+    for (const RankTrace& trace : ranks) {
+      const Samples& own = trace.samples[s];
+      Bounded part(want_.size());
+      if (own.size() > 0) part = want.reference(ranks[0].parameters[s], own);
+      const double weight = static_cast<double>(own.size()) / all;
+      for (double& v : part.value) v *= weight;
+      for (double& v : part.bound) v *= weight;
+      parts_.push_back(std::move(part));
+      samples_.push_back(own.size());
     }
-  };
-  add(a, 1);
-  add(b, -1);
-  int64_t missing = 0;
-  for (const auto& [key, count] : balance) {
-    if (count > 0) missing += count;
+    if (s > 0) before_ = ranks[0].gradients[s - 1];
   }
-  return missing;
+
+  StepGradients With(std::span<const std::vector<float>> by_rank) const {
+    return {specs_, want_, by_rank, parts_, samples_, before_};
+  }
+
+ private:
+  const std::span<const ParameterSpec> specs_;
+  const Bounded want_;
+  std::vector<Bounded> parts_;
+  std::vector<int64_t> samples_;
+  std::span<const float> before_;
+};
+
+// The error with more to say; OK stays OK.
+absl::Status Adding(const absl::Status& status, const std::string& cause) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat(std::string(status.message()), cause));
 }
 
-// Up to a rank's last samples, which uneven shards have or not.
-bool EveryRankHasTheSame(std::span<const RankTrace> ranks, size_t s) {
-  const Samples& first = ranks[0].samples[s];
-  for (const RankTrace& trace : ranks) {
-    const Samples& own = trace.samples[s];
-    const size_t labels = std::min(own.labels.size(), first.labels.size());
-    const size_t pixels = std::min(own.images.size(), first.images.size());
-    if (labels == 0 ||
-        !std::equal(own.labels.begin(), own.labels.begin() + labels,
-                    first.labels.begin()) ||
-        !std::equal(own.images.begin(), own.images.begin() + pixels,
-                    first.images.begin())) {
-      return false;
-    }
+// Of gradients that are not what they should be: why, if it can be told.
+std::string GradientCause(const Expectation& want,
+                          std::span<const RankTrace> ranks, size_t s,
+                          std::span<const std::vector<float>> by_rank,
+                          const Bounded& reference) {
+  if (s > 0 && by_rank[0] == ranks[0].gradients[s - 1]) {
+    return "; it is the gradient of the step before: stale";
   }
-  return ranks.size() > 1;
+  for (size_t rank = 0; rank < by_rank.size(); ++rank) {
+    if (!FirstOutOfBound(reference, by_rank[rank])) continue;
+    return CauseOfGradient(StepParts(want, ranks, s).With(by_rank),
+                           static_cast<int>(rank));
+  }
+  return "";
 }
 
-std::string DescribeSamples(const Expectation& want,
-                            std::span<const RankTrace> ranks, size_t s,
-                            const Multiset& expected, const Multiset& got) {
-  if (EveryRankHasTheSame(ranks, s)) {
-    return "every rank has the samples of rank 0: the same shard on every rank";
+// Of gradients whose bits differ.
+std::string DisagreementCause(const Expectation& want,
+                              std::span<const RankTrace> ranks, size_t s,
+                              std::span<const std::vector<float>> by_rank) {
+  if (!want.reference) return "";
+  for (size_t rank = 1; rank < by_rank.size(); ++rank) {
+    if (!FirstDifference(by_rank[0], by_rank[rank])) continue;
+    return CauseOfDisagreement(StepParts(want, ranks, s).With(by_rank),
+                               static_cast<int>(rank));
   }
-  for (size_t earlier = 0; earlier < s; ++earlier) {
-    if (want.steps[earlier].step != want.steps[s].step) continue;
-    if (SamplesOfStep(ranks, earlier) != got) continue;
-    return absl::StrCat("the ranks see the samples of epoch ",
-                        want.steps[earlier].epoch, " again: epoch not set?");
-  }
-  if (Missing(expected, got, true) == 0 && Missing(got, expected, true) == 0) {
-    return absl::StrCat(Missing(expected, got, false),
-                        " samples have another label than one rank sees");
-  }
-  return absl::StrCat(Missing(expected, got, false),
-                      " samples that one rank sees are missing, ",
-                      Missing(got, expected, false), " are too many");
+  return "";
 }
 
 }  // namespace
+
+std::string StepName(const Expectation& want, size_t s) {
+  return absl::StrCat("epoch ", want.steps[s].epoch, " step ",
+                      want.steps[s].step);
+}
+
+// Every trace has the expected steps, and every array the expected size.
+absl::Status CheckShapes(const Expectation& want,
+                         std::span<const RankTrace> ranks) {
+  const size_t steps = want.steps.size();
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const RankTrace& trace = ranks[rank];
+    if (trace.samples.size() != steps || trace.gradients.size() != steps ||
+        trace.parameters.size() != steps + 1) {
+      return absl::DataLossError(
+          absl::StrCat("rank ", rank, " took ", trace.samples.size(),
+                       " steps, one rank takes ", steps));
+    }
+    for (size_t s = 0; s <= steps; ++s) {
+      const size_t size = trace.parameters[s].size();
+      if (size != want.start.size() ||
+          (s < steps && trace.gradients[s].size() != size)) {
+        return absl::DataLossError(absl::StrCat("rank ", rank, " has ", size,
+                                                " parameters, must have ",
+                                                want.start.size()));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
 
 absl::Status CheckGradients(std::span<const ParameterSpec> specs,
                             const Bounded& want,
@@ -260,42 +256,6 @@ absl::Status CheckSameStart(const Expectation& want,
   return absl::OkStatus();
 }
 
-absl::Status CheckSamples(const Expectation& want,
-                          std::span<const RankTrace> ranks) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckShapes(want, ranks));
-  for (size_t s = 0; s < want.steps.size(); ++s) {
-    Multiset expected;
-    Count(want.steps[s].samples, expected);
-    const Multiset got = SamplesOfStep(ranks, s);
-    if (expected == got) continue;
-    return absl::DataLossError(
-        absl::StrCat(StepName(want, s), ": ",
-                     DescribeSamples(want, ranks, s, expected, got)));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckEpochsDiffer(const Expectation& want,
-                               std::span<const RankTrace> ranks) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckShapes(want, ranks));
-  std::map<std::vector<Multiset>, int64_t> seen;  // To the epoch.
-  std::vector<Multiset> epoch;
-  for (size_t s = 0; s < want.steps.size(); ++s) {
-    epoch.push_back(SamplesOfStep(ranks, s));
-    const int64_t number = want.steps[s].epoch;
-    if (s + 1 < want.steps.size() && want.steps[s + 1].epoch == number) {
-      continue;
-    }
-    const auto [at, added] = seen.emplace(std::move(epoch), number);
-    epoch.clear();
-    if (added) continue;
-    return absl::DataLossError(
-        absl::StrCat("epoch ", number, " deals the samples to the steps as ",
-                     "epoch ", at->second, " did: epoch not set?"));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status CheckRanksAgree(const Expectation& want,
                              std::span<const RankTrace> ranks) {
   LOCKSTEP_RETURN_IF_ERROR(CheckShapes(want, ranks));
@@ -311,8 +271,10 @@ absl::Status CheckRanksAgree(const Expectation& want,
     for (size_t r = 0; r < ranks.size(); ++r) {
       by_rank[r] = ranks[r].gradients[s];
     }
-    LOCKSTEP_RETURN_IF_ERROR(
-        AtStep(want, s, CheckBitsAgree(want.specs, "gradients", by_rank)));
+    const absl::Status agree = CheckBitsAgree(want.specs, "gradients", by_rank);
+    if (agree.ok()) continue;
+    return AtStep(want, s,
+                  Adding(agree, DisagreementCause(want, ranks, s, by_rank)));
   }
   return absl::OkStatus();
 }
@@ -327,13 +289,14 @@ absl::Status CheckStepGradients(const Expectation& want,
     for (size_t r = 0; r < ranks.size(); ++r) {
       by_rank[r] = ranks[r].gradients[s];
     }
-    absl::Status status = CheckGradients(want.specs, reference, by_rank);
-    if (!status.ok() && s > 0 && by_rank[0] == ranks[0].gradients[s - 1]) {
-      status = absl::DataLossError(
-          absl::StrCat(std::string(status.message()),
-                       "; it is the gradient of the step before: stale"));
+    for (const std::vector<float>& got : by_rank) {
+      if (want.measure) want.measure(LargestError(reference, got));
     }
-    LOCKSTEP_RETURN_IF_ERROR(AtStep(want, s, status));
+    const absl::Status status = CheckGradients(want.specs, reference, by_rank);
+    if (status.ok()) continue;
+    return AtStep(
+        want, s,
+        Adding(status, GradientCause(want, ranks, s, by_rank, reference)));
   }
   return absl::OkStatus();
 }
@@ -356,10 +319,14 @@ absl::Status CheckUpdates(const Expectation& want,
         if (std::abs(got - exact) <= allowed) continue;
         return absl::DataLossError(absl::StrFormat(
             "%s: rank %d: %s becomes %.9g, must be %.9g +- %.2g, its value - "
-            "learning rate * gradient",
+            "learning rate * gradient%s",
             StepName(want, s), rank,
             ElementName(want.specs, static_cast<int64_t>(i)), got, exact,
-            allowed));
+            allowed,
+            CauseOfUpdate(
+                {want.specs, trace.parameters[s], trace.parameters[s + 1],
+                 trace.gradients[s], rate, ranks.size()},
+                i)));
       }
     }
   }

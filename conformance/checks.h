@@ -33,12 +33,21 @@ struct Expectation {
   std::vector<float> start;  // Rank 0's parameters, before any communication.
   float learning_rate = 0;
   std::vector<Step> steps;
+  // What an epoch's steps would see if it were not shuffled; empty: not known.
+  std::vector<Samples> unshuffled = {};
 
   // The gradient of the mean loss of `samples` at `parameters`, with its
   // tolerance (reference/lenet_reference.h).
   std::function<Bounded(std::span<const float> parameters,
                         const Samples& samples)>
       reference;
+
+  // If set, CheckStepGradients tells it, for each step and rank, how many times
+  // its allowed error a gradient's largest error is: at most 1, where it
+  // passes. NaN is an infinity. An update has no such number: its two roundings
+  // are all that it is allowed, and among many some are as large as roundings
+  // get.
+  std::function<void(double error_over_allowed)> measure = nullptr;
 };
 
 // Element by element, NaN included, the gradient that every rank ended with

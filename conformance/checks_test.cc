@@ -2,9 +2,11 @@
 // what it says. That it rejects real bugs is shown in mutants/.
 #include "conformance/checks.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -167,13 +169,16 @@ TEST_F(RunChecksTest, RejectAnotherStart) {
 TEST_F(RunChecksTest, RejectASampleSeenTwice) {
   ranks_[1].samples[0] = {{7, 7}, {1, 1}};
   EXPECT_THAT(Message(),
-              HasSubstr("0 samples that one rank sees are missing, 1 are too"));
+              HasSubstr("0 samples that one rank sees are missing, 1 are too "
+                        "many; 1 come more than once"));
 }
 
 TEST_F(RunChecksTest, RejectASampleLeftOut) {
   ranks_[0].samples[0] = {};
   EXPECT_THAT(Message(),
-              HasSubstr("1 samples that one rank sees are missing, 0 are too"));
+              AllOf(HasSubstr("1 samples that one rank sees are missing, 0 are "
+                              "too many"),
+                    Not(HasSubstr("more than once"))));
 }
 
 TEST_F(RunChecksTest, AcceptOtherShards) {
@@ -199,6 +204,30 @@ TEST_F(RunChecksTest, UpdatesMayRoundTwiceAndNoMore) {
     v = std::nextafter(std::nextafter(v, 0.0f), 0.0f);
   }
   EXPECT_THAT(Message(), HasSubstr("Updates: epoch 0 step 0: rank 0: b[1]"));
+}
+
+// A gradient that is half its bound off, and one that is off by three.
+TEST_F(RunChecksTest, MeasureGradients) {
+  double largest = 0;
+  want_.measure = [&](double error) { largest = std::max(largest, error); };
+  EXPECT_THAT(CheckSameTraining(want_, ranks_), IsOk());
+  EXPECT_EQ(largest, 0);
+  want_.reference = [](std::span<const float>, const Samples&) {
+    Bounded want = Want();
+    want.bound[2] = 8;
+    want.value[2] += 4;
+    return want;
+  };
+  EXPECT_THAT(CheckSameTraining(want_, ranks_), IsOk());
+  EXPECT_EQ(largest, 0.5);
+  want_.reference = [](std::span<const float>, const Samples&) {
+    Bounded want = Want();
+    want.bound[2] = 8;
+    want.value[2] += 24;
+    return want;
+  };
+  EXPECT_THAT(CheckSameTraining(want_, ranks_), Not(IsOk()));
+  EXPECT_EQ(largest, 3);
 }
 
 TEST_F(RunChecksTest, NanFailsTheUpdate) {

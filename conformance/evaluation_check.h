@@ -4,6 +4,8 @@
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 
@@ -16,11 +18,17 @@ struct Evaluation {
   int64_t samples = 0;  // How many were counted.
 };
 
-// Every rank reports the one-rank evaluation, bit for bit. Otherwise kDataLoss
-// with one line that names the first difference and its likely cause: ranks
-// that differ among themselves, samples that count twice or not at all, means
-// that are not weighted by samples, or sums rounded on their way. NaN where
-// one rank has a number fails.
+// Every rank reports the one-rank evaluation, bit for bit. Asks in this order:
+//
+//   RanksAgree  do all ranks report the same?
+//   Samples     is each sample counted once?
+//   Loss        is the loss one rank's?
+//   Accuracy    is the accuracy?
+//
+// Error: kDataLoss with one line that starts with the name and says what
+// differs and its likely cause: ranks that differ among themselves, samples
+// that count twice or not at all, means that are not weighted by samples, or
+// sums rounded on their way. NaN where one rank has a number fails.
 //
 // The last two are told apart by how far float64 can be off. The sum of n
 // losses, none of them negative, is within (n - 1) * 2^-53 of itself in any
@@ -28,6 +36,9 @@ struct Evaluation {
 // rounding to each: 2 n * 2^-53 together, to first order.
 absl::Status CheckEvaluation(const Evaluation& want,
                              std::span<const Evaluation> ranks);
+
+// The names above, in that order.
+std::vector<std::string> EvaluationChecks();
 
 }  // namespace lockstep
 

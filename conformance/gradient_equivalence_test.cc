@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
@@ -23,6 +24,7 @@
 #include "conformance/recording_model.h"
 #include "conformance/reference/bounded.h"
 #include "conformance/reference/lenet_reference.h"
+#include "conformance/report/claim_recorder.h"
 #include "conformance/trace.h"
 #include "conformance/training_run.h"
 #include "gmock/gmock.h"
@@ -162,10 +164,29 @@ const auto kCases =
     testing::Combine(testing::Values(Backend::kThreads, Backend::kProcesses),
                      testing::Values(1, 2, 3, 4, 8));
 
-class GradientEquivalenceTest : public testing::TestWithParam<Case> {};
+class GradientEquivalenceTest : public testing::TestWithParam<Case> {
+ protected:
+  // Where the test's parameter asks a claim.
+  static ClaimSubject Subject(const char* claim) {
+    const auto [backend, world_size] = GetParam();
+    return {claim, absl::AsciiStrToLower(Name(backend)), world_size, "float32"};
+  }
+
+  // Expects that the ranks trained as `want` says, and records how nearly.
+  static void ExpectSameTraining(Expectation want,
+                                 const std::vector<RankTrace>& ranks,
+                                 const std::string& what,
+                                 ClaimRecorder& recorder) {
+    double largest = 0;
+    want.measure = [&](double error) { largest = std::max(largest, error); };
+    EXPECT_THAT(CheckSameTraining(want, ranks), IsOk()) << what;
+    recorder.Measure(largest);
+  }
+};
 
 TEST_P(GradientEquivalenceTest, OneStepMatchesOneRankHoweverSamplesAreDealt) {
   const auto [backend, world_size] = GetParam();
+  ClaimRecorder recorder(Subject("gradients"));
   ASSERT_GT(Norm(ReferenceGradient().value), 0.1);
   ASSERT_LT(WorstRelativeBound(ReferenceGradient()), 0.01);
   const Expectation want = OneStep();
@@ -173,15 +194,17 @@ TEST_P(GradientEquivalenceTest, OneStepMatchesOneRankHoweverSamplesAreDealt) {
     for (const int64_t bucket_bytes : kBucketBytes) {
       const auto ranks = RunStep(backend, shards, bucket_bytes);
       ASSERT_THAT(ranks, IsOk());
-      EXPECT_THAT(CheckSameTraining(want, *ranks), IsOk())
-          << "shards " << absl::StrJoin(shards, ",") << ", buckets of "
-          << bucket_bytes << " bytes";
+      ExpectSameTraining(want, *ranks,
+                         absl::StrCat("shards ", absl::StrJoin(shards, ","),
+                                      ", buckets of ", bucket_bytes, " bytes"),
+                         recorder);
     }
   }
 }
 
 TEST_P(GradientEquivalenceTest, TenStepsMatchOneRank) {
   const auto [backend, world_size] = GetParam();
+  ClaimRecorder recorder(Subject("training_steps"));
   for (const Sharding sharding : {Sharding::kStrided, Sharding::kContiguous}) {
     // The second is DataParallel's split, whose ranks are threads.
     if (sharding == Sharding::kContiguous && backend != Backend::kThreads) {
@@ -193,7 +216,7 @@ TEST_P(GradientEquivalenceTest, TenStepsMatchOneRank) {
     ASSERT_THAT(ranks, IsOk());
     const Expectation want = OneRank(options);
     ASSERT_EQ(want.steps.size(), 10);
-    EXPECT_THAT(CheckSameTraining(want, *ranks), IsOk());
+    ExpectSameTraining(want, *ranks, "ten steps", recorder);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <memory>
+#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -46,6 +47,25 @@ absl::StatusOr<std::unique_ptr<Sampler>> CreateSampler(
                                   .rank = strided ? rank : 0,
                                   .seed = static_cast<int64_t>(trainer.seed)}));
   return std::make_unique<DistributedSampler>(std::move(sampler));
+}
+
+// The samples of an epoch of that order, cut into batches.
+std::vector<Samples> BatchesOf(const Dataset& data,
+                               std::span<const int64_t> order,
+                               int64_t batch_size) {
+  std::vector<Samples> batches;
+  while (!order.empty()) {
+    const std::span<const int64_t> batch =
+        order.first(std::min<size_t>(order.size(), batch_size));
+    order = order.subspan(batch.size());
+    Samples samples;
+    samples.images.resize(batch.size() * data.image_size());
+    samples.labels.resize(batch.size());
+    data.GatherImages(batch, samples.images);
+    data.GatherLabels(batch, samples.labels);
+    batches.push_back(std::move(samples));
+  }
+  return batches;
 }
 
 // One rank's training; returns its serialised trace.
@@ -91,20 +111,15 @@ Expectation OneRank(const RunOptions& options) {
       CreateSampler(options.trainer, data.size, 1, 0).value();
   for (const int64_t epoch : options.epochs) {
     sampler->SetEpoch(epoch);
-    const std::vector<int64_t> order = sampler->Indices().value();
-    std::span<const int64_t> rest = order;
-    for (int64_t step = 0; !rest.empty(); ++step) {
-      const std::span<const int64_t> batch =
-          rest.first(std::min<size_t>(rest.size(), options.trainer.batch_size));
-      rest = rest.subspan(batch.size());
-      Samples samples;
-      samples.images.resize(batch.size() * data.image_size());
-      samples.labels.resize(batch.size());
-      data.GatherImages(batch, samples.images);
-      data.GatherLabels(batch, samples.labels);
-      want.steps.push_back({epoch, step, std::move(samples)});
+    int64_t step = 0;
+    for (Samples& batch : BatchesOf(data, sampler->Indices().value(),
+                                    options.trainer.batch_size)) {
+      want.steps.push_back({epoch, step++, std::move(batch)});
     }
   }
+  std::vector<int64_t> in_order(data.size);
+  std::iota(in_order.begin(), in_order.end(), 0);
+  want.unshuffled = BatchesOf(data, in_order, options.trainer.batch_size);
   return want;
 }
 

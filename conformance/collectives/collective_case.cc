@@ -61,8 +61,13 @@ class Cases {
     call.count = 48;
     call.values = Values::kSpecial;
     AddPlaces(call);
-    if (call.operation != Operation::kAllGather) return;
     call.values = Values::kRough;
+    if (call.operation == Operation::kAllReduce) {
+      call.count = LargeCount(call.type);
+      call.uniform = call.in_place = true;
+      cases_.push_back(call);
+    }
+    if (call.operation != Operation::kAllGather) return;
     call.unequal = true;
     for (const int64_t count : {int64_t{1}, LargeCount(call.type)}) {
       call.count = count;
@@ -120,6 +125,7 @@ std::string ToString(const CollectiveCase& call) {
     absl::StrAppend(&text, " to +", call.distance);
   }
   if (call.unequal) absl::StrAppend(&text, ", unequal");
+  if (call.uniform) absl::StrAppend(&text, ", uniform");
   absl::StrAppend(&text, ")");
   if (call.in_place) absl::StrAppend(&text, ", in place");
   if (call.misalignment != 0) {

@@ -27,6 +27,7 @@ struct CollectiveCase {
   // count + r of them, and rank 0 none.
   int64_t count = 0;
   bool unequal = false;  // Of kAllGather.
+  bool uniform = false;  // Of kAllReduce, in place: UniformAllReduce.
   int root = 0;          // The source of kSend, ...
   int distance = 1;      // ... and its destination less the source, modulo P.
   bool in_place = false;

@@ -20,10 +20,15 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "conformance/collectives/collective_case.h"
+#include "conformance/collectives/collective_causes.h"
 #include "conformance/collectives/collective_reference.h"
 
 namespace lockstep {
 namespace {
+
+constexpr char kOutput[] = "Output";
+constexpr char kInput[] = "Input";
+constexpr char kBeside[] = "Beside";
 
 // Watched on either side of a buffer.
 constexpr int64_t kGuardBytes = 256;
@@ -101,10 +106,12 @@ absl::StatusOr<std::unique_ptr<CollectiveChecker>> CollectiveChecker::Create(
   return checker;
 }
 
-absl::Status CollectiveChecker::Wrong(const CollectiveCase& call,
+absl::Status CollectiveChecker::Wrong(const char* check,
+                                      const CollectiveCase& call,
                                       const std::string& what) const {
-  return absl::DataLossError(absl::StrCat(ToString(call), ", rank ",
-                                          communicator_.rank(), ": ", what));
+  return absl::DataLossError(absl::StrCat(check, ": ", ToString(call),
+                                          ", rank ", communicator_.rank(), ": ",
+                                          what));
 }
 
 CollectiveChecker::OwnCase CollectiveChecker::OwnCaseOf(
@@ -121,6 +128,7 @@ CollectiveChecker::OwnCase CollectiveChecker::OwnCaseOf(
       outputs_.data() + offset,
       // Elsewhere than on the root there is no place to be in.
       !call.in_place || (HasRoot(call.operation) && rank != call.root),
+      {},
       {},
       {}};
   const size_t largest =
@@ -152,6 +160,9 @@ absl::Status CollectiveChecker::Make(const OwnCase& own) {
   const Buffer output(own.output, OutputCount(call, world_size), call.type);
   switch (call.operation) {
     case Operation::kAllReduce:
+      if (call.uniform) {
+        return communicator_.Run(Collective::UniformAllReduce(output, call.op));
+      }
       return communicator_.AllReduce(input, output, call.op);
     case Operation::kReduce:
       return communicator_.Reduce(input, output, call.op, call.root);
@@ -162,9 +173,6 @@ absl::Status CollectiveChecker::Make(const OwnCase& own) {
                                                     CountsOf(call, world_size))
                           : communicator_.AllGather(input, output);
     case Operation::kBroadcast:
-      if (rank == call.root) {
-        std::copy(own.input_values.begin(), own.input_values.end(), own.output);
-      }
       return communicator_.Broadcast(output, call.root);
     case Operation::kScatter:
       return communicator_.Scatter(input, output, call.root);
@@ -192,8 +200,19 @@ absl::Status CollectiveChecker::CheckOutput(const OwnCase& own) const {
   if (!own.output_values.has_value()) return absl::OkStatus();
   const std::optional<std::string> difference =
       Difference(own.call, own.output, *own.output_values);
-  return difference.has_value() ? Wrong(own.call, *difference)
-                                : absl::OkStatus();
+  if (!difference.has_value()) return absl::OkStatus();
+  return Wrong(
+      kOutput, own.call,
+      *difference + CauseOfOutput({own.call, order_, communicator_.world_size(),
+                                   communicator_.rank(), own.output,
+                                   *own.output_values, own.before}));
+}
+
+std::string CollectiveChecker::CauseOfStray(const OwnCase& own) const {
+  return own.output_values.has_value()
+             ? ""
+             : CauseOfStrayOutput(own.call, order_, communicator_.world_size(),
+                                  communicator_.rank(), own.output);
 }
 
 // That memory was not written but where it may be: the output, and inputs that
@@ -206,7 +225,7 @@ absl::Status CollectiveChecker::CheckBeside(const OwnCase& own) const {
   const int64_t input_size = static_cast<int64_t>(own.input_values.size());
   if (own.apart && !std::equal(own.input_values.begin(), own.input_values.end(),
                                own.input)) {
-    return Wrong(own.call, "the input was written");
+    return Wrong(kInput, own.call, "the input was written");
   }
   const bool in_inputs = own.apart || OutputIsPart(own.call.operation);
   const int64_t input_at = own.input - own.inputs.data();
@@ -214,8 +233,9 @@ absl::Status CollectiveChecker::CheckBeside(const OwnCase& own) const {
       in_inputs ? FirstWritten(own.inputs, input_at, input_at + input_size)
                 : FirstWritten(own.inputs, 0, 0);
   if (near_input.has_value()) {
-    return Wrong(own.call, absl::StrCat("byte ", *near_input - input_at,
-                                        " beside the input was written"));
+    return Wrong(kBeside, own.call,
+                 absl::StrCat("byte ", *near_input - input_at,
+                              " beside the input was written"));
   }
   const bool in_outputs = own.apart || !OutputIsPart(own.call.operation);
   const int64_t output_at = own.output - own.outputs.data();
@@ -223,18 +243,31 @@ absl::Status CollectiveChecker::CheckBeside(const OwnCase& own) const {
       in_outputs ? FirstWritten(own.outputs, output_at, output_at + output_size)
                  : FirstWritten(own.outputs, 0, 0);
   if (!near_output.has_value()) return absl::OkStatus();
-  return Wrong(own.call, absl::StrCat("byte ", *near_output - output_at,
-                                      " beside the output was written"));
+  return Wrong(
+      kBeside, own.call,
+      absl::StrCat("byte ", *near_output - output_at,
+                   " beside the output was written", CauseOfStray(own)));
 }
 
 absl::Status CollectiveChecker::Check(const CollectiveCase& call) {
-  const OwnCase own = OwnCaseOf(call);
+  OwnCase own = OwnCaseOf(call);
   FillStale(own.inputs);
   FillStale(own.outputs);
   std::copy(own.input_values.begin(), own.input_values.end(), own.input);
+  if (call.operation == Operation::kBroadcast) {
+    // Every rank has values of its own, for the root's to replace.
+    std::copy(own.input_values.begin(), own.input_values.end(), own.output);
+  }
+  if (own.output_values.has_value()) {
+    own.before.assign(own.output, own.output + own.output_values->size());
+  }
   LOCKSTEP_RETURN_IF_ERROR(Make(own));
   LOCKSTEP_RETURN_IF_ERROR(CheckOutput(own));
   return CheckBeside(own);
+}
+
+std::vector<std::string> CollectiveChecks() {
+  return {kOutput, kInput, kBeside};
 }
 
 absl::Status CheckCollectives(Communicator& communicator, Memory memory) {

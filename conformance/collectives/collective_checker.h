@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,10 +28,16 @@ class CollectiveChecker {
   static absl::StatusOr<std::unique_ptr<CollectiveChecker>> Create(
       Communicator& communicator, Memory memory, Order order = Order::kBySize);
 
-  // Makes the call. Errors: the communicator's; kDataLoss if the output is not
-  // the reference's to the bit, if anything beside the output was written, or
-  // if an input that lies elsewhere was. The message names the case, the rank
-  // and the first wrong element.
+  // Makes the call, and asks in this order:
+  //
+  //   Output  is the output the reference's to the bit?
+  //   Input   is an input that lies elsewhere as it was?
+  //   Beside  is what lies beside inputs and output as it was?
+  //
+  // Errors: the communicator's; kDataLoss if the answer is no. The message
+  // starts with the name, and has the case, the rank, the first wrong element,
+  // and the mistake that explains the whole output, if there is one
+  // (collective_causes.h).
   absl::Status Check(const CollectiveCase& call);
 
  private:
@@ -44,7 +51,8 @@ class CollectiveChecker {
     std::optional<Bytes> output_values;  // As it must become.
     std::byte* input;
     std::byte* output;
-    bool apart;  // Input and output do not overlap.
+    bool apart;    // Input and output do not overlap.
+    Bytes before;  // What the output's memory held, where it gets one.
     // The parts of inputs_ and outputs_ that are watched.
     std::span<std::byte> inputs;
     std::span<std::byte> outputs;
@@ -53,7 +61,10 @@ class CollectiveChecker {
   absl::Status Make(const OwnCase& own);
   absl::Status CheckOutput(const OwnCase& own) const;
   absl::Status CheckBeside(const OwnCase& own) const;
-  absl::Status Wrong(const CollectiveCase& call, const std::string& what) const;
+  absl::Status Wrong(const char* check, const CollectiveCase& call,
+                     const std::string& what) const;
+  // ", as if ..." or "": for memory that was written without a cause to.
+  std::string CauseOfStray(const OwnCase& own) const;
 
   Communicator& communicator_;
   const Order order_;
@@ -62,6 +73,9 @@ class CollectiveChecker {
   std::span<std::byte> inputs_;
   std::span<std::byte> outputs_;
 };
+
+// The names above, in that order.
+std::vector<std::string> CollectiveChecks();
 
 // Every case, one after the other. The first error ends it.
 absl::Status CheckCollectives(Communicator& communicator, Memory memory);

@@ -2,7 +2,6 @@
 // their index arithmetic nor their rounding.
 #include "conformance/collectives/collective_reference.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -10,144 +9,16 @@
 #include <limits>
 #include <optional>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "collectives/collective.h"
 #include "collectives/data_type.h"
 #include "collectives/reduce_op.h"
+#include "conformance/collectives/reference_arithmetic.h"
 
 namespace lockstep {
 namespace {
-
-// Formats of floats with 16 bits.
-struct Format {
-  int precision;  // Bits, with the leading one.
-  int max_exponent;
-  int min_exponent;  // Of normal numbers.
-};
-constexpr Format kHalf = {11, 15, -14};
-constexpr Format kBrain = {8, 127, -126};
-
-// To nearest, ties to even, which is how std::nearbyint rounds by default.
-uint16_t Encode(const Format& format, double x) {
-  const int mantissa_bits = format.precision - 1;
-  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
-  const int infinity = (format.max_exponent * 2 + 1) << mantissa_bits;
-  if (std::isnan(x)) return static_cast<uint16_t>(sign | infinity | 1);
-  x = std::fabs(x);
-  if (std::isinf(x)) return static_cast<uint16_t>(sign | infinity);
-  if (x == 0) return sign;
-  const int exponent = std::max(std::ilogb(x), format.min_exponent);
-  // Units in the last place: carries into the exponent by itself.
-  const int units =
-      static_cast<int>(std::nearbyint(std::ldexp(x, mantissa_bits - exponent)));
-  const int bits = ((exponent - format.min_exponent) << mantissa_bits) + units;
-  return static_cast<uint16_t>(sign | std::min(bits, infinity));
-}
-
-double Decode(const Format& format, uint16_t bits) {
-  const int mantissa_bits = format.precision - 1;
-  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
-  const int exponent = (bits & 0x7fff) >> mantissa_bits;
-  const int mantissa = bits & ((1 << mantissa_bits) - 1);
-  if (exponent == format.max_exponent * 2 + 1) {
-    return mantissa == 0 ? sign * std::numeric_limits<double>::infinity()
-                         : std::numeric_limits<double>::quiet_NaN();
-  }
-  if (exponent == 0) {
-    return sign * std::ldexp(mantissa, format.min_exponent - mantissa_bits);
-  }
-  return sign * std::ldexp(mantissa + (1 << mantissa_bits),
-                           exponent - 1 + format.min_exponent - mantissa_bits);
-}
-
-// How an element type computes: what its partial results are held in.
-template <typename T>
-struct Arithmetic {
-  using Accumulator = T;
-  static T Widen(T x) { return x; }
-  static T Narrow(T x) { return x; }
-};
-template <>
-struct Arithmetic<Float16> {
-  using Accumulator = float;
-  static float Widen(Float16 x) {
-    return static_cast<float>(Decode(kHalf, x.bits));
-  }
-  static Float16 Narrow(float x) { return {Encode(kHalf, x)}; }
-};
-template <>
-struct Arithmetic<BFloat16> {
-  using Accumulator = float;
-  static float Widen(BFloat16 x) {
-    return static_cast<float>(Decode(kBrain, x.bits));
-  }
-  static BFloat16 Narrow(float x) { return {Encode(kBrain, x)}; }
-};
-
-template <typename T>
-inline constexpr bool kIsInteger = std::is_integral_v<T>;
-
-// Signed overflow is undefined in C++; modulo 2^64 it is what it should be.
-template <typename A>
-A Combine(ReduceOp op, A a, A b) {
-  switch (op) {
-    case ReduceOp::kSum:
-    case ReduceOp::kAverage:
-      if constexpr (kIsInteger<A>) {
-        return static_cast<A>(static_cast<uint64_t>(a) +
-                              static_cast<uint64_t>(b));
-      } else {
-        return a + b;
-      }
-    case ReduceOp::kProduct:
-      if constexpr (kIsInteger<A>) {
-        return static_cast<A>(static_cast<uint64_t>(a) *
-                              static_cast<uint64_t>(b));
-      } else {
-        return a * b;
-      }
-    case ReduceOp::kMin:
-    case ReduceOp::kMax:
-      if constexpr (!kIsInteger<A>) {
-        if (std::isnan(a) || std::isnan(b)) return a + b;
-      }
-      return (op == ReduceOp::kMin ? b < a : a < b) ? b : a;
-  }
-  return a;
-}
-
-// The ranks from `first` on, one after the other.
-template <typename A>
-A InRingOrder(ReduceOp op, const std::vector<A>& x, int first) {
-  A result = x[static_cast<size_t>(first)];
-  for (size_t i = 1; i < x.size(); ++i) {
-    result =
-        Combine(op, result, x[(static_cast<size_t>(first) + i) % x.size()]);
-  }
-  return result;
-}
-
-// Pairs until a power of two is left, then neighbours until one is.
-template <typename A>
-A InTreeOrder(ReduceOp op, std::vector<A> x) {
-  size_t power = 1;
-  while (power * 2 <= x.size()) power *= 2;
-  for (size_t pair = 0; x.size() > power; ++pair) {
-    x[pair] = Combine(op, x[pair], x[pair + 1]);
-    x.erase(x.begin() + static_cast<int64_t>(pair) + 1);
-  }
-  while (x.size() > 1) {
-    std::vector<A> joined;
-    for (size_t i = 0; i < x.size(); i += 2) {
-      joined.push_back(Combine(op, x[i], x[i + 1]));
-    }
-    x = joined;
-  }
-  return x[0];
-}
 
 uint64_t Mix(uint64_t x) {
   x = (x ^ 0x5851f42d4c957f2d) * 0x9e3779b97f4a7c15;
@@ -198,15 +69,21 @@ T ValueAt(const CollectiveCase& call, int rank, int64_t i) {
   }
 }
 
-// Element i of a reduction over all ranks, of `count` elements; `first` is the
-// rank that ring order begins with.
+// Element i of a reduction over all ranks; `first` is the rank that ring order
+// begins with.
 template <typename A, typename T>
-A ReducedAs(const CollectiveCase& call, int world_size, int64_t i, bool tree,
-            int first) {
+A ReducedAs(const CollectiveCase& call, int world_size, const Taken& taken,
+            int64_t i, bool tree, int first) {
   std::vector<A> x;
-  for (int rank = 0; rank < world_size; ++rank) {
-    x.push_back(
-        static_cast<A>(Arithmetic<T>::Widen(ValueAt<T>(call, rank, i))));
+  for (int place = 0; place < world_size; ++place) {
+    const int rank =
+        taken.ranks.empty() ? place : taken.ranks[static_cast<size_t>(place)];
+    const auto value =
+        static_cast<A>(Arithmetic<T>::Widen(ValueAt<T>(call, rank, i)));
+    x.push_back(rank == taken.twice
+                    ? static_cast<A>(Arithmetic<T>::Widen(Arithmetic<T>::Narrow(
+                          Combine(call.op, value, value))))
+                    : value);
   }
   A result = tree ? InTreeOrder(call.op, x) : InRingOrder(call.op, x, first);
   if (call.op == ReduceOp::kAverage) result /= static_cast<A>(world_size);
@@ -214,17 +91,17 @@ A ReducedAs(const CollectiveCase& call, int world_size, int64_t i, bool tree,
 }
 
 template <typename T>
-T Reduced(const CollectiveCase& call, int world_size, int64_t i, bool tree,
-          int first) {
+T Reduced(const CollectiveCase& call, int world_size, const Taken& taken,
+          int64_t i, bool tree, int first) {
   if constexpr (kIsInteger<T>) {
     if (call.op == ReduceOp::kAverage) {
       return static_cast<T>(
-          ReducedAs<int64_t, T>(call, world_size, i, tree, first));
+          ReducedAs<int64_t, T>(call, world_size, taken, i, tree, first));
     }
   }
   using A = typename Arithmetic<T>::Accumulator;
   return Arithmetic<T>::Narrow(
-      ReducedAs<A, T>(call, world_size, i, tree, first));
+      ReducedAs<A, T>(call, world_size, taken, i, tree, first));
 }
 
 // The segment that element i of an AllReduce lies in: the first count % P
@@ -243,8 +120,8 @@ template <typename T>
 class Reference {
  public:
   Reference(const CollectiveCase& call, int world_size,
-            Order order = Order::kBySize)
-      : call_(call), world_size_(world_size), order_(order) {}
+            Order order = Order::kBySize, const Taken& taken = {})
+      : call_(call), world_size_(world_size), order_(order), taken_(taken) {}
 
   void AppendInput(int rank, int64_t begin, int64_t count) {
     for (int64_t i = 0; i < count; ++i) {
@@ -254,16 +131,17 @@ class Reference {
 
   void AppendAllReduced() {
     const bool tree =
-        order_ == Order::kBySize && call_.count * SizeOf(call_.type) <= 16384;
+        order_ == Order::kBySize &&
+        (call_.uniform || call_.count * SizeOf(call_.type) <= 16384);
     for (int64_t i = 0; i < call_.count; ++i) {
-      Append(Reduced<T>(call_, world_size_, i, tree,
+      Append(Reduced<T>(call_, world_size_, taken_, i, tree,
                         SegmentOfElement(call_.count, world_size_, i)));
     }
   }
 
   void AppendReducedPart(int rank) {
     for (int64_t i = 0; i < call_.count; ++i) {
-      Append(Reduced<T>(call_, world_size_, rank * call_.count + i,
+      Append(Reduced<T>(call_, world_size_, taken_, rank * call_.count + i,
                         /*tree=*/false, (rank + 1) % world_size_));
     }
   }
@@ -293,12 +171,13 @@ class Reference {
   const CollectiveCase& call_;
   const int world_size_;
   const Order order_;
+  const Taken taken_;
 };
 
 template <typename T>
 std::optional<Bytes> OutputAs(const CollectiveCase& call, Order order,
-                              int world_size, int rank) {
-  Reference<T> reference(call, world_size, order);
+                              int world_size, int rank, const Taken& taken) {
+  Reference<T> reference(call, world_size, order, taken);
   switch (call.operation) {
     case Operation::kAllReduce:
       reference.AppendAllReduced();
@@ -414,9 +293,9 @@ Bytes InputOf(const CollectiveCase& call, int world_size, int rank) {
 }
 
 std::optional<Bytes> OutputOf(const CollectiveCase& call, Order order,
-                              int world_size, int rank) {
+                              int world_size, int rank, const Taken& taken) {
   return WithType(call.type, [&](auto element) {
-    return OutputAs<decltype(element)>(call, order, world_size, rank);
+    return OutputAs<decltype(element)>(call, order, world_size, rank, taken);
   });
 }
 

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "conformance/collectives/collective_case.h"
@@ -25,10 +26,18 @@ enum class Order {
   kRing,    // As it states for large sizes, whatever the size.
 };
 
+// Which inputs a reduction takes.
+struct Taken {
+  std::vector<int>
+      ranks;       // In place of each rank's, this one's; empty: its own.
+  int twice = -1;  // This rank's is reduced with itself first; -1: none.
+};
+
 // The output of one rank. None where a rank gets no output: whatever it has
-// there must stay as it is.
+// there must stay as it is. `taken` is for what a group might get wrong.
 std::optional<Bytes> OutputOf(const CollectiveCase& call, Order order,
-                              int world_size, int rank);
+                              int world_size, int rank,
+                              const Taken& taken = {});
 
 // The first element that differs, as text; none if there is none. Two NaN are
 // equal, other values only if all their bits are.

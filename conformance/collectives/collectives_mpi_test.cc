@@ -9,6 +9,7 @@
 #include "collectives/communicator.h"
 #include "collectives/mpi/testing/mpirun.h"
 #include "conformance/collectives/collective_checker.h"
+#include "conformance/collectives/collective_claims.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -21,6 +22,7 @@ class CollectivesMpiTest
     : public testing::TestWithParam<std::tuple<int, Algorithm>> {};
 
 TEST_P(CollectivesMpiTest, GiveWhatTheReferenceGives) {
+  const CollectiveClaims claims("mpi", std::get<0>(GetParam()));
   if (!WhyNoMpirun().empty()) GTEST_SKIP() << WhyNoMpirun();
   MpiRunOptions options;
   options.group.algorithm = std::get<1>(GetParam());

@@ -14,6 +14,7 @@
 #include "collectives/nccl/run_nccl_ranks.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
+#include "conformance/collectives/collective_claims.h"
 #include "conformance/collectives/faulty_communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -47,6 +48,7 @@ NcclOptions OurRing() {
 class CollectivesNcclTest : public testing::TestWithParam<int> {};
 
 TEST_P(CollectivesNcclTest, GiveWhatTheReferenceGives) {
+  const CollectiveClaims claims("nccl stand-in", GetParam());
   EXPECT_THAT(RunNcclRanks(GetParam(), OurRing(), CheckAll), Each(IsOk()));
 }
 

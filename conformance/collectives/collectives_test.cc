@@ -1,30 +1,40 @@
 // Every operation x type x reduction x world size x backend gives, to the bit,
 // what the reference gives; and a group with a planted fault does not.
-#include <algorithm>
 #include <cstdint>
-#include <memory>
+#include <iterator>
+#include <ostream>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithm.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
+#include "conformance/collectives/collective_claims.h"
 #include "conformance/collectives/faulty_communicator.h"
+#include "conformance/collectives/plant_fault.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
+
+// How a failing test shows its parameter.
+void PrintTo(const CollectiveBug& bug, std::ostream* out) { *out << bug.bug; }
+
 namespace {
 
+using testing::AllOf;
+using testing::Contains;
 using testing::Each;
+using testing::HasSubstr;
+using testing::StartsWith;
 
 constexpr int kWorldSizes[] = {1, 2, 3, 5, 8};
 
@@ -69,6 +79,8 @@ class CollectivesTest : public testing::TestWithParam<Group> {};
 
 TEST_P(CollectivesTest, GiveWhatTheReferenceGives) {
   const Group& group = GetParam();
+  const CollectiveClaims claims(absl::AsciiStrToLower(Name(group.backend)),
+                                group.world_size);
   RunRanksOptions options;
   options.group.algorithm = group.algorithm;
   options.group.slot_bytes = group.slot_bytes;
@@ -85,45 +97,47 @@ TEST_P(CollectivesTest, GiveWhatTheReferenceGives) {
 INSTANTIATE_TEST_SUITE_P(Groups, CollectivesTest, testing::ValuesIn(Groups()),
                          [](const auto& info) { return NameOf(info.param); });
 
-// The controls. Each fault must show in every case in which it can.
-class CollectiveFaultTest : public testing::TestWithParam<CollectiveFault> {};
+// The controls. Each fault must show on some rank in every case in which it
+// can, and be named.
+class CollectiveFaultTest : public testing::TestWithParam<CollectiveBug> {};
 
 TEST_P(CollectiveFaultTest, IsRejected) {
-  constexpr int kRanks = 3;
-  const std::vector<CollectiveCase> cases = CollectiveCases(kRanks);
-  // For each case 'x' where this rank's check rejects it, else '.'.
-  const auto results = RunRanksCollect(
-      Backend::kThreads, kRanks,
-      [&](Communicator& real) -> absl::StatusOr<std::string> {
-        FaultyCommunicator faulty(real, GetParam());
-        LOCKSTEP_ASSIGN_OR_RETURN(
-            const std::unique_ptr<CollectiveChecker> checker,
-            CollectiveChecker::Create(faulty, Memory::kOrdinary));
-        std::string rejected;
-        for (const CollectiveCase& call : cases) {
-          const absl::Status status = checker->Check(call);
-          if (!status.ok() && status.code() != absl::StatusCode::kDataLoss) {
-            return status;
-          }
-          rejected.push_back(status.ok() ? '.' : 'x');
-        }
-        return rejected;
-      });
-  for (const auto& result : results) ASSERT_THAT(result, IsOk());
+  const std::vector<CollectiveCase> cases = CollectiveCases(kFaultyRanks);
+  const auto by_case = CheckFaulty(GetParam().fault, cases);
+  ASSERT_THAT(by_case, IsOk());
   int shown = 0;
   for (size_t i = 0; i < cases.size(); ++i) {
-    if (!ShowsIn(GetParam(), cases[i])) continue;
+    if (!ShowsIn(GetParam().fault, cases[i])) continue;
     ++shown;
-    EXPECT_TRUE(std::any_of(results.begin(), results.end(), [&](const auto& r) {
-      return (*r)[i] == 'x';
-    })) << ToString(cases[i]);
+    const auto rejects = [](const auto& message) {
+      return Contains(StatusIs(absl::StatusCode::kDataLoss, message));
+    };
+    EXPECT_THAT((*by_case)[i],
+                AllOf(rejects(StartsWith(absl::StrCat(GetParam().check, ": "))),
+                      rejects(HasSubstr(GetParam().says))))
+        << ToString(cases[i]);
   }
   EXPECT_GT(shown, 0);
 }
 
+TEST(CollectiveFaultsTest, EveryFaultHasACheckAndEveryCheckAFault) {
+  std::set<CollectiveFault> faults;
+  std::set<std::string> rejecting;
+  for (const CollectiveBug& bug : AllCollectiveBugs()) {
+    faults.insert(bug.fault);
+    rejecting.insert(bug.check);
+  }
+  EXPECT_EQ(faults, std::set<CollectiveFault>(std::begin(kAllCollectiveFaults),
+                                              std::end(kAllCollectiveFaults)));
+  const std::vector<std::string> checks = CollectiveChecks();
+  EXPECT_EQ(rejecting, std::set<std::string>(checks.begin(), checks.end()));
+}
+
 INSTANTIATE_TEST_SUITE_P(Faults, CollectiveFaultTest,
-                         testing::ValuesIn(kAllCollectiveFaults),
-                         [](const auto& info) { return Name(info.param); });
+                         testing::ValuesIn(AllCollectiveBugs()),
+                         [](const auto& info) {
+                           return Name(info.param.fault);
+                         });
 
 }  // namespace
 }  // namespace lockstep

@@ -50,9 +50,11 @@ const char* Name(CollectiveFault fault) {
     case CollectiveFault::kOrderOfArrival:
       return "OrderOfArrival";
     case CollectiveFault::kUnscaledAverage:
+      return "UnscaledAverage";
+    case CollectiveFault::kOrderBySize:
       break;
   }
-  return "UnscaledAverage";
+  return "OrderBySize";
 }
 
 bool ShowsIn(CollectiveFault fault, const CollectiveCase& call) {
@@ -75,7 +77,10 @@ bool ShowsIn(CollectiveFault fault, const CollectiveCase& call) {
               : call.operation == Operation::kSend ? DestinationOf(call, 3) == 2
                                                    : call.root != 2);
     case CollectiveFault::kWrongRoot:
-      return HasRoot(call.operation) && call.operation != Operation::kSend;
+      // In place, the root's own input may be the extreme already.
+      return HasRoot(call.operation) && call.operation != Operation::kSend &&
+             !(call.operation == Operation::kReduce && call.in_place &&
+               (call.op == ReduceOp::kMin || call.op == ReduceOp::kMax));
     case CollectiveFault::kDoubleCount:
       return Reduces(call.operation) && call.op != ReduceOp::kMin &&
              call.op != ReduceOp::kMax && call.count > 3;
@@ -88,6 +93,11 @@ bool ShowsIn(CollectiveFault fault, const CollectiveCase& call) {
              call.op != ReduceOp::kMin && call.op != ReduceOp::kMax;
     case CollectiveFault::kUnscaledAverage:
       return Reduces(call.operation) && call.op == ReduceOp::kAverage;
+    case CollectiveFault::kOrderBySize:
+      return call.uniform &&
+             (call.type == DataType::kFloat32 ||
+              call.type == DataType::kFloat64) &&
+             call.op != ReduceOp::kMin && call.op != ReduceOp::kMax;
   }
   return false;
 }
@@ -110,7 +120,10 @@ bool FaultyCommunicator::GetsOutput(const Collective& call) const {
 absl::Status FaultyCommunicator::RunWithRankZeroTwice(const Collective& call) {
   if (rank() != 0 || call.input.count == 0) return real_.Run(call);
   const size_t count = static_cast<size_t>(call.input.count);
-  const Reduction once(call.input.type, call.op, /*world_size=*/1);
+  // An average cannot overflow, so it may not hold twice an integer; a sum
+  // wraps.
+  const ReduceOp op = call.op == ReduceOp::kAverage ? ReduceOp::kSum : call.op;
+  const Reduction once(call.input.type, op, /*world_size=*/1);
   std::vector<std::byte> sums(count * 8);
   once.Begin(call.input.data, sums.data(), call.input.count);
   std::vector<std::byte> twice(count * 8);
@@ -187,6 +200,9 @@ absl::Status FaultyCommunicator::Run(const Collective& call) {
                                                      : real_.Run(call);
     case CollectiveFault::kUnscaledAverage:
       if (call.op == ReduceOp::kAverage) changed.op = ReduceOp::kSum;
+      return real_.Run(changed);
+    case CollectiveFault::kOrderBySize:
+      changed.uniform = false;
       return real_.Run(changed);
   }
   return absl::InternalError("no such fault");

@@ -24,14 +24,15 @@ enum class CollectiveFault {
   kWritesInput,      // The first byte of the input changes.
   kOrderOfArrival,   // The ranks are added in another order.
   kUnscaledAverage,  // An average is the sum.
+  kOrderBySize,      // A uniform call adds in the order of its size.
 };
 
 inline constexpr CollectiveFault kAllCollectiveFaults[] = {
-    CollectiveFault::kSwappedChunks,  CollectiveFault::kLostTail,
-    CollectiveFault::kWrongRoot,      CollectiveFault::kDoubleCount,
-    CollectiveFault::kStaleBuffer,    CollectiveFault::kOneTooMany,
-    CollectiveFault::kWritesInput,    CollectiveFault::kOrderOfArrival,
-    CollectiveFault::kUnscaledAverage};
+    CollectiveFault::kSwappedChunks,   CollectiveFault::kLostTail,
+    CollectiveFault::kWrongRoot,       CollectiveFault::kDoubleCount,
+    CollectiveFault::kStaleBuffer,     CollectiveFault::kOneTooMany,
+    CollectiveFault::kWritesInput,     CollectiveFault::kOrderOfArrival,
+    CollectiveFault::kUnscaledAverage, CollectiveFault::kOrderBySize};
 
 const char* Name(CollectiveFault fault);  // "SwappedChunks".
 

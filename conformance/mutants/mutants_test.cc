@@ -5,14 +5,12 @@
 #include <ostream>
 #include <set>
 #include <string>
-#include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "conformance/checks.h"
-#include "conformance/trace.h"
+#include "conformance/mutants/plant_mutant.h"
+#include "conformance/rejection.h"
 #include "conformance/training_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -25,37 +23,12 @@ void PrintTo(const Mutant& mutant, std::ostream* out) { *out << mutant.bug; }
 namespace {
 
 using testing::HasSubstr;
-using testing::IsEmpty;
-
-// Three ranks: 6, 6 and 5 samples a step, then one each in the last.
-RunOptions ThreeRanks() {
-  RunOptions options;
-  options.world_size = 3;
-  return options;
-}
-
-// The names of the checks that reject the run, with their messages.
-std::set<std::string> Rejecting(const Expectation& want,
-                                const std::vector<RankTrace>& ranks,
-                                std::string& messages) {
-  std::set<std::string> names;
-  for (const Check& check : AllChecks()) {
-    const absl::Status status = check.run(want, ranks);
-    if (status.ok()) continue;
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-    names.insert(check.name);
-    absl::StrAppend(&messages, check.name, ": ", std::string(status.message()),
-                    "\n");
-  }
-  return names;
-}
 
 TEST(MutantsTest, WithoutABugEveryCheckPasses) {
-  const auto ranks = RunTraining(ThreeRanks(), Mutation());
-  ASSERT_THAT(ranks, IsOk());
-  std::string messages;
-  EXPECT_THAT(Rejecting(OneRank(ThreeRanks()), *ranks, messages), IsEmpty())
-      << messages;
+  const auto rejections = PlantMutation(Mutation());
+  ASSERT_THAT(rejections, IsOk());
+  EXPECT_TRUE(rejections->empty())
+      << (*rejections)[0].check << ": " << (*rejections)[0].message;
 }
 
 TEST(MutantsTest, EveryCheckHasAMutantAndEveryMutantACheck) {
@@ -76,16 +49,18 @@ class MutantTest : public testing::TestWithParam<Mutant> {};
 
 TEST_P(MutantTest, IsRejectedByTheChecksThatAreThereForIt) {
   const Mutant& mutant = GetParam();
-  const auto ranks = RunTraining(ThreeRanks(), mutant.mutation);
-  ASSERT_THAT(ranks, IsOk());
-  const Expectation want = OneRank(ThreeRanks());
+  const auto rejections = PlantMutation(mutant.mutation);
+  ASSERT_THAT(rejections, IsOk());
+  ASSERT_FALSE(rejections->empty()) << mutant.bug;
+  std::set<std::string> checks;
   std::string messages;
-  EXPECT_EQ(Rejecting(want, *ranks, messages), mutant.caught_by)
-      << mutant.bug << "\n"
-      << messages;
+  for (const Rejection& rejection : *rejections) {
+    checks.insert(rejection.check);
+    absl::StrAppend(&messages, rejection.check, ": ", rejection.message, "\n");
+  }
+  EXPECT_EQ(checks, mutant.caught_by) << mutant.bug << "\n" << messages;
   RecordProperty("messages", messages);
-  EXPECT_THAT(messages.substr(0, messages.find('\n')), HasSubstr(mutant.says))
-      << mutant.bug;
+  EXPECT_THAT((*rejections)[0].message, HasSubstr(mutant.says)) << mutant.bug;
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MutantTest, testing::ValuesIn(AllMutants()),

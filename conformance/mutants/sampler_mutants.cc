@@ -92,17 +92,17 @@ std::vector<Mutant> SamplerMutants() {
        "each rank shuffles with a seed of its own",
        Drawing(SeedByRank),
        {"Samples", "Gradients"},
-       "samples that one rank sees are missing"},
+       "come to several ranks: shuffled apart?"},
       {"NotShuffled",
        "every epoch visits the samples in the order of the file",
        Drawing(NoShuffle),
        {"Samples", "EpochsDiffer", "Gradients"},
-       "samples that one rank sees are missing"},
+       "in the data set's order: not shuffled?"},
       {"SampleRepeated",
        "a rank draws one sample twice, another never",
        Drawing(RepeatSample),
        {"Samples", "Gradients"},
-       "epoch 0 step 0: 1 samples that one rank sees are missing, 1 are too"},
+       "are missing, 1 are too many; 1 come more than once"},
   };
 }
 

@@ -64,7 +64,7 @@ std::vector<NetworkMutant> ArithmeticMutants() {
        ChangingBuffers(CoarsenBuffers),
        {"Tolerances"},
        "Tolerances",
-       "the tolerance of 1.running_mean, ",
+       "1.running_mean is computed in a coarser type than float32?",
        /*everywhere=*/true},
       {"LossInBFloat16",
        "the loss is rounded to bfloat16, on one rank too",
@@ -72,7 +72,7 @@ std::vector<NetworkMutant> ArithmeticMutants() {
        Stepping(CoarsenLoss),
        {"Tolerances"},
        "Tolerances",
-       "the tolerance of the loss, ",
+       "the loss is computed in a coarser type than float32?",
        /*everywhere=*/true},
       {"GradientsInBFloat16",
        "gradients are rounded to bfloat16, on one rank too",
@@ -80,7 +80,7 @@ std::vector<NetworkMutant> ArithmeticMutants() {
        Stepping(CoarsenGradients),
        {"Tolerances"},
        "Tolerances",
-       "the tolerance of the gradient of 0.weight, ",
+       "the gradient of 0.weight is computed in a coarser type than float32?",
        /*everywhere=*/true},
   };
 }

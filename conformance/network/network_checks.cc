@@ -2,10 +2,8 @@
 #include "conformance/network/network_checks.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "conformance/checks.h"
+#include "conformance/network/network_causes.h"
 #include "conformance/network/network_fixtures.h"
 #include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
@@ -24,57 +23,13 @@
 namespace lockstep {
 namespace {
 
-constexpr double kMomentum = 0.1;
-// How far, of what it would explain, an explanation may be off.
-constexpr double kFit = 0.05;
-
-// Keeps the first failure of a check.
+// Keeps the first failure of a check, one of NetworkCheckNames().
 void Fail(NetworkVerdicts& verdicts, const std::string& check, int step,
           const std::string& what) {
-  if (!verdicts.checks[check].ok()) return;
-  verdicts.checks[check] = absl::DataLossError(
+  absl::Status& status = verdicts.checks.at(check);
+  if (!status.ok()) return;
+  status = absl::DataLossError(
       step < 0 ? what : absl::StrCat("step ", step, ": ", what));
-}
-
-// The number of the first tensor whose digests differ.
-std::optional<size_t> FirstDifference(std::span<const uint64_t> a,
-                                      std::span<const uint64_t> b) {
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (a[i] != b[i]) return i;
-  }
-  return {};
-}
-
-std::string Named(std::span<const ParameterSpec> specs, size_t i) {
-  for (const ParameterSpec& spec : specs) {
-    const size_t begin = static_cast<size_t>(spec.offset);
-    if (i < begin + static_cast<size_t>(spec.size)) {
-      return absl::StrCat(spec.name, "[", i - begin, "]");
-    }
-  }
-  return "";
-}
-
-// What of two ranks' moments differs first; empty if nothing does.
-std::string Difference(const RankMoment& a, const RankMoment& b) {
-  const auto& specs = ResNetParameterSpecs();
-  if (const auto i = FirstDifference(a.gradients, b.gradients)) {
-    return "gradients: " + specs[*i].name;
-  }
-  for (size_t i = 0; i < a.running.size(); ++i) {
-    if (std::bit_cast<uint32_t>(a.running[i]) ==
-        std::bit_cast<uint32_t>(b.running[i])) {
-      continue;
-    }
-    return absl::StrFormat("running statistics: %s is %.9g and %.9g",
-                           Named(ResNetBufferSpecs(), i), a.running[i],
-                           b.running[i]);
-  }
-  if (a.batches != b.batches) return "num_batches_tracked";
-  if (const auto i = FirstDifference(a.parameters, b.parameters)) {
-    return "parameters: " + specs[*i].name;
-  }
-  return "";
 }
 
 void CheckRanks(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
@@ -84,11 +39,13 @@ void CheckRanks(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
       RankMoment own = trace.ranks[rank][moment];
       // Before the first step there are no gradients.
       if (moment == 0) own.gradients = zero[0].gradients;
-      const std::string difference = Difference(zero[moment], own);
+      const std::string difference = DifferenceOfRanks(zero[moment], own);
       if (difference.empty()) continue;
       Fail(verdicts, moment == 0 ? "SameStart" : "RanksAgree",
            static_cast<int>(moment) - 1,
-           absl::StrCat("ranks 0 and ", rank, " disagree on the ", difference));
+           absl::StrCat("ranks 0 and ", rank, " disagree on the ", difference,
+                        moment == 0 ? ": not broadcast from rank 0?"
+                                    : CauseOfDifference(trace, rank, moment)));
     }
   }
 }
@@ -132,38 +89,6 @@ void CheckSgd(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
       CheckUpdates(want, std::span<const RankTrace>(&trace.first, 1));
 }
 
-double Dot(std::span<const double> a, std::span<const double> b) {
-  double sum = 0;
-  for (size_t i = 0; i < a.size(); ++i) sum += a[i] * b[i];
-  return sum;
-}
-
-std::vector<double> Minus(std::span<const double> a,
-                          std::span<const double> b) {
-  std::vector<double> out(a.begin(), a.end());
-  for (size_t i = 0; i < out.size(); ++i) out[i] -= b[i];
-  return out;
-}
-
-double Distance(std::span<const double> a, std::span<const double> b) {
-  const std::vector<double> d = Minus(a, b);
-  return std::sqrt(Dot(d, d));
-}
-
-// k, if `got` is k times `want`.
-std::optional<double> Factor(std::span<const double> got,
-                             std::span<const double> want) {
-  const double k = Dot(got, want) / Dot(want, want);
-  std::vector<double> scaled(want.begin(), want.end());
-  for (double& v : scaled) v *= k;
-  if (Distance(got, scaled) <= kFit * std::sqrt(Dot(want, want))) return k;
-  return {};
-}
-
-bool Near(double k, double what) {
-  return std::abs(k - what) <= kFit * std::abs(what);
-}
-
 // One step of a run, with the reference at the run's own parameters.
 class StepChecker {
  public:
@@ -176,7 +101,8 @@ class StepChecker {
         verdicts_(verdicts),
         want_(ReferenceStep(trace.first.parameters[step],
                             trace.ranks[0][step].running,
-                            trace.first.samples[step])) {}
+                            trace.first.samples[step])),
+        causes_(run, trace, step, want_) {}
 
   void Check() {
     CheckTolerances();
@@ -194,9 +120,10 @@ class StepChecker {
     verdicts_.widest = std::max(verdicts_.widest, tolerance / limit);
     if (tolerance < limit) return;
     Fail(verdicts_, "Tolerances", step_,
-         absl::StrFormat("the tolerance of %s, %.2g, has become meaningless: "
-                         "it must be below %.2g, %g of %.3g",
-                         name, tolerance, limit, most, size));
+         absl::StrFormat("%s is computed in a coarser type than float32? One "
+                         "rank alone is %.2g off, so that the tolerance, %.2g, "
+                         "says nothing: it must be below %.2g, %g of %.3g",
+                         name, rounding, tolerance, limit, most, size));
   }
 
   void CheckTolerances() {
@@ -247,30 +174,9 @@ class StepChecker {
            absl::StrFormat("the gradient of %s, of norm %.3g, is %.3g away "
                            "from one rank's, may be %.2g%s",
                            specs[i].name, norms[i], distances[i], tolerance,
-                           GradientCause(specs[i], got)));
+                           causes_.OfGradient(specs[i], got)));
       return;
     }
-  }
-
-  std::string GradientCause(const ParameterSpec& spec,
-                            std::span<const float> got) {
-    const std::vector<double> all(got.begin(), got.end());
-    const std::vector<double>& local = Local().gradient;
-    if (Distance(all, local) <= kFit * Distance(want_.gradient, local)) {
-      return "; the gradients are those of each rank's own batch: local batch "
-             "norm?";
-    }
-    const auto k =
-        Factor(std::span(all).subspan(spec.offset, spec.size),
-               std::span(want_.gradient).subspan(spec.offset, spec.size));
-    if (!k || Near(*k, 1)) return "";
-    if (Near(*k, run_.world_size())) {
-      return absl::StrFormat(
-          "; it is %.3g times it, the world size: summed "
-          "over the ranks twice?",
-          *k);
-    }
-    return absl::StrFormat("; it is %.3g times it", *k);
   }
 
   void CheckBuffers(int rank) {
@@ -281,7 +187,8 @@ class StepChecker {
     // The batch's part is the same for every rank.
     std::vector<double> want = want_.running;
     for (size_t i = 0; i < want.size(); ++i) {
-      want[i] += (1 - kMomentum) * (static_cast<double>(before[i]) - zero[i]);
+      want[i] +=
+          (1 - kNetworkMomentum) * (static_cast<double>(before[i]) - zero[i]);
     }
     const auto distances = TensorDistances(specs, after, want);
     for (size_t i = 0; i < specs.size(); ++i) {
@@ -291,47 +198,9 @@ class StepChecker {
            absl::StrFormat(
                "%s on rank %d is %.3g away from one rank's, may be %.2g%s",
                specs[i].name, rank, distances[i], tolerance,
-               BufferCause(specs[i], rank, before, after, want)));
+               causes_.OfBuffer(specs[i], rank, before, after, want)));
       return;
     }
-  }
-
-  std::string BufferCause(const ParameterSpec& spec, int rank,
-                          std::span<const float> before,
-                          std::span<const float> after,
-                          std::span<const double> want) {
-    const auto part = [&spec](const auto& all) {
-      const auto begin = all.begin() + spec.offset;
-      return std::vector<double>(begin, begin + spec.size);
-    };
-    const std::vector<double> old = part(before);
-    const std::vector<double> moved = Minus(part(after), old);
-    const std::vector<double> due = Minus(part(want), old);
-    if (const auto k = Factor(moved, due); k && !Near(*k, 1)) {
-      const double weight = *k * kMomentum;
-      const std::string cause =
-          absl::StrFormat("; the batch weighs %.3g in it, not 0.1", weight);
-      if (Near(weight, 1 - kMomentum)) return cause + ": momentum inverted?";
-      if (Near(weight, kMomentum * (2 - kMomentum))) {
-        return cause + ": updated twice?";
-      }
-      return cause;
-    }
-    const std::vector<double> local = part(Local().running[rank]);
-    if (Distance(part(after), local) <= kFit * Distance(part(want), local)) {
-      return "; the running statistics are those of the rank's own batch: "
-             "local batch norm?";
-    }
-    return "";
-  }
-
-  const LocalStep& Local() {
-    if (!local_) {
-      local_ = LocalReferenceStep(trace_.first.parameters[step_],
-                                  trace_.ranks[0][step_].running,
-                                  trace_.first.samples[step_], run_.deal);
-    }
-    return *local_;
   }
 
   const NetworkRun& run_;
@@ -340,17 +209,21 @@ class StepChecker {
   const int step_;
   NetworkVerdicts& verdicts_;
   const NetworkStep want_;
-  std::optional<LocalStep> local_;
+  StepCauses causes_;
 };
 
 }  // namespace
+
+std::vector<std::string> NetworkCheckNames() {
+  return {"Tolerances", "SameStart", "RanksAgree", "Updates",
+          "Counts",     "Buffers",   "Gradients",  "Loss"};
+}
 
 NetworkVerdicts CheckNetwork(const NetworkRun& run,
                              std::span<const Rounding> rounding,
                              const NetworkTrace& trace) {
   NetworkVerdicts verdicts;
-  for (const char* check : {"Tolerances", "SameStart", "RanksAgree", "Updates",
-                            "Counts", "Buffers", "Gradients", "Loss"}) {
+  for (const std::string& check : NetworkCheckNames()) {
     verdicts.checks[check] = absl::OkStatus();
   }
   CheckStart(trace, verdicts);

@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "conformance/network/network_rounding.h"
@@ -67,6 +68,9 @@ struct NetworkVerdicts {
 NetworkVerdicts CheckNetwork(const NetworkRun& run,
                              std::span<const Rounding> rounding,
                              const NetworkTrace& trace);
+
+// The names above, in that order.
+std::vector<std::string> NetworkCheckNames();
 
 }  // namespace lockstep
 

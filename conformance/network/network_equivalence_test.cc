@@ -20,6 +20,7 @@
 #include "conformance/network/network_run.h"
 #include "conformance/network/one_rank_path.h"
 #include "conformance/network/resnet_reference.h"
+#include "conformance/report/claim_recorder.h"
 #include "conformance/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -89,6 +90,8 @@ std::string RunName(const testing::TestParamInfo<NetworkRun>& info) {
 class NetworkEquivalenceTest : public testing::TestWithParam<NetworkRun> {};
 
 TEST_P(NetworkEquivalenceTest, StepsAreOneRanks) {
+  ClaimRecorder recorder(
+      {"resnet_steps", "threads", GetParam().world_size(), "float32"});
   const auto trace = RunNetwork(GetParam(), NetworkMutation());
   ASSERT_THAT(trace, IsOk());
   const NetworkVerdicts verdicts =
@@ -97,6 +100,7 @@ TEST_P(NetworkEquivalenceTest, StepsAreOneRanks) {
     EXPECT_THAT(status, IsOk()) << check;
   }
   RecordProperty("furthest", absl::StrCat(verdicts.furthest));
+  recorder.Measure(verdicts.furthest / kNetworkSpread);
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -110,6 +114,8 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(NetworkProcessesTest, HaveTheBitsOfThreads) {
   const NetworkRun run = {.deal = {3, 5}};
+  ClaimRecorder recorder(
+      {"resnet_bits", "processes", run.world_size(), "float32"});
   // Before there are threads.
   const auto processes = FingerprintsOfProcesses(run);
   ASSERT_THAT(processes, IsOk());
@@ -118,6 +124,7 @@ TEST(NetworkProcessesTest, HaveTheBitsOfThreads) {
   for (int rank = 0; rank < run.world_size(); ++rank) {
     EXPECT_EQ((*processes)[rank], Fingerprint(threads->ranks[rank])) << rank;
   }
+  recorder.AddExact();
   const auto other = RunNetwork({.deal = {5, 3}}, NetworkMutation());
   ASSERT_THAT(other, IsOk());
   EXPECT_NE((*processes)[0], Fingerprint(other->ranks[0]));

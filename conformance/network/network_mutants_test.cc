@@ -14,9 +14,9 @@
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
 #include "conformance/network/network_checks.h"
-#include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
-#include "conformance/network/one_rank_path.h"
+#include "conformance/network/plant_mutant.h"
+#include "conformance/rejection.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -32,41 +32,6 @@ namespace {
 using testing::AnyOf;
 using testing::HasSubstr;
 
-// Of the first step; empty if it fails.
-std::vector<Rounding> MeasureFirst(const NetworkMutation& mutation) {
-  const auto path = TakeOneRankPath(/*steps=*/1, mutation);
-  EXPECT_THAT(path, IsOk());
-  return path.ok() ? path->rounding : std::vector<Rounding>();
-}
-
-// Of the product without a bug.
-const std::vector<Rounding>& FirstRounding() {
-  static const auto& rounding =
-      *new std::vector<Rounding>(MeasureFirst(NetworkMutation()));
-  return rounding;
-}
-
-std::set<std::string> Rejecting(const NetworkMutant& mutant,
-                                std::string& messages, std::string& says) {
-  std::set<std::string> names;
-  const std::vector<Rounding> rounding =
-      mutant.everywhere ? MeasureFirst(mutant.mutation) : FirstRounding();
-  EXPECT_EQ(rounding.size(), 1);
-  const auto trace = RunNetwork(mutant.run, mutant.mutation);
-  EXPECT_THAT(trace, IsOk());
-  if (!trace.ok() || rounding.empty()) return names;
-  for (const auto& [check, status] :
-       CheckNetwork(mutant.run, rounding, *trace).checks) {
-    if (status.ok()) continue;
-    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
-    const std::string message(status.message());
-    names.insert(check);
-    absl::StrAppend(&messages, check, ": ", message, "\n");
-    if (check == mutant.check) says = message;
-  }
-  return names;
-}
-
 TEST(NetworkMutantsTest, EveryCheckHasAMutantAndEveryMutantACheck) {
   std::set<std::string> rejecting, names;
   for (const NetworkMutant& mutant : NetworkMutants()) {
@@ -75,18 +40,23 @@ TEST(NetworkMutantsTest, EveryCheckHasAMutantAndEveryMutantACheck) {
     EXPECT_FALSE(mutant.says.empty()) << mutant.name;
     rejecting.insert(mutant.caught_by.begin(), mutant.caught_by.end());
   }
-  EXPECT_EQ(rejecting, (std::set<std::string>{"Tolerances", "SameStart",
-                                              "RanksAgree", "Updates", "Counts",
-                                              "Buffers", "Gradients", "Loss"}));
+  const std::vector<std::string> checks = NetworkCheckNames();
+  EXPECT_EQ(rejecting, std::set<std::string>(checks.begin(), checks.end()));
 }
 
 class NetworkMutantTest : public testing::TestWithParam<NetworkMutant> {};
 
 TEST_P(NetworkMutantTest, IsRejectedByTheChecksThatAreThereForIt) {
+  const auto rejections = PlantNetworkMutant(GetParam());
+  ASSERT_THAT(rejections, IsOk());
+  std::set<std::string> checks;
   std::string messages, says;
-  EXPECT_EQ(Rejecting(GetParam(), messages, says), GetParam().caught_by)
-      << GetParam().bug << "\n"
-      << messages;
+  for (const Rejection& rejection : *rejections) {
+    checks.insert(rejection.check);
+    absl::StrAppend(&messages, rejection.check, ": ", rejection.message, "\n");
+    if (rejection.check == GetParam().check) says = rejection.message;
+  }
+  EXPECT_EQ(checks, GetParam().caught_by) << GetParam().bug << "\n" << messages;
   EXPECT_THAT(says, HasSubstr(GetParam().says)) << GetParam().bug;
   RecordProperty("messages", messages);
 }

@@ -67,6 +67,22 @@ NetworkStep ReferenceStep(std::span<const float> parameters,
           pass.running()};
 }
 
+std::vector<double> MeanOfMeansGradient(std::span<const float> parameters,
+                                        std::span<const float> running,
+                                        const Samples& samples,
+                                        std::span<const int64_t> deal) {
+  const std::vector<double> wide = Widened(parameters);
+  const ResNetReference<double> pass(wide, Widened(running), samples,
+                                     /*training=*/true);
+  std::vector<double> scales;
+  for (const int64_t count : deal) {
+    const double scale =
+        1.0 / static_cast<double>(count) / static_cast<double>(deal.size());
+    scales.insert(scales.end(), static_cast<size_t>(count), scale);
+  }
+  return pass.Gradient(scales);
+}
+
 LocalStep LocalReferenceStep(std::span<const float> parameters,
                              std::span<const float> running,
                              const Samples& samples,

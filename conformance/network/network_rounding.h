@@ -26,6 +26,13 @@ NetworkStep ReferenceStep(std::span<const float> parameters,
                           std::span<const float> running,
                           const Samples& samples);
 
+// The gradient if the ranks' mean losses were averaged without weights, of the
+// batch dealt to them as `deal` says.
+std::vector<double> MeanOfMeansGradient(std::span<const float> parameters,
+                                        std::span<const float> running,
+                                        const Samples& samples,
+                                        std::span<const int64_t> deal);
+
 // What ranks with local batch norm do with the same batch, dealt to them as
 // `deal` says, and all the same running statistics before: the sum of their
 // losses and gradients, and the running statistics that each of them has after.

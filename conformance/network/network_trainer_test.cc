@@ -19,6 +19,7 @@
 #include "conformance/network/network_run.h"
 #include "conformance/network/one_rank_path.h"
 #include "conformance/network/resnet_reference.h"
+#include "conformance/report/claim_recorder.h"
 #include "conformance/trace.h"
 #include "gtest/gtest.h"
 #include "models/compute_threads.h"
@@ -180,6 +181,8 @@ class NetworkTrainerTest : public testing::TestWithParam<int> {};
 // answer unless two logits are equal but for that.
 TEST_P(NetworkTrainerTest, TrainsAndEvaluatesAsOneRank) {
   const int world_size = GetParam();
+  ClaimRecorder training({"resnet_trainer", "threads", world_size, "float32"});
+  ClaimRecorder evaluation({"evaluation", "threads", world_size, "float32"});
   const auto path = TakeOneRankPath(kSteps);
   ASSERT_THAT(path, IsOk());
   const auto trained = TrainOn(world_size);
@@ -187,10 +190,12 @@ TEST_P(NetworkTrainerTest, TrainsAndEvaluatesAsOneRank) {
   const NetworkRun run = {
       .deal = std::vector<int64_t>(world_size, kNetworkBatchSize / world_size),
       .steps = kSteps};
-  for (const auto& [check, status] :
-       CheckNetwork(run, path->rounding, trained->trace).checks) {
+  const NetworkVerdicts verdicts =
+      CheckNetwork(run, path->rounding, trained->trace);
+  for (const auto& [check, status] : verdicts.checks) {
     EXPECT_THAT(status, IsOk()) << check;
   }
+  training.Measure(verdicts.furthest / kNetworkSpread);
   const std::vector<float>& parameters = trained->trace.first.parameters.back();
   const std::vector<float>& running = trained->trace.ranks[0].back().running;
   const std::vector<double> wide(parameters.begin(), parameters.end());
@@ -207,6 +212,7 @@ TEST_P(NetworkTrainerTest, TrainsAndEvaluatesAsOneRank) {
     const auto evaluated = EvaluateOn(other, parameters, running);
     ASSERT_THAT(evaluated, IsOk());
     ExpectBits(*evaluated, got);
+    evaluation.AddExact();
   }
   // The control: what the running statistics were matters.
   const auto changed = EvaluateOn(1, parameters, NetworkRunning(2));

@@ -228,15 +228,16 @@ struct ResNetReference<T>::State {
   }
 
   // The gradient of `features`, and that of the last layer's parameters.
-  Plane<T> BackwardHead(T scale, std::span<T> gradient) const {
+  Plane<T> BackwardHead(std::span<const T> scales,
+                        std::span<T> gradient) const {
     Plane<T> dx(features.n, features.h, features.w, features.c);
     const auto weight = Value(layout.fc_weight, kClasses * kFeatures);
     const int64_t area = features.h * features.w;
     for (int64_t n = 0; n < features.n; ++n) {
       std::array<T, kFeatures> dpooled = {};
       for (int64_t k = 0; k < kClasses; ++k) {
-        const T d = scale * (probabilities[n * kClasses + k] -
-                             (labels[n] == k ? 1 : 0));
+        const T d = scales[n] * (probabilities[n * kClasses + k] -
+                                 (labels[n] == k ? 1 : 0));
         gradient[layout.fc_bias + k] += d;
         for (int64_t c = 0; c < kFeatures; ++c) {
           const int64_t at = k * kFeatures + c;
@@ -334,10 +335,16 @@ std::vector<std::span<const T>> ResNetReference<T>::relu_inputs() const {
 
 template <typename T>
 std::vector<T> ResNetReference<T>::Gradient(T scale) const {
+  return Gradient(std::vector<T>(state_->labels.size(), scale));
+}
+
+template <typename T>
+std::vector<T> ResNetReference<T>::Gradient(
+    const std::vector<T>& scales) const {
   const State& state = *state_;
   const Layout& layout = state.layout;
   std::vector<T> gradient(state.parameters.size());
-  Plane<T> d = state.BackwardHead(scale, gradient);
+  Plane<T> d = state.BackwardHead(scales, gradient);
   for (int i = kBlocks - 1; i >= 0; --i) {
     d = state.BackwardBlock(layout.blocks[i], state.blocks[i], std::move(d),
                             gradient);

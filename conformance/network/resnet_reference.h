@@ -46,6 +46,8 @@ class ResNetReference {
   // Of scale * loss_sum, all parameters, flat. The derivative of ReLU at zero
   // is zero. Only after training.
   std::vector<T> Gradient(T scale) const;
+  // Likewise, with a scale for each sample's loss.
+  std::vector<T> Gradient(const std::vector<T>& scales) const;
 
  private:
   struct State;

@@ -1,8 +1,10 @@
 // Running error analysis of sums of products.
 #include "conformance/reference/bounded.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <span>
 
 namespace lockstep {
@@ -19,6 +21,20 @@ void Axpy(double* __restrict out, double a, const double* __restrict b,
 double Gamma(int64_t n) {
   const double nu = static_cast<double>(n) * kUnitRoundoff;
   return nu / (1 - nu);
+}
+
+double ErrorOverAllowed(double error, double allowed) {
+  if (std::isnan(error)) return std::numeric_limits<double>::infinity();
+  return error == 0 ? 0 : error / allowed;
+}
+
+double LargestError(const Bounded& want, std::span<const float> got) {
+  double largest = 0;
+  for (size_t i = 0; i < std::min(got.size(), want.value.size()); ++i) {
+    const double error = std::abs(got[i] - want.value[i]);
+    largest = std::max(largest, ErrorOverAllowed(error, want.bound[i]));
+  }
+  return largest;
 }
 
 Factor::Factor(std::span<const float> exact)

@@ -46,6 +46,13 @@ struct Bounded {
   std::vector<double> bound;  // At least 0.
 };
 
+// How many times `allowed` an error is: 0 where there is none, an infinity for
+// NaN.
+double ErrorOverAllowed(double error, double allowed);
+
+// The largest error of any of `got`, over its bound.
+double LargestError(const Bounded& want, std::span<const float> got);
+
 // A factor in a sum of products: the values v, |v| and |v| + bound.
 struct Factor {
   explicit Factor(std::span<const float> exact);  // Bound 0.

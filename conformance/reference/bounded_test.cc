@@ -51,6 +51,19 @@ TEST(BoundedTest, ZeroTermsAreExact) {
   EXPECT_EQ(Gamma(0), 0);
 }
 
+TEST(BoundedTest, LargestErrorIsInBounds) {
+  Bounded want(3);
+  want.value = {1, 2, 3};
+  want.bound = {0.5, 0.25, 0};
+  EXPECT_EQ(LargestError(want, std::vector<float>{1, 2, 3}), 0);
+  EXPECT_EQ(LargestError(want, std::vector<float>{1.25, 1.75, 3}), 1);
+  EXPECT_EQ(LargestError(want, std::vector<float>{0, 2, 3}), 2);
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(LargestError(want, std::vector<float>{1, 2, 4}), infinity);
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  EXPECT_EQ(LargestError(want, std::vector<float>{nan, 2, 3}), infinity);
+}
+
 TEST(BoundedTest, NanStaysNan) {
   const float nan = std::numeric_limits<float>::quiet_NaN();
   Sums sums(1);

@@ -67,7 +67,7 @@ std::vector<double> LogProbabilityBounds(const Bounded& z,
 // Adds the sample's loss and its bound to `result`; returns the gradient of
 // loss / samples in the logits.
 Bounded CrossEntropy(const Bounded& z, int32_t label, int64_t samples,
-                     ReferenceResult& result) {
+                     LeNetResult& result) {
   const double largest = *std::max_element(z.value.begin(), z.value.end());
   std::vector<double> t(kClasses);
   double sum = 0;
@@ -113,7 +113,7 @@ class LeNet {
 
   // Adds one sample's loss to `result`, its gradients to the layers' sums.
   void Accumulate(std::span<const float> image, int32_t label, int64_t samples,
-                  ReferenceResult& result) {
+                  LeNetResult& result) {
     const Factor x(image);
     const Bounded z1 = ConvForward(x, conv1_, kConv1);
     const Factor h1(AveragePool(Relu(z1), 26, 20));
@@ -160,12 +160,11 @@ class LeNet {
 
 }  // namespace
 
-ReferenceResult LeNetReference(std::span<const float> parameters,
-                               std::span<const float> images,
-                               std::span<const int32_t> labels,
-                               int world_size) {
+LeNetResult LeNetReference(std::span<const float> parameters,
+                           std::span<const float> images,
+                           std::span<const int32_t> labels, int world_size) {
   LeNet net(parameters);
-  ReferenceResult result{.gradient = Bounded(0)};
+  LeNetResult result{.gradient = Bounded(0)};
   const int64_t samples = static_cast<int64_t>(labels.size());
   for (int64_t i = 0; i < samples; ++i) {
     net.Accumulate(images.subspan(i * kLeNetPixels, kLeNetPixels), labels[i],

@@ -17,7 +17,7 @@ inline constexpr int64_t kLeNetParameters =
 inline constexpr int64_t kLeNetPixels = 28 * 28;
 inline constexpr int64_t kLeNetClasses = 10;
 
-struct ReferenceResult {
+struct LeNetResult {
   double loss_sum = 0;        // Over the batch, not its mean.
   double loss_sum_bound = 0;  // For float32 losses.
   Bounded gradient;           // Of loss_sum / samples; all parameters, flat.
@@ -47,9 +47,9 @@ struct ReferenceResult {
 //   the maximum subtracted first; the scale 1/n rounded and applied before or
 //   after the subtraction of the label.
 // Cost: about 6 ms an image on one core.
-ReferenceResult LeNetReference(std::span<const float> parameters,
-                               std::span<const float> images,
-                               std::span<const int32_t> labels, int world_size);
+LeNetResult LeNetReference(std::span<const float> parameters,
+                           std::span<const float> images,
+                           std::span<const int32_t> labels, int world_size);
 
 }  // namespace lockstep
 

@@ -58,7 +58,7 @@ Plain RunPlain(const Problem& problem, bool reversed) {
           {net.gradient().begin(), net.gradient().end()}};
 }
 
-ReferenceResult RunReference(const Problem& problem) {
+LeNetResult RunReference(const Problem& problem) {
   return LeNetReference(problem.parameters, problem.images, problem.labels, 8);
 }
 
@@ -72,7 +72,7 @@ class LeNetReferenceTest : public testing::TestWithParam<std::string> {
 
 TEST_P(LeNetReferenceTest, EqualsAnIndependentComputationInFloat64) {
   const Problem problem = MakeParamProblem();
-  const ReferenceResult got = RunReference(problem);
+  const LeNetResult got = RunReference(problem);
   const Plain want = RunPlain<double>(problem, false);
   EXPECT_NEAR(got.loss_sum, want.loss_sum, 1e-12 * want.loss_sum);
   ASSERT_EQ(got.gradient.value.size(), want.gradient.size());
@@ -85,7 +85,7 @@ TEST_P(LeNetReferenceTest, EqualsAnIndependentComputationInFloat64) {
 
 TEST_P(LeNetReferenceTest, BoundsHoldInFloat32InEitherOrder) {
   const Problem problem = MakeParamProblem();
-  const ReferenceResult want = RunReference(problem);
+  const LeNetResult want = RunReference(problem);
   for (const bool reversed : {false, true}) {
     const Plain got = RunPlain<float>(problem, reversed);
     EXPECT_NEAR(got.loss_sum, want.loss_sum, want.loss_sum_bound);
@@ -110,7 +110,7 @@ INSTANTIATE_TEST_SUITE_P(Weights, LeNetReferenceTest,
 // 1e-16 / h: with h = 1e-5 both are below 1e-8.
 TEST(LeNetReferenceDifferencesTest, GradientIsTheSlopeOfTheLoss) {
   const Problem problem = MakeProblem(HeLeNet(1), 4);
-  const ReferenceResult got = RunReference(problem);
+  const LeNetResult got = RunReference(problem);
   const auto loss = [&](int64_t element, double shift) {
     std::vector<double> parameters(problem.parameters.begin(),
                                    problem.parameters.end());
@@ -133,8 +133,7 @@ TEST(LeNetReferenceDifferencesTest, GradientIsTheSlopeOfTheLoss) {
 }
 
 TEST(LeNetReferenceBoundsTest, AreSmallAgainstWellConditionedGradients) {
-  const ReferenceResult r =
-      RunReference(MakeProblem(WellConditionedLeNet(1), 12));
+  const LeNetResult r = RunReference(MakeProblem(WellConditionedLeNet(1), 12));
   int64_t at = 0;
   for (const int64_t size : {180, 20, 25000, 50, 102400, 128, 1280, 10}) {
     const double value = Norm(std::span(r.gradient.value).subspan(at, size));

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "conformance/sampling/epoch_causes.h"
 #include "conformance/sampling/guard_checker.h"
 #include "conformance/sampling/sampling_case.h"
 #include "conformance/sampling/sampling_reference.h"
@@ -37,12 +38,9 @@ struct Drawn {
 using Property = std::optional<std::string> (*)(const Drawn& drawn,
                                                 size_t epoch);
 
-std::vector<int64_t> Flat(const Batches& batches) {
-  std::vector<int64_t> all;
-  for (const auto& batch : batches) {
-    all.insert(all.end(), batch.begin(), batch.end());
-  }
-  return all;
+DrawnEpoch EpochOf(const Drawn& drawn, size_t epoch) {
+  return {drawn.make, drawn.c, static_cast<int64_t>(epoch), drawn.ranks[epoch],
+          drawn.one_rank[epoch]};
 }
 
 SamplingCase OneRank(SamplingCase c) {
@@ -51,13 +49,27 @@ SamplingCase OneRank(SamplingCase c) {
   return c;
 }
 
+std::string CauseOfSize(const SamplingCase& c, int64_t size, bool is_last) {
+  if (size > c.batch_size) {
+    return absl::StrCat(", ", size - c.batch_size, " more than a batch of ",
+                        c.batch_size);
+  }
+  return is_last ? ", a partial batch, which drop_last leaves out"
+                 : absl::StrCat(", no batch of ", c.batch_size);
+}
+
 std::optional<std::string> WrongBatches(const Drawn& drawn, size_t epoch) {
   const std::vector<Batches>& ranks = drawn.ranks[epoch];
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const Batches& batches = ranks[rank];
     if (batches.size() != ranks[0].size()) {
+      const bool has_all = std::ssize(Flat(batches)) ==
+                           LengthOf(drawn.c, static_cast<int>(rank));
       return absl::StrCat("rank ", rank, " takes ", batches.size(),
-                          " steps, rank 0 takes ", ranks[0].size());
+                          " steps, rank 0 takes ", ranks[0].size(),
+                          has_all ? "; it has no sample left, and must take "
+                                    "an empty step"
+                                  : "");
     }
     for (size_t step = 0; step < batches.size(); ++step) {
       const int64_t size = std::ssize(batches[step]);
@@ -67,8 +79,9 @@ std::optional<std::string> WrongBatches(const Drawn& drawn, size_t epoch) {
           (may_be_partial && size < drawn.c.batch_size)) {
         continue;
       }
-      return absl::StrCat("rank ", rank, ", step ", step, " of ",
-                          batches.size(), ": ", size, " indices");
+      return absl::StrCat(
+          "rank ", rank, ", step ", step, " of ", batches.size(), ": ", size,
+          " indices", CauseOfSize(drawn.c, size, step + 1 == batches.size()));
     }
   }
   return std::nullopt;
@@ -82,8 +95,8 @@ std::optional<std::string> WrongLengths(const Drawn& drawn, size_t epoch) {
     const int64_t want =
         c.drop_last ? StepsOf(c) * c.batch_size : LengthOf(c, rank);
     if (got != want) {
-      return absl::StrCat("rank ", rank, " draws ", got, " indices, not ",
-                          want);
+      return absl::StrCat("rank ", rank, " draws ", got, " indices, not ", want,
+                          CauseOfLengths(EpochOf(drawn, epoch)));
     }
   }
   return std::nullopt;
@@ -101,21 +114,11 @@ std::optional<std::string> SharedIndex(const Drawn& drawn, size_t epoch) {
       if (is_first || ++shared <= PaddingOf(drawn.c)) continue;
       return absl::StrCat("index ", index, " is drawn by rank ", at->second,
                           " and by rank ", rank, ", and padding is ",
-                          PaddingOf(drawn.c), " indices");
+                          PaddingOf(drawn.c), " indices",
+                          CauseOfSharing(EpochOf(drawn, epoch)));
     }
   }
   return std::nullopt;
-}
-
-// How often each index of the data set is drawn.
-std::vector<int64_t> Counts(const Drawn& drawn, size_t epoch) {
-  std::vector<int64_t> counts(static_cast<size_t>(drawn.c.dataset_size), 0);
-  for (const Batches& batches : drawn.ranks[epoch]) {
-    for (const int64_t index : Flat(batches)) {
-      ++counts[static_cast<size_t>(index)];
-    }
-  }
-  return counts;
 }
 
 bool IsPermutation(std::vector<int64_t> order, int64_t n) {
@@ -140,15 +143,30 @@ int64_t FewestIndices(const SamplingCase& c) {
              : std::min(drawn, c.dataset_size);
 }
 
+// Of one that does not exist.
+std::string CauseOfIndex(const Drawn& drawn, size_t epoch) {
+  int64_t least = drawn.c.dataset_size, most = 0;
+  for (const Batches& batches : drawn.ranks[epoch]) {
+    for (const int64_t index : Flat(batches)) {
+      least = std::min(least, index);
+      most = std::max(most, index);
+    }
+  }
+  return least == 1 && most == drawn.c.dataset_size
+             ? "; they go from 1 to n, not from 0 to n - 1"
+             : "";
+}
+
 std::optional<std::string> Uncovered(const Drawn& drawn, size_t epoch) {
   for (const Batches& batches : drawn.ranks[epoch]) {
     for (const int64_t index : Flat(batches)) {
       if (index < 0 || index >= drawn.c.dataset_size) {
-        return absl::StrCat("index ", index, " does not exist");
+        return absl::StrCat("index ", index, " does not exist",
+                            CauseOfIndex(drawn, epoch));
       }
     }
   }
-  const std::vector<int64_t> counts = Counts(drawn, epoch);
+  const std::vector<int64_t> counts = CountsOf(EpochOf(drawn, epoch));
   const auto absent = std::find(counts.begin(), counts.end(), 0);
   const int64_t covered =
       std::ssize(counts) - std::count(counts.begin(), counts.end(), 0);
@@ -157,9 +175,13 @@ std::optional<std::string> Uncovered(const Drawn& drawn, size_t epoch) {
                ? std::nullopt
                : std::optional<std::string>("one rank draws no permutation");
   }
+  const auto again = std::max_element(counts.begin(), counts.end());
   return absl::StrCat("only ", covered, " indices are drawn, of ",
-                      FewestIndices(drawn.c), "; not ",
-                      absent - counts.begin());
+                      FewestIndices(drawn.c), "; not ", absent - counts.begin(),
+                      *again > 1
+                          ? absl::StrCat(", but ", again - counts.begin(),
+                                         " comes ", *again, " times")
+                          : "");
 }
 
 // Which indices may come again: kPaddle pads the data set, the others its
@@ -177,13 +199,13 @@ std::vector<int64_t> PaddingCounts(const Drawn& drawn, size_t epoch) {
 }
 
 std::optional<std::string> WrongPadding(const Drawn& drawn, size_t epoch) {
-  const std::vector<int64_t> counts = Counts(drawn, epoch);
+  const std::vector<int64_t> counts = CountsOf(EpochOf(drawn, epoch));
   const std::vector<int64_t> again = PaddingCounts(drawn, epoch);
   for (size_t index = 0; index < counts.size(); ++index) {
     if (counts[index] <= 1 + again[index]) continue;
     return absl::StrCat("index ", index, " comes ", counts[index],
                         " times, and padding repeats it ", again[index],
-                        " times");
+                        " times", CauseOfPadding(EpochOf(drawn, epoch)));
   }
   return std::nullopt;
 }
@@ -199,7 +221,8 @@ std::optional<std::string> WrongDeal(const Drawn& drawn, size_t epoch) {
   const auto difference = FirstDifference(
       drawn.ranks[epoch], Cut(c, Deal(c, PadOrCut(c, drawn.one_rank[epoch]))));
   if (!difference.has_value()) return std::nullopt;
-  return absl::StrCat(*difference, " as dealt from one rank's order");
+  return absl::StrCat(*difference, " as dealt from one rank's order",
+                      CauseOfDeal(EpochOf(drawn, epoch)));
 }
 
 std::optional<std::string> SameEpochs(const Drawn& drawn, size_t epoch) {
@@ -208,7 +231,11 @@ std::optional<std::string> SameEpochs(const Drawn& drawn, size_t epoch) {
   for (size_t earlier = 0; earlier < epoch; ++earlier) {
     const bool same = drawn.one_rank[epoch] == drawn.one_rank[earlier];
     if (must_differ && same) {
-      return absl::StrCat("it has the order of epoch ", earlier);
+      return absl::StrCat("it has the order of epoch ", earlier,
+                          std::is_sorted(drawn.one_rank[epoch].begin(),
+                                         drawn.one_rank[epoch].end())
+                              ? "; both are in order: not shuffled"
+                              : "; both are shuffled: by the same seed");
     }
     if (drawn.c.shuffle == Shuffle::kNone && !same) {
       return absl::StrCat("it is unshuffled, and not as epoch ", earlier);
@@ -235,10 +262,29 @@ std::optional<std::string> SameSeeds(const Drawn& drawn, size_t epoch) {
 std::optional<std::string> WrongOrder(const Drawn& drawn, size_t epoch) {
   const SamplingCase& c = drawn.c;
   if (c.shuffle == Shuffle::kKeyed) return std::nullopt;
-  const std::vector<int64_t> order =
-      ReferenceOrder(c, static_cast<int64_t>(epoch));
-  return FirstDifference(drawn.ranks[epoch],
-                         Cut(c, Deal(c, PadOrCut(c, order))));
+  const auto of_epoch = [&c](int64_t which) {
+    return Cut(c, Deal(c, PadOrCut(c, ReferenceOrder(c, which))));
+  };
+  const auto number = static_cast<int64_t>(epoch);
+  std::optional<std::string> wrong =
+      FirstDifference(drawn.ranks[epoch], of_epoch(number));
+  if (!wrong.has_value()) return wrong;
+  if (c.shuffle == Shuffle::kNone) return *wrong + ", not in order";
+  for (int64_t other = std::max<int64_t>(0, number - 1); other <= number + 1;
+       ++other) {
+    if (other == number || drawn.ranks[epoch] != of_epoch(other)) continue;
+    return absl::StrCat(*wrong, ", as if it were epoch ", other);
+  }
+  const bool last_stays =
+      c.dataset_size >= kManySamples &&
+      std::all_of(drawn.one_rank.begin(), drawn.one_rank.end(),
+                  [&c](const std::vector<int64_t>& order) {
+                    return order.back() == c.dataset_size - 1;
+                  });
+  return absl::StrCat(
+      *wrong, ", shuffled otherwise than ",
+      c.semantics == Semantics::kPaddle ? "Paddle" : "PyTorch", " does",
+      last_stays ? "; the last sample stays in its place in every epoch" : "");
 }
 
 constexpr struct {

@@ -55,13 +55,13 @@ std::vector<SamplingFault> PaddingFaults() {
       {.name = "PadsFromTheEnd",
        .bug = "padding repeats the end of the order, not its start",
        .property = "Padding",
-       .says = "and padding repeats it 0 times",
+       .says = "padding is the end of the order, not its start",
        .shows = [](const SamplingCase& c) { return IsTorch(c) && Pads(c); },
        .draws = PadFromTheEnd},
       {.name = "PadsBeforeTheShuffle",
        .bug = "torch: the data set is padded, then shuffled",
        .property = "Padding",
-       .says = "and padding repeats it",
+       .says = "the start of the data set: padded, then shuffled",
        .shows =
            [](const SamplingCase& c) {
              return IsTorch(c) && IsShuffled(c) && Pads(c);
@@ -70,7 +70,7 @@ std::vector<SamplingFault> PaddingFaults() {
       {.name = "PadsAfterTheShuffle",
        .bug = "paddle: the order is shuffled, then padded",
        .property = "Padding",
-       .says = "and padding repeats it",
+       .says = "the start of the order: shuffled, then padded",
        .shows =
            [](const SamplingCase& c) {
              return IsPaddle(c) && IsShuffled(c) && Pads(c);
@@ -84,7 +84,7 @@ std::vector<SamplingFault> LengthFaults() {
       {.name = "PadsOnlyOnce",
        .bug = "torch: padding does not go round a data set that is too small",
        .property = "Lengths",
-       .says = "draws 0 indices, not 1",
+       .says = "padding goes through the data set once and ends",
        .shows =
            [](const SamplingCase& c) {
              return IsTorch(c) && PaddingOf(c) > c.dataset_size && !c.drop_last;
@@ -93,13 +93,13 @@ std::vector<SamplingFault> LengthFaults() {
       {.name = "DropsTheTail",
        .bug = "the samples that do not go round the ranks are dropped",
        .property = "Lengths",
-       .says = "rank 0 draws",
+       .says = "the tail is dropped, not padded",
        .shows = [](const SamplingCase& c) { return IsTorch(c) && Pads(c); },
        .told = [](SamplingCase& c, int&) { c.drop_tail = true; }},
       {.name = "KeepsTheTail",
        .bug = "drop_last is ignored: the order is padded",
        .property = "Lengths",
-       .says = "rank 0 draws",
+       .says = "the tail is padded, not dropped",
        .shows =
            [](const SamplingCase& c) {
              return c.drop_tail && !IsDivided(c) && !c.drop_last;
@@ -108,7 +108,7 @@ std::vector<SamplingFault> LengthFaults() {
       {.name = "GivesTheTailToTheLastRank",
        .bug = "paddle: the tail is not split, the last rank takes it all",
        .property = "Lengths",
-       .says = "rank 0 draws",
+       .says = "the tail is not split",
        .shows =
            [](const SamplingCase& c) {
              const int64_t tail = LengthOf(c, 0) % c.batch_size * c.world_size;
@@ -119,7 +119,7 @@ std::vector<SamplingFault> LengthFaults() {
       {.name = "PadsInExact",
        .bug = "exact: samples come twice so that ranks are even",
        .property = "Lengths",
-       .says = "indices, not",
+       .says = "the ranks are padded to be even",
        .shows =
            [](const SamplingCase& c) {
              return IsExact(c) && !IsDivided(c) && !c.drop_last;
@@ -128,7 +128,7 @@ std::vector<SamplingFault> LengthFaults() {
       {.name = "LosesASample",
        .bug = "exact: the last sample of the order is not drawn",
        .property = "Lengths",
-       .says = "indices, not",
+       .says = "is drawn by no rank",
        .shows =
            [](const SamplingCase& c) { return IsExact(c) && !c.drop_last; },
        .draws = LoseTheLast},
@@ -140,7 +140,7 @@ std::vector<SamplingFault> BatchFaults() {
       {.name = "KeepsThePartialBatch",
        .bug = "the last batch is kept under drop_last",
        .property = "Batches",
-       .says = ", step",
+       .says = "a partial batch, which drop_last leaves out",
        .shows =
            [](const SamplingCase& c) {
              return c.drop_last && (LengthOf(c, 0) % c.batch_size != 0 ||
@@ -150,7 +150,7 @@ std::vector<SamplingFault> BatchFaults() {
       {.name = "MakesBatchesTooLarge",
        .bug = "a batch has one sample more than was asked for",
        .property = "Batches",
-       .says = "rank 0, step 0",
+       .says = ", 1 more than a batch of",
        .shows = [](const SamplingCase& c) { return Fewest(c) > c.batch_size; },
        .told =
            [](SamplingCase& c, int&) {
@@ -159,7 +159,7 @@ std::vector<SamplingFault> BatchFaults() {
       {.name = "PartsEarly",
        .bug = "a rank without samples left does not take part in the last step",
        .property = "Batches",
-       .says = "steps, rank 0 takes",
+       .says = "it has no sample left, and must take an empty step",
        .shows =
            [](const SamplingCase& c) {
              return IsExact(c) && Fewest(c) % c.batch_size == 0 &&
@@ -195,7 +195,7 @@ std::vector<SamplingFault> ShardFaults() {
       {.name = "DrawsASampleTwice",
        .bug = "exact: rank 0 draws its first sample again, its second never",
        .property = "Coverage",
-       .says = "indices are drawn, of",
+       .says = "comes 2 times",
        .shows =
            [](const SamplingCase& c) {
              return IsExact(c) && LengthOf(c, 0) > 1 && !c.drop_last;
@@ -204,14 +204,14 @@ std::vector<SamplingFault> ShardFaults() {
       {.name = "DrawsTheNextIndex",
        .bug = "samples are counted from 1",
        .property = "Coverage",
-       .says = "does not exist",
+       .says = "they go from 1 to n, not from 0 to n - 1",
        .shows =
            [](const SamplingCase& c) { return !c.drop_tail && !c.drop_last; },
        .draws = DrawTheNextIndex},
       {.name = "DrawsTheSameShard",
        .bug = "every rank draws rank 0's samples",
        .property = "Disjointness",
-       .says = "is drawn by rank 0 and by rank",
+       .says = "all ranks draw the same",
        .shows =
            [](const SamplingCase& c) {
              return c.world_size > 1 && c.dataset_size > 1 &&
@@ -224,7 +224,7 @@ std::vector<SamplingFault> ShardFaults() {
       {.name = "ReversesTheRanks",
        .bug = "the last rank draws what the first should",
        .property = "Deal",
-       .says = "as dealt from one rank's order",
+       .says = "the last rank has what the first should",
        .shows =
            [](const SamplingCase& c) {
              return c.world_size > 1 && c.dataset_size >= c.world_size &&
@@ -237,7 +237,7 @@ std::vector<SamplingFault> ShardFaults() {
       {.name = "StridesByBlocks",
        .bug = "torch and exact: ranks take contiguous parts of the order",
        .property = "Deal",
-       .says = "as dealt from one rank's order",
+       .says = "each rank has a contiguous part of the order",
        .shows =
            [](const SamplingCase& c) {
              return !IsPaddle(c) && c.world_size > 1 && Fewest(c) > 1 &&
@@ -247,7 +247,7 @@ std::vector<SamplingFault> ShardFaults() {
       {.name = "DealsOneByOne",
        .bug = "paddle: samples are dealt one by one, not by the batch",
        .property = "Deal",
-       .says = "as dealt from one rank's order",
+       .says = "samples are dealt one by one, not by the batch",
        .shows =
            [](const SamplingCase& c) {
              return IsPaddle(c) && c.world_size > 1 && c.batch_size > 1 &&
@@ -262,13 +262,13 @@ std::vector<SamplingFault> ShuffleFaults() {
       {.name = "ForgetsTheEpoch",
        .bug = "every epoch is the first",
        .property = "EpochsDiffer",
-       .says = "it has the order of epoch 0",
+       .says = "both are shuffled: by the same seed",
        .shows = IsShuffled,
        .sets_epoch = ForgetEpoch},
       {.name = "DoesNotShuffle",
        .bug = "every epoch is in order",
        .property = "EpochsDiffer",
-       .says = "it has the order of epoch 0",
+       .says = "both are in order: not shuffled",
        .shows = IsShuffled,
        .told = [](SamplingCase& c, int&) { c.shuffle = Shuffle::kNone; }},
       {.name = "ForgetsTheSeed",
@@ -281,7 +281,7 @@ std::vector<SamplingFault> ShuffleFaults() {
       {.name = "SeedsByRank",
        .bug = "each rank shuffles with a seed of its own",
        .property = "Disjointness",
-       .says = "is drawn by rank",
+       .says = "each rank shuffles by a seed of its own",
        .shows =
            [](const SamplingCase& c) {
              return !IsPaddle(c) && IsShuffled(c) && c.dataset_size >= 20 &&
@@ -291,7 +291,7 @@ std::vector<SamplingFault> ShuffleFaults() {
       {.name = "LeavesTheLastInItsPlace",
        .bug = "the shuffle ends one place early",
        .property = "Order",
-       .says = ", wanted",
+       .says = "the last sample stays in its place in every epoch",
        .shows =
            [](const SamplingCase& c) {
              return !IsPaddle(c) && IsShuffled(c) && c.shuffle == Shuffle::kOwn;
@@ -300,14 +300,14 @@ std::vector<SamplingFault> ShuffleFaults() {
       {.name = "SeedsByTheNextEpoch",
        .bug = "paddle: the shuffle is seeded by epoch + 1",
        .property = "Order",
-       .says = ", wanted",
+       .says = "as if it were epoch 1",
        .shows =
            [](const SamplingCase& c) { return IsPaddle(c) && IsShuffled(c); },
        .sets_epoch = SeedByTheNextEpoch},
       {.name = "ShufflesByKey",
        .bug = "the order is shuffled, but not as PyTorch does",
        .property = "Order",
-       .says = ", wanted",
+       .says = "shuffled otherwise than PyTorch does",
        .shows =
            [](const SamplingCase& c) {
              return !IsPaddle(c) && IsShuffled(c) && c.shuffle == Shuffle::kOwn;

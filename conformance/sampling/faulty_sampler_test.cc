@@ -3,21 +3,15 @@
 // says so; and the same samplers without a fault pass.
 #include "conformance/sampling/faulty_sampler.h"
 
-#include <algorithm>
-#include <cstdint>
 #include <ostream>
 #include <set>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "conformance/sampling/epoch_checker.h"
-#include "conformance/sampling/resume_checker.h"
+#include "conformance/sampling/plant_fault.h"
 #include "conformance/sampling/sampling_case.h"
-#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/sampling_subject.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -35,42 +29,19 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// A part of the grid: sizes that divide each other, that do not, and that are
-// below each other.
-std::vector<SamplingCase> Cases() {
-  constexpr int64_t kDatasetSizes[] = {1, 2, 5, 11, 24, 40};
-  constexpr int kWorldSizes[] = {1, 2, 3, 4, 9};
-  constexpr int64_t kBatchSizes[] = {1, 3, 7};
-  return CasesOf(kDatasetSizes, kWorldSizes, kBatchSizes);
-}
-
-std::vector<SamplingFault> AllFaults() {
-  std::vector<SamplingFault> all = GuardFaults();
-  for (const auto& some : {EpochFaults(), ResumeFaults()}) {
-    all.insert(all.end(), some.begin(), some.end());
-  }
-  return all;
-}
-
-absl::Status Check(const SubjectFactory& make, const SamplingCase& c) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckEpochs(make, c));
-  return CheckResuming(make, c);
-}
-
 TEST(FaultySamplerTest, WithoutAFaultPasses) {
   const SubjectFactory make = MakeFaulty({});
-  for (const SamplingCase& c : Cases()) {
-    ASSERT_THAT(Check(make, c), IsOk());
+  for (const SamplingCase& c : SamplingFaultCases()) {
+    ASSERT_THAT(CheckSampler(make, c), IsOk());
   }
 }
 
 TEST(FaultySamplerTest, EveryPropertyIsThereForAFault) {
   std::set<std::string> properties;
-  for (const std::string& name : EpochProperties()) properties.insert(name);
-  for (const std::string& name : ResumeProperties()) properties.insert(name);
+  for (const std::string& name : SamplingProperties()) properties.insert(name);
   std::set<std::string> rejecting;
   std::set<std::string> names;
-  for (const SamplingFault& fault : AllFaults()) {
+  for (const SamplingFault& fault : AllSamplingFaults()) {
     EXPECT_TRUE(names.insert(fault.name).second) << fault.name << " twice";
     rejecting.insert(fault.property);
   }
@@ -83,12 +54,10 @@ TEST_P(SamplingFaultTest, IsRejectedByWhatIsThereForIt) {
   const SamplingFault& fault = GetParam();
   const SubjectFactory make = MakeFaulty(fault);
   int shown = 0;
-  for (const SamplingCase& c : Cases()) {
-    if ((StepsOf(c) == 0 && fault.property != "Guards") || !fault.shows(c)) {
-      continue;
-    }
+  for (const SamplingCase& c : SamplingFaultCases()) {
+    if (!MustShow(fault, c)) continue;
     ++shown;
-    const absl::Status status = Check(make, c);
+    const absl::Status status = CheckSampler(make, c);
     if (shown == 1) RecordProperty("says", status.ToString());
     ASSERT_THAT(status,
                 StatusIs(absl::StatusCode::kDataLoss,
@@ -100,7 +69,8 @@ TEST_P(SamplingFaultTest, IsRejectedByWhatIsThereForIt) {
   EXPECT_GT(shown, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SamplingFaultTest, testing::ValuesIn(AllFaults()),
+INSTANTIATE_TEST_SUITE_P(All, SamplingFaultTest,
+                         testing::ValuesIn(AllSamplingFaults()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace

@@ -1,7 +1,6 @@
 // Stopping, going on, and what is in between.
 #include "conformance/sampling/resume_checker.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -16,9 +15,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "conformance/sampling/bad_state_checker.h"
+#include "conformance/sampling/resume_causes.h"
 #include "conformance/sampling/sampling_case.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/sampling_subject.h"
+#include "conformance/sampling/take_over.h"
 #include "sampler/sampler_state.h"
 
 namespace lockstep {
@@ -63,10 +64,8 @@ class ResumeChecker {
   absl::Status CheckSecondStop(size_t step) const;
   absl::Status CheckNextEpoch(size_t step, const SamplingCase& next) const;
 
-  // The place after so many steps of the case, and what comes next at `next`.
-  absl::Status CheckTakeOver(const Place& stopped, const std::string& when,
-                             const SamplingCase& next,
-                             const std::vector<Batches>& got) const;
+  absl::Status CheckTakeOver(const TakeOver& take_over,
+                             const std::string& when) const;
 
   // A number in [0, end) that depends on the case, the step and the use.
   int64_t Pick(size_t step, int64_t use, int64_t end) const;
@@ -76,7 +75,7 @@ class ResumeChecker {
   const SubjectFactory& make_;
   const SamplingCase& case_;
   Run run_;
-  std::optional<Place> start_;
+  std::optional<EpochPlace> start_;
 };
 
 std::string Steps(size_t step) { return absl::StrCat("after step ", step); }
@@ -212,80 +211,43 @@ absl::Status ResumeChecker::CheckResume(size_t step) const {
     const auto difference =
         FirstDifference(got[rank], left, static_cast<int>(rank));
     if (difference.has_value()) {
-      return Breaks("Resume", case_,
-                    absl::StrCat(Steps(step), ", resumed: ", *difference));
+      return Breaks(
+          "Resume", case_,
+          absl::StrCat(Steps(step), ", resumed: ", *difference,
+                       CauseOfResume({make_, case_, static_cast<int>(rank),
+                                      kEpoch, step, whole, got[rank]})));
     }
   }
   return absl::OkStatus();
 }
 
-// How the samples that were left, as a set, are wrongly dealt.
-std::optional<std::string> WrongSamples(const SamplingCase& c,
-                                        const std::vector<int64_t>& left,
-                                        const std::vector<Batches>& got) {
-  std::vector<int64_t> counts(static_cast<size_t>(c.dataset_size), -1);
-  for (const int64_t index : left) counts[static_cast<size_t>(index)] = 0;
-  int64_t drawn = 0;
-  for (const Batches& batches : got) {
-    for (const auto& batch : batches) {
-      for (const int64_t index : batch) {
-        if (index < 0 || index >= c.dataset_size) {
-          return absl::StrCat("index ", index, " does not exist");
-        }
-        if (counts[static_cast<size_t>(index)]++ < 0) {
-          return absl::StrCat("index ", index,
-                              " was visited and is drawn again");
-        }
-        ++drawn;
-      }
-    }
-  }
-  const auto absent = std::find(counts.begin(), counts.end(), 0);
-  const int64_t lost = std::count(counts.begin(), counts.end(), 0);
-  const int64_t may_drop = c.drop_last   ? c.world_size * c.batch_size - 1
-                           : c.drop_tail ? c.world_size - 1
-                                         : 0;
-  if (lost > may_drop) {
-    return absl::StrCat("index ", absent - counts.begin(), " is lost, one of ",
-                        lost);
-  }
-  const int64_t twice = drawn - (std::ssize(left) - lost);
-  const bool pads = c.semantics != Semantics::kExact && !c.drop_tail;
-  if (twice <= (pads ? c.world_size - 1 : 0)) return std::nullopt;
-  return absl::StrCat(twice, " indices are drawn twice");
-}
-
-absl::Status ResumeChecker::CheckTakeOver(
-    const Place& stopped, const std::string& when, const SamplingCase& next,
-    const std::vector<Batches>& got) const {
-  std::optional<std::string> wrong;
-  if (!stopped.IsContinuedBy(next)) {
-    wrong = WrongSamples(next, stopped.Unvisited(), got);
-  }
-  if (!wrong.has_value()) {
-    wrong = FirstDifference(got, stopped.TakenOverBy(next).Rest());
-  }
+absl::Status ResumeChecker::CheckTakeOver(const TakeOver& take_over,
+                                          const std::string& when) const {
+  const std::optional<std::string> wrong = WrongTakeOver(take_over);
   if (!wrong.has_value()) return absl::OkStatus();
-  return Breaks("Rescale", case_,
-                absl::StrCat(when, ", at ", SizeText(next), ": ", *wrong));
+  return Breaks(
+      "Rescale", case_,
+      absl::StrCat(when, ", at ", SizeText(take_over.next), ": ", *wrong));
 }
 
 absl::Status ResumeChecker::CheckRescale(size_t step) const {
-  const Place stopped = start_->After(static_cast<int64_t>(step));
-  for (int world_size = 1; world_size <= kMaxWorldSize; ++world_size) {
+  const EpochPlace stopped = start_->After(static_cast<int64_t>(step));
+  for (int world_size = 1; world_size <= kMaxSamplingRanks; ++world_size) {
     for (const int64_t batch : {case_.batch_size, OtherBatchSize(step)}) {
       const SamplingCase next = AtSize(world_size, batch);
       if (StepsOf(next) == 0) continue;
       LOCKSTEP_ASSIGN_OR_RETURN(const auto got,
                                 DrawFrom("Rescale", run_.states[step], next));
-      LOCKSTEP_RETURN_IF_ERROR(CheckTakeOver(stopped, Steps(step), next, got));
+      LOCKSTEP_RETURN_IF_ERROR(CheckTakeOver(
+          {*start_, case_, static_cast<int64_t>(step), stopped, next, got},
+          Steps(step)));
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status ResumeChecker::CheckSecondStop(size_t step) const {
-  const SamplingCase second = AtSize(1 + Pick(step, 1, kMaxWorldSize),
+  const SamplingCase second = AtSize(1 + Pick(step, 1, kMaxSamplingRanks),
                                      1 + Pick(step, 2, kMaxBatchSize));
   if (StepsOf(second) == 0) return absl::OkStatus();
   const SamplerState& state = run_.states[step];
@@ -293,19 +255,21 @@ absl::Status ResumeChecker::CheckSecondStop(size_t step) const {
       const Run run, RunRanks(second, [&state](SamplingSubject& subject) {
         return subject.Restore(state);
       }));
-  const Place taken_over =
+  const EpochPlace taken_over =
       start_->After(static_cast<int64_t>(step)).TakenOverBy(second);
   for (size_t more = 0; more < run.states.size(); ++more) {
-    const Place stopped = taken_over.After(static_cast<int64_t>(more));
+    const EpochPlace stopped = taken_over.After(static_cast<int64_t>(more));
     const std::string when =
         absl::StrCat(Steps(step), " and step ", more, " at ", SizeText(second));
     for (const SamplingCase& third :
-         {case_, AtSize(1 + Pick(step + more, 3, kMaxWorldSize),
+         {case_, AtSize(1 + Pick(step + more, 3, kMaxSamplingRanks),
                         1 + Pick(step + more, 4, kMaxBatchSize))}) {
       if (StepsOf(third) == 0) continue;
       LOCKSTEP_ASSIGN_OR_RETURN(const auto got,
                                 DrawFrom("Rescale", run.states[more], third));
-      LOCKSTEP_RETURN_IF_ERROR(CheckTakeOver(stopped, when, third, got));
+      LOCKSTEP_RETURN_IF_ERROR(CheckTakeOver(
+          {*start_, second, static_cast<int64_t>(more), stopped, third, got},
+          when));
     }
   }
   return absl::OkStatus();
@@ -330,15 +294,18 @@ absl::Status ResumeChecker::CheckNextEpoch(size_t step,
         subject->SetEpoch(kEpoch + 1);
       }
       LOCKSTEP_ASSIGN_OR_RETURN(const Batches got, DrawEpoch(*subject));
-      const auto difference =
-          FirstDifference(got, want[static_cast<size_t>(rank)], rank);
+      const Batches& due = want[static_cast<size_t>(rank)];
+      const auto difference = FirstDifference(got, due, rank);
       if (!difference.has_value()) continue;
-      return Breaks("NextEpoch", case_,
-                    absl::StrCat(Steps(step), ", at ", SizeText(next),
-                                 draws == Draws::kNothing  ? ""
-                                 : draws == Draws::kABatch ? ", a batch drawn"
-                                                           : ", the rest drawn",
-                                 ", the epoch after: ", *difference));
+      return Breaks(
+          "NextEpoch", case_,
+          absl::StrCat(Steps(step), ", at ", SizeText(next),
+                       draws == Draws::kNothing  ? ""
+                       : draws == Draws::kABatch ? ", a batch drawn"
+                                                 : ", the rest drawn",
+                       ", the epoch after: ", *difference,
+                       CauseOfNextEpoch(
+                           {make_, next, rank, kEpoch + 1, step, due, got})));
     }
   }
   return absl::OkStatus();
@@ -365,7 +332,7 @@ absl::Status ResumeChecker::Check() {
   for (size_t step = 0; step < stops; ++step) {
     LOCKSTEP_RETURN_IF_ERROR(CheckNextEpoch(step, case_));
     const SamplingCase next =
-        AtSize(1 + Pick(step, 5, kMaxWorldSize), case_.batch_size);
+        AtSize(1 + Pick(step, 5, kMaxSamplingRanks), case_.batch_size);
     if (StepsOf(next) == 0) continue;
     LOCKSTEP_RETURN_IF_ERROR(CheckNextEpoch(step, next));
   }

@@ -156,7 +156,7 @@ std::vector<SamplingFault> StateFaults() {
       {.name = "SavesNoEpoch",
        .bug = "a resumed epoch is the first",
        .property = "Resume",
-       .says = "resumed: rank",
+       .says = "as if it were epoch 0",
        .shows =
            [](const SamplingCase& c) {
              return c.shuffle != Shuffle::kNone &&
@@ -166,7 +166,7 @@ std::vector<SamplingFault> StateFaults() {
       {.name = "ForgetsWhatOthersVisited",
        .bug = "a second state has lost what was visited before the first",
        .property = "Rescale",
-       .says = "was visited and is drawn again",
+       .says = "as if only what the last ranks visited had been",
        .shows =
            [](const SamplingCase& c) {
              return c.semantics != Semantics::kPaddle && DropsNothing(c) &&
@@ -181,14 +181,14 @@ std::vector<SamplingFault> RestoreFaults() {
       {.name = "RepeatsABatch",
        .bug = "a batch that was drawn before the stop comes again",
        .property = "Resume",
-       .says = "after step 1, resumed: rank 0, step 0",
+       .says = "as if a batch came again",
        .shows =
            [](const SamplingCase& c) { return LengthOf(c, 0) > c.batch_size; },
        .restores = RepeatABatch},
       {.name = "SkipsABatch",
        .bug = "the first batch after the stop does not come",
        .property = "Resume",
-       .says = "after step 0, resumed: rank 0",
+       .says = "as if a batch were skipped",
        .shows =
            [](const SamplingCase& c) {
              return LengthOf(c, c.world_size - 1) >= c.batch_size;
@@ -197,14 +197,14 @@ std::vector<SamplingFault> RestoreFaults() {
       {.name = "StartsAgainAtAnotherWorldSize",
        .bug = "ranks of another number begin the epoch anew",
        .property = "Rescale",
-       .says = "was visited and is drawn again",
+       .says = "as if the epoch began anew",
        .shows = DropsNothing,
        .restores = StartAgain},
       {.name = "KeepsTheCountAtAnotherWorldSize",
        .bug = "as many samples of each rank are taken as visited, of whatever "
               "number of ranks",
        .property = "Rescale",
-       .says = "is lost",
+       .says = "ranks had visited as many as each of 1",
        .shows =
            [](const SamplingCase& c) {
              // Padding would be found first.
@@ -215,7 +215,7 @@ std::vector<SamplingFault> RestoreFaults() {
       {.name = "ReversesTheRest",
        .bug = "at another world size, what is left is dealt from its end",
        .property = "Rescale",
-       .says = ", wanted",
+       .says = "those that were left, in another order",
        .shows =
            [](const SamplingCase& c) {
              return c.semantics != Semantics::kPaddle && DropsNothing(c) &&
@@ -225,7 +225,7 @@ std::vector<SamplingFault> RestoreFaults() {
       {.name = "PadsTheRestTwice",
        .bug = "at another world size, each rank gets one padding index more",
        .property = "Rescale",
-       .says = "indices are drawn twice",
+       .says = "indices are drawn twice, padding is at most",
        .shows =
            [](const SamplingCase& c) {
              return c.semantics != Semantics::kPaddle && DropsNothing(c);
@@ -234,13 +234,13 @@ std::vector<SamplingFault> RestoreFaults() {
       {.name = "KeepsItsPlaceInTheNextEpoch",
        .bug = "an epoch set after a restored one begins where that did",
        .property = "NextEpoch",
-       .says = "the epoch after: rank 0",
+       .says = "where the one before was stopped",
        .shows = Always,
        .sets_epoch = KeepThePlace},
       {.name = "StaysInABegunEpoch",
        .bug = "no epoch can be set once a batch is drawn after a state",
        .property = "NextEpoch",
-       .says = ", a batch drawn, the epoch after: rank",
+       .says = "as if it were still epoch 1",
        .shows =
            [](const SamplingCase& c) {
              return c.shuffle != Shuffle::kNone &&

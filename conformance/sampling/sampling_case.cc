@@ -34,6 +34,18 @@ std::vector<SamplingCase> SamplingKinds() {
   return kinds;
 }
 
+const char* Name(Semantics semantics) {
+  switch (semantics) {
+    case Semantics::kTorch:
+      return "torch";
+    case Semantics::kPaddle:
+      return "paddle";
+    case Semantics::kExact:
+      break;
+  }
+  return "exact";
+}
+
 std::string KindName(const SamplingCase& kind) {
   return absl::StrCat(kind.semantics == Semantics::kTorch    ? "Torch"
                       : kind.semantics == Semantics::kPaddle ? "Paddle"
@@ -50,9 +62,7 @@ void PrintTo(const SamplingCase& kind, std::ostream* out) {
 }
 
 std::string ToString(const SamplingCase& c) {
-  return absl::StrCat(c.semantics == Semantics::kTorch    ? "torch"
-                      : c.semantics == Semantics::kPaddle ? "paddle"
-                                                          : "exact",
+  return absl::StrCat(Name(c.semantics),
                       c.shuffle == Shuffle::kNone  ? ", in order"
                       : c.shuffle == Shuffle::kOwn ? ", shuffled"
                                                    : ", keyed shuffle",

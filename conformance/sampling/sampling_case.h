@@ -44,7 +44,7 @@ struct SamplingCase {
 };
 
 inline constexpr int64_t kMaxDatasetSize = 40;
-inline constexpr int kMaxWorldSize = 9;
+inline constexpr int kMaxSamplingRanks = 9;
 inline constexpr int64_t kMaxBatchSize = 7;
 // From so many samples on, no two orders of the suite are alike by chance; as
 // seeds are fixed, that holds always or never.
@@ -52,6 +52,9 @@ inline constexpr int64_t kManySamples = 10;
 
 // Every semantics x shuffle x drop_tail x drop_last; the numbers are not set.
 std::vector<SamplingCase> SamplingKinds();
+
+// "torch", "paddle" or "exact".
+const char* Name(Semantics semantics);
 
 // "TorchKeyedDropTail", for the names of tests.
 std::string KindName(const SamplingCase& kind);

@@ -142,18 +142,18 @@ std::vector<Batches> Cut(const SamplingCase& c, const Lists& lists) {
   return ranks;
 }
 
-Place::Place(const SamplingCase& c, int64_t epoch, std::vector<int64_t> order,
-             Lists dealt)
+EpochPlace::EpochPlace(const SamplingCase& c, int64_t epoch,
+                       std::vector<int64_t> order, Lists dealt)
     : case_(c),
       epoch_(epoch),
       order_(std::move(order)),
       dealt_(std::move(dealt)) {}
 
-Place::Place(const SamplingCase& c, int64_t epoch,
-             const std::vector<int64_t>& order)
-    : Place(c, epoch, EachOnce(order), Deal(c, PadOrCut(c, order))) {}
+EpochPlace::EpochPlace(const SamplingCase& c, int64_t epoch,
+                       const std::vector<int64_t>& order)
+    : EpochPlace(c, epoch, EachOnce(order), Deal(c, PadOrCut(c, order))) {}
 
-std::vector<Batches> Place::Rest() const {
+std::vector<Batches> EpochPlace::Rest() const {
   Lists rest = dealt_;
   for (std::vector<int64_t>& list : rest) {
     list.erase(
@@ -164,33 +164,33 @@ std::vector<Batches> Place::Rest() const {
   return Cut(case_, rest);
 }
 
-Place Place::After(int64_t steps) const {
-  Place after = *this;
+EpochPlace EpochPlace::After(int64_t steps) const {
+  EpochPlace after = *this;
   after.visited_ = std::min<int64_t>(visited_ + steps * case_.batch_size,
                                      std::ssize(dealt_.front()));
   return after;
 }
 
-bool Place::IsContinuedBy(const SamplingCase& c) const {
+bool EpochPlace::IsContinuedBy(const SamplingCase& c) const {
   return c.world_size == case_.world_size &&
          (c.semantics != Semantics::kPaddle ||
           c.batch_size == case_.batch_size);
 }
 
-Place Place::TakenOverBy(const SamplingCase& c) const {
+EpochPlace EpochPlace::TakenOverBy(const SamplingCase& c) const {
   if (IsContinuedBy(c)) {
-    Place same = *this;
+    EpochPlace same = *this;
     same.case_ = c;
     return same;
   }
   const std::vector<int64_t> left = Unvisited();
   if (std::ssize(left) == c.dataset_size && c.semantics == Semantics::kPaddle) {
-    return Place(c, epoch_, ReferenceOrder(c, epoch_));
+    return EpochPlace(c, epoch_, ReferenceOrder(c, epoch_));
   }
-  return Place(c, epoch_, left, Deal(c, PadOrCut(c, left)));
+  return EpochPlace(c, epoch_, left, Deal(c, PadOrCut(c, left)));
 }
 
-std::vector<int64_t> Place::Unvisited() const {
+std::vector<int64_t> EpochPlace::Unvisited() const {
   std::vector<int64_t> left = order_;
   for (const std::vector<int64_t>& list : dealt_) {
     const size_t end = std::min(list.size(), static_cast<size_t>(visited_));

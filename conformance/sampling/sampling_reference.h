@@ -42,17 +42,17 @@ Lists Deal(const SamplingCase& c, const std::vector<int64_t>& order);
 std::vector<Batches> Cut(const SamplingCase& c, const Lists& lists);
 
 // A place in an epoch, as the definition of resuming has it.
-class Place {
+class EpochPlace {
  public:
   // Where the ranks of the case begin an epoch of that order.
-  Place(const SamplingCase& c, int64_t epoch,
-        const std::vector<int64_t>& order);
+  EpochPlace(const SamplingCase& c, int64_t epoch,
+             const std::vector<int64_t>& order);
 
   // What these ranks draw from here on.
   std::vector<Batches> Rest() const;
 
   // Where they are after so many steps.
-  Place After(int64_t steps) const;
+  EpochPlace After(int64_t steps) const;
 
   // Whether ranks of that case go on with what these were dealt, padding and
   // all, instead of dealing what is left anew.
@@ -60,14 +60,14 @@ class Place {
 
   // Where ranks of that case go on from here. At the start of an epoch they
   // begin their own.
-  Place TakenOverBy(const SamplingCase& c) const;
+  EpochPlace TakenOverBy(const SamplingCase& c) const;
 
   // The samples that nobody has visited, in the order they had, each once.
   std::vector<int64_t> Unvisited() const;
 
  private:
-  Place(const SamplingCase& c, int64_t epoch, std::vector<int64_t> order,
-        Lists dealt);
+  EpochPlace(const SamplingCase& c, int64_t epoch, std::vector<int64_t> order,
+             Lists dealt);
 
   SamplingCase case_;
   int64_t epoch_;

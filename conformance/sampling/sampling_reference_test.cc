@@ -23,7 +23,7 @@ SamplingCase Case(Semantics semantics, int64_t n, int world_size,
 }
 
 std::vector<Batches> Draw(const SamplingCase& c) {
-  return Place(c, 0, ReferenceOrder(c, 0)).Rest();
+  return EpochPlace(c, 0, ReferenceOrder(c, 0)).Rest();
 }
 
 // torch.manual_seed(0); torch.randperm(10)
@@ -74,7 +74,8 @@ TEST(SamplingReferenceTest, TilesPaddingWhereSamplesAreFew) {
 // 4 of 11 visited by two ranks; three take the seven that are left.
 TEST(SamplingReferenceTest, DealsWhatIsLeftToRanksOfAnotherNumber) {
   const SamplingCase two = Case(Semantics::kTorch, 11, 2, 2);
-  const Place stopped = Place(two, 0, ReferenceOrder(two, 0)).After(1);
+  const EpochPlace stopped =
+      EpochPlace(two, 0, ReferenceOrder(two, 0)).After(1);
   EXPECT_THAT(stopped.Unvisited(), ElementsAre(4, 5, 6, 7, 8, 9, 10));
   EXPECT_THAT(stopped.TakenOverBy(Case(Semantics::kTorch, 11, 3, 2)).Rest(),
               ElementsAre(ElementsAre(ElementsAre(4, 7), ElementsAre(10)),
@@ -91,7 +92,8 @@ TEST(SamplingReferenceTest, DealsWhatIsLeftToRanksOfAnotherNumber) {
 TEST(SamplingReferenceTest, LeavesNoSampleThatCameAsPadding) {
   SamplingCase four = Case(Semantics::kPaddle, 10, 4, 1);
   four.shuffle = Shuffle::kOwn;
-  const Place stopped = Place(four, 1, ReferenceOrder(four, 1)).After(1);
+  const EpochPlace stopped =
+      EpochPlace(four, 1, ReferenceOrder(four, 1)).After(1);
   EXPECT_THAT(stopped.Unvisited(), ElementsAre(1, 6, 7, 9, 8, 5));
   SamplingCase three = Case(Semantics::kPaddle, 10, 3, 1);
   three.shuffle = Shuffle::kOwn;

@@ -119,7 +119,7 @@ absl::Status DrawRest(SamplingSubject& subject, Batches& batches) {
 }
 
 absl::Status CheckEnds(const Batches& batches) {
-  constexpr int64_t kMost = kMaxDatasetSize + kMaxWorldSize;
+  constexpr int64_t kMost = kMaxDatasetSize + kMaxSamplingRanks;
   if (std::ssize(batches) <= kMost) return absl::OkStatus();
   return absl::DataLossError(
       absl::StrCat("Batches: an epoch does not end after ", kMost, " batches"));

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "conformance/reference/bounded.h"
+#include "conformance/syncbn/batch_norm_reference.h"
 #include "conformance/syncbn/step_view.h"
 
 namespace lockstep {
@@ -38,10 +39,16 @@ std::string CauseOfRunningVariance(const StepView& view, int rank,
                                    const Bounded& want,
                                    std::span<const double> got);
 
-// The sum over ranks [c] of a parameter's gradient. own: that of rank 0 alone.
+// The sum over ranks [c] of a parameter's gradient, which `gradient` is in the
+// reference. own: that of rank 0 alone.
 std::string CauseOfParameterGradient(const StepView& view, const Bounded& want,
+                                     Bounded ReferenceResult::*gradient,
                                      std::span<const double> own,
                                      std::span<const double> got);
+
+// dresidual of one rank, [n, c, hw], to the bit.
+std::string CauseOfResidualGradient(const StepView& view, int rank,
+                                    std::span<const double> got);
 
 }  // namespace lockstep
 

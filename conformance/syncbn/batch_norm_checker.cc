@@ -1,17 +1,15 @@
 // Compares what the ranks have with the reference, output by output.
 #include "conformance/syncbn/batch_norm_checker.h"
 
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <limits>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "conformance/reference/bounded.h"
@@ -20,40 +18,11 @@
 #include "conformance/syncbn/batch_norm_exam.h"
 #include "conformance/syncbn/batch_norm_reference.h"
 #include "conformance/syncbn/batch_norm_subject.h"
+#include "conformance/syncbn/step_checks.h"
 #include "conformance/syncbn/step_view.h"
 
 namespace lockstep {
 namespace {
-
-// "rank 1: what".
-std::string OnRank(int rank, const std::string& what) {
-  return absl::StrCat("rank ", rank, ": ", what);
-}
-
-// The element that is furthest off, in bounds, if one is off by more than its
-// bound. NaN is.
-std::optional<size_t> Worst(std::span<const double> got, const Bounded& want) {
-  std::optional<size_t> worst;
-  double most = 1;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const double off = std::fabs(got[i] - want.value[i]);
-    if (off <= want.bound[i]) continue;
-    const double times = std::isnan(off)
-                             ? std::numeric_limits<double>::infinity()
-                             : off / want.bound[i];
-    if (times < most) continue;
-    worst = i;
-    most = times;
-  }
-  return worst;
-}
-
-// "y[n=0, c=3, i=5] is 1, wanted 2, off by 1, bound 0.1".
-std::string Describe(const std::string& where, double got, double want,
-                     double bound) {
-  return absl::StrCat(where, " is ", got, ", wanted ", want, ", off by ",
-                      std::fabs(got - want), ", bound ", bound);
-}
 
 std::string Place(const BatchNormExam& exam, const char* name, size_t index) {
   const auto i = static_cast<int64_t>(index);
@@ -111,105 +80,12 @@ std::string CheckOutput(const StepView& view) {
     if (view.MustRefuse(rank)) continue;
     const Bounded& want = view.WantOn(rank).y[view.IndexOf(rank)];
     const std::vector<double> got = view.Activations(rank, view.Of(rank).y);
-    if (const auto i = Worst(got, want)) {
+    if (const auto i = Worst(view, got, want)) {
       const int64_t c = static_cast<int64_t>(*i) / view.exam.problem.hw %
                         view.exam.problem.channels;
       return OnRank(rank, Describe(Place(view.exam, "y", *i), got[*i],
                                    want.value[*i], want.bound[*i]) +
                               CauseOfOutput(view, rank, c, got));
-    }
-  }
-  return "";
-}
-
-// What the running statistics were before the step.
-struct Before {
-  std::vector<double> mean;
-  std::vector<double> variance;
-  int64_t batches = 0;
-};
-
-Before BeforeStep(const StepView& view, int rank) {
-  const ExamStep& step = view.exam_step();
-  if (!step.training) return {step.running_mean, step.running_variance, 0};
-  if (view.step == 0) return {view.exam.first_mean, view.exam.first_variance};
-  const RankStep& last =
-      view.ranks[static_cast<size_t>(rank)][static_cast<size_t>(view.step - 1)];
-  return {view.Statistics(last.running_mean),
-          view.Statistics(last.running_variance), last.batches};
-}
-
-bool Enters(const StepView& view) {
-  const ReferenceStatistics& batch = view.exam_step().statistics;
-  return view.exam_step().training && batch.count > 0 &&
-         !(batch.count == 1 && view.variant.semantics.refuses_one_value);
-}
-
-// The definition, not options.h's function.
-double BatchWeight(const StepView& view, int64_t batches_before) {
-  switch (view.variant.tracking) {
-    case Tracking::kCumulative:
-      return 1 / static_cast<double>(batches_before + 1);
-    case Tracking::kMomentum:
-      return view.variant.semantics.name == "torch" ? 0.3 : 1 - 0.8;
-    case Tracking::kNone:
-      break;
-  }
-  return 0;
-}
-
-ReferenceRunning WantedRunning(const StepView& view, const Before& before) {
-  return EnterRunning(
-      before.mean, before.variance, BatchWeight(view, before.batches),
-      view.variant.semantics.name == "torch",
-      Enters(view) ? view.exam_step().statistics : ReferenceStatistics(),
-      view.exam.precision);
-}
-
-std::string CheckRunningMean(const StepView& view) {
-  for (int rank = 0; view.tracked() && rank < view.world_size(); ++rank) {
-    const Before before = BeforeStep(view, rank);
-    const Bounded want = WantedRunning(view, before).mean;
-    const auto got = view.Statistics(view.Of(rank).running_mean);
-    if (const auto c = Worst(got, want)) {
-      const std::string cause = CauseOfRunningMean(
-          view, rank,
-          {before.mean, before.variance, BatchWeight(view, before.batches)},
-          want, got);
-      return OnRank(rank, Describe(absl::StrCat("running mean[c=", *c, "]"),
-                                   got[*c], want.value[*c], want.bound[*c]) +
-                              cause);
-    }
-  }
-  return "";
-}
-
-std::string CheckRunningVariance(const StepView& view) {
-  for (int rank = 0; view.tracked() && rank < view.world_size(); ++rank) {
-    const Before before = BeforeStep(view, rank);
-    const Bounded want = WantedRunning(view, before).variance;
-    const auto got = view.Statistics(view.Of(rank).running_variance);
-    if (const auto c = Worst(got, want)) {
-      const std::string cause = CauseOfRunningVariance(
-          view, rank,
-          {before.mean, before.variance, BatchWeight(view, before.batches)},
-          want, got);
-      return OnRank(rank, Describe(absl::StrCat("running variance[c=", *c, "]"),
-                                   got[*c], want.value[*c], want.bound[*c]) +
-                              cause);
-    }
-  }
-  return "";
-}
-
-std::string CheckBatchCount(const StepView& view) {
-  for (int rank = 0; view.tracked() && rank < view.world_size(); ++rank) {
-    const int64_t want =
-        BeforeStep(view, rank).batches + (Enters(view) ? 1 : 0);
-    const int64_t got = view.Of(rank).batches;
-    if (got != want) {
-      return OnRank(rank,
-                    absl::StrCat(got, " batches are counted, not ", want));
     }
   }
   return "";
@@ -242,12 +118,13 @@ std::string CheckParameterGradient(const StepView& view, const char* name,
       want.bound[c] += one.bound[c];
     }
   }
-  const auto c = Worst(got, want);
+  const auto c = Worst(view, got, want);
   if (!c) return "";
-  return absl::StrCat("all ranks: ",
-                      Describe(absl::StrCat("sum of ", name, "[c=", *c, "]"),
-                               got[*c], want.value[*c], want.bound[*c]),
-                      CauseOfParameterGradient(view, want, own, got));
+  return absl::StrCat(
+      "all ranks: ",
+      Describe(absl::StrCat("sum of ", name, "[c=", *c, "]"), got[*c],
+               want.value[*c], want.bound[*c]),
+      CauseOfParameterGradient(view, want, reference, own, got));
 }
 
 std::string CheckBiasGradient(const StepView& view) {
@@ -264,7 +141,7 @@ std::string CheckInputGradient(const StepView& view) {
     if (view.MustRefuse(rank)) continue;
     const Bounded& want = view.WantOn(rank).dx[view.IndexOf(rank)];
     const std::vector<double> got = view.Activations(rank, view.Of(rank).dx);
-    if (const auto i = Worst(got, want)) {
+    if (const auto i = Worst(view, got, want)) {
       const int64_t c = static_cast<int64_t>(*i) / view.exam.problem.hw %
                         view.exam.problem.channels;
       return OnRank(rank, Describe(Place(view.exam, "dx", *i), got[*i],
@@ -283,26 +160,9 @@ std::string CheckResidualGradient(const StepView& view) {
     const auto got = view.Activations(rank, view.Of(rank).dresidual);
     for (size_t i = 0; i < want.size(); ++i) {
       if (got[i] == want[i]) continue;
-      return OnRank(
-          rank, Describe(Place(view.exam, "dresidual", i), got[i], want[i], 0));
-    }
-  }
-  return "";
-}
-
-std::string CheckRanksAgree(const StepView& view) {
-  const RankStep& first = view.Of(0);
-  for (int rank = 1; view.tracked() && rank < view.world_size(); ++rank) {
-    const RankStep& step = view.Of(rank);
-    const std::pair<const char*, bool> same[] = {
-        {"running mean", step.running_mean == first.running_mean},
-        {"running variance", step.running_variance == first.running_variance},
-        {"count of batches", step.batches == first.batches}};
-    for (const auto& [name, is_same] : same) {
-      if (!is_same) {
-        return OnRank(rank, absl::StrCat("the ", name, " has other bits than ",
-                                         "on rank 0"));
-      }
+      const std::string place = Place(view.exam, "dresidual", i);
+      return OnRank(rank, Describe(place, got[i], want[i], 0) +
+                              CauseOfResidualGradient(view, rank, got));
     }
   }
   return "";
@@ -335,17 +195,24 @@ absl::Status Failure(const std::string& check, const StepView& view,
 
 }  // namespace
 
-absl::Status CheckRun(const BatchNormExam& exam,
-                      const BatchNormVariant& variant,
-                      std::span<const RankRun> ranks) {
+absl::StatusOr<double> MeasureRun(const BatchNormExam& exam,
+                                  const BatchNormVariant& variant,
+                                  std::span<const RankRun> ranks) {
+  BoundedError largest;
   for (const NamedCheck& check : kChecks) {
     for (int step = 0; step < kSteps; ++step) {
-      const StepView view = {exam, variant, ranks, step};
+      const StepView view = {exam, variant, ranks, step, &largest};
       const std::string what = check.run(view);
       if (!what.empty()) return Failure(check.name, view, what);
     }
   }
-  return absl::OkStatus();
+  return largest.error / largest.bound;
+}
+
+absl::Status CheckRun(const BatchNormExam& exam,
+                      const BatchNormVariant& variant,
+                      std::span<const RankRun> ranks) {
+  return MeasureRun(exam, variant, ranks).status();
 }
 
 std::vector<std::string> BatchNormChecks() {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_exam.h"
 #include "conformance/syncbn/batch_norm_subject.h"
@@ -37,6 +38,12 @@ namespace lockstep {
 absl::Status CheckRun(const BatchNormExam& exam,
                       const BatchNormVariant& variant,
                       std::span<const RankRun> ranks);
+
+// The same, and where there is no error, the largest that any number is off,
+// over its bound: at most 1.
+absl::StatusOr<double> MeasureRun(const BatchNormExam& exam,
+                                  const BatchNormVariant& variant,
+                                  std::span<const RankRun> ranks);
 
 // The names above, in that order, and SameBits.
 std::vector<std::string> BatchNormChecks();

@@ -22,7 +22,8 @@ struct Mistake {
 
 // ", as if NAME" of the mistake that comes closest to all numbers [..,
 // channels, hw], if it explains them, or else "": each is off by no more than
-// four times its bound, which may be of a smaller number.
+// four times its bound, which may be of a smaller number. One that changes
+// nothing here explains nothing.
 std::string BestFit(std::span<const double> got, const Bounded& want,
                     const Precision& precision, int64_t hw, int64_t channels,
                     const std::vector<Mistake>& mistakes);
@@ -31,6 +32,10 @@ std::string BestFit(std::span<const double> got, const Bounded& want,
 // of them and those are right, or else "".
 std::string FirstChannelsOnly(std::span<const double> got, const Bounded& want,
                               int64_t hw, int64_t channels, int64_t channel);
+
+// ", as if it had not been written ...", if every number that is wrong is NaN,
+// which outputs hold before, or else "".
+std::string NotWritten(std::span<const double> got, const Bounded& want);
 
 }  // namespace lockstep
 

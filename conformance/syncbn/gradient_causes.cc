@@ -56,15 +56,30 @@ std::string CauseOfInputGradient(const StepView& view, int rank,
 }
 
 std::string CauseOfParameterGradient(const StepView& view, const Bounded& want,
+                                     Bounded ReferenceResult::*gradient,
                                      std::span<const double> own,
                                      std::span<const double> got) {
+  ReferenceLayer open = view.exam.layer;
+  open.relu = false;
+  const ReferenceResult through = ReferenceOf(
+      open, view.StatisticsOn(0), view.exam_step().ranks, view.exam.precision);
   return BestFit(
       got, want, {}, 1, view.exam.problem.channels,
-      {{"it was 0", [](size_t, size_t) { return 0.0; }},
+      {{"ReLU let every gradient through",
+        [&](size_t, size_t c) { return (through.*gradient).value[c]; }},
+       {"it was 0", [](size_t, size_t) { return 0.0; }},
        {"each rank had the sum over all ranks",
         [&](size_t, size_t c) { return want.value[c] * view.world_size(); }},
        {"the other ranks' parts were lost",
         [&](size_t, size_t c) { return own[c]; }}});
+}
+
+std::string CauseOfResidualGradient(const StepView& view, int rank,
+                                    std::span<const double> got) {
+  const std::vector<double>& dy = view.BatchOn(rank).dy;
+  return std::equal(got.begin(), got.end(), dy.begin(), dy.end())
+             ? ", as if ReLU let every gradient through"
+             : "";
 }
 
 }  // namespace lockstep

@@ -123,7 +123,7 @@ std::vector<BatchNormFault> ReluFaults() {
       {.name = "GivesTheResidualEverything",
        .bug = "dresidual is dy, not what ReLU let through",
        .check = "ResidualGradient",
-       .says = "dresidual[",
+       .says = "as if ReLU let every gradient through",
        .shows =
            [](const BatchNormProblem& problem, const BatchNormVariant&) {
              return HasRelu(problem.fused) && HasResidual(problem.fused) &&
@@ -138,7 +138,7 @@ std::vector<BatchNormFault> ReluFaults() {
       {.name = "SumsEveryGradient",
        .bug = "dweight and dbias are of dy, not of what ReLU let through",
        .check = "BiasGradient",
-       .says = "sum of dbias[",
+       .says = "as if ReLU let every gradient through",
        .shows =
            [](const BatchNormProblem& problem, const BatchNormVariant&) {
              return HasRelu(problem.fused) && problem.affine &&

@@ -1,5 +1,6 @@
 // Local batch norm through oneDNN: batch norm of one rank, in every layer that
 // has it; and of two ranks it is not, and the suite says so.
+#include <algorithm>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -44,15 +45,22 @@ TEST_P(LocalBatchNormTest, IsBatchNormOfOneRank) {
     problems.push_back(fused);
   }
   const std::vector<BatchNormVariant> variants = AllVariants();
+  double largest = 0;
   for (const BatchNormProblem& problem : problems) {
     const BatchNormExam exam = MakeExam(problem);
     ASSERT_THAT(CheckMeaning(exam), IsOk());
     const auto runs = RunVariants(Backend::kThreads, exam, variants, MakeLocal);
     ASSERT_THAT(runs, IsOk());
     for (size_t v = 0; v < variants.size(); ++v) {
-      ASSERT_THAT(CheckRun(exam, variants[v], (*runs)[v]), IsOk());
+      const auto error = MeasureRun(exam, variants[v], (*runs)[v]);
+      ASSERT_THAT(error, IsOk());
+      largest = std::max(largest, *error);
     }
   }
+  // Float32 rounds, but where the only rank is empty and there is nothing to
+  // round: any other measure of 0 is one that was not taken.
+  EXPECT_EQ(largest == 0, GetParam() == Batches::kEmptyRank) << largest;
+  EXPECT_LE(largest, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LocalBatchNormTest,

@@ -1,14 +1,18 @@
 // What known mistakes would have given forward.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "collectives/data_type.h"
 #include "conformance/reference/bounded.h"
 #include "conformance/syncbn/batch_norm_causes.h"
 #include "conformance/syncbn/batch_norm_exam.h"
@@ -66,6 +70,46 @@ Moments Unweighted(const StepView& view, bool with_empty) {
   return result;
 }
 
+// Which values of a rank's batch were taken.
+using Takes =
+    std::function<bool(const ReferenceBatch& batch, int64_t n, int64_t i)>;
+
+// All ranks' moments had each taken some of its values for all: with the right
+// count, so that the others seem to be zeros in the mean, or with theirs.
+Moments Incomplete(const StepView& view, bool own_count, const Takes& takes) {
+  const int64_t hw = view.exam.problem.hw;
+  const auto channels = static_cast<size_t>(view.exam.problem.channels);
+  Moments all = {std::vector<double>(channels), std::vector<double>(channels)};
+  for (size_t c = 0; c < channels; ++c) {
+    std::vector<std::array<double, 3>> parts;  // Count, mean, M2 by rank.
+    double count = 0;
+    for (const ReferenceBatch& batch : view.exam_step().ranks) {
+      std::vector<double> taken;
+      for (int64_t k = 0; k < batch.n * hw; ++k) {
+        if (!takes(batch, k / hw, k % hw)) continue;
+        const size_t row = static_cast<size_t>(k / hw) * channels + c;
+        taken.push_back(batch.x[row * static_cast<size_t>(hw) +
+                                static_cast<size_t>(k % hw)]);
+      }
+      if (taken.empty()) continue;
+      const auto n = static_cast<double>(batch.n * hw);
+      const double as = own_count ? static_cast<double>(taken.size()) : n;
+      const double mean = std::accumulate(taken.begin(), taken.end(), 0.0) / as;
+      double m2 = 0;
+      for (const double x : taken) m2 += (x - mean) * (x - mean);
+      parts.push_back({n, mean, m2 * n / as});
+      count += n;
+      all.mean[c] += mean * n;
+    }
+    all.mean[c] /= std::max(1.0, count);
+    for (const auto& [n, mean, m2] : parts) {
+      const double off = mean - all.mean[c];
+      all.variance[c] += (m2 + n * off * off) / count;
+    }
+  }
+  return all;
+}
+
 // y of one rank, [n, c, hw], had every rank read its memory in the other
 // layout.
 std::vector<double> InOtherLayout(const StepView& view, int rank) {
@@ -97,10 +141,26 @@ std::vector<double> InOtherLayout(const StepView& view, int rank) {
   return y;
 }
 
+// Whether the channel's variance is off by no more than rounding may lose that
+// squares the values, adds them up and takes the mean's square away, in the
+// type of x or in float32; and by more than a thousandth.
+bool Cancelled(const StepView& view, int rank, size_t c, double variance) {
+  const Moments right = MomentsOf(view.StatisticsOn(rank));
+  const double unit =
+      view.exam.problem.type == DataType::kBFloat16 ? 0x1p-8 : 0x1p-24;
+  const double square = right.variance[c] + right.mean[c] * right.mean[c];
+  const double most =
+      unit * static_cast<double>(view.StatisticsOn(rank).count + 2) * square;
+  const double off = std::fabs(variance - right.variance[c]);
+  return off > 1e-3 * right.variance[c] && off <= most;
+}
+
 // The mean and variance that the channel's y follow, where they follow any:
 // a line through its first element and the one furthest from it.
-std::string WithFit(const BatchNormExam& exam, const ReferenceBatch& batch,
-                    int64_t channel, std::span<const double> got) {
+std::string WithFit(const StepView& view, int rank, int64_t channel,
+                    std::span<const double> got) {
+  const BatchNormExam& exam = view.exam;
+  const ReferenceBatch& batch = view.BatchOn(rank);
   const auto c = static_cast<size_t>(channel);
   if (exam.layer.relu || !batch.residual.empty() || batch.n == 0) return "";
   const auto first = static_cast<size_t>(channel * exam.problem.hw);
@@ -119,8 +179,11 @@ std::string WithFit(const BatchNormExam& exam, const ReferenceBatch& batch,
   if (!(inverse > 0)) return "";
   const double mean =
       batch.x[first] - (got[first] - exam.layer.bias[c]) / slope;
-  return absl::StrCat(", as if the mean were ", mean, " and the variance ",
-                      1 / (inverse * inverse) - exam.layer.epsilon);
+  const double variance = 1 / (inverse * inverse) - exam.layer.epsilon;
+  return absl::StrCat(
+      ", as if the mean were ", mean, " and the variance ", variance,
+      Cancelled(view, rank, c, variance) ? ", which E[x^2] - E[x]^2 may give"
+                                         : "");
 }
 
 // y of one rank, by other moments, roots and residuals. Borrows the view.
@@ -167,6 +230,27 @@ class OtherOutputs {
   const ReferenceBatch& batch_;
 };
 
+// Statistics of a part of the values.
+std::vector<Mistake> IncompleteMistakes(const StepView& view,
+                                        const OtherOutputs& y) {
+  const int64_t hw = view.exam.problem.hw;
+  return {{"the statistics lacked the last value of each row",
+           y.With(Incomplete(view, /*own_count=*/false,
+                             [hw](const ReferenceBatch&, int64_t, int64_t i) {
+                               return i < hw - 1;
+                             }))},
+          {"the statistics lacked the last value of each rank",
+           y.With(Incomplete(
+               view, /*own_count=*/false,
+               [hw](const ReferenceBatch& batch, int64_t n, int64_t i) {
+                 return n < batch.n - 1 || i < hw - 1;
+               }))},
+          {"the first half of each rank's samples stood for all",
+           y.With(Incomplete(view, /*own_count=*/true,
+                             [](const ReferenceBatch& batch, int64_t n,
+                                int64_t) { return n < batch.n / 2; }))}};
+}
+
 // What y may have been computed from.
 std::vector<Mistake> OutputMistakes(const StepView& view, int rank) {
   const ExamStep& of = view.exam_step();
@@ -185,6 +269,9 @@ std::vector<Mistake> OutputMistakes(const StepView& view, int rank) {
   if (of.training) {
     mistakes.push_back({"the running statistics were used",
                         y.With({of.running_mean, of.running_variance})});
+    for (Mistake& mistake : IncompleteMistakes(view, y)) {
+      mistakes.push_back(std::move(mistake));
+    }
   } else {
     mistakes.push_back({"the batch of all ranks were used",
                         y.With(MomentsOf(StatisticsOf(view.exam.layer, of.ranks,
@@ -199,6 +286,8 @@ std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
                           std::span<const double> got) {
   const BatchNormProblem& problem = view.exam.problem;
   const Bounded& want = view.WantOn(rank).y[view.IndexOf(rank)];
+  const std::string unwritten = NotWritten(got, want);
+  if (!unwritten.empty()) return unwritten;
   const std::string first =
       FirstChannelsOnly(got, want, problem.hw, problem.channels, channel);
   if (!first.empty()) return first;
@@ -209,7 +298,7 @@ std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
   const std::string cause = BestFit(got, want, view.exam.precision, problem.hw,
                                     problem.channels, mistakes);
   if (!cause.empty()) return cause;
-  return WithFit(view.exam, view.BatchOn(rank), channel, got);
+  return WithFit(view, rank, channel, got);
 }
 
 }  // namespace lockstep

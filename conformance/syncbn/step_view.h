@@ -15,12 +15,20 @@
 
 namespace lockstep {
 
+// An error and its bound.
+struct BoundedError {
+  double error = 0;
+  double bound = 1;
+};
+
 // Borrows all of it.
 struct StepView {
   const BatchNormExam& exam;
   const BatchNormVariant& variant;
   std::span<const RankRun> ranks;
   int step;
+  // Where MeasureRun keeps the error that is largest beside its bound.
+  BoundedError* largest = nullptr;
 
   const ExamStep& exam_step() const {
     return exam.steps[static_cast<size_t>(step)];

@@ -156,7 +156,7 @@ std::vector<BatchNormFault> SquareFaults() {
       {.name = "SquaresInFloat",
        .bug = "the variance is E[x^2] - E[x]^2, in float32",
        .check = "Output",
-       .says = "as if the mean were",
+       .says = ", which E[x^2] - E[x]^2 may give",
        .shows = ShowsIfMany,
        .problems =
            [] {
@@ -168,7 +168,7 @@ std::vector<BatchNormFault> SquareFaults() {
       {.name = "SquaresInOwnType",
        .bug = "the variance is E[x^2] - E[x]^2, in the type of x",
        .check = "Output",
-       .says = "as if the mean were",
+       .says = ", which E[x^2] - E[x]^2 may give",
        .shows = ShowsIfMany,
        .problems = [] { return FarProblems({DataType::kBFloat16}); },
        .moments = SquareInOwnType},
@@ -189,19 +189,19 @@ std::vector<BatchNormFault> LostValueFaults() {
       {.name = "SkipsTheLastValue",
        .bug = "the statistics leave out the last value of each row",
        .check = "Output",
-       .says = "y[n=",
+       .says = "as if the statistics lacked the last value of each row",
        .shows = ShowsTheLast,
        .moments = SkipTheLastOfRows},
       {.name = "SkipsTheLastOfTheBatch",
        .bug = "the statistics leave out the last value of the batch",
        .check = "Output",
-       .says = "y[n=",
+       .says = "as if the statistics lacked the last value of each",
        .shows = ShowsTheLast,
        .moments = SkipTheLastOfBatch},
       {.name = "TakesOneSegment",
        .bug = "segments are merged as if all were like the first",
        .check = "Output",
-       .says = "y[n=",
+       .says = "as if the first half of each rank's samples stood for all",
        .shows =
            [](const BatchNormProblem&, const BatchNormVariant& v) {
              return v.tracking == Tracking::kMomentum &&

@@ -18,6 +18,7 @@
 #include "collectives/communicator.h"
 #include "collectives/data_type.h"
 #include "collectives/testing/run_ranks.h"
+#include "conformance/report/claim_recorder.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
 #include "conformance/syncbn/batch_norm_exam.h"
@@ -55,6 +56,10 @@ class SyncBatchNormBackendsTest : public testing::TestWithParam<Part> {};
 // and with all that is fused.
 TEST_P(SyncBatchNormBackendsTest, GiveTheSameBits) {
   const auto& [world_size, type] = GetParam();
+  ClaimRecorder claim(
+      {"sync_batch_norm", "processes, CPU kernels", world_size, Name(type)});
+  ClaimRecorder same_bits({"sync_batch_norm_bits", "threads and processes",
+                           world_size, Name(type)});
   const std::vector<BatchNormVariant> variants = AllVariants();
   for (const Batches batches : kAllBatches) {
     std::vector<BatchNormProblem> problems;
@@ -75,13 +80,16 @@ TEST_P(SyncBatchNormBackendsTest, GiveTheSameBits) {
       ASSERT_THAT(again, IsOk());
       ASSERT_THAT(processes, IsOk());
       for (size_t v = 0; v < variants.size(); ++v) {
-        ASSERT_THAT(CheckRun(exam, variants[v], (*processes)[v]), IsOk());
+        const auto error = MeasureRun(exam, variants[v], (*processes)[v]);
+        ASSERT_THAT(error, IsOk());
+        claim.Measure(*error);
         ASSERT_THAT(CheckSameBits(exam, variants[v], (*threads)[v], (*again)[v],
                                   "in another run"),
                     IsOk());
         ASSERT_THAT(CheckSameBits(exam, variants[v], (*threads)[v],
                                   (*processes)[v], "as processes"),
                     IsOk());
+        same_bits.AddExact();
       }
     }
   }

@@ -19,6 +19,7 @@
 #include "collectives/data_type.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/run_nccl_ranks.h"
+#include "conformance/report/claim_recorder.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
 #include "conformance/syncbn/batch_norm_exam.h"
@@ -139,6 +140,8 @@ class SyncBatchNormNcclTest : public testing::TestWithParam<Part> {};
 
 TEST_P(SyncBatchNormNcclTest, IsBatchNormOfTheWholeBatch) {
   const auto& [world_size, type, batches] = GetParam();
+  ClaimRecorder recorder({"sync_batch_norm", "nccl stand-in, CUDA kernels",
+                          world_size, Name(type)});
   const std::vector<BatchNormVariant> variants = SomeVariants();
   for (const auto& problem : SomeProblems(world_size, type, batches)) {
     const BatchNormExam exam = MakeExam(problem);
@@ -158,7 +161,9 @@ TEST_P(SyncBatchNormNcclTest, IsBatchNormOfTheWholeBatch) {
         });
     ASSERT_THAT(statuses, Each(IsOk()));
     for (size_t v = 0; v < variants.size(); ++v) {
-      ASSERT_THAT(CheckRun(exam, variants[v], runs[v]), IsOk());
+      const auto error = MeasureRun(exam, variants[v], runs[v]);
+      ASSERT_THAT(error, IsOk());
+      recorder.Measure(*error);
     }
   }
 }

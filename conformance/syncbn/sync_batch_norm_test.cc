@@ -13,6 +13,7 @@
 #include "base/status_matchers.h"
 #include "collectives/data_type.h"
 #include "collectives/testing/run_ranks.h"
+#include "conformance/report/claim_recorder.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
 #include "conformance/syncbn/batch_norm_exam.h"
@@ -57,6 +58,12 @@ std::vector<Part> PartsAt(const std::vector<int>& world_sizes) {
   return parts;
 }
 
+ClaimSubject OnThreads(int world_size, DataType type,
+                       const char* kernels = "CPU kernels") {
+  return {"sync_batch_norm", absl::StrCat("threads, ", kernels), world_size,
+          Name(type)};
+}
+
 std::unique_ptr<BatchNormKernels> MakeCpuKernels() {
   return std::make_unique<CpuBatchNormKernels>();
 }
@@ -66,14 +73,16 @@ std::unique_ptr<BatchNormKernels> MakePlainKernels() {
 
 void CheckProblem(const BatchNormProblem& problem,
                   const std::vector<BatchNormVariant>& variants,
-                  const KernelsFactory& make_kernels) {
+                  const KernelsFactory& make_kernels, ClaimRecorder& recorder) {
   const BatchNormExam exam = MakeExam(problem);
   ASSERT_THAT(CheckMeaning(exam), IsOk());
   const auto runs = RunVariants(Backend::kThreads, exam, variants,
                                 SyncBatchNormOver(make_kernels), Patient());
   ASSERT_THAT(runs, IsOk());
   for (size_t v = 0; v < variants.size(); ++v) {
-    ASSERT_THAT(CheckRun(exam, variants[v], (*runs)[v]), IsOk());
+    const auto error = MeasureRun(exam, variants[v], (*runs)[v]);
+    ASSERT_THAT(error, IsOk());
+    recorder.Measure(*error);
   }
 }
 
@@ -81,8 +90,9 @@ class SyncBatchNormMatrixTest : public testing::TestWithParam<Part> {};
 
 TEST_P(SyncBatchNormMatrixTest, IsBatchNormOfTheWholeBatch) {
   const auto& [world_size, type, batches] = GetParam();
+  ClaimRecorder recorder(OnThreads(world_size, type));
   for (const auto& problem : ProblemsOf(world_size, type, batches)) {
-    CheckProblem(problem, AllVariants(), MakeCpuKernels);
+    CheckProblem(problem, AllVariants(), MakeCpuKernels, recorder);
     if (HasFatalFailure()) return;
   }
 }
@@ -95,7 +105,8 @@ INSTANTIATE_TEST_SUITE_P(Parts, SyncBatchNormMatrixTest,
 TEST(OneValueTest, IsRefusedOrAcceptedOnEveryRank) {
   for (const int world_size : {2, 3, 8}) {
     for (const auto& problem : OneValueProblems(world_size)) {
-      CheckProblem(problem, AllVariants(), MakeCpuKernels);
+      ClaimRecorder recorder(OnThreads(world_size, problem.type));
+      CheckProblem(problem, AllVariants(), MakeCpuKernels, recorder);
     }
   }
 }
@@ -103,7 +114,8 @@ TEST(OneValueTest, IsRefusedOrAcceptedOnEveryRank) {
 // What the matrix is too small for: segments, and stores past the caches.
 TEST(LargeBatchTest, IsBatchNormOfTheWholeBatch) {
   for (const auto& problem : LargeProblems()) {
-    CheckProblem(problem, LayoutVariants(), MakeCpuKernels);
+    ClaimRecorder recorder(OnThreads(problem.world_size, problem.type));
+    CheckProblem(problem, LayoutVariants(), MakeCpuKernels, recorder);
   }
 }
 
@@ -111,8 +123,9 @@ class FusedSyncBatchNormTest : public testing::TestWithParam<Part> {};
 
 TEST_P(FusedSyncBatchNormTest, IsFusedBatchNormOfTheWholeBatch) {
   const auto& [world_size, type, batches] = GetParam();
+  ClaimRecorder recorder(OnThreads(world_size, type));
   for (const auto& problem : FusedProblemsOf(world_size, type, batches)) {
-    CheckProblem(problem, LayoutVariants(), MakeCpuKernels);
+    CheckProblem(problem, LayoutVariants(), MakeCpuKernels, recorder);
     if (HasFatalFailure()) return;
   }
 }
@@ -126,12 +139,13 @@ class PlainSyncBatchNormTest : public testing::TestWithParam<Part> {};
 
 TEST_P(PlainSyncBatchNormTest, IsBatchNormOfTheWholeBatch) {
   const auto& [world_size, type, batches] = GetParam();
+  ClaimRecorder recorder(OnThreads(world_size, type, "plain kernels"));
   for (BatchNormProblem problem : FusedProblemsOf(world_size, type, batches)) {
-    CheckProblem(problem, LayoutVariants(), MakePlainKernels);
+    CheckProblem(problem, LayoutVariants(), MakePlainKernels, recorder);
     if (HasFatalFailure()) return;
     if (problem.fused != Fused::kRelu) continue;
     problem.fused = Fused::kNothing;
-    CheckProblem(problem, AllVariants(), MakePlainKernels);
+    CheckProblem(problem, AllVariants(), MakePlainKernels, recorder);
     if (HasFatalFailure()) return;
   }
 }

@@ -1,0 +1,107 @@
+// For four logical ranks, training gives the same bits whatever carries them:
+// threads, processes, two threads in each of two processes, processes of
+// mpirun; whatever the size of the buckets and of the group's slots; and in
+// every run.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_matchers.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
+#include "conformance/collectives/faulty_communicator.h"
+#include "conformance/report/claim_recorder.h"
+#include "conformance/trained_bits.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+using testing::Ne;
+
+constexpr int kRanks = 4;
+
+struct Mapping {
+  Backend backend = Backend::kThreads;
+  int64_t bucket_bytes = 64 << 10;
+  int64_t slot_bytes = 128 << 10;
+};
+
+std::string NameOf(const Mapping& mapping) {
+  return absl::StrCat(Name(mapping.backend), ", buckets of ",
+                      mapping.bucket_bytes, " bytes, slots of ",
+                      mapping.slot_bytes);
+}
+
+// By rank. `by_size`: on a group that adds in the order of a message's size.
+std::vector<std::string> BitsOf(const BitsRun& run, const Mapping& mapping,
+                                bool by_size = false) {
+  RunRanksOptions options;
+  options.group.slot_bytes = mapping.slot_bytes;
+  options.deadline = absl::Minutes(4);
+  std::vector<std::string> bits;
+  for (const absl::StatusOr<std::string>& rank : RunRanksCollect(
+           mapping.backend, kRanks,
+           [&](Communicator& group) -> absl::StatusOr<std::string> {
+             BitsRun rank_run = run;
+             rank_run.bucket_bytes = mapping.bucket_bytes;
+             if (!by_size) return TrainedBits(group, rank_run);
+             FaultyCommunicator faulty(group, CollectiveFault::kOrderBySize);
+             return TrainedBits(faulty, rank_run);
+           },
+           options)) {
+    EXPECT_THAT(rank, IsOk()) << NameOf(mapping);
+    bits.push_back(rank.value_or(""));
+  }
+  return bits;
+}
+
+class BitwiseTrainingTest : public testing::TestWithParam<std::string> {};
+
+TEST_P(BitwiseTrainingTest, IsTheSameWhateverCarriesTheRanks) {
+  const std::vector<std::string> want = BitsOf({.model = GetParam()}, {});
+  ASSERT_EQ(want.size(), kRanks);
+  ASSERT_THAT(want[0], HasSubstr("step 19 loss"));
+  constexpr int64_t kAll = 1 << 30;
+  const Mapping mappings[] = {
+      {},
+      {.bucket_bytes = 1},
+      {.bucket_bytes = kAll, .slot_bytes = 4 << 10},
+      {.backend = Backend::kProcesses, .bucket_bytes = kAll},
+      {.backend = Backend::kMixed},
+  };
+  for (const Mapping& mapping : mappings) {
+    ClaimRecorder recorder({"trained_bits",
+                            absl::AsciiStrToLower(Name(mapping.backend)),
+                            kRanks, "float32"});
+    recorder.AddExact();
+    // Not EXPECT_EQ, which would print all of both.
+    EXPECT_TRUE(BitsOf({.model = GetParam()}, mapping) == want)
+        << NameOf(mapping);
+  }
+}
+
+// The control: that the bits are the same is no matter of course, even after
+// two steps.
+TEST_P(BitwiseTrainingTest, WouldDependOnTheBucketsOtherwise) {
+  const BitsRun run = {.model = GetParam(), .steps = 2};
+  const auto small = BitsOf(run, {.bucket_bytes = 1}, /*by_size=*/true);
+  const auto large = BitsOf(run, {.bucket_bytes = 1 << 30}, /*by_size=*/true);
+  ASSERT_EQ(small.size(), kRanks);
+  EXPECT_THAT(small[0], HasSubstr("step 1 loss"));
+  EXPECT_THAT(small, Ne(large));
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, BitwiseTrainingTest,
+                         testing::Values("lenet", "resnet18"),
+                         [](const auto& info) { return info.param; });
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,159 @@
+// Each mistake is named, and nothing else is.
+#include "conformance/gradient_causes.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "conformance/reference/bounded.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/parameters.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr size_t kSize = 40;
+
+class GradientCausesTest : public testing::Test {
+ protected:
+  GradientCausesTest() {
+    std::mt19937 random(1);
+    for (int rank = 0; rank < 3; ++rank) {
+      Bounded part(kSize);
+      for (size_t i = 0; i < kSize; ++i) {
+        // In (-1, 1), in float32's steps.
+        part.value[i] = static_cast<double>(random() >> 8) * 0x1p-23 - 1;
+        part.bound[i] = 1e-6;
+        want_.value[i] += part.value[i];
+        want_.bound[i] += part.bound[i];
+      }
+      parts_.push_back(part);
+    }
+    ranks_.assign(3, Weighted({1, 1, 1}));
+  }
+
+  std::vector<float> Weighted(const std::vector<double>& weights) const {
+    std::vector<float> sum(kSize);
+    for (size_t i = 0; i < kSize; ++i) {
+      double value = 0;
+      for (size_t r = 0; r < weights.size(); ++r) {
+        value += weights[r] * parts_[r].value[i];
+      }
+      sum[i] = static_cast<float>(value);
+    }
+    return sum;
+  }
+
+  StepGradients Step() const {
+    return {specs_, want_, ranks_, parts_, samples_, before_};
+  }
+  // Of ranks that all have these.
+  std::string CauseOf(const std::vector<float>& got) {
+    ranks_.assign(3, got);
+    return CauseOfGradient(Step(), 0);
+  }
+
+  const std::vector<ParameterSpec> specs_ = {{"W", {36}, 0, 36},
+                                             {"b", {4}, 36, 4}};
+  const std::vector<int64_t> samples_ = {6, 6, 5};
+  Bounded want_{kSize};
+  std::vector<Bounded> parts_;
+  std::vector<std::vector<float>> ranks_;
+  std::vector<float> before_;
+};
+
+TEST_F(GradientCausesTest, NamesPartsWithOtherWeights) {
+  EXPECT_EQ(CauseOf(Weighted({1, 1, 0})), "; rank 2's part is left out");
+  EXPECT_EQ(CauseOf(Weighted({0, 2, 1})),
+            "; rank 0's part is left out, rank 1's part counts 2 times");
+  EXPECT_EQ(CauseOf(Weighted({1, 0, 0})),
+            "; it is that of this rank's own samples: not reduced?");
+  EXPECT_EQ(CauseOf(Weighted({0, 1, 0})),
+            "; rank 0's part is left out, rank 2's part is left out");
+  EXPECT_EQ(CauseOf(Weighted({17.0 / 18, 17.0 / 18, 17.0 / 15})),
+            "; it is the mean of the ranks' means, without weights");
+}
+
+TEST_F(GradientCausesTest, LeavesOneFactorToCheckGradients) {
+  EXPECT_EQ(CauseOf(Weighted({3, 3, 3})), "");
+  EXPECT_EQ(CauseOf(Weighted({1, 1, 1})).find("counts"), std::string::npos);
+}
+
+TEST_F(GradientCausesTest, NamesWhatIsNotCleared) {
+  before_ = Weighted({0.5, -3, 2});
+  std::vector<float> got = Weighted({1, 1, 1});
+  for (size_t i = 0; i < kSize; ++i) got[i] += before_[i];
+  EXPECT_EQ(CauseOf(got),
+            "; it is the sum with that of the step before: not cleared?");
+}
+
+TEST_F(GradientCausesTest, NamesATensorOfZeros) {
+  std::vector<float> got = Weighted({1, 1, 1});
+  std::fill(got.begin() + 36, got.end(), 0.0f);
+  EXPECT_EQ(CauseOf(got), "; all of b is zero: left out?");
+  got[37] = 0.5f;
+  EXPECT_EQ(CauseOf(got), "");
+}
+
+TEST_F(GradientCausesTest, NamesValuesOfAnotherPlace) {
+  std::vector<float> got = Weighted({1, 1, 1});
+  std::swap_ranges(got.begin(), got.begin() + 12, got.begin() + 12);
+  EXPECT_EQ(CauseOf(got),
+            "; it has there the values of W[12]: in another's place?");
+}
+
+TEST_F(GradientCausesTest, NamesWhatBFloat16Rounds) {
+  std::vector<float> got = Weighted({1, 1, 1});
+  for (float& v : got) {
+    v = std::bit_cast<float>((std::bit_cast<uint32_t>(v) + 0x8000u) &
+                             0xffff0000u);
+  }
+  EXPECT_EQ(CauseOf(got),
+            "; all of it is as near as bfloat16 rounds the ranks' parts");
+}
+
+TEST_F(GradientCausesTest, NamesNothingElse) {
+  std::vector<float> got = Weighted({1, 1, 1});
+  got[7] += 1;
+  EXPECT_EQ(CauseOf(got), "");
+  got[7] = std::nanf("");
+  EXPECT_EQ(CauseOf(got), "");
+  got[7] = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(CauseOf(got), "");
+  EXPECT_EQ(CauseOf(std::vector<float>(kSize, 0.25f)), "");
+  // Parts that cannot be told apart.
+  parts_[1] = parts_[0];
+  EXPECT_EQ(CauseOf(Weighted({3, 0, 1})), "");
+}
+
+TEST_F(GradientCausesTest, NamesWhyRanksDisagree) {
+  for (size_t rank = 0; rank < 3; ++rank) {
+    std::vector<double> own(3);
+    own[rank] = 1;
+    const std::vector<float> part = Weighted(own);
+    std::copy(part.begin(), part.begin() + 20, ranks_[rank].begin());
+  }
+  EXPECT_EQ(CauseOfDisagreement(Step(), 2),
+            "; each has there the gradient of its own samples: not reduced?");
+  ranks_[0] = Weighted({1, 1, 1});
+  EXPECT_THAT(CauseOfDisagreement(Step(), 2),
+              HasSubstr("; rank 2 has there the gradient of its own samples"));
+  ranks_[2][3] += 1;
+  EXPECT_EQ(CauseOfDisagreement(Step(), 2), "");
+  ranks_[2] = ranks_[0];
+  ranks_[2][3] = std::nextafter(ranks_[2][3], 9.0f);
+  EXPECT_EQ(CauseOfDisagreement(Step(), 2),
+            "; both are right within rounding: added in different orders?");
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,55 @@
+// What wrong epochs look like: the mistakes that would give them.
+#ifndef LOCKSTEP_CONFORMANCE_SAMPLING_EPOCH_CAUSES_H_
+#define LOCKSTEP_CONFORMANCE_SAMPLING_EPOCH_CAUSES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "conformance/sampling/sampling_case.h"
+#include "conformance/sampling/sampling_subject.h"
+
+namespace lockstep {
+
+// One epoch of a case, as the subject drew it.
+struct DrawnEpoch {
+  const SubjectFactory& make;
+  const SamplingCase& c;
+  int64_t epoch;
+  const std::vector<Batches>& ranks;
+  const std::vector<int64_t>& one_rank;  // The whole of it, as one rank draws.
+};
+
+// Each returns "; ..." for the first mistake that gives the whole epoch, or "".
+
+// A rank with another number of indices than it should have: the tail dropped,
+// not padded; padded, not dropped; all of it on one rank; padded where nothing
+// is; padding that does not go round. Else the indices that nobody draws.
+std::string CauseOfLengths(const DrawnEpoch& drawn);
+
+// An index on two ranks, not as padding: the same shard on all; a shuffle by
+// each rank's own seed, its number more.
+std::string CauseOfSharing(const DrawnEpoch& drawn);
+
+// An index that comes more often than it should: the end of the order repeated,
+// not its start; the data set padded, not the order; the order, not the data
+// set.
+std::string CauseOfPadding(const DrawnEpoch& drawn);
+
+// Ranks that are not dealt the order of one: from the last to the first; in
+// contiguous parts; one by one, not by the batch.
+std::string CauseOfDeal(const DrawnEpoch& drawn);
+
+// How often each index of the data set is drawn. Precondition: they exist.
+std::vector<int64_t> CountsOf(const DrawnEpoch& drawn);
+
+// The indices of a rank's batches, in their order.
+std::vector<int64_t> Flat(const Batches& batches);
+
+// "index 7"; "indices 3, 4, 9"; of many, the first and how many.
+std::string Indices(const std::vector<int64_t>& indices);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_SAMPLING_EPOCH_CAUSES_H_

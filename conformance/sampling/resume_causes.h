@@ -1,0 +1,35 @@
+// What a wrong resumption of an epoch looks like: the mistake that gives it.
+#ifndef LOCKSTEP_CONFORMANCE_SAMPLING_RESUME_CAUSES_H_
+#define LOCKSTEP_CONFORMANCE_SAMPLING_RESUME_CAUSES_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "conformance/sampling/sampling_case.h"
+#include "conformance/sampling/sampling_subject.h"
+
+namespace lockstep {
+
+// One rank's batches after a stop, which are not those that were left.
+struct WrongResume {
+  const SubjectFactory& make;
+  const SamplingCase& c;
+  int rank;
+  int64_t epoch;
+  size_t step;           // After which the epoch was stopped.
+  const Batches& whole;  // The epoch's.
+  const Batches& got;
+};
+
+// ", as if ..." where one of these gives every index, else "": a batch again; a
+// batch skipped; the same place of the epoch before or after.
+std::string CauseOfResume(const WrongResume& wrong);
+
+// The same of a whole epoch that is set after the one before was stopped after
+// `step` and gone on with: it begins there; it is still the one before.
+std::string CauseOfNextEpoch(const WrongResume& wrong);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_SAMPLING_RESUME_CAUSES_H_
