@@ -50,7 +50,10 @@ struct Collective {
                               CallSite site = CallSite::Here());
   // AllReduce that adds every element in the same order, whatever the size
   // (algorithms/order.h: the tree): an element's bits do not depend on what
-  // else is in the message. A ring cannot, so an NCCL group adds as AllReduce
+  // else is in the message. Errors: AllReduce's; ranks that mix the two do not
+  // agree. Cost: AllReduce's over shared memory; over a transport 2 (P - 1) / P
+  // n elements from each rank in 2 log2 P messages, and up to n elements of
+  // memory, P the ranks. A ring cannot, so an NCCL group adds as AllReduce
   // does.
   static Collective UniformAllReduce(Buffer data, ReduceOp op = ReduceOp::kSum,
                                      CallSite site = CallSite::Here());

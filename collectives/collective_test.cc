@@ -35,6 +35,7 @@ TEST(ValidateTest, AcceptsWhatTheInterfacePromises) {
   const std::vector<Collective> calls = {
       Collective::AllReduce(x, y),
       Collective::AllReduce(Buffer(x)),
+      Collective::UniformAllReduce(Buffer(x)),
       Collective::AllReduce(Buffer(nullptr, 0, DataType::kInt64)),
       Collective::Reduce(x, {}, ReduceOp::kMax, 0),  // Not the root.
       Collective::ReduceScatter(x, Part(y, 0, 4)),
@@ -135,6 +136,13 @@ TEST(CallTest, CountsThatDifferAreToldApart) {
   EXPECT_TRUE(Agree(first, first));
   EXPECT_THAT(ToString(first), HasSubstr("AllGather(float32[12], counts #"));
   EXPECT_NE(ToString(first).substr(0, 40), ToString(second).substr(0, 40));
+}
+
+TEST(CallTest, AnotherOrderOfAdditionsIsAnotherCall) {
+  const Call by_size = CallOf(Collective::AllReduce(Buffer(x)), kRanks);
+  const Call uniform = CallOf(Collective::UniformAllReduce(Buffer(x)), kRanks);
+  EXPECT_FALSE(Agree(by_size, uniform));
+  EXPECT_THAT(ToString(uniform), HasSubstr(", uniform"));
 }
 
 TEST(CallTest, NamesThePlaceInTheSource) {

@@ -55,10 +55,10 @@ absl::StatusOr<Metrics> AllReduceMetrics(Communicator& communicator,
 // the ones before it. The order and the bounds of the buckets are fixed,
 // whatever order the gradients come in, and every element is added in the same
 // order (UniformAllReduce), so the sums have the same bits on every run and
-// with buckets of any size, but on NCCL, of this size. With one rank there is
-// nothing to send, and no thread. Borrows its arguments; uses the communicator
-// only between the first MarkReady of a step and the return of Finish. Not
-// thread safe.
+// with buckets of any size; over NCCL, with buckets of the same size. With one
+// rank there is nothing to send, and no thread. Borrows its arguments; uses the
+// communicator only between the first MarkReady of a step and the return of
+// Finish. Not thread safe.
 class GradientReducer {
  public:
   static constexpr int64_t kDefaultBucketBytes = 256 << 10;
