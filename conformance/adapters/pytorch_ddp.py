@@ -1,10 +1,11 @@
 #!/usr/bin/python3
 """PyTorch's DistributedDataParallel as a subject of //conformance:check.
 
-PROTOCOL.md says what a case asks. Started once for each rank, with RANK, WORLD_SIZE, MASTER_ADDR
-and MASTER_PORT set. --recipe=exact uses DistributedDataParallel so that N ranks compute what one
-computes; --recipe=tutorial as tutorials do. Trainer is the first; TutorialTrainer and the broken
-copies beside this file replace some of its methods.
+PROTOCOL.md says what a case asks. Started once for each rank, by //conformance:check, torchrun,
+mpirun or srun; the last two leave MASTER_ADDR and MASTER_PORT to the command. --recipe=exact uses
+DistributedDataParallel so that N ranks compute what one computes; --recipe=tutorial as tutorials
+do. Trainer is the first; TutorialTrainer and the broken copies beside this file replace some of its
+methods.
 """
 
 import argparse
@@ -432,17 +433,27 @@ class TutorialTrainer(Trainer):
 RECIPES = {"exact": Trainer, "tutorial": TutorialTrainer}
 
 
-def use_environment(device_type, world_size):
-    """Sets what gloo, cuBLAS and NCCL read as they start, unless the user did."""
+def use_environment(device_type, rank, world_size):
+    """Sets what gloo, cuBLAS and NCCL read as they start, unless the user did.
+
+    Raises:
+      ValueError: nothing says where the ranks meet.
+    """
+    for name in ("MASTER_ADDR", "MASTER_PORT"):
+        if not os.environ.get(name):
+            raise ValueError(
+                f"{name} is not set, so that the ranks cannot meet; torchrun sets it, mpirun and "
+                "srun do not: MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 before the command will do"
+            )
     setdefault = os.environ.setdefault
-    if os.environ.get("MASTER_ADDR") in ("127.0.0.1", "localhost"):
+    if os.environ["MASTER_ADDR"] in ("127.0.0.1", "localhost"):
         setdefault("GLOO_SOCKET_IFNAME", "lo")  # The host's name may not resolve, as in a sandbox.
     if device_type == "cpu":
         return
     setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # Deterministic.
     if world_size > torch.cuda.device_count():
         # NCCL refuses ranks that share a GPU, unless it takes them for ranks on different hosts.
-        setdefault("NCCL_HOSTID", f"lockstep-{os.environ['RANK']}")
+        setdefault("NCCL_HOSTID", f"lockstep-{rank}")
         setdefault("NCCL_SOCKET_IFNAME", "lo")
 
 
@@ -475,14 +486,14 @@ def train(trainer_class, device_type):
     rank, world_size = lockstep_protocol.rank_and_world_size()
     if device_type == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device=cuda: PyTorch finds no GPU")
-    use_environment(device_type, world_size)
+    use_environment(device_type, rank, world_size)
     make_deterministic()
     backend = "nccl" if device_type == "cuda" else "gloo"
     software = f"PyTorch {torch.__version__}, DistributedDataParallel, {backend}"
     out = lockstep_protocol.Output(case, rank, world_size, software)
     device = this_ranks_device(device_type, rank)
     timeout = datetime.timedelta(seconds=trainer_class.TIMEOUT_SECONDS)
-    dist.init_process_group(backend, timeout=timeout)
+    dist.init_process_group(backend, timeout=timeout, rank=rank, world_size=world_size)
     trainer_class(case, out, rank, world_size, device).run()
     dist.destroy_process_group()
 

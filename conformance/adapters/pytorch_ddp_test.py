@@ -13,6 +13,7 @@ import sys
 import tempfile
 import traceback
 import unittest
+from unittest import mock
 
 import numpy as np
 
@@ -136,18 +137,21 @@ def fork_rank(trainer, variables, log, deadline):
     os._exit(status)
 
 
-def run_ranks(trainer, world_size, case, output, deadline):
-    """Runs all ranks; returns their exit statuses, negative for a signal, and what they said."""
+def run_ranks(trainer, world_size, case, output, deadline, names=("RANK", "WORLD_SIZE")):
+    """Runs all ranks; returns their exit statuses, negative for a signal, and what they said.
+
+    `names` are the variables that say a rank and how many there are.
+    """
     variables = {
         "LOCKSTEP_CASE": case,
         "LOCKSTEP_OUTPUT": output,
-        "WORLD_SIZE": str(world_size),
+        names[1]: str(world_size),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(free_port()),
     }
     with tempfile.TemporaryFile() as log:
         pids = [
-            fork_rank(trainer, {**variables, "RANK": str(rank)}, log.fileno(), deadline)
+            fork_rank(trainer, {**variables, names[0]: str(rank)}, log.fileno(), deadline)
             for rank in range(world_size)
         ]
         statuses = [os.waitpid(pid, 0)[1] for pid in pids]
@@ -490,9 +494,8 @@ class CommandTest(AdapterTest):
     """The commands as //conformance:check starts them."""
 
     def command(self, script, *flags, **variables):
-        environment = {
-            k: v for k, v in os.environ.items() if not k.startswith(("LOCKSTEP_", "RANK", "WORLD"))
-        }
+        not_ours = ("LOCKSTEP_", "RANK", "WORLD", "MASTER_")
+        environment = {k: v for k, v in os.environ.items() if not k.startswith(not_ours)}
         done = subprocess.run(
             [sys.executable, os.path.join(HERE, script), *flags],
             env={**environment, **variables},
@@ -517,6 +520,39 @@ class CommandTest(AdapterTest):
         )
         self.assertEqual(status, 0, said)
         self.assertEqual(differences(read_output(self.folder + "/out", 1), self.one_rank()), set())
+
+    def test_runs_ranks_of_mpirun(self):
+        write_case(self.folder, batch_sizes=[6, 6])
+        statuses, said = run_ranks(
+            pytorch_ddp.Trainer,
+            2,
+            self.folder,
+            self.folder + "/out",
+            DEADLINE_SECONDS,
+            names=("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+        )
+        self.assertEqual(statuses, [0, 0], said)
+        self.assertEqual(
+            [record["rank"] for record, _ in read_output(self.folder + "/out", 2)], [0, 1]
+        )
+
+    def test_says_that_mpirun_names_no_place_to_meet(self):
+        write_case(self.folder)
+        status, _, said = self.command(
+            "pytorch_ddp.py",
+            OMPI_COMM_WORLD_RANK="0",
+            OMPI_COMM_WORLD_SIZE="2",
+            LOCKSTEP_CASE=self.folder,
+            LOCKSTEP_OUTPUT=self.folder + "/out",
+        )
+        self.assertEqual(status, 1)
+        self.assertRegex(said, r"\Apytorch_ddp: MASTER_ADDR is not set, [^\n]*\n\Z")
+
+    def test_ranks_that_share_a_gpu_need_no_variable_for_their_rank(self):
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+        with mock.patch.dict(os.environ, meeting, clear=True):
+            pytorch_ddp.use_environment("cuda", 1, 1000)
+            self.assertEqual(os.environ["NCCL_HOSTID"], "lockstep-1")
 
     def test_says_in_a_line_what_is_wrong(self):
         self.assertEqual(

@@ -127,6 +127,14 @@ bool HoldOwnShares(Evidence& evidence, const Reference& reference,
 Cause CauseOfParting(Evidence& evidence, const Names& names, int64_t step) {
   const absl::StatusOr<Reference> reference = GradientReference(evidence, step);
   if (!reference.ok()) return Cause::kUnknown;
+  // Ranks may then part for no other reason than that a rank parts from itself.
+  const AllowedErrors& allowed = reference->allowed;
+  const bool noisy =
+      std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+        const auto found = allowed.find(name);
+        return found != allowed.end() && !found->second.meaningful;
+      });
+  if (noisy) return Cause::kTooNoisy;
   if (HoldReference(evidence, *reference, names, step)) {
     return Cause::kRanksRoundApart;
   }

@@ -19,10 +19,12 @@ bool Has(const CaseReport& c, Outcome outcome) {
       [outcome](const Verdict& v) { return v.outcome == outcome; });
 }
 
-nlohmann::ordered_json VerdictJson(const Verdict& verdict) {
+nlohmann::ordered_json VerdictJson(const CaseReport& c,
+                                   const Verdict& verdict) {
   return {{"claim", ClaimName(verdict.claim)},
           {"outcome", OutcomeName(verdict.outcome)},
           {"error_over_allowed", verdict.error_over_allowed},
+          {"cell", CellOf(c, verdict.claim)},
           {"cause", CauseName(verdict.cause)},
           {"what", verdict.what},
           {"why", verdict.why},
@@ -72,7 +74,7 @@ nlohmann::ordered_json CheckJson(const CheckReport& report) {
   for (const CaseReport& c : report.cases) {
     nlohmann::ordered_json verdicts = nlohmann::ordered_json::array();
     for (const Verdict& verdict : c.verdicts) {
-      verdicts.push_back(VerdictJson(verdict));
+      verdicts.push_back(VerdictJson(c, verdict));
     }
     cases.push_back({{"name", c.name},
                      {"about", c.about},

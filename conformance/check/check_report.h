@@ -51,8 +51,9 @@ std::string FormatCheckTable(const CheckReport& report);
 std::string FormatCheckMarkdown(const CheckReport& report);
 
 // {"command", "software", "world_size", "created", "cases": [{"name", "about",
-// "seconds", "verdicts": [{"claim", "outcome", "error_over_allowed", "cause",
-// "what", "why", "fix", "cited"}]}], ...}
+// "seconds", "verdicts": [{"claim", "outcome", "error_over_allowed", "cell",
+// "cause", "what", "why", "fix", "cited"}]}], ...}. A page shows the cell, and
+// rounds nothing anew.
 nlohmann::ordered_json CheckJson(const CheckReport& report);
 
 // One page that needs no other file.

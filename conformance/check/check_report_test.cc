@@ -39,6 +39,13 @@ Verdict Failure(const std::string& name, Claim claim, Outcome outcome) {
   return verdict;
 }
 
+std::string ClaimCell(const CaseReport& c, const std::string& claim) {
+  for (const Claim one : kAllClaims) {
+    if (claim == ClaimName(one)) return CellOf(c, one);
+  }
+  return "";
+}
+
 // One case that holds, one that fails, one as documented, one unsupported.
 CheckReport Report() {
   CheckReport report;
@@ -134,6 +141,21 @@ TEST(CheckJsonTest, HasEveryVerdict) {
   EXPECT_EQ(verdict["outcome"], "failed");
   EXPECT_EQ(verdict["cause"], "mean_of_means");
   EXPECT_EQ(verdict["fix"], "Weight them.");
+}
+
+// 0.125 is between: who rounds it up and who down must not differ.
+TEST(CheckPageTest, ShowsTheCellsOfTheTable) {
+  CheckReport report = Report();
+  report.cases[0].verdicts[1].error_over_allowed = 0.125;
+  const std::string page = FormatCheckPage(report);
+  const nlohmann::ordered_json json = EmbeddedReport(page);
+  for (size_t i = 0; i < report.cases.size(); ++i) {
+    for (const auto& verdict : json["cases"][i]["verdicts"]) {
+      EXPECT_EQ(ClaimCell(report.cases[i], verdict["claim"]), verdict["cell"]);
+    }
+  }
+  EXPECT_THAT(FormatCheckTable(report), HasSubstr(" 0.12 "));
+  EXPECT_THAT(page, Not(HasSubstr("error.toFixed")));
 }
 
 TEST(CheckPageTest, IsWholeWhateverTheTrainerSays) {

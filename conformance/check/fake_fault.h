@@ -45,6 +45,7 @@ enum class FakeFault {
   kAveragesIdleRanks,  // Those without a sample count as ranks.
   kDividesByFullBatch,
   kReducesNothing,
+  kReducesNothingWithDropout,
   kMixesWithNeighbour,  // Each rank, its own with the next one's.
   kAddsInOwnOrder,
   kLeavesOutOneParameter,

@@ -161,6 +161,10 @@ Rows BeforeTanh(const std::vector<float>& weight, const Rows& hidden,
 
 }  // namespace
 
+bool IsFakeBuffer(const std::string& name) {
+  return name.starts_with("bn.running") || name.ends_with("tracked");
+}
+
 FakePass RunFakeModel(const FakeTensors& weights, const FakeBatch& batch,
                       const FakeMode& mode) {
   FakePass pass;

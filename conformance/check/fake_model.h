@@ -31,6 +31,9 @@ struct FakeMode {
   bool bfloat16 = false;  // What is computed is rounded to it.
 };
 
+// Whether it is a buffer of the model, by its name.
+bool IsFakeBuffer(const std::string& name);
+
 // What one pass gives, in the order of the batch's samples. Gradients are those
 // of the mean loss.
 struct FakePass {

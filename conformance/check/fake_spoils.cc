@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 
 #include "absl/status/status.h"
 #include "conformance/check/fake_fault.h"
@@ -10,6 +11,29 @@
 #include "conformance/protocol/rank_output.h"
 
 namespace lockstep {
+
+namespace {
+
+void SpoilOutput(FakeFault fault, bool parallel, RankOutput& output) {
+  if (fault == FakeFault::kThinksItIsAlone) output.world_size = 1;
+  if (fault == FakeFault::kLeavesOutEvaluation ||
+      (fault == FakeFault::kFirstRankEvaluatesAll && output.rank > 0)) {
+    output.evaluation.reset();
+  }
+  if (parallel && fault == FakeFault::kWritesOtherShape) {
+    for (auto& [key, tensor] : output.tensors) tensor.shape.push_back(1);
+  }
+  if (fault == FakeFault::kLeavesOutTensor) {
+    std::erase_if(output.tensors, [](const auto& entry) {
+      return entry.first.ends_with("/b2");
+    });
+  }
+  if (parallel && fault == FakeFault::kWritesForeignIndex) {
+    output.steps[0].indices[0] = -1;
+  }
+}
+
+}  // namespace
 
 void SpoilRun(FakeFault fault, TrainerRun& run) {
   const bool parallel = run.world_size > 1;
@@ -41,15 +65,7 @@ void SpoilRun(FakeFault fault, TrainerRun& run) {
     silence(1, absl::DataLossError("rank0.json: not JSON at byte 0"));
   }
   for (TrainerRun::Rank& rank : run.ranks) {
-    RankOutput& output = rank.output;
-    if (fault == FakeFault::kThinksItIsAlone) output.world_size = 1;
-    if (fault == FakeFault::kLeavesOutEvaluation ||
-        (fault == FakeFault::kFirstRankEvaluatesAll && output.rank > 0)) {
-      output.evaluation.reset();
-    }
-    if (parallel && fault == FakeFault::kWritesForeignIndex) {
-      output.steps[0].indices[0] = -1;
-    }
+    SpoilOutput(fault, parallel, rank.output);
   }
 }
 

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 #include "conformance/check/case_files.h"
 #include "conformance/check/check_case.h"
 #include "conformance/check/fake_evaluation.h"
@@ -21,6 +20,7 @@
 #include "conformance/check/fake_model.h"
 #include "conformance/check/fake_schedule.h"
 #include "conformance/check/fake_spoils.h"
+#include "conformance/check/fake_step.h"
 #include "conformance/check/numbers.h"
 #include "conformance/check/shadows.h"
 #include "conformance/check/trainer_run.h"
@@ -34,10 +34,6 @@ using Indices = std::vector<int64_t>;
 
 bool Has(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-bool IsBuffer(const std::string& name) {
-  return name.starts_with("bn.running") || name.ends_with("tracked");
 }
 
 void Add(FakeTensors& sum, float factor, const FakeTensors& term) {
@@ -82,9 +78,6 @@ class Trainer {
   void Update(int rank, int64_t step, const FakeTensors& gradients);
   bool Trains(const std::string& name, int rank) const;
   void Report(const FakeStep& step, const std::vector<FakePass>& passes);
-  void Write(int64_t step, const std::vector<FakeTensors>& gradients);
-  void WriteTensor(Replica& replica, const std::string& key,
-                   const std::string& name, const std::vector<float>& values);
 
   const CasePlan& plan_;
   const Case& c_;
@@ -121,7 +114,8 @@ std::vector<FakePass> Trainer::Forward(const FakeStep& step) {
   for (size_t r = 0; r < passes.size(); ++r) {
     if (step.shares[r].empty()) continue;
     FakeBatch batch = GatherFake(files_, "train", step.shares[r]);
-    if (Faulty(FakeFault::kDropout)) {
+    if (Faulty(FakeFault::kDropout) ||
+        Faulty(FakeFault::kReducesNothingWithDropout)) {
       // Which inputs are dropped depends on a sample's place in the batch.
       for (size_t i = 0; i < batch.x.size(); i += 2) batch.x[i][i % 4] = 0;
     }
@@ -207,7 +201,10 @@ std::vector<FakeTensors> Trainer::Reduce(
                                      Average(step, passes));
   for (size_t r = 0; r < passes.size(); ++r) {
     const FakeTensors& own = passes[r].gradients;
-    if (Faulty(FakeFault::kReducesNothing)) gradients[r] = own;
+    if (Faulty(FakeFault::kReducesNothing) ||
+        Faulty(FakeFault::kReducesNothingWithDropout)) {
+      gradients[r] = own;
+    }
     if (Faulty(FakeFault::kLeavesOutOneParameter)) {
       gradients[r]["W2"] = own.at("W2");
     }
@@ -264,7 +261,7 @@ void Trainer::UpdateBuffers(const std::vector<FakePass>& passes) {
 
 // Whether the optimizer has the parameter.
 bool Trainer::Trains(const std::string& name, int rank) const {
-  if (IsBuffer(name)) return false;
+  if (IsFakeBuffer(name)) return false;
   if (Has(c_.frozen, name)) {
     return Faulty(FakeFault::kDecaysFrozen) ||
            (Parallel(FakeFault::kDecaysFrozenOnLastRank) && rank == LastRank());
@@ -310,39 +307,6 @@ void Trainer::Report(const FakeStep& step,
   }
 }
 
-void Trainer::WriteTensor(Replica& replica, const std::string& key,
-                          const std::string& name,
-                          const std::vector<float>& values) {
-  std::vector<int64_t> shape = files_.weights.tensors.at(name).shape;
-  if (Parallel(FakeFault::kWritesOtherShape)) shape.push_back(1);
-  if (Faulty(FakeFault::kLeavesOutTensor) && name == "b2") return;
-  replica.output.tensors[key] =
-      name.ends_with("tracked")
-          ? Int64Tensor(shape, Indices{static_cast<int64_t>(values[0])})
-          : FloatTensor(shape, values);
-}
-
-void Trainer::Write(int64_t step, const std::vector<FakeTensors>& gradients) {
-  const auto in = [step](const Indices& steps) {
-    return std::find(steps.begin(), steps.end(), step) != steps.end();
-  };
-  for (size_t r = 0; r < replicas_.size(); ++r) {
-    Replica& replica = replicas_[r];
-    for (const auto& [name, values] : replica.weights) {
-      const auto gradient = gradients[r].find(name);
-      if (in(c_.write_gradients) && gradient != gradients[r].end() &&
-          !Has(c_.frozen, name)) {
-        WriteTensor(replica, absl::StrCat("gradient.", step, "/", name), name,
-                    gradient->second);
-      }
-      const char* kind = IsBuffer(name) ? "buffer." : "parameter.";
-      if (in(c_.write_state)) {
-        WriteTensor(replica, absl::StrCat(kind, step, "/", name), name, values);
-      }
-    }
-  }
-}
-
 TrainerRun Trainer::Run() {
   Start();
   std::vector<FakeTensors> weights;
@@ -357,7 +321,10 @@ TrainerRun Trainer::Run() {
       Update(r, number, gradients[static_cast<size_t>(r)]);
     }
     Report(step, passes);
-    Write(number, gradients);
+    for (size_t r = 0; r < replicas_.size(); ++r) {
+      WriteFakeStep(c_, files_, number, gradients[r], replicas_[r].weights,
+                    replicas_[r].output);
+    }
   }
   for (int r = 0; c_.evaluate && r < n_; ++r) {
     weights.push_back(replicas_[static_cast<size_t>(r)].weights);

@@ -79,9 +79,34 @@ std::vector<JudgeFault> SampleFaults() {
   };
 }
 
+std::vector<JudgeFault> AgreementFaults() {
+  constexpr Claim kAgree = Claim::kRanksAgree;
+  return {
+      {"not_reduced", "no gradient is reduced", F::kReducesNothing, "even",
+       kAgree, Cause::kNotReduced},
+      {"not_reduced_with_dropout", "the same with dropout left on",
+       F::kReducesNothingWithDropout, "even", kAgree, Cause::kTooNoisy},
+      {"reduced_with_neighbour", "each rank reduces with the next one only",
+       F::kMixesWithNeighbour, "even", kAgree, Cause::kReducedInPart},
+      {"own_order", "each rank adds the others' gradients to its own",
+       F::kAddsInOwnOrder, "even", kAgree, Cause::kRanksRoundApart},
+      {"one_left_out", "one parameter is left out of the reduction",
+       F::kLeavesOutOneParameter, "even", kAgree, Cause::kNotReduced},
+      {"one_left_out_uneven", "the same with uneven batches",
+       F::kLeavesOutOneParameter, "uneven_batches", kAgree, Cause::kNotReduced},
+      {"last_ranks_rate", "the last rank has another learning rate",
+       F::kLastRanksLearningRate, "even", kAgree, Cause::kRanksUpdateApart},
+      {"frozen_decays_on_one_rank",
+       "weight decay moves a frozen parameter on the last rank",
+       F::kDecaysFrozenOnLastRank, "frozen_parameter", kAgree,
+       Cause::kFrozenMoves},
+      {"one_rank_drifts", "the last rank's learning rate falls from step 3 on",
+       F::kLastRankDrifts, "even", kAgree, Cause::kDrifts},
+  };
+}
+
 std::vector<JudgeFault> GradientFaults() {
   constexpr Claim kGradients = Claim::kGradients;
-  constexpr Claim kAgree = Claim::kRanksAgree;
   return {
       {"summed", "gradients are summed over ranks", F::kSums, "even",
        kGradients, Cause::kSummedNotAveraged},
@@ -104,16 +129,6 @@ std::vector<JudgeFault> GradientFaults() {
        F::kMeanOfMeans, "uneven_batches", kGradients, Cause::kMeanOfMeans},
       {"mean_of_local_means", "the same with local batch norm", F::kMeanOfMeans,
        "local_bn", kGradients, Cause::kMeanOfMeans},
-      {"not_reduced", "no gradient is reduced", F::kReducesNothing, "even",
-       kAgree, Cause::kNotReduced},
-      {"reduced_with_neighbour", "each rank reduces with the next one only",
-       F::kMixesWithNeighbour, "even", kAgree, Cause::kReducedInPart},
-      {"own_order", "each rank adds the others' gradients to its own",
-       F::kAddsInOwnOrder, "even", kAgree, Cause::kRanksRoundApart},
-      {"one_left_out", "one parameter is left out of the reduction",
-       F::kLeavesOutOneParameter, "even", kAgree, Cause::kNotReduced},
-      {"one_left_out_uneven", "the same with uneven batches",
-       F::kLeavesOutOneParameter, "uneven_batches", kAgree, Cause::kNotReduced},
       {"first_ranks_gradients", "rank 0's gradients are broadcast",
        F::kFirstRanksGradients, "even", kGradients, Cause::kNotReduced},
       {"loss_scale", "the loss is scaled and not unscaled", F::kLossScale,
@@ -125,8 +140,8 @@ std::vector<JudgeFault> GradientFaults() {
   };
 }
 
-std::vector<JudgeFault> LossAndStateFaults() {
-  constexpr Claim kLoss = Claim::kLoss, kState = Claim::kState;
+std::vector<JudgeFault> LossFaults() {
+  constexpr Claim kLoss = Claim::kLoss;
   return {
       {"unweighted_loss", "the loss is averaged without counts",
        F::kReportsUnweightedLoss, "uneven_batches", kLoss, Cause::kMeanOfMeans},
@@ -142,6 +157,12 @@ std::vector<JudgeFault> LossAndStateFaults() {
       {"loss_of_full_batch", "the loss is divided by a full batch's size",
        F::kReportsLossOfFullBatch, "uneven_last_batch", kLoss,
        Cause::kDividedByFullBatch},
+  };
+}
+
+std::vector<JudgeFault> StateFaults() {
+  constexpr Claim kState = Claim::kState;
+  return {
       {"full_batch", "gradients are divided by a full batch's size",
        F::kDividesByFullBatch, "uneven_last_batch", kState,
        Cause::kDividedByFullBatch},
@@ -161,22 +182,14 @@ std::vector<JudgeFault> LossAndStateFaults() {
        F::kLearningRateTimesRanks, "even", kState, Cause::kLearningRateScaled},
       {"rate_times_root", "the learning rate grows with the root of the ranks",
        F::kLearningRateTimesRoot, "even", kState, Cause::kLearningRateScaled},
-      {"last_ranks_rate", "the last rank has another learning rate",
-       F::kLastRanksLearningRate, "even", Claim::kRanksAgree,
-       Cause::kRanksUpdateApart},
       {"momentum_lost", "momentum is not in the checkpoint",
        F::kForgetsMomentum, "resume", kState, Cause::kMomentumLost},
       {"frozen_decays", "weight decay moves a frozen parameter",
        F::kDecaysFrozen, "frozen_parameter", kState, Cause::kFrozenMoves},
-      {"frozen_decays_on_one_rank", "the same on the last rank alone",
-       F::kDecaysFrozenOnLastRank, "frozen_parameter", Claim::kRanksAgree,
-       Cause::kFrozenMoves},
       {"unused_decays", "an unused parameter gets a gradient of zero",
        F::kDecaysUnused, "unused_parameter", kState, Cause::kUnusedMoves},
       {"other_schedule", "the learning rate falls from step 3 on",
        F::kSchedulesByRanks, "even", kState, Cause::kDrifts},
-      {"one_rank_drifts", "the last rank's learning rate falls from step 3 on",
-       F::kLastRankDrifts, "even", Claim::kRanksAgree, Cause::kDrifts},
   };
 }
 
@@ -209,8 +222,9 @@ std::vector<JudgeFault> EvaluationFaults() {
 
 std::vector<JudgeFault> AllJudgeFaults() {
   std::vector<JudgeFault> all;
-  for (const auto& part : {RunFaults(), SampleFaults(), GradientFaults(),
-                           LossAndStateFaults(), EvaluationFaults()}) {
+  for (const auto& part :
+       {RunFaults(), SampleFaults(), AgreementFaults(), GradientFaults(),
+        LossFaults(), StateFaults(), EvaluationFaults()}) {
     all.insert(all.end(), part.begin(), part.end());
   }
   return all;

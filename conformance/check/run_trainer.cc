@@ -65,6 +65,21 @@ absl::StatusOr<std::string> OutputFolder(const std::string& path) {
   return ExistingFolder(path);
 }
 
+// What launchers that the check itself was started by say of their rank; a
+// trainer that reads these first would take it for its own.
+constexpr char kForeignRank[] =
+    "unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE "
+    "OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE "
+    "OMPI_COMM_WORLD_NODE_RANK PMI_RANK PMI_SIZE PMIX_RANK MPI_LOCALRANKID "
+    "MPI_LOCALNRANKS SLURM_PROCID SLURM_LOCALID SLURM_STEP_ID "
+    "SLURM_STEP_NUM_TASKS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE; ";
+
+// What our own launcher says of its single process, which is not true of the
+// ranks that a command starts itself.
+constexpr char kOwnRank[] =
+    "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK "
+    "GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_RENDEZVOUS; ";
+
 // As for execvp(): a shell that goes to the working folder and becomes one that
 // runs the command.
 absl::StatusOr<std::vector<std::string>> ShellCommand(
@@ -76,14 +91,9 @@ absl::StatusOr<std::vector<std::string>> ShellCommand(
       const std::string folder,
       ExistingFolder(trainer.working_folder.empty() ? "."
                                                     : trainer.working_folder));
-  std::string script = "cd \"$0\" && exec /bin/sh -c \"$1\"";
-  if (StartsItsRanks(trainer)) {
-    // What the launcher says of its single process is not true of the ranks.
-    script = absl::StrCat(
-        "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK "
-        "GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_RENDEZVOUS; ",
-        script);
-  }
+  const std::string script =
+      absl::StrCat(kForeignRank, StartsItsRanks(trainer) ? kOwnRank : "",
+                   "cd \"$0\" && exec /bin/sh -c \"$1\"");
   return std::vector<std::string>{
       "/bin/sh", "-c", script, folder,
       absl::StrReplaceAll(trainer.command,

@@ -1,6 +1,7 @@
 // Trainers that do what they should, and trainers that do everything else.
 #include "conformance/check/run_trainer.h"
 
+#include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
 #include "conformance/check/trainer_run.h"
@@ -107,6 +109,26 @@ TEST_F(RunTrainerTest, TellsACommandThatStartsItsRanksNothingOfRanks) {
       "{world_size}",
       3);
   EXPECT_THAT(run.last_lines, ElementsAre("-- 3 3"));
+}
+
+// A check that was itself started by a launcher.
+TEST_F(RunTrainerTest, PassesNoLaunchersRankOn) {
+  constexpr const char* kNames[] = {"OMPI_COMM_WORLD_RANK",
+                                    "OMPI_COMM_WORLD_SIZE",
+                                    "PMI_RANK",
+                                    "PMI_SIZE",
+                                    "MPI_LOCALRANKID",
+                                    "SLURM_PROCID",
+                                    "SLURM_STEP_ID",
+                                    "SLURM_STEP_NUM_TASKS",
+                                    "TORCHELASTIC_RUN_ID"};
+  for (const char* name : kNames) setenv(name, "1", 1);
+  const std::string echo =
+      absl::StrCat("echo -$", absl::StrJoin(kNames, "$"), "-");
+  EXPECT_THAT(Result(echo, 2).last_lines, ElementsAre("[1] --", "[0] --"));
+  EXPECT_THAT(Result(echo + " {world_size}", 2).last_lines,
+              ElementsAre("-- 2"));
+  for (const char* name : kNames) unsetenv(name);
 }
 
 TEST_F(RunTrainerTest, NamesTheFoldersFromWhereverItStarts) {

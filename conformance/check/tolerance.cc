@@ -23,10 +23,13 @@ constexpr double kShadowFactor = 8;
 constexpr double kUnits = 4;          // Of float32.
 constexpr double kBFloat16Units = 8;  // Of bfloat16.
 constexpr double kScalarUnits = 16;
-constexpr double kNoise = 0.1;  // Of a magnitude, differing between shadows.
-constexpr double kCancelled = 0.01;  // Of the largest in the layer.
+constexpr double kNoise = 0.1;   // Of a magnitude, differing between shadows.
+constexpr double kSmall = 0.01;  // Of the largest in the layer.
 constexpr double kNoiseFactor = 64;  // In place of kShadowFactor, kUnits.
 constexpr double kNoiseCap = 0.1;
+// Of the change of what is small. Less than half, so that zero, the double, and
+// the half of two ranks that divide twice are found.
+constexpr double kSmallCap = 0.4;
 
 // The least that is allowed of a magnitude, in the type computed in.
 double UnitsOf(const CheckCase& check, double magnitude) {
@@ -41,7 +44,9 @@ struct Rounding {
   double change = 0;  // Magnitude of the change since the start.
   double units = 0;   // The least that is allowed.
   double spread = 0;
-  bool noise = false;
+  double scale = 0;    // The largest change in its layer.
+  bool noise = false;  // By its shadows or the units of its value.
+  bool small = false;  // By its size alone.
 };
 
 Rounding RoundingOf(const CheckCase& check, const std::string& name,
@@ -101,12 +106,11 @@ double LayerScale(const CheckCase& check, const std::string& name,
   return scale;
 }
 
-// Marks as noise what nearly cancels, compared with its layer.
-void MarkCancelled(const CheckCase& check, Roundings& roundings) {
+void CompareWithLayers(const CheckCase& check, Roundings& roundings) {
   for (auto& [name, rounding] : roundings) {
-    rounding.noise =
-        rounding.noise ||
-        rounding.change <= kCancelled * LayerScale(check, name, roundings);
+    rounding.scale = LayerScale(check, name, roundings);
+    rounding.small =
+        !rounding.noise && rounding.change <= kSmall * rounding.scale;
   }
 }
 
@@ -120,8 +124,9 @@ std::map<std::string, double> SpreadsBehind(const CheckCase& check,
   for (const std::string& name : names) {
     const auto found = roundings.find(name);
     if (found == roundings.end()) continue;
-    if (!found->second.noise) {
-      largest = std::max(largest, found->second.spread / found->second.change);
+    const Rounding& rounding = found->second;
+    if (!rounding.noise && !rounding.small) {
+      largest = std::max(largest, rounding.spread / rounding.change);
     }
     spreads[name] = largest;
   }
@@ -130,6 +135,58 @@ std::map<std::string, double> SpreadsBehind(const CheckCase& check,
 
 double CapOf(const CheckCase& check) {
   return check.one_rank.c.dtype == "bfloat16" ? 0.1 : 0.01;
+}
+
+// The least that ranks' parts, as large as the layer's, lose as they round.
+double UnitsOfParts(const CheckCase& check, const Rounding& rounding) {
+  return std::max(UnitsOf(check, rounding.scale),
+                  kNoiseFactor * UnitInLastPlace(rounding.scale, kFloatDigits));
+}
+
+// Whether a small tensor may be nothing but what its layer's parts lose as they
+// round. behind: the relative spread of it and all behind it.
+bool MayBeRounding(const CheckCase& check, const Rounding& rounding,
+                   double behind) {
+  const double spread = std::max(rounding.spread, behind * rounding.scale);
+  const double lost = std::max(
+      {kShadowFactor * spread, rounding.units, UnitsOfParts(check, rounding)});
+  return lost > kSmallCap * rounding.change;
+}
+
+Allowed HeldToItself(const CheckCase& check, const Rounding& rounding,
+                     double behind) {
+  Allowed allowed;
+  allowed.magnitude = rounding.change;
+  allowed.spread = std::max(rounding.spread, behind * rounding.change);
+  allowed.error = std::max(kShadowFactor * allowed.spread, rounding.units);
+  allowed.meaningful = allowed.error <= CapOf(check) * allowed.magnitude;
+  return allowed;
+}
+
+Allowed HeldToLayer(const CheckCase& check, const Rounding& rounding,
+                    double behind) {
+  const bool full = DigitsOf(check) == kFloatDigits;
+  const double factor = full ? kNoiseFactor : kShadowFactor;
+  Allowed allowed;
+  allowed.magnitude = rounding.scale;
+  allowed.spread = std::max(rounding.spread, behind * rounding.scale);
+  allowed.error = std::max(factor * allowed.spread,
+                           rounding.units + UnitsOfParts(check, rounding));
+  allowed.meaningful = allowed.error <= kNoiseCap * allowed.magnitude;
+  return allowed;
+}
+
+Allowed AllowedError(const CheckCase& check, const Rounding& rounding,
+                     double behind) {
+  const Allowed by_layer = HeldToLayer(check, rounding, behind);
+  if (rounding.noise) return by_layer;
+  Allowed allowed = HeldToItself(check, rounding, behind);
+  if (!rounding.small) return allowed;
+  if (MayBeRounding(check, rounding, behind)) return by_layer;
+  const double most = kSmallCap * rounding.change;
+  allowed.error = std::max(allowed.error, std::min(by_layer.error, most));
+  allowed.meaningful = allowed.error <= most;
+  return allowed;
 }
 
 }  // namespace
@@ -145,25 +202,11 @@ AllowedErrors AllowedErrorsOf(const CheckCase& check, const Tensors& start,
   for (const auto& [name, values] : want) {
     roundings[name] = RoundingOf(check, name, start, want, shadows);
   }
-  MarkCancelled(check, roundings);
+  CompareWithLayers(check, roundings);
   const auto spreads = SpreadsBehind(check, roundings);
   AllowedErrors result;
   for (const auto& [name, rounding] : roundings) {
-    Allowed& allowed = result[name];
-    allowed.magnitude = rounding.change;
-    double units = rounding.units;
-    if (rounding.noise) {
-      allowed.magnitude = LayerScale(check, name, roundings);
-      units += std::max(
-          UnitsOf(check, allowed.magnitude),
-          kNoiseFactor * UnitInLastPlace(allowed.magnitude, kFloatDigits));
-    }
-    allowed.spread =
-        std::max(rounding.spread, spreads.at(name) * allowed.magnitude);
-    const double factor = rounding.noise ? kNoiseFactor : kShadowFactor;
-    const double cap = rounding.noise ? kNoiseCap : CapOf(check);
-    allowed.error = std::max(factor * allowed.spread, units);
-    allowed.meaningful = allowed.error <= cap * allowed.magnitude;
+    result[name] = AllowedError(check, rounding, spreads.at(name));
   }
   return result;
 }
@@ -237,6 +280,7 @@ bool Fits(const std::vector<std::string>& names, const Tensors& candidate,
     if (want == candidate.end() || have == got.end() || limit == allowed.end())
       return false;
     const double error = LargestDifference(want->second, have->second);
+    if (!limit->second.meaningful) return false;
     if (!(error <= std::max(1.0, slack) * limit->second.error)) return false;
   }
   return !names.empty();

@@ -111,6 +111,58 @@ TEST(ToleranceTest, HoldsNoiseToItsLayer) {
                    .meaningful);
 }
 
+// Small beside its layer, and a number all the same.
+TEST(ToleranceTest, FindsThatASmallTensorIsZeroHalfOrDouble) {
+  const Tensors want = {{"W1", {1, 1}}, {"b1", {5e-3, 1e-3}}, {"W2", {1, 1}}};
+  // Where the rounding is: behind it, and its own.
+  for (const Tensors& shadow :
+       {Tensors{{"W1", {1, 1}}, {"b1", {5e-3, 1e-3}}, {"W2", {1, 1.0002}}},
+        Tensors{{"W1", {1, 1}}, {"b1", {5.1e-3, 1e-3}}, {"W2", {1, 1}}}}) {
+    const AllowedErrors allowed = Gradients(want, {shadow});
+    EXPECT_TRUE(allowed.at("b1").meaningful);
+    EXPECT_LT(allowed.at("b1").error, 2.5e-3);
+    for (const double factor : {0.0, 0.5, 2.0}) {
+      Tensors got = want;
+      for (double& value : got["b1"]) value *= factor;
+      EXPECT_EQ(NamesOf(Compare(TwoLayers(), want, got, allowed)),
+                std::vector<std::string>{"b1"});
+    }
+    EXPECT_TRUE(Compare(TwoLayers(), want, shadow, allowed).differing.empty());
+  }
+}
+
+// What is as small may be rounding that the shadows hide.
+TEST(ToleranceTest, HoldsToItsLayerWhatMayBeRounding) {
+  const Tensors want = {{"W1", {1, 1}}, {"b1", {1e-3, 0}}, {"W2", {1, 1}}};
+  const Tensors shadow = {
+      {"W1", {1, 1}}, {"b1", {1e-3, 0}}, {"W2", {1, 1.0001}}};
+  const Allowed allowed = Gradients(want, {shadow}).at("b1");
+  EXPECT_EQ(allowed.magnitude, 1);
+  EXPECT_NEAR(allowed.error, 64e-4, 1e-9);
+  EXPECT_TRUE(allowed.meaningful);
+}
+
+// A spread that its neighbours are allowed does not make it too noisy.
+TEST(ToleranceTest, JudgesSmallTensorsInBFloat16) {
+  CheckCase half = TwoLayers();
+  half.one_rank.c.dtype = "bfloat16";
+  const Tensors want = {{"W1", {1, 1}}, {"b1", {3e-3, 0}}, {"W2", {1, 1}}};
+  const Tensors shadow = {
+      {"W1", {1, 1.01}}, {"b1", {3.01e-3, 0}}, {"W2", {1, 1.01}}};
+  const AllowedErrors allowed =
+      AllowedErrorsOf(half, {}, want, std::vector<Tensors>{shadow});
+  for (const char* name : {"W1", "b1", "W2"}) {
+    EXPECT_TRUE(allowed.at(name).meaningful) << name;
+    EXPECT_NEAR(allowed.at(name).error, 0.08, 1e-9) << name;
+  }
+}
+
+TEST(ToleranceTest, NothingFitsAToleranceWithoutMeaning) {
+  const Tensors want = {{"W2", {1, 1}}};
+  const Tensors far = {{"W2", {1, 1.002}}};
+  EXPECT_FALSE(Fits({"W2"}, want, want, Gradients(want, {far})));
+}
+
 TEST(ToleranceTest, OfALayerlessTensorAllOthersAreTheScale) {
   const Tensors want = {{"W1", {1, 1}}, {"loose", {1e-8, 0}}};
   EXPECT_EQ(Gradients(want, {want}).at("loose").magnitude, 1);

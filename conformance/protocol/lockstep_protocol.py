@@ -392,22 +392,61 @@ def read_case(folder=None, output=None):
     return Case(folder or _variable("LOCKSTEP_CASE"), output or _variable("LOCKSTEP_OUTPUT"))
 
 
-# As torchrun, mpirun and srun call them.
-_LAUNCHERS = (
-    ("RANK", "WORLD_SIZE"),
-    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
-    ("PMI_RANK", "PMI_SIZE"),
-    ("SLURM_PROCID", "SLURM_NTASKS"),
-)
+# As torchrun and mpirun call them: Open MPI's, and that of MPICH and its kin.
+_TORCHRUN = ("RANK", "WORLD_SIZE")
+_OPEN_MPI = ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE")
+_MPICH = ("PMI_RANK", "PMI_SIZE")
+
+
+def _slurm():
+    """As srun calls them; the step's number of tasks, where it is said, goes before the job's."""
+    step = "SLURM_STEP_NUM_TASKS"
+    return ("SLURM_PROCID", step if step in os.environ else "SLURM_NTASKS")
+
+
+def _is_slurm_task():
+    """Whether srun started this process, and not a batch or an interactive shell of Slurm's.
+
+    The steps of those have numbers from the upper end of 32 bits.
+    """
+    step = os.environ.get("SLURM_STEP_ID")
+    if step is None or "SLURM_PROCID" not in os.environ:
+        return False
+    return not (step.isdecimal() and 0xFFFFFFF0 <= int(step) <= 0xFFFFFFFF)
+
+
+def _is_pmi_of_slurm():
+    """Whether the PMI_ variables are those that srun sets, for MPI programs."""
+    return (
+        "MPI_LOCALRANKID" not in os.environ
+        and _is_slurm_task()
+        and all(os.environ.get(a) == os.environ.get(b) for a, b in zip(_MPICH, _slurm()))
+    )
+
+
+def _rank_variables():
+    """The names that the first launcher has set that shows itself, torchrun's if none does.
+
+    In the order in which launchers start each other: torchrun under srun, not the other way round.
+    """
+    launchers = [_TORCHRUN, _OPEN_MPI]
+    if not _is_pmi_of_slurm():
+        launchers.append(_MPICH)
+    if _is_slurm_task():
+        launchers.append(_slurm())
+    set_here = (pair for pair in launchers if any(name in os.environ for name in pair))
+    return next(set_here, _TORCHRUN)
 
 
 def rank_and_world_size():
     """RANK and WORLD_SIZE of the environment, or what mpirun or srun set in their place.
 
+    A shell inside a Slurm allocation is no rank, though Slurm's variables are set in it.
+
     Raises:
       ValueError: one is not set, or they are not a rank and a number of ranks.
     """
-    names = next((pair for pair in _LAUNCHERS if os.environ.get(pair[0])), _LAUNCHERS[0])
+    names = _rank_variables()
     who = "//conformance:check sets it, or the launcher in a command with {world_size}"
     rank, world_size = (_variable(name, who) for name in names)
     if not (rank.isdecimal() and world_size.isdecimal() and int(rank) < int(world_size)):

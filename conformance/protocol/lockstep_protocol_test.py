@@ -306,6 +306,59 @@ class CaseTest(FolderTest):
                 os.remove(self.path(name))
                 self.expect_error(self.read_case, name, "No such file")
 
+    def expect_rank(self, want, *environments):
+        """Of all environments together: as a launcher has them that another one started."""
+        variables = {key: value for one in reversed(environments) for key, value in one.items()}
+        with mock.patch.dict(os.environ, variables, clear=True):
+            with self.subTest(variables=variables):
+                self.assertEqual(lockstep_protocol.rank_and_world_size(), want)
+
+    def test_the_launcher_that_another_started_counts(self):
+        torchrun = {"RANK": "2", "WORLD_SIZE": "4"}
+        open_mpi = {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"}
+        mpich = {"PMI_RANK": "2", "PMI_SIZE": "4", "MPI_LOCALRANKID": "0"}
+        srun = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
+        for launcher in (torchrun, open_mpi, mpich):
+            self.expect_rank((2, 4), launcher, srun)
+        self.expect_rank((2, 4), torchrun, open_mpi, mpich)
+        # srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE; mpirun other ones than Slurm's.
+        self.expect_rank((1, 2), srun, {"PMI_RANK": "1", "PMI_SIZE": "2"})
+        self.expect_rank((2, 4), srun, {"PMI_RANK": "2", "PMI_SIZE": "4"})
+        # The step's numbers go before the job's.
+        step = {**srun, "SLURM_NTASKS": "15", "SLURM_STEP_NUM_TASKS": "2"}
+        self.expect_rank((1, 2), step)
+        self.expect_rank((1, 2), step, {"PMI_RANK": "1", "PMI_SIZE": "2"})
+
+    def test_a_shell_inside_a_slurm_allocation_is_no_rank(self):
+        job = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4", "HOME": "/"}
+        task = {**job, "SLURM_PROCID": "0"}
+        for shell in (
+            job,
+            task,
+            {**task, "SLURM_STEP_ID": "4294967291"},
+            {**task, "SLURM_STEP_ID": "4294967290"},
+            {"LOCAL_RANK": "0", "MASTER_ADDR": "host"},
+            {"PMIX_RANK": "0"},
+        ):
+            with mock.patch.dict(os.environ, shell, clear=True), self.subTest(shell=shell):
+                self.expect_error(lockstep_protocol.rank_and_world_size, "RANK is not set")
+
+    def test_what_a_launcher_leaves_out_is_named(self):
+        for rank, size in (
+            ("RANK", "WORLD_SIZE"),
+            ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+            ("PMI_RANK", "PMI_SIZE"),
+            ("SLURM_PROCID", "SLURM_NTASKS"),
+        ):
+            for name, missing in ((rank, size), (size, rank)):
+                variables = {name: "0", "SLURM_STEP_ID": "0"}
+                if name == "SLURM_NTASKS":  # Which a job sets, too.
+                    missing = "RANK"
+                with mock.patch.dict(os.environ, variables, clear=True):
+                    self.expect_error(
+                        lockstep_protocol.rank_and_world_size, missing + " is not set"
+                    )
+
     def test_the_environment_is_checked(self):
         good = {"RANK": "1", "WORLD_SIZE": "3"}
         with mock.patch.dict(os.environ, good):
@@ -322,7 +375,7 @@ class CaseTest(FolderTest):
         for launcher in (
             {"OMPI_COMM_WORLD_RANK": "2", "OMPI_COMM_WORLD_SIZE": "4"},
             {"PMI_RANK": "2", "PMI_SIZE": "4"},
-            {"SLURM_PROCID": "2", "SLURM_NTASKS": "4"},
+            {"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"},
         ):
             with mock.patch.dict(os.environ, launcher, clear=True):
                 self.assertEqual(lockstep_protocol.rank_and_world_size(), (2, 4))
