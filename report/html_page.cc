@@ -46,14 +46,15 @@ std::string FormatPage(const PageParts& parts,
   const std::string json = JsonForScript(report);
   const std::string css = absl::StrCat(ReportPageCss(), parts.css);
   const std::string script = absl::StrCat(ReportPageJs(), parts.script);
-  return Fill<8>(ReportPageHtml(), {{{"/*TITLE*/", parts.title},
-                                     {"/*STYLE*/", css},
-                                     {"/*TITLE*/", parts.title},
-                                     {"/*FILE*/", parts.file},
-                                     {"/*SECTIONS*/", parts.sections},
-                                     {"/*CHART_JS*/", ChartJs()},
-                                     {"/*REPORT*/", json},
-                                     {"/*SCRIPT*/", script}}});
+  return Fill<8>(ReportPageHtml(),
+                 {{{"/*TITLE*/", parts.title},
+                   {"/*STYLE*/", css},
+                   {"/*TITLE*/", parts.title},
+                   {"/*FILE*/", parts.file},
+                   {"/*SECTIONS*/", parts.sections},
+                   {"/*CHART_JS*/", parts.charts ? ChartJs() : ""},
+                   {"/*REPORT*/", json},
+                   {"/*SCRIPT*/", script}}});
 }
 
 }  // namespace lockstep

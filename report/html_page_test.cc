@@ -46,6 +46,17 @@ TEST(FormatPageTest, FillsTheMarkersOnce) {
   EXPECT_EQ(CountParts(page, "own title"), 2);
 }
 
+TEST(FormatPageTest, LeavesChartJsOutOfAPageWithoutCharts) {
+  const auto page = [](bool charts) {
+    PageParts parts;
+    parts.charts = charts;
+    return FormatPage(parts, {{"key", "value"}});
+  };
+  EXPECT_EQ(CountParts(page(true), ChartJs()), 1);
+  EXPECT_EQ(CountParts(page(false), ChartJs()), 0);
+  EXPECT_EQ(page(true).size() - page(false).size(), ChartJs().size());
+}
+
 TEST(FormatPageTest, HoldsTheWholeOfChartJs) {
   ASSERT_GT(ChartJs().size(), 100000u);
   EXPECT_THAT(std::string(ChartJs().substr(0, 200)), HasSubstr("Chart.js v"));

@@ -23,8 +23,8 @@ std::string Loader(absl::string_view page);
 std::string OpenElements(absl::string_view page);
 
 // Expects a whole page that loads nothing, has no marker left, and closes its
-// elements.
-void ExpectWholePage(const std::string& page);
+// elements; with Chart.js if it has `charts`, else without.
+void ExpectWholePage(const std::string& page, bool charts = true);
 
 // Expects that the page has as many elements and comments as `plain`, the page
 // of a report without hostile strings.

@@ -7,7 +7,9 @@
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 
+#include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
 #include "conformance/report/claim_result.h"
 #include "conformance/report/known_claims.h"
@@ -15,13 +17,6 @@
 
 namespace lockstep {
 namespace {
-
-bool IsKnown(const std::string& name) {
-  const auto& claims = KnownClaims();
-  return std::any_of(
-      claims.begin(), claims.end(),
-      [&](const KnownClaim& claim) { return claim.name == name; });
-}
 
 // No two properties of a test have the same name.
 std::string NextProperty() {
@@ -31,13 +26,38 @@ std::string NextProperty() {
 
 }  // namespace
 
-ClaimRecorder::ClaimRecorder(const ClaimSubject& subject) {
+void RecordInXml(const std::string& name, const std::string& value) {
+  testing::Test::RecordProperty(name, value);
+}
+
+std::string TestConfiguration() {
+#ifdef __OPTIMIZE__
+  std::string text = "optimised";
+#else
+  std::string text = "not optimised";
+#endif
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+  text += ", address sanitizer";
+#endif
+#ifdef ABSL_HAVE_THREAD_SANITIZER
+  text += ", thread sanitizer";
+#endif
+  const std::string filter = testing::GTEST_FLAG(filter);
+  return filter == "*" ? text : absl::StrCat(text, ", ", kFiltered);
+}
+
+ClaimRecorder::ClaimRecorder(const ClaimSubject& subject, PropertySink sink)
+    : sink_(std::move(sink)) {
   result_.claim = subject.claim;
   result_.backend = subject.backend;
   result_.world_size = subject.world_size;
   result_.type = subject.type;
-  EXPECT_TRUE(IsKnown(subject.claim))
-      << subject.claim << " is not in known_claims.cc";
+  for (const KnownClaim& claim : KnownClaims()) {
+    if (claim.name != subject.claim) continue;
+    known_ = true;
+    result_.exact = claim.exact;
+  }
+  EXPECT_TRUE(known_) << subject.claim << " is not in known_claims.cc";
 }
 
 ClaimRecorder::~ClaimRecorder() {
@@ -45,12 +65,20 @@ ClaimRecorder::~ClaimRecorder() {
     EXPECT_GT(result_.cases, 0)
         << "nothing was measured of the claim " << result_.claim;
   }
-  result_.exact = !measured_;
-  testing::Test::RecordProperty(NextProperty(), FormatClaimResult(result_));
+  sink_(NextProperty(), FormatClaimResult(result_));
+  sink_(kConfigurationProperty, TestConfiguration());
+}
+
+void ClaimRecorder::ExpectKind(bool exact) {
+  if (!known_) return;
+  EXPECT_EQ(result_.exact, exact)
+      << "the claim " << result_.claim << " allows "
+      << (result_.exact ? "no error: AddExact(), not Measure()"
+                        : "an error: Measure(), not AddExact()");
 }
 
 void ClaimRecorder::Measure(double error_over_allowed) {
-  measured_ = true;
+  ExpectKind(/*exact=*/false);
   ++result_.cases;
   const double error = std::isnan(error_over_allowed)
                            ? std::numeric_limits<double>::infinity()
@@ -58,6 +86,9 @@ void ClaimRecorder::Measure(double error_over_allowed) {
   result_.error_over_allowed = std::max(result_.error_over_allowed, error);
 }
 
-void ClaimRecorder::AddExact(int64_t cases) { result_.cases += cases; }
+void ClaimRecorder::AddExact(int64_t cases) {
+  ExpectKind(/*exact=*/true);
+  result_.cases += cases;
+}
 
 }  // namespace lockstep

@@ -8,10 +8,12 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "base/status_matchers.h"
 #include "conformance/report/claim_result.h"
 #include "gmock/gmock.h"
@@ -25,33 +27,31 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// The property that the running test got last.
-absl::StatusOr<ClaimResult> LastClaim() {
-  const testing::TestResult& result =
-      *testing::UnitTest::GetInstance()->current_test_info()->result();
-  const int count = result.test_property_count();
-  if (count == 0) return absl::NotFoundError("no property");
-  const testing::TestProperty& property = result.GetTestProperty(count - 1);
-  EXPECT_THAT(property.key(), StartsWith(kClaimProperty));
-  return ParseClaimResult(property.value());
-}
-
 class ClaimRecorderTest : public testing::Test {
  protected:
-  // Takes back what was recorded: no one has measured it, and the report reads
-  // this test's XML like any other.
-  void TearDown() override {
-    const testing::TestResult& result =
-        *testing::UnitTest::GetInstance()->current_test_info()->result();
-    for (int i = 0; i < result.test_property_count(); ++i) {
-      RecordProperty(result.GetTestProperty(i).key(), "");
-    }
+  // Not the XML of this test, which the report reads like any other.
+  PropertySink Sink() {
+    return [this](const std::string& name, const std::string& value) {
+      properties_.emplace_back(name, value);
+    };
   }
+
+  // The claim that was recorded last.
+  absl::StatusOr<ClaimResult> LastClaim() {
+    for (size_t i = properties_.size(); i-- > 0;) {
+      if (absl::StartsWith(properties_[i].first, kClaimProperty)) {
+        return ParseClaimResult(properties_[i].second);
+      }
+    }
+    return absl::NotFoundError("no claim");
+  }
+
+  std::vector<std::pair<std::string, std::string>> properties_;
 };
 
 TEST_F(ClaimRecorderTest, KeepsTheLargestErrorOfAllCases) {
   {
-    ClaimRecorder recorder({"gradients", "threads", 3, "float32"});
+    ClaimRecorder recorder({"gradients", "threads", 3, "float32"}, Sink());
     recorder.Measure(0.25);
     recorder.Measure(0.75);
     recorder.Measure(0.5);
@@ -68,12 +68,12 @@ TEST_F(ClaimRecorderTest, KeepsTheLargestErrorOfAllCases) {
 }
 
 TEST_F(ClaimRecorderTest, TellsExactFromMeasured) {
-  { ClaimRecorder({"evaluation", "mpi", 1, "float32"}).AddExact(7); }
+  { ClaimRecorder({"evaluation", "mpi", 1, "float32"}, Sink()).AddExact(7); }
   const auto exact = LastClaim();
   ASSERT_THAT(exact, IsOk());
   EXPECT_TRUE(exact->exact);
   EXPECT_EQ(exact->cases, 7);
-  { ClaimRecorder({"gradients", "threads", 1, "float32"}).Measure(0); }
+  { ClaimRecorder({"gradients", "threads", 1, "float32"}, Sink()).Measure(0); }
   const auto measured = LastClaim();
   ASSERT_THAT(measured, IsOk());
   EXPECT_FALSE(measured->exact);
@@ -82,7 +82,7 @@ TEST_F(ClaimRecorderTest, TellsExactFromMeasured) {
 
 TEST_F(ClaimRecorderTest, NanIsAnInfinity) {
   {
-    ClaimRecorder recorder({"gradients", "threads", 3, "float32"});
+    ClaimRecorder recorder({"gradients", "threads", 3, "float32"}, Sink());
     recorder.Measure(std::nan(""));
     recorder.Measure(0.5);
   }
@@ -92,26 +92,71 @@ TEST_F(ClaimRecorderTest, NanIsAnInfinity) {
 }
 
 TEST_F(ClaimRecorderTest, ClaimsOfOneTestHaveTheirOwnProperties) {
-  const testing::TestResult& result =
-      *testing::UnitTest::GetInstance()->current_test_info()->result();
   {
-    ClaimRecorder one({"epochs", "torch", 1, "indices"});
-    ClaimRecorder other({"epochs", "torch", 1, "indices"});
+    ClaimRecorder one({"epochs", "torch", 1, "indices"}, Sink());
+    ClaimRecorder other({"epochs", "torch", 1, "indices"}, Sink());
     one.AddExact();
     other.AddExact();
   }
-  EXPECT_EQ(result.test_property_count(), 2);
+  ASSERT_EQ(properties_.size(), 4u);
+  EXPECT_THAT(properties_[0].first, StartsWith(kClaimProperty));
+  EXPECT_EQ(properties_[1].first, kConfigurationProperty);
+  EXPECT_THAT(properties_[2].first, StartsWith(kClaimProperty));
+  EXPECT_NE(properties_[0].first, properties_[2].first);
 }
 
 TEST_F(ClaimRecorderTest, AClaimOfWhichNothingIsMeasuredFails) {
-  EXPECT_NONFATAL_FAILURE(ClaimRecorder({"epochs", "torch", 1, "indices"}),
-                          "nothing was measured of the claim epochs");
+  EXPECT_NONFATAL_FAILURE(
+      ClaimRecorder({"epochs", "torch", 1, "indices"}, Sink()),
+      "nothing was measured of the claim epochs");
 }
 
 TEST_F(ClaimRecorderTest, AClaimThatNooneKnowsFails) {
   EXPECT_NONFATAL_FAILURE(
-      ClaimRecorder({"immortality", "threads", 1, "float32"}).AddExact(),
+      ClaimRecorder({"immortality", "threads", 1, "float32"}, Sink())
+          .AddExact(),
       "immortality is not in known_claims.cc");
+}
+
+TEST_F(ClaimRecorderTest, AClaimOfTheOtherKindFails) {
+  EXPECT_NONFATAL_FAILURE(
+      ClaimRecorder({"trained_bits", "mpi", 4, "float32"}, Sink()).Measure(0.9),
+      "the claim trained_bits allows no error");
+  EXPECT_NONFATAL_FAILURE(
+      ClaimRecorder({"gradients", "threads", 4, "float32"}, Sink()).AddExact(),
+      "the claim gradients allows an error");
+}
+
+TEST_F(ClaimRecorderTest, SaysHowTheTestWasBuiltAndRun) {
+  { ClaimRecorder({"evaluation", "mpi", 1, "float32"}, Sink()).AddExact(); }
+  ASSERT_EQ(properties_.size(), 2u);
+  EXPECT_EQ(properties_[1].second, TestConfiguration());
+  const std::string filter = testing::GTEST_FLAG(filter);
+  testing::GTEST_FLAG(filter) = "*";
+  const std::string whole = TestConfiguration();
+  testing::GTEST_FLAG(filter) = "ClaimRecorderTest.*";
+  EXPECT_EQ(TestConfiguration(), whole + ", filtered");
+  testing::GTEST_FLAG(filter) = filter;
+#ifdef __OPTIMIZE__
+  EXPECT_THAT(whole, StartsWith("optimised"));
+#else
+  EXPECT_THAT(whole, StartsWith("not optimised"));
+#endif
+#ifdef __SANITIZE_ADDRESS__
+  EXPECT_THAT(whole, HasSubstr("address sanitizer"));
+#endif
+#ifdef __SANITIZE_THREAD__
+  EXPECT_THAT(whole, HasSubstr("thread sanitizer"));
+#endif
+}
+
+TEST(RecordInXmlTest, IsAPropertyOfTheRunningTest) {
+  RecordInXml("no_claim", "a value");
+  const testing::TestResult& result =
+      *testing::UnitTest::GetInstance()->current_test_info()->result();
+  ASSERT_EQ(result.test_property_count(), 1);
+  EXPECT_STREQ(result.GetTestProperty(0).key(), "no_claim");
+  EXPECT_STREQ(result.GetTestProperty(0).value(), "a value");
 }
 
 TEST(ClaimResultTest, SurvivesAnyText) {

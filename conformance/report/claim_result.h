@@ -23,9 +23,14 @@ struct ClaimResult {
   bool exact = false;  // No error is allowed.
 };
 
-// The names of properties that hold a ClaimResult begin so. One whose value is
-// empty holds none: its test took it back.
+// The names of properties that hold a ClaimResult begin so.
 inline constexpr char kClaimProperty[] = "lockstep_claim_";
+
+// The property that says how a test that recorded claims was built and run:
+// words with ", " between them.
+inline constexpr char kConfigurationProperty[] = "lockstep_configuration";
+// One of the words: --test_filter left some of the tests out.
+inline constexpr char kFiltered[] = "filtered";
 
 // The value of such a property: JSON.
 std::string FormatClaimResult(const ClaimResult& result);

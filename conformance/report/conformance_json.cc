@@ -2,8 +2,6 @@
 #include <cmath>
 
 #include "conformance/report/conformance_report.h"
-#include "conformance/report/expected_rows.h"
-#include "conformance/report/test_xml.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep {
@@ -11,23 +9,29 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* OutcomeName(TestOutcome outcome) {
-  switch (outcome) {
-    case TestOutcome::kPassed:
+const char* OutcomeName(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kHolds:
       return "passed";
-    case TestOutcome::kFailed:
-      return "failed";
-    case TestOutcome::kSkipped:
+    case Verdict::kInPart:
+      return "in_part";
+    case Verdict::kSkipped:
+      return "skipped";
+    case Verdict::kNotRun:
+      return "not_run";
+    case Verdict::kFailed:
       break;
   }
-  return "skipped";
+  return "failed";
 }
 
 Json CellJson(int world_size, const ClaimCell& cell) {
-  Json json = {
-      {"world_size", world_size},      {"outcome", OutcomeName(cell.outcome)},
-      {"error_over_allowed", nullptr}, {"exact", cell.exact},
-      {"cases", cell.cases},           {"text", CellText(cell)}};
+  Json json = {{"world_size", world_size},
+               {"outcome", OutcomeName(VerdictOf(cell))},
+               {"error_over_allowed", nullptr},
+               {"exact", cell.exact},
+               {"cases", cell.cases},
+               {"text", CellText(cell)}};
   if (std::isfinite(cell.error_over_allowed)) {
     json["error_over_allowed"] = cell.error_over_allowed;
   }
@@ -45,28 +49,41 @@ Json ClaimJson(const ClaimReport& claim) {
         {{"backend", row.backend}, {"types", row.types}, {"cells", cells}});
   }
   Json missing = Json::array();
-  for (const ExpectedRow& row : claim.missing) {
+  for (const MissingCells& row : claim.missing) {
     missing.push_back({{"backend", row.backend},
                        {"test", row.test},
-                       {"skipped", row.skipped}});
+                       {"cells", row.cells},
+                       {"expected", row.expected}});
+  }
+  Json gpu_rows = Json::array();
+  for (const GpuRow& row : claim.gpu_rows) {
+    gpu_rows.push_back({{"backend", row.backend},
+                        {"test", row.test},
+                        {"asks", row.asks},
+                        {"outcome", OutcomeName(row.verdict)},
+                        {"why", row.why}});
   }
   return {{"name", claim.name},
           {"says", claim.says},
           {"allowed", claim.allowed},
           {"test", claim.test},
-          {"outcome", OutcomeName(OutcomeOf(claim))},
+          {"outcome", OutcomeName(VerdictOf(claim))},
           {"failed_tests", claim.failed_tests},
           {"rows", rows},
+          {"gpu_rows", gpu_rows},
           {"missing", missing}};
 }
 
 Json TotalsJson(const ReportTotals& totals) {
   return {{"claims_hold", totals.claims_hold},
-          {"claims_failed", totals.claims_failed},
+          {"claims_in_part", totals.claims_in_part},
           {"claims_not_run", totals.claims_not_run},
+          {"claims_failed", totals.claims_failed},
           {"tests_passed", totals.tests_passed},
           {"tests_failed", totals.tests_failed},
-          {"tests_skipped", totals.tests_skipped}};
+          {"tests_skipped", totals.tests_skipped},
+          {"targets_older", totals.targets_older},
+          {"configurations", totals.configurations}};
 }
 
 // The lists that are not of claims.
@@ -89,7 +106,9 @@ void AddLists(const ConformanceReport& report, Json& json) {
                                {"failed", target.failed},
                                {"skipped", target.skipped},
                                {"seconds", target.seconds},
-                               {"started", target.started}});
+                               {"started", target.started},
+                               {"older", target.older},
+                               {"configurations", target.configurations}});
   }
 }
 
@@ -99,6 +118,7 @@ nlohmann::ordered_json ReportJson(const ConformanceReport& report) {
   Json json = {{"command", report.command},
                {"created", report.created},
                {"commit", report.commit},
+               {"committed", report.committed},
                {"testlogs", report.testlogs},
                {"first_started", report.first_started},
                {"last_started", report.last_started},

@@ -2,60 +2,39 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/string_view.h"
 #include "conformance/report/conformance_report.h"
-#include "conformance/report/expected_rows.h"
-#include "conformance/report/test_xml.h"
+#include "conformance/report/foreign_text.h"
 
 namespace lockstep {
 namespace {
 
-// Text that Markdown shows as it is, also in a cell of a table.
-std::string Plain(absl::string_view text) {
-  std::string plain;
-  for (const char c : text) {
-    if (c == '<') {
-      plain += "&lt;";
-      continue;
-    }
-    if (c == '|' || c == '*' || c == '`' || c == '[' || c == ']' || c == '\\') {
-      plain.push_back('\\');
-    }
-    plain.push_back(absl::ascii_iscntrl(static_cast<unsigned char>(c)) ? ' '
-                                                                       : c);
-  }
-  return plain;
-}
-
-// Not in a cell of a table, where a bar would end it.
-std::string Code(absl::string_view text) {
-  std::string code = "`";
-  for (const char c : text) {
-    const bool control = absl::ascii_iscntrl(static_cast<unsigned char>(c));
-    code.push_back(control ? ' ' : c == '`' ? '\'' : c);
-  }
-  return code + "`";
-}
+constexpr bool kInTable = true;
 
 std::string Count(int64_t count, const char* one, const char* more) {
   return absl::StrCat(count, " ", count == 1 ? one : more);
 }
 
-std::string TotalsText(const ReportTotals& totals) {
-  std::string text = Count(totals.claims_hold, "claim holds", "claims hold");
-  absl::StrAppend(&text, ", ", Count(totals.claims_failed, "fails", "fail"));
-  if (totals.claims_not_run > 0) {
-    absl::StrAppend(&text, ", ", totals.claims_not_run, " not run");
+std::string TotalsText(const ConformanceReport& report) {
+  const ReportTotals totals = TotalsOf(report);
+  std::string text = absl::StrCat(
+      Count(totals.claims_hold, "claim holds", "claims hold"), ", ",
+      totals.claims_in_part, " in part, ", totals.claims_not_run, " not run, ",
+      Count(totals.claims_failed, "fails", "fail"), "; ",
+      Count(totals.tests_passed, "test passes", "tests pass"), ", ",
+      Count(totals.tests_failed, "fails", "fail"), ", ", totals.tests_skipped,
+      " skipped");
+  if (totals.targets_older > 0) {
+    absl::StrAppend(&text, "; ", totals.targets_older, " of ",
+                    report.targets.size(),
+                    " targets older than the checked-out commit");
   }
-  absl::StrAppend(&text, "; ",
-                  Count(totals.tests_passed, "test passes", "tests pass"), ", ",
-                  Count(totals.tests_failed, "fails", "fail"));
-  if (totals.tests_skipped > 0) {
-    absl::StrAppend(&text, ", ", totals.tests_skipped, " skipped");
+  if (totals.configurations.size() > 1) {
+    absl::StrAppend(&text, "; ", totals.configurations.size(),
+                    " configurations mixed");
   }
   return text;
 }
@@ -64,16 +43,16 @@ std::string Failures(const ConformanceReport& report) {
   if (report.failures.empty()) return "";
   std::string text = "**Failed**\n\n";
   for (const Failure& failure : report.failures) {
-    absl::StrAppend(&text, "- ", Code(failure.target));
+    absl::StrAppend(&text, "- ", MarkdownCode(failure.target));
     if (!failure.test.empty()) {
-      absl::StrAppend(&text, ", ", Plain(failure.test));
+      absl::StrAppend(&text, ", ", MarkdownText(failure.test));
     }
-    absl::StrAppend(&text, ": ", Plain(failure.what), "\n");
+    absl::StrAppend(&text, ": ", MarkdownText(failure.what), "\n");
   }
   for (const ClaimReport& claim : report.claims) {
     for (const std::string& test : claim.failed_tests) {
-      absl::StrAppend(&text, "- ", Plain(claim.name),
-                      ": not shown to hold, since part of ", Code(test),
+      absl::StrAppend(&text, "- ", MarkdownText(claim.name),
+                      ": not shown to hold, since part of ", MarkdownCode(test),
                       " failed and recorded nothing\n");
     }
   }
@@ -83,30 +62,46 @@ std::string Failures(const ConformanceReport& report) {
 // The beginning of each of a claim's rows.
 std::string NameCell(const ClaimReport& claim) {
   return absl::StrCat("| ", claim.failed_tests.empty() ? "" : "**FAIL** ",
-                      Plain(claim.name), " | ");
+                      MarkdownText(claim.name, kInTable), " | ");
 }
 
 std::string Row(const ConformanceReport& report, const ClaimReport& claim,
                 const ClaimRow& row) {
-  std::string text = absl::StrCat(NameCell(claim), Plain(row.backend), " | ",
-                                  Plain(absl::StrJoin(row.types, ", ")), " |");
+  std::string text = absl::StrCat(
+      NameCell(claim), MarkdownText(row.backend, kInTable), " | ",
+      MarkdownText(absl::StrJoin(row.types, ", "), kInTable), " |");
   for (const int world_size : report.world_sizes) {
     const auto found = row.cells.find(world_size);
-    const std::string cell =
-        found == row.cells.end() ? "-" : CellText(found->second);
-    const bool failed = found != row.cells.end() &&
-                        found->second.outcome == TestOutcome::kFailed;
+    const bool asked = found != row.cells.end();
+    const bool failed = asked && VerdictOf(found->second) == Verdict::kFailed;
     const char* const strong = failed ? "**" : "";
-    absl::StrAppend(&text, " ", strong, cell, strong, " |");
+    absl::StrAppend(&text, " ", strong, asked ? CellText(found->second) : "-",
+                    strong, " |");
   }
   return text + "\n";
 }
 
-// A row of which nothing was measured.
-std::string EmptyRow(const ConformanceReport& report, const ClaimReport& claim,
-                     const std::string& backend, const char* says) {
+const char* WordOf(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kHolds:
+      return "passed";
+    case Verdict::kInPart:
+      return "passed in part";
+    case Verdict::kSkipped:
+      return "skipped";
+    case Verdict::kNotRun:
+      return "not run";
+    case Verdict::kFailed:
+      break;
+  }
+  return "**FAIL**";
+}
+
+std::string TableRow(const ConformanceReport& report, const ClaimReport& claim,
+                     const GpuRow& row) {
   std::string text =
-      absl::StrCat(NameCell(claim), Plain(backend), " | ", says, " |");
+      absl::StrCat(NameCell(claim), MarkdownText(row.backend, kInTable), " | ",
+                   WordOf(row.verdict), " |");
   for (size_t i = 0; i < report.world_sizes.size(); ++i) text += " |";
   return text + "\n";
 }
@@ -128,62 +123,97 @@ std::string Table(const ConformanceReport& report) {
     for (const ClaimRow& row : claim.rows) {
       absl::StrAppend(&text, Row(report, claim, row));
     }
-    for (const ExpectedRow& row : claim.missing) {
-      absl::StrAppend(&text,
-                      EmptyRow(report, claim, row.backend,
-                               row.skipped.empty() ? "not run" : "skip"));
+    for (const GpuRow& row : claim.gpu_rows) {
+      absl::StrAppend(&text, TableRow(report, claim, row));
     }
   }
   return absl::StrCat(
       text,
       "\nA number is the largest error over the allowed error: up to 1 the "
-      "claim holds. exact: no error is allowed, and there is none. FAIL: a "
-      "test failed, or measured more; before a claim's name: a test of it "
-      "failed without saying where. skip: skipped. not run: no test left a "
-      "result. -: not asked. mixed: two threads in each process.\n\n");
+      "claim holds. exact: no error is allowed, and there is none. in part: "
+      "other tests of it were skipped or not run. FAIL: a test failed, or "
+      "measured more; before a claim's name: a test of it failed without "
+      "saying where. skip: skipped. not run: no test left a result. -: not "
+      "asked. mixed: two threads in each process.\n\n");
 }
 
-// The tests that were skipped, and the claims of which none was run.
+// The tests that were skipped, and the rows of which cells were not run.
 std::string Skipped(const ConformanceReport& report) {
   std::string text;
   for (const Skip& skip : report.skips) {
-    absl::StrAppend(&text, "- skipped: ", Code(skip.target), ", ",
-                    Count(skip.tests, "test: ", "tests: "), Plain(skip.why),
-                    "\n");
+    absl::StrAppend(&text, "- skipped: ", MarkdownCode(skip.target), ", ",
+                    Count(skip.tests, "test: ", "tests: "),
+                    MarkdownText(skip.why), "\n");
   }
   for (const ClaimReport& claim : report.claims) {
-    for (const ExpectedRow& row : claim.missing) {
-      absl::StrAppend(
-          &text, row.skipped.empty() ? "- not run: " : "- skipped: ",
-          Plain(claim.name), ", ", Plain(row.backend), ", by ", Code(row.test),
-          row.skipped.empty() ? "" : ": ", Plain(row.skipped), "\n");
+    for (const MissingCells& row : claim.missing) {
+      absl::StrAppend(&text, "- not run: ", MarkdownText(claim.name), ", ",
+                      MarkdownText(row.backend), ", ", row.cells, " of the ",
+                      Count(row.expected, "cell", "cells"), " of ",
+                      MarkdownCode(row.test), "\n");
+    }
+    for (const GpuRow& row : claim.gpu_rows) {
+      absl::StrAppend(&text, "- ", WordOf(row.verdict), ": ",
+                      MarkdownText(claim.name), ", ", MarkdownText(row.backend),
+                      ", by ", MarkdownCode(row.test),
+                      row.why.empty() ? "" : ": ", MarkdownText(row.why),
+                      ". It asks: ", MarkdownText(row.asks), "\n");
     }
   }
   return text.empty() ? "" : text + "\n";
 }
 
+// What is old, and what was built differently.
+std::string Mixture(const ConformanceReport& report) {
+  const ReportTotals totals = TotalsOf(report);
+  std::string text;
+  if (totals.targets_older > 0) {
+    absl::StrAppend(&text,
+                    "- older than the checked-out commit, which was made ",
+                    report.committed,
+                    ", so of another tree unless Bazel found nothing changed:");
+    std::vector<std::string> labels;
+    for (const TargetSummary& target : report.targets) {
+      if (target.older) labels.push_back(" " + MarkdownCode(target.label));
+    }
+    absl::StrAppend(&text,
+                    labels.size() == report.targets.size()
+                        ? std::string(" all targets")
+                        : absl::StrJoin(labels, ","),
+                    "\n");
+  }
+  for (const auto& [configuration, targets] : totals.configurations) {
+    absl::StrAppend(
+        &text, "- ",
+        Count(targets, "target records claims", "targets record claims"),
+        ", built: ", MarkdownText(configuration), "\n");
+  }
+  return text.empty() ? "" : text + "\n";
+}
+
 std::string From(const ConformanceReport& report) {
-  std::string text =
-      absl::StrCat(Plain(report.machine.cpu), ", ",
-                   Count(report.machine.cores, "core", "cores"), ", ",
-                   Plain(report.machine.system), "; checked out: ",
-                   report.commit.empty() ? "unknown" : Plain(report.commit));
+  std::string text = absl::StrCat(
+      MarkdownText(report.machine.cpu), ", ",
+      Count(report.machine.cores, "core", "cores"), ", ",
+      MarkdownText(report.machine.system), "; checked out: ",
+      report.commit.empty() ? "unknown" : MarkdownText(report.commit));
   for (const auto& [what, version] : report.versions) {
-    absl::StrAppend(&text, "; ", Plain(what), " ", Plain(version));
+    absl::StrAppend(&text, "; ", MarkdownText(what), " ",
+                    MarkdownText(version));
   }
   if (!report.first_started.empty()) {
-    absl::StrAppend(&text, "; tests begun ", Plain(report.first_started),
-                    " to ", Plain(report.last_started));
+    absl::StrAppend(&text, "; tests begun ", MarkdownText(report.first_started),
+                    " to ", MarkdownText(report.last_started));
   }
-  return absl::StrCat(text, "; ", Code(report.command), "\n");
+  return absl::StrCat(text, "; ", MarkdownCode(report.command), "\n");
 }
 
 }  // namespace
 
 std::string FormatReportMarkdown(const ConformanceReport& report) {
-  return absl::StrCat("### Conformance: ", TotalsText(TotalsOf(report)), "\n\n",
+  return absl::StrCat("### Conformance: ", TotalsText(report), "\n\n",
                       Failures(report), Table(report), Skipped(report),
-                      From(report));
+                      Mixture(report), From(report));
 }
 
 }  // namespace lockstep

@@ -14,7 +14,8 @@ std::string FormatReportPage(const ConformanceReport& report) {
                      .file = "conformance.json",
                      .sections = ConformancePageHtml(),
                      .css = ConformancePageCss(),
-                     .script = ConformancePageJs()},
+                     .script = ConformancePageJs(),
+                     .charts = false},
                     ReportJson(report));
 }
 

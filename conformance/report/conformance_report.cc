@@ -2,7 +2,6 @@
 #include "conformance/report/conformance_report.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -14,34 +13,19 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "conformance/report/claim_result.h"
 #include "conformance/report/expected_rows.h"
+#include "conformance/report/foreign_text.h"
 #include "conformance/report/known_claims.h"
 #include "conformance/report/test_logs.h"
 #include "conformance/report/test_xml.h"
 
 namespace lockstep {
 namespace {
-
-constexpr size_t kMostMessage = 400;
-
-// The message in one line, shortened.
-std::string OneLine(absl::string_view message) {
-  std::string line;
-  for (const char c : absl::StripAsciiWhitespace(message)) {
-    const bool space = absl::ascii_isspace(static_cast<unsigned char>(c));
-    if (!space) line.push_back(c);
-    if (space && !line.empty() && line.back() != ' ') line.push_back(' ');
-  }
-  if (line.size() <= kMostMessage) return line;
-  line.resize(kMostMessage);
-  return line + " ...";
-}
 
 // GoogleTest puts the place in the source in front of the reason for a skip.
 std::string SkipReason(const std::string& message) {
@@ -53,24 +37,19 @@ std::string SkipReason(const std::string& message) {
   return why.empty() ? "no reason is given" : why;
 }
 
-// Worse outcomes are larger.
-int Badness(TestOutcome outcome) {
-  switch (outcome) {
-    case TestOutcome::kSkipped:
-      return 0;
-    case TestOutcome::kPassed:
-      return 1;
-    case TestOutcome::kFailed:
-      break;
-  }
-  return 2;
-}
-
 // What is wrong with a claim of a test that passed; "" for nothing.
-std::string WrongWith(const ClaimResult& result) {
+std::string WrongWith(const ClaimResult& result, const KnownClaim* known) {
   if (result.cases == 0) {
     return absl::StrCat("it passed, but measured nothing of the claim ",
                         result.claim);
+  }
+  if (known != nullptr && known->exact != result.exact) {
+    return absl::StrCat(
+        "it passed, but ",
+        known->exact ? "measured an error of the claim "
+                     : "measured no error of the claim ",
+        result.claim,
+        known->exact ? ", which allows none" : ", which allows one");
   }
   if (result.error_over_allowed <= (result.exact ? 0 : 1)) return "";
   return absl::StrFormat(
@@ -78,19 +57,47 @@ std::string WrongWith(const ClaimResult& result) {
       result.error_over_allowed, result.claim);
 }
 
+// "" if no test says.
+std::string PropertyOf(const TestCaseResult& test, absl::string_view name) {
+  for (const auto& [key, value] : test.properties) {
+    if (key == name) return value;
+  }
+  return "";
+}
+
 using Cells = std::map<int, ClaimCell>;  // By world size.
 // By claim, backend and type.
 using Table =
     std::map<std::tuple<std::string, std::string, std::string>, Cells>;
 
+// One cell of one test: claim, backend, type, world size, label.
+using CellOfTest =
+    std::tuple<std::string, std::string, std::string, int, std::string>;
+
 class ReportMaker {
  public:
+  ReportMaker(const std::vector<KnownClaim>& known,
+              const std::vector<ExpectedRow>& expected)
+      : known_(known), expected_(expected) {
+    for (const KnownClaim& claim : known) {
+      report_.claims.push_back(
+          {claim.name, claim.says, claim.allowed, claim.test, {}, {}, {}, {}});
+      askers_[claim.name].insert(claim.test);
+    }
+    for (const ExpectedRow& row : expected) {
+      askers_[row.claim].insert(row.test);
+      for (CellOfTest& cell : CellsOf(row)) {
+        expected_cells_.insert(std::move(cell));
+      }
+    }
+  }
+
   void AddTarget(const TestTarget& target) {
     TargetSummary& summary = report_.targets.emplace_back();
     summary.label = target.label;
     summary.started = target.first_started;
     for (const std::string& problem : target.problems) {
-      AddFailure(target.label, "", problem);
+      AddFailure(target.label, "", OneLine(problem));
       failed_unrecorded_.insert(target.label);
     }
     for (const TestCaseResult& test : target.cases) {
@@ -99,24 +106,20 @@ class ReportMaker {
     AddStarted(target);
   }
 
-  ConformanceReport Finish(const std::vector<KnownClaim>& known,
-                           const std::vector<ExpectedRow>& expected) {
-    for (const ExpectedRow& row : expected) askers_[row.claim].insert(row.test);
-    for (const KnownClaim& claim : known) {
-      report_.claims.push_back(
-          {claim.name, claim.says, claim.allowed, claim.test, {}, {}, {}});
-      askers_[claim.name].insert(claim.test);
+  ConformanceReport Finish() {
+    for (const ExpectedRow& row : expected_) {
+      row.gpu_asks.empty() ? AddMissing(row) : AddGpuRow(row);
     }
+    std::set<int> world_sizes;
     for (auto& [key, cells] : table_) {
       const auto& [name, backend, type] = key;
       for (const auto& [world_size, cell] : cells) {
-        world_sizes_.insert(world_size);
+        world_sizes.insert(world_size);
       }
       AddRow(ClaimOf(name), backend, type, std::move(cells));
     }
-    report_.world_sizes.assign(world_sizes_.begin(), world_sizes_.end());
+    report_.world_sizes.assign(world_sizes.begin(), world_sizes.end());
     AddFailedTests();
-    AddMissing(expected);
     for (auto& [key, tests] : skips_) {
       report_.skips.push_back({key.first, key.second, tests});
     }
@@ -124,6 +127,16 @@ class ReportMaker {
   }
 
  private:
+  static std::vector<CellOfTest> CellsOf(const ExpectedRow& row) {
+    std::vector<CellOfTest> cells;
+    for (const std::string& type : row.types) {
+      for (const int world_size : row.world_sizes) {
+        cells.push_back({row.claim, row.backend, type, world_size, row.test});
+      }
+    }
+    return cells;
+  }
+
   void AddFailure(const std::string& target, const std::string& test,
                   const std::string& what) {
     report_.failures.push_back({target, test, what});
@@ -133,25 +146,14 @@ class ReportMaker {
   void AddTest(const std::string& target, const TestCaseResult& test) {
     TargetSummary& summary = report_.targets.back();
     summary.seconds += test.seconds;
+    const std::string wrong = AddClaims(target, test);
     TestOutcome outcome = test.outcome;
     std::string what = OneLine(test.message);
-    bool recorded = false;
-    for (const auto& [name, value] : test.properties) {
-      if (!absl::StartsWith(name, kClaimProperty) || value.empty()) continue;
-      const absl::StatusOr<ClaimResult> result = ParseClaimResult(value);
-      recorded = recorded || result.ok();
-      const std::string wrong =
-          result.ok() ? AddClaim(target, *result, test.outcome)
-                      : absl::StrCat("it recorded ",
-                                     std::string(result.status().message()));
-      if (wrong.empty() || outcome == TestOutcome::kFailed) continue;
+    if (!wrong.empty() && outcome != TestOutcome::kFailed) {
       outcome = TestOutcome::kFailed;
       what = wrong;
     }
-    if (outcome == TestOutcome::kFailed) {
-      AddFailure(target, test.name, what);
-      if (!recorded) failed_unrecorded_.insert(target);
-    }
+    if (outcome == TestOutcome::kFailed) AddFailure(target, test.name, what);
     if (outcome == TestOutcome::kPassed) ++summary.passed;
     if (outcome == TestOutcome::kSkipped) {
       ++summary.skipped;
@@ -159,17 +161,55 @@ class ReportMaker {
     }
   }
 
-  // Returns what is wrong with a claim of a test that did not fail.
+  // Returns what is wrong with the first of the claims with which something is.
+  std::string AddClaims(const std::string& target, const TestCaseResult& test) {
+    const std::string configuration = PropertyOf(test, kConfigurationProperty);
+    const bool filtered = absl::EndsWith(configuration, kFiltered);
+    std::string first_wrong;
+    bool recorded = false;
+    for (const auto& [name, value] : test.properties) {
+      if (!absl::StartsWith(name, kClaimProperty)) continue;
+      const absl::StatusOr<ClaimResult> result = ParseClaimResult(value);
+      const std::string wrong =
+          result.ok() ? AddClaim(target, *result, test.outcome, filtered)
+                      : absl::StrCat("it recorded ",
+                                     std::string(result.status().message()));
+      recorded = recorded || result.ok();
+      if (first_wrong.empty()) first_wrong = OneLine(wrong);
+    }
+    if (recorded) {
+      report_.targets.back().configurations.insert(
+          configuration.empty() ? "unknown" : OneLine(configuration));
+    } else if (test.outcome == TestOutcome::kFailed || !first_wrong.empty()) {
+      failed_unrecorded_.insert(target);
+    }
+    return first_wrong;
+  }
+
+  // Returns what is wrong with a claim, but that its test failed.
   std::string AddClaim(const std::string& target, const ClaimResult& result,
-                       TestOutcome outcome) {
+                       TestOutcome outcome, bool filtered) {
     askers_[result.claim].insert(target);
-    const std::string wrong =
-        outcome == TestOutcome::kPassed ? WrongWith(result) : "";
+    CellOfTest key = {result.claim, result.backend, result.type,
+                      result.world_size, target};
+    std::string wrong;
+    if (!expected_cells_.contains(key)) {
+      wrong = absl::StrCat("it recorded the claim ", result.claim, " on ",
+                           result.backend, " in ", result.type, " at ",
+                           result.world_size,
+                           " ranks, which expected_rows.cc does not have");
+    } else if (outcome == TestOutcome::kPassed) {
+      wrong = WrongWith(result, KnownOf(result.claim));
+    }
+    recorded_.insert(std::move(key));
+    ClaimCell& cell =
+        table_[{result.claim, result.backend, result.type}][result.world_size];
     if (!wrong.empty()) outcome = TestOutcome::kFailed;
-    Cells& cells = table_[{result.claim, result.backend, result.type}];
-    ClaimCell& cell = cells[result.world_size];
+    cell.passed += outcome == TestOutcome::kPassed;
+    cell.failed += outcome == TestOutcome::kFailed;
+    cell.skipped += outcome == TestOutcome::kSkipped;
+    cell.not_run += filtered;
     if (outcome == TestOutcome::kSkipped) return wrong;
-    if (Badness(outcome) > Badness(cell.outcome)) cell.outcome = outcome;
     cell.error_over_allowed =
         std::max(cell.error_over_allowed, result.error_over_allowed);
     cell.exact = cell.exact && result.exact;
@@ -187,13 +227,33 @@ class ReportMaker {
     }
   }
 
-  void AddMissing(const std::vector<ExpectedRow>& expected) {
-    for (const ExpectedRow& one : expected) {
-      ClaimReport& claim = ClaimOf(one.claim);
-      const bool recorded = std::any_of(
-          claim.rows.begin(), claim.rows.end(),
-          [&](const ClaimRow& row) { return row.backend == one.backend; });
-      if (!recorded) claim.missing.push_back(one);
+  // The row's cells that its test did not record.
+  void AddMissing(const ExpectedRow& row) {
+    const std::vector<CellOfTest> cells = CellsOf(row);
+    MissingCells missing = {row.backend, row.test, 0,
+                            static_cast<int64_t>(cells.size())};
+    for (const CellOfTest& cell : cells) {
+      if (recorded_.contains(cell)) continue;
+      const auto& [claim, backend, type, world_size, test] = cell;
+      ++table_[{claim, backend, type}][world_size].not_run;
+      ++missing.cells;
+    }
+    if (missing.cells > 0) ClaimOf(row.claim).missing.push_back(missing);
+  }
+
+  void AddGpuRow(const ExpectedRow& row) {
+    GpuRow& made = ClaimOf(row.claim).gpu_rows.emplace_back(
+        GpuRow{row.backend, row.test, row.gpu_asks, Verdict::kSkipped,
+               "needs a GPU (--config=cuda runs it)"});
+    for (const TargetSummary& target : report_.targets) {
+      if (target.label != row.test) continue;
+      const ClaimCell counts = {target.passed, target.failed, target.skipped,
+                                0};
+      made.verdict = VerdictOf(counts);
+      made.why = "";
+      for (const auto& [key, tests] : skips_) {
+        if (key.first == row.test && made.why.empty()) made.why = key.second;
+      }
     }
   }
 
@@ -206,14 +266,20 @@ class ReportMaker {
     report_.last_started = std::max(report_.last_started, target.last_started);
   }
 
+  const KnownClaim* KnownOf(const std::string& name) const {
+    for (const KnownClaim& claim : known_) {
+      if (claim.name == name) return &claim;
+    }
+    return nullptr;
+  }
+
   ClaimReport& ClaimOf(const std::string& name) {
-    auto& claims = report_.claims;
-    const auto found = std::find_if(
-        claims.begin(), claims.end(),
-        [&](const ClaimReport& claim) { return claim.name == name; });
-    return found != claims.end()
-               ? *found
-               : claims.emplace_back(ClaimReport{name, "", "", "", {}, {}, {}});
+    for (ClaimReport& claim : report_.claims) {
+      if (claim.name == name) return claim;
+    }
+    ClaimReport& made = report_.claims.emplace_back();
+    made.name = name;
+    return made;
   }
 
   static bool SayTheSame(const Cells& a, const Cells& b) {
@@ -221,7 +287,7 @@ class ReportMaker {
            std::equal(a.begin(), a.end(), b.begin(),
                       [](const auto& x, const auto& y) {
                         return x.first == y.first &&
-                               x.second.outcome == y.second.outcome &&
+                               VerdictOf(x.second) == VerdictOf(y.second) &&
                                x.second.exact == y.second.exact &&
                                x.second.error_over_allowed ==
                                    y.second.error_over_allowed;
@@ -235,19 +301,27 @@ class ReportMaker {
       if (row.backend != backend || !SayTheSame(row.cells, cells)) continue;
       row.types.push_back(type);
       for (auto& [world_size, cell] : row.cells) {
-        cell.cases += cells[world_size].cases;
+        const ClaimCell& other = cells[world_size];
+        cell.passed += other.passed;
+        cell.failed += other.failed;
+        cell.skipped += other.skipped;
+        cell.not_run += other.not_run;
+        cell.cases += other.cases;
       }
       return;
     }
     claim.rows.push_back({backend, {type}, std::move(cells)});
   }
 
+  const std::vector<KnownClaim>& known_;
+  const std::vector<ExpectedRow>& expected_;
   ConformanceReport report_;
   Table table_;
+  std::set<CellOfTest> expected_cells_;
+  std::set<CellOfTest> recorded_;
   std::map<std::string, std::set<std::string>> askers_;  // Tests, by claim.
   // Tests in which something failed that recorded no claim.
   std::set<std::string> failed_unrecorded_;
-  std::set<int> world_sizes_;
   std::map<std::pair<std::string, std::string>, int64_t> skips_;
 };
 
@@ -256,52 +330,9 @@ class ReportMaker {
 ConformanceReport MakeReport(std::span<const TestTarget> targets,
                              const std::vector<KnownClaim>& known,
                              const std::vector<ExpectedRow>& expected) {
-  ReportMaker maker;
+  ReportMaker maker(known, expected);
   for (const TestTarget& target : targets) maker.AddTarget(target);
-  return maker.Finish(known, expected);
-}
-
-TestOutcome OutcomeOf(const ClaimReport& claim) {
-  if (!claim.failed_tests.empty()) return TestOutcome::kFailed;
-  TestOutcome worst = TestOutcome::kSkipped;
-  for (const ClaimRow& row : claim.rows) {
-    for (const auto& [world_size, cell] : row.cells) {
-      if (Badness(cell.outcome) > Badness(worst)) worst = cell.outcome;
-    }
-  }
-  return worst;
-}
-
-ReportTotals TotalsOf(const ConformanceReport& report) {
-  ReportTotals totals;
-  for (const ClaimReport& claim : report.claims) {
-    const TestOutcome outcome = OutcomeOf(claim);
-    totals.claims_hold += outcome == TestOutcome::kPassed;
-    totals.claims_failed += outcome == TestOutcome::kFailed;
-    totals.claims_not_run += outcome == TestOutcome::kSkipped;
-  }
-  for (const TargetSummary& target : report.targets) {
-    totals.tests_passed += target.passed;
-    totals.tests_failed += target.failed;
-    totals.tests_skipped += target.skipped;
-  }
-  return totals;
-}
-
-std::string CellText(const ClaimCell& cell) {
-  switch (cell.outcome) {
-    case TestOutcome::kSkipped:
-      return "skip";
-    case TestOutcome::kFailed:
-      return cell.error_over_allowed > 1 &&
-                     std::isfinite(cell.error_over_allowed)
-                 ? absl::StrFormat("FAIL %.3g", cell.error_over_allowed)
-                 : "FAIL";
-    case TestOutcome::kPassed:
-      break;
-  }
-  return cell.exact ? "exact"
-                    : absl::StrFormat("%.2g", cell.error_over_allowed);
+  return maker.Finish();
 }
 
 }  // namespace lockstep

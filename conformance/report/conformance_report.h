@@ -5,44 +5,71 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "conformance/report/expected_rows.h"
 #include "conformance/report/known_claims.h"
 #include "conformance/report/test_logs.h"
-#include "conformance/report/test_xml.h"
 #include "nlohmann/json.hpp"
 #include "report/machine.h"
 
 namespace lockstep {
 
-// A claim at one world size: all that the tests measured of it there. It is
-// what the worst of its tests is.
+// What a cell, a row or a claim is, by all the tests that are expected to ask
+// it. kInPart: some passed, and others were skipped or not run.
+enum class Verdict { kHolds, kInPart, kSkipped, kNotRun, kFailed };
+
+// A claim at one world size: all that the tests measured of it there.
 struct ClaimCell {
-  TestOutcome outcome = TestOutcome::kSkipped;
+  int64_t passed = 0;  // Tests.
+  int64_t failed = 0;
+  int64_t skipped = 0;
+  // Expected targets that recorded nothing here, and tests of which
+  // --test_filter left a part out.
+  int64_t not_run = 0;
   double error_over_allowed = 0;  // The largest; may be an infinity.
   bool exact = true;              // No error is allowed.
   int64_t cases = 0;
 };
 
-// Cells by world size. Types that say the same share a row; its cases are those
-// of all.
+// Cells by world size. Types that say the same share a row; its counts are
+// those of all.
 struct ClaimRow {
   std::string backend;
   std::vector<std::string> types;
   std::map<int, ClaimCell> cells;
 };
 
+// A row of a test that records no numbers, since it needs a GPU.
+struct GpuRow {
+  std::string backend;
+  std::string test;
+  std::string asks;
+  Verdict verdict = Verdict::kSkipped;
+  std::string why;  // It was skipped.
+};
+
+// Cells that a test was expected to record, and did not.
+struct MissingCells {
+  std::string backend;
+  std::string test;
+  int64_t cells = 0;
+  int64_t expected = 0;  // Of the test, with those that it recorded.
+};
+
 struct ClaimReport {
   std::string name;
   std::string says;
   std::string allowed;
-  std::string test;                  // The label of a test that asks it.
-  std::vector<ClaimRow> rows;        // None: nothing was run that asks it.
-  std::vector<ExpectedRow> missing;  // Of which no test left a result.
+  std::string test;            // The label of a test that asks it.
+  std::vector<ClaimRow> rows;  // With all expected cells.
+  std::vector<GpuRow> gpu_rows;
+  std::vector<MissingCells> missing;
   // Tests that ask it in which something failed that recorded no claim: a
   // control, or they ended before they could.
   std::vector<std::string> failed_tests;
@@ -69,6 +96,9 @@ struct TargetSummary {
   int64_t skipped = 0;
   double seconds = 0;   // Of its cases, added up.
   std::string started;  // "" if no file says.
+  bool older = false;   // It began before the checked-out commit was made.
+  // How it was built and run, of a target that recorded claims.
+  std::set<std::string> configurations;
 };
 
 struct ConformanceReport {
@@ -82,49 +112,63 @@ struct ConformanceReport {
 
   std::string testlogs;  // The folder.
   std::string command;
-  std::string created;  // As TimeStamp().
-  std::string commit;   // "" if unknown.
-  Machine machine;      // That wrote the report.
+  std::string created;    // As TimeStamp().
+  std::string commit;     // "" if unknown.
+  std::string committed;  // When; "" if unknown.
+  Machine machine;        // That wrote the report.
   std::vector<std::pair<std::string, std::string>> versions;
 };
 
 struct ReportTotals {
   int64_t claims_hold = 0;
-  int64_t claims_failed = 0;
+  int64_t claims_in_part = 0;
   int64_t claims_not_run = 0;  // Or only skipped.
+  int64_t claims_failed = 0;
   int64_t tests_passed = 0;
   int64_t tests_failed = 0;  // With the problems of whole targets.
   int64_t tests_skipped = 0;
+  int64_t targets_older = 0;
+  // Targets that recorded claims, by how they were built and run.
+  std::map<std::string, int64_t> configurations;
 };
 ReportTotals TotalsOf(const ConformanceReport& report);
 
+Verdict VerdictOf(const ClaimCell& cell);
+
 // What a claim is at all world sizes together: kFailed also if one of its tests
-// failed where it recorded nothing; kSkipped if nothing was run.
-TestOutcome OutcomeOf(const ClaimReport& claim);
+// failed where it recorded nothing; kNotRun, never kSkipped, if nothing was
+// run. Rows that were skipped for lack of a GPU do not count.
+Verdict VerdictOf(const ClaimReport& claim);
 
 // The part of the report that the tests say. A claim fails where a test that
-// recorded it failed, and where it measured more than is allowed, or nothing.
+// recorded it failed, and where it measured more than is allowed, or nothing,
+// or an error where none is allowed, or what is not expected.
 ConformanceReport MakeReport(std::span<const TestTarget> targets,
                              const std::vector<KnownClaim>& known,
                              const std::vector<ExpectedRow>& expected);
 
-// "exact", or the error over the allowed one; "FAIL", with that if it is
-// measured and above 1; "skip".
+// Marks the targets that began before the checked-out commit was made.
+void MarkOlder(absl::Time committed, ConformanceReport& report);
+
+// "exact", or the error over the allowed one, with "in part" if that is all;
+// "FAIL", with the error if it is measured and above 1; "skip"; "not run".
 std::string CellText(const ClaimCell& cell);
 
-// What fails comes first; then the table, what was skipped and not run, and
-// where it is from. For a terminal, a file or a pull request.
+// What fails comes first; then the table, what was skipped and not run, what is
+// old or mixed, and where it is from. For a terminal, a file or a pull request.
 std::string FormatReportMarkdown(const ConformanceReport& report);
 
-// {"command", "created", "commit", "machine", "versions", "testlogs",
-// "first_started", "last_started", "totals", "world_sizes", "failures":
-// [{"target", "test", "what"}], "claims": [{"name", "says", "allowed", "test",
-// "outcome", "failed_tests", "rows": [{"backend", "types", "cells":
-// [{"world_size", "outcome", "error_over_allowed", "exact", "cases",
-// "text"}]}], "missing": [{"backend", "test", "skipped"}]}], "skipped":
+// {"command", "created", "commit", "committed", "machine", "versions",
+// "testlogs", "first_started", "last_started", "totals", "world_sizes",
+// "failures": [{"target", "test", "what"}], "claims": [{"name", "says",
+// "allowed", "test", "outcome", "failed_tests", "rows": [{"backend", "types",
+// "cells": [{"world_size", "outcome", "error_over_allowed", "exact", "cases",
+// "text"}]}], "gpu_rows": [{"backend", "test", "asks", "outcome", "why"}],
+// "missing": [{"backend", "test", "cells", "expected"}]}], "skipped":
 // [{"target", "tests", "why"}], "targets": [{"label", "passed", "failed",
-// "skipped", "seconds", "started"}]}; error_over_allowed is null for an
-// infinity.
+// "skipped", "seconds", "started", "older", "configurations"}]}. An outcome is
+// "passed", "in_part", "skipped", "not_run" or "failed"; error_over_allowed is
+// null for an infinity.
 nlohmann::ordered_json ReportJson(const ConformanceReport& report);
 
 // One page that needs no other file.

@@ -23,6 +23,8 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 constexpr int kDeadlineSeconds = 30;
+// One that records gradients.
+constexpr char kTest[] = "gradient_equivalence_test";
 
 // As tests inherit neither folder of `bazel run`, but a user's may.
 CommandOutcome RunReport(const std::string& flags,
@@ -51,6 +53,8 @@ class ReportTest : public testing::Test {
   // The XML of a test with one case.
   void WriteTest(const std::string& test, const ClaimResult& claim,
                  const std::string& inside = "") {
+    Write(test + "/test.cache_status",
+          inside.empty() ? "\x10\x01\x18\x01" : "\x10\x02\x18\x04");
     const std::string property = absl::StrReplaceAll(
         FormatClaimResult(claim), {{"\"", "&quot;"}, {"<", "&lt;"}});
     Write(test + "/test.xml",
@@ -81,15 +85,17 @@ ClaimResult Gradients(int world_size, double error) {
   return {"gradients", "threads", world_size, "float32", 12, error, false};
 }
 
-TEST_F(ReportTest, AllThatPassesIsATableAndZero) {
-  WriteTest("a_test/shard_1_of_2", Gradients(2, 0.25));
-  WriteTest("a_test/shard_2_of_2", Gradients(4, 0.5));
+TEST_F(ReportTest, WhatPassesIsATableAndZero) {
+  WriteTest(absl::StrCat(kTest, "/shard_1_of_2"), Gradients(2, 0.25));
+  WriteTest(absl::StrCat(kTest, "/shard_2_of_2"), Gradients(4, 0.5));
   const CommandOutcome outcome = RunReport(Flags());
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
   EXPECT_THAT(
       outcome.output,
-      AllOf(StartsWith("### Conformance: 1 claim holds, 0 fail, "),
-            HasSubstr("| gradients | threads | float32 | 0.25 | 0.5 |"),
+      AllOf(StartsWith("### Conformance: 0 claims hold, 1 in part, 14 not run, "
+                       "0 fail; 2 tests pass, "),
+            HasSubstr("| gradients | threads | float32 | not run | 0.25 | "
+                      "not run | 0.5 |"),
             HasSubstr("Compiler "), HasSubstr("oneDNN "), HasSubstr("Wrote ")));
   const auto json = nlohmann::json::parse(
       ReadText(folder_ + "/out/conformance.json"), nullptr, false);
@@ -102,8 +108,52 @@ TEST_F(ReportTest, AllThatPassesIsATableAndZero) {
               HasSubstr("</html>"));
 }
 
+TEST_F(ReportTest, RequireAllIsOneWhereAnythingWasNotRun) {
+  WriteTest(kTest, Gradients(2, 0.25));
+  EXPECT_EQ(RunReport(Flags()).exit_status, 0);
+  EXPECT_EQ(RunReport(Flags() + " --require_all").exit_status, 1);
+}
+
+TEST_F(ReportTest, WhatNobodyExpectsIsOne) {
+  ClaimResult claim = Gradients(2, 0.25);
+  claim.backend = "thraeds";
+  WriteTest(kTest, claim);
+  const CommandOutcome outcome = RunReport(Flags());
+  EXPECT_EQ(outcome.exit_status, 1) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("it recorded the claim gradients on thraeds"));
+}
+
+TEST_F(ReportTest, ATestOfAGpuThatFailedIsOne) {
+  WriteTest(kTest, Gradients(2, 0.25));
+  const std::string gpu = "../collectives/nccl/nccl_communicator_gpu_test";
+  Write(gpu + "/test.xml",
+        "<testsuites><testsuite><testcase name='a'><failure message='bad'/>"
+        "</testcase></testsuite></testsuites>");
+  Write(gpu + "/test.cache_status", "\x10\x02\x18\x04");
+  const CommandOutcome outcome = RunReport(Flags());
+  EXPECT_EQ(outcome.exit_status, 1) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              HasSubstr("| **FAIL** collectives | nccl | **FAIL** |"));
+}
+
+TEST_F(ReportTest, SaysWhatIsOlderThanTheCommit) {
+  WriteTest(kTest, Gradients(2, 0.25));
+  // In git's place: the tests began in January 2026.
+  Write("../../bin/git", "#!/bin/sh\necho 1800000000\n");
+  std::filesystem::permissions(folder_ + "/bin/git",
+                               std::filesystem::perms::owner_all);
+  const CommandOutcome outcome =
+      RunReport(Flags(), absl::StrCat("BUILD_WORKSPACE_DIRECTORY=", folder_,
+                                      " PATH=", folder_, "/bin:$PATH"));
+  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("; 1 of 1 targets older than the checked-out"),
+                    HasSubstr("made 2027-01-15T08:00:00Z")));
+}
+
 TEST_F(ReportTest, WhatFailsComesFirstAndIsOne) {
-  WriteTest("a_test", Gradients(2, 0.25));
+  WriteTest(kTest, Gradients(2, 0.25));
   WriteTest("b_test", Gradients(4, 40), "<failure message='b.cc:1&#x0A;bad'/>");
   Write("c_test/test.log", "Segmentation fault");
   Write("d_test/test.xml", "<testsuites>");
@@ -111,16 +161,16 @@ TEST_F(ReportTest, WhatFailsComesFirstAndIsOne) {
   EXPECT_EQ(outcome.exit_status, 1) << outcome.output;
   EXPECT_THAT(
       outcome.output,
-      AllOf(HasSubstr("- `//conformance:b_test`, Suite.Case: b.cc:1 bad\n"),
+      AllOf(HasSubstr("- `//conformance:b_test`, Suite.Case: `b.cc:1 bad`\n"),
             HasSubstr("- `//conformance:c_test`: it wrote no test.xml\n"),
-            HasSubstr("- `//conformance:d_test`: its test.xml cannot be read: "
-                      "line 1: no element found\n"),
-            HasSubstr("| 0.25 | **FAIL 40** |")));
+            HasSubstr("- `//conformance:d_test`: `its test.xml cannot be "
+                      "read: line 1: no element found`\n"),
+            HasSubstr("| not run | 0.25 | not run | **FAIL 40** |")));
   EXPECT_LT(outcome.output.find("d_test"), outcome.output.find("| claim |"));
 }
 
 TEST_F(ReportTest, FindsTheWorkspacesLogs) {
-  WriteTest("a_test", Gradients(2, 0.25));
+  WriteTest(kTest, Gradients(2, 0.25));
   const CommandOutcome outcome =
       RunReport("--output_dir=there/out",
                 absl::StrCat("BUILD_WORKSPACE_DIRECTORY=", folder_,
@@ -159,7 +209,7 @@ TEST(ReportFlagsTest, WrongOnesAreOneLine) {
 TEST(ReportFlagsTest, HelpSaysEveryFlag) {
   const CommandOutcome outcome = RunReport("--help");
   EXPECT_EQ(outcome.exit_status, 0);
-  for (const char* flag : {"--testlogs=", "--output_dir="}) {
+  for (const char* flag : {"--testlogs=", "--output_dir=", "--require_all"}) {
     EXPECT_THAT(outcome.output, HasSubstr(flag));
   }
   for (const absl::string_view line : absl::StrSplit(outcome.output, '\n')) {

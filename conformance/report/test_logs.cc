@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
+#include <span>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -13,10 +14,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/status_macros.h"
 #include "conformance/protocol/foreign_file.h"
 #include "conformance/report/test_xml.h"
 
@@ -39,18 +45,25 @@ struct Leaf {
   fs::file_time_type written;
 };
 
+// A count, from 1 to kMostParts, as Bazel writes it: without leading zeros.
+bool ParseCount(const std::string& text, int64_t& count) {
+  return !text.empty() && text[0] != '0' && absl::ascii_isdigit(text[0]) &&
+         absl::SimpleAtoi(text, &count) && count <= kMostParts;
+}
+
 // "shard_2_of_4", "run_1_of_3" and "shard_2_of_4_run_1_of_3" are leaves of a
 // target; false for any other name.
 bool ParseLeafName(const std::string& name, Leaf& leaf) {
   const std::vector<std::string> words = absl::StrSplit(name, '_');
-  if (words.size() % 4 != 0) return false;
+  const bool both = words.size() == 8;
+  if (words.size() != 4 && !both) return false;
   Leaf parsed = leaf;
   for (size_t i = 0; i < words.size(); i += 4) {
     int64_t number = 0, count = 0;
-    if ((words[i] != "shard" && words[i] != "run") || words[i + 2] != "of" ||
-        !absl::SimpleAtoi(words[i + 1], &number) ||
-        !absl::SimpleAtoi(words[i + 3], &count) || number < 1 ||
-        number > count || count > kMostParts) {
+    const bool shard = i == 0 && words[i] == "shard";
+    if ((!shard && (words[i] != "run" || (both && i == 0))) ||
+        !ParseCount(words[i + 1], number) || words[i + 2] != "of" ||
+        !ParseCount(words[i + 3], count) || number > count) {
       return false;
     }
     absl::StrAppend(&parsed.name, i == 0 ? "" : ", ", words[i], " ", number,
@@ -69,15 +82,27 @@ std::string LabelOf(const std::string& path) {
   return absl::StrCat("//", path.substr(0, slash), ":", path.substr(slash + 1));
 }
 
+// "conformance/check/check_test" of "//conformance/check:check_test".
+std::string PathOf(absl::string_view label) {
+  absl::ConsumePrefix(&label, "//");
+  return absl::StrReplaceAll(label, {{":", "/"}});
+}
+
 // When Bazel wrote the newest of the folder's results; false if it has none.
 bool HasResults(const fs::path& folder, fs::file_time_type& newest) {
   bool found = false;
+  newest = fs::file_time_type::min();
   for (const char* name : kFiles) {
     std::error_code error;
     const fs::file_time_type written =
         fs::last_write_time(folder / name, error);
-    if (error) continue;
-    newest = found ? std::max(newest, written) : written;
+    if (error == std::errc::no_such_file_or_directory) continue;
+    // One that cannot be looked at is a result that cannot be read.
+    if (error) {
+      found = true;
+      continue;
+    }
+    newest = std::max(newest, written);
     found = true;
   }
   return found;
@@ -96,6 +121,29 @@ void AddFolder(const fs::path& testlogs, const fs::path& folder,
       .push_back(std::move(leaf));
 }
 
+// `folder` and all below it. Errors: those of ReadTestLogs.
+absl::Status AddFolders(const fs::path& testlogs, const fs::path& folder,
+                        Leaves& leaves) {
+  std::error_code error;
+  fs::recursive_directory_iterator walk(folder, error);
+  if (error == std::errc::no_such_file_or_directory ||
+      error == std::errc::not_a_directory) {
+    return absl::NotFoundError(absl::StrCat("no test logs in ", folder.string(),
+                                            ": ", error.message()));
+  }
+  if (!error) AddFolder(testlogs, folder, leaves);
+  for (; !error && walk != fs::recursive_directory_iterator();
+       walk.increment(error)) {
+    std::error_code ignored;  // A link that leads nowhere is no folder.
+    if (walk->is_directory(ignored)) {
+      AddFolder(testlogs, walk->path(), leaves);
+    }
+  }
+  if (!error) return absl::OkStatus();
+  return absl::UnavailableError(absl::StrCat(
+      "cannot read all of ", folder.string(), ": ", error.message()));
+}
+
 // Those of the layout that was written last, by name.
 std::vector<Leaf> Newest(std::vector<Leaf> leaves) {
   const std::string layout = std::max_element(leaves.begin(), leaves.end(),
@@ -109,10 +157,13 @@ std::vector<Leaf> Newest(std::vector<Leaf> leaves) {
   return leaves;
 }
 
-BazelStatus StatusOf(const Leaf& leaf) {
+// kUnknown if there is no status.
+absl::StatusOr<BazelStatus> StatusOf(const Leaf& leaf) {
   const auto bytes =
       ReadForeignFile(leaf.folder + "/test.cache_status", kMostBytes);
-  return bytes.ok() ? ParseBazelStatus(*bytes) : BazelStatus::kUnknown;
+  if (bytes.ok()) return ParseBazelStatus(*bytes);
+  if (absl::IsNotFound(bytes.status())) return BazelStatus::kUnknown;
+  return bytes.status();
 }
 
 void AddProblem(const Leaf& leaf, const std::string& what, TestTarget& target) {
@@ -128,9 +179,31 @@ void AddStarted(const std::string& started, TestTarget& target) {
   target.last_started = std::max(target.last_started, started);
 }
 
+// What Bazel's status says beside the cases, of which one `failed` or none.
+void AddStatus(const Leaf& leaf, const absl::StatusOr<BazelStatus>& status,
+               bool failed, TestTarget& target) {
+  if (!status.ok()) {
+    return AddProblem(leaf, std::string(status.status().message()), target);
+  }
+  switch (*status) {
+    case BazelStatus::kUnknown:
+      // It may have failed after it wrote its XML.
+      return AddProblem(leaf, "Bazel left no status for it", target);
+    case BazelStatus::kFlaky:
+      return AddProblem(leaf, "it failed before it passed", target);
+    case BazelStatus::kFailed:
+      if (failed) return;
+      return AddProblem(leaf, "it failed although no case did: it ended badly",
+                        target);
+    case BazelStatus::kPassed:
+    case BazelStatus::kTimeout:  // Said already.
+      return;
+  }
+}
+
 void AddLeaf(const Leaf& leaf, TestTarget& target) {
-  const BazelStatus status = StatusOf(leaf);
-  if (status == BazelStatus::kTimeout) {
+  const absl::StatusOr<BazelStatus> status = StatusOf(leaf);
+  if (status.ok() && *status == BazelStatus::kTimeout) {
     // What Bazel then writes as XML says less.
     return AddProblem(leaf, "it ran past its time limit", target);
   }
@@ -156,12 +229,7 @@ void AddLeaf(const Leaf& leaf, TestTarget& target) {
     failed = failed || result.outcome == TestOutcome::kFailed;
     target.cases.push_back(std::move(result));
   }
-  if (status == BazelStatus::kFailed && !failed) {
-    AddProblem(leaf, "it failed although no case did: it ended badly", target);
-  }
-  if (status == BazelStatus::kFlaky) {
-    AddProblem(leaf, "it failed before it passed", target);
-  }
+  AddStatus(leaf, status, failed, target);
 }
 
 TestTarget ReadTarget(const std::string& label, std::vector<Leaf> all) {
@@ -198,26 +266,20 @@ BazelStatus ParseBazelStatus(absl::string_view bytes) {
 }
 
 absl::StatusOr<std::vector<TestTarget>> ReadTestLogs(
-    const std::string& testlogs, const std::string& part) {
+    const std::string& testlogs, const std::string& part,
+    std::span<const std::string> labels) {
   const fs::path base = fs::path(testlogs);
-  std::error_code error;
-  fs::recursive_directory_iterator walk(base / part, error);
-  if (error) {
-    return absl::NotFoundError(absl::StrCat(
-        "no test logs in ", (base / part).string(), ": ", error.message()));
-  }
   Leaves leaves;
-  for (; walk != fs::recursive_directory_iterator(); walk.increment(error)) {
-    std::error_code ignored;
-    if (walk->is_directory(ignored)) AddFolder(base, walk->path(), leaves);
-  }
-  if (error) {  // Then the walk is at its end: results may be left out.
-    return absl::UnavailableError(absl::StrCat(
-        "cannot read all of ", (base / part).string(), ": ", error.message()));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(AddFolders(base, base / part, leaves));
   if (leaves.empty()) {
     return absl::NotFoundError(
         absl::StrCat("no result of a test in ", (base / part).string()));
+  }
+  for (const std::string& label : labels) {
+    if (absl::StartsWith(PathOf(label), part + "/")) continue;  // Read already.
+    const fs::path folder = base / PathOf(label);
+    const absl::Status added = AddFolders(base, folder, leaves);
+    if (!added.ok() && !absl::IsNotFound(added)) return added;
   }
   std::vector<TestTarget> targets;
   for (auto& [label, found] : leaves) {

@@ -2,6 +2,7 @@
 #ifndef LOCKSTEP_CONFORMANCE_REPORT_TEST_LOGS_H_
 #define LOCKSTEP_CONFORMANCE_REPORT_TEST_LOGS_H_
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,14 +24,16 @@ struct TestTarget {
   std::string last_started;
 };
 
-// The targets below `testlogs`/`part`, by label. A target that was sharded
-// otherwise in an earlier run counts with its newest results. A target of which
-// a shard is missing, ran past its time limit, failed although no case did, or
-// wrote no readable XML is a target with problems, and no error. Errors:
+// The targets below `testlogs`/`part`, and those of `labels` that left results,
+// by label. A target that was sharded otherwise in an earlier run counts
+// with its newest results. A target of which a shard is missing, ran past its
+// time limit, failed although no case did, wrote no readable XML, or has no
+// readable status of Bazel's is a target with problems, and no error. Errors:
 // kNotFound, one line, if there is no such folder, or no result in it;
 // kUnavailable, if a part of it cannot be read.
 absl::StatusOr<std::vector<TestTarget>> ReadTestLogs(
-    const std::string& testlogs, const std::string& part);
+    const std::string& testlogs, const std::string& part,
+    std::span<const std::string> labels = {});
 
 // What Bazel says of a test, in the file test.cache_status beside its XML: a
 // protocol buffer, TestResultData of Bazel's test_status.proto, of which this

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -37,6 +38,8 @@ std::string StatusBytes(int status, bool cachable = true) {
   return bytes + "\x30" + std::string(1, '\0') + "R\x04/log";
 }
 
+constexpr int kPassed = 1, kFlaky = 2, kTimeout = 3, kFailed = 4;
+
 class TestLogsTest : public testing::Test {
  protected:
   TestLogsTest()
@@ -56,6 +59,13 @@ class TestLogsTest : public testing::Test {
                   std::chrono::minutes(minutes_ago));
   }
 
+  // What Bazel leaves of a test, in its folder: an XML and its status.
+  void WriteResult(const std::string& folder, absl::string_view xml,
+                   int status = kPassed, int minutes_ago = 0) {
+    Write(folder + "/test.xml", xml, minutes_ago);
+    Write(folder + "/test.cache_status", StatusBytes(status), minutes_ago);
+  }
+
   // The only target; an empty one if there are others.
   TestTarget Read() {
     const auto targets = ReadTestLogs(folder_, "conformance");
@@ -69,8 +79,8 @@ class TestLogsTest : public testing::Test {
 };
 
 TEST_F(TestLogsTest, LabelsAreOfTheFolders) {
-  Write("b/b_test/test.xml", kPassing);
-  Write("a_test/test.xml", kFailing);
+  WriteResult("b/b_test", kPassing);
+  WriteResult("a_test", kFailing, kFailed);
   Write("a_test/test.log", "log");
   Write("a_test/test.outputs/outputs.zip", "zip");
   const auto targets = ReadTestLogs(folder_, "conformance");
@@ -84,8 +94,8 @@ TEST_F(TestLogsTest, LabelsAreOfTheFolders) {
 }
 
 TEST_F(TestLogsTest, ShardsAreOneTarget) {
-  Write("a_test/shard_1_of_2/test.xml", kPassing);
-  Write("a_test/shard_2_of_2/test.xml", kFailing);
+  WriteResult("a_test/shard_1_of_2", kPassing);
+  WriteResult("a_test/shard_2_of_2", kFailing, kFailed);
   const TestTarget target = Read();
   EXPECT_EQ(target.label, "//conformance:a_test");
   ASSERT_EQ(target.cases.size(), 2u);
@@ -95,26 +105,71 @@ TEST_F(TestLogsTest, ShardsAreOneTarget) {
 }
 
 TEST_F(TestLogsTest, AMissingShardIsAProblem) {
-  Write("a_test/shard_1_of_4/test.xml", kPassing);
-  Write("a_test/shard_3_of_4/test.xml", kPassing);
+  WriteResult("a_test/shard_1_of_4", kPassing);
+  WriteResult("a_test/shard_3_of_4", kPassing);
   EXPECT_THAT(Read().problems, ElementsAre("2 of its 4 shards left no result"));
 }
 
 TEST_F(TestLogsTest, RunsOfShardsAreRead) {
   for (const char* part : {"shard_1_of_2_run_1_of_2", "shard_2_of_2_run_1_of_2",
                            "shard_1_of_2_run_2_of_2"}) {
-    Write(absl::StrCat("a_test/", part, "/test.xml"), kPassing);
+    WriteResult(absl::StrCat("a_test/", part), kPassing);
   }
   const TestTarget target = Read();
   EXPECT_EQ(target.cases.size(), 3u);
   EXPECT_THAT(target.problems, ElementsAre("1 of its 4 shards left no result"));
 }
 
+// Names that Bazel never gives are no parts of the target that they are in.
+TEST_F(TestLogsTest, OtherNamesAreNoShards) {
+  WriteResult("a_test/shard_1_of_2", kPassing);
+  std::string long_name = "run_1_of_9999";
+  for (int i = 0; i < 5; ++i) long_name += "_run_1_of_9999";
+  const std::string kNames[] = {"shard_01_of_2",
+                                "shard_2_of_02",
+                                "shard_+2_of_2",
+                                "shard_0_of_2",
+                                "shard_3_of_2",
+                                "shard_1_of_99999",
+                                "shard_1_of_2_shard_2_of_2",
+                                "run_1_of_2_shard_2_of_2",
+                                "run_1_of_2_run_2_of_2",
+                                "shard_2_of_2_",
+                                long_name};
+  for (const std::string& name : kNames) {
+    WriteResult("a_test/" + name, kPassing);
+    const auto targets = ReadTestLogs(folder_, "conformance");
+    ASSERT_THAT(targets, IsOk());
+    ASSERT_EQ(targets->size(), 2u) << name;
+    EXPECT_EQ((*targets)[0].label, "//conformance/a_test:" + name);
+    EXPECT_THAT((*targets)[1].problems,
+                ElementsAre("1 of its 2 shards left no result"))
+        << name;
+    std::filesystem::remove_all(folder_ + "/conformance/a_test/" + name);
+  }
+}
+
+TEST_F(TestLogsTest, NamedTestsElsewhereAreReadToo) {
+  WriteResult("a_test", kPassing);
+  WriteResult("../gpus/cuda/b_test/shard_1_of_1", kFailing, kFailed);
+  WriteResult("../gpus/cuda/other_test", kFailing, kFailed);
+  const std::vector<std::string> labels = {
+      "//gpus/cuda:b_test", "//gpus/cuda:none_test", "//conformance:a_test"};
+  const auto targets = ReadTestLogs(folder_, "conformance", labels);
+  ASSERT_THAT(targets, IsOk());
+  ASSERT_EQ(targets->size(), 2u);
+  EXPECT_EQ((*targets)[0].label, "//conformance:a_test");
+  EXPECT_THAT((*targets)[0].problems, IsEmpty());
+  EXPECT_EQ((*targets)[0].cases.size(), 1u);
+  EXPECT_EQ((*targets)[1].label, "//gpus/cuda:b_test");
+  EXPECT_EQ((*targets)[1].cases[0].outcome, TestOutcome::kFailed);
+}
+
 TEST_F(TestLogsTest, ResultsOfAnOlderShardCountAreLeftOut) {
-  Write("a_test/shard_1_of_2/test.xml", kPassing, /*minutes_ago=*/1);
-  Write("a_test/shard_2_of_2/test.xml", kPassing, /*minutes_ago=*/9);
-  Write("a_test/shard_1_of_3/test.xml", kFailing, /*minutes_ago=*/2);
-  Write("a_test/test.xml", kFailing, /*minutes_ago=*/3);
+  WriteResult("a_test/shard_1_of_2", kPassing, kPassed, /*minutes_ago=*/1);
+  WriteResult("a_test/shard_2_of_2", kPassing, kPassed, /*minutes_ago=*/9);
+  WriteResult("a_test/shard_1_of_3", kFailing, kFailed, /*minutes_ago=*/2);
+  WriteResult("a_test", kFailing, kFailed, /*minutes_ago=*/3);
   const TestTarget target = Read();
   EXPECT_EQ(target.cases.size(), 2u);
   EXPECT_EQ(target.cases[0].outcome, TestOutcome::kPassed);
@@ -122,7 +177,7 @@ TEST_F(TestLogsTest, ResultsOfAnOlderShardCountAreLeftOut) {
 }
 
 TEST_F(TestLogsTest, NoXmlIsAProblem) {
-  Write("a_test/shard_2_of_2/test.xml", kPassing);
+  WriteResult("a_test/shard_2_of_2", kPassing);
   Write("a_test/shard_1_of_2/test.log", "Segmentation fault");
   EXPECT_THAT(Read().problems,
               ElementsAre("shard 1 of 2: it wrote no test.xml"));
@@ -140,12 +195,37 @@ TEST_F(TestLogsTest, XmlThatIsNoFileIsAProblem) {
   EXPECT_THAT(Read().problems, ElementsAre(HasSubstr("test.xml")));
 }
 
+// It may have failed after it wrote its XML.
+TEST_F(TestLogsTest, NoStatusOfBazelsIsAProblem) {
+  Write("a_test/test.xml", kPassing);
+  EXPECT_THAT(Read().problems, ElementsAre("Bazel left no status for it"));
+  for (const std::string& bytes :
+       {std::string(), std::string("hello"), StatusBytes(0)}) {
+    Write("a_test/test.cache_status", bytes);
+    EXPECT_THAT(Read().problems, ElementsAre("Bazel left no status for it"));
+  }
+}
+
+TEST_F(TestLogsTest, AStatusThatCannotBeReadIsAProblem) {
+  Write("a_test/test.xml", kPassing);
+  Write("a_test/test.cache_status/file", "");
+  EXPECT_THAT(Read().problems,
+              ElementsAre(HasSubstr("test.cache_status: is not a regular")));
+}
+
+TEST_F(TestLogsTest, ResultsThatCannotBeLookedAtAreAProblem) {
+  Write("a_test/file", "");
+  const std::string folder = folder_ + "/conformance/a_test/";
+  std::filesystem::create_symlink("test.xml", folder + "test.xml");
+  EXPECT_THAT(Read().problems, ElementsAre(HasSubstr("test.xml: cannot open")));
+}
+
 TEST_F(TestLogsTest, ATimeoutIsAProblem) {
-  Write("a_test/test.xml",
-        "<testsuites><testsuite><testcase name='a_test'><error "
-        "message='exited with error code 142'/></testcase></testsuite>"
-        "</testsuites>");
-  Write("a_test/test.cache_status", StatusBytes(3));
+  WriteResult("a_test",
+              "<testsuites><testsuite><testcase name='a_test'><error "
+              "message='exited with error code 142'/></testcase></testsuite>"
+              "</testsuites>",
+              kTimeout);
   const TestTarget target = Read();
   EXPECT_THAT(target.problems, ElementsAre("it ran past its time limit"));
   EXPECT_THAT(target.cases, IsEmpty());
@@ -153,8 +233,7 @@ TEST_F(TestLogsTest, ATimeoutIsAProblem) {
 
 // A sanitizer that complains, or a crash, after the last test.
 TEST_F(TestLogsTest, AFailureAfterTheCasesIsAProblem) {
-  Write("a_test/test.xml", kPassing);
-  Write("a_test/test.cache_status", StatusBytes(4));
+  WriteResult("a_test", kPassing, kFailed);
   EXPECT_THAT(Read().problems,
               ElementsAre("it failed although no case did: it ended badly"));
   // Of a case that failed nothing more is said.
@@ -163,8 +242,7 @@ TEST_F(TestLogsTest, AFailureAfterTheCasesIsAProblem) {
 }
 
 TEST_F(TestLogsTest, AFlakyTestIsAProblem) {
-  Write("a_test/test.xml", kPassing);
-  Write("a_test/test.cache_status", StatusBytes(2));
+  WriteResult("a_test", kPassing, kFlaky);
   EXPECT_THAT(Read().problems, ElementsAre("it failed before it passed"));
 }
 

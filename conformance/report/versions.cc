@@ -1,19 +1,24 @@
-// What headers, libraries and Bazel say of themselves.
+// What headers, libraries, Bazel and git say.
 #include "conformance/report/versions.h"
 
 #include <dnnl.h>
 
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <cstdio>
+#include <cstdlib>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/base/config.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "absl/time/time.h"
 
 namespace lockstep {
 namespace {
@@ -72,6 +77,16 @@ std::vector<std::pair<std::string, std::string>> Versions() {
   const std::string bazel = Bazel();
   if (!bazel.empty()) versions.emplace_back("Bazel", bazel);
   return versions;
+}
+
+std::optional<absl::Time> CommitTime() {
+  if (std::getenv("BUILD_WORKSPACE_DIRECTORY") == nullptr) return std::nullopt;
+  const std::string line = FirstLine(
+      "exec timeout 10 git -C \"$BUILD_WORKSPACE_DIRECTORY\" "
+      "show --no-patch --format=%ct HEAD 2>/dev/null");
+  int64_t seconds = 0;
+  if (!absl::SimpleAtoi(line, &seconds)) return std::nullopt;
+  return absl::FromUnixSeconds(seconds);
 }
 
 }  // namespace lockstep

@@ -1,0 +1,199 @@
+// The report as Markdown, JSON and a page.
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "conformance/report/conformance_report.h"
+#include "conformance/report/sample_report.h"
+#include "conformance/report/test_logs.h"
+#include "conformance/report/test_xml.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "report/page_checks.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::SizeIs;
+
+TEST(ReportMarkdownTest, HasWhatFailedBeforeTheTable) {
+  const std::string markdown = FormatReportMarkdown(SampleReport());
+  EXPECT_THAT(
+      markdown,
+      AllOf(
+          HasSubstr("### Conformance: 0 claims hold, 1 in part, 1 not run, 1 "
+                    "fails; 3 tests pass, 1 fails, 2 skipped\n\n**Failed**\n\n"
+                    "- `//conformance:sums_test`, Sums.C: "
+                    "`sums_test.cc:7 Expected: right Actual: wrong`\n"),
+          HasSubstr("| claim | backend | type | 1 rank | 2 | 4 |\n"
+                    "| --- | --- | --- | ---: | ---: | ---: |\n"),
+          HasSubstr("| sums | processes | float32 | - | **FAIL 12.5** | - |"),
+          HasSubstr("| sums | threads | float16, float64 | 0.5 | - | - |"),
+          HasSubstr("| sums | threads | float32 | 0.5 | not run | - |"),
+          HasSubstr("| bits | mpi | float32 | - | - | skip |"),
+          HasSubstr("- skipped: `//conformance:bits_test`, 2 tests: no "
+                    "mpirun here\n"),
+          HasSubstr("- 2 targets record claims, built: optimised\n"),
+          HasSubstr("a CPU, 2 cores, Linux; checked out: unknown; Compiler GCC "
+                    "12; tests begun `2026-01-01T00:00:00.000` to "
+                    "`2026-01-01T00:01:00.000`; `bazel run"),
+          HasSubstr("`bazel run //conformance:report`\n")));
+  EXPECT_LT(markdown.find("**Failed**"), markdown.find("| claim |"));
+}
+
+TEST(ReportMarkdownTest, NamesWhatWasNotRun) {
+  EXPECT_THAT(
+      FormatReportMarkdown(SampleReport()),
+      AllOf(HasSubstr("| absent | threads | float32 | not run | - | - |\n"),
+            HasSubstr("- not run: absent, threads, 1 of the 1 cell of "
+                      "`//conformance:absent_test`\n"),
+            HasSubstr("- not run: sums, threads, 1 of the 2 cells of "
+                      "`//conformance:sums_test`\n"),
+            HasSubstr("| sums | gpus | skipped | | | |\n"),
+            HasSubstr("- skipped: sums, gpus, by `//sums:gpu_test`: needs a "
+                      "GPU (--config=cuda runs it). It asks: small sums\n")));
+}
+
+TEST(ReportMarkdownTest, ShowsARowOfAGpuThatFailed) {
+  const std::vector<TestTarget> targets = {SampleTarget(
+      "//sums:gpu_test", {SampleCase("A", TestOutcome::kFailed, {}, "bad")})};
+  EXPECT_THAT(
+      FormatReportMarkdown(MakeReport(targets, SampleClaims(), SampleRows())),
+      AllOf(HasSubstr("- `//sums:gpu_test`, A: bad\n"),
+            HasSubstr("- sums: not shown to hold, since part of "
+                      "`//sums:gpu_test` failed and recorded nothing\n"),
+            HasSubstr("| **FAIL** sums | gpus | **FAIL** | | | |\n")));
+}
+
+TEST(ReportMarkdownTest, NamesWhatIsOlderThanTheCommit) {
+  ConformanceReport report = SampleReport();
+  EXPECT_THAT(FormatReportMarkdown(report), Not(HasSubstr("older")));
+  MarkOlder(absl::FromUnixSeconds(1800000000), report);
+  EXPECT_THAT(
+      FormatReportMarkdown(report),
+      AllOf(HasSubstr("; 2 of 2 targets older than the checked-out commit\n"),
+            HasSubstr("made 2027-01-15T08:00:00Z, so of another tree unless "
+                      "Bazel found nothing changed: all targets\n")));
+  report.targets[0].older = false;
+  EXPECT_THAT(FormatReportMarkdown(report),
+              HasSubstr("nothing changed: `//conformance:bits_test`\n"));
+  EXPECT_EQ(ReportJson(report)["targets"][1]["older"], true);
+  EXPECT_EQ(ReportJson(report)["committed"], "2027-01-15T08:00:00Z");
+}
+
+TEST(ReportMarkdownTest, SaysThatConfigurationsAreMixed) {
+  ConformanceReport report = SampleReport();
+  EXPECT_THAT(FormatReportMarkdown(report), Not(HasSubstr("mixed\n")));
+  report.targets[0].configurations = {"optimised, thread sanitizer"};
+  EXPECT_THAT(FormatReportMarkdown(report),
+              AllOf(HasSubstr("; 2 configurations mixed\n"),
+                    HasSubstr("- 1 target records claims, built: optimised, "
+                              "thread sanitizer\n")));
+}
+
+TEST(ReportMarkdownTest, SaysThatThereIsNoClaim) {
+  EXPECT_THAT(FormatReportMarkdown(MakeReport({}, SampleClaims(), {})),
+              AllOf(HasSubstr("No test recorded a claim."),
+                    Not(HasSubstr("| claim |"))));
+}
+
+// Everything that comes from a test, a folder or a flag.
+ConformanceReport Hostile(const std::string& text) {
+  TestTarget target = SampleTarget(
+      text, {SampleCase(text, TestOutcome::kFailed,
+                        {SampleClaim(text, text, 2, text, 0.5)}, text),
+             SampleCase(text, TestOutcome::kSkipped, {}, text),
+             SampleCase(text, TestOutcome::kPassed,
+                        {SampleClaim("sums", text, 1, text, 0.5)})});
+  for (TestCaseResult& test : target.cases) {
+    test.properties.back().second = text;
+  }
+  target.problems = {text};
+  target.first_started = target.last_started = text;
+  ConformanceReport report =
+      MakeReport({&target, 1}, SampleClaims(),
+                 {{"sums", text, text, {text}, {1, 2}},
+                  {"sums", text, text + "s", {}, {}, text}});
+  report.testlogs = report.command = report.created = report.commit = text;
+  report.machine.cpu = report.machine.system = text;
+  report.versions = {{text, text}};
+  return report;
+}
+
+TEST(ReportMarkdownTest, ShowsTextAsItIs) {
+  const std::string text =
+      "<b>|*x*`y`\n# z[1](2)\x07 &lt;~~a~~ _e_ @name #123 \xc2\x9b"
+      "c";
+  const std::string markdown = FormatReportMarkdown(Hostile(text));
+  const std::string shown =
+      "*x*`y` # z[1](2)\xef\xbf\xbd &lt;~~a~~ _e_ @name #123 \xef\xbf\xbd"
+      "c ``";
+  EXPECT_THAT(markdown, HasSubstr(": `` <b>|" + shown));
+  EXPECT_THAT(markdown, HasSubstr("| `` <b>\\|" + shown + " |"));
+  // Nowhere outside of code, nor its controls anywhere.
+  for (size_t at = markdown.find("<b>"); at != std::string::npos;
+       at = markdown.find("<b>", at + 1)) {
+    EXPECT_EQ(markdown.substr(at - 3, 3), "`` ") << at;
+  }
+  EXPECT_THAT(markdown, Not(HasSubstr("\n# z")));
+  EXPECT_THAT(markdown, Not(HasSubstr("\x07")));
+  EXPECT_THAT(markdown, Not(HasSubstr("\xc2\x9b")));
+}
+
+TEST(ReportMarkdownTest, CutsAMessageBetweenCharacters) {
+  TestTarget target = SampleTarget("//conformance:sums_test", {});
+  std::string euros;
+  for (int i = 0; i < 200; ++i) euros += "\xe2\x82\xac";
+  target.cases = {SampleCase("A", TestOutcome::kFailed, {}, euros)};
+  // 133 of three bytes each.
+  EXPECT_THAT(FormatReportMarkdown(
+                  MakeReport({&target, 1}, SampleClaims(), SampleRows())),
+              HasSubstr(": `" + euros.substr(0, 399) + " ...`\n"));
+}
+
+TEST(ReportJsonTest, HasEveryCell) {
+  const nlohmann::ordered_json json = ReportJson(SampleReport());
+  EXPECT_EQ(json["totals"]["claims_failed"], 1);
+  EXPECT_EQ(json["totals"]["claims_in_part"], 1);
+  EXPECT_EQ(json["totals"]["configurations"]["optimised"], 2);
+  const auto& claim = json["claims"][0];
+  EXPECT_EQ(claim["name"], "sums");
+  EXPECT_EQ(claim["outcome"], "failed");
+  EXPECT_EQ(claim["rows"][0]["backend"], "processes");
+  EXPECT_EQ(claim["gpu_rows"][0]["asks"], "small sums");
+  EXPECT_EQ(claim["gpu_rows"][0]["outcome"], "skipped");
+  EXPECT_EQ(claim["missing"][0]["cells"], 1);
+  const auto& cell = claim["rows"][0]["cells"][0];
+  EXPECT_EQ(cell["world_size"], 2);
+  EXPECT_EQ(cell["outcome"], "failed");
+  EXPECT_EQ(cell["error_over_allowed"], 12.5);
+  EXPECT_EQ(cell["cases"], 10);
+  EXPECT_EQ(json["claims"][1]["outcome"], "in_part");
+  EXPECT_EQ(json["claims"][2]["outcome"], "not_run");
+  EXPECT_EQ(json["claims"][2]["rows"][0]["cells"][0]["outcome"], "not_run");
+  EXPECT_EQ(json["skipped"][0]["why"], "no mpirun here");
+  EXPECT_EQ(json["targets"][0]["seconds"], 1.5);
+  EXPECT_EQ(json["targets"][0]["started"], "2026-01-01T00:00:00.000");
+  EXPECT_EQ(json["versions"]["Compiler"], "GCC 12");
+}
+
+TEST(ReportPageTest, IsWholeWhateverTheTestsSay) {
+  const std::string plain = FormatReportPage(Hostile("plain"));
+  ExpectWholePage(plain, /*charts=*/false);
+  const std::string text = "</script><script>alert(1)</script><!--\xff";
+  const std::string page = FormatReportPage(Hostile(text));
+  ExpectWholePage(page, /*charts=*/false);
+  ExpectSameElements(page, plain);
+  EXPECT_THAT(EmbeddedReport(page)["failures"], SizeIs(3));
+}
+
+TEST(ReportPageTest, HasNoChartJs) {
+  EXPECT_LT(FormatReportPage(SampleReport()).size(), 60000u);
+}
+
+}  // namespace
+}  // namespace lockstep
