@@ -1,5 +1,6 @@
 // bitwise_training_test under mpirun: four processes of its, whose group is of
 // the `mpi` backend, end with the bits of four threads.
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -25,24 +26,30 @@ class BitwiseTrainingMpiTest : public testing::TestWithParam<std::string> {};
 TEST_P(BitwiseTrainingMpiTest, EndsWithTheBitsOfThreads) {
   ClaimRecorder recorder({"trained_bits", "mpi", kRanks, "float32"});
   if (!WhyNoMpirun().empty()) GTEST_SKIP() << WhyNoMpirun();
-  const BitsRun run = {.model = GetParam()};
+  BitsRun run = {.model = GetParam()};
   const auto train = [&](Communicator& group) {
     return TrainedBits(group, run);
   };
-  MpiRunOptions mpi;
-  mpi.deadline = absl::Minutes(4);
-  const auto got = RunMpiRanksCollect(kRanks, train, mpi);
   RunRanksOptions threads;
   threads.deadline = absl::Minutes(4);
   const auto want = RunRanksCollect(Backend::kThreads, kRanks, train, threads);
-  ASSERT_EQ(got.size(), want.size());
-  for (int rank = 0; rank < kRanks; ++rank) {
-    ASSERT_THAT(got[rank], IsOk());
-    ASSERT_THAT(want[rank], IsOk());
-    EXPECT_THAT(*got[rank], HasSubstr("step 19 loss"));
-    EXPECT_TRUE(*got[rank] == *want[rank]) << "rank " << rank;
+  MpiRunOptions mpi;
+  mpi.deadline = absl::Minutes(4);
+  // Buckets of some parameters, of one, of all.
+  for (const int64_t bucket_bytes : {64 << 10, 1, 1 << 30}) {
+    run.bucket_bytes = bucket_bytes;
+    const auto got = RunMpiRanksCollect(kRanks, train, mpi);
+    ASSERT_EQ(got.size(), kRanks);
+    ASSERT_EQ(want.size(), kRanks);
+    for (int rank = 0; rank < kRanks; ++rank) {
+      ASSERT_THAT(got[rank], IsOk());
+      ASSERT_THAT(want[rank], IsOk());
+      EXPECT_THAT(*got[rank], HasSubstr("step 19 loss"));
+      EXPECT_TRUE(*got[rank] == *want[rank])
+          << "rank " << rank << ", buckets of " << bucket_bytes << " bytes";
+    }
+    recorder.AddExact();
   }
-  recorder.AddExact();
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, BitwiseTrainingMpiTest,

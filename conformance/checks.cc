@@ -247,11 +247,17 @@ absl::Status CheckSameStart(const Expectation& want,
     const std::optional<int64_t> i =
         FirstDifference(want.start, ranks[rank].parameters[0]);
     if (!i) continue;
+    const bool alike =
+        std::all_of(ranks.begin(), ranks.end(), [&](const RankTrace& trace) {
+          return !FirstDifference(trace.parameters[0], ranks[0].parameters[0]);
+        });
     return absl::DataLossError(absl::StrFormat(
-        "rank %d starts with %s = %.9g, rank 0's own is %.9g: parameters not "
-        "broadcast from rank 0?",
-        rank, ElementName(want.specs, *i), ranks[rank].parameters[0][*i],
-        want.start[*i]));
+        "rank %d starts with %s = %.9g, rank 0's own is %.9g%s", rank,
+        ElementName(want.specs, *i), ranks[rank].parameters[0][*i],
+        want.start[*i],
+        alike && ranks.size() > 1
+            ? ", and all ranks start alike: broadcast from another rank?"
+            : ": parameters not broadcast from rank 0?"));
   }
   return absl::OkStatus();
 }

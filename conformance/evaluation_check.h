@@ -11,11 +11,18 @@
 
 namespace lockstep {
 
-// What a rank reports of the whole data set.
+// What a rank reports of some samples.
 struct Evaluation {
   double loss = 0;      // The mean over samples.
   double accuracy = 0;  // Likewise.
   int64_t samples = 0;  // How many were counted.
+};
+
+// What one rank makes of the data set: of all of it, which is what is due, and
+// of each batch, to look for causes in.
+struct OneRankEvaluation {
+  Evaluation whole;
+  std::vector<Evaluation> batches;
 };
 
 // Every rank reports the one-rank evaluation, bit for bit. Asks in this order:
@@ -26,15 +33,16 @@ struct Evaluation {
 //   Accuracy    is the accuracy?
 //
 // Error: kDataLoss with one line that starts with the name and says what
-// differs and its likely cause: ranks that differ among themselves, samples
-// that count twice or not at all, means that are not weighted by samples, or
-// sums rounded on their way. NaN where one rank has a number fails.
+// differs and the cause, if one gives what is reported: ranks that report their
+// own share, a padded sampler, a partial batch that is left out, means of ranks
+// without weights or without samples, or sums rounded on their way. NaN where
+// one rank has a number fails.
 //
-// The last two are told apart by how far float64 can be off. The sum of n
-// losses, none of them negative, is within (n - 1) * 2^-53 of itself in any
+// What gives the same but for rounding is within 2 n * 2^-53 of it: the sum of
+// n losses, none of them negative, is within (n - 1) * 2^-53 of itself in any
 // order (Higham 2002, section 4.2), either side's, and the division adds one
-// rounding to each: 2 n * 2^-53 together, to first order.
-absl::Status CheckEvaluation(const Evaluation& want,
+// rounding to each, to first order.
+absl::Status CheckEvaluation(const OneRankEvaluation& want,
                              std::span<const Evaluation> ranks);
 
 // The names above, in that order.

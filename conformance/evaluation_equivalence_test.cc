@@ -33,8 +33,8 @@ constexpr int64_t kBatch = Trainer::kEvaluationBatch;
 // Many; fewer batches than ranks; fewer samples than ranks; one sample.
 constexpr int64_t kSizes[] = {kEvaluationSamples, kBatch + 3, 5, 1};
 
-const Evaluation& OneRank(int64_t size) {
-  static auto& cache = *new std::map<int64_t, Evaluation>;
+const OneRankEvaluation& OneRank(int64_t size) {
+  static auto& cache = *new std::map<int64_t, OneRankEvaluation>;
   if (!cache.contains(size)) {
     cache.emplace(size, EvaluateOnOneRank(size).value());
   }
@@ -50,12 +50,12 @@ TEST_P(EvaluationEquivalenceTest, EqualsOneRankToTheBit) {
   ClaimRecorder recorder({"evaluation", absl::AsciiStrToLower(Name(backend)),
                           world_size, "float32"});
   for (const int64_t size : kSizes) {
-    const Evaluation want = OneRank(size);
-    ASSERT_EQ(want.samples, size);
-    ASSERT_GT(want.loss, 1e-3);
+    const OneRankEvaluation& want = OneRank(size);
+    ASSERT_EQ(want.whole.samples, size);
+    ASSERT_GT(want.whole.loss, 1e-3);
     if (size == kEvaluationSamples) {  // Else a constant would pass.
-      ASSERT_GT(want.accuracy, 0.01);
-      ASSERT_LT(want.accuracy, 0.99);
+      ASSERT_GT(want.whole.accuracy, 0.01);
+      ASSERT_LT(want.whole.accuracy, 0.99);
     }
     const auto ranks =
         RunEvaluation(backend, world_size, size, EvaluateByTrainer);
@@ -116,13 +116,14 @@ TEST_P(EvaluationControlTest, RejectsAMeanOfMeansOverUnevenRanks) {
   for (const int64_t size : kSizes) {
     const bool empty_ranks = size <= (GetParam() - 1) * kBatch;
     ExpectRejected(size, AverageRanksMeans,
-                   empty_ranks ? "loss is nan, the mean of a rank without"
-                               : "so a mean of the ranks' means");
+                   empty_ranks ? "the mean of a rank without samples?"
+                               : "it is the mean of the ranks' means");
   }
 }
 
 TEST_P(EvaluationControlTest, RejectsAMeanOfAccuraciesOverUnevenRanks) {
-  ExpectRejected(kEvaluationSamples, AverageRanksAccuracies, "accuracy is 0.");
+  ExpectRejected(kEvaluationSamples, AverageRanksAccuracies,
+                 "Accuracy: accuracy is 0.");
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, EvaluationControlTest,

@@ -119,7 +119,7 @@ std::vector<EvaluationMutant> AllEvaluationMutants() {
       {.name = "OwnShare",
        .bug = "every rank reports the metrics of its own share",
        .check = "RanksAgree",
-       .says = "not reduced over the ranks?",
+       .says = "each of its own samples, not reduced over the ranks?",
        .evaluate = ReportOwnShare},
       {.name = "Padded",
        .bug = "the sampler repeats samples so that ranks are even",
@@ -129,23 +129,23 @@ std::vector<EvaluationMutant> AllEvaluationMutants() {
       {.name = "PartialBatchDropped",
        .bug = "the last batch is left out as it is not whole",
        .check = "Samples",
-       .says = "are left out, those of a partial batch?",
+       .says = "are left out, those of the partial batch?",
        .evaluate = DropPartialBatch},
       {.name = "MeanOfMeans",
        .bug = "the ranks' means are averaged without weights",
        .check = "Loss",
-       .says = "so a mean of the ranks' means",
+       .says = "it is the mean of the ranks' means",
        .evaluate = AverageRanksMeans},
       {.name = "MeanWithoutSamples",
        .bug = "the same where a rank has no sample",
        .check = "Loss",
-       .says = "loss is nan, the mean of a rank without samples?",
+       .says = "the mean of a rank without samples?",
        .evaluate = AverageRanksMeans,
        .size = 1},
       {.name = "MeanOfAccuracies",
        .bug = "the ranks' accuracies are averaged without weights",
        .check = "Accuracy",
-       .says = "so a mean of the ranks' means",
+       .says = "it is the mean of the ranks' means",
        .evaluate = AverageRanksAccuracies},
       {.name = "PlainSum",
        .bug = "losses are added rank by rank, so rounded by the ranks' number",
@@ -163,7 +163,7 @@ absl::Status PlantEvaluationMutant(const EvaluationMutant& mutant) {
   const uint32_t draws = mutant.by_chance ? 12 : 1;
   for (uint32_t draw = kEvaluationDraw; draw < kEvaluationDraw + draws;
        ++draw) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Evaluation want,
+    LOCKSTEP_ASSIGN_OR_RETURN(const OneRankEvaluation want,
                               EvaluateOnOneRank(mutant.size, draw));
     for (const int world_size : world_sizes) {
       LOCKSTEP_ASSIGN_OR_RETURN(

@@ -68,7 +68,8 @@ absl::StatusOr<std::vector<Metrics>> EvaluateBatches(
   return parts;
 }
 
-absl::StatusOr<Evaluation> EvaluateOnOneRank(int64_t size, uint32_t draw) {
+absl::StatusOr<OneRankEvaluation> EvaluateOnOneRank(int64_t size,
+                                                    uint32_t draw) {
   SetComputeThreads(1);
   const std::unique_ptr<Model> model = CreateLeNet(/*seed=*/0);
   SetParameters(*model, draw);
@@ -77,6 +78,7 @@ absl::StatusOr<Evaluation> EvaluateOnOneRank(int64_t size, uint32_t draw) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::vector<Metrics> parts,
       EvaluateBatches(*model, EvaluationData(size), samples));
+  OneRankEvaluation result;
   __int128 loss = 0;
   Metrics sum;
   for (const Metrics& part : parts) {
@@ -86,9 +88,11 @@ absl::StatusOr<Evaluation> EvaluateOnOneRank(int64_t size, uint32_t draw) {
     }
     loss += static_cast<__int128>(units);
     sum += part;
+    result.batches.push_back(MeanOf(part));
   }
-  return Mean(std::ldexp(static_cast<double>(loss), -100), sum.correct,
-              sum.samples);
+  result.whole = Mean(std::ldexp(static_cast<double>(loss), -100), sum.correct,
+                      sum.samples);
+  return result;
 }
 
 absl::StatusOr<Evaluation> EvaluateByTrainer(Communicator& group, Model& model,

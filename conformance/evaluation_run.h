@@ -36,8 +36,8 @@ absl::StatusOr<std::vector<Metrics>> EvaluateBatches(
 // One rank, without the code under test: the batches' losses, which must be
 // below 2^20, are added as whole multiples of 2^-100. Errors: the model's;
 // kInternal if a loss is too large for that, or too small.
-absl::StatusOr<Evaluation> EvaluateOnOneRank(int64_t size,
-                                             uint32_t draw = kEvaluationDraw);
+absl::StatusOr<OneRankEvaluation> EvaluateOnOneRank(
+    int64_t size, uint32_t draw = kEvaluationDraw);
 
 // How a rank evaluates a data set with its model.
 using Evaluator = std::function<absl::StatusOr<Evaluation>(

@@ -32,6 +32,7 @@ constexpr double kSlack = 4;
 constexpr int64_t kMovedValues = 8;
 // Half a unit in the last of bfloat16's 8 bits.
 constexpr double kBFloat16Roundoff = 0x1p-8;
+constexpr double kFloat16Roundoff = 0x1p-11;
 
 bool Near(double a, double b) { return std::abs(a - b) <= kFitWeight; }
 
@@ -145,6 +146,17 @@ class Causes {
     return std::sqrt(square) <= kFitResidual * std::sqrt(Dot(got_, got_));
   }
 
+  // Whether all ranks with samples have the same weight: then it is a factor of
+  // the whole, which CheckGradients names.
+  bool IsOneFactor(const std::vector<double>& weights) const {
+    std::vector<double> own;
+    for (size_t r = 0; r < weights.size(); ++r) {
+      if (step_.samples[r] > 0) own.push_back(weights[r]);
+    }
+    const auto [least, most] = std::minmax_element(own.begin(), own.end());
+    return Near(*least, *most);
+  }
+
   std::string OtherWeights() const {
     const auto weights = Weights();
     if (!weights || !Explains(*weights)) return "";
@@ -166,10 +178,7 @@ class Causes {
               ? absl::StrCat("rank ", r, "'s part is left out")
               : absl::StrFormat("rank %d's part counts %.3g times", r, weight));
     }
-    // One factor for all is CheckGradients' to name.
-    const auto [least, most] =
-        std::minmax_element(weights->begin(), weights->end());
-    if (others.empty() || Near(*least, *most)) return "";
+    if (others.empty() || IsOneFactor(*weights)) return "";
     if (alone) return "it is that of this rank's own samples: not reduced?";
     if (mean_of_means) {
       return "it is the mean of the ranks' means, without weights";
@@ -227,15 +236,29 @@ class Causes {
     return "";
   }
 
+  // Rounding leaves most elements off, by no common factor, and further than
+  // float16 would.
   std::string Coarse() const {
+    size_t wrong = 0;
+    double square = 0, along = 0, sizes = 0;
     for (size_t i = 0; i < got_.size(); ++i) {
       double size = 0;
       for (const Bounded& part : step_.parts) size += std::abs(part.value[i]);
-      if (!(std::abs(got_[i] - step_.want.value[i]) <=
+      const double error = got_[i] - step_.want.value[i];
+      if (!(std::abs(error) <=
             step_.want.bound[i] + kBFloat16Roundoff * size)) {
         return "";
       }
+      if (size == 0) continue;
+      wrong += IsRight(i) ? 0 : 1;
+      square += error * error;
+      along += error * step_.want.value[i];
+      sizes += size * size;
     }
+    const double want = Dot(step_.want.value, step_.want.value);
+    const bool by_a_factor = along * along > square * want / 4;
+    const bool fine = square <= sizes * kFloat16Roundoff * kFloat16Roundoff;
+    if (by_a_factor || fine || wrong < got_.size() / 4) return "";
     return "all of it is as near as bfloat16 rounds the ranks' parts";
   }
 

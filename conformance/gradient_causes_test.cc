@@ -64,7 +64,7 @@ class GradientCausesTest : public testing::Test {
 
   const std::vector<ParameterSpec> specs_ = {{"W", {36}, 0, 36},
                                              {"b", {4}, 36, 4}};
-  const std::vector<int64_t> samples_ = {6, 6, 5};
+  std::vector<int64_t> samples_ = {6, 6, 5};
   Bounded want_{kSize};
   std::vector<Bounded> parts_;
   std::vector<std::vector<float>> ranks_;
@@ -86,6 +86,22 @@ TEST_F(GradientCausesTest, NamesPartsWithOtherWeights) {
 TEST_F(GradientCausesTest, LeavesOneFactorToCheckGradients) {
   EXPECT_EQ(CauseOf(Weighted({3, 3, 3})), "");
   EXPECT_EQ(CauseOf(Weighted({1, 1, 1})).find("counts"), std::string::npos);
+}
+
+TEST_F(GradientCausesTest, LeavesOutRanksWithoutSamples) {
+  samples_ = {6, 6, 0};
+  parts_[2] = Bounded(kSize);
+  want_ = Bounded(kSize);
+  for (size_t i = 0; i < kSize; ++i) {
+    want_.value[i] = parts_[0].value[i] + parts_[1].value[i];
+    want_.bound[i] = 2e-6;
+  }
+  EXPECT_EQ(CauseOf(Weighted({2, 2, 0})), "");
+  EXPECT_EQ(CauseOf(Weighted({1, 0.5, 0})), "; rank 1's part counts 0.5 times");
+  samples_ = {6, 0, 0};
+  parts_[1] = Bounded(kSize);
+  want_.value = parts_[0].value;
+  EXPECT_EQ(CauseOf(Weighted({1.0 / 3, 0, 0})), "");
 }
 
 TEST_F(GradientCausesTest, NamesWhatIsNotCleared) {
@@ -119,6 +135,20 @@ TEST_F(GradientCausesTest, NamesWhatBFloat16Rounds) {
   }
   EXPECT_EQ(CauseOf(got),
             "; all of it is as near as bfloat16 rounds the ranks' parts");
+}
+
+// Near enough, but not as rounding is.
+TEST_F(GradientCausesTest, TakesNoOtherErrorForRounding) {
+  std::vector<float> got = Weighted({1, 1, 1});
+  got[7] *= 1.001f;
+  EXPECT_EQ(CauseOf(got), "");
+  EXPECT_EQ(CauseOf(Weighted({1.002, 1.002, 1.002})), "");
+  got = Weighted({1, 1, 1});
+  for (float& v : got) {  // As float16 would round.
+    v = std::bit_cast<float>((std::bit_cast<uint32_t>(v) + 0x1000u) &
+                             0xffffe000u);
+  }
+  EXPECT_EQ(CauseOf(got), "");
 }
 
 TEST_F(GradientCausesTest, NamesNothingElse) {

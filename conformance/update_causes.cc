@@ -19,6 +19,26 @@ namespace {
 // How far, of the update's norm, an explanation may be off.
 constexpr double kFitResidual = 0.05;
 
+// Whether every element, and not most of the norm, moves by `shrinks` of itself
+// and `times` its step, by more than rounding does.
+bool Shrinks(const ParameterUpdate& update, size_t begin, size_t end,
+             double shrinks, double times) {
+  // Of float32: the fit's own error, two roundings of the decayed value, the
+  // step's and the difference's.
+  constexpr double kRoundings = 16 * kUnitRoundoff;
+  if (!(shrinks > kRoundings)) return false;
+  for (size_t i = begin; i < end; ++i) {
+    const double value = update.before[i];
+    const double step = times * update.learning_rate * update.gradient[i];
+    const double moved = value - update.after[i];
+    if (!(std::abs(moved - shrinks * value - step) <=
+          kRoundings * (std::abs(value) + std::abs(step)))) {
+      return false;
+    }
+  }
+  return true;
+}
+
 // The update as a value and a step: the factors a and b of a * value - b * rate
 // * gradient that fit the elements in [begin, end) best. `what`: whose they
 // are.
@@ -43,8 +63,7 @@ std::string Fit(const ParameterUpdate& update, size_t begin, size_t end,
   const double residual = left - shrinks * vd - times * gd;
   if (!(residual <= kFitResidual * kFitResidual * left)) return "";
   std::string cause;
-  // As much as rounding does is none.
-  if (std::abs(shrinks) > 16 * kUnitRoundoff) {
+  if (Shrinks(update, begin, end, shrinks, times)) {
     absl::StrAppendFormat(&cause,
                           "; %s shrink by %.3g of themselves: weight decay?",
                           what, shrinks);

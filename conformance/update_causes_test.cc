@@ -56,6 +56,15 @@ TEST_F(UpdateCausesTest, AnUnexplainedOneHasNone) {
   EXPECT_THAT(Cause(), IsEmpty());
 }
 
+// One wrong element makes a fit that shrinks, or grows, the others too.
+TEST_F(UpdateCausesTest, OneWrongElementIsNoDecay) {
+  for (const size_t wrong : {0u, 7u, 20u, 39u}) {
+    after_ = Updated(1, 1);
+    after_[wrong] += 0.001f;
+    EXPECT_THAT(Cause(wrong), IsEmpty()) << wrong;
+  }
+}
+
 TEST_F(UpdateCausesTest, NamesDecay) {
   after_ = Updated(0.99f, 1);
   EXPECT_EQ(Cause(), "; values shrink by 0.01 of themselves: weight decay?");

@@ -103,7 +103,7 @@ class Causes {
     if (call_.uniform) {
       CollectiveCase by_size = call_;
       by_size.uniform = false;
-      if (IsOf(by_size)) return "the ranks were added in the order of the size";
+      if (IsOf(by_size)) return "it were added in the order of its size";
     }
     for (const std::vector<int>& ranks : Orders()) {
       if (IsOf(call_, {.ranks = ranks, .twice = -1})) {
@@ -150,7 +150,8 @@ std::string CauseOfStrayOutput(const CollectiveCase& call, Order order,
   CollectiveCase own = call;
   own.root = rank;
   const std::optional<Bytes> output = OutputOf(own, order, world_size, rank);
-  if (!output.has_value() || Difference(own, got, *output).has_value()) {
+  if (!output.has_value() || output->empty() ||
+      Difference(own, got, *output).has_value()) {
     return "";
   }
   return absl::StrCat(", as if rank ", rank, " were the root");

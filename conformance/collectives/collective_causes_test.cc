@@ -90,7 +90,7 @@ TEST(CollectiveCausesTest, NamesTheOrder) {
   CollectiveCase uniform = call;
   uniform.uniform = uniform.in_place = true;
   EXPECT_EQ(CauseOf(uniform, Wanted(call)),
-            ", as if the ranks were added in the order of the size");
+            ", as if it were added in the order of its size");
 }
 
 TEST(CollectiveCausesTest, NamesNothingThatDoesNotGiveEveryBit) {

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -26,9 +27,8 @@
 namespace lockstep {
 namespace {
 
-constexpr char kOutput[] = "Output";
-constexpr char kInput[] = "Input";
-constexpr char kBeside[] = "Beside";
+// In the order of CollectiveChecker::Question, which has no other.
+constexpr const char* kCheckNames[] = {"Output", "Input", "Beside"};
 
 // Watched on either side of a buffer.
 constexpr int64_t kGuardBytes = 256;
@@ -106,9 +106,12 @@ absl::StatusOr<std::unique_ptr<CollectiveChecker>> CollectiveChecker::Create(
   return checker;
 }
 
-absl::Status CollectiveChecker::Wrong(const char* check,
+absl::Status CollectiveChecker::Wrong(Question question,
                                       const CollectiveCase& call,
                                       const std::string& what) const {
+  static_assert(std::size(kCheckNames) ==
+                static_cast<size_t>(Question::kCount));
+  const char* const check = kCheckNames[static_cast<size_t>(question)];
   return absl::DataLossError(absl::StrCat(check, ": ", ToString(call),
                                           ", rank ", communicator_.rank(), ": ",
                                           what));
@@ -202,7 +205,7 @@ absl::Status CollectiveChecker::CheckOutput(const OwnCase& own) const {
       Difference(own.call, own.output, *own.output_values);
   if (!difference.has_value()) return absl::OkStatus();
   return Wrong(
-      kOutput, own.call,
+      Question::kOutput, own.call,
       *difference + CauseOfOutput({own.call, order_, communicator_.world_size(),
                                    communicator_.rank(), own.output,
                                    *own.output_values, own.before}));
@@ -225,7 +228,7 @@ absl::Status CollectiveChecker::CheckBeside(const OwnCase& own) const {
   const int64_t input_size = static_cast<int64_t>(own.input_values.size());
   if (own.apart && !std::equal(own.input_values.begin(), own.input_values.end(),
                                own.input)) {
-    return Wrong(kInput, own.call, "the input was written");
+    return Wrong(Question::kInput, own.call, "the input was written");
   }
   const bool in_inputs = own.apart || OutputIsPart(own.call.operation);
   const int64_t input_at = own.input - own.inputs.data();
@@ -233,7 +236,7 @@ absl::Status CollectiveChecker::CheckBeside(const OwnCase& own) const {
       in_inputs ? FirstWritten(own.inputs, input_at, input_at + input_size)
                 : FirstWritten(own.inputs, 0, 0);
   if (near_input.has_value()) {
-    return Wrong(kBeside, own.call,
+    return Wrong(Question::kBeside, own.call,
                  absl::StrCat("byte ", *near_input - input_at,
                               " beside the input was written"));
   }
@@ -244,7 +247,7 @@ absl::Status CollectiveChecker::CheckBeside(const OwnCase& own) const {
                  : FirstWritten(own.outputs, 0, 0);
   if (!near_output.has_value()) return absl::OkStatus();
   return Wrong(
-      kBeside, own.call,
+      Question::kBeside, own.call,
       absl::StrCat("byte ", *near_output - output_at,
                    " beside the output was written", CauseOfStray(own)));
 }
@@ -267,17 +270,24 @@ absl::Status CollectiveChecker::Check(const CollectiveCase& call) {
 }
 
 std::vector<std::string> CollectiveChecks() {
-  return {kOutput, kInput, kBeside};
+  return {std::begin(kCheckNames), std::end(kCheckNames)};
 }
 
-absl::Status CheckCollectives(Communicator& communicator, Memory memory) {
+absl::StatusOr<std::string> CheckCollectives(Communicator& communicator,
+                                             Memory memory) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<CollectiveChecker> checker,
                             CollectiveChecker::Create(communicator, memory));
-  for (const CollectiveCase& call :
-       CollectiveCases(communicator.world_size())) {
-    LOCKSTEP_RETURN_IF_ERROR(checker->Check(call));
+  return CheckCollectives(*checker, CollectiveCases(communicator.world_size()));
+}
+
+absl::StatusOr<std::string> CheckCollectives(
+    CollectiveChecker& checker, std::span<const CollectiveCase> cases) {
+  std::string asked;
+  for (const CollectiveCase& call : cases) {
+    LOCKSTEP_RETURN_IF_ERROR(checker.Check(call));
+    asked.push_back(static_cast<char>(call.type));
   }
-  return absl::OkStatus();
+  return asked;
 }
 
 }  // namespace lockstep

@@ -61,7 +61,9 @@ class CollectiveChecker {
   absl::Status Make(const OwnCase& own);
   absl::Status CheckOutput(const OwnCase& own) const;
   absl::Status CheckBeside(const OwnCase& own) const;
-  absl::Status Wrong(const char* check, const CollectiveCase& call,
+  // What is asked: the only way to reject. As many as CollectiveChecks().
+  enum class Question { kOutput, kInput, kBeside, kCount };
+  absl::Status Wrong(Question question, const CollectiveCase& call,
                      const std::string& what) const;
   // ", as if ..." or "": for memory that was written without a cause to.
   std::string CauseOfStray(const OwnCase& own) const;
@@ -77,8 +79,12 @@ class CollectiveChecker {
 // The names above, in that order.
 std::vector<std::string> CollectiveChecks();
 
-// Every case, one after the other. The first error ends it.
-absl::Status CheckCollectives(Communicator& communicator, Memory memory);
+// Every case, one after the other. The first error ends it. Gives what was
+// asked, in bytes that a rank can hand back: of each case, its type.
+absl::StatusOr<std::string> CheckCollectives(Communicator& communicator,
+                                             Memory memory);
+absl::StatusOr<std::string> CheckCollectives(
+    CollectiveChecker& checker, std::span<const CollectiveCase> cases);
 
 }  // namespace lockstep
 

@@ -2,24 +2,29 @@
 #ifndef LOCKSTEP_CONFORMANCE_COLLECTIVES_COLLECTIVE_CLAIMS_H_
 #define LOCKSTEP_CONFORMANCE_COLLECTIVES_COLLECTIVE_CLAIMS_H_
 
+#include <map>
+#include <memory>
+#include <span>
 #include <string>
+
+#include "absl/status/statusor.h"
+#include "collectives/data_type.h"
+#include "conformance/report/claim_recorder.h"
 
 namespace lockstep {
 
-// The claim that all operations are right to the bit, of each type, with as
-// many cases as CollectiveCases has. From the beginning of a test that asks all
-// of them to its end.
+// The claim that all operations are right to the bit, of each type. From the
+// beginning of a test that asks it to its end.
 class CollectiveClaims {
  public:
-  CollectiveClaims(const std::string& backend, int world_size)
-      : backend_(backend), world_size_(world_size) {}
-  CollectiveClaims(const CollectiveClaims&) = delete;
-  CollectiveClaims& operator=(const CollectiveClaims&) = delete;
-  ~CollectiveClaims();
+  CollectiveClaims(const std::string& backend, int world_size);
+
+  // What CheckCollectives gave on each rank: of each type, as many cases as
+  // every rank was asked. An error counts as none.
+  void Add(std::span<const absl::StatusOr<std::string>> asked);
 
  private:
-  const std::string backend_;
-  const int world_size_;
+  std::map<DataType, std::unique_ptr<ClaimRecorder>> recorders_;
 };
 
 }  // namespace lockstep

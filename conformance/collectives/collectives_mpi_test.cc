@@ -22,18 +22,19 @@ class CollectivesMpiTest
     : public testing::TestWithParam<std::tuple<int, Algorithm>> {};
 
 TEST_P(CollectivesMpiTest, GiveWhatTheReferenceGives) {
-  const CollectiveClaims claims("mpi", std::get<0>(GetParam()));
+  CollectiveClaims claims("mpi", std::get<0>(GetParam()));
   if (!WhyNoMpirun().empty()) GTEST_SKIP() << WhyNoMpirun();
   MpiRunOptions options;
   options.group.algorithm = std::get<1>(GetParam());
   options.deadline = absl::Minutes(5);  // As in collectives_test.
-  const auto statuses = RunMpiRanks(
+  const auto asked = RunMpiRanksCollect(
       std::get<0>(GetParam()),
       [](Communicator& communicator) {
         return CheckCollectives(communicator, Memory::kOrdinary);
       },
       options);
-  EXPECT_THAT(statuses, Each(IsOk()));
+  EXPECT_THAT(asked, Each(IsOk()));
+  claims.Add(asked);
 }
 
 INSTANTIATE_TEST_SUITE_P(Groups, CollectivesMpiTest,

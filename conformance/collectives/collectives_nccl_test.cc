@@ -3,9 +3,13 @@
 //
 // By the project's own ring, whose order of additions is stated; what NCCL's
 // own calls add, in an order of its own, //collectives/nccl checks.
+#include <cstddef>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -26,16 +30,17 @@ using testing::Contains;
 using testing::Each;
 using testing::HasSubstr;
 
-absl::Status CheckAll(Communicator& communicator) {
+absl::StatusOr<std::string> CheckAll(Communicator& communicator) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<CollectiveChecker> checker,
       CollectiveChecker::Create(communicator, Memory::kGroup, Order::kRing));
-  for (CollectiveCase call : CollectiveCases(communicator.world_size())) {
+  std::vector<CollectiveCase> cases =
+      CollectiveCases(communicator.world_size());
+  for (CollectiveCase& call : cases) {
     // The kernels want elements that are aligned.
     if (Reduces(call.operation)) call.misalignment *= SizeOf(call.type);
-    LOCKSTEP_RETURN_IF_ERROR(checker->Check(call));
   }
-  return absl::OkStatus();
+  return CheckCollectives(*checker, cases);
 }
 
 NcclOptions OurRing() {
@@ -48,8 +53,17 @@ NcclOptions OurRing() {
 class CollectivesNcclTest : public testing::TestWithParam<int> {};
 
 TEST_P(CollectivesNcclTest, GiveWhatTheReferenceGives) {
-  const CollectiveClaims claims("nccl stand-in", GetParam());
-  EXPECT_THAT(RunNcclRanks(GetParam(), OurRing(), CheckAll), Each(IsOk()));
+  CollectiveClaims claims("nccl stand-in", GetParam());
+  std::vector<absl::StatusOr<std::string>> asked(
+      static_cast<size_t>(GetParam()), absl::UnknownError("no answer"));
+  const auto statuses = RunNcclRanks(
+      GetParam(), OurRing(), [&asked](NcclCommunicator& communicator) {
+        auto& own = asked[static_cast<size_t>(communicator.rank())];
+        own = CheckAll(communicator);
+        return own.status();
+      });
+  EXPECT_THAT(statuses, Each(IsOk()));
+  claims.Add(asked);
 }
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, CollectivesNcclTest,
@@ -62,7 +76,7 @@ TEST(CollectivesNcclFaultTest, ALostTailIsRejected) {
   const auto statuses =
       RunNcclRanks(2, OurRing(), [](NcclCommunicator& communicator) {
         FaultyCommunicator faulty(communicator, CollectiveFault::kLostTail);
-        return CheckAll(faulty);
+        return CheckAll(faulty).status();
       });
   EXPECT_THAT(statuses, Contains(StatusIs(absl::StatusCode::kDataLoss,
                                           HasSubstr("AllReduce"))));

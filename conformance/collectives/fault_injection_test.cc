@@ -26,7 +26,10 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/buffer.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/reduce_op.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -63,7 +66,7 @@ Plan PlanOf(uint32_t seed) {
   plan.call = static_cast<int>(random() % 30);
   plan.fault = static_cast<Fault>(seed % 3);
   plan.delay_us = random() % 2 == 0 ? 0 : static_cast<int>(random() % 500);
-  plan.difference = static_cast<int>(random() % 5);
+  plan.difference = static_cast<int>(random() % 6);
   return plan;
 }
 
@@ -157,6 +160,12 @@ absl::Status MakeOther(Communicator& communicator, CallPlan call,
       }
       call.root = (call.root + 1) % communicator.world_size();
       return Make<float>(communicator, call);
+    case 4: {
+      // Another order of additions; that of another operation, where it is one.
+      std::vector<float> data(static_cast<size_t>(call.count));
+      return communicator.Run(
+          Collective::UniformAllReduce(Buffer(data), call.op));
+    }
     default:
       return communicator.Barrier();
   }

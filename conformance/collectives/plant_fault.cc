@@ -31,7 +31,7 @@ std::vector<CollectiveBug> AllCollectiveBugs() {
       {CollectiveFault::kStaleBuffer, "the last rank keeps what it had",
        "Output", "as if nothing had been written"},
       {CollectiveFault::kOneTooMany, "one byte after the output is written",
-       "Beside", " beside the "},
+       "Beside", " beside the output was written"},
       {CollectiveFault::kWritesInput, "the first byte of the input changes",
        "Input", "the input was written"},
       {CollectiveFault::kOrderOfArrival, "the ranks are added in another order",
@@ -40,7 +40,7 @@ std::vector<CollectiveBug> AllCollectiveBugs() {
        "as if it were the sum, not the average"},
       {CollectiveFault::kOrderBySize,
        "a uniform call adds in the order of its size", "Output",
-       "as if the ranks were added in the order of the size"},
+       "as if it were added in the order of its size"},
   };
 }
 

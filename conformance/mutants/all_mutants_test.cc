@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "conformance/mutants/bug_suites.h"
 #include "conformance/mutants/planted_bug.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

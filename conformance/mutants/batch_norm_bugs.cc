@@ -25,8 +25,7 @@ absl::StatusOr<Caught> Plant(const BatchNormFault& fault) {
 }  // namespace
 
 BugSuite BatchNormBugs() {
-  BugSuite suite = {
-      "syncbn", "SyncBatchNorm, one layer", BatchNormChecks(), {}};
+  BugSuite suite = {"syncbn", BatchNormChecks(), {}};
   for (const BatchNormFault& fault : AllBatchNormFaults()) {
     suite.bugs.push_back({suite.folder,
                           fault.name,

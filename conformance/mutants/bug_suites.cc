@@ -1,15 +1,21 @@
-// What checks say, as what became of a bug.
+// The suites in one list; what checks say, as what became of a bug.
 #include "conformance/mutants/bug_suites.h"
 
+#include <cstddef>
 #include <span>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
 namespace lockstep {
+
+std::vector<BugSuite> AllBugSuites() {
+  return {TrainingBugs(), EvaluationBugs(), SamplingBugs(), BatchNormBugs(),
+          NetworkBugs(),  CollectiveBugs(), JudgeBugs()};
+}
 
 absl::StatusOr<Caught> CaughtBy(const absl::Status& status) {
   if (status.ok()) return Caught{};

@@ -1,8 +1,9 @@
-// Each folder's planted bugs as a BugSuite.
+// Each folder's planted bugs as a BugSuite, and all of them.
 #ifndef LOCKSTEP_CONFORMANCE_MUTANTS_BUG_SUITES_H_
 #define LOCKSTEP_CONFORMANCE_MUTANTS_BUG_SUITES_H_
 
 #include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -10,6 +11,9 @@
 #include "conformance/rejection.h"
 
 namespace lockstep {
+
+// Not to be called, nor a bug planted, by two threads at once.
+std::vector<BugSuite> AllBugSuites();
 
 BugSuite TrainingBugs();    // Of LeNet's training: mutants.h.
 BugSuite EvaluationBugs();  // evaluation_mutants.h.

@@ -53,8 +53,7 @@ absl::StatusOr<Caught> Plant(CollectiveFault fault) {
 }  // namespace
 
 BugSuite CollectiveBugs() {
-  BugSuite suite = {
-      "collectives", "collectives of 3 ranks", CollectiveChecks(), {}};
+  BugSuite suite = {"collectives", CollectiveChecks(), {}};
   for (const CollectiveBug& bug : AllCollectiveBugs()) {
     suite.bugs.push_back({suite.folder,
                           Name(bug.fault),

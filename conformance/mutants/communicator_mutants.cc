@@ -232,7 +232,7 @@ std::vector<Mutant> CommunicatorMutants() {
        "the parameters are broadcast from the last rank",
        Broadcasting(BroadcastFromLastRank),
        {"SameStart"},
-       "parameters not broadcast from rank 0?"},
+       "and all ranks start alike: broadcast from another rank?"},
   };
 }
 

@@ -18,7 +18,6 @@ PlantedBug Bug(const std::string& name, absl::StatusOr<Caught> becomes) {
 
 std::vector<BugSuite> Suites() {
   return {{"control",
-           "nothing",
            {"Coverage"},
            {Bug("Named", Caught{{"Coverage"}, "sample 3 is lost"}),
             Bug("Unnamed", Caught{{"Coverage"}, "4 of 5"}),

@@ -7,8 +7,7 @@
 namespace lockstep {
 
 BugSuite EvaluationBugs() {
-  BugSuite suite = {
-      "evaluation", "evaluation on N ranks", EvaluationChecks(), {}};
+  BugSuite suite = {"evaluation", EvaluationChecks(), {}};
   for (const EvaluationMutant& mutant : AllEvaluationMutants()) {
     suite.bugs.push_back(
         {suite.folder,

@@ -13,6 +13,11 @@
 namespace lockstep {
 namespace {
 
+// How a diagnosis begins, so that no cause's name is the end of another's.
+std::string Named(Cause cause) {
+  return absl::StrCat("cause ", CauseName(cause), ": ");
+}
+
 absl::StatusOr<Caught> Plant(const JudgeFault& fault) {
   Caught caught;
   for (const Verdict& verdict :
@@ -20,8 +25,8 @@ absl::StatusOr<Caught> Plant(const JudgeFault& fault) {
     if (verdict.outcome != Outcome::kFailed) continue;
     caught.checks.push_back(ClaimName(verdict.claim));
     if (!caught.diagnosis.empty()) continue;
-    caught.diagnosis = absl::StrCat(CauseName(verdict.cause), ": ",
-                                    verdict.what, " ", verdict.why);
+    caught.diagnosis =
+        absl::StrCat(Named(verdict.cause), verdict.what, " ", verdict.why);
   }
   return caught;
 }
@@ -29,8 +34,7 @@ absl::StatusOr<Caught> Plant(const JudgeFault& fault) {
 }  // namespace
 
 BugSuite JudgeBugs() {
-  BugSuite suite = {
-      "check", "trainers that //conformance:check judges", {}, {}};
+  BugSuite suite = {"check", {}, {}};
   for (const Claim claim : kAllClaims) {
     suite.checks.push_back(ClaimName(claim));
   }
@@ -39,7 +43,7 @@ BugSuite JudgeBugs() {
                           fault.name,
                           fault.planted,
                           {ClaimName(fault.claim)},
-                          absl::StrCat(CauseName(fault.cause), ": "),
+                          Named(fault.cause),
                           [fault] { return Plant(fault); }});
   }
   return suite;

@@ -24,6 +24,7 @@
 #include "conformance/mutants/mutants_report.h"
 #include "conformance/mutants/planted_bug.h"
 #include "models/file_io.h"
+#include "nlohmann/json.hpp"
 #include "report/command_status.h"
 #include "report/command_text.h"
 #include "report/machine.h"
@@ -78,6 +79,22 @@ std::set<std::string> ListOf(const std::string& flag) {
   return {parts.begin(), parts.end()};
 }
 
+// A list of nothing, as of an empty variable, is a mistake.
+absl::Status CheckFlags() {
+  const std::string folder = absl::GetFlag(FLAGS_folder);
+  const std::string name = absl::GetFlag(FLAGS_name);
+  if (!folder.empty() && ListOf(folder).empty()) {
+    return absl::InvalidArgumentError("--folder names no folder");
+  }
+  if (!name.empty() && ListOf(name).empty()) {
+    return absl::InvalidArgumentError("--name names no bug");
+  }
+  if (absl::GetFlag(FLAGS_list) && !absl::GetFlag(FLAGS_json).empty()) {
+    return absl::InvalidArgumentError("--json needs what --list leaves out");
+  }
+  return absl::OkStatus();
+}
+
 // Those of --folder.
 absl::StatusOr<std::vector<PlantedBug>> BugsOfFolders(
     std::span<const BugSuite> suites) {
@@ -128,6 +145,13 @@ PlantedResult Plant(const PlantedBug& bug) {
   return result;
 }
 
+// Bytes that are no UTF-8, as of a path, are replaced.
+std::string JsonText(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', /*ensure_ascii=*/false,
+                   nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
+}
+
 // Whether every bug is caught and named.
 absl::StatusOr<bool> Run(const std::vector<PlantedBug>& bugs,
                          const std::string& command_text) {
@@ -154,8 +178,7 @@ absl::StatusOr<bool> Run(const std::vector<PlantedBug>& bugs,
   }
   Print(FormatMutantTotals(report.results));
   if (!json.empty()) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        ReplaceFile(json, MutantsJson(report).dump(2) + "\n"));
+    LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(json, JsonText(MutantsJson(report))));
     Print(absl::StrCat("Wrote ", json, "\n"));
   }
   return MutantTotalsOf(report.results).named ==
@@ -176,6 +199,8 @@ int MutantsCommand(std::span<char* const> argv,
     Print(kUsage);
     return 0;
   }
+  const absl::Status together = CheckFlags();
+  if (!together.ok()) return Fail(kName, together);
   const auto bugs = BugsFromFlags(suites);
   if (!bugs.ok()) return Fail(kName, bugs.status());
   if (absl::GetFlag(FLAGS_list)) {

@@ -1,8 +1,8 @@
 // The command `mutants`, of every folder's bugs.
 #include <cstddef>
 
+#include "conformance/mutants/bug_suites.h"
 #include "conformance/mutants/mutants_command.h"
-#include "conformance/mutants/planted_bug.h"
 
 int main(int argc, char** argv) {
   return lockstep::MutantsCommand({argv, static_cast<size_t>(argc)},

@@ -117,23 +117,26 @@ TEST(MutantsMainTest, HelpSaysEveryFlag) {
 
 TEST(MutantsMainTest, AWrongFlagIsOneLine) {
   const struct {
-    const char* flag;
+    std::vector<std::string> flags;
     const char* says;
   } kFlags[] = {
-      {"--folder=sampling,loader",
+      {{"--folder=sampling,loader"},
        "--folder: there is no 'loader'; there are training, "},
-      {"--name=NoSuchBug", "--name: there is no 'NoSuchBug'"},
-      {"--json=/no/such/folder/mutants.json", "--json: "},
-      {"--no_such_flag", "no_such_flag"},
-      {"stray", "stray"},
+      {{"--name=NoSuchBug"}, "--name: there is no 'NoSuchBug'"},
+      {{"--json=/no/such/folder/mutants.json"}, "--json: "},
+      {{"--no_such_flag"}, "no_such_flag"},
+      {{"stray"}, "stray"},
+      {{"--folder=,"}, "--folder names no folder"},
+      {{"--name=,"}, "--name names no bug"},
+      {{"--list", "--json=x"}, "--json needs what --list leaves out"},
   };
   for (const auto& flag : kFlags) {
-    const Result result = RunMutants({flag.flag});
-    EXPECT_EQ(result.status, 2) << flag.flag << result.err;
+    const Result result = RunMutants(flag.flags);
+    EXPECT_EQ(result.status, 2) << flag.says << result.err;
     EXPECT_THAT(result.err,
                 AllOf(StartsWith("mutants: "), HasSubstr(flag.says)));
     EXPECT_EQ(result.err.find('\n'), result.err.size() - 1) << result.err;
-    EXPECT_THAT(result.out, IsEmpty()) << flag.flag;
+    EXPECT_THAT(result.out, IsEmpty()) << flag.says;
   }
 }
 

@@ -1,6 +1,5 @@
 // Planted bugs of a whole network with batch norm.
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -29,8 +28,7 @@ absl::StatusOr<Caught> Plant(const NetworkMutant& mutant) {
 }  // namespace
 
 BugSuite NetworkBugs() {
-  BugSuite suite = {
-      "network", "ResNet-18 with SyncBatchNorm", NetworkCheckNames(), {}};
+  BugSuite suite = {"network", NetworkCheckNames(), {}};
   for (const NetworkMutant& mutant : NetworkMutants()) {
     suite.bugs.push_back({suite.folder,
                           mutant.name,

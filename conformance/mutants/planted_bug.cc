@@ -1,13 +1,11 @@
-// The suites in one list, and what became of a bug.
+// What became of a bug.
 #include "conformance/mutants/planted_bug.h"
 
 #include <algorithm>
 #include <string>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "conformance/mutants/bug_suites.h"
 
 namespace lockstep {
 
@@ -25,11 +23,6 @@ bool IsCaught(const PlantedBug& bug, const Caught& caught) {
 
 bool IsNamed(const PlantedBug& bug, const Caught& caught) {
   return absl::StrContains(caught.diagnosis, bug.says);
-}
-
-std::vector<BugSuite> AllBugSuites() {
-  return {TrainingBugs(), EvaluationBugs(), SamplingBugs(), BatchNormBugs(),
-          NetworkBugs(),  CollectiveBugs(), JudgeBugs()};
 }
 
 }  // namespace lockstep

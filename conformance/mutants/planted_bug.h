@@ -14,7 +14,7 @@ namespace lockstep {
 // What became of a planted bug.
 struct Caught {
   std::vector<std::string> checks;  // Those that reject it; none: it survives.
-  std::string diagnosis;            // What the first of them says.
+  std::string diagnosis;            // What the one that names it best says.
 };
 
 struct PlantedBug {
@@ -31,22 +31,17 @@ struct PlantedBug {
 // "sampling.PadsFromTheEnd".
 std::string FullName(const PlantedBug& bug);
 
-// Whether all the checks that must reject it do, and whether what they say
-// names it.
+// Whether all the checks that must reject it do, and whether the diagnosis has
+// the words that name it.
 bool IsCaught(const PlantedBug& bug, const Caught& caught);
 bool IsNamed(const PlantedBug& bug, const Caught& caught);
 
 // The bugs of one folder.
 struct BugSuite {
   std::string folder;               // "sampling".
-  std::string about;                // What the bugs are planted in.
   std::vector<std::string> checks;  // All that the folder has.
   std::vector<PlantedBug> bugs;
 };
-
-// Those of conformance's folders. Not to be called, nor a bug planted, by two
-// threads at once.
-std::vector<BugSuite> AllBugSuites();
 
 }  // namespace lockstep
 

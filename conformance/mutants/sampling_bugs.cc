@@ -22,7 +22,7 @@ absl::StatusOr<Caught> Plant(const SamplingFault& fault) {
 }  // namespace
 
 BugSuite SamplingBugs() {
-  BugSuite suite = {"sampling", "samplers", SamplingProperties(), {}};
+  BugSuite suite = {"sampling", SamplingProperties(), {}};
   for (const SamplingFault& fault : AllSamplingFaults()) {
     suite.bugs.push_back({suite.folder,
                           fault.name,

@@ -14,7 +14,7 @@
 namespace lockstep {
 
 BugSuite TrainingBugs() {
-  BugSuite suite = {"training", "LeNet's data-parallel training", {}, {}};
+  BugSuite suite = {"training", {}, {}};
   for (const Check& check : AllChecks()) suite.checks.push_back(check.name);
   for (const Mutant& mutant : AllMutants()) {
     suite.bugs.push_back(

@@ -45,7 +45,8 @@ std::string Named(std::span<const ParameterSpec> specs, size_t i) {
   return "";
 }
 
-// "; ranks 0, 1 agree, ranks 2, 3 agree", where some do and not all; else "".
+// "; ranks 0, 1 agree, ranks 2, 3 agree", where equal groups of several do;
+// else "".
 std::string GroupsOf(const NetworkTrace& trace, size_t moment) {
   std::vector<std::vector<size_t>> groups;
   for (size_t rank = 0; rank < trace.ranks.size(); ++rank) {
@@ -57,7 +58,13 @@ std::string GroupsOf(const NetworkTrace& trace, size_t moment) {
     const auto group = std::find_if(groups.begin(), groups.end(), alike);
     (group == groups.end() ? groups.emplace_back() : *group).push_back(rank);
   }
-  if (groups.size() < 2 || groups.size() == trace.ranks.size()) return "";
+  const auto as_many = [&groups](const std::vector<size_t>& group) {
+    return group.size() == groups[0].size();
+  };
+  if (groups.size() < 2 || groups[0].size() < 2 ||
+      !std::all_of(groups.begin(), groups.end(), as_many)) {
+    return "";
+  }
   std::string text;
   for (const std::vector<size_t>& group : groups) {
     absl::StrAppend(&text, text.empty() ? "; " : ", ", "ranks ",

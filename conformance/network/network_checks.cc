@@ -44,7 +44,7 @@ void CheckRanks(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
       Fail(verdicts, moment == 0 ? "SameStart" : "RanksAgree",
            static_cast<int>(moment) - 1,
            absl::StrCat("ranks 0 and ", rank, " disagree on the ", difference,
-                        moment == 0 ? ": not broadcast from rank 0?"
+                        moment == 0 ? ", not broadcast from rank 0?"
                                     : CauseOfDifference(trace, rank, moment)));
     }
   }
@@ -147,7 +147,8 @@ class StepChecker {
 
   // False for NaN.
   bool IsNear(double distance, double rounding) {
-    verdicts_.furthest = std::max(verdicts_.furthest, distance / rounding);
+    verdicts_.furthest =
+        std::max(verdicts_.furthest, ErrorOverAllowed(distance, rounding));
     return distance <= kNetworkSpread * rounding;
   }
 

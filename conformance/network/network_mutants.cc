@@ -247,7 +247,7 @@ std::vector<NetworkMutant> GroupMutants() {
        BroadcastOnlyParameters(),
        {"SameStart", "RanksAgree"},
        "SameStart",
-       "not broadcast from rank 0?"},
+       "disagree on the running statistics: 1.running_mean[0] is"},
       {"NormGradientsNotReduced",
        "each rank keeps its own gradients of batch norm's weight and bias",
        two,

@@ -22,14 +22,6 @@ namespace {
 // So many indices are written out.
 constexpr size_t kWrittenOut = 6;
 
-std::vector<int64_t> LengthsOf(const DrawnEpoch& drawn) {
-  std::vector<int64_t> lengths;
-  for (const Batches& batches : drawn.ranks) {
-    lengths.push_back(std::ssize(Flat(batches)));
-  }
-  return lengths;
-}
-
 bool Exist(const DrawnEpoch& drawn) {
   for (const Batches& batches : drawn.ranks) {
     for (const int64_t index : Flat(batches)) {
@@ -53,19 +45,35 @@ std::string Undrawn(const DrawnEpoch& drawn) {
                       " drawn by no rank");
 }
 
-// Whether one rank alone draws more than it should, and so many as the others
-// lack.
-bool OneHasTheOthers(const DrawnEpoch& drawn,
-                     const std::vector<int64_t>& lengths) {
-  int64_t balance = 0;
-  int more = 0;
-  for (size_t rank = 0; rank < lengths.size(); ++rank) {
-    const int64_t off =
-        lengths[rank] - LengthOf(drawn.c, static_cast<int>(rank));
-    balance += off;
-    more += off > 0 ? 1 : 0;
+// How many samples a rank of another number draws, were the tail not split.
+int64_t WholeOf(const SamplingCase& c) {
+  const int64_t turn = c.semantics == Semantics::kPaddle ? c.batch_size : 1;
+  return LengthOf(c, c.world_size - 1) / turn * turn;
+}
+
+// Whether that rank has, beside what it should have of whole turns, all of the
+// tail, and the others have the whole turns alone.
+bool HasTheTail(const DrawnEpoch& drawn, size_t rank) {
+  const SamplingCase& c = drawn.c;
+  // Where padding is shuffled too, one rank's order does not tell.
+  const std::vector<int64_t> order = c.semantics == Semantics::kPaddle
+                                         ? ReferenceOrder(c, drawn.epoch)
+                                         : PadOrCut(c, drawn.one_rank);
+  const int64_t whole = WholeOf(c);
+  int64_t size = 0;
+  for (int of = 0; of < c.world_size; ++of) size += LengthOf(c, of);
+  // One rank may lack samples too; and there may be no tail.
+  if (std::ssize(order) != size || size == whole * c.world_size) return false;
+  Lists lists = Deal(c, order);
+  for (size_t i = 0; i < lists.size(); ++i) {
+    lists[i].resize(static_cast<size_t>(whole));
+    if (i == rank) {
+      lists[i].insert(lists[i].end(), order.begin() + whole * c.world_size,
+                      order.end());
+    }
+    if (Flat(drawn.ranks[i]) != lists[i]) return false;
   }
-  return balance == 0 && more == 1;
+  return true;
 }
 
 // What each rank's samples would be, were the order what `order` says.
@@ -82,29 +90,58 @@ bool RepeatsOnly(const DrawnEpoch& drawn, std::span<const int64_t> again) {
 }
 
 // Of lengths where the data set does not go round the ranks.
-std::string CauseOfTail(const DrawnEpoch& drawn,
-                        const std::vector<int64_t>& lengths) {
+std::string CauseOfTail(const DrawnEpoch& drawn) {
   const SamplingCase& c = drawn.c;
-  const auto all_are = [&lengths](int64_t length) {
-    return std::count(lengths.begin(), lengths.end(), length) ==
-           std::ssize(lengths);
+  // One rank may lack samples too, and so not tell what should be dealt.
+  if (std::ssize(drawn.one_rank) != c.dataset_size) return "";
+  const auto is_dealt_as = [&drawn](const SamplingCase& other) {
+    return drawn.ranks ==
+           Cut(other, Deal(other, PadOrCut(other, drawn.one_rank)));
   };
-  const int64_t whole = c.dataset_size / c.world_size;
-  if (all_are(whole) && PaddingOf(c) > 0) {
+  SamplingCase other = c;
+  other.drop_tail = !c.drop_tail;
+  if (PaddingOf(c) > 0 && is_dealt_as(other)) {
     return "; the tail is dropped, not padded" + Undrawn(drawn);
   }
-  if (all_are(whole + 1) && c.drop_tail) {
+  if (c.drop_tail && is_dealt_as(other)) {
     return "; the tail is padded, not dropped";
   }
-  if (all_are(whole + 1) && c.semantics == Semantics::kExact) {
+  other = c;
+  other.semantics = Semantics::kTorch;
+  if (c.semantics == Semantics::kExact && is_dealt_as(other)) {
     return "; the ranks are padded to be even, so that indices come twice";
   }
-  const int64_t once = std::min<int64_t>(2 * c.dataset_size, c.world_size);
-  if (PaddingOf(c) > c.dataset_size &&
-      std::accumulate(lengths.begin(), lengths.end(), int64_t{0}) == once) {
-    return "; padding goes through the data set once and ends, not round it";
+  // Deal takes no order of kPaddle that does not go round the ranks.
+  if (c.semantics != Semantics::kTorch || PaddingOf(c) <= c.dataset_size) {
+    return "";
   }
-  return "";
+  std::vector<int64_t> once = drawn.one_rank;
+  once.insert(once.end(), drawn.one_rank.begin(), drawn.one_rank.end());
+  return drawn.ranks == Cut(c, Deal(c, once))
+             ? "; padding goes through the data set once and ends, not round it"
+             : "";
+}
+
+// "; rank 1 draws 0 in place of its own 1, and all else is right".
+std::string OneInPlaceOfAnother(const DrawnEpoch& drawn) {
+  const std::vector<Batches> want = DealtAs(drawn, drawn.one_rank);
+  std::string found;
+  for (size_t rank = 0; rank < want.size(); ++rank) {
+    if (drawn.ranks[rank].size() != want[rank].size()) return "";
+    for (size_t step = 0; step < want[rank].size(); ++step) {
+      const std::vector<int64_t>& got = drawn.ranks[rank][step];
+      const std::vector<int64_t>& due = want[rank][step];
+      if (got.size() != due.size()) return "";
+      for (size_t i = 0; i < due.size(); ++i) {
+        if (got[i] == due[i]) continue;
+        if (!found.empty()) return "";
+        found = absl::StrCat("; rank ", rank, " draws ", got[i],
+                             " in place of its own ", due[i],
+                             ", and all else is right");
+      }
+    }
+  }
+  return found;
 }
 
 }  // namespace
@@ -137,17 +174,18 @@ std::vector<int64_t> CountsOf(const DrawnEpoch& drawn) {
 
 std::string CauseOfLengths(const DrawnEpoch& drawn) {
   if (drawn.c.drop_last) return "";
-  const std::vector<int64_t> lengths = LengthsOf(drawn);
   if (drawn.c.dataset_size % drawn.c.world_size != 0) {
-    const std::string cause = CauseOfTail(drawn, lengths);
+    const std::string cause = CauseOfTail(drawn);
     if (!cause.empty()) return cause;
   }
-  if (OneHasTheOthers(drawn, lengths)) {
-    const auto most = std::max_element(lengths.begin(), lengths.end());
-    return absl::StrCat("; rank ", most - lengths.begin(), " draws ", *most,
+  for (size_t rank = 0; rank < drawn.ranks.size(); ++rank) {
+    if (!HasTheTail(drawn, rank)) continue;
+    return absl::StrCat("; rank ", rank, " draws ",
+                        Flat(drawn.ranks[rank]).size(),
                         ", with what the others lack: the tail is not split");
   }
-  return Undrawn(drawn);
+  const std::string undrawn = Undrawn(drawn);
+  return undrawn.empty() ? "" : "; lost: " + undrawn.substr(2);
 }
 
 std::string CauseOfSharing(const DrawnEpoch& drawn) {
@@ -155,6 +193,8 @@ std::string CauseOfSharing(const DrawnEpoch& drawn) {
       std::all_of(drawn.ranks.begin(), drawn.ranks.end(),
                   [&](const Batches& own) { return own == drawn.ranks[0]; });
   if (is_same) return "; all ranks draw the same";
+  const std::string one_wrong = OneInPlaceOfAnother(drawn);
+  if (!one_wrong.empty()) return one_wrong;
   SamplingCase one = drawn.c;
   one.world_size = 1;
   one.drop_last = false;
@@ -167,6 +207,33 @@ std::string CauseOfSharing(const DrawnEpoch& drawn) {
     }
   }
   return "; each rank shuffles by a seed of its own, its number more";
+}
+
+std::string CauseOfIndex(const DrawnEpoch& drawn) {
+  std::vector<int64_t> sorted = drawn.one_rank;
+  std::sort(sorted.begin(), sorted.end());
+  std::vector<int64_t> from_one(static_cast<size_t>(drawn.c.dataset_size));
+  std::iota(from_one.begin(), from_one.end(), 1);
+  if (sorted != from_one) return "";
+  std::vector<int64_t> all;
+  for (const Batches& batches : drawn.ranks) {
+    const std::vector<int64_t> own = Flat(batches);
+    all.insert(all.end(), own.begin(), own.end());
+  }
+  std::sort(all.begin(), all.end());
+  all.erase(std::unique(all.begin(), all.end()), all.end());
+  return all == from_one ? "; they go from 1 to n, not from 0 to n - 1" : "";
+}
+
+std::string CauseOfAbsence(const DrawnEpoch& drawn) {
+  const std::vector<int64_t> counts = CountsOf(drawn);
+  const auto again = std::max_element(counts.begin(), counts.end());
+  if (*again < 2) return "";
+  const bool in_its_place = std::count(counts.begin(), counts.end(), 0) == 1 &&
+                            std::count(counts.begin(), counts.end(), 2) == 1 &&
+                            *again == 2;
+  return absl::StrCat(", but ", again - counts.begin(), " comes ", *again,
+                      " times", in_its_place ? " in its place" : "");
 }
 
 std::string CauseOfPadding(const DrawnEpoch& drawn) {
@@ -185,6 +252,22 @@ std::string CauseOfPadding(const DrawnEpoch& drawn) {
   }
   return RepeatsOnly(drawn, first)
              ? "; padding is the start of the data set: padded, then shuffled"
+             : "";
+}
+
+std::string CauseOfOrder(const DrawnEpoch& drawn) {
+  if (drawn.c.semantics == Semantics::kPaddle ||
+      drawn.c.dataset_size < kManySamples) {
+    return "";
+  }
+  SamplingCase keyed = drawn.c;
+  keyed.world_size = 1;
+  keyed.drop_last = false;
+  keyed.shuffle = Shuffle::kKeyed;
+  // The keyed shuffle is defined by its own code.
+  const auto order = DrawRanks(MakeSubject, keyed, drawn.epoch);
+  return order.ok() && Flat((*order)[0]) == drawn.one_rank
+             ? "; it is the keyed shuffle"
              : "";
 }
 

@@ -19,6 +19,7 @@
 #include "conformance/sampling/epoch_causes.h"
 #include "conformance/sampling/guard_checker.h"
 #include "conformance/sampling/sampling_case.h"
+#include "conformance/sampling/sampling_property.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/sampling_subject.h"
 
@@ -63,8 +64,9 @@ std::optional<std::string> WrongBatches(const Drawn& drawn, size_t epoch) {
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const Batches& batches = ranks[rank];
     if (batches.size() != ranks[0].size()) {
-      const bool has_all = std::ssize(Flat(batches)) ==
-                           LengthOf(drawn.c, static_cast<int>(rank));
+      const bool has_all = batches.size() < ranks[0].size() &&
+                           std::ssize(Flat(batches)) ==
+                               LengthOf(drawn.c, static_cast<int>(rank));
       return absl::StrCat("rank ", rank, " takes ", batches.size(),
                           " steps, rank 0 takes ", ranks[0].size(),
                           has_all ? "; it has no sample left, and must take "
@@ -143,26 +145,12 @@ int64_t FewestIndices(const SamplingCase& c) {
              : std::min(drawn, c.dataset_size);
 }
 
-// Of one that does not exist.
-std::string CauseOfIndex(const Drawn& drawn, size_t epoch) {
-  int64_t least = drawn.c.dataset_size, most = 0;
-  for (const Batches& batches : drawn.ranks[epoch]) {
-    for (const int64_t index : Flat(batches)) {
-      least = std::min(least, index);
-      most = std::max(most, index);
-    }
-  }
-  return least == 1 && most == drawn.c.dataset_size
-             ? "; they go from 1 to n, not from 0 to n - 1"
-             : "";
-}
-
 std::optional<std::string> Uncovered(const Drawn& drawn, size_t epoch) {
   for (const Batches& batches : drawn.ranks[epoch]) {
     for (const int64_t index : Flat(batches)) {
       if (index < 0 || index >= drawn.c.dataset_size) {
         return absl::StrCat("index ", index, " does not exist",
-                            CauseOfIndex(drawn, epoch));
+                            CauseOfIndex(EpochOf(drawn, epoch)));
       }
     }
   }
@@ -175,13 +163,9 @@ std::optional<std::string> Uncovered(const Drawn& drawn, size_t epoch) {
                ? std::nullopt
                : std::optional<std::string>("one rank draws no permutation");
   }
-  const auto again = std::max_element(counts.begin(), counts.end());
   return absl::StrCat("only ", covered, " indices are drawn, of ",
                       FewestIndices(drawn.c), "; not ", absent - counts.begin(),
-                      *again > 1
-                          ? absl::StrCat(", but ", again - counts.begin(),
-                                         " comes ", *again, " times")
-                          : "");
+                      CauseOfAbsence(EpochOf(drawn, epoch)));
 }
 
 // Which indices may come again: kPaddle pads the data set, the others its
@@ -284,11 +268,12 @@ std::optional<std::string> WrongOrder(const Drawn& drawn, size_t epoch) {
   return absl::StrCat(
       *wrong, ", shuffled otherwise than ",
       c.semantics == Semantics::kPaddle ? "Paddle" : "PyTorch", " does",
-      last_stays ? "; the last sample stays in its place in every epoch" : "");
+      last_stays ? "; the last sample stays in its place in every epoch"
+                 : CauseOfOrder(EpochOf(drawn, epoch)));
 }
 
 constexpr struct {
-  const char* name;
+  SamplingProperty name;
   Property wrong;
 } kProperties[] = {
     {"Batches", WrongBatches},     {"Lengths", WrongLengths},
@@ -308,7 +293,10 @@ absl::Status CheckNumBatches(const Drawn& drawn) {
     if (said == std::ssize(batches)) continue;
     return Breaks("Batches", c,
                   absl::StrCat("num_batches() says ", said, ", there are ",
-                               batches.size()));
+                               batches.size(),
+                               said == std::ssize(batches) - 1
+                                   ? ": it leaves the last one out"
+                                   : ""));
   }
   return absl::OkStatus();
 }
@@ -331,10 +319,7 @@ absl::Status CheckAll(const Drawn& drawn) {
 }  // namespace
 
 std::vector<std::string> EpochProperties() {
-  std::vector<std::string> names = {"Guards"};
-  for (const auto& property : kProperties) names.push_back(property.name);
-  names.push_back("RepeatedDraw");
-  return names;
+  return {std::begin(kEpochProperties), std::end(kEpochProperties)};
 }
 
 absl::Status CheckEpochs(const SubjectFactory& make, const SamplingCase& c) {

@@ -128,7 +128,7 @@ std::vector<SamplingFault> LengthFaults() {
       {.name = "LosesASample",
        .bug = "exact: the last sample of the order is not drawn",
        .property = "Lengths",
-       .says = "is drawn by no rank",
+       .says = "; lost: index ",
        .shows =
            [](const SamplingCase& c) { return IsExact(c) && !c.drop_last; },
        .draws = LoseTheLast},
@@ -175,7 +175,7 @@ std::vector<SamplingFault> BatchFaults() {
       {.name = "SaysOneBatchLess",
        .bug = "num_batches() leaves the last batch out",
        .property = "Batches",
-       .says = "num_batches() says",
+       .says = "it leaves the last one out",
        .shows = [](const SamplingCase&) { return true; },
        .says_batches = [](int64_t batches) { return batches - 1; }},
   };
@@ -186,16 +186,18 @@ std::vector<SamplingFault> ShardFaults() {
       {.name = "DrawsAnothersSample",
        .bug = "exact: rank 1 draws rank 0's first sample, not its own",
        .property = "Disjointness",
-       .says = "is drawn by rank 0 and by rank 1",
+       .says = "in place of its own",
        .shows =
            [](const SamplingCase& c) {
-             return IsExact(c) && c.world_size > 1 && c.dataset_size > 1;
+             // Of two samples on two ranks it is DrawsTheSameShard.
+             return IsExact(c) && c.world_size > 1 && c.dataset_size > 1 &&
+                    !(c.world_size == 2 && c.dataset_size == 2);
            },
        .draws = DrawAnothersFirst},
       {.name = "DrawsASampleTwice",
        .bug = "exact: rank 0 draws its first sample again, its second never",
        .property = "Coverage",
-       .says = "comes 2 times",
+       .says = "comes 2 times in its place",
        .shows =
            [](const SamplingCase& c) {
              return IsExact(c) && LengthOf(c, 0) > 1 && !c.drop_last;
@@ -307,7 +309,7 @@ std::vector<SamplingFault> ShuffleFaults() {
       {.name = "ShufflesByKey",
        .bug = "the order is shuffled, but not as PyTorch does",
        .property = "Order",
-       .says = "shuffled otherwise than PyTorch does",
+       .says = "; it is the keyed shuffle",
        .shows =
            [](const SamplingCase& c) {
              return !IsPaddle(c) && IsShuffled(c) && c.shuffle == Shuffle::kOwn;

@@ -6,6 +6,7 @@
 #include <ostream>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 TEST(FaultySamplerTest, WithoutAFaultPasses) {
@@ -46,6 +48,28 @@ TEST(FaultySamplerTest, EveryPropertyIsThereForAFault) {
     rejecting.insert(fault.property);
   }
   EXPECT_EQ(rejecting, properties);
+}
+
+// What the suite says of the fault in the smallest case in which it must show.
+std::string Diagnosis(const SamplingFault& fault) {
+  for (const SamplingCase& c : SamplingFaultCases()) {
+    if (MustShow(fault, c))
+      return CheckSampler(MakeFaulty(fault), c).ToString();
+  }
+  return "";
+}
+
+// Else a check that takes one mistake for another would pass.
+TEST(FaultySamplerTest, NoFaultIsNamedForAnother) {
+  const std::vector<SamplingFault> all = AllSamplingFaults();
+  for (const SamplingFault& planted : all) {
+    const std::string diagnosis = Diagnosis(planted);
+    for (const SamplingFault& other : all) {
+      if (other.name == planted.name) continue;
+      EXPECT_THAT(diagnosis, Not(HasSubstr(other.says)))
+          << planted.name << " is taken for " << other.name;
+    }
+  }
 }
 
 class SamplingFaultTest : public testing::TestWithParam<SamplingFault> {};

@@ -19,22 +19,29 @@
 namespace lockstep {
 namespace {
 
+// That the case is refused on the rank, in words that hold `name`. what: the
+// mistake in it.
 absl::Status CheckRefusal(const SubjectFactory& make, const SamplingCase& c,
-                          int rank, const std::string& name) {
+                          int rank, const std::string& name,
+                          const std::string& what) {
   const auto subject = make(c, rank);
-  const std::string what = absl::StrCat(ToString(c), ", rank ", rank);
-  if (subject.ok()) {
-    return absl::DataLossError(
-        absl::StrCat("Guards: ", what, " is not refused"));
-  }
+  const std::string where = absl::StrCat("rank ", rank, ": ", what);
+  if (subject.ok()) return Breaks("Guards", c, where + " is not refused");
   const std::string message(subject.status().message());
   if (subject.status().code() != absl::StatusCode::kInvalidArgument ||
       !absl::StrContains(message, name)) {
-    return absl::DataLossError(absl::StrCat("Guards: ", what,
-                                            " is refused without saying ", name,
-                                            ": ", subject.status().ToString()));
+    return Breaks("Guards", c,
+                  absl::StrCat(where, " is refused without saying ", name, ": ",
+                               subject.status().ToString()));
   }
   return absl::OkStatus();
+}
+
+// Of a number of the case.
+absl::Status CheckNumber(const SubjectFactory& make, const SamplingCase& bad,
+                         const std::string& name, int value) {
+  return CheckRefusal(make, bad, 0, absl::StrCat(name, " is ", value),
+                      absl::StrCat("a ", name, " of ", value));
 }
 
 RepeatedDraw ModeOf(const SamplingCase& c) {
@@ -101,27 +108,26 @@ absl::Status CheckMode(const SubjectFactory& make, const SamplingCase& c,
 absl::Status CheckGuards(const SubjectFactory& make, const SamplingCase& c) {
   if (StepsOf(c) == 0) {
     for (int rank = 0; rank < c.world_size; ++rank) {
-      LOCKSTEP_RETURN_IF_ERROR(CheckRefusal(make, c, rank, "drop_last"));
+      LOCKSTEP_RETURN_IF_ERROR(CheckRefusal(make, c, rank, "drop_last",
+                                            "an epoch that drop_last empties"));
     }
     return absl::OkStatus();
   }
-  for (const int rank : {-1, c.world_size}) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        CheckRefusal(make, c, rank, absl::StrCat("rank is ", rank)));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRefusal(make, c, -1, "rank is -1", "a rank of -1"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRefusal(make, c, c.world_size,
+                                        absl::StrCat("rank is ", c.world_size),
+                                        "a rank as large as the world"));
   for (const int wrong : {0, -1}) {
     SamplingCase bad = c;
     bad.dataset_size = wrong;
-    LOCKSTEP_RETURN_IF_ERROR(
-        CheckRefusal(make, bad, 0, absl::StrCat("dataset_size is ", wrong)));
+    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "dataset_size", wrong));
     bad = c;
     bad.world_size = wrong;
-    LOCKSTEP_RETURN_IF_ERROR(
-        CheckRefusal(make, bad, 0, absl::StrCat("world_size is ", wrong)));
+    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "world_size", wrong));
     bad = c;
     bad.batch_size = wrong;
-    LOCKSTEP_RETURN_IF_ERROR(
-        CheckRefusal(make, bad, 0, absl::StrCat("batch_size is ", wrong)));
+    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "batch_size", wrong));
   }
   return absl::OkStatus();
 }

@@ -20,7 +20,7 @@ std::vector<SamplingFault> GuardFaults() {
       {.name = "TakesRanksModulo",
        .bug = "a rank outside the group is taken for another",
        .property = "Guards",
-       .says = ", rank -1 is not refused",
+       .says = "a rank of -1 is not refused",
        .shows = HasSteps,
        .told =
            [](SamplingCase& c, int& rank) {
@@ -31,7 +31,7 @@ std::vector<SamplingFault> GuardFaults() {
       {.name = "TakesAnEmptyEpoch",
        .bug = "an epoch of which drop_last leaves nothing is taken",
        .property = "Guards",
-       .says = "is not refused",
+       .says = "an epoch that drop_last empties is not refused",
        .shows = [](const SamplingCase& c) { return StepsOf(c) == 0; },
        .told =
            [](SamplingCase& c, int&) {
@@ -41,7 +41,7 @@ std::vector<SamplingFault> GuardFaults() {
       {.name = "CountsRanksFromOne",
        .bug = "a rank of the world size is taken",
        .property = "Guards",
-       .says = "is not refused",
+       .says = "a rank as large as the world is not refused",
        .shows = HasSteps,
        .told =
            [](SamplingCase& c, int& rank) {
@@ -50,7 +50,7 @@ std::vector<SamplingFault> GuardFaults() {
       {.name = "TakesNoSamples",
        .bug = "a data set of less than one sample is taken for one of one",
        .property = "Guards",
-       .says = ", n=0 ",
+       .says = "a dataset_size of 0 is not refused",
        // Else that sample is dropped.
        .shows =
            [](const SamplingCase& c) { return !c.drop_tail && !c.drop_last; },
@@ -61,14 +61,14 @@ std::vector<SamplingFault> GuardFaults() {
       {.name = "TakesNoRanks",
        .bug = "a world of less than one rank is taken for one of one",
        .property = "Guards",
-       .says = " P=0 ",
+       .says = "a world_size of 0 is not refused",
        .shows = HasSteps,
        .told = [](SamplingCase& c,
                   int&) { c.world_size = std::max(1, c.world_size); }},
       {.name = "TakesNoBatch",
        .bug = "batches of less than one sample are taken for batches of one",
        .property = "Guards",
-       .says = " B=0, rank 0 is not refused",
+       .says = "a batch_size of 0 is not refused",
        .shows = HasSteps,
        .told = [](SamplingCase& c,
                   int&) { c.batch_size = std::max<int64_t>(1, c.batch_size); }},

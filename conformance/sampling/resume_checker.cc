@@ -17,6 +17,7 @@
 #include "conformance/sampling/bad_state_checker.h"
 #include "conformance/sampling/resume_causes.h"
 #include "conformance/sampling/sampling_case.h"
+#include "conformance/sampling/sampling_property.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/sampling_subject.h"
 #include "conformance/sampling/take_over.h"
@@ -53,7 +54,7 @@ class ResumeChecker {
   absl::Status CompareState(const SamplerState& state, int rank, size_t step,
                             Run& run) const;
   // What the ranks of `c` draw from there on, for a check of that property.
-  absl::StatusOr<std::vector<Batches>> DrawFrom(const char* property,
+  absl::StatusOr<std::vector<Batches>> DrawFrom(SamplingProperty property,
                                                 const SamplerState& state,
                                                 const SamplingCase& c) const;
   // The order of the epoch: the subject's own where it is keyed.
@@ -158,7 +159,7 @@ absl::StatusOr<Run> ResumeChecker::RunRanks(const SamplingCase& c,
 }
 
 absl::StatusOr<std::vector<Batches>> ResumeChecker::DrawFrom(
-    const char* property, const SamplerState& state,
+    SamplingProperty property, const SamplerState& state,
     const SamplingCase& c) const {
   std::vector<Batches> ranks;
   for (int rank = 0; rank < c.world_size; ++rank) {
@@ -342,7 +343,7 @@ absl::Status ResumeChecker::Check() {
 }  // namespace
 
 std::vector<std::string> ResumeProperties() {
-  return {"States", "Resume", "Rescale", "NextEpoch", "BadStates"};
+  return {std::begin(kResumeProperties), std::end(kResumeProperties)};
 }
 
 absl::Status CheckResuming(const SubjectFactory& make, const SamplingCase& c) {

@@ -17,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "conformance/sampling/sampling_case.h"
+#include "conformance/sampling/sampling_property.h"
 #include "sampler/batch_sampler.h"
 #include "sampler/distributed_sampler.h"
 #include "sampler/paddle_sampler.h"
@@ -121,8 +122,8 @@ absl::Status DrawRest(SamplingSubject& subject, Batches& batches) {
 absl::Status CheckEnds(const Batches& batches) {
   constexpr int64_t kMost = kMaxDatasetSize + kMaxSamplingRanks;
   if (std::ssize(batches) <= kMost) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat("Batches: an epoch does not end after ", kMost, " batches"));
+  return Breaks("Batches", absl::StrCat("an epoch does not end after ", kMost,
+                                        " batches"));
 }
 
 absl::StatusOr<std::vector<Batches>> DrawRanks(const SubjectFactory& make,
@@ -174,10 +175,13 @@ absl::Status At(const SamplingCase& c, int rank, const absl::Status& status) {
                                    std::string(status.message())));
 }
 
-absl::Status Breaks(const char* property, const SamplingCase& c,
+absl::Status Breaks(SamplingProperty property, const SamplingCase& c,
                     const std::string& how) {
-  return absl::DataLossError(
-      absl::StrCat(property, ": ", ToString(c), ": ", how));
+  return Breaks(property, absl::StrCat(ToString(c), ": ", how));
+}
+
+absl::Status Breaks(SamplingProperty property, const std::string& how) {
+  return absl::DataLossError(absl::StrCat(property.name(), ": ", how));
 }
 
 }  // namespace lockstep

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "conformance/sampling/sampling_case.h"
+#include "conformance/sampling/sampling_property.h"
 #include "sampler/sampler_state.h"
 
 namespace lockstep {
@@ -70,9 +71,11 @@ std::optional<std::string> FirstDifference(const Batches& got,
 // kDataLoss, which starts with a property; OK stays OK.
 absl::Status At(const SamplingCase& c, int rank, const absl::Status& status);
 
-// The kDataLoss of a subject that breaks a property.
-absl::Status Breaks(const char* property, const SamplingCase& c,
+// The kDataLoss of a subject that breaks a property: the only way to make one.
+// The second is of a case that the caller adds, with At().
+absl::Status Breaks(SamplingProperty property, const SamplingCase& c,
                     const std::string& how);
+absl::Status Breaks(SamplingProperty property, const std::string& how);
 
 }  // namespace lockstep
 

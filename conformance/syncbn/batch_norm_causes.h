@@ -14,9 +14,12 @@ namespace lockstep {
 
 // Each returns ", as if ..." for the first mistake that explains the numbers
 // within four times their bounds, or else "". They look at the inputs and the
-// reference of a step, and at `got` in place of what the ranks have.
+// reference of a step, and at `got` in place of what the ranks have. A mistake
+// whose numbers would not be rejected, or that come no closer, explains
+// nothing.
 
-// y of one channel on one rank. got: [n, c, hw] of the rank.
+// y of one channel on one rank. got: [n, c, hw] of the rank; which of it was
+// never written is told by the rank's bytes.
 std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
                           std::span<const double> got);
 

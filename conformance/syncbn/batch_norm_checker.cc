@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,6 +16,7 @@
 #include "conformance/reference/bounded.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_causes.h"
+#include "conformance/syncbn/batch_norm_check.h"
 #include "conformance/syncbn/batch_norm_exam.h"
 #include "conformance/syncbn/batch_norm_reference.h"
 #include "conformance/syncbn/batch_norm_subject.h"
@@ -58,11 +60,12 @@ std::string CheckStatus(const StepView& view) {
   return "";
 }
 
-std::string CheckComplaint(const StepView& view, const std::string& check) {
+std::string CheckComplaint(const StepView& view, BatchNormCheck check) {
+  const std::string prefix = absl::StrCat(check.name(), ": ");
   for (int rank = 0; rank < view.world_size(); ++rank) {
     const std::string& complaint = view.Of(rank).complaint;
-    if (absl::StartsWith(complaint, check + ": ")) {
-      return OnRank(rank, complaint.substr(check.size() + 2));
+    if (absl::StartsWith(complaint, prefix)) {
+      return OnRank(rank, complaint.substr(prefix.size()));
     }
   }
   return "";
@@ -169,7 +172,7 @@ std::string CheckResidualGradient(const StepView& view) {
 }
 
 struct NamedCheck {
-  const char* name;
+  BatchNormCheck name;
   std::string (*run)(const StepView&);
 };
 constexpr NamedCheck kChecks[] = {{"Status", CheckStatus},
@@ -185,12 +188,13 @@ constexpr NamedCheck kChecks[] = {{"Status", CheckStatus},
                                   {"ResidualGradient", CheckResidualGradient},
                                   {"RanksAgree", CheckRanksAgree}};
 
-absl::Status Failure(const std::string& check, const StepView& view,
+absl::Status Failure(BatchNormCheck check, const StepView& view,
                      const std::string& what) {
-  return absl::DataLossError(absl::StrCat(
-      check, ": ", ToString(view.exam.problem), ", ", ToString(view.variant),
-      ", ", view.exam_step().training ? "training" : "evaluation", " step ",
-      view.step, ", ", what));
+  return absl::DataLossError(
+      absl::StrCat(check.name(), ": ", ToString(view.exam.problem), ", ",
+                   ToString(view.variant), ", ",
+                   view.exam_step().training ? "training" : "evaluation",
+                   " step ", view.step, ", ", what));
 }
 
 }  // namespace
@@ -216,10 +220,7 @@ absl::Status CheckRun(const BatchNormExam& exam,
 }
 
 std::vector<std::string> BatchNormChecks() {
-  std::vector<std::string> names;
-  for (const NamedCheck& check : kChecks) names.push_back(check.name);
-  names.push_back("SameBits");
-  return names;
+  return {std::begin(kBatchNormChecks), std::end(kBatchNormChecks)};
 }
 
 absl::Status CheckSameBits(const BatchNormExam& exam,

@@ -20,6 +20,7 @@
 #include "collectives/communicator.h"
 #include "collectives/data_type.h"
 #include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/batch_norm_check.h"
 #include "conformance/syncbn/batch_norm_exam.h"
 #include "conformance/syncbn/batch_norm_values.h"
 #include "syncbn/activations.h"
@@ -31,8 +32,10 @@ namespace {
 
 constexpr size_t kGuardBytes = 64;
 constexpr char kGuard = '\x5a';
-// 0xff..: NaN in every type of float.
-constexpr char kUnwritten = '\xff';
+
+std::string Complaint(BatchNormCheck check, const std::string& what) {
+  return absl::StrCat(check.name(), ": ", what);
+}
 
 // Elements between two guards.
 class GuardedBuffer {
@@ -149,7 +152,8 @@ class StepMemory {
         {"the weight", weight_.Holds(weight_bytes_)},
         {"the bias", bias_.Holds(bias_bytes_)}};
     for (const auto& [name, holds] : inputs) {
-      if (!holds) return absl::StrCat("Untouched: ", name, " has changed");
+      if (holds) continue;
+      return Complaint("Untouched", absl::StrCat(name, " has changed"));
     }
     const std::pair<const char*, const GuardedBuffer*> buffers[] = {
         {"x", &x_},
@@ -165,7 +169,8 @@ class StepMemory {
         {"saved", &saved_}};
     for (const auto& [name, buffer] : buffers) {
       if (!buffer->GuardsHold()) {
-        return absl::StrCat("Untouched: bytes beside ", name, " have changed");
+        return Complaint("Untouched",
+                         absl::StrCat("bytes beside ", name, " have changed"));
       }
     }
     return "";
@@ -274,14 +279,16 @@ RankStep RunStep(StepMemory& memory, RunningMemory& running, BatchNorm& layer) {
   running.MoveTo(out);
   out.complaint = memory.Touched();
   if (!running.GuardsHold()) {
-    out.complaint = "Untouched: bytes beside the running statistics changed";
+    out.complaint =
+        Complaint("Untouched", "bytes beside the running statistics changed");
   }
   if (!out.complaint.empty() || !out.status.ok()) return out;
   if (calls != 1) {
-    out.complaint =
-        absl::StrCat("Ready: gradients_ready was called ", calls, " times");
+    out.complaint = Complaint(
+        "Ready", absl::StrCat("gradients_ready was called ", calls, " times"));
   } else if (when_ready != memory.Gradients()) {
-    out.complaint = "Ready: dweight or dbias changed after gradients_ready";
+    out.complaint =
+        Complaint("Ready", "dweight or dbias changed after gradients_ready");
   }
   return out;
 }

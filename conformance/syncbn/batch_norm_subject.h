@@ -41,6 +41,10 @@ struct RankStep {
   absl::Status status;  // Of Forward, or else of Backward.
 };
 
+// What each byte of outputs holds before, but of those in an input's place:
+// NaN in every type of float, of bits that no computation gives.
+inline constexpr char kUnwritten = '\xff';
+
 // Memory that the layer can use and the host too, aligned to 64.
 using MemoryFactory = std::function<std::shared_ptr<void>(size_t bytes)>;
 std::shared_ptr<void> HostMemory(size_t bytes);

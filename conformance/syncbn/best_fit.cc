@@ -15,30 +15,45 @@
 
 namespace lockstep {
 
+namespace {
+
+constexpr double kSlack = 4;
+
+bool IsRight(double value, const Bounded& want, size_t i) {
+  return std::fabs(value - want.value[i]) <= want.bound[i];
+}
+
+// How many bounds that is, at most kSlack, which NaN is.
+double Times(double off, double bound) {
+  const double times = off == 0 ? 0 : std::fabs(off) / bound;
+  return times < kSlack ? times : kSlack;
+}
+
+}  // namespace
+
 std::string BestFit(std::span<const double> got, const Bounded& want,
                     const Precision& precision, int64_t hw, int64_t channels,
                     const std::vector<Mistake>& mistakes) {
-  constexpr double kSlack = 4;
-  // Of a bound: a mistake that gives the right number is none here.
-  constexpr double kRight = 1e-6;
-  double least = kSlack;
+  double least = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    least = std::max(least, Times(got[i] - want.value[i], want.bound[i]));
+  }
   std::string name;
   for (const Mistake& mistake : mistakes) {
     double most = 0;
-    bool differs = false;
+    bool is_rejected = false;
     for (size_t i = 0; i < got.size() && most < least; ++i) {
       const auto c =
           static_cast<size_t>(static_cast<int64_t>(i) / hw % channels);
       const double value = mistake.value(i, c);
+      const double stretch =
+          mistake.stretch == nullptr ? 1 : mistake.stretch(c);
       const double bound =
-          want.bound[i] + precision.output_unit * std::fabs(value);
-      differs =
-          differs || std::fabs(value - want.value[i]) > kRight * want.bound[i];
-      const double off = std::fabs(got[i] - value);
-      const double times = off == 0 ? 0 : off / bound;
-      most = times < kSlack ? std::max(most, times) : kSlack;
+          stretch * want.bound[i] + precision.output_unit * std::fabs(value);
+      is_rejected = is_rejected || !IsRight(value, want, i);
+      most = std::max(most, Times(got[i] - value, bound));
     }
-    if (differs && most < least) {
+    if (is_rejected && most < least) {
       least = most;
       name = mistake.name;
     }
@@ -50,22 +65,29 @@ std::string FirstChannelsOnly(std::span<const double> got, const Bounded& want,
                               int64_t hw, int64_t channels, int64_t channel) {
   constexpr int64_t kChannels = 64;
   if (channel < kChannels) return "";
+  // Of each channel: right numbers less wrong ones.
+  std::vector<int64_t> more_right(static_cast<size_t>(channels));
   for (size_t i = 0; i < got.size(); ++i) {
     const int64_t c = static_cast<int64_t>(i) / hw % channels;
-    const double off = std::fabs(got[i] - want.value[i]);
-    if (c < kChannels && !(off <= want.bound[i])) return "";
+    const bool is_right = IsRight(got[i], want, i);
+    if (c < kChannels && !is_right) return "";
+    more_right[static_cast<size_t>(c)] += is_right ? 1 : -1;
   }
-  return ", as if only the first 64 channels were computed";
+  const bool are_wrong =
+      std::all_of(more_right.begin() + kChannels, more_right.end(),
+                  [](int64_t more) { return more < 0; });
+  return are_wrong ? ", as if only the first 64 channels were computed" : "";
 }
 
-std::string NotWritten(std::span<const double> got, const Bounded& want) {
-  int64_t unwritten = 0;
+std::string NotWritten(std::span<const double> got, const Bounded& want,
+                       const std::vector<bool>& unwritten) {
+  int64_t wrong = 0;
   for (size_t i = 0; i < got.size(); ++i) {
-    const bool is_right = std::fabs(got[i] - want.value[i]) <= want.bound[i];
-    if (!is_right && !std::isnan(got[i])) return "";
-    unwritten += is_right ? 0 : 1;
+    if (IsRight(got[i], want, i)) continue;
+    if (!unwritten[i]) return "";
+    ++wrong;
   }
-  return absl::StrCat(", as if it had not been written, ", unwritten, " of ",
+  return absl::StrCat(", as if it had not been written, ", wrong, " of ",
                       got.size());
 }
 

@@ -64,7 +64,8 @@ absl::Status RefuseByBatch(BatchNorm& real, BatchNorm&,
 
 // One more unit in the last place of the first y in every call of a rank. Of
 // constants there is no room for it in the bounds.
-void DriftWithEveryCall(const BatchNormKernels::NormalizeCall& call) {
+void DriftWithEveryCall(const BatchNormKernels::NormalizeCall& call,
+                        ConstBuffer) {
   thread_local int calls = 0;
   const RecordView saved({.channels = call.shape.c},
                          const_cast<std::byte*>(call.saved));
@@ -81,7 +82,7 @@ std::vector<BatchNormFault> MemoryFaults() {
        .says = "x has changed",
        .shows = HasOutputs,
        .normalized =
-           [](const BatchNormKernels::NormalizeCall& call) {
+           [](const BatchNormKernels::NormalizeCall& call, ConstBuffer) {
              SetNumber({const_cast<void*>(call.x.data), 1, call.x.type}, 0, 0);
            }},
       {.name = "WritesBesideBias",

@@ -75,11 +75,13 @@ class FaultyKernels : public BatchNormKernels {
     const std::string residual(
         reinterpret_cast<const char*>(call.residual.bytes()),
         static_cast<size_t>(call.residual.size_bytes()));
+    const std::string y(reinterpret_cast<const char*>(call.y.bytes()),
+                        static_cast<size_t>(call.y.size_bytes()));
     LOCKSTEP_RETURN_IF_ERROR(real_->Normalize(call));
     if (fault_.normalized == nullptr) return absl::OkStatus();
     NormalizeCall before = call;
     if (!residual.empty()) before.residual.data = residual.data();
-    fault_.normalized(before);
+    fault_.normalized(before, ConstBuffer(y.data(), call.y.count, call.y.type));
     return absl::OkStatus();
   }
 

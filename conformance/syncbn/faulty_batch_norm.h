@@ -63,8 +63,8 @@ struct BatchNormFault {
   // In place of Merge.
   absl::StatusOr<int64_t> (*merges)(BatchNormKernels& real,
                                     const MergeCall& call) = nullptr;
-  // After Normalize.
-  void (*normalized)(const NormalizeCall& call) = nullptr;
+  // After Normalize; y as it was before.
+  void (*normalized)(const NormalizeCall& call, ConstBuffer y) = nullptr;
   // After BackwardReduce.
   void (*reduced)(int rank, Buffer dweight, Buffer dbias) = nullptr;
   // Before BackwardReduce, and before BackwardInput.

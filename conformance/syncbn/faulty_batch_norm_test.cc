@@ -29,6 +29,7 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
 using testing::StartsWith;
 
 TEST(FaultyBatchNormTest, WithoutAFaultPasses) {
@@ -52,6 +53,32 @@ TEST(FaultyBatchNormTest, EveryCheckIsThereForAFault) {
     rejecting.insert(fault.check);
   }
   EXPECT_EQ(rejecting, checks);
+}
+
+// What the suite says of the fault in the smallest case in which it must show.
+std::string Diagnosis(const BatchNormFault& fault) {
+  for (const BatchNormProblem& problem : FaultProblems(fault)) {
+    for (const BatchNormVariant& variant : AllVariants()) {
+      if (!fault.shows(problem, variant)) continue;
+      return CheckFaulty(fault, MakeExam(problem), {variant})[0].ToString();
+    }
+  }
+  return "";
+}
+
+// Else a check that takes one mistake for another would pass. The same mistake
+// in another output is in the same words.
+TEST(FaultyBatchNormTest, NoFaultIsNamedForAnother) {
+  const std::vector<BatchNormFault> all = AllBatchNormFaults();
+  for (const BatchNormFault& planted : all) {
+    const std::string diagnosis = Diagnosis(planted);
+    for (const BatchNormFault& other : all) {
+      if (other.name == planted.name) continue;
+      if (other.says == planted.says && other.check != planted.check) continue;
+      EXPECT_THAT(diagnosis, Not(HasSubstr(other.says)))
+          << planted.name << " is taken for " << other.name;
+    }
+  }
 }
 
 class BatchNormFaultTest : public testing::TestWithParam<BatchNormFault> {};

@@ -1,11 +1,10 @@
 // What known mistakes would have given forward.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <numeric>
+#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -14,101 +13,19 @@
 #include "absl/strings/str_cat.h"
 #include "collectives/data_type.h"
 #include "conformance/reference/bounded.h"
+#include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_causes.h"
 #include "conformance/syncbn/batch_norm_exam.h"
 #include "conformance/syncbn/batch_norm_reference.h"
+#include "conformance/syncbn/batch_norm_subject.h"
 #include "conformance/syncbn/batch_norm_values.h"
 #include "conformance/syncbn/best_fit.h"
+#include "conformance/syncbn/other_moments.h"
 #include "conformance/syncbn/step_view.h"
 #include "syncbn/activations.h"
 
 namespace lockstep {
 namespace {
-
-// Mean and variance that each channel may have been normalised with.
-struct Moments {
-  std::vector<double> mean;
-  std::vector<double> variance;
-};
-
-Moments MomentsOf(const ReferenceStatistics& statistics) {
-  Moments result = {statistics.mean.value, statistics.m2.value};
-  const double count = std::max(1.0, static_cast<double>(statistics.count));
-  for (double& variance : result.variance) variance /= count;
-  return result;
-}
-
-// Divided by n - 1.
-Moments UnbiasedMomentsOf(const ReferenceStatistics& statistics) {
-  Moments result = MomentsOf(statistics);
-  const auto count = static_cast<double>(statistics.count);
-  for (double& variance : result.variance) {
-    variance *= count / std::max(1.0, count - 1);
-  }
-  return result;
-}
-
-// The ranks' moments, averaged without weights. An empty rank, which has zeros,
-// may count as any other.
-Moments Unweighted(const StepView& view, bool with_empty) {
-  std::vector<Moments> all;
-  for (int rank = 0; rank < view.world_size(); ++rank) {
-    const ReferenceStatistics own = view.OwnStatisticsOf(rank);
-    if (own.count > 0 || with_empty) all.push_back(MomentsOf(own));
-  }
-  const auto channels = static_cast<size_t>(view.exam.problem.channels);
-  Moments result = {std::vector<double>(channels),
-                    std::vector<double>(channels)};
-  const double count = std::max(1.0, static_cast<double>(all.size()));
-  for (size_t c = 0; c < channels; ++c) {
-    for (const Moments& m : all) result.mean[c] += m.mean[c] / count;
-    for (const Moments& m : all) {
-      const double off = m.mean[c] - result.mean[c];
-      result.variance[c] += (m.variance[c] + off * off) / count;
-    }
-  }
-  return result;
-}
-
-// Which values of a rank's batch were taken.
-using Takes =
-    std::function<bool(const ReferenceBatch& batch, int64_t n, int64_t i)>;
-
-// All ranks' moments had each taken some of its values for all: with the right
-// count, so that the others seem to be zeros in the mean, or with theirs.
-Moments Incomplete(const StepView& view, bool own_count, const Takes& takes) {
-  const int64_t hw = view.exam.problem.hw;
-  const auto channels = static_cast<size_t>(view.exam.problem.channels);
-  Moments all = {std::vector<double>(channels), std::vector<double>(channels)};
-  for (size_t c = 0; c < channels; ++c) {
-    std::vector<std::array<double, 3>> parts;  // Count, mean, M2 by rank.
-    double count = 0;
-    for (const ReferenceBatch& batch : view.exam_step().ranks) {
-      std::vector<double> taken;
-      for (int64_t k = 0; k < batch.n * hw; ++k) {
-        if (!takes(batch, k / hw, k % hw)) continue;
-        const size_t row = static_cast<size_t>(k / hw) * channels + c;
-        taken.push_back(batch.x[row * static_cast<size_t>(hw) +
-                                static_cast<size_t>(k % hw)]);
-      }
-      if (taken.empty()) continue;
-      const auto n = static_cast<double>(batch.n * hw);
-      const double as = own_count ? static_cast<double>(taken.size()) : n;
-      const double mean = std::accumulate(taken.begin(), taken.end(), 0.0) / as;
-      double m2 = 0;
-      for (const double x : taken) m2 += (x - mean) * (x - mean);
-      parts.push_back({n, mean, m2 * n / as});
-      count += n;
-      all.mean[c] += mean * n;
-    }
-    all.mean[c] /= std::max(1.0, count);
-    for (const auto& [n, mean, m2] : parts) {
-      const double off = mean - all.mean[c];
-      all.variance[c] += (m2 + n * off * off) / count;
-    }
-  }
-  return all;
-}
 
 // y of one rank, [n, c, hw], had every rank read its memory in the other
 // layout.
@@ -141,49 +58,85 @@ std::vector<double> InOtherLayout(const StepView& view, int rank) {
   return y;
 }
 
-// Whether the channel's variance is off by no more than rounding may lose that
-// squares the values, adds them up and takes the mean's square away, in the
-// type of x or in float32; and by more than a thousandth.
-bool Cancelled(const StepView& view, int rank, size_t c, double variance) {
-  const Moments right = MomentsOf(view.StatisticsOn(rank));
-  const double unit =
-      view.exam.problem.type == DataType::kBFloat16 ? 0x1p-8 : 0x1p-24;
-  const double square = right.variance[c] + right.mean[c] * right.mean[c];
-  const double most =
-      unit * static_cast<double>(view.StatisticsOn(rank).count + 2) * square;
-  const double off = std::fabs(variance - right.variance[c]);
-  return off > 1e-3 * right.variance[c] && off <= most;
+// One channel's elements on a rank.
+struct ChannelValues {
+  std::vector<double> x;
+  std::vector<double> got;
+  Bounded want{0};
+};
+
+ChannelValues ValuesOfChannel(const BatchNormExam& exam,
+                              const ReferenceBatch& batch, const Bounded& want,
+                              int64_t channel, std::span<const double> got) {
+  ChannelValues values;
+  for (int64_t n = 0; n < batch.n; ++n) {
+    const int64_t begin =
+        (n * exam.problem.channels + channel) * exam.problem.hw;
+    for (int64_t at = begin; at < begin + exam.problem.hw; ++at) {
+      const auto i = static_cast<size_t>(at);
+      values.x.push_back(batch.x[i]);
+      values.got.push_back(got[i]);
+      values.want.value.push_back(want.value[i]);
+      values.want.bound.push_back(want.bound[i]);
+    }
+  }
+  return values;
 }
 
-// The mean and variance that the channel's y follow, where they follow any:
-// a line through its first element and the one furthest from it.
+// Which elements of y, [n, c, hw], hold the bytes that were there before.
+std::vector<bool> Unwritten(const StepView& view, int rank) {
+  const BatchNormExam& exam = view.exam;
+  const ExamStep& step = view.exam_step();
+  const std::string& y = view.Of(rank).y;
+  std::string before(y.size(), kUnwritten);
+  if (exam.problem.fused == Fused::kInPlace) {
+    before = (view.variant.layout == Layout::kNchw
+                  ? step.nchw
+                  : step.nhwc)[static_cast<size_t>(rank)]
+                 .residual;
+  }
+  const auto size = static_cast<size_t>(SizeOf(exam.problem.type));
+  std::vector<double> is_unwritten;
+  for (size_t at = 0; at < y.size(); at += size) {
+    is_unwritten.push_back(y.compare(at, size, before, at, size) == 0 ? 1 : 0);
+  }
+  const std::vector<double> nchw = FromLayout(
+      exam.ShapeOf(view.step, rank, view.variant.layout), is_unwritten);
+  return {nchw.begin(), nchw.end()};
+}
+
+// The mean and variance that all of the channel's y follow, if they do: those
+// of a line through its first element and the one furthest from it.
 std::string WithFit(const StepView& view, int rank, int64_t channel,
                     std::span<const double> got) {
   const BatchNormExam& exam = view.exam;
   const ReferenceBatch& batch = view.BatchOn(rank);
   const auto c = static_cast<size_t>(channel);
-  if (exam.layer.relu || !batch.residual.empty() || batch.n == 0) return "";
-  const auto first = static_cast<size_t>(channel * exam.problem.hw);
-  size_t last = first;
-  for (int64_t n = 0; n < batch.n; ++n) {
-    for (int64_t i = 0; i < exam.problem.hw; ++i) {
-      const auto at = static_cast<size_t>(
-          (n * exam.problem.channels + channel) * exam.problem.hw + i);
-      const double off = std::fabs(batch.x[at] - batch.x[first]);
-      if (off > std::fabs(batch.x[last] - batch.x[first])) last = at;
-    }
+  if (exam.layer.relu || !batch.residual.empty()) return "";
+  const ChannelValues values = ValuesOfChannel(
+      exam, batch, view.WantOn(rank).y[view.IndexOf(rank)], channel, got);
+  // Any two values lie on a line.
+  if (std::set<double>(values.x.begin(), values.x.end()).size() < 3) return "";
+  size_t last = 0;
+  for (size_t i = 0; i < values.x.size(); ++i) {
+    const double off = std::fabs(values.x[i] - values.x[0]);
+    if (off > std::fabs(values.x[last] - values.x[0])) last = i;
   }
   const double slope =
-      (got[last] - got[first]) / (batch.x[last] - batch.x[first]);
+      (values.got[last] - values.got[0]) / (values.x[last] - values.x[0]);
   const double inverse = slope / exam.layer.weight[c];
   if (!(inverse > 0)) return "";
   const double mean =
-      batch.x[first] - (got[first] - exam.layer.bias[c]) / slope;
+      values.x[0] - (values.got[0] - exam.layer.bias[c]) / slope;
   const double variance = 1 / (inverse * inverse) - exam.layer.epsilon;
-  return absl::StrCat(
-      ", as if the mean were ", mean, " and the variance ", variance,
-      Cancelled(view, rank, c, variance) ? ", which E[x^2] - E[x]^2 may give"
-                                         : "");
+  const double right = view.StatisticsOn(rank).inverse_deviation.value[c];
+  return BestFit(
+      values.got, values.want, exam.precision, 1, 1,
+      {{absl::StrCat("the mean were ", mean, " and the variance ", variance),
+        [&](size_t i, size_t) {
+          return values.got[0] + slope * (values.x[i] - values.x[0]);
+        },
+        [&](size_t) { return std::max(1.0, inverse / right); }}});
 }
 
 // y of one rank, by other moments, roots and residuals. Borrows the view.
@@ -234,21 +187,50 @@ class OtherOutputs {
 std::vector<Mistake> IncompleteMistakes(const StepView& view,
                                         const OtherOutputs& y) {
   const int64_t hw = view.exam.problem.hw;
-  return {{"the statistics lacked the last value of each row",
-           y.With(Incomplete(view, /*own_count=*/false,
-                             [hw](const ReferenceBatch&, int64_t, int64_t i) {
-                               return i < hw - 1;
-                             }))},
-          {"the statistics lacked the last value of each rank",
-           y.With(Incomplete(
+  const bool is_last =
+      std::all_of(view.exam_step().ranks.begin(), view.exam_step().ranks.end(),
+                  [](const ReferenceBatch& batch) { return batch.n <= 1; });
+  return {{absl::StrCat("the statistics lacked the last value of each row",
+                        is_last ? ", and so of every rank" : ""),
+           y.With(IncompleteMoments(view, /*own_count=*/false,
+                                    [hw](const ReferenceBatch&, int64_t,
+                                         int64_t i) { return i < hw - 1; }))},
+          {"the statistics lacked the last value of every rank",
+           y.With(IncompleteMoments(
                view, /*own_count=*/false,
                [hw](const ReferenceBatch& batch, int64_t n, int64_t i) {
                  return n < batch.n - 1 || i < hw - 1;
                }))},
           {"the first half of each rank's samples stood for all",
-           y.With(Incomplete(view, /*own_count=*/true,
-                             [](const ReferenceBatch& batch, int64_t n,
-                                int64_t) { return n < batch.n / 2; }))}};
+           y.With(IncompleteMoments(view, /*own_count=*/true,
+                                    [](const ReferenceBatch& batch, int64_t n,
+                                       int64_t) { return n < batch.n / 2; }))}};
+}
+
+// Variances whose digits cancelled. Bounds grow with the inverse deviation.
+std::vector<Mistake> SquareMistakes(const StepView& view,
+                                    const OtherOutputs& y) {
+  std::vector<std::pair<DataType, const char*>> types = {
+      {DataType::kFloat32, "in float32"}};
+  if (view.exam.problem.type != DataType::kFloat32) {
+    types.emplace_back(view.exam.problem.type, "in the type of x");
+  }
+  const std::vector<double>& right =
+      view.exam_step().statistics.inverse_deviation.value;
+  const double epsilon = view.exam.layer.epsilon;
+  std::vector<Mistake> mistakes;
+  for (const auto& [type, name] : types) {
+    for (const bool whole : {false, true}) {
+      const Moments m = SquaredMoments(view, type, whole);
+      mistakes.push_back(
+          {absl::StrCat("the variance were E[x^2] - E[x]^2, ", name), y.With(m),
+           [m, right, epsilon](size_t c) {
+             return std::max(1.0,
+                             1 / std::sqrt(m.variance[c] + epsilon) / right[c]);
+           }});
+    }
+  }
+  return mistakes;
 }
 
 // What y may have been computed from.
@@ -257,10 +239,12 @@ std::vector<Mistake> OutputMistakes(const StepView& view, int rank) {
   const OtherOutputs y(view, rank);
   const Moments right = MomentsOf(view.StatisticsOn(rank));
   std::vector<Mistake> mistakes = {
-      {"this rank's own batch were the whole",
+      {of.training ? "this rank's own batch were the whole"
+                   : "this rank's own batch were used in evaluation",
        y.With(MomentsOf(view.OwnStatisticsOf(rank)))},
-      {"the ranks' means had equal weights", y.With(Unweighted(view, false))},
-      {"an empty rank counted as one", y.With(Unweighted(view, true))},
+      {"the ranks' means had equal weights",
+       y.With(UnweightedMoments(view, false))},
+      {"an empty rank counted as one", y.With(UnweightedMoments(view, true))},
       {"epsilon stood outside the root", y.WithEpsilonOutside(right)},
       {"the residual were scaled by the weight", y.WithScaledResidual(right)},
       {"the variance were divided by n - 1",
@@ -269,8 +253,9 @@ std::vector<Mistake> OutputMistakes(const StepView& view, int rank) {
   if (of.training) {
     mistakes.push_back({"the running statistics were used",
                         y.With({of.running_mean, of.running_variance})});
-    for (Mistake& mistake : IncompleteMistakes(view, y)) {
-      mistakes.push_back(std::move(mistake));
+    for (const auto& some :
+         {IncompleteMistakes(view, y), SquareMistakes(view, y)}) {
+      mistakes.insert(mistakes.end(), some.begin(), some.end());
     }
   } else {
     mistakes.push_back({"the batch of all ranks were used",
@@ -286,7 +271,7 @@ std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
                           std::span<const double> got) {
   const BatchNormProblem& problem = view.exam.problem;
   const Bounded& want = view.WantOn(rank).y[view.IndexOf(rank)];
-  const std::string unwritten = NotWritten(got, want);
+  const std::string unwritten = NotWritten(got, want, Unwritten(view, rank));
   if (!unwritten.empty()) return unwritten;
   const std::string first =
       FirstChannelsOnly(got, want, problem.hw, problem.channels, channel);

@@ -260,7 +260,7 @@ std::vector<BatchNormFault> AgreementFaults() {
       {.name = "CountsBatchesTwice",
        .bug = "the count of batches grows by two",
        .check = "BatchCount",
-       .says = "batches are counted, not",
+       .says = "2 batches are counted, not 1",
        .shows =
            [](const BatchNormProblem& problem, const BatchNormVariant& v) {
              return v.tracking == Tracking::kMomentum && Enters(problem, v);

@@ -156,7 +156,7 @@ std::vector<BatchNormFault> SquareFaults() {
       {.name = "SquaresInFloat",
        .bug = "the variance is E[x^2] - E[x]^2, in float32",
        .check = "Output",
-       .says = ", which E[x^2] - E[x]^2 may give",
+       .says = "as if the variance were E[x^2] - E[x]^2, in float32",
        .shows = ShowsIfMany,
        .problems =
            [] {
@@ -168,7 +168,7 @@ std::vector<BatchNormFault> SquareFaults() {
       {.name = "SquaresInOwnType",
        .bug = "the variance is E[x^2] - E[x]^2, in the type of x",
        .check = "Output",
-       .says = ", which E[x^2] - E[x]^2 may give",
+       .says = "as if the variance were E[x^2] - E[x]^2, in the type of x",
        .shows = ShowsIfMany,
        .problems = [] { return FarProblems({DataType::kBFloat16}); },
        .moments = SquareInOwnType},
@@ -195,7 +195,7 @@ std::vector<BatchNormFault> LostValueFaults() {
       {.name = "SkipsTheLastOfTheBatch",
        .bug = "the statistics leave out the last value of the batch",
        .check = "Output",
-       .says = "as if the statistics lacked the last value of each",
+       .says = "of every rank",
        .shows = ShowsTheLast,
        .moments = SkipTheLastOfBatch},
       {.name = "TakesOneSegment",
