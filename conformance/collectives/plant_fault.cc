@@ -31,7 +31,7 @@ std::vector<CollectiveBug> AllCollectiveBugs() {
       {CollectiveFault::kStaleBuffer, "the last rank keeps what it had",
        "Output", "as if nothing had been written"},
       {CollectiveFault::kOneTooMany, "one byte after the output is written",
-       "Beside", " beside the output was written"},
+       "Beside", " beside the "},
       {CollectiveFault::kWritesInput, "the first byte of the input changes",
        "Input", "the input was written"},
       {CollectiveFault::kOrderOfArrival, "the ranks are added in another order",
