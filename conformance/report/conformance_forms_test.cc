@@ -82,6 +82,10 @@ TEST(ReportMarkdownTest, NamesWhatIsOlderThanTheCommit) {
   EXPECT_THAT(FormatReportMarkdown(report),
               HasSubstr("nothing changed: `//conformance:bits_test`\n"));
   EXPECT_EQ(ReportJson(report)["targets"][1]["older"], true);
+  report.targets.resize(8, report.targets[1]);
+  report.targets[0].older = false;
+  EXPECT_THAT(FormatReportMarkdown(report),
+              HasSubstr("`//conformance:bits_test` and 2 more\n"));
   EXPECT_EQ(ReportJson(report)["committed"], "2027-01-15T08:00:00Z");
 }
 

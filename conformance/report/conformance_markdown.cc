@@ -163,6 +163,15 @@ std::string Skipped(const ConformanceReport& report) {
   return text.empty() ? "" : text + "\n";
 }
 
+// The page and the JSON have them all.
+std::string FirstOf(std::vector<std::string> labels) {
+  constexpr size_t kMost = 5;
+  if (labels.size() <= kMost) return absl::StrJoin(labels, ",");
+  const size_t more = labels.size() - kMost;
+  labels.resize(kMost);
+  return absl::StrCat(absl::StrJoin(labels, ","), " and ", more, " more");
+}
+
 // What is old, and what was built differently.
 std::string Mixture(const ConformanceReport& report) {
   const ReportTotals totals = TotalsOf(report);
@@ -179,7 +188,7 @@ std::string Mixture(const ConformanceReport& report) {
     absl::StrAppend(&text,
                     labels.size() == report.targets.size()
                         ? std::string(" all targets")
-                        : absl::StrJoin(labels, ","),
+                        : FirstOf(labels),
                     "\n");
   }
   for (const auto& [configuration, targets] : totals.configurations) {
