@@ -1,9 +1,6 @@
 // The command's flags, and what it does with them.
 #include "conformance/mutants/mutants_command.h"
 
-#include <unistd.h>
-
-#include <cstdio>
 #include <set>
 #include <span>
 #include <string>
@@ -28,6 +25,7 @@
 #include "report/command_status.h"
 #include "report/command_text.h"
 #include "report/machine.h"
+#include "report/terminal.h"
 #include "report/wrap_text.h"
 
 ABSL_FLAG(std::string, folder, "", "see kUsage");
@@ -61,17 +59,6 @@ Examples
 Exit status: 0 if every bug is caught and named; 1 if one survives or is not
 named, or for another error; 2 for a wrong flag.
 )";
-
-void Print(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
-}
-
-// What is under way, on a terminal; the next one takes its place.
-void ShowProgress(const std::string& what) {
-  if (isatty(STDERR_FILENO) == 0) return;
-  std::fprintf(stderr, "\r\033[K%s", what.c_str());
-}
 
 std::set<std::string> ListOf(const std::string& flag) {
   const std::vector<std::string> parts =

@@ -1,6 +1,5 @@
 // The command `report`: what a run of the conformance tests showed.
 #include <cstddef>
-#include <cstdio>
 #include <cstdlib>
 #include <span>
 #include <string>
@@ -24,6 +23,7 @@
 #include "report/command_text.h"
 #include "report/machine.h"
 #include "report/output_folder.h"
+#include "report/terminal.h"
 
 ABSL_FLAG(std::string, testlogs, "", "see kUsage");
 ABSL_FLAG(std::string, output_dir, "lockstep-conformance", "see kUsage");
@@ -57,11 +57,6 @@ conformance.json and conformance.html, which opens offline.
 Exit status: 0 if nothing failed, though some may not have run, which the first
 line says; 1 if something failed, or for another error; 2 for a wrong flag.
 )";
-
-void Print(const std::string& text) {
-  std::fputs(text.c_str(), stdout);
-  std::fflush(stdout);
-}
 
 std::string TestLogsFromFlags() {
   const std::string& given = absl::GetFlag(FLAGS_testlogs);
