@@ -74,7 +74,7 @@ T ValueAt(const CollectiveCase& call, int rank, int64_t i) {
 template <typename A, typename T>
 A ReducedAs(const CollectiveCase& call, int world_size, const Taken& taken,
             int64_t i, bool tree, int first) {
-  std::vector<A> x;
+  OfRanks<A> x;
   for (int place = 0; place < world_size; ++place) {
     const int rank =
         taken.ranks.empty() ? place : taken.ranks[static_cast<size_t>(place)];
@@ -124,12 +124,14 @@ class Reference {
       : call_(call), world_size_(world_size), order_(order), taken_(taken) {}
 
   void AppendInput(int rank, int64_t begin, int64_t count) {
+    Reserve(count);
     for (int64_t i = 0; i < count; ++i) {
       Append(ValueAt<T>(call_, rank, begin + i));
     }
   }
 
   void AppendAllReduced() {
+    Reserve(call_.count);
     const bool tree =
         order_ == Order::kBySize &&
         (call_.uniform || call_.count * SizeOf(call_.type) <= 16384);
@@ -140,6 +142,7 @@ class Reference {
   }
 
   void AppendReducedPart(int rank) {
+    Reserve(call_.count);
     for (int64_t i = 0; i < call_.count; ++i) {
       Append(Reduced<T>(call_, world_size_, taken_, rank * call_.count + i,
                         /*tree=*/false, (rank + 1) % world_size_));
@@ -162,6 +165,10 @@ class Reference {
   Bytes bytes;
 
  private:
+  void Reserve(int64_t count) {
+    bytes.reserve(bytes.size() + static_cast<size_t>(count) * sizeof(T));
+  }
+
   void Append(const T& value) {
     const size_t size = bytes.size();
     bytes.resize(size + sizeof(T));

@@ -7,8 +7,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
-#include <vector>
 
+#include "absl/container/inlined_vector.h"
 #include "collectives/data_type.h"
 #include "collectives/reduce_op.h"
 
@@ -83,9 +83,13 @@ A Combine(ReduceOp op, A a, A b) {
   return a;
 }
 
+// One element of each rank.
+template <typename A>
+using OfRanks = absl::InlinedVector<A, 8>;
+
 // The ranks from `first` on, one after the other.
 template <typename A>
-A InRingOrder(ReduceOp op, const std::vector<A>& x, int first) {
+A InRingOrder(ReduceOp op, const OfRanks<A>& x, int first) {
   A result = x[static_cast<size_t>(first)];
   for (size_t i = 1; i < x.size(); ++i) {
     result =
@@ -96,7 +100,7 @@ A InRingOrder(ReduceOp op, const std::vector<A>& x, int first) {
 
 // Pairs until a power of two is left, then neighbours until one is.
 template <typename A>
-A InTreeOrder(ReduceOp op, std::vector<A> x) {
+A InTreeOrder(ReduceOp op, OfRanks<A> x) {
   size_t power = 1;
   while (power * 2 <= x.size()) power *= 2;
   for (size_t pair = 0; x.size() > power; ++pair) {
@@ -104,7 +108,7 @@ A InTreeOrder(ReduceOp op, std::vector<A> x) {
     x.erase(x.begin() + static_cast<int64_t>(pair) + 1);
   }
   while (x.size() > 1) {
-    std::vector<A> joined;
+    OfRanks<A> joined;
     for (size_t i = 0; i < x.size(); i += 2) {
       joined.push_back(Combine(op, x[i], x[i + 1]));
     }
