@@ -32,8 +32,8 @@
 #include "benchmarks/flag_values.h"
 #include "benchmarks/json_file.h"
 #include "collectives/data_type.h"
-#include "collectives/launch/command_line.h"
 #include "collectives/reduce_op.h"
+#include "report/begin_command.h"
 #include "report/command_status.h"
 #include "report/command_text.h"
 #include "report/machine.h"
@@ -55,7 +55,6 @@ ABSL_FLAG(int32_t, iterations, 0, "see kUsage");
 ABSL_FLAG(int32_t, warmup, -1, "see kUsage");
 ABSL_FLAG(double, timeout, 120, "see kUsage");
 ABSL_FLAG(std::string, json, "", "see kUsage");
-ABSL_FLAG(bool, help, false, "print kUsage");
 ABSL_FLAG(std::string, worker, "",
           "internal: be a rank, for the driver that listens there");
 ABSL_FLAG(std::string, worker_kind, "", "internal: of which kind of team");
@@ -282,23 +281,11 @@ absl::Status RunWorker(const std::string& listener) {
   return absl::InvalidArgumentError("--worker_kind: it is internal");
 }
 
-absl::Status ParseCommandLine(std::span<char* const> argv) {
-  const std::vector<std::string> arguments(argv.begin() + 1, argv.end());
-  LOCKSTEP_RETURN_IF_ERROR(ParseFlags(arguments));
-  return CheckSeconds("--timeout", absl::GetFlag(FLAGS_timeout));
-}
-
 int Main(std::span<char* const> argv) {
-  const absl::Status command_line = ParseCommandLine(argv);
-  if (!command_line.ok()) {
-    Fail(kName, command_line);
-    return kUsageError;
-  }
-  if (absl::GetFlag(FLAGS_help)) {
-    std::printf("%s", kUsage);
-    return 0;
-  }
-  absl::Status status;
+  const std::optional<int> ended = BeginCommand(kName, kUsage, argv);
+  if (ended.has_value()) return *ended;
+  absl::Status status = CheckSeconds("--timeout", absl::GetFlag(FLAGS_timeout));
+  if (!status.ok()) return Fail(kName, status);
   if (const std::string worker = absl::GetFlag(FLAGS_worker); !worker.empty()) {
     status = RunWorker(worker);
     return status.ok() ? 0 : Fail(kName, status);

@@ -27,7 +27,7 @@
 #include "benchmarks/sampler_report.h"
 #include "benchmarks/sampler_table.h"
 #include "benchmarks/torch_process.h"
-#include "collectives/launch/command_line.h"
+#include "report/begin_command.h"
 #include "report/command_status.h"
 #include "report/command_text.h"
 #include "report/machine.h"
@@ -41,7 +41,6 @@ ABSL_FLAG(int32_t, rounds, 0, "see kUsage");
 ABSL_FLAG(double, seconds, 35, "see kUsage");
 ABSL_FLAG(double, timeout, 120, "see kUsage");
 ABSL_FLAG(std::string, json, "", "see kUsage");
-ABSL_FLAG(bool, help, false, "print kUsage");
 
 namespace lockstep {
 namespace {
@@ -189,16 +188,8 @@ absl::Status Measure(const SamplerSettings& settings,
 }
 
 int Main(std::span<char* const> argv) {
-  const absl::Status command_line =
-      ParseFlags(std::vector<std::string>(argv.begin() + 1, argv.end()));
-  if (!command_line.ok()) {
-    Fail(kName, command_line);
-    return kUsageError;
-  }
-  if (absl::GetFlag(FLAGS_help)) {
-    std::printf("%s", kUsage);
-    return 0;
-  }
+  const std::optional<int> ended = BeginCommand(kName, kUsage, argv);
+  if (ended.has_value()) return *ended;
   const absl::StatusOr<SamplerSettings> settings = SettingsFromFlags();
   absl::Status status = settings.status();
   if (status.ok()) status = CheckJsonPath(absl::GetFlag(FLAGS_json));

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -20,10 +21,10 @@
 #include "benchmarks/scaling_report.h"
 #include "benchmarks/scaling_run.h"
 #include "benchmarks/scaling_table.h"
-#include "collectives/launch/command_line.h"
 #include "collectives/launch/working_directory.h"
 #include "models/data/fashion_mnist.h"
 #include "models/file_io.h"
+#include "report/begin_command.h"
 #include "report/command_status.h"
 #include "report/command_text.h"
 #include "report/machine.h"
@@ -41,7 +42,6 @@ ABSL_FLAG(int32_t, steps, 0, "see kUsage");
 ABSL_FLAG(int32_t, warmup_steps, 5, "see kUsage");
 ABSL_FLAG(double, seconds, 40, "see kUsage");
 ABSL_FLAG(std::string, output_dir, "lockstep-scaling", "see kUsage");
-ABSL_FLAG(bool, help, false, "print kUsage");
 ABSL_FLAG(
     std::string, worker, "",
     "internal: be a rank of one run, and write the result to this folder");
@@ -198,16 +198,8 @@ absl::Status Measure(const ScalingSettings& settings, const Machine& machine,
 }
 
 int Main(std::span<char* const> argv) {
-  const absl::Status command_line =
-      ParseFlags(std::vector<std::string>(argv.begin() + 1, argv.end()));
-  if (!command_line.ok()) {
-    Fail(kName, command_line);
-    return kUsageError;
-  }
-  if (absl::GetFlag(FLAGS_help)) {
-    std::printf("%s", kUsage);
-    return 0;
-  }
+  const std::optional<int> ended = BeginCommand(kName, kUsage, argv);
+  if (ended.has_value()) return *ended;
   const Machine machine = DescribeMachine();
   const absl::StatusOr<ScalingSettings> settings =
       SettingsFromFlags(machine.cores);

@@ -1,6 +1,5 @@
 // The command `syncbn`: what synchronising batch norm costs.
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -30,9 +29,9 @@
 #include "benchmarks/syncbn_table.h"
 #include "benchmarks/syncbn_turn.h"
 #include "benchmarks/torch_process.h"
-#include "collectives/launch/command_line.h"
 #include "collectives/launch/working_directory.h"
 #include "models/file_io.h"
+#include "report/begin_command.h"
 #include "report/command_status.h"
 #include "report/command_text.h"
 #include "report/machine.h"
@@ -54,7 +53,6 @@ ABSL_FLAG(double, seconds, 60, "see kUsage");
 ABSL_FLAG(double, timeout, 120, "see kUsage");
 ABSL_FLAG(uint64_t, seed, 0, "see kUsage");
 ABSL_FLAG(std::string, output_dir, "lockstep-syncbn", "see kUsage");
-ABSL_FLAG(bool, help, false, "print kUsage");
 ABSL_FLAG(std::string, worker, "",
           "internal: be a rank, for the driver that listens there");
 
@@ -277,16 +275,9 @@ absl::Status RunDriver(SyncBnSettings settings, const std::string& command) {
 }
 
 int Main(std::span<char* const> argv) {
-  const absl::Status command_line =
-      ParseFlags(std::vector<std::string>(argv.begin() + 1, argv.end()));
-  if (!command_line.ok()) {
-    Fail(kName, command_line);
-    return kUsageError;
-  }
-  if (absl::GetFlag(FLAGS_help)) {
-    std::printf("%s%s%s", kUsage, SyncBnColumns().c_str(), kUsageEnd);
-    return 0;
-  }
+  const std::optional<int> ended = BeginCommand(
+      kName, absl::StrCat(kUsage, SyncBnColumns(), kUsageEnd), argv);
+  if (ended.has_value()) return *ended;
   const absl::StatusOr<SyncBnSettings> settings = SettingsFromFlags();
   if (!settings.ok()) return Fail(kName, settings.status());
   const std::string worker = absl::GetFlag(FLAGS_worker);

@@ -1,4 +1,4 @@
-// How commands begin and end.
+// How commands end, and whether they may run.
 #ifndef LOCKSTEP_REPORT_COMMAND_STATUS_H_
 #define LOCKSTEP_REPORT_COMMAND_STATUS_H_
 

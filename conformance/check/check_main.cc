@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -16,7 +17,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "collectives/launch/command_line.h"
 #include "collectives/launch/working_directory.h"
 #include "conformance/check/built_in_cases.h"
 #include "conformance/check/check_case.h"
@@ -27,6 +27,7 @@
 #include "conformance/check/work_folder.h"
 #include "conformance/protocol/foreign_file.h"
 #include "models/file_io.h"
+#include "report/begin_command.h"
 #include "report/command_status.h"
 #include "report/command_text.h"
 #include "report/machine.h"
@@ -50,7 +51,6 @@ ABSL_FLAG(double, timeout, 120, "see kUsage");
 ABSL_FLAG(std::string, documented, "", "see kUsage");
 ABSL_FLAG(std::string, output_dir, "lockstep-check", "see kUsage");
 ABSL_FLAG(bool, list, false, "see kUsage");
-ABSL_FLAG(bool, help, false, "print kUsage");
 
 namespace lockstep {
 namespace {
@@ -248,16 +248,8 @@ absl::StatusOr<bool> Run(const std::vector<CheckCase>& cases,
 }
 
 int Main(std::span<char* const> argv) {
-  const absl::Status flags =
-      ParseFlags(std::vector<std::string>(argv.begin() + 1, argv.end()));
-  if (!flags.ok()) {
-    Fail(kName, flags);
-    return kUsageError;
-  }
-  if (absl::GetFlag(FLAGS_help)) {
-    Print(kUsage);
-    return 0;
-  }
+  const std::optional<int> ended = BeginCommand(kName, kUsage, argv);
+  if (ended.has_value()) return *ended;
   const auto cases = CasesFromFlags();
   if (!cases.ok()) return Fail(kName, cases.status());
   if (absl::GetFlag(FLAGS_list)) {

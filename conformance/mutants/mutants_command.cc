@@ -1,6 +1,7 @@
 // The command's flags, and what it does with them.
 #include "conformance/mutants/mutants_command.h"
 
+#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -16,12 +17,12 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "collectives/launch/command_line.h"
 #include "collectives/launch/working_directory.h"
 #include "conformance/mutants/mutants_report.h"
 #include "conformance/mutants/planted_bug.h"
 #include "models/file_io.h"
 #include "nlohmann/json.hpp"
+#include "report/begin_command.h"
 #include "report/command_status.h"
 #include "report/command_text.h"
 #include "report/machine.h"
@@ -32,7 +33,6 @@ ABSL_FLAG(std::string, folder, "", "see kUsage");
 ABSL_FLAG(std::string, name, "", "see kUsage");
 ABSL_FLAG(bool, list, false, "see kUsage");
 ABSL_FLAG(std::string, json, "", "see kUsage");
-ABSL_FLAG(bool, help, false, "print kUsage");
 
 namespace lockstep {
 namespace {
@@ -176,16 +176,8 @@ absl::StatusOr<bool> Run(const std::vector<PlantedBug>& bugs,
 
 int MutantsCommand(std::span<char* const> argv,
                    std::span<const BugSuite> suites) {
-  const absl::Status flags =
-      ParseFlags(std::vector<std::string>(argv.begin() + 1, argv.end()));
-  if (!flags.ok()) {
-    Fail(kName, flags);
-    return kUsageError;
-  }
-  if (absl::GetFlag(FLAGS_help)) {
-    Print(kUsage);
-    return 0;
-  }
+  const std::optional<int> ended = BeginCommand(kName, kUsage, argv);
+  if (ended.has_value()) return *ended;
   const absl::Status together = CheckFlags();
   if (!together.ok()) return Fail(kName, together);
   const auto bugs = BugsFromFlags(suites);

@@ -1,6 +1,7 @@
 // The command `report`: what a run of the conformance tests showed.
 #include <cstddef>
 #include <cstdlib>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -10,7 +11,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/launch/command_line.h"
 #include "collectives/launch/working_directory.h"
 #include "conformance/report/conformance_report.h"
 #include "conformance/report/expected_rows.h"
@@ -19,6 +19,7 @@
 #include "conformance/report/versions.h"
 #include "models/file_io.h"
 #include "nlohmann/json.hpp"
+#include "report/begin_command.h"
 #include "report/command_status.h"
 #include "report/command_text.h"
 #include "report/machine.h"
@@ -28,7 +29,6 @@
 ABSL_FLAG(std::string, testlogs, "", "see kUsage");
 ABSL_FLAG(std::string, output_dir, "lockstep-conformance", "see kUsage");
 ABSL_FLAG(bool, require_all, false, "see kUsage");
-ABSL_FLAG(bool, help, false, "print kUsage");
 
 namespace lockstep {
 namespace {
@@ -118,16 +118,8 @@ absl::StatusOr<bool> Run(const std::string& command_text) {
 }
 
 int Main(std::span<char* const> argv) {
-  const absl::Status flags =
-      ParseFlags(std::vector<std::string>(argv.begin() + 1, argv.end()));
-  if (!flags.ok()) {
-    Fail(kName, flags);
-    return kUsageError;
-  }
-  if (absl::GetFlag(FLAGS_help)) {
-    Print(kUsage);
-    return 0;
-  }
+  const std::optional<int> ended = BeginCommand(kName, kUsage, argv);
+  if (ended.has_value()) return *ended;
   const auto passed = Run(CommandText("//conformance:report", argv));
   if (!passed.ok()) return Fail(kName, passed.status());
   return *passed ? 0 : kFailure;
