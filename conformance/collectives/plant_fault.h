@@ -19,6 +19,8 @@ struct CollectiveBug {
   std::string bug;    // What is wrong, in a phrase.
   std::string check;  // Which rejects it on some rank.
   std::string says;   // What some rank's check says of it.
+  // Those that reject it on other ranks, in the first case in which it shows.
+  std::vector<std::string> also = {};
 };
 std::vector<CollectiveBug> AllCollectiveBugs();
 

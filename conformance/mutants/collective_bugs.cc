@@ -55,10 +55,9 @@ absl::StatusOr<Caught> Plant(CollectiveFault fault) {
 BugSuite CollectiveBugs() {
   BugSuite suite = {"collectives", CollectiveChecks(), {}};
   for (const CollectiveBug& bug : AllCollectiveBugs()) {
-    suite.bugs.push_back({suite.folder,
-                          Name(bug.fault),
-                          bug.bug,
-                          {bug.check},
+    std::vector<std::string> checks = {bug.check};
+    checks.insert(checks.end(), bug.also.begin(), bug.also.end());
+    suite.bugs.push_back({suite.folder, Name(bug.fault), bug.bug, checks,
                           bug.says,
                           [fault = bug.fault] { return Plant(fault); }});
   }
