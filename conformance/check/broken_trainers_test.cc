@@ -78,11 +78,14 @@ class BrokenTrainerTest : public testing::TestWithParam<BrokenTrainer> {};
 TEST_P(BrokenTrainerTest, GetsTheVerdictThatNamesItsBug) {
   if (!HasTorch()) GTEST_SKIP() << kPython << " has no PyTorch";
   const BrokenTrainer& broken = GetParam();
+  // Many times what a start takes; all of it is waited for where one hangs.
+  const int timeout = broken.cause == std::string("hangs") ? 15 : 60;
   const Result result = RunCheck(
       {absl::StrCat(
            "--command=", kPython,
            " conformance/adapters/broken_pytorch_ddp.py --bug=", broken.bug),
-       absl::StrCat("--cases=", broken.case_name), "--timeout=30"});
+       absl::StrCat("--cases=", broken.case_name),
+       absl::StrCat("--timeout=", timeout)});
   EXPECT_EQ(result.status, 1) << result.output;
   ASSERT_TRUE(result.report.is_object()) << result.output;
   ASSERT_EQ(result.report["cases"].size(), 1u);
@@ -130,13 +133,19 @@ TEST(PyTorchTest, HoldsWhereItIsUsedSo) {
   EXPECT_EQ(result.report["totals"]["skipped"], 0) << result.output;
 }
 
+// The cases in which it differs, as the adapters' README publishes them, and
+// one of those that hold.
 TEST(PyTorchTest, DiffersAsDocumentedWhereTutorialsUseIt) {
   if (!HasTorch()) GTEST_SKIP() << kPython << " has no PyTorch";
-  const Result result = RunCheck({"--trainer=pytorch_tutorial"});
+  const Result result = RunCheck(
+      {"--trainer=pytorch_tutorial",
+       "--cases=even,uneven_batches,local_bn,uneven_last_batch,evaluation,"
+       "sync_bn"});
   EXPECT_EQ(result.status, 0) << result.output;
   ASSERT_TRUE(result.report.is_object()) << result.output;
-  EXPECT_EQ(result.report["totals"]["failed"], 0) << result.output;
-  EXPECT_GE(result.report["totals"]["documented"], 3) << result.output;
+  const nlohmann::json want = {
+      {"passed", 1}, {"failed", 0}, {"documented", 4}, {"skipped", 1}};
+  EXPECT_EQ(result.report["totals"], want) << result.output;
 }
 
 }  // namespace
