@@ -14,11 +14,12 @@
 namespace lockstep {
 namespace {
 
-// The diagnosis is that of the mutant's own check.
+// The diagnosis is that of the mutant's own check; empty if it did not reject.
 absl::StatusOr<Caught> Plant(const NetworkMutant& mutant) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Rejection> rejections,
                             PlantNetworkMutant(mutant));
   Caught caught = CaughtBy(rejections);
+  caught.diagnosis.clear();
   for (const Rejection& rejection : rejections) {
     if (rejection.check == mutant.check) caught.diagnosis = rejection.message;
   }
