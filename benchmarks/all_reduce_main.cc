@@ -1,11 +1,8 @@
 // The command `allreduce`: how fast ranks reduce, by the size of a message.
-#include <stdlib.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <optional>
@@ -14,7 +11,6 @@
 #include <system_error>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -33,6 +29,7 @@
 #include "benchmarks/json_file.h"
 #include "collectives/data_type.h"
 #include "collectives/reduce_op.h"
+#include "models/temporary_folder.h"
 #include "report/begin_command.h"
 #include "report/command_status.h"
 #include "report/command_text.h"
@@ -192,28 +189,14 @@ std::string OwnFolder() {
       .string();
 }
 
-absl::StatusOr<std::string> MakeTemporaryFolder() {
-  const char* const parent = std::getenv("TMPDIR");
-  std::string folder =
-      absl::StrCat(parent != nullptr && *parent != '\0' ? parent : "/tmp",
-                   "/lockstep-allreduce-XXXXXX");
-  if (mkdtemp(folder.data()) == nullptr) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", folder));
-  }
-  return folder;
-}
-
 // Starts all teams; their meeting place is gone once they have met.
 absl::StatusOr<std::unique_ptr<AllReduceTeams>> StartTeams(
     AllReduceReport& report) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string store, MakeTemporaryFolder());
-  const absl::Cleanup remove_store = [&store] {
-    std::error_code ignored;
-    std::filesystem::remove_all(store, ignored);
-  };
+  LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder store,
+                            TemporaryFolder::Create("lockstep-allreduce"));
   const TeamSetting setting = {
       .folder = OwnFolder(),
-      .store = store,
+      .store = store.path(),
       .cores = report.machine.cores,
       .timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout))};
   return AllReduceTeams::Start(report.settings, setting, report.missing);

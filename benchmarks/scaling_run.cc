@@ -1,18 +1,13 @@
 // Launch and collect; join and report.
 #include "benchmarks/scaling_run.h"
 
-#include <cerrno>
-#include <cstdlib>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -28,23 +23,13 @@
 #include "collectives/launch/rank_environment.h"
 #include "models/data/fashion_mnist.h"
 #include "models/file_io.h"
+#include "models/temporary_folder.h"
 
 namespace lockstep {
 namespace {
 
 std::string ResultPath(const std::string& folder, int rank) {
   return absl::StrCat(folder, "/rank_", rank);
-}
-
-absl::StatusOr<std::string> MakeTemporaryFolder() {
-  const char* parent = std::getenv("TMPDIR");
-  std::string folder =
-      absl::StrCat(parent != nullptr && *parent != '\0' ? parent : "/tmp",
-                   "/lockstep-scaling-XXXXXX");
-  if (mkdtemp(folder.data()) == nullptr) {
-    return absl::ErrnoToStatus(errno, absl::StrCat("cannot create ", folder));
-  }
-  return folder;
 }
 
 absl::StatusOr<std::vector<RankResult>> ReadResults(const std::string& folder,
@@ -93,15 +78,12 @@ absl::StatusOr<RoundSample> RunOnce(
     const RunSpec& spec,
     const std::function<std::vector<std::string>(const std::string& folder)>&
         worker) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string folder, MakeTemporaryFolder());
-  const absl::Cleanup remove_folder = [&folder] {
-    std::error_code ignored;
-    std::filesystem::remove_all(folder, ignored);
-  };
+  LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder folder,
+                            TemporaryFolder::Create("lockstep-scaling"));
   const int world_size = spec.configuration.world_size;
   LaunchOptions options;
   options.nproc = spec.ranks == RankKind::kProcesses ? world_size : 1;
-  options.argv = worker(folder);
+  options.argv = worker(folder.path());
   options.environment = {{"OMP_NUM_THREADS", "1"}};
   LOCKSTEP_ASSIGN_OR_RETURN(const LaunchSummary summary, Launch(options));
   if (summary.received_signal != 0) {
@@ -112,7 +94,7 @@ absl::StatusOr<RoundSample> RunOnce(
     return absl::AbortedError(DescribeFailure(summary));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<RankResult> results,
-                            ReadResults(folder, world_size));
+                            ReadResults(folder.path(), world_size));
   return CombineRanks(spec, results);
 }
 

@@ -24,9 +24,9 @@
 #include "conformance/check/check_run.h"
 #include "conformance/check/documented.h"
 #include "conformance/check/run_trainer.h"
-#include "conformance/check/work_folder.h"
 #include "conformance/protocol/foreign_file.h"
 #include "models/file_io.h"
+#include "models/temporary_folder.h"
 #include "report/begin_command.h"
 #include "report/command_status.h"
 #include "report/command_text.h"
@@ -181,7 +181,8 @@ absl::Status CheckAll(const std::vector<CheckCase>& cases,
                       const TrainerCommand& trainer,
                       const std::vector<Documented>& documented,
                       CheckReport& report) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const WorkFolder work, WorkFolder::Create());
+  LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder work,
+                            TemporaryFolder::Create("lockstep-check"));
   for (const CheckCase& check : cases) {
     const std::string place =
         absl::StrCat("case ", report.cases.size() + 1, " of ", cases.size(),

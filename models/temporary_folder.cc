@@ -1,8 +1,9 @@
 // mkdtemp() and its undoing.
-#include "conformance/check/work_folder.h"
+#include "models/temporary_folder.h"
+
+#include <stdlib.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -10,10 +11,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace lockstep {
 
-absl::StatusOr<WorkFolder> WorkFolder::Create() {
+absl::StatusOr<TemporaryFolder> TemporaryFolder::Create(
+    absl::string_view name) {
   std::error_code error;
   const std::filesystem::path below =
       std::filesystem::temp_directory_path(error);
@@ -21,14 +24,14 @@ absl::StatusOr<WorkFolder> WorkFolder::Create() {
     return absl::UnavailableError(absl::StrCat(
         "no folder for temporary files (TMPDIR): ", error.message()));
   }
-  std::string path = below / "lockstep-check-XXXXXX";
+  std::string path = below / absl::StrCat(name, "-XXXXXX");
   if (mkdtemp(path.data()) == nullptr) {
     return absl::ErrnoToStatus(errno, path);
   }
-  return WorkFolder(std::move(path));
+  return TemporaryFolder(std::move(path));
 }
 
-WorkFolder::~WorkFolder() {
+TemporaryFolder::~TemporaryFolder() {
   if (path_.empty()) return;
   std::error_code ignored;  // Nobody is there to tell.
   std::filesystem::remove_all(path_, ignored);
