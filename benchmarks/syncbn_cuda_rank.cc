@@ -110,16 +110,7 @@ absl::StatusOr<RankTurn> SyncBnCudaRank::Take(const SyncBnRequest& request) {
 absl::StatusOr<RankTurn> SyncBnCudaRank::TimeLayer(
     const SyncBnRequest& request) {
   LOCKSTEP_RETURN_IF_ERROR(UseLayer(request.layer));
-  switch (request.subject) {
-    case SyncBnSubject::kLocal:
-      return OrMissing(layer_->Time(*local_, false, request, probe_));
-    case SyncBnSubject::kOwnLocal:
-      return layer_->Time(*own_local_, false, request, probe_);
-    case SyncBnSubject::kSync:
-      return layer_->Time(*sync_, true, request, probe_);
-    default:
-      return layer_->Time(*split_, true, request, probe_);
-  }
+  return TimeSubject(*layer_, subjects_, request, probe_);
 }
 
 absl::Status SyncBnCudaRank::UseLayer(const LayerSpec& spec) {
@@ -140,10 +131,10 @@ absl::Status SyncBnCudaRank::UseLayer(const LayerSpec& spec) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::unique_ptr<BatchNorm> split,
       SyncBatchNorm::Create(options, *timed_kernels_, *drained_group_));
-  local_ = finished(std::move(local));
-  own_local_ = finished(std::move(own_local));
-  sync_ = finished(std::move(sync));
-  split_ = finished(std::move(split));
+  subjects_.local = finished(std::move(local));
+  subjects_.own_local = finished(std::move(own_local));
+  subjects_.sync = finished(std::move(sync));
+  subjects_.split = finished(std::move(split));
   LOCKSTEP_ASSIGN_OR_RETURN(
       layer_,
       SyncBnLayer::Create(spec, group_,

@@ -69,8 +69,7 @@ class SyncBnCudaRank {
   std::optional<TimedCommunicator> timed_group_;
   std::optional<DrainedCommunicator> drained_group_;
   std::unique_ptr<SyncBnLayer> layer_;
-  // Of layer_'s channels.
-  std::unique_ptr<BatchNorm> local_, own_local_, sync_, split_;
+  LayerSubjects subjects_;  // Of layer_'s channels.
 };
 
 }  // namespace lockstep

@@ -223,6 +223,22 @@ absl::StatusOr<RankTurn> SyncBnLayer::Time(BatchNorm& layer, bool synchronised,
   return turn;
 }
 
+absl::StatusOr<RankTurn> TimeSubject(SyncBnLayer& layer,
+                                     const LayerSubjects& subjects,
+                                     const SyncBnRequest& request,
+                                     Probe& probe) {
+  switch (request.subject) {
+    case SyncBnSubject::kLocal:
+      return OrMissing(layer.Time(*subjects.local, false, request, probe));
+    case SyncBnSubject::kOwnLocal:
+      return layer.Time(*subjects.own_local, false, request, probe);
+    case SyncBnSubject::kSync:
+      return layer.Time(*subjects.sync, true, request, probe);
+    default:
+      return layer.Time(*subjects.split, true, request, probe);
+  }
+}
+
 absl::StatusOr<CallTimes> TimeCall(Communicator& group, Probe& probe,
                                    const std::function<absl::Status()>& pass) {
   probe.call = CallTimes();

@@ -82,6 +82,18 @@ class SyncBnLayer {
   std::optional<LayerReference> local_, synchronised_;
 };
 
+// The subjects that are layers, of one shape.
+struct LayerSubjects {
+  std::unique_ptr<BatchNorm> local, own_local, sync, split;
+};
+
+// layer.Time() of the one that is asked for. Errors: its own; that the library
+// lacks the type is none, but turn.missing.
+absl::StatusOr<RankTurn> TimeSubject(SyncBnLayer& layer,
+                                     const LayerSubjects& subjects,
+                                     const SyncBnRequest& request,
+                                     Probe& probe);
+
 // Calls `pass` after all ranks of `group` have met, and returns its times, with
 // what it left in the probe. Errors: of both.
 absl::StatusOr<CallTimes> TimeCall(Communicator& group, Probe& probe,

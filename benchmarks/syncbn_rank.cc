@@ -68,29 +68,21 @@ absl::StatusOr<RankTurn> SyncBnRank::Take(const SyncBnRequest& request) {
 
 absl::StatusOr<RankTurn> SyncBnRank::TimeLayer(const SyncBnRequest& request) {
   LOCKSTEP_RETURN_IF_ERROR(UseLayer(request.layer));
-  switch (request.subject) {
-    case SyncBnSubject::kLocal:
-      return OrMissing(layer_->Time(*local_, false, request, probe_));
-    case SyncBnSubject::kOwnLocal:
-      return layer_->Time(*own_local_, false, request, probe_);
-    case SyncBnSubject::kSync:
-      return layer_->Time(*sync_, true, request, probe_);
-    default:
-      return layer_->Time(*split_, true, request, probe_);
-  }
+  return TimeSubject(*layer_, subjects_, request, probe_);
 }
 
 absl::Status SyncBnRank::UseLayer(const LayerSpec& spec) {
   if (layer_ != nullptr && layer_->spec() == spec) return absl::OkStatus();
   layer_.reset();  // Its memory first.
   const BatchNormOptions options = OptionsOf(spec);
-  LOCKSTEP_ASSIGN_OR_RETURN(local_, OnednnBatchNorm::Create(options));
-  LOCKSTEP_ASSIGN_OR_RETURN(own_local_,
+  LOCKSTEP_ASSIGN_OR_RETURN(subjects_.local, OnednnBatchNorm::Create(options));
+  LOCKSTEP_ASSIGN_OR_RETURN(subjects_.own_local,
                             SyncBatchNorm::CreateLocal(options, kernels_));
-  LOCKSTEP_ASSIGN_OR_RETURN(sync_,
+  LOCKSTEP_ASSIGN_OR_RETURN(subjects_.sync,
                             SyncBatchNorm::Create(options, kernels_, group_));
   LOCKSTEP_ASSIGN_OR_RETURN(
-      split_, SyncBatchNorm::Create(options, timed_kernels_, timed_group_));
+      subjects_.split,
+      SyncBatchNorm::Create(options, timed_kernels_, timed_group_));
   LOCKSTEP_ASSIGN_OR_RETURN(layer_, SyncBnLayer::Create(spec, group_));
   return absl::OkStatus();
 }

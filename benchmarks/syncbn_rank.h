@@ -60,8 +60,7 @@ class SyncBnRank {
   TimedKernels timed_kernels_;
   TimedCommunicator timed_group_;
   std::unique_ptr<SyncBnLayer> layer_;
-  // Of layer_'s channels.
-  std::unique_ptr<BatchNorm> local_, own_local_, sync_, split_;
+  LayerSubjects subjects_;                          // Of layer_'s channels.
   std::optional<absl::StatusOr<SyncBnPeer>> peer_;  // Once looked for.
   std::unique_ptr<SyncBnNetwork> network_;
 };
