@@ -83,8 +83,6 @@ std::string LikelyCause(const Bounded& want, std::span<const float> got,
     absl::StrAppend(&cause, ", the world size: summed, not averaged?");
   } else if (near(1.0 / world_size)) {
     absl::StrAppend(&cause, ", 1 / world size: averaged twice, or not summed?");
-  } else {
-    absl::StrAppend(&cause, ": weighted by the wrong number of samples?");
   }
   return cause;
 }

@@ -146,15 +146,29 @@ class Causes {
     return std::sqrt(square) <= kFitResidual * std::sqrt(Dot(got_, got_));
   }
 
-  // Whether all ranks with samples have the same weight: then it is a factor of
-  // the whole, which CheckGradients names.
-  bool IsOneFactor(const std::vector<double>& weights) const {
+  // The weight of all ranks with samples, if they have the same.
+  std::optional<double> OneFactor(const std::vector<double>& weights) const {
     std::vector<double> own;
     for (size_t r = 0; r < weights.size(); ++r) {
       if (step_.samples[r] > 0) own.push_back(weights[r]);
     }
     const auto [least, most] = std::minmax_element(own.begin(), own.end());
-    return Near(*least, *most);
+    if (!Near(*least, *most)) return {};
+    return *least;
+  }
+
+  // Of k times the gradient, which CheckGradients says: whether the sum over
+  // the samples was divided by another count. World sizes are its to name.
+  std::string OtherCount(double k, double samples) const {
+    const auto ranks = static_cast<double>(step_.samples.size());
+    const double count = std::round(samples / k);
+    if (Near(k, ranks) || Near(k, 1 / ranks) || !(count >= 1) ||
+        !(std::abs(samples / k - count) <= kFitWeight)) {
+      return "";
+    }
+    return absl::StrFormat(
+        "it is the sum over %g samples divided by %g: another batch's count?",
+        samples, count);
   }
 
   std::string OtherWeights() const {
@@ -178,7 +192,8 @@ class Causes {
               ? absl::StrCat("rank ", r, "'s part is left out")
               : absl::StrFormat("rank %d's part counts %.3g times", r, weight));
     }
-    if (others.empty() || IsOneFactor(*weights)) return "";
+    if (others.empty()) return "";
+    if (const auto k = OneFactor(*weights)) return OtherCount(*k, all);
     if (alone) return "it is that of this rank's own samples: not reduced?";
     if (mean_of_means) {
       return "it is the mean of the ranks' means, without weights";

@@ -83,8 +83,18 @@ TEST_F(GradientCausesTest, NamesPartsWithOtherWeights) {
             "; it is the mean of the ranks' means, without weights");
 }
 
-TEST_F(GradientCausesTest, LeavesOneFactorToCheckGradients) {
+TEST_F(GradientCausesTest, NamesAnotherCountOfSamples) {
+  EXPECT_EQ(CauseOf(Weighted({17.0 / 24, 17.0 / 24, 17.0 / 24})),
+            "; it is the sum over 17 samples divided by 24: another batch's "
+            "count?");
+  EXPECT_EQ(CauseOf(Weighted({2, 2, 2})), "");  // Divided by 8.5?
+  EXPECT_EQ(CauseOf(Weighted({-1, -1, -1})), "");
+}
+
+TEST_F(GradientCausesTest, LeavesTheWorldSizeToCheckGradients) {
   EXPECT_EQ(CauseOf(Weighted({3, 3, 3})), "");
+  const double third = 1.0 / 3;
+  EXPECT_EQ(CauseOf(Weighted({third, third, third})), "");
   EXPECT_EQ(CauseOf(Weighted({1, 1, 1})).find("counts"), std::string::npos);
 }
 
@@ -96,7 +106,9 @@ TEST_F(GradientCausesTest, LeavesOutRanksWithoutSamples) {
     want_.value[i] = parts_[0].value[i] + parts_[1].value[i];
     want_.bound[i] = 2e-6;
   }
-  EXPECT_EQ(CauseOf(Weighted({2, 2, 0})), "");
+  EXPECT_EQ(CauseOf(Weighted({2, 2, 0})),
+            "; it is the sum over 12 samples divided by 6: another batch's "
+            "count?");
   EXPECT_EQ(CauseOf(Weighted({1, 0.5, 0})), "; rank 1's part counts 0.5 times");
   samples_ = {6, 0, 0};
   parts_[1] = Bounded(kSize);

@@ -142,7 +142,7 @@ std::vector<Mutant> ModelMutants() {
        "a partial batch is weighted as a full one",
        Scaling(full_batch),
        {"Gradients"},
-       "weighted by the wrong number of samples?"},
+       "another batch's count?"},
       {"Accumulated",
        "gradients are not cleared between steps",
        Stepping(Accumulate),
