@@ -11,6 +11,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -39,21 +40,30 @@ int64_t AreaBytes(int world_size) {
   return 2 * kGuardBytes + world_size * kRankBytes;
 }
 
-// What memory holds before a call: no value that a case would leave there.
-std::byte StaleAt(size_t i) { return static_cast<std::byte>(i * 29 + 173); }
-
-void FillStale(std::span<std::byte> area) {
-  for (size_t i = 0; i < area.size(); ++i) area[i] = StaleAt(i);
+// What memory holds before a call: no values that a case would leave there.
+Bytes StaleMemory(int64_t size) {
+  Bytes stale;
+  for (int64_t i = 0; i < size; ++i) {
+    stale.push_back(static_cast<std::byte>(i * 29 + 173));
+  }
+  return stale;
 }
 
 // The first byte of the area that is not stale, but for [begin, end).
 std::optional<int64_t> FirstWritten(std::span<const std::byte> area,
-                                    int64_t begin, int64_t end) {
-  for (int64_t i = 0; i < static_cast<int64_t>(area.size()); ++i) {
-    if (i >= begin && i < end) continue;
-    if (area[static_cast<size_t>(i)] != StaleAt(static_cast<size_t>(i))) {
-      return i;
+                                    const Bytes& stale, int64_t begin,
+                                    int64_t end) {
+  const auto size = static_cast<int64_t>(area.size());
+  for (const auto& [from, to] :
+       {std::pair(int64_t{0}, begin), std::pair(end, size)}) {
+    if (std::memcmp(area.data() + from, stale.data() + from,
+                    static_cast<size_t>(to - from)) == 0) {
+      continue;
     }
+    return std::mismatch(area.begin() + from, area.begin() + to,
+                         stale.begin() + from)
+               .first -
+           area.begin();
   }
   return std::nullopt;
 }
@@ -101,6 +111,7 @@ absl::StatusOr<std::unique_ptr<CollectiveChecker>> CollectiveChecker::Create(
         std::make_unique<std::byte[]>(static_cast<size_t>(2 * size));
     all = {checker->ordinary_memory_.get(), static_cast<size_t>(2 * size)};
   }
+  checker->stale_ = StaleMemory(size);
   checker->inputs_ = all.first(static_cast<size_t>(size));
   checker->outputs_ = all.last(static_cast<size_t>(size));
   return checker;
@@ -233,8 +244,9 @@ absl::Status CollectiveChecker::CheckBeside(const OwnCase& own) const {
   const bool in_inputs = own.apart || OutputIsPart(own.call.operation);
   const int64_t input_at = own.input - own.inputs.data();
   const std::optional<int64_t> near_input =
-      in_inputs ? FirstWritten(own.inputs, input_at, input_at + input_size)
-                : FirstWritten(own.inputs, 0, 0);
+      in_inputs
+          ? FirstWritten(own.inputs, stale_, input_at, input_at + input_size)
+          : FirstWritten(own.inputs, stale_, 0, 0);
   if (near_input.has_value()) {
     return Wrong(Question::kBeside, own.call,
                  absl::StrCat("byte ", *near_input - input_at,
@@ -243,8 +255,9 @@ absl::Status CollectiveChecker::CheckBeside(const OwnCase& own) const {
   const bool in_outputs = own.apart || !OutputIsPart(own.call.operation);
   const int64_t output_at = own.output - own.outputs.data();
   const std::optional<int64_t> near_output =
-      in_outputs ? FirstWritten(own.outputs, output_at, output_at + output_size)
-                 : FirstWritten(own.outputs, 0, 0);
+      in_outputs ? FirstWritten(own.outputs, stale_, output_at,
+                                output_at + output_size)
+                 : FirstWritten(own.outputs, stale_, 0, 0);
   if (!near_output.has_value()) return absl::OkStatus();
   return Wrong(
       Question::kBeside, own.call,
@@ -254,8 +267,8 @@ absl::Status CollectiveChecker::CheckBeside(const OwnCase& own) const {
 
 absl::Status CollectiveChecker::Check(const CollectiveCase& call) {
   OwnCase own = OwnCaseOf(call);
-  FillStale(own.inputs);
-  FillStale(own.outputs);
+  std::copy_n(stale_.begin(), own.inputs.size(), own.inputs.begin());
+  std::copy_n(stale_.begin(), own.outputs.size(), own.outputs.begin());
   std::copy(own.input_values.begin(), own.input_values.end(), own.input);
   if (call.operation == Operation::kBroadcast) {
     // Every rank has values of its own, for the root's to replace.

@@ -72,6 +72,7 @@ class CollectiveChecker {
   const Order order_;
   GroupBuffer group_memory_;
   std::unique_ptr<std::byte[]> ordinary_memory_;
+  Bytes stale_;  // What inputs_ and outputs_ hold before a call.
   std::span<std::byte> inputs_;
   std::span<std::byte> outputs_;
 };

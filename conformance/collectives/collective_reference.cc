@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,7 @@ double RoughReal(ReduceOp op, uint64_t random) {
   const int exponent = op == ReduceOp::kProduct
                            ? -static_cast<int>(random >> 1 & 1)
                            : static_cast<int>(random >> 1 & 7) - 4;
-  return std::ldexp((random & 1) != 0 ? -mantissa : mantissa, exponent);
+  return ((random & 1) != 0 ? -mantissa : mantissa) * PowerOfTwo(exponent);
 }
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
@@ -162,23 +163,24 @@ class Reference {
     }
   }
 
-  Bytes bytes;
+  // All that was appended.
+  Bytes AsBytes() const {
+    const auto bytes = std::as_bytes(std::span(elements_));
+    return Bytes(bytes.begin(), bytes.end());
+  }
 
  private:
   void Reserve(int64_t count) {
-    bytes.reserve(bytes.size() + static_cast<size_t>(count) * sizeof(T));
+    elements_.reserve(elements_.size() + static_cast<size_t>(count));
   }
 
-  void Append(const T& value) {
-    const size_t size = bytes.size();
-    bytes.resize(size + sizeof(T));
-    std::memcpy(bytes.data() + size, &value, sizeof(T));
-  }
+  void Append(const T& value) { elements_.push_back(value); }
 
   const CollectiveCase& call_;
   const int world_size_;
   const Order order_;
   const Taken taken_;
+  std::vector<T> elements_;
 };
 
 template <typename T>
@@ -222,7 +224,7 @@ std::optional<Bytes> OutputAs(const CollectiveCase& call, Order order,
     case Operation::kSplit:
       return std::nullopt;
   }
-  return reference.bytes;
+  return reference.AsBytes();
 }
 
 // Calls fn with an element of the type.
@@ -295,7 +297,7 @@ Bytes InputOf(const CollectiveCase& call, int world_size, int rank) {
   return WithType(call.type, [&](auto element) {
     Reference<decltype(element)> reference(call, world_size);
     reference.AppendInput(rank, 0, InputCount(call, world_size, rank));
-    return reference.bytes;
+    return reference.AsBytes();
   });
 }
 

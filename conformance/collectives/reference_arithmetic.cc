@@ -19,8 +19,8 @@ uint16_t Encode(const Format& format, double x) {
   if (x == 0) return sign;
   const int exponent = std::max(std::ilogb(x), format.min_exponent);
   // Units in the last place: carries into the exponent by itself.
-  const int units =
-      static_cast<int>(std::nearbyint(std::ldexp(x, mantissa_bits - exponent)));
+  const int units = static_cast<int>(
+      std::nearbyint(x * PowerOfTwo(mantissa_bits - exponent)));
   const int bits = ((exponent - format.min_exponent) << mantissa_bits) + units;
   return static_cast<uint16_t>(sign | std::min(bits, infinity));
 }
@@ -35,10 +35,10 @@ double Decode(const Format& format, uint16_t bits) {
                          : std::numeric_limits<double>::quiet_NaN();
   }
   if (exponent == 0) {
-    return sign * std::ldexp(mantissa, format.min_exponent - mantissa_bits);
+    return sign * mantissa * PowerOfTwo(format.min_exponent - mantissa_bits);
   }
-  return sign * std::ldexp(mantissa + (1 << mantissa_bits),
-                           exponent - 1 + format.min_exponent - mantissa_bits);
+  return sign * (mantissa + (1 << mantissa_bits)) *
+         PowerOfTwo(exponent - 1 + format.min_exponent - mantissa_bits);
 }
 
 }  // namespace lockstep

@@ -3,6 +3,7 @@
 #ifndef LOCKSTEP_CONFORMANCE_COLLECTIVES_REFERENCE_ARITHMETIC_H_
 #define LOCKSTEP_CONFORMANCE_COLLECTIVES_REFERENCE_ARITHMETIC_H_
 
+#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -13,6 +14,12 @@
 #include "collectives/reduce_op.h"
 
 namespace lockstep {
+
+// 2^exponent, for the exponents of normal doubles. To multiply by it is
+// std::ldexp(), and as exact, in a tenth of the time.
+inline double PowerOfTwo(int exponent) {
+  return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
+}
 
 // Formats of floats with 16 bits.
 struct Format {
