@@ -56,9 +56,9 @@ T ValueAt(const CollectiveCase& call, int rank, int64_t i) {
   const uint64_t random =
       Mix(static_cast<uint64_t>(i) * 64 + static_cast<uint64_t>(rank));
   if constexpr (kIsInteger<T>) {
-    constexpr T kSpecials[] = {0, 1, static_cast<T>(-1),
-                               std::numeric_limits<T>::min(),
-                               std::numeric_limits<T>::max()};
+    static constexpr T kSpecials[] = {0, 1, static_cast<T>(-1),
+                                      std::numeric_limits<T>::min(),
+                                      std::numeric_limits<T>::max()};
     return call.values == Values::kSpecial ? kSpecials[random % 5]
                                            : static_cast<T>(random >> 7);
   } else {
@@ -68,41 +68,6 @@ T ValueAt(const CollectiveCase& call, int rank, int64_t i) {
     using A = typename Arithmetic<T>::Accumulator;
     return Arithmetic<T>::Narrow(static_cast<A>(real));
   }
-}
-
-// Element i of a reduction over all ranks; `first` is the rank that ring order
-// begins with.
-template <typename A, typename T>
-A ReducedAs(const CollectiveCase& call, int world_size, const Taken& taken,
-            int64_t i, bool tree, int first) {
-  OfRanks<A> x;
-  for (int place = 0; place < world_size; ++place) {
-    const int rank =
-        taken.ranks.empty() ? place : taken.ranks[static_cast<size_t>(place)];
-    const auto value =
-        static_cast<A>(Arithmetic<T>::Widen(ValueAt<T>(call, rank, i)));
-    x.push_back(rank == taken.twice
-                    ? static_cast<A>(Arithmetic<T>::Widen(Arithmetic<T>::Narrow(
-                          Combine(call.op, value, value))))
-                    : value);
-  }
-  A result = tree ? InTreeOrder(call.op, x) : InRingOrder(call.op, x, first);
-  if (call.op == ReduceOp::kAverage) result /= static_cast<A>(world_size);
-  return result;
-}
-
-template <typename T>
-T Reduced(const CollectiveCase& call, int world_size, const Taken& taken,
-          int64_t i, bool tree, int first) {
-  if constexpr (kIsInteger<T>) {
-    if (call.op == ReduceOp::kAverage) {
-      return static_cast<T>(
-          ReducedAs<int64_t, T>(call, world_size, taken, i, tree, first));
-    }
-  }
-  using A = typename Arithmetic<T>::Accumulator;
-  return Arithmetic<T>::Narrow(
-      ReducedAs<A, T>(call, world_size, taken, i, tree, first));
 }
 
 // The segment that element i of an AllReduce lies in: the first count % P
@@ -125,29 +90,24 @@ class Reference {
       : call_(call), world_size_(world_size), order_(order), taken_(taken) {}
 
   void AppendInput(int rank, int64_t begin, int64_t count) {
-    Reserve(count);
+    const std::span<T> added = Add(count);
     for (int64_t i = 0; i < count; ++i) {
-      Append(ValueAt<T>(call_, rank, begin + i));
+      added[static_cast<size_t>(i)] = ValueAt<T>(call_, rank, begin + i);
     }
   }
 
   void AppendAllReduced() {
-    Reserve(call_.count);
     const bool tree =
         order_ == Order::kBySize &&
         (call_.uniform || call_.count * SizeOf(call_.type) <= 16384);
-    for (int64_t i = 0; i < call_.count; ++i) {
-      Append(Reduced<T>(call_, world_size_, taken_, i, tree,
-                        SegmentOfElement(call_.count, world_size_, i)));
-    }
+    AppendReduced(0, tree, [this](int64_t i) {
+      return SegmentOfElement(call_.count, world_size_, i);
+    });
   }
 
   void AppendReducedPart(int rank) {
-    Reserve(call_.count);
-    for (int64_t i = 0; i < call_.count; ++i) {
-      Append(Reduced<T>(call_, world_size_, taken_, rank * call_.count + i,
-                        /*tree=*/false, (rank + 1) % world_size_));
-    }
+    AppendReduced(rank * call_.count, /*tree=*/false,
+                  [this, rank](int64_t) { return (rank + 1) % world_size_; });
   }
 
   void AppendGathered() {
@@ -170,11 +130,62 @@ class Reference {
   }
 
  private:
-  void Reserve(int64_t count) {
-    elements_.reserve(elements_.size() + static_cast<size_t>(count));
+  // So many elements more, to be written.
+  std::span<T> Add(int64_t count) {
+    elements_.resize(elements_.size() + static_cast<size_t>(count));
+    return std::span(elements_).last(static_cast<size_t>(count));
   }
 
-  void Append(const T& value) { elements_.push_back(value); }
+  // Elements from `begin` on of a reduction over all ranks; first(i) is the
+  // rank that ring order begins with.
+  template <typename First>
+  void AppendReduced(int64_t begin, bool tree, First first) {
+    if constexpr (kIsInteger<T>) {
+      if (call_.op == ReduceOp::kAverage) {
+        return AppendReducedAs<int64_t>(begin, tree, first);
+      }
+    }
+    AppendReducedAs<typename Arithmetic<T>::Accumulator>(begin, tree, first);
+  }
+
+  template <typename A, typename First>
+  void AppendReducedAs(int64_t begin, bool tree, First first) {
+    std::vector<A> x(static_cast<size_t>(world_size_));
+    const std::span<T> added = Add(call_.count);
+    for (int64_t i = 0; i < call_.count; ++i) {
+      SetInputs(x, begin + i);
+      A result = tree ? InTreeOrder<A>(call_.op, x)
+                      : InRingOrder<A>(call_.op, x, first(begin + i));
+      if (call_.op == ReduceOp::kAverage) {
+        result /= static_cast<A>(world_size_);
+      }
+      added[static_cast<size_t>(i)] = Narrow(result);
+    }
+  }
+
+  // x becomes element i of each rank.
+  template <typename A>
+  void SetInputs(std::vector<A>& x, int64_t i) const {
+    for (size_t place = 0; place < x.size(); ++place) {
+      const int rank =
+          taken_.ranks.empty() ? static_cast<int>(place) : taken_.ranks[place];
+      T value = ValueAt<T>(call_, rank, i);
+      if (rank == taken_.twice) {
+        const auto wide = static_cast<A>(Arithmetic<T>::Widen(value));
+        value = Narrow(Combine(call_.op, wide, wide));
+      }
+      x[place] = static_cast<A>(Arithmetic<T>::Widen(value));
+    }
+  }
+
+  template <typename A>
+  static T Narrow(A x) {
+    if constexpr (kIsInteger<T>) {
+      return static_cast<T>(x);
+    } else {
+      return Arithmetic<T>::Narrow(x);
+    }
+  }
 
   const CollectiveCase& call_;
   const int world_size_;

@@ -1,7 +1,6 @@
 // 16-bit floats by their definition.
 #include "conformance/collectives/reference_arithmetic.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -17,12 +16,13 @@ uint16_t Encode(const Format& format, double x) {
   x = std::fabs(x);
   if (std::isinf(x)) return static_cast<uint16_t>(sign | infinity);
   if (x == 0) return sign;
-  const int exponent = std::max(std::ilogb(x), format.min_exponent);
+  int exponent = std::ilogb(x);
+  if (exponent < format.min_exponent) exponent = format.min_exponent;
   // Units in the last place: carries into the exponent by itself.
   const int units = static_cast<int>(
       std::nearbyint(x * PowerOfTwo(mantissa_bits - exponent)));
   const int bits = ((exponent - format.min_exponent) << mantissa_bits) + units;
-  return static_cast<uint16_t>(sign | std::min(bits, infinity));
+  return static_cast<uint16_t>(sign | (bits < infinity ? bits : infinity));
 }
 
 double Decode(const Format& format, uint16_t bits) {

@@ -7,9 +7,10 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <type_traits>
+#include <vector>
 
-#include "absl/container/inlined_vector.h"
 #include "collectives/data_type.h"
 #include "collectives/reduce_op.h"
 
@@ -90,13 +91,9 @@ A Combine(ReduceOp op, A a, A b) {
   return a;
 }
 
-// One element of each rank.
+// x is an element of each rank. The ranks from `first` on, one after the other.
 template <typename A>
-using OfRanks = absl::InlinedVector<A, 8>;
-
-// The ranks from `first` on, one after the other.
-template <typename A>
-A InRingOrder(ReduceOp op, const OfRanks<A>& x, int first) {
+A InRingOrder(ReduceOp op, std::span<const A> x, int first) {
   A result = x[static_cast<size_t>(first)];
   for (size_t i = 1; i < x.size(); ++i) {
     result =
@@ -105,21 +102,21 @@ A InRingOrder(ReduceOp op, const OfRanks<A>& x, int first) {
   return result;
 }
 
-// Pairs until a power of two is left, then neighbours until one is.
+// Pairs until a power of two is left, then neighbours until one is. x is where
+// it computes.
 template <typename A>
-A InTreeOrder(ReduceOp op, OfRanks<A> x) {
+A InTreeOrder(ReduceOp op, std::span<A> x) {
   size_t power = 1;
   while (power * 2 <= x.size()) power *= 2;
-  for (size_t pair = 0; x.size() > power; ++pair) {
-    x[pair] = Combine(op, x[pair], x[pair + 1]);
-    x.erase(x.begin() + static_cast<int64_t>(pair) + 1);
+  const size_t pairs = x.size() - power;
+  for (size_t i = 0; i < pairs; ++i) {
+    x[i] = Combine(op, x[2 * i], x[2 * i + 1]);
   }
-  while (x.size() > 1) {
-    OfRanks<A> joined;
-    for (size_t i = 0; i < x.size(); i += 2) {
-      joined.push_back(Combine(op, x[i], x[i + 1]));
+  for (size_t i = pairs; i < power; ++i) x[i] = x[i + pairs];
+  for (; power > 1; power /= 2) {
+    for (size_t i = 0; i < power; i += 2) {
+      x[i / 2] = Combine(op, x[i], x[i + 1]);
     }
-    x = joined;
   }
   return x[0];
 }
