@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <system_error>
@@ -17,12 +18,13 @@ namespace lockstep {
 
 absl::StatusOr<TemporaryFolder> TemporaryFolder::Create(
     absl::string_view name) {
-  std::error_code error;
+  const char* const tmpdir = std::getenv("TMPDIR");
   const std::filesystem::path below =
-      std::filesystem::temp_directory_path(error);
-  if (error) {
+      tmpdir != nullptr && *tmpdir != '\0' ? tmpdir : "/tmp";
+  std::error_code error;  // Of what is no folder, the path says enough.
+  if (!std::filesystem::is_directory(below, error)) {
     return absl::UnavailableError(absl::StrCat(
-        "no folder for temporary files (TMPDIR): ", error.message()));
+        "no folder for temporary files (TMPDIR): ", below.string()));
   }
   std::string path = below / absl::StrCat(name, "-XXXXXX");
   if (mkdtemp(path.data()) == nullptr) {

@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// Below TMPDIR or /tmp, for this user alone; removed with all that is in it
-// when this object goes.
+// Below TMPDIR, or /tmp if that is empty or not set, for this user alone;
+// removed with all that is in it when this object goes.
 class TemporaryFolder {
  public:
   // A new one, whose name begins with `name`, and "-" after it.

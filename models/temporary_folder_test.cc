@@ -61,10 +61,20 @@ TEST_F(TemporaryFolderTest, GoesWithAllThatIsInIt) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
+TEST_F(TemporaryFolderTest, AnEmptyTmpdirIsAsNone) {
+  SetTmpdir("");
+  const absl::StatusOr<TemporaryFolder> folder = TemporaryFolder::Create("any");
+  ASSERT_THAT(folder, IsOk());
+  EXPECT_THAT(folder->path(), testing::StartsWith("/tmp/any-"));
+}
+
 TEST_F(TemporaryFolderTest, AnUnusableTmpdirIsNamed) {
   SetTmpdir("/nonexistent");
   EXPECT_THAT(TemporaryFolder::Create("any"),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("TMPDIR")));
+  EXPECT_THAT(
+      TemporaryFolder::Create("any"),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/nonexistent")));
 }
 
 }  // namespace
