@@ -163,7 +163,7 @@ class Causes {
     const auto ranks = static_cast<double>(step_.samples.size());
     const double count = std::round(samples / k);
     if (Near(k, ranks) || Near(k, 1 / ranks) || !(count >= 1) ||
-        !(std::abs(samples / k - count) <= kFitWeight)) {
+        !Near(samples / k, count)) {
       return "";
     }
     return absl::StrFormat(

@@ -42,9 +42,9 @@ int64_t AreaBytes(int world_size) {
 
 // What memory holds before a call: no values that a case would leave there.
 Bytes StaleMemory(int64_t size) {
-  Bytes stale;
-  for (int64_t i = 0; i < size; ++i) {
-    stale.push_back(static_cast<std::byte>(i * 29 + 173));
+  Bytes stale(static_cast<size_t>(size));
+  for (size_t i = 0; i < stale.size(); ++i) {
+    stale[i] = static_cast<std::byte>(i * 29 + 173);
   }
   return stale;
 }
