@@ -64,7 +64,10 @@ Plan PlanOf(uint32_t seed) {
   plan.world_size = 2 + static_cast<int>(random() % 4);
   plan.victim = static_cast<int>(random() % plan.world_size);
   plan.call = static_cast<int>(random() % 30);
-  plan.fault = static_cast<Fault>(seed % 3);
+  // One in ten is stopped, as the others then wait for the deadline.
+  plan.fault = seed % 10 == 0  ? Fault::kStopped
+               : seed % 2 == 0 ? Fault::kKilled
+                               : Fault::kDisagrees;
   plan.delay_us = random() % 2 == 0 ? 0 : static_cast<int>(random() % 500);
   plan.difference = static_cast<int>(random() % 6);
   return plan;
