@@ -42,8 +42,8 @@ constexpr char kName[] = "mutants";
 constexpr char kUsage[] = R"(mutants [FLAGS]
 
 Plants every bug that the suite is known to catch, each around the product's
-parts in the smallest case in which it must show, and prints which checks
-caught it, what they said of it, and whether that names what was planted.
+parts in a small case in which it must show, and prints which checks caught
+it, what they said of it, and whether that names what was planted.
 
   --folder=NAME,NAME  some of the folders: training, evaluation, sampling,
                       syncbn, network, collectives, check; default: all

@@ -1,12 +1,12 @@
 // The suite's control: every planted fault is rejected in every case in which
 // it must show, first by the property that is there for it, with a message that
-// says so; and the same samplers without a fault pass.
+// says so; and the same samplers without a fault pass. That each property has a
+// fault, and no fault is named for another, is asked of all folders at once
+// (conformance/mutants/all_mutants_test.cc).
 #include "conformance/sampling/faulty_sampler.h"
 
 #include <ostream>
-#include <set>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -28,47 +28,12 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-using testing::Not;
 using testing::StartsWith;
 
 TEST(FaultySamplerTest, WithoutAFaultPasses) {
   const SubjectFactory make = MakeFaulty({});
   for (const SamplingCase& c : SamplingFaultCases()) {
     ASSERT_THAT(CheckSampler(make, c), IsOk());
-  }
-}
-
-TEST(FaultySamplerTest, EveryPropertyIsThereForAFault) {
-  std::set<std::string> properties;
-  for (const std::string& name : SamplingProperties()) properties.insert(name);
-  std::set<std::string> rejecting;
-  std::set<std::string> names;
-  for (const SamplingFault& fault : AllSamplingFaults()) {
-    EXPECT_TRUE(names.insert(fault.name).second) << fault.name << " twice";
-    rejecting.insert(fault.property);
-  }
-  EXPECT_EQ(rejecting, properties);
-}
-
-// What the suite says of the fault in the smallest case in which it must show.
-std::string Diagnosis(const SamplingFault& fault) {
-  for (const SamplingCase& c : SamplingFaultCases()) {
-    if (MustShow(fault, c))
-      return CheckSampler(MakeFaulty(fault), c).ToString();
-  }
-  return "";
-}
-
-// Else a check that takes one mistake for another would pass.
-TEST(FaultySamplerTest, NoFaultIsNamedForAnother) {
-  const std::vector<SamplingFault> all = AllSamplingFaults();
-  for (const SamplingFault& planted : all) {
-    const std::string diagnosis = Diagnosis(planted);
-    for (const SamplingFault& other : all) {
-      if (other.name == planted.name) continue;
-      EXPECT_THAT(diagnosis, Not(HasSubstr(other.says)))
-          << planted.name << " is taken for " << other.name;
-    }
   }
 }
 

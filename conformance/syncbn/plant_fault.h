@@ -13,9 +13,9 @@ namespace lockstep {
 
 std::vector<BatchNormFault> AllBatchNormFaults();
 
-// Where a fault is tried: in its own problems, or in a part of the grid:
-// float32 and bfloat16, 1 and 3 ranks, 3 and 65 channels; fused with everything
-// at 3 ranks, 64 channels too.
+// Where a fault is tried: in its own problems, or in a third, drawn once, of a
+// part of the grid: float32 and bfloat16, 1 and 3 ranks, 3 and 65 channels;
+// fused with everything at 3 ranks, 64 channels too.
 std::vector<BatchNormProblem> FaultProblems(const BatchNormFault& fault);
 
 // What CheckRun says of a layer over the CPU's kernels with the fault, by
