@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iterator>
 #include <ostream>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -33,12 +34,25 @@ namespace {
 constexpr char kPython[] = "/usr/bin/python3";
 constexpr absl::Duration kDeadline = absl::Minutes(10);
 
+constexpr char kPreloaded[] =
+    "conformance/adapters/testing/preloaded_python.py";
+
 bool HasTorch() {
   static const bool has = [] {
     ChildProcess python({kPython, "-c", "import torch.distributed, numpy"});
     return python.Wait(absl::Minutes(2)) == 0;
   }();
   return has;
+}
+
+// Starts `program`, of the adapters' folder, without loading PyTorch again.
+std::string Command(const std::string& program) {
+  static const std::string name =
+      absl::StrCat("lockstep-", absl::Hex(std::random_device()()));
+  static const ChildProcess server({kPython, kPreloaded, "serve", name, "numpy",
+                                    "torch.distributed", "torch.nn.parallel"});
+  return absl::StrCat("--command=", kPython, " -I -S ", kPreloaded, " run ",
+                      name, " conformance/adapters/", program);
 }
 
 struct Result {
@@ -81,9 +95,7 @@ TEST_P(BrokenTrainerTest, GetsTheVerdictThatNamesItsBug) {
   // Many times what a start takes; all of it is waited for where one hangs.
   const int timeout = broken.cause == std::string("hangs") ? 15 : 60;
   const Result result = RunCheck(
-      {absl::StrCat(
-           "--command=", kPython,
-           " conformance/adapters/broken_pytorch_ddp.py --bug=", broken.bug),
+      {Command(absl::StrCat("broken_pytorch_ddp.py --bug=", broken.bug)),
        absl::StrCat("--cases=", broken.case_name),
        absl::StrCat("--timeout=", timeout)});
   EXPECT_EQ(result.status, 1) << result.output;
@@ -126,11 +138,19 @@ INSTANTIATE_TEST_SUITE_P(All, BrokenTrainerTest, testing::ValuesIn(kBroken),
 // The controls: without a bug nothing is said.
 TEST(PyTorchTest, HoldsWhereItIsUsedSo) {
   if (!HasTorch()) GTEST_SKIP() << kPython << " has no PyTorch";
-  const Result result = RunCheck({"--trainer=pytorch", "--world_size=3"});
+  const Result result = RunCheck({Command("pytorch_ddp.py"), "--world_size=3"});
   EXPECT_EQ(result.status, 0) << result.output;
   ASSERT_TRUE(result.report.is_object()) << result.output;
   EXPECT_EQ(result.report["totals"]["failed"], 0) << result.output;
   EXPECT_EQ(result.report["totals"]["skipped"], 0) << result.output;
+}
+
+TEST(PyTorchTest, IsKnownByName) {
+  if (!HasTorch()) GTEST_SKIP() << kPython << " has no PyTorch";
+  const Result result = RunCheck({"--trainer=pytorch", "--cases=even"});
+  EXPECT_EQ(result.status, 0) << result.output;
+  ASSERT_TRUE(result.report.is_object()) << result.output;
+  EXPECT_EQ(result.report["totals"]["passed"], 1) << result.output;
 }
 
 // The cases in which it differs, as the adapters' README publishes them, and
