@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <latch>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,18 +27,21 @@ void SendByte(Transport& transport, int peer, int value) {
 }
 
 TEST(MemoryTransportTest, DeliversPiecesInOrderWithBoundedRoom) {
+  std::latch full(1);  // Until then nothing is released.
   const auto statuses =
-      RunOverMemory(2, {.max_pieces = 3}, [](Transport& transport) {
+      RunOverMemory(2, {.max_pieces = 3}, [&full](Transport& transport) {
         const int peer = 1 - transport.rank();
         if (transport.rank() == 0) {
           for (int value = 0; value < 3; ++value) {
             SendByte(transport, peer, value);
           }
           EXPECT_FALSE(transport.Room(peer).has_value());
+          full.count_down();
           LOCKSTEP_RETURN_IF_ERROR(transport.Wait(peer, Transport::kNobody));
           SendByte(transport, peer, 3);
           return absl::OkStatus();
         }
+        full.wait();
         for (int value = 0; value < 4; ++value) {
           LOCKSTEP_RETURN_IF_ERROR(transport.Wait(Transport::kNobody, peer));
           const auto piece = transport.Received(peer);

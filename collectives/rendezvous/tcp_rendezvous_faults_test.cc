@@ -248,9 +248,13 @@ TEST(TcpRendezvousFaultsTest, StoppedRankZeroIsReportedAtTheDeadline) {
     }
   });
   TcpRendezvousOptions options = TcpOptions(1, 2, port.port());
-  ASSERT_THAT(OpenTcp(TcpOptions(1, 2, port.port()))->Exchange("one"), IsOk());
+  // Stays, as the child would end if it left.
+  const auto one = OpenTcp(options);
+  ASSERT_THAT(one->Exchange("one"), IsOk());
   kill(child, SIGSTOP);
-  EXPECT_EQ(waitpid(child, nullptr, WUNTRACED), child);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
+  ASSERT_TRUE(WIFSTOPPED(status));
   options.timeout = absl::Milliseconds(50);
   const absl::Time start = absl::Now();
   EXPECT_THAT(OpenTcp(options)->Exchange("one"),
