@@ -32,10 +32,9 @@ void PrintTo(const BrokenTrainer& trainer, std::ostream* out) {
 namespace {
 
 constexpr char kPython[] = "/usr/bin/python3";
-constexpr absl::Duration kDeadline = absl::Minutes(10);
-
 constexpr char kPreloaded[] =
     "conformance/adapters/testing/preloaded_python.py";
+constexpr absl::Duration kDeadline = absl::Minutes(10);
 
 bool HasTorch() {
   static const bool has = [] {
@@ -45,7 +44,8 @@ bool HasTorch() {
   return has;
 }
 
-// Starts `program`, of the adapters' folder, without loading PyTorch again.
+// The flag for a trainer that is `program`, of the adapters' folder, and does
+// not load PyTorch again: the first call starts a server that has it.
 std::string Command(const std::string& program) {
   static const std::string name =
       absl::StrCat("lockstep-", absl::Hex(std::random_device()()));
