@@ -6,10 +6,10 @@
 #include <cstdint>
 #include <string>
 
-#include "collectives/call_site.h"
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "base/data_types.h"
 #include "collectives/collective.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
 
 namespace lockstep {
 
@@ -38,6 +38,21 @@ void SetSite(Call& call, const CallSite& site);
 // "AllReduce(float32[10], sum) at models/trainer.cc:42",
 // "Broadcast(uint8[16], root 1) at ...", "Barrier() at ...".
 std::string ToString(const Call& call);
+
+// The errors that name calls, in the same words on every backend.
+
+// kInvalidArgument: "<what>: rank 0 called X at a.cc:1, rank 2 called Y at
+// ...".
+absl::Status CallsDiffer(absl::string_view what, int rank, const Call& call,
+                         int other_rank, const Call& other);
+
+// kInvalidArgument: "rank 1 called X at a.cc:1 but <why>".
+absl::Status CallRefused(int rank, const Call& call, absl::string_view why);
+
+// kFailedPrecondition: "rank 1 called X at a.cc:1 after the group had failed:
+// <the message of cause>".
+absl::Status CallAfterFailure(int rank, const Call& call,
+                              const absl::Status& cause);
 
 }  // namespace lockstep
 

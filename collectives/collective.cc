@@ -1,21 +1,43 @@
-// Collective calls as values, and what makes one valid.
 #include "collectives/collective.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/buffer.h"
-#include "collectives/call_site.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
 
 namespace lockstep {
+
+const char* Name(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return "sum";
+    case ReduceOp::kProduct:
+      return "prod";
+    case ReduceOp::kMin:
+      return "min";
+    case ReduceOp::kMax:
+      return "max";
+    case ReduceOp::kAverage:
+      return "avg";
+  }
+  return "unknown operation";
+}
+
+std::optional<ReduceOp> ParseReduceOp(absl::string_view name) {
+  for (const ReduceOp op : kAllReduceOps) {
+    if (name == Name(op)) return op;
+  }
+  return std::nullopt;
+}
+
+// Collective calls as values, and what makes one valid.
 namespace {
 
 absl::Status Wrong(absl::string_view why) {

@@ -1,17 +1,124 @@
-// A collective call as a value: what every backend runs, and what decorators
-// and tests look at.
+// Where in the source a collective was called.
 #ifndef LOCKSTEP_COLLECTIVES_COLLECTIVE_H_
 #define LOCKSTEP_COLLECTIVES_COLLECTIVE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <optional>
 #include <span>
+#include <type_traits>
 
 #include "absl/status/status.h"
-#include "collectives/buffer.h"
-#include "collectives/call_site.h"
-#include "collectives/reduce_op.h"
+#include "absl/strings/string_view.h"
+#include "base/data_types.h"
 
 namespace lockstep {
+
+// As a default argument, CallSite::Here() is the place of the call.
+struct CallSite {
+  static constexpr CallSite Here(const char* file = __builtin_FILE(),
+                                 int line = __builtin_LINE()) {
+    return {file, line};
+  }
+
+  const char* file = "";  // Lives for ever.
+  int line = 0;
+};
+
+// Typed views of the memory that a collective reads or writes.
+
+template <typename T>
+inline constexpr bool kIsSpan = false;
+template <typename T>
+inline constexpr bool kIsSpan<std::span<T>> = true;
+
+// What a range's elements are declared as, const or not.
+template <typename Range>
+using ElementOf =
+    std::remove_pointer_t<decltype(std::data(std::declval<Range&>()))>;
+
+// Arrays, vectors and spans of elements that have a DataType (std::byte stands
+// for uint8), which outlive the expression that they stand in.
+template <typename Range>
+concept ElementRange =
+    (std::is_lvalue_reference_v<Range> ||
+     kIsSpan<std::remove_cvref_t<Range>>)&&requires(Range& range) {
+  std::size(range);
+}
+&&kHasDataType<std::remove_const_t<ElementOf<Range>>>;
+
+// Elements that a collective writes, of any alignment. Host memory, or for the
+// NCCL backend device memory. Borrowed: the caller keeps it alive and does not
+// touch it until the call, or its handle, is done.
+struct Buffer {
+  constexpr Buffer() = default;
+  constexpr Buffer(void* data, int64_t count, DataType type)
+      : data(data), count(count), type(type) {}
+  template <ElementRange Range>
+  requires(!std::is_const_v<ElementOf<Range>>) Buffer(Range&& range)
+      : Buffer(std::data(range), static_cast<int64_t>(std::size(range)),
+               kDataTypeOf<ElementOf<Range>>) {}
+
+  int64_t size_bytes() const { return count * SizeOf(type); }
+  std::byte* bytes() const { return static_cast<std::byte*>(data); }
+  // Elements [begin, begin + size).
+  Buffer Part(int64_t begin, int64_t size) const {
+    return {bytes() + begin * SizeOf(type), size, type};
+  }
+
+  void* data = nullptr;
+  int64_t count = 0;  // Elements, not bytes.
+  DataType type = DataType::kUInt8;
+};
+
+// The same, for elements that a collective only reads.
+struct ConstBuffer {
+  constexpr ConstBuffer() = default;
+  constexpr ConstBuffer(const void* data, int64_t count, DataType type)
+      : data(data), count(count), type(type) {}
+  ConstBuffer(const Buffer& b) : ConstBuffer(b.data, b.count, b.type) {}
+  template <ElementRange Range>
+  ConstBuffer(Range&& range)
+      : ConstBuffer(std::data(range), static_cast<int64_t>(std::size(range)),
+                    kDataTypeOf<std::remove_const_t<ElementOf<Range>>>) {}
+
+  int64_t size_bytes() const { return count * SizeOf(type); }
+  const std::byte* bytes() const { return static_cast<const std::byte*>(data); }
+  ConstBuffer Part(int64_t begin, int64_t size) const {
+    return {bytes() + begin * SizeOf(type), size, type};
+  }
+
+  const void* data = nullptr;
+  int64_t count = 0;
+  DataType type = DataType::kUInt8;
+};
+
+// How the elements of several ranks become one.
+
+// Float16 and bfloat16 are widened to float32, exactly, reduced there, and
+// rounded once at the end, to nearest even; float32 and float64 are reduced in
+// their own type.
+//
+// A NaN in any operand gives NaN (its payload is not specified), also for kMin
+// and kMax. Zeros of both signs are equal to kMin and kMax, which then keep the
+// earlier operand's.
+//
+// kSum and kProduct of integers wrap. kAverage is the sum divided by the number
+// of ranks: for integers the exact sum (of int64, modulo 2^64), and the
+// quotient is truncated toward zero.
+enum class ReduceOp : int8_t { kSum, kProduct, kMin, kMax, kAverage };
+
+inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::kSum, ReduceOp::kProduct,
+                                             ReduceOp::kMin, ReduceOp::kMax,
+                                             ReduceOp::kAverage};
+
+// "sum", "prod", "min", "max", "avg", as nccl-tests names them.
+const char* Name(ReduceOp op);
+std::optional<ReduceOp> ParseReduceOp(absl::string_view name);
+
+// A collective call as a value: what every backend runs, and what decorators
+// and tests look at.
 
 enum class Operation : int8_t {
   kAllReduce,

@@ -1,21 +1,43 @@
-// The collectives interface: what every backend offers and conformance holds
-// it to.
+// Memory that a group allocated.
 #ifndef LOCKSTEP_COLLECTIVES_COMMUNICATOR_H_
 #define LOCKSTEP_COLLECTIVES_COMMUNICATOR_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/buffer.h"
-#include "collectives/call_site.h"
 #include "collectives/collective.h"
-#include "collectives/group_buffer.h"
-#include "collectives/reduce_op.h"
 
 namespace lockstep {
+
+// One rank's part of what Communicator::Allocate made. Owns it: the memory goes
+// with the last copy.
+class GroupBuffer {
+ public:
+  GroupBuffer() = default;
+  GroupBuffer(std::shared_ptr<void> owner, std::span<std::byte> bytes)
+      : owner_(std::move(owner)), bytes_(bytes) {}
+
+  std::span<std::byte> bytes() const { return bytes_; }
+
+  // The same memory as elements of T; what does not fill an element is left
+  // out.
+  template <typename T>
+  std::span<T> as() const {
+    return {reinterpret_cast<T*>(bytes_.data()), bytes_.size() / sizeof(T)};
+  }
+
+ private:
+  std::shared_ptr<void> owner_;
+  std::span<std::byte> bytes_;
+};
+
+// The collectives interface: what every backend offers and conformance holds
+// it to.
 
 // One rank's membership in a group of P = world_size() ranks that issue the
 // same calls in the same order. Not thread safe: one thread at a time uses one

@@ -15,12 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/buffer.h"
-#include "collectives/call_site.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
 
 namespace lockstep {
 namespace {

@@ -3,14 +3,16 @@
 #define LOCKSTEP_COLLECTIVES_OBJECTS_H_
 
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "collectives/buffer.h"
-#include "collectives/call_site.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 
 namespace lockstep {
@@ -32,6 +34,24 @@ absl::StatusOr<std::vector<std::string>> AllGatherObject(
 absl::Status ReduceDict(Communicator& communicator,
                         const std::map<std::string, Buffer>& tensors,
                         bool average = true, CallSite site = CallSite::Here());
+
+// Work for one rank alone: writing a file, printing a line.
+
+// Calls fn where rank() is dst_rank, and returns what it returns; elsewhere
+// returns at once: it does not communicate. Without a dst_rank every rank calls
+// it, so that the same code runs without a group of more than one. Errors:
+// fn's; kInvalidArgument, on every rank, if dst_rank is none.
+inline absl::Status OnRank(const Communicator& communicator,
+                           std::optional<int> dst_rank,
+                           absl::FunctionRef<absl::Status()> fn) {
+  if (!dst_rank.has_value()) return fn();
+  if (*dst_rank < 0 || *dst_rank >= communicator.world_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", *dst_rank, " is outside [0, ",
+                     communicator.world_size(), ")"));
+  }
+  return communicator.rank() == *dst_rank ? fn() : absl::OkStatus();
+}
 
 }  // namespace lockstep
 

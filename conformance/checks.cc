@@ -18,12 +18,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "conformance/check_steps.h"
-#include "conformance/gradient_causes.h"
 #include "conformance/reference/bounded.h"
+#include "conformance/step_causes.h"
 #include "conformance/trace.h"
-#include "conformance/update_causes.h"
-#include "models/parameters.h"
+#include "models/model.h"
 
 namespace lockstep {
 namespace {

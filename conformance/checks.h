@@ -6,6 +6,7 @@
 #ifndef LOCKSTEP_CONFORMANCE_CHECKS_H_
 #define LOCKSTEP_CONFORMANCE_CHECKS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <span>
@@ -16,7 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "conformance/reference/bounded.h"
 #include "conformance/trace.h"
-#include "models/parameters.h"
+#include "models/model.h"
 
 namespace lockstep {
 
@@ -110,6 +111,16 @@ const std::vector<Check>& AllChecks();
 // accumulates, however long the run.
 absl::Status CheckSameTraining(const Expectation& want,
                                std::span<const RankTrace> ranks);
+
+// What the checks of a run begin with.
+
+// "epoch 1 step 0".
+std::string StepName(const Expectation& want, size_t s);
+
+// Every trace has the expected steps, and every array the expected size. Error:
+// kDataLoss.
+absl::Status CheckShapes(const Expectation& want,
+                         std::span<const RankTrace> ranks);
 
 }  // namespace lockstep
 

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,10 +14,16 @@
 #include "absl/status/status.h"
 #include "base/status_matchers.h"
 #include "conformance/reference/bounded.h"
+#include "conformance/reference/lenet_fixtures.h"
+#include "conformance/reference/lenet_reference.h"
+#include "conformance/reordered_lenet.h"
 #include "conformance/trace.h"
+#include "conformance/training_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/parameters.h"
+#include "models/cpu/classifier.h"
+#include "models/data/dataset.h"
+#include "models/model.h"
 
 namespace lockstep {
 namespace {
@@ -234,6 +241,76 @@ TEST_F(RunChecksTest, MeasureGradients) {
 TEST_F(RunChecksTest, NanFailsTheUpdate) {
   for (RankTrace& trace : ranks_) trace.parameters[1][0] = kNan;
   EXPECT_THAT(Message(), HasSubstr("Updates: epoch 0 step 0: rank 0: W[0]"));
+}
+
+}  // namespace
+
+// Traces on their way through bytes.
+namespace {
+
+constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+
+TEST(TraceTest, SurvivesTheWayThroughBytes) {
+  RankTrace trace;
+  trace.parameters = {{1, kNan}, {}};
+  trace.gradients = {{-0.0f, 3}};
+  trace.samples = {{{0.5f}, {9}}, {}};
+  const std::string bytes = SerializeTrace(trace);
+  const auto parsed = ParseTrace(bytes);
+  ASSERT_THAT(parsed, IsOk());
+  EXPECT_EQ(SerializeTrace(*parsed), bytes);
+  EXPECT_EQ(parsed->samples[0].labels, trace.samples[0].labels);
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_THAT(ParseTrace(bytes.substr(0, size)),
+                StatusIs(StatusCode::kDataLoss, HasSubstr("too early")));
+  }
+  EXPECT_THAT(ParseTrace(bytes + "x"),
+              StatusIs(StatusCode::kDataLoss, HasSubstr("after its end")));
+}
+
+}  // namespace
+
+// A shadow is LeNet, but for the order of its additions.
+namespace {
+
+constexpr int64_t kSamples = 16;
+
+Samples Blobs() {
+  const Dataset data = BlobDataset(kSamples);
+  std::vector<int64_t> all(kSamples);
+  std::iota(all.begin(), all.end(), 0);
+  Samples samples;
+  samples.images.resize(kSamples * data.image_size());
+  samples.labels.resize(kSamples);
+  data.GatherImages(all, samples.images);
+  data.GatherLabels(all, samples.labels);
+  return samples;
+}
+
+// Within the rigorous bound of the float64 reference, whatever the order.
+TEST(LeNetShadowTest, GradientIsLeNets) {
+  SetComputeThreads(1);
+  const Samples samples = Blobs();
+  const std::vector<float> parameters = WellConditionedLeNet(1);
+  const Bounded want =
+      LeNetReference(parameters, samples.images, samples.labels, 1).gradient;
+  for (uint32_t seed = 1; seed <= 3; ++seed) {
+    const auto got = LeNetShadow(seed).Gradient(parameters, samples);
+    ASSERT_THAT(got, IsOk());
+    EXPECT_THAT(CheckGradients(LeNetSpecs(), want, {{*got}}), IsOk()) << seed;
+  }
+}
+
+// Else they would say nothing about rounding: no two seeds give the same bits.
+TEST(LeNetShadowTest, SumsAreAddedInAnotherOrder) {
+  SetComputeThreads(1);
+  const Samples samples = Blobs();
+  const std::vector<float> parameters = HeLeNet(1);
+  const auto a = LeNetShadow(1).Gradient(parameters, samples);
+  const auto b = LeNetShadow(2).Gradient(parameters, samples);
+  ASSERT_THAT(a, IsOk());
+  ASSERT_THAT(b, IsOk());
+  EXPECT_NE(*a, *b);
 }
 
 }  // namespace

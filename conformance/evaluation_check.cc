@@ -16,7 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "sampler/exact_shard.h"
+#include "sampler/shard.h"
 
 namespace lockstep {
 namespace {

@@ -14,11 +14,11 @@
 #include "conformance/evaluation_check.h"
 #include "conformance/evaluation_run.h"
 #include "models/data/dataset.h"
-#include "models/data_parallel.h"
 #include "models/model.h"
-#include "models/trainer.h"
+#include "models/train/data_parallel.h"
+#include "models/train/trainer.h"
 #include "sampler/distributed_sampler.h"
-#include "sampler/exact_shard.h"
+#include "sampler/shard.h"
 
 namespace lockstep {
 namespace {

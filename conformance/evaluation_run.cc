@@ -18,13 +18,13 @@
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/evaluation_check.h"
-#include "conformance/fixtures.h"
-#include "models/compute_threads.h"
+#include "conformance/reference/lenet_fixtures.h"
+#include "models/cpu/classifier.h"
 #include "models/data/dataset.h"
-#include "models/data_parallel.h"
-#include "models/lenet.h"
 #include "models/model.h"
-#include "models/trainer.h"
+#include "models/networks/networks.h"
+#include "models/train/data_parallel.h"
+#include "models/train/trainer.h"
 
 namespace lockstep {
 namespace {

@@ -13,7 +13,7 @@
 #include "conformance/evaluation_check.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
-#include "models/trainer.h"
+#include "models/train/trainer.h"
 
 namespace lockstep {
 

@@ -20,21 +20,23 @@
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
-#include "conformance/fixtures.h"
 #include "conformance/recording_model.h"
 #include "conformance/reference/bounded.h"
+#include "conformance/reference/lenet_fixtures.h"
 #include "conformance/reference/lenet_reference.h"
+#include "conformance/rejection.h"
 #include "conformance/report/claim_recorder.h"
 #include "conformance/trace.h"
+#include "conformance/training_mutants.h"
 #include "conformance/training_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/compute_threads.h"
+#include "models/cpu/classifier.h"
 #include "models/data/dataset.h"
-#include "models/data_parallel.h"
-#include "models/lenet.h"
 #include "models/model.h"
-#include "models/trainer.h"
+#include "models/networks/networks.h"
+#include "models/train/data_parallel.h"
+#include "models/train/trainer.h"
 
 namespace lockstep {
 namespace {
@@ -262,6 +264,19 @@ TEST(GradientToleranceTest, IsSmallInEveryStep) {
                  absl::StrCat(worst_tensor));
   EXPECT_LT(worst, 0.01);
   EXPECT_LT(worst_tensor, 0.02);
+}
+
+}  // namespace
+
+// The control of the bugs that are planted in LeNet's training, which
+// all_mutants_test plants: without a bug the same run passes.
+namespace {
+
+TEST(PlantMutantTest, WithoutABugEveryCheckPasses) {
+  const auto rejections = PlantMutation(Mutation());
+  ASSERT_THAT(rejections, IsOk());
+  EXPECT_TRUE(rejections->empty())
+      << (*rejections)[0].check << ": " << (*rejections)[0].message;
 }
 
 }  // namespace

@@ -7,9 +7,7 @@
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "conformance/trace.h"
-#include "models/buffers.h"
 #include "models/model.h"
-#include "models/parameters.h"
 
 namespace lockstep {
 

@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "conformance/check_steps.h"
 #include "conformance/checks.h"
 #include "conformance/trace.h"
 

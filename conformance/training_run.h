@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,8 +18,7 @@
 #include "conformance/trace.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
-#include "models/parameters.h"
-#include "models/trainer.h"
+#include "models/train/trainer.h"
 #include "sampler/sampler.h"
 
 namespace lockstep {
@@ -85,6 +85,25 @@ absl::Status Train(Communicator& group, Model& model, const Dataset& data,
 // rank's number.
 absl::StatusOr<std::vector<RankTrace>> RunTraining(const RunOptions& options,
                                                    const Mutation& mutation);
+
+// What a training run ends with, down to the bit, in a form to compare.
+
+// A run on BlobDataset, with SyncBatchNorm where the model has batch norm.
+// Images are dealt unevenly: 2, 2, 1, 1 a step to 4 ranks.
+struct BitsRun {
+  std::string model = "lenet";
+  int64_t bucket_bytes = 64 << 10;
+  int64_t steps = 20;
+  int64_t batch_size = 6;  // Global.
+  float learning_rate = 0.02f;
+};
+
+// Trains on this rank of `group` with the product's trainer and returns a line
+// for each step, with the bits of this rank's loss, and one for each parameter
+// and buffer at the end, with a 64-bit digest of its bits (FNV-1a; two that
+// differ have the same one with a chance of 2^-64). Errors: the trainer's.
+absl::StatusOr<std::string> TrainedBits(Communicator& group,
+                                        const BitsRun& run);
 
 }  // namespace lockstep
 

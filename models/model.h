@@ -1,17 +1,133 @@
-// What a trainer needs of a network.
+// Float storage on a cache line boundary.
 #ifndef LOCKSTEP_MODELS_MODEL_H_
 #define LOCKSTEP_MODELS_MODEL_H_
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "base/data_types.h"
 #include "collectives/communicator.h"
-#include "models/buffers.h"
-#include "models/parameters.h"
 
 namespace lockstep {
+
+// A fixed number of zero-filled host floats, 64-byte aligned. Movable; spans
+// stay valid when it moves.
+class AlignedBuffer {
+ public:
+  static constexpr int64_t kAlignment = 64;  // Bytes: a cache line.
+
+  AlignedBuffer() = default;
+  explicit AlignedBuffer(int64_t size);
+
+  int64_t size() const { return size_; }
+  float* data() { return data_.get(); }
+  std::span<float> span() { return {data_.get(), static_cast<size_t>(size_)}; }
+  std::span<const float> span() const {
+    return {data_.get(), static_cast<size_t>(size_)};
+  }
+
+ private:
+  struct Free {
+    void operator()(float* data) const;
+  };
+
+  int64_t size_ = 0;
+  std::unique_ptr<float[], Free> data_;
+};
+
+// A model's parameters and their gradients, laid out for data parallelism.
+
+// One parameter tensor: the name that the model's source gives it, its shape,
+// and where it lies in the flat arrays.
+struct ParameterSpec {
+  std::string name;
+  std::vector<int64_t> shape;
+  int64_t offset = 0;  // Elements from the start of the flat array.
+  int64_t size = 0;    // Product of the shape.
+};
+
+// All parameters of one replica in one contiguous float32 array (row-major
+// tensors one after the other, in the order in which the model's source
+// declares them), and their gradients in a second array of the same layout.
+// Any run of neighbouring parameters is therefore one span: a bucket.
+class Parameters {
+ public:
+  // shapes: name and shape of each parameter, in order. Zero-filled.
+  explicit Parameters(
+      std::vector<std::pair<std::string, std::vector<int64_t>>> shapes);
+
+  const std::vector<ParameterSpec>& specs() const { return specs_; }
+  int count() const { return static_cast<int>(specs_.size()); }
+
+  // Host float32, 64-byte aligned, all parameters; owned by this object.
+  std::span<float> values();
+  std::span<const float> values() const;
+  std::span<float> gradients();
+  std::span<const float> gradients() const;
+
+  // One parameter's part of those; index in [0, count()).
+  std::span<float> value(int index);
+  std::span<const float> value(int index) const;
+  std::span<float> gradient(int index);
+  std::span<const float> gradient(int index) const;
+
+ private:
+  std::vector<ParameterSpec> specs_;
+  AlignedBuffer values_;
+  AlignedBuffer gradients_;
+};
+
+// What a model keeps beside its parameters: state that training changes but no
+// gradient does, as batch norm's running statistics.
+
+// One buffer: the name that the model's source gives it, and either a float32
+// tensor or one int64 (num_batches_tracked), which has the empty shape.
+struct BufferSpec {
+  std::string name;
+  std::vector<int64_t> shape;
+  DataType type = DataType::kFloat32;
+  int64_t offset = 0;  // Elements from the start of the flat array of its type.
+  int64_t size = 0;    // Product of the shape.
+};
+
+// All buffers of one replica, in the order in which the model's source declares
+// them: the float32 ones in one contiguous array, the int64 ones in another.
+class Buffers {
+ public:
+  Buffers() = default;
+
+  // Appends a buffer, zero-filled, and returns its index. Invalidates spans.
+  int AddFloats(std::string name, std::vector<int64_t> shape);
+  int AddCounter(std::string name);
+
+  const std::vector<BufferSpec>& specs() const { return specs_; }
+  int count() const { return static_cast<int>(specs_.size()); }
+
+  // Host memory of all buffers of the type; owned by this object.
+  std::span<float> floats() { return floats_; }
+  std::span<const float> floats() const { return floats_; }
+  std::span<int64_t> counters() { return counters_; }
+  std::span<const int64_t> counters() const { return counters_; }
+
+  // One buffer's part of those; index in [0, count()), of that type.
+  std::span<float> value(int index);
+  std::span<const float> value(int index) const;
+  int64_t& counter(int index);
+  int64_t counter(int index) const;
+
+ private:
+  std::vector<BufferSpec> specs_;
+  std::vector<float> floats_;
+  std::vector<int64_t> counters_;
+};
+
+// What a trainer needs of a network.
 
 // A micro-batch. Borrowed for the duration of a call.
 struct Batch {

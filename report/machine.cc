@@ -16,7 +16,7 @@
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "collectives/usable_cores.h"
+#include "base/cores.h"
 
 namespace lockstep {
 namespace {

@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "absl/strings/string_view.h"
+
 namespace lockstep {
 
 // Writes the text to standard output at once.
@@ -12,6 +14,15 @@ void Print(const std::string& text);
 // Says on standard error, if it is a terminal, what is under way; the next one
 // takes its place, and "" leaves the line empty.
 void ShowProgress(const std::string& what);
+
+// Text for a terminal.
+
+// The width of the tables that commands print.
+inline constexpr int kTableColumns = 100;
+
+// `text` with line ends in place of spaces so that no line is longer than
+// `columns`, as far as its words allow. Ends in a line end.
+std::string WrapText(absl::string_view text, int columns);
 
 }  // namespace lockstep
 

@@ -1,23 +1,42 @@
-// Cutting a rank's indices into batches.
+// One block of a batch, as indices.
 #include "sampler/batch_sampler.h"
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "sampler/epoch_indices.h"
+#include "sampler/epoch_cursor.h"
 #include "sampler/sampler.h"
-#include "sampler/sampler_options.h"
-#include "sampler/sampler_state.h"
+#include "sampler/shard.h"
 
 namespace lockstep {
+
+absl::StatusOr<SplitBatchSampler> SplitBatchSampler::Create(
+    const SplitBatchSamplerOptions& options) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckDatasetSize(
+      options.dataset_size, std::numeric_limits<int32_t>::max()));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRankInWorld(options.rank, options.world_size));
+  return SplitBatchSampler(
+      SplitBatch(options.dataset_size, options.world_size, options.rank));
+}
+
+absl::StatusOr<std::vector<int64_t>> SplitBatchSampler::Indices() {
+  std::vector<int64_t> indices(shard_.size());
+  std::iota(indices.begin(), indices.end(), shard_.begin);
+  return indices;
+}
+
+// Cutting a rank's indices into batches.
 
 absl::StatusOr<BatchSampler> BatchSampler::Create(
     std::unique_ptr<ResumableSampler> sampler,

@@ -11,13 +11,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "sampler/epoch_cursor.h"
-#include "sampler/epoch_indices.h"
 #include "sampler/keyed_permutation.h"
-#include "sampler/permutation_part.h"
+#include "sampler/permutation.h"
 #include "sampler/sampler.h"
-#include "sampler/sampler_options.h"
-#include "sampler/sampler_state.h"
-#include "sampler/strided_part.h"
+#include "sampler/shard.h"
 
 namespace lockstep {
 namespace {

@@ -7,10 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "sampler/epoch_cursor.h"
-#include "sampler/epoch_indices.h"
 #include "sampler/sampler.h"
-#include "sampler/sampler_state.h"
-#include "sampler/strided_part.h"
+#include "sampler/shard.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-// Which place of which epoch a sampler draws from next.
+// What every sampler asks of its options.
 #ifndef LOCKSTEP_SAMPLER_EPOCH_CURSOR_H_
 #define LOCKSTEP_SAMPLER_EPOCH_CURSOR_H_
 
@@ -6,9 +6,19 @@
 
 #include "absl/status/status.h"
 #include "sampler/sampler.h"
-#include "sampler/sampler_state.h"
 
 namespace lockstep {
+
+// kInvalidArgument unless the size is in [1, most].
+absl::Status CheckDatasetSize(int64_t dataset_size, int64_t most);
+
+// kInvalidArgument unless world_size >= 1 and rank is in [0, world_size).
+absl::Status CheckRankInWorld(int rank, int world_size);
+
+// kInvalidArgument unless the batch size is at least 1.
+absl::Status CheckBatchSize(int64_t batch_size);
+
+// Which place of which epoch a sampler draws from next.
 
 // What all samplers share of SetEpoch, Draw and Restore. Not thread safe.
 class EpochCursor {

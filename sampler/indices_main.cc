@@ -12,14 +12,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/command_line.h"
 #include "base/status_macros.h"
-#include "collectives/launch/command_line.h"
+#include "sampler/batch_sampler.h"
 #include "sampler/distributed_sampler.h"
-#include "sampler/epoch_indices.h"
 #include "sampler/paddle_sampler.h"
 #include "sampler/print_indices.h"
 #include "sampler/sampler.h"
-#include "sampler/split_batch_sampler.h"
 
 ABSL_FLAG(std::string, semantics, "torch", "see kUsage");
 ABSL_FLAG(int64_t, dataset_size, 0, "see kUsage");

@@ -5,10 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "base/run_command.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tools/testing/expect_usage_error.h"
-#include "tools/testing/run_command.h"
 
 namespace lockstep {
 namespace {

@@ -14,11 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "sampler/epoch_cursor.h"
-#include "sampler/epoch_indices.h"
-#include "sampler/numpy_shuffle.h"
+#include "sampler/permutation.h"
 #include "sampler/sampler.h"
-#include "sampler/sampler_options.h"
-#include "sampler/sampler_state.h"
 
 namespace lockstep {
 namespace {

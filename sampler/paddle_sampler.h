@@ -8,9 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "sampler/epoch_cursor.h"
-#include "sampler/epoch_indices.h"
 #include "sampler/sampler.h"
-#include "sampler/sampler_state.h"
 
 namespace lockstep {
 

@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
+
+#include "sampler/shard.h"
 
 namespace lockstep {
 
@@ -31,6 +34,43 @@ void ShuffleByNarrowDraws(uint64_t seed, std::span<int32_t> out);
 void ShuffleByWideDraws(uint64_t seed, std::span<int32_t> out);
 
 }  // namespace permutation_internal
+
+// A part of a random permutation, in less time than all of it takes.
+
+// What RandomPermutation(seed) of `size` elements (see permutation.h) has at
+// the positions of `part`, in order. size: in [1, 2^31 - 1].
+//
+// Cost: O(size) draws. Up to about ten million elements, a table of 4 bytes
+// each, in the caches. Above, where every access to such a table would go to
+// memory, no table (PartByMessages): up to 3 bytes an element, and 4 for each
+// of the part's.
+std::vector<int64_t> PermutationPart(uint64_t seed, int64_t size,
+                                     const StridedPart& part);
+
+namespace permutation_internal {
+
+// The two ways. PartByMessages needs size < kWideDrawSize and a part of which
+// at most one position wraps around; its segments are of 2^segment_bits
+// elements.
+std::vector<int64_t> PartOfTable(uint64_t seed, int64_t size,
+                                 const StridedPart& part);
+std::vector<int64_t> PartByMessages(uint64_t seed, int64_t size,
+                                    const StridedPart& part, int segment_bits);
+
+}  // namespace permutation_internal
+
+// The shuffle of numpy's legacy random generator.
+
+// Shuffles as numpy.random.RandomState(seed).shuffle(x) does a list or an array
+// x of one dimension, bit for bit: Fisher-Yates from the back, each place drawn
+// in as many bits as it needs and drawn again if it is too large. numpy has
+// frozen this stream.
+//
+// values: host int32 [n], n <= 2^31 - 1, 0 allowed; borrowed. 32 bits because
+// the swaps are bound by the cache, which so holds twice the elements.
+// Cost: O(n), one random access an element.
+void NumpyShuffle(uint32_t seed, std::span<int32_t> values);
+
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_SAMPLER_PERMUTATION_H_

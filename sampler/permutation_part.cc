@@ -12,8 +12,6 @@
 // What is taken for the positions that are asked for goes to one list. It is in
 // order but for the segments: so for each of those positions it is enough to
 // know the segment of its place, and the next that was taken there is its own.
-#include "sampler/permutation_part.h"
-
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -28,9 +26,9 @@
 #include <utility>
 #include <vector>
 
+#include "sampler/mersenne_twister.h"
 #include "sampler/permutation.h"
-#include "sampler/strided_part.h"
-#include "sampler/swap_places.h"
+#include "sampler/shard.h"
 
 namespace lockstep {
 namespace {

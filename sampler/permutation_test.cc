@@ -1,16 +1,64 @@
-// RandomPermutation against PyTorch's two algorithms written out plainly.
+// MersenneTwister draws what the standard library's generator draws.
 #include "sampler/permutation.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <numeric>
 #include <random>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "sampler/keyed_permutation.h"
+#include "sampler/mersenne_twister.h"
+#include "sampler/shard.h"
 
 namespace lockstep {
+namespace {
+
+// The first position at which the two generators differ in three blocks, or -1.
+int64_t FirstDifference(MersenneTwister& twister, std::mt19937& reference) {
+  int64_t position = 0;
+  for (int block = 0; block < 3; ++block) {
+    for (const uint32_t draw : twister.NextBlock()) {
+      if (draw != reference()) return position;
+      ++position;
+    }
+  }
+  return -1;
+}
+
+TEST(MersenneTwisterTest, DrawsWhatTheStandardGeneratorDraws) {
+  for (const uint32_t seed : {0u, 1u, 42u, 5489u, 0x7fffffffu, 0xffffffffu}) {
+    MersenneTwister twister(seed);
+    std::mt19937 reference(seed);
+    EXPECT_EQ(FirstDifference(twister, reference), -1) << "seed " << seed;
+  }
+}
+
+TEST(MersenneTwisterTest, ComparisonRejectsAnotherSeed) {
+  MersenneTwister twister(1);
+  std::mt19937 reference(2);
+  EXPECT_EQ(FirstDifference(twister, reference), 0);
+}
+
+// The C++ standard gives this value for the default seed.
+TEST(MersenneTwisterTest, TenThousandthDrawIsTheStandards) {
+  MersenneTwister twister(5489);
+  for (int block = 0; block < 9999 / MersenneTwister::kBlockSize; ++block) {
+    twister.NextBlock();
+  }
+  EXPECT_EQ(twister.NextBlock()[9999 % MersenneTwister::kBlockSize],
+            4123659995u);
+}
+
+}  // namespace
+
+// RandomPermutation against PyTorch's two algorithms written out plainly.
 namespace {
 
 using permutation_internal::ShuffleByNarrowDraws;
@@ -96,6 +144,275 @@ TEST(PermutationTest, OnlyTheLow32BitsOfTheSeedCount) {
             Shuffled(RandomPermutation, 5, 50));
   EXPECT_NE(Shuffled(RandomPermutation, 6, 50),
             Shuffled(RandomPermutation, 5, 50));
+}
+
+}  // namespace
+
+// Parts of permutations against the whole, by both ways.
+namespace {
+
+using permutation_internal::PartByMessages;
+using permutation_internal::PartOfTable;
+
+std::vector<int64_t> Plain(uint64_t seed, int64_t size,
+                           const StridedPart& part) {
+  std::vector<int32_t> all(size);
+  RandomPermutation(seed, all);
+  std::vector<int64_t> list;
+  for (int64_t k = 0; k < part.count; ++k) list.push_back(all[part.At(k)]);
+  return list;
+}
+
+// The parts that a rank of `stride` ranks may have: cut, whole or padded.
+std::vector<StridedPart> PartsOf(int64_t size, int64_t begin, int64_t first,
+                                 int64_t stride) {
+  std::vector<StridedPart> parts;
+  const int64_t length = size - begin;
+  for (const int64_t count :
+       {length / stride, (length + stride - 1) / stride,
+        (length - first + stride - 1) / stride, int64_t{1}}) {
+    parts.push_back({.begin = begin,
+                     .length = length,
+                     .first = first,
+                     .stride = stride,
+                     .count = std::max<int64_t>(0, count)});
+  }
+  return parts;
+}
+
+int64_t CountOfPadding(const StridedPart& part) {
+  int64_t count = 0;
+  for (int64_t k = 0; k < part.count; ++k) {
+    if (part.first + k * part.stride >= part.length) ++count;
+  }
+  return count;
+}
+
+// Blocks of draws are 624 long, segments 8 to 256: every way in which their
+// ends can meet.
+TEST(PermutationPartTest, IsWhatTheWholeHas) {
+  int padded = 0;
+  for (const int64_t size : {1, 2, 7, 8, 9, 31, 64, 65, 623, 624, 625, 626,
+                             1248, 1249, 1250, 3000}) {
+    for (const int64_t stride : {1, 2, 3, 8, 40}) {
+      for (const int64_t first : {int64_t{0}, stride / 2, stride - 1}) {
+        for (const int64_t begin :
+             {int64_t{0}, std::min<int64_t>(5, size - 1)}) {
+          for (const StridedPart& part : PartsOf(size, begin, first, stride)) {
+            const std::vector<int64_t> want = Plain(17, size, part);
+            EXPECT_EQ(PartOfTable(17, size, part), want);
+            if (CountOfPadding(part) > 1) continue;
+            padded += static_cast<int>(CountOfPadding(part));
+            for (const int bits : {3, 5, 8}) {
+              EXPECT_EQ(PartByMessages(17, size, part, bits), want)
+                  << size << " samples, stride " << stride << ", first "
+                  << first << ", begin " << begin << ", count " << part.count
+                  << ", segments of 2^" << bits;
+            }
+          }
+        }
+      }
+    }
+  }
+  EXPECT_GT(padded, 100);  // Else the loops miss what is hard.
+}
+
+TEST(PermutationPartTest, DependsOnTheSeed) {
+  const StridedPart part = {.length = 100, .stride = 1, .count = 100};
+  EXPECT_NE(PartByMessages(1, 100, part, 4), PartByMessages(2, 100, part, 4));
+}
+
+// The size from which messages are used, with the segments that are.
+TEST(PermutationPartTest, IsTheSameAboveAndBelowTheLimitOfTables) {
+  for (const int64_t size : {(int64_t{1} << 23) - 1, (int64_t{1} << 23) + 3}) {
+    const StridedPart part = {
+        .length = size, .first = 99, .stride = 100, .count = size / 100 + 1};
+    EXPECT_EQ(PermutationPart(5, size, part), Plain(5, size, part)) << size;
+  }
+}
+
+// A resumed rank of many, with less than one sample for each.
+TEST(PermutationPartTest, WrapsAroundMoreThanOnce) {
+  const int64_t size = (int64_t{1} << 23) + 3;
+  const StridedPart part = {
+      .begin = size - 3, .length = 3, .first = 7, .stride = 8, .count = 2};
+  EXPECT_EQ(PermutationPart(5, size, part), Plain(5, size, part));
+}
+
+}  // namespace
+
+// KeyedPermutation is a bijection of any size, and never changes. How random it
+// is: keyed_permutation_orders_test.cc,
+// keyed_permutation_samples_test.cc.
+namespace {
+
+constexpr int64_t kTrillion = 1'000'000'000'000;
+
+static_assert(std::is_trivially_copyable_v<KeyedPermutation>);
+static_assert(sizeof(KeyedPermutation) <= 500);
+
+using MapFn = std::function<void(std::span<int64_t>)>;
+
+MapFn MapOf(const KeyedPermutation& permutation) {
+  return [permutation](std::span<int64_t> values) { permutation.Map(values); };
+}
+
+// Whether the positions [first, first + count) get distinct indices in [0, n);
+// with first = 0 and count = n, whether this is a bijection.
+bool IsInjective(const MapFn& map, int64_t n, int64_t first, int64_t count) {
+  std::vector<int64_t> values(count);
+  std::iota(values.begin(), values.end(), first);
+  map(values);
+  std::sort(values.begin(), values.end());
+  return values.front() >= 0 && values.back() < n &&
+         std::adjacent_find(values.begin(), values.end()) == values.end();
+}
+
+TEST(KeyedPermutationTest, IsABijectionAtEverySmallSize) {
+  for (int64_t n = 1; n <= 300; ++n) {
+    for (uint64_t key = 0; key < 8; ++key) {
+      ASSERT_TRUE(
+          IsInjective(MapOf(KeyedPermutation(n, key, 7 * key)), n, 0, n))
+          << "n " << n << " key " << key;
+    }
+  }
+}
+
+TEST(KeyedPermutationTest, IsABijectionAtLargerSizes) {
+  for (const int64_t n : {1000, 4095, 4096, 4097, 65537, 1 << 20}) {
+    for (uint64_t key = 0; key < 2; ++key) {
+      ASSERT_TRUE(IsInjective(MapOf(KeyedPermutation(n, key, key)), n, 0, n))
+          << "n " << n << " key " << key;
+    }
+  }
+}
+
+TEST(KeyedPermutationTest, BijectionCheckRejectsOneWrongIndex) {
+  const KeyedPermutation permutation(1000, 1, 1);
+  const auto with_last = [&permutation](int64_t last) {
+    return [&permutation, last](std::span<int64_t> values) {
+      permutation.Map(values);
+      values.back() = last;
+    };
+  };
+  EXPECT_TRUE(IsInjective(with_last(permutation(999)), 1000, 0, 1000));
+  EXPECT_FALSE(IsInjective(with_last(permutation(5)), 1000, 0, 1000));
+  EXPECT_FALSE(IsInjective(with_last(1000), 1000, 0, 1000));
+  EXPECT_FALSE(IsInjective(with_last(-1), 1000, 0, 1000));
+}
+
+// Sizes around powers of two, primes, and the largest.
+std::vector<int64_t> HugeSizes() {
+  return {(int64_t{1} << 31) - 1,  // Prime.
+          (int64_t{1} << 40) - 1,
+          int64_t{1} << 40,
+          (int64_t{1} << 40) + 1,
+          kTrillion,
+          1'000'000'000'039,       // Prime.
+          (int64_t{1} << 61) - 1,  // Prime.
+          KeyedPermutation::kMaxSize - 1,
+          KeyedPermutation::kMaxSize};
+}
+
+TEST(KeyedPermutationTest, HasNoCollisionsAtHugeSizes) {
+  constexpr int64_t kSample = 1'000'000;
+  uint64_t key = 0;
+  for (const int64_t n : HugeSizes()) {
+    const int64_t first = key % 2 == 0 ? 0 : n - kSample;
+    EXPECT_TRUE(
+        IsInjective(MapOf(KeyedPermutation(n, key, 4)), n, first, kSample))
+        << n;
+    ++key;
+  }
+}
+
+TEST(KeyedPermutationTest, OneIndexAloneIsTheSame) {
+  std::vector<int64_t> sizes = HugeSizes();
+  sizes.insert(sizes.end(), {1, 2, 3, 63, 64, 65, 1000, 65537});
+  for (const int64_t n : sizes) {
+    const KeyedPermutation permutation(n, 11, 12);
+    EXPECT_EQ(permutation.size(), n);
+    std::vector<int64_t> positions;
+    for (int64_t k = 0; k < 1000; ++k) positions.push_back(n / 1001 * k % n);
+    positions.push_back(n - 1);
+    std::vector<int64_t> mapped = positions;
+    permutation.Map(mapped);
+    for (size_t k = 0; k < positions.size(); ++k) {
+      ASSERT_EQ(mapped[k], permutation(positions[k])) << n << " " << k;
+    }
+  }
+}
+
+TEST(KeyedPermutationTest, MapsSpansOfEveryLength) {
+  const KeyedPermutation permutation(kTrillion, 1, 2);
+  for (int64_t length = 0; length <= 200; ++length) {
+    std::vector<int64_t> values(length + 2, -5);  // One on each side to spare.
+    std::iota(values.begin() + 1, values.end() - 1, 1000);
+    permutation.Map(std::span(values).subspan(1, length));
+    ASSERT_EQ(values.front(), -5);
+    ASSERT_EQ(values.back(), -5);
+    for (int64_t k = 0; k < length; ++k) {
+      ASSERT_EQ(values[k + 1], permutation(1000 + k)) << length << " " << k;
+    }
+  }
+}
+
+TEST(KeyedPermutationTest, RoundsGrowAsTheSizeShrinks) {
+  using keyed_permutation_internal::Rounds;
+  EXPECT_EQ(Rounds(1), 26);
+  EXPECT_EQ(Rounds(127), 26);
+  EXPECT_EQ(Rounds(1000), 18);
+  EXPECT_EQ(Rounds(1'000'000), 12);
+  EXPECT_EQ(Rounds((int64_t{1} << 31) - 1), 10);
+  EXPECT_EQ(Rounds(int64_t{1} << 31), 8);
+  EXPECT_EQ(Rounds(kTrillion), 8);
+  EXPECT_EQ(Rounds(KeyedPermutation::kMaxSize), 8);
+}
+
+struct Pinned {
+  int64_t n;
+  uint64_t seed;
+  uint64_t epoch;
+  int64_t position;
+  int64_t index;
+};
+
+// Indices that somebody has trained with, as a second implementation, on exact
+// integers, has them too. If this fails, the permutation must change back.
+TEST(KeyedPermutationTest, NeverChanges) {
+  constexpr uint64_t kLast = ~uint64_t{0};
+  const Pinned pins[] = {
+      {11, 0, 0, 0, 9},
+      {11, 0, 0, 10, 10},
+      {64, 1, 2, 63, 63},
+      {1000, 42, 7, 500, 863},
+      {50'000, 0, 90, 49'999, 19'571},
+      {1'281'167, 0, 0, 0, 842'207},
+      {1'281'167, 0, 1, 0, 175'354},
+      {1'281'167, 1, 0, 0, 604'176},
+      {1'000'000'000, 3, 4, 123'456'789, 736'865'169},
+      {kTrillion, 0, 0, 0, 143'871'032'895},
+      {kTrillion, 0, 0, 1, 309'159'403'959},
+      {kTrillion, kLast, kLast, 999'999'999'999, 409'591'191'932},
+      {(int64_t{1} << 61) - 1, 8, 9, 12'345, 1'955'642'745'862'834'948},
+      {int64_t{1} << 62, 5, 6, (int64_t{1} << 61) + 1,
+       1'923'573'234'123'326'278},
+      {int64_t{1} << 62, 5, 6, (int64_t{1} << 62) - 1,
+       1'063'309'441'920'353'280},
+  };
+  for (const Pinned& pin : pins) {
+    EXPECT_EQ(KeyedPermutation(pin.n, pin.seed, pin.epoch)(pin.position),
+              pin.index)
+        << pin.n << " " << pin.seed << " " << pin.epoch << " " << pin.position;
+  }
+}
+
+TEST(KeyedPermutationTest, ACopyIsTheSameOrder) {
+  const KeyedPermutation original(1000, 5, 6);
+  KeyedPermutation copy(10, 1, 1);
+  copy = original;
+  EXPECT_EQ(copy.size(), 1000);
+  for (int64_t k = 0; k < 1000; ++k) ASSERT_EQ(copy(k), original(k));
 }
 
 }  // namespace

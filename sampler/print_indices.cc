@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "sampler/epoch_indices.h"
+#include "sampler/sampler.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,7 @@
 #include <cstdio>
 
 #include "absl/status/status.h"
-#include "sampler/epoch_indices.h"
+#include "sampler/sampler.h"
 
 namespace lockstep {
 

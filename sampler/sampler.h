@@ -1,16 +1,80 @@
-// What every sampler is to the code that trains with it.
+// The indices that a rank draws for an epoch.
 #ifndef LOCKSTEP_SAMPLER_SAMPLER_H_
 #define LOCKSTEP_SAMPLER_SAMPLER_H_
 
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "sampler/epoch_indices.h"
-#include "sampler/sampler_state.h"
+#include "absl/strings/string_view.h"
+#include "sampler/keyed_permutation.h"
+#include "sampler/shard.h"
 
 namespace lockstep {
+
+// A list that is either held in memory or computed where it is read, in O(1)
+// memory. Immutable, thread safe.
+class EpochIndices {
+ public:
+  explicit EpochIndices(std::vector<int64_t> list) : list_(std::move(list)) {}
+
+  // The positions of `part`, or what `permutation` has at them.
+  explicit EpochIndices(
+      const StridedPart& part,
+      const std::optional<KeyedPermutation>& permutation = std::nullopt)
+      : part_(part), permutation_(permutation) {}
+
+  int64_t size() const {
+    return part_ ? part_->count : static_cast<int64_t>(list_.size());
+  }
+
+  // Fills `out` with the entries [first, first + out.size()). Precondition:
+  // they are in [0, size()). out: host int64, overwritten, borrowed.
+  // Cost: O(out.size()).
+  void Read(int64_t first, std::span<int64_t> out) const;
+
+  // All entries; without a copy if they are in memory. Errors:
+  // kResourceExhausted if they are computed and more than 2^31 - 1.
+  absl::StatusOr<std::vector<int64_t>> TakeAll() &&;
+
+ private:
+  std::vector<int64_t> list_;                    // Unless
+  std::optional<StridedPart> part_;              // computed from this
+  std::optional<KeyedPermutation> permutation_;  // and this.
+};
+
+// Where in an epoch the ranks are, to be kept with a checkpoint.
+
+// A place in an epoch, the same on every rank. An epoch begins with the ranks
+// of one world size and may go on with others: what they have visited is first
+// `before` samples of its order, by those who left, and then `visited` each by
+// those who are there now.
+struct SamplerState {
+  std::string order;  // Which order it is a place in, as the sampler words it.
+  int64_t epoch = 0;
+  int64_t first_world_size = 1;  // The ranks that the epoch began with, where
+                                 // its order depends on them (Paddle's).
+  int64_t before = 0;
+  int64_t world_size = 1;  // The ranks there are now, who deal the samples in
+  int64_t batch_size = 1;  // blocks of this size.
+  int64_t visited = 0;
+
+  friend bool operator==(const SamplerState&, const SamplerState&) = default;
+};
+
+// One line of JSON, whose keys are the names above.
+std::string ToJson(const SamplerState& state);
+
+// Errors: kInvalidArgument, naming the key, if the text is not what ToJson
+// writes. Whether the numbers make sense is Restore's to check.
+absl::StatusOr<SamplerState> SamplerStateFromJson(absl::string_view json);
+
+// What every sampler is to the code that trains with it.
 
 // One rank's view of which samples an epoch visits, and in which order. Ranks
 // never talk to each other about it: samplers that were created alike, but for

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "collectives/data_type.h"
+#include "base/data_types.h"
 
 namespace lockstep {
 

@@ -1,17 +1,87 @@
-// The interface of batch normalisation: of a rank's own batch, or of the batch
-// of all ranks together.
+// What the frameworks mean by batch normalisation, where they differ.
 #ifndef LOCKSTEP_SYNCBN_BATCH_NORM_H_
 #define LOCKSTEP_SYNCBN_BATCH_NORM_H_
 
 #include <cstdint>
+#include <optional>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "collectives/buffer.h"
-#include "collectives/data_type.h"
+#include "absl/strings/string_view.h"
+#include "base/data_types.h"
+#include "collectives/collective.h"
 #include "syncbn/activations.h"
 
 namespace lockstep {
+
+// A profile. One implementation reads it: nothing else tells the profiles
+// apart.
+struct BatchNormSemantics {
+  // What `momentum` is the weight of when a batch enters a running statistic.
+  enum class MomentumOf {
+    kBatch,    // running = (1 - momentum) * running + momentum * batch.
+    kRunning,  // running = momentum * running + (1 - momentum) * batch.
+  };
+
+  absl::string_view name;
+  MomentumOf momentum_of = MomentumOf::kBatch;
+  double default_momentum = 0;
+  // Whether the variance that enters the running variance is M2 / (n - 1) over
+  // the global n, or M2 / n. Normalising always divides by n.
+  bool unbiased_running_variance = false;
+  // Whether normalising one value per channel, over all ranks, with its own
+  // statistics is an error; else its variance is 0.
+  bool refuses_one_value = false;
+};
+
+// torch.nn.BatchNorm2d and SyncBatchNorm.
+inline constexpr BatchNormSemantics kTorchBatchNorm = {
+    .name = "torch",
+    .momentum_of = BatchNormSemantics::MomentumOf::kBatch,
+    .default_momentum = 0.1,
+    .unbiased_running_variance = true,
+    .refuses_one_value = true};
+
+// paddle.nn.BatchNorm2D and SyncBatchNorm, but for Paddle's mean of the ranks'
+// means: ranks are weighted by their counts here.
+inline constexpr BatchNormSemantics kPaddleBatchNorm = {
+    .name = "paddle",
+    .momentum_of = BatchNormSemantics::MomentumOf::kRunning,
+    .default_momentum = 0.9,
+    .unbiased_running_variance = false,
+    .refuses_one_value = false};
+
+inline constexpr BatchNormSemantics kAllBatchNormSemantics[] = {
+    kTorchBatchNorm, kPaddleBatchNorm};
+
+// The profile of that name.
+std::optional<BatchNormSemantics> ParseBatchNormSemantics(
+    absl::string_view name);
+
+// What one batch norm layer is.
+
+struct BatchNormOptions {
+  int64_t channels = 1;
+  BatchNormSemantics semantics = kTorchBatchNorm;
+  double epsilon = 1e-5;  // Added to the variance before its root is taken.
+  // In [0, 1], with the meaning that the semantics give it. Without a value the
+  // running statistics are the plain average over all batches so far.
+  std::optional<double> momentum = kTorchBatchNorm.default_momentum;
+  bool affine = true;               // y = weight * normalised + bias.
+  bool track_running_stats = true;  // Else evaluation uses the batch's own.
+};
+
+// Errors: kInvalidArgument, naming the field and its value: channels outside
+// [1, 2^31 - 1], an epsilon that is negative or not finite, a momentum outside
+// [0, 1].
+absl::Status CheckBatchNormOptions(const BatchNormOptions& options);
+
+// The weight w of a batch in running = (1 - w) * running + w * batch. batches:
+// how many have entered, this one included; at least 1.
+double WeightOfBatch(const BatchNormOptions& options, int64_t batches);
+
+// The interface of batch normalisation: of a rank's own batch, or of the batch
+// of all ranks together.
 
 // Running mean and variance [c], of the statistics type; both empty in a layer
 // that does not track them. In the memory space of the activations, but for

@@ -8,8 +8,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/buffer.h"
-#include "collectives/data_type.h"
+#include "base/data_types.h"
+#include "collectives/collective.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 

@@ -10,10 +10,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/buffer.h"
-#include "collectives/data_type.h"
+#include "collectives/collective.h"
 #include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 
 namespace lockstep {
@@ -231,6 +232,30 @@ absl::Status OneValueError() {
   return absl::InvalidArgumentError(
       "batch norm: one value per channel in the whole batch has no variance to "
       "normalise with");
+}
+
+// Reads the semantics of a layer for the merge of one batch.
+
+MergeOptions MergeOptionsFor(const BatchNormOptions& options,
+                             const RunningStatistics& running) {
+  const BatchNormSemantics& semantics = options.semantics;
+  MergeOptions merge;
+  merge.epsilon = options.epsilon;
+  merge.unbiased_running_variance = semantics.unbiased_running_variance;
+  merge.refuses_one_value = semantics.refuses_one_value;
+  if (running.tracked()) {
+    merge.weight_of_batch = WeightOfBatch(options, *running.batches + 1);
+  }
+  return merge;
+}
+
+absl::Status CountBatch(const BatchNormOptions& options, int64_t values,
+                        const RunningStatistics& running) {
+  if (values == 1 && options.semantics.refuses_one_value) {
+    return OneValueError();
+  }
+  if (running.tracked() && values > 0) ++*running.batches;
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep

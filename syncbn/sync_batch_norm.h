@@ -9,14 +9,12 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/buffer.h"
+#include "base/data_types.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/data_type.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/batch_norm_options.h"
 
 namespace lockstep {
 

@@ -12,15 +12,12 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/order.h"
 #include "collectives/algorithms/reduction.h"
-#include "collectives/algorithms/segment.h"
+#include "collectives/algorithms/schedule.h"
 #include "collectives/algorithms/transport.h"
-#include "collectives/buffer.h"
 #include "collectives/collective.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
 
 namespace lockstep {
 namespace {

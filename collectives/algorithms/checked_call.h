@@ -8,10 +8,9 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "base/data_types.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
 
 namespace lockstep {
 

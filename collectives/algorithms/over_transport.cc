@@ -3,15 +3,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "collectives/algorithm.h"
-#include "collectives/algorithms/gather_reduce.h"
-#include "collectives/algorithms/order.h"
 #include "collectives/algorithms/pairwise.h"
 #include "collectives/algorithms/ring.h"
-#include "collectives/algorithms/send_receive.h"
+#include "collectives/algorithms/schedule.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/algorithms/tree.h"
 #include "collectives/collective.h"
+#include "collectives/group_options.h"
 
 namespace lockstep {
 namespace {

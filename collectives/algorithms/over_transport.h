@@ -3,9 +3,9 @@
 #define LOCKSTEP_COLLECTIVES_ALGORITHMS_OVER_TRANSPORT_H_
 
 #include "absl/status/status.h"
-#include "collectives/algorithm.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"
+#include "collectives/group_options.h"
 
 namespace lockstep {
 

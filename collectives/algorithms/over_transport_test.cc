@@ -1,24 +1,27 @@
-// Every operation on every algorithm gives what one rank computes in the order
-// of order.h, bit for bit.
+// That the tests' transport is as bounded and as strict as they need it.
 #include "collectives/algorithms/over_transport.h"
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <latch>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/algorithm.h"
 #include "collectives/algorithms/checked_call.h"
 #include "collectives/algorithms/memory_transport.h"
-#include "collectives/algorithms/order.h"
-#include "collectives/algorithms/segment.h"
+#include "collectives/algorithms/pairwise.h"
+#include "collectives/algorithms/schedule.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
+#include "collectives/group_options.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -26,6 +29,160 @@ namespace lockstep {
 namespace {
 
 using testing::ElementsAre;
+using testing::HasSubstr;
+
+void SendByte(Transport& transport, int peer, int value) {
+  (*transport.Room(peer))[0] = static_cast<std::byte>(value);
+  transport.Send(peer, 1);
+}
+
+TEST(MemoryTransportTest, DeliversPiecesInOrderWithBoundedRoom) {
+  std::latch full(1);  // Until then nothing is released.
+  const auto statuses =
+      RunOverMemory(2, {.max_pieces = 3}, [&full](Transport& transport) {
+        const int peer = 1 - transport.rank();
+        if (transport.rank() == 0) {
+          for (int value = 0; value < 3; ++value) {
+            SendByte(transport, peer, value);
+          }
+          EXPECT_FALSE(transport.Room(peer).has_value());
+          full.count_down();
+          LOCKSTEP_RETURN_IF_ERROR(transport.Wait(peer, Transport::kNobody));
+          SendByte(transport, peer, 3);
+          return absl::OkStatus();
+        }
+        full.wait();
+        for (int value = 0; value < 4; ++value) {
+          LOCKSTEP_RETURN_IF_ERROR(transport.Wait(Transport::kNobody, peer));
+          const auto piece = transport.Received(peer);
+          EXPECT_EQ(piece->size(), 1);
+          EXPECT_EQ((*piece)[0], static_cast<std::byte>(value));
+          transport.Release(peer);
+        }
+        return absl::OkStatus();
+      });
+  EXPECT_THAT(statuses, ElementsAre(IsOk(), IsOk()));
+}
+
+TEST(MemoryTransportTest, WaitForNothingEndsAtTheDeadline) {
+  // Each waits for the other.
+  const auto statuses = RunOverMemory(
+      2, {.timeout = absl::Milliseconds(50)}, [](Transport& transport) {
+        return transport.Wait(Transport::kNobody, 1 - transport.rank());
+      });
+  EXPECT_THAT(FirstCause(statuses),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("waited for rank")));
+}
+
+TEST(MemoryTransportTest, WaitForARankThatLeftEndsAtOnce) {
+  const auto statuses =
+      RunOverMemory(2, {}, [](Transport& transport) -> absl::Status {
+        if (transport.rank() == 0) return absl::OkStatus();
+        return transport.Wait(Transport::kNobody, 0);
+      });
+  EXPECT_THAT(statuses,
+              ElementsAre(IsOk(), StatusIs(absl::StatusCode::kUnavailable,
+                                           "rank 0 left the group")));
+}
+
+TEST(MemoryTransportTest, FailureOfARankEndsAllAndIsTheFirstCause) {
+  const auto statuses =
+      RunOverMemory(3, {}, [](Transport& transport) -> absl::Status {
+        if (transport.rank() == 2) return absl::DataLossError("it broke");
+        return transport.Wait(Transport::kNobody, 1 - transport.rank());
+      });
+  const auto is_unavailable =
+      StatusIs(absl::StatusCode::kUnavailable, "rank 2 failed: it broke");
+  EXPECT_THAT(statuses,
+              ElementsAre(is_unavailable, is_unavailable,
+                          StatusIs(absl::StatusCode::kDataLoss, "it broke")));
+  EXPECT_THAT(FirstCause(statuses),
+              StatusIs(absl::StatusCode::kDataLoss, "it broke"));
+}
+
+}  // namespace
+
+// Sends and receives that fit each other, and such as do not.
+namespace {
+
+using testing::AllOf;
+using testing::Each;
+
+// Runs one call on rank 0 and one on rank 1.
+std::vector<absl::Status> RunPair(const Collective& first,
+                                  const Collective& second) {
+  return RunOverMemory(
+      2, {.timeout = absl::Seconds(5)}, [&](Transport& transport) {
+        return SendOrReceive(transport, transport.rank() == 0 ? first : second);
+      });
+}
+
+TEST(SendReceiveTest, BothReportTheSameDisagreement) {
+  float a[4] = {};
+  float b[4] = {};
+  int32_t ints[4] = {};
+  const Collective send = Collective::Send(a, 1, {"sender.cc", 7});
+  const struct {
+    Collective second;
+    const char* call;
+  } kCases[] = {
+      {Collective::Receive(std::span(b, 3), 0, {"peer.cc", 9}),
+       "Receive(float32[3], from rank 0) at peer.cc:9"},
+      {Collective::Receive(ints, 0, {"peer.cc", 9}),
+       "Receive(int32[4], from rank 0) at peer.cc:9"},
+      {Collective::Send(b, 0, {"peer.cc", 9}),
+       "Send(float32[4], to rank 0) at peer.cc:9"},
+  };
+  for (const auto& [second, call] : kCases) {
+    EXPECT_THAT(
+        RunPair(send, second),
+        Each(StatusIs(
+            absl::StatusCode::kInvalidArgument,
+            absl::StrCat("ranks disagree: rank 0 called Send(float32[4], to "
+                         "rank 1) at sender.cc:7, rank 1 called ",
+                         call))));
+  }
+}
+
+TEST(SendReceiveTest, TwoReceivesDisagree) {
+  float a[2] = {};
+  float b[2] = {};
+  EXPECT_THAT(RunPair(Collective::Receive(a, 1), Collective::Receive(b, 0)),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            AllOf(HasSubstr("rank 0 called Receive"),
+                                  HasSubstr("rank 1 called Receive")))));
+}
+
+TEST(SendReceiveTest, AgreesOverPiecesSmallerThanACall) {
+  float a[] = {1, 2};
+  float b[] = {0, 0};
+  EXPECT_THAT(RunPair(Collective::Send(a, 1), Collective::Receive(b, 0)),
+              Each(IsOk()));
+  EXPECT_THAT(b, ElementsAre(1, 2));
+}
+
+TEST(SendReceiveTest, NobodyThereEndsAtTheDeadline) {
+  float a[2] = {};
+  const auto statuses = RunOverMemory(
+      2, {.timeout = absl::Milliseconds(50)},
+      [&](Transport& transport) -> absl::Status {
+        // Rank 1 waits for something else.
+        if (transport.rank() == 1) {
+          return transport.Wait(Transport::kNobody, 1);
+        }
+        return SendOrReceive(transport, Collective::Receive(a, 1));
+      });
+  EXPECT_THAT(FirstCause(statuses),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("waited for rank 1")));
+}
+
+}  // namespace
+
+// Every operation on every algorithm gives what one rank computes in the order
+// of order.h, bit for bit.
+namespace {
 
 constexpr Algorithm kAlgorithms[] = {Algorithm::kAuto, Algorithm::kRing,
                                      Algorithm::kTree};

@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "collectives/algorithms/transport.h"
-#include "collectives/buffer.h"
+#include "collectives/collective.h"
 
 namespace lockstep {
 
@@ -24,6 +24,19 @@ absl::Status PairwiseGather(Transport& transport, ConstBuffer input,
 // P-1 steps: in step s each rank sends to rank + s and receives from rank - s.
 absl::Status PairwiseAllToAll(Transport& transport, ConstBuffer input,
                               Buffer output);
+
+// Send and Receive, over any transport.
+
+// Runs a kSend or kReceive that is valid. The two ranks first tell each other
+// what they called; if it is not a Send and a Receive of the same count and
+// type between these two, both return kInvalidArgument with both calls, and no
+// data has moved. Two that both Send to each other find out so, too. A rank
+// whose peer does not come, or talks to a third, waits until the transport
+// gives up.
+//
+// Other errors: the transport's, and kInternal if a piece of the wrong size
+// comes.
+absl::Status SendOrReceive(Transport& transport, const Collective& call);
 
 }  // namespace lockstep
 

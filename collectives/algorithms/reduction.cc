@@ -6,11 +6,11 @@
 #include <cstring>
 #include <span>
 
-#include "collectives/algorithms/order.h"
+#include "base/data_types.h"
+#include "collectives/algorithms/copy.h"
 #include "collectives/algorithms/reduction_kernels.h"
-#include "collectives/algorithms/stream_copy.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
+#include "collectives/algorithms/schedule.h"
+#include "collectives/collective.h"
 
 namespace lockstep {
 namespace {
@@ -191,6 +191,41 @@ void Reduction::FoldTree(std::span<const void* const> inputs,
   Folder(KernelsFor(type_, op_), world_size_, type_, accumulator_, inputs,
          outputs)
       .Run(/*tree=*/true, n);
+}
+
+// The last addition of a reduction by messages.
+namespace {
+
+// Accumulators between the addition and its rounding: few enough to stay in the
+// first-level cache.
+constexpr int64_t kStepBytes = 4 << 10;
+
+}  // namespace
+
+void CompleteReduction(const Reduction& reduction, const void* earlier,
+                       const void* last, std::span<void* const> outputs,
+                       int64_t n) {
+  if (reduction.accumulates_in_place()) {
+    const void* const inputs[] = {earlier, last};
+    reduction.Fold(inputs, outputs, n);
+    return;
+  }
+  alignas(64) std::byte sums[kStepBytes];
+  const int64_t element = SizeOf(reduction.type());
+  const int64_t accumulator = SizeOf(reduction.accumulator());
+  const int64_t step = kStepBytes / accumulator;
+  for (int64_t i = 0; i < n; i += step) {
+    const int64_t size = std::min(step, n - i);
+    reduction.Accumulate(
+        static_cast<const std::byte*>(earlier) + i * accumulator,
+        static_cast<const std::byte*>(last) + i * element, sums, size);
+    std::byte* const first = static_cast<std::byte*>(outputs[0]) + i * element;
+    reduction.Finish(sums, first, size);
+    for (void* const output : outputs.subspan(1)) {
+      std::memcpy(static_cast<std::byte*>(output) + i * element, first,
+                  static_cast<size_t>(size * element));
+    }
+  }
 }
 
 }  // namespace lockstep

@@ -6,8 +6,8 @@
 #include <cstdint>
 #include <span>
 
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
+#include "base/data_types.h"
+#include "collectives/collective.h"
 
 namespace lockstep {
 
@@ -60,6 +60,15 @@ class Reduction {
   int world_size_;
   DataType accumulator_;
 };
+
+// The last addition of a reduction by messages.
+
+// Every output = (earlier op last), finished, for n elements: accumulators op
+// elements gives elements. Outputs may be `last`, and at least one; they do not
+// overlap `earlier`. Any alignment.
+void CompleteReduction(const Reduction& reduction, const void* earlier,
+                       const void* last, std::span<void* const> outputs,
+                       int64_t n);
 
 }  // namespace lockstep
 

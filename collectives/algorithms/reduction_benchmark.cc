@@ -13,10 +13,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "benchmark/benchmark.h"
 #include "collectives/algorithms/reduction.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
+#include "collectives/collective.h"
 
 namespace lockstep {
 namespace {

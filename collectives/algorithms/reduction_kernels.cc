@@ -11,9 +11,8 @@
 #include <limits>
 #include <type_traits>
 
-#include "collectives/algorithms/half.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
+#include "base/data_types.h"
+#include "collectives/collective.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>

@@ -4,8 +4,8 @@
 
 #include <cstdint>
 
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
+#include "base/data_types.h"
+#include "collectives/collective.h"
 
 namespace lockstep {
 

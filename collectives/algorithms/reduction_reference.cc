@@ -9,10 +9,9 @@
 #include <type_traits>
 #include <vector>
 
-#include "collectives/algorithms/half.h"
-#include "collectives/algorithms/order.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
+#include "base/data_types.h"
+#include "collectives/algorithms/schedule.h"
+#include "collectives/collective.h"
 
 namespace lockstep {
 namespace {

@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <vector>
 
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
+#include "base/data_types.h"
+#include "collectives/collective.h"
 
 namespace lockstep {
 

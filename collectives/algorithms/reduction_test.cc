@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/algorithms/order.h"
+#include "base/data_types.h"
 #include "collectives/algorithms/reduction_reference.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
+#include "collectives/algorithms/schedule.h"
+#include "collectives/collective.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {

@@ -10,17 +10,13 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/complete.h"
 #include "collectives/algorithms/copy.h"
-#include "collectives/algorithms/pieces.h"
 #include "collectives/algorithms/reduction.h"
-#include "collectives/algorithms/ring_schedule.h"
-#include "collectives/algorithms/segment.h"
+#include "collectives/algorithms/schedule.h"
 #include "collectives/algorithms/transport.h"
-#include "collectives/buffer.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
+#include "collectives/collective.h"
 
 namespace lockstep {
 namespace {

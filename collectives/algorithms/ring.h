@@ -8,8 +8,7 @@
 
 #include "absl/status/status.h"
 #include "collectives/algorithms/transport.h"
-#include "collectives/buffer.h"
-#include "collectives/reduce_op.h"
+#include "collectives/collective.h"
 
 namespace lockstep {
 

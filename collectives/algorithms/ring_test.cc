@@ -1,24 +1,303 @@
-// The rings at every small size, also where RunOverTransport would choose
-// another algorithm.
+// That segments and pieces tile what they are cut from.
 #include "collectives/algorithms/ring.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithms/checked_call.h"
 #include "collectives/algorithms/memory_transport.h"
+#include "collectives/algorithms/schedule.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
+namespace {
+
+constexpr int64_t kCounts = 60;
+constexpr int kParts = 9;
+constexpr int64_t kHuge = (int64_t{1} << 40) + 1;
+
+TEST(SegmentTest, SegmentsTileTheDataEvenly) {
+  for (int64_t count = 0; count <= kCounts; ++count) {
+    for (int parts = 1; parts <= kParts; ++parts) {
+      int64_t end = 0;
+      int64_t longest = SegmentOf(count, parts, 0).count;
+      for (int i = 0; i < parts; ++i) {
+        const Segment segment = SegmentOf(count, parts, i);
+        EXPECT_EQ(segment.begin, end);
+        EXPECT_GE(segment.count, count / parts);
+        EXPECT_LE(segment.count, (count + parts - 1) / parts);
+        EXPECT_LE(segment.count, longest);
+        longest = segment.count;
+        end = segment.begin + segment.count;
+      }
+      EXPECT_EQ(end, count);
+    }
+  }
+}
+
+TEST(SegmentTest, SegmentsOfDataBeyondInt32) {
+  EXPECT_EQ(SegmentOf(kHuge, 2, 0), (Segment{0, (int64_t{1} << 39) + 1}));
+  EXPECT_EQ(SegmentOf(kHuge, 2, 1),
+            (Segment{(int64_t{1} << 39) + 1, int64_t{1} << 39}));
+}
+
+TEST(SegmentTest, PiecesTileASegment) {
+  for (const int64_t begin : {int64_t{0}, int64_t{7}, kHuge}) {
+    for (int64_t count = 0; count <= kCounts; ++count) {
+      for (int64_t piece = 1; piece <= kCounts + 1; ++piece) {
+        const int64_t pieces = PieceCount(count, piece);
+        int64_t end = begin;
+        for (int64_t i = 0; i < pieces; ++i) {
+          const Segment part = PieceOf({begin, count}, piece, i);
+          EXPECT_EQ(part.begin, end);
+          EXPECT_GT(part.count, 0);
+          // Only the last is short.
+          EXPECT_TRUE(part.count == piece ||
+                      (part.count < piece && i == pieces - 1));
+          end = part.begin + part.count;
+        }
+        EXPECT_EQ(end, begin + count);
+        EXPECT_EQ(PieceOf({begin, count}, piece, pieces), (Segment{end, 0}));
+      }
+    }
+  }
+}
+
+TEST(SegmentTest, PiecesBeyondInt32) {
+  EXPECT_EQ(PieceCount(kHuge, 2), (int64_t{1} << 39) + 1);
+  EXPECT_EQ(PieceOf({0, kHuge}, 2, int64_t{1} << 39),
+            (Segment{int64_t{1} << 40, 1}));
+  // The end of the last does not overflow.
+  EXPECT_EQ(PieceCount(INT64_MAX, 4), (int64_t{1} << 61));
+  EXPECT_EQ(PieceOf({0, INT64_MAX}, 4, (int64_t{1} << 61) - 1),
+            (Segment{INT64_MAX - 3, 3}));
+}
+
+}  // namespace
+namespace {
+
+// A node as an expression, without the brackets around all of it.
+std::string Expression(int world_size, int begin, int end) {
+  if (end - begin == 1) return absl::StrCat(begin);
+  const int split = TreeSplit(world_size, begin, end);
+  const auto side = [&](int first, int last) {
+    const std::string side = Expression(world_size, first, last);
+    return last - first == 1 ? side : absl::StrCat("(", side, ")");
+  };
+  return absl::StrCat(side(begin, split), "+", side(split, end));
+}
+
+std::string Expression(int world_size) {
+  return Expression(world_size, 0, world_size);
+}
+
+TEST(OrderTest, TreesOfUpToNineRanks) {
+  EXPECT_EQ(Expression(1), "0");
+  EXPECT_EQ(Expression(2), "0+1");
+  EXPECT_EQ(Expression(3), "(0+1)+2");
+  EXPECT_EQ(Expression(4), "(0+1)+(2+3)");
+  EXPECT_EQ(Expression(5), "((0+1)+2)+(3+4)");
+  EXPECT_EQ(Expression(6), "((0+1)+(2+3))+(4+5)");
+  EXPECT_EQ(Expression(7), "((0+1)+(2+3))+((4+5)+6)");
+  EXPECT_EQ(Expression(8), "((0+1)+(2+3))+((4+5)+(6+7))");
+  EXPECT_EQ(Expression(9), "(((0+1)+2)+(3+4))+((5+6)+(7+8))");
+}
+
+// Leaves under a node in order, and how deep the deepest is; -1 if a split
+// leaves nothing on a side.
+int Walk(int world_size, int begin, int end, std::vector<int>& leaves) {
+  if (end - begin == 1) {
+    leaves.push_back(begin);
+    return 0;
+  }
+  const int split = TreeSplit(world_size, begin, end);
+  if (split <= begin || split >= end) return -1;
+  const int left = Walk(world_size, begin, split, leaves);
+  const int right = Walk(world_size, split, end, leaves);
+  return std::min(left, right) < 0 ? -1 : 1 + std::max(left, right);
+}
+
+TEST(OrderTest, EveryTreeHasEachRankOnceAndIsBalanced) {
+  for (int world_size = 1; world_size <= 300; ++world_size) {
+    std::vector<int> leaves;
+    const int depth = Walk(world_size, 0, world_size, leaves);
+    ASSERT_EQ(leaves.size(), static_cast<size_t>(world_size));
+    for (int rank = 0; rank < world_size; ++rank) {
+      ASSERT_EQ(leaves[static_cast<size_t>(rank)], rank) << world_size;
+    }
+    ASSERT_GE(depth, 0) << world_size;
+    ASSERT_GE(1 << depth, world_size);
+    ASSERT_LT(1 << depth, 2 * world_size) << "deeper than it must be";
+  }
+}
+
+TEST(OrderTest, GroupsHoldTheirRanks) {
+  for (int world_size = 1; world_size <= 300; ++world_size) {
+    const int groups = TreeGroups(world_size);
+    ASSERT_LE(groups, world_size);
+    ASSERT_GT(2 * groups, world_size);
+    ASSERT_EQ(TreeGroupBegin(world_size, 0), 0);
+    ASSERT_EQ(TreeGroupBegin(world_size, groups), world_size);
+    for (int rank = 0; rank < world_size; ++rank) {
+      const int group = TreeGroupOf(world_size, rank);
+      ASSERT_LE(TreeGroupBegin(world_size, group), rank);
+      ASSERT_GT(TreeGroupBegin(world_size, group + 1), rank);
+    }
+  }
+}
+
+TEST(OrderTest, TreeOrderEndsAtItsSize) {
+  EXPECT_TRUE(InTreeOrder(0));
+  EXPECT_TRUE(InTreeOrder(kTreeOrderBytes));
+  EXPECT_FALSE(InTreeOrder(kTreeOrderBytes + 1));
+}
+
+}  // namespace
+
+// That the ring adds every rank once, in the stated order.
+namespace {
+
+using testing::HasSubstr;
+
+constexpr int64_t kCounts = 60;
+constexpr int kWorldSizes = 9;
+
+TEST(RingScheduleTest, RankModuloIsNeverNegative) {
+  EXPECT_EQ(RankModulo(-1, 3), 2);
+  EXPECT_EQ(RankModulo(-7, 3), 2);
+  EXPECT_EQ(RankModulo(3, 3), 0);
+  EXPECT_EQ(RankModulo(0, 1), 0);
+}
+
+// For each element, the ranks whose values a rank has summed, in order.
+using Terms = std::vector<std::vector<int>>;
+
+using SegmentInStep = std::function<int(int rank, int world_size, int step)>;
+
+// Plays a ring all-reduce of lists of ranks in place of numbers, all ranks
+// sending at once in each step.
+std::vector<Terms> Play(int64_t count, int world_size,
+                        const SegmentInStep& sent) {
+  std::vector<Terms> ranks(world_size, Terms(count));
+  for (int rank = 0; rank < world_size; ++rank) {
+    for (std::vector<int>& terms : ranks[rank]) terms = {rank};
+  }
+  for (int step = 0; step < AllReduceSteps(world_size); ++step) {
+    const std::vector<Terms> before = ranks;
+    for (int rank = 0; rank < world_size; ++rank) {
+      const int previous = RankModulo(rank - 1, world_size);
+      const Segment segment =
+          SegmentOf(count, world_size, sent(previous, world_size, step));
+      for (int64_t i = segment.begin; i < segment.begin + segment.count; ++i) {
+        std::vector<int> terms = before[previous][i];
+        if (step < world_size - 1) {
+          terms.insert(terms.end(), before[rank][i].begin(),
+                       before[rank][i].end());
+        }
+        ranks[rank][i] = terms;
+      }
+    }
+  }
+  return ranks;
+}
+
+// Every rank must hold every rank's value once, added in the stated order.
+absl::Status CheckTerms(const std::vector<Terms>& ranks, int64_t count) {
+  const int world_size = static_cast<int>(ranks.size());
+  for (int rank = 0; rank < world_size; ++rank) {
+    for (int k = 0; k < world_size; ++k) {
+      const Segment segment = SegmentOf(count, world_size, k);
+      std::vector<int> want;
+      for (int j = 0; j < world_size; ++j) want.push_back((k + j) % world_size);
+      for (int64_t i = segment.begin; i < segment.begin + segment.count; ++i) {
+        if (ranks[rank][i] == want) continue;
+        return absl::DataLossError(
+            absl::StrCat("rank ", rank, ", element ", i));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+TEST(RingScheduleTest, AddsEveryRankOnceInTheStatedOrder) {
+  for (int64_t count = 0; count < kCounts; ++count) {
+    for (int world_size = 1; world_size <= kWorldSizes; ++world_size) {
+      EXPECT_THAT(CheckTerms(Play(count, world_size, SentSegment), count),
+                  IsOk())
+          << count << " elements, " << world_size << " ranks";
+    }
+  }
+}
+
+TEST(RingScheduleTest, ReceivesWhatTheRankBeforeSends) {
+  for (int world_size = 1; world_size <= kWorldSizes; ++world_size) {
+    for (int rank = 0; rank < world_size; ++rank) {
+      for (int step = 0; step < AllReduceSteps(world_size); ++step) {
+        EXPECT_EQ(
+            ReceivedSegment(rank, world_size, step),
+            SentSegment(RankModulo(rank - 1, world_size), world_size, step));
+        // What is received is what is sent next.
+        EXPECT_EQ(ReceivedSegment(rank, world_size, step),
+                  SentSegment(rank, world_size, step + 1));
+      }
+    }
+  }
+}
+
+TEST(RingScheduleTest, CompletesEachSegmentAtOneRank) {
+  for (int world_size = 2; world_size <= kWorldSizes; ++world_size) {
+    const int last = HalfRingSteps(world_size) - 1;
+    for (int rank = 0; rank < world_size; ++rank) {
+      EXPECT_EQ(CompletedSegment(rank, world_size),
+                ReceivedSegment(rank, world_size, last));
+      // A reduce-scatter ends with part `rank` at `rank`.
+      EXPECT_EQ(ReceivedSegment(ReduceScatterRank(rank, world_size), world_size,
+                                last),
+                rank);
+    }
+  }
+}
+
+// Controls: schedules that are wrong in one place.
+
+TEST(RingScheduleTest, CheckRejectsOneStepWithTheWrongSegment) {
+  const SegmentInStep wrong = [](int rank, int world_size, int step) {
+    return SentSegment(rank, world_size, step == 1 ? 0 : step);
+  };
+  EXPECT_THAT(CheckTerms(Play(12, 3, wrong), 12),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("element")));
+}
+
+TEST(RingScheduleTest, CheckRejectsAnotherOrderOfAdditions) {
+  std::vector<Terms> ranks = Play(12, 3, SentSegment);
+  std::swap(ranks[2][11][0], ranks[2][11][1]);
+  EXPECT_THAT(CheckTerms(ranks, 12),
+              StatusIs(absl::StatusCode::kDataLoss, "rank 2, element 11"));
+}
+
+TEST(RingScheduleTest, CheckRejectsARankCountedTwice) {
+  std::vector<Terms> ranks = Play(12, 3, SentSegment);
+  ranks[0][0].push_back(1);
+  EXPECT_THAT(CheckTerms(ranks, 12),
+              StatusIs(absl::StatusCode::kDataLoss, "rank 0, element 0"));
+}
+
+}  // namespace
+
+// The rings at every small size, also where RunOverTransport would choose
+// another algorithm.
 namespace {
 
 constexpr int64_t kCounts = 40;

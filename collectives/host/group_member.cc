@@ -19,8 +19,6 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/call.h"
-#include "collectives/call_errors.h"
-#include "collectives/host/futex.h"
 #include "collectives/host/peer_watch.h"
 #include "collectives/host/shared_region.h"
 

@@ -10,15 +10,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/call_site.h"
+#include "base/process.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/group_buffer.h"
+#include "collectives/host/direct.h"
 #include "collectives/host/group_member.h"
-#include "collectives/host/group_memory.h"
 #include "collectives/host/shared_region.h"
-#include "collectives/host/shared_transport.h"
-#include "collectives/rendezvous/process_identity.h"
 
 namespace lockstep {
 

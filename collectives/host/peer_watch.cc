@@ -1,17 +1,40 @@
 #include "collectives/host/peer_watch.h"
 
 #include <fcntl.h>
+#include <linux/futex.h>
 #include <poll.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <chrono>
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
 
-#include "collectives/rendezvous/process_identity.h"
+#include "base/process.h"
 
 namespace lockstep {
+
+static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) &&
+              std::atomic<uint32_t>::is_always_lock_free);
+
+void FutexWait(std::atomic<uint32_t>& word, uint32_t expected,
+               std::chrono::nanoseconds timeout) {
+  if (timeout.count() <= 0) return;
+  timespec relative;
+  relative.tv_sec = timeout.count() / 1'000'000'000;
+  relative.tv_nsec = timeout.count() % 1'000'000'000;
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, expected,
+          &relative, nullptr, 0);
+}
+
+void FutexWake(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX,
+          nullptr, nullptr, 0);
+}
 
 PeerWatch::PeerWatch(const std::vector<ProcessIdentity>& processes, int rank)
     : rank_(rank) {

@@ -1,13 +1,25 @@
-// Noticing that a process of the group has ended.
+// Sleeping on a word of memory that other threads or processes share.
 #ifndef LOCKSTEP_COLLECTIVES_HOST_PEER_WATCH_H_
 #define LOCKSTEP_COLLECTIVES_HOST_PEER_WATCH_H_
 
+#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
-#include "collectives/rendezvous/process_identity.h"
+#include "base/process.h"
 
 namespace lockstep {
+
+// Sleeps while `word` holds `expected`, until FutexWake or `timeout`. May
+// return early: the caller looks again.
+void FutexWait(std::atomic<uint32_t>& word, uint32_t expected,
+               std::chrono::nanoseconds timeout);
+
+// Wakes all that sleep on `word`, in any process that maps it.
+void FutexWake(std::atomic<uint32_t>& word);
+
+// Noticing that a process of the group has ended.
 
 // Watches one process for each rank. Not thread safe.
 class PeerWatch {

@@ -1,19 +1,62 @@
-// The memory that the ranks of a host group share, and what lies in it.
+// Memory that processes of one host share without a name in the file system.
 #ifndef LOCKSTEP_COLLECTIVES_HOST_SHARED_REGION_H_
 #define LOCKSTEP_COLLECTIVES_HOST_SHARED_REGION_H_
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "collectives/algorithm.h"
 #include "collectives/call.h"
-#include "collectives/host/shared_memory.h"
+#include "collectives/group_options.h"
 
 namespace lockstep {
+
+inline constexpr int64_t kPageBytes = 4096;
+
+// Owns one mapping, zero at first, aligned to a page. Only address space is
+// reserved: pages come when touched, and go with the last mapping. Errors of
+// all factories: kResourceExhausted without memory.
+class SharedMemory {
+ public:
+  // For ranks that are threads: nobody else can open it.
+  static absl::StatusOr<SharedMemory> CreatePrivate(int64_t size);
+
+  // For processes: the others open `path()` while this process holds it.
+  static absl::StatusOr<SharedMemory> Create(int64_t size);
+
+  // Maps what Create made, whole. Errors: kUnavailable if it is gone.
+  static absl::StatusOr<SharedMemory> Open(const std::string& path);
+
+  SharedMemory(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&& other) noexcept;
+  ~SharedMemory();
+
+  std::byte* data() const { return base_; }
+  int64_t size() const { return size_; }
+
+  // "/proc/<pid>/fd/<n>", or empty after CloseFile or without a file.
+  std::string path() const;
+  // After this nobody else can open it.
+  void CloseFile();
+
+  // Gives the pages of [offset, offset + size), page boundaries, back to the
+  // system, for every process; they read as zero after that.
+  void Discard(int64_t offset, int64_t size);
+
+ private:
+  SharedMemory(void* base, int64_t size, int fd);
+  static absl::StatusOr<SharedMemory> Map(int fd, int64_t size);
+
+  std::byte* base_;
+  int64_t size_;
+  int fd_;  // -1: none.
+};
+
+// The memory that the ranks of a host group share, and what lies in it.
 
 // Two lines, since processors fetch cache lines in pairs.
 inline constexpr size_t kCacheLinePair = 128;
@@ -161,6 +204,26 @@ class SharedRegion {
 
   SharedMemory memory_;
 };
+
+// How threads hand each other a SharedRegion: by a number that can be sent.
+
+// The region can be found by number(), by any thread of this process, until
+// this is destroyed.
+class ListedRegion {
+ public:
+  explicit ListedRegion(std::shared_ptr<SharedRegion> region);
+  ~ListedRegion();
+  ListedRegion(const ListedRegion&) = delete;
+  ListedRegion& operator=(const ListedRegion&) = delete;
+
+  int64_t number() const { return number_; }
+
+ private:
+  int64_t number_;
+};
+
+// Null if it is listed no more.
+std::shared_ptr<SharedRegion> FindListedRegion(int64_t number);
 
 }  // namespace lockstep
 

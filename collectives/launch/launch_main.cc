@@ -8,12 +8,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "collectives/launch/command_line.h"
+#include "base/command_line.h"
+#include "base/cores.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_placement.h"
-#include "collectives/launch/working_directory.h"
-#include "collectives/usable_cores.h"
 
 ABSL_FLAG(int, nproc, lockstep::UsableCores(), "ranks to start");
 ABSL_FLAG(bool, prefix_output, true, "put \"[rank] \" before each line");

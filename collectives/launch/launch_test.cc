@@ -15,7 +15,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
-#include "collectives/launch/process_tree.h"
+#include "collectives/launch/rank_process.h"
 #include "collectives/launch/testing/child_process.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -1,9 +1,10 @@
-// The launcher's side of a run: forks the supervisor, passes signals on to it,
-// forwards the ranks' output, and collects what became of them.
+// A socket, bound and kept.
 #include "collectives/launch/launcher.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -24,19 +25,37 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "collectives/launch/launch_summary.h"
-#include "collectives/launch/loopback_port.h"
 #include "collectives/launch/output_forwarder.h"
-#include "collectives/launch/owned_fd.h"
-#include "collectives/launch/process_scope.h"
-#include "collectives/launch/process_tree.h"
-#include "collectives/launch/rank_logs.h"
 #include "collectives/launch/rank_placement.h"
 #include "collectives/launch/rank_process.h"
 #include "collectives/launch/supervisor.h"
 
 namespace lockstep {
+
+LoopbackPort ReserveLoopbackPort() {
+  LoopbackPort result = {
+      .socket = OwnedFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
+  const int on = 1;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof(address);
+  sockaddr* const any = reinterpret_cast<sockaddr*>(&address);
+  const int fd = result.socket.get();
+  if (!result.socket.open() ||
+      setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on)) != 0 ||
+      bind(fd, any, size) != 0 || getsockname(fd, any, &size) != 0) {
+    return {};
+  }
+  result.port = ntohs(address.sin_port);
+  return result;
+}
+
+// The launcher's side of a run: forks the supervisor, passes signals on to it,
+// forwards the ranks' output, and collects what became of them.
 namespace {
 
 // What the launcher does while the supervisor lives, and the output after.

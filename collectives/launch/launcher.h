@@ -1,4 +1,4 @@
-// Starts the ranks of a run on this host and sees them to their end.
+// A TCP port of this host that nobody else is given by chance.
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHER_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHER_H_
 
@@ -8,12 +8,26 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/files.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/rank_placement.h"
 #include "collectives/launch/rank_process.h"
 #include "collectives/launch/supervisor.h"
 
 namespace lockstep {
+
+// A socket that is bound to `port` of 127.0.0.1 and does not listen.
+struct LoopbackPort {
+  OwnedFd socket;
+  int port = 0;  // 0 if the host has no loopback or no port left.
+};
+
+// Takes a free port. While `socket` is open the kernel gives the port to no
+// program that asks for any, but to who asks for this one with SO_REUSEADDR, as
+// servers do: PyTorch's store, Gloo, ours.
+LoopbackPort ReserveLoopbackPort();
+
+// Starts the ranks of a run on this host and sees them to their end.
 
 struct LaunchOptions {
   int nproc = 1;  // Ranks to start: 1 to kMostRanksOnHost.

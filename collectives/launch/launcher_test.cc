@@ -1,28 +1,259 @@
-// Launch() as a caller in the same process sees it. What the command `launch`
-// shows from outside is in launch_test.cc.
 #include "collectives/launch/launcher.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <initializer_list>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
+#include "base/files.h"
 #include "base/status_matchers.h"
 #include "collectives/launch/launch_summary.h"
+#include "collectives/launch/rank_process.h"
+#include "collectives/launch/testing/child_process.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
+namespace {
+
+using testing::StartsWith;
+
+constexpr int Exited(int status) { return status << 8; }
+
+TEST(LaunchSummaryTest, SuccessIsSilent) {
+  const LaunchSummary summary = {
+      .ranks = {{.rank = 1, .pid = 11, .wait_status = Exited(0)},
+                {.rank = 0, .pid = 10, .wait_status = Exited(0)}}};
+  EXPECT_FALSE(FirstFailure(summary).has_value());
+  EXPECT_EQ(ExitStatus(summary), 0);
+  EXPECT_EQ(FormatSummary(summary), "");
+  EXPECT_EQ(DescribeFailure(summary), "");
+}
+
+TEST(LaunchSummaryTest, NamesKilledRank) {
+  const LaunchSummary summary = {
+      .ranks = {
+          {.rank = 1,
+           .pid = 4242,
+           .wait_status = SIGKILL,
+           .after = absl::Milliseconds(12345)},
+          {.rank = 0, .pid = 10, .wait_status = SIGTERM, .stopped = true}}};
+  EXPECT_EQ(FirstFailure(summary)->rank, 1);
+  EXPECT_EQ(ExitStatus(summary), 137);
+  EXPECT_EQ(FormatSummary(summary),
+            "lockstep: rank 1 (pid 4242) was killed by signal 9 (SIGKILL) "
+            "after 12.3 s; rank 0 was stopped.");
+}
+
+TEST(LaunchSummaryTest, SaysThatTheTimeWasUp) {
+  const LaunchSummary summary = {
+      .ranks = {{.rank = 1, .pid = 11, .wait_status = 0},
+                {.rank = 2, .pid = 12, .wait_status = SIGKILL, .stopped = true},
+                {.rank = 0, .pid = 10, .wait_status = 0, .stopped = true}},
+      .timed_out = absl::Seconds(90)};
+  EXPECT_FALSE(FirstFailure(summary).has_value());
+  EXPECT_EQ(ExitStatus(summary), 124);
+  EXPECT_EQ(DescribeFailure(summary),
+            "the time limit of 90.0 s was over; ranks 0, 2 were stopped; 1 "
+            "rank ended well");
+}
+
+TEST(LaunchSummaryTest, FirstFailureDecides) {
+  const LaunchSummary summary = {
+      .ranks = {
+          {.rank = 2, .pid = 12, .wait_status = Exited(0)},
+          {.rank = 1, .pid = 11, .wait_status = Exited(3)},
+          {.rank = 4, .pid = 14, .wait_status = Exited(1)},
+          {.rank = 3, .pid = 13, .wait_status = SIGKILL, .stopped = true},
+          {.rank = 0, .pid = 10, .wait_status = SIGTERM, .stopped = true}}};
+  EXPECT_EQ(ExitStatus(summary), 3);
+  EXPECT_EQ(
+      FormatSummary(summary),
+      "lockstep: rank 1 (pid 11) exited with status 3 after 0.0 s; rank 4 "
+      "failed after it;\n"
+      "lockstep: ranks 0, 3 were stopped; 1 rank ended well.");
+  EXPECT_EQ(DescribeFailure(summary),
+            "rank 1 (pid 11) exited with status 3 after 0.0 s; rank 4 failed "
+            "after it; ranks 0, 3 were stopped; 1 rank ended well");
+}
+
+TEST(LaunchSummaryTest, StaysWithinHundredColumns) {
+  // The worst: gaps everywhere, the longest numbers, every part.
+  constexpr int kRanks = 4000;
+  LaunchSummary summary = {.received_signal = SIGVTALRM};
+  for (int rank = 1000; rank < 1000 + kRanks; ++rank) {
+    RankOutcome outcome = {
+        .rank = rank, .pid = 4194304, .after = 1000 * absl::Hours(24)};
+    outcome.wait_status = rank % 4 == 3 ? Exited(0) : SIGVTALRM;
+    outcome.stopped = rank % 4 == 1;
+    summary.ranks.push_back(outcome);
+  }
+  const std::vector<std::string> lines =
+      absl::StrSplit(FormatSummary(summary), '\n');
+  for (const std::string& line : lines) {
+    EXPECT_LE(line.size(), 100) << line;
+    EXPECT_THAT(line, StartsWith("lockstep: "));
+  }
+  EXPECT_EQ(lines.size(), 4u);
+}
+
+TEST(LaunchSummaryTest, FormatsElapsedTime) {
+  EXPECT_EQ(FormatElapsed(absl::ZeroDuration()), "0.0 s");
+  EXPECT_EQ(FormatElapsed(absl::Milliseconds(119940)), "119.9 s");
+  EXPECT_EQ(FormatElapsed(absl::Seconds(120.7)), "2m");
+  EXPECT_EQ(FormatElapsed(absl::Seconds(2 * 3600 + 13 * 60 + 5)), "2h13m5s");
+}
+
+TEST(LaunchSummaryTest, ShortensListsOfRanks) {
+  EXPECT_EQ(FormatRanks({3}), "rank 3");
+  EXPECT_EQ(FormatRanks({1, 0}), "ranks 0, 1");
+  EXPECT_EQ(FormatRanks({2, 0, 1}), "ranks 0-2");
+  EXPECT_EQ(FormatRanks({0, 2, 3, 4, 5, 9}), "ranks 0, 2-5, 9");
+  EXPECT_EQ(FormatRanks({0, 2, 4, 6, 8, 10}), "ranks 0, 2, 4, 6, 8, 10");
+  EXPECT_EQ(FormatRanks({0, 2, 4, 6, 8, 10, 12, 13}),
+            "ranks 0, 2, 4, 6, 8, 10 and 2 more");
+}
+
+TEST(LaunchSummaryTest, SignalToLauncherDecidesIfNoRankFailedBefore) {
+  LaunchSummary summary = {
+      .ranks =
+          {{.rank = 0, .pid = 10, .wait_status = SIGTERM, .stopped = true},
+           {.rank = 1, .pid = 11, .wait_status = Exited(0), .stopped = true}},
+      .received_signal = SIGTERM};
+  EXPECT_EQ(ExitStatus(summary), 143);
+  EXPECT_EQ(FormatSummary(summary),
+            "lockstep: the launcher received signal 15 (SIGTERM); ranks 0, 1 "
+            "were stopped.");
+  summary.ranks[0].wait_status = Exited(0);
+  EXPECT_EQ(ExitStatus(summary), 0);
+  EXPECT_EQ(FormatSummary(summary), "");
+}
+
+}  // namespace
+namespace {
+
+// The errno of binding to the port and listening there; 0 if that works.
+int Listen(int port, bool reuse) {
+  const OwnedFd server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = reuse ? 1 : 0;
+  sockaddr_in address = {};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<in_port_t>(port));
+  setsockopt(server.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  errno = 0;
+  if (bind(server.get(), reinterpret_cast<sockaddr*>(&address),
+           sizeof(address)) != 0 ||
+      listen(server.get(), 1) != 0) {
+    return errno;
+  }
+  return 0;
+}
+
+TEST(LoopbackPortTest, IsForWhoAsksForItByNumber) {
+  LoopbackPort port = ReserveLoopbackPort();
+  ASSERT_GT(port.port, 0);
+  EXPECT_EQ(Listen(port.port, /*reuse=*/true), 0);
+  EXPECT_EQ(Listen(port.port, /*reuse=*/false), EADDRINUSE);
+  port.socket.Close();
+  EXPECT_EQ(Listen(port.port, /*reuse=*/false), 0);
+}
+
+TEST(LoopbackPortTest, IsGivenOnce) {
+  std::vector<LoopbackPort> ports;
+  std::set<int> numbers;
+  for (int i = 0; i < 100; ++i) {
+    ports.push_back(ReserveLoopbackPort());
+    numbers.insert(ports.back().port);
+  }
+  EXPECT_EQ(numbers.size(), ports.size());
+}
+
+}  // namespace
+namespace {
+
+using testing::Contains;
+using testing::ElementsAre;
+using testing::Not;
+using testing::Pair;
+
+class ProcessTreeTest : public testing::Test {
+ protected:
+  ProcessTreeTest() {
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    sigset_t child;
+    sigemptyset(&child);
+    sigaddset(&child, SIGCHLD);
+    pthread_sigmask(SIG_BLOCK, &child, nullptr);
+  }
+
+  // A child that waits for a signal.
+  static pid_t StartIdleChild() {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      while (true) pause();
+    }
+    return pid;
+  }
+};
+
+TEST_F(ProcessTreeTest, ListsOwnChildrenOnly) {
+  EXPECT_THAT(ListChildren(getpid()), IsOkAndHolds(ElementsAre()));
+  const pid_t child = StartIdleChild();
+  EXPECT_THAT(ListChildren(getpid()), IsOkAndHolds(ElementsAre(child)));
+  EXPECT_THAT(ListChildren(child), IsOkAndHolds(ElementsAre()));
+  EXPECT_THAT(ListChildren(getppid()), IsOkAndHolds(Contains(getpid())));
+  EXPECT_THAT(ListChildren(getppid()), IsOkAndHolds(Not(Contains(child))));
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+TEST_F(ProcessTreeTest, ReportsEndsAndSparesOthers) {
+  const pid_t spared = StartIdleChild();
+  const pid_t child = StartIdleChild();
+  std::vector<std::pair<pid_t, int>> ended;
+  EXPECT_THAT(KillChildren(std::vector<pid_t>{spared}, kTestDeadline,
+                           [&](pid_t pid, int status) {
+                             ended.push_back({pid, status});
+                           }),
+              IsOk());
+  EXPECT_THAT(ended, ElementsAre(Pair(child, SIGKILL)));
+  EXPECT_EQ(waitpid(spared, nullptr, WNOHANG), 0);  // It lives.
+  EXPECT_THAT(KillChildren({}, kTestDeadline, [](pid_t, int) {}), IsOk());
+  EXPECT_EQ(waitpid(spared, nullptr, WNOHANG), -1);  // It is gone, and reaped.
+}
+
+TEST_F(ProcessTreeTest, EndsDescendantsInOtherSessions) {
+  ChildProcess tree({"sh", "-c",
+                     "setsid sh -c 'trap \"\" TERM; setsid sleep 1000 & "
+                     "echo ready; wait' & (setsid sleep 1000 &) ; sleep 1000"});
+  ASSERT_EQ(tree.ReadLine(), "ready");
+  ASSERT_TRUE(tree.AwaitMarked([](int count) { return count >= 5; }));
+  EXPECT_THAT(KillChildren({}, kTestDeadline, [](pid_t, int) {}), IsOk());
+  EXPECT_THAT(tree.Marked(), ElementsAre());
+}
+
+}  // namespace
+
+// Launch() as a caller in the same process sees it. What the command `launch`
+// shows from outside is in launch_test.cc.
 namespace {
 
 using testing::AllOf;

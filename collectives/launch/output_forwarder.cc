@@ -1,4 +1,4 @@
-// Pipes in, lines out, without ever blocking on either side.
+// Line splitting for LinePrefixer.
 #include "collectives/launch/output_forwarder.h"
 
 #include <errno.h>
@@ -9,9 +9,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstddef>
+#include <cstring>
+#include <filesystem>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -19,11 +23,83 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/files.h"
 #include "base/status_macros.h"
-#include "collectives/launch/line_prefixer.h"
-#include "collectives/launch/owned_fd.h"
 
 namespace lockstep {
+
+std::string LinePrefixer::Add(absl::string_view bytes) {
+  std::string lines;
+  while (!bytes.empty()) {
+    const size_t end = bytes.find('\n');
+    const size_t room = kMaxLineBytes - partial_.size();
+    if (std::min(end, bytes.size()) > room) {
+      absl::StrAppend(&lines, prefix_, partial_, bytes.substr(0, room), "\n");
+      partial_.clear();
+      bytes.remove_prefix(room);
+    } else if (end == absl::string_view::npos) {
+      absl::StrAppend(&partial_, bytes);
+      break;
+    } else {
+      absl::StrAppend(&lines, prefix_, partial_, bytes.substr(0, end + 1));
+      partial_.clear();
+      bytes.remove_prefix(end + 1);
+    }
+  }
+  return lines;
+}
+
+std::string LinePrefixer::Finish() {
+  if (partial_.empty()) return "";
+  std::string line = absl::StrCat(prefix_, partial_, "\n");
+  partial_.clear();
+  return line;
+}
+
+// Folder, names, open().
+namespace {
+
+absl::StatusOr<OwnedFd> OpenLog(const std::string& path) {
+  // Without blocking, as a pipe could make it; a pipe is refused below.
+  OwnedFd log(open(
+      path.c_str(),
+      O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666));
+  struct stat info;
+  if (!log.open() || fstat(log.get(), &info) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot write the log ", path, ": ", strerror(errno)));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot write the log ", path, ": it is not a regular file"));
+  }
+  return log;
+}
+
+}  // namespace
+
+std::string RankLogPath(const std::string& folder, int rank) {
+  return absl::StrCat(folder, "/rank-", rank, ".log");
+}
+
+absl::StatusOr<std::vector<OwnedFd>> OpenRankLogs(const std::string& folder,
+                                                  int world_size) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot create the log folder ", folder, ": ", error.message()));
+  }
+  std::vector<OwnedFd> logs;
+  for (int rank = 0; rank < world_size; ++rank) {
+    const std::string path = RankLogPath(folder, rank);
+    LOCKSTEP_ASSIGN_OR_RETURN(OwnedFd log, OpenLog(path));
+    logs.push_back(std::move(log));
+  }
+  return logs;
+}
+
+// Pipes in, lines out, without ever blocking on either side.
 namespace {
 
 // Reading stops while this much waits for a slow reader.

@@ -1,4 +1,4 @@
-// Carries the output of all ranks to the launcher's own output, line by line.
+// Turns a stream of bytes into whole lines that say where they came from.
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_OUTPUT_FORWARDER_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_OUTPUT_FORWARDER_H_
 
@@ -14,10 +14,45 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "collectives/launch/line_prefixer.h"
-#include "collectives/launch/owned_fd.h"
+#include "base/files.h"
 
 namespace lockstep {
+
+// Collects the bytes of one stream and hands out its complete lines, each with
+// the prefix in front. A line longer than kMaxLineBytes is broken there, so
+// that a stream without line ends cannot fill the memory. Not thread safe.
+class LinePrefixer {
+ public:
+  static constexpr int kMaxLineBytes = 1 << 20;
+
+  explicit LinePrefixer(absl::string_view prefix) : prefix_(prefix) {}
+
+  // Takes the next bytes of the stream, any split; returns the lines that they
+  // complete, prefixed, each with its line end; "" if there is none.
+  // Cost: linear in the bytes taken.
+  std::string Add(absl::string_view bytes);
+
+  // The end of the stream: returns the last line if it had no line end, with
+  // prefix and a line end; else "".
+  std::string Finish();
+
+ private:
+  std::string prefix_;
+  std::string partial_;  // The bytes since the last line end.
+};
+
+// A file for the output of each rank.
+
+// "<folder>/rank-<rank>.log".
+std::string RankLogPath(const std::string& folder, int rank);
+
+// Opens the log of each rank, empty, for appending; creates the folder, and
+// those above it, where they are missing. Errors: kInvalidArgument, naming the
+// path, if that cannot be done; files that were opened before it stay.
+absl::StatusOr<std::vector<OwnedFd>> OpenRankLogs(const std::string& folder,
+                                                  int world_size);
+
+// Carries the output of all ranks to the launcher's own output, line by line.
 
 // Where one rank writes.
 struct RankStreams {

@@ -2,12 +2,17 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,12 +20,117 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/files.h"
 #include "base/status_matchers.h"
-#include "collectives/launch/owned_fd.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
+namespace {
+
+TEST(LinePrefixerTest, PrefixesCompleteLines) {
+  LinePrefixer prefixer("[3] ");
+  EXPECT_EQ(prefixer.Add("one\ntwo\n"), "[3] one\n[3] two\n");
+  EXPECT_EQ(prefixer.Add("\n"), "[3] \n");
+  EXPECT_EQ(prefixer.Finish(), "");
+}
+
+TEST(LinePrefixerTest, HoldsPartialLineBack) {
+  LinePrefixer prefixer("[0] ");
+  EXPECT_EQ(prefixer.Add("par"), "");
+  EXPECT_EQ(prefixer.Add("tial"), "");
+  EXPECT_EQ(prefixer.Add("\nnext"), "[0] partial\n");
+  EXPECT_EQ(prefixer.Finish(), "[0] next\n");
+  EXPECT_EQ(prefixer.Finish(), "");
+}
+
+TEST(LinePrefixerTest, IsIndependentOfSplits) {
+  const std::string text = "a\n\nbc\nd";
+  for (size_t first = 0; first <= text.size(); ++first) {
+    for (size_t second = first; second <= text.size(); ++second) {
+      LinePrefixer prefixer("> ");
+      std::string out = prefixer.Add(text.substr(0, first));
+      out += prefixer.Add(text.substr(first, second - first));
+      out += prefixer.Add(text.substr(second));
+      out += prefixer.Finish();
+      EXPECT_EQ(out, "> a\n> \n> bc\n> d\n") << first << " " << second;
+    }
+  }
+}
+
+TEST(LinePrefixerTest, BreaksEndlessLine) {
+  constexpr size_t kMax = LinePrefixer::kMaxLineBytes;
+  LinePrefixer prefixer("> ");
+  EXPECT_EQ(prefixer.Add(std::string(kMax, 'x')), "");
+  EXPECT_EQ(prefixer.Add("\n"), "> " + std::string(kMax, 'x') + "\n");
+  EXPECT_EQ(
+      prefixer.Add(std::string(2 * kMax + 1, 'y')),
+      "> " + std::string(kMax, 'y') + "\n> " + std::string(kMax, 'y') + "\n");
+  EXPECT_EQ(prefixer.Finish(), "> y\n");
+}
+
+}  // namespace
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::SizeIs;
+
+class RankLogsTest : public testing::Test {
+ protected:
+  RankLogsTest() : root_(absl::StrCat(testing::TempDir(), "/rank_logs_test")) {
+    std::filesystem::remove_all(root_);
+    std::filesystem::create_directories(root_);
+  }
+  ~RankLogsTest() override { std::filesystem::remove_all(root_); }
+
+  const std::string root_;
+};
+
+std::string Contents(const std::string& path) {
+  std::ifstream file(path);
+  return std::string(std::istreambuf_iterator<char>(file), {});
+}
+
+TEST_F(RankLogsTest, CreatesFoldersAndOneEmptyFileForEachRank) {
+  const std::string folder = root_ + "/a/b";
+  for (int run = 0; run < 2; ++run) {  // The second finds the first's files.
+    const auto logs = OpenRankLogs(folder, 3);
+    ASSERT_THAT(logs, IsOkAndHolds(SizeIs(3)));
+    for (int rank = 0; rank < 3; ++rank) {
+      const std::string path = RankLogPath(folder, rank);
+      EXPECT_EQ(path, absl::StrCat(folder, "/rank-", rank, ".log"));
+      EXPECT_EQ(Contents(path), "");
+      ASSERT_EQ(write((*logs)[rank].get(), "text", 4), 4);
+      EXPECT_EQ(Contents(path), "text");
+    }
+  }
+}
+
+TEST_F(RankLogsTest, NamesWhatCannotBeWritten) {
+  const std::string file = root_ + "/file";
+  std::ofstream(file) << "here";
+  std::filesystem::create_directories(root_ + "/taken/rank-1.log");
+  ASSERT_EQ(mkdir((root_ + "/pipe").c_str(), 0700), 0);
+  ASSERT_EQ(mkfifo((root_ + "/pipe/rank-0.log").c_str(), 0600), 0);
+  const struct {
+    std::string folder;
+    std::string named;
+  } kCases[] = {{file, file},
+                {file + "/below", file + "/below"},
+                {"/proc/no-such-folder", "/proc/no-such-folder"},
+                {root_ + "/taken", root_ + "/taken/rank-1.log"},
+                {root_ + "/pipe", root_ + "/pipe/rank-0.log"}};
+  for (const auto& test : kCases) {
+    EXPECT_THAT(OpenRankLogs(test.folder, 2),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(HasSubstr(test.named), Not(HasSubstr("\n")))));
+  }
+  EXPECT_EQ(Contents(file), "here");
+}
+
+}  // namespace
 namespace {
 
 void WriteText(const OwnedFd& fd, absl::string_view text) {

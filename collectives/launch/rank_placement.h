@@ -1,14 +1,78 @@
-// What each rank gets of the host: cores, GPUs, threads.
+// Which cores each rank of a host gets to itself.
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_RANK_PLACEMENT_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_RANK_PLACEMENT_H_
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "collectives/launch/rank_process.h"
 
 namespace lockstep {
+
+// A hardware thread: what the kernel calls a CPU, and binds to.
+struct Cpu {
+  int number = 0;
+  int package = 0;  // The socket.
+  int core = 0;     // The lowest number of the hardware threads of its core.
+};
+
+// The CPUs that this thread may use, as sched_getaffinity() and
+// /sys/devices/system/cpu have them. Where the latter is missing every CPU is
+// taken for a core.
+std::vector<Cpu> ReadUsableCpus();
+
+// What one rank gets.
+struct CoreShare {
+  std::vector<int> cpus;  // Numbers, ascending.
+  int cores = 0;          // How many cores these are: threads to compute with.
+
+  friend bool operator==(const CoreShare&, const CoreShare&) = default;
+};
+
+// Cuts `cpus` into one share per rank, in rank order. Shares are disjoint and
+// of equal size, since the ranks of a group wait for the slowest; what is left
+// over is nobody's. A share is contiguous in the order of packages, cores and
+// hardware threads, so that it crosses as few sockets as can be. The hardware
+// threads of a core stay together unless there are more ranks than cores; then
+// a core counts for each of them. If there are more ranks than CPUs they take
+// turns, and have one each.
+//
+// cpus: at least one. ranks: at least 1.
+std::vector<CoreShare> ShareCores(std::vector<Cpu> cpus, int ranks);
+
+// "0-3,8": the numbers, ascending, as the kernel writes lists of CPUs.
+std::string FormatCpus(const std::vector<int>& cpus);
+
+// Which GPUs each rank of a host gets to see.
+
+struct GpuRequest {
+  int ranks = 1;
+  int gpus_per_rank = 1;  // At least 1.
+  bool share = false;  // Let several ranks have one GPU if there are too few.
+};
+
+// The value of CUDA_VISIBLE_DEVICES for each rank: rank r gets the N =
+// gpus_per_rank entries from r N on. If that is more than there are and
+// request.share, the ranks take turns: entries count modulo the number of GPUs.
+//
+// visible: this process's own CUDA_VISIBLE_DEVICES, numbers or names such as
+//   GPU-8932f937 and MIG-..., of which ranks get a part as they are written;
+//   nullopt if it is not set, which means all GPUs.
+// gpus_on_host: how many there are; used only for the latter.
+//
+// Errors: kInvalidArgument, naming CUDA_VISIBLE_DEVICES and its value, for an
+// entry that is neither, for one that comes twice, and for too few GPUs.
+absl::StatusOr<std::vector<std::string>> AssignGpus(
+    const GpuRequest& request, const std::optional<std::string>& visible,
+    int gpus_on_host);
+
+// How many GPUs of NVIDIA this host shows to this process: its /dev/nvidia<n>.
+int GpusOnHost();
+
+// What each rank gets of the host: cores, GPUs, threads.
 
 // Far more than the cores of any host: a larger number is a slip of the hand.
 inline constexpr int kMostRanksOnHost = 4096;

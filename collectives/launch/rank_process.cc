@@ -1,6 +1,7 @@
-// fork and exec, with the error of exec brought back.
+// Saves, changes and restores signal handling and the subreaper setting.
 #include "collectives/launch/rank_process.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -8,18 +9,133 @@
 #include <sys/prctl.h>
 #include <sys/types.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <chrono>
 #include <cstddef>
+#include <initializer_list>
 #include <map>
+#include <memory>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "collectives/launch/owned_fd.h"
-#include "collectives/usable_cores.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "base/cores.h"
+#include "base/files.h"
+#include "base/process.h"
+#include "base/status_macros.h"
 
 namespace lockstep {
+
+ProcessScope::ProcessScope() {
+  sigemptyset(&passed_on_);
+  for (const int signal :
+       {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2}) {
+    struct sigaction action;
+    sigaction(signal, nullptr, &action);
+    if (action.sa_handler != SIG_IGN) sigaddset(&passed_on_, signal);
+  }
+  sigset_t blocked = passed_on_;
+  sigaddset(&blocked, SIGCHLD);
+  pthread_sigmask(SIG_BLOCK, &blocked, &old_mask_);
+
+  struct sigaction default_action = {};
+  default_action.sa_handler = SIG_DFL;
+  sigaction(SIGCHLD, &default_action, &old_child_action_);
+  sigaction(SIGPIPE, nullptr, &old_pipe_action_);
+
+  prctl(PR_GET_CHILD_SUBREAPER, &old_subreaper_);
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
+}
+
+ProcessScope::~ProcessScope() {
+  prctl(PR_SET_CHILD_SUBREAPER, old_subreaper_);
+  sigaction(SIGPIPE, &old_pipe_action_, nullptr);
+  sigaction(SIGCHLD, &old_child_action_, nullptr);
+  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+}
+
+void ProcessScope::IgnoreBrokenPipes() {
+  struct sigaction ignore = {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, nullptr);
+}
+
+// Walks /proc for children, and kills them generation by generation.
+namespace {
+
+struct CloseDirectory {
+  void operator()(DIR* directory) const { closedir(directory); }
+};
+
+// Waits until a child ends, or a moment has passed.
+void AwaitChild() {
+  sigset_t child;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  const timespec moment = {.tv_sec = 0, .tv_nsec = 5'000'000};
+  sigtimedwait(&child, nullptr, &moment);
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<pid_t>> ListChildren(pid_t parent) {
+  const std::unique_ptr<DIR, CloseDirectory> proc(opendir("/proc"));
+  if (proc == nullptr) {
+    return absl::ErrnoToStatus(errno, "cannot list the processes in /proc");
+  }
+  std::vector<pid_t> children;
+  while (const dirent* entry = readdir(proc.get())) {
+    int pid = 0;
+    if (!absl::SimpleAtoi(entry->d_name, &pid)) continue;
+    const std::optional<ProcessStat> stat = ReadProcessStat(pid);
+    if (stat.has_value() && stat->parent == parent) children.push_back(pid);
+  }
+  return children;
+}
+
+absl::Status KillChildren(
+    std::span<const pid_t> spared, absl::Duration timeout,
+    absl::FunctionRef<void(pid_t pid, int wait_status)> on_exit) {
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point deadline =
+      Clock::now() + absl::ToChronoNanoseconds(timeout);
+  while (true) {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::vector<pid_t> children,
+                              ListChildren(getpid()));
+    std::erase_if(children, [&](pid_t pid) {
+      return std::find(spared.begin(), spared.end(), pid) != spared.end();
+    });
+    if (children.empty()) return absl::OkStatus();
+    if (Clock::now() > deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "cannot end process ", absl::StrJoin(children, ", "),
+          ": still there ", absl::FormatDuration(timeout), " after SIGKILL"));
+    }
+    bool any_ended = false;
+    for (const pid_t pid : children) {
+      kill(pid, SIGKILL);
+      int wait_status = 0;
+      if (waitpid(pid, &wait_status, WNOHANG) == pid) {
+        on_exit(pid, wait_status);
+        any_ended = true;
+      }
+    }
+    if (!any_ended) AwaitChild();
+  }
+}
+
+// fork and exec, with the error of exec brought back.
 namespace {
 
 std::vector<char*> Pointers(const std::vector<std::string>& strings) {

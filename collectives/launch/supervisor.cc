@@ -22,8 +22,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "collectives/launch/owned_fd.h"
-#include "collectives/launch/process_tree.h"
+#include "base/files.h"
 #include "collectives/launch/rank_process.h"
 
 namespace lockstep {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/files.h"
 #include "collectives/launch/output_forwarder.h"
-#include "collectives/launch/owned_fd.h"
 
 namespace lockstep {
 

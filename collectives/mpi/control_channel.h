@@ -1,5 +1,4 @@
-// Small messages between the ranks of a group: what they call, that they are
-// awake, fail or leave.
+// What a rank says of itself as it joins a group.
 #ifndef LOCKSTEP_COLLECTIVES_MPI_CONTROL_CHANNEL_H_
 #define LOCKSTEP_COLLECTIVES_MPI_CONTROL_CHANNEL_H_
 
@@ -14,8 +13,25 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "base/process.h"
+#include "collectives/group_options.h"
 
 namespace lockstep {
+
+// Plain old data: it travels as bytes.
+struct MpiIntroduction {
+  ProcessIdentity process;
+  std::array<char, 64> host = {};     // Its name, for people.
+  std::array<char, 128> system = {};  // Where process numbers mean the same.
+  int64_t slot_bytes = 0;
+  Algorithm algorithm = Algorithm::kAuto;
+};
+
+// Of this process, with the settings that it was given.
+MpiIntroduction IntroduceSelf(const GroupOptions& options);
+
+// Small messages between the ranks of a group: what they call, that they are
+// awake, fail or leave.
 
 struct ControlMessage {
   enum class Kind : int32_t {

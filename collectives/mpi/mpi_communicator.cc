@@ -18,15 +18,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "collectives/algorithm.h"
 #include "collectives/algorithms/over_transport.h"
 #include "collectives/call.h"
-#include "collectives/call_site.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/group_buffer.h"
+#include "collectives/group_options.h"
 #include "collectives/mpi/control_channel.h"
-#include "collectives/mpi/mpi_introduction.h"
+#include "collectives/mpi/mpi_group.h"
 #include "collectives/mpi/mpi_member.h"
 #include "collectives/mpi/mpi_runtime.h"
 #include "collectives/mpi/mpi_transport.h"
@@ -260,6 +258,16 @@ std::unique_ptr<MpiCommunicator::Group> MpiCommunicator::Subgroup(
   group->member.Know(std::move(introductions));
   group->Connect();
   return group;
+}
+
+// The `mpi` backend.
+
+absl::StatusOr<std::unique_ptr<Communicator>> JoinMpiGroup(
+    const GroupOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(MpiRuntime* const runtime,
+                            MpiRuntime::Start(options.timeout));
+  return MpiCommunicator::Join(*runtime, IntroduceSelf(options),
+                               options.timeout);
 }
 
 }  // namespace lockstep

@@ -9,12 +9,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/call_site.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/group_buffer.h"
 #include "collectives/mpi/control_channel.h"
-#include "collectives/mpi/mpi_introduction.h"
 #include "collectives/mpi/mpi_runtime.h"
 
 namespace lockstep {

@@ -20,13 +20,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/cores.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "collectives/call.h"
-#include "collectives/call_errors.h"
 #include "collectives/mpi/control_channel.h"
-#include "collectives/mpi/mpi_introduction.h"
-#include "collectives/rendezvous/process_identity.h"
-#include "collectives/usable_cores.h"
 
 namespace lockstep {
 namespace {

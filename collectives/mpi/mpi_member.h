@@ -14,10 +14,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/process.h"
 #include "collectives/call.h"
 #include "collectives/mpi/control_channel.h"
-#include "collectives/mpi/mpi_introduction.h"
-#include "collectives/rendezvous/process_identity.h"
 
 namespace lockstep {
 

@@ -1,4 +1,4 @@
-// MPI in this process.
+// MPI's error codes as statuses.
 #include "collectives/mpi/mpi_runtime.h"
 
 #include <mpi.h>
@@ -19,14 +19,24 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/process.h"
 #include "base/status_macros.h"
-#include "collectives/mpi/mpi_status.h"
-#include "collectives/rendezvous/process_identity.h"
 
 namespace lockstep {
+
+absl::Status MpiStatus(int code, absl::string_view what) {
+  if (code == MPI_SUCCESS) return absl::OkStatus();
+  char text[MPI_MAX_ERROR_STRING] = {};
+  int size = 0;
+  MPI_Error_string(code, text, &size);
+  return absl::InternalError(absl::StrCat(what, ": ", text));
+}
+
+// MPI in this process.
 namespace {
 
 // The exit of a rank without MPI_Finalize makes mpirun end the job, so after a

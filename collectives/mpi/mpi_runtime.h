@@ -1,4 +1,4 @@
-// MPI in this process: started once, finished as the process exits.
+// MPI's error codes as statuses.
 #ifndef LOCKSTEP_COLLECTIVES_MPI_MPI_RUNTIME_H_
 #define LOCKSTEP_COLLECTIVES_MPI_MPI_RUNTIME_H_
 
@@ -12,12 +12,18 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
-#include "collectives/rendezvous/process_identity.h"
+#include "base/process.h"
 
 namespace lockstep {
+
+// OK for MPI_SUCCESS, else kInternal: `what`, and MPI's text for the code.
+absl::Status MpiStatus(int code, absl::string_view what);
+
+// MPI in this process: started once, finished as the process exits.
 
 // What a group has that MPI may write to, and so outlives its communicator.
 class MpiGroupState {

@@ -16,7 +16,7 @@
 #include "base/status_macros.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/mpi/mpi_member.h"
-#include "collectives/mpi/mpi_status.h"
+#include "collectives/mpi/mpi_runtime.h"
 
 namespace lockstep {
 namespace {

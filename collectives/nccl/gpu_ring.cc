@@ -13,16 +13,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/ring_schedule.h"
-#include "collectives/algorithms/segment.h"
-#include "collectives/buffer.h"
-#include "collectives/data_type.h"
+#include "collectives/algorithms/schedule.h"
+#include "collectives/collective.h"
 #include "collectives/nccl/cuda_handles.h"
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/peers.h"
 #include "collectives/nccl/reduce.h"
-#include "collectives/reduce_op.h"
 
 namespace lockstep {
 namespace {

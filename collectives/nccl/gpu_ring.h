@@ -10,12 +10,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/algorithms/segment.h"
-#include "collectives/buffer.h"
+#include "collectives/algorithms/schedule.h"
+#include "collectives/collective.h"
 #include "collectives/nccl/cuda_handles.h"
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/peers.h"
-#include "collectives/reduce_op.h"
 
 namespace lockstep {
 

@@ -11,10 +11,8 @@
 #include "absl/status/status.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
-#include "collectives/buffer.h"
 #include "collectives/collective.h"
 #include "collectives/nccl/nccl_handle.h"
-#include "collectives/nccl/nccl_types.h"
 #include "collectives/nccl/peers.h"
 
 namespace lockstep {

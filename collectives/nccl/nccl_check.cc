@@ -19,15 +19,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/cuda_status.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/reduction.h"
-#include "collectives/algorithms/segment.h"
-#include "collectives/buffer.h"
+#include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/data_type.h"
 #include "collectives/nccl/cuda_handles.h"
-#include "collectives/reduce_op.h"
 
 namespace lockstep {
 namespace {

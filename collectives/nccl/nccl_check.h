@@ -8,12 +8,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "collectives/buffer.h"
+#include "base/data_types.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/data_type.h"
 #include "collectives/nccl/cuda_handles.h"
-#include "collectives/reduce_op.h"
 
 namespace lockstep {
 

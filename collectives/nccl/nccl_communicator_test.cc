@@ -12,15 +12,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/algorithm.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/data_type.h"
-#include "collectives/group_buffer.h"
+#include "collectives/group_options.h"
 #include "collectives/nccl/nccl_check.h"
 #include "collectives/nccl/run_nccl_ranks.h"
-#include "collectives/reduce_op.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {

@@ -1,17 +1,116 @@
-// The owner of one NCCL communicator, which never blocks.
+// The one place where NCCL's results become absl::Status.
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_NCCL_HANDLE_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_NCCL_HANDLE_H_
 
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#include <cstdint>
+
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/buffer.h"
+#include "absl/strings/string_view.h"
+#include "base/data_types.h"
+#include "collectives/collective.h"
+#include "collectives/group_options.h"
 #include "collectives/nccl/peers.h"
 
 namespace lockstep {
+
+// OK for ncclSuccess. Otherwise a message of the form
+//   <what>: NCCL error 5: invalid usage
+// with the code
+//   kInvalidArgument  for a bad argument or usage,
+//   kUnavailable      for an error of another rank, or of the way to it,
+//   kInternal         for everything else; ncclInProgress too, which is neither
+//                     success nor failure: poll before asking.
+absl::Status NcclStatus(ncclResult_t result, absl::string_view what);
+
+// NCCL's names for our types and operations.
+
+constexpr ncclDataType_t NcclType(DataType type) {
+  switch (type) {
+    case DataType::kFloat64:
+      return ncclFloat64;
+    case DataType::kFloat32:
+      return ncclFloat32;
+    case DataType::kFloat16:
+      return ncclFloat16;
+    case DataType::kBFloat16:
+      return ncclBfloat16;
+    case DataType::kInt32:
+      return ncclInt32;
+    case DataType::kInt64:
+      return ncclInt64;
+    case DataType::kUInt8:
+      break;
+  }
+  return ncclUint8;
+}
+
+constexpr ncclRedOp_t NcclOp(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return ncclSum;
+    case ReduceOp::kProduct:
+      return ncclProd;
+    case ReduceOp::kMin:
+      return ncclMin;
+    case ReduceOp::kMax:
+      return ncclMax;
+    case ReduceOp::kAverage:
+      break;
+  }
+  return ncclAvg;
+}
+
+// Whether NCCL reduces with the meaning that reduce_op.h gives the operation,
+// but for the order. It does not for
+//   16-bit floats        rounded at every addition;
+//   averages of integers the sum wraps in the type;
+//   min, max of floats   a NaN may be dropped.
+// (Averages of float32 and float64 are sums of products with 1/P: as accurate.)
+constexpr bool NcclKeepsMeaning(DataType type, ReduceOp op) {
+  switch (type) {
+    case DataType::kFloat16:
+    case DataType::kBFloat16:
+      return false;
+    case DataType::kFloat32:
+    case DataType::kFloat64:
+      return op != ReduceOp::kMin && op != ReduceOp::kMax;
+    case DataType::kInt32:
+    case DataType::kInt64:
+    case DataType::kUInt8:
+      break;
+  }
+  return op != ReduceOp::kAverage;
+}
+
+// How ranks become an NCCL group: what they tell each other before there is a
+// communicator.
+
+// What rank 0 decides for the group. Travels as bytes.
+struct NcclSetup {
+  ncclUniqueId id = {};
+  Algorithm algorithm = Algorithm::kAuto;
+  int32_t nccl_arithmetic = 0;
+  int64_t chunk_bytes = 0;
+  int32_t check_calls = 1;
+};
+
+// Whether any two ranks share a GPU. If so, sets the variables of the
+// environment that NCCL then needs, where they are not set yet. Every rank
+// calls it, before any other call of NCCL. `own`: whether this rank could begin
+// at all; its error is then every rank's. Errors: PlanGpuSharing's, CUDA's,
+// those of Peers::Share.
+absl::StatusOr<bool> ShareGpus(Peers& peers, int device,
+                               const absl::Status& own);
+
+// Fills in the unique id on rank 0 and gives every rank rank 0's setup.
+absl::Status ExchangeSetup(Peers& peers, NcclSetup& setup);
+
+// The owner of one NCCL communicator, which never blocks.
 
 // A communicator with blocking = 0: no call of NCCL waits for other ranks, and
 // all waits are Progress's. Not thread safe.

@@ -20,8 +20,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/call.h"
-#include "collectives/call_errors.h"
-#include "collectives/call_site.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 
 namespace lockstep {

@@ -12,7 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "collectives/call.h"
-#include "collectives/call_site.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 
 namespace lockstep {

@@ -8,9 +8,8 @@
 #include <cstdint>
 
 #include "absl/status/status.h"
-#include "collectives/buffer.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
+#include "base/data_types.h"
+#include "collectives/collective.h"
 
 namespace lockstep {
 

@@ -18,7 +18,7 @@
 #include "collectives/testing/run_ranks.h"
 
 #ifdef LOCKSTEP_CUDA_STANDIN
-#include "tools/cuda/standin/devices.h"
+#include "tools/cuda/standin/control.h"
 #endif
 
 namespace lockstep {

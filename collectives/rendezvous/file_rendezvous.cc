@@ -23,10 +23,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/process.h"
 #include "base/status_macros.h"
-#include "collectives/rendezvous/deadline.h"
-#include "collectives/rendezvous/process_identity.h"
-#include "collectives/rendezvous/record.h"
 #include "collectives/rendezvous/record_file.h"
 #include "collectives/rendezvous/rendezvous.h"
 

@@ -14,7 +14,6 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "collectives/rendezvous/little_endian.h"
 #include "collectives/rendezvous/rendezvous.h"
 
 namespace lockstep {

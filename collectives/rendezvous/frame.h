@@ -1,9 +1,4 @@
-// The frames of the TCP rendezvous, as bytes.
-//
-// A frame is 20 bytes of header and a payload; numbers are little-endian:
-//
-//   magic "LSRT", version (1 byte), kind (1), zero (2), rank (4), number (4),
-//   size of the payload (4)
+// 32-bit numbers in the byte order of the wire.
 #ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_FRAME_H_
 #define LOCKSTEP_COLLECTIVES_RENDEZVOUS_FRAME_H_
 
@@ -17,6 +12,28 @@
 #include "absl/strings/string_view.h"
 
 namespace lockstep {
+
+inline void AppendLittleEndian(uint32_t value, std::string& bytes) {
+  for (int shift = 0; shift < 32; shift += 8) {
+    bytes += static_cast<char>(value >> shift & 0xff);
+  }
+}
+
+// The first four of `bytes`, which has as many.
+inline uint32_t LoadLittleEndian(absl::string_view bytes) {
+  uint32_t value = 0;
+  for (size_t i = 4; i-- > 0;) {
+    value = value << 8 | static_cast<unsigned char>(bytes[i]);
+  }
+  return value;
+}
+
+// The frames of the TCP rendezvous, as bytes.
+//
+// A frame is 20 bytes of header and a payload; numbers are little-endian:
+//
+//   magic "LSRT", version (1 byte), kind (1), zero (2), rank (4), number (4),
+//   size of the payload (4)
 
 inline constexpr uint8_t kFrameVersion = 1;
 inline constexpr size_t kFrameHeaderBytes = 20;

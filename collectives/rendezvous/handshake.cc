@@ -16,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "collectives/rendezvous/frame.h"
-#include "collectives/rendezvous/little_endian.h"
 #ifdef LOCKSTEP_HAS_OPENSSL
 #include <openssl/crypto.h>
 #include <openssl/evp.h>

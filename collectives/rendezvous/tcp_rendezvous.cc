@@ -23,15 +23,14 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/files.h"
 #include "base/status_macros.h"
-#include "collectives/launch/owned_fd.h"
-#include "collectives/rendezvous/deadline.h"
 #include "collectives/rendezvous/handshake.h"
 #include "collectives/rendezvous/rendezvous.h"
 #include "collectives/rendezvous/rendezvous_client.h"
 #include "collectives/rendezvous/rendezvous_host.h"
 #include "collectives/rendezvous/rendezvous_server.h"
-#include "collectives/rendezvous/tcp_socket.h"
 
 namespace lockstep {
 namespace {

@@ -14,8 +14,8 @@
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
 #include "collectives/rendezvous/rendezvous.h"
+#include "collectives/rendezvous/rendezvous_host.h"
 #include "collectives/rendezvous/tcp_rendezvous_test_util.h"
-#include "collectives/rendezvous/tcp_socket.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

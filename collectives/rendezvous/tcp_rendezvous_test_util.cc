@@ -17,12 +17,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/files.h"
 #include "base/status_matchers.h"
-#include "collectives/launch/owned_fd.h"
 #include "collectives/rendezvous/handshake.h"
 #include "collectives/rendezvous/rendezvous_client.h"
+#include "collectives/rendezvous/rendezvous_host.h"
 #include "collectives/rendezvous/tcp_rendezvous.h"
-#include "collectives/rendezvous/tcp_socket.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {

@@ -10,10 +10,10 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/launch/owned_fd.h"
+#include "base/files.h"
 #include "collectives/rendezvous/rendezvous_client.h"
+#include "collectives/rendezvous/rendezvous_host.h"
 #include "collectives/rendezvous/tcp_rendezvous.h"
-#include "collectives/rendezvous/tcp_socket.h"
 
 namespace lockstep {
 

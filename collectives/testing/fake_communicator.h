@@ -7,9 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/call_site.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/group_buffer.h"
 
 namespace lockstep {
 

@@ -33,8 +33,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
-#include "collectives/host/process_group.h"
-#include "collectives/host/thread_group.h"
+#include "collectives/host/host_group.h"
 #include "collectives/rendezvous/file_rendezvous.h"
 #include "collectives/rendezvous/rendezvous.h"
 

@@ -2,8 +2,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "base/run_command.h"
 #include "gtest/gtest.h"
-#include "tools/testing/run_python_test.h"
 
 namespace lockstep {
 namespace {

@@ -6,7 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "conformance/check/verdict.h"
+#include "absl/status/statusor.h"
+#include "conformance/check/judge/verdict.h"
 #include "nlohmann/json.hpp"
 #include "report/machine.h"
 
@@ -58,6 +59,25 @@ nlohmann::ordered_json CheckJson(const CheckReport& report);
 
 // One page that needs no other file.
 std::string FormatCheckPage(const CheckReport& report);
+
+// Differences that a trainer's documentation states, so that they are no news.
+
+struct Documented {
+  std::string case_name;
+  Claim claim = Claim::kRun;
+  Cause cause = Cause::kNone;
+  std::string cited;  // Where it is documented, and what is said there.
+};
+
+// A JSON array of {"case", "claim", "cause", "cited"}, with the names that the
+// checker prints. Errors: kDataLoss, with the path and the key.
+absl::StatusOr<std::vector<Documented>> ParseDocumented(
+    const std::string& text, const std::string& path);
+
+// Makes what failed for the documented cause kDocumented; what fails otherwise
+// stays a failure.
+void ApplyDocumented(const std::vector<Documented>& documented,
+                     std::vector<Verdict>& verdicts);
 
 }  // namespace lockstep
 

@@ -14,11 +14,9 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "conformance/check/check_case.h"
-#include "conformance/check/play_run.h"
-#include "conformance/check/run_trainer.h"
-#include "conformance/check/shadows.h"
-#include "conformance/check/trainer_run.h"
+#include "conformance/check/cases/check_case.h"
+#include "conformance/check/run/run_trainer.h"
+#include "conformance/check/run/trainer_run.h"
 
 namespace lockstep {
 namespace {

@@ -6,9 +6,9 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "conformance/check/check_case.h"
+#include "conformance/check/cases/check_case.h"
 #include "conformance/check/check_report.h"
-#include "conformance/check/run_trainer.h"
+#include "conformance/check/run/run_trainer.h"
 
 namespace lockstep {
 

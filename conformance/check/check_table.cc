@@ -7,10 +7,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
-#include "conformance/check/causes.h"
 #include "conformance/check/check_report.h"
-#include "conformance/check/verdict.h"
-#include "report/wrap_text.h"
+#include "conformance/check/judge/verdict.h"
+#include "report/terminal.h"
 
 namespace lockstep {
 namespace {

@@ -7,9 +7,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "collectives/collective.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
 
 namespace lockstep {
 namespace {

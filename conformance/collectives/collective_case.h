@@ -6,9 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "base/data_types.h"
 #include "collectives/collective.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
 
 namespace lockstep {
 

@@ -1,6 +1,4 @@
 // Tries mistakes on the reference until one gives what a rank got.
-#include "conformance/collectives/collective_causes.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,10 +9,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/data_types.h"
 #include "collectives/collective.h"
-#include "collectives/data_type.h"
-#include "collectives/reduce_op.h"
 #include "conformance/collectives/collective_case.h"
+#include "conformance/collectives/collective_checker.h"
 #include "conformance/collectives/collective_reference.h"
 
 namespace lockstep {

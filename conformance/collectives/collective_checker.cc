@@ -18,11 +18,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "collectives/buffer.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "conformance/collectives/collective_case.h"
-#include "conformance/collectives/collective_causes.h"
 #include "conformance/collectives/collective_reference.h"
 
 namespace lockstep {

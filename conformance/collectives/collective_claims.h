@@ -8,7 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "collectives/data_type.h"
+#include "base/data_types.h"
 #include "conformance/report/claim_recorder.h"
 
 namespace lockstep {

@@ -1,25 +1,31 @@
 // Every operation x type x reduction x world size x backend gives, to the bit,
 // what the reference gives; and a group with a planted fault does not.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <ostream>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/data_types.h"
 #include "base/status_matchers.h"
-#include "collectives/algorithm.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/group_options.h"
+#include "collectives/mpi/testing/mpirun.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
 #include "conformance/collectives/collective_claims.h"
-#include "conformance/collectives/faulty_communicator.h"
-#include "conformance/collectives/plant_fault.h"
+#include "conformance/collectives/collective_mutants.h"
+#include "conformance/collectives/collective_reference.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -146,6 +152,146 @@ INSTANTIATE_TEST_SUITE_P(Faults, CollectiveFaultTest,
                          [](const auto& info) {
                            return Name(info.param.fault);
                          });
+
+}  // namespace
+
+// collectives_test for the `mpi` backend, whose ranks mpirun starts.
+namespace {
+
+class CollectivesMpiTest
+    : public testing::TestWithParam<std::tuple<int, Algorithm>> {};
+
+TEST_P(CollectivesMpiTest, GiveWhatTheReferenceGives) {
+  CollectiveClaims claims("mpi", std::get<0>(GetParam()));
+  if (!WhyNoMpirun().empty()) GTEST_SKIP() << WhyNoMpirun();
+  MpiRunOptions options;
+  options.group.algorithm = std::get<1>(GetParam());
+  options.deadline = absl::Minutes(5);  // As in collectives_test.
+  const auto asked = RunMpiRanksCollect(
+      std::get<0>(GetParam()),
+      [](Communicator& communicator) {
+        return CheckCollectives(communicator, Memory::kOrdinary);
+      },
+      options);
+  EXPECT_THAT(asked, Each(IsOk()));
+  claims.Add(asked);
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, CollectivesMpiTest,
+                         testing::Combine(testing::Values(1, 2, 3, 5, 8),
+                                          testing::Values(Algorithm::kAuto,
+                                                          Algorithm::kRing,
+                                                          Algorithm::kTree)),
+                         [](const auto& info) {
+                           return absl::StrCat(Name(std::get<1>(info.param)),
+                                               "P", std::get<0>(info.param));
+                         });
+
+}  // namespace
+
+// Each mistake is named, and nothing else is.
+namespace {
+
+constexpr int kRanks = 3;
+constexpr int kRank = 1;
+
+CollectiveCase AllReduce(ReduceOp op, int64_t count = 67) {
+  return {.operation = Operation::kAllReduce,
+          .type = DataType::kFloat32,
+          .op = op,
+          .count = count};
+}
+
+Bytes Wanted(const CollectiveCase& call, int world_size = kRanks) {
+  return OutputOf(call, Order::kBySize, world_size, kRank).value();
+}
+
+std::string CauseOf(const CollectiveCase& call, const Bytes& got,
+                    int world_size = kRanks) {
+  const Bytes want = Wanted(call, world_size);
+  const Bytes before(want.size(), std::byte{0x5a});
+  return CauseOfOutput(
+      {call, Order::kBySize, world_size, kRank, got.data(), want, before});
+}
+
+TEST(CollectiveCausesTest, NamesWhatIsNotWritten) {
+  const CollectiveCase call = AllReduce(ReduceOp::kSum);
+  Bytes got = Wanted(call);
+  std::fill(got.end() - 4, got.end(), std::byte{0x5a});
+  EXPECT_EQ(CauseOf(call, got),
+            ", as if the last element had not been written");
+  std::fill(got.begin(), got.end(), std::byte{0x5a});
+  EXPECT_EQ(CauseOf(call, got), ", as if nothing had been written");
+}
+
+TEST(CollectiveCausesTest, NamesWhatIsInAnotherPlace) {
+  CollectiveCase call = AllReduce(ReduceOp::kMax);
+  Bytes got = Wanted(call);
+  std::swap_ranges(got.begin(), got.begin() + 4, got.end() - 4);
+  EXPECT_EQ(CauseOf(call, got),
+            ", as if the first and the last element had changed places");
+  call.operation = Operation::kScatter;
+  call.root = 2;
+  CollectiveCase other = call;
+  other.root = 0;
+  EXPECT_EQ(CauseOf(call, Wanted(other)), ", as if rank 0 were the root");
+}
+
+TEST(CollectiveCausesTest, NamesWhatIsReduced) {
+  EXPECT_EQ(
+      CauseOf(AllReduce(ReduceOp::kAverage), Wanted(AllReduce(ReduceOp::kSum))),
+      ", as if it were the sum, not the average");
+  for (const ReduceOp op :
+       {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kProduct}) {
+    const CollectiveCase call = AllReduce(op);
+    EXPECT_EQ(CauseOf(call, OutputOf(call, Order::kBySize, kRanks, kRank,
+                                     {.ranks = {}, .twice = 2})
+                                .value()),
+              ", as if rank 2's input were taken twice");
+  }
+}
+
+TEST(CollectiveCausesTest, NamesTheOrder) {
+  CollectiveCase call = AllReduce(ReduceOp::kSum, 9000);
+  EXPECT_EQ(CauseOf(call, OutputOf(call, Order::kBySize, kRanks, kRank,
+                                   {.ranks = {2, 1, 0}, .twice = -1})
+                              .value()),
+            ", as if the ranks were added in the order 2, 1, 0");
+  EXPECT_EQ(CauseOf(call,
+                    OutputOf(call, Order::kBySize, 5, kRank,
+                             {.ranks = {1, 0, 4, 3, 2}, .twice = -1})
+                        .value(),
+                    5),
+            ", as if the ranks were added in the order 1, 0, 4, 3, 2");
+  CollectiveCase uniform = call;
+  uniform.uniform = uniform.in_place = true;
+  EXPECT_EQ(CauseOf(uniform, Wanted(call)),
+            ", as if it were added in the order of its size");
+}
+
+TEST(CollectiveCausesTest, NamesNothingThatDoesNotGiveEveryBit) {
+  for (const ReduceOp op : kAllReduceOps) {
+    const CollectiveCase call = AllReduce(op);
+    Bytes got = Wanted(call);
+    got[4 * 33] ^= std::byte{1};
+    EXPECT_EQ(CauseOf(call, got), "");
+    std::swap_ranges(got.begin(), got.begin() + 4, got.end() - 4);
+    EXPECT_EQ(CauseOf(call, got), "");
+  }
+}
+
+TEST(CollectiveCausesTest, NamesTheRootOfAStrayOutput) {
+  CollectiveCase call = AllReduce(ReduceOp::kSum);
+  call.operation = Operation::kReduce;
+  call.root = kRank;
+  Bytes got = Wanted(call);
+  call.root = 0;
+  EXPECT_EQ(CauseOfStrayOutput(call, Order::kBySize, kRanks, kRank, got.data()),
+            ", as if rank 1 were the root");
+  got[0] ^= std::byte{1};
+  EXPECT_EQ(CauseOfStrayOutput(call, Order::kBySize, kRanks, kRank, got.data()),
+            "");
+}
 
 }  // namespace
 }  // namespace lockstep

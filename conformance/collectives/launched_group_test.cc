@@ -6,6 +6,8 @@
 //
 // They form a group of the `processes` backend, or with LOCKSTEP_BACKEND=mpi of
 // the `mpi` backend. Started alone, it is a group of one.
+#include "collectives/launch/launched_group.h"
+
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -19,11 +21,10 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/communicator.h"
-#include "collectives/host/thread_group.h"
-#include "collectives/launch/join_launched_group.h"
+#include "collectives/host/host_group.h"
 #include "collectives/launch/rank_environment.h"
 #include "conformance/collectives/collective_checker.h"
-#include "conformance/collectives/faulty_communicator.h"
+#include "conformance/collectives/collective_mutants.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #ifdef LOCKSTEP_HAS_MPI

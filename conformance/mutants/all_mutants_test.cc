@@ -1,6 +1,8 @@
 // Every planted bug of every folder is caught by the checks that are there for
 // it, which name it and no other; and no check of any folder is there without a
 // bug.
+#include "conformance/mutants/all_mutants.h"
+
 #include <algorithm>
 #include <iterator>
 #include <ostream>
@@ -11,8 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
-#include "conformance/mutants/bug_suites.h"
-#include "conformance/mutants/planted_bug.h"
+#include "conformance/mutant.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -5,8 +5,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "conformance/mutant.h"
 #include "conformance/mutants/mutants_command.h"
-#include "conformance/mutants/planted_bug.h"
 
 namespace lockstep {
 namespace {

@@ -1,7 +1,7 @@
 // The command `mutants`, of every folder's bugs.
 #include <cstddef>
 
-#include "conformance/mutants/bug_suites.h"
+#include "conformance/mutants/all_mutants.h"
 #include "conformance/mutants/mutants_command.h"
 
 int main(int argc, char** argv) {

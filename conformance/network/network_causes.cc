@@ -1,6 +1,4 @@
 // Fits mistakes to a step of the network.
-#include "conformance/network/network_causes.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -15,10 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "conformance/network/network_checks.h"
 #include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
 #include "conformance/network/resnet_reference.h"
-#include "models/parameters.h"
+#include "models/model.h"
 
 namespace lockstep {
 namespace {

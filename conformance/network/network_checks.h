@@ -1,17 +1,84 @@
-// The checks behind "ResNet-18 with SyncBatchNorm on N ranks is one rank".
+// What a wrong step of the network looks like: the mistakes that would give it.
 #ifndef LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_CHECKS_H_
 #define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_CHECKS_H_
 
+#include <cstddef>
 #include <map>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
+#include "models/model.h"
 
 namespace lockstep {
+
+inline constexpr double kNetworkMomentum = 0.1;
+
+// What of two ranks' moments differs first, "gradients: 0.weight"; empty if
+// nothing does.
+std::string DifferenceOfRanks(const RankMoment& a, const RankMoment& b);
+
+// Ranks 0 and `rank` differ at that moment: "; ..." or "". Some ranks agree and
+// not all; the running statistics of one batch norm alone differ; the gradients
+// of every batch norm and nothing else.
+std::string CauseOfDifference(const NetworkTrace& trace, size_t rank,
+                              size_t moment);
+
+// Causes in one step, beside the reference at the run's own parameters. Borrows
+// all it is given.
+class StepCauses {
+ public:
+  StepCauses(const NetworkRun& run, const NetworkTrace& trace, int step,
+             const NetworkStep& want)
+      : run_(run), trace_(trace), step_(step), want_(want) {}
+
+  // A wrong gradient, of which this tensor is the first: "; ..." or "". It is
+  // that of local batch norm; of a mean of means; a multiple.
+  std::string OfGradient(const ParameterSpec& spec, std::span<const float> got);
+
+  // A rank's wrong running statistic: "; ..." or "". It is what it was; the
+  // batch has another weight; it is that of the rank's own batch. want: all of
+  // them, as the rank should have them.
+  std::string OfBuffer(const ParameterSpec& spec, int rank,
+                       std::span<const float> before,
+                       std::span<const float> after,
+                       std::span<const double> want);
+
+ private:
+  const LocalStep& Local();
+  bool IsMeanOfMeans(const std::vector<double>& gradient) const;
+
+  const NetworkRun& run_;
+  const NetworkTrace& trace_;
+  const int step_;
+  const NetworkStep& want_;
+  std::optional<LocalStep> local_;
+};
+
+// One rank's steps, what they must give, and what rounding does to them.
+
+// The steps of RunNetwork on one rank with SyncBatchNorm, which is the same
+// arithmetic as on N. N ranks go the same way up to rounding, so that what
+// rounding does here is what it does there; and if the arithmetic is bad, bad
+// here too, which is what the check Tolerances is there for.
+struct OneRankPath {
+  NetworkRun run;
+  NetworkTrace trace;
+  std::vector<NetworkStep> steps;
+  std::vector<Rounding> rounding;
+};
+
+// mutation: also of the model that rounding is measured on, and so of every
+// tolerance. Cost: about a second a step. Errors: the product's.
+absl::StatusOr<OneRankPath> TakeOneRankPath(
+    int steps, const NetworkMutation& mutation = {});
+
+// The checks behind "ResNet-18 with SyncBatchNorm on N ranks is one rank".
 
 // How many times the furthest of five float32 computations the ranks may be
 // from the reference.

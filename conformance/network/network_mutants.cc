@@ -7,25 +7,25 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/buffer.h"
-#include "collectives/call_site.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/data_type.h"
-#include "conformance/mutants/communicator_decorators.h"
+#include "conformance/decorators.h"
+#include "conformance/network/network_checks.h"
+#include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
-#include "conformance/network/norm_step.h"
 #include "conformance/network/resnet_reference.h"
-#include "models/buffers.h"
+#include "conformance/rejection.h"
 #include "models/model.h"
-#include "models/parameters.h"
 
 namespace lockstep {
 namespace {
@@ -324,6 +324,47 @@ std::vector<NetworkMutant> NetworkMutants() {
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;
+}
+
+// Plants bugs in the network's training and asks the checks.
+namespace {
+
+// Of the first step.
+absl::StatusOr<std::vector<Rounding>> MeasureFirst(
+    const NetworkMutation& mutation) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const OneRankPath path,
+                            TakeOneRankPath(/*steps=*/1, mutation));
+  return path.rounding;
+}
+
+// Of the product without a bug.
+const absl::StatusOr<std::vector<Rounding>>& FirstRounding() {
+  static const auto& rounding = *new absl::StatusOr<std::vector<Rounding>>(
+      MeasureFirst(NetworkMutation()));
+  return rounding;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<Rejection>> PlantNetworkMutant(
+    const NetworkMutant& mutant) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::vector<Rounding> rounding,
+      mutant.everywhere ? MeasureFirst(mutant.mutation) : FirstRounding());
+  LOCKSTEP_ASSIGN_OR_RETURN(const NetworkTrace trace,
+                            RunNetwork(mutant.run, mutant.mutation));
+  const NetworkVerdicts verdicts = CheckNetwork(mutant.run, rounding, trace);
+  std::vector<Rejection> rejections;
+  for (const std::string& check : NetworkCheckNames()) {
+    const absl::Status& status = verdicts.checks.at(check);
+    if (status.ok()) continue;
+    if (status.code() != absl::StatusCode::kDataLoss) {
+      return absl::InternalError(
+          absl::StrCat(check, " failed: ", status.ToString()));
+    }
+    rejections.push_back({check, std::string(status.message())});
+  }
+  return rejections;
 }
 
 }  // namespace lockstep

@@ -15,7 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "conformance/network/plain_layers.h"
 #include "conformance/trace.h"
-#include "models/parameters.h"
+#include "models/model.h"
 
 namespace lockstep {
 namespace {

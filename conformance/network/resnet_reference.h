@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "conformance/trace.h"
-#include "models/parameters.h"
+#include "models/model.h"
 
 namespace lockstep {
 

@@ -13,14 +13,13 @@
 #include <vector>
 
 #include "absl/strings/match.h"
-#include "collectives/data_type.h"
-#include "conformance/network/network_fixtures.h"
+#include "base/data_types.h"
 #include "conformance/network/network_rounding.h"
+#include "conformance/network/network_run.h"
 #include "conformance/trace.h"
 #include "gtest/gtest.h"
-#include "models/buffers.h"
-#include "models/parameters.h"
-#include "models/resnet18.h"
+#include "models/model.h"
+#include "models/networks/networks.h"
 
 namespace lockstep {
 namespace {

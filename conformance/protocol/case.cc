@@ -11,12 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/files.h"
 #include "base/status_macros.h"
-#include "conformance/protocol/foreign_file.h"
 #include "conformance/protocol/json_fields.h"
-#include "conformance/protocol/limits.h"
-#include "models/file_io.h"
-#include "models/safetensors.h"
+#include "models/io/safetensors.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep {

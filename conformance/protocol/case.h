@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "models/safetensors.h"
+#include "models/io/safetensors.h"
 
 namespace lockstep {
 

@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "conformance/protocol/limits.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep {

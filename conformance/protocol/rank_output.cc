@@ -14,13 +14,11 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/files.h"
 #include "base/status_macros.h"
-#include "conformance/protocol/foreign_file.h"
 #include "conformance/protocol/json_fields.h"
-#include "conformance/protocol/limits.h"
-#include "models/file_io.h"
-#include "models/model_tensors.h"
-#include "models/safetensors.h"
+#include "models/io/model_tensors.h"
+#include "models/io/safetensors.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep {

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "models/model_tensors.h"
+#include "models/io/model_tensors.h"
 
 namespace lockstep {
 

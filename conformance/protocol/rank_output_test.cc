@@ -15,11 +15,11 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "base/status_matchers.h"
-#include "collectives/data_type.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/safetensors.h"
+#include "models/io/safetensors.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep {

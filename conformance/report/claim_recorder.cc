@@ -11,8 +11,7 @@
 
 #include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
-#include "conformance/report/claim_result.h"
-#include "conformance/report/known_claims.h"
+#include "conformance/report/claims.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {

@@ -6,7 +6,7 @@
 #include <functional>
 #include <string>
 
-#include "conformance/report/claim_result.h"
+#include "conformance/report/claims.h"
 
 namespace lockstep {
 

@@ -17,12 +17,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
-#include "conformance/report/claim_result.h"
-#include "conformance/report/expected_rows.h"
+#include "conformance/report/claims.h"
 #include "conformance/report/foreign_text.h"
-#include "conformance/report/known_claims.h"
 #include "conformance/report/test_logs.h"
-#include "conformance/report/test_xml.h"
 
 namespace lockstep {
 namespace {

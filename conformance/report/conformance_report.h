@@ -12,8 +12,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "conformance/report/expected_rows.h"
-#include "conformance/report/known_claims.h"
+#include "conformance/report/claims.h"
 #include "conformance/report/test_logs.h"
 #include "nlohmann/json.hpp"
 #include "report/machine.h"

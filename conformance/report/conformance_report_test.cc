@@ -7,12 +7,9 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "conformance/report/claim_result.h"
-#include "conformance/report/expected_rows.h"
-#include "conformance/report/known_claims.h"
+#include "conformance/report/claims.h"
 #include "conformance/report/sample_report.h"
 #include "conformance/report/test_logs.h"
-#include "conformance/report/test_xml.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

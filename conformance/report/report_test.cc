@@ -8,12 +8,11 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "conformance/report/claim_result.h"
+#include "base/run_command.h"
+#include "conformance/report/claims.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "tools/testing/expect_usage_error.h"
-#include "tools/testing/run_command.h"
 
 namespace lockstep {
 namespace {

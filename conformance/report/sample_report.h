@@ -5,12 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "conformance/report/claim_result.h"
+#include "conformance/report/claims.h"
 #include "conformance/report/conformance_report.h"
-#include "conformance/report/expected_rows.h"
-#include "conformance/report/known_claims.h"
 #include "conformance/report/test_logs.h"
-#include "conformance/report/test_xml.h"
 
 namespace lockstep {
 

@@ -22,9 +22,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "base/files.h"
 #include "base/status_macros.h"
-#include "conformance/protocol/foreign_file.h"
-#include "conformance/report/test_xml.h"
 
 namespace lockstep {
 namespace {

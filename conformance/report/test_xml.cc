@@ -1,6 +1,4 @@
 // Expat's calls, put together.
-#include "conformance/report/test_xml.h"
-
 #include <expat.h>
 
 #include <cstddef>
@@ -15,6 +13,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "conformance/report/test_logs.h"
 
 namespace lockstep {
 namespace {

@@ -12,9 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "conformance/sampling/sampling_case.h"
 #include "conformance/sampling/sampling_reference.h"
-#include "conformance/sampling/sampling_subject.h"
+#include "conformance/sampling/tested_sampler.h"
 
 namespace lockstep {
 namespace {

@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "conformance/sampling/sampling_case.h"
-#include "conformance/sampling/sampling_subject.h"
+#include "conformance/sampling/tested_sampler.h"
 
 namespace lockstep {
 

@@ -9,9 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "conformance/sampling/sampling_case.h"
 #include "conformance/sampling/sampling_reference.h"
-#include "conformance/sampling/sampling_subject.h"
+#include "conformance/sampling/tested_sampler.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -1,6 +1,4 @@
 // The properties of whole epochs.
-#include "conformance/sampling/epoch_checker.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -17,11 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "conformance/sampling/epoch_causes.h"
-#include "conformance/sampling/guard_checker.h"
-#include "conformance/sampling/sampling_case.h"
-#include "conformance/sampling/sampling_property.h"
+#include "conformance/sampling/refusal_checks.h"
+#include "conformance/sampling/sampler_checker.h"
 #include "conformance/sampling/sampling_reference.h"
-#include "conformance/sampling/sampling_subject.h"
+#include "conformance/sampling/tested_sampler.h"
 
 namespace lockstep {
 namespace {

@@ -1,6 +1,4 @@
 // Stopping, going on, and what is in between.
-#include "conformance/sampling/resume_checker.h"
-
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -14,14 +12,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "conformance/sampling/bad_state_checker.h"
+#include "conformance/sampling/refusal_checks.h"
 #include "conformance/sampling/resume_causes.h"
-#include "conformance/sampling/sampling_case.h"
-#include "conformance/sampling/sampling_property.h"
+#include "conformance/sampling/sampler_checker.h"
 #include "conformance/sampling/sampling_reference.h"
-#include "conformance/sampling/sampling_subject.h"
-#include "conformance/sampling/take_over.h"
-#include "sampler/sampler_state.h"
+#include "conformance/sampling/tested_sampler.h"
+#include "sampler/sampler.h"
 
 namespace lockstep {
 namespace {

@@ -9,8 +9,7 @@
 #include <utility>
 #include <vector>
 
-#include "conformance/sampling/sampling_case.h"
-#include "conformance/sampling/sampling_subject.h"
+#include "conformance/sampling/tested_sampler.h"
 
 namespace lockstep {
 namespace {

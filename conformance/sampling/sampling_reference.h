@@ -6,8 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "conformance/sampling/sampling_case.h"
-#include "conformance/sampling/sampling_subject.h"
+#include "conformance/sampling/tested_sampler.h"
 
 namespace lockstep {
 

@@ -3,13 +3,15 @@
 #define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CASE_H_
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
-#include "collectives/data_type.h"
+#include "absl/strings/string_view.h"
+#include "base/data_types.h"
 #include "syncbn/activations.h"
-#include "syncbn/batch_norm_options.h"
-#include "syncbn/batch_norm_semantics.h"
+#include "syncbn/batch_norm.h"
 
 namespace lockstep {
 
@@ -126,6 +128,62 @@ bool IsSpiked(const BatchNormProblem& problem);
 std::vector<BatchNormVariant> AllVariants();
 // Two layouts.
 std::vector<BatchNormVariant> LayoutVariants();
+
+// Numbers as a layer's memory holds them, and where they lie in it.
+
+// The nearest number that `type`, one of IsActivationType, can hold.
+double RoundTo(DataType type, double value);
+
+// Elements of `type`, each rounded to it.
+std::string Encode(DataType type, std::span<const double> values);
+std::vector<double> Decode(DataType type, absl::string_view bytes);
+
+// Values [n, c, hw] in the order of the shape's layout, and back.
+std::vector<double> ToLayout(const ActivationShape& shape,
+                             std::span<const double> nchw);
+std::vector<double> FromLayout(const ActivationShape& shape,
+                               std::span<const double> values);
+
+// Random bits of a key: the same on every machine.
+uint64_t Hash(uint64_t key);
+// In [-1, 1).
+double Uniform(uint64_t key);
+
+// What the suite asks of batch norm: the names that a failure may have.
+
+// In the order in which they are asked. A bug must be there for each:
+// faulty_batch_norm_test, //conformance/mutants.
+inline constexpr const char* kBatchNormChecks[] = {
+    "Status",        "Untouched",        "Ready",
+    "Output",        "RunningMean",      "RunningVariance",
+    "BatchCount",    "BiasGradient",     "WeightGradient",
+    "InputGradient", "ResidualGradient", "RanksAgree",
+    "SameBits"};
+
+constexpr bool IsBatchNormCheck(std::string_view name) {
+  for (const std::string_view known : kBatchNormChecks) {
+    if (known == name) return true;
+  }
+  return false;
+}
+
+// Never defined: what the compiler then names in its error.
+void NameItInBatchNormChecks();
+
+// The name of one. A literal that is not in the table does not compile, so that
+// nothing can fail under a name that no bug is asked of.
+class BatchNormCheck {
+ public:
+  // Not explicit: a row is {"Output", CheckOutput}.
+  consteval BatchNormCheck(const char* name) : name_(name) {
+    if (!IsBatchNormCheck(name)) NameItInBatchNormChecks();
+  }
+
+  constexpr const char* name() const { return name_; }
+
+ private:
+  const char* name_;
+};
 
 }  // namespace lockstep
 

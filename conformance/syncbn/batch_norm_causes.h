@@ -8,7 +8,7 @@
 
 #include "conformance/reference/bounded.h"
 #include "conformance/syncbn/batch_norm_reference.h"
-#include "conformance/syncbn/step_view.h"
+#include "conformance/syncbn/step_checks.h"
 
 namespace lockstep {
 

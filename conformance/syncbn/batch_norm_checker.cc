@@ -16,12 +16,10 @@
 #include "conformance/reference/bounded.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_causes.h"
-#include "conformance/syncbn/batch_norm_check.h"
-#include "conformance/syncbn/batch_norm_exam.h"
 #include "conformance/syncbn/batch_norm_reference.h"
-#include "conformance/syncbn/batch_norm_subject.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/solved_problem.h"
 #include "conformance/syncbn/step_checks.h"
-#include "conformance/syncbn/step_view.h"
 
 namespace lockstep {
 namespace {

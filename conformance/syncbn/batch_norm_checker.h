@@ -9,8 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/batch_norm_exam.h"
-#include "conformance/syncbn/batch_norm_subject.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/solved_problem.h"
 
 namespace lockstep {
 

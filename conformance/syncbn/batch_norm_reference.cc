@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "collectives/data_type.h"
+#include "base/data_types.h"
 #include "conformance/reference/bounded.h"
 
 namespace lockstep {

@@ -57,7 +57,7 @@
 #include <span>
 #include <vector>
 
-#include "collectives/data_type.h"
+#include "base/data_types.h"
 #include "conformance/reference/bounded.h"
 
 namespace lockstep {

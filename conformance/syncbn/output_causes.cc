@@ -11,17 +11,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/data_type.h"
+#include "base/data_types.h"
 #include "conformance/reference/bounded.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_causes.h"
-#include "conformance/syncbn/batch_norm_exam.h"
 #include "conformance/syncbn/batch_norm_reference.h"
-#include "conformance/syncbn/batch_norm_subject.h"
-#include "conformance/syncbn/batch_norm_values.h"
-#include "conformance/syncbn/best_fit.h"
-#include "conformance/syncbn/other_moments.h"
-#include "conformance/syncbn/step_view.h"
+#include "conformance/syncbn/explanations.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "conformance/syncbn/step_checks.h"
 #include "syncbn/activations.h"
 
 namespace lockstep {

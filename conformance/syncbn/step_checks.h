@@ -1,4 +1,4 @@
-// The checks of one step on all ranks, and what they are made of.
+// One step of a run on all ranks, beside what must have come of it.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_STEP_CHECKS_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_STEP_CHECKS_H_
 
@@ -6,11 +6,72 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "conformance/reference/bounded.h"
-#include "conformance/syncbn/step_view.h"
+#include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/batch_norm_reference.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/solved_problem.h"
 
 namespace lockstep {
+
+// An error and its bound.
+struct BoundedError {
+  double error = 0;
+  double bound = 1;
+};
+
+// Borrows all of it.
+struct StepView {
+  const BatchNormExam& exam;
+  const BatchNormVariant& variant;
+  std::span<const RankRun> ranks;
+  int step;
+  // Where MeasureRun keeps the error that is largest beside its bound.
+  BoundedError* largest = nullptr;
+
+  const ExamStep& exam_step() const {
+    return exam.steps[static_cast<size_t>(step)];
+  }
+  const ReferenceBatch& BatchOn(int rank) const {
+    return exam_step().ranks[static_cast<size_t>(rank)];
+  }
+  int world_size() const { return exam.problem.world_size; }
+  bool tracked() const { return variant.tracking != Tracking::kNone; }
+  const RankStep& Of(int rank) const {
+    return ranks[static_cast<size_t>(rank)][static_cast<size_t>(step)];
+  }
+  // Whether a rank normalises with its own batch alone.
+  bool UsesOwn() const { return !exam_step().training && !tracked(); }
+  const ReferenceStatistics& StatisticsOn(int rank) const {
+    return UsesOwn() ? exam_step().own_statistics[static_cast<size_t>(rank)]
+                     : exam_step().statistics;
+  }
+  // Of a rank's batch alone, in training too.
+  ReferenceStatistics OwnStatisticsOf(int rank) const {
+    return StatisticsOf(exam.layer, {&BatchOn(rank), 1}, exam.precision);
+  }
+  const ReferenceResult& WantOn(int rank) const {
+    return UsesOwn() ? exam_step().own_want[static_cast<size_t>(rank)]
+                     : exam_step().want;
+  }
+  size_t IndexOf(int rank) const {
+    return UsesOwn() ? 0 : static_cast<size_t>(rank);
+  }
+  bool MustRefuse(int rank) const {
+    return variant.semantics.refuses_one_value && StatisticsOn(rank).count == 1;
+  }
+  std::vector<double> Activations(int rank, const std::string& bytes) const {
+    return FromLayout(exam.ShapeOf(step, rank, variant.layout),
+                      Decode(exam.problem.type, bytes));
+  }
+  std::vector<double> Statistics(const std::string& bytes) const {
+    return Decode(exam.statistics_type, bytes);
+  }
+};
+
+// The checks of one step on all ranks, and what they are made of.
 
 // "rank 1: what".
 std::string OnRank(int rank, const std::string& what);

@@ -11,10 +11,8 @@
 
 #include "absl/status/status.h"
 #include "models/cpu/layer.h"
-#include "models/cpu/primitive.h"
-#include "models/cpu/shape.h"
+#include "models/cpu/onednn.h"
 #include "models/model.h"
-#include "models/parameters.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
 namespace lockstep {

@@ -1,6 +1,4 @@
 // oneDNN's pooling.
-#include "models/cpu/average_pool.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -12,10 +10,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/cpu/empty_plan.h"
-#include "models/cpu/onednn_adapter.h"
-#include "models/cpu/primitive.h"
-#include "models/cpu/shape.h"
+#include "models/cpu/layer.h"
+#include "models/cpu/layers.h"
+#include "models/cpu/onednn.h"
 #include "models/model.h"
 #include "oneapi/dnnl/dnnl.hpp"
 

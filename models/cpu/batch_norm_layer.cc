@@ -1,6 +1,4 @@
 // Binds a BatchNorm to a layer's parameters and buffers.
-#include "models/cpu/batch_norm_layer.h"
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,13 +9,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/buffer.h"
-#include "collectives/data_type.h"
-#include "models/buffers.h"
-#include "models/parameters.h"
+#include "collectives/collective.h"
+#include "models/cpu/layers.h"
+#include "models/model.h"
 #include "syncbn/activations.h"
-#include "syncbn/batch_norm_options.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/sync_batch_norm.h"
 
 namespace lockstep {

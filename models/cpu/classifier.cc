@@ -1,7 +1,8 @@
-// Owns a replica's memory and plans.
+// The one call into the OpenMP runtime that oneDNN brings along.
 #include "models/cpu/classifier.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <map>
 #include <new>
@@ -14,14 +15,79 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
-#include "models/aligned_buffer.h"
-#include "models/buffers.h"
-#include "models/cpu/primitive.h"
-#include "models/cpu/softmax_cross_entropy.h"
+#include "models/cpu/onednn.h"
+#include "models/model.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
+// Declared here because <omp.h> is absent where the compiler's own OpenMP is
+// not installed, while oneDNN's runtime, which has the function, always is.
+extern "C" void omp_set_num_threads(int count);
+
 namespace lockstep {
+
+void SetComputeThreads(int count) { omp_set_num_threads(count); }
+
+// In float64: it is a thousandth of a step, and softmax - 1 cancels.
+namespace {
+
+bool IsCorrect(std::span<const float> logits, int32_t label) {
+  for (size_t k = 0; k < logits.size(); ++k) {
+    // Written so that a NaN on either side fails.
+    const bool below = static_cast<int32_t>(k) < label
+                           ? logits[k] < logits[label]
+                           : logits[k] <= logits[label];
+    if (!below) return false;
+  }
+  return true;
+}
+
+// The loss of one sample; its gradient unless that is empty.
+double SampleLoss(std::span<const float> logits, int32_t label, double scale,
+                  std::span<float> gradient) {
+  // Subtracting the highest keeps every exponential in (0, 1].
+  const double highest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const float x : logits) sum += std::exp(x - highest);
+  const double log_sum = std::log(sum) + highest;
+  const double loss = log_sum - logits[label];
+  for (size_t k = 0; k < gradient.size(); ++k) {
+    const double onehot = static_cast<int32_t>(k) == label ? 1 : 0;
+    gradient[k] = static_cast<float>(
+        scale * (std::exp(logits[k] - highest) / sum - onehot));
+  }
+  return loss;
+}
+
+}  // namespace
+
+absl::Status CheckLabels(std::span<const int32_t> labels, int64_t classes) {
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] < 0 || labels[i] >= classes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("label ", labels[i], " of sample ", i, " is not in [0, ",
+                       classes, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Metrics SoftmaxCrossEntropy(std::span<const float> logits,
+                            std::span<const int32_t> labels, int64_t classes,
+                            float gradient_scale, std::span<float> gradient) {
+  Metrics metrics;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const std::span<const float> row = logits.subspan(i * classes, classes);
+    if (IsCorrect(row, labels[i])) ++metrics.correct;
+    metrics.loss_sum += SampleLoss(
+        row, labels[i], gradient_scale,
+        gradient.empty() ? gradient : gradient.subspan(i * classes, classes));
+  }
+  metrics.samples = static_cast<int64_t>(labels.size());
+  return metrics;
+}
+
+// Owns a replica's memory and plans.
 namespace {
 
 class Classifier : public Model {

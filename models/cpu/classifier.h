@@ -1,17 +1,40 @@
-// A layer and a loss made into a Model.
+// How many threads a rank computes on.
 #ifndef LOCKSTEP_MODELS_CPU_CLASSIFIER_H_
 #define LOCKSTEP_MODELS_CPU_CLASSIFIER_H_
 
 #include <cstdint>
 #include <memory>
+#include <span>
 
-#include "models/buffers.h"
+#include "absl/status/status.h"
 #include "models/cpu/layer.h"
-#include "models/cpu/shape.h"
 #include "models/model.h"
-#include "models/parameters.h"
 
 namespace lockstep {
+
+// Sets how many OpenMP threads oneDNN uses for what the calling thread computes
+// from now on; each rank thread calls it for itself. count: at least 1.
+void SetComputeThreads(int count);
+
+// The loss of classification.
+
+// Errors: kInvalidArgument, naming the sample, if a label is not in
+// [0, classes).
+absl::Status CheckLabels(std::span<const int32_t> labels, int64_t classes);
+
+// Sums -log softmax(logits)[label] over the samples and counts the samples
+// whose label has the highest logit: of equal ones the first counts, and a
+// sample with a NaN is never correct.
+//
+// logits: host float32 [n, classes], row-major. labels: host [n], each in
+// [0, classes) (a precondition: see CheckLabels). gradient: host float32
+// [n, classes], overwritten with gradient_scale * (softmax - onehot), rounded
+// once from float64, may be `logits` itself; or empty: not wanted.
+Metrics SoftmaxCrossEntropy(std::span<const float> logits,
+                            std::span<const int32_t> labels, int64_t classes,
+                            float gradient_scale, std::span<float> gradient);
+
+// A layer and a loss made into a Model.
 
 // sample: the shape of one image, n = 1; c = 1, so that the images of a Batch
 // lie as the layers want them. network: from [n, 1, h, w] to [n, classes, 1, 1]

@@ -1,22 +1,34 @@
-// What a layer is on the CPU: something that plans its work for a batch size.
+// The shape of activations on the CPU.
 #ifndef LOCKSTEP_MODELS_CPU_LAYER_H_
 #define LOCKSTEP_MODELS_CPU_LAYER_H_
 
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
-#include "models/buffers.h"
-#include "models/cpu/shape.h"
 #include "models/model.h"
-#include "models/parameters.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "syncbn/batch_norm_kernels.h"
 
 namespace lockstep {
+
+// N images of C channels. Activations lie channels last: element (n, c, h, w)
+// is at ((n * H + h) * W + w) * C + c, without gaps.
+struct Shape {
+  int64_t n = 0;
+  int64_t c = 0;
+  int64_t h = 1;
+  int64_t w = 1;
+
+  int64_t size() const { return n * c * h * w; }
+  friend bool operator==(const Shape&, const Shape&) = default;
+};
+
+// What a layer is on the CPU: something that plans its work for a batch size.
 
 // What the layers of one replica share.
 struct LayerContext {
@@ -91,6 +103,15 @@ class Layer {
       const LayerContext& context, const Shape& input,
       bool input_gradient) const = 0;
 };
+
+// What a layer does for a batch without samples.
+
+// A plan that computes nothing: backward it zeroes the gradients of
+// `parameters[index]` for each of `indices` and calls `ready` for them, in the
+// order given. Borrows `parameters`.
+std::unique_ptr<LayerPlan> CreateEmptyPlan(Parameters& parameters,
+                                           std::vector<int> indices,
+                                           const Shape& output);
 
 }  // namespace lockstep
 

@@ -9,9 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/aligned_buffer.h"
-#include "models/buffers.h"
-#include "models/compute_threads.h"
+#include "models/cpu/classifier.h"
+#include "models/model.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 

@@ -9,10 +9,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
-#include "models/buffers.h"
 #include "models/cpu/layer.h"
-#include "models/cpu/shape.h"
-#include "models/parameters.h"
+#include "models/model.h"
 
 namespace lockstep {
 

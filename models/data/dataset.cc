@@ -1,10 +1,22 @@
 // Gathering of batches.
 #include "models/data/dataset.h"
 
+#include <algorithm>
 #include <array>
 #include <cassert>
 #include <cstdint>
+#include <filesystem>
 #include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/data/idx.h"
 
 namespace lockstep {
 namespace {
@@ -42,6 +54,88 @@ void Dataset::GatherLabels(std::span<const int64_t> indices,
     assert(index >= 0 && index < size);
     *to++ = labels[index];
   }
+}
+
+// Finds the four files and checks that they belong together.
+namespace {
+
+constexpr int64_t kSide = 28;
+constexpr int kClasses = 10;
+
+// Only says that nothing is there; what is there and unreadable is for the
+// reader to report.
+bool Missing(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::status(path, error).type() ==
+         std::filesystem::file_type::not_found;
+}
+
+absl::StatusOr<std::string> FindFile(const std::string& dir,
+                                     const std::string& name) {
+  const std::string plain = absl::StrCat(dir, "/", name);
+  for (const std::string& path : {plain, absl::StrCat(plain, ".gz")}) {
+    if (!Missing(path)) return path;
+  }
+  return absl::NotFoundError(
+      absl::StrCat(plain, ": no such file, nor one ending in .gz"));
+}
+
+absl::Status CheckDir(const std::string& dir) {
+  if (!Missing(dir)) return absl::OkStatus();
+  const std::string fault =
+      absl::StrCat("data folder '", dir, "' does not exist");
+  if (dir != kFashionMnistDir) return absl::NotFoundError(fault);
+  return absl::NotFoundError(absl::StrCat(
+      fault,
+      ": install the package dataset-fashion-mnist (tools/setup.sh does), or "
+      "say with --data_dir where the four files are"));
+}
+
+absl::StatusOr<Dataset> LoadPart(const std::string& dir,
+                                 const std::string& part) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::string images_path,
+      FindFile(dir, absl::StrCat(part, "-images-idx3-ubyte")));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::string labels_path,
+      FindFile(dir, absl::StrCat(part, "-labels-idx1-ubyte")));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<uint8_t> labels,
+                            ReadIdxLabels(labels_path));
+  LOCKSTEP_ASSIGN_OR_RETURN(IdxImages images, ReadIdxImages(images_path));
+  if (images.height != kSide || images.width != kSide) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(images_path, ": images are ", images.height, " x ",
+                     images.width, ", must be 28 x 28"));
+  }
+  if (images.count != static_cast<int64_t>(labels.size())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(images_path, ": holds ", images.count, " images, but ",
+                     labels_path, " holds ", labels.size(), " labels"));
+  }
+  const auto bad =
+      std::find_if(labels.begin(), labels.end(),
+                   [](uint8_t label) { return label >= kClasses; });
+  if (bad != labels.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(labels_path, ": label ", bad - labels.begin(), " is ",
+                     *bad, ", must be in [0, ", kClasses - 1, "]"));
+  }
+  return Dataset{.size = images.count,
+                 .channels = 1,
+                 .height = kSide,
+                 .width = kSide,
+                 .num_classes = kClasses,
+                 .images = std::move(images.pixels),
+                 .labels = std::move(labels)};
+}
+
+}  // namespace
+
+absl::StatusOr<FashionMnist> LoadFashionMnist(const std::string& dir) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckDir(dir));
+  LOCKSTEP_ASSIGN_OR_RETURN(Dataset train, LoadPart(dir, "train"));
+  LOCKSTEP_ASSIGN_OR_RETURN(Dataset test, LoadPart(dir, "t10k"));
+  return FashionMnist{std::move(train), std::move(test)};
 }
 
 }  // namespace lockstep

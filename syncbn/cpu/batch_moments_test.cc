@@ -1,7 +1,5 @@
 // Moments against a loop in long double, within the bound that the header
 // derives.
-#include "syncbn/cpu/batch_moments.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -9,14 +7,15 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithms/reduction_kernels.h"
-#include "collectives/data_type.h"
 #include "gtest/gtest.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cpu/scratch.h"
+#include "syncbn/cpu/loops.h"
 #include "syncbn/cpu/test_activations.h"
+#include "syncbn/cpu/workspace.h"
 
 namespace lockstep {
 namespace {

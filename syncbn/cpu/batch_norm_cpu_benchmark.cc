@@ -18,13 +18,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/data_types.h"
 #include "benchmark/benchmark.h"
-#include "collectives/buffer.h"
-#include "collectives/data_type.h"
+#include "collectives/collective.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/batch_norm_options.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/cpu/onednn_batch_norm.h"
 

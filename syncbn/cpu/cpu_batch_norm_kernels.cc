@@ -7,15 +7,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/buffer.h"
+#include "collectives/collective.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cpu/backward.h"
-#include "syncbn/cpu/batch_moments.h"
-#include "syncbn/cpu/merge_records.h"
-#include "syncbn/cpu/normalize.h"
-#include "syncbn/cpu/scratch.h"
+#include "syncbn/cpu/loops.h"
+#include "syncbn/cpu/workspace.h"
 
 namespace lockstep {
 

@@ -9,11 +9,11 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/algorithms/reduction_kernels.h"
-#include "collectives/buffer.h"
+#include "collectives/collective.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cpu/scratch.h"
+#include "syncbn/cpu/workspace.h"
 
 namespace lockstep {
 

@@ -10,9 +10,9 @@
 #include <type_traits>
 
 #include "collectives/algorithms/reduction_kernels.h"
-#include "syncbn/cpu/parallel_for.h"
-#include "syncbn/cpu/run_plan.h"
+#include "syncbn/cpu/column_plan.h"
 #include "syncbn/cpu/vector_loops.h"
+#include "syncbn/cpu/workspace.h"
 
 namespace lockstep {
 

@@ -1,15 +1,14 @@
 // All in float64, for some channels at a time: ranks have one count for all
 // channels, so that a merge divides once.
-#include "syncbn/cpu/merge_records.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
-#include "collectives/data_type.h"
+#include "base/data_types.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
+#include "syncbn/cpu/loops.h"
 #include "syncbn/moments.h"
 
 namespace lockstep {

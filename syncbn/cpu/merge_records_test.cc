@@ -1,6 +1,4 @@
 // Merging of ranks' records, by exact numbers.
-#include "syncbn/cpu/merge_records.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -8,10 +6,11 @@
 #include <cstring>
 #include <vector>
 
-#include "collectives/data_type.h"
+#include "base/data_types.h"
 #include "gtest/gtest.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
+#include "syncbn/cpu/loops.h"
 #include "syncbn/cpu/test_activations.h"
 
 namespace lockstep {

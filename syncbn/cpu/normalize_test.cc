@@ -1,6 +1,4 @@
 // Normalising against a loop in float64.
-#include "syncbn/cpu/normalize.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -9,15 +7,16 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithms/reduction_kernels.h"
-#include "collectives/buffer.h"
-#include "collectives/data_type.h"
+#include "collectives/collective.h"
 #include "gtest/gtest.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cpu/scratch.h"
+#include "syncbn/cpu/loops.h"
 #include "syncbn/cpu/test_activations.h"
+#include "syncbn/cpu/workspace.h"
 
 namespace lockstep {
 namespace {

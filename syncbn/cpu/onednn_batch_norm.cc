@@ -1,4 +1,4 @@
-// The order of oneDNN's primitives, of what they leave out, and of statistics.
+// The two halves make the same primitives through the two versions' interfaces.
 #include "syncbn/cpu/onednn_batch_norm.h"
 
 #include <algorithm>
@@ -13,21 +13,73 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/buffer.h"
-#include "collectives/data_type.h"
+#include "collectives/collective.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/batch_norm_options.h"
-#include "syncbn/batch_tracking.h"
 #include "syncbn/check_batch_norm.h"
-#include "syncbn/cpu/merge_records.h"
-#include "syncbn/cpu/onednn_adapter.h"
-#include "syncbn/cpu/relu_passes.h"
-#include "syncbn/cpu/scratch.h"
+#include "syncbn/cpu/loops.h"
+#include "syncbn/cpu/workspace.h"
+
+namespace lockstep::onednn {
+namespace {
+
+dnnl::primitive_attr CallersScratch() {
+  dnnl::primitive_attr attributes;
+  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
+  return attributes;
+}
+
+}  // namespace
+
+#if DNNL_VERSION_MAJOR >= 3
+
+dnnl::batch_normalization_forward::primitive_desc BatchNormForward(
+    const dnnl::engine& engine, dnnl::prop_kind kind,
+    const dnnl::memory::desc& data, float epsilon,
+    dnnl::normalization_flags flags) {
+  return {engine, kind, data, data, epsilon, flags, CallersScratch()};
+}
+
+dnnl::batch_normalization_backward::primitive_desc BatchNormBackward(
+    const dnnl::engine& engine, dnnl::prop_kind kind,
+    const dnnl::memory::desc& data, float epsilon,
+    dnnl::normalization_flags flags) {
+  const auto forward = BatchNormForward(
+      engine, dnnl::prop_kind::forward_training, data, epsilon, flags);
+  return {engine,          kind, data, data, data, epsilon, flags, forward,
+          CallersScratch()};
+}
+
+#else
+
+dnnl::batch_normalization_forward::primitive_desc BatchNormForward(
+    const dnnl::engine& engine, dnnl::prop_kind kind,
+    const dnnl::memory::desc& data, float epsilon,
+    dnnl::normalization_flags flags) {
+  return {{kind, data, epsilon, flags}, CallersScratch(), engine};
+}
+
+dnnl::batch_normalization_backward::primitive_desc BatchNormBackward(
+    const dnnl::engine& engine, dnnl::prop_kind kind,
+    const dnnl::memory::desc& data, float epsilon,
+    dnnl::normalization_flags flags) {
+  const auto forward = BatchNormForward(
+      engine, dnnl::prop_kind::forward_training, data, epsilon, flags);
+  return {
+      {kind, data, data, epsilon, flags}, CallersScratch(), engine, forward};
+}
+
+#endif
+
+}  // namespace lockstep::onednn
 
 namespace lockstep {
+
+// The order of oneDNN's primitives, of what they leave out, and of statistics.
 
 using dnnl::normalization_flags;
 using dnnl::prop_kind;

@@ -1,4 +1,5 @@
-// Batch normalisation of a rank's own batch through oneDNN.
+// oneDNN 2 and oneDNN 3 make primitive descriptors differently: these functions
+// are the only place here that knows. They throw dnnl::error.
 #ifndef LOCKSTEP_SYNCBN_CPU_ONEDNN_BATCH_NORM_H_
 #define LOCKSTEP_SYNCBN_CPU_ONEDNN_BATCH_NORM_H_
 
@@ -10,16 +11,35 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/buffer.h"
-#include "collectives/data_type.h"
+#include "base/data_types.h"
+#include "collectives/collective.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/batch_norm_options.h"
-#include "syncbn/cpu/scratch.h"
+#include "syncbn/cpu/workspace.h"
+
+namespace lockstep::onednn {
+
+// `data` describes x, y and their gradients. Scratch space comes from the
+// caller.
+dnnl::batch_normalization_forward::primitive_desc BatchNormForward(
+    const dnnl::engine& engine, dnnl::prop_kind kind,
+    const dnnl::memory::desc& data, float epsilon,
+    dnnl::normalization_flags flags);
+
+// Of a forward pass with the same flags. kind: backward, with the gradients of
+// scale and shift, or backward_data.
+dnnl::batch_normalization_backward::primitive_desc BatchNormBackward(
+    const dnnl::engine& engine, dnnl::prop_kind kind,
+    const dnnl::memory::desc& data, float epsilon,
+    dnnl::normalization_flags flags);
+
+}  // namespace lockstep::onednn
 
 namespace lockstep {
+
+// Batch normalisation of a rank's own batch through oneDNN.
 
 // A BatchNorm that never communicates, in host memory: for float32, and for
 // bfloat16 where oneDNN has it on this processor; else kUnimplemented, naming

@@ -14,16 +14,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "base/status_matchers.h"
-#include "collectives/buffer.h"
-#include "collectives/data_type.h"
+#include "collectives/collective.h"
 #include "gtest/gtest.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
-#include "syncbn/batch_norm_options.h"
-#include "syncbn/batch_norm_semantics.h"
 #include "syncbn/cpu/test_activations.h"
-#include "syncbn/cpu/test_layer_step.h"
 
 namespace lockstep {
 namespace {

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "collectives/algorithms/half.h"
-#include "collectives/data_type.h"
+#include "base/data_types.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm_kernels.h"
 

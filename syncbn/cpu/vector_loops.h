@@ -7,9 +7,8 @@
 #include <cstring>
 #include <type_traits>
 
-#include "collectives/algorithms/half.h"
+#include "base/data_types.h"
 #include "collectives/algorithms/reduction_kernels.h"
-#include "collectives/data_type.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>

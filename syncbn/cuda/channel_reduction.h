@@ -14,9 +14,9 @@
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "syncbn/activations.h"
+#include "syncbn/cuda/kernel_operands.h"
 #include "syncbn/cuda/partition.h"
 #include "syncbn/cuda/reduction_kernels.h"
-#include "syncbn/cuda/vector_access.h"
 
 namespace lockstep {
 

@@ -12,16 +12,12 @@
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
-#include "collectives/buffer.h"
+#include "collectives/collective.h"
 #include "collectives/nccl/cuda_handles.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cuda/backward_input.h"
-#include "syncbn/cuda/backward_reduce.h"
-#include "syncbn/cuda/merge.h"
-#include "syncbn/cuda/normalize.h"
-#include "syncbn/cuda/statistics.h"
+#include "syncbn/cuda/kernels.h"
 
 namespace lockstep {
 namespace {

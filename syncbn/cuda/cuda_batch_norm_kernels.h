@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/buffer.h"
+#include "collectives/collective.h"
 #include "collectives/nccl/cuda_handles.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"

@@ -10,10 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/communicator.h"
-#include "collectives/data_type.h"
 #include "collectives/nccl/cuda_handles.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/testing/run_ranks.h"
@@ -21,12 +21,10 @@
 #include "gtest/gtest.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
-#include "syncbn/batch_norm_options.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/kernel_testing.h"
 #include "syncbn/sync_batch_norm.h"
-#include "tools/cuda/standin/devices.h"
-#include "tools/cuda/standin/schedule.h"
+#include "tools/cuda/standin/control.h"
 
 namespace lockstep {
 namespace {

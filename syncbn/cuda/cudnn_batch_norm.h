@@ -13,12 +13,11 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/data_type.h"
+#include "base/data_types.h"
 #include "collectives/nccl/cuda_handles.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/batch_norm_options.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"
 

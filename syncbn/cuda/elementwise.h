@@ -21,8 +21,8 @@
 #include "absl/strings/string_view.h"
 #include "base/cuda_status.h"
 #include "syncbn/activations.h"
+#include "syncbn/cuda/kernel_operands.h"
 #include "syncbn/cuda/partition.h"
-#include "syncbn/cuda/vector_access.h"
 
 namespace lockstep {
 

@@ -6,12 +6,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/cuda_status.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/data_type.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cuda/merge.h"
-#include "syncbn/cuda/record_view.h"
+#include "syncbn/cuda/kernel_operands.h"
+#include "syncbn/cuda/kernels.h"
 #include "syncbn/moments.h"
 
 namespace lockstep {

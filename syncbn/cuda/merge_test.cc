@@ -1,7 +1,5 @@
 // Merging and running statistics against float64. Linked with the stand-in
 // runtime they need no GPU, with the CUDA runtime they need one.
-#include "syncbn/cuda/merge.h"
-
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -10,13 +8,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/data_types.h"
 #include "base/status_matchers.h"
-#include "collectives/data_type.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/kernel_testing.h"
+#include "syncbn/cuda/kernels.h"
 #include "syncbn/moments.h"
 #include "tools/cuda/gpu_test.h"
 

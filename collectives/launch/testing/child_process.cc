@@ -27,7 +27,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "collectives/launch/owned_fd.h"
+#include "base/files.h"
 
 namespace lockstep {
 namespace {

@@ -11,7 +11,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
-#include "collectives/launch/owned_fd.h"
+#include "base/files.h"
 
 namespace lockstep {
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "collectives/launch/launched_rendezvous.h"
+#include "collectives/launch/launched_group.h"
 #include "collectives/launch/rank_environment.h"
 #include "collectives/rendezvous/rendezvous.h"
 

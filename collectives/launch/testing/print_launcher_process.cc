@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "collectives/launch/launcher_process.h"
-#include "collectives/rendezvous/process_identity.h"
+#include "base/process.h"
+#include "collectives/launch/launched_group.h"
 
 int main() {
   const std::vector<absl::string_view> names = {"RANK", "RUN"};

@@ -13,7 +13,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
-#include "collectives/launch/join_launched_group.h"
+#include "collectives/launch/launched_group.h"
 #include "collectives/launch/rank_environment.h"
 
 namespace lockstep {

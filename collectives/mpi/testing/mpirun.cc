@@ -30,11 +30,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/launch/testing/find_launchers.h"
 #include "collectives/mpi/mpi_group.h"
-#include "collectives/process_stat.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {

@@ -10,8 +10,7 @@
 #include <vector>
 
 #include "collectives/rendezvous/frame.h"
-#include "collectives/rendezvous/fuzz/client_check.h"
-#include "collectives/rendezvous/fuzz/server_check.h"
+#include "collectives/rendezvous/fuzz/rendezvous_check.h"
 #include "collectives/rendezvous/rendezvous_server.h"
 #include "gtest/gtest.h"
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "collectives/rendezvous/fuzz/client_check.h"
+#include "collectives/rendezvous/fuzz/rendezvous_check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string wrong = lockstep::CheckClient({data, size}).wrong;

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "collectives/rendezvous/fuzz/server_check.h"
+#include "collectives/rendezvous/fuzz/rendezvous_check.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string wrong = lockstep::CheckServer({data, size}).wrong;

@@ -5,7 +5,7 @@
 
 #include "conformance/protocol/fuzz/protocol_check.h"
 #include "gtest/gtest.h"
-#include "models/fuzz/mutate.h"
+#include "models/io/fuzz_inputs.h"
 
 namespace lockstep {
 namespace {

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
-#include "models/fuzz/mutate.h"
+#include "models/io/fuzz_inputs.h"
 
 namespace lockstep {
 namespace {

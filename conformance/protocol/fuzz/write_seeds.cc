@@ -5,7 +5,7 @@
 
 #include "absl/status/status.h"
 #include "conformance/protocol/fuzz/protocol_check.h"
-#include "models/fuzz/mutate.h"
+#include "models/io/fuzz_inputs.h"
 
 int main(int argc, char** argv) {
   if (argc != 2) {

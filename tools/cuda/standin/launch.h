@@ -48,4 +48,19 @@ uint64_t Exchange(uint32_t mask, uint64_t value, int source, Site site);
 
 }  // namespace lockstep::standin
 
+// What the stand-in's runtime and its launches share: error state and handles.
+
+namespace lockstep::standin {
+
+// Notes an error as this host thread's last; returns it.
+cudaError_t Record(cudaError_t error);
+
+// Notes that a kernel ended in a fault; LastFault() tells it.
+void SetFault(std::string what);
+
+// cudaErrorLaunchFailure if a kernel ended in a fault since the last call.
+cudaError_t TakeFault();
+
+}  // namespace lockstep::standin
+
 #endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_LAUNCH_H_

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "tools/cuda/standin/nccl_data.h"
 #include "tools/cuda/standin/nccl_faults.h"
 #include "tools/cuda/standin/nccl_world.h"
 #include "tools/cuda/standin/queue.h"

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "tools/cuda/standin/devices.h"
+#include "tools/cuda/standin/control.h"
 #include "tools/cuda/standin/nccl_faults.h"
 
 namespace lockstep::standin {

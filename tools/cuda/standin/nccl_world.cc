@@ -1,17 +1,250 @@
-// Calls of ranks that meet.
+// The data movement and the arithmetic of NCCL's stand-in.
 #include "tools/cuda/standin/nccl_world.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <map>
 #include <span>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
-#include "tools/cuda/standin/nccl_data.h"
+#include "tools/cuda/standin/include/cuda_bf16.h"
+#include "tools/cuda/standin/include/cuda_fp16.h"
 #include "tools/cuda/standin/nccl_faults.h"
 #include "tools/cuda/standin/queue.h"
+
+namespace lockstep::standin {
+namespace {
+
+float Widen(__half x) { return __half2float(x); }
+float Widen(__nv_bfloat16 x) { return __bfloat162float(x); }
+template <typename T>
+T Widen(T x) {
+  return x;
+}
+
+template <typename T, typename Wide>
+T Narrow(Wide x) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __float2half_rn(x);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __float2bfloat16_rn(x);
+  } else {
+    return static_cast<T>(x);
+  }
+}
+
+// Integers wrap: T is unsigned where that matters.
+template <typename T>
+T Combine(ncclRedOp_t op, T a, T b) {
+  switch (op) {
+    case ncclSum:
+    case ncclAvg:
+      return static_cast<T>(a + b);
+    case ncclProd:
+      return static_cast<T>(a * b);
+    case ncclMin:
+      return b < a ? b : a;
+    case ncclMax:
+      return a < b ? b : a;
+  }
+  return a;
+}
+
+template <typename T>
+T CombineWrapping(ncclRedOp_t op, T a, T b) {
+  if constexpr (std::is_integral_v<T>) {
+    if (op == ncclSum || op == ncclProd || op == ncclAvg) {
+      using U = std::make_unsigned_t<T>;
+      return static_cast<T>(
+          Combine<U>(op, static_cast<U>(a), static_cast<U>(b)));
+    }
+  }
+  return Combine<T>(op, a, b);
+}
+
+template <typename T>
+T Load(const std::byte* from, size_t index) {
+  T value;
+  std::memcpy(&value, from + index * sizeof(T), sizeof(T));
+  return value;
+}
+
+// result = elements [begin, begin + n) of all inputs, reduced.
+template <typename T>
+void ReduceAs(std::span<const std::byte* const> inputs, ncclRedOp_t op,
+              size_t begin, size_t n, std::byte* result) {
+  using Wide = decltype(Widen(T()));
+  const bool scales = op == ncclAvg && !std::is_integral_v<T>;
+  const Wide factor = scales ? Wide{1} / static_cast<Wide>(inputs.size()) : 1;
+  for (size_t i = 0; i < n; ++i) {
+    T sum = {};
+    for (size_t rank = 0; rank < inputs.size(); ++rank) {
+      T value = Load<T>(inputs[rank], begin + i);
+      if (scales) value = Narrow<T>(Widen(value) * factor);
+      sum = rank == 0
+                ? value
+                : Narrow<T>(CombineWrapping(op, Widen(sum), Widen(value)));
+    }
+    if (op == ncclAvg && !scales) {
+      sum = Narrow<T>(Widen(sum) / static_cast<Wide>(inputs.size()));
+    }
+    std::memcpy(result + i * sizeof(T), &sum, sizeof(T));
+  }
+}
+
+std::vector<std::byte> Reduce(std::span<const NcclOperation* const> operations,
+                              size_t begin, size_t n) {
+  const NcclOperation& any = *operations.front();
+  std::vector<std::byte> result(n * SizeOf(any.type));
+  std::vector<const std::byte*> inputs;
+  for (const NcclOperation* const each : operations) {
+    inputs.push_back(static_cast<const std::byte*>(each->send));
+  }
+  const auto reduce = [&](auto zero) {
+    ReduceAs<decltype(zero)>(inputs, any.op, begin, n, result.data());
+  };
+  switch (any.type) {
+    case ncclUint8:
+      reduce(uint8_t{});
+      break;
+    case ncclInt32:
+      reduce(int32_t{});
+      break;
+    case ncclInt64:
+      reduce(int64_t{});
+      break;
+    case ncclFloat16:
+      reduce(__half{});
+      break;
+    case ncclFloat32:
+      reduce(float{});
+      break;
+    case ncclFloat64:
+      reduce(double{});
+      break;
+    case ncclBfloat16:
+      reduce(__nv_bfloat16{});
+      break;
+  }
+  return result;
+}
+
+void Deliver(void* to, const void* from, size_t bytes, Damage damage) {
+  auto* const target = static_cast<std::byte*>(to);
+  const auto* const source = static_cast<const std::byte*>(from);
+  const size_t half = bytes / 2;
+  switch (damage) {
+    case Damage::kNone:
+      if (bytes > 0) std::memmove(target, source, bytes);
+      return;
+    case Damage::kLostTail:
+      if (bytes > 8) std::memmove(target, source, bytes - 8);
+      return;
+    case Damage::kSwappedParts: {
+      std::vector<std::byte> copy(source, source + bytes);
+      std::rotate(copy.begin(), copy.begin() + half, copy.end());
+      std::copy(copy.begin(), copy.end(), target);
+      return;
+    }
+  }
+}
+
+}  // namespace
+
+size_t SizeOf(ncclDataType_t type) {
+  switch (type) {
+    case ncclUint8:
+      return 1;
+    case ncclFloat16:
+    case ncclBfloat16:
+      return 2;
+    case ncclInt32:
+    case ncclFloat32:
+      return 4;
+    case ncclInt64:
+    case ncclFloat64:
+      return 8;
+  }
+  return 0;
+}
+
+size_t SentBytes(const NcclOperation& operation, int rank, int size) {
+  const size_t bytes = operation.count * SizeOf(operation.type);
+  switch (operation.call) {
+    case NcclCall::kReceive:
+      return 0;
+    case NcclCall::kReduceScatter:
+      return bytes * size;
+    case NcclCall::kBroadcast:
+      return rank == operation.peer ? bytes : 0;
+    default:
+      return bytes;
+  }
+}
+
+size_t ReceivedBytes(const NcclOperation& operation, int rank, int size) {
+  const size_t bytes = operation.count * SizeOf(operation.type);
+  switch (operation.call) {
+    case NcclCall::kSend:
+      return 0;
+    case NcclCall::kAllGather:
+      return bytes * size;
+    case NcclCall::kReduce:
+      return rank == operation.peer ? bytes : 0;
+    default:
+      return bytes;
+  }
+}
+
+bool Fit(const NcclOperation& a, const NcclOperation& b) {
+  return a.call == b.call && a.count == b.count && a.type == b.type &&
+         a.op == b.op && a.peer == b.peer;
+}
+
+void MoveCollective(std::span<const NcclOperation* const> operations,
+                    Damage damage) {
+  const NcclOperation& any = *operations.front();
+  const size_t size = operations.size();
+  const size_t bytes = any.count * SizeOf(any.type);
+  std::vector<std::byte> result;
+  if (any.call == NcclCall::kReduceScatter) {
+    result = Reduce(operations, 0, any.count * size);
+  } else if (any.call == NcclCall::kAllReduce ||
+             any.call == NcclCall::kReduce) {
+    result = Reduce(operations, 0, any.count);
+  } else if (any.call == NcclCall::kBroadcast) {
+    const auto* const from =
+        static_cast<const std::byte*>(operations[any.peer]->send);
+    result.assign(from, from + bytes);
+  } else {
+    for (const NcclOperation* const each : operations) {
+      const auto* const from = static_cast<const std::byte*>(each->send);
+      result.insert(result.end(), from, from + bytes);
+    }
+  }
+  for (size_t rank = 0; rank < size; ++rank) {
+    const int r = static_cast<int>(rank);
+    const size_t begin =
+        any.call == NcclCall::kReduceScatter ? rank * bytes : 0;
+    Deliver(operations[rank]->receive, result.data() + begin,
+            ReceivedBytes(any, r, static_cast<int>(size)), damage);
+  }
+}
+
+void MoveMessage(const NcclOperation& send, const NcclOperation& receive,
+                 Damage damage) {
+  Deliver(receive.receive, send.send, send.count * SizeOf(send.type), damage);
+}
+
+}  // namespace lockstep::standin
+
+// Calls of ranks that meet.
 
 namespace lockstep::standin {
 namespace {

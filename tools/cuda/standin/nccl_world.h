@@ -1,5 +1,4 @@
-// How the calls of NCCL's stand-in meet across ranks. All of it is guarded by
-// the device's lock (queue.h).
+// What NCCL's stand-in does to the memory of ranks whose calls have met.
 #ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_WORLD_H_
 #define LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_WORLD_H_
 
@@ -8,12 +7,61 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <span>
 #include <utility>
 #include <vector>
 
-#include "tools/cuda/standin/nccl_data.h"
+#include "tools/cuda/standin/include/nccl.h"
 #include "tools/cuda/standin/nccl_faults.h"
 #include "tools/cuda/standin/types.h"
+
+namespace lockstep::standin {
+
+enum class NcclCall {
+  kAllReduce,
+  kReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kSend,
+  kReceive,
+};
+
+// One rank's call.
+struct NcclOperation {
+  NcclCall call;
+  const void* send;
+  void* receive;
+  size_t count;  // As the function's argument has it.
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  int peer;  // Or root.
+};
+
+// 0 for a type that is not modelled.
+size_t SizeOf(ncclDataType_t type);
+
+// Bytes that a call of `size` ranks reads from `send`, and writes to `receive`;
+// 0 where `rank` does not use it.
+size_t SentBytes(const NcclOperation& operation, int rank, int size);
+size_t ReceivedBytes(const NcclOperation& operation, int rank, int size);
+
+// Whether calls of two ranks, kSend and kReceive aside, fit together.
+bool Fit(const NcclOperation& a, const NcclOperation& b);
+
+// Runs a collective: element r is rank r's call, and all fit together.
+// Reductions add rank after rank, in the elements' own type; averages of
+// floating-point numbers scale each rank's first, as NCCL does.
+void MoveCollective(std::span<const NcclOperation* const> operations,
+                    Damage damage);
+// Runs a send and the receive that it meets.
+void MoveMessage(const NcclOperation& send, const NcclOperation& receive,
+                 Damage damage);
+
+}  // namespace lockstep::standin
+
+// How the calls of NCCL's stand-in meet across ranks. All of it is guarded by
+// the device's lock (queue.h).
 
 namespace lockstep::standin {
 

@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "tools/cuda/standin/errors.h"
+#include "tools/cuda/standin/control.h"
 #include "tools/cuda/standin/include/cuda_runtime.h"
-#include "tools/cuda/standin/schedule.h"
+#include "tools/cuda/standin/launch.h"
 
 struct CUstream_st {
   int64_t number = 0;  // The default stream's; others count up.

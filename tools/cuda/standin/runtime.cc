@@ -7,8 +7,7 @@
 #include <map>
 #include <mutex>
 
-#include "tools/cuda/standin/devices.h"
-#include "tools/cuda/standin/errors.h"
+#include "tools/cuda/standin/control.h"
 #include "tools/cuda/standin/include/cuda_runtime.h"
 #include "tools/cuda/standin/launch.h"
 #include "tools/cuda/standin/queue.h"

@@ -1,0 +1,275 @@
+#include "base/command_line.h"
+
+#include <stdlib.h>
+
+#include <cmath>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/command.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+ABSL_FLAG(int, test_number, 0, "a number");
+ABSL_FLAG(bool, test_switch, false, "a switch");
+
+namespace lockstep {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+absl::StatusOr<std::vector<std::string>> Parse(
+    std::vector<std::string> arguments) {
+  absl::SetFlag(&FLAGS_test_number, 0);
+  absl::SetFlag(&FLAGS_test_switch, false);
+  return ParseFlagsBeforeCommand(arguments);
+}
+
+TEST(CommandLineTest, StopsAtTwoDashes) {
+  EXPECT_THAT(Parse({"--test_number=3", "--", "run", "--test_number=4", "--"}),
+              IsOkAndHolds(ElementsAre("run", "--test_number=4", "--")));
+  EXPECT_EQ(absl::GetFlag(FLAGS_test_number), 3);
+}
+
+TEST(CommandLineTest, StopsAtCommand) {
+  EXPECT_THAT(Parse({"--test_switch", "run", "--other", "-x"}),
+              IsOkAndHolds(ElementsAre("run", "--other", "-x")));
+  EXPECT_TRUE(absl::GetFlag(FLAGS_test_switch));
+}
+
+TEST(CommandLineTest, TakesEveryWayToWriteFlags) {
+  EXPECT_THAT(Parse({"--test_number", "5", "--test_switch=true"}),
+              IsOkAndHolds(IsEmpty()));
+  EXPECT_EQ(absl::GetFlag(FLAGS_test_number), 5);
+  EXPECT_TRUE(absl::GetFlag(FLAGS_test_switch));
+  EXPECT_THAT(Parse({"-test_number=6", "--test_switch", "--notest_switch"}),
+              IsOkAndHolds(IsEmpty()));
+  EXPECT_EQ(absl::GetFlag(FLAGS_test_number), 6);
+  EXPECT_FALSE(absl::GetFlag(FLAGS_test_switch));
+}
+
+TEST(CommandLineTest, NamesFlagAtFault) {
+  const struct {
+    std::vector<std::string> arguments;
+    const char* named;
+  } kCases[] = {
+      {{"--unknown=1", "run"}, "--unknown "},
+      {{"--unknown", "run"}, "--unknown "},
+      {{"--nounknown"}, "--nounknown "},
+      {{"--notest_number"}, "--notest_number "},
+      {{"--test_number=many"}, "--test_number=many"},
+      {{"--test_number", "many"}, "--test_number=many"},
+      {{"--test_switch=perhaps"}, "--test_switch=perhaps"},
+      {{"--test_number"}, "--test_number needs a value"},
+      {{"--test_number", "--", "run"}, "--test_number needs a value"},
+      {{"-"}, nullptr},
+  };
+  for (const auto& test : kCases) {
+    const auto result = Parse(test.arguments);
+    if (test.named == nullptr) {
+      EXPECT_THAT(result, IsOkAndHolds(ElementsAre("-")));
+    } else {
+      EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr(test.named)));
+    }
+  }
+}
+
+}  // namespace
+namespace {
+
+constexpr char kVariable[] = "BUILD_WORKING_DIRECTORY";
+
+TEST(WorkingDirectoryTest, TakesRelativePathsFromWhereBazelWasRun) {
+  setenv(kVariable, "/home/user", 1);
+  EXPECT_EQ(UserPath("out"), "/home/user/out");
+  EXPECT_EQ(UserPath("../out"), "/home/user/../out");
+  EXPECT_EQ(UserPath("/out"), "/out");
+  EXPECT_EQ(UserPath(""), "");
+  unsetenv(kVariable);
+}
+
+TEST(WorkingDirectoryTest, LeavesPathsAloneWithoutBazel) {
+  unsetenv(kVariable);
+  for (const char* path : {"out", "/out", ""}) EXPECT_EQ(UserPath(path), path);
+}
+
+TEST(WorkingDirectoryTest, EntersOnce) {
+  const std::filesystem::path before = std::filesystem::current_path();
+  unsetenv(kVariable);
+  EXPECT_THAT(EnterUserDirectory(), IsOk());
+  EXPECT_EQ(std::filesystem::current_path(), before);
+  setenv(kVariable, "/proc", 1);
+  EXPECT_THAT(EnterUserDirectory(), IsOk());
+  EXPECT_EQ(std::filesystem::current_path(), "/proc");
+  EXPECT_EQ(getenv(kVariable), nullptr);
+  std::filesystem::current_path(before);
+}
+
+TEST(WorkingDirectoryTest, NamesFolderThatIsNotThere) {
+  setenv(kVariable, "/proc/no-such-folder", 1);
+  EXPECT_THAT(
+      EnterUserDirectory(),
+      StatusIs(absl::StatusCode::kNotFound,
+               HasSubstr("BUILD_WORKING_DIRECTORY=/proc/no-such-folder")));
+  unsetenv(kVariable);
+}
+
+}  // namespace
+
+// Names and ranges, and what is said of others.
+namespace {
+
+using ::testing::ElementsAre;
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+const NamedValues<int>& Numbers() {
+  static const auto* const numbers =
+      new NamedValues<int>{{"one", 1}, {"two", 2}};
+  return *numbers;
+}
+
+TEST(ParseNameTest, TakesANameAndNothingElse) {
+  EXPECT_THAT(ParseName("--n", "two", Numbers()), IsOkAndHolds(2));
+  for (const char* text : {"", "tw", "twoo", "Two", "one,two"}) {
+    EXPECT_THAT(ParseName("--n", text, Numbers()),
+                StatusIs(kInvalid, absl::StrCat("--n: '", text,
+                                                "' is not one of one, two")));
+  }
+}
+
+TEST(ParseNamesTest, HasEachOnceInTheOrderGiven) {
+  EXPECT_THAT(ParseNames("--n", "two,one,two", Numbers()),
+              IsOkAndHolds(ElementsAre(2, 1)));
+  EXPECT_THAT(ParseNames("--n", "one,", Numbers()),
+              StatusIs(kInvalid, "--n: '' is not one of one, two"));
+}
+
+TEST(CheckRangeTest, IncludesItsEnds) {
+  for (const int value : {2, 3, 4}) {
+    EXPECT_THAT(CheckRange("--n", value, 2, 4), IsOk());
+  }
+  for (const int value : {1, 5}) {
+    EXPECT_THAT(CheckRange("--n", value, 2, 4),
+                StatusIs(kInvalid, absl::StrCat("--n: ", value,
+                                                " is not between 2 and 4")));
+  }
+}
+
+TEST(CheckSecondsTest, TakesWhatIsATime) {
+  EXPECT_THAT(CheckSeconds("--t", 0.5), IsOk());
+  for (const double value : {0.0, -1.0, 1e6, std::nan("")}) {
+    EXPECT_THAT(
+        CheckSeconds("--t", value),
+        StatusIs(kInvalid, absl::StrCat("--t: ", value,
+                                        " is not above 0 and below 1e+06")));
+  }
+}
+
+}  // namespace
+
+// What a user and a shell see.
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(FailTest, SaysWhatIsWrongAndTellsFlagsFromTheRest) {
+  testing::internal::CaptureStderr();
+  EXPECT_EQ(Fail("sing", absl::InvalidArgumentError("--key: 'h'")), 2);
+  EXPECT_EQ(Fail("sing", absl::NotFoundError("no voice")), 1);
+  EXPECT_EQ(testing::internal::GetCapturedStderr(),
+            "sing: --key: 'h'\nsing: no voice\n");
+}
+
+TEST(CheckNotLaunchedTest, RefusesALaunchersEnvironment) {
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+  EXPECT_THAT(CheckNotLaunched(), IsOk());
+  ASSERT_EQ(setenv("RANK", "0", 1), 0);
+  ASSERT_EQ(setenv("WORLD_SIZE", "2", 1), 0);
+  EXPECT_THAT(CheckNotLaunched(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("starts its ranks itself")));
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+}
+
+}  // namespace
+}  // namespace lockstep
+
+ABSL_FLAG(int, ranks, 2, "a flag of the command");
+
+namespace lockstep {
+
+// What ends a command at once, and with which status.
+namespace {
+
+using testing::internal::CaptureStderr;
+using testing::internal::CaptureStdout;
+using testing::internal::GetCapturedStderr;
+using testing::internal::GetCapturedStdout;
+
+struct Began {
+  std::optional<int> status;
+  std::string out;
+  std::string err;
+};
+
+Began Begin(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), "/bin/program");
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  CaptureStdout();
+  CaptureStderr();
+  Began began;
+  began.status = BeginCommand("command", "the usage\n", argv);
+  began.out = GetCapturedStdout();
+  began.err = GetCapturedStderr();
+  return began;
+}
+
+class BeginCommandTest : public testing::Test {
+ private:
+  absl::FlagSaver flags_;
+};
+
+TEST_F(BeginCommandTest, GoesOnWithTheFlagsSet) {
+  const Began began = Begin({"--ranks=5"});
+  EXPECT_EQ(began.status, std::nullopt);
+  EXPECT_EQ(began.out + began.err, "");
+  EXPECT_EQ(absl::GetFlag(FLAGS_ranks), 5);
+}
+
+TEST_F(BeginCommandTest, PrintsTheUsageForHelp) {
+  const Began began = Begin({"--ranks=5", "--help"});
+  EXPECT_EQ(began.status, 0);
+  EXPECT_EQ(began.out, "the usage\n");
+  EXPECT_EQ(began.err, "");
+}
+
+TEST_F(BeginCommandTest, NamesWhatIsNoFlag) {
+  for (const std::string wrong : {"--rank=5", "--ranks=five", "ranks"}) {
+    const Began began = Begin({wrong});
+    EXPECT_EQ(began.status, kUsageError);
+    EXPECT_EQ(began.out, "");
+    EXPECT_EQ(began.err.find("command: "), 0u) << began.err;
+    EXPECT_NE(began.err.find(wrong.substr(0, wrong.find('='))),
+              std::string::npos)
+        << began.err;
+    EXPECT_EQ(began.err.find('\n'), began.err.size() - 1) << began.err;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

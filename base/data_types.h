@@ -1,0 +1,151 @@
+// Element types that the collectives move and reduce.
+#ifndef LOCKSTEP_BASE_DATA_TYPES_H_
+#define LOCKSTEP_BASE_DATA_TYPES_H_
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/string_view.h"
+
+namespace lockstep {
+
+enum class DataType : int8_t {
+  kFloat64,
+  kFloat32,
+  kFloat16,   // IEEE 754 binary16.
+  kBFloat16,  // The upper half of a float32.
+  kInt32,
+  kInt64,
+  kUInt8,
+};
+
+inline constexpr DataType kAllDataTypes[] = {
+    DataType::kFloat64,  DataType::kFloat32, DataType::kFloat16,
+    DataType::kBFloat16, DataType::kInt32,   DataType::kInt64,
+    DataType::kUInt8};
+
+// Bytes of one element.
+constexpr int64_t SizeOf(DataType type) {
+  switch (type) {
+    case DataType::kFloat64:
+    case DataType::kInt64:
+      return 8;
+    case DataType::kFloat32:
+    case DataType::kInt32:
+      return 4;
+    case DataType::kFloat16:
+    case DataType::kBFloat16:
+      return 2;
+    case DataType::kUInt8:
+      break;
+  }
+  return 1;
+}
+
+// "float64", "float32", "float16", "bfloat16", "int32", "int64", "uint8".
+const char* Name(DataType type);
+std::optional<DataType> ParseDataType(absl::string_view name);
+
+// Storage of the two 16-bit types, which C++20 has no arithmetic for. Zero when
+// value-initialised.
+struct Float16 {
+  uint16_t bits;
+  friend bool operator==(Float16, Float16) = default;
+};
+struct BFloat16 {
+  uint16_t bits;
+  friend bool operator==(BFloat16, BFloat16) = default;
+};
+
+// The DataType of C++ types that have one.
+template <typename T>
+inline constexpr bool kHasDataType = false;
+template <typename T>
+inline constexpr DataType kDataTypeOf = DataType::kUInt8;
+
+#define LOCKSTEP_DATA_TYPE(T, TYPE)             \
+  template <>                                   \
+  inline constexpr bool kHasDataType<T> = true; \
+  template <>                                   \
+  inline constexpr DataType kDataTypeOf<T> = TYPE;
+LOCKSTEP_DATA_TYPE(double, DataType::kFloat64)
+LOCKSTEP_DATA_TYPE(float, DataType::kFloat32)
+LOCKSTEP_DATA_TYPE(Float16, DataType::kFloat16)
+LOCKSTEP_DATA_TYPE(BFloat16, DataType::kBFloat16)
+LOCKSTEP_DATA_TYPE(int32_t, DataType::kInt32)
+LOCKSTEP_DATA_TYPE(int64_t, DataType::kInt64)
+LOCKSTEP_DATA_TYPE(uint8_t, DataType::kUInt8)
+LOCKSTEP_DATA_TYPE(std::byte, DataType::kUInt8)
+#undef LOCKSTEP_DATA_TYPE
+
+// Conversions between the 16-bit floats and float32.
+//
+// Widening is exact. Narrowing rounds to nearest, ties to even; what is too
+// large becomes infinity. A NaN stays NaN with its sign and what its payload
+// has room for, and becomes quiet. For float16 these are the bits that x86's
+// F16C gives.
+//
+// Free of branches and variable shifts, so that loops over these vectorise.
+// Assumes the default rounding mode.
+
+constexpr float ToFloat(BFloat16 x) {
+  const uint32_t bits = uint32_t{x.bits} << 16;
+  const auto magnitude = static_cast<int32_t>(bits & 0x7fff'ffff);
+  const bool is_nan = magnitude > 0x7f80'0000;
+  return std::bit_cast<float>(is_nan ? bits | 0x0040'0000 : bits);
+}
+
+constexpr float ToFloat(Float16 x) {
+  const uint32_t sign = (uint32_t{x.bits} & 0x8000) << 16;
+  const int32_t magnitude = x.bits & 0x7fff;
+  // The exponent moves from bit 10 to bit 23, and its bias from 15 to 127.
+  const int32_t normal = (magnitude << 13) + ((127 - 15) << 23);
+  // Infinity and NaN have the largest exponent in both.
+  const int32_t special = normal + ((255 - 31 - (127 - 15)) << 23);
+  const int32_t nan = special | 0x0040'0000;
+  // A multiple of the smallest subnormal number, which float32 has as a normal
+  // one.
+  const int32_t subnormal =
+      std::bit_cast<int32_t>(static_cast<float>(magnitude) * 0x1p-24f);
+  int32_t bits = magnitude < 0x0400 ? subnormal : normal;
+  bits = magnitude >= 0x7c00 ? special : bits;
+  bits = magnitude > 0x7c00 ? nan : bits;
+  return std::bit_cast<float>(sign | static_cast<uint32_t>(bits));
+}
+
+constexpr BFloat16 ToBFloat16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const auto magnitude = static_cast<int32_t>(bits & 0x7fff'ffff);
+  // Adds just under half of the last place that stays, or half if that is odd.
+  // A carry into the exponent is right, up to infinity.
+  const uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
+  const uint32_t nan = bits | 0x0040'0000;
+  const bool is_nan = magnitude > 0x7f80'0000;
+  return {static_cast<uint16_t>((is_nan ? nan : rounded) >> 16)};
+}
+
+constexpr Float16 ToFloat16(float x) {
+  const uint32_t bits = std::bit_cast<uint32_t>(x);
+  const auto magnitude = static_cast<int32_t>(bits & 0x7fff'ffff);
+  // As for bfloat16, with 13 places to drop and another bias. Of a small number
+  // this is nonsense, but not out of range.
+  const int32_t normal =
+      (magnitude - ((127 - 15) << 23) + 0x0fff + ((magnitude >> 13) & 1)) >> 13;
+  // The last place of 0.5 is 2^-24, the smallest subnormal number: this
+  // addition rounds to a multiple of it, which the lowest bits then count.
+  const int32_t subnormal =
+      std::bit_cast<int32_t>(std::bit_cast<float>(magnitude) + 0.5f) -
+      std::bit_cast<int32_t>(0.5f);
+  const int32_t nan = 0x7e00 | ((magnitude >> 13) & 0x01ff);
+  int32_t half = magnitude < 0x3880'0000 ? subnormal : normal;  // 2^-14.
+  half = magnitude >= 0x4780'0000 ? 0x7c00 : half;              // 2^16.
+  half = magnitude > 0x7f80'0000 ? nan : half;
+  const auto sign = static_cast<int32_t>((bits >> 16) & 0x8000);
+  return {static_cast<uint16_t>(sign | half)};
+}
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_BASE_DATA_TYPES_H_

@@ -1,0 +1,34 @@
+// A limit on a wait that may have several parts.
+#ifndef LOCKSTEP_BASE_DEADLINE_H_
+#define LOCKSTEP_BASE_DEADLINE_H_
+
+#include <algorithm>
+#include <chrono>
+
+#include "absl/time/time.h"
+
+namespace lockstep {
+
+// Passes once `timeout` has gone by since it was made, on a clock that nobody
+// sets; never for an infinite timeout.
+class Deadline {
+ public:
+  explicit Deadline(absl::Duration timeout) : timeout_(timeout) {}
+
+  // Zero once it has passed.
+  absl::Duration remaining() const {
+    return std::max(
+        timeout_ - absl::FromChrono(std::chrono::steady_clock::now() - start_),
+        absl::ZeroDuration());
+  }
+  bool passed() const { return remaining() == absl::ZeroDuration(); }
+
+ private:
+  std::chrono::steady_clock::time_point start_ =
+      std::chrono::steady_clock::now();
+  absl::Duration timeout_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_BASE_DEADLINE_H_

@@ -1,0 +1,328 @@
+// Files are read whole and replaced whole.
+#include "base/files.h"
+
+#include <stdlib.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+TEST(FileIoTest, ReadsBackWhatItReplaced) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/file");
+  for (const std::string& bytes :
+       {std::string("old"), std::string(), std::string(200000, '\0')}) {
+    ASSERT_THAT(ReplaceFile(path, bytes), IsOk());
+    EXPECT_THAT(ReadFile(path), IsOkAndHolds(bytes));
+    EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
+  }
+}
+
+TEST(FileIoTest, NamesThePathInErrors) {
+  EXPECT_THAT(ReadFile("/nonexistent/file"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("/nonexistent/file: cannot open")));
+  EXPECT_THAT(ReplaceFile("/nonexistent/file", ""),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("/nonexistent/file.partial: cannot create")));
+  EXPECT_THAT(ReadFile(testing::TempDir()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("cannot read")));
+}
+
+TEST(FileIoTest, LeavesAFolderInTheWayAndNothingPartial) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/folder");
+  std::filesystem::create_directory(path);
+  EXPECT_THAT(ReplaceFile(path, "x"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("/folder: cannot replace")));
+  EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
+}
+
+TEST(FileIoTest, SaysBeforehandWhatCannotBeReplaced) {
+  const std::string file = absl::StrCat(testing::TempDir(), "/kept");
+  EXPECT_THAT(CheckReplaceable(file), IsOk());
+  EXPECT_FALSE(std::filesystem::exists(file));
+  ASSERT_THAT(ReplaceFile(file, "old"), IsOk());
+  EXPECT_THAT(CheckReplaceable(file), IsOk());
+  EXPECT_THAT(ReadFile(file), IsOkAndHolds(std::string("old")));
+  EXPECT_FALSE(std::filesystem::exists(file + ".partial"));
+  const std::string folder = absl::StrCat(testing::TempDir(), "/in_the_way");
+  std::filesystem::create_directory(folder);
+  for (const std::string& path : {std::string("/nonexistent/file"), folder}) {
+    EXPECT_EQ(CheckReplaceable(path), ReplaceFile(path, "")) << path;
+    EXPECT_FALSE(CheckReplaceable(path).ok()) << path;
+  }
+}
+
+}  // namespace
+
+// What may stand where a file should: each gives an answer, and at once.
+namespace {
+
+class ForeignFileTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = absl::StrCat(testing::TempDir(), "/foreign_file");
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directory(folder_);
+  }
+
+  std::string Path(const std::string& name) const {
+    return absl::StrCat(folder_, "/", name);
+  }
+
+  std::string Write(const std::string& name, const std::string& bytes) const {
+    std::ofstream(Path(name), std::ios::binary) << bytes;
+    return Path(name);
+  }
+
+  void ExpectNotRegular(const std::string& path) const {
+    EXPECT_THAT(ReadForeignFile(path, 10),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         absl::StrCat(path, ": is not a regular file")));
+  }
+
+  std::string folder_;
+};
+
+TEST_F(ForeignFileTest, ReadsWhatIsThere) {
+  const std::string bytes("a\0\xff\n", 4);
+  const std::string path = Write("file", bytes);
+  EXPECT_THAT(ReadForeignFile(path, 4), IsOkAndHolds(bytes));
+  EXPECT_THAT(ReadForeignFile(Write("empty", ""), 0), IsOkAndHolds(""));
+  std::filesystem::create_symlink(path, Path("link"));
+  EXPECT_THAT(ReadForeignFile(Path("link"), 4), IsOkAndHolds(bytes));
+  const std::string large((1 << 16) + 1, 'x');
+  EXPECT_THAT(ReadForeignFile(Write("large", large), 1 << 20),
+              IsOkAndHolds(large));
+}
+
+TEST_F(ForeignFileTest, RefusesAFileThatIsTooLarge) {
+  EXPECT_THAT(ReadForeignFile(Write("file", "12345"), 4),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("file: has 5 bytes; at most 4")));
+  // Of which almost none are on the disk.
+  const std::string path = Write("sparse", "");
+  std::filesystem::resize_file(path, uint64_t{1} << 40);
+  EXPECT_THAT(ReadForeignFile(path, int64_t{2} << 30),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("at most")));
+  // Whose size is said to be 0.
+  EXPECT_THAT(ReadForeignFile("/proc/self/status", 4),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("at most 4")));
+}
+
+TEST_F(ForeignFileTest, NamesWhatIsMissing) {
+  EXPECT_THAT(ReadForeignFile(Path("none"), 4),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(Path("none"))));
+  std::filesystem::create_symlink(Path("none"), Path("dangling"));
+  EXPECT_THAT(
+      ReadForeignFile(Path("dangling"), 4),
+      StatusIs(absl::StatusCode::kNotFound, HasSubstr(Path("dangling"))));
+  std::filesystem::create_symlink(Path("circle"), Path("circle"));
+  EXPECT_FALSE(ReadForeignFile(Path("circle"), 4).ok());
+  EXPECT_FALSE(ReadForeignFile(Write("file", "") + "/below", 4).ok());
+}
+
+TEST_F(ForeignFileTest, RefusesWhatIsNoFile) {
+  std::filesystem::create_directory(Path("folder"));
+  ExpectNotRegular(Path("folder"));
+  ASSERT_EQ(mkfifo(Path("pipe").c_str(), 0600), 0);
+  ExpectNotRegular(Path("pipe"));
+  ExpectNotRegular("/dev/zero");
+  std::filesystem::create_symlink("/dev/zero", Path("device"));
+  ExpectNotRegular(Path("device"));
+  // By a short name: the path of a socket has at most some hundred bytes.
+  const int descriptor = socket(AF_UNIX, SOCK_STREAM, 0);
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  const std::string name = absl::StrCat("/tmp/lockstep-foreign-", getpid());
+  std::strncpy(address.sun_path, name.c_str(), sizeof(address.sun_path) - 1);
+  ASSERT_EQ(
+      bind(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address)),
+      0);
+  ExpectNotRegular(name);
+  close(descriptor);
+  unlink(name.c_str());
+}
+
+}  // namespace
+
+// A temporary folder is its own, this user's alone, and gone in the end.
+namespace {
+
+using std::filesystem::perms;
+
+class TemporaryFolderTest : public testing::Test {
+ protected:
+  void SetUp() override { SetTmpdir(testing::TempDir()); }
+
+  static void SetTmpdir(const std::string& path) {
+    ASSERT_EQ(setenv("TMPDIR", path.c_str(), /*replace=*/1), 0);
+  }
+};
+
+TEST_F(TemporaryFolderTest, IsBelowTmpdirForThisUserAlone) {
+  const absl::StatusOr<TemporaryFolder> folder =
+      TemporaryFolder::Create("lockstep-test");
+  ASSERT_THAT(folder, IsOk());
+  const std::filesystem::path path = folder->path();
+  EXPECT_TRUE(
+      std::filesystem::equivalent(path.parent_path(), testing::TempDir()));
+  EXPECT_THAT(path.filename().string(), testing::StartsWith("lockstep-test-"));
+  EXPECT_EQ(std::filesystem::status(path).permissions(), perms::owner_all);
+}
+
+TEST_F(TemporaryFolderTest, IsAnotherEachTime) {
+  const absl::StatusOr<TemporaryFolder> first = TemporaryFolder::Create("same");
+  const absl::StatusOr<TemporaryFolder> next = TemporaryFolder::Create("same");
+  ASSERT_THAT(first, IsOk());
+  ASSERT_THAT(next, IsOk());
+  EXPECT_NE(first->path(), next->path());
+}
+
+TEST_F(TemporaryFolderTest, GoesWithAllThatIsInIt) {
+  absl::StatusOr<TemporaryFolder> made = TemporaryFolder::Create("gone");
+  ASSERT_THAT(made, IsOk());
+  const std::string path = made->path();
+  std::optional<TemporaryFolder> folder(*std::move(made));
+  ASSERT_TRUE(std::filesystem::create_directory(path + "/sub"));
+  ASSERT_THAT(ReplaceFile(path + "/sub/file", "bytes"), IsOk());
+  ASSERT_TRUE(std::filesystem::exists(path));
+  folder.reset();
+  EXPECT_FALSE(std::filesystem::exists(path));
+}
+
+TEST_F(TemporaryFolderTest, AnEmptyTmpdirIsAsNone) {
+  SetTmpdir("");
+  const absl::StatusOr<TemporaryFolder> folder = TemporaryFolder::Create("any");
+  ASSERT_THAT(folder, IsOk());
+  EXPECT_THAT(folder->path(), testing::StartsWith("/tmp/any-"));
+}
+
+TEST_F(TemporaryFolderTest, AnUnusableTmpdirIsNamed) {
+  SetTmpdir("/nonexistent");
+  EXPECT_THAT(TemporaryFolder::Create("any"),
+              StatusIs(absl::StatusCode::kUnavailable, HasSubstr("TMPDIR")));
+  EXPECT_THAT(
+      TemporaryFolder::Create("any"),
+      StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/nonexistent")));
+}
+
+}  // namespace
+namespace {
+
+class PrivateDirectoryTest : public testing::Test {
+ protected:
+  PrivateDirectoryTest()
+      : root_(absl::StrCat(testing::TempDir(), "/private_directory_test")),
+        path_(root_ + "/run") {
+    std::filesystem::remove_all(root_);
+    std::filesystem::create_directories(root_);
+  }
+  ~PrivateDirectoryTest() override { std::filesystem::remove_all(root_); }
+
+  void ExpectRefused() {
+    EXPECT_THAT(PrivateDirectory::Open(path_),
+                StatusIs(absl::StatusCode::kPermissionDenied,
+                         HasSubstr(path_ + " is not a folder")));
+  }
+
+  const std::string root_;
+  const std::string path_;
+};
+
+TEST_F(PrivateDirectoryTest, LastToGoRemovesIt) {
+  const mode_t before = umask(0);
+  std::optional<PrivateDirectory> first;
+  {
+    auto opened = PrivateDirectory::Open(path_);
+    ASSERT_THAT(opened, IsOk());
+    first.emplace(*std::move(opened));
+  }
+  EXPECT_EQ(first->path(), path_);
+  struct stat info;
+  ASSERT_EQ(stat(path_.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0700u);
+  {
+    const auto second = PrivateDirectory::Open(path_);
+    ASSERT_THAT(second, IsOk());
+    std::ofstream(path_ + "/file") << "text";
+  }
+  EXPECT_TRUE(std::filesystem::exists(path_ + "/file"));  // Not empty.
+  std::filesystem::remove(path_ + "/file");
+  first.reset();
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  umask(before);
+}
+
+TEST_F(PrivateDirectoryTest, RefusesWhatOthersCanOpen) {
+  for (const mode_t mode : {0701, 0710, 0720, 0777}) {
+    ASSERT_EQ(mkdir(path_.c_str(), 0700), 0);
+    ASSERT_EQ(chmod(path_.c_str(), mode), 0);
+    ExpectRefused();
+    ASSERT_EQ(rmdir(path_.c_str()), 0);
+  }
+}
+
+TEST_F(PrivateDirectoryTest, RefusesWhatIsNoFolder) {
+  std::ofstream(path_) << "text";
+  ExpectRefused();
+  std::filesystem::remove(path_);
+  // A link, even to a folder that would do.
+  ASSERT_EQ(mkdir((root_ + "/other").c_str(), 0700), 0);
+  std::filesystem::create_symlink(root_ + "/other", path_);
+  ExpectRefused();
+  EXPECT_TRUE(std::filesystem::exists(root_ + "/other"));
+}
+
+TEST_F(PrivateDirectoryTest, RefusesAnotherUsersFolder) {
+  ASSERT_EQ(mkdir(path_.c_str(), 0700), 0);
+  if (chown(path_.c_str(), 12345, static_cast<gid_t>(-1)) != 0) {
+    GTEST_SKIP() << "only root can make another user's folder";
+  }
+  ExpectRefused();
+}
+
+// Whoever leaves removes the folder under the one that comes.
+TEST_F(PrivateDirectoryTest, OpensWhileOthersLeave) {
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([this] {
+      for (int round = 0; round < 2000; ++round) {
+        ASSERT_THAT(PrivateDirectory::Open(path_), IsOk());
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST_F(PrivateDirectoryTest, NamesTheFolderThatCannotBe) {
+  const std::string path = root_ + "/none/run";
+  EXPECT_THAT(PrivateDirectory::Open(path),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr(path)));
+}
+
+}  // namespace
+}  // namespace lockstep

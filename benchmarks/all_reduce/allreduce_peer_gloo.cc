@@ -1,0 +1,156 @@
+// A rank of Gloo's allreduce over TCP on the loopback interface, for the
+// command `allreduce`: allreduce_peer_gloo LISTENER STORE, where STORE is an
+// empty folder in which the ranks meet.
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/data_types.h"
+#include "benchmarks/all_reduce/turn.h"
+#include "collectives/collective.h"
+#include "collectives/launch/rank_environment.h"
+#include "gloo/allreduce.h"
+#include "gloo/barrier.h"
+#include "gloo/math.h"
+#include "gloo/rendezvous/context.h"
+#include "gloo/rendezvous/file_store.h"
+#include "gloo/transport/tcp/device.h"
+#include "gloo/types.h"
+
+namespace lockstep {
+namespace {
+
+constexpr std::chrono::seconds kTimeout(120);
+
+using ReduceFunction = void (*)(void*, const void*, const void*, size_t);
+
+// Null for operations that Gloo does not have.
+template <typename T>
+ReduceFunction FunctionOf(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return &gloo::sum<T>;
+    case ReduceOp::kProduct:
+      return &gloo::product<T>;
+    case ReduceOp::kMin:
+      return &gloo::min<T>;
+    case ReduceOp::kMax:
+      return &gloo::max<T>;
+    default:
+      return nullptr;
+  }
+}
+
+class GlooSubject : public AllReduceSubject {
+ public:
+  GlooSubject(int rank, int world_size, const std::string& store)
+      : context_(
+            std::make_shared<gloo::rendezvous::Context>(rank, world_size)) {
+    context_->setTimeout(kTimeout);
+    gloo::transport::tcp::attr where;
+    where.hostname = "127.0.0.1";
+    gloo::rendezvous::FileStore meeting(store);
+    auto device = gloo::transport::tcp::CreateDevice(where);
+    context_->connectFullMesh(meeting, device);
+  }
+
+  int rank() const override { return context_->rank; }
+  int world_size() const override { return context_->size; }
+
+  absl::Status AllReduce(ConstBuffer input, Buffer output,
+                         ReduceOp op) override {
+    switch (input.type) {
+      case DataType::kFloat64:
+        return Reduce<double>(input, output, op);
+      case DataType::kFloat32:
+        return Reduce<float>(input, output, op);
+      case DataType::kFloat16:
+        return Reduce<gloo::float16>(input, output, op);
+      case DataType::kInt32:
+        return Reduce<int32_t>(input, output, op);
+      case DataType::kInt64:
+        return Reduce<int64_t>(input, output, op);
+      case DataType::kUInt8:
+        return Reduce<uint8_t>(input, output, op);
+      case DataType::kBFloat16:
+        break;
+    }
+    return Missing(input.type, op);
+  }
+
+  absl::Status Barrier() override {
+    gloo::BarrierOptions options(context_);
+    gloo::barrier(options);
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::span<std::byte>> GroupMemory(int64_t) override {
+    return absl::UnimplementedError("Gloo's ranks use ordinary memory");
+  }
+
+ private:
+  static absl::Status Missing(DataType type, ReduceOp op) {
+    return absl::UnimplementedError(
+        absl::StrCat("Gloo has no ", Name(op), " of ", Name(type)));
+  }
+
+  template <typename T>
+  absl::Status Reduce(ConstBuffer input, Buffer output, ReduceOp op) {
+    const ReduceFunction function = FunctionOf<T>(op);
+    if (function == nullptr) return Missing(input.type, op);
+    const auto count = static_cast<size_t>(input.count);
+    gloo::AllreduceOptions options(context_);
+    // In place is having no input.
+    if (input.data != output.data) {
+      options.setInput(static_cast<T*>(const_cast<void*>(input.data)), count);
+    }
+    options.setOutput(static_cast<T*>(output.data), count);
+    options.setReduceFunction(function);
+    gloo::allreduce(options);
+    return absl::OkStatus();
+  }
+
+  std::shared_ptr<gloo::rendezvous::Context> context_;
+};
+
+absl::Status Run(const std::string& listener, const std::string& store) {
+  absl::StatusOr<std::optional<RankEnvironment>> environment =
+      ReadRankEnvironment();
+  if (!environment.ok()) return environment.status();
+  if (!environment->has_value()) {
+    return absl::FailedPreconditionError("a rank needs a launcher");
+  }
+  // Gloo reports errors by exceptions; they end here.
+  try {
+    GlooSubject subject((*environment)->rank, (*environment)->world_size,
+                        store);
+    return ServeTurns(listener, subject);
+  } catch (const std::exception& error) {
+    return absl::InternalError(error.what());
+  }
+}
+
+int Main(int argc, char** argv) {
+  if (argc != 3) {
+    std::fprintf(stderr, "allreduce_peer_gloo is for allreduce to run\n");
+    return 2;
+  }
+  const absl::Status status = Run(argv[1], argv[2]);
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  return 1;
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) { return lockstep::Main(argc, argv); }

@@ -1,0 +1,125 @@
+// A rank of Open MPI's MPI_Allreduce, for the command `allreduce`:
+// allreduce_peer_mpi LISTENER, started by mpirun.
+#include <mpi.h>
+
+#include <climits>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/data_types.h"
+#include "benchmarks/all_reduce/turn.h"
+#include "collectives/collective.h"
+
+namespace lockstep {
+namespace {
+
+// Nothing for the types that MPI does not have.
+std::optional<MPI_Datatype> MpiType(DataType type) {
+  switch (type) {
+    case DataType::kFloat64:
+      return MPI_DOUBLE;
+    case DataType::kFloat32:
+      return MPI_FLOAT;
+    case DataType::kInt32:
+      return MPI_INT32_T;
+    case DataType::kInt64:
+      return MPI_INT64_T;
+    case DataType::kUInt8:
+      return MPI_UINT8_T;
+    default:
+      return std::nullopt;
+  }
+}
+
+std::optional<MPI_Op> MpiOp(ReduceOp op) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return MPI_SUM;
+    case ReduceOp::kProduct:
+      return MPI_PROD;
+    case ReduceOp::kMin:
+      return MPI_MIN;
+    case ReduceOp::kMax:
+      return MPI_MAX;
+    default:
+      return std::nullopt;
+  }
+}
+
+absl::Status MpiStatus(int code, const char* what) {
+  if (code == MPI_SUCCESS) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(what, ": MPI error ", code));
+}
+
+class MpiSubject : public AllReduceSubject {
+ public:
+  MpiSubject() {
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
+    MPI_Comm_size(MPI_COMM_WORLD, &world_size_);
+  }
+
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_size_; }
+
+  absl::Status AllReduce(ConstBuffer input, Buffer output,
+                         ReduceOp op) override {
+    const std::optional<MPI_Datatype> type = MpiType(input.type);
+    const std::optional<MPI_Op> operation = MpiOp(op);
+    if (!type.has_value() || !operation.has_value()) {
+      return absl::UnimplementedError(
+          absl::StrCat("MPI has no ", Name(op), " of ", Name(input.type)));
+    }
+    if (input.count > INT_MAX) {
+      return absl::UnimplementedError("MPI takes counts below 2^31 only");
+    }
+    const void* const from =
+        input.data == output.data ? MPI_IN_PLACE : input.data;
+    return MpiStatus(
+        MPI_Allreduce(from, output.data, static_cast<int>(input.count), *type,
+                      *operation, MPI_COMM_WORLD),
+        "MPI_Allreduce");
+  }
+
+  absl::Status Barrier() override {
+    return MpiStatus(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
+  }
+
+  absl::StatusOr<std::span<std::byte>> GroupMemory(int64_t) override {
+    return absl::UnimplementedError("MPI ranks use ordinary memory");
+  }
+
+ private:
+  int rank_ = 0;
+  int world_size_ = 1;
+};
+
+int Main(int argc, char** argv) {
+  if (argc != 2) {
+    std::fprintf(stderr, "allreduce_peer_mpi is for allreduce to run\n");
+    return 2;
+  }
+  MPI_Init(nullptr, nullptr);
+  absl::Status status;
+  {
+    MpiSubject subject;
+    status = ServeTurns(argv[1], subject);
+  }
+  if (!status.ok()) {
+    std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+    MPI_Abort(MPI_COMM_WORLD, 1);
+  }
+  MPI_Finalize();
+  return 0;
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) { return lockstep::Main(argc, argv); }

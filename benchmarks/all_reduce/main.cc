@@ -1,0 +1,287 @@
+// The command `allreduce`: how fast ranks reduce, by the size of a message.
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/command.h"
+#include "base/command_line.h"
+#include "base/data_types.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "benchmarks/all_reduce/json.h"
+#include "benchmarks/all_reduce/measure.h"
+#include "benchmarks/all_reduce/plan.h"
+#include "benchmarks/all_reduce/ranks.h"
+#include "benchmarks/all_reduce/report.h"
+#include "benchmarks/all_reduce/table.h"
+#include "benchmarks/harness/memory.h"
+#include "collectives/collective.h"
+#include "report/machine.h"
+#include "report/output_files.h"
+
+ABSL_FLAG(int32_t, world_size, 2, "see kUsage");
+ABSL_FLAG(std::string, backend, "processes", "see kUsage");
+ABSL_FLAG(std::string, algorithm, "auto", "see kUsage");
+ABSL_FLAG(std::string, buffers, "ordinary,group", "see kUsage");
+ABSL_FLAG(std::string, peers, "", "see kUsage");
+ABSL_FLAG(std::string, dtype, "float32", "see kUsage");
+ABSL_FLAG(std::string, op, "sum", "see kUsage");
+ABSL_FLAG(bool, in_place, true, "see kUsage");
+ABSL_FLAG(std::string, min_bytes, "8", "see kUsage");
+ABSL_FLAG(std::string, max_bytes, "", "see kUsage");
+ABSL_FLAG(int32_t, factor, 2, "see kUsage");
+ABSL_FLAG(double, seconds, 20, "see kUsage");
+ABSL_FLAG(int32_t, rounds, 0, "see kUsage");
+ABSL_FLAG(int32_t, iterations, 0, "see kUsage");
+ABSL_FLAG(int32_t, warmup, -1, "see kUsage");
+ABSL_FLAG(double, timeout, 120, "see kUsage");
+ABSL_FLAG(std::string, json, "", "see kUsage");
+ABSL_FLAG(std::string, worker, "",
+          "internal: be a rank, for the driver that listens there");
+ABSL_FLAG(std::string, worker_kind, "", "internal: of which kind of team");
+
+namespace lockstep {
+namespace {
+
+constexpr char kUsage[] = R"(allreduce [FLAGS]
+
+Times an all-reduce for a range of message sizes, checks every answer, and
+prints a table; with --peers also Open MPI's and Gloo's, in turns with ours.
+
+what is measured
+  --world_size=2           number of ranks
+  --backend=processes      what they are: threads, processes, mpi (by mpirun)
+  --algorithm=auto         auto, ring, tree, direct
+  --buffers=ordinary,group where messages lie: in ordinary memory, or in memory
+                           that the group allocates (Communicator::Allocate)
+  --peers=                 mpi (Open MPI), gloo (over TCP)
+                           lists of these are measured next to one another
+  --dtype=float32          float64, float32, float16, bfloat16, int32, int64,
+                           uint8
+  --op=sum                 sum, prod, min, max, avg
+  --in_place=true          false: input and output are apart
+  --min_bytes=8            sizes of messages: the smallest, times --factor, and
+  --max_bytes=1G           so on up to the largest; as 4096, 4K, 64M, 1G.
+  --factor=2               Default: up to 1G, or what the memory has room for
+
+how long
+  --seconds=20             for all sizes; large ones take longer: each has at
+                           least 3 rounds, in which each line has its turn
+  --rounds=0               rounds of each size; 0: as --seconds allows
+  --iterations=0           timed calls of a turn; 0: 400 down to 1, by size
+  --warmup=-1              calls before them; -1: 5, or 1 for large messages in
+                           the first round only
+  --timeout=120            seconds after which a turn is given up
+
+  --json=FILE              also writes the numbers, with the keys of nccl-tests
+
+Exit status: 0 if all went well and every answer was right, 2 for a wrong flag,
+1 for anything else.
+)";
+
+constexpr char kName[] = "allreduce";
+constexpr int64_t kDefaultMaxBytes = 1 << 30;
+
+absl::Status WrongValue(const char* flag, const std::string& value,
+                        const char* known) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(flag, ": '", value, "' is not one of ", known));
+}
+
+// The largest power of two below kDefaultMaxBytes that fits in `memory`.
+int64_t LargestThatFits(const AllReduceSettings& settings, int64_t memory) {
+  int64_t bytes = kDefaultMaxBytes;
+  while (bytes > 1 && MemoryNeeded(settings, bytes) > memory) bytes /= 2;
+  return bytes;
+}
+
+absl::Status SetSizes(AllReduceSettings& settings) {
+  const int64_t memory = MemoryForRun();
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const int64_t min_bytes,
+      ParseBytes("--min_bytes", absl::GetFlag(FLAGS_min_bytes)));
+  int64_t max_bytes = std::max(min_bytes, LargestThatFits(settings, memory));
+  if (const std::string text = absl::GetFlag(FLAGS_max_bytes); !text.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(max_bytes, ParseBytes("--max_bytes", text));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      settings.sizes,
+      MessageSizes(min_bytes, max_bytes, absl::GetFlag(FLAGS_factor),
+                   SizeOf(settings.type)));
+  const int64_t largest = settings.sizes.back();
+  return CheckMemory(
+      absl::StrCat("--max_bytes: messages of ", FormatBytes(largest)),
+      MemoryNeeded(settings, largest), memory);
+}
+
+absl::StatusOr<AllReduceSettings> SettingsFromFlags() {
+  AllReduceSettings settings;
+  settings.world_size = absl::GetFlag(FLAGS_world_size);
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.backends,
+                            ParseBackends(absl::GetFlag(FLAGS_backend)));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.algorithms,
+                            ParseAlgorithms(absl::GetFlag(FLAGS_algorithm)));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.buffers,
+                            ParseBuffers(absl::GetFlag(FLAGS_buffers)));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.peers,
+                            ParsePeers(absl::GetFlag(FLAGS_peers)));
+  const std::optional<DataType> type =
+      ParseDataType(absl::GetFlag(FLAGS_dtype));
+  if (!type.has_value()) {
+    return WrongValue(
+        "--dtype", absl::GetFlag(FLAGS_dtype),
+        "float64, float32, float16, bfloat16, int32, int64, uint8");
+  }
+  settings.type = *type;
+  const std::optional<ReduceOp> op = ParseReduceOp(absl::GetFlag(FLAGS_op));
+  if (!op.has_value()) {
+    return WrongValue("--op", absl::GetFlag(FLAGS_op),
+                      "sum, prod, min, max, avg");
+  }
+  settings.op = *op;
+  settings.in_place = absl::GetFlag(FLAGS_in_place);
+  settings.seconds = absl::GetFlag(FLAGS_seconds);
+  settings.rounds = absl::GetFlag(FLAGS_rounds);
+  settings.iterations = absl::GetFlag(FLAGS_iterations);
+  settings.warmup = absl::GetFlag(FLAGS_warmup);
+  LOCKSTEP_RETURN_IF_ERROR(Validate(settings));
+  LOCKSTEP_RETURN_IF_ERROR(SetSizes(settings));
+  return settings;
+}
+
+// What is done for a team's sake, and what a reader should hold against the
+// numbers.
+std::vector<std::string> NotesOn(const AllReduceSettings& settings, int cores) {
+  std::vector<std::string> notes;
+  if (settings.world_size <= cores) return notes;
+  notes.push_back(absl::StrCat(settings.world_size, " ranks on ", cores,
+                               cores == 1 ? " core" : " cores",
+                               " take turns."));
+  for (const TeamKind peer : settings.peers) {
+    if (peer != TeamKind::kOpenMpi) continue;
+    notes.push_back(
+        "Open MPI runs with mpirun --oversubscribe and "
+        "OMPI_MCA_mpi_yield_when_idle=1.");
+  }
+  return notes;
+}
+
+std::string OwnFolder() {
+  std::error_code error;
+  return std::filesystem::read_symlink("/proc/self/exe", error)
+      .parent_path()
+      .string();
+}
+
+// Starts all teams; their meeting place is gone once they have met.
+absl::StatusOr<std::unique_ptr<AllReduceTeams>> StartTeams(
+    AllReduceReport& report) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder store,
+                            TemporaryFolder::Create("lockstep-allreduce"));
+  const TeamSetting setting = {
+      .folder = OwnFolder(),
+      .store = store.path(),
+      .cores = report.machine.cores,
+      .timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout))};
+  return AllReduceTeams::Start(report.settings, setting, report.missing);
+}
+
+absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report) {
+  std::vector<Subject> subjects = SubjectsOf(report.settings);
+  for (const MissingPeer& missing : report.missing) {
+    std::erase(subjects, Subject{{missing.peer}});
+  }
+  const auto take_turn = [&](const Team& team, const TurnRequest& request) {
+    return teams.TakeTurn(team, request);
+  };
+  const auto clock = [] {
+    const auto now = std::chrono::steady_clock::now().time_since_epoch();
+    return std::chrono::duration<double>(now).count();
+  };
+  for (const int64_t bytes : report.settings.sizes) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const MeasuredSize measured,
+                              MeasureSize(report.settings, bytes, take_turn,
+                                          clock, subjects, report.missing));
+    report.sizes.push_back(DeriveSize(report.settings, measured));
+    std::fputs(
+        FormatAllReduceSize(report.settings, report.sizes.back()).c_str(),
+        stdout);
+    std::fflush(stdout);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Measure(const AllReduceSettings& settings,
+                     const std::string& command) {
+  AllReduceReport report;
+  report.settings = settings;
+  report.machine = DescribeMachine();
+  report.command = command;
+  report.commit = CommitText();
+  report.created = TimeStamp();
+  report.notes = NotesOn(settings, report.machine.cores);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<AllReduceTeams> teams,
+                            StartTeams(report));
+  std::fputs(FormatAllReduceHeading(report).c_str(), stdout);
+  std::fflush(stdout);
+  LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(*teams, report));
+  std::fputs(FormatAllReduceLegend(report).c_str(), stdout);
+  LOCKSTEP_RETURN_IF_ERROR(teams->Stop());
+  LOCKSTEP_RETURN_IF_ERROR(
+      WriteJsonFile(absl::GetFlag(FLAGS_json), FormatAllReduceJson(report)));
+  const int64_t wrong = CountWrong(report);
+  if (wrong == 0) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat(wrong, " elements are not the exact result"));
+}
+
+absl::Status RunWorker(const std::string& listener) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Algorithm> algorithms,
+                            ParseAlgorithms(absl::GetFlag(FLAGS_algorithm)));
+  const std::string kind = absl::GetFlag(FLAGS_worker_kind);
+  for (const TeamKind each :
+       {TeamKind::kProcesses, TeamKind::kThreads, TeamKind::kCopy}) {
+    if (kind != Name(each)) continue;
+    return RunAllReduceRank(listener, {each, algorithms[0]},
+                            absl::GetFlag(FLAGS_world_size));
+  }
+  return absl::InvalidArgumentError("--worker_kind: it is internal");
+}
+
+int Main(std::span<char* const> argv) {
+  const std::optional<int> ended = BeginCommand(kName, kUsage, argv);
+  if (ended.has_value()) return *ended;
+  absl::Status status = CheckSeconds("--timeout", absl::GetFlag(FLAGS_timeout));
+  if (!status.ok()) return Fail(kName, status);
+  if (const std::string worker = absl::GetFlag(FLAGS_worker); !worker.empty()) {
+    status = RunWorker(worker);
+    return status.ok() ? 0 : Fail(kName, status);
+  }
+  const absl::StatusOr<AllReduceSettings> settings = SettingsFromFlags();
+  status = settings.status();
+  if (status.ok()) status = CheckJsonPath(absl::GetFlag(FLAGS_json));
+  if (status.ok()) status = CheckNotLaunched();
+  if (status.ok())
+    status = Measure(*settings, CommandText("//benchmarks:allreduce", argv));
+  return status.ok() ? 0 : Fail(kName, status);
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  return lockstep::Main({argv, static_cast<size_t>(argc)});
+}

@@ -1,0 +1,220 @@
+// Join, serve.
+#include "benchmarks/all_reduce/ranks.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/cores.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/harness/copy_bandwidth.h"
+#include "collectives/communicator.h"
+#include "collectives/group_options.h"
+#include "collectives/host/host_group.h"
+#include "collectives/launch/launched_group.h"
+#include "collectives/launch/rank_environment.h"
+
+namespace lockstep {
+namespace {
+
+absl::Status ServeCommunicator(const std::string& listener,
+                               Communicator& communicator) {
+  CommunicatorSubject subject(communicator);
+  return ServeTurns(listener, subject);
+}
+
+absl::Status RunProcess(const std::string& listener,
+                        const GroupOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
+                            ReadRankEnvironment());
+  if (!environment.has_value()) {
+    return absl::FailedPreconditionError("a rank needs a launcher");
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
+                            JoinLaunchedGroup(*environment, options));
+  return ServeCommunicator(listener, *communicator);
+}
+
+// Copies as many bytes as the buffers of `world_size` ranks have.
+absl::Status RunCopier(const std::string& listener, int world_size) {
+  const int threads = std::min(world_size, UsableCores());
+  return ServeTurns(listener, {0, 1}, [&](const TurnRequest& request) {
+    const int64_t bytes = request.count * SizeOf(request.type) * world_size *
+                          (request.in_place ? 1 : 2);
+    return TimeCopies(threads, bytes, request.warmup, request.iterations);
+  });
+}
+
+}  // namespace
+
+absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
+                              int world_size) {
+  GroupOptions options;
+  options.algorithm = team.algorithm;
+  switch (team.kind) {
+    case TeamKind::kProcesses:
+      return RunProcess(listener, options);
+    case TeamKind::kThreads:
+      return RunOnThreads(world_size, options, [&](Communicator& communicator) {
+        return ServeCommunicator(listener, communicator);
+      });
+    case TeamKind::kCopy:
+      return RunCopier(listener, world_size);
+    default:
+      return absl::InvalidArgumentError(
+          absl::StrCat(Name(team.kind), " ranks run in another program"));
+  }
+}
+
+// Commands of teams; starting and stopping them all.
+namespace {
+
+// Open MPI puts sockets under TMPDIR, whose paths may have 107 characters.
+constexpr size_t kLongTmpdir = 40;
+
+bool IsMpi(TeamKind kind) {
+  return kind == TeamKind::kMpi || kind == TeamKind::kOpenMpi;
+}
+
+std::string ProgramOf(const TeamSetting& setting, TeamKind kind) {
+  switch (kind) {
+    case TeamKind::kMpi:
+      return setting.folder + "/allreduce_rank_mpi";
+    case TeamKind::kOpenMpi:
+      return setting.folder + "/allreduce_peer_mpi";
+    case TeamKind::kGloo:
+      return setting.folder + "/allreduce_peer_gloo";
+    default:
+      return setting.folder + "/allreduce";
+  }
+}
+
+TeamCommand MpiCommand(const TeamSetting& setting, int world_size) {
+  TeamCommand command;
+  command.argv = {"mpirun", "--oversubscribe", "-np", absl::StrCat(world_size)};
+  if (geteuid() == 0) command.argv.push_back("--allow-run-as-root");
+  const char* const tmpdir = std::getenv("TMPDIR");
+  if (tmpdir != nullptr && std::string(tmpdir).size() > kLongTmpdir) {
+    command.environment.emplace_back("TMPDIR", "/tmp");
+  }
+  if (world_size > setting.cores) {
+    command.environment.emplace_back("OMPI_MCA_mpi_yield_when_idle", "1");
+  }
+  return command;
+}
+
+absl::Status Named(const Team& team, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat(Name(team.kind), ": ", status.message()));
+}
+
+// Why a team cannot be started, if that can be seen beforehand.
+absl::Status CheckProgram(const TeamSetting& setting, TeamKind kind) {
+  const std::string program = ProgramOf(setting, kind);
+  if (access(program.c_str(), X_OK) == 0) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(
+      program.substr(setting.folder.size() + 1),
+      " was not built: its library is not installed (tools/setup.sh)"));
+}
+
+}  // namespace
+
+TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
+                      int world_size, const std::string& listener) {
+  TeamCommand command;
+  if (IsMpi(team.kind)) command = MpiCommand(setting, world_size);
+  const bool own_ranks = IsMpi(team.kind) || team.kind == TeamKind::kThreads ||
+                         team.kind == TeamKind::kCopy;
+  command.nproc = own_ranks ? 1 : world_size;
+  // As mpirun does. Not Gloo's, which would share the core with its own thread.
+  command.bind_cores =
+      team.kind == TeamKind::kProcesses && world_size <= setting.cores;
+  command.world_size = team.kind == TeamKind::kCopy ? 1 : world_size;
+  command.connections = command.world_size;
+  command.argv.push_back(ProgramOf(setting, team.kind));
+  switch (team.kind) {
+    case TeamKind::kMpi:
+      command.argv.insert(command.argv.end(), {listener, Name(team.algorithm)});
+      break;
+    case TeamKind::kOpenMpi:
+      command.argv.push_back(listener);
+      break;
+    case TeamKind::kGloo:
+      command.argv.insert(command.argv.end(), {listener, setting.store});
+      break;
+    default:
+      command.argv.insert(command.argv.end(),
+                          {absl::StrCat("--worker=", listener),
+                           absl::StrCat("--worker_kind=", Name(team.kind)),
+                           absl::StrCat("--algorithm=", Name(team.algorithm)),
+                           absl::StrCat("--world_size=", world_size)});
+  }
+  return command;
+}
+
+absl::StatusOr<std::unique_ptr<AllReduceTeams>> AllReduceTeams::Start(
+    const AllReduceSettings& settings, const TeamSetting& setting,
+    std::vector<MissingPeer>& missing) {
+  std::unique_ptr<AllReduceTeams> all(new AllReduceTeams(setting.timeout));
+  const auto start = [&](const Team& team) -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckProgram(setting, team.kind));
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<RankTeam> ranks,
+                              RankTeam::Start([&](const std::string& listener) {
+                                return CommandOf(setting, team,
+                                                 settings.world_size, listener);
+                              }));
+    LOCKSTEP_RETURN_IF_ERROR(ranks->AwaitRanks(setting.timeout));
+    all->teams_.emplace_back(team, std::move(ranks));
+    return absl::OkStatus();
+  };
+  for (const Team& team : TeamsOf(settings)) {
+    const absl::Status status = start(team);
+    if (status.ok()) continue;
+    // A peer in a world of another size is a wrong comparison, not a missing
+    // one.
+    if (!IsPeer(team.kind) || absl::IsFailedPrecondition(status)) {
+      return Named(team, status);
+    }
+    missing.push_back({team.kind, std::string(status.message())});
+  }
+  return all;
+}
+
+absl::StatusOr<TurnResult> AllReduceTeams::TakeTurn(
+    const Team& team, const TurnRequest& request) {
+  const auto found =
+      std::find_if(teams_.begin(), teams_.end(),
+                   [&](const auto& each) { return each.first == team; });
+  if (found == teams_.end()) return absl::NotFoundError("no such team");
+  absl::StatusOr<TurnResult> result =
+      found->second->TakeTurn(request, timeout_);
+  if (!result.ok()) {
+    // It may still be busy, and would take time from whom is measured next.
+    found->second->Stop(absl::ZeroDuration()).IgnoreError();
+    teams_.erase(found);
+  }
+  return result;
+}
+
+absl::Status AllReduceTeams::Stop() {
+  absl::Status first;
+  for (const auto& [team, ranks] : teams_) {
+    const absl::Status status = ranks->Stop(timeout_);
+    if (!IsPeer(team.kind) && !status.ok()) first.Update(Named(team, status));
+  }
+  teams_.clear();
+  return first;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,69 @@
+// What a process that the command `allreduce` has started does.
+#ifndef LOCKSTEP_BENCHMARKS_ALL_REDUCE_RANKS_H_
+#define LOCKSTEP_BENCHMARKS_ALL_REDUCE_RANKS_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "benchmarks/all_reduce/plan.h"
+#include "benchmarks/all_reduce/report.h"
+#include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/harness/rank_team.h"
+
+namespace lockstep {
+
+// Is a rank of `team` (kProcesses: the one that the launcher says; kThreads:
+// all of them) or the copier (kCopy), and takes turns until the driver that
+// listens at `listener` says that it is over. Errors: of the group, of a turn.
+absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
+                              int world_size);
+
+// All teams of a run of the command `allreduce`, started and ready.
+
+// Where and how teams are started.
+struct TeamSetting {
+  std::string folder;      // Of this program, and of those beside it.
+  std::string store;       // An empty folder, where Gloo's ranks meet.
+  int cores = 1;           // That the ranks may use.
+  absl::Duration timeout;  // For ranks to start, and for a turn.
+};
+
+// The command that starts a team of `world_size` ranks, which connect to
+// `listener`. allreduce itself is the rank of processes, threads and copies;
+// MPI's ranks, which need its library, are programs of their own.
+TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
+                      int world_size, const std::string& listener);
+
+// Not thread safe.
+class AllReduceTeams {
+ public:
+  // Starts every team of the settings; single-threaded processes only. A peer
+  // that does not start, or not with the right number of ranks, is added to
+  // `missing`. Errors: why another did not, beginning with its name.
+  static absl::StatusOr<std::unique_ptr<AllReduceTeams>> Start(
+      const AllReduceSettings& settings, const TeamSetting& setting,
+      std::vector<MissingPeer>& missing);
+
+  // Errors: RankTeam::TakeTurn's.
+  absl::StatusOr<TurnResult> TakeTurn(const Team& team,
+                                      const TurnRequest& request);
+
+  // Ends all teams. Error: that of a team which did not end well, if it is no
+  // peer.
+  absl::Status Stop();
+
+ private:
+  explicit AllReduceTeams(absl::Duration timeout) : timeout_(timeout) {}
+
+  const absl::Duration timeout_;
+  std::vector<std::pair<Team, std::unique_ptr<RankTeam>>> teams_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_BENCHMARKS_ALL_REDUCE_RANKS_H_

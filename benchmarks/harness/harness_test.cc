@@ -1,0 +1,252 @@
+// Order statistics against values worked out by hand.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/status_matchers.h"
+#include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/harness/copy_bandwidth.h"
+#include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/uniform.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+TEST(PercentileTest, IsTheNearestRank) {
+  const std::vector<double> samples = {15, 20, 35, 40, 50};
+  EXPECT_EQ(Percentile(samples, 0), 15);
+  EXPECT_EQ(Percentile(samples, 5), 15);    // ceil(0.25) = 1st.
+  EXPECT_EQ(Percentile(samples, 20), 15);   // ceil(1.0) = 1st.
+  EXPECT_EQ(Percentile(samples, 30), 20);   // ceil(1.5) = 2nd.
+  EXPECT_EQ(Percentile(samples, 40), 20);   // ceil(2.0) = 2nd.
+  EXPECT_EQ(Percentile(samples, 50), 35);   // ceil(2.5) = 3rd.
+  EXPECT_EQ(Percentile(samples, 99), 50);   // ceil(4.95) = 5th.
+  EXPECT_EQ(Percentile(samples, 100), 50);  // 5th.
+}
+
+TEST(PercentileTest, OfOneToHundredIsItsRank) {
+  std::vector<double> samples;
+  for (int i = 100; i >= 1; --i) samples.push_back(i);
+  for (int p = 1; p <= 100; ++p) EXPECT_EQ(Percentile(samples, p), p) << p;
+}
+
+TEST(PercentileTest, DoesNotDependOnTheOrder) {
+  std::vector<double> samples = {1, 2, 3, 4};
+  do {
+    EXPECT_EQ(Percentile(samples, 50), 2);
+    EXPECT_EQ(Percentile(samples, 75), 3);
+    EXPECT_EQ(Percentile(samples, 76), 4);
+  } while (std::next_permutation(samples.begin(), samples.end()));
+}
+
+TEST(PercentileTest, OfOneSampleIsThatSample) {
+  const std::vector<double> samples = {7};
+  for (const double p : {0.0, 1.0, 50.0, 99.0, 100.0}) {
+    EXPECT_EQ(Percentile(samples, p), 7) << p;
+  }
+}
+
+TEST(MedianTest, IsTheMiddleOrTheMeanOfTheMiddleTwo) {
+  EXPECT_EQ(Median(std::vector<double>{3}), 3);
+  EXPECT_EQ(Median(std::vector<double>{4, 1}), 2.5);
+  EXPECT_EQ(Median(std::vector<double>{9, 1, 5}), 5);
+  EXPECT_EQ(Median(std::vector<double>{8, 2, 100, 4}), 6);
+}
+
+TEST(MedianIndexTest, IsTheMiddleOrTheSmallerOfTheMiddleTwo) {
+  EXPECT_EQ(MedianIndex(std::vector<double>{3}), 0);
+  EXPECT_EQ(MedianIndex(std::vector<double>{4, 1}), 1);
+  EXPECT_EQ(MedianIndex(std::vector<double>{9, 1, 5}), 2);
+  EXPECT_EQ(MedianIndex(std::vector<double>{8, 2, 100, 4}), 3);
+  EXPECT_EQ(MedianIndex(std::vector<double>{5, 5, 5}), 1);
+}
+
+TEST(MeanTest, IsTheSumOverTheCount) {
+  EXPECT_EQ(Mean(std::vector<double>{2}), 2);
+  EXPECT_EQ(Mean(std::vector<double>{1, 2, 6}), 3);
+}
+
+}  // namespace
+
+// The same numbers everywhere, and spread as they should be.
+namespace {
+
+// SplitMix64's first output for the seed 0, as its authors give it.
+TEST(MixBitsTest, IsSplitMix64s) {
+  EXPECT_EQ(MixBits(0x9e3779b97f4a7c15), 0xe220a8397b1dcdafu);
+}
+
+// The mean of 10,000 uniform numbers deviates by 0.006, that of their squares
+// by 0.003; the numbers are fixed, so this fails always or never.
+TEST(UniformTest, IsSpreadOverItsRange) {
+  for (const uint64_t key :
+       {UniformKey(0, 0), UniformKey(0, 1), UniformKey(1, 0)}) {
+    double sum = 0, squares = 0;
+    for (int64_t i = 0; i < 10000; ++i) {
+      const double x = Uniform(key, i);
+      ASSERT_GE(x, -1);
+      ASSERT_LT(x, 1);
+      sum += x;
+      squares += x * x;
+    }
+    EXPECT_NEAR(sum / 10000, 0, 0.03);
+    EXPECT_NEAR(squares / 10000, 1.0 / 3, 0.015);
+  }
+}
+
+TEST(UniformTest, DiffersByStreamAndPosition) {
+  EXPECT_NE(Uniform(UniformKey(0, 0), 0), Uniform(UniformKey(0, 0), 1));
+  EXPECT_NE(Uniform(UniformKey(0, 0), 0), Uniform(UniformKey(0, 1), 0));
+  EXPECT_NE(Uniform(UniformKey(0, 0), 0), Uniform(UniformKey(1, 0), 0));
+}
+
+}  // namespace
+
+// Text of /proc, and this machine's.
+namespace {
+
+TEST(MemAvailableTest, FindsTheLine) {
+  EXPECT_EQ(MemAvailable("MemTotal:       100 kB\nMemAvailable:    12 kB\n"),
+            12 << 10);
+}
+
+TEST(MemAvailableTest, IsNothingWhereTheLineIsMissingOrGarbled) {
+  for (const char* text : {"", "MemTotal: 100 kB\n", "MemAvailable: x kB\n",
+                           "MemAvailable: 12\n"}) {
+    EXPECT_EQ(MemAvailable(text), std::nullopt) << text;
+  }
+}
+
+TEST(AvailableMemoryTest, IsThereAndMoreThanARunMayTake) {
+  EXPECT_GT(MemoryForRun(), 0);
+  EXPECT_GT(AvailableMemory(), MemoryForRun());
+}
+
+TEST(CheckMemoryTest, RefusesWhatHasNoRoom) {
+  EXPECT_THAT(CheckMemory("--size: 9 of them", 3 << 20, 3 << 20), IsOk());
+  EXPECT_THAT(CheckMemory("--size: 9 of them", (3 << 20) + 1, 3 << 20),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "--size: 9 of them need 3 MiB, and there is room for 3 "
+                       "MiB"));
+}
+
+}  // namespace
+
+// Memory that is taken is seen, and a process that fails is no number.
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int64_t kMiB = 1 << 20;
+
+// What the kernel, or a sanitizer, may add.
+constexpr int64_t kSlack = 8 * kMiB;
+
+// Takes memory from the system and gives it back to it: malloc, or the one of a
+// sanitizer, might keep it.
+absl::Status Take(int64_t bytes) {
+  const auto size = static_cast<size_t>(bytes);
+  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return absl::ResourceExhaustedError("no memory");
+  std::memset(memory, 1, size);
+  munmap(memory, size);
+  return absl::OkStatus();
+}
+
+absl::Status Nothing() { return absl::OkStatus(); }
+
+TEST(ResidentGrowthTest, SeesThePeak) {
+  const absl::StatusOr<int64_t> nothing = ResidentGrowth(Nothing, Nothing);
+  ASSERT_THAT(nothing, IsOk());
+  EXPECT_GE(*nothing, 0);
+  EXPECT_LT(*nothing, kSlack);
+  const absl::StatusOr<int64_t> much =
+      ResidentGrowth(Nothing, [] { return Take(64 * kMiB); });
+  ASSERT_THAT(much, IsOk());
+  EXPECT_GT(*much, 64 * kMiB - kSlack);
+  EXPECT_LT(*much, 64 * kMiB + kSlack);
+}
+
+// The peak that this process had before does not hide the copy's.
+TEST(ResidentGrowthTest, BeginsAtWhatIsResidentNow) {
+  ASSERT_THAT(Take(128 * kMiB), IsOk());
+  const absl::StatusOr<int64_t> growth =
+      ResidentGrowth(Nothing, [] { return Take(32 * kMiB); });
+  ASSERT_THAT(growth, IsOk());
+  EXPECT_GT(*growth, 32 * kMiB - kSlack);
+}
+
+// Only what goes beyond the warm-up counts.
+TEST(ResidentGrowthTest, LeavesOutTheWarmUp) {
+  const auto take = [] { return Take(64 * kMiB); };
+  const absl::StatusOr<int64_t> growth = ResidentGrowth(take, take);
+  ASSERT_THAT(growth, IsOk());
+  EXPECT_LT(*growth, kSlack);
+}
+
+TEST(ResidentGrowthTest, ReportsWhatTheWarmUpReports) {
+  EXPECT_THAT(ResidentGrowth(
+                  [] { return absl::DataLossError("it went wrong"); }, Nothing),
+              StatusIs(absl::StatusCode::kInternal, "it went wrong"));
+}
+
+TEST(ResidentGrowthTest, ReportsWhatTheWorkReports) {
+  EXPECT_THAT(ResidentGrowth(
+                  Nothing, [] { return absl::DataLossError("it went wrong"); }),
+              StatusIs(absl::StatusCode::kInternal, "it went wrong"));
+}
+
+TEST(ResidentGrowthTest, ReportsAProcessThatDoesNotFinish) {
+  EXPECT_THAT(ResidentGrowth(Nothing, []() -> absl::Status { _exit(3); }),
+              StatusIs(absl::StatusCode::kAborted, HasSubstr("finish")));
+}
+
+}  // namespace
+
+// That copies happen and are timed; not how fast they are.
+namespace {
+
+using ::testing::Each;
+using ::testing::Gt;
+using ::testing::SizeIs;
+
+TEST(TimeCopiesTest, TimesEveryCopyAndMissesNoByte) {
+  for (const int threads : {1, 2, 3}) {
+    for (const int64_t bytes : {1, 8, 1000, 1 << 20}) {
+      const absl::StatusOr<TurnResult> result =
+          TimeCopies(threads, bytes, /*warmup=*/0, /*iterations=*/3);
+      ASSERT_THAT(result, IsOk());
+      EXPECT_THAT(result->seconds, SizeIs(3));
+      EXPECT_THAT(result->seconds, Each(Gt(0)));
+      EXPECT_EQ(result->wrong, 0);
+    }
+  }
+}
+
+TEST(TimeCopiesTest, CountsBytesThatWereNotCopied) {
+  const absl::StatusOr<TurnResult> result =
+      TimeCopies(2, 1000, /*warmup=*/0, /*iterations=*/0);
+  ASSERT_THAT(result, IsOk());
+  EXPECT_EQ(result->wrong, 500);
+}
+
+TEST(TimeCopiesTest, ReportsMemoryThatIsNotThere) {
+  EXPECT_THAT(TimeCopies(1, int64_t{1} << 62, 0, 1),
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       testing::HasSubstr("no memory for")));
+}
+
+}  // namespace
+}  // namespace lockstep

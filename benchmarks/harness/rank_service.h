@@ -1,0 +1,100 @@
+// How the driver of a benchmark talks to ranks that others may have started.
+#ifndef LOCKSTEP_BENCHMARKS_HARNESS_RANK_SERVICE_H_
+#define LOCKSTEP_BENCHMARKS_HARNESS_RANK_SERVICE_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/files.h"
+
+namespace lockstep {
+
+// The longest message that goes over a channel.
+inline constexpr int64_t kLargestTurnMessage = 64 << 10;
+
+// One end of a connection between two processes of one user and host, over
+// which whole messages go. Whoever waits for one sleeps in the kernel: it takes
+// no time from whom it waits for.
+class TurnChannel {
+ public:
+  TurnChannel() = default;
+  explicit TurnChannel(OwnedFd fd) : fd_(std::move(fd)) {}
+
+  // Connects to a listener by its name. Error: the system's.
+  static absl::StatusOr<TurnChannel> Connect(const std::string& name);
+
+  // Errors: kUnavailable if the other end is gone; kInvalidArgument for a
+  // message over kLargestTurnMessage.
+  absl::Status Send(absl::string_view message);
+
+  // The next message. Errors: kUnavailable if the other end is gone;
+  // kDeadlineExceeded.
+  absl::StatusOr<std::string> Receive(absl::Time deadline);
+
+  int fd() const { return fd_.get(); }
+
+ private:
+  OwnedFd fd_;
+};
+
+// Where ranks connect. It has a name, but no file: nothing is left behind.
+class TurnListener {
+ public:
+  static absl::StatusOr<TurnListener> Create();
+
+  // To be given to Connect.
+  const std::string& name() const { return name_; }
+
+  // Ends the connections that were not accepted; no others can be made.
+  void Close() { fd_.Close(); }
+
+  // Becomes readable when there is something to accept.
+  int fd() const { return fd_.get(); }
+
+  // The next connection, which is there already; those of other users are
+  // refused. Error: kUnavailable if there is none.
+  absl::StatusOr<TurnChannel> Accept();
+
+ private:
+  TurnListener(OwnedFd fd, std::string name)
+      : fd_(std::move(fd)), name_(std::move(name)) {}
+
+  OwnedFd fd_;
+  std::string name_;
+};
+
+// How a rank that a benchmark has started serves its driver.
+
+// What a rank says of itself when it connects.
+struct RankHello {
+  int32_t rank = 0;
+  int32_t world_size = 0;
+};
+
+std::string Serialize(const RankHello& hello);
+// Errors: kDataLoss.
+absl::StatusOr<RankHello> ParseHello(absl::string_view bytes);
+
+// An answer, or the error in its place, as one message, and back. Error of
+// Decode: kDataLoss for bytes that are no answer; else the error that was
+// answered.
+std::string EncodeAnswer(const absl::StatusOr<std::string>& answer);
+absl::StatusOr<std::string> DecodeAnswer(absl::string_view bytes);
+
+// Connects to the driver's listener, says who it is, and answers messages until
+// the driver closes the connection: then it returns OK. In between it sleeps in
+// the kernel. Error: that of connecting, or that of `answer`, which the driver
+// has been told.
+absl::Status ServeMessages(
+    const std::string& listener, const RankHello& hello,
+    const std::function<absl::StatusOr<std::string>(absl::string_view)>&
+        answer);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_BENCHMARKS_HARNESS_RANK_SERVICE_H_

@@ -1,0 +1,92 @@
+// The processes of one team, as the driver of the benchmark sees them.
+#ifndef LOCKSTEP_BENCHMARKS_HARNESS_RANK_TEAM_H_
+#define LOCKSTEP_BENCHMARKS_HARNESS_RANK_TEAM_H_
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/files.h"
+#include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/harness/rank_service.h"
+
+namespace lockstep {
+
+// How a team's processes are started.
+struct TeamCommand {
+  std::vector<std::string> argv;
+  int nproc = 1;  // Copies of it; 1 for a program that starts ranks itself.
+  bool bind_cores = false;  // Each copy to cores of its own.
+  // Variables that are set for them, by name.
+  std::vector<std::pair<std::string, std::string>> environment = {};
+  int connections = 1;  // Ranks that will connect, in however many processes.
+  int world_size = 1;   // What each of them must find.
+};
+
+// Started, it runs until Stop or destruction; however this process ends, none
+// of the team's outlives it for long. The team's output goes to no terminal:
+// errors quote its last line. Not thread safe.
+class RankTeam {
+ public:
+  // Starts the processes; `command` is told the name of the listener to connect
+  // to. For single-threaded processes. Errors: the system's.
+  static absl::StatusOr<std::unique_ptr<RankTeam>> Start(
+      const std::function<TeamCommand(const std::string& listener)>& command);
+
+  RankTeam(const RankTeam&) = delete;
+  RankTeam& operator=(const RankTeam&) = delete;
+  ~RankTeam();
+
+  // Waits until every rank has connected. Errors: kFailedPrecondition if a
+  // rank's world size is not the command's or a rank is missing or there twice;
+  // kUnavailable if the processes have ended, kDeadlineExceeded.
+  absl::Status AwaitRanks(absl::Duration timeout);
+
+  // Sends every rank the message, and returns their answers, by rank
+  // (rank_service.h). Errors: a rank's, with its number; kUnavailable if one
+  // has ended; kDeadlineExceeded. No message may follow an error.
+  absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view message,
+                                                    absl::Duration timeout);
+
+  // Has every rank of an all-reduce take a turn, and combines their results.
+  // Errors: as above; CombineRanks's.
+  absl::StatusOr<TurnResult> TakeTurn(const TurnRequest& request,
+                                      absl::Duration timeout);
+
+  // Tells the ranks to end, and waits for that; kills them at the deadline.
+  // Error: kAborted if they did not end well.
+  absl::Status Stop(absl::Duration timeout);
+
+ private:
+  RankTeam(TeamCommand command, TurnListener listener, OwnedFd log)
+      : command_(std::move(command)),
+        listener_(std::move(listener)),
+        log_(std::move(log)) {}
+
+  absl::Status Launch();
+  absl::Status AcceptRank(absl::Time deadline);
+  absl::Status EndedEarly();
+  bool AwaitEnd(absl::Duration timeout);
+  std::string LastLine() const;
+
+  const TeamCommand command_;
+  TurnListener listener_;
+  OwnedFd log_;
+  OwnedFd process_;  // A pidfd of pid_.
+  pid_t pid_ = -1;   // The process that launches and supervises; -1: reaped.
+  int wait_status_ = 0;
+  std::vector<TurnChannel> ranks_;  // By rank.
+  std::vector<bool> connected_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_BENCHMARKS_HARNESS_RANK_TEAM_H_

@@ -1,0 +1,204 @@
+// The command `sampler`: how fast epochs are drawn, by the size of the data
+// set, next to PyTorch.
+#include <malloc.h>
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/command.h"
+#include "base/command_line.h"
+#include "base/status_macros.h"
+#include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/torch_process.h"
+#include "benchmarks/sampler/draw.h"
+#include "benchmarks/sampler/json.h"
+#include "benchmarks/sampler/measure.h"
+#include "benchmarks/sampler/plan.h"
+#include "benchmarks/sampler/random_updates.h"
+#include "benchmarks/sampler/report.h"
+#include "benchmarks/sampler/table.h"
+#include "benchmarks/sampler/torch_peer.h"
+#include "report/machine.h"
+#include "report/output_files.h"
+#include "report/terminal.h"
+#include "sampler/sampler.h"
+
+ABSL_FLAG(std::string, sizes, "60000,1281167,100000000", "see kUsage");
+ABSL_FLAG(std::string, peers, "torch", "see kUsage");
+ABSL_FLAG(std::string, python, "", "see kUsage");
+ABSL_FLAG(int32_t, rounds, 0, "see kUsage");
+ABSL_FLAG(double, seconds, 35, "see kUsage");
+ABSL_FLAG(double, timeout, 120, "see kUsage");
+ABSL_FLAG(std::string, json, "", "see kUsage");
+
+namespace lockstep {
+namespace {
+
+constexpr char kUsage[] = R"(sampler [FLAGS]
+
+Times how long one rank of 8 takes to draw the indices of an epoch, with each
+sampler, on one thread, checks them, and prints a table; next to PyTorch's
+DistributedSampler, in turns with ours, if there is a Python that has it. Then
+the order in O(1) memory, at 10^12 samples. Says which of the bars that the
+project set itself are met.
+
+what is measured
+  --sizes=60000,1281167,100000000
+                           samples in the data set
+  --peers=torch            torch, or empty: PyTorch need not be installed
+  --python=                the Python that has it; default: python3, or else
+                           /usr/bin/python3
+
+how long
+  --rounds=0               draws with each; 0: at least 2, and up to 15 as long
+                           as --seconds allows
+  --seconds=35             for everything; PyTorch takes some 10 s for one draw
+                           of 100,000,000
+  --timeout=120            seconds after which PyTorch is given up
+
+  --json=FILE              also writes the numbers
+
+Exit status: 0 if all went well and every index was right, 2 for a wrong flag,
+1 for anything else.
+)";
+
+constexpr char kName[] = "sampler";
+
+constexpr int kKeyedRounds = 15;
+constexpr double kKeyedRoundSeconds = 0.1;
+
+absl::StatusOr<SamplerSettings> SettingsFromFlags() {
+  SamplerSettings settings;
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.sizes,
+                            ParseSizes(absl::GetFlag(FLAGS_sizes)));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.torch,
+                            ParseSamplerPeers(absl::GetFlag(FLAGS_peers)));
+  settings.pythons = PythonsToTry(absl::GetFlag(FLAGS_python));
+  settings.rounds = absl::GetFlag(FLAGS_rounds);
+  settings.seconds = absl::GetFlag(FLAGS_seconds);
+  settings.timeout = absl::GetFlag(FLAGS_timeout);
+  LOCKSTEP_RETURN_IF_ERROR(Validate(settings));
+  const int64_t largest = settings.sizes.back();
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckMemory(absl::StrCat("--sizes: ", largest, " samples"),
+                  DrawMemory(largest), MemoryForRun()));
+  return settings;
+}
+
+// None if it was not asked for, or is not there: report.missing then says why.
+std::optional<SamplerPeer> StartPeer(SamplerReport& report) {
+  if (!report.settings.torch) return std::nullopt;
+  absl::StatusOr<SamplerPeer> peer = SamplerPeer::Start(report.settings);
+  if (!peer.ok()) {
+    report.missing = std::string(peer.status().message());
+    return std::nullopt;
+  }
+  report.peer = peer->name();
+  return *std::move(peer);
+}
+
+absl::StatusOr<DrawResult> Draw(std::optional<SamplerPeer>& peer,
+                                DrawSubject subject, int64_t size) {
+  if (subject == DrawSubject::kPyTorch) return peer->Draw(size);
+  if (subject != DrawSubject::kTable) return DrawEpoch(subject, size);
+  LOCKSTEP_ASSIGN_OR_RETURN(const double seconds, TimeRandomUpdates(size));
+  return DrawResult{.seconds = seconds};
+}
+
+absl::Status MeasureSizes(std::optional<SamplerPeer>& peer,
+                          SamplerReport& report) {
+  std::vector<DrawSubject> subjects = {DrawSubject::kTorch, DrawSubject::kExact,
+                                       DrawSubject::kPaddle};
+  if (peer) subjects.push_back(DrawSubject::kPyTorch);
+  subjects.push_back(DrawSubject::kTable);
+  const auto start = std::chrono::steady_clock::now();
+  const auto elapsed = [start] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() -
+                                         start)
+        .count();
+  };
+  const auto draw = [&peer](DrawSubject subject, int64_t size) {
+    return Draw(peer, subject, size);
+  };
+  for (const int64_t size : report.settings.sizes) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const MeasuredEpoch measured,
+                              MeasureEpoch(report.settings, size, draw, elapsed,
+                                           subjects, report.missing));
+    report.sizes.push_back(DeriveRows(measured));
+    Print(FormatDrawRows(report.sizes.back()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureKeyed(int64_t memory, SamplerReport& report) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const EpochIndices indices, DrawKeyed(kKeyedSize));
+  LOCKSTEP_RETURN_IF_ERROR(CheckKeyed(indices, kKeyedSize));
+  const int rounds =
+      report.settings.rounds > 0 ? report.settings.rounds : kKeyedRounds;
+  std::vector<double> speeds, seconds_per_index;
+  for (int round = 0; round < rounds; ++round) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const double speed,
+                              TimeKeyedBlocks(indices, kKeyedRoundSeconds));
+    speeds.push_back(speed);
+    seconds_per_index.push_back(TimeKeyedIndex(indices));
+  }
+  report.keyed = DeriveKeyed(speeds, seconds_per_index, memory);
+  Print(FormatKeyedRow(*report.keyed));
+  return absl::OkStatus();
+}
+
+// Makes malloc keep what is freed, up to its largest limit for one allocation.
+// Else one line's draw returns to the system, by its habits, what the next one
+// has then to ask for again: which no process that draws one kind does.
+void KeepMemory() {
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 256 << 20);
+}
+
+absl::Status Measure(const SamplerSettings& settings,
+                     const std::string& command) {
+  SamplerReport report;
+  report.settings = settings;
+  report.machine = DescribeMachine();
+  report.command = command;
+  report.commit = CommitText();
+  report.created = TimeStamp();
+  // While this process has no memory to reuse.
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t keyed_memory,
+                            KeyedMemory(kKeyedSize));
+  KeepMemory();
+  std::optional<SamplerPeer> peer = StartPeer(report);
+  Print(FormatSamplerHeading(report));
+  LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(peer, report));
+  peer.reset();  // The machine is all ours.
+  LOCKSTEP_RETURN_IF_ERROR(MeasureKeyed(keyed_memory, report));
+  Print(FormatSamplerLegend(report));
+  return WriteJsonFile(absl::GetFlag(FLAGS_json), FormatSamplerJson(report));
+}
+
+int Main(std::span<char* const> argv) {
+  const std::optional<int> ended = BeginCommand(kName, kUsage, argv);
+  if (ended.has_value()) return *ended;
+  const absl::StatusOr<SamplerSettings> settings = SettingsFromFlags();
+  absl::Status status = settings.status();
+  if (status.ok()) status = CheckJsonPath(absl::GetFlag(FLAGS_json));
+  if (status.ok())
+    status = Measure(*settings, CommandText("//benchmarks:sampler", argv));
+  return status.ok() ? 0 : Fail(kName, status);
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  return lockstep::Main({argv, static_cast<size_t>(argc)});
+}

@@ -1,0 +1,174 @@
+// The command itself, from end to end, on small data sets.
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/run_command.h"
+#include "benchmarks/harness/fake_python.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace lockstep {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+CommandOutcome RunSampler(const std::string& flags) {
+  return RunCommand(absl::StrCat("benchmarks/sampler ", flags),
+                    /*deadline_seconds=*/120);
+}
+
+// As one line: where sentences are wrapped depends on the lengths of paths.
+std::string Unwrapped(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+std::string TestPath(const std::string& name) {
+  return absl::StrCat(
+      testing::TempDir(), "/",
+      testing::UnitTest::GetInstance()->current_test_info()->name(), name);
+}
+
+nlohmann::json ReadJson(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return nlohmann::json::parse(
+      std::string(std::istreambuf_iterator<char>(file), {}), nullptr, false);
+}
+
+constexpr char kSmall[] = " --sizes=11,60000 --rounds=2";
+
+TEST(SamplerCommandTest, MeasuresEverySampler) {
+  const std::string path = TestPath(".json");
+  const CommandOutcome outcome =
+      RunSampler(absl::StrCat("--peers= --json=", path, kSmall));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(
+      outcome.output,
+      AllOf(HasSubstr("for rank 3 of 8"), HasSubstr("           60,000  torch"),
+            HasSubstr("\n                   exact"),
+            HasSubstr("\n                   paddle"),
+            HasSubstr("\n                   table"),
+            HasSubstr("\n1,000,000,000,000  keyed"), HasSubstr("\nbar: torch"),
+            HasSubstr("PyTorch, at least 20 times as fast: not measured"),
+            HasSubstr(absl::StrCat("Wrote ", path)),
+            Not(HasSubstr("not available"))));
+  const nlohmann::json json = ReadJson(path);
+  ASSERT_FALSE(json.is_discarded());
+  ASSERT_EQ(json["results"].size(), 2u);
+  for (const auto& result : json["results"]) {
+    EXPECT_EQ(result["rounds"], 2);
+    ASSERT_EQ(result["draws"].size(), 4u);
+    for (const auto& draw : result["draws"]) EXPECT_GT(draw["median"], 0);
+  }
+  EXPECT_EQ(json["results"][0]["draws"][0]["count"], 2);
+  EXPECT_GT(json["keyed"]["indices_per_second"]["median"], 0);
+  EXPECT_TRUE(json["peer"].is_null());
+}
+
+// With PyTorch where there is one; its indices are then ours, or this fails.
+TEST(SamplerCommandTest, ComparesWithPyTorchIfThereIsOne) {
+  const std::string path = TestPath(".json");
+  const CommandOutcome outcome =
+      RunSampler(absl::StrCat("--json=", path, kSmall));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  const nlohmann::json json = ReadJson(path);
+  ASSERT_FALSE(json.is_discarded());
+  if (json["peer"].is_null()) {
+    EXPECT_THAT(outcome.output,
+                AllOf(HasSubstr("PyTorch: not available: python3: "),
+                      HasSubstr("; /usr/bin/python3: ")));
+    return;
+  }
+  EXPECT_THAT(outcome.output, HasSubstr("\n                   PyTorch"));
+  for (const auto& result : json["results"]) {
+    EXPECT_GT(result["draws"][0]["ratio_torch"], 0);
+    EXPECT_EQ(result["draws"][0]["crc32"], result["draws"][3]["crc32"]);
+  }
+}
+
+TEST(SamplerCommandTest, GoesOnWithoutPyTorch) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"/bin/false", "it ended with exit status 1"},
+      {"/absent/python", "cannot run it: No such file or directory"},
+      {MakePython("echo lockstep: missing No module named torch"),
+       "No module named torch"}};
+  for (const auto& [python, why] : cases) {
+    const CommandOutcome outcome =
+        RunSampler(absl::StrCat("--python=", python, kSmall));
+    EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+    EXPECT_THAT(
+        Unwrapped(outcome.output),
+        AllOf(HasSubstr(absl::StrCat("PyTorch: not available: ", python, ": ")),
+              HasSubstr(why), HasSubstr("bar: torch at n = 1,281,167")));
+  }
+}
+
+TEST(SamplerCommandTest, GoesOnWithoutAPyTorchThatBreaks) {
+  constexpr char kReady[] = "echo lockstep: ready 2.1.0; read line;";
+  const std::vector<std::tuple<std::string, int, std::string>> cases = {
+      {"echo nonsense; exit 0", 100, "it said: nonsense"},
+      {"echo lockstep: nonsense; cat", 100, "is not understood: nonsense"},
+      {"echo MemoryError >&2; exit 1", 100, "it said: MemoryError"},
+      {"kill -9 $$", 100, "signal 9 ended it"},
+      {"sleep 1000", 3, "it did not answer in time"}};
+  for (const auto& [script, timeout, why] : cases) {
+    const std::string python = MakePython(absl::StrCat(kReady, script));
+    const CommandOutcome outcome = RunSampler(
+        absl::StrCat("--timeout=", timeout, " --python=", python, kSmall));
+    EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+    EXPECT_THAT(Unwrapped(outcome.output),
+                AllOf(HasSubstr("PyTorch: not available: at 11 samples: "),
+                      HasSubstr("           60,000  torch"), HasSubstr(why)));
+  }
+}
+
+TEST(SamplerCommandTest, FailsIfPyTorchDrawsOtherIndices) {
+  const CommandOutcome outcome = RunSampler(
+      absl::StrCat("--python=",
+                   MakePython("echo lockstep: ready 2.1.0; read line;"
+                              "echo lockstep: drew 0.5 2 12345; cat"),
+                   kSmall));
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.output,
+              HasSubstr("\nsampler: torch: of 11 samples it draws 2 indices"));
+}
+
+// Every wrong flag: exit status 2, one line, and the flag in it.
+TEST(SamplerCommandTest, NamesAFlagThatIsWrong) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--sizes=0", "--sizes has '0'"},
+      {"--sizes=", "--sizes has ''"},
+      {"--sizes=9,x", "--sizes has 'x'"},
+      {"--peers=numpy", "--peers is 'numpy'"},
+      {"--rounds=-1", "--rounds is -1"},
+      {"--rounds=few", "--rounds=few"},
+      {"--seconds=0", "--seconds: 0"},
+      {"--timeout=-1", "--timeout: -1"},
+      {"--json=/absent/folder/x.json", "--json: cannot write to /absent"},
+      {"--speed=fast", "--speed"},
+      {"fast", "'fast'"}};
+  for (const auto& [flags, expected] : cases) {
+    ExpectUsageError(RunSampler(flags), "sampler", flags, expected);
+  }
+}
+
+TEST(SamplerCommandTest, ExplainsItsFlags) {
+  const CommandOutcome outcome = RunSampler("--help");
+  EXPECT_EQ(outcome.exit_status, 0);
+  for (const char* flag : {"--sizes=", "--peers=", "--python=", "--rounds=",
+                           "--seconds=", "--timeout=", "--json="}) {
+    EXPECT_THAT(outcome.output, HasSubstr(flag));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,195 @@
+// Ranks to rounds.
+#include "benchmarks/scaling/round.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/status_macros.h"
+
+namespace lockstep {
+namespace {
+
+// Reads white-space separated fields one after the other; remembers a failure.
+class FieldReader {
+ public:
+  explicit FieldReader(absl::string_view text)
+      : fields_(
+            absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {}
+
+  double NextNumber() {
+    double value = 0;
+    ok_ = ok_ && remaining() > 0 && absl::SimpleAtod(fields_[next_++], &value);
+    return value;
+  }
+
+  int64_t NextInteger() {
+    int64_t value = 0;
+    ok_ = ok_ && remaining() > 0 && absl::SimpleAtoi(fields_[next_++], &value);
+    return value;
+  }
+
+  int64_t remaining() const {
+    return static_cast<int64_t>(fields_.size() - next_);
+  }
+  bool ok() const { return ok_; }
+
+ private:
+  std::vector<absl::string_view> fields_;
+  size_t next_ = 0;
+  bool ok_ = true;
+};
+
+constexpr int kFieldsAStep = 5;
+
+absl::Status Refusal(const RunSpec& spec, absl::string_view what) {
+  return absl::DataLossError(
+      absl::StrCat("the run of ", spec.configuration.world_size,
+                   " ranks on global batches of ",
+                   spec.configuration.global_batch, " is void: ", what));
+}
+
+absl::Status CheckRank(const RunSpec& spec, const RankResult& result) {
+  const int world_size = spec.configuration.world_size;
+  if (result.world_size != world_size) {
+    return Refusal(spec, absl::StrCat("rank ", result.rank, " was one of ",
+                                      result.world_size));
+  }
+  if (result.rank < 0 || result.rank >= world_size) {
+    return Refusal(spec, absl::StrCat("it has a rank ", result.rank));
+  }
+  if (static_cast<int>(result.steps.size()) != spec.steps) {
+    return Refusal(
+        spec, absl::StrCat("rank ", result.rank, " timed ", result.steps.size(),
+                           " steps, not ", spec.steps));
+  }
+  if (!result.same_parameters) {
+    return Refusal(spec, absl::StrCat("rank ", result.rank,
+                                      " ended with other parameters than "
+                                      "rank 0"));
+  }
+  if (!std::isfinite(result.loss)) {
+    return Refusal(spec, absl::StrCat("the loss became ", result.loss));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRun(const RunSpec& spec,
+                      std::span<const RankResult> results) {
+  std::vector<int> seen(spec.configuration.world_size, 0);
+  for (const RankResult& result : results) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckRank(spec, result));
+    ++seen[result.rank];
+  }
+  for (size_t rank = 0; rank < seen.size(); ++rank) {
+    if (seen[rank] == 1) continue;
+    return Refusal(
+        spec, absl::StrCat("rank ", rank, " reported ", seen[rank], " times"));
+  }
+  return absl::OkStatus();
+}
+
+double Imbalance(std::span<const RankResult> results, int step) {
+  double slowest = 0, sum = 0;
+  for (const RankResult& result : results) {
+    slowest = std::max(slowest, result.steps[step].parts.compute);
+    sum += result.steps[step].parts.compute;
+  }
+  const double mean = sum / static_cast<double>(results.size());
+  return mean > 0 ? slowest / mean - 1 : 0;
+}
+
+// Waiting for a sum may or may not keep a core busy; if it does, this comes out
+// smaller than it is.
+double KeptWaiting(const RankResult& result) {
+  double working = 0, running = 0;
+  for (const RankStep& step : result.steps) {
+    working += step.seconds - step.parts.exposed_communication;
+    running += step.cpu_seconds;
+  }
+  return working > 0 ? std::clamp(1 - running / working, 0.0, 1.0) : 0;
+}
+
+}  // namespace
+
+std::string SerializeRankResult(const RankResult& result) {
+  std::string text =
+      absl::StrFormat("%d %d %d %.17g %d\n", result.rank, result.world_size,
+                      result.same_parameters, result.loss, result.steps.size());
+  for (const RankStep& step : result.steps) {
+    absl::StrAppendFormat(&text, "%.17g %.17g %.17g %.17g %.17g\n",
+                          step.seconds, step.parts.compute,
+                          step.parts.exposed_communication,
+                          step.parts.data_wait, step.cpu_seconds);
+  }
+  return text;
+}
+
+absl::StatusOr<RankResult> ParseRankResult(absl::string_view text) {
+  FieldReader reader(text);
+  RankResult result;
+  result.rank = static_cast<int>(reader.NextInteger());
+  result.world_size = static_cast<int>(reader.NextInteger());
+  result.same_parameters = reader.NextInteger() == 1;
+  result.loss = reader.NextNumber();
+  const int64_t steps = reader.NextInteger();
+  if (!reader.ok() || reader.remaining() % kFieldsAStep != 0 ||
+      reader.remaining() / kFieldsAStep != steps) {
+    return absl::DataLossError("a rank's result is cut short");
+  }
+  while (reader.ok() && reader.remaining() > 0) {
+    RankStep step;
+    step.seconds = reader.NextNumber();
+    step.parts.compute = reader.NextNumber();
+    step.parts.exposed_communication = reader.NextNumber();
+    step.parts.data_wait = reader.NextNumber();
+    step.cpu_seconds = reader.NextNumber();
+    result.steps.push_back(step);
+  }
+  if (!reader.ok()) return absl::DataLossError("a rank's result is garbled");
+  return result;
+}
+
+absl::StatusOr<RoundSample> CombineRanks(const RunSpec& spec,
+                                         std::span<const RankResult> results) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckRun(spec, results));
+  RoundSample sample;
+  sample.loss = results[0].loss;
+  sample.step_seconds.resize(spec.steps, 0);
+  const double weight =
+      1.0 / (static_cast<double>(results.size()) * spec.steps);
+  double slowest_rank = 0;
+  for (const RankResult& result : results) {
+    double seconds = 0;
+    for (int i = 0; i < spec.steps; ++i) {
+      const RankStep& step = result.steps[i];
+      seconds += step.seconds;
+      sample.step_seconds[i] = std::max(sample.step_seconds[i], step.seconds);
+      sample.parts.compute += weight * step.parts.compute;
+      sample.parts.exposed_communication +=
+          weight * step.parts.exposed_communication;
+      sample.parts.data_wait += weight * step.parts.data_wait;
+    }
+    slowest_rank = std::max(slowest_rank, seconds);
+    sample.kept_waiting +=
+        KeptWaiting(result) / static_cast<double>(results.size());
+  }
+  sample.parts.rest = slowest_rank / spec.steps - sample.parts.Sum();
+  sample.images_per_second =
+      static_cast<double>(spec.steps * spec.configuration.global_batch) /
+      slowest_rank;
+  for (int i = 0; i < spec.steps; ++i) {
+    sample.imbalance += Imbalance(results, i) / spec.steps;
+  }
+  return sample;
+}
+
+}  // namespace lockstep

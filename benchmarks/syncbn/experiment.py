@@ -1,0 +1,201 @@
+#!/usr/bin/python3
+"""Trains ResNet-18 three times and draws what synchronised batch norm changes.
+
+One rank on the global batch, two ranks that normalise with their own batches,
+and two ranks with SyncBN see the same samples in the same order.
+"""
+import argparse
+import json
+import logging
+import os
+import subprocess
+import sys
+import time
+
+PROGRAM = "syncbn_experiment"
+
+LAUNCHER_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "OMPI_", "PMI_", "PMIX_", "SLURM_")
+
+RUNS = (
+    ("single", "1 rank", ("--nproc=1",)),
+    ("local", "{ranks} ranks, local batch norm", ("--nproc={ranks}", "--sync_bn=false")),
+    ("sync", "{ranks} ranks, SyncBN", ("--nproc={ranks}", "--sync_bn=true")),
+)
+
+
+def fail(message, status=1):
+    print(f"{PROGRAM}: {message}", file=sys.stderr)
+    sys.exit(status)
+
+
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        fail(message + "; see --help", status=2)
+
+
+def at_least(least):
+    def parse(text):
+        value = int(text)
+        if value < least:
+            raise argparse.ArgumentTypeError(f"{value}: must be at least {least}")
+        return value
+
+    parse.__name__ = "number"
+    return parse
+
+
+def positive(text):
+    value = float(text)
+    if not 0 < value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}: must be a positive number")
+    return value
+
+
+def parse_flags():
+    parser = Parser(
+        prog=PROGRAM,
+        description="Trains ResNet-18 on Fashion-MNIST with one rank, with several ranks and local batch norm, "
+        "and with several ranks and SyncBN, each on the same small global batches, and draws the "
+        "three curves. The ranks are processes. With the defaults it takes about six minutes on two "
+        "cores.",
+        epilog="Writes experiment.json (each run's epochs as //models:train's metrics.json has them) and "
+        "experiment.png to --output_dir. Exit status: 0 on success, 2 for a wrong flag, 1 for any other error.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--ranks", type=at_least(2), default=2, help="ranks of the two data-parallel runs (default: %(default)s)")
+    add("--per_rank_batch", type=at_least(1), default=2, help="images on each rank in a step; the one rank takes "
+        "as many as all ranks together (default: %(default)s)")
+    add("--epochs", type=at_least(1), default=6, help="passes over the training images (default: %(default)s)")
+    add("--train_samples", type=at_least(1), default=600, help="train on the first N images (default: %(default)s)")
+    add("--test_samples", type=at_least(1), default=1000, help="test on the first N images (default: %(default)s)")
+    add("--lr", type=positive, default=0.005, help="learning rate (default: %(default)s)")
+    add("--seed", type=at_least(0), default=0, help="of weights and sample order (default: %(default)s)")
+    add("--data_dir", default="", help="folder of the data set's four .gz files (default: the distribution's)")
+    add("--output_dir", default="lockstep-syncbn-experiment", help="where the files go (default: %(default)s)")
+    return parser.parse_args()
+
+
+def user_path(path):
+    """What the user means by a path: `bazel run` starts elsewhere."""
+    return os.path.join(os.environ.get("BUILD_WORKING_DIRECTORY", os.getcwd()), path)
+
+
+def find_train():
+    """The trainer that was built with this script."""
+    roots = [os.getcwd(), os.environ.get("RUNFILES_DIR", ""), os.environ.get("TEST_SRCDIR", ""),
+             os.path.abspath(sys.argv[0]) + ".runfiles"]
+    for root in filter(None, roots):
+        for part in ("", "lockstep", "_main"):
+            path = os.path.join(root, part, "models", "train")
+            if os.access(path, os.X_OK) and os.path.isfile(path):
+                return path
+    return fail("the trainer is missing; start this with bazel run //benchmarks/syncbn:experiment")
+
+
+def find_pyplot():
+    # It has much to say of folders that it may not write to.
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
+    try:
+        import matplotlib
+
+        matplotlib.use("Agg")
+        from matplotlib import pyplot
+    except ImportError as error:
+        fail(f"cannot draw: {error} (tools/setup.sh installs python3-matplotlib)")
+    return pyplot
+
+
+def cores():
+    return len(os.sched_getaffinity(0))
+
+
+def train(binary, flags, name, ranks, run_flags):
+    """Runs the trainer, its progress on our standard output; returns its metrics."""
+    folder = os.path.join(flags.output_dir, name)
+    run_ranks = 1 if name == "single" else ranks
+    command = [binary, "--model=resnet18", f"--epochs={flags.epochs}", f"--lr={flags.lr}", f"--seed={flags.seed}",
+               f"--batch_size={flags.per_rank_batch * ranks}", f"--train_samples={flags.train_samples}",
+               f"--test_samples={flags.test_samples}", f"--output_dir={folder}",
+               f"--threads_per_rank={max(1, min(cores(), ranks) // run_ranks)}"]
+    command += [flag.format(ranks=ranks) for flag in run_flags]
+    if flags.data_dir:
+        command.append(f"--data_dir={user_path(flags.data_dir)}")
+    # The trainer is nobody's rank but its own launcher's.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(LAUNCHER_VARIABLES)}
+    status = subprocess.run(command, env=environment, check=False).returncode
+    if status != 0:
+        fail(f"the run '{name}' failed with exit status {status}")
+    with open(os.path.join(folder, "metrics.json"), encoding="utf-8") as file:
+        return json.load(file)
+
+
+def print_table(runs):
+    print("\nepoch" + "".join(f"{run['label']:>32}" for run in runs))
+    print("     " + f"{'train loss':>20}{'test acc.':>12}" * len(runs))
+    for row in zip(*(run["metrics"]["epochs"] for run in runs)):
+        print(f"{row[0]['epoch']:>5}" + "".join(f"{e['train_loss']:>20.4f}{e['test_accuracy']:>12.4f}" for e in row))
+    print()
+    for run in runs:
+        print(f"{run['label']}: {run['metrics']['epochs'][-1]['test_accuracy']:.3f} of the test images right in the "
+              f"end; {run['images_per_second']:.0f} images/s, {run['seconds']:.0f} s")
+    gaps = {run["name"]: gap(run, runs[0]) for run in runs[1:]}
+    print(f"Mean distance of the train loss from 1 rank's: {gaps['local']:.4f} with local batch norm, "
+          f"{gaps['sync']:.4f} with SyncBN.")
+
+
+def gap(run, single):
+    pairs = list(zip(run["metrics"]["epochs"], single["metrics"]["epochs"]))
+    return sum(abs(a["train_loss"] - b["train_loss"]) for a, b in pairs) / len(pairs)
+
+
+def draw(pyplot, runs, flags, path):
+    figure, axes = pyplot.subplots(1, 2, figsize=(10, 4), constrained_layout=True)
+    styles = {"single": ("black", "-", 3), "local": ("tab:red", "-", 1.8), "sync": ("tab:cyan", "--", 1.8)}
+    for axis, key, title in ((axes[0], "train_loss", "training loss"), (axes[1], "test_accuracy", "test accuracy")):
+        for run in runs:
+            epochs = run["metrics"]["epochs"]
+            color, line, width = styles[run["name"]]
+            axis.plot([e["epoch"] for e in epochs], [e[key] for e in epochs], line, color=color, linewidth=width,
+                      marker="o", markersize=3, label=run["label"])
+        axis.set_title(title)
+        axis.set_xlabel("epoch")
+        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.grid(alpha=0.3)
+    axes[0].legend()
+    figure.suptitle(f"ResNet-18 on {flags.train_samples:,} images of Fashion-MNIST, {flags.per_rank_batch} images a "
+                    f"rank and step, learning rate {flags.lr:g}")
+    figure.savefig(path, dpi=100)
+
+
+def main():
+    flags = parse_flags()
+    flags.output_dir = user_path(flags.output_dir)
+    try:
+        os.makedirs(flags.output_dir, exist_ok=True)
+    except OSError as error:
+        fail(f"--output_dir={flags.output_dir}: {error.strerror}", status=2)
+    pyplot = find_pyplot()
+    binary = find_train()
+    runs = []
+    for name, label, run_flags in RUNS:
+        label = label.format(ranks=flags.ranks)
+        print(f"\n== {label} ==", flush=True)
+        start = time.monotonic()
+        metrics = train(binary, flags, name, flags.ranks, run_flags)
+        epochs = metrics["epochs"]
+        runs.append({"name": name, "label": label, "seconds": time.monotonic() - start,
+                     "images_per_second": sum(e["train_samples"] for e in epochs) /
+                     sum(e["train_seconds"] for e in epochs), "metrics": metrics})
+    print_table(runs)
+    report = os.path.join(flags.output_dir, "experiment.json")
+    with open(report, "w", encoding="utf-8") as file:
+        json.dump({"schema_version": 1, "flags": vars(flags), "runs": runs}, file, indent=2)
+        file.write("\n")
+    picture = os.path.join(flags.output_dir, "experiment.png")
+    draw(pyplot, runs, flags, picture)
+    print(f"\nWrote {report}\nWrote {picture}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,293 @@
+// The command `syncbn`: what synchronising batch norm costs.
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/command.h"
+#include "base/command_line.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/rank_team.h"
+#include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/torch_process.h"
+#include "benchmarks/syncbn/gpu_rank.h"
+#include "benchmarks/syncbn/html.h"
+#include "benchmarks/syncbn/json.h"
+#include "benchmarks/syncbn/measure.h"
+#include "benchmarks/syncbn/plan.h"
+#include "benchmarks/syncbn/rank.h"
+#include "benchmarks/syncbn/report.h"
+#include "benchmarks/syncbn/table.h"
+#include "benchmarks/syncbn/turn.h"
+#include "report/machine.h"
+#include "report/output_files.h"
+#include "report/terminal.h"
+
+ABSL_FLAG(std::string, shapes, "resnet18,resnet50,mobilenet,detection",
+          "see kUsage");
+ABSL_FLAG(std::string, network, "resnet18", "see kUsage");
+ABSL_FLAG(int32_t, world_size, 2, "see kUsage");
+ABSL_FLAG(std::string, backend, "processes", "see kUsage");
+ABSL_FLAG(int64_t, per_rank_batch, 0, "see kUsage");
+ABSL_FLAG(std::string, layout, "nhwc", "see kUsage");
+ABSL_FLAG(std::string, dtype, "float32", "see kUsage");
+ABSL_FLAG(std::string, peers, "torch", "see kUsage");
+ABSL_FLAG(std::string, python, "", "see kUsage");
+ABSL_FLAG(int32_t, rounds, 0, "see kUsage");
+ABSL_FLAG(double, seconds, 60, "see kUsage");
+ABSL_FLAG(double, timeout, 120, "see kUsage");
+ABSL_FLAG(uint64_t, seed, 0, "see kUsage");
+ABSL_FLAG(std::string, output_dir, "lockstep-syncbn", "see kUsage");
+ABSL_FLAG(std::string, worker, "",
+          "internal: be a rank, for the driver that listens there");
+
+namespace lockstep {
+namespace {
+
+constexpr char kName[] = "syncbn";
+
+constexpr char kUsage[] = R"(syncbn [FLAGS]
+
+Times batch norm over the batch of all ranks (SyncBN) and over each rank's own
+(local BN: oneDNN's, and SyncBN's own kernels), per layer shape, next to
+PyTorch's BatchNorm2d; and a training step of ResNet-18 with SyncBN and with
+local BN of the same kernels. Says where SyncBN's time goes, and checks what the
+last call of every turn leaves. Prints a table; writes syncbn.json and
+syncbn.html, which opens offline.
+
+what is measured
+  --shapes=resnet18,resnet50,mobilenet,detection
+                           layers of these networks; may be empty
+  --network=resnet18       the network that is trained: resnet18, none
+  --world_size=2           number of ranks, one thread each
+  --backend=processes      what a rank is: processes, threads; or nccl:
+                           processes, each on a GPU, where local BN is cuDNN's
+                           and SyncBN's own kernels; no network and no PyTorch
+  --per_rank_batch=0       images on each rank; 0: 32, for detection 2, for the
+                           training step 16
+  --layout=nhwc            nhwc, nchw (of the layers; the network has its own)
+  --dtype=float32          float32, bfloat16, float16 (of the layers; the
+                           network has float32)
+  --peers=torch            torch, if some Python has it; or empty
+  --python=                the Python that has it; default: python3, or else
+                           /usr/bin/python3
+  --seed=0                 of inputs and initial weights
+
+how long
+  --seconds=60             for all turns; each shape, and the network, has at
+                           least 3 rounds, in which each subject has a turn
+  --rounds=0               rounds of each; 0: as --seconds allows, at most 200
+  --timeout=120            seconds that ranks wait for one another, that they
+                           have to start, and (10 more) to answer; PyTorch has
+                           half of it to start, and half for a turn, and is
+                           left out if that is not enough
+
+  --output_dir=DIR         where to write; default: lockstep-syncbn in the
+                           current folder
+
+the table
+)";
+
+constexpr char kUsageEnd[] = R"(
+Exit status: 0 if all went well and nothing that was checked is wrong, whatever
+the bar; 2 for a wrong flag, 1 for anything else.
+)";
+
+absl::StatusOr<SyncBnSettings> SettingsFromFlags() {
+  SyncBnSettings settings;
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.sets,
+                            ParseShapeSets(absl::GetFlag(FLAGS_shapes)));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.network,
+                            ParseNetwork(absl::GetFlag(FLAGS_network)));
+  settings.world_size = absl::GetFlag(FLAGS_world_size);
+  LOCKSTEP_RETURN_IF_ERROR(
+      ParseSyncBnBackend(absl::GetFlag(FLAGS_backend), settings));
+  settings.per_rank_batch = absl::GetFlag(FLAGS_per_rank_batch);
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.layout,
+                            ParseLayout(absl::GetFlag(FLAGS_layout)));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.type,
+                            ParseActivationType(absl::GetFlag(FLAGS_dtype)));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.torch,
+                            ParseSyncBnPeers(absl::GetFlag(FLAGS_peers)));
+  settings.rounds = absl::GetFlag(FLAGS_rounds);
+  settings.seconds = absl::GetFlag(FLAGS_seconds);
+  settings.seed = absl::GetFlag(FLAGS_seed);
+  LOCKSTEP_RETURN_IF_ERROR(Validate(settings));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckSeconds("--timeout", absl::GetFlag(FLAGS_timeout)));
+  return settings;
+}
+
+SyncBnRankOptions RankOptions() {
+  SyncBnRankOptions options;
+  options.pythons = PythonsToTry(absl::GetFlag(FLAGS_python));
+  options.timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout));
+  return options;
+}
+
+// The command of the ranks, which are this program again.
+TeamCommand CommandOf(const SyncBnSettings& settings, int cores,
+                      const std::string& listener) {
+  std::error_code error;
+  const std::string self =
+      std::filesystem::read_symlink("/proc/self/exe", error).string();
+  const bool processes = settings.ranks == RankKind::kProcesses;
+  TeamCommand command;
+  command.argv = {error ? "/proc/self/exe" : self,
+                  absl::StrCat("--worker=", listener),
+                  absl::StrCat("--world_size=", settings.world_size),
+                  absl::StrCat("--backend=", BackendName(settings)),
+                  absl::StrCat("--timeout=", absl::GetFlag(FLAGS_timeout)),
+                  absl::StrCat("--python=", absl::GetFlag(FLAGS_python))};
+  command.environment = {{"OMP_NUM_THREADS", "1"}};
+  command.nproc = processes ? settings.world_size : 1;
+  // NCCL has threads of its own, which would share the rank's core.
+  command.bind_cores =
+      processes && !settings.gpu && settings.world_size <= cores;
+  command.connections = command.world_size = settings.world_size;
+  return command;
+}
+
+absl::StatusOr<TeamTurn> TakeTurn(RankTeam& team,
+                                  const SyncBnRequest& request) {
+  // Later than the ranks' own deadline, whose message says more.
+  const double timeout = absl::GetFlag(FLAGS_timeout);
+  const absl::StatusOr<std::vector<std::string>> answers =
+      team.Exchange(Serialize(request), absl::Seconds(timeout + 10));
+  if (absl::IsDeadlineExceeded(answers.status())) {
+    return absl::DeadlineExceededError(
+        absl::StrCat(answers.status().message(), " (--timeout=", timeout, ")"));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(answers.status());
+  std::vector<RankTurn> turns;
+  for (const std::string& answer : *answers) {
+    LOCKSTEP_ASSIGN_OR_RETURN(RankTurn turn, ParseRankTurn(answer));
+    turns.push_back(std::move(turn));
+  }
+  return CombineTurns(turns);
+}
+
+absl::Status MeasureLayers(const TakeSyncBnTurn& take_turn,
+                           SyncBnReport& report) {
+  const std::vector<LayerShape> shapes = ShapesOf(report.settings);
+  std::optional<ShapeSet> set;
+  for (size_t i = 0; i < shapes.size(); ++i) {
+    const LayerShape& shape = shapes[i];
+    ShowProgress(absl::StrCat("measuring ", Name(shape.set), " ", Name(shape),
+                              ", shape ", i + 1, " of ", shapes.size()));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const MeasuredTurns measured,
+        MeasureLayer(report.settings, shape, take_turn, SteadySeconds));
+    report.layers.push_back(DeriveLayer(report.settings, shape, measured));
+    AddNotes(measured, report);
+    ShowProgress("");
+    if (set != shape.set) Print(FormatShapeSet(shape));
+    Print(FormatLayer(report.layers.back()));
+    set = shape.set;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status MeasureAll(RankTeam& team, SyncBnReport& report) {
+  const TakeSyncBnTurn take_turn = [&team](const SyncBnRequest& request) {
+    return TakeTurn(team, request);
+  };
+  LOCKSTEP_RETURN_IF_ERROR(MeasureLayers(take_turn, report));
+  if (!report.settings.network) return absl::OkStatus();
+  ShowProgress("training ResNet-18");
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const MeasuredTurns measured,
+      MeasureNetwork(report.settings, take_turn, SteadySeconds));
+  report.network = DeriveNetwork(report.settings, measured);
+  ShowProgress("");
+  Print(FormatNetwork(report.settings, *report.network));
+  return absl::OkStatus();
+}
+
+absl::Status WriteReport(const SyncBnReport& report,
+                         const std::string& folder) {
+  const std::string json = folder + "/syncbn.json";
+  const std::string html = folder + "/syncbn.html";
+  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(json, FormatSyncBnJson(report)));
+  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(html, FormatSyncBnHtml(report)));
+  Print(absl::StrCat("\nWrote ", json, "\nWrote ", html, "\n"));
+  return absl::OkStatus();
+}
+
+// left_out: of what the flags ask for; the report begins with it.
+absl::Status Measure(const SyncBnSettings& settings,
+                     std::vector<std::string> left_out,
+                     const std::string& command) {
+  const std::string folder = UserPath(absl::GetFlag(FLAGS_output_dir));
+  LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));
+  SyncBnReport report;
+  report.settings = settings;
+  report.missing = std::move(left_out);
+  report.machine = DescribeMachine();
+  report.command = command;
+  report.commit = CommitText();
+  report.created = TimeStamp();
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<RankTeam> team,
+                            RankTeam::Start([&](const std::string& listener) {
+                              return CommandOf(settings, report.machine.cores,
+                                               listener);
+                            }));
+  const absl::Duration timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout));
+  LOCKSTEP_RETURN_IF_ERROR(team->AwaitRanks(timeout));
+  Print(FormatSyncBnHeading(report));
+  LOCKSTEP_RETURN_IF_ERROR(MeasureAll(*team, report));
+  LOCKSTEP_RETURN_IF_ERROR(team->Stop(timeout));
+  Print(FormatSyncBnLegend(report));
+  LOCKSTEP_RETURN_IF_ERROR(WriteReport(report, folder));
+  const int64_t wrong = CountWrong(report);
+  if (wrong == 0) return absl::OkStatus();
+  return absl::DataLossError(absl::StrCat(wrong, " elements are wrong"));
+}
+
+absl::Status RunWorker(const SyncBnSettings& settings,
+                       const std::string& listener) {
+  if (settings.gpu) return RunSyncBnGpuRank(listener, RankOptions());
+  return RunSyncBnRank(listener, settings.ranks, settings.world_size,
+                       RankOptions());
+}
+
+absl::Status RunDriver(SyncBnSettings settings, const std::string& command) {
+  if (settings.gpu) LOCKSTEP_RETURN_IF_ERROR(CheckGpu());
+  std::vector<std::string> left_out = LeaveOutForGpu(settings);
+  LOCKSTEP_RETURN_IF_ERROR(CheckMemory(settings, MemoryForRun()));
+  LOCKSTEP_RETURN_IF_ERROR(CheckNotLaunched());
+  return Measure(settings, std::move(left_out), command);
+}
+
+int Main(std::span<char* const> argv) {
+  const std::optional<int> ended = BeginCommand(
+      kName, absl::StrCat(kUsage, SyncBnColumns(), kUsageEnd), argv);
+  if (ended.has_value()) return *ended;
+  const absl::StatusOr<SyncBnSettings> settings = SettingsFromFlags();
+  if (!settings.ok()) return Fail(kName, settings.status());
+  const std::string worker = absl::GetFlag(FLAGS_worker);
+  const absl::Status status =
+      worker.empty()
+          ? RunDriver(*settings, CommandText("//benchmarks:syncbn", argv))
+          : RunWorker(*settings, worker);
+  return status.ok() ? 0 : Fail(kName, status);
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  return lockstep::Main({argv, static_cast<size_t>(argc)});
+}

@@ -1,0 +1,295 @@
+// Medians, means and ratios.
+#include "benchmarks/syncbn/report.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/data_types.h"
+#include "benchmarks/harness/statistics.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm_kernels.h"
+
+namespace lockstep {
+namespace {
+
+CallSpread SpreadOf(std::span<const double> seconds) {
+  CallSpread spread;
+  spread.median = Median(seconds);
+  spread.p25 = Percentile(seconds, 25);
+  spread.p75 = Percentile(seconds, 75);
+  spread.min = Percentile(seconds, 0);
+  spread.max = Percentile(seconds, 100);
+  spread.samples = static_cast<int64_t>(seconds.size());
+  return spread;
+}
+
+std::vector<double> SecondsOf(const SyncBnMeasured& measured, Pass pass) {
+  std::vector<double> seconds;
+  for (size_t i = 0; i < measured.forward.size(); ++i) {
+    double sum = 0;
+    if (pass != Pass::kBackward) sum += measured.forward[i].seconds;
+    if (pass != Pass::kForward) sum += measured.backward[i].seconds;
+    seconds.push_back(sum);
+  }
+  return seconds;
+}
+
+std::optional<CallSpread> OptionalSpread(const SyncBnMeasured* measured,
+                                         Pass pass) {
+  if (measured == nullptr || measured->forward.empty()) return std::nullopt;
+  return SpreadOf(SecondsOf(*measured, pass));
+}
+
+// The means over the calls from the first to the third quartile by time.
+struct MeanCall {
+  CallSplit split;
+  KernelSeconds kernels = {};
+};
+
+MeanCall MeanOfMiddleHalf(std::span<const TeamCall> calls) {
+  std::vector<const TeamCall*> sorted;
+  for (const TeamCall& call : calls) sorted.push_back(&call);
+  std::sort(sorted.begin(), sorted.end(),
+            [](const TeamCall* a, const TeamCall* b) {
+              return a->seconds < b->seconds;
+            });
+  const size_t skip = sorted.size() / 4;
+  const std::span<const TeamCall* const> middle =
+      std::span<const TeamCall* const>(sorted).subspan(
+          skip, sorted.size() - 2 * skip);
+  const double share = 1 / static_cast<double>(middle.size());
+  MeanCall mean;
+  for (const TeamCall* call : middle) {
+    mean.split.kernels += share * call->Kernels();
+    mean.split.communication += share * call->communication;
+    mean.split.wait += share * call->wait;
+    mean.split.other += share * call->other;
+    for (size_t i = 0; i < mean.kernels.size(); ++i) {
+      mean.kernels[i] += share * call->kernels[i];
+    }
+  }
+  return mean;
+}
+
+CallSplit Add(const CallSplit& a, const CallSplit& b) {
+  return {.kernels = a.kernels + b.kernels,
+          .communication = a.communication + b.communication,
+          .wait = a.wait + b.wait,
+          .other = a.other + b.other};
+}
+
+PassReport PassOf(const MeasuredTurns& measured, Pass pass) {
+  const SyncBnMeasured& sync = *measured.Find(SyncBnSubject::kSync);
+  const SyncBnMeasured& split = *measured.Find(SyncBnSubject::kSplit);
+  PassReport report;
+  report.pass = pass;
+  report.sync = SpreadOf(SecondsOf(sync, pass));
+  report.local = OptionalSpread(measured.Find(SyncBnSubject::kLocal), pass);
+  report.own_local =
+      SpreadOf(SecondsOf(*measured.Find(SyncBnSubject::kOwnLocal), pass));
+  report.torch = OptionalSpread(measured.Find(SyncBnSubject::kTorch), pass);
+  report.message =
+      Median(SecondsOf(*measured.Find(SyncBnSubject::kMessage), pass));
+  const CallSplit forward = MeanOfMiddleHalf(split.forward).split;
+  const CallSplit backward = MeanOfMiddleHalf(split.backward).split;
+  report.split = pass == Pass::kForward    ? forward
+                 : pass == Pass::kBackward ? backward
+                                           : Add(forward, backward);
+  report.timers = Median(SecondsOf(split, pass)) / report.sync.median - 1;
+  return report;
+}
+
+// As batch_norm_kernels.h states it, without ReLU and residual, in tensors.
+int64_t TensorsMoved(TimedKernel kernel) {
+  switch (kernel) {
+    case TimedKernel::kMoments:
+      return 1;
+    case TimedKernel::kMerge:
+      return 0;
+    case TimedKernel::kNormalize:
+    case TimedKernel::kBackwardReduce:
+      return 2;
+    case TimedKernel::kBackwardInput:
+      break;
+  }
+  return 3;
+}
+
+std::vector<KernelReport> KernelsOf(const SyncBnMeasured& split,
+                                    int64_t tensor_bytes,
+                                    double tensor_seconds) {
+  const KernelSeconds forward = MeanOfMiddleHalf(split.forward).kernels;
+  const KernelSeconds backward = MeanOfMiddleHalf(split.backward).kernels;
+  std::vector<KernelReport> kernels;
+  for (int i = 0; i < kTimedKernels; ++i) {
+    KernelReport report;
+    report.kernel = static_cast<TimedKernel>(i);
+    const auto at = static_cast<size_t>(i);
+    report.seconds = forward[at] + backward[at];
+    const int64_t tensors = TensorsMoved(report.kernel);
+    report.bytes = tensors * tensor_bytes;
+    if (tensors > 0) {
+      report.bound_seconds = static_cast<double>(tensors) * tensor_seconds;
+    }
+    kernels.push_back(report);
+  }
+  return kernels;
+}
+
+template <typename Items, typename Item>
+void AddOnce(Items& items, const Item& item) {
+  if (std::find(items.begin(), items.end(), item) == items.end()) {
+    items.push_back(item);
+  }
+}
+
+int64_t WrongOf(const MeasuredTurns& measured) {
+  int64_t wrong = 0;
+  for (const SyncBnMeasured& subject : measured.subjects) {
+    wrong += subject.wrong;
+  }
+  return wrong;
+}
+
+}  // namespace
+
+const char* Name(Pass pass) {
+  switch (pass) {
+    case Pass::kForward:
+      return "forward";
+    case Pass::kBackward:
+      return "backward";
+    case Pass::kBoth:
+      break;
+  }
+  return "both";
+}
+
+SyncBnSubject PassReport::FasterLocal() const {
+  return local.has_value() && local->median <= own_local.median
+             ? SyncBnSubject::kLocal
+             : SyncBnSubject::kOwnLocal;
+}
+
+const CallSpread& PassReport::Faster() const {
+  return FasterLocal() == SyncBnSubject::kLocal ? *local : own_local;
+}
+
+double PassReport::Ratio() const { return sync.median / Faster().median; }
+
+double PassReport::Beyond() const {
+  return (sync.median - message) / Faster().median;
+}
+
+std::optional<double> PassReport::ToTorch() const {
+  if (!torch.has_value()) return std::nullopt;
+  return torch->median / sync.median;
+}
+
+std::optional<double> KernelReport::Fraction() const {
+  if (!bound_seconds.has_value()) return std::nullopt;
+  return *bound_seconds / seconds;
+}
+
+LayerReport DeriveLayer(const SyncBnSettings& settings, const LayerShape& shape,
+                        const MeasuredTurns& measured) {
+  LayerReport report;
+  report.shape = shape;
+  report.rounds = measured.rounds;
+  report.tensor_bytes = TensorBytes(settings, shape);
+  const DataType statistics = StatisticsTypeOf(settings.type);
+  report.forward_message =
+      StatisticsRecord{.channels = shape.c, .type = statistics}.size_bytes();
+  report.backward_message = 2 * shape.c * SizeOf(statistics);
+  for (const Pass pass : {Pass::kForward, Pass::kBackward, Pass::kBoth}) {
+    report.passes[static_cast<size_t>(pass)] = PassOf(measured, pass);
+  }
+  // Of reading or writing one tensor.
+  const double tensor_seconds =
+      Median(SecondsOf(*measured.Find(SyncBnSubject::kCopy), Pass::kForward)) /
+      (2 * kCopiedTensors);
+  report.copy_bandwidth = static_cast<double>(settings.world_size) *
+                          static_cast<double>(report.tensor_bytes) /
+                          tensor_seconds;
+  report.kernels = KernelsOf(*measured.Find(SyncBnSubject::kSplit),
+                             report.tensor_bytes, tensor_seconds);
+  report.wrong = WrongOf(measured);
+  return report;
+}
+
+NetworkReport DeriveNetwork(const SyncBnSettings& settings,
+                            const MeasuredTurns& measured) {
+  const SyncBnMeasured& split = *measured.Find(SyncBnSubject::kSplit);
+  const auto spread = [&](SyncBnSubject subject) {
+    return SpreadOf(SecondsOf(*measured.Find(subject), Pass::kForward));
+  };
+  NetworkReport report;
+  report.batch = NetworkBatch(settings);
+  report.rounds = measured.rounds;
+  report.local = spread(SyncBnSubject::kLocal);
+  report.sync = spread(SyncBnSubject::kSync);
+  report.split = MeanOfMiddleHalf(split.forward).split;
+  report.timers = spread(SyncBnSubject::kSplit).median / report.sync.median - 1;
+  report.messages = split.forward[0].messages;
+  report.message_bytes = split.forward[0].message_bytes;
+  report.wrong = WrongOf(measured);
+  return report;
+}
+
+void AddNotes(const MeasuredTurns& measured, SyncBnReport& report) {
+  for (const SyncBnMeasured& subject : measured.subjects) {
+    if (subject.subject == SyncBnSubject::kTorch && report.peer.empty()) {
+      report.peer = subject.note;
+    }
+    if (report.gpu.empty()) report.gpu = subject.gpu;
+    report.shared_gpu = report.shared_gpu || subject.shared_gpu;
+    if (subject.missing.empty()) continue;
+    AddOnce(report.missing,
+            absl::StrCat(Name(subject.subject), ": ", subject.missing));
+  }
+}
+
+std::vector<SyncBnBar> BarsOf(const SyncBnReport& report) {
+  std::vector<SyncBnBar> bars;
+  if (!WhyNoBar(report).empty()) return bars;
+  for (const LayerReport& layer : report.layers) {
+    if (layer.shape.set != ShapeSet::kResNet18) continue;
+    const PassReport& both = layer.passes[static_cast<size_t>(Pass::kBoth)];
+    bars.push_back({.shape = layer.shape,
+                    .against = both.FasterLocal(),
+                    .value = both.Beyond()});
+  }
+  return bars;
+}
+
+std::string WhyNoBar(const SyncBnReport& report) {
+  const SyncBnSettings& settings = report.settings;
+  if (settings.gpu) return "it is for the CPU";
+  if (settings.world_size != kBarWorldSize) {
+    return absl::StrCat("it is for ", kBarWorldSize, " ranks");
+  }
+  if (settings.type != DataType::kFloat32) return "it is for float32";
+  if (settings.world_size > report.machine.cores) {
+    return absl::StrCat("it is for ranks with a core each, and ",
+                        settings.world_size, " ranks share ",
+                        report.machine.cores);
+  }
+  for (const LayerReport& layer : report.layers) {
+    if (layer.shape.set == ShapeSet::kResNet18) return "";
+  }
+  return "it is for resnet18's shapes";
+}
+
+int64_t CountWrong(const SyncBnReport& report) {
+  int64_t wrong = report.network.has_value() ? report.network->wrong : 0;
+  for (const LayerReport& layer : report.layers) wrong += layer.wrong;
+  return wrong;
+}
+
+}  // namespace lockstep

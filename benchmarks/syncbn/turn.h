@@ -1,0 +1,113 @@
+// One turn of the command `syncbn`: what the ranks are told, and what they
+// measured.
+#ifndef LOCKSTEP_BENCHMARKS_SYNCBN_TURN_H_
+#define LOCKSTEP_BENCHMARKS_SYNCBN_TURN_H_
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "benchmarks/syncbn/plan.h"
+
+namespace lockstep {
+
+// Travels between processes of one machine as it is.
+struct SyncBnRequest {
+  SyncBnSubject subject = SyncBnSubject::kLocal;
+  int32_t network = 0;  // 1: a step of ResNet-18 on layer.n images.
+  LayerSpec layer;
+  int32_t warmup = 0;
+  int32_t iterations = 1;  // At least 1.
+};
+
+// The kernels of BatchNormKernels that take time.
+enum class TimedKernel : int32_t {
+  kMoments,
+  kMerge,
+  kNormalize,
+  kBackwardReduce,
+  kBackwardInput,
+};
+inline constexpr int kTimedKernels = 5;
+
+// "moments", "merge", "normalize", "backward reduce", "backward input".
+const char* Name(TimedKernel kernel);
+
+// Seconds by TimedKernel.
+using KernelSeconds = std::array<double, kTimedKernels>;
+
+// A message, as one rank saw it, by SteadySeconds.
+struct MessageTimes {
+  double entered = 0;
+  double left = 0;
+  int64_t bytes = 0;  // That this rank gave.
+};
+
+// A call on one rank: a pass of a layer, or a step of the network.
+struct CallTimes {
+  double begin = 0;  // When all ranks had met.
+  double end = 0;
+  KernelSeconds kernels = {};
+  std::vector<MessageTimes> messages = {};
+};
+
+// What a rank answers.
+struct RankTurn {
+  std::vector<CallTimes> forward;   // Or the steps of the network, or copies.
+  std::vector<CallTimes> backward;  // Empty for those.
+  int64_t wrong = 0;                // Elements that are not right.
+  std::string note;                 // Who it is, of a peer.
+  std::string gpu;                  // Its name, if it was measured on one.
+  int32_t shared_gpu = 0;           // 1: another rank has the same GPU.
+  std::string missing;  // Why it cannot be measured; then no calls are set.
+};
+
+// The answer of a rank that cannot measure it, for that reason.
+RankTurn Missing(const absl::Status& why);
+// The same for the kUnimplemented of a layer that lacks a type; `turn` else.
+absl::StatusOr<RankTurn> OrMissing(absl::StatusOr<RankTurn> turn);
+
+// As bytes, and back. Errors: kDataLoss for bytes that are none.
+std::string Serialize(const SyncBnRequest& request);
+absl::StatusOr<SyncBnRequest> ParseSyncBnRequest(absl::string_view bytes);
+std::string Serialize(const RankTurn& turn);
+absl::StatusOr<RankTurn> ParseRankTurn(absl::string_view bytes);
+
+// A call, all ranks together.
+struct TeamCall {
+  double seconds = 0;  // On its slowest rank.
+  // Means over the ranks, which add up to the mean rank's time. A rank waits
+  // from entering a message to when the last rank enters it, and communicates
+  // from then to when it leaves.
+  KernelSeconds kernels = {};
+  double communication = 0;
+  double wait = 0;
+  double other = 0;
+  int64_t messages = 0;
+  int64_t message_bytes = 0;  // That a rank gave in all of them.
+
+  double Kernels() const;
+};
+
+struct TeamTurn {
+  std::vector<TeamCall> forward;
+  std::vector<TeamCall> backward;
+  int64_t wrong = 0;  // On all ranks.
+  std::string note;
+  std::string gpu;
+  bool shared_gpu = false;  // Of any ranks.
+  std::string missing;
+};
+
+// turns: by rank, at least one. What is missing on one rank is missing. Error:
+// kDataLoss if the ranks timed different numbers of calls or messages.
+absl::StatusOr<TeamTurn> CombineTurns(std::span<const RankTurn> turns);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_BENCHMARKS_SYNCBN_TURN_H_

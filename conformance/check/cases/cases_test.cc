@@ -1,0 +1,251 @@
+// The built-in cases are what their names say, and can tell ranks apart.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "conformance/check/cases/built_in_cases.h"
+#include "conformance/check/cases/check_case.h"
+#include "conformance/check/judge/numbers.h"
+#include "conformance/check/judge/verdict.h"
+#include "conformance/protocol/case.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using Indices = std::vector<int64_t>;
+
+constexpr int kWorldSizes[] = {2, 3, 4, 5, 8};
+
+int64_t Sum(const Indices& values) {
+  return std::accumulate(values.begin(), values.end(), int64_t{0});
+}
+
+const CheckCase& Find(const std::vector<CheckCase>& cases,
+                      const std::string& name) {
+  return *std::find_if(cases.begin(), cases.end(), [&](const CheckCase& check) {
+    return check.name == name;
+  });
+}
+
+int64_t LastBatch(const CheckCase& check) {
+  const int64_t batch = Sum(check.all_ranks.c.batch_sizes);
+  return (SampleCount(check.files, "train") - 1) % batch + 1;
+}
+
+TEST(BuiltInCasesTest, HasEachCaseOnce) {
+  std::vector<std::string> names;
+  for (const CheckCase& check : BuiltInCases(2)) names.push_back(check.name);
+  EXPECT_EQ(names, (std::vector<std::string>{
+                       "even", "momentum", "shuffled", "uneven_batches",
+                       "uneven_last_batch", "accumulation", "sync_bn",
+                       "local_bn", "evaluation", "resume", "unused_parameter",
+                       "frozen_parameter", "bfloat16"}));
+}
+
+TEST(BuiltInCasesTest, ComparesLikeWithLike) {
+  for (const int n : kWorldSizes) {
+    for (const CheckCase& check : BuiltInCases(n)) {
+      SCOPED_TRACE(check.name);
+      EXPECT_EQ(check.all_ranks.c.world_size(), n);
+      EXPECT_EQ(check.one_rank.c.batch_sizes,
+                Indices{Sum(check.all_ranks.c.batch_sizes)});
+      Case alike = check.one_rank.c;
+      alike.batch_sizes = check.all_ranks.c.batch_sizes;
+      alike.accumulate = check.all_ranks.c.accumulate;
+      alike.stop_after = check.all_ranks.c.stop_after;
+      EXPECT_EQ(alike, check.all_ranks.c);
+      EXPECT_FALSE(check.one_rank.resumed.has_value());
+      EXPECT_EQ(check.name, check.all_ranks.c.name);
+      EXPECT_TRUE(check.about.ends_with('.'));
+      EXPECT_EQ(check.claims.front(), Claim::kRun);
+    }
+  }
+}
+
+TEST(BuiltInCasesTest, StaysSmall) {
+  for (const int n : kWorldSizes) {
+    for (const CheckCase& check : BuiltInCases(n)) {
+      SCOPED_TRACE(check.name);
+      const Case& c = check.all_ranks.c;
+      const int64_t batch = Sum(c.batch_sizes);
+      EXPECT_LE(batch, std::max(16, 4 * n));
+      const int64_t size = SampleCount(check.files, "train");
+      const int64_t steps = (size + batch - 1) / batch * c.epochs;
+      EXPECT_LE(steps, std::max(6, n));
+      EXPECT_GE(steps, 2);
+      if (!c.write_state.empty()) {
+        EXPECT_EQ(c.write_state.back(), steps);
+      }
+    }
+  }
+}
+
+TEST(BuiltInCasesTest, SizesAreAsNamed) {
+  EXPECT_EQ(Find(BuiltInCases(2), "uneven_batches").all_ranks.c.batch_sizes,
+            (Indices{4, 3}));
+  EXPECT_EQ(Find(BuiltInCases(3), "uneven_batches").all_ranks.c.batch_sizes,
+            (Indices{4, 4, 3}));
+  for (const int n : kWorldSizes) {
+    const std::vector<CheckCase> cases = BuiltInCases(n);
+    EXPECT_LT(LastBatch(Find(cases, "uneven_last_batch")), n);
+    const CheckCase& evaluation = Find(cases, "evaluation");
+    const int64_t test = SampleCount(evaluation.files, "test");
+    EXPECT_NE(test % n, 0);
+    EXPECT_NE(test % Sum(evaluation.all_ranks.c.batch_sizes), 0);
+    EXPECT_EQ(evaluation.claims.back(), Claim::kEvaluation);
+    const Case& resume = Find(cases, "resume").all_ranks.c;
+    const int64_t per_epoch =
+        SampleCount(Find(cases, "resume").files, "train") /
+        Sum(resume.batch_sizes);
+    EXPECT_NE(resume.stop_after % per_epoch, 0);
+    EXPECT_GT(resume.momentum, 0);
+    EXPECT_TRUE(Find(cases, "resume").all_ranks.resumed->resume);
+    const int64_t a = Find(cases, "accumulation").all_ranks.c.accumulate;
+    EXPECT_EQ(std::set<int64_t>({1, a, n, n * n}).size(), 4u);
+    for (const int64_t size :
+         Find(cases, "accumulation").all_ranks.c.batch_sizes) {
+      EXPECT_EQ(size % a, 0);
+    }
+  }
+}
+
+TEST(BuiltInCasesTest, LayersNameEveryTensor) {
+  for (const CheckCase& check : BuiltInCases(2)) {
+    for (const auto& [name, tensor] : check.files.weights.tensors) {
+      if (name == "spare") continue;
+      EXPECT_NE(WithLayer(check, name), name);
+    }
+    for (const std::string& name : NamesInOrder(check)) {
+      EXPECT_TRUE(check.files.weights.tensors.contains(name)) << name;
+    }
+  }
+}
+
+// The mean image of some samples.
+Values MeanImage(const CheckCase& check, const Indices& indices) {
+  const Values images = ToValues(check.files.data.tensors.at("train.images"));
+  constexpr size_t kPixels = 28 * 28;
+  Values mean(kPixels);
+  for (const int64_t index : indices) {
+    for (size_t i = 0; i < kPixels; ++i) {
+      mean[i] += images[static_cast<size_t>(index) * kPixels + i] /
+                 static_cast<double>(indices.size());
+    }
+  }
+  return mean;
+}
+
+double Norm(const Values& values) {
+  double sum = 0;
+  for (const double value : values) sum += value * value;
+  return std::sqrt(sum);
+}
+
+// The first global batch in contiguous and in strided shares.
+std::vector<std::vector<Indices>> WaysToDeal(const Indices& sizes) {
+  std::vector<std::vector<Indices>> ways(2, std::vector<Indices>(sizes.size()));
+  int64_t next = 0;
+  for (size_t r = 0; r < sizes.size(); ++r) {
+    for (int64_t i = 0; i < sizes[r]; ++i) {
+      ways[0][r].push_back(next++);
+      ways[1][r].push_back(static_cast<int64_t>(r) +
+                           i * static_cast<int64_t>(sizes.size()));
+    }
+  }
+  return ways;
+}
+
+// Averaging ranks without their counts must give something else, and so must
+// the statistics of a share: on the images themselves already.
+TEST(BuiltInCasesTest, SharesDiffer) {
+  for (const int n : {2, 3, 4}) {
+    const std::vector<CheckCase> cases = BuiltInCases(n);
+    for (const char* name : {"uneven_batches", "local_bn"}) {
+      const CheckCase& check = Find(cases, name);
+      const Indices& sizes = check.all_ranks.c.batch_sizes;
+      Indices all(static_cast<size_t>(Sum(sizes)));
+      std::iota(all.begin(), all.end(), 0);
+      const Values whole = MeanImage(check, all);
+      for (const std::vector<Indices>& shares : WaysToDeal(sizes)) {
+        Values mean_of_means(whole.size());
+        for (const Indices& share : shares) {
+          const Values mean = MeanImage(check, share);
+          EXPECT_GT(Norm(Minus(mean, whole)), 0.2 * Norm(whole)) << name;
+          mean_of_means = PlusTimes(mean_of_means, 1.0 / n, mean);
+        }
+        EXPECT_GT(Norm(Minus(mean_of_means, whole)), 0.01 * Norm(whole))
+            << name;
+      }
+    }
+  }
+}
+
+}  // namespace
+
+// Shadows have each step's samples in another order, and no others.
+namespace {
+
+// Seven training samples in batches of three, and five test samples; sample i
+// has the label i and the image i.
+CheckCase SevenSamples() {
+  CheckCase check;
+  check.claims = {Claim::kRun, Claim::kGradients};
+  check.one_rank.c.batch_sizes = {3};
+  for (const auto& [part, size] :
+       {std::pair<std::string, int64_t>{"train", 7}, {"test", 5}}) {
+    std::vector<int64_t> labels(static_cast<size_t>(size));
+    std::iota(labels.begin(), labels.end(), 0);
+    const std::vector<float> images(labels.begin(), labels.end());
+    check.files.data.tensors[part + ".labels"] = Int64Tensor({size}, labels);
+    check.files.data.tensors[part + ".images"] =
+        FloatTensor({size, 1, 1, 1}, images);
+  }
+  return check;
+}
+
+Values Get(const Shadow& shadow, const std::string& name) {
+  return ToValues(shadow.files.data.tensors.at(name));
+}
+
+TEST(ShadowsTest, PermuteWithinBatches) {
+  const std::vector<Shadow> shadows = ShadowsOf(SevenSamples());
+  ASSERT_EQ(shadows.size(), 2u);
+  const Values reversed = {2, 1, 0, 5, 4, 3, 6};
+  const Values rotated = {1, 2, 0, 4, 5, 3, 6};
+  EXPECT_EQ(Get(shadows[0], "train.labels"), reversed);
+  EXPECT_EQ(Get(shadows[0], "train.images"), reversed);
+  EXPECT_EQ(Get(shadows[1], "train.labels"), rotated);
+  EXPECT_EQ(Get(shadows[0], "test.labels"), (Values{4, 3, 2, 1, 0}));
+  EXPECT_EQ(Get(shadows[1], "test.images"), (Values{2, 3, 4, 0, 1}));
+  EXPECT_EQ(shadows[0].plan.c, SevenSamples().one_rank.c);
+}
+
+TEST(ShadowsTest, NoneWhereNoNumberIsCompared) {
+  CheckCase check = SevenSamples();
+  check.claims = {Claim::kRun, Claim::kSamples};
+  EXPECT_TRUE(ShadowsOf(check).empty());
+  check = SevenSamples();
+  check.one_rank.c.shuffle = true;
+  EXPECT_TRUE(ShadowsOf(check).empty());
+}
+
+TEST(CaseFilesTest, TakesTheRowsAskedFor) {
+  const CheckCase check = SevenSamples();
+  EXPECT_EQ(SampleCount(check.files, "train"), 7);
+  EXPECT_EQ(SampleCount(check.files, "other"), 0);
+  const std::vector<int64_t> rows = {6, 0, 6};
+  const CaseFiles files = WithSamples(check.files, "train", rows);
+  EXPECT_EQ(SampleCount(files, "train"), 3);
+  EXPECT_EQ(SampleCount(files, "test"), 5);
+  EXPECT_EQ(ToValues(files.data.tensors.at("train.images")), (Values{6, 0, 6}));
+  EXPECT_EQ(SampleCount(WithSamples(check.files, "test", {}), "test"), 0);
+}
+
+}  // namespace
+}  // namespace lockstep

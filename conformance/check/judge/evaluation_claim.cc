@@ -1,0 +1,353 @@
+// Judges which test samples were evaluated, and the metrics.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "conformance/check/cases/check_case.h"
+#include "conformance/check/judge/claims.h"
+#include "conformance/check/judge/evidence.h"
+#include "conformance/check/judge/numbers.h"
+#include "conformance/check/judge/tolerance.h"
+#include "conformance/check/judge/verdict.h"
+#include "conformance/protocol/rank_output.h"
+
+namespace lockstep {
+namespace {
+
+using Indices = std::vector<int64_t>;
+
+// Of one rank's run: JudgeRun saw that it is there.
+const EvaluationOutput& EvaluationOf(const RankOutput& output) {
+  return *output.evaluation;
+}
+
+// Loss and accuracy of some samples.
+struct Metrics {
+  double count = 0;
+  double loss = 0;
+  double accuracy = 0;
+};
+
+Metrics MetricsOf(const EvaluationOutput& output) {
+  return {.count = static_cast<double>(output.count),
+          .loss = output.loss,
+          .accuracy = output.accuracy};
+}
+
+constexpr double kAccuracyError = 1e-5;
+
+// How far loss and accuracy may be off.
+struct Limits {
+  double loss = 0;
+  double accuracy = 0;
+};
+
+bool Near(const Metrics& a, const Metrics& b, const Limits& limits) {
+  return std::fabs(a.loss - b.loss) <= limits.loss &&
+         std::fabs(a.accuracy - b.accuracy) <= limits.accuracy;
+}
+
+// Evaluates the parameters of the last written step on part of the test set, in
+// one batch.
+absl::StatusOr<Metrics> Probed(const Evidence& evidence,
+                               const Indices& indices) {
+  const CheckCase& check = evidence.check;
+  if (indices.empty() || check.all_ranks.c.write_state.empty()) {
+    return absl::FailedPreconditionError("nothing to evaluate");
+  }
+  Probe probe{.c = check.one_rank.c,
+              .files = WithSamples(check.files, "test", indices)};
+  probe.c.name = absl::StrCat(check.name, "_evaluation");
+  probe.c.epochs = 0;
+  probe.c.shuffle = false;
+  probe.c.batch_sizes = {static_cast<int64_t>(indices.size())};
+  probe.c.write_gradients.clear();
+  probe.c.write_state.clear();
+  const int64_t last = check.all_ranks.c.write_state.back();
+  for (auto& [name, tensor] : probe.files.weights.tensors) {
+    for (const char* kind : {"parameter.", "buffer."}) {
+      const auto found =
+          evidence.rank(0).tensors.find(absl::StrCat(kind, last, "/", name));
+      if (found != evidence.rank(0).tensors.end()) tensor = found->second;
+    }
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const TrainerRun run, evidence.probe(probe));
+  if (run.ranks.size() != 1 || !run.ranks[0].status.ok() ||
+      !run.ranks[0].output.evaluation.has_value()) {
+    return absl::FailedPreconditionError("the evaluation probe gave nothing");
+  }
+  return MetricsOf(*run.ranks[0].output.evaluation);
+}
+
+// The mean of `parts`, weighted by their counts or not.
+Metrics Mean(const std::vector<Metrics>& parts, bool weighted) {
+  Metrics mean;
+  double total = 0;
+  for (const Metrics& part : parts) {
+    const double weight = weighted ? part.count : 1;
+    mean.loss += weight * part.loss;
+    mean.accuracy += weight * part.accuracy;
+    mean.count += part.count;
+    total += weight;
+  }
+  mean.loss /= total;
+  mean.accuracy /= total;
+  return mean;
+}
+
+// A rank's share of the test set, and the batches that it would come in.
+struct Share {
+  Metrics whole;
+  std::vector<Metrics> batches;
+};
+
+// The full batches are not told apart: all of them have their mean.
+absl::StatusOr<Share> ProbeShare(const Evidence& evidence,
+                                 const Indices& indices, int64_t batch) {
+  Share share;
+  LOCKSTEP_ASSIGN_OR_RETURN(share.whole, Probed(evidence, indices));
+  share.whole.count = static_cast<double>(indices.size());
+  const auto full = static_cast<size_t>(batch);
+  const size_t batches = indices.size() / full, rest = indices.size() % full;
+  if (batches == 0 || rest == 0) {
+    share.batches = {share.whole};
+    return share;
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      Metrics tail,
+      Probed(evidence,
+             Indices(indices.end() - static_cast<std::ptrdiff_t>(rest),
+                     indices.end())));
+  tail.count = static_cast<double>(rest);
+  const double inside = share.whole.count - tail.count;
+  const auto of_full = [&](double Metrics::*field) {
+    return (share.whole.count * (share.whole.*field) -
+            tail.count * (tail.*field)) /
+           inside;
+  };
+  const Metrics one{.count = static_cast<double>(batch),
+                    .loss = of_full(&Metrics::loss),
+                    .accuracy = of_full(&Metrics::accuracy)};
+  share.batches.assign(batches, one);
+  share.batches.push_back(tail);
+  return share;
+}
+
+// Metrics that a trainer may report in place of the right ones, when its ranks
+// have these shares: means of batches, of ranks, or of both.
+std::vector<Metrics> UnweightedMeans(const std::vector<Share>& shares) {
+  std::vector<Metrics> wholes, by_rank, all;
+  for (const Share& share : shares) {
+    wholes.push_back(share.whole);
+    by_rank.push_back(Mean(share.batches, false));
+    all.insert(all.end(), share.batches.begin(), share.batches.end());
+  }
+  return {Mean(wholes, false), Mean(by_rank, false), Mean(by_rank, true),
+          Mean(all, false)};
+}
+
+absl::StatusOr<std::vector<Share>> ProbeShares(
+    const Evidence& evidence, const std::vector<Indices>& parts,
+    const std::vector<int64_t>& batches) {
+  std::vector<Share> shares;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (parts[i].empty()) continue;
+    LOCKSTEP_ASSIGN_OR_RETURN(Share share,
+                              ProbeShare(evidence, parts[i], batches[i]));
+    shares.push_back(std::move(share));
+  }
+  return shares;
+}
+
+std::vector<Indices> PartsOf(const TrainerRun& run) {
+  std::vector<Indices> parts;
+  for (const TrainerRun::Rank& rank : run.ranks) {
+    const auto& evaluation = rank.output.evaluation;
+    parts.push_back(evaluation.has_value() ? evaluation->indices : Indices{});
+  }
+  return parts;
+}
+
+Diagnosis With(Cause cause, int rank = -1) {
+  Diagnosis diagnosis{.cause = cause, .facts = {}};
+  diagnosis.facts.rank = rank;
+  return diagnosis;
+}
+
+// Why `got`, which rank `rank` of `run` reports, is wrong.
+Diagnosis DiagnoseMetrics(const Evidence& evidence, const TrainerRun& run,
+                          const Case& c, int rank, const Metrics& got,
+                          const Limits& limits) {
+  const auto shares = ProbeShares(evidence, PartsOf(run), c.batch_sizes);
+  if (!shares.ok()) return With(Cause::kUnknown, rank);
+  for (const Share& share : *shares) {
+    if (run.world_size > 1 && Near(got, share.whole, limits)) {
+      return With(Cause::kMetricsOfOneRank, rank);
+    }
+  }
+  for (const Metrics& candidate : UnweightedMeans(*shares)) {
+    if (Near(got, candidate, limits)) {
+      return With(Cause::kMetricsUnweighted, rank);
+    }
+  }
+  return With(Cause::kUnknown, rank);
+}
+
+std::string Ranks(const TrainerRun& run) {
+  return absl::StrCat("With ", run.world_size,
+                      run.world_size == 1 ? " rank" : " ranks");
+}
+
+bool WholeSet(Indices indices, int64_t size) {
+  std::sort(indices.begin(), indices.end());
+  for (int64_t i = 0; i < static_cast<int64_t>(indices.size()); ++i) {
+    if (indices[static_cast<size_t>(i)] != i) return false;
+  }
+  return static_cast<int64_t>(indices.size()) == size;
+}
+
+// Why the ranks' parts are not the test set, each sample once. `counts` says
+// how often each is evaluated.
+Diagnosis DiagnoseCoverage(const CheckCase& check,
+                           const std::vector<Indices>& parts,
+                           const std::vector<int64_t>& counts) {
+  const auto& sizes = check.all_ranks.c.batch_sizes;
+  const auto batch = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const auto size = static_cast<int64_t>(counts.size());
+  const auto missing = std::count(counts.begin(), counts.end(), 0);
+  const int64_t extra =
+      std::accumulate(counts.begin(), counts.end(), int64_t{0}) -
+      (size - missing);
+  const auto none = [](const Indices& part) { return part.empty(); };
+  const auto idle = std::count_if(parts.begin(), parts.end(), none);
+  const auto busy = std::find_if_not(parts.begin(), parts.end(), none);
+  if (missing > 0 && parts.size() > 1 &&
+      idle + 1 == static_cast<int64_t>(parts.size())) {
+    return With(Cause::kMetricsOfOneRank,
+                static_cast<int>(busy - parts.begin()));
+  }
+  // No more than one global batch is filled up, or not filled.
+  if (missing == 0 && extra < batch) return With(Cause::kEvaluationPadded);
+  const bool drops = extra == 0 && missing < batch && idle == 0;
+  return With(drops ? Cause::kDropsLastBatch : Cause::kUnknown);
+}
+
+std::optional<Verdict> CoverageVerdict(const CheckCase& check,
+                                       const TrainerRun& run) {
+  const int64_t size = SampleCount(check.files, "test");
+  Indices all;
+  bool each = true;
+  for (const Indices& part : PartsOf(run)) {
+    all.insert(all.end(), part.begin(), part.end());
+    each = each && WholeSet(part, size);
+  }
+  if (each || WholeSet(all, size)) return std::nullopt;
+  std::vector<int64_t> counts(static_cast<size_t>(size));
+  for (const int64_t index : all) ++counts[static_cast<size_t>(index)];
+  const int64_t missing = std::count(counts.begin(), counts.end(), 0);
+  const int64_t repeated = std::count_if(
+      counts.begin(), counts.end(), [](int64_t count) { return count > 1; });
+  return Failed(
+      check, Claim::kEvaluation,
+      absl::StrCat(Ranks(run), ", of ", size, " test samples ", repeated,
+                   " are evaluated more than once and ", missing, " never"),
+      DiagnoseCoverage(check, PartsOf(run), counts));
+}
+
+Limits LimitsOf(const Evidence& evidence, const Metrics& want) {
+  std::vector<double> shadows;
+  for (const TrainerRun& shadow : evidence.runs.shadows) {
+    shadows.push_back(EvaluationOf(shadow.ranks[0].output).loss - want.loss);
+  }
+  // Accuracy is a quotient of two whole numbers, rounded to float32 perhaps.
+  return {.loss = AllowedScalarError(evidence.check, want.loss, shadows).error,
+          .accuracy = kAccuracyError};
+}
+
+std::string DescribeMetrics(const Metrics& got, const Metrics& want,
+                            const Limits& limits) {
+  const double off = std::fabs(got.loss - want.loss);
+  return absl::StrFormat(
+      "loss %.7g, accuracy %.6g, count %.0f, where loss %.7g, accuracy %.6g, "
+      "count %.0f are right (loss is %.2g off, %.2g relative, %.3g units in "
+      "the last place; %.2g is allowed, and %.2g of accuracy)",
+      got.loss, got.accuracy, got.count, want.loss, want.accuracy, want.count,
+      off, off / std::fabs(want.loss), off / UnitInLastPlace(want.loss, 24),
+      limits.loss, limits.accuracy);
+}
+
+// One run's reports against the right metrics.
+std::optional<Verdict> MetricsVerdict(const Evidence& evidence,
+                                      const TrainerRun& run, const Case& c,
+                                      const Metrics& want, double& worst) {
+  const CheckCase& check = evidence.check;
+  const Limits limits = LimitsOf(evidence, want);
+  for (int r = 0; r < run.world_size; ++r) {
+    const auto& reported = run.ranks[static_cast<size_t>(r)].output.evaluation;
+    if (!reported.has_value()) continue;  // It evaluates nothing.
+    const Metrics got = MetricsOf(*reported);
+    const double error = std::fabs(got.loss - want.loss);
+    const double ratio = error == 0 ? 0 : error / limits.loss;
+    if (!(ratio <= worst)) worst = ratio;
+    if (Near(got, want, limits) && got.count == want.count) continue;
+    return Failed(check, Claim::kEvaluation,
+                  absl::StrCat(Ranks(run), ", rank ", r, " reports ",
+                               DescribeMetrics(got, want, limits)),
+                  DiagnoseMetrics(evidence, run, c, r, got, limits), ratio);
+  }
+  return std::nullopt;
+}
+
+// Whether one rank's accuracy is a whole number of its samples.
+bool IsWhole(const Metrics& metrics) {
+  const double right = metrics.accuracy * metrics.count;
+  return std::fabs(right - std::round(right)) <= 0.25 * 1e-2;
+}
+
+// Both runs' reports against the right metrics.
+Verdict BothVerdict(const Evidence& evidence, const Metrics& want) {
+  const CheckCase& check = evidence.check;
+  double worst = 0;
+  const auto one = MetricsVerdict(evidence, evidence.runs.one_rank,
+                                  check.one_rank.c, want, worst);
+  if (one.has_value()) return *one;
+  const auto all = MetricsVerdict(evidence, evidence.runs.all_ranks,
+                                  check.all_ranks.c, want, worst);
+  if (all.has_value()) return *all;
+  return Passed(check, Claim::kEvaluation, worst);
+}
+
+}  // namespace
+
+Verdict JudgeEvaluation(Evidence& evidence) {
+  const CheckCase& check = evidence.check;
+  if (!check.all_ranks.c.evaluate) {
+    return Skipped(check, Claim::kEvaluation, "The case evaluates nothing.");
+  }
+  for (const TrainerRun* run :
+       {&evidence.runs.one_rank, &evidence.runs.all_ranks}) {
+    if (const auto verdict = CoverageVerdict(check, *run)) return *verdict;
+  }
+  Metrics want = MetricsOf(EvaluationOf(evidence.one_rank()));
+  want.count = static_cast<double>(SampleCount(check.files, "test"));
+  const Verdict verdict = BothVerdict(evidence, want);
+  if (verdict.outcome == Outcome::kPassed && IsWhole(want)) return verdict;
+  // One rank may average its batches wrongly itself: ask it for all samples in
+  // one batch.
+  Indices all(static_cast<size_t>(want.count));
+  std::iota(all.begin(), all.end(), 0);
+  const auto probed = Probed(evidence, all);
+  return probed.ok() ? BothVerdict(evidence, *probed) : verdict;
+}
+
+}  // namespace lockstep

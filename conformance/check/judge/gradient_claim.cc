@@ -1,0 +1,356 @@
+// Judges whether ranks hold the same gradients and parameters.
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "conformance/check/cases/check_case.h"
+#include "conformance/check/judge/claims.h"
+#include "conformance/check/judge/compare.h"
+#include "conformance/check/judge/evidence.h"
+#include "conformance/check/judge/numbers.h"
+#include "conformance/check/judge/tolerance.h"
+#include "conformance/check/judge/verdict.h"
+#include "conformance/protocol/rank_output.h"
+
+namespace lockstep {
+namespace {
+
+using Names = std::vector<std::string>;
+
+// The first rank that does not hold rank 0's bits, and in which tensors.
+struct Disagreement {
+  int rank = 0;
+  Names names;  // In the order of the forward pass.
+};
+
+const NamedTensor* Find(const RankOutput& output, const std::string& key) {
+  const auto found = output.tensors.find(key);
+  return found == output.tensors.end() ? nullptr : &found->second;
+}
+
+std::optional<Disagreement> DisagreementIn(const Evidence& evidence,
+                                           const std::string& kind,
+                                           int64_t step) {
+  const Names order = NamesInOrder(evidence.check);
+  for (int r = 1; r < evidence.world_size(); ++r) {
+    Disagreement found{.rank = r, .names = {}};
+    for (const std::string& name : order) {
+      const std::string key = absl::StrCat(kind, ".", step, "/", name);
+      const NamedTensor* mine = Find(evidence.rank(r), key);
+      const NamedTensor* first = Find(evidence.rank(0), key);
+      const bool still = kind == "gradient" && IsStill(evidence.check, name);
+      if (still || (mine == nullptr && first == nullptr)) continue;
+      if (mine == nullptr || first == nullptr || !(*mine == *first)) {
+        found.names.push_back(name);
+      }
+    }
+    if (!found.names.empty()) return found;
+  }
+  return std::nullopt;
+}
+
+std::string Describe(const Evidence& evidence, const Disagreement& found,
+                     const std::string& kind, int64_t step) {
+  const std::string& name = found.names.front();
+  const Values a = TensorsOf(evidence.rank(0), kind, step)[name];
+  const Values b = TensorsOf(evidence.rank(found.rank), kind, step)[name];
+  const double off = LargestDifference(a, b);
+  const double magnitude = LargestMagnitude(a);
+  return absl::StrFormat(
+      "In step %d, ranks 0 and %d hold another %s of %s: %.3g apart (relative "
+      "%.2g, %.3g units in the last place of its largest element; no bit may "
+      "differ); %d in all differ",
+      step, found.rank, kind, WithLayer(evidence.check, name), off,
+      off / magnitude, off / UnitInLastPlace(magnitude, 24),
+      found.names.size());
+}
+
+// Whether every rank holds what it should, but for rounding.
+bool HoldReference(const Evidence& evidence, const Reference& reference,
+                   const Names& names, int64_t step) {
+  for (int r = 0; r < evidence.world_size(); ++r) {
+    if (!Fits(names, reference.want,
+              TensorsOf(evidence.rank(r), "gradient", step),
+              reference.allowed)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+// Whether what the ranks hold averages to what each should hold.
+bool AverageToReference(const Evidence& evidence, const Reference& reference,
+                        const Names& names, int64_t step) {
+  std::vector<Tensors> held;
+  for (int r = 0; r < evidence.world_size(); ++r) {
+    held.push_back(TensorsOf(evidence.rank(r), "gradient", step));
+  }
+  std::vector<double> weights = evidence.Counts(step);
+  double total = 0;
+  for (const double weight : weights) total += weight;
+  for (double& weight : weights) weight /= total;
+  const std::vector<double> equal(weights.size(),
+                                  1 / static_cast<double>(weights.size()));
+  const auto fits = [&](const std::vector<double>& by) {
+    return Fits(names, WeightedSum(by, held), reference.want,
+                reference.allowed);
+  };
+  return fits(weights) || fits(equal);
+}
+
+// Whether each rank holds the gradient of its own share, however scaled.
+bool HoldOwnShares(Evidence& evidence, const Reference& reference,
+                   const Names& names, int64_t step) {
+  const auto& shares = evidence.Shares();
+  if (step != 1 || !shares.ok()) return false;
+  for (int r = 0; r < evidence.world_size(); ++r) {
+    const ShareProbe& share = (*shares)[static_cast<size_t>(r)];
+    const Tensors held = TensorsOf(evidence.rank(r), "gradient", step);
+    if (share.count == 0 ||
+        Fits(names, share.gradients, held, reference.allowed)) {
+      continue;
+    }
+    if (!FactorOf(names, share.gradients, held, reference.allowed, {},
+                  /*any=*/true)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+Cause CauseOfParting(Evidence& evidence, const Names& names, int64_t step) {
+  const absl::StatusOr<Reference> reference = GradientReference(evidence, step);
+  if (!reference.ok()) return Cause::kUnknown;
+  // Ranks may then part for no other reason than that a rank parts from itself.
+  const AllowedErrors& allowed = reference->allowed;
+  const bool noisy =
+      std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+        const auto found = allowed.find(name);
+        return found != allowed.end() && !found->second.meaningful;
+      });
+  if (noisy) return Cause::kTooNoisy;
+  if (HoldReference(evidence, *reference, names, step)) {
+    return Cause::kRanksRoundApart;
+  }
+  if (HoldOwnShares(evidence, *reference, names, step)) {
+    return Cause::kNotReduced;
+  }
+  return AverageToReference(evidence, *reference, names, step)
+             ? Cause::kReducedInPart
+             : Cause::kUnknown;
+}
+
+Verdict GradientsPart(Evidence& evidence, const Disagreement& found,
+                      int64_t step) {
+  Diagnosis diagnosis{.cause = CauseOfParting(evidence, found.names, step),
+                      .facts = {}};
+  diagnosis.facts.step = step;
+  diagnosis.facts.world_size = evidence.world_size();
+  diagnosis.facts.tensors =
+      OnlyThese(evidence.check, found.names,
+                TensorsOf(evidence.one_rank(), "gradient", step).size());
+  return Failed(evidence.check, Claim::kRanksAgree,
+                Describe(evidence, found, "gradient", step), diagnosis);
+}
+
+Verdict ParametersPart(const Evidence& evidence, const Disagreement& found,
+                       int64_t step) {
+  const Case& c = evidence.check.all_ranks.c;
+  const std::string& name = found.names.front();
+  const auto has = [&name](const Names& names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  const auto& known = c.write_gradients;  // To agree.
+  const bool equal = std::find(known.begin(), known.end(), step) != known.end();
+  const bool still = has(c.frozen) || has(c.unused);
+  Diagnosis diagnosis{
+      .cause = equal ? Cause::kRanksUpdateApart : Cause::kDrifts, .facts = {}};
+  if (has(c.frozen)) diagnosis.cause = Cause::kFrozenMoves;
+  if (has(c.unused)) diagnosis.cause = Cause::kUnusedMoves;
+  diagnosis.facts.step = step;
+  diagnosis.facts.rank = found.rank;
+  diagnosis.facts.world_size = evidence.world_size();
+  if (still) diagnosis.facts.tensors = name;
+  return Failed(evidence.check, Claim::kRanksAgree,
+                Describe(evidence, found, "parameter", step), diagnosis);
+}
+
+}  // namespace
+
+Verdict JudgeRanksAgree(Evidence& evidence) {
+  const Case& c = evidence.check.all_ranks.c;
+  for (const int64_t step : c.write_gradients) {
+    const auto found = DisagreementIn(evidence, "gradient", step);
+    if (found.has_value()) return GradientsPart(evidence, *found, step);
+  }
+  for (const int64_t step : c.write_state) {
+    const auto found = DisagreementIn(evidence, "parameter", step);
+    if (found.has_value()) return ParametersPart(evidence, *found, step);
+  }
+  return Passed(evidence.check, Claim::kRanksAgree, 0);
+}
+
+// Judges the gradients, and whether ranks hold the same.
+namespace {
+
+using Names = std::vector<std::string>;
+
+// What the ranks' differing gradients are, where they are no factor of one
+// rank's: made of the gradients of the ranks' shares.
+std::optional<Diagnosis> FromShares(Evidence& evidence, const Names& names,
+                                    const Tensors& got,
+                                    const AllowedErrors& allowed) {
+  const auto& shares = evidence.Shares();
+  if (!shares.ok()) return std::nullopt;
+  const Tensors mean = MeanOfShares(*shares, false, &ShareProbe::gradients);
+  const Tensors weighted = MeanOfShares(*shares, true, &ShareProbe::gradients);
+  const std::string& norm = evidence.check.all_ranks.c.batch_norm;
+  const auto with = [](Cause cause, double k = 1, int rank = -1) {
+    Diagnosis diagnosis{.cause = cause, .facts = {}};
+    diagnosis.facts.k = k;
+    diagnosis.facts.rank = rank;
+    return diagnosis;
+  };
+  if (norm == "sync" && (Fits(names, weighted, got, allowed) ||
+                         Fits(names, mean, got, allowed))) {
+    return with(Cause::kLocalBatchNorm);
+  }
+  if (Fits(names, mean, got, allowed)) return with(Cause::kMeanOfMeans);
+  for (size_t r = 0; r < shares->size(); ++r) {
+    if (Fits(names, (*shares)[r].gradients, got, allowed)) {
+      return with(Cause::kNotReduced, 1, static_cast<int>(r));
+    }
+  }
+  const auto factor =
+      FactorOf(names, mean, got, allowed,
+               NamedFactors(evidence.world_size(),
+                            evidence.check.all_ranks.c.accumulate),
+               /*any=*/false);
+  if (!factor.has_value()) return std::nullopt;
+  Diagnosis diagnosis = with(factor->cause, factor->k);
+  diagnosis.facts.of = "the plain mean of the ranks' own";
+  return diagnosis;
+}
+
+Diagnosis DiagnoseGradients(Evidence& evidence, const Names& names,
+                            const Reference& reference, const Tensors& got) {
+  const Case& c = evidence.check.all_ranks.c;
+  Diagnosis diagnosis;
+  Names whose = names;
+  const auto named = NamedFactors(evidence.world_size(), c.accumulate);
+  auto factor = FactorOf(names, reference.want, got, reference.allowed, named,
+                         /*any=*/false);
+  if (!factor.has_value()) {
+    const auto shares = FromShares(evidence, names, got, reference.allowed);
+    if (shares.has_value()) {
+      diagnosis = *shares;
+    } else {
+      factor = FactorOf(names, reference.want, got, reference.allowed, named,
+                        /*any=*/true);
+    }
+  }
+  if (factor.has_value()) {
+    diagnosis.cause = factor->cause;
+    diagnosis.facts.k = factor->k;
+    whose = factor->names;
+  }
+  diagnosis.facts.world_size = evidence.world_size();
+  diagnosis.facts.accumulate = c.accumulate;
+  diagnosis.facts.tensors =
+      OnlyThese(evidence.check, whose, reference.want.size());
+  return diagnosis;
+}
+
+bool TooNoisy(const Difference& difference) {
+  return !difference.allowed.meaningful;
+}
+
+Verdict GradientVerdict(Evidence& evidence, const Compared& compared,
+                        const Reference& reference, const Tensors& got,
+                        int64_t step) {
+  const CheckCase& check = evidence.check;
+  // A tolerance without meaning comes before any error.
+  const auto noisy = std::find_if(compared.differing.begin(),
+                                  compared.differing.end(), TooNoisy);
+  if (noisy != compared.differing.end()) {
+    return Failed(check, Claim::kGradients,
+                  absl::StrCat("In step ", step, ", the gradient of ",
+                               Describe(check, *noisy)),
+                  {.cause = Cause::kTooNoisy, .facts = {}},
+                  compared.error_over_allowed);
+  }
+  const Names names = NamesOf(compared);
+  std::string what = absl::StrCat("In step ", step, ", the gradient of ",
+                                  Describe(check, compared.differing.front()));
+  absl::StrAppend(&what, "; ", names.size(), " of ", reference.want.size(),
+                  " gradients differ");
+  const Diagnosis diagnosis =
+      DiagnoseGradients(evidence, names, reference, got);
+  if (diagnosis.cause == Cause::kUnknown) {
+    absl::StrAppend(&what,
+                    absl::StrFormat(", and the factor that fits best is %.4g",
+                                    FittedFactor(names, reference.want, got)));
+  }
+  return Failed(check, Claim::kGradients, what, diagnosis,
+                compared.error_over_allowed);
+}
+
+// How far local batch norm is from batch norm over all samples.
+std::string LocalDistance(const Evidence& evidence, const Tensors& want) {
+  const Tensors one = TensorsOf(evidence.one_rank(), "gradient", 1);
+  double furthest = 0;
+  std::string where;
+  for (const auto& [name, values] : want) {
+    const auto other = one.find(name);
+    if (other == one.end()) continue;
+    const double magnitude = LargestMagnitude(other->second);
+    const double off = LargestDifference(values, other->second);
+    // What is only rounding is far from anything.
+    constexpr double kNoise = 1e-4;
+    if (off > furthest * magnitude && magnitude > kNoise) {
+      furthest = off / magnitude;
+      where = WithLayer(evidence.check, name);
+    }
+  }
+  return absl::StrFormat(
+      "These are the weighted mean of the ranks' gradients with their own "
+      "statistics; one rank on the global batch is up to %.2g%% away, at %s.",
+      100 * furthest, where);
+}
+
+}  // namespace
+
+Verdict JudgeGradients(Evidence& evidence) {
+  const CheckCase& check = evidence.check;
+  double worst = 0;
+  std::string what;
+  for (const int64_t step : check.all_ranks.c.write_gradients) {
+    if (check.all_ranks.c.batch_norm == "local" && step > 1) break;
+    const absl::StatusOr<Reference> reference =
+        GradientReference(evidence, step);
+    if (!reference.ok()) {
+      return Failed(check, Claim::kGradients,
+                    absl::StrCat("There is no reference to judge by: ",
+                                 std::string(reference.status().message())),
+                    {});
+    }
+    const Tensors got = TensorsOf(evidence.rank(0), "gradient", step);
+    const Compared compared =
+        Compare(check, reference->want, got, reference->allowed);
+    if (!compared.differing.empty()) {
+      return GradientVerdict(evidence, compared, *reference, got, step);
+    }
+    worst = std::max(worst, compared.error_over_allowed);
+    if (check.all_ranks.c.batch_norm == "local") {
+      what = LocalDistance(evidence, reference->want);
+    }
+  }
+  return Passed(check, Claim::kGradients, worst, what);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,321 @@
+// Judges which samples were drawn.
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "conformance/check/cases/check_case.h"
+#include "conformance/check/judge/claims.h"
+#include "conformance/check/judge/evidence.h"
+#include "conformance/check/judge/verdict.h"
+#include "conformance/check/run/trainer_run.h"
+#include "conformance/protocol/rank_output.h"
+
+namespace lockstep {
+namespace {
+
+using Indices = std::vector<int64_t>;
+
+// One rank's draws in an epoch, step by step.
+using RankDraws = std::vector<Indices>;
+// By rank.
+using EpochDraws = std::vector<RankDraws>;
+
+Indices Flat(const RankDraws& draws) {
+  Indices all;
+  for (const Indices& step : draws) {
+    all.insert(all.end(), step.begin(), step.end());
+  }
+  return all;
+}
+
+Indices Sorted(Indices indices) {
+  std::sort(indices.begin(), indices.end());
+  return indices;
+}
+
+EpochDraws DrawsOf(const TrainerRun& run, int64_t epoch) {
+  EpochDraws draws;
+  for (const TrainerRun::Rank& rank : run.ranks) {
+    draws.emplace_back();
+    for (const StepOutput& step : rank.output.steps) {
+      if (step.epoch == epoch) draws.back().push_back(step.indices);
+    }
+  }
+  return draws;
+}
+
+size_t StepCount(const EpochDraws& draws) {
+  size_t most = 0;
+  for (const RankDraws& rank : draws) most = std::max(most, rank.size());
+  return most;
+}
+
+// What the ranks draw together in a step, sorted.
+Indices Together(const EpochDraws& draws, size_t step) {
+  Indices all;
+  for (const RankDraws& rank : draws) {
+    if (step >= rank.size()) continue;
+    all.insert(all.end(), rank[step].begin(), rank[step].end());
+  }
+  return Sorted(std::move(all));
+}
+
+// How often each sample of [0, size) is drawn in an epoch.
+std::vector<int64_t> CountsOf(const EpochDraws& draws, int64_t size) {
+  std::vector<int64_t> counts(static_cast<size_t>(size));
+  for (const RankDraws& rank : draws) {
+    for (const int64_t index : Flat(rank)) ++counts[static_cast<size_t>(index)];
+  }
+  return counts;
+}
+
+// An epoch that does not have every sample once.
+struct Miscount {
+  Indices missing;
+  Indices repeated;
+  bool any() const { return !missing.empty() || !repeated.empty(); }
+};
+
+Miscount MiscountOf(const EpochDraws& draws, int64_t size) {
+  const std::vector<int64_t> counts = CountsOf(draws, size);
+  Miscount miscount;
+  for (int64_t i = 0; i < size; ++i) {
+    if (counts[static_cast<size_t>(i)] == 0) miscount.missing.push_back(i);
+    if (counts[static_cast<size_t>(i)] > 1) miscount.repeated.push_back(i);
+  }
+  return miscount;
+}
+
+std::string FirstOf(const Indices& indices) {
+  constexpr size_t kShown = 4;
+  const std::span<const int64_t> shown(indices.data(),
+                                       std::min(indices.size(), kShown));
+  return absl::StrCat(absl::StrJoin(shown, ", "),
+                      indices.size() > kShown ? ", ..." : "");
+}
+
+std::string Describe(const Miscount& miscount) {
+  std::vector<std::string> parts;
+  const auto add = [&parts](const Indices& indices, const char* how) {
+    if (indices.empty()) return;
+    parts.push_back(absl::StrCat(indices.size(), " of the samples (",
+                                 FirstOf(indices), ") are drawn ", how));
+  };
+  add(miscount.repeated, "more than once");
+  add(miscount.missing, "never");
+  return absl::StrJoin(parts, " and ");
+}
+
+// Whether every rank draws the whole set, or the same as the others.
+bool DrawAlike(const EpochDraws& draws, int64_t size) {
+  if (draws.size() < 2) return false;
+  bool whole = true, prefix = true;
+  Indices longest;
+  for (const RankDraws& rank : draws) {
+    Indices flat = Flat(rank);
+    if (flat.size() > longest.size()) longest = std::move(flat);
+  }
+  for (const RankDraws& rank : draws) {
+    const Indices flat = Flat(rank);
+    prefix = prefix && !flat.empty() &&
+             std::equal(flat.begin(), flat.end(), longest.begin());
+    whole = whole && !MiscountOf({rank}, size).any();
+  }
+  return whole || prefix;
+}
+
+// Whether all repeats are in the last step: without it, none is.
+bool RepeatsOnlyAtEnd(EpochDraws draws, int64_t size) {
+  const size_t steps = StepCount(draws);
+  for (RankDraws& rank : draws) {
+    if (rank.size() == steps) rank.pop_back();
+  }
+  return MiscountOf(draws, size).repeated.empty();
+}
+
+bool NoRankRepeats(const EpochDraws& draws, int64_t size) {
+  return std::all_of(draws.begin(), draws.end(), [size](const RankDraws& rank) {
+    return MiscountOf({rank}, size).repeated.empty();
+  });
+}
+
+// The first rank without samples in a step, the last, that others have samples
+// in; -1 if there is none.
+int RankWithoutLastStep(const EpochDraws& draws, size_t steps) {
+  int without = -1;
+  bool others = false;
+  for (size_t r = 0; r < draws.size(); ++r) {
+    const bool has = draws[r].size() >= steps && !draws[r][steps - 1].empty();
+    if (has) {
+      others = true;
+    } else if (without < 0) {
+      without = static_cast<int>(r);
+    }
+  }
+  return others ? without : -1;
+}
+
+// Whether nothing but the end of the epoch is missing.
+bool MissesOnlyEnd(const EpochDraws& draws, const EpochDraws& one) {
+  const size_t steps = StepCount(one);
+  for (size_t step = 0; step + 1 < steps; ++step) {
+    if (Together(draws, step) != Together(one, step)) return false;
+  }
+  return true;
+}
+
+Diagnosis DiagnoseMiscount(const Evidence& evidence, const EpochDraws& draws,
+                           const EpochDraws& one, int64_t size) {
+  const Miscount miscount = MiscountOf(draws, size);
+  const auto with = [](Cause cause, int rank = -1) {
+    Diagnosis diagnosis{.cause = cause, .facts = {}};
+    diagnosis.facts.rank = rank;
+    return diagnosis;
+  };
+  if (miscount.missing.empty()) {
+    if (DrawAlike(draws, size)) return with(Cause::kRanksDrawTheSame);
+    return with(RepeatsOnlyAtEnd(draws, size) ? Cause::kPadded
+                                              : Cause::kUnknown);
+  }
+  if (miscount.repeated.empty()) {
+    const int64_t batch = std::accumulate(
+        evidence.check.all_ranks.c.batch_sizes.begin(),
+        evidence.check.all_ranks.c.batch_sizes.end(), int64_t{0});
+    const auto steps = static_cast<size_t>((size + batch - 1) / batch);
+    if (draws.size() > 1 && !MissesOnlyEnd(draws, one)) {
+      return with(Cause::kUnknown);
+    }
+    const int without = RankWithoutLastStep(draws, steps);
+    return without >= 0 ? with(Cause::kRankSkipsLastBatch, without)
+                        : with(Cause::kDropsLastBatch);
+  }
+  if (DrawAlike(draws, size)) return with(Cause::kRanksDrawTheSame);
+  const bool apart =
+      evidence.check.all_ranks.c.shuffle && NoRankRepeats(draws, size);
+  return with(apart ? Cause::kRanksShuffleApart : Cause::kUnknown);
+}
+
+// The step, from 0, at which a resumed run went on; 0 if it was not resumed.
+size_t ResumedAt(const Evidence& evidence) {
+  const CasePlan& plan = evidence.check.all_ranks;
+  return plan.resumed.has_value() ? static_cast<size_t>(plan.c.stop_after) : 0;
+}
+
+// Whether the first step after a resume draws what its epoch began with.
+bool BeginsAnew(const Evidence& evidence) {
+  const size_t at = ResumedAt(evidence);
+  const std::vector<StepOutput>& one = evidence.one_rank().steps;
+  if (at == 0 || at >= one.size()) return false;
+  size_t begin = at;
+  while (begin > 0 && one[begin - 1].epoch == one[at].epoch) --begin;
+  Indices drawn;
+  for (int r = 0; r < evidence.world_size(); ++r) {
+    const std::vector<StepOutput>& steps = evidence.rank(r).steps;
+    if (at >= steps.size()) continue;
+    drawn.insert(drawn.end(), steps[at].indices.begin(),
+                 steps[at].indices.end());
+  }
+  return begin < at && Sorted(drawn) == Sorted(one[begin].indices);
+}
+
+std::string Ranks(const TrainerRun& run) {
+  return absl::StrCat("With ", run.world_size,
+                      run.world_size == 1 ? " rank" : " ranks");
+}
+
+std::optional<Verdict> MiscountVerdict(const Evidence& evidence,
+                                       const TrainerRun& run, int64_t epoch) {
+  const CheckCase& check = evidence.check;
+  const int64_t size = SampleCount(check.files, "train");
+  const EpochDraws draws = DrawsOf(run, epoch);
+  const Miscount miscount = MiscountOf(draws, size);
+  if (!miscount.any()) return std::nullopt;
+  const EpochDraws one = DrawsOf(evidence.runs.one_rank, epoch);
+  Diagnosis diagnosis = DiagnoseMiscount(evidence, draws, one, size);
+  if (run.world_size > 1 && BeginsAnew(evidence)) {
+    diagnosis.cause = Cause::kResumesAtStart;
+  }
+  return Failed(
+      check, Claim::kSamples,
+      absl::StrCat(Ranks(run), ", in epoch ", epoch, ", ", Describe(miscount)),
+      diagnosis);
+}
+
+// Whether a run draws the same in two epochs: rank by rank, step by step.
+std::optional<Verdict> SameOrderVerdict(const Evidence& evidence,
+                                        const TrainerRun& run) {
+  const Case& c = evidence.check.all_ranks.c;
+  for (int64_t epoch = 1; c.shuffle && epoch < c.epochs; ++epoch) {
+    if (DrawsOf(run, epoch) != DrawsOf(run, epoch - 1)) continue;
+    return Failed(
+        evidence.check, Claim::kSamples,
+        absl::StrCat(Ranks(run), ", epoch ", epoch,
+                     " draws the samples in the order of epoch ", epoch - 1),
+        {.cause = Cause::kSameOrderEveryEpoch, .facts = {}});
+  }
+  return std::nullopt;
+}
+
+std::optional<Verdict> StepVerdict(const Evidence& evidence, int64_t epoch) {
+  const EpochDraws draws = DrawsOf(evidence.runs.all_ranks, epoch);
+  const EpochDraws one = DrawsOf(evidence.runs.one_rank, epoch);
+  const size_t steps = std::max(StepCount(draws), StepCount(one));
+  for (size_t step = 0; step < steps; ++step) {
+    const Indices got = Together(draws, step), want = Together(one, step);
+    if (got == want) continue;
+    return Failed(evidence.check, Claim::kSamples,
+                  absl::StrCat("In epoch ", epoch, ", step ", step + 1,
+                               ", the ranks draw ", got.size(), " samples (",
+                               FirstOf(got), ") and one rank ", want.size(),
+                               " (", FirstOf(want), ")"),
+                  {.cause = Cause::kOrderDependsOnWorldSize, .facts = {}});
+  }
+  return std::nullopt;
+}
+
+// Without shuffling one rank takes the samples as they stand.
+std::optional<Verdict> InOrderVerdict(const Evidence& evidence, int64_t epoch) {
+  if (evidence.check.one_rank.c.shuffle) return std::nullopt;
+  const EpochDraws one = DrawsOf(evidence.runs.one_rank, epoch);
+  int64_t next = 0;
+  for (size_t step = 0; step < StepCount(one); ++step) {
+    for (const int64_t index : Together(one, step)) {
+      if (index == next++) continue;
+      return Failed(
+          evidence.check, Claim::kSamples,
+          absl::StrCat("With 1 rank, in epoch ", epoch, ", step ", step + 1,
+                       ", sample ", index,
+                       " is drawn where the data's order has ", next - 1),
+          {.cause = Cause::kUnknown, .facts = {}});
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Verdict JudgeSamples(const Evidence& evidence) {
+  const int64_t epochs = evidence.check.all_ranks.c.epochs;
+  for (const TrainerRun* run :
+       {&evidence.runs.one_rank, &evidence.runs.all_ranks}) {
+    for (int64_t epoch = 0; epoch < epochs; ++epoch) {
+      const auto verdict = MiscountVerdict(evidence, *run, epoch);
+      if (verdict.has_value()) return *verdict;
+    }
+    const auto verdict = SameOrderVerdict(evidence, *run);
+    if (verdict.has_value()) return *verdict;
+  }
+  for (int64_t epoch = 0; epoch < epochs; ++epoch) {
+    if (const auto verdict = InOrderVerdict(evidence, epoch)) return *verdict;
+    if (const auto verdict = StepVerdict(evidence, epoch)) return *verdict;
+  }
+  return Passed(evidence.check, Claim::kSamples, 0);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,328 @@
+// Judges parameters and buffers after each step.
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "conformance/check/cases/check_case.h"
+#include "conformance/check/judge/claims.h"
+#include "conformance/check/judge/compare.h"
+#include "conformance/check/judge/evidence.h"
+#include "conformance/check/judge/numbers.h"
+#include "conformance/check/judge/tolerance.h"
+#include "conformance/check/judge/verdict.h"
+#include "conformance/protocol/rank_output.h"
+
+namespace lockstep {
+namespace {
+
+using Names = std::vector<std::string>;
+
+// Frozen and unused parameters: bit for bit where they started, but that an
+// unused one may do what it does on one rank (decay, where its gradient is 0).
+std::optional<Verdict> StillVerdict(const Evidence& evidence, int64_t step) {
+  const CheckCase& check = evidence.check;
+  const Case& c = check.all_ranks.c;
+  const Tensors start = StartOf(check);
+  const Tensors one = TensorsOf(evidence.one_rank(), "parameter", step);
+  const Tensors got = TensorsOf(evidence.rank(0), "parameter", step);
+  for (const std::string& name : NamesInOrder(check)) {
+    const auto found = got.find(name);
+    if (!IsStill(check, name) || found == got.end()) continue;
+    const bool unused =
+        std::find(c.unused.begin(), c.unused.end(), name) != c.unused.end();
+    const auto alone = one.find(name);
+    const Values& want =
+        unused && alone != one.end() ? alone->second : start.at(name);
+    const double off = LargestDifference(found->second, want);
+    if (off == 0) continue;
+    Diagnosis diagnosis{
+        .cause = unused ? Cause::kUnusedMoves : Cause::kFrozenMoves,
+        .facts = {}};
+    diagnosis.facts.step = step;
+    diagnosis.facts.world_size = evidence.world_size();
+    diagnosis.facts.tensors = WithLayer(check, name);
+    return Failed(check, Claim::kState,
+                  absl::StrFormat("After step %d, %s has moved by %.3g and "
+                                  "should not have moved at all",
+                                  step, diagnosis.facts.tensors, off),
+                  diagnosis);
+  }
+  return std::nullopt;
+}
+
+// What a tensor did in `step`, on one rank and on all; empty if the state
+// before was not written.
+struct Updates {
+  Tensors before_want, before_got;
+  Tensors want, got;
+};
+
+Updates UpdatesOf(const Evidence& evidence, const RankOutput& output,
+                  const std::string& kind, int64_t step) {
+  Updates updates;
+  updates.before_want = step == 1
+                            ? StartOf(evidence.check)
+                            : TensorsOf(evidence.one_rank(), kind, step - 1);
+  updates.before_got =
+      step == 1 ? updates.before_want : TensorsOf(output, kind, step - 1);
+  updates.want =
+      Minus(TensorsOf(evidence.one_rank(), kind, step), updates.before_want);
+  updates.got = Minus(TensorsOf(output, kind, step), updates.before_got);
+  return updates;
+}
+
+// As if momentum began at zero: an update is momentum times the one before it
+// and what the gradient adds, so without momentum that part is missing.
+bool LostMomentum(const Evidence& evidence, const Names& names,
+                  const Updates& updates, int64_t step,
+                  const AllowedErrors& allowed) {
+  const double momentum = evidence.check.all_ranks.c.momentum;
+  if (step < 2 || momentum == 0) return false;
+  const Tensors before =
+      UpdatesOf(evidence, evidence.one_rank(), "parameter", step - 1).want;
+  return Fits(names, PlusTimes(updates.want, -momentum, before), updates.got,
+              allowed, 4);
+}
+
+// An update is a difference of two numbers that may be off.
+AllowedErrors TwiceAllowed(AllowedErrors allowed) {
+  for (auto& [name, one] : allowed) one.error *= 2;
+  return allowed;
+}
+
+// The factor between the updates: of the learning rate in the first step, whose
+// gradients are right; of a smaller batch where updates are gradients.
+std::optional<FoundFactor> UpdateFactor(const Evidence& evidence,
+                                        const Names& names,
+                                        const Updates& updates, int64_t step,
+                                        const AllowedErrors& allowed) {
+  const Case& c = evidence.check.all_ranks.c;
+  std::vector<NamedFactor> named;
+  if (c.momentum == 0 && c.weight_decay == 0) {
+    named = BatchFactors(evidence.Counts(step), FullBatch(evidence));
+  }
+  named.push_back(
+      {static_cast<double>(evidence.world_size()), Cause::kLearningRateScaled});
+  return FactorOf(names, updates.want, updates.got, allowed, named,
+                  /*any=*/step == 1);
+}
+
+Diagnosis DiagnoseParameters(const Evidence& evidence, const Compared& compared,
+                             const Reference& reference, int64_t step) {
+  const CasePlan& plan = evidence.check.all_ranks;
+  const Names names = NamesOf(compared);
+  const Updates updates =
+      UpdatesOf(evidence, evidence.rank(0), "parameter", step);
+  Diagnosis diagnosis{.cause = step > 1 ? Cause::kDrifts : Cause::kUnknown,
+                      .facts = {}};
+  diagnosis.facts.step = step;
+  diagnosis.facts.world_size = evidence.world_size();
+  const bool resumed =
+      plan.resumed.has_value() && step == plan.c.stop_after + 1;
+  if (resumed &&
+      LostMomentum(evidence, names, updates, step, reference.allowed)) {
+    diagnosis.cause = Cause::kMomentumLost;
+    return diagnosis;
+  }
+  const auto factor = UpdateFactor(evidence, names, updates, step,
+                                   TwiceAllowed(reference.allowed));
+  if (factor.has_value()) {
+    diagnosis.cause = factor->cause == Cause::kScaled
+                          ? Cause::kLearningRateScaled
+                          : factor->cause;
+    diagnosis.facts.k = factor->k;
+  }
+  return diagnosis;
+}
+
+std::string After(int64_t step, const CheckCase& check,
+                  const Difference& difference) {
+  return absl::StrCat("After step ", step, ", ", Describe(check, difference));
+}
+
+Verdict StateVerdict(const CheckCase& check, int64_t step,
+                     const Compared& compared, const Diagnosis& diagnosis) {
+  const auto noisy =
+      std::find_if(compared.differing.begin(), compared.differing.end(),
+                   [](const Difference& d) { return !d.allowed.meaningful; });
+  const bool judged = noisy == compared.differing.end();
+  return Failed(
+      check, Claim::kState,
+      After(step, check, judged ? compared.differing.front() : *noisy),
+      judged ? diagnosis : Diagnosis{.cause = Cause::kTooNoisy, .facts = {}},
+      compared.error_over_allowed);
+}
+
+// The parameters after step 1 that follow from the reference's gradients, where
+// one rank's run does not have the semantics asked for.
+Tensors AfterFirstStep(const Evidence& evidence, const Tensors& gradients) {
+  const Case& c = evidence.check.all_ranks.c;
+  Tensors start = StartOf(evidence.check);
+  std::erase_if(start, [&gradients](const auto& entry) {
+    return !gradients.contains(entry.first);
+  });
+  return PlusTimes(Times(1 - c.learning_rate * c.weight_decay, start),
+                   -c.learning_rate, gradients);
+}
+
+// The buffers that a rank should hold: one rank's, or those of its own share.
+absl::StatusOr<Reference> BufferReference(Evidence& evidence, int rank,
+                                          int64_t step) {
+  Reference reference = StateReference(evidence, "buffer", step);
+  if (evidence.check.all_ranks.c.batch_norm != "local") return reference;
+  const auto& shares = evidence.Shares();
+  if (!shares.ok()) return shares.status();
+  const ShareProbe& share = (*shares)[static_cast<size_t>(rank)];
+  if (share.count > 0) reference.want = share.buffers;
+  return reference;
+}
+
+bool HoldsAShare(Evidence& evidence, const Names& names, const Tensors& got,
+                 const AllowedErrors& allowed) {
+  const auto& shares = evidence.Shares();
+  if (!shares.ok()) return false;
+  return std::any_of(
+      shares->begin(), shares->end(), [&](const ShareProbe& share) {
+        return share.count > 0 && Fits(names, share.buffers, got, allowed);
+      });
+}
+
+// Counted twice: a second update with the same batch adds (1 - momentum) of
+// the first, so a running statistic moves 1.9 times as far with momentum 0.1;
+// a counter of batches twice as far.
+bool CountedTwice(const Evidence& evidence, const Compared& compared, int rank,
+                  int64_t step, const AllowedErrors& allowed) {
+  constexpr double kTwice = 1.9;
+  const Updates updates =
+      UpdatesOf(evidence, evidence.rank(rank), "buffer", step);
+  const auto holds = [&](const std::string& name) {
+    const double k = absl::EndsWith(name, "num_batches_tracked") ? 2 : kTwice;
+    return Fits({name}, Times(k, updates.want), updates.got, allowed, 4);
+  };
+  const Names names = NamesOf(compared);
+  return std::all_of(names.begin(), names.end(), holds);
+}
+
+// Whether the buffers did not move in the step.
+bool LeftBehind(const Evidence& evidence, const Names& names, int rank,
+                int64_t step) {
+  const Updates updates =
+      UpdatesOf(evidence, evidence.rank(rank), "buffer", step);
+  return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+    const auto moved = updates.got.find(name);
+    return moved != updates.got.end() && LargestMagnitude(moved->second) == 0;
+  });
+}
+
+Diagnosis DiagnoseBuffers(Evidence& evidence, const Compared& compared,
+                          const Tensors& got, int rank, int64_t step,
+                          const Reference& reference) {
+  Diagnosis diagnosis{.cause = step > 1 ? Cause::kDrifts : Cause::kUnknown,
+                      .facts = {}};
+  diagnosis.facts.step = step;
+  diagnosis.facts.rank = rank;
+  const Names names = NamesOf(compared);
+  if (CountedTwice(evidence, compared, rank, step, reference.allowed)) {
+    diagnosis.cause = Cause::kBuffersCountedTwice;
+  } else if (LeftBehind(evidence, names, rank, step) ||
+             (step == 1 &&
+              HoldsAShare(evidence, names, got, reference.allowed))) {
+    diagnosis.cause = Cause::kBuffersOfOneRank;
+  }
+  return diagnosis;
+}
+
+// A step's judgement: a failure, or how large the errors are.
+struct StepResult {
+  std::optional<Verdict> verdict;
+  double error_over_allowed = 0;
+};
+
+StepResult JudgeParameters(Evidence& evidence, int64_t step) {
+  const CheckCase& check = evidence.check;
+  Reference reference = StateReference(evidence, "parameter", step);
+  if (check.all_ranks.c.batch_norm == "local") {
+    const auto gradients = GradientReference(evidence, step);
+    if (!gradients.ok()) {
+      return {Failed(check, Claim::kState,
+                     absl::StrCat("There is no reference to judge by: ",
+                                  std::string(gradients.status().message())),
+                     {}),
+              0};
+    }
+    reference.want = AfterFirstStep(evidence, gradients->want);
+  }
+  const Compared compared = Compare(
+      check, reference.want, TensorsOf(evidence.rank(0), "parameter", step),
+      reference.allowed);
+  if (compared.differing.empty()) {
+    return {std::nullopt, compared.error_over_allowed};
+  }
+  return {StateVerdict(check, step, compared,
+                       DiagnoseParameters(evidence, compared, reference, step)),
+          0};
+}
+
+StepResult JudgeBuffers(Evidence& evidence, int rank, int64_t step) {
+  const CheckCase& check = evidence.check;
+  const auto reference = BufferReference(evidence, rank, step);
+  if (!reference.ok()) {
+    return {Failed(check, Claim::kState,
+                   absl::StrCat("There is no reference to judge by: ",
+                                std::string(reference.status().message())),
+                   {}),
+            0};
+  }
+  const Tensors got = TensorsOf(evidence.rank(rank), "buffer", step);
+  const Compared compared =
+      Compare(check, reference->want, got, reference->allowed);
+  if (compared.differing.empty()) {
+    return {std::nullopt, compared.error_over_allowed};
+  }
+  Verdict verdict = StateVerdict(
+      check, step, compared,
+      DiagnoseBuffers(evidence, compared, got, rank, step, *reference));
+  verdict.what = absl::StrCat("On rank ", rank, ": ", verdict.what);
+  return {verdict, 0};
+}
+
+StepResult JudgeStep(Evidence& evidence, int64_t step) {
+  if (auto verdict = StillVerdict(evidence, step)) return {verdict, 0};
+  StepResult result = JudgeParameters(evidence, step);
+  for (int r = 0; r < evidence.world_size(); ++r) {
+    if (result.verdict.has_value()) break;
+    StepResult buffers = JudgeBuffers(evidence, r, step);
+    result.error_over_allowed =
+        std::max(result.error_over_allowed, buffers.error_over_allowed);
+    result.verdict = std::move(buffers.verdict);
+  }
+  return result;
+}
+
+}  // namespace
+
+Verdict JudgeState(Evidence& evidence) {
+  const Case& c = evidence.check.all_ranks.c;
+  // With local batch norm only the shares of the first step were probed. In
+  // bfloat16 a parameter that differs in its last float32 bit may be rounded to
+  // another bfloat16, 2^-8 away, before the next step is computed: from there
+  // on, right runs part by as much as wrong ones.
+  const bool first_only = c.batch_norm == "local" || c.dtype == "bfloat16";
+  double worst = 0;
+  for (const int64_t step : c.write_state) {
+    if (first_only && step > 1) break;
+    const StepResult result = JudgeStep(evidence, step);
+    if (result.verdict.has_value()) return *result.verdict;
+    worst = std::max(worst, result.error_over_allowed);
+  }
+  return Passed(evidence.check, Claim::kState, worst);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,322 @@
+// Derives tolerances from shadows, and compares.
+#include "conformance/check/judge/tolerance.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/data_types.h"
+#include "conformance/check/cases/check_case.h"
+#include "conformance/check/judge/numbers.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kFloatDigits = 24;
+constexpr double kShadowFactor = 8;
+constexpr double kUnits = 4;          // Of float32.
+constexpr double kBFloat16Units = 8;  // Of bfloat16.
+constexpr double kScalarUnits = 16;
+constexpr double kNoise = 0.1;   // Of a magnitude, differing between shadows.
+constexpr double kSmall = 0.01;  // Of the largest in the layer.
+constexpr double kNoiseFactor = 64;  // In place of kShadowFactor, kUnits.
+constexpr double kNoiseCap = 0.1;
+// Of the change of what is small. Less than half, so that zero, the double, and
+// the half of two ranks that divide twice are found.
+constexpr double kSmallCap = 0.4;
+
+// The least that is allowed of a magnitude, in the type computed in.
+double UnitsOf(const CheckCase& check, double magnitude) {
+  const int digits = DigitsOf(check);
+  const int ranks = std::max(1, check.all_ranks.c.world_size());
+  const double units = digits == kFloatDigits ? kUnits * ranks : kBFloat16Units;
+  return units * UnitInLastPlace(magnitude, digits);
+}
+
+// A tensor and how it rounds.
+struct Rounding {
+  double change = 0;  // Magnitude of the change since the start.
+  double units = 0;   // The least that is allowed.
+  double spread = 0;
+  double scale = 0;    // The largest change in its layer.
+  bool noise = false;  // By its shadows or the units of its value.
+  bool small = false;  // By its size alone.
+};
+
+Rounding RoundingOf(const CheckCase& check, const std::string& name,
+                    const Tensors& start, const Tensors& want,
+                    std::span<const Tensors> shadows) {
+  const Values& values = want.at(name);
+  const auto began = start.find(name);
+  Rounding result;
+  const double value = LargestMagnitude(values);
+  result.change = began == start.end()
+                      ? value
+                      : LargestMagnitude(Minus(values, began->second));
+  const double kept =
+      began == start.end() ? 0 : kUnits * UnitInLastPlace(value, kFloatDigits);
+  result.units = kept + UnitsOf(check, result.change);
+  for (const Tensors& shadow : shadows) {
+    const auto other = shadow.find(name);
+    const double off = other == shadow.end()
+                           ? value
+                           : LargestDifference(values, other->second);
+    if (!(off <= result.spread)) result.spread = off;
+  }
+  result.noise =
+      result.spread >= kNoise * result.change || result.change <= kept;
+  return result;
+}
+
+using Roundings = std::map<std::string, Rounding>;
+
+// The tensors of the layer of `name`; all, if it is in no layer.
+std::vector<std::string> Layer(const CheckCase& check,
+                               const std::string& name) {
+  for (const NamedLayer& layer : check.layers) {
+    const auto& all = layer.tensors;
+    if (std::find(all.begin(), all.end(), name) != all.end()) return all;
+  }
+  return NamesInOrder(check);
+}
+
+bool IsInteger(const CheckCase& check, const std::string& name) {
+  const auto found = check.files.weights.tensors.find(name);
+  return found != check.files.weights.tensors.end() &&
+         found->second.type == DataType::kInt64;
+}
+
+// The largest change in the layer of `name`, of tensors that are not noise (nor
+// counters, which have no scale).
+double LayerScale(const CheckCase& check, const std::string& name,
+                  const Roundings& roundings) {
+  double scale = 0;
+  for (const std::string& other : Layer(check, name)) {
+    const auto found = roundings.find(other);
+    if (found == roundings.end() || found->second.noise) continue;
+    if (IsInteger(check, other)) continue;
+    scale = std::max(scale, found->second.change);
+  }
+  return scale;
+}
+
+void CompareWithLayers(const CheckCase& check, Roundings& roundings) {
+  for (auto& [name, rounding] : roundings) {
+    rounding.scale = LayerScale(check, name, roundings);
+    rounding.small =
+        !rounding.noise && rounding.change <= kSmall * rounding.scale;
+  }
+}
+
+// By tensor: the largest relative spread of it and all behind it.
+std::map<std::string, double> SpreadsBehind(const CheckCase& check,
+                                            const Roundings& roundings) {
+  std::map<std::string, double> spreads;
+  double largest = 0;
+  std::vector<std::string> names = NamesInOrder(check);
+  std::reverse(names.begin(), names.end());
+  for (const std::string& name : names) {
+    const auto found = roundings.find(name);
+    if (found == roundings.end()) continue;
+    const Rounding& rounding = found->second;
+    if (!rounding.noise && !rounding.small) {
+      largest = std::max(largest, rounding.spread / rounding.change);
+    }
+    spreads[name] = largest;
+  }
+  return spreads;
+}
+
+double CapOf(const CheckCase& check) {
+  return check.one_rank.c.dtype == "bfloat16" ? 0.1 : 0.01;
+}
+
+// The least that ranks' parts, as large as the layer's, lose as they round.
+double UnitsOfParts(const CheckCase& check, const Rounding& rounding) {
+  return std::max(UnitsOf(check, rounding.scale),
+                  kNoiseFactor * UnitInLastPlace(rounding.scale, kFloatDigits));
+}
+
+// Whether a small tensor may be nothing but what its layer's parts lose as they
+// round. behind: the relative spread of it and all behind it.
+bool MayBeRounding(const CheckCase& check, const Rounding& rounding,
+                   double behind) {
+  const double spread = std::max(rounding.spread, behind * rounding.scale);
+  const double lost = std::max(
+      {kShadowFactor * spread, rounding.units, UnitsOfParts(check, rounding)});
+  return lost > kSmallCap * rounding.change;
+}
+
+Allowed HeldToItself(const CheckCase& check, const Rounding& rounding,
+                     double behind) {
+  Allowed allowed;
+  allowed.magnitude = rounding.change;
+  allowed.spread = std::max(rounding.spread, behind * rounding.change);
+  allowed.error = std::max(kShadowFactor * allowed.spread, rounding.units);
+  allowed.meaningful = allowed.error <= CapOf(check) * allowed.magnitude;
+  return allowed;
+}
+
+Allowed HeldToLayer(const CheckCase& check, const Rounding& rounding,
+                    double behind) {
+  const bool full = DigitsOf(check) == kFloatDigits;
+  const double factor = full ? kNoiseFactor : kShadowFactor;
+  Allowed allowed;
+  allowed.magnitude = rounding.scale;
+  allowed.spread = std::max(rounding.spread, behind * rounding.scale);
+  allowed.error = std::max(factor * allowed.spread,
+                           rounding.units + UnitsOfParts(check, rounding));
+  allowed.meaningful = allowed.error <= kNoiseCap * allowed.magnitude;
+  return allowed;
+}
+
+Allowed AllowedError(const CheckCase& check, const Rounding& rounding,
+                     double behind) {
+  const Allowed by_layer = HeldToLayer(check, rounding, behind);
+  if (rounding.noise) return by_layer;
+  Allowed allowed = HeldToItself(check, rounding, behind);
+  if (!rounding.small) return allowed;
+  if (MayBeRounding(check, rounding, behind)) return by_layer;
+  const double most = kSmallCap * rounding.change;
+  allowed.error = std::max(allowed.error, std::min(by_layer.error, most));
+  allowed.meaningful = allowed.error <= most;
+  return allowed;
+}
+
+}  // namespace
+
+int DigitsOf(const CheckCase& check) {
+  return check.one_rank.c.dtype == "bfloat16" ? 8 : kFloatDigits;
+}
+
+AllowedErrors AllowedErrorsOf(const CheckCase& check, const Tensors& start,
+                              const Tensors& want,
+                              std::span<const Tensors> shadows) {
+  Roundings roundings;
+  for (const auto& [name, values] : want) {
+    roundings[name] = RoundingOf(check, name, start, want, shadows);
+  }
+  CompareWithLayers(check, roundings);
+  const auto spreads = SpreadsBehind(check, roundings);
+  AllowedErrors result;
+  for (const auto& [name, rounding] : roundings) {
+    result[name] = AllowedError(check, rounding, spreads.at(name));
+  }
+  return result;
+}
+
+Allowed AllowedScalarError(const CheckCase& check, double want,
+                           std::span<const double> shadows) {
+  Allowed allowed;
+  allowed.magnitude = std::fabs(want);
+  allowed.spread = LargestMagnitude(shadows);
+  double units = kScalarUnits * UnitInLastPlace(want, kFloatDigits);
+  if (DigitsOf(check) != kFloatDigits) {
+    units += UnitsOf(check, want);
+  }
+  allowed.error = std::max(kShadowFactor * allowed.spread, units);
+  allowed.meaningful = allowed.error <= CapOf(check) * allowed.magnitude;
+  return allowed;
+}
+
+namespace {
+
+Difference DifferenceOf(const std::string& name, const Values& want,
+                        const Values& got, const Allowed& allowed) {
+  Difference difference{.name = name, .allowed = allowed};
+  difference.error = LargestDifference(want, got);
+  for (size_t i = 0; i < want.size() && i < got.size(); ++i) {
+    const double off = std::fabs(want[i] - got[i]);
+    if (off != difference.error && !std::isnan(off)) continue;
+    difference.element = i;
+    difference.want = want[i];
+    difference.got = got[i];
+    break;
+  }
+  return difference;
+}
+
+double Ratio(double error, double allowed) {
+  return error == 0 ? 0 : error / allowed;
+}
+
+}  // namespace
+
+Compared Compare(const CheckCase& check, const Tensors& want,
+                 const Tensors& got, const AllowedErrors& allowed) {
+  Compared compared;
+  for (const std::string& name : NamesInOrder(check)) {
+    const auto wanted = want.find(name);
+    if (wanted == want.end()) continue;
+    const auto found = got.find(name);
+    const auto limit = allowed.find(name);
+    const Difference difference = DifferenceOf(
+        name, wanted->second,
+        found == got.end() ? Values(wanted->second.size()) : found->second,
+        limit == allowed.end() ? Allowed{} : limit->second);
+    const double ratio = Ratio(difference.error, difference.allowed.error);
+    if (!(ratio <= compared.error_over_allowed)) {
+      compared.error_over_allowed = ratio;
+    }
+    if (!(difference.error <= difference.allowed.error) ||
+        !difference.allowed.meaningful) {
+      compared.differing.push_back(difference);
+    }
+  }
+  return compared;
+}
+
+bool Fits(const std::vector<std::string>& names, const Tensors& candidate,
+          const Tensors& got, const AllowedErrors& allowed, double slack) {
+  for (const std::string& name : names) {
+    const auto want = candidate.find(name), have = got.find(name);
+    const auto limit = allowed.find(name);
+    if (want == candidate.end() || have == got.end() || limit == allowed.end())
+      return false;
+    const double error = LargestDifference(want->second, have->second);
+    if (!limit->second.meaningful) return false;
+    if (!(error <= std::max(1.0, slack) * limit->second.error)) return false;
+  }
+  return !names.empty();
+}
+
+std::vector<std::string> NamesOf(const Compared& compared) {
+  std::vector<std::string> names;
+  for (const Difference& difference : compared.differing) {
+    names.push_back(difference.name);
+  }
+  return names;
+}
+
+std::string Describe(const CheckCase& check, const Difference& difference,
+                     const std::string& reference) {
+  const Allowed& allowed = difference.allowed;
+  const std::string place = WithLayer(check, difference.name);
+  if (!(difference.error > allowed.error) && !allowed.meaningful) {
+    return absl::StrFormat(
+        "%s cannot be judged: one rank's own runs differ by %.2g when the "
+        "samples of a step change places, so an error of %.2g would have to be "
+        "allowed, and its magnitude is %.2g",
+        place, allowed.spread, allowed.error, allowed.magnitude);
+  }
+  const double unit = UnitInLastPlace(difference.want, DigitsOf(check));
+  return absl::StrCat(
+      absl::StrFormat("%s is off by %.3g at element %d: it is %.7g, %s has "
+                      "%.7g (",
+                      place, difference.error, difference.element,
+                      difference.got, reference, difference.want),
+      difference.want == 0
+          ? std::string("where 0 is expected, relative error has no meaning")
+          : absl::StrFormat("relative %.2g, %.3g units in the last place",
+                            difference.error / std::fabs(difference.want),
+                            difference.error / unit),
+      absl::StrFormat("; %.2g is allowed)", allowed.error));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,386 @@
+// Bytes become numbers, and numbers are ordered and compared.
+#include "conformance/check/judge/tolerance.h"
+
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "base/data_types.h"
+#include "conformance/check/cases/check_case.h"
+#include "conformance/check/judge/compare.h"
+#include "conformance/check/judge/numbers.h"
+#include "conformance/check/judge/verdict.h"
+#include "conformance/protocol/rank_output.h"
+#include "gtest/gtest.h"
+#include "models/io/safetensors.h"
+
+namespace lockstep {
+namespace {
+
+template <typename T>
+NamedTensor Tensor(DataType type, const std::vector<T>& values) {
+  NamedTensor tensor{.type = type, .shape = {}, .data = {}};
+  tensor.data.resize(values.size() * sizeof(T));
+  std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
+  return tensor;
+}
+
+TEST(NumbersTest, ReadsEveryType) {
+  const Values want = {1, -2, 0};
+  EXPECT_EQ(ToValues(Tensor<double>(DataType::kFloat64, {1, -2, 0})), want);
+  EXPECT_EQ(ToValues(Tensor<float>(DataType::kFloat32, {1, -2, 0})), want);
+  EXPECT_EQ(ToValues(Tensor<uint16_t>(DataType::kFloat16, {0x3c00, 0xc000, 0})),
+            want);
+  EXPECT_EQ(
+      ToValues(Tensor<uint16_t>(DataType::kBFloat16, {0x3f80, 0xc000, 0})),
+      want);
+  EXPECT_EQ(ToValues(Tensor<int32_t>(DataType::kInt32, {1, -2, 0})), want);
+  EXPECT_EQ(ToValues(Tensor<int64_t>(DataType::kInt64, {1, -2, 0})), want);
+  EXPECT_EQ(ToValues(Tensor<uint8_t>(DataType::kUInt8, {7})), Values{7});
+}
+
+TEST(NumbersTest, ReadsOddHalves) {
+  const Values values = ToValues(Tensor<uint16_t>(
+      DataType::kFloat16, {1, 0x7c00, 0xfc00, 0x7e00, 0x7bff}));
+  EXPECT_EQ(values[0], 0x1p-24);
+  EXPECT_EQ(values[1], std::numeric_limits<double>::infinity());
+  EXPECT_EQ(values[2], -std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::isnan(values[3]));
+  EXPECT_EQ(values[4], 65504);
+}
+
+TEST(NumbersTest, PicksTensorsByKindAndStep) {
+  RankOutput output;
+  for (const char* name :
+       {"gradient.1/a", "gradient.1/b/c", "gradient.11/a", "parameter.1/a"}) {
+    output.tensors[name] = FloatTensor({1}, std::vector<float>{1});
+  }
+  const Tensors tensors = TensorsOf(output, "gradient", 1);
+  EXPECT_EQ(tensors.size(), 2u);
+  EXPECT_TRUE(tensors.contains("a"));
+  EXPECT_TRUE(tensors.contains("b/c"));
+}
+
+TEST(NumbersTest, DifferencesKeepNaN) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(LargestDifference(Values{1, 5}, Values{2, 3}), 2);
+  EXPECT_TRUE(
+      std::isnan(LargestDifference(Values{1, nan, 1}, Values{1, 2, 9})));
+  EXPECT_TRUE(std::isinf(LargestDifference(Values{1}, Values{1, 2})));
+  EXPECT_TRUE(std::isnan(LargestMagnitude(Values{1, nan, 2})));
+  EXPECT_EQ(LargestMagnitude(Values{1, -3}), 3);
+}
+
+TEST(NumbersTest, Sums) {
+  const std::vector<Tensors> terms = {{{"a", {1, 2}}}, {{"a", {3, 5}}}};
+  const std::vector<double> weights = {2, -1};
+  EXPECT_EQ(WeightedSum(weights, terms).at("a"), (Values{-1, -1}));
+}
+
+TEST(NumbersTest, UnitsInTheLastPlace) {
+  EXPECT_EQ(UnitInLastPlace(1, 24), 0x1p-23);
+  EXPECT_EQ(UnitInLastPlace(-1.99, 24), 0x1p-23);
+  EXPECT_EQ(UnitInLastPlace(2, 8), 0x1p-6);
+  EXPECT_EQ(UnitInLastPlace(0, 24), 0);
+}
+
+TEST(NumbersTest, OrdersByLayerThenName) {
+  CheckCase check;
+  check.layers = {{"the second-named", {"b"}}, {"another", {"a", "none"}}};
+  for (const char* name : {"a", "b", "d", "c"}) {
+    check.files.weights.tensors[name] = {};
+  }
+  EXPECT_EQ(NamesInOrder(check),
+            (std::vector<std::string>{"b", "a", "c", "d"}));
+  EXPECT_EQ(WithLayer(check, "a"), "a (another)");
+  EXPECT_EQ(WithLayer(check, "c"), "c");
+}
+
+}  // namespace
+
+// What is allowed, and what is rejected.
+namespace {
+
+constexpr double kUnit = 0x1p-23;  // In the last place of 1.
+
+// Two layers: W1 and b1, W2 and b2.
+CheckCase TwoLayers() {
+  CheckCase check;
+  check.layers = {{"the first", {"W1", "b1"}}, {"the last", {"W2", "b2"}}};
+  for (const char* name : {"W1", "W2", "b1", "b2", "loose"}) {
+    check.files.weights.tensors[name] =
+        FloatTensor({2}, std::vector<float>{1, 1});
+  }
+  return check;
+}
+
+AllowedErrors Gradients(const Tensors& want,
+                        const std::vector<Tensors>& shadows) {
+  return AllowedErrorsOf(TwoLayers(), {}, want, shadows);
+}
+
+TEST(ToleranceTest, AllowsEightTimesTheShadows) {
+  const AllowedErrors allowed =
+      Gradients({{"W2", {1, -1}}}, {{{"W2", {1, -1}}}, {{"W2", {1, -1.0001}}}});
+  EXPECT_NEAR(allowed.at("W2").error, 8e-4, 1e-12);
+  EXPECT_TRUE(allowed.at("W2").meaningful);
+}
+
+TEST(ToleranceTest, AllowsUnitsInTheLastPlace) {
+  const Tensors want = {{"W2", {1, -1.5}}};
+  EXPECT_EQ(Gradients(want, {want, want}).at("W2").error, 4 * kUnit);
+  CheckCase three = TwoLayers();
+  three.all_ranks.c.batch_sizes = {1, 1, 1};
+  EXPECT_EQ(AllowedErrorsOf(three, {}, want, {}).at("W2").error, 12 * kUnit);
+  CheckCase half = TwoLayers();
+  half.one_rank.c.dtype = "bfloat16";
+  EXPECT_EQ(AllowedErrorsOf(half, {}, want, {}).at("W2").error, 8 * 0x1p-7);
+  // Of a parameter: 4 of float32 of the value, 8 of bfloat16 of the change.
+  EXPECT_EQ(AllowedErrorsOf(half, {{"W2", {1, -1}}}, want, {}).at("W2").error,
+            4 * kUnit + 8 * 0x1p-8);
+}
+
+TEST(ToleranceTest, CountsTheRoundingBehind) {
+  const Tensors want = {{"W1", {4, 1}}, {"W2", {1, 1}}};
+  const Tensors shadow = {{"W1", {4, 1}}, {"W2", {1, 1.0001}}};
+  EXPECT_NEAR(Gradients(want, {shadow}).at("W1").error, 32e-4, 1e-12);
+  const Tensors front = {{"W1", {4.0001, 1}}, {"W2", {1, 1}}};
+  EXPECT_EQ(Gradients(want, {front}).at("W2").error, 4 * kUnit);
+}
+
+// A bias in front of a batch norm has a gradient that is rounding only; that it
+// spreads says nothing of what flows through its layer.
+TEST(ToleranceTest, DoesNotCountWhatCancelsBehind) {
+  const Tensors want = {{"W1", {4, 1}}, {"W2", {1, 1}}, {"b2", {5e-4, 0}}};
+  const Tensors shadow = {{"W1", {4, 1}}, {"W2", {1, 1}}, {"b2", {5.3e-4, 0}}};
+  const AllowedErrors allowed = Gradients(want, {shadow});
+  EXPECT_EQ(allowed.at("W1").error, 16 * kUnit);
+  EXPECT_TRUE(allowed.at("W1").meaningful);
+  EXPECT_TRUE(allowed.at("b2").meaningful);
+}
+
+TEST(ToleranceTest, RefusesToleranceWithoutMeaning) {
+  const Tensors want = {{"W2", {1, 1}}};
+  const Tensors far = {{"W2", {1, 1.002}}}, near = {{"W2", {1, 1.001}}};
+  EXPECT_FALSE(Gradients(want, {far}).at("W2").meaningful);
+  EXPECT_TRUE(Gradients(want, {near}).at("W2").meaningful);
+  const Compared compared =
+      Compare(TwoLayers(), want, want, Gradients(want, {far}));
+  ASSERT_EQ(compared.differing.size(), 1u);
+  EXPECT_NE(
+      Describe(TwoLayers(), compared.differing[0]).find("cannot be judged"),
+      std::string::npos);
+  // Of a parameter the change counts, and not the value.
+  const Tensors start = {{"W2", {0.99, 1}}};
+  EXPECT_FALSE(AllowedErrorsOf(TwoLayers(), start, want,
+                               std::vector<Tensors>{{{"W2", {1, 1.0001}}}})
+                   .at("W2")
+                   .meaningful);
+}
+
+TEST(ToleranceTest, HoldsNoiseToItsLayer) {
+  const Tensors want = {{"W1", {1, 1}}, {"b1", {1e-8, -1e-8}}};
+  const Tensors shadow = {{"W1", {1, 1}}, {"b1", {-1e-8, 3e-8}}};
+  for (const std::vector<Tensors>& shadows :
+       {std::vector<Tensors>{shadow}, std::vector<Tensors>{want}}) {
+    const AllowedErrors allowed = Gradients(want, shadows);
+    EXPECT_TRUE(allowed.at("b1").meaningful);
+    EXPECT_EQ(allowed.at("b1").magnitude, 1);
+    EXPECT_GE(allowed.at("b1").error, 64 * kUnit);
+    EXPECT_LT(allowed.at("b1").error, 1e-5);
+    const Tensors got = {{"W1", {1, 1}}, {"b1", {1e-5, 0}}};
+    EXPECT_EQ(NamesOf(Compare(TwoLayers(), want, got, allowed)),
+              std::vector<std::string>{"b1"});
+  }
+  // Alone there is nothing to hold it to.
+  EXPECT_FALSE(Gradients({{"b1", {1e-8, -1e-8}}}, {{{"b1", {-1e-8, 3e-8}}}})
+                   .at("b1")
+                   .meaningful);
+}
+
+// Small beside its layer, and a number all the same.
+TEST(ToleranceTest, FindsThatASmallTensorIsZeroHalfOrDouble) {
+  const Tensors want = {{"W1", {1, 1}}, {"b1", {5e-3, 1e-3}}, {"W2", {1, 1}}};
+  // Where the rounding is: behind it, and its own.
+  for (const Tensors& shadow :
+       {Tensors{{"W1", {1, 1}}, {"b1", {5e-3, 1e-3}}, {"W2", {1, 1.0002}}},
+        Tensors{{"W1", {1, 1}}, {"b1", {5.1e-3, 1e-3}}, {"W2", {1, 1}}}}) {
+    const AllowedErrors allowed = Gradients(want, {shadow});
+    EXPECT_TRUE(allowed.at("b1").meaningful);
+    EXPECT_LT(allowed.at("b1").error, 2.5e-3);
+    for (const double factor : {0.0, 0.5, 2.0}) {
+      Tensors got = want;
+      for (double& value : got["b1"]) value *= factor;
+      EXPECT_EQ(NamesOf(Compare(TwoLayers(), want, got, allowed)),
+                std::vector<std::string>{"b1"});
+    }
+    EXPECT_TRUE(Compare(TwoLayers(), want, shadow, allowed).differing.empty());
+  }
+}
+
+// What is as small may be rounding that the shadows hide.
+TEST(ToleranceTest, HoldsToItsLayerWhatMayBeRounding) {
+  const Tensors want = {{"W1", {1, 1}}, {"b1", {1e-3, 0}}, {"W2", {1, 1}}};
+  const Tensors shadow = {
+      {"W1", {1, 1}}, {"b1", {1e-3, 0}}, {"W2", {1, 1.0001}}};
+  const Allowed allowed = Gradients(want, {shadow}).at("b1");
+  EXPECT_EQ(allowed.magnitude, 1);
+  EXPECT_NEAR(allowed.error, 64e-4, 1e-9);
+  EXPECT_TRUE(allowed.meaningful);
+}
+
+// A spread that its neighbours are allowed does not make it too noisy.
+TEST(ToleranceTest, JudgesSmallTensorsInBFloat16) {
+  CheckCase half = TwoLayers();
+  half.one_rank.c.dtype = "bfloat16";
+  const Tensors want = {{"W1", {1, 1}}, {"b1", {3e-3, 0}}, {"W2", {1, 1}}};
+  const Tensors shadow = {
+      {"W1", {1, 1.01}}, {"b1", {3.01e-3, 0}}, {"W2", {1, 1.01}}};
+  const AllowedErrors allowed =
+      AllowedErrorsOf(half, {}, want, std::vector<Tensors>{shadow});
+  for (const char* name : {"W1", "b1", "W2"}) {
+    EXPECT_TRUE(allowed.at(name).meaningful) << name;
+    EXPECT_NEAR(allowed.at(name).error, 0.08, 1e-9) << name;
+  }
+}
+
+TEST(ToleranceTest, NothingFitsAToleranceWithoutMeaning) {
+  const Tensors want = {{"W2", {1, 1}}};
+  const Tensors far = {{"W2", {1, 1.002}}};
+  EXPECT_FALSE(Fits({"W2"}, want, want, Gradients(want, {far})));
+}
+
+TEST(ToleranceTest, OfALayerlessTensorAllOthersAreTheScale) {
+  const Tensors want = {{"W1", {1, 1}}, {"loose", {1e-8, 0}}};
+  EXPECT_EQ(Gradients(want, {want}).at("loose").magnitude, 1);
+}
+
+TEST(ToleranceTest, RejectsNaNAndWhatIsMissing) {
+  const Tensors want = {{"W1", {1, 1}}, {"W2", {1, 1}}};
+  const AllowedErrors allowed = Gradients(want, {want});
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  const Compared compared =
+      Compare(TwoLayers(), want, {{"W2", {1, nan}}}, allowed);
+  EXPECT_EQ(NamesOf(compared), (std::vector<std::string>{"W1", "W2"}));
+  EXPECT_EQ(compared.differing[0].error, 1);
+  EXPECT_EQ(compared.differing[1].element, 1u);
+  EXPECT_TRUE(std::isnan(compared.error_over_allowed));
+  EXPECT_FALSE(Fits({"W2"}, want, {{"W2", {1, nan}}}, allowed));
+  EXPECT_TRUE(Fits({"W2"}, want, want, allowed));
+  EXPECT_FALSE(Fits({}, want, want, allowed));
+}
+
+TEST(ToleranceTest, SaysWhereAndByHowMuch) {
+  const Tensors want = {{"W2", {1, 1}}};
+  const Tensors got = {{"W2", {1, 1 + 100 * kUnit}}};
+  const Compared compared =
+      Compare(TwoLayers(), want, got, Gradients(want, {want}));
+  EXPECT_EQ(compared.error_over_allowed, 25);
+  const std::string said = Describe(TwoLayers(), compared.differing.at(0));
+  EXPECT_NE(said.find("W2 (the last) is off by 1.19e-05 at element 1"),
+            std::string::npos)
+      << said;
+  EXPECT_NE(said.find("100 units in the last place"), std::string::npos)
+      << said;
+}
+
+TEST(ToleranceTest, OfScalars) {
+  const CheckCase check = TwoLayers();
+  EXPECT_EQ(AllowedScalarError(check, 1, {}).error, 16 * kUnit);
+  const std::vector<double> shadows = {1e-4, -2e-4};
+  EXPECT_NEAR(AllowedScalarError(check, 1, shadows).error, 16e-4, 1e-12);
+  const std::vector<double> far = {0.002};
+  EXPECT_FALSE(AllowedScalarError(check, 1, far).meaningful);
+  CheckCase half = check;
+  half.one_rank.c.dtype = "bfloat16";
+  EXPECT_TRUE(AllowedScalarError(half, 1, {}).meaningful);
+  EXPECT_EQ(AllowedScalarError(half, 1, {}).error, 16 * kUnit + 8 * 0x1p-7);
+}
+
+}  // namespace
+
+// Factors are found where there is one, and nowhere else.
+namespace {
+
+const std::vector<std::string> kBoth = {"W", "b"};
+
+Tensors Want() { return {{"W", {1, -2, 3}}, {"b", {0.5, 0.25}}}; }
+
+AllowedErrors Tight() {
+  AllowedErrors allowed;
+  for (const std::string& name : kBoth) allowed[name].error = 1e-6;
+  return allowed;
+}
+
+TEST(FactorsTest, FindsTheNamedOnes) {
+  const auto named = NamedFactors(/*world_size=*/4, /*accumulate=*/3);
+  ASSERT_EQ(named.size(), 8u);
+  for (const NamedFactor& factor : named) {
+    const auto found = FactorOf(kBoth, Want(), Times(factor.k, Want()), Tight(),
+                                named, /*any=*/false);
+    ASSERT_TRUE(found.has_value());
+    EXPECT_EQ(found->cause, factor.cause);
+    EXPECT_EQ(found->k, factor.k);
+  }
+  EXPECT_TRUE(NamedFactors(1, 1).empty());
+}
+
+TEST(FactorsTest, FitsAnyOther) {
+  const Tensors got = Times(1.75, Want());
+  const auto named = NamedFactors(4, 3);
+  EXPECT_FALSE(FactorOf(kBoth, Want(), got, Tight(), named, false).has_value());
+  const auto found = FactorOf(kBoth, Want(), got, Tight(), named, true);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->cause, Cause::kScaled);
+  EXPECT_NEAR(found->k, 1.75, 1e-12);
+}
+
+TEST(FactorsTest, MayDifferByTensor) {
+  Tensors got = Times(4, Want());
+  got["b"] = {0.125, 0.0625};
+  const auto found =
+      FactorOf(kBoth, Want(), got, Tight(), NamedFactors(4, 1), false);
+  ASSERT_TRUE(found.has_value());
+  EXPECT_EQ(found->cause, Cause::kSummedNotAveraged);
+  EXPECT_EQ(found->names, std::vector<std::string>{"W"});
+}
+
+// Numbers that are mostly rounding are not 4 times others.
+TEST(FactorsTest, FindsNoneInWhatIsClose) {
+  const Tensors want = {{"W", {1e-7, 2e-7}}}, got = {{"W", {4e-7, -7e-7}}};
+  EXPECT_FALSE(FactorOf({"W"}, want, got, Tight(), NamedFactors(4, 1), true)
+                   .has_value());
+}
+
+TEST(FactorsTest, OfASmallerBatch) {
+  EXPECT_TRUE(BatchFactors({4, 4}, 8).empty());
+  EXPECT_TRUE(BatchFactors({0, 0}, 8).empty());
+  // One sample, on one rank of two: by 8, by 4, or averaged over both.
+  const auto one = BatchFactors({1, 0}, 8);
+  ASSERT_EQ(one.size(), 3u);
+  EXPECT_EQ(one[0].k, 1.0 / 8);
+  EXPECT_EQ(one[1].k, 1.0 / 4);
+  EXPECT_EQ(one[1].cause, Cause::kDividedByFullBatch);
+  EXPECT_EQ(one[2].k, 1.0 / 2);
+  EXPECT_EQ(one[2].cause, Cause::kMeanOfMeans);
+  // Means of unlike numbers have no factor in common.
+  EXPECT_EQ(BatchFactors({2, 1, 0}, 9).size(), 1u);
+  EXPECT_EQ(BatchFactors({2, 2}, 8).size(), 1u);
+}
+
+TEST(FactorsTest, RejectsWhatIsNoMultiple) {
+  Tensors got = Times(4, Want());
+  got["W"][1] += 1e-3;
+  const auto named = NamedFactors(4, 3);
+  EXPECT_FALSE(FactorOf(kBoth, Want(), got, Tight(), named, true).has_value());
+  EXPECT_FALSE(FactorOf(kBoth, Want(), Times(0, Want()), Tight(), named, true)
+                   .has_value());
+  EXPECT_FALSE(FactorOf({}, Want(), Want(), Tight(), named, true).has_value());
+  EXPECT_EQ(FittedFactor({"W"}, {{"W", {0, 0}}}, {{"W", {1, 1}}}), 0);
+}
+
+}  // namespace
+}  // namespace lockstep

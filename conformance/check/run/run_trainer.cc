@@ -1,0 +1,331 @@
+// From the end, line by line.
+#include "conformance/check/run/run_trainer.h"
+
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "collectives/launch/launch_summary.h"
+#include "collectives/launch/launcher.h"
+#include "collectives/launch/rank_placement.h"
+#include "conformance/check/cases/check_case.h"
+#include "conformance/check/run/trainer_run.h"
+#include "conformance/protocol/case.h"
+#include "conformance/protocol/rank_output.h"
+
+namespace lockstep {
+namespace {
+
+constexpr char kEscape = '\x1b';
+
+// The byte after an escape sequence of a terminal, such as a colour's, that
+// begins at `begin`.
+size_t EndOfEscape(const std::string& text, size_t begin) {
+  size_t end = begin + 1;
+  if (end == text.size() || text[end] != '[') return end;
+  ++end;
+  while (end < text.size() && (text[end] < '@' || text[end] > '~')) ++end;
+  return std::min(end + 1, text.size());
+}
+
+std::string Printable(const std::string& line) {
+  constexpr size_t kDots = 3;
+  std::string printable;
+  for (size_t i = 0; i < line.size();) {
+    const char c = line[i];
+    if (c == kEscape) {
+      i = EndOfEscape(line, i);
+      continue;
+    }
+    const unsigned char byte = static_cast<unsigned char>(c);
+    printable += c == '\t' ? ' ' : absl::ascii_isprint(byte) ? c : '?';
+    ++i;
+  }
+  absl::StripAsciiWhitespace(&printable);
+  if (printable.size() > kMostLineBytes) {
+    printable.resize(kMostLineBytes - kDots);
+    printable.append(kDots, '.');
+  }
+  return printable;
+}
+
+}  // namespace
+
+std::vector<std::string> LastLines(const std::string& output, size_t most) {
+  std::vector<std::string> lines;
+  size_t end = output.size();
+  while (end > 0 && lines.size() < most) {
+    const size_t before = output.find_last_of("\n\r", end - 1);
+    const size_t begin = before == std::string::npos ? 0 : before + 1;
+    std::string line = Printable(output.substr(begin, end - begin));
+    if (!line.empty()) lines.push_back(std::move(line));
+    end = begin == 0 ? 0 : begin - 1;
+  }
+  std::reverse(lines.begin(), lines.end());
+  return lines;
+}
+
+// The command line, the launch, and the words for its end.
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kWorldSize[] = "{world_size}";
+constexpr size_t kMostLines = 20;
+constexpr size_t kKeptBytes = 16 << 10;  // Of each rank's output.
+
+bool StartsItsRanks(const TrainerCommand& trainer) {
+  return absl::StrContains(trainer.command, kWorldSize);
+}
+
+absl::StatusOr<std::string> ExistingFolder(const std::string& path) {
+  std::error_code error;
+  const std::string absolute = fs::absolute(path, error).string();
+  if (!error && fs::is_directory(absolute, error)) return absolute;
+  return absl::NotFoundError(absl::StrCat("there is no folder ", path));
+}
+
+absl::StatusOr<std::string> OutputFolder(const std::string& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  fs::directory_iterator entry;
+  if (!error) entry = fs::directory_iterator(path, error);
+  if (error) {
+    return absl::ErrnoToStatus(
+        error.value(), absl::StrCat("cannot use the output folder ", path));
+  }
+  for (; entry != fs::directory_iterator(); entry.increment(error)) {
+    if (error || entry->path().filename() == "checkpoint") continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the output folder ", path,
+        " has something in it: ", entry->path().filename().string()));
+  }
+  return ExistingFolder(path);
+}
+
+// What launchers that the check itself was started by say of their rank; a
+// trainer that reads these first would take it for its own.
+constexpr char kForeignRank[] =
+    "unset OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE "
+    "OMPI_COMM_WORLD_LOCAL_RANK OMPI_COMM_WORLD_LOCAL_SIZE "
+    "OMPI_COMM_WORLD_NODE_RANK PMI_RANK PMI_SIZE PMIX_RANK MPI_LOCALRANKID "
+    "MPI_LOCALNRANKS SLURM_PROCID SLURM_LOCALID SLURM_STEP_ID "
+    "SLURM_STEP_NUM_TASKS TORCHELASTIC_RUN_ID TORCHELASTIC_USE_AGENT_STORE; ";
+
+// What our own launcher says of its single process, which is not true of the
+// ranks that a command starts itself.
+constexpr char kOwnRank[] =
+    "unset RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK "
+    "GROUP_WORLD_SIZE MASTER_ADDR MASTER_PORT LOCKSTEP_RENDEZVOUS; ";
+
+// As for execvp(): a shell that goes to the working folder and becomes one that
+// runs the command.
+absl::StatusOr<std::vector<std::string>> ShellCommand(
+    const TrainerCommand& trainer, int world_size) {
+  if (trainer.command.empty()) {
+    return absl::InvalidArgumentError("there is no command to run");
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::string folder,
+      ExistingFolder(trainer.working_folder.empty() ? "."
+                                                    : trainer.working_folder));
+  const std::string script =
+      absl::StrCat(kForeignRank, StartsItsRanks(trainer) ? kOwnRank : "",
+                   "cd \"$0\" && exec /bin/sh -c \"$1\"");
+  return std::vector<std::string>{
+      "/bin/sh", "-c", script, folder,
+      absl::StrReplaceAll(trainer.command,
+                          {{kWorldSize, absl::StrCat(world_size)}})};
+}
+
+std::string FormatEnd(int wait_status) {
+  if (WIFSIGNALED(wait_status)) {
+    return absl::StrCat("was killed by signal ",
+                        FormatSignal(WTERMSIG(wait_status)));
+  }
+  const int status = WEXITSTATUS(wait_status);
+  const char* meaning = "";
+  // As a shell puts it.
+  if (status == 126) meaning = ": the command cannot be run";
+  if (status == 127) meaning = ": the command was not found";
+  return absl::StrCat("exited with status ", status, meaning);
+}
+
+std::string DescribeTimeout(const TrainerCommand& trainer,
+                            const LaunchSummary& summary) {
+  std::vector<int> late;
+  for (const RankOutcome& outcome : summary.ranks) {
+    if (outcome.stopped) late.push_back(outcome.rank);
+  }
+  const std::string who = StartsItsRanks(trainer) || late.empty()
+                              ? "the command"
+                              : FormatRanks(std::move(late));
+  return absl::StrCat(who, " had not ended after ",
+                      FormatElapsed(trainer.timeout));
+}
+
+// Fills in how it ended.
+void SetEnd(const TrainerCommand& trainer, const LaunchSummary& summary,
+            TrainerRun& run) {
+  if (const std::optional<RankOutcome> first = FirstFailure(summary)) {
+    run.end = TrainerRun::End::kFailed;
+    run.how = absl::StrCat(StartsItsRanks(trainer)
+                               ? "the command"
+                               : absl::StrCat("rank ", first->rank),
+                           " ", FormatEnd(first->wait_status));
+  } else if (summary.timed_out.has_value()) {
+    run.end = TrainerRun::End::kTimedOut;
+    run.how = DescribeTimeout(trainer, summary);
+  }
+}
+
+// The rank that says most about the end comes last, and has half of the lines.
+std::vector<std::string> ChooseLines(const TrainerCommand& trainer,
+                                     const LaunchSummary& summary) {
+  const std::vector<std::string>& outputs = summary.kept_output;
+  if (outputs.empty()) return {};
+  if (StartsItsRanks(trainer)) return LastLines(outputs[0], kMostLines);
+  const std::optional<RankOutcome> first = FirstFailure(summary);
+  const size_t last = first.has_value() ? static_cast<size_t>(first->rank) : 0;
+  const size_t others = outputs.size() - 1;
+  const size_t each =
+      others == 0 ? 0 : std::max<size_t>(1, kMostLines / 2 / others);
+  std::vector<std::string> lines;
+  const auto add = [&](size_t rank, size_t most) {
+    const std::string mark = absl::StrCat("[", rank, "] ");
+    for (const std::string& line : LastLines(outputs[rank], most)) {
+      lines.push_back((mark + line).substr(0, kMostLineBytes));
+    }
+  };
+  for (size_t rank = 0; rank < outputs.size(); ++rank) {
+    if (rank != last && lines.size() + each <= kMostLines / 2) add(rank, each);
+  }
+  add(last, kMostLines - lines.size());
+  return lines;
+}
+
+absl::StatusOr<LaunchOptions> Options(const TrainerCommand& trainer,
+                                      const std::string& case_folder,
+                                      const std::string& output_folder,
+                                      int world_size) {
+  LaunchOptions options;
+  options.nproc = StartsItsRanks(trainer) ? 1 : world_size;
+  LOCKSTEP_ASSIGN_OR_RETURN(options.argv, ShellCommand(trainer, world_size));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string input,
+                            ExistingFolder(case_folder));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string output,
+                            OutputFolder(output_folder));
+  options.environment = {{"LOCKSTEP_CASE", input}, {"LOCKSTEP_OUTPUT", output}};
+  options.keep_output_bytes = kKeptBytes;
+  options.timeout = trainer.timeout;
+  return options;
+}
+
+}  // namespace
+
+absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
+                                      const std::string& case_folder,
+                                      const std::string& output_folder,
+                                      int world_size) {
+  if (world_size < 1 || world_size > kMostRanksOnHost) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the world size is ", world_size, ", not 1 to ", kMostRanksOnHost));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const LaunchOptions options,
+      Options(trainer, case_folder, output_folder, world_size));
+  const absl::Time start = absl::Now();
+  LOCKSTEP_ASSIGN_OR_RETURN(const LaunchSummary summary, Launch(options));
+  if (summary.received_signal != 0) {
+    return absl::CancelledError(absl::StrCat(
+        "interrupted by signal ", FormatSignal(summary.received_signal)));
+  }
+  TrainerRun run;
+  run.wall = absl::Now() - start;
+  run.world_size = world_size;
+  SetEnd(trainer, summary, run);
+  run.last_lines = ChooseLines(trainer, summary);
+  for (int rank = 0; rank < world_size; ++rank) {
+    absl::StatusOr<RankOutput> output = ReadRankOutput(output_folder, rank);
+    run.ranks.push_back({.status = output.status(), .output = {}});
+    if (output.ok()) run.ranks.back().output = *std::move(output);
+  }
+  return run;
+}
+
+// Folders and starts.
+namespace {
+
+namespace fs = std::filesystem;
+
+absl::Status FileError(const std::error_code& error, const std::string& path) {
+  return absl::ErrnoToStatus(error.value(), absl::StrCat(path, ": cannot use"));
+}
+
+absl::StatusOr<TrainerRun> Start(const TrainerCommand& trainer, const Case& c,
+                                 const CaseFiles& files,
+                                 const std::string& case_folder,
+                                 const std::string& output_folder) {
+  std::error_code error;
+  fs::create_directories(case_folder, error);
+  if (error) return FileError(error, case_folder);
+  LOCKSTEP_RETURN_IF_ERROR(WriteCaseFolder(case_folder, c, files));
+  return RunTrainer(trainer, case_folder, output_folder, c.world_size());
+}
+
+bool CanGoOn(const TrainerRun& run) {
+  return run.end == TrainerRun::End::kExited &&
+         std::none_of(run.ranks.begin(), run.ranks.end(),
+                      [](const TrainerRun::Rank& rank) {
+                        return rank.output.unsupported.has_value();
+                      });
+}
+
+}  // namespace
+
+absl::StatusOr<TrainerRun> PlayRun(const TrainerCommand& trainer,
+                                   const CasePlan& plan, const CaseFiles& files,
+                                   const std::string& work_folder) {
+  const std::string output = absl::StrCat(work_folder, "/output");
+  LOCKSTEP_ASSIGN_OR_RETURN(TrainerRun first,
+                            Start(trainer, plan.c, files,
+                                  absl::StrCat(work_folder, "/case"), output));
+  if (!plan.resumed.has_value() || !CanGoOn(first)) return first;
+  const std::string checkpoint = absl::StrCat(output, "/checkpoint");
+  const std::string resumed = absl::StrCat(work_folder, "/resumed_output");
+  std::error_code error;
+  if (!fs::is_directory(checkpoint, error)) {
+    first.end = TrainerRun::End::kFailed;
+    first.how = absl::StrCat(
+        "it wrote no folder \"checkpoint\" into its output, though it was to "
+        "stop after step ",
+        plan.c.stop_after);
+    return first;
+  }
+  fs::create_directories(resumed, error);
+  if (!error) fs::rename(checkpoint, resumed + "/checkpoint", error);
+  if (error) return FileError(error, resumed);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      TrainerRun second,
+      Start(trainer, *plan.resumed, files,
+            absl::StrCat(work_folder, "/resumed_case"), resumed));
+  return JoinRuns(std::move(first), std::move(second));
+}
+
+}  // namespace lockstep

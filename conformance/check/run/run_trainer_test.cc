@@ -1,0 +1,374 @@
+// Output as programs really write it.
+#include "conformance/check/run/run_trainer.h"
+
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "base/status_matchers.h"
+#include "conformance/check/run/trainer_run.h"
+#include "conformance/protocol/case.h"
+#include "conformance/protocol/rank_output.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+TEST(LastLinesTest, TakesTheLastOnesInOrder) {
+  const std::string output = "one\n\n two \nthree\n  \n";
+  EXPECT_THAT(LastLines(output, 0), IsEmpty());
+  EXPECT_THAT(LastLines(output, 1), ElementsAre("three"));
+  EXPECT_THAT(LastLines(output, 2), ElementsAre("two", "three"));
+  EXPECT_THAT(LastLines(output, 9), ElementsAre("one", "two", "three"));
+  EXPECT_THAT(LastLines("unfinished", 2), ElementsAre("unfinished"));
+  EXPECT_THAT(LastLines("", 2), IsEmpty());
+  EXPECT_THAT(LastLines("\n", 2), IsEmpty());
+  EXPECT_THAT(LastLines("10%\r20%\r\ndone", 2), ElementsAre("20%", "done"));
+}
+
+TEST(LastLinesTest, ShowsNothingThatATerminalWouldObey) {
+  EXPECT_THAT(LastLines("\x1b[1;31mred\x1b[0m\tend", 2),
+              ElementsAre("red end"));
+  EXPECT_THAT(LastLines(std::string("a\0b\x07\xc3\xa9\x7f", 7), 2),
+              ElementsAre("a?b????"));
+  EXPECT_THAT(LastLines("a\x1b", 2), ElementsAre("a"));
+  EXPECT_THAT(LastLines("a\x1b[", 2), ElementsAre("a"));
+  EXPECT_THAT(LastLines("a\x1b[31", 2), ElementsAre("a"));
+  EXPECT_THAT(LastLines("a\x1b"
+                        "cb",
+                        2),
+              ElementsAre("acb"));
+}
+
+TEST(LastLinesTest, CutsLongLines) {
+  const std::string longest(kMostLineBytes, 'x');
+  EXPECT_THAT(LastLines(longest, 1), ElementsAre(longest));
+  const std::vector<std::string> lines = LastLines(longest + "y", 1);
+  ASSERT_EQ(lines.size(), 1u);
+  EXPECT_EQ(lines[0], std::string(kMostLineBytes - 3, 'x') + "...");
+}
+
+}  // namespace
+
+// Trainers that do what they should, and trainers that do everything else.
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using testing::SizeIs;
+using End = TrainerRun::End;
+
+constexpr char kTrainer[] = "conformance/check/trainer_for_tests";
+constexpr absl::Duration kShort = absl::Milliseconds(500);
+// One rank's JSON without a step, as a shell writes it.
+constexpr char kEmptyOutput[] =
+    R"('{"protocol":1,"rank":0,"world_size":1,"software":"s","steps":[],)"
+    R"("evaluation":null}')";
+constexpr char kForEver[] = "while :; do sleep 1000; done";
+
+class RunTrainerTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = absl::StrCat(testing::TempDir(), "/run_trainer");
+    fs::remove_all(folder_);
+    fs::create_directories(folder_ + "/case");
+    Case c;
+    c.name = "n";
+    c.model = "m";
+    c.batch_sizes = {1};
+    ASSERT_THAT(WriteCaseFolder(folder_ + "/case", c, {}), IsOk());
+  }
+
+  // One start on an empty output folder.
+  absl::StatusOr<TrainerRun> Run(const TrainerCommand& trainer,
+                                 int world_size = 1) {
+    fs::remove_all(folder_ + "/output");
+    return RunTrainer(trainer, folder_ + "/case", folder_ + "/output",
+                      world_size);
+  }
+  // The same for a command that must not fail to run.
+  TrainerRun Result(const std::string& command, int world_size = 1,
+                    absl::Duration timeout = absl::Minutes(1)) {
+    absl::StatusOr<TrainerRun> run =
+        Run({.command = command, .timeout = timeout}, world_size);
+    EXPECT_THAT(run, IsOk());
+    if (!run.ok()) return {};
+    EXPECT_THAT(run->ranks, SizeIs(world_size));
+    EXPECT_EQ(run->world_size, world_size);
+    EXPECT_EQ(run->how.empty(), run->end == End::kExited);
+    return *std::move(run);
+  }
+
+  std::string folder_;
+};
+
+TEST_F(RunTrainerTest, GathersWhatEachRankWrote) {
+  for (const int world_size : {1, 2, 3}) {
+    for (const char* all : {"", " {world_size}"}) {
+      const TrainerRun run = Result(absl::StrCat(kTrainer, all), world_size);
+      EXPECT_EQ(run.end, End::kExited);
+      EXPECT_THAT(run.last_lines, IsEmpty());
+      EXPECT_GT(run.wall, absl::ZeroDuration());
+      for (int rank = 0; rank < world_size; ++rank) {
+        ASSERT_THAT(run.ranks[rank].status, IsOk());
+        EXPECT_EQ(run.ranks[rank].output.rank, rank);
+        EXPECT_EQ(run.ranks[rank].output.world_size, world_size);
+        EXPECT_THAT(run.ranks[rank].output.steps, SizeIs(5));
+      }
+    }
+  }
+}
+
+TEST_F(RunTrainerTest, TellsEachRankWhatTorchrunWould) {
+  const TrainerRun run = Result(
+      "echo $RANK $WORLD_SIZE $LOCAL_RANK; [ -n \"$MASTER_ADDR$MASTER_PORT\" ]",
+      2);
+  EXPECT_EQ(run.end, End::kExited);
+  EXPECT_THAT(run.last_lines, ElementsAre("[1] 1 2 1", "[0] 0 2 0"));
+}
+
+TEST_F(RunTrainerTest, TellsACommandThatStartsItsRanksNothingOfRanks) {
+  const TrainerRun run = Result(
+      "echo -$RANK$WORLD_SIZE$LOCAL_RANK$MASTER_PORT- {world_size} "
+      "{world_size}",
+      3);
+  EXPECT_THAT(run.last_lines, ElementsAre("-- 3 3"));
+}
+
+// A check that was itself started by a launcher.
+TEST_F(RunTrainerTest, PassesNoLaunchersRankOn) {
+  constexpr const char* kNames[] = {"OMPI_COMM_WORLD_RANK",
+                                    "OMPI_COMM_WORLD_SIZE",
+                                    "PMI_RANK",
+                                    "PMI_SIZE",
+                                    "MPI_LOCALRANKID",
+                                    "SLURM_PROCID",
+                                    "SLURM_STEP_ID",
+                                    "SLURM_STEP_NUM_TASKS",
+                                    "TORCHELASTIC_RUN_ID"};
+  for (const char* name : kNames) setenv(name, "1", 1);
+  const std::string echo =
+      absl::StrCat("echo -$", absl::StrJoin(kNames, "$"), "-");
+  EXPECT_THAT(Result(echo, 2).last_lines, ElementsAre("[1] --", "[0] --"));
+  EXPECT_THAT(Result(echo + " {world_size}", 2).last_lines,
+              ElementsAre("-- 2"));
+  for (const char* name : kNames) unsetenv(name);
+}
+
+TEST_F(RunTrainerTest, NamesTheFoldersFromWhereverItStarts) {
+  fs::create_directories(folder_ + "/it's here");
+  const std::string relative = fs::relative(folder_).string();
+  fs::remove_all(folder_ + "/output");
+  const absl::StatusOr<TrainerRun> run =
+      RunTrainer({.command = "pwd; cat < $LOCKSTEP_CASE/case.json > /dev/null "
+                             "&& ls -d $LOCKSTEP_OUTPUT",
+                  .working_folder = relative + "/it's here"},
+                 relative + "/case", relative + "/output", 1);
+  ASSERT_THAT(run, IsOk());
+  EXPECT_EQ(run->end, End::kExited);
+  ASSERT_THAT(run->last_lines, SizeIs(2));
+  EXPECT_THAT(run->last_lines[0], testing::EndsWith("/it's here"));
+}
+
+TEST_F(RunTrainerTest, SaysHowItFailed) {
+  struct {
+    std::string command;
+    int world_size;
+    std::string how;
+  } const cases[] = {
+      {"exit 3", 1, "rank 0 exited with status 3"},
+      {absl::StrCat("[ $RANK = 1 ] && exit 4; ", kForEver), 3,
+       "rank 1 exited with status 4"},
+      {"kill -SEGV $$", 1, "rank 0 was killed by signal 11 (SIGSEGV)"},
+      {"kill -KILL $$", 1, "rank 0 was killed by signal 9 (SIGKILL)"},
+      {"exit {world_size}", 2, "the command exited with status 2"},
+      {"lockstep-no-such-command", 1,
+       "rank 0 exited with status 127: the command was not found"},
+      {"lockstep-no-such-command {world_size}", 1,
+       "the command exited with status 127: the command was not found"},
+      {"/", 1, "rank 0 exited with status 126: the command cannot be run"},
+      {"if", 1, "rank 0 exited with status 2"},
+  };
+  for (const auto& c : cases) {
+    const TrainerRun run = Result(c.command, c.world_size);
+    EXPECT_EQ(run.end, End::kFailed) << c.command;
+    EXPECT_EQ(run.how, c.how);
+  }
+}
+
+TEST_F(RunTrainerTest, ReadsWhatWasWrittenBeforeAFailure) {
+  const TrainerRun run = Result(absl::StrCat(kTrainer, "; exit 1"));
+  EXPECT_EQ(run.end, End::kFailed);
+  EXPECT_THAT(run.ranks[0].status, IsOk());
+}
+
+TEST_F(RunTrainerTest, EndsWhatHangs) {
+  const TrainerRun alone = Result(kForEver, 1, kShort);
+  EXPECT_EQ(alone.end, End::kTimedOut);
+  EXPECT_EQ(alone.how, "rank 0 had not ended after 0.5 s");
+  EXPECT_THAT(alone.ranks[0].status,
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("rank0.json")));
+  EXPECT_EQ(Result(kForEver, 3, kShort).how,
+            "ranks 0-2 had not ended after 0.5 s");
+  EXPECT_EQ(Result(absl::StrCat(kForEver, " # {world_size}"), 3, kShort).how,
+            "the command had not ended after 0.5 s");
+}
+
+TEST_F(RunTrainerTest, EndsWhatIgnoresThatItIsToEnd) {
+  const TrainerRun run = Result(
+      absl::StrCat("trap '' TERM INT HUP; setsid sleep 1000 & ", kForEver), 2,
+      kShort);
+  EXPECT_EQ(run.end, End::kTimedOut);
+  EXPECT_EQ(waitpid(-1, nullptr, 0), -1);  // Nothing is left.
+}
+
+TEST_F(RunTrainerTest, EndsWhatATrainerLeftBehind) {
+  // The sleeper holds the pipe that its output goes to.
+  const TrainerRun run =
+      Result("(setsid sh -c 'sleep 1000 & sleep 1000' &) ; echo done");
+  EXPECT_EQ(run.end, End::kExited);
+  EXPECT_THAT(run.last_lines, ElementsAre("[0] done"));
+  EXPECT_EQ(waitpid(-1, nullptr, 0), -1);
+}
+
+TEST_F(RunTrainerTest, KeepsFewLinesOfMuch) {
+  const TrainerRun run = Result("yes", 1, kShort);
+  EXPECT_EQ(run.end, End::kTimedOut);
+  EXPECT_EQ(run.last_lines, std::vector<std::string>(20, "[0] y"));
+  const TrainerRun line =
+      Result("head -c 5000000 /dev/zero; printf '\\033[1mend'; exit 1");
+  ASSERT_THAT(line.last_lines, SizeIs(1));
+  EXPECT_EQ(line.last_lines[0].size(), 200u);
+  EXPECT_THAT(line.last_lines[0], testing::StartsWith("[0] ????"));
+}
+
+TEST_F(RunTrainerTest, EndsWithTheLinesOfTheRankThatFailed) {
+  const std::string script =
+      "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do echo $i; done; "
+      "[ $RANK = 1 ] && exit 1; " +
+      std::string(kForEver);
+  const TrainerRun few = Result(script, 3);
+  ASSERT_THAT(few.last_lines, SizeIs(20));
+  EXPECT_EQ(few.last_lines.back(), "[1] 12");
+  EXPECT_EQ(few.last_lines[10], "[1] 3");
+  const TrainerRun many =
+      Result("echo $RANK; if [ $RANK = 29 ]; then exit 1; fi", 30);
+  EXPECT_THAT(many.last_lines, SizeIs(testing::Le(20u)));
+  EXPECT_EQ(many.last_lines.back(), "[29] 29");
+}
+
+TEST_F(RunTrainerTest, SaysThatARankWroteNothing) {
+  const TrainerRun run = Result(absl::StrCat("[ $RANK = 1 ] || ", kTrainer), 2);
+  EXPECT_EQ(run.end, End::kExited);
+  EXPECT_THAT(run.ranks[0].status, IsOk());
+  EXPECT_THAT(run.ranks[1].status,
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/rank1.json")));
+  EXPECT_THAT(Result("rm -r $LOCKSTEP_OUTPUT").ranks[0].status,
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("rank0.json")));
+}
+
+TEST_F(RunTrainerTest, ReadsNoGarbageAndWaitsForNobody) {
+  const std::string good = absl::StrCat("echo ", kEmptyOutput, " > rank0.json");
+  const std::string no_tensors =
+      R"(printf '\2\0\0\0\0\0\0\0{}' > rank0.safetensors)";
+  for (const std::string& output : std::vector<std::string>{
+           "head -c 999 /dev/urandom > rank0.json",
+           "printf '{\"protocol\": 1, \"ra' > rank0.json",
+           ": > rank0.json",
+           "mkfifo rank0.json",
+           "mkdir rank0.json",
+           "ln -s /dev/zero rank0.json",
+           "truncate -s 1T rank0.json",
+           good,
+           good + "; head -c 999 /dev/urandom > rank0.safetensors",
+           good + "; printf '\\2\\0\\0' > rank0.safetensors",
+           good + "; mkfifo rank0.safetensors",
+           good + "; mkdir rank0.safetensors",
+           good + "; truncate -s 1T rank0.safetensors",
+           no_tensors + "; echo " + kEmptyOutput +
+               " | sed s/.rank.:0/\\\"rank\\\":1/ > rank0.json",
+       }) {
+    const TrainerRun run =
+        Result(absl::StrCat("cd $LOCKSTEP_OUTPUT; ", output));
+    EXPECT_EQ(run.end, End::kExited) << output;
+    EXPECT_THAT(run.ranks[0].status,
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("/rank0.")))
+        << output;
+    EXPECT_EQ(run.ranks[0].output, RankOutput()) << output;
+  }
+  EXPECT_THAT(
+      Result(absl::StrCat("cd $LOCKSTEP_OUTPUT; ", good, "; ", no_tensors,
+                          "; for i in $(seq 500); do "
+                          "echo $i > rank$i.json; done"))
+          .ranks[0]
+          .status,
+      IsOk());
+}
+
+TEST_F(RunTrainerTest, LeavesItToTheJudgeWhatRanksSay) {
+  const TrainerRun alone =
+      Result(absl::StrCat("WORLD_SIZE=1 ", kTrainer, "; [ $RANK = 0 ]"), 2);
+  EXPECT_EQ(alone.ranks[0].output.world_size, 1);
+  const TrainerRun nan = Result(absl::StrCat(
+      kTrainer, "; sed -i s/1.0/\\\"nan\\\"/ $LOCKSTEP_OUTPUT/rank0.json"));
+  ASSERT_THAT(nan.ranks[0].status, IsOk());
+  EXPECT_TRUE(std::isnan(*nan.ranks[0].output.steps[0].loss));
+}
+
+TEST_F(RunTrainerTest, RefusesWhatItCannotRun) {
+  const auto expect = [&](const TrainerCommand& trainer, int world_size,
+                          absl::StatusCode code, const std::string& message) {
+    EXPECT_THAT(Run(trainer, world_size), StatusIs(code, HasSubstr(message)));
+  };
+  expect({.command = ""}, 1, absl::StatusCode::kInvalidArgument, "no command");
+  for (const int world_size : {0, -1, 4097}) {
+    expect({.command = "true"}, world_size, absl::StatusCode::kInvalidArgument,
+           absl::StrCat("world size is ", world_size));
+  }
+  expect({.command = "true", .timeout = absl::ZeroDuration()}, 1,
+         absl::StatusCode::kInvalidArgument, "timeout");
+  expect({.command = "true", .working_folder = folder_ + "/none"}, 1,
+         absl::StatusCode::kNotFound, folder_ + "/none");
+  EXPECT_THAT(RunTrainer({.command = "true"}, folder_ + "/none",
+                         folder_ + "/output", 1),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("/none")));
+}
+
+TEST_F(RunTrainerTest, RefusesAnOutputFolderThatIsNotEmpty) {
+  const std::string output = folder_ + "/used";
+  fs::create_directories(output + "/checkpoint");
+  EXPECT_THAT(RunTrainer({.command = "true"}, folder_ + "/case", output, 1),
+              IsOk());
+  std::ofstream(output + "/rank0.json") << "{}";
+  EXPECT_THAT(
+      RunTrainer({.command = "true"}, folder_ + "/case", output, 1),
+      StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr("rank0.json")));
+  const std::string file = output + "/rank0.json";
+  EXPECT_FALSE(
+      RunTrainer({.command = "true"}, folder_ + "/case", file, 1).ok());
+}
+
+TEST_F(RunTrainerTest, StopsWhenItIsToldTo) {
+  EXPECT_THAT(
+      Run({.command = absl::StrCat("kill -TERM ", getpid(), "; ", kForEver)}),
+      StatusIs(absl::StatusCode::kCancelled, HasSubstr("SIGTERM")));
+}
+
+}  // namespace
+}  // namespace lockstep

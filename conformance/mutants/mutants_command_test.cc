@@ -1,0 +1,254 @@
+// The forms of what planting gave.
+#include "conformance/mutants/mutants_command.h"
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "collectives/launch/testing/child_process.h"
+#include "conformance/mutant.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "report/terminal.h"
+
+namespace lockstep {
+namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+
+PlantedResult Result(const std::string& folder, const std::string& name,
+                     const std::vector<std::string>& checks,
+                     const std::string& diagnosis) {
+  PlantedResult result;
+  result.bug.folder = folder;
+  result.bug.name = name;
+  result.bug.bug = "samples are lost";
+  result.bug.checks = {"Coverage"};
+  result.bug.says = "is lost";
+  result.caught = {checks, diagnosis};
+  result.seconds = 1.5;
+  return result;
+}
+
+std::vector<PlantedResult> Results() {
+  std::vector<PlantedResult> results = {
+      Result("sampling", "Named", {"Order", "Coverage"}, "sample 3 is lost"),
+      Result("sampling", "Unnamed", {"Coverage"}, "4 of 5"),
+      Result("network", "Survivor", {}, ""),
+      Result("network", "Elsewhere", {"Order"}, "sample 3 is lost"),
+      Result("network", "Failed", {}, "")};
+  results[4].error = "DEADLINE_EXCEEDED: rank 1 did not come";
+  return results;
+}
+
+TEST(MutantsReportTest, CountsWhatIsCaughtAndNamed) {
+  const MutantTotals totals = MutantTotalsOf(Results());
+  EXPECT_EQ(totals.bugs, 5);
+  EXPECT_EQ(totals.caught, 2);
+  EXPECT_EQ(totals.named, 1);
+  EXPECT_EQ(totals.seconds, 7.5);
+}
+
+TEST(MutantsReportTest, SaysWhatBecameOfABug) {
+  const std::vector<PlantedResult> results = Results();
+  EXPECT_EQ(FormatPlanted(results[0]),
+            "sampling.Named: samples are lost\n"
+            "  caught by Order, Coverage; the cause is named\n"
+            "  sample 3 is lost\n");
+  EXPECT_THAT(FormatPlanted(results[1]),
+              HasSubstr("caught by Coverage; THE CAUSE IS NOT NAMED: the "
+                        "diagnosis lacks 'is lost'\n  4 of 5\n"));
+  EXPECT_THAT(FormatPlanted(results[2]),
+              HasSubstr("SURVIVES: every check accepts it, must be caught by "
+                        "Coverage\n"));
+  EXPECT_THAT(FormatPlanted(results[3]),
+              HasSubstr("SURVIVES: caught by Order, must be caught by "));
+  EXPECT_THAT(FormatPlanted(results[4]),
+              AllOf(HasSubstr("SURVIVES: it could not be planted\n"),
+                    HasSubstr("rank 1 did not come\n")));
+}
+
+TEST(MutantsReportTest, KeepsToItsColumns) {
+  PlantedResult result = Results()[0];
+  for (int i = 0; i < 50; ++i) result.caught.diagnosis += " and more is lost";
+  for (const absl::string_view line :
+       absl::StrSplit(FormatPlanted(result), '\n')) {
+    EXPECT_LE(line.size(), static_cast<size_t>(kTableColumns)) << line;
+  }
+}
+
+TEST(MutantsReportTest, AddsUpByFolder) {
+  const std::vector<PlantedResult> results = Results();
+  EXPECT_THAT(FormatMutantTotals(results),
+              AllOf(HasSubstr("sampling          2       2      1      3.0\n"),
+                    HasSubstr("network           3       0      0      4.5\n"),
+                    HasSubstr("all               5       2      1      7.5\n"),
+                    HasSubstr("Surviving: network.Survivor, network.Elsewhere, "
+                              "network.Failed\n"),
+                    HasSubstr("Caught, but not named: sampling.Unnamed\n"),
+                    Not(HasSubstr("Every bug"))));
+  EXPECT_THAT(FormatMutantTotals({results.data(), 1}),
+              AllOf(HasSubstr("Every bug is caught and named.\n"),
+                    Not(HasSubstr("Surviving"))));
+}
+
+TEST(MutantsReportTest, HasEveryFieldAsJson) {
+  MutantsReport report;
+  report.command = "mutants";
+  report.results = Results();
+  const nlohmann::ordered_json json = MutantsJson(report);
+  EXPECT_EQ(json["command"], "mutants");
+  EXPECT_EQ(json["totals"]["bugs"], 5);
+  EXPECT_EQ(json["totals"]["caught"], 2);
+  EXPECT_EQ(json["totals"]["named"], 1);
+  const auto& first = json["bugs"][0];
+  EXPECT_EQ(first["folder"], "sampling");
+  EXPECT_EQ(first["name"], "Named");
+  EXPECT_EQ(first["planted"], "samples are lost");
+  EXPECT_EQ(first["checks"][0], "Coverage");
+  EXPECT_EQ(first["caught_by"].size(), 2);
+  EXPECT_EQ(first["diagnosis"], "sample 3 is lost");
+  EXPECT_EQ(first["says"], "is lost");
+  EXPECT_EQ(first["caught"], true);
+  EXPECT_EQ(first["named"], true);
+  EXPECT_EQ(first["seconds"], 1.5);
+  EXPECT_EQ(json["bugs"][2]["caught"], false);
+  EXPECT_EQ(json["bugs"][4]["error"], report.results[4].error);
+}
+
+}  // namespace
+
+// The command `mutants`.
+namespace {
+
+using testing::IsEmpty;
+using testing::StartsWith;
+
+constexpr absl::Duration kDeadline = absl::Minutes(1);
+
+struct Result {
+  int status = 0;
+  std::string out, err;
+};
+
+Result RunProgram(const std::string& command, std::vector<std::string> flags) {
+  flags.insert(flags.begin(), "conformance/mutants/" + command);
+  ChildProcess mutants(flags, {});
+  Result result;
+  result.status = mutants.Wait(kDeadline);
+  result.out = mutants.out();
+  result.err = mutants.err();
+  return result;
+}
+
+Result RunMutants(const std::vector<std::string>& flags) {
+  return RunProgram("mutants_main", flags);
+}
+
+TEST(MutantsMainTest, FailsIfABugSurvivesOrIsNotNamed) {
+  EXPECT_EQ(RunProgram("control_main", {"--name=Named"}).status, 0);
+  const Result unnamed = RunProgram("control_main", {"--name=Named,Unnamed"});
+  EXPECT_EQ(unnamed.status, 1);
+  EXPECT_THAT(unnamed.out,
+              HasSubstr("\nCaught, but not named: control.Unnamed\n"));
+  for (const std::string name : {"Survivor", "Failed"}) {
+    const Result result = RunProgram("control_main", {"--name=Named," + name});
+    EXPECT_EQ(result.status, 1);
+    EXPECT_THAT(result.out, HasSubstr("\nSurviving: control." + name + "\n"));
+  }
+  EXPECT_EQ(RunProgram("control_main", {}).status, 1);
+}
+
+TEST(MutantsMainTest, PlantsOne) {
+  const std::string path = testing::TempDir() + "/mutants.json";
+  const Result result = RunMutants(
+      {"--folder=sampling", "--name=PadsFromTheEnd", "--json=" + path});
+  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_THAT(result.err, IsEmpty());
+  EXPECT_THAT(result.out,
+              AllOf(StartsWith("sampling.PadsFromTheEnd: padding repeats the "
+                               "end of the order, not its start\n"
+                               "  caught by Padding; the cause is named\n"),
+                    HasSubstr("Every bug is caught and named.\nWrote ")));
+  std::ifstream file(path);
+  const auto json = nlohmann::json::parse(
+      std::string(std::istreambuf_iterator<char>(file), {}), nullptr, false);
+  ASSERT_TRUE(json.is_object());
+  EXPECT_EQ(json["totals"]["named"], 1);
+  EXPECT_THAT(json["command"].get<std::string>(),
+              StartsWith("conformance/mutants/mutants_main --folder="));
+}
+
+TEST(MutantsMainTest, TakesNamesWithTheirFolderAndSeveral) {
+  const Result result = RunMutants(
+      {"--list", "--name=training.MeanOfMeans,PadsFromTheEnd,SwappedChunks"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, AllOf(HasSubstr("training.MeanOfMeans: "),
+                                HasSubstr("\nsampling.PadsFromTheEnd: "),
+                                HasSubstr("\ncollectives.SwappedChunks: "),
+                                Not(HasSubstr("network."))));
+}
+
+TEST(MutantsMainTest, ListsEveryFolder) {
+  const Result result = RunMutants({"--list"});
+  EXPECT_EQ(result.status, 0);
+  EXPECT_THAT(result.err, IsEmpty());
+  for (const char* folder : {"training", "evaluation", "sampling", "syncbn",
+                             "network", "collectives", "check"}) {
+    EXPECT_THAT(result.out, HasSubstr(absl::StrCat(folder, ".")));
+    const Result alone =
+        RunMutants({"--list", absl::StrCat("--folder=", folder)});
+    EXPECT_THAT(alone.out, StartsWith(absl::StrCat(folder, ".")));
+    EXPECT_LT(alone.out.size(), result.out.size());
+  }
+  for (const absl::string_view line : absl::StrSplit(result.out, '\n')) {
+    EXPECT_LE(line.size(), 100u) << line;
+  }
+}
+
+TEST(MutantsMainTest, HelpSaysEveryFlag) {
+  const Result result = RunMutants({"--help"});
+  EXPECT_EQ(result.status, 0);
+  for (const char* flag : {"--folder=", "--name=", "--list", "--json="}) {
+    EXPECT_THAT(result.out, HasSubstr(flag));
+  }
+  for (const absl::string_view line : absl::StrSplit(result.out, '\n')) {
+    EXPECT_LE(line.size(), 80u) << line;
+  }
+}
+
+TEST(MutantsMainTest, AWrongFlagIsOneLine) {
+  const struct {
+    std::vector<std::string> flags;
+    const char* says;
+  } kFlags[] = {
+      {{"--folder=sampling,loader"},
+       "--folder: there is no 'loader'; there are training, "},
+      {{"--name=NoSuchBug"}, "--name: there is no 'NoSuchBug'"},
+      {{"--json=/no/such/folder/mutants.json"}, "--json: "},
+      {{"--no_such_flag"}, "no_such_flag"},
+      {{"stray"}, "stray"},
+      {{"--folder=,"}, "--folder names no folder"},
+      {{"--name=,"}, "--name names no bug"},
+      {{"--list", "--json=x"}, "--json needs what --list leaves out"},
+  };
+  for (const auto& flag : kFlags) {
+    const Result result = RunMutants(flag.flags);
+    EXPECT_EQ(result.status, 2) << flag.says << result.err;
+    EXPECT_THAT(result.err,
+                AllOf(StartsWith("mutants: "), HasSubstr(flag.says)));
+    EXPECT_EQ(result.err.find('\n'), result.err.size() - 1) << result.err;
+    EXPECT_THAT(result.out, IsEmpty()) << flag.says;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

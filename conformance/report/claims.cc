@@ -1,0 +1,287 @@
+// The table of claims.
+#include "conformance/report/claims.h"
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
+
+namespace lockstep {
+namespace {
+
+constexpr char kNone[] = "none: the same bits";
+constexpr char kInAnyOrder[] =
+    "element by element, what float32 can be off in any order of additions";
+constexpr char kSpreads[] =
+    "tensor by tensor, 16 times the rounding that one rank and four others "
+    "that add in other orders show";
+
+}  // namespace
+
+const std::vector<KnownClaim>& KnownClaims() {
+  static const auto& claims = *new std::vector<KnownClaim>{
+      {"gradients",
+       "LeNet's gradients in one step are one rank's on the global batch, "
+       "however samples are dealt and whatever the buckets.",
+       kInAnyOrder, "//conformance:gradient_equivalence_test", false},
+      {"training_steps",
+       "In ten steps of the trainer each gradient and each update is one "
+       "rank's.",
+       kInAnyOrder, "//conformance:gradient_equivalence_test", false},
+      {"recipe_steps",
+       "Each of a hundred steps on Fashion-MNIST leads where one rank's does.",
+       "16 times what other orders of additions do, in 3 of 5 steps; in the "
+       "others a quarter of what one sample weighs",
+       "//conformance:training_equivalence_test", false},
+      {"recipe_end",
+       "A hundred steps on Fashion-MNIST end where one rank's do.",
+       "16 times the furthest of five ranks that add in other orders",
+       "//conformance:training_equivalence_test", false},
+      {"gradient_sums",
+       "Each gradient of a hundred steps is the sum of the ranks' own.", kNone,
+       "//conformance:training_equivalence_test", true},
+      {"trained_bits",
+       "Twenty steps of LeNet and ResNet-18 end with the same bits on every "
+       "host "
+       "backend, whatever the buckets.",
+       kNone, "//conformance:bitwise_training_test", true},
+      {"evaluation",
+       "Loss and accuracy are one rank's, also on sets that the ranks do not "
+       "divide.",
+       kNone, "//conformance:evaluation_equivalence_test", true},
+      {"collectives",
+       "Every operation gives what the reference gives in the stated order of "
+       "additions, and writes nothing beside it.",
+       kNone, "//conformance/collectives:collectives_test", true},
+      {"epochs", "Each epoch deals to each rank what its semantics say.", kNone,
+       "//conformance/sampling:sampling_test", true},
+      {"resuming",
+       "An epoch can be stopped after any step and gone on with at any world "
+       "size, no sample drawn twice and none lost.",
+       kNone, "//conformance/sampling:resume_test", true},
+      {"sync_batch_norm",
+       "SyncBatchNorm over N ranks is batch norm over the whole batch: "
+       "outputs, gradients and running statistics.",
+       "element by element, what the type can be off in any order of "
+       "additions, and its last rounding",
+       "//conformance/syncbn:sync_batch_norm_test", false},
+      {"sync_batch_norm_bits",
+       "SyncBatchNorm gives the same bits on threads, processes and in every "
+       "run.",
+       kNone, "//conformance/syncbn:sync_batch_norm_groups_test", true},
+      {"resnet_steps",
+       "Each step of ResNet-18 with SyncBatchNorm is one rank's: gradients, "
+       "running statistics and loss.",
+       kSpreads, "//conformance/network:network_equivalence_test", false},
+      {"resnet_bits",
+       "ResNet-18 with SyncBatchNorm ends a step with the bits of threads.",
+       kNone, "//conformance/network:network_equivalence_test", true},
+      {"resnet_trainer", "The same through the trainer and its sampler.",
+       kSpreads, "//conformance/network:network_trainer_test", false},
+  };
+  return claims;
+}
+
+// The table of rows. Types and world sizes are those of the tests' sources;
+// the report fails where a test records others.
+namespace {
+
+constexpr char kNcclAsks[] =
+    "every operation by every type, by NCCL's own calls and by the ring, whose "
+    "bits are the CPU's, at 1, 2, 3 and 5 ranks; it passes or fails, and "
+    "records no number";
+constexpr char kNormNcclAsks[] =
+    "seven small batches against one float64 batch norm of the whole batch, at "
+    "1 to 3 ranks; it passes or fails, and records no number";
+
+constexpr char kGradients[] = "//conformance:gradient_equivalence_test";
+constexpr char kRecipe[] = "//conformance:training_equivalence_test";
+constexpr char kBits[] = "//conformance:bitwise_training_test";
+constexpr char kBitsMpi[] = "//conformance:bitwise_training_mpi_test";
+constexpr char kEvaluation[] = "//conformance:evaluation_equivalence_test";
+constexpr char kHost[] = "//conformance/collectives:collectives_test";
+constexpr char kMpi[] = "//conformance/collectives:collectives_mpi_test";
+constexpr char kStandin[] =
+    "//conformance/collectives:collectives_nccl_standin_test";
+constexpr char kNccl[] = "//collectives/nccl:nccl_communicator_gpu_test";
+constexpr char kSampling[] = "//conformance/sampling:sampling_test";
+constexpr char kResume[] = "//conformance/sampling:resume_test";
+constexpr char kNorm[] = "//conformance/syncbn:sync_batch_norm_test";
+constexpr char kNormGroups[] =
+    "//conformance/syncbn:sync_batch_norm_groups_test";
+constexpr char kNormStandin[] =
+    "//conformance/syncbn:sync_batch_norm_nccl_standin_test";
+constexpr char kNormNccl[] = "//syncbn/cuda:cuda_sync_batch_norm_gpu_test";
+constexpr char kNetwork[] = "//conformance/network:network_equivalence_test";
+constexpr char kTrainer[] = "//conformance/network:network_trainer_test";
+
+using Types = std::vector<std::string>;
+using Sizes = std::vector<int>;
+
+}  // namespace
+
+const std::vector<ExpectedRow>& ExpectedRows() {
+  static const Types f32 = {"float32"}, indices = {"indices"};
+  static const Types floats = {"float64", "float32", "float16", "bfloat16"};
+  static const Types all = {"float64", "float32", "float16", "bfloat16",
+                            "int32",   "int64",   "uint8"};
+  static const Sizes with_four = {1, 2, 3, 4, 8}, with_five = {1, 2, 3, 5, 8};
+  static const Sizes to_nine = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  static const auto& rows = *new std::vector<ExpectedRow>{
+      {"gradients", "threads", kGradients, f32, with_four},
+      {"gradients", "processes", kGradients, f32, with_four},
+      {"training_steps", "threads", kGradients, f32, with_four},
+      {"training_steps", "processes", kGradients, f32, with_four},
+      {"recipe_steps", "threads", kRecipe, f32, {2}},
+      {"recipe_end", "threads", kRecipe, f32, {2}},
+      {"gradient_sums", "threads", kRecipe, f32, {2}},
+      {"trained_bits", "threads", kBits, f32, {4}},
+      {"trained_bits", "processes", kBits, f32, {4}},
+      {"trained_bits", "mixed", kBits, f32, {4}},
+      {"trained_bits", "mpi", kBitsMpi, f32, {4}},
+      {"evaluation", "threads", kEvaluation, f32, with_four},
+      {"evaluation", "processes", kEvaluation, f32, with_four},
+      {"evaluation", "threads", kTrainer, f32, {2, 4}},
+      {"collectives", "threads", kHost, all, with_five},
+      {"collectives", "processes", kHost, all, with_five},
+      {"collectives", "mixed", kHost, all, with_five},
+      {"collectives", "mpi", kMpi, all, with_five},
+      {"collectives", "nccl stand-in", kStandin, all, with_five},
+      {"collectives", "nccl", kNccl, {}, {}, kNcclAsks},
+      {"epochs", "torch sampler", kSampling, indices, to_nine},
+      {"epochs", "paddle sampler", kSampling, indices, to_nine},
+      {"epochs", "exact sampler", kSampling, indices, to_nine},
+      {"resuming", "torch sampler", kResume, indices, to_nine},
+      {"resuming", "paddle sampler", kResume, indices, to_nine},
+      {"resuming", "exact sampler", kResume, indices, to_nine},
+      {"sync_batch_norm", "threads, CPU kernels", kNorm, floats, with_four},
+      {"sync_batch_norm", "threads, plain kernels", kNorm, floats, {2}},
+      {"sync_batch_norm",
+       "processes, CPU kernels",
+       kNormGroups,
+       {"float32", "float64"},
+       {2}},
+      {"sync_batch_norm",
+       "processes, CPU kernels",
+       kNormGroups,
+       {"bfloat16"},
+       {3}},
+      {"sync_batch_norm",
+       "processes, CPU kernels",
+       kNormGroups,
+       {"float16"},
+       {4}},
+      {"sync_batch_norm",
+       "nccl stand-in, CUDA kernels",
+       kNormStandin,
+       {"float32", "float16", "bfloat16"},
+       {1, 2}},
+      {"sync_batch_norm",
+       "nccl, CUDA kernels",
+       kNormNccl,
+       {},
+       {},
+       kNormNcclAsks},
+      {"sync_batch_norm_bits",
+       "threads and processes",
+       kNormGroups,
+       {"float32", "float64"},
+       {2}},
+      {"sync_batch_norm_bits",
+       "threads and processes",
+       kNormGroups,
+       {"bfloat16"},
+       {3}},
+      {"sync_batch_norm_bits",
+       "threads and processes",
+       kNormGroups,
+       {"float16"},
+       {4}},
+      {"resnet_steps", "threads", kNetwork, f32, {2, 4}},
+      {"resnet_bits", "processes", kNetwork, f32, {2}},
+      {"resnet_trainer", "threads", kTrainer, f32, {2, 4}},
+  };
+  return rows;
+}
+
+// ClaimResult as JSON.
+namespace {
+
+constexpr int64_t kMostRanks = 1 << 20;
+
+bool IsText(const nlohmann::json& json, const char* key) {
+  return json.contains(key) && json[key].is_string();
+}
+
+bool IsIn(const nlohmann::json& json, const char* key, int64_t low,
+          int64_t high) {
+  if (!json.contains(key) || !json[key].is_number_integer()) return false;
+  const auto value = json[key].get<int64_t>();
+  return low <= value && value <= high;
+}
+
+// JSON has no infinity: null is one.
+bool IsError(const nlohmann::json& json, const char* key) {
+  if (!json.contains(key)) return false;
+  return json[key].is_null() ||
+         (json[key].is_number() && json[key].get<double>() >= 0);
+}
+
+}  // namespace
+
+std::string FormatClaimResult(const ClaimResult& result) {
+  nlohmann::ordered_json json = {{"claim", result.claim},
+                                 {"backend", result.backend},
+                                 {"world_size", result.world_size},
+                                 {"type", result.type},
+                                 {"cases", result.cases},
+                                 {"error_over_allowed", nullptr},
+                                 {"exact", result.exact}};
+  if (std::isfinite(result.error_over_allowed)) {
+    json["error_over_allowed"] = result.error_over_allowed;
+  }
+  return json.dump(-1, ' ', true,
+                   nlohmann::ordered_json::error_handler_t::replace);
+}
+
+absl::StatusOr<ClaimResult> ParseClaimResult(absl::string_view text) {
+  const auto json =
+      nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
+  const char* wrong = nullptr;
+  if (!json.is_object()) {
+    return absl::InvalidArgumentError("a claim that is no JSON object");
+  }
+  for (const char* key : {"claim", "backend", "type"}) {
+    if (!IsText(json, key)) wrong = key;
+  }
+  if (!IsIn(json, "world_size", 1, kMostRanks)) wrong = "world_size";
+  if (!IsIn(json, "cases", 0, std::numeric_limits<int64_t>::max())) {
+    wrong = "cases";
+  }
+  if (!IsError(json, "error_over_allowed")) wrong = "error_over_allowed";
+  if (!json.contains("exact") || !json["exact"].is_boolean()) wrong = "exact";
+  if (wrong != nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("a claim whose \"", wrong, "\" is missing or wrong"));
+  }
+  ClaimResult result;
+  result.claim = json["claim"].get<std::string>();
+  result.backend = json["backend"].get<std::string>();
+  result.world_size = json["world_size"].get<int>();
+  result.type = json["type"].get<std::string>();
+  result.cases = json["cases"].get<int64_t>();
+  result.error_over_allowed = json["error_over_allowed"].is_null()
+                                  ? std::numeric_limits<double>::infinity()
+                                  : json["error_over_allowed"].get<double>();
+  result.exact = json["exact"].get<bool>();
+  return result;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,262 @@
+// What a sampler must refuse, and when.
+#include "conformance/sampling/refusal_checks.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "conformance/sampling/sampling_reference.h"
+#include "conformance/sampling/tested_sampler.h"
+#include "sampler/sampler.h"
+
+namespace lockstep {
+namespace {
+
+// That the case is refused on the rank, in words that hold `name`. what: the
+// mistake in it.
+absl::Status CheckRefusal(const SubjectFactory& make, const SamplingCase& c,
+                          int rank, const std::string& name,
+                          const std::string& what) {
+  const auto subject = make(c, rank);
+  const std::string where = absl::StrCat("rank ", rank, ": ", what);
+  if (subject.ok()) return Breaks("Guards", c, where + " is not refused");
+  const std::string message(subject.status().message());
+  if (subject.status().code() != absl::StatusCode::kInvalidArgument ||
+      !absl::StrContains(message, name)) {
+    return Breaks("Guards", c,
+                  absl::StrCat(where, " is refused without saying ", name, ": ",
+                               subject.status().ToString()));
+  }
+  return absl::OkStatus();
+}
+
+// Of a number of the case.
+absl::Status CheckNumber(const SubjectFactory& make, const SamplingCase& bad,
+                         const std::string& name, int value) {
+  return CheckRefusal(make, bad, 0, absl::StrCat(name, " is ", value),
+                      absl::StrCat("a ", name, " of ", value));
+}
+
+RepeatedDraw ModeOf(const SamplingCase& c) {
+  const RepeatedDraw mode = c.repeated_draw.value_or(
+      c.semantics == Semantics::kPaddle ? RepeatedDraw::kAdvance
+                                        : RepeatedDraw::kRefuse);
+  // An order that no epoch changes may come again.
+  return mode == RepeatedDraw::kRefuse && c.shuffle == Shuffle::kNone
+             ? RepeatedDraw::kAllow
+             : mode;
+}
+
+// How the draw after one of epoch 0 is not what the mode wants.
+std::optional<std::string> WrongSecondDraw(
+    const std::vector<std::vector<Batches>>& epochs, RepeatedDraw mode,
+    size_t rank, const absl::StatusOr<Batches>& got) {
+  if (mode != RepeatedDraw::kRefuse) {
+    if (!got.ok()) return absl::StrCat("is refused: ", got.status().ToString());
+    const size_t epoch = mode == RepeatedDraw::kAdvance ? 1 : 0;
+    const auto difference =
+        FirstDifference(*got, epochs[epoch][rank], static_cast<int>(rank));
+    if (!difference.has_value()) return std::nullopt;
+    return absl::StrCat("is not epoch ", epoch, ": ", *difference);
+  }
+  if (got.ok()) return "is not refused";
+  const std::string message(got.status().message());
+  if (got.status().code() == absl::StatusCode::kFailedPrecondition &&
+      absl::StrContains(message, "SetEpoch")) {
+    return std::nullopt;
+  }
+  return absl::StrCat("is refused without saying SetEpoch: ",
+                      got.status().ToString());
+}
+
+// Under a mode that is asked for, or the default; and that the epoch can be set
+// after it.
+absl::Status CheckMode(const SubjectFactory& make, const SamplingCase& c,
+                       const std::vector<std::vector<Batches>>& epochs) {
+  const std::string as =
+      c.repeated_draw.has_value() ? "as asked for" : "by default";
+  for (size_t rank = 0; rank < epochs[0].size(); ++rank) {
+    const int number = static_cast<int>(rank);
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto subject, make(c, number));
+    LOCKSTEP_RETURN_IF_ERROR(DrawEpoch(*subject).status());
+    const auto wrong =
+        WrongSecondDraw(epochs, ModeOf(c), rank, DrawEpoch(*subject));
+    if (wrong.has_value()) {
+      return Breaks("RepeatedDraw", c,
+                    absl::StrCat("the second draw, ", as, ", ", *wrong));
+    }
+    subject->SetEpoch(2);
+    LOCKSTEP_ASSIGN_OR_RETURN(const Batches next, DrawEpoch(*subject));
+    const auto difference = FirstDifference(next, epochs[2][rank], number);
+    if (!difference.has_value()) continue;
+    return Breaks("RepeatedDraw", c,
+                  absl::StrCat("after two draws, ", as,
+                               ", epoch 2 is another: ", *difference));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckGuards(const SubjectFactory& make, const SamplingCase& c) {
+  if (StepsOf(c) == 0) {
+    for (int rank = 0; rank < c.world_size; ++rank) {
+      LOCKSTEP_RETURN_IF_ERROR(CheckRefusal(make, c, rank, "drop_last",
+                                            "an epoch that drop_last empties"));
+    }
+    return absl::OkStatus();
+  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRefusal(make, c, -1, "rank is -1", "a rank of -1"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRefusal(make, c, c.world_size,
+                                        absl::StrCat("rank is ", c.world_size),
+                                        "a rank as large as the world"));
+  for (const int wrong : {0, -1}) {
+    SamplingCase bad = c;
+    bad.dataset_size = wrong;
+    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "dataset_size", wrong));
+    bad = c;
+    bad.world_size = wrong;
+    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "world_size", wrong));
+    bad = c;
+    bad.batch_size = wrong;
+    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "batch_size", wrong));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRepeatedDraw(
+    const SubjectFactory& make, const SamplingCase& c,
+    const std::vector<std::vector<Batches>>& epochs) {
+  SamplingCase asked = c;
+  LOCKSTEP_RETURN_IF_ERROR(CheckMode(make, asked, epochs));
+  for (const RepeatedDraw mode :
+       {RepeatedDraw::kRefuse, RepeatedDraw::kAdvance, RepeatedDraw::kAllow}) {
+    asked.repeated_draw = mode;
+    LOCKSTEP_RETURN_IF_ERROR(CheckMode(make, asked, epochs));
+  }
+  return absl::OkStatus();
+}
+
+// States that are of no place in the epoch.
+namespace {
+
+// A state that must be refused, by words in the error.
+struct BadState {
+  std::string what;
+  SamplerState state;
+  std::string words;
+};
+
+absl::StatusOr<SamplerState> StateOf(const SubjectFactory& make,
+                                     const SamplingCase& c) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto subject, make(c, 0));
+  return subject->State();
+}
+
+absl::StatusOr<std::vector<BadState>> StatesOfOthers(const SubjectFactory& make,
+                                                     const SamplingCase& c) {
+  std::vector<BadState> bad;
+  SamplingCase larger = c;
+  ++larger.dataset_size;
+  LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState of_larger,
+                            StateOf(make, larger));
+  bad.push_back({"another data set", of_larger, of_larger.order});
+  SamplingCase other = c;
+  other.shuffle = c.shuffle == Shuffle::kNone ? Shuffle::kOwn : Shuffle::kNone;
+  LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState of_other, StateOf(make, other));
+  bad.push_back({"another order", of_other, of_other.order});
+  if (c.semantics == Semantics::kPaddle || c.shuffle == Shuffle::kNone) {
+    return bad;
+  }
+  SamplingCase seeded = c;
+  ++seeded.seed;
+  LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState of_seed, StateOf(make, seeded));
+  bad.push_back({"another seed", of_seed, of_seed.order});
+  return bad;
+}
+
+std::vector<BadState> StatesOfNoPlace(const SamplingCase& c,
+                                      const SamplerState& start) {
+  std::vector<BadState> bad;
+  const auto add = [&](const std::string& key, int64_t SamplerState::*number,
+                       int64_t value) {
+    BadState& added = bad.emplace_back();
+    added = {absl::StrCat(key, "=", value), start,
+             absl::StrCat(key, " is ", value)};
+    added.state.*number = value;
+  };
+  add("before", &SamplerState::before, -1);
+  add("before", &SamplerState::before, c.dataset_size + 1);
+  add("first_world_size", &SamplerState::first_world_size, 0);
+  add("world_size", &SamplerState::world_size, -1);
+  add("batch_size", &SamplerState::batch_size, 0);
+  add("visited", &SamplerState::visited, -1);
+  // A place just beyond the end of a rank's epoch may be taken for the end.
+  add("visited", &SamplerState::visited, c.dataset_size + 2);
+  if (c.semantics != Semantics::kPaddle) return bad;
+  if (c.shuffle != Shuffle::kNone) add("epoch", &SamplerState::epoch, -1);
+  if (c.batch_size > 1 && LengthOf(c, 0) > 1) {
+    add("visited", &SamplerState::visited, 1);
+    bad.back().words = "between two batches";
+  }
+  return bad;
+}
+
+absl::Status CheckBadState(const SubjectFactory& make, const SamplingCase& c,
+                           const BadState& bad, const SamplerState& start,
+                           const Batches& want, bool is_begun) {
+  const int rank = c.world_size - 1;
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto subject, make(c, rank));
+  subject->SetEpoch(start.epoch);
+  Batches got;
+  if (is_begun) {
+    LOCKSTEP_RETURN_IF_ERROR(subject->BeginEpoch());
+    if (auto batch = subject->NextBatch()) got.push_back(*std::move(batch));
+  }
+  const absl::Status status = subject->Restore(bad.state);
+  if (status.ok()) {
+    return Breaks("BadStates", c,
+                  absl::StrCat("a state of ", bad.what, " is not refused"));
+  }
+  if (status.code() != absl::StatusCode::kInvalidArgument ||
+      !absl::StrContains(std::string(status.message()), bad.words)) {
+    return Breaks(
+        "BadStates", c,
+        absl::StrCat("a state of ", bad.what, " is refused without saying ",
+                     bad.words, ": ", status.ToString()));
+  }
+  if (!is_begun) LOCKSTEP_RETURN_IF_ERROR(subject->BeginEpoch());
+  LOCKSTEP_RETURN_IF_ERROR(DrawRest(*subject, got));
+  const auto difference = FirstDifference(got, want, rank);
+  if (!difference.has_value()) return absl::OkStatus();
+  return Breaks("BadStates", c,
+                absl::StrCat("once a state of ", bad.what, " is refused",
+                             is_begun ? " after a batch" : "",
+                             ", the sampler is not as it was: ", *difference));
+}
+
+}  // namespace
+
+absl::Status CheckBadStates(const SubjectFactory& make, const SamplingCase& c,
+                            const SamplerState& start, const Batches& want) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<BadState> all, StatesOfOthers(make, c));
+  for (BadState& bad : StatesOfNoPlace(c, start)) all.push_back(std::move(bad));
+  for (const BadState& bad : all) {
+    for (const bool is_begun : {false, true}) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          CheckBadState(make, c, bad, start, want, is_begun));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep

@@ -1,0 +1,326 @@
+#include "conformance/sampling/sampler_checker.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "conformance/sampling/resume_causes.h"
+#include "conformance/sampling/sampling_mutants.h"
+#include "conformance/sampling/sampling_reference.h"
+#include "conformance/sampling/tested_sampler.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+// Of any other name, SamplingProperty does not compile.
+static_assert(IsSamplingProperty("Guards"));
+static_assert(IsSamplingProperty("RepeatedDraw"));
+static_assert(IsSamplingProperty("BadStates"));
+static_assert(!IsSamplingProperty("Guard"));
+static_assert(!IsSamplingProperty("Guardses"));
+static_assert(!IsSamplingProperty(""));
+
+TEST(SamplingPropertyTest, TheListsAreTheTables) {
+  EXPECT_THAT(EpochProperties(), testing::ElementsAreArray(kEpochProperties));
+  EXPECT_THAT(ResumeProperties(), testing::ElementsAreArray(kResumeProperties));
+}
+
+TEST(SamplingPropertyTest, KeepsItsName) {
+  constexpr SamplingProperty kProperty = "Deal";
+  EXPECT_STREQ(kProperty.name(), "Deal");
+}
+
+}  // namespace
+
+// What the checks of whole epochs say of the ranks that are right.
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// The epoch without the last step of one of the ranks.
+template <int kRank>
+Batches LoseTheLastStep(const SamplingCase& c, int rank, int64_t epoch) {
+  const auto subject = MakeSubject(c, rank).value();
+  subject->SetEpoch(epoch);
+  Batches batches = DrawEpoch(*subject).value();
+  if (rank == kRank && c.world_size > 1) batches.pop_back();
+  return batches;
+}
+
+class EpochCheckerTest : public testing::TestWithParam<int> {
+ protected:
+  static std::string Says(Batches (*draws)(const SamplingCase&, int, int64_t)) {
+    SamplingFault fault;
+    fault.draws = draws;
+    const SamplingCase c = {.semantics = Semantics::kExact,
+                            .dataset_size = 2 * GetParam() + 1,
+                            .world_size = GetParam()};
+    return CheckEpochs(MakeFaulty(fault), c).ToString();
+  }
+};
+
+// Rank 0 has samples for its last step; the others must take an empty one.
+TEST_P(EpochCheckerTest, TellsTheRankThatParts) {
+  EXPECT_THAT(Says(LoseTheLastStep<1>),
+              HasSubstr("rank 1 takes 2 steps, rank 0 takes 3; it has no "
+                        "sample left, and must take an empty step"));
+}
+
+TEST_P(EpochCheckerTest, DoesNotTellItToARankThatTakesMore) {
+  const std::string says = Says(LoseTheLastStep<0>);
+  EXPECT_THAT(says, HasSubstr("rank 1 takes 3 steps, rank 0 takes 2"));
+  EXPECT_THAT(says, Not(HasSubstr("no sample left")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, EpochCheckerTest, testing::Values(2, 3, 4),
+                         [](const auto& info) {
+                           return "P" + std::to_string(info.param);
+                         });
+
+}  // namespace
+
+// The reference against orders that PyTorch and numpy were seen to draw, and
+// places worked out by hand; sampler/ is held to longer ones (*_golden_test).
+namespace {
+
+using testing::ElementsAre;
+
+SamplingCase Case(Semantics semantics, int64_t n, int world_size,
+                  int64_t batch_size) {
+  return {.semantics = semantics,
+          .dataset_size = n,
+          .world_size = world_size,
+          .batch_size = batch_size};
+}
+
+std::vector<Batches> Draw(const SamplingCase& c) {
+  return EpochPlace(c, 0, ReferenceOrder(c, 0)).Rest();
+}
+
+// torch.manual_seed(0); torch.randperm(10)
+TEST(SamplingReferenceTest, ShufflesAsPyTorch) {
+  SamplingCase c = Case(Semantics::kTorch, 10, 1, 10);
+  c.shuffle = Shuffle::kOwn;
+  c.seed = 0;
+  EXPECT_THAT(ReferenceOrder(c, 0), ElementsAre(4, 1, 7, 5, 3, 9, 0, 8, 6, 2));
+}
+
+// x = list(range(10)) + [0, 1]; numpy.random.RandomState(1).shuffle(x)
+TEST(SamplingReferenceTest, PadsAndShufflesAsPaddle) {
+  SamplingCase c = Case(Semantics::kPaddle, 10, 4, 1);
+  c.shuffle = Shuffle::kOwn;
+  EXPECT_THAT(ReferenceOrder(c, 1),
+              ElementsAre(2, 3, 4, 0, 1, 6, 0, 7, 1, 9, 8, 5));
+}
+
+TEST(SamplingReferenceTest, DealsElevenSamplesToTwoRanks) {
+  EXPECT_THAT(Draw(Case(Semantics::kTorch, 11, 2, 3)),
+              ElementsAre(ElementsAre(ElementsAre(0, 2, 4),  //
+                                      ElementsAre(6, 8, 10)),
+                          ElementsAre(ElementsAre(1, 3, 5),  //
+                                      ElementsAre(7, 9, 0))));
+  EXPECT_THAT(Draw(Case(Semantics::kExact, 11, 2, 5)),
+              ElementsAre(ElementsAre(ElementsAre(0, 2, 4, 6, 8),  //
+                                      ElementsAre(10)),
+                          ElementsAre(ElementsAre(1, 3, 5, 7, 9),  //
+                                      ElementsAre())));
+  EXPECT_THAT(Draw(Case(Semantics::kPaddle, 11, 2, 4)),
+              ElementsAre(ElementsAre(ElementsAre(0, 1, 2, 3),  //
+                                      ElementsAre(8, 9)),
+                          ElementsAre(ElementsAre(4, 5, 6, 7),  //
+                                      ElementsAre(10, 0))));
+  SamplingCase c = Case(Semantics::kTorch, 11, 2, 2);
+  c.drop_tail = c.drop_last = true;
+  EXPECT_THAT(Draw(c), ElementsAre(ElementsAre(ElementsAre(0, 2),  //
+                                               ElementsAre(4, 6)),
+                                   ElementsAre(ElementsAre(1, 3),  //
+                                               ElementsAre(5, 7))));
+}
+
+TEST(SamplingReferenceTest, TilesPaddingWhereSamplesAreFew) {
+  EXPECT_THAT(PadOrCut(Case(Semantics::kTorch, 2, 5, 1), {1, 0}),
+              ElementsAre(1, 0, 1, 0, 1));
+}
+
+// 4 of 11 visited by two ranks; three take the seven that are left.
+TEST(SamplingReferenceTest, DealsWhatIsLeftToRanksOfAnotherNumber) {
+  const SamplingCase two = Case(Semantics::kTorch, 11, 2, 2);
+  const EpochPlace stopped =
+      EpochPlace(two, 0, ReferenceOrder(two, 0)).After(1);
+  EXPECT_THAT(stopped.Unvisited(), ElementsAre(4, 5, 6, 7, 8, 9, 10));
+  EXPECT_THAT(stopped.TakenOverBy(Case(Semantics::kTorch, 11, 3, 2)).Rest(),
+              ElementsAre(ElementsAre(ElementsAre(4, 7), ElementsAre(10)),
+                          ElementsAre(ElementsAre(5, 8), ElementsAre(4)),
+                          ElementsAre(ElementsAre(6, 9), ElementsAre(5))));
+  // The same ranks go on with what they had, padding included.
+  EXPECT_THAT(stopped.TakenOverBy(Case(Semantics::kTorch, 11, 2, 4)).Rest(),
+              ElementsAre(ElementsAre(ElementsAre(4, 6, 8, 10)),
+                          ElementsAre(ElementsAre(5, 7, 9, 0))));
+}
+
+// The order of PadsAndShufflesAsPaddle: a sample that came as padding is not
+// left because its own place has not come.
+TEST(SamplingReferenceTest, LeavesNoSampleThatCameAsPadding) {
+  SamplingCase four = Case(Semantics::kPaddle, 10, 4, 1);
+  four.shuffle = Shuffle::kOwn;
+  const EpochPlace stopped =
+      EpochPlace(four, 1, ReferenceOrder(four, 1)).After(1);
+  EXPECT_THAT(stopped.Unvisited(), ElementsAre(1, 6, 7, 9, 8, 5));
+  SamplingCase three = Case(Semantics::kPaddle, 10, 3, 1);
+  three.shuffle = Shuffle::kOwn;
+  EXPECT_THAT(stopped.TakenOverBy(three).Rest(),
+              ElementsAre(ElementsAre(ElementsAre(1), ElementsAre(9)),
+                          ElementsAre(ElementsAre(6), ElementsAre(8)),
+                          ElementsAre(ElementsAre(7), ElementsAre(5))));
+}
+
+}  // namespace
+
+// Causes are named where they give every index, and nowhere else.
+namespace {
+
+using testing::IsEmpty;
+
+const SubjectFactory kMake = MakeSubject;
+
+class ResumeCausesTest : public testing::TestWithParam<int> {
+ protected:
+  // What a rank draws of an epoch from a step on.
+  Batches From(int64_t epoch, size_t step) const {
+    const auto ranks =
+        Cut(case_, Deal(case_, PadOrCut(case_, ReferenceOrder(case_, epoch))));
+    const Batches& own = ranks[1];
+    return {own.begin() + static_cast<ptrdiff_t>(step), own.end()};
+  }
+  std::string Resume(const Batches& got) const {
+    const Batches whole = From(1, 0);
+    return CauseOfResume({kMake, case_, 1, 1, 2, whole, got});
+  }
+  std::string NextEpoch(const Batches& got, size_t step) const {
+    const Batches whole = From(2, 0);
+    return CauseOfNextEpoch({kMake, case_, 1, 2, step, whole, got});
+  }
+
+  const SamplingCase case_ = {.shuffle = Shuffle::kOwn,
+                              .dataset_size = 10 * GetParam(),
+                              .world_size = GetParam(),
+                              .batch_size = 2};
+};
+
+TEST_P(ResumeCausesTest, NamesAnotherPlace) {
+  EXPECT_EQ(Resume(From(1, 1)), ", as if a batch came again");
+  EXPECT_EQ(Resume(From(1, 3)), ", as if a batch were skipped");
+  EXPECT_EQ(Resume(From(0, 2)), ", as if it were epoch 0");
+  EXPECT_EQ(Resume(From(2, 2)), ", as if it were epoch 2");
+}
+
+TEST_P(ResumeCausesTest, NamesNoneWhereOneIndexIsAnother) {
+  for (const auto& [epoch, step] :
+       {std::pair<int64_t, size_t>(1, 1), {1, 2}, {1, 3}, {0, 2}, {2, 2}}) {
+    Batches got = From(epoch, step);
+    std::swap(got[0][0], got[1][0]);
+    EXPECT_THAT(Resume(got), IsEmpty());
+  }
+  EXPECT_THAT(Resume(From(1, 0)), IsEmpty());
+  EXPECT_THAT(Resume({}), IsEmpty());
+}
+
+TEST_P(ResumeCausesTest, NamesWhereTheNextEpochBegins) {
+  EXPECT_EQ(NextEpoch(From(2, 2), 2),
+            ", as if it began at step 2, where the one before was stopped");
+  EXPECT_EQ(NextEpoch(From(1, 0), 2), ", as if it were still epoch 1");
+  EXPECT_THAT(NextEpoch(From(2, 1), 2), IsEmpty());
+  EXPECT_THAT(NextEpoch(From(1, 2), 2), IsEmpty());
+  EXPECT_THAT(NextEpoch({}, 2), IsEmpty());
+  Batches got = From(1, 0);
+  got[1][1] = -1;
+  EXPECT_THAT(NextEpoch(got, 2), IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, ResumeCausesTest, testing::Values(3, 4),
+                         [](const auto& info) {
+                           return "P" + std::to_string(info.param);
+                         });
+
+}  // namespace
+
+// What is wrong when other ranks go on, and the causes, named where they give
+// every index and nowhere else.
+namespace {
+
+constexpr int64_t kSteps = 3;
+
+// Two ranks draw two steps, others three more, and again others go on.
+class TakeOverTest : public testing::TestWithParam<int> {
+ protected:
+  static SamplingCase CaseOf(int world_size) {
+    return {.semantics = Semantics::kExact,
+            .dataset_size = 40,
+            .world_size = world_size};
+  }
+
+  std::string Wrong(const std::vector<Batches>& got) const {
+    return WrongTakeOver({start_, last_, kSteps, stopped_, next_, got})
+        .value_or("");
+  }
+
+  const SamplingCase first_ = CaseOf(2);
+  const SamplingCase last_ = CaseOf(GetParam());
+  const SamplingCase next_ = CaseOf(GetParam() + 2);
+  const EpochPlace start_{first_, 0, ReferenceOrder(first_, 0)};
+  const EpochPlace stopped_ = start_.After(2).TakenOverBy(last_).After(kSteps);
+  const std::vector<Batches> right_ = stopped_.TakenOverBy(next_).Rest();
+};
+
+TEST_P(TakeOverTest, TakesWhatIsRight) { EXPECT_EQ(Wrong(right_), ""); }
+
+TEST_P(TakeOverTest, NamesAnEpochThatBeginsAnew) {
+  std::vector<Batches> got = start_.TakenOverBy(next_).Rest();
+  EXPECT_THAT(Wrong(got), HasSubstr("; as if the epoch began anew"));
+  std::swap(got[0][0], got[1][0]);
+  EXPECT_THAT(Wrong(got), Not(HasSubstr("as if")));
+}
+
+TEST_P(TakeOverTest, NamesWhatTheLastRanksVisited) {
+  std::vector<Batches> got =
+      start_.TakenOverBy(last_).After(kSteps).TakenOverBy(next_).Rest();
+  EXPECT_THAT(Wrong(got), HasSubstr("; as if only what the last ranks"));
+  std::swap(got[0][0], got[1][0]);
+  EXPECT_THAT(Wrong(got), Not(HasSubstr("as if")));
+}
+
+TEST_P(TakeOverTest, NamesACountThatIsKept) {
+  std::vector<Batches> got = start_.TakenOverBy(next_).After(kSteps).Rest();
+  EXPECT_THAT(Wrong(got), HasSubstr("ranks had visited as many as each of"));
+  std::swap(got[0][0], got[1][0]);
+  EXPECT_THAT(Wrong(got), Not(HasSubstr("as if")));
+}
+
+TEST_P(TakeOverTest, SaysWhichIndexIsWrongAndNoCause) {
+  std::vector<Batches> got = right_;
+  got[1][0][0] = 40;
+  EXPECT_EQ(Wrong(got), "index 40 does not exist");
+  got[1][0][0] = 0;
+  EXPECT_EQ(Wrong(got), "index 0 was visited and is drawn again");
+  got[1][0][0] = got[0][0][0];
+  EXPECT_THAT(Wrong(got), HasSubstr("is lost, one of 1"));
+  EXPECT_THAT(Wrong(got), Not(HasSubstr("as if")));
+  got = right_;
+  std::swap(got[0][0], got[1][0]);
+  EXPECT_THAT(Wrong(got), HasSubstr("in another order than they had"));
+  EXPECT_THAT(Wrong(got), Not(HasSubstr("as if")));
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, TakeOverTest, testing::Values(3, 4),
+                         [](const auto& info) {
+                           return "P" + std::to_string(info.param);
+                         });
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,279 @@
+// The epochs that the conformance suite asks samplers for.
+#include "conformance/sampling/tested_sampler.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "sampler/batch_sampler.h"
+#include "sampler/distributed_sampler.h"
+#include "sampler/paddle_sampler.h"
+#include "sampler/sampler.h"
+
+namespace lockstep {
+
+std::vector<SamplingCase> SamplingKinds() {
+  std::vector<SamplingCase> kinds;
+  for (const Semantics semantics :
+       {Semantics::kTorch, Semantics::kPaddle, Semantics::kExact}) {
+    for (const Shuffle shuffle :
+         {Shuffle::kNone, Shuffle::kOwn, Shuffle::kKeyed}) {
+      if (semantics == Semantics::kPaddle && shuffle == Shuffle::kKeyed) {
+        continue;
+      }
+      for (const bool drop_tail : {false, true}) {
+        if (drop_tail && semantics != Semantics::kTorch) continue;
+        for (const bool drop_last : {false, true}) {
+          kinds.push_back({.semantics = semantics,
+                           .shuffle = shuffle,
+                           .drop_tail = drop_tail,
+                           .drop_last = drop_last});
+        }
+      }
+    }
+  }
+  return kinds;
+}
+
+const char* Name(Semantics semantics) {
+  switch (semantics) {
+    case Semantics::kTorch:
+      return "torch";
+    case Semantics::kPaddle:
+      return "paddle";
+    case Semantics::kExact:
+      break;
+  }
+  return "exact";
+}
+
+std::string KindName(const SamplingCase& kind) {
+  return absl::StrCat(kind.semantics == Semantics::kTorch    ? "Torch"
+                      : kind.semantics == Semantics::kPaddle ? "Paddle"
+                                                             : "Exact",
+                      kind.shuffle == Shuffle::kNone  ? "InOrder"
+                      : kind.shuffle == Shuffle::kOwn ? "Shuffled"
+                                                      : "Keyed",
+                      kind.drop_tail ? "DropTail" : "",
+                      kind.drop_last ? "DropLast" : "");
+}
+
+void PrintTo(const SamplingCase& kind, std::ostream* out) {
+  *out << KindName(kind);
+}
+
+std::string ToString(const SamplingCase& c) {
+  return absl::StrCat(Name(c.semantics),
+                      c.shuffle == Shuffle::kNone  ? ", in order"
+                      : c.shuffle == Shuffle::kOwn ? ", shuffled"
+                                                   : ", keyed shuffle",
+                      c.drop_tail ? ", drop_tail" : "",
+                      c.drop_last ? ", drop_last" : "", ", n=", c.dataset_size,
+                      " P=", c.world_size, " B=", c.batch_size);
+}
+
+std::vector<SamplingCase> CasesAt(SamplingCase kind, int world_size) {
+  std::vector<SamplingCase> cases;
+  kind.world_size = world_size;
+  for (int64_t n = 1; n <= kMaxDatasetSize; ++n) {
+    for (int64_t batch = 1; batch <= kMaxBatchSize; ++batch) {
+      kind.dataset_size = n;
+      kind.batch_size = batch;
+      cases.push_back(kind);
+    }
+  }
+  return cases;
+}
+
+std::vector<SamplingCase> CasesOf(std::span<const int64_t> dataset_sizes,
+                                  std::span<const int> world_sizes,
+                                  std::span<const int64_t> batch_sizes) {
+  std::vector<SamplingCase> cases;
+  for (SamplingCase kind : SamplingKinds()) {
+    for (const int64_t n : dataset_sizes) {
+      for (const int world_size : world_sizes) {
+        for (const int64_t batch : batch_sizes) {
+          kind.dataset_size = n;
+          kind.world_size = world_size;
+          kind.batch_size = batch;
+          cases.push_back(kind);
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+// The samplers of sampler/ as subjects, and what is common to all checks.
+namespace {
+
+class BatchSamplerSubject : public SamplingSubject {
+ public:
+  explicit BatchSamplerSubject(BatchSampler batches)
+      : batches_(std::move(batches)) {}
+
+  void SetEpoch(int64_t epoch) override { batches_.SetEpoch(epoch); }
+  absl::Status BeginEpoch() override { return batches_.BeginEpoch(); }
+  std::optional<std::vector<int64_t>> NextBatch() override {
+    const std::optional<std::span<const int64_t>> batch = batches_.NextBatch();
+    if (!batch.has_value()) return std::nullopt;
+    return std::vector<int64_t>(batch->begin(), batch->end());
+  }
+  int64_t num_batches() const override { return batches_.num_batches(); }
+  absl::StatusOr<SamplerState> State() const override {
+    return batches_.State();
+  }
+  absl::Status Restore(const SamplerState& state) override {
+    return batches_.Restore(state);
+  }
+
+ private:
+  BatchSampler batches_;
+};
+
+absl::StatusOr<std::unique_ptr<ResumableSampler>> MakeDistributed(
+    const SamplingCase& c, int rank) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      DistributedSampler sampler,
+      DistributedSampler::Create(
+          {.dataset_size = c.dataset_size,
+           .world_size = c.world_size,
+           .rank = rank,
+           .shuffle = c.shuffle != Shuffle::kNone,
+           .seed = c.seed,
+           .tail = c.semantics == Semantics::kExact ? Tail::kKeep
+                   : c.drop_tail                    ? Tail::kDrop
+                                                    : Tail::kPad,
+           .permutation = c.shuffle == Shuffle::kKeyed ? Permutation::kKeyed
+                                                       : Permutation::kTorch,
+           .repeated_draw = c.repeated_draw.value_or(RepeatedDraw::kRefuse)}));
+  return std::make_unique<DistributedSampler>(std::move(sampler));
+}
+
+absl::StatusOr<std::unique_ptr<ResumableSampler>> MakePaddle(
+    const SamplingCase& c, int rank) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      PaddleSampler sampler,
+      PaddleSampler::Create(
+          {.dataset_size = c.dataset_size,
+           .world_size = c.world_size,
+           .rank = rank,
+           .batch_size = c.batch_size,
+           .shuffle = c.shuffle != Shuffle::kNone,
+           .repeated_draw = c.repeated_draw.value_or(RepeatedDraw::kAdvance)}));
+  return std::make_unique<PaddleSampler>(std::move(sampler));
+}
+
+std::string BatchText(const Batches& batches, size_t step) {
+  if (step >= batches.size()) return "no batch";
+  if (batches[step].empty()) return "an empty batch";
+  return absl::StrJoin(batches[step], " ");
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SamplingSubject>> MakeSubject(
+    const SamplingCase& c, int rank) {
+  LOCKSTEP_ASSIGN_OR_RETURN(auto sampler, c.semantics == Semantics::kPaddle
+                                              ? MakePaddle(c, rank)
+                                              : MakeDistributed(c, rank));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      BatchSampler batches,
+      BatchSampler::Create(std::move(sampler), {.batch_size = c.batch_size,
+                                                .drop_last = c.drop_last}));
+  return std::make_unique<BatchSamplerSubject>(std::move(batches));
+}
+
+absl::StatusOr<Batches> DrawEpoch(SamplingSubject& subject) {
+  LOCKSTEP_RETURN_IF_ERROR(subject.BeginEpoch());
+  Batches batches;
+  LOCKSTEP_RETURN_IF_ERROR(DrawRest(subject, batches));
+  return batches;
+}
+
+absl::Status DrawRest(SamplingSubject& subject, Batches& batches) {
+  while (std::optional<std::vector<int64_t>> batch = subject.NextBatch()) {
+    batches.push_back(*std::move(batch));
+    LOCKSTEP_RETURN_IF_ERROR(CheckEnds(batches));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckEnds(const Batches& batches) {
+  constexpr int64_t kMost = kMaxDatasetSize + kMaxSamplingRanks;
+  if (std::ssize(batches) <= kMost) return absl::OkStatus();
+  return Breaks("Batches", absl::StrCat("an epoch does not end after ", kMost,
+                                        " batches"));
+}
+
+absl::StatusOr<std::vector<Batches>> DrawRanks(const SubjectFactory& make,
+                                               const SamplingCase& c,
+                                               int64_t epoch) {
+  std::vector<Batches> ranks;
+  for (int rank = 0; rank < c.world_size; ++rank) {
+    auto subject = make(c, rank);
+    if (!subject.ok()) return At(c, rank, subject.status());
+    (*subject)->SetEpoch(epoch);
+    auto batches = DrawEpoch(**subject);
+    if (!batches.ok()) return At(c, rank, batches.status());
+    ranks.push_back(*std::move(batches));
+  }
+  return ranks;
+}
+
+std::optional<std::string> FirstDifference(const Batches& got,
+                                           const Batches& want, int rank) {
+  for (size_t step = 0; step < std::max(got.size(), want.size()); ++step) {
+    if (step < got.size() && step < want.size() && got[step] == want[step]) {
+      continue;
+    }
+    return absl::StrCat("rank ", rank, ", step ", step, ": draws ",
+                        BatchText(got, step), ", wanted ",
+                        BatchText(want, step));
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> FirstDifference(const std::vector<Batches>& got,
+                                           const std::vector<Batches>& want) {
+  for (size_t rank = 0; rank < want.size(); ++rank) {
+    auto difference =
+        FirstDifference(got[rank], want[rank], static_cast<int>(rank));
+    if (difference.has_value()) return difference;
+  }
+  return std::nullopt;
+}
+
+absl::Status At(const SamplingCase& c, int rank, const absl::Status& status) {
+  if (status.ok()) return status;
+  if (absl::IsDataLoss(status)) {  // The property stays in front.
+    return absl::DataLossError(absl::StrCat(std::string(status.message()), ": ",
+                                            ToString(c), ", rank ", rank));
+  }
+  return absl::Status(status.code(),
+                      absl::StrCat(ToString(c), ", rank ", rank, ": ",
+                                   std::string(status.message())));
+}
+
+absl::Status Breaks(SamplingProperty property, const SamplingCase& c,
+                    const std::string& how) {
+  return Breaks(property, absl::StrCat(ToString(c), ": ", how));
+}
+
+absl::Status Breaks(SamplingProperty property, const std::string& how) {
+  return absl::DataLossError(absl::StrCat(property.name(), ": ", how));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,185 @@
+// The epochs that the conformance suite asks samplers for.
+#ifndef LOCKSTEP_CONFORMANCE_SAMPLING_TESTED_SAMPLER_H_
+#define LOCKSTEP_CONFORMANCE_SAMPLING_TESTED_SAMPLER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <ostream>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "sampler/sampler.h"
+
+namespace lockstep {
+
+enum class Semantics {
+  kTorch,   // PyTorch's DistributedSampler.
+  kPaddle,  // Paddle's DistributedBatchSampler.
+  kExact,   // The first without padding: each sample once.
+};
+
+enum class Shuffle {
+  kNone,   // 0, 1, 2, ...
+  kOwn,    // As PyTorch or Paddle does.
+  kKeyed,  // In O(1) memory; not of kPaddle.
+};
+
+// What the ranks of a group are told, all the same.
+struct SamplingCase {
+  Semantics semantics = Semantics::kTorch;
+  Shuffle shuffle = Shuffle::kNone;
+  // The end of the order that does not go round the ranks is cut: PyTorch's
+  // drop_last. Of kTorch alone.
+  bool drop_tail = false;
+  // The last step is left out unless every rank has a whole batch for it.
+  bool drop_last = false;
+  int64_t dataset_size = 1;
+  int world_size = 1;
+  int64_t batch_size = 1;  // Of one rank.
+  int64_t seed = 42;       // Not of kPaddle.
+  // Of a second draw without SetEpoch; else what the semantics do: kPaddle
+  // draws the next epoch, the others refuse.
+  std::optional<RepeatedDraw> repeated_draw = std::nullopt;
+};
+
+inline constexpr int64_t kMaxDatasetSize = 40;
+inline constexpr int kMaxSamplingRanks = 9;
+inline constexpr int64_t kMaxBatchSize = 7;
+// From so many samples on, no two orders of the suite are alike by chance; as
+// seeds are fixed, that holds always or never.
+inline constexpr int64_t kManySamples = 10;
+
+// Every semantics x shuffle x drop_tail x drop_last; the numbers are not set.
+std::vector<SamplingCase> SamplingKinds();
+
+// "torch", "paddle" or "exact".
+const char* Name(Semantics semantics);
+
+// "TorchKeyedDropTail", for the names of tests.
+std::string KindName(const SamplingCase& kind);
+
+// How a failing test shows its parameter, a kind.
+void PrintTo(const SamplingCase& kind, std::ostream* out);
+
+// "torch, keyed shuffle, drop_tail, n=11 P=2 B=3".
+std::string ToString(const SamplingCase& c);
+
+// The kind at every data set size x batch size up to the largest, at one world
+// size.
+std::vector<SamplingCase> CasesAt(SamplingCase kind, int world_size);
+
+// The kinds at these sizes, in every combination.
+std::vector<SamplingCase> CasesOf(std::span<const int64_t> dataset_sizes,
+                                  std::span<const int> world_sizes,
+                                  std::span<const int64_t> batch_sizes);
+
+// What the suite asks of samplers: the names that a failure may have.
+
+// Of whole epochs and of states, in the order in which they are asked. A bug
+// must be there for each: faulty_sampler_test, //conformance/mutants.
+inline constexpr const char* kEpochProperties[] = {
+    "Guards",      "Batches", "Lengths",      "Disjointness", "Coverage",  //
+    "Padding",     "Deal",    "EpochsDiffer", "SeedsDiffer",  "Order",     //
+    "RepeatedDraw"};
+inline constexpr const char* kResumeProperties[] = {
+    "States", "Resume", "Rescale", "NextEpoch", "BadStates"};
+
+constexpr bool IsSamplingProperty(std::string_view name) {
+  for (const std::string_view known : kEpochProperties) {
+    if (known == name) return true;
+  }
+  for (const std::string_view known : kResumeProperties) {
+    if (known == name) return true;
+  }
+  return false;
+}
+
+// Never defined: what the compiler then names in its error.
+void NameItInASamplingPropertyTable();
+
+// The name of one. A literal that is in neither table does not compile, so that
+// no check can fail, through Breaks(), under a name that no bug is asked of.
+class SamplingProperty {
+ public:
+  // Not explicit: Breaks("Guards", ...).
+  consteval SamplingProperty(const char* name) : name_(name) {
+    if (!IsSamplingProperty(name)) NameItInASamplingPropertyTable();
+  }
+
+  constexpr const char* name() const { return name_; }
+
+ private:
+  const char* name_;
+};
+
+// What the conformance suite asks of a sampler, and the samplers of sampler/
+// behind it.
+
+using Batches = std::vector<std::vector<int64_t>>;  // Of one rank, by step.
+
+// One rank's batches; the contract of each function is BatchSampler's. An
+// adapter of this class holds any sampler to the suite.
+class SamplingSubject {
+ public:
+  virtual ~SamplingSubject() = default;
+
+  virtual void SetEpoch(int64_t epoch) = 0;
+  virtual absl::Status BeginEpoch() = 0;
+  virtual std::optional<std::vector<int64_t>> NextBatch() = 0;
+  virtual int64_t num_batches() const = 0;
+  virtual absl::StatusOr<SamplerState> State() const = 0;
+  virtual absl::Status Restore(const SamplerState& state) = 0;
+};
+
+// Makes the subject of a rank, before its first epoch.
+using SubjectFactory =
+    std::function<absl::StatusOr<std::unique_ptr<SamplingSubject>>(
+        const SamplingCase& c, int rank)>;
+
+// BatchSampler over DistributedSampler or PaddleSampler. Errors: theirs.
+absl::StatusOr<std::unique_ptr<SamplingSubject>> MakeSubject(
+    const SamplingCase& c, int rank);
+
+// Begins the epoch and takes all of its batches. Errors: the subject's, and
+// CheckEnds'.
+absl::StatusOr<Batches> DrawEpoch(SamplingSubject& subject);
+
+// Adds the batches that are left of an epoch. Errors: CheckEnds'.
+absl::Status DrawRest(SamplingSubject& subject, Batches& batches);
+
+// Errors: kDataLoss, of Batches, if there are more than any epoch of the suite
+// has.
+absl::Status CheckEnds(const Batches& batches);
+
+// The same by each rank of the case, from the start of the epoch. Errors: also
+// the factory's; the message names the case and the rank.
+absl::StatusOr<std::vector<Batches>> DrawRanks(const SubjectFactory& make,
+                                               const SamplingCase& c,
+                                               int64_t epoch);
+
+// Where the ranks' batches are first not the wanted ones, as "rank 0, step 1:
+// draws 3 4, wanted 3 5".
+std::optional<std::string> FirstDifference(const std::vector<Batches>& got,
+                                           const std::vector<Batches>& want);
+std::optional<std::string> FirstDifference(const Batches& got,
+                                           const Batches& want, int rank);
+
+// The error with the case and the rank before its message, or behind that of a
+// kDataLoss, which starts with a property; OK stays OK.
+absl::Status At(const SamplingCase& c, int rank, const absl::Status& status);
+
+// The kDataLoss of a subject that breaks a property: the only way to make one.
+// The second is of a case that the caller adds, with At().
+absl::Status Breaks(SamplingProperty property, const SamplingCase& c,
+                    const std::string& how);
+absl::Status Breaks(SamplingProperty property, const std::string& how);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_SAMPLING_TESTED_SAMPLER_H_

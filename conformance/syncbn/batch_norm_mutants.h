@@ -1,0 +1,122 @@
+// Layers with one planted fault each: what the suite must reject.
+#ifndef LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_MUTANTS_H_
+#define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_MUTANTS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/plain_kernels.h"
+#include "conformance/syncbn/run_variants.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
+
+namespace lockstep {
+
+// The arguments of BatchNormKernels::Merge.
+struct MergeCall {
+  StatisticsRecord record;
+  const std::byte* gathered = nullptr;
+  int ranks = 0;
+  MergeOptions options;
+  RunningStatistics running;
+  std::byte* saved = nullptr;
+  int own = 0;  // The rank that merges.
+};
+
+// A fault around the kernels, the group or the layer, and what must become of
+// it. The hooks that are null change nothing.
+struct BatchNormFault {
+  using BackwardCall = BatchNormKernels::BackwardCall;
+  using NormalizeCall = BatchNormKernels::NormalizeCall;
+  using Ready = absl::FunctionRef<void()>;
+
+  std::string name;  // "InvertsMomentum".
+  std::string bug;   // What is wrong, in a phrase.
+  // The first check that must reject it, what the message must contain, and in
+  // which cases.
+  std::string check;
+  std::string says;
+  bool (*shows)(const BatchNormProblem& problem,
+                const BatchNormVariant& variant) = nullptr;
+  // Where it is tried, if not on the part of the grid that the test has.
+  std::vector<BatchNormProblem> (*problems)() = nullptr;
+  // Whether it leaves the group unusable, so that each case has its own.
+  bool breaks_group = false;
+
+  // What the layer is told instead.
+  void (*told)(BatchNormOptions& options) = nullptr;
+  // After ComputeMoments.
+  void (*moments)(const ActivationShape& shape, ConstBuffer x,
+                  const RecordView& record) = nullptr;
+  // In place of Merge.
+  absl::StatusOr<int64_t> (*merges)(BatchNormKernels& real,
+                                    const MergeCall& call) = nullptr;
+  // After Normalize; y as it was before.
+  void (*normalized)(const NormalizeCall& call, ConstBuffer y) = nullptr;
+  // After BackwardReduce.
+  void (*reduced)(int rank, Buffer dweight, Buffer dbias) = nullptr;
+  // Before BackwardReduce, and before BackwardInput.
+  void (*told_reduce)(BackwardCall& call) = nullptr;
+  void (*told_input)(BackwardCall& call, Buffer sums) = nullptr;
+  // After BackwardInput; dy as it was before.
+  void (*input_gradient)(const BackwardCall& call, ConstBuffer dy, Buffer dx,
+                         Buffer dresidual) = nullptr;
+  // In place of the group's call.
+  absl::Status (*runs)(Communicator& real, const Collective& call) = nullptr;
+  // In place of Forward and Backward. `untracked` is a layer that tracks
+  // nothing and is otherwise the same.
+  absl::Status (*forwards)(BatchNorm& real, BatchNorm& untracked,
+                           BatchNorm::Forwards buffers) = nullptr;
+  absl::Status (*backwards)(BatchNorm& real, Communicator& group,
+                            BatchNorm::Backwards buffers,
+                            Ready ready) = nullptr;
+};
+
+// In a rank's sums; in the batch's statistics and y; in running statistics; in
+// gradients; in how the layer is called and what it leaves.
+std::vector<BatchNormFault> SumFaults();
+std::vector<BatchNormFault> StatisticsFaults();
+std::vector<BatchNormFault> RunningFaults();
+std::vector<BatchNormFault> GradientFaults();
+std::vector<BatchNormFault> CallFaults();
+
+// Makes SyncBatchNorm with the fault, which it keeps a copy of, over kernels of
+// its own.
+LayerFactory MakeFaulty(const BatchNormFault& fault,
+                        const KernelsFactory& make_kernels);
+
+// Of a step's batch: values per channel of all ranks, and how many ranks have
+// some.
+int64_t ValuesOf(const BatchNormProblem& problem, int step);
+int RanksWithValues(const BatchNormProblem& problem, int step);
+
+// Plants faults in layers and asks the suite.
+
+std::vector<BatchNormFault> AllBatchNormFaults();
+
+// Where a fault is tried: in its own problems, or in a third, drawn once, of a
+// part of the grid: float32 and bfloat16, 1 and 3 ranks, 3 and 65 channels;
+// fused with everything at 3 ranks, 64 channels too.
+std::vector<BatchNormProblem> FaultProblems(const BatchNormFault& fault);
+
+// What CheckRun says of a layer over the CPU's kernels with the fault, by
+// variant, all run in one group of threads; for a fault of SameBits twice, and
+// what CheckSameBits says.
+std::vector<absl::Status> CheckFaulty(
+    const BatchNormFault& fault, const BatchNormExam& exam,
+    const std::vector<BatchNormVariant>& variants);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_MUTANTS_H_

@@ -1,0 +1,374 @@
+// Faults in what comes backward.
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/batch_norm_mutants.h"
+#include "conformance/syncbn/plain_kernels.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
+
+namespace lockstep {
+namespace {
+
+using BackwardCall = BatchNormKernels::BackwardCall;
+
+// Enough for dx not to vanish.
+bool HasGradients(const BatchNormProblem& problem) {
+  return ValuesOf(problem, 0) >= 4;
+}
+
+bool HasOthers(const BatchNormProblem& problem, const BatchNormVariant&) {
+  return RanksWithValues(problem, 0) > 1 && HasGradients(problem);
+}
+
+bool HasOtherParameters(const BatchNormProblem& problem,
+                        const BatchNormVariant& variant) {
+  return problem.affine && HasOthers(problem, variant);
+}
+
+void Clear(Buffer buffer) {
+  if (buffer.count > 0) {
+    std::memset(buffer.data, 0, static_cast<size_t>(buffer.size_bytes()));
+  }
+}
+
+// One half of the sums [2, c].
+void ClearHalf(Buffer sums, int half) {
+  const int64_t channels = sums.count / 2;
+  Clear(sums.Part(half * channels, channels));
+}
+
+// The all-reduce of sums gives what this rank gave.
+absl::Status ReduceNothing(Communicator& real, const Collective& call) {
+  return call.operation == Operation::kAllReduce ? absl::OkStatus()
+                                                 : real.Run(call);
+}
+
+absl::Status ReduceParametersToo(BatchNorm& real, Communicator& group,
+                                 BatchNorm::Backwards buffers,
+                                 BatchNormFault::Ready ready) {
+  absl::Status status;
+  LOCKSTEP_RETURN_IF_ERROR(real.Backward(buffers, [&] {
+    if (buffers.training && buffers.dweight.count > 0) {
+      status = group.AllReduce(buffers.dweight);
+      if (status.ok()) status = group.AllReduce(buffers.dbias);
+    }
+    ready();
+  }));
+  return status;
+}
+
+std::vector<BatchNormFault> InputGradientFaults() {
+  const auto with_gradients = [](const BatchNormProblem& problem,
+                                 const BatchNormVariant&) {
+    return HasGradients(problem);
+  };
+  return {
+      {.name = "GivesNoInputGradient",
+       .bug = "dx is 0",
+       .check = "InputGradient",
+       .says = "as if it was 0",
+       .shows = with_gradients,
+       .input_gradient = [](const BackwardCall&, ConstBuffer, Buffer dx,
+                            Buffer) { Clear(dx); }},
+      {.name = "MissesTheCrossTerm",
+       .bug = "dx lacks z sum(g z) / n",
+       .check = "InputGradient",
+       .says = "as if the term of sum g z were missing",
+       .shows = with_gradients,
+       .told_input = [](BackwardCall&, Buffer sums) { ClearHalf(sums, 1); }},
+      {.name = "MissesTheMeanTerm",
+       .bug = "dx lacks sum(g) / n",
+       .check = "InputGradient",
+       .says = "as if the term of sum g were missing",
+       .shows = with_gradients,
+       .told_input = [](BackwardCall&, Buffer sums) { ClearHalf(sums, 0); }},
+      {.name = "TakesStatisticsAsConstants",
+       .bug = "dx is weight r g, as in evaluation",
+       .check = "InputGradient",
+       .says = "as if mean and variance were constants",
+       .shows = with_gradients,
+       .told_input = [](BackwardCall&, Buffer sums) { Clear(sums); }},
+      {.name = "DoesNotReduceSums",
+       .bug = "the sums of backward stay each rank's own",
+       .check = "InputGradient",
+       .says = "as if the sums were this rank's own, over the global count",
+       .shows = HasOthers,
+       .runs = ReduceNothing},
+  };
+}
+
+// In what ReLU lets through.
+std::vector<BatchNormFault> ReluFaults() {
+  return {
+      {.name = "LetsEveryGradientThrough",
+       .bug = "dx is of dy, not of what ReLU let through",
+       .check = "InputGradient",
+       .says = "as if ReLU let every gradient through",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant&) {
+             return HasRelu(problem.fused) && ValuesOf(problem, 0) >= 4 &&
+                    problem.hw > 1;
+           },
+       .told_input = [](BackwardCall& call, Buffer) { call.relu = false; }},
+      {.name = "GivesTheResidualEverything",
+       .bug = "dresidual is dy, not what ReLU let through",
+       .check = "ResidualGradient",
+       .says = "as if ReLU let every gradient through",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant&) {
+             return HasRelu(problem.fused) && HasResidual(problem.fused) &&
+                    HasGradients(problem) && problem.hw > 1;
+           },
+       .input_gradient =
+           [](const BackwardCall&, ConstBuffer dy, Buffer, Buffer dresidual) {
+             if (dresidual.count == 0) return;
+             std::memcpy(dresidual.data, dy.data,
+                         static_cast<size_t>(dy.size_bytes()));
+           }},
+      {.name = "SumsEveryGradient",
+       .bug = "dweight and dbias are of dy, not of what ReLU let through",
+       .check = "BiasGradient",
+       .says = "as if ReLU let every gradient through",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant&) {
+             return HasRelu(problem.fused) && problem.affine &&
+                    HasGradients(problem) && problem.hw > 1;
+           },
+       .told_reduce = [](BackwardCall& call) { call.relu = false; }},
+  };
+}
+
+std::vector<BatchNormFault> ParameterFaults() {
+  return {
+      {.name = "LosesOtherWeightGradients",
+       .bug = "dweight is rank 0's alone",
+       .check = "WeightGradient",
+       .says = "as if the other ranks' parts were lost",
+       .shows = HasOtherParameters,
+       .reduced =
+           [](int rank, Buffer dweight, Buffer) {
+             if (rank > 0) Clear(dweight);
+           }},
+      {.name = "LosesOtherBiasGradients",
+       .bug = "dbias is rank 0's alone",
+       .check = "BiasGradient",
+       .says = "as if the other ranks' parts were lost",
+       .shows = HasOtherParameters,
+       .reduced =
+           [](int rank, Buffer, Buffer dbias) {
+             if (rank > 0) Clear(dbias);
+           }},
+      {.name = "ReducesParametersTwice",
+       .bug = "dweight and dbias are summed here and by the trainer again",
+       .check = "BiasGradient",
+       .says = "as if each rank had the sum over all ranks",
+       .shows = HasOtherParameters,
+       .backwards = ReduceParametersToo},
+  };
+}
+
+}  // namespace
+
+std::vector<BatchNormFault> GradientFaults() {
+  std::vector<BatchNormFault> all = InputGradientFaults();
+  for (const BatchNormFault& fault : ReluFaults()) all.push_back(fault);
+  for (const BatchNormFault& fault : ParameterFaults()) all.push_back(fault);
+  return all;
+}
+
+// Faults in how a layer treats its callers, its memory and the group.
+namespace {
+
+// Whether y is computed at all.
+bool HasOutputs(const BatchNormProblem& problem, const BatchNormVariant& v) {
+  return ValuesOf(problem, 0) > (v.semantics.refuses_one_value ? 1 : 0);
+}
+
+bool HasOneValue(const BatchNormProblem& problem) {
+  return ValuesOf(problem, 0) == 1;
+}
+
+absl::Status ParticipateUnlessEmpty(BatchNorm& real, BatchNorm&,
+                                    BatchNorm::Forwards buffers) {
+  return buffers.shape.n == 0 ? absl::OkStatus() : real.Forward(buffers);
+}
+
+absl::Status ReduceUnlessEmpty(BatchNorm& real, Communicator&,
+                               BatchNorm::Backwards buffers,
+                               BatchNormFault::Ready ready) {
+  if (buffers.shape.n > 0) return real.Backward(buffers, ready);
+  ready();
+  return absl::OkStatus();
+}
+
+absl::Status ReadyTwice(BatchNorm& real, Communicator&,
+                        BatchNorm::Backwards buffers,
+                        BatchNormFault::Ready ready) {
+  return real.Backward(buffers, [&] {
+    ready();
+    ready();
+  });
+}
+
+absl::Status ReadyBefore(BatchNorm& real, Communicator&,
+                         BatchNorm::Backwards buffers,
+                         BatchNormFault::Ready ready) {
+  ready();
+  return real.Backward(buffers, [] {});
+}
+
+absl::Status RefuseByBatch(BatchNorm& real, BatchNorm&,
+                           BatchNorm::Forwards buffers) {
+  const absl::Status status = real.Forward(buffers);
+  if (status.ok() || buffers.shape.n > 0) return status;
+  return absl::Status(status.code(),
+                      "batch norm: one value per channel, on another rank");
+}
+
+// One more unit in the last place of the first y in every call of a rank. Of
+// constants there is no room for it in the bounds.
+void DriftWithEveryCall(const BatchNormKernels::NormalizeCall& call,
+                        ConstBuffer) {
+  thread_local int calls = 0;
+  const RecordView saved({.channels = call.shape.c},
+                         const_cast<std::byte*>(call.saved));
+  if (saved.count() == 0) return;
+  const double y = GetNumber(call.y, 0);
+  SetNumber(call.y, 0, y * (1 + ++calls * 0x1p-23));
+}
+
+std::vector<BatchNormFault> MemoryFaults() {
+  return {
+      {.name = "WritesToInput",
+       .bug = "the first value of x is changed",
+       .check = "Untouched",
+       .says = "x has changed",
+       .shows = HasOutputs,
+       .normalized =
+           [](const BatchNormKernels::NormalizeCall& call, ConstBuffer) {
+             SetNumber({const_cast<void*>(call.x.data), 1, call.x.type}, 0, 0);
+           }},
+      {.name = "WritesBesideBias",
+       .bug = "dbias has one element too many",
+       .check = "Untouched",
+       .says = "bytes beside dbias have changed",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+             return problem.affine && HasOutputs(problem, v);
+           },
+       .reduced =
+           [](int, Buffer, Buffer dbias) {
+             if (dbias.count > 0) SetNumber(dbias, dbias.count, 0);
+           }},
+  };
+}
+
+std::vector<BatchNormFault> OrderFaults() {
+  return {
+      {.name = "IsReadyTwice",
+       .bug = "gradients_ready is called twice",
+       .check = "Ready",
+       .says = "gradients_ready was called 2 times",
+       .shows = HasOutputs,
+       .backwards = ReadyTwice},
+      {.name = "IsReadyTooEarly",
+       .bug = "gradients_ready is called before there are gradients",
+       .check = "Ready",
+       .says = "changed after gradients_ready",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+             return problem.affine && HasOutputs(problem, v);
+           },
+       .backwards = ReadyBefore},
+      {.name = "EmptyRankSkips",
+       .bug = "a rank without samples skips the call, and joins the next",
+       .check = "Status",
+       .says = "left the group",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant&) {
+             return problem.batches == Batches::kEmptyRank &&
+                    problem.world_size > 1;
+           },
+       .breaks_group = true,
+       .forwards = ParticipateUnlessEmpty,
+       .backwards = ReduceUnlessEmpty},
+  };
+}
+
+std::vector<BatchNormFault> RefusalFaults() {
+  return {
+      {.name = "AcceptsOneValue",
+       .bug = "torch: one value per channel is trained on",
+       .check = "Status",
+       .says = "one value per channel is accepted",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+             return HasOneValue(problem) && v.semantics.name == "torch";
+           },
+       .told =
+           [](BatchNormOptions& options) {
+             options.semantics.refuses_one_value = false;
+             options.semantics.unbiased_running_variance = false;
+           }},
+      {.name = "RefusesOneValue",
+       .bug = "paddle: one value per channel is refused",
+       .check = "Status",
+       .says = "failed: batch norm: one value per channel",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+             return HasOneValue(problem) && v.semantics.name == "paddle";
+           },
+       .told =
+           [](BatchNormOptions& options) {
+             options.semantics.refuses_one_value = true;
+           }},
+      {.name = "TellsEmptyRanksOtherwise",
+       .bug = "only the rank that has the one value is told so in full",
+       .check = "Status",
+       .says = "; on rank 0 as: batch norm: one value per channel",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+             return HasOneValue(problem) && v.semantics.name == "torch";
+           },
+       .problems = [] { return OneValueProblems(/*world_size=*/2); },
+       .forwards = RefuseByBatch},
+  };
+}
+
+std::vector<BatchNormFault> RunFaults() {
+  return {
+      {.name = "DependsOnTheRun",
+       .bug = "the first y has other last bits in every run",
+       .check = "SameBits",
+       .says = "y has other bits in another run",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+             return HasOutputs(problem, v) && problem.hw > 1 &&
+                    problem.type == DataType::kFloat32 &&
+                    problem.fused == Fused::kNothing;
+           },
+       .normalized = DriftWithEveryCall},
+  };
+}
+
+}  // namespace
+
+std::vector<BatchNormFault> CallFaults() {
+  std::vector<BatchNormFault> all = MemoryFaults();
+  for (const auto& some : {OrderFaults(), RefusalFaults(), RunFaults()}) {
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,384 @@
+// Calls a layer with memory that shows what it writes.
+#include "conformance/syncbn/layer_run.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
+
+namespace lockstep {
+namespace {
+
+constexpr size_t kGuardBytes = 64;
+constexpr char kGuard = '\x5a';
+
+std::string Complaint(BatchNormCheck check, const std::string& what) {
+  return absl::StrCat(check.name(), ": ", what);
+}
+
+// Elements between two guards.
+class GuardedBuffer {
+ public:
+  // `offset`: bytes off an address that is aligned to 64.
+  GuardedBuffer(const MemoryFactory& allocate, DataType type,
+                absl::string_view bytes, size_t offset)
+      : type_(type),
+        size_(bytes.size()),
+        offset_(kGuardBytes + offset),
+        total_(offset_ + size_ + kGuardBytes),
+        memory_(std::static_pointer_cast<char>(allocate(total_))) {
+    std::memset(memory_.get(), kGuard, total_);
+    if (size_ > 0) std::memcpy(begin(), bytes.data(), size_);
+  }
+
+  static GuardedBuffer Unwritten(const MemoryFactory& allocate, DataType type,
+                                 int64_t count, size_t offset) {
+    return {allocate, type,
+            std::string(static_cast<size_t>(count * SizeOf(type)), kUnwritten),
+            offset};
+  }
+
+  Buffer buffer() const {
+    return Buffer(begin(), static_cast<int64_t>(size_) / SizeOf(type_), type_);
+  }
+  std::string bytes() const { return std::string(begin(), size_); }
+  bool Holds(absl::string_view bytes) const {
+    return absl::string_view(begin(), size_) == bytes;
+  }
+  bool GuardsHold() const {
+    for (size_t i = 0; i < total_; ++i) {
+      if (i == offset_) i += size_;
+      if (memory_.get()[i] != kGuard) return false;
+    }
+    return true;
+  }
+
+ private:
+  char* begin() const { return memory_.get() + offset_; }
+
+  DataType type_;
+  size_t size_;
+  size_t offset_;
+  size_t total_;
+  std::shared_ptr<char> memory_;
+};
+
+// All memory of one step on one rank.
+class StepMemory {
+ public:
+  StepMemory(const MemoryFactory& allocate, const BatchNormExam& exam,
+             const BatchNormVariant& variant, int step, int rank,
+             int64_t saved_bytes)
+      : allocate_(allocate),
+        exam_(exam),
+        fused_(exam.problem.fused),
+        shape_(exam.ShapeOf(step, rank, variant.layout)),
+        training_(IsTraining(step)),
+        in_(InputsOf(exam, variant, step, rank)),
+        weight_bytes_(ParameterBytes(exam.layer.weight)),
+        bias_bytes_(ParameterBytes(exam.layer.bias)),
+        offset_(OffsetIn(step, exam.problem.type)),
+        parameter_offset_(OffsetIn(step, exam.statistics_type)),
+        x_(allocate, exam.problem.type, in_.x, offset_),
+        residual_(allocate, exam.problem.type, in_.residual, offset_),
+        dy_(allocate, exam.problem.type, in_.dy, offset_),
+        y_(Activations(!InPlace())),
+        dx_(Activations(!InPlace())),
+        dresidual_(Activations(HasResidual(fused_))),
+        weight_(allocate, exam.statistics_type, weight_bytes_,
+                parameter_offset_),
+        bias_(allocate, exam.statistics_type, bias_bytes_, parameter_offset_),
+        dweight_(Parameters()),
+        dbias_(Parameters()),
+        saved_(GuardedBuffer::Unwritten(allocate, DataType::kUInt8, saved_bytes,
+                                        0)) {}
+
+  BatchNorm::Forwards Forwards(const RunningStatistics& running) const {
+    return {.shape = shape_,
+            .training = training_,
+            .relu = HasRelu(fused_),
+            .x = x_.buffer(),
+            .residual = residual_.buffer(),
+            .weight = weight_.buffer(),
+            .bias = bias_.buffer(),
+            .running = running,
+            .y = y().buffer(),
+            .saved = saved_.buffer()};
+  }
+  BatchNorm::Backwards Backwards() const {
+    return {.shape = shape_,
+            .training = training_,
+            .relu = HasRelu(fused_),
+            .x = x_.buffer(),
+            .y = y().buffer(),
+            .dy = dy_.buffer(),
+            .weight = weight_.buffer(),
+            .saved = saved_.buffer(),
+            .dweight = dweight_.buffer(),
+            .dbias = dbias_.buffer(),
+            .dx = dx().buffer(),
+            .dresidual = dresidual_.buffer()};
+  }
+
+  std::string Gradients() const { return dweight_.bytes() + dbias_.bytes(); }
+
+  // The first thing written that should not be.
+  std::string Touched() const {
+    const std::pair<const char*, bool> inputs[] = {
+        {"x", x_.Holds(in_.x)},
+        {"the residual", InPlace() || residual_.Holds(in_.residual)},
+        {"dy", InPlace() || dy_.Holds(in_.dy)},
+        {"the weight", weight_.Holds(weight_bytes_)},
+        {"the bias", bias_.Holds(bias_bytes_)}};
+    for (const auto& [name, holds] : inputs) {
+      if (holds) continue;
+      return Complaint("Untouched", absl::StrCat(name, " has changed"));
+    }
+    const std::pair<const char*, const GuardedBuffer*> buffers[] = {
+        {"x", &x_},
+        {"the residual", &residual_},
+        {"dy", &dy_},
+        {"y", &y_},
+        {"dx", &dx_},
+        {"dresidual", &dresidual_},
+        {"the weight", &weight_},
+        {"the bias", &bias_},
+        {"dweight", &dweight_},
+        {"dbias", &dbias_},
+        {"saved", &saved_}};
+    for (const auto& [name, buffer] : buffers) {
+      if (!buffer->GuardsHold()) {
+        return Complaint("Untouched",
+                         absl::StrCat("bytes beside ", name, " have changed"));
+      }
+    }
+    return "";
+  }
+
+  void MoveTo(RankStep& out) const {
+    out.y = y().bytes();
+    out.dx = dx().bytes();
+    out.dresidual = dresidual_.bytes();
+    out.dweight = dweight_.bytes();
+    out.dbias = dbias_.bytes();
+  }
+
+ private:
+  static const EncodedBatch& InputsOf(const BatchNormExam& exam,
+                                      const BatchNormVariant& variant, int step,
+                                      int rank) {
+    const ExamStep& of = exam.steps[static_cast<size_t>(step)];
+    const auto& batches = variant.layout == Layout::kNchw ? of.nchw : of.nhwc;
+    return batches[static_cast<size_t>(rank)];
+  }
+  static size_t OffsetIn(int step, DataType type) {
+    return step == 1 ? static_cast<size_t>(SizeOf(type)) : 0;
+  }
+
+  bool InPlace() const { return fused_ == Fused::kInPlace; }
+  const GuardedBuffer& y() const { return InPlace() ? residual_ : y_; }
+  const GuardedBuffer& dx() const { return InPlace() ? dy_ : dx_; }
+
+  std::string ParameterBytes(const std::vector<double>& values) const {
+    return exam_.problem.affine ? Encode(exam_.statistics_type, values) : "";
+  }
+  GuardedBuffer Activations(bool wanted) const {
+    return GuardedBuffer::Unwritten(allocate_, exam_.problem.type,
+                                    wanted ? shape_.size() : 0, offset_);
+  }
+  GuardedBuffer Parameters() const {
+    return GuardedBuffer::Unwritten(allocate_, exam_.statistics_type,
+                                    exam_.problem.affine ? shape_.c : 0,
+                                    parameter_offset_);
+  }
+
+  const MemoryFactory& allocate_;
+  const BatchNormExam& exam_;
+  const Fused fused_;
+  const ActivationShape shape_;
+  const bool training_;
+  const EncodedBatch& in_;
+  const std::string weight_bytes_;
+  const std::string bias_bytes_;
+  const size_t offset_;
+  const size_t parameter_offset_;
+  const GuardedBuffer x_;
+  const GuardedBuffer residual_;
+  const GuardedBuffer dy_;
+  const GuardedBuffer y_;
+  const GuardedBuffer dx_;
+  const GuardedBuffer dresidual_;
+  const GuardedBuffer weight_;
+  const GuardedBuffer bias_;
+  const GuardedBuffer dweight_;
+  const GuardedBuffer dbias_;
+  const GuardedBuffer saved_;
+};
+
+// The running statistics of one rank's layer.
+struct RunningMemory {
+  RunningMemory(const MemoryFactory& allocate, const BatchNormExam& exam,
+                std::span<const double> mean, std::span<const double> variance,
+                bool tracked)
+      : mean(allocate, exam.statistics_type,
+             tracked ? Encode(exam.statistics_type, mean) : "", 0),
+        variance(allocate, exam.statistics_type,
+                 tracked ? Encode(exam.statistics_type, variance) : "", 0),
+        tracked(tracked) {}
+
+  RunningStatistics view() {
+    if (!tracked) return {};
+    return {mean.buffer(), variance.buffer(), &batches};
+  }
+  bool GuardsHold() const { return mean.GuardsHold() && variance.GuardsHold(); }
+  void MoveTo(RankStep& out) const {
+    out.running_mean = mean.bytes();
+    out.running_variance = variance.bytes();
+    out.batches = batches;
+  }
+
+  GuardedBuffer mean;
+  GuardedBuffer variance;
+  int64_t batches = 0;
+  bool tracked;
+};
+
+RankStep RunStep(StepMemory& memory, RunningMemory& running, BatchNorm& layer) {
+  RankStep out;
+  int calls = 0;
+  std::string when_ready;
+  out.status = layer.Forward(memory.Forwards(running.view()));
+  if (out.status.ok()) {
+    out.status = layer.Backward(memory.Backwards(), [&] {
+      ++calls;
+      when_ready = memory.Gradients();
+    });
+  }
+  memory.MoveTo(out);
+  running.MoveTo(out);
+  out.complaint = memory.Touched();
+  if (!running.GuardsHold()) {
+    out.complaint =
+        Complaint("Untouched", "bytes beside the running statistics changed");
+  }
+  if (!out.complaint.empty() || !out.status.ok()) return out;
+  if (calls != 1) {
+    out.complaint = Complaint(
+        "Ready", absl::StrCat("gradients_ready was called ", calls, " times"));
+  } else if (when_ready != memory.Gradients()) {
+    out.complaint =
+        Complaint("Ready", "dweight or dbias changed after gradients_ready");
+  }
+  return out;
+}
+
+void AppendNumber(int64_t value, std::string& out) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+int64_t TakeNumber(absl::string_view& in) {
+  int64_t value = 0;
+  std::memcpy(&value, in.data(), sizeof(value));
+  in.remove_prefix(sizeof(value));
+  return value;
+}
+
+void AppendBytes(absl::string_view bytes, std::string& out) {
+  AppendNumber(static_cast<int64_t>(bytes.size()), out);
+  out.append(bytes.data(), bytes.size());
+}
+
+std::string TakeBytes(absl::string_view& in) {
+  const auto size = static_cast<size_t>(TakeNumber(in));
+  std::string bytes(in.substr(0, size));
+  in.remove_prefix(size);
+  return bytes;
+}
+
+// All fields that are bytes, but for the status.
+template <typename Step, typename Fn>
+void ForEachField(Step& step, Fn fn) {
+  for (auto* field :
+       {&step.y, &step.dx, &step.dresidual, &step.dweight, &step.dbias,
+        &step.running_mean, &step.running_variance, &step.complaint}) {
+    fn(*field);
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<void> HostMemory(size_t bytes) {
+  constexpr std::align_val_t kAlignment{kGuardBytes};
+  return {::operator new(bytes, kAlignment),
+          [](void* memory) { ::operator delete(memory, kAlignment); }};
+}
+
+absl::StatusOr<RankRun> RunOnRank(const BatchNormExam& exam,
+                                  const BatchNormVariant& variant,
+                                  const LayerFactory& make, Communicator& group,
+                                  const MemoryFactory& allocate) {
+  const BatchNormOptions options = OptionsOf(exam.problem, variant);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<BatchNorm> layer,
+                            make(options, group));
+  const bool tracked = options.track_running_stats;
+  RunningMemory trained(allocate, exam, exam.first_mean, exam.first_variance,
+                        tracked);
+  RankRun run;
+  for (int i = 0; i < kSteps; ++i) {
+    const ExamStep& step = exam.steps[static_cast<size_t>(i)];
+    StepMemory memory(allocate, exam, variant, i, group.rank(),
+                      layer->SavedBytes(exam.problem.type));
+    RunningMemory given(allocate, exam, step.running_mean,
+                        step.running_variance, tracked);
+    run.push_back(RunStep(memory, step.training ? trained : given, *layer));
+  }
+  return run;
+}
+
+std::string Serialize(const std::vector<RankRun>& runs) {
+  std::string out;
+  for (const RankRun& run : runs) {
+    for (const RankStep& step : run) {
+      ForEachField(step, [&](const std::string& f) { AppendBytes(f, out); });
+      AppendNumber(step.batches, out);
+      AppendNumber(static_cast<int64_t>(step.status.code()), out);
+      AppendBytes(std::string(step.status.message()), out);
+    }
+  }
+  return out;
+}
+
+std::vector<RankRun> ParseRuns(absl::string_view bytes) {
+  std::vector<RankRun> runs;
+  while (!bytes.empty()) {
+    RankRun run(kSteps);
+    for (RankStep& step : run) {
+      ForEachField(step, [&](std::string& f) { f = TakeBytes(bytes); });
+      step.batches = TakeNumber(bytes);
+      const auto code = static_cast<absl::StatusCode>(TakeNumber(bytes));
+      step.status = absl::Status(code, TakeBytes(bytes));
+    }
+    runs.push_back(std::move(run));
+  }
+  return runs;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,68 @@
+// Runs a layer through a problem on one rank and keeps what came of it.
+#ifndef LOCKSTEP_CONFORMANCE_SYNCBN_LAYER_RUN_H_
+#define LOCKSTEP_CONFORMANCE_SYNCBN_LAYER_RUN_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "collectives/communicator.h"
+#include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/solved_problem.h"
+#include "syncbn/batch_norm.h"
+
+namespace lockstep {
+
+// Makes the layer of one rank.
+using LayerFactory = std::function<absl::StatusOr<std::unique_ptr<BatchNorm>>(
+    const BatchNormOptions& options, Communicator& group)>;
+
+// What one rank has after one step: bytes as the layer left them.
+struct RankStep {
+  std::string y;
+  std::string dx;
+  std::string dresidual;
+  std::string dweight;
+  std::string dbias;
+  std::string running_mean;
+  std::string running_variance;
+  int64_t batches = 0;
+  // What the layer did that it may not: wrote to its inputs or beside its
+  // outputs ("Untouched: ..."), did not call `gradients_ready` once, with the
+  // final gradients ("Ready: ..."). Empty: nothing.
+  std::string complaint;
+  absl::Status status;  // Of Forward, or else of Backward.
+};
+
+// What each byte of outputs holds before, but of those in an input's place:
+// NaN in every type of float, of bits that no computation gives.
+inline constexpr char kUnwritten = '\xff';
+
+// Memory that the layer can use and the host too, aligned to 64.
+using MemoryFactory = std::function<std::shared_ptr<void>(size_t bytes)>;
+std::shared_ptr<void> HostMemory(size_t bytes);
+
+// Of one rank, by step.
+using RankRun = std::vector<RankStep>;
+
+// Trains the layer twice and evaluates it once. Outputs hold NaN before; in
+// step 1 no buffer of activations or parameters is aligned to more than its
+// elements. Errors: the factory's.
+absl::StatusOr<RankRun> RunOnRank(const BatchNormExam& exam,
+                                  const BatchNormVariant& variant,
+                                  const LayerFactory& make, Communicator& group,
+                                  const MemoryFactory& allocate = HostMemory);
+
+// Runs as bytes, to hand from process to process and to compare.
+std::string Serialize(const std::vector<RankRun>& runs);
+std::vector<RankRun> ParseRuns(absl::string_view bytes);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_SYNCBN_LAYER_RUN_H_

@@ -1,0 +1,280 @@
+// Faults in what enters the running statistics.
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/data_types.h"
+#include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/batch_norm_mutants.h"
+#include "conformance/syncbn/plain_kernels.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
+
+namespace lockstep {
+namespace {
+
+bool IsTorch(const BatchNormVariant& variant) {
+  return variant.semantics.name == "torch";
+}
+
+// Whether batches enter running statistics.
+bool Enters(const BatchNormProblem& problem, const BatchNormVariant& variant) {
+  return variant.tracking != Tracking::kNone && ValuesOf(problem, 0) > 1;
+}
+
+// Few enough values for n and n - 1 to differ by more than rounding.
+bool HasFewValues(const BatchNormProblem& problem) { return problem.hw == 1; }
+
+absl::StatusOr<int64_t> Merge(BatchNormKernels& real, const MergeCall& call) {
+  return real.Merge(call.record, call.gathered, call.ranks, call.options,
+                    call.running, call.saved);
+}
+
+std::vector<double> NumbersOf(const Buffer& buffer) {
+  std::vector<double> numbers;
+  for (int64_t c = 0; c < buffer.count; ++c) {
+    numbers.push_back(GetNumber(buffer, c));
+  }
+  return numbers;
+}
+
+// The running variance as if the batch's had been multiplied by `factor`.
+void ScaleEntered(const MergeCall& call, const std::vector<double>& before,
+                  double factor) {
+  const double w = call.options.weight_of_batch;
+  for (int64_t c = 0; c < call.running.variance.count; ++c) {
+    const double kept = (1 - w) * before[static_cast<size_t>(c)];
+    const double entered = GetNumber(call.running.variance, c) - kept;
+    SetNumber(call.running.variance, c, kept + entered * factor);
+  }
+}
+
+absl::StatusOr<int64_t> MergeWithOwnCount(BatchNormKernels& real,
+                                          const MergeCall& call) {
+  const std::vector<double> before = NumbersOf(call.running.variance);
+  const auto values = Merge(real, call);
+  const RecordView own(call.record, const_cast<std::byte*>(call.gathered) +
+                                        call.own * call.record.size_bytes());
+  if (!values.ok() || *values < 2 || !call.options.unbiased_running_variance) {
+    return values;
+  }
+  const auto n = static_cast<double>(*values);
+  const auto k = static_cast<double>(own.count());
+  ScaleEntered(call, before, k / (k - 1) * (n - 1) / n);
+  return values;
+}
+
+absl::StatusOr<int64_t> MergeTwice(BatchNormKernels& real,
+                                   const MergeCall& call) {
+  const auto values = Merge(real, call);
+  return values.ok() ? Merge(real, call) : values;
+}
+
+// The variance that enters is that of the normalised values: v / (v + epsilon),
+// or 1 - epsilon r^2.
+absl::StatusOr<int64_t> MergeNormalizedVariance(BatchNormKernels& real,
+                                                const MergeCall& call) {
+  const std::vector<double> before = NumbersOf(call.running.variance);
+  const auto values = Merge(real, call);
+  if (!values.ok() || *values < 2) return values;
+  const double w = call.options.weight_of_batch;
+  const auto n = static_cast<double>(*values);
+  const double times = call.options.unbiased_running_variance ? n / (n - 1) : 1;
+  const RecordView saved(call.record, call.saved);
+  for (int64_t c = 0; c < call.running.variance.count; ++c) {
+    const double r = GetNumber(saved.second, c);
+    const double variance = (1 - call.options.epsilon * r * r) * times;
+    SetNumber(call.running.variance, c,
+              (1 - w) * before[static_cast<size_t>(c)] + w * variance);
+  }
+  return values;
+}
+
+// And so is the mean, which is 0.
+absl::StatusOr<int64_t> MergeNormalized(BatchNormKernels& real,
+                                        const MergeCall& call) {
+  const std::vector<double> mean = NumbersOf(call.running.mean);
+  const auto values = MergeNormalizedVariance(real, call);
+  if (!values.ok() || *values < 2) return values;
+  const double w = call.options.weight_of_batch;
+  for (int64_t c = 0; c < call.running.mean.count; ++c) {
+    SetNumber(call.running.mean, c, (1 - w) * mean[static_cast<size_t>(c)]);
+  }
+  return values;
+}
+
+absl::StatusOr<int64_t> MergeUntracked(BatchNormKernels& real,
+                                       const MergeCall& call) {
+  MergeCall told = call;
+  told.running = {};
+  return Merge(real, told);
+}
+
+// Only this rank's batch enters; the whole is normalised with.
+absl::StatusOr<int64_t> MergeOwnIntoRunning(BatchNormKernels& real,
+                                            const MergeCall& call) {
+  MergeCall own = call;
+  own.gathered += call.own * call.record.size_bytes();
+  own.ranks = 1;
+  const auto entered = Merge(real, own);
+  return entered.ok() ? MergeUntracked(real, call) : entered;
+}
+
+// One unit in the last place, on all ranks but the first.
+absl::StatusOr<int64_t> MergeWithRounding(BatchNormKernels& real,
+                                          const MergeCall& call) {
+  const auto values = Merge(real, call);
+  if (!values.ok() || *values < 2 || call.own == 0) return values;
+  if (!call.running.tracked()) return values;
+  const double value = GetNumber(call.running.mean, 0);
+  const double up =
+      call.running.mean.type == DataType::kFloat64
+          ? std::nextafter(value, std::numeric_limits<double>::infinity())
+          : std::nextafter(static_cast<float>(value),
+                           std::numeric_limits<float>::infinity());
+  SetNumber(call.running.mean, 0, up);
+  return values;
+}
+
+absl::Status CountTwice(BatchNorm& real, BatchNorm&,
+                        BatchNorm::Forwards buffers) {
+  const absl::Status status = real.Forward(buffers);
+  if (status.ok() && buffers.training && buffers.running.tracked()) {
+    ++*buffers.running.batches;
+  }
+  return status;
+}
+
+absl::StatusOr<int64_t> MergeOtherVariance(BatchNormKernels& real,
+                                           const MergeCall& call) {
+  MergeCall other = call;
+  other.options.unbiased_running_variance =
+      !call.options.unbiased_running_variance;
+  return Merge(real, other);
+}
+
+std::vector<BatchNormFault> VarianceFaults() {
+  return {
+      {.name = "TracksBiasedVariance",
+       .bug = "torch: the running variance is of M2 / n",
+       .check = "RunningVariance",
+       .says = "as if the variance were biased",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+             return IsTorch(v) && HasFewValues(problem) && Enters(problem, v);
+           },
+       .merges = MergeOtherVariance},
+      {.name = "TracksUnbiasedVariance",
+       .bug = "paddle: the running variance is of M2 / (n - 1)",
+       .check = "RunningVariance",
+       .says = "as if the variance were unbiased",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+             return !IsTorch(v) && HasFewValues(problem) &&
+                    Enters(problem, v) && ValuesOf(problem, 0) > 1;
+           },
+       .merges = MergeOtherVariance},
+      {.name = "CountsOwnInVariance",
+       .bug = "torch: n / (n - 1) is of this rank's count",
+       .check = "RunningVariance",
+       .says = "as if this rank's own count were the global one",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+             return IsTorch(v) && HasFewValues(problem) && Enters(problem, v) &&
+                    RanksWithValues(problem, 0) > 1 &&
+                    problem.batches != Batches::kOneSample;
+           },
+       .merges = MergeWithOwnCount},
+      {.name = "TracksNormalizedVariance",
+       .bug = "the variance is taken after normalising",
+       .check = "RunningVariance",
+       .says = "as if the normalised values had entered",
+       .shows = Enters,
+       .merges = MergeNormalizedVariance},
+  };
+}
+
+// Of the wrong batch, or with the wrong weight.
+std::vector<BatchNormFault> EntryFaults() {
+  return {
+      {.name = "InvertsMomentum",
+       .bug = "momentum is the weight of the other one",
+       .check = "RunningMean",
+       .says = "as if momentum were inverted",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+             return v.tracking == Tracking::kMomentum && Enters(problem, v);
+           },
+       .told =
+           [](BatchNormOptions& options) {
+             if (options.momentum) options.momentum = 1 - *options.momentum;
+           }},
+      {.name = "UpdatesTwice",
+       .bug = "a batch enters the running statistics twice",
+       .check = "RunningMean",
+       .says = "as if the batch had entered twice",
+       .shows = Enters,
+       .merges = MergeTwice},
+      {.name = "TracksNormalizedValues",
+       .bug = "mean and variance are taken after normalising",
+       .check = "RunningMean",
+       .says = "as if the normalised values had entered",
+       .shows = Enters,
+       .merges = MergeNormalized},
+      {.name = "TracksNothing",
+       .bug = "nothing enters the running statistics",
+       .check = "RunningMean",
+       .says = "as if nothing had entered",
+       .shows = Enters,
+       .merges = MergeUntracked},
+      {.name = "TracksOwnBatch",
+       .bug = "a rank's own batch alone enters its running statistics",
+       .check = "RunningMean",
+       .says = "as if this rank's own batch had entered",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+             return Enters(problem, v) && RanksWithValues(problem, 0) > 1 &&
+                    problem.batches != Batches::kEmptyRank && problem.hw > 1;
+           },
+       .merges = MergeOwnIntoRunning},
+  };
+}
+
+// Of ranks that no longer agree, or have lost count.
+std::vector<BatchNormFault> AgreementFaults() {
+  return {
+      {.name = "RoundsByRank",
+       .bug = "the ranks' running means differ in the last bit",
+       .check = "RanksAgree",
+       .says = "has other bits than on rank 0",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+             return problem.world_size > 1 && Enters(problem, v);
+           },
+       .merges = MergeWithRounding},
+      {.name = "CountsBatchesTwice",
+       .bug = "the count of batches grows by two",
+       .check = "BatchCount",
+       .says = "2 batches are counted, not 1",
+       .shows =
+           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+             return v.tracking == Tracking::kMomentum && Enters(problem, v);
+           },
+       .forwards = CountTwice},
+  };
+}
+
+}  // namespace
+
+std::vector<BatchNormFault> RunningFaults() {
+  std::vector<BatchNormFault> all = VarianceFaults();
+  for (const BatchNormFault& fault : EntryFaults()) all.push_back(fault);
+  for (const BatchNormFault& fault : AgreementFaults()) all.push_back(fault);
+  return all;
+}
+
+}  // namespace lockstep

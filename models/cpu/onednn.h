@@ -1,0 +1,133 @@
+// oneDNN 2 and oneDNN 3 make primitive descriptors differently: these functions
+// are the only place that knows. All are float32; they throw dnnl::error.
+#ifndef LOCKSTEP_MODELS_CPU_ONEDNN_H_
+#define LOCKSTEP_MODELS_CPU_ONEDNN_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
+#include "models/cpu/layer.h"
+#include "oneapi/dnnl/dnnl.hpp"
+
+namespace lockstep::onednn {
+
+// Scratch space comes from the caller; ReLU follows the operation if `relu`.
+dnnl::primitive_attr Attributes(bool relu);
+
+struct ConvolutionShape {
+  dnnl::memory::desc x, weights, bias, y;
+  dnnl::memory::dims strides, padding;
+};
+dnnl::convolution_forward::primitive_desc ConvolutionForward(
+    const dnnl::engine& engine, const ConvolutionShape& shape, bool relu);
+dnnl::convolution_backward_weights::primitive_desc ConvolutionBackwardWeights(
+    const dnnl::engine& engine, const ConvolutionShape& shape,
+    const dnnl::convolution_forward::primitive_desc& forward);
+dnnl::convolution_backward_data::primitive_desc ConvolutionBackwardData(
+    const dnnl::engine& engine, const ConvolutionShape& shape,
+    const dnnl::convolution_forward::primitive_desc& forward);
+
+struct InnerProductShape {
+  dnnl::memory::desc x, weights, bias, y;
+};
+dnnl::inner_product_forward::primitive_desc InnerProductForward(
+    const dnnl::engine& engine, const InnerProductShape& shape, bool relu);
+dnnl::inner_product_backward_weights::primitive_desc
+InnerProductBackwardWeights(
+    const dnnl::engine& engine, const InnerProductShape& shape,
+    const dnnl::inner_product_forward::primitive_desc& forward);
+dnnl::inner_product_backward_data::primitive_desc InnerProductBackwardData(
+    const dnnl::engine& engine, const InnerProductShape& shape,
+    const dnnl::inner_product_forward::primitive_desc& forward);
+
+struct PoolingShape {
+  dnnl::memory::desc x, y;
+  dnnl::memory::dims strides, window, padding;
+};
+dnnl::pooling_forward::primitive_desc AveragePoolForward(
+    const dnnl::engine& engine, const PoolingShape& shape);
+dnnl::pooling_backward::primitive_desc AveragePoolBackward(
+    const dnnl::engine& engine, const PoolingShape& shape,
+    const dnnl::pooling_forward::primitive_desc& forward);
+
+// The gradient of ReLU from its output: dx = y > 0 ? dy : 0.
+dnnl::eltwise_backward::primitive_desc ReluBackwardFromOutput(
+    const dnnl::engine& engine, const dnnl::memory::desc& y);
+
+}  // namespace lockstep::onednn
+
+namespace lockstep {
+
+// Running oneDNN primitives on plain pointers, and its errors as statuses.
+
+// Calls `body` and turns dnnl::error into kInternal: "<layer>: oneDNN: ...".
+absl::Status CatchOnednn(const std::string& layer,
+                         absl::FunctionRef<void()> body);
+
+// Activations of `shape` as oneDNN sees them: dimensions n, c, h, w, channels
+// last.
+dnnl::memory::desc ChannelsLast(const Shape& shape);
+
+// Floats that hold `desc`, rounded up so that what follows is 64-byte aligned.
+int64_t AlignedSize(const dnnl::memory::desc& desc);
+int64_t AlignedSize(int64_t floats);
+
+// A primitive and the memory objects of its arguments, made once. Throws
+// dnnl::error. Not thread safe.
+class Primitive {
+ public:
+  Primitive() = default;
+  Primitive(const dnnl::engine& engine, const dnnl::primitive& primitive,
+            std::initializer_list<std::pair<int, dnnl::memory::desc>> args);
+
+  // Points each named argument (DNNL_ARG_...) at its memory, runs, and returns
+  // when done. Inputs are not written, whatever the type says; a null pointer
+  // is for an argument without elements.
+  void Run(dnnl::stream& stream,
+           std::initializer_list<std::pair<int, const float*>> pointers);
+
+ private:
+  dnnl::primitive primitive_;
+  std::unordered_map<int, dnnl::memory> args_;
+};
+
+// One parameter in two formats: the plain one it has in Parameters and the one
+// that a primitive works in. Where they are the same, nothing is copied. Throws
+// dnnl::error.
+class FormatConversion {
+ public:
+  FormatConversion() = default;
+  FormatConversion(const dnnl::engine& engine, const dnnl::memory::desc& from,
+                   const dnnl::memory::desc& to);
+
+  bool is_identity() const { return identity_; }
+
+  // Copies `from` into `to`; only if not is_identity().
+  void Run(dnnl::stream& stream, const float* from, float* to);
+
+ private:
+  bool identity_ = true;
+  Primitive reorder_;
+};
+
+// Sums of arrays. Throws dnnl::error.
+class Accumulation {
+ public:
+  Accumulation() = default;
+  Accumulation(const dnnl::engine& engine, int64_t size);
+
+  // to[i] += from[i] for i in [0, size).
+  void Run(dnnl::stream& stream, const float* from, float* to);
+
+ private:
+  Primitive reorder_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_CPU_ONEDNN_H_

@@ -1,0 +1,54 @@
+// Reads and writes safetensors files: named tensors and a few strings.
+#ifndef LOCKSTEP_MODELS_IO_SAFETENSORS_H_
+#define LOCKSTEP_MODELS_IO_SAFETENSORS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/data_types.h"
+
+namespace lockstep {
+
+// One tensor; row-major, in the byte order of a little-endian machine, which is
+// the file's.
+struct NamedTensor {
+  DataType type = DataType::kFloat32;
+  std::vector<int64_t> shape;   // Empty: a scalar.
+  std::vector<std::byte> data;  // Product of shape * SizeOf(type) bytes.
+
+  friend bool operator==(const NamedTensor&, const NamedTensor&) = default;
+};
+
+// A file's content. A name may be any UTF-8 but "__metadata__".
+struct Safetensors {
+  std::map<std::string, std::string> metadata;
+  std::map<std::string, NamedTensor> tensors;
+
+  friend bool operator==(const Safetensors&, const Safetensors&) = default;
+};
+
+// Reads a file. Errors, all with the path: kNotFound and the like from the file
+// system; kDataLoss if the content breaks the format (a length beyond the file,
+// a header that is not JSON, a shape that does not fit its bytes, tensors that
+// overlap or leave a gap); kUnimplemented for a type that DataType lacks.
+absl::StatusOr<Safetensors> ReadSafetensors(const std::string& path);
+
+// Replaces a file as ReplaceFile does. Errors: kInvalidArgument if a tensor's
+// bytes do not fit its shape; the file system's, with the path.
+absl::Status WriteSafetensors(const std::string& path,
+                              const Safetensors& content);
+
+// The same between memory and content; `name` stands for the path in errors.
+absl::StatusOr<Safetensors> ParseSafetensors(absl::string_view bytes,
+                                             absl::string_view name);
+absl::StatusOr<std::string> SerializeSafetensors(const Safetensors& content);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_IO_SAFETENSORS_H_

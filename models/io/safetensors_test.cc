@@ -1,0 +1,395 @@
+// Safetensors: round trips, foreign bytes, and damaged files.
+#include "models/io/safetensors.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <numeric>
+#include <random>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/data_types.h"
+#include "base/files.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/io/fuzz_inputs.h"
+#include "models/io/model_tensors.h"
+#include "models/io/safetensors_check.h"
+#include "models/model.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+template <typename T>
+std::vector<std::byte> BytesOf(const std::vector<T>& values) {
+  std::vector<std::byte> bytes(values.size() * sizeof(T));
+  if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+  return bytes;
+}
+
+Safetensors Example() {
+  Safetensors content;
+  content.metadata = {{"epoch", "3"}, {"name", "a \"quoted\" name"}};
+  content.tensors["W1"] = {
+      DataType::kFloat32, {2, 3}, BytesOf<float>({1, 2, 3, -4.5f, 0, 1e-30f})};
+  content.tensors["count"] = {
+      DataType::kInt64, {1}, BytesOf<int64_t>({1 << 30})};
+  content.tensors["empty"] = {DataType::kFloat32, {0, 7}, {}};
+  content.tensors["loss"] = {DataType::kFloat64, {}, BytesOf<double>({0.25})};
+  return content;
+}
+
+// A file with this header and data.
+std::string File(const std::string& header, const std::string& data) {
+  const uint64_t length = header.size();
+  std::string bytes(sizeof(length), '\0');
+  std::memcpy(bytes.data(), &length, sizeof(length));
+  return absl::StrCat(bytes, header, data);
+}
+
+std::string TempPath(const std::string& name) {
+  return absl::StrCat(testing::TempDir(), "/", name);
+}
+
+TEST(SafetensorsTest, ReadsBackWhatItWrote) {
+  const std::string path = TempPath("round_trip.safetensors");
+  for (const Safetensors& content : {Example(), Safetensors()}) {
+    ASSERT_THAT(WriteSafetensors(path, content), IsOk());
+    EXPECT_THAT(ReadSafetensors(path), IsOkAndHolds(content));
+    EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
+  }
+}
+
+TEST(SafetensorsTest, ReadsAFileAsTheFormatDescribesIt) {
+  const std::string file =
+      File(R"({"b":{"dtype":"F32","shape":[1,2],"data_offsets":[8,16]},)"
+           R"("a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}   )",
+           std::string("\x05\0\0\0\0\0\0\0\0\0\x80\x3f\0\0\0\x40", 16));
+  Safetensors want;
+  want.tensors["a"] = {DataType::kInt64, {1}, BytesOf<int64_t>({5})};
+  want.tensors["b"] = {DataType::kFloat32, {1, 2}, BytesOf<float>({1, 2})};
+  EXPECT_THAT(ParseSafetensors(file, "f"), IsOkAndHolds(want));
+}
+
+TEST(SafetensorsTest, StartsDataAtAMultipleOfEightBytes) {
+  const absl::StatusOr<std::string> bytes = SerializeSafetensors(Example());
+  ASSERT_THAT(bytes, IsOk());
+  uint64_t length = 0;
+  std::memcpy(&length, bytes->data(), sizeof(length));
+  EXPECT_EQ(length % 8, 0u);
+}
+
+TEST(SafetensorsTest, RefusesATensorWhoseBytesDoNotFitItsShape) {
+  Safetensors content = Example();
+  content.tensors["W1"].shape = {7};
+  EXPECT_THAT(SerializeSafetensors(content),
+              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("'W1'")));
+}
+
+TEST(SafetensorsTest, NamesAMissingFileAndAnUnwritableFolder) {
+  EXPECT_THAT(ReadSafetensors("/nonexistent/w.safetensors"),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("/nonexistent/w.safetensors")));
+  EXPECT_THAT(WriteSafetensors("/nonexistent/w.safetensors", Example()),
+              StatusIs(absl::StatusCode::kNotFound,
+                       HasSubstr("/nonexistent/w.safetensors")));
+  EXPECT_THAT(ReadSafetensors(testing::TempDir()),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("cannot read")));  // A folder.
+}
+
+struct BrokenHeader {
+  std::string header;
+  std::string message;
+};
+
+TEST(SafetensorsTest, NamesTheFileAndTheFaultOfABrokenHeader) {
+  const BrokenHeader cases[] = {
+      {"", "not JSON"},
+      {"[]", "not JSON"},
+      {"{\"a\":", "not JSON"},
+      {R"({"__metadata__":[]})", "metadata"},
+      {R"({"__metadata__":{"a":1}})", "metadata"},
+      {R"({"a":3})", "'a' lacks"},
+      {R"({"a":{"dtype":"F32","shape":[1]}})", "'a' lacks"},
+      {R"({"a":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}})",
+       "malformed"},
+      {R"({"a":{"dtype":"F32","shape":[1.5],"data_offsets":[0,4]}})",
+       "malformed"},
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0]}})", "malformed"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4]}})",
+       "does not fit"},
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})",
+       "does not fit"},
+      {R"({"a":{"dtype":"F32","shape":[4611686018427387904,4],)"
+       R"("data_offsets":[0,0]}})",
+       "does not fit"},
+      {R"({"a":{"dtype":"F32","shape":[18446744073709551615],)"
+       R"("data_offsets":[0,4]}})",
+       "malformed"},
+      {R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "beyond"},
+      {R"({"a":{"dtype":"F32","shape":[],"data_offsets":[1,5]}})", "begin"},
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},)"
+       R"("b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})",
+       "begin"},
+      {"{}", "accounts for 0"},
+  };
+  for (const BrokenHeader& c : cases) {
+    EXPECT_THAT(ParseSafetensors(File(c.header, "1234"), "w.safetensors"),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         testing::AllOf(testing::StartsWith("w.safetensors: "),
+                                        HasSubstr(c.message))))
+        << c.header;
+  }
+}
+
+TEST(SafetensorsTest, NamesATypeThatItDoesNotKnow) {
+  EXPECT_THAT(
+      ParseSafetensors(
+          File(R"({"a":{"dtype":"F8_E5M2","shape":[4],"data_offsets":[0,4]}})",
+               "1234"),
+          "w"),
+      StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("F8_E5M2")));
+}
+
+TEST(SafetensorsTest, ShowsLittleOfALongName) {
+  std::string name(99, 'n');
+  for (int i = 0; i < 1000; ++i) name += "\u00e9";
+  EXPECT_THAT(
+      ParseSafetensors(File(absl::StrCat("{\"", name, "\":3}"), ""), "w"),
+      StatusIs(absl::StatusCode::kDataLoss,
+               absl::StrCat("w: tensor '", std::string(99, 'n'),
+                            "...' lacks a dtype, shape or data_offsets")));
+  EXPECT_THAT(ParseSafetensors(
+                  File(absl::StrCat(R"({"a\u001b":{"dtype":")", name,
+                                    R"(","shape":[4],"data_offsets":[0,4]}})"),
+                       "1234"),
+                  "w"),
+              StatusIs(absl::StatusCode::kUnimplemented,
+                       testing::AllOf(
+                           HasSubstr(R"('a\033' has type nnn)"),
+                           testing::EndsWith("n..., which this cannot read"))));
+}
+
+TEST(SafetensorsTest, RejectsEveryTruncationAndAnyTrailingByte) {
+  const absl::StatusOr<std::string> bytes = SerializeSafetensors(Example());
+  ASSERT_THAT(bytes, IsOk());
+  for (size_t size = 0; size < bytes->size(); ++size) {
+    EXPECT_THAT(ParseSafetensors(bytes->substr(0, size), "w"),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("w: ")))
+        << size;
+  }
+  EXPECT_FALSE(ParseSafetensors(*bytes + "x", "w").ok());
+}
+
+// What a damaged byte may do is an error or other content; never more.
+TEST(SafetensorsTest, SurvivesEveryFlippedBitAndEveryByteOfJson) {
+  const absl::StatusOr<std::string> bytes = SerializeSafetensors(Example());
+  ASSERT_THAT(bytes, IsOk());
+  int rejected = 0;
+  for (size_t i = 0; i < bytes->size(); ++i) {
+    std::string values("\0 \"-09[{},", 10);
+    for (int bit = 0; bit < 8; ++bit) {
+      values.push_back(static_cast<char>((*bytes)[i] ^ (1 << bit)));
+    }
+    for (const char value : values) {
+      std::string damaged = *bytes;
+      damaged[i] = value;
+      rejected += ParseSafetensors(damaged, "w").ok() ? 0 : 1;
+    }
+  }
+  EXPECT_GT(rejected, 1000);
+}
+
+}  // namespace
+
+// Tensors of a model: what they hold, and what does not fit.
+namespace {
+
+using testing::Each;
+using testing::ElementsAre;
+using testing::ElementsAreArray;
+
+template <typename T>
+std::vector<T> ValuesOf(const NamedTensor& tensor) {
+  std::vector<T> values(tensor.data.size() / sizeof(T));
+  std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+  return values;
+}
+
+class ModelTensorsTest : public testing::Test {
+ protected:
+  ModelTensorsTest() {
+    mean_ = buffers_.AddFloats("mean", {2});
+    batches_ = buffers_.AddCounter("batches");
+    variance_ = buffers_.AddFloats("variance", {2});
+  }
+
+  // What a file with this model would hold, all of it not zero.
+  NamedTensors Filled() {
+    std::iota(parameters_.values().begin(), parameters_.values().end(), 1.0f);
+    std::iota(buffers_.floats().begin(), buffers_.floats().end(), 10.0f);
+    buffers_.counter(batches_) = 77;
+    NamedTensors tensors = ValueTensors(parameters_);
+    tensors.merge(BufferTensors(buffers_));
+    return tensors;
+  }
+
+  void Clear() {
+    std::fill(parameters_.values().begin(), parameters_.values().end(), 0.0f);
+    std::fill(buffers_.floats().begin(), buffers_.floats().end(), 0.0f);
+    buffers_.counter(batches_) = 0;
+  }
+
+  Parameters parameters_{{{"weight", {2, 3}}, {"bias", {2}}}};
+  Buffers buffers_;
+  int mean_ = 0;
+  int batches_ = 0;
+  int variance_ = 0;
+};
+
+TEST_F(ModelTensorsTest, NamesEveryValueGradientAndBuffer) {
+  Filled();
+  std::iota(parameters_.gradients().begin(), parameters_.gradients().end(),
+            -8.0f);
+  const NamedTensors values = ValueTensors(parameters_);
+  EXPECT_THAT(ValuesOf<float>(values.at("weight")),
+              ElementsAre(1, 2, 3, 4, 5, 6));
+  EXPECT_THAT(values.at("weight").shape, ElementsAre(2, 3));
+  EXPECT_THAT(ValuesOf<float>(values.at("bias")), ElementsAre(7, 8));
+  const NamedTensors gradients = GradientTensors(parameters_);
+  EXPECT_THAT(ValuesOf<float>(gradients.at("bias")), ElementsAre(-2, -1));
+  const NamedTensors buffers = BufferTensors(buffers_);
+  EXPECT_EQ(buffers.size(), 3u);
+  EXPECT_THAT(ValuesOf<float>(buffers.at("mean")), ElementsAre(10, 11));
+  EXPECT_THAT(ValuesOf<float>(buffers.at("variance")), ElementsAre(12, 13));
+  EXPECT_EQ(buffers.at("batches").type, DataType::kInt64);
+  EXPECT_TRUE(buffers.at("batches").shape.empty());
+  EXPECT_THAT(ValuesOf<int64_t>(buffers.at("batches")), ElementsAre(77));
+}
+
+TEST_F(ModelTensorsTest, LoadsWhatItNamed) {
+  const NamedTensors tensors = Filled();
+  Clear();
+  ASSERT_THAT(LoadTensors(tensors, "file", parameters_, buffers_), IsOk());
+  EXPECT_THAT(parameters_.values(), ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
+  EXPECT_THAT(buffers_.value(mean_), ElementsAre(10, 11));
+  EXPECT_THAT(buffers_.value(variance_), ElementsAre(12, 13));
+  EXPECT_EQ(buffers_.counter(batches_), 77);
+}
+
+TEST_F(ModelTensorsTest, NamesTheTensorThatDoesNotFitAndLoadsNothing) {
+  const NamedTensors good = Filled();
+  Clear();
+  const NamedTensor scalar = {
+      DataType::kFloat32, {}, std::vector<std::byte>(4)};
+  NamedTensors no_bias = good;
+  no_bias.erase("bias");
+  NamedTensors no_mean = good;
+  no_mean.erase("mean");
+  NamedTensors flat = good;
+  flat["weight"].shape = {6};
+  NamedTensors type = good;
+  type["batches"] = scalar;
+  NamedTensors negative = good;
+  negative["batches"].data.assign(8, std::byte{0xff});
+  NamedTensors last = good;
+  last["batches"].data.assign(8, std::byte{0xff});
+  last["batches"].data[7] = std::byte{0x7f};
+  NamedTensors more = good;
+  more["zzz\n"] = scalar;
+  for (const auto& [tensors, message] :
+       {std::pair(no_bias, "F: has no tensor 'bias'"),
+        {no_mean, "F: has no tensor 'mean'"},
+        {flat,
+         "F: tensor 'weight' is float32 [6], the model's is float32 [2, 3]"},
+        {type, "F: tensor 'batches' is float32 [], the model's is int64 []"},
+        {negative, "F: tensor 'batches' is -1, which is no count of batches"},
+        {last,
+         "F: tensor 'batches' is 9223372036854775807, which is no count of "
+         "batches"},
+        {more, "F: tensor 'zzz\\n' is not the model's"}}) {
+    EXPECT_THAT(LoadTensors(tensors, "F", parameters_, buffers_),
+                StatusIs(absl::StatusCode::kInvalidArgument, message));
+    EXPECT_THAT(parameters_.values(), Each(0.0f));
+    EXPECT_THAT(buffers_.floats(), Each(0.0f));
+    EXPECT_EQ(buffers_.counter(batches_), 0);
+  }
+}
+
+}  // namespace
+
+// The fuzz check on seeds and on mutations of them; and what mutations are.
+namespace {
+
+constexpr int kMutations = 5000;
+
+TEST(SafetensorsFuzzTest, KeepsItsPromisesOnSeeds) {
+  int accepted = 0;
+  for (const std::string& seed : SafetensorsSeeds()) {
+    bool ok = false;
+    EXPECT_EQ(CheckSafetensors(seed, ok), "");
+    accepted += ok ? 1 : 0;
+  }
+  EXPECT_EQ(SafetensorsSeeds().size(), 8u);
+  EXPECT_EQ(accepted, 5);
+}
+
+TEST(SafetensorsFuzzTest, KeepsItsPromisesOnMutations) {
+  std::mt19937 random(17);
+  const std::vector<std::string> seeds = SafetensorsSeeds();
+  int accepted = 0;
+  for (int i = 0; i < kMutations; ++i) {
+    bool ok = false;
+    ASSERT_EQ(CheckSafetensors(Mutated(seeds, random), ok), "")
+        << "mutation " << i;
+    accepted += ok ? 1 : 0;
+  }
+  // Else the mutations would have tested the refusals alone.
+  EXPECT_GT(accepted, kMutations / 200);
+  EXPECT_LT(accepted, kMutations / 2);
+}
+
+TEST(MutateTest, MakesManyInputsOfFew) {
+  std::mt19937 random(17);
+  const std::vector<std::string> seeds = {"", "{\"a\": [1, 2, 3]}"};
+  std::set<std::string> inputs;
+  for (int i = 0; i < 1000; ++i) inputs.insert(Mutated(seeds, random));
+  EXPECT_GT(inputs.size(), 500u);
+}
+
+TEST(MutateTest, WritesSeedsAsTheyAre) {
+  const std::string folder = absl::StrCat(testing::TempDir(), "/seeds/new");
+  const std::vector<std::string> seeds = {"", std::string("\0\xff", 2)};
+  ASSERT_THAT(WriteSeeds(folder, seeds), IsOk());
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(ReadFile(absl::StrCat(folder, "/seed-", i)),
+                IsOkAndHolds(seeds[i]));
+  }
+  EXPECT_FALSE(WriteSeeds("/dev/null/x", seeds).ok());
+}
+
+// The control: a message that breaks each of its rules.
+TEST(MutateTest, FindsOutABadMessage) {
+  const auto wrong = [](const std::string& message) {
+    return CheckMessage(absl::DataLossError(message), "f");
+  };
+  EXPECT_EQ(wrong("f: is odd"), "");
+  EXPECT_NE(wrong("is odd"), "");
+  EXPECT_NE(wrong("f: is\nodd"), "");
+  EXPECT_NE(wrong("f: is \x1b[1modd"), "");
+  EXPECT_NE(wrong(absl::StrCat("f: ", std::string(1000, 'x'))), "");
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,79 @@
+// The models by name, and what can be said of each before it is made.
+#ifndef LOCKSTEP_MODELS_NETWORKS_NETWORKS_H_
+#define LOCKSTEP_MODELS_NETWORKS_NETWORKS_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "models/model.h"
+
+namespace lockstep {
+
+// Known to CreateModel by this name.
+struct ModelInfo {
+  const char* name;
+  int64_t channels;  // Of an image, as are height and width.
+  int64_t height;
+  int64_t width;
+  int64_t classes;
+  bool has_batch_norm;
+};
+
+std::span<const ModelInfo> AllModels();
+
+// Null if there is no such model.
+const ModelInfo* FindModel(absl::string_view name);
+
+// "lenet, lenet_bn, resnet18": what else there is, for messages.
+std::string ModelNames();
+
+// Models by their names.
+
+// The model of that name with its initial weights from `seed`: "lenet",
+// "lenet_bn", "resnet18", all on images [n, 1, 28, 28] of 10 classes. Errors:
+// kInvalidArgument for another name, with the list of names.
+absl::StatusOr<std::unique_ptr<Model>> CreateModel(absl::string_view name,
+                                                   uint64_t seed);
+
+// LeNet as the d2l chapter on multi-GPU training writes it.
+
+// images [n, 1, 28, 28] -> conv 20@3x3, ReLU, average pool 2x2 -> conv 50@5x5,
+// ReLU, average pool 2x2 -> [n, 800] -> linear 128, ReLU -> linear 10.
+// Parameters, named as there: W1 [20,1,3,3], b1 [20], W2 [50,20,5,5], b2 [50],
+// W3 [800,128], b3 [128], W4 [128,10], b4 [10]; weights drawn from a normal
+// distribution times 0.01 (the same draws as PyTorch's randn after
+// manual_seed(seed)), biases zero. On the CPU, through oneDNN, on the calling
+// thread's OpenMP threads.
+std::unique_ptr<Model> CreateLeNet(uint64_t seed);
+
+// The same with batch norm (torch.nn.BatchNorm2d with its defaults) after each
+// convolution, before its ReLU: parameters bn1.weight, bn1.bias [20], bn2.*
+// [50] after the convolution's; buffers bn1.running_mean, bn1.running_var,
+// bn1.num_batches_tracked, bn2.*.
+std::unique_ptr<Model> CreateLeNetWithBatchNorm(uint64_t seed);
+
+// ResNet-18 as the d2l chapter on multi-GPU training modifies it.
+
+// images [n, 1, s, s] -> conv 64@3x3, padding 1, batch norm, ReLU -> two
+// residual blocks each of 64, 128, 256 and 512 channels, the first of the last
+// three with stride 2 and a 1x1 convolution as its shortcut -> global average
+// pool -> linear 10. Every convolution has a bias; there is no max-pool.
+//
+// Parameters and buffers are named and ordered as in the state_dict of that
+// PyTorch module ("0.weight", "resnet_block2.0.conv3.bias", "fc.1.weight").
+// Initial values are those that PyTorch gives after manual_seed(seed), the
+// module's construction, and the chapter's init_weights: convolution and linear
+// weights normal times 0.01, their biases PyTorch's default; batch norm 1 and
+// 0, and its running statistics 0 and 1.
+//
+// image_size: s, at least 1. On the CPU, through oneDNN, on the calling
+// thread's OpenMP threads. 11.2 million parameters; takes a third of a second.
+std::unique_ptr<Model> CreateResNet18(uint64_t seed, int64_t image_size = 28);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_NETWORKS_NETWORKS_H_

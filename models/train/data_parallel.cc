@@ -1,0 +1,170 @@
+// Compiled without contraction of a * b + c: see BUILD.bazel.
+#include "models/train/data_parallel.h"
+
+#include <algorithm>
+#include <cassert>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "collectives/async_communicator.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "models/model.h"
+
+namespace lockstep {
+
+void SgdUpdate(std::span<float> values, std::span<const float> gradients,
+               float learning_rate) {
+  assert(values.size() == gradients.size());
+  float* __restrict value = values.data();
+  const float* __restrict gradient = gradients.data();
+  for (size_t i = 0; i < values.size(); ++i) {
+    value[i] -= learning_rate * gradient[i];
+  }
+}
+
+// Gradient buckets and the data-parallel training step.
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+absl::Status BroadcastParameters(Communicator& communicator,
+                                 Parameters& parameters) {
+  return communicator.Broadcast(parameters.values(), /*root=*/0);
+}
+
+absl::Status BroadcastBuffers(Communicator& communicator, Buffers& buffers) {
+  if (communicator.world_size() == 1 || buffers.count() == 0) {
+    return absl::OkStatus();
+  }
+  const auto floats = std::as_writable_bytes(buffers.floats());
+  const auto counters = std::as_writable_bytes(buffers.counters());
+  std::vector<std::byte> message(floats.begin(), floats.end());
+  message.insert(message.end(), counters.begin(), counters.end());
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator.Broadcast(std::span(message), /*root=*/0));
+  std::copy_n(message.begin(), floats.size(), floats.begin());
+  std::copy(message.begin() + static_cast<int64_t>(floats.size()),
+            message.end(), counters.begin());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> SynchroniseBatchNorm(
+    Communicator& communicator, Model& model) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> group,
+                            communicator.Split(/*color=*/0, /*key=*/0));
+  if (model.ConvertSyncBatchNorm(*group) == 0) {
+    return absl::InvalidArgumentError("the model has no batch norm");
+  }
+  return group;
+}
+
+absl::StatusOr<Metrics> AllReduceMetrics(Communicator& communicator,
+                                         const Metrics& metrics) {
+  double loss = metrics.loss_sum;
+  int64_t counts[] = {metrics.correct, metrics.samples};
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(std::span<double>(&loss, 1)));
+  LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(std::span<int64_t>(counts)));
+  return Metrics{loss, counts[0], counts[1]};
+}
+
+GradientReducer::GradientReducer(Communicator& communicator,
+                                 Parameters& parameters, int64_t bucket_bytes)
+    : parameters_(parameters),
+      bucket_of_(parameters.count()),
+      marks_(parameters.count()) {
+  const std::span<float> all = parameters.gradients();
+  int64_t end = static_cast<int64_t>(all.size());  // Of the open bucket.
+  int count = 0;                                   // Parameters in it.
+  for (int index = parameters.count() - 1; index >= 0; --index) {
+    const int64_t begin = parameters.specs()[index].offset;
+    bucket_of_[index] = bucket_count();
+    ++count;
+    const int64_t bytes = (end - begin) * SizeOf(DataType::kFloat32);
+    if (bytes >= bucket_bytes || index == 0) {
+      buckets_.push_back({all.subspan(begin, end - begin), count, count});
+      end = begin;
+      count = 0;
+    }
+  }
+  if (communicator.world_size() > 1) {
+    async_ = std::make_unique<AsyncCommunicator>(communicator);
+  }
+}
+
+void GradientReducer::MarkReady(int index) {
+  if (++marks_[index] > 1) return;  // Reported by Finish.
+  if (--buckets_[bucket_of_[index]].missing == 0) StartCompleteBuckets();
+}
+
+void GradientReducer::StartCompleteBuckets() {
+  while (next_bucket_ < buckets_.size() &&
+         buckets_[next_bucket_].missing == 0) {
+    if (async_) {
+      async_->Start(
+          Collective::UniformAllReduce(buckets_[next_bucket_].gradients));
+    }
+    ++next_bucket_;
+  }
+}
+
+absl::Status GradientReducer::Finish() {
+  absl::Status status = async_ ? async_->Wait() : absl::OkStatus();
+  if (status.ok()) status = CheckMarks();
+  BeginStep();
+  return status;
+}
+
+absl::Status GradientReducer::CheckMarks() const {
+  const auto wrong = std::find_if(marks_.begin(), marks_.end(),
+                                  [](int marks) { return marks != 1; });
+  if (wrong == marks_.end()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the gradient of parameter ",
+      parameters_.specs()[wrong - marks_.begin()].name, " was marked ready ",
+      *wrong, " times in this step, not once"));
+}
+
+void GradientReducer::BeginStep() {
+  for (Bucket& bucket : buckets_) bucket.missing = bucket.parameters;
+  std::fill(marks_.begin(), marks_.end(), 0);
+  next_bucket_ = 0;
+}
+
+absl::StatusOr<StepResult> TrainStep(Model& model, GradientReducer& reducer,
+                                     const Batch& shard, int64_t global_samples,
+                                     float learning_rate) {
+  if (global_samples < 1) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a step needs at least 1 sample over all ranks, got ", global_samples));
+  }
+  const Clock::time_point start = Clock::now();
+  StepResult result;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      result.metrics, model.ForwardBackward(
+                          shard, 1.0f / static_cast<float>(global_samples),
+                          [&reducer](int index) { reducer.MarkReady(index); }));
+  const Clock::time_point backward_end = Clock::now();
+  LOCKSTEP_RETURN_IF_ERROR(reducer.Finish());
+  const Clock::time_point summed = Clock::now();
+  SgdUpdate(model.parameters().values(), model.parameters().gradients(),
+            learning_rate);
+  result.times.compute =
+      absl::FromChrono((backward_end - start) + (Clock::now() - summed));
+  result.times.exposed_communication = absl::FromChrono(summed - backward_end);
+  return result;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,134 @@
+// Plain stochastic gradient descent.
+#ifndef LOCKSTEP_MODELS_TRAIN_DATA_PARALLEL_H_
+#define LOCKSTEP_MODELS_TRAIN_DATA_PARALLEL_H_
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/async_communicator.h"
+#include "collectives/communicator.h"
+#include "models/model.h"
+
+namespace lockstep {
+
+// values[i] -= learning_rate * gradients[i]. The product is rounded to float32
+// and then the difference is: never fused, so that the bits do not depend on
+// the machine or on the vector width.
+//
+// Host float32 spans of the same size (a precondition), 0 allowed; they do not
+// overlap.
+void SgdUpdate(std::span<float> values, std::span<const float> gradients,
+               float learning_rate);
+
+// Data-parallel training steps: the same parameters on every rank, gradients of
+// the global mean loss, summed over the ranks while backward still runs.
+
+// Gives every rank rank 0's parameter values.
+absl::Status BroadcastParameters(Communicator& communicator,
+                                 Parameters& parameters);
+
+// Gives every rank rank 0's buffers, as PyTorch's DistributedDataParallel does:
+// where ranks normalise with statistics of their own batches, rank 0's running
+// statistics are the ones that count. Sizes are the same on every rank. One
+// message of all buffers' bytes; none with one rank or without buffers.
+absl::Status BroadcastBuffers(Communicator& communicator, Buffers& buffers);
+
+// Converts the model to batch norm over all ranks of `communicator`
+// (Model::ConvertSyncBatchNorm). Batch norm's messages get a group of their
+// own, since a GradientReducer uses the communicator while backward waits for
+// them. Returns that group, which the model borrows.
+//
+// After an error it is to be left before a reducer is destroyed: ranks that
+// wait in it for this one then go on, and the reducer, which waits for what it
+// has begun to sum, gets their part or their error. So declare it after the
+// reducer.
+//
+// Errors: kInvalidArgument if the model has no batch norm; the communicator's.
+absl::StatusOr<std::unique_ptr<Communicator>> SynchroniseBatchNorm(
+    Communicator& communicator, Model& model);
+
+// The sum of every rank's metrics, the same on every rank: losses in float64,
+// counts in int64. Errors: the communicator's.
+absl::StatusOr<Metrics> AllReduceMetrics(Communicator& communicator,
+                                         const Metrics& metrics);
+
+// Sums one replica's gradients over all ranks, in buckets: runs of neighbouring
+// parameters, the last parameters first, each closed once it holds
+// `bucket_bytes`. A bucket is sent as soon as its gradients and those of every
+// earlier bucket are final, so that its all-reduce runs while backward computes
+// the ones before it. The order and the bounds of the buckets are fixed,
+// whatever order the gradients come in, and every element is added in the same
+// order (UniformAllReduce), so the sums have the same bits on every run and
+// with buckets of any size; over NCCL, with buckets of the same size. With one
+// rank there is nothing to send, and no thread. Borrows its arguments; uses the
+// communicator only between the first MarkReady of a step and the return of
+// Finish. Not thread safe.
+class GradientReducer {
+ public:
+  static constexpr int64_t kDefaultBucketBytes = 256 << 10;
+
+  // bucket_bytes: at least 1, which gives each parameter a bucket of its own.
+  GradientReducer(Communicator& communicator, Parameters& parameters,
+                  int64_t bucket_bytes = kDefaultBucketBytes);
+
+  // Marks parameter `index`'s gradient as final for this step: it is not to be
+  // touched until Finish. index in [0, parameters.count()).
+  void MarkReady(int index);
+
+  // Blocks until every bucket is summed, and begins the next step. Errors:
+  // kFailedPrecondition if some gradient was not marked exactly once; the
+  // communicator's. The gradients are then unspecified.
+  absl::Status Finish();
+
+  int bucket_count() const { return static_cast<int>(buckets_.size()); }
+
+ private:
+  struct Bucket {
+    std::span<float> gradients;
+    int parameters = 0;  // In this bucket.
+    int missing = 0;     // Of them, not yet marked in this step.
+  };
+
+  void StartCompleteBuckets();
+  absl::Status CheckMarks() const;
+  void BeginStep();
+
+  Parameters& parameters_;
+  std::vector<Bucket> buckets_;               // In the order of sending.
+  std::vector<int> bucket_of_;                // By parameter.
+  std::vector<int> marks_;                    // By parameter, in this step.
+  size_t next_bucket_ = 0;                    // The first that was not started.
+  std::unique_ptr<AsyncCommunicator> async_;  // Null with one rank.
+};
+
+// Where one step's time went on this rank.
+struct StepTimes {
+  // Forward, backward, update; with SyncBatchNorm also its messages.
+  absl::Duration compute;
+  absl::Duration exposed_communication;  // Waiting for sums after backward.
+  absl::Duration data_wait;              // Gathering the batch.
+};
+
+struct StepResult {
+  Metrics metrics;  // Of this rank's shard.
+  StepTimes times;  // Without data_wait, which happens before the step.
+};
+
+// One step of SGD on the global batch of which `shard` is this rank's part
+// (perhaps empty): every rank computes the gradient of
+// (1/global_samples) * sum of its losses; their sum is the gradient of the
+// global mean loss, also when the shards differ in size. Then every rank
+// applies value -= learning_rate * gradient to the same bits. Errors:
+// kInvalidArgument if global_samples < 1; the model's; the reducer's.
+absl::StatusOr<StepResult> TrainStep(Model& model, GradientReducer& reducer,
+                                     const Batch& shard, int64_t global_samples,
+                                     float learning_rate);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_TRAIN_DATA_PARALLEL_H_

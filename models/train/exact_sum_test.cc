@@ -1,0 +1,379 @@
+// Against an independent exact sum, and with controls that are not exact.
+#include <algorithm>
+#include <bit>
+#include <cfloat>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <numeric>
+#include <random>
+#include <set>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/testing/bit_sum.h"
+#include "models/train/metrics.h"
+
+namespace lockstep {
+namespace {
+
+using testing::ElementsAre;
+
+constexpr double kInf = std::numeric_limits<double>::infinity();
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kTiny = 0x1p-1074;
+constexpr double kHalfUlpOfMax = 0x1p970;
+
+uint64_t Bits(double value) { return std::bit_cast<uint64_t>(value); }
+
+std::vector<int64_t> WordsOf(ExactSum sum) {
+  const std::span<int64_t> words = sum.Words();
+  return {words.begin(), words.end()};
+}
+
+using Values = std::vector<double>;
+using Summation = std::function<double(const Values&)>;
+
+double SumExactly(const Values& values) {
+  ExactSum sum;
+  for (const double value : values) sum.Add(value);
+  return sum.Round();
+}
+
+double SumByBits(const Values& values) {
+  BitSum sum;
+  for (const double value : values) sum.Add(value);
+  return sum.Round();
+}
+
+// The controls.
+double SumPlainly(const Values& values) {
+  return std::accumulate(values.begin(), values.end(), 0.0);
+}
+
+double SumByKahan(const Values& values) {
+  double sum = 0, compensation = 0;
+  for (const double value : values) {
+    const double y = value - compensation;
+    const double t = sum + y;
+    compensation = (t - sum) - y;
+    sum = t;
+  }
+  return sum;
+}
+
+struct Known {
+  Values values;
+  double sum;
+};
+
+std::vector<Known> KnownSums() {
+  constexpr double kMax = DBL_MAX;
+  return {
+      {{}, 0.0},
+      {{0.0}, 0.0},
+      {{-0.0, -0.0}, 0.0},
+      {{1, -1}, 0.0},
+      {{kTiny, -0.0}, kTiny},
+      {{0.1, 0.2}, 0.1 + 0.2},
+      // Cancellation, over the whole range.
+      {{kMax, kMax, -kMax}, kMax},
+      {{-kMax, -kMax, kMax, kMax, -kTiny}, -kTiny},
+      {{1e308, 1, -1e308}, 1},
+      {{1e16, 1, 1e-300, -1e16, -1}, 1e-300},
+      {{kMax, -kTiny, -kMax}, -kTiny},
+      // Subnormals, and the step to the normals.
+      {{kTiny, kTiny, kTiny}, 3 * kTiny},
+      {{DBL_MIN, -kTiny}, DBL_MIN - kTiny},
+      {{DBL_MIN - kTiny, kTiny}, DBL_MIN},
+      {{DBL_MIN, kTiny}, DBL_MIN + kTiny},
+      // Ties go to even, and a bit however far below breaks them.
+      {{0x1p53, 1}, 0x1p53},
+      {{0x1p53, 3}, 0x1p53 + 4},
+      {{0x1p53, 1, kTiny}, 0x1p53 + 2},
+      {{0x1p53, 1, -kTiny}, 0x1p53},
+      {{0x1p53, 3, -kTiny}, 0x1p53 + 2},
+      {{-0x1p53, -1, -kTiny}, -0x1p53 - 2},
+      {{-0x1p53, -3}, -0x1p53 - 4},
+      {{1, 0x1p-53}, 1},
+      {{1, 0x1p-53, 0x1p-1000}, 1 + 0x1p-52},
+      {{0x1p-1021, kTiny}, 0x1p-1021},
+      {{0x1p-1021, 3 * kTiny}, 0x1p-1021 + 4 * kTiny},
+      // A carry, and a borrow, through all limbs between.
+      {{0x1p900, -kTiny}, 0x1p900},
+      {{0x1p900, -kTiny, -0x1p900}, -kTiny},
+      {{0x1p900, -kTiny, kTiny}, 0x1p900},
+      // Overflow, at the half that rounds to it.
+      {{kMax, kHalfUlpOfMax}, kInf},
+      {{kMax, kHalfUlpOfMax, -kTiny}, kMax},
+      {{-kMax, -kHalfUlpOfMax}, -kInf},
+      {{-kMax, -kHalfUlpOfMax, kTiny}, -kMax},
+      {{kMax, kMax}, kInf},
+  };
+}
+
+// How many sums come out with other bits than they should.
+int CountWrong(const Summation& summation, const std::vector<Known>& known) {
+  return static_cast<int>(
+      std::count_if(known.begin(), known.end(), [&](const Known& k) {
+        return Bits(summation(k.values)) != Bits(k.sum);
+      }));
+}
+
+TEST(ExactSumTest, RoundsKnownSumsOnceAndSoDoesTheOracle) {
+  for (const Known& known : KnownSums()) {
+    EXPECT_EQ(Bits(SumExactly(known.values)), Bits(known.sum))
+        << testing::PrintToString(known.values);
+    EXPECT_EQ(Bits(SumByBits(known.values)), Bits(known.sum))
+        << testing::PrintToString(known.values);
+  }
+}
+
+// The edges of the format and of the limbs, and numbers between.
+Values EdgeValues() {
+  Values values = {0.0,
+                   kTiny,
+                   3 * kTiny,
+                   DBL_MIN,
+                   DBL_MIN - kTiny,
+                   DBL_MAX,
+                   1.0,
+                   1 + DBL_EPSILON,
+                   0x1p53,
+                   0.1,
+                   0x1.fffffffffffffp-1,
+                   kHalfUlpOfMax};
+  // Around the seams of the lowest, a middle and the highest limb.
+  for (const int seam :
+       {32 - 1074, 64 - 1074, 34 * 32 - 1074, 65 * 32 - 1074}) {
+    values.push_back(std::ldexp(1.0, seam));
+    values.push_back(std::ldexp(0x1.fffffffffffffp0, seam - 1));
+  }
+  const size_t size = values.size();
+  for (size_t i = 0; i < size; ++i) values.push_back(-values[i]);
+  return values;
+}
+
+TEST(ExactSumTest, EqualsTheOracleOnEveryPairAndTripleOfEdges) {
+  const Values edges = EdgeValues();
+  for (const double a : edges) {
+    for (const double b : edges) {
+      ASSERT_EQ(Bits(SumExactly({a, b})), Bits(SumByBits({a, b})))
+          << a << " + " << b;
+      for (const double c : edges) {
+        if (!(b <= c)) continue;  // Other orders are another test's.
+        ASSERT_EQ(Bits(SumExactly({a, b, c})), Bits(SumByBits({a, b, c})))
+            << a << " + " << b << " + " << c;
+      }
+    }
+  }
+}
+
+TEST(ExactSumTest, AddsAValueAnyNumberOfTimes) {
+  const int64_t max = std::numeric_limits<int64_t>::max();
+  for (const double a : EdgeValues()) {
+    for (const int64_t times :
+         {int64_t{0}, int64_t{1}, int64_t{2}, int64_t{3}, int64_t{1000003},
+          (int64_t{1} << 32) - 1, int64_t{1} << 32, int64_t{1} << 62, max}) {
+      ExactSum sum;
+      BitSum want;
+      sum.Add(a, times);
+      want.Add(a, times);
+      ASSERT_EQ(Bits(sum.Round()), Bits(want.Round())) << a << " * " << times;
+      // And beside something that shows all lower bits.
+      sum.Add(-a, std::max<int64_t>(times - 1, 0));
+      sum.Add(kTiny);
+      ASSERT_EQ(Bits(sum.Round()), Bits(SumByBits({times == 0 ? 0 : a, kTiny})))
+          << a << " * " << times;
+    }
+  }
+  ExactSum repeated, at_once;
+  for (int i = 0; i < 1000; ++i) repeated.Add(0.1);
+  at_once.Add(0.1, 1000);
+  EXPECT_EQ(WordsOf(at_once), WordsOf(repeated));
+}
+
+// The next number from the engine itself, so that every library draws the same.
+double RandomDouble(std::mt19937_64& random, int exponents, int base) {
+  const uint64_t bits = random();
+  const double mantissa = static_cast<double>(bits >> 11);
+  const int exponent = static_cast<int>(random() % exponents) + base;
+  return std::ldexp((bits & 1) != 0 ? mantissa : -mantissa, exponent);
+}
+
+// Sets of numbers that cancel in part, with their sums by the oracle.
+std::vector<Known> RandomSums() {
+  std::mt19937_64 random(11);
+  std::vector<Known> known;
+  for (const auto& [exponents, base] :
+       {std::pair(2045, -1074), {60, -60}, {1, -53}, {40, -1074}, {20, 940}}) {
+    for (const size_t size : {2, 3, 10, 100, 1000}) {
+      Values values(size);
+      for (double& value : values) {
+        value = RandomDouble(random, exponents, base);
+      }
+      // Half of them again, with the other sign.
+      for (size_t i = 0; i < size / 2; ++i) values.push_back(-values[i]);
+      const double sum = SumByBits(values);
+      known.push_back({std::move(values), sum});
+    }
+  }
+  return known;
+}
+
+TEST(ExactSumTest, EqualsTheOracleOnRandomNumbers) {
+  EXPECT_EQ(CountWrong(SumExactly, RandomSums()), 0);
+}
+
+// The controls: the tests above tell an exact sum from others.
+TEST(ExactSumControlTest, PlainAndCompensatedSumsAreRejected) {
+  for (const std::vector<Known>& known : {KnownSums(), RandomSums()}) {
+    EXPECT_GT(CountWrong(SumPlainly, known), 5);
+    EXPECT_GT(CountWrong(SumByKahan, known), 5);
+  }
+}
+
+// The different results over all orders of the values.
+std::set<uint64_t> ResultsOverOrders(const Summation& summation,
+                                     Values values) {
+  std::sort(values.begin(), values.end());
+  std::set<uint64_t> results;
+  do {
+    results.insert(Bits(summation(values)));
+  } while (std::next_permutation(values.begin(), values.end()));
+  return results;
+}
+
+TEST(ExactSumTest, GivesTheSameBitsInEveryOrder) {
+  const Values values = {1e16, -1e16, 1, 0.1, kTiny, 1e300, -1e300};
+  EXPECT_THAT(ResultsOverOrders(SumExactly, values),
+              ElementsAre(Bits(SumByBits(values))));
+  // The controls.
+  EXPECT_GT(ResultsOverOrders(SumPlainly, values).size(), 1u);
+  EXPECT_GT(ResultsOverOrders(SumByKahan, values).size(), 1u);
+}
+
+TEST(ExactSumTest, TreatsInfinitiesAndNanAsAdditionDoes) {
+  for (const double a : {1.0, kInf, -kInf, kNan, DBL_MAX}) {
+    for (const double b : {-1.0, kInf, -kInf, kNan, DBL_MAX}) {
+      const double got = SumExactly({a, b});
+      if (std::isnan(a + b)) {
+        EXPECT_TRUE(std::isnan(got)) << a << " + " << b;
+      } else {
+        EXPECT_EQ(Bits(got), Bits(a + b)) << a << " + " << b;
+      }
+      ExactSum left, right;
+      left.Add(a, int64_t{1} << 62);
+      right.Add(b, 0);  // Of nothing there is nothing, NaN included.
+      left += right;
+      EXPECT_EQ(std::isnan(left.Round()), std::isnan(a));
+    }
+  }
+}
+
+// Splits the values over `parts` sums and adds those up, by += or, as a
+// reduction does, word by word.
+TEST(ExactSumTest, SumsOfPartsHaveTheBitsOfTheWhole) {
+  for (const Known& known : RandomSums()) {
+    ExactSum whole;
+    for (const double value : known.values) whole.Add(value);
+    for (const size_t parts : {1, 2, 3, 7, 64}) {
+      std::vector<ExactSum> part(parts);
+      for (size_t i = 0; i < known.values.size(); ++i) {
+        part[i * i % parts].Add(known.values[i]);
+      }
+      ExactSum sum, reduced;
+      const std::span<int64_t> words = reduced.Words();
+      for (ExactSum& p : part) {
+        sum += p;
+        const std::span<int64_t> from = p.Words();
+        for (int i = 0; i < ExactSum::kWords; ++i) words[i] += from[i];
+      }
+      EXPECT_EQ(Bits(reduced.Round()), Bits(known.sum));
+      EXPECT_EQ(WordsOf(reduced), WordsOf(whole));
+      EXPECT_EQ(WordsOf(sum), WordsOf(whole));
+    }
+  }
+}
+
+TEST(ExactSumTest, KeepsInfinitiesAndNanThroughManyReductions) {
+  ExactSum sum;
+  sum.Add(-kInf);
+  for (int reduction = 0; reduction < 70; ++reduction) {
+    for (int64_t& word : sum.Words()) word *= 8;  // As over 8 like ranks.
+  }
+  EXPECT_EQ(sum.Round(), -kInf);
+  const std::vector<int64_t> words = WordsOf(sum);
+  EXPECT_EQ(std::vector(words.end() - 3, words.end()),
+            (std::vector<int64_t>{0, 1, 0}));
+}
+
+// No normalised word is so large that 2^31 - 1 of them overflow.
+TEST(ExactSumTest, WordsLeaveRoomForEveryRank) {
+  for (const double sign : {1.0, -1.0}) {
+    ExactSum sum;
+    sum.Add(sign * DBL_MAX, std::numeric_limits<int64_t>::max());
+    sum.Add(-sign * kTiny);
+    for (const double special : {kInf, -kInf, kNan}) sum.Add(special);
+    for (int i = 0; i < 79; ++i) sum += sum;  // 2^79 of the largest adds.
+    constexpr int64_t kMost = int64_t{1} << 32;
+    for (const int64_t word : sum.Words()) EXPECT_LE(std::abs(word), kMost);
+  }
+}
+
+// Doubling counts as twice the adds, so this passes the number after which a
+// sum must normalise itself several times, with bits in many limbs.
+TEST(ExactSumTest, NormalisesItselfBeforeALimbOverflows) {
+  for (const double sign : {1.0, -1.0}) {
+    ExactSum doubled, want;
+    for (int limb = 0; limb < 20; ++limb) {
+      const double value =
+          sign * std::ldexp(0x1.fffffffffffffp0, 32 * limb - 1000);
+      doubled.Add(value);
+      want.Add(std::ldexp(value, 200));
+    }
+    for (int i = 0; i < 200; ++i) doubled += doubled;
+    EXPECT_EQ(WordsOf(doubled), WordsOf(want));
+  }
+}
+
+TEST(ExactSumTest, KeepsInfinitiesAndNanHoweverOftenDoubled) {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  for (const double value :
+       {kInfinity, -kInfinity, std::numeric_limits<double>::quiet_NaN()}) {
+    ExactSum sum;
+    sum.Add(value);
+    for (int i = 0; i < 100; ++i) sum += sum;
+    EXPECT_EQ(std::isnan(sum.Round()), std::isnan(value));
+    if (!std::isnan(value)) {
+      EXPECT_EQ(sum.Round(), value);
+    }
+  }
+}
+
+// As large as a reduction over 2^31 - 1 ranks can leave them.
+TEST(ExactSumTest, AddsToTheLargestWords) {
+  constexpr int64_t kRanks = (int64_t{1} << 31) - 1;
+  for (const double sign : {1.0, -1.0}) {
+    ExactSum sum, want;
+    for (const double value : {sign * 0x1p900, -sign * kTiny}) {
+      sum.Add(value);
+      want.Add(value, kRanks);
+    }
+    for (int64_t& word : sum.Words()) word *= kRanks;
+    EXPECT_EQ(Bits(sum.Round()), Bits(want.Round()));
+    for (int limb = 0; limb < 60; ++limb) {
+      const double value = std::ldexp(0x1.fffffffffffffp0, 32 * limb - 1000);
+      for (ExactSum* s : {&sum, &want}) s->Add(value);
+    }
+    EXPECT_EQ(WordsOf(sum), WordsOf(want));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

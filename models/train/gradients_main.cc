@@ -1,0 +1,146 @@
+// gradients: loss, gradients and buffers of one step.
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/command_line.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "collectives/group_options.h"
+#include "models/io/safetensors.h"
+#include "models/train/check_flags.h"
+#include "models/train/gradients_run.h"
+
+ABSL_FLAG(std::string, model, "lenet", "see kUsage");
+ABSL_FLAG(std::string, weights, "", "see kUsage");
+ABSL_FLAG(std::string, batch, "", "see kUsage");
+ABSL_FLAG(std::string, out, "", "see kUsage");
+ABSL_FLAG(int, nproc, 1, "see kUsage");
+ABSL_FLAG(bool, sync_bn, false, "see kUsage");
+ABSL_FLAG(int, threads_per_rank, 1, "see kUsage");
+ABSL_FLAG(double, timeout_s, 600, "see kUsage");
+ABSL_FLAG(bool, help, false, "print kUsage");
+
+namespace lockstep {
+namespace {
+
+constexpr char kUsage[] =
+    R"(gradients --weights=W.safetensors --batch=B.safetensors --out=G.safetensors
+          [FLAGS]
+
+Computes the loss, the gradients and the buffers of one training step on one or
+more ranks, which are threads that each take a block of the batch. Nothing is
+updated but the buffers. However the batch is split, the loss is the mean over
+it, and the gradients are that mean's.
+
+  --model=lenet         lenet or resnet18, as d2l's chapter on training on
+                        several GPUs has them; or lenet_bn, lenet with batch
+                        norm after each convolution
+  --weights=FILE        every parameter (float32) and every buffer (float32,
+                        num_batches_tracked int64) under the names that the
+                        chapter's code gives them: a state_dict as safetensors,
+                        or a checkpoint of train
+  --batch=FILE          images: float32 [n, 1, 28, 28]; labels: int64 [n], 0 to
+                        9; n from 1, also below the number of ranks
+  --out=FILE            receives every parameter's gradient and every buffer of
+                        rank 0, as it is after the step, under the same names,
+                        and loss: float32 [1]
+
+  --nproc=1             ranks; rank r takes the r-th block of ceil(n / nproc)
+                        images
+  --sync_bn             batch norm with the statistics of the whole batch, over
+                        all ranks; otherwise each rank has those of its block,
+                        as PyTorch's DataParallel has
+  --threads_per_rank=1  threads that a rank computes on
+  --timeout_s=600       how long a rank waits for another
+
+Relative paths start from the folder in which bazel was called.
+
+Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
+)";
+
+constexpr char kProgram[] = "gradients";
+
+struct Config {
+  GradientsOptions options;
+  std::string weights;
+  std::string batch;
+  std::string out;
+};
+
+absl::StatusOr<std::string> Path(absl::string_view flag,
+                                 const std::string& path) {
+  if (path.empty()) {
+    return FlagError(flag, path, "must name a file; see --help");
+  }
+  return UserPath(path);
+}
+
+absl::StatusOr<Config> ReadConfig() {
+  Config config;
+  GradientsOptions& options = config.options;
+  options.model = absl::GetFlag(FLAGS_model);
+  options.world_size = absl::GetFlag(FLAGS_nproc);
+  options.threads_per_rank = absl::GetFlag(FLAGS_threads_per_rank);
+  options.sync_bn = absl::GetFlag(FLAGS_sync_bn);
+  const double timeout = absl::GetFlag(FLAGS_timeout_s);
+  LOCKSTEP_RETURN_IF_ERROR(CheckModel(options.model));
+  LOCKSTEP_RETURN_IF_ERROR(CheckSyncBatchNorm(options.sync_bn, options.model));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckAtLeastOne("nproc", options.world_size, kMaxWorldSize));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckAtLeastOne("threads_per_rank", options.threads_per_rank, 1024));
+  LOCKSTEP_RETURN_IF_ERROR(CheckPositive("timeout_s", timeout));
+  options.group.timeout = absl::Seconds(timeout);
+  LOCKSTEP_ASSIGN_OR_RETURN(config.weights,
+                            Path("weights", absl::GetFlag(FLAGS_weights)));
+  LOCKSTEP_ASSIGN_OR_RETURN(config.batch,
+                            Path("batch", absl::GetFlag(FLAGS_batch)));
+  LOCKSTEP_ASSIGN_OR_RETURN(config.out, Path("out", absl::GetFlag(FLAGS_out)));
+  return config;
+}
+
+absl::StatusOr<SafetensorsFile> Read(const std::string& path) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Safetensors content, ReadSafetensors(path));
+  return SafetensorsFile{path, std::move(content)};
+}
+
+absl::Status Run(const Config& config) {
+  // Before minutes are spent on what nothing would be left of.
+  LOCKSTEP_RETURN_IF_ERROR(CheckReplaceable(config.out));
+  LOCKSTEP_ASSIGN_OR_RETURN(const SafetensorsFile weights,
+                            Read(config.weights));
+  LOCKSTEP_ASSIGN_OR_RETURN(const SafetensorsFile batch, Read(config.batch));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors result,
+                            ComputeGradients(config.options, weights, batch));
+  return WriteSafetensors(config.out, result);
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  if (const absl::Status flags = ParseFlags(arguments); !flags.ok()) {
+    return ReportError(kProgram, flags, kUsageError);
+  }
+  if (absl::GetFlag(FLAGS_help)) {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
+  const absl::StatusOr<Config> config = ReadConfig();
+  if (!config.ok()) return ReportError(kProgram, config.status(), kUsageError);
+  if (const absl::Status status = Run(*config); !status.ok()) {
+    return ReportError(kProgram, status, kOtherError);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  return lockstep::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

@@ -1,0 +1,182 @@
+// A step without its update, on ranks that are threads.
+#include "models/train/gradients_run.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "collectives/host/host_group.h"
+#include "models/cpu/classifier.h"
+#include "models/io/model_tensors.h"
+#include "models/io/safetensors.h"
+#include "models/model.h"
+#include "models/networks/networks.h"
+#include "models/train/data_parallel.h"
+#include "sampler/shard.h"
+
+namespace lockstep {
+namespace {
+
+constexpr char kImages[] = "images";
+constexpr char kLabels[] = "labels";
+constexpr char kLoss[] = "loss";
+
+// The batch of all ranks.
+struct GlobalBatch {
+  std::vector<float> images;
+  std::vector<int32_t> labels;
+
+  int64_t size() const { return static_cast<int64_t>(labels.size()); }
+
+  Batch Block(const Shard& shard) const {
+    const int64_t image_size = static_cast<int64_t>(images.size()) / size();
+    return {std::span(images).subspan(shard.begin * image_size,
+                                      shard.size() * image_size),
+            std::span(labels).subspan(shard.begin, shard.size())};
+  }
+};
+
+absl::Status Unfit(const std::string& file, absl::string_view tensor,
+                   absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(file, ": tensor '", tensor, "' ", what));
+}
+
+// The values of a tensor of the type; the caller looks at its shape.
+template <typename T>
+absl::StatusOr<std::vector<T>> ReadValues(const SafetensorsFile& file,
+                                          const char* name) {
+  const auto found = file.content.tensors.find(name);
+  if (found == file.content.tensors.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.name, ": has no tensor '", name, "'"));
+  }
+  const NamedTensor& tensor = found->second;
+  if (tensor.type != kDataTypeOf<T>) {
+    return Unfit(
+        file.name, name,
+        absl::StrCat("is ", Name(tensor.type), ", not ", Name(kDataTypeOf<T>)));
+  }
+  std::vector<T> values(tensor.data.size() / sizeof(T));
+  std::ranges::copy(tensor.data,
+                    std::as_writable_bytes(std::span(values)).begin());
+  return values;
+}
+
+absl::Status CheckShapes(const SafetensorsFile& file, const ModelInfo& info) {
+  const std::vector<int64_t>& images = file.content.tensors.at(kImages).shape;
+  const std::vector<int64_t>& labels = file.content.tensors.at(kLabels).shape;
+  if (images.size() != 4 || images[1] != info.channels ||
+      images[2] != info.height || images[3] != info.width) {
+    return Unfit(
+        file.name, kImages,
+        absl::StrCat("has the shape [", absl::StrJoin(images, ", "),
+                     "], not [n, ", info.channels, ", ", info.height, ", ",
+                     info.width, "] as ", info.name, " needs it"));
+  }
+  if (labels != std::vector<int64_t>{images[0]}) {
+    return Unfit(file.name, kLabels,
+                 absl::StrCat("has the shape [", absl::StrJoin(labels, ", "),
+                              "], not [", images[0], "] as the images"));
+  }
+  if (images[0] < 1) return Unfit(file.name, kImages, "holds no image");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<GlobalBatch> ReadBatch(const SafetensorsFile& file,
+                                      const ModelInfo& info) {
+  GlobalBatch batch;
+  LOCKSTEP_ASSIGN_OR_RETURN(batch.images, ReadValues<float>(file, kImages));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> labels,
+                            ReadValues<int64_t>(file, kLabels));
+  LOCKSTEP_RETURN_IF_ERROR(CheckShapes(file, info));
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] < 0 || labels[i] >= info.classes) {
+      return Unfit(file.name, kLabels,
+                   absl::StrCat("has ", labels[i], " at ", i,
+                                ", which is not in [0, ", info.classes, ")"));
+    }
+    batch.labels.push_back(static_cast<int32_t>(labels[i]));
+  }
+  return batch;
+}
+
+NamedTensor LossTensor(float loss) {
+  NamedTensor tensor = {DataType::kFloat32, {1}, {}};
+  tensor.data.resize(sizeof(loss));
+  std::memcpy(tensor.data.data(), &loss, sizeof(loss));
+  return tensor;
+}
+
+// One rank's part; on rank 0 the result, elsewhere nothing.
+absl::StatusOr<Safetensors> Step(Communicator& communicator,
+                                 const GradientsOptions& options,
+                                 const SafetensorsFile& weights,
+                                 const GlobalBatch& batch) {
+  SetComputeThreads(options.threads_per_rank);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                            CreateModel(options.model, /*seed=*/0));
+  LOCKSTEP_RETURN_IF_ERROR(LoadTensors(weights.content.tensors, weights.name,
+                                       model->parameters(), model->buffers()));
+  GradientReducer reducer(communicator, model->parameters());
+  std::unique_ptr<Communicator> group;
+  if (options.sync_bn) {
+    LOCKSTEP_ASSIGN_OR_RETURN(group,
+                              SynchroniseBatchNorm(communicator, *model));
+  }
+  const Shard shard =
+      SplitBatch(batch.size(), communicator.world_size(), communicator.rank());
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      Metrics metrics,
+      model->ForwardBackward(batch.Block(shard),
+                             1.0f / static_cast<float>(batch.size()),
+                             [&](int index) { reducer.MarkReady(index); }));
+  LOCKSTEP_RETURN_IF_ERROR(reducer.Finish());
+  LOCKSTEP_ASSIGN_OR_RETURN(metrics, AllReduceMetrics(communicator, metrics));
+  Safetensors result;
+  if (communicator.rank() != 0) return result;
+  result.tensors = GradientTensors(model->parameters());
+  result.tensors.merge(BufferTensors(model->buffers()));
+  result.tensors[kLoss] = LossTensor(static_cast<float>(
+      metrics.loss_sum / static_cast<double>(metrics.samples)));
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<Safetensors> ComputeGradients(const GradientsOptions& options,
+                                             const SafetensorsFile& weights,
+                                             const SafetensorsFile& batch) {
+  const ModelInfo* const info = FindModel(options.model);
+  if (info == nullptr) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.model, ": no such model; there are ", ModelNames()));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const GlobalBatch global, ReadBatch(batch, *info));
+  Safetensors result;
+  LOCKSTEP_RETURN_IF_ERROR(RunOnThreads(
+      options.world_size, options.group,
+      [&](Communicator& communicator) -> absl::Status {
+        LOCKSTEP_ASSIGN_OR_RETURN(Safetensors mine,
+                                  Step(communicator, options, weights, global));
+        if (communicator.rank() == 0) result = std::move(mine);
+        return absl::OkStatus();
+      }));
+  return result;
+}
+
+}  // namespace lockstep

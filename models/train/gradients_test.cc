@@ -1,0 +1,473 @@
+// That a step gives the same however many ranks take it, and what it refuses.
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/data_types.h"
+#include "base/run_command.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/cpu/classifier.h"
+#include "models/io/model_tensors.h"
+#include "models/io/safetensors.h"
+#include "models/model.h"
+#include "models/networks/networks.h"
+#include "models/train/gradients_files.h"
+#include "models/train/gradients_run.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// Over 4 ranks 2, 2, 2 and none; over 7 one each and none.
+constexpr int64_t kImages = 6;
+
+std::unique_ptr<Model> MakeModel(const std::string& name) {
+  absl::StatusOr<std::unique_ptr<Model>> model = CreateModel(name, /*seed=*/3);
+  EXPECT_THAT(model, IsOk());
+  return *std::move(model);
+}
+
+// Moves what batch norm gives, which has deviation 1, away from zero by 4: in
+// every fourth channel of a batch norm that has a ReLU to itself downwards,
+// else upwards. Where the input of a ReLU is zero but for rounding, one order
+// of additions lets a gradient through and another does not, which would hide
+// every smaller fault; among 2.5 million inputs there were always some.
+void MoveAwayFromZero(Parameters& parameters) {
+  for (int i = 0; i < parameters.count(); ++i) {
+    const std::string& name = parameters.specs()[i].name;
+    const bool alone = name == "1.bias" || absl::EndsWith(name, ".bn1.bias");
+    if (!alone && !absl::EndsWith(name, ".bn2.bias")) continue;
+    const std::span<float> bias = parameters.value(i);
+    for (size_t channel = 0; channel < bias.size(); ++channel) {
+      bias[channel] = alone && channel % 4 == 0 ? -4.0f : 4.0f;
+    }
+  }
+}
+
+NamedTensors Compute(const GradientsOptions& options,
+                     const Safetensors& weights, const Safetensors& batch) {
+  const absl::StatusOr<Safetensors> result =
+      ComputeGradients(options, {"W", weights}, {"B", batch});
+  EXPECT_THAT(result, IsOk());
+  return result.ok() ? result->tensors : NamedTensors();
+}
+
+// The Euclidean length of a - b, or of a.
+double Distance(const std::vector<float>& a, const std::vector<float>& b) {
+  double sum = a.size() == b.size() ? 0 : NAN;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
+    const double difference = static_cast<double>(a[i]) - b[i];
+    sum += difference * difference;
+  }
+  return std::sqrt(sum);
+}
+
+double Norm(const std::vector<float>& a) {
+  return Distance(a, std::vector<float>(a.size()));
+}
+
+// What rounding may do to each tensor. Ranks add what one rank adds, in another
+// order; so does one rank that has the samples in another order. The largest
+// distance that three such orders make is a sample of what an order can do, and
+// ranks may do eight times as much. Sums too short to differ between the orders
+// may still be rounded once per sample and rank.
+class Rounding {
+ public:
+  Rounding(const GradientsOptions& one_rank, const Safetensors& weights,
+           const Safetensors& batch)
+      : want_(Compute(one_rank, weights, batch)) {
+    std::vector<int64_t> order(kImages);
+    std::iota(order.begin(), order.end(), 0);
+    for (int i = 0; i < 3; ++i) {
+      std::rotate(order.begin(), order.begin() + 1, order.end());
+      std::swap(order[0], order[3]);
+      const NamedTensors other =
+          Compute(one_rank, weights, Reordered(batch, order));
+      for (const auto& [name, tensor] : want_) {
+        const std::vector<float> values = FloatsOf(tensor);
+        double& bound = bounds_[name];
+        bound = std::max({bound, 8 * Distance(values, FloatsOf(other.at(name))),
+                          2 * kImages * 0x1p-24 * Norm(values)});
+      }
+    }
+  }
+
+  const NamedTensors& want() const { return want_; }
+
+  // The names of the tensors that are further from one rank's; of counters, the
+  // names of those that differ.
+  std::vector<std::string> Outside(const NamedTensors& got) const {
+    std::vector<std::string> names;
+    for (const auto& [name, tensor] : want_) {
+      const NamedTensor& other = got.at(name);
+      const bool same =
+          tensor.type == DataType::kFloat32
+              ? Distance(FloatsOf(tensor), FloatsOf(other)) <= bounds_.at(name)
+              : tensor == other;
+      if (!same) names.push_back(name);
+    }
+    return names;
+  }
+
+  // The bound of all tensors together, relative to them.
+  double RelativeBound() const {
+    double bound = 0;
+    double norm = 0;
+    for (const auto& [name, tensor] : want_) {
+      bound += bounds_.at(name) * bounds_.at(name);
+      norm += std::pow(Norm(FloatsOf(tensor)), 2);
+    }
+    return std::sqrt(bound / norm);
+  }
+
+ private:
+  NamedTensors want_;
+  std::map<std::string, double> bounds_;
+};
+
+class ModelTest : public testing::TestWithParam<std::string> {
+ protected:
+  ModelTest() {
+    MoveAwayFromZero(model_->parameters());
+    weights_ = WeightsOf(*model_);
+  }
+
+  bool has_batch_norm() const { return GetParam() == "resnet18"; }
+  GradientsOptions Options(int world_size) const {
+    return {.model = GetParam(),
+            .world_size = world_size,
+            .sync_bn = has_batch_norm()};
+  }
+
+  const std::unique_ptr<Model> model_ = MakeModel(GetParam());
+  Safetensors weights_;
+  const Safetensors batch_ = RandomBatch(kImages);
+};
+
+INSTANTIATE_TEST_SUITE_P(Models, ModelTest,
+                         testing::Values("lenet", "resnet18"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(ModelTest, IsTheModelsOwnStep) {
+  const NamedTensors got = Compute({.model = GetParam()}, weights_, batch_);
+  SetComputeThreads(1);
+  const std::vector<float> images = FloatsOf(batch_.tensors.at("images"));
+  std::vector<int64_t> wide(kImages);
+  std::memcpy(wide.data(), batch_.tensors.at("labels").data.data(),
+              kImages * sizeof(int64_t));
+  const std::vector<int32_t> labels(wide.begin(), wide.end());
+  const absl::StatusOr<Metrics> metrics =
+      model_->ForwardBackward({images, labels}, 1.0f / kImages, [](int) {});
+  ASSERT_THAT(metrics, IsOk());
+  NamedTensors want = GradientTensors(model_->parameters());
+  want.merge(BufferTensors(model_->buffers()));
+  EXPECT_EQ(got.size(), want.size() + 1);
+  for (const auto& [name, tensor] : want) {
+    EXPECT_TRUE(got.contains(name) && got.at(name) == tensor) << name;
+  }
+  const NamedTensor& loss = got.at("loss");
+  EXPECT_EQ(loss.shape, std::vector<int64_t>{1});
+  EXPECT_EQ(
+      FloatsOf(loss),
+      std::vector<float>{static_cast<float>(metrics->loss_sum / kImages)});
+}
+
+TEST_P(ModelTest, IsTheSameOverAnyNumberOfRanks) {
+  const Rounding rounding(Options(1), weights_, batch_);
+  // Else everything would be the same.
+  EXPECT_LT(rounding.RelativeBound(), 1e-5);
+  for (const int world_size : {2, 4, 7}) {
+    const NamedTensors got = Compute(Options(world_size), weights_, batch_);
+    EXPECT_EQ(got.size(), rounding.want().size());
+    EXPECT_THAT(rounding.Outside(got), testing::IsEmpty()) << world_size;
+  }
+  // The controls: without one of the samples, and where ranks have statistics
+  // of their own.
+  EXPECT_THAT(
+      rounding.Outside(Compute(Options(2), weights_, RandomBatch(kImages - 1))),
+      testing::SizeIs(testing::Ge(model_->parameters().count() / 2)));
+  if (!has_batch_norm()) return;
+  GradientsOptions local = Options(2);
+  local.sync_bn = false;
+  const auto outside = rounding.Outside(Compute(local, weights_, batch_));
+  for (const char* name : {"0.weight", "loss", "1.running_mean"}) {
+    EXPECT_THAT(outside, testing::Contains(name));
+  }
+}
+
+TEST_P(ModelTest, RepeatsItselfBitForBit) {
+  for (const int world_size : {1, 2}) {
+    EXPECT_TRUE(Compute(Options(world_size), weights_, batch_) ==
+                Compute(Options(world_size), weights_, batch_));
+  }
+}
+
+// Images and labels that a model without batch norm would take.
+class BadInputTest : public testing::Test {
+ protected:
+  absl::Status StatusOf(const Safetensors& weights, const Safetensors& batch,
+                        const GradientsOptions& options) {
+    return ComputeGradients(options, {"W.st", weights}, {"B.st", batch})
+        .status();
+  }
+
+  const std::unique_ptr<Model> model_ = MakeModel("lenet");
+  const Safetensors weights_ = WeightsOf(*model_);
+  const Safetensors batch_ = RandomBatch(3);
+};
+
+TEST_F(BadInputTest, NamesWhatIsWrongWithTheBatch) {
+  struct Case {
+    std::string message;
+    Safetensors batch;
+  };
+  std::vector<Case> cases;
+  const auto add = [&](const std::string& message) -> NamedTensors& {
+    cases.push_back({message, batch_});
+    return cases.back().batch.tensors;
+  };
+  add("B.st: has no tensor 'images'").erase("images");
+  add("B.st: has no tensor 'labels'").erase("labels");
+  add("B.st: tensor 'images' is int32, not float32")["images"].type =
+      DataType::kInt32;
+  NamedTensor& narrow =
+      add("B.st: tensor 'labels' is int32, not int64")["labels"];
+  narrow = {DataType::kInt32, {3}, std::vector<std::byte>(12)};
+  add("B.st: tensor 'images' has the shape [3, 28, 28], not [n, 1, 28, 28] as "
+      "lenet needs it")["images"]
+      .shape = {3, 28, 28};
+  add("B.st: tensor 'images' has the shape [3, 1, 14, 56], not [n, 1, 28, 28]")
+      ["images"]
+          .shape = {3, 1, 14, 56};
+  add("B.st: tensor 'labels' has the shape [4], not [3] as the images")
+      ["labels"] = {DataType::kInt64, {4}, std::vector<std::byte>(32)};
+  add("B.st: tensor 'labels' has the shape [3, 1], not [3] as the images")
+      ["labels"]
+          .shape = {3, 1};
+  for (const int label : {-1, 10}) {
+    const int64_t value = label;
+    NamedTensors& tensors =
+        add("B.st: tensor 'labels' has " + std::to_string(label) +
+            " at 2, which is not in [0, 10)");
+    std::memcpy(&tensors["labels"].data[16], &value, sizeof(value));
+  }
+  cases.push_back({"B.st: tensor 'images' holds no image", RandomBatch(0)});
+  for (const auto& [message, batch] : cases) {
+    for (const int world_size : {1, 3}) {
+      EXPECT_THAT(
+          StatusOf(weights_, batch, {.world_size = world_size}),
+          StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(message)));
+    }
+  }
+}
+
+TEST_F(BadInputTest, NamesTheWeightThatDoesNotFit) {
+  Safetensors missing = weights_;
+  missing.tensors.erase("b3");
+  Safetensors wrong = weights_;
+  wrong.tensors["b3"].shape = {64, 2};
+  for (const int world_size : {1, 3}) {
+    EXPECT_THAT(StatusOf(missing, batch_, {.world_size = world_size}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         "W.st: has no tensor 'b3'"));
+    EXPECT_THAT(StatusOf(wrong, batch_, {.world_size = world_size}),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         StartsWith("W.st: tensor 'b3' is float32 [64, 2]")));
+  }
+  Safetensors no_buffer = WeightsOf(*MakeModel("resnet18"));
+  no_buffer.tensors.erase("1.running_var");
+  EXPECT_THAT(StatusOf(no_buffer, batch_, {.model = "resnet18"}),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "W.st: has no tensor '1.running_var'"));
+}
+
+TEST_F(BadInputTest, NamesTheModelThatCannotBe) {
+  EXPECT_THAT(
+      StatusOf(weights_, batch_, {.model = "vgg"}),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "vgg: no such model; there are lenet, lenet_bn, resnet18"));
+  EXPECT_THAT(
+      StatusOf(weights_, batch_, {.sync_bn = true}),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no batch norm")));
+}
+
+}  // namespace
+
+// The gradients command as its users run it: files, flags, exit statuses.
+namespace {
+
+constexpr int kDeadlineSeconds = 120;
+
+class GradientsTest : public testing::Test {
+ protected:
+  GradientsTest() : root_(absl::StrCat(testing::TempDir(), "/gradients")) {
+    std::filesystem::remove_all(root_);
+    std::filesystem::create_directories(root_);
+    Safetensors lenet = MakeWeights("lenet");
+    lenet.metadata["model"] = "lenet";  // As a checkpoint has it.
+    Write("lenet", lenet);
+    Write("batch", RandomBatch(3));
+  }
+
+  static Safetensors MakeWeights(const std::string& model) {
+    const absl::StatusOr<std::unique_ptr<Model>> made =
+        CreateModel(model, /*seed=*/1);
+    EXPECT_THAT(made, IsOk());
+    return WeightsOf(**made);
+  }
+
+  std::string Path(const std::string& name) const {
+    return absl::StrCat(root_, "/", name);
+  }
+
+  void Write(const std::string& name, const Safetensors& content) {
+    ASSERT_THAT(WriteSafetensors(Path(name), content), IsOk());
+  }
+
+  // From the folder with the files, as bazel run says where the user is.
+  CommandOutcome Run(const std::string& flags) const {
+    return RunCommand(absl::StrCat("env BUILD_WORKING_DIRECTORY=", root_,
+                                   " models/gradients ", flags),
+                      kDeadlineSeconds);
+  }
+
+  // Standard flags, with which the command succeeds, and more.
+  CommandOutcome RunWith(const std::string& flags) const {
+    return Run(absl::StrCat("--weights=lenet --batch=batch --out=out ", flags));
+  }
+
+  void ExpectError(const std::string& flags, const std::string& message) {
+    const CommandOutcome outcome = RunWith(flags);
+    EXPECT_EQ(outcome.exit_status, 1) << flags;
+    EXPECT_THAT(outcome.output, StartsWith("gradients: " + message));
+    EXPECT_EQ(outcome.output.find('\n'), outcome.output.size() - 1)
+        << outcome.output;
+    EXPECT_FALSE(std::filesystem::exists(Path("out")));
+  }
+
+  const std::string root_;
+};
+
+TEST_F(GradientsTest, WritesWhatTheLibraryComputes) {
+  Write("resnet18", MakeWeights("resnet18"));
+  struct Case {
+    std::string flags;
+    GradientsOptions options;
+  };
+  const std::vector<Case> cases = {
+      {"", {}},
+      {"--nproc=2", {.world_size = 2}},
+      {"--nproc=5 --model=lenet --nosync_bn", {.world_size = 5}},
+      {"--model=resnet18 --weights=resnet18", {.model = "resnet18"}},
+      {"--model=resnet18 --weights=resnet18 --nproc=2 --sync_bn",
+       {.model = "resnet18", .world_size = 2, .sync_bn = true}},
+      {"--model=resnet18 --weights=resnet18 --nproc=2 --sync_bn=false",
+       {.model = "resnet18", .world_size = 2}}};
+  for (const auto& [flags, options] : cases) {
+    std::filesystem::remove(Path("out"));
+    const CommandOutcome outcome = RunWith(flags);
+    EXPECT_EQ(outcome.exit_status, 0) << flags;
+    EXPECT_EQ(outcome.output, "") << flags;
+    const absl::StatusOr<Safetensors> weights =
+        ReadSafetensors(Path(options.model));
+    const absl::StatusOr<Safetensors> got = ReadSafetensors(Path("out"));
+    ASSERT_THAT(weights, IsOk());
+    ASSERT_THAT(got, IsOk());
+    const absl::StatusOr<Safetensors> want =
+        ComputeGradients(options, {"W", *weights}, {"B", RandomBatch(3)});
+    ASSERT_THAT(want, IsOk());
+    EXPECT_TRUE(*got == *want) << flags;
+    EXPECT_EQ(got->tensors.size(), weights->tensors.size() + 1);
+    for (const auto& [name, tensor] : weights->tensors) {
+      ASSERT_TRUE(got->tensors.contains(name)) << name;
+      EXPECT_EQ(got->tensors.at(name).shape, tensor.shape) << name;
+      EXPECT_EQ(got->tensors.at(name).type, tensor.type) << name;
+    }
+    EXPECT_EQ(got->tensors.at("loss").type, DataType::kFloat32);
+    EXPECT_EQ(got->tensors.at("loss").shape, std::vector<int64_t>{1});
+  }
+}
+
+TEST_F(GradientsTest, TakesAbsolutePaths) {
+  const CommandOutcome outcome =
+      RunCommand(absl::StrCat("models/gradients --weights=", Path("lenet"),
+                              " --batch=", Path("batch"),
+                              " --out=", Path("absolute"), " --nproc=2"),
+                 kDeadlineSeconds);
+  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_TRUE(std::filesystem::exists(Path("absolute")));
+}
+
+TEST_F(GradientsTest, NamesAWrongFlag) {
+  for (const std::string flags :
+       {"--nproc=0", "--nproc=65", "--nproc=two", "--model=vgg",
+        "--threads_per_rank=0", "--timeout_s=0", "--sync_bn",
+        "--weights=", "--batch=", "--out=", "--no_such_flag", "stray"}) {
+    ExpectUsageError(RunWith(flags), "gradients", flags,
+                     flags.substr(0, flags.find('=')));
+  }
+  for (const char* missing : {"weights", "batch", "out"}) {
+    std::string flags;
+    for (const std::string flag : {"weights", "batch", "out"}) {
+      if (flag != missing) absl::StrAppend(&flags, "--", flag, "=lenet ");
+    }
+    ExpectUsageError(Run(flags), "gradients", flags,
+                     absl::StrCat("--", missing, "="));
+  }
+  EXPECT_FALSE(std::filesystem::exists(Path("out")));
+}
+
+TEST_F(GradientsTest, ExplainsItself) {
+  const CommandOutcome outcome = Run("--help");
+  EXPECT_EQ(outcome.exit_status, 0);
+  for (const char* flag :
+       {"--model", "--weights", "--batch", "--out", "--nproc", "--sync_bn",
+        "--threads_per_rank", "--timeout_s"}) {
+    EXPECT_THAT(outcome.output, HasSubstr(flag));
+  }
+}
+
+TEST_F(GradientsTest, NamesTheFileThatDoesNotFit) {
+  std::ofstream(Path("text")) << "this is no safetensors file";
+  ExpectError("--weights=none", Path("none"));
+  ExpectError("--batch=none", Path("none"));
+  ExpectError("--weights=text", Path("text"));
+  ExpectError("--batch=text", Path("text"));
+  ExpectError("--out=none/out", Path("none/out"));
+  // Before it looks at what is to be computed.
+  ExpectError("--out=none/out --weights=none", Path("none/out"));
+  std::filesystem::create_directory(Path("folder"));
+  ExpectError("--out=folder --batch=none", Path("folder") + ": cannot replace");
+  ExpectError("--weights=batch --nproc=3",
+              Path("batch") + ": has no tensor 'W1'");
+  ExpectError("--batch=lenet", Path("lenet") + ": has no tensor 'images'");
+  ExpectError("--model=resnet18", Path("lenet") + ": has no tensor ");
+  Safetensors batch = RandomBatch(3);
+  batch.tensors["labels"].data[8] = std::byte{200};
+  Write("labels", batch);
+  ExpectError("--batch=labels --nproc=2",
+              Path("labels") +
+                  ": tensor 'labels' has 200 at 1, which is not in [0, 10)");
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,265 @@
+// train: the reference trainer.
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/command_line.h"
+#include "base/status_macros.h"
+#include "collectives/group_options.h"
+#include "collectives/launch/launch_summary.h"
+#include "collectives/launch/rank_environment.h"
+#include "models/data/dataset.h"
+#include "models/train/check_flags.h"
+#include "models/train/start_ranks.h"
+#include "models/train/train_run.h"
+#include "models/train/trainer.h"
+
+ABSL_FLAG(std::string, model, "lenet", "network to train");
+ABSL_FLAG(std::string, dataset, "fashion_mnist", "data to train it on");
+ABSL_FLAG(std::string, data_dir, "", "folder of the data set's files");
+ABSL_FLAG(std::optional<int64_t>, train_samples, std::nullopt,
+          "images to train on");
+ABSL_FLAG(std::optional<int64_t>, test_samples, std::nullopt,
+          "images to test with");
+ABSL_FLAG(int64_t, epochs, 10, "passes over the training set");
+ABSL_FLAG(int64_t, batch_size, 256, "global batch size");
+ABSL_FLAG(double, lr, 0.2, "learning rate");
+ABSL_FLAG(uint64_t, seed, 0, "seed of the weights and of the order of samples");
+ABSL_FLAG(std::optional<int>, nproc, std::nullopt, "number of ranks");
+ABSL_FLAG(std::string, parallelism, "", "single, dp or ddp");
+ABSL_FLAG(int, threads_per_rank, 1, "compute threads of each rank");
+ABSL_FLAG(int64_t, bucket_kb, 256, "gradients summed in one call, in KiB");
+ABSL_FLAG(double, timeout_s, 60, "seconds to wait for a rank");
+ABSL_FLAG(bool, sync_bn, false, "batch statistics over all ranks");
+ABSL_FLAG(std::string, output_dir, "", "folder for weights and metrics");
+ABSL_FLAG(std::string, resume, "", "checkpoint to go on from");
+ABSL_FLAG(bool, help, false, "print the usage");
+
+namespace lockstep {
+namespace {
+
+constexpr char kUsage[] = R"(train [FLAGS]
+
+Trains a network on one or more ranks that share the work of every batch, and
+prints its accuracy on the test set after each epoch.
+
+  bazel run //models:train                           one rank
+  bazel run //models:train -- --nproc=2 --epochs=1   two processes
+  bazel run //models:train -- --nproc=2 --parallelism=dp      two threads
+  bazel run //models:train -- --nproc=2 --output_dir=/tmp/run
+  bazel run //models:train -- --nproc=2 --epochs=20 \
+      --resume=/tmp/run/weights.safetensors          ten epochs more
+  bazel run //models:train -- --model=resnet18 --nproc=2 --sync_bn \
+      --train_samples=2560 --test_samples=1000 --lr=0.1
+  torchrun --no-python --nproc-per-node=2 bazel-bin/models/train
+
+What to train:
+  --model=lenet            network: lenet or resnet18, both as d2l's chapter on
+                           training on several GPUs has them; or lenet_bn,
+                           lenet with batch norm after each convolution
+  --dataset=fashion_mnist  data set
+  --data_dir=DIR           folder of its four IDX files, plain or gzip; by
+                           default where the distribution's package
+                           dataset-fashion-mnist puts them
+  --train_samples=N        the first N images of each part alone; by default
+  --test_samples=N         all, which takes resnet18 minutes an epoch
+
+How:
+  --epochs=10              passes over the training set
+  --batch_size=256         images in a step, over all ranks together
+  --lr=0.2                 learning rate of SGD. The chapter trains lenet with
+                           batches of 256 at 0.2 on 1 or 2 GPUs, resnet18 with
+                           256 at 0.1 on 1 GPU, 512 at 0.2 on 2
+  --seed=0                 of the first weights and of the order of the images
+  --sync_bn                batch norm with the statistics of the whole batch,
+                           over all ranks, in place of each rank's own part;
+                           for networks with batch norm (lenet has none)
+
+On what:
+  --nproc=1                ranks
+  --parallelism=MODE       single  one rank (the default if nproc is 1)
+                           dp      ranks are threads; each takes a block of
+                                   the batch, as d2l's split_batch cuts it
+                           ddp     ranks are processes; each takes every
+                                   nproc-th image (the default for nproc > 1)
+  --threads_per_rank=1     threads that a rank computes on
+  --bucket_kb=256          gradients are summed over the ranks in pieces of
+                           about this many KiB, while backward still runs
+  --timeout_s=60           how long a rank waits for another that is alive; a
+                           dead one ends the run at once
+
+What to keep:
+  --output_dir=DIR         after every epoch: weights.safetensors, which is
+                           also the checkpoint, and metrics.json
+  --resume=FILE            go on after the epochs of such a checkpoint, bit for
+                           bit as if the run had not stopped; --epochs counts
+                           them too
+
+Under torchrun --no-python, mpirun, srun or //collectives:launch this process
+is one rank of theirs, and --nproc is not needed. The ranks meet in the file
+that LOCKSTEP_RENDEZVOUS names, or else in one in the temporary folder.
+
+Exit status: 0 on success, 2 for a wrong flag, 1 for any other error; 128 + N
+if signal N killed a rank.
+)";
+
+struct Config {
+  int world_size = 1;
+  std::optional<RankEnvironment> launched;  // By a launcher, as this rank.
+  GroupOptions group;
+  TrainRunOptions run;
+};
+
+absl::Status CheckFlags() {
+  constexpr int64_t kMany = int64_t{1} << 31;
+  const std::string model = absl::GetFlag(FLAGS_model);
+  LOCKSTEP_RETURN_IF_ERROR(CheckModel(model));
+  if (const std::string dataset = absl::GetFlag(FLAGS_dataset);
+      dataset != "fashion_mnist") {
+    return FlagError("dataset", dataset,
+                     "no such data set; there is fashion_mnist");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckSyncBatchNorm(absl::GetFlag(FLAGS_sync_bn), model));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckAtLeastOne("epochs", absl::GetFlag(FLAGS_epochs), kMany));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckAtLeastOne("batch_size", absl::GetFlag(FLAGS_batch_size), kMany));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAtLeastOne(
+      "threads_per_rank", absl::GetFlag(FLAGS_threads_per_rank), 1024));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckAtLeastOne("bucket_kb", absl::GetFlag(FLAGS_bucket_kb), kMany));
+  LOCKSTEP_RETURN_IF_ERROR(CheckAtLeastOne(
+      "nproc", absl::GetFlag(FLAGS_nproc).value_or(1), kMaxWorldSize));
+  LOCKSTEP_RETURN_IF_ERROR(CheckPositive("lr", absl::GetFlag(FLAGS_lr)));
+  return CheckPositive("timeout_s", absl::GetFlag(FLAGS_timeout_s));
+}
+
+absl::StatusOr<Sharding> ChooseParallelism(Config& config) {
+  std::string mode = absl::GetFlag(FLAGS_parallelism);
+  if (mode.empty()) mode = config.world_size == 1 ? "single" : "ddp";
+  config.run.parallelism = mode;
+  if (mode == "single" && config.world_size != 1) {
+    return FlagError("parallelism", mode,
+                     absl::StrCat("is for 1 rank, not ", config.world_size));
+  }
+  if (mode == "dp" && config.launched.has_value()) {
+    return FlagError("parallelism", mode,
+                     "ranks would be threads, but a launcher started this "
+                     "process as a rank");
+  }
+  if (mode == "dp") return Sharding::kContiguous;
+  if (mode == "single" || mode == "ddp") return Sharding::kStrided;
+  return FlagError("parallelism", mode, "must be single, dp or ddp");
+}
+
+absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckFlags());
+  Config config;
+  const std::optional<int> nproc = absl::GetFlag(FLAGS_nproc);
+  config.world_size = launched ? launched->world_size : nproc.value_or(1);
+  if (nproc.value_or(config.world_size) != config.world_size) {
+    return FlagError("nproc", *nproc,
+                     absl::StrCat("a launcher has started ", config.world_size,
+                                  config.world_size == 1 ? " rank" : " ranks"));
+  }
+  config.launched = std::move(launched);
+  config.group.timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout_s));
+  TrainRunOptions& run = config.run;
+  LOCKSTEP_ASSIGN_OR_RETURN(run.trainer.sharding, ChooseParallelism(config));
+  run.model = absl::GetFlag(FLAGS_model);
+  run.sync_bn = absl::GetFlag(FLAGS_sync_bn);
+  run.dataset = absl::GetFlag(FLAGS_dataset);
+  if (const std::string dir = absl::GetFlag(FLAGS_data_dir); !dir.empty()) {
+    run.data_dir = UserPath(dir);
+  }
+  run.train_samples = absl::GetFlag(FLAGS_train_samples);
+  run.test_samples = absl::GetFlag(FLAGS_test_samples);
+  run.epochs = absl::GetFlag(FLAGS_epochs);
+  run.threads_per_rank = absl::GetFlag(FLAGS_threads_per_rank);
+  run.trainer.batch_size = absl::GetFlag(FLAGS_batch_size);
+  run.trainer.learning_rate = static_cast<float>(absl::GetFlag(FLAGS_lr));
+  run.trainer.seed = absl::GetFlag(FLAGS_seed);
+  run.trainer.bucket_bytes = absl::GetFlag(FLAGS_bucket_kb) << 10;
+  run.output_dir = UserPath(absl::GetFlag(FLAGS_output_dir));
+  run.resume = UserPath(absl::GetFlag(FLAGS_resume));
+  return config;
+}
+
+// Returns the exit status, or an error of this process.
+absl::StatusOr<int> Run(const Config& config,
+                        const std::vector<std::string>& arguments) {
+  if (config.launched.has_value()) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        TrainAsLaunchedRank(*config.launched, config.group, config.run));
+    return 0;
+  }
+  {
+    // Read before any rank exists, so that a fault is reported once.
+    LOCKSTEP_ASSIGN_OR_RETURN(const FashionMnist data, LoadData(config.run));
+    if (config.run.parallelism != "ddp" || config.world_size == 1) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          TrainOnThreads(config.world_size, config.group, data, config.run));
+      return 0;
+    }
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const LaunchSummary summary,
+      StartProcesses(config.world_size, config.run.threads_per_rank,
+                     arguments));
+  const std::string text = FormatSummary(summary);
+  if (!text.empty()) std::fprintf(stderr, "%s\n", text.c_str());
+  return ExitStatus(summary);
+}
+
+int Fail(const absl::Status& status, int exit_status) {
+  return ReportError("train", status, exit_status);
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  const absl::StatusOr<std::vector<std::string>> rest =
+      ParseFlagsBeforeCommand(arguments);
+  if (!rest.ok()) return Fail(rest.status(), kUsageError);
+  if (absl::GetFlag(FLAGS_help)) {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
+  if (!rest->empty()) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat(
+                    rest->front(), ": unexpected argument; see --help")),
+                kUsageError);
+  }
+  absl::StatusOr<std::optional<RankEnvironment>> launched =
+      ReadRankEnvironment();
+  if (!launched.ok()) return Fail(launched.status(), kOtherError);
+  const absl::StatusOr<Config> config = ReadConfig(*std::move(launched));
+  if (!config.ok()) return Fail(config.status(), kUsageError);
+  if (const absl::Status status = PrepareRun(config->run); !status.ok()) {
+    return Fail(status,
+                absl::IsInvalidArgument(status) ? kUsageError : kOtherError);
+  }
+  const absl::StatusOr<int> exit_status = Run(*config, arguments);
+  if (!exit_status.ok()) {
+    // A number of samples that the data set turned out not to have.
+    return Fail(exit_status.status(), absl::IsOutOfRange(exit_status.status())
+                                          ? kUsageError
+                                          : kOtherError);
+  }
+  return *exit_status;
+}
+
+}  // namespace
+}  // namespace lockstep
+
+int main(int argc, char** argv) {
+  return lockstep::Main(std::vector<std::string>(argv + 1, argv + argc));
+}

@@ -1,0 +1,327 @@
+// Progress lines.
+#include "models/train/train_run.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <system_error>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "models/cpu/classifier.h"
+#include "models/data/dataset.h"
+#include "models/model.h"
+#include "models/networks/networks.h"
+#include "models/train/checkpoint.h"
+#include "models/train/data_parallel.h"
+#include "models/train/trainer.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int64_t kSumsPerEpoch = 10;
+constexpr absl::Duration kInterval = absl::Seconds(1);
+
+// "step  12/235": `done` as wide as `total`, so that lines align.
+std::string Counter(const char* what, int64_t done, int64_t total) {
+  const int width = static_cast<int>(absl::StrCat(total).size());
+  return absl::StrFormat("%s %*d/%d", what, width, done, total);
+}
+
+double Mean(double sum, int64_t count) {
+  return sum / static_cast<double>(count);
+}
+
+}  // namespace
+
+Progress::Progress(Communicator& communicator, int64_t epochs,
+                   std::ostream& out, bool rewrite)
+    : communicator_(communicator),
+      epochs_(epochs),
+      out_(out),
+      rewrite_(rewrite) {}
+
+absl::Status Progress::OnStep(const StepReport& report) {
+  shard_ += report.shard_metrics;
+  wall_ += report.wall;
+  const int64_t done = report.step + 1;
+  const int64_t interval =
+      std::max<int64_t>(1, report.steps_per_epoch / kSumsPerEpoch);
+  if (done % interval != 0) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics sum,
+                            AllReduceMetrics(communicator_, shard_));
+  shard_ = Metrics();
+  unprinted_ += sum;
+  if (communicator_.rank() == 0 && (!printed_ || wall_ >= kInterval)) {
+    Print(report, unprinted_);
+    unprinted_ = Metrics();
+    wall_ = absl::ZeroDuration();
+    printed_ = true;
+  }
+  return absl::OkStatus();
+}
+
+void Progress::Print(const StepReport& report, const Metrics& sum) {
+  const std::string line = absl::StrFormat(
+      "%s  %s  loss %.4f  accuracy %.3f  %.0f images/s",
+      Counter("epoch", report.epoch + 1, epochs_),
+      Counter("step", report.step + 1, report.steps_per_epoch),
+      Mean(sum.loss_sum, sum.samples),
+      Mean(static_cast<double>(sum.correct), sum.samples),
+      static_cast<double>(sum.samples) / absl::ToDoubleSeconds(wall_));
+  // The cursor waits at the start of the line, so that whatever is printed
+  // next, an error too, takes its place.
+  out_ << (rewrite_ ? absl::StrCat("\x1b[2K", line, "\r")
+                    : absl::StrCat(line, "\n"))
+       << std::flush;
+}
+
+void Progress::OnEpoch(const EpochSummary& summary) {
+  shard_ = Metrics();
+  unprinted_ = Metrics();
+  wall_ = absl::ZeroDuration();
+  if (communicator_.rank() != 0) return;
+  out_ << (rewrite_ ? "\x1b[2K" : "")
+       << absl::StrFormat(
+              "%s  train loss %.4f  train accuracy %.3f  test accuracy %.4f  "
+              "%.0f images/s  %.1f s\n",
+              Counter("epoch", summary.epoch + 1, epochs_),
+              Mean(summary.train.loss_sum, summary.train.samples),
+              Mean(static_cast<double>(summary.train.correct),
+                   summary.train.samples),
+              Mean(static_cast<double>(summary.test.correct),
+                   summary.test.samples),
+              summary.images_per_second(),
+              absl::ToDoubleSeconds(summary.train_time))
+       << std::flush;
+}
+
+// The loop over epochs, and what it leaves on the disk.
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
+double Mean(double sum, int64_t count) {
+  return sum / static_cast<double>(count);
+}
+
+Json EpochJson(const EpochSummary& summary) {
+  return {
+      {"epoch", summary.epoch + 1},
+      {"train_loss", Mean(summary.train.loss_sum, summary.train.samples)},
+      {"train_accuracy",
+       Mean(static_cast<double>(summary.train.correct), summary.train.samples)},
+      {"test_loss", Mean(summary.test.loss_sum, summary.test.samples)},
+      {"test_accuracy",
+       Mean(static_cast<double>(summary.test.correct), summary.test.samples)},
+      {"train_samples", summary.train.samples},
+      {"test_samples", summary.test.samples},
+      {"images_per_second", summary.images_per_second()},
+      {"train_seconds", absl::ToDoubleSeconds(summary.train_time)},
+      {"compute_seconds", absl::ToDoubleSeconds(summary.times.compute)},
+      {"exposed_communication_seconds",
+       absl::ToDoubleSeconds(summary.times.exposed_communication)},
+      {"data_wait_seconds", absl::ToDoubleSeconds(summary.times.data_wait)},
+  };
+}
+
+// The double that has the fewest digits of those that round to `value`.
+double Shortest(float value) {
+  double shortest = 0;
+  return absl::SimpleAtod(absl::StrCat(value), &shortest) ? shortest : value;
+}
+
+Json RunJson(const TrainRunOptions& options, const FashionMnist& data,
+             int world_size) {
+  return {
+      {"model", options.model},
+      {"sync_bn", options.sync_bn},
+      {"dataset", options.dataset},
+      {"train_samples", data.train.size},
+      {"test_samples", data.test.size},
+      {"parallelism", options.parallelism},
+      {"world_size", world_size},
+      {"threads_per_rank", options.threads_per_rank},
+      {"batch_size", options.trainer.batch_size},
+      {"lr", Shortest(options.trainer.learning_rate)},
+      {"seed", options.trainer.seed},
+      {"epochs", Json::array()},
+  };
+}
+
+// Runs one epoch and its evaluation.
+absl::StatusOr<EpochSummary> RunEpoch(Trainer& trainer, int64_t epoch,
+                                      const FashionMnist& data,
+                                      Progress& progress) {
+  EpochSummary summary;
+  summary.epoch = epoch;
+  absl::Status step_status;
+  const Clock::time_point start = Clock::now();
+  const absl::StatusOr<Metrics> train =
+      trainer.TrainEpoch(epoch, [&](const StepReport& report) {
+        summary.times.compute += report.times.compute;
+        summary.times.exposed_communication +=
+            report.times.exposed_communication;
+        summary.times.data_wait += report.times.data_wait;
+        step_status = progress.OnStep(report);
+        return step_status.ok();
+      });
+  LOCKSTEP_RETURN_IF_ERROR(step_status);  // The cause, if both failed.
+  LOCKSTEP_ASSIGN_OR_RETURN(summary.train, train);
+  summary.train_time = absl::FromChrono(Clock::now() - start);
+  LOCKSTEP_ASSIGN_OR_RETURN(summary.test, trainer.Evaluate(data.test));
+  progress.OnEpoch(summary);
+  return summary;
+}
+
+// What rank 0 keeps of a run.
+class RunFiles {
+ public:
+  RunFiles(const TrainRunOptions& options, const FashionMnist& data,
+           int world_size)
+      : options_(options), report_(RunJson(options, data, world_size)) {}
+
+  absl::Status OnEpoch(const EpochSummary& summary, Model& model) {
+    if (options_.output_dir.empty()) return absl::OkStatus();
+    report_["epochs"].push_back(EpochJson(summary));
+    LOCKSTEP_RETURN_IF_ERROR(
+        SaveCheckpoint(absl::StrCat(options_.output_dir, "/", kCheckpointName),
+                       {.model = options_.model,
+                        .seed = options_.trainer.seed,
+                        .epochs = summary.epoch + 1},
+                       model.parameters(), model.buffers()));
+    return ReplaceFile(absl::StrCat(options_.output_dir, "/", kMetricsName),
+                       report_.dump(/*indent=*/2) + "\n");
+  }
+
+ private:
+  const TrainRunOptions& options_;
+  Json report_;
+};
+
+void Announce(const TrainRunOptions& options, const FashionMnist& data,
+              int world_size) {
+  std::cout << absl::StrCat("training ", options.model, " on ", options.dataset,
+                            ": ", data.train.size, " images, ", world_size,
+                            world_size == 1 ? " rank" : " ranks", " (",
+                            options.parallelism, ")",
+                            options.sync_bn ? ", SyncBN" : "",
+                            ", global batch ", options.trainer.batch_size,
+                            ", learning rate ", options.trainer.learning_rate,
+                            ", seed ", options.trainer.seed, "\n")
+            << std::flush;
+}
+
+absl::Status KeepFirst(absl::string_view flag,
+                       const std::optional<int64_t>& samples,
+                       Dataset& dataset) {
+  if (!samples.has_value()) return absl::OkStatus();
+  if (*samples < 1 || *samples > dataset.size) {
+    return absl::OutOfRangeError(absl::StrCat(
+        "--", flag, "=", *samples, ": must be in [1, ", dataset.size, "]"));
+  }
+  dataset.size = *samples;
+  dataset.images.resize(*samples * dataset.image_size());
+  dataset.labels.resize(*samples);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<FashionMnist> LoadData(const TrainRunOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(FashionMnist data,
+                            LoadFashionMnist(options.data_dir));
+  LOCKSTEP_RETURN_IF_ERROR(
+      KeepFirst("train_samples", options.train_samples, data.train));
+  LOCKSTEP_RETURN_IF_ERROR(
+      KeepFirst("test_samples", options.test_samples, data.test));
+  return data;
+}
+
+absl::Status PrepareRun(const TrainRunOptions& options) {
+  if (!options.resume.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info,
+                              ReadCheckpointInfo(options.resume));
+    if (info.model != options.model) {
+      return absl::InvalidArgumentError(absl::StrCat("--model=", options.model,
+                                                     ": ", options.resume,
+                                                     " holds a ", info.model));
+    }
+    if (info.seed != options.trainer.seed) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--seed=", options.trainer.seed, ": ", options.resume,
+                       " comes from a run with seed ", info.seed));
+    }
+    if (info.epochs >= options.epochs) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--epochs=", options.epochs, ": ", options.resume,
+                       " has finished ", info.epochs, " already"));
+    }
+  }
+  if (options.output_dir.empty()) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(options.output_dir, error);
+  if (!std::filesystem::is_directory(options.output_dir, error)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--output_dir=", options.output_dir,
+                     ": is no folder and cannot be created"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunTraining(Communicator& communicator, const FashionMnist& data,
+                         const TrainRunOptions& options) {
+  SetComputeThreads(options.threads_per_rank);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                            CreateModel(options.model, options.trainer.seed));
+  CheckpointInfo resumed;
+  if (!options.resume.empty()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        resumed,
+        LoadCheckpoint(options.resume, model->parameters(), model->buffers()));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Trainer> trainer,
+      Trainer::Create(communicator, *model, data.train, options.trainer));
+  // Declared after the trainer, which has the reducer.
+  std::unique_ptr<Communicator> batch_norm_group;
+  if (options.sync_bn) {
+    LOCKSTEP_ASSIGN_OR_RETURN(batch_norm_group,
+                              SynchroniseBatchNorm(communicator, *model));
+  }
+  if (communicator.rank() == 0) {
+    Announce(options, data, communicator.world_size());
+  }
+  Progress progress(communicator, options.epochs, std::cout,
+                    isatty(STDOUT_FILENO) == 1);
+  RunFiles files(options, data, communicator.world_size());
+  for (int64_t epoch = resumed.epochs; epoch < options.epochs; ++epoch) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const EpochSummary summary,
+                              RunEpoch(*trainer, epoch, data, progress));
+    if (communicator.rank() == 0) {
+      LOCKSTEP_RETURN_IF_ERROR(files.OnEpoch(summary, *model));
+    }
+  }
+  // No rank ends, which would look like its death, before all are done.
+  return communicator.Barrier();
+}
+
+}  // namespace lockstep

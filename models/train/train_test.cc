@@ -1,0 +1,385 @@
+// The trainer as its users run it: a binary, files, flags, and ranks that die.
+#include <poll.h>
+#include <signal.h>
+#include <sys/prctl.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstddef>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/program.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/data/idx_files.h"
+#include "models/io/safetensors.h"
+#include "models/train/train_fixture.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+using Weights = std::map<std::string, NamedTensor>;
+
+// How far apart two runs' weights are: the largest difference of any two.
+double Distance(const Weights& a, const Weights& b) {
+  double distance = 0;
+  for (const auto& [name, tensor] : a) {
+    const NamedTensor& other = b.at(name);
+    for (size_t i = 0; i < tensor.data.size(); i += sizeof(float)) {
+      float x = 0;
+      float y = 0;
+      std::memcpy(&x, &tensor.data[i], sizeof(x));
+      std::memcpy(&y, &other.data[i], sizeof(y));
+      distance = std::max<double>(distance, std::abs(x - y));
+    }
+  }
+  return distance;
+}
+
+class TrainTest : public TrainFixture {
+ protected:
+  TrainTest() : TrainFixture("train_test") {}
+};
+
+TEST_F(TrainTest, EveryParallelismTrainsTheSameModel) {
+  const std::string single = Train("single", {"--epochs=4"});
+  const Weights want = WeightsOf(single);
+  const nlohmann::json want_metrics = MetricsOf(single);
+  // What the runs agree on must have moved further than they may differ by.
+  const double moved =
+      Distance(want, WeightsOf(Train("first", {"--epochs=1"})));
+  ASSERT_GT(moved, 1e-4);
+  const std::map<std::string, std::vector<std::string>> runs = {
+      {"dp2", {"--nproc=2", "--parallelism=dp"}},
+      {"ddp2", {"--nproc=2"}},
+      {"dp3", {"--nproc=3", "--parallelism=dp", "--bucket_kb=1"}},
+      {"ddp3", {"--nproc=3", "--parallelism=ddp", "--bucket_kb=1000"}}};
+  for (auto [name, flags] : runs) {
+    flags.push_back("--epochs=4");
+    const std::string dir = Train(name, flags);
+    EXPECT_LE(Distance(WeightsOf(dir), want), moved / 100) << name;
+    const nlohmann::json metrics = MetricsOf(dir);
+    ASSERT_EQ(metrics["epochs"].size(), 4u);
+    EXPECT_EQ(metrics["world_size"], flags[0].back() - '0');
+    for (size_t i = 0; i < 4; ++i) {
+      const nlohmann::json& epoch = metrics["epochs"][i];
+      const nlohmann::json& other = want_metrics["epochs"][i];
+      EXPECT_EQ(epoch["epoch"], i + 1);
+      EXPECT_EQ(epoch["train_samples"], kTrain);
+      EXPECT_EQ(epoch["test_samples"], kTest);
+      EXPECT_NEAR(epoch["train_loss"], other["train_loss"], 1e-4) << name;
+      EXPECT_NEAR(epoch["test_loss"], other["test_loss"], 1e-4) << name;
+    }
+  }
+}
+
+TEST_F(TrainTest, ResumesBitForBitAsIfItHadNotStopped) {
+  const std::map<std::string, std::vector<std::string>> runs = {
+      {"single", {}},
+      {"ddp", {"--nproc=2", "--seed=5"}},
+      {"dp", {"--nproc=2", "--parallelism=dp"}}};
+  for (auto [name, flags] : runs) {
+    flags.push_back("--epochs=3");
+    const std::string whole = Train(name + "_whole", flags);
+    flags.back() = "--epochs=2";
+    const std::string part = Train(name + "_part", flags);
+    const std::string checkpoint = part + "/weights.safetensors";
+    EXPECT_NE(ReadText(checkpoint), ReadText(whole + "/weights.safetensors"));
+    flags.back() = "--epochs=3";
+    flags.push_back("--resume=" + checkpoint);
+    const std::string rest = Train(name + "_rest", flags);
+    EXPECT_EQ(ReadText(rest + "/weights.safetensors"),
+              ReadText(whole + "/weights.safetensors"))
+        << name;
+    ASSERT_EQ(MetricsOf(rest)["epochs"].size(), 1u);
+    EXPECT_EQ(MetricsOf(rest)["epochs"][0]["train_loss"],
+              MetricsOf(whole)["epochs"][2]["train_loss"]);
+  }
+}
+
+TEST_F(TrainTest, RefusesACheckpointThatDoesNotFit) {
+  const std::string dir = Train("run", {"--epochs=1"});
+  const std::string checkpoint = dir + "/weights.safetensors";
+  const std::string text = root_ + "/text";
+  std::ofstream(text) << "this is no checkpoint";
+  struct Case {
+    std::vector<std::string> flags;
+    std::string message;
+    int exit_status;  // 2 for flags that do not fit, 1 for files.
+  };
+  const std::vector<Case> cases = {
+      {{"--resume=" + checkpoint, "--epochs=1"}, "--epochs=1: ", 2},
+      {{"--resume=" + checkpoint, "--seed=3"}, "--seed=3: ", 2},
+      {{"--output_dir=" + text}, "--output_dir=" + text + ": ", 2},
+      {{"--resume=" + text}, text + ": ", 1},
+      {{"--resume=" + root_ + "/missing"}, root_ + "/missing: ", 1}};
+  for (auto [flags, message, exit_status] : cases) {
+    for (const char* nproc : {"--nproc=1", "--nproc=2"}) {
+      flags.push_back(nproc);
+      flags.push_back("--data_dir=" + data());
+      const ProgramResult result = Run(flags);
+      EXPECT_EQ(result.exit_status, exit_status) << message;
+      EXPECT_THAT(result.err, StartsWith("train: " + message));
+      EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1)
+          << result.err;
+    }
+  }
+}
+
+TEST_F(TrainTest, NamesAWrongFlagInOneLineAndStartsNothing) {
+  const std::string data_dir = "--data_dir=" + data();
+  for (const std::string flag : {"--epochs=ten",
+                                 "--epochs=0",
+                                 "--batch_size=0",
+                                 "--batch_size=-5",
+                                 "--lr=0",
+                                 "--lr=nan",
+                                 "--lr=fast",
+                                 "--nproc=0",
+                                 "--nproc=65",
+                                 "--nproc=two",
+                                 "--parallelism=mpi",
+                                 "--model=resnet",
+                                 "--dataset=cifar",
+                                 "--sync_bn",
+                                 "--train_samples=0",
+                                 "--train_samples=201",
+                                 "--train_samples=few",
+                                 "--test_samples=-1",
+                                 "--test_samples=38",
+                                 "--seed=-1",
+                                 "--bucket_kb=0",
+                                 "--timeout_s=0",
+                                 "--threads_per_rank=0",
+                                 "--no_such_flag",
+                                 "--parallelism=single",
+                                 "stray"}) {
+    const ProgramResult result = Run({data_dir, "--nproc=2", flag});
+    EXPECT_EQ(result.exit_status, 2) << flag;
+    EXPECT_EQ(result.out, "") << flag;
+    EXPECT_THAT(result.err, StartsWith("train: "));
+    EXPECT_THAT(result.err, HasSubstr(flag.substr(0, flag.find('='))));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1)
+        << result.err;
+  }
+}
+
+// A launched rank reads the data by itself.
+TEST_F(TrainTest, NamesTooManySamplesAsALaunchedRank) {
+  const ProgramResult result =
+      Run({"--data_dir=" + data(), "--test_samples=38"},
+          {{"RANK", "0"},
+           {"WORLD_SIZE", "1"},
+           {"LOCKSTEP_RENDEZVOUS", root_ + "/meet"}});
+  EXPECT_EQ(result.exit_status, 2);
+  EXPECT_EQ(result.err,
+            "train: rank 0: --test_samples=38: must be in [1, 37]\n");
+}
+
+TEST_F(TrainTest, TrainsOnTheFirstSamplesAlone) {
+  const std::string all = Train("all", {"--epochs=2"});
+  const std::string same =
+      Train("same", {"--epochs=2", "--train_samples=200", "--test_samples=37"});
+  EXPECT_EQ(ReadText(same + "/weights.safetensors"),
+            ReadText(all + "/weights.safetensors"));
+  const std::string first =
+      Train("first", {"--epochs=2", "--train_samples=70", "--test_samples=5"});
+  const nlohmann::json metrics = MetricsOf(first);
+  EXPECT_EQ(metrics["train_samples"], 70);
+  EXPECT_EQ(metrics["test_samples"], 5);
+  EXPECT_EQ(metrics["sync_bn"], false);
+  EXPECT_EQ(metrics["epochs"][1]["train_samples"], 70);
+  EXPECT_EQ(metrics["epochs"][1]["test_samples"], 5);
+  // The files of a smaller data set begin as those of a larger one do.
+  const std::string small = Folder("small");
+  WriteIdxFiles(small, 70, 1);
+  EXPECT_EQ(
+      ReadText(Train("small_data", {"--epochs=2", "--data_dir=" + small}) +
+               "/weights.safetensors"),
+      ReadText(first + "/weights.safetensors"));
+  EXPECT_NE(ReadText(first + "/weights.safetensors"),
+            ReadText(all + "/weights.safetensors"));
+}
+
+TEST_F(TrainTest, ExplainsItselfWithoutTraining) {
+  const ProgramResult result = Run({"--nproc=2", "--help"});
+  EXPECT_EQ(result.exit_status, 0);
+  EXPECT_EQ(result.err, "");
+  for (const char* flag :
+       {"--model", "--dataset", "--data_dir", "--epochs", "--batch_size",
+        "--lr", "--nproc", "--parallelism", "--sync_bn", "--seed",
+        "--output_dir", "--resume", "--bucket_kb", "--timeout_s",
+        "--threads_per_rank", "--train_samples", "--test_samples"}) {
+    EXPECT_THAT(result.out, HasSubstr(flag));
+  }
+}
+
+TEST_F(TrainTest, NamesAMissingDataFolderOnce) {
+  const std::string missing = root_ + "/nothing";
+  for (const std::string nproc : {"--nproc=1", "--nproc=2"}) {
+    const ProgramResult result = Run({nproc, "--data_dir=" + missing});
+    EXPECT_EQ(result.exit_status, 1);
+    EXPECT_EQ(result.out, "");
+    EXPECT_THAT(result.err, HasSubstr(missing));
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1)
+        << result.err;
+  }
+}
+
+TEST_F(TrainTest, TakesPathsRelativeToWhereBazelWasRun) {
+  const ProgramResult result =
+      Run({"--data_dir=data", "--output_dir=relative/out", "--epochs=1"},
+          {{"BUILD_WORKING_DIRECTORY", root_}});
+  EXPECT_EQ(result.exit_status, 0) << result.err;
+  EXPECT_TRUE(
+      std::filesystem::exists(root_ + "/relative/out/weights.safetensors"));
+}
+
+// As torchrun --no-python starts ranks.
+TEST_F(TrainTest, JoinsTheRanksOfAnotherLauncher) {
+  const std::string temp = Folder("tmp");
+  const std::string dir = Folder("out");
+  std::vector<std::unique_ptr<Program>> ranks;
+  for (int rank = 0; rank < 2; ++rank) {
+    ranks.push_back(Start({"--data_dir=" + data(), "--batch_size=64",
+                           "--lr=0.5", "--epochs=2", "--output_dir=" + dir},
+                          {{"RANK", absl::StrCat(rank)},
+                           {"WORLD_SIZE", "2"},
+                           {"LOCAL_RANK", absl::StrCat(rank)},
+                           {"LOCAL_WORLD_SIZE", "2"},
+                           {"MASTER_ADDR", "127.0.0.1"},
+                           {"MASTER_PORT", "29500"},
+                           {"TMPDIR", temp}}));
+  }
+  for (const std::unique_ptr<Program>& rank : ranks) {
+    const ProgramResult result = rank->Wait(kDeadline);
+    EXPECT_EQ(result.exit_status, 0) << result.err;
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(temp));
+  EXPECT_EQ(ReadText(dir + "/weights.safetensors"),
+            ReadText(Train("ours", {"--nproc=2", "--epochs=2"}) +
+                     "/weights.safetensors"));
+}
+
+TEST_F(TrainTest, RefusesFlagsThatContradictTheLauncher) {
+  for (const std::string flag :
+       {"--nproc=3", "--nproc=1", "--parallelism=dp", "--parallelism=single"}) {
+    const ProgramResult result = Run({"--data_dir=" + data(), flag},
+                                     {{"RANK", "0"}, {"WORLD_SIZE", "2"}});
+    EXPECT_EQ(result.exit_status, 2) << flag;
+    EXPECT_THAT(result.err, StartsWith("train: " + flag));
+  }
+}
+
+// Reaps what has become a child of this process, until there is nothing left;
+// false at the deadline.
+bool AwaitNoChildren(absl::Duration deadline) {
+  const absl::Time end = absl::Now() + deadline;
+  while (absl::Now() < end) {
+    const pid_t pid = waitpid(-1, nullptr, WNOHANG);
+    if (pid < 0) return errno == ECHILD;
+    if (pid == 0) poll(nullptr, 0, 2);  // Leaves the core to those that end.
+  }
+  return false;
+}
+
+TEST_F(TrainTest, LeavesNothingTwoSecondsAfterTheDeathOfTheTrainer) {
+  constexpr int kRanks = 3;
+  // What the run leaves behind becomes a child of this process.
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  const std::string temp = Folder("tmp");
+  const std::unique_ptr<Program> program =
+      Start({"--data_dir=" + data(), absl::StrCat("--nproc=", kRanks),
+             "--epochs=1000000"},
+            {{"TMPDIR", temp}});
+  ASSERT_TRUE(program->AwaitOutput("test accuracy", kDeadline));
+  std::vector<pid_t> pids;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    pids.push_back(FindDescendant(program->pid(), absl::StrCat("RANK=", rank)));
+    ASSERT_GT(pids.back(), 0);
+    ASSERT_EQ(kill(pids.back(), 0), 0);  // It is seen while it lives.
+  }
+  const absl::Time killed = absl::Now();
+  ASSERT_EQ(kill(program->pid(), SIGKILL), 0);
+  EXPECT_EQ(program->Wait(kDeadline).exit_status, 128 + SIGKILL);
+  EXPECT_TRUE(AwaitNoChildren(absl::Seconds(2) - (absl::Now() - killed)));
+  for (const pid_t pid : pids) {
+    EXPECT_EQ(kill(pid, 0), -1);
+    EXPECT_EQ(errno, ESRCH);
+  }
+  EXPECT_TRUE(std::filesystem::is_empty(temp));
+}
+
+TEST_F(TrainTest, EndsWithinTwoSecondsOfTheDeathOfARankAndLeavesNothing) {
+  // What the run leaves behind becomes a child of this process.
+  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  for (const int victim : {0, 1, 2}) {
+    const std::string temp = Folder(absl::StrCat("tmp", victim));
+    const std::unique_ptr<Program> program =
+        Start({"--data_dir=" + data(), "--nproc=3", "--epochs=1000000"},
+              {{"TMPDIR", temp}});
+    ASSERT_TRUE(program->AwaitOutput("test accuracy", kDeadline));
+    ExpectEndAfterDeath(*program, victim);
+    EXPECT_TRUE(std::filesystem::is_empty(temp));
+    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+      EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr("lockstep")));
+    }
+  }
+}
+
+}  // namespace
+
+// The trainer where there is too little memory.
+namespace {
+
+using testing::EndsWith;
+
+class TrainMemoryTest : public TrainFixture {
+ protected:
+  TrainMemoryTest() : TrainFixture("train_memory_test") {}
+
+  // An address space of which the program and two images take half; 200 images
+  // alone take more than all of it.
+  static constexpr int kKibibytes = 768 << 10;
+
+  // One step in it.
+  ProgramResult RunLimited(int batch_size) {
+    const std::string command = absl::StrCat(
+        "ulimit -v ", kKibibytes, " && exec models/train",
+        " --model=resnet18 --epochs=1 --test_samples=1 --data_dir=", data(),
+        " --train_samples=", batch_size, " --batch_size=", batch_size);
+    Program program(Folder(absl::StrCat("batch", batch_size)),
+                    {"/bin/sh", "-c", command});
+    return program.Wait(kDeadline);
+  }
+};
+
+TEST_F(TrainMemoryTest, SaysThatABatchIsTooLarge) {
+  // The control: what ends the run below is the batch.
+  const ProgramResult small = RunLimited(2);
+  EXPECT_EQ(small.exit_status, 0) << small.err;
+  const ProgramResult large = RunLimited(200);
+  EXPECT_EQ(large.exit_status, 1);
+  EXPECT_THAT(large.err, StartsWith("train: rank 0: no memory for a batch of "
+                                    "200: it needs "));
+  EXPECT_THAT(large.err, EndsWith(" MiB of activations\n"));
+}
+
+}  // namespace
+}  // namespace lockstep

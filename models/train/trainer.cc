@@ -1,0 +1,189 @@
+// The training and evaluation loops of one rank.
+#include "models/train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "models/data/dataset.h"
+#include "models/model.h"
+#include "models/train/data_parallel.h"
+#include "models/train/metrics.h"
+#include "sampler/distributed_sampler.h"
+#include "sampler/sampler.h"
+#include "sampler/shard.h"
+
+namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
+    Communicator& communicator, Model& model, const Dataset& train,
+    const TrainerOptions& options) {
+  const bool strided = options.sharding == Sharding::kStrided;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      DistributedSampler sampler,
+      DistributedSampler::Create(
+          {.dataset_size = train.size,
+           .world_size = strided ? communicator.world_size() : 1,
+           .rank = strided ? communicator.rank() : 0,
+           .seed = static_cast<int64_t>(options.seed)}));
+  return Create(communicator, model, train, options,
+                std::make_unique<DistributedSampler>(std::move(sampler)));
+}
+
+absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
+    Communicator& communicator, Model& model, const Dataset& train,
+    const TrainerOptions& options, std::unique_ptr<Sampler> sampler) {
+  if (!(options.learning_rate > 0) || !std::isfinite(options.learning_rate)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "learning rate is ", options.learning_rate, ", must be positive"));
+  }
+  if (train.size < 1) {
+    return absl::InvalidArgumentError("the training set is empty");
+  }
+  // Counting positions up to the size of the data set, not of the padded list,
+  // makes the batches of every world size those of one rank.
+  const bool strided = options.sharding == Sharding::kStrided;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const GlobalBatches batches,
+      GlobalBatches::Create(train.size, options.batch_size,
+                            strided ? communicator.world_size() : 1));
+  LOCKSTEP_RETURN_IF_ERROR(
+      BroadcastParameters(communicator, model.parameters()));
+  LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(communicator, model.buffers()));
+  return std::unique_ptr<Trainer>(new Trainer(
+      communicator, model, train, options, std::move(sampler), batches));
+}
+
+Trainer::Trainer(Communicator& communicator, Model& model, const Dataset& train,
+                 const TrainerOptions& options,
+                 std::unique_ptr<Sampler> sampler, const GlobalBatches& batches)
+    : communicator_(communicator),
+      model_(model),
+      train_(train),
+      options_(options),
+      sampler_(std::move(sampler)),
+      batches_(batches),
+      reducer_(communicator, model.parameters(), options.bucket_bytes) {}
+
+absl::StatusOr<Metrics> Trainer::TrainEpoch(
+    int64_t epoch, const std::function<bool(const StepReport&)>& on_step) {
+  Clock::time_point start = Clock::now();
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> indices,
+                            DrawIndices(epoch));
+  StepReport report;
+  report.epoch = epoch;
+  report.steps_per_epoch = batches_.num_batches();
+  Metrics metrics;
+  for (int64_t step = 0; step < report.steps_per_epoch; ++step) {
+    const Batch shard = Gather(train_, ShardOf(indices, step));
+    const Clock::time_point gathered = Clock::now();
+    report.step = step;
+    report.global_samples = batches_.CountInBatch(step);
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const StepResult result,
+        TrainStep(model_, reducer_, shard, report.global_samples,
+                  options_.learning_rate));
+    report.shard_metrics = result.metrics;
+    report.times = result.times;
+    report.times.data_wait = absl::FromChrono(gathered - start);
+    report.wall = absl::FromChrono(Clock::now() - start);
+    metrics += result.metrics;
+    if (on_step && !on_step(report)) break;
+    start = Clock::now();
+  }
+  return AllReduceMetrics(communicator_, metrics);
+}
+
+absl::StatusOr<std::vector<int64_t>> Trainer::DrawIndices(int64_t epoch) {
+  sampler_->SetEpoch(epoch);
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<int64_t> indices, sampler_->Indices());
+  const bool strided = options_.sharding == Sharding::kStrided;
+  const int64_t needed = batches_
+                             .SliceOf(strided ? communicator_.rank() : 0,
+                                      batches_.num_batches() - 1)
+                             .end;
+  if (static_cast<int64_t>(indices.size()) < needed) {
+    return absl::OutOfRangeError(absl::StrCat(
+        "the sampler drew ", indices.size(), " indices for rank ",
+        communicator_.rank(), " in epoch ", epoch, ", needed ", needed));
+  }
+  const auto bad = std::find_if(
+      indices.begin(), indices.end(),
+      [this](int64_t index) { return index < 0 || index >= train_.size; });
+  if (bad != indices.end()) {
+    return absl::OutOfRangeError(absl::StrCat("the sampler drew index ", *bad,
+                                              " from a data set of ",
+                                              train_.size, " samples"));
+  }
+  return indices;
+}
+
+std::span<const int64_t> Trainer::ShardOf(std::span<const int64_t> indices,
+                                          int64_t step) const {
+  if (options_.sharding == Sharding::kStrided) {
+    const BatchSlice slice = batches_.SliceOf(communicator_.rank(), step);
+    return indices.subspan(slice.begin, slice.size());
+  }
+  const BatchSlice global = batches_.SliceOf(/*rank=*/0, step);
+  const Shard shard = SplitBatch(global.size(), communicator_.world_size(),
+                                 communicator_.rank());
+  return indices.subspan(global.begin + shard.begin, shard.size());
+}
+
+Batch Trainer::Gather(const Dataset& dataset,
+                      std::span<const int64_t> indices) {
+  images_.resize(indices.size() * dataset.image_size());
+  labels_.resize(indices.size());
+  dataset.GatherImages(indices, images_);
+  dataset.GatherLabels(indices, labels_);
+  return {images_, labels_};
+}
+
+absl::StatusOr<Metrics> Trainer::Evaluate(const Dataset& dataset) {
+  LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(communicator_, model_.buffers()));
+  const int64_t batches =
+      (dataset.size + kEvaluationBatch - 1) / kEvaluationBatch;
+  const Shard shard =
+      ExactShard(batches, communicator_.world_size(), communicator_.rank());
+  AverageMeter loss;
+  int64_t correct = 0;
+  std::vector<int64_t> indices;
+  for (int64_t batch = shard.begin; batch < shard.end; ++batch) {
+    const int64_t begin = batch * kEvaluationBatch;
+    indices.resize(std::min(kEvaluationBatch, dataset.size - begin));
+    std::iota(indices.begin(), indices.end(), begin);
+    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics part,
+                              model_.Evaluate(Gather(dataset, indices)));
+    loss.UpdateSum(part.loss_sum, part.samples);
+    correct += part.correct;
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(loss, AllReduceMeter(communicator_, loss));
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator_.AllReduce(std::span<int64_t>(&correct, 1)));
+  if (loss.count() != dataset.size) {
+    return absl::InternalError(absl::StrCat("evaluation counted ", loss.count(),
+                                            " samples of a data set of ",
+                                            dataset.size));
+  }
+  return Metrics{loss.sum(), correct, loss.count()};
+}
+
+}  // namespace lockstep

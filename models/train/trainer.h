@@ -1,0 +1,124 @@
+// The reference trainer: one rank of a data-parallel run.
+#ifndef LOCKSTEP_MODELS_TRAIN_TRAINER_H_
+#define LOCKSTEP_MODELS_TRAIN_TRAINER_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "collectives/communicator.h"
+#include "models/data/dataset.h"
+#include "models/model.h"
+#include "models/train/data_parallel.h"
+#include "sampler/sampler.h"
+#include "sampler/shard.h"
+
+namespace lockstep {
+
+// How a global batch is dealt to the ranks. Either way the ranks together see
+// the batches that one rank alone would see.
+enum class Sharding {
+  kStrided,     // DistributedSampler: rank r takes positions r, r+P, r+2P, ...
+  kContiguous,  // split_batch (d2l, scatter): rank r takes the r-th block.
+};
+
+struct TrainerOptions {
+  int64_t batch_size = 256;  // Global: over all ranks.
+  float learning_rate = 0.2f;
+  uint64_t seed = 0;
+  Sharding sharding = Sharding::kStrided;
+  int64_t bucket_bytes = GradientReducer::kDefaultBucketBytes;
+};
+
+// One step, as the trainer reports it on every rank.
+struct StepReport {
+  int64_t epoch = 0;  // From 0.
+  int64_t step = 0;   // In the epoch, from 0.
+  int64_t steps_per_epoch = 0;
+  int64_t global_samples = 0;
+  Metrics shard_metrics;
+  StepTimes times;
+  // Of the whole step; the first step's includes drawing the epoch's order.
+  absl::Duration wall;
+};
+
+// One rank's trainer. Borrows the communicator, the model and the data set,
+// which nobody else may use during a call; between calls, and in `on_step`,
+// they are free. Every rank calls ForwardBackward for every global batch, with
+// an empty batch where its shard is empty. Not thread safe. After an error the
+// ranks are no longer in step: destroy the trainer and leave the group.
+class Trainer {
+ public:
+  // Broadcasts rank 0's parameters and buffers. Errors: kInvalidArgument for a
+  // batch size or learning rate that is not positive, or an empty data set; the
+  // communicator's.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(
+      Communicator& communicator, Model& model, const Dataset& train,
+      const TrainerOptions& options);
+
+  // The same with another order of samples than seed + epoch's. `sampler` gives
+  // for kStrided what this rank visits, padding allowed, for kContiguous the
+  // order of all samples.
+  static absl::StatusOr<std::unique_ptr<Trainer>> Create(
+      Communicator& communicator, Model& model, const Dataset& train,
+      const TrainerOptions& options, std::unique_ptr<Sampler> sampler);
+
+  // Trains on one pass over the training set, in the order that seed + epoch
+  // shuffles it to, calling `on_step` (which may be empty) after each step;
+  // `on_step` returning false ends the epoch early (on every rank at the same
+  // step). What pads a sampler's list to the same length on every rank is not
+  // trained on, so every sample counts once. Returns the metrics over all ranks
+  // and samples. Errors: kOutOfRange if the sampler draws an index outside the
+  // data set or too few; the model's; the communicator's.
+  absl::StatusOr<Metrics> TrainEpoch(
+      int64_t epoch, const std::function<bool(const StepReport&)>& on_step);
+
+  // Gives every rank rank 0's buffers (BroadcastBuffers), so that a checkpoint
+  // written after it holds what was evaluated, whichever rank writes it; then
+  // metrics of `dataset` over all ranks: on every rank, at any world size, bit
+  // for bit those of one rank. Batch k is samples [k, k + 1) * kEvaluationBatch
+  // whoever computes it; whole batches are dealt to the ranks, so some have one
+  // more than others, or none; their losses are summed exactly, and the sum is
+  // rounded once. This takes of the model that a batch gives the same bits on
+  // every rank, as those here do on machines of one kind with the same number
+  // of compute threads. Every sample counts exactly once. Errors: kInternal if
+  // they did not; the model's; the communicator's.
+  absl::StatusOr<Metrics> Evaluate(const Dataset& dataset);
+
+  // Small enough that 10,000 test images are 80 batches, an equal share each
+  // for 2, 4, 5 and 8 ranks, and that a small network's activations stay in the
+  // cache; large enough that per-call costs vanish (lenet_benchmark).
+  static constexpr int64_t kEvaluationBatch = 125;
+
+ private:
+  Trainer(Communicator& communicator, Model& model, const Dataset& train,
+          const TrainerOptions& options, std::unique_ptr<Sampler> sampler,
+          const GlobalBatches& batches);
+
+  // What this rank visits in the epoch, checked.
+  absl::StatusOr<std::vector<int64_t>> DrawIndices(int64_t epoch);
+  // The part of `indices` that is this rank's in global batch `step`.
+  std::span<const int64_t> ShardOf(std::span<const int64_t> indices,
+                                   int64_t step) const;
+  // Fills the buffers; the batch is valid until the next call.
+  Batch Gather(const Dataset& dataset, std::span<const int64_t> indices);
+
+  Communicator& communicator_;
+  Model& model_;
+  const Dataset& train_;
+  const TrainerOptions options_;
+  const std::unique_ptr<Sampler> sampler_;
+  const GlobalBatches batches_;  // As this rank's sampler counts positions.
+  GradientReducer reducer_;
+  std::vector<float> images_;
+  std::vector<int32_t> labels_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_MODELS_TRAIN_TRAINER_H_

@@ -1,0 +1,122 @@
+// Which part of a data set a rank evaluates.
+#ifndef LOCKSTEP_SAMPLER_SHARD_H_
+#define LOCKSTEP_SAMPLER_SHARD_H_
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+
+namespace lockstep {
+
+// The samples [begin, end).
+struct Shard {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+  friend bool operator==(const Shard&, const Shard&) = default;
+};
+
+// Rank `rank`'s part of n samples: contiguous, in rank order, sizes that differ
+// by at most one, the larger ones first. Over all ranks every sample is there
+// exactly once, so a metric summed over ranks counts none twice (a padded
+// sampler does) and none is left out. Empty where rank >= n.
+//
+// Preconditions: n >= 0, world_size >= 1, rank in [0, world_size). Cost: O(1).
+inline Shard ExactShard(int64_t n, int64_t world_size, int64_t rank) {
+  const int64_t whole = n / world_size;
+  const int64_t extra = n % world_size;
+  const int64_t begin = whole * rank + std::min(rank, extra);
+  return {begin, begin + whole + (rank < extra ? 1 : 0)};
+}
+
+// Which block of a global batch a rank takes: the split of d2l's split_batch.
+
+// Rank `rank`'s block of a batch of n samples, as PyTorch's scatter and chunk
+// cut it: pieces of ceil(n / world_size) samples in rank order, of which the
+// last ones may be smaller, or empty where PyTorch returns fewer pieces.
+// 10 samples over 4 ranks are 3, 3, 3, 1; 5 over 4 are 2, 2, 1, 0.
+//
+// Preconditions: n in [0, 2^62], world_size >= 1, rank in [0, world_size).
+// Cost: O(1).
+inline Shard SplitBatch(int64_t n, int64_t world_size, int64_t rank) {
+  const int64_t piece = n / world_size + (n % world_size != 0 ? 1 : 0);
+  const int64_t begin = std::min(n, piece * rank);
+  return {begin, std::min(n, begin + piece)};
+}
+
+// Which positions of an epoch order a rank takes when they are dealt in turn.
+
+// The `length` positions of [begin, begin + length), dealt to ranks in turn:
+// this rank takes the first-th, the (first + stride)-th, ... of them, `count`
+// in all. Beyond the last it is padding: the first ones again, round and round.
+struct StridedPart {
+  int64_t begin = 0;
+  int64_t length = 0;  // At least 1 if count is.
+  int64_t first = 0;
+  int64_t stride = 1;
+  int64_t count = 0;
+
+  // Precondition: k in [0, count).
+  int64_t At(int64_t k) const {
+    const int64_t turn = first + k * stride;
+    return begin + (turn < length ? turn : turn % length);
+  }
+};
+
+// Which samples of a rank belong to which global batch.
+
+// The entries [begin, end) of one rank's Indices(); may be empty.
+struct BatchSlice {
+  int64_t begin = 0;
+  int64_t end = 0;
+
+  int64_t size() const { return end - begin; }
+  friend bool operator==(const BatchSlice&, const BatchSlice&) = default;
+};
+
+// Cuts an epoch into global batches that do not depend on the number of ranks:
+// batch k is the positions [k*B, min((k+1)*B, total)) of the epoch order,
+// whoever visits them. Rank r of P visits the positions r, r + P, r + 2P, ...
+// (DistributedSampler's stride), so its part of a batch is a contiguous slice
+// of its list. Hence, as long as the epoch order is the same, which it is
+// except for padding at the very end, training at any world size sees the same
+// batches. Parts differ by at most one sample, and are empty on some ranks if B
+// or the last batch is below P: weight by CountInBatch. Immutable.
+class GlobalBatches {
+ public:
+  // total_size: the length of the epoch order over all ranks; any number, also
+  // not a multiple of P.
+  // Errors: kInvalidArgument if total_size < 0, batch_size < 1, or
+  // world_size < 1.
+  static absl::StatusOr<GlobalBatches> Create(int64_t total_size,
+                                              int64_t batch_size,
+                                              int world_size);
+
+  // ceil(total_size / batch_size); the last batch may be partial.
+  int64_t num_batches() const { return num_batches_; }
+
+  // The number of samples of all ranks together in a batch; at least 1.
+  // Precondition: batch in [0, num_batches()).
+  int64_t CountInBatch(int64_t batch) const;
+
+  // The entries of the rank's list that belong to the batch. Preconditions:
+  // rank in [0, world_size), batch in [0, num_batches()).
+  BatchSlice SliceOf(int rank, int64_t batch) const;
+
+ private:
+  GlobalBatches(int64_t total_size, int64_t batch_size, int world_size);
+
+  // How many of the positions below `position` the rank visits.
+  int64_t VisitedBefore(int rank, int64_t position) const;
+
+  int64_t total_size_;
+  int64_t batch_size_;
+  int64_t world_size_;
+  int64_t num_batches_;
+};
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_SAMPLER_SHARD_H_

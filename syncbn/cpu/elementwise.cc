@@ -1,0 +1,359 @@
+// One pass over x, and over the residual if there is one.
+#include "syncbn/cpu/elementwise.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "collectives/algorithms/reduction_kernels.h"
+#include "collectives/collective.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/cpu/column_plan.h"
+#include "syncbn/cpu/loops.h"
+#include "syncbn/cpu/vector_loops.h"
+#include "syncbn/cpu/workspace.h"
+
+namespace lockstep {
+namespace {
+
+// Inputs x, perhaps the residual; parameters mean, scale, bias; output y.
+template <typename T, bool relu, bool residual>
+struct NormalizeOperation {
+  static constexpr int kInputs = residual ? 2 : 1;
+  static constexpr int kParameters = 3;
+  static constexpr int kOutputs = 1;
+
+  static LOCKSTEP_SYNCBN_INLINE void Apply(const T* inputs, const T* parameters,
+                                           T* outputs) {
+    T y = (inputs[0] - parameters[0]) * parameters[1] + parameters[2];
+    if constexpr (residual) y += inputs[1];
+    if constexpr (relu) y = Relu(y);
+    outputs[0] = y;
+  }
+};
+
+template <typename T>
+struct Parameters {
+  const T* mean;
+  const T* scale;
+  const T* bias;
+};
+
+// memory: [3, plan.parameters()].
+template <typename T>
+Parameters<T> MakeParameters(const BatchNormKernels::NormalizeCall& call,
+                             const RunPlan& plan, T* memory) {
+  const StatisticsRecord layout = {.channels = plan.channels,
+                                   .type = StatisticsTypeOf(call.x.type)};
+  const T* const saved_mean =
+      reinterpret_cast<const T*>(call.saved + layout.mean_offset());
+  const T* const inverse =
+      reinterpret_cast<const T*>(call.saved + layout.second_offset());
+  const T* const weight = static_cast<const T*>(call.weight.data);
+  const T* const saved_bias = static_cast<const T*>(call.bias.data);
+  const bool has_weight = call.weight.count > 0;
+  const bool has_bias = call.bias.count > 0;
+  const int64_t size = plan.parameters();
+  T* const mean = memory;
+  T* const scale = mean + size;
+  T* const bias = scale + size;
+  for (int64_t j = 0; j < plan.channels; ++j) {
+    mean[j] = saved_mean[j];
+    scale[j] = has_weight ? inverse[j] * weight[j] : inverse[j];
+    bias[j] = has_bias ? saved_bias[j] : T{0};
+  }
+  for (T* array : {mean, scale, bias}) {
+    RepeatChannels(plan.channels, size, array);
+  }
+  return {mean, scale, bias};
+}
+
+template <typename E, bool relu, bool residual>
+void RunOperation(const BatchNormKernels::NormalizeCall& call,
+                  const RunPlan& plan,
+                  const Parameters<ComputeType<E>>& parameters,
+                  VectorUnit unit) {
+  using Operation = NormalizeOperation<ComputeType<E>, relu, residual>;
+  ElementwiseArgs<E, Operation> args;
+  args.plan = plan;
+  args.inputs[0] = static_cast<const E*>(call.x.data);
+  if constexpr (residual) {
+    args.inputs[1] = static_cast<const E*>(call.residual.data);
+  }
+  args.parameters = {parameters.mean, parameters.scale, parameters.bias};
+  args.outputs = {static_cast<E*>(call.y.data)};
+  RunElementwise(unit, args);
+}
+
+struct NormalizeForType {
+  template <typename E>
+  static void Run(const BatchNormKernels::NormalizeCall& call,
+                  const RunPlan& plan, std::byte* memory, VectorUnit unit) {
+    using T = ComputeType<E>;
+    const Parameters<T> parameters =
+        MakeParameters(call, plan, reinterpret_cast<T*>(memory));
+    const bool residual = call.residual.count > 0;
+    if (call.relu && residual) {
+      RunOperation<E, true, true>(call, plan, parameters, unit);
+    } else if (call.relu) {
+      RunOperation<E, true, false>(call, plan, parameters, unit);
+    } else if (residual) {
+      RunOperation<E, false, true>(call, plan, parameters, unit);
+    } else {
+      RunOperation<E, false, false>(call, plan, parameters, unit);
+    }
+  }
+};
+
+}  // namespace
+
+absl::Status NormalizeBatch(const BatchNormKernels::NormalizeCall& call,
+                            VectorUnit unit, Scratch& scratch) {
+  const RunPlan plan = MakeRunPlan(call.shape);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::byte* const memory,
+      scratch.Reserve(3 * plan.parameters() *
+                      SizeOf(StatisticsTypeOf(call.x.type))));
+  ForActivationType<NormalizeForType>(call.x.type, call, plan, memory, unit);
+  return absl::OkStatus();
+}
+
+// The gradient of the input, once the sums over the batch are known.
+namespace {
+
+constexpr int kArrays = 4;
+
+// Inputs dy, then y with ReLU, then x where the statistics are the batch's;
+// parameters a, b, c and mean as the header has them; outputs dx, then perhaps
+// g.
+template <typename T, bool batch, bool relu, bool residual>
+struct InputGradient {
+  static constexpr int kInputs = 1 + relu + batch;
+  static constexpr int kParameters = batch ? 4 : 1;
+  static constexpr int kOutputs = 1 + residual;
+
+  static LOCKSTEP_SYNCBN_INLINE void Apply(const T* inputs, const T* parameters,
+                                           T* outputs) {
+    T g = inputs[0];
+    if constexpr (relu) g = ReluGradient(inputs[1], g);
+    if constexpr (residual) outputs[1] = g;
+    if constexpr (batch) {
+      g = (g - parameters[1]) -
+          (inputs[1 + relu] - parameters[3]) * parameters[2];
+    }
+    outputs[0] = parameters[0] * g;
+  }
+};
+
+struct Gradients {
+  const BatchNormKernels::BackwardCall& call;
+  ConstBuffer sums;
+  Buffer dx;
+  Buffer dresidual;
+};
+
+// memory: [kArrays, plan.parameters()]: a, b, c, mean.
+template <typename T>
+void MakeParameters(const Gradients& gradients, const RunPlan& plan,
+                    int64_t count, T* memory) {
+  const BatchNormKernels::BackwardCall& call = gradients.call;
+  const StatisticsRecord layout = {.channels = plan.channels,
+                                   .type = StatisticsTypeOf(call.x.type)};
+  const T* const saved_mean =
+      reinterpret_cast<const T*>(call.saved + layout.mean_offset());
+  const T* const inverse =
+      reinterpret_cast<const T*>(call.saved + layout.second_offset());
+  const T* const weight = static_cast<const T*>(call.weight.data);
+  const bool has_weight = call.weight.count > 0;
+  const int64_t size = plan.parameters();
+  for (int64_t j = 0; j < plan.channels; ++j) {
+    memory[j] = has_weight ? inverse[j] * weight[j] : inverse[j];
+  }
+  if (count > 0) {
+    const T* const sum = static_cast<const T*>(gradients.sums.data);
+    const double n = static_cast<double>(count);
+    for (int64_t j = 0; j < plan.channels; ++j) {
+      const double product = sum[plan.channels + j];
+      memory[size + j] = static_cast<T>(double{sum[j]} / n);
+      memory[2 * size + j] = static_cast<T>(product / n * double{inverse[j]});
+      memory[3 * size + j] = saved_mean[j];
+    }
+  }
+  for (int k = 0; k < (count > 0 ? kArrays : 1); ++k) {
+    RepeatChannels(plan.channels, size, memory + k * size);
+  }
+}
+
+template <typename E, bool batch, bool relu, bool residual>
+void RunOperation(const Gradients& gradients, const RunPlan& plan,
+                  const ComputeType<E>* parameters, VectorUnit unit) {
+  using Operation = InputGradient<ComputeType<E>, batch, relu, residual>;
+  ElementwiseArgs<E, Operation> args;
+  args.plan = plan;
+  args.inputs[0] = static_cast<const E*>(gradients.call.dy.data);
+  if constexpr (relu) {
+    args.inputs[1] = static_cast<const E*>(gradients.call.y.data);
+  }
+  if constexpr (batch) {
+    args.inputs[1 + relu] = static_cast<const E*>(gradients.call.x.data);
+  }
+  for (int k = 0; k < Operation::kParameters; ++k) {
+    args.parameters[k] = parameters + k * plan.parameters();
+  }
+  args.outputs[0] = static_cast<E*>(gradients.dx.data);
+  if constexpr (residual) {
+    args.outputs[1] = static_cast<E*>(gradients.dresidual.data);
+  }
+  RunElementwise(unit, args);
+}
+
+template <typename E, bool batch, bool relu>
+void RunResidual(const Gradients& gradients, const RunPlan& plan,
+                 const ComputeType<E>* parameters, VectorUnit unit) {
+  if (gradients.dresidual.count > 0) {
+    RunOperation<E, batch, relu, true>(gradients, plan, parameters, unit);
+  } else {
+    RunOperation<E, batch, relu, false>(gradients, plan, parameters, unit);
+  }
+}
+
+template <typename E, bool batch>
+void RunRelu(const Gradients& gradients, const RunPlan& plan,
+             const ComputeType<E>* parameters, VectorUnit unit) {
+  if (gradients.call.relu) {
+    RunResidual<E, batch, true>(gradients, plan, parameters, unit);
+  } else {
+    RunResidual<E, batch, false>(gradients, plan, parameters, unit);
+  }
+}
+
+struct InputForType {
+  template <typename E>
+  static void Run(const Gradients& gradients, const RunPlan& plan,
+                  std::byte* memory, VectorUnit unit) {
+    using T = ComputeType<E>;
+    T* const parameters = reinterpret_cast<T*>(memory);
+    int64_t count;
+    std::memcpy(&count, gradients.call.saved, sizeof(count));
+    MakeParameters(gradients, plan, count, parameters);
+    if (count > 0) {
+      RunRelu<E, true>(gradients, plan, parameters, unit);
+    } else {
+      RunRelu<E, false>(gradients, plan, parameters, unit);
+    }
+  }
+};
+
+}  // namespace
+
+absl::Status BackwardToInput(const BatchNormKernels::BackwardCall& call,
+                             const ConstBuffer& sums, const Buffer& dx,
+                             const Buffer& dresidual, VectorUnit unit,
+                             Scratch& scratch) {
+  const RunPlan plan = MakeRunPlan(call.shape);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::byte* const memory,
+      scratch.Reserve(kArrays * plan.parameters() *
+                      SizeOf(StatisticsTypeOf(call.x.type))));
+  const Gradients gradients = {
+      .call = call, .sums = sums, .dx = dx, .dresidual = dresidual};
+  ForActivationType<InputForType>(call.x.type, gradients, plan, memory, unit);
+  return absl::OkStatus();
+}
+
+// Element-wise operations without parameters.
+namespace {
+
+// A run's values; their places mean nothing here.
+constexpr int64_t kRun = 4096;
+
+RunPlan FlatPlan(int64_t size) {
+  RunPlan plan;
+  plan.run = kRun;
+  plan.runs = (size + kRun - 1) / kRun;
+  plan.size = size;
+  return plan;
+}
+
+template <typename T, bool add, bool relu>
+struct AddReluOperation {
+  static constexpr int kInputs = 1 + add;
+  static constexpr int kParameters = 0;
+  static constexpr int kOutputs = 1;
+
+  static LOCKSTEP_SYNCBN_INLINE void Apply(const T* inputs, const T*,
+                                           T* outputs) {
+    T y = inputs[0];
+    if constexpr (add) y += inputs[1];
+    if constexpr (relu) y = Relu(y);
+    outputs[0] = y;
+  }
+};
+
+template <typename T>
+struct MaskOperation {
+  static constexpr int kInputs = 2;
+  static constexpr int kParameters = 0;
+  static constexpr int kOutputs = 1;
+
+  static LOCKSTEP_SYNCBN_INLINE void Apply(const T* inputs, const T*,
+                                           T* outputs) {
+    outputs[0] = ReluGradient(inputs[0], inputs[1]);
+  }
+};
+
+struct AddReluForType {
+  template <typename E>
+  static void Run(const ConstBuffer& normal, const ConstBuffer& residual,
+                  bool relu, const Buffer& y) {
+    if (residual.count == 0) {
+      if (relu) RunOperation<E, false, true>(normal, residual, y);
+    } else if (relu) {
+      RunOperation<E, true, true>(normal, residual, y);
+    } else {
+      RunOperation<E, true, false>(normal, residual, y);
+    }
+  }
+
+ private:
+  template <typename E, bool add, bool relu>
+  static void RunOperation(const ConstBuffer& normal,
+                           const ConstBuffer& residual, const Buffer& y) {
+    ElementwiseArgs<E, AddReluOperation<ComputeType<E>, add, relu>> args;
+    args.plan = FlatPlan(y.count);
+    args.inputs[0] = static_cast<const E*>(normal.data);
+    if constexpr (add) args.inputs[1] = static_cast<const E*>(residual.data);
+    args.outputs[0] = static_cast<E*>(y.data);
+    RunElementwise(BestVectorUnit(), args);
+  }
+};
+
+struct MaskForType {
+  template <typename E>
+  static void Run(const ConstBuffer& y, const ConstBuffer& dy,
+                  const Buffer& g) {
+    ElementwiseArgs<E, MaskOperation<ComputeType<E>>> args;
+    args.plan = FlatPlan(y.count);
+    args.inputs = {static_cast<const E*>(y.data),
+                   static_cast<const E*>(dy.data)};
+    args.outputs = {static_cast<E*>(g.data)};
+    RunElementwise(BestVectorUnit(), args);
+  }
+};
+
+}  // namespace
+
+void AddAndRelu(const ConstBuffer& normal, const ConstBuffer& residual,
+                bool relu, const Buffer& y) {
+  ForActivationType<AddReluForType>(y.type, normal, residual, relu, y);
+}
+
+void MaskByRelu(const ConstBuffer& y, const ConstBuffer& dy, const Buffer& g) {
+  ForActivationType<MaskForType>(g.type, y, dy, g);
+}
+
+}  // namespace lockstep

@@ -1,0 +1,110 @@
+// Count, mean and M2 of each channel of host activations.
+#ifndef LOCKSTEP_SYNCBN_CPU_LOOPS_H_
+#define LOCKSTEP_SYNCBN_CPU_LOOPS_H_
+
+#include <cstddef>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "collectives/algorithms/reduction_kernels.h"
+#include "collectives/collective.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/cpu/workspace.h"
+
+namespace lockstep {
+
+// BatchNormKernels::ComputeMoments. Reads x from memory once: tiles of 64 rows
+// of 64 columns (column_plan.h) are gone over twice, the second time out of the
+// cache.
+//
+// Per column of a tile, in the type T that statistics have, with n <= 64 values
+// and unit round-off u:
+//
+//   p = sum x / n,  s = sum (x - p),  q = sum (x - p)^2,
+//   and in float64  mean = p + s / n,  m2 = q - s^2 / n
+//
+// (the corrected two-pass algorithm, in Chan, Golub & LeVeque 1983).
+// In exact arithmetic that holds for any p. All else is merged in float64.
+//
+// Error. A sum has at most n / 4 + 2 <= 18 additions in a row, so with g = 20 u
+// (one more rounding each for x - p and its square) and an upper bound A of
+// |x|: p is off by at most d = g A, s by g sum |x - p|, q by g sum (x - p)^2,
+// where sum (x - p)^2 <= m2 + n d^2. To first order in u:
+//
+//   tile:   |m2 error|   <= 3 g (m2 + n d^2)
+//           |mean error| <= g (sqrt(m2 / n) + d)
+//
+// In what is merged of n values the means' errors move the part of m2 that is
+// between tiles by 2 g m2 at most, and K <= n / 64 + 74 merges in a row, each
+// with some roundings to v = 2^-53, move means by e = 2 K v A:
+//
+//   all:    |m2 error|   <= (5 g + 4 K v) (m2 + n d^2)
+//                           + 3 (sqrt(m2 n) e + n e^2)
+//           |mean error| <= g (sqrt(m2 / n) + d) + e + u |mean|
+//
+// If the mean is 1000 deviations, d is 0.0012 deviations in float32 and e
+// nothing: the variance is right to 100 u, where that of E[x^2] - E[x]^2 is off
+// by 10^6 u and more.
+absl::Status ComputeBatchMoments(const ActivationShape& shape, ConstBuffer x,
+                                 VectorUnit unit, Scratch& scratch,
+                                 std::byte* record);
+
+// From the ranks' statistics to what a batch is normalised with.
+
+// BatchNormKernels::Merge, in host memory.
+int64_t MergeRecords(const StatisticsRecord& record, const std::byte* gathered,
+                     int ranks, const MergeOptions& options,
+                     const RunningStatistics& running, std::byte* saved);
+
+// BatchNormKernels::UseRunning, in host memory.
+void UseRunningStatistics(const StatisticsRecord& record,
+                          const RunningStatistics& running, double epsilon,
+                          std::byte* saved);
+
+// The forward pass once the statistics are known.
+
+// BatchNormKernels::Normalize: per element, in the type T of the statistics,
+//
+//   y = (x - mean) * (inverse deviation * weight) + bias, + residual, ReLU
+//
+// with each operation rounded to T, and y once more to a 16-bit type.
+absl::Status NormalizeBatch(const BatchNormKernels::NormalizeCall& call,
+                            VectorUnit unit, Scratch& scratch);
+
+// The backward pass: the sums over the batch, and the gradient of the input.
+
+// BatchNormKernels::BackwardReduce, in one pass. Sums of a tile of 64 rows
+// (column_plan.h) are in the type T of the statistics, with at most 18
+// additions in a row; all else is in float64, and rounded to T at the end. So
+// sum of g is off by at most 19 u sum |g|, and the other by 22 u sum |g (x -
+// mean)| * inverse deviation, to first order in the unit round-off u.
+absl::Status ReduceBackward(const BatchNormKernels::BackwardCall& call,
+                            const Buffer& sums, const Buffer& dweight,
+                            const Buffer& dbias, VectorUnit unit,
+                            Scratch& scratch);
+
+// BatchNormKernels::BackwardInput: per element, each operation rounded to T,
+//
+//   dx = a * ((g - b) - (x - mean) * c),  a = weight * inverse deviation,
+//   b = sums[0] / count,  c = sums[1] / count * inverse deviation
+absl::Status BackwardToInput(const BatchNormKernels::BackwardCall& call,
+                             const ConstBuffer& sums, const Buffer& dx,
+                             const Buffer& dresidual, VectorUnit unit,
+                             Scratch& scratch);
+
+// What oneDNN's batch norm leaves to be done to each activation.
+
+// y = normal, + residual if not empty, then max(0, .) if `relu`, with NaN for
+// NaN. Nothing if there is neither.
+// y may be the memory of either.
+void AddAndRelu(const ConstBuffer& normal, const ConstBuffer& residual,
+                bool relu, const Buffer& y);
+
+// g = dy where not y <= 0, else 0. g may be dy's memory.
+void MaskByRelu(const ConstBuffer& y, const ConstBuffer& dy, const Buffer& g);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_SYNCBN_CPU_LOOPS_H_

@@ -1,0 +1,349 @@
+// The two passes over a tile, and the record that comes of them.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "absl/status/status.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "collectives/algorithms/reduction_kernels.h"
+#include "collectives/collective.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/cpu/column_plan.h"
+#include "syncbn/cpu/column_scan.h"
+#include "syncbn/cpu/elementwise.h"
+#include "syncbn/cpu/loops.h"
+#include "syncbn/cpu/vector_loops.h"
+#include "syncbn/cpu/workspace.h"
+#include "syncbn/moments.h"
+
+namespace lockstep {
+namespace {
+
+template <typename Compute, int64_t W>
+struct MomentsTile {
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void Run(const Compute* const* inputs,
+                                         int64_t stride, int64_t rows,
+                                         const Compute* /*mean*/, double* mean,
+                                         double* m2) {
+    Compute pivot[W] = {};
+    Sum(inputs[0], stride, rows, pivot);
+    const Compute n = static_cast<Compute>(rows);
+    for (int64_t j = 0; j < W; ++j) pivot[j] /= n;
+    Compute sum[W] = {};
+    Compute squares[W] = {};
+    SumDeviations(inputs[0], stride, rows, pivot, sum, squares);
+    for (int64_t j = 0; j < W; ++j) {
+      const double s = sum[j];
+      const double correction = s / static_cast<double>(rows);
+      mean[j] = pivot[j] + correction;
+      const double corrected = squares[j] - s * correction;
+      m2[j] = corrected < 0 ? 0 : corrected;
+    }
+  }
+
+ private:
+  static LOCKSTEP_SYNCBN_INLINE void Sum(const Compute* x, int64_t stride,
+                                         int64_t rows, Compute* sum) {
+    // The same columns of the next tile.
+    const int64_t ahead = kTileRows * stride * int64_t{sizeof(Compute)};
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      const Compute* const a = x + r * stride;
+      const Compute* const b = a + stride;
+      const Compute* const c = b + stride;
+      const Compute* const d = c + stride;
+      for (const Compute* row : {a, b, c, d}) Prefetch<W>(row, ahead);
+      LOCKSTEP_SYNCBN_SAME_OR_APART
+      for (int64_t j = 0; j < W; ++j) {
+        sum[j] += (a[j] + b[j]) + (c[j] + d[j]);
+      }
+    }
+    for (; r < rows; ++r) {
+      LOCKSTEP_SYNCBN_SAME_OR_APART
+      for (int64_t j = 0; j < W; ++j) sum[j] += x[r * stride + j];
+    }
+  }
+
+  static LOCKSTEP_SYNCBN_INLINE void SumDeviations(const Compute* x,
+                                                   int64_t stride, int64_t rows,
+                                                   const Compute* pivot,
+                                                   Compute* sum,
+                                                   Compute* squares) {
+    int64_t r = 0;
+    for (; r + 4 <= rows; r += 4) {
+      const Compute* const a = x + r * stride;
+      const Compute* const b = a + stride;
+      const Compute* const c = b + stride;
+      const Compute* const d = c + stride;
+      LOCKSTEP_SYNCBN_SAME_OR_APART
+      for (int64_t j = 0; j < W; ++j) {
+        const Compute p = a[j] - pivot[j];
+        const Compute q = b[j] - pivot[j];
+        const Compute s = c[j] - pivot[j];
+        const Compute t = d[j] - pivot[j];
+        sum[j] += (p + q) + (s + t);
+        squares[j] += (p * p + q * q) + (s * s + t * t);
+      }
+    }
+    for (; r < rows; ++r) {
+      LOCKSTEP_SYNCBN_SAME_OR_APART
+      for (int64_t j = 0; j < W; ++j) {
+        const Compute p = x[r * stride + j] - pivot[j];
+        sum[j] += p;
+        squares[j] += p * p;
+      }
+    }
+  }
+};
+
+template <typename E>
+struct MomentsReduction {
+  using Element = E;
+  static constexpr int kInputs = 1;
+  template <int64_t W>
+  using Tile = MomentsTile<ComputeType<E>, W>;
+
+  static LOCKSTEP_SYNCBN_INLINE void Merge(int64_t count, double& mean,
+                                           double& m2, int64_t more,
+                                           double more_mean, double more_m2) {
+    const Moments<double> merged =
+        MergeMoments<double>({count, mean, m2}, {more, more_mean, more_m2});
+    mean = merged.mean;
+    m2 = merged.m2;
+  }
+};
+
+template <typename T>
+void WriteRecord(const ColumnPlan& plan, const StatisticsRecord& layout,
+                 int64_t count, const double* results, std::byte* record) {
+  std::memset(record, 0, static_cast<size_t>(layout.size_bytes()));
+  std::memcpy(record, &count, sizeof(count));
+  T* const mean = reinterpret_cast<T*>(record + layout.mean_offset());
+  T* const m2 = reinterpret_cast<T*>(record + layout.second_offset());
+  for (int64_t i = 0; i < plan.series; ++i) {
+    const double* const series = results + 2 * i * plan.segments * plan.period;
+    for (int64_t j = 0; j < plan.period; ++j) {
+      mean[i * plan.period + j] = static_cast<T>(series[j]);
+      m2[i * plan.period + j] = static_cast<T>(series[plan.period + j]);
+    }
+  }
+}
+
+struct ComputeForType {
+  template <typename E>
+  static void Run(const ActivationShape& shape, const ConstBuffer& x,
+                  VectorUnit unit, std::byte* memory, std::byte* record) {
+    using Reduction = MomentsReduction<E>;
+    ScanArgs<E, 1> args;
+    args.plan = MakeColumnPlan(shape);
+    args.inputs.shape = shape;
+    args.inputs.data = {static_cast<const E*>(x.data)};
+    args.results = reinterpret_cast<double*>(memory);
+    args.columns = args.results + 2 * args.plan.items() * args.plan.period;
+    ParallelFor(args.plan.items(), shape.size(),
+                [&](int64_t begin, int64_t end, int thread) {
+                  RunOn<ScanLoop<Reduction>>(unit, &args, begin, end,
+                                             int64_t{thread});
+                });
+    RunOn<MergeSegmentsLoop<Reduction>>(unit, &args.plan, args.results);
+    const StatisticsRecord layout = {.channels = shape.c,
+                                     .type = StatisticsTypeOf(x.type)};
+    WriteRecord<ComputeType<E>>(args.plan, layout, shape.values_per_channel(),
+                                args.results, record);
+  }
+};
+
+}  // namespace
+
+absl::Status ComputeBatchMoments(const ActivationShape& shape, ConstBuffer x,
+                                 VectorUnit unit, Scratch& scratch,
+                                 std::byte* record) {
+  const ColumnPlan plan = MakeColumnPlan(shape);
+  const int64_t numbers =
+      2 * (plan.items() * plan.period + MaxParallelThreads() * plan.columns());
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::byte* const memory,
+      scratch.Reserve(numbers * static_cast<int64_t>(sizeof(double))));
+  ForActivationType<ComputeForType>(x.type, shape, x, unit, memory, record);
+  return absl::OkStatus();
+}
+
+// The sums over the batch.
+namespace {
+
+// Inputs x, dy, and y with ReLU; results sum of g, sum of g * (x - mean).
+template <typename Compute, bool relu, int64_t W>
+struct SumsTile {
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void Run(const Compute* const* tile,
+                                         int64_t stride, int64_t rows,
+                                         const Compute* mean, double* sums,
+                                         double* products) {
+    Compute sum[W] = {};
+    Compute product[W] = {};
+    int64_t r = 0;
+    // The same columns of the next tile.
+    const int64_t ahead = kTileRows * stride * int64_t{sizeof(Compute)};
+    for (; r + 4 <= rows; r += 4) {
+      for (int i = 0; i < (relu ? 3 : 2); ++i) {
+        for (int64_t k = 0; k < 4; ++k) {
+          Prefetch<W>(tile[i] + (r + k) * stride, ahead);
+        }
+      }
+      LOCKSTEP_SYNCBN_SAME_OR_APART
+      for (int64_t j = 0; j < W; ++j) {
+        const int64_t i = r * stride + j;
+        const Compute a = Gradient(tile, i);
+        const Compute b = Gradient(tile, i + stride);
+        const Compute c = Gradient(tile, i + 2 * stride);
+        const Compute d = Gradient(tile, i + 3 * stride);
+        sum[j] += (a + b) + (c + d);
+        product[j] +=
+            (a * (tile[0][i] - mean[j]) + b * (tile[0][i + stride] - mean[j])) +
+            (c * (tile[0][i + 2 * stride] - mean[j]) +
+             d * (tile[0][i + 3 * stride] - mean[j]));
+      }
+    }
+    for (; r < rows; ++r) {
+      LOCKSTEP_SYNCBN_SAME_OR_APART
+      for (int64_t j = 0; j < W; ++j) {
+        const int64_t i = r * stride + j;
+        const Compute g = Gradient(tile, i);
+        sum[j] += g;
+        product[j] += g * (tile[0][i] - mean[j]);
+      }
+    }
+    for (int64_t j = 0; j < W; ++j) {
+      sums[j] = sum[j];
+      products[j] = product[j];
+    }
+  }
+
+ private:
+  static LOCKSTEP_SYNCBN_INLINE Compute Gradient(const Compute* const* tile,
+                                                 int64_t i) {
+    if constexpr (relu) {
+      return ReluGradient(tile[2][i], tile[1][i]);
+    } else {
+      return tile[1][i];
+    }
+  }
+};
+
+template <typename E, bool relu>
+struct SumsReduction {
+  using Element = E;
+  static constexpr int kInputs = relu ? 3 : 2;
+  template <int64_t W>
+  using Tile = SumsTile<ComputeType<E>, relu, W>;
+
+  static LOCKSTEP_SYNCBN_INLINE void Merge(int64_t /*count*/, double& sum,
+                                           double& product, int64_t /*more*/,
+                                           double more_sum,
+                                           double more_product) {
+    sum += more_sum;
+    product += more_product;
+  }
+};
+
+template <typename T>
+void WriteSums(const ColumnPlan& plan, const double* results, const T* inverse,
+               const Buffer& sums, const Buffer& dweight, const Buffer& dbias) {
+  const int64_t channels = plan.series * plan.period;
+  T* const sum = static_cast<T*>(sums.data);
+  T* const product = sum + channels;
+  for (int64_t i = 0; i < plan.series; ++i) {
+    const double* const series = results + 2 * i * plan.segments * plan.period;
+    for (int64_t j = 0; j < plan.period; ++j) {
+      const int64_t channel = i * plan.period + j;
+      sum[channel] = static_cast<T>(series[j]);
+      product[channel] =
+          static_cast<T>(series[plan.period + j] * double{inverse[channel]});
+    }
+  }
+  if (dbias.count > 0) std::copy_n(sum, channels, static_cast<T*>(dbias.data));
+  if (dweight.count > 0) {
+    std::copy_n(product, channels, static_cast<T*>(dweight.data));
+  }
+}
+
+// The mean of each column, with what the scan reads past the last one.
+template <typename T>
+const T* ColumnMeans(const ColumnPlan& plan, const T* mean, T* memory) {
+  const int64_t channels = plan.series * plan.period;
+  const int64_t size =
+      plan.series == 1 ? plan.columns() + kColumnPadding : channels;
+  std::copy_n(mean, channels, memory);
+  RepeatChannels(channels, size, memory);
+  return memory;
+}
+
+template <typename E, bool relu>
+void RunReduction(const BatchNormKernels::BackwardCall& call,
+                  const ColumnPlan& plan, const ComputeType<E>* mean,
+                  double* memory, VectorUnit unit) {
+  using Reduction = SumsReduction<E, relu>;
+  ScanArgs<E, Reduction::kInputs> args;
+  args.plan = plan;
+  args.inputs.shape = call.shape;
+  args.inputs.data[0] = static_cast<const E*>(call.x.data);
+  args.inputs.data[1] = static_cast<const E*>(call.dy.data);
+  if constexpr (relu) args.inputs.data[2] = static_cast<const E*>(call.y.data);
+  args.mean = mean;
+  args.results = memory;
+  args.columns = memory + 2 * plan.items() * plan.period;
+  ParallelFor(plan.items(), call.shape.size(),
+              [&](int64_t begin, int64_t end, int thread) {
+                RunOn<ScanLoop<Reduction>>(unit, &args, begin, end,
+                                           int64_t{thread});
+              });
+  RunOn<MergeSegmentsLoop<Reduction>>(unit, &args.plan, args.results);
+}
+
+struct ReduceForType {
+  template <typename E>
+  static void Run(const BatchNormKernels::BackwardCall& call,
+                  const ColumnPlan& plan, double* memory, std::byte* means,
+                  const Buffer& sums, const Buffer& dweight,
+                  const Buffer& dbias, VectorUnit unit) {
+    using T = ComputeType<E>;
+    const StatisticsRecord layout = {.channels = call.shape.c,
+                                     .type = StatisticsTypeOf(call.x.type)};
+    const T* const mean = ColumnMeans(
+        plan, reinterpret_cast<const T*>(call.saved + layout.mean_offset()),
+        reinterpret_cast<T*>(means));
+    if (call.relu) {
+      RunReduction<E, true>(call, plan, mean, memory, unit);
+    } else {
+      RunReduction<E, false>(call, plan, mean, memory, unit);
+    }
+    WriteSums(plan, memory,
+              reinterpret_cast<const T*>(call.saved + layout.second_offset()),
+              sums, dweight, dbias);
+  }
+};
+
+}  // namespace
+
+absl::Status ReduceBackward(const BatchNormKernels::BackwardCall& call,
+                            const Buffer& sums, const Buffer& dweight,
+                            const Buffer& dbias, VectorUnit unit,
+                            Scratch& scratch) {
+  const ColumnPlan plan = MakeColumnPlan(call.shape);
+  const int64_t numbers =
+      2 * (plan.items() * plan.period + MaxParallelThreads() * plan.columns());
+  const int64_t means = std::max(plan.columns(), call.shape.c) + kColumnPadding;
+  const int64_t size = sizeof(double);
+  LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const memory,
+                            scratch.Reserve((numbers + means) * size));
+  ForActivationType<ReduceForType>(
+      call.x.type, call, plan, reinterpret_cast<double*>(memory),
+      memory + numbers * size, sums, dweight, dbias, unit);
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep
