@@ -67,9 +67,6 @@ TEST(StatusMacrosTest, GoesOnOnlyWhenOk) {
   EXPECT_EQ(count, 1);
 }
 
-}  // namespace
-namespace {
-
 template <typename T>
 concept Indexable = requires(T t) {
   t[0];
@@ -122,9 +119,6 @@ TEST(DeviceSpanTest, HostCodeCannotDereference) {
   static_assert(Indexable<int*>);  // The control.
   static_assert(!Indexable<DeviceSpan<int>>);
 }
-
-}  // namespace
-namespace {
 
 // A binary format of 16 bits, by its two numbers.
 struct Format {

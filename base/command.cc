@@ -1,6 +1,6 @@
-// The flag --help, and absl's flags by collectives/launch/command_line.
 #include "base/command.h"
 
+#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <span>
@@ -13,8 +13,6 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/command_line.h"
-#include "report/machine.h"
-#include "report/terminal.h"
 
 ABSL_FLAG(bool, help, false, "print the usage");
 
@@ -30,29 +28,19 @@ std::optional<int> BeginCommand(absl::string_view command,
     return kUsageError;
   }
   if (!absl::GetFlag(FLAGS_help)) return std::nullopt;
-  Print(usage);
+  std::fputs(usage.c_str(), stdout);
+  std::fflush(stdout);
   return 0;
 }
 
-// What Bazel's environment and the arguments say.
-namespace {
-
-// Set by `bazel run`.
-const char* Workspace() { return std::getenv("BUILD_WORKSPACE_DIRECTORY"); }
-
-}  // namespace
-
 std::string CommandText(const std::string& label, std::span<char* const> argv) {
-  const bool bazel = Workspace() != nullptr;
+  // Set by `bazel run`.
+  const bool bazel = std::getenv("BUILD_WORKSPACE_DIRECTORY") != nullptr;
   std::vector<std::string> words = {bazel ? absl::StrCat("bazel run ", label)
                                           : std::string(argv[0])};
   if (bazel && argv.size() > 1) words.push_back("--");
   words.insert(words.end(), argv.begin() + 1, argv.end());
   return absl::StrJoin(words, " ");
-}
-
-std::string CommitText() {
-  return Workspace() != nullptr ? CheckedOutCommit(Workspace()) : "";
 }
 
 }  // namespace lockstep

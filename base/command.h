@@ -1,4 +1,4 @@
-// How a command begins: its flags, and --help.
+// How a command begins, and what its report says of how it was started.
 #ifndef LOCKSTEP_BASE_COMMAND_H_
 #define LOCKSTEP_BASE_COMMAND_H_
 
@@ -10,23 +10,17 @@
 
 namespace lockstep {
 
-// Sets the flags from the command line; argv[0] is the program. None where the
-// command goes on. The exit status where it ends here: 0 once --help, which
-// this adds to the command's flags, has printed the usage; kUsageError once
-// what is no flag, or has a wrong value, was named on standard error.
+// Sets the flags from the command line; argv[0] is the program. Returns
+// nullopt if the command goes on, and the exit status if it ends here: 0 after
+// printing the usage for --help, which this adds to the command's flags;
+// kUsageError after naming the unknown or malformed flag on standard error.
 std::optional<int> BeginCommand(absl::string_view command,
                                 const std::string& usage,
                                 std::span<char* const> argv);
 
-// How a benchmark was started, for its report.
-
 // The command as its user would type it. `label`: the program's, such as
 // "//benchmarks:scaling", which is what a user of `bazel run` types.
 std::string CommandText(const std::string& label, std::span<char* const> argv);
-
-// The commit that `bazel run` built, as CheckedOutCommit gives it; empty for a
-// program that was started in another way.
-std::string CommitText();
 
 }  // namespace lockstep
 

@@ -1,4 +1,3 @@
-// One variable, and what follows from it.
 #include "base/command_line.h"
 
 #include <unistd.h>
@@ -26,27 +25,6 @@ namespace lockstep {
 namespace {
 
 constexpr char kVariable[] = "BUILD_WORKING_DIRECTORY";
-
-}  // namespace
-
-std::string UserPath(const std::string& path) {
-  const char* folder = std::getenv(kVariable);
-  if (folder == nullptr || path.empty() || path[0] == '/') return path;
-  return absl::StrCat(folder, "/", path);
-}
-
-absl::Status EnterUserDirectory() {
-  const char* folder = std::getenv(kVariable);
-  if (folder == nullptr) return absl::OkStatus();
-  if (chdir(folder) != 0) {
-    return absl::ErrnoToStatus(errno, absl::StrCat(kVariable, "=", folder));
-  }
-  unsetenv(kVariable);
-  return absl::OkStatus();
-}
-
-// A reader of flags that stops where the command begins.
-namespace {
 
 absl::Status SetFlag(absl::CommandLineFlag& flag, const std::string& value) {
   std::string error;
@@ -93,6 +71,22 @@ absl::StatusOr<size_t> ParseFlag(std::span<const std::string> arguments) {
 
 }  // namespace
 
+std::string UserPath(const std::string& path) {
+  const char* folder = std::getenv(kVariable);
+  if (folder == nullptr || path.empty() || path[0] == '/') return path;
+  return absl::StrCat(folder, "/", path);
+}
+
+absl::Status EnterUserDirectory() {
+  const char* folder = std::getenv(kVariable);
+  if (folder == nullptr) return absl::OkStatus();
+  if (chdir(folder) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat(kVariable, "=", folder));
+  }
+  unsetenv(kVariable);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<std::string>> ParseFlagsBeforeCommand(
     std::span<const std::string> arguments) {
   while (!arguments.empty()) {
@@ -114,8 +108,6 @@ absl::Status ParseFlags(std::span<const std::string> arguments) {
   return absl::InvalidArgumentError(
       absl::StrCat("'", rest[0], "' is not a flag; see --help"));
 }
-
-// Standard error, and the environment.
 
 int Fail(absl::string_view command, const absl::Status& status) {
   const std::string line = absl::StrCat(command, ": ", status.message(), "\n");

@@ -1,4 +1,5 @@
-// Where the user is, who may have come through `bazel run`.
+// What commands make of what their user types: flags, names, numbers and paths;
+// and how they say that it is wrong.
 #ifndef LOCKSTEP_BASE_COMMAND_LINE_H_
 #define LOCKSTEP_BASE_COMMAND_LINE_H_
 
@@ -29,8 +30,6 @@ std::string UserPath(const std::string& path);
 // Errors: the file system's, naming the variable and the folder.
 absl::Status EnterUserDirectory();
 
-// A program's own flags, and for the launcher the command after them.
-
 // Reads absl flags from the front of `arguments` (without the program's name)
 // and returns the command that follows: everything after the first "--", or
 // from the first argument that is not a flag; empty if there is none. Flags are
@@ -45,8 +44,6 @@ absl::StatusOr<std::vector<std::string>> ParseFlagsBeforeCommand(
 // The same for a program that runs no command: also kInvalidArgument if
 // anything follows the flags.
 absl::Status ParseFlags(std::span<const std::string> arguments);
-
-// Values of flags that more than one benchmark has.
 
 // Names that a flag takes, and what each stands for.
 template <typename T>
@@ -95,8 +92,6 @@ inline absl::Status CheckSeconds(absl::string_view flag, double seconds) {
   return absl::InvalidArgumentError(absl::StrCat(
       flag, ": ", seconds, " is not above 0 and below ", kMostSeconds));
 }
-
-// How commands end, and whether they may run.
 
 // Exit statuses.
 inline constexpr int kFailure = 1;

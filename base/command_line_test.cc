@@ -20,6 +20,7 @@
 
 ABSL_FLAG(int, test_number, 0, "a number");
 ABSL_FLAG(bool, test_switch, false, "a switch");
+ABSL_FLAG(int, ranks, 2, "a flag of the command");
 
 namespace lockstep {
 namespace {
@@ -27,6 +28,10 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::internal::CaptureStderr;
+using testing::internal::CaptureStdout;
+using testing::internal::GetCapturedStderr;
+using testing::internal::GetCapturedStdout;
 
 absl::StatusOr<std::vector<std::string>> Parse(
     std::vector<std::string> arguments) {
@@ -85,9 +90,6 @@ TEST(CommandLineTest, NamesFlagAtFault) {
   }
 }
 
-}  // namespace
-namespace {
-
 constexpr char kVariable[] = "BUILD_WORKING_DIRECTORY";
 
 TEST(WorkingDirectoryTest, TakesRelativePathsFromWhereBazelWasRun) {
@@ -124,13 +126,6 @@ TEST(WorkingDirectoryTest, NamesFolderThatIsNotThere) {
                HasSubstr("BUILD_WORKING_DIRECTORY=/proc/no-such-folder")));
   unsetenv(kVariable);
 }
-
-}  // namespace
-
-// Names and ranges, and what is said of others.
-namespace {
-
-using ::testing::ElementsAre;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
@@ -177,13 +172,6 @@ TEST(CheckSecondsTest, TakesWhatIsATime) {
   }
 }
 
-}  // namespace
-
-// What a user and a shell see.
-namespace {
-
-using ::testing::HasSubstr;
-
 TEST(FailTest, SaysWhatIsWrongAndTellsFlagsFromTheRest) {
   testing::internal::CaptureStderr();
   EXPECT_EQ(Fail("sing", absl::InvalidArgumentError("--key: 'h'")), 2);
@@ -204,21 +192,6 @@ TEST(CheckNotLaunchedTest, RefusesALaunchersEnvironment) {
   unsetenv("RANK");
   unsetenv("WORLD_SIZE");
 }
-
-}  // namespace
-}  // namespace lockstep
-
-ABSL_FLAG(int, ranks, 2, "a flag of the command");
-
-namespace lockstep {
-
-// What ends a command at once, and with which status.
-namespace {
-
-using testing::internal::CaptureStderr;
-using testing::internal::CaptureStdout;
-using testing::internal::GetCapturedStderr;
-using testing::internal::GetCapturedStdout;
 
 struct Began {
   std::optional<int> status;

@@ -1,4 +1,5 @@
-// Element types that the collectives move and reduce.
+// Element types: their names and sizes, and the arithmetic that C++20 lacks for
+// the 16-bit floats.
 #ifndef LOCKSTEP_BASE_DATA_TYPES_H_
 #define LOCKSTEP_BASE_DATA_TYPES_H_
 
@@ -45,8 +46,31 @@ constexpr int64_t SizeOf(DataType type) {
 }
 
 // "float64", "float32", "float16", "bfloat16", "int32", "int64", "uint8".
-const char* Name(DataType type);
-std::optional<DataType> ParseDataType(absl::string_view name);
+constexpr const char* Name(DataType type) {
+  switch (type) {
+    case DataType::kFloat64:
+      return "float64";
+    case DataType::kFloat32:
+      return "float32";
+    case DataType::kFloat16:
+      return "float16";
+    case DataType::kBFloat16:
+      return "bfloat16";
+    case DataType::kInt32:
+      return "int32";
+    case DataType::kInt64:
+      return "int64";
+    case DataType::kUInt8:
+      return "uint8";
+  }
+  return "unknown type";
+}
+inline std::optional<DataType> ParseDataType(absl::string_view name) {
+  for (const DataType type : kAllDataTypes) {
+    if (name == Name(type)) return type;
+  }
+  return std::nullopt;
+}
 
 // Storage of the two 16-bit types, which C++20 has no arithmetic for. Zero when
 // value-initialised.

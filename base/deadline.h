@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 
 #include "absl/time/time.h"
 
@@ -28,6 +29,14 @@ class Deadline {
       std::chrono::steady_clock::now();
   absl::Duration timeout_;
 };
+
+// What is left of it, for poll(): rounded up, so that the last wait does not
+// become a spin; of a long time a part, so that the caller looks again.
+inline int PollMilliseconds(const Deadline& deadline) {
+  const int64_t left = absl::ToInt64Milliseconds(
+      absl::Ceil(deadline.remaining(), absl::Milliseconds(1)));
+  return static_cast<int>(std::min<int64_t>(left, 1 << 30));
+}
 
 }  // namespace lockstep
 

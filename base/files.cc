@@ -12,12 +12,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 #include <string>
 #include <system_error>
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -31,18 +31,41 @@ absl::Status FileError(const std::string& path, absl::string_view what) {
   return absl::ErrnoToStatus(error, absl::StrCat(path, ": cannot ", what));
 }
 
+absl::Status TooLarge(const std::string& path, absl::string_view size,
+                      int64_t most) {
+  return absl::DataLossError(
+      absl::StrCat(path, ": has ", size, " bytes; at most ", most));
+}
+
+// What `file` holds from here on. The file may grow meanwhile, and its size may
+// be no size, as in /proc.
+absl::StatusOr<std::string> ReadToEnd(const OwnedFd& file,
+                                      const std::string& path, int64_t most) {
+  std::string bytes;
+  std::vector<char> block(1 << 16);
+  while (true) {
+    const ssize_t got = read(file.get(), block.data(), block.size());
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return FileError(path, "read");
+    if (got == 0) return bytes;
+    bytes.append(block.data(), static_cast<size_t>(got));
+    if (static_cast<int64_t>(bytes.size()) > most) {
+      return TooLarge(path, "too many", most);
+    }
+  }
+}
+
 absl::Status WriteDurably(const std::string& path, absl::string_view bytes) {
-  const int file =
-      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-  if (file < 0) return FileError(path, "create");
-  absl::Cleanup close_file = [file] { close(file); };
+  const OwnedFd file(
+      open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
+  if (!file.open()) return FileError(path, "create");
   while (!bytes.empty()) {
-    const ssize_t written = write(file, bytes.data(), bytes.size());
+    const ssize_t written = write(file.get(), bytes.data(), bytes.size());
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return FileError(path, "write");
-    bytes.remove_prefix(written);
+    bytes.remove_prefix(static_cast<size_t>(written));
   }
-  if (fsync(file) != 0) return FileError(path, "write");
+  if (fsync(file.get()) != 0) return FileError(path, "write");
   return absl::OkStatus();
 }
 
@@ -50,21 +73,47 @@ std::string PartialOf(const std::string& path) {
   return absl::StrCat(path, ".partial");
 }
 
+// Creates the folder, unless it is there, and looks at it. It looks also where
+// it has created the folder just now: another user may own the folder above and
+// have put something else in its place. On failure errno says why.
+bool CreateFolder(const std::string& path, struct stat& info) {
+  // Who leaves may remove the folder between the two calls, each time.
+  constexpr int kAttempts = 1000;
+  for (int i = 0; i < kAttempts; ++i) {
+    if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return false;
+    if (lstat(path.c_str(), &info) == 0) return true;
+    if (errno != ENOENT) return false;
+  }
+  return false;
+}
+
 }  // namespace
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
-  const int file = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (file < 0) return FileError(path, "open");
-  absl::Cleanup close_file = [file] { close(file); };
-  std::string bytes;
-  std::vector<char> block(1 << 16);
-  while (true) {
-    const ssize_t got = read(file, block.data(), block.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return FileError(path, "read");
-    if (got == 0) return bytes;
-    bytes.append(block.data(), got);
+  const OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!file.open()) return FileError(path, "open");
+  return ReadToEnd(file, path, std::numeric_limits<int64_t>::max());
+}
+
+absl::StatusOr<std::string> ReadForeignFile(const std::string& path,
+                                            int64_t most) {
+  // What is there is looked at before it is opened too: to open a socket fails
+  // with a message that tells nothing, and to open a device may do something.
+  struct stat info = {};
+  if (stat(path.c_str(), &info) != 0) return FileError(path, "open");
+  const auto not_regular = [&] {
+    return absl::DataLossError(absl::StrCat(path, ": is not a regular file"));
+  };
+  if (!S_ISREG(info.st_mode)) return not_regular();
+  const OwnedFd file(
+      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!file.open()) return FileError(path, "open");
+  if (fstat(file.get(), &info) != 0) return FileError(path, "read");
+  if (!S_ISREG(info.st_mode)) return not_regular();
+  if (info.st_size > most) {
+    return TooLarge(path, absl::StrCat(info.st_size), most);
   }
+  return ReadToEnd(file, path, most);
 }
 
 absl::Status ReplaceFile(const std::string& path, absl::string_view bytes) {
@@ -89,99 +138,29 @@ absl::Status CheckReplaceable(const std::string& path) {
   return status;
 }
 
-// open, fstat, read.
-namespace {
-
-absl::Status FileError(const std::string& path, absl::string_view what) {
-  const int error = errno;
-  return absl::ErrnoToStatus(error, absl::StrCat(path, ": cannot ", what));
-}
-
-}  // namespace
-
-absl::StatusOr<std::string> ReadForeignFile(const std::string& path,
-                                            int64_t most) {
-  // What is there is looked at before it is opened too: to open a socket fails
-  // with a message that tells nothing, and to open a device may do something.
-  struct stat info = {};
-  if (stat(path.c_str(), &info) != 0) return FileError(path, "open");
-  const auto not_regular = [&] {
-    return absl::DataLossError(absl::StrCat(path, ": is not a regular file"));
-  };
-  if (!S_ISREG(info.st_mode)) return not_regular();
-  const int file =
-      open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
-  if (file < 0) return FileError(path, "open");
-  absl::Cleanup close_file = [file] { close(file); };
-  if (fstat(file, &info) != 0) return FileError(path, "read");
-  if (!S_ISREG(info.st_mode)) return not_regular();
-  const auto too_large = [&](absl::string_view size) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": has ", size, " bytes; at most ", most));
-  };
-  if (info.st_size > most) return too_large(absl::StrCat(info.st_size));
-  std::string bytes;
-  bytes.reserve(static_cast<size_t>(info.st_size));
-  std::vector<char> block(1 << 16);
-  while (true) {
-    const ssize_t got = read(file, block.data(), block.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return FileError(path, "read");
-    if (got == 0) return bytes;
-    bytes.append(block.data(), got);
-    // The file has grown, or its size is no size, as in /proc.
-    if (static_cast<int64_t>(bytes.size()) > most) return too_large("too many");
-  }
-}
-
-// mkdtemp() and its undoing.
-
 absl::StatusOr<TemporaryFolder> TemporaryFolder::Create(
-    absl::string_view name) {
+    absl::string_view name, absl::string_view below) {
   const char* const tmpdir = std::getenv("TMPDIR");
-  const std::filesystem::path below =
-      tmpdir != nullptr && *tmpdir != '\0' ? tmpdir : "/tmp";
+  std::string folder(below);
+  if (folder.empty() && tmpdir != nullptr) folder = tmpdir;
+  if (folder.empty()) folder = "/tmp";
   std::error_code error;  // Of what is no folder, the path says enough.
-  if (!std::filesystem::is_directory(below, error)) {
-    return absl::UnavailableError(absl::StrCat(
-        "no folder for temporary files (TMPDIR): ", below.string()));
+  if (!std::filesystem::is_directory(folder, error)) {
+    return absl::UnavailableError(
+        absl::StrCat("no folder for temporary files (TMPDIR): ", folder));
   }
-  std::string path = below / absl::StrCat(name, "-XXXXXX");
+  std::string path =
+      std::filesystem::path(folder) / absl::StrCat(name, "-XXXXXX");
   if (mkdtemp(path.data()) == nullptr) {
     return absl::ErrnoToStatus(errno, path);
   }
-  return TemporaryFolder(std::move(path));
+  return TemporaryFolder(std::move(path), /*shared=*/false);
 }
 
-TemporaryFolder::~TemporaryFolder() {
-  if (path_.empty()) return;
-  std::error_code ignored;  // Nobody is there to tell.
-  std::filesystem::remove_all(path_, ignored);
-}
-
-// mkdir, lstat, rmdir.
-namespace {
-
-// Looks at the folder also when it was created just now: another user may own
-// the folder above and have put something else in its place. On failure errno
-// says why.
-bool Create(const std::string& path, struct stat& info) {
-  // Who leaves may remove the folder between the two calls, each time.
-  constexpr int kAttempts = 1000;
-  for (int i = 0; i < kAttempts; ++i) {
-    if (mkdir(path.c_str(), 0700) != 0 && errno != EEXIST) return false;
-    if (lstat(path.c_str(), &info) == 0) return true;
-    if (errno != ENOENT) return false;
-  }
-  return false;
-}
-
-}  // namespace
-
-absl::StatusOr<PrivateDirectory> PrivateDirectory::Open(
+absl::StatusOr<TemporaryFolder> TemporaryFolder::OpenShared(
     const std::string& path) {
   struct stat info;
-  if (!Create(path, info)) {
+  if (!CreateFolder(path, info)) {
     return absl::ErrnoToStatus(errno,
                                absl::StrCat("cannot create the folder ", path));
   }
@@ -190,22 +169,17 @@ absl::StatusOr<PrivateDirectory> PrivateDirectory::Open(
     return absl::PermissionDeniedError(
         absl::StrCat(path, " is not a folder of this user's alone"));
   }
-  return PrivateDirectory(path);
+  return TemporaryFolder(path, /*shared=*/true);
 }
 
-PrivateDirectory::PrivateDirectory(std::string path) : path_(std::move(path)) {}
-
-PrivateDirectory::PrivateDirectory(PrivateDirectory&& other) noexcept
-    : path_(std::exchange(other.path_, std::string())) {}
-
-PrivateDirectory& PrivateDirectory::operator=(
-    PrivateDirectory&& other) noexcept {
-  std::swap(path_, other.path_);
-  return *this;
-}
-
-PrivateDirectory::~PrivateDirectory() {
-  if (!path_.empty()) rmdir(path_.c_str());
+TemporaryFolder::~TemporaryFolder() {
+  if (path_.empty()) return;
+  if (shared_) {
+    rmdir(path_.c_str());
+    return;
+  }
+  std::error_code ignored;  // Nobody is there to tell.
+  std::filesystem::remove_all(path_, ignored);
 }
 
 }  // namespace lockstep

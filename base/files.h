@@ -1,4 +1,5 @@
-// A file descriptor that closes itself.
+// Files: descriptors that close themselves, files that are read and replaced
+// whole, and folders that last no longer than a run.
 #ifndef LOCKSTEP_BASE_FILES_H_
 #define LOCKSTEP_BASE_FILES_H_
 
@@ -38,10 +39,16 @@ class OwnedFd {
   int fd_ = -1;
 };
 
-// Whole files, read and replaced.
-
 // The file's bytes. Errors: the file system's, with the path.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
+
+// The bytes of a file that somebody else's program wrote, or that something
+// else may stand in the place of: of a regular file, or a link to one. Never
+// waits for a writer, as opening a pipe would. Errors, all with the path:
+// kDataLoss if it is no regular file or has more than `most` bytes; kNotFound
+// and the like from the file system.
+absl::StatusOr<std::string> ReadForeignFile(const std::string& path,
+                                            int64_t most);
 
 // Writes a file, replacing an old one only once the new one is complete and on
 // the disk, so a reader sees one or the other; until then the new one is at
@@ -52,60 +59,40 @@ absl::Status ReplaceFile(const std::string& path, absl::string_view bytes);
 // can be created beside it. Leaves no file, and an old one as it is.
 absl::Status CheckReplaceable(const std::string& path);
 
-// Files that somebody else's program wrote, or something else in their place.
-
-// The bytes of the regular file at `path`, which may be a link to it. Never
-// waits for a writer, as opening a pipe would. Errors, all with the path:
-// kDataLoss if it is no regular file or has more than `most` bytes; kNotFound
-// and the like from the file system.
-absl::StatusOr<std::string> ReadForeignFile(const std::string& path,
-                                            int64_t most);
-
-// A folder for what lasts no longer than a run.
-
-// Below TMPDIR, or /tmp if that is empty or not set, for this user alone;
-// removed with all that is in it when this object goes.
+// A folder for this user alone (mode 0700) that lasts no longer than a run.
 class TemporaryFolder {
  public:
-  // A new one, whose name begins with `name`, and "-" after it.
-  // Errors: the file system's, with the path.
-  static absl::StatusOr<TemporaryFolder> Create(absl::string_view name);
+  // A new one, whose name begins with `name` and "-", in the folder `below`: by
+  // default TMPDIR, or /tmp if that is empty or not set. It is removed, with
+  // all that is in it, when this object goes. Errors: kUnavailable, naming
+  // TMPDIR, if there is no such folder; the file system's, with the path.
+  static absl::StatusOr<TemporaryFolder> Create(absl::string_view name,
+                                                absl::string_view below = "");
+
+  // The folder at `path`, shared by the processes that open the same path;
+  // created if it is absent. It is removed when this object goes if it is empty
+  // then, so the last process to go removes it. Errors: kPermissionDenied if
+  // what is there is no folder, or another user's, or open to others; the file
+  // system's; all with the path.
+  static absl::StatusOr<TemporaryFolder> OpenShared(const std::string& path);
 
   TemporaryFolder(TemporaryFolder&& other) noexcept
-      : path_(std::exchange(other.path_, "")) {}
-  TemporaryFolder& operator=(TemporaryFolder&&) = delete;
+      : path_(std::exchange(other.path_, "")), shared_(other.shared_) {}
+  TemporaryFolder& operator=(TemporaryFolder&& other) noexcept {
+    std::swap(path_, other.path_);
+    std::swap(shared_, other.shared_);
+    return *this;
+  }
   ~TemporaryFolder();
 
   const std::string& path() const { return path_; }
 
  private:
-  explicit TemporaryFolder(std::string path) : path_(std::move(path)) {}
+  TemporaryFolder(std::string path, bool shared)
+      : path_(std::move(path)), shared_(shared) {}
 
   std::string path_;  // "" after a move.
-};
-
-// A folder for one run, among those of all users.
-
-// A folder that only this user can read or write, shared by the processes that
-// open the same path. Destruction removes it if it is empty, so the last to go
-// does.
-class PrivateDirectory {
- public:
-  // Creates the folder, mode 0700, if it is absent. Errors: kPermissionDenied
-  // if what is there is no folder, or another user's, or open to others; the
-  // file system's; all with the path.
-  static absl::StatusOr<PrivateDirectory> Open(const std::string& path);
-
-  PrivateDirectory(PrivateDirectory&& other) noexcept;
-  PrivateDirectory& operator=(PrivateDirectory&& other) noexcept;
-  ~PrivateDirectory();
-
-  const std::string& path() const { return path_; }
-
- private:
-  explicit PrivateDirectory(std::string path);
-
-  std::string path_;  // "" after a move.
+  bool shared_;
 };
 
 }  // namespace lockstep

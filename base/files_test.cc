@@ -1,4 +1,3 @@
-// Files are read whole and replaced whole.
 #include "base/files.h"
 
 #include <stdlib.h>
@@ -27,9 +26,10 @@
 namespace lockstep {
 namespace {
 
+using std::filesystem::perms;
 using testing::HasSubstr;
 
-TEST(FileIoTest, ReadsBackWhatItReplaced) {
+TEST(FilesTest, ReadsBackWhatItReplaced) {
   const std::string path = absl::StrCat(testing::TempDir(), "/file");
   for (const std::string& bytes :
        {std::string("old"), std::string(), std::string(200000, '\0')}) {
@@ -39,7 +39,7 @@ TEST(FileIoTest, ReadsBackWhatItReplaced) {
   }
 }
 
-TEST(FileIoTest, NamesThePathInErrors) {
+TEST(FilesTest, NamesThePathInErrors) {
   EXPECT_THAT(ReadFile("/nonexistent/file"),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("/nonexistent/file: cannot open")));
@@ -51,7 +51,7 @@ TEST(FileIoTest, NamesThePathInErrors) {
                        HasSubstr("cannot read")));
 }
 
-TEST(FileIoTest, LeavesAFolderInTheWayAndNothingPartial) {
+TEST(FilesTest, LeavesAFolderInTheWayAndNothingPartial) {
   const std::string path = absl::StrCat(testing::TempDir(), "/folder");
   std::filesystem::create_directory(path);
   EXPECT_THAT(ReplaceFile(path, "x"),
@@ -60,7 +60,7 @@ TEST(FileIoTest, LeavesAFolderInTheWayAndNothingPartial) {
   EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
 }
 
-TEST(FileIoTest, SaysBeforehandWhatCannotBeReplaced) {
+TEST(FilesTest, SaysBeforehandWhatCannotBeReplaced) {
   const std::string file = absl::StrCat(testing::TempDir(), "/kept");
   EXPECT_THAT(CheckReplaceable(file), IsOk());
   EXPECT_FALSE(std::filesystem::exists(file));
@@ -75,11 +75,6 @@ TEST(FileIoTest, SaysBeforehandWhatCannotBeReplaced) {
     EXPECT_FALSE(CheckReplaceable(path).ok()) << path;
   }
 }
-
-}  // namespace
-
-// What may stand where a file should: each gives an answer, and at once.
-namespace {
 
 class ForeignFileTest : public testing::Test {
  protected:
@@ -167,13 +162,6 @@ TEST_F(ForeignFileTest, RefusesWhatIsNoFile) {
   unlink(name.c_str());
 }
 
-}  // namespace
-
-// A temporary folder is its own, this user's alone, and gone in the end.
-namespace {
-
-using std::filesystem::perms;
-
 class TemporaryFolderTest : public testing::Test {
  protected:
   void SetUp() override { SetTmpdir(testing::TempDir()); }
@@ -200,6 +188,10 @@ TEST_F(TemporaryFolderTest, IsAnotherEachTime) {
   ASSERT_THAT(first, IsOk());
   ASSERT_THAT(next, IsOk());
   EXPECT_NE(first->path(), next->path());
+  const absl::StatusOr<TemporaryFolder> below =
+      TemporaryFolder::Create("same", first->path());
+  ASSERT_THAT(below, IsOk());
+  EXPECT_THAT(below->path(), testing::StartsWith(first->path() + "/same-"));
 }
 
 TEST_F(TemporaryFolderTest, GoesWithAllThatIsInIt) {
@@ -230,21 +222,18 @@ TEST_F(TemporaryFolderTest, AnUnusableTmpdirIsNamed) {
       StatusIs(absl::StatusCode::kUnavailable, HasSubstr("/nonexistent")));
 }
 
-}  // namespace
-namespace {
-
-class PrivateDirectoryTest : public testing::Test {
+class SharedFolderTest : public testing::Test {
  protected:
-  PrivateDirectoryTest()
-      : root_(absl::StrCat(testing::TempDir(), "/private_directory_test")),
+  SharedFolderTest()
+      : root_(absl::StrCat(testing::TempDir(), "/shared_folder_test")),
         path_(root_ + "/run") {
     std::filesystem::remove_all(root_);
     std::filesystem::create_directories(root_);
   }
-  ~PrivateDirectoryTest() override { std::filesystem::remove_all(root_); }
+  ~SharedFolderTest() override { std::filesystem::remove_all(root_); }
 
   void ExpectRefused() {
-    EXPECT_THAT(PrivateDirectory::Open(path_),
+    EXPECT_THAT(TemporaryFolder::OpenShared(path_),
                 StatusIs(absl::StatusCode::kPermissionDenied,
                          HasSubstr(path_ + " is not a folder")));
   }
@@ -253,11 +242,11 @@ class PrivateDirectoryTest : public testing::Test {
   const std::string path_;
 };
 
-TEST_F(PrivateDirectoryTest, LastToGoRemovesIt) {
+TEST_F(SharedFolderTest, LastToGoRemovesIt) {
   const mode_t before = umask(0);
-  std::optional<PrivateDirectory> first;
+  std::optional<TemporaryFolder> first;
   {
-    auto opened = PrivateDirectory::Open(path_);
+    auto opened = TemporaryFolder::OpenShared(path_);
     ASSERT_THAT(opened, IsOk());
     first.emplace(*std::move(opened));
   }
@@ -266,7 +255,7 @@ TEST_F(PrivateDirectoryTest, LastToGoRemovesIt) {
   ASSERT_EQ(stat(path_.c_str(), &info), 0);
   EXPECT_EQ(info.st_mode & 0777, 0700u);
   {
-    const auto second = PrivateDirectory::Open(path_);
+    const auto second = TemporaryFolder::OpenShared(path_);
     ASSERT_THAT(second, IsOk());
     std::ofstream(path_ + "/file") << "text";
   }
@@ -277,7 +266,7 @@ TEST_F(PrivateDirectoryTest, LastToGoRemovesIt) {
   umask(before);
 }
 
-TEST_F(PrivateDirectoryTest, RefusesWhatOthersCanOpen) {
+TEST_F(SharedFolderTest, RefusesWhatOthersCanOpen) {
   for (const mode_t mode : {0701, 0710, 0720, 0777}) {
     ASSERT_EQ(mkdir(path_.c_str(), 0700), 0);
     ASSERT_EQ(chmod(path_.c_str(), mode), 0);
@@ -286,7 +275,7 @@ TEST_F(PrivateDirectoryTest, RefusesWhatOthersCanOpen) {
   }
 }
 
-TEST_F(PrivateDirectoryTest, RefusesWhatIsNoFolder) {
+TEST_F(SharedFolderTest, RefusesWhatIsNoFolder) {
   std::ofstream(path_) << "text";
   ExpectRefused();
   std::filesystem::remove(path_);
@@ -297,7 +286,7 @@ TEST_F(PrivateDirectoryTest, RefusesWhatIsNoFolder) {
   EXPECT_TRUE(std::filesystem::exists(root_ + "/other"));
 }
 
-TEST_F(PrivateDirectoryTest, RefusesAnotherUsersFolder) {
+TEST_F(SharedFolderTest, RefusesAnotherUsersFolder) {
   ASSERT_EQ(mkdir(path_.c_str(), 0700), 0);
   if (chown(path_.c_str(), 12345, static_cast<gid_t>(-1)) != 0) {
     GTEST_SKIP() << "only root can make another user's folder";
@@ -306,21 +295,21 @@ TEST_F(PrivateDirectoryTest, RefusesAnotherUsersFolder) {
 }
 
 // Whoever leaves removes the folder under the one that comes.
-TEST_F(PrivateDirectoryTest, OpensWhileOthersLeave) {
+TEST_F(SharedFolderTest, OpensWhileOthersLeave) {
   std::vector<std::thread> threads;
   for (int i = 0; i < 2; ++i) {
     threads.emplace_back([this] {
       for (int round = 0; round < 2000; ++round) {
-        ASSERT_THAT(PrivateDirectory::Open(path_), IsOk());
+        ASSERT_THAT(TemporaryFolder::OpenShared(path_), IsOk());
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST_F(PrivateDirectoryTest, NamesTheFolderThatCannotBe) {
+TEST_F(SharedFolderTest, NamesTheFolderThatCannotBe) {
   const std::string path = root_ + "/none/run";
-  EXPECT_THAT(PrivateDirectory::Open(path),
+  EXPECT_THAT(TemporaryFolder::OpenShared(path),
               StatusIs(absl::StatusCode::kNotFound, HasSubstr(path)));
 }
 

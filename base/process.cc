@@ -1,21 +1,29 @@
-// One read of one file, and three of its fields.
 #include "base/process.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/syscall.h>
 #include <sys/types.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/files.h"
 
 namespace lockstep {
 
@@ -47,8 +55,6 @@ std::optional<ProcessStat> ParseProcessStat(absl::string_view text) {
   return stat;
 }
 
-// Processes as /proc shows them.
-
 ProcessIdentity ThisProcess() {
   const int32_t pid = getpid();
   const std::optional<ProcessStat> stat = ReadProcessStat(pid);
@@ -67,6 +73,44 @@ uint64_t TicksSinceHostStart() {
   const uint64_t ticks = static_cast<uint64_t>(sysconf(_SC_CLK_TCK));
   return static_cast<uint64_t>(now.tv_sec) * ticks +
          static_cast<uint64_t>(now.tv_nsec) * ticks / 1'000'000'000;
+}
+
+std::vector<pid_t> ProcessesWithVariable(absl::string_view variable) {
+  // Each variable ends with a zero byte; one more in front marks the first.
+  const std::string wanted = absl::StrCat(absl::string_view("\0", 1), variable,
+                                          absl::string_view("\0", 1));
+  std::vector<pid_t> found;
+  std::error_code gone;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
+    pid_t pid = 0;
+    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
+    std::ifstream file(entry.path() / "environ", std::ios::binary);
+    std::string environment(1, '\0');
+    environment.append(std::istreambuf_iterator<char>(file), {});
+    if (environment.find(wanted) != std::string::npos) found.push_back(pid);
+  }
+  return found;
+}
+
+bool DescendsFrom(pid_t process, pid_t ancestor) {
+  while (process > 1 && process != ancestor) {
+    const std::optional<ProcessStat> stat = ReadProcessStat(process);
+    if (!stat.has_value()) return false;
+    process = stat->parent;
+  }
+  return process == ancestor;
+}
+
+bool AwaitProcessEnd(pid_t process, absl::Duration timeout) {
+  const Deadline deadline(timeout);
+  const OwnedFd file(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
+  if (!file.open()) return false;
+  pollfd ended = {file.get(), POLLIN, 0};
+  while (true) {
+    const int ready = poll(&ended, 1, PollMilliseconds(deadline));
+    if (ready > 0) return true;
+    if (deadline.passed()) return false;
+  }
 }
 
 }  // namespace lockstep

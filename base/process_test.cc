@@ -78,11 +78,6 @@ TEST(ProcessStatTest, SeesAZombieAndThenNothing) {
   EXPECT_FALSE(ReadProcessStat(child).has_value());
 }
 
-}  // namespace
-
-// Processes that live, that ended, and that have another's number.
-namespace {
-
 TEST(ProcessIdentityTest, ThisProcessIsAlive) {
   EXPECT_EQ(ThisProcess().pid, getpid());
   EXPECT_EQ(ThisProcess(), ThisProcess());
@@ -131,9 +126,6 @@ TEST(ProcessIdentityTest, StoppedIsAliveAndZombieIsNot) {
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   EXPECT_FALSE(IsAlive(identity));
 }
-
-}  // namespace
-namespace {
 
 TEST(CoresOfQuotaTest, RoundsUpToWholeCores) {
   EXPECT_EQ(CoresOfQuota("200000 100000\n"), 2);

@@ -1,50 +1,16 @@
-// Runs a command of this project as its user would.
 #include "base/run_command.h"
 
-#include <sys/wait.h>
-
-#include <array>
 #include <cstddef>
-#include <cstdio>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/subprocess.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
-
-CommandOutcome RunCommand(const std::string& command, int deadline_seconds) {
-  CommandOutcome outcome;
-  FILE* const pipe = popen(
-      absl::StrCat("exec timeout ", deadline_seconds, " ", command, " 2>&1")
-          .c_str(),
-      "r");
-  if (pipe == nullptr) return outcome;
-  std::array<char, 4096> buffer;
-  size_t size;
-  while ((size = fread(buffer.data(), 1, buffer.size(), pipe)) > 0) {
-    outcome.output.append(buffer.data(), size);
-  }
-  const int status = pclose(pipe);
-  outcome.exit_status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  return outcome;
-}
-
-// One line and the exit status.
-
-void ExpectUsageError(const CommandOutcome& outcome, const std::string& program,
-                      const std::string& flags, const std::string& expected) {
-  EXPECT_EQ(outcome.exit_status, 2) << flags;
-  EXPECT_THAT(outcome.output,
-              testing::AllOf(testing::StartsWith(program + ": "),
-                             testing::HasSubstr(expected)))
-      << flags;
-  EXPECT_EQ(outcome.output.find('\n'), outcome.output.size() - 1) << flags;
-}
-
-// Tries one interpreter after the other.
 namespace {
 
 constexpr int kImportSeconds = 60;
@@ -57,6 +23,23 @@ absl::string_view LastLine(absl::string_view text) {
 }
 
 }  // namespace
+
+CommandOutcome RunCommand(const std::string& command, int deadline_seconds) {
+  const SubprocessResult result =
+      RunSubprocess({"/bin/sh", "-c", absl::StrCat("exec ", command)},
+                    absl::Seconds(deadline_seconds), {.merge_error = true});
+  return {result.exit_status, result.out};
+}
+
+void ExpectUsageError(const CommandOutcome& outcome, const std::string& program,
+                      const std::string& flags, const std::string& expected) {
+  EXPECT_EQ(outcome.exit_status, 2) << flags;
+  EXPECT_THAT(outcome.output,
+              testing::AllOf(testing::StartsWith(program + ": "),
+                             testing::HasSubstr(expected)))
+      << flags;
+  EXPECT_EQ(outcome.output.find('\n'), outcome.output.size() - 1) << flags;
+}
 
 void RunPythonTest(const std::string& modules, const std::string& script,
                    int deadline_seconds) {

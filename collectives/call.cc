@@ -1,4 +1,3 @@
-// What ranks tell each other about their calls.
 #include "collectives/call.h"
 
 #include <algorithm>
@@ -62,6 +61,10 @@ std::string Arguments(const Call& call) {
   return "";
 }
 
+std::string Said(int rank, const Call& call) {
+  return absl::StrCat("rank ", rank, " called ", ToString(call));
+}
+
 }  // namespace
 
 bool Agree(const Call& a, const Call& b) {
@@ -97,15 +100,6 @@ std::string ToString(const Call& call) {
   return absl::StrCat(Name(call.operation), "(", Arguments(call), ") at ",
                       call.file, ":", call.line);
 }
-
-// The errors that name calls, in the same words on every backend.
-namespace {
-
-std::string Said(int rank, const Call& call) {
-  return absl::StrCat("rank ", rank, " called ", ToString(call));
-}
-
-}  // namespace
 
 absl::Status CallsDiffer(absl::string_view what, int rank, const Call& call,
                          int other_rank, const Call& other) {

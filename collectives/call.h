@@ -1,5 +1,5 @@
 // What a rank tells the others about its call, so that they see whether they
-// agree.
+// agree, and the errors that name calls, in the same words on every backend.
 #ifndef LOCKSTEP_COLLECTIVES_CALL_H_
 #define LOCKSTEP_COLLECTIVES_CALL_H_
 
@@ -38,8 +38,6 @@ void SetSite(Call& call, const CallSite& site);
 // "AllReduce(float32[10], sum) at models/trainer.cc:42",
 // "Broadcast(uint8[16], root 1) at ...", "Barrier() at ...".
 std::string ToString(const Call& call);
-
-// The errors that name calls, in the same words on every backend.
 
 // kInvalidArgument: "<what>: rank 0 called X at a.cc:1, rank 2 called Y at
 // ...".

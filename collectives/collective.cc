@@ -37,7 +37,6 @@ std::optional<ReduceOp> ParseReduceOp(absl::string_view name) {
   return std::nullopt;
 }
 
-// Collective calls as values, and what makes one valid.
 namespace {
 
 absl::Status Wrong(absl::string_view why) {

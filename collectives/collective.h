@@ -1,4 +1,5 @@
-// Where in the source a collective was called.
+// A collective call as a value: its operation, buffers and place in the source.
+// It is what every backend runs, and what decorators and tests look at.
 #ifndef LOCKSTEP_COLLECTIVES_COLLECTIVE_H_
 #define LOCKSTEP_COLLECTIVES_COLLECTIVE_H_
 
@@ -25,8 +26,6 @@ struct CallSite {
   const char* file = "";  // Lives for ever.
   int line = 0;
 };
-
-// Typed views of the memory that a collective reads or writes.
 
 template <typename T>
 inline constexpr bool kIsSpan = false;
@@ -94,8 +93,6 @@ struct ConstBuffer {
   DataType type = DataType::kUInt8;
 };
 
-// How the elements of several ranks become one.
-
 // Float16 and bfloat16 are widened to float32, exactly, reduced there, and
 // rounded once at the end, to nearest even; float32 and float64 are reduced in
 // their own type.
@@ -117,8 +114,24 @@ inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::kSum, ReduceOp::kProduct,
 const char* Name(ReduceOp op);
 std::optional<ReduceOp> ParseReduceOp(absl::string_view name);
 
-// A collective call as a value: what every backend runs, and what decorators
-// and tests look at.
+// What partial results of a reduction are held in, on every backend: float32
+// for the 16-bit floats and int64 for averages of int32 and uint8, so that sums
+// are exact or as good as float32's; else the type itself.
+constexpr DataType AccumulatorOf(DataType type, ReduceOp op) {
+  switch (type) {
+    case DataType::kFloat16:
+    case DataType::kBFloat16:
+      return DataType::kFloat32;
+    case DataType::kInt32:
+    case DataType::kUInt8:
+      return op == ReduceOp::kAverage ? DataType::kInt64 : type;
+    case DataType::kFloat64:
+    case DataType::kFloat32:
+    case DataType::kInt64:
+      break;
+  }
+  return type;
+}
 
 enum class Operation : int8_t {
   kAllReduce,
@@ -156,7 +169,7 @@ struct Collective {
   static Collective AllReduce(Buffer data, ReduceOp op = ReduceOp::kSum,
                               CallSite site = CallSite::Here());
   // AllReduce that adds every element in the same order, whatever the size
-  // (algorithms/order.h: the tree): an element's bits do not depend on what
+  // (algorithms/schedule.h: the tree): an element's bits do not depend on what
   // else is in the message. Errors: AllReduce's; ranks that mix the two do not
   // agree. Cost: AllReduce's over shared memory; over a transport 2 (P - 1) / P
   // n elements from each rank in 2 log2 P messages, and up to n elements of

@@ -1,4 +1,5 @@
-// Memory that a group allocated.
+// The interface of the collectives: what every backend offers and conformance/
+// holds it to.
 #ifndef LOCKSTEP_COLLECTIVES_COMMUNICATOR_H_
 #define LOCKSTEP_COLLECTIVES_COMMUNICATOR_H_
 
@@ -36,9 +37,6 @@ class GroupBuffer {
   std::span<std::byte> bytes_;
 };
 
-// The collectives interface: what every backend offers and conformance holds
-// it to.
-
 // One rank's membership in a group of P = world_size() ranks that issue the
 // same calls in the same order. Not thread safe: one thread at a time uses one
 // rank.
@@ -52,7 +50,7 @@ class GroupBuffer {
 // each call names. The input is left as it was, except in place.
 //
 // Reductions: the bits of the result depend on the type, the operation, the
-// count and P alone (algorithms/order.h), not on the backend, the algorithm's
+// count and P alone (algorithms/schedule.h), not on the backend, the algorithm's
 // pieces, or time; every rank gets the same bits.
 //
 // Errors, the same for every call:

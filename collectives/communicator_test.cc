@@ -24,6 +24,8 @@
 namespace lockstep {
 namespace {
 
+using testing::Each;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr int kRank = 1;
@@ -158,15 +160,9 @@ TEST(CallTest, NamesThePlaceInTheSource) {
   const Collective call = Collective::Broadcast(x, 2);
   EXPECT_EQ(
       ToString(CallOf(call, kRanks)),
-      "Broadcast(float32[12], root 2) at collectives/collective_test.cc:" +
+      "Broadcast(float32[12], root 2) at collectives/communicator_test.cc:" +
           std::to_string(line));
 }
-
-}  // namespace
-namespace {
-
-using testing::Each;
-using testing::ElementsAre;
 
 // Adds one to each element, and fails where it is told to.
 class CountingCommunicator : public FakeCommunicator {
@@ -266,9 +262,6 @@ TEST(AsyncCommunicatorTest, SumsOverRanksWhileTheCallerComputes) {
     EXPECT_THAT(statuses, Each(IsOk()));
   }
 }
-
-}  // namespace
-namespace {
 
 class ObjectsTest : public testing::TestWithParam<Backend> {};
 

@@ -1,4 +1,4 @@
-// Which algorithm reduces.
+// Settings of a group of ranks.
 #ifndef LOCKSTEP_COLLECTIVES_GROUP_OPTIONS_H_
 #define LOCKSTEP_COLLECTIVES_GROUP_OPTIONS_H_
 
@@ -11,8 +11,8 @@
 namespace lockstep {
 
 // How AllReduce and Reduce go about it. The bits do not depend on it: each
-// algorithm keeps to the order of additions that algorithms/order.h gives the
-// size, and one that cannot leaves that size to another
+// algorithm keeps to the order of additions that algorithms/schedule.h gives
+// the size, and one that cannot leaves that size to another
 // (algorithms/over_transport.h says which). kAuto chooses by size and by what
 // the ranks share.
 enum class Algorithm : int32_t {
@@ -26,10 +26,25 @@ inline constexpr Algorithm kAllAlgorithms[] = {
     Algorithm::kAuto, Algorithm::kRing, Algorithm::kTree, Algorithm::kDirect};
 
 // "auto", "ring", "tree", "direct".
-const char* Name(Algorithm algorithm);
-std::optional<Algorithm> ParseAlgorithm(absl::string_view name);
-
-// Settings of a group of ranks.
+constexpr const char* Name(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kAuto:
+      return "auto";
+    case Algorithm::kRing:
+      return "ring";
+    case Algorithm::kTree:
+      return "tree";
+    case Algorithm::kDirect:
+      return "direct";
+  }
+  return "unknown algorithm";
+}
+inline std::optional<Algorithm> ParseAlgorithm(absl::string_view name) {
+  for (const Algorithm algorithm : kAllAlgorithms) {
+    if (name == Name(algorithm)) return algorithm;
+  }
+  return std::nullopt;
+}
 
 // Ranks that a group of one host may have: a set of ranks fits in 64 bits.
 inline constexpr int kMaxWorldSize = 64;

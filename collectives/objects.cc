@@ -1,4 +1,3 @@
-// Collectives of things that are not one buffer.
 #include "collectives/objects.h"
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Collectives of things that are not one buffer.
+// Collectives of things that are not one buffer, and work for one rank alone.
 #ifndef LOCKSTEP_COLLECTIVES_OBJECTS_H_
 #define LOCKSTEP_COLLECTIVES_OBJECTS_H_
 
@@ -34,8 +34,6 @@ absl::StatusOr<std::vector<std::string>> AllGatherObject(
 absl::Status ReduceDict(Communicator& communicator,
                         const std::map<std::string, Buffer>& tensors,
                         bool average = true, CallSite site = CallSite::Here());
-
-// Work for one rank alone: writing a file, printing a line.
 
 // Calls fn where rank() is dst_rank, and returns what it returns; elsewhere
 // returns at once: it does not communicate. Without a dst_rank every rank calls

@@ -8,16 +8,19 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/mpi/testing/mpirun.h"
 #include "collectives/testing/run_ranks.h"
-#include "conformance/collectives/collective_mutants.h"
+#include "conformance/decorators.h"
 #include "conformance/report/claim_recorder.h"
+#include "conformance/slice.h"
 #include "conformance/training_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -42,7 +45,20 @@ std::string NameOf(const Mapping& mapping) {
                       mapping.slot_bytes);
 }
 
-// By rank. `by_size`: on a group that adds in the order of a message's size.
+// Adds in the order of a message's size: a uniform all-reduce is an ordinary
+// one.
+class AddsBySize : public ForwardingCommunicator {
+ public:
+  using ForwardingCommunicator::ForwardingCommunicator;
+
+  absl::Status Run(const Collective& call) override {
+    Collective changed = call;
+    changed.uniform = false;
+    return inner().Run(changed);
+  }
+};
+
+// By rank. `by_size`: on a group that adds so.
 std::vector<std::string> BitsOf(const BitsRun& run, const Mapping& mapping,
                                 bool by_size = false) {
   RunRanksOptions options;
@@ -55,8 +71,8 @@ std::vector<std::string> BitsOf(const BitsRun& run, const Mapping& mapping,
              BitsRun rank_run = run;
              rank_run.bucket_bytes = mapping.bucket_bytes;
              if (!by_size) return TrainedBits(group, rank_run);
-             FaultyCommunicator faulty(group, CollectiveFault::kOrderBySize);
-             return TrainedBits(faulty, rank_run);
+             AddsBySize by_size_group(group);
+             return TrainedBits(by_size_group, rank_run);
            },
            options)) {
     EXPECT_THAT(rank, IsOk()) << NameOf(mapping);
@@ -65,30 +81,44 @@ std::vector<std::string> BitsOf(const BitsRun& run, const Mapping& mapping,
   return bits;
 }
 
-// Each backend with buckets of one parameter, of some and of all; one of them
-// with small slots.
+// Buckets of one parameter, of some and of all; one of them with small slots.
+// In a slice, one of these for each backend.
 std::vector<Mapping> MappingsOf(Backend backend) {
-  return {{.backend = backend},
-          {.backend = backend, .bucket_bytes = 1},
-          {.backend = backend, .bucket_bytes = 1 << 30, .slot_bytes = 4 << 10}};
+  const std::vector<Mapping> all = {
+      {.backend = backend, .bucket_bytes = 1},
+      {.backend = backend, .bucket_bytes = 1 << 30, .slot_bytes = 4 << 10},
+      {.backend = backend}};
+  if (IsExhaustive()) return all;
+  return {all[static_cast<size_t>(backend) % all.size()]};
+}
+
+// Twenty steps; in a slice, of ResNet-18 three.
+BitsRun RunOf(const std::string& model) {
+  BitsRun run = {.model = model};
+  if (!IsExhaustive() && model == "resnet18") run.steps = 3;
+  return run;
+}
+
+std::string LastStep(const BitsRun& run) {
+  return absl::StrCat("step ", run.steps - 1, " loss");
 }
 
 class BitwiseTrainingTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(BitwiseTrainingTest, IsTheSameWhateverCarriesTheRanks) {
+  const BitsRun run = RunOf(GetParam());
   std::vector<std::string> want;
   for (const Backend backend :
        {Backend::kThreads, Backend::kProcesses, Backend::kMixed}) {
     ClaimRecorder recorder({"trained_bits",
                             absl::AsciiStrToLower(Name(backend)), kRanks,
                             "float32"});
-    if (want.empty()) want = BitsOf({.model = GetParam()}, {});
+    if (want.empty()) want = BitsOf(run, {});
     ASSERT_EQ(want.size(), kRanks);
-    ASSERT_THAT(want[0], HasSubstr("step 19 loss"));
+    ASSERT_THAT(want[0], HasSubstr(LastStep(run)));
     for (const Mapping& mapping : MappingsOf(backend)) {
       // Not EXPECT_EQ, which would print all of both.
-      EXPECT_TRUE(BitsOf({.model = GetParam()}, mapping) == want)
-          << NameOf(mapping);
+      EXPECT_TRUE(BitsOf(run, mapping) == want) << NameOf(mapping);
       recorder.AddExact();
     }
   }
@@ -109,20 +139,14 @@ INSTANTIATE_TEST_SUITE_P(Models, BitwiseTrainingTest,
                          testing::Values("lenet", "resnet18"),
                          [](const auto& info) { return info.param; });
 
-}  // namespace
-
-// bitwise_training_test under mpirun: four processes of its, whose group is of
-// the `mpi` backend, end with the bits of four threads.
-namespace {
-
-constexpr int kRanks = 4;
-
+// Under mpirun: four processes, whose group is of the `mpi` backend, end with
+// the bits of four threads.
 class BitwiseTrainingMpiTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(BitwiseTrainingMpiTest, EndsWithTheBitsOfThreads) {
   ClaimRecorder recorder({"trained_bits", "mpi", kRanks, "float32"});
   if (!WhyNoMpirun().empty()) GTEST_SKIP() << WhyNoMpirun();
-  BitsRun run = {.model = GetParam()};
+  BitsRun run = RunOf(GetParam());
   const auto train = [&](Communicator& group) {
     return TrainedBits(group, run);
   };
@@ -130,7 +154,8 @@ TEST_P(BitwiseTrainingMpiTest, EndsWithTheBitsOfThreads) {
   mpi.deadline = absl::Minutes(4);
   // Buckets of some parameters, of one, of all.
   std::map<int64_t, std::vector<absl::StatusOr<std::string>>> runs;
-  for (const int64_t bucket_bytes : {64 << 10, 1, 1 << 30}) {
+  for (const int64_t bucket_bytes :
+       SliceOf(std::vector<int64_t>{1 << 30, 1, 64 << 10}, 8)) {
     run.bucket_bytes = bucket_bytes;
     runs[bucket_bytes] = RunMpiRanksCollect(kRanks, train, mpi);
   }
@@ -145,7 +170,7 @@ TEST_P(BitwiseTrainingMpiTest, EndsWithTheBitsOfThreads) {
     for (int rank = 0; rank < kRanks; ++rank) {
       ASSERT_THAT(got[rank], IsOk());
       ASSERT_THAT(want[rank], IsOk());
-      EXPECT_THAT(*got[rank], HasSubstr("step 19 loss"));
+      EXPECT_THAT(*got[rank], HasSubstr(LastStep(run)));
       EXPECT_TRUE(*got[rank] == *want[rank])
           << "rank " << rank << ", buckets of " << bucket_bytes << " bytes";
     }

@@ -1,4 +1,3 @@
-// The checks of a data-parallel training run.
 #include "conformance/checks.h"
 
 #include <algorithm>
@@ -29,16 +28,6 @@ namespace {
 // How far, of the gradient's norm, a gradient may be from k times the reference
 // for k to be named as the explanation.
 constexpr double kFitResidual = 0.05;
-
-// "W2[17]": the parameter and the element in it.
-std::string ElementName(std::span<const ParameterSpec> specs, int64_t i) {
-  for (const ParameterSpec& spec : specs) {
-    if (i < spec.offset + spec.size) {
-      return absl::StrCat(spec.name, "[", i - spec.offset, "]");
-    }
-  }
-  return absl::StrCat("element ", i);
-}
 
 absl::Status AtStep(const Expectation& want, size_t s,
                     const absl::Status& status) {
@@ -171,7 +160,6 @@ std::string StepName(const Expectation& want, size_t s) {
                       want.steps[s].step);
 }
 
-// Every trace has the expected steps, and every array the expected size.
 absl::Status CheckShapes(const Expectation& want,
                          std::span<const RankTrace> ranks) {
   const size_t steps = want.steps.size();

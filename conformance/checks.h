@@ -1,8 +1,8 @@
 // The checks behind the claim "N ranks compute what one rank computes".
 //
 // Each takes what the ranks did and returns kDataLoss with one line that names
-// what is wrong and where, or OK. Every one of them has a planted bug that it
-// must reject (mutants/). A comparison is written so that NaN fails it.
+// what is wrong and where, or OK. Every one of them has a mutant that it must
+// reject (training_mutants.h). A comparison is written so that NaN fails it.
 #ifndef LOCKSTEP_CONFORMANCE_CHECKS_H_
 #define LOCKSTEP_CONFORMANCE_CHECKS_H_
 
@@ -111,8 +111,6 @@ const std::vector<Check>& AllChecks();
 // accumulates, however long the run.
 absl::Status CheckSameTraining(const Expectation& want,
                                std::span<const RankTrace> ranks);
-
-// What the checks of a run begin with.
 
 // "epoch 1 step 0".
 std::string StepName(const Expectation& want, size_t s);

@@ -1,5 +1,7 @@
 // Each comparison on made-up gradients: what it accepts, what it rejects, and
-// what it says. That it rejects real bugs is shown in mutants/.
+// what it says. That it rejects the mutants is shown in mutants/. And what the
+// comparisons stand on: traces that keep their bits as bytes, and reference
+// runs that differ from LeNet by rounding alone.
 #include "conformance/checks.h"
 
 #include <algorithm>
@@ -16,7 +18,7 @@
 #include "conformance/reference/bounded.h"
 #include "conformance/reference/lenet_fixtures.h"
 #include "conformance/reference/lenet_reference.h"
-#include "conformance/reordered_lenet.h"
+#include "conformance/reordering.h"
 #include "conformance/trace.h"
 #include "conformance/training_run.h"
 #include "gmock/gmock.h"
@@ -243,13 +245,6 @@ TEST_F(RunChecksTest, NanFailsTheUpdate) {
   EXPECT_THAT(Message(), HasSubstr("Updates: epoch 0 step 0: rank 0: W[0]"));
 }
 
-}  // namespace
-
-// Traces on their way through bytes.
-namespace {
-
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-
 TEST(TraceTest, SurvivesTheWayThroughBytes) {
   RankTrace trace;
   trace.parameters = {{1, kNan}, {}};
@@ -268,46 +263,33 @@ TEST(TraceTest, SurvivesTheWayThroughBytes) {
               StatusIs(StatusCode::kDataLoss, HasSubstr("after its end")));
 }
 
-}  // namespace
-
-// A shadow is LeNet, but for the order of its additions.
-namespace {
-
-constexpr int64_t kSamples = 16;
-
 Samples Blobs() {
-  const Dataset data = BlobDataset(kSamples);
-  std::vector<int64_t> all(kSamples);
+  std::vector<int64_t> all(16);
   std::iota(all.begin(), all.end(), 0);
-  Samples samples;
-  samples.images.resize(kSamples * data.image_size());
-  samples.labels.resize(kSamples);
-  data.GatherImages(all, samples.images);
-  data.GatherLabels(all, samples.labels);
-  return samples;
+  return GatherSamples(BlobDataset(16), all);
 }
 
 // Within the rigorous bound of the float64 reference, whatever the order.
-TEST(LeNetShadowTest, GradientIsLeNets) {
+TEST(ReorderedLeNetTest, GradientIsLeNets) {
   SetComputeThreads(1);
   const Samples samples = Blobs();
   const std::vector<float> parameters = WellConditionedLeNet(1);
   const Bounded want =
       LeNetReference(parameters, samples.images, samples.labels, 1).gradient;
   for (uint32_t seed = 1; seed <= 3; ++seed) {
-    const auto got = LeNetShadow(seed).Gradient(parameters, samples);
+    const auto got = ReorderedLeNet(seed).Gradient(parameters, samples);
     ASSERT_THAT(got, IsOk());
     EXPECT_THAT(CheckGradients(LeNetSpecs(), want, {{*got}}), IsOk()) << seed;
   }
 }
 
 // Else they would say nothing about rounding: no two seeds give the same bits.
-TEST(LeNetShadowTest, SumsAreAddedInAnotherOrder) {
+TEST(ReorderedLeNetTest, SumsAreAddedInAnotherOrder) {
   SetComputeThreads(1);
   const Samples samples = Blobs();
   const std::vector<float> parameters = HeLeNet(1);
-  const auto a = LeNetShadow(1).Gradient(parameters, samples);
-  const auto b = LeNetShadow(2).Gradient(parameters, samples);
+  const auto a = ReorderedLeNet(1).Gradient(parameters, samples);
+  const auto b = ReorderedLeNet(2).Gradient(parameters, samples);
   ASSERT_THAT(a, IsOk());
   ASSERT_THAT(b, IsOk());
   EXPECT_NE(*a, *b);

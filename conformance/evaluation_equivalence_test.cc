@@ -1,8 +1,9 @@
-// The causes that CheckEvaluation names, and none that does not fit.
+// N ranks evaluate to what one rank evaluates to, to the last bit, through the
+// trainer's own path; and what CheckEvaluation says where they do not: the
+// cause, and none that does not fit.
 #include <cstdint>
 #include <limits>
 #include <map>
-#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -12,9 +13,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "collectives/testing/run_ranks.h"
-#include "conformance/evaluation_check.h"
+#include "conformance/evaluation.h"
 #include "conformance/evaluation_mutants.h"
-#include "conformance/evaluation_run.h"
 #include "conformance/report/claim_recorder.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -26,6 +26,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
+using testing::SizeIs;
 using testing::StartsWith;
 
 // Batches of 4, 4, 4 and 1: of two ranks, the first has 8 samples, the
@@ -104,14 +105,6 @@ TEST(EvaluationCheckTest, NamesNothingElse) {
                              std::numeric_limits<double>::quiet_NaN())),
               AllOf(StartsWith("Accuracy: "), Not(HasSubstr("?"))));
 }
-
-}  // namespace
-
-// N ranks evaluate to what one rank evaluates to, to the last bit, through the
-// trainer's own path.
-namespace {
-
-using testing::SizeIs;
 
 constexpr int64_t kBatch = Trainer::kEvaluationBatch;
 
@@ -215,20 +208,6 @@ INSTANTIATE_TEST_SUITE_P(Ranks, EvaluationControlTest,
                          testing::Values(2, 3, 4, 8), [](const auto& info) {
                            return absl::StrCat("P", info.param);
                          });
-
-TEST(EvaluationMutantsTest, EveryCheckHasAMutant) {
-  std::set<std::string> rejecting;
-  for (const EvaluationMutant& mutant : AllEvaluationMutants()) {
-    rejecting.insert(mutant.check);
-    EXPECT_THAT(PlantEvaluationMutant(mutant),
-                StatusIs(absl::StatusCode::kDataLoss,
-                         AllOf(StartsWith(mutant.check + ": "),
-                               HasSubstr(mutant.says))))
-        << mutant.bug;
-  }
-  const std::vector<std::string> checks = EvaluationChecks();
-  EXPECT_EQ(rejecting, std::set<std::string>(checks.begin(), checks.end()));
-}
 
 // Whether the last bits of a float64 sum are right is chance: at about one
 // world size in three they are not. Which ones depends on the last bits of the

@@ -1,9 +1,9 @@
-// The bugs.
 #include "conformance/evaluation_mutants.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -11,8 +11,8 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
-#include "conformance/evaluation_check.h"
-#include "conformance/evaluation_run.h"
+#include "conformance/evaluation.h"
+#include "conformance/mutant.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
 #include "models/train/data_parallel.h"
@@ -48,6 +48,41 @@ absl::StatusOr<Metrics> EvaluateShare(const Communicator& group, Model& model,
                       Range(std::min(size, shard.begin * kBatch),
                             std::min(size, shard.end * kBatch))));
   return SumOf(parts);
+}
+
+// An evaluator, and where it must be seen to be wrong.
+struct Planting {
+  Evaluator evaluate;
+  int64_t size = kEvaluationSamples;
+  int world_size = 2;
+  // It shows in the last bits alone, and where is chance that depends on the
+  // machine: it is tried at several world sizes and draws until it does.
+  bool by_chance = false;
+};
+
+absl::Status Check(const Planting& planting) {
+  const std::vector<int> world_sizes =
+      planting.by_chance ? std::vector<int>{1, 2, 3, 4, 8}
+                         : std::vector<int>{planting.world_size};
+  const uint32_t draws = planting.by_chance ? 12 : 1;
+  for (uint32_t draw = kEvaluationDraw; draw < kEvaluationDraw + draws;
+       ++draw) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const OneRankEvaluation want,
+                              EvaluateOnOneRank(planting.size, draw));
+    for (const int world_size : world_sizes) {
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          const std::vector<Evaluation> ranks,
+          RunEvaluation(Backend::kThreads, world_size, planting.size,
+                        planting.evaluate, draw));
+      LOCKSTEP_RETURN_IF_ERROR(CheckEvaluation(want, ranks));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Mutant Planted(Mutant mutant, const Planting& planting) {
+  mutant.plant = [planting] { return CaughtBy(Check(planting)); };
+  return mutant;
 }
 
 }  // namespace
@@ -114,66 +149,45 @@ absl::StatusOr<Evaluation> SumPlainly(Communicator& group, Model& model,
   return MeanOf(sum);
 }
 
-std::vector<EvaluationMutant> AllEvaluationMutants() {
-  return {
-      {.name = "OwnShare",
-       .bug = "every rank reports the metrics of its own share",
-       .check = "RanksAgree",
-       .says = "each of its own samples, not reduced over the ranks?",
-       .evaluate = ReportOwnShare},
-      {.name = "Padded",
-       .bug = "the sampler repeats samples so that ranks are even",
-       .check = "Samples",
-       .says = "1 count twice, those of a padded sampler?",
-       .evaluate = PadSampler},
-      {.name = "PartialBatchDropped",
-       .bug = "the last batch is left out as it is not whole",
-       .check = "Samples",
-       .says = "are left out, those of the partial batch?",
-       .evaluate = DropPartialBatch},
-      {.name = "MeanOfMeans",
-       .bug = "the ranks' means are averaged without weights",
-       .check = "Loss",
-       .says = "it is the mean of the ranks' means",
-       .evaluate = AverageRanksMeans},
-      {.name = "MeanWithoutSamples",
-       .bug = "the same where a rank has no sample",
-       .check = "Loss",
-       .says = "the mean of a rank without samples?",
-       .evaluate = AverageRanksMeans,
-       .size = 1},
-      {.name = "MeanOfAccuracies",
-       .bug = "the ranks' accuracies are averaged without weights",
-       .check = "Accuracy",
-       .says = "it is the mean of the ranks' means",
-       .evaluate = AverageRanksAccuracies},
-      {.name = "PlainSum",
-       .bug = "losses are added rank by rank, so rounded by the ranks' number",
-       .check = "Loss",
-       .says = "within rounding, so float64 sums of parts",
-       .evaluate = SumPlainly,
-       .by_chance = true},
+MutantSuite EvaluationMutants() {
+  std::vector<Mutant> mutants = {
+      Planted({"OwnShare",
+               "every rank reports the metrics of its own share",
+               {"RanksAgree"},
+               "each of its own samples, not reduced over the ranks?"},
+              {.evaluate = ReportOwnShare}),
+      Planted({"Padded",
+               "the sampler repeats samples so that ranks are even",
+               {"Samples"},
+               "1 count twice, those of a padded sampler?"},
+              {.evaluate = PadSampler}),
+      Planted({"PartialBatchDropped",
+               "the last batch is left out as it is not whole",
+               {"Samples"},
+               "are left out, those of the partial batch?"},
+              {.evaluate = DropPartialBatch}),
+      Planted({"MeanOfMeans",
+               "the ranks' means are averaged without weights",
+               {"Loss"},
+               "it is the mean of the ranks' means"},
+              {.evaluate = AverageRanksMeans}),
+      Planted({"MeanWithoutSamples",
+               "the same where a rank has no sample",
+               {"Loss"},
+               "the mean of a rank without samples?"},
+              {.evaluate = AverageRanksMeans, .size = 1}),
+      Planted({"MeanOfAccuracies",
+               "the ranks' accuracies are averaged without weights",
+               {"Accuracy"},
+               "it is the mean of the ranks' means"},
+              {.evaluate = AverageRanksAccuracies}),
+      Planted({"PlainSum",
+               "losses are added rank by rank, so rounded by the ranks' number",
+               {"Loss"},
+               "within rounding, so float64 sums of parts"},
+              {.evaluate = SumPlainly, .by_chance = true}),
   };
-}
-
-absl::Status PlantEvaluationMutant(const EvaluationMutant& mutant) {
-  const std::vector<int> world_sizes =
-      mutant.by_chance ? std::vector<int>{1, 2, 3, 4, 8}
-                       : std::vector<int>{mutant.world_size};
-  const uint32_t draws = mutant.by_chance ? 12 : 1;
-  for (uint32_t draw = kEvaluationDraw; draw < kEvaluationDraw + draws;
-       ++draw) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const OneRankEvaluation want,
-                              EvaluateOnOneRank(mutant.size, draw));
-    for (const int world_size : world_sizes) {
-      LOCKSTEP_ASSIGN_OR_RETURN(
-          const std::vector<Evaluation> ranks,
-          RunEvaluation(Backend::kThreads, world_size, mutant.size,
-                        mutant.evaluate, draw));
-      LOCKSTEP_RETURN_IF_ERROR(CheckEvaluation(want, ranks));
-    }
-  }
-  return absl::OkStatus();
+  return MakeSuite("evaluation", EvaluationChecks(), std::move(mutants));
 }
 
 }  // namespace lockstep

@@ -1,28 +1,76 @@
-// What became of a bug.
 #include "conformance/mutant.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 
 namespace lockstep {
 
-std::string FullName(const PlantedBug& bug) {
-  return absl::StrCat(bug.folder, ".", bug.name);
+absl::StatusOr<Caught> CaughtBy(const absl::Status& status) {
+  if (status.ok()) return Caught{};
+  if (status.code() != absl::StatusCode::kDataLoss) return status;
+  const std::string message(status.message());
+  const size_t end = message.find(": ");
+  if (end == std::string::npos) {
+    return absl::InternalError(
+        absl::StrCat("no check's name begins '", message, "'"));
+  }
+  return Caught{{message.substr(0, end)}, message.substr(end + 2)};
 }
 
-bool IsCaught(const PlantedBug& bug, const Caught& caught) {
+Caught CaughtBy(std::span<const Rejection> rejections) {
+  Caught caught;
+  for (const Rejection& rejection : rejections) {
+    caught.checks.push_back(rejection.check);
+  }
+  if (!rejections.empty()) caught.diagnosis = rejections[0].message;
+  return caught;
+}
+
+std::string FullName(const Mutant& mutant) {
+  return absl::StrCat(mutant.folder, ".", mutant.name);
+}
+
+bool IsCaught(const Mutant& mutant, const Caught& caught) {
   return std::all_of(
-      bug.checks.begin(), bug.checks.end(), [&](const std::string& check) {
+      mutant.checks.begin(), mutant.checks.end(),
+      [&](const std::string& check) {
         return std::find(caught.checks.begin(), caught.checks.end(), check) !=
                caught.checks.end();
       });
 }
 
-bool IsNamed(const PlantedBug& bug, const Caught& caught) {
-  return absl::StrContains(caught.diagnosis, bug.says);
+bool IsNamed(const Mutant& mutant, const Caught& caught) {
+  return absl::StrContains(caught.diagnosis, mutant.says);
+}
+
+absl::Status ExpectNamed(const Mutant& mutant, const absl::Status& status,
+                         absl::string_view where) {
+  if (status.code() == absl::StatusCode::kDataLoss &&
+      absl::StartsWith(status.message(),
+                       absl::StrCat(mutant.checks[0], ": ")) &&
+      absl::StrContains(status.message(), mutant.says)) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(
+      absl::StrCat(where, ": ", mutant.planted, ": wanted ", mutant.checks[0],
+                   " to say '", mutant.says, "', got ", status.ToString()));
+}
+
+MutantSuite MakeSuite(const std::string& folder,
+                      const std::vector<std::string>& checks,
+                      std::vector<Mutant> mutants) {
+  for (Mutant& mutant : mutants) mutant.folder = folder;
+  return {folder, checks, std::move(mutants)};
 }
 
 }  // namespace lockstep

@@ -1,47 +1,80 @@
-// Every bug that is planted somewhere in the suite, in one form: what it is,
-// which checks are there for it, and how to plant it once.
+// A mutant: a mistake that somebody has made, planted around the product's
+// parts and never inside them, and the checks that must reject it.
 #ifndef LOCKSTEP_CONFORMANCE_MUTANT_H_
 #define LOCKSTEP_CONFORMANCE_MUTANT_H_
 
+#include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 
 namespace lockstep {
 
-// What became of a planted bug.
+// What a check says of what it rejects.
+struct Rejection {
+  std::string check;    // Its name.
+  std::string message;  // One line.
+};
+
+// What became of a mutant.
 struct Caught {
   std::vector<std::string> checks;  // Those that reject it; none: it survives.
   std::string diagnosis;            // What the one that names it best says.
 };
 
-struct PlantedBug {
-  std::string folder;               // Its suite's.
+// Of a check that starts its kDataLoss with its name and ": ". Errors: any
+// other status that is not OK.
+absl::StatusOr<Caught> CaughtBy(const absl::Status& status);
+
+// The diagnosis is what the first says.
+Caught CaughtBy(std::span<const Rejection> rejections);
+
+struct Mutant {
   std::string name;                 // "PadsFromTheEnd"; once in its folder.
-  std::string bug;                  // What is planted, in a phrase.
-  std::vector<std::string> checks;  // Those that must reject it.
+  std::string planted;              // What is wrong, in a phrase.
+  std::vector<std::string> checks;  // Those that must reject it, and no other.
   std::string says;                 // What the diagnosis must contain.
+  std::string folder = "";          // Its suite's.
   // Plants it in the first case in which it must show, and asks every check of
   // that case. Errors: of a run that gave nothing to check.
-  std::function<absl::StatusOr<Caught>()> plant;
+  std::function<absl::StatusOr<Caught>()> plant = nullptr;
+  // Plants it in each case of the folder's grid, or of the slice of it that
+  // runs always (slice.h), in which it must show. Returns how many these are.
+  // Errors: kInternal, with the case, where the first of `checks` is not what
+  // rejects it or does not say so. Null where the folder has no grid.
+  std::function<absl::StatusOr<int64_t>()> plant_everywhere = nullptr;
 };
 
 // "sampling.PadsFromTheEnd".
-std::string FullName(const PlantedBug& bug);
+std::string FullName(const Mutant& mutant);
 
 // Whether all the checks that must reject it do, and whether the diagnosis has
 // the words that name it.
-bool IsCaught(const PlantedBug& bug, const Caught& caught);
-bool IsNamed(const PlantedBug& bug, const Caught& caught);
+bool IsCaught(const Mutant& mutant, const Caught& caught);
+bool IsNamed(const Mutant& mutant, const Caught& caught);
 
-// The bugs of one folder.
-struct BugSuite {
+// OK if `status` is what the first check of the mutant must say: kDataLoss,
+// its name, and the words that name the mutant. Error: kInternal, which starts
+// with `where`.
+absl::Status ExpectNamed(const Mutant& mutant, const absl::Status& status,
+                         absl::string_view where);
+
+// The mutants of one folder.
+struct MutantSuite {
   std::string folder;               // "sampling".
   std::vector<std::string> checks;  // All that the folder has.
-  std::vector<PlantedBug> bugs;
+  std::vector<Mutant> mutants;      // With this folder.
 };
+
+// A suite of these mutants, whose `folder` it sets.
+MutantSuite MakeSuite(const std::string& folder,
+                      const std::vector<std::string>& checks,
+                      std::vector<Mutant> mutants);
 
 }  // namespace lockstep
 

@@ -1,4 +1,4 @@
-// Fits mistakes to a gradient.
+// Fits causes to a gradient, and to an update.
 #include "conformance/step_causes.h"
 
 #include <algorithm>
@@ -67,15 +67,16 @@ double Dot(const A& a, const B& b) {
   return std::inner_product(a.begin(), a.end(), b.begin(), 0.0);
 }
 
-class Causes {
+class GradientCauses {
  public:
-  Causes(const StepGradients& step, int rank)
+  GradientCauses(const StepGradients& step, int rank)
       : step_(step), rank_(rank), got_(step.ranks[static_cast<size_t>(rank)]) {}
 
   std::string First() const {
     for (const auto cause :
-         {&Causes::NotCleared, &Causes::OtherWeights, &Causes::ZeroTensor,
-          &Causes::Moved, &Causes::Coarse}) {
+         {&GradientCauses::NotCleared, &GradientCauses::OtherWeights,
+          &GradientCauses::ZeroTensor, &GradientCauses::Moved,
+          &GradientCauses::Coarse}) {
       const std::string text = (this->*cause)();
       if (!text.empty()) return "; " + text;
     }
@@ -217,16 +218,6 @@ class Causes {
     return "";
   }
 
-  std::string PlaceOf(size_t i) const {
-    for (const ParameterSpec& spec : step_.specs) {
-      if (static_cast<int64_t>(i) < spec.offset + spec.size) {
-        return absl::StrCat(spec.name, "[",
-                            static_cast<int64_t>(i) - spec.offset, "]");
-      }
-    }
-    return "";
-  }
-
   // Whether the values from i on are those that are due from j on.
   bool AreOf(size_t i, size_t j) const {
     double size = 0;
@@ -245,7 +236,8 @@ class Causes {
     while (i < got_.size() && IsRight(i)) ++i;
     for (size_t j = 0; std::max(i, j) + kMovedValues <= got_.size(); ++j) {
       if (j == i || !AreOf(i, j)) continue;
-      return absl::StrCat("it has there the values of ", PlaceOf(j),
+      return absl::StrCat("it has there the values of ",
+                          ElementName(step_.specs, static_cast<int64_t>(j)),
                           ": in another's place?");
     }
     return "";
@@ -300,44 +292,8 @@ bool IsWithin(const Bounded& want, float got, size_t i, double slack) {
   return std::abs(got - want.value[i]) <= slack * want.bound[i];
 }
 
-}  // namespace
-
-std::string CauseOfGradient(const StepGradients& step, int rank) {
-  return Causes(step, rank).First();
-}
-
-std::string CauseOfDisagreement(const StepGradients& step, int rank) {
-  const auto is_own = [&](int who) {
-    const auto r = static_cast<size_t>(who);
-    return WhereDifferent(step, rank, [&](size_t i) {
-      return IsWithin(step.parts[r], step.ranks[r][i], i, kSlack);
-    });
-  };
-  const auto is_right = [&](int who) {
-    return WhereDifferent(step, rank, [&](size_t i) {
-      return IsWithin(step.want, step.ranks[static_cast<size_t>(who)][i], i, 1);
-    });
-  };
-  if (is_right(0) && is_right(rank)) {
-    return "; both are right within rounding: added in different orders?";
-  }
-  if (is_own(0) && is_own(rank)) {
-    return "; each has there the gradient of its own samples: not reduced?";
-  }
-  for (const int who : {0, rank}) {
-    if (!is_own(who)) continue;
-    return absl::StrCat("; rank ", who,
-                        " has there the gradient of its own samples: not "
-                        "reduced, or not written back?");
-  }
-  return "";
-}
-
-// Fits mistakes to an update.
-namespace {
-
-// How far, of the update's norm, an explanation may be off.
-constexpr double kFitResidual = 0.05;
+// Of an update's norm, how far an explanation may be off.
+constexpr double kUpdateResidual = 0.05;
 
 // Whether every element, and not most of the norm, moves by `shrinks` of itself
 // and `times` its step, by more than rounding does.
@@ -381,17 +337,17 @@ std::string Fit(const ParameterUpdate& update, size_t begin, size_t end,
   const double shrinks = (vd * gg - gd * vg) / determinant;
   const double times = (gd * vv - vd * vg) / determinant;
   const double residual = left - shrinks * vd - times * gd;
-  if (!(residual <= kFitResidual * kFitResidual * left)) return "";
+  if (!(residual <= kUpdateResidual * kUpdateResidual * left)) return "";
   std::string cause;
   if (Shrinks(update, begin, end, shrinks, times)) {
     absl::StrAppendFormat(&cause,
                           "; %s shrink by %.3g of themselves: weight decay?",
                           what, shrinks);
   }
-  if (std::abs(times - 1) > kFitResidual) {
+  if (std::abs(times - 1) > kUpdateResidual) {
     absl::StrAppendFormat(&cause, "; the step is %.4g times it", times);
     if (std::abs(times - static_cast<double>(update.world_size)) <=
-        kFitResidual * times) {
+        kUpdateResidual * times) {
       cause += ", the world size: the learning rate multiplied by the ranks?";
     }
   }
@@ -399,6 +355,46 @@ std::string Fit(const ParameterUpdate& update, size_t begin, size_t end,
 }
 
 }  // namespace
+
+std::string ElementName(std::span<const ParameterSpec> specs, int64_t i) {
+  for (const ParameterSpec& spec : specs) {
+    if (i < spec.offset + spec.size) {
+      return absl::StrCat(spec.name, "[", i - spec.offset, "]");
+    }
+  }
+  return absl::StrCat("element ", i);
+}
+
+std::string CauseOfGradient(const StepGradients& step, int rank) {
+  return GradientCauses(step, rank).First();
+}
+
+std::string CauseOfDisagreement(const StepGradients& step, int rank) {
+  const auto is_own = [&](int who) {
+    const auto r = static_cast<size_t>(who);
+    return WhereDifferent(step, rank, [&](size_t i) {
+      return IsWithin(step.parts[r], step.ranks[r][i], i, kSlack);
+    });
+  };
+  const auto is_right = [&](int who) {
+    return WhereDifferent(step, rank, [&](size_t i) {
+      return IsWithin(step.want, step.ranks[static_cast<size_t>(who)][i], i, 1);
+    });
+  };
+  if (is_right(0) && is_right(rank)) {
+    return "; both are right within rounding: added in different orders?";
+  }
+  if (is_own(0) && is_own(rank)) {
+    return "; each has there the gradient of its own samples: not reduced?";
+  }
+  for (const int who : {0, rank}) {
+    if (!is_own(who)) continue;
+    return absl::StrCat("; rank ", who,
+                        " has there the gradient of its own samples: not "
+                        "reduced, or not written back?");
+  }
+  return "";
+}
 
 std::string CauseOfUpdate(const ParameterUpdate& update, size_t wrong) {
   if (std::isnan(update.gradient[wrong])) {

@@ -1,8 +1,10 @@
-// What a wrong gradient looks like: the mistake that would give it.
+// What a wrong step looks like: the cause that would give its gradients, or
+// its update of the parameters.
 #ifndef LOCKSTEP_CONFORMANCE_STEP_CAUSES_H_
 #define LOCKSTEP_CONFORMANCE_STEP_CAUSES_H_
 
 #include <cstddef>
+#include <cstdint>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,6 +13,9 @@
 #include "models/model.h"
 
 namespace lockstep {
+
+// "W2[17]": the parameter and the element in it, of element i of all.
+std::string ElementName(std::span<const ParameterSpec> specs, int64_t i);
 
 // One step's gradients, flat, and what they are made of.
 struct StepGradients {
@@ -23,7 +28,7 @@ struct StepGradients {
   std::span<const float> before;  // Rank 0's in the step before; may be empty.
 };
 
-// Each returns "; ..." for the first mistake that explains the numbers, or "".
+// Each returns "; ..." for the first cause that explains the numbers, or "".
 //
 // One rank's gradient is not `want`. In this order: it is the step before's
 // too, not cleared; it is a sum of the parts with other weights than 1 (a rank
@@ -36,8 +41,6 @@ std::string CauseOfGradient(const StepGradients& step, int rank);
 // the gradient of their own samples; or both are right within rounding.
 std::string CauseOfDisagreement(const StepGradients& step, int rank);
 
-// What a wrong update of parameters looks like: the mistake that would give it.
-
 // One rank's step, flat arrays.
 struct ParameterUpdate {
   std::span<const ParameterSpec> specs;
@@ -47,7 +50,7 @@ struct ParameterUpdate {
   size_t world_size;
 };
 
-// "; ..." for the first mistake that explains why element `wrong` is not
+// "; ..." for the first cause that explains why element `wrong` is not
 // before - learning_rate * gradient, or "": its gradient is NaN; all
 // parameters, or else those of its tensor, shrink, take a multiple of the step,
 // or both.

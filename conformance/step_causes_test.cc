@@ -1,4 +1,4 @@
-// Each mistake is named, and nothing else is.
+// Each cause is named, and nothing else is.
 #include "conformance/step_causes.h"
 
 #include <algorithm>
@@ -20,6 +20,7 @@ namespace lockstep {
 namespace {
 
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 constexpr size_t kSize = 40;
 
@@ -197,21 +198,14 @@ TEST_F(GradientCausesTest, NamesWhyRanksDisagree) {
             "; both are right within rounding: added in different orders?");
 }
 
-}  // namespace
-
-// Each mistake is named, and nothing else is.
-namespace {
-
-using testing::IsEmpty;
-
 constexpr float kRate = 0.1f;
-constexpr size_t kSize = 40;
 
+// An update of 40 parameters in two tensors.
 class UpdateCausesTest : public testing::Test {
  protected:
   UpdateCausesTest() {
     std::mt19937 random(1);
-    for (size_t i = 0; i < kSize; ++i) {
+    for (size_t i = 0; i < 40; ++i) {
       // In (-1, 1), in float32's steps.
       before_.push_back(static_cast<float>(random() >> 8) * 0x1p-23f - 1);
       gradient_.push_back(static_cast<float>(random() >> 8) * 0x1p-23f - 1);
@@ -221,7 +215,7 @@ class UpdateCausesTest : public testing::Test {
 
   std::vector<float> Updated(float keeps, float times) const {
     std::vector<float> after;
-    for (size_t i = 0; i < kSize; ++i) {
+    for (size_t i = 0; i < 40; ++i) {
       after.push_back(keeps * before_[i] - times * kRate * gradient_[i]);
     }
     return after;
@@ -240,7 +234,7 @@ TEST_F(UpdateCausesTest, ARightUpdateHasNone) {
 }
 
 TEST_F(UpdateCausesTest, AnUnexplainedOneHasNone) {
-  for (size_t i = 0; i < kSize; ++i) after_[i] += i % 2 == 0 ? 1.0f : -1.0f;
+  for (size_t i = 0; i < 40; ++i) after_[i] += i % 2 == 0 ? 1.0f : -1.0f;
   EXPECT_THAT(Cause(), IsEmpty());
 }
 

@@ -1,38 +1,38 @@
 // The seed's recipe on the real Fashion-MNIST: 2 ranks stay within rounding of
-// 1 rank for the first hundred steps.
+// 1 rank for the first hundred steps, or the first twenty in a slice (slice.h).
 //
-// What rounding alone does is had from *shadows* (lenet_shadow.h): one rank
+// What rounding alone does is had from reference runs (reordering.h): one rank
 // with every sum added in another order, which to the sums is what 2 ranks are.
 // Three things are checked.
 //
 // 1. Step by step, to the bit: the gradient that the ranks use is the sum of
 //    what one rank computes on each shard, at the parameters the ranks are at.
 // 2. Step by step, from the parameters the ranks are at: their step is as far
-//    from one rank's step on the global batch as the steps of shadows are, at
-//    most kSpread times the furthest.
+//    from one rank's step on the global batch as those of reference runs are,
+//    at most kSpread times the furthest.
 // 3. Over the whole path: after the last step they are as far from one rank as
-//    shadows are that went their own way from the start.
+//    reference runs are that went their own way from the start.
 //
 // Nearly every step obeys 2 with room to spare, but not all need to: where a
 // ReLU's input is zero but for rounding (weights and biases start near zero),
 // one order of additions lets a sample through and another does not, and the
 // gradient jumps by a thousand times its rounding error, in the ranks' step or
-// in a shadow's. A jump is one unit's part in one sample's gradient. Hence a
-// step that leaves the bound must still stay below a quarter of what a whole
-// sample weighs, and at most 2 in 5 steps may leave it. To 2 ranks this happens
-// as often as to a shadow: if with probability q, they leave the bound of K
-// shadows with probability q (1 - q)^K, which is at most 0.067 for K = 5,
-// whatever q. So a false failure has probability below 4e-4 in the 10 steps of
-// the controls, and below 1e-20 in 100.
+// in a reference run's. A jump is one unit's part in one sample's gradient.
+// Hence a step that leaves the bound must still stay below a quarter of what a
+// whole sample weighs, and at most 2 in 5 steps may leave it. To 2 ranks this
+// happens as often as to a reference run: if with probability q, they leave the
+// bound of K runs with probability q (1 - q)^K, which is at most 0.067 for K =
+// 5, whatever q. So a false failure has probability below 4e-4 in the 10 steps
+// of the controls, below 1e-5 in 20 and below 1e-20 in 100.
 //
 // Such jumps, and training itself, make small distances large: over a hundred
-// steps a rounding error grows ten thousandfold, in ranks and shadows alike, by
-// factors that differ between them by ten. Hence 3 asks for no more than
-// kSpread times the furthest shadow; its control is training on the same images
-// in another order.
+// steps a rounding error grows ten thousandfold, in ranks and reference runs
+// alike, by factors that differ between them by ten. Hence 3 asks for no more
+// than kSpread times the furthest run; its control is training on the same
+// images in another order.
 //
-// That all this is no licence is shown by the controls: planted bugs leave the
-// bound of 2 within ten steps.
+// That all this is no licence is shown by the controls: mutants leave the bound
+// of 2 within ten steps.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -54,10 +54,10 @@
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
-#include "conformance/recording_model.h"
 #include "conformance/reference/bounded.h"
-#include "conformance/reordered_lenet.h"
+#include "conformance/reordering.h"
 #include "conformance/report/claim_recorder.h"
+#include "conformance/slice.h"
 #include "conformance/trace.h"
 #include "conformance/training_mutants.h"
 #include "conformance/training_run.h"
@@ -74,12 +74,13 @@ namespace {
 
 using testing::HasSubstr;
 
-constexpr int64_t kSteps = 100;
-constexpr int kShadows = 5;
+constexpr int kReferenceRuns = 5;
 constexpr double kSpread = 16;
 const RunRanksOptions kRunRanks = {.group = {}, .deadline = absl::Seconds(240)};
 
 using Flat = std::vector<float>;
+
+int64_t StepsOfRecipe() { return IsExhaustive() ? 100 : 20; }
 
 const absl::StatusOr<FashionMnist>& Data() {
   static const auto& data =
@@ -91,7 +92,7 @@ const absl::StatusOr<FashionMnist>& Data() {
 struct Recipe {
   TrainerOptions trainer;
   std::vector<int64_t> epochs = {0};
-  int64_t steps_per_epoch = kSteps;
+  int64_t steps_per_epoch = StepsOfRecipe();
 };
 
 absl::StatusOr<std::vector<RankTrace>> Record(int world_size,
@@ -159,16 +160,16 @@ Samples FirstOf(const Samples& batch) {
           {batch.labels[0]}};
 }
 
-// One step from the same parameters: of the ranks, and of shadows.
+// One step from the same parameters: of the ranks, and of reference runs.
 struct StepDistance {
-  double ranks = 0;    // From where one rank's step leads.
-  double shadows = 0;  // The furthest.
-  double sample = 0;   // How far a step goes on one sample's account alone.
+  double ranks = 0;     // From where one rank's step leads.
+  double rounding = 0;  // The furthest of the reference runs.
+  double sample = 0;    // How far a step goes on one sample's account alone.
 };
 
 // Where one order of additions may lead, and another not.
 bool IsRounding(const StepDistance& step) {
-  return step.ranks <= kSpread * step.shadows;
+  return step.ranks <= kSpread * step.rounding;
 }
 
 // That a ReLU lets through a sample that it stops in another order.
@@ -187,8 +188,8 @@ absl::StatusOr<std::vector<StepDistance>> MeasureSteps(
   }
   SetComputeThreads(1);
   const std::unique_ptr<Model> model = CreateLeNet(/*seed=*/0);
-  std::vector<LeNetShadow> shadows;
-  for (int k = 1; k <= kShadows; ++k) shadows.emplace_back(k);
+  std::vector<ReorderedLeNet> references;
+  for (int k = 1; k <= kReferenceRuns; ++k) references.emplace_back(k);
   std::vector<StepDistance> distances;
   for (size_t s = 0; s < steps; ++s) {
     StepDistance& distance = distances.emplace_back();
@@ -203,11 +204,11 @@ absl::StatusOr<std::vector<StepDistance>> MeasureSteps(
         const Flat sample,
         OneRankGradient(*model, before, FirstOf(batch), 1.0f / batch.size()));
     distance.sample = Distance(before, Stepped(before, sample, learning_rate));
-    for (LeNetShadow& shadow : shadows) {
+    for (ReorderedLeNet& reference : references) {
       LOCKSTEP_ASSIGN_OR_RETURN(const Flat other,
-                                shadow.Gradient(before, batch));
-      distance.shadows =
-          std::max(distance.shadows,
+                                reference.Gradient(before, batch));
+      distance.rounding =
+          std::max(distance.rounding,
                    Distance(after, Stepped(before, other, learning_rate)));
     }
     if (!IsRounding(distance) && !MayBeJump(distance)) break;
@@ -233,7 +234,7 @@ absl::Status CheckStepsAreOneRanks(const std::vector<StepDistance>& steps) {
       "%d of %d steps are not one rank's: step %d leads %.3g away from where "
       "that leads, and another order of additions explains %.3g",
       left.size(), steps.size(), left[0], steps[left[0]].ranks,
-      steps[left[0]].shadows));
+      steps[left[0]].rounding));
 }
 
 // How many times what check 2 allows the steps are off: at most 1 if they pass.
@@ -242,7 +243,7 @@ double LargestError(const std::vector<StepDistance>& steps) {
   std::vector<double> errors;
   double beyond = 0;
   for (const StepDistance& step : steps) {
-    errors.push_back(ErrorOverAllowed(step.ranks, kSpread * step.shadows));
+    errors.push_back(ErrorOverAllowed(step.ranks, kSpread * step.rounding));
     if (IsRounding(step)) continue;
     beyond = std::max(beyond, ErrorOverAllowed(step.ranks, 0.25 * step.sample));
   }
@@ -256,7 +257,7 @@ class TrainingEquivalenceTest : public testing::Test {
 };
 
 // These tests' ranks.
-ClaimSubject TwoThreads(const char* claim) {
+ClaimPlace TwoThreads(const char* claim) {
   return {claim, "threads", 2, "float32"};
 }
 
@@ -265,7 +266,7 @@ TEST_F(TrainingEquivalenceTest, AHundredStepsAreOneRanksSteps) {
   const Recipe recipe;
   const auto one_rank = RecordOneRank(recipe);
   ASSERT_THAT(one_rank, IsOk());
-  ASSERT_EQ(one_rank->samples.size(), kSteps);
+  ASSERT_EQ(one_rank->samples.size(), StepsOfRecipe());
   const auto ranks = Record(2, Mutation(), recipe);
   ASSERT_THAT(ranks, IsOk());
   ASSERT_EQ((*ranks)[0].parameters[0], one_rank->parameters[0]);
@@ -274,11 +275,12 @@ TEST_F(TrainingEquivalenceTest, AHundredStepsAreOneRanksSteps) {
   ASSERT_THAT(steps, IsOk());
   EXPECT_THAT(CheckStepsAreOneRanks(*steps), IsOk());
   recorder.Measure(LargestError(*steps));
-  ASSERT_EQ(steps->size(), kSteps);
-  std::vector<double> shadows;
-  for (const StepDistance& step : *steps) shadows.push_back(step.shadows);
-  std::sort(shadows.begin(), shadows.end());
-  RecordProperty("rounding_of_a_step", absl::StrCat(shadows[kSteps / 2]));
+  ASSERT_EQ(steps->size(), StepsOfRecipe());
+  std::vector<double> rounding;
+  for (const StepDistance& step : *steps) rounding.push_back(step.rounding);
+  std::sort(rounding.begin(), rounding.end());
+  RecordProperty("rounding_of_a_step",
+                 absl::StrCat(rounding[rounding.size() / 2]));
 }
 
 // The controls: five steps in each of two epochs.
@@ -298,40 +300,42 @@ TEST_F(TrainingEquivalenceTest, PlantedBugsDoNotStepAsOneRank) {
     return CheckStepsAreOneRanks(steps);
   };
   EXPECT_THAT(check(Mutation()), IsOk());
-  // Not bugs here: no batch is partial, the two shards are even, two addends
+  // No mistakes here: no batch is partial, the two shards are even, two addends
   // have one order, and CreateLeNet starts every rank alike.
   const std::set<std::string> harmless = {"LastBatchAsFull", "MeanOfMeans",
                                           "SummedFromOwnRank", "NotBroadcast",
                                           "WrongRoot"};
-  for (const Mutant& mutant : AllMutants()) {
+  for (const auto& [mutant, mutation] : SliceOf(AllTrainingMutants(), 4)) {
     if (harmless.count(mutant.name) > 0) continue;
-    EXPECT_THAT(check(mutant.mutation), StatusIs(absl::StatusCode::kDataLoss,
-                                                 HasSubstr("not one rank's")))
-        << mutant.bug;
+    EXPECT_THAT(check(mutation), StatusIs(absl::StatusCode::kDataLoss,
+                                          HasSubstr("not one rank's")))
+        << mutant.planted;
   }
 }
 
-// Where a shadow ends that goes its own way from one rank's start.
-absl::StatusOr<Flat> ShadowPath(uint32_t seed, const RankTrace& one_rank,
-                                float learning_rate) {
+// Where a reference run ends that goes its own way from one rank's start.
+absl::StatusOr<Flat> EndOfReferenceRun(uint32_t seed, const RankTrace& one_rank,
+                                       float learning_rate) {
   SetComputeThreads(1);
-  LeNetShadow shadow(seed);
+  ReorderedLeNet reference(seed);
   Flat at = one_rank.parameters.front();
   for (const Samples& batch : one_rank.samples) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Flat gradient, shadow.Gradient(at, batch));
+    LOCKSTEP_ASSIGN_OR_RETURN(const Flat gradient,
+                              reference.Gradient(at, batch));
     at = Stepped(at, gradient, learning_rate);
   }
   return at;
 }
 
-// The furthest from one rank's end that any shadow ends.
-absl::StatusOr<double> ReachOfShadows(const RankTrace& one_rank,
-                                      float learning_rate) {
-  std::vector<absl::StatusOr<Flat>> ends(kShadows);
+// The furthest from one rank's end that any reference run ends.
+absl::StatusOr<double> ReachOfRounding(const RankTrace& one_rank,
+                                       float learning_rate) {
+  std::vector<absl::StatusOr<Flat>> ends(kReferenceRuns);
   std::vector<std::thread> threads;
-  for (int k = 0; k < kShadows; ++k) {
-    threads.emplace_back(
-        [&, k] { ends[k] = ShadowPath(k + 1, one_rank, learning_rate); });
+  for (int k = 0; k < kReferenceRuns; ++k) {
+    threads.emplace_back([&, k] {
+      ends[k] = EndOfReferenceRun(k + 1, one_rank, learning_rate);
+    });
   }
   for (std::thread& thread : threads) thread.join();
   double reach = 0;
@@ -348,7 +352,7 @@ TEST_F(TrainingEquivalenceTest, TwoRanksEndWhereOneRankEnds) {
   const Recipe recipe;
   const auto one_rank = RecordOneRank(recipe);
   ASSERT_THAT(one_rank, IsOk());
-  const auto reach = ReachOfShadows(*one_rank, recipe.trainer.learning_rate);
+  const auto reach = ReachOfRounding(*one_rank, recipe.trainer.learning_rate);
   ASSERT_THAT(reach, IsOk());
   const Flat& end = one_rank->parameters.back();
   const auto ranks = Record(2, Mutation(), recipe);
@@ -392,14 +396,13 @@ TEST_F(TrainingEquivalenceTest, GradientsAreTheSumsOfTheShardsToTheBit) {
   ClaimRecorder recorder(TwoThreads("gradient_sums"));
   const auto traces = Record(2, Mutation(), Recipe());
   ASSERT_THAT(traces, IsOk());
-  ASSERT_EQ((*traces)[0].samples.size(), kSteps);
+  ASSERT_EQ((*traces)[0].samples.size(), StepsOfRecipe());
   EXPECT_THAT(CheckGradientsAreSumsOfShards(*traces), IsOk());
-  recorder.AddExact(kSteps);
-  for (const Mutant& mutant : AllMutants()) {
+  recorder.AddExact(StepsOfRecipe());
+  for (const auto& [mutant, mutation] : AllTrainingMutants()) {
     if (mutant.name != "SummedInBFloat16") continue;
-    const auto rounded =
-        Record(2, mutant.mutation,
-               {.trainer = {}, .epochs = {0}, .steps_per_epoch = 2});
+    const auto rounded = Record(
+        2, mutation, {.trainer = {}, .epochs = {0}, .steps_per_epoch = 2});
     ASSERT_THAT(rounded, IsOk());
     EXPECT_THAT(CheckGradientsAreSumsOfShards(*rounded),
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr("disagree")));

@@ -1,4 +1,5 @@
-// Bugs in what a training step computes, and in the settings of a run.
+// Mutants of what a step computes, of the settings of a run, and of which
+// samples a rank draws; and how a mutant is planted.
 #include "conformance/training_mutants.h"
 
 #include <algorithm>
@@ -16,7 +17,6 @@
 #include "base/status_macros.h"
 #include "conformance/checks.h"
 #include "conformance/decorators.h"
-#include "conformance/rejection.h"
 #include "conformance/trace.h"
 #include "conformance/training_run.h"
 #include "models/model.h"
@@ -121,9 +121,7 @@ Mutation ScaleLearningRate() {
   return mutation;
 }
 
-}  // namespace
-
-std::vector<Mutant> ModelMutants() {
+std::vector<TrainingMutant> StepMutants() {
   const auto sum = [](const RankContext& context, int64_t, float asked) {
     return asked * static_cast<float>(context.world_size);
   };
@@ -136,52 +134,50 @@ std::vector<Mutant> ModelMutants() {
     return 1.0f / static_cast<float>(context.trainer->batch_size);
   };
   return {
-      {"SumNotMean",
-       "gradients are summed where their mean is due",
-       Scaling(sum),
-       {"Gradients"},
-       "the world size: summed, not averaged?"},
-      {"MeanOfMeans",
-       "uneven shards' means are averaged without weights",
-       Scaling(mean_of_means),
-       {"Gradients"},
-       "the mean of the ranks' means, without weights"},
-      {"LastBatchAsFull",
-       "a partial batch is weighted as a full one",
-       Scaling(full_batch),
-       {"Gradients"},
-       "another batch's count?"},
-      {"Accumulated",
-       "gradients are not cleared between steps",
-       Stepping(Accumulate),
-       {"Gradients"},
-       "the sum with that of the step before: not cleared?"},
-      {"ParameterLeftOut",
-       "one parameter gets no gradient",
-       Stepping(LeaveOutB3),
-       {"Gradients"},
-       "all of b3 is zero: left out?"},
-      {"LabelsShifted",
-       "rank 1 reads each label one too high",
-       Stepping(ShiftLabelsOfRank1),
-       {"Samples", "Gradients"},
-       "samples have another label"},
-      {"Decayed",
-       "parameters shrink between the steps",
-       Stepping(Decay),
-       {"Updates"},
-       "values shrink by 0.0001 of themselves: weight decay?"},
-      {"LearningRateScaled",
-       "the learning rate is multiplied by the ranks",
-       ScaleLearningRate(),
-       {"Updates"},
-       "the world size: the learning rate multiplied by the ranks?"},
+      {{"SumNotMean",
+        "gradients are summed where their mean is due",
+        {"Gradients"},
+        "the world size: summed, not averaged?"},
+       Scaling(sum)},
+      {{"MeanOfMeans",
+        "uneven shards' means are averaged without weights",
+        {"Gradients"},
+        "the mean of the ranks' means, without weights"},
+       Scaling(mean_of_means)},
+      {{"LastBatchAsFull",
+        "a partial batch is weighted as a full one",
+        {"Gradients"},
+        "another batch's count?"},
+       Scaling(full_batch)},
+      {{"Accumulated",
+        "gradients are not cleared between steps",
+        {"Gradients"},
+        "the sum with that of the step before: not cleared?"},
+       Stepping(Accumulate)},
+      {{"ParameterLeftOut",
+        "one parameter gets no gradient",
+        {"Gradients"},
+        "all of b3 is zero: left out?"},
+       Stepping(LeaveOutB3)},
+      {{"LabelsShifted",
+        "rank 1 reads each label one too high",
+        {"Samples", "Gradients"},
+        "samples have another label"},
+       Stepping(ShiftLabelsOfRank1)},
+      {{"Decayed",
+        "parameters shrink between the steps",
+        {"Updates"},
+        "values shrink by 0.0001 of themselves: weight decay?"},
+       Stepping(Decay)},
+      {{"LearningRateScaled",
+        "the learning rate is multiplied by the ranks",
+        {"Updates"},
+        "the world size: the learning rate multiplied by the ranks?"},
+       ScaleLearningRate()},
   };
 }
 
-// Bugs in which samples a rank draws.
-namespace {
-
+// Which samples a rank draws.
 Mutation Drawing(std::function<SamplerMutant::Draw(const RankContext&)> draw) {
   Mutation mutation;
   mutation.sampler = [draw = std::move(draw)](std::unique_ptr<Sampler> inner,
@@ -241,50 +237,40 @@ SamplerMutant::Draw RepeatSample(const RankContext& context) {
   };
 }
 
-}  // namespace
-
-std::vector<Mutant> SamplerMutants() {
+std::vector<TrainingMutant> SamplerMutants() {
   return {
-      {"SameShard",
-       "every rank draws rank 0's samples",
-       Drawing(SameShard),
-       {"Samples", "Gradients"},
-       "the same shard on every rank"},
-      {"EpochNotSet",
-       "every epoch has the order of the first",
-       Drawing(EpochNotSet),
-       {"Samples", "EpochsDiffer", "Gradients"},
-       "epoch 1 step 0: the ranks see the samples of epoch 0 again"},
-      {"SeedByRank",
-       "each rank shuffles with a seed of its own",
-       Drawing(SeedByRank),
-       {"Samples", "Gradients"},
-       "come to several ranks: shuffled apart?"},
-      {"NotShuffled",
-       "every epoch visits the samples in the order of the file",
-       Drawing(NoShuffle),
-       {"Samples", "EpochsDiffer", "Gradients"},
-       "in the data set's order: not shuffled?"},
-      {"SampleRepeated",
-       "a rank draws one sample twice, another never",
-       Drawing(RepeatSample),
-       {"Samples", "Gradients"},
-       "are missing, 1 are too many; 1 come more than once"},
+      {{"SameShard",
+        "every rank draws rank 0's samples",
+        {"Samples", "Gradients"},
+        "the same shard on every rank"},
+       Drawing(SameShard)},
+      {{"EpochNotSet",
+        "every epoch has the order of the first",
+        {"Samples", "EpochsDiffer", "Gradients"},
+        "epoch 1 step 0: the ranks see the samples of epoch 0 again"},
+       Drawing(EpochNotSet)},
+      {{"SeedByRank",
+        "each rank shuffles with a seed of its own",
+        {"Samples", "Gradients"},
+        "come to several ranks: shuffled apart?"},
+       Drawing(SeedByRank)},
+      {{"NotShuffled",
+        "every epoch visits the samples in the order of the file",
+        {"Samples", "EpochsDiffer", "Gradients"},
+        "in the data set's order: not shuffled?"},
+       Drawing(NoShuffle)},
+      {{"SampleRepeated",
+        "a rank draws one sample twice, another never",
+        {"Samples", "Gradients"},
+        "are missing, 1 are too many; 1 come more than once"},
+       Drawing(RepeatSample)},
   };
 }
 
-// All planted bugs in one list.
-
-std::vector<Mutant> AllMutants() {
-  std::vector<Mutant> all = CommunicatorMutants();
-  for (Mutant& mutant : ModelMutants()) all.push_back(std::move(mutant));
-  for (Mutant& mutant : SamplerMutants()) all.push_back(std::move(mutant));
-  return all;
-}
-
-// Plants bugs in LeNet's training and asks the checks.
-
-absl::StatusOr<std::vector<Rejection>> PlantMutation(const Mutation& mutation) {
+// What each check says of a run of three ranks: 6, 6 and 5 samples a step, then
+// one each in the last step of an epoch. Errors: the run's, and kInternal if a
+// check failed otherwise than by kDataLoss.
+absl::StatusOr<Caught> Plant(const Mutation& mutation) {
   RunOptions options;
   options.world_size = 3;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<RankTrace> ranks,
@@ -300,7 +286,30 @@ absl::StatusOr<std::vector<Rejection>> PlantMutation(const Mutation& mutation) {
     }
     rejections.push_back({check.name, std::string(status.message())});
   }
-  return rejections;
+  return CaughtBy(rejections);
+}
+
+}  // namespace
+
+std::vector<TrainingMutant> AllTrainingMutants() {
+  std::vector<TrainingMutant> all = CommunicatorMutants();
+  for (auto& some : {StepMutants(), SamplerMutants()}) {
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return all;
+}
+
+MutantSuite TrainingMutants() {
+  std::vector<std::string> checks;
+  for (const Check& check : AllChecks()) checks.push_back(check.name);
+  std::vector<Mutant> mutants;
+  for (const TrainingMutant& row : AllTrainingMutants()) {
+    mutants.push_back(row.mutant);
+    mutants.back().plant = [mutation = row.mutation] {
+      return Plant(mutation);
+    };
+  }
+  return MakeSuite("training", checks, std::move(mutants));
 }
 
 }  // namespace lockstep

@@ -1,4 +1,3 @@
-// Runs the product's trainer on N ranks and collects their traces.
 #include "conformance/training_run.h"
 
 #include <algorithm>
@@ -20,7 +19,6 @@
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
-#include "conformance/recording_model.h"
 #include "conformance/reference/lenet_fixtures.h"
 #include "conformance/reference/lenet_reference.h"
 #include "conformance/trace.h"
@@ -61,12 +59,7 @@ std::vector<Samples> BatchesOf(const Dataset& data,
     const std::span<const int64_t> batch =
         order.first(std::min<size_t>(order.size(), batch_size));
     order = order.subspan(batch.size());
-    Samples samples;
-    samples.images.resize(batch.size() * data.image_size());
-    samples.labels.resize(batch.size());
-    data.GatherImages(batch, samples.images);
-    data.GatherLabels(batch, samples.labels);
-    batches.push_back(std::move(samples));
+    batches.push_back(GatherSamples(data, batch));
   }
   return batches;
 }
@@ -86,7 +79,30 @@ absl::StatusOr<std::string> TrainRank(Communicator& group,
   return SerializeTrace(recorder.Finish());
 }
 
+uint64_t Digest(std::span<const std::byte> bytes) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const std::byte byte : bytes) {
+    hash = (hash ^ static_cast<uint64_t>(byte)) * 0x100000001b3;
+  }
+  return hash;
+}
+
+void AppendDigests(const NamedTensors& tensors, std::string& out) {
+  for (const auto& [name, tensor] : tensors) {
+    absl::StrAppend(&out, name, " ", absl::Hex(Digest(tensor.data)), "\n");
+  }
+}
+
 }  // namespace
+
+Samples GatherSamples(const Dataset& data, std::span<const int64_t> indices) {
+  Samples samples;
+  samples.images.resize(indices.size() * data.image_size());
+  samples.labels.resize(indices.size());
+  data.GatherImages(indices, samples.images);
+  data.GatherLabels(indices, samples.labels);
+  return samples;
+}
 
 std::vector<ParameterSpec> LeNetSpecs() {
   return CreateLeNet(/*seed=*/0)->parameters().specs();
@@ -175,25 +191,6 @@ absl::StatusOr<std::vector<RankTrace>> RunTraining(const RunOptions& options,
   }
   return traces;
 }
-
-// Trains with the trainer and digests what it leaves.
-namespace {
-
-uint64_t Digest(std::span<const std::byte> bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const std::byte byte : bytes) {
-    hash = (hash ^ static_cast<uint64_t>(byte)) * 0x100000001b3;
-  }
-  return hash;
-}
-
-void AppendDigests(const NamedTensors& tensors, std::string& out) {
-  for (const auto& [name, tensor] : tensors) {
-    absl::StrAppend(&out, name, " ", absl::Hex(Digest(tensor.data)), "\n");
-  }
-}
-
-}  // namespace
 
 absl::StatusOr<std::string> TrainedBits(Communicator& group,
                                         const BitsRun& run) {

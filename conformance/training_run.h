@@ -1,5 +1,5 @@
 // Runs the product's trainer on N ranks and returns what each rank did; with
-// hooks through which a bug can be planted around it, never inside it.
+// hooks through which a mutant is planted around it, never inside it.
 #ifndef LOCKSTEP_CONFORMANCE_TRAINING_RUN_H_
 #define LOCKSTEP_CONFORMANCE_TRAINING_RUN_H_
 
@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,6 +23,51 @@
 #include "sampler/sampler.h"
 
 namespace lockstep {
+
+// Passes everything on to `model`, which it borrows, and records each training
+// step as the model sees it. A step's gradients are read when the next step
+// begins, or at Finish: by then they are what the update used. It asks nothing
+// of the trainer but that it trains through the Model interface.
+class RecordingModel : public Model {
+ public:
+  explicit RecordingModel(Model& model) : model_(model) {}
+
+  Parameters& parameters() override { return model_.parameters(); }
+  Buffers& buffers() override { return model_.buffers(); }
+  int ConvertSyncBatchNorm(Communicator& group) override {
+    return model_.ConvertSyncBatchNorm(group);
+  }
+
+  absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
+                                          float gradient_scale,
+                                          GradientReady ready) override {
+    RecordState();
+    trace_.samples.push_back({{batch.images.begin(), batch.images.end()},
+                              {batch.labels.begin(), batch.labels.end()}});
+    return model_.ForwardBackward(batch, gradient_scale, ready);
+  }
+
+  absl::StatusOr<Metrics> Evaluate(const Batch& batch) override {
+    return model_.Evaluate(batch);
+  }
+
+  // The trace of the steps so far. Call once, after the last step.
+  RankTrace Finish() {
+    RecordState();
+    return std::move(trace_);
+  }
+
+ private:
+  void RecordState() {
+    const Parameters& p = model_.parameters();
+    trace_.parameters.emplace_back(p.values().begin(), p.values().end());
+    if (trace_.samples.empty()) return;
+    trace_.gradients.emplace_back(p.gradients().begin(), p.gradients().end());
+  }
+
+  Model& model_;
+  RankTrace trace_;
+};
 
 // A run of LeNet. The defaults make ten steps in two epochs, with uneven shards
 // at every world size above one, and a last batch of three samples, so that
@@ -38,7 +84,7 @@ struct RunOptions {
                             .bucket_bytes = 64 << 10};
 };
 
-// What a planted bug may know about the rank that it runs on.
+// What a mutant may know about the rank that it runs on.
 struct RankContext {
   int rank = 0;
   int world_size = 1;
@@ -60,6 +106,9 @@ struct Mutation {
   std::function<void(TrainerOptions&, int world_size)> trainer;
 };
 
+// The samples of these numbers, in this order.
+Samples GatherSamples(const Dataset& data, std::span<const int64_t> indices);
+
 // Names, shapes and places of LeNet's parameters.
 std::vector<ParameterSpec> LeNetSpecs();
 
@@ -76,7 +125,7 @@ Expectation OneRank(const RunOptions& options);
 using OnStep = std::function<bool(const StepReport&)>;
 
 // One rank: trains `model` with the product's trainer for the given epochs,
-// with the bug planted around it. Errors: the trainer's.
+// with the mutant planted around it. Errors: the trainer's.
 absl::Status Train(Communicator& group, Model& model, const Dataset& data,
                    const TrainerOptions& options, const Mutation& mutation,
                    std::span<const int64_t> epochs, const OnStep& on_step);
@@ -86,10 +135,9 @@ absl::Status Train(Communicator& group, Model& model, const Dataset& data,
 absl::StatusOr<std::vector<RankTrace>> RunTraining(const RunOptions& options,
                                                    const Mutation& mutation);
 
-// What a training run ends with, down to the bit, in a form to compare.
-
-// A run on BlobDataset, with SyncBatchNorm where the model has batch norm.
-// Images are dealt unevenly: 2, 2, 1, 1 a step to 4 ranks.
+// A run whose end is compared to the bit: on BlobDataset, with SyncBatchNorm
+// where the model has batch norm. Images are dealt unevenly: 2, 2, 1, 1 a step
+// to 4 ranks.
 struct BitsRun {
   std::string model = "lenet";
   int64_t bucket_bytes = 64 << 10;

@@ -1,4 +1,3 @@
-// Aligned storage through the aligned operator new.
 #include "models/model.h"
 
 #include <algorithm>
@@ -13,6 +12,23 @@
 #include "base/data_types.h"
 
 namespace lockstep {
+namespace {
+
+int64_t ElementsOf(const std::vector<int64_t>& shape) {
+  int64_t size = 1;
+  for (const int64_t extent : shape) {
+    assert(extent >= 0);
+    size *= extent;
+  }
+  return size;
+}
+
+template <typename T, typename Spec>
+std::span<T> Part(std::span<T> all, const Spec& spec) {
+  return all.subspan(spec.offset, spec.size);
+}
+
+}  // namespace
 
 AlignedBuffer::AlignedBuffer(int64_t size)
     : size_(size),
@@ -25,25 +41,11 @@ void AlignedBuffer::Free::operator()(float* data) const {
   ::operator delete (data, std::align_val_t{kAlignment});
 }
 
-// Two flat arrays and the places of the tensors in them.
-namespace {
-
-template <typename T>
-std::span<T> Part(std::span<T> all, const ParameterSpec& spec) {
-  return all.subspan(spec.offset, spec.size);
-}
-
-}  // namespace
-
 Parameters::Parameters(
     std::vector<std::pair<std::string, std::vector<int64_t>>> shapes) {
   int64_t total = 0;
   for (auto& [name, shape] : shapes) {
-    int64_t size = 1;
-    for (const int64_t extent : shape) {
-      assert(extent >= 0);
-      size *= extent;
-    }
+    const int64_t size = ElementsOf(shape);
     specs_.push_back({std::move(name), std::move(shape), total, size});
     total += size;
   }
@@ -71,14 +73,8 @@ std::span<const float> Parameters::gradient(int index) const {
   return Part(gradients(), specs_[index]);
 }
 
-// Two flat arrays and the places of the buffers in them.
-
 int Buffers::AddFloats(std::string name, std::vector<int64_t> shape) {
-  int64_t size = 1;
-  for (const int64_t extent : shape) {
-    assert(extent >= 0);
-    size *= extent;
-  }
+  const int64_t size = ElementsOf(shape);
   specs_.push_back({std::move(name), std::move(shape), DataType::kFloat32,
                     static_cast<int64_t>(floats_.size()), size});
   floats_.resize(floats_.size() + size);
@@ -97,11 +93,11 @@ int Buffers::AddCounter(std::string name) {
 
 std::span<float> Buffers::value(int index) {
   assert(specs_[index].type == DataType::kFloat32);
-  return floats().subspan(specs_[index].offset, specs_[index].size);
+  return Part(floats(), specs_[index]);
 }
 std::span<const float> Buffers::value(int index) const {
   assert(specs_[index].type == DataType::kFloat32);
-  return floats().subspan(specs_[index].offset, specs_[index].size);
+  return Part(floats(), specs_[index]);
 }
 
 int64_t& Buffers::counter(int index) {

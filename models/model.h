@@ -1,4 +1,4 @@
-// Float storage on a cache line boundary.
+// What a trainer needs of a network: its parameters, its buffers, and one step.
 #ifndef LOCKSTEP_MODELS_MODEL_H_
 #define LOCKSTEP_MODELS_MODEL_H_
 
@@ -12,9 +12,10 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
-#include "collectives/communicator.h"
 
 namespace lockstep {
+
+class Communicator;
 
 // A fixed number of zero-filled host floats, 64-byte aligned. Movable; spans
 // stay valid when it moves.
@@ -40,8 +41,6 @@ class AlignedBuffer {
   int64_t size_ = 0;
   std::unique_ptr<float[], Free> data_;
 };
-
-// A model's parameters and their gradients, laid out for data parallelism.
 
 // One parameter tensor: the name that the model's source gives it, its shape,
 // and where it lies in the flat arrays.
@@ -83,11 +82,10 @@ class Parameters {
   AlignedBuffer gradients_;
 };
 
-// What a model keeps beside its parameters: state that training changes but no
-// gradient does, as batch norm's running statistics.
-
-// One buffer: the name that the model's source gives it, and either a float32
-// tensor or one int64 (num_batches_tracked), which has the empty shape.
+// One buffer, state that training changes but no gradient does, such as batch
+// norm's running statistics: the name that the model's source gives it, and
+// either a float32 tensor or one int64 (num_batches_tracked), which has the
+// empty shape.
 struct BufferSpec {
   std::string name;
   std::vector<int64_t> shape;
@@ -126,8 +124,6 @@ class Buffers {
   std::vector<float> floats_;
   std::vector<int64_t> counters_;
 };
-
-// What a trainer needs of a network.
 
 // A micro-batch. Borrowed for the duration of a call.
 struct Batch {
@@ -174,8 +170,8 @@ class Model {
   // losses), calling `ready` once for each parameter, from the last layer to
   // the first, while backward goes on with the layers below. Updates the
   // buffers. An empty batch gives zero gradients. Errors: those of the group of
-  // ConvertSyncBatchNorm; kInvalidArgument if the sizes of images and
-  // labels do not fit each other or a label is out of range.
+  // ConvertSyncBatchNorm; kInvalidArgument if the sizes of images and labels do
+  // not fit each other or a label is out of range.
   virtual absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
                                                   float gradient_scale,
                                                   GradientReady ready) = 0;

@@ -81,11 +81,6 @@ TEST(ParametersTest, NoneAndEmptyTensorsAreAllowed) {
   EXPECT_EQ(parameters.specs()[1].offset, 0);
 }
 
-}  // namespace
-
-// Tests of the places and names of a model's buffers.
-namespace {
-
 TEST(BuffersTest, IsEmptyAtFirst) {
   const Buffers buffers;
   EXPECT_EQ(buffers.count(), 0);

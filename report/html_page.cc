@@ -6,12 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "report/chart_js.h"
 #include "report/report_page_css.h"
 #include "report/report_page_html.h"
 #include "report/report_page_js.h"
+#include "report/write_json.h"
 
 namespace lockstep {
 namespace {
@@ -33,13 +33,6 @@ std::string Fill(
 }
 
 }  // namespace
-
-std::string JsonForScript(const nlohmann::ordered_json& json) {
-  return absl::StrReplaceAll(
-      json.dump(-1, ' ', true,
-                nlohmann::ordered_json::error_handler_t::replace),
-      {{"<", "\\u003c"}});
-}
 
 std::string FormatPage(const PageParts& parts,
                        const nlohmann::ordered_json& report) {

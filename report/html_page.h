@@ -25,11 +25,6 @@ struct PageParts {
 std::string FormatPage(const PageParts& parts,
                        const nlohmann::ordered_json& report);
 
-// `json` as a JavaScript expression that is safe inside a <script> element,
-// whatever its strings say: ASCII only, and without '<', so that no string can
-// end the element or begin a comment. Bytes that are not UTF-8 become U+FFFD.
-std::string JsonForScript(const nlohmann::ordered_json& json);
-
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_REPORT_HTML_PAGE_H_

@@ -14,6 +14,7 @@
 #include "report/report_page_css.h"
 #include "report/report_page_html.h"
 #include "report/report_page_js.h"
+#include "report/write_json.h"
 
 namespace lockstep {
 namespace {

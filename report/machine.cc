@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
@@ -72,6 +74,13 @@ Machine DescribeMachine() {
   return machine;
 }
 
+std::string MachineText(const Machine& machine) {
+  const double gib = static_cast<double>(machine.memory_bytes) / (1 << 30);
+  return absl::StrCat(machine.cpu, ", ", machine.cores,
+                      machine.cores == 1 ? " core, " : " cores, ",
+                      absl::StrFormat("%.0f GiB, ", gib), machine.system);
+}
+
 std::string CheckedOutCommit(const std::string& folder) {
   const std::string git = absl::StrCat(folder, "/.git/");
   const std::string text = ReadText(git + "HEAD");
@@ -80,6 +89,11 @@ std::string CheckedOutCommit(const std::string& folder) {
   const std::string loose = ReadText(absl::StrCat(git, head));
   return CommitOr(absl::StripAsciiWhitespace(loose),
                   PackedCommit(ReadText(git + "packed-refs"), head));
+}
+
+std::string CommitText() {
+  const char* const workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
+  return workspace != nullptr ? CheckedOutCommit(workspace) : "";
 }
 
 std::string TimeStamp() {

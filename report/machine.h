@@ -18,12 +18,19 @@ struct Machine {
 
 Machine DescribeMachine();
 
+// "Example 9000, 2 cores, 16 GiB, Linux 6.1".
+std::string MachineText(const Machine& machine);
+
 // The model name in the text of /proc/cpuinfo, or "unknown CPU".
 std::string CpuModel(absl::string_view cpuinfo);
 
 // The commit that is checked out in the git work tree at `folder`, read from
 // its .git folder; empty if that cannot be told.
 std::string CheckedOutCommit(const std::string& folder);
+
+// The commit that `bazel run` built, as CheckedOutCommit gives it; empty for a
+// program that was started in another way.
+std::string CommitText();
 
 // The current time in UTC, as "2024-05-31T16:20:00Z".
 std::string TimeStamp();

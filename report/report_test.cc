@@ -86,10 +86,7 @@ TEST(CheckedOutCommitTest, IsEmptyWhenItCannotBeTold) {
   EXPECT_EQ(CheckedOutCommit(folder + "/absent"), "");
 }
 
-}  // namespace
-
 // Lines of given lengths.
-namespace {
 
 TEST(WrapTextTest, BreaksBetweenWordsOnly) {
   EXPECT_EQ(WrapText("", 5), "\n");
@@ -98,10 +95,7 @@ TEST(WrapTextTest, BreaksBetweenWordsOnly) {
   EXPECT_EQ(WrapText("abcdefg hi  jk l", 5), "abcdefg\nhi jk\nl\n");
 }
 
-}  // namespace
-
 // Paths that a file can be written to, and others.
-namespace {
 
 using ::testing::StartsWith;
 

@@ -1,14 +1,25 @@
-// The machine as the reports' JSON has it.
+// Reports as JSON of nlohmann's library.
 #ifndef LOCKSTEP_REPORT_WRITE_JSON_H_
 #define LOCKSTEP_REPORT_WRITE_JSON_H_
 
+#include <string>
+
 #include "nlohmann/json.hpp"
+#include "report/document.h"
 #include "report/machine.h"
 
 namespace lockstep {
 
-// {"cpu", "cores", "memory_bytes", "system"}; the pages' script reads it.
+// {"cpu", "cores", "memory_bytes", "system"}. For reports that are no
+// report/document.h yet.
 nlohmann::ordered_json MachineJson(const Machine& machine);
+
+nlohmann::ordered_json ToJson(const report::Value& value);
+
+// `json` as a JavaScript expression that is safe inside a <script> element,
+// whatever its strings say: ASCII only, and without '<', so that no string can
+// end the element or begin a comment. Bytes that are not UTF-8 become U+FFFD.
+std::string JsonForScript(const nlohmann::ordered_json& json);
 
 }  // namespace lockstep
 

@@ -1,4 +1,3 @@
-// One block of a batch, as indices.
 #include "sampler/batch_sampler.h"
 
 #include <algorithm>
@@ -35,8 +34,6 @@ absl::StatusOr<std::vector<int64_t>> SplitBatchSampler::Indices() {
   std::iota(indices.begin(), indices.end(), shard_.begin);
   return indices;
 }
-
-// Cutting a rank's indices into batches.
 
 absl::StatusOr<BatchSampler> BatchSampler::Create(
     std::unique_ptr<ResumableSampler> sampler,

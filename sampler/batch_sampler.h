@@ -1,4 +1,4 @@
-// d2l's split_batch as a sampler.
+// Batches of what a sampler draws, and d2l's split of one batch.
 #ifndef LOCKSTEP_SAMPLER_BATCH_SAMPLER_H_
 #define LOCKSTEP_SAMPLER_BATCH_SAMPLER_H_
 
@@ -38,8 +38,6 @@ class SplitBatchSampler : public Sampler {
   Shard shard_;
 };
 
-// Batches of what a sampler draws.
-
 struct BatchSamplerOptions {
   int64_t batch_size = 1;  // Of one rank; at least 1.
   // Drop the epoch's last step if some rank has no whole batch for it, instead
@@ -73,8 +71,8 @@ class BatchSampler {
   void SetEpoch(int64_t epoch);
 
   // Draws the epoch, or what is left of the one restored. Errors: the
-  // sampler's; kFailedPrecondition if no SetEpoch came since the last call. The
-  // batches of before then go on.
+  // sampler's; kFailedPrecondition if no SetEpoch came since the last call.
+  // After an error the batches of the current epoch go on.
   absl::Status BeginEpoch();
 
   // This rank's next batch, valid until the next call; none after the last one

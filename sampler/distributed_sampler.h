@@ -1,4 +1,5 @@
-// PyTorch's torch.utils.data.DistributedSampler, and its exact relative.
+// PyTorch's torch.utils.data.DistributedSampler, also without padding, so that
+// each sample is drawn exactly once.
 #ifndef LOCKSTEP_SAMPLER_DISTRIBUTED_SAMPLER_H_
 #define LOCKSTEP_SAMPLER_DISTRIBUTED_SAMPLER_H_
 
@@ -23,7 +24,7 @@ enum class Tail {
 // How an epoch is shuffled.
 enum class Permutation {
   kTorch,  // As PyTorch does, bit for bit, in O(dataset_size) memory while it
-           // is drawn (see permutation_part.h).
+           // is drawn (see permutation.h).
   kKeyed,  // In O(1) memory, for any size (see keyed_permutation.h).
 };
 
@@ -46,9 +47,9 @@ struct DistributedSamplerOptions {
 // multiple of world_size long, or not (Tail); rank r visits positions r, r + P,
 // r + 2P, ... of it. Not thread safe.
 //
-// So what the ranks have visited together after k indices each is the first
-// k * P positions, which is what a state holds; the rest, padded anew, is what
-// ranks of another number go on with.
+// So after k indices each, the ranks have together visited the first k * P
+// positions, which is the number that a state holds. At another world size a
+// resumed run goes on with the rest, padded anew.
 //
 // seed + epoch wraps at 64 bits, where PyTorch raises beyond [-2^63, 2^64).
 // From kWideDrawSize samples on, the order is that of PyTorch 2.6 and later

@@ -1,12 +1,11 @@
-// DistributedSampler's options, guards and states, one by one. What it draws is
-// compared with PyTorch's in distributed_sampler_golden_test.cc, and every
-// small case is checked in conformance/sampling.
+// The options, guards and states of DistributedSampler and PaddleSampler, one
+// by one. What they draw is compared with PyTorch's and Paddle's in
+// golden_test.cc, and every small case is checked in conformance/sampling.
 #include "sampler/distributed_sampler.h"
 
 #include <algorithm>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <numeric>
 #include <set>
 #include <string>
@@ -16,7 +15,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -32,28 +30,46 @@ using ::testing::IsEmpty;
 
 using Lists = std::vector<std::vector<int64_t>>;  // One of indices per rank.
 
-DistributedSampler Make(const DistributedSamplerOptions& options) {
-  absl::StatusOr<DistributedSampler> sampler =
-      DistributedSampler::Create(options);
+template <typename S, typename Options>
+S MakeSampler(const Options& options) {
+  absl::StatusOr<S> sampler = S::Create(options);
   EXPECT_THAT(sampler, IsOk());
   return *std::move(sampler);
 }
 
-absl::Status ErrorOf(const DistributedSamplerOptions& options) {
-  return DistributedSampler::Create(options).status();
-}
-
-Lists ListsOfAllRanks(DistributedSamplerOptions options,
-                      const SamplerState* state = nullptr) {
+template <typename S, typename Options>
+Lists DrawAllRanks(Options options, const SamplerState* state) {
   Lists lists;
   for (options.rank = 0; options.rank < options.world_size; ++options.rank) {
-    DistributedSampler sampler = Make(options);
+    S sampler = MakeSampler<S>(options);
     if (state != nullptr) {
       EXPECT_THAT(sampler.Restore(*state), IsOk());
     }
     lists.push_back(sampler.Indices().value());
   }
   return lists;
+}
+
+DistributedSampler Make(const DistributedSamplerOptions& options) {
+  return MakeSampler<DistributedSampler>(options);
+}
+
+Lists ListsOfAllRanks(const DistributedSamplerOptions& options,
+                      const SamplerState* state = nullptr) {
+  return DrawAllRanks<DistributedSampler>(options, state);
+}
+
+PaddleSampler MakePaddle(const PaddleSamplerOptions& options) {
+  return MakeSampler<PaddleSampler>(options);
+}
+
+Lists PaddleLists(const PaddleSamplerOptions& options,
+                  const SamplerState* state = nullptr) {
+  return DrawAllRanks<PaddleSampler>(options, state);
+}
+
+absl::Status ErrorOf(const DistributedSamplerOptions& options) {
+  return DistributedSampler::Create(options).status();
 }
 
 auto Invalid(const std::string& what) {
@@ -276,47 +292,15 @@ TEST(DistributedSamplerTest, RejectsImpossibleStates) {
   EXPECT_THAT(sampler.StateAfter(-1), Invalid("visited is -1"));
 }
 
-}  // namespace
-
-// PaddleSampler's dealing, guards and states, one by one. What it draws is
-// compared with Paddle's in paddle_sampler_golden_test.cc, and every small case
-// is checked in conformance/sampling.
-namespace {
-
-using Lists = std::vector<std::vector<int64_t>>;  // One of indices per rank.
-
-PaddleSampler Make(const PaddleSamplerOptions& options) {
-  absl::StatusOr<PaddleSampler> sampler = PaddleSampler::Create(options);
-  EXPECT_THAT(sampler, IsOk());
-  return *std::move(sampler);
-}
-
-Lists ListsOfAllRanks(PaddleSamplerOptions options,
-                      const SamplerState* state = nullptr) {
-  Lists lists;
-  for (options.rank = 0; options.rank < options.world_size; ++options.rank) {
-    PaddleSampler sampler = Make(options);
-    if (state != nullptr) {
-      EXPECT_THAT(sampler.Restore(*state), IsOk());
-    }
-    lists.push_back(sampler.Indices().value());
-  }
-  return lists;
-}
-
-auto Invalid(const std::string& what) {
-  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
-}
-
 TEST(PaddleSamplerTest, DealsBatchesInTurnAndSplitsTheTail) {
   EXPECT_THAT(
-      ListsOfAllRanks({.dataset_size = 10, .world_size = 4, .batch_size = 2}),
+      PaddleLists({.dataset_size = 10, .world_size = 4, .batch_size = 2}),
       ElementsAre(ElementsAre(0, 1, 8), ElementsAre(2, 3, 9),
                   ElementsAre(4, 5, 0), ElementsAre(6, 7, 1)));
 }
 
 TEST(PaddleSamplerTest, AdvancesByItself) {
-  PaddleSampler sampler = Make({.dataset_size = 20, .shuffle = true});
+  PaddleSampler sampler = MakePaddle({.dataset_size = 20, .shuffle = true});
   const std::vector<int64_t> first = sampler.Indices().value();
   const std::vector<int64_t> second = sampler.Indices().value();
   EXPECT_NE(first, second);
@@ -329,7 +313,7 @@ TEST(PaddleSamplerTest, RefusesASecondDrawIfToldTo) {
   PaddleSamplerOptions options = {.dataset_size = 20,
                                   .shuffle = true,
                                   .repeated_draw = RepeatedDraw::kRefuse};
-  PaddleSampler sampler = Make(options);
+  PaddleSampler sampler = MakePaddle(options);
   EXPECT_THAT(sampler.Indices(), IsOk());
   EXPECT_THAT(sampler.Indices(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
@@ -353,7 +337,7 @@ TEST(PaddleSamplerTest, RejectsOptionsOutOfRange) {
 }
 
 TEST(PaddleSamplerTest, RejectsAnEpochThatIsNoSeed) {
-  PaddleSampler sampler = Make({.dataset_size = 3, .shuffle = true});
+  PaddleSampler sampler = MakePaddle({.dataset_size = 3, .shuffle = true});
   sampler.SetEpoch(-1);
   EXPECT_THAT(sampler.Indices(), Invalid("epoch is -1"));
   sampler.SetEpoch((int64_t{1} << 32) - 1);
@@ -369,25 +353,25 @@ TEST(PaddleSamplerTest, RejectsAnEpochThatIsNoSeed) {
 TEST(PaddleSamplerTest, GoesOnWithOtherRanksAndOtherBatches) {
   PaddleSamplerOptions options = {
       .dataset_size = 10, .world_size = 4, .batch_size = 2};
-  const SamplerState state = Make(options).StateAfter(2).value();
-  EXPECT_THAT(ListsOfAllRanks(options, &state),
+  const SamplerState state = MakePaddle(options).StateAfter(2).value();
+  EXPECT_THAT(PaddleLists(options, &state),
               ElementsAre(ElementsAre(8), ElementsAre(9), ElementsAre(0),
                           ElementsAre(1)));
   // Without the padding, 8 and 9 are left.
   options.world_size = 2;
-  EXPECT_THAT(ListsOfAllRanks(options, &state),
+  EXPECT_THAT(PaddleLists(options, &state),
               ElementsAre(ElementsAre(8), ElementsAre(9)));
   options.world_size = 3;
-  EXPECT_THAT(ListsOfAllRanks(options, &state),
+  EXPECT_THAT(PaddleLists(options, &state),
               ElementsAre(ElementsAre(8), ElementsAre(9), ElementsAre(8)));
   options = {.dataset_size = 10, .world_size = 4, .batch_size = 1};
-  EXPECT_THAT(ListsOfAllRanks(options, &state),
+  EXPECT_THAT(PaddleLists(options, &state),
               ElementsAre(ElementsAre(8), ElementsAre(9), ElementsAre(8),
                           ElementsAre(9)));
 }
 
 TEST(PaddleSamplerTest, RefusesAPlaceWithinABatch) {
-  PaddleSampler sampler = Make(
+  PaddleSampler sampler = MakePaddle(
       {.dataset_size = 10, .world_size = 2, .batch_size = 2, .shuffle = true});
   for (const int64_t place : {0, 2, 4, 5, 6}) {
     EXPECT_THAT(sampler.StateAfter(place), IsOk()) << place;

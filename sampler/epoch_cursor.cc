@@ -1,4 +1,3 @@
-// One line for each option that is wrong; it begins with the option's name.
 #include "sampler/epoch_cursor.h"
 
 #include <algorithm>
@@ -12,6 +11,8 @@
 
 namespace lockstep {
 
+// The messages begin with the option's name, so that a command can put "--" in
+// front of it.
 absl::Status CheckDatasetSize(int64_t dataset_size, int64_t most) {
   if (dataset_size >= 1 && dataset_size <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
@@ -36,8 +37,6 @@ absl::Status CheckBatchSize(int64_t batch_size) {
   return absl::InvalidArgumentError(
       absl::StrCat("batch_size is ", batch_size, ", must be at least 1"));
 }
-
-// Draws, repeated draws, and states from elsewhere.
 
 EpochCursor::EpochCursor(SamplerState start, bool shuffle,
                          RepeatedDraw repeated_draw)

@@ -1,4 +1,5 @@
-// What every sampler asks of its options.
+// What all samplers share: checks of their options, and which place of which
+// epoch they draw from next.
 #ifndef LOCKSTEP_SAMPLER_EPOCH_CURSOR_H_
 #define LOCKSTEP_SAMPLER_EPOCH_CURSOR_H_
 
@@ -18,9 +19,7 @@ absl::Status CheckRankInWorld(int rank, int world_size);
 // kInvalidArgument unless the batch size is at least 1.
 absl::Status CheckBatchSize(int64_t batch_size);
 
-// Which place of which epoch a sampler draws from next.
-
-// What all samplers share of SetEpoch, Draw and Restore. Not thread safe.
+// The common part of SetEpoch, Draw and Restore. Not thread safe.
 class EpochCursor {
  public:
   // `start` is the state at the start of epoch 0; `shuffle` is whether the
@@ -49,9 +48,9 @@ class EpochCursor {
   bool drawn_ = false;  // The epoch of place_.
 };
 
-// What makes a state impossible, or of another sampler than one with that
-// start, whatever the kind of sampler. Errors: kInvalidArgument, naming both
-// orders, or the number that is out of range and its range.
+// Whether a sampler that starts at `start` can go on from `state`. Errors:
+// kInvalidArgument, naming both orders if they differ, or the number that is
+// out of range and its range.
 absl::Status CheckState(const SamplerState& state, const SamplerState& start,
                         int64_t dataset_size);
 

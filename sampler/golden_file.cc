@@ -1,4 +1,3 @@
-// Reading golden files, and comparing lists with them.
 #include "sampler/golden_file.h"
 
 #include <algorithm>

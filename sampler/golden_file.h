@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/status_macros.h"
 
 namespace lockstep {
 
@@ -16,6 +17,21 @@ namespace lockstep {
 // among the test's data. Errors: kNotFound if it cannot be read.
 absl::StatusOr<std::vector<std::string>> ReadGoldenLines(
     const std::string& name);
+
+// What `parse` makes of each of those lines: absl::StatusOr<Record> of a
+// std::string. Errors: also the first of `parse`.
+template <typename Record>
+absl::StatusOr<std::vector<Record>> ReadGoldenRecords(
+    const std::string& name,
+    absl::StatusOr<Record> (*parse)(const std::string& line)) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> lines,
+                            ReadGoldenLines(name));
+  std::vector<Record> records;
+  for (const std::string& line : lines) {
+    LOCKSTEP_ASSIGN_OR_RETURN(records.emplace_back(), parse(line));
+  }
+  return records;
+}
 
 // A step of the scripts' hash: a polynomial modulo 2^64, sensitive to the items
 // and to their order. It starts at 0; an index enters as index + 1.

@@ -1,4 +1,6 @@
 // The command `indices`: what one rank draws in an epoch.
+#include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstdio>
 #include <new>
@@ -17,7 +19,6 @@
 #include "sampler/batch_sampler.h"
 #include "sampler/distributed_sampler.h"
 #include "sampler/paddle_sampler.h"
-#include "sampler/print_indices.h"
 #include "sampler/sampler.h"
 
 ABSL_FLAG(std::string, semantics, "torch", "see kUsage");
@@ -187,6 +188,52 @@ absl::StatusOr<EpochIndices> Draw(int64_t batch_size) {
   if (semantics == "split") return DrawSplit();
   return WrongFlag(absl::StrCat("semantics: '", semantics,
                                 "' is not one of torch, paddle, exact, split"));
+}
+
+struct PrintOptions {
+  int64_t start_index = 0;    // In [0, size]: those before it are left out.
+  int64_t batch_size = 1;     // Indices of a line, separated by one space.
+  bool drop_partial = false;  // Leave out the last batch if it is partial.
+};
+
+// Enough for reads and writes to cost next to nothing.
+constexpr int64_t kBlock = 1 << 14;
+
+absl::Status Write(const std::string& text, std::FILE* out) {
+  if (std::fwrite(text.data(), 1, text.size(), out) == text.size()) {
+    return absl::OkStatus();
+  }
+  return absl::ErrnoToStatus(errno, "cannot write the indices");
+}
+
+// Writes the indices to `out`, a line at a time, in O(batch_size) memory.
+absl::Status PrintIndices(const EpochIndices& indices,
+                          const PrintOptions& options, std::FILE* out) {
+  int64_t end = indices.size();
+  if (options.drop_partial) {
+    end -= end % options.batch_size;
+  }
+  std::vector<int64_t> block;
+  std::string text;
+  int64_t in_line = 0;
+  for (int64_t begin = options.start_index; begin < end; begin += kBlock) {
+    block.resize(std::min(kBlock, end - begin));
+    indices.Read(begin, block);
+    text.clear();
+    for (const int64_t index : block) {
+      absl::StrAppend(&text, in_line > 0 ? " " : "", index);
+      if (++in_line == options.batch_size) {
+        text += '\n';
+        in_line = 0;
+      }
+    }
+    if (begin + kBlock >= end && in_line > 0) text += '\n';
+    if (absl::Status status = Write(text, out); !status.ok()) return status;
+  }
+  if (std::fflush(out) != 0) {
+    return absl::ErrnoToStatus(errno, "cannot write the indices");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status Run() {

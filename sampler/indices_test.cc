@@ -151,9 +151,6 @@ TEST(IndicesTest, NamesAFlagThatIsWrong) {
 }
 
 TEST(IndicesTest, SaysThatMemoryIsShort) {
-#ifdef __SANITIZE_ADDRESS__
-  GTEST_SKIP() << "AddressSanitizer needs more address space than the limit";
-#endif
   const CommandOutcome outcome = RunCommand(
       "sh -c 'ulimit -v 1000000; exec sampler/indices "
       "--dataset_size=2000000000 --shuffle'",

@@ -1,6 +1,8 @@
-// Whether KeyedPermutation's whole orders, at small sizes, look like
-// permutations drawn at random. Each check also sees a subject that it must
-// reject and, but for the one of pairs, a true shuffle that it must pass.
+// Whether KeyedPermutation looks like permutations drawn at random: whole
+// orders at small sizes (KeyedPermutationOrdersTest), and samples of orders of
+// 10^12, among themselves and between keys (KeyedPermutationSamplesTest). Each
+// check also sees a subject that it must reject and, if it is one of orders
+// (but for the one of pairs), a true shuffle that it must pass.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -210,15 +212,7 @@ TEST(KeyedPermutationOrdersTest, EpochsAgreeNoMoreThanByChance) {
   EXPECT_GT(AgreementScore(IgnoresEpoch), kLimit);
 }
 
-}  // namespace
-
-// Whether samples of KeyedPermutation's orders of 10^12 look like draws at
-// random, among themselves and between keys. Each check also sees a subject
-// that it must reject.
-namespace {
-
 constexpr int64_t kTrillion = 1'000'000'000'000;
-constexpr uint64_t kSeed = 2024;
 
 // 1024 bins of a trillion indices by size, and by the last ten bits.
 std::vector<int64_t> HighCounts(std::span<const int64_t> values) {

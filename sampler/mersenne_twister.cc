@@ -1,4 +1,3 @@
-// MT19937: the recurrence and the tempering.
 #include "sampler/mersenne_twister.h"
 
 #include <algorithm>
@@ -42,26 +41,6 @@ LOCKSTEP_TARGET_AVX2 void RefillWithAvx2(uint32_t* state, uint32_t* draws) {
   Refill(state, draws);
 }
 
-}  // namespace
-
-MersenneTwister::MersenneTwister(uint32_t seed) {
-  state_[0] = seed;
-  for (int i = 1; i < kSize; ++i) {
-    const uint32_t previous = state_[i - 1];
-    state_[i] =
-        1812433253u * (previous ^ (previous >> 30)) + static_cast<uint32_t>(i);
-  }
-}
-
-const MersenneTwister::Block& MersenneTwister::NextBlock() {
-  static const auto kRefill = HasAvx2() ? RefillWithAvx2 : RefillAnywhere;
-  kRefill(state_.data(), draws_.data());
-  return draws_;
-}
-
-// Draws to places, many at a time.
-namespace {
-
 // draw % divisor for 2 <= divisor < 2^31, by a division in double precision:
 // unlike the integer one it vectorises. The quotient rounds to double without
 // crossing an integer, since it lies at least 1 / divisor below the next one
@@ -100,6 +79,21 @@ LOCKSTEP_TARGET_AVX2 void ConvertWithAvx2(const uint32_t* draws, int count,
 }
 
 }  // namespace
+
+MersenneTwister::MersenneTwister(uint32_t seed) {
+  state_[0] = seed;
+  for (int i = 1; i < kSize; ++i) {
+    const uint32_t previous = state_[i - 1];
+    state_[i] =
+        1812433253u * (previous ^ (previous >> 30)) + static_cast<uint32_t>(i);
+  }
+}
+
+const MersenneTwister::Block& MersenneTwister::NextBlock() {
+  static const auto kRefill = HasAvx2() ? RefillWithAvx2 : RefillAnywhere;
+  kRefill(state_.data(), draws_.data());
+  return draws_;
+}
 
 int SwapPlaces::Next(uint32_t* places) {
   static const auto kConvert = HasAvx2() ? ConvertWithAvx2 : ConvertAnywhere;

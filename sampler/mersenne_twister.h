@@ -1,15 +1,15 @@
-// Loops that the compiler vectorises, also for processors with AVX2.
+// The random draws behind the shuffles of permutation.h, a block at a time, in
+// loops that the compiler vectorises.
 #ifndef LOCKSTEP_SAMPLER_MERSENNE_TWISTER_H_
 #define LOCKSTEP_SAMPLER_MERSENNE_TWISTER_H_
 
 #include <array>
 #include <cstdint>
 
-// A loop is written once, in a function marked LOCKSTEP_ALWAYS_INLINE, and
-// called from two others, one of which is marked LOCKSTEP_TARGET_AVX2; HasAvx2
-// chooses between them. It is compiled for vectors of 256 bits there, and for
-// what every processor of the kind has in the other. Integers and single
-// divisions come out the same.
+// Each loop is written once, in a function marked LOCKSTEP_ALWAYS_INLINE, which
+// two others call. One of these is marked LOCKSTEP_TARGET_AVX2, so that the
+// loop is compiled there for vectors of 256 bits; in the other it is compiled
+// for any processor. HasAvx2 chooses between them. Both give the same integers.
 #define LOCKSTEP_ALWAYS_INLINE inline __attribute__((always_inline))
 
 #ifdef __x86_64__
@@ -20,7 +20,7 @@
 
 namespace lockstep {
 
-// Whether this processor has AVX2; false where there is no such thing.
+// Whether this processor has AVX2.
 inline bool HasAvx2() {
 #ifdef __x86_64__
   return __builtin_cpu_supports("avx2") != 0;
@@ -29,11 +29,10 @@ inline bool HasAvx2() {
 #endif
 }
 
-// The MT19937 generator (Matsumoto & Nishimura 1998), a block at a time.
-
-// Draws the same numbers as std::mt19937 and as PyTorch's CPU generator, but
-// hands out the 624 of one refill together: the refill vectorises, and who
-// shuffles can look at coming draws and prefetch. Not thread safe.
+// The MT19937 generator (Matsumoto & Nishimura 1998). It draws the same numbers
+// as std::mt19937 and as PyTorch's CPU generator, but hands out the 624 of one
+// refill together: the refill vectorises, and a shuffle can look at coming
+// draws and prefetch. Not thread safe.
 class MersenneTwister {
  public:
   static constexpr int kBlockSize = 624;
@@ -50,11 +49,9 @@ class MersenneTwister {
   Block draws_;
 };
 
-// The draws behind torch.randperm's shuffle of ordinary sizes.
-
-// Fisher-Yates from the front: element i changes places with one of [i, size),
-// for i = 0, 1, 2, ... These are those places, by one draw of 32 bits each.
-// Not thread safe.
+// The places of torch.randperm's shuffle of ordinary sizes. It is Fisher-Yates
+// from the front: for i = 0, 1, 2, ..., element i changes places with one of
+// [i, size), chosen by one draw of 32 bits. Not thread safe.
 class SwapPlaces {
  public:
   // Places that are drawn together.

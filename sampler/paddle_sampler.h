@@ -32,10 +32,10 @@ struct PaddleSamplerOptions {
 // a time; what is left when no longer every rank gets a whole batch is split
 // evenly, in rank order. Not thread safe.
 //
-// A state is a place between two of these rounds. Ranks of another number, or
-// with other batches, go on with the samples that nobody has visited, in the
-// order they had, without the padding they had: it is made anew, at the end,
-// from the first ones left.
+// A state is a place between two of these rounds. At another world size or
+// batch size, a resumed run goes on with the samples that no rank has visited,
+// in the same order. Earlier padding is dropped; new padding comes at the end,
+// from the first samples that are left.
 class PaddleSampler : public ResumableSampler {
  public:
   // Errors: kInvalidArgument if an option is out of the range above.

@@ -1,4 +1,4 @@
-// torch.randperm's two shuffles, arranged in blocks of draws.
+// The shuffles, arranged in blocks of draws.
 #include "sampler/permutation.h"
 
 #include <algorithm>
@@ -18,6 +18,29 @@ constexpr int kBlockSize = MersenneTwister::kBlockSize;
 
 // How many swaps ahead a place is on its way to the cache.
 constexpr int kAhead = 128;
+
+// The places that a block of draws gives numpy's elements last, last - 1, ...,
+// as many as it reaches, down to element 1; returns how many. A draw is cut to
+// the bits of the element's number, and passed over if it still exceeds it. Up
+// to half are, unpredictably, so that is no branch: the next draw overwrites
+// it.
+int Places(const MersenneTwister::Block& draws, uint32_t last,
+           std::array<uint32_t, kBlockSize>& places) {
+  int count = 0;
+  int next = 0;
+  while (next < kBlockSize && last > 0) {
+    const uint32_t mask = ~0u >> std::countl_zero(last);
+    const uint32_t shorter = mask >> 1;  // From here on it has fewer bits.
+    while (next < kBlockSize && last > shorter) {
+      const uint32_t place = draws[next++] & mask;
+      places[count] = place;
+      const uint32_t accepted = place <= last ? 1 : 0;
+      count += static_cast<int>(accepted);
+      last -= accepted;
+    }
+  }
+  return count;
+}
 
 }  // namespace
 
@@ -81,35 +104,7 @@ void RandomPermutation(uint64_t seed, std::span<int32_t> out) {
   }
 }
 
-// Fisher-Yates from the back, arranged in blocks of draws.
-namespace {
-
-constexpr int kBlockSize = MersenneTwister::kBlockSize;
-
-// The places that a block of draws gives the elements last, last - 1, ..., as
-// many as it reaches, down to element 1; returns how many. A draw is cut to the
-// bits of the element's number, and passed over if it still exceeds it. Up to
-// half are, unpredictably, so that is no branch: the next draw overwrites it.
-int Places(const MersenneTwister::Block& draws, uint32_t last,
-           std::array<uint32_t, kBlockSize>& places) {
-  int count = 0;
-  int next = 0;
-  while (next < kBlockSize && last > 0) {
-    const uint32_t mask = ~0u >> std::countl_zero(last);
-    const uint32_t shorter = mask >> 1;  // From here on it has fewer bits.
-    while (next < kBlockSize && last > shorter) {
-      const uint32_t place = draws[next++] & mask;
-      places[count] = place;
-      const uint32_t accepted = place <= last ? 1 : 0;
-      count += static_cast<int>(accepted);
-      last -= accepted;
-    }
-  }
-  return count;
-}
-
-}  // namespace
-
+// Fisher-Yates from the back.
 void NumpyShuffle(uint32_t seed, std::span<int32_t> values) {
   MersenneTwister twister(seed);
   std::array<uint32_t, kBlockSize> places;

@@ -1,4 +1,5 @@
-// The random permutations that torch.randperm draws on the CPU.
+// The permutations that torch.randperm and numpy's shuffle draw on the CPU, bit
+// for bit, and parts of them.
 #ifndef LOCKSTEP_SAMPLER_PERMUTATION_H_
 #define LOCKSTEP_SAMPLER_PERMUTATION_H_
 
@@ -21,24 +22,14 @@ inline constexpr int64_t kWideDrawSize = 214748364;  // (2^32 - 1) / 20.
 // -2^63 to 2^64 - 1; only their low 32 bits, in two's complement, reach the
 // generator, so pass them cast to uint64_t.
 //
-// out: host int32 [n], n <= 2^31 - 1, 0 allowed; overwritten; borrowed. 32 bits
-// because the swaps are bound by the cache, which so holds twice the elements.
-// Cost: O(n), one random access an element.
+// out: host int32 [n], n <= 2^31 - 1, 0 allowed; overwritten; borrowed. 32
+// bits, since the swaps are bound by the cache, which then holds twice the
+// elements. Cost: O(n), one random access an element.
 void RandomPermutation(uint64_t seed, std::span<int32_t> out);
 
-namespace permutation_internal {
-
-// The two algorithms behind RandomPermutation, at any size, so that the second
-// can be tested without 2^28 elements.
-void ShuffleByNarrowDraws(uint64_t seed, std::span<int32_t> out);
-void ShuffleByWideDraws(uint64_t seed, std::span<int32_t> out);
-
-}  // namespace permutation_internal
-
-// A part of a random permutation, in less time than all of it takes.
-
-// What RandomPermutation(seed) of `size` elements (see permutation.h) has at
-// the positions of `part`, in order. size: in [1, 2^31 - 1].
+// What RandomPermutation(seed) of `size` elements has at the positions of
+// `part`, in order, in less time than the whole permutation takes. size: in
+// [1, 2^31 - 1].
 //
 // Cost: O(size) draws. Up to about ten million elements, a table of 4 bytes
 // each, in the caches. Above, where every access to such a table would go to
@@ -47,29 +38,31 @@ void ShuffleByWideDraws(uint64_t seed, std::span<int32_t> out);
 std::vector<int64_t> PermutationPart(uint64_t seed, int64_t size,
                                      const StridedPart& part);
 
+// Shuffles as numpy.random.RandomState(seed).shuffle(x) does a list or an array
+// x of one dimension, bit for bit: Fisher-Yates from the back, each place drawn
+// in as many bits as it needs and drawn again if it is too large. numpy has
+// frozen this stream.
+//
+// values: host int32 [n], n <= 2^31 - 1, 0 allowed; borrowed. 32 bits as above.
+// Cost: O(n), one random access an element.
+void NumpyShuffle(uint32_t seed, std::span<int32_t> values);
+
 namespace permutation_internal {
 
-// The two ways. PartByMessages needs size < kWideDrawSize and a part of which
-// at most one position wraps around; its segments are of 2^segment_bits
-// elements.
+// The two algorithms behind RandomPermutation, at any size, so that the second
+// can be tested without 2^28 elements.
+void ShuffleByNarrowDraws(uint64_t seed, std::span<int32_t> out);
+void ShuffleByWideDraws(uint64_t seed, std::span<int32_t> out);
+
+// The two algorithms behind PermutationPart. PartByMessages needs size <
+// kWideDrawSize and a part of which at most one position wraps around; its
+// segments are of 2^segment_bits elements.
 std::vector<int64_t> PartOfTable(uint64_t seed, int64_t size,
                                  const StridedPart& part);
 std::vector<int64_t> PartByMessages(uint64_t seed, int64_t size,
                                     const StridedPart& part, int segment_bits);
 
 }  // namespace permutation_internal
-
-// The shuffle of numpy's legacy random generator.
-
-// Shuffles as numpy.random.RandomState(seed).shuffle(x) does a list or an array
-// x of one dimension, bit for bit: Fisher-Yates from the back, each place drawn
-// in as many bits as it needs and drawn again if it is too large. numpy has
-// frozen this stream.
-//
-// values: host int32 [n], n <= 2^31 - 1, 0 allowed; borrowed. 32 bits because
-// the swaps are bound by the cache, which so holds twice the elements.
-// Cost: O(n), one random access an element.
-void NumpyShuffle(uint32_t seed, std::span<int32_t> values);
 
 }  // namespace lockstep
 

@@ -11,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -39,16 +38,6 @@ absl::StatusOr<Record> ParseRecord(const std::string& line) {
   for (int32_t& end : record.ends) in >> end;
   if (!in || kind != "hash") return absl::DataLossError("bad record: " + line);
   return record;
-}
-
-absl::StatusOr<std::vector<Record>> ReadRecords() {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> lines,
-                            ReadGoldenLines("torch_large_golden.txt"));
-  std::vector<Record> records;
-  for (const std::string& line : lines) {
-    LOCKSTEP_ASSIGN_OR_RETURN(records.emplace_back(), ParseRecord(line));
-  }
-  return records;
 }
 
 // The script's hash for large lists: modulo 2^64, a sum of the elements with a
@@ -79,7 +68,8 @@ absl::Status CheckRecord(const Record& record, ShuffleFn shuffle) {
 }
 
 TEST(PermutationLargeTest, DrawsWhatPyTorchDrawsAroundTheWideSize) {
-  const absl::StatusOr<std::vector<Record>> records = ReadRecords();
+  const absl::StatusOr<std::vector<Record>> records =
+      ReadGoldenRecords("torch_large_golden.txt", ParseRecord);
   ASSERT_THAT(records, IsOk());
   std::vector<int64_t> sizes;
   for (const Record& record : *records) {
@@ -90,7 +80,8 @@ TEST(PermutationLargeTest, DrawsWhatPyTorchDrawsAroundTheWideSize) {
 }
 
 TEST(PermutationLargeTest, CheckRejectsTheOtherWidthOfDraws) {
-  const absl::StatusOr<std::vector<Record>> records = ReadRecords();
+  const absl::StatusOr<std::vector<Record>> records =
+      ReadGoldenRecords("torch_large_golden.txt", ParseRecord);
   ASSERT_THAT(records, IsOk());
   ASSERT_EQ(records->at(1).size, kWideDrawSize);
   EXPECT_THAT(

@@ -1,4 +1,6 @@
-// MersenneTwister draws what the standard library's generator draws.
+// The permutations against plain loops over the standard library's generator,
+// and KeyedPermutation as a bijection that never changes. How random that one
+// is: keyed_permutation_statistics_test.cc.
 #include "sampler/permutation.h"
 
 #include <algorithm>
@@ -19,6 +21,11 @@
 
 namespace lockstep {
 namespace {
+
+using permutation_internal::PartByMessages;
+using permutation_internal::PartOfTable;
+using permutation_internal::ShuffleByNarrowDraws;
+using permutation_internal::ShuffleByWideDraws;
 
 // The first position at which the two generators differ in three blocks, or -1.
 int64_t FirstDifference(MersenneTwister& twister, std::mt19937& reference) {
@@ -56,14 +63,6 @@ TEST(MersenneTwisterTest, TenThousandthDrawIsTheStandards) {
             4123659995u);
 }
 
-}  // namespace
-
-// RandomPermutation against PyTorch's two algorithms written out plainly.
-namespace {
-
-using permutation_internal::ShuffleByNarrowDraws;
-using permutation_internal::ShuffleByWideDraws;
-
 using ShuffleFn = void (*)(uint64_t, std::span<int32_t>);
 
 std::vector<int32_t> Shuffled(ShuffleFn shuffle, uint64_t seed, int64_t n) {
@@ -72,6 +71,7 @@ std::vector<int32_t> Shuffled(ShuffleFn shuffle, uint64_t seed, int64_t n) {
   return out;
 }
 
+// PyTorch's two algorithms written out plainly.
 std::vector<int32_t> PlainNarrow(uint64_t seed, int64_t n) {
   std::mt19937 generator(static_cast<uint32_t>(seed));
   std::vector<int32_t> out(n);
@@ -145,14 +145,6 @@ TEST(PermutationTest, OnlyTheLow32BitsOfTheSeedCount) {
   EXPECT_NE(Shuffled(RandomPermutation, 6, 50),
             Shuffled(RandomPermutation, 5, 50));
 }
-
-}  // namespace
-
-// Parts of permutations against the whole, by both ways.
-namespace {
-
-using permutation_internal::PartByMessages;
-using permutation_internal::PartOfTable;
 
 std::vector<int64_t> Plain(uint64_t seed, int64_t size,
                            const StridedPart& part) {
@@ -238,13 +230,6 @@ TEST(PermutationPartTest, WrapsAroundMoreThanOnce) {
       .begin = size - 3, .length = 3, .first = 7, .stride = 8, .count = 2};
   EXPECT_EQ(PermutationPart(5, size, part), Plain(5, size, part));
 }
-
-}  // namespace
-
-// KeyedPermutation is a bijection of any size, and never changes. How random it
-// is: keyed_permutation_orders_test.cc,
-// keyed_permutation_samples_test.cc.
-namespace {
 
 constexpr int64_t kTrillion = 1'000'000'000'000;
 

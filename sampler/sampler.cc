@@ -1,4 +1,3 @@
-// Reading and computing indices.
 #include "sampler/sampler.h"
 
 #include <algorithm>
@@ -17,6 +16,24 @@
 #include "nlohmann/json.hpp"
 
 namespace lockstep {
+namespace {
+
+constexpr std::pair<const char*, int64_t SamplerState::*> kNumbers[] = {
+    {"epoch", &SamplerState::epoch},
+    {"first_world_size", &SamplerState::first_world_size},
+    {"before", &SamplerState::before},
+    {"world_size", &SamplerState::world_size},
+    {"batch_size", &SamplerState::batch_size},
+    {"visited", &SamplerState::visited},
+};
+
+bool IsInt64(const nlohmann::json& value) {
+  constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
+  return value.is_number_unsigned() ? value.get<uint64_t>() <= kMax
+                                    : value.is_number_integer();
+}
+
+}  // namespace
 
 void EpochIndices::Read(int64_t first, std::span<int64_t> out) const {
   if (!part_) {
@@ -40,26 +57,6 @@ absl::StatusOr<std::vector<int64_t>> EpochIndices::TakeAll() && {
   Read(0, all);
   return all;
 }
-
-// The state as JSON.
-namespace {
-
-constexpr std::pair<const char*, int64_t SamplerState::*> kNumbers[] = {
-    {"epoch", &SamplerState::epoch},
-    {"first_world_size", &SamplerState::first_world_size},
-    {"before", &SamplerState::before},
-    {"world_size", &SamplerState::world_size},
-    {"batch_size", &SamplerState::batch_size},
-    {"visited", &SamplerState::visited},
-};
-
-bool IsInt64(const nlohmann::json& value) {
-  constexpr uint64_t kMax = std::numeric_limits<int64_t>::max();
-  return value.is_number_unsigned() ? value.get<uint64_t>() <= kMax
-                                    : value.is_number_integer();
-}
-
-}  // namespace
 
 std::string ToJson(const SamplerState& state) {
   nlohmann::ordered_json json;
@@ -92,8 +89,6 @@ absl::StatusOr<SamplerState> SamplerStateFromJson(absl::string_view text) {
   }
   return state;
 }
-
-// Draws that are held in memory.
 
 absl::StatusOr<std::vector<int64_t>> ResumableSampler::Indices() {
   LOCKSTEP_ASSIGN_OR_RETURN(EpochIndices indices, Draw());

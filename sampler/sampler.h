@@ -1,4 +1,5 @@
-// The indices that a rank draws for an epoch.
+// What every sampler is to the code that trains with it: the interface, the
+// indices that it draws, and the state to resume from.
 #ifndef LOCKSTEP_SAMPLER_SAMPLER_H_
 #define LOCKSTEP_SAMPLER_SAMPLER_H_
 
@@ -17,8 +18,8 @@
 
 namespace lockstep {
 
-// A list that is either held in memory or computed where it is read, in O(1)
-// memory. Immutable, thread safe.
+// The indices that a rank draws for an epoch: a list that is either held in
+// memory, or computed in O(1) memory when it is read. Immutable, thread safe.
 class EpochIndices {
  public:
   explicit EpochIndices(std::vector<int64_t> list) : list_(std::move(list)) {}
@@ -43,25 +44,23 @@ class EpochIndices {
   absl::StatusOr<std::vector<int64_t>> TakeAll() &&;
 
  private:
-  std::vector<int64_t> list_;                    // Unless
-  std::optional<StridedPart> part_;              // computed from this
-  std::optional<KeyedPermutation> permutation_;  // and this.
+  std::vector<int64_t> list_;  // Empty if the indices are computed.
+  std::optional<StridedPart> part_;
+  std::optional<KeyedPermutation> permutation_;
 };
 
-// Where in an epoch the ranks are, to be kept with a checkpoint.
-
-// A place in an epoch, the same on every rank. An epoch begins with the ranks
-// of one world size and may go on with others: what they have visited is first
-// `before` samples of its order, by those who left, and then `visited` each by
-// those who are there now.
+// A place in an epoch, to be kept with a checkpoint; the same on every rank. An
+// epoch may begin at one world size and go on at another: the ranks that left
+// have visited the first `before` samples of its order together, and then each
+// rank there is now has visited `visited`.
 struct SamplerState {
   std::string order;  // Which order it is a place in, as the sampler words it.
   int64_t epoch = 0;
   int64_t first_world_size = 1;  // The ranks that the epoch began with, where
                                  // its order depends on them (Paddle's).
   int64_t before = 0;
-  int64_t world_size = 1;  // The ranks there are now, who deal the samples in
-  int64_t batch_size = 1;  // blocks of this size.
+  int64_t world_size = 1;  // The ranks there are now.
+  int64_t batch_size = 1;  // The samples are dealt to them in such blocks.
   int64_t visited = 0;
 
   friend bool operator==(const SamplerState&, const SamplerState&) = default;
@@ -73,8 +72,6 @@ std::string ToJson(const SamplerState& state);
 // Errors: kInvalidArgument, naming the key, if the text is not what ToJson
 // writes. Whether the numbers make sense is Restore's to check.
 absl::StatusOr<SamplerState> SamplerStateFromJson(absl::string_view json);
-
-// What every sampler is to the code that trains with it.
 
 // One rank's view of which samples an epoch visits, and in which order. Ranks
 // never talk to each other about it: samplers that were created alike, but for

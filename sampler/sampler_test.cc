@@ -1,4 +1,5 @@
-// EpochIndices in memory and computed.
+// What samplers share: the indices that they draw, their states as JSON, and
+// the batches that are cut from them.
 #include "sampler/sampler.h"
 
 #include <cstdint>
@@ -27,6 +28,8 @@ namespace lockstep {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 std::vector<int64_t> Read(const EpochIndices& indices, int64_t first,
                           int64_t count) {
@@ -67,15 +70,8 @@ TEST(EpochIndicesTest, RefusesAListBeyondMemory) {
                                        .count = int64_t{1} << 40})
                   .TakeAll(),
               StatusIs(absl::StatusCode::kResourceExhausted,
-                       testing::HasSubstr("1099511627776 indices")));
+                       HasSubstr("1099511627776 indices")));
 }
-
-}  // namespace
-
-// States to JSON and back.
-namespace {
-
-using ::testing::HasSubstr;
 
 constexpr char kState[] =
     R"({"order":"11 samples in order","epoch":3,"first_world_size":2,)"
@@ -155,11 +151,6 @@ TEST(SamplerStateTest, NamesTheNumberThatNoInt64Holds) {
   }
 }
 
-}  // namespace
-
-// SplitBatch, drawn as indices.
-namespace {
-
 std::vector<int64_t> Draw(const SplitBatchSamplerOptions& options) {
   return SplitBatchSampler::Create(options).value().Indices().value();
 }
@@ -193,13 +184,6 @@ TEST(SplitBatchSamplerTest, RejectsOptionsOutOfRange) {
                   {.dataset_size = 3, .world_size = 2, .rank = -1}),
               invalid("rank is -1"));
 }
-
-}  // namespace
-
-// BatchSampler over each kind of sampler.
-namespace {
-
-using ::testing::IsEmpty;
 
 using Batches = std::vector<std::vector<int64_t>>;
 

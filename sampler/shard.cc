@@ -1,4 +1,3 @@
-// Index arithmetic of strided ranks within consecutive batches.
 #include "sampler/shard.h"
 
 #include <algorithm>

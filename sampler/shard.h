@@ -1,4 +1,5 @@
-// Which part of a data set a rank evaluates.
+// Which samples, positions or entries of a list belong to one rank: index
+// arithmetic that samplers, trainers and evaluations share.
 #ifndef LOCKSTEP_SAMPLER_SHARD_H_
 #define LOCKSTEP_SAMPLER_SHARD_H_
 
@@ -31,12 +32,11 @@ inline Shard ExactShard(int64_t n, int64_t world_size, int64_t rank) {
   return {begin, begin + whole + (rank < extra ? 1 : 0)};
 }
 
-// Which block of a global batch a rank takes: the split of d2l's split_batch.
-
-// Rank `rank`'s block of a batch of n samples, as PyTorch's scatter and chunk
-// cut it: pieces of ceil(n / world_size) samples in rank order, of which the
-// last ones may be smaller, or empty where PyTorch returns fewer pieces.
-// 10 samples over 4 ranks are 3, 3, 3, 1; 5 over 4 are 2, 2, 1, 0.
+// Rank `rank`'s block of a batch of n samples, as d2l's split_batch and
+// PyTorch's scatter and chunk cut it: pieces of ceil(n / world_size) samples in
+// rank order, of which the last ones may be smaller, or empty where PyTorch
+// returns fewer pieces. 10 samples over 4 ranks are 3, 3, 3, 1; 5 over 4 are 2,
+// 2, 1, 0.
 //
 // Preconditions: n in [0, 2^62], world_size >= 1, rank in [0, world_size).
 // Cost: O(1).
@@ -46,11 +46,9 @@ inline Shard SplitBatch(int64_t n, int64_t world_size, int64_t rank) {
   return {begin, std::min(n, begin + piece)};
 }
 
-// Which positions of an epoch order a rank takes when they are dealt in turn.
-
 // The `length` positions of [begin, begin + length), dealt to ranks in turn:
 // this rank takes the first-th, the (first + stride)-th, ... of them, `count`
-// in all. Beyond the last it is padding: the first ones again, round and round.
+// in all. Beyond the last one they start again from the first: that is padding.
 struct StridedPart {
   int64_t begin = 0;
   int64_t length = 0;  // At least 1 if count is.
@@ -65,16 +63,8 @@ struct StridedPart {
   }
 };
 
-// Which samples of a rank belong to which global batch.
-
 // The entries [begin, end) of one rank's Indices(); may be empty.
-struct BatchSlice {
-  int64_t begin = 0;
-  int64_t end = 0;
-
-  int64_t size() const { return end - begin; }
-  friend bool operator==(const BatchSlice&, const BatchSlice&) = default;
-};
+using BatchSlice = Shard;
 
 // Cuts an epoch into global batches that do not depend on the number of ranks:
 // batch k is the positions [k*B, min((k+1)*B, total)) of the epoch order,

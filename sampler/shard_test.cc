@@ -1,4 +1,4 @@
-// ExactShard over every small case.
+// ExactShard, SplitBatch and GlobalBatches over every small case.
 #include "sampler/shard.h"
 
 #include <algorithm>
@@ -17,6 +17,9 @@
 
 namespace lockstep {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 using ShardFn = std::function<Shard(int64_t n, int64_t ranks, int64_t rank)>;
 
@@ -55,26 +58,25 @@ TEST(ExactShardTest, CheckRejectsPaddedShards) {
     const int64_t size = (n + ranks - 1) / ranks;
     return Shard{rank * size, (rank + 1) * size};
   };
-  EXPECT_THAT(CheckShards(padded),
-              StatusIs(absl::StatusCode::kDataLoss,
-                       testing::HasSubstr("uneven or incomplete")));
+  EXPECT_THAT(CheckShards(padded), StatusIs(absl::StatusCode::kDataLoss,
+                                            HasSubstr("uneven or incomplete")));
 }
 
 TEST(ExactShardTest, CheckRejectsDroppedSamples) {
   const auto dropped = [](int64_t n, int64_t ranks, int64_t rank) {
     return Shard{rank * (n / ranks), (rank + 1) * (n / ranks)};
   };
-  EXPECT_THAT(CheckShards(dropped),
-              StatusIs(absl::StatusCode::kDataLoss,
-                       testing::HasSubstr("uneven or incomplete")));
+  EXPECT_THAT(
+      CheckShards(dropped),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("uneven or incomplete")));
 }
 
 TEST(ExactShardTest, CheckRejectsTheSameShardOnEveryRank) {
   const auto same = [](int64_t n, int64_t ranks, int64_t) {
     return ExactShard(n, ranks, 0);
   };
-  EXPECT_THAT(CheckShards(same), StatusIs(absl::StatusCode::kDataLoss,
-                                          testing::HasSubstr("overlap")));
+  EXPECT_THAT(CheckShards(same),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("overlap")));
 }
 
 TEST(ExactShardTest, DividesTheTestSetOfFashionMnist) {
@@ -82,13 +84,6 @@ TEST(ExactShardTest, DividesTheTestSetOfFashionMnist) {
   EXPECT_EQ(ExactShard(10000, 3, 1), (Shard{3334, 6667}));
   EXPECT_EQ(ExactShard(10000, 3, 2), (Shard{6667, 10000}));
 }
-
-}  // namespace
-
-// SplitBatch against PyTorch's chunk, and as a partition.
-namespace {
-
-using testing::ElementsAre;
 
 std::vector<int64_t> Sizes(int64_t n, int64_t world_size) {
   std::vector<int64_t> sizes;
@@ -124,13 +119,7 @@ TEST(SplitBatchTest, IsAPartitionInRankOrder) {
   }
 }
 
-}  // namespace
-
-// GlobalBatches over every small case, against the positions written out.
-namespace {
-
-using ::testing::HasSubstr;
-
+// A case of GlobalBatches, which is checked against the positions written out.
 struct Case {
   int64_t total;
   int64_t batch_size;

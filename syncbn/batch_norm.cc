@@ -1,4 +1,3 @@
-// Finds profiles by name.
 #include "syncbn/batch_norm.h"
 
 #include <cmath>
@@ -19,8 +18,6 @@ std::optional<BatchNormSemantics> ParseBatchNormSemantics(
   }
   return std::nullopt;
 }
-
-// Checks a layer's options and turns momentum into the weight of a batch.
 
 absl::Status CheckBatchNormOptions(const BatchNormOptions& options) {
   if (options.channels < 1 ||

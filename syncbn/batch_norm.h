@@ -1,4 +1,6 @@
-// What the frameworks mean by batch normalisation, where they differ.
+// Batch normalisation, of a rank's own batch or of the batch of all ranks
+// together: the interface of a layer, its options, and what the frameworks mean
+// by them where they differ.
 #ifndef LOCKSTEP_SYNCBN_BATCH_NORM_H_
 #define LOCKSTEP_SYNCBN_BATCH_NORM_H_
 
@@ -14,8 +16,8 @@
 
 namespace lockstep {
 
-// A profile. One implementation reads it: nothing else tells the profiles
-// apart.
+// A profile: what one framework means. The profiles differ in these fields
+// alone, which one implementation reads.
 struct BatchNormSemantics {
   // What `momentum` is the weight of when a batch enters a running statistic.
   enum class MomentumOf {
@@ -59,7 +61,6 @@ std::optional<BatchNormSemantics> ParseBatchNormSemantics(
     absl::string_view name);
 
 // What one batch norm layer is.
-
 struct BatchNormOptions {
   int64_t channels = 1;
   BatchNormSemantics semantics = kTorchBatchNorm;
@@ -79,9 +80,6 @@ absl::Status CheckBatchNormOptions(const BatchNormOptions& options);
 // The weight w of a batch in running = (1 - w) * running + w * batch. batches:
 // how many have entered, this one included; at least 1.
 double WeightOfBatch(const BatchNormOptions& options, int64_t batches);
-
-// The interface of batch normalisation: of a rank's own batch, or of the batch
-// of all ranks together.
 
 // Running mean and variance [c], of the statistics type; both empty in a layer
 // that does not track them. In the memory space of the activations, but for

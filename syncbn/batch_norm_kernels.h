@@ -33,6 +33,24 @@ struct StatisticsRecord {
   constexpr int64_t second_offset() const {
     return kHeaderBytes + channels * SizeOf(type);
   }
+
+  // The arrays of a record; T is what `type` names.
+  template <typename T>
+  const T* Mean(const std::byte* record) const {
+    return reinterpret_cast<const T*>(record + mean_offset());
+  }
+  template <typename T>
+  T* Mean(std::byte* record) const {
+    return reinterpret_cast<T*>(record + mean_offset());
+  }
+  template <typename T>
+  const T* Second(const std::byte* record) const {
+    return reinterpret_cast<const T*>(record + second_offset());
+  }
+  template <typename T>
+  T* Second(std::byte* record) const {
+    return reinterpret_cast<T*>(record + second_offset());
+  }
 };
 
 // What a merge does beside merging.

@@ -1,4 +1,3 @@
-// Checks of a call's memory, by buffer.
 #include "syncbn/check_batch_norm.h"
 
 #include <algorithm>
@@ -233,8 +232,6 @@ absl::Status OneValueError() {
       "batch norm: one value per channel in the whole batch has no variance to "
       "normalise with");
 }
-
-// Reads the semantics of a layer for the merge of one batch.
 
 MergeOptions MergeOptionsFor(const BatchNormOptions& options,
                              const RunningStatistics& running) {

@@ -1,4 +1,6 @@
-// Whether the memory of a call fits its shape and its layer.
+// What all implementations of BatchNorm share: whether the memory of a call
+// fits its shape and its layer, and what a batch does to the running
+// statistics.
 #ifndef LOCKSTEP_SYNCBN_CHECK_BATCH_NORM_H_
 #define LOCKSTEP_SYNCBN_CHECK_BATCH_NORM_H_
 
@@ -23,8 +25,6 @@ absl::Status CheckBackwards(const BatchNormOptions& options,
 // The error of normalising one value per channel with its own statistics, where
 // the semantics refuse it.
 absl::Status OneValueError();
-
-// What a batch does to a layer's running statistics, whatever computed it.
 
 // How the next batch is to be merged into `running`, tracked or not.
 MergeOptions MergeOptionsFor(const BatchNormOptions& options,

@@ -1,4 +1,5 @@
-// Tests of the profiles and of what momentum means in each.
+// The profiles and options of a layer, and that a call whose memory does not
+// fit is refused, by name.
 #include "syncbn/check_batch_norm.h"
 
 #include <cstddef>
@@ -24,7 +25,9 @@
 namespace lockstep {
 namespace {
 
+using testing::AnyOf;
 using testing::HasSubstr;
+using testing::StartsWith;
 
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 
@@ -103,14 +106,6 @@ TEST(CheckBatchNormOptionsTest, NamesWhatIsWrong) {
   EXPECT_THAT(message([](auto& o) { o.semantics.refuses_one_value = false; }),
               HasSubstr("unbiased variance of one value"));
 }
-
-}  // namespace
-
-// Tests that a call whose memory does not fit is refused, by name.
-namespace {
-
-using testing::AnyOf;
-using testing::StartsWith;
 
 constexpr int64_t kChannels = 2;
 constexpr ActivationShape kShape = {.n = 3, .c = kChannels, .hw = 5};

@@ -1,4 +1,3 @@
-// The order of kernels and messages in a synchronised batch norm.
 #include "syncbn/sync_batch_norm.h"
 
 #include <cstdint>

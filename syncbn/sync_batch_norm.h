@@ -32,9 +32,9 @@ namespace lockstep {
 // same bits, whichever backend moves the messages.
 //
 // Not thread safe: one thread at a time uses the layer and, during a call, its
-// group. The group is best one of its own (Communicator::Split) where another
-// thread all-reduces gradients meanwhile; not so with NCCL, where one thread
-// must begin the calls of both (nccl/nccl_communicator.h).
+// group. Where another thread all-reduces gradients meanwhile, give the layer a
+// group of its own (Communicator::Split); but not with NCCL, where one thread
+// must begin the calls of both groups (nccl/nccl_communicator.h).
 class SyncBatchNorm : public BatchNorm {
  public:
   // Borrows `kernels` and `group`, whose memory is of one space. Does not

@@ -1,4 +1,6 @@
-// Tests of merging means and deviations.
+// Which kernels and messages a call makes, in which order, on kernels and a
+// group that note them; and the merge of means and deviations. What the kernels
+// compute is tested in cpu/, cuda/ and //conformance/syncbn.
 #include "syncbn/sync_batch_norm.h"
 
 #include <cmath>
@@ -27,6 +29,9 @@
 
 namespace lockstep {
 namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
 
 Moments<double> Of(const std::vector<double>& numbers) {
   Moments<double> moments;
@@ -96,16 +101,6 @@ TEST(VarianceTest, OfTooFewNumbersIsZeroOrNan) {
 TEST(InverseDeviationTest, HasEpsilonUnderTheRoot) {
   EXPECT_DOUBLE_EQ(InverseDeviation(3.75, 0.25), 0.5);
 }
-
-}  // namespace
-
-// Tests of which kernels and messages a call makes, in which order, on kernels
-// and a group that note them. What they compute is tested in cpu/, cuda/ and
-// //conformance/syncbn.
-namespace {
-
-using testing::ElementsAre;
-using testing::HasSubstr;
 
 constexpr int64_t kChannels = 3;
 constexpr int64_t kRecordBytes = 16 + 32;  // 24 bytes of floats, rounded up.

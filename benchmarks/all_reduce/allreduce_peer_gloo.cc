@@ -26,7 +26,7 @@
 #include "gloo/transport/tcp/device.h"
 #include "gloo/types.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr std::chrono::seconds kTimeout(120);
@@ -151,6 +151,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
-int main(int argc, char** argv) { return lockstep::Main(argc, argv); }
+int main(int argc, char** argv) { return lockstep::benchmarks::Main(argc, argv); }

@@ -17,7 +17,7 @@
 #include "benchmarks/all_reduce/turn.h"
 #include "collectives/collective.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 // Nothing for the types that MPI does not have.
@@ -120,6 +120,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
-int main(int argc, char** argv) { return lockstep::Main(argc, argv); }
+int main(int argc, char** argv) { return lockstep::benchmarks::Main(argc, argv); }

@@ -13,7 +13,7 @@
 #include "collectives/group_options.h"
 #include "collectives/mpi/mpi_group.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 absl::Status Run(const std::string& listener, Algorithm algorithm) {
@@ -39,6 +39,6 @@ int Main(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
-int main(int argc, char** argv) { return lockstep::Main(argc, argv); }
+int main(int argc, char** argv) { return lockstep::benchmarks::Main(argc, argv); }

@@ -16,7 +16,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::AllOf;
@@ -25,7 +25,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 CommandOutcome RunAllReduce(const std::string& flags) {
-  return RunCommand(absl::StrCat("benchmarks/allreduce ", flags),
+  return RunCommand(absl::StrCat("benchmarks/all_reduce/allreduce ", flags),
                     /*deadline_seconds=*/120);
 }
 
@@ -97,8 +97,10 @@ TEST(AllReduceCommandTest, ComparesWithThePeersThatThereAre) {
   const nlohmann::json json = ReadJson(path);
   ASSERT_FALSE(json.is_discarded());
   for (const auto& [key, program, name] :
-       {std::tuple("mpi", "benchmarks/allreduce_peer_mpi", "Open MPI"),
-        std::tuple("gloo", "benchmarks/allreduce_peer_gloo", "Gloo")}) {
+       {std::tuple("mpi", "benchmarks/all_reduce/allreduce_peer_mpi",
+                   "Open MPI"),
+        std::tuple("gloo", "benchmarks/all_reduce/allreduce_peer_gloo",
+                   "Gloo")}) {
     if (access(program, X_OK) != 0) {
       EXPECT_THAT(outcome.output,
                   HasSubstr(absl::StrCat(name, ": not available: ")));
@@ -184,4 +186,4 @@ TEST(AllReduceCommandTest, ExplainsItsFlags) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

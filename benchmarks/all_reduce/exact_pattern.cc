@@ -17,7 +17,7 @@
 #include "collectives/collective.h"
 #include "collectives/group_options.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 // Elements of a block are neighbours in the list of phases; each block begins
@@ -260,4 +260,4 @@ int64_t ExactPattern::CountWrong(int64_t iteration, ConstBuffer data) {
   return wrong;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -11,7 +11,7 @@
 #include "base/data_types.h"
 #include "collectives/collective.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // What one rank gives in iteration t, and what every rank must get.
 //
@@ -63,6 +63,6 @@ class ExactPattern {
 int64_t PatternInput(DataType type, ReduceOp op, int rank, int world_size,
                      int64_t phase, int64_t phases);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_ALL_REDUCE_EXACT_PATTERN_H_

@@ -6,7 +6,7 @@
 
 #include "benchmarks/all_reduce/plan.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 // Samples of 0.5, 1, 1 and 2 times `seconds`.
@@ -48,4 +48,4 @@ AllReduceReport ExampleAllReduceReport() {
   return report;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

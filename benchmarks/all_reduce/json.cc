@@ -8,7 +8,7 @@
 #include "base/data_types.h"
 #include "report/write_json.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -119,4 +119,4 @@ std::string FormatAllReduceJson(const AllReduceReport& report) {
          "\n";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -7,7 +7,7 @@
 #include "benchmarks/all_reduce/report.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Raised when a key changes its meaning or goes away.
 inline constexpr int kAllReduceSchemaVersion = 1;
@@ -18,6 +18,6 @@ inline constexpr int kAllReduceSchemaVersion = 1;
 nlohmann::ordered_json AllReduceJson(const AllReduceReport& report);
 std::string FormatAllReduceJson(const AllReduceReport& report);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_ALL_REDUCE_JSON_H_

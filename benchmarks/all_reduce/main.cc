@@ -53,7 +53,7 @@ ABSL_FLAG(std::string, worker, "",
           "internal: be a rank, for the driver that listens there");
 ABSL_FLAG(std::string, worker_kind, "", "internal: of which kind of team");
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr char kUsage[] = R"(allreduce [FLAGS]
@@ -280,8 +280,8 @@ int Main(std::span<char* const> argv) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 int main(int argc, char** argv) {
-  return lockstep::Main({argv, static_cast<size_t>(argc)});
+  return lockstep::benchmarks::Main({argv, static_cast<size_t>(argc)});
 }

@@ -12,7 +12,7 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr int kFewestRounds = 3;
@@ -95,4 +95,4 @@ absl::StatusOr<MeasuredSize> MeasureSize(const AllReduceSettings& settings,
   return measured;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

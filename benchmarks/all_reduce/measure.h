@@ -11,7 +11,7 @@
 #include "benchmarks/all_reduce/report.h"
 #include "benchmarks/all_reduce/turn.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 using TakeTurnFunction = std::function<absl::StatusOr<TurnResult>(
     const Team& team, const TurnRequest& request)>;
@@ -34,6 +34,6 @@ absl::StatusOr<MeasuredSize> MeasureSize(const AllReduceSettings& settings,
                                          std::vector<Subject>& subjects,
                                          std::vector<MissingPeer>& missing);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_ALL_REDUCE_MEASURE_H_

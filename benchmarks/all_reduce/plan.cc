@@ -18,7 +18,7 @@
 #include "base/status_macros.h"
 #include "collectives/group_options.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 // Buffers of one turn, unless one message is larger: half of the second-level
@@ -202,4 +202,4 @@ int64_t MemoryNeeded(const AllReduceSettings& settings, int64_t bytes) {
   return needed * settings.world_size;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -13,7 +13,7 @@
 #include "collectives/collective.h"
 #include "collectives/group_options.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // What the ranks of a team are, and whose all-reduce they run. A team's
 // processes are its own, and do nothing while another team has its turn.
@@ -118,6 +118,6 @@ int WarmupIterations(const AllReduceSettings& settings, int64_t bytes,
 // What all teams together may come to use at messages of `bytes`.
 int64_t MemoryNeeded(const AllReduceSettings& settings, int64_t bytes);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_ALL_REDUCE_PLAN_H_

@@ -20,7 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::ElementsAre;
@@ -178,10 +178,7 @@ TEST(MemoryNeededTest, CountsEveryTeamsBuffers) {
   EXPECT_EQ(MemoryNeeded(settings, kMessage), 9 * 2 * kMessage);
 }
 
-}  // namespace
-
 // The commands that start teams.
-namespace {
 
 using ::testing::AllOf;
 using ::testing::Contains;
@@ -251,10 +248,7 @@ TEST(CommandOfTest, TellsGlooWhereToMeet) {
   EXPECT_EQ(command.nproc, 2);
 }
 
-}  // namespace
-
 // The order of turns, with teams and a clock that are made up.
-namespace {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
@@ -354,4 +348,4 @@ TEST_F(MeasureSizeTest, FailsWithOneOfOurs) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

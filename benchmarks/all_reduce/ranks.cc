@@ -25,7 +25,7 @@
 #include "collectives/launch/launched_group.h"
 #include "collectives/launch/rank_environment.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 absl::Status ServeCommunicator(const std::string& listener,
@@ -217,4 +217,4 @@ absl::Status AllReduceTeams::Stop() {
   return first;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

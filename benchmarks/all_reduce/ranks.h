@@ -15,7 +15,7 @@
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/rank_team.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Is a rank of `team` (kProcesses: the one that the launcher says; kThreads:
 // all of them) or the copier (kCopy), and takes turns until the driver that
@@ -64,6 +64,6 @@ class AllReduceTeams {
   std::vector<std::pair<Team, std::unique_ptr<RankTeam>>> teams_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_ALL_REDUCE_RANKS_H_

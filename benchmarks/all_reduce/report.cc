@@ -7,7 +7,7 @@
 #include "base/data_types.h"
 #include "benchmarks/harness/statistics.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 AllReduceRow RowOf(const AllReduceSettings& settings, int64_t bytes,
@@ -85,4 +85,4 @@ int64_t CountWrong(const AllReduceReport& report) {
   return wrong;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -10,7 +10,7 @@
 #include "benchmarks/all_reduce/plan.h"
 #include "report/machine.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // What the turns of one subject gave at one size.
 struct MeasuredSubject {
@@ -86,6 +86,6 @@ AllReduceSize DeriveSize(const AllReduceSettings& settings,
 // Wrong elements of all rows.
 int64_t CountWrong(const AllReduceReport& report);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_ALL_REDUCE_REPORT_H_

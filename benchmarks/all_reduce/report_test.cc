@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::SizeIs;
@@ -111,10 +111,7 @@ TEST(CountWrongTest, AddsEveryRow) {
   EXPECT_EQ(CountWrong(report), 7);
 }
 
-}  // namespace
-
 // Every key, its unit and its value.
-namespace {
 
 using ::testing::ElementsAre;
 using Json = nlohmann::ordered_json;
@@ -203,10 +200,7 @@ TEST(FormatAllReduceJsonTest, CanBeReadBack) {
   EXPECT_EQ(Json::parse(text), AllReduceJson(ExampleAllReduceReport()));
 }
 
-}  // namespace
-
 // The table, whole.
-namespace {
 
 std::string Table(const AllReduceReport& report) {
   std::string text = FormatAllReduceHeading(report);
@@ -276,4 +270,4 @@ TEST(FormatBytesTest, UsesTheLargestUnitThatIsExact) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

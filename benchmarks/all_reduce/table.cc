@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "report/terminal.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr int64_t kLongNumber = 10000000;  // Too long for its column.
@@ -166,4 +166,4 @@ std::string FormatAllReduceLegend(const AllReduceReport& report) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -7,7 +7,7 @@
 
 #include "benchmarks/all_reduce/report.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // What is measured and where, and the names of the columns; everything of the
 // report but its sizes is set.
@@ -24,6 +24,6 @@ std::string FormatAllReduceLegend(const AllReduceReport& report);
 // millions or more of them "9.5 MiB".
 std::string FormatBytes(int64_t bytes);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_ALL_REDUCE_TABLE_H_

@@ -21,7 +21,7 @@
 #include "benchmarks/harness/rank_service.h"
 #include "collectives/collective.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr int64_t kAlignment = 64;
@@ -208,4 +208,4 @@ absl::Status ServeTurns(const std::string& listener,
       [&](const TurnRequest& request) { return taker.Take(request); });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

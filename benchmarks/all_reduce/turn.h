@@ -21,7 +21,7 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // One rank's side of a library that reduces. Calls are collective: all ranks
 // make the same ones in the same order. Not thread safe.
@@ -146,6 +146,6 @@ absl::Status ServeTurns(
     const std::string& listener, const RankHello& hello,
     const std::function<absl::StatusOr<TurnResult>(const TurnRequest&)>& take);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_ALL_REDUCE_TURN_H_

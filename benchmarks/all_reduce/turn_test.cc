@@ -25,7 +25,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::Each;
@@ -236,10 +236,7 @@ TEST(ParseResultTest, RefusesWhatIsCutShort) {
   }
 }
 
-}  // namespace
-
 // A worker in a thread, its driver in the test.
-namespace {
 
 absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
 
@@ -332,4 +329,4 @@ TEST(ParseRequestTest, ReadsWhatSerializeWrote) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -16,7 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -95,4 +95,4 @@ absl::StatusOr<TurnResult> TimeCopies(int threads, int64_t bytes, int warmup,
   return CombineRanks(results);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

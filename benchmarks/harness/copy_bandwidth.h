@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "benchmarks/all_reduce/turn.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // One thread's part of the memory: two halves, one of which is copied to the
 // other.
@@ -48,6 +48,6 @@ class Copier {
 absl::StatusOr<TurnResult> TimeCopies(int threads, int64_t bytes, int warmup,
                                       int iterations);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_HARNESS_COPY_BANDWIDTH_H_

@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 std::string MakePython(const std::string& script) {
   static int made = 0;
@@ -18,4 +18,4 @@ std::string MakePython(const std::string& script) {
   return path;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

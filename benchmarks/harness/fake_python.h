@@ -4,12 +4,12 @@
 
 #include <string>
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // The path of a program in the test's own folder that runs `script` with the
 // shell, whatever its arguments.
 std::string MakePython(const std::string& script);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_HARNESS_FAKE_PYTHON_H_

@@ -20,7 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 TEST(PercentileTest, IsTheNearestRank) {
@@ -77,10 +77,7 @@ TEST(MeanTest, IsTheSumOverTheCount) {
   EXPECT_EQ(Mean(std::vector<double>{1, 2, 6}), 3);
 }
 
-}  // namespace
-
 // The same numbers everywhere, and spread as they should be.
-namespace {
 
 // SplitMix64's first output for the seed 0, as its authors give it.
 TEST(MixBitsTest, IsSplitMix64s) {
@@ -111,10 +108,7 @@ TEST(UniformTest, DiffersByStreamAndPosition) {
   EXPECT_NE(Uniform(UniformKey(0, 0), 0), Uniform(UniformKey(1, 0), 0));
 }
 
-}  // namespace
-
 // Text of /proc, and this machine's.
-namespace {
 
 TEST(MemAvailableTest, FindsTheLine) {
   EXPECT_EQ(MemAvailable("MemTotal:       100 kB\nMemAvailable:    12 kB\n"),
@@ -141,10 +135,7 @@ TEST(CheckMemoryTest, RefusesWhatHasNoRoom) {
                        "MiB"));
 }
 
-}  // namespace
-
 // Memory that is taken is seen, and a process that fails is no number.
-namespace {
 
 using ::testing::HasSubstr;
 
@@ -213,10 +204,7 @@ TEST(ResidentGrowthTest, ReportsAProcessThatDoesNotFinish) {
               StatusIs(absl::StatusCode::kAborted, HasSubstr("finish")));
 }
 
-}  // namespace
-
 // That copies happen and are timed; not how fast they are.
-namespace {
 
 using ::testing::Each;
 using ::testing::Gt;
@@ -249,4 +237,4 @@ TEST(TimeCopiesTest, ReportsMemoryThatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -26,7 +26,7 @@
 #include "absl/strings/strip.h"
 #include "base/files.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 // Of what is available, which others may come to need too.
@@ -150,4 +150,4 @@ absl::StatusOr<int64_t> ResidentGrowth(
   return absl::InternalError(report);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

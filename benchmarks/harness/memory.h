@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Bytes that can be had without swapping: what the machine has available, and
 // no more than this process's control group has left. The most there can be if
@@ -41,6 +41,6 @@ absl::StatusOr<int64_t> ResidentGrowth(
     const std::function<absl::Status()>& warm_up,
     const std::function<absl::Status()>& work);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_HARNESS_MEMORY_H_

@@ -24,7 +24,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr int kBacklog = 128;
@@ -188,4 +188,4 @@ absl::Status ServeMessages(
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -12,7 +12,7 @@
 #include "absl/time/time.h"
 #include "base/files.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // The longest message that goes over a channel.
 inline constexpr int64_t kLargestTurnMessage = 64 << 10;
@@ -95,6 +95,6 @@ absl::Status ServeMessages(
     const std::function<absl::StatusOr<std::string>(absl::string_view)>&
         answer);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_HARNESS_RANK_SERVICE_H_

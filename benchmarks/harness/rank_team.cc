@@ -35,7 +35,7 @@
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_placement.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr int64_t kLongestQuote = 4096;  // Of the end of a log.
@@ -249,4 +249,4 @@ std::string RankTeam::LastLine() const {
   return last;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

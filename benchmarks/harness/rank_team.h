@@ -18,7 +18,7 @@
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/rank_service.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // How a team's processes are started.
 struct TeamCommand {
@@ -87,6 +87,6 @@ class RankTeam {
   std::vector<bool> connected_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_HARNESS_RANK_TEAM_H_

@@ -18,7 +18,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::HasSubstr;
@@ -97,10 +97,7 @@ TEST(TurnListenerTest, IsNotReachedByANameTooLong) {
                        HasSubstr("is not the name of a listener")));
 }
 
-}  // namespace
-
 // A rank in a thread, its driver in the test; answers as bytes.
-namespace {
 
 TEST(DecodeAnswerTest, ReadsWhatEncodeWrote) {
   for (const std::string& text : {std::string(), std::string("\0a", 2)}) {
@@ -151,10 +148,7 @@ TEST(ServeMessagesTest, AnswersUntilAnAnswerFails) {
   EXPECT_THAT(status, StatusIs(absl::StatusCode::kAborted, "unlucky"));
 }
 
-}  // namespace
-
 // Teams of real processes, well-behaved and not.
-namespace {
 
 using ::testing::ElementsAre;
 
@@ -164,7 +158,8 @@ std::unique_ptr<RankTeam> StartTeam(const std::string& how) {
   absl::StatusOr<std::unique_ptr<RankTeam>> team =
       RankTeam::Start([&](const std::string& listener) {
         TeamCommand command;
-        command.argv = {"benchmarks/rank_team_test_rank", listener, how};
+        command.argv = {"benchmarks/harness/rank_team_test_rank", listener,
+                        how};
         command.nproc = command.connections = command.world_size = 2;
         return command;
       });
@@ -268,4 +263,4 @@ TEST(RankTeamTest, ReportsAProgramThatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

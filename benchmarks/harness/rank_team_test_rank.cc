@@ -13,7 +13,7 @@
 #include "benchmarks/harness/rank_service.h"
 #include "collectives/launch/rank_environment.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 absl::StatusOr<TurnResult> Take(const std::string& how, int rank,
@@ -45,8 +45,8 @@ int Main(const std::string& listener, const std::string& how) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 int main(int argc, char** argv) {
-  return argc == 3 ? lockstep::Main(argv[1], argv[2]) : 2;
+  return argc == 3 ? lockstep::benchmarks::Main(argv[1], argv[2]) : 2;
 }

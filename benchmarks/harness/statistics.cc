@@ -6,7 +6,7 @@
 #include <numeric>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 double Percentile(std::span<const double> samples, double p) {
   std::vector<double> sorted(samples.begin(), samples.end());
@@ -40,4 +40,4 @@ double Mean(std::span<const double> samples) {
          static_cast<double>(samples.size());
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

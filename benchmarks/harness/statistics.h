@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <span>
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Seconds since the host started: the same clock in all of its processes, so
 // that times from several ranks of one host compare.
@@ -35,6 +35,6 @@ int64_t MedianIndex(std::span<const double> samples);
 // At least one sample.
 double Mean(std::span<const double> samples);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_HARNESS_STATISTICS_H_

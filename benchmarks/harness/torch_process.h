@@ -1,8 +1,7 @@
-// A program that is told lines and answers with lines.
+// A Python that has PyTorch, in a process of its own that is told lines and
+// answers with lines.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_TORCH_PROCESS_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_TORCH_PROCESS_H_
-
-#include <sys/types.h>
 
 #include <span>
 #include <string>
@@ -13,30 +12,21 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/files.h"
+#include "base/subprocess.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // What an answer begins with. All else that the program writes, to standard
 // output or error, is talk: its last line helps to say why there is no answer.
 inline constexpr absl::string_view kAnswerPrefix = "lockstep: ";
 
-// A running program of another language, say. It ends with this object, with
-// the programs that it has started (its process group), and with this process.
-// Not thread safe.
+// A running program of another language, say, that is told lines. Ends with
+// this object, as a Subprocess does. Not thread safe.
 class LineWorker {
  public:
   // Starts `argv`, its program found as the shell finds it. A program that
   // cannot be run says so in place of its first answer. Errors: the system's.
-  static absl::StatusOr<LineWorker> Start(std::vector<std::string> argv);
-
-  LineWorker(LineWorker&& other) noexcept
-      : pid_(std::exchange(other.pid_, -1)),
-        socket_(std::move(other.socket_)),
-        unread_(std::move(other.unread_)),
-        talk_(std::move(other.talk_)) {}
-  LineWorker& operator=(LineWorker&& other) = delete;
-  ~LineWorker() { End(); }
+  static absl::StatusOr<LineWorker> Start(const std::vector<std::string>& argv);
 
   // Errors: kUnavailable if the program is gone.
   absl::Status Send(absl::string_view line);
@@ -47,25 +37,16 @@ class LineWorker {
   absl::StatusOr<std::string> Receive(absl::Time deadline);
 
  private:
-  LineWorker(pid_t pid, OwnedFd socket)
-      : pid_(pid), socket_(std::move(socket)) {}
+  explicit LineWorker(Subprocess process) : process_(std::move(process)) {}
 
-  // Kills its group, waits for it, and says how it ended.
+  // Ends the process, and says how it ended.
   std::string End();
   std::string LastWords() const;
-  absl::Status DeadlineExceeded() const;
-  // Takes lines from unread_ up to the first answer.
-  bool TakeAnswer(std::string& answer);
-  // Waits for more to read, and reads it. False at the end.
-  absl::StatusOr<bool> ReadMore(absl::Time deadline);
 
-  pid_t pid_ = -1;
-  OwnedFd socket_;  // The program's standard input, output and error.
-  std::string unread_;
+  Subprocess process_;
+  bool ended_ = false;
   std::string talk_;  // The last line that was no answer.
 };
-
-// A Python that has PyTorch, in a process of its own.
 
 // What a benchmark's --python names, of which one without a slash is looked for
 // in PATH; by default python3, or else the system's.
@@ -108,6 +89,6 @@ class TorchProcess {
 // The error for an answer that is none: kInternal.
 absl::Status NotUnderstood(absl::string_view answer);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_HARNESS_TORCH_PROCESS_H_

@@ -20,7 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::AllOf;
@@ -160,14 +160,10 @@ TEST(LineWorkerTest, IsOwnedByTheOneItMovesTo) {
   EXPECT_THAT(Receive(moved), IsOkAndHolds("here"));
 }
 
-}  // namespace
-
 // Programs in the place of Python: right, wrong, dead and silent ones.
-namespace {
 
 using ::testing::ElementsAre;
 
-constexpr auto kUnavailable = absl::StatusCode::kUnavailable;
 constexpr char kReady[] = "echo lockstep: ready 2.1.0 and more; ";
 
 absl::StatusOr<TorchProcess> Start(const std::vector<std::string>& pythons,
@@ -243,4 +239,4 @@ TEST(TorchProcessTest, NamesThePythonThatHangsOrDies) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

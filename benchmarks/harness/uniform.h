@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // The finaliser of SplitMix64 (Steele, Lea & Flood 2014).
 constexpr uint64_t MixBits(uint64_t x) {
@@ -25,6 +25,6 @@ constexpr double Uniform(uint64_t key, int64_t i) {
   return static_cast<double>(static_cast<int64_t>(bits) >> 11) * 0x1p-52;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_HARNESS_UNIFORM_H_

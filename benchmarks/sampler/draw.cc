@@ -23,7 +23,7 @@
 #include "sampler/paddle_sampler.h"
 #include "sampler/sampler.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 template <typename T>
@@ -205,4 +205,4 @@ absl::StatusOr<int64_t> KeyedMemory(int64_t size) {
                         [&] { return DrawAndReadKeyed(size); });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

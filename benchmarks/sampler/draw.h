@@ -10,7 +10,7 @@
 #include "benchmarks/sampler/plan.h"
 #include "sampler/sampler.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 struct DrawResult {
   double seconds = 0;
@@ -75,6 +75,6 @@ absl::Status DrawAndReadKeyed(int64_t size);
 // samples (ResidentGrowth): what it takes at every size is not seen.
 absl::StatusOr<int64_t> KeyedMemory(int64_t size);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SAMPLER_DRAW_H_

@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "sampler/sampler.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::HasSubstr;
@@ -111,14 +111,9 @@ TEST(CheckIndicesTest, RejectsOneRepeatTooMany) {
   }
 }
 
-}  // namespace
-
 // Reading a computed epoch, and that wrong ones are seen.
-namespace {
 
 using ::testing::Gt;
-
-constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
 
 TEST(KeyedTest, ReadsEpochsOfEverySize) {
   for (const int64_t size : {1, 9, 8191, 8193, 1'000'000'000}) {
@@ -166,10 +161,7 @@ TEST(KeyedMemoryTest, WouldSeeTwoMebibytes) {
   EXPECT_GT(*memory, 1 << 20);
 }
 
-}  // namespace
-
 // That every update happens and is timed; not how fast.
-namespace {
 
 TEST(TimeRandomUpdatesTest, LosesNoneAtAnySize) {
   for (const int64_t size : {1, 2, 511, 512, 513, 100'003, 9'000'000}) {
@@ -184,4 +176,4 @@ TEST(TimeRandomUpdatesTest, ReportsMemoryThatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -5,7 +5,7 @@
 
 #include "benchmarks/sampler/plan.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 MeasuredEpoch ExampleEpoch() {
   return {.size = 1'281'167,
@@ -41,4 +41,4 @@ SamplerReport ExampleReport() {
   return report;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -5,7 +5,7 @@
 #include "benchmarks/sampler/measure.h"
 #include "benchmarks/sampler/report.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // 1,281,167 samples: torch in 4 ms, paddle in 8, PyTorch in 100, the table in 2
 // (medians of 3 rounds).
@@ -14,6 +14,6 @@ MeasuredEpoch ExampleEpoch();
 // That size, and the keyed order at 80 million indices a second in 256 KiB.
 SamplerReport ExampleReport();
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SAMPLER_EXAMPLE_H_

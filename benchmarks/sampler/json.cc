@@ -8,7 +8,7 @@
 #include "benchmarks/sampler/plan.h"
 #include "report/write_json.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -99,4 +99,4 @@ std::string FormatSamplerJson(const SamplerReport& report) {
          "\n";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

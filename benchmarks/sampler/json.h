@@ -7,7 +7,7 @@
 #include "benchmarks/sampler/report.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Raised when a key changes its meaning or goes away.
 inline constexpr int kSamplerSchemaVersion = 1;
@@ -16,6 +16,6 @@ inline constexpr int kSamplerSchemaVersion = 1;
 nlohmann::ordered_json SamplerJson(const SamplerReport& report);
 std::string FormatSamplerJson(const SamplerReport& report);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SAMPLER_JSON_H_

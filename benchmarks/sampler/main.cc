@@ -40,7 +40,7 @@ ABSL_FLAG(double, seconds, 35, "see kUsage");
 ABSL_FLAG(double, timeout, 120, "see kUsage");
 ABSL_FLAG(std::string, json, "", "see kUsage");
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr char kUsage[] = R"(sampler [FLAGS]
@@ -197,8 +197,8 @@ int Main(std::span<char* const> argv) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 int main(int argc, char** argv) {
-  return lockstep::Main({argv, static_cast<size_t>(argc)});
+  return lockstep::benchmarks::Main({argv, static_cast<size_t>(argc)});
 }

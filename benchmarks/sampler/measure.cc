@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr int kFewestRounds = 2;
@@ -103,4 +103,4 @@ absl::StatusOr<MeasuredEpoch> MeasureEpoch(const SamplerSettings& settings,
   return measured;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -11,7 +11,7 @@
 #include "benchmarks/sampler/draw.h"
 #include "benchmarks/sampler/plan.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // What the draws of one subject at one size gave.
 struct MeasuredDraws {
@@ -49,6 +49,6 @@ absl::StatusOr<MeasuredEpoch> MeasureEpoch(const SamplerSettings& settings,
                                            std::vector<DrawSubject>& subjects,
                                            std::string& missing);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SAMPLER_MEASURE_H_

@@ -19,7 +19,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::ElementsAre;
@@ -75,10 +75,7 @@ TEST(MemoryTest, GrowsWithTheSize) {
   EXPECT_LT(PyTorchMemory(100'000'000), 7'000'000'000);
 }
 
-}  // namespace
-
 // The order of draws, with draws and a clock that are made up.
-namespace {
 
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -198,10 +195,7 @@ TEST_F(MeasureEpochTest, ComparesWithTheRoundBefore) {
               StatusIs(kDataLoss, HasSubstr("drawn again, has other indices")));
 }
 
-}  // namespace
-
 // Programs in the place of Python: right, wrong, dead and silent ones.
-namespace {
 
 using ::testing::AllOf;
 
@@ -294,4 +288,4 @@ TEST(ParseDrawAnswerTest, TakesNothingElse) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

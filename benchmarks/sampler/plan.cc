@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "base/command_line.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr int64_t kLargestSize = 2'000'000'000;  // Tables are of int32.
@@ -81,4 +81,4 @@ int64_t PyTorchMemory(int64_t size) {
   return (8 + 8 + 32) * size * 5 / 4 + (int64_t{512} << 20);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Whose epoch is drawn: one line of the table for each data set size.
 enum class DrawSubject {
@@ -58,6 +58,6 @@ absl::Status Validate(const SamplerSettings& settings);
 int64_t DrawMemory(int64_t size);
 int64_t PyTorchMemory(int64_t size);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SAMPLER_PLAN_H_

@@ -13,7 +13,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 // The finalizer of MurmurHash3: two multiplications, which vectorise.
@@ -55,4 +55,4 @@ absl::StatusOr<double> TimeRandomUpdates(int64_t size) {
       absl::StrCat(size - updates, " of ", size, " updates were lost"));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Seconds that `size` updates (read, change, write) at random places of a table
 // of as many int32 take. No update waits for another, and a place costs next to
@@ -17,6 +17,6 @@ namespace lockstep {
 // 2^32.
 absl::StatusOr<double> TimeRandomUpdates(int64_t size);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SAMPLER_RANDOM_UPDATES_H_

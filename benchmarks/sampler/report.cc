@@ -10,7 +10,7 @@
 #include "benchmarks/sampler/draw.h"
 #include "benchmarks/sampler/plan.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 std::optional<double> MedianOf(const MeasuredEpoch& measured,
@@ -94,4 +94,4 @@ std::vector<Bar> BarsOf(const SamplerReport& report) {
   return bars;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

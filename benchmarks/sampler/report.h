@@ -11,7 +11,7 @@
 #include "benchmarks/sampler/plan.h"
 #include "report/machine.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // One subject at one size. Seconds of a draw.
 struct DrawRow {
@@ -78,6 +78,6 @@ KeyedRow DeriveKeyed(const std::vector<double>& speeds,
 
 std::vector<Bar> BarsOf(const SamplerReport& report);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SAMPLER_REPORT_H_

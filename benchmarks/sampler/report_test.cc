@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::DoubleEq;
@@ -83,10 +83,7 @@ TEST(BarsTest, AreMissedBelowAndAbove) {
   for (const Bar& bar : BarsOf(report)) EXPECT_FALSE(bar.Met()) << bar.what;
 }
 
-}  // namespace
-
 // The keys that README.md lists.
-namespace {
 
 using Json = nlohmann::json;
 
@@ -147,10 +144,7 @@ TEST(SamplerJsonTest, IsNullWhereThereIsNothing) {
   }
 }
 
-}  // namespace
-
 // What a reader sees.
-namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -245,4 +239,4 @@ TEST(FormatCountTest, GroupsDigitsByThree) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

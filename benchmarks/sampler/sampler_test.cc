@@ -14,7 +14,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::AllOf;
@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 CommandOutcome RunSampler(const std::string& flags) {
-  return RunCommand(absl::StrCat("benchmarks/sampler ", flags),
+  return RunCommand(absl::StrCat("benchmarks/sampler/sampler ", flags),
                     /*deadline_seconds=*/120);
 }
 
@@ -171,4 +171,4 @@ TEST(SamplerCommandTest, ExplainsItsFlags) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -12,7 +12,7 @@
 #include "benchmarks/sampler/report.h"
 #include "report/terminal.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr char kLegend[] =
@@ -141,4 +141,4 @@ std::string FormatSamplerLegend(const SamplerReport& report) {
   return text;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

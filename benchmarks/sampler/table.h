@@ -7,7 +7,7 @@
 
 #include "benchmarks/sampler/report.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // What is measured and where, and the names of the columns; everything of the
 // report but its numbers is set.
@@ -24,6 +24,6 @@ std::string FormatSamplerLegend(const SamplerReport& report);
 // "1,281,167".
 std::string FormatCount(int64_t count);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SAMPLER_TABLE_H_

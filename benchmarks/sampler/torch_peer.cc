@@ -17,10 +17,10 @@
 #include "base/status_macros.h"
 #include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/torch_process.h"
-#include "benchmarks/sampler_peer_torch.h"
+#include "benchmarks/sampler/torch_peer_py.h"
 #include "sampler/permutation.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 absl::StatusOr<SamplerPeer> SamplerPeer::Start(
     const SamplerSettings& settings) {
   const absl::Duration timeout = absl::Seconds(settings.timeout);
@@ -78,4 +78,4 @@ absl::StatusOr<DrawResult> ParseDrawAnswer(const std::string& answer) {
   return NotUnderstood(answer);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -12,7 +12,7 @@
 #include "benchmarks/sampler/draw.h"
 #include "benchmarks/sampler/plan.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // A Python that has PyTorch, kept to draw epochs with its DistributedSampler.
 class SamplerPeer {
@@ -46,6 +46,6 @@ bool DrawsWide(const std::string& version);
 // The answer of sampler_peer_torch.py to a draw. Errors: kInternal.
 absl::StatusOr<DrawResult> ParseDrawAnswer(const std::string& answer);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SAMPLER_TORCH_PEER_H_

@@ -9,7 +9,7 @@
 #include "benchmarks/scaling/report.h"
 #include "benchmarks/scaling/round.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr int kCores = 2;
@@ -82,4 +82,4 @@ ScalingReport ExampleReport() {
   return report;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

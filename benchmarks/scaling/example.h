@@ -4,13 +4,13 @@
 
 #include "benchmarks/scaling/report.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Strong and weak scaling of batches of 256 at 1, 2 and 4 ranks on two cores, 3
 // rounds of 2 steps. At 1 rank a step takes 40 ms; at 2, 25 ms (strong) and 50
 // ms (weak).
 ScalingReport ExampleReport();
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SCALING_EXAMPLE_H_

@@ -4,12 +4,12 @@
 #include <string>
 
 #include "benchmarks/scaling/json.h"
-#include "benchmarks/scaling_page_css.h"
-#include "benchmarks/scaling_page_html.h"
-#include "benchmarks/scaling_page_js.h"
+#include "benchmarks/scaling/scaling_page_css.h"
+#include "benchmarks/scaling/scaling_page_html.h"
+#include "benchmarks/scaling/scaling_page_js.h"
 #include "report/html_page.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 std::string FormatScalingHtml(const ScalingReport& report) {
   return FormatPage({.title = "Lockstep scaling report",
@@ -20,4 +20,4 @@ std::string FormatScalingHtml(const ScalingReport& report) {
                     ScalingJson(report));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -6,12 +6,12 @@
 
 #include "benchmarks/scaling/report.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // The page of scaling_page.html with its style, its script, Chart.js and the
 // report's JSON inside. It loads nothing.
 std::string FormatScalingHtml(const ScalingReport& report);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SCALING_HTML_H_

@@ -5,7 +5,7 @@
 
 #include "report/write_json.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -97,4 +97,4 @@ std::string FormatScalingJson(const ScalingReport& report) {
          "\n";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

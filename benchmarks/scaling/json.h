@@ -7,7 +7,7 @@
 #include "benchmarks/scaling/report.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Raised whenever a key changes its meaning or goes away.
 inline constexpr int kScalingSchemaVersion = 1;
@@ -18,6 +18,6 @@ nlohmann::ordered_json ScalingJson(const ScalingReport& report);
 // As a file's text, indented. Bytes that are not UTF-8 become U+FFFD.
 std::string FormatScalingJson(const ScalingReport& report);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SCALING_JSON_H_

@@ -43,7 +43,7 @@ ABSL_FLAG(
     std::string, worker, "",
     "internal: be a rank of one run, and write the result to this folder");
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr char kUsage[] = R"(scaling [FLAGS]
@@ -216,8 +216,8 @@ int Main(std::span<char* const> argv) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 int main(int argc, char** argv) {
-  return lockstep::Main({argv, static_cast<size_t>(argc)});
+  return lockstep::benchmarks::Main({argv, static_cast<size_t>(argc)});
 }

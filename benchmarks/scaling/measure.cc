@@ -14,7 +14,7 @@
 #include "base/status_macros.h"
 #include "benchmarks/scaling/report.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr int kProbeSteps = 3;
@@ -141,4 +141,4 @@ absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
   return report;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

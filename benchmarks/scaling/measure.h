@@ -11,7 +11,7 @@
 #include "benchmarks/scaling/report.h"
 #include "benchmarks/scaling/round.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Runs one configuration once.
 using ScalingRunner =
@@ -35,6 +35,6 @@ absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
                                              const ScalingRunner& run,
                                              const ScalingProgress& progress);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SCALING_MEASURE_H_

@@ -13,7 +13,7 @@
 #include "nlohmann/json.hpp"
 #include "report/page_checks.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -102,10 +102,7 @@ TEST(ScalingJsonTest, SurvivesBytesThatAreNotText) {
   EXPECT_EQ(Parse(report)["command"], "\uFFFD\"");
 }
 
-}  // namespace
-
 // The table, whole.
-namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -179,10 +176,7 @@ TEST(FormatScalingTableTest, LeavesOutACommitThatIsNotKnown) {
   EXPECT_THAT(FormatScalingTable(report), Not(HasSubstr("commit")));
 }
 
-}  // namespace
-
 // The page: nothing outside it, and nothing in it that its strings could break.
-namespace {
 
 TEST(ScalingHtmlTest, IsAWholePageThatLoadsNothing) {
   const std::string page = FormatScalingHtml(ExampleReport());
@@ -210,4 +204,4 @@ TEST(ScalingHtmlTest, KeepsHostileStringsInsideTheirElement) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -14,7 +14,7 @@
 #include "base/command_line.h"
 #include "collectives/group_options.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr int kMinSteps = 10;
@@ -141,4 +141,4 @@ int StepsWithin(double seconds, int rounds, std::span<const RunCost> costs) {
   return static_cast<int>(std::clamp<double>(steps, kMinSteps, kMaxSteps));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

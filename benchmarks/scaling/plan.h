@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // What stays fixed as ranks are added.
 enum class ScalingMode {
@@ -95,6 +95,6 @@ int RoundsWithin(double seconds, int rounds, std::span<const RunCost> costs);
 // teach nothing that more rounds would not teach better.
 int StepsWithin(double seconds, int rounds, std::span<const RunCost> costs);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SCALING_PLAN_H_

@@ -13,7 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::AllOf;
@@ -136,10 +136,7 @@ TEST(StepsWithinTest, DividesTheTimeThatIsLeft) {
   EXPECT_EQ(StepsWithin(1e6, 5, costs), 60);
 }
 
-}  // namespace
-
 // The order of runs and what becomes of their samples, with made-up runs.
-namespace {
 
 // Runs that take no time, and a log of them.
 class FakeRuns {
@@ -234,4 +231,4 @@ TEST(MeasureScalingTest, StopsAtTheFirstRunThatFails) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

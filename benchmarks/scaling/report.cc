@@ -13,7 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "benchmarks/harness/statistics.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 ConfigurationReport Summarise(MeasuredConfiguration measured, int cores) {
@@ -230,4 +230,4 @@ std::string DescribeLimits(const ModeReport& report, int cores) {
   return absl::StrJoin(sentences, " ");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -10,7 +10,7 @@
 #include "benchmarks/scaling/round.h"
 #include "report/machine.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // One configuration, as measured.
 struct MeasuredConfiguration {
@@ -82,6 +82,6 @@ ModeReport DeriveMode(ScalingMode mode,
 // could use.
 std::string DescribeLimits(const ModeReport& report, int cores);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SCALING_REPORT_H_

@@ -6,7 +6,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 // A round with one step of the given parts, in seconds.
@@ -118,10 +118,7 @@ TEST(DeriveModeTest, MarksMoreRanksThanCores) {
   EXPECT_TRUE(report.configurations[1].oversubscribed);
 }
 
-}  // namespace
-
 // The sentences, whole, on made-up numbers.
-namespace {
 
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
@@ -257,4 +254,4 @@ TEST(DescribeLimitsTest, BlamesImbalanceForNoMoreThanWasExposed) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -15,7 +15,7 @@
 #include "absl/strings/str_split.h"
 #include "base/status_macros.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 // Reads white-space separated fields one after the other; remembers a failure.
@@ -192,4 +192,4 @@ absl::StatusOr<RoundSample> CombineRanks(const RunSpec& spec,
   return sample;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "benchmarks/scaling/plan.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Where a step's time goes, in seconds (or any share of a step).
 struct StepParts {
@@ -65,6 +65,6 @@ struct RoundSample {
 absl::StatusOr<RoundSample> CombineRanks(const RunSpec& spec,
                                          std::span<const RankResult> results);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SCALING_ROUND_H_

@@ -34,7 +34,7 @@
 #include "models/networks/networks.h"
 #include "models/train/trainer.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -247,4 +247,4 @@ absl::Status RunWorker(const RunSpec& spec, const std::string& folder) {
              : RunThreads(data.train, spec, folder);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

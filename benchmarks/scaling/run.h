@@ -13,7 +13,7 @@
 #include "collectives/communicator.h"
 #include "models/data/dataset.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Trains for the warm-up and the timed steps, on one compute thread, and checks
 // the outcome with the other ranks. A step's time runs from the end of one step
@@ -41,6 +41,6 @@ absl::StatusOr<RoundSample> RunOnce(
 // into `folder`. Errors: of the data, the group, the training, the file.
 absl::Status RunWorker(const RunSpec& spec, const std::string& folder);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SCALING_RUN_H_

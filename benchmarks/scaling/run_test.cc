@@ -19,7 +19,7 @@
 #include "gtest/gtest.h"
 #include "models/data/dataset.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::DoubleEq;
@@ -179,10 +179,7 @@ TEST(ParseRankResultTest, RejectsWhatIsNotANumber) {
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut short")));
 }
 
-}  // namespace
-
 // Ranks that train for real, as threads, on a few made-up images.
-namespace {
 
 Dataset MakeImages(int64_t count) {
   Dataset data = {.size = count,
@@ -276,4 +273,4 @@ TEST(RunRankTest, RejectsADataSetSmallerThanAStep) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -16,7 +16,7 @@
 #include "models/data/idx_files.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::AllOf;
@@ -25,7 +25,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 CommandOutcome RunScaling(const std::string& flags) {
-  return RunCommand(absl::StrCat("benchmarks/scaling ", flags),
+  return RunCommand(absl::StrCat("benchmarks/scaling/scaling ", flags),
                     /*deadline_seconds=*/60);
 }
 
@@ -211,4 +211,4 @@ TEST(ScalingTest, ExplainsItsFlags) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -10,7 +10,7 @@
 #include "report/machine.h"
 #include "report/terminal.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr char kHeading[] =
@@ -120,4 +120,4 @@ std::string FormatScalingTable(const ScalingReport& report) {
   return absl::StrCat(text, "\n", WrapText(kLegend, kTableColumns));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

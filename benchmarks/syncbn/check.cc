@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr double kUnit = 0x1p-24;  // The unit round-off of float32.
@@ -188,4 +188,4 @@ int64_t LayerReference::CountWrong(const LayerInputs& inputs,
          CountWrongGradients(outputs);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

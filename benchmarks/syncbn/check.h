@@ -11,7 +11,7 @@
 #include "collectives/communicator.h"
 #include "syncbn/activations.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // The inputs of a layer on one rank, in host memory: x and dy of one activation
 // type other than float64; weight and bias [c].
@@ -74,6 +74,6 @@ class LayerReference {
   double values_ = 0;  // Per channel, in the whole batch.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_CHECK_H_

@@ -24,7 +24,7 @@
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 absl::Status CudaLayerMirror::Add(std::span<float> host) {
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -252,4 +252,4 @@ absl::StatusOr<RankTurn> SyncBnCudaRank::TimeCopies(
   return turn;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -24,7 +24,7 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Copies on one stream, whose device is the calling thread's current one. Not
 // thread safe. Errors: CudaStatus of what the runtime says.
@@ -99,6 +99,6 @@ class SyncBnCudaRank {
   LayerSubjects subjects_;  // Of layer_'s channels.
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_RANK_H_

@@ -37,7 +37,7 @@
 #include "tools/cuda/standin/nccl_faults.h"
 #endif
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::IsEmpty;
@@ -254,4 +254,4 @@ TEST(SyncBnCudaRankTest, SaysWhetherRanksShareAGpu) {
 #endif
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

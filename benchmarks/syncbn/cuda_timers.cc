@@ -15,7 +15,7 @@
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 absl::StatusOr<Event> MakeTimedEvent() {
@@ -169,4 +169,4 @@ absl::Status FinishedBatchNorm::Finish() const {
   return done_();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

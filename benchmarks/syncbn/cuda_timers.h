@@ -24,7 +24,7 @@
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Two events. Of the current device. Errors: CudaStatus of what the runtime
 // says.
@@ -130,6 +130,6 @@ class FinishedBatchNorm : public BatchNorm {
   const std::function<absl::Status()> done_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_TIMERS_H_

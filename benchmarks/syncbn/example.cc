@@ -8,7 +8,7 @@
 #include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/turn.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 TeamCall Call(double seconds) {
@@ -109,4 +109,4 @@ SyncBnReport ExampleSyncBnReport() {
   return report;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

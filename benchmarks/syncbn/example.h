@@ -5,7 +5,7 @@
 #include "benchmarks/syncbn/measure.h"
 #include "benchmarks/syncbn/report.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Turns of a layer of which everything takes `seconds` or a simple part of it:
 // local BN 1 forward and 2 backward, SyncBN 1.25 and 2, its message 0.25 each,
@@ -16,6 +16,6 @@ MeasuredTurns ExampleTurns(double seconds, bool torch);
 // PyTorch and local BN, and the network.
 SyncBnReport ExampleSyncBnReport();
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_EXAMPLE_H_

@@ -87,10 +87,10 @@ def find_train():
              os.path.abspath(sys.argv[0]) + ".runfiles"]
     for root in filter(None, roots):
         for part in ("", "lockstep", "_main"):
-            path = os.path.join(root, part, "models", "train")
-            if os.access(path, os.X_OK) and os.path.isfile(path):
+            path = os.path.join(root, part, "models", "train", "train")
+            if os.access(path, os.X_OK):
                 return path
-    return fail("the trainer is missing; start this with bazel run //benchmarks/syncbn:experiment")
+    return fail("the trainer is missing; start this with bazel run //benchmarks:syncbn_experiment")
 
 
 def find_pyplot():

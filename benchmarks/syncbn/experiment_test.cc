@@ -12,7 +12,7 @@
 #include "models/data/idx_files.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using testing::AllOf;
@@ -20,7 +20,7 @@ using testing::HasSubstr;
 using testing::StartsWith;
 
 CommandOutcome RunExperiment(const std::string& flags) {
-  return RunCommand(absl::StrCat("benchmarks/syncbn_experiment ", flags),
+  return RunCommand(absl::StrCat("benchmarks/syncbn/experiment ", flags),
                     /*deadline_seconds=*/240);
 }
 
@@ -99,4 +99,4 @@ TEST(SyncbnExperimentTest, ExplainsItself) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

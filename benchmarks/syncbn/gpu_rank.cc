@@ -15,7 +15,7 @@
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/cudnn_batch_norm.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 absl::StatusOr<std::unique_ptr<BatchNorm>> CreateCudnn(
@@ -41,4 +41,4 @@ absl::Status RunSyncBnGpuRank(const std::string& listener,
       [&rank](const SyncBnRequest& request) { return rank->Take(request); });
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "benchmarks/syncbn/rank.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Error: kFailedPrecondition, in one line, if this program was built without
 // CUDA, NCCL and cuDNN, or if there is no GPU here.
@@ -19,6 +19,6 @@ absl::Status CheckGpu();
 absl::Status RunSyncBnGpuRank(const std::string& listener,
                               const SyncBnRankOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_GPU_RANK_H_

@@ -4,7 +4,7 @@
 #include "absl/status/status.h"
 #include "benchmarks/syncbn/gpu_rank.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 absl::Status CheckGpu() {
   return absl::FailedPreconditionError(
@@ -17,4 +17,4 @@ absl::Status RunSyncBnGpuRank(const std::string& /*listener*/,
   return CheckGpu();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -4,12 +4,12 @@
 #include <string>
 
 #include "benchmarks/syncbn/json.h"
-#include "benchmarks/syncbn_page_css.h"
-#include "benchmarks/syncbn_page_html.h"
-#include "benchmarks/syncbn_page_js.h"
+#include "benchmarks/syncbn/syncbn_page_css.h"
+#include "benchmarks/syncbn/syncbn_page_html.h"
+#include "benchmarks/syncbn/syncbn_page_js.h"
 #include "report/html_page.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 std::string FormatSyncBnHtml(const SyncBnReport& report) {
   return FormatPage({.title = "Lockstep SyncBN report",
@@ -20,4 +20,4 @@ std::string FormatSyncBnHtml(const SyncBnReport& report) {
                     SyncBnJson(report));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -6,12 +6,12 @@
 
 #include "benchmarks/syncbn/report.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // The page of syncbn_page.html with its script, Chart.js and the report's JSON
 // inside. It loads nothing.
 std::string FormatSyncBnHtml(const SyncBnReport& report);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_HTML_H_

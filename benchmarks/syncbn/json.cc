@@ -9,7 +9,7 @@
 #include "benchmarks/syncbn/plan.h"
 #include "report/write_json.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -159,4 +159,4 @@ std::string FormatSyncBnJson(const SyncBnReport& report) {
          "\n";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

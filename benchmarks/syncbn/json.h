@@ -7,7 +7,7 @@
 #include "benchmarks/syncbn/report.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Raised when a key changes its meaning or goes away.
 inline constexpr int kSyncBnSchemaVersion = 2;
@@ -16,6 +16,6 @@ inline constexpr int kSyncBnSchemaVersion = 2;
 nlohmann::ordered_json SyncBnJson(const SyncBnReport& report);
 std::string FormatSyncBnJson(const SyncBnReport& report);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_JSON_H_

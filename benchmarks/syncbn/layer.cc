@@ -18,7 +18,7 @@
 #include "collectives/collective.h"
 #include "syncbn/batch_norm_kernels.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 // Of x about the mean of its channel, and between the means of ranks.
@@ -249,4 +249,4 @@ absl::StatusOr<CallTimes> TimeCall(Communicator& group, Probe& probe,
   return std::move(probe.call);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

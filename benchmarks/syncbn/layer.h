@@ -21,7 +21,7 @@
 #include "models/model.h"
 #include "syncbn/batch_norm.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Memory of a device, each part of which is a copy of host memory.
 class LayerMirror {
@@ -115,6 +115,6 @@ absl::StatusOr<RankTurn> TimeSubject(SyncBnLayer& layer,
 absl::StatusOr<CallTimes> TimeCall(Communicator& group, Probe& probe,
                                    const std::function<absl::Status()>& pass);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_LAYER_H_

@@ -32,7 +32,7 @@
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr double kEpsilon = 1e-5;
@@ -190,10 +190,7 @@ TYPED_TEST(LayerReferenceTest, TakesTheBatchesOfAllRanksTogether) {
   EXPECT_THAT(status, IsOk());
 }
 
-}  // namespace
-
 // Layers under the clock: right ones, and wrong ones.
-namespace {
 
 SyncBnRequest Request(DataType type = DataType::kFloat32,
                       Layout layout = Layout::kNhwc) {
@@ -334,4 +331,4 @@ TEST(TimeCallTest, HasWhatTheProbeSawAndNothingOlder) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

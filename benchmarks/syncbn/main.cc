@@ -53,7 +53,7 @@ ABSL_FLAG(std::string, output_dir, "lockstep-syncbn", "see kUsage");
 ABSL_FLAG(std::string, worker, "",
           "internal: be a rank, for the driver that listens there");
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr char kName[] = "syncbn";
@@ -286,8 +286,8 @@ int Main(std::span<char* const> argv) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 int main(int argc, char** argv) {
-  return lockstep::Main({argv, static_cast<size_t>(argc)});
+  return lockstep::benchmarks::Main({argv, static_cast<size_t>(argc)});
 }

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr int kFewestRounds = 3;
@@ -132,4 +132,4 @@ absl::StatusOr<MeasuredTurns> MeasureNetwork(
                       take_turn, clock);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -11,7 +11,7 @@
 #include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/turn.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // What the turns of one subject gave.
 struct SyncBnMeasured {
@@ -50,6 +50,6 @@ absl::StatusOr<MeasuredTurns> MeasureNetwork(
     const SyncBnSettings& settings, const TakeSyncBnTurn& take_turn,
     const std::function<double()>& clock);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_MEASURE_H_

@@ -18,7 +18,7 @@
 #include "models/model.h"
 #include "models/networks/networks.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr char kModel[] = "resnet18";
@@ -113,4 +113,4 @@ absl::StatusOr<int64_t> SyncBnNetwork::CountWrong(const Replica& replica) {
   return wrong;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

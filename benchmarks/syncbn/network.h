@@ -16,7 +16,7 @@
 #include "models/model.h"
 #include "models/train/data_parallel.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // ResNet-18 three times, from the same seed: with local batch norm (kLocal),
 // with SyncBatchNorm (kSync), and with SyncBatchNorm whose messages are timed
@@ -64,6 +64,6 @@ class SyncBnNetwork {
   std::unique_ptr<TimedCommunicator> timed_group_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_NETWORK_H_

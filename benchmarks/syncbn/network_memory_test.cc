@@ -18,7 +18,7 @@
 #include "collectives/host/host_group.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 // The estimate that refuses what will not fit holds, and is not far off.
@@ -52,4 +52,4 @@ TEST(SyncBnNetworkMemoryTest, NeedsTheMemoryThatIsAskedFor) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

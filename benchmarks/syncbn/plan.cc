@@ -15,7 +15,7 @@
 #include "benchmarks/harness/memory.h"
 #include "collectives/group_options.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr int64_t kTurnBytes = 512 << 20;
@@ -250,4 +250,4 @@ LayerSpec SpecOf(const SyncBnSettings& settings, const LayerShape& shape) {
           .seed = settings.seed};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -13,7 +13,7 @@
 #include "benchmarks/scaling/plan.h"
 #include "syncbn/activations.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Where layer shapes are from.
 enum class ShapeSet : int32_t {
@@ -138,6 +138,6 @@ struct LayerSpec {
 
 LayerSpec SpecOf(const SyncBnSettings& settings, const LayerShape& shape);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_PLAN_H_

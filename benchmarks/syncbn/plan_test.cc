@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 #include "syncbn/activations.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::ElementsAre;
@@ -205,10 +205,7 @@ TEST(SpecOfTest, HasAllThatMakesTheInputs) {
   EXPECT_FALSE(other == spec);
 }
 
-}  // namespace
-
 // The order of turns, with ranks and a clock that are made up.
-namespace {
 
 class SyncBnMeasureTest : public testing::Test {
  protected:
@@ -362,4 +359,4 @@ TEST_F(SyncBnMeasureTest, TrainsTheNetworkInTurns) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -25,7 +25,7 @@
 #include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/torch_process.h"
-#include "benchmarks/syncbn_peer_torch.h"
+#include "benchmarks/syncbn/torch_peer_py.h"
 #include "collectives/collective.h"
 #include "collectives/host/host_group.h"
 #include "collectives/launch/launched_group.h"
@@ -36,7 +36,7 @@
 #include "syncbn/cpu/onednn_batch_norm.h"
 #include "syncbn/sync_batch_norm.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 CallTimes TimesOf(double seconds) {
@@ -272,4 +272,4 @@ absl::Status RunSyncBnRank(const std::string& listener, RankKind kind,
   return ServeRank(listener, *group, options);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

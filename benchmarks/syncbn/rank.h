@@ -23,7 +23,7 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // A Python that has PyTorch, kept to time its BatchNorm2d on one thread.
 class SyncBnPeer {
@@ -114,6 +114,6 @@ absl::Status ServeSyncBnTurns(
 absl::Status RunSyncBnRank(const std::string& listener, RankKind kind,
                            int world_size, const SyncBnRankOptions& options);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_RANK_H_

@@ -34,7 +34,7 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::ElementsAre;
@@ -134,10 +134,7 @@ TEST(TimedCommunicatorTest, NotesWhenEachMessageIsEnteredAndLeft) {
                                         "a fake allocates nothing"));
 }
 
-}  // namespace
-
 // Steps of ResNet-18 on one image or two.
-namespace {
 
 SyncBnRequest Step(SyncBnSubject subject) {
   SyncBnRequest request;
@@ -218,10 +215,7 @@ TEST(SyncBnNetworkTest, CountsGradientsThatDifferBetweenRanks) {
   EXPECT_GT(wrong[1], 0);
 }
 
-}  // namespace
-
 // Ranks that take turns of every kind.
-namespace {
 
 using ::testing::HasSubstr;
 
@@ -419,4 +413,4 @@ TEST(SyncBnRankTest, NeedsALauncherForProcesses) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

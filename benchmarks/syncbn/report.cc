@@ -15,7 +15,7 @@
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm_kernels.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 CallSpread SpreadOf(std::span<const double> seconds) {
@@ -292,4 +292,4 @@ int64_t CountWrong(const SyncBnReport& report) {
   return wrong;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -13,7 +13,7 @@
 #include "benchmarks/syncbn/turn.h"
 #include "report/machine.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Seconds of a call on its slowest rank, over all timed calls.
 struct CallSpread {
@@ -146,6 +146,6 @@ std::string WhyNoBar(const SyncBnReport& report);
 // Wrong elements of everything.
 int64_t CountWrong(const SyncBnReport& report);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_REPORT_H_

@@ -22,7 +22,7 @@
 #include "nlohmann/json.hpp"
 #include "report/page_checks.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::DoubleEq;
@@ -222,10 +222,7 @@ TEST(SyncBnCountWrongTest, CountsEverything) {
   EXPECT_EQ(DeriveLayer(report.settings, kShape, turns).wrong, 3);
 }
 
-}  // namespace
-
 // Every key, with the report's value.
-namespace {
 
 std::vector<std::string> Keys(const nlohmann::ordered_json& json) {
   std::vector<std::string> keys;
@@ -338,10 +335,7 @@ TEST(FormatSyncBnJsonTest, SurvivesTextThatIsNotUtf8) {
   EXPECT_EQ(json["command"], "\uFFFD");
 }
 
-}  // namespace
-
 // The table, whole.
-namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -451,10 +445,7 @@ TEST(FormatSyncBnTableTest, SaysThatItWasMeasuredOnGpus) {
   EXPECT_THAT(FormatSyncBnLegend(report), HasSubstr("ranks share a GPU: "));
 }
 
-}  // namespace
-
 // The page: nothing outside it, and nothing in it that its strings could break.
-namespace {
 
 TEST(SyncBnHtmlTest, IsAWholePageThatLoadsNothing) {
   const std::string page = FormatSyncBnHtml(ExampleSyncBnReport());
@@ -479,4 +470,4 @@ TEST(SyncBnHtmlTest, KeepsHostileStringsInsideTheirElement) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

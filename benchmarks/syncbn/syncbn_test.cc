@@ -17,7 +17,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::AllOf;
@@ -27,7 +27,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 CommandOutcome RunSyncBn(const std::string& flags) {
-  return RunCommand(absl::StrCat("benchmarks/syncbn ", flags),
+  return RunCommand(absl::StrCat("benchmarks/syncbn/syncbn ", flags),
                     /*deadline_seconds=*/120);
 }
 
@@ -53,7 +53,7 @@ nlohmann::json Report(const std::string& flags) {
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
   for (const absl::string_view line : absl::StrSplit(outcome.output, '\n')) {
     const bool free_text = absl::StrContains(line, testing::TempDir()) ||
-                           absl::StrContains(line, "benchmarks/syncbn ");
+                           absl::StrContains(line, "benchmarks/syncbn/syncbn ");
     EXPECT_LE(line.size(), free_text ? line.size() : 100u) << line;
   }
   EXPECT_THAT(ReadText(folder + "/syncbn.html"),
@@ -221,4 +221,4 @@ TEST(SyncBnCommandTest, ExplainsItsFlagsAndColumns) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -13,7 +13,7 @@
 #include "benchmarks/syncbn/plan.h"
 #include "report/terminal.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 constexpr char kColumns[] =
@@ -223,4 +223,4 @@ std::string FormatSyncBnLegend(const SyncBnReport& report) {
 
 std::string SyncBnColumns() { return WrapText(kColumns, kTableColumns); }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

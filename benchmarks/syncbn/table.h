@@ -6,7 +6,7 @@
 
 #include "benchmarks/syncbn/report.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // What is measured and where; everything of the report but its layers, network
 // and peers is set.
@@ -27,6 +27,6 @@ std::string FormatSyncBnLegend(const SyncBnReport& report);
 // What the columns are, for --help as well.
 std::string SyncBnColumns();
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_TABLE_H_

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 // Adds the time until its end to a kernel's.
@@ -95,4 +95,4 @@ absl::StatusOr<std::unique_ptr<Communicator>> TimedCommunicator::Split(
   return group_.Split(color, key, site);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -15,7 +15,7 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Where the timers of one rank write. Not thread safe.
 struct Probe {
@@ -70,6 +70,6 @@ class TimedCommunicator : public Communicator {
   Probe& probe_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_TIMERS_H_

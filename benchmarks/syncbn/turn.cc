@@ -16,7 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 // Writes and reads values, texts and lists, one after the other.
@@ -239,4 +239,4 @@ absl::StatusOr<TeamTurn> CombineTurns(std::span<const RankTurn> turns) {
   return all;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

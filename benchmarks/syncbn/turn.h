@@ -14,7 +14,7 @@
 #include "absl/strings/string_view.h"
 #include "benchmarks/syncbn/plan.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 
 // Travels between processes of one machine as it is.
 struct SyncBnRequest {
@@ -108,6 +108,6 @@ struct TeamTurn {
 // kDataLoss if the ranks timed different numbers of calls or messages.
 absl::StatusOr<TeamTurn> CombineTurns(std::span<const RankTurn> turns);
 
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks
 
 #endif  // LOCKSTEP_BENCHMARKS_SYNCBN_TURN_H_

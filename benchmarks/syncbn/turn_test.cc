@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 #include "syncbn/activations.h"
 
-namespace lockstep {
+namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::HasSubstr;
@@ -161,11 +161,8 @@ TEST(CombineTurnsTest, RefusesRanksOfDifferentTurns) {
                        "one rank saw 0 messages, another 1"));
 }
 
-}  // namespace
-
 // Programs in the place of Python: right, wrong, dead and silent ones; and
 // PyTorch itself, where there is one.
-namespace {
 
 using ::testing::AllOf;
 
@@ -273,4 +270,4 @@ TEST(SyncBnPeerTest, TimesPyTorch) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::benchmarks

@@ -31,7 +31,7 @@ struct CheckedCall {
 // "AllReduce of float32[10], sum, root 1, in place".
 std::string Describe(const CheckedCall& call);
 
-// The order in which additions are expected: order.h's, or always the one.
+// The order in which additions are expected: schedule.h's, or always the one.
 enum class AdditionOrder { kBySize, kRing, kTree };
 
 // The input of a rank, whose elements differ by rank and index as far as the

@@ -1,4 +1,4 @@
-// Copies between a call's input and output.
+// Copies of a call's data, through the caches and past them.
 #ifndef LOCKSTEP_COLLECTIVES_ALGORITHMS_COPY_H_
 #define LOCKSTEP_COLLECTIVES_ALGORITHMS_COPY_H_
 
@@ -8,6 +8,10 @@
 
 #include "collectives/collective.h"
 
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
 namespace lockstep {
 
 // to = from, of the same size; nothing where they are the same memory, as in
@@ -16,16 +20,6 @@ inline void CopyElements(ConstBuffer from, Buffer to) {
   if (from.count == 0 || from.data == to.data) return;
   std::memcpy(to.data, from.data, static_cast<size_t>(from.size_bytes()));
 }
-
-}  // namespace lockstep
-
-#if defined(__SSE2__)
-#include <emmintrin.h>
-#endif
-
-namespace lockstep {
-
-// Copies past the caches.
 
 // What a processor writes to memory at once.
 inline constexpr int64_t kCacheLineBytes = 64;

@@ -1,4 +1,3 @@
-// Which algorithm runs a call.
 #include "collectives/algorithms/over_transport.h"
 
 #include "absl/status/status.h"

@@ -14,7 +14,7 @@ namespace lockstep {
 // kInternal.
 //
 // The algorithm is for AllReduce and Reduce, and the bits do not depend on it:
-// the order of additions (order.h) says which there are.
+// the order of additions (schedule.h) says which there are.
 //
 //                      up to kTreeOrderBytes            more
 //   kRing              all inputs go round the ring,    ring

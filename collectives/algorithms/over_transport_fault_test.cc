@@ -1,4 +1,5 @@
-// What RunAndCheck must reject.
+// That the checks of this folder reject what a wrong algorithm, or a transport
+// that misbehaves, does in every operation that carries data.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -94,12 +95,6 @@ TEST(RunAndCheckTest, RejectsTheOtherOrderOfZeros) {
   EXPECT_THAT(RunHarmed(call, AdditionOrder::kRing, kNoHarm),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong")));
 }
-
-}  // namespace
-
-// The operations over a transport that misbehaves: that the checks of this
-// folder reject what it does, in every operation that carries data.
-namespace {
 
 enum class Fault {
   kNone,

@@ -1,4 +1,6 @@
-// That the tests' transport is as bounded and as strict as they need it.
+// That every operation on every algorithm gives what one rank computes in the
+// order of schedule.h, bit for bit; and before, that the transport of these
+// tests is as bounded and as strict as they need it.
 #include "collectives/algorithms/over_transport.h"
 
 #include <cstddef>
@@ -28,6 +30,8 @@
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -101,14 +105,6 @@ TEST(MemoryTransportTest, FailureOfARankEndsAllAndIsTheFirstCause) {
               StatusIs(absl::StatusCode::kDataLoss, "it broke"));
 }
 
-}  // namespace
-
-// Sends and receives that fit each other, and such as do not.
-namespace {
-
-using testing::AllOf;
-using testing::Each;
-
 // Runs one call on rank 0 and one on rank 1.
 std::vector<absl::Status> RunPair(const Collective& first,
                                   const Collective& second) {
@@ -177,12 +173,6 @@ TEST(SendReceiveTest, NobodyThereEndsAtTheDeadline) {
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("waited for rank 1")));
 }
-
-}  // namespace
-
-// Every operation on every algorithm gives what one rank computes in the order
-// of order.h, bit for bit.
-namespace {
 
 constexpr Algorithm kAlgorithms[] = {Algorithm::kAuto, Algorithm::kRing,
                                      Algorithm::kTree};

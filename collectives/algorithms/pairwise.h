@@ -1,5 +1,5 @@
-// The collectives in which each pair of ranks has data of its own, over any
-// transport: it goes straight from the one to the other.
+// The operations in which data goes straight from one rank to another, over any
+// transport.
 #ifndef LOCKSTEP_COLLECTIVES_ALGORITHMS_PAIRWISE_H_
 #define LOCKSTEP_COLLECTIVES_ALGORITHMS_PAIRWISE_H_
 
@@ -24,8 +24,6 @@ absl::Status PairwiseGather(Transport& transport, ConstBuffer input,
 // P-1 steps: in step s each rank sends to rank + s and receives from rank - s.
 absl::Status PairwiseAllToAll(Transport& transport, ConstBuffer input,
                               Buffer output);
-
-// Send and Receive, over any transport.
 
 // Runs a kSend or kReceive that is valid. The two ranks first tell each other
 // what they called; if it is not a Send and a Receive of the same count and

@@ -149,6 +149,10 @@ class Folder {
   int64_t size_ = 0;    // Elements.
 };
 
+// Accumulators between the addition and its rounding: few enough to stay in the
+// first-level cache.
+constexpr int64_t kStepBytes = 4 << 10;
+
 }  // namespace
 
 Reduction::Reduction(DataType type, ReduceOp op, int world_size)
@@ -192,15 +196,6 @@ void Reduction::FoldTree(std::span<const void* const> inputs,
          outputs)
       .Run(/*tree=*/true, n);
 }
-
-// The last addition of a reduction by messages.
-namespace {
-
-// Accumulators between the addition and its rounding: few enough to stay in the
-// first-level cache.
-constexpr int64_t kStepBytes = 4 << 10;
-
-}  // namespace
 
 void CompleteReduction(const Reduction& reduction, const void* earlier,
                        const void* last, std::span<void* const> outputs,

@@ -11,7 +11,7 @@
 
 namespace lockstep {
 
-// One reduction over world_size ranks, with the meaning that reduce_op.h
+// One reduction over world_size ranks, with the meaning that collective.h
 // gives it. Partial results are held in accumulators: float32 for the 16-bit
 // floats, int64 for averages of int32 and uint8, else the type itself. The same
 // operands in the same order give the same bits, whatever mixture of these
@@ -50,7 +50,7 @@ class Reduction {
   void Fold(std::span<const void* const> inputs, std::span<void* const> outputs,
             int64_t n) const;
 
-  // The same in the order of a balanced tree over the inputs (order.h).
+  // The same in the order of a balanced tree over the inputs (schedule.h).
   void FoldTree(std::span<const void* const> inputs,
                 std::span<void* const> outputs, int64_t n) const;
 
@@ -60,8 +60,6 @@ class Reduction {
   int world_size_;
   DataType accumulator_;
 };
-
-// The last addition of a reduction by messages.
 
 // Every output = (earlier op last), finished, for n elements: accumulators op
 // elements gives elements. Outputs may be `last`, and at least one; they do not

@@ -171,7 +171,8 @@ struct Baseline {
 
 #if defined(__x86_64__)
 
-// With F16C, whose conversions give the bits of half.h in one instruction.
+// With F16C, whose conversions give the bits of data_types.h in one
+// instruction.
 struct Avx2 {
   static constexpr bool kConvertsFloat16 = true;
 

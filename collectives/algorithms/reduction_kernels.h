@@ -9,24 +9,6 @@
 
 namespace lockstep {
 
-// float32 for the 16-bit floats and int64 for averages of int32 and uint8, so
-// that sums are exact or as good as float32's; else the type itself.
-constexpr DataType AccumulatorOf(DataType type, ReduceOp op) {
-  switch (type) {
-    case DataType::kFloat16:
-    case DataType::kBFloat16:
-      return DataType::kFloat32;
-    case DataType::kInt32:
-    case DataType::kUInt8:
-      return op == ReduceOp::kAverage ? DataType::kInt64 : type;
-    case DataType::kFloat64:
-    case DataType::kFloat32:
-    case DataType::kInt64:
-      break;
-  }
-  return type;
-}
-
 // Element i of the result is of element i of the operands, which are read
 // before any later element of the result is written: so the result may be an
 // operand with elements of the same size, but not overlap one otherwise. Memory

@@ -1,5 +1,6 @@
-// Every instruction set gives the bits of the baseline, which reduction_test
-// cannot see: it runs what the processor has.
+// That every instruction set gives the bits of the baseline, which
+// reduction_test cannot see: it runs what the processor has. And reductions
+// whose answer is known.
 #include "collectives/algorithms/reduction_kernels.h"
 
 #include <algorithm>
@@ -109,11 +110,6 @@ INSTANTIATE_TEST_SUITE_P(
                           Name(std::get<1>(info.param)));
     });
 
-}  // namespace
-
-// Reductions whose answer is known.
-namespace {
-
 template <typename E>
 std::vector<E> FoldValues(ReduceOp op, std::vector<E> a, std::vector<E> b) {
   const void* const inputs[] = {a.data(), b.data()};
@@ -192,9 +188,6 @@ TEST(ReductionValuesTest, IntegerAveragesAreOfTheExactSumTowardZero) {
   EXPECT_EQ(FoldValues<uint8_t>(ReduceOp::kAverage, {255, 0}, {254, 1}),
             (std::vector<uint8_t>{254, 0}));
 }
-
-}  // namespace
-namespace {
 
 constexpr std::byte kGuard{0x5a};
 

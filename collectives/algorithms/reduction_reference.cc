@@ -96,9 +96,9 @@ Wide<E> Node(ReduceOp op, const std::vector<E>& operands, int begin, int end) {
 }
 
 template <typename E>
-E ReduceOne(ReduceOp op, Order order, const std::vector<E>& operands) {
+E ReduceOne(ReduceOp op, FoldOrder order, const std::vector<E>& operands) {
   const int world_size = static_cast<int>(operands.size());
-  if (order == Order::kTree) {
+  if (order == FoldOrder::kTree) {
     return Finish<E>(op, Node(op, operands, 0, world_size), world_size);
   }
   Wide<E> result = Widen(operands[0]);
@@ -109,7 +109,8 @@ E ReduceOne(ReduceOp op, Order order, const std::vector<E>& operands) {
 }
 
 template <typename E>
-Bytes ReduceAll(ReduceOp op, Order order, const std::vector<Bytes>& inputs) {
+Bytes ReduceAll(ReduceOp op, FoldOrder order,
+                const std::vector<Bytes>& inputs) {
   Bytes output(inputs[0].size());
   std::vector<E> operands(inputs.size());
   for (size_t i = 0; i < output.size(); i += sizeof(E)) {
@@ -190,7 +191,7 @@ Bytes Draw(DataType type, uint64_t seed, int64_t n) {
 
 }  // namespace
 
-Bytes Reference(DataType type, ReduceOp op, Order order,
+Bytes Reference(DataType type, ReduceOp op, FoldOrder order,
                 const std::vector<Bytes>& inputs) {
   switch (type) {
     case DataType::kFloat64:

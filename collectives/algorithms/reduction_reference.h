@@ -15,13 +15,13 @@ namespace lockstep {
 // Elements of any type.
 using Bytes = std::vector<std::byte>;
 
-enum class Order { kChain, kTree };  // Of Fold, and of FoldTree.
+enum class FoldOrder { kChain, kTree };  // Of Fold, and of FoldTree.
 
 // The reduction of inputs of one size, of at least one rank, from the
-// definitions in reduce_op.h and order.h: float32 in float64, which is then
+// definitions in collective.h and schedule.h: float32 in float64, which is then
 // rounded. Every NaN that arithmetic makes is the positive quiet one without a
 // payload.
-Bytes Reference(DataType type, ReduceOp op, Order order,
+Bytes Reference(DataType type, ReduceOp op, FoldOrder order,
                 const std::vector<Bytes>& inputs);
 
 // n elements for each rank, the same in every run: of a middle size and of both

@@ -61,7 +61,7 @@ constexpr int kElsewhere = -1;
 struct FoldCase {
   DataType type;
   ReduceOp op;
-  Order order = Order::kChain;
+  FoldOrder order = FoldOrder::kChain;
   std::vector<int> outputs = {kElsewhere};
   std::vector<int64_t> input_offsets = {};  // Bytes; cyclic; none: 0.
   int64_t output_offset = 0;
@@ -96,7 +96,7 @@ bool Gives(const FoldCase& c, const std::vector<Bytes>& inputs,
   }
   const Reduction reduction(c.type, c.op, static_cast<int>(inputs.size()));
   const int64_t n = static_cast<int64_t>(want.size()) / SizeOf(c.type);
-  if (c.order == Order::kTree) {
+  if (c.order == FoldOrder::kTree) {
     reduction.FoldTree(from, to, n);
   } else {
     reduction.Fold(from, to, n);
@@ -125,13 +125,13 @@ class ReductionTest
 TEST_P(ReductionTest, EveryCountAndAlignment) {
   for (int64_t n = 0; n <= 70; ++n) {
     const std::vector<Bytes> inputs = DrawInputs(type(), 2, n);
-    const Bytes want = Reference(type(), op(), Order::kChain, inputs);
+    const Bytes want = Reference(type(), op(), FoldOrder::kChain, inputs);
     for (const int64_t a : {0, 1, 4, 7}) {
       for (const int64_t b : {0, 3, 4}) {
         for (const int64_t out : {0, 1, 8}) {
-          ASSERT_TRUE(
-              Gives({type(), op(), Order::kChain, {kElsewhere}, {a, b}, out},
-                    inputs, want))
+          ASSERT_TRUE(Gives(
+              {type(), op(), FoldOrder::kChain, {kElsewhere}, {a, b}, out},
+              inputs, want))
               << n << " elements at " << a << ", " << b << ", " << out;
         }
       }
@@ -158,7 +158,7 @@ TEST_P(ReductionTest, EveryOutputAndWorldSize) {
   for (int world_size = 1; world_size <= 9; ++world_size) {
     for (const int64_t n : {1, 33, 2500}) {
       const std::vector<Bytes> inputs = DrawInputs(type(), world_size, n);
-      for (const Order order : {Order::kChain, Order::kTree}) {
+      for (const FoldOrder order : {FoldOrder::kChain, FoldOrder::kTree}) {
         const Bytes want = Reference(type(), op(), order, inputs);
         for (const std::vector<int>& outputs : OutputsFor(world_size)) {
           if (n > 100 && outputs.size() < 2) continue;
@@ -178,7 +178,7 @@ TEST_P(ReductionTest, EveryCountNearTheBlock) {
     for (const int64_t off : {-1, 0, 1}) {
       const int64_t n = (8 << 10) / accumulator + off;
       const std::vector<Bytes> inputs = DrawInputs(type(), 3, n);
-      for (const Order order : {Order::kChain, Order::kTree}) {
+      for (const FoldOrder order : {FoldOrder::kChain, FoldOrder::kTree}) {
         ASSERT_TRUE(Gives({type(), op(), order}, inputs,
                           Reference(type(), op(), order, inputs)))
             << n;
@@ -196,7 +196,7 @@ TEST_P(ReductionTest, StepsGiveWhatFoldGives) {
   constexpr int64_t kCount = 67;
   for (int world_size = 1; world_size <= 9; ++world_size) {
     const std::vector<Bytes> inputs = DrawInputs(type(), world_size, kCount);
-    const Bytes want = Reference(type(), op(), Order::kChain, inputs);
+    const Bytes want = Reference(type(), op(), FoldOrder::kChain, inputs);
     const Reduction reduction(type(), op(), world_size);
     Memory sums = Accumulators(reduction, kCount);
     Memory other = Accumulators(reduction, kCount);
@@ -246,7 +246,7 @@ TEST_P(ReductionTest, MergesGiveWhatFoldTreeGives) {
   constexpr int64_t kCount = 67;
   for (int world_size = 1; world_size <= 9; ++world_size) {
     const std::vector<Bytes> inputs = DrawInputs(type(), world_size, kCount);
-    const Bytes want = Reference(type(), op(), Order::kTree, inputs);
+    const Bytes want = Reference(type(), op(), FoldOrder::kTree, inputs);
     const Reduction reduction(type(), op(), world_size);
     Memory sums = MergeNode(reduction, inputs, 0, world_size, kCount);
     Memory output(static_cast<int64_t>(want.size()), 3);
@@ -257,7 +257,7 @@ TEST_P(ReductionTest, MergesGiveWhatFoldTreeGives) {
 
 TEST_P(ReductionTest, SixtyFourInputs) {
   const std::vector<Bytes> inputs = DrawInputs(type(), 64, 1100);
-  for (const Order order : {Order::kChain, Order::kTree}) {
+  for (const FoldOrder order : {FoldOrder::kChain, FoldOrder::kTree}) {
     EXPECT_TRUE(Gives({type(), op(), order, {kElsewhere, 63, 0}}, inputs,
                       Reference(type(), op(), order, inputs)));
   }
@@ -266,7 +266,7 @@ TEST_P(ReductionTest, SixtyFourInputs) {
 // The controls.
 TEST_P(ReductionTest, RejectsOneWrongByte) {
   const std::vector<Bytes> inputs = DrawInputs(type(), 3, 67);
-  const Bytes right = Reference(type(), op(), Order::kChain, inputs);
+  const Bytes right = Reference(type(), op(), FoldOrder::kChain, inputs);
   for (size_t i = 0; i < right.size(); ++i) {
     Bytes wrong = right;
     wrong[i] ^= std::byte{1};
@@ -276,7 +276,7 @@ TEST_P(ReductionTest, RejectsOneWrongByte) {
 
 TEST_P(ReductionTest, RejectsAnInputThatIsLostOrCountedTwice) {
   const std::vector<Bytes> inputs = DrawInputs(type(), 3, 67);
-  const Bytes want = Reference(type(), op(), Order::kChain, inputs);
+  const Bytes want = Reference(type(), op(), FoldOrder::kChain, inputs);
   EXPECT_TRUE(Gives({type(), op()}, inputs, want));
   EXPECT_FALSE(Gives({type(), op()}, {inputs[0], inputs[1]}, want));
   EXPECT_FALSE(Gives({type(), op()}, {inputs[0], inputs[1], inputs[1]}, want));
@@ -304,10 +304,10 @@ class LargeReductionTest : public ReductionTest {};
 TEST_P(LargeReductionTest, EveryOutput) {
   const int64_t n = ((6 << 20) + 100) / SizeOf(type()) + 1;
   const std::vector<Bytes> inputs = DrawInputs(type(), 2, n);
-  const Bytes want = Reference(type(), op(), Order::kChain, inputs);
+  const Bytes want = Reference(type(), op(), FoldOrder::kChain, inputs);
   const auto gives = [&](std::vector<int> outputs, int64_t offset) {
     return Gives(
-        {type(), op(), Order::kChain, std::move(outputs), {0, 1}, offset},
+        {type(), op(), FoldOrder::kChain, std::move(outputs), {0, 1}, offset},
         inputs, want);
   };
   EXPECT_TRUE(gives({kElsewhere}, 0));
@@ -326,10 +326,14 @@ INSTANTIATE_TEST_SUITE_P(Each, LargeReductionTest,
 TEST(ReductionControlsTest, RejectsAnotherOrderOfAdditions) {
   for (const DataType type : {DataType::kFloat32, DataType::kFloat64}) {
     const std::vector<Bytes> inputs = DrawInputs(type, 4, 67);
-    const Bytes chain = Reference(type, ReduceOp::kSum, Order::kChain, inputs);
-    const Bytes tree = Reference(type, ReduceOp::kSum, Order::kTree, inputs);
-    EXPECT_FALSE(Gives({type, ReduceOp::kSum, Order::kChain}, inputs, tree));
-    EXPECT_FALSE(Gives({type, ReduceOp::kSum, Order::kTree}, inputs, chain));
+    const Bytes chain =
+        Reference(type, ReduceOp::kSum, FoldOrder::kChain, inputs);
+    const Bytes tree =
+        Reference(type, ReduceOp::kSum, FoldOrder::kTree, inputs);
+    EXPECT_FALSE(
+        Gives({type, ReduceOp::kSum, FoldOrder::kChain}, inputs, tree));
+    EXPECT_FALSE(
+        Gives({type, ReduceOp::kSum, FoldOrder::kTree}, inputs, chain));
     EXPECT_FALSE(Gives({type, ReduceOp::kSum},
                        {inputs[1], inputs[2], inputs[3], inputs[0]}, chain));
   }
@@ -340,7 +344,7 @@ TEST(ReductionControlsTest, RejectsASumForAnAverage) {
     const std::vector<Bytes> inputs = DrawInputs(type, 3, 67);
     EXPECT_FALSE(
         Gives({type, ReduceOp::kSum}, inputs,
-              Reference(type, ReduceOp::kAverage, Order::kChain, inputs)));
+              Reference(type, ReduceOp::kAverage, FoldOrder::kChain, inputs)));
   }
 }
 

@@ -1,4 +1,3 @@
-// The collectives as rings.
 #include "collectives/algorithms/ring.h"
 
 #include <algorithm>

@@ -13,7 +13,7 @@
 namespace lockstep {
 
 // Every rank calls the same function, with arguments that are valid
-// (collective.h) and agree. Communicator has the contracts, ring_schedule.h the
+// (collective.h) and agree. Communicator has the contracts, schedule.h the
 // order of additions. Data moves in pieces, and a piece goes on to the next
 // rank as soon as it is there, while later ones still come. Partial sums travel
 // as accumulators, complete ones as elements.

@@ -1,4 +1,6 @@
-// That segments and pieces tile what they are cut from.
+// That segments tile what they are cut from, that the ring adds every rank once
+// in the stated order, and the rings themselves at every small size, also where
+// RunOverTransport would choose another algorithm.
 #include "collectives/algorithms/ring.h"
 
 #include <algorithm>
@@ -23,6 +25,8 @@
 
 namespace lockstep {
 namespace {
+
+using testing::HasSubstr;
 
 constexpr int64_t kCounts = 60;
 constexpr int kParts = 9;
@@ -84,9 +88,6 @@ TEST(SegmentTest, PiecesBeyondInt32) {
   EXPECT_EQ(PieceOf({0, INT64_MAX}, 4, (int64_t{1} << 61) - 1),
             (Segment{INT64_MAX - 3, 3}));
 }
-
-}  // namespace
-namespace {
 
 // A node as an expression, without the brackets around all of it.
 std::string Expression(int world_size, int begin, int end) {
@@ -164,14 +165,6 @@ TEST(OrderTest, TreeOrderEndsAtItsSize) {
   EXPECT_FALSE(InTreeOrder(kTreeOrderBytes + 1));
 }
 
-}  // namespace
-
-// That the ring adds every rank once, in the stated order.
-namespace {
-
-using testing::HasSubstr;
-
-constexpr int64_t kCounts = 60;
 constexpr int kWorldSizes = 9;
 
 TEST(RingScheduleTest, RankModuloIsNeverNegative) {
@@ -294,13 +287,7 @@ TEST(RingScheduleTest, CheckRejectsARankCountedTwice) {
               StatusIs(absl::StatusCode::kDataLoss, "rank 0, element 0"));
 }
 
-}  // namespace
-
-// The rings at every small size, also where RunOverTransport would choose
-// another algorithm.
-namespace {
-
-constexpr int64_t kCounts = 40;
+constexpr int64_t kRingCounts = 40;
 
 absl::Status RunRing(Transport& transport, const Collective& call) {
   switch (call.operation) {
@@ -344,7 +331,7 @@ class RingTest : public testing::TestWithParam<RingCase> {
 
 TEST_P(RingTest, ReducesInTheOrderOfTheRing) {
   std::vector<CheckedCall> calls;
-  for (int64_t count = 0; count < kCounts; ++count) {
+  for (int64_t count = 0; count < kRingCounts; ++count) {
     for (const bool in_place : {false, true}) {
       for (const DataType type :
            {DataType::kFloat32, DataType::kBFloat16, DataType::kUInt8}) {
@@ -365,7 +352,7 @@ TEST_P(RingTest, ReducesInTheOrderOfTheRing) {
 
 TEST_P(RingTest, GathersAndBroadcasts) {
   std::vector<CheckedCall> calls;
-  for (int64_t count = 0; count < kCounts; ++count) {
+  for (int64_t count = 0; count < kRingCounts; ++count) {
     for (int root = 0; root < GetParam().world_size; ++root) {
       calls.push_back(
           {.operation = Operation::kBroadcast, .count = count, .root = root});

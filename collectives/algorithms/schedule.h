@@ -1,4 +1,6 @@
-// How data is cut up: the index arithmetic alone.
+// Who adds, sends and receives what in a reduction: the index arithmetic alone,
+// without data or communication. It fixes the order of additions, which every
+// algorithm and backend keeps to.
 #ifndef LOCKSTEP_COLLECTIVES_ALGORITHMS_SCHEDULE_H_
 #define LOCKSTEP_COLLECTIVES_ALGORITHMS_SCHEDULE_H_
 
@@ -38,13 +40,13 @@ constexpr Segment PieceOf(Segment segment, int64_t piece, int64_t index) {
           std::min(piece, segment.count - index * piece)};
 }
 
-// The order of additions, which every algorithm and backend keeps to.
+// The order of additions.
 //
 // A reduction of n elements over P ranks adds, for each element, x[0] .. x[P-1]
 // in an order that depends on the size and P alone:
 //
 //   ring   (more than kTreeOrderBytes) The elements are cut into P segments
-//          (segment.h); segment k is
+//          (SegmentOf); segment k is
 //          (((x[k] + x[k+1]) + x[k+2]) + ...) + x[k-1], ranks modulo P.
 //   tree   (up to kTreeOrderBytes) A balanced binary tree over the ranks, the
 //          same for every element: see TreeSplit.
@@ -93,8 +95,7 @@ constexpr int TreeSplit(int world_size, int begin, int end) {
   return TreeGroupBegin(world_size, (first + last + 1) / 2);
 }
 
-// Which part of the data a rank sends and receives in each step of a ring: the
-// index arithmetic alone, without data or communication.
+// Which part of the data a rank sends and receives in each step of a ring.
 //
 // The data is cut into P = world_size segments. In step s rank r sends segment
 // r - s and receives segment r - 1 - s (mod P), and sends it on in the next
@@ -139,12 +140,11 @@ constexpr int ReduceScatterRank(int rank, int world_size) {
   return RankModulo(rank - 1, world_size);
 }
 
-// Who exchanges what with whom in recursive halving and doubling: the index
-// arithmetic alone, without data or communication.
+// Who exchanges what with whom in recursive halving and doubling.
 //
-// The ranks form the groups of order.h, of one rank or two; one rank speaks for
-// each group. In round s of log2(groups) group g meets group g xor 2^s, which
-// holds the sums of the neighbouring 2^s groups over the same range of
+// The ranks form the groups of the tree, of one rank or two; one rank speaks
+// for each group. In round s of log2(groups) group g meets group g xor 2^s,
+// which holds the sums of the neighbouring 2^s groups over the same range of
 // elements. Each takes half of that range, from which the two ranges of the
 // next round come; so after the last round each group has, complete, a range of
 // its own. Doubling goes through the rounds backwards, each group handing over

@@ -1,4 +1,3 @@
-// Messages of any size as pieces over a transport.
 #include "collectives/algorithms/transport.h"
 
 #include <algorithm>

@@ -1,4 +1,5 @@
-// What the collective algorithms need from a backend.
+// What the collective algorithms need from a backend, and messages of any size
+// on top of it.
 #ifndef LOCKSTEP_COLLECTIVES_ALGORITHMS_TRANSPORT_H_
 #define LOCKSTEP_COLLECTIVES_ALGORITHMS_TRANSPORT_H_
 

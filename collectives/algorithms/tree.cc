@@ -1,4 +1,3 @@
-// Recursive halving and doubling.
 #include "collectives/algorithms/tree.h"
 
 #include <cstddef>
@@ -163,6 +162,33 @@ class Tree {
   std::unique_ptr<std::byte[]> sums_;
 };
 
+// Room for every rank's input.
+class Inputs {
+ public:
+  Inputs(const ConstBuffer& input, int world_size)
+      : world_size_(world_size),
+        bytes_(std::make_unique_for_overwrite<std::byte[]>(
+            static_cast<size_t>(input.size_bytes() * world_size))),
+        all_(bytes_.get(), input.count * world_size, input.type) {}
+
+  const Buffer& all() const { return all_; }
+
+  void Fold(ReduceOp op, Buffer output) const {
+    std::vector<const void*> inputs;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      inputs.push_back(all_.Part(rank * output.count, output.count).data);
+    }
+    void* const outputs[] = {output.data};
+    Reduction(output.type, op, world_size_)
+        .FoldTree(inputs, outputs, output.count);
+  }
+
+ private:
+  int world_size_;
+  std::unique_ptr<std::byte[]> bytes_;
+  Buffer all_;
+};
+
 }  // namespace
 
 absl::Status TreeAllReduce(Transport& transport, ConstBuffer input,
@@ -200,38 +226,6 @@ absl::Status TreeReduce(Transport& transport, ConstBuffer input, Buffer output,
   if (transport.rank() == root) tree.Finish(output);
   return absl::OkStatus();
 }
-
-// Reductions of gathered inputs.
-namespace {
-
-// Room for every rank's input.
-class Inputs {
- public:
-  Inputs(const ConstBuffer& input, int world_size)
-      : world_size_(world_size),
-        bytes_(std::make_unique_for_overwrite<std::byte[]>(
-            static_cast<size_t>(input.size_bytes() * world_size))),
-        all_(bytes_.get(), input.count * world_size, input.type) {}
-
-  const Buffer& all() const { return all_; }
-
-  void Fold(ReduceOp op, Buffer output) const {
-    std::vector<const void*> inputs;
-    for (int rank = 0; rank < world_size_; ++rank) {
-      inputs.push_back(all_.Part(rank * output.count, output.count).data);
-    }
-    void* const outputs[] = {output.data};
-    Reduction(output.type, op, world_size_)
-        .FoldTree(inputs, outputs, output.count);
-  }
-
- private:
-  int world_size_;
-  std::unique_ptr<std::byte[]> bytes_;
-  Buffer all_;
-};
-
-}  // namespace
 
 absl::Status GatherAllReduce(Transport& transport, ConstBuffer input,
                              Buffer output, ReduceOp op) {

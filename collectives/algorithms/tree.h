@@ -1,4 +1,5 @@
-// Recursive halving and doubling, over any transport: few messages.
+// Reductions in the order of the tree (schedule.h), over any transport: by
+// recursive halving and doubling, or from gathered inputs.
 #ifndef LOCKSTEP_COLLECTIVES_ALGORITHMS_TREE_H_
 #define LOCKSTEP_COLLECTIVES_ALGORITHMS_TREE_H_
 
@@ -9,34 +10,24 @@
 namespace lockstep {
 
 // Every rank calls the same function, with arguments that are valid
-// (collective.h) and agree. Communicator has the contracts, order.h the order
-// of additions (tree), tree_schedule.h the messages: of a rank at most
-// 2 log2(P) + 2 each way, and as large as the data at most. Allocates one
-// accumulator per element.
-//
-// Errors: the transport's, and kInternal if a piece of the wrong size comes.
+// (collective.h) and agree. Communicator has the contracts. Errors: the
+// transport's, and kInternal if a piece of the wrong size comes.
 
+// Recursive halving and doubling, for few messages: a rank sends and receives
+// at most 2 log2(P) + 2, each at most as large as the data. Allocates one
+// accumulator per element.
 absl::Status TreeAllReduce(Transport& transport, ConstBuffer input,
                            Buffer output, ReduceOp op);
 
 absl::Status TreeReduce(Transport& transport, ConstBuffer input, Buffer output,
                         ReduceOp op, int root);
 
-// Reductions in tree order for which whole inputs travel, and are folded where
-// the result is wanted: over any transport, for little data on few ranks.
-
-// Every rank calls the same function, with arguments that are valid
-// (collective.h) and agree. Communicator has the contracts, order.h the order
-// of additions (tree). P-1 messages of the size of the input each way, and P
-// inputs of memory: on every rank, or the root.
-//
-// Errors: the transport's, and kInternal if a piece of the wrong size comes.
-
-// The inputs go round the ring.
+// For little data on few ranks: whole inputs travel, round the ring or straight
+// to the root, and are folded where the result is wanted. P-1 messages of the
+// size of the input each way, and P inputs of memory: on every rank, or the
+// root.
 absl::Status GatherAllReduce(Transport& transport, ConstBuffer input,
                              Buffer output, ReduceOp op);
-
-// The inputs go straight to the root.
 absl::Status GatherReduce(Transport& transport, ConstBuffer input,
                           Buffer output, ReduceOp op, int root);
 

@@ -1,5 +1,7 @@
 // That recursive halving and doubling adds every rank once, in the order of the
-// tree, and that all who have to, end with all of it.
+// tree, and that all who have to, end with all of it; and TreeAllReduce at
+// sizes below and above those at which ranges are halved, also beyond those at
+// which RunOverTransport uses it.
 #include "collectives/algorithms/tree.h"
 
 #include <cstddef>
@@ -340,12 +342,6 @@ TEST(TreeScheduleTest, CheckRejectsARangeThatIsNotGivenBack) {
               }),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("group 0")));
 }
-
-}  // namespace
-
-// The tree at sizes below and above those at which ranges are halved, also
-// beyond those at which RunOverTransport uses it.
-namespace {
 
 absl::Status RunTree(Transport& transport, const Collective& call) {
   if (call.operation == Operation::kAllReduce) {

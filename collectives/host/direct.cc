@@ -26,82 +26,9 @@
 namespace lockstep {
 namespace {
 
-// Smaller pieces reach the other cache sooner than they reach memory.
-constexpr int64_t kStreamedBytes = 4 << 10;
-
-}  // namespace
-
-int64_t SharedTransport::max_piece_bytes() const {
-  return member_.region().shape().slot_bytes;
-}
-
-int SharedTransport::max_pieces() const { return kSlotsPerMailbox; }
-
-bool SharedTransport::HasRoom(int peer) const {
-  const Mailbox& mailbox = member_.region().mailbox(rank(), peer);
-  return mailbox.sent.load(std::memory_order_relaxed) -
-             mailbox.freed.load(std::memory_order_seq_cst) <
-         kSlotsPerMailbox;
-}
-
-std::optional<std::span<std::byte>> SharedTransport::Room(int peer) {
-  if (!HasRoom(peer)) return std::nullopt;
-  if (piece_.empty()) {
-    const auto size = static_cast<size_t>(max_piece_bytes());
-    size_t space = size + kCacheLineBytes;
-    piece_memory_ = std::make_unique_for_overwrite<std::byte[]>(space);
-    void* aligned = piece_memory_.get();
-    std::align(kCacheLineBytes, size, aligned, space);
-    piece_ = {static_cast<std::byte*>(aligned), size};
-  }
-  return piece_;
-}
-
-void SharedTransport::Send(int peer, int64_t size) {
-  const SharedRegion& region = member_.region();
-  Mailbox& mailbox = region.mailbox(rank(), peer);
-  const uint64_t sent = mailbox.sent.load(std::memory_order_relaxed);
-  std::byte* const slot = region.slot(rank(), peer, sent).data();
-  if (size < kStreamedBytes) {
-    std::memcpy(slot, piece_.data(), static_cast<size_t>(size));
-  } else {
-    StreamCopy(piece_.data(), slot, size);
-    FinishStreaming();
-  }
-  mailbox.sizes[sent % kSlotsPerMailbox] = size;
-  mailbox.sent.store(sent + 1, std::memory_order_seq_cst);
-  member_.Notify(peer);
-}
-
-std::optional<std::span<const std::byte>> SharedTransport::Received(int peer) {
-  const SharedRegion& region = member_.region();
-  const Mailbox& mailbox = region.mailbox(peer, rank());
-  const uint64_t freed = mailbox.freed.load(std::memory_order_relaxed);
-  if (mailbox.sent.load(std::memory_order_seq_cst) == freed) {
-    return std::nullopt;
-  }
-  const int64_t size = mailbox.sizes[freed % kSlotsPerMailbox];
-  return region.slot(peer, rank(), freed).first(static_cast<size_t>(size));
-}
-
-void SharedTransport::Release(int peer) {
-  Mailbox& mailbox = member_.region().mailbox(peer, rank());
-  const uint64_t freed = mailbox.freed.load(std::memory_order_relaxed);
-  mailbox.freed.store(freed + 1, std::memory_order_seq_cst);
-  member_.Notify(peer);
-}
-
-absl::Status SharedTransport::Wait(int send_peer, int receive_peer) {
-  uint64_t peers = 0;
-  if (send_peer != kNobody) peers |= uint64_t{1} << send_peer;
-  if (receive_peer != kNobody) peers |= uint64_t{1} << receive_peer;
-  return member_.WaitFor(peers, [&] {
-    return (send_peer != kNobody && HasRoom(send_peer)) ||
-           (receive_peer != kNobody && Received(receive_peer).has_value());
-  });
-}
-
-namespace {
+// What is smaller reaches the other cache sooner than it reaches memory.
+constexpr int64_t kStreamedPieceBytes = 4 << 10;
+constexpr int64_t kStreamedStageBytes = 8 << 10;
 
 // std::less_equal orders pointers into different objects, which <= need not.
 bool Within(const std::byte* data, int64_t size, const std::byte* part,
@@ -110,60 +37,13 @@ bool Within(const std::byte* data, int64_t size, const std::byte* part,
   return not_after(part, data) && not_after(data + size, part + part_size);
 }
 
-}  // namespace
-
-int64_t GroupMemory::Stride(int64_t bytes) {
-  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
-}
-
-GroupBuffer GroupMemory::Add(std::shared_ptr<SharedMemory> memory,
-                             int64_t bytes) {
-  const int64_t stride = Stride(bytes);
-  const int64_t begin = rank_ * stride;
-  allocations_.push_back({memory, stride});
-  std::byte* part = memory->data() + begin;
-  std::shared_ptr<void> owner(
-      part, [memory, begin, stride](void*) { memory->Discard(begin, stride); });
-  return GroupBuffer(std::move(owner), {part, static_cast<size_t>(bytes)});
-}
-
-Place GroupMemory::PlaceOf(const void* data, int64_t size) const {
-  if (size == 0) return {Place::kNothing, 0, 0};
-  if (address_space_) {
-    return {Place::kAddressSpace, 0, reinterpret_cast<uintptr_t>(data)};
-  }
-  const std::byte* bytes = static_cast<const std::byte*>(data);
-  for (size_t i = 0; i < allocations_.size(); ++i) {
-    const Allocation& allocation = allocations_[i];
-    const std::byte* part =
-        allocation.memory->data() + rank_ * allocation.stride;
-    if (Within(bytes, size, part, allocation.stride)) {
-      return {Place::kAllocation, static_cast<int32_t>(i),
-              static_cast<uint64_t>(bytes - part)};
-    }
-  }
-  return {};
-}
-
-std::byte* GroupMemory::Resolve(int peer, const Place& place) const {
-  if (place.kind == Place::kAddressSpace) {
-    return reinterpret_cast<std::byte*>(place.offset);
-  }
-  const Allocation& allocation = allocations_[place.number];
-  return allocation.memory->data() + peer * allocation.stride + place.offset;
-}
-
-namespace {
-
-constexpr int64_t kStreamedBytes = 8 << 10;
-
 static_assert(kTreeOrderBytes <= kStagedBytes,
               "What is reduced in tree order is staged");
 
 // As in SharedTransport: past the caches is the shorter way to memory that
 // others have read.
 void Stage(const ConstBuffer& input, std::byte* staged) {
-  if (input.size_bytes() < kStreamedBytes) {
+  if (input.size_bytes() < kStreamedStageBytes) {
     std::memcpy(staged, input.data, static_cast<size_t>(input.size_bytes()));
     return;
   }
@@ -335,6 +215,117 @@ class DirectCall {
 };
 
 }  // namespace
+
+int64_t SharedTransport::max_piece_bytes() const {
+  return member_.region().shape().slot_bytes;
+}
+
+int SharedTransport::max_pieces() const { return kSlotsPerMailbox; }
+
+bool SharedTransport::HasRoom(int peer) const {
+  const Mailbox& mailbox = member_.region().mailbox(rank(), peer);
+  return mailbox.sent.load(std::memory_order_relaxed) -
+             mailbox.freed.load(std::memory_order_seq_cst) <
+         kSlotsPerMailbox;
+}
+
+std::optional<std::span<std::byte>> SharedTransport::Room(int peer) {
+  if (!HasRoom(peer)) return std::nullopt;
+  if (piece_.empty()) {
+    const auto size = static_cast<size_t>(max_piece_bytes());
+    size_t space = size + kCacheLineBytes;
+    piece_memory_ = std::make_unique_for_overwrite<std::byte[]>(space);
+    void* aligned = piece_memory_.get();
+    std::align(kCacheLineBytes, size, aligned, space);
+    piece_ = {static_cast<std::byte*>(aligned), size};
+  }
+  return piece_;
+}
+
+void SharedTransport::Send(int peer, int64_t size) {
+  const SharedRegion& region = member_.region();
+  Mailbox& mailbox = region.mailbox(rank(), peer);
+  const uint64_t sent = mailbox.sent.load(std::memory_order_relaxed);
+  std::byte* const slot = region.slot(rank(), peer, sent).data();
+  if (size < kStreamedPieceBytes) {
+    std::memcpy(slot, piece_.data(), static_cast<size_t>(size));
+  } else {
+    StreamCopy(piece_.data(), slot, size);
+    FinishStreaming();
+  }
+  mailbox.sizes[sent % kSlotsPerMailbox] = size;
+  mailbox.sent.store(sent + 1, std::memory_order_seq_cst);
+  member_.Notify(peer);
+}
+
+std::optional<std::span<const std::byte>> SharedTransport::Received(int peer) {
+  const SharedRegion& region = member_.region();
+  const Mailbox& mailbox = region.mailbox(peer, rank());
+  const uint64_t freed = mailbox.freed.load(std::memory_order_relaxed);
+  if (mailbox.sent.load(std::memory_order_seq_cst) == freed) {
+    return std::nullopt;
+  }
+  const int64_t size = mailbox.sizes[freed % kSlotsPerMailbox];
+  return region.slot(peer, rank(), freed).first(static_cast<size_t>(size));
+}
+
+void SharedTransport::Release(int peer) {
+  Mailbox& mailbox = member_.region().mailbox(peer, rank());
+  const uint64_t freed = mailbox.freed.load(std::memory_order_relaxed);
+  mailbox.freed.store(freed + 1, std::memory_order_seq_cst);
+  member_.Notify(peer);
+}
+
+absl::Status SharedTransport::Wait(int send_peer, int receive_peer) {
+  uint64_t peers = 0;
+  if (send_peer != kNobody) peers |= uint64_t{1} << send_peer;
+  if (receive_peer != kNobody) peers |= uint64_t{1} << receive_peer;
+  return member_.WaitFor(peers, [&] {
+    return (send_peer != kNobody && HasRoom(send_peer)) ||
+           (receive_peer != kNobody && Received(receive_peer).has_value());
+  });
+}
+
+int64_t GroupMemory::Stride(int64_t bytes) {
+  return (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+GroupBuffer GroupMemory::Add(std::shared_ptr<SharedMemory> memory,
+                             int64_t bytes) {
+  const int64_t stride = Stride(bytes);
+  const int64_t begin = rank_ * stride;
+  allocations_.push_back({memory, stride});
+  std::byte* part = memory->data() + begin;
+  std::shared_ptr<void> owner(
+      part, [memory, begin, stride](void*) { memory->Discard(begin, stride); });
+  return GroupBuffer(std::move(owner), {part, static_cast<size_t>(bytes)});
+}
+
+Place GroupMemory::PlaceOf(const void* data, int64_t size) const {
+  if (size == 0) return {Place::kNothing, 0, 0};
+  if (address_space_) {
+    return {Place::kAddressSpace, 0, reinterpret_cast<uintptr_t>(data)};
+  }
+  const std::byte* bytes = static_cast<const std::byte*>(data);
+  for (size_t i = 0; i < allocations_.size(); ++i) {
+    const Allocation& allocation = allocations_[i];
+    const std::byte* part =
+        allocation.memory->data() + rank_ * allocation.stride;
+    if (Within(bytes, size, part, allocation.stride)) {
+      return {Place::kAllocation, static_cast<int32_t>(i),
+              static_cast<uint64_t>(bytes - part)};
+    }
+  }
+  return {};
+}
+
+std::byte* GroupMemory::Resolve(int peer, const Place& place) const {
+  if (place.kind == Place::kAddressSpace) {
+    return reinterpret_cast<std::byte*>(place.offset);
+  }
+  const Allocation& allocation = allocations_[place.number];
+  return allocation.memory->data() + peer * allocation.stride + place.offset;
+}
 
 Places PlacesOf(const Collective& call, GroupMember& member,
                 const GroupMemory& memory) {

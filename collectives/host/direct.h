@@ -1,4 +1,5 @@
-// The transport of ranks that share memory.
+// How data moves between ranks that share memory: in pieces, as over any
+// transport, or directly, as ranks read and write each other's buffers.
 #ifndef LOCKSTEP_COLLECTIVES_HOST_DIRECT_H_
 #define LOCKSTEP_COLLECTIVES_HOST_DIRECT_H_
 
@@ -47,8 +48,6 @@ class SharedTransport : public Transport {
   std::span<std::byte> piece_;  // Of it, aligned.
 };
 
-// What the ranks of a host group can reach of each other's memory.
-
 // One rank's view of the allocations of its group, which every rank makes in
 // the same order. Not thread safe, but the buffers that it hands out may go in
 // any thread, at any time.
@@ -83,8 +82,6 @@ class GroupMemory {
   bool address_space_;
   std::vector<Allocation> allocations_;
 };
-
-// The direct algorithm: ranks read, and write, each other's memory.
 
 // The places of `call`'s buffers, for GroupMember::Enter. An input of up to
 // kStagedBytes is copied to where GroupMember stages it.

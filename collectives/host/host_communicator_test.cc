@@ -48,8 +48,8 @@ float RoughValue(int rank, int64_t i) {
       std::ldexp(sign * mantissa, static_cast<int>(x >> 1 & 15)));
 }
 
-// Element i of a large sum, in the order that order.h states, with the segment
-// found by counting: the first count % P segments have one more.
+// Element i of a large sum, in the order that schedule.h states, with the
+// segment found by counting: the first count % P segments have one more.
 float PlainSum(int64_t count, int world_size, int64_t i) {
   int segment = 0;
   int64_t end = 0;

@@ -1,4 +1,4 @@
-// The `threads` backend: the ranks of a group are threads of this process.
+// Groups of ranks on one host: the backends `threads` and `processes`.
 #ifndef LOCKSTEP_COLLECTIVES_HOST_HOST_GROUP_H_
 #define LOCKSTEP_COLLECTIVES_HOST_HOST_GROUP_H_
 
@@ -22,17 +22,12 @@ namespace lockstep {
 absl::StatusOr<std::vector<std::unique_ptr<Communicator>>> CreateThreadGroup(
     int world_size, const GroupOptions& options = {});
 
-// The `processes` backend: the ranks of a group are processes of one host that
-// share anonymous memory, so nothing is left behind however they end.
-
 // Joins the group whose members meet at `rendezvous`, which names this
 // process's rank; returns once all have joined. A rank that dies later is
 // reported to those that wait for it, within 1 s. Errors: those of the
 // rendezvous, and kUnavailable if a member died while joining.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinProcessGroup(
     Rendezvous& rendezvous, const GroupOptions& options = {});
-
-// Ranks that are threads, from their start to their end.
 
 // Calls `fn` on each rank of a new group of `world_size` threads, at the same
 // time, and returns once all have returned. Each rank leaves the group as its

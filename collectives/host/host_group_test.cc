@@ -35,6 +35,7 @@ namespace lockstep {
 namespace {
 
 using testing::Each;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 // Not the same in another run, whose leftovers would be in the way.
@@ -180,9 +181,6 @@ TEST(ProcessGroupTest, MemoryThatIsNotAGroups) {
                        HasSubstr("/proc/self/fd/9999")));
 }
 
-}  // namespace
-namespace {
-
 TEST(RunOnThreadsTest, RunsEveryRankOnce) {
   for (const int world_size : {1, 2, 3, 8}) {
     std::atomic<int> ranks = 0;
@@ -224,11 +222,6 @@ TEST(RunOnThreadsTest, RefusesAnImpossibleWorldSize) {
       RunOnThreads(0, {}, [](Communicator&) { return absl::OkStatus(); }),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("world size 0")));
 }
-
-}  // namespace
-namespace {
-
-using testing::ElementsAre;
 
 class RunRanksTest : public testing::TestWithParam<Backend> {};
 

@@ -1,4 +1,5 @@
-// Sleeping on a word of memory that other threads or processes share.
+// Waiting for ranks that share memory: sleeping until one writes, and noticing
+// that one has died.
 #ifndef LOCKSTEP_COLLECTIVES_HOST_PEER_WATCH_H_
 #define LOCKSTEP_COLLECTIVES_HOST_PEER_WATCH_H_
 
@@ -18,8 +19,6 @@ void FutexWait(std::atomic<uint32_t>& word, uint32_t expected,
 
 // Wakes all that sleep on `word`, in any process that maps it.
 void FutexWake(std::atomic<uint32_t>& word);
-
-// Noticing that a process of the group has ended.
 
 // Watches one process for each rank. Not thread safe.
 class PeerWatch {

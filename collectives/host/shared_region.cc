@@ -32,6 +32,63 @@ absl::Status OutOfMemory(const char* call, int64_t size) {
                    " bytes shared by the ranks: ", std::strerror(errno)));
 }
 
+static_assert(std::atomic<uint64_t>::is_always_lock_free,
+              "Processes cannot share a lock");
+
+constexpr uint64_t kMagic = 0x4c6f636b73746570;  // "Lockstep".
+constexpr int64_t kMaxSlotBytes = 16 << 20;
+
+int64_t ControlsBegin() {
+  return (sizeof(RegionHeader) + kCacheLinePair - 1) / kCacheLinePair *
+         kCacheLinePair;
+}
+
+int64_t MailboxesBegin(const RegionShape& shape) {
+  return ControlsBegin() + shape.world_size * int64_t{sizeof(RankControl)};
+}
+
+int64_t StagedBegin(const RegionShape& shape) {
+  const int64_t pairs = int64_t{shape.world_size} * shape.world_size;
+  const int64_t end = MailboxesBegin(shape) + pairs * int64_t{sizeof(Mailbox)};
+  return (end + kPageBytes - 1) / kPageBytes * kPageBytes;
+}
+
+int64_t SlotsBegin(const RegionShape& shape) {
+  return StagedBegin(shape) + 2 * shape.world_size * kStagedBytes;
+}
+
+int64_t RegionBytes(const RegionShape& shape) {
+  const int64_t pairs = int64_t{shape.world_size} * shape.world_size;
+  return SlotsBegin(shape) + pairs * kSlotsPerMailbox * shape.slot_bytes;
+}
+
+absl::Status CheckShape(const RegionShape& shape) {
+  if (shape.world_size < 1 || shape.world_size > kMaxWorldSize) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("world size ", shape.world_size, " is outside [1, ",
+                     kMaxWorldSize, "]"));
+  }
+  if (shape.slot_bytes < 64 || shape.slot_bytes % 64 != 0 ||
+      shape.slot_bytes > kMaxSlotBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("slot_bytes ", shape.slot_bytes,
+                     " is not a multiple of 64 in [64, ", kMaxSlotBytes, "]"));
+  }
+  return absl::OkStatus();
+}
+
+struct Directory {
+  std::mutex mutex;
+  int64_t last = 0;
+  std::map<int64_t, std::shared_ptr<SharedRegion>> regions;
+};
+
+// Never destroyed, since threads may outlive main.
+Directory& TheDirectory() {
+  static auto* const directory = new Directory();
+  return *directory;
+}
+
 }  // namespace
 
 SharedMemory::SharedMemory(void* base, int64_t size, int fd)
@@ -112,55 +169,6 @@ void SharedMemory::Discard(int64_t offset, int64_t size) {
     madvise(base_ + offset, size, MADV_DONTNEED);
   }
 }
-
-namespace {
-
-static_assert(std::atomic<uint64_t>::is_always_lock_free,
-              "Processes cannot share a lock");
-
-constexpr uint64_t kMagic = 0x4c6f636b73746570;  // "Lockstep".
-constexpr int64_t kMaxSlotBytes = 16 << 20;
-
-int64_t ControlsBegin() {
-  return (sizeof(RegionHeader) + kCacheLinePair - 1) / kCacheLinePair *
-         kCacheLinePair;
-}
-
-int64_t MailboxesBegin(const RegionShape& shape) {
-  return ControlsBegin() + shape.world_size * int64_t{sizeof(RankControl)};
-}
-
-int64_t StagedBegin(const RegionShape& shape) {
-  const int64_t pairs = int64_t{shape.world_size} * shape.world_size;
-  const int64_t end = MailboxesBegin(shape) + pairs * int64_t{sizeof(Mailbox)};
-  return (end + kPageBytes - 1) / kPageBytes * kPageBytes;
-}
-
-int64_t SlotsBegin(const RegionShape& shape) {
-  return StagedBegin(shape) + 2 * shape.world_size * kStagedBytes;
-}
-
-int64_t RegionBytes(const RegionShape& shape) {
-  const int64_t pairs = int64_t{shape.world_size} * shape.world_size;
-  return SlotsBegin(shape) + pairs * kSlotsPerMailbox * shape.slot_bytes;
-}
-
-absl::Status CheckShape(const RegionShape& shape) {
-  if (shape.world_size < 1 || shape.world_size > kMaxWorldSize) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("world size ", shape.world_size, " is outside [1, ",
-                     kMaxWorldSize, "]"));
-  }
-  if (shape.slot_bytes < 64 || shape.slot_bytes % 64 != 0 ||
-      shape.slot_bytes > kMaxSlotBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("slot_bytes ", shape.slot_bytes,
-                     " is not a multiple of 64 in [64, ", kMaxSlotBytes, "]"));
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 void AtomicCall::Store(const Call& call) {
   uint64_t words[kWords];
@@ -253,23 +261,6 @@ std::span<std::byte> SharedRegion::slot(int from, int to,
   return {memory_.data() + SlotsBegin(shape()) + index * shape().slot_bytes,
           static_cast<size_t>(shape().slot_bytes)};
 }
-
-// How threads hand each other a SharedRegion.
-namespace {
-
-struct Directory {
-  std::mutex mutex;
-  int64_t last = 0;
-  std::map<int64_t, std::shared_ptr<SharedRegion>> regions;
-};
-
-// Never destroyed, since threads may outlive main.
-Directory& TheDirectory() {
-  static auto* const directory = new Directory();
-  return *directory;
-}
-
-}  // namespace
 
 ListedRegion::ListedRegion(std::shared_ptr<SharedRegion> region) {
   Directory& directory = TheDirectory();

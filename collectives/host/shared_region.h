@@ -1,4 +1,4 @@
-// Memory that processes of one host share without a name in the file system.
+// The memory that the ranks of a host group share, and what lies in it.
 #ifndef LOCKSTEP_COLLECTIVES_HOST_SHARED_REGION_H_
 #define LOCKSTEP_COLLECTIVES_HOST_SHARED_REGION_H_
 
@@ -55,8 +55,6 @@ class SharedMemory {
   int64_t size_;
   int fd_;  // -1: none.
 };
-
-// The memory that the ranks of a host group share, and what lies in it.
 
 // Two lines, since processors fetch cache lines in pairs.
 inline constexpr size_t kCacheLinePair = 128;
@@ -204,8 +202,6 @@ class SharedRegion {
 
   SharedMemory memory_;
 };
-
-// How threads hand each other a SharedRegion: by a number that can be sent.
 
 // The region can be found by number(), by any thread of this process, until
 // this is destroyed.

@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/process.h"
 #include "base/status_matchers.h"
 #include "collectives/launch/rank_process.h"
 #include "collectives/launch/testing/child_process.h"
@@ -160,7 +161,7 @@ TEST(LaunchTest, NamesFirstOfFailuresSeenTogether) {
     kill(children->front(), SIGSTOP);
     for (const int rank : {first, second}) {
       kill(pids[rank], SIGKILL);
-      ASSERT_TRUE(AwaitEnd(pids[rank]));
+      ASSERT_TRUE(AwaitProcessEnd(pids[rank], kTestDeadline));
     }
     kill(children->front(), SIGCONT);
     EXPECT_EQ(launch.Wait(), 128 + SIGKILL);
@@ -180,10 +181,7 @@ TEST(LaunchTest, KilledLauncherLeavesNothing) {
 }
 
 TEST(LaunchTest, KilledProcessGroupOfLauncherLeavesNothing) {
-  // setsid, not forking, makes the launcher the leader of its process group.
-  std::vector<std::string> command = Script(2, kStubborn);
-  command.insert(command.begin(), "setsid");
-  ChildProcess launch(std::move(command));
+  ChildProcess launch(Script(2, kStubborn));  // Leads its process group.
   ReadPids(launch, 2);
   AwaitStubborn(launch, 2);
   ASSERT_EQ(kill(-launch.pid(), SIGKILL), 0);

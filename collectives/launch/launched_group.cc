@@ -1,4 +1,3 @@
-// A walk up the tree of processes, through /proc.
 #include "collectives/launch/launched_group.h"
 
 #include <sys/types.h>
@@ -44,35 +43,6 @@ std::set<std::string> EnvironmentOf(pid_t pid) {
   const std::string text(std::istreambuf_iterator<char>(file), {});
   return absl::StrSplit(text, '\0', absl::SkipEmpty());
 }
-
-}  // namespace
-
-ProcessIdentity FindLauncherProcess(
-    std::span<const absl::string_view> variables) {
-  std::vector<std::string> mine;
-  for (const absl::string_view name : variables) {
-    const char* value = std::getenv(std::string(name).c_str());
-    if (value != nullptr) mine.push_back(absl::StrCat(name, "=", value));
-  }
-  pid_t pid = getppid();
-  while (true) {
-    const std::optional<ProcessStat> stat = ReadProcessStat(pid);
-    if (!stat.has_value()) return {.pid = pid};
-    const std::set<std::string> environment = EnvironmentOf(pid);
-    const bool is_of_this_rank =
-        !mine.empty() &&
-        std::all_of(mine.begin(), mine.end(), [&](const std::string& entry) {
-          return environment.contains(entry);
-        });
-    if (!is_of_this_rank || stat->parent == 0) {
-      return {.pid = pid, .start_ticks = stat->start_ticks};
-    }
-    pid = stat->parent;
-  }
-}
-
-// Rules for meeting, and the file or the port that they lead to.
-namespace {
 
 // How one launcher's runs are told apart.
 struct RunMarks {
@@ -190,7 +160,7 @@ absl::StatusOr<MeetingPlace> PortOfRun(const RankEnvironment& environment,
 constexpr int kAttempts = 100;
 
 struct FileInFolder {
-  PrivateDirectory folder;
+  TemporaryFolder folder;
   std::unique_ptr<Rendezvous> file;  // Ends before the folder.
 };
 
@@ -199,7 +169,7 @@ absl::StatusOr<FileInFolder> OpenInFolder(const std::string& path,
   options.path = absl::StrCat(path, "/rendezvous");
   absl::Status failure;
   for (int i = 0; i < kAttempts; ++i) {
-    absl::StatusOr<PrivateDirectory> folder = PrivateDirectory::Open(path);
+    absl::StatusOr<TemporaryFolder> folder = TemporaryFolder::OpenShared(path);
     if (!folder.ok()) return folder.status();
     absl::StatusOr<std::unique_ptr<Rendezvous>> file =
         OpenFileRendezvous(options);
@@ -257,6 +227,30 @@ ProcessIdentity LauncherOf(const RankEnvironment& environment) {
 
 }  // namespace
 
+ProcessIdentity FindLauncherProcess(
+    std::span<const absl::string_view> variables) {
+  std::vector<std::string> mine;
+  for (const absl::string_view name : variables) {
+    const char* value = std::getenv(std::string(name).c_str());
+    if (value != nullptr) mine.push_back(absl::StrCat(name, "=", value));
+  }
+  pid_t pid = getppid();
+  while (true) {
+    const std::optional<ProcessStat> stat = ReadProcessStat(pid);
+    if (!stat.has_value()) return {.pid = pid};
+    const std::set<std::string> environment = EnvironmentOf(pid);
+    const bool is_of_this_rank =
+        !mine.empty() &&
+        std::all_of(mine.begin(), mine.end(), [&](const std::string& entry) {
+          return environment.contains(entry);
+        });
+    if (!is_of_this_rank || stat->parent == 0) {
+      return {.pid = pid, .start_ticks = stat->start_ticks};
+    }
+    pid = stat->parent;
+  }
+}
+
 absl::StatusOr<MeetingPlace> ChooseMeetingPlace(
     const RankEnvironment& environment, EnvironmentLookup lookup,
     const ProcessIdentity& launcher) {
@@ -293,8 +287,6 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> OpenLaunchedRendezvous(
                               .world_size = environment.world_size,
                               .timeout = timeout});
 }
-
-// A rendezvous, and the group that meets there.
 
 absl::StatusOr<std::unique_ptr<Communicator>> JoinLaunchedGroup(
     const RankEnvironment& environment, const GroupOptions& options) {

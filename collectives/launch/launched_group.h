@@ -1,4 +1,5 @@
-// The process that started the ranks of this host.
+// The group of the ranks that a launcher started, whichever launcher it is:
+// where they meet, and how they join.
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHED_GROUP_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHED_GROUP_H_
 
@@ -26,8 +27,6 @@ namespace lockstep {
 // from another's.
 ProcessIdentity FindLauncherProcess(
     std::span<const absl::string_view> variables);
-
-// Where the ranks that a launcher started meet, whichever launcher it is.
 
 // A file, or a port of rank 0's host.
 struct MeetingPlace {
@@ -71,10 +70,8 @@ absl::StatusOr<MeetingPlace> ChooseMeetingPlace(
 absl::StatusOr<std::unique_ptr<Rendezvous>> OpenLaunchedRendezvous(
     const RankEnvironment& environment, absl::Duration timeout);
 
-// Joins the group of ranks that a launcher started on this host.
-
 // Joins the `processes` group of all ranks of `environment`, which
-// ReadRankEnvironment() gives; they meet as launched_rendezvous.h says.
+// ReadRankEnvironment() gives; they meet as launched_group.h says.
 // Ranks that meet in a file may join several groups, all in the same order.
 // Errors: kUnimplemented, naming the backends for that, if the ranks are on
 // several hosts; those of OpenLaunchedRendezvous and of JoinProcessGroup.

@@ -1,3 +1,5 @@
+// Where ranks meet, for every launcher, and what is refused; launchers_test.cc
+// has real launchers.
 #include "collectives/launch/launched_group.h"
 
 #include <stdlib.h>
@@ -22,6 +24,11 @@
 
 namespace lockstep {
 namespace {
+
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
 
 constexpr char kProgram[] = "collectives/launch/testing/print_launcher_process";
 
@@ -60,16 +67,6 @@ TEST(LauncherProcessTest, IsTheParentIfNothingMarksARank) {
   EXPECT_EQ(FindLauncherProcess(names).pid, getppid());
   EXPECT_EQ(FindLauncherProcess({}).pid, getppid());
 }
-
-}  // namespace
-
-// Where ranks meet, for every launcher; launchers_test.cc has real ones.
-namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-using testing::StartsWith;
 
 using Variables = std::map<std::string, std::string>;
 
@@ -269,11 +266,6 @@ TEST(LaunchedRendezvousTest, NamesWhatIsNoPort) {
     }
   }
 }
-
-}  // namespace
-
-// What JoinLaunchedGroup refuses; launchers_test.cc joins.
-namespace {
 
 TEST(JoinLaunchedGroupTest, SaysWhichBackendsAreForSeveralHosts) {
   for (const RankLauncher launcher :

@@ -1,4 +1,5 @@
-// A socket, bound and kept.
+// The launcher's side of a run: forks the supervisor, passes signals on to it,
+// forwards the ranks' output, and collects what became of them.
 #include "collectives/launch/launcher.h"
 
 #include <arpa/inet.h>
@@ -54,8 +55,6 @@ LoopbackPort ReserveLoopbackPort() {
   return result;
 }
 
-// The launcher's side of a run: forks the supervisor, passes signals on to it,
-// forwards the ranks' output, and collects what became of them.
 namespace {
 
 // What the launcher does while the supervisor lives, and the output after.

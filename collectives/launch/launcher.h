@@ -1,4 +1,4 @@
-// A TCP port of this host that nobody else is given by chance.
+// Starts the ranks of a run on this host and sees them to their end.
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHER_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHER_H_
 
@@ -9,9 +9,9 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/files.h"
+#include "base/subprocess.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/rank_placement.h"
-#include "collectives/launch/rank_process.h"
 #include "collectives/launch/supervisor.h"
 
 namespace lockstep {
@@ -26,8 +26,6 @@ struct LoopbackPort {
 // program that asks for any, but to who asks for this one with SO_REUSEADDR, as
 // servers do: PyTorch's store, Gloo, ours.
 LoopbackPort ReserveLoopbackPort();
-
-// Starts the ranks of a run on this host and sees them to their end.
 
 struct LaunchOptions {
   int nproc = 1;  // Ranks to start: 1 to kMostRanksOnHost.

@@ -1,3 +1,5 @@
+// Launch() and its parts as a caller in the same process sees them. What the
+// command `launch` shows from outside is in launch_test.cc.
 #include "collectives/launch/launcher.h"
 
 #include <arpa/inet.h>
@@ -33,6 +35,12 @@
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::Not;
+using testing::Pair;
 using testing::StartsWith;
 
 constexpr int Exited(int status) { return status << 8; }
@@ -146,9 +154,6 @@ TEST(LaunchSummaryTest, SignalToLauncherDecidesIfNoRankFailedBefore) {
   EXPECT_EQ(FormatSummary(summary), "");
 }
 
-}  // namespace
-namespace {
-
 // The errno of binding to the port and listening there; 0 if that works.
 int Listen(int port, bool reuse) {
   const OwnedFd server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -185,14 +190,6 @@ TEST(LoopbackPortTest, IsGivenOnce) {
   }
   EXPECT_EQ(numbers.size(), ports.size());
 }
-
-}  // namespace
-namespace {
-
-using testing::Contains;
-using testing::ElementsAre;
-using testing::Not;
-using testing::Pair;
 
 class ProcessTreeTest : public testing::Test {
  protected:
@@ -249,15 +246,6 @@ TEST_F(ProcessTreeTest, EndsDescendantsInOtherSessions) {
   EXPECT_THAT(KillChildren({}, kTestDeadline, [](pid_t, int) {}), IsOk());
   EXPECT_THAT(tree.Marked(), ElementsAre());
 }
-
-}  // namespace
-
-// Launch() as a caller in the same process sees it. What the command `launch`
-// shows from outside is in launch_test.cc.
-namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
 
 std::vector<std::string> Shell(const std::string& script) {
   return {"sh", "-c", script};

@@ -1,4 +1,7 @@
-// What the flags of `launch` give to ranks, as the ranks see it.
+// What the flags of `launch` give to ranks, as the ranks see it; and the same
+// program as the ranks of our launcher, of torchrun, of mpirun and, as far as
+// its environment goes, of srun. A launcher that this machine does not have is
+// a skip that says so.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -24,7 +27,9 @@ namespace lockstep {
 namespace {
 
 using testing::AnyOf;
+using testing::Each;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::MatchesRegex;
 using testing::SizeIs;
 
@@ -183,18 +188,6 @@ TEST(LaunchFlagsTest, GivesAllRanksOnePortAndEachLaunchAnother) {
   EXPECT_EQ(lines[4].substr(4), lines[1].substr(4));
   EXPECT_NE(lines[1].substr(14), lines[2].substr(8));
 }
-
-}  // namespace
-
-// The same program as the ranks of our launcher, of torchrun, of mpirun and, as
-// far as its environment goes, of srun. A launcher that this machine does not
-// have is a skip that says so.
-namespace {
-
-using testing::Each;
-using testing::HasSubstr;
-
-constexpr char kLaunch[] = "collectives/launch/launch";
 
 // torchrun takes seconds to start, and longer on a busy machine.
 constexpr absl::Duration kDeadline = absl::Seconds(100);

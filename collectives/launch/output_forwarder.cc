@@ -1,4 +1,3 @@
-// Line splitting for LinePrefixer.
 #include "collectives/launch/output_forwarder.h"
 
 #include <errno.h>
@@ -27,6 +26,36 @@
 #include "base/status_macros.h"
 
 namespace lockstep {
+namespace {
+
+absl::StatusOr<OwnedFd> OpenLog(const std::string& path) {
+  // Without blocking, as a pipe could make it; a pipe is refused below.
+  OwnedFd log(open(
+      path.c_str(),
+      O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666));
+  struct stat info;
+  if (!log.open() || fstat(log.get(), &info) != 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot write the log ", path, ": ", strerror(errno)));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "cannot write the log ", path, ": it is not a regular file"));
+  }
+  return log;
+}
+
+// Reading stops while this much waits for a slow reader.
+constexpr size_t kMaxWaiting = 64 << 10;
+
+bool IsSameFile(int a, int b) {
+  struct stat sa = {};
+  struct stat sb = {};
+  return fstat(a, &sa) == 0 && fstat(b, &sb) == 0 && sa.st_dev == sb.st_dev &&
+         sa.st_ino == sb.st_ino;
+}
+
+}  // namespace
 
 std::string LinePrefixer::Add(absl::string_view bytes) {
   std::string lines;
@@ -56,28 +85,6 @@ std::string LinePrefixer::Finish() {
   return line;
 }
 
-// Folder, names, open().
-namespace {
-
-absl::StatusOr<OwnedFd> OpenLog(const std::string& path) {
-  // Without blocking, as a pipe could make it; a pipe is refused below.
-  OwnedFd log(open(
-      path.c_str(),
-      O_WRONLY | O_CREAT | O_TRUNC | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666));
-  struct stat info;
-  if (!log.open() || fstat(log.get(), &info) != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("cannot write the log ", path, ": ", strerror(errno)));
-  }
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "cannot write the log ", path, ": it is not a regular file"));
-  }
-  return log;
-}
-
-}  // namespace
-
 std::string RankLogPath(const std::string& folder, int rank) {
   return absl::StrCat(folder, "/rank-", rank, ".log");
 }
@@ -98,21 +105,6 @@ absl::StatusOr<std::vector<OwnedFd>> OpenRankLogs(const std::string& folder,
   }
   return logs;
 }
-
-// Pipes in, lines out, without ever blocking on either side.
-namespace {
-
-// Reading stops while this much waits for a slow reader.
-constexpr size_t kMaxWaiting = 64 << 10;
-
-bool IsSameFile(int a, int b) {
-  struct stat sa = {};
-  struct stat sb = {};
-  return fstat(a, &sa) == 0 && fstat(b, &sb) == 0 && sa.st_dev == sb.st_dev &&
-         sa.st_ino == sb.st_ino;
-}
-
-}  // namespace
 
 absl::StatusOr<OutputForwarder> OutputForwarder::Create(int world_size,
                                                         int out_fd, int err_fd,

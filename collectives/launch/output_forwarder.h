@@ -1,4 +1,5 @@
-// Turns a stream of bytes into whole lines that say where they came from.
+// Carries the output of all ranks to the launcher's own output, line by line,
+// and to a log for each rank.
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_OUTPUT_FORWARDER_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_OUTPUT_FORWARDER_H_
 
@@ -41,8 +42,6 @@ class LinePrefixer {
   std::string partial_;  // The bytes since the last line end.
 };
 
-// A file for the output of each rank.
-
 // "<folder>/rank-<rank>.log".
 std::string RankLogPath(const std::string& folder, int rank);
 
@@ -51,8 +50,6 @@ std::string RankLogPath(const std::string& folder, int rank);
 // path, if that cannot be done; files that were opened before it stay.
 absl::StatusOr<std::vector<OwnedFd>> OpenRankLogs(const std::string& folder,
                                                   int world_size);
-
-// Carries the output of all ranks to the launcher's own output, line by line.
 
 // Where one rank writes.
 struct RankStreams {

@@ -28,6 +28,11 @@
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::SizeIs;
+
 TEST(LinePrefixerTest, PrefixesCompleteLines) {
   LinePrefixer prefixer("[3] ");
   EXPECT_EQ(prefixer.Add("one\ntwo\n"), "[3] one\n[3] two\n");
@@ -68,14 +73,6 @@ TEST(LinePrefixerTest, BreaksEndlessLine) {
       "> " + std::string(kMax, 'y') + "\n> " + std::string(kMax, 'y') + "\n");
   EXPECT_EQ(prefixer.Finish(), "> y\n");
 }
-
-}  // namespace
-namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-using testing::SizeIs;
 
 class RankLogsTest : public testing::Test {
  protected:
@@ -129,9 +126,6 @@ TEST_F(RankLogsTest, NamesWhatCannotBeWritten) {
   }
   EXPECT_EQ(Contents(file), "here");
 }
-
-}  // namespace
-namespace {
 
 void WriteText(const OwnedFd& fd, absl::string_view text) {
   ASSERT_EQ(write(fd.get(), text.data(), text.size()),

@@ -1,4 +1,3 @@
-// The kernel's list of CPUs, grouped into cores and cut into shares.
 #include "collectives/launch/rank_placement.h"
 
 #include <algorithm>
@@ -27,7 +26,6 @@
 #include "base/cores.h"
 #include "base/status_macros.h"
 #include "collectives/launch/rank_environment.h"
-#include "collectives/launch/rank_process.h"
 
 namespace lockstep {
 namespace {
@@ -53,6 +51,82 @@ std::vector<std::vector<int>> GroupByCore(const std::vector<Cpu>& cpus) {
     last = &cpu;
   }
   return cores;
+}
+
+bool IsName(absl::string_view entry) {
+  for (const absl::string_view prefix : {"GPU-", "MIG-"}) {
+    if (absl::StartsWith(entry, prefix)) return entry.size() > prefix.size();
+  }
+  return false;
+}
+
+absl::Status Bad(absl::string_view value, absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("CUDA_VISIBLE_DEVICES=\"", value, "\" ", why));
+}
+
+absl::StatusOr<std::vector<std::string>> ParseVisible(
+    const std::string& value) {
+  std::vector<std::string> gpus;
+  std::set<std::string> seen;
+  if (absl::StripAsciiWhitespace(value).empty()) return gpus;
+  for (absl::string_view item : absl::StrSplit(value, ',')) {
+    item = absl::StripAsciiWhitespace(item);
+    int number = 0;
+    const bool is_number = absl::SimpleAtoi(item, &number);
+    if (is_number && number == -1) break;  // CUDA sees nothing from here on.
+    if (!IsName(item) && (!is_number || number < 0)) {
+      return Bad(value, absl::StrCat("has an entry \"", item,
+                                     "\" that is neither a number nor GPU-... "
+                                     "nor MIG-..."));
+    }
+    gpus.push_back(is_number ? absl::StrCat(number) : std::string(item));
+    if (!seen.insert(gpus.back()).second) {
+      return Bad(value, absl::StrCat("has ", gpus.back(), " twice"));
+    }
+  }
+  return gpus;
+}
+
+std::string Count(int number, absl::string_view noun) {
+  return absl::StrCat(number, " ", noun, number == 1 ? "" : "s");
+}
+
+absl::Status BindCores(std::vector<RankPlacement>& placements) {
+  const int ranks = static_cast<int>(placements.size());
+  std::vector<Cpu> cpus = ReadUsableCpus();
+  if (cpus.empty()) {
+    return absl::InvalidArgumentError(
+        "bind_cores: the kernel does not say which cores may be used");
+  }
+  std::vector<CoreShare> shares = ShareCores(std::move(cpus), ranks);
+  const int quota = std::max(UsableCores() / ranks, 1);
+  for (size_t rank = 0; rank < placements.size(); ++rank) {
+    CoreShare& share = shares[rank];
+    placements[rank].environment.push_back(
+        {"OMP_NUM_THREADS", absl::StrCat(std::min(share.cores, quota))});
+    placements[rank].cpus = std::move(share.cpus);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status GiveGpus(const PlacementOptions& options,
+                      std::vector<RankPlacement>& placements) {
+  constexpr char kVariable[] = "CUDA_VISIBLE_DEVICES";
+  const absl::StatusOr<std::vector<std::string>> values =
+      AssignGpus({.ranks = static_cast<int>(placements.size()),
+                  .gpus_per_rank = options.gpus_per_rank,
+                  .share = options.share_gpus},
+                 LookUpProcessEnvironment(kVariable), GpusOnHost());
+  if (!values.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("gpus_per_rank=", options.gpus_per_rank, ": ",
+                     values.status().message()));
+  }
+  for (size_t rank = 0; rank < placements.size(); ++rank) {
+    placements[rank].environment.push_back({kVariable, (*values)[rank]});
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -105,50 +179,6 @@ std::string FormatCpus(const std::vector<int>& cpus) {
   return absl::StrJoin(runs, ",");
 }
 
-// Arithmetic on one environment variable.
-namespace {
-
-bool IsName(absl::string_view entry) {
-  for (const absl::string_view prefix : {"GPU-", "MIG-"}) {
-    if (absl::StartsWith(entry, prefix)) return entry.size() > prefix.size();
-  }
-  return false;
-}
-
-absl::Status Bad(absl::string_view value, absl::string_view why) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("CUDA_VISIBLE_DEVICES=\"", value, "\" ", why));
-}
-
-absl::StatusOr<std::vector<std::string>> ParseVisible(
-    const std::string& value) {
-  std::vector<std::string> gpus;
-  std::set<std::string> seen;
-  if (absl::StripAsciiWhitespace(value).empty()) return gpus;
-  for (absl::string_view item : absl::StrSplit(value, ',')) {
-    item = absl::StripAsciiWhitespace(item);
-    int number = 0;
-    const bool is_number = absl::SimpleAtoi(item, &number);
-    if (is_number && number == -1) break;  // CUDA sees nothing from here on.
-    if (!IsName(item) && (!is_number || number < 0)) {
-      return Bad(value, absl::StrCat("has an entry \"", item,
-                                     "\" that is neither a number nor GPU-... "
-                                     "nor MIG-..."));
-    }
-    gpus.push_back(is_number ? absl::StrCat(number) : std::string(item));
-    if (!seen.insert(gpus.back()).second) {
-      return Bad(value, absl::StrCat("has ", gpus.back(), " twice"));
-    }
-  }
-  return gpus;
-}
-
-std::string Count(int number, absl::string_view noun) {
-  return absl::StrCat(number, " ", noun, number == 1 ? "" : "s");
-}
-
-}  // namespace
-
 absl::StatusOr<std::vector<std::string>> AssignGpus(
     const GpuRequest& request, const std::optional<std::string>& visible,
     int gpus_on_host) {
@@ -194,48 +224,6 @@ int GpusOnHost() {
   }
   return count;
 }
-
-// Puts together what core_binding.h and gpu_assignment.h work out.
-namespace {
-
-absl::Status BindCores(std::vector<RankPlacement>& placements) {
-  const int ranks = static_cast<int>(placements.size());
-  std::vector<Cpu> cpus = ReadUsableCpus();
-  if (cpus.empty()) {
-    return absl::InvalidArgumentError(
-        "bind_cores: the kernel does not say which cores may be used");
-  }
-  std::vector<CoreShare> shares = ShareCores(std::move(cpus), ranks);
-  const int quota = std::max(UsableCores() / ranks, 1);
-  for (size_t rank = 0; rank < placements.size(); ++rank) {
-    CoreShare& share = shares[rank];
-    placements[rank].environment.push_back(
-        {"OMP_NUM_THREADS", absl::StrCat(std::min(share.cores, quota))});
-    placements[rank].cpus = std::move(share.cpus);
-  }
-  return absl::OkStatus();
-}
-
-absl::Status GiveGpus(const PlacementOptions& options,
-                      std::vector<RankPlacement>& placements) {
-  constexpr char kVariable[] = "CUDA_VISIBLE_DEVICES";
-  const absl::StatusOr<std::vector<std::string>> values =
-      AssignGpus({.ranks = static_cast<int>(placements.size()),
-                  .gpus_per_rank = options.gpus_per_rank,
-                  .share = options.share_gpus},
-                 LookUpProcessEnvironment(kVariable), GpusOnHost());
-  if (!values.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("gpus_per_rank=", options.gpus_per_rank, ": ",
-                     values.status().message()));
-  }
-  for (size_t rank = 0; rank < placements.size(); ++rank) {
-    placements[rank].environment.push_back({kVariable, (*values)[rank]});
-  }
-  return absl::OkStatus();
-}
-
-}  // namespace
 
 absl::StatusOr<std::vector<RankPlacement>> PlaceRanks(
     int ranks, const PlacementOptions& options) {

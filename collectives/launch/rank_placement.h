@@ -1,4 +1,4 @@
-// Which cores each rank of a host gets to itself.
+// What each rank gets of the host: cores, GPUs, threads.
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_RANK_PLACEMENT_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_RANK_PLACEMENT_H_
 
@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "collectives/launch/rank_process.h"
+#include "base/subprocess.h"
 
 namespace lockstep {
 
@@ -46,8 +46,6 @@ std::vector<CoreShare> ShareCores(std::vector<Cpu> cpus, int ranks);
 // "0-3,8": the numbers, ascending, as the kernel writes lists of CPUs.
 std::string FormatCpus(const std::vector<int>& cpus);
 
-// Which GPUs each rank of a host gets to see.
-
 struct GpuRequest {
   int ranks = 1;
   int gpus_per_rank = 1;  // At least 1.
@@ -71,8 +69,6 @@ absl::StatusOr<std::vector<std::string>> AssignGpus(
 
 // How many GPUs of NVIDIA this host shows to this process: its /dev/nvidia<n>.
 int GpusOnHost();
-
-// What each rank gets of the host: cores, GPUs, threads.
 
 // Far more than the cores of any host: a larger number is a slip of the hand.
 inline constexpr int kMostRanksOnHost = 4096;

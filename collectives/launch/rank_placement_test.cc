@@ -15,14 +15,21 @@
 #include "absl/strings/str_split.h"
 #include "base/cores.h"
 #include "base/status_matchers.h"
-#include "collectives/launch/rank_process.h"
+#include "base/subprocess.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::Pair;
+using testing::SizeIs;
+using testing::UnorderedElementsAre;
 
 // One hardware thread for each of n cores of one package.
 std::vector<Cpu> Plain(int n) {
@@ -113,13 +120,6 @@ TEST(ReadUsableCpusTest, ListsTheAffinityWithItsCores) {
   EXPECT_GE(places.size(), 1u);
   EXPECT_LE(places.size(), numbers.size());
 }
-
-}  // namespace
-namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
 
 std::vector<std::string> Numbers(int n) {
   std::vector<std::string> numbers;
@@ -246,14 +246,6 @@ TEST(GpuAssignmentTest, NamesEntryAtFault) {
 }
 
 TEST(GpuAssignmentTest, CountsGpusOfTheHost) { EXPECT_GE(GpusOnHost(), 0); }
-
-}  // namespace
-namespace {
-
-using testing::IsEmpty;
-using testing::Pair;
-using testing::SizeIs;
-using testing::UnorderedElementsAre;
 
 class RankPlacementTest : public testing::Test {
  protected:

@@ -1,4 +1,3 @@
-// Saves, changes and restores signal handling and the subreaper setting.
 #include "collectives/launch/rank_process.h"
 
 #include <dirent.h>
@@ -16,7 +15,6 @@
 #include <chrono>
 #include <cstddef>
 #include <initializer_list>
-#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -34,8 +32,44 @@
 #include "base/files.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "base/subprocess.h"
 
 namespace lockstep {
+namespace {
+
+struct CloseDirectory {
+  void operator()(DIR* directory) const { closedir(directory); }
+};
+
+// Waits until a child ends, or a moment has passed.
+void AwaitChild() {
+  sigset_t child;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  const timespec moment = {.tv_sec = 0, .tv_nsec = 5'000'000};
+  sigtimedwait(&child, nullptr, &moment);
+}
+
+// The child's side; returns only if the command could not be started.
+void BecomeRank(const RankCommand& command, char* const* argv,
+                char* const* environment, pid_t parent, int error_fd) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);  // It died before the line above.
+  const int null_fd = open("/dev/null", O_RDONLY);
+  if (null_fd < 0 || dup2(null_fd, STDIN_FILENO) < 0 ||
+      dup2(command.out_fd, STDOUT_FILENO) < 0 ||
+      dup2(command.err_fd, STDERR_FILENO) < 0) {
+    return;
+  }
+  if (error_fd > 3) close_range(3, error_fd - 1, 0);
+  close_range(error_fd + 1, UINT_MAX, 0);
+  if (!command.cpus.empty() && !SetAffinity(command.cpus)) return;
+  pthread_sigmask(SIG_SETMASK, &command.signal_mask, nullptr);
+  execvpe(argv[0], argv, environment);
+}
+
+}  // namespace
 
 ProcessScope::ProcessScope() {
   sigemptyset(&passed_on_);
@@ -70,24 +104,6 @@ void ProcessScope::IgnoreBrokenPipes() {
   ignore.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &ignore, nullptr);
 }
-
-// Walks /proc for children, and kills them generation by generation.
-namespace {
-
-struct CloseDirectory {
-  void operator()(DIR* directory) const { closedir(directory); }
-};
-
-// Waits until a child ends, or a moment has passed.
-void AwaitChild() {
-  sigset_t child;
-  sigemptyset(&child);
-  sigaddset(&child, SIGCHLD);
-  const timespec moment = {.tv_sec = 0, .tv_nsec = 5'000'000};
-  sigtimedwait(&child, nullptr, &moment);
-}
-
-}  // namespace
 
 absl::StatusOr<std::vector<pid_t>> ListChildren(pid_t parent) {
   const std::unique_ptr<DIR, CloseDirectory> proc(opendir("/proc"));
@@ -135,58 +151,9 @@ absl::Status KillChildren(
   }
 }
 
-// fork and exec, with the error of exec brought back.
-namespace {
-
-std::vector<char*> Pointers(const std::vector<std::string>& strings) {
-  std::vector<char*> pointers;
-  for (const std::string& string : strings) {
-    pointers.push_back(const_cast<char*>(string.c_str()));  // exec's old type.
-  }
-  pointers.push_back(nullptr);
-  return pointers;
-}
-
-// The child's side; returns only if the command could not be started.
-void BecomeRank(const RankCommand& command, char* const* argv,
-                char* const* environment, pid_t parent, int error_fd) {
-  setpgid(0, 0);
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);  // It died before the line above.
-  const int null_fd = open("/dev/null", O_RDONLY);
-  if (null_fd < 0 || dup2(null_fd, STDIN_FILENO) < 0 ||
-      dup2(command.out_fd, STDOUT_FILENO) < 0 ||
-      dup2(command.err_fd, STDERR_FILENO) < 0) {
-    return;
-  }
-  if (error_fd > 3) close_range(3, error_fd - 1, 0);
-  close_range(error_fd + 1, UINT_MAX, 0);
-  if (!command.cpus.empty() && !SetAffinity(command.cpus)) return;
-  pthread_sigmask(SIG_SETMASK, &command.signal_mask, nullptr);
-  execvpe(argv[0], argv, environment);
-}
-
-}  // namespace
-
-std::vector<std::string> MergedEnvironment(const Environment& changes) {
-  std::map<std::string, std::string> merged;
-  for (char** entry = environ; *entry != nullptr; ++entry) {
-    const std::string text = *entry;
-    const size_t equals = text.find('=');
-    if (equals == std::string::npos) continue;
-    merged[text.substr(0, equals)] = text.substr(equals + 1);
-  }
-  for (const auto& [name, value] : changes) merged[name] = value;
-  std::vector<std::string> result;
-  for (const auto& [name, value] : merged) {
-    result.push_back(absl::StrCat(name, "=", value));
-  }
-  return result;
-}
-
 RankStart StartRank(const RankCommand& command) {
-  const std::vector<char*> argv = Pointers(command.argv);
-  const std::vector<char*> environment = Pointers(command.environment);
+  const std::vector<char*> argv = ExecPointers(command.argv);
+  const std::vector<char*> environment = ExecPointers(command.environment);
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return {.error = errno};
   OwnedFd error_reader(ends[0]);

@@ -1,4 +1,5 @@
-// Settings of the calling process that hold for the time of a launch.
+// The process of one rank: how it is started, how it and its descendants are
+// ended, and what the process that does both must set up for itself.
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_RANK_PROCESS_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_RANK_PROCESS_H_
 
@@ -7,7 +8,6 @@
 
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -47,8 +47,6 @@ class ProcessScope {
   int old_subreaper_ = 0;
 };
 
-// Finding and ending the children of this process.
-
 // The processes, zombies included, whose parent is `parent`, in no order. Reads
 // the state of every process of the host from /proc, so takes about 10
 // microseconds for each. Errors: the file system's if there is no /proc.
@@ -70,11 +68,6 @@ absl::Status KillChildren(
     std::span<const pid_t> spared, absl::Duration timeout,
     absl::FunctionRef<void(pid_t pid, int wait_status)> on_exit);
 
-// Starts the process of one rank.
-
-// Variables that are set for a process, on top of those it inherits.
-using Environment = std::vector<std::pair<std::string, std::string>>;
-
 struct RankCommand {
   std::vector<std::string> argv;         // As execvp() takes it; not empty.
   std::vector<std::string> environment;  // "NAME=value", all of them.
@@ -83,9 +76,6 @@ struct RankCommand {
   sigset_t signal_mask = {};             // What the command starts with.
   std::vector<int> cpus = {};            // To be bound to; empty: not bound.
 };
-
-// This process's environment with `changes` made to it, later ones last.
-std::vector<std::string> MergedEnvironment(const Environment& changes);
 
 struct RankStart {
   pid_t pid = 0;  // Of the running command; 0 if it was not started.

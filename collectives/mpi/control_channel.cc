@@ -1,4 +1,3 @@
-// What a rank says of itself as it joins a group.
 #include "collectives/mpi/control_channel.h"
 
 #include <mpi.h>
@@ -50,8 +49,6 @@ MpiIntroduction IntroduceSelf(const GroupOptions& options) {
   self.algorithm = options.algorithm;
   return self;
 }
-
-// Small messages between the ranks of a group.
 
 ControlChannel::ControlChannel(MpiMembers members, int tag)
     : members_(std::move(members)), tag_(tag) {

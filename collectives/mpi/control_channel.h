@@ -1,4 +1,5 @@
-// What a rank says of itself as it joins a group.
+// What the ranks of an MPI group tell each other beside their data: who they
+// are, what they call, that they are awake, fail or leave.
 #ifndef LOCKSTEP_COLLECTIVES_MPI_CONTROL_CHANNEL_H_
 #define LOCKSTEP_COLLECTIVES_MPI_CONTROL_CHANNEL_H_
 
@@ -29,9 +30,6 @@ struct MpiIntroduction {
 
 // Of this process, with the settings that it was given.
 MpiIntroduction IntroduceSelf(const GroupOptions& options);
-
-// Small messages between the ranks of a group: what they call, that they are
-// awake, fail or leave.
 
 struct ControlMessage {
   enum class Kind : int32_t {

@@ -1,4 +1,3 @@
-// The Communicator of ranks that MPI connects.
 #include "collectives/mpi/mpi_communicator.h"
 
 #include <sys/mman.h>
@@ -259,8 +258,6 @@ std::unique_ptr<MpiCommunicator::Group> MpiCommunicator::Subgroup(
   group->Connect();
   return group;
 }
-
-// The `mpi` backend.
 
 absl::StatusOr<std::unique_ptr<Communicator>> JoinMpiGroup(
     const GroupOptions& options) {

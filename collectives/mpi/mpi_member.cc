@@ -1,4 +1,3 @@
-// One rank's place in an MPI group.
 #include "collectives/mpi/mpi_member.h"
 
 #include <sched.h>

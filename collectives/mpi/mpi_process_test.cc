@@ -1,4 +1,5 @@
-// What a test gets from ranks under mpirun, also from those that end badly.
+// What a test gets from ranks under mpirun, also from those that end badly; and
+// what threads, a fork and the exit of a process do to its groups.
 #include <signal.h>
 #include <sys/types.h>
 #include <sys/wait.h>
@@ -30,6 +31,7 @@
 namespace lockstep {
 namespace {
 
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -105,16 +107,9 @@ TEST_F(MpirunTest, LeavesNoFiles) {
   EXPECT_THAT(statuses[0], IsOk());
   for (const auto& entry :
        std::filesystem::directory_iterator(testing::TempDir())) {
-    EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr("mpirun.")));
+    EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr("mpirun-")));
   }
 }
-
-}  // namespace
-
-// What threads, a fork and the exit of a process do to its groups.
-namespace {
-
-using testing::Each;
 
 class MpiProcessTest : public testing::Test {
  protected:

@@ -1,4 +1,3 @@
-// MPI's error codes as statuses.
 #include "collectives/mpi/mpi_runtime.h"
 
 #include <mpi.h>
@@ -36,7 +35,6 @@ absl::Status MpiStatus(int code, absl::string_view what) {
   return absl::InternalError(absl::StrCat(what, ": ", text));
 }
 
-// MPI in this process.
 namespace {
 
 // The exit of a rank without MPI_Finalize makes mpirun end the job, so after a

@@ -1,4 +1,5 @@
-// MPI's error codes as statuses.
+// MPI in this process: started once, finished as the process exits; and its
+// error codes as statuses.
 #ifndef LOCKSTEP_COLLECTIVES_MPI_MPI_RUNTIME_H_
 #define LOCKSTEP_COLLECTIVES_MPI_MPI_RUNTIME_H_
 
@@ -22,8 +23,6 @@ namespace lockstep {
 
 // OK for MPI_SUCCESS, else kInternal: `what`, and MPI's text for the code.
 absl::Status MpiStatus(int code, absl::string_view what);
-
-// MPI in this process: started once, finished as the process exits.
 
 // What a group has that MPI may write to, and so outlives its communicator.
 class MpiGroupState {

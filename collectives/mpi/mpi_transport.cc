@@ -1,4 +1,3 @@
-// The transport of ranks that MPI connects.
 #include "collectives/mpi/mpi_transport.h"
 
 #include <mpi.h>

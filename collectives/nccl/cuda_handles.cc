@@ -1,4 +1,3 @@
-// Making streams, events and device memory.
 #include "collectives/nccl/cuda_handles.h"
 
 #include <cuda_runtime.h>

@@ -1,4 +1,3 @@
-// The ring over NCCL's messages.
 #include "collectives/nccl/gpu_ring.h"
 
 #include <cuda_runtime.h>
@@ -52,7 +51,7 @@ absl::StatusOr<GpuRing> GpuRing::Create(int rank, int world_size,
 }
 
 absl::Status GpuRing::AllReduce(ConstBuffer input, Buffer output, ReduceOp op,
-                                Progress& progress) {
+                                CallProgress& progress) {
   Job job = {input, op, rank_, nullptr};
   job.completed =
       output.Part(SegmentAt(job, CompletedSegment(rank_, world_size_)).begin, 0)
@@ -66,7 +65,7 @@ absl::Status GpuRing::AllReduce(ConstBuffer input, Buffer output, ReduceOp op,
 }
 
 absl::Status GpuRing::Reduce(ConstBuffer input, Buffer output, ReduceOp op,
-                             int root, Progress& progress) {
+                             int root, CallProgress& progress) {
   Job job = {input, op, rank_, nullptr};
   if (rank_ == root) {
     const Segment own = SegmentAt(job, CompletedSegment(rank_, world_size_));
@@ -82,7 +81,7 @@ absl::Status GpuRing::Reduce(ConstBuffer input, Buffer output, ReduceOp op,
 }
 
 absl::Status GpuRing::ReduceScatter(ConstBuffer input, Buffer output,
-                                    ReduceOp op, Progress& progress) {
+                                    ReduceOp op, CallProgress& progress) {
   Job job = {input, op, ReduceScatterRank(rank_, world_size_), output.bytes()};
   LOCKSTEP_RETURN_IF_ERROR(Prepare(job));
   LOCKSTEP_RETURN_IF_ERROR(ForEachWindow(
@@ -126,7 +125,8 @@ absl::Status GpuRing::ForEachWindow(
 }
 
 // The first half of the ring: after it this rank has one segment complete.
-absl::Status GpuRing::AddUp(const Job& job, int64_t first, Progress& progress) {
+absl::Status GpuRing::AddUp(const Job& job, int64_t first,
+                            CallProgress& progress) {
   const DataType accumulator = AccumulatorOf(job.input.type, job.op);
   for (int step = 0; step < HalfRingSteps(world_size_); ++step) {
     const DataType travels = step == 0 ? job.input.type : accumulator;
@@ -182,7 +182,7 @@ absl::Status GpuRing::ReduceChunk(const Job& job, int step, Segment chunk,
 
 // The second half: the complete segments go round, and replace.
 absl::Status GpuRing::Circulate(const Job& job, Buffer output, int64_t first,
-                                Progress& progress) {
+                                CallProgress& progress) {
   const int steps = AllReduceSteps(world_size_);
   for (int step = HalfRingSteps(world_size_); step < steps; ++step) {
     for (int i = 0; i < kWindow; ++i) {
@@ -209,7 +209,7 @@ absl::Status GpuRing::Circulate(const Job& job, Buffer output, int64_t first,
 
 // The complete segments go straight to the root.
 absl::Status GpuRing::GatherAtRoot(const Job& job, Buffer output, int root,
-                                   int64_t first, Progress& progress) {
+                                   int64_t first, CallProgress& progress) {
   const auto move = [&](int i) {
     for (int peer = 0; peer < world_size_; ++peer) {
       if (peer == root || (rank_ != root && peer != rank_)) continue;

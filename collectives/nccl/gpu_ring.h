@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-// Enqueues reductions in the order of additions of algorithms/ring_schedule.h:
+// Enqueues reductions in the order of additions of algorithms/schedule.h:
 // the bits are those of algorithms/ring.h on the CPU.
 //
 // Segments travel in chunks. Transfers go to the stream that the caller gives,
@@ -41,11 +41,11 @@ class GpuRing {
   // elements; world_size is at least 2. Only enqueue; all has been done when
   // `stream` has come past. Errors: NcclHandle::Group's, CudaStatus's.
   absl::Status AllReduce(ConstBuffer input, Buffer output, ReduceOp op,
-                         Progress& progress);
+                         CallProgress& progress);
   absl::Status Reduce(ConstBuffer input, Buffer output, ReduceOp op, int root,
-                      Progress& progress);
+                      CallProgress& progress);
   absl::Status ReduceScatter(ConstBuffer input, Buffer output, ReduceOp op,
-                             Progress& progress);
+                             CallProgress& progress);
 
  private:
   // One of the chunks that are under way.
@@ -83,13 +83,13 @@ class GpuRing {
   absl::Status Prepare(Job& job);
   absl::Status ForEachWindow(const Job& job,
                              absl::FunctionRef<absl::Status(int64_t)> window);
-  absl::Status AddUp(const Job& job, int64_t first, Progress& progress);
+  absl::Status AddUp(const Job& job, int64_t first, CallProgress& progress);
   absl::Status ReduceChunk(const Job& job, int step, Segment chunk,
                            const Slot& slot);
   absl::Status Circulate(const Job& job, Buffer output, int64_t first,
-                         Progress& progress);
+                         CallProgress& progress);
   absl::Status GatherAtRoot(const Job& job, Buffer output, int root,
-                            int64_t first, Progress& progress);
+                            int64_t first, CallProgress& progress);
   absl::Status StreamWaits(const Slot& slot);
   absl::Status Join();
 

@@ -1,4 +1,3 @@
-// What NCCL must be told where ranks share a GPU.
 #include "collectives/nccl/gpu_sharing.h"
 
 #include <algorithm>

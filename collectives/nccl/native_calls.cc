@@ -1,4 +1,3 @@
-// NCCL's calls, and groups of its messages.
 #include "collectives/nccl/native_calls.h"
 
 #include <cuda_runtime.h>
@@ -78,7 +77,7 @@ absl::Status CopyOwn(const ConstBuffer& from, const Buffer& to,
 
 absl::Status EnqueueMessages(const Messages& messages, int rank,
                              NcclHandle& handle, cudaStream_t stream,
-                             Progress& progress) {
+                             CallProgress& progress) {
   LOCKSTEP_RETURN_IF_ERROR(
       CopyOwn(messages.sent[rank], messages.received[rank], stream));
   const int world_size = static_cast<int>(messages.sent.size());
@@ -132,7 +131,7 @@ ncclResult_t Issue(const Collective& call, int rank, ncclComm_t comm,
 
 absl::Status EnqueueNative(const Collective& call, int rank, int world_size,
                            NcclHandle& handle, cudaStream_t stream,
-                           Progress& progress) {
+                           CallProgress& progress) {
   switch (call.operation) {
     case Operation::kBarrier:
     case Operation::kAllocate:

@@ -18,7 +18,7 @@ namespace lockstep {
 // Errors: NcclHandle::Group's, CudaStatus's.
 absl::Status EnqueueNative(const Collective& call, int rank, int world_size,
                            NcclHandle& handle, cudaStream_t stream,
-                           Progress& progress);
+                           CallProgress& progress);
 
 }  // namespace lockstep
 

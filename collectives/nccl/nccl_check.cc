@@ -1,4 +1,3 @@
-// Checked calls.
 #include "collectives/nccl/nccl_check.h"
 
 #include <cuda_bf16.h>
@@ -102,14 +101,14 @@ double UnitRoundoff(DataType type) {
 
 // Element i of what a rank has. Sums of up to 5 ranks' are exact in bfloat16,
 // averages whole, and products powers of two.
-double Element(const CheckedCall& call, int world_size, int rank, int64_t i) {
+double Element(const DeviceCall& call, int world_size, int rank, int64_t i) {
   if (call.op == ReduceOp::kProduct) return (i + 2 * rank) % 3 == 0 ? 2 : 1;
   const int64_t value = (i * 7 + rank * 13 + i / 11) % 10;
   return static_cast<double>(call.op == ReduceOp::kAverage ? value * world_size
                                                            : value);
 }
 
-double Reduced(const CheckedCall& call, int world_size, int64_t i) {
+double Reduced(const DeviceCall& call, int world_size, int64_t i) {
   double result = Element(call, world_size, 0, i);
   for (int rank = 1; rank < world_size; ++rank) {
     const double x = Element(call, world_size, rank, i);
@@ -142,11 +141,11 @@ struct Expectation {
   bool uses_output = true;
 };
 
-int64_t CountOf(const CheckedCall& call, int rank) {
+int64_t CountOf(const DeviceCall& call, int rank) {
   return call.unequal ? call.count + rank % 3 : call.count;
 }
 
-Expectation Expect(const CheckedCall& call, int rank, int world_size) {
+Expectation Expect(const DeviceCall& call, int rank, int world_size) {
   const int64_t n = call.count;
   const bool is_root = rank == call.root;
   switch (call.operation) {
@@ -174,7 +173,7 @@ Expectation Expect(const CheckedCall& call, int rank, int world_size) {
   }
 }
 
-double ExpectedElement(const CheckedCall& call, int rank, int world_size,
+double ExpectedElement(const DeviceCall& call, int rank, int world_size,
                        int64_t i) {
   const int64_t n = call.count;
   switch (call.operation) {
@@ -200,7 +199,7 @@ double ExpectedElement(const CheckedCall& call, int rank, int world_size,
   }
 }
 
-Collective Make(const CheckedCall& call, int rank, ConstBuffer input,
+Collective Make(const DeviceCall& call, int rank, ConstBuffer input,
                 Buffer output, const std::vector<int64_t>& counts) {
   switch (call.operation) {
     case Operation::kAllReduce:
@@ -226,7 +225,7 @@ Collective Make(const CheckedCall& call, int rank, ConstBuffer input,
   }
 }
 
-absl::Status CheckOutput(const CheckedCall& call, int rank, int world_size,
+absl::Status CheckOutput(const DeviceCall& call, int rank, int world_size,
                          const Bytes& got, const Expectation& expected) {
   const int64_t size = SizeOf(call.type);
   for (int64_t i = 0; i < expected.outputs; ++i) {
@@ -242,7 +241,7 @@ absl::Status CheckOutput(const CheckedCall& call, int rank, int world_size,
   return absl::OkStatus();
 }
 
-absl::Status RunCall(Communicator& communicator, const CheckedCall& call,
+absl::Status RunCall(Communicator& communicator, const DeviceCall& call,
                      const ConstBuffer& input, const Buffer& output,
                      const std::vector<int64_t>& counts) {
   const int rank = communicator.rank();
@@ -257,7 +256,7 @@ absl::Status RunCall(Communicator& communicator, const CheckedCall& call,
 }
 
 // Operations whose output is their input's memory.
-bool IsOneBuffer(const CheckedCall& call, int rank) {
+bool IsOneBuffer(const DeviceCall& call, int rank) {
   return call.operation == Operation::kBroadcast ||
          (call.operation == Operation::kSend && rank == call.root);
 }
@@ -346,14 +345,14 @@ absl::Status DeviceArray::Read(Bytes& to) const {
   return absl::DataLossError("memory around the data was written");
 }
 
-std::string ToString(const CheckedCall& call) {
+std::string ToString(const DeviceCall& call) {
   return absl::StrCat(
       Name(call.operation), " ", Name(call.type), " ", Name(call.op), " ",
       call.count, " root ", call.root, call.in_place ? " in place" : "",
       call.unequal ? " unequal" : "", call.offset != 0 ? " unaligned" : "");
 }
 
-absl::Status Check(Communicator& communicator, const CheckedCall& call) {
+absl::Status Check(Communicator& communicator, const DeviceCall& call) {
   const int rank = communicator.rank();
   const int world_size = communicator.world_size();
   const Expectation expected = Expect(call, rank, world_size);

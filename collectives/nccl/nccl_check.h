@@ -35,7 +35,7 @@ class DeviceArray {
   DeviceMemory memory_;
 };
 
-struct CheckedCall {
+struct DeviceCall {
   Operation operation;
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
@@ -48,12 +48,12 @@ struct CheckedCall {
 };
 
 // "AllReduce float32 sum 7 in place".
-std::string ToString(const CheckedCall& call);
+std::string ToString(const DeviceCall& call);
 
 // Every rank makes the call, with data that differ by rank and place, and whose
 // reductions are exact in every order. kDataLoss if the output or what is
 // around it is not as it should be, or the input has changed.
-absl::Status Check(Communicator& communicator, const CheckedCall& call);
+absl::Status Check(Communicator& communicator, const DeviceCall& call);
 
 // An AllReduce, a Reduce and a ReduceScatter of random elements, of `count` a
 // rank, against the CPU's reduction in the ring's order, bit for bit. kDataLoss

@@ -108,8 +108,8 @@ absl::Status NcclCommunicator::Join() {
   options_.group.algorithm = setup.algorithm;
   options_.nccl_arithmetic = setup.nccl_arithmetic != 0;
   options_.chunk_bytes = setup.chunk_bytes;
-  Progress progress(peers_, absl::StrCat("rank ", rank(), ": joining NCCL"),
-                    options_.group.timeout);
+  CallProgress progress(peers_, absl::StrCat("rank ", rank(), ": joining NCCL"),
+                        options_.group.timeout);
   own = handle_.Init(setup.id, rank(), world_size(), progress);
   LOCKSTEP_RETURN_IF_ERROR(progress.Finish(own));
   peers_.set_checks(setup.check_calls != 0);
@@ -148,13 +148,14 @@ absl::Status NcclCommunicator::RunUnfailed(const Collective& collective,
                                            const Call& call) {
   LOCKSTEP_RETURN_IF_ERROR(
       peers_.Agree(call, CheckArguments(collective), collective.site));
-  Progress progress = Begin(call);
+  CallProgress progress = Begin(call);
   return progress.Finish(Move(collective, progress));
 }
 
-Progress NcclCommunicator::Begin(const Call& call) {
-  return Progress(peers_, absl::StrCat("rank ", rank(), ": ", ToString(call)),
-                  options_.group.timeout);
+CallProgress NcclCommunicator::Begin(const Call& call) {
+  return CallProgress(peers_,
+                      absl::StrCat("rank ", rank(), ": ", ToString(call)),
+                      options_.group.timeout);
 }
 
 absl::Status NcclCommunicator::CheckArguments(const Collective& call) const {
@@ -170,7 +171,7 @@ absl::Status NcclCommunicator::CheckArguments(const Collective& call) const {
 }
 
 absl::Status NcclCommunicator::Move(const Collective& call,
-                                    Progress& progress) {
+                                    CallProgress& progress) {
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
       cudaEventRecord(before_.get(), options_.stream), "cudaEventRecord"));
   LOCKSTEP_RETURN_IF_ERROR(
@@ -199,7 +200,7 @@ bool NcclCommunicator::UsesRing(const Collective& call) const {
 }
 
 absl::Status NcclCommunicator::Enqueue(const Collective& call,
-                                       Progress& progress) {
+                                       CallProgress& progress) {
   if (!UsesRing(call)) {
     return EnqueueNative(call, rank(), world_size(), handle_, stream_.get(),
                          progress);
@@ -244,7 +245,7 @@ absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
     return CudaStatus(cudaStreamSynchronize(stream_.get()),
                       "cudaStreamSynchronize");
   };
-  Progress progress = Begin(call);
+  CallProgress progress = Begin(call);
   LOCKSTEP_RETURN_IF_ERROR(Fail(progress.Finish(allocate())));
   std::byte* const begin = memory.get();
   return GroupBuffer(std::shared_ptr<std::byte>(std::move(memory)),

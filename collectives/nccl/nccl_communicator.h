@@ -31,11 +31,11 @@ struct NcclOptions {
 
   // timeout: how long a call, or joining the group, may last.
   // algorithm: how AllReduce, Reduce and ReduceScatter go about it. kAuto: by
-  // NCCL's own reductions where they mean what reduce_op.h says (nccl_types.h),
-  // in NCCL's order of additions; elsewhere as kRing. kRing: our ring, in the
-  // order of additions of algorithms/order.h (ring). kTree and kDirect are not
-  // to be had. slot_bytes is not used. Rank 0's algorithm, and its values of
-  // what follows, hold for the group.
+  // NCCL's own reductions where they mean what collective.h says
+  // (nccl_handle.h), in NCCL's order of additions; elsewhere as kRing. kRing:
+  // our ring, in the order of additions of algorithms/schedule.h (ring). kTree
+  // and kDirect are not to be had. slot_bytes is not used. Rank 0's algorithm,
+  // and its values of what follows, hold for the group.
   GroupOptions group;
 
   // With kAuto: NCCL's own reductions for every type and operation.
@@ -102,11 +102,11 @@ class NcclCommunicator : public Communicator {
   absl::Status CheckUsable(const Call& call) const;
   absl::Status CheckArguments(const Collective& call) const;
   absl::Status RunUnfailed(const Collective& collective, const Call& call);
-  absl::Status Move(const Collective& call, Progress& progress);
-  absl::Status Enqueue(const Collective& call, Progress& progress);
+  absl::Status Move(const Collective& call, CallProgress& progress);
+  absl::Status Enqueue(const Collective& call, CallProgress& progress);
   bool UsesRing(const Collective& call) const;
   absl::StatusOr<bool> Done() const;
-  Progress Begin(const Call& call);
+  CallProgress Begin(const Call& call);
 
   NcclOptions options_;
   Peers peers_;

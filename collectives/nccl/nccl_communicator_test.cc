@@ -82,7 +82,7 @@ TEST_P(NcclCommunicatorTest, ReducesEveryTypeByEveryOperation) {
              {Operation::kAllReduce, Operation::kReduce,
               Operation::kReduceScatter}) {
           for (const int64_t count : {1, 67}) {
-            CheckedCall call = {operation, type, op, count};
+            DeviceCall call = {operation, type, op, count};
             call.root = communicator.world_size() - 1;
             call.in_place = count == 67;
             call.scales = Scales(GetParam().mode, type, op);
@@ -101,8 +101,8 @@ TEST_P(NcclCommunicatorTest, ReducesEveryCount) {
                                       Operation::kReduceScatter}) {
       for (const int64_t count : {0, 1, 2, 3, 4, 5, 6, 7, 127, 1000, 1283}) {
         for (const bool in_place : {false, true}) {
-          CheckedCall call = {operation, DataType::kFloat32, ReduceOp::kSum,
-                              count};
+          DeviceCall call = {operation, DataType::kFloat32, ReduceOp::kSum,
+                             count};
           call.in_place = in_place;
           LOCKSTEP_RETURN_IF_ERROR(Check(communicator, call));
         }
@@ -119,8 +119,8 @@ TEST_P(NcclCommunicatorTest, MovesToAndFromEveryRank) {
           Operation::kSend, Operation::kReduce}) {
       for (int root = 0; root < communicator.world_size(); ++root) {
         for (const int64_t count : {0, 1, 13}) {
-          CheckedCall call = {operation, DataType::kInt32, ReduceOp::kSum,
-                              count, root};
+          DeviceCall call = {operation, DataType::kInt32, ReduceOp::kSum, count,
+                             root};
           for (const bool in_place : {false, true}) {
             call.in_place = in_place;
             LOCKSTEP_RETURN_IF_ERROR(Check(communicator, call));
@@ -136,7 +136,7 @@ TEST_P(NcclCommunicatorTest, GathersAndExchangesEveryType) {
   RunOk([](NcclCommunicator& communicator) -> absl::Status {
     for (const DataType type : kAllDataTypes) {
       for (const int64_t count : {0, 1, 13}) {
-        CheckedCall call = {Operation::kAllToAll, type, ReduceOp::kSum, count};
+        DeviceCall call = {Operation::kAllToAll, type, ReduceOp::kSum, count};
         LOCKSTEP_RETURN_IF_ERROR(Check(communicator, call));
         call.operation = Operation::kAllGather;
         for (const bool in_place : {false, true}) {
@@ -157,7 +157,7 @@ TEST_P(NcclCommunicatorTest, MovesUnalignedMemory) {
     for (const Operation operation :
          {Operation::kBroadcast, Operation::kScatter, Operation::kGather,
           Operation::kSend, Operation::kAllToAll, Operation::kAllGather}) {
-      CheckedCall call = {operation, DataType::kFloat64, ReduceOp::kSum, 13};
+      DeviceCall call = {operation, DataType::kFloat64, ReduceOp::kSum, 13};
       call.offset = 1;
       LOCKSTEP_RETURN_IF_ERROR(Check(communicator, call));
     }
@@ -183,7 +183,7 @@ TEST_P(NcclRingTest, GivesTheBitsOfTheCpu) {
 
 class NcclAutoTest : public NcclCommunicatorTest {};
 
-// Where NCCL's arithmetic is not reduce_op.h's, kAuto takes the ring.
+// Where NCCL's arithmetic is not collective.h's, kAuto takes the ring.
 TEST_P(NcclAutoTest, KeepsTheMeaningOfOperations) {
   RunOk([](NcclCommunicator& communicator) -> absl::Status {
     for (const DataType type : {DataType::kFloat16, DataType::kBFloat16}) {

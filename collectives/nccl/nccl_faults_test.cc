@@ -411,7 +411,7 @@ absl::Status UseEverything(NcclCommunicator& communicator) {
        {Operation::kAllReduce, Operation::kReduce, Operation::kReduceScatter,
         Operation::kAllGather, Operation::kBroadcast}) {
     for (const bool in_place : {false, true}) {
-      CheckedCall call = {operation, DataType::kFloat16, ReduceOp::kSum, 1000};
+      DeviceCall call = {operation, DataType::kFloat16, ReduceOp::kSum, 1000};
       call.in_place = in_place;
       LOCKSTEP_RETURN_IF_ERROR(Check(communicator, call));
     }

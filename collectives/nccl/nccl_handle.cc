@@ -1,4 +1,3 @@
-// Codes and messages for NCCL's results.
 #include "collectives/nccl/nccl_handle.h"
 
 #include <cuda_runtime.h>
@@ -45,18 +44,6 @@ absl::StatusCode Code(ncclResult_t result) {
       return absl::StatusCode::kInternal;
   }
 }
-
-}  // namespace
-
-absl::Status NcclStatus(ncclResult_t result, absl::string_view what) {
-  if (result == ncclSuccess) return absl::OkStatus();
-  return absl::Status(Code(result), absl::StrCat(what, ": NCCL error ",
-                                                 static_cast<int>(result), ": ",
-                                                 ncclGetErrorString(result)));
-}
-
-// Before an NCCL communicator is made.
-namespace {
 
 struct Introduction {
   RankPlace place;
@@ -107,7 +94,26 @@ absl::Status SetEnvironment(const GpuSharing& sharing) {
   return absl::OkStatus();
 }
 
+// What NCCL says about the last error of this thread, in one line.
+std::string LastError(ncclComm_t comm) {
+  const char* const text = ncclGetLastError(comm);
+  std::string line(text == nullptr ? "" : text);
+  std::replace(line.begin(), line.end(), '\n', ' ');
+  return line;
+}
+
+bool Started(ncclResult_t result) {
+  return result == ncclSuccess || result == ncclInProgress;
+}
+
 }  // namespace
+
+absl::Status NcclStatus(ncclResult_t result, absl::string_view what) {
+  if (result == ncclSuccess) return absl::OkStatus();
+  return absl::Status(Code(result), absl::StrCat(what, ": NCCL error ",
+                                                 static_cast<int>(result), ": ",
+                                                 ncclGetErrorString(result)));
+}
 
 absl::StatusOr<bool> ShareGpus(Peers& peers, int device,
                                const absl::Status& own) {
@@ -141,25 +147,8 @@ absl::Status ExchangeSetup(Peers& peers, NcclSetup& setup) {
                                    0);
 }
 
-// A non-blocking NCCL communicator.
-namespace {
-
-// What NCCL says about the last error of this thread, in one line.
-std::string LastError(ncclComm_t comm) {
-  const char* const text = ncclGetLastError(comm);
-  std::string line(text == nullptr ? "" : text);
-  std::replace(line.begin(), line.end(), '\n', ' ');
-  return line;
-}
-
-bool Started(ncclResult_t result) {
-  return result == ncclSuccess || result == ncclInProgress;
-}
-
-}  // namespace
-
 absl::Status NcclHandle::Init(const ncclUniqueId& id, int rank, int world_size,
-                              Progress& progress) {
+                              CallProgress& progress) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
   const ncclResult_t result =
@@ -171,7 +160,7 @@ absl::Status NcclHandle::Init(const ncclUniqueId& id, int rank, int world_size,
 }
 
 absl::Status NcclHandle::Group(absl::FunctionRef<ncclResult_t()> issue,
-                               Progress& progress) {
+                               CallProgress& progress) {
   LOCKSTEP_RETURN_IF_ERROR(NcclStatus(ncclGroupStart(), "ncclGroupStart"));
   const ncclResult_t issued = issue();
   const ncclResult_t ended = ncclGroupEnd();

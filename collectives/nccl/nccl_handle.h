@@ -1,4 +1,5 @@
-// The one place where NCCL's results become absl::Status.
+// One NCCL communicator, which never blocks: how ranks agree to make it, NCCL's
+// names for our types and operations, and its results as statuses.
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_NCCL_HANDLE_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_NCCL_HANDLE_H_
 
@@ -26,8 +27,6 @@ namespace lockstep {
 //   kInternal         for everything else; ncclInProgress too, which is neither
 //                     success nor failure: poll before asking.
 absl::Status NcclStatus(ncclResult_t result, absl::string_view what);
-
-// NCCL's names for our types and operations.
 
 constexpr ncclDataType_t NcclType(DataType type) {
   switch (type) {
@@ -65,7 +64,7 @@ constexpr ncclRedOp_t NcclOp(ReduceOp op) {
   return ncclAvg;
 }
 
-// Whether NCCL reduces with the meaning that reduce_op.h gives the operation,
+// Whether NCCL reduces with the meaning that collective.h gives the operation,
 // but for the order. It does not for
 //   16-bit floats        rounded at every addition;
 //   averages of integers the sum wraps in the type;
@@ -87,9 +86,6 @@ constexpr bool NcclKeepsMeaning(DataType type, ReduceOp op) {
   return op != ReduceOp::kAverage;
 }
 
-// How ranks become an NCCL group: what they tell each other before there is a
-// communicator.
-
 // What rank 0 decides for the group. Travels as bytes.
 struct NcclSetup {
   ncclUniqueId id = {};
@@ -110,10 +106,8 @@ absl::StatusOr<bool> ShareGpus(Peers& peers, int device,
 // Fills in the unique id on rank 0 and gives every rank rank 0's setup.
 absl::Status ExchangeSetup(Peers& peers, NcclSetup& setup);
 
-// The owner of one NCCL communicator, which never blocks.
-
 // A communicator with blocking = 0: no call of NCCL waits for other ranks, and
-// all waits are Progress's. Not thread safe.
+// all waits are CallProgress's. Not thread safe.
 //
 // Destroying it aborts it: ncclCommDestroy may wait for ranks that have died,
 // or that leave later. So let calls end on all ranks before that.
@@ -126,12 +120,12 @@ class NcclHandle {
 
   // Joins, on the current device, and waits for the others. Once.
   absl::Status Init(const ncclUniqueId& id, int rank, int world_size,
-                    Progress& progress);
+                    CallProgress& progress);
 
   // Calls `issue`, which calls NCCL with comm(), as one group, and returns once
-  // it is on its streams. Errors: NCCL's, and Progress::WaitUntil's.
+  // it is on its streams. Errors: NCCL's, and CallProgress::WaitUntil's.
   absl::Status Group(absl::FunctionRef<ncclResult_t()> issue,
-                     Progress& progress);
+                     CallProgress& progress);
 
   // Within `issue`: bytes, so that any type and alignment will do. Nothing for
   // no bytes.

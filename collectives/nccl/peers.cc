@@ -1,4 +1,3 @@
-// Agreement and failure over the control group.
 #include "collectives/nccl/peers.h"
 
 #include <algorithm>
@@ -160,7 +159,7 @@ absl::StatusOr<std::vector<Peers::Message>> Peers::ExchangeWithPartner(
   return std::vector<Message>{own, other};
 }
 
-absl::Status Progress::Pause(int polls) {
+absl::Status CallProgress::Pause(int polls) {
   const absl::Time now = absl::Now();
   if (now > deadline_) {
     return absl::DeadlineExceededError(
@@ -184,7 +183,7 @@ absl::Status Progress::Pause(int polls) {
   return absl::OkStatus();
 }
 
-absl::Status Progress::Finish(const absl::Status& own) {
+absl::Status CallProgress::Finish(const absl::Status& own) {
   if (told_) return own;
   absl::Status named = own;
   if (!own.ok()) {

@@ -65,10 +65,10 @@ class Peers {
 };
 
 // One call's waits, between Peers::Agree and its end.
-class Progress {
+class CallProgress {
  public:
   // what: "rank 1: AllReduce(...) at ...", for errors. peers must outlive it.
-  Progress(Peers& peers, std::string what, absl::Duration timeout)
+  CallProgress(Peers& peers, std::string what, absl::Duration timeout)
       : peers_(peers),
         what_(std::move(what)),
         timeout_(timeout),

@@ -13,19 +13,6 @@
 
 namespace lockstep {
 
-// What partial results of a reduction are held in: float32 for the 16-bit
-// floats, int64 for averages of int32 and uint8, else the type itself.
-constexpr DataType AccumulatorOf(DataType type, ReduceOp op) {
-  if (type == DataType::kFloat16 || type == DataType::kBFloat16) {
-    return DataType::kFloat32;
-  }
-  if (op == ReduceOp::kAverage &&
-      (type == DataType::kInt32 || type == DataType::kUInt8)) {
-    return DataType::kInt64;
-  }
-  return type;
-}
-
 // How many threads a reduction gets.
 struct ReduceShape {
   // Thread blocks at most, so that communication kernels find room beside them;
@@ -35,7 +22,7 @@ struct ReduceShape {
 };
 
 // result[i] = earlier[i] op input[i], computed in accumulators, with the
-// meaning that reduce_op.h gives it, so that the bits are those of the CPU's
+// meaning that collective.h gives it, so that the bits are those of the CPU's
 // Reduction (algorithms/reduction.h). With `divisor` over 1, which is for the
 // last step of kAverage, the result is divided by it.
 //

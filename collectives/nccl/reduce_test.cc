@@ -1,5 +1,6 @@
-// The reduction against a plain loop on the CPU, bit for bit. Linked with the
-// stand-in runtime it needs no GPU, with the CUDA runtime it needs one.
+// The reduction against a plain loop and against the CPU's, for every type,
+// operation and step, bit for bit. Linked with the stand-in runtime it needs no
+// GPU, with the CUDA runtime it needs one.
 #include "collectives/nccl/reduce.h"
 
 #include <cuda_bf16.h>
@@ -334,13 +335,6 @@ TYPED_TEST(ReduceTest, ComparisonRejectsOneWrongBit) {
   got = {TypeParam::Round(3.0f), Bits{0}};
   EXPECT_FALSE(this->IsCombined(ReduceOp::kSum, a, b, got));
 }
-
-}  // namespace
-
-// Every type, operation and step of a reduction against the CPU's, bit for bit.
-// Linked with the stand-in runtime it needs no GPU, with the CUDA runtime it
-// needs one.
-namespace {
 
 using Bytes = std::vector<std::byte>;
 

@@ -1,4 +1,3 @@
-// Ranks of an NCCL group for tests.
 #include "collectives/nccl/run_nccl_ranks.h"
 
 #include <cuda_runtime.h>

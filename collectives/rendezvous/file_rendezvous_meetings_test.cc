@@ -1,4 +1,6 @@
-// Records come back, and what is no record is refused.
+// The records of a rendezvous file; and several meetings at one path, one after
+// the other, where some ranks are already at the next while others are still at
+// the last.
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -26,6 +28,7 @@
 namespace lockstep {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 RendezvousRecord MakeRecord(int rank, const std::string& blob) {
@@ -167,14 +170,6 @@ TEST(RecordTest, NoMutationIsAccepted) {
     }
   }
 }
-
-}  // namespace
-
-// Several meetings at one path, one after the other, where some ranks are
-// already at the next while others are still at the last.
-namespace {
-
-using testing::ElementsAre;
 
 using Blobs = absl::StatusOr<std::vector<std::string>>;
 

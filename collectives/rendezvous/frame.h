@@ -1,4 +1,8 @@
-// 32-bit numbers in the byte order of the wire.
+// The frames of the TCP rendezvous, as bytes. A frame is 20 bytes of header and
+// a payload; numbers are little-endian:
+//
+//   magic "LSRT", version (1 byte), kind (1), zero (2), rank (4), number (4),
+//   size of the payload (4)
 #ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_FRAME_H_
 #define LOCKSTEP_COLLECTIVES_RENDEZVOUS_FRAME_H_
 
@@ -27,13 +31,6 @@ inline uint32_t LoadLittleEndian(absl::string_view bytes) {
   }
   return value;
 }
-
-// The frames of the TCP rendezvous, as bytes.
-//
-// A frame is 20 bytes of header and a payload; numbers are little-endian:
-//
-//   magic "LSRT", version (1 byte), kind (1), zero (2), rank (4), number (4),
-//   size of the payload (4)
 
 inline constexpr uint8_t kFrameVersion = 1;
 inline constexpr size_t kFrameHeaderBytes = 20;

@@ -1,4 +1,3 @@
-// The handshake's frames and proofs; see handshake.h for what they are worth.
 #include "collectives/rendezvous/handshake.h"
 
 #include <sys/random.h>

@@ -1,4 +1,5 @@
-// Frames to bytes and back, and what is refused.
+// The frames of the TCP rendezvous, who is believed to know the token, and what
+// a rank says to whoever listens in place of rank 0.
 #include "collectives/rendezvous/handshake.h"
 
 #include <cstddef>
@@ -147,12 +148,7 @@ TEST(FrameTest, FailuresComeBackOnOneLine) {
   }
 }
 
-}  // namespace
-
-// Who is believed to know the token.
-namespace {
-
-constexpr absl::string_view kToken = "the token";
+constexpr char kToken[] = "the token";
 constexpr RankClaim kClaim = {3, 8, 1234};
 
 Nonce CountingFrom(int first) {
@@ -250,13 +246,6 @@ TEST(NonceSourceTest, NeverRepeatsItselfOrAnother) {
   NonceSource b(Nonce{});
   EXPECT_EQ(a.Next(), b.Next());
 }
-
-}  // namespace
-
-// What a rank says to whoever listens in place of rank 0.
-namespace {
-
-constexpr char kToken[] = "the token";
 
 // Who poses as rank 0 gets a request to join and no more.
 TEST(RendezvousClientTest, RefusesAServerThatDoesNotKnowTheToken) {

@@ -1,4 +1,3 @@
-// Records to bytes and back.
 #include "collectives/rendezvous/record_file.h"
 
 #include <fcntl.h>
@@ -84,6 +83,20 @@ RendezvousRecord Decode(const Header& header, absl::string_view blob) {
   return record;
 }
 
+// More than the longest record, so that each chunk makes progress.
+constexpr size_t kChunkBytes = 1 << 20;
+
+absl::Status FileError(const char* call, const std::string& path) {
+  const int error = errno;
+  return absl::Status(absl::ErrnoToStatusCode(error),
+                      absl::StrCat("rendezvous file ", path, ": ", call, ": ",
+                                   std::strerror(error)));
+}
+
+bool IsSameFile(const struct stat& a, const struct stat& b) {
+  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+}
+
 }  // namespace
 
 std::string Encode(const RendezvousRecord& record) {
@@ -132,25 +145,6 @@ absl::StatusOr<ParsedRecords> ParseRecords(absl::string_view bytes) {
   }
   return parsed;
 }
-
-// The system calls on the rendezvous file.
-namespace {
-
-// More than the longest record, so that each chunk makes progress.
-constexpr size_t kChunkBytes = 1 << 20;
-
-absl::Status FileError(const char* call, const std::string& path) {
-  const int error = errno;
-  return absl::Status(absl::ErrnoToStatusCode(error),
-                      absl::StrCat("rendezvous file ", path, ": ", call, ": ",
-                                   std::strerror(error)));
-}
-
-bool IsSameFile(const struct stat& a, const struct stat& b) {
-  return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
-}  // namespace
 
 absl::StatusOr<RecordFile> RecordFile::Open(const std::string& path) {
   // Without blocking, as a pipe could make it; a pipe is refused below.

@@ -52,8 +52,6 @@ struct ParsedRecords {
 // something else than a record, or the beginning of one, stands.
 absl::StatusOr<ParsedRecords> ParseRecords(absl::string_view bytes);
 
-// A file of rendezvous records that several processes append to.
-
 // Not thread safe. Messages name the path. Methods marked [locked] need the
 // lock, which the caller takes and gives back.
 class RecordFile {

@@ -1,4 +1,3 @@
-// The state machine of a rank in the TCP rendezvous.
 #include "collectives/rendezvous/rendezvous_client.h"
 
 #include <algorithm>

@@ -1,4 +1,3 @@
-// The system calls of the TCP rendezvous.
 #include "collectives/rendezvous/rendezvous_host.h"
 
 #include <netdb.h>
@@ -74,6 +73,8 @@ bool IsConnectedToItself(const OwnedFd& socket) {
 }
 
 bool WouldWait(int error) { return error == EAGAIN || error == EINTR; }
+
+constexpr size_t kBufferBytes = 64 << 10;
 
 }  // namespace
 
@@ -216,13 +217,6 @@ int PollMilliseconds(absl::Duration timeout) {
   return static_cast<int>(
       absl::ToInt64Milliseconds(absl::Ceil(bounded, absl::Milliseconds(1))));
 }
-
-// The loop between the sockets and the RendezvousServer.
-namespace {
-
-constexpr size_t kBufferBytes = 64 << 10;
-
-}  // namespace
 
 RendezvousHost::RendezvousHost(RendezvousServer server,
                                std::vector<OwnedFd> listeners,

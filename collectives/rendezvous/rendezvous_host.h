@@ -1,4 +1,4 @@
-// TCP sockets that never wait, by host name and port.
+// The sockets and the thread of the TCP rendezvous' server.
 #ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_HOST_H_
 #define LOCKSTEP_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_HOST_H_
 
@@ -60,8 +60,6 @@ std::optional<size_t> ReceiveSome(const OwnedFd& socket,
 
 // For poll: milliseconds, rounded up, at most an hour; 0 or more.
 int PollMilliseconds(absl::Duration timeout);
-
-// The sockets and the thread of the TCP rendezvous' server.
 
 inline constexpr absl::Duration kHandOverTimeout = absl::Seconds(1);
 

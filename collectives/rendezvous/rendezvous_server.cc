@@ -1,4 +1,3 @@
-// The state machine of the TCP rendezvous' server.
 #include "collectives/rendezvous/rendezvous_server.h"
 
 #include <algorithm>

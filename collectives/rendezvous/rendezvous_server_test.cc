@@ -25,6 +25,7 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
+
 using Blobs = absl::StatusOr<std::vector<std::string>>;
 
 constexpr char kToken[] = "the token";

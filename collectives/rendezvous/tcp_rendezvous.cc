@@ -1,4 +1,3 @@
-// A rank's sockets and waits in the TCP rendezvous.
 #include "collectives/rendezvous/tcp_rendezvous.h"
 
 #include <poll.h>

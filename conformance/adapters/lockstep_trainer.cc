@@ -1,12 +1,15 @@
-// The trainer of //models:train as a subject of //conformance:check: one rank,
-// on the case that PROTOCOL.md describes.
+// The trainer of //models:train as //conformance:check starts it: one rank, on
+// the case that PROTOCOL.md describes.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,13 +23,13 @@
 #include "collectives/host/host_group.h"
 #include "collectives/launch/launched_group.h"
 #include "collectives/launch/rank_environment.h"
-#include "conformance/adapters/observed_model.h"
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
 #include "models/cpu/classifier.h"
 #include "models/data/dataset.h"
 #include "models/io/model_tensors.h"
 #include "models/io/safetensors.h"
+#include "models/model.h"
 #include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
 #include "models/train/trainer.h"
@@ -35,6 +38,98 @@
 
 namespace lockstep {
 namespace {
+
+std::string KeyOf(std::span<const float> image, int32_t label) {
+  const auto bytes = std::as_bytes(image);
+  std::string key(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  key.append(reinterpret_cast<const char*>(&label), sizeof(label));
+  return key;
+}
+
+// Finds a sample by its pixels and label. Where a data set has the same one
+// several times, the first counts.
+class SampleFinder {
+ public:
+  explicit SampleFinder(const Dataset& data);
+
+  // The positions of a batch's samples. Errors: kInternal if one is none of
+  // the data set's.
+  absl::StatusOr<std::vector<int64_t>> Find(const Batch& batch) const;
+
+ private:
+  const int64_t image_size_;
+  // Bits of the pixels and the label.
+  std::map<std::string, int64_t> positions_;
+};
+
+// Passes everything on to `model`, which it owns, and notes the samples that
+// each call of ForwardBackward and Evaluate computes with: what is reported of
+// a trainer is then what it did, not what it meant to do. Errors: the model's;
+// SampleFinder's.
+class ObservedModel : public Model {
+ public:
+  ObservedModel(std::unique_ptr<Model> model, const Dataset& train,
+                const Dataset& test)
+      : model_(std::move(model)), train_(train), test_(test) {}
+
+  Parameters& parameters() override { return model_->parameters(); }
+  Buffers& buffers() override { return model_->buffers(); }
+  int ConvertSyncBatchNorm(Communicator& group) override {
+    return model_->ConvertSyncBatchNorm(group);
+  }
+  absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
+                                          float gradient_scale,
+                                          GradientReady ready) override;
+  absl::StatusOr<Metrics> Evaluate(const Batch& batch) override;
+
+  // Of the last ForwardBackward; of all calls of Evaluate.
+  const std::vector<int64_t>& trained() const { return trained_; }
+  const std::vector<int64_t>& evaluated() const { return evaluated_; }
+
+ private:
+  const std::unique_ptr<Model> model_;
+  const SampleFinder train_;
+  const SampleFinder test_;
+  std::vector<int64_t> trained_;
+  std::vector<int64_t> evaluated_;
+};
+
+SampleFinder::SampleFinder(const Dataset& data)
+    : image_size_(data.image_size()) {
+  std::vector<float> image(data.image_size());
+  for (int64_t i = 0; i < data.size; ++i) {
+    data.GatherImages(std::span(&i, 1), image);
+    positions_.emplace(KeyOf(image, data.labels[i]), i);
+  }
+}
+
+absl::StatusOr<std::vector<int64_t>> SampleFinder::Find(
+    const Batch& batch) const {
+  std::vector<int64_t> positions;
+  for (size_t i = 0; i < batch.labels.size(); ++i) {
+    const auto found = positions_.find(KeyOf(
+        batch.images.subspan(i * image_size_, image_size_), batch.labels[i]));
+    if (found == positions_.end()) {
+      return absl::InternalError("a sample is none of the data set's");
+    }
+    positions.push_back(found->second);
+  }
+  return positions;
+}
+
+absl::StatusOr<Metrics> ObservedModel::ForwardBackward(const Batch& batch,
+                                                       float gradient_scale,
+                                                       GradientReady ready) {
+  LOCKSTEP_ASSIGN_OR_RETURN(trained_, train_.Find(batch));
+  return model_->ForwardBackward(batch, gradient_scale, ready);
+}
+
+absl::StatusOr<Metrics> ObservedModel::Evaluate(const Batch& batch) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> positions,
+                            test_.Find(batch));
+  evaluated_.insert(evaluated_.end(), positions.begin(), positions.end());
+  return model_->Evaluate(batch);
+}
 
 // Why the trainer cannot run the case; "" if it can.
 std::string WhyUnsupported(const Case& c) {
@@ -48,8 +143,7 @@ std::string WhyUnsupported(const Case& c) {
     return "the trainer's models use and train all their parameters";
   }
   if (c.dtype != "float32") return "the trainer computes in float32";
-  int64_t batch = 0;
-  for (const int64_t size : c.batch_sizes) batch += size;
+  const int64_t batch = c.global_batch();
   for (int rank = 0; rank < c.world_size(); ++rank) {
     if (SplitBatch(batch, c.world_size(), rank).size() != c.batch_sizes[rank]) {
       return "the trainer deals batches in equal shares, the last ones smaller";
@@ -146,8 +240,7 @@ absl::StatusOr<std::unique_ptr<Trainer>> CreateTrainer(Communicator& group,
                                                        const Case& c,
                                                        const Dataset& train) {
   TrainerOptions options;
-  options.batch_size = 0;
-  for (const int64_t size : c.batch_sizes) options.batch_size += size;
+  options.batch_size = c.global_batch();
   options.learning_rate = static_cast<float>(c.learning_rate);
   options.seed = static_cast<uint64_t>(c.seed);
   options.sharding = Sharding::kContiguous;

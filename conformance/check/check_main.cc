@@ -1,11 +1,12 @@
 // The command `check`: judges somebody else's trainer.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <optional>
 #include <span>
 #include <string>
-#include <system_error>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -35,8 +36,8 @@ constexpr char kNoCommand[] = "none";
 }  // namespace
 }  // namespace lockstep
 
-// An empty command, as of an empty variable, is a mistake, so none is another
-// text.
+// An empty --command, as from a shell's empty variable, is an error; so the
+// default is another text.
 ABSL_FLAG(std::string, command, lockstep::kNoCommand, "see kUsage");
 ABSL_FLAG(std::string, trainer, "pytorch", "see kUsage");
 ABSL_FLAG(std::string, python, "/usr/bin/python3", "see kUsage");
@@ -98,7 +99,8 @@ constexpr char kAdapters[] = "conformance/adapters/";
 constexpr int kMostRanks = 64;
 constexpr int64_t kMostDocumentedBytes = 1 << 20;
 
-struct Subject {
+// The trainer to judge.
+struct ChosenTrainer {
   std::string command;
   std::string documented;  // A file; "" for none.
 };
@@ -108,27 +110,29 @@ std::string Quoted(const std::string& path) {
   return absl::StrCat("'", std::filesystem::absolute(path).string(), "'");
 }
 
-absl::StatusOr<Subject> SubjectFromFlags() {
+absl::StatusOr<ChosenTrainer> TrainerFromFlags() {
   const std::string& command = absl::GetFlag(FLAGS_command);
   const std::string& documented = absl::GetFlag(FLAGS_documented);
   if (command.empty()) {
     return absl::InvalidArgumentError(
         "--command is empty, must start a trainer");
   }
-  if (command != kNoCommand) return Subject{command, UserPath(documented)};
+  if (command != kNoCommand)
+    return ChosenTrainer{command, UserPath(documented)};
   const std::string trainer = absl::GetFlag(FLAGS_trainer);
   const std::string adapters = kAdapters;
   if (trainer == "lockstep") {
-    return Subject{Quoted(adapters + "lockstep_trainer"), UserPath(documented)};
+    return ChosenTrainer{Quoted(adapters + "lockstep_trainer"),
+                         UserPath(documented)};
   }
   const std::string python =
       absl::StrCat("'", absl::GetFlag(FLAGS_python), "' ",
                    Quoted(adapters + "pytorch_ddp.py"));
-  if (trainer == "pytorch") return Subject{python, UserPath(documented)};
+  if (trainer == "pytorch") return ChosenTrainer{python, UserPath(documented)};
   if (trainer == "pytorch_tutorial") {
-    return Subject{python + " --recipe=tutorial",
-                   documented.empty() ? adapters + "pytorch_tutorial.json"
-                                      : UserPath(documented)};
+    return ChosenTrainer{python + " --recipe=tutorial",
+                         documented.empty() ? adapters + "pytorch_tutorial.json"
+                                            : UserPath(documented)};
   }
   return absl::InvalidArgumentError(
       absl::StrCat("--trainer: there is no '", trainer,
@@ -217,9 +221,9 @@ void PrintCases(const std::vector<CheckCase>& cases) {
 // Whether no case fails.
 absl::StatusOr<bool> Run(const std::vector<CheckCase>& cases,
                          const std::string& command_text) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Subject subject, SubjectFromFlags());
+  LOCKSTEP_ASSIGN_OR_RETURN(const ChosenTrainer chosen, TrainerFromFlags());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Documented> documented,
-                            ReadDocumented(subject.documented));
+                            ReadDocumented(chosen.documented));
   const double timeout = absl::GetFlag(FLAGS_timeout);
   if (!(timeout >= 0.1 && timeout <= 86400)) {
     return absl::InvalidArgumentError(
@@ -228,7 +232,7 @@ absl::StatusOr<bool> Run(const std::vector<CheckCase>& cases,
   const std::string folder = UserPath(absl::GetFlag(FLAGS_output_dir));
   LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));
   TrainerCommand trainer;
-  trainer.command = subject.command;
+  trainer.command = chosen.command;
   trainer.working_folder = UserPath(".");
   trainer.timeout = absl::Seconds(timeout);
   CheckReport report;

@@ -1,9 +1,10 @@
-// Counts, and the report as JSON.
 #include "conformance/check/check_report.h"
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,6 +37,34 @@ nlohmann::ordered_json VerdictJson(const CaseReport& c,
           {"why", verdict.why},
           {"fix", verdict.fix},
           {"cited", verdict.cited}};
+}
+
+Claim ClaimNamed(const std::string& name) {
+  return *std::find_if(std::begin(kAllClaims), std::end(kAllClaims),
+                       [&](Claim claim) { return ClaimName(claim) == name; });
+}
+
+Cause CauseNamed(const std::string& name) {
+  const auto causes = AllCauses();
+  return *std::find_if(causes.begin(), causes.end(),
+                       [&](Cause cause) { return CauseName(cause) == name; });
+}
+
+absl::StatusOr<Documented> ReadOne(const nlohmann::json& json,
+                                   const std::string& path, size_t index) {
+  std::vector<std::string> claims, causes;
+  for (const Claim claim : kAllClaims) claims.push_back(ClaimName(claim));
+  for (const Cause cause : AllCauses()) causes.push_back(CauseName(cause));
+  JsonFields fields(json, path, absl::StrCat("[", index, "]"));
+  Documented read;
+  read.case_name = fields.Text("case");
+  const std::string claim = fields.OneOf("claim", claims);
+  const std::string cause = fields.OneOf("cause", causes);
+  read.cited = fields.Text("cited");
+  LOCKSTEP_RETURN_IF_ERROR(fields.Finish());
+  read.claim = ClaimNamed(claim);
+  read.cause = CauseNamed(cause);
+  return read;
 }
 
 }  // namespace
@@ -101,39 +130,6 @@ nlohmann::ordered_json CheckJson(const CheckReport& report) {
             {"skipped", totals.skipped}}},
           {"cases", cases}};
 }
-
-// Reads the file and matches it with verdicts.
-namespace {
-
-Claim ClaimNamed(const std::string& name) {
-  return *std::find_if(std::begin(kAllClaims), std::end(kAllClaims),
-                       [&](Claim claim) { return ClaimName(claim) == name; });
-}
-
-Cause CauseNamed(const std::string& name) {
-  const auto causes = AllCauses();
-  return *std::find_if(causes.begin(), causes.end(),
-                       [&](Cause cause) { return CauseName(cause) == name; });
-}
-
-absl::StatusOr<Documented> ReadOne(const nlohmann::json& json,
-                                   const std::string& path, size_t index) {
-  std::vector<std::string> claims, causes;
-  for (const Claim claim : kAllClaims) claims.push_back(ClaimName(claim));
-  for (const Cause cause : AllCauses()) causes.push_back(CauseName(cause));
-  JsonFields fields(json, path, absl::StrCat("[", index, "]"));
-  Documented read;
-  read.case_name = fields.Text("case");
-  const std::string claim = fields.OneOf("claim", claims);
-  const std::string cause = fields.OneOf("cause", causes);
-  read.cited = fields.Text("cited");
-  LOCKSTEP_RETURN_IF_ERROR(fields.Finish());
-  read.claim = ClaimNamed(claim);
-  read.cause = CauseNamed(cause);
-  return read;
-}
-
-}  // namespace
 
 absl::StatusOr<std::vector<Documented>> ParseDocumented(
     const std::string& text, const std::string& path) {

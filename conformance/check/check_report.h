@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "conformance/check/cases/check_case.h"
 #include "conformance/check/judge/verdict.h"
 #include "nlohmann/json.hpp"
 #include "report/machine.h"

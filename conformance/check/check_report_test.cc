@@ -1,6 +1,8 @@
-// The report's counts, table, Markdown, JSON and page.
+// The report's counts, table, Markdown, JSON and page; differences that are
+// documented.
 #include "conformance/check/check_report.h"
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -20,7 +22,9 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
+using testing::SizeIs;
 
 Verdict VerdictOf(const std::string& name, Claim claim, Outcome outcome,
                   double error = 0) {
@@ -171,14 +175,6 @@ TEST(CheckPageTest, IsWholeWhateverTheTrainerSays) {
   ExpectSameElements(page, plain);
   EXPECT_EQ(EmbeddedReport(page)["software"], hostile.software);
 }
-
-}  // namespace
-
-// Reading what is documented, and that nothing else becomes so.
-namespace {
-
-using testing::IsEmpty;
-using testing::SizeIs;
 
 constexpr char kOne[] =
     R"([{"case": "evaluation", "claim": "evaluation",

@@ -1,4 +1,3 @@
-// The starts of a case, in order.
 #include "conformance/check/check_run.h"
 
 #include <algorithm>
@@ -15,6 +14,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "conformance/check/cases/check_case.h"
+#include "conformance/check/judge/judge.h"
 #include "conformance/check/run/run_trainer.h"
 #include "conformance/check/run/trainer_run.h"
 
@@ -60,19 +60,19 @@ absl::StatusOr<CaseRuns> PlayAll(const CheckCase& check, Player& player) {
   CaseRuns runs;
   LOCKSTEP_ASSIGN_OR_RETURN(runs.one_rank,
                             player.Play("1 rank", check.one_rank, check.files));
-  // What comes of the others could not be compared with anything. Their ranks
-  // then have written nothing.
+  // Other runs could not be compared with anything. Runs that were not started
+  // have no ranks, which is to say that they wrote nothing.
   if (!EndedWell(runs.one_rank)) return runs;
   LOCKSTEP_ASSIGN_OR_RETURN(
       runs.all_ranks,
       player.Play(absl::StrCat(check.all_ranks.c.world_size(), " ranks"),
                   check.all_ranks, check.files));
   if (!EndedWell(runs.all_ranks)) return runs;
-  for (const Shadow& shadow : ShadowsOf(check)) {
+  for (const ExtraStart& start : ReorderedStarts(check)) {
     LOCKSTEP_ASSIGN_OR_RETURN(
         TrainerRun run,
-        player.Play("1 rank, for its rounding", shadow.plan, shadow.files));
-    runs.shadows.push_back(std::move(run));
+        player.Play("1 rank, for its rounding", start.plan, start.files));
+    runs.reordered.push_back(std::move(run));
   }
   return runs;
 }
@@ -101,14 +101,13 @@ absl::StatusOr<CheckRun> RunCheck(
   }
   Player player(trainer, work_folder, on_start);
   LOCKSTEP_ASSIGN_OR_RETURN(const CaseRuns runs, PlayAll(check, player));
-  const RunProbe probe = [&player](const Probe& asked) {
-    return player.Play("1 rank, for the cause",
-                       CasePlan{.c = asked.c, .resumed = {}}, asked.files);
+  const RunExtra run_extra = [&player](const ExtraStart& start) {
+    return player.Play("1 rank, for the cause", start.plan, start.files);
   };
   CheckRun result;
   result.report.name = check.name;
   result.report.about = check.about;
-  result.report.verdicts = Judge(check, runs, probe);
+  result.report.verdicts = Judge(check, runs, run_extra);
   result.report.seconds = absl::ToDoubleSeconds(absl::Now() - start);
   result.software = SoftwareOf(runs);
   std::filesystem::remove_all(work_folder, error);

@@ -1,4 +1,4 @@
-// Plays a case with a trainer and judges it.
+// Runs a case with a trainer and judges it.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_CHECK_RUN_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_CHECK_RUN_H_
 
@@ -17,11 +17,12 @@ struct CheckRun {
   std::string software;  // As a rank of the runs names it; "" if none did.
 };
 
-// Starts the trainer on the case with one rank, with all, and with one again
-// for its rounding and, where a claim fails, for its cause; each in a folder of
-// its own below `work_folder`, which must not exist. `on_start` is told what
-// runs next ("2 ranks"). A trainer that does not end or write well with one
-// rank is not started again. Only for single-threaded processes.
+// Starts the trainer on the case with one rank, with all ranks, and with one
+// rank again for its rounding and, where a claim fails, for the cause; each in
+// a folder of its own below `work_folder`, which must not exist. `on_start` is
+// told what runs next ("2 ranks"). A trainer that fails with one rank, or does
+// not write what it should, is not started again. Only for single-threaded
+// processes.
 //
 // What the trainer does is never an error, but a verdict. Errors: PlayRun's.
 absl::StatusOr<CheckRun> RunCheck(

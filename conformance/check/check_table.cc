@@ -1,5 +1,6 @@
 // The checker's report for a terminal and for a pull request.
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <vector>
 

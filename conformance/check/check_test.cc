@@ -1,5 +1,4 @@
 // The command `check`, on trainers of the suite's own that need no Python.
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -11,7 +10,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "collectives/launch/testing/child_process.h"
+#include "base/subprocess.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
@@ -26,19 +25,10 @@ using testing::StartsWith;
 
 constexpr absl::Duration kDeadline = absl::Minutes(2);
 
-struct Result {
-  int status = 0;
-  std::string out, err;
-};
-
-Result RunCheck(std::vector<std::string> flags) {
+SubprocessResult RunCheck(std::vector<std::string> flags,
+                          const Environment& environment = {}) {
   flags.insert(flags.begin(), "conformance/check/check");
-  ChildProcess check(flags, {});
-  Result result;
-  result.status = check.Wait(kDeadline);
-  result.out = check.out();
-  result.err = check.err();
-  return result;
+  return RunSubprocess(flags, kDeadline, {.environment = environment});
 }
 
 std::string OutputDir() {
@@ -54,9 +44,9 @@ std::string ReadText(const std::string& path) {
 
 TEST(CheckTest, TheProjectsOwnTrainerHolds) {
   const std::string folder = OutputDir();
-  const Result result = RunCheck(
+  const SubprocessResult result = RunCheck(
       {"--trainer=lockstep", "--world_size=3", "--output_dir=" + folder});
-  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_EQ(result.exit_status, 0) << result.out << result.err;
   EXPECT_THAT(result.err, IsEmpty());
   EXPECT_THAT(result.out, HasSubstr("Lockstep: 3 ranks against 1"));
   EXPECT_THAT(result.out, HasSubstr(", 0 fail"));
@@ -92,10 +82,10 @@ TEST(CheckTest, ABadTrainerGetsAVerdict) {
       {"yes | head -c 30000000; exit 1", "(crashes)"},
   };
   for (const auto& trainer : kTrainers) {
-    const Result result =
+    const SubprocessResult result =
         RunCheck({absl::StrCat("--command=", trainer.command), "--cases=even",
                   "--timeout=1", "--output_dir=" + OutputDir()});
-    EXPECT_EQ(result.status, 1) << trainer.command;
+    EXPECT_EQ(result.exit_status, 1) << trainer.command;
     EXPECT_THAT(result.err, IsEmpty()) << trainer.command;
     EXPECT_THAT(result.out,
                 AllOf(HasSubstr("even, run: failed"), HasSubstr(trainer.says)))
@@ -105,26 +95,26 @@ TEST(CheckTest, ABadTrainerGetsAVerdict) {
 }
 
 TEST(CheckTest, ATrainerThatIsNoSubjectIsSkipped) {
-  const Result result = RunCheck(
+  const SubprocessResult result = RunCheck(
       {R"(--command=echo '{"protocol": 1, "rank": '$RANK', "world_size": )"
        R"('$WORLD_SIZE', "unsupported": "no such model"}' )"
        R"(> $LOCKSTEP_OUTPUT/rank$RANK.json)",
        "--cases=even,sync_bn", "--output_dir=" + OutputDir()});
-  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_EQ(result.exit_status, 0) << result.out << result.err;
   EXPECT_THAT(result.out, HasSubstr("no such model"));
   EXPECT_THAT(result.out, HasSubstr("0 cases hold, 0 fail, 2 skipped."));
 }
 
 TEST(CheckTest, ListsTheCases) {
-  const Result result = RunCheck({"--list"});
-  EXPECT_EQ(result.status, 0);
+  const SubprocessResult result = RunCheck({"--list"});
+  EXPECT_EQ(result.exit_status, 0);
   EXPECT_THAT(result.out, AllOf(StartsWith("even "), HasSubstr("\nsync_bn "),
                                 HasSubstr("\nbfloat16 ")));
 }
 
 TEST(CheckTest, HelpSaysEveryFlag) {
-  const Result result = RunCheck({"--help"});
-  EXPECT_EQ(result.status, 0);
+  const SubprocessResult result = RunCheck({"--help"});
+  EXPECT_EQ(result.exit_status, 0);
   for (const char* flag :
        {"--command=", "--trainer=", "--python=", "--world_size=", "--cases=",
         "--timeout=", "--documented=", "--output_dir=", "--list"}) {
@@ -157,15 +147,15 @@ TEST(CheckTest, AWrongFlagIsOneLine) {
       {"stray", 2, "stray"},
   };
   for (const auto& flag : kFlags) {
-    const Result result = RunCheck({flag.flag});
-    EXPECT_EQ(result.status, flag.status) << flag.flag << result.err;
+    const SubprocessResult result = RunCheck({flag.flag});
+    EXPECT_EQ(result.exit_status, flag.status) << flag.flag << result.err;
     EXPECT_THAT(result.err, AllOf(StartsWith("check: "), HasSubstr(flag.says)))
         << flag.flag;
     EXPECT_EQ(result.err.find('\n'), result.err.size() - 1) << result.err;
     EXPECT_THAT(result.out, IsEmpty()) << flag.flag;
   }
-  const Result result = RunCheck({"--documented=" + documented});
-  EXPECT_EQ(result.status, 1);
+  const SubprocessResult result = RunCheck({"--documented=" + documented});
+  EXPECT_EQ(result.exit_status, 1);
   EXPECT_THAT(result.err, AllOf(StartsWith("check: "), HasSubstr("[0]")));
 }
 
@@ -173,10 +163,10 @@ TEST(CheckTest, AWrongFlagIsOneLine) {
 TEST(CheckTest, LeavesNothingBehind) {
   const std::string folder = OutputDir() + "_tmp";
   std::filesystem::create_directories(folder);
-  ChildProcess check({"conformance/check/check", "--command=true",
-                      "--cases=even", "--output_dir=" + OutputDir()},
-                     {"TMPDIR=" + folder});
-  EXPECT_EQ(check.Wait(kDeadline), 1);
+  const SubprocessResult result = RunCheck(
+      {"--command=true", "--cases=even", "--output_dir=" + OutputDir()},
+      {{"TMPDIR", folder}});
+  EXPECT_EQ(result.exit_status, 1);
   EXPECT_TRUE(std::filesystem::is_empty(folder));
 }
 

@@ -58,9 +58,9 @@ class Cases {
       AddPlaces(call);
     }
     call.count = 48;
-    call.values = Values::kSpecial;
+    call.values = ValueKind::kSpecial;
     AddPlaces(call);
-    call.values = Values::kRough;
+    call.values = ValueKind::kRough;
     if (call.operation == Operation::kAllReduce) {
       call.count = LargeCount(call.type);
       call.uniform = call.in_place = true;
@@ -130,7 +130,7 @@ std::string ToString(const CollectiveCase& call) {
   if (call.misalignment != 0) {
     absl::StrAppend(&text, ", ", call.misalignment, " byte off");
   }
-  if (call.values == Values::kSpecial) {
+  if (call.values == ValueKind::kSpecial) {
     absl::StrAppend(&text, ", special values");
   }
   return text;

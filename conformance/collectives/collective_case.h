@@ -12,7 +12,7 @@
 namespace lockstep {
 
 // What the ranks' inputs hold.
-enum class Values {
+enum class ValueKind {
   kRough,    // Numbers whose sum has other bits in another order.
   kSpecial,  // NaN, infinities, zeros of both signs, the largest and smallest.
 };
@@ -32,7 +32,7 @@ struct CollectiveCase {
   bool in_place = false;
   // Bytes from an aligned address to each buffer.
   int64_t misalignment = 0;
-  Values values = Values::kRough;
+  ValueKind values = ValueKind::kRough;
 };
 
 // "AllReduce(float32[7], sum), in place, 1 byte off".

@@ -1,4 +1,4 @@
-// Tries mistakes on the reference until one gives what a rank got.
+// Tries causes on the reference until one gives what a rank got.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -142,7 +142,7 @@ std::string CauseOfOutput(const WrongOutput& output) {
   return output.want.empty() ? "" : Causes(output).First();
 }
 
-std::string CauseOfStrayOutput(const CollectiveCase& call, Order order,
+std::string CauseOfStrayOutput(const CollectiveCase& call, SumOrder order,
                                int world_size, int rank, const std::byte* got) {
   if (!HasRoot(call.operation) || call.operation == Operation::kSend) return "";
   CollectiveCase own = call;

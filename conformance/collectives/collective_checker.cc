@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -17,11 +18,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_reference.h"
+#include "conformance/report/claim_recorder.h"
+#include "conformance/slice.h"
 
 namespace lockstep {
 namespace {
@@ -92,10 +96,21 @@ bool InputIsPart(Operation operation) {
   return operation == Operation::kAllGather || operation == Operation::kGather;
 }
 
+int64_t CasesOf(DataType type,
+                std::span<const absl::StatusOr<std::string>> asked) {
+  int64_t fewest = std::numeric_limits<int64_t>::max();
+  for (const auto& types : asked) {
+    if (!types.ok()) return 0;
+    fewest = std::min<int64_t>(fewest, std::count(types->begin(), types->end(),
+                                                  static_cast<char>(type)));
+  }
+  return asked.empty() ? 0 : fewest;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CollectiveChecker>> CollectiveChecker::Create(
-    Communicator& communicator, Memory memory, Order order) {
+    Communicator& communicator, Memory memory, SumOrder order) {
   std::unique_ptr<CollectiveChecker> checker(
       new CollectiveChecker(communicator, order));
   const int64_t size = AreaBytes(communicator.world_size());
@@ -285,10 +300,11 @@ std::vector<std::string> CollectiveChecks() {
 }
 
 absl::StatusOr<std::string> CheckCollectives(Communicator& communicator,
-                                             Memory memory) {
+                                             Memory memory, uint64_t salt) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<CollectiveChecker> checker,
                             CollectiveChecker::Create(communicator, memory));
-  return CheckCollectives(*checker, CollectiveCases(communicator.world_size()));
+  return CheckCollectives(
+      *checker, SliceOf(CollectiveCases(communicator.world_size()), 8, salt));
 }
 
 absl::StatusOr<std::string> CheckCollectives(
@@ -299,6 +315,20 @@ absl::StatusOr<std::string> CheckCollectives(
     asked.push_back(static_cast<char>(call.type));
   }
   return asked;
+}
+
+CollectiveClaims::CollectiveClaims(const std::string& backend, int world_size) {
+  for (const DataType type : kAllDataTypes) {
+    recorders_[type] = std::make_unique<ClaimRecorder>(
+        ClaimPlace{"collectives", backend, world_size, Name(type)});
+  }
+}
+
+void CollectiveClaims::Add(std::span<const absl::StatusOr<std::string>> asked) {
+  for (const auto& [type, recorder] : recorders_) {
+    const int64_t cases = CasesOf(type, asked);
+    if (cases > 0) recorder->AddExact(cases);
+  }
 }
 
 }  // namespace lockstep

@@ -1,9 +1,11 @@
-// What a wrong output of a collective looks like: the mistake that gives it.
+// Makes calls of a collective on one rank, checks what they gave, and says what
+// would have given a wrong output.
 #ifndef LOCKSTEP_CONFORMANCE_COLLECTIVES_COLLECTIVE_CHECKER_H_
 #define LOCKSTEP_CONFORMANCE_COLLECTIVES_COLLECTIVE_CHECKER_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -12,16 +14,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/data_types.h"
 #include "collectives/communicator.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_reference.h"
+#include "conformance/report/claim_recorder.h"
 
 namespace lockstep {
 
 // What one rank got, of as many bytes as it should have.
 struct WrongOutput {
   const CollectiveCase& call;
-  Order order;
+  SumOrder order;
   int world_size;
   int rank;
   const std::byte* got;
@@ -29,7 +33,7 @@ struct WrongOutput {
   const Bytes& before;  // What was there.
 };
 
-// ", as if ..." for the first mistake that gives every bit of the output, else
+// ", as if ..." for the first cause that gives every bit of the output, else
 // "". Those that are tried: nothing written, or not the last element; the first
 // and the last element in each other's place; another root; the sum for an
 // average; a rank's input taken twice; the order of another call, or of the
@@ -39,10 +43,8 @@ std::string CauseOfOutput(const WrongOutput& output);
 
 // The same for the memory of a rank that gets no output, where it was written:
 // as if this rank were the root. got: as many bytes as the root's output has.
-std::string CauseOfStrayOutput(const CollectiveCase& call, Order order,
+std::string CauseOfStrayOutput(const CollectiveCase& call, SumOrder order,
                                int world_size, int rank, const std::byte* got);
-
-// Makes the suite's calls on one rank and checks what they gave.
 
 // Where the buffers lie.
 enum class Memory { kOrdinary, kGroup };
@@ -51,7 +53,8 @@ enum class Memory { kOrdinary, kGroup };
 class CollectiveChecker {
  public:
   static absl::StatusOr<std::unique_ptr<CollectiveChecker>> Create(
-      Communicator& communicator, Memory memory, Order order = Order::kBySize);
+      Communicator& communicator, Memory memory,
+      SumOrder order = SumOrder::kBySize);
 
   // Makes the call, and asks in this order:
   //
@@ -61,12 +64,12 @@ class CollectiveChecker {
   //
   // Errors: the communicator's; kDataLoss if the answer is no. The message
   // starts with the name, and has the case, the rank, the first wrong element,
-  // and the mistake that explains the whole output, if there is one
+  // and the cause that explains the whole output, if there is one
   // (collective_causes.h).
   absl::Status Check(const CollectiveCase& call);
 
  private:
-  CollectiveChecker(Communicator& communicator, Order order)
+  CollectiveChecker(Communicator& communicator, SumOrder order)
       : communicator_(communicator), order_(order) {}
 
   // One case as this rank sees it.
@@ -94,7 +97,7 @@ class CollectiveChecker {
   std::string CauseOfStray(const OwnCase& own) const;
 
   Communicator& communicator_;
-  const Order order_;
+  const SumOrder order_;
   GroupBuffer group_memory_;
   std::unique_ptr<std::byte[]> ordinary_memory_;
   Bytes stale_;  // What inputs_ and outputs_ hold before a call.
@@ -105,12 +108,27 @@ class CollectiveChecker {
 // The names above, in that order.
 std::vector<std::string> CollectiveChecks();
 
-// Every case, one after the other. The first error ends it. Gives what was
-// asked, in bytes that a rank can hand back: of each case, its type.
+// Every case of CollectiveCases, or the slice of them (slice.h) that `salt`
+// draws, one after the other. The first error ends it. Gives what was asked, in
+// bytes that a rank can hand back: of each case, its type.
 absl::StatusOr<std::string> CheckCollectives(Communicator& communicator,
-                                             Memory memory);
+                                             Memory memory, uint64_t salt = 0);
 absl::StatusOr<std::string> CheckCollectives(
     CollectiveChecker& checker, std::span<const CollectiveCase> cases);
+
+// The claim that all operations are right to the bit, of each type. From the
+// beginning of a test that asks it to its end.
+class CollectiveClaims {
+ public:
+  CollectiveClaims(const std::string& backend, int world_size);
+
+  // What CheckCollectives gave on each rank: of each type, as many cases as
+  // every rank was asked. An error counts as none.
+  void Add(std::span<const absl::StatusOr<std::string>> asked);
+
+ private:
+  std::map<DataType, std::unique_ptr<ClaimRecorder>> recorders_;
+};
 
 }  // namespace lockstep
 

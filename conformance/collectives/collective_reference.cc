@@ -93,10 +93,10 @@ T ValueAt(const CollectiveCase& call, int rank, int64_t i) {
     static constexpr T kSpecials[] = {0, 1, static_cast<T>(-1),
                                       std::numeric_limits<T>::min(),
                                       std::numeric_limits<T>::max()};
-    return call.values == Values::kSpecial ? kSpecials[random % 5]
-                                           : static_cast<T>(random >> 7);
+    return call.values == ValueKind::kSpecial ? kSpecials[random % 5]
+                                              : static_cast<T>(random >> 7);
   } else {
-    const double real = call.values == Values::kSpecial
+    const double real = call.values == ValueKind::kSpecial
                             ? kSpecialReals[random % std::size(kSpecialReals)]
                             : RoughReal(call.op, random);
     using A = typename Arithmetic<T>::Accumulator;
@@ -120,7 +120,7 @@ template <typename T>
 class Reference {
  public:
   Reference(const CollectiveCase& call, int world_size,
-            Order order = Order::kBySize, const Taken& taken = {})
+            SumOrder order = SumOrder::kBySize, const Taken& taken = {})
       : call_(call), world_size_(world_size), order_(order), taken_(taken) {}
 
   void AppendInput(int rank, int64_t begin, int64_t count) {
@@ -132,7 +132,7 @@ class Reference {
 
   void AppendAllReduced() {
     const bool tree =
-        order_ == Order::kBySize &&
+        order_ == SumOrder::kBySize &&
         (call_.uniform || call_.count * SizeOf(call_.type) <= 16384);
     AppendReduced(0, tree, [this](int64_t i) {
       return SegmentOfElement(call_.count, world_size_, i);
@@ -223,13 +223,13 @@ class Reference {
 
   const CollectiveCase& call_;
   const int world_size_;
-  const Order order_;
+  const SumOrder order_;
   const Taken taken_;
   std::vector<T> elements_;
 };
 
 template <typename T>
-std::optional<Bytes> OutputAs(const CollectiveCase& call, Order order,
+std::optional<Bytes> OutputAs(const CollectiveCase& call, SumOrder order,
                               int world_size, int rank, const Taken& taken) {
   Reference<T> reference(call, world_size, order, taken);
   switch (call.operation) {
@@ -346,7 +346,7 @@ Bytes InputOf(const CollectiveCase& call, int world_size, int rank) {
   });
 }
 
-std::optional<Bytes> OutputOf(const CollectiveCase& call, Order order,
+std::optional<Bytes> OutputOf(const CollectiveCase& call, SumOrder order,
                               int world_size, int rank, const Taken& taken) {
   return WithType(call.type, [&](auto element) {
     return OutputAs<decltype(element)>(call, order, world_size, rank, taken);

@@ -135,7 +135,7 @@ Bytes InputOf(const CollectiveCase& call, int world_size, int rank);
 std::vector<int64_t> CountsOf(const CollectiveCase& call, int world_size);
 
 // In which order a group adds.
-enum class Order {
+enum class SumOrder {
   kBySize,  // As algorithms/order.h states.
   kRing,    // As it states for large sizes, whatever the size.
 };
@@ -149,7 +149,7 @@ struct Taken {
 
 // The output of one rank. None where a rank gets no output: whatever it has
 // there must stay as it is. `taken` is for what a group might get wrong.
-std::optional<Bytes> OutputOf(const CollectiveCase& call, Order order,
+std::optional<Bytes> OutputOf(const CollectiveCase& call, SumOrder order,
                               int world_size, int rank,
                               const Taken& taken = {});
 

@@ -18,8 +18,8 @@
 #include "collectives/nccl/run_nccl_ranks.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
-#include "conformance/collectives/collective_claims.h"
 #include "conformance/collectives/collective_mutants.h"
+#include "conformance/slice.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -33,9 +33,9 @@ using testing::HasSubstr;
 absl::StatusOr<std::string> CheckAll(Communicator& communicator) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<CollectiveChecker> checker,
-      CollectiveChecker::Create(communicator, Memory::kGroup, Order::kRing));
+      CollectiveChecker::Create(communicator, Memory::kGroup, SumOrder::kRing));
   std::vector<CollectiveCase> cases =
-      CollectiveCases(communicator.world_size());
+      SliceOf(CollectiveCases(communicator.world_size()), 8, /*salt=*/1);
   for (CollectiveCase& call : cases) {
     // The kernels want elements that are aligned.
     if (Reduces(call.operation)) call.misalignment *= SizeOf(call.type);
@@ -67,16 +67,18 @@ TEST_P(CollectivesNcclTest, GiveWhatTheReferenceGives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, CollectivesNcclTest,
-                         testing::Values(1, 2, 3, 5, 8), [](const auto& info) {
+                         testing::Values(1, 2, 3, 5, 8),
+                         [](const auto& info) {
                            return absl::StrCat("P", info.param);
                          });
 
 // The control.
-TEST(CollectivesNcclFaultTest, ALostTailIsRejected) {
+TEST(CollectivesNcclMutantTest, ALostTailIsRejected) {
   const auto statuses =
       RunNcclRanks(2, OurRing(), [](NcclCommunicator& communicator) {
-        FaultyCommunicator faulty(communicator, CollectiveFault::kLostTail);
-        return CheckAll(faulty).status();
+        MutatedCommunicator mutated(communicator,
+                                    CollectiveMutation::kLostTail);
+        return CheckAll(mutated).status();
       });
   EXPECT_THAT(statuses, Contains(StatusIs(absl::StatusCode::kDataLoss,
                                           HasSubstr("AllReduce"))));

@@ -1,16 +1,14 @@
-// Every operation x type x reduction x world size x backend gives, to the bit,
-// what the reference gives; and a group with a planted fault does not.
+// Every operation x type x reduction x world size x backend, or a slice of
+// these (slice.h), gives to the bit what the reference gives; a mutated group
+// does not; and what is said of wrong outputs is their cause.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
 #include <ostream>
-#include <set>
 #include <string>
 #include <tuple>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
@@ -23,24 +21,22 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
-#include "conformance/collectives/collective_claims.h"
 #include "conformance/collectives/collective_mutants.h"
 #include "conformance/collectives/collective_reference.h"
+#include "conformance/mutant.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
 
 // How a failing test shows its parameter.
-void PrintTo(const CollectiveBug& bug, std::ostream* out) { *out << bug.bug; }
+void PrintTo(const Mutant& mutant, std::ostream* out) {
+  *out << mutant.planted;
+}
 
 namespace {
 
-using testing::AllOf;
-using testing::Contains;
 using testing::Each;
-using testing::HasSubstr;
-using testing::StartsWith;
 
 constexpr int kWorldSizes[] = {1, 2, 3, 5, 8};
 
@@ -60,6 +56,13 @@ std::string NameOf(const Group& group) {
   return absl::StrCat(Name(group.backend), "_", Name(group.algorithm), "_",
                       group.memory == Memory::kGroup ? "group" : "ordinary",
                       "_slots", group.slot_bytes, "_P", group.world_size);
+}
+
+// So that the groups' slices differ.
+uint64_t SaltOf(const Group& group) {
+  return static_cast<uint64_t>(group.backend) * 64 +
+         static_cast<uint64_t>(group.algorithm) * 8 +
+         static_cast<uint64_t>(group.memory);
 }
 
 std::vector<Group> Groups() {
@@ -94,7 +97,7 @@ TEST_P(CollectivesTest, GiveWhatTheReferenceGives) {
   const auto asked = RunRanksCollect(
       group.backend, group.world_size,
       [&](Communicator& communicator) {
-        return CheckCollectives(communicator, group.memory);
+        return CheckCollectives(communicator, group.memory, SaltOf(group));
       },
       options);
   EXPECT_THAT(asked, Each(IsOk()));
@@ -104,60 +107,20 @@ TEST_P(CollectivesTest, GiveWhatTheReferenceGives) {
 INSTANTIATE_TEST_SUITE_P(Groups, CollectivesTest, testing::ValuesIn(Groups()),
                          [](const auto& info) { return NameOf(info.param); });
 
-// The controls. Each fault must show on some rank in every case in which it
-// can, and be named.
-class CollectiveFaultTest : public testing::TestWithParam<CollectiveBug> {};
+class CollectiveMutantTest : public testing::TestWithParam<Mutant> {};
 
-TEST_P(CollectiveFaultTest, IsRejected) {
-  const std::vector<CollectiveCase> cases = CollectiveCases(kFaultyRanks);
-  const auto by_case = CheckFaulty(GetParam().fault, cases);
-  ASSERT_THAT(by_case, IsOk());
-  int shown = 0;
-  for (size_t i = 0; i < cases.size(); ++i) {
-    if (!ShowsIn(GetParam().fault, cases[i])) continue;
-    ++shown;
-    const auto rejects = [](const auto& message) {
-      return Contains(StatusIs(absl::StatusCode::kDataLoss, message));
-    };
-    const auto check = StartsWith(absl::StrCat(GetParam().check, ": "));
-    const auto says = HasSubstr(GetParam().says);
-    // A wrong root shows on two ranks: one that does not write its output, and
-    // one that should not write.
-    if (GetParam().fault == CollectiveFault::kWrongRoot) {
-      EXPECT_THAT((*by_case)[i], AllOf(rejects(check), rejects(says)))
-          << ToString(cases[i]);
-      continue;
-    }
-    EXPECT_THAT((*by_case)[i], rejects(AllOf(check, says)))
-        << ToString(cases[i]);
-  }
-  EXPECT_GT(shown, 0);
+// On some rank, in every case in which it must show.
+TEST_P(CollectiveMutantTest, IsRejected) {
+  const auto cases = GetParam().plant_everywhere();
+  ASSERT_THAT(cases, IsOk());
+  EXPECT_GT(*cases, 0);
 }
 
-TEST(CollectiveFaultsTest, EveryFaultHasACheckAndEveryCheckAFault) {
-  std::set<CollectiveFault> faults;
-  std::set<std::string> rejecting;
-  for (const CollectiveBug& bug : AllCollectiveBugs()) {
-    faults.insert(bug.fault);
-    rejecting.insert(bug.check);
-  }
-  EXPECT_EQ(faults, std::set<CollectiveFault>(std::begin(kAllCollectiveFaults),
-                                              std::end(kAllCollectiveFaults)));
-  const std::vector<std::string> checks = CollectiveChecks();
-  EXPECT_EQ(rejecting, std::set<std::string>(checks.begin(), checks.end()));
-}
+INSTANTIATE_TEST_SUITE_P(Mutants, CollectiveMutantTest,
+                         testing::ValuesIn(CollectiveMutants().mutants),
+                         [](const auto& info) { return info.param.name; });
 
-INSTANTIATE_TEST_SUITE_P(Faults, CollectiveFaultTest,
-                         testing::ValuesIn(AllCollectiveBugs()),
-                         [](const auto& info) {
-                           return Name(info.param.fault);
-                         });
-
-}  // namespace
-
-// collectives_test for the `mpi` backend, whose ranks mpirun starts.
-namespace {
-
+// The `mpi` backend, whose ranks mpirun starts.
 class CollectivesMpiTest
     : public testing::TestWithParam<std::tuple<int, Algorithm>> {};
 
@@ -166,11 +129,12 @@ TEST_P(CollectivesMpiTest, GiveWhatTheReferenceGives) {
   if (!WhyNoMpirun().empty()) GTEST_SKIP() << WhyNoMpirun();
   MpiRunOptions options;
   options.group.algorithm = std::get<1>(GetParam());
-  options.deadline = absl::Minutes(5);  // As in collectives_test.
+  options.deadline = kDeadline;
+  const auto salt = static_cast<uint64_t>(options.group.algorithm);
   const auto asked = RunMpiRanksCollect(
       std::get<0>(GetParam()),
-      [](Communicator& communicator) {
-        return CheckCollectives(communicator, Memory::kOrdinary);
+      [salt](Communicator& communicator) {
+        return CheckCollectives(communicator, Memory::kOrdinary, salt);
       },
       options);
   EXPECT_THAT(asked, Each(IsOk()));
@@ -180,17 +144,14 @@ TEST_P(CollectivesMpiTest, GiveWhatTheReferenceGives) {
 INSTANTIATE_TEST_SUITE_P(Groups, CollectivesMpiTest,
                          testing::Combine(testing::Values(1, 2, 3, 5, 8),
                                           testing::Values(Algorithm::kAuto,
-                                                          Algorithm::kRing,
-                                                          Algorithm::kTree)),
+                                                             Algorithm::kRing,
+                                                             Algorithm::kTree)),
                          [](const auto& info) {
                            return absl::StrCat(Name(std::get<1>(info.param)),
                                                "P", std::get<0>(info.param));
                          });
 
-}  // namespace
-
-// Each mistake is named, and nothing else is.
-namespace {
+// What is said of wrong outputs.
 
 constexpr int kRanks = 3;
 constexpr int kRank = 1;
@@ -203,7 +164,7 @@ CollectiveCase AllReduce(ReduceOp op, int64_t count = 67) {
 }
 
 Bytes Wanted(const CollectiveCase& call, int world_size = kRanks) {
-  return OutputOf(call, Order::kBySize, world_size, kRank).value();
+  return OutputOf(call, SumOrder::kBySize, world_size, kRank).value();
 }
 
 std::string CauseOf(const CollectiveCase& call, const Bytes& got,
@@ -211,7 +172,7 @@ std::string CauseOf(const CollectiveCase& call, const Bytes& got,
   const Bytes want = Wanted(call, world_size);
   const Bytes before(want.size(), std::byte{0x5a});
   return CauseOfOutput(
-      {call, Order::kBySize, world_size, kRank, got.data(), want, before});
+      {call, SumOrder::kBySize, world_size, kRank, got.data(), want, before});
 }
 
 TEST(CollectiveCausesTest, NamesWhatIsNotWritten) {
@@ -244,7 +205,7 @@ TEST(CollectiveCausesTest, NamesWhatIsReduced) {
   for (const ReduceOp op :
        {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kProduct}) {
     const CollectiveCase call = AllReduce(op);
-    EXPECT_EQ(CauseOf(call, OutputOf(call, Order::kBySize, kRanks, kRank,
+    EXPECT_EQ(CauseOf(call, OutputOf(call, SumOrder::kBySize, kRanks, kRank,
                                      {.ranks = {}, .twice = 2})
                                 .value()),
               ", as if rank 2's input were taken twice");
@@ -253,12 +214,12 @@ TEST(CollectiveCausesTest, NamesWhatIsReduced) {
 
 TEST(CollectiveCausesTest, NamesTheOrder) {
   CollectiveCase call = AllReduce(ReduceOp::kSum, 9000);
-  EXPECT_EQ(CauseOf(call, OutputOf(call, Order::kBySize, kRanks, kRank,
+  EXPECT_EQ(CauseOf(call, OutputOf(call, SumOrder::kBySize, kRanks, kRank,
                                    {.ranks = {2, 1, 0}, .twice = -1})
                               .value()),
             ", as if the ranks were added in the order 2, 1, 0");
   EXPECT_EQ(CauseOf(call,
-                    OutputOf(call, Order::kBySize, 5, kRank,
+                    OutputOf(call, SumOrder::kBySize, 5, kRank,
                              {.ranks = {1, 0, 4, 3, 2}, .twice = -1})
                         .value(),
                     5),
@@ -286,11 +247,13 @@ TEST(CollectiveCausesTest, NamesTheRootOfAStrayOutput) {
   call.root = kRank;
   Bytes got = Wanted(call);
   call.root = 0;
-  EXPECT_EQ(CauseOfStrayOutput(call, Order::kBySize, kRanks, kRank, got.data()),
-            ", as if rank 1 were the root");
+  EXPECT_EQ(
+      CauseOfStrayOutput(call, SumOrder::kBySize, kRanks, kRank, got.data()),
+      ", as if rank 1 were the root");
   got[0] ^= std::byte{1};
-  EXPECT_EQ(CauseOfStrayOutput(call, Order::kBySize, kRanks, kRank, got.data()),
-            "");
+  EXPECT_EQ(
+      CauseOfStrayOutput(call, SumOrder::kBySize, kRanks, kRank, got.data()),
+      "");
 }
 
 }  // namespace

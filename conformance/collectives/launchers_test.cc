@@ -1,36 +1,93 @@
-// The same test binary as the ranks of each launcher. A launcher that this
-// machine does not have is a skip that says so.
+// The same test binary as the ranks of each launcher: LaunchedGroupTest checks
+// the group of all ranks that a launcher started with it,
+//
+//   bazel run //collectives:launch -- --nproc=3 -- <this test> FILTER
+//   mpirun -n 3 <this test> FILTER
+//   torchrun --no-python --nproc-per-node=3 <this test> FILTER
+//
+// with FILTER=--gtest_filter=LaunchedGroupTest.*, and LaunchersTest starts it
+// so. A launcher that this machine does not have is a skip that says so. The
+// ranks form a group of the `processes` backend, or with LOCKSTEP_BACKEND=mpi
+// of the `mpi` backend; started alone, it is a group of one.
+#include <cstdlib>
 #include <filesystem>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "collectives/launch/testing/child_process.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "base/subprocess.h"
+#include "collectives/communicator.h"
+#include "collectives/host/host_group.h"
+#include "collectives/launch/launched_group.h"
+#include "collectives/launch/rank_environment.h"
 #include "collectives/launch/testing/find_launchers.h"
+#include "conformance/collectives/collective_checker.h"
+#include "conformance/collectives/collective_mutants.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#ifdef LOCKSTEP_HAS_MPI
+#include "collectives/mpi/mpi_group.h"
+#endif
 
 namespace lockstep {
 namespace {
 
+using testing::HasSubstr;
+
+absl::StatusOr<std::unique_ptr<Communicator>> Join() {
+  const char* const backend = std::getenv("LOCKSTEP_BACKEND");
+  const std::string name = backend == nullptr ? "processes" : backend;
+  if (name == "processes") {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
+                              ReadRankEnvironment());
+    if (environment.has_value()) return JoinLaunchedGroup(*environment);
+    LOCKSTEP_ASSIGN_OR_RETURN(auto alone, CreateThreadGroup(1));
+    return std::move(alone[0]);
+  }
+#ifdef LOCKSTEP_HAS_MPI
+  if (name == "mpi") return JoinMpiGroup();
+#endif
+  return absl::InvalidArgumentError(absl::StrCat(
+      "LOCKSTEP_BACKEND is '", name, "', which is no backend here"));
+}
+
+TEST(LaunchedGroupTest, GivesWhatTheReferenceGives) {
+  const absl::StatusOr<std::unique_ptr<Communicator>> group = Join();
+  ASSERT_THAT(group, IsOk());
+  EXPECT_THAT(CheckCollectives(**group, Memory::kOrdinary), IsOk());
+  EXPECT_THAT(CheckCollectives(**group, Memory::kGroup), IsOk());
+  // The control.
+  MutatedCommunicator mutated(**group, CollectiveMutation::kLostTail);
+  EXPECT_THAT(CheckCollectives(mutated, Memory::kOrdinary),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("AllReduce")));
+}
+
 constexpr absl::Duration kDeadline = absl::Seconds(100);
 
-std::string TestBinary() {
-  return std::filesystem::absolute(
-             "conformance/collectives/launched_group_test")
-      .string();
+std::vector<std::string> RankCommand() {
+  return {std::filesystem::read_symlink("/proc/self/exe").string(),
+          "--gtest_filter=LaunchedGroupTest.*"};
 }
 
 void ExpectPasses(std::vector<std::string> command, int ranks,
-                  const std::string& variable = "LOCKSTEP_BACKEND=processes") {
-  command.push_back(TestBinary());
+                  const std::string& backend = "processes") {
+  for (const std::string& part : RankCommand()) command.push_back(part);
   // No report of a rank's own, where Bazel expects that of this test.
-  ChildProcess launcher(command, {variable, "GTEST_OUTPUT="});
-  EXPECT_EQ(launcher.Wait(kDeadline), 0) << launcher.out() << launcher.err();
+  const SubprocessResult result = RunSubprocess(
+      command, kDeadline,
+      {.environment = {{"LOCKSTEP_BACKEND", backend}, {"GTEST_OUTPUT", ""}}});
+  EXPECT_EQ(result.exit_status, 0) << result.out << result.err;
   int passed = 0;
-  const std::string& out = launcher.out();
+  const std::string& out = result.out;
   for (size_t at = 0; (at = out.find("[  PASSED  ] 1 test", at)) != out.npos;
        ++at) {
     ++passed;
@@ -51,7 +108,7 @@ TEST(LaunchersTest, Mpirun) {
 TEST(LaunchersTest, MpirunWithTheMpiBackend) {
   const std::vector<std::string> mpirun = FindMpirun(3);
   if (mpirun.empty()) GTEST_SKIP() << "no mpirun of Open MPI on this machine";
-  ExpectPasses(mpirun, 3, "LOCKSTEP_BACKEND=mpi");
+  ExpectPasses(mpirun, 3, "mpi");
 }
 
 TEST(LaunchersTest, Torchrun) {
@@ -62,11 +119,14 @@ TEST(LaunchersTest, Torchrun) {
 
 // The control: a rank that fails is seen.
 TEST(LaunchersTest, AFailureIsSeen) {
-  ChildProcess launcher(
-      {"collectives/launch/launch", "--nproc=2", "--", TestBinary()},
-      {"LOCKSTEP_BACKEND=none", "GTEST_OUTPUT="});
-  EXPECT_NE(launcher.Wait(kDeadline), 0);
-  EXPECT_TRUE(absl::StrContains(launcher.out(), "which is no backend here"));
+  std::vector<std::string> command = {"collectives/launch/launch", "--nproc=2",
+                                      "--"};
+  for (const std::string& part : RankCommand()) command.push_back(part);
+  const SubprocessResult result = RunSubprocess(
+      command, kDeadline,
+      {.environment = {{"LOCKSTEP_BACKEND", "none"}, {"GTEST_OUTPUT", ""}}});
+  EXPECT_NE(result.exit_status, 0);
+  EXPECT_TRUE(absl::StrContains(result.out, "which is no backend here"));
 }
 
 }  // namespace

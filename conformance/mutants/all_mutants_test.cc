@@ -1,6 +1,7 @@
-// Every planted bug of every folder is caught by the checks that are there for
-// it, which name it and no other; and no check of any folder is there without a
-// bug.
+// Every mutant of every folder is caught by the checks that are there for it,
+// which name it and no other; and no check of any folder is there without a
+// mutant. Each is planted in one case; the folders' own tests go over their
+// grids.
 #include "conformance/mutants/all_mutants.h"
 
 #include <algorithm>
@@ -20,7 +21,9 @@
 namespace lockstep {
 
 // How a failing test shows its parameter.
-void PrintTo(const PlantedBug& bug, std::ostream* out) { *out << bug.bug; }
+void PrintTo(const Mutant& mutant, std::ostream* out) {
+  *out << mutant.planted;
+}
 
 namespace {
 
@@ -28,92 +31,93 @@ using testing::HasSubstr;
 using testing::Not;
 using testing::UnorderedElementsAreArray;
 
-std::vector<PlantedBug> AllBugs() {
-  std::vector<PlantedBug> bugs;
-  for (BugSuite& suite : AllBugSuites()) {
-    std::move(suite.bugs.begin(), suite.bugs.end(), std::back_inserter(bugs));
+std::vector<Mutant> AllMutants() {
+  std::vector<Mutant> all;
+  for (MutantSuite& suite : AllMutantSuites()) {
+    std::ranges::move(suite.mutants, std::back_inserter(all));
   }
-  return bugs;
+  return all;
 }
 
-TEST(AllMutantsTest, AreAtLeastForty) { EXPECT_GE(AllBugs().size(), 40); }
+TEST(AllMutantsTest, AreAtLeast230) { EXPECT_GE(AllMutants().size(), 230); }
 
-TEST(AllMutantsTest, EveryCheckHasABugAndEveryBugACheck) {
-  for (const BugSuite& suite : AllBugSuites()) {
+TEST(AllMutantsTest, EveryCheckHasAMutantAndEveryMutantACheck) {
+  for (const MutantSuite& suite : AllMutantSuites()) {
     std::set<std::string> checks, rejecting, names;
     for (const std::string& check : suite.checks) {
       EXPECT_TRUE(checks.insert(check).second) << suite.folder << " " << check;
     }
-    for (const PlantedBug& bug : suite.bugs) {
-      EXPECT_EQ(bug.folder, suite.folder);
-      EXPECT_TRUE(names.insert(bug.name).second)
-          << suite.folder << " has " << bug.name << " twice";
-      EXPECT_FALSE(bug.checks.empty()) << bug.name;
-      EXPECT_FALSE(bug.says.empty()) << bug.name;
-      EXPECT_FALSE(bug.bug.empty()) << bug.name;
-      rejecting.insert(bug.checks.begin(), bug.checks.end());
+    for (const Mutant& mutant : suite.mutants) {
+      EXPECT_EQ(mutant.folder, suite.folder);
+      EXPECT_TRUE(names.insert(mutant.name).second)
+          << suite.folder << " has " << mutant.name << " twice";
+      EXPECT_FALSE(mutant.checks.empty()) << mutant.name;
+      EXPECT_FALSE(mutant.says.empty()) << mutant.name;
+      EXPECT_FALSE(mutant.planted.empty()) << mutant.name;
+      rejecting.insert(mutant.checks.begin(), mutant.checks.end());
     }
     EXPECT_EQ(rejecting, checks) << suite.folder;
   }
 }
 
-TEST(AllMutantsTest, ABugThatSurvivesOrIsNotNamedShows) {
-  PlantedBug bug;
-  bug.checks = {"A", "B"};
-  bug.says = "as if";
-  EXPECT_FALSE(IsCaught(bug, {}));
-  EXPECT_FALSE(IsCaught(bug, {.checks = {"A", "C"}, .diagnosis = {}}));
-  EXPECT_TRUE(IsCaught(bug, {.checks = {"B", "C", "A"}, .diagnosis = {}}));
-  EXPECT_FALSE(IsNamed(bug, {.checks = {}, .diagnosis = "as it was"}));
-  EXPECT_TRUE(IsNamed(bug, {.checks = {}, .diagnosis = "0, as if lost"}));
+TEST(AllMutantsTest, AMutantThatSurvivesOrIsNotNamedShows) {
+  Mutant mutant;
+  mutant.checks = {"A", "B"};
+  mutant.says = "as if";
+  EXPECT_FALSE(IsCaught(mutant, {}));
+  EXPECT_FALSE(IsCaught(mutant, {.checks = {"A", "C"}, .diagnosis = {}}));
+  EXPECT_TRUE(IsCaught(mutant, {.checks = {"B", "C", "A"}, .diagnosis = {}}));
+  EXPECT_FALSE(IsNamed(mutant, {.checks = {}, .diagnosis = "as it was"}));
+  EXPECT_TRUE(IsNamed(mutant, {.checks = {}, .diagnosis = "0, as if lost"}));
 }
 
-// What names the other bugs of its folder, where it is not part of what names
-// this one.
-std::set<std::string> OtherWords(const PlantedBug& bug) {
-  static const auto& all = *new std::vector<PlantedBug>(AllBugs());
+// What names the other mutants of its folder, where it is not part of what
+// names this one.
+std::set<std::string> OtherWords(const Mutant& mutant) {
+  static const auto& all = *new std::vector<Mutant>(AllMutants());
   std::set<std::string> words;
-  for (const PlantedBug& other : all) {
-    if (other.folder == bug.folder &&
-        bug.says.find(other.says) == std::string::npos) {
+  for (const Mutant& other : all) {
+    if (other.folder == mutant.folder &&
+        mutant.says.find(other.says) == std::string::npos) {
       words.insert(other.says);
     }
   }
   return words;
 }
 
-// Bugs that do what another does too, and more, which is said after it.
-std::set<std::string> OtherWordsToo(const PlantedBug& bug) {
-  if (FullName(bug) == "collectives.WrongRoot") {
+// Mutants that do what another does too, and more, which is said after it.
+std::set<std::string> OtherWordsToo(const Mutant& mutant) {
+  if (FullName(mutant) == "collectives.WrongRoot") {
     return {" beside the ", "as if nothing had been written"};
   }
-  if (FullName(bug) == "network.HalfGroups") {
+  if (FullName(mutant) == "network.HalfGroups") {
     return {"disagree on the running statistics: 1.running_mean[0] is"};
   }
   return {};
 }
 
-class PlantedBugTest : public testing::TestWithParam<PlantedBug> {};
+class PlantedMutantTest : public testing::TestWithParam<Mutant> {};
 
-TEST_P(PlantedBugTest, IsCaughtAndNamed) {
-  const PlantedBug& bug = GetParam();
-  const auto caught = bug.plant();
-  ASSERT_THAT(caught, IsOk()) << bug.bug;
-  EXPECT_THAT(caught->checks, UnorderedElementsAreArray(bug.checks)) << bug.bug;
-  EXPECT_THAT(caught->diagnosis, HasSubstr(bug.says)) << bug.bug;
-  std::set<std::string> others = OtherWords(bug);
-  for (const std::string& words : OtherWordsToo(bug)) {
-    EXPECT_THAT(caught->diagnosis, HasSubstr(words)) << bug.bug;
+TEST_P(PlantedMutantTest, IsCaughtAndNamed) {
+  const Mutant& mutant = GetParam();
+  const auto caught = mutant.plant();
+  ASSERT_THAT(caught, IsOk()) << mutant.planted;
+  EXPECT_THAT(caught->checks, UnorderedElementsAreArray(mutant.checks))
+      << mutant.planted;
+  EXPECT_THAT(caught->diagnosis, HasSubstr(mutant.says)) << mutant.planted;
+  std::set<std::string> others = OtherWords(mutant);
+  for (const std::string& words : OtherWordsToo(mutant)) {
+    EXPECT_THAT(caught->diagnosis, HasSubstr(words)) << mutant.planted;
     EXPECT_EQ(others.erase(words), 1) << words;
   }
   for (const std::string& words : others) {
-    EXPECT_THAT(caught->diagnosis, Not(HasSubstr(words))) << bug.bug;
+    EXPECT_THAT(caught->diagnosis, Not(HasSubstr(words))) << mutant.planted;
   }
   RecordProperty("diagnosis", caught->diagnosis);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PlantedBugTest, testing::ValuesIn(AllBugs()),
-                         [](const auto& info) {
+INSTANTIATE_TEST_SUITE_P(All, PlantedMutantTest,
+                         testing::ValuesIn(AllMutants()), [](const auto& info) {
                            return absl::StrCat(info.param.folder, "_",
                                                info.param.name);
                          });

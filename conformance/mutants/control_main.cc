@@ -1,4 +1,4 @@
-// The command `mutants` over bugs made up to fail it: its control.
+// The command `mutants` over mutants made up to fail it: its control.
 #include <cstddef>
 #include <string>
 #include <vector>
@@ -11,18 +11,21 @@
 namespace lockstep {
 namespace {
 
-PlantedBug Bug(const std::string& name, absl::StatusOr<Caught> becomes) {
-  return {"control",    name,      "samples are lost",
-          {"Coverage"}, "is lost", [becomes] { return becomes; }};
+Mutant Made(const std::string& name, absl::StatusOr<Caught> becomes) {
+  return {.name = name,
+          .planted = "samples are lost",
+          .checks = {"Coverage"},
+          .says = "is lost",
+          .plant = [becomes] { return becomes; }};
 }
 
-std::vector<BugSuite> Suites() {
-  return {{"control",
-           {"Coverage"},
-           {Bug("Named", Caught{{"Coverage"}, "sample 3 is lost"}),
-            Bug("Unnamed", Caught{{"Coverage"}, "4 of 5"}),
-            Bug("Survivor", Caught{}),
-            Bug("Failed", absl::UnavailableError("rank 1 has gone"))}}};
+std::vector<MutantSuite> Suites() {
+  return {
+      MakeSuite("control", {"Coverage"},
+                {Made("Named", Caught{{"Coverage"}, "sample 3 is lost"}),
+                 Made("Unnamed", Caught{{"Coverage"}, "4 of 5"}),
+                 Made("Survivor", Caught{}),
+                 Made("Failed", absl::UnavailableError("rank 1 has gone"))})};
 }
 
 }  // namespace

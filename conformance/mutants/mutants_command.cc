@@ -1,4 +1,3 @@
-// The forms of the report.
 #include "conformance/mutants/mutants_command.h"
 
 #include <algorithm>
@@ -21,12 +20,18 @@
 #include "absl/time/time.h"
 #include "base/command.h"
 #include "base/command_line.h"
-#include "base/files.h"
 #include "base/status_macros.h"
 #include "conformance/mutant.h"
-#include "nlohmann/json.hpp"
+#include "report/document.h"
 #include "report/machine.h"
+#include "report/output_files.h"
 #include "report/terminal.h"
+#include "report/write.h"
+
+ABSL_FLAG(std::string, folder, "", "see kUsage");
+ABSL_FLAG(std::string, name, "", "see kUsage");
+ABSL_FLAG(bool, list, false, "see kUsage");
+ABSL_FLAG(std::string, json, "", "see kUsage");
 
 namespace lockstep {
 namespace {
@@ -52,13 +57,13 @@ std::string Fate(const PlantedResult& result) {
                          absl::StrJoin(result.caught.checks, ", "));
   if (!result.is_caught()) {
     return absl::StrCat("SURVIVES: ", checks, ", must be caught by ",
-                        absl::StrJoin(result.bug.checks, ", "));
+                        absl::StrJoin(result.mutant.checks, ", "));
   }
   return result.is_named()
              ? absl::StrCat(checks, "; the cause is named")
              : absl::StrCat(checks,
                             "; THE CAUSE IS NOT NAMED: the diagnosis lacks '",
-                            result.bug.says, "'");
+                            result.mutant.says, "'");
 }
 
 // Those of one folder; `results` are by folder.
@@ -66,7 +71,7 @@ std::span<const PlantedResult> FirstFolder(
     std::span<const PlantedResult> results) {
   const auto other = std::find_if(
       results.begin(), results.end(), [&](const PlantedResult& result) {
-        return result.bug.folder != results[0].bug.folder;
+        return result.mutant.folder != results[0].mutant.folder;
       });
   return results.first(static_cast<size_t>(other - results.begin()));
 }
@@ -74,129 +79,31 @@ std::span<const PlantedResult> FirstFolder(
 void AppendRow(const std::string& name, std::span<const PlantedResult> results,
                std::string& out) {
   const MutantTotals totals = MutantTotalsOf(results);
-  absl::StrAppendFormat(&out, "%-12s %6d %7d %6d %8.1f\n", name, totals.bugs,
+  absl::StrAppendFormat(&out, "%-12s %7d %7d %6d %8.1f\n", name, totals.mutants,
                         totals.caught, totals.named, totals.seconds);
 }
-
-}  // namespace
-
-MutantTotals MutantTotalsOf(std::span<const PlantedResult> results) {
-  MutantTotals totals;
-  for (const PlantedResult& result : results) {
-    ++totals.bugs;
-    totals.caught += result.is_caught();
-    totals.named += result.is_named();
-    totals.seconds += result.seconds;
-  }
-  return totals;
-}
-
-std::string FormatPlanted(const PlantedResult& result) {
-  return absl::StrCat(
-      WrapText(absl::StrCat(FullName(result.bug), ": ", result.bug.bug),
-               kTableColumns),
-      Indented(Fate(result)),
-      Indented(result.error.empty() ? result.caught.diagnosis : result.error));
-}
-
-std::string FormatMutantTotals(std::span<const PlantedResult> results) {
-  std::string out = absl::StrFormat("%-12s %6s %7s %6s %8s\n", "folder", "bugs",
-                                    "caught", "named", "seconds");
-  for (auto rest = results; !rest.empty();) {
-    const std::span<const PlantedResult> folder = FirstFolder(rest);
-    AppendRow(folder[0].bug.folder, folder, out);
-    rest = rest.subspan(folder.size());
-  }
-  AppendRow("all", results, out);
-  std::vector<std::string> surviving, unnamed;
-  for (const PlantedResult& result : results) {
-    if (!result.is_caught()) {
-      surviving.push_back(FullName(result.bug));
-    } else if (!result.is_named()) {
-      unnamed.push_back(FullName(result.bug));
-    }
-  }
-  if (surviving.empty() && unnamed.empty()) {
-    return absl::StrCat(out, "\nEvery bug is caught and named.\n");
-  }
-  absl::StrAppend(&out, "\n");
-  if (!surviving.empty()) {
-    absl::StrAppend(&out, WrapText(absl::StrCat("Surviving: ",
-                                                absl::StrJoin(surviving, ", ")),
-                                   kTableColumns));
-  }
-  if (!unnamed.empty()) {
-    absl::StrAppend(&out, WrapText(absl::StrCat("Caught, but not named: ",
-                                                absl::StrJoin(unnamed, ", ")),
-                                   kTableColumns));
-  }
-  return out;
-}
-
-nlohmann::ordered_json MutantsJson(const MutantsReport& report) {
-  nlohmann::ordered_json bugs = nlohmann::ordered_json::array();
-  for (const PlantedResult& result : report.results) {
-    bugs.push_back({{"folder", result.bug.folder},
-                    {"name", result.bug.name},
-                    {"planted", result.bug.bug},
-                    {"checks", result.bug.checks},
-                    {"caught_by", result.caught.checks},
-                    {"diagnosis", result.caught.diagnosis},
-                    {"says", result.bug.says},
-                    {"caught", result.is_caught()},
-                    {"named", result.is_named()},
-                    {"error", result.error},
-                    {"seconds", result.seconds}});
-  }
-  const MutantTotals totals = MutantTotalsOf(report.results);
-  return {{"command", report.command},
-          {"created", report.created},
-          {"commit", report.commit},
-          {"machine",
-           {{"cpu", report.machine.cpu},
-            {"cores", report.machine.cores},
-            {"memory_bytes", report.machine.memory_bytes},
-            {"system", report.machine.system}}},
-          {"totals",
-           {{"bugs", totals.bugs},
-            {"caught", totals.caught},
-            {"named", totals.named}}},
-          {"bugs", bugs}};
-}
-
-}  // namespace lockstep
-
-ABSL_FLAG(std::string, folder, "", "see kUsage");
-ABSL_FLAG(std::string, name, "", "see kUsage");
-ABSL_FLAG(bool, list, false, "see kUsage");
-ABSL_FLAG(std::string, json, "", "see kUsage");
-
-namespace lockstep {
-
-// The command's flags, and what it does with them.
-namespace {
 
 constexpr char kName[] = "mutants";
 
 constexpr char kUsage[] = R"(mutants [FLAGS]
 
-Plants every bug that the suite is known to catch, each around the product's
+Plants every mutant that the suite is known to catch, each around the product's
 parts in a small case in which it must show, and prints which checks caught
 it, what they said of it, and whether that names what was planted.
 
   --folder=NAME,NAME  some of the folders: training, evaluation, sampling,
                       syncbn, network, collectives, check; default: all
-  --name=NAME,NAME    some of the bugs, as --list names them, with their folder
-                      or without; default: all
-  --list              print the bugs and do not plant them
+  --name=NAME,NAME    some of the mutants, as --list names them, with their
+                      folder or without; default: all
+  --list              print the mutants and do not plant them
   --json=FILE         also write the table as JSON
 
 Examples
   mutants
   mutants --folder=training --name=SumNotMean
 
-Exit status: 0 if every bug is caught and named; 1 if one survives or is not
-named, or for another error; 2 for a wrong flag.
+Exit status: 0 if every mutant is caught and named; 1 if one survives or is
+not named, or for another error; 2 for a wrong flag.
 )";
 
 std::set<std::string> ListOf(const std::string& flag) {
@@ -213,7 +120,7 @@ absl::Status CheckFlags() {
     return absl::InvalidArgumentError("--folder names no folder");
   }
   if (!name.empty() && ListOf(name).empty()) {
-    return absl::InvalidArgumentError("--name names no bug");
+    return absl::InvalidArgumentError("--name names no mutant");
   }
   if (absl::GetFlag(FLAGS_list) && !absl::GetFlag(FLAGS_json).empty()) {
     return absl::InvalidArgumentError("--json needs what --list leaves out");
@@ -222,46 +129,46 @@ absl::Status CheckFlags() {
 }
 
 // Those of --folder.
-absl::StatusOr<std::vector<PlantedBug>> BugsOfFolders(
-    std::span<const BugSuite> suites) {
+absl::StatusOr<std::vector<Mutant>> MutantsOfFolders(
+    std::span<const MutantSuite> suites) {
   std::set<std::string> wanted = ListOf(absl::GetFlag(FLAGS_folder));
   const bool all = wanted.empty();
-  std::vector<PlantedBug> bugs;
+  std::vector<Mutant> mutants;
   std::vector<std::string> folders;
-  for (const BugSuite& suite : suites) {
+  for (const MutantSuite& suite : suites) {
     folders.push_back(suite.folder);
     if (!all && wanted.erase(suite.folder) == 0) continue;
-    bugs.insert(bugs.end(), suite.bugs.begin(), suite.bugs.end());
+    mutants.insert(mutants.end(), suite.mutants.begin(), suite.mutants.end());
   }
-  if (wanted.empty()) return bugs;
+  if (wanted.empty()) return mutants;
   return absl::InvalidArgumentError(
       absl::StrCat("--folder: there is no '", *wanted.begin(), "'; there are ",
                    absl::StrJoin(folders, ", ")));
 }
 
 // Those of --folder that --name names.
-absl::StatusOr<std::vector<PlantedBug>> BugsFromFlags(
-    std::span<const BugSuite> suites) {
-  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<PlantedBug> bugs,
-                            BugsOfFolders(suites));
+absl::StatusOr<std::vector<Mutant>> MutantsFromFlags(
+    std::span<const MutantSuite> suites) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<Mutant> mutants,
+                            MutantsOfFolders(suites));
   const std::set<std::string> wanted = ListOf(absl::GetFlag(FLAGS_name));
-  if (wanted.empty()) return bugs;
+  if (wanted.empty()) return mutants;
   std::set<std::string> missing = wanted;
-  std::erase_if(bugs, [&](const PlantedBug& bug) {
-    missing.erase(bug.name);
-    missing.erase(FullName(bug));
-    return !wanted.contains(bug.name) && !wanted.contains(FullName(bug));
+  std::erase_if(mutants, [&](const Mutant& mutant) {
+    missing.erase(mutant.name);
+    missing.erase(FullName(mutant));
+    return !wanted.contains(mutant.name) && !wanted.contains(FullName(mutant));
   });
-  if (missing.empty()) return bugs;
+  if (missing.empty()) return mutants;
   return absl::InvalidArgumentError(
       absl::StrCat("--name: there is no '", *missing.begin(),
                    "' in the folders; --list prints what there is"));
 }
 
-PlantedResult Plant(const PlantedBug& bug) {
-  PlantedResult result = {.bug = bug, .caught = {}, .error = {}};
+PlantedResult Plant(const Mutant& mutant) {
+  PlantedResult result = {.mutant = mutant, .caught = {}, .error = {}};
   const absl::Time start = absl::Now();
-  absl::StatusOr<Caught> caught = bug.plant();
+  absl::StatusOr<Caught> caught = mutant.plant();
   result.seconds = absl::ToDoubleSeconds(absl::Now() - start);
   if (caught.ok()) {
     result.caught = *std::move(caught);
@@ -271,64 +178,127 @@ PlantedResult Plant(const PlantedBug& bug) {
   return result;
 }
 
-// Bytes that are no UTF-8, as of a path, are replaced.
-std::string JsonText(const nlohmann::ordered_json& json) {
-  return json.dump(2, ' ', /*ensure_ascii=*/false,
-                   nlohmann::ordered_json::error_handler_t::replace) +
-         "\n";
-}
-
-// Whether every bug is caught and named.
-absl::StatusOr<bool> Run(const std::vector<PlantedBug>& bugs,
+// Whether every mutant is caught and named.
+absl::StatusOr<bool> Run(const std::vector<Mutant>& mutants,
                          const std::string& command_text) {
   LOCKSTEP_RETURN_IF_ERROR(CheckNotLaunched());
-  const std::string json = UserPath(absl::GetFlag(FLAGS_json));
-  if (!json.empty()) {
-    const absl::Status status = CheckReplaceable(json);
-    if (!status.ok()) {
-      return absl::Status(status.code(),
-                          absl::StrCat("--json: ", status.message()));
-    }
-  }
+  const std::string json = absl::GetFlag(FLAGS_json);
+  LOCKSTEP_RETURN_IF_ERROR(CheckJsonPath(json));
   MutantsReport report;
-  report.command = command_text;
-  report.machine = DescribeMachine();
-  report.created = TimeStamp();
-  report.commit = CommitText();
-  for (const PlantedBug& bug : bugs) {
-    ShowProgress(absl::StrCat("bug ", report.results.size() + 1, " of ",
-                              bugs.size(), ", ", FullName(bug)));
-    report.results.push_back(Plant(bug));
+  report.origin = {DescribeMachine(), command_text, CommitText(), TimeStamp()};
+  for (const Mutant& mutant : mutants) {
+    ShowProgress(absl::StrCat("mutant ", report.results.size() + 1, " of ",
+                              mutants.size(), ", ", FullName(mutant)));
+    report.results.push_back(Plant(mutant));
     ShowProgress("");
     Print(FormatPlanted(report.results.back()) + "\n");
   }
   Print(FormatMutantTotals(report.results));
-  if (!json.empty()) {
-    LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(json, JsonText(MutantsJson(report))));
-    Print(absl::StrCat("Wrote ", json, "\n"));
-  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      WriteJsonFile(json, report::JsonText(MutantsDocument(report))));
   return MutantTotalsOf(report.results).named ==
          static_cast<int>(report.results.size());
 }
 
 }  // namespace
 
+MutantTotals MutantTotalsOf(std::span<const PlantedResult> results) {
+  MutantTotals totals;
+  for (const PlantedResult& result : results) {
+    ++totals.mutants;
+    totals.caught += result.is_caught();
+    totals.named += result.is_named();
+    totals.seconds += result.seconds;
+  }
+  return totals;
+}
+
+std::string FormatPlanted(const PlantedResult& result) {
+  return absl::StrCat(
+      WrapText(
+          absl::StrCat(FullName(result.mutant), ": ", result.mutant.planted),
+          kTableColumns),
+      Indented(Fate(result)),
+      Indented(result.error.empty() ? result.caught.diagnosis : result.error));
+}
+
+std::string FormatMutantTotals(std::span<const PlantedResult> results) {
+  std::string out = absl::StrFormat("%-12s %7s %7s %6s %8s\n", "folder",
+                                    "mutants", "caught", "named", "seconds");
+  for (auto rest = results; !rest.empty();) {
+    const std::span<const PlantedResult> folder = FirstFolder(rest);
+    AppendRow(folder[0].mutant.folder, folder, out);
+    rest = rest.subspan(folder.size());
+  }
+  AppendRow("all", results, out);
+  std::vector<std::string> surviving, unnamed;
+  for (const PlantedResult& result : results) {
+    if (!result.is_caught()) {
+      surviving.push_back(FullName(result.mutant));
+    } else if (!result.is_named()) {
+      unnamed.push_back(FullName(result.mutant));
+    }
+  }
+  if (surviving.empty() && unnamed.empty()) {
+    return absl::StrCat(out, "\nEvery mutant is caught and named.\n");
+  }
+  absl::StrAppend(&out, "\n");
+  if (!surviving.empty()) {
+    absl::StrAppend(&out, WrapText(absl::StrCat("Surviving: ",
+                                                absl::StrJoin(surviving, ", ")),
+                                   kTableColumns));
+  }
+  if (!unnamed.empty()) {
+    absl::StrAppend(&out, WrapText(absl::StrCat("Caught, but not named: ",
+                                                absl::StrJoin(unnamed, ", ")),
+                                   kTableColumns));
+  }
+  return out;
+}
+
+report::Document MutantsDocument(const MutantsReport& report) {
+  report::Value::Array mutants;
+  for (const PlantedResult& result : report.results) {
+    mutants.push_back({{"folder", result.mutant.folder},
+                       {"name", result.mutant.name},
+                       {"planted", result.mutant.planted},
+                       {"checks", result.mutant.checks},
+                       {"caught_by", result.caught.checks},
+                       {"diagnosis", result.caught.diagnosis},
+                       {"says", result.mutant.says},
+                       {"caught", result.is_caught()},
+                       {"named", result.is_named()},
+                       {"error", result.error},
+                       {"seconds", result.seconds}});
+  }
+  const MutantTotals totals = MutantTotalsOf(report.results);
+  report::Document document;
+  document.name = "lockstep.mutants";
+  document.origin = report.origin;
+  document.data = {{"totals",
+                    {{"bugs", totals.mutants},
+                     {"caught", totals.caught},
+                     {"named", totals.named}}},
+                   {"bugs", std::move(mutants)}};
+  return document;
+}
+
 int MutantsCommand(std::span<char* const> argv,
-                   std::span<const BugSuite> suites) {
+                   std::span<const MutantSuite> suites) {
   const std::optional<int> ended = BeginCommand(kName, kUsage, argv);
   if (ended.has_value()) return *ended;
   const absl::Status together = CheckFlags();
   if (!together.ok()) return Fail(kName, together);
-  const auto bugs = BugsFromFlags(suites);
-  if (!bugs.ok()) return Fail(kName, bugs.status());
+  const auto mutants = MutantsFromFlags(suites);
+  if (!mutants.ok()) return Fail(kName, mutants.status());
   if (absl::GetFlag(FLAGS_list)) {
-    for (const PlantedBug& bug : *bugs) {
-      Print(
-          WrapText(absl::StrCat(FullName(bug), ": ", bug.bug), kTableColumns));
+    for (const Mutant& mutant : *mutants) {
+      Print(WrapText(absl::StrCat(FullName(mutant), ": ", mutant.planted),
+                     kTableColumns));
     }
     return 0;
   }
-  const auto holds = Run(*bugs, CommandText("//conformance:mutants", argv));
+  const auto holds = Run(*mutants, CommandText("//conformance:mutants", argv));
   if (!holds.ok()) return Fail(kName, holds.status());
   return *holds ? 0 : kFailure;
 }

@@ -1,4 +1,4 @@
-// The forms of what planting gave.
+// The command, and the forms of what planting gave.
 #include "conformance/mutants/mutants_command.h"
 
 #include <fstream>
@@ -10,29 +10,32 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "collectives/launch/testing/child_process.h"
+#include "base/subprocess.h"
 #include "conformance/mutant.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "report/terminal.h"
+#include "report/write.h"
 
 namespace lockstep {
 namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
+using testing::StartsWith;
 
 PlantedResult Result(const std::string& folder, const std::string& name,
                      const std::vector<std::string>& checks,
                      const std::string& diagnosis) {
   PlantedResult result;
-  result.bug.folder = folder;
-  result.bug.name = name;
-  result.bug.bug = "samples are lost";
-  result.bug.checks = {"Coverage"};
-  result.bug.says = "is lost";
+  result.mutant.folder = folder;
+  result.mutant.name = name;
+  result.mutant.planted = "samples are lost";
+  result.mutant.checks = {"Coverage"};
+  result.mutant.says = "is lost";
   result.caught = {checks, diagnosis};
   result.seconds = 1.5;
   return result;
@@ -51,13 +54,13 @@ std::vector<PlantedResult> Results() {
 
 TEST(MutantsReportTest, CountsWhatIsCaughtAndNamed) {
   const MutantTotals totals = MutantTotalsOf(Results());
-  EXPECT_EQ(totals.bugs, 5);
+  EXPECT_EQ(totals.mutants, 5);
   EXPECT_EQ(totals.caught, 2);
   EXPECT_EQ(totals.named, 1);
   EXPECT_EQ(totals.seconds, 7.5);
 }
 
-TEST(MutantsReportTest, SaysWhatBecameOfABug) {
+TEST(MutantsReportTest, SaysWhatBecameOfAMutant) {
   const std::vector<PlantedResult> results = Results();
   EXPECT_EQ(FormatPlanted(results[0]),
             "sampling.Named: samples are lost\n"
@@ -88,23 +91,24 @@ TEST(MutantsReportTest, KeepsToItsColumns) {
 TEST(MutantsReportTest, AddsUpByFolder) {
   const std::vector<PlantedResult> results = Results();
   EXPECT_THAT(FormatMutantTotals(results),
-              AllOf(HasSubstr("sampling          2       2      1      3.0\n"),
-                    HasSubstr("network           3       0      0      4.5\n"),
-                    HasSubstr("all               5       2      1      7.5\n"),
+              AllOf(HasSubstr("sampling           2       2      1      3.0\n"),
+                    HasSubstr("network            3       0      0      4.5\n"),
+                    HasSubstr("all                5       2      1      7.5\n"),
                     HasSubstr("Surviving: network.Survivor, network.Elsewhere, "
                               "network.Failed\n"),
                     HasSubstr("Caught, but not named: sampling.Unnamed\n"),
-                    Not(HasSubstr("Every bug"))));
+                    Not(HasSubstr("Every mutant"))));
   EXPECT_THAT(FormatMutantTotals({results.data(), 1}),
-              AllOf(HasSubstr("Every bug is caught and named.\n"),
+              AllOf(HasSubstr("Every mutant is caught and named.\n"),
                     Not(HasSubstr("Surviving"))));
 }
 
 TEST(MutantsReportTest, HasEveryFieldAsJson) {
   MutantsReport report;
-  report.command = "mutants";
+  report.origin.command = "mutants";
   report.results = Results();
-  const nlohmann::ordered_json json = MutantsJson(report);
+  const auto json = nlohmann::json::parse(
+      report::JsonText(MutantsDocument(report)), nullptr, false);
   EXPECT_EQ(json["command"], "mutants");
   EXPECT_EQ(json["totals"]["bugs"], 5);
   EXPECT_EQ(json["totals"]["caught"], 2);
@@ -124,60 +128,43 @@ TEST(MutantsReportTest, HasEveryFieldAsJson) {
   EXPECT_EQ(json["bugs"][4]["error"], report.results[4].error);
 }
 
-}  // namespace
-
-// The command `mutants`.
-namespace {
-
-using testing::IsEmpty;
-using testing::StartsWith;
-
-constexpr absl::Duration kDeadline = absl::Minutes(1);
-
-struct Result {
-  int status = 0;
-  std::string out, err;
-};
-
-Result RunProgram(const std::string& command, std::vector<std::string> flags) {
+SubprocessResult RunProgram(const std::string& command,
+                            std::vector<std::string> flags) {
   flags.insert(flags.begin(), "conformance/mutants/" + command);
-  ChildProcess mutants(flags, {});
-  Result result;
-  result.status = mutants.Wait(kDeadline);
-  result.out = mutants.out();
-  result.err = mutants.err();
-  return result;
+  return RunSubprocess(flags, absl::Minutes(1));
 }
 
-Result RunMutants(const std::vector<std::string>& flags) {
+SubprocessResult RunMutants(const std::vector<std::string>& flags) {
   return RunProgram("mutants_main", flags);
 }
 
-TEST(MutantsMainTest, FailsIfABugSurvivesOrIsNotNamed) {
-  EXPECT_EQ(RunProgram("control_main", {"--name=Named"}).status, 0);
-  const Result unnamed = RunProgram("control_main", {"--name=Named,Unnamed"});
-  EXPECT_EQ(unnamed.status, 1);
+TEST(MutantsMainTest, FailsIfAMutantSurvivesOrIsNotNamed) {
+  EXPECT_EQ(RunProgram("control_main", {"--name=Named"}).exit_status, 0);
+  const SubprocessResult unnamed =
+      RunProgram("control_main", {"--name=Named,Unnamed"});
+  EXPECT_EQ(unnamed.exit_status, 1);
   EXPECT_THAT(unnamed.out,
               HasSubstr("\nCaught, but not named: control.Unnamed\n"));
   for (const std::string name : {"Survivor", "Failed"}) {
-    const Result result = RunProgram("control_main", {"--name=Named," + name});
-    EXPECT_EQ(result.status, 1);
+    const SubprocessResult result =
+        RunProgram("control_main", {"--name=Named," + name});
+    EXPECT_EQ(result.exit_status, 1);
     EXPECT_THAT(result.out, HasSubstr("\nSurviving: control." + name + "\n"));
   }
-  EXPECT_EQ(RunProgram("control_main", {}).status, 1);
+  EXPECT_EQ(RunProgram("control_main", {}).exit_status, 1);
 }
 
 TEST(MutantsMainTest, PlantsOne) {
   const std::string path = testing::TempDir() + "/mutants.json";
-  const Result result = RunMutants(
+  const SubprocessResult result = RunMutants(
       {"--folder=sampling", "--name=PadsFromTheEnd", "--json=" + path});
-  EXPECT_EQ(result.status, 0) << result.out << result.err;
+  EXPECT_EQ(result.exit_status, 0) << result.out << result.err;
   EXPECT_THAT(result.err, IsEmpty());
   EXPECT_THAT(result.out,
               AllOf(StartsWith("sampling.PadsFromTheEnd: padding repeats the "
                                "end of the order, not its start\n"
                                "  caught by Padding; the cause is named\n"),
-                    HasSubstr("Every bug is caught and named.\nWrote ")));
+                    HasSubstr("Every mutant is caught and named.\nWrote ")));
   std::ifstream file(path);
   const auto json = nlohmann::json::parse(
       std::string(std::istreambuf_iterator<char>(file), {}), nullptr, false);
@@ -188,9 +175,9 @@ TEST(MutantsMainTest, PlantsOne) {
 }
 
 TEST(MutantsMainTest, TakesNamesWithTheirFolderAndSeveral) {
-  const Result result = RunMutants(
+  const SubprocessResult result = RunMutants(
       {"--list", "--name=training.MeanOfMeans,PadsFromTheEnd,SwappedChunks"});
-  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(result.exit_status, 0) << result.err;
   EXPECT_THAT(result.out, AllOf(HasSubstr("training.MeanOfMeans: "),
                                 HasSubstr("\nsampling.PadsFromTheEnd: "),
                                 HasSubstr("\ncollectives.SwappedChunks: "),
@@ -198,13 +185,13 @@ TEST(MutantsMainTest, TakesNamesWithTheirFolderAndSeveral) {
 }
 
 TEST(MutantsMainTest, ListsEveryFolder) {
-  const Result result = RunMutants({"--list"});
-  EXPECT_EQ(result.status, 0);
+  const SubprocessResult result = RunMutants({"--list"});
+  EXPECT_EQ(result.exit_status, 0);
   EXPECT_THAT(result.err, IsEmpty());
   for (const char* folder : {"training", "evaluation", "sampling", "syncbn",
                              "network", "collectives", "check"}) {
     EXPECT_THAT(result.out, HasSubstr(absl::StrCat(folder, ".")));
-    const Result alone =
+    const SubprocessResult alone =
         RunMutants({"--list", absl::StrCat("--folder=", folder)});
     EXPECT_THAT(alone.out, StartsWith(absl::StrCat(folder, ".")));
     EXPECT_LT(alone.out.size(), result.out.size());
@@ -215,8 +202,8 @@ TEST(MutantsMainTest, ListsEveryFolder) {
 }
 
 TEST(MutantsMainTest, HelpSaysEveryFlag) {
-  const Result result = RunMutants({"--help"});
-  EXPECT_EQ(result.status, 0);
+  const SubprocessResult result = RunMutants({"--help"});
+  EXPECT_EQ(result.exit_status, 0);
   for (const char* flag : {"--folder=", "--name=", "--list", "--json="}) {
     EXPECT_THAT(result.out, HasSubstr(flag));
   }
@@ -237,12 +224,12 @@ TEST(MutantsMainTest, AWrongFlagIsOneLine) {
       {{"--no_such_flag"}, "no_such_flag"},
       {{"stray"}, "stray"},
       {{"--folder=,"}, "--folder names no folder"},
-      {{"--name=,"}, "--name names no bug"},
+      {{"--name=,"}, "--name names no mutant"},
       {{"--list", "--json=x"}, "--json needs what --list leaves out"},
   };
   for (const auto& flag : kFlags) {
-    const Result result = RunMutants(flag.flags);
-    EXPECT_EQ(result.status, 2) << flag.says << result.err;
+    const SubprocessResult result = RunMutants(flag.flags);
+    EXPECT_EQ(result.exit_status, 2) << flag.says << result.err;
     EXPECT_THAT(result.err,
                 AllOf(StartsWith("mutants: "), HasSubstr(flag.says)));
     EXPECT_EQ(result.err.find('\n'), result.err.size() - 1) << result.err;

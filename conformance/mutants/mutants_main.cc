@@ -1,4 +1,4 @@
-// The command `mutants`, of every folder's bugs.
+// The command `mutants`, of every folder's mutants.
 #include <cstddef>
 
 #include "conformance/mutants/all_mutants.h"
@@ -6,5 +6,5 @@
 
 int main(int argc, char** argv) {
   return lockstep::MutantsCommand({argv, static_cast<size_t>(argc)},
-                                  lockstep::AllBugSuites());
+                                  lockstep::AllMutantSuites());
 }

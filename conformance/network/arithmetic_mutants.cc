@@ -1,4 +1,6 @@
-// Decorates a model, and keeps the group that it was converted with.
+// Training steps done otherwise; and mutants of arithmetic, which one rank has
+// as N do: what is measured on it lets them through, and only Tolerances says
+// so.
 #include <bit>
 #include <cstdint>
 #include <functional>
@@ -18,6 +20,7 @@
 namespace lockstep {
 namespace {
 
+// Keeps the group that the model was converted with.
 class NormModelMutant : public ModelMutant {
  public:
   NormModelMutant(Model& inner, NormStep step)
@@ -35,41 +38,6 @@ class NormModelMutant : public ModelMutant {
  private:
   Communicator* group_ = nullptr;
 };
-
-}  // namespace
-
-NetworkMutation Stepping(
-    std::function<NormStep(const NetworkRun&, int rank)> step) {
-  NetworkMutation mutation;
-  mutation.model = [step = std::move(step)](Model& inner, const NetworkRun& run,
-                                            int rank) {
-    return std::make_unique<NormModelMutant>(inner, step(run, rank));
-  };
-  return mutation;
-}
-
-NetworkMutation ChangingBuffers(
-    std::function<void(int rank, std::span<const float> before, Buffers&)>
-        change) {
-  return Stepping([change = std::move(change)](const NetworkRun&, int rank) {
-    return [change, rank](Model& model, Communicator*, const Batch& batch,
-                          float scale, Ready ready) {
-      const auto running = model.buffers().floats();
-      const std::vector<float> before(running.begin(), running.end());
-      auto metrics = model.ForwardBackward(batch, scale, ready);
-      change(rank, before, model.buffers());
-      return metrics;
-    };
-  });
-}
-
-void ReadyAll(Model& model, Ready ready) {
-  for (int i = model.parameters().count() - 1; i >= 0; --i) ready(i);
-}
-
-// Bugs of arithmetic, which one rank has as N do: what is measured on it lets
-// them through, and only Tolerances says so.
-namespace {
 
 // What bfloat16 makes of it.
 float Coarse(float value) {
@@ -108,33 +76,57 @@ NormStep CoarsenGradients(const NetworkRun&, int) {
 
 }  // namespace
 
-std::vector<NetworkMutant> ArithmeticMutants() {
+NetworkMutation Stepping(
+    std::function<NormStep(const NetworkRun&, int rank)> step) {
+  NetworkMutation mutation;
+  mutation.model = [step = std::move(step)](Model& inner, const NetworkRun& run,
+                                            int rank) {
+    return std::make_unique<NormModelMutant>(inner, step(run, rank));
+  };
+  return mutation;
+}
+
+NetworkMutation ChangingBuffers(
+    std::function<void(int rank, std::span<const float> before, Buffers&)>
+        change) {
+  return Stepping([change = std::move(change)](const NetworkRun&, int rank) {
+    return [change, rank](Model& model, Communicator*, const Batch& batch,
+                          float scale, Ready ready) {
+      const auto running = model.buffers().floats();
+      const std::vector<float> before(running.begin(), running.end());
+      auto metrics = model.ForwardBackward(batch, scale, ready);
+      change(rank, before, model.buffers());
+      return metrics;
+    };
+  });
+}
+
+void ReadyAll(Model& model, Ready ready) {
+  for (int i = model.parameters().count() - 1; i >= 0; --i) ready(i);
+}
+
+std::vector<Mutant> ArithmeticMutants() {
   const NetworkRun two = {.deal = {4, 4}, .steps = 1};
   return {
-      {"RunningInBFloat16",
-       "running statistics are rounded to bfloat16, on one rank too",
-       two,
-       ChangingBuffers(CoarsenBuffers),
-       {"Tolerances"},
-       "Tolerances",
-       "1.running_mean is computed in a coarser type than float32?",
-       /*everywhere=*/true},
-      {"LossInBFloat16",
-       "the loss is rounded to bfloat16, on one rank too",
-       two,
-       Stepping(CoarsenLoss),
-       {"Tolerances"},
-       "Tolerances",
-       "the loss is computed in a coarser type than float32?",
-       /*everywhere=*/true},
-      {"GradientsInBFloat16",
-       "gradients are rounded to bfloat16, on one rank too",
-       two,
-       Stepping(CoarsenGradients),
-       {"Tolerances"},
-       "Tolerances",
-       "the gradient of 0.weight is computed in a coarser type than float32?",
-       /*everywhere=*/true},
+      Planted({"RunningInBFloat16",
+               "running statistics are rounded to bfloat16, on one rank too",
+               {"Tolerances"},
+               "1.running_mean is computed in a coarser type than float32?"},
+              two, ChangingBuffers(CoarsenBuffers),
+              /*everywhere=*/true),
+      Planted({"LossInBFloat16",
+               "the loss is rounded to bfloat16, on one rank too",
+               {"Tolerances"},
+               "the loss is computed in a coarser type than float32?"},
+              two, Stepping(CoarsenLoss),
+              /*everywhere=*/true),
+      Planted({"GradientsInBFloat16",
+               "gradients are rounded to bfloat16, on one rank too",
+               {"Tolerances"},
+               "the gradient of 0.weight is computed in a coarser type than "
+               "float32?"},
+              two, Stepping(CoarsenGradients),
+              /*everywhere=*/true),
   };
 }
 

@@ -149,7 +149,7 @@ absl::StatusOr<Answer> RunGradients(const std::string& folder, int nproc,
                                     bool sync_bn) {
   const CommandOutcome outcome = RunCommand(
       absl::StrCat("env BUILD_WORKING_DIRECTORY=", folder,
-                   " models/gradients --model=resnet18 --weights=weights "
+                   " models/train/gradients --model=resnet18 --weights=weights "
                    "--batch=batch --out=out --nproc=",
                    nproc, sync_bn ? " --sync_bn" : ""),
       kDeadlineSeconds);
@@ -211,7 +211,8 @@ TEST(GradientsCommandTest, GivesWhatTheReferenceGives) {
   const Safetensors batch = RandomBatch(kSamples);
   const std::string folder = EmptyFolder("gradients_reference");
   WriteInputs(folder, batch);
-  Samples samples{.images = FloatsOf(batch.tensors.at("images")), .labels = {}};
+  Samples samples{.images = batch.tensors.at("images").Values<float>(),
+                  .labels = {}};
   for (const double label : Widened<int64_t>(batch.tensors.at("labels"))) {
     samples.labels.push_back(static_cast<int32_t>(label));
   }

@@ -1,4 +1,4 @@
-// Fits mistakes to a step of the network.
+// Fits causes to a step of the network.
 #include <algorithm>
 #include <bit>
 #include <cmath>

@@ -1,4 +1,5 @@
-// Runs one rank, and its shadows along its way.
+// One rank's path, and the comparison of the ranks with each other and with the
+// reference.
 #include "conformance/network/network_checks.h"
 
 #include <algorithm>
@@ -50,27 +51,6 @@ absl::Status Measure(Communicator& group, const NetworkMutation& mutation,
   }
   return absl::OkStatus();
 }
-
-}  // namespace
-
-absl::StatusOr<OneRankPath> TakeOneRankPath(int steps,
-                                            const NetworkMutation& mutation) {
-  OneRankPath path{.run = {.deal = {kNetworkBatchSize}, .steps = steps},
-                   .trace = {},
-                   .steps = {},
-                   .rounding = {}};
-  LOCKSTEP_ASSIGN_OR_RETURN(path.trace, RunNetwork(path.run, mutation));
-  for (const absl::Status& status : RunRanks(
-           Backend::kThreads, 1,
-           [&](Communicator& group) { return Measure(group, mutation, path); },
-           {.group = {}, .deadline = absl::Seconds(200)})) {
-    LOCKSTEP_RETURN_IF_ERROR(status);
-  }
-  return path;
-}
-
-// Compares what the ranks of a run had with each other and with the reference.
-namespace {
 
 // Keeps the first failure of a check, one of NetworkCheckNames().
 void Fail(NetworkVerdicts& verdicts, const std::string& check, int step,
@@ -263,6 +243,22 @@ class StepChecker {
 };
 
 }  // namespace
+
+absl::StatusOr<OneRankPath> TakeOneRankPath(int steps,
+                                            const NetworkMutation& mutation) {
+  OneRankPath path{.run = {.deal = {kNetworkBatchSize}, .steps = steps},
+                   .trace = {},
+                   .steps = {},
+                   .rounding = {}};
+  LOCKSTEP_ASSIGN_OR_RETURN(path.trace, RunNetwork(path.run, mutation));
+  for (const absl::Status& status : RunRanks(
+           Backend::kThreads, 1,
+           [&](Communicator& group) { return Measure(group, mutation, path); },
+           {.group = {}, .deadline = absl::Seconds(200)})) {
+    LOCKSTEP_RETURN_IF_ERROR(status);
+  }
+  return path;
+}
 
 std::vector<std::string> NetworkCheckNames() {
   return {"Tolerances", "SameStart", "RanksAgree", "Updates",

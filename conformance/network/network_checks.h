@@ -1,4 +1,5 @@
-// What a wrong step of the network looks like: the mistakes that would give it.
+// The checks behind "ResNet-18 with SyncBatchNorm on N ranks is one rank", what
+// they compare with, and the causes that they name.
 #ifndef LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_CHECKS_H_
 #define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_CHECKS_H_
 
@@ -60,8 +61,6 @@ class StepCauses {
   std::optional<LocalStep> local_;
 };
 
-// One rank's steps, what they must give, and what rounding does to them.
-
 // The steps of RunNetwork on one rank with SyncBatchNorm, which is the same
 // arithmetic as on N. N ranks go the same way up to rounding, so that what
 // rounding does here is what it does there; and if the arithmetic is bad, bad
@@ -77,8 +76,6 @@ struct OneRankPath {
 // tolerance. Cost: about a second a step. Errors: the product's.
 absl::StatusOr<OneRankPath> TakeOneRankPath(
     int steps, const NetworkMutation& mutation = {});
-
-// The checks behind "ResNet-18 with SyncBatchNorm on N ranks is one rank".
 
 // How many times the furthest of five float32 computations the ranks may be
 // from the reference.

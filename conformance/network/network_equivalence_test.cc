@@ -1,12 +1,15 @@
 // ResNet-18 with SyncBatchNorm on 2 and 4 ranks takes one rank's steps on the
 // global batch, however it is dealt; with local batch norm it does not.
 //
+// The trainer too takes these steps, from its sampler's order on, and evaluates
+// to the same metrics; and a rank that leaves a step out is found.
+//
 // The reference is float64 at the run's own parameters (network_checks.h); what
-// float32 may differ by is measured on one rank and its shadows. That takes of
-// a step that no ReLU's input is zero but for rounding: one order of additions
-// would then let a gradient through where another does not. The fixtures are
-// such that none is, which is asserted: every input is kClearance times as far
-// from zero as float32 errs in it.
+// float32 may differ by is measured on one rank and in reference runs. That
+// takes of a step that no ReLU's input is zero but for rounding: one order of
+// additions would then let a gradient through where another does not. The
+// fixtures are such that none is, which is asserted: every input is kClearance
+// times as far from zero as float32 errs in it.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -32,6 +35,7 @@
 #include "conformance/network/network_run.h"
 #include "conformance/network/resnet_reference.h"
 #include "conformance/report/claim_recorder.h"
+#include "conformance/slice.h"
 #include "conformance/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -44,15 +48,25 @@
 #include "sampler/distributed_sampler.h"
 
 namespace lockstep {
+
+// How a failing test shows its parameter.
+void PrintTo(const NetworkRun& run, std::ostream* out) {
+  *out << "deal " << absl::StrJoin(run.deal, ",");
+}
+
 namespace {
 
+using testing::AnyOf;
 using testing::HasSubstr;
 
 constexpr double kClearance = 4;
 
+// A slice takes the first step of each run.
+int StepsOf(int all) { return IsExhaustive() ? all : 1; }
+
 const OneRankPath& OneRank() {
   static const OneRankPath& path = *[] {
-    auto path = TakeOneRankPath(kNetworkSteps);
+    auto path = TakeOneRankPath(StepsOf(kNetworkSteps));
     EXPECT_THAT(path, IsOk());
     return path.ok() ? new OneRankPath(*std::move(path)) : new OneRankPath;
   }();
@@ -61,9 +75,9 @@ const OneRankPath& OneRank() {
 
 TEST(NetworkToleranceTest, NoReluIsInDoubtAndNoGradientNearZero) {
   const OneRankPath& path = OneRank();
-  ASSERT_EQ(path.rounding.size(), kNetworkSteps);
+  ASSERT_EQ(path.rounding.size(), StepsOf(kNetworkSteps));
   const auto& specs = ResNetParameterSpecs();
-  for (int step = 0; step < kNetworkSteps; ++step) {
+  for (int step = 0; step < StepsOf(kNetworkSteps); ++step) {
     const double clearance =
         Clearance(path.trace.first.parameters[step],
                   path.trace.ranks[0][step].running, NetworkStepBatch(step));
@@ -84,7 +98,7 @@ TEST(NetworkToleranceTest, NoReluIsInDoubtAndNoGradientNearZero) {
 TEST(NetworkToleranceTest, OneRankPasses) {
   for (const bool sync_bn : {true, false}) {
     const NetworkRun run = {.deal = {kNetworkBatchSize},
-                            .steps = kNetworkSteps,
+                            .steps = StepsOf(kNetworkSteps),
                             .sync_bn = sync_bn};
     const auto trace = RunNetwork(run, NetworkMutation());
     ASSERT_THAT(trace, IsOk());
@@ -121,17 +135,23 @@ TEST_P(NetworkEquivalenceTest, StepsAreOneRanks) {
   recorder.Measure(verdicts.furthest / kNetworkSpread);
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Ranks, NetworkEquivalenceTest,
-    testing::Values(NetworkRun{.deal = {4, 4}}, NetworkRun{.deal = {7, 1}},
-                    NetworkRun{.deal = {0, 8}},
-                    NetworkRun{.deal = {2, 2, 2, 2}, .bucket_bytes = 1},
-                    NetworkRun{.deal = {1, 4, 1, 2}, .steps = kNetworkSteps},
-                    NetworkRun{.deal = {3, 0, 5, 0}}),
-    RunName);
+std::vector<NetworkRun> Runs() {
+  if (!IsExhaustive()) {
+    return {{.deal = {7, 1}, .steps = 1}, {.deal = {3, 0, 5, 0}, .steps = 1}};
+  }
+  return {{.deal = {4, 4}},
+          {.deal = {7, 1}},
+          {.deal = {0, 8}},
+          {.deal = {2, 2, 2, 2}, .bucket_bytes = 1},
+          {.deal = {1, 4, 1, 2}, .steps = kNetworkSteps},
+          {.deal = {3, 0, 5, 0}}};
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, NetworkEquivalenceTest,
+                         testing::ValuesIn(Runs()), RunName);
 
 TEST(NetworkProcessesTest, HaveTheBitsOfThreads) {
-  const NetworkRun run = {.deal = {3, 5}};
+  const NetworkRun run = {.deal = {3, 5}, .steps = StepsOf(2)};
   ClaimRecorder recorder(
       {"resnet_bits", "processes", run.world_size(), "float32"});
   // Before there are threads.
@@ -143,7 +163,8 @@ TEST(NetworkProcessesTest, HaveTheBitsOfThreads) {
     EXPECT_EQ((*processes)[rank], Fingerprint(threads->ranks[rank])) << rank;
   }
   recorder.AddExact();
-  const auto other = RunNetwork({.deal = {5, 3}}, NetworkMutation());
+  const auto other =
+      RunNetwork({.deal = {5, 3}, .steps = run.steps}, NetworkMutation());
   ASSERT_THAT(other, IsOk());
   EXPECT_NE((*processes)[0], Fingerprint(other->ranks[0]));
 }
@@ -176,19 +197,6 @@ INSTANTIATE_TEST_SUITE_P(
                         .deal = {2, 2, 2, 2}, .steps = 1, .sync_bn = false}),
     RunName);
 
-}  // namespace
-
-// How a failing test shows its parameter.
-void PrintTo(const NetworkRun& run, std::ostream* out) {
-  *out << "deal " << absl::StrJoin(run.deal, ",");
-}
-
-// The trainer trains and evaluates ResNet-18 with SyncBatchNorm on 2 and 4
-// ranks as on one: from its sampler's order to the metrics.
-namespace {
-
-constexpr int kSteps = 2;
-constexpr int64_t kTrainSize = kSteps * kNetworkBatchSize;
 // Two of the trainer's evaluation batches, the second of 5 images: of 4 ranks,
 // two have none.
 constexpr int64_t kTestSize = Trainer::kEvaluationBatch + 5;
@@ -217,14 +225,14 @@ void Place(const Samples& samples, int64_t from, int64_t to, Dataset& data) {
 }
 
 // The data set whose shuffled order gives the steps' batches.
-Dataset TrainData(uint64_t seed) {
+Dataset TrainData(uint64_t seed, int64_t size) {
   auto sampler = DistributedSampler::Create(
-      {.dataset_size = kTrainSize, .seed = static_cast<int64_t>(seed)});
+      {.dataset_size = size, .seed = static_cast<int64_t>(seed)});
   EXPECT_THAT(sampler, IsOk());
   const auto order = sampler->Indices();
   EXPECT_THAT(order, IsOk());
-  Dataset data = EmptyDataset(kTrainSize);
-  for (int64_t i = 0; i < kTrainSize; ++i) {
+  Dataset data = EmptyDataset(size);
+  for (int64_t i = 0; i < size; ++i) {
     Place(NetworkStepBatch(static_cast<int>(i / kNetworkBatchSize)),
           i % kNetworkBatchSize, (*order)[i], data);
   }
@@ -246,11 +254,11 @@ struct Trained {
   std::vector<Metrics> evaluations;  // By rank.
 };
 
-absl::Status TrainRank(Communicator& group, Trained& to) {
+absl::Status TrainRank(Communicator& group, int steps, Trained& to) {
   SetComputeThreads(1);
   const TrainerOptions options = {.batch_size = kNetworkBatchSize,
                                   .learning_rate = kNetworkLearningRate};
-  const Dataset train = TrainData(options.seed);
+  const Dataset train = TrainData(options.seed, steps * kNetworkBatchSize);
   const std::unique_ptr<Model> model = CreateResNet18(/*seed=*/0, kNetworkSide);
   FillNetworkStart(*model, group.rank());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
@@ -279,13 +287,15 @@ absl::Status TrainRank(Communicator& group, Trained& to) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Trained> TrainOn(int world_size) {
+absl::StatusOr<Trained> TrainOn(int world_size, int steps) {
   Trained trained;
   trained.trace.ranks.resize(world_size);
   trained.evaluations.resize(world_size);
   for (const absl::Status& status : RunRanks(
            Backend::kThreads, world_size,
-           [&](Communicator& group) { return TrainRank(group, trained); },
+           [&](Communicator& group) {
+             return TrainRank(group, steps, trained);
+           },
            kRunRanks)) {
     LOCKSTEP_RETURN_IF_ERROR(status);
   }
@@ -337,13 +347,14 @@ TEST_P(NetworkTrainerTest, TrainsAndEvaluatesAsOneRank) {
   const int world_size = GetParam();
   ClaimRecorder training({"resnet_trainer", "threads", world_size, "float32"});
   ClaimRecorder evaluation({"evaluation", "threads", world_size, "float32"});
-  const auto path = TakeOneRankPath(kSteps);
+  const int steps = StepsOf(2);
+  const auto path = TakeOneRankPath(steps);
   ASSERT_THAT(path, IsOk());
-  const auto trained = TrainOn(world_size);
+  const auto trained = TrainOn(world_size, steps);
   ASSERT_THAT(trained, IsOk());
   const NetworkRun run = {
       .deal = std::vector<int64_t>(world_size, kNetworkBatchSize / world_size),
-      .steps = kSteps};
+      .steps = steps};
   const NetworkVerdicts verdicts =
       CheckNetwork(run, path->rounding, trained->trace);
   for (const auto& [check, status] : verdicts.checks) {
@@ -379,13 +390,6 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, NetworkTrainerTest, testing::Values(2, 4),
                          [](const auto& info) {
                            return absl::StrCat("P", info.param);
                          });
-
-}  // namespace
-
-// A rank that leaves a step out is found within the group's deadline.
-namespace {
-
-using testing::AnyOf;
 
 TEST(SkippedStepTest, EndsEveryRankWithinTheDeadline) {
   const NetworkRun run = {

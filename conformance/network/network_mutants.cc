@@ -1,4 +1,4 @@
-// The bugs, as decorators of groups and models.
+// The mutants, as decorators of groups and models.
 #include "conformance/network/network_mutants.h"
 
 #include <algorithm>
@@ -20,11 +20,11 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "conformance/decorators.h"
+#include "conformance/mutant.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
 #include "conformance/network/resnet_reference.h"
-#include "conformance/rejection.h"
 #include "models/model.h"
 
 namespace lockstep {
@@ -223,111 +223,80 @@ NormStep LeaveOutWhereEmpty(const NetworkRun&, int) {
   };
 }
 
-std::vector<NetworkMutant> GroupMutants() {
+std::vector<Mutant> GroupMutants() {
   const NetworkRun two = {.deal = {4, 4}, .steps = 1};
   const NetworkRun four = {.deal = {2, 2, 2, 2}, .steps = 1};
   return {
-      {"OneLayerLocal",
-       "one batch norm layer was not converted",
-       two,
-       Splitting(SplitForOneLayerAlone),
-       {"RanksAgree", "Buffers", "Gradients", "Loss"},
-       "RanksAgree",
-       "batch norms, resnet_block2.0.bn1 alone: not synchronised there?"},
-      {"HalfGroups",
-       "batch norm's group is half the ranks",
-       four,
-       Splitting(SplitInHalves),
-       {"RanksAgree", "Buffers", "Gradients", "Loss"},
-       "RanksAgree",
-       "ranks 0, 1 agree, ranks 2, 3 agree: groups of their own?"},
-      {"BuffersNotBroadcast",
-       "every rank starts with running statistics of its own",
-       two,
-       BroadcastOnlyParameters(),
-       {"SameStart", "RanksAgree"},
-       "SameStart",
-       "disagree on the running statistics: 1.running_mean[0] is"},
-      {"NormGradientsNotReduced",
-       "each rank keeps its own gradients of batch norm's weight and bias",
-       two,
-       LeaveNormGradients(),
-       {"RanksAgree", "Gradients"},
-       "RanksAgree",
-       "those of every batch norm differ, and no others: not reduced?"},
+      Planted(
+          {"OneLayerLocal",
+           "one batch norm layer was not converted",
+           {"RanksAgree", "Buffers", "Gradients", "Loss"},
+           "batch norms, resnet_block2.0.bn1 alone: not synchronised there?"},
+          two, Splitting(SplitForOneLayerAlone)),
+      Planted({"HalfGroups",
+               "batch norm's group is half the ranks",
+               {"RanksAgree", "Buffers", "Gradients", "Loss"},
+               "ranks 0, 1 agree, ranks 2, 3 agree: groups of their own?"},
+              four, Splitting(SplitInHalves)),
+      Planted({"BuffersNotBroadcast",
+               "every rank starts with running statistics of its own",
+               {"SameStart", "RanksAgree"},
+               "disagree on the running statistics: 1.running_mean[0] is"},
+              two, BroadcastOnlyParameters()),
+      Planted(
+          {"NormGradientsNotReduced",
+           "each rank keeps its own gradients of batch norm's weight and bias",
+           {"RanksAgree", "Gradients"},
+           "those of every batch norm differ, and no others: not reduced?"},
+          two, LeaveNormGradients()),
   };
 }
 
-std::vector<NetworkMutant> StepMutants() {
+std::vector<Mutant> StepMutants() {
   const NetworkRun two = {.deal = {4, 4}, .steps = 1};
   const NetworkRun uneven = {.deal = {6, 2}, .steps = 1};
   return {
-      {"BuffersOnRank0Alone",
-       "only rank 0 updates its running statistics",
-       two,
-       ChangingBuffers(KeepBuffersOffRank0),
-       {"RanksAgree", "Buffers", "Counts"},
-       "Buffers",
-       "it is what it was before the step: not updated?"},
-      {"NormGradientsReducedTwice",
-       "the layer sums the gradients of weight and bias that the trainer sums",
-       two,
-       Stepping(SumNormGradientsTwice),
-       {"Gradients"},
-       "Gradients",
-       "it is 2 times it, the world size: summed over the ranks twice?"},
-      {"RunningUpdatedTwice",
-       "forward runs twice, and both passes update the running statistics",
-       two,
-       Stepping(ForwardTwice),
-       {"Buffers", "Counts"},
-       "Buffers",
-       "the batch weighs 0.19 in it, not 0.1: updated twice?"},
-      {"CountedTwice",
-       "num_batches_tracked counts forward and backward",
-       two,
-       ChangingBuffers(CountTwice),
-       {"Counts"},
-       "Counts",
-       "num_batches_tracked of batch norm 0 on rank 0 goes up by 2"},
-      {"MomentumInverted",
-       "momentum is the weight of the old statistics",
-       two,
-       ChangingBuffers(InvertMomentum),
-       {"Buffers"},
-       "Buffers",
-       "the batch weighs 0.9 in it, not 0.1: momentum inverted?"},
-      {"MeanOfMeans",
-       "uneven shards' means are averaged without weights",
-       uneven,
-       Stepping(MeanOfMeans),
-       {"Gradients"},
-       "Gradients",
-       "the mean of the ranks' means, without weights"},
-      {"NormsDecayed",
-       "batch norm's weights and biases shrink in every step",
-       two,
-       Stepping(DecayNorms),
-       {"Updates", "Buffers", "Gradients", "Loss"},
-       "Updates",
-       "values of 1.weight shrink by 0.01 of themselves: weight decay?"},
+      Planted({"BuffersOnRank0Alone",
+               "only rank 0 updates its running statistics",
+               {"Buffers", "RanksAgree", "Counts"},
+               "it is what it was before the step: not updated?"},
+              two, ChangingBuffers(KeepBuffersOffRank0)),
+      Planted(
+          {"NormGradientsReducedTwice",
+           "the layer sums the gradients of weight and bias that the trainer "
+           "sums",
+           {"Gradients"},
+           "it is 2 times it, the world size: summed over the ranks twice?"},
+          two, Stepping(SumNormGradientsTwice)),
+      Planted(
+          {"RunningUpdatedTwice",
+           "forward runs twice, and both passes update the running statistics",
+           {"Buffers", "Counts"},
+           "the batch weighs 0.19 in it, not 0.1: updated twice?"},
+          two, Stepping(ForwardTwice)),
+      Planted({"CountedTwice",
+               "num_batches_tracked counts forward and backward",
+               {"Counts"},
+               "num_batches_tracked of batch norm 0 on rank 0 goes up by 2"},
+              two, ChangingBuffers(CountTwice)),
+      Planted({"MomentumInverted",
+               "momentum is the weight of the old statistics",
+               {"Buffers"},
+               "the batch weighs 0.9 in it, not 0.1: momentum inverted?"},
+              two, ChangingBuffers(InvertMomentum)),
+      Planted({"MeanOfMeans",
+               "uneven shards' means are averaged without weights",
+               {"Gradients"},
+               "the mean of the ranks' means, without weights"},
+              uneven, Stepping(MeanOfMeans)),
+      Planted(
+          {"NormsDecayed",
+           "batch norm's weights and biases shrink in every step",
+           {"Updates", "Buffers", "Gradients", "Loss"},
+           "values of 1.weight shrink by 0.01 of themselves: weight decay?"},
+          two, Stepping(DecayNorms)),
   };
 }
-
-}  // namespace
-
-NetworkMutation SkipWhereEmpty() { return Stepping(LeaveOutWhereEmpty); }
-
-std::vector<NetworkMutant> NetworkMutants() {
-  std::vector<NetworkMutant> all = GroupMutants();
-  for (const auto& some : {StepMutants(), ArithmeticMutants()}) {
-    all.insert(all.end(), some.begin(), some.end());
-  }
-  return all;
-}
-
-// Plants bugs in the network's training and asks the checks.
-namespace {
 
 // Of the first step.
 absl::StatusOr<std::vector<Rounding>> MeasureFirst(
@@ -337,7 +306,7 @@ absl::StatusOr<std::vector<Rounding>> MeasureFirst(
   return path.rounding;
 }
 
-// Of the product without a bug.
+// Of the product without a mutation, once a process.
 const absl::StatusOr<std::vector<Rounding>>& FirstRounding() {
   static const auto& rounding = *new absl::StatusOr<std::vector<Rounding>>(
       MeasureFirst(NetworkMutation()));
@@ -346,25 +315,39 @@ const absl::StatusOr<std::vector<Rounding>>& FirstRounding() {
 
 }  // namespace
 
-absl::StatusOr<std::vector<Rejection>> PlantNetworkMutant(
-    const NetworkMutant& mutant) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::vector<Rounding> rounding,
-      mutant.everywhere ? MeasureFirst(mutant.mutation) : FirstRounding());
-  LOCKSTEP_ASSIGN_OR_RETURN(const NetworkTrace trace,
-                            RunNetwork(mutant.run, mutant.mutation));
-  const NetworkVerdicts verdicts = CheckNetwork(mutant.run, rounding, trace);
-  std::vector<Rejection> rejections;
-  for (const std::string& check : NetworkCheckNames()) {
-    const absl::Status& status = verdicts.checks.at(check);
-    if (status.ok()) continue;
-    if (status.code() != absl::StatusCode::kDataLoss) {
-      return absl::InternalError(
-          absl::StrCat(check, " failed: ", status.ToString()));
+NetworkMutation SkipWhereEmpty() { return Stepping(LeaveOutWhereEmpty); }
+
+Mutant Planted(Mutant mutant, const NetworkRun& run,
+               const NetworkMutation& mutation, bool everywhere) {
+  mutant.plant = [=, check = mutant.checks[0]]() -> absl::StatusOr<Caught> {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const std::vector<Rounding> rounding,
+        everywhere ? MeasureFirst(mutation) : FirstRounding());
+    LOCKSTEP_ASSIGN_OR_RETURN(const NetworkTrace trace,
+                              RunNetwork(run, mutation));
+    const NetworkVerdicts verdicts = CheckNetwork(run, rounding, trace);
+    Caught caught;
+    for (const std::string& name : NetworkCheckNames()) {
+      const absl::Status& status = verdicts.checks.at(name);
+      if (status.ok()) continue;
+      if (status.code() != absl::StatusCode::kDataLoss) {
+        return absl::InternalError(
+            absl::StrCat(name, " failed: ", status.ToString()));
+      }
+      caught.checks.push_back(name);
+      if (name == check) caught.diagnosis = std::string(status.message());
     }
-    rejections.push_back({check, std::string(status.message())});
+    return caught;
+  };
+  return mutant;
+}
+
+MutantSuite NetworkMutants() {
+  std::vector<Mutant> all = GroupMutants();
+  for (const auto& some : {StepMutants(), ArithmeticMutants()}) {
+    all.insert(all.end(), some.begin(), some.end());
   }
-  return rejections;
+  return MakeSuite("network", NetworkCheckNames(), std::move(all));
 }
 
 }  // namespace lockstep

@@ -1,12 +1,9 @@
-// ResNet-18 with its channels, pixels and samples in another order.
 #include "conformance/network/network_rounding.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <numeric>
-#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,70 +12,37 @@
 #include "absl/strings/match.h"
 #include "base/status_macros.h"
 #include "conformance/network/resnet_reference.h"
+#include "conformance/reordering.h"
 #include "conformance/trace.h"
 #include "models/model.h"
 
 namespace lockstep {
 namespace {
 
-using Order = std::vector<int64_t>;  // Place i holds what was in order[i].
-
 constexpr int kBlocks = 8;
 constexpr int kStages = 4;
+constexpr uint32_t kReferenceRuns = 4;
 
-Order Identity(int64_t size) {
-  Order order(size);
-  std::iota(order.begin(), order.end(), 0);
-  return order;
-}
-
-// A square of `side` times `side`, transposed.
-Order Transposed(int64_t side) {
-  Order order;
-  for (int64_t i = 0; i < side * side; ++i) {
-    order.push_back(i % side * side + i / side);
-  }
-  return order;
-}
-
-// The orders of everything; seed 0 leaves all as it is.
-class Orders {
+// Whose channels are shuffled how: between the blocks and within each.
+class ChannelOrders {
  public:
-  explicit Orders(uint32_t seed) : seed_(seed), random_(seed) {
+  explicit ChannelOrders(Reordering& reordering) : reordering_(reordering) {
     for (int stage = 0; stage < kStages; ++stage) {
-      stages_.push_back(Shuffled(int64_t{64} << stage));
+      stages_.push_back(reordering.Shuffled(int64_t{64} << stage));
     }
     for (int block = 0; block < kBlocks; ++block) {
-      inner_.push_back(Shuffled(int64_t{64} << (block / 2)));
+      inner_.push_back(reordering.Shuffled(int64_t{64} << (block / 2)));
     }
   }
 
-  Order Shuffled(int64_t size) {
-    Order order = Identity(size);
-    if (seed_ != 0) std::shuffle(order.begin(), order.end(), random_);
-    return order;
-  }
-  Order Square(int64_t side) const {
-    return seed_ == 0 ? Identity(side * side) : Transposed(side);
-  }
-
-  // Where the network has what the shadow has in each place of these tensors.
-  Order Places(std::span<const ParameterSpec> specs) const {
-    Order places;
+  // Of all these tensors, one behind the other.
+  IndexOrder PlacesOf(std::span<const ParameterSpec> specs) const {
+    IndexOrder places;
     for (const ParameterSpec& spec : specs) {
-      const Order out = OutputOrder(spec);
-      const Order in = InputOrder(spec);
-      const Order taps =
-          spec.shape.size() == 4 ? Square(spec.shape[2]) : Identity(1);
-      for (const int64_t o : out) {
-        for (const int64_t i : in) {
-          for (const int64_t t : taps) {
-            const int64_t row = o * static_cast<int64_t>(in.size()) + i;
-            places.push_back(spec.offset +
-                             row * static_cast<int64_t>(taps.size()) + t);
-          }
-        }
-      }
+      AppendTensor({OutputOrder(spec), InputOrder(spec),
+                    spec.shape.size() == 4 ? reordering_.Square(spec.shape[2])
+                                           : IdentityOf(1)},
+                   places);
     }
     return places;
   }
@@ -89,9 +53,9 @@ class Orders {
     return 2 * (name[12] - '1') + (name[14] - '0');
   }
 
-  Order OutputOrder(const ParameterSpec& spec) const {
+  IndexOrder OutputOrder(const ParameterSpec& spec) const {
     const std::string& name = spec.name;
-    if (absl::StartsWith(name, "fc.")) return Identity(spec.shape[0]);
+    if (absl::StartsWith(name, "fc.")) return IdentityOf(spec.shape[0]);
     if (!absl::StartsWith(name, "resnet_block")) return stages_[0];
     const int block = BlockOf(name);
     const bool inner =
@@ -99,74 +63,50 @@ class Orders {
     return inner ? inner_[block] : stages_[block / 2];
   }
 
-  Order InputOrder(const ParameterSpec& spec) const {
+  IndexOrder InputOrder(const ParameterSpec& spec) const {
     const std::string& name = spec.name;
-    if (spec.shape.size() == 1) return Identity(1);
-    if (name == "0.weight") return Identity(1);
+    if (spec.shape.size() == 1) return IdentityOf(1);
+    if (name == "0.weight") return IdentityOf(1);
     if (name == "fc.1.weight") return stages_.back();
     const int block = BlockOf(name);
     if (absl::StrContains(name, "conv2.")) return inner_[block];
     return stages_[std::max(block - 1, 0) / 2];
   }
 
-  const uint32_t seed_;
-  std::mt19937 random_;
-  std::vector<Order> stages_;  // Of the channels between the blocks.
-  std::vector<Order> inner_;   // Of those within each block.
+  const Reordering& reordering_;
+  std::vector<IndexOrder> stages_;
+  std::vector<IndexOrder> inner_;
 };
 
-void Take(const Order& places, std::span<const float> from,
-          std::span<float> to) {
-  for (size_t i = 0; i < places.size(); ++i) to[i] = from[places[i]];
-}
+// One training step's numbers, in the network's own order.
+struct StepNumbers {
+  double loss_sum = 0;
+  std::vector<float> gradient;  // Of the mean loss.
+  std::vector<float> running;   // After the step.
+};
 
-std::vector<float> PutBack(const Order& places, std::span<const float> from) {
-  std::vector<float> to(from.size());
-  for (size_t i = 0; i < places.size(); ++i) to[places[i]] = from[i];
-  return to;
-}
-
-Samples InOrder(const Samples& samples, Orders& orders) {
-  const int64_t n = samples.size();
-  const int64_t pixels = static_cast<int64_t>(samples.images.size()) / n;
-  const Order square =
-      orders.Square(std::lround(std::sqrt(static_cast<double>(pixels))));
-  Samples out;
-  for (const int64_t sample : orders.Shuffled(n)) {
-    out.labels.push_back(samples.labels[sample]);
-    for (const int64_t pixel : square) {
-      out.images.push_back(samples.images[sample * pixels + pixel]);
-    }
-  }
-  return out;
-}
-
-}  // namespace
-
-absl::StatusOr<NetworkNumbers> ComputeInOrder(uint32_t seed, Model& model,
-                                              std::span<const float> parameters,
-                                              std::span<const float> running,
-                                              const Samples& samples) {
-  Orders orders(seed);
-  const Order places = orders.Places(ResNetParameterSpecs());
-  const Order running_places = orders.Places(ResNetBufferSpecs());
+// What `model`, a ResNet-18, computes with these parameters and running
+// statistics; with a seed other than 0, in an order of that seed's own.
+absl::StatusOr<StepNumbers> ComputeInOrder(uint32_t seed, Model& model,
+                                           std::span<const float> parameters,
+                                           std::span<const float> running,
+                                           const Samples& samples) {
+  Reordering reordering(seed);
+  const ChannelOrders orders(reordering);
+  const IndexOrder places = orders.PlacesOf(ResNetParameterSpecs());
+  const IndexOrder running_places = orders.PlacesOf(ResNetBufferSpecs());
   Take(places, parameters, model.parameters().values());
   Take(running_places, running, model.buffers().floats());
-  const Samples batch = InOrder(samples, orders);
+  const Samples batch = reordering.Batch(samples);
   LOCKSTEP_ASSIGN_OR_RETURN(
       const Metrics metrics,
       model.ForwardBackward({batch.images, batch.labels},
                             1.0f / static_cast<float>(batch.size()),
                             [](int) {}));
-  return NetworkNumbers{metrics.loss_sum,
-                        PutBack(places, model.parameters().gradients()),
-                        PutBack(running_places, model.buffers().floats())};
+  return StepNumbers{metrics.loss_sum,
+                     PutBack(places, model.parameters().gradients()),
+                     PutBack(running_places, model.buffers().floats())};
 }
-
-// The reference's step, and the distances of float32 from it.
-namespace {
-
-constexpr uint32_t kShadows = 4;
 
 std::vector<double> Widened(std::span<const float> values) {
   return {values.begin(), values.end()};
@@ -270,9 +210,9 @@ absl::StatusOr<Rounding> MeasureRounding(Model& model,
                                          const Samples& samples,
                                          const NetworkStep& reference) {
   Rounding rounding;
-  for (uint32_t seed = 0; seed <= kShadows; ++seed) {
+  for (uint32_t seed = 0; seed <= kReferenceRuns; ++seed) {
     LOCKSTEP_ASSIGN_OR_RETURN(
-        const NetworkNumbers numbers,
+        const StepNumbers numbers,
         ComputeInOrder(seed, model, parameters, running, samples));
     rounding.loss_sum = std::max(
         rounding.loss_sum, std::abs(numbers.loss_sum - reference.loss_sum));

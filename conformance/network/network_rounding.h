@@ -1,5 +1,5 @@
-// ResNet-18 with the same sums in another order: what rounding alone can
-// change.
+// What one step of ResNet-18 must give, in float64, and what float32 rounding
+// may do to it.
 #ifndef LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_ROUNDING_H_
 #define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_ROUNDING_H_
 
@@ -12,26 +12,6 @@
 #include "models/model.h"
 
 namespace lockstep {
-
-// One training step's numbers, in the network's own order.
-struct NetworkNumbers {
-  double loss_sum = 0;
-  std::vector<float> gradient;  // Of the mean loss.
-  std::vector<float> running;   // After the step.
-};
-
-// What `model`, a ResNet-18, computes for the batch with these parameters and
-// running statistics: seed 0, as it is; another seed, with its channels in an
-// order of the seed's own, images and kernels transposed, and the samples in
-// another order. Mathematically the same; in float32 every sum, batch norm's
-// included, adds its terms in another order. Errors: the model's.
-absl::StatusOr<NetworkNumbers> ComputeInOrder(uint32_t seed, Model& model,
-                                              std::span<const float> parameters,
-                                              std::span<const float> running,
-                                              const Samples& samples);
-
-// What one step of ResNet-18 must give, in float64, and what float32 rounding
-// may do to it.
 
 // One training step in float64 from float32 parameters and running statistics.
 struct NetworkStep {
@@ -73,7 +53,10 @@ std::vector<double> TensorNorms(std::span<const ParameterSpec> specs,
                                 std::span<const double> a);
 
 // How far from the reference, in norm, float32 comes: the furthest that the
-// product on one rank and four shadows (resnet_shadow.h) are in this step.
+// product on one rank is in this step, as it is and in four reference runs
+// (reordering.h): with its channels in another order, images and kernels
+// transposed, and the samples in another order, so that every sum, batch norm's
+// included, adds its terms in another order.
 struct Rounding {
   double loss_sum = 0;
   std::vector<double> gradients, running;  // By tensor.

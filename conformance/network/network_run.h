@@ -1,4 +1,6 @@
-// ResNet-18's parameters, buffers and batches for the network's checks.
+// ResNet-18's parameters, buffers and batches for the network's checks, and
+// steps of data-parallel training on N ranks by the product's code, with hooks
+// through which a mutant is planted around the product, never inside it.
 #ifndef LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_RUN_H_
 #define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_RUN_H_
 
@@ -38,10 +40,6 @@ std::vector<float> NetworkRunning(uint32_t seed);
 // n images [1, kNetworkSide, kNetworkSide] of random bytes divided by 255, as a
 // Dataset gives them, with random labels.
 Samples NetworkBatch(uint32_t seed, int64_t n);
-
-// Takes steps of data-parallel training of ResNet-18 on N ranks by the
-// product's code, and returns what each rank had after each of them; with hooks
-// through which a bug can be planted around the product, never inside it.
 
 inline constexpr int64_t kNetworkBatchSize = 8;  // Global.
 inline constexpr float kNetworkLearningRate = 0.02f;

@@ -1,10 +1,10 @@
-// case.json field by field, and the folder around it.
 #include "conformance/protocol/case.h"
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -90,6 +90,10 @@ absl::StatusOr<std::string> Variable(const char* name) {
 }
 
 }  // namespace
+
+int64_t Case::global_batch() const {
+  return std::accumulate(batch_sizes.begin(), batch_sizes.end(), int64_t{0});
+}
 
 absl::StatusOr<Case> ParseCase(const std::string& text,
                                const std::string& path) {

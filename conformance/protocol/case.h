@@ -37,6 +37,7 @@ struct Case {
   friend bool operator==(const Case&, const Case&) = default;
 
   int world_size() const { return static_cast<int>(batch_sizes.size()); }
+  int64_t global_batch() const;
 };
 
 // The files beside case.json.

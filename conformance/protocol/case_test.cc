@@ -1,4 +1,5 @@
-// Every kind of value that is not the one that was asked for.
+// Cases: round trips, and each way in which one can be wrong; and every kind of
+// JSON value that is not the one that was asked for.
 #include "conformance/protocol/case.h"
 
 #include <cmath>
@@ -18,12 +19,12 @@
 #include "conformance/protocol/json_fields.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/io/safetensors.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep {
 namespace {
 
+using nlohmann::json;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -201,13 +202,6 @@ TEST(JsonFieldsTest, GivesTheFirstErrorAndUnknownKeysLast) {
   EXPECT_THAT(Asked("{}", [](JsonFields& f) { f.Fail("a", "is odd"); }),
               StatusIs(absl::StatusCode::kDataLoss, "f: a is odd"));
 }
-
-}  // namespace
-
-// Round trips, and each way in which a case can be wrong.
-namespace {
-
-using nlohmann::json;
 
 // A case in which no field has its default.
 Case Example() {

@@ -1,4 +1,5 @@
-// One pass checks the text, another keeps it.
+// A first pass over the text checks it without keeping anything; a second pass
+// keeps it.
 #include "conformance/protocol/json_fields.h"
 
 #include <cstddef>

@@ -1,4 +1,5 @@
-// What a reader of the protocol's files takes; beyond, they are damaged.
+// Strict reading of JSON that somebody else's program wrote, and the limits
+// beyond which the protocol's files count as damaged.
 #ifndef LOCKSTEP_CONFORMANCE_PROTOCOL_JSON_FIELDS_H_
 #define LOCKSTEP_CONFORMANCE_PROTOCOL_JSON_FIELDS_H_
 
@@ -21,8 +22,6 @@ inline constexpr int64_t kMostJsonBytes = int64_t{64} << 20;
 inline constexpr int64_t kMostTensorBytes = int64_t{1} << 30;
 // Of a name, a version or a reason.
 inline constexpr int64_t kMostTextBytes = 1 << 16;
-
-// Strict reading of JSON that somebody else's program wrote.
 
 // The document in `text`. `path` stands for the file in errors: kDataLoss, with
 // the place, if it is not JSON in UTF-8, has a key twice in an object, or is

@@ -1,4 +1,5 @@
-// Runs lockstep_protocol_test.py.
+// lockstep_protocol.py passes its own tests, and it and C++ read each other's
+// files.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -25,18 +26,12 @@
 namespace lockstep {
 namespace {
 
+using testing::ElementsAre;
+using testing::IsEmpty;
 TEST(LockstepProtocolTest, PassesInPython) {
   RunPythonTest("numpy", "conformance/protocol/lockstep_protocol_test.py",
                 /*deadline_seconds=*/55);
 }
-
-}  // namespace
-
-// Whether C++ and lockstep_protocol.py read each other's files.
-namespace {
-
-using testing::ElementsAre;
-using testing::IsEmpty;
 
 template <typename T>
 NamedTensor Tensor(std::vector<int64_t> shape, const std::vector<T>& values) {

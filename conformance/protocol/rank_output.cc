@@ -1,4 +1,3 @@
-// rank<r>.json field by field, and the tensors beside it.
 #include "conformance/protocol/rank_output.h"
 
 #include <cmath>

@@ -19,7 +19,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/io/safetensors.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep {

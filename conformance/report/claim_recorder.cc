@@ -1,4 +1,3 @@
-// Properties of the test that is running.
 #include "conformance/report/claim_recorder.h"
 
 #include <algorithm>
@@ -45,7 +44,7 @@ std::string TestConfiguration() {
   return filter == "*" ? text : absl::StrCat(text, ", ", kFiltered);
 }
 
-ClaimRecorder::ClaimRecorder(const ClaimSubject& subject, PropertySink sink)
+ClaimRecorder::ClaimRecorder(const ClaimPlace& subject, PropertySink sink)
     : sink_(std::move(sink)) {
   result_.claim = subject.claim;
   result_.backend = subject.backend;
@@ -56,7 +55,7 @@ ClaimRecorder::ClaimRecorder(const ClaimSubject& subject, PropertySink sink)
     known_ = true;
     result_.exact = claim.exact;
   }
-  EXPECT_TRUE(known_) << subject.claim << " is not in known_claims.cc";
+  EXPECT_TRUE(known_) << subject.claim << " is not in claims.cc";
 }
 
 ClaimRecorder::~ClaimRecorder() {

@@ -11,12 +11,15 @@
 namespace lockstep {
 
 // Where a claim is asked.
-struct ClaimSubject {
+struct ClaimPlace {
   std::string claim;    // One of KnownClaims().
   std::string backend;  // What carries the ranks.
   int world_size = 1;
   std::string type;  // Of the elements.
 };
+
+// TODO: gone once no test of conformance says ClaimSubject.
+using ClaimSubject = ClaimPlace;
 
 // Takes the name and the value of a property.
 using PropertySink =
@@ -40,7 +43,7 @@ std::string TestConfiguration();
 class ClaimRecorder {
  public:
   // `sink`: another place for the properties, for the recorder's own test.
-  explicit ClaimRecorder(const ClaimSubject& subject,
+  explicit ClaimRecorder(const ClaimPlace& subject,
                          PropertySink sink = RecordInXml);
   ClaimRecorder(const ClaimRecorder&) = delete;
   ClaimRecorder& operator=(const ClaimRecorder&) = delete;

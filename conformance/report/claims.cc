@@ -65,7 +65,7 @@ const std::vector<KnownClaim>& KnownClaims() {
       {"resuming",
        "An epoch can be stopped after any step and gone on with at any world "
        "size, no sample drawn twice and none lost.",
-       kNone, "//conformance/sampling:resume_test", true},
+       kNone, "//conformance/sampling:sampling_test", true},
       {"sync_batch_norm",
        "SyncBatchNorm over N ranks is batch norm over the whole batch: "
        "outputs, gradients and running statistics.",
@@ -84,7 +84,7 @@ const std::vector<KnownClaim>& KnownClaims() {
        "ResNet-18 with SyncBatchNorm ends a step with the bits of threads.",
        kNone, "//conformance/network:network_equivalence_test", true},
       {"resnet_trainer", "The same through the trainer and its sampler.",
-       kSpreads, "//conformance/network:network_trainer_test", false},
+       kSpreads, "//conformance/network:network_equivalence_test", false},
   };
   return claims;
 }
@@ -104,15 +104,15 @@ constexpr char kNormNcclAsks[] =
 constexpr char kGradients[] = "//conformance:gradient_equivalence_test";
 constexpr char kRecipe[] = "//conformance:training_equivalence_test";
 constexpr char kBits[] = "//conformance:bitwise_training_test";
-constexpr char kBitsMpi[] = "//conformance:bitwise_training_mpi_test";
+constexpr char kBitsMpi[] = "//conformance:bitwise_training_test";
 constexpr char kEvaluation[] = "//conformance:evaluation_equivalence_test";
 constexpr char kHost[] = "//conformance/collectives:collectives_test";
-constexpr char kMpi[] = "//conformance/collectives:collectives_mpi_test";
+constexpr char kMpi[] = "//conformance/collectives:collectives_test";
 constexpr char kStandin[] =
     "//conformance/collectives:collectives_nccl_standin_test";
 constexpr char kNccl[] = "//collectives/nccl:nccl_communicator_gpu_test";
 constexpr char kSampling[] = "//conformance/sampling:sampling_test";
-constexpr char kResume[] = "//conformance/sampling:resume_test";
+constexpr char kResume[] = "//conformance/sampling:sampling_test";
 constexpr char kNorm[] = "//conformance/syncbn:sync_batch_norm_test";
 constexpr char kNormGroups[] =
     "//conformance/syncbn:sync_batch_norm_groups_test";
@@ -120,7 +120,7 @@ constexpr char kNormStandin[] =
     "//conformance/syncbn:sync_batch_norm_nccl_standin_test";
 constexpr char kNormNccl[] = "//syncbn/cuda:cuda_sync_batch_norm_gpu_test";
 constexpr char kNetwork[] = "//conformance/network:network_equivalence_test";
-constexpr char kTrainer[] = "//conformance/network:network_trainer_test";
+constexpr char kTrainer[] = "//conformance/network:network_equivalence_test";
 
 using Types = std::vector<std::string>;
 using Sizes = std::vector<int>;

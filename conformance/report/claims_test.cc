@@ -1,4 +1,5 @@
-// The tables of claims and rows agree.
+// The tables of claims and rows agree; what a recorder says, as the property of
+// a test's XML and as the report reads it.
 #include "conformance/report/claims.h"
 
 #include <algorithm>
@@ -26,8 +27,10 @@
 namespace lockstep {
 namespace {
 
+using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
+using testing::StartsWith;
 
 TEST(KnownClaimsTest, AreNamedOnceAndSaySomething) {
   std::vector<std::string> names;
@@ -81,15 +84,6 @@ TEST(ExpectedRowsTest, HaveTheTestOfEachClaim) {
         << claim.name;
   }
 }
-
-}  // namespace
-
-// What a recorder says, as the property that a test's XML gets and as the
-// report reads it.
-namespace {
-
-using testing::HasSubstr;
-using testing::StartsWith;
 
 class ClaimRecorderTest : public testing::Test {
  protected:
@@ -179,7 +173,7 @@ TEST_F(ClaimRecorderTest, AClaimThatNooneKnowsFails) {
   EXPECT_NONFATAL_FAILURE(
       ClaimRecorder({"immortality", "threads", 1, "float32"}, Sink())
           .AddExact(),
-      "immortality is not in known_claims.cc");
+      "immortality is not in claims.cc");
 }
 
 TEST_F(ClaimRecorderTest, AClaimOfTheOtherKindFails) {

@@ -1,8 +1,8 @@
-// What foreign text cannot do to a line, a table and a page of GitHub's.
+// The report as Markdown, JSON and a page, and foreign text in them.
+#include <cstddef>
 #include <string>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "conformance/report/conformance_report.h"
 #include "conformance/report/foreign_text.h"
 #include "conformance/report/sample_report.h"
@@ -15,6 +15,10 @@
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
+using testing::HasSubstr;
+using testing::Not;
+using testing::SizeIs;
 TEST(OneLineTest, IsOneLineOfText) {
   EXPECT_EQ(OneLine(""), "");
   EXPECT_EQ(OneLine(" \n "), "");
@@ -85,16 +89,6 @@ TEST(MarkdownTextTest, CannotEndACellOfATable) {
             "b`");
   EXPECT_EQ(MarkdownCode("a", /*in_table=*/true), "`a`");
 }
-
-}  // namespace
-
-// The report as Markdown, JSON and a page.
-namespace {
-
-using testing::AllOf;
-using testing::HasSubstr;
-using testing::Not;
-using testing::SizeIs;
 
 TEST(ReportMarkdownTest, HasWhatFailedBeforeTheTable) {
   const std::string markdown = FormatReportMarkdown(SampleReport());

@@ -194,7 +194,7 @@ class ReportMaker {
       wrong = absl::StrCat("it recorded the claim ", result.claim, " on ",
                            result.backend, " in ", result.type, " at ",
                            result.world_size,
-                           " ranks, which expected_rows.cc does not have");
+                           " ranks, which claims.cc does not have");
     } else if (outcome == TestOutcome::kPassed) {
       wrong = WrongWith(result, KnownOf(result.claim));
     }

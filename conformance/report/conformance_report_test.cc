@@ -3,10 +3,8 @@
 
 #include <cstdint>
 #include <limits>
-#include <string>
 #include <vector>
 
-#include "absl/time/time.h"
 #include "conformance/report/claims.h"
 #include "conformance/report/sample_report.h"
 #include "conformance/report/test_logs.h"
@@ -208,7 +206,7 @@ TEST(MakeReportTest, WhatNobodyExpectsFails) {
           {SumsAt(1), SumsAt(2), SampleCase("A", outcome, {claim})});
       ASSERT_THAT(report.failures, SizeIs(1));
       EXPECT_THAT(report.failures[0].what,
-                  HasSubstr("which expected_rows.cc does not have"));
+                  HasSubstr("which claims.cc does not have"));
       EXPECT_EQ(TotalsOf(report).claims_failed, 1);
     }
   }

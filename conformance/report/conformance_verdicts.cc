@@ -1,6 +1,5 @@
 // What cells, claims and the report are, all tests taken together.
 #include <cmath>
-#include <cstdint>
 #include <string>
 
 #include "absl/strings/str_cat.h"

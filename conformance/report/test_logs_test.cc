@@ -1,4 +1,5 @@
-// XML of GoogleTest's, of Bazel's, and of nobody's.
+// XML of GoogleTest's, of Bazel's, and of nobody's; folders as Bazel leaves
+// them, also after a crash.
 #include "conformance/report/test_logs.h"
 
 #include <chrono>
@@ -172,11 +173,6 @@ TEST(ParseTestXmlTest, AnyChangeIsReadOrRefusedInOneLine) {
   EXPECT_GT(read, 100);
   EXPECT_LT(read, 4900);
 }
-
-}  // namespace
-
-// Folders as Bazel leaves them, and as it leaves them after a crash.
-namespace {
 
 constexpr char kPassing[] =
     "<testsuites timestamp='2026-01-02'><testsuite><testcase name='a'/>"

@@ -3,10 +3,7 @@
 
 #include <dnnl.h>
 
-#include <array>
-#include <cstddef>
 #include <cstdint>
-#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <string>
@@ -19,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
+#include "base/subprocess.h"
 
 namespace lockstep {
 namespace {
@@ -44,29 +42,23 @@ std::string Onednn() {
   return absl::StrCat(version.major, ".", version.minor, ".", version.patch);
 }
 
-// The first line that a command of ours prints, if it exits with 0; else "".
-std::string FirstLine(const char* command) {
-  FILE* const pipe = popen(command, "r");
-  if (pipe == nullptr) return "";
-  std::array<char, 256> buffer;
-  const size_t size = fread(buffer.data(), 1, buffer.size(), pipe);
-  if (pclose(pipe) != 0) return "";
-  const std::string text(buffer.data(), size);
-  return text.substr(0, text.find('\n'));
+// The first line that a command prints, if it exits with 0; else "".
+std::string FirstLine(const std::vector<std::string>& command) {
+  const SubprocessResult result = RunSubprocess(command, absl::Seconds(10));
+  if (result.exit_status != 0) return "";
+  return result.out.substr(0, result.out.find('\n'));
 }
 
 // Of the `bazel` on the path, which started this program if `bazel run` did;
 // empty if it cannot be told. It starts no server. Debian's does not know its
 // version; its package does.
 std::string Bazel() {
-  const std::string line =
-      FirstLine("exec timeout 10 bazel --version 2>/dev/null");
+  const std::string line = FirstLine({"bazel", "--version"});
   absl::string_view version = line;
   absl::ConsumePrefix(&version, "bazel ");
   if (version != "no_version") return std::string(version);
   return FirstLine(
-      "exec timeout 10 dpkg-query --show --showformat='${Version}' "
-      "bazel-bootstrap 2>/dev/null");
+      {"dpkg-query", "--show", "--showformat=${Version}", "bazel-bootstrap"});
 }
 
 }  // namespace
@@ -80,10 +72,10 @@ std::vector<std::pair<std::string, std::string>> Versions() {
 }
 
 std::optional<absl::Time> CommitTime() {
-  if (std::getenv("BUILD_WORKSPACE_DIRECTORY") == nullptr) return std::nullopt;
+  const char* const workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
+  if (workspace == nullptr) return std::nullopt;
   const std::string line = FirstLine(
-      "exec timeout 10 git -C \"$BUILD_WORKSPACE_DIRECTORY\" "
-      "show --no-patch --format=%ct HEAD 2>/dev/null");
+      {"git", "-C", workspace, "show", "--no-patch", "--format=%ct", "HEAD"});
   int64_t seconds = 0;
   if (!absl::SimpleAtoi(line, &seconds)) return std::nullopt;
   return absl::FromUnixSeconds(seconds);

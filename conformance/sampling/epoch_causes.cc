@@ -1,4 +1,4 @@
-// Tries mistakes until one gives what was drawn.
+// Tries causes until one gives what was drawn.
 #include "conformance/sampling/epoch_causes.h"
 
 #include <algorithm>
@@ -264,7 +264,7 @@ std::string CauseOfOrder(const DrawnEpoch& drawn) {
   keyed.drop_last = false;
   keyed.shuffle = Shuffle::kKeyed;
   // The keyed shuffle is defined by its own code.
-  const auto order = DrawRanks(MakeSubject, keyed, drawn.epoch);
+  const auto order = DrawRanks(MakeTestedSampler, keyed, drawn.epoch);
   return order.ok() && Flat((*order)[0]) == drawn.one_rank
              ? "; it is the keyed shuffle"
              : "";

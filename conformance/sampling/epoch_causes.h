@@ -1,4 +1,4 @@
-// What wrong epochs look like: the mistakes that would give them.
+// What wrong epochs look like: the causes that would give them.
 #ifndef LOCKSTEP_CONFORMANCE_SAMPLING_EPOCH_CAUSES_H_
 #define LOCKSTEP_CONFORMANCE_SAMPLING_EPOCH_CAUSES_H_
 
@@ -11,16 +11,16 @@
 
 namespace lockstep {
 
-// One epoch of a case, as the subject drew it.
+// One epoch of a case, as the sampler drew it.
 struct DrawnEpoch {
-  const SubjectFactory& make;
+  const SamplerFactory& make;
   const SamplingCase& c;
   int64_t epoch;
   const std::vector<Batches>& ranks;
   const std::vector<int64_t>& one_rank;  // The whole of it, as one rank draws.
 };
 
-// Each returns "; ..." for the first mistake that gives every index of the
+// Each returns "; ..." for the first cause that gives every index of the
 // epoch, on every rank and in its place, or else "", but where another measure
 // is named.
 

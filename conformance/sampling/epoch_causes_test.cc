@@ -21,7 +21,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
 
-const SubjectFactory kMake = MakeSubject;
+const SamplerFactory kMake = MakeTestedSampler;
 
 std::vector<int64_t> OrderOf(SamplingCase c) {
   c.world_size = 1;
@@ -258,7 +258,7 @@ TEST_P(EpochCausesTest, NamesTheKeyedShuffle) {
   SamplingCase one = c;
   one.world_size = 1;
   one.shuffle = Shuffle::kKeyed;
-  std::vector<int64_t> order = Flat((*DrawRanks(MakeSubject, one, 0))[0]);
+  std::vector<int64_t> order = Flat((*DrawRanks(MakeTestedSampler, one, 0))[0]);
   EXPECT_EQ(CauseOfOrder(EpochOf(c, Dealt(c, order), order)),
             "; it is the keyed shuffle");
   std::swap(order[0], order[1]);

@@ -25,9 +25,9 @@ namespace {
 
 constexpr int64_t kEpochs = 3;
 
-// What a subject drew.
+// What a sampler drew.
 struct Drawn {
-  const SubjectFactory& make;
+  const SamplerFactory& make;
   const SamplingCase& c;
   std::vector<std::vector<Batches>> ranks;     // By epoch.
   std::vector<std::vector<int64_t>> one_rank;  // By epoch, all of its indices.
@@ -283,10 +283,10 @@ constexpr struct {
 // That num_batches() says, before and after it, how long an epoch is.
 absl::Status CheckNumBatches(const Drawn& drawn) {
   const SamplingCase& c = drawn.c;
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto subject, drawn.make(c, 0));
-  const int64_t before = subject->num_batches();
-  LOCKSTEP_ASSIGN_OR_RETURN(const Batches batches, DrawEpoch(*subject));
-  for (const int64_t said : {before, subject->num_batches()}) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, drawn.make(c, 0));
+  const int64_t before = sampler->num_batches();
+  LOCKSTEP_ASSIGN_OR_RETURN(const Batches batches, DrawEpoch(*sampler));
+  for (const int64_t said : {before, sampler->num_batches()}) {
     if (said == std::ssize(batches)) continue;
     return Breaks("Batches", c,
                   absl::StrCat("num_batches() says ", said, ", there are ",
@@ -315,11 +315,7 @@ absl::Status CheckAll(const Drawn& drawn) {
 
 }  // namespace
 
-std::vector<std::string> EpochProperties() {
-  return {std::begin(kEpochProperties), std::end(kEpochProperties)};
-}
-
-absl::Status CheckEpochs(const SubjectFactory& make, const SamplingCase& c) {
+absl::Status CheckEpochs(const SamplerFactory& make, const SamplingCase& c) {
   LOCKSTEP_RETURN_IF_ERROR(CheckGuards(make, c));
   if (StepsOf(c) == 0) return absl::OkStatus();
   Drawn drawn = {make, c, {}, {}};

@@ -21,25 +21,25 @@ namespace lockstep {
 namespace {
 
 // That the case is refused on the rank, in words that hold `name`. what: the
-// mistake in it.
-absl::Status CheckRefusal(const SubjectFactory& make, const SamplingCase& c,
+// what is wrong with it.
+absl::Status CheckRefusal(const SamplerFactory& make, const SamplingCase& c,
                           int rank, const std::string& name,
                           const std::string& what) {
-  const auto subject = make(c, rank);
+  const auto sampler = make(c, rank);
   const std::string where = absl::StrCat("rank ", rank, ": ", what);
-  if (subject.ok()) return Breaks("Guards", c, where + " is not refused");
-  const std::string message(subject.status().message());
-  if (subject.status().code() != absl::StatusCode::kInvalidArgument ||
+  if (sampler.ok()) return Breaks("Guards", c, where + " is not refused");
+  const std::string message(sampler.status().message());
+  if (sampler.status().code() != absl::StatusCode::kInvalidArgument ||
       !absl::StrContains(message, name)) {
     return Breaks("Guards", c,
                   absl::StrCat(where, " is refused without saying ", name, ": ",
-                               subject.status().ToString()));
+                               sampler.status().ToString()));
   }
   return absl::OkStatus();
 }
 
 // Of a number of the case.
-absl::Status CheckNumber(const SubjectFactory& make, const SamplingCase& bad,
+absl::Status CheckNumber(const SamplerFactory& make, const SamplingCase& bad,
                          const std::string& name, int value) {
   return CheckRefusal(make, bad, 0, absl::StrCat(name, " is ", value),
                       absl::StrCat("a ", name, " of ", value));
@@ -79,22 +79,22 @@ std::optional<std::string> WrongSecondDraw(
 
 // Under a mode that is asked for, or the default; and that the epoch can be set
 // after it.
-absl::Status CheckMode(const SubjectFactory& make, const SamplingCase& c,
+absl::Status CheckMode(const SamplerFactory& make, const SamplingCase& c,
                        const std::vector<std::vector<Batches>>& epochs) {
   const std::string as =
       c.repeated_draw.has_value() ? "as asked for" : "by default";
   for (size_t rank = 0; rank < epochs[0].size(); ++rank) {
     const int number = static_cast<int>(rank);
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto subject, make(c, number));
-    LOCKSTEP_RETURN_IF_ERROR(DrawEpoch(*subject).status());
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make(c, number));
+    LOCKSTEP_RETURN_IF_ERROR(DrawEpoch(*sampler).status());
     const auto wrong =
-        WrongSecondDraw(epochs, ModeOf(c), rank, DrawEpoch(*subject));
+        WrongSecondDraw(epochs, ModeOf(c), rank, DrawEpoch(*sampler));
     if (wrong.has_value()) {
       return Breaks("RepeatedDraw", c,
                     absl::StrCat("the second draw, ", as, ", ", *wrong));
     }
-    subject->SetEpoch(2);
-    LOCKSTEP_ASSIGN_OR_RETURN(const Batches next, DrawEpoch(*subject));
+    sampler->SetEpoch(2);
+    LOCKSTEP_ASSIGN_OR_RETURN(const Batches next, DrawEpoch(*sampler));
     const auto difference = FirstDifference(next, epochs[2][rank], number);
     if (!difference.has_value()) continue;
     return Breaks("RepeatedDraw", c,
@@ -104,51 +104,6 @@ absl::Status CheckMode(const SubjectFactory& make, const SamplingCase& c,
   return absl::OkStatus();
 }
 
-}  // namespace
-
-absl::Status CheckGuards(const SubjectFactory& make, const SamplingCase& c) {
-  if (StepsOf(c) == 0) {
-    for (int rank = 0; rank < c.world_size; ++rank) {
-      LOCKSTEP_RETURN_IF_ERROR(CheckRefusal(make, c, rank, "drop_last",
-                                            "an epoch that drop_last empties"));
-    }
-    return absl::OkStatus();
-  }
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckRefusal(make, c, -1, "rank is -1", "a rank of -1"));
-  LOCKSTEP_RETURN_IF_ERROR(CheckRefusal(make, c, c.world_size,
-                                        absl::StrCat("rank is ", c.world_size),
-                                        "a rank as large as the world"));
-  for (const int wrong : {0, -1}) {
-    SamplingCase bad = c;
-    bad.dataset_size = wrong;
-    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "dataset_size", wrong));
-    bad = c;
-    bad.world_size = wrong;
-    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "world_size", wrong));
-    bad = c;
-    bad.batch_size = wrong;
-    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "batch_size", wrong));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckRepeatedDraw(
-    const SubjectFactory& make, const SamplingCase& c,
-    const std::vector<std::vector<Batches>>& epochs) {
-  SamplingCase asked = c;
-  LOCKSTEP_RETURN_IF_ERROR(CheckMode(make, asked, epochs));
-  for (const RepeatedDraw mode :
-       {RepeatedDraw::kRefuse, RepeatedDraw::kAdvance, RepeatedDraw::kAllow}) {
-    asked.repeated_draw = mode;
-    LOCKSTEP_RETURN_IF_ERROR(CheckMode(make, asked, epochs));
-  }
-  return absl::OkStatus();
-}
-
-// States that are of no place in the epoch.
-namespace {
-
 // A state that must be refused, by words in the error.
 struct BadState {
   std::string what;
@@ -156,13 +111,13 @@ struct BadState {
   std::string words;
 };
 
-absl::StatusOr<SamplerState> StateOf(const SubjectFactory& make,
+absl::StatusOr<SamplerState> StateOf(const SamplerFactory& make,
                                      const SamplingCase& c) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto subject, make(c, 0));
-  return subject->State();
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make(c, 0));
+  return sampler->State();
 }
 
-absl::StatusOr<std::vector<BadState>> StatesOfOthers(const SubjectFactory& make,
+absl::StatusOr<std::vector<BadState>> StatesOfOthers(const SamplerFactory& make,
                                                      const SamplingCase& c) {
   std::vector<BadState> bad;
   SamplingCase larger = c;
@@ -211,18 +166,18 @@ std::vector<BadState> StatesOfNoPlace(const SamplingCase& c,
   return bad;
 }
 
-absl::Status CheckBadState(const SubjectFactory& make, const SamplingCase& c,
+absl::Status CheckBadState(const SamplerFactory& make, const SamplingCase& c,
                            const BadState& bad, const SamplerState& start,
                            const Batches& want, bool is_begun) {
   const int rank = c.world_size - 1;
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto subject, make(c, rank));
-  subject->SetEpoch(start.epoch);
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make(c, rank));
+  sampler->SetEpoch(start.epoch);
   Batches got;
   if (is_begun) {
-    LOCKSTEP_RETURN_IF_ERROR(subject->BeginEpoch());
-    if (auto batch = subject->NextBatch()) got.push_back(*std::move(batch));
+    LOCKSTEP_RETURN_IF_ERROR(sampler->BeginEpoch());
+    if (auto batch = sampler->NextBatch()) got.push_back(*std::move(batch));
   }
-  const absl::Status status = subject->Restore(bad.state);
+  const absl::Status status = sampler->Restore(bad.state);
   if (status.ok()) {
     return Breaks("BadStates", c,
                   absl::StrCat("a state of ", bad.what, " is not refused"));
@@ -234,8 +189,8 @@ absl::Status CheckBadState(const SubjectFactory& make, const SamplingCase& c,
         absl::StrCat("a state of ", bad.what, " is refused without saying ",
                      bad.words, ": ", status.ToString()));
   }
-  if (!is_begun) LOCKSTEP_RETURN_IF_ERROR(subject->BeginEpoch());
-  LOCKSTEP_RETURN_IF_ERROR(DrawRest(*subject, got));
+  if (!is_begun) LOCKSTEP_RETURN_IF_ERROR(sampler->BeginEpoch());
+  LOCKSTEP_RETURN_IF_ERROR(DrawRest(*sampler, got));
   const auto difference = FirstDifference(got, want, rank);
   if (!difference.has_value()) return absl::OkStatus();
   return Breaks("BadStates", c,
@@ -246,7 +201,47 @@ absl::Status CheckBadState(const SubjectFactory& make, const SamplingCase& c,
 
 }  // namespace
 
-absl::Status CheckBadStates(const SubjectFactory& make, const SamplingCase& c,
+absl::Status CheckGuards(const SamplerFactory& make, const SamplingCase& c) {
+  if (StepsOf(c) == 0) {
+    for (int rank = 0; rank < c.world_size; ++rank) {
+      LOCKSTEP_RETURN_IF_ERROR(CheckRefusal(make, c, rank, "drop_last",
+                                            "an epoch that drop_last empties"));
+    }
+    return absl::OkStatus();
+  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRefusal(make, c, -1, "rank is -1", "a rank of -1"));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRefusal(make, c, c.world_size,
+                                        absl::StrCat("rank is ", c.world_size),
+                                        "a rank as large as the world"));
+  for (const int wrong : {0, -1}) {
+    SamplingCase bad = c;
+    bad.dataset_size = wrong;
+    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "dataset_size", wrong));
+    bad = c;
+    bad.world_size = wrong;
+    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "world_size", wrong));
+    bad = c;
+    bad.batch_size = wrong;
+    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "batch_size", wrong));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckRepeatedDraw(
+    const SamplerFactory& make, const SamplingCase& c,
+    const std::vector<std::vector<Batches>>& epochs) {
+  SamplingCase asked = c;
+  LOCKSTEP_RETURN_IF_ERROR(CheckMode(make, asked, epochs));
+  for (const RepeatedDraw mode :
+       {RepeatedDraw::kRefuse, RepeatedDraw::kAdvance, RepeatedDraw::kAllow}) {
+    asked.repeated_draw = mode;
+    LOCKSTEP_RETURN_IF_ERROR(CheckMode(make, asked, epochs));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBadStates(const SamplerFactory& make, const SamplingCase& c,
                             const SamplerState& start, const Batches& want) {
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<BadState> all, StatesOfOthers(make, c));
   for (BadState& bad : StatesOfNoPlace(c, start)) all.push_back(std::move(bad));

@@ -1,4 +1,4 @@
-// Tries mistakes until one gives what was drawn.
+// Tries causes until one gives what was drawn.
 #include "conformance/sampling/resume_causes.h"
 
 #include <algorithm>
@@ -22,42 +22,6 @@ bool IsFrom(const Batches& whole, size_t step, const Batches& got) {
          std::equal(got.begin(), got.end(),
                     whole.begin() + static_cast<ptrdiff_t>(step), whole.end());
 }
-
-}  // namespace
-
-std::string CauseOfResume(const WrongResume& wrong) {
-  const size_t step = wrong.step;
-  if (step > 0 && IsFrom(wrong.whole, step - 1, wrong.got)) {
-    return ", as if a batch came again";
-  }
-  if (IsFrom(wrong.whole, step + 1, wrong.got)) {
-    return ", as if a batch were skipped";
-  }
-  for (const int64_t epoch : {wrong.epoch - 1, wrong.epoch + 1}) {
-    if (epoch < 0) continue;
-    const auto other = DrawRanks(wrong.make, wrong.c, epoch);
-    if (other.ok() &&
-        IsFrom((*other)[static_cast<size_t>(wrong.rank)], step, wrong.got)) {
-      return absl::StrCat(", as if it were epoch ", epoch);
-    }
-  }
-  return "";
-}
-
-std::string CauseOfNextEpoch(const WrongResume& wrong) {
-  if (wrong.step > 0 && IsFrom(wrong.whole, wrong.step, wrong.got)) {
-    return absl::StrCat(", as if it began at step ", wrong.step,
-                        ", where the one before was stopped");
-  }
-  const auto before = DrawRanks(wrong.make, wrong.c, wrong.epoch - 1);
-  if (before.ok() && wrong.got == (*before)[static_cast<size_t>(wrong.rank)]) {
-    return absl::StrCat(", as if it were still epoch ", wrong.epoch - 1);
-  }
-  return "";
-}
-
-// Compares what ranks draw that go on with what was left.
-namespace {
 
 // How the samples that were left, as a set, are wrongly dealt.
 std::optional<std::string> WrongSamples(const SamplingCase& c,
@@ -114,6 +78,37 @@ std::string CauseOf(const TakeOver& of) {
 }
 
 }  // namespace
+
+std::string CauseOfResume(const WrongResume& wrong) {
+  const size_t step = wrong.step;
+  if (step > 0 && IsFrom(wrong.whole, step - 1, wrong.got)) {
+    return ", as if a batch came again";
+  }
+  if (IsFrom(wrong.whole, step + 1, wrong.got)) {
+    return ", as if a batch were skipped";
+  }
+  for (const int64_t epoch : {wrong.epoch - 1, wrong.epoch + 1}) {
+    if (epoch < 0) continue;
+    const auto other = DrawRanks(wrong.make, wrong.c, epoch);
+    if (other.ok() &&
+        IsFrom((*other)[static_cast<size_t>(wrong.rank)], step, wrong.got)) {
+      return absl::StrCat(", as if it were epoch ", epoch);
+    }
+  }
+  return "";
+}
+
+std::string CauseOfNextEpoch(const WrongResume& wrong) {
+  if (wrong.step > 0 && IsFrom(wrong.whole, wrong.step, wrong.got)) {
+    return absl::StrCat(", as if it began at step ", wrong.step,
+                        ", where the one before was stopped");
+  }
+  const auto before = DrawRanks(wrong.make, wrong.c, wrong.epoch - 1);
+  if (before.ok() && wrong.got == (*before)[static_cast<size_t>(wrong.rank)]) {
+    return absl::StrCat(", as if it were still epoch ", wrong.epoch - 1);
+  }
+  return "";
+}
 
 std::optional<std::string> WrongTakeOver(const TakeOver& take_over) {
   const auto& [start, last, steps, stopped, next, got] = take_over;

@@ -1,4 +1,4 @@
-// What a wrong resumption of an epoch looks like: the mistake that gives it.
+// What a wrong resumption of an epoch looks like: the cause that gives it.
 #ifndef LOCKSTEP_CONFORMANCE_SAMPLING_RESUME_CAUSES_H_
 #define LOCKSTEP_CONFORMANCE_SAMPLING_RESUME_CAUSES_H_
 
@@ -15,7 +15,7 @@ namespace lockstep {
 
 // One rank's batches after a stop, which are not those that were left.
 struct WrongResume {
-  const SubjectFactory& make;
+  const SamplerFactory& make;
   const SamplingCase& c;
   int rank;
   int64_t epoch;
@@ -32,9 +32,7 @@ std::string CauseOfResume(const WrongResume& wrong);
 // `step` and gone on with: it begins there; it is still the one before.
 std::string CauseOfNextEpoch(const WrongResume& wrong);
 
-// Ranks that go on with an epoch that others stopped.
-
-// Borrows all of it.
+// Ranks that go on with an epoch that others stopped. Borrows all of it.
 struct TakeOver {
   const EpochPlace& start;          // Of the epoch.
   const SamplingCase& last;         // Who stopped, ...

@@ -37,13 +37,13 @@ struct Run {
 
 class ResumeChecker {
  public:
-  ResumeChecker(const SubjectFactory& make, const SamplingCase& c)
+  ResumeChecker(const SamplerFactory& make, const SamplingCase& c)
       : make_(make), case_(c) {}
 
   absl::Status Check();
 
  private:
-  using Prepare = absl::FunctionRef<absl::Status(SamplingSubject&)>;
+  using Prepare = absl::FunctionRef<absl::Status(TestedSampler&)>;
 
   // Each rank of `c`, once prepared, step by step; that their states agree.
   absl::StatusOr<Run> RunRanks(const SamplingCase& c, Prepare prepare) const;
@@ -53,7 +53,7 @@ class ResumeChecker {
   absl::StatusOr<std::vector<Batches>> DrawFrom(SamplingProperty property,
                                                 const SamplerState& state,
                                                 const SamplingCase& c) const;
-  // The order of the epoch: the subject's own where it is keyed.
+  // The order of the epoch: the sampler's own where it is keyed.
   absl::StatusOr<std::vector<int64_t>> Order() const;
 
   absl::Status CheckResume(size_t step) const;
@@ -69,7 +69,7 @@ class ResumeChecker {
   SamplingCase AtSize(int64_t world_size, int64_t batch_size) const;
   int64_t OtherBatchSize(size_t step) const;
 
-  const SubjectFactory& make_;
+  const SamplerFactory& make_;
   const SamplingCase& case_;
   Run run_;
   std::optional<EpochPlace> start_;
@@ -131,15 +131,15 @@ absl::StatusOr<Run> ResumeChecker::RunRanks(const SamplingCase& c,
                                             Prepare prepare) const {
   Run run;
   for (int rank = 0; rank < c.world_size; ++rank) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto subject, make_(c, rank));
-    LOCKSTEP_RETURN_IF_ERROR(prepare(*subject));
-    LOCKSTEP_RETURN_IF_ERROR(subject->BeginEpoch());
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make_(c, rank));
+    LOCKSTEP_RETURN_IF_ERROR(prepare(*sampler));
+    LOCKSTEP_RETURN_IF_ERROR(sampler->BeginEpoch());
     Batches& batches = run.ranks.emplace_back();
     for (;;) {
-      const auto state = subject->State();
+      const auto state = sampler->State();
       if (!state.ok()) return At(c, rank, state.status());
       LOCKSTEP_RETURN_IF_ERROR(CompareState(*state, rank, batches.size(), run));
-      std::optional<std::vector<int64_t>> batch = subject->NextBatch();
+      std::optional<std::vector<int64_t>> batch = sampler->NextBatch();
       if (!batch.has_value()) break;
       batches.push_back(*std::move(batch));
       const absl::Status ends = CheckEnds(batches);
@@ -159,12 +159,12 @@ absl::StatusOr<std::vector<Batches>> ResumeChecker::DrawFrom(
     const SamplingCase& c) const {
   std::vector<Batches> ranks;
   for (int rank = 0; rank < c.world_size; ++rank) {
-    auto subject = make_(c, rank);
-    if (!subject.ok()) return At(c, rank, subject.status());
-    const absl::Status restored = (*subject)->Restore(state);
+    auto sampler = make_(c, rank);
+    if (!sampler.ok()) return At(c, rank, sampler.status());
+    const absl::Status restored = (*sampler)->Restore(state);
     if (!restored.ok()) return At(c, rank, restored);
-    const int64_t said = (*subject)->num_batches();
-    auto batches = DrawEpoch(**subject);
+    const int64_t said = (*sampler)->num_batches();
+    auto batches = DrawEpoch(**sampler);
     if (!batches.ok()) return At(c, rank, batches.status());
     if (std::ssize(*batches) != said) {
       return Breaks(
@@ -248,10 +248,10 @@ absl::Status ResumeChecker::CheckSecondStop(size_t step) const {
                                      1 + Pick(step, 2, kMaxBatchSize));
   if (StepsOf(second) == 0) return absl::OkStatus();
   const SamplerState& state = run_.states[step];
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const Run run, RunRanks(second, [&state](SamplingSubject& subject) {
-        return subject.Restore(state);
-      }));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Run run,
+                            RunRanks(second, [&state](TestedSampler& sampler) {
+                              return sampler.Restore(state);
+                            }));
   const EpochPlace taken_over =
       start_->After(static_cast<int64_t>(step)).TakenOverBy(second);
   for (size_t more = 0; more < run.states.size(); ++more) {
@@ -277,20 +277,20 @@ absl::Status ResumeChecker::CheckNextEpoch(size_t step,
   LOCKSTEP_ASSIGN_OR_RETURN(const auto want,
                             DrawRanks(make_, next, kEpoch + 1));
   for (int rank = 0; rank < next.world_size; ++rank) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto subject, make_(next, rank));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make_(next, rank));
     for (const Draws draws : {Draws::kNothing, Draws::kABatch, Draws::kAll}) {
-      LOCKSTEP_RETURN_IF_ERROR(subject->Restore(run_.states[step]));
+      LOCKSTEP_RETURN_IF_ERROR(sampler->Restore(run_.states[step]));
       if (draws == Draws::kABatch) {
-        LOCKSTEP_RETURN_IF_ERROR(subject->BeginEpoch());
-        subject->NextBatch();
+        LOCKSTEP_RETURN_IF_ERROR(sampler->BeginEpoch());
+        sampler->NextBatch();
       } else if (draws == Draws::kAll) {
-        LOCKSTEP_RETURN_IF_ERROR(DrawEpoch(*subject).status());
+        LOCKSTEP_RETURN_IF_ERROR(DrawEpoch(*sampler).status());
       }
       // Paddle's goes on to it by itself.
       if (draws != Draws::kAll || next.semantics != Semantics::kPaddle) {
-        subject->SetEpoch(kEpoch + 1);
+        sampler->SetEpoch(kEpoch + 1);
       }
-      LOCKSTEP_ASSIGN_OR_RETURN(const Batches got, DrawEpoch(*subject));
+      LOCKSTEP_ASSIGN_OR_RETURN(const Batches got, DrawEpoch(*sampler));
       const Batches& due = want[static_cast<size_t>(rank)];
       const auto difference = FirstDifference(got, due, rank);
       if (!difference.has_value()) continue;
@@ -310,8 +310,8 @@ absl::Status ResumeChecker::CheckNextEpoch(size_t step,
 
 absl::Status ResumeChecker::Check() {
   if (StepsOf(case_) == 0) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(run_, RunRanks(case_, [](SamplingSubject& subject) {
-                              subject.SetEpoch(kEpoch);
+  LOCKSTEP_ASSIGN_OR_RETURN(run_, RunRanks(case_, [](TestedSampler& sampler) {
+                              sampler.SetEpoch(kEpoch);
                               return absl::OkStatus();
                             }));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> order, Order());
@@ -338,12 +338,13 @@ absl::Status ResumeChecker::Check() {
 
 }  // namespace
 
-std::vector<std::string> ResumeProperties() {
-  return {std::begin(kResumeProperties), std::end(kResumeProperties)};
+absl::Status CheckResuming(const SamplerFactory& make, const SamplingCase& c) {
+  return ResumeChecker(make, c).Check();
 }
 
-absl::Status CheckResuming(const SubjectFactory& make, const SamplingCase& c) {
-  return ResumeChecker(make, c).Check();
+absl::Status CheckSampler(const SamplerFactory& make, const SamplingCase& c) {
+  LOCKSTEP_RETURN_IF_ERROR(CheckEpochs(make, c));
+  return CheckResuming(make, c);
 }
 
 }  // namespace lockstep

@@ -1,9 +1,7 @@
-// Holds the whole epochs of a sampler to its semantics.
+// Holds a sampler to its semantics, in whole epochs, and to what a state
+// promises: stop anywhere, go on anywhere.
 #ifndef LOCKSTEP_CONFORMANCE_SAMPLING_SAMPLER_CHECKER_H_
 #define LOCKSTEP_CONFORMANCE_SAMPLING_SAMPLER_CHECKER_H_
-
-#include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "conformance/sampling/tested_sampler.h"
@@ -26,13 +24,8 @@ namespace lockstep {
 //   RepeatedDraw  does a second draw without SetEpoch do what it should?
 //
 // Errors: kDataLoss, starting with the name, if the answer is no; otherwise
-// what the subject gave.
-absl::Status CheckEpochs(const SubjectFactory& make, const SamplingCase& c);
-
-// The names above, in that order.
-std::vector<std::string> EpochProperties();
-
-// Holds a sampler to what a state promises: stop anywhere, go on anywhere.
+// what the sampler gave.
+absl::Status CheckEpochs(const SamplerFactory& make, const SamplingCase& c);
 
 // Stops epoch 1 of the case after each of its steps, none and all included,
 // takes rank 0's state to JSON and back, restores it on new ranks, and asks, in
@@ -53,11 +46,11 @@ std::vector<std::string> EpochProperties();
 //
 // Which other batch size, and the sizes after the second stop, are drawn from
 // the case and the step. Passes where StepsOf is 0. Errors: kDataLoss, starting
-// with the name, if the answer is no; otherwise what the subject gave.
-absl::Status CheckResuming(const SubjectFactory& make, const SamplingCase& c);
+// with the name, if the answer is no; otherwise what the sampler gave.
+absl::Status CheckResuming(const SamplerFactory& make, const SamplingCase& c);
 
-// The names above, in that order.
-std::vector<std::string> ResumeProperties();
+// CheckEpochs, then CheckResuming.
+absl::Status CheckSampler(const SamplerFactory& make, const SamplingCase& c);
 
 }  // namespace lockstep
 

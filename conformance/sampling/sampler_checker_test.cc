@@ -1,3 +1,5 @@
+// What the checks of samplers say: of ranks that are right too, and causes only
+// where they give every index; and the reference that they compare with.
 #include "conformance/sampling/sampler_checker.h"
 
 #include <cstddef>
@@ -7,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "conformance/check_name.h"
 #include "conformance/sampling/resume_causes.h"
 #include "conformance/sampling/sampling_mutants.h"
 #include "conformance/sampling/sampling_reference.h"
@@ -17,38 +20,24 @@
 namespace lockstep {
 namespace {
 
-// Of any other name, SamplingProperty does not compile.
-static_assert(IsSamplingProperty("Guards"));
-static_assert(IsSamplingProperty("RepeatedDraw"));
-static_assert(IsSamplingProperty("BadStates"));
-static_assert(!IsSamplingProperty("Guard"));
-static_assert(!IsSamplingProperty("Guardses"));
-static_assert(!IsSamplingProperty(""));
-
-TEST(SamplingPropertyTest, TheListsAreTheTables) {
-  EXPECT_THAT(EpochProperties(), testing::ElementsAreArray(kEpochProperties));
-  EXPECT_THAT(ResumeProperties(), testing::ElementsAreArray(kResumeProperties));
-}
-
-TEST(SamplingPropertyTest, KeepsItsName) {
-  constexpr SamplingProperty kProperty = "Deal";
-  EXPECT_STREQ(kProperty.name(), "Deal");
-}
-
-}  // namespace
-
-// What the checks of whole epochs say of the ranks that are right.
-namespace {
-
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 using testing::Not;
+
+// Of any other name, SamplingProperty does not compile.
+static_assert(IsNameIn(kSamplingProperties, "Guards"));
+static_assert(IsNameIn(kSamplingProperties, "BadStates"));
+static_assert(!IsNameIn(kSamplingProperties, "Guard"));
+static_assert(!IsNameIn(kSamplingProperties, "Guardses"));
+static_assert(!IsNameIn(kSamplingProperties, ""));
 
 // The epoch without the last step of one of the ranks.
 template <int kRank>
 Batches LoseTheLastStep(const SamplingCase& c, int rank, int64_t epoch) {
-  const auto subject = MakeSubject(c, rank).value();
-  subject->SetEpoch(epoch);
-  Batches batches = DrawEpoch(*subject).value();
+  const auto sampler = MakeTestedSampler(c, rank).value();
+  sampler->SetEpoch(epoch);
+  Batches batches = DrawEpoch(*sampler).value();
   if (rank == kRank && c.world_size > 1) batches.pop_back();
   return batches;
 }
@@ -56,12 +45,10 @@ Batches LoseTheLastStep(const SamplingCase& c, int rank, int64_t epoch) {
 class EpochCheckerTest : public testing::TestWithParam<int> {
  protected:
   static std::string Says(Batches (*draws)(const SamplingCase&, int, int64_t)) {
-    SamplingFault fault;
-    fault.draws = draws;
     const SamplingCase c = {.semantics = Semantics::kExact,
                             .dataset_size = 2 * GetParam() + 1,
                             .world_size = GetParam()};
-    return CheckEpochs(MakeFaulty(fault), c).ToString();
+    return CheckEpochs(MakeMutated({.draws = draws}), c).ToString();
   }
 };
 
@@ -83,13 +70,8 @@ INSTANTIATE_TEST_SUITE_P(Ranks, EpochCheckerTest, testing::Values(2, 3, 4),
                            return "P" + std::to_string(info.param);
                          });
 
-}  // namespace
-
 // The reference against orders that PyTorch and numpy were seen to draw, and
-// places worked out by hand; sampler/ is held to longer ones (*_golden_test).
-namespace {
-
-using testing::ElementsAre;
+// places worked out by hand; the tests of sampler/ have longer ones.
 
 SamplingCase Case(Semantics semantics, int64_t n, int world_size,
                   int64_t batch_size) {
@@ -180,14 +162,7 @@ TEST(SamplingReferenceTest, LeavesNoSampleThatCameAsPadding) {
                           ElementsAre(ElementsAre(7), ElementsAre(5))));
 }
 
-}  // namespace
-
-// Causes are named where they give every index, and nowhere else.
-namespace {
-
-using testing::IsEmpty;
-
-const SubjectFactory kMake = MakeSubject;
+const SamplerFactory kMake = MakeTestedSampler;
 
 class ResumeCausesTest : public testing::TestWithParam<int> {
  protected:
@@ -247,12 +222,6 @@ INSTANTIATE_TEST_SUITE_P(Ranks, ResumeCausesTest, testing::Values(3, 4),
                          [](const auto& info) {
                            return "P" + std::to_string(info.param);
                          });
-
-}  // namespace
-
-// What is wrong when other ranks go on, and the causes, named where they give
-// every index and nowhere else.
-namespace {
 
 constexpr int64_t kSteps = 3;
 

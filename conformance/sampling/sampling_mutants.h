@@ -1,27 +1,22 @@
-// Samplers with one planted fault each: what the suite must reject.
+// Mutants of samplers: what the checks of samplers must reject.
 #ifndef LOCKSTEP_CONFORMANCE_SAMPLING_SAMPLING_MUTANTS_H_
 #define LOCKSTEP_CONFORMANCE_SAMPLING_SAMPLING_MUTANTS_H_
 
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "conformance/mutant.h"
 #include "conformance/sampling/tested_sampler.h"
 #include "sampler/sampler.h"
 
 namespace lockstep {
 
-// A fault around MakeSubject's samplers, and what must become of it. The hooks
-// that are null change nothing.
-struct SamplingFault {
-  std::string name;  // "PadsFromTheEnd".
-  std::string bug;   // What is wrong, in a phrase.
-  // The first property that must reject it, what the message must contain, and
-  // in which cases.
-  std::string property;
-  std::string says;
+// What is done to the samplers of MakeTestedSampler. The hooks that are null
+// change nothing.
+struct SamplingMutation {
+  // The cases in which the mutant must be rejected.
   bool (*shows)(const SamplingCase& c) = nullptr;
 
   // What the sampler is told instead.
@@ -38,36 +33,29 @@ struct SamplingFault {
   // What it saves instead.
   void (*saves)(SamplerState& state, int rank) = nullptr;
   // What Restore does instead, ...
-  absl::Status (*restores)(SamplingSubject& real, const SamplingCase& c,
+  absl::Status (*restores)(TestedSampler& real, const SamplingCase& c,
                            const SamplerState& state) = nullptr;
   // ... and SetEpoch, where it was restored or not.
-  void (*sets_epoch)(SamplingSubject& real,
+  void (*sets_epoch)(TestedSampler& real,
                      const std::optional<SamplerState>& restored,
                      int64_t epoch) = nullptr;
 };
 
-// In what is refused; in whole epochs; in states.
-std::vector<SamplingFault> GuardFaults();
-std::vector<SamplingFault> EpochFaults();
-std::vector<SamplingFault> ResumeFaults();
-
-// Makes subjects with the fault, which they keep a copy of.
-SubjectFactory MakeFaulty(const SamplingFault& fault);
-
-// Plants faults in samplers and asks the suite.
-
-std::vector<SamplingFault> AllSamplingFaults();
-
-// EpochProperties and ResumeProperties.
-std::vector<std::string> SamplingProperties();
+// Makes samplers with the mutation, which they keep a copy of.
+SamplerFactory MakeMutated(const SamplingMutation& mutation);
 
 // A part of the grid: sizes that divide each other, that do not, and that are
-// below each other; and whether a fault must show in one of them.
-std::vector<SamplingCase> SamplingFaultCases();
-bool MustShow(const SamplingFault& fault, const SamplingCase& c);
+// below each other. In each of these cases (in a slice, in some) in which it
+// must show, CheckSampler must reject a mutant.
+std::vector<SamplingCase> SamplingMutantCases();
 
-// CheckEpochs, then CheckResuming.
-absl::Status CheckSampler(const SubjectFactory& make, const SamplingCase& c);
+// The mutant with how it is planted.
+Mutant Planted(Mutant mutant, const SamplingMutation& mutation);
+
+// In what is refused (guards), in whole epochs and in states.
+std::vector<Mutant> EpochMutants();
+std::vector<Mutant> ResumeMutants();
+MutantSuite SamplingMutants();
 
 }  // namespace lockstep
 

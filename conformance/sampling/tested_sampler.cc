@@ -23,6 +23,72 @@
 #include "sampler/sampler.h"
 
 namespace lockstep {
+namespace {
+
+class BatchesOfSampler : public TestedSampler {
+ public:
+  explicit BatchesOfSampler(BatchSampler batches)
+      : batches_(std::move(batches)) {}
+
+  void SetEpoch(int64_t epoch) override { batches_.SetEpoch(epoch); }
+  absl::Status BeginEpoch() override { return batches_.BeginEpoch(); }
+  std::optional<std::vector<int64_t>> NextBatch() override {
+    const std::optional<std::span<const int64_t>> batch = batches_.NextBatch();
+    if (!batch.has_value()) return std::nullopt;
+    return std::vector<int64_t>(batch->begin(), batch->end());
+  }
+  int64_t num_batches() const override { return batches_.num_batches(); }
+  absl::StatusOr<SamplerState> State() const override {
+    return batches_.State();
+  }
+  absl::Status Restore(const SamplerState& state) override {
+    return batches_.Restore(state);
+  }
+
+ private:
+  BatchSampler batches_;
+};
+
+absl::StatusOr<std::unique_ptr<ResumableSampler>> MakeDistributed(
+    const SamplingCase& c, int rank) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      DistributedSampler sampler,
+      DistributedSampler::Create(
+          {.dataset_size = c.dataset_size,
+           .world_size = c.world_size,
+           .rank = rank,
+           .shuffle = c.shuffle != Shuffle::kNone,
+           .seed = c.seed,
+           .tail = c.semantics == Semantics::kExact ? Tail::kKeep
+                   : c.drop_tail                    ? Tail::kDrop
+                                                    : Tail::kPad,
+           .permutation = c.shuffle == Shuffle::kKeyed ? Permutation::kKeyed
+                                                       : Permutation::kTorch,
+           .repeated_draw = c.repeated_draw.value_or(RepeatedDraw::kRefuse)}));
+  return std::make_unique<DistributedSampler>(std::move(sampler));
+}
+
+absl::StatusOr<std::unique_ptr<ResumableSampler>> MakePaddle(
+    const SamplingCase& c, int rank) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      PaddleSampler sampler,
+      PaddleSampler::Create(
+          {.dataset_size = c.dataset_size,
+           .world_size = c.world_size,
+           .rank = rank,
+           .batch_size = c.batch_size,
+           .shuffle = c.shuffle != Shuffle::kNone,
+           .repeated_draw = c.repeated_draw.value_or(RepeatedDraw::kAdvance)}));
+  return std::make_unique<PaddleSampler>(std::move(sampler));
+}
+
+std::string BatchText(const Batches& batches, size_t step) {
+  if (step >= batches.size()) return "no batch";
+  if (batches[step].empty()) return "an empty batch";
+  return absl::StrJoin(batches[step], " ");
+}
+
+}  // namespace
 
 std::vector<SamplingCase> SamplingKinds() {
   std::vector<SamplingCase> kinds;
@@ -116,75 +182,7 @@ std::vector<SamplingCase> CasesOf(std::span<const int64_t> dataset_sizes,
   return cases;
 }
 
-// The samplers of sampler/ as subjects, and what is common to all checks.
-namespace {
-
-class BatchSamplerSubject : public SamplingSubject {
- public:
-  explicit BatchSamplerSubject(BatchSampler batches)
-      : batches_(std::move(batches)) {}
-
-  void SetEpoch(int64_t epoch) override { batches_.SetEpoch(epoch); }
-  absl::Status BeginEpoch() override { return batches_.BeginEpoch(); }
-  std::optional<std::vector<int64_t>> NextBatch() override {
-    const std::optional<std::span<const int64_t>> batch = batches_.NextBatch();
-    if (!batch.has_value()) return std::nullopt;
-    return std::vector<int64_t>(batch->begin(), batch->end());
-  }
-  int64_t num_batches() const override { return batches_.num_batches(); }
-  absl::StatusOr<SamplerState> State() const override {
-    return batches_.State();
-  }
-  absl::Status Restore(const SamplerState& state) override {
-    return batches_.Restore(state);
-  }
-
- private:
-  BatchSampler batches_;
-};
-
-absl::StatusOr<std::unique_ptr<ResumableSampler>> MakeDistributed(
-    const SamplingCase& c, int rank) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      DistributedSampler sampler,
-      DistributedSampler::Create(
-          {.dataset_size = c.dataset_size,
-           .world_size = c.world_size,
-           .rank = rank,
-           .shuffle = c.shuffle != Shuffle::kNone,
-           .seed = c.seed,
-           .tail = c.semantics == Semantics::kExact ? Tail::kKeep
-                   : c.drop_tail                    ? Tail::kDrop
-                                                    : Tail::kPad,
-           .permutation = c.shuffle == Shuffle::kKeyed ? Permutation::kKeyed
-                                                       : Permutation::kTorch,
-           .repeated_draw = c.repeated_draw.value_or(RepeatedDraw::kRefuse)}));
-  return std::make_unique<DistributedSampler>(std::move(sampler));
-}
-
-absl::StatusOr<std::unique_ptr<ResumableSampler>> MakePaddle(
-    const SamplingCase& c, int rank) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      PaddleSampler sampler,
-      PaddleSampler::Create(
-          {.dataset_size = c.dataset_size,
-           .world_size = c.world_size,
-           .rank = rank,
-           .batch_size = c.batch_size,
-           .shuffle = c.shuffle != Shuffle::kNone,
-           .repeated_draw = c.repeated_draw.value_or(RepeatedDraw::kAdvance)}));
-  return std::make_unique<PaddleSampler>(std::move(sampler));
-}
-
-std::string BatchText(const Batches& batches, size_t step) {
-  if (step >= batches.size()) return "no batch";
-  if (batches[step].empty()) return "an empty batch";
-  return absl::StrJoin(batches[step], " ");
-}
-
-}  // namespace
-
-absl::StatusOr<std::unique_ptr<SamplingSubject>> MakeSubject(
+absl::StatusOr<std::unique_ptr<TestedSampler>> MakeTestedSampler(
     const SamplingCase& c, int rank) {
   LOCKSTEP_ASSIGN_OR_RETURN(auto sampler, c.semantics == Semantics::kPaddle
                                               ? MakePaddle(c, rank)
@@ -193,18 +191,18 @@ absl::StatusOr<std::unique_ptr<SamplingSubject>> MakeSubject(
       BatchSampler batches,
       BatchSampler::Create(std::move(sampler), {.batch_size = c.batch_size,
                                                 .drop_last = c.drop_last}));
-  return std::make_unique<BatchSamplerSubject>(std::move(batches));
+  return std::make_unique<BatchesOfSampler>(std::move(batches));
 }
 
-absl::StatusOr<Batches> DrawEpoch(SamplingSubject& subject) {
-  LOCKSTEP_RETURN_IF_ERROR(subject.BeginEpoch());
+absl::StatusOr<Batches> DrawEpoch(TestedSampler& sampler) {
+  LOCKSTEP_RETURN_IF_ERROR(sampler.BeginEpoch());
   Batches batches;
-  LOCKSTEP_RETURN_IF_ERROR(DrawRest(subject, batches));
+  LOCKSTEP_RETURN_IF_ERROR(DrawRest(sampler, batches));
   return batches;
 }
 
-absl::Status DrawRest(SamplingSubject& subject, Batches& batches) {
-  while (std::optional<std::vector<int64_t>> batch = subject.NextBatch()) {
+absl::Status DrawRest(TestedSampler& sampler, Batches& batches) {
+  while (std::optional<std::vector<int64_t>> batch = sampler.NextBatch()) {
     batches.push_back(*std::move(batch));
     LOCKSTEP_RETURN_IF_ERROR(CheckEnds(batches));
   }
@@ -218,15 +216,15 @@ absl::Status CheckEnds(const Batches& batches) {
                                         " batches"));
 }
 
-absl::StatusOr<std::vector<Batches>> DrawRanks(const SubjectFactory& make,
+absl::StatusOr<std::vector<Batches>> DrawRanks(const SamplerFactory& make,
                                                const SamplingCase& c,
                                                int64_t epoch) {
   std::vector<Batches> ranks;
   for (int rank = 0; rank < c.world_size; ++rank) {
-    auto subject = make(c, rank);
-    if (!subject.ok()) return At(c, rank, subject.status());
-    (*subject)->SetEpoch(epoch);
-    auto batches = DrawEpoch(**subject);
+    auto sampler = make(c, rank);
+    if (!sampler.ok()) return At(c, rank, sampler.status());
+    (*sampler)->SetEpoch(epoch);
+    auto batches = DrawEpoch(**sampler);
     if (!batches.ok()) return At(c, rank, batches.status());
     ranks.push_back(*std::move(batches));
   }

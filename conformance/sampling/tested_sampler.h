@@ -1,4 +1,5 @@
-// The epochs that the conformance suite asks samplers for.
+// The cases that samplers are tried on, what is asked of them, and the sampler
+// that is tested: those of sampler/, or any other behind the same functions.
 #ifndef LOCKSTEP_CONFORMANCE_SAMPLING_TESTED_SAMPLER_H_
 #define LOCKSTEP_CONFORMANCE_SAMPLING_TESTED_SAMPLER_H_
 
@@ -9,11 +10,11 @@
 #include <ostream>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "conformance/check_name.h"
 #include "sampler/sampler.h"
 
 namespace lockstep {
@@ -79,55 +80,22 @@ std::vector<SamplingCase> CasesOf(std::span<const int64_t> dataset_sizes,
                                   std::span<const int> world_sizes,
                                   std::span<const int64_t> batch_sizes);
 
-// What the suite asks of samplers: the names that a failure may have.
-
-// Of whole epochs and of states, in the order in which they are asked. A bug
-// must be there for each: faulty_sampler_test, //conformance/mutants.
-inline constexpr const char* kEpochProperties[] = {
-    "Guards",      "Batches", "Lengths",      "Disjointness", "Coverage",  //
-    "Padding",     "Deal",    "EpochsDiffer", "SeedsDiffer",  "Order",     //
-    "RepeatedDraw"};
-inline constexpr const char* kResumeProperties[] = {
-    "States", "Resume", "Rescale", "NextEpoch", "BadStates"};
-
-constexpr bool IsSamplingProperty(std::string_view name) {
-  for (const std::string_view known : kEpochProperties) {
-    if (known == name) return true;
-  }
-  for (const std::string_view known : kResumeProperties) {
-    if (known == name) return true;
-  }
-  return false;
-}
-
-// Never defined: what the compiler then names in its error.
-void NameItInASamplingPropertyTable();
-
-// The name of one. A literal that is in neither table does not compile, so that
-// no check can fail, through Breaks(), under a name that no bug is asked of.
-class SamplingProperty {
- public:
-  // Not explicit: Breaks("Guards", ...).
-  consteval SamplingProperty(const char* name) : name_(name) {
-    if (!IsSamplingProperty(name)) NameItInASamplingPropertyTable();
-  }
-
-  constexpr const char* name() const { return name_; }
-
- private:
-  const char* name_;
-};
-
-// What the conformance suite asks of a sampler, and the samplers of sampler/
-// behind it.
+// What is asked of whole epochs and of states, in this order: the names that a
+// failure may have.
+inline constexpr const char* kSamplingProperties[] = {
+    "Guards",       "Batches", "Lengths",      "Disjointness", "Coverage",
+    "Padding",      "Deal",    "EpochsDiffer", "SeedsDiffer",  "Order",
+    "RepeatedDraw",  // Of whole epochs.
+    "States",       "Resume",  "Rescale",      "NextEpoch",    "BadStates"};
+using SamplingProperty = NameIn<kSamplingProperties>;
 
 using Batches = std::vector<std::vector<int64_t>>;  // Of one rank, by step.
 
 // One rank's batches; the contract of each function is BatchSampler's. An
 // adapter of this class holds any sampler to the suite.
-class SamplingSubject {
+class TestedSampler {
  public:
-  virtual ~SamplingSubject() = default;
+  virtual ~TestedSampler() = default;
 
   virtual void SetEpoch(int64_t epoch) = 0;
   virtual absl::Status BeginEpoch() = 0;
@@ -137,21 +105,21 @@ class SamplingSubject {
   virtual absl::Status Restore(const SamplerState& state) = 0;
 };
 
-// Makes the subject of a rank, before its first epoch.
-using SubjectFactory =
-    std::function<absl::StatusOr<std::unique_ptr<SamplingSubject>>(
+// Makes the sampler of a rank, before its first epoch.
+using SamplerFactory =
+    std::function<absl::StatusOr<std::unique_ptr<TestedSampler>>(
         const SamplingCase& c, int rank)>;
 
 // BatchSampler over DistributedSampler or PaddleSampler. Errors: theirs.
-absl::StatusOr<std::unique_ptr<SamplingSubject>> MakeSubject(
+absl::StatusOr<std::unique_ptr<TestedSampler>> MakeTestedSampler(
     const SamplingCase& c, int rank);
 
-// Begins the epoch and takes all of its batches. Errors: the subject's, and
+// Begins the epoch and takes all of its batches. Errors: the sampler's, and
 // CheckEnds'.
-absl::StatusOr<Batches> DrawEpoch(SamplingSubject& subject);
+absl::StatusOr<Batches> DrawEpoch(TestedSampler& sampler);
 
 // Adds the batches that are left of an epoch. Errors: CheckEnds'.
-absl::Status DrawRest(SamplingSubject& subject, Batches& batches);
+absl::Status DrawRest(TestedSampler& sampler, Batches& batches);
 
 // Errors: kDataLoss, of Batches, if there are more than any epoch of the suite
 // has.
@@ -159,7 +127,7 @@ absl::Status CheckEnds(const Batches& batches);
 
 // The same by each rank of the case, from the start of the epoch. Errors: also
 // the factory's; the message names the case and the rank.
-absl::StatusOr<std::vector<Batches>> DrawRanks(const SubjectFactory& make,
+absl::StatusOr<std::vector<Batches>> DrawRanks(const SamplerFactory& make,
                                                const SamplingCase& c,
                                                int64_t epoch);
 
@@ -174,7 +142,7 @@ std::optional<std::string> FirstDifference(const Batches& got,
 // kDataLoss, which starts with a property; OK stays OK.
 absl::Status At(const SamplingCase& c, int rank, const absl::Status& status);
 
-// The kDataLoss of a subject that breaks a property: the only way to make one.
+// The kDataLoss of a sampler that breaks a property: the only way to make one.
 // The second is of a case that the caller adds, with At().
 absl::Status Breaks(SamplingProperty property, const SamplingCase& c,
                     const std::string& how);

@@ -14,9 +14,9 @@ namespace lockstep {
 namespace {
 
 Batches RealEpoch(const SamplingCase& c, int rank, int64_t epoch) {
-  const auto subject = MakeSubject(c, rank).value();
-  subject->SetEpoch(epoch);
-  return DrawEpoch(*subject).value();
+  const auto sampler = MakeTestedSampler(c, rank).value();
+  sampler->SetEpoch(epoch);
+  return DrawEpoch(*sampler).value();
 }
 
 // The order that one rank draws of so many samples.
@@ -31,9 +31,9 @@ std::vector<int64_t> RealOrder(SamplingCase c, int64_t epoch) {
 std::vector<int64_t> RealRest(SamplingCase c, const SamplerState& state) {
   c.world_size = 1;
   c.batch_size = c.dataset_size;
-  const auto subject = MakeSubject(c, 0).value();
-  if (!subject->Restore(state).ok()) return {};
-  const Batches batches = DrawEpoch(*subject).value();
+  const auto sampler = MakeTestedSampler(c, 0).value();
+  if (!sampler->Restore(state).ok()) return {};
+  const Batches batches = DrawEpoch(*sampler).value();
   return batches.empty() ? std::vector<int64_t>() : batches[0];
 }
 

@@ -1,5 +1,5 @@
 // Whole epochs of one rank, each wrong in one respect that no option has: the
-// draws of the planted faults.
+// draws of the mutants.
 #ifndef LOCKSTEP_CONFORMANCE_SAMPLING_WRONG_DRAWS_H_
 #define LOCKSTEP_CONFORMANCE_SAMPLING_WRONG_DRAWS_H_
 

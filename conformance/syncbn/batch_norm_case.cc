@@ -59,187 +59,6 @@ bool HasFarOffset(DataType type, const Size& size, int64_t hw) {
   return wide || (hw > 4 && hw == size.large_hw_far);
 }
 
-}  // namespace
-
-const char* Name(Batches batches) {
-  switch (batches) {
-    case Batches::kEven:
-      return "Even";
-    case Batches::kUneven:
-      return "Uneven";
-    case Batches::kOneSample:
-      return "OneSample";
-    case Batches::kEmptyRank:
-      return "EmptyRank";
-    case Batches::kOneInAll:
-      return "OneInAll";
-    case Batches::kLarge:
-      break;
-  }
-  return "Large";
-}
-
-bool HasRelu(Fused fused) {
-  return fused != Fused::kNothing && fused != Fused::kResidual;
-}
-
-bool HasResidual(Fused fused) {
-  return fused != Fused::kNothing && fused != Fused::kRelu;
-}
-
-std::string ToString(const BatchNormProblem& problem) {
-  return absl::StrCat("P=", problem.world_size, " ", Name(problem.type), " ",
-                      Name(problem.batches), " [.., ", problem.channels, ", ",
-                      problem.hw, "]", problem.affine ? " affine" : "",
-                      Name(problem.fused),
-                      problem.offsets == Offsets::kFar ? " far" : "");
-}
-
-std::string ToString(const BatchNormVariant& variant) {
-  return absl::StrCat(Name(variant.layout), ", ",
-                      std::string(variant.semantics.name), ", ",
-                      Name(variant.tracking));
-}
-
-std::vector<int64_t> BatchSizes(const BatchNormProblem& problem, int step) {
-  constexpr int64_t kUneven[] = {3, 1, 5, 2, 4, 1, 3, 5};
-  std::vector<int64_t> sizes;
-  for (int rank = 0; rank < problem.world_size; ++rank) {
-    const int turn = (rank + step) % problem.world_size;
-    switch (problem.batches) {
-      case Batches::kEven:
-        sizes.push_back(3);
-        break;
-      case Batches::kOneSample:
-        sizes.push_back(1);
-        break;
-      case Batches::kUneven:
-        sizes.push_back(kUneven[turn]);
-        break;
-      case Batches::kEmptyRank:
-        sizes.push_back(turn == problem.world_size / 2 ? 0 : kUneven[turn]);
-        break;
-      case Batches::kOneInAll:
-        sizes.push_back(turn == problem.world_size / 2 ? 1 : 0);
-        break;
-      case Batches::kLarge:
-        sizes.push_back(turn == 0 ? 22 : 6);
-        break;
-    }
-  }
-  return sizes;
-}
-
-BatchNormOptions OptionsOf(const BatchNormProblem& problem,
-                           const BatchNormVariant& variant) {
-  BatchNormOptions options;
-  options.channels = problem.channels;
-  options.semantics = variant.semantics;
-  options.epsilon = problem.affine ? 0.05 : 1e-5;
-  options.affine = problem.affine;
-  options.track_running_stats = variant.tracking != Tracking::kNone;
-  const bool of_batch =
-      variant.semantics.momentum_of == BatchNormSemantics::MomentumOf::kBatch;
-  options.momentum = variant.tracking == Tracking::kCumulative
-                         ? std::nullopt
-                         : std::optional<double>(of_batch ? 0.3 : 0.8);
-  return options;
-}
-
-std::vector<BatchNormProblem> ProblemsOf(int world_size, DataType type,
-                                         Batches batches) {
-  std::vector<BatchNormProblem> problems;
-  for (const Size& size : kSizes) {
-    for (const bool affine : {true, false}) {
-      for (const Offsets offsets : {Offsets::kOrdinary, Offsets::kFar}) {
-        const bool far = offsets == Offsets::kFar;
-        const int64_t large = far ? size.large_hw_far : size.large_hw;
-        for (const int64_t hw : {int64_t{1}, large}) {
-          if (far && !HasFarOffset(type, size, hw)) continue;
-          problems.push_back({.world_size = world_size,
-                              .type = type,
-                              .batches = batches,
-                              .offsets = offsets,
-                              .channels = size.channels,
-                              .hw = hw,
-                              .affine = affine});
-        }
-      }
-    }
-  }
-  return problems;
-}
-
-std::vector<BatchNormProblem> FusedProblemsOf(int world_size, DataType type,
-                                              Batches batches) {
-  std::vector<BatchNormProblem> problems;
-  for (const Fused fused : {Fused::kRelu, Fused::kResidual,
-                            Fused::kResidualRelu, Fused::kInPlace}) {
-    for (BatchNormProblem problem : ProblemsOf(world_size, type, batches)) {
-      if (problem.offsets == Offsets::kFar) continue;
-      if (problem.channels != 3 && problem.channels != 64) continue;
-      problem.fused = fused;
-      problems.push_back(problem);
-    }
-  }
-  return problems;
-}
-
-std::vector<BatchNormProblem> OneValueProblems(int world_size) {
-  std::vector<BatchNormProblem> problems;
-  for (const int64_t channels : {1, 65}) {
-    problems.push_back({.world_size = world_size,
-                        .batches = Batches::kOneInAll,
-                        .channels = channels});
-  }
-  return problems;
-}
-
-std::vector<BatchNormProblem> LargeProblems() {
-  const auto large = [](DataType type, int64_t channels, int64_t hw,
-                        Fused fused) {
-    return BatchNormProblem{.world_size = 2,
-                            .type = type,
-                            .batches = Batches::kLarge,
-                            .channels = channels,
-                            .hw = hw,
-                            .fused = fused};
-  };
-  return {large(DataType::kFloat32, 64, 784, Fused::kResidualRelu),
-          large(DataType::kBFloat16, 64, 784, Fused::kNothing),
-          // Channels first are cut within a channel alone.
-          large(DataType::kFloat64, 1, 12304, Fused::kNothing)};
-}
-
-bool IsSpiked(const BatchNormProblem& problem) {
-  constexpr int64_t kMostValues = 10000;
-  if (problem.batches == Batches::kLarge || problem.hw < 256) return false;
-  if (problem.type == DataType::kFloat64) return true;
-  int64_t values = 0;
-  for (const int64_t n : BatchSizes(problem, 0)) values += n * problem.hw;
-  return values <= kMostValues;
-}
-
-std::vector<BatchNormVariant> AllVariants() {
-  std::vector<BatchNormVariant> variants;
-  for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
-    for (const BatchNormSemantics& semantics : kAllBatchNormSemantics) {
-      for (const Tracking tracking :
-           {Tracking::kMomentum, Tracking::kCumulative, Tracking::kNone}) {
-        variants.push_back({layout, tracking, semantics});
-      }
-    }
-  }
-  return variants;
-}
-
-std::vector<BatchNormVariant> LayoutVariants() {
-  return {{.layout = Layout::kNchw}, {.layout = Layout::kNhwc}};
-}
-
-// Conversions between float64 and the types and layouts of activations.
-namespace {
-
 void Narrow(double value, double& out) { out = value; }
 void Narrow(double value, float& out) { out = static_cast<float>(value); }
 void Narrow(double value, Float16& out) {
@@ -287,6 +106,182 @@ void ForEachPlace(const ActivationShape& shape, Fn fn) {
 }
 
 }  // namespace
+
+const char* Name(RankBatches batches) {
+  switch (batches) {
+    case RankBatches::kEven:
+      return "Even";
+    case RankBatches::kUneven:
+      return "Uneven";
+    case RankBatches::kOneSample:
+      return "OneSample";
+    case RankBatches::kEmptyRank:
+      return "EmptyRank";
+    case RankBatches::kOneInAll:
+      return "OneInAll";
+    case RankBatches::kLarge:
+      break;
+  }
+  return "Large";
+}
+
+bool HasRelu(Fused fused) {
+  return fused != Fused::kNothing && fused != Fused::kResidual;
+}
+
+bool HasResidual(Fused fused) {
+  return fused != Fused::kNothing && fused != Fused::kRelu;
+}
+
+std::string ToString(const BatchNormProblem& problem) {
+  return absl::StrCat("P=", problem.world_size, " ", Name(problem.type), " ",
+                      Name(problem.batches), " [.., ", problem.channels, ", ",
+                      problem.hw, "]", problem.affine ? " affine" : "",
+                      Name(problem.fused),
+                      problem.offsets == Offsets::kFar ? " far" : "");
+}
+
+std::string ToString(const BatchNormVariant& variant) {
+  return absl::StrCat(Name(variant.layout), ", ",
+                      std::string(variant.semantics.name), ", ",
+                      Name(variant.tracking));
+}
+
+std::vector<int64_t> BatchSizes(const BatchNormProblem& problem, int step) {
+  constexpr int64_t kUneven[] = {3, 1, 5, 2, 4, 1, 3, 5};
+  std::vector<int64_t> sizes;
+  for (int rank = 0; rank < problem.world_size; ++rank) {
+    const int turn = (rank + step) % problem.world_size;
+    switch (problem.batches) {
+      case RankBatches::kEven:
+        sizes.push_back(3);
+        break;
+      case RankBatches::kOneSample:
+        sizes.push_back(1);
+        break;
+      case RankBatches::kUneven:
+        sizes.push_back(kUneven[turn]);
+        break;
+      case RankBatches::kEmptyRank:
+        sizes.push_back(turn == problem.world_size / 2 ? 0 : kUneven[turn]);
+        break;
+      case RankBatches::kOneInAll:
+        sizes.push_back(turn == problem.world_size / 2 ? 1 : 0);
+        break;
+      case RankBatches::kLarge:
+        sizes.push_back(turn == 0 ? 22 : 6);
+        break;
+    }
+  }
+  return sizes;
+}
+
+BatchNormOptions OptionsOf(const BatchNormProblem& problem,
+                           const BatchNormVariant& variant) {
+  BatchNormOptions options;
+  options.channels = problem.channels;
+  options.semantics = variant.semantics;
+  options.epsilon = problem.affine ? 0.05 : 1e-5;
+  options.affine = problem.affine;
+  options.track_running_stats = variant.tracking != Tracking::kNone;
+  const bool of_batch =
+      variant.semantics.momentum_of == BatchNormSemantics::MomentumOf::kBatch;
+  options.momentum = variant.tracking == Tracking::kCumulative
+                         ? std::nullopt
+                         : std::optional<double>(of_batch ? 0.3 : 0.8);
+  return options;
+}
+
+std::vector<BatchNormProblem> ProblemsOf(int world_size, DataType type,
+                                         RankBatches batches) {
+  std::vector<BatchNormProblem> problems;
+  for (const Size& size : kSizes) {
+    for (const bool affine : {true, false}) {
+      for (const Offsets offsets : {Offsets::kOrdinary, Offsets::kFar}) {
+        const bool far = offsets == Offsets::kFar;
+        const int64_t large = far ? size.large_hw_far : size.large_hw;
+        for (const int64_t hw : {int64_t{1}, large}) {
+          if (far && !HasFarOffset(type, size, hw)) continue;
+          problems.push_back({.world_size = world_size,
+                              .type = type,
+                              .batches = batches,
+                              .offsets = offsets,
+                              .channels = size.channels,
+                              .hw = hw,
+                              .affine = affine});
+        }
+      }
+    }
+  }
+  return problems;
+}
+
+std::vector<BatchNormProblem> FusedProblemsOf(int world_size, DataType type,
+                                              RankBatches batches) {
+  std::vector<BatchNormProblem> problems;
+  for (const Fused fused : {Fused::kRelu, Fused::kResidual,
+                            Fused::kResidualRelu, Fused::kInPlace}) {
+    for (BatchNormProblem problem : ProblemsOf(world_size, type, batches)) {
+      if (problem.offsets == Offsets::kFar) continue;
+      if (problem.channels != 3 && problem.channels != 64) continue;
+      problem.fused = fused;
+      problems.push_back(problem);
+    }
+  }
+  return problems;
+}
+
+std::vector<BatchNormProblem> OneValueProblems(int world_size) {
+  std::vector<BatchNormProblem> problems;
+  for (const int64_t channels : {1, 65}) {
+    problems.push_back({.world_size = world_size,
+                        .batches = RankBatches::kOneInAll,
+                        .channels = channels});
+  }
+  return problems;
+}
+
+std::vector<BatchNormProblem> LargeProblems() {
+  const auto large = [](DataType type, int64_t channels, int64_t hw,
+                        Fused fused) {
+    return BatchNormProblem{.world_size = 2,
+                            .type = type,
+                            .batches = RankBatches::kLarge,
+                            .channels = channels,
+                            .hw = hw,
+                            .fused = fused};
+  };
+  return {large(DataType::kFloat32, 64, 784, Fused::kResidualRelu),
+          large(DataType::kBFloat16, 64, 784, Fused::kNothing),
+          // Channels first are cut within a channel alone.
+          large(DataType::kFloat64, 1, 12304, Fused::kNothing)};
+}
+
+bool IsSpiked(const BatchNormProblem& problem) {
+  constexpr int64_t kMostValues = 10000;
+  if (problem.batches == RankBatches::kLarge || problem.hw < 256) return false;
+  if (problem.type == DataType::kFloat64) return true;
+  int64_t values = 0;
+  for (const int64_t n : BatchSizes(problem, 0)) values += n * problem.hw;
+  return values <= kMostValues;
+}
+
+std::vector<BatchNormVariant> AllVariants() {
+  std::vector<BatchNormVariant> variants;
+  for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
+    for (const BatchNormSemantics& semantics : kAllBatchNormSemantics) {
+      for (const Tracking tracking :
+           {Tracking::kMomentum, Tracking::kCumulative, Tracking::kNone}) {
+        variants.push_back({layout, tracking, semantics});
+      }
+    }
+  }
+  return variants;
+}
+
+std::vector<BatchNormVariant> LayoutVariants() {
+  return {{.layout = Layout::kNchw}, {.layout = Layout::kNhwc}};
+}
 
 double RoundTo(DataType type, double value) {
   return WithType(type, [&](auto element) {

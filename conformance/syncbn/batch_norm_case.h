@@ -1,22 +1,23 @@
-// The layers and batches that the conformance suite asks batch norm for.
+// The layers and batches that batch norm is tried on, what is asked of it, and
+// numbers as a layer's memory holds them.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CASE_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CASE_H_
 
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
+#include "conformance/check_name.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 
 namespace lockstep {
 
 // How many samples the ranks have.
-enum class Batches {
+enum class RankBatches {
   kEven,
   kUneven,
   kOneSample,  // Each rank has one.
@@ -50,8 +51,9 @@ enum class Tracking {
   kNone,        // Not at all; evaluation then uses a rank's own batch.
 };
 
-inline constexpr Batches kAllBatches[] = {
-    Batches::kEven, Batches::kUneven, Batches::kOneSample, Batches::kEmptyRank};
+inline constexpr RankBatches kAllBatches[] = {
+    RankBatches::kEven, RankBatches::kUneven, RankBatches::kOneSample,
+    RankBatches::kEmptyRank};
 inline constexpr DataType kActivationTypes[] = {
     DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16,
     DataType::kFloat64};
@@ -60,7 +62,7 @@ inline constexpr DataType kActivationTypes[] = {
 struct BatchNormProblem {
   int world_size = 1;
   DataType type = DataType::kFloat32;
-  Batches batches = Batches::kEven;
+  RankBatches batches = RankBatches::kEven;
   Offsets offsets = Offsets::kOrdinary;
   int64_t channels = 1;
   int64_t hw = 1;
@@ -79,7 +81,7 @@ inline constexpr int kSteps = 3;
 inline constexpr bool IsTraining(int step) { return step < 2; }
 
 // "Even", "Uneven", ...: for the names of tests.
-const char* Name(Batches batches);
+const char* Name(RankBatches batches);
 
 bool HasRelu(Fused fused);
 bool HasResidual(Fused fused);
@@ -103,11 +105,11 @@ BatchNormOptions OptionsOf(const BatchNormProblem& problem,
 // grows with their number, would hide everything else; in 16 bits it has 15, as
 // of fewer values all may round to the same.
 std::vector<BatchNormProblem> ProblemsOf(int world_size, DataType type,
-                                         Batches batches);
+                                         RankBatches batches);
 
 // Every fusion x C in {3, 64} x small and large H x W x affine.
 std::vector<BatchNormProblem> FusedProblemsOf(int world_size, DataType type,
-                                              Batches batches);
+                                              RankBatches batches);
 
 // One value per channel on one of the ranks: refused on all of them, or
 // accepted on all.
@@ -129,8 +131,6 @@ std::vector<BatchNormVariant> AllVariants();
 // Two layouts.
 std::vector<BatchNormVariant> LayoutVariants();
 
-// Numbers as a layer's memory holds them, and where they lie in it.
-
 // The nearest number that `type`, one of IsActivationType, can hold.
 double RoundTo(DataType type, double value);
 
@@ -149,41 +149,15 @@ uint64_t Hash(uint64_t key);
 // In [-1, 1).
 double Uniform(uint64_t key);
 
-// What the suite asks of batch norm: the names that a failure may have.
-
-// In the order in which they are asked. A bug must be there for each:
-// faulty_batch_norm_test, //conformance/mutants.
+// What is asked of batch norm, in this order: the names that a failure may
+// have.
 inline constexpr const char* kBatchNormChecks[] = {
     "Status",        "Untouched",        "Ready",
     "Output",        "RunningMean",      "RunningVariance",
     "BatchCount",    "BiasGradient",     "WeightGradient",
     "InputGradient", "ResidualGradient", "RanksAgree",
     "SameBits"};
-
-constexpr bool IsBatchNormCheck(std::string_view name) {
-  for (const std::string_view known : kBatchNormChecks) {
-    if (known == name) return true;
-  }
-  return false;
-}
-
-// Never defined: what the compiler then names in its error.
-void NameItInBatchNormChecks();
-
-// The name of one. A literal that is not in the table does not compile, so that
-// nothing can fail under a name that no bug is asked of.
-class BatchNormCheck {
- public:
-  // Not explicit: a row is {"Output", CheckOutput}.
-  consteval BatchNormCheck(const char* name) : name_(name) {
-    if (!IsBatchNormCheck(name)) NameItInBatchNormChecks();
-  }
-
-  constexpr const char* name() const { return name_; }
-
- private:
-  const char* name_;
-};
+using BatchNormCheck = NameIn<kBatchNormChecks>;
 
 }  // namespace lockstep
 

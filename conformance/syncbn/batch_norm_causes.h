@@ -1,4 +1,4 @@
-// What a wrong result looks like: the mistakes that would give it.
+// What a wrong result looks like: the causes that would give it.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CAUSES_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CAUSES_H_
 
@@ -12,11 +12,10 @@
 
 namespace lockstep {
 
-// Each returns ", as if ..." for the first mistake that explains the numbers
-// within four times their bounds, or else "". They look at the inputs and the
-// reference of a step, and at `got` in place of what the ranks have. A mistake
-// whose numbers would not be rejected, or that come no closer, explains
-// nothing.
+// Each returns ", as if ..." for the first cause that fits the numbers within
+// four times their bounds, or else "". They look at the inputs and the reference
+// of a step, and at `got` in place of what the ranks have. A cause whose numbers
+// would not be rejected, or that come no closer, explains nothing.
 
 // y of one channel on one rank. got: [n, c, hw] of the rank; which of it was
 // never written is told by the rank's bytes.

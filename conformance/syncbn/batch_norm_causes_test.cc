@@ -1,3 +1,4 @@
+// A cause fits numbers that are wrong, all of them, and no others.
 #include "conformance/syncbn/batch_norm_causes.h"
 
 #include <algorithm>
@@ -10,11 +11,11 @@
 #include <vector>
 
 #include "base/data_types.h"
+#include "conformance/check_name.h"
 #include "conformance/reference/bounded.h"
+#include "conformance/syncbn/alternatives.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/batch_norm_checker.h"
 #include "conformance/syncbn/batch_norm_reference.h"
-#include "conformance/syncbn/explanations.h"
 #include "conformance/syncbn/layer_run.h"
 #include "conformance/syncbn/solved_problem.h"
 #include "conformance/syncbn/step_checks.h"
@@ -26,25 +27,11 @@ namespace lockstep {
 namespace {
 
 // Of any other name, BatchNormCheck does not compile.
-static_assert(IsBatchNormCheck("Status"));
-static_assert(IsBatchNormCheck("SameBits"));
-static_assert(!IsBatchNormCheck("Outputs"));
-static_assert(!IsBatchNormCheck("Out"));
-static_assert(!IsBatchNormCheck(""));
-
-TEST(BatchNormCheckTest, TheListIsTheTable) {
-  EXPECT_THAT(BatchNormChecks(), testing::ElementsAreArray(kBatchNormChecks));
-}
-
-TEST(BatchNormCheckTest, KeepsItsName) {
-  constexpr BatchNormCheck kCheck = "Ready";
-  EXPECT_STREQ(kCheck.name(), "Ready");
-}
-
-}  // namespace
-
-// A mistake explains numbers that are wrong, all of them, and no others.
-namespace {
+static_assert(IsNameIn(kBatchNormChecks, "Status"));
+static_assert(IsNameIn(kBatchNormChecks, "SameBits"));
+static_assert(!IsNameIn(kBatchNormChecks, "Outputs"));
+static_assert(!IsNameIn(kBatchNormChecks, "Out"));
+static_assert(!IsNameIn(kBatchNormChecks, ""));
 
 constexpr double kBound = 0.01;
 
@@ -60,14 +47,14 @@ Bounded Wanted(int64_t size) {
 
 class BestFitTest : public testing::Test {
  protected:
-  Mistake Times(const std::string& name, double factor) const {
+  Alternative Times(const std::string& name, double factor) const {
     return {name, [this, factor](size_t i, size_t) {
               return factor * want_.value[i];
             }};
   }
   std::string Fit(const std::vector<double>& got,
-                  const std::vector<Mistake>& mistakes) const {
-    return BestFit(got, want_, Precision(), 1, 1, mistakes);
+                  const std::vector<Alternative>& alternatives) const {
+    return BestFit(got, want_, Precision(), 1, 1, alternatives);
   }
   std::vector<double> Scaled(double factor) const {
     std::vector<double> got = want_.value;
@@ -79,12 +66,12 @@ class BestFitTest : public testing::Test {
 };
 
 TEST_F(BestFitTest, NamesTheClosestMistake) {
-  const std::vector<Mistake> mistakes = {
+  const std::vector<Alternative> alternatives = {
       Times("halved", 0.5), Times("a bit more", 0.503), Times("doubled", 2)};
-  EXPECT_EQ(Fit(Scaled(0.5), mistakes), ", as if halved");
-  EXPECT_EQ(Fit(Scaled(0.503), mistakes), ", as if a bit more");
-  EXPECT_EQ(Fit(Scaled(2), mistakes), ", as if doubled");
-  EXPECT_EQ(Fit(Scaled(3), mistakes), "");
+  EXPECT_EQ(Fit(Scaled(0.5), alternatives), ", as if halved");
+  EXPECT_EQ(Fit(Scaled(0.503), alternatives), ", as if a bit more");
+  EXPECT_EQ(Fit(Scaled(2), alternatives), ", as if doubled");
+  EXPECT_EQ(Fit(Scaled(3), alternatives), "");
 }
 
 // What is two bounds off for any reason.
@@ -98,14 +85,15 @@ TEST_F(BestFitTest, DoesNotNameWhatWouldNotBeRejected) {
 TEST_F(BestFitTest, DoesNotNameWhatIsNoCloser) {
   std::vector<double> got = want_.value;
   got[2] += 2 * kBound;
-  const Mistake elsewhere = {"another is off", [&](size_t i, size_t) {
-                               return want_.value[i] +
-                                      (i == 4 ? 1.5 : 0) * kBound;
-                             }};
+  const Alternative elsewhere = {"another is off", [&](size_t i, size_t) {
+                                   return want_.value[i] +
+                                          (i == 4 ? 1.5 : 0) * kBound;
+                                 }};
   EXPECT_EQ(Fit(got, {elsewhere}), "");
-  const Mistake there = {"it is off", [&](size_t i, size_t) {
-                           return want_.value[i] + (i == 2 ? 1.5 : 0) * kBound;
-                         }};
+  const Alternative there = {"it is off", [&](size_t i, size_t) {
+                               return want_.value[i] +
+                                      (i == 2 ? 1.5 : 0) * kBound;
+                             }};
   EXPECT_EQ(Fit(got, {elsewhere, there}), ", as if it is off");
 }
 
@@ -122,7 +110,7 @@ TEST_F(BestFitTest, AsksForEveryElement) {
 TEST_F(BestFitTest, StretchesBounds) {
   std::vector<double> got = Scaled(2);
   got[0] += 6 * kBound;
-  Mistake doubled = Times("doubled", 2);
+  Alternative doubled = Times("doubled", 2);
   EXPECT_EQ(Fit(got, {doubled}), "");
   doubled.stretch = [](size_t) { return 2.0; };
   EXPECT_EQ(Fit(got, {doubled}), ", as if doubled");
@@ -166,10 +154,7 @@ TEST(NotWrittenTest, AsksForTheBytesOfEveryWrongElement) {
   EXPECT_EQ(NotWritten(got, want, {false, true, false, true}), "");
 }
 
-}  // namespace
-
 // Causes of y are named where they give every element, and nowhere else.
-namespace {
 
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -180,9 +165,9 @@ using testing::StartsWith;
 class Outputs {
  public:
   explicit Outputs(const BatchNormProblem& problem, int step = 0)
-      : exam(MakeExam(problem)),
+      : solved(SolveProblem(problem)),
         runs_(static_cast<size_t>(problem.world_size), RankRun(kSteps)),
-        view_{exam, variant_, runs_, step} {
+        view_{solved, variant_, runs_, step} {
     y = view_.WantOn(0).y[0].value;
   }
 
@@ -190,9 +175,10 @@ class Outputs {
   using Other = std::function<double(size_t c)>;
   void Normalize(const Other& mean, const Other& variance) {
     ForEach([&](size_t i, size_t c) {
-      y[i] = (x()[i] - mean(c)) / std::sqrt(variance(c) + exam.layer.epsilon) *
-                 exam.layer.weight[c] +
-             exam.layer.bias[c];
+      y[i] = (x()[i] - mean(c)) /
+                 std::sqrt(variance(c) + solved.layer.epsilon) *
+                 solved.layer.weight[c] +
+             solved.layer.bias[c];
     });
   }
   double Mean(size_t c) const { return statistics().mean.value[c]; }
@@ -203,25 +189,25 @@ class Outputs {
   // Calls fn(element, its channel).
   template <typename Fn>
   void ForEach(Fn fn) {
-    const auto hw = static_cast<size_t>(exam.problem.hw);
-    const auto channels = static_cast<size_t>(exam.problem.channels);
+    const auto hw = static_cast<size_t>(solved.problem.hw);
+    const auto channels = static_cast<size_t>(solved.problem.channels);
     for (size_t i = 0; i < y.size(); ++i) fn(i, i / hw % channels);
   }
 
   std::vector<double>& x() { return step().ranks[0].x; }
-  ExamStep& step() { return exam.steps[static_cast<size_t>(view_.step)]; }
+  SolvedStep& step() { return solved.steps[static_cast<size_t>(view_.step)]; }
   const ReferenceStatistics& statistics() const {
-    return view_.exam_step().statistics;
+    return view_.solved_step().statistics;
   }
 
   // The cause, of a channel; elements that are `unwritten` hold what outputs
   // do before.
   std::string Cause(int64_t channel = 0,
                     const std::vector<size_t>& unwritten = {}) {
-    const DataType type = exam.problem.type;
-    RankStep& run = runs_[0][static_cast<size_t>(view_.step)];
+    const DataType type = solved.problem.type;
+    RankOutputs& run = runs_[0][static_cast<size_t>(view_.step)];
     run.y =
-        Encode(type, ToLayout(exam.ShapeOf(view_.step, 0, Layout::kNchw), y));
+        Encode(type, ToLayout(solved.ShapeOf(view_.step, 0, Layout::kNchw), y));
     const auto size = static_cast<size_t>(SizeOf(type));
     for (const size_t i : unwritten) {
       run.y.replace(i * size, size, size, kUnwritten);
@@ -229,7 +215,7 @@ class Outputs {
     return CauseOfOutput(view_, 0, channel, view_.Activations(0, run.y));
   }
 
-  BatchNormExam exam;
+  SolvedProblem solved;
   std::vector<double> y;
 
  private:
@@ -242,7 +228,7 @@ class OutputCausesTest : public testing::TestWithParam<int> {
  protected:
   BatchNormProblem Problem() const {
     return {.world_size = GetParam(),
-            .batches = Batches::kUneven,
+            .batches = RankBatches::kUneven,
             .channels = 3,
             .hw = 5};
   }
@@ -251,7 +237,7 @@ class OutputCausesTest : public testing::TestWithParam<int> {
 TEST_P(OutputCausesTest, NamesTheMistakeAndNotItsSibling) {
   Outputs outputs(Problem());
   const ReferenceStatistics own =
-      StatisticsOf(outputs.exam.layer, {outputs.step().ranks.data(), 1}, {});
+      StatisticsOf(outputs.solved.layer, {outputs.step().ranks.data(), 1}, {});
   const auto right_mean = [&](size_t c) { return outputs.Mean(c); };
   const auto right = [&](size_t c) { return outputs.Variance(c); };
   const auto n = static_cast<double>(outputs.statistics().count);

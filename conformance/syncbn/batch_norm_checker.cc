@@ -24,11 +24,11 @@
 namespace lockstep {
 namespace {
 
-std::string Place(const BatchNormExam& exam, const char* name, size_t index) {
+std::string Place(const SolvedProblem& solved, const char* name, size_t index) {
   const auto i = static_cast<int64_t>(index);
-  const int64_t hw = exam.problem.hw;
-  return absl::StrCat(name, "[n=", i / (exam.problem.channels * hw),
-                      ", c=", i / hw % exam.problem.channels, ", i=", i % hw,
+  const int64_t hw = solved.problem.hw;
+  return absl::StrCat(name, "[n=", i / (solved.problem.channels * hw),
+                      ", c=", i / hw % solved.problem.channels, ", i=", i % hw,
                       "]");
 }
 
@@ -82,9 +82,9 @@ std::string CheckOutput(const StepView& view) {
     const Bounded& want = view.WantOn(rank).y[view.IndexOf(rank)];
     const std::vector<double> got = view.Activations(rank, view.Of(rank).y);
     if (const auto i = Worst(view, got, want)) {
-      const int64_t c = static_cast<int64_t>(*i) / view.exam.problem.hw %
-                        view.exam.problem.channels;
-      return OnRank(rank, Describe(Place(view.exam, "y", *i), got[*i],
+      const int64_t c = static_cast<int64_t>(*i) / view.solved.problem.hw %
+                        view.solved.problem.channels;
+      return OnRank(rank, Describe(Place(view.solved, "y", *i), got[*i],
                                    want.value[*i], want.bound[*i]) +
                               CauseOfOutput(view, rank, c, got));
     }
@@ -101,10 +101,10 @@ bool AnyRefuses(const StepView& view) {
 
 // A parameter's gradient as the ranks have it, added up.
 std::string CheckParameterGradient(const StepView& view, const char* name,
-                                   std::string RankStep::*field,
+                                   std::string RankOutputs::*field,
                                    Bounded ReferenceResult::*reference) {
-  if (!view.exam.problem.affine || AnyRefuses(view)) return "";
-  Bounded want(view.exam.problem.channels);
+  if (!view.solved.problem.affine || AnyRefuses(view)) return "";
+  Bounded want(view.solved.problem.channels);
   std::vector<double> got(want.value.size());
   std::vector<double> own;
   for (int rank = 0; rank < view.world_size(); ++rank) {
@@ -129,11 +129,11 @@ std::string CheckParameterGradient(const StepView& view, const char* name,
 }
 
 std::string CheckBiasGradient(const StepView& view) {
-  return CheckParameterGradient(view, "dbias", &RankStep::dbias,
+  return CheckParameterGradient(view, "dbias", &RankOutputs::dbias,
                                 &ReferenceResult::dbias);
 }
 std::string CheckWeightGradient(const StepView& view) {
-  return CheckParameterGradient(view, "dweight", &RankStep::dweight,
+  return CheckParameterGradient(view, "dweight", &RankOutputs::dweight,
                                 &ReferenceResult::dweight);
 }
 
@@ -143,9 +143,9 @@ std::string CheckInputGradient(const StepView& view) {
     const Bounded& want = view.WantOn(rank).dx[view.IndexOf(rank)];
     const std::vector<double> got = view.Activations(rank, view.Of(rank).dx);
     if (const auto i = Worst(view, got, want)) {
-      const int64_t c = static_cast<int64_t>(*i) / view.exam.problem.hw %
-                        view.exam.problem.channels;
-      return OnRank(rank, Describe(Place(view.exam, "dx", *i), got[*i],
+      const int64_t c = static_cast<int64_t>(*i) / view.solved.problem.hw %
+                        view.solved.problem.channels;
+      return OnRank(rank, Describe(Place(view.solved, "dx", *i), got[*i],
                                    want.value[*i], want.bound[*i]) +
                               CauseOfInputGradient(view, rank, c, got));
     }
@@ -154,14 +154,14 @@ std::string CheckInputGradient(const StepView& view) {
 }
 
 std::string CheckResidualGradient(const StepView& view) {
-  if (!HasResidual(view.exam.problem.fused)) return "";
+  if (!HasResidual(view.solved.problem.fused)) return "";
   for (int rank = 0; rank < view.world_size(); ++rank) {
     if (view.MustRefuse(rank)) continue;
     const auto& want = view.WantOn(rank).dresidual[view.IndexOf(rank)];
     const auto got = view.Activations(rank, view.Of(rank).dresidual);
     for (size_t i = 0; i < want.size(); ++i) {
       if (got[i] == want[i]) continue;
-      const std::string place = Place(view.exam, "dresidual", i);
+      const std::string place = Place(view.solved, "dresidual", i);
       return OnRank(rank, Describe(place, got[i], want[i], 0) +
                               CauseOfResidualGradient(view, rank, got));
     }
@@ -189,21 +189,21 @@ constexpr NamedCheck kChecks[] = {{"Status", CheckStatus},
 absl::Status Failure(BatchNormCheck check, const StepView& view,
                      const std::string& what) {
   return absl::DataLossError(
-      absl::StrCat(check.name(), ": ", ToString(view.exam.problem), ", ",
+      absl::StrCat(check.name(), ": ", ToString(view.solved.problem), ", ",
                    ToString(view.variant), ", ",
-                   view.exam_step().training ? "training" : "evaluation",
+                   view.solved_step().training ? "training" : "evaluation",
                    " step ", view.step, ", ", what));
 }
 
 }  // namespace
 
-absl::StatusOr<double> MeasureRun(const BatchNormExam& exam,
+absl::StatusOr<double> MeasureRun(const SolvedProblem& solved,
                                   const BatchNormVariant& variant,
                                   std::span<const RankRun> ranks) {
   BoundedError largest;
   for (const NamedCheck& check : kChecks) {
     for (int step = 0; step < kSteps; ++step) {
-      const StepView view = {exam, variant, ranks, step, &largest};
+      const StepView view = {solved, variant, ranks, step, &largest};
       const std::string what = check.run(view);
       if (!what.empty()) return Failure(check.name, view, what);
     }
@@ -211,27 +211,23 @@ absl::StatusOr<double> MeasureRun(const BatchNormExam& exam,
   return largest.error / largest.bound;
 }
 
-absl::Status CheckRun(const BatchNormExam& exam,
+absl::Status CheckRun(const SolvedProblem& solved,
                       const BatchNormVariant& variant,
                       std::span<const RankRun> ranks) {
-  return MeasureRun(exam, variant, ranks).status();
+  return MeasureRun(solved, variant, ranks).status();
 }
 
-std::vector<std::string> BatchNormChecks() {
-  return {std::begin(kBatchNormChecks), std::end(kBatchNormChecks)};
-}
-
-absl::Status CheckSameBits(const BatchNormExam& exam,
+absl::Status CheckSameBits(const SolvedProblem& solved,
                            const BatchNormVariant& variant,
                            std::span<const RankRun> runs,
                            std::span<const RankRun> others,
                            const std::string& between) {
   for (int step = 0; step < kSteps; ++step) {
-    const StepView view = {exam, variant, runs, step};
-    const StepView other = {exam, variant, others, step};
+    const StepView view = {solved, variant, runs, step};
+    const StepView other = {solved, variant, others, step};
     for (int rank = 0; rank < view.world_size(); ++rank) {
-      const RankStep& a = view.Of(rank);
-      const RankStep& b = other.Of(rank);
+      const RankOutputs& a = view.Of(rank);
+      const RankOutputs& b = other.Of(rank);
       const std::pair<const char*, bool> same[] = {
           {"y", a.y == b.y},
           {"dx", a.dx == b.dx},

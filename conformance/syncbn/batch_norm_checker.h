@@ -4,7 +4,6 @@
 
 #include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,22 +34,19 @@ namespace lockstep {
 // grows with the number of steps. Errors: kDataLoss, "NAME: CASE, step S, rank
 // R: ..." with the element, by how much it is off, the bound, and the cause
 // where it can be told.
-absl::Status CheckRun(const BatchNormExam& exam,
+absl::Status CheckRun(const SolvedProblem& solved,
                       const BatchNormVariant& variant,
                       std::span<const RankRun> ranks);
 
 // The same, and where there is no error, the largest that any number is off,
 // over its bound: at most 1.
-absl::StatusOr<double> MeasureRun(const BatchNormExam& exam,
+absl::StatusOr<double> MeasureRun(const SolvedProblem& solved,
                                   const BatchNormVariant& variant,
                                   std::span<const RankRun> ranks);
 
-// The names above, in that order, and SameBits.
-std::vector<std::string> BatchNormChecks();
-
 // SameBits: whether two runs of the same case gave the same bits on every rank.
 // Error: kDataLoss, likewise; `between` is how the runs differ.
-absl::Status CheckSameBits(const BatchNormExam& exam,
+absl::Status CheckSameBits(const SolvedProblem& solved,
                            const BatchNormVariant& variant,
                            std::span<const RankRun> runs,
                            std::span<const RankRun> others,

@@ -1,8 +1,9 @@
-// Puts a fault around the parts of a layer.
+// Puts a mutation around the parts of a layer, and plants mutants.
 #include "conformance/syncbn/batch_norm_mutants.h"
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <utility>
@@ -17,11 +18,13 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
+#include "conformance/decorators.h"
+#include "conformance/mutant.h"
+#include "conformance/slice.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
 #include "conformance/syncbn/layer_run.h"
 #include "conformance/syncbn/plain_kernels.h"
-#include "conformance/syncbn/run_variants.h"
 #include "conformance/syncbn/solved_problem.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
@@ -32,11 +35,15 @@
 namespace lockstep {
 namespace {
 
-class FaultyKernels : public BatchNormKernels {
+bool AsksSameBits(const Mutant& mutant) {
+  return mutant.checks[0] == "SameBits";
+}
+
+class MutatedKernels : public BatchNormKernels {
  public:
-  FaultyKernels(const BatchNormFault& fault, int rank,
-                std::unique_ptr<BatchNormKernels> real)
-      : fault_(fault), rank_(rank), real_(std::move(real)) {}
+  MutatedKernels(const BatchNormMutation& mutation, int rank,
+                 std::unique_ptr<BatchNormKernels> real)
+      : mutation_(mutation), rank_(rank), real_(std::move(real)) {}
 
   absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t bytes) override {
     return real_->Allocate(bytes);
@@ -45,11 +52,11 @@ class FaultyKernels : public BatchNormKernels {
   absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
                               std::byte* record) override {
     LOCKSTEP_RETURN_IF_ERROR(real_->ComputeMoments(shape, x, record));
-    if (fault_.moments != nullptr) {
-      fault_.moments(
+    if (mutation_.moments != nullptr) {
+      mutation_.moments(
           shape, x,
-          RecordView({.channels = shape.c, .type = StatisticsTypeOf(x.type)},
-                     record));
+          RecordAccess({.channels = shape.c, .type = StatisticsTypeOf(x.type)},
+                       record));
     }
     return absl::OkStatus();
   }
@@ -59,11 +66,11 @@ class FaultyKernels : public BatchNormKernels {
                                 const MergeOptions& options,
                                 const RunningStatistics& running,
                                 std::byte* saved) override {
-    if (fault_.merges == nullptr) {
+    if (mutation_.merges == nullptr) {
       return real_->Merge(record, gathered, ranks, options, running, saved);
     }
-    return fault_.merges(*real_, {record, gathered, ranks, options, running,
-                                  saved, ranks == 1 ? 0 : rank_});
+    return mutation_.merges(*real_, {record, gathered, ranks, options, running,
+                                     saved, ranks == 1 ? 0 : rank_});
   }
 
   absl::Status UseRunning(const StatisticsRecord& record,
@@ -80,19 +87,20 @@ class FaultyKernels : public BatchNormKernels {
     const std::string y(reinterpret_cast<const char*>(call.y.bytes()),
                         static_cast<size_t>(call.y.size_bytes()));
     LOCKSTEP_RETURN_IF_ERROR(real_->Normalize(call));
-    if (fault_.normalized == nullptr) return absl::OkStatus();
+    if (mutation_.normalized == nullptr) return absl::OkStatus();
     NormalizeCall before = call;
     if (!residual.empty()) before.residual.data = residual.data();
-    fault_.normalized(before, ConstBuffer(y.data(), call.y.count, call.y.type));
+    mutation_.normalized(before,
+                         ConstBuffer(y.data(), call.y.count, call.y.type));
     return absl::OkStatus();
   }
 
   absl::Status BackwardReduce(const BackwardCall& call, Buffer sums,
                               Buffer dweight, Buffer dbias) override {
     BackwardCall told = call;
-    if (fault_.told_reduce != nullptr) fault_.told_reduce(told);
+    if (mutation_.told_reduce != nullptr) mutation_.told_reduce(told);
     LOCKSTEP_RETURN_IF_ERROR(real_->BackwardReduce(told, sums, dweight, dbias));
-    if (fault_.reduced != nullptr) fault_.reduced(rank_, dweight, dbias);
+    if (mutation_.reduced != nullptr) mutation_.reduced(rank_, dweight, dbias);
     return absl::OkStatus();
   }
 
@@ -104,55 +112,46 @@ class FaultyKernels : public BatchNormKernels {
     const std::string dy(reinterpret_cast<const char*>(call.dy.bytes()),
                          static_cast<size_t>(call.dy.size_bytes()));
     BackwardCall told = call;
-    if (fault_.told_input != nullptr) fault_.told_input(told, told_sums);
+    if (mutation_.told_input != nullptr) mutation_.told_input(told, told_sums);
     LOCKSTEP_RETURN_IF_ERROR(
         real_->BackwardInput(told, told_sums, dx, dresidual));
-    if (fault_.input_gradient != nullptr) {
-      fault_.input_gradient(call,
-                            ConstBuffer(dy.data(), call.dy.count, call.dy.type),
-                            dx, dresidual);
+    if (mutation_.input_gradient != nullptr) {
+      mutation_.input_gradient(
+          call, ConstBuffer(dy.data(), call.dy.count, call.dy.type), dx,
+          dresidual);
     }
     return absl::OkStatus();
   }
 
  private:
-  const BatchNormFault& fault_;
+  const BatchNormMutation& mutation_;
   const int rank_;
   const std::unique_ptr<BatchNormKernels> real_;
 };
 
-class FaultyGroup : public Communicator {
+class MutatedGroup : public ForwardingCommunicator {
  public:
-  FaultyGroup(const BatchNormFault& fault, Communicator& real)
-      : fault_(fault), real_(real) {}
+  MutatedGroup(const BatchNormMutation& mutation, Communicator& real)
+      : ForwardingCommunicator(real), mutation_(mutation) {}
 
-  int rank() const override { return real_.rank(); }
-  int world_size() const override { return real_.world_size(); }
   absl::Status Run(const Collective& call) override {
-    return fault_.runs != nullptr ? fault_.runs(real_, call) : real_.Run(call);
-  }
-  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override {
-    return real_.Allocate(bytes, site);
-  }
-  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key,
-                                                      CallSite site) override {
-    return real_.Split(color, key, site);
+    return mutation_.runs != nullptr ? mutation_.runs(inner(), call)
+                                     : inner().Run(call);
   }
 
  private:
-  const BatchNormFault& fault_;
-  Communicator& real_;
+  const BatchNormMutation& mutation_;
 };
 
 // Owns the parts, which refer to each other.
-class FaultyLayer : public BatchNorm {
+class MutatedLayer : public BatchNorm {
  public:
   static absl::StatusOr<std::unique_ptr<BatchNorm>> Create(
-      const BatchNormFault& fault, const KernelsFactory& make_kernels,
+      const BatchNormMutation& mutation, const KernelsFactory& make_kernels,
       BatchNormOptions options, Communicator& group) {
-    auto layer = std::unique_ptr<FaultyLayer>(
-        new FaultyLayer(fault, make_kernels(), group));
-    if (fault.told != nullptr) fault.told(options);
+    auto layer = std::unique_ptr<MutatedLayer>(
+        new MutatedLayer(mutation, make_kernels(), group));
+    if (mutation.told != nullptr) mutation.told(options);
     LOCKSTEP_ASSIGN_OR_RETURN(
         layer->real_,
         SyncBatchNorm::Create(options, layer->kernels_, layer->group_));
@@ -167,37 +166,86 @@ class FaultyLayer : public BatchNorm {
     return real_->SavedBytes(type);
   }
   absl::Status Forward(const Forwards& buffers) override {
-    return fault_.forwards != nullptr
-               ? fault_.forwards(*real_, *untracked_, buffers)
+    return mutation_.forwards != nullptr
+               ? mutation_.forwards(*real_, *untracked_, buffers)
                : real_->Forward(buffers);
   }
   absl::Status Backward(const Backwards& buffers,
                         absl::FunctionRef<void()> gradients_ready) override {
-    return fault_.backwards != nullptr
-               ? fault_.backwards(*real_, group_, buffers, gradients_ready)
+    return mutation_.backwards != nullptr
+               ? mutation_.backwards(*real_, group_, buffers, gradients_ready)
                : real_->Backward(buffers, gradients_ready);
   }
 
  private:
-  FaultyLayer(const BatchNormFault& fault,
-              std::unique_ptr<BatchNormKernels> kernels, Communicator& group)
-      : fault_(fault),
-        kernels_(fault_, group.rank(), std::move(kernels)),
-        group_(fault_, group) {}
+  MutatedLayer(const BatchNormMutation& mutation,
+               std::unique_ptr<BatchNormKernels> kernels, Communicator& group)
+      : mutation_(mutation),
+        kernels_(mutation_, group.rank(), std::move(kernels)),
+        group_(mutation_, group) {}
 
-  const BatchNormFault fault_;
-  FaultyKernels kernels_;
-  FaultyGroup group_;
+  const BatchNormMutation mutation_;
+  MutatedKernels kernels_;
+  MutatedGroup group_;
   std::unique_ptr<BatchNorm> real_;
   std::unique_ptr<BatchNorm> untracked_;
 };
 
+RunRanksOptions GroupOf() {
+  RunRanksOptions options;
+  // A group that a mutant breaks has ended by then, and has not waited for it.
+  options.group.timeout = absl::Seconds(10);
+  options.deadline = absl::Minutes(2);
+  return options;
+}
+
+std::unique_ptr<BatchNormKernels> MakeCpuKernels() {
+  return std::make_unique<CpuBatchNormKernels>();
+}
+
+// The problems and the variants in which it must show.
+struct Shown {
+  BatchNormProblem problem;
+  std::vector<BatchNormVariant> variants;
+};
+std::vector<Shown> WhereItShows(const BatchNormMutation& mutation) {
+  std::vector<Shown> all;
+  for (const BatchNormProblem& problem :
+       mutation.problems != nullptr ? mutation.problems() : MutantProblems()) {
+    Shown shown = {problem, AllVariants()};
+    std::erase_if(shown.variants, [&](const BatchNormVariant& variant) {
+      return !mutation.shows(problem, variant);
+    });
+    if (!shown.variants.empty()) all.push_back(std::move(shown));
+  }
+  return all;
+}
+
+// Plants it in groups that each of the variants leaves usable.
+absl::StatusOr<int64_t> PlantIn(const Shown& shown, const Mutant& mutant,
+                                const BatchNormMutation& mutation) {
+  const SolvedProblem problem = SolveProblem(shown.problem);
+  std::vector<std::vector<BatchNormVariant>> groups = {shown.variants};
+  if (mutation.breaks_group) {
+    groups.clear();
+    for (const auto& variant : shown.variants) groups.push_back({variant});
+  }
+  for (const std::vector<BatchNormVariant>& variants : groups) {
+    for (const absl::Status& status :
+         CheckMutated(mutation, AsksSameBits(mutant), problem, variants)) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          ExpectNamed(mutant, status, ToString(shown.problem)));
+    }
+  }
+  return std::ssize(shown.variants);
+}
+
 }  // namespace
 
-LayerFactory MakeFaulty(const BatchNormFault& fault,
-                        const KernelsFactory& make_kernels) {
+LayerFactory MakeMutated(const BatchNormMutation& mutation,
+                         const KernelsFactory& make_kernels) {
   return [=](const BatchNormOptions& options, Communicator& group) {
-    return FaultyLayer::Create(fault, make_kernels, options, group);
+    return MutatedLayer::Create(mutation, make_kernels, options, group);
   };
 }
 
@@ -213,43 +261,10 @@ int RanksWithValues(const BatchNormProblem& problem, int step) {
   return ranks;
 }
 
-// Plants faults in layers and asks the suite.
-namespace {
-
-// A group that a fault breaks has ended by then, and has not waited for it.
-constexpr absl::Duration kGroupTimeout = absl::Seconds(10);
-constexpr absl::Duration kDeadline = absl::Minutes(2);
-
-RunRanksOptions GroupOf() {
-  RunRanksOptions options;
-  options.group.timeout = kGroupTimeout;
-  options.deadline = kDeadline;
-  return options;
-}
-
-LayerFactory MakeOnCpu(const BatchNormFault& fault) {
-  return MakeFaulty(fault, [] {
-    return std::unique_ptr<BatchNormKernels>(
-        std::make_unique<CpuBatchNormKernels>());
-  });
-}
-
-}  // namespace
-
-std::vector<BatchNormFault> AllBatchNormFaults() {
-  std::vector<BatchNormFault> all;
-  for (const auto& some : {SumFaults(), StatisticsFaults(), RunningFaults(),
-                           GradientFaults(), CallFaults()}) {
-    all.insert(all.end(), some.begin(), some.end());
-  }
-  return all;
-}
-
-std::vector<BatchNormProblem> FaultProblems(const BatchNormFault& fault) {
-  if (fault.problems != nullptr) return fault.problems();
+std::vector<BatchNormProblem> MutantProblems() {
   std::vector<BatchNormProblem> grid;
   for (const DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
-    for (const Batches batches : kAllBatches) {
+    for (const RankBatches batches : kAllBatches) {
       for (const int world_size : {1, 3}) {
         for (const auto& problem : ProblemsOf(world_size, type, batches)) {
           if (problem.channels == 3 || problem.channels == 65) {
@@ -269,26 +284,57 @@ std::vector<BatchNormProblem> FaultProblems(const BatchNormFault& fault) {
   return sample;
 }
 
-std::vector<absl::Status> CheckFaulty(
-    const BatchNormFault& fault, const BatchNormExam& exam,
+std::vector<absl::Status> CheckMutated(
+    const BatchNormMutation& mutation, bool twice, const SolvedProblem& problem,
     const std::vector<BatchNormVariant>& variants) {
-  const bool twice = fault.check == "SameBits";
   std::vector<BatchNormVariant> all = variants;
   if (twice) all.insert(all.end(), variants.begin(), variants.end());
   const auto runs =
-      RunVariants(Backend::kThreads, exam, all, MakeOnCpu(fault), GroupOf());
+      RunVariants(Backend::kThreads, problem, all,
+                  MakeMutated(mutation, MakeCpuKernels), GroupOf());
   if (!runs.ok()) return {variants.size(), runs.status()};
   std::vector<absl::Status> statuses;
   for (size_t v = 0; v < variants.size(); ++v) {
     const auto& run = (*runs)[v];
-    absl::Status status = CheckRun(exam, variants[v], run);
+    absl::Status status = CheckRun(problem, variants[v], run);
     if (status.ok() && twice) {
-      status = CheckSameBits(exam, variants[v], run,
+      status = CheckSameBits(problem, variants[v], run,
                              (*runs)[variants.size() + v], "in another run");
     }
     statuses.push_back(std::move(status));
   }
   return statuses;
+}
+
+Mutant Planted(Mutant mutant, const BatchNormMutation& mutation) {
+  mutant.plant = [mutation,
+                  twice = AsksSameBits(mutant)]() -> absl::StatusOr<Caught> {
+    const std::vector<Shown> all = WhereItShows(mutation);
+    if (all.empty()) return absl::InternalError("it shows in no case");
+    return CaughtBy(CheckMutated(mutation, twice, SolveProblem(all[0].problem),
+                                 {all[0].variants[0]})[0]);
+  };
+  mutant.plant_everywhere = [mutant, mutation]() -> absl::StatusOr<int64_t> {
+    int64_t cases = 0;
+    for (const Shown& shown : SliceOf(WhereItShows(mutation), 20)) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const int64_t here,
+                                PlantIn(shown, mutant, mutation));
+      cases += here;
+    }
+    return cases;
+  };
+  return mutant;
+}
+
+MutantSuite BatchNormMutants() {
+  std::vector<Mutant> all;
+  for (const auto& some : {SumMutants(), StatisticsMutants(), RunningMutants(),
+                           GradientMutants()}) {
+    all.insert(all.end(), some.begin(), some.end());
+  }
+  return MakeSuite("syncbn",
+                   {std::begin(kBatchNormChecks), std::end(kBatchNormChecks)},
+                   std::move(all));
 }
 
 }  // namespace lockstep

@@ -1,4 +1,5 @@
-// Layers with one planted fault each: what the suite must reject.
+// Mutants of SyncBatchNorm, one layer: what the checks of batch norm must
+// reject.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_MUTANTS_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_MUTANTS_H_
 
@@ -12,10 +13,10 @@
 #include "absl/status/statusor.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/layer_run.h"
 #include "conformance/syncbn/plain_kernels.h"
-#include "conformance/syncbn/run_variants.h"
 #include "conformance/syncbn/solved_problem.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
@@ -34,22 +35,17 @@ struct MergeCall {
   int own = 0;  // The rank that merges.
 };
 
-// A fault around the kernels, the group or the layer, and what must become of
-// it. The hooks that are null change nothing.
-struct BatchNormFault {
+// What is done to the kernels, the group or the layer. The hooks that are null
+// change nothing.
+struct BatchNormMutation {
   using BackwardCall = BatchNormKernels::BackwardCall;
   using NormalizeCall = BatchNormKernels::NormalizeCall;
   using Ready = absl::FunctionRef<void()>;
 
-  std::string name;  // "InvertsMomentum".
-  std::string bug;   // What is wrong, in a phrase.
-  // The first check that must reject it, what the message must contain, and in
-  // which cases.
-  std::string check;
-  std::string says;
+  // The cases in which the mutant must be rejected.
   bool (*shows)(const BatchNormProblem& problem,
                 const BatchNormVariant& variant) = nullptr;
-  // Where it is tried, if not on the part of the grid that the test has.
+  // Where it is planted, if not in MutantProblems().
   std::vector<BatchNormProblem> (*problems)() = nullptr;
   // Whether it leaves the group unusable, so that each case has its own.
   bool breaks_group = false;
@@ -58,7 +54,7 @@ struct BatchNormFault {
   void (*told)(BatchNormOptions& options) = nullptr;
   // After ComputeMoments.
   void (*moments)(const ActivationShape& shape, ConstBuffer x,
-                  const RecordView& record) = nullptr;
+                  const RecordAccess& record) = nullptr;
   // In place of Merge.
   absl::StatusOr<int64_t> (*merges)(BatchNormKernels& real,
                                     const MergeCall& call) = nullptr;
@@ -83,39 +79,38 @@ struct BatchNormFault {
                             Ready ready) = nullptr;
 };
 
-// In a rank's sums; in the batch's statistics and y; in running statistics; in
-// gradients; in how the layer is called and what it leaves.
-std::vector<BatchNormFault> SumFaults();
-std::vector<BatchNormFault> StatisticsFaults();
-std::vector<BatchNormFault> RunningFaults();
-std::vector<BatchNormFault> GradientFaults();
-std::vector<BatchNormFault> CallFaults();
-
-// Makes SyncBatchNorm with the fault, which it keeps a copy of, over kernels of
-// its own.
-LayerFactory MakeFaulty(const BatchNormFault& fault,
-                        const KernelsFactory& make_kernels);
+// Makes SyncBatchNorm with the mutation, which it keeps a copy of, over kernels
+// of its own.
+LayerFactory MakeMutated(const BatchNormMutation& mutation,
+                         const KernelsFactory& make_kernels);
 
 // Of a step's batch: values per channel of all ranks, and how many ranks have
 // some.
 int64_t ValuesOf(const BatchNormProblem& problem, int step);
 int RanksWithValues(const BatchNormProblem& problem, int step);
 
-// Plants faults in layers and asks the suite.
+// Where mutants are planted: in a third, drawn once, of a part of the grid:
+// float32 and bfloat16, 1 and 3 ranks, 3 and 65 channels; fused with everything
+// at 3 ranks, 64 channels too.
+std::vector<BatchNormProblem> MutantProblems();
 
-std::vector<BatchNormFault> AllBatchNormFaults();
-
-// Where a fault is tried: in its own problems, or in a third, drawn once, of a
-// part of the grid: float32 and bfloat16, 1 and 3 ranks, 3 and 65 channels;
-// fused with everything at 3 ranks, 64 channels too.
-std::vector<BatchNormProblem> FaultProblems(const BatchNormFault& fault);
-
-// What CheckRun says of a layer over the CPU's kernels with the fault, by
-// variant, all run in one group of threads; for a fault of SameBits twice, and
-// what CheckSameBits says.
-std::vector<absl::Status> CheckFaulty(
-    const BatchNormFault& fault, const BatchNormExam& exam,
+// What CheckRun says of a layer over the CPU's kernels with the mutation, by
+// variant, all run in one group of threads; if `twice`, in two runs, and what
+// CheckSameBits says of them.
+std::vector<absl::Status> CheckMutated(
+    const BatchNormMutation& mutation, bool twice, const SolvedProblem& problem,
     const std::vector<BatchNormVariant>& variants);
+
+// The mutant with how it is planted.
+Mutant Planted(Mutant mutant, const BatchNormMutation& mutation);
+
+// In a rank's sums; in the batch's statistics and y; in running statistics; in
+// gradients, and in how the layer is called and what it leaves.
+std::vector<Mutant> SumMutants();
+std::vector<Mutant> StatisticsMutants();
+std::vector<Mutant> RunningMutants();
+std::vector<Mutant> GradientMutants();
+MutantSuite BatchNormMutants();
 
 }  // namespace lockstep
 

@@ -71,14 +71,14 @@ TEST_P(ReferenceGradientTest, IsTheSlopeOfTheLoss) {
   BatchNormProblem problem;
   problem.world_size = 3;
   problem.type = DataType::kFloat64;
-  problem.batches = Batches::kEmptyRank;
+  problem.batches = RankBatches::kEmptyRank;
   problem.channels = 3;
   problem.hw = 4;
   problem.affine = GetParam().affine;
   problem.fused = GetParam().fused;
-  const BatchNormExam exam = MakeExam(problem);
-  const ExamStep& step = exam.steps[static_cast<size_t>(GetParam().step)];
-  ReferenceLayer layer = exam.layer;
+  const SolvedProblem solved = SolveProblem(problem);
+  const SolvedStep& step = solved.steps[static_cast<size_t>(GetParam().step)];
+  ReferenceLayer layer = solved.layer;
   std::vector<ReferenceBatch> ranks = step.ranks;
   const ReferenceStatistics* constants =
       step.training ? nullptr : &step.statistics;
@@ -275,8 +275,8 @@ TEST(ReferenceBoundTest, FollowsThePrecision) {
   for (const DataType type : {DataType::kFloat64, DataType::kFloat32,
                               DataType::kFloat16, DataType::kBFloat16}) {
     problem.type = type;
-    const BatchNormExam exam = MakeExam(problem);
-    const Bounded& y = exam.steps[0].want.y[0];
+    const SolvedProblem solved = SolveProblem(problem);
+    const Bounded& y = solved.steps[0].want.y[0];
     largest.push_back(*std::max_element(y.bound.begin(), y.bound.end()));
   }
   EXPECT_LT(largest[0], 1e-11);
@@ -298,22 +298,19 @@ TEST(ReferenceRunningTest, AnEmptyBatchChangesNothing) {
   EXPECT_EQ(running.mean.bound, std::vector<double>(2));
 }
 
-}  // namespace
-
-// An exam that says nothing of one channel is rejected, whatever it says of the
-// others; and large ones are as large as they are meant to be.
-namespace {
+// A problem that says nothing of one channel is rejected, whatever it says of
+// the others; and large ones are as large as they are meant to be.
 
 using testing::HasSubstr;
 
 // Of 9 channels and 2 samples of 4 pixels.
-BatchNormExam SmallExam() {
-  BatchNormExam exam = MakeExam({.world_size = 2,
-                                 .batches = Batches::kOneSample,
-                                 .channels = 9,
-                                 .hw = 4});
-  EXPECT_THAT(CheckMeaning(exam), IsOk());
-  return exam;
+SolvedProblem SmallProblem() {
+  SolvedProblem solved = SolveProblem({.world_size = 2,
+                                       .batches = RankBatches::kOneSample,
+                                       .channels = 9,
+                                       .hw = 4});
+  EXPECT_THAT(CheckMeaning(solved), IsOk());
+  return solved;
 }
 
 auto Rejects(const std::string& what) {
@@ -327,55 +324,55 @@ void SetChannel(std::vector<double>& numbers, size_t c, double value) {
 
 TEST(MeaningTest, RejectsABoundThatOneChannelIsTooSmallFor) {
   for (size_t c = 0; c < 9; ++c) {
-    BatchNormExam exam = SmallExam();
+    SolvedProblem solved = SmallProblem();
     // The other channels would bear 0.4.
-    for (size_t i = 0; i < 9; ++i) exam.layer.weight[i] = 1;
-    ASSERT_THAT(CheckMeaning(exam), IsOk());
-    SetChannel(exam.steps[1].want.y[1].bound, c, 0.4);
-    ASSERT_THAT(CheckMeaning(exam), IsOk());
-    exam.layer.weight[c] = -0.6;
-    EXPECT_THAT(CheckMeaning(exam),
+    for (size_t i = 0; i < 9; ++i) solved.layer.weight[i] = 1;
+    ASSERT_THAT(CheckMeaning(solved), IsOk());
+    SetChannel(solved.steps[1].want.y[1].bound, c, 0.4);
+    ASSERT_THAT(CheckMeaning(solved), IsOk());
+    solved.layer.weight[c] = -0.6;
+    EXPECT_THAT(CheckMeaning(solved),
                 Rejects("channel " + std::to_string(c) + ": bounds of y 1.3"));
   }
 }
 
 TEST(MeaningTest, RejectsBoundsOfGradients) {
-  BatchNormExam exam = SmallExam();
-  exam.steps[0].want.dx[1].bound[8 * 4] = 10;
-  EXPECT_THAT(CheckMeaning(exam), Rejects("channel 8: "));
-  exam = SmallExam();
-  exam.steps[2].want.dweight.bound[3] = 8 * 0.26;
-  EXPECT_THAT(CheckMeaning(exam), Rejects("channel 3: "));
-  exam = SmallExam();
-  exam.steps[2].want.y[0].bound[5 * 4 + 1] = NAN;
-  EXPECT_THAT(CheckMeaning(exam), Rejects("channel 5: "));
+  SolvedProblem solved = SmallProblem();
+  solved.steps[0].want.dx[1].bound[8 * 4] = 10;
+  EXPECT_THAT(CheckMeaning(solved), Rejects("channel 8: "));
+  solved = SmallProblem();
+  solved.steps[2].want.dweight.bound[3] = 8 * 0.26;
+  EXPECT_THAT(CheckMeaning(solved), Rejects("channel 3: "));
+  solved = SmallProblem();
+  solved.steps[2].want.y[0].bound[5 * 4 + 1] = NAN;
+  EXPECT_THAT(CheckMeaning(solved), Rejects("channel 5: "));
 }
 
 // By chance, up to a third of the channels may have a gradient near zero.
 TEST(MeaningTest, RejectsManyGradientsNearZero) {
-  BatchNormExam exam = SmallExam();
-  for (size_t c = 0; c < 3; ++c) exam.steps[0].want.dbias.value[c] = 0;
-  EXPECT_THAT(CheckMeaning(exam), IsOk());
-  exam.steps[0].want.dweight.value[7] = 0;
-  EXPECT_THAT(CheckMeaning(exam), Rejects("4 channels have gradients near"));
-  exam = SmallExam();
+  SolvedProblem solved = SmallProblem();
+  for (size_t c = 0; c < 3; ++c) solved.steps[0].want.dbias.value[c] = 0;
+  EXPECT_THAT(CheckMeaning(solved), IsOk());
+  solved.steps[0].want.dweight.value[7] = 0;
+  EXPECT_THAT(CheckMeaning(solved), Rejects("4 channels have gradients near"));
+  solved = SmallProblem();
   for (size_t c = 0; c < 4; ++c) {
-    SetChannel(exam.steps[1].want.dx[0].value, c, 0);
-    SetChannel(exam.steps[1].want.dx[1].value, c, 0);
+    SetChannel(solved.steps[1].want.dx[0].value, c, 0);
+    SetChannel(solved.steps[1].want.dx[1].value, c, 0);
   }
-  EXPECT_THAT(CheckMeaning(exam), Rejects("4 channels have gradients near"));
+  EXPECT_THAT(CheckMeaning(solved), Rejects("4 channels have gradients near"));
 }
 
 TEST(MeaningTest, RejectsGradientsThatReluTakesAway) {
-  BatchNormExam exam = SmallExam();
-  for (std::vector<double>& g : exam.steps[1].want.dresidual) {
+  SolvedProblem solved = SmallProblem();
+  for (std::vector<double>& g : solved.steps[1].want.dresidual) {
     for (size_t i = 4; i < g.size(); ++i) g[i] = 0;
   }
-  EXPECT_THAT(CheckMeaning(exam), IsOk());
-  for (std::vector<double>& g : exam.steps[1].want.dresidual) {
+  EXPECT_THAT(CheckMeaning(solved), IsOk());
+  for (std::vector<double>& g : solved.steps[1].want.dresidual) {
     SetChannel(g, 0, 0);
   }
-  EXPECT_THAT(CheckMeaning(exam), Rejects("9 have none"));
+  EXPECT_THAT(CheckMeaning(solved), Rejects("9 have none"));
 }
 
 // The sizes from which the CPU's kernels take other ways (column_plan.cc,

@@ -1,4 +1,5 @@
-// Faults in what comes backward.
+// Mutants of what comes backward, and of how a layer treats its callers, its
+// memory and the group.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -10,6 +11,7 @@
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_mutants.h"
 #include "conformance/syncbn/plain_kernels.h"
@@ -55,7 +57,7 @@ absl::Status ReduceNothing(Communicator& real, const Collective& call) {
 
 absl::Status ReduceParametersToo(BatchNorm& real, Communicator& group,
                                  BatchNorm::Backwards buffers,
-                                 BatchNormFault::Ready ready) {
+                                 BatchNormMutation::Ready ready) {
   absl::Status status;
   LOCKSTEP_RETURN_IF_ERROR(real.Backward(buffers, [&] {
     if (buffers.training && buffers.dweight.count > 0) {
@@ -67,127 +69,120 @@ absl::Status ReduceParametersToo(BatchNorm& real, Communicator& group,
   return status;
 }
 
-std::vector<BatchNormFault> InputGradientFaults() {
+std::vector<Mutant> InputGradientMutants() {
   const auto with_gradients = [](const BatchNormProblem& problem,
                                  const BatchNormVariant&) {
     return HasGradients(problem);
   };
   return {
-      {.name = "GivesNoInputGradient",
-       .bug = "dx is 0",
-       .check = "InputGradient",
-       .says = "as if it was 0",
-       .shows = with_gradients,
-       .input_gradient = [](const BackwardCall&, ConstBuffer, Buffer dx,
-                            Buffer) { Clear(dx); }},
-      {.name = "MissesTheCrossTerm",
-       .bug = "dx lacks z sum(g z) / n",
-       .check = "InputGradient",
-       .says = "as if the term of sum g z were missing",
-       .shows = with_gradients,
-       .told_input = [](BackwardCall&, Buffer sums) { ClearHalf(sums, 1); }},
-      {.name = "MissesTheMeanTerm",
-       .bug = "dx lacks sum(g) / n",
-       .check = "InputGradient",
-       .says = "as if the term of sum g were missing",
-       .shows = with_gradients,
-       .told_input = [](BackwardCall&, Buffer sums) { ClearHalf(sums, 0); }},
-      {.name = "TakesStatisticsAsConstants",
-       .bug = "dx is weight r g, as in evaluation",
-       .check = "InputGradient",
-       .says = "as if mean and variance were constants",
-       .shows = with_gradients,
-       .told_input = [](BackwardCall&, Buffer sums) { Clear(sums); }},
-      {.name = "DoesNotReduceSums",
-       .bug = "the sums of backward stay each rank's own",
-       .check = "InputGradient",
-       .says = "as if the sums were this rank's own, over the global count",
-       .shows = HasOthers,
-       .runs = ReduceNothing},
+      Planted({"GivesNoInputGradient",
+               "dx is 0",
+               {"InputGradient"},
+               "as if it was 0"},
+              {.shows = with_gradients,
+               .input_gradient = [](const BackwardCall&, ConstBuffer, Buffer dx,
+                                    Buffer) { Clear(dx); }}),
+      Planted({"MissesTheCrossTerm",
+               "dx lacks z sum(g z) / n",
+               {"InputGradient"},
+               "as if the term of sum g z were missing"},
+              {.shows = with_gradients,
+               .told_input = [](BackwardCall&,
+                                Buffer sums) { ClearHalf(sums, 1); }}),
+      Planted({"MissesTheMeanTerm",
+               "dx lacks sum(g) / n",
+               {"InputGradient"},
+               "as if the term of sum g were missing"},
+              {.shows = with_gradients,
+               .told_input = [](BackwardCall&,
+                                Buffer sums) { ClearHalf(sums, 0); }}),
+      Planted({"TakesStatisticsAsConstants",
+               "dx is weight r g, as in evaluation",
+               {"InputGradient"},
+               "as if mean and variance were constants"},
+              {.shows = with_gradients,
+               .told_input = [](BackwardCall&, Buffer sums) { Clear(sums); }}),
+      Planted({"DoesNotReduceSums",
+               "the sums of backward stay each rank's own",
+               {"InputGradient"},
+               "as if the sums were this rank's own, over the global count"},
+              {.shows = HasOthers, .runs = ReduceNothing}),
   };
 }
 
 // In what ReLU lets through.
-std::vector<BatchNormFault> ReluFaults() {
+std::vector<Mutant> ReluMutants() {
   return {
-      {.name = "LetsEveryGradientThrough",
-       .bug = "dx is of dy, not of what ReLU let through",
-       .check = "InputGradient",
-       .says = "as if ReLU let every gradient through",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant&) {
-             return HasRelu(problem.fused) && ValuesOf(problem, 0) >= 4 &&
-                    problem.hw > 1;
-           },
-       .told_input = [](BackwardCall& call, Buffer) { call.relu = false; }},
-      {.name = "GivesTheResidualEverything",
-       .bug = "dresidual is dy, not what ReLU let through",
-       .check = "ResidualGradient",
-       .says = "as if ReLU let every gradient through",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant&) {
-             return HasRelu(problem.fused) && HasResidual(problem.fused) &&
-                    HasGradients(problem) && problem.hw > 1;
-           },
-       .input_gradient =
-           [](const BackwardCall&, ConstBuffer dy, Buffer, Buffer dresidual) {
-             if (dresidual.count == 0) return;
-             std::memcpy(dresidual.data, dy.data,
-                         static_cast<size_t>(dy.size_bytes()));
-           }},
-      {.name = "SumsEveryGradient",
-       .bug = "dweight and dbias are of dy, not of what ReLU let through",
-       .check = "BiasGradient",
-       .says = "as if ReLU let every gradient through",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant&) {
-             return HasRelu(problem.fused) && problem.affine &&
-                    HasGradients(problem) && problem.hw > 1;
-           },
-       .told_reduce = [](BackwardCall& call) { call.relu = false; }},
+      Planted(
+          {"LetsEveryGradientThrough",
+           "dx is of dy, not of what ReLU let through",
+           {"InputGradient"},
+           "as if ReLU let every gradient through"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant&) {
+                 return HasRelu(problem.fused) && ValuesOf(problem, 0) >= 4 &&
+                        problem.hw > 1;
+               },
+           .told_input = [](BackwardCall& call,
+                            Buffer) { call.relu = false; }}),
+      Planted(
+          {"GivesTheResidualEverything",
+           "dresidual is dy, not what ReLU let through",
+           {"ResidualGradient"},
+           "as if ReLU let every gradient through"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant&) {
+                 return HasRelu(problem.fused) && HasResidual(problem.fused) &&
+                        HasGradients(problem) && problem.hw > 1;
+               },
+           .input_gradient =
+               [](const BackwardCall&, ConstBuffer dy, Buffer,
+                  Buffer dresidual) {
+                 if (dresidual.count == 0) return;
+                 std::memcpy(dresidual.data, dy.data,
+                             static_cast<size_t>(dy.size_bytes()));
+               }}),
+      Planted(
+          {"SumsEveryGradient",
+           "dweight and dbias are of dy, not of what ReLU let through",
+           {"BiasGradient"},
+           "as if ReLU let every gradient through"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant&) {
+                 return HasRelu(problem.fused) && problem.affine &&
+                        HasGradients(problem) && problem.hw > 1;
+               },
+           .told_reduce = [](BackwardCall& call) { call.relu = false; }}),
   };
 }
 
-std::vector<BatchNormFault> ParameterFaults() {
+std::vector<Mutant> ParameterMutants() {
   return {
-      {.name = "LosesOtherWeightGradients",
-       .bug = "dweight is rank 0's alone",
-       .check = "WeightGradient",
-       .says = "as if the other ranks' parts were lost",
-       .shows = HasOtherParameters,
-       .reduced =
-           [](int rank, Buffer dweight, Buffer) {
-             if (rank > 0) Clear(dweight);
-           }},
-      {.name = "LosesOtherBiasGradients",
-       .bug = "dbias is rank 0's alone",
-       .check = "BiasGradient",
-       .says = "as if the other ranks' parts were lost",
-       .shows = HasOtherParameters,
-       .reduced =
-           [](int rank, Buffer, Buffer dbias) {
-             if (rank > 0) Clear(dbias);
-           }},
-      {.name = "ReducesParametersTwice",
-       .bug = "dweight and dbias are summed here and by the trainer again",
-       .check = "BiasGradient",
-       .says = "as if each rank had the sum over all ranks",
-       .shows = HasOtherParameters,
-       .backwards = ReduceParametersToo},
+      Planted({"LosesOtherWeightGradients",
+               "dweight is rank 0's alone",
+               {"WeightGradient"},
+               "as if the other ranks' parts were lost"},
+              {.shows = HasOtherParameters,
+               .reduced =
+                   [](int rank, Buffer dweight, Buffer) {
+                     if (rank > 0) Clear(dweight);
+                   }}),
+      Planted({"LosesOtherBiasGradients",
+               "dbias is rank 0's alone",
+               {"BiasGradient"},
+               "as if the other ranks' parts were lost"},
+              {.shows = HasOtherParameters,
+               .reduced =
+                   [](int rank, Buffer, Buffer dbias) {
+                     if (rank > 0) Clear(dbias);
+                   }}),
+      Planted({"ReducesParametersTwice",
+               "dweight and dbias are summed here and by the trainer again",
+               {"BiasGradient"},
+               "as if each rank had the sum over all ranks"},
+              {.shows = HasOtherParameters, .backwards = ReduceParametersToo}),
   };
 }
-
-}  // namespace
-
-std::vector<BatchNormFault> GradientFaults() {
-  std::vector<BatchNormFault> all = InputGradientFaults();
-  for (const BatchNormFault& fault : ReluFaults()) all.push_back(fault);
-  for (const BatchNormFault& fault : ParameterFaults()) all.push_back(fault);
-  return all;
-}
-
-// Faults in how a layer treats its callers, its memory and the group.
-namespace {
 
 // Whether y is computed at all.
 bool HasOutputs(const BatchNormProblem& problem, const BatchNormVariant& v) {
@@ -205,7 +200,7 @@ absl::Status ParticipateUnlessEmpty(BatchNorm& real, BatchNorm&,
 
 absl::Status ReduceUnlessEmpty(BatchNorm& real, Communicator&,
                                BatchNorm::Backwards buffers,
-                               BatchNormFault::Ready ready) {
+                               BatchNormMutation::Ready ready) {
   if (buffers.shape.n > 0) return real.Backward(buffers, ready);
   ready();
   return absl::OkStatus();
@@ -213,7 +208,7 @@ absl::Status ReduceUnlessEmpty(BatchNorm& real, Communicator&,
 
 absl::Status ReadyTwice(BatchNorm& real, Communicator&,
                         BatchNorm::Backwards buffers,
-                        BatchNormFault::Ready ready) {
+                        BatchNormMutation::Ready ready) {
   return real.Backward(buffers, [&] {
     ready();
     ready();
@@ -222,7 +217,7 @@ absl::Status ReadyTwice(BatchNorm& real, Communicator&,
 
 absl::Status ReadyBefore(BatchNorm& real, Communicator&,
                          BatchNorm::Backwards buffers,
-                         BatchNormFault::Ready ready) {
+                         BatchNormMutation::Ready ready) {
   ready();
   return real.Backward(buffers, [] {});
 }
@@ -240,132 +235,141 @@ absl::Status RefuseByBatch(BatchNorm& real, BatchNorm&,
 void DriftWithEveryCall(const BatchNormKernels::NormalizeCall& call,
                         ConstBuffer) {
   thread_local int calls = 0;
-  const RecordView saved({.channels = call.shape.c},
-                         const_cast<std::byte*>(call.saved));
+  const RecordAccess saved({.channels = call.shape.c},
+                           const_cast<std::byte*>(call.saved));
   if (saved.count() == 0) return;
   const double y = GetNumber(call.y, 0);
   SetNumber(call.y, 0, y * (1 + ++calls * 0x1p-23));
 }
 
-std::vector<BatchNormFault> MemoryFaults() {
+std::vector<Mutant> MemoryMutants() {
   return {
-      {.name = "WritesToInput",
-       .bug = "the first value of x is changed",
-       .check = "Untouched",
-       .says = "x has changed",
-       .shows = HasOutputs,
-       .normalized =
-           [](const BatchNormKernels::NormalizeCall& call, ConstBuffer) {
-             SetNumber({const_cast<void*>(call.x.data), 1, call.x.type}, 0, 0);
-           }},
-      {.name = "WritesBesideBias",
-       .bug = "dbias has one element too many",
-       .check = "Untouched",
-       .says = "bytes beside dbias have changed",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return problem.affine && HasOutputs(problem, v);
-           },
-       .reduced =
-           [](int, Buffer, Buffer dbias) {
-             if (dbias.count > 0) SetNumber(dbias, dbias.count, 0);
-           }},
+      Planted(
+          {"WritesToInput",
+           "the first value of x is changed",
+           {"Untouched"},
+           "x has changed"},
+          {.shows = HasOutputs,
+           .normalized =
+               [](const BatchNormKernels::NormalizeCall& call, ConstBuffer) {
+                 SetNumber({const_cast<void*>(call.x.data), 1, call.x.type}, 0,
+                           0);
+               }}),
+      Planted(
+          {"WritesBesideBias",
+           "dbias has one element too many",
+           {"Untouched"},
+           "bytes beside dbias have changed"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return problem.affine && HasOutputs(problem, v);
+               },
+           .reduced =
+               [](int, Buffer, Buffer dbias) {
+                 if (dbias.count > 0) SetNumber(dbias, dbias.count, 0);
+               }}),
   };
 }
 
-std::vector<BatchNormFault> OrderFaults() {
+std::vector<Mutant> OrderMutants() {
   return {
-      {.name = "IsReadyTwice",
-       .bug = "gradients_ready is called twice",
-       .check = "Ready",
-       .says = "gradients_ready was called 2 times",
-       .shows = HasOutputs,
-       .backwards = ReadyTwice},
-      {.name = "IsReadyTooEarly",
-       .bug = "gradients_ready is called before there are gradients",
-       .check = "Ready",
-       .says = "changed after gradients_ready",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return problem.affine && HasOutputs(problem, v);
-           },
-       .backwards = ReadyBefore},
-      {.name = "EmptyRankSkips",
-       .bug = "a rank without samples skips the call, and joins the next",
-       .check = "Status",
-       .says = "left the group",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant&) {
-             return problem.batches == Batches::kEmptyRank &&
-                    problem.world_size > 1;
-           },
-       .breaks_group = true,
-       .forwards = ParticipateUnlessEmpty,
-       .backwards = ReduceUnlessEmpty},
+      Planted({"IsReadyTwice",
+               "gradients_ready is called twice",
+               {"Ready"},
+               "gradients_ready was called 2 times"},
+              {.shows = HasOutputs, .backwards = ReadyTwice}),
+      Planted(
+          {"IsReadyTooEarly",
+           "gradients_ready is called before there are gradients",
+           {"Ready"},
+           "changed after gradients_ready"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return problem.affine && HasOutputs(problem, v);
+               },
+           .backwards = ReadyBefore}),
+      Planted(
+          {"EmptyRankSkips",
+           "a rank without samples skips the call, and joins the next",
+           {"Status"},
+           "left the group"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant&) {
+                 return problem.batches == RankBatches::kEmptyRank &&
+                        problem.world_size > 1;
+               },
+           .breaks_group = true,
+           .forwards = ParticipateUnlessEmpty,
+           .backwards = ReduceUnlessEmpty}),
   };
 }
 
-std::vector<BatchNormFault> RefusalFaults() {
+std::vector<Mutant> RefusalMutants() {
   return {
-      {.name = "AcceptsOneValue",
-       .bug = "torch: one value per channel is trained on",
-       .check = "Status",
-       .says = "one value per channel is accepted",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return HasOneValue(problem) && v.semantics.name == "torch";
-           },
-       .told =
-           [](BatchNormOptions& options) {
-             options.semantics.refuses_one_value = false;
-             options.semantics.unbiased_running_variance = false;
-           }},
-      {.name = "RefusesOneValue",
-       .bug = "paddle: one value per channel is refused",
-       .check = "Status",
-       .says = "failed: batch norm: one value per channel",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return HasOneValue(problem) && v.semantics.name == "paddle";
-           },
-       .told =
-           [](BatchNormOptions& options) {
-             options.semantics.refuses_one_value = true;
-           }},
-      {.name = "TellsEmptyRanksOtherwise",
-       .bug = "only the rank that has the one value is told so in full",
-       .check = "Status",
-       .says = "; on rank 0 as: batch norm: one value per channel",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return HasOneValue(problem) && v.semantics.name == "torch";
-           },
-       .problems = [] { return OneValueProblems(/*world_size=*/2); },
-       .forwards = RefuseByBatch},
+      Planted(
+          {"AcceptsOneValue",
+           "torch: one value per channel is trained on",
+           {"Status"},
+           "one value per channel is accepted"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return HasOneValue(problem) && v.semantics.name == "torch";
+               },
+           .told =
+               [](BatchNormOptions& options) {
+                 options.semantics.refuses_one_value = false;
+                 options.semantics.unbiased_running_variance = false;
+               }}),
+      Planted(
+          {"RefusesOneValue",
+           "paddle: one value per channel is refused",
+           {"Status"},
+           "failed: batch norm: one value per channel"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return HasOneValue(problem) && v.semantics.name == "paddle";
+               },
+           .told =
+               [](BatchNormOptions& options) {
+                 options.semantics.refuses_one_value = true;
+               }}),
+      Planted(
+          {"TellsEmptyRanksOtherwise",
+           "only the rank that has the one value is told so in full",
+           {"Status"},
+           "; on rank 0 as: batch norm: one value per channel"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return HasOneValue(problem) && v.semantics.name == "torch";
+               },
+           .problems = [] { return OneValueProblems(/*world_size=*/2); },
+           .forwards = RefuseByBatch}),
   };
 }
 
-std::vector<BatchNormFault> RunFaults() {
+std::vector<Mutant> RunMutants() {
   return {
-      {.name = "DependsOnTheRun",
-       .bug = "the first y has other last bits in every run",
-       .check = "SameBits",
-       .says = "y has other bits in another run",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return HasOutputs(problem, v) && problem.hw > 1 &&
-                    problem.type == DataType::kFloat32 &&
-                    problem.fused == Fused::kNothing;
-           },
-       .normalized = DriftWithEveryCall},
+      Planted(
+          {"DependsOnTheRun",
+           "the first y has other last bits in every run",
+           {"SameBits"},
+           "y has other bits in another run"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return HasOutputs(problem, v) && problem.hw > 1 &&
+                        problem.type == DataType::kFloat32 &&
+                        problem.fused == Fused::kNothing;
+               },
+           .normalized = DriftWithEveryCall}),
   };
 }
 
 }  // namespace
 
-std::vector<BatchNormFault> CallFaults() {
-  std::vector<BatchNormFault> all = MemoryFaults();
-  for (const auto& some : {OrderFaults(), RefusalFaults(), RunFaults()}) {
+std::vector<Mutant> GradientMutants() {
+  std::vector<Mutant> all = InputGradientMutants();
+  for (const auto& some : {ReluMutants(), ParameterMutants(), MemoryMutants(),
+                           OrderMutants(), RefusalMutants(), RunMutants()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;

@@ -84,28 +84,28 @@ class GuardedBuffer {
 // All memory of one step on one rank.
 class StepMemory {
  public:
-  StepMemory(const MemoryFactory& allocate, const BatchNormExam& exam,
+  StepMemory(const MemoryFactory& allocate, const SolvedProblem& solved,
              const BatchNormVariant& variant, int step, int rank,
              int64_t saved_bytes)
       : allocate_(allocate),
-        exam_(exam),
-        fused_(exam.problem.fused),
-        shape_(exam.ShapeOf(step, rank, variant.layout)),
+        exam_(solved),
+        fused_(solved.problem.fused),
+        shape_(solved.ShapeOf(step, rank, variant.layout)),
         training_(IsTraining(step)),
-        in_(InputsOf(exam, variant, step, rank)),
-        weight_bytes_(ParameterBytes(exam.layer.weight)),
-        bias_bytes_(ParameterBytes(exam.layer.bias)),
-        offset_(OffsetIn(step, exam.problem.type)),
-        parameter_offset_(OffsetIn(step, exam.statistics_type)),
-        x_(allocate, exam.problem.type, in_.x, offset_),
-        residual_(allocate, exam.problem.type, in_.residual, offset_),
-        dy_(allocate, exam.problem.type, in_.dy, offset_),
+        in_(InputsOf(solved, variant, step, rank)),
+        weight_bytes_(ParameterBytes(solved.layer.weight)),
+        bias_bytes_(ParameterBytes(solved.layer.bias)),
+        offset_(OffsetIn(step, solved.problem.type)),
+        parameter_offset_(OffsetIn(step, solved.statistics_type)),
+        x_(allocate, solved.problem.type, in_.x, offset_),
+        residual_(allocate, solved.problem.type, in_.residual, offset_),
+        dy_(allocate, solved.problem.type, in_.dy, offset_),
         y_(Activations(!InPlace())),
         dx_(Activations(!InPlace())),
         dresidual_(Activations(HasResidual(fused_))),
-        weight_(allocate, exam.statistics_type, weight_bytes_,
+        weight_(allocate, solved.statistics_type, weight_bytes_,
                 parameter_offset_),
-        bias_(allocate, exam.statistics_type, bias_bytes_, parameter_offset_),
+        bias_(allocate, solved.statistics_type, bias_bytes_, parameter_offset_),
         dweight_(Parameters()),
         dbias_(Parameters()),
         saved_(GuardedBuffer::Unwritten(allocate, DataType::kUInt8, saved_bytes,
@@ -173,7 +173,7 @@ class StepMemory {
     return "";
   }
 
-  void MoveTo(RankStep& out) const {
+  void MoveTo(RankOutputs& out) const {
     out.y = y().bytes();
     out.dx = dx().bytes();
     out.dresidual = dresidual_.bytes();
@@ -182,10 +182,10 @@ class StepMemory {
   }
 
  private:
-  static const EncodedBatch& InputsOf(const BatchNormExam& exam,
+  static const EncodedBatch& InputsOf(const SolvedProblem& solved,
                                       const BatchNormVariant& variant, int step,
                                       int rank) {
-    const ExamStep& of = exam.steps[static_cast<size_t>(step)];
+    const SolvedStep& of = solved.steps[static_cast<size_t>(step)];
     const auto& batches = variant.layout == Layout::kNchw ? of.nchw : of.nhwc;
     return batches[static_cast<size_t>(rank)];
   }
@@ -211,7 +211,7 @@ class StepMemory {
   }
 
   const MemoryFactory& allocate_;
-  const BatchNormExam& exam_;
+  const SolvedProblem& exam_;
   const Fused fused_;
   const ActivationShape shape_;
   const bool training_;
@@ -235,13 +235,13 @@ class StepMemory {
 
 // The running statistics of one rank's layer.
 struct RunningMemory {
-  RunningMemory(const MemoryFactory& allocate, const BatchNormExam& exam,
+  RunningMemory(const MemoryFactory& allocate, const SolvedProblem& solved,
                 std::span<const double> mean, std::span<const double> variance,
                 bool tracked)
-      : mean(allocate, exam.statistics_type,
-             tracked ? Encode(exam.statistics_type, mean) : "", 0),
-        variance(allocate, exam.statistics_type,
-                 tracked ? Encode(exam.statistics_type, variance) : "", 0),
+      : mean(allocate, solved.statistics_type,
+             tracked ? Encode(solved.statistics_type, mean) : "", 0),
+        variance(allocate, solved.statistics_type,
+                 tracked ? Encode(solved.statistics_type, variance) : "", 0),
         tracked(tracked) {}
 
   RunningStatistics view() {
@@ -249,7 +249,7 @@ struct RunningMemory {
     return {mean.buffer(), variance.buffer(), &batches};
   }
   bool GuardsHold() const { return mean.GuardsHold() && variance.GuardsHold(); }
-  void MoveTo(RankStep& out) const {
+  void MoveTo(RankOutputs& out) const {
     out.running_mean = mean.bytes();
     out.running_variance = variance.bytes();
     out.batches = batches;
@@ -261,8 +261,9 @@ struct RunningMemory {
   bool tracked;
 };
 
-RankStep RunStep(StepMemory& memory, RunningMemory& running, BatchNorm& layer) {
-  RankStep out;
+RankOutputs RunStep(StepMemory& memory, RunningMemory& running,
+                    BatchNorm& layer) {
+  RankOutputs out;
   int calls = 0;
   std::string when_ready;
   out.status = layer.Forward(memory.Forwards(running.view()));
@@ -331,22 +332,22 @@ std::shared_ptr<void> HostMemory(size_t bytes) {
           [](void* memory) { ::operator delete(memory, kAlignment); }};
 }
 
-absl::StatusOr<RankRun> RunOnRank(const BatchNormExam& exam,
+absl::StatusOr<RankRun> RunOnRank(const SolvedProblem& solved,
                                   const BatchNormVariant& variant,
                                   const LayerFactory& make, Communicator& group,
                                   const MemoryFactory& allocate) {
-  const BatchNormOptions options = OptionsOf(exam.problem, variant);
+  const BatchNormOptions options = OptionsOf(solved.problem, variant);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<BatchNorm> layer,
                             make(options, group));
   const bool tracked = options.track_running_stats;
-  RunningMemory trained(allocate, exam, exam.first_mean, exam.first_variance,
-                        tracked);
+  RunningMemory trained(allocate, solved, solved.first_mean,
+                        solved.first_variance, tracked);
   RankRun run;
   for (int i = 0; i < kSteps; ++i) {
-    const ExamStep& step = exam.steps[static_cast<size_t>(i)];
-    StepMemory memory(allocate, exam, variant, i, group.rank(),
-                      layer->SavedBytes(exam.problem.type));
-    RunningMemory given(allocate, exam, step.running_mean,
+    const SolvedStep& step = solved.steps[static_cast<size_t>(i)];
+    StepMemory memory(allocate, solved, variant, i, group.rank(),
+                      layer->SavedBytes(solved.problem.type));
+    RunningMemory given(allocate, solved, step.running_mean,
                         step.running_variance, tracked);
     run.push_back(RunStep(memory, step.training ? trained : given, *layer));
   }
@@ -356,7 +357,7 @@ absl::StatusOr<RankRun> RunOnRank(const BatchNormExam& exam,
 std::string Serialize(const std::vector<RankRun>& runs) {
   std::string out;
   for (const RankRun& run : runs) {
-    for (const RankStep& step : run) {
+    for (const RankOutputs& step : run) {
       ForEachField(step, [&](const std::string& f) { AppendBytes(f, out); });
       AppendNumber(step.batches, out);
       AppendNumber(static_cast<int64_t>(step.status.code()), out);
@@ -370,7 +371,7 @@ std::vector<RankRun> ParseRuns(absl::string_view bytes) {
   std::vector<RankRun> runs;
   while (!bytes.empty()) {
     RankRun run(kSteps);
-    for (RankStep& step : run) {
+    for (RankOutputs& step : run) {
       ForEachField(step, [&](std::string& f) { f = TakeBytes(bytes); });
       step.batches = TakeNumber(bytes);
       const auto code = static_cast<absl::StatusCode>(TakeNumber(bytes));

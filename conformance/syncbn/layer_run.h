@@ -1,4 +1,5 @@
-// Runs a layer through a problem on one rank and keeps what came of it.
+// Runs a layer through a problem on one rank, or on every rank of a new group,
+// and keeps what came of it.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_LAYER_RUN_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_LAYER_RUN_H_
 
@@ -6,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -13,9 +15,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/solved_problem.h"
 #include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
 
 namespace lockstep {
 
@@ -24,7 +28,7 @@ using LayerFactory = std::function<absl::StatusOr<std::unique_ptr<BatchNorm>>(
     const BatchNormOptions& options, Communicator& group)>;
 
 // What one rank has after one step: bytes as the layer left them.
-struct RankStep {
+struct RankOutputs {
   std::string y;
   std::string dx;
   std::string dresidual;
@@ -49,12 +53,12 @@ using MemoryFactory = std::function<std::shared_ptr<void>(size_t bytes)>;
 std::shared_ptr<void> HostMemory(size_t bytes);
 
 // Of one rank, by step.
-using RankRun = std::vector<RankStep>;
+using RankRun = std::vector<RankOutputs>;
 
 // Trains the layer twice and evaluates it once. Outputs hold NaN before; in
 // step 1 no buffer of activations or parameters is aligned to more than its
 // elements. Errors: the factory's.
-absl::StatusOr<RankRun> RunOnRank(const BatchNormExam& exam,
+absl::StatusOr<RankRun> RunOnRank(const SolvedProblem& solved,
                                   const BatchNormVariant& variant,
                                   const LayerFactory& make, Communicator& group,
                                   const MemoryFactory& allocate = HostMemory);
@@ -62,6 +66,17 @@ absl::StatusOr<RankRun> RunOnRank(const BatchNormExam& exam,
 // Runs as bytes, to hand from process to process and to compare.
 std::string Serialize(const std::vector<RankRun>& runs);
 std::vector<RankRun> ParseRuns(absl::string_view bytes);
+
+// SyncBatchNorm over kernels of its own.
+using KernelsFactory = std::function<std::unique_ptr<BatchNormKernels>()>;
+LayerFactory SyncBatchNormOver(const KernelsFactory& make_kernels);
+
+// The runs by variant, then by rank, all in one group. Error: what the first
+// rank got that could not join it or make the layer, or died.
+absl::StatusOr<std::vector<std::vector<RankRun>>> RunVariants(
+    Backend backend, const SolvedProblem& solved,
+    std::span<const BatchNormVariant> variants, const LayerFactory& make,
+    const RunRanksOptions& options = {});
 
 }  // namespace lockstep
 

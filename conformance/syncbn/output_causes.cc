@@ -1,4 +1,4 @@
-// What known mistakes would have given forward.
+// The causes of what comes forward.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -13,10 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "conformance/reference/bounded.h"
+#include "conformance/syncbn/alternatives.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_causes.h"
 #include "conformance/syncbn/batch_norm_reference.h"
-#include "conformance/syncbn/explanations.h"
 #include "conformance/syncbn/layer_run.h"
 #include "conformance/syncbn/solved_problem.h"
 #include "conformance/syncbn/step_checks.h"
@@ -28,15 +28,15 @@ namespace {
 // y of one rank, [n, c, hw], had every rank read its memory in the other
 // layout.
 std::vector<double> InOtherLayout(const StepView& view, int rank) {
-  const BatchNormExam& exam = view.exam;
+  const SolvedProblem& solved = view.solved;
   const Layout right = view.variant.layout;
   const Layout other = right == Layout::kNchw ? Layout::kNhwc : Layout::kNchw;
-  std::vector<ReferenceBatch> misread = view.exam_step().ranks;
+  std::vector<ReferenceBatch> misread = view.solved_step().ranks;
   const auto move = [&](size_t of, Layout from, Layout to,
                         std::vector<double>& values) {
     const int at = static_cast<int>(of);
-    values = FromLayout(exam.ShapeOf(view.step, at, to),
-                        ToLayout(exam.ShapeOf(view.step, at, from), values));
+    values = FromLayout(solved.ShapeOf(view.step, at, to),
+                        ToLayout(solved.ShapeOf(view.step, at, from), values));
   };
   for (size_t i = 0; i < misread.size(); ++i) {
     move(i, right, other, misread[i].x);
@@ -45,12 +45,12 @@ std::vector<double> InOtherLayout(const StepView& view, int rank) {
   }
   const auto at = static_cast<size_t>(rank);
   std::vector<double> y =
-      ReferenceBeforeRelu(exam.layer,
-                          StatisticsOf(exam.layer, misread, exam.precision),
-                          misread[at], exam.precision)
+      ReferenceBeforeRelu(solved.layer,
+                          StatisticsOf(solved.layer, misread, solved.precision),
+                          misread[at], solved.precision)
           .value;
   for (double& value : y) {
-    if (exam.layer.relu) value = std::max(value, 0.0);
+    if (solved.layer.relu) value = std::max(value, 0.0);
   }
   move(at, other, right, y);
   return y;
@@ -63,14 +63,14 @@ struct ChannelValues {
   Bounded want{0};
 };
 
-ChannelValues ValuesOfChannel(const BatchNormExam& exam,
+ChannelValues ValuesOfChannel(const SolvedProblem& solved,
                               const ReferenceBatch& batch, const Bounded& want,
                               int64_t channel, std::span<const double> got) {
   ChannelValues values;
   for (int64_t n = 0; n < batch.n; ++n) {
     const int64_t begin =
-        (n * exam.problem.channels + channel) * exam.problem.hw;
-    for (int64_t at = begin; at < begin + exam.problem.hw; ++at) {
+        (n * solved.problem.channels + channel) * solved.problem.hw;
+    for (int64_t at = begin; at < begin + solved.problem.hw; ++at) {
       const auto i = static_cast<size_t>(at);
       values.x.push_back(batch.x[i]);
       values.got.push_back(got[i]);
@@ -83,23 +83,23 @@ ChannelValues ValuesOfChannel(const BatchNormExam& exam,
 
 // Which elements of y, [n, c, hw], hold the bytes that were there before.
 std::vector<bool> Unwritten(const StepView& view, int rank) {
-  const BatchNormExam& exam = view.exam;
-  const ExamStep& step = view.exam_step();
+  const SolvedProblem& solved = view.solved;
+  const SolvedStep& step = view.solved_step();
   const std::string& y = view.Of(rank).y;
   std::string before(y.size(), kUnwritten);
-  if (exam.problem.fused == Fused::kInPlace) {
+  if (solved.problem.fused == Fused::kInPlace) {
     before = (view.variant.layout == Layout::kNchw
                   ? step.nchw
                   : step.nhwc)[static_cast<size_t>(rank)]
                  .residual;
   }
-  const auto size = static_cast<size_t>(SizeOf(exam.problem.type));
+  const auto size = static_cast<size_t>(SizeOf(solved.problem.type));
   std::vector<double> is_unwritten;
   for (size_t at = 0; at < y.size(); at += size) {
     is_unwritten.push_back(y.compare(at, size, before, at, size) == 0 ? 1 : 0);
   }
   const std::vector<double> nchw = FromLayout(
-      exam.ShapeOf(view.step, rank, view.variant.layout), is_unwritten);
+      solved.ShapeOf(view.step, rank, view.variant.layout), is_unwritten);
   return {nchw.begin(), nchw.end()};
 }
 
@@ -107,12 +107,12 @@ std::vector<bool> Unwritten(const StepView& view, int rank) {
 // of a line through its first element and the one furthest from it.
 std::string WithFit(const StepView& view, int rank, int64_t channel,
                     std::span<const double> got) {
-  const BatchNormExam& exam = view.exam;
+  const SolvedProblem& solved = view.solved;
   const ReferenceBatch& batch = view.BatchOn(rank);
   const auto c = static_cast<size_t>(channel);
-  if (exam.layer.relu || !batch.residual.empty()) return "";
+  if (solved.layer.relu || !batch.residual.empty()) return "";
   const ChannelValues values = ValuesOfChannel(
-      exam, batch, view.WantOn(rank).y[view.IndexOf(rank)], channel, got);
+      solved, batch, view.WantOn(rank).y[view.IndexOf(rank)], channel, got);
   // Any two values lie on a line.
   if (std::set<double>(values.x.begin(), values.x.end()).size() < 3) return "";
   size_t last = 0;
@@ -122,14 +122,14 @@ std::string WithFit(const StepView& view, int rank, int64_t channel,
   }
   const double slope =
       (values.got[last] - values.got[0]) / (values.x[last] - values.x[0]);
-  const double inverse = slope / exam.layer.weight[c];
+  const double inverse = slope / solved.layer.weight[c];
   if (!(inverse > 0)) return "";
   const double mean =
-      values.x[0] - (values.got[0] - exam.layer.bias[c]) / slope;
-  const double variance = 1 / (inverse * inverse) - exam.layer.epsilon;
+      values.x[0] - (values.got[0] - solved.layer.bias[c]) / slope;
+  const double variance = 1 / (inverse * inverse) - solved.layer.epsilon;
   const double right = view.StatisticsOn(rank).inverse_deviation.value[c];
   return BestFit(
-      values.got, values.want, exam.precision, 1, 1,
+      values.got, values.want, solved.precision, 1, 1,
       {{absl::StrCat("the mean were ", mean, " and the variance ", variance),
         [&](size_t i, size_t) {
           return values.got[0] + slope * (values.x[i] - values.x[0]);
@@ -143,15 +143,15 @@ class OtherOutputs {
   using Value = std::function<double(size_t i, size_t c)>;
 
   OtherOutputs(const StepView& view, int rank)
-      : layer_(view.exam.layer), batch_(view.BatchOn(rank)) {}
+      : layer_(view.solved.layer), batch_(view.BatchOn(rank)) {}
 
-  Value With(const Moments& m) const {
+  Value With(const ChannelMoments& m) const {
     return With(m, RightInverse(), /*scales_residual=*/false);
   }
-  Value WithScaledResidual(const Moments& m) const {
+  Value WithScaledResidual(const ChannelMoments& m) const {
     return With(m, RightInverse(), /*scales_residual=*/true);
   }
-  Value WithEpsilonOutside(const Moments& m) const {
+  Value WithEpsilonOutside(const ChannelMoments& m) const {
     const double epsilon = layer_.epsilon;
     return With(
         m, [epsilon](double v) { return 1 / (std::sqrt(v) + epsilon); },
@@ -165,7 +165,8 @@ class OtherOutputs {
     const double epsilon = layer_.epsilon;
     return [epsilon](double v) { return 1 / std::sqrt(v + epsilon); };
   }
-  Value With(const Moments& m, Inverse inverse, bool scales_residual) const {
+  Value With(const ChannelMoments& m, Inverse inverse,
+             bool scales_residual) const {
     return [&layer = layer_, &batch = batch_, m, inverse, scales_residual](
                size_t i, size_t c) {
       const double weight = layer.weight[c];
@@ -182,12 +183,12 @@ class OtherOutputs {
 };
 
 // Statistics of a part of the values.
-std::vector<Mistake> IncompleteMistakes(const StepView& view,
-                                        const OtherOutputs& y) {
-  const int64_t hw = view.exam.problem.hw;
-  const bool is_last =
-      std::all_of(view.exam_step().ranks.begin(), view.exam_step().ranks.end(),
-                  [](const ReferenceBatch& batch) { return batch.n <= 1; });
+std::vector<Alternative> IncompleteAlternatives(const StepView& view,
+                                                const OtherOutputs& y) {
+  const int64_t hw = view.solved.problem.hw;
+  const bool is_last = std::all_of(
+      view.solved_step().ranks.begin(), view.solved_step().ranks.end(),
+      [](const ReferenceBatch& batch) { return batch.n <= 1; });
   return {{absl::StrCat("the statistics lacked the last value of each row",
                         is_last ? ", and so of every rank" : ""),
            y.With(IncompleteMoments(view, /*own_count=*/false,
@@ -206,21 +207,21 @@ std::vector<Mistake> IncompleteMistakes(const StepView& view,
 }
 
 // Variances whose digits cancelled. Bounds grow with the inverse deviation.
-std::vector<Mistake> SquareMistakes(const StepView& view,
-                                    const OtherOutputs& y) {
+std::vector<Alternative> SquareAlternatives(const StepView& view,
+                                            const OtherOutputs& y) {
   std::vector<std::pair<DataType, const char*>> types = {
       {DataType::kFloat32, "in float32"}};
-  if (view.exam.problem.type != DataType::kFloat32) {
-    types.emplace_back(view.exam.problem.type, "in the type of x");
+  if (view.solved.problem.type != DataType::kFloat32) {
+    types.emplace_back(view.solved.problem.type, "in the type of x");
   }
   const std::vector<double>& right =
-      view.exam_step().statistics.inverse_deviation.value;
-  const double epsilon = view.exam.layer.epsilon;
-  std::vector<Mistake> mistakes;
+      view.solved_step().statistics.inverse_deviation.value;
+  const double epsilon = view.solved.layer.epsilon;
+  std::vector<Alternative> alternatives;
   for (const auto& [type, name] : types) {
     for (const bool whole : {false, true}) {
-      const Moments m = SquaredMoments(view, type, whole);
-      mistakes.push_back(
+      const ChannelMoments m = SquaredMoments(view, type, whole);
+      alternatives.push_back(
           {absl::StrCat("the variance were E[x^2] - E[x]^2, ", name), y.With(m),
            [m, right, epsilon](size_t c) {
              return std::max(1.0,
@@ -228,15 +229,15 @@ std::vector<Mistake> SquareMistakes(const StepView& view,
            }});
     }
   }
-  return mistakes;
+  return alternatives;
 }
 
 // What y may have been computed from.
-std::vector<Mistake> OutputMistakes(const StepView& view, int rank) {
-  const ExamStep& of = view.exam_step();
+std::vector<Alternative> OutputAlternatives(const StepView& view, int rank) {
+  const SolvedStep& of = view.solved_step();
   const OtherOutputs y(view, rank);
-  const Moments right = MomentsOf(view.StatisticsOn(rank));
-  std::vector<Mistake> mistakes = {
+  const ChannelMoments right = MomentsOf(view.StatisticsOn(rank));
+  std::vector<Alternative> alternatives = {
       {of.training ? "this rank's own batch were the whole"
                    : "this rank's own batch were used in evaluation",
        y.With(MomentsOf(view.OwnStatisticsOf(rank)))},
@@ -249,25 +250,26 @@ std::vector<Mistake> OutputMistakes(const StepView& view, int rank) {
        y.With(UnbiasedMomentsOf(view.StatisticsOn(rank)))},
       {"it was 0", [](size_t, size_t) { return 0.0; }}};
   if (of.training) {
-    mistakes.push_back({"the running statistics were used",
-                        y.With({of.running_mean, of.running_variance})});
+    alternatives.push_back({"the running statistics were used",
+                            y.With({of.running_mean, of.running_variance})});
     for (const auto& some :
-         {IncompleteMistakes(view, y), SquareMistakes(view, y)}) {
-      mistakes.insert(mistakes.end(), some.begin(), some.end());
+         {IncompleteAlternatives(view, y), SquareAlternatives(view, y)}) {
+      alternatives.insert(alternatives.end(), some.begin(), some.end());
     }
   } else {
-    mistakes.push_back({"the batch of all ranks were used",
-                        y.With(MomentsOf(StatisticsOf(view.exam.layer, of.ranks,
-                                                      view.exam.precision)))});
+    alternatives.push_back(
+        {"the batch of all ranks were used",
+         y.With(MomentsOf(StatisticsOf(view.solved.layer, of.ranks,
+                                       view.solved.precision)))});
   }
-  return mistakes;
+  return alternatives;
 }
 
 }  // namespace
 
 std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
                           std::span<const double> got) {
-  const BatchNormProblem& problem = view.exam.problem;
+  const BatchNormProblem& problem = view.solved.problem;
   const Bounded& want = view.WantOn(rank).y[view.IndexOf(rank)];
   const std::string unwritten = NotWritten(got, want, Unwritten(view, rank));
   if (!unwritten.empty()) return unwritten;
@@ -275,11 +277,11 @@ std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
       FirstChannelsOnly(got, want, problem.hw, problem.channels, channel);
   if (!first.empty()) return first;
   const std::vector<double> misread = InOtherLayout(view, rank);
-  std::vector<Mistake> mistakes = OutputMistakes(view, rank);
-  mistakes.push_back({"the memory had the other layout",
-                      [&](size_t i, size_t) { return misread[i]; }});
-  const std::string cause = BestFit(got, want, view.exam.precision, problem.hw,
-                                    problem.channels, mistakes);
+  std::vector<Alternative> alternatives = OutputAlternatives(view, rank);
+  alternatives.push_back({"the memory had the other layout",
+                          [&](size_t i, size_t) { return misread[i]; }});
+  const std::string cause = BestFit(got, want, view.solved.precision,
+                                    problem.hw, problem.channels, alternatives);
   if (!cause.empty()) return cause;
   return WithFit(view, rank, channel, got);
 }

@@ -1,4 +1,4 @@
-// What known mistakes would have left in the running statistics.
+// The causes of running statistics and of parameters' gradients.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "conformance/reference/bounded.h"
+#include "conformance/syncbn/alternatives.h"
 #include "conformance/syncbn/batch_norm_causes.h"
 #include "conformance/syncbn/batch_norm_reference.h"
-#include "conformance/syncbn/explanations.h"
 #include "conformance/syncbn/solved_problem.h"
 #include "conformance/syncbn/step_checks.h"
 
@@ -18,14 +18,14 @@ namespace lockstep {
 std::string CauseOfRunningMean(const StepView& view, int rank,
                                const RunningBefore& before, const Bounded& want,
                                std::span<const double> got) {
-  const ReferenceStatistics& batch = view.exam_step().statistics;
+  const ReferenceStatistics& batch = view.solved_step().statistics;
   const ReferenceStatistics own = view.OwnStatisticsOf(rank);
   const double w = before.weight;
   const auto enter = [](double old, double weight, double value) {
     return (1 - weight) * old + weight * value;
   };
   return BestFit(
-      got, want, {}, 1, view.exam.problem.channels,
+      got, want, {}, 1, view.solved.problem.channels,
       {{"nothing had entered",
         [&](size_t, size_t c) { return before.mean[c]; }},
        {"momentum were inverted",
@@ -48,7 +48,7 @@ std::string CauseOfRunningVariance(const StepView& view, int rank,
                                    const RunningBefore& before,
                                    const Bounded& want,
                                    std::span<const double> got) {
-  const ReferenceStatistics& batch = view.exam_step().statistics;
+  const ReferenceStatistics& batch = view.solved_step().statistics;
   const ReferenceStatistics own = view.OwnStatisticsOf(rank);
   const double n = static_cast<double>(batch.count);
   const double k = static_cast<double>(own.count);
@@ -72,7 +72,7 @@ std::string CauseOfRunningVariance(const StepView& view, int rank,
     return own.m2.value[c] / (unbiased ? k - 1 : k);
   };
   return BestFit(
-      got, want, {}, 1, view.exam.problem.channels,
+      got, want, {}, 1, view.solved.problem.channels,
       {{"nothing had entered",
         [&](size_t, size_t c) { return before.variance[c]; }},
        {unbiased ? "the variance were biased" : "the variance were unbiased",
@@ -85,37 +85,35 @@ std::string CauseOfRunningVariance(const StepView& view, int rank,
        {"this rank's own batch had entered", enter(w, own_alone)}});
 }
 
-// What known mistakes would have given backward.
-
 std::string CauseOfInputGradient(const StepView& view, int rank,
                                  int64_t channel, std::span<const double> got) {
-  const BatchNormExam& exam = view.exam;
+  const SolvedProblem& solved = view.solved;
   const ReferenceBatch& batch = view.BatchOn(rank);
   const ReferenceResult& result = view.WantOn(rank);
   const Bounded& want = result.dx[view.IndexOf(rank)];
-  const std::string first = FirstChannelsOnly(got, want, exam.problem.hw,
-                                              exam.problem.channels, channel);
+  const std::string first = FirstChannelsOnly(got, want, solved.problem.hw,
+                                              solved.problem.channels, channel);
   if (!first.empty()) return first;
   const ReferenceStatistics& right = view.StatisticsOn(rank);
   const std::vector<double>& g = result.dresidual[view.IndexOf(rank)];
   const ReferenceResult alone =
-      ReferenceOf(exam.layer, right, {&batch, 1}, exam.precision);
+      ReferenceOf(solved.layer, right, {&batch, 1}, solved.precision);
   const double n = std::max(1.0, static_cast<double>(right.count));
   const double own_n =
-      std::max(1.0, static_cast<double>(batch.n * exam.problem.hw));
+      std::max(1.0, static_cast<double>(batch.n * solved.problem.hw));
   // With sums of the ranks in `sums`, times s0 and s1, of `upstream`.
   const auto with = [&](const ReferenceResult& sums, double s0, double s1,
                         const std::vector<double>& upstream) {
     return [&, s0, s1](size_t i, size_t c) {
       const double r = right.inverse_deviation.value[c];
       const double z = (batch.x[i] - right.mean.value[c]) * r;
-      return exam.layer.weight[c] * r *
+      return solved.layer.weight[c] * r *
              (upstream[i] - s0 * sums.dbias.value[c] -
               z * s1 * sums.dweight.value[c]);
     };
   };
   return BestFit(
-      got, want, exam.precision, exam.problem.hw, exam.problem.channels,
+      got, want, solved.precision, solved.problem.hw, solved.problem.channels,
       {{"it was 0", [](size_t, size_t) { return 0.0; }},
        {"the term of sum g z were missing", with(result, 1 / n, 0, g)},
        {"the term of sum g were missing", with(result, 0, 1 / n, g)},
@@ -131,12 +129,13 @@ std::string CauseOfParameterGradient(const StepView& view, const Bounded& want,
                                      Bounded ReferenceResult::*gradient,
                                      std::span<const double> own,
                                      std::span<const double> got) {
-  ReferenceLayer open = view.exam.layer;
+  ReferenceLayer open = view.solved.layer;
   open.relu = false;
-  const ReferenceResult through = ReferenceOf(
-      open, view.StatisticsOn(0), view.exam_step().ranks, view.exam.precision);
+  const ReferenceResult through =
+      ReferenceOf(open, view.StatisticsOn(0), view.solved_step().ranks,
+                  view.solved.precision);
   return BestFit(
-      got, want, {}, 1, view.exam.problem.channels,
+      got, want, {}, 1, view.solved.problem.channels,
       {{"ReLU let every gradient through",
         [&](size_t, size_t c) { return (through.*gradient).value[c]; }},
        {"it was 0", [](size_t, size_t) { return 0.0; }},

@@ -34,11 +34,11 @@ void Store(Buffer buffer, int64_t i, T value) {
 }
 
 // The record that belongs to a call; only read.
-RecordView SavedOf(const ActivationShape& shape, DataType type,
-                   const std::byte* saved) {
+RecordAccess SavedOf(const ActivationShape& shape, DataType type,
+                     const std::byte* saved) {
   const StatisticsRecord record = {.channels = shape.c,
                                    .type = StatisticsTypeOf(type)};
-  return RecordView(record, const_cast<std::byte*>(saved));
+  return RecordAccess(record, const_cast<std::byte*>(saved));
 }
 
 // Calls fn(place) for every element of a channel.
@@ -90,18 +90,18 @@ void SetNumber(Buffer buffer, int64_t i, double value) {
   }
 }
 
-RecordView::RecordView(const StatisticsRecord& record, std::byte* memory)
+RecordAccess::RecordAccess(const StatisticsRecord& record, std::byte* memory)
     : memory(memory),
       mean(memory + record.mean_offset(), record.channels, record.type),
       second(memory + record.second_offset(), record.channels, record.type) {}
 
-int64_t RecordView::count() const {
+int64_t RecordAccess::count() const {
   int64_t count;
   std::memcpy(&count, memory, sizeof(count));
   return count;
 }
 
-void RecordView::set_count(int64_t count) const {
+void RecordAccess::set_count(int64_t count) const {
   std::memset(memory, 0, StatisticsRecord::kHeaderBytes);
   std::memcpy(memory, &count, sizeof(count));
 }
@@ -121,7 +121,7 @@ absl::StatusOr<std::shared_ptr<std::byte>> PlainKernels::Allocate(
 
 absl::Status PlainKernels::ComputeMoments(const ActivationShape& shape,
                                           ConstBuffer x, std::byte* record) {
-  const RecordView out = SavedOf(shape, x.type, record);
+  const RecordAccess out = SavedOf(shape, x.type, record);
   out.set_count(shape.values_per_channel());
   for (int64_t c = 0; c < shape.c; ++c) {
     double sum = 0;
@@ -143,26 +143,26 @@ absl::StatusOr<int64_t> PlainKernels::Merge(const StatisticsRecord& record,
                                             const MergeOptions& options,
                                             const RunningStatistics& running,
                                             std::byte* saved) {
-  std::vector<RecordView> all;
+  std::vector<RecordAccess> all;
   int64_t count = 0;
   for (int rank = 0; rank < ranks; ++rank) {
     all.emplace_back(
         record, const_cast<std::byte*>(gathered) + rank * record.size_bytes());
     count += all.back().count();
   }
-  const RecordView out(record, saved);
+  const RecordAccess out(record, saved);
   out.set_count(count);
   const double n = static_cast<double>(count);
   const bool enters = running.tracked() && count > 0 &&
                       !(count == 1 && options.refuses_one_value);
   for (int64_t c = 0; c < record.channels; ++c) {
     double mean = 0;
-    for (const RecordView& r : all) {
+    for (const RecordAccess& r : all) {
       const auto k = static_cast<double>(r.count());
       if (count > 0) mean += GetNumber(r.mean, c) * k / n;
     }
     double m2 = 0;
-    for (const RecordView& r : all) {
+    for (const RecordAccess& r : all) {
       if (r.count() == 0) continue;
       const double off = GetNumber(r.mean, c) - mean;
       m2 += GetNumber(r.second, c) + off * off * static_cast<double>(r.count());
@@ -181,7 +181,7 @@ absl::StatusOr<int64_t> PlainKernels::Merge(const StatisticsRecord& record,
 absl::Status PlainKernels::UseRunning(const StatisticsRecord& record,
                                       const RunningStatistics& running,
                                       double epsilon, std::byte* saved) {
-  const RecordView out(record, saved);
+  const RecordAccess out(record, saved);
   out.set_count(0);
   for (int64_t c = 0; c < record.channels; ++c) {
     SetNumber(out.mean, c, GetNumber(running.mean, c));
@@ -192,7 +192,7 @@ absl::Status PlainKernels::UseRunning(const StatisticsRecord& record,
 }
 
 absl::Status PlainKernels::Normalize(const NormalizeCall& call) {
-  const RecordView saved = SavedOf(call.shape, call.x.type, call.saved);
+  const RecordAccess saved = SavedOf(call.shape, call.x.type, call.saved);
   for (int64_t c = 0; c < call.shape.c; ++c) {
     const double mean = GetNumber(saved.mean, c);
     const double scale = GetNumber(saved.second, c) * OrElse(call.weight, c, 1);
@@ -208,7 +208,7 @@ absl::Status PlainKernels::Normalize(const NormalizeCall& call) {
 
 absl::Status PlainKernels::BackwardReduce(const BackwardCall& call, Buffer sums,
                                           Buffer dweight, Buffer dbias) {
-  const RecordView saved = SavedOf(call.shape, call.x.type, call.saved);
+  const RecordAccess saved = SavedOf(call.shape, call.x.type, call.saved);
   for (int64_t c = 0; c < call.shape.c; ++c) {
     const double mean = GetNumber(saved.mean, c);
     double of_g = 0;
@@ -229,7 +229,7 @@ absl::Status PlainKernels::BackwardReduce(const BackwardCall& call, Buffer sums,
 absl::Status PlainKernels::BackwardInput(const BackwardCall& call,
                                          ConstBuffer sums, Buffer dx,
                                          Buffer dresidual) {
-  const RecordView saved = SavedOf(call.shape, call.x.type, call.saved);
+  const RecordAccess saved = SavedOf(call.shape, call.x.type, call.saved);
   const auto count = static_cast<double>(saved.count());
   for (int64_t c = 0; c < call.shape.c; ++c) {
     const double inverse = GetNumber(saved.second, c);

@@ -1,5 +1,5 @@
 // The operations of batch norm as loops in float64, one number at a time: an
-// independent subject for the checker.
+// independent layer to check.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_PLAIN_KERNELS_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_PLAIN_KERNELS_H_
 
@@ -42,8 +42,8 @@ double GetNumber(ConstBuffer buffer, int64_t i);
 void SetNumber(Buffer buffer, int64_t i, double value);
 
 // A record in memory. `second` is M2, or the inverse deviation.
-struct RecordView {
-  RecordView(const StatisticsRecord& record, std::byte* memory);
+struct RecordAccess {
+  RecordAccess(const StatisticsRecord& record, std::byte* memory);
 
   int64_t count() const;
   void set_count(int64_t count) const;

@@ -1,6 +1,4 @@
 // Runs variants on ranks and sorts what they give.
-#include "conformance/syncbn/run_variants.h"
-
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -62,16 +60,16 @@ LayerFactory SyncBatchNormOver(const KernelsFactory& make_kernels) {
 }
 
 absl::StatusOr<std::vector<std::vector<RankRun>>> RunVariants(
-    Backend backend, const BatchNormExam& exam,
+    Backend backend, const SolvedProblem& solved,
     std::span<const BatchNormVariant> variants, const LayerFactory& make,
     const RunRanksOptions& options) {
   const auto outputs = RunRanksCollect(
-      backend, exam.problem.world_size,
+      backend, solved.problem.world_size,
       [&](Communicator& group) -> absl::StatusOr<std::string> {
         std::vector<RankRun> runs;
         for (const BatchNormVariant& variant : variants) {
           LOCKSTEP_ASSIGN_OR_RETURN(RankRun run,
-                                    RunOnRank(exam, variant, make, group));
+                                    RunOnRank(solved, variant, make, group));
           runs.push_back(std::move(run));
         }
         return Serialize(runs);

@@ -61,18 +61,19 @@ struct Before {
 };
 
 Before BeforeStep(const StepView& view, int rank) {
-  const ExamStep& step = view.exam_step();
+  const SolvedStep& step = view.solved_step();
   if (!step.training) return {step.running_mean, step.running_variance, 0};
-  if (view.step == 0) return {view.exam.first_mean, view.exam.first_variance};
-  const RankStep& last =
+  if (view.step == 0)
+    return {view.solved.first_mean, view.solved.first_variance};
+  const RankOutputs& last =
       view.ranks[static_cast<size_t>(rank)][static_cast<size_t>(view.step - 1)];
   return {view.Statistics(last.running_mean),
           view.Statistics(last.running_variance), last.batches};
 }
 
 bool Enters(const StepView& view) {
-  const ReferenceStatistics& batch = view.exam_step().statistics;
-  return view.exam_step().training && batch.count > 0 &&
+  const ReferenceStatistics& batch = view.solved_step().statistics;
+  return view.solved_step().training && batch.count > 0 &&
          !(batch.count == 1 && view.variant.semantics.refuses_one_value);
 }
 
@@ -93,8 +94,8 @@ ReferenceRunning WantedRunning(const StepView& view, const Before& before) {
   return EnterRunning(
       before.mean, before.variance, BatchWeight(view, before.batches),
       view.variant.semantics.name == "torch",
-      Enters(view) ? view.exam_step().statistics : ReferenceStatistics(),
-      view.exam.precision);
+      Enters(view) ? view.solved_step().statistics : ReferenceStatistics(),
+      view.solved.precision);
 }
 
 }  // namespace
@@ -149,9 +150,9 @@ std::string CheckBatchCount(const StepView& view) {
 }
 
 std::string CheckRanksAgree(const StepView& view) {
-  const RankStep& first = view.Of(0);
+  const RankOutputs& first = view.Of(0);
   for (int rank = 1; view.tracked() && rank < view.world_size(); ++rank) {
-    const RankStep& step = view.Of(rank);
+    const RankOutputs& step = view.Of(rank);
     const std::pair<const char*, bool> same[] = {
         {"running mean", step.running_mean == first.running_mean},
         {"running variance", step.running_variance == first.running_variance},

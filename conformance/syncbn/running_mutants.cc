@@ -1,4 +1,4 @@
-// Faults in what enters the running statistics.
+// Mutants of what enters the running statistics.
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
+#include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_mutants.h"
 #include "conformance/syncbn/plain_kernels.h"
@@ -57,8 +58,8 @@ absl::StatusOr<int64_t> MergeWithOwnCount(BatchNormKernels& real,
                                           const MergeCall& call) {
   const std::vector<double> before = NumbersOf(call.running.variance);
   const auto values = Merge(real, call);
-  const RecordView own(call.record, const_cast<std::byte*>(call.gathered) +
-                                        call.own * call.record.size_bytes());
+  const RecordAccess own(call.record, const_cast<std::byte*>(call.gathered) +
+                                          call.own * call.record.size_bytes());
   if (!values.ok() || *values < 2 || !call.options.unbiased_running_variance) {
     return values;
   }
@@ -84,7 +85,7 @@ absl::StatusOr<int64_t> MergeNormalizedVariance(BatchNormKernels& real,
   const double w = call.options.weight_of_batch;
   const auto n = static_cast<double>(*values);
   const double times = call.options.unbiased_running_variance ? n / (n - 1) : 1;
-  const RecordView saved(call.record, call.saved);
+  const RecordAccess saved(call.record, call.saved);
   for (int64_t c = 0; c < call.running.variance.count; ++c) {
     const double r = GetNumber(saved.second, c);
     const double variance = (1 - call.options.epsilon * r * r) * times;
@@ -157,123 +158,128 @@ absl::StatusOr<int64_t> MergeOtherVariance(BatchNormKernels& real,
   return Merge(real, other);
 }
 
-std::vector<BatchNormFault> VarianceFaults() {
+std::vector<Mutant> VarianceMutants() {
   return {
-      {.name = "TracksBiasedVariance",
-       .bug = "torch: the running variance is of M2 / n",
-       .check = "RunningVariance",
-       .says = "as if the variance were biased",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return IsTorch(v) && HasFewValues(problem) && Enters(problem, v);
-           },
-       .merges = MergeOtherVariance},
-      {.name = "TracksUnbiasedVariance",
-       .bug = "paddle: the running variance is of M2 / (n - 1)",
-       .check = "RunningVariance",
-       .says = "as if the variance were unbiased",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return !IsTorch(v) && HasFewValues(problem) &&
-                    Enters(problem, v) && ValuesOf(problem, 0) > 1;
-           },
-       .merges = MergeOtherVariance},
-      {.name = "CountsOwnInVariance",
-       .bug = "torch: n / (n - 1) is of this rank's count",
-       .check = "RunningVariance",
-       .says = "as if this rank's own count were the global one",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return IsTorch(v) && HasFewValues(problem) && Enters(problem, v) &&
-                    RanksWithValues(problem, 0) > 1 &&
-                    problem.batches != Batches::kOneSample;
-           },
-       .merges = MergeWithOwnCount},
-      {.name = "TracksNormalizedVariance",
-       .bug = "the variance is taken after normalising",
-       .check = "RunningVariance",
-       .says = "as if the normalised values had entered",
-       .shows = Enters,
-       .merges = MergeNormalizedVariance},
+      Planted(
+          {"TracksBiasedVariance",
+           "torch: the running variance is of M2 / n",
+           {"RunningVariance"},
+           "as if the variance were biased"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return IsTorch(v) && HasFewValues(problem) &&
+                        Enters(problem, v);
+               },
+           .merges = MergeOtherVariance}),
+      Planted(
+          {"TracksUnbiasedVariance",
+           "paddle: the running variance is of M2 / (n - 1)",
+           {"RunningVariance"},
+           "as if the variance were unbiased"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return !IsTorch(v) && HasFewValues(problem) &&
+                        Enters(problem, v) && ValuesOf(problem, 0) > 1;
+               },
+           .merges = MergeOtherVariance}),
+      Planted(
+          {"CountsOwnInVariance",
+           "torch: n / (n - 1) is of this rank's count",
+           {"RunningVariance"},
+           "as if this rank's own count were the global one"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return IsTorch(v) && HasFewValues(problem) &&
+                        Enters(problem, v) && RanksWithValues(problem, 0) > 1 &&
+                        problem.batches != RankBatches::kOneSample;
+               },
+           .merges = MergeWithOwnCount}),
+      Planted({"TracksNormalizedVariance",
+               "the variance is taken after normalising",
+               {"RunningVariance"},
+               "as if the normalised values had entered"},
+              {.shows = Enters, .merges = MergeNormalizedVariance}),
   };
 }
 
 // Of the wrong batch, or with the wrong weight.
-std::vector<BatchNormFault> EntryFaults() {
+std::vector<Mutant> EntryMutants() {
   return {
-      {.name = "InvertsMomentum",
-       .bug = "momentum is the weight of the other one",
-       .check = "RunningMean",
-       .says = "as if momentum were inverted",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return v.tracking == Tracking::kMomentum && Enters(problem, v);
-           },
-       .told =
-           [](BatchNormOptions& options) {
-             if (options.momentum) options.momentum = 1 - *options.momentum;
-           }},
-      {.name = "UpdatesTwice",
-       .bug = "a batch enters the running statistics twice",
-       .check = "RunningMean",
-       .says = "as if the batch had entered twice",
-       .shows = Enters,
-       .merges = MergeTwice},
-      {.name = "TracksNormalizedValues",
-       .bug = "mean and variance are taken after normalising",
-       .check = "RunningMean",
-       .says = "as if the normalised values had entered",
-       .shows = Enters,
-       .merges = MergeNormalized},
-      {.name = "TracksNothing",
-       .bug = "nothing enters the running statistics",
-       .check = "RunningMean",
-       .says = "as if nothing had entered",
-       .shows = Enters,
-       .merges = MergeUntracked},
-      {.name = "TracksOwnBatch",
-       .bug = "a rank's own batch alone enters its running statistics",
-       .check = "RunningMean",
-       .says = "as if this rank's own batch had entered",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return Enters(problem, v) && RanksWithValues(problem, 0) > 1 &&
-                    problem.batches != Batches::kEmptyRank && problem.hw > 1;
-           },
-       .merges = MergeOwnIntoRunning},
+      Planted(
+          {"InvertsMomentum",
+           "momentum is the weight of the other one",
+           {"RunningMean"},
+           "as if momentum were inverted"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return v.tracking == Tracking::kMomentum && Enters(problem, v);
+               },
+           .told =
+               [](BatchNormOptions& options) {
+                 if (options.momentum) options.momentum = 1 - *options.momentum;
+               }}),
+      Planted({"UpdatesTwice",
+               "a batch enters the running statistics twice",
+               {"RunningMean"},
+               "as if the batch had entered twice"},
+              {.shows = Enters, .merges = MergeTwice}),
+      Planted({"TracksNormalizedValues",
+               "mean and variance are taken after normalising",
+               {"RunningMean"},
+               "as if the normalised values had entered"},
+              {.shows = Enters, .merges = MergeNormalized}),
+      Planted({"TracksNothing",
+               "nothing enters the running statistics",
+               {"RunningMean"},
+               "as if nothing had entered"},
+              {.shows = Enters, .merges = MergeUntracked}),
+      Planted(
+          {"TracksOwnBatch",
+           "a rank's own batch alone enters its running statistics",
+           {"RunningMean"},
+           "as if this rank's own batch had entered"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return Enters(problem, v) && RanksWithValues(problem, 0) > 1 &&
+                        problem.batches != RankBatches::kEmptyRank &&
+                        problem.hw > 1;
+               },
+           .merges = MergeOwnIntoRunning}),
   };
 }
 
 // Of ranks that no longer agree, or have lost count.
-std::vector<BatchNormFault> AgreementFaults() {
+std::vector<Mutant> AgreementMutants() {
   return {
-      {.name = "RoundsByRank",
-       .bug = "the ranks' running means differ in the last bit",
-       .check = "RanksAgree",
-       .says = "has other bits than on rank 0",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return problem.world_size > 1 && Enters(problem, v);
-           },
-       .merges = MergeWithRounding},
-      {.name = "CountsBatchesTwice",
-       .bug = "the count of batches grows by two",
-       .check = "BatchCount",
-       .says = "2 batches are counted, not 1",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return v.tracking == Tracking::kMomentum && Enters(problem, v);
-           },
-       .forwards = CountTwice},
+      Planted(
+          {"RoundsByRank",
+           "the ranks' running means differ in the last bit",
+           {"RanksAgree"},
+           "has other bits than on rank 0"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return problem.world_size > 1 && Enters(problem, v);
+               },
+           .merges = MergeWithRounding}),
+      Planted(
+          {"CountsBatchesTwice",
+           "the count of batches grows by two",
+           {"BatchCount"},
+           "2 batches are counted, not 1"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return v.tracking == Tracking::kMomentum && Enters(problem, v);
+               },
+           .forwards = CountTwice}),
   };
 }
 
 }  // namespace
 
-std::vector<BatchNormFault> RunningFaults() {
-  std::vector<BatchNormFault> all = VarianceFaults();
-  for (const BatchNormFault& fault : EntryFaults()) all.push_back(fault);
-  for (const BatchNormFault& fault : AgreementFaults()) all.push_back(fault);
+std::vector<Mutant> RunningMutants() {
+  std::vector<Mutant> all = VarianceMutants();
+  for (const Mutant& mutant : EntryMutants()) all.push_back(mutant);
+  for (const Mutant& mutant : AgreementMutants()) all.push_back(mutant);
   return all;
 }
 

@@ -74,7 +74,7 @@ ReferenceBatch MakeBatch(const BatchNormProblem& problem, int step, int rank,
                          int64_t n) {
   ReferenceBatch batch;
   batch.n = n;
-  const bool drifts = problem.batches == Batches::kLarge;
+  const bool drifts = problem.batches == RankBatches::kLarge;
   const double spike = IsSpiked(problem) ? 16 : 0;
   int64_t element = 0;
   for (int64_t sample = 0; sample < n; ++sample) {
@@ -102,25 +102,25 @@ ReferenceBatch MakeBatch(const BatchNormProblem& problem, int step, int rank,
 }
 
 // Takes the gradient away where rounding decides what ReLU does.
-void Forgive(const BatchNormExam& exam, const ReferenceStatistics& statistics,
+void Forgive(const SolvedProblem& solved, const ReferenceStatistics& statistics,
              ReferenceBatch& batch) {
-  if (!exam.layer.relu) return;
+  if (!solved.layer.relu) return;
   const Bounded y =
-      ReferenceBeforeRelu(exam.layer, statistics, batch, exam.precision);
+      ReferenceBeforeRelu(solved.layer, statistics, batch, solved.precision);
   for (size_t i = 0; i < batch.dy.size(); ++i) {
     if (!(std::fabs(y.value[i]) > y.bound[i])) batch.dy[i] = 0;
   }
 }
 
-std::vector<EncodedBatch> EncodeAll(const BatchNormExam& exam,
-                                    const ExamStep& step, Layout layout) {
-  const DataType type = exam.problem.type;
+std::vector<EncodedBatch> EncodeAll(const SolvedProblem& solved,
+                                    const SolvedStep& step, Layout layout) {
+  const DataType type = solved.problem.type;
   std::vector<EncodedBatch> encoded;
   for (const ReferenceBatch& batch : step.ranks) {
-    const ActivationShape shape = {batch.n, exam.problem.channels,
-                                   exam.problem.hw, layout};
+    const ActivationShape shape = {batch.n, solved.problem.channels,
+                                   solved.problem.hw, layout};
     encoded.push_back({Encode(type, ToLayout(shape, batch.x)),
-                       HasResidual(exam.problem.fused)
+                       HasResidual(solved.problem.fused)
                            ? Encode(type, ToLayout(shape, batch.residual))
                            : "",
                        Encode(type, ToLayout(shape, batch.dy))});
@@ -128,40 +128,41 @@ std::vector<EncodedBatch> EncodeAll(const BatchNormExam& exam,
   return encoded;
 }
 
-void FinishTraining(const BatchNormExam& exam, ExamStep& step) {
-  step.statistics = StatisticsOf(exam.layer, step.ranks, exam.precision);
+void FinishTraining(const SolvedProblem& solved, SolvedStep& step) {
+  step.statistics = StatisticsOf(solved.layer, step.ranks, solved.precision);
   for (ReferenceBatch& batch : step.ranks) {
-    Forgive(exam, step.statistics, batch);
+    Forgive(solved, step.statistics, batch);
   }
   step.want =
-      ReferenceOf(exam.layer, step.statistics, step.ranks, exam.precision);
+      ReferenceOf(solved.layer, step.statistics, step.ranks, solved.precision);
 }
 
-void FinishEvaluation(const BatchNormExam& exam, ExamStep& step) {
-  step.statistics = ConstantStatistics(exam.layer, step.running_mean,
-                                       step.running_variance, exam.precision);
+void FinishEvaluation(const SolvedProblem& solved, SolvedStep& step) {
+  step.statistics = ConstantStatistics(solved.layer, step.running_mean,
+                                       step.running_variance, solved.precision);
   for (ReferenceBatch& batch : step.ranks) {
     step.own_statistics.push_back(
-        StatisticsOf(exam.layer, {&batch, 1}, exam.precision));
-    Forgive(exam, step.statistics, batch);
-    Forgive(exam, step.own_statistics.back(), batch);
-    step.own_want.push_back(ReferenceOf(exam.layer, step.own_statistics.back(),
-                                        {&batch, 1}, exam.precision));
+        StatisticsOf(solved.layer, {&batch, 1}, solved.precision));
+    Forgive(solved, step.statistics, batch);
+    Forgive(solved, step.own_statistics.back(), batch);
+    step.own_want.push_back(ReferenceOf(solved.layer,
+                                        step.own_statistics.back(), {&batch, 1},
+                                        solved.precision));
   }
   step.want =
-      ReferenceOf(exam.layer, step.statistics, step.ranks, exam.precision);
+      ReferenceOf(solved.layer, step.statistics, step.ranks, solved.precision);
 }
 
 // Running statistics that no batch gave.
-void DrawRunning(const BatchNormExam& exam, int step, std::vector<double>& mean,
-                 std::vector<double>& variance) {
-  for (int64_t c = 0; c < exam.problem.channels; ++c) {
+void DrawRunning(const SolvedProblem& solved, int step,
+                 std::vector<double>& mean, std::vector<double>& variance) {
+  for (int64_t c = 0; c < solved.problem.channels; ++c) {
     const double off = Draw(kRunning, step, 0, c);
     const double deviation = DeviationOf(c);
-    mean.push_back(RoundTo(exam.statistics_type,
-                           MeanOf(exam.problem, c) + 0.5 * deviation * off));
-    variance.push_back(
-        RoundTo(exam.statistics_type, deviation * deviation * (1 + 0.4 * off)));
+    mean.push_back(RoundTo(solved.statistics_type,
+                           MeanOf(solved.problem, c) + 0.5 * deviation * off));
+    variance.push_back(RoundTo(solved.statistics_type,
+                               deviation * deviation * (1 + 0.4 * off)));
   }
 }
 
@@ -198,19 +199,19 @@ struct ChannelMeaning {
 // / deviation, of which dx is made, or of a value's part in dweight; and of y
 // and dx, where a value is further than a deviation from the mean, as much
 // later.
-ChannelMeaning MeaningOf(const BatchNormExam& exam, const ExamStep& step,
+ChannelMeaning MeaningOf(const SolvedProblem& solved, const SolvedStep& step,
                          int64_t channel, int64_t count) {
   const auto c = static_cast<size_t>(channel);
-  const double weight = std::fabs(exam.layer.weight[c]);
+  const double weight = std::fabs(solved.layer.weight[c]);
   const double r = step.statistics.inverse_deviation.value[c];
-  const int64_t hw = exam.problem.hw;
+  const int64_t hw = solved.problem.hw;
   ChannelMeaning meaning;
   for (size_t rank = 0; rank < step.ranks.size(); ++rank) {
     const ReferenceBatch& batch = step.ranks[rank];
     const Bounded& y = step.want.y[rank];
     const Bounded& dx = step.want.dx[rank];
     for (int64_t n = 0; n < batch.n; ++n) {
-      const int64_t begin = (n * exam.problem.channels + channel) * hw;
+      const int64_t begin = (n * solved.problem.channels + channel) * hw;
       for (int64_t at = begin; at < begin + hw; ++at) {
         const auto i = static_cast<size_t>(at);
         const double z = (batch.x[i] - step.statistics.mean.value[c]) * r;
@@ -229,13 +230,13 @@ ChannelMeaning MeaningOf(const BatchNormExam& exam, const ExamStep& step,
   return meaning;
 }
 
-absl::Status CheckStepMeaning(const BatchNormExam& exam, const ExamStep& step,
-                              int64_t count) {
-  const int64_t channels = exam.problem.channels;
+absl::Status CheckStepMeaning(const SolvedProblem& solved,
+                              const SolvedStep& step, int64_t count) {
+  const int64_t channels = solved.problem.channels;
   int64_t vanishing = 0;
   int64_t closed = 0;
   for (int64_t c = 0; c < channels; ++c) {
-    const ChannelMeaning meaning = MeaningOf(exam, step, c, count);
+    const ChannelMeaning meaning = MeaningOf(solved, step, c, count);
     if (meaning.closed) {
       ++closed;
     } else if (meaning.Vanishes()) {
@@ -246,8 +247,8 @@ absl::Status CheckStepMeaning(const BatchNormExam& exam, const ExamStep& step,
       continue;
     }
     return absl::InternalError(absl::StrCat(
-        ToString(exam.problem), ": channel ", c, ": ", meaning.ToString(), "; ",
-        vanishing, " channels have gradients near zero, ", closed,
+        ToString(solved.problem), ": channel ", c, ": ", meaning.ToString(),
+        "; ", vanishing, " channels have gradients near zero, ", closed,
         " have none"));
   }
   return absl::OkStatus();
@@ -255,48 +256,48 @@ absl::Status CheckStepMeaning(const BatchNormExam& exam, const ExamStep& step,
 
 }  // namespace
 
-ActivationShape BatchNormExam::ShapeOf(int step, int rank,
+ActivationShape SolvedProblem::ShapeOf(int step, int rank,
                                        Layout layout) const {
   return {steps[static_cast<size_t>(step)].ranks[static_cast<size_t>(rank)].n,
           problem.channels, problem.hw, layout};
 }
 
-BatchNormExam MakeExam(const BatchNormProblem& problem) {
-  BatchNormExam exam;
-  exam.problem = problem;
-  exam.layer = MakeLayer(problem);
-  exam.precision = PrecisionOf(problem.type);
-  exam.statistics_type = StatisticsTypeOf(problem.type);
-  DrawRunning(exam, 0, exam.first_mean, exam.first_variance);
+SolvedProblem SolveProblem(const BatchNormProblem& problem) {
+  SolvedProblem solved;
+  solved.problem = problem;
+  solved.layer = MakeLayer(problem);
+  solved.precision = PrecisionOf(problem.type);
+  solved.statistics_type = StatisticsTypeOf(problem.type);
+  DrawRunning(solved, 0, solved.first_mean, solved.first_variance);
   for (int i = 0; i < kSteps; ++i) {
-    ExamStep step;
+    SolvedStep step;
     step.training = IsTraining(i);
     const std::vector<int64_t> sizes = BatchSizes(problem, i);
     for (int rank = 0; rank < problem.world_size; ++rank) {
       step.ranks.push_back(
           MakeBatch(problem, i, rank, sizes[static_cast<size_t>(rank)]));
     }
-    DrawRunning(exam, i, step.running_mean, step.running_variance);
+    DrawRunning(solved, i, step.running_mean, step.running_variance);
     if (step.training) {
-      FinishTraining(exam, step);
+      FinishTraining(solved, step);
     } else {
-      FinishEvaluation(exam, step);
+      FinishEvaluation(solved, step);
     }
-    step.nchw = EncodeAll(exam, step, Layout::kNchw);
-    step.nhwc = EncodeAll(exam, step, Layout::kNhwc);
-    exam.steps.push_back(std::move(step));
+    step.nchw = EncodeAll(solved, step, Layout::kNchw);
+    step.nhwc = EncodeAll(solved, step, Layout::kNhwc);
+    solved.steps.push_back(std::move(step));
   }
-  return exam;
+  return solved;
 }
 
-absl::Status CheckMeaning(const BatchNormExam& exam) {
-  for (const ExamStep& step : exam.steps) {
+absl::Status CheckMeaning(const SolvedProblem& solved) {
+  for (const SolvedStep& step : solved.steps) {
     int64_t count = 0;
     for (const ReferenceBatch& batch : step.ranks) {
-      count += batch.n * exam.problem.hw;
+      count += batch.n * solved.problem.hw;
     }
     if (count < 4) continue;
-    LOCKSTEP_RETURN_IF_ERROR(CheckStepMeaning(exam, step, count));
+    LOCKSTEP_RETURN_IF_ERROR(CheckStepMeaning(solved, step, count));
   }
   return absl::OkStatus();
 }

@@ -21,7 +21,7 @@ struct EncodedBatch {
 };
 
 // One call of Forward and Backward on every rank.
-struct ExamStep {
+struct SolvedStep {
   bool training = true;
   std::vector<ReferenceBatch> ranks;
   std::vector<EncodedBatch> nchw;  // By rank.
@@ -38,7 +38,7 @@ struct ExamStep {
   std::vector<ReferenceResult> own_want;
 };
 
-struct BatchNormExam {
+struct SolvedProblem {
   BatchNormProblem problem;
   ReferenceLayer layer;
   Precision precision;
@@ -46,7 +46,7 @@ struct BatchNormExam {
   // What the running statistics start with: [c].
   std::vector<double> first_mean;
   std::vector<double> first_variance;
-  std::vector<ExamStep> steps;  // kSteps of them.
+  std::vector<SolvedStep> steps;  // kSteps of them.
 
   ActivationShape ShapeOf(int step, int rank, Layout layout) const;
 };
@@ -57,7 +57,7 @@ struct BatchNormExam {
 // Upstream gradients are random, with a mean and a part that follows x, so that
 // neither dx nor the gradients of the parameters vanish. They are 0 where
 // rounding decides whether ReLU lets them through.
-BatchNormExam MakeExam(const BatchNormProblem& problem);
+SolvedProblem SolveProblem(const BatchNormProblem& problem);
 
 // Whether the reference says something of every channel: a bound on y is at
 // most half of the channel's deviation, or of the value's distance from the
@@ -66,7 +66,7 @@ BatchNormExam MakeExam(const BatchNormProblem& problem);
 // parameter's gradient near zero, by chance; those that ReLU closes have none,
 // but they are not all. Error: kInternal, saying which. Nothing is asked of
 // less than four values per channel, whose dx vanishes.
-absl::Status CheckMeaning(const BatchNormExam& exam);
+absl::Status CheckMeaning(const SolvedProblem& solved);
 
 }  // namespace lockstep
 

@@ -1,4 +1,4 @@
-// Faults in the statistics that a layer normalises with, and in y.
+// Mutants of the statistics that a layer normalises with, and of y.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
+#include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_mutants.h"
 #include "conformance/syncbn/plain_kernels.h"
@@ -45,7 +46,7 @@ absl::StatusOr<int64_t> MergeWithEqualWeights(BatchNormKernels& real,
   std::copy_n(call.gathered, size * call.ranks, records);
   int64_t values = 0;
   for (int rank = 0; rank < call.ranks; ++rank) {
-    const RecordView record(call.record, records + rank * size);
+    const RecordAccess record(call.record, records + rank * size);
     const int64_t count = record.count();
     values += count;
     if (count == 0 && !empty_too) continue;
@@ -59,7 +60,7 @@ absl::StatusOr<int64_t> MergeWithEqualWeights(BatchNormKernels& real,
   MergeCall told = call;
   told.gathered = records;
   const auto result = Merge(real, told);
-  RecordView(call.record, call.saved).set_count(values);
+  RecordAccess(call.record, call.saved).set_count(values);
   return result.ok() ? absl::StatusOr<int64_t>(values) : result;
 }
 
@@ -84,7 +85,7 @@ absl::StatusOr<int64_t> MergeOwnAlone(BatchNormKernels& real,
 absl::StatusOr<int64_t> MergeWithEpsilonOutside(BatchNormKernels& real,
                                                 const MergeCall& call) {
   const auto result = Merge(real, call);
-  const RecordView saved(call.record, call.saved);
+  const RecordAccess saved(call.record, call.saved);
   const double epsilon = call.options.epsilon;
   for (int64_t c = 0; c < call.record.channels; ++c) {
     const double r = GetNumber(saved.second, c);
@@ -97,7 +98,7 @@ absl::StatusOr<int64_t> MergeWithEpsilonOutside(BatchNormKernels& real,
 absl::StatusOr<int64_t> MergeUnbiased(BatchNormKernels& real,
                                       const MergeCall& call) {
   const auto result = Merge(real, call);
-  const RecordView saved(call.record, call.saved);
+  const RecordAccess saved(call.record, call.saved);
   const auto n = static_cast<double>(saved.count());
   const double epsilon = call.options.epsilon;
   for (int64_t c = 0; n > 1 && c < call.record.channels; ++c) {
@@ -110,7 +111,7 @@ absl::StatusOr<int64_t> MergeUnbiased(BatchNormKernels& real,
 
 void ScaleResidual(const NormalizeCall& call, ConstBuffer) {
   if (call.residual.count == 0 || call.weight.count == 0) return;
-  const RecordView saved(
+  const RecordAccess saved(
       {.channels = call.shape.c, .type = StatisticsTypeOf(call.x.type)},
       const_cast<std::byte*>(call.saved));
   const ActivationShape& shape = call.shape;
@@ -154,111 +155,119 @@ absl::Status EvaluateWithBatch(BatchNorm& real, BatchNorm& untracked,
 
 bool DiffersByWeights(const BatchNormProblem& problem,
                       const BatchNormVariant&) {
-  return problem.world_size == 3 && (problem.batches == Batches::kUneven ||
-                                     problem.batches == Batches::kEmptyRank);
+  return problem.world_size == 3 &&
+         (problem.batches == RankBatches::kUneven ||
+          problem.batches == RankBatches::kEmptyRank);
 }
 
-std::vector<BatchNormFault> MergeFaults() {
+std::vector<Mutant> MergeMutants() {
   return {
-      {.name = "AveragesMeans",
-       .bug = "the ranks' means and variances are merged without weights",
-       .check = "Output",
-       .says = "as if the ranks' means had equal weights",
-       .shows = DiffersByWeights,
-       .merges = MergeMeansUnweighted},
-      {.name = "TakesCountsAsFlags",
-       .bug = "a rank's count is 1, also where the rank is empty",
-       .check = "Output",
-       .says = "as if an empty rank counted as one",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant&) {
-             return problem.batches == Batches::kEmptyRank &&
-                    problem.world_size > 1 && HasManyValues(problem);
-           },
-       .merges = MergeWithFlags},
-      {.name = "UsesOwnStatistics",
-       .bug = "a rank normalises with the statistics of its own batch",
-       .check = "Output",
-       .says = "as if this rank's own batch were the whole",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return RanksWithValues(problem, 0) > 1 &&
-                    !(v.semantics.refuses_one_value &&
-                      problem.hw == 1);  // Then it is refused.
-           },
-       .merges = MergeOwnAlone},
-      {.name = "PutsEpsilonOutside",
-       .bug = "epsilon is added to the root of the variance",
-       .check = "Output",
-       .says = "as if epsilon stood outside the root",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant&) {
-             return problem.affine && HasManyValues(problem);
-           },
-       .merges = MergeWithEpsilonOutside},
-      {.name = "NormalizesUnbiased",
-       .bug = "the variance that is normalised with is divided by n - 1",
-       .check = "Output",
-       .says = "as if the variance were divided by n - 1",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant&) {
-             return problem.hw == 1 && HasManyValues(problem);
-           },
-       .merges = MergeUnbiased},
+      Planted({"AveragesMeans",
+               "the ranks' means and variances are merged without weights",
+               {"Output"},
+               "as if the ranks' means had equal weights"},
+              {.shows = DiffersByWeights, .merges = MergeMeansUnweighted}),
+      Planted(
+          {"TakesCountsAsFlags",
+           "a rank's count is 1, also where the rank is empty",
+           {"Output"},
+           "as if an empty rank counted as one"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant&) {
+                 return problem.batches == RankBatches::kEmptyRank &&
+                        problem.world_size > 1 && HasManyValues(problem);
+               },
+           .merges = MergeWithFlags}),
+      Planted(
+          {"UsesOwnStatistics",
+           "a rank normalises with the statistics of its own batch",
+           {"Output"},
+           "as if this rank's own batch were the whole"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return RanksWithValues(problem, 0) > 1 &&
+                        !(v.semantics.refuses_one_value &&
+                          problem.hw == 1);  // Then it is refused.
+               },
+           .merges = MergeOwnAlone}),
+      Planted(
+          {"PutsEpsilonOutside",
+           "epsilon is added to the root of the variance",
+           {"Output"},
+           "as if epsilon stood outside the root"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant&) {
+                 return problem.affine && HasManyValues(problem);
+               },
+           .merges = MergeWithEpsilonOutside}),
+      Planted(
+          {"NormalizesUnbiased",
+           "the variance that is normalised with is divided by n - 1",
+           {"Output"},
+           "as if the variance were divided by n - 1"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant&) {
+                 return problem.hw == 1 && HasManyValues(problem);
+               },
+           .merges = MergeUnbiased}),
   };
 }
 
-std::vector<BatchNormFault> ElementFaults() {
+std::vector<Mutant> ElementMutants() {
   return {
-      {.name = "StopsBeforeTheLast",
-       .bug = "the last element of y is not written",
-       .check = "Output",
-       .says = "as if it had not been written",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return ValuesOf(problem, 0) > 1 ||
-                    (ValuesOf(problem, 0) == 1 &&
-                     !v.semantics.refuses_one_value);
-           },
-       .normalized = LeaveTheLastOut},
-      {.name = "ScalesTheResidual",
-       .bug = "the residual is added before the weight",
-       .check = "Output",
-       .says = "as if the residual were scaled by the weight",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant&) {
-             return HasResidual(problem.fused) && problem.affine &&
-                    HasManyValues(problem);
-           },
-       .normalized = ScaleResidual},
-      {.name = "ConfusesLayouts",
-       .bug = "channels first is read as channels last, and the other way",
-       .check = "Output",
-       .says = "as if the memory had the other layout",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant&) {
-             return problem.channels > 1 && problem.hw > 1 &&
-                    HasManyValues(problem);
-           },
-       .forwards = ForwardInOtherLayout},
-      {.name = "EvaluatesWithBatch",
-       .bug = "evaluation normalises with the batch, though the layer tracks",
-       .check = "Output",
-       .says = "as if this rank's own batch were used in evaluation",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-             return v.tracking != Tracking::kNone &&
-                    ValuesOf(problem, 2) >= 4 && problem.hw > 1;
-           },
-       .forwards = EvaluateWithBatch},
+      Planted(
+          {"StopsBeforeTheLast",
+           "the last element of y is not written",
+           {"Output"},
+           "as if it had not been written"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return ValuesOf(problem, 0) > 1 ||
+                        (ValuesOf(problem, 0) == 1 &&
+                         !v.semantics.refuses_one_value);
+               },
+           .normalized = LeaveTheLastOut}),
+      Planted(
+          {"ScalesTheResidual",
+           "the residual is added before the weight",
+           {"Output"},
+           "as if the residual were scaled by the weight"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant&) {
+                 return HasResidual(problem.fused) && problem.affine &&
+                        HasManyValues(problem);
+               },
+           .normalized = ScaleResidual}),
+      Planted(
+          {"ConfusesLayouts",
+           "channels first is read as channels last, and the other way",
+           {"Output"},
+           "as if the memory had the other layout"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant&) {
+                 return problem.channels > 1 && problem.hw > 1 &&
+                        HasManyValues(problem);
+               },
+           .forwards = ForwardInOtherLayout}),
+      Planted(
+          {"EvaluatesWithBatch",
+           "evaluation normalises with the batch, though the layer tracks",
+           {"Output"},
+           "as if this rank's own batch were used in evaluation"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
+                 return v.tracking != Tracking::kNone &&
+                        ValuesOf(problem, 2) >= 4 && problem.hw > 1;
+               },
+           .forwards = EvaluateWithBatch}),
   };
 }
 
 }  // namespace
 
-std::vector<BatchNormFault> StatisticsFaults() {
-  std::vector<BatchNormFault> all = MergeFaults();
-  for (const BatchNormFault& fault : ElementFaults()) all.push_back(fault);
+std::vector<Mutant> StatisticsMutants() {
+  std::vector<Mutant> all = MergeMutants();
+  for (const Mutant& mutant : ElementMutants()) all.push_back(mutant);
   return all;
 }
 

@@ -1,4 +1,5 @@
-// One step of a run on all ranks, beside what must have come of it.
+// One step of a run on all ranks, beside what must have come of it, and its
+// checks.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_STEP_CHECKS_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_STEP_CHECKS_H_
 
@@ -24,37 +25,37 @@ struct BoundedError {
 
 // Borrows all of it.
 struct StepView {
-  const BatchNormExam& exam;
+  const SolvedProblem& solved;
   const BatchNormVariant& variant;
   std::span<const RankRun> ranks;
   int step;
   // Where MeasureRun keeps the error that is largest beside its bound.
   BoundedError* largest = nullptr;
 
-  const ExamStep& exam_step() const {
-    return exam.steps[static_cast<size_t>(step)];
+  const SolvedStep& solved_step() const {
+    return solved.steps[static_cast<size_t>(step)];
   }
   const ReferenceBatch& BatchOn(int rank) const {
-    return exam_step().ranks[static_cast<size_t>(rank)];
+    return solved_step().ranks[static_cast<size_t>(rank)];
   }
-  int world_size() const { return exam.problem.world_size; }
+  int world_size() const { return solved.problem.world_size; }
   bool tracked() const { return variant.tracking != Tracking::kNone; }
-  const RankStep& Of(int rank) const {
+  const RankOutputs& Of(int rank) const {
     return ranks[static_cast<size_t>(rank)][static_cast<size_t>(step)];
   }
   // Whether a rank normalises with its own batch alone.
-  bool UsesOwn() const { return !exam_step().training && !tracked(); }
+  bool UsesOwn() const { return !solved_step().training && !tracked(); }
   const ReferenceStatistics& StatisticsOn(int rank) const {
-    return UsesOwn() ? exam_step().own_statistics[static_cast<size_t>(rank)]
-                     : exam_step().statistics;
+    return UsesOwn() ? solved_step().own_statistics[static_cast<size_t>(rank)]
+                     : solved_step().statistics;
   }
   // Of a rank's batch alone, in training too.
   ReferenceStatistics OwnStatisticsOf(int rank) const {
-    return StatisticsOf(exam.layer, {&BatchOn(rank), 1}, exam.precision);
+    return StatisticsOf(solved.layer, {&BatchOn(rank), 1}, solved.precision);
   }
   const ReferenceResult& WantOn(int rank) const {
-    return UsesOwn() ? exam_step().own_want[static_cast<size_t>(rank)]
-                     : exam_step().want;
+    return UsesOwn() ? solved_step().own_want[static_cast<size_t>(rank)]
+                     : solved_step().want;
   }
   size_t IndexOf(int rank) const {
     return UsesOwn() ? 0 : static_cast<size_t>(rank);
@@ -63,15 +64,13 @@ struct StepView {
     return variant.semantics.refuses_one_value && StatisticsOn(rank).count == 1;
   }
   std::vector<double> Activations(int rank, const std::string& bytes) const {
-    return FromLayout(exam.ShapeOf(step, rank, variant.layout),
-                      Decode(exam.problem.type, bytes));
+    return FromLayout(solved.ShapeOf(step, rank, variant.layout),
+                      Decode(solved.problem.type, bytes));
   }
   std::vector<double> Statistics(const std::string& bytes) const {
-    return Decode(exam.statistics_type, bytes);
+    return Decode(solved.statistics_type, bytes);
   }
 };
-
-// The checks of one step on all ranks, and what they are made of.
 
 // "rank 1: what".
 std::string OnRank(int rank, const std::string& what);

@@ -1,4 +1,4 @@
-// Faults in how the statistics of a rank's batch are added up.
+// Mutants of how the statistics of a rank's batch are added up.
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -8,6 +8,7 @@
 
 #include "base/data_types.h"
 #include "collectives/collective.h"
+#include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_mutants.h"
 #include "conformance/syncbn/plain_kernels.h"
@@ -24,7 +25,7 @@ bool HasManyValues(const BatchNormProblem& problem) {
 }
 
 void SquareInFloat(const ActivationShape& shape, ConstBuffer x,
-                   const RecordView& record) {
+                   const RecordAccess& record) {
   const auto count = static_cast<float>(shape.values_per_channel());
   for (int64_t c = 0; shape.n > 0 && c < shape.c; ++c) {
     float sum = 0;
@@ -45,7 +46,7 @@ void SquareInFloat(const ActivationShape& shape, ConstBuffer x,
 
 // E[x^2] - E[x]^2, with sums as narrow as x.
 void SquareInOwnType(const ActivationShape& shape, ConstBuffer x,
-                     const RecordView& record) {
+                     const RecordAccess& record) {
   std::array<std::byte, sizeof(double)> memory;
   const Buffer narrow(memory.data(), 1, x.type);
   const auto rounded = [&narrow](double value) {
@@ -72,7 +73,7 @@ void SquareInOwnType(const ActivationShape& shape, ConstBuffer x,
 // be of more.
 template <typename Takes>
 void SetMoments(const ActivationShape& shape, ConstBuffer x, double count,
-                const RecordView& record, Takes takes) {
+                const RecordAccess& record, Takes takes) {
   const auto for_values = [&](int64_t c, auto fn) {
     for (int64_t n = 0; n < shape.n; ++n) {
       for (int64_t i = 0; i < shape.hw; ++i) {
@@ -91,13 +92,13 @@ void SetMoments(const ActivationShape& shape, ConstBuffer x, double count,
 }
 
 void SkipTheLastOfRows(const ActivationShape& shape, ConstBuffer x,
-                       const RecordView& record) {
+                       const RecordAccess& record) {
   SetMoments(shape, x, static_cast<double>(shape.values_per_channel()), record,
              [&](int64_t, int64_t i) { return i < shape.hw - 1; });
 }
 
 void SkipTheLastOfBatch(const ActivationShape& shape, ConstBuffer x,
-                        const RecordView& record) {
+                        const RecordAccess& record) {
   SetMoments(shape, x, static_cast<double>(shape.values_per_channel()), record,
              [&](int64_t n, int64_t i) {
                return n < shape.n - 1 || i < shape.hw - 1;
@@ -106,7 +107,7 @@ void SkipTheLastOfBatch(const ActivationShape& shape, ConstBuffer x,
 
 // The first half of the samples stands for both.
 void TakeOneSegment(const ActivationShape& shape, ConstBuffer x,
-                    const RecordView& record) {
+                    const RecordAccess& record) {
   const int64_t half = shape.n / 2;
   SetMoments(shape, x, static_cast<double>(half * shape.hw), record,
              [half](int64_t n, int64_t) { return n < half; });
@@ -117,19 +118,19 @@ void TakeOneSegment(const ActivationShape& shape, ConstBuffer x,
 }
 
 void LeaveChannelsOut(const ActivationShape& shape, ConstBuffer,
-                      const RecordView& record) {
+                      const RecordAccess& record) {
   for (int64_t c = kFirstChannels; c < shape.c; ++c) {
     SetNumber(record.mean, c, 0);
     SetNumber(record.second, c, 0);
   }
 }
 
-// Of so many channels that in one of them chance does not hide the fault.
+// Of so many channels that in one of them chance does not hide the mutant.
 std::vector<BatchNormProblem> FarProblems(
     std::initializer_list<DataType> types) {
   std::vector<BatchNormProblem> far;
   for (const DataType type : types) {
-    for (const Batches batches : kAllBatches) {
+    for (const RankBatches batches : kAllBatches) {
       for (const int world_size : {1, 3}) {
         for (const auto& problem : ProblemsOf(world_size, type, batches)) {
           if (problem.offsets == Offsets::kFar && problem.channels == 65 &&
@@ -151,72 +152,73 @@ bool ShowsTheLast(const BatchNormProblem& problem, const BatchNormVariant&) {
   return IsSpiked(problem) && HasManyValues(problem);
 }
 
-std::vector<BatchNormFault> SquareFaults() {
+std::vector<Mutant> SquareMutants() {
   return {
-      {.name = "SquaresInFloat",
-       .bug = "the variance is E[x^2] - E[x]^2, in float32",
-       .check = "Output",
-       .says = "as if the variance were E[x^2] - E[x]^2, in float32",
-       .shows = ShowsIfMany,
-       .problems =
-           [] {
-             // Not bfloat16: its squares have 16 bits, so that float32 adds 256
-             // of them exactly, and it is no fault.
-             return FarProblems({DataType::kFloat32, DataType::kFloat16});
-           },
-       .moments = SquareInFloat},
-      {.name = "SquaresInOwnType",
-       .bug = "the variance is E[x^2] - E[x]^2, in the type of x",
-       .check = "Output",
-       .says = "as if the variance were E[x^2] - E[x]^2, in the type of x",
-       .shows = ShowsIfMany,
-       .problems = [] { return FarProblems({DataType::kBFloat16}); },
-       .moments = SquareInOwnType},
+      Planted(
+          {"SquaresInFloat",
+           "the variance is E[x^2] - E[x]^2, in float32",
+           {"Output"},
+           "as if the variance were E[x^2] - E[x]^2, in float32"},
+          {.shows = ShowsIfMany,
+           .problems =
+               [] {
+                 // Not bfloat16: its squares have 16 bits, so that float32 adds
+                 // 256 of them exactly, and nothing is wrong.
+                 return FarProblems({DataType::kFloat32, DataType::kFloat16});
+               },
+           .moments = SquareInFloat}),
+      Planted({"SquaresInOwnType",
+               "the variance is E[x^2] - E[x]^2, in the type of x",
+               {"Output"},
+               "as if the variance were E[x^2] - E[x]^2, in the type of x"},
+              {.shows = ShowsIfMany,
+               .problems = [] { return FarProblems({DataType::kBFloat16}); },
+               .moments = SquareInOwnType}),
   };
 }
 
-std::vector<BatchNormFault> LostValueFaults() {
+std::vector<Mutant> LostValueMutants() {
   return {
-      {.name = "StopsAtChannel64",
-       .bug = "the statistics of channels from 64 on are not computed",
-       .check = "Output",
-       .says = "as if only the first 64 channels were computed",
-       .shows =
-           [](const BatchNormProblem& problem, const BatchNormVariant&) {
-             return problem.channels > kFirstChannels && HasManyValues(problem);
-           },
-       .moments = LeaveChannelsOut},
-      {.name = "SkipsTheLastValue",
-       .bug = "the statistics leave out the last value of each row",
-       .check = "Output",
-       .says = "as if the statistics lacked the last value of each row",
-       .shows = ShowsTheLast,
-       .moments = SkipTheLastOfRows},
-      {.name = "SkipsTheLastOfTheBatch",
-       .bug = "the statistics leave out the last value of the batch",
-       .check = "Output",
-       .says = "of every rank",
-       .shows = ShowsTheLast,
-       .moments = SkipTheLastOfBatch},
-      {.name = "TakesOneSegment",
-       .bug = "segments are merged as if all were like the first",
-       .check = "Output",
-       .says = "as if the first half of each rank's samples stood for all",
-       .shows =
-           [](const BatchNormProblem&, const BatchNormVariant& v) {
-             return v.tracking == Tracking::kMomentum &&
-                    v.semantics.name == "torch";
-           },
-       .problems = LargeProblems,
-       .moments = TakeOneSegment},
+      Planted(
+          {"StopsAtChannel64",
+           "the statistics of channels from 64 on are not computed",
+           {"Output"},
+           "as if only the first 64 channels were computed"},
+          {.shows =
+               [](const BatchNormProblem& problem, const BatchNormVariant&) {
+                 return problem.channels > kFirstChannels &&
+                        HasManyValues(problem);
+               },
+           .moments = LeaveChannelsOut}),
+      Planted({"SkipsTheLastValue",
+               "the statistics leave out the last value of each row",
+               {"Output"},
+               "as if the statistics lacked the last value of each row"},
+              {.shows = ShowsTheLast, .moments = SkipTheLastOfRows}),
+      Planted({"SkipsTheLastOfTheBatch",
+               "the statistics leave out the last value of the batch",
+               {"Output"},
+               "of every rank"},
+              {.shows = ShowsTheLast, .moments = SkipTheLastOfBatch}),
+      Planted({"TakesOneSegment",
+               "segments are merged as if all were like the first",
+               {"Output"},
+               "as if the first half of each rank's samples stood for all"},
+              {.shows =
+                   [](const BatchNormProblem&, const BatchNormVariant& v) {
+                     return v.tracking == Tracking::kMomentum &&
+                            v.semantics.name == "torch";
+                   },
+               .problems = LargeProblems,
+               .moments = TakeOneSegment}),
   };
 }
 
 }  // namespace
 
-std::vector<BatchNormFault> SumFaults() {
-  std::vector<BatchNormFault> all = SquareFaults();
-  for (const BatchNormFault& fault : LostValueFaults()) all.push_back(fault);
+std::vector<Mutant> SumMutants() {
+  std::vector<Mutant> all = SquareMutants();
+  for (const Mutant& mutant : LostValueMutants()) all.push_back(mutant);
   return all;
 }
 

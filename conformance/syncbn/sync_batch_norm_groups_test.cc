@@ -22,7 +22,7 @@
 #include "conformance/report/claim_recorder.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
-#include "conformance/syncbn/run_variants.h"
+#include "conformance/syncbn/layer_run.h"
 #include "conformance/syncbn/solved_problem.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -61,7 +61,7 @@ TEST_P(SyncBatchNormBackendsTest, GiveTheSameBits) {
   ClaimRecorder same_bits({"sync_batch_norm_bits", "threads and processes",
                            world_size, Name(type)});
   const std::vector<BatchNormVariant> variants = AllVariants();
-  for (const Batches batches : kAllBatches) {
+  for (const RankBatches batches : kAllBatches) {
     std::vector<BatchNormProblem> problems;
     for (const auto& problem : FusedProblemsOf(world_size, type, batches)) {
       if (problem.affine && problem.hw > 1 &&
@@ -70,23 +70,24 @@ TEST_P(SyncBatchNormBackendsTest, GiveTheSameBits) {
       }
     }
     for (const auto& problem : problems) {
-      const BatchNormExam exam = MakeExam(problem);
+      const SolvedProblem solved = SolveProblem(problem);
       const auto make = SyncBatchNormOver(MakeKernels);
-      const auto threads = RunVariants(Backend::kThreads, exam, variants, make);
-      const auto again = RunVariants(Backend::kThreads, exam, variants, make);
+      const auto threads =
+          RunVariants(Backend::kThreads, solved, variants, make);
+      const auto again = RunVariants(Backend::kThreads, solved, variants, make);
       const auto processes =
-          RunVariants(Backend::kProcesses, exam, variants, make);
+          RunVariants(Backend::kProcesses, solved, variants, make);
       ASSERT_THAT(threads, IsOk());
       ASSERT_THAT(again, IsOk());
       ASSERT_THAT(processes, IsOk());
       for (size_t v = 0; v < variants.size(); ++v) {
-        const auto error = MeasureRun(exam, variants[v], (*processes)[v]);
+        const auto error = MeasureRun(solved, variants[v], (*processes)[v]);
         ASSERT_THAT(error, IsOk());
         claim.Measure(*error);
-        ASSERT_THAT(CheckSameBits(exam, variants[v], (*threads)[v], (*again)[v],
-                                  "in another run"),
+        ASSERT_THAT(CheckSameBits(solved, variants[v], (*threads)[v],
+                                  (*again)[v], "in another run"),
                     IsOk());
-        ASSERT_THAT(CheckSameBits(exam, variants[v], (*threads)[v],
+        ASSERT_THAT(CheckSameBits(solved, variants[v], (*threads)[v],
                                   (*processes)[v], "as processes"),
                     IsOk());
         same_bits.AddExact();
@@ -292,11 +293,8 @@ TEST(SyncBatchNormErrorsTest, AnEmptyRankThatStaysAwayIsNamedInTime) {
   }
 }
 
-}  // namespace
-
 // Local batch norm through oneDNN: batch norm of one rank, in every layer that
 // has it; and of two ranks it is not, and the suite says so.
-namespace {
 
 using testing::StartsWith;
 
@@ -307,7 +305,7 @@ absl::StatusOr<std::unique_ptr<BatchNorm>> MakeLocal(
   return layer;
 }
 
-class LocalBatchNormTest : public testing::TestWithParam<Batches> {};
+class LocalBatchNormTest : public testing::TestWithParam<RankBatches> {};
 
 TEST_P(LocalBatchNormTest, IsBatchNormOfOneRank) {
   std::vector<BatchNormProblem> problems =
@@ -318,19 +316,20 @@ TEST_P(LocalBatchNormTest, IsBatchNormOfOneRank) {
   const std::vector<BatchNormVariant> variants = AllVariants();
   double largest = 0;
   for (const BatchNormProblem& problem : problems) {
-    const BatchNormExam exam = MakeExam(problem);
-    ASSERT_THAT(CheckMeaning(exam), IsOk());
-    const auto runs = RunVariants(Backend::kThreads, exam, variants, MakeLocal);
+    const SolvedProblem solved = SolveProblem(problem);
+    ASSERT_THAT(CheckMeaning(solved), IsOk());
+    const auto runs =
+        RunVariants(Backend::kThreads, solved, variants, MakeLocal);
     ASSERT_THAT(runs, IsOk());
     for (size_t v = 0; v < variants.size(); ++v) {
-      const auto error = MeasureRun(exam, variants[v], (*runs)[v]);
+      const auto error = MeasureRun(solved, variants[v], (*runs)[v]);
       ASSERT_THAT(error, IsOk());
       largest = std::max(largest, *error);
     }
   }
   // Float32 rounds, but where the only rank is empty and there is nothing to
   // round: any other measure of 0 is one that was not taken.
-  EXPECT_EQ(largest == 0, GetParam() == Batches::kEmptyRank) << largest;
+  EXPECT_EQ(largest == 0, GetParam() == RankBatches::kEmptyRank) << largest;
   EXPECT_LE(largest, 1);
 }
 
@@ -340,16 +339,17 @@ INSTANTIATE_TEST_SUITE_P(All, LocalBatchNormTest,
 
 TEST(LocalBatchNormControlTest, IsNotBatchNormOfTwoRanks) {
   for (const auto& problem :
-       ProblemsOf(2, DataType::kFloat32, Batches::kUneven)) {
+       ProblemsOf(2, DataType::kFloat32, RankBatches::kUneven)) {
     // Of one value per channel on a rank, it is refused.
     if (problem.hw == 1) continue;
-    const BatchNormExam exam = MakeExam(problem);
+    const SolvedProblem solved = SolveProblem(problem);
     const std::vector<BatchNormVariant> variants = LayoutVariants();
-    const auto runs = RunVariants(Backend::kThreads, exam, variants, MakeLocal);
+    const auto runs =
+        RunVariants(Backend::kThreads, solved, variants, MakeLocal);
     ASSERT_THAT(runs, IsOk());
     for (size_t v = 0; v < variants.size(); ++v) {
       EXPECT_THAT(
-          CheckRun(exam, variants[v], (*runs)[v]),
+          CheckRun(solved, variants[v], (*runs)[v]),
           StatusIs(absl::StatusCode::kDataLoss,
                    AllOf(StartsWith("Output: "),
                          HasSubstr("as if this rank's own batch were"))));

@@ -91,7 +91,7 @@ std::shared_ptr<void> AllocateOnDevice(size_t bytes) {
 // The stand-in takes a hundred times as long as a loop would. Of 3 channels of
 // one pixel and 65 of several, affine or far; and all that is fused, in place.
 std::vector<BatchNormProblem> SomeProblems(int world_size, DataType type,
-                                           Batches batches) {
+                                           RankBatches batches) {
   std::vector<BatchNormProblem> some;
   for (const auto& problem : ProblemsOf(world_size, type, batches)) {
     const bool small = problem.channels == 3 && problem.hw == 1;
@@ -118,7 +118,7 @@ std::vector<BatchNormVariant> SomeVariants() {
 struct Part {
   int world_size;
   DataType type;
-  Batches batches;
+  RankBatches batches;
 };
 
 std::vector<Part> Parts() {
@@ -126,7 +126,7 @@ std::vector<Part> Parts() {
   for (const int world_size : {1, 2}) {
     for (const DataType type :
          {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
-      for (const Batches batches : kAllBatches) {
+      for (const RankBatches batches : kAllBatches) {
         parts.push_back({world_size, type, batches});
       }
     }
@@ -142,8 +142,8 @@ TEST_P(SyncBatchNormNcclTest, IsBatchNormOfTheWholeBatch) {
                           world_size, Name(type)});
   const std::vector<BatchNormVariant> variants = SomeVariants();
   for (const auto& problem : SomeProblems(world_size, type, batches)) {
-    const BatchNormExam exam = MakeExam(problem);
-    ASSERT_THAT(CheckMeaning(exam), IsOk());
+    const SolvedProblem solved = SolveProblem(problem);
+    ASSERT_THAT(CheckMeaning(solved), IsOk());
     // By variant, then by rank.
     std::vector<std::vector<RankRun>> runs(
         variants.size(), std::vector<RankRun>(static_cast<size_t>(world_size)));
@@ -152,14 +152,14 @@ TEST_P(SyncBatchNormNcclTest, IsBatchNormOfTheWholeBatch) {
           for (size_t v = 0; v < variants.size(); ++v) {
             LOCKSTEP_ASSIGN_OR_RETURN(
                 runs[v][static_cast<size_t>(group.rank())],
-                RunOnRank(exam, variants[v], MakeLayer, group,
+                RunOnRank(solved, variants[v], MakeLayer, group,
                           AllocateOnDevice));
           }
           return absl::OkStatus();
         });
     ASSERT_THAT(statuses, Each(IsOk()));
     for (size_t v = 0; v < variants.size(); ++v) {
-      const auto error = MeasureRun(exam, variants[v], runs[v]);
+      const auto error = MeasureRun(solved, variants[v], runs[v]);
       ASSERT_THAT(error, IsOk());
       recorder.Measure(*error);
     }

@@ -1,18 +1,19 @@
 // Binds a BatchNorm to a layer's parameters and buffers.
-#include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
+#include "models/cpu/batch_norm_plan.h"
+#include "models/cpu/layer.h"
 #include "models/cpu/layers.h"
+#include "models/cpu/onednn.h"
 #include "models/model.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
@@ -30,35 +31,17 @@ ActivationShape ActivationsOf(const Shape& shape) {
           .layout = Layout::kNhwc};
 }
 
-// specs: ParameterSpec or BufferSpec. what: "parameter", "buffer".
-template <typename Specs>
-absl::Status CheckTensor(const std::string& layer, const char* what,
-                         const Specs& specs, int index,
-                         const std::vector<int64_t>& want) {
-  if (index < 0 || static_cast<size_t>(index) >= specs.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        layer, ": no ", what, " ", index, " among ", specs.size()));
-  }
-  if (specs[index].shape == want) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      layer, ": ", what, " ", specs[index].name, " is [",
-      absl::StrJoin(specs[index].shape, ","), "], the layer's input needs [",
-      absl::StrJoin(want, ","), "]"));
-}
-
 absl::Status CheckTensors(const BatchNormLayerOptions& options,
                           const LayerContext& context, int64_t channels) {
   for (const int index : {options.weight, options.bias}) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckTensor(options.name, "parameter",
-                                         context.parameters->specs(), index,
-                                         {channels}));
+    LOCKSTEP_RETURN_IF_ERROR(
+        CheckParameter(options.name, *context.parameters, index, {channels}));
   }
   for (const int index : {options.running_mean, options.running_variance}) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckTensor(
-        options.name, "buffer", context.buffers->specs(), index, {channels}));
+    LOCKSTEP_RETURN_IF_ERROR(
+        CheckBuffer(options.name, *context.buffers, index, {channels}));
   }
-  return CheckTensor(options.name, "buffer", context.buffers->specs(),
-                     options.batches, {});
+  return CheckBuffer(options.name, *context.buffers, options.batches, {});
 }
 
 class BatchNormLayer : public Layer {

@@ -18,9 +18,11 @@
 namespace lockstep {
 namespace {
 
+using testing::Contains;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Ne;
 
 // Unrelated tensors come first: indices matter.
 BatchNormLayerOptions Options(bool relu) {
@@ -202,8 +204,9 @@ TEST(BatchNormLayerTest, NamesWhatDoesNotFit) {
   };
   const Shape input = {2, 3, 1, 1};
   EXPECT_THAT(run(Options(false), input), IsOk());
-  EXPECT_THAT(run(Options(false), {2, 4, 1, 1}),
-              is("bn: parameter weight is [3], the layer's input needs [4]"));
+  EXPECT_THAT(
+      run(Options(false), {2, 4, 1, 1}),
+      is("bn: parameter weight is [3], the layer and its input need [4]"));
   EXPECT_THAT(run(Options(false), {1, 3, 1, 1}),
               is("bn: batch norm: one value"));
   BatchNormLayerOptions options = Options(false);
@@ -219,14 +222,8 @@ TEST(BatchNormLayerTest, NamesWhatDoesNotFit) {
   EXPECT_THAT(run(options, input), is("bn: no parameter -1 among 3"));
 }
 
-}  // namespace
-
-// What resnet18_test.cc does not show: the order of what a block does, its
-// memory, and blocks that do not fit.
-namespace {
-
-using testing::Contains;
-using testing::Ne;
+// Residual blocks, as far as resnet18_test.cc does not show them: the order of
+// what a block does, its memory, and blocks that do not fit.
 
 // A block of 1x1 convolutions; the parameters of each layer lie in the order
 // conv1, conv2, bn1, bn2, conv3.

@@ -1,4 +1,3 @@
-// The one call into the OpenMP runtime that oneDNN brings along.
 #include "models/cpu/classifier.h"
 
 #include <algorithm>
@@ -15,21 +14,22 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
+#include "models/cpu/layer.h"
 #include "models/cpu/onednn.h"
 #include "models/model.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
-// Declared here because <omp.h> is absent where the compiler's own OpenMP is
+// The one call into the OpenMP runtime that oneDNN brings along. Declared here
+// because <omp.h> is absent where the compiler's own OpenMP is
 // not installed, while oneDNN's runtime, which has the function, always is.
 extern "C" void omp_set_num_threads(int count);
 
 namespace lockstep {
-
-void SetComputeThreads(int count) { omp_set_num_threads(count); }
-
-// In float64: it is a thousandth of a step, and softmax - 1 cancels.
 namespace {
+
+// The loss is computed in float64: that is a thousandth of a step, and
+// softmax - 1 cancels.
 
 bool IsCorrect(std::span<const float> logits, int32_t label) {
   for (size_t k = 0; k < logits.size(); ++k) {
@@ -59,37 +59,7 @@ double SampleLoss(std::span<const float> logits, int32_t label, double scale,
   return loss;
 }
 
-}  // namespace
-
-absl::Status CheckLabels(std::span<const int32_t> labels, int64_t classes) {
-  for (size_t i = 0; i < labels.size(); ++i) {
-    if (labels[i] < 0 || labels[i] >= classes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("label ", labels[i], " of sample ", i, " is not in [0, ",
-                       classes, ")"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-Metrics SoftmaxCrossEntropy(std::span<const float> logits,
-                            std::span<const int32_t> labels, int64_t classes,
-                            float gradient_scale, std::span<float> gradient) {
-  Metrics metrics;
-  for (size_t i = 0; i < labels.size(); ++i) {
-    const std::span<const float> row = logits.subspan(i * classes, classes);
-    if (IsCorrect(row, labels[i])) ++metrics.correct;
-    metrics.loss_sum += SampleLoss(
-        row, labels[i], gradient_scale,
-        gradient.empty() ? gradient : gradient.subspan(i * classes, classes));
-  }
-  metrics.samples = static_cast<int64_t>(labels.size());
-  return metrics;
-}
-
 // Owns a replica's memory and plans.
-namespace {
-
 class Classifier : public Model {
  public:
   Classifier(const Shape& sample, int64_t classes, Parameters parameters,
@@ -265,6 +235,34 @@ class Classifier : public Model {
 };
 
 }  // namespace
+
+void SetComputeThreads(int count) { omp_set_num_threads(count); }
+
+absl::Status CheckLabels(std::span<const int32_t> labels, int64_t classes) {
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] < 0 || labels[i] >= classes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("label ", labels[i], " of sample ", i, " is not in [0, ",
+                       classes, ")"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Metrics SoftmaxCrossEntropy(std::span<const float> logits,
+                            std::span<const int32_t> labels, int64_t classes,
+                            float gradient_scale, std::span<float> gradient) {
+  Metrics metrics;
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const std::span<const float> row = logits.subspan(i * classes, classes);
+    if (IsCorrect(row, labels[i])) ++metrics.correct;
+    metrics.loss_sum += SampleLoss(
+        row, labels[i], gradient_scale,
+        gradient.empty() ? gradient : gradient.subspan(i * classes, classes));
+  }
+  metrics.samples = static_cast<int64_t>(labels.size());
+  return metrics;
+}
 
 std::unique_ptr<Model> CreateClassifier(const Shape& sample, int64_t classes,
                                         Parameters parameters, Buffers buffers,

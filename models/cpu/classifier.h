@@ -1,4 +1,4 @@
-// How many threads a rank computes on.
+// A network and its loss as a Model, and how many threads it computes on.
 #ifndef LOCKSTEP_MODELS_CPU_CLASSIFIER_H_
 #define LOCKSTEP_MODELS_CPU_CLASSIFIER_H_
 
@@ -7,16 +7,16 @@
 #include <span>
 
 #include "absl/status/status.h"
-#include "models/cpu/layer.h"
 #include "models/model.h"
 
 namespace lockstep {
 
+class Layer;
+struct Shape;
+
 // Sets how many OpenMP threads oneDNN uses for what the calling thread computes
 // from now on; each rank thread calls it for itself. count: at least 1.
 void SetComputeThreads(int count);
-
-// The loss of classification.
 
 // Errors: kInvalidArgument, naming the sample, if a label is not in
 // [0, classes).
@@ -34,8 +34,8 @@ Metrics SoftmaxCrossEntropy(std::span<const float> logits,
                             std::span<const int32_t> labels, int64_t classes,
                             float gradient_scale, std::span<float> gradient);
 
-// A layer and a loss made into a Model.
-
+// A layer and the loss made into a Model.
+//
 // sample: the shape of one image, n = 1; c = 1, so that the images of a Batch
 // lie as the layers want them. network: from [n, 1, h, w] to [n, classes, 1, 1]
 // logits. The model plans for a batch size when it first meets it and keeps

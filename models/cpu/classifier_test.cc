@@ -27,6 +27,9 @@
 namespace lockstep {
 namespace {
 
+using testing::_;
+using testing::Contains;
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -119,9 +122,6 @@ TEST(CheckLabelsTest, NamesTheFirstOutOfRange) {
   EXPECT_THAT(CheckLabels(std::vector<int32_t>{-1}, 3),
               bad("label -1 of sample 0"));
 }
-
-}  // namespace
-namespace {
 
 // For two 1x1 convolutions and a linear layer. Values up to 1 keep the sums
 // small, so that they are exact: every y is below 500 * 2 * 3 * 8 + 33.
@@ -262,14 +262,8 @@ TEST(SequentialTest, RejectsNoLayers) {
       StatusIs(absl::StatusCode::kInvalidArgument, "net: no layers"));
 }
 
-}  // namespace
-
-// What lenet_test.cc does not show: networks that do not fit.
-namespace {
-
-using testing::_;
-using testing::Contains;
-using testing::Each;
+// What lenet_test.cc does not show of classifiers: networks that do not fit,
+// and batch norm over a group.
 
 constexpr Shape kSample = {.n = 1, .c = 1, .h = 1, .w = 2};
 

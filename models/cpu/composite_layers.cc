@@ -1,14 +1,19 @@
-// Lays out the inner activations and gradients of a chain of layers.
+// Layers made of layers. Each lays out the inner activations and gradients in
+// the memory that a call brings.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "models/cpu/batch_norm_plan.h"
 #include "models/cpu/layer.h"
 #include "models/cpu/layers.h"
 #include "models/cpu/onednn.h"
@@ -125,16 +130,6 @@ class Sequential : public Layer {
   std::string name_;
   std::vector<std::unique_ptr<Layer>> layers_;
 };
-
-}  // namespace
-
-std::unique_ptr<Layer> CreateSequential(
-    std::string name, std::vector<std::unique_ptr<Layer>> layers) {
-  return std::make_unique<Sequential>(std::move(name), std::move(layers));
-}
-
-// Lays out the inner activations and gradients of a residual block.
-namespace {
 
 struct Plans {
   std::unique_ptr<LayerPlan> conv1, conv2;
@@ -345,6 +340,11 @@ class Residual : public Layer {
 };
 
 }  // namespace
+
+std::unique_ptr<Layer> CreateSequential(
+    std::string name, std::vector<std::unique_ptr<Layer>> layers) {
+  return std::make_unique<Sequential>(std::move(name), std::move(layers));
+}
 
 std::unique_ptr<Layer> CreateResidual(ResidualOptions options) {
   return std::make_unique<Residual>(std::move(options));

@@ -1,4 +1,4 @@
-// The shape of activations on the CPU.
+// What a layer is on the CPU: something that plans its work for a batch size.
 #ifndef LOCKSTEP_MODELS_CPU_LAYER_H_
 #define LOCKSTEP_MODELS_CPU_LAYER_H_
 
@@ -9,12 +9,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/communicator.h"
 #include "models/model.h"
-#include "oneapi/dnnl/dnnl.hpp"
-#include "syncbn/batch_norm_kernels.h"
 
 namespace lockstep {
+
+struct LayerContext;  // What the layers of one replica share (onednn.h).
 
 // N images of C channels. Activations lie channels last: element (n, c, h, w)
 // is at ((n * H + h) * W + w) * C + c, without gaps.
@@ -26,21 +25,6 @@ struct Shape {
 
   int64_t size() const { return n * c * h * w; }
   friend bool operator==(const Shape&, const Shape&) = default;
-};
-
-// What a layer is on the CPU: something that plans its work for a batch size.
-
-// What the layers of one replica share.
-struct LayerContext {
-  dnnl::engine engine;
-  dnnl::stream stream;
-  Parameters* parameters;  // Outlives every plan.
-  Buffers* buffers;        // Likewise.
-  // Over whose ranks batch norm normalises in training; null: this rank's batch
-  // alone. Plans keep it.
-  Communicator* batch_norm_group = nullptr;
-  // What it computes with; outlives every plan.
-  BatchNormKernels* batch_norm_kernels = nullptr;
 };
 
 // One layer's work on one input shape, prepared once and run every step. All
@@ -104,14 +88,20 @@ class Layer {
       bool input_gradient) const = 0;
 };
 
-// What a layer does for a batch without samples.
-
-// A plan that computes nothing: backward it zeroes the gradients of
-// `parameters[index]` for each of `indices` and calls `ready` for them, in the
-// order given. Borrows `parameters`.
+// The plan of a layer for a batch without samples. It computes nothing:
+// backward it zeroes the gradients of `parameters[index]` for each of `indices`
+// and calls `ready` for them, in the order given. Borrows `parameters`.
 std::unique_ptr<LayerPlan> CreateEmptyPlan(Parameters& parameters,
                                            std::vector<int> indices,
                                            const Shape& output);
+
+// Errors: kInvalidArgument, naming the layer, unless there is a tensor `index`
+// and it has the shape `want`.
+absl::Status CheckParameter(const std::string& layer,
+                            const Parameters& parameters, int index,
+                            const std::vector<int64_t>& want);
+absl::Status CheckBuffer(const std::string& layer, const Buffers& buffers,
+                         int index, const std::vector<int64_t>& want);
 
 }  // namespace lockstep
 

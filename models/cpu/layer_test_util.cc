@@ -1,4 +1,3 @@
-// Buffers with guard zones around a layer under test.
 #include "models/cpu/layer_test_util.h"
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "models/cpu/classifier.h"
+#include "models/cpu/onednn.h"
 #include "models/model.h"
 #include "oneapi/dnnl/dnnl.hpp"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"

@@ -1,4 +1,5 @@
-// 2-D convolution with bias, perhaps followed by ReLU.
+// The layers that networks are made of. Each function describes one: nothing is
+// computed, or checked, before it is planned (Layer::Plan).
 #ifndef LOCKSTEP_MODELS_CPU_LAYERS_H_
 #define LOCKSTEP_MODELS_CPU_LAYERS_H_
 
@@ -8,18 +9,16 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "models/cpu/layer.h"
-#include "models/model.h"
-#include "syncbn/batch_norm.h"
 
 namespace lockstep {
 
+// 2-D convolution with bias, perhaps followed by ReLU. `name` in these options
+// is for messages; `weights`, `bias` and so on are indices into Parameters.
 struct ConvolutionOptions {
-  std::string name;  // For messages.
-  int weights = 0;   // Index of [out_channels, c, kernel, kernel].
-  int bias = 0;      // Index of [out_channels].
+  std::string name;
+  int weights = 0;  // [out_channels, c, kernel, kernel].
+  int bias = 0;     // [out_channels].
   int64_t out_channels = 1;
   int64_t kernel = 1;
   int64_t stride = 1;
@@ -33,11 +32,10 @@ struct ConvolutionOptions {
 std::unique_ptr<Layer> CreateConvolution(ConvolutionOptions options);
 
 // Fully connected layer, perhaps followed by ReLU.
-
 struct LinearOptions {
-  std::string name;  // For messages.
-  int weights = 0;   // Index of [c * h * w, out_features]: y = x W + b.
-  int bias = 0;      // Index of [out_features].
+  std::string name;
+  int weights = 0;  // [c * h * w, out_features]: y = x W + b.
+  int bias = 0;     // [out_features].
   int64_t out_features = 1;
   bool relu = false;
   // The weights are [out_features, c * h * w] instead, as torch.nn.Linear
@@ -46,93 +44,46 @@ struct LinearOptions {
 };
 
 // [n, c, h, w] -> [n, out_features, 1, 1]. The weights' rows (or columns, with
-// outputs_first) count the features
-// of a sample in the order c, h, w (what PyTorch's flatten gives), although the
-// activations lie channels last. With ReLU a NaN becomes 0.
+// outputs_first) count the features of a sample in the order c, h, w (what
+// PyTorch's flatten gives), although the activations lie channels last. With
+// ReLU a NaN becomes 0.
 std::unique_ptr<Layer> CreateLinear(LinearOptions options);
 
-// Average pooling, over windows that do not overlap or over whole images.
-
+// Average pooling over windows that do not overlap:
 // [n, c, h, w] -> [n, c, h / window, w / window]; rows and columns left over at
 // the end are dropped, as PyTorch's avg_pool2d with stride = window.
 std::unique_ptr<Layer> CreateAveragePool(std::string name, int64_t window);
 
-// [n, c, h, w] -> [n, c, 1, 1]: the average over each image, as PyTorch's
+// Average pooling over whole images: [n, c, h, w] -> [n, c, 1, 1], as PyTorch's
 // AdaptiveAvgPool2d((1, 1)).
 std::unique_ptr<Layer> CreateGlobalAveragePool(std::string name);
 
-// Batch normalisation as a layer, perhaps with a residual and ReLU.
-
 // torch.nn.BatchNorm2d with its defaults (momentum 0.1, epsilon 1e-5, affine,
-// tracked), followed by ReLU if `relu`.
+// tracked), perhaps followed by ReLU.
 struct BatchNormLayerOptions {
-  std::string name;      // For messages.
-  int weight = 0;        // Indices into Parameters, each [c]; the bias's is the
-  int bias = 0;          // higher.
+  std::string name;
+  int weight = 0;        // [c].
+  int bias = 0;          // [c]; a higher index than weight's.
   int running_mean = 0;  // Indices into Buffers, each [c].
   int running_variance = 0;
   int batches = 0;  // Index of the counter num_batches_tracked.
   bool relu = false;
 };
 
-// Its plan. `saved` holds the batch's statistics. In training on a group every
-// rank runs Forward and Backward at the same time; messages wait for each
-// other, planning sends none. Errors, beside LayerPlan's: kInvalidArgument for
-// a batch of one value per channel, over all ranks, in training.
-class BatchNormPlan : public LayerPlan {
- public:
-  BatchNormPlan(const LayerContext& context, BatchNormLayerOptions options,
-                const Shape& shape, std::unique_ptr<BatchNorm> batch_norm);
-
-  const Shape& output() const override { return shape_; }
-  int64_t saved_size() const override;
-  int64_t temporary_size() const override { return 0; }
-
-  absl::Status Forward(const Forwards& buffers) override {
-    return ForwardAdding(buffers, /*residual=*/nullptr);
-  }
-  absl::Status Backward(const Backwards& buffers,
-                        Model::GradientReady ready) override {
-    return BackwardAdding(buffers, /*dresidual=*/nullptr, ready);
-  }
-
-  // Forward with `residual`, [output()], added before ReLU; it may be the
-  // memory of y. Null: none.
-  absl::Status ForwardAdding(const Forwards& buffers, const float* residual);
-
-  // Backward that also overwrites `dresidual`, [output()], with the residual's
-  // gradient; dx or dresidual may be the memory of dy. Null: not wanted.
-  absl::Status BackwardAdding(const Backwards& buffers, float* dresidual,
-                              Model::GradientReady ready);
-
- private:
-  LayerContext context_;
-  BatchNormLayerOptions options_;
-  Shape shape_;
-  std::unique_ptr<BatchNorm> batch_norm_;
-};
-
-// As Layer::Plan. With or without context.batch_norm_group it computes with
-// context.batch_norm_kernels, so that a rank alone has the bits of a group of
-// one.
-absl::StatusOr<std::unique_ptr<BatchNormPlan>> PlanBatchNorm(
-    const BatchNormLayerOptions& options, const LayerContext& context,
-    const Shape& input);
-
+// [n, c, h, w] -> the same. Its messages, and the errors that come with them,
+// are those of SyncBatchNorm where the context has a batch_norm_group.
 std::unique_ptr<Layer> CreateBatchNormLayer(BatchNormLayerOptions options);
 
-// Layers one after the other, themselves a layer.
-
-// layers: at least one, each fitting the output of the one before. Saves their
-// outputs between forward and backward; temporary space is shared by all.
+// Layers one after the other, themselves a layer. layers: at least one, each
+// fitting the output of the one before. Saves their outputs between forward and
+// backward; temporary space is shared by all.
 std::unique_ptr<Layer> CreateSequential(
     std::string name, std::vector<std::unique_ptr<Layer>> layers);
 
-// The residual block of ResNet-18 and ResNet-34.
-
-// The parts, named as d2l's Residual names them. The block sets their `relu`.
+// The residual block of ResNet-18 and ResNet-34. The parts are named as d2l's
+// Residual names them; the block sets their `relu`.
 struct ResidualOptions {
-  std::string name;  // For messages.
+  std::string name;
   ConvolutionOptions conv1, conv2;
   std::optional<ConvolutionOptions> conv3;  // Of the shortcut; none: identity.
   BatchNormLayerOptions bn1, bn2;

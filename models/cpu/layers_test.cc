@@ -21,8 +21,20 @@
 namespace lockstep {
 namespace {
 
+using dnnl::memory;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
+
+// An unrelated parameter comes first: offsets matter.
+Parameters MakeParameters(std::vector<int64_t> weights, int64_t out) {
+  Parameters parameters(
+      {{"other", {3}}, {"W", std::move(weights)}, {"b", {out}}});
+  std::ranges::copy(
+      Integers(parameters.values().size(), kOtherLimit, /*seed=*/3),
+      parameters.values().begin());
+  return parameters;
+}
 
 struct Case {
   Shape input;
@@ -47,15 +59,8 @@ ConvolutionOptions Options(const Case& c) {
           .relu = c.relu};
 }
 
-// An unrelated parameter comes first: offsets matter.
-Parameters MakeParameters(const Case& c) {
-  Parameters parameters({{"other", {3}},
-                         {"W", {c.out, c.input.c, c.kernel, c.kernel}},
-                         {"b", {c.out}}});
-  std::ranges::copy(
-      Integers(parameters.values().size(), kOtherLimit, /*seed=*/3),
-      parameters.values().begin());
-  return parameters;
+Parameters ParametersOf(const Case& c) {
+  return MakeParameters({c.out, c.input.c, c.kernel, c.kernel}, c.out);
 }
 
 struct Want {
@@ -104,7 +109,7 @@ Want Reference(const Case& c, const Parameters& parameters,
 class ConvolutionTest : public testing::TestWithParam<Case> {};
 
 TEST_P(ConvolutionTest, MatchesTheDefinition) {
-  Parameters parameters = MakeParameters(GetParam());
+  Parameters parameters = ParametersOf(GetParam());
   for (const bool input_gradient : {true, false}) {
     const auto run = RunLayer(*CreateConvolution(Options(GetParam())),
                               parameters, GetParam().input, input_gradient);
@@ -139,7 +144,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 TEST(ConvolutionErrorsTest, NameTheLayerAndTheSizes) {
   const Case c{{1, 2, 4, 4}, 3, 5, 1, 0, false};
-  Parameters parameters = MakeParameters(c);
+  Parameters parameters = ParametersOf(c);
   const std::unique_ptr<Layer> layer = CreateConvolution(Options(c));
   const auto run = [&](const Layer& l, const Shape& input) {
     return RunLayer(l, parameters, input, true).status();
@@ -176,9 +181,6 @@ TEST(CheckNearTest, RejectsDifferencesNanAndSizes) {
   EXPECT_THAT(CheckNear(std::vector<float>{1}, want), lost("size 1"));
 }
 
-}  // namespace
-namespace {
-
 LinearOptions Options(int64_t out, bool relu, bool outputs_first = false) {
   return {.name = "linear",
           .weights = 1,
@@ -188,17 +190,6 @@ LinearOptions Options(int64_t out, bool relu, bool outputs_first = false) {
           .outputs_first = outputs_first};
 }
 
-Parameters MakeParameters(int64_t in, int64_t out, bool outputs_first = false) {
-  const std::vector<int64_t> weights = outputs_first
-                                           ? std::vector<int64_t>{out, in}
-                                           : std::vector<int64_t>{in, out};
-  Parameters parameters({{"other", {3}}, {"W", weights}, {"b", {out}}});
-  std::ranges::copy(
-      Integers(parameters.values().size(), kOtherLimit, /*seed=*/4),
-      parameters.values().begin());
-  return parameters;
-}
-
 // Checks one size against the definition, in float64.
 void CheckLinear(const Shape& in, int64_t out, bool relu,
                  bool outputs_first = false) {
@@ -206,7 +197,8 @@ void CheckLinear(const Shape& in, int64_t out, bool relu,
                                   << in.w << " to " << out << " relu " << relu
                                   << " outputs first " << outputs_first);
   const int64_t features = in.c * in.h * in.w;
-  Parameters parameters = MakeParameters(features, out, outputs_first);
+  Parameters parameters = outputs_first ? MakeParameters({out, features}, out)
+                                        : MakeParameters({features, out}, out);
   const auto run = RunLayer(*CreateLinear(Options(out, relu, outputs_first)),
                             parameters, in, true);
   ASSERT_THAT(run, IsOk());
@@ -264,7 +256,7 @@ TEST(LinearTest, TakesWeightsWithTheirOutputsFirst) {
 }
 
 TEST(LinearTest, NamesWhatDoesNotFit) {
-  Parameters parameters = MakeParameters(8, 3);
+  Parameters parameters = MakeParameters({8, 3}, 3);
   EXPECT_THAT(
       RunLayer(*CreateLinear(Options(3, false)), parameters, {1, 3, 2, 2}, true)
           .status(),
@@ -277,11 +269,6 @@ TEST(LinearTest, NamesWhatDoesNotFit) {
       RunLayer(*CreateLinear(options), parameters, {1, 2, 2, 2}, true).status(),
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("need [3]")));
 }
-
-}  // namespace
-namespace {
-
-using testing::IsEmpty;
 
 // Checks a layer that averages windows of height x width against the
 // definition, in float64.
@@ -353,11 +340,6 @@ TEST(AveragePoolTest, RejectsAWindowLargerThanTheInput) {
   }
   EXPECT_THAT(RunLayer(*layer, none, {1, 1, 3, 3}, true).status(), IsOk());
 }
-
-}  // namespace
-namespace {
-
-using dnnl::memory;
 
 TEST(CatchOnednnTest, TurnsAnErrorIntoAStatusThatNamesTheLayer) {
   EXPECT_THAT(CatchOnednn("conv7", [] {}), IsOk());

@@ -1,12 +1,19 @@
-// The two halves make the same primitives through the two versions' interfaces.
 #include "models/cpu/onednn.h"
 
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "oneapi/dnnl/dnnl.hpp"
 
 namespace lockstep::onednn {
 namespace {
 
 using dnnl::algorithm;
+using dnnl::memory;
 using dnnl::prop_kind;
 
 constexpr auto kConvolution = algorithm::convolution_direct;
@@ -14,178 +21,162 @@ constexpr auto kTraining = prop_kind::forward_training;
 constexpr auto kAverage = algorithm::pooling_avg_exclude_padding;
 constexpr auto kReluFromOutput = algorithm::eltwise_relu_use_dst_for_bwd;
 
-}  // namespace
-
 #if DNNL_VERSION_MAJOR >= 3
 
-dnnl::primitive_attr Attributes(bool relu) {
-  dnnl::primitive_attr attributes;
-  attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (relu) {
-    dnnl::post_ops post;
-    post.append_eltwise(algorithm::eltwise_relu, 0.0f, 0.0f);
-    attributes.set_post_ops(post);
-  }
-  return attributes;
-}
-
-dnnl::convolution_forward::primitive_desc ConvolutionForward(
-    const dnnl::engine& engine, const ConvolutionShape& shape, bool relu) {
-  return {engine,        kTraining,     kConvolution,    shape.x,
-          shape.weights, shape.bias,    shape.y,         shape.strides,
-          shape.padding, shape.padding, Attributes(relu)};
-}
-
-dnnl::convolution_backward_weights::primitive_desc ConvolutionBackwardWeights(
-    const dnnl::engine& engine, const ConvolutionShape& shape,
-    const dnnl::convolution_forward::primitive_desc& forward) {
-  return {engine,        kConvolution, shape.x,          shape.weights,
-          shape.bias,    shape.y,      shape.strides,    shape.padding,
-          shape.padding, forward,      Attributes(false)};
-}
-
-dnnl::convolution_backward_data::primitive_desc ConvolutionBackwardData(
-    const dnnl::engine& engine, const ConvolutionShape& shape,
-    const dnnl::convolution_forward::primitive_desc& forward) {
-  return {engine,  kConvolution,     shape.x,       shape.weights,
-          shape.y, shape.strides,    shape.padding, shape.padding,
-          forward, Attributes(false)};
-}
-
-dnnl::inner_product_forward::primitive_desc InnerProductForward(
-    const dnnl::engine& engine, const InnerProductShape& shape, bool relu) {
-  return {engine,     kTraining, shape.x,         shape.weights,
-          shape.bias, shape.y,   Attributes(relu)};
-}
-
-dnnl::inner_product_backward_weights::primitive_desc
-InnerProductBackwardWeights(
-    const dnnl::engine& engine, const InnerProductShape& shape,
-    const dnnl::inner_product_forward::primitive_desc& forward) {
-  return {engine,  shape.x, shape.weights,    shape.bias,
-          shape.y, forward, Attributes(false)};
-}
-
-dnnl::inner_product_backward_data::primitive_desc InnerProductBackwardData(
-    const dnnl::engine& engine, const InnerProductShape& shape,
-    const dnnl::inner_product_forward::primitive_desc& forward) {
-  return {engine, shape.x, shape.weights, shape.y, forward, Attributes(false)};
-}
-
-dnnl::pooling_forward::primitive_desc AveragePoolForward(
-    const dnnl::engine& engine, const PoolingShape& shape) {
-  const dnnl::memory::dims no_dilation{0, 0};
-  return {engine,        kTraining,     kAverage,         shape.x,
-          shape.y,       shape.strides, shape.window,     no_dilation,
-          shape.padding, shape.padding, Attributes(false)};
-}
-
-dnnl::pooling_backward::primitive_desc AveragePoolBackward(
-    const dnnl::engine& engine, const PoolingShape& shape,
-    const dnnl::pooling_forward::primitive_desc& forward) {
-  const dnnl::memory::dims no_dilation{0, 0};
-  return {engine,        kAverage,     shape.x,          shape.y,
-          shape.strides, shape.window, no_dilation,      shape.padding,
-          shape.padding, forward,      Attributes(false)};
-}
-
-dnnl::eltwise_backward::primitive_desc ReluBackwardFromOutput(
-    const dnnl::engine& engine, const dnnl::memory::desc& y) {
-  const dnnl::eltwise_forward::primitive_desc forward(
-      engine, kTraining, kReluFromOutput, y, y, 0.0f, 0.0f, Attributes(false));
-  return {engine,  kReluFromOutput,  y, y, y, 0.0f, 0.0f,
-          forward, Attributes(false)};
+void AppendRelu(dnnl::post_ops& post) {
+  post.append_eltwise(algorithm::eltwise_relu, 0.0f, 0.0f);
 }
 
 #else
 
+void AppendRelu(dnnl::post_ops& post) {
+  post.append_eltwise(/*scale=*/1.0f, algorithm::eltwise_relu, 0.0f, 0.0f);
+}
+
+#endif
+
+// Scratch space comes from the caller; ReLU follows the operation if `relu`.
 dnnl::primitive_attr Attributes(bool relu) {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (relu) {
     dnnl::post_ops post;
-    post.append_eltwise(/*scale=*/1.0f, algorithm::eltwise_relu, 0.0f, 0.0f);
+    AppendRelu(post);
     attributes.set_post_ops(post);
   }
   return attributes;
 }
 
+// oneDNN 2 describes an operation (P::desc) and then the primitive for it, with
+// attributes before the engine; oneDNN 3 does both at once. `args` are the same
+// in both.
+#if DNNL_VERSION_MAJOR >= 3
+
+template <typename P, typename... Args>
+typename P::primitive_desc Forward(const dnnl::engine& engine, bool relu,
+                                   const Args&... args) {
+  return {engine, args..., Attributes(relu)};
+}
+
+template <typename P, typename Hint, typename... Args>
+typename P::primitive_desc Backward(const dnnl::engine& engine,
+                                    const Hint& forward, const Args&... args) {
+  return {engine, args..., forward, Attributes(false)};
+}
+
+#else
+
+template <typename P, typename... Args>
+typename P::primitive_desc Forward(const dnnl::engine& engine, bool relu,
+                                   const Args&... args) {
+  return {typename P::desc(args...), Attributes(relu), engine};
+}
+
+template <typename P, typename Hint, typename... Args>
+typename P::primitive_desc Backward(const dnnl::engine& engine,
+                                    const Hint& forward, const Args&... args) {
+  return {typename P::desc(args...), Attributes(false), engine, forward};
+}
+
+#endif
+
+}  // namespace
+
 dnnl::convolution_forward::primitive_desc ConvolutionForward(
     const dnnl::engine& engine, const ConvolutionShape& shape, bool relu) {
-  return {{kTraining, kConvolution, shape.x, shape.weights, shape.bias, shape.y,
-           shape.strides, shape.padding, shape.padding},
-          Attributes(relu),
-          engine};
+  return Forward<dnnl::convolution_forward>(
+      engine, relu, kTraining, kConvolution, shape.x, shape.weights, shape.bias,
+      shape.y, shape.strides, shape.padding, shape.padding);
 }
 
 dnnl::convolution_backward_weights::primitive_desc ConvolutionBackwardWeights(
     const dnnl::engine& engine, const ConvolutionShape& shape,
     const dnnl::convolution_forward::primitive_desc& forward) {
-  return {{kConvolution, shape.x, shape.weights, shape.bias, shape.y,
-           shape.strides, shape.padding, shape.padding},
-          Attributes(false),
-          engine,
-          forward};
+  return Backward<dnnl::convolution_backward_weights>(
+      engine, forward, kConvolution, shape.x, shape.weights, shape.bias,
+      shape.y, shape.strides, shape.padding, shape.padding);
 }
 
 dnnl::convolution_backward_data::primitive_desc ConvolutionBackwardData(
     const dnnl::engine& engine, const ConvolutionShape& shape,
     const dnnl::convolution_forward::primitive_desc& forward) {
-  return {{kConvolution, shape.x, shape.weights, shape.y, shape.strides,
-           shape.padding, shape.padding},
-          Attributes(false),
-          engine,
-          forward};
+  return Backward<dnnl::convolution_backward_data>(
+      engine, forward, kConvolution, shape.x, shape.weights, shape.y,
+      shape.strides, shape.padding, shape.padding);
 }
 
 dnnl::inner_product_forward::primitive_desc InnerProductForward(
     const dnnl::engine& engine, const InnerProductShape& shape, bool relu) {
-  return {{kTraining, shape.x, shape.weights, shape.bias, shape.y},
-          Attributes(relu),
-          engine};
+  return Forward<dnnl::inner_product_forward>(
+      engine, relu, kTraining, shape.x, shape.weights, shape.bias, shape.y);
 }
 
 dnnl::inner_product_backward_weights::primitive_desc
 InnerProductBackwardWeights(
     const dnnl::engine& engine, const InnerProductShape& shape,
     const dnnl::inner_product_forward::primitive_desc& forward) {
-  return {{shape.x, shape.weights, shape.bias, shape.y},
-          Attributes(false),
-          engine,
-          forward};
+  return Backward<dnnl::inner_product_backward_weights>(
+      engine, forward, shape.x, shape.weights, shape.bias, shape.y);
 }
 
 dnnl::inner_product_backward_data::primitive_desc InnerProductBackwardData(
     const dnnl::engine& engine, const InnerProductShape& shape,
     const dnnl::inner_product_forward::primitive_desc& forward) {
-  return {
-      {shape.x, shape.weights, shape.y}, Attributes(false), engine, forward};
+  return Backward<dnnl::inner_product_backward_data>(engine, forward, shape.x,
+                                                     shape.weights, shape.y);
 }
+
+// Pooling in oneDNN 3 has a dilation too, and element-wise primitives there
+// have a second descriptor: of the output, or of its gradient.
+#if DNNL_VERSION_MAJOR >= 3
 
 dnnl::pooling_forward::primitive_desc AveragePoolForward(
     const dnnl::engine& engine, const PoolingShape& shape) {
-  return {{kTraining, kAverage, shape.x, shape.y, shape.strides, shape.window,
-           shape.padding, shape.padding},
-          Attributes(false),
-          engine};
+  return Forward<dnnl::pooling_forward>(
+      engine, /*relu=*/false, kTraining, kAverage, shape.x, shape.y,
+      shape.strides, shape.window, memory::dims{0, 0}, shape.padding,
+      shape.padding);
 }
 
 dnnl::pooling_backward::primitive_desc AveragePoolBackward(
     const dnnl::engine& engine, const PoolingShape& shape,
     const dnnl::pooling_forward::primitive_desc& forward) {
-  return {{kAverage, shape.x, shape.y, shape.strides, shape.window,
-           shape.padding, shape.padding},
-          Attributes(false),
-          engine,
-          forward};
+  return Backward<dnnl::pooling_backward>(
+      engine, forward, kAverage, shape.x, shape.y, shape.strides, shape.window,
+      memory::dims{0, 0}, shape.padding, shape.padding);
 }
 
 dnnl::eltwise_backward::primitive_desc ReluBackwardFromOutput(
-    const dnnl::engine& engine, const dnnl::memory::desc& y) {
-  const dnnl::eltwise_forward::primitive_desc forward(
-      {kTraining, kReluFromOutput, y, 0.0f, 0.0f}, Attributes(false), engine);
-  return {
-      {kReluFromOutput, y, y, 0.0f, 0.0f}, Attributes(false), engine, forward};
+    const dnnl::engine& engine, const memory::desc& y) {
+  const auto forward = Forward<dnnl::eltwise_forward>(
+      engine, /*relu=*/false, kTraining, kReluFromOutput, y, y, 0.0f, 0.0f);
+  return Backward<dnnl::eltwise_backward>(engine, forward, kReluFromOutput, y,
+                                          y, y, 0.0f, 0.0f);
+}
+
+#else
+
+dnnl::pooling_forward::primitive_desc AveragePoolForward(
+    const dnnl::engine& engine, const PoolingShape& shape) {
+  return Forward<dnnl::pooling_forward>(
+      engine, /*relu=*/false, kTraining, kAverage, shape.x, shape.y,
+      shape.strides, shape.window, shape.padding, shape.padding);
+}
+
+dnnl::pooling_backward::primitive_desc AveragePoolBackward(
+    const dnnl::engine& engine, const PoolingShape& shape,
+    const dnnl::pooling_forward::primitive_desc& forward) {
+  return Backward<dnnl::pooling_backward>(engine, forward, kAverage, shape.x,
+                                          shape.y, shape.strides, shape.window,
+                                          shape.padding, shape.padding);
+}
+
+dnnl::eltwise_backward::primitive_desc ReluBackwardFromOutput(
+    const dnnl::engine& engine, const memory::desc& y) {
+  const auto forward = Forward<dnnl::eltwise_forward>(
+      engine, /*relu=*/false, kTraining, kReluFromOutput, y, 0.0f, 0.0f);
+  return Backward<dnnl::eltwise_backward>(engine, forward, kReluFromOutput, y,
+                                          y, 0.0f, 0.0f);
 }
 
 #endif
@@ -194,7 +185,6 @@ dnnl::eltwise_backward::primitive_desc ReluBackwardFromOutput(
 
 namespace lockstep {
 
-// Thin wrappers over dnnl::primitive and dnnl::memory.
 namespace {
 
 constexpr int64_t kAlignedFloats = 16;  // 64 bytes.

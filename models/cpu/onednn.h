@@ -1,5 +1,5 @@
-// oneDNN 2 and oneDNN 3 make primitive descriptors differently: these functions
-// are the only place that knows. All are float32; they throw dnnl::error.
+// oneDNN, as the layers use it: primitive descriptors, primitives on plain
+// pointers, and its errors as statuses.
 #ifndef LOCKSTEP_MODELS_CPU_ONEDNN_H_
 #define LOCKSTEP_MODELS_CPU_ONEDNN_H_
 
@@ -12,13 +12,34 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "models/cpu/layer.h"
+#include "models/model.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
+namespace lockstep {
+
+class BatchNormKernels;
+
+// What the layers of one replica share.
+struct LayerContext {
+  dnnl::engine engine;
+  dnnl::stream stream;
+  Parameters* parameters;  // Outlives every plan.
+  Buffers* buffers;        // Likewise.
+  // Over whose ranks batch norm normalises in training; null: this rank's batch
+  // alone. Plans keep it.
+  Communicator* batch_norm_group = nullptr;
+  // What it computes with; outlives every plan.
+  BatchNormKernels* batch_norm_kernels = nullptr;
+};
+
+}  // namespace lockstep
+
+// oneDNN 2 and oneDNN 3 make primitive descriptors differently: these functions
+// are the only place that knows. All are float32; they throw dnnl::error.
 namespace lockstep::onednn {
 
-// Scratch space comes from the caller; ReLU follows the operation if `relu`.
-dnnl::primitive_attr Attributes(bool relu);
-
+// Scratch space comes from the caller. relu: whether ReLU follows the
+// operation.
 struct ConvolutionShape {
   dnnl::memory::desc x, weights, bias, y;
   dnnl::memory::dims strides, padding;
@@ -62,8 +83,6 @@ dnnl::eltwise_backward::primitive_desc ReluBackwardFromOutput(
 }  // namespace lockstep::onednn
 
 namespace lockstep {
-
-// Running oneDNN primitives on plain pointers, and its errors as statuses.
 
 // Calls `body` and turns dnnl::error into kInternal: "<layer>: oneDNN: ...".
 absl::Status CatchOnednn(const std::string& layer,

@@ -1,4 +1,3 @@
-// Gathering of batches.
 #include "models/data/dataset.h"
 
 #include <algorithm>
@@ -29,35 +28,6 @@ constexpr std::array<float, 256> kUnitScale = [] {
   }
   return table;
 }();
-
-}  // namespace
-
-void Dataset::GatherImages(std::span<const int64_t> indices,
-                           std::span<float> out) const {
-  const int64_t pixels = image_size();
-  assert(static_cast<int64_t>(out.size()) ==
-         static_cast<int64_t>(indices.size()) * pixels);
-  float* to = out.data();
-  for (const int64_t index : indices) {
-    assert(index >= 0 && index < size);
-    const uint8_t* const from = images.data() + index * pixels;
-    for (int64_t i = 0; i < pixels; ++i) to[i] = kUnitScale[from[i]];
-    to += pixels;
-  }
-}
-
-void Dataset::GatherLabels(std::span<const int64_t> indices,
-                           std::span<int32_t> out) const {
-  assert(out.size() == indices.size());
-  int32_t* to = out.data();
-  for (const int64_t index : indices) {
-    assert(index >= 0 && index < size);
-    *to++ = labels[index];
-  }
-}
-
-// Finds the four files and checks that they belong together.
-namespace {
 
 constexpr int64_t kSide = 28;
 constexpr int kClasses = 10;
@@ -130,6 +100,30 @@ absl::StatusOr<Dataset> LoadPart(const std::string& dir,
 }
 
 }  // namespace
+
+void Dataset::GatherImages(std::span<const int64_t> indices,
+                           std::span<float> out) const {
+  const int64_t pixels = image_size();
+  assert(static_cast<int64_t>(out.size()) ==
+         static_cast<int64_t>(indices.size()) * pixels);
+  float* to = out.data();
+  for (const int64_t index : indices) {
+    assert(index >= 0 && index < size);
+    const uint8_t* const from = images.data() + index * pixels;
+    for (int64_t i = 0; i < pixels; ++i) to[i] = kUnitScale[from[i]];
+    to += pixels;
+  }
+}
+
+void Dataset::GatherLabels(std::span<const int64_t> indices,
+                           std::span<int32_t> out) const {
+  assert(out.size() == indices.size());
+  int32_t* to = out.data();
+  for (const int64_t index : indices) {
+    assert(index >= 0 && index < size);
+    *to++ = labels[index];
+  }
+}
 
 absl::StatusOr<FashionMnist> LoadFashionMnist(const std::string& dir) {
   LOCKSTEP_RETURN_IF_ERROR(CheckDir(dir));

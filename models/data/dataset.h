@@ -1,4 +1,4 @@
-// Labelled images in memory.
+// Labelled images in memory, and the data set that they are loaded from.
 #ifndef LOCKSTEP_MODELS_DATA_DATASET_H_
 #define LOCKSTEP_MODELS_DATA_DATASET_H_
 
@@ -39,12 +39,11 @@ struct Dataset {
                     std::span<int32_t> out) const;
 };
 
-// Fashion-MNIST, and MNIST, which has the same four files.
-
 // Where the Debian package dataset-fashion-mnist installs it.
 inline constexpr char kFashionMnistDir[] = "/usr/share/datasets/fashion-mnist";
 
-// 1 x 28 x 28 images of 10 classes; 60,000 to train on and 10,000 to test with
+// Fashion-MNIST, or MNIST, which has the same four files: 1 x 28 x 28 images of
+// 10 classes; 60,000 to train on and 10,000 to test with
 // in the original, any number of each here.
 struct FashionMnist {
   Dataset train;

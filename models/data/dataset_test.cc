@@ -1,4 +1,3 @@
-// Gathering: order, repeats and the exact scale.
 #include "models/data/dataset.h"
 
 #include <zlib.h>
@@ -20,7 +19,10 @@
 namespace lockstep {
 namespace {
 
-using ::testing::ElementsAre;
+using testing::AllOf;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::StartsWith;
 
 // Image i holds the bytes 8i, 8i + 1, ..., 8i + 7.
 Dataset CountingDataset() {
@@ -76,14 +78,7 @@ TEST(DatasetTest, GathersNothingForNoIndices) {
   dataset.GatherLabels({}, {});
 }
 
-}  // namespace
-
 // Loading the four files: the real ones, and small ones with every fault.
-namespace {
-
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::StartsWith;
 
 constexpr char kTrainImages[] = "/train-images-idx3-ubyte";
 constexpr char kTrainLabels[] = "/train-labels-idx1-ubyte";

@@ -1,4 +1,5 @@
-// Reads a file that may or may not be compressed with gzip.
+// The IDX format, the files of MNIST and of the data sets that follow it, and
+// files that may or may not be compressed with gzip.
 #ifndef LOCKSTEP_MODELS_DATA_IDX_H_
 #define LOCKSTEP_MODELS_DATA_IDX_H_
 
@@ -47,11 +48,9 @@ class GzipFile {
   std::unique_ptr<void, Closer> file_;  // A gzFile; zlib.h stays out of here.
 };
 
-// The IDX format: the files of MNIST and of the data sets that follow it.
-
-// A file is two zero bytes, a type, a rank (the number of dimensions), each
-// dimension as a big-endian uint32, and the values, the last dimension fastest.
-// Unsigned bytes, type 8, are the only type read here.
+// An IDX file is two zero bytes, a type, a rank (the number of dimensions),
+// each dimension as a big-endian uint32, and the values, the last dimension
+// fastest. Unsigned bytes, type 8, are the only type read here.
 
 struct IdxImages {
   int64_t count = 0;

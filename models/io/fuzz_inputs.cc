@@ -1,4 +1,3 @@
-// Plain mutations: libFuzzer has better ones, and needs clang.
 #include "models/io/fuzz_inputs.h"
 
 #include <algorithm>
@@ -39,6 +38,7 @@ constexpr const char* kWords[] = {"null",
                                   ",",
                                   "}"};
 
+// Plain mutations: libFuzzer has better ones, and needs clang.
 class Mutation {
  public:
   Mutation(std::span<const std::string> seeds, std::mt19937& random)

@@ -1,4 +1,3 @@
-// Names, types and shapes, checked before anything is copied.
 #include "models/io/model_tensors.h"
 
 #include <algorithm>
@@ -98,20 +97,13 @@ absl::Status CheckTensors(const NamedTensors& tensors,
   return absl::OkStatus();
 }
 
-template <typename T>
-NamedTensor TensorOf(DataType type, const std::vector<int64_t>& shape,
-                     std::span<const T> values) {
-  const auto bytes = std::as_bytes(values);
-  return {type, shape, {bytes.begin(), bytes.end()}};
-}
-
 // `flat`: laid out as the parameters are.
 NamedTensors TensorsOf(const Parameters& parameters,
                        std::span<const float> flat) {
   NamedTensors tensors;
   for (const ParameterSpec& spec : parameters.specs()) {
-    tensors[spec.name] = TensorOf(DataType::kFloat32, spec.shape,
-                                  flat.subspan(spec.offset, spec.size));
+    tensors[spec.name] =
+        NamedTensor::Of(spec.shape, flat.subspan(spec.offset, spec.size));
   }
   return tensors;
 }
@@ -131,11 +123,10 @@ NamedTensors BufferTensors(const Buffers& buffers) {
   for (int i = 0; i < buffers.count(); ++i) {
     const BufferSpec& spec = buffers.specs()[i];
     if (spec.type == DataType::kFloat32) {
-      tensors[spec.name] = TensorOf(spec.type, spec.shape, buffers.value(i));
+      tensors[spec.name] = NamedTensor::Of(spec.shape, buffers.value(i));
     } else {
       const int64_t counter = buffers.counter(i);
-      tensors[spec.name] = TensorOf(spec.type, spec.shape,
-                                    std::span<const int64_t>(&counter, 1));
+      tensors[spec.name] = NamedTensor::Of(spec.shape, std::span(&counter, 1));
     }
   }
   return tensors;

@@ -2,10 +2,13 @@
 #ifndef LOCKSTEP_MODELS_IO_SAFETENSORS_H_
 #define LOCKSTEP_MODELS_IO_SAFETENSORS_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,6 +24,22 @@ struct NamedTensor {
   DataType type = DataType::kFloat32;
   std::vector<int64_t> shape;   // Empty: a scalar.
   std::vector<std::byte> data;  // Product of shape * SizeOf(type) bytes.
+
+  // A tensor of these values; `shape` is theirs.
+  template <typename T>
+  static NamedTensor Of(std::vector<int64_t> shape, std::span<const T> values) {
+    const std::span<const std::byte> bytes = std::as_bytes(values);
+    return {kDataTypeOf<T>, std::move(shape), {bytes.begin(), bytes.end()}};
+  }
+
+  // Its values; empty if they are not of type T.
+  template <typename T>
+  std::vector<T> Values() const {
+    if (type != kDataTypeOf<T>) return {};
+    std::vector<T> values(data.size() / sizeof(T));
+    std::ranges::copy(data, std::as_writable_bytes(std::span(values)).begin());
+    return values;
+  }
 
   friend bool operator==(const NamedTensor&, const NamedTensor&) = default;
 };

@@ -1,4 +1,3 @@
-// Parse, and there and back again.
 #include "models/io/safetensors_check.h"
 
 #include <cstddef>
@@ -17,13 +16,6 @@
 namespace lockstep {
 namespace {
 
-std::string File(const std::string& header, const std::string& data) {
-  const uint64_t length = header.size();
-  std::string bytes(sizeof(length), '\0');
-  std::memcpy(bytes.data(), &length, sizeof(length));
-  return absl::StrCat(bytes, header, data);
-}
-
 // Of every type, with and without elements.
 Safetensors Example() {
   Safetensors content;
@@ -39,6 +31,14 @@ Safetensors Example() {
 }
 
 }  // namespace
+
+std::string SafetensorsBytes(const std::string& header,
+                             const std::string& data) {
+  const uint64_t length = header.size();
+  std::string bytes(sizeof(length), '\0');
+  std::memcpy(bytes.data(), &length, sizeof(length));
+  return absl::StrCat(bytes, header, data);
+}
 
 std::string CheckSafetensors(const std::string& bytes, bool& accepted) {
   const absl::StatusOr<Safetensors> content = ParseSafetensors(bytes, "file");
@@ -69,16 +69,16 @@ std::vector<std::string> SafetensorsSeeds() {
     const absl::StatusOr<std::string> bytes = SerializeSafetensors(content);
     if (bytes.ok()) seeds.push_back(*bytes);
   }
-  seeds.push_back(File("{}  ", ""));
-  seeds.push_back(File(
+  seeds.push_back(SafetensorsBytes("{}  ", ""));
+  seeds.push_back(SafetensorsBytes(
       R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"));
-  seeds.push_back(
-      File(R"({"b":{"dtype":"U8","shape":[2,2],"data_offsets":[4,8]},)"
-           R"("a":{"dtype":"I32","shape":[],"data_offsets":[0,4]}})",
-           "12345678"));
-  seeds.push_back(File(
+  seeds.push_back(SafetensorsBytes(
+      R"({"b":{"dtype":"U8","shape":[2,2],"data_offsets":[4,8]},)"
+      R"("a":{"dtype":"I32","shape":[],"data_offsets":[0,4]}})",
+      "12345678"));
+  seeds.push_back(SafetensorsBytes(
       R"({"a":{"dtype":"F8_E5M2","shape":[4],"data_offsets":[0,4]}})", "1234"));
-  seeds.push_back(File(std::string(1000, '['), ""));
+  seeds.push_back(SafetensorsBytes(std::string(1000, '['), ""));
   seeds.push_back(std::string("\xff\xff\xff\xff\xff\xff\xff\x7f{}", 10));
   return seeds;
 }

@@ -14,6 +14,10 @@ namespace lockstep {
 // accepted: set to whether the bytes were.
 std::string CheckSafetensors(const std::string& bytes, bool& accepted);
 
+// A file with this header, whatever it is, and data.
+std::string SafetensorsBytes(const std::string& header,
+                             const std::string& data);
+
 // Files to start from; some are damaged.
 std::vector<std::string> SafetensorsSeeds();
 

@@ -1,4 +1,3 @@
-// Safetensors: round trips, foreign bytes, and damaged files.
 #include "models/io/safetensors.h"
 
 #include <algorithm>
@@ -8,7 +7,7 @@
 #include <filesystem>
 #include <numeric>
 #include <random>
-#include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,7 +15,6 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
-#include "base/files.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -28,33 +26,24 @@
 namespace lockstep {
 namespace {
 
+using testing::Each;
+using testing::ElementsAre;
+using testing::ElementsAreArray;
 using testing::HasSubstr;
 
 template <typename T>
-std::vector<std::byte> BytesOf(const std::vector<T>& values) {
-  std::vector<std::byte> bytes(values.size() * sizeof(T));
-  if (!bytes.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
-  return bytes;
+NamedTensor TensorOf(std::vector<int64_t> shape, const std::vector<T>& values) {
+  return NamedTensor::Of(std::move(shape), std::span(values));
 }
 
 Safetensors Example() {
   Safetensors content;
   content.metadata = {{"epoch", "3"}, {"name", "a \"quoted\" name"}};
-  content.tensors["W1"] = {
-      DataType::kFloat32, {2, 3}, BytesOf<float>({1, 2, 3, -4.5f, 0, 1e-30f})};
-  content.tensors["count"] = {
-      DataType::kInt64, {1}, BytesOf<int64_t>({1 << 30})};
+  content.tensors["W1"] = TensorOf<float>({2, 3}, {1, 2, 3, -4.5f, 0, 1e-30f});
+  content.tensors["count"] = TensorOf<int64_t>({1}, {1 << 30});
   content.tensors["empty"] = {DataType::kFloat32, {0, 7}, {}};
-  content.tensors["loss"] = {DataType::kFloat64, {}, BytesOf<double>({0.25})};
+  content.tensors["loss"] = TensorOf<double>({}, {0.25});
   return content;
-}
-
-// A file with this header and data.
-std::string File(const std::string& header, const std::string& data) {
-  const uint64_t length = header.size();
-  std::string bytes(sizeof(length), '\0');
-  std::memcpy(bytes.data(), &length, sizeof(length));
-  return absl::StrCat(bytes, header, data);
 }
 
 std::string TempPath(const std::string& name) {
@@ -70,14 +59,21 @@ TEST(SafetensorsTest, ReadsBackWhatItWrote) {
   }
 }
 
+TEST(SafetensorsTest, HasNoValuesOfAnotherType) {
+  const NamedTensor tensor = TensorOf<int32_t>({2}, {-1, 3});
+  EXPECT_EQ(tensor.type, DataType::kInt32);
+  EXPECT_THAT(tensor.Values<int32_t>(), ElementsAre(-1, 3));
+  EXPECT_THAT(tensor.Values<float>(), ElementsAre());
+}
+
 TEST(SafetensorsTest, ReadsAFileAsTheFormatDescribesIt) {
-  const std::string file =
-      File(R"({"b":{"dtype":"F32","shape":[1,2],"data_offsets":[8,16]},)"
-           R"("a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}   )",
-           std::string("\x05\0\0\0\0\0\0\0\0\0\x80\x3f\0\0\0\x40", 16));
+  const std::string file = SafetensorsBytes(
+      R"({"b":{"dtype":"F32","shape":[1,2],"data_offsets":[8,16]},)"
+      R"("a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]}}   )",
+      std::string("\x05\0\0\0\0\0\0\0\0\0\x80\x3f\0\0\0\x40", 16));
   Safetensors want;
-  want.tensors["a"] = {DataType::kInt64, {1}, BytesOf<int64_t>({5})};
-  want.tensors["b"] = {DataType::kFloat32, {1, 2}, BytesOf<float>({1, 2})};
+  want.tensors["a"] = TensorOf<int64_t>({1}, {5});
+  want.tensors["b"] = TensorOf<float>({1, 2}, {1, 2});
   EXPECT_THAT(ParseSafetensors(file, "f"), IsOkAndHolds(want));
 }
 
@@ -145,10 +141,11 @@ TEST(SafetensorsTest, NamesTheFileAndTheFaultOfABrokenHeader) {
       {"{}", "accounts for 0"},
   };
   for (const BrokenHeader& c : cases) {
-    EXPECT_THAT(ParseSafetensors(File(c.header, "1234"), "w.safetensors"),
-                StatusIs(absl::StatusCode::kDataLoss,
-                         testing::AllOf(testing::StartsWith("w.safetensors: "),
-                                        HasSubstr(c.message))))
+    EXPECT_THAT(
+        ParseSafetensors(SafetensorsBytes(c.header, "1234"), "w.safetensors"),
+        StatusIs(absl::StatusCode::kDataLoss,
+                 testing::AllOf(testing::StartsWith("w.safetensors: "),
+                                HasSubstr(c.message))))
         << c.header;
   }
 }
@@ -156,8 +153,9 @@ TEST(SafetensorsTest, NamesTheFileAndTheFaultOfABrokenHeader) {
 TEST(SafetensorsTest, NamesATypeThatItDoesNotKnow) {
   EXPECT_THAT(
       ParseSafetensors(
-          File(R"({"a":{"dtype":"F8_E5M2","shape":[4],"data_offsets":[0,4]}})",
-               "1234"),
+          SafetensorsBytes(
+              R"({"a":{"dtype":"F8_E5M2","shape":[4],"data_offsets":[0,4]}})",
+              "1234"),
           "w"),
       StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("F8_E5M2")));
 }
@@ -166,14 +164,16 @@ TEST(SafetensorsTest, ShowsLittleOfALongName) {
   std::string name(99, 'n');
   for (int i = 0; i < 1000; ++i) name += "\u00e9";
   EXPECT_THAT(
-      ParseSafetensors(File(absl::StrCat("{\"", name, "\":3}"), ""), "w"),
+      ParseSafetensors(SafetensorsBytes(absl::StrCat("{\"", name, "\":3}"), ""),
+                       "w"),
       StatusIs(absl::StatusCode::kDataLoss,
                absl::StrCat("w: tensor '", std::string(99, 'n'),
                             "...' lacks a dtype, shape or data_offsets")));
   EXPECT_THAT(ParseSafetensors(
-                  File(absl::StrCat(R"({"a\u001b":{"dtype":")", name,
-                                    R"(","shape":[4],"data_offsets":[0,4]}})"),
-                       "1234"),
+                  SafetensorsBytes(
+                      absl::StrCat(R"({"a\u001b":{"dtype":")", name,
+                                   R"(","shape":[4],"data_offsets":[0,4]}})"),
+                      "1234"),
                   "w"),
               StatusIs(absl::StatusCode::kUnimplemented,
                        testing::AllOf(
@@ -211,21 +211,7 @@ TEST(SafetensorsTest, SurvivesEveryFlippedBitAndEveryByteOfJson) {
   EXPECT_GT(rejected, 1000);
 }
 
-}  // namespace
-
 // Tensors of a model: what they hold, and what does not fit.
-namespace {
-
-using testing::Each;
-using testing::ElementsAre;
-using testing::ElementsAreArray;
-
-template <typename T>
-std::vector<T> ValuesOf(const NamedTensor& tensor) {
-  std::vector<T> values(tensor.data.size() / sizeof(T));
-  std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
-  return values;
-}
 
 class ModelTensorsTest : public testing::Test {
  protected:
@@ -263,19 +249,19 @@ TEST_F(ModelTensorsTest, NamesEveryValueGradientAndBuffer) {
   std::iota(parameters_.gradients().begin(), parameters_.gradients().end(),
             -8.0f);
   const NamedTensors values = ValueTensors(parameters_);
-  EXPECT_THAT(ValuesOf<float>(values.at("weight")),
+  EXPECT_THAT(values.at("weight").Values<float>(),
               ElementsAre(1, 2, 3, 4, 5, 6));
   EXPECT_THAT(values.at("weight").shape, ElementsAre(2, 3));
-  EXPECT_THAT(ValuesOf<float>(values.at("bias")), ElementsAre(7, 8));
+  EXPECT_THAT(values.at("bias").Values<float>(), ElementsAre(7, 8));
   const NamedTensors gradients = GradientTensors(parameters_);
-  EXPECT_THAT(ValuesOf<float>(gradients.at("bias")), ElementsAre(-2, -1));
+  EXPECT_THAT(gradients.at("bias").Values<float>(), ElementsAre(-2, -1));
   const NamedTensors buffers = BufferTensors(buffers_);
   EXPECT_EQ(buffers.size(), 3u);
-  EXPECT_THAT(ValuesOf<float>(buffers.at("mean")), ElementsAre(10, 11));
-  EXPECT_THAT(ValuesOf<float>(buffers.at("variance")), ElementsAre(12, 13));
+  EXPECT_THAT(buffers.at("mean").Values<float>(), ElementsAre(10, 11));
+  EXPECT_THAT(buffers.at("variance").Values<float>(), ElementsAre(12, 13));
   EXPECT_EQ(buffers.at("batches").type, DataType::kInt64);
   EXPECT_TRUE(buffers.at("batches").shape.empty());
-  EXPECT_THAT(ValuesOf<int64_t>(buffers.at("batches")), ElementsAre(77));
+  EXPECT_THAT(buffers.at("batches").Values<int64_t>(), ElementsAre(77));
 }
 
 TEST_F(ModelTensorsTest, LoadsWhatItNamed) {
@@ -327,10 +313,7 @@ TEST_F(ModelTensorsTest, NamesTheTensorThatDoesNotFitAndLoadsNothing) {
   }
 }
 
-}  // namespace
-
-// The fuzz check on seeds and on mutations of them; and what mutations are.
-namespace {
+// The fuzz check on seeds and on mutations of them.
 
 constexpr int kMutations = 5000;
 
@@ -360,27 +343,8 @@ TEST(SafetensorsFuzzTest, KeepsItsPromisesOnMutations) {
   EXPECT_LT(accepted, kMutations / 2);
 }
 
-TEST(MutateTest, MakesManyInputsOfFew) {
-  std::mt19937 random(17);
-  const std::vector<std::string> seeds = {"", "{\"a\": [1, 2, 3]}"};
-  std::set<std::string> inputs;
-  for (int i = 0; i < 1000; ++i) inputs.insert(Mutated(seeds, random));
-  EXPECT_GT(inputs.size(), 500u);
-}
-
-TEST(MutateTest, WritesSeedsAsTheyAre) {
-  const std::string folder = absl::StrCat(testing::TempDir(), "/seeds/new");
-  const std::vector<std::string> seeds = {"", std::string("\0\xff", 2)};
-  ASSERT_THAT(WriteSeeds(folder, seeds), IsOk());
-  for (int i = 0; i < 2; ++i) {
-    EXPECT_THAT(ReadFile(absl::StrCat(folder, "/seed-", i)),
-                IsOkAndHolds(seeds[i]));
-  }
-  EXPECT_FALSE(WriteSeeds("/dev/null/x", seeds).ok());
-}
-
 // The control: a message that breaks each of its rules.
-TEST(MutateTest, FindsOutABadMessage) {
+TEST(CheckMessageTest, FindsOutABadMessage) {
   const auto wrong = [](const std::string& message) {
     return CheckMessage(absl::DataLossError(message), "f");
   };

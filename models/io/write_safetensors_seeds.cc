@@ -8,7 +8,7 @@
 
 int main(int argc, char** argv) {
   if (argc != 2) {
-    std::fprintf(stderr, "write_seeds FOLDER\n");
+    std::fprintf(stderr, "write_safetensors_seeds FOLDER\n");
     return 2;
   }
   const absl::Status status =

@@ -1,4 +1,3 @@
-// The list of models.
 #include "models/networks/networks.h"
 
 #include <algorithm>
@@ -52,8 +51,6 @@ std::string ModelNames() {
   }
   return names;
 }
-
-// The list of models.
 
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(absl::string_view name,
                                                    uint64_t seed) {

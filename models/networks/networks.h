@@ -1,4 +1,4 @@
-// The models by name, and what can be said of each before it is made.
+// The networks of the d2l chapter on multi-GPU training, and models by name.
 #ifndef LOCKSTEP_MODELS_NETWORKS_NETWORKS_H_
 #define LOCKSTEP_MODELS_NETWORKS_NETWORKS_H_
 
@@ -13,9 +13,9 @@
 
 namespace lockstep {
 
-// Known to CreateModel by this name.
+// What can be said of a model before it is made.
 struct ModelInfo {
-  const char* name;
+  const char* name;  // CreateModel knows it by this.
   int64_t channels;  // Of an image, as are height and width.
   int64_t height;
   int64_t width;
@@ -31,16 +31,13 @@ const ModelInfo* FindModel(absl::string_view name);
 // "lenet, lenet_bn, resnet18": what else there is, for messages.
 std::string ModelNames();
 
-// Models by their names.
-
 // The model of that name with its initial weights from `seed`: "lenet",
 // "lenet_bn", "resnet18", all on images [n, 1, 28, 28] of 10 classes. Errors:
 // kInvalidArgument for another name, with the list of names.
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(absl::string_view name,
                                                    uint64_t seed);
 
-// LeNet as the d2l chapter on multi-GPU training writes it.
-
+// LeNet as the chapter writes it:
 // images [n, 1, 28, 28] -> conv 20@3x3, ReLU, average pool 2x2 -> conv 50@5x5,
 // ReLU, average pool 2x2 -> [n, 800] -> linear 128, ReLU -> linear 10.
 // Parameters, named as there: W1 [20,1,3,3], b1 [20], W2 [50,20,5,5], b2 [50],
@@ -56,8 +53,7 @@ std::unique_ptr<Model> CreateLeNet(uint64_t seed);
 // bn1.num_batches_tracked, bn2.*.
 std::unique_ptr<Model> CreateLeNetWithBatchNorm(uint64_t seed);
 
-// ResNet-18 as the d2l chapter on multi-GPU training modifies it.
-
+// ResNet-18 as the chapter modifies it:
 // images [n, 1, s, s] -> conv 64@3x3, padding 1, batch norm, ReLU -> two
 // residual blocks each of 64, 128, 256 and 512 channels, the first of the last
 // three with stride 2 and a 1x1 convolution as its shortcut -> global average

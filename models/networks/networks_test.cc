@@ -1,4 +1,3 @@
-// Against numbers drawn by PyTorch: testdata/generate_goldens.py wrote them.
 #include "models/networks/networks.h"
 
 #include <algorithm>
@@ -17,12 +16,14 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/model.h"
+#include "models/networks/golden.h"
 #include "models/networks/initialization.h"
 
 namespace lockstep {
 namespace {
 
 using testing::ElementsAre;
+using testing::EndsWith;
 
 struct Draw {
   uint64_t seed = 0;
@@ -31,8 +32,9 @@ struct Draw {
   std::vector<double> head, tail;
 };
 
+// Numbers that PyTorch drew: testdata/generate_goldens.py wrote them.
 std::vector<Draw> ReadGolden() {
-  std::ifstream file("models/testdata/randn_golden.txt");
+  std::ifstream file("models/networks/testdata/randn_golden.txt");
   std::vector<Draw> draws;
   uint64_t seed = 0;
   bool first = false;
@@ -50,8 +52,9 @@ std::vector<Draw> ReadGolden() {
       first = false;
       words >> draw.size;
       std::vector<double> numbers;
-      while (words >> word)
-        numbers.push_back(std::strtod(word.c_str(), nullptr));
+      while (words >> std::ws && !words.eof()) {
+        numbers.push_back(ReadNumber(words));
+      }
       const auto middle = numbers.begin() + numbers.size() / 2;
       draw.head.assign(numbers.begin(), middle);
       draw.tail.assign(middle, numbers.end());
@@ -68,13 +71,12 @@ std::vector<Draw> ReadGolden() {
 // rounded on the scale of the radius.
 constexpr double kTolerance = 4 * 0x1p-24 * 8;
 
-double Worst(const std::vector<double>& want, const float* got) {
-  double worst = 0;
+double WorstError(const std::vector<double>& want, const float* got) {
+  Worst worst;
   for (size_t i = 0; i < want.size(); ++i) {
-    const double error = std::abs(got[i] - want[i]);
-    if (!std::isnan(worst) && !(error <= worst)) worst = error;
+    worst.Include("draw", std::abs(got[i] - want[i]));
   }
-  return worst;
+  return worst.value;
 }
 
 TEST(TorchGeneratorTest, DrawsWhatPyTorchDraws) {
@@ -89,9 +91,9 @@ TEST(TorchGeneratorTest, DrawsWhatPyTorchDraws) {
     std::vector<float> out(draw.size, std::nanf(""));
     normal.FillNormal(out);
     ASSERT_LE(draw.tail.size(), out.size());
-    const double error =
-        std::max(Worst(draw.head, out.data()),
-                 Worst(draw.tail, out.data() + out.size() - draw.tail.size()));
+    const double error = std::max(
+        WorstError(draw.head, out.data()),
+        WorstError(draw.tail, out.data() + out.size() - draw.tail.size()));
     EXPECT_TRUE(error <= kTolerance) << error;
     worst = std::max(worst, error);
   }
@@ -105,10 +107,10 @@ TEST(TorchGeneratorTest, GoldenRejectsOtherDraws) {
   TorchGenerator other_seed(golden.seed + 1);
   std::vector<float> out(golden.size);
   other_seed.FillNormal(out);
-  EXPECT_GT(Worst(golden.head, out.data()), 0.1);
+  EXPECT_GT(WorstError(golden.head, out.data()), 0.1);
   TorchGenerator same_seed(golden.seed);
   same_seed.FillNormal(out);
-  EXPECT_GT(Worst(golden.head, out.data() + 1), 0.1);
+  EXPECT_GT(WorstError(golden.head, out.data() + 1), 0.1);
 }
 
 // Written by PyTorch 1.13: manual_seed(3), randn(1), empty(3).uniform_(-0.1,
@@ -165,9 +167,6 @@ TEST(TorchGeneratorTest, HasMeanZeroAndVarianceOne) {
   EXPECT_LT(std::abs(squares / n - 1), 5 * std::sqrt(2 / n));
 }
 
-}  // namespace
-namespace {
-
 TEST(CreateModelTest, MakesTheModelOfTheName) {
   const auto lenet = CreateModel("lenet", /*seed=*/0);
   ASSERT_THAT(lenet, IsOk());
@@ -196,12 +195,7 @@ TEST(CreateModelTest, ListsTheNames) {
   }
 }
 
-}  // namespace
-
-// That the list of models says what CreateModel makes.
-namespace {
-
-using testing::EndsWith;
+// The list of models says what CreateModel makes.
 
 TEST(ModelInfoTest, FindsEachByItsName) {
   for (const ModelInfo& info : AllModels()) {

@@ -24,7 +24,6 @@ constexpr int kBlocksPerStage = 2;
 // order of PyTorch's state_dict.
 struct Description {
   std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
-  std::vector<int> norms;  // Indices of batch norm weights.
   Buffers buffers;
 
   // Both return the index of the first of what they add.
@@ -49,7 +48,6 @@ struct Description {
 
   BatchNormLayerOptions BatchNorm(const std::string& name, int64_t channels) {
     const int weight = AddAffine(name, {channels});
-    norms.push_back(weight);
     const int mean = buffers.AddFloats(name + ".running_mean", {channels});
     const int variance = buffers.AddFloats(name + ".running_var", {channels});
     std::ranges::fill(buffers.value(variance), 1.0f);
@@ -122,7 +120,11 @@ Parameters InitialParameters(const Description& description, uint64_t seed) {
   Parameters parameters(description.shapes);
   std::vector<int> affine;  // Weights of convolutions and linear layers.
   for (int i = 0; i < parameters.count(); i += 2) {
-    if (parameters.specs()[i].shape.size() > 1) affine.push_back(i);
+    if (parameters.specs()[i].shape.size() > 1) {
+      affine.push_back(i);
+    } else {
+      std::ranges::fill(parameters.value(i), 1.0f);  // Batch norm's weight.
+    }
   }
   TorchGenerator generator(seed);
   for (const int weights : affine) {
@@ -131,9 +133,6 @@ Parameters InitialParameters(const Description& description, uint64_t seed) {
   for (const int weights : affine) {
     generator.FillNormal(parameters.value(weights));
     for (float& x : parameters.value(weights)) x *= kScale;
-  }
-  for (const int norm : description.norms) {
-    std::ranges::fill(parameters.value(norm), 1.0f);
   }
   return parameters;
 }

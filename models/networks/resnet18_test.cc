@@ -2,8 +2,10 @@
 // wrote them.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <fstream>
+#include <istream>
 #include <map>
 #include <memory>
 #include <span>
@@ -14,14 +16,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/data_types.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cpu/classifier.h"
 #include "models/model.h"
+#include "models/networks/golden.h"
 #include "models/networks/networks.h"
-#include "models/train/data_parallel.h"
 
 namespace lockstep {
 namespace {
@@ -48,47 +49,28 @@ struct Samples {
   std::vector<int32_t> labels;
 };
 
-struct GoldenTensor {
-  double scale = 0;  // What its errors are measured by.
-  double norm = 0;
-  std::vector<std::pair<int64_t, double>> entries;
-};
-
-// A training step and the state after it. Losses are means.
-struct GoldenStep {
-  double loss = 0;
-  std::map<std::string, GoldenTensor> gradients, buffers;
-  std::map<std::string, int64_t> counters;
-};
-
 struct Golden {
-  std::string name;  // "reference", or a planted bug's.
-  std::vector<GoldenStep> steps;
-  double evaluation = 0;  // After the last; the reference's alone.
+  std::string name;               // "reference", or a planted bug's.
+  std::vector<GoldenStep> steps;  // Losses are means.
+  double evaluation = 0;          // After the last; the reference's alone.
 };
 
-double Number(std::istream& words) {
-  std::string word;  // operator>> does not read hexadecimal floats.
-  words >> word;
-  return std::strtod(word.c_str(), nullptr);
-}
-
-GoldenTensor ReadTensor(std::istream& words) {
-  GoldenTensor tensor;
-  tensor.scale = Number(words);
-  tensor.norm = Number(words);
-  for (int64_t at; words >> at;) tensor.entries.emplace_back(at, Number(words));
+// These lines have the scale before the norm.
+GoldenTensor ReadScaledTensor(std::istream& words) {
+  const double scale = ReadNumber(words);
+  GoldenTensor tensor = ReadGoldenTensor(words);
+  tensor.scale = scale;
   return tensor;
 }
 
 std::vector<Golden> ReadGoldens() {
-  std::ifstream file("models/testdata/resnet18_golden.txt");
+  std::ifstream file("models/networks/testdata/resnet18_golden.txt");
   std::vector<Golden> goldens;
   for (std::string line; std::getline(file, line);) {
     std::istringstream words(line);
     std::string kind, name;
     words >> kind;
-    if (kind == "evaluation") goldens.back().evaluation = Number(words);
+    if (kind == "evaluation") goldens.back().evaluation = ReadNumber(words);
     if (kind == "torch" || kind == "evaluation") continue;
     words >> name;
     if (kind == "case") {
@@ -99,69 +81,14 @@ std::vector<Golden> ReadGoldens() {
     if (kind == "step") {
       steps.emplace_back().loss = std::strtod(name.c_str(), nullptr);
     } else if (kind == "gradient") {
-      steps.back().gradients[name] = ReadTensor(words);
+      steps.back().gradients[name] = ReadScaledTensor(words);
     } else if (kind == "buffer") {
-      steps.back().buffers[name] = ReadTensor(words);
+      steps.back().buffers[name] = ReadScaledTensor(words);
     } else {
       words >> steps.back().counters[name];
     }
   }
   return goldens;
-}
-
-double Norm(std::span<const float> x) {
-  double sum = 0;
-  for (const float v : x) sum += double{v} * v;
-  return std::sqrt(sum);
-}
-
-// The largest error seen, and of what; the first NaN, if there is one.
-struct Worst {
-  void Include(const std::string& name, double error) {
-    if (!std::isnan(value) && !(error <= value)) {
-      value = error;
-      what = name;
-    }
-  }
-  void Include(const std::string& name, const GoldenTensor& want,
-               std::span<const float> got) {
-    Include(name, std::abs(Norm(got) - want.norm) / want.scale);
-    for (const auto& [at, entry] : want.entries) {
-      Include(name, std::abs(got[at] - entry) / want.scale);
-    }
-  }
-
-  double value = 0;
-  std::string what;
-};
-
-// specs: of parameters or buffers.
-template <typename Specs>
-int IndexOf(const Specs& specs, const std::string& name) {
-  for (size_t i = 0; i < specs.size(); ++i) {
-    if (specs[i].name == name) return static_cast<int>(i);
-  }
-  ADD_FAILURE() << "nothing is named " << name;
-  return 0;
-}
-
-// Compares the model after a step with what of it the golden step has.
-Worst Compare(const GoldenStep& golden, double loss, Model& model) {
-  Worst worst;
-  worst.Include("loss", std::abs(loss - golden.loss) / golden.loss);
-  for (const auto& [name, want] : golden.gradients) {
-    const int index = IndexOf(model.parameters().specs(), name);
-    worst.Include(name, want, model.parameters().gradient(index));
-  }
-  for (const auto& [name, want] : golden.buffers) {
-    const int index = IndexOf(model.buffers().specs(), name);
-    worst.Include(name, want, model.buffers().value(index));
-  }
-  for (const auto& [name, want] : golden.counters) {
-    const int index = IndexOf(model.buffers().specs(), name);
-    worst.Include(name, model.buffers().counter(index) == want ? 0 : 1);
-  }
-  return worst;
 }
 
 // The model of the goldens: batch norm has other weights than 1 and 0.
@@ -218,8 +145,10 @@ TEST_F(ResNet18Test, MatchesPyTorchForTwoStepsAndAnEvaluation) {
     const bool first = &step == &golden.steps[0];
     const double tolerance = first ? kRelative : kRelativeAfterUpdate;
     if (!first) {
-      SgdUpdate(model->parameters().values(), model->parameters().gradients(),
-                kLearningRate);
+      const std::span<float> values = model->parameters().values();
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] -= kLearningRate * model->parameters().gradients()[i];
+      }
     }
     const absl::StatusOr<Metrics> metrics =
         model->ForwardBackward(samples.batch(), 1.0f / kSamples, [](int) {});
@@ -266,7 +195,7 @@ struct GoldenWeights {
 };
 
 std::map<uint64_t, std::vector<GoldenWeights>> ReadGoldenWeights() {
-  std::ifstream file("models/testdata/resnet18_weights_golden.txt");
+  std::ifstream file("models/networks/testdata/resnet18_weights_golden.txt");
   std::map<uint64_t, std::vector<GoldenWeights>> by_seed;
   uint64_t seed = 0;
   for (std::string line; std::getline(file, line);) {
@@ -277,9 +206,9 @@ std::map<uint64_t, std::vector<GoldenWeights>> ReadGoldenWeights() {
     if (kind != "parameter") continue;
     GoldenWeights& weights = by_seed[seed].emplace_back();
     words >> weights.name >> weights.size;
-    weights.sum = Number(words);
+    weights.sum = ReadNumber(words);
     while (words >> std::ws && !words.eof()) {
-      weights.ends.push_back(Number(words));
+      weights.ends.push_back(ReadNumber(words));
     }
   }
   return by_seed;

@@ -1,4 +1,4 @@
-// What the commands of this folder say of their flags, and of errors.
+// What the two commands say of the flags that both have.
 #ifndef LOCKSTEP_MODELS_TRAIN_CHECK_FLAGS_H_
 #define LOCKSTEP_MODELS_TRAIN_CHECK_FLAGS_H_
 
@@ -7,11 +7,12 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/command_line.h"
+#include "base/status_macros.h"
+#include "collectives/group_options.h"
+#include "models/networks/networks.h"
 
 namespace lockstep {
-
-inline constexpr int kUsageError = 2;
-inline constexpr int kOtherError = 1;
 
 // kInvalidArgument: "--name=value: what".
 template <typename T>
@@ -21,20 +22,26 @@ absl::Status FlagError(absl::string_view name, const T& value,
       absl::StrCat("--", name, "=", value, ": ", what));
 }
 
-// FlagErrors unless value is in [1, max]; is positive and finite as a float;
-// is the name of a model.
-absl::Status CheckAtLeastOne(absl::string_view name, int64_t value,
-                             int64_t max);
-absl::Status CheckPositive(absl::string_view name, double value);
-absl::Status CheckModel(absl::string_view model);
-
-// FlagError if `sync_bn` is asked of a model, which there is, that has no batch
-// norm.
-absl::Status CheckSyncBatchNorm(bool sync_bn, absl::string_view model);
-
-// Writes one line to standard error, "program: message". Returns exit_status.
-int ReportError(absl::string_view program, const absl::Status& status,
-                int exit_status);
+// Errors: kInvalidArgument, beginning with the flag, if there is no such model,
+// if it has no batch norm that `sync_bn` could synchronise, or if a number is
+// out of its range.
+inline absl::Status CheckCommonFlags(absl::string_view model, bool sync_bn,
+                                     int nproc, int threads_per_rank,
+                                     double timeout_s) {
+  const ModelInfo* const info = FindModel(model);
+  if (info == nullptr) {
+    return FlagError("model", model,
+                     absl::StrCat("no such model; there are ", ModelNames()));
+  }
+  if (sync_bn && !info->has_batch_norm) {
+    return FlagError("sync_bn", "true",
+                     absl::StrCat(model, " has no batch norm"));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckRange("--nproc", nproc, 1, kMaxWorldSize));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--threads_per_rank", threads_per_rank, 1, 1024));
+  return CheckSeconds("--timeout_s", timeout_s);
+}
 
 }  // namespace lockstep
 

@@ -1,4 +1,3 @@
-// Checkpoints as safetensors files.
 #include "models/train/checkpoint.h"
 
 #include <string>

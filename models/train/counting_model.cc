@@ -1,4 +1,3 @@
-// The arithmetic that counting_model.h promises.
 #include "models/train/counting_model.h"
 
 #include <algorithm>

@@ -22,6 +22,11 @@
 #include "models/model.h"
 
 namespace lockstep {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+}  // namespace
 
 void SgdUpdate(std::span<float> values, std::span<const float> gradients,
                float learning_rate) {
@@ -32,13 +37,6 @@ void SgdUpdate(std::span<float> values, std::span<const float> gradients,
     value[i] -= learning_rate * gradient[i];
   }
 }
-
-// Gradient buckets and the data-parallel training step.
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
 
 absl::Status BroadcastParameters(Communicator& communicator,
                                  Parameters& parameters) {

@@ -1,4 +1,5 @@
-// Plain stochastic gradient descent.
+// Data-parallel training steps: the same parameters on every rank, gradients of
+// the global mean loss, summed over the ranks while backward still runs.
 #ifndef LOCKSTEP_MODELS_TRAIN_DATA_PARALLEL_H_
 #define LOCKSTEP_MODELS_TRAIN_DATA_PARALLEL_H_
 
@@ -16,6 +17,7 @@
 
 namespace lockstep {
 
+// Plain stochastic gradient descent:
 // values[i] -= learning_rate * gradients[i]. The product is rounded to float32
 // and then the difference is: never fused, so that the bits do not depend on
 // the machine or on the vector width.
@@ -24,9 +26,6 @@ namespace lockstep {
 // overlap.
 void SgdUpdate(std::span<float> values, std::span<const float> gradients,
                float learning_rate);
-
-// Data-parallel training steps: the same parameters on every rank, gradients of
-// the global mean loss, summed over the ranks while backward still runs.
 
 // Gives every rank rank 0's parameter values.
 absl::Status BroadcastParameters(Communicator& communicator,
@@ -43,10 +42,10 @@ absl::Status BroadcastBuffers(Communicator& communicator, Buffers& buffers);
 // own, since a GradientReducer uses the communicator while backward waits for
 // them. Returns that group, which the model borrows.
 //
-// After an error it is to be left before a reducer is destroyed: ranks that
-// wait in it for this one then go on, and the reducer, which waits for what it
-// has begun to sum, gets their part or their error. So declare it after the
-// reducer.
+// After an error, destroy that group before the reducer, so declare it after
+// the reducer: ranks that wait in the group for this one then go on, and the
+// reducer, whose destructor waits for the sums that it has begun, gets their
+// part or their error.
 //
 // Errors: kInvalidArgument if the model has no batch norm; the communicator's.
 absl::StatusOr<std::unique_ptr<Communicator>> SynchroniseBatchNorm(

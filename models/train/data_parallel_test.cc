@@ -31,6 +31,11 @@
 namespace lockstep {
 namespace {
 
+using testing::Each;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::SizeIs;
+
 // Sizes around every vector width that a compiler may choose.
 TEST(SgdUpdateTest, RoundsTheProductAndThenTheDifference) {
   for (size_t n = 0; n <= 70; ++n) {
@@ -66,15 +71,7 @@ TEST(SgdUpdateTest, NanStaysNan) {
   EXPECT_EQ(values[1], 1.0f);
 }
 
-}  // namespace
-
 // Gradient buckets and the data-parallel step, with sums that are exact.
-namespace {
-
-using testing::Each;
-using testing::ElementsAre;
-using testing::HasSubstr;
-using testing::SizeIs;
 
 constexpr int64_t kAllBytes = 11 * sizeof(float);  // Of CountingModel.
 constexpr absl::Duration kDeadline = absl::Seconds(30);

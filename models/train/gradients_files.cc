@@ -1,4 +1,3 @@
-// Tensors made from a generator and from models.
 #include "models/train/gradients_files.h"
 
 #include <cstddef>
@@ -8,7 +7,6 @@
 #include <span>
 #include <vector>
 
-#include "base/data_types.h"
 #include "models/io/model_tensors.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
@@ -17,12 +15,6 @@ namespace lockstep {
 namespace {
 
 constexpr int64_t kSide = 28;
-
-template <typename T>
-std::vector<std::byte> BytesOf(const std::vector<T>& values) {
-  const auto bytes = std::as_bytes(std::span(values));
-  return {bytes.begin(), bytes.end()};
-}
 
 }  // namespace
 
@@ -44,9 +36,9 @@ Safetensors RandomBatch(int64_t n) {
     }
   }
   Safetensors batch;
-  batch.tensors["images"] = {
-      DataType::kFloat32, {n, 1, kSide, kSide}, BytesOf(images)};
-  batch.tensors["labels"] = {DataType::kInt64, {n}, BytesOf(labels)};
+  batch.tensors["images"] =
+      NamedTensor::Of<float>({n, 1, kSide, kSide}, images);
+  batch.tensors["labels"] = NamedTensor::Of<int64_t>({n}, labels);
   return batch;
 }
 
@@ -61,14 +53,6 @@ Safetensors Reordered(const Safetensors& batch,
     }
   }
   return result;
-}
-
-std::vector<float> FloatsOf(const NamedTensor& tensor) {
-  std::vector<float> values;
-  if (tensor.type != DataType::kFloat32) return values;
-  values.resize(tensor.data.size() / sizeof(float));
-  std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
-  return values;
 }
 
 }  // namespace lockstep

@@ -23,9 +23,6 @@ Safetensors RandomBatch(int64_t n);
 Safetensors Reordered(const Safetensors& batch,
                       const std::vector<int64_t>& order);
 
-// The values of a float32 tensor; empty if it is something else.
-std::vector<float> FloatsOf(const NamedTensor& tensor);
-
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_MODELS_TRAIN_GRADIENTS_FILES_H_

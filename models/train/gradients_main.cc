@@ -1,14 +1,16 @@
 // gradients: loss, gradients and buffers of one step.
-#include <cstdio>
+#include <cstddef>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/command.h"
 #include "base/command_line.h"
 #include "base/files.h"
 #include "base/status_macros.h"
@@ -25,7 +27,6 @@ ABSL_FLAG(int, nproc, 1, "see kUsage");
 ABSL_FLAG(bool, sync_bn, false, "see kUsage");
 ABSL_FLAG(int, threads_per_rank, 1, "see kUsage");
 ABSL_FLAG(double, timeout_s, 600, "see kUsage");
-ABSL_FLAG(bool, help, false, "print kUsage");
 
 namespace lockstep {
 namespace {
@@ -90,13 +91,9 @@ absl::StatusOr<Config> ReadConfig() {
   options.threads_per_rank = absl::GetFlag(FLAGS_threads_per_rank);
   options.sync_bn = absl::GetFlag(FLAGS_sync_bn);
   const double timeout = absl::GetFlag(FLAGS_timeout_s);
-  LOCKSTEP_RETURN_IF_ERROR(CheckModel(options.model));
-  LOCKSTEP_RETURN_IF_ERROR(CheckSyncBatchNorm(options.sync_bn, options.model));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckAtLeastOne("nproc", options.world_size, kMaxWorldSize));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckAtLeastOne("threads_per_rank", options.threads_per_rank, 1024));
-  LOCKSTEP_RETURN_IF_ERROR(CheckPositive("timeout_s", timeout));
+  LOCKSTEP_RETURN_IF_ERROR(CheckCommonFlags(options.model, options.sync_bn,
+                                            options.world_size,
+                                            options.threads_per_rank, timeout));
   options.group.timeout = absl::Seconds(timeout);
   LOCKSTEP_ASSIGN_OR_RETURN(config.weights,
                             Path("weights", absl::GetFlag(FLAGS_weights)));
@@ -122,25 +119,20 @@ absl::Status Run(const Config& config) {
   return WriteSafetensors(config.out, result);
 }
 
-int Main(const std::vector<std::string>& arguments) {
-  if (const absl::Status flags = ParseFlags(arguments); !flags.ok()) {
-    return ReportError(kProgram, flags, kUsageError);
-  }
-  if (absl::GetFlag(FLAGS_help)) {
-    std::fputs(kUsage, stdout);
-    return 0;
+int Main(std::span<char* const> argv) {
+  if (const std::optional<int> exit_status =
+          BeginCommand(kProgram, kUsage, argv)) {
+    return *exit_status;
   }
   const absl::StatusOr<Config> config = ReadConfig();
-  if (!config.ok()) return ReportError(kProgram, config.status(), kUsageError);
-  if (const absl::Status status = Run(*config); !status.ok()) {
-    return ReportError(kProgram, status, kOtherError);
-  }
-  return 0;
+  if (!config.ok()) return Fail(kProgram, config.status());
+  const absl::Status status = Run(*config);
+  return status.ok() ? 0 : Fail(kProgram, status);
 }
 
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  return lockstep::Main(std::vector<std::string>(argv + 1, argv + argc));
+  return lockstep::Main({argv, static_cast<size_t>(argc)});
 }

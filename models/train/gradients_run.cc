@@ -1,10 +1,7 @@
-// A step without its update, on ranks that are threads.
 #include "models/train/gradients_run.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -71,10 +68,7 @@ absl::StatusOr<std::vector<T>> ReadValues(const SafetensorsFile& file,
         file.name, name,
         absl::StrCat("is ", Name(tensor.type), ", not ", Name(kDataTypeOf<T>)));
   }
-  std::vector<T> values(tensor.data.size() / sizeof(T));
-  std::ranges::copy(tensor.data,
-                    std::as_writable_bytes(std::span(values)).begin());
-  return values;
+  return tensor.Values<T>();
 }
 
 absl::Status CheckShapes(const SafetensorsFile& file, const ModelInfo& info) {
@@ -115,13 +109,6 @@ absl::StatusOr<GlobalBatch> ReadBatch(const SafetensorsFile& file,
   return batch;
 }
 
-NamedTensor LossTensor(float loss) {
-  NamedTensor tensor = {DataType::kFloat32, {1}, {}};
-  tensor.data.resize(sizeof(loss));
-  std::memcpy(tensor.data.data(), &loss, sizeof(loss));
-  return tensor;
-}
-
 // One rank's part; on rank 0 the result, elsewhere nothing.
 absl::StatusOr<Safetensors> Step(Communicator& communicator,
                                  const GradientsOptions& options,
@@ -151,8 +138,9 @@ absl::StatusOr<Safetensors> Step(Communicator& communicator,
   if (communicator.rank() != 0) return result;
   result.tensors = GradientTensors(model->parameters());
   result.tensors.merge(BufferTensors(model->buffers()));
-  result.tensors[kLoss] = LossTensor(static_cast<float>(
-      metrics.loss_sum / static_cast<double>(metrics.samples)));
+  const auto loss = static_cast<float>(metrics.loss_sum /
+                                       static_cast<double>(metrics.samples));
+  result.tensors[kLoss] = NamedTensor::Of({1}, std::span(&loss, 1));
   return result;
 }
 

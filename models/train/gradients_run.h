@@ -36,8 +36,8 @@ struct SafetensorsFile {
 // "loss", float32 [1]. The same arguments give the same bits.
 //
 // Errors: kInvalidArgument, with the file and the tensor, for what does not fit
-// the above; for a model that there is not, or sync_bn where it has no batch
-// norm; the model's.
+// the above, for an unknown model, and for sync_bn with a model that has no
+// batch norm; the model's.
 absl::StatusOr<Safetensors> ComputeGradients(const GradientsOptions& options,
                                              const SafetensorsFile& weights,
                                              const SafetensorsFile& batch);

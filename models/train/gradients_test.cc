@@ -1,4 +1,5 @@
-// That a step gives the same however many ranks take it, and what it refuses.
+// That a step gives the same however many ranks take it, what it refuses, and
+// the command as its users run it.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -103,9 +104,10 @@ class Rounding {
       const NamedTensors other =
           Compute(one_rank, weights, Reordered(batch, order));
       for (const auto& [name, tensor] : want_) {
-        const std::vector<float> values = FloatsOf(tensor);
+        const std::vector<float> values = tensor.Values<float>();
         double& bound = bounds_[name];
-        bound = std::max({bound, 8 * Distance(values, FloatsOf(other.at(name))),
+        bound = std::max({bound,
+                          8 * Distance(values, other.at(name).Values<float>()),
                           2 * kImages * 0x1p-24 * Norm(values)});
       }
     }
@@ -121,7 +123,8 @@ class Rounding {
       const NamedTensor& other = got.at(name);
       const bool same =
           tensor.type == DataType::kFloat32
-              ? Distance(FloatsOf(tensor), FloatsOf(other)) <= bounds_.at(name)
+              ? Distance(tensor.Values<float>(), other.Values<float>()) <=
+                    bounds_.at(name)
               : tensor == other;
       if (!same) names.push_back(name);
     }
@@ -134,7 +137,7 @@ class Rounding {
     double norm = 0;
     for (const auto& [name, tensor] : want_) {
       bound += bounds_.at(name) * bounds_.at(name);
-      norm += std::pow(Norm(FloatsOf(tensor)), 2);
+      norm += std::pow(Norm(tensor.Values<float>()), 2);
     }
     return std::sqrt(bound / norm);
   }
@@ -170,10 +173,9 @@ INSTANTIATE_TEST_SUITE_P(Models, ModelTest,
 TEST_P(ModelTest, IsTheModelsOwnStep) {
   const NamedTensors got = Compute({.model = GetParam()}, weights_, batch_);
   SetComputeThreads(1);
-  const std::vector<float> images = FloatsOf(batch_.tensors.at("images"));
-  std::vector<int64_t> wide(kImages);
-  std::memcpy(wide.data(), batch_.tensors.at("labels").data.data(),
-              kImages * sizeof(int64_t));
+  const std::vector<float> images = batch_.tensors.at("images").Values<float>();
+  const std::vector<int64_t> wide =
+      batch_.tensors.at("labels").Values<int64_t>();
   const std::vector<int32_t> labels(wide.begin(), wide.end());
   const absl::StatusOr<Metrics> metrics =
       model_->ForwardBackward({images, labels}, 1.0f / kImages, [](int) {});
@@ -187,7 +189,7 @@ TEST_P(ModelTest, IsTheModelsOwnStep) {
   const NamedTensor& loss = got.at("loss");
   EXPECT_EQ(loss.shape, std::vector<int64_t>{1});
   EXPECT_EQ(
-      FloatsOf(loss),
+      loss.Values<float>(),
       std::vector<float>{static_cast<float>(metrics->loss_sum / kImages)});
 }
 
@@ -310,10 +312,7 @@ TEST_F(BadInputTest, NamesTheModelThatCannotBe) {
       StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("no batch norm")));
 }
 
-}  // namespace
-
-// The gradients command as its users run it: files, flags, exit statuses.
-namespace {
+// The command: files, flags, exit statuses.
 
 constexpr int kDeadlineSeconds = 120;
 
@@ -346,7 +345,7 @@ class GradientsTest : public testing::Test {
   // From the folder with the files, as bazel run says where the user is.
   CommandOutcome Run(const std::string& flags) const {
     return RunCommand(absl::StrCat("env BUILD_WORKING_DIRECTORY=", root_,
-                                   " models/gradients ", flags),
+                                   " models/train/gradients ", flags),
                       kDeadlineSeconds);
   }
 
@@ -408,11 +407,11 @@ TEST_F(GradientsTest, WritesWhatTheLibraryComputes) {
 }
 
 TEST_F(GradientsTest, TakesAbsolutePaths) {
-  const CommandOutcome outcome =
-      RunCommand(absl::StrCat("models/gradients --weights=", Path("lenet"),
-                              " --batch=", Path("batch"),
-                              " --out=", Path("absolute"), " --nproc=2"),
-                 kDeadlineSeconds);
+  const CommandOutcome outcome = RunCommand(
+      absl::StrCat("models/train/gradients --weights=", Path("lenet"),
+                   " --batch=", Path("batch"), " --out=", Path("absolute"),
+                   " --nproc=2"),
+      kDeadlineSeconds);
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
   EXPECT_TRUE(std::filesystem::exists(Path("absolute")));
 }

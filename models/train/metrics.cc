@@ -1,4 +1,3 @@
-// Limbs hold signed sums of 32-bit pieces; carries wait for Normalize.
 #include "models/train/metrics.h"
 
 #include <algorithm>
@@ -25,6 +24,7 @@ constexpr int kUnitExponent = -1074;
 
 }  // namespace
 
+// Limbs hold signed sums of 32-bit pieces; carries wait for Normalize.
 void ExactSum::Add(double value, int64_t times) {
   if (times == 0) return;
   if (std::isnan(value)) {
@@ -125,8 +125,6 @@ void ExactSum::Normalize() {
   adds_ = 1;
 }
 
-// Sum and count travel together, as integers.
-
 void AverageMeter::Update(double value, int64_t count) {
   sum_.Add(value, count);
   count_ += count;
@@ -147,7 +145,7 @@ double AverageMeter::average() const {
 
 absl::StatusOr<AverageMeter> AllReduceMeter(Communicator& communicator,
                                             const AverageMeter& meter) {
-  AverageMeter all = meter;
+  AverageMeter all = meter;  // Sum and count travel together, as integers.
   const std::span<int64_t> sum = all.sum_.Words();
   std::array<int64_t, ExactSum::kWords + 1> words;
   std::copy(sum.begin(), sum.end(), words.begin());

@@ -1,4 +1,5 @@
-// The sum of float64 numbers without rounding, in any order and over any ranks.
+// Sums and averages that have the same bits whoever adds what, in any order and
+// over any number of ranks.
 #ifndef LOCKSTEP_MODELS_TRAIN_METRICS_H_
 #define LOCKSTEP_MODELS_TRAIN_METRICS_H_
 
@@ -12,14 +13,15 @@
 
 namespace lockstep {
 
-// A fixed-point number wide enough for every double and for what carries out of
-// it: 70 limbs of 32 bits, each in an int64_t, whose unit is 2^-1074, the
-// smallest double (a small superaccumulator: Neal 2015, "Fast exact summation
-// using small and large superaccumulators"; Kulisch's long accumulator). The
-// sum of integers does not depend on the order of the additions, so neither do
-// the bits of Round(): the same numbers give the same double however they are
-// dealt to accumulators. A limb has room for 2^31 - 1 adds before carries must
-// move up, which the sum does by itself in time. Not thread safe.
+// The sum of float64 numbers without rounding: a fixed-point number wide enough
+// for every double and for what carries out of it: 70 limbs of 32 bits, each in
+// an int64_t, whose unit is 2^-1074, the smallest double (a small
+// superaccumulator: Neal 2015, "Fast exact summation using small and large
+// superaccumulators"; Kulisch's long accumulator). The sum of integers does not
+// depend on the order of the additions, so neither do the bits of Round(): the
+// same numbers give the same double however they are dealt to accumulators. A
+// limb has room for 2^31 - 1 adds before carries must move up, which the sum
+// does by itself in time. Not thread safe.
 //
 // Infinities and NaN are kept apart from the limbs; minus zero adds nothing.
 //
@@ -67,11 +69,10 @@ class ExactSum {
   int64_t adds_ = 0;
 };
 
-// A running average over samples that several ranks can share.
-
-// The average of a metric, weighted by how many samples each update stands for.
-// The sum is exact until it is read (ExactSum), so the same updates give the
-// same bits in any order and however they are dealt to meters. Not thread safe.
+// The running average of a metric, weighted by how many samples each update
+// stands for. The sum is exact until it is read (ExactSum), so the same updates
+// give the same bits in any order and however they are dealt to meters. Not
+// thread safe.
 //
 // Limit: counts add up to less than 2^63, over all ranks.
 class AverageMeter {

@@ -1,4 +1,4 @@
-// One meter's bits at every number of ranks.
+// Meters, and what a trainer evaluates: the same bits at every number of ranks.
 #include "models/train/metrics.h"
 
 #include <bit>
@@ -30,6 +30,9 @@
 
 namespace lockstep {
 namespace {
+
+using testing::Each;
+using testing::ElementsAreArray;
 
 uint64_t Bits(double value) { return std::bit_cast<uint64_t>(value); }
 
@@ -264,14 +267,7 @@ TEST(AllReduceMeterTest, ReportsTheCommunicatorsError) {
               StatusIs(absl::StatusCode::kUnavailable, "rank 1 died"));
 }
 
-}  // namespace
-
 // What a trainer evaluates, on which ranks, and with which buffers.
-namespace {
-
-using testing::Each;
-using testing::ElementsAreArray;
-
 constexpr int64_t kSamples = 13;
 using Batches = std::vector<std::vector<int64_t>>;
 

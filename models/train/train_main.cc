@@ -1,8 +1,14 @@
 // train: the reference trainer.
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -12,14 +18,18 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/command.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
+#include "collectives/communicator.h"
 #include "collectives/group_options.h"
+#include "collectives/host/host_group.h"
 #include "collectives/launch/launch_summary.h"
+#include "collectives/launch/launched_group.h"
+#include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_environment.h"
 #include "models/data/dataset.h"
 #include "models/train/check_flags.h"
-#include "models/train/start_ranks.h"
 #include "models/train/train_run.h"
 #include "models/train/trainer.h"
 
@@ -42,10 +52,11 @@ ABSL_FLAG(double, timeout_s, 60, "seconds to wait for a rank");
 ABSL_FLAG(bool, sync_bn, false, "batch statistics over all ranks");
 ABSL_FLAG(std::string, output_dir, "", "folder for weights and metrics");
 ABSL_FLAG(std::string, resume, "", "checkpoint to go on from");
-ABSL_FLAG(bool, help, false, "print the usage");
 
 namespace lockstep {
 namespace {
+
+constexpr char kProgram[] = "train";
 
 constexpr char kUsage[] = R"(train [FLAGS]
 
@@ -60,7 +71,7 @@ prints its accuracy on the test set after each epoch.
       --resume=/tmp/run/weights.safetensors          ten epochs more
   bazel run //models:train -- --model=resnet18 --nproc=2 --sync_bn \
       --train_samples=2560 --test_samples=1000 --lr=0.1
-  torchrun --no-python --nproc-per-node=2 bazel-bin/models/train
+  torchrun --no-python --nproc-per-node=2 bazel-bin/models/train/train
 
 What to train:
   --model=lenet            network: lenet or resnet18, both as d2l's chapter on
@@ -121,27 +132,26 @@ struct Config {
 
 absl::Status CheckFlags() {
   constexpr int64_t kMany = int64_t{1} << 31;
-  const std::string model = absl::GetFlag(FLAGS_model);
-  LOCKSTEP_RETURN_IF_ERROR(CheckModel(model));
+  LOCKSTEP_RETURN_IF_ERROR(CheckCommonFlags(
+      absl::GetFlag(FLAGS_model), absl::GetFlag(FLAGS_sync_bn),
+      absl::GetFlag(FLAGS_nproc).value_or(1),
+      absl::GetFlag(FLAGS_threads_per_rank), absl::GetFlag(FLAGS_timeout_s)));
   if (const std::string dataset = absl::GetFlag(FLAGS_dataset);
       dataset != "fashion_mnist") {
     return FlagError("dataset", dataset,
                      "no such data set; there is fashion_mnist");
   }
   LOCKSTEP_RETURN_IF_ERROR(
-      CheckSyncBatchNorm(absl::GetFlag(FLAGS_sync_bn), model));
+      CheckRange("--epochs", absl::GetFlag(FLAGS_epochs), 1, kMany));
   LOCKSTEP_RETURN_IF_ERROR(
-      CheckAtLeastOne("epochs", absl::GetFlag(FLAGS_epochs), kMany));
+      CheckRange("--batch_size", absl::GetFlag(FLAGS_batch_size), 1, kMany));
   LOCKSTEP_RETURN_IF_ERROR(
-      CheckAtLeastOne("batch_size", absl::GetFlag(FLAGS_batch_size), kMany));
-  LOCKSTEP_RETURN_IF_ERROR(CheckAtLeastOne(
-      "threads_per_rank", absl::GetFlag(FLAGS_threads_per_rank), 1024));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckAtLeastOne("bucket_kb", absl::GetFlag(FLAGS_bucket_kb), kMany));
-  LOCKSTEP_RETURN_IF_ERROR(CheckAtLeastOne(
-      "nproc", absl::GetFlag(FLAGS_nproc).value_or(1), kMaxWorldSize));
-  LOCKSTEP_RETURN_IF_ERROR(CheckPositive("lr", absl::GetFlag(FLAGS_lr)));
-  return CheckPositive("timeout_s", absl::GetFlag(FLAGS_timeout_s));
+      CheckRange("--bucket_kb", absl::GetFlag(FLAGS_bucket_kb), 1, kMany));
+  const double rate = absl::GetFlag(FLAGS_lr);
+  if (!(rate > 0 && std::isfinite(static_cast<float>(rate)))) {
+    return FlagError("lr", rate, "must be a positive number");
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Sharding> ChooseParallelism(Config& config) {
@@ -195,6 +205,60 @@ absl::StatusOr<Config> ReadConfig(std::optional<RankEnvironment> launched) {
   return config;
 }
 
+// `status`, led by the rank.
+absl::Status WithRank(int rank, const absl::Status& status) {
+  if (status.ok()) return status;
+  return absl::Status(status.code(),
+                      absl::StrCat("rank ", rank, ": ", status.message()));
+}
+
+// Trains with `world_size` threads of this process as ranks.
+absl::Status TrainOnThreads(int world_size, const GroupOptions& group,
+                            const FashionMnist& data,
+                            const TrainRunOptions& options) {
+  return RunOnThreads(world_size, group, [&](Communicator& communicator) {
+    return WithRank(communicator.rank(),
+                    RunTraining(communicator, data, options));
+  });
+}
+
+// Joins the launched run of which `environment` says this process is a rank,
+// and trains.
+absl::Status TrainAsLaunchedRank(const RankEnvironment& environment,
+                                 const GroupOptions& group,
+                                 const TrainRunOptions& options) {
+  const auto train = [&]() -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
+                              JoinLaunchedGroup(environment, group));
+    // Read now: a rank that fails after it has joined is missed at once.
+    LOCKSTEP_ASSIGN_OR_RETURN(const FashionMnist data, LoadData(options));
+    return RunTraining(*communicator, data, options);
+  };
+  return WithRank(environment.rank, train());
+}
+
+// Starts this program again `world_size` times, with `arguments`, as the ranks
+// of a run that call TrainAsLaunchedRank, and waits for their end.
+absl::StatusOr<LaunchSummary> StartProcesses(
+    int world_size, int threads_per_rank,
+    const std::vector<std::string>& arguments) {
+  std::error_code error;
+  const std::string program =
+      std::filesystem::read_symlink("/proc/self/exe", error).string();
+  if (error) {
+    return absl::InternalError(
+        absl::StrCat("/proc/self/exe: ", error.message()));
+  }
+  LaunchOptions options;
+  options.nproc = world_size;
+  options.argv = {program};
+  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+  options.environment = {{"OMP_NUM_THREADS", absl::StrCat(threads_per_rank)}};
+  // Only rank 0 prints progress, and errors name their rank.
+  options.prefix_output = false;
+  return Launch(options);
+}
+
 // Returns the exit status, or an error of this process.
 absl::StatusOr<int> Run(const Config& config,
                         const std::vector<std::string>& arguments) {
@@ -221,45 +285,31 @@ absl::StatusOr<int> Run(const Config& config,
   return ExitStatus(summary);
 }
 
-int Fail(const absl::Status& status, int exit_status) {
-  return ReportError("train", status, exit_status);
-}
-
-int Main(const std::vector<std::string>& arguments) {
-  const absl::StatusOr<std::vector<std::string>> rest =
-      ParseFlagsBeforeCommand(arguments);
-  if (!rest.ok()) return Fail(rest.status(), kUsageError);
-  if (absl::GetFlag(FLAGS_help)) {
-    std::fputs(kUsage, stdout);
-    return 0;
-  }
-  if (!rest->empty()) {
-    return Fail(absl::InvalidArgumentError(absl::StrCat(
-                    rest->front(), ": unexpected argument; see --help")),
-                kUsageError);
+int Main(std::span<char* const> argv) {
+  if (const std::optional<int> exit_status =
+          BeginCommand(kProgram, kUsage, argv)) {
+    return *exit_status;
   }
   absl::StatusOr<std::optional<RankEnvironment>> launched =
       ReadRankEnvironment();
-  if (!launched.ok()) return Fail(launched.status(), kOtherError);
+  if (!launched.ok()) return Fail(kProgram, launched.status());
   const absl::StatusOr<Config> config = ReadConfig(*std::move(launched));
-  if (!config.ok()) return Fail(config.status(), kUsageError);
+  if (!config.ok()) return Fail(kProgram, config.status());
   if (const absl::Status status = PrepareRun(config->run); !status.ok()) {
-    return Fail(status,
-                absl::IsInvalidArgument(status) ? kUsageError : kOtherError);
+    return Fail(kProgram, status);
   }
-  const absl::StatusOr<int> exit_status = Run(*config, arguments);
-  if (!exit_status.ok()) {
-    // A number of samples that the data set turned out not to have.
-    return Fail(exit_status.status(), absl::IsOutOfRange(exit_status.status())
-                                          ? kUsageError
-                                          : kOtherError);
-  }
-  return *exit_status;
+  const absl::StatusOr<int> result =
+      Run(*config, std::vector<std::string>(argv.begin() + 1, argv.end()));
+  if (result.ok()) return *result;
+  const int exit_status = Fail(kProgram, result.status());
+  // A launched rank's error begins with the rank, also where it names a flag: a
+  // number of samples that the data set turned out not to have.
+  return absl::IsOutOfRange(result.status()) ? kUsageError : exit_status;
 }
 
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  return lockstep::Main(std::vector<std::string>(argv + 1, argv + argc));
+  return lockstep::Main({argv, static_cast<size_t>(argc)});
 }

@@ -1,16 +1,11 @@
 // The trainer with a network that has batch norm: statistics of a rank's own
 // part of the batch or of all ranks', in files, resumed, and with dead ranks.
-#include <sys/prctl.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
-#include <filesystem>
 #include <limits>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -20,9 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/data_types.h"
-#include "base/program.h"
+#include "base/subprocess.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/io/model_tensors.h"
 #include "models/io/safetensors.h"
 #include "models/train/train_fixture.h"
 
@@ -44,34 +40,29 @@ class TrainResNet18Test : public TrainFixture {
     return flags;
   }
 
-  int64_t CounterOf(const Weights& weights, const std::string& name) {
+  int64_t CounterOf(const NamedTensors& weights, const std::string& name) {
     const NamedTensor& tensor = weights.at(name);
-    int64_t value = -1;
     EXPECT_EQ(tensor.type, DataType::kInt64);
     EXPECT_TRUE(tensor.shape.empty());
-    std::memcpy(&value, tensor.data.data(), sizeof(value));
-    return value;
+    return tensor.Values<int64_t>().at(0);
   }
 };
 
 // The largest difference between the running statistics of two runs, relative
 // to each statistic's largest value; infinite if a number is none.
-double StatisticsDistance(const std::map<std::string, NamedTensor>& a,
-                          const std::map<std::string, NamedTensor>& b) {
+double StatisticsDistance(const NamedTensors& a, const NamedTensors& b) {
   double distance = 0;
   for (const auto& [name, tensor] : a) {
     if (!absl::StrContains(name, "running_")) continue;
+    const std::vector<float> x = tensor.Values<float>();
+    const std::vector<float> y = b.at(name).Values<float>();
     double difference = 0;
     double largest = 0;
-    for (size_t i = 0; i < tensor.data.size(); i += sizeof(float)) {
-      float x = 0;
-      float y = 0;
-      std::memcpy(&x, &tensor.data[i], sizeof(x));
-      std::memcpy(&y, &b.at(name).data[i], sizeof(y));
-      const double apart = std::abs(x - y);
+    for (size_t i = 0; i < x.size(); ++i) {
+      const double apart = std::abs(x[i] - y.at(i));
       if (std::isnan(apart)) return std::numeric_limits<double>::infinity();
       difference = std::max(difference, apart);
-      largest = std::max<double>(largest, std::abs(x));
+      largest = std::max<double>(largest, std::abs(x[i]));
     }
     distance = std::max(distance, difference / largest);
   }
@@ -87,7 +78,7 @@ TEST_F(TrainResNet18Test, SynchronisedRanksHaveTheStatisticsOfOne) {
     all.insert(all.end(), {"--train_samples=8", "--epochs=1"});
     return WeightsOf(Train(name, all));
   };
-  const Weights one = train("one", "--sync_bn");
+  const NamedTensors one = train("one", "--sync_bn");
   EXPECT_EQ(CounterOf(one, "1.num_batches_tracked"), 1);
   const double local = StatisticsDistance(one, train("local", "--nproc=2"));
   ASSERT_GT(local, 0.01);
@@ -102,13 +93,10 @@ TEST_F(TrainResNet18Test, SynchronisedRanksHaveTheStatisticsOfOne) {
 }
 
 TEST(StatisticsDistanceTest, DoesNotLoseANan) {
-  const auto statistics = [](std::vector<float> values) {
-    const auto bytes = std::as_bytes(std::span(values));
-    return std::map<std::string, NamedTensor>{
-        {"running_mean",
-         {DataType::kFloat32,
-          {static_cast<int64_t>(values.size())},
-          {bytes.begin(), bytes.end()}}}};
+  const auto statistics = [](const std::vector<float>& values) {
+    return NamedTensors{
+        {"running_mean", NamedTensor::Of({static_cast<int64_t>(values.size())},
+                                         std::span(values))}};
   };
   const float nan = std::numeric_limits<float>::quiet_NaN();
   EXPECT_EQ(StatisticsDistance(statistics({1, 2, 4}), statistics({1, nan, 4})),
@@ -159,7 +147,7 @@ TEST_F(TrainResNet18Test, ResumesBitForBitAsIfItHadNotStopped) {
 TEST_F(TrainResNet18Test, RefusesTheCheckpointOfAnotherModel) {
   const std::string checkpoint =
       Train("lenet", {"--epochs=1"}) + "/weights.safetensors";
-  const ProgramResult result =
+  const SubprocessResult result =
       Run(Flags({"--data_dir=" + data(), "--resume=" + checkpoint}));
   EXPECT_EQ(result.exit_status, 2);
   EXPECT_EQ(result.err, absl::StrCat("train: --model=resnet18: ", checkpoint,
@@ -167,18 +155,12 @@ TEST_F(TrainResNet18Test, RefusesTheCheckpointOfAnotherModel) {
 }
 
 TEST_F(TrainResNet18Test, EndsWithinTwoSecondsOfTheDeathOfARank) {
-  // What the run leaves behind becomes a child of this process.
-  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   for (const int victim : {0, 1}) {
     const std::string temp = Folder(absl::StrCat("tmp", victim));
-    const std::unique_ptr<Program> program =
-        Start(Flags({"--data_dir=" + data(), "--nproc=2", "--sync_bn",
-                     "--epochs=1000000"}),
-              {{"TMPDIR", temp}});
-    ASSERT_TRUE(program->AwaitOutput("test accuracy", kDeadline));
-    const ProgramResult result = ExpectEndAfterDeath(*program, victim);
-    EXPECT_THAT(result.out, HasSubstr("2 ranks (ddp), SyncBN, global batch 8"));
-    EXPECT_TRUE(std::filesystem::is_empty(temp));
+    Subprocess program = StartEndless(Flags({"--nproc=2", "--sync_bn"}), temp);
+    ExpectEndAfterDeath(program, victim, temp);
+    EXPECT_THAT(program.out(),
+                HasSubstr("2 ranks (ddp), SyncBN, global batch 8"));
   }
 }
 

@@ -1,4 +1,3 @@
-// Progress lines.
 #include "models/train/train_run.h"
 
 #include <unistd.h>
@@ -36,6 +35,9 @@
 namespace lockstep {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+using Json = nlohmann::ordered_json;
+
 constexpr int64_t kSumsPerEpoch = 10;
 constexpr absl::Duration kInterval = absl::Seconds(1);
 
@@ -45,93 +47,22 @@ std::string Counter(const char* what, int64_t done, int64_t total) {
   return absl::StrFormat("%s %*d/%d", what, width, done, total);
 }
 
-double Mean(double sum, int64_t count) {
-  return sum / static_cast<double>(count);
+double Loss(const Metrics& metrics) {
+  return metrics.loss_sum / static_cast<double>(metrics.samples);
 }
 
-}  // namespace
-
-Progress::Progress(Communicator& communicator, int64_t epochs,
-                   std::ostream& out, bool rewrite)
-    : communicator_(communicator),
-      epochs_(epochs),
-      out_(out),
-      rewrite_(rewrite) {}
-
-absl::Status Progress::OnStep(const StepReport& report) {
-  shard_ += report.shard_metrics;
-  wall_ += report.wall;
-  const int64_t done = report.step + 1;
-  const int64_t interval =
-      std::max<int64_t>(1, report.steps_per_epoch / kSumsPerEpoch);
-  if (done % interval != 0) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics sum,
-                            AllReduceMetrics(communicator_, shard_));
-  shard_ = Metrics();
-  unprinted_ += sum;
-  if (communicator_.rank() == 0 && (!printed_ || wall_ >= kInterval)) {
-    Print(report, unprinted_);
-    unprinted_ = Metrics();
-    wall_ = absl::ZeroDuration();
-    printed_ = true;
-  }
-  return absl::OkStatus();
-}
-
-void Progress::Print(const StepReport& report, const Metrics& sum) {
-  const std::string line = absl::StrFormat(
-      "%s  %s  loss %.4f  accuracy %.3f  %.0f images/s",
-      Counter("epoch", report.epoch + 1, epochs_),
-      Counter("step", report.step + 1, report.steps_per_epoch),
-      Mean(sum.loss_sum, sum.samples),
-      Mean(static_cast<double>(sum.correct), sum.samples),
-      static_cast<double>(sum.samples) / absl::ToDoubleSeconds(wall_));
-  // The cursor waits at the start of the line, so that whatever is printed
-  // next, an error too, takes its place.
-  out_ << (rewrite_ ? absl::StrCat("\x1b[2K", line, "\r")
-                    : absl::StrCat(line, "\n"))
-       << std::flush;
-}
-
-void Progress::OnEpoch(const EpochSummary& summary) {
-  shard_ = Metrics();
-  unprinted_ = Metrics();
-  wall_ = absl::ZeroDuration();
-  if (communicator_.rank() != 0) return;
-  out_ << (rewrite_ ? "\x1b[2K" : "")
-       << absl::StrFormat(
-              "%s  train loss %.4f  train accuracy %.3f  test accuracy %.4f  "
-              "%.0f images/s  %.1f s\n",
-              Counter("epoch", summary.epoch + 1, epochs_),
-              Mean(summary.train.loss_sum, summary.train.samples),
-              Mean(static_cast<double>(summary.train.correct),
-                   summary.train.samples),
-              Mean(static_cast<double>(summary.test.correct),
-                   summary.test.samples),
-              summary.images_per_second(),
-              absl::ToDoubleSeconds(summary.train_time))
-       << std::flush;
-}
-
-// The loop over epochs, and what it leaves on the disk.
-namespace {
-
-using Clock = std::chrono::steady_clock;
-using Json = nlohmann::ordered_json;
-
-double Mean(double sum, int64_t count) {
-  return sum / static_cast<double>(count);
+double Accuracy(const Metrics& metrics) {
+  return static_cast<double>(metrics.correct) /
+         static_cast<double>(metrics.samples);
 }
 
 Json EpochJson(const EpochSummary& summary) {
   return {
       {"epoch", summary.epoch + 1},
-      {"train_loss", Mean(summary.train.loss_sum, summary.train.samples)},
-      {"train_accuracy",
-       Mean(static_cast<double>(summary.train.correct), summary.train.samples)},
-      {"test_loss", Mean(summary.test.loss_sum, summary.test.samples)},
-      {"test_accuracy",
-       Mean(static_cast<double>(summary.test.correct), summary.test.samples)},
+      {"train_loss", Loss(summary.train)},
+      {"train_accuracy", Accuracy(summary.train)},
+      {"test_loss", Loss(summary.test)},
+      {"test_accuracy", Accuracy(summary.test)},
       {"train_samples", summary.train.samples},
       {"test_samples", summary.test.samples},
       {"images_per_second", summary.images_per_second()},
@@ -170,7 +101,7 @@ Json RunJson(const TrainRunOptions& options, const FashionMnist& data,
 // Runs one epoch and its evaluation.
 absl::StatusOr<EpochSummary> RunEpoch(Trainer& trainer, int64_t epoch,
                                       const FashionMnist& data,
-                                      Progress& progress) {
+                                      TrainingProgress& progress) {
   EpochSummary summary;
   summary.epoch = epoch;
   absl::Status step_status;
@@ -246,6 +177,63 @@ absl::Status KeepFirst(absl::string_view flag,
 
 }  // namespace
 
+TrainingProgress::TrainingProgress(Communicator& communicator, int64_t epochs,
+                                   std::ostream& out, bool rewrite)
+    : communicator_(communicator),
+      epochs_(epochs),
+      out_(out),
+      rewrite_(rewrite) {}
+
+absl::Status TrainingProgress::OnStep(const StepReport& report) {
+  shard_ += report.shard_metrics;
+  wall_ += report.wall;
+  const int64_t done = report.step + 1;
+  const int64_t interval =
+      std::max<int64_t>(1, report.steps_per_epoch / kSumsPerEpoch);
+  if (done % interval != 0) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics sum,
+                            AllReduceMetrics(communicator_, shard_));
+  shard_ = Metrics();
+  unprinted_ += sum;
+  if (communicator_.rank() == 0 && (!printed_ || wall_ >= kInterval)) {
+    Print(report, unprinted_);
+    unprinted_ = Metrics();
+    wall_ = absl::ZeroDuration();
+    printed_ = true;
+  }
+  return absl::OkStatus();
+}
+
+void TrainingProgress::Print(const StepReport& report, const Metrics& sum) {
+  const std::string line = absl::StrFormat(
+      "%s  %s  loss %.4f  accuracy %.3f  %.0f images/s",
+      Counter("epoch", report.epoch + 1, epochs_),
+      Counter("step", report.step + 1, report.steps_per_epoch), Loss(sum),
+      Accuracy(sum),
+      static_cast<double>(sum.samples) / absl::ToDoubleSeconds(wall_));
+  // The cursor waits at the start of the line, so that whatever is printed
+  // next, an error too, takes its place.
+  out_ << (rewrite_ ? absl::StrCat("\x1b[2K", line, "\r")
+                    : absl::StrCat(line, "\n"))
+       << std::flush;
+}
+
+void TrainingProgress::OnEpoch(const EpochSummary& summary) {
+  shard_ = Metrics();
+  unprinted_ = Metrics();
+  wall_ = absl::ZeroDuration();
+  if (communicator_.rank() != 0) return;
+  out_ << (rewrite_ ? "\x1b[2K" : "")
+       << absl::StrFormat(
+              "%s  train loss %.4f  train accuracy %.3f  test accuracy %.4f  "
+              "%.0f images/s  %.1f s\n",
+              Counter("epoch", summary.epoch + 1, epochs_), Loss(summary.train),
+              Accuracy(summary.train), Accuracy(summary.test),
+              summary.images_per_second(),
+              absl::ToDoubleSeconds(summary.train_time))
+       << std::flush;
+}
+
 absl::StatusOr<FashionMnist> LoadData(const TrainRunOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(FashionMnist data,
                             LoadFashionMnist(options.data_dir));
@@ -310,8 +298,8 @@ absl::Status RunTraining(Communicator& communicator, const FashionMnist& data,
   if (communicator.rank() == 0) {
     Announce(options, data, communicator.world_size());
   }
-  Progress progress(communicator, options.epochs, std::cout,
-                    isatty(STDOUT_FILENO) == 1);
+  TrainingProgress progress(communicator, options.epochs, std::cout,
+                            isatty(STDOUT_FILENO) == 1);
   RunFiles files(options, data, communicator.world_size());
   for (int64_t epoch = resumed.epochs; epoch < options.epochs; ++epoch) {
     LOCKSTEP_ASSIGN_OR_RETURN(const EpochSummary summary,

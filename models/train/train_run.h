@@ -1,4 +1,4 @@
-// What a training run tells the person who watches it.
+// One rank's whole training run: epochs, evaluation, progress, files.
 #ifndef LOCKSTEP_MODELS_TRAIN_TRAIN_RUN_H_
 #define LOCKSTEP_MODELS_TRAIN_TRAIN_RUN_H_
 
@@ -37,12 +37,12 @@ struct EpochSummary {
 //
 // with what happened since the line before it, on all ranks together, and a
 // line after each epoch. Not thread safe.
-class Progress {
+class TrainingProgress {
  public:
   // Borrows both. rewrite: `out` is a terminal, on which each line takes the
   // place of the one before it, up to the end of the epoch.
-  Progress(Communicator& communicator, int64_t epochs, std::ostream& out,
-           bool rewrite);
+  TrainingProgress(Communicator& communicator, int64_t epochs,
+                   std::ostream& out, bool rewrite);
 
   // To be called after every step on every rank, since it sums over the ranks,
   // at steps that depend on the number of steps alone. Errors: the
@@ -65,15 +65,15 @@ class Progress {
   bool printed_ = false;
 };
 
-// One rank's whole training run: epochs, evaluation, progress, files.
-
-// What a run is; the same on every rank, and checked.
+// The options of a run, which are the same on every rank. The caller has
+// checked the flags; PrepareRun and LoadData check the files.
 struct TrainRunOptions {
   std::string model = "lenet";
   std::string dataset = "fashion_mnist";
   std::string data_dir = kFashionMnistDir;
   std::string parallelism = "single";  // As reports name it.
-  // The first so many images of each part of the data set; without a value all.
+  // How many images of each part of the data set, from the first on, are used;
+  // all without a value.
   std::optional<int64_t> train_samples;
   std::optional<int64_t> test_samples;
   int64_t epochs = 10;  // In all, those of `resume` included.
@@ -98,18 +98,18 @@ inline constexpr char kMetricsName[] = "metrics.json";
 absl::Status PrepareRun(const TrainRunOptions& options);
 
 // The data that the options name. Errors: LoadFashionMnist's, none of which is
-// kOutOfRange; kOutOfRange, naming the flag, where the data set has not so many
+// kOutOfRange; kOutOfRange, naming the flag, where the data set has fewer
 // samples.
 absl::StatusOr<FashionMnist> LoadData(const TrainRunOptions& options);
 
 // Trains on the calling thread, printing progress on rank 0's standard output.
-// `data`: of LoadData. Resuming after epoch k, with the options of before,
-// gives bit for bit what the run that was not interrupted gives. With sync_bn,
-// batch norm's messages have a group of their own, since the gradients are
-// summed at the same time. Errors: kInvalidArgument for a model that there is
-// not, or sync_bn where the model has no batch norm; the trainer's, and those
-// of reading and writing files; the caller then leaves the group, so that the
-// other ranks learn of it.
+// `data`: of LoadData. Resuming after epoch k, with the same options as the
+// earlier run, gives bit for bit what a run without the interruption gives.
+// With sync_bn, batch norm's messages have a group of their own, since the
+// gradients are summed at the same time. Errors: kInvalidArgument for an
+// unknown model, or sync_bn with a model that has no batch norm; the trainer's,
+// and those of reading and writing files. The caller then leaves the group, so
+// that the other ranks learn of it.
 absl::Status RunTraining(Communicator& communicator, const FashionMnist& data,
                          const TrainRunOptions& options);
 

@@ -129,11 +129,7 @@ TEST_F(CheckpointTest, RefusesFilesThatAreNoCheckpoint) {
   EXPECT_FALSE(ReadCheckpointInfo(path_).ok());
 }
 
-}  // namespace
-
 // Progress lines: what they say, how often, and that all ranks add to them.
-namespace {
-
 // What rank 0, then rank 1, prints of an epoch of `steps` steps of the given
 // length, in each of which rank r has r + 1 samples of loss r + 1, all correct
 // on rank 0 and none on rank 1.
@@ -143,7 +139,8 @@ std::vector<std::string> PrintEpoch(int64_t steps, absl::Duration wall,
   const std::vector<absl::Status> statuses =
       RunRanks(Backend::kThreads, 2, [&](Communicator& communicator) {
         const int rank = communicator.rank();
-        Progress progress(communicator, /*epochs=*/10, outs[rank], rewrite);
+        TrainingProgress progress(communicator, /*epochs=*/10, outs[rank],
+                                  rewrite);
         for (int64_t step = 0; step < steps; ++step) {
           StepReport report;
           report.epoch = 1;

@@ -1,7 +1,6 @@
 // The trainer as its users run it: a binary, files, flags, and ranks that die.
 #include <poll.h>
 #include <signal.h>
-#include <sys/prctl.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 
@@ -9,44 +8,39 @@
 #include <cerrno>
 #include <cmath>
 #include <cstddef>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/program.h"
+#include "base/subprocess.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/data/idx_files.h"
-#include "models/io/safetensors.h"
+#include "models/io/model_tensors.h"
 #include "models/train/train_fixture.h"
 
 namespace lockstep {
 namespace {
 
+using testing::EndsWith;
 using testing::HasSubstr;
 using testing::StartsWith;
 
-using Weights = std::map<std::string, NamedTensor>;
-
 // How far apart two runs' weights are: the largest difference of any two.
-double Distance(const Weights& a, const Weights& b) {
+double Distance(const NamedTensors& a, const NamedTensors& b) {
   double distance = 0;
   for (const auto& [name, tensor] : a) {
-    const NamedTensor& other = b.at(name);
-    for (size_t i = 0; i < tensor.data.size(); i += sizeof(float)) {
-      float x = 0;
-      float y = 0;
-      std::memcpy(&x, &tensor.data[i], sizeof(x));
-      std::memcpy(&y, &other.data[i], sizeof(y));
-      distance = std::max<double>(distance, std::abs(x - y));
+    const std::vector<float> x = tensor.Values<float>();
+    const std::vector<float> y = b.at(name).Values<float>();
+    for (size_t i = 0; i < x.size(); ++i) {
+      distance = std::max<double>(distance, std::abs(x[i] - y.at(i)));
     }
   }
   return distance;
@@ -59,7 +53,7 @@ class TrainTest : public TrainFixture {
 
 TEST_F(TrainTest, EveryParallelismTrainsTheSameModel) {
   const std::string single = Train("single", {"--epochs=4"});
-  const Weights want = WeightsOf(single);
+  const NamedTensors want = WeightsOf(single);
   const nlohmann::json want_metrics = MetricsOf(single);
   // What the runs agree on must have moved further than they may differ by.
   const double moved =
@@ -133,7 +127,7 @@ TEST_F(TrainTest, RefusesACheckpointThatDoesNotFit) {
     for (const char* nproc : {"--nproc=1", "--nproc=2"}) {
       flags.push_back(nproc);
       flags.push_back("--data_dir=" + data());
-      const ProgramResult result = Run(flags);
+      const SubprocessResult result = Run(flags);
       EXPECT_EQ(result.exit_status, exit_status) << message;
       EXPECT_THAT(result.err, StartsWith("train: " + message));
       EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1)
@@ -170,7 +164,7 @@ TEST_F(TrainTest, NamesAWrongFlagInOneLineAndStartsNothing) {
                                  "--no_such_flag",
                                  "--parallelism=single",
                                  "stray"}) {
-    const ProgramResult result = Run({data_dir, "--nproc=2", flag});
+    const SubprocessResult result = Run({data_dir, "--nproc=2", flag});
     EXPECT_EQ(result.exit_status, 2) << flag;
     EXPECT_EQ(result.out, "") << flag;
     EXPECT_THAT(result.err, StartsWith("train: "));
@@ -182,7 +176,7 @@ TEST_F(TrainTest, NamesAWrongFlagInOneLineAndStartsNothing) {
 
 // A launched rank reads the data by itself.
 TEST_F(TrainTest, NamesTooManySamplesAsALaunchedRank) {
-  const ProgramResult result =
+  const SubprocessResult result =
       Run({"--data_dir=" + data(), "--test_samples=38"},
           {{"RANK", "0"},
            {"WORLD_SIZE", "1"},
@@ -218,7 +212,7 @@ TEST_F(TrainTest, TrainsOnTheFirstSamplesAlone) {
 }
 
 TEST_F(TrainTest, ExplainsItselfWithoutTraining) {
-  const ProgramResult result = Run({"--nproc=2", "--help"});
+  const SubprocessResult result = Run({"--nproc=2", "--help"});
   EXPECT_EQ(result.exit_status, 0);
   EXPECT_EQ(result.err, "");
   for (const char* flag :
@@ -233,7 +227,7 @@ TEST_F(TrainTest, ExplainsItselfWithoutTraining) {
 TEST_F(TrainTest, NamesAMissingDataFolderOnce) {
   const std::string missing = root_ + "/nothing";
   for (const std::string nproc : {"--nproc=1", "--nproc=2"}) {
-    const ProgramResult result = Run({nproc, "--data_dir=" + missing});
+    const SubprocessResult result = Run({nproc, "--data_dir=" + missing});
     EXPECT_EQ(result.exit_status, 1);
     EXPECT_EQ(result.out, "");
     EXPECT_THAT(result.err, HasSubstr(missing));
@@ -243,7 +237,7 @@ TEST_F(TrainTest, NamesAMissingDataFolderOnce) {
 }
 
 TEST_F(TrainTest, TakesPathsRelativeToWhereBazelWasRun) {
-  const ProgramResult result =
+  const SubprocessResult result =
       Run({"--data_dir=data", "--output_dir=relative/out", "--epochs=1"},
           {{"BUILD_WORKING_DIRECTORY", root_}});
   EXPECT_EQ(result.exit_status, 0) << result.err;
@@ -255,7 +249,7 @@ TEST_F(TrainTest, TakesPathsRelativeToWhereBazelWasRun) {
 TEST_F(TrainTest, JoinsTheRanksOfAnotherLauncher) {
   const std::string temp = Folder("tmp");
   const std::string dir = Folder("out");
-  std::vector<std::unique_ptr<Program>> ranks;
+  std::vector<Subprocess> ranks;
   for (int rank = 0; rank < 2; ++rank) {
     ranks.push_back(Start({"--data_dir=" + data(), "--batch_size=64",
                            "--lr=0.5", "--epochs=2", "--output_dir=" + dir},
@@ -267,9 +261,8 @@ TEST_F(TrainTest, JoinsTheRanksOfAnotherLauncher) {
                            {"MASTER_PORT", "29500"},
                            {"TMPDIR", temp}}));
   }
-  for (const std::unique_ptr<Program>& rank : ranks) {
-    const ProgramResult result = rank->Wait(kDeadline);
-    EXPECT_EQ(result.exit_status, 0) << result.err;
+  for (Subprocess& rank : ranks) {
+    EXPECT_EQ(rank.Wait(kDeadline), 0) << rank.err();
   }
   EXPECT_TRUE(std::filesystem::is_empty(temp));
   EXPECT_EQ(ReadText(dir + "/weights.safetensors"),
@@ -280,8 +273,8 @@ TEST_F(TrainTest, JoinsTheRanksOfAnotherLauncher) {
 TEST_F(TrainTest, RefusesFlagsThatContradictTheLauncher) {
   for (const std::string flag :
        {"--nproc=3", "--nproc=1", "--parallelism=dp", "--parallelism=single"}) {
-    const ProgramResult result = Run({"--data_dir=" + data(), flag},
-                                     {{"RANK", "0"}, {"WORLD_SIZE", "2"}});
+    const SubprocessResult result = Run({"--data_dir=" + data(), flag},
+                                        {{"RANK", "0"}, {"WORLD_SIZE", "2"}});
     EXPECT_EQ(result.exit_status, 2) << flag;
     EXPECT_THAT(result.err, StartsWith("train: " + flag));
   }
@@ -301,23 +294,17 @@ bool AwaitNoChildren(absl::Duration deadline) {
 
 TEST_F(TrainTest, LeavesNothingTwoSecondsAfterTheDeathOfTheTrainer) {
   constexpr int kRanks = 3;
-  // What the run leaves behind becomes a child of this process.
-  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   const std::string temp = Folder("tmp");
-  const std::unique_ptr<Program> program =
-      Start({"--data_dir=" + data(), absl::StrCat("--nproc=", kRanks),
-             "--epochs=1000000"},
-            {{"TMPDIR", temp}});
-  ASSERT_TRUE(program->AwaitOutput("test accuracy", kDeadline));
+  Subprocess program = StartEndless({absl::StrCat("--nproc=", kRanks)}, temp);
   std::vector<pid_t> pids;
   for (int rank = 0; rank < kRanks; ++rank) {
-    pids.push_back(FindDescendant(program->pid(), absl::StrCat("RANK=", rank)));
+    pids.push_back(FindRank(program, rank));
     ASSERT_GT(pids.back(), 0);
     ASSERT_EQ(kill(pids.back(), 0), 0);  // It is seen while it lives.
   }
   const absl::Time killed = absl::Now();
-  ASSERT_EQ(kill(program->pid(), SIGKILL), 0);
-  EXPECT_EQ(program->Wait(kDeadline).exit_status, 128 + SIGKILL);
+  ASSERT_EQ(kill(program.pid(), SIGKILL), 0);
+  EXPECT_EQ(program.Wait(kDeadline), 128 + SIGKILL);
   EXPECT_TRUE(AwaitNoChildren(absl::Seconds(2) - (absl::Now() - killed)));
   for (const pid_t pid : pids) {
     EXPECT_EQ(kill(pid, 0), -1);
@@ -327,59 +314,49 @@ TEST_F(TrainTest, LeavesNothingTwoSecondsAfterTheDeathOfTheTrainer) {
 }
 
 TEST_F(TrainTest, EndsWithinTwoSecondsOfTheDeathOfARankAndLeavesNothing) {
-  // What the run leaves behind becomes a child of this process.
-  ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
   for (const int victim : {0, 1, 2}) {
     const std::string temp = Folder(absl::StrCat("tmp", victim));
-    const std::unique_ptr<Program> program =
-        Start({"--data_dir=" + data(), "--nproc=3", "--epochs=1000000"},
-              {{"TMPDIR", temp}});
-    ASSERT_TRUE(program->AwaitOutput("test accuracy", kDeadline));
-    ExpectEndAfterDeath(*program, victim);
-    EXPECT_TRUE(std::filesystem::is_empty(temp));
+    Subprocess program = StartEndless({"--nproc=3"}, temp);
+    ExpectEndAfterDeath(program, victim, temp);
     for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
       EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr("lockstep")));
     }
   }
 }
 
-}  // namespace
+// Sanitizers need more address space than any limit that could be set.
+#if !defined(ABSL_HAVE_ADDRESS_SANITIZER) && \
+    !defined(ABSL_HAVE_THREAD_SANITIZER)
 
 // The trainer where there is too little memory.
-namespace {
-
-using testing::EndsWith;
-
 class TrainMemoryTest : public TrainFixture {
  protected:
   TrainMemoryTest() : TrainFixture("train_memory_test") {}
 
-  // An address space of which the program and two images take half; 200 images
-  // alone take more than all of it.
-  static constexpr int kKibibytes = 768 << 10;
-
-  // One step in it.
-  ProgramResult RunLimited(int batch_size) {
+  // One step in an address space of which the program and two images take half;
+  // 200 images alone take more than all of it.
+  SubprocessResult RunLimited(int batch_size) {
+    constexpr int kKibibytes = 768 << 10;
     const std::string command = absl::StrCat(
-        "ulimit -v ", kKibibytes, " && exec models/train",
+        "ulimit -v ", kKibibytes, " && exec models/train/train",
         " --model=resnet18 --epochs=1 --test_samples=1 --data_dir=", data(),
         " --train_samples=", batch_size, " --batch_size=", batch_size);
-    Program program(Folder(absl::StrCat("batch", batch_size)),
-                    {"/bin/sh", "-c", command});
-    return program.Wait(kDeadline);
+    return RunSubprocess({"/bin/sh", "-c", command}, kDeadline);
   }
 };
 
 TEST_F(TrainMemoryTest, SaysThatABatchIsTooLarge) {
   // The control: what ends the run below is the batch.
-  const ProgramResult small = RunLimited(2);
+  const SubprocessResult small = RunLimited(2);
   EXPECT_EQ(small.exit_status, 0) << small.err;
-  const ProgramResult large = RunLimited(200);
+  const SubprocessResult large = RunLimited(200);
   EXPECT_EQ(large.exit_status, 1);
   EXPECT_THAT(large.err, StartsWith("train: rank 0: no memory for a batch of "
                                     "200: it needs "));
   EXPECT_THAT(large.err, EndsWith(" MiB of activations\n"));
 }
+
+#endif
 
 }  // namespace
 }  // namespace lockstep

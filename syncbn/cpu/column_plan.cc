@@ -1,4 +1,3 @@
-// The choice of columns, rows and segments.
 #include "syncbn/cpu/column_plan.h"
 
 #include <algorithm>

@@ -1,5 +1,6 @@
-// How activations are cut into columns, rows and segments, from their shape
-// alone: so that the order of additions depends on nothing else.
+// How loops go over activations, from the shape alone: columns, rows and
+// segments for reductions, whose order of additions so depends on nothing else;
+// runs for operations on each element by itself.
 #ifndef LOCKSTEP_SYNCBN_CPU_COLUMN_PLAN_H_
 #define LOCKSTEP_SYNCBN_CPU_COLUMN_PLAN_H_
 
@@ -14,15 +15,15 @@ inline constexpr int64_t kTileColumns = 64;
 // PixelsPerRow(1).
 inline constexpr int64_t kMaxPixelsPerRow = 256;
 
-// Activations are `series` series of values: with channels last one, where the
-// values of all channels alternate with a period of c; with channels first one
-// for each channel, its planes one after the other, with a period of 1. A
-// series is a matrix of rows of `group` periods side by side, so that a row is
-// long enough for vectors, and then `rest` periods that fill no row. Column j
-// belongs to channel j % period.
+// Activations are seen as `series` series of values. With channels last there
+// is one series, in which the channels alternate with a period of c. With
+// channels first there is one for each channel: its planes, one after the
+// other, with a period of 1. A series is a matrix of rows of `group` periods
+// side by side, so that a row is long enough for vectors, and then `rest`
+// periods that fill no row. Column j belongs to channel j % period.
 //
-// Columns are reduced each for itself; then columns of a channel, the rest, and
-// last the segments that rows are cut into, in order.
+// Each column is reduced by itself; then the columns of a channel are merged,
+// then the rest, and last the segments that rows are cut into, in order.
 struct ColumnPlan {
   int64_t series = 0;
   int64_t period = 1;
@@ -40,7 +41,7 @@ struct ColumnPlan {
 
 ColumnPlan MakeColumnPlan(const ActivationShape& shape);
 
-// Whether the shape has the order in memory that channels last have.
+// Whether the elements lie in memory as with channels last.
 constexpr bool IsChannelsLast(const ActivationShape& shape) {
   return shape.layout == Layout::kNhwc || shape.hw == 1;
 }
@@ -49,11 +50,9 @@ constexpr bool IsChannelsLast(const ActivationShape& shape) {
 // least 256 values long; 1 if that would take too many.
 int64_t PixelsPerRow(int64_t channels);
 
-// How operations on each activation by itself go over a tensor.
-
-// Activations as runs that lie one after the other: with channels last of some
-// whole pixels, so that parameters go by the place in a run; with channels
-// first of one plane, whose values all have the same.
+// Activations as runs that lie one after the other. With channels last a run is
+// some whole pixels, and the place in the run decides which parameter a value
+// has; with channels first it is one plane, whose values share one parameter.
 struct RunPlan {
   int64_t channels = 1;
   bool by_column = false;

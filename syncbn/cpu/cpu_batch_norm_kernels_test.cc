@@ -1,3 +1,6 @@
+// What the class adds to its operations, whose numbers the other tests check:
+// how loops are cut and shared by threads, and that the bits are the same on
+// any number of them.
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
 #include <algorithm>
@@ -22,6 +25,9 @@
 #include "syncbn/cpu/column_plan.h"
 #include "syncbn/cpu/test_activations.h"
 #include "syncbn/cpu/workspace.h"
+
+// Of the OpenMP runtime, which the kernels bring along.
+extern "C" void omp_set_num_threads(int count);
 
 namespace lockstep {
 namespace {
@@ -66,14 +72,6 @@ TEST(ColumnPlanTest, RowsAreWholeVectors) {
   EXPECT_EQ(PixelsPerRow(512), 1);
   EXPECT_EQ(PixelsPerRow(4095), 1);
 }
-
-}  // namespace
-}  // namespace lockstep
-
-extern "C" void omp_set_num_threads(int count);
-
-namespace lockstep {
-namespace {
 
 constexpr int64_t kMuchWork = 100 * kWorkOfThread;
 
@@ -162,18 +160,6 @@ TEST(ParallelForTest, IsAPlainCallInsideAnother) {
     EXPECT_EQ(inner[0].thread, 0);
   }
 }
-
-}  // namespace
-}  // namespace lockstep
-
-// Of the OpenMP runtime, which the kernels bring along.
-extern "C" void omp_set_num_threads(int count);
-
-namespace lockstep {
-
-// What the class adds to its parts, whose numbers their own tests check: that
-// the bits are the same on any number of threads.
-namespace {
 
 // A layer's forward and backward pass.
 struct Step {

@@ -1,4 +1,6 @@
-// One pass over x, and over the residual if there is one.
+// The operations on each activation by itself: normalising forward, the
+// gradient of the input backward, and what oneDNN's batch norm leaves to be
+// done.
 #include "syncbn/cpu/elementwise.h"
 
 #include <cstddef>
@@ -13,18 +15,21 @@
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/column_plan.h"
-#include "syncbn/cpu/loops.h"
+#include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/cpu/vector_loops.h"
 #include "syncbn/cpu/workspace.h"
 
 namespace lockstep {
 namespace {
 
+// Of parameters.
+constexpr int kNormalizeArrays = 3;
+
 // Inputs x, perhaps the residual; parameters mean, scale, bias; output y.
 template <typename T, bool relu, bool residual>
 struct NormalizeOperation {
   static constexpr int kInputs = residual ? 2 : 1;
-  static constexpr int kParameters = 3;
+  static constexpr int kParameters = kNormalizeArrays;
   static constexpr int kOutputs = 1;
 
   static LOCKSTEP_SYNCBN_INLINE void Apply(const T* inputs, const T* parameters,
@@ -37,22 +42,21 @@ struct NormalizeOperation {
 };
 
 template <typename T>
-struct Parameters {
+struct NormalizeParameters {
   const T* mean;
   const T* scale;
   const T* bias;
 };
 
-// memory: [3, plan.parameters()].
+// memory: [kNormalizeArrays, plan.parameters()].
 template <typename T>
-Parameters<T> MakeParameters(const BatchNormKernels::NormalizeCall& call,
-                             const RunPlan& plan, T* memory) {
+NormalizeParameters<T> MakeNormalizeParameters(
+    const BatchNormKernels::NormalizeCall& call, const RunPlan& plan,
+    T* memory) {
   const StatisticsRecord layout = {.channels = plan.channels,
                                    .type = StatisticsTypeOf(call.x.type)};
-  const T* const saved_mean =
-      reinterpret_cast<const T*>(call.saved + layout.mean_offset());
-  const T* const inverse =
-      reinterpret_cast<const T*>(call.saved + layout.second_offset());
+  const T* const saved_mean = layout.Mean<T>(call.saved);
+  const T* const inverse = layout.Second<T>(call.saved);
   const T* const weight = static_cast<const T*>(call.weight.data);
   const T* const saved_bias = static_cast<const T*>(call.bias.data);
   const bool has_weight = call.weight.count > 0;
@@ -73,9 +77,9 @@ Parameters<T> MakeParameters(const BatchNormKernels::NormalizeCall& call,
 }
 
 template <typename E, bool relu, bool residual>
-void RunOperation(const BatchNormKernels::NormalizeCall& call,
+void RunNormalize(const BatchNormKernels::NormalizeCall& call,
                   const RunPlan& plan,
-                  const Parameters<ComputeType<E>>& parameters,
+                  const NormalizeParameters<ComputeType<E>>& parameters,
                   VectorUnit unit) {
   using Operation = NormalizeOperation<ComputeType<E>, relu, residual>;
   ElementwiseArgs<E, Operation> args;
@@ -94,38 +98,23 @@ struct NormalizeForType {
   static void Run(const BatchNormKernels::NormalizeCall& call,
                   const RunPlan& plan, std::byte* memory, VectorUnit unit) {
     using T = ComputeType<E>;
-    const Parameters<T> parameters =
-        MakeParameters(call, plan, reinterpret_cast<T*>(memory));
+    const NormalizeParameters<T> parameters =
+        MakeNormalizeParameters(call, plan, reinterpret_cast<T*>(memory));
     const bool residual = call.residual.count > 0;
     if (call.relu && residual) {
-      RunOperation<E, true, true>(call, plan, parameters, unit);
+      RunNormalize<E, true, true>(call, plan, parameters, unit);
     } else if (call.relu) {
-      RunOperation<E, true, false>(call, plan, parameters, unit);
+      RunNormalize<E, true, false>(call, plan, parameters, unit);
     } else if (residual) {
-      RunOperation<E, false, true>(call, plan, parameters, unit);
+      RunNormalize<E, false, true>(call, plan, parameters, unit);
     } else {
-      RunOperation<E, false, false>(call, plan, parameters, unit);
+      RunNormalize<E, false, false>(call, plan, parameters, unit);
     }
   }
 };
 
-}  // namespace
-
-absl::Status NormalizeBatch(const BatchNormKernels::NormalizeCall& call,
-                            VectorUnit unit, Scratch& scratch) {
-  const RunPlan plan = MakeRunPlan(call.shape);
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      std::byte* const memory,
-      scratch.Reserve(3 * plan.parameters() *
-                      SizeOf(StatisticsTypeOf(call.x.type))));
-  ForActivationType<NormalizeForType>(call.x.type, call, plan, memory, unit);
-  return absl::OkStatus();
-}
-
-// The gradient of the input, once the sums over the batch are known.
-namespace {
-
-constexpr int kArrays = 4;
+// Of parameters.
+constexpr int kGradientArrays = 4;
 
 // Inputs dy, then y with ReLU, then x where the statistics are the batch's;
 // parameters a, b, c and mean as the header has them; outputs dx, then perhaps
@@ -133,7 +122,7 @@ constexpr int kArrays = 4;
 template <typename T, bool batch, bool relu, bool residual>
 struct InputGradient {
   static constexpr int kInputs = 1 + relu + batch;
-  static constexpr int kParameters = batch ? 4 : 1;
+  static constexpr int kParameters = batch ? kGradientArrays : 1;
   static constexpr int kOutputs = 1 + residual;
 
   static LOCKSTEP_SYNCBN_INLINE void Apply(const T* inputs, const T* parameters,
@@ -156,17 +145,15 @@ struct Gradients {
   Buffer dresidual;
 };
 
-// memory: [kArrays, plan.parameters()]: a, b, c, mean.
+// memory: [kGradientArrays, plan.parameters()]: a, b, c, mean.
 template <typename T>
-void MakeParameters(const Gradients& gradients, const RunPlan& plan,
-                    int64_t count, T* memory) {
+void MakeGradientParameters(const Gradients& gradients, const RunPlan& plan,
+                            int64_t count, T* memory) {
   const BatchNormKernels::BackwardCall& call = gradients.call;
   const StatisticsRecord layout = {.channels = plan.channels,
                                    .type = StatisticsTypeOf(call.x.type)};
-  const T* const saved_mean =
-      reinterpret_cast<const T*>(call.saved + layout.mean_offset());
-  const T* const inverse =
-      reinterpret_cast<const T*>(call.saved + layout.second_offset());
+  const T* const saved_mean = layout.Mean<T>(call.saved);
+  const T* const inverse = layout.Second<T>(call.saved);
   const T* const weight = static_cast<const T*>(call.weight.data);
   const bool has_weight = call.weight.count > 0;
   const int64_t size = plan.parameters();
@@ -183,14 +170,14 @@ void MakeParameters(const Gradients& gradients, const RunPlan& plan,
       memory[3 * size + j] = saved_mean[j];
     }
   }
-  for (int k = 0; k < (count > 0 ? kArrays : 1); ++k) {
+  for (int k = 0; k < (count > 0 ? kGradientArrays : 1); ++k) {
     RepeatChannels(plan.channels, size, memory + k * size);
   }
 }
 
 template <typename E, bool batch, bool relu, bool residual>
-void RunOperation(const Gradients& gradients, const RunPlan& plan,
-                  const ComputeType<E>* parameters, VectorUnit unit) {
+void RunInputGradient(const Gradients& gradients, const RunPlan& plan,
+                      const ComputeType<E>* parameters, VectorUnit unit) {
   using Operation = InputGradient<ComputeType<E>, batch, relu, residual>;
   ElementwiseArgs<E, Operation> args;
   args.plan = plan;
@@ -215,9 +202,9 @@ template <typename E, bool batch, bool relu>
 void RunResidual(const Gradients& gradients, const RunPlan& plan,
                  const ComputeType<E>* parameters, VectorUnit unit) {
   if (gradients.dresidual.count > 0) {
-    RunOperation<E, batch, relu, true>(gradients, plan, parameters, unit);
+    RunInputGradient<E, batch, relu, true>(gradients, plan, parameters, unit);
   } else {
-    RunOperation<E, batch, relu, false>(gradients, plan, parameters, unit);
+    RunInputGradient<E, batch, relu, false>(gradients, plan, parameters, unit);
   }
 }
 
@@ -239,7 +226,7 @@ struct InputForType {
     T* const parameters = reinterpret_cast<T*>(memory);
     int64_t count;
     std::memcpy(&count, gradients.call.saved, sizeof(count));
-    MakeParameters(gradients, plan, count, parameters);
+    MakeGradientParameters(gradients, plan, count, parameters);
     if (count > 0) {
       RunRelu<E, true>(gradients, plan, parameters, unit);
     } else {
@@ -247,26 +234,6 @@ struct InputForType {
     }
   }
 };
-
-}  // namespace
-
-absl::Status BackwardToInput(const BatchNormKernels::BackwardCall& call,
-                             const ConstBuffer& sums, const Buffer& dx,
-                             const Buffer& dresidual, VectorUnit unit,
-                             Scratch& scratch) {
-  const RunPlan plan = MakeRunPlan(call.shape);
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      std::byte* const memory,
-      scratch.Reserve(kArrays * plan.parameters() *
-                      SizeOf(StatisticsTypeOf(call.x.type))));
-  const Gradients gradients = {
-      .call = call, .sums = sums, .dx = dx, .dresidual = dresidual};
-  ForActivationType<InputForType>(call.x.type, gradients, plan, memory, unit);
-  return absl::OkStatus();
-}
-
-// Element-wise operations without parameters.
-namespace {
 
 // A run's values; their places mean nothing here.
 constexpr int64_t kRun = 4096;
@@ -346,6 +313,30 @@ struct MaskForType {
 };
 
 }  // namespace
+
+absl::Status CpuBatchNormKernels::Normalize(const NormalizeCall& call) {
+  const RunPlan plan = MakeRunPlan(call.shape);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::byte* const memory,
+      scratch_.Reserve(kNormalizeArrays * plan.parameters() *
+                       SizeOf(StatisticsTypeOf(call.x.type))));
+  ForActivationType<NormalizeForType>(call.x.type, call, plan, memory, unit_);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBatchNormKernels::BackwardInput(const BackwardCall& call,
+                                                ConstBuffer sums, Buffer dx,
+                                                Buffer dresidual) {
+  const RunPlan plan = MakeRunPlan(call.shape);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::byte* const memory,
+      scratch_.Reserve(kGradientArrays * plan.parameters() *
+                       SizeOf(StatisticsTypeOf(call.x.type))));
+  const Gradients gradients = {
+      .call = call, .sums = sums, .dx = dx, .dresidual = dresidual};
+  ForActivationType<InputForType>(call.x.type, gradients, plan, memory, unit_);
+  return absl::OkStatus();
+}
 
 void AddAndRelu(const ConstBuffer& normal, const ConstBuffer& residual,
                 bool relu, const Buffer& y) {

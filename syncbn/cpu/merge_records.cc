@@ -1,14 +1,16 @@
-// All in float64, for some channels at a time: ranks have one count for all
+// Merges in float64, for some channels at a time: ranks have one count for all
 // channels, so that a merge divides once.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cpu/loops.h"
+#include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/moments.h"
 
 namespace lockstep {
@@ -36,10 +38,8 @@ Chunk MergeChunk(const StatisticsRecord& record, const std::byte* gathered,
   for (int rank = 0; rank < ranks; ++rank) {
     const std::byte* const more = gathered + rank * record.size_bytes();
     const int64_t count = CountOf(more);
-    const T* const mean =
-        reinterpret_cast<const T*>(more + record.mean_offset()) + begin;
-    const T* const m2 =
-        reinterpret_cast<const T*>(more + record.second_offset()) + begin;
+    const T* const mean = record.Mean<T>(more) + begin;
+    const T* const m2 = record.Second<T>(more) + begin;
     for (int64_t j = 0; j < size; ++j) {
       const Moments<double> merged = MergeMoments<double>(
           {chunk.count, chunk.mean[j], chunk.m2[j]}, {count, mean[j], m2[j]});
@@ -71,11 +71,11 @@ void UpdateRunning(const Chunk& chunk, const MergeOptions& options,
 }
 
 template <typename T>
-int64_t Merge(const StatisticsRecord& record, const std::byte* gathered,
-              int ranks, const MergeOptions& options,
-              const RunningStatistics& running, std::byte* saved) {
-  T* const mean = reinterpret_cast<T*>(saved + record.mean_offset());
-  T* const inverse = reinterpret_cast<T*>(saved + record.second_offset());
+int64_t MergeOf(const StatisticsRecord& record, const std::byte* gathered,
+                int ranks, const MergeOptions& options,
+                const RunningStatistics& running, std::byte* saved) {
+  T* const mean = record.Mean<T>(saved);
+  T* const inverse = record.Second<T>(saved);
   int64_t count = 0;
   for (int64_t begin = 0; begin < record.channels; begin += kChunk) {
     const int64_t size = std::min(kChunk, record.channels - begin);
@@ -99,8 +99,8 @@ template <typename T>
 void CopyRunning(const StatisticsRecord& record,
                  const RunningStatistics& running, double epsilon,
                  std::byte* saved) {
-  T* const mean = reinterpret_cast<T*>(saved + record.mean_offset());
-  T* const inverse = reinterpret_cast<T*>(saved + record.second_offset());
+  T* const mean = record.Mean<T>(saved);
+  T* const inverse = record.Second<T>(saved);
   const T* const variance = static_cast<const T*>(running.variance.data);
   std::copy_n(static_cast<const T*>(running.mean.data), record.channels, mean);
   for (int64_t j = 0; j < record.channels; ++j) {
@@ -117,28 +117,30 @@ void StartRecord(const StatisticsRecord& record, int64_t count,
 
 }  // namespace
 
-int64_t MergeRecords(const StatisticsRecord& record, const std::byte* gathered,
-                     int ranks, const MergeOptions& options,
-                     const RunningStatistics& running, std::byte* saved) {
+absl::StatusOr<int64_t> CpuBatchNormKernels::Merge(
+    const StatisticsRecord& record, const std::byte* gathered, int ranks,
+    const MergeOptions& options, const RunningStatistics& running,
+    std::byte* saved) {
   int64_t count = 0;
   for (int rank = 0; rank < ranks; ++rank) {
     count += CountOf(gathered + rank * record.size_bytes());
   }
   StartRecord(record, count, saved);
   return record.type == DataType::kFloat64
-             ? Merge<double>(record, gathered, ranks, options, running, saved)
-             : Merge<float>(record, gathered, ranks, options, running, saved);
+             ? MergeOf<double>(record, gathered, ranks, options, running, saved)
+             : MergeOf<float>(record, gathered, ranks, options, running, saved);
 }
 
-void UseRunningStatistics(const StatisticsRecord& record,
-                          const RunningStatistics& running, double epsilon,
-                          std::byte* saved) {
+absl::Status CpuBatchNormKernels::UseRunning(const StatisticsRecord& record,
+                                             const RunningStatistics& running,
+                                             double epsilon, std::byte* saved) {
   StartRecord(record, /*count=*/0, saved);
   if (record.type == DataType::kFloat64) {
     CopyRunning<double>(record, running, epsilon, saved);
   } else {
     CopyRunning<float>(record, running, epsilon, saved);
   }
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep

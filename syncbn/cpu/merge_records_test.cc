@@ -7,10 +7,11 @@
 #include <vector>
 
 #include "base/data_types.h"
+#include "base/status_matchers.h"
 #include "gtest/gtest.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cpu/loops.h"
+#include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/cpu/test_activations.h"
 
 namespace lockstep {
@@ -93,6 +94,15 @@ struct Running {
   int64_t batches = 5;
 };
 
+// Merges them, with running statistics if there are any.
+int64_t Merge(Gathered& gathered, size_t ranks, const MergeOptions& options,
+              const RunningStatistics& running, TestRecord& saved) {
+  return CpuBatchNormKernels()
+      .Merge(gathered.layout, gathered.data(), static_cast<int>(ranks), options,
+             running, saved.data())
+      .value();
+}
+
 struct MergeCase {
   std::vector<int64_t> counts;
   bool unbiased;
@@ -125,13 +135,12 @@ TEST(MergeRecordsTest, GivesTheStatisticsOfAllValues) {
       Running running(type);
       TestRecord saved(kChannels, type);
       const int64_t count =
-          MergeRecords(gathered.layout, gathered.data(),
-                       static_cast<int>(test_case.counts.size()),
-                       {.epsilon = kEpsilon,
-                        .weight_of_batch = test_case.weight,
-                        .unbiased_running_variance = test_case.unbiased,
-                        .refuses_one_value = true},
-                       running.statistics(), saved.data());
+          Merge(gathered, test_case.counts.size(),
+                {.epsilon = kEpsilon,
+                 .weight_of_batch = test_case.weight,
+                 .unbiased_running_variance = test_case.unbiased,
+                 .refuses_one_value = true},
+                running.statistics(), saved);
       EXPECT_EQ(count, static_cast<int64_t>(gathered.all[0].size()));
       EXPECT_EQ(saved.count(), count);
       EXPECT_TRUE(saved.GuardIsIntact());
@@ -173,11 +182,10 @@ TEST(MergeRecordsTest, OfNothingIsNeutral) {
     Gathered gathered(counts, DataType::kFloat32);
     Running running(DataType::kFloat32);
     TestRecord saved(kChannels, DataType::kFloat32);
-    EXPECT_EQ(MergeRecords(gathered.layout, gathered.data(),
-                           static_cast<int>(counts.size()),
-                           {.epsilon = 0.25, .weight_of_batch = 1},
-                           running.statistics(), saved.data()),
-              0);
+    EXPECT_EQ(
+        Merge(gathered, counts.size(), {.epsilon = 0.25, .weight_of_batch = 1},
+              running.statistics(), saved),
+        0);
     for (int64_t c = 0; c < kChannels; ++c) {
       EXPECT_EQ(saved.mean(c), 0);
       EXPECT_EQ(saved.second(c), 2);
@@ -192,12 +200,12 @@ TEST(MergeRecordsTest, OneValueEntersOnlyWhereItIsNotRefused) {
     Gathered gathered({0, 1, 0}, DataType::kFloat32);
     Running running(DataType::kFloat32);
     TestRecord saved(kChannels, DataType::kFloat32);
-    EXPECT_EQ(MergeRecords(gathered.layout, gathered.data(), 3,
-                           {.epsilon = 0.25,
-                            .weight_of_batch = 1,
-                            .unbiased_running_variance = false,
-                            .refuses_one_value = refuses},
-                           running.statistics(), saved.data()),
+    EXPECT_EQ(Merge(gathered, 3,
+                    {.epsilon = 0.25,
+                     .weight_of_batch = 1,
+                     .unbiased_running_variance = false,
+                     .refuses_one_value = refuses},
+                    running.statistics(), saved),
               1);
     EXPECT_EQ(running.mean.Get(0), refuses ? 0.5 : ValuesOf(1, 1, 0)[0]);
     EXPECT_EQ(running.variance.Get(0), refuses ? 2 : 0);
@@ -207,17 +215,17 @@ TEST(MergeRecordsTest, OneValueEntersOnlyWhereItIsNotRefused) {
 TEST(MergeRecordsTest, NothingIsTrackedWithoutRunningStatistics) {
   Gathered gathered({4, 4}, DataType::kFloat64);
   TestRecord saved(kChannels, DataType::kFloat64);
-  EXPECT_EQ(MergeRecords(gathered.layout, gathered.data(), 2, {.epsilon = 1},
-                         RunningStatistics(), saved.data()),
-            8);
+  EXPECT_EQ(Merge(gathered, 2, {.epsilon = 1}, RunningStatistics(), saved), 8);
 }
 
 TEST(UseRunningStatisticsTest, AreConstants) {
   for (DataType type : {DataType::kFloat32, DataType::kFloat64}) {
     Running running(type);
     TestRecord saved(kChannels, type);
-    UseRunningStatistics(saved.layout(), running.statistics(),
-                         /*epsilon=*/2, saved.data());
+    EXPECT_THAT(
+        CpuBatchNormKernels().UseRunning(saved.layout(), running.statistics(),
+                                         /*epsilon=*/2, saved.data()),
+        IsOk());
     EXPECT_EQ(saved.count(), 0);
     EXPECT_TRUE(saved.GuardIsIntact());
     for (int64_t c = 0; c < kChannels; ++c) {

@@ -1,4 +1,3 @@
-// The two halves make the same primitives through the two versions' interfaces.
 #include "syncbn/cpu/onednn_batch_norm.h"
 
 #include <algorithm>
@@ -21,11 +20,14 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/check_batch_norm.h"
-#include "syncbn/cpu/loops.h"
+#include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/cpu/workspace.h"
 
-namespace lockstep::onednn {
+namespace lockstep {
 namespace {
+
+using dnnl::normalization_flags;
+using dnnl::prop_kind;
 
 dnnl::primitive_attr CallersScratch() {
   dnnl::primitive_attr attributes;
@@ -33,8 +35,12 @@ dnnl::primitive_attr CallersScratch() {
   return attributes;
 }
 
-}  // namespace
-
+// oneDNN 2 and oneDNN 3 make primitive descriptors differently: these two
+// functions are the only place here that knows. They throw dnnl::error.
+//
+// `data` describes x, y and their gradients. Scratch space comes from the
+// caller. A backward pass is of a forward pass with the same flags; its kind is
+// backward, with the gradients of scale and shift, or backward_data.
 #if DNNL_VERSION_MAJOR >= 3
 
 dnnl::batch_normalization_forward::primitive_desc BatchNormForward(
@@ -74,17 +80,6 @@ dnnl::batch_normalization_backward::primitive_desc BatchNormBackward(
 }
 
 #endif
-
-}  // namespace lockstep::onednn
-
-namespace lockstep {
-
-// The order of oneDNN's primitives, of what they leave out, and of statistics.
-
-using dnnl::normalization_flags;
-using dnnl::prop_kind;
-
-namespace {
 
 constexpr int64_t kFloat = sizeof(float);
 
@@ -181,8 +176,9 @@ absl::StatusOr<Buffer> OnednnBatchNorm::NormalFor(const Forwards& buffers) {
 }
 
 absl::Status OnednnBatchNorm::ForwardRunning(const Forwards& buffers) {
-  UseRunningStatistics(RecordOf(buffers.x.type), buffers.running,
-                       options_.epsilon, buffers.saved.bytes());
+  LOCKSTEP_RETURN_IF_ERROR(
+      kernels_.UseRunning(RecordOf(buffers.x.type), buffers.running,
+                          options_.epsilon, buffers.saved.bytes()));
   if (buffers.shape.n == 0) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(const Buffer normal, NormalFor(buffers));
   const Plan& plan = PlanFor(
@@ -247,17 +243,18 @@ absl::Status OnednnBatchNorm::SaveBatch(const Forwards& buffers,
                             record_.Reserve(layout.size_bytes()));
   const int64_t count = buffers.shape.values_per_channel();
   std::memcpy(record, &count, sizeof(count));
-  std::copy_n(mean, layout.channels,
-              reinterpret_cast<float*>(record + layout.mean_offset()));
-  float* const m2 = reinterpret_cast<float*>(record + layout.second_offset());
+  std::copy_n(mean, layout.channels, layout.Mean<float>(record));
+  float* const m2 = layout.Second<float>(record);
   for (int64_t c = 0; c < layout.channels; ++c) {
     m2[c] =
         static_cast<float>(double{variance[c]} * static_cast<double>(count));
   }
   const RunningStatistics& running = buffers.running;
-  MergeRecords(layout, record, /*ranks=*/1, MergeOptionsFor(options_, running),
-               running, buffers.saved.bytes());
-  return CountBatch(options_, count, running);
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t values,
+                            kernels_.Merge(layout, record, /*ranks=*/1,
+                                           MergeOptionsFor(options_, running),
+                                           running, buffers.saved.bytes()));
+  return CountBatch(options_, values, running);
 }
 
 absl::Status OnednnBatchNorm::Backward(
@@ -298,8 +295,7 @@ absl::Status OnednnBatchNorm::BackwardOf(const Backwards& buffers,
   LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const memory,
                             statistics_.Reserve(layout.channels * kFloat));
   float* const variance = reinterpret_cast<float*>(memory);
-  const float* const inverse =
-      reinterpret_cast<const float*>(saved + layout.second_offset());
+  const float* const inverse = layout.Second<float>(saved);
   for (int64_t c = 0; c < layout.channels; ++c) {
     variance[c] = static_cast<float>(1 / (double{inverse[c]} * inverse[c]));
   }
@@ -311,7 +307,7 @@ absl::Status OnednnBatchNorm::BackwardOf(const Backwards& buffers,
   return Execute(plan, {{DNNL_ARG_SRC, Activations(plan, buffers.x.data)},
                         {DNNL_ARG_DIFF_DST, Activations(plan, g.data)},
                         {DNNL_ARG_DIFF_SRC, Activations(plan, buffers.dx.data)},
-                        {DNNL_ARG_MEAN, Vector(saved + layout.mean_offset())},
+                        {DNNL_ARG_MEAN, Vector(layout.Mean<float>(saved))},
                         {DNNL_ARG_VARIANCE, Vector(variance)},
                         {DNNL_ARG_SCALE, Vector(buffers.weight.data)},
                         // Not read, but oneDNN 2 insists on one.
@@ -340,12 +336,12 @@ const OnednnBatchNorm::Plan& OnednnBatchNorm::PlanFor(
                .workspace = {}};
   if (kind == prop_kind::backward || kind == prop_kind::backward_data) {
     // The saved deviation already has the layer's epsilon in it.
-    const auto desc = onednn::BatchNormBackward(engine_, kind, plan.data,
-                                                /*epsilon=*/0, flags);
+    const auto desc = BatchNormBackward(engine_, kind, plan.data,
+                                        /*epsilon=*/0, flags);
     plan.primitive = dnnl::batch_normalization_backward(desc);
     plan.scratchpad = desc.scratchpad_desc();
   } else {
-    const auto desc = onednn::BatchNormForward(
+    const auto desc = BatchNormForward(
         engine_, kind, plan.data, static_cast<float>(options_.epsilon), flags);
     plan.primitive = dnnl::batch_normalization_forward(desc);
     plan.scratchpad = desc.scratchpad_desc();

@@ -1,5 +1,4 @@
-// oneDNN 2 and oneDNN 3 make primitive descriptors differently: these functions
-// are the only place here that knows. They throw dnnl::error.
+// Batch normalisation of a rank's own batch through oneDNN.
 #ifndef LOCKSTEP_SYNCBN_CPU_ONEDNN_BATCH_NORM_H_
 #define LOCKSTEP_SYNCBN_CPU_ONEDNN_BATCH_NORM_H_
 
@@ -17,29 +16,10 @@
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
+#include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/cpu/workspace.h"
 
-namespace lockstep::onednn {
-
-// `data` describes x, y and their gradients. Scratch space comes from the
-// caller.
-dnnl::batch_normalization_forward::primitive_desc BatchNormForward(
-    const dnnl::engine& engine, dnnl::prop_kind kind,
-    const dnnl::memory::desc& data, float epsilon,
-    dnnl::normalization_flags flags);
-
-// Of a forward pass with the same flags. kind: backward, with the gradients of
-// scale and shift, or backward_data.
-dnnl::batch_normalization_backward::primitive_desc BatchNormBackward(
-    const dnnl::engine& engine, dnnl::prop_kind kind,
-    const dnnl::memory::desc& data, float epsilon,
-    dnnl::normalization_flags flags);
-
-}  // namespace lockstep::onednn
-
 namespace lockstep {
-
-// Batch normalisation of a rank's own batch through oneDNN.
 
 // A BatchNorm that never communicates, in host memory: for float32, and for
 // bfloat16 where oneDNN has it on this processor; else kUnimplemented, naming
@@ -104,6 +84,7 @@ class OnednnBatchNorm : public BatchNorm {
   dnnl::memory Vector(const void* data);
 
   const BatchNormOptions options_;
+  CpuBatchNormKernels kernels_;  // For statistics.
   dnnl::engine engine_;
   dnnl::stream stream_;
   std::vector<Plan> plans_;

@@ -1,11 +1,11 @@
-// The two passes over a tile, and the record that comes of them.
+// The operations that reduce a batch to numbers per channel: moments forward,
+// sums backward.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 
 #include "absl/status/status.h"
-#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/reduction_kernels.h"
 #include "collectives/collective.h"
@@ -13,8 +13,8 @@
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/column_plan.h"
 #include "syncbn/cpu/column_scan.h"
+#include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/cpu/elementwise.h"
-#include "syncbn/cpu/loops.h"
 #include "syncbn/cpu/vector_loops.h"
 #include "syncbn/cpu/workspace.h"
 #include "syncbn/moments.h"
@@ -22,6 +22,26 @@
 namespace lockstep {
 namespace {
 
+// The float64 numbers that RunScan needs.
+int64_t ScanNumbers(const ColumnPlan& plan) {
+  return 2 *
+         (plan.items() * plan.period + MaxParallelThreads() * plan.columns());
+}
+
+// Reduces args.inputs to args.results, in `memory` [ScanNumbers].
+template <typename Reduction, typename Args>
+void RunScan(Args& args, double* memory, VectorUnit unit) {
+  args.results = memory;
+  args.columns = memory + 2 * args.plan.items() * args.plan.period;
+  ParallelFor(args.plan.items(), args.inputs.shape.size(),
+              [&](int64_t begin, int64_t end, int thread) {
+                RunOn<ScanLoop<Reduction>>(unit, &args, begin, end,
+                                           int64_t{thread});
+              });
+  RunOn<MergeSegmentsLoop<Reduction>>(unit, &args.plan, args.results);
+}
+
+// Two passes over a tile.
 template <typename Compute, int64_t W>
 struct MomentsTile {
   template <typename Unit>
@@ -122,8 +142,8 @@ void WriteRecord(const ColumnPlan& plan, const StatisticsRecord& layout,
                  int64_t count, const double* results, std::byte* record) {
   std::memset(record, 0, static_cast<size_t>(layout.size_bytes()));
   std::memcpy(record, &count, sizeof(count));
-  T* const mean = reinterpret_cast<T*>(record + layout.mean_offset());
-  T* const m2 = reinterpret_cast<T*>(record + layout.second_offset());
+  T* const mean = layout.Mean<T>(record);
+  T* const m2 = layout.Second<T>(record);
   for (int64_t i = 0; i < plan.series; ++i) {
     const double* const series = results + 2 * i * plan.segments * plan.period;
     for (int64_t j = 0; j < plan.period; ++j) {
@@ -133,47 +153,22 @@ void WriteRecord(const ColumnPlan& plan, const StatisticsRecord& layout,
   }
 }
 
-struct ComputeForType {
+struct MomentsForType {
   template <typename E>
   static void Run(const ActivationShape& shape, const ConstBuffer& x,
-                  VectorUnit unit, std::byte* memory, std::byte* record) {
-    using Reduction = MomentsReduction<E>;
+                  const ColumnPlan& plan, double* memory, VectorUnit unit,
+                  std::byte* record) {
     ScanArgs<E, 1> args;
-    args.plan = MakeColumnPlan(shape);
+    args.plan = plan;
     args.inputs.shape = shape;
     args.inputs.data = {static_cast<const E*>(x.data)};
-    args.results = reinterpret_cast<double*>(memory);
-    args.columns = args.results + 2 * args.plan.items() * args.plan.period;
-    ParallelFor(args.plan.items(), shape.size(),
-                [&](int64_t begin, int64_t end, int thread) {
-                  RunOn<ScanLoop<Reduction>>(unit, &args, begin, end,
-                                             int64_t{thread});
-                });
-    RunOn<MergeSegmentsLoop<Reduction>>(unit, &args.plan, args.results);
+    RunScan<MomentsReduction<E>>(args, memory, unit);
     const StatisticsRecord layout = {.channels = shape.c,
                                      .type = StatisticsTypeOf(x.type)};
-    WriteRecord<ComputeType<E>>(args.plan, layout, shape.values_per_channel(),
+    WriteRecord<ComputeType<E>>(plan, layout, shape.values_per_channel(),
                                 args.results, record);
   }
 };
-
-}  // namespace
-
-absl::Status ComputeBatchMoments(const ActivationShape& shape, ConstBuffer x,
-                                 VectorUnit unit, Scratch& scratch,
-                                 std::byte* record) {
-  const ColumnPlan plan = MakeColumnPlan(shape);
-  const int64_t numbers =
-      2 * (plan.items() * plan.period + MaxParallelThreads() * plan.columns());
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      std::byte* const memory,
-      scratch.Reserve(numbers * static_cast<int64_t>(sizeof(double))));
-  ForActivationType<ComputeForType>(x.type, shape, x, unit, memory, record);
-  return absl::OkStatus();
-}
-
-// The sums over the batch.
-namespace {
 
 // Inputs x, dy, and y with ReLU; results sum of g, sum of g * (x - mean).
 template <typename Compute, bool relu, int64_t W>
@@ -283,9 +278,8 @@ const T* ColumnMeans(const ColumnPlan& plan, const T* mean, T* memory) {
 }
 
 template <typename E, bool relu>
-void RunReduction(const BatchNormKernels::BackwardCall& call,
-                  const ColumnPlan& plan, const ComputeType<E>* mean,
-                  double* memory, VectorUnit unit) {
+void RunSums(const BatchNormKernels::BackwardCall& call, const ColumnPlan& plan,
+             const ComputeType<E>* mean, double* memory, VectorUnit unit) {
   using Reduction = SumsReduction<E, relu>;
   ScanArgs<E, Reduction::kInputs> args;
   args.plan = plan;
@@ -294,17 +288,10 @@ void RunReduction(const BatchNormKernels::BackwardCall& call,
   args.inputs.data[1] = static_cast<const E*>(call.dy.data);
   if constexpr (relu) args.inputs.data[2] = static_cast<const E*>(call.y.data);
   args.mean = mean;
-  args.results = memory;
-  args.columns = memory + 2 * plan.items() * plan.period;
-  ParallelFor(plan.items(), call.shape.size(),
-              [&](int64_t begin, int64_t end, int thread) {
-                RunOn<ScanLoop<Reduction>>(unit, &args, begin, end,
-                                           int64_t{thread});
-              });
-  RunOn<MergeSegmentsLoop<Reduction>>(unit, &args.plan, args.results);
+  RunScan<Reduction>(args, memory, unit);
 }
 
-struct ReduceForType {
+struct SumsForType {
   template <typename E>
   static void Run(const BatchNormKernels::BackwardCall& call,
                   const ColumnPlan& plan, double* memory, std::byte* means,
@@ -313,36 +300,43 @@ struct ReduceForType {
     using T = ComputeType<E>;
     const StatisticsRecord layout = {.channels = call.shape.c,
                                      .type = StatisticsTypeOf(call.x.type)};
-    const T* const mean = ColumnMeans(
-        plan, reinterpret_cast<const T*>(call.saved + layout.mean_offset()),
-        reinterpret_cast<T*>(means));
+    const T* const mean = ColumnMeans(plan, layout.Mean<T>(call.saved),
+                                      reinterpret_cast<T*>(means));
     if (call.relu) {
-      RunReduction<E, true>(call, plan, mean, memory, unit);
+      RunSums<E, true>(call, plan, mean, memory, unit);
     } else {
-      RunReduction<E, false>(call, plan, mean, memory, unit);
+      RunSums<E, false>(call, plan, mean, memory, unit);
     }
-    WriteSums(plan, memory,
-              reinterpret_cast<const T*>(call.saved + layout.second_offset()),
-              sums, dweight, dbias);
+    WriteSums(plan, memory, layout.Second<T>(call.saved), sums, dweight, dbias);
   }
 };
 
 }  // namespace
 
-absl::Status ReduceBackward(const BatchNormKernels::BackwardCall& call,
-                            const Buffer& sums, const Buffer& dweight,
-                            const Buffer& dbias, VectorUnit unit,
-                            Scratch& scratch) {
+absl::Status CpuBatchNormKernels::ComputeMoments(const ActivationShape& shape,
+                                                 ConstBuffer x,
+                                                 std::byte* record) {
+  const ColumnPlan plan = MakeColumnPlan(shape);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::byte* const memory,
+      scratch_.Reserve(ScanNumbers(plan) * int64_t{sizeof(double)}));
+  ForActivationType<MomentsForType>(
+      x.type, shape, x, plan, reinterpret_cast<double*>(memory), unit_, record);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBatchNormKernels::BackwardReduce(const BackwardCall& call,
+                                                 Buffer sums, Buffer dweight,
+                                                 Buffer dbias) {
   const ColumnPlan plan = MakeColumnPlan(call.shape);
-  const int64_t numbers =
-      2 * (plan.items() * plan.period + MaxParallelThreads() * plan.columns());
+  const int64_t numbers = ScanNumbers(plan);
   const int64_t means = std::max(plan.columns(), call.shape.c) + kColumnPadding;
   const int64_t size = sizeof(double);
   LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const memory,
-                            scratch.Reserve((numbers + means) * size));
-  ForActivationType<ReduceForType>(
+                            scratch_.Reserve((numbers + means) * size));
+  ForActivationType<SumsForType>(
       call.x.type, call, plan, reinterpret_cast<double*>(memory),
-      memory + numbers * size, sums, dweight, dbias, unit);
+      memory + numbers * size, sums, dweight, dbias, unit_);
   return absl::OkStatus();
 }
 

@@ -2,6 +2,7 @@
 #include "syncbn/cpu/test_activations.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -191,6 +192,26 @@ bool TestRecord::SameBits(const TestRecord& other) const {
   return layout_.size_bytes() == other.layout_.size_bytes() &&
          std::memcmp(data(), other.data(),
                      static_cast<size_t>(layout_.size_bytes())) == 0;
+}
+
+void FillRecord(int64_t count, TestRecord& record) {
+  record.SetCount(count);
+  for (int64_t c = 0; c < record.layout().channels; ++c) {
+    record.SetMean(c, 0.25 + static_cast<double>(c % 5) / 7);
+    record.SetSecond(c, 1.7 + static_cast<double>(c % 3) / 5);
+  }
+}
+
+BackwardInputs::BackwardInputs(const ActivationShape& shape, DataType type)
+    : x(shape, type, /*seed=*/1, /*center=*/0.25),
+      y(shape, type, /*seed=*/2, /*center=*/0),
+      dy(shape, type, /*seed=*/3, /*center=*/0.1),
+      weight(TestParameters(shape.c, StatisticsTypeOf(type), 4, 0.5, 1.5)),
+      sums(TestParameters(2 * shape.c, StatisticsTypeOf(type), 5, -3, 3)),
+      saved(shape.c, type) {
+  for (int64_t i = 0; i < y.array.size(); i += 3) y.array.Set(i, 0);
+  if (y.array.size() > 0) y.array.Set(y.array.size() / 2, std::nan(""));
+  FillRecord(shape.values_per_channel() + 3, saved);
 }
 
 std::vector<ActivationCase> AllActivationCases() {

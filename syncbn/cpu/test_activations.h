@@ -1,5 +1,6 @@
-// Host activations of any type for tests: set and read as float64, between
-// guard zones.
+// What tests on the CPU share: host activations of any type, set and read as
+// float64, between guard zones; what a call reads; a layer's memory; and the
+// cases that are gone through.
 #ifndef LOCKSTEP_SYNCBN_CPU_TEST_ACTIVATIONS_H_
 #define LOCKSTEP_SYNCBN_CPU_TEST_ACTIVATIONS_H_
 
@@ -108,6 +109,37 @@ class TestRecord {
   std::vector<Block> blocks_;
 };
 
+// Sets the count, and means and inverse deviations that differ by channel.
+void FillRecord(int64_t count, TestRecord& record);
+
+// What a backward call reads. A third of y is negative, some of it zero, and
+// one is NaN.
+struct BackwardInputs {
+  BackwardInputs(const ActivationShape& shape, DataType type);
+
+  BatchNormKernels::BackwardCall Call(bool relu, bool affine = true) const {
+    BatchNormKernels::BackwardCall call;
+    call.shape = x.shape;
+    call.relu = relu;
+    call.x = x.array.buffer();
+    call.dy = dy.array.buffer();
+    call.saved = saved.data();
+    if (relu) call.y = y.array.buffer();
+    if (affine) call.weight = weight.buffer();
+    return call;
+  }
+  double g(bool relu, int64_t at) const {
+    return relu && y.array.Get(at) <= 0 ? 0 : dy.array.Get(at);
+  }
+
+  TestActivations x;
+  TestActivations y;
+  TestActivations dy;
+  GuardedArray weight;
+  GuardedArray sums;
+  TestRecord saved;
+};
+
 // Every layout and type, for C in {1, 3, 63, 64, 65, 130}, with few pixels and
 // many, one sample, several and none.
 struct ActivationCase {
@@ -118,8 +150,6 @@ std::vector<ActivationCase> AllActivationCases();
 // Such as are cut into several segments and shared by threads.
 std::vector<ActivationCase> LargeActivationCases();
 std::string Name(const ActivationCase& test_case);
-
-// What a batch norm layer works on, for tests.
 
 // How a layer is called.
 struct LayerCall {

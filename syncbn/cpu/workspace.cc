@@ -1,4 +1,3 @@
-// Calls the OpenMP runtime that oneDNN brings along, as a compiler would.
 #include "syncbn/cpu/workspace.h"
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
+// The OpenMP runtime that oneDNN brings along, called as a compiler would.
 // Declared here because <omp.h> is absent where the compiler's own OpenMP is
 // not installed. GCC's runtime and LLVM's both have all four.
 extern "C" {
@@ -50,6 +50,8 @@ void RunPart(void* data) {
   loop.finished.fetch_add(1, std::memory_order_release);
 }
 
+constexpr std::align_val_t kAlignment{64};
+
 }  // namespace
 
 int MaxParallelThreads() { return omp_get_max_threads(); }
@@ -68,13 +70,6 @@ void ParallelFor(int64_t items, int64_t work,
   GOMP_parallel(RunPart, &loop, static_cast<unsigned>(threads), 0);
   (void)loop.finished.load(std::memory_order_acquire);
 }
-
-// Aligned host memory.
-namespace {
-
-constexpr std::align_val_t kAlignment{64};
-
-}  // namespace
 
 absl::StatusOr<std::shared_ptr<std::byte>> AllocateHost(int64_t bytes) {
   void* const memory =

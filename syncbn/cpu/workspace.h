@@ -1,4 +1,4 @@
-// Loops over the threads that a rank computes on.
+// What a rank's loops run on: its threads, and scratch memory.
 #ifndef LOCKSTEP_SYNCBN_CPU_WORKSPACE_H_
 #define LOCKSTEP_SYNCBN_CPU_WORKSPACE_H_
 
@@ -16,7 +16,7 @@ namespace lockstep {
 // many as oneDNN would (omp_get_max_threads).
 int MaxParallelThreads();
 
-// What one thread must have to do, for another to be worth starting.
+// The least work for each thread: with less, another is not worth starting.
 inline constexpr int64_t kWorkOfThread = int64_t{1} << 15;
 
 // Cuts [0, items) into one contiguous part for each thread, in order, and calls
@@ -29,12 +29,10 @@ void ParallelFor(
     int64_t items, int64_t work,
     absl::FunctionRef<void(int64_t begin, int64_t end, int thread)> body);
 
-// Host memory that is kept from call to call.
-
-// Aligned to 64. Errors: kResourceExhausted.
+// Host memory aligned to 64. Errors: kResourceExhausted.
 absl::StatusOr<std::shared_ptr<std::byte>> AllocateHost(int64_t bytes);
 
-// Memory that grows to what was last asked for.
+// Host memory that is kept from call to call and grows as needed.
 class Scratch {
  public:
   // At least `bytes`, aligned to 64, unspecified, until the next call.

@@ -1,4 +1,3 @@
-// Scratch memory, launches, and the one wait.
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 
 #include <cuda_runtime.h>

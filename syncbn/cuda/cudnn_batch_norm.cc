@@ -1,4 +1,3 @@
-// Which calls are cuDNN's, and what it does not do.
 #include "syncbn/cuda/cudnn_batch_norm.h"
 
 #include <cuda_runtime.h>

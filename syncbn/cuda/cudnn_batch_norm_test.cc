@@ -1,6 +1,6 @@
-// cuDNN's batch norm against SyncBatchNorm's kernels in a group of one, which
-// other tests compare with a float64 reference. Linked with the stand-ins it
-// needs no GPU, with CUDA and cuDNN it needs one.
+// cuDNN's batch norm against our kernels' of one rank, which other tests
+// compare with a float64 reference. Linked with the stand-ins it needs no GPU,
+// with CUDA and cuDNN it needs one.
 #include "syncbn/cuda/cudnn_batch_norm.h"
 
 #include <cuda_runtime.h>
@@ -17,7 +17,6 @@
 #include "base/data_types.h"
 #include "base/status_matchers.h"
 #include "collectives/collective.h"
-#include "collectives/testing/fake_communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncbn/activations.h"
@@ -31,12 +30,6 @@ namespace lockstep {
 namespace {
 
 using testing::HasSubstr;
-
-// A group of one: what it gathers and adds up is there already.
-class Alone : public FakeCommunicator {
- public:
-  absl::Status Run(const Collective&) override { return absl::OkStatus(); }
-};
 
 struct Case {
   ActivationShape shape;
@@ -159,8 +152,7 @@ class CudnnBatchNormTest : public GpuTest {
   }
 
   static Outputs Wanted(const Case& c, CudaBatchNormKernels& kernels) {
-    Alone alone;
-    const auto layer = SyncBatchNorm::Create(OptionsOf(c), kernels, alone);
+    const auto layer = SyncBatchNorm::CreateLocal(OptionsOf(c), kernels);
     EXPECT_THAT(layer, IsOk());
     return Run(c, **layer, kernels);
   }

@@ -1,6 +1,6 @@
-// Normalising: y = (x - mean) * inverse deviation * weight + bias, + residual,
-// ReLU. Each element is read once and written once, 16 bytes an access; the
-// numbers of the channels stay in registers or in the first-level cache.
+// The element-wise operations of batch norm: normalising, and the gradient of
+// the input. Each element is read once and written once, 16 bytes an access;
+// the numbers of the channels stay in registers or in the first-level cache.
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -13,6 +13,7 @@
 namespace lockstep {
 namespace {
 
+// y = (x - mean) * inverse deviation * weight + bias, + residual, ReLU.
 template <typename T>
 struct NormalizeOperation {
   using Element = T;
@@ -52,38 +53,13 @@ struct NormalizeOperation {
   const T* residual;
   const float* weight;
   const float* bias;
-  RecordView<const float> saved;
+  RecordPointers<const float> saved;
   T* y;
   bool relu;
 };
 
-}  // namespace
-
-absl::Status Normalize(const BatchNormKernels::NormalizeCall& call,
-                       int64_t max_blocks, cudaStream_t stream) {
-  return SwitchType(call.x.type, [&]<typename T>(T) {
-    // An absent buffer has no elements, whatever its pointer is.
-    const bool adds = call.residual.count > 0;
-    const NormalizeOperation<T> operation = {
-        .x = static_cast<const T*>(call.x.data),
-        .residual = adds ? static_cast<const T*>(call.residual.data) : nullptr,
-        .weight = PointerOrNull<float>(call.weight),
-        .bias = PointerOrNull<float>(call.bias),
-        .saved = ViewRecord<const float>(call.saved, call.shape.c),
-        .y = static_cast<T*>(call.y.data),
-        .relu = call.relu};
-    const void* const tensors[] = {operation.x, operation.residual,
-                                   operation.y};
-    return RunElementwise(call.shape, tensors, operation, max_blocks, stream,
-                          "Normalize launch");
-  });
-}
-
-// The gradient of the input: dx = weight * inverse deviation * (g - sum of g /
-// count - (x - mean) * inverse deviation * sum of g * normalised x / count).
-// Each element is read once and written once, 16 bytes an access.
-namespace {
-
+// dx = weight * inverse deviation * (g - sum of g / count - (x - mean) *
+// inverse deviation * sum of g * normalised x / count).
 template <typename T>
 struct BackwardInputOperation {
   using Element = T;
@@ -137,7 +113,7 @@ struct BackwardInputOperation {
   const T* y;  // Null without ReLU.
   const T* dy;
   const float* weight;
-  RecordView<const float> saved;
+  RecordPointers<const float> saved;
   const float* sums;
   int64_t channels;
   T* dx;
@@ -146,6 +122,26 @@ struct BackwardInputOperation {
 };
 
 }  // namespace
+
+absl::Status Normalize(const BatchNormKernels::NormalizeCall& call,
+                       int64_t max_blocks, cudaStream_t stream) {
+  return SwitchType(call.x.type, [&]<typename T>(T) {
+    // An absent buffer has no elements, whatever its pointer is.
+    const bool adds = call.residual.count > 0;
+    const NormalizeOperation<T> operation = {
+        .x = static_cast<const T*>(call.x.data),
+        .residual = adds ? static_cast<const T*>(call.residual.data) : nullptr,
+        .weight = PointerOrNull<float>(call.weight),
+        .bias = PointerOrNull<float>(call.bias),
+        .saved = PointersOf<const float>(call.saved, call.shape.c),
+        .y = static_cast<T*>(call.y.data),
+        .relu = call.relu};
+    const void* const tensors[] = {operation.x, operation.residual,
+                                   operation.y};
+    return RunElementwise(call.shape, tensors, operation, max_blocks, stream,
+                          "Normalize launch");
+  });
+}
 
 absl::Status BackwardInput(const BatchNormKernels::BackwardCall& call,
                            ConstBuffer sums, Buffer dx, Buffer dresidual,
@@ -156,7 +152,7 @@ absl::Status BackwardInput(const BatchNormKernels::BackwardCall& call,
         .y = call.relu ? static_cast<const T*>(call.y.data) : nullptr,
         .dy = static_cast<const T*>(call.dy.data),
         .weight = PointerOrNull<float>(call.weight),
-        .saved = ViewRecord<const float>(call.saved, call.shape.c),
+        .saved = PointersOf<const float>(call.saved, call.shape.c),
         .sums = static_cast<const float*>(sums.data),
         .channels = call.shape.c,
         .dx = static_cast<T*>(dx.data),

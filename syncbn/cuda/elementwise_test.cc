@@ -1,5 +1,5 @@
-// Normalising against a float64 loop. Linked with the stand-in runtime it needs
-// no GPU, with the CUDA runtime it needs one.
+// Normalising and the gradient of the input against float64 loops. Linked with
+// the stand-in runtime they need no GPU, with the CUDA runtime they need one.
 #include <cuda_runtime.h>
 
 #include <cmath>
@@ -29,7 +29,7 @@ using testing::HasSubstr;
 constexpr int64_t kMaxBlocks = 5;
 
 // One call: what goes in, and how memory lies.
-struct Case {
+struct NormalizeCase {
   ActivationShape shape;
   DataType type = DataType::kFloat32;
   bool affine = true;
@@ -41,16 +41,17 @@ struct Case {
 };
 
 // The definition, and what float32 and the last rounding may do to it.
-struct Wanted {
+struct WantedOutput {
   std::vector<double> y;
   std::vector<double> tolerance;
 };
 
-Wanted Reference(const Case& c, const std::vector<double>& x,
-                 const std::vector<double>& residual,
-                 const std::vector<double>& weight,
-                 const std::vector<double>& bias, const RecordValues& saved) {
-  Wanted wanted;
+WantedOutput Reference(const NormalizeCase& c, const std::vector<double>& x,
+                       const std::vector<double>& residual,
+                       const std::vector<double>& weight,
+                       const std::vector<double>& bias,
+                       const RecordValues& saved) {
+  WantedOutput wanted;
   for (size_t i = 0; i < x.size(); ++i) {
     const auto k =
         static_cast<size_t>(ChannelOf(c.shape, static_cast<int64_t>(i)));
@@ -73,19 +74,15 @@ Wanted Reference(const Case& c, const std::vector<double>& x,
 RecordValues RandomSaved(int64_t channels) {
   RecordValues saved;
   saved.count = 7;
-  for (const double mean : RandomValues(channels, 11)) {
-    saved.mean.push_back(Rounded(DataType::kFloat32, mean));
-  }
-  for (const double inverse : RandomValues(channels, 12, 2, 0.2)) {
-    saved.second.push_back(Rounded(DataType::kFloat32, inverse));
-  }
+  saved.mean = RoundedTo(DataType::kFloat32, RandomValues(channels, 11));
+  saved.second =
+      RoundedTo(DataType::kFloat32, RandomValues(channels, 12, 2, 0.2));
   return saved;
 }
 
-class NormalizeTest : public GpuTest,
-                      public testing::WithParamInterface<TypeAndLayout> {
+class NormalizeTest : public KernelTest {
  protected:
-  static void Check(const Case& c) {
+  static void Check(const NormalizeCase& c) {
     SCOPED_TRACE(absl::StrCat(Describe(c.shape), " affine ", c.affine, " relu ",
                               c.relu, " residual ", c.residual, " at ",
                               c.x_offset, " ", c.residual_offset, " ",
@@ -111,8 +108,9 @@ class NormalizeTest : public GpuTest,
     call.y = y.buffer();
     ASSERT_THAT(Normalize(call, kMaxBlocks, nullptr), IsOk());
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    const Wanted wanted = Reference(c, x.values(), residual.values(),
-                                    weight.values(), bias.values(), saved);
+    const WantedOutput wanted =
+        Reference(c, x.values(), residual.values(), weight.values(),
+                  bias.values(), saved);
     EXPECT_TRUE(AllNear(y.Read(), wanted.y,
                         [&](size_t i) { return wanted.tolerance[i]; }));
     EXPECT_EQ(x.Read(), x.values());
@@ -144,7 +142,8 @@ TEST_P(NormalizeTest, EqualsTheReferenceAtEveryAlignment) {
     if (shape.size() > 700) continue;
     shape.layout = layout;
     for (int64_t offset = 1; offset < 16 / SizeOf(type); ++offset) {
-      Case c = {.shape = shape, .type = type, .relu = true, .residual = true};
+      NormalizeCase c = {
+          .shape = shape, .type = type, .relu = true, .residual = true};
       c.x_offset = c.y_offset = c.residual_offset = offset;
       Check(c);
       c.residual_offset = 0;
@@ -155,10 +154,10 @@ TEST_P(NormalizeTest, EqualsTheReferenceAtEveryAlignment) {
 
 TEST_P(NormalizeTest, WritesOverItsInputs) {
   const auto [type, layout] = GetParam();
-  const Case c = {.shape = {2, 3, 49, layout},
-                  .type = type,
-                  .relu = true,
-                  .residual = true};
+  const NormalizeCase c = {.shape = {2, 3, 49, layout},
+                           .type = type,
+                           .relu = true,
+                           .residual = true};
   for (const bool over_x : {true, false}) {
     for (const int64_t offset : kOffsets) {
       const int64_t size = c.shape.size();
@@ -175,8 +174,9 @@ TEST_P(NormalizeTest, WritesOverItsInputs) {
                     kMaxBlocks, nullptr),
           IsOk());
       ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-      const Wanted wanted = Reference(c, x.values(), residual.values(),
-                                      weight.values(), bias.values(), saved);
+      const WantedOutput wanted =
+          Reference(c, x.values(), residual.values(), weight.values(),
+                    bias.values(), saved);
       EXPECT_TRUE(AllNear(y.Read(), wanted.y,
                           [&](size_t i) { return wanted.tolerance[i]; }));
     }
@@ -213,10 +213,7 @@ TEST_P(NormalizeTest, NothingIsNothing) {
   EXPECT_THAT(Normalize(call, kMaxBlocks, nullptr), IsOk());
 }
 
-INSTANTIATE_TEST_SUITE_P(All, NormalizeTest,
-                         testing::Combine(testing::ValuesIn(kGpuTypes),
-                                          testing::ValuesIn(kLayouts)),
-                         CaseName);
+LOCKSTEP_TYPES_AND_LAYOUTS(NormalizeTest);
 
 TEST(NormalizeTypesTest, RefusesFloat64) {
   BatchNormKernels::NormalizeCall call;
@@ -227,15 +224,15 @@ TEST(NormalizeTypesTest, RefusesFloat64) {
 
 // The controls: channels of the other layout, a lost NaN, one unit too much.
 TEST(NormalizeCheckTest, RejectsWhatIsWrong) {
-  const Case c = {.shape = {2, 3, 5, Layout::kNchw}, .affine = true};
+  const NormalizeCase c = {.shape = {2, 3, 5, Layout::kNchw}, .affine = true};
   const std::vector<double> x = RandomValues(30, 1);
   const std::vector<double> weight = {1, 2, 3};
   const std::vector<double> bias = {0.1, 0.2, 0.3};
   const RecordValues saved = RandomSaved(3);
-  const Wanted wanted = Reference(c, x, x, weight, bias, saved);
+  const WantedOutput wanted = Reference(c, x, x, weight, bias, saved);
   const auto tolerance = [&](size_t i) { return wanted.tolerance[i]; };
   EXPECT_TRUE(AllNear(wanted.y, wanted.y, tolerance));
-  Case other = c;
+  NormalizeCase other = c;
   other.shape.layout = Layout::kNhwc;
   EXPECT_FALSE(AllNear(Reference(other, x, x, weight, bias, saved).y, wanted.y,
                        tolerance));
@@ -247,19 +244,9 @@ TEST(NormalizeCheckTest, RejectsWhatIsWrong) {
   EXPECT_FALSE(AllNear(wrong, wanted.y, tolerance));
 }
 
-}  // namespace
-
-// The input's gradient against a float64 loop. Linked with the stand-in runtime
-// it needs no GPU, with the CUDA runtime it needs one.
-namespace {
-
-// So few that threads take several vectors of the largest shapes, and as many
-// threads as three channels do not divide.
-constexpr int64_t kMaxBlocks = 5;
-
 enum class Output { kOwn, kOverDy };
 
-struct Case {
+struct GradientCase {
   ActivationShape shape;
   DataType type = DataType::kFloat32;
   bool affine = true;
@@ -272,17 +259,22 @@ struct Case {
   Output dresidual = Output::kOwn;
 };
 
-struct Inputs {
-  std::vector<double> x, y, dy, weight, sums;
-  RecordValues saved;
+struct GradientInputs : BackwardValues {
+  explicit GradientInputs(const ActivationShape& shape)
+      : BackwardValues(RandomBackwardValues(shape, 0, 1)),
+        weight(RoundedTo(DataType::kFloat32, RandomValues(shape.c, 4, 1))),
+        sums(RoundedTo(DataType::kFloat32,
+                       RandomValues(2 * shape.c, 5, 0, 5))) {}
+
+  std::vector<double> weight, sums;
 };
 
-struct Wanted {
+struct WantedGradient {
   std::vector<double> dx, tolerance, dresidual;
 };
 
-Wanted Reference(const Case& c, const Inputs& in) {
-  Wanted wanted;
+WantedGradient Reference(const GradientCase& c, const GradientInputs& in) {
+  WantedGradient wanted;
   const auto channels = static_cast<size_t>(c.shape.c);
   const double count = static_cast<double>(c.count);
   for (size_t i = 0; i < in.x.size(); ++i) {
@@ -310,63 +302,31 @@ Wanted Reference(const Case& c, const Inputs& in) {
   return wanted;
 }
 
-std::vector<double> RoundedToFloat(std::vector<double> values) {
-  for (double& value : values) value = Rounded(DataType::kFloat32, value);
-  return values;
-}
-
-// y has zeros and, since they count as passed, NaN.
-Inputs RandomInputs(const ActivationShape& shape) {
-  Inputs in;
-  in.x = RandomValues(shape.size(), 1);
-  in.dy = RandomValues(shape.size(), 2);
-  in.y = RandomValues(shape.size(), 3);
-  for (size_t i = 0; i < in.y.size(); i += 5) in.y[i] = 0;
-  for (size_t i = 3; i < in.y.size(); i += 17) in.y[i] = std::nan("");
-  in.weight = RoundedToFloat(RandomValues(shape.c, 4, 1));
-  in.sums = RoundedToFloat(RandomValues(2 * shape.c, 5, 0, 5));
-  in.saved.mean = RoundedToFloat(RandomValues(shape.c, 6));
-  in.saved.second = RoundedToFloat(RandomValues(shape.c, 7, 2, 0.2));
-  return in;
-}
-
-class BackwardInputTest : public GpuTest,
-                          public testing::WithParamInterface<TypeAndLayout> {
+class BackwardInputTest : public KernelTest {
  protected:
-  static void Check(const Case& c) {
+  static void Check(const GradientCase& c) {
     SCOPED_TRACE(absl::StrCat(Describe(c.shape), " affine ", c.affine, " relu ",
                               c.relu, " dresidual ", c.wants_dresidual,
                               " count ", c.count, " at ", c.offset, " ",
                               c.dy_offset));
-    Inputs in = RandomInputs(c.shape);
+    GradientInputs in(c.shape);
     in.saved.count = c.count;
-    const DeviceTensor x(c.type, in.x, c.offset);
-    const DeviceTensor y(c.type, in.y, c.offset);
-    const DeviceTensor dy(c.type, in.dy, c.offset + c.dy_offset);
+    const DeviceBackward device(c.type, in, c.offset, c.dy_offset);
     const DeviceTensor dx(c.type, c.shape.size(), c.offset);
     const DeviceTensor dresidual(c.type, c.shape.size(), c.offset);
     const DeviceTensor weight(DataType::kFloat32, in.weight);
     const DeviceTensor sums(DataType::kFloat32, in.sums);
-    const DeviceRecords saved({in.saved});
-    in.x = x.values();
-    in.y = y.values();
-    in.dy = dy.values();
-    BatchNormKernels::BackwardCall call;
-    call.shape = c.shape;
-    call.relu = c.relu;
-    call.x = x.buffer();
-    if (c.relu) call.y = y.buffer();
-    call.dy = dy.buffer();
+    BatchNormKernels::BackwardCall call = device.Call(c.shape, c.relu);
     if (c.affine) call.weight = weight.buffer();
-    call.saved = saved.data();
-    const DeviceTensor& to = c.dx == Output::kOverDy ? dy : dx;
-    const DeviceTensor& also = c.dresidual == Output::kOverDy ? dy : dresidual;
+    const DeviceTensor& to = c.dx == Output::kOverDy ? device.dy : dx;
+    const DeviceTensor& also =
+        c.dresidual == Output::kOverDy ? device.dy : dresidual;
     ASSERT_THAT(BackwardInput(call, sums.buffer(), to.buffer(),
                               c.wants_dresidual ? also.buffer() : Buffer(),
                               kMaxBlocks, nullptr),
                 IsOk());
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-    const Wanted wanted = Reference(c, in);
+    const WantedGradient wanted = Reference(c, in);
     EXPECT_TRUE(AllNear(to.Read(), wanted.dx,
                         [&](size_t i) { return wanted.tolerance[i]; }));
     if (c.wants_dresidual) {
@@ -415,13 +375,13 @@ TEST_P(BackwardInputTest, EqualsTheReferenceAtOtherAlignments) {
 TEST_P(BackwardInputTest, WritesOverDy) {
   const auto [type, layout] = GetParam();
   for (const int64_t offset : kOffsets) {
-    Case c = {.shape = {2, 3, 49, layout},
-              .type = type,
-              .relu = true,
-              .wants_dresidual = true,
-              .count = 5,
-              .offset = offset,
-              .dx = Output::kOverDy};
+    GradientCase c = {.shape = {2, 3, 49, layout},
+                      .type = type,
+                      .relu = true,
+                      .wants_dresidual = true,
+                      .count = 5,
+                      .offset = offset,
+                      .dx = Output::kOverDy};
     Check(c);
     c.dx = Output::kOwn;
     c.dresidual = Output::kOverDy;
@@ -452,10 +412,7 @@ TEST_P(BackwardInputTest, IgnoresSumsOfNoCount) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BackwardInputTest,
-                         testing::Combine(testing::ValuesIn(kGpuTypes),
-                                          testing::ValuesIn(kLayouts)),
-                         CaseName);
+LOCKSTEP_TYPES_AND_LAYOUTS(BackwardInputTest);
 
 TEST(BackwardInputTypesTest, RefusesFloat64) {
   BatchNormKernels::BackwardCall call;
@@ -467,18 +424,18 @@ TEST(BackwardInputTypesTest, RefusesFloat64) {
 // The controls: a gradient without its cross-term, without the mean, without
 // the mask of ReLU, and none at all.
 TEST(BackwardInputCheckTest, RejectsWhatIsWrong) {
-  const Case c = {.shape = {2, 3, 5}, .relu = true, .count = 10};
-  Inputs in = RandomInputs(c.shape);
-  const Wanted wanted = Reference(c, in);
+  const GradientCase c = {.shape = {2, 3, 5}, .relu = true, .count = 10};
+  GradientInputs in(c.shape);
+  const WantedGradient wanted = Reference(c, in);
   const auto tolerance = [&](size_t i) { return wanted.tolerance[i]; };
   EXPECT_TRUE(AllNear(wanted.dx, wanted.dx, tolerance));
-  Inputs wrong = in;
+  GradientInputs wrong = in;
   for (size_t k = 3; k < 6; ++k) wrong.sums[k] = 0;
   EXPECT_FALSE(AllNear(Reference(c, wrong).dx, wanted.dx, tolerance));
   wrong = in;
   for (size_t k = 0; k < 3; ++k) wrong.sums[k] = 0;
   EXPECT_FALSE(AllNear(Reference(c, wrong).dx, wanted.dx, tolerance));
-  Case unmasked = c;
+  GradientCase unmasked = c;
   unmasked.relu = false;
   EXPECT_FALSE(AllNear(Reference(unmasked, in).dx, wanted.dx, tolerance));
   EXPECT_FALSE(

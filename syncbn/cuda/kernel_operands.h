@@ -1,5 +1,6 @@
-// Elements of activations in device code: wide loads and stores, and float32
-// for the arithmetic.
+// What kernels work on, as device code sees it: elements of activations in wide
+// loads and stores, with float32 for the arithmetic, and statistics records.
+// Included by .cu files alone.
 #ifndef LOCKSTEP_SYNCBN_CUDA_KERNEL_OPERANDS_H_
 #define LOCKSTEP_SYNCBN_CUDA_KERNEL_OPERANDS_H_
 
@@ -62,8 +63,6 @@ __device__ inline T RoundTo(float x) {
   }
 }
 
-// From a DataType to the type of device code. Included by .cu files alone.
-
 // run(T{}) of an activation type T; kUnimplemented for those that kernels lack.
 template <typename Function>
 absl::Status SwitchType(DataType type, const Function& run) {
@@ -81,19 +80,14 @@ absl::Status SwitchType(DataType type, const Function& run) {
   }
 }
 
-// The gradient behind a ReLU. Included by .cu files alone.
-
-// dy where the output y is positive or NaN, else 0.
+// The gradient behind a ReLU: dy where the output y is positive or NaN, else 0.
 __device__ inline float ReluGradient(float dy, float y) {
   return y <= 0 ? 0 : dy;
 }
 
-// The parts of a statistics record, as kernels use them. Included by .cu files
-// alone.
-
-// F: float or const float. Pointers into device memory.
+// The parts of a statistics record in device memory. F: float or const float.
 template <typename F>
-struct RecordView {
+struct RecordPointers {
   template <typename T>
   using AsConstAsF = std::conditional_t<std::is_const_v<F>, const T, T>;
 
@@ -104,20 +98,18 @@ struct RecordView {
 
 // record: a StatisticsRecord of float32 at an address that 16 divides.
 template <typename F>
-RecordView<F> ViewRecord(
-    typename RecordView<F>::template AsConstAsF<std::byte>* record,
+RecordPointers<F> PointersOf(
+    typename RecordPointers<F>::template AsConstAsF<std::byte>* record,
     int64_t channels) {
-  using View = RecordView<F>;
   const StatisticsRecord layout = {.channels = channels,
                                    .type = DataType::kFloat32};
-  using Count = typename View::template AsConstAsF<int64_t>;
-  return {reinterpret_cast<Count*>(record),
-          reinterpret_cast<F*>(record + layout.mean_offset()),
-          reinterpret_cast<F*>(record + layout.second_offset())};
+  using Count = typename RecordPointers<F>::template AsConstAsF<int64_t>;
+  return {reinterpret_cast<Count*>(record), layout.Mean<float>(record),
+          layout.Second<float>(record)};
 }
 
 // Sets the count, and the record's gaps, which are sent and saved too, to 0.
-__device__ inline void StartRecord(const RecordView<float>& record,
+__device__ inline void StartRecord(const RecordPointers<float>& record,
                                    int64_t channels, int64_t count) {
   record.count[0] = count;
   record.count[1] = 0;

@@ -1,4 +1,3 @@
-// Device memory between guards, and comparisons.
 #include "syncbn/cuda/kernel_testing.h"
 
 #include <cuda_bf16.h>
@@ -73,6 +72,58 @@ bool HasClearGaps(const StatisticsRecord& layout, const std::byte* record) {
          is_clear(last, layout.size_bytes());
 }
 
+// Batch norm by its definition, in float64.
+
+size_t ChannelAt(const Problem& p, size_t i) {
+  return static_cast<size_t>(ChannelOf(p.shape, static_cast<int64_t>(i)));
+}
+
+double Normalized(const Problem& p, size_t i) {
+  const size_t k = ChannelAt(p, i);
+  return (p.x[i] - p.mean[k]) * p.inverse[k];
+}
+
+// Statistics in two passes, and y before ReLU.
+void Normalize(double epsilon, Problem& p) {
+  const double n = static_cast<double>(p.shape.values_per_channel());
+  const auto channels = static_cast<size_t>(p.shape.c);
+  p.mean.assign(channels, 0);
+  p.variance.assign(channels, 0);
+  p.inverse.clear();
+  for (size_t i = 0; i < p.x.size(); ++i) p.mean[ChannelAt(p, i)] += p.x[i] / n;
+  for (size_t i = 0; i < p.x.size(); ++i) {
+    const double d = p.x[i] - p.mean[ChannelAt(p, i)];
+    p.variance[ChannelAt(p, i)] += d * d / n;
+  }
+  for (const double v : p.variance) {
+    p.inverse.push_back(1 / std::sqrt(v + epsilon));
+  }
+  p.y.clear();
+  for (size_t i = 0; i < p.x.size(); ++i) {
+    const size_t k = ChannelAt(p, i);
+    p.y.push_back(Normalized(p, i) * p.weight[k] + p.bias[k] + p.residual[i]);
+  }
+}
+
+// ReLU, and the gradients.
+void GoBack(bool relu, Problem& p) {
+  const double n = static_cast<double>(p.shape.values_per_channel());
+  std::vector<double> sums(p.mean.size()), products(p.mean.size());
+  for (size_t i = 0; i < p.x.size(); ++i) {
+    const size_t k = ChannelAt(p, i);
+    const bool passes = !relu || p.y[i] > 0;
+    p.g.push_back(passes ? p.dy[i] : 0);
+    if (!passes) p.y[i] = 0;
+    sums[k] += p.g[i];
+    products[k] += p.g[i] * Normalized(p, i);
+  }
+  for (size_t i = 0; i < p.x.size(); ++i) {
+    const size_t k = ChannelAt(p, i);
+    p.dx.push_back(p.weight[k] * p.inverse[k] *
+                   (p.g[i] - sums[k] / n - Normalized(p, i) * products[k] / n));
+  }
+}
+
 }  // namespace
 
 double RoundingError(DataType type, double x) {
@@ -86,6 +137,11 @@ double Rounded(DataType type, double x) {
   std::byte bytes[sizeof(float)];
   WriteElement(type, x, bytes);
   return ReadElement(type, bytes);
+}
+
+std::vector<double> RoundedTo(DataType type, std::vector<double> values) {
+  for (double& value : values) value = Rounded(type, value);
+  return values;
 }
 
 DeviceTensor::DeviceTensor(DataType type, const std::vector<double>& values,
@@ -192,6 +248,45 @@ std::vector<double> RandomValues(int64_t count, uint32_t seed, double mean,
   return values;
 }
 
+BackwardValues RandomBackwardValues(const ActivationShape& shape, double mean,
+                                    double deviation_of_means) {
+  BackwardValues in;
+  in.x = RandomValues(shape.size(), 1, mean);
+  in.dy = RandomValues(shape.size(), 2);
+  in.y = RandomValues(shape.size(), 3);
+  for (size_t i = 0; i < in.y.size(); i += 5) in.y[i] = 0;
+  for (size_t i = 3; i < in.y.size(); i += 17) in.y[i] = std::nan("");
+  in.saved.count = 7;
+  in.saved.mean = RoundedTo(DataType::kFloat32,
+                            RandomValues(shape.c, 6, mean, deviation_of_means));
+  in.saved.second =
+      RoundedTo(DataType::kFloat32, RandomValues(shape.c, 7, 2, 0.2));
+  return in;
+}
+
+DeviceBackward::DeviceBackward(DataType type, BackwardValues& values,
+                               int64_t offset, int64_t dy_offset)
+    : x(type, values.x, offset),
+      y(type, values.y, offset),
+      dy(type, values.dy, offset + dy_offset),
+      saved({values.saved}) {
+  values.x = x.values();
+  values.y = y.values();
+  values.dy = dy.values();
+}
+
+BatchNormKernels::BackwardCall DeviceBackward::Call(
+    const ActivationShape& shape, bool relu) const {
+  BatchNormKernels::BackwardCall call;
+  call.shape = shape;
+  call.relu = relu;
+  call.x = x.buffer();
+  if (relu) call.y = y.buffer();
+  call.dy = dy.buffer();
+  call.saved = saved.data();
+  return call;
+}
+
 int64_t ChannelOf(const ActivationShape& shape, int64_t i) {
   return shape.layout == Layout::kNchw ? i / shape.hw % shape.c : i % shape.c;
 }
@@ -230,66 +325,6 @@ std::string Describe(const ActivationShape& shape) {
   return absl::StrCat("n=", shape.n, " c=", shape.c, " hw=", shape.hw, " ",
                       Name(shape.layout));
 }
-
-// Batch norm by its definition, in float64.
-namespace {
-
-std::vector<double> RoundedTo(DataType type, std::vector<double> values) {
-  for (double& value : values) value = Rounded(type, value);
-  return values;
-}
-
-size_t ChannelAt(const Problem& p, size_t i) {
-  return static_cast<size_t>(ChannelOf(p.shape, static_cast<int64_t>(i)));
-}
-
-double Normalized(const Problem& p, size_t i) {
-  const size_t k = ChannelAt(p, i);
-  return (p.x[i] - p.mean[k]) * p.inverse[k];
-}
-
-// Statistics in two passes, and y before ReLU.
-void Normalize(double epsilon, Problem& p) {
-  const double n = static_cast<double>(p.shape.values_per_channel());
-  const auto channels = static_cast<size_t>(p.shape.c);
-  p.mean.assign(channels, 0);
-  p.variance.assign(channels, 0);
-  p.inverse.clear();
-  for (size_t i = 0; i < p.x.size(); ++i) p.mean[ChannelAt(p, i)] += p.x[i] / n;
-  for (size_t i = 0; i < p.x.size(); ++i) {
-    const double d = p.x[i] - p.mean[ChannelAt(p, i)];
-    p.variance[ChannelAt(p, i)] += d * d / n;
-  }
-  for (const double v : p.variance) {
-    p.inverse.push_back(1 / std::sqrt(v + epsilon));
-  }
-  p.y.clear();
-  for (size_t i = 0; i < p.x.size(); ++i) {
-    const size_t k = ChannelAt(p, i);
-    p.y.push_back(Normalized(p, i) * p.weight[k] + p.bias[k] + p.residual[i]);
-  }
-}
-
-// ReLU, and the gradients.
-void GoBack(bool relu, Problem& p) {
-  const double n = static_cast<double>(p.shape.values_per_channel());
-  std::vector<double> sums(p.mean.size()), products(p.mean.size());
-  for (size_t i = 0; i < p.x.size(); ++i) {
-    const size_t k = ChannelAt(p, i);
-    const bool passes = !relu || p.y[i] > 0;
-    p.g.push_back(passes ? p.dy[i] : 0);
-    if (!passes) p.y[i] = 0;
-    sums[k] += p.g[i];
-    products[k] += p.g[i] * Normalized(p, i);
-  }
-  for (size_t i = 0; i < p.x.size(); ++i) {
-    const size_t k = ChannelAt(p, i);
-    p.dx.push_back(p.weight[k] * p.inverse[k] *
-                   (p.g[i] - sums[k] / n - Normalized(p, i) * products[k] / n));
-  }
-}
-
-}  // namespace
 
 Problem MakeProblem(const ProblemOptions& options) {
   Problem p;

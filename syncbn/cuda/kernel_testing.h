@@ -1,5 +1,6 @@
-// What the tests of kernels share: device memory between guards, cases, and
-// comparison with a float64 loop.
+// What the tests of kernels share: device memory between guards, cases,
+// comparison with a float64 loop, and the float64 reference of tests over
+// several ranks.
 #ifndef LOCKSTEP_SYNCBN_CUDA_KERNEL_TESTING_H_
 #define LOCKSTEP_SYNCBN_CUDA_KERNEL_TESTING_H_
 
@@ -14,6 +15,8 @@
 #include "collectives/collective.h"
 #include "gtest/gtest.h"
 #include "syncbn/activations.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "tools/cuda/gpu_test.h"
 
 namespace lockstep {
 
@@ -25,6 +28,7 @@ double RoundingError(DataType type, double x);
 
 // x as `type` holds it: float32, float16 or bfloat16.
 double Rounded(DataType type, double x);
+std::vector<double> RoundedTo(DataType type, std::vector<double> values);
 
 // Elements in device memory, `offset` elements past a boundary of 256 bytes,
 // with guards around.
@@ -82,6 +86,30 @@ class DeviceRecords {
 std::vector<double> RandomValues(int64_t count, uint32_t seed, double mean = 0,
                                  double deviation = 1);
 
+// What the backward kernels read: y has zeros and, since they count as passed,
+// NaN.
+struct BackwardValues {
+  std::vector<double> x, y, dy;
+  RecordValues saved;
+};
+// The means are of x, whose deviation is 1, and of the saved means.
+BackwardValues RandomBackwardValues(const ActivationShape& shape, double mean,
+                                    double deviation_of_means);
+
+// Such values in device memory. Tensors lie `offset` elements past a boundary,
+// dy `dy_offset` more.
+struct DeviceBackward {
+  // Rounds `values` to what the device holds.
+  DeviceBackward(DataType type, BackwardValues& values, int64_t offset,
+                 int64_t dy_offset);
+  // Without weight.
+  BatchNormKernels::BackwardCall Call(const ActivationShape& shape,
+                                      bool relu) const;
+
+  DeviceTensor x, y, dy;
+  DeviceRecords saved;
+};
+
 // The channel of element i.
 int64_t ChannelOf(const ActivationShape& shape, int64_t i);
 
@@ -102,12 +130,20 @@ using TypeAndLayout = std::tuple<DataType, Layout>;
 inline constexpr DataType kGpuTypes[] = {DataType::kFloat32, DataType::kFloat16,
                                          DataType::kBFloat16};
 inline constexpr Layout kLayouts[] = {Layout::kNchw, Layout::kNhwc};
+// Instantiated over kGpuTypes and kLayouts by LOCKSTEP_TYPES_AND_LAYOUTS.
+class KernelTest : public GpuTest,
+                   public testing::WithParamInterface<TypeAndLayout> {};
 std::string CaseName(const testing::TestParamInfo<TypeAndLayout>& info);
 std::string Describe(const ActivationShape& shape);
 
-// A batch, and what one float64 layer makes of it: the reference of tests over
-// several ranks.
+#define LOCKSTEP_TYPES_AND_LAYOUTS(suite)                        \
+  INSTANTIATE_TEST_SUITE_P(                                      \
+      All, suite,                                                \
+      testing::Combine(testing::ValuesIn(::lockstep::kGpuTypes), \
+                       testing::ValuesIn(::lockstep::kLayouts)), \
+      ::lockstep::CaseName)
 
+// A batch, for tests over several ranks.
 struct ProblemOptions {
   ActivationShape shape;  // Of the whole batch.
   DataType type = DataType::kFloat32;
@@ -116,7 +152,8 @@ struct ProblemOptions {
   double epsilon = 1e-3;
 };
 
-// All but the statistics are in `type`, as rounded; weight and bias are [c].
+// What one float64 layer makes of it. All but the statistics are in `type`, as
+// rounded; weight and bias are [c].
 struct Problem {
   ActivationShape shape;
   std::vector<double> x, residual, dy, weight, bias;
@@ -132,7 +169,7 @@ double Largest(const std::vector<double>& values);
 
 // Errors of float32 as they go through the formulas. Of some tens of values a
 // mean has gone through at most 16 additions and 8 merges of 6 errors each (see
-// statistics_test.cc): 64 round-offs of the largest x. M2 through 4 for each,
+// reductions_test.cc): 64 round-offs of the largest x. M2 through 4 for each,
 // and 2 errors of the mean for a deviation, of which its root takes half.
 struct ProblemErrors {
   explicit ProblemErrors(const Problem& p);

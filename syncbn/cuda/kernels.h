@@ -1,4 +1,11 @@
-// The statistics kernels of batch norm.
+// The kernels of batch norm, as functions that enqueue them. BatchNormKernels
+// has their contracts.
+//
+// All: on a stream of the current device; only enqueue. Scratch memory is
+// device memory, aligned to 16, that must live until the stream has come past.
+// B is the bytes of one tensor of activations. Errors: kUnimplemented for
+// activations other than float32, float16 and bfloat16, and for statistics
+// other than float32; what the launches say.
 #ifndef LOCKSTEP_SYNCBN_CUDA_KERNELS_H_
 #define LOCKSTEP_SYNCBN_CUDA_KERNELS_H_
 
@@ -18,35 +25,22 @@ namespace lockstep {
 
 // Bytes of scratch memory that ComputeMoments needs: 16 for each block and
 // channel, less than B / 16 where channels have more than some hundred values.
-// Errors: kUnimplemented for a type other than float32, float16, bfloat16.
 absl::StatusOr<int64_t> MomentsScratchBytes(const ActivationShape& shape,
                                             ConstBuffer x);
 
-// BatchNormKernels::ComputeMoments on a stream of the current device; only
-// enqueues. scratch: device memory [MomentsScratchBytes], aligned to 16; it
-// must live until the stream has come past.
-// Moves: reads B.
-// Errors: as above; what the launches say.
+// scratch: [MomentsScratchBytes]. Moves: reads B.
 absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
                             std::byte* record, std::byte* scratch,
                             cudaStream_t stream);
 
-// The per-channel kernels of batch norm: merging ranks' statistics, and the
-// running statistics.
-
-// All: on a stream of the current device; only enqueue. Statistics of float32:
-// for another type, kUnimplemented. Other errors: what the launch says. They
-// move tens of bytes a channel.
-
 // BatchNormKernels::Merge but for the wait: the values per channel of all ranks
-// are the count of `saved`.
+// are the count of `saved`. This and the next two move tens of bytes a channel.
 absl::Status MergeRecords(const StatisticsRecord& record,
                           const std::byte* gathered, int ranks,
                           const MergeOptions& options,
                           const RunningStatistics& running, std::byte* saved,
                           cudaStream_t stream);
 
-// BatchNormKernels::UseRunning.
 absl::Status UseRunning(const StatisticsRecord& record,
                         const RunningStatistics& running, double epsilon,
                         std::byte* saved, cudaStream_t stream);
@@ -60,39 +54,25 @@ absl::Status TrackBiased(const StatisticsRecord& record, const float* mean,
                          double weight_of_batch,
                          const RunningStatistics& running, cudaStream_t stream);
 
-// The forward element-wise kernel of batch norm.
-
-// BatchNormKernels::Normalize on a stream of the current device; only enqueues.
 // max_blocks: thread blocks at most, which does not change the result.
 // Moves: reads B for x, and B for the residual if there is one; writes B.
-// Errors: kUnimplemented for a type other than float32, float16, bfloat16; what
-// the launch says.
 absl::Status Normalize(const BatchNormKernels::NormalizeCall& call,
                        int64_t max_blocks, cudaStream_t stream);
 
-// The backward reduction kernels of batch norm.
-
-// Bytes of scratch memory that BackwardReduce needs, and errors, as in
-// statistics.h.
+// Bytes of scratch memory that BackwardReduce needs: 8 for each block and
+// channel.
 absl::StatusOr<int64_t> BackwardReduceScratchBytes(
     const BatchNormKernels::BackwardCall& call);
 
-// BatchNormKernels::BackwardReduce on a stream of the current device; only
-// enqueues. scratch: device memory [BackwardReduceScratchBytes], aligned to 16;
-// it must live until the stream has come past.
+// scratch: [BackwardReduceScratchBytes].
 // Moves: reads B for x, B for dy, and B for y with ReLU.
-// Errors: as above; what the launches say.
 absl::Status BackwardReduce(const BatchNormKernels::BackwardCall& call,
                             Buffer sums, Buffer dweight, Buffer dbias,
                             std::byte* scratch, cudaStream_t stream);
 
-// The backward element-wise kernel of batch norm.
-
-// BatchNormKernels::BackwardInput on a stream of the current device; only
-// enqueues. max_blocks: as in normalize.h.
+// max_blocks: as for Normalize.
 // Moves: reads B for x, B for dy, and B for y with ReLU; writes B for dx, and B
 // for dresidual if wanted.
-// Errors: as in normalize.h.
 absl::Status BackwardInput(const BatchNormKernels::BackwardCall& call,
                            ConstBuffer sums, Buffer dx, Buffer dresidual,
                            int64_t max_blocks, cudaStream_t stream);

@@ -36,9 +36,9 @@ __device__ inline void Track(const Running& running, int64_t channel,
 }
 
 // `first` is of the first rank; the others follow, `stride` bytes each.
-__global__ void MergeKernel(int64_t channels, RecordView<const float> first,
+__global__ void MergeKernel(int64_t channels, RecordPointers<const float> first,
                             int64_t stride, int ranks, MergeOptions options,
-                            Running running, RecordView<float> saved) {
+                            Running running, RecordPointers<float> saved) {
   const int64_t channel = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (channel >= channels) return;
   Moments<double> all;
@@ -62,7 +62,7 @@ __global__ void MergeKernel(int64_t channels, RecordView<const float> first,
 }
 
 __global__ void UseRunningKernel(int64_t channels, Running running,
-                                 double epsilon, RecordView<float> saved) {
+                                 double epsilon, RecordPointers<float> saved) {
   const int64_t channel = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (channel >= channels) return;
   if (channel == 0) StartRecord(saved, channels, 0);
@@ -82,7 +82,7 @@ __global__ void TrackBiasedKernel(int64_t channels, const float* mean,
         unbiased_variance[channel] * share);
 }
 
-Running PointersOf(const RunningStatistics& running) {
+Running RunningOf(const RunningStatistics& running) {
   return {PointerOrNull<float>(running.mean),
           PointerOrNull<float>(running.variance)};
 }
@@ -113,17 +113,17 @@ absl::Status MergeRecords(const StatisticsRecord& record,
                           const RunningStatistics& running, std::byte* saved,
                           cudaStream_t stream) {
   return Launch(record, stream, "Merge launch", MergeKernel, record.channels,
-                ViewRecord<const float>(gathered, record.channels),
-                record.size_bytes(), ranks, options, PointersOf(running),
-                ViewRecord<float>(saved, record.channels));
+                PointersOf<const float>(gathered, record.channels),
+                record.size_bytes(), ranks, options, RunningOf(running),
+                PointersOf<float>(saved, record.channels));
 }
 
 absl::Status UseRunning(const StatisticsRecord& record,
                         const RunningStatistics& running, double epsilon,
                         std::byte* saved, cudaStream_t stream) {
   return Launch(record, stream, "UseRunning launch", UseRunningKernel,
-                record.channels, PointersOf(running), epsilon,
-                ViewRecord<float>(saved, record.channels));
+                record.channels, RunningOf(running), epsilon,
+                PointersOf<float>(saved, record.channels));
 }
 
 absl::Status TrackBiased(const StatisticsRecord& record, const float* mean,
@@ -133,7 +133,7 @@ absl::Status TrackBiased(const StatisticsRecord& record, const float* mean,
                          cudaStream_t stream) {
   return Launch(record, stream, "TrackBiased launch", TrackBiasedKernel,
                 record.channels, mean, unbiased_variance, count,
-                weight_of_batch, PointersOf(running));
+                weight_of_batch, RunningOf(running));
 }
 
 }  // namespace lockstep

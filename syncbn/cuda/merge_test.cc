@@ -30,11 +30,6 @@ StatisticsRecord LayoutOf(int64_t channels) {
   return {.channels = channels, .type = DataType::kFloat32};
 }
 
-std::vector<double> RoundedToFloat(std::vector<double> values) {
-  for (double& value : values) value = Rounded(DataType::kFloat32, value);
-  return values;
-}
-
 // Of `count` values about 1000 deviations from 0. An empty rank's numbers are
 // NaN, since they must not matter.
 RecordValues RandomRecord(int64_t channels, int64_t count, uint32_t seed) {
@@ -42,11 +37,13 @@ RecordValues RandomRecord(int64_t channels, int64_t count, uint32_t seed) {
   record.count = count;
   const auto n = static_cast<size_t>(channels);
   record.mean = count == 0 ? std::vector<double>(n, std::nan(""))
-                           : RoundedToFloat(RandomValues(channels, seed, 1000));
+                           : RoundedTo(DataType::kFloat32,
+                                       RandomValues(channels, seed, 1000));
   record.second = count == 0
                       ? std::vector<double>(n, std::nan(""))
-                      : RoundedToFloat(RandomValues(
-                            channels, seed + 1, static_cast<double>(count)));
+                      : RoundedTo(DataType::kFloat32,
+                                  RandomValues(channels, seed + 1,
+                                               static_cast<double>(count)));
   for (double& m2 : record.second) m2 = count == 1 ? 0 : std::abs(m2);
   return record;
 }

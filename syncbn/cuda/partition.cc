@@ -1,4 +1,3 @@
-// Cuts tensors for kernels.
 #include "syncbn/cuda/partition.h"
 
 #include <algorithm>

@@ -1,7 +1,5 @@
-// Count, mean and M2 of each channel in one pass: every element is read once,
-// 16 bytes an access. A thread takes the mean of a tile of values that it holds
-// in registers, then their squared deviations from it, and merges tiles by
-// MergeMoments, as blocks merge threads and the last kernel blocks.
+// The reductions of batch norm: moments forward, sums backward. Every element
+// is read once, 16 bytes an access.
 #include <cstddef>
 #include <cstdint>
 
@@ -18,6 +16,11 @@
 
 namespace lockstep {
 namespace {
+
+// Count, mean and M2 of each channel in one pass: a thread takes the mean of a
+// tile of values that it holds in registers, then their squared deviations from
+// it, and merges tiles by MergeMoments, as blocks merge threads and the last
+// kernel blocks.
 
 // The moments of N channels that have the same count.
 template <int kChannels>
@@ -96,7 +99,7 @@ struct MomentsReduction {
   }
 
   const T* x;
-  RecordView<float> record;
+  RecordPointers<float> record;
   int64_t channels;
 
  private:
@@ -117,35 +120,8 @@ ChannelReduction<MomentsReduction<T>> MakeReduction(
   return {shape, tensors};
 }
 
-}  // namespace
-
-absl::StatusOr<int64_t> MomentsScratchBytes(const ActivationShape& shape,
-                                            ConstBuffer x) {
-  int64_t bytes = 0;
-  LOCKSTEP_RETURN_IF_ERROR(SwitchType(x.type, [&]<typename T>(T) {
-    bytes = MakeReduction<T>(shape, x).scratch_bytes();
-    return absl::OkStatus();
-  }));
-  return bytes;
-}
-
-absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
-                            std::byte* record, std::byte* scratch,
-                            cudaStream_t stream) {
-  return SwitchType(x.type, [&]<typename T>(T) {
-    MomentsReduction<T> reduction = {};
-    reduction.x = static_cast<const T*>(x.data);
-    reduction.record = ViewRecord<float>(record, shape.c);
-    reduction.channels = shape.c;
-    return MakeReduction<T>(shape, x).Run(reduction, scratch, stream,
-                                          "ComputeMoments launch");
-  });
-}
-
 // The sums that backward needs, in one pass: of g, and of g * (x - mean), which
-// is multiplied by the inverse deviation at the end. Every element is read
-// once, 16 bytes an access.
-namespace {
+// is multiplied by the inverse deviation at the end.
 
 // The sums of N channels.
 template <int kChannels>
@@ -225,7 +201,7 @@ struct SumsReduction {
   const T* x;
   const T* y;  // Null without ReLU.
   const T* dy;
-  RecordView<const float> saved;
+  RecordPointers<const float> saved;
   int64_t channels;
   float* sums;
   float* dweight;
@@ -241,6 +217,29 @@ ChannelReduction<SumsReduction<T>> MakeReduction(
 }
 
 }  // namespace
+
+absl::StatusOr<int64_t> MomentsScratchBytes(const ActivationShape& shape,
+                                            ConstBuffer x) {
+  int64_t bytes = 0;
+  LOCKSTEP_RETURN_IF_ERROR(SwitchType(x.type, [&]<typename T>(T) {
+    bytes = MakeReduction<T>(shape, x).scratch_bytes();
+    return absl::OkStatus();
+  }));
+  return bytes;
+}
+
+absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
+                            std::byte* record, std::byte* scratch,
+                            cudaStream_t stream) {
+  return SwitchType(x.type, [&]<typename T>(T) {
+    MomentsReduction<T> reduction = {};
+    reduction.x = static_cast<const T*>(x.data);
+    reduction.record = PointersOf<float>(record, shape.c);
+    reduction.channels = shape.c;
+    return MakeReduction<T>(shape, x).Run(reduction, scratch, stream,
+                                          "ComputeMoments launch");
+  });
+}
 
 absl::StatusOr<int64_t> BackwardReduceScratchBytes(
     const BatchNormKernels::BackwardCall& call) {
@@ -260,7 +259,7 @@ absl::Status BackwardReduce(const BatchNormKernels::BackwardCall& call,
         .x = static_cast<const T*>(call.x.data),
         .y = call.relu ? static_cast<const T*>(call.y.data) : nullptr,
         .dy = static_cast<const T*>(call.dy.data),
-        .saved = ViewRecord<const float>(call.saved, call.shape.c),
+        .saved = PointersOf<const float>(call.saved, call.shape.c),
         .channels = call.shape.c,
         .sums = static_cast<float*>(sums.data),
         .dweight = PointerOrNull<float>(dweight),

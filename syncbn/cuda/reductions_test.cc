@@ -1,8 +1,7 @@
-// Statistics against a float64 loop. Linked with the stand-in runtime it needs
-// no GPU, with the CUDA runtime it needs one.
+// Moments and backward sums against float64 loops. Linked with the stand-in
+// runtime they need no GPU, with the CUDA runtime they need one.
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -79,14 +78,7 @@ testing::AssertionResult AreMoments(const RecordValues& got,
          << " (M2)";
 }
 
-double Largest(const std::vector<double>& x) {
-  double largest = 0;
-  for (const double value : x) largest = std::max(largest, std::abs(value));
-  return largest;
-}
-
-class StatisticsTest : public GpuTest,
-                       public testing::WithParamInterface<TypeAndLayout> {
+class StatisticsTest : public KernelTest {
  protected:
   static RecordValues Compute(const ActivationShape& shape,
                               const DeviceTensor& x) {
@@ -199,10 +191,7 @@ TEST_P(StatisticsTest, NanStaysInItsChannel) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, StatisticsTest,
-                         testing::Combine(testing::ValuesIn(kGpuTypes),
-                                          testing::ValuesIn(kLayouts)),
-                         CaseName);
+LOCKSTEP_TYPES_AND_LAYOUTS(StatisticsTest);
 
 TEST(StatisticsTypesTest, RefusesFloat64) {
   const ConstBuffer x(nullptr, 0, DataType::kFloat64);
@@ -258,12 +247,7 @@ TEST(StatisticsCheckTest, RejectsWhatIsWrong) {
   EXPECT_FALSE(AreMoments(wrong, want, largest));
 }
 
-}  // namespace
-
-// The backward sums against a float64 loop. Linked with the stand-in runtime it
-// needs no GPU, with the CUDA runtime it needs one.
-namespace {
-
+// A case of the backward sums.
 struct Case {
   ActivationShape shape;
   DataType type = DataType::kFloat32;
@@ -271,11 +255,6 @@ struct Case {
   int64_t offset = 0;     // Of all tensors,
   int64_t dy_offset = 0;  // and of dy beside it.
   double mean = 0;        // Of x, in deviations.
-};
-
-struct Inputs {
-  std::vector<double> x, y, dy;
-  RecordValues saved;
 };
 
 // sums [2, c], and what float32 may do to them.
@@ -288,7 +267,7 @@ struct Wanted {
 // results, of a tree.
 constexpr double kErrors = 4 + 96 + 8 + 8 + 8;
 
-Wanted Reference(const Case& c, const Inputs& in) {
+Wanted Reference(const Case& c, const BackwardValues& in) {
   const auto channels = static_cast<size_t>(c.shape.c);
   Wanted wanted = {std::vector<double>(2 * channels, 0.0),
                    std::vector<double>(2 * channels, 1e-30)};
@@ -306,47 +285,15 @@ Wanted Reference(const Case& c, const Inputs& in) {
   return wanted;
 }
 
-Inputs RandomInputs(const ActivationShape& shape, double mean) {
-  Inputs in;
-  in.x = RandomValues(shape.size(), 1, mean);
-  in.dy = RandomValues(shape.size(), 2);
-  in.y = RandomValues(shape.size(), 3);
-  for (size_t i = 0; i < in.y.size(); i += 5) in.y[i] = 0;
-  for (size_t i = 3; i < in.y.size(); i += 17) in.y[i] = std::nan("");
-  in.saved.count = 7;
-  in.saved.mean = RandomValues(shape.c, 6, mean, 0.1);
-  in.saved.second = RandomValues(shape.c, 7, 2, 0.2);
-  for (double& value : in.saved.mean) {
-    value = Rounded(DataType::kFloat32, value);
-  }
-  for (double& value : in.saved.second) {
-    value = Rounded(DataType::kFloat32, value);
-  }
-  return in;
-}
-
-class BackwardReduceTest : public GpuTest,
-                           public testing::WithParamInterface<TypeAndLayout> {
+class BackwardReduceTest : public KernelTest {
  protected:
-  static std::vector<double> Compute(const Case& c, Inputs& in,
+  static std::vector<double> Compute(const Case& c, BackwardValues& in,
                                      bool affine = true) {
-    const DeviceTensor x(c.type, in.x, c.offset);
-    const DeviceTensor y(c.type, in.y, c.offset);
-    const DeviceTensor dy(c.type, in.dy, c.offset + c.dy_offset);
+    const DeviceBackward device(c.type, in, c.offset, c.dy_offset);
     const DeviceTensor sums(DataType::kFloat32, 2 * c.shape.c);
     const DeviceTensor dweight(DataType::kFloat32, c.shape.c);
     const DeviceTensor dbias(DataType::kFloat32, c.shape.c);
-    const DeviceRecords saved({in.saved});
-    in.x = x.values();
-    in.y = y.values();
-    in.dy = dy.values();
-    BatchNormKernels::BackwardCall call;
-    call.shape = c.shape;
-    call.relu = c.relu;
-    call.x = x.buffer();
-    if (c.relu) call.y = y.buffer();
-    call.dy = dy.buffer();
-    call.saved = saved.data();
+    const BatchNormKernels::BackwardCall call = device.Call(c.shape, c.relu);
     const auto bytes = BackwardReduceScratchBytes(call);
     EXPECT_THAT(bytes, IsOk());
     const auto scratch = AllocateDeviceMemory(bytes.value_or(0));
@@ -369,7 +316,7 @@ class BackwardReduceTest : public GpuTest,
   static void Check(const Case& c) {
     SCOPED_TRACE(absl::StrCat(Describe(c.shape), " relu ", c.relu, " at ",
                               c.offset, " ", c.dy_offset));
-    Inputs in = RandomInputs(c.shape, c.mean);
+    BackwardValues in = RandomBackwardValues(c.shape, c.mean, 0.1);
     const std::vector<double> got = Compute(c, in);
     const Wanted wanted = Reference(c, in);
     EXPECT_TRUE(AllNear(got, wanted.sums,
@@ -406,21 +353,18 @@ TEST_P(BackwardReduceTest, EqualsTheReferenceAtOtherAlignments) {
 TEST_P(BackwardReduceTest, GivesTheSameBitsAgain) {
   const auto [type, layout] = GetParam();
   const Case c = {.shape = {2, 2, 17001, layout}, .type = type};
-  Inputs in = RandomInputs(c.shape, 0);
+  BackwardValues in = RandomBackwardValues(c.shape, 0, 0.1);
   EXPECT_EQ(Compute(c, in), Compute(c, in, /*affine=*/false));
 }
 
 TEST_P(BackwardReduceTest, EmptyIsZero) {
   const auto [type, layout] = GetParam();
   const Case c = {.shape = {0, 3, 5, layout}, .type = type, .relu = true};
-  Inputs in = RandomInputs(c.shape, 0);
+  BackwardValues in = RandomBackwardValues(c.shape, 0, 0.1);
   EXPECT_EQ(Compute(c, in), std::vector<double>(6, 0.0));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, BackwardReduceTest,
-                         testing::Combine(testing::ValuesIn(kGpuTypes),
-                                          testing::ValuesIn(kLayouts)),
-                         CaseName);
+LOCKSTEP_TYPES_AND_LAYOUTS(BackwardReduceTest);
 
 TEST(BackwardReduceTypesTest, RefusesFloat64) {
   BatchNormKernels::BackwardCall call;
@@ -434,7 +378,7 @@ TEST(BackwardReduceTypesTest, RefusesFloat64) {
 // The controls: no mask, channels of the other layout, a lost element.
 TEST(BackwardReduceCheckTest, RejectsWhatIsWrong) {
   const Case c = {.shape = {2, 3, 5}, .relu = true};
-  const Inputs in = RandomInputs(c.shape, 0);
+  const BackwardValues in = RandomBackwardValues(c.shape, 0, 0.1);
   const Wanted wanted = Reference(c, in);
   const auto tolerance = [&](size_t i) { return wanted.tolerance[i]; };
   EXPECT_TRUE(AllNear(wanted.sums, wanted.sums, tolerance));
@@ -444,7 +388,7 @@ TEST(BackwardReduceCheckTest, RejectsWhatIsWrong) {
   wrong = c;
   wrong.shape.layout = Layout::kNhwc;
   EXPECT_FALSE(AllNear(Reference(wrong, in).sums, wanted.sums, tolerance));
-  Inputs lost = in;
+  BackwardValues lost = in;
   lost.dy[3] = 0;  // Where y is NaN, dy counts.
   EXPECT_FALSE(AllNear(Reference(c, lost).sums, wanted.sums, tolerance));
 }

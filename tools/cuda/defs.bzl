@@ -1,7 +1,8 @@
-"""Rules that compile .cu files: for GPUs with nvcc, and for the host."""
+"""Rules that compile .cu files, for GPUs with nvcc and for the host, and test them."""
 
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 load("@local_cuda//:defs.bzl", "CUDA_COMPATIBLE_WITH", "NVCC", "NVCC_CCBIN", "NVCC_VERSION")
+load("//tools/testing:defs.bzl", "lockstep_cc_test")
 load(":settings.bzl", "ArchitecturesInfo", "WerrorInfo")
 
 # The action for which a C++ toolchain names its compiler.
@@ -155,7 +156,7 @@ _standin_sources = rule(
     attrs = {"srcs": attr.label_list(allow_files = [".cu"], mandatory = True)},
 )
 
-def cuda_standin_library(name, srcs, hdrs = [], deps = [], **kwargs):
+def cuda_standin_library(name, srcs, hdrs = [], textual_hdrs = [], deps = [], **kwargs):
     """The same .cu files compiled for the host, on the stand-in runtime.
 
     Needs no toolkit and no GPU. Test only, and never in one binary with the
@@ -166,6 +167,7 @@ def cuda_standin_library(name, srcs, hdrs = [], deps = [], **kwargs):
       srcs: .cu files. Each is included by a generated .cc, so messages name
         the .cu file and its lines.
       hdrs: Headers that dependents may include.
+      textual_hdrs: Headers that only the .cu files include.
       deps: C++ libraries and stand-in libraries.
       **kwargs: Further attributes of cc_library.
     """
@@ -182,8 +184,43 @@ def cuda_standin_library(name, srcs, hdrs = [], deps = [], **kwargs):
         hdrs = hdrs,
         # nvcc's pragmas, such as unroll, mean nothing here.
         copts = ["-Wno-unknown-pragmas"],
-        textual_hdrs = srcs,
+        textual_hdrs = srcs + textual_hdrs,
         deps = deps + ["//tools/cuda/standin:cuda_runtime"],
+        **kwargs
+    )
+
+def _twins(cuda_deps):
+    return [dep + "_standin" for dep in cuda_deps]
+
+def cuda_kernels(name, srcs, hdrs = [], deps = [], cuda_deps = [], testonly = False, **kwargs):
+    """A library of .cu files in its two builds.
+
+    `name` is compiled by nvcc, and skipped without a toolkit; `name`_standin,
+    which is test only, is compiled for the host, on the stand-in runtime.
+
+    Args:
+      name: The target's name.
+      srcs: .cu files, and headers that only they include.
+      hdrs: Headers that dependents may include.
+      deps: C++ libraries that both builds have.
+      cuda_deps: Libraries that have a _standin twin too, without the suffix.
+      testonly: Of the first; the second always is.
+      **kwargs: Further attributes of both, such as visibility.
+    """
+    cuda_library(
+        name = name,
+        testonly = testonly,
+        srcs = srcs,
+        hdrs = hdrs,
+        deps = deps + cuda_deps,
+        **kwargs
+    )
+    cuda_standin_library(
+        name = name + "_standin",
+        srcs = [src for src in srcs if src.endswith(".cu")],
+        hdrs = hdrs,
+        textual_hdrs = [src for src in srcs if not src.endswith(".cu")],
+        deps = deps + _twins(cuda_deps),
         **kwargs
     )
 
@@ -211,8 +248,39 @@ def cuda_cc_library(name, deps = [], cuda_deps = [], nccl = False, testonly = Fa
     native.cc_library(
         name = name + "_standin",
         testonly = True,
-        deps = deps + [dep + "_standin" for dep in cuda_deps] +
+        deps = deps + _twins(cuda_deps) +
                ["//tools/cuda/standin:cuda_runtime"] +
                (["//tools/cuda/standin:nccl"] if nccl else []),
+        **kwargs
+    )
+
+def cuda_test(name, deps = [], cuda_deps = [], tags = [], gpu_tags = ["gpu"], **kwargs):
+    """A GoogleTest in its two builds: of foo_test, foo_standin_test and foo_gpu_test.
+
+    The first runs on the stand-in runtime, with neither toolkit nor GPU; the
+    second, from the same source, on a GPU.
+
+    Args:
+      name: Ends in _test.
+      deps: C++ libraries that both builds have, but for GoogleTest and
+        //base:status_matchers.
+      cuda_deps: Libraries that have a _standin twin too, without the suffix.
+      tags: Of the first: the sanitizers that it runs under too.
+      gpu_tags: Of the second.
+      **kwargs: Further attributes of both tests: size, srcs, ...
+    """
+    if not name.endswith("_test"):
+        fail("%s: the name of a test ends in _test" % name)
+    stem = name[:-len("_test")]
+    lockstep_cc_test(
+        name = stem + "_standin_test",
+        tags = tags,
+        deps = deps + _twins(cuda_deps) + ["//tools/cuda/standin:cuda_runtime"],
+        **kwargs
+    )
+    lockstep_cc_test(
+        name = stem + "_gpu_test",
+        tags = gpu_tags,
+        deps = deps + cuda_deps + ["@local_cuda//:cudart"],
         **kwargs
     )

@@ -65,10 +65,11 @@ def lockstep_cc_test(
     )
     kwargs.pop("shard_count", None)
     kwargs.pop("size", None)
+    env = dict(kwargs.pop("env", {}), LOCKSTEP_EXHAUSTIVE = "1")
     native.cc_test(
         name = name + "_exhaustive",
         size = "enormous",
-        env = {"LOCKSTEP_EXHAUSTIVE": "1"},
+        env = env,
         shard_count = exhaustive_shards,
         tags = tags + ["exhaustive"],
         deps = [":" + name + "_cases"],

@@ -1,5 +1,5 @@
-// Real processes for tests of the launcher: started, watched and counted, every
-// wait with a deadline.
+// Child processes whose descendants a test can find and count, in whatever
+// group or session they are; every wait has a deadline.
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_TESTING_CHILD_PROCESS_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_TESTING_CHILD_PROCESS_H_
 
@@ -11,40 +11,38 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/time/time.h"
-#include "base/files.h"
+#include "base/subprocess.h"
 
 namespace lockstep {
 
 // Longer than anything here takes on a busy machine: reaching it is a failure.
 inline constexpr absl::Duration kTestDeadline = absl::Seconds(20);
 
-// Waits for the end of any process, which may not be reaped yet; false at the
-// deadline.
-bool AwaitEnd(pid_t pid, absl::Duration deadline = kTestDeadline);
-
-// A child of the test with its output on two pipes. Its environment, and so
-// that of all its descendants, holds a mark by which they can be found.
-// Destruction kills every process that carries the mark.
+// A Subprocess in whose environment, and so in that of all its descendants, is
+// a mark by which they can be found. Destruction kills every process that
+// carries the mark.
 class ChildProcess {
  public:
-  explicit ChildProcess(std::vector<std::string> argv,
-                        std::vector<std::string> environment = {});
+  // environment: "NAME=value", set besides that of this process.
+  explicit ChildProcess(const std::vector<std::string>& argv,
+                        const std::vector<std::string>& environment = {});
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
   ~ChildProcess();
 
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return process_.pid(); }
 
   // The next line of standard output, without its end; nullopt at the end of
   // the output or the deadline.
   std::optional<std::string> ReadLine();
-  void CloseOutput() { out_.Close(); }
+  void CloseOutput() { process_.CloseOutput(); }
 
-  // Waits for the end of the child, then reads what is left. Returns its exit
-  // status, or 128 + signal; -1 at the deadline.
-  int Wait(absl::Duration deadline = kTestDeadline);
-  const std::string& out() const { return out_text_; }  // Not read as lines.
-  const std::string& err() const { return err_text_; }
+  // As Subprocess::Wait.
+  int Wait(absl::Duration deadline = kTestDeadline) {
+    return process_.Wait(deadline);
+  }
+  const std::string& out() const { return process_.out(); }
+  const std::string& err() const { return process_.err(); }
 
   // The live processes that carry the mark, the child included.
   std::vector<pid_t> Marked() const;
@@ -56,12 +54,7 @@ class ChildProcess {
 
  private:
   const std::string mark_;
-  pid_t pid_ = -1;
-  bool reaped_ = false;
-  OwnedFd out_;
-  OwnedFd err_;
-  std::string out_text_;
-  std::string err_text_;
+  Subprocess process_;
 };
 
 }  // namespace lockstep

@@ -1,4 +1,3 @@
-// The launchers of other projects that a test may find on its machine.
 #include "collectives/launch/testing/find_launchers.h"
 
 #include <stdlib.h>
@@ -9,7 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "collectives/launch/testing/child_process.h"
+#include "base/subprocess.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
@@ -23,9 +22,9 @@ constexpr absl::Duration kDeadline = absl::Seconds(100);
 std::vector<std::string> FindMpirun(int nproc) {
   // From 6 on, Open MPI insists on a home, which Bazel gives no test.
   setenv("HOME", testing::TempDir().c_str(), /*overwrite=*/0);
-  ChildProcess version({"sh", "-c", "mpirun --version"});
-  if (version.Wait(kDeadline) != 0 ||
-      !absl::StrContains(version.out(), "Open MPI")) {
+  const SubprocessResult version =
+      RunSubprocess({"mpirun", "--version"}, kDeadline);
+  if (version.exit_status != 0 || !absl::StrContains(version.out, "Open MPI")) {
     return {};
   }
   // As root, and with more ranks than cores, Open MPI wants to be asked.
@@ -41,7 +40,7 @@ std::vector<std::string> FindTorchrun(int nproc) {
       {"/usr/bin/python3", "-m", "torch.distributed.run"}};
   for (std::vector<std::string> candidate : kCandidates) {
     candidate.push_back("--help");
-    if (ChildProcess(candidate).Wait(kDeadline) != 0) continue;
+    if (RunSubprocess(candidate, kDeadline).exit_status != 0) continue;
     candidate.pop_back();
     // Newer releases write --no-python and take this, too. PyTorch 1.13 cannot
     // read its own default of --redirects and --tee under Python 3.11.

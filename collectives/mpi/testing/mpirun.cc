@@ -1,13 +1,8 @@
 // mpirun on this test binary, with files for what the ranks have to say.
 #include "collectives/mpi/testing/mpirun.h"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <sys/prctl.h>
 #include <sys/types.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -17,10 +12,8 @@
 #include <filesystem>
 #include <fstream>
 #include <functional>
-#include <iterator>
 #include <optional>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -28,10 +21,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/files.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "base/subprocess.h"
 #include "collectives/communicator.h"
 #include "collectives/launch/testing/find_launchers.h"
 #include "collectives/mpi/mpi_group.h"
@@ -50,13 +45,12 @@ constexpr char kCallVariable[] = "LOCKSTEP_MPI_TEST_CALL";
 // For mpirun to end once it has been told to.
 constexpr absl::Duration kMpirunPatience = absl::Seconds(5);
 
-// The files of one call, in a folder that is removed with it.
+// The files of one call.
 class Files {
  public:
   explicit Files(std::string folder) : folder_(std::move(folder)) {}
 
   const std::string& folder() const { return folder_; }
-  std::string errors() const { return folder_ + "/stderr"; }
   std::string pid(int rank) const {
     return absl::StrCat(folder_, "/pid.", rank);
   }
@@ -70,11 +64,6 @@ class Files {
  private:
   std::string folder_;
 };
-
-std::string ReadFile(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
 
 // The file is there whole or not at all.
 void WriteFile(const std::string& path, const std::string& bytes) {
@@ -94,7 +83,7 @@ std::string Serialize(const Result& result) {
 
 // nullopt without a whole result.
 std::optional<Result> ReadResult(const std::string& path) {
-  const std::string bytes = ReadFile(path);
+  const std::string bytes = ReadFile(path).value_or("");
   int32_t code = 0;
   if (bytes.size() < sizeof(code)) return std::nullopt;
   std::memcpy(&code, bytes.data(), sizeof(code));
@@ -158,42 +147,29 @@ std::vector<std::string> Command(int world_size, const std::string& test) {
           absl::StrCat("--gtest_filter=", test)};
 }
 
-// In the child: what ranks must not take from the test.
-void SetEnvironment(const Files& files, size_t call) {
-  for (const char* name :
-       {"GTEST_OUTPUT", "GTEST_SHARD_INDEX", "GTEST_SHARD_STATUS_FILE",
-        "GTEST_TOTAL_SHARDS", "TEST_PREMATURE_EXIT_FILE", "TEST_SHARD_INDEX",
-        "TEST_SHARD_STATUS_FILE", "TEST_TOTAL_SHARDS", "XML_OUTPUT_FILE"}) {
-    unsetenv(name);
-  }
-  setenv(kFolderVariable, files.folder().c_str(), 1);
-  setenv(kCallVariable, absl::StrCat(call).c_str(), 1);
-  setenv("TMPDIR", files.folder().c_str(), 1);
-  setenv("OMPI_MCA_btl_vader_backing_directory", files.folder().c_str(), 1);
-  // Open MPI does not release all that it allocates.
+SubprocessOptions Options(const Files& files, size_t call) {
+  SubprocessOptions options;
+  // What ranks must not take from the test.
+  options.unset = {"GTEST_OUTPUT",
+                   "GTEST_SHARD_INDEX",
+                   "GTEST_SHARD_STATUS_FILE",
+                   "GTEST_TOTAL_SHARDS",
+                   "TEST_PREMATURE_EXIT_FILE",
+                   "TEST_SHARD_INDEX",
+                   "TEST_SHARD_STATUS_FILE",
+                   "TEST_TOTAL_SHARDS",
+                   "XML_OUTPUT_FILE"};
   const char* const asan = std::getenv("ASAN_OPTIONS");
-  setenv("ASAN_OPTIONS",
-         absl::StrCat(asan == nullptr ? "" : asan, ":detect_leaks=0").c_str(),
-         1);
-}
-
-pid_t StartMpirun(const Files& files, std::vector<std::string> command,
-                  size_t call) {
-  std::vector<char*> arguments;
-  for (std::string& argument : command) arguments.push_back(argument.data());
-  arguments.push_back(nullptr);
-  const pid_t pid = fork();
-  if (pid != 0) return pid;
-  prctl(PR_SET_PDEATHSIG, SIGTERM);
-  const int out = open("/dev/null", O_RDWR | O_CLOEXEC);
-  const int err =
-      open(files.errors().c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
-  dup2(out, STDIN_FILENO);
-  dup2(out, STDOUT_FILENO);
-  dup2(err, STDERR_FILENO);
-  SetEnvironment(files, call);
-  execvp(arguments[0], arguments.data());
-  _exit(127);
+  options.environment = {
+      {kFolderVariable, files.folder()},
+      {kCallVariable, absl::StrCat(call)},
+      {"TMPDIR", files.folder()},
+      {"OMPI_MCA_btl_vader_backing_directory", files.folder()},
+      // Open MPI does not release all that it allocates.
+      {"ASAN_OPTIONS",
+       absl::StrCat(asan == nullptr ? "" : asan, ":detect_leaks=0")}};
+  options.parent_death_signal = SIGTERM;  // So that it ends its ranks.
+  return options;
 }
 
 // One rank, as the test sees it.
@@ -218,7 +194,7 @@ class RankWatch {
  private:
   pid_t Pid() const {
     int pid = 0;
-    return absl::SimpleAtoi(ReadFile(pid_file_), &pid) ? pid : 0;
+    return absl::SimpleAtoi(ReadFile(pid_file_).value_or(""), &pid) ? pid : 0;
   }
   std::optional<ProcessStat> Stat() const {
     return Pid() > 0 ? ReadProcessStat(Pid()) : std::nullopt;
@@ -239,25 +215,26 @@ void KillStopped(const std::vector<RankWatch>& ranks) {
 }
 
 // Waits for mpirun; true if it ended within the deadline.
-bool AwaitMpirun(pid_t mpirun, const std::vector<RankWatch>& ranks,
+bool AwaitMpirun(Subprocess& mpirun, const std::vector<RankWatch>& ranks,
                  absl::Duration limit) {
-  const absl::Time deadline = absl::Now() + limit;
+  const Deadline deadline(limit);
+  const Deadline patience(limit + kMpirunPatience);
   bool late = false;
-  while (waitpid(mpirun, nullptr, WNOHANG) == 0) {
+  while (mpirun.Wait(absl::Milliseconds(5)) == Subprocess::kStillRunning) {
     KillStopped(ranks);
-    if (!late && absl::Now() >= deadline) {
+    if (!late && deadline.passed()) {
       late = true;
       for (const RankWatch& rank : ranks) rank.Kill();
-      kill(mpirun, SIGTERM);
+      kill(mpirun.pid(), SIGTERM);
     }
-    if (absl::Now() >= deadline + kMpirunPatience) kill(mpirun, SIGKILL);
-    poll(nullptr, 0, 5);  // Leaves the core to the ranks.
+    if (patience.passed()) mpirun.End();
   }
   return !late;
 }
 
 std::vector<Result> CollectResults(const Files& files, int world_size,
-                                   bool in_time, absl::Duration deadline) {
+                                   bool in_time, absl::Duration deadline,
+                                   const std::string& errors) {
   std::vector<Result> results;
   bool complete = true;
   for (int rank = 0; rank < world_size; ++rank) {
@@ -272,18 +249,19 @@ std::vector<Result> CollectResults(const Files& files, int world_size,
     }
     results.push_back(*std::move(result));
   }
-  if (!complete) std::fputs(ReadFile(files.errors()).c_str(), stderr);
+  if (!complete) std::fputs(errors.c_str(), stderr);
   return results;
 }
 
 std::vector<Result> RunJob(int world_size, const History& history,
                            const MpiRunOptions& options) {
-  std::string folder = testing::TempDir() + "/mpirun.XXXXXX";
-  if (mkdtemp(folder.data()) == nullptr) {
-    return std::vector<Result>(static_cast<size_t>(world_size),
-                               absl::InternalError("cannot make " + folder));
-  }
-  const Files files(folder);
+  const auto all = [&](const absl::Status& status) {
+    return std::vector<Result>(static_cast<size_t>(world_size), status);
+  };
+  const absl::StatusOr<TemporaryFolder> folder =
+      TemporaryFolder::Create("mpirun", testing::TempDir());
+  if (!folder.ok()) return all(folder.status());
+  const Files files(folder->path());
   for (size_t call = 0; call < history.calls.size(); ++call) {
     for (size_t rank = 0; rank < history.calls[call].size(); ++rank) {
       WriteFile(files.earlier(call, static_cast<int>(rank)),
@@ -292,15 +270,12 @@ std::vector<Result> RunJob(int world_size, const History& history,
   }
   std::vector<RankWatch> ranks;
   for (int rank = 0; rank < world_size; ++rank) ranks.emplace_back(files, rank);
-  const pid_t mpirun = StartMpirun(files, Command(world_size, history.test),
-                                   history.calls.size());
-  const bool in_time =
-      mpirun > 0 && AwaitMpirun(mpirun, ranks, options.deadline);
-  std::vector<Result> results =
-      CollectResults(files, world_size, in_time, options.deadline);
-  std::error_code error;
-  std::filesystem::remove_all(folder, error);
-  return results;
+  absl::StatusOr<Subprocess> mpirun = Subprocess::Start(
+      Command(world_size, history.test), Options(files, history.calls.size()));
+  if (!mpirun.ok()) return all(mpirun.status());
+  const bool in_time = AwaitMpirun(*mpirun, ranks, options.deadline);
+  return CollectResults(files, world_size, in_time, options.deadline,
+                        mpirun->err());
 }
 
 }  // namespace

@@ -1,4 +1,3 @@
-// Two clients at the mercy of the input.
 #include "collectives/rendezvous/fuzz/rendezvous_check.h"
 
 #include <algorithm>
@@ -67,39 +66,6 @@ std::string EncodeResults(const std::vector<std::string>& blobs) {
   }
   return bytes;
 }
-
-}  // namespace
-
-ClientCheckResult CheckClient(std::span<const uint8_t> input) {
-  ClientCheckResult result;
-  if (input.empty()) return result;
-  const size_t piece = std::max<size_t>(input.front(), 1);
-  const std::string bytes(input.begin() + 1, input.end());
-  result.wrong = CheckStranger(bytes, piece);
-
-  RendezvousClient client = WaitingRank();
-  Feed(client, bytes, piece);
-  RendezvousClient at_once = WaitingRank();
-  at_once.Receive(bytes);
-  if (client.outcome().has_value() != at_once.outcome().has_value()) {
-    result.wrong = "the outcome depends on the sizes of the pieces";
-  }
-  if (!client.outcome().has_value()) return result;
-  const absl::StatusOr<std::vector<std::string>>& outcome = *client.outcome();
-  result.finished = outcome.ok();
-  result.failed = !outcome.ok();
-  if (outcome.status() != at_once.outcome()->status()) {
-    result.wrong = "the outcome depends on the sizes of the pieces";
-  }
-  if (outcome.ok() && (outcome->size() != kWorldSize ||
-                       bytes.rfind(EncodeResults(*outcome), 0) != 0)) {
-    result.wrong = "finished a round with other blobs than were sent";
-  }
-  return result;
-}
-
-// A model of the TCP rendezvous beside the server that is checked.
-namespace {
 
 constexpr absl::string_view kToken = "the token";
 constexpr FrameKinds kFromServer(FrameKind::kGreeting, FrameKind::kWelcome,
@@ -351,6 +317,34 @@ class ServerCheck {
 };
 
 }  // namespace
+
+ClientCheckResult CheckClient(std::span<const uint8_t> input) {
+  ClientCheckResult result;
+  if (input.empty()) return result;
+  const size_t piece = std::max<size_t>(input.front(), 1);
+  const std::string bytes(input.begin() + 1, input.end());
+  result.wrong = CheckStranger(bytes, piece);
+
+  RendezvousClient client = WaitingRank();
+  Feed(client, bytes, piece);
+  RendezvousClient at_once = WaitingRank();
+  at_once.Receive(bytes);
+  if (client.outcome().has_value() != at_once.outcome().has_value()) {
+    result.wrong = "the outcome depends on the sizes of the pieces";
+  }
+  if (!client.outcome().has_value()) return result;
+  const absl::StatusOr<std::vector<std::string>>& outcome = *client.outcome();
+  result.finished = outcome.ok();
+  result.failed = !outcome.ok();
+  if (outcome.status() != at_once.outcome()->status()) {
+    result.wrong = "the outcome depends on the sizes of the pieces";
+  }
+  if (outcome.ok() && (outcome->size() != kWorldSize ||
+                       bytes.rfind(EncodeResults(*outcome), 0) != 0)) {
+    result.wrong = "finished a round with other blobs than were sent";
+  }
+  return result;
+}
 
 ServerCheckResult CheckServer(
     std::span<const uint8_t> input,

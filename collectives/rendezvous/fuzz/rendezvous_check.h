@@ -1,4 +1,5 @@
-// Runs RendezvousClients on arbitrary input and checks what they do.
+// Runs the two sides of the TCP rendezvous on arbitrary input and checks what
+// they do.
 #ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_FUZZ_RENDEZVOUS_CHECK_H_
 #define LOCKSTEP_COLLECTIVES_RENDEZVOUS_FUZZ_RENDEZVOUS_CHECK_H_
 
@@ -22,8 +23,6 @@ struct ClientCheckResult {
 // second one finishes has the blobs that are in the bytes, one for each rank;
 // pieces of any size have the same outcome as one.
 ClientCheckResult CheckClient(std::span<const uint8_t> input);
-
-// Runs a RendezvousServer on arbitrary input and checks what it does.
 
 // What a byte of the input makes happen; bytes that follow are its arguments,
 // 0 where the input has ended. A session is one of those that there are, by its

@@ -1,8 +1,9 @@
-// Sizes, optimizers and claims of the built-in cases.
 #include "conformance/check/cases/built_in_cases.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <numeric>
 #include <span>
 #include <string>
@@ -10,7 +11,7 @@
 #include <vector>
 
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/judge/verdict.h"
+#include "conformance/check/cases/tensors.h"
 #include "conformance/protocol/case.h"
 #include "conformance/reference/lenet_fixtures.h"
 #include "models/data/dataset.h"

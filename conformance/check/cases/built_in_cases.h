@@ -9,16 +9,16 @@
 namespace lockstep {
 
 // For `world_size` ranks, at least 2; in the order in which they are reported,
-// the plainest first. Small: global batches of a few samples per rank, at most
-// six steps, or N. Each takes one start for either world size, but for the
-// resumed one, which takes two of all ranks.
+// the plainest first. The cases are small: global batches of a few samples per
+// rank, and at most six steps or N. Each takes one start with one rank and one
+// with all ranks, but the resumed case takes two with all ranks.
 //
 // The data are BlobDataset's and the weights WellConditionedLeNet's
-// (fixtures.h). Under batch norm, its weights are 0.1 and its biases 1: ten
-// standard deviations from zero, where the ReLU behind it has its kink.
+// (lenet_fixtures.h). Batch norms have weights of 0.1 and biases of 1: ten
+// standard deviations from zero, where the ReLU behind them has its kink.
 //
-// Accumulation: `accumulate` is none of 1, N, N * N, so that a missing division
-// shows as a factor of its own; one rank accumulates nothing.
+// In the case of accumulation, `accumulate` is none of 1, N, N * N, so that a
+// missing division shows as a factor of its own; one rank accumulates nothing.
 std::vector<CheckCase> BuiltInCases(int world_size);
 
 }  // namespace lockstep

@@ -1,19 +1,25 @@
-// The built-in cases are what their names say, and can tell ranks apart.
+// The built-in cases are what their names say, and can tell ranks apart; their
+// tensors become other tensors, and numbers.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <limits>
 #include <numeric>
 #include <set>
-#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/data_types.h"
 #include "conformance/check/cases/built_in_cases.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/judge/numbers.h"
-#include "conformance/check/judge/verdict.h"
+#include "conformance/check/cases/tensors.h"
 #include "conformance/protocol/case.h"
+#include "conformance/protocol/rank_output.h"
 #include "gtest/gtest.h"
+#include "models/io/safetensors.h"
 
 namespace lockstep {
 namespace {
@@ -186,11 +192,6 @@ TEST(BuiltInCasesTest, SharesDiffer) {
   }
 }
 
-}  // namespace
-
-// Shadows have each step's samples in another order, and no others.
-namespace {
-
 // Seven training samples in batches of three, and five test samples; sample i
 // has the label i and the image i.
 CheckCase SevenSamples() {
@@ -209,30 +210,30 @@ CheckCase SevenSamples() {
   return check;
 }
 
-Values Get(const Shadow& shadow, const std::string& name) {
-  return ToValues(shadow.files.data.tensors.at(name));
+Values Get(const ExtraStart& start, const std::string& name) {
+  return ToValues(start.files.data.tensors.at(name));
 }
 
-TEST(ShadowsTest, PermuteWithinBatches) {
-  const std::vector<Shadow> shadows = ShadowsOf(SevenSamples());
-  ASSERT_EQ(shadows.size(), 2u);
+TEST(ReorderedStartsTest, PermuteWithinBatches) {
+  const std::vector<ExtraStart> starts = ReorderedStarts(SevenSamples());
+  ASSERT_EQ(starts.size(), 2u);
   const Values reversed = {2, 1, 0, 5, 4, 3, 6};
   const Values rotated = {1, 2, 0, 4, 5, 3, 6};
-  EXPECT_EQ(Get(shadows[0], "train.labels"), reversed);
-  EXPECT_EQ(Get(shadows[0], "train.images"), reversed);
-  EXPECT_EQ(Get(shadows[1], "train.labels"), rotated);
-  EXPECT_EQ(Get(shadows[0], "test.labels"), (Values{4, 3, 2, 1, 0}));
-  EXPECT_EQ(Get(shadows[1], "test.images"), (Values{2, 3, 4, 0, 1}));
-  EXPECT_EQ(shadows[0].plan.c, SevenSamples().one_rank.c);
+  EXPECT_EQ(Get(starts[0], "train.labels"), reversed);
+  EXPECT_EQ(Get(starts[0], "train.images"), reversed);
+  EXPECT_EQ(Get(starts[1], "train.labels"), rotated);
+  EXPECT_EQ(Get(starts[0], "test.labels"), (Values{4, 3, 2, 1, 0}));
+  EXPECT_EQ(Get(starts[1], "test.images"), (Values{2, 3, 4, 0, 1}));
+  EXPECT_EQ(starts[0].plan.c, SevenSamples().one_rank.c);
 }
 
-TEST(ShadowsTest, NoneWhereNoNumberIsCompared) {
+TEST(ReorderedStartsTest, NoneWhereNoNumberIsCompared) {
   CheckCase check = SevenSamples();
   check.claims = {Claim::kRun, Claim::kSamples};
-  EXPECT_TRUE(ShadowsOf(check).empty());
+  EXPECT_TRUE(ReorderedStarts(check).empty());
   check = SevenSamples();
   check.one_rank.c.shuffle = true;
-  EXPECT_TRUE(ShadowsOf(check).empty());
+  EXPECT_TRUE(ReorderedStarts(check).empty());
 }
 
 TEST(CaseFilesTest, TakesTheRowsAskedFor) {
@@ -245,6 +246,85 @@ TEST(CaseFilesTest, TakesTheRowsAskedFor) {
   EXPECT_EQ(SampleCount(files, "test"), 5);
   EXPECT_EQ(ToValues(files.data.tensors.at("train.images")), (Values{6, 0, 6}));
   EXPECT_EQ(SampleCount(WithSamples(check.files, "test", {}), "test"), 0);
+}
+
+template <typename T>
+NamedTensor Tensor(DataType type, const std::vector<T>& values) {
+  NamedTensor tensor{.type = type, .shape = {}, .data = {}};
+  tensor.data.resize(values.size() * sizeof(T));
+  std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
+  return tensor;
+}
+
+TEST(NumbersTest, ReadsEveryType) {
+  const Values want = {1, -2, 0};
+  EXPECT_EQ(ToValues(Tensor<double>(DataType::kFloat64, {1, -2, 0})), want);
+  EXPECT_EQ(ToValues(Tensor<float>(DataType::kFloat32, {1, -2, 0})), want);
+  EXPECT_EQ(ToValues(Tensor<uint16_t>(DataType::kFloat16, {0x3c00, 0xc000, 0})),
+            want);
+  EXPECT_EQ(
+      ToValues(Tensor<uint16_t>(DataType::kBFloat16, {0x3f80, 0xc000, 0})),
+      want);
+  EXPECT_EQ(ToValues(Tensor<int32_t>(DataType::kInt32, {1, -2, 0})), want);
+  EXPECT_EQ(ToValues(Tensor<int64_t>(DataType::kInt64, {1, -2, 0})), want);
+  EXPECT_EQ(ToValues(Tensor<uint8_t>(DataType::kUInt8, {7})), Values{7});
+}
+
+TEST(NumbersTest, ReadsOddHalves) {
+  const Values values = ToValues(Tensor<uint16_t>(
+      DataType::kFloat16, {1, 0x7c00, 0xfc00, 0x7e00, 0x7bff}));
+  EXPECT_EQ(values[0], 0x1p-24);
+  EXPECT_EQ(values[1], std::numeric_limits<double>::infinity());
+  EXPECT_EQ(values[2], -std::numeric_limits<double>::infinity());
+  EXPECT_TRUE(std::isnan(values[3]));
+  EXPECT_EQ(values[4], 65504);
+}
+
+TEST(NumbersTest, PicksTensorsByKindAndStep) {
+  RankOutput output;
+  for (const char* name :
+       {"gradient.1/a", "gradient.1/b/c", "gradient.11/a", "parameter.1/a"}) {
+    output.tensors[name] = FloatTensor({1}, std::vector<float>{1});
+  }
+  const Tensors tensors = TensorsOf(output, "gradient", 1);
+  EXPECT_EQ(tensors.size(), 2u);
+  EXPECT_TRUE(tensors.contains("a"));
+  EXPECT_TRUE(tensors.contains("b/c"));
+}
+
+TEST(NumbersTest, DifferencesKeepNaN) {
+  const double nan = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(LargestDifference(Values{1, 5}, Values{2, 3}), 2);
+  EXPECT_TRUE(
+      std::isnan(LargestDifference(Values{1, nan, 1}, Values{1, 2, 9})));
+  EXPECT_TRUE(std::isinf(LargestDifference(Values{1}, Values{1, 2})));
+  EXPECT_TRUE(std::isnan(LargestMagnitude(Values{1, nan, 2})));
+  EXPECT_EQ(LargestMagnitude(Values{1, -3}), 3);
+}
+
+TEST(NumbersTest, Sums) {
+  const std::vector<Tensors> terms = {{{"a", {1, 2}}}, {{"a", {3, 5}}}};
+  const std::vector<double> weights = {2, -1};
+  EXPECT_EQ(WeightedSum(weights, terms).at("a"), (Values{-1, -1}));
+}
+
+TEST(NumbersTest, UnitsInTheLastPlace) {
+  EXPECT_EQ(UnitInLastPlace(1, 24), 0x1p-23);
+  EXPECT_EQ(UnitInLastPlace(-1.99, 24), 0x1p-23);
+  EXPECT_EQ(UnitInLastPlace(2, 8), 0x1p-6);
+  EXPECT_EQ(UnitInLastPlace(0, 24), 0);
+}
+
+TEST(NumbersTest, OrdersByLayerThenName) {
+  CheckCase check;
+  check.layers = {{"the second-named", {"b"}}, {"another", {"a", "none"}}};
+  for (const char* name : {"a", "b", "d", "c"}) {
+    check.files.weights.tensors[name] = {};
+  }
+  EXPECT_EQ(NamesInOrder(check),
+            (std::vector<std::string>{"b", "a", "c", "d"}));
+  EXPECT_EQ(WithLayer(check, "a"), "a (another)");
+  EXPECT_EQ(WithLayer(check, "c"), "c");
 }
 
 }  // namespace

@@ -1,24 +1,36 @@
-// A case as the checker plays it: the starts that it takes and what is judged.
+// A case as the checker uses it: what the trainer is started on, and which
+// claims are judged.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_CASES_CHECK_CASE_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_CASES_CHECK_CASE_H_
 
-#include <cstdint>
-#include <functional>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "conformance/check/judge/verdict.h"
-#include "conformance/check/run/trainer_run.h"
 #include "conformance/protocol/case.h"
-#include "models/io/safetensors.h"
 
 namespace lockstep {
 
-// One run of a case at one world size: one start, or two where it is stopped
-// and resumed.
+// The claims, in the order in which they are judged: the first that fails is
+// the one to read.
+enum class Claim {
+  kRun,         // The trainer ended, wrote what it was asked for, and no NaN.
+  kSamples,     // The ranks together draw what one rank draws, each once.
+  kRanksAgree,  // Every rank holds the same gradients and parameters, bitwise.
+  kGradients,   // The first step's are one rank's on the global batch.
+  kLoss,        // Each step's, weighted over ranks, is one rank's.
+  kState,       // Parameters and buffers after each step are one rank's.
+  kEvaluation,  // Metrics are one rank's, each sample counted once.
+};
+inline constexpr Claim kAllClaims[] = {
+    Claim::kRun,  Claim::kSamples, Claim::kRanksAgree, Claim::kGradients,
+    Claim::kLoss, Claim::kState,   Claim::kEvaluation};
+
+// "run", "ranks_agree".
+const char* ClaimName(Claim claim);
+
+// One run of a case at one world size: one start, or two where the trainer is
+// stopped and resumed.
 struct CasePlan {
   Case c;                       // c.batch_sizes has the run's world size.
   std::optional<Case> resumed;  // The second start.
@@ -37,64 +49,24 @@ struct CheckCase {
   CasePlan one_rank;
   CasePlan all_ranks;
   CaseFiles files;
-  // In the order of the forward pass, to say which tensor differs first. What
-  // is in no layer comes after, by name.
+  // In the order of the forward pass, to say which tensor differs first.
+  // Tensors that are in no layer come last, by name.
   std::vector<NamedLayer> layers = {};
 };
 
-// What a case's starts gave. A resumed run's two starts are joined: steps of
-// the second after those of the first.
-struct CaseRuns {
-  TrainerRun one_rank;
-  TrainerRun all_ranks;
-  // One rank again, each time with the samples of every step in another order:
-  // how far they are from one_rank is the trainer's own rounding. Empty where
-  // no number is compared.
-  std::vector<TrainerRun> shadows;
-};
-
-// Starts the trainer once more with one rank, to tell causes apart: one step,
-// or no step (`epochs` is 0) and an evaluation, on part of the data. Only asked
-// for when a claim fails (and for local batch norm's reference).
-struct Probe {
-  Case c;  // World size 1.
-  CaseFiles files;
-};
-using RunProbe = std::function<absl::StatusOr<TrainerRun>(const Probe& probe)>;
-
-// Judges every claim in `check.claims`, in order. A claim that cannot be judged
-// because an earlier one failed is kSkipped and says so.
-std::vector<Verdict> Judge(const CheckCase& check, const CaseRuns& runs,
-                           const RunProbe& probe);
-
-// Tensors of a case's files, made and rearranged.
-
-NamedTensor FloatTensor(std::vector<int64_t> shape,
-                        std::span<const float> values);
-NamedTensor Int64Tensor(std::vector<int64_t> shape,
-                        std::span<const int64_t> values);
-
-// How many samples "train" or "test" has; 0 if there are no labels of it.
-int64_t SampleCount(const CaseFiles& files, const std::string& part);
-
-// The files with the samples of one part, "train" or "test", replaced by those
-// of `indices`, each in [0, SampleCount), in that order.
-CaseFiles WithSamples(const CaseFiles& files, const std::string& part,
-                      std::span<const int64_t> indices);
-
-// One rank's run again, with the samples of every step in another order.
-
-// A start of one rank on data whose rows stand in another order.
-struct Shadow {
-  CasePlan plan;
+// One more start of one rank, on other rows of the case's data or on the same
+// rows in another order.
+struct ExtraStart {
+  CasePlan plan;  // World size 1.
   CaseFiles files;
 };
 
-// Two shadows of check.one_rank: within every global batch the samples are
-// reversed, and rotated by half; the test set likewise. Each step then has the
-// same samples, so only rounding can change. None where no number is compared
-// (only kRun and kSamples are claimed) or the order is random.
-std::vector<Shadow> ShadowsOf(const CheckCase& check);
+// Two starts of check.one_rank on reordered data: within every global batch the
+// samples are reversed in one, and rotated by half in the other; the test set
+// likewise. Each step then has the same samples, so only rounding can change.
+// None where no number is compared (only kRun and kSamples are claimed) or the
+// trainer shuffles.
+std::vector<ExtraStart> ReorderedStarts(const CheckCase& check);
 
 }  // namespace lockstep
 

@@ -1,6 +1,7 @@
 // Judges which test samples were evaluated, and the metrics.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <optional>
@@ -14,9 +15,8 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "conformance/check/cases/check_case.h"
+#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/claims.h"
-#include "conformance/check/judge/evidence.h"
-#include "conformance/check/judge/numbers.h"
 #include "conformance/check/judge/tolerance.h"
 #include "conformance/check/judge/verdict.h"
 #include "conformance/protocol/rank_output.h"
@@ -26,19 +26,19 @@ namespace {
 
 using Indices = std::vector<int64_t>;
 
-// Of one rank's run: JudgeRun saw that it is there.
+// Of one rank's run, in which JudgeRun has seen an evaluation.
 const EvaluationOutput& EvaluationOf(const RankOutput& output) {
   return *output.evaluation;
 }
 
 // Loss and accuracy of some samples.
-struct Metrics {
+struct Scores {
   double count = 0;
   double loss = 0;
   double accuracy = 0;
 };
 
-Metrics MetricsOf(const EvaluationOutput& output) {
+Scores ScoresOf(const EvaluationOutput& output) {
   return {.count = static_cast<double>(output.count),
           .loss = output.loss,
           .accuracy = output.accuracy};
@@ -52,48 +52,49 @@ struct Limits {
   double accuracy = 0;
 };
 
-bool Near(const Metrics& a, const Metrics& b, const Limits& limits) {
+bool Near(const Scores& a, const Scores& b, const Limits& limits) {
   return std::fabs(a.loss - b.loss) <= limits.loss &&
          std::fabs(a.accuracy - b.accuracy) <= limits.accuracy;
 }
 
 // Evaluates the parameters of the last written step on part of the test set, in
 // one batch.
-absl::StatusOr<Metrics> Probed(const Evidence& evidence,
-                               const Indices& indices) {
+absl::StatusOr<Scores> ScoresOn(const Evidence& evidence,
+                                const Indices& indices) {
   const CheckCase& check = evidence.check;
   if (indices.empty() || check.all_ranks.c.write_state.empty()) {
     return absl::FailedPreconditionError("nothing to evaluate");
   }
-  Probe probe{.c = check.one_rank.c,
-              .files = WithSamples(check.files, "test", indices)};
-  probe.c.name = absl::StrCat(check.name, "_evaluation");
-  probe.c.epochs = 0;
-  probe.c.shuffle = false;
-  probe.c.batch_sizes = {static_cast<int64_t>(indices.size())};
-  probe.c.write_gradients.clear();
-  probe.c.write_state.clear();
+  ExtraStart start{.plan = {.c = check.one_rank.c, .resumed = {}},
+                   .files = WithSamples(check.files, "test", indices)};
+  Case& c = start.plan.c;
+  c.name = absl::StrCat(check.name, "_evaluation");
+  c.epochs = 0;
+  c.shuffle = false;
+  c.batch_sizes = {static_cast<int64_t>(indices.size())};
+  c.write_gradients.clear();
+  c.write_state.clear();
   const int64_t last = check.all_ranks.c.write_state.back();
-  for (auto& [name, tensor] : probe.files.weights.tensors) {
+  for (auto& [name, tensor] : start.files.weights.tensors) {
     for (const char* kind : {"parameter.", "buffer."}) {
       const auto found =
           evidence.rank(0).tensors.find(absl::StrCat(kind, last, "/", name));
       if (found != evidence.rank(0).tensors.end()) tensor = found->second;
     }
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const TrainerRun run, evidence.probe(probe));
+  LOCKSTEP_ASSIGN_OR_RETURN(const TrainerRun run, evidence.run_extra(start));
   if (run.ranks.size() != 1 || !run.ranks[0].status.ok() ||
       !run.ranks[0].output.evaluation.has_value()) {
-    return absl::FailedPreconditionError("the evaluation probe gave nothing");
+    return absl::FailedPreconditionError("the run gave no evaluation");
   }
-  return MetricsOf(*run.ranks[0].output.evaluation);
+  return ScoresOf(*run.ranks[0].output.evaluation);
 }
 
 // The mean of `parts`, weighted by their counts or not.
-Metrics Mean(const std::vector<Metrics>& parts, bool weighted) {
-  Metrics mean;
+Scores Mean(const std::vector<Scores>& parts, bool weighted) {
+  Scores mean;
   double total = 0;
-  for (const Metrics& part : parts) {
+  for (const Scores& part : parts) {
     const double weight = weighted ? part.count : 1;
     mean.loss += weight * part.loss;
     mean.accuracy += weight * part.accuracy;
@@ -107,15 +108,15 @@ Metrics Mean(const std::vector<Metrics>& parts, bool weighted) {
 
 // A rank's share of the test set, and the batches that it would come in.
 struct Share {
-  Metrics whole;
-  std::vector<Metrics> batches;
+  Scores whole;
+  std::vector<Scores> batches;
 };
 
 // The full batches are not told apart: all of them have their mean.
-absl::StatusOr<Share> ProbeShare(const Evidence& evidence,
-                                 const Indices& indices, int64_t batch) {
+absl::StatusOr<Share> EvaluateShare(const Evidence& evidence,
+                                    const Indices& indices, int64_t batch) {
   Share share;
-  LOCKSTEP_ASSIGN_OR_RETURN(share.whole, Probed(evidence, indices));
+  LOCKSTEP_ASSIGN_OR_RETURN(share.whole, ScoresOn(evidence, indices));
   share.whole.count = static_cast<double>(indices.size());
   const auto full = static_cast<size_t>(batch);
   const size_t batches = indices.size() / full, rest = indices.size() % full;
@@ -124,29 +125,29 @@ absl::StatusOr<Share> ProbeShare(const Evidence& evidence,
     return share;
   }
   LOCKSTEP_ASSIGN_OR_RETURN(
-      Metrics tail,
-      Probed(evidence,
-             Indices(indices.end() - static_cast<std::ptrdiff_t>(rest),
-                     indices.end())));
+      Scores tail,
+      ScoresOn(evidence,
+               Indices(indices.end() - static_cast<std::ptrdiff_t>(rest),
+                       indices.end())));
   tail.count = static_cast<double>(rest);
   const double inside = share.whole.count - tail.count;
-  const auto of_full = [&](double Metrics::*field) {
+  const auto of_full = [&](double Scores::*field) {
     return (share.whole.count * (share.whole.*field) -
             tail.count * (tail.*field)) /
            inside;
   };
-  const Metrics one{.count = static_cast<double>(batch),
-                    .loss = of_full(&Metrics::loss),
-                    .accuracy = of_full(&Metrics::accuracy)};
+  const Scores one{.count = static_cast<double>(batch),
+                   .loss = of_full(&Scores::loss),
+                   .accuracy = of_full(&Scores::accuracy)};
   share.batches.assign(batches, one);
   share.batches.push_back(tail);
   return share;
 }
 
-// Metrics that a trainer may report in place of the right ones, when its ranks
+// Scores that a trainer may report in place of the right ones, when its ranks
 // have these shares: means of batches, of ranks, or of both.
-std::vector<Metrics> UnweightedMeans(const std::vector<Share>& shares) {
-  std::vector<Metrics> wholes, by_rank, all;
+std::vector<Scores> UnweightedMeans(const std::vector<Share>& shares) {
+  std::vector<Scores> wholes, by_rank, all;
   for (const Share& share : shares) {
     wholes.push_back(share.whole);
     by_rank.push_back(Mean(share.batches, false));
@@ -156,14 +157,14 @@ std::vector<Metrics> UnweightedMeans(const std::vector<Share>& shares) {
           Mean(all, false)};
 }
 
-absl::StatusOr<std::vector<Share>> ProbeShares(
+absl::StatusOr<std::vector<Share>> EvaluateShares(
     const Evidence& evidence, const std::vector<Indices>& parts,
     const std::vector<int64_t>& batches) {
   std::vector<Share> shares;
   for (size_t i = 0; i < parts.size(); ++i) {
     if (parts[i].empty()) continue;
     LOCKSTEP_ASSIGN_OR_RETURN(Share share,
-                              ProbeShare(evidence, parts[i], batches[i]));
+                              EvaluateShare(evidence, parts[i], batches[i]));
     shares.push_back(std::move(share));
   }
   return shares;
@@ -178,34 +179,23 @@ std::vector<Indices> PartsOf(const TrainerRun& run) {
   return parts;
 }
 
-Diagnosis With(Cause cause, int rank = -1) {
-  Diagnosis diagnosis{.cause = cause, .facts = {}};
-  diagnosis.facts.rank = rank;
-  return diagnosis;
-}
-
 // Why `got`, which rank `rank` of `run` reports, is wrong.
 Diagnosis DiagnoseMetrics(const Evidence& evidence, const TrainerRun& run,
-                          const Case& c, int rank, const Metrics& got,
+                          const Case& c, int rank, const Scores& got,
                           const Limits& limits) {
-  const auto shares = ProbeShares(evidence, PartsOf(run), c.batch_sizes);
-  if (!shares.ok()) return With(Cause::kUnknown, rank);
+  const auto shares = EvaluateShares(evidence, PartsOf(run), c.batch_sizes);
+  if (!shares.ok()) return {.cause = Cause::kUnknown, .facts = {.rank = rank}};
   for (const Share& share : *shares) {
     if (run.world_size > 1 && Near(got, share.whole, limits)) {
-      return With(Cause::kMetricsOfOneRank, rank);
+      return {.cause = Cause::kMetricsOfOneRank, .facts = {.rank = rank}};
     }
   }
-  for (const Metrics& candidate : UnweightedMeans(*shares)) {
+  for (const Scores& candidate : UnweightedMeans(*shares)) {
     if (Near(got, candidate, limits)) {
-      return With(Cause::kMetricsUnweighted, rank);
+      return {.cause = Cause::kMetricsUnweighted, .facts = {.rank = rank}};
     }
   }
-  return With(Cause::kUnknown, rank);
-}
-
-std::string Ranks(const TrainerRun& run) {
-  return absl::StrCat("With ", run.world_size,
-                      run.world_size == 1 ? " rank" : " ranks");
+  return {.cause = Cause::kUnknown, .facts = {.rank = rank}};
 }
 
 bool WholeSet(Indices indices, int64_t size) {
@@ -221,8 +211,7 @@ bool WholeSet(Indices indices, int64_t size) {
 Diagnosis DiagnoseCoverage(const CheckCase& check,
                            const std::vector<Indices>& parts,
                            const std::vector<int64_t>& counts) {
-  const auto& sizes = check.all_ranks.c.batch_sizes;
-  const auto batch = std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  const int64_t batch = check.all_ranks.c.global_batch();
   const auto size = static_cast<int64_t>(counts.size());
   const auto missing = std::count(counts.begin(), counts.end(), 0);
   const int64_t extra =
@@ -233,13 +222,13 @@ Diagnosis DiagnoseCoverage(const CheckCase& check,
   const auto busy = std::find_if_not(parts.begin(), parts.end(), none);
   if (missing > 0 && parts.size() > 1 &&
       idle + 1 == static_cast<int64_t>(parts.size())) {
-    return With(Cause::kMetricsOfOneRank,
-                static_cast<int>(busy - parts.begin()));
+    return {.cause = Cause::kMetricsOfOneRank,
+            .facts = {.rank = static_cast<int>(busy - parts.begin())}};
   }
   // No more than one global batch is filled up, or not filled.
-  if (missing == 0 && extra < batch) return With(Cause::kEvaluationPadded);
+  if (missing == 0 && extra < batch) return {.cause = Cause::kEvaluationPadded};
   const bool drops = extra == 0 && missing < batch && idle == 0;
-  return With(drops ? Cause::kDropsLastBatch : Cause::kUnknown);
+  return {.cause = drops ? Cause::kDropsLastBatch : Cause::kUnknown};
 }
 
 std::optional<Verdict> CoverageVerdict(const CheckCase& check,
@@ -259,22 +248,24 @@ std::optional<Verdict> CoverageVerdict(const CheckCase& check,
       counts.begin(), counts.end(), [](int64_t count) { return count > 1; });
   return Failed(
       check, Claim::kEvaluation,
-      absl::StrCat(Ranks(run), ", of ", size, " test samples ", repeated,
-                   " are evaluated more than once and ", missing, " never"),
+      absl::StrCat(WithRanks(run.world_size), ", of ", size, " test samples ",
+                   repeated, " are evaluated more than once and ", missing,
+                   " never"),
       DiagnoseCoverage(check, PartsOf(run), counts));
 }
 
-Limits LimitsOf(const Evidence& evidence, const Metrics& want) {
-  std::vector<double> shadows;
-  for (const TrainerRun& shadow : evidence.runs.shadows) {
-    shadows.push_back(EvaluationOf(shadow.ranks[0].output).loss - want.loss);
+Limits LimitsOf(const Evidence& evidence, const Scores& want) {
+  std::vector<double> reordered;
+  for (const TrainerRun& run : evidence.runs.reordered) {
+    reordered.push_back(EvaluationOf(run.ranks[0].output).loss - want.loss);
   }
   // Accuracy is a quotient of two whole numbers, rounded to float32 perhaps.
-  return {.loss = AllowedScalarError(evidence.check, want.loss, shadows).error,
-          .accuracy = kAccuracyError};
+  return {
+      .loss = AllowedScalarError(evidence.check, want.loss, reordered).error,
+      .accuracy = kAccuracyError};
 }
 
-std::string DescribeMetrics(const Metrics& got, const Metrics& want,
+std::string DescribeMetrics(const Scores& got, const Scores& want,
                             const Limits& limits) {
   const double off = std::fabs(got.loss - want.loss);
   return absl::StrFormat(
@@ -289,33 +280,33 @@ std::string DescribeMetrics(const Metrics& got, const Metrics& want,
 // One run's reports against the right metrics.
 std::optional<Verdict> MetricsVerdict(const Evidence& evidence,
                                       const TrainerRun& run, const Case& c,
-                                      const Metrics& want, double& worst) {
+                                      const Scores& want, double& worst) {
   const CheckCase& check = evidence.check;
   const Limits limits = LimitsOf(evidence, want);
   for (int r = 0; r < run.world_size; ++r) {
     const auto& reported = run.ranks[static_cast<size_t>(r)].output.evaluation;
     if (!reported.has_value()) continue;  // It evaluates nothing.
-    const Metrics got = MetricsOf(*reported);
+    const Scores got = ScoresOf(*reported);
     const double error = std::fabs(got.loss - want.loss);
-    const double ratio = error == 0 ? 0 : error / limits.loss;
+    const double ratio = ErrorOverAllowed(error, limits.loss);
     if (!(ratio <= worst)) worst = ratio;
     if (Near(got, want, limits) && got.count == want.count) continue;
     return Failed(check, Claim::kEvaluation,
-                  absl::StrCat(Ranks(run), ", rank ", r, " reports ",
-                               DescribeMetrics(got, want, limits)),
+                  absl::StrCat(WithRanks(run.world_size), ", rank ", r,
+                               " reports ", DescribeMetrics(got, want, limits)),
                   DiagnoseMetrics(evidence, run, c, r, got, limits), ratio);
   }
   return std::nullopt;
 }
 
 // Whether one rank's accuracy is a whole number of its samples.
-bool IsWhole(const Metrics& metrics) {
+bool IsWhole(const Scores& metrics) {
   const double right = metrics.accuracy * metrics.count;
   return std::fabs(right - std::round(right)) <= 0.25 * 1e-2;
 }
 
 // Both runs' reports against the right metrics.
-Verdict BothVerdict(const Evidence& evidence, const Metrics& want) {
+Verdict BothVerdict(const Evidence& evidence, const Scores& want) {
   const CheckCase& check = evidence.check;
   double worst = 0;
   const auto one = MetricsVerdict(evidence, evidence.runs.one_rank,
@@ -338,7 +329,7 @@ Verdict JudgeEvaluation(Evidence& evidence) {
        {&evidence.runs.one_rank, &evidence.runs.all_ranks}) {
     if (const auto verdict = CoverageVerdict(check, *run)) return *verdict;
   }
-  Metrics want = MetricsOf(EvaluationOf(evidence.one_rank()));
+  Scores want = ScoresOf(EvaluationOf(evidence.one_rank()));
   want.count = static_cast<double>(SampleCount(check.files, "test"));
   const Verdict verdict = BothVerdict(evidence, want);
   if (verdict.outcome == Outcome::kPassed && IsWhole(want)) return verdict;
@@ -346,8 +337,8 @@ Verdict JudgeEvaluation(Evidence& evidence) {
   // one batch.
   Indices all(static_cast<size_t>(want.count));
   std::iota(all.begin(), all.end(), 0);
-  const auto probed = Probed(evidence, all);
-  return probed.ok() ? BothVerdict(evidence, *probed) : verdict;
+  const auto in_one_batch = ScoresOn(evidence, all);
+  return in_one_batch.ok() ? BothVerdict(evidence, *in_one_batch) : verdict;
 }
 
 }  // namespace lockstep

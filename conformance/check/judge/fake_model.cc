@@ -1,8 +1,6 @@
-// Forward and backward of the little model, in plain loops.
 #include "conformance/check/judge/fake_model.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -12,8 +10,9 @@
 #include <utility>
 #include <vector>
 
+#include "base/data_types.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/judge/numbers.h"
+#include "conformance/check/cases/tensors.h"
 #include "conformance/protocol/case.h"
 
 namespace lockstep {
@@ -24,16 +23,10 @@ constexpr float kEpsilon = 1e-5f;
 // [samples][width].
 using Rows = std::vector<std::vector<float>>;
 
-float ToBFloat16(float value) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const uint32_t rounded = bits + 0x7fff + ((bits >> 16) & 1);
-  return std::bit_cast<float>(rounded & 0xffff0000u);
-}
-
 template <typename Vector>
 void RoundIf(bool bfloat16, Vector& values) {
   if (!bfloat16) return;
-  for (float& value : values) value = ToBFloat16(value);
+  for (float& value : values) value = ToFloat(ToBFloat16(value));
 }
 
 template <typename In>
@@ -158,6 +151,38 @@ Rows BeforeTanh(const std::vector<float>& weight, const Rows& hidden,
   return dh;
 }
 
+class Random {
+ public:
+  std::vector<float> Uniform(size_t size, float low, float high) {
+    std::vector<float> values(size);
+    for (float& value : values) {
+      value = low + (high - low) * static_cast<float>(engine_() * 0x1p-32);
+    }
+    return values;
+  }
+  int64_t Below(int64_t bound) {
+    return static_cast<int64_t>(engine_() * 0x1p-32 *
+                                static_cast<double>(bound));
+  }
+
+ private:
+  std::mt19937 engine_{11};
+};
+
+void FillPart(const std::string& part, Random& random, CaseFiles& files) {
+  const int64_t size = SampleCount(files, part);
+  std::vector<float> images;
+  std::vector<int64_t> labels;
+  for (int64_t n = 0; n < size; ++n) {
+    labels.push_back(random.Below(kFakeClasses));
+    for (const float value : random.Uniform(kFakeInputs, -1, 1)) {
+      images.push_back(value + static_cast<float>(labels.back()));
+    }
+  }
+  files.data.tensors[part + ".images"] = FloatTensor({size, 1, 2, 2}, images);
+  files.data.tensors[part + ".labels"] = Int64Tensor({size}, labels);
+}
+
 }  // namespace
 
 bool IsFakeBuffer(const std::string& name) {
@@ -211,42 +236,6 @@ FakeBatch GatherFake(const CaseFiles& files, const std::string& part,
   }
   return batch;
 }
-
-namespace {
-
-class Random {
- public:
-  std::vector<float> Uniform(size_t size, float low, float high) {
-    std::vector<float> values(size);
-    for (float& value : values) {
-      value = low + (high - low) * static_cast<float>(engine_() * 0x1p-32);
-    }
-    return values;
-  }
-  int64_t Below(int64_t bound) {
-    return static_cast<int64_t>(engine_() * 0x1p-32 *
-                                static_cast<double>(bound));
-  }
-
- private:
-  std::mt19937 engine_{11};
-};
-
-void FillPart(const std::string& part, Random& random, CaseFiles& files) {
-  const int64_t size = SampleCount(files, part);
-  std::vector<float> images;
-  std::vector<int64_t> labels;
-  for (int64_t n = 0; n < size; ++n) {
-    labels.push_back(random.Below(kFakeClasses));
-    for (const float value : random.Uniform(kFakeInputs, -1, 1)) {
-      images.push_back(value + static_cast<float>(labels.back()));
-    }
-  }
-  files.data.tensors[part + ".images"] = FloatTensor({size, 1, 2, 2}, images);
-  files.data.tensors[part + ".labels"] = Int64Tensor({size}, labels);
-}
-
-}  // namespace
 
 CheckCase WithFakeModel(CheckCase check) {
   Random random;

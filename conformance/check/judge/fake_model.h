@@ -3,6 +3,7 @@
 #define LOCKSTEP_CONFORMANCE_CHECK_JUDGE_FAKE_MODEL_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <span>

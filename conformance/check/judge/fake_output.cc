@@ -1,9 +1,8 @@
-// The mean of each rank's losses, and what is taken for it.
+// What the fake trainer's ranks report and write.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <map>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -11,7 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "conformance/check/cases/check_case.h"
+#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/fake_model.h"
 #include "conformance/check/judge/fake_parts.h"
 #include "conformance/check/judge/fake_trainer.h"
@@ -22,6 +21,8 @@
 namespace lockstep {
 namespace {
 
+using enum TrainerMutant;
+
 using Losses = std::vector<std::optional<double>>;
 
 float MeanOf(const std::vector<float>& values) {
@@ -29,49 +30,18 @@ float MeanOf(const std::vector<float>& values) {
   return sum / static_cast<float>(values.size());
 }
 
-// Mistakes that only several ranks make.
-double Scaled(double loss, size_t count, int64_t batch_size, FakeFault fault) {
-  if (fault == FakeFault::kReportsScaledLoss) return 1.1 * loss;
-  if (fault == FakeFault::kReportsRoundedLoss) {
+// By mutants of several ranks alone.
+double Scaled(double loss, size_t count, int64_t batch_size,
+              TrainerMutant mutant) {
+  if (mutant == kReportsScaledLoss) return 1.1 * loss;
+  if (mutant == kReportsRoundedLoss) {
     return std::round(loss * 1000) / 1000;
   }
-  if (fault == FakeFault::kReportsLossOfFullBatch) {
+  if (mutant == kReportsLossOfFullBatch) {
     return loss * static_cast<double>(count) / static_cast<double>(batch_size);
   }
   return loss;
 }
-
-}  // namespace
-
-Losses FakeLosses(const Case& c,
-                  const std::vector<std::vector<int64_t>>& shares,
-                  const std::vector<FakePass>& passes, FakeFault fault) {
-  std::vector<float> means;
-  for (const FakePass& pass : passes) {
-    means.push_back(pass.losses.empty() ? 0 : MeanOf(pass.losses));
-  }
-  const float sum = std::accumulate(means.begin(), means.end(), 0.0f);
-  Losses losses;
-  for (size_t r = 0; r < passes.size(); ++r) {
-    std::optional<double>& loss = losses.emplace_back();
-    if (!passes[r].losses.empty()) loss = means[r];
-    if (fault == FakeFault::kReportsUnweightedLoss) {
-      loss = sum / static_cast<float>(passes.size());
-    }
-    if (fault == FakeFault::kReportsSummedLoss) loss = sum;
-    if (fault == FakeFault::kReportsFirstRanksLoss) loss = means[0];
-    if (fault == FakeFault::kReportsMicroBatchLoss) {
-      loss = means[r] / static_cast<float>(c.accumulate);
-    }
-    if (loss.has_value() && passes.size() > 1) {
-      loss = Scaled(*loss, shares[r].size(), c.batch_sizes[r], fault);
-    }
-  }
-  return losses;
-}
-
-// Metrics, summed rightly and averaged wrongly.
-namespace {
 
 using Indices = std::vector<int64_t>;
 
@@ -115,19 +85,19 @@ Sums SumsOf(const FakeTensors& weights, const CaseFiles& files,
 }
 
 // What a rank reports: of all sums, or of what it takes for them.
-EvaluationOutput Report(FakeFault fault, const Sums& all,
+EvaluationOutput Report(TrainerMutant mutant, const Sums& all,
                         const std::vector<Sums>& ranks, size_t rank) {
   EvaluationOutput output;
   const Sums* of = &all;
-  if (fault == FakeFault::kFirstRanksMetrics) of = &ranks[0];
-  if (fault == FakeFault::kOwnMetrics) of = &ranks[rank];
+  if (mutant == kFirstRanksMetrics) of = &ranks[0];
+  if (mutant == kOwnMetrics) of = &ranks[rank];
   output.loss = of->loss / of->count;
   output.accuracy = of->right / of->count;
-  if (fault == FakeFault::kMeanOfBatchMetrics) {
+  if (mutant == kMeanOfBatchMetrics) {
     output.loss = all.batch_losses / all.batches;
     output.accuracy = all.batch_accuracies / all.batches;
   }
-  if (fault == FakeFault::kMeanOfRankMetrics) {
+  if (mutant == kMeanOfRankMetrics) {
     output.loss = output.accuracy = 0;
     for (const Sums& own : ranks) {
       const double share = own.count * static_cast<double>(ranks.size());
@@ -135,20 +105,66 @@ EvaluationOutput Report(FakeFault fault, const Sums& all,
       output.accuracy += own.right / share;
     }
   }
-  if (fault == FakeFault::kTruncatesAccuracy && ranks.size() > 1) {
+  if (mutant == kTruncatesAccuracy && ranks.size() > 1) {
     output.accuracy = std::floor(output.accuracy * 100) / 100;
   }
   return output;
 }
 
+void SpoilOutput(TrainerMutant mutant, bool parallel, RankOutput& output) {
+  if (mutant == kThinksItIsAlone) output.world_size = 1;
+  if (mutant == kLeavesOutEvaluation ||
+      (mutant == kFirstRankEvaluatesAll && output.rank > 0)) {
+    output.evaluation.reset();
+  }
+  if (parallel && mutant == kWritesOtherShape) {
+    for (auto& [key, tensor] : output.tensors) tensor.shape.push_back(1);
+  }
+  if (mutant == kLeavesOutTensor) {
+    std::erase_if(output.tensors, [](const auto& entry) {
+      return entry.first.ends_with("/b2");
+    });
+  }
+  if (parallel && mutant == kWritesForeignIndex) {
+    output.steps[0].indices[0] = -1;
+  }
+}
+
 }  // namespace
+
+Losses FakeLosses(const Case& c,
+                  const std::vector<std::vector<int64_t>>& shares,
+                  const std::vector<FakePass>& passes, TrainerMutant mutant) {
+  std::vector<float> means;
+  for (const FakePass& pass : passes) {
+    means.push_back(pass.losses.empty() ? 0 : MeanOf(pass.losses));
+  }
+  const float sum = std::accumulate(means.begin(), means.end(), 0.0f);
+  Losses losses;
+  for (size_t r = 0; r < passes.size(); ++r) {
+    std::optional<double>& loss = losses.emplace_back();
+    if (!passes[r].losses.empty()) loss = means[r];
+    if (mutant == kReportsUnweightedLoss) {
+      loss = sum / static_cast<float>(passes.size());
+    }
+    if (mutant == kReportsSummedLoss) loss = sum;
+    if (mutant == kReportsFirstRanksLoss) loss = means[0];
+    if (mutant == kReportsMicroBatchLoss) {
+      loss = means[r] / static_cast<float>(c.accumulate);
+    }
+    if (loss.has_value() && passes.size() > 1) {
+      loss = Scaled(*loss, shares[r].size(), c.batch_sizes[r], mutant);
+    }
+  }
+  return losses;
+}
 
 std::vector<EvaluationOutput> FakeEvaluations(
     const Case& c, const CaseFiles& files,
-    const std::vector<FakeTensors>& weights, FakeFault fault) {
+    const std::vector<FakeTensors>& weights, TrainerMutant mutant) {
   if (weights.empty()) return {};
   const int64_t size = SampleCount(files, "test");
-  const auto shares = FakeTestShares(c.world_size(), size, fault);
+  const auto shares = FakeTestShares(c.world_size(), size, mutant);
   const FakeMode mode = {.batch_norm = c.batch_norm != "none",
                          .training = false,
                          .bfloat16 = c.dtype == "bfloat16"};
@@ -161,23 +177,13 @@ std::vector<EvaluationOutput> FakeEvaluations(
   }
   std::vector<EvaluationOutput> outputs;
   for (size_t r = 0; r < shares.size(); ++r) {
-    outputs.push_back(Report(fault, all, ranks, r));
+    outputs.push_back(Report(mutant, all, ranks, r));
     outputs.back().indices = shares[r];
-    const bool padded = fault == FakeFault::kPadsEvaluation;
+    const bool padded = mutant == kPadsEvaluation;
     outputs.back().count = padded ? static_cast<int64_t>(all.count) : size;
   }
   return outputs;
 }
-
-// Names and types of what is written.
-namespace {
-
-template <typename T>
-bool Has(const std::vector<T>& all, const T& one) {
-  return std::find(all.begin(), all.end(), one) != all.end();
-}
-
-}  // namespace
 
 void WriteFakeStep(const Case& c, const CaseFiles& files, int64_t step,
                    const FakeTensors& gradients, const FakeTensors& weights,
@@ -203,62 +209,36 @@ void WriteFakeStep(const Case& c, const CaseFiles& files, int64_t step,
   }
 }
 
-// Ends runs early, and takes away or damages what they wrote.
-
-namespace {
-
-void SpoilOutput(FakeFault fault, bool parallel, RankOutput& output) {
-  if (fault == FakeFault::kThinksItIsAlone) output.world_size = 1;
-  if (fault == FakeFault::kLeavesOutEvaluation ||
-      (fault == FakeFault::kFirstRankEvaluatesAll && output.rank > 0)) {
-    output.evaluation.reset();
-  }
-  if (parallel && fault == FakeFault::kWritesOtherShape) {
-    for (auto& [key, tensor] : output.tensors) tensor.shape.push_back(1);
-  }
-  if (fault == FakeFault::kLeavesOutTensor) {
-    std::erase_if(output.tensors, [](const auto& entry) {
-      return entry.first.ends_with("/b2");
-    });
-  }
-  if (parallel && fault == FakeFault::kWritesForeignIndex) {
-    output.steps[0].indices[0] = -1;
-  }
-}
-
-}  // namespace
-
-void SpoilRun(FakeFault fault, TrainerRun& run) {
+void SpoilRun(TrainerMutant mutant, TrainerRun& run) {
   const bool parallel = run.world_size > 1;
   const auto last = static_cast<size_t>(run.world_size - 1);
   const auto silence = [&run](size_t ranks, const absl::Status& status) {
     std::fill_n(run.ranks.begin(), ranks, TrainerRun::Rank{status, {}});
   };
-  const bool hangs = fault == FakeFault::kLastRankSkipsAndOthersHang;
-  const bool crashes = fault == FakeFault::kLastRankSkipsAndOthersCrash;
-  const bool skips = fault == FakeFault::kLastRankSkipsLastBatch;
+  const bool hangs = mutant == kLastRankSkipsAndOthersHang;
+  const bool crashes = mutant == kLastRankSkipsAndOthersCrash;
+  const bool skips = mutant == kLastRankSkipsLastBatch;
   if (parallel && (hangs || crashes || skips)) {
     run.ranks[last].output.steps.pop_back();
     if (!skips) silence(last, absl::NotFoundError("no file"));
   }
-  if ((parallel && hangs) || fault == FakeFault::kHangs) {
+  if ((parallel && hangs) || mutant == kHangs) {
     run.end = TrainerRun::End::kTimedOut;
     run.how = "it did not end within 60 s";
   }
-  if ((parallel && crashes) || fault == FakeFault::kCrashes) {
+  if ((parallel && crashes) || mutant == kCrashes) {
     run.end = TrainerRun::End::kFailed;
     run.how = "rank 0 exited with status 1";
     run.last_lines = {"[0] RuntimeError: connection closed by peer"};
   }
-  if (fault == FakeFault::kHangs || fault == FakeFault::kCrashes ||
-      fault == FakeFault::kWritesNothing) {
+  if (mutant == kHangs || mutant == kCrashes || mutant == kWritesNothing) {
     silence(last + 1, absl::NotFoundError("no file"));
   }
-  if (fault == FakeFault::kWritesGarbage) {
+  if (mutant == kWritesGarbage) {
     silence(1, absl::DataLossError("rank0.json: not JSON at byte 0"));
   }
   for (TrainerRun::Rank& rank : run.ranks) {
-    SpoilOutput(fault, parallel, rank.output);
+    SpoilOutput(mutant, parallel, rank.output);
   }
 }
 

@@ -1,7 +1,11 @@
-// Which samples the fake trainer's ranks take in which step.
+// Parts of the fake trainer, each with its mutants: which samples the ranks
+// take, and what they report and write.
+//
+// Internal to the fake trainer.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_JUDGE_FAKE_PARTS_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_JUDGE_FAKE_PARTS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -15,6 +19,11 @@
 
 namespace lockstep {
 
+template <typename T>
+bool Has(const std::vector<T>& all, const T& one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
 struct FakeStep {
   int64_t epoch = 0;
   std::vector<std::vector<int64_t>> shares;  // By rank.
@@ -22,30 +31,24 @@ struct FakeStep {
 
 // All steps of a run on `size` samples, of both starts where there are two.
 std::vector<FakeStep> FakeSchedule(const CasePlan& plan, int64_t size,
-                                   FakeFault fault);
+                                   TrainerMutant mutant);
 
 // The test samples of each rank: every N-th.
 std::vector<std::vector<int64_t>> FakeTestShares(int world_size, int64_t size,
-                                                 FakeFault fault);
+                                                 TrainerMutant mutant);
 
-// What ranks of a made-up trainer report as the loss of a step, with the
-// mistakes put in.
-
-// By rank: the mean over its samples, none if it has none. `shares` are the
-// ranks' samples, `passes` what they computed.
+// The losses that the ranks report for a step: the mean over a rank's samples,
+// none if it has none. `shares` are the ranks' samples, `passes` what they
+// computed.
 std::vector<std::optional<double>> FakeLosses(
     const Case& c, const std::vector<std::vector<int64_t>>& shares,
-    const std::vector<FakePass>& passes, FakeFault fault);
-
-// The fake trainer's evaluation.
+    const std::vector<FakePass>& passes, TrainerMutant mutant);
 
 // What each rank reports of the test set, with its weights, in batches of its
 // size. None without weights.
 std::vector<EvaluationOutput> FakeEvaluations(
     const Case& c, const CaseFiles& files,
-    const std::vector<FakeTensors>& weights, FakeFault fault);
-
-// What a rank of the made-up trainer writes of a step.
+    const std::vector<FakeTensors>& weights, TrainerMutant mutant);
 
 // Adds to `output` the gradients of `step`, and the parameters and buffers
 // after it, where the case asks for them.
@@ -53,11 +56,9 @@ void WriteFakeStep(const Case& c, const CaseFiles& files, int64_t step,
                    const FakeTensors& gradients, const FakeTensors& weights,
                    RankOutput& output);
 
-// What can go wrong with a run besides its numbers.
-
-// Makes of a run that ended well what it would be with the fault; leaves it as
-// it is where the fault is another kind of mistake.
-void SpoilRun(FakeFault fault, TrainerRun& run);
+// Ends a run that ended well as the mutant would end it, and takes away or
+// damages what the ranks wrote. Does nothing for mutants of numbers.
+void SpoilRun(TrainerMutant mutant, TrainerRun& run);
 
 }  // namespace lockstep
 

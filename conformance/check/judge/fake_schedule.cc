@@ -1,4 +1,4 @@
-// Deals samples, rightly and wrongly.
+// Which samples the fake trainer's ranks take.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -15,12 +15,9 @@
 namespace lockstep {
 namespace {
 
-using Indices = std::vector<int64_t>;
+using enum TrainerMutant;
 
-int64_t Batch(const Case& c) {
-  return std::accumulate(c.batch_sizes.begin(), c.batch_sizes.end(),
-                         int64_t{0});
-}
+using Indices = std::vector<int64_t>;
 
 Indices Shuffled(Indices indices, uint32_t seed) {
   std::mt19937 random(seed);
@@ -31,14 +28,13 @@ Indices Shuffled(Indices indices, uint32_t seed) {
 }
 
 Indices OrderOf(const Case& c, int64_t size, int64_t epoch, int rank,
-                FakeFault fault) {
+                TrainerMutant mutant) {
   Indices order(static_cast<size_t>(size));
   std::iota(order.begin(), order.end(), 0);
   if (!c.shuffle) return order;
   auto seed = static_cast<uint32_t>(c.seed);
-  if (fault != FakeFault::kNoSetEpoch) seed += static_cast<uint32_t>(epoch);
-  if (fault == FakeFault::kSeedPerRank ||
-      fault == FakeFault::kEachShufflesAlone) {
+  if (mutant != kNoSetEpoch) seed += static_cast<uint32_t>(epoch);
+  if (mutant == kSeedPerRank || mutant == kEachShufflesAlone) {
     seed += 1000 * static_cast<uint32_t>(rank);
   }
   return Shuffled(std::move(order), seed);
@@ -62,11 +58,11 @@ std::vector<Indices> Deal(const Case& c, const Indices& order, size_t begin,
 
 // Every rank goes through the whole order by itself.
 std::vector<FakeStep> Alone(const Case& c, int64_t size, int64_t epoch,
-                            FakeFault fault) {
+                            TrainerMutant mutant) {
   std::vector<FakeStep> steps;
   for (size_t rank = 0; rank < c.batch_sizes.size(); ++rank) {
     const Indices order =
-        OrderOf(c, size, epoch, static_cast<int>(rank), fault);
+        OrderOf(c, size, epoch, static_cast<int>(rank), mutant);
     const auto batch = static_cast<size_t>(c.batch_sizes[rank]);
     for (size_t i = 0; i * batch < order.size(); ++i) {
       if (steps.size() <= i) {
@@ -87,7 +83,7 @@ std::vector<FakeStep> ByShards(const Case& c, int64_t size, int64_t epoch) {
   std::vector<FakeStep> steps;
   int64_t begin = 0;
   for (size_t rank = 0; rank < c.batch_sizes.size(); ++rank) {
-    const int64_t share = c.batch_sizes[rank] * size / Batch(c);
+    const int64_t share = c.batch_sizes[rank] * size / c.global_batch();
     Indices shard(static_cast<size_t>(share));
     std::iota(shard.begin(), shard.end(), begin);
     begin += share;
@@ -114,31 +110,30 @@ void Pad(const Indices& order, std::vector<Indices>& shares) {
 }
 
 std::vector<FakeStep> Epoch(const Case& c, int64_t size, int64_t epoch,
-                            FakeFault fault) {
-  if (fault == FakeFault::kNoDistributedSampler ||
-      fault == FakeFault::kEachShufflesAlone) {
-    return Alone(c, size, epoch, fault);
+                            TrainerMutant mutant) {
+  if (mutant == kNoDistributedSampler || mutant == kEachShufflesAlone) {
+    return Alone(c, size, epoch, mutant);
   }
-  if (fault == FakeFault::kShufflesWithinShards) {
+  if (mutant == kShufflesWithinShards) {
     return ByShards(c, size, epoch);
   }
   std::vector<FakeStep> steps;
-  const auto batch = static_cast<size_t>(Batch(c));
+  const auto batch = static_cast<size_t>(c.global_batch());
   const auto all = static_cast<size_t>(size);
-  const Indices order = OrderOf(c, size, epoch, 0, fault);
+  const Indices order = OrderOf(c, size, epoch, 0, mutant);
   for (size_t begin = 0; begin < all; begin += batch) {
     const size_t end = std::min(all, begin + batch);
-    if (fault == FakeFault::kDropLast && end - begin < batch) break;
+    if (mutant == kDropLast && end - begin < batch) break;
     steps.push_back({.epoch = epoch, .shares = Deal(c, order, begin, end)});
     for (size_t rank = 1; rank < c.batch_sizes.size(); ++rank) {
-      if (fault != FakeFault::kSeedPerRank) continue;
+      if (mutant != kSeedPerRank) continue;
       const Indices own =
-          OrderOf(c, size, epoch, static_cast<int>(rank), fault);
+          OrderOf(c, size, epoch, static_cast<int>(rank), mutant);
       steps.back().shares[rank] = Deal(c, own, begin, end)[rank];
     }
   }
-  if (fault == FakeFault::kPads) Pad(order, steps.back().shares);
-  if (fault == FakeFault::kLosesASample && c.batch_sizes.size() > 1) {
+  if (mutant == kPads) Pad(order, steps.back().shares);
+  if (mutant == kLosesASample && c.batch_sizes.size() > 1) {
     steps.front().shares.front().pop_back();
   }
   return steps;
@@ -147,18 +142,18 @@ std::vector<FakeStep> Epoch(const Case& c, int64_t size, int64_t epoch,
 }  // namespace
 
 std::vector<FakeStep> FakeSchedule(const CasePlan& plan, int64_t size,
-                                   FakeFault fault) {
+                                   TrainerMutant mutant) {
   std::vector<FakeStep> steps;
   for (int64_t epoch = 0; epoch < plan.c.epochs; ++epoch) {
-    for (FakeStep& step : Epoch(plan.c, size, epoch, fault)) {
+    for (FakeStep& step : Epoch(plan.c, size, epoch, mutant)) {
       steps.push_back(std::move(step));
     }
   }
-  if (fault == FakeFault::kResumesEpoch && plan.resumed.has_value()) {
+  if (mutant == kResumesEpoch && plan.resumed.has_value()) {
     const auto stop = static_cast<size_t>(plan.c.stop_after);
     const int64_t epoch = steps[stop].epoch;
     steps.resize(stop);
-    for (FakeStep& step : Epoch(plan.c, size, epoch, fault)) {
+    for (FakeStep& step : Epoch(plan.c, size, epoch, mutant)) {
       steps.push_back(std::move(step));
     }
   }
@@ -166,23 +161,23 @@ std::vector<FakeStep> FakeSchedule(const CasePlan& plan, int64_t size,
 }
 
 std::vector<Indices> FakeTestShares(int world_size, int64_t size,
-                                    FakeFault fault) {
+                                    TrainerMutant mutant) {
   std::vector<Indices> shares(static_cast<size_t>(world_size));
-  const bool drops = fault == FakeFault::kDropsEvaluationTail;
+  const bool drops = mutant == kDropsEvaluationTail;
   const int64_t end = drops ? size / world_size * world_size : size;
   for (int64_t i = 0; i < end; ++i) {
     shares[static_cast<size_t>(i % world_size)].push_back(i);
   }
   Indices order(static_cast<size_t>(size));
   std::iota(order.begin(), order.end(), 0);
-  if (fault == FakeFault::kPadsEvaluation) Pad(order, shares);
-  const bool alone = fault == FakeFault::kFirstRankEvaluatesAll;
+  if (mutant == kPadsEvaluation) Pad(order, shares);
+  const bool alone = mutant == kFirstRankEvaluatesAll;
   for (size_t rank = 1; rank < shares.size(); ++rank) {
-    if (alone || fault == FakeFault::kEvaluatesOnFirstRank) {
+    if (alone || mutant == kEvaluatesOnFirstRank) {
       shares[rank].clear();
     }
   }
-  if (alone || fault == FakeFault::kFirstRankEvaluatesAllToo) {
+  if (alone || mutant == kFirstRankEvaluatesAllToo) {
     shares[0] = order;
   }
   return shares;

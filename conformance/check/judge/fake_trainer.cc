@@ -1,21 +1,18 @@
-// Steps, reductions, updates and metrics, with the mistakes put in.
 #include "conformance/check/judge/fake_trainer.h"
 
-#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "conformance/check/cases/check_case.h"
+#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/fake_model.h"
 #include "conformance/check/judge/fake_parts.h"
-#include "conformance/check/judge/numbers.h"
 #include "conformance/check/run/trainer_run.h"
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
@@ -23,11 +20,9 @@
 namespace lockstep {
 namespace {
 
-using Indices = std::vector<int64_t>;
+using enum TrainerMutant;
 
-bool Has(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
+using Indices = std::vector<int64_t>;
 
 void Add(FakeTensors& sum, float factor, const FakeTensors& term) {
   for (const auto& [name, values] : term) {
@@ -46,15 +41,17 @@ struct Replica {
 
 class Trainer {
  public:
-  Trainer(const CasePlan& plan, const CaseFiles& files, FakeFault fault)
-      : plan_(plan), c_(plan.c), files_(files), fault_(fault) {}
+  Trainer(const CasePlan& plan, const CaseFiles& files, TrainerMutant mutant)
+      : plan_(plan), c_(plan.c), files_(files), mutant_(mutant) {}
 
   TrainerRun Run();
 
  private:
-  bool Faulty(FakeFault fault) const { return fault_ == fault; }
-  // The same, of a mistake that one rank cannot make.
-  bool Parallel(FakeFault fault) const { return fault_ == fault && n_ > 1; }
+  bool Is(TrainerMutant mutant) const { return mutant_ == mutant; }
+  // The same, for a mutant that only several ranks can have.
+  bool IsParallel(TrainerMutant mutant) const {
+    return mutant_ == mutant && n_ > 1;
+  }
   float Ranks() const { return static_cast<float>(n_); }
   int LastRank() const { return n_ - 1; }
   FakeMode Mode() const;
@@ -75,7 +72,7 @@ class Trainer {
   const CasePlan& plan_;
   const Case& c_;
   const CaseFiles& files_;
-  const FakeFault fault_;
+  const TrainerMutant mutant_;
   const int n_ = c_.world_size();
   std::vector<Replica> replicas_;
 };
@@ -107,15 +104,13 @@ std::vector<FakePass> Trainer::Forward(const FakeStep& step) {
   for (size_t r = 0; r < passes.size(); ++r) {
     if (step.shares[r].empty()) continue;
     FakeBatch batch = GatherFake(files_, "train", step.shares[r]);
-    if (Faulty(FakeFault::kDropout) ||
-        Faulty(FakeFault::kReducesNothingWithDropout)) {
+    if (Is(kDropout) || Is(kReducesNothingWithDropout)) {
       // Which inputs are dropped depends on a sample's place in the batch.
       for (size_t i = 0; i < batch.x.size(); i += 2) batch.x[i][i % 4] = 0;
     }
     passes[r] = RunFakeModel(replicas_[r].weights, batch, Mode());
   }
-  const bool sync =
-      c_.batch_norm == "sync" && !Parallel(FakeFault::kLocalBatchNorm);
+  const bool sync = c_.batch_norm == "sync" && !IsParallel(kLocalBatchNorm);
   if (!sync) return passes;
   Indices all;
   for (const Indices& share : step.shares) {
@@ -130,7 +125,7 @@ std::vector<FakePass> Trainer::Forward(const FakeStep& step) {
         whole.losses.begin() + static_cast<std::ptrdiff_t>(begin);
     passes[r].losses.assign(first, first + static_cast<std::ptrdiff_t>(count));
     passes[r].gradients = whole.gradients;
-    if (!Parallel(FakeFault::kLocalBuffers)) {
+    if (!IsParallel(kLocalBuffers)) {
       passes[r].mean = whole.mean;
       passes[r].variance = whole.variance;
     }
@@ -142,9 +137,8 @@ std::vector<FakePass> Trainer::Forward(const FakeStep& step) {
 // The gradient of the mean over all ranks' samples, or what is taken for it.
 FakeTensors Trainer::Average(const FakeStep& step,
                              const std::vector<FakePass>& passes) const {
-  const bool unweighted =
-      Faulty(FakeFault::kMeanOfMeans) || Faulty(FakeFault::kSumOfMeans);
-  const bool idle = Parallel(FakeFault::kAveragesIdleRanks);
+  const bool unweighted = Is(kMeanOfMeans) || Is(kSumOfMeans);
+  const bool idle = IsParallel(kAveragesIdleRanks);
   float total = 0;
   std::vector<float> weights;
   for (const Indices& share : step.shares) {
@@ -153,9 +147,8 @@ FakeTensors Trainer::Average(const FakeStep& step,
     total += weights.back();
   }
   if (idle) total = Ranks();
-  if (Parallel(FakeFault::kDividesByFullBatch)) {
-    total = static_cast<float>(std::accumulate(
-        c_.batch_sizes.begin(), c_.batch_sizes.end(), int64_t{0}));
+  if (IsParallel(kDividesByFullBatch)) {
+    total = static_cast<float>(c_.global_batch());
   }
   FakeTensors sum;
   for (size_t r = 0; r < passes.size(); ++r) {
@@ -168,22 +161,21 @@ FakeTensors Trainer::Average(const FakeStep& step,
 void Trainer::ScaleGradients(FakeTensors& gradients) const {
   float factor = 1;
   const auto accumulate = static_cast<float>(c_.accumulate);
-  if (Faulty(FakeFault::kSums) || Faulty(FakeFault::kSumOfMeans)) {
+  if (Is(kSums) || Is(kSumOfMeans)) {
     factor = Ranks();
   }
-  if (Faulty(FakeFault::kDividesTwice)) factor = 1 / Ranks();
-  if (Faulty(FakeFault::kAccumulationSums)) factor = accumulate;
-  if (Faulty(FakeFault::kAccumulationDividesTwice)) factor = 1 / accumulate;
-  if (Faulty(FakeFault::kSumsRanksAndMicroBatches)) {
+  if (Is(kDividesTwice)) factor = 1 / Ranks();
+  if (Is(kAccumulationSums)) factor = accumulate;
+  if (Is(kAccumulationDividesTwice)) factor = 1 / accumulate;
+  if (Is(kSumsRanksAndMicroBatches)) {
     factor = Ranks() * accumulate;
   }
-  if (Parallel(FakeFault::kLossScale)) factor = 0.65f;
+  if (IsParallel(kLossScale)) factor = 0.65f;
   for (auto& [name, values] : gradients) {
-    const bool twice =
-        Faulty(FakeFault::kReducesTwiceOneParameter) && name == "W2";
+    const bool twice = Is(kReducesTwiceOneParameter) && name == "W2";
     for (float& value : values) value *= twice ? Ranks() : factor;
   }
-  if (Faulty(FakeFault::kInfiniteGradient)) {
+  if (Is(kInfiniteGradient)) {
     gradients["b1"][0] = std::numeric_limits<float>::infinity();
   }
 }
@@ -194,27 +186,26 @@ std::vector<FakeTensors> Trainer::Reduce(
                                      Average(step, passes));
   for (size_t r = 0; r < passes.size(); ++r) {
     const FakeTensors& own = passes[r].gradients;
-    if (Faulty(FakeFault::kReducesNothing) ||
-        Faulty(FakeFault::kReducesNothingWithDropout)) {
+    if (Is(kReducesNothing) || Is(kReducesNothingWithDropout)) {
       gradients[r] = own;
     }
-    if (Faulty(FakeFault::kLeavesOutOneParameter)) {
+    if (Is(kLeavesOutOneParameter)) {
       gradients[r]["W2"] = own.at("W2");
     }
-    if (Parallel(FakeFault::kMixesWithNeighbour)) {
+    if (IsParallel(kMixesWithNeighbour)) {
       gradients[r].clear();
       Add(gradients[r], 0.75f, own);
       Add(gradients[r], 0.25f, passes[(r + 1) % passes.size()].gradients);
     }
-    if (Parallel(FakeFault::kAddsInOwnOrder) && r > 0) {
+    if (IsParallel(kAddsInOwnOrder) && r > 0) {
       for (float& value : gradients[r]["W1"]) {
         value = std::nextafter(value, 0.0f);
       }
     }
-    if (Faulty(FakeFault::kFirstRanksGradients)) {
+    if (Is(kFirstRanksGradients)) {
       gradients[r] = passes[0].gradients;
     }
-    if (Faulty(FakeFault::kDividesByNoSamples) && step.shares[r].empty()) {
+    if (Is(kDividesByNoSamples) && step.shares[r].empty()) {
       for (FakeTensors& all : gradients) {
         all["W1"][0] = std::numeric_limits<float>::quiet_NaN();
       }
@@ -237,16 +228,15 @@ void Trainer::UpdateBuffersOnce(Replica& replica, const FakePass& pass) const {
 void Trainer::UpdateBuffers(const std::vector<FakePass>& passes) {
   if (c_.batch_norm == "none") return;
   for (size_t r = 0; r < passes.size(); ++r) {
-    const bool first = Faulty(FakeFault::kFirstRanksBuffers);
+    const bool first = Is(kFirstRanksBuffers);
     const FakePass& pass = passes[first ? 0 : r];
-    const bool none = Faulty(FakeFault::kOnlyFirstRankHasBuffers) && r > 0;
+    const bool none = Is(kOnlyFirstRankHasBuffers) && r > 0;
     if (pass.losses.empty() || none) continue;
     UpdateBuffersOnce(replicas_[r], pass);
-    if (Parallel(FakeFault::kBuffersTwice)) {
+    if (IsParallel(kBuffersTwice)) {
       UpdateBuffersOnce(replicas_[r], pass);
     }
-    if (Parallel(FakeFault::kOtherBuffersOnLastRank) &&
-        r + 1 == passes.size()) {
+    if (IsParallel(kOtherBuffersOnLastRank) && r + 1 == passes.size()) {
       replicas_[r].weights["bn.running_var"][0] *= 1.01f;
     }
   }
@@ -256,10 +246,10 @@ void Trainer::UpdateBuffers(const std::vector<FakePass>& passes) {
 bool Trainer::Trains(const std::string& name, int rank) const {
   if (IsFakeBuffer(name)) return false;
   if (Has(c_.frozen, name)) {
-    return Faulty(FakeFault::kDecaysFrozen) ||
-           (Parallel(FakeFault::kDecaysFrozenOnLastRank) && rank == LastRank());
+    return Is(kDecaysFrozen) ||
+           (IsParallel(kDecaysFrozenOnLastRank) && rank == LastRank());
   }
-  if (Has(c_.unused, name)) return Parallel(FakeFault::kDecaysUnused);
+  if (Has(c_.unused, name)) return IsParallel(kDecaysUnused);
   return true;
 }
 
@@ -267,12 +257,12 @@ void Trainer::Update(int rank, int64_t step, const FakeTensors& gradients) {
   Replica& replica = replicas_[static_cast<size_t>(rank)];
   auto rate = static_cast<float>(c_.learning_rate);
   const bool last = n_ > 1 && rank == LastRank();
-  if (Faulty(FakeFault::kLearningRateTimesRanks)) rate *= Ranks();
-  if (Faulty(FakeFault::kLearningRateTimesRoot)) rate *= std::sqrt(Ranks());
-  if (Faulty(FakeFault::kLastRanksLearningRate) && last) rate *= 0.8f;
-  if (Parallel(FakeFault::kSchedulesByRanks) && step >= 3) rate *= 0.8f;
-  if (Faulty(FakeFault::kLastRankDrifts) && step >= 3 && last) rate *= 0.8f;
-  if (Faulty(FakeFault::kForgetsMomentum) && plan_.resumed.has_value() &&
+  if (Is(kLearningRateTimesRanks)) rate *= Ranks();
+  if (Is(kLearningRateTimesRoot)) rate *= std::sqrt(Ranks());
+  if (Is(kLastRanksLearningRate) && last) rate *= 0.8f;
+  if (IsParallel(kSchedulesByRanks) && step >= 3) rate *= 0.8f;
+  if (Is(kLastRankDrifts) && step >= 3 && last) rate *= 0.8f;
+  if (Is(kForgetsMomentum) && plan_.resumed.has_value() &&
       step == c_.stop_after + 1) {
     replica.velocity.clear();
   }
@@ -293,7 +283,7 @@ void Trainer::Update(int rank, int64_t step, const FakeTensors& gradients) {
 
 void Trainer::Report(const FakeStep& step,
                      const std::vector<FakePass>& passes) {
-  const auto losses = FakeLosses(c_, step.shares, passes, fault_);
+  const auto losses = FakeLosses(c_, step.shares, passes, mutant_);
   for (size_t r = 0; r < passes.size(); ++r) {
     replicas_[r].output.steps.push_back(
         {.epoch = step.epoch, .indices = step.shares[r], .loss = losses[r]});
@@ -305,7 +295,7 @@ TrainerRun Trainer::Run() {
   std::vector<FakeTensors> weights;
   int64_t number = 0;
   for (const FakeStep& step :
-       FakeSchedule(plan_, SampleCount(files_, "train"), fault_)) {
+       FakeSchedule(plan_, SampleCount(files_, "train"), mutant_)) {
     ++number;
     const std::vector<FakePass> passes = Forward(step);
     const std::vector<FakeTensors> gradients = Reduce(step, passes);
@@ -322,7 +312,7 @@ TrainerRun Trainer::Run() {
   for (int r = 0; c_.evaluate && r < n_; ++r) {
     weights.push_back(replicas_[static_cast<size_t>(r)].weights);
   }
-  const auto evaluations = FakeEvaluations(c_, files_, weights, fault_);
+  const auto evaluations = FakeEvaluations(c_, files_, weights, mutant_);
   TrainerRun run;
   run.world_size = n_;
   for (size_t r = 0; r < replicas_.size(); ++r) {
@@ -331,30 +321,30 @@ TrainerRun Trainer::Run() {
     run.ranks.push_back(
         {.status = absl::OkStatus(), .output = std::move(replica.output)});
   }
-  SpoilRun(fault_, run);
+  SpoilRun(mutant_, run);
   return run;
 }
 
 }  // namespace
 
 TrainerRun FakeRun(const CasePlan& plan, const CaseFiles& files,
-                   FakeFault fault) {
-  return Trainer(plan, files, fault).Run();
+                   TrainerMutant mutant) {
+  return Trainer(plan, files, mutant).Run();
 }
 
-CaseRuns FakeRuns(const CheckCase& check, FakeFault fault) {
+CaseRuns FakeRuns(const CheckCase& check, TrainerMutant mutant) {
   CaseRuns runs;
-  runs.one_rank = FakeRun(check.one_rank, check.files, fault);
-  runs.all_ranks = FakeRun(check.all_ranks, check.files, fault);
-  for (const Shadow& shadow : ShadowsOf(check)) {
-    runs.shadows.push_back(FakeRun(shadow.plan, shadow.files, fault));
+  runs.one_rank = FakeRun(check.one_rank, check.files, mutant);
+  runs.all_ranks = FakeRun(check.all_ranks, check.files, mutant);
+  for (const ExtraStart& start : ReorderedStarts(check)) {
+    runs.reordered.push_back(FakeRun(start.plan, start.files, mutant));
   }
   return runs;
 }
 
-RunProbe FakeProbe(FakeFault fault) {
-  return [fault](const Probe& probe) -> absl::StatusOr<TrainerRun> {
-    return FakeRun({.c = probe.c, .resumed = std::nullopt}, probe.files, fault);
+RunExtra FakeExtraRuns(TrainerMutant mutant) {
+  return [mutant](const ExtraStart& start) -> absl::StatusOr<TrainerRun> {
+    return FakeRun(start.plan, start.files, mutant);
   };
 }
 

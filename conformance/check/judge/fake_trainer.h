@@ -1,15 +1,19 @@
-// The mistakes that the fake trainer can be told to make.
+// A trainer of the little model (fake_model.h), right or mutated, whose ranks
+// do not really run: it gives what the processes of a judged trainer would have
+// written.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_JUDGE_FAKE_TRAINER_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_JUDGE_FAKE_TRAINER_H_
 
 #include "conformance/check/cases/check_case.h"
+#include "conformance/check/judge/judge.h"
 #include "conformance/check/run/trainer_run.h"
 #include "conformance/protocol/case.h"
 
 namespace lockstep {
 
-// Each at every world size where it makes sense there, as in a real trainer.
-enum class FakeFault {
+// Mutants of the trainer. Each shows at every world size where it makes sense,
+// as in a real trainer.
+enum class TrainerMutant {
   kNone,
   // Runs.
   kHangs,
@@ -84,7 +88,7 @@ enum class FakeFault {
   kPadsEvaluation,
   kDropsEvaluationTail,
   kEvaluatesOnFirstRank,   // Its share only.
-  kFirstRankEvaluatesAll,  // And the others nothing: no mistake.
+  kFirstRankEvaluatesAll,  // And the others nothing, which is right.
   kFirstRankEvaluatesAllToo,
   kMeanOfRankMetrics,
   kMeanOfBatchMetrics,
@@ -93,17 +97,14 @@ enum class FakeFault {
   kFirstRanksMetrics,
 };
 
-// A trainer of the little model, right or with one mistake, that ranks do not
-// really run: it gives what a judged trainer's processes would have written.
-
 // One run of the plan, joined where it has two starts. `files` must be of a
 // case WithFakeModel.
 TrainerRun FakeRun(const CasePlan& plan, const CaseFiles& files,
-                   FakeFault fault);
+                   TrainerMutant mutant);
 
-// All runs of a case, and probes, by a trainer with `fault`.
-CaseRuns FakeRuns(const CheckCase& check, FakeFault fault);
-RunProbe FakeProbe(FakeFault fault);
+// All runs of a case, and extra runs, by the mutant.
+CaseRuns FakeRuns(const CheckCase& check, TrainerMutant mutant);
+RunExtra FakeExtraRuns(TrainerMutant mutant);
 
 }  // namespace lockstep
 

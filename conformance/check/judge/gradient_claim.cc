@@ -1,5 +1,7 @@
-// Judges whether ranks hold the same gradients and parameters.
+// Judges whether ranks hold the same gradients and parameters, and whether the
+// gradients are one rank's.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,10 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "conformance/check/cases/check_case.h"
+#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/claims.h"
 #include "conformance/check/judge/compare.h"
-#include "conformance/check/judge/evidence.h"
-#include "conformance/check/judge/numbers.h"
 #include "conformance/check/judge/tolerance.h"
 #include "conformance/check/judge/verdict.h"
 #include "conformance/protocol/rank_output.h"
@@ -109,7 +110,7 @@ bool HoldOwnShares(Evidence& evidence, const Reference& reference,
   const auto& shares = evidence.Shares();
   if (step != 1 || !shares.ok()) return false;
   for (int r = 0; r < evidence.world_size(); ++r) {
-    const ShareProbe& share = (*shares)[static_cast<size_t>(r)];
+    const ShareResult& share = (*shares)[static_cast<size_t>(r)];
     const Tensors held = TensorsOf(evidence.rank(r), "gradient", step);
     if (share.count == 0 ||
         Fits(names, share.gradients, held, reference.allowed)) {
@@ -147,8 +148,7 @@ Cause CauseOfParting(Evidence& evidence, const Names& names, int64_t step) {
 
 Verdict GradientsPart(Evidence& evidence, const Disagreement& found,
                       int64_t step) {
-  Diagnosis diagnosis{.cause = CauseOfParting(evidence, found.names, step),
-                      .facts = {}};
+  Diagnosis diagnosis{.cause = CauseOfParting(evidence, found.names, step)};
   diagnosis.facts.step = step;
   diagnosis.facts.world_size = evidence.world_size();
   diagnosis.facts.tensors =
@@ -168,8 +168,8 @@ Verdict ParametersPart(const Evidence& evidence, const Disagreement& found,
   const auto& known = c.write_gradients;  // To agree.
   const bool equal = std::find(known.begin(), known.end(), step) != known.end();
   const bool still = has(c.frozen) || has(c.unused);
-  Diagnosis diagnosis{
-      .cause = equal ? Cause::kRanksUpdateApart : Cause::kDrifts, .facts = {}};
+  Diagnosis diagnosis{.cause =
+                          equal ? Cause::kRanksUpdateApart : Cause::kDrifts};
   if (has(c.frozen)) diagnosis.cause = Cause::kFrozenMoves;
   if (has(c.unused)) diagnosis.cause = Cause::kUnusedMoves;
   diagnosis.facts.step = step;
@@ -180,26 +180,6 @@ Verdict ParametersPart(const Evidence& evidence, const Disagreement& found,
                 Describe(evidence, found, "parameter", step), diagnosis);
 }
 
-}  // namespace
-
-Verdict JudgeRanksAgree(Evidence& evidence) {
-  const Case& c = evidence.check.all_ranks.c;
-  for (const int64_t step : c.write_gradients) {
-    const auto found = DisagreementIn(evidence, "gradient", step);
-    if (found.has_value()) return GradientsPart(evidence, *found, step);
-  }
-  for (const int64_t step : c.write_state) {
-    const auto found = DisagreementIn(evidence, "parameter", step);
-    if (found.has_value()) return ParametersPart(evidence, *found, step);
-  }
-  return Passed(evidence.check, Claim::kRanksAgree, 0);
-}
-
-// Judges the gradients, and whether ranks hold the same.
-namespace {
-
-using Names = std::vector<std::string>;
-
 // What the ranks' differing gradients are, where they are no factor of one
 // rank's: made of the gradients of the ranks' shares.
 std::optional<Diagnosis> FromShares(Evidence& evidence, const Names& names,
@@ -207,23 +187,20 @@ std::optional<Diagnosis> FromShares(Evidence& evidence, const Names& names,
                                     const AllowedErrors& allowed) {
   const auto& shares = evidence.Shares();
   if (!shares.ok()) return std::nullopt;
-  const Tensors mean = MeanOfShares(*shares, false, &ShareProbe::gradients);
-  const Tensors weighted = MeanOfShares(*shares, true, &ShareProbe::gradients);
+  const Tensors mean = MeanOfShares(*shares, false, &ShareResult::gradients);
+  const Tensors weighted = MeanOfShares(*shares, true, &ShareResult::gradients);
   const std::string& norm = evidence.check.all_ranks.c.batch_norm;
-  const auto with = [](Cause cause, double k = 1, int rank = -1) {
-    Diagnosis diagnosis{.cause = cause, .facts = {}};
-    diagnosis.facts.k = k;
-    diagnosis.facts.rank = rank;
-    return diagnosis;
-  };
   if (norm == "sync" && (Fits(names, weighted, got, allowed) ||
                          Fits(names, mean, got, allowed))) {
-    return with(Cause::kLocalBatchNorm);
+    return Diagnosis{.cause = Cause::kLocalBatchNorm};
   }
-  if (Fits(names, mean, got, allowed)) return with(Cause::kMeanOfMeans);
+  if (Fits(names, mean, got, allowed)) {
+    return Diagnosis{.cause = Cause::kMeanOfMeans};
+  }
   for (size_t r = 0; r < shares->size(); ++r) {
     if (Fits(names, (*shares)[r].gradients, got, allowed)) {
-      return with(Cause::kNotReduced, 1, static_cast<int>(r));
+      return Diagnosis{.cause = Cause::kNotReduced,
+                       .facts = {.rank = static_cast<int>(r)}};
     }
   }
   const auto factor =
@@ -232,9 +209,9 @@ std::optional<Diagnosis> FromShares(Evidence& evidence, const Names& names,
                             evidence.check.all_ranks.c.accumulate),
                /*any=*/false);
   if (!factor.has_value()) return std::nullopt;
-  Diagnosis diagnosis = with(factor->cause, factor->k);
-  diagnosis.facts.of = "the plain mean of the ranks' own";
-  return diagnosis;
+  return Diagnosis{
+      .cause = factor->cause,
+      .facts = {.k = factor->k, .of = "the plain mean of the ranks' own"}};
 }
 
 Diagnosis DiagnoseGradients(Evidence& evidence, const Names& names,
@@ -266,23 +243,16 @@ Diagnosis DiagnoseGradients(Evidence& evidence, const Names& names,
   return diagnosis;
 }
 
-bool TooNoisy(const Difference& difference) {
-  return !difference.allowed.meaningful;
-}
-
 Verdict GradientVerdict(Evidence& evidence, const Compared& compared,
                         const Reference& reference, const Tensors& got,
                         int64_t step) {
   const CheckCase& check = evidence.check;
   // A tolerance without meaning comes before any error.
-  const auto noisy = std::find_if(compared.differing.begin(),
-                                  compared.differing.end(), TooNoisy);
-  if (noisy != compared.differing.end()) {
+  if (const Difference* noisy = FirstNotJudged(compared)) {
     return Failed(check, Claim::kGradients,
                   absl::StrCat("In step ", step, ", the gradient of ",
                                Describe(check, *noisy)),
-                  {.cause = Cause::kTooNoisy, .facts = {}},
-                  compared.error_over_allowed);
+                  {.cause = Cause::kTooNoisy}, compared.error_over_allowed);
   }
   const Names names = NamesOf(compared);
   std::string what = absl::StrCat("In step ", step, ", the gradient of ",
@@ -325,6 +295,19 @@ std::string LocalDistance(const Evidence& evidence, const Tensors& want) {
 
 }  // namespace
 
+Verdict JudgeRanksAgree(Evidence& evidence) {
+  const Case& c = evidence.check.all_ranks.c;
+  for (const int64_t step : c.write_gradients) {
+    const auto found = DisagreementIn(evidence, "gradient", step);
+    if (found.has_value()) return GradientsPart(evidence, *found, step);
+  }
+  for (const int64_t step : c.write_state) {
+    const auto found = DisagreementIn(evidence, "parameter", step);
+    if (found.has_value()) return ParametersPart(evidence, *found, step);
+  }
+  return Passed(evidence.check, Claim::kRanksAgree, 0);
+}
+
 Verdict JudgeGradients(Evidence& evidence) {
   const CheckCase& check = evidence.check;
   double worst = 0;
@@ -334,10 +317,7 @@ Verdict JudgeGradients(Evidence& evidence) {
     const absl::StatusOr<Reference> reference =
         GradientReference(evidence, step);
     if (!reference.ok()) {
-      return Failed(check, Claim::kGradients,
-                    absl::StrCat("There is no reference to judge by: ",
-                                 std::string(reference.status().message())),
-                    {});
+      return NoReference(check, Claim::kGradients, reference.status());
     }
     const Tensors got = TensorsOf(evidence.rank(0), "gradient", step);
     const Compared compared =

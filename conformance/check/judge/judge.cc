@@ -1,4 +1,5 @@
-// Asks the claims in order, and leaves out what has lost its ground.
+#include "conformance/check/judge/judge.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -10,7 +11,6 @@
 #include "absl/strings/str_cat.h"
 #include "conformance/check/cases/check_case.h"
 #include "conformance/check/judge/claims.h"
-#include "conformance/check/judge/evidence.h"
 #include "conformance/check/judge/verdict.h"
 
 namespace lockstep {
@@ -80,8 +80,8 @@ Verdict VerdictOf(Evidence& evidence, const Found& found, Claim claim) {
 }  // namespace
 
 std::vector<Verdict> Judge(const CheckCase& check, const CaseRuns& runs,
-                           const RunProbe& probe) {
-  Evidence evidence(check, runs, probe);
+                           const RunExtra& run_extra) {
+  Evidence evidence(check, runs, run_extra);
   Found found;
   Verdict run = JudgeRun(check, runs);
   const bool unsupported = run.outcome == Outcome::kSkipped;

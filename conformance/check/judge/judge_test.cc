@@ -1,6 +1,8 @@
-// Every cause is explained in whole sentences, with its placeholders filled.
+// Judge passes the right trainer and names every mutant; every cause is
+// explained in whole sentences, with its placeholders filled.
 #include <algorithm>
 #include <cctype>
+#include <cstddef>
 #include <map>
 #include <set>
 #include <string>
@@ -8,13 +10,14 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "conformance/check/cases/built_in_cases.h"
 #include "conformance/check/cases/check_case.h"
+#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/fake_model.h"
 #include "conformance/check/judge/fake_trainer.h"
 #include "conformance/check/judge/judge_mutants.h"
-#include "conformance/check/judge/numbers.h"
 #include "conformance/check/judge/verdict.h"
 #include "conformance/check/run/trainer_run.h"
 #include "gtest/gtest.h"
@@ -22,6 +25,8 @@
 
 namespace lockstep {
 namespace {
+
+using enum TrainerMutant;
 
 TEST(CausesTest, NamesAreUniqueAndInSnakeCase) {
   std::set<std::string> names;
@@ -75,11 +80,6 @@ TEST(CausesTest, FillsInWhatIsKnown) {
             std::string::npos);
 }
 
-}  // namespace
-
-// Judge passes the right trainer and names what is planted in the others.
-namespace {
-
 constexpr int kWorldSizes[] = {2, 3, 4};
 
 std::string Said(const Verdict& verdict) {
@@ -93,8 +93,7 @@ TEST(JudgeTest, PassesTheRightTrainer) {
   for (const int world_size : kWorldSizes) {
     for (CheckCase& built_in : BuiltInCases(world_size)) {
       const CheckCase check = WithFakeModel(std::move(built_in));
-      const auto verdicts = Judge(check, FakeRuns(check, FakeFault::kNone),
-                                  FakeProbe(FakeFault::kNone));
+      const auto verdicts = JudgeTrainer(kNone, check);
       ASSERT_EQ(verdicts.size(), check.claims.size());
       for (const Verdict& verdict : verdicts) {
         EXPECT_EQ(verdict.outcome, Outcome::kPassed) << Said(verdict);
@@ -105,7 +104,7 @@ TEST(JudgeTest, PassesTheRightTrainer) {
   }
 }
 
-TEST(JudgeTest, NamesEveryFault) {
+TEST(JudgeTest, NamesEveryMutant) {
   std::map<std::pair<std::string, int>, CheckCase> cases;
   for (const int world_size : kWorldSizes) {
     for (CheckCase& check : BuiltInCases(world_size)) {
@@ -113,17 +112,17 @@ TEST(JudgeTest, NamesEveryFault) {
       cases[{name, world_size}] = WithFakeModel(std::move(check));
     }
   }
-  for (const JudgeFault& fault : AllJudgeFaults()) {
+  for (const JudgeMutant& mutant : AllJudgeMutants()) {
     for (const int world_size : kWorldSizes) {
-      SCOPED_TRACE(absl::StrCat(fault.name, " at ", world_size));
+      SCOPED_TRACE(absl::StrCat(mutant.name, " at ", world_size));
       const std::vector<Verdict> verdicts =
-          JudgeFaulty(fault, cases.at({fault.case_name, world_size}));
+          JudgeTrainer(mutant.mutant, cases.at({mutant.case_name, world_size}));
       ASSERT_FALSE(verdicts.empty());
       bool found = false;
       for (const Verdict& verdict : verdicts) {
         if (verdict.outcome != Outcome::kFailed) continue;
-        EXPECT_EQ(verdict.claim, fault.claim) << Said(verdict);
-        EXPECT_EQ(verdict.cause, fault.cause) << Said(verdict);
+        EXPECT_EQ(verdict.claim, mutant.claim) << Said(verdict);
+        EXPECT_EQ(verdict.cause, mutant.cause) << Said(verdict);
         EXPECT_NE(verdict.what, "") << Said(verdict);
         EXPECT_NE(verdict.why, "") << Said(verdict);
         EXPECT_NE(verdict.fix, "") << Said(verdict);
@@ -135,25 +134,24 @@ TEST(JudgeTest, NamesEveryFault) {
   }
 }
 
-// Mistakes that no cause describes: a false one must not be named.
+// Mutants that no cause describes: a false one must not be named.
 constexpr struct {
-  FakeFault fault;
+  TrainerMutant mutant;
   const char* case_name;
   Claim claim;
 } kNameless[] = {
-    {FakeFault::kLosesASample, "uneven_last_batch", Claim::kSamples},
-    {FakeFault::kReportsRoundedLoss, "even", Claim::kLoss},
-    {FakeFault::kOtherBuffersOnLastRank, "sync_bn", Claim::kState},
-    {FakeFault::kFirstRankEvaluatesAllToo, "evaluation", Claim::kEvaluation},
-    {FakeFault::kTruncatesAccuracy, "evaluation", Claim::kEvaluation},
+    {kLosesASample, "uneven_last_batch", Claim::kSamples},
+    {kReportsRoundedLoss, "even", Claim::kLoss},
+    {kOtherBuffersOnLastRank, "sync_bn", Claim::kState},
+    {kFirstRankEvaluatesAllToo, "evaluation", Claim::kEvaluation},
+    {kTruncatesAccuracy, "evaluation", Claim::kEvaluation},
 };
 
 TEST(JudgeTest, GuessesNothingWhereNoCauseFits) {
   for (const auto& nameless : kNameless) {
     for (const int world_size : kWorldSizes) {
       const CheckCase check = FakeCase(nameless.case_name, world_size);
-      const auto verdicts = Judge(check, FakeRuns(check, nameless.fault),
-                                  FakeProbe(nameless.fault));
+      const auto verdicts = JudgeTrainer(nameless.mutant, check);
       const auto failed = std::find_if(
           verdicts.begin(), verdicts.end(),
           [](const Verdict& v) { return v.outcome == Outcome::kFailed; });
@@ -166,9 +164,8 @@ TEST(JudgeTest, GuessesNothingWhereNoCauseFits) {
 
 TEST(JudgeTest, LetsOneRankEvaluateForAll) {
   const CheckCase check = FakeCase("evaluation", 3);
-  constexpr FakeFault kAlone = FakeFault::kFirstRankEvaluatesAll;
-  for (const Verdict& verdict :
-       Judge(check, FakeRuns(check, kAlone), FakeProbe(kAlone))) {
+  constexpr TrainerMutant kAlone = kFirstRankEvaluatesAll;
+  for (const Verdict& verdict : JudgeTrainer(kAlone, check)) {
     EXPECT_EQ(verdict.outcome, Outcome::kPassed) << Said(verdict);
   }
 }
@@ -176,21 +173,20 @@ TEST(JudgeTest, LetsOneRankEvaluateForAll) {
 // A rank that stopped where the case says so has left nothing out.
 TEST(JudgeTest, BlamesNoRankThatWasToStop) {
   const CheckCase check = FakeCase("resume", 2);
-  CaseRuns runs = FakeRuns(check, FakeFault::kNone);
+  CaseRuns runs = FakeRuns(check, kNone);
   runs.all_ranks.end = TrainerRun::End::kFailed;
   runs.all_ranks.how = "rank 1 exited with status 1";
   runs.all_ranks.ranks[0].output.steps.resize(
       static_cast<size_t>(check.all_ranks.c.stop_after));
   runs.all_ranks.ranks[1] = {.status = absl::NotFoundError("no file"),
                              .output = {}};
-  EXPECT_EQ(Judge(check, runs, FakeProbe(FakeFault::kNone))[0].cause,
-            Cause::kCrashes);
+  EXPECT_EQ(Judge(check, runs, FakeExtraRuns(kNone))[0].cause, Cause::kCrashes);
 }
 
-// Two mistakes at once: what is said is true of each tensor that is named.
+// Two mutants at once: what is said is true of each tensor that is named.
 TEST(JudgeTest, NamesTheTensorsThatHaveTheFactor) {
   const CheckCase check = FakeCase("even", 2);
-  CaseRuns runs = FakeRuns(check, FakeFault::kReducesTwiceOneParameter);
+  CaseRuns runs = FakeRuns(check, kReducesTwiceOneParameter);
   for (TrainerRun::Rank& rank : runs.all_ranks.ranks) {
     NamedTensor& other = rank.output.tensors.at("gradient.1/b1");
     std::vector<float> values;
@@ -199,23 +195,22 @@ TEST(JudgeTest, NamesTheTensorsThatHaveTheFactor) {
     }
     other = FloatTensor(other.shape, values);
   }
-  const auto verdicts = Judge(check, runs, FakeProbe(FakeFault::kNone));
+  const auto verdicts = Judge(check, runs, FakeExtraRuns(kNone));
   const Verdict& gradients = verdicts.at(3);
   EXPECT_EQ(gradients.cause, Cause::kDividedTwice) << Said(gradients);
   EXPECT_NE(gradients.why.find("b1"), std::string::npos) << Said(gradients);
   EXPECT_EQ(gradients.why.find("W2"), std::string::npos) << Said(gradients);
 }
 
-TEST(JudgeTest, EveryCauseAndClaimHasAFault) {
+TEST(JudgeTest, EveryCauseAndClaimHasAMutant) {
   std::set<Cause> causes = {Cause::kNone, Cause::kUnknown};
   std::set<Claim> claims;
-  std::set<FakeFault> faults = {FakeFault::kNone,
-                                FakeFault::kFirstRankEvaluatesAll};
-  for (const auto& nameless : kNameless) faults.insert(nameless.fault);
-  for (const JudgeFault& fault : AllJudgeFaults()) {
-    causes.insert(fault.cause);
-    claims.insert(fault.claim);
-    faults.insert(fault.fault);
+  std::set<TrainerMutant> mutants = {kNone, kFirstRankEvaluatesAll};
+  for (const auto& nameless : kNameless) mutants.insert(nameless.mutant);
+  for (const JudgeMutant& mutant : AllJudgeMutants()) {
+    causes.insert(mutant.cause);
+    claims.insert(mutant.claim);
+    mutants.insert(mutant.mutant);
   }
   for (const Cause cause : AllCauses()) {
     EXPECT_TRUE(causes.contains(cause)) << CauseName(cause);
@@ -223,39 +218,37 @@ TEST(JudgeTest, EveryCauseAndClaimHasAFault) {
   for (const Claim claim : kAllClaims) {
     EXPECT_TRUE(claims.contains(claim)) << ClaimName(claim);
   }
-  for (int i = 0; i <= static_cast<int>(FakeFault::kFirstRanksMetrics); ++i) {
-    EXPECT_TRUE(faults.contains(static_cast<FakeFault>(i))) << i;
+  for (int i = 0; i <= static_cast<int>(kFirstRanksMetrics); ++i) {
+    EXPECT_TRUE(mutants.contains(static_cast<TrainerMutant>(i))) << i;
   }
 }
 
 TEST(JudgeTest, SkipsWhatATrainerDoesNotSupport) {
   const CheckCase check = FakeCase("sync_bn", 2);
-  CaseRuns runs = FakeRuns(check, FakeFault::kNone);
+  CaseRuns runs = FakeRuns(check, kNone);
   runs.all_ranks.ranks[0].output.unsupported = "no SyncBN on CPUs";
-  for (const Verdict& verdict :
-       Judge(check, runs, FakeProbe(FakeFault::kNone))) {
+  for (const Verdict& verdict : Judge(check, runs, FakeExtraRuns(kNone))) {
     EXPECT_EQ(verdict.outcome, Outcome::kSkipped) << Said(verdict);
     EXPECT_NE(verdict.what.find("no SyncBN on CPUs"), std::string::npos)
         << Said(verdict);
   }
 }
 
-TEST(JudgeTest, SaysWhatItKnowsWhenProbesFail) {
-  const RunProbe failing = [](const Probe&) -> absl::StatusOr<TrainerRun> {
-    return absl::DeadlineExceededError("no time for probes");
+TEST(JudgeTest, SaysWhatItKnowsWhenExtraRunsFail) {
+  const RunExtra failing = [](const ExtraStart&) -> absl::StatusOr<TrainerRun> {
+    return absl::DeadlineExceededError("no time for another run");
   };
   const CheckCase check = FakeCase("local_bn", 2);
-  const auto verdicts =
-      Judge(check, FakeRuns(check, FakeFault::kNone), failing);
+  const auto verdicts = Judge(check, FakeRuns(check, kNone), failing);
   const auto failed = std::find_if(
       verdicts.begin(), verdicts.end(),
       [](const Verdict& v) { return v.outcome == Outcome::kFailed; });
   ASSERT_NE(failed, verdicts.end());
   EXPECT_EQ(failed->claim, Claim::kGradients);
-  EXPECT_NE(failed->what.find("no time for probes"), std::string::npos);
+  EXPECT_NE(failed->what.find("no time for another run"), std::string::npos);
   const CheckCase uneven = FakeCase("uneven_batches", 2);
   for (const Verdict& verdict :
-       Judge(uneven, FakeRuns(uneven, FakeFault::kMeanOfMeans), failing)) {
+       Judge(uneven, FakeRuns(uneven, kMeanOfMeans), failing)) {
     if (verdict.claim != Claim::kGradients) continue;
     EXPECT_EQ(verdict.cause, Cause::kUnknown) << Said(verdict);
     EXPECT_EQ(verdict.outcome, Outcome::kFailed) << Said(verdict);

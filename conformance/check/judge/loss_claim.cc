@@ -1,18 +1,17 @@
 // Judges the losses that ranks report.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "conformance/check/cases/check_case.h"
+#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/claims.h"
 #include "conformance/check/judge/compare.h"
-#include "conformance/check/judge/evidence.h"
-#include "conformance/check/judge/numbers.h"
 #include "conformance/check/judge/tolerance.h"
 #include "conformance/check/judge/verdict.h"
 #include "conformance/protocol/rank_output.h"
@@ -40,10 +39,10 @@ double LossOf(const RankOutput& output, int64_t step) {
   return i < output.steps.size() ? output.steps[i].loss.value_or(0) : 0;
 }
 
-std::vector<double> ShadowDifferences(const Evidence& evidence) {
+std::vector<double> ReorderedDifferences(const Evidence& evidence) {
   std::vector<double> differences;
-  for (const TrainerRun& shadow : evidence.runs.shadows) {
-    const RankOutput& output = shadow.ranks[0].output;
+  for (const TrainerRun& run : evidence.runs.reordered) {
+    const RankOutput& output = run.ranks[0].output;
     for (size_t i = 0; i < output.steps.size(); ++i) {
       const auto step = static_cast<int64_t>(i + 1);
       differences.push_back(LossOf(output, step) -
@@ -53,9 +52,9 @@ std::vector<double> ShadowDifferences(const Evidence& evidence) {
   return differences;
 }
 
-double MeanShareLoss(const std::vector<ShareProbe>& shares, bool weighted) {
+double MeanShareLoss(const std::vector<ShareResult>& shares, bool weighted) {
   double sum = 0, total = 0;
-  for (const ShareProbe& share : shares) {
+  for (const ShareResult& share : shares) {
     const double weight = weighted ? share.count : share.count > 0 ? 1 : 0;
     sum += weight * share.loss;
     total += weight;
@@ -83,7 +82,8 @@ double CommonFactor(const Evidence& evidence, double k,
 std::vector<NamedFactor> FactorsOf(const Evidence& evidence, int64_t step) {
   const Case& c = evidence.check.all_ranks.c;
   if (step == 1) return NamedFactors(evidence.world_size(), c.accumulate);
-  return BatchFactors(evidence.Counts(step), FullBatch(evidence));
+  return BatchFactors(evidence.Counts(step),
+                      static_cast<double>(c.global_batch()));
 }
 
 // A loss that is made of the shares', as of the first step.
@@ -95,13 +95,12 @@ std::optional<Diagnosis> LossFromShares(Evidence& evidence, double got,
     return std::fabs(got - value) <= allowed.error;
   };
   if (fits(MeanShareLoss(*shares, false))) {
-    return Diagnosis{.cause = Cause::kMeanOfMeans, .facts = {}};
+    return Diagnosis{.cause = Cause::kMeanOfMeans};
   }
   for (size_t r = 0; r < shares->size(); ++r) {
     if ((*shares)[r].count == 0 || !fits((*shares)[r].loss)) continue;
-    Diagnosis diagnosis{.cause = Cause::kMetricsOfOneRank, .facts = {}};
-    diagnosis.facts.rank = static_cast<int>(r);
-    return diagnosis;
+    return Diagnosis{.cause = Cause::kMetricsOfOneRank,
+                     .facts = {.rank = static_cast<int>(r)}};
   }
   return std::nullopt;
 }
@@ -139,7 +138,7 @@ Diagnosis DiagnoseLoss(Evidence& evidence, int64_t step, double want,
 Verdict JudgeLoss(Evidence& evidence, int64_t last_step) {
   const CheckCase& check = evidence.check;
   const bool local = check.all_ranks.c.batch_norm == "local";
-  const std::vector<double> shadows = ShadowDifferences(evidence);
+  const std::vector<double> reordered = ReorderedDifferences(evidence);
   double worst = 0;
   for (int64_t step = 1; step <= (local ? 1 : last_step); ++step) {
     const std::vector<double> counts = evidence.Counts(step);
@@ -148,16 +147,13 @@ Verdict JudgeLoss(Evidence& evidence, int64_t last_step) {
     if (local) {
       const auto& shares = evidence.Shares();
       if (!shares.ok()) {
-        return Failed(check, Claim::kLoss,
-                      absl::StrCat("There is no reference to judge by: ",
-                                   std::string(shares.status().message())),
-                      {});
+        return NoReference(check, Claim::kLoss, shares.status());
       }
       want = MeanShareLoss(*shares, true);
     }
-    const Allowed allowed = AllowedScalarError(check, want, shadows);
+    const Allowed allowed = AllowedScalarError(check, want, reordered);
     const double error = std::fabs(got - want);
-    const double ratio = error == 0 ? 0 : error / allowed.error;
+    const double ratio = ErrorOverAllowed(error, allowed.error);
     if (!(ratio <= worst)) worst = ratio;
     if (error <= allowed.error && allowed.meaningful) continue;
     const std::string what = absl::StrFormat(
@@ -168,7 +164,7 @@ Verdict JudgeLoss(Evidence& evidence, int64_t last_step) {
         error / UnitInLastPlace(want, DigitsOf(check)), allowed.error);
     const Diagnosis diagnosis =
         allowed.meaningful ? DiagnoseLoss(evidence, step, want, got, allowed)
-                           : Diagnosis{.cause = Cause::kTooNoisy, .facts = {}};
+                           : Diagnosis{.cause = Cause::kTooNoisy};
     return Failed(check, Claim::kLoss, what, diagnosis, ratio);
   }
   return Passed(check, Claim::kLoss, worst);

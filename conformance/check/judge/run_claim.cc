@@ -1,8 +1,8 @@
 // Judges how runs ended and whether their outputs are whole.
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -11,9 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "conformance/check/cases/check_case.h"
+#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/claims.h"
-#include "conformance/check/judge/evidence.h"
-#include "conformance/check/judge/numbers.h"
 #include "conformance/check/judge/verdict.h"
 #include "conformance/check/run/trainer_run.h"
 #include "conformance/protocol/case.h"
@@ -31,14 +30,12 @@ using MaybeProblem = std::optional<Problem>;
 
 Problem ProblemOf(const std::string& what, Cause cause, int rank = -1,
                   int64_t step = 0) {
-  Problem problem{.what = what, .diagnosis = {.cause = cause, .facts = {}}};
-  problem.diagnosis.facts.rank = rank;
-  problem.diagnosis.facts.step = step;
-  return problem;
+  return {.what = what,
+          .diagnosis = {.cause = cause, .facts = {.rank = rank, .step = step}}};
 }
 
-// One run under examination.
-struct Exam {
+// One run of the case.
+struct JudgedRun {
   const CheckCase& check;
   const Case& c;
   const TrainerRun& run;
@@ -46,56 +43,55 @@ struct Exam {
 };
 
 int64_t StepsOf(const Case& c, const CaseFiles& files) {
-  const int64_t batch =
-      std::accumulate(c.batch_sizes.begin(), c.batch_sizes.end(), int64_t{0});
+  const int64_t batch = c.global_batch();
   return (SampleCount(files, "train") + batch - 1) / batch * c.epochs;
 }
 
 // Whether a rank did fewer steps than there are, and not as many as it was to
 // stop after.
-bool EndedEarly(const Exam& exam, const RankOutput& output) {
+bool EndedEarly(const JudgedRun& judged, const RankOutput& output) {
   const auto done = static_cast<int64_t>(output.steps.size());
-  return done < exam.steps && done != exam.c.stop_after;
+  return done < judged.steps && done != judged.c.stop_after;
 }
 
 // A rank that wrote its output after fewer steps than there are, while others
 // wrote nothing.
-MaybeProblem ShortRank(const Exam& exam, const std::string& how) {
+MaybeProblem ShortRank(const JudgedRun& judged, const std::string& how) {
   std::vector<int> silent;
   int early = -1;
-  for (size_t r = 0; r < exam.run.ranks.size(); ++r) {
-    const TrainerRun::Rank& rank = exam.run.ranks[r];
+  for (size_t r = 0; r < judged.run.ranks.size(); ++r) {
+    const TrainerRun::Rank& rank = judged.run.ranks[r];
     if (!rank.status.ok()) {
       silent.push_back(static_cast<int>(r));
-    } else if (EndedEarly(exam, rank.output)) {
+    } else if (EndedEarly(judged, rank.output)) {
       early = static_cast<int>(r);
     }
   }
   if (early < 0 || silent.empty()) return std::nullopt;
   const size_t done =
-      exam.run.ranks[static_cast<size_t>(early)].output.steps.size();
+      judged.run.ranks[static_cast<size_t>(early)].output.steps.size();
   return ProblemOf(absl::StrCat(how, "; rank ", early, " was done after ", done,
-                                " of ", exam.steps, " steps, while rank ",
+                                " of ", judged.steps, " steps, while rank ",
                                 absl::StrJoin(silent, ", "), " wrote nothing"),
                    Cause::kRankSkipsLastBatch, early);
 }
 
-MaybeProblem EndProblem(const Exam& exam) {
-  if (exam.run.end == TrainerRun::End::kExited) return std::nullopt;
-  const std::string how = exam.run.how.empty() ? "it failed" : exam.run.how;
-  if (MaybeProblem problem = ShortRank(exam, how)) return problem;
-  const bool hangs = exam.run.end == TrainerRun::End::kTimedOut;
+MaybeProblem EndProblem(const JudgedRun& judged) {
+  if (judged.run.end == TrainerRun::End::kExited) return std::nullopt;
+  const std::string how = judged.run.how.empty() ? "it failed" : judged.run.how;
+  if (MaybeProblem problem = ShortRank(judged, how)) return problem;
+  const bool hangs = judged.run.end == TrainerRun::End::kTimedOut;
   Problem problem = ProblemOf(how, hangs ? Cause::kHangs : Cause::kCrashes);
-  if (!exam.run.last_lines.empty()) {
+  if (!judged.run.last_lines.empty()) {
     absl::StrAppend(&problem.what,
-                    "; its last line: ", exam.run.last_lines.back());
+                    "; its last line: ", judged.run.last_lines.back());
   }
   return problem;
 }
 
-MaybeProblem ReadProblem(const Exam& exam) {
-  for (size_t r = 0; r < exam.run.ranks.size(); ++r) {
-    const TrainerRun::Rank& rank = exam.run.ranks[r];
+MaybeProblem ReadProblem(const JudgedRun& judged) {
+  for (size_t r = 0; r < judged.run.ranks.size(); ++r) {
+    const TrainerRun::Rank& rank = judged.run.ranks[r];
     const int number = static_cast<int>(r);
     if (absl::IsNotFound(rank.status)) {
       return ProblemOf(absl::StrCat("rank ", r, " wrote nothing"),
@@ -106,10 +102,10 @@ MaybeProblem ReadProblem(const Exam& exam) {
                        Cause::kWritesGarbage, number);
     }
     if (rank.output.unsupported.has_value()) continue;
-    if (rank.output.world_size != exam.run.world_size) {
+    if (rank.output.world_size != judged.run.world_size) {
       return ProblemOf(absl::StrCat("rank ", r, " says that there are ",
                                     rank.output.world_size, " ranks, not ",
-                                    exam.run.world_size),
+                                    judged.run.world_size),
                        Cause::kWrongWorldSize, number);
     }
   }
@@ -122,16 +118,17 @@ bool InRange(const std::vector<int64_t>& indices, int64_t size) {
   });
 }
 
-MaybeProblem StepsProblem(const Exam& exam, int r, const RankOutput& output) {
-  const int64_t size = SampleCount(exam.check.files, "train");
-  if (output.steps.empty() && exam.steps > 0) {
+MaybeProblem StepsProblem(const JudgedRun& judged, int r,
+                          const RankOutput& output) {
+  const int64_t size = SampleCount(judged.check.files, "train");
+  if (output.steps.empty() && judged.steps > 0) {
     return ProblemOf(absl::StrCat("rank ", r, " wrote no step"),
                      Cause::kIncomplete, r);
   }
   int64_t number = 0;
   for (const StepOutput& step : output.steps) {
     const std::string where = absl::StrCat("rank ", r, ", step ", ++number);
-    if (step.epoch < 0 || step.epoch >= exam.c.epochs ||
+    if (step.epoch < 0 || step.epoch >= judged.c.epochs ||
         !InRange(step.indices, size)) {
       return ProblemOf(
           absl::StrCat(where,
@@ -153,17 +150,17 @@ bool AnyEvaluation(const TrainerRun& run) {
                      });
 }
 
-MaybeProblem EvaluationProblem(const Exam& exam, int r,
+MaybeProblem EvaluationProblem(const JudgedRun& judged, int r,
                                const RankOutput& output) {
-  if (!exam.c.evaluate) return std::nullopt;
+  if (!judged.c.evaluate) return std::nullopt;
   if (!output.evaluation.has_value()) {
     // Others may have evaluated what there is.
-    if (AnyEvaluation(exam.run)) return std::nullopt;
+    if (AnyEvaluation(judged.run)) return std::nullopt;
     return ProblemOf(absl::StrCat("rank ", r, " wrote no evaluation"),
                      Cause::kIncomplete, r);
   }
   if (!InRange(output.evaluation->indices,
-               SampleCount(exam.check.files, "test"))) {
+               SampleCount(judged.check.files, "test"))) {
     return ProblemOf(
         absl::StrCat("rank ", r,
                      " evaluated an index that is not the test set's"),
@@ -182,9 +179,9 @@ MaybeProblem EvaluationProblem(const Exam& exam, int r,
 
 // Which parameters must have a gradient: those that one rank's output has as
 // parameters, or as gradients where it wrote no state.
-bool NeedsGradient(const Exam& exam, const RankOutput& one,
+bool NeedsGradient(const JudgedRun& judged, const RankOutput& one,
                    const std::string& name) {
-  if (IsStill(exam.check, name)) return false;
+  if (IsStill(judged.check, name)) return false;
   for (const auto& [tensor, value] : one.tensors) {
     if (!tensor.ends_with("/" + name)) continue;
     if (tensor.starts_with("parameter.") || tensor.starts_with("gradient.")) {
@@ -194,11 +191,11 @@ bool NeedsGradient(const Exam& exam, const RankOutput& one,
   return false;
 }
 
-MaybeProblem TensorProblem(const Exam& exam, int r, const RankOutput& output,
-                           const std::string& key, const std::string& name,
-                           int64_t step) {
+MaybeProblem TensorProblem(const JudgedRun& judged, int r,
+                           const RankOutput& output, const std::string& key,
+                           const std::string& name, int64_t step) {
   const NamedTensor& tensor = output.tensors.at(key);
-  const NamedTensor& start = exam.check.files.weights.tensors.at(name);
+  const NamedTensor& start = judged.check.files.weights.tensors.at(name);
   if (tensor.shape != start.shape) {
     return ProblemOf(
         absl::StrCat("rank ", r, "'s ", key, " has shape [",
@@ -211,7 +208,7 @@ MaybeProblem TensorProblem(const Exam& exam, int r, const RankOutput& output,
     if (!std::isfinite(value)) {
       return ProblemOf(
           absl::StrCat("rank ", r, "'s ", key, ", of ",
-                       WithLayer(exam.check, name), ", has ", value),
+                       WithLayer(judged.check, name), ", has ", value),
           Cause::kNotFinite, r, step);
     }
   }
@@ -223,27 +220,29 @@ bool Includes(const std::vector<int64_t>& steps, int64_t step) {
 }
 
 // What a rank must have written of one step, in the order of the pass.
-MaybeProblem TensorsProblem(const Exam& exam, int r, const RankOutput& output,
-                            const RankOutput& one, int64_t step) {
+MaybeProblem TensorsProblem(const JudgedRun& judged, int r,
+                            const RankOutput& output, const RankOutput& one,
+                            int64_t step) {
   for (const std::string kind : {"gradient", "parameter"}) {
     const bool gradients = kind == "gradient";
-    if (!Includes(gradients ? exam.c.write_gradients : exam.c.write_state,
+    if (!Includes(gradients ? judged.c.write_gradients : judged.c.write_state,
                   step)) {
       continue;
     }
-    for (const std::string& name : NamesInOrder(exam.check)) {
+    for (const std::string& name : NamesInOrder(judged.check)) {
       std::string key = absl::StrCat(kind, ".", step, "/", name);
       if (!gradients && !output.tensors.contains(key)) {
         key = absl::StrCat("buffer.", step, "/", name);
       }
       if (output.tensors.contains(key)) {
-        MaybeProblem problem = TensorProblem(exam, r, output, key, name, step);
+        MaybeProblem problem =
+            TensorProblem(judged, r, output, key, name, step);
         if (problem.has_value()) return problem;
-      } else if (!gradients || NeedsGradient(exam, one, name)) {
+      } else if (!gradients || NeedsGradient(judged, one, name)) {
         return ProblemOf(
             absl::StrCat("rank ", r, " wrote no ",
                          gradients ? "gradient" : "state", " of ",
-                         WithLayer(exam.check, name), " for step ", step),
+                         WithLayer(judged.check, name), " for step ", step),
             Cause::kIncomplete, r);
       }
     }
@@ -251,9 +250,10 @@ MaybeProblem TensorsProblem(const Exam& exam, int r, const RankOutput& output,
   return std::nullopt;
 }
 
-MaybeProblem OutputProblem(const Exam& exam, int r, const RankOutput& one) {
-  const RankOutput& output = exam.run.ranks[static_cast<size_t>(r)].output;
-  if (MaybeProblem problem = StepsProblem(exam, r, output)) return problem;
+MaybeProblem OutputProblem(const JudgedRun& judged, int r,
+                           const RankOutput& one) {
+  const RankOutput& output = judged.run.ranks[static_cast<size_t>(r)].output;
+  if (MaybeProblem problem = StepsProblem(judged, r, output)) return problem;
   int64_t number = 0;
   for (const StepOutput& step : output.steps) {
     ++number;
@@ -262,17 +262,17 @@ MaybeProblem OutputProblem(const Exam& exam, int r, const RankOutput& one) {
                                     " is ", *step.loss),
                        Cause::kNotFinite, r, number);
     }
-    MaybeProblem problem = TensorsProblem(exam, r, output, one, number);
+    MaybeProblem problem = TensorsProblem(judged, r, output, one, number);
     if (problem.has_value()) return problem;
   }
-  return EvaluationProblem(exam, r, output);
+  return EvaluationProblem(judged, r, output);
 }
 
-MaybeProblem RunProblem(const Exam& exam, const RankOutput& one) {
-  if (MaybeProblem problem = EndProblem(exam)) return problem;
-  if (MaybeProblem problem = ReadProblem(exam)) return problem;
-  for (int r = 0; r < exam.run.world_size; ++r) {
-    if (MaybeProblem problem = OutputProblem(exam, r, one)) return problem;
+MaybeProblem RunProblem(const JudgedRun& judged, const RankOutput& one) {
+  if (MaybeProblem problem = EndProblem(judged)) return problem;
+  if (MaybeProblem problem = ReadProblem(judged)) return problem;
+  for (int r = 0; r < judged.run.world_size; ++r) {
+    if (MaybeProblem problem = OutputProblem(judged, r, one)) return problem;
   }
   return std::nullopt;
 }
@@ -290,7 +290,7 @@ std::optional<std::string> Unsupported(const TrainerRun& run) {
 
 Verdict JudgeRun(const CheckCase& check, const CaseRuns& runs) {
   std::vector<const TrainerRun*> all = {&runs.one_rank, &runs.all_ranks};
-  for (const TrainerRun& shadow : runs.shadows) all.push_back(&shadow);
+  for (const TrainerRun& run : runs.reordered) all.push_back(&run);
   for (const TrainerRun* run : all) {
     const std::optional<std::string> why = Unsupported(*run);
     if (!why.has_value()) continue;
@@ -299,19 +299,18 @@ Verdict JudgeRun(const CheckCase& check, const CaseRuns& runs) {
   }
   for (size_t i = 0; i < all.size(); ++i) {
     const Case& c = i == 1 ? check.all_ranks.c : check.one_rank.c;
-    const Exam exam{.check = check,
-                    .c = c,
-                    .run = *all[i],
-                    .steps = StepsOf(c, check.files)};
+    const JudgedRun judged{.check = check,
+                           .c = c,
+                           .run = *all[i],
+                           .steps = StepsOf(c, check.files)};
     const RankOutput none;
     const auto& ranks = runs.one_rank.ranks;
     MaybeProblem problem =
-        RunProblem(exam, ranks.empty() ? none : ranks[0].output);
+        RunProblem(judged, ranks.empty() ? none : ranks[0].output);
     if (!problem.has_value()) continue;
     problem->diagnosis.facts.world_size = all[i]->world_size;
     return Failed(check, Claim::kRun,
-                  absl::StrCat("With ", all[i]->world_size,
-                               all[i]->world_size == 1 ? " rank" : " ranks",
+                  absl::StrCat(WithRanks(all[i]->world_size),
                                i > 1 ? " and samples in another order, " : ", ",
                                problem->what),
                   problem->diagnosis);

@@ -1,17 +1,18 @@
 // Judges which samples were drawn.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "conformance/check/cases/check_case.h"
+#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/claims.h"
-#include "conformance/check/judge/evidence.h"
 #include "conformance/check/judge/verdict.h"
 #include "conformance/check/run/trainer_run.h"
 #include "conformance/protocol/rank_output.h"
@@ -173,32 +174,26 @@ bool MissesOnlyEnd(const EpochDraws& draws, const EpochDraws& one) {
 Diagnosis DiagnoseMiscount(const Evidence& evidence, const EpochDraws& draws,
                            const EpochDraws& one, int64_t size) {
   const Miscount miscount = MiscountOf(draws, size);
-  const auto with = [](Cause cause, int rank = -1) {
-    Diagnosis diagnosis{.cause = cause, .facts = {}};
-    diagnosis.facts.rank = rank;
-    return diagnosis;
-  };
   if (miscount.missing.empty()) {
-    if (DrawAlike(draws, size)) return with(Cause::kRanksDrawTheSame);
-    return with(RepeatsOnlyAtEnd(draws, size) ? Cause::kPadded
-                                              : Cause::kUnknown);
+    if (DrawAlike(draws, size)) return {.cause = Cause::kRanksDrawTheSame};
+    return {.cause = RepeatsOnlyAtEnd(draws, size) ? Cause::kPadded
+                                                   : Cause::kUnknown};
   }
   if (miscount.repeated.empty()) {
-    const int64_t batch = std::accumulate(
-        evidence.check.all_ranks.c.batch_sizes.begin(),
-        evidence.check.all_ranks.c.batch_sizes.end(), int64_t{0});
+    const int64_t batch = evidence.check.all_ranks.c.global_batch();
     const auto steps = static_cast<size_t>((size + batch - 1) / batch);
     if (draws.size() > 1 && !MissesOnlyEnd(draws, one)) {
-      return with(Cause::kUnknown);
+      return {.cause = Cause::kUnknown};
     }
     const int without = RankWithoutLastStep(draws, steps);
-    return without >= 0 ? with(Cause::kRankSkipsLastBatch, without)
-                        : with(Cause::kDropsLastBatch);
+    return without >= 0 ? Diagnosis{.cause = Cause::kRankSkipsLastBatch,
+                                    .facts = {.rank = without}}
+                        : Diagnosis{.cause = Cause::kDropsLastBatch};
   }
-  if (DrawAlike(draws, size)) return with(Cause::kRanksDrawTheSame);
+  if (DrawAlike(draws, size)) return {.cause = Cause::kRanksDrawTheSame};
   const bool apart =
       evidence.check.all_ranks.c.shuffle && NoRankRepeats(draws, size);
-  return with(apart ? Cause::kRanksShuffleApart : Cause::kUnknown);
+  return {.cause = apart ? Cause::kRanksShuffleApart : Cause::kUnknown};
 }
 
 // The step, from 0, at which a resumed run went on; 0 if it was not resumed.
@@ -224,11 +219,6 @@ bool BeginsAnew(const Evidence& evidence) {
   return begin < at && Sorted(drawn) == Sorted(one[begin].indices);
 }
 
-std::string Ranks(const TrainerRun& run) {
-  return absl::StrCat("With ", run.world_size,
-                      run.world_size == 1 ? " rank" : " ranks");
-}
-
 std::optional<Verdict> MiscountVerdict(const Evidence& evidence,
                                        const TrainerRun& run, int64_t epoch) {
   const CheckCase& check = evidence.check;
@@ -241,10 +231,10 @@ std::optional<Verdict> MiscountVerdict(const Evidence& evidence,
   if (run.world_size > 1 && BeginsAnew(evidence)) {
     diagnosis.cause = Cause::kResumesAtStart;
   }
-  return Failed(
-      check, Claim::kSamples,
-      absl::StrCat(Ranks(run), ", in epoch ", epoch, ", ", Describe(miscount)),
-      diagnosis);
+  return Failed(check, Claim::kSamples,
+                absl::StrCat(WithRanks(run.world_size), ", in epoch ", epoch,
+                             ", ", Describe(miscount)),
+                diagnosis);
 }
 
 // Whether a run draws the same in two epochs: rank by rank, step by step.
@@ -255,9 +245,9 @@ std::optional<Verdict> SameOrderVerdict(const Evidence& evidence,
     if (DrawsOf(run, epoch) != DrawsOf(run, epoch - 1)) continue;
     return Failed(
         evidence.check, Claim::kSamples,
-        absl::StrCat(Ranks(run), ", epoch ", epoch,
+        absl::StrCat(WithRanks(run.world_size), ", epoch ", epoch,
                      " draws the samples in the order of epoch ", epoch - 1),
-        {.cause = Cause::kSameOrderEveryEpoch, .facts = {}});
+        {.cause = Cause::kSameOrderEveryEpoch});
   }
   return std::nullopt;
 }
@@ -274,7 +264,7 @@ std::optional<Verdict> StepVerdict(const Evidence& evidence, int64_t epoch) {
                                ", the ranks draw ", got.size(), " samples (",
                                FirstOf(got), ") and one rank ", want.size(),
                                " (", FirstOf(want), ")"),
-                  {.cause = Cause::kOrderDependsOnWorldSize, .facts = {}});
+                  {.cause = Cause::kOrderDependsOnWorldSize});
   }
   return std::nullopt;
 }
@@ -292,7 +282,7 @@ std::optional<Verdict> InOrderVerdict(const Evidence& evidence, int64_t epoch) {
           absl::StrCat("With 1 rank, in epoch ", epoch, ", step ", step + 1,
                        ", sample ", index,
                        " is drawn where the data's order has ", next - 1),
-          {.cause = Cause::kUnknown, .facts = {}});
+          {.cause = Cause::kUnknown});
     }
   }
   return std::nullopt;

@@ -1,5 +1,6 @@
 // Judges parameters and buffers after each step.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -11,10 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "conformance/check/cases/check_case.h"
+#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/claims.h"
 #include "conformance/check/judge/compare.h"
-#include "conformance/check/judge/evidence.h"
-#include "conformance/check/judge/numbers.h"
 #include "conformance/check/judge/tolerance.h"
 #include "conformance/check/judge/verdict.h"
 #include "conformance/protocol/rank_output.h"
@@ -42,16 +42,16 @@ std::optional<Verdict> StillVerdict(const Evidence& evidence, int64_t step) {
         unused && alone != one.end() ? alone->second : start.at(name);
     const double off = LargestDifference(found->second, want);
     if (off == 0) continue;
-    Diagnosis diagnosis{
+    const std::string place = WithLayer(check, name);
+    const Diagnosis diagnosis{
         .cause = unused ? Cause::kUnusedMoves : Cause::kFrozenMoves,
-        .facts = {}};
-    diagnosis.facts.step = step;
-    diagnosis.facts.world_size = evidence.world_size();
-    diagnosis.facts.tensors = WithLayer(check, name);
+        .facts = {.world_size = evidence.world_size(),
+                  .step = step,
+                  .tensors = place}};
     return Failed(check, Claim::kState,
                   absl::StrFormat("After step %d, %s has moved by %.3g and "
                                   "should not have moved at all",
-                                  step, diagnosis.facts.tensors, off),
+                                  step, place, off),
                   diagnosis);
   }
   return std::nullopt;
@@ -106,7 +106,8 @@ std::optional<FoundFactor> UpdateFactor(const Evidence& evidence,
   const Case& c = evidence.check.all_ranks.c;
   std::vector<NamedFactor> named;
   if (c.momentum == 0 && c.weight_decay == 0) {
-    named = BatchFactors(evidence.Counts(step), FullBatch(evidence));
+    named = BatchFactors(evidence.Counts(step),
+                         static_cast<double>(c.global_batch()));
   }
   named.push_back(
       {static_cast<double>(evidence.world_size()), Cause::kLearningRateScaled});
@@ -120,8 +121,7 @@ Diagnosis DiagnoseParameters(const Evidence& evidence, const Compared& compared,
   const Names names = NamesOf(compared);
   const Updates updates =
       UpdatesOf(evidence, evidence.rank(0), "parameter", step);
-  Diagnosis diagnosis{.cause = step > 1 ? Cause::kDrifts : Cause::kUnknown,
-                      .facts = {}};
+  Diagnosis diagnosis{.cause = step > 1 ? Cause::kDrifts : Cause::kUnknown};
   diagnosis.facts.step = step;
   diagnosis.facts.world_size = evidence.world_size();
   const bool resumed =
@@ -142,22 +142,14 @@ Diagnosis DiagnoseParameters(const Evidence& evidence, const Compared& compared,
   return diagnosis;
 }
 
-std::string After(int64_t step, const CheckCase& check,
-                  const Difference& difference) {
-  return absl::StrCat("After step ", step, ", ", Describe(check, difference));
-}
-
 Verdict StateVerdict(const CheckCase& check, int64_t step,
                      const Compared& compared, const Diagnosis& diagnosis) {
-  const auto noisy =
-      std::find_if(compared.differing.begin(), compared.differing.end(),
-                   [](const Difference& d) { return !d.allowed.meaningful; });
-  const bool judged = noisy == compared.differing.end();
-  return Failed(
-      check, Claim::kState,
-      After(step, check, judged ? compared.differing.front() : *noisy),
-      judged ? diagnosis : Diagnosis{.cause = Cause::kTooNoisy, .facts = {}},
-      compared.error_over_allowed);
+  const Difference* const noisy = FirstNotJudged(compared);
+  const Difference& shown = noisy ? *noisy : compared.differing.front();
+  return Failed(check, Claim::kState,
+                absl::StrCat("After step ", step, ", ", Describe(check, shown)),
+                noisy ? Diagnosis{.cause = Cause::kTooNoisy} : diagnosis,
+                compared.error_over_allowed);
 }
 
 // The parameters after step 1 that follow from the reference's gradients, where
@@ -179,7 +171,7 @@ absl::StatusOr<Reference> BufferReference(Evidence& evidence, int rank,
   if (evidence.check.all_ranks.c.batch_norm != "local") return reference;
   const auto& shares = evidence.Shares();
   if (!shares.ok()) return shares.status();
-  const ShareProbe& share = (*shares)[static_cast<size_t>(rank)];
+  const ShareResult& share = (*shares)[static_cast<size_t>(rank)];
   if (share.count > 0) reference.want = share.buffers;
   return reference;
 }
@@ -189,7 +181,7 @@ bool HoldsAShare(Evidence& evidence, const Names& names, const Tensors& got,
   const auto& shares = evidence.Shares();
   if (!shares.ok()) return false;
   return std::any_of(
-      shares->begin(), shares->end(), [&](const ShareProbe& share) {
+      shares->begin(), shares->end(), [&](const ShareResult& share) {
         return share.count > 0 && Fits(names, share.buffers, got, allowed);
       });
 }
@@ -224,8 +216,7 @@ bool LeftBehind(const Evidence& evidence, const Names& names, int rank,
 Diagnosis DiagnoseBuffers(Evidence& evidence, const Compared& compared,
                           const Tensors& got, int rank, int64_t step,
                           const Reference& reference) {
-  Diagnosis diagnosis{.cause = step > 1 ? Cause::kDrifts : Cause::kUnknown,
-                      .facts = {}};
+  Diagnosis diagnosis{.cause = step > 1 ? Cause::kDrifts : Cause::kUnknown};
   diagnosis.facts.step = step;
   diagnosis.facts.rank = rank;
   const Names names = NamesOf(compared);
@@ -251,11 +242,7 @@ StepResult JudgeParameters(Evidence& evidence, int64_t step) {
   if (check.all_ranks.c.batch_norm == "local") {
     const auto gradients = GradientReference(evidence, step);
     if (!gradients.ok()) {
-      return {Failed(check, Claim::kState,
-                     absl::StrCat("There is no reference to judge by: ",
-                                  std::string(gradients.status().message())),
-                     {}),
-              0};
+      return {NoReference(check, Claim::kState, gradients.status()), 0};
     }
     reference.want = AfterFirstStep(evidence, gradients->want);
   }
@@ -274,11 +261,7 @@ StepResult JudgeBuffers(Evidence& evidence, int rank, int64_t step) {
   const CheckCase& check = evidence.check;
   const auto reference = BufferReference(evidence, rank, step);
   if (!reference.ok()) {
-    return {Failed(check, Claim::kState,
-                   absl::StrCat("There is no reference to judge by: ",
-                                std::string(reference.status().message())),
-                   {}),
-            0};
+    return {NoReference(check, Claim::kState, reference.status()), 0};
   }
   const Tensors got = TensorsOf(evidence.rank(rank), "buffer", step);
   const Compared compared =
@@ -310,7 +293,7 @@ StepResult JudgeStep(Evidence& evidence, int64_t step) {
 
 Verdict JudgeState(Evidence& evidence) {
   const Case& c = evidence.check.all_ranks.c;
-  // With local batch norm only the shares of the first step were probed. In
+  // With local batch norm only the first step's shares are run again. In
   // bfloat16 a parameter that differs in its last float32 bit may be rounded to
   // another bfloat16, 2^-8 away, before the next step is computed: from there
   // on, right runs part by as much as wrong ones.

@@ -1,34 +1,33 @@
-// Derives tolerances from shadows, and compares.
 #include "conformance/check/judge/tolerance.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
-#include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "base/data_types.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/judge/numbers.h"
+#include "conformance/check/cases/tensors.h"
 
 namespace lockstep {
 namespace {
 
+// tolerance.h says where these numbers come from.
 constexpr int kFloatDigits = 24;
-constexpr double kShadowFactor = 8;
-constexpr double kUnits = 4;          // Of float32.
+constexpr double kSpreadFactor = 8;
+constexpr double kUnits = 4;          // Of float32, for each rank.
 constexpr double kBFloat16Units = 8;  // Of bfloat16.
 constexpr double kScalarUnits = 16;
-constexpr double kNoise = 0.1;   // Of a magnitude, differing between shadows.
-constexpr double kSmall = 0.01;  // Of the largest in the layer.
-constexpr double kNoiseFactor = 64;  // In place of kShadowFactor, kUnits.
-constexpr double kNoiseCap = 0.1;
-// Of the change of what is small. Less than half, so that zero, the double, and
-// the half of two ranks that divide twice are found.
+// Where a tensor's own spread is this part of its magnitude, it is rounding.
+constexpr double kNoise = 0.1;
+constexpr double kNoiseFactor = 64;  // In place of kSpreadFactor and kUnits.
+constexpr double kNoiseCap = 0.1;    // Of the layer's magnitude.
+// Below this part of the largest change in its layer, a change may be rounding.
+constexpr double kSmall = 0.01;
+// Of the change of a small tensor. Less than half, so that zero, the double,
+// and the half that two ranks have who divide twice are found.
 constexpr double kSmallCap = 0.4;
 
 // The least that is allowed of a magnitude, in the type computed in.
@@ -45,13 +44,13 @@ struct Rounding {
   double units = 0;   // The least that is allowed.
   double spread = 0;
   double scale = 0;    // The largest change in its layer.
-  bool noise = false;  // By its shadows or the units of its value.
+  bool noise = false;  // By its spread or the units of its value.
   bool small = false;  // By its size alone.
 };
 
 Rounding RoundingOf(const CheckCase& check, const std::string& name,
                     const Tensors& start, const Tensors& want,
-                    std::span<const Tensors> shadows) {
+                    std::span<const Tensors> reordered) {
   const Values& values = want.at(name);
   const auto began = start.find(name);
   Rounding result;
@@ -62,11 +61,10 @@ Rounding RoundingOf(const CheckCase& check, const std::string& name,
   const double kept =
       began == start.end() ? 0 : kUnits * UnitInLastPlace(value, kFloatDigits);
   result.units = kept + UnitsOf(check, result.change);
-  for (const Tensors& shadow : shadows) {
-    const auto other = shadow.find(name);
-    const double off = other == shadow.end()
-                           ? value
-                           : LargestDifference(values, other->second);
+  for (const Tensors& run : reordered) {
+    const auto other = run.find(name);
+    const double off =
+        other == run.end() ? value : LargestDifference(values, other->second);
     if (!(off <= result.spread)) result.spread = off;
   }
   result.noise =
@@ -149,7 +147,7 @@ bool MayBeRounding(const CheckCase& check, const Rounding& rounding,
                    double behind) {
   const double spread = std::max(rounding.spread, behind * rounding.scale);
   const double lost = std::max(
-      {kShadowFactor * spread, rounding.units, UnitsOfParts(check, rounding)});
+      {kSpreadFactor * spread, rounding.units, UnitsOfParts(check, rounding)});
   return lost > kSmallCap * rounding.change;
 }
 
@@ -158,7 +156,7 @@ Allowed HeldToItself(const CheckCase& check, const Rounding& rounding,
   Allowed allowed;
   allowed.magnitude = rounding.change;
   allowed.spread = std::max(rounding.spread, behind * rounding.change);
-  allowed.error = std::max(kShadowFactor * allowed.spread, rounding.units);
+  allowed.error = std::max(kSpreadFactor * allowed.spread, rounding.units);
   allowed.meaningful = allowed.error <= CapOf(check) * allowed.magnitude;
   return allowed;
 }
@@ -166,7 +164,7 @@ Allowed HeldToItself(const CheckCase& check, const Rounding& rounding,
 Allowed HeldToLayer(const CheckCase& check, const Rounding& rounding,
                     double behind) {
   const bool full = DigitsOf(check) == kFloatDigits;
-  const double factor = full ? kNoiseFactor : kShadowFactor;
+  const double factor = full ? kNoiseFactor : kSpreadFactor;
   Allowed allowed;
   allowed.magnitude = rounding.scale;
   allowed.spread = std::max(rounding.spread, behind * rounding.scale);
@@ -197,10 +195,10 @@ int DigitsOf(const CheckCase& check) {
 
 AllowedErrors AllowedErrorsOf(const CheckCase& check, const Tensors& start,
                               const Tensors& want,
-                              std::span<const Tensors> shadows) {
+                              std::span<const Tensors> reordered) {
   Roundings roundings;
   for (const auto& [name, values] : want) {
-    roundings[name] = RoundingOf(check, name, start, want, shadows);
+    roundings[name] = RoundingOf(check, name, start, want, reordered);
   }
   CompareWithLayers(check, roundings);
   const auto spreads = SpreadsBehind(check, roundings);
@@ -212,111 +210,17 @@ AllowedErrors AllowedErrorsOf(const CheckCase& check, const Tensors& start,
 }
 
 Allowed AllowedScalarError(const CheckCase& check, double want,
-                           std::span<const double> shadows) {
+                           std::span<const double> reordered) {
   Allowed allowed;
   allowed.magnitude = std::fabs(want);
-  allowed.spread = LargestMagnitude(shadows);
+  allowed.spread = LargestMagnitude(reordered);
   double units = kScalarUnits * UnitInLastPlace(want, kFloatDigits);
   if (DigitsOf(check) != kFloatDigits) {
     units += UnitsOf(check, want);
   }
-  allowed.error = std::max(kShadowFactor * allowed.spread, units);
+  allowed.error = std::max(kSpreadFactor * allowed.spread, units);
   allowed.meaningful = allowed.error <= CapOf(check) * allowed.magnitude;
   return allowed;
-}
-
-namespace {
-
-Difference DifferenceOf(const std::string& name, const Values& want,
-                        const Values& got, const Allowed& allowed) {
-  Difference difference{.name = name, .allowed = allowed};
-  difference.error = LargestDifference(want, got);
-  for (size_t i = 0; i < want.size() && i < got.size(); ++i) {
-    const double off = std::fabs(want[i] - got[i]);
-    if (off != difference.error && !std::isnan(off)) continue;
-    difference.element = i;
-    difference.want = want[i];
-    difference.got = got[i];
-    break;
-  }
-  return difference;
-}
-
-double Ratio(double error, double allowed) {
-  return error == 0 ? 0 : error / allowed;
-}
-
-}  // namespace
-
-Compared Compare(const CheckCase& check, const Tensors& want,
-                 const Tensors& got, const AllowedErrors& allowed) {
-  Compared compared;
-  for (const std::string& name : NamesInOrder(check)) {
-    const auto wanted = want.find(name);
-    if (wanted == want.end()) continue;
-    const auto found = got.find(name);
-    const auto limit = allowed.find(name);
-    const Difference difference = DifferenceOf(
-        name, wanted->second,
-        found == got.end() ? Values(wanted->second.size()) : found->second,
-        limit == allowed.end() ? Allowed{} : limit->second);
-    const double ratio = Ratio(difference.error, difference.allowed.error);
-    if (!(ratio <= compared.error_over_allowed)) {
-      compared.error_over_allowed = ratio;
-    }
-    if (!(difference.error <= difference.allowed.error) ||
-        !difference.allowed.meaningful) {
-      compared.differing.push_back(difference);
-    }
-  }
-  return compared;
-}
-
-bool Fits(const std::vector<std::string>& names, const Tensors& candidate,
-          const Tensors& got, const AllowedErrors& allowed, double slack) {
-  for (const std::string& name : names) {
-    const auto want = candidate.find(name), have = got.find(name);
-    const auto limit = allowed.find(name);
-    if (want == candidate.end() || have == got.end() || limit == allowed.end())
-      return false;
-    const double error = LargestDifference(want->second, have->second);
-    if (!limit->second.meaningful) return false;
-    if (!(error <= std::max(1.0, slack) * limit->second.error)) return false;
-  }
-  return !names.empty();
-}
-
-std::vector<std::string> NamesOf(const Compared& compared) {
-  std::vector<std::string> names;
-  for (const Difference& difference : compared.differing) {
-    names.push_back(difference.name);
-  }
-  return names;
-}
-
-std::string Describe(const CheckCase& check, const Difference& difference,
-                     const std::string& reference) {
-  const Allowed& allowed = difference.allowed;
-  const std::string place = WithLayer(check, difference.name);
-  if (!(difference.error > allowed.error) && !allowed.meaningful) {
-    return absl::StrFormat(
-        "%s cannot be judged: one rank's own runs differ by %.2g when the "
-        "samples of a step change places, so an error of %.2g would have to be "
-        "allowed, and its magnitude is %.2g",
-        place, allowed.spread, allowed.error, allowed.magnitude);
-  }
-  const double unit = UnitInLastPlace(difference.want, DigitsOf(check));
-  return absl::StrCat(
-      absl::StrFormat("%s is off by %.3g at element %d: it is %.7g, %s has "
-                      "%.7g (",
-                      place, difference.error, difference.element,
-                      difference.got, reference, difference.want),
-      difference.want == 0
-          ? std::string("where 0 is expected, relative error has no meaning")
-          : absl::StrFormat("relative %.2g, %.3g units in the last place",
-                            difference.error / std::fabs(difference.want),
-                            difference.error / unit),
-      absl::StrFormat("; %.2g is allowed)", allowed.error));
 }
 
 }  // namespace lockstep

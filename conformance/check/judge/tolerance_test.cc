@@ -1,107 +1,19 @@
-// Bytes become numbers, and numbers are ordered and compared.
+// Bytes become numbers; what is allowed, what is rejected, and which factors
+// are found.
 #include "conformance/check/judge/tolerance.h"
 
 #include <cmath>
-#include <cstddef>
-#include <cstring>
 #include <limits>
 #include <string>
 #include <vector>
 
-#include "base/data_types.h"
 #include "conformance/check/cases/check_case.h"
+#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/compare.h"
-#include "conformance/check/judge/numbers.h"
 #include "conformance/check/judge/verdict.h"
-#include "conformance/protocol/rank_output.h"
 #include "gtest/gtest.h"
-#include "models/io/safetensors.h"
 
 namespace lockstep {
-namespace {
-
-template <typename T>
-NamedTensor Tensor(DataType type, const std::vector<T>& values) {
-  NamedTensor tensor{.type = type, .shape = {}, .data = {}};
-  tensor.data.resize(values.size() * sizeof(T));
-  std::memcpy(tensor.data.data(), values.data(), tensor.data.size());
-  return tensor;
-}
-
-TEST(NumbersTest, ReadsEveryType) {
-  const Values want = {1, -2, 0};
-  EXPECT_EQ(ToValues(Tensor<double>(DataType::kFloat64, {1, -2, 0})), want);
-  EXPECT_EQ(ToValues(Tensor<float>(DataType::kFloat32, {1, -2, 0})), want);
-  EXPECT_EQ(ToValues(Tensor<uint16_t>(DataType::kFloat16, {0x3c00, 0xc000, 0})),
-            want);
-  EXPECT_EQ(
-      ToValues(Tensor<uint16_t>(DataType::kBFloat16, {0x3f80, 0xc000, 0})),
-      want);
-  EXPECT_EQ(ToValues(Tensor<int32_t>(DataType::kInt32, {1, -2, 0})), want);
-  EXPECT_EQ(ToValues(Tensor<int64_t>(DataType::kInt64, {1, -2, 0})), want);
-  EXPECT_EQ(ToValues(Tensor<uint8_t>(DataType::kUInt8, {7})), Values{7});
-}
-
-TEST(NumbersTest, ReadsOddHalves) {
-  const Values values = ToValues(Tensor<uint16_t>(
-      DataType::kFloat16, {1, 0x7c00, 0xfc00, 0x7e00, 0x7bff}));
-  EXPECT_EQ(values[0], 0x1p-24);
-  EXPECT_EQ(values[1], std::numeric_limits<double>::infinity());
-  EXPECT_EQ(values[2], -std::numeric_limits<double>::infinity());
-  EXPECT_TRUE(std::isnan(values[3]));
-  EXPECT_EQ(values[4], 65504);
-}
-
-TEST(NumbersTest, PicksTensorsByKindAndStep) {
-  RankOutput output;
-  for (const char* name :
-       {"gradient.1/a", "gradient.1/b/c", "gradient.11/a", "parameter.1/a"}) {
-    output.tensors[name] = FloatTensor({1}, std::vector<float>{1});
-  }
-  const Tensors tensors = TensorsOf(output, "gradient", 1);
-  EXPECT_EQ(tensors.size(), 2u);
-  EXPECT_TRUE(tensors.contains("a"));
-  EXPECT_TRUE(tensors.contains("b/c"));
-}
-
-TEST(NumbersTest, DifferencesKeepNaN) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_EQ(LargestDifference(Values{1, 5}, Values{2, 3}), 2);
-  EXPECT_TRUE(
-      std::isnan(LargestDifference(Values{1, nan, 1}, Values{1, 2, 9})));
-  EXPECT_TRUE(std::isinf(LargestDifference(Values{1}, Values{1, 2})));
-  EXPECT_TRUE(std::isnan(LargestMagnitude(Values{1, nan, 2})));
-  EXPECT_EQ(LargestMagnitude(Values{1, -3}), 3);
-}
-
-TEST(NumbersTest, Sums) {
-  const std::vector<Tensors> terms = {{{"a", {1, 2}}}, {{"a", {3, 5}}}};
-  const std::vector<double> weights = {2, -1};
-  EXPECT_EQ(WeightedSum(weights, terms).at("a"), (Values{-1, -1}));
-}
-
-TEST(NumbersTest, UnitsInTheLastPlace) {
-  EXPECT_EQ(UnitInLastPlace(1, 24), 0x1p-23);
-  EXPECT_EQ(UnitInLastPlace(-1.99, 24), 0x1p-23);
-  EXPECT_EQ(UnitInLastPlace(2, 8), 0x1p-6);
-  EXPECT_EQ(UnitInLastPlace(0, 24), 0);
-}
-
-TEST(NumbersTest, OrdersByLayerThenName) {
-  CheckCase check;
-  check.layers = {{"the second-named", {"b"}}, {"another", {"a", "none"}}};
-  for (const char* name : {"a", "b", "d", "c"}) {
-    check.files.weights.tensors[name] = {};
-  }
-  EXPECT_EQ(NamesInOrder(check),
-            (std::vector<std::string>{"b", "a", "c", "d"}));
-  EXPECT_EQ(WithLayer(check, "a"), "a (another)");
-  EXPECT_EQ(WithLayer(check, "c"), "c");
-}
-
-}  // namespace
-
-// What is allowed, and what is rejected.
 namespace {
 
 constexpr double kUnit = 0x1p-23;  // In the last place of 1.
@@ -118,8 +30,8 @@ CheckCase TwoLayers() {
 }
 
 AllowedErrors Gradients(const Tensors& want,
-                        const std::vector<Tensors>& shadows) {
-  return AllowedErrorsOf(TwoLayers(), {}, want, shadows);
+                        const std::vector<Tensors>& reordered) {
+  return AllowedErrorsOf(TwoLayers(), {}, want, reordered);
 }
 
 TEST(ToleranceTest, AllowsEightTimesTheShadows) {
@@ -145,8 +57,8 @@ TEST(ToleranceTest, AllowsUnitsInTheLastPlace) {
 
 TEST(ToleranceTest, CountsTheRoundingBehind) {
   const Tensors want = {{"W1", {4, 1}}, {"W2", {1, 1}}};
-  const Tensors shadow = {{"W1", {4, 1}}, {"W2", {1, 1.0001}}};
-  EXPECT_NEAR(Gradients(want, {shadow}).at("W1").error, 32e-4, 1e-12);
+  const Tensors again = {{"W1", {4, 1}}, {"W2", {1, 1.0001}}};
+  EXPECT_NEAR(Gradients(want, {again}).at("W1").error, 32e-4, 1e-12);
   const Tensors front = {{"W1", {4.0001, 1}}, {"W2", {1, 1}}};
   EXPECT_EQ(Gradients(want, {front}).at("W2").error, 4 * kUnit);
 }
@@ -155,8 +67,8 @@ TEST(ToleranceTest, CountsTheRoundingBehind) {
 // spreads says nothing of what flows through its layer.
 TEST(ToleranceTest, DoesNotCountWhatCancelsBehind) {
   const Tensors want = {{"W1", {4, 1}}, {"W2", {1, 1}}, {"b2", {5e-4, 0}}};
-  const Tensors shadow = {{"W1", {4, 1}}, {"W2", {1, 1}}, {"b2", {5.3e-4, 0}}};
-  const AllowedErrors allowed = Gradients(want, {shadow});
+  const Tensors again = {{"W1", {4, 1}}, {"W2", {1, 1}}, {"b2", {5.3e-4, 0}}};
+  const AllowedErrors allowed = Gradients(want, {again});
   EXPECT_EQ(allowed.at("W1").error, 16 * kUnit);
   EXPECT_TRUE(allowed.at("W1").meaningful);
   EXPECT_TRUE(allowed.at("b2").meaningful);
@@ -183,10 +95,10 @@ TEST(ToleranceTest, RefusesToleranceWithoutMeaning) {
 
 TEST(ToleranceTest, HoldsNoiseToItsLayer) {
   const Tensors want = {{"W1", {1, 1}}, {"b1", {1e-8, -1e-8}}};
-  const Tensors shadow = {{"W1", {1, 1}}, {"b1", {-1e-8, 3e-8}}};
-  for (const std::vector<Tensors>& shadows :
-       {std::vector<Tensors>{shadow}, std::vector<Tensors>{want}}) {
-    const AllowedErrors allowed = Gradients(want, shadows);
+  const Tensors again = {{"W1", {1, 1}}, {"b1", {-1e-8, 3e-8}}};
+  for (const std::vector<Tensors>& reordered :
+       {std::vector<Tensors>{again}, std::vector<Tensors>{want}}) {
+    const AllowedErrors allowed = Gradients(want, reordered);
     EXPECT_TRUE(allowed.at("b1").meaningful);
     EXPECT_EQ(allowed.at("b1").magnitude, 1);
     EXPECT_GE(allowed.at("b1").error, 64 * kUnit);
@@ -205,10 +117,10 @@ TEST(ToleranceTest, HoldsNoiseToItsLayer) {
 TEST(ToleranceTest, FindsThatASmallTensorIsZeroHalfOrDouble) {
   const Tensors want = {{"W1", {1, 1}}, {"b1", {5e-3, 1e-3}}, {"W2", {1, 1}}};
   // Where the rounding is: behind it, and its own.
-  for (const Tensors& shadow :
+  for (const Tensors& again :
        {Tensors{{"W1", {1, 1}}, {"b1", {5e-3, 1e-3}}, {"W2", {1, 1.0002}}},
         Tensors{{"W1", {1, 1}}, {"b1", {5.1e-3, 1e-3}}, {"W2", {1, 1}}}}) {
-    const AllowedErrors allowed = Gradients(want, {shadow});
+    const AllowedErrors allowed = Gradients(want, {again});
     EXPECT_TRUE(allowed.at("b1").meaningful);
     EXPECT_LT(allowed.at("b1").error, 2.5e-3);
     for (const double factor : {0.0, 0.5, 2.0}) {
@@ -217,16 +129,16 @@ TEST(ToleranceTest, FindsThatASmallTensorIsZeroHalfOrDouble) {
       EXPECT_EQ(NamesOf(Compare(TwoLayers(), want, got, allowed)),
                 std::vector<std::string>{"b1"});
     }
-    EXPECT_TRUE(Compare(TwoLayers(), want, shadow, allowed).differing.empty());
+    EXPECT_TRUE(Compare(TwoLayers(), want, again, allowed).differing.empty());
   }
 }
 
-// What is as small may be rounding that the shadows hide.
+// What is as small may be rounding that the reordered hide.
 TEST(ToleranceTest, HoldsToItsLayerWhatMayBeRounding) {
   const Tensors want = {{"W1", {1, 1}}, {"b1", {1e-3, 0}}, {"W2", {1, 1}}};
-  const Tensors shadow = {
+  const Tensors again = {
       {"W1", {1, 1}}, {"b1", {1e-3, 0}}, {"W2", {1, 1.0001}}};
-  const Allowed allowed = Gradients(want, {shadow}).at("b1");
+  const Allowed allowed = Gradients(want, {again}).at("b1");
   EXPECT_EQ(allowed.magnitude, 1);
   EXPECT_NEAR(allowed.error, 64e-4, 1e-9);
   EXPECT_TRUE(allowed.meaningful);
@@ -237,10 +149,10 @@ TEST(ToleranceTest, JudgesSmallTensorsInBFloat16) {
   CheckCase half = TwoLayers();
   half.one_rank.c.dtype = "bfloat16";
   const Tensors want = {{"W1", {1, 1}}, {"b1", {3e-3, 0}}, {"W2", {1, 1}}};
-  const Tensors shadow = {
+  const Tensors again = {
       {"W1", {1, 1.01}}, {"b1", {3.01e-3, 0}}, {"W2", {1, 1.01}}};
   const AllowedErrors allowed =
-      AllowedErrorsOf(half, {}, want, std::vector<Tensors>{shadow});
+      AllowedErrorsOf(half, {}, want, std::vector<Tensors>{again});
   for (const char* name : {"W1", "b1", "W2"}) {
     EXPECT_TRUE(allowed.at(name).meaningful) << name;
     EXPECT_NEAR(allowed.at(name).error, 0.08, 1e-9) << name;
@@ -290,8 +202,8 @@ TEST(ToleranceTest, SaysWhereAndByHowMuch) {
 TEST(ToleranceTest, OfScalars) {
   const CheckCase check = TwoLayers();
   EXPECT_EQ(AllowedScalarError(check, 1, {}).error, 16 * kUnit);
-  const std::vector<double> shadows = {1e-4, -2e-4};
-  EXPECT_NEAR(AllowedScalarError(check, 1, shadows).error, 16e-4, 1e-12);
+  const std::vector<double> reordered = {1e-4, -2e-4};
+  EXPECT_NEAR(AllowedScalarError(check, 1, reordered).error, 16e-4, 1e-12);
   const std::vector<double> far = {0.002};
   EXPECT_FALSE(AllowedScalarError(check, 1, far).meaningful);
   CheckCase half = check;
@@ -299,11 +211,6 @@ TEST(ToleranceTest, OfScalars) {
   EXPECT_TRUE(AllowedScalarError(half, 1, {}).meaningful);
   EXPECT_EQ(AllowedScalarError(half, 1, {}).error, 16 * kUnit + 8 * 0x1p-7);
 }
-
-}  // namespace
-
-// Factors are found where there is one, and nowhere else.
-namespace {
 
 const std::vector<std::string> kBoth = {"W", "b"};
 

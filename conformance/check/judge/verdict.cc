@@ -1,4 +1,3 @@
-// Names of claims and outcomes.
 #include "conformance/check/judge/verdict.h"
 
 #include <algorithm>
@@ -13,43 +12,9 @@
 
 namespace lockstep {
 
-const char* ClaimName(Claim claim) {
-  switch (claim) {
-    case Claim::kRun:
-      return "run";
-    case Claim::kSamples:
-      return "samples";
-    case Claim::kRanksAgree:
-      return "ranks_agree";
-    case Claim::kGradients:
-      return "gradients";
-    case Claim::kLoss:
-      return "loss";
-    case Claim::kState:
-      return "state";
-    case Claim::kEvaluation:
-      break;
-  }
-  return "evaluation";
-}
-
-const char* OutcomeName(Outcome outcome) {
-  switch (outcome) {
-    case Outcome::kPassed:
-      return "passed";
-    case Outcome::kFailed:
-      return "failed";
-    case Outcome::kDocumented:
-      return "documented";
-    case Outcome::kSkipped:
-      break;
-  }
-  return "skipped";
-}
-
-// One row for each cause; "{k}" and the like are filled in.
 namespace {
 
+// One row for each cause; "{k}" and the like are filled in.
 struct Row {
   Cause cause;
   const char* name;
@@ -273,6 +238,20 @@ std::string Filled(const char* text, const CauseFacts& facts) {
 }
 
 }  // namespace
+
+const char* OutcomeName(Outcome outcome) {
+  switch (outcome) {
+    case Outcome::kPassed:
+      return "passed";
+    case Outcome::kFailed:
+      return "failed";
+    case Outcome::kDocumented:
+      return "documented";
+    case Outcome::kSkipped:
+      break;
+  }
+  return "skipped";
+}
 
 std::span<const Cause> AllCauses() {
   static const std::vector<Cause>* const causes = [] {

@@ -1,38 +1,24 @@
-// What the checker says about one claim of one case.
+// What the checker says about one claim of one case, and the causes that it can
+// name: what each means, and how to mend it.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_JUDGE_VERDICT_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_JUDGE_VERDICT_H_
 
 #include <cstdint>
 #include <span>
 #include <string>
-#include <vector>
+
+#include "conformance/check/cases/check_case.h"
 
 namespace lockstep {
-
-// The claims, in the order in which they are asked: the first that fails is the
-// one to read.
-enum class Claim {
-  kRun,         // The trainer ended, wrote what it was asked for, and no NaN.
-  kSamples,     // The ranks together draw what one rank draws, each once.
-  kRanksAgree,  // Every rank holds the same gradients and parameters, bitwise.
-  kGradients,   // The first step's are one rank's on the global batch.
-  kLoss,        // Each step's, weighted over ranks, is one rank's.
-  kState,       // Parameters and buffers after each step are one rank's.
-  kEvaluation,  // Metrics are one rank's, each sample counted once.
-};
-inline constexpr Claim kAllClaims[] = {
-    Claim::kRun,  Claim::kSamples, Claim::kRanksAgree, Claim::kGradients,
-    Claim::kLoss, Claim::kState,   Claim::kEvaluation};
 
 enum class Outcome {
   kPassed,
   kFailed,
   kDocumented,  // Fails as the trainer's documentation says that it does.
-  kSkipped,     // Not asked: see Verdict::what.
+  kSkipped,     // Not judged: Verdict::what says why.
 };
 
-// The causes that the checker can name. What it says of each, and how to mend
-// it, is in causes.h.
+// The causes that the checker can name. Explain() has a sentence for each.
 enum class Cause {
   kNone,      // Nothing failed.
   kUnknown,   // It differs, and no known cause fits.
@@ -82,8 +68,7 @@ enum class Cause {
   kMetricsOfOneRank,
 };
 
-// "run", "ranks_agree", "passed".
-const char* ClaimName(Claim claim);
+// "passed".
 const char* OutcomeName(Outcome outcome);
 
 struct Verdict {
@@ -95,19 +80,18 @@ struct Verdict {
   double error_over_allowed = 0;
   Cause cause = Cause::kNone;
   // One sentence each; "" where they do not apply.
-  std::string what;   // What differs first, where, by how much; or why skipped.
-  std::string why;    // The likely cause.
-  std::string fix;    // What to do about it.
-  std::string cited;  // For kDocumented: where it is documented.
+  std::string what =
+      {};  // What differs first, where, by how much; or why skipped.
+  std::string why = {};    // The likely cause.
+  std::string fix = {};    // What to do about it.
+  std::string cited = {};  // For kDocumented: where it is documented.
 };
 
-// Every cause that the checker can name: what it means and how to mend it.
-
-// What a sentence about a cause may speak of. Only what a cause needs is read.
+// What the sentences about a cause mention. Each reads only what it needs.
 struct CauseFacts {
   double k = 1;                   // Of g_N = k * g_1, or of an update.
   int world_size = 1;             // Of the run that is wrong.
-  int rank = -1;                  // The one at fault; -1: none in particular.
+  int rank = -1;                  // The one at mutant; -1: none in particular.
   int64_t step = 0;               // From 1; 0: none in particular.
   int64_t accumulate = 1;         // Micro-batches of a step.
   std::string tensors = {};       // "W3 (the first linear layer)"; "" for all.

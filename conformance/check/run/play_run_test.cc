@@ -1,4 +1,4 @@
-// Two starts with everything in them.
+// Plans of one start and of two, and two starts joined into one run.
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -25,8 +25,14 @@
 namespace lockstep {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::SizeIs;
+using End = TrainerRun::End;
+
+constexpr char kTrainer[] = "conformance/check/run/trainer_for_tests";
 
 NamedTensor Tensor(int64_t size) {
   return {DataType::kFloat32, {size}, std::vector<std::byte>(4 * size)};
@@ -114,18 +120,6 @@ TEST(JoinRunsTest, IsUnsupportedIfEitherIs) {
     EXPECT_THAT(run.ranks[0].output.steps, IsEmpty());
   }
 }
-
-}  // namespace
-
-// Plans of one start and of two.
-namespace {
-
-namespace fs = std::filesystem;
-using testing::HasSubstr;
-using testing::SizeIs;
-using End = TrainerRun::End;
-
-constexpr char kTrainer[] = "conformance/check/trainer_for_tests";
 
 CasePlan Plan(int64_t stop_after, int world_size) {
   CasePlan plan;

@@ -1,4 +1,3 @@
-// From the end, line by line.
 #include "conformance/check/run/run_trainer.h"
 
 #include <sys/wait.h>
@@ -32,6 +31,8 @@
 namespace lockstep {
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr char kEscape = '\x1b';
 
 // The byte after an escape sequence of a terminal, such as a colour's, that
@@ -64,27 +65,6 @@ std::string Printable(const std::string& line) {
   }
   return printable;
 }
-
-}  // namespace
-
-std::vector<std::string> LastLines(const std::string& output, size_t most) {
-  std::vector<std::string> lines;
-  size_t end = output.size();
-  while (end > 0 && lines.size() < most) {
-    const size_t before = output.find_last_of("\n\r", end - 1);
-    const size_t begin = before == std::string::npos ? 0 : before + 1;
-    std::string line = Printable(output.substr(begin, end - begin));
-    if (!line.empty()) lines.push_back(std::move(line));
-    end = begin == 0 ? 0 : begin - 1;
-  }
-  std::reverse(lines.begin(), lines.end());
-  return lines;
-}
-
-// The command line, the launch, and the words for its end.
-namespace {
-
-namespace fs = std::filesystem;
 
 constexpr char kWorldSize[] = "{world_size}";
 constexpr size_t kMostLines = 20;
@@ -237,6 +217,29 @@ absl::StatusOr<LaunchOptions> Options(const TrainerCommand& trainer,
   return options;
 }
 
+absl::Status FileError(const std::error_code& error, const std::string& path) {
+  return absl::ErrnoToStatus(error.value(), absl::StrCat(path, ": cannot use"));
+}
+
+absl::StatusOr<TrainerRun> Start(const TrainerCommand& trainer, const Case& c,
+                                 const CaseFiles& files,
+                                 const std::string& case_folder,
+                                 const std::string& output_folder) {
+  std::error_code error;
+  fs::create_directories(case_folder, error);
+  if (error) return FileError(error, case_folder);
+  LOCKSTEP_RETURN_IF_ERROR(WriteCaseFolder(case_folder, c, files));
+  return RunTrainer(trainer, case_folder, output_folder, c.world_size());
+}
+
+bool CanGoOn(const TrainerRun& run) {
+  return run.end == TrainerRun::End::kExited &&
+         std::none_of(run.ranks.begin(), run.ranks.end(),
+                      [](const TrainerRun::Rank& rank) {
+                        return rank.output.unsupported.has_value();
+                      });
+}
+
 }  // namespace
 
 absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
@@ -269,36 +272,6 @@ absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
   return run;
 }
 
-// Folders and starts.
-namespace {
-
-namespace fs = std::filesystem;
-
-absl::Status FileError(const std::error_code& error, const std::string& path) {
-  return absl::ErrnoToStatus(error.value(), absl::StrCat(path, ": cannot use"));
-}
-
-absl::StatusOr<TrainerRun> Start(const TrainerCommand& trainer, const Case& c,
-                                 const CaseFiles& files,
-                                 const std::string& case_folder,
-                                 const std::string& output_folder) {
-  std::error_code error;
-  fs::create_directories(case_folder, error);
-  if (error) return FileError(error, case_folder);
-  LOCKSTEP_RETURN_IF_ERROR(WriteCaseFolder(case_folder, c, files));
-  return RunTrainer(trainer, case_folder, output_folder, c.world_size());
-}
-
-bool CanGoOn(const TrainerRun& run) {
-  return run.end == TrainerRun::End::kExited &&
-         std::none_of(run.ranks.begin(), run.ranks.end(),
-                      [](const TrainerRun::Rank& rank) {
-                        return rank.output.unsupported.has_value();
-                      });
-}
-
-}  // namespace
-
 absl::StatusOr<TrainerRun> PlayRun(const TrainerCommand& trainer,
                                    const CasePlan& plan, const CaseFiles& files,
                                    const std::string& work_folder) {
@@ -326,6 +299,20 @@ absl::StatusOr<TrainerRun> PlayRun(const TrainerCommand& trainer,
       Start(trainer, *plan.resumed, files,
             absl::StrCat(work_folder, "/resumed_case"), resumed));
   return JoinRuns(std::move(first), std::move(second));
+}
+
+std::vector<std::string> LastLines(const std::string& output, size_t most) {
+  std::vector<std::string> lines;
+  size_t end = output.size();
+  while (end > 0 && lines.size() < most) {
+    const size_t before = output.find_last_of("\n\r", end - 1);
+    const size_t begin = before == std::string::npos ? 0 : before + 1;
+    std::string line = Printable(output.substr(begin, end - begin));
+    if (!line.empty()) lines.push_back(std::move(line));
+    end = begin == 0 ? 0 : begin - 1;
+  }
+  std::reverse(lines.begin(), lines.end());
+  return lines;
 }
 
 }  // namespace lockstep

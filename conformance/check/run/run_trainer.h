@@ -1,4 +1,5 @@
-// The end of what a program printed, fit to be shown.
+// Starts a judged trainer on a case, in one start or in two, and gathers what
+// its ranks wrote.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_RUN_RUN_TRAINER_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_RUN_RUN_TRAINER_H_
 
@@ -13,16 +14,6 @@
 #include "conformance/protocol/case.h"
 
 namespace lockstep {
-
-inline constexpr size_t kMostLineBytes = 200;
-
-// The last `most` lines of `output` that are not blank, in order, in printable
-// ASCII and without colours; what is no ASCII shows as '?'. A line that was
-// overwritten by a carriage return counts as one, and so does an unfinished
-// last one. A line of more than kMostLineBytes is cut, and ends in "...".
-std::vector<std::string> LastLines(const std::string& output, size_t most);
-
-// Starts a judged trainer on a case and gathers what its ranks wrote.
 
 struct TrainerCommand {
   // For /bin/sh. With "{world_size}" in it, it is started once, with the number
@@ -51,14 +42,12 @@ absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
                                       const std::string& output_folder,
                                       int world_size);
 
-// Plays one run of a case, in one start or in two.
-
 // Writes the plan's case below `work_folder`, which is created and must not
 // have been used before, and runs the trainer on it at the plan's world size.
-// If there is a second start, it finds the folder `checkpoint` that the first
-// wrote, and the runs are joined (join_runs.h); there is none if the first
-// failed, wrote no checkpoint, which is a failure too, or does not support the
-// case.
+// If the plan has a second start, it finds the folder `checkpoint` that the
+// first wrote, and the two are joined (JoinRuns). There is no second start if
+// the first failed, wrote no checkpoint, which is a failure too, or does not
+// support the case.
 //
 // Below work_folder are then `case` and `output`, and `resumed_case` and
 // `resumed_output`; the caller's to remove.
@@ -67,6 +56,14 @@ absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
 absl::StatusOr<TrainerRun> PlayRun(const TrainerCommand& trainer,
                                    const CasePlan& plan, const CaseFiles& files,
                                    const std::string& work_folder);
+
+inline constexpr size_t kMostLineBytes = 200;
+
+// The last `most` lines of `output` that are not blank, in order, in printable
+// ASCII and without colours; what is no ASCII shows as '?'. A line that was
+// overwritten by a carriage return counts as one, and so does an unfinished
+// last one. A line of more than kMostLineBytes is cut, and ends in "...".
+std::vector<std::string> LastLines(const std::string& output, size_t most);
 
 }  // namespace lockstep
 

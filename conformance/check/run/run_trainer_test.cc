@@ -1,4 +1,5 @@
-// Output as programs really write it.
+// Trainers that do what they should, trainers that do everything else, and the
+// last lines of what they print.
 #include "conformance/check/run/run_trainer.h"
 
 #include <stdlib.h>
@@ -6,6 +7,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -27,8 +29,12 @@
 namespace lockstep {
 namespace {
 
+namespace fs = std::filesystem;
 using testing::ElementsAre;
+using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::SizeIs;
+using End = TrainerRun::End;
 
 TEST(LastLinesTest, TakesTheLastOnesInOrder) {
   const std::string output = "one\n\n two \nthree\n  \n";
@@ -64,17 +70,7 @@ TEST(LastLinesTest, CutsLongLines) {
   EXPECT_EQ(lines[0], std::string(kMostLineBytes - 3, 'x') + "...");
 }
 
-}  // namespace
-
-// Trainers that do what they should, and trainers that do everything else.
-namespace {
-
-namespace fs = std::filesystem;
-using testing::HasSubstr;
-using testing::SizeIs;
-using End = TrainerRun::End;
-
-constexpr char kTrainer[] = "conformance/check/trainer_for_tests";
+constexpr char kTrainer[] = "conformance/check/run/trainer_for_tests";
 constexpr absl::Duration kShort = absl::Milliseconds(500);
 // One rank's JSON without a step, as a shell writes it.
 constexpr char kEmptyOutput[] =

@@ -1,4 +1,3 @@
-// Rank by rank.
 #include "conformance/check/run/trainer_run.h"
 
 #include <cstddef>

@@ -1,8 +1,8 @@
-// One start of a judged trainer: how it ended and what its ranks wrote.
+// What starts of a judged trainer gave: how each ended and what its ranks
+// wrote.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_RUN_TRAINER_RUN_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_RUN_TRAINER_RUN_H_
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,14 +37,23 @@ struct TrainerRun {
   absl::Duration wall;
 };
 
-// The two starts of a run that is stopped and resumed, as one run.
-
-// `first`, which ended well, and then `second`, of the same world size. By
-// rank: the steps of the second follow those of the first; a tensor that both
-// wrote is the first's, which took that step; the evaluation is the second's.
-// How it ended, its last lines and its status, which then says that it is of
-// the second start, are the second's.
+// Joins the two starts of a run that is stopped and resumed: `first`, which
+// ended well, and then `second`, of the same world size. By rank: the steps of
+// the second follow those of the first; a tensor that both wrote is the
+// first's, which took that step; the evaluation is the second's. How it ended,
+// its last lines and its status, which then says that it is of the second
+// start, are the second's.
 TrainerRun JoinRuns(TrainerRun first, TrainerRun second);
+
+// What a case's starts gave. A resumed run's two starts are joined.
+struct CaseRuns {
+  TrainerRun one_rank;
+  TrainerRun all_ranks;
+  // One rank again, each time with the samples of every step in another order
+  // (ReorderedStarts): how far they are from one_rank is the trainer's own
+  // rounding. Empty where no number is compared.
+  std::vector<TrainerRun> reordered;
+};
 
 }  // namespace lockstep
 

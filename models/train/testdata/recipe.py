@@ -2,7 +2,7 @@
 """Trains LeNet by the d2l chapter's recipe in PyTorch, on one thread.
 
 Prints, for each epoch, the mean training loss and the test accuracy that
-recipe_test.cc compares with. Needs torch and numpy (Debian: python3-torch) and
+accuracy_test.cc compares with. Needs torch and numpy (Debian: python3-torch) and
 the package dataset-fashion-mnist.
 
   recipe.py [EPOCHS]

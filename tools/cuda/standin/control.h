@@ -1,23 +1,17 @@
-// How many devices the stand-in has: for tests of several GPUs.
+// What tests can make the stand-in runtime do: have several devices, and run
+// the work of its streams in another order.
 #ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_CONTROL_H_
 #define LOCKSTEP_TOOLS_CUDA_STANDIN_CONTROL_H_
 
 namespace lockstep::standin {
 
-// At least 1, which is also what there is without this call. Each device has a
-// UUID of its own. Not while another thread uses the runtime.
+// How many devices there are: at least 1, the default. Each has a UUID of its
+// own. Not while another thread uses the runtime.
 void SetDeviceCount(int count);
 
-}  // namespace lockstep::standin
-
-// When the stand-in's streams run their work: for tests that look for missing
-// synchronisation. One schedule holds for the process.
-
-namespace lockstep::standin {
-
+// When streams run their work: for tests that look for missing synchronisation.
 enum class Order {
-  // Work runs as it is put on a stream, unless it waits. What there is without
-  // SetSchedule.
+  // Work runs as it is put on a stream, unless it waits. The default.
   kAtOnce,
   // Nothing runs before the thread that made the stream next asks a stream or
   // an event, or waits for one. Then the oldest stream runs as far as events
@@ -39,7 +33,8 @@ struct Schedule {
   DroppedWaits dropped_waits = DroppedWaits::kNone;
 };
 
-// Not while another thread uses the runtime, nor while work is under way.
+// Holds for the process. Not while another thread uses the runtime, nor while
+// work is under way.
 void SetSchedule(const Schedule& schedule);
 
 }  // namespace lockstep::standin

@@ -1,5 +1,6 @@
-// What kernels see of the stand-in: indices, barriers, warp-wide calls, and the
-// faults that it must find in broken kernels.
+// What kernels see of the stand-in: indices, barriers, warp-wide calls, the
+// conversions of half and bfloat16, and the faults that it must find in broken
+// kernels.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -14,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/cuda/standin/launch.h"
@@ -270,7 +272,7 @@ TEST(LaunchTest, HostThreadsTakeTurns) {
   for (std::thread& thread : threads) thread.join();
 }
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
 
 // Writes place[threadIdx.x] in each of three kinds of memory.
 __global__ void WriteDevice(int* out) { out[threadIdx.x] = 1; }
@@ -308,13 +310,9 @@ INSTANTIATE_TEST_SUITE_P(Memories, OutOfBoundsDeathTest,
                            return std::string(kNames[info.index]);
                          });
 
-#endif  // __SANITIZE_ADDRESS__
+#endif  // ABSL_HAVE_ADDRESS_SANITIZER
 
-}  // namespace
-
-// The conversions of half and bfloat16, against arithmetic in double.
-namespace {
-
+// The conversions are compared with arithmetic in double.
 struct Half {
   static constexpr int kDigits = 10;  // Stored ones.
   static constexpr int kBias = 15;

@@ -6,26 +6,13 @@
 #include <cstdint>
 #include <utility>
 
-#if defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define LOCKSTEP_ASAN 1
-#endif
-#if __has_feature(thread_sanitizer)
-#define LOCKSTEP_TSAN 1
-#endif
-#endif
-#ifdef __SANITIZE_ADDRESS__
-#define LOCKSTEP_ASAN 1
-#endif
-#ifdef __SANITIZE_THREAD__
-#define LOCKSTEP_TSAN 1
-#endif
+#include "absl/base/config.h"
 
-#ifdef LOCKSTEP_ASAN
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 #endif
-#ifdef LOCKSTEP_TSAN
+#ifdef ABSL_HAVE_THREAD_SANITIZER
 #include <sanitizer/tsan_interface.h>
 #endif
 
@@ -52,7 +39,7 @@ std::unique_ptr<Fiber> Fiber::Create(std::function<void(Fiber&)> body) {
 
 Fiber::Fiber(std::function<void(Fiber&)> body, std::byte* memory)
     : body_(std::move(body)), memory_(memory) {
-#ifdef LOCKSTEP_TSAN
+#ifdef ABSL_HAVE_THREAD_SANITIZER
   tsan_fiber_ = __tsan_create_fiber(0);
 #endif
   getcontext(&context_);
@@ -66,12 +53,12 @@ Fiber::Fiber(std::function<void(Fiber&)> body, std::byte* memory)
 }
 
 Fiber::~Fiber() {
-#ifdef LOCKSTEP_ASAN
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
   // An abandoned stack leaves its red zones behind, where memory of somebody
   // else may come to lie.
   __asan_unpoison_memory_region(memory_ + kGuardBytes, kStackBytes);
 #endif
-#ifdef LOCKSTEP_TSAN
+#ifdef ABSL_HAVE_THREAD_SANITIZER
   __tsan_destroy_fiber(tsan_fiber_);
 #endif
   munmap(memory_, kGuardBytes + kStackBytes);
@@ -80,7 +67,7 @@ Fiber::~Fiber() {
 void Fiber::Enter(unsigned high, unsigned low) {
   auto* const self = reinterpret_cast<Fiber*>(
       static_cast<uintptr_t>(static_cast<uint64_t>(high) << 32 | low));
-#ifdef LOCKSTEP_ASAN
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(nullptr, &self->owner_stack_,
                                   &self->owner_stack_size_);
 #endif
@@ -90,34 +77,34 @@ void Fiber::Enter(unsigned high, unsigned low) {
 }
 
 void Fiber::Resume() {
-#ifdef LOCKSTEP_ASAN
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
   void* fake_stack = nullptr;
   __sanitizer_start_switch_fiber(&fake_stack, memory_ + kGuardBytes,
                                  kStackBytes);
 #endif
-#ifdef LOCKSTEP_TSAN
+#ifdef ABSL_HAVE_THREAD_SANITIZER
   tsan_owner_ = __tsan_get_current_fiber();
   __tsan_switch_to_fiber(tsan_fiber_, 0);
 #endif
   swapcontext(&owner_, &context_);
-#ifdef LOCKSTEP_ASAN
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
 #endif
 }
 
 void Fiber::Suspend() {
   SwitchToOwner(&fake_stack_);
-#ifdef LOCKSTEP_ASAN
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
   __sanitizer_finish_switch_fiber(fake_stack_, &owner_stack_,
                                   &owner_stack_size_);
 #endif
 }
 
 void Fiber::SwitchToOwner([[maybe_unused]] void** fake_stack) {
-#ifdef LOCKSTEP_ASAN
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
   __sanitizer_start_switch_fiber(fake_stack, owner_stack_, owner_stack_size_);
 #endif
-#ifdef LOCKSTEP_TSAN
+#ifdef ABSL_HAVE_THREAD_SANITIZER
   __tsan_switch_to_fiber(tsan_owner_, 0);
 #endif
   swapcontext(&context_, &owner_);

@@ -1,4 +1,3 @@
-// Errors of the stand-in runtime.
 #include "tools/cuda/standin/launch.h"
 
 #include <cstdint>
@@ -63,51 +62,6 @@ Description Describe(cudaError_t error) {
   return {"unrecognized error code", "unrecognized error code"};
 }
 
-}  // namespace
-
-cudaError_t Record(cudaError_t error) {
-  if (error != cudaSuccess) last_error = error;
-  return error;
-}
-
-void SetFault(std::string what) {
-  const std::lock_guard lock(fault_mutex);
-  Fault() = std::move(what);
-  fault_pending = true;
-}
-
-cudaError_t TakeFault() {
-  const std::lock_guard lock(fault_mutex);
-  return std::exchange(fault_pending, false) ? cudaErrorLaunchFailure
-                                             : cudaSuccess;
-}
-
-std::string LastFault() {
-  const std::lock_guard lock(fault_mutex);
-  return Fault();
-}
-
-}  // namespace lockstep::standin
-
-cudaError_t cudaGetLastError() {
-  return std::exchange(lockstep::standin::last_error, cudaSuccess);
-}
-
-cudaError_t cudaPeekAtLastError() { return lockstep::standin::last_error; }
-
-const char* cudaGetErrorName(cudaError_t error) {
-  return lockstep::standin::Describe(error).name;
-}
-
-const char* cudaGetErrorString(cudaError_t error) {
-  return lockstep::standin::Describe(error).text;
-}
-
-// Launches, and the calls of device code that its block answers.
-
-namespace lockstep::standin {
-namespace {
-
 cudaError_t Check(const cudaLaunchConfig_t& config) {
   const dim3& grid = config.gridDim;
   const dim3& block = config.blockDim;
@@ -147,6 +101,28 @@ void RunBlocks(const cudaLaunchConfig_t& config,
 
 }  // namespace
 
+cudaError_t Record(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+void SetFault(std::string what) {
+  const std::lock_guard lock(fault_mutex);
+  Fault() = std::move(what);
+  fault_pending = true;
+}
+
+cudaError_t TakeFault() {
+  const std::lock_guard lock(fault_mutex);
+  return std::exchange(fault_pending, false) ? cudaErrorLaunchFailure
+                                             : cudaSuccess;
+}
+
+std::string LastFault() {
+  const std::lock_guard lock(fault_mutex);
+  return Fault();
+}
+
 cudaError_t Launch(const cudaLaunchConfig_t& config,
                    std::function<void()> thread) {
   const cudaError_t error = Record(Check(config));
@@ -175,3 +151,17 @@ uint64_t Exchange(uint32_t mask, uint64_t value, int source, Site site) {
 }
 
 }  // namespace lockstep::standin
+
+cudaError_t cudaGetLastError() {
+  return std::exchange(lockstep::standin::last_error, cudaSuccess);
+}
+
+cudaError_t cudaPeekAtLastError() { return lockstep::standin::last_error; }
+
+const char* cudaGetErrorName(cudaError_t error) {
+  return lockstep::standin::Describe(error).name;
+}
+
+const char* cudaGetErrorString(cudaError_t error) {
+  return lockstep::standin::Describe(error).text;
+}

@@ -40,17 +40,13 @@ struct Site {
 int Lane();             // In [0, 32).
 void* DynamicShared();  // Of this block, 16-byte aligned; null if it has none.
 void SyncThreads(Site site);
-// Waits for the lanes in `mask`; the lanes of them whose predicate is true.
+// Waits for the lanes in `mask`; returns those whose predicate is true.
 uint32_t Ballot(uint32_t mask, bool predicate, Site site);
-// Waits for the lanes in `mask`; the value that lane `source` brought, all bits
-// set if it did not come.
+// Waits for the lanes in `mask`; returns the value that lane `source` brought,
+// or all bits set if it did not come.
 uint64_t Exchange(uint32_t mask, uint64_t value, int source, Site site);
 
-}  // namespace lockstep::standin
-
-// What the stand-in's runtime and its launches share: error state and handles.
-
-namespace lockstep::standin {
+// The error state that the stand-in's runtime and its launches share.
 
 // Notes an error as this host thread's last; returns it.
 cudaError_t Record(cudaError_t error);

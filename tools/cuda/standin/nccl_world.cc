@@ -1,16 +1,11 @@
-// The data movement and the arithmetic of NCCL's stand-in.
 #include "tools/cuda/standin/nccl_world.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <deque>
-#include <map>
 #include <span>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "tools/cuda/standin/include/cuda_bf16.h"
@@ -155,6 +150,43 @@ void Deliver(void* to, const void* from, size_t bytes, Damage damage) {
   }
 }
 
+// One operation of each: they are done.
+void Finish(std::span<const Pending> met) {
+  for (const Pending& each : met) --each.batch->pending;
+  NoteProgress();
+}
+
+void MeetCollective(World& world, int64_t number, Damage damage) {
+  const auto found = world.collectives.find(number);
+  if (static_cast<int>(found->second.size()) < world.size) return;
+  std::vector<Pending> met;
+  std::vector<const NcclOperation*> operations;
+  for (const auto& [rank, pending] : found->second) {
+    met.push_back(pending);
+    operations.push_back(pending.operation);
+    if (!Fit(*operations.front(), *pending.operation)) return;
+  }
+  MoveCollective(operations, damage);
+  Finish(met);
+  world.collectives.erase(found);
+}
+
+void MeetMessage(World& world, int from, int to, Damage damage) {
+  auto& sends = world.sends[{from, to}];
+  auto& receives = world.receives[{from, to}];
+  while (!sends.empty() && !receives.empty()) {
+    const Pending met[] = {sends.front(), receives.front()};
+    if (met[0].operation->count != met[1].operation->count ||
+        met[0].operation->type != met[1].operation->type) {
+      return;
+    }
+    MoveMessage(*met[0].operation, *met[1].operation, damage);
+    Finish(met);
+    sends.pop_front();
+    receives.pop_front();
+  }
+}
+
 }  // namespace
 
 size_t SizeOf(ncclDataType_t type) {
@@ -241,52 +273,6 @@ void MoveMessage(const NcclOperation& send, const NcclOperation& receive,
                  Damage damage) {
   Deliver(receive.receive, send.send, send.count * SizeOf(send.type), damage);
 }
-
-}  // namespace lockstep::standin
-
-// Calls of ranks that meet.
-
-namespace lockstep::standin {
-namespace {
-
-// One operation of each: they are done.
-void Finish(std::span<const Pending> met) {
-  for (const Pending& each : met) --each.batch->pending;
-  NoteProgress();
-}
-
-void MeetCollective(World& world, int64_t number, Damage damage) {
-  const auto found = world.collectives.find(number);
-  if (static_cast<int>(found->second.size()) < world.size) return;
-  std::vector<Pending> met;
-  std::vector<const NcclOperation*> operations;
-  for (const auto& [rank, pending] : found->second) {
-    met.push_back(pending);
-    operations.push_back(pending.operation);
-    if (!Fit(*operations.front(), *pending.operation)) return;
-  }
-  MoveCollective(operations, damage);
-  Finish(met);
-  world.collectives.erase(found);
-}
-
-void MeetMessage(World& world, int from, int to, Damage damage) {
-  auto& sends = world.sends[{from, to}];
-  auto& receives = world.receives[{from, to}];
-  while (!sends.empty() && !receives.empty()) {
-    const Pending met[] = {sends.front(), receives.front()};
-    if (met[0].operation->count != met[1].operation->count ||
-        met[0].operation->type != met[1].operation->type) {
-      return;
-    }
-    MoveMessage(*met[0].operation, *met[1].operation, damage);
-    Finish(met);
-    sends.pop_front();
-    receives.pop_front();
-  }
-}
-
-}  // namespace
 
 void Start(Batch& batch) {
   batch.started = true;

@@ -1,4 +1,5 @@
-// What NCCL's stand-in does to the memory of ranks whose calls have met.
+// The ranks of NCCL's stand-in: how their calls meet, and what is then done to
+// their memory. Worlds and batches are guarded by the device's lock (queue.h).
 #ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_WORLD_H_
 #define LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_WORLD_H_
 
@@ -57,13 +58,6 @@ void MoveCollective(std::span<const NcclOperation* const> operations,
 // Runs a send and the receive that it meets.
 void MoveMessage(const NcclOperation& send, const NcclOperation& receive,
                  Damage damage);
-
-}  // namespace lockstep::standin
-
-// How the calls of NCCL's stand-in meet across ranks. All of it is guarded by
-// the device's lock (queue.h).
-
-namespace lockstep::standin {
 
 // Calls of one rank that start and end together on one stream: a group's.
 struct Batch {

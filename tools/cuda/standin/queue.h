@@ -25,7 +25,7 @@ class DeviceLock {
 };
 
 // Appends work to a stream that exists, then runs all that may run now
-// (schedule.h), of any stream, on this host thread.
+// (control.h), of any stream, on this host thread.
 void Enqueue(cudaStream_t stream, Work work);
 void Enqueue(const DeviceLock& lock, cudaStream_t stream, Work work);
 

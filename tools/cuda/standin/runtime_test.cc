@@ -1,4 +1,5 @@
-// The stand-in's host side refuses what the CUDA runtime refuses.
+// The stand-in's host side refuses what the CUDA runtime refuses, and orders
+// the work of streams and events as it does, in every schedule.
 #include <cuda_runtime.h>
 
 #include <array>
@@ -8,12 +9,16 @@
 #include <set>
 #include <vector>
 
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/cuda/standin/control.h"
 
 namespace lockstep {
 namespace {
+
+using standin::DroppedWaits;
+using standin::Order;
+using standin::SetDeviceCount;
+using standin::SetSchedule;
 
 __global__ void Nothing() {}
 
@@ -188,15 +193,6 @@ TEST(DeviceTest, ThereIsOne) {
   EXPECT_EQ(threads, properties.maxThreadsPerBlock);
 }
 
-}  // namespace
-}  // namespace lockstep
-
-// Streams and events order the stand-in's work as the CUDA runtime's do, in
-// every schedule.
-
-namespace lockstep::standin {
-namespace {
-
 // Two streams, an event, and device memory of one byte each for a and b.
 class QueueTest : public testing::Test {
  protected:
@@ -318,4 +314,4 @@ TEST(DevicesTest, HaveTheirOwnUuids) {
 }
 
 }  // namespace
-}  // namespace lockstep::standin
+}  // namespace lockstep

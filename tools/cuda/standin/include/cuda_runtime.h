@@ -21,7 +21,7 @@ cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 
-// There is one device, number 0, unless a test asks for more (devices.h).
+// There is one device, number 0, unless a test asks for more (control.h).
 // Memory belongs to none of them.
 cudaError_t cudaGetDeviceCount(int* count);
 cudaError_t cudaGetDevice(int* device);

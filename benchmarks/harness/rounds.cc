@@ -1,0 +1,55 @@
+#include "benchmarks/harness/rounds.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <functional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/status_macros.h"
+
+namespace lockstep::benchmarks {
+namespace {
+
+bool IsDone(const RoundLimits& limits, int rounds, double elapsed,
+            double longest) {
+  if (limits.rounds > 0) return rounds >= limits.rounds;
+  if (rounds < limits.fewest) return false;
+  return rounds >= limits.most || elapsed + longest > limits.seconds;
+}
+
+}  // namespace
+
+size_t SubjectOfTurn(int round, size_t turn, size_t count) {
+  const size_t first = static_cast<size_t>(round) / 2;
+  return round % 2 == 0 ? (first + turn) % count
+                        : (first + 1 + count - turn) % count;
+}
+
+absl::StatusOr<int> MeasureRounds(
+    const RoundLimits& limits, size_t subjects, const ClockFunction& clock,
+    const std::function<absl::Status(int round, size_t subject)>& take_turn) {
+  const double start = clock();
+  double longest = 0;
+  int round = 0;
+  for (double now = start; !IsDone(limits, round, now - start, longest);) {
+    for (size_t turn = 0; turn < subjects; ++turn) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          take_turn(round, SubjectOfTurn(round, turn, subjects)));
+    }
+    const double end = clock();
+    longest = std::max(longest, end - now);
+    now = end;
+    ++round;
+  }
+  return round;
+}
+
+absl::Status Named(absl::string_view name, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat(name, ": ", status.message()));
+}
+
+}  // namespace lockstep::benchmarks

@@ -1,0 +1,229 @@
+#include "conformance/check/cases/tensors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "base/data_types.h"
+#include "conformance/check/cases/check_case.h"
+#include "conformance/protocol/rank_output.h"
+#include "models/io/safetensors.h"
+
+namespace lockstep {
+namespace {
+
+template <typename T>
+NamedTensor TensorOf(std::vector<int64_t> shape, std::span<const T> values) {
+  NamedTensor tensor{
+      .type = kDataTypeOf<T>, .shape = std::move(shape), .data = {}};
+  tensor.data.resize(values.size_bytes());
+  if (!values.empty()) {
+    std::memcpy(tensor.data.data(), values.data(), values.size_bytes());
+  }
+  return tensor;
+}
+
+NamedTensor Rows(const NamedTensor& tensor, std::span<const int64_t> indices) {
+  NamedTensor result{.type = tensor.type, .shape = tensor.shape, .data = {}};
+  const auto rows = static_cast<size_t>(tensor.shape[0]);
+  const size_t bytes = rows == 0 ? 0 : tensor.data.size() / rows;
+  result.shape[0] = static_cast<int64_t>(indices.size());
+  for (const int64_t index : indices) {
+    const auto begin =
+        static_cast<std::ptrdiff_t>(static_cast<size_t>(index) * bytes);
+    result.data.insert(
+        result.data.end(), tensor.data.begin() + begin,
+        tensor.data.begin() + begin + static_cast<std::ptrdiff_t>(bytes));
+  }
+  return result;
+}
+
+double ToDouble(Float16 value) { return ToFloat(value); }
+double ToDouble(BFloat16 value) { return ToFloat(value); }
+template <typename T>
+double ToDouble(T value) {
+  return static_cast<double>(value);
+}
+
+template <typename T>
+Values Convert(std::span<const std::byte> data) {
+  Values values(data.size() / sizeof(T));
+  for (size_t i = 0; i < values.size(); ++i) {
+    T value;
+    std::memcpy(&value, data.data() + i * sizeof(T), sizeof(T));
+    values[i] = ToDouble(value);
+  }
+  return values;
+}
+
+}  // namespace
+
+NamedTensor FloatTensor(std::vector<int64_t> shape,
+                        std::span<const float> values) {
+  return TensorOf(std::move(shape), values);
+}
+
+NamedTensor Int64Tensor(std::vector<int64_t> shape,
+                        std::span<const int64_t> values) {
+  return TensorOf(std::move(shape), values);
+}
+
+int64_t SampleCount(const CaseFiles& files, const std::string& part) {
+  const auto labels = files.data.tensors.find(part + ".labels");
+  if (labels == files.data.tensors.end()) return 0;
+  const std::vector<int64_t>& shape = labels->second.shape;
+  return shape.empty() ? 0 : shape[0];
+}
+
+CaseFiles WithSamples(const CaseFiles& files, const std::string& part,
+                      std::span<const int64_t> indices) {
+  CaseFiles result = files;
+  for (auto& [name, tensor] : result.data.tensors) {
+    if (name.starts_with(part + ".")) tensor = Rows(tensor, indices);
+  }
+  return result;
+}
+
+Values ToValues(const NamedTensor& tensor) {
+  switch (tensor.type) {
+    case DataType::kFloat64:
+      return Convert<double>(tensor.data);
+    case DataType::kFloat32:
+      return Convert<float>(tensor.data);
+    case DataType::kFloat16:
+      return Convert<Float16>(tensor.data);
+    case DataType::kBFloat16:
+      return Convert<BFloat16>(tensor.data);
+    case DataType::kInt32:
+      return Convert<int32_t>(tensor.data);
+    case DataType::kInt64:
+      return Convert<int64_t>(tensor.data);
+    case DataType::kUInt8:
+      break;
+  }
+  return Convert<uint8_t>(tensor.data);
+}
+
+Tensors TensorsOf(const RankOutput& output, const std::string& kind,
+                  int64_t step) {
+  const std::string prefix = absl::StrCat(kind, ".", step, "/");
+  Tensors tensors;
+  for (auto it = output.tensors.lower_bound(prefix);
+       it != output.tensors.end() && it->first.starts_with(prefix); ++it) {
+    tensors[it->first.substr(prefix.size())] = ToValues(it->second);
+  }
+  return tensors;
+}
+
+Tensors StartOf(const CheckCase& check) {
+  Tensors tensors;
+  for (const auto& [name, tensor] : check.files.weights.tensors) {
+    tensors[name] = ToValues(tensor);
+  }
+  return tensors;
+}
+
+double LargestMagnitude(std::span<const double> values) {
+  double largest = 0;
+  for (const double value : values) {
+    if (std::isnan(value)) return value;
+    largest = std::max(largest, std::fabs(value));
+  }
+  return largest;
+}
+
+double LargestDifference(std::span<const double> a, std::span<const double> b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double off = std::fabs(a[i] - b[i]);
+    if (std::isnan(off)) return off;
+    largest = std::max(largest, off);
+  }
+  return largest;
+}
+
+Values PlusTimes(const Values& a, double factor, const Values& b) {
+  Values result(std::min(a.size(), b.size()));
+  for (size_t i = 0; i < result.size(); ++i) result[i] = a[i] + factor * b[i];
+  return result;
+}
+
+Values Minus(const Values& a, const Values& b) { return PlusTimes(a, -1, b); }
+
+Tensors PlusTimes(const Tensors& a, double factor, const Tensors& b) {
+  Tensors result;
+  for (const auto& [name, values] : a) {
+    const auto other = b.find(name);
+    if (other == b.end()) continue;
+    result[name] = PlusTimes(values, factor, other->second);
+  }
+  return result;
+}
+
+Tensors Minus(const Tensors& a, const Tensors& b) {
+  return PlusTimes(a, -1, b);
+}
+
+Tensors Times(double factor, const Tensors& a) {
+  Tensors result = a;
+  for (auto& [name, values] : result) {
+    for (double& value : values) value *= factor;
+  }
+  return result;
+}
+
+Tensors WeightedSum(std::span<const double> weights,
+                    std::span<const Tensors> terms) {
+  if (terms.empty()) return {};
+  Tensors sum = Times(weights[0], terms[0]);
+  for (size_t i = 1; i < terms.size(); ++i) {
+    sum = PlusTimes(sum, weights[i], terms[i]);
+  }
+  return sum;
+}
+
+double ErrorOverAllowed(double error, double allowed) {
+  return error == 0 ? 0 : error / allowed;
+}
+
+double UnitInLastPlace(double value, int digits) {
+  if (value == 0 || !std::isfinite(value)) return 0;
+  return std::ldexp(1, std::ilogb(value) - digits + 1);
+}
+
+std::vector<std::string> NamesInOrder(const CheckCase& check) {
+  const auto& weights = check.files.weights.tensors;
+  std::vector<std::string> names;
+  for (const NamedLayer& layer : check.layers) {
+    for (const std::string& name : layer.tensors) {
+      if (weights.contains(name)) names.push_back(name);
+    }
+  }
+  for (const auto& [name, tensor] : weights) {
+    if (std::find(names.begin(), names.end(), name) == names.end()) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+std::string WithLayer(const CheckCase& check, const std::string& name) {
+  for (const NamedLayer& layer : check.layers) {
+    const auto& tensors = layer.tensors;
+    if (std::find(tensors.begin(), tensors.end(), name) != tensors.end()) {
+      return absl::StrCat(name, " (", layer.name, ")");
+    }
+  }
+  return name;
+}
+
+}  // namespace lockstep

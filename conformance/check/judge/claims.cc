@@ -1,0 +1,196 @@
+#include "conformance/check/judge/claims.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "conformance/check/cases/check_case.h"
+#include "conformance/check/cases/tensors.h"
+#include "conformance/check/judge/tolerance.h"
+#include "conformance/check/judge/verdict.h"
+#include "conformance/protocol/rank_output.h"
+
+namespace lockstep {
+namespace {
+
+// One step of one rank on the samples `indices` of the training set.
+ExtraStart StartOnShare(const CheckCase& check,
+                        const std::vector<int64_t>& indices) {
+  ExtraStart start{.plan = {.c = check.one_rank.c, .resumed = {}},
+                   .files = WithSamples(check.files, "train", indices)};
+  Case& c = start.plan.c;
+  c.name = absl::StrCat(check.name, "_share");
+  c.batch_sizes = {static_cast<int64_t>(indices.size())};
+  c.accumulate = 1;
+  c.epochs = 1;
+  c.shuffle = false;
+  c.evaluate = false;
+  c.write_gradients = {1};
+  c.write_state = {1};
+  return start;
+}
+
+std::vector<Tensors> OfReordered(const Evidence& evidence,
+                                 const std::string& kind, int64_t step) {
+  std::vector<Tensors> result;
+  for (const TrainerRun& run : evidence.runs.reordered) {
+    result.push_back(TensorsOf(run.ranks[0].output, kind, step));
+  }
+  return result;
+}
+
+Tensors Moving(const CheckCase& check, Tensors tensors) {
+  std::erase_if(tensors, [&check](const auto& entry) {
+    return IsStill(check, entry.first);
+  });
+  return tensors;
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<ShareResult>> Evidence::MakeShares() const {
+  std::vector<ShareResult> shares(static_cast<size_t>(world_size()));
+  for (int r = 0; r < world_size(); ++r) {
+    const std::vector<StepOutput>& steps = rank(r).steps;
+    if (steps.empty() || steps[0].indices.empty()) continue;
+    LOCKSTEP_ASSIGN_OR_RETURN(const TrainerRun run,
+                              run_extra(StartOnShare(check, steps[0].indices)));
+    if (run.ranks.size() != 1 || !run.ranks[0].status.ok() ||
+        run.ranks[0].output.steps.size() != 1) {
+      return absl::FailedPreconditionError(absl::StrCat(
+          "one rank on the share of rank ", r, " did not give one step"));
+    }
+    const RankOutput& output = run.ranks[0].output;
+    shares[static_cast<size_t>(r)] = {
+        .count = static_cast<double>(steps[0].indices.size()),
+        .gradients = Moving(check, TensorsOf(output, "gradient", 1)),
+        .buffers = TensorsOf(output, "buffer", 1),
+        .loss = output.steps[0].loss.value_or(0)};
+  }
+  return shares;
+}
+
+const absl::StatusOr<std::vector<ShareResult>>& Evidence::Shares() {
+  if (!shares_.has_value()) shares_ = MakeShares();
+  return *shares_;
+}
+
+std::vector<double> Evidence::Counts(int64_t step) const {
+  std::vector<double> counts;
+  for (int r = 0; r < world_size(); ++r) {
+    const std::vector<StepOutput>& steps = rank(r).steps;
+    const auto i = static_cast<size_t>(step - 1);
+    counts.push_back(
+        i < steps.size() ? static_cast<double>(steps[i].indices.size()) : 0);
+  }
+  return counts;
+}
+
+Tensors MeanOfShares(const std::vector<ShareResult>& shares, bool weighted,
+                     Tensors ShareResult::*field) {
+  std::vector<double> weights;
+  std::vector<Tensors> terms;
+  double total = 0;
+  for (const ShareResult& share : shares) {
+    if (share.count == 0) continue;
+    weights.push_back(weighted ? share.count : 1);
+    total += weights.back();
+    terms.push_back(share.*field);
+  }
+  for (double& weight : weights) weight /= total;
+  return WeightedSum(weights, terms);
+}
+
+absl::StatusOr<Reference> GradientReference(Evidence& evidence, int64_t step) {
+  const CheckCase& check = evidence.check;
+  Reference reference;
+  const Tensors one =
+      Moving(check, TensorsOf(evidence.one_rank(), "gradient", step));
+  reference.allowed =
+      AllowedErrorsOf(check, {}, one, OfReordered(evidence, "gradient", step));
+  reference.want = one;
+  if (check.all_ranks.c.batch_norm == "local" && step == 1) {
+    LOCKSTEP_RETURN_IF_ERROR(evidence.Shares().status());
+    reference.want =
+        MeanOfShares(*evidence.Shares(), true, &ShareResult::gradients);
+  }
+  return reference;
+}
+
+Reference StateReference(const Evidence& evidence, const std::string& kind,
+                         int64_t step) {
+  const CheckCase& check = evidence.check;
+  Reference reference;
+  reference.want = Moving(check, TensorsOf(evidence.one_rank(), kind, step));
+  reference.allowed = AllowedErrorsOf(check, StartOf(check), reference.want,
+                                      OfReordered(evidence, kind, step));
+  return reference;
+}
+
+bool IsStill(const CheckCase& check, const std::string& name) {
+  const auto has = [&name](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  return has(check.all_ranks.c.frozen) || has(check.all_ranks.c.unused);
+}
+
+std::string OnlyThese(const CheckCase& check,
+                      const std::vector<std::string>& names, size_t count) {
+  if (names.size() >= count) return "";
+  std::vector<std::string> places;
+  for (const std::string& name : names) {
+    places.push_back(WithLayer(check, name));
+  }
+  return absl::StrJoin(places, ", ");
+}
+
+std::string WithRanks(int world_size) {
+  return absl::StrCat("With ", world_size,
+                      world_size == 1 ? " rank" : " ranks");
+}
+
+Verdict Passed(const CheckCase& check, Claim claim, double error_over_allowed,
+               const std::string& what) {
+  return {.case_name = check.name,
+          .claim = claim,
+          .error_over_allowed = error_over_allowed,
+          .what = what};
+}
+
+Verdict Failed(const CheckCase& check, Claim claim, const std::string& what,
+               const Diagnosis& diagnosis, double error_over_allowed) {
+  Explanation explanation = Explain(diagnosis.cause, diagnosis.facts);
+  return {.case_name = check.name,
+          .claim = claim,
+          .outcome = Outcome::kFailed,
+          .error_over_allowed = error_over_allowed,
+          .cause = diagnosis.cause,
+          .what = what + ".",
+          .why = std::move(explanation.why),
+          .fix = std::move(explanation.fix)};
+}
+
+Verdict Skipped(const CheckCase& check, Claim claim, const std::string& why) {
+  return {.case_name = check.name,
+          .claim = claim,
+          .outcome = Outcome::kSkipped,
+          .what = why};
+}
+
+Verdict NoReference(const CheckCase& check, Claim claim,
+                    const absl::Status& status) {
+  return Failed(check, claim,
+                absl::StrCat("There is no reference to judge by: ",
+                             std::string(status.message())),
+                {});
+}
+
+}  // namespace lockstep

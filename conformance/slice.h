@@ -1,0 +1,42 @@
+// The part of a grid of cases that every run tries, and the whole of it.
+//
+// A test over a grid that takes minutes has two targets over one library
+// (exhaustive_shards in tools/testing/defs.bzl): X_test tries a slice of the
+// grid, X_test_exhaustive, which --config=exhaustive runs, all of it.
+#ifndef LOCKSTEP_CONFORMANCE_SLICE_H_
+#define LOCKSTEP_CONFORMANCE_SLICE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+namespace lockstep {
+
+inline bool IsExhaustive() {
+  return std::getenv("LOCKSTEP_EXHAUSTIVE") != nullptr;
+}
+
+// In an exhaustive run all of `grid`; else its first case and about one in
+// `parts` of the others. Which ones is a hash of place and salt (splitmix64),
+// so that a slice does not follow the loops that made the grid, and is the same
+// on every machine; another salt, other cases.
+template <typename T>
+std::vector<T> SliceOf(std::vector<T> grid, uint64_t parts, uint64_t salt = 0) {
+  if (IsExhaustive()) return grid;
+  std::vector<T> slice;
+  for (size_t i = 0; i < grid.size(); ++i) {
+    uint64_t z = (i + (salt << 32)) * 0x9e3779b97f4a7c15;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    if (i == 0 || (z ^ (z >> 31)) % parts == 0) {
+      slice.push_back(std::move(grid[i]));
+    }
+  }
+  return slice;
+}
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_CONFORMANCE_SLICE_H_

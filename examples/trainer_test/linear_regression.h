@@ -1,0 +1,22 @@
+// A trainer of one's own: linear regression by gradient descent over the ranks
+// of a group.
+#ifndef LINEAR_REGRESSION_H_
+#define LINEAR_REGRESSION_H_
+
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "collectives/communicator.h"
+
+struct Sample {
+  float x = 0;
+  float y = 0;
+};
+
+// Sets `gradient` to that of the mean of (w x - y)^2 over the samples of all
+// ranks; `shard` are this rank's, as many or few as it has.
+absl::Status Gradient(lockstep::Communicator& group, float w,
+                      std::span<const Sample> shard, float& gradient);
+
+#endif  // LINEAR_REGRESSION_H_

@@ -1,0 +1,239 @@
+// One HTML file. Its tables are markup; its charts are drawn by charts.js.
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "report/chart_js.h"
+#include "report/charts_js.h"
+#include "report/format.h"
+#include "report/report_page_css.h"
+#include "report/write.h"
+#include "report/write_json.h"
+
+namespace lockstep::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* Name(Series::Kind kind) {
+  switch (kind) {
+    case Series::Kind::kLine:
+      return "line";
+    case Series::Kind::kIdeal:
+      return "ideal";
+    case Series::Kind::kLevel:
+      return "level";
+    case Series::Kind::kBars:
+      break;
+  }
+  return "bars";
+}
+
+Json SeriesJson(const Series& series) {
+  Json values = Json::array();
+  for (const std::optional<double>& value : series.values) {
+    values.push_back(value.has_value() ? Json(*value) : Json());
+  }
+  return {{"name", series.name},    {"kind", Name(series.kind)},
+          {"color", series.color},  {"stack", series.stack},
+          {"values", values},       {"ranges", series.ranges},
+          {"labels", series.labels}};
+}
+
+Json ChartJson(const Chart& chart) {
+  Json series = Json::array();
+  for (const Series& each : chart.series) series.push_back(SeriesJson(each));
+  return {{"x_title", chart.x_title}, {"y_title", chart.y_title},
+          {"places", chart.places},   {"positions", chart.positions},
+          {"percent", chart.percent}, {"decimals", chart.decimals},
+          {"unit", chart.unit},       {"series", series}};
+}
+
+std::string Element(absl::string_view name, absl::string_view attributes,
+                    absl::string_view text) {
+  return absl::StrCat("<", name, attributes.empty() ? "" : " ", attributes, ">",
+                      HtmlText(text), "</", name, ">");
+}
+
+std::string Paragraph(absl::string_view style, absl::string_view text) {
+  if (text.empty()) return "";
+  const std::string attribute =
+      style.empty() ? "" : absl::StrCat("class=\"", style, "\"");
+  return Element("p", attribute, text) + "\n";
+}
+
+std::string Paragraphs(absl::string_view style,
+                       const std::vector<std::string>& texts) {
+  std::string html;
+  for (const std::string& text : texts) {
+    absl::StrAppend(&html, Paragraph(style, text));
+  }
+  return html;
+}
+
+const char* StyleOf(const Cell& cell, bool left) {
+  switch (cell.tone) {
+    case Tone::kGood:
+      return "class=\"good\"";
+    case Tone::kBad:
+      return "class=\"bad\"";
+    case Tone::kPlain:
+      break;
+  }
+  return left ? "class=\"left\"" : "";
+}
+
+std::string RowHtml(const Table& table, const std::vector<Cell>& row) {
+  std::string html = "<tr>";
+  for (size_t i = 0; i < row.size(); ++i) {
+    const bool spans = i + 1 == row.size() && row.size() < table.columns.size();
+    std::string attributes = StyleOf(row[i], spans || table.columns[i].left);
+    if (spans) {
+      absl::StrAppend(&attributes, attributes.empty() ? "" : " ", "colspan=\"",
+                      table.columns.size() - i, "\"");
+    }
+    absl::StrAppend(&html, Element("td", attributes, row[i].text));
+  }
+  return html + "</tr>\n";
+}
+
+std::string TableHtml(const Table& table) {
+  if (table.columns.empty()) return "";
+  std::string html =
+      "<div class=\"scroll\"><table class=\"numbers\">\n<thead><tr>";
+  for (const Column& column : table.columns) {
+    absl::StrAppend(&html, Element("th",
+                                   column.left ? "scope=\"col\" class=\"left\""
+                                               : "scope=\"col\"",
+                                   column.title));
+  }
+  absl::StrAppend(&html, "</tr></thead>\n<tbody>\n");
+  for (const std::vector<Cell>& row : table.rows) {
+    absl::StrAppend(&html, RowHtml(table, row));
+  }
+  return html + "</tbody>\n</table></div>\n";
+}
+
+// Their canvases; the charts themselves are added to `charts`.
+std::string ChartsHtml(const Section& section, Json& charts) {
+  std::string html;
+  for (const Chart& chart : section.charts) {
+    absl::StrAppend(&html, "<div class=\"chart\">",
+                    Element("h3", "", chart.title),
+                    "<div><canvas data-chart=\"", charts.size(),
+                    "\" role=\"img\" aria-label=\"",
+                    HtmlText(absl::StrCat(section.title, ": ", chart.title)),
+                    "; the table has the numbers\"></canvas></div></div>\n");
+    charts.push_back(ChartJson(chart));
+  }
+  return html.empty()
+             ? ""
+             : absl::StrCat("<div class=\"charts\">\n", html, "</div>\n");
+}
+
+std::string SectionHtml(absl::string_view title, absl::string_view content) {
+  return absl::StrCat("<section>\n",
+                      title.empty() ? "" : Element("h2", "", title) + "\n",
+                      content, "</section>\n");
+}
+
+std::string BarsHtml(const Document& document) {
+  if (document.bars.empty() && document.no_bars.empty()) return "";
+  Table table = {.columns = {{.title = "what", .left = true},
+                             {.title = "bar", .left = true},
+                             {.title = "measured"}}};
+  for (const Bar& bar : document.bars) {
+    const Tone tone = !bar.value  ? Tone::kPlain
+                      : bar.Met() ? Tone::kGood
+                                  : Tone::kBad;
+    table.rows.push_back({bar.what, bar.Goal(), {bar.Outcome(), tone}});
+  }
+  return SectionHtml(
+      "Bars",
+      document.bars.empty()
+          ? Paragraph("",
+                      absl::StrCat("Not stated here: ", document.no_bars, "."))
+          : TableHtml(table));
+}
+
+std::string TermsHtml(const Document& document) {
+  if (document.terms.empty()) return "";
+  std::string html = "<dl>\n";
+  for (const Term& term : document.terms) {
+    absl::StrAppend(&html, Element("dt", "", term.name), "\n",
+                    Element("dd", "", term.text), "\n");
+  }
+  return SectionHtml("How to read it", html + "</dl>\n");
+}
+
+std::string FactsHtml(const Document& document) {
+  const Origin& origin = document.origin;
+  std::vector<Term> facts = {{"Machine", MachineText(origin.machine)}};
+  facts.insert(facts.end(), document.facts.begin(), document.facts.end());
+  facts.push_back({"Date", origin.created});
+  facts.push_back(
+      {"Commit", origin.commit.empty() ? "unknown" : origin.commit});
+  std::string html = "<table class=\"facts\"><tbody>\n";
+  for (const Term& fact : facts) {
+    absl::StrAppend(&html, "<tr>", Element("th", "scope=\"row\"", fact.name),
+                    Element("td", "", fact.text), "</tr>\n");
+  }
+  absl::StrAppend(&html, "<tr>", Element("th", "scope=\"row\"", "Command"),
+                  "<td>", Element("code", "", origin.command),
+                  "</td></tr>\n</tbody></table>\n");
+  return SectionHtml("How it was measured",
+                     absl::StrCat(html, Paragraphs("note", document.remarks),
+                                  Paragraphs("", document.method)));
+}
+
+std::string ScriptsHtml(const Json& charts) {
+  if (charts.empty()) return "";
+  return absl::StrCat("<script>\n", ChartJs(), "\n</script>\n<script>\n",
+                      "const charts = ", JsonForScript(charts),
+                      ";\n</script>\n<script>\n", ChartsJs(), "</script>\n");
+}
+
+constexpr char kHead[] = R"(<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+)";
+
+constexpr char kNoScript[] =
+    "<noscript><p>The script inside this page draws its charts; the tables "
+    "have their numbers.</p></noscript>\n";
+
+}  // namespace
+
+std::string HtmlPage(const Document& document) {
+  const Origin& origin = document.origin;
+  Json charts = Json::array();
+  std::string sections;
+  for (const Section& section : document.sections) {
+    absl::StrAppend(
+        &sections,
+        SectionHtml(
+            section.title,
+            absl::StrCat(Paragraph("definition", section.about),
+                         Paragraph("limits", section.conclusion),
+                         ChartsHtml(section, charts), TableHtml(section.table),
+                         Paragraphs("note", section.notes))));
+  }
+  const std::string about = absl::StrCat(
+      document.about, "; ", MachineText(origin.machine), "; ", origin.created);
+  return absl::StrCat(
+      kHead, Element("title", "", document.title), "\n<style>\n",
+      ReportPageCss(), "</style>\n</head>\n<body>\n<main>\n<header>\n",
+      Element("h1", "", document.title), "\n", Paragraph("", about),
+      Paragraphs("", document.notes), "</header>\n",
+      charts.empty() ? "" : kNoScript, sections, BarsHtml(document),
+      TermsHtml(document), FactsHtml(document), "</main>\n",
+      ScriptsHtml(charts), "</body>\n</html>\n");
+}
+
+}  // namespace lockstep::report
