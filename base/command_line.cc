@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -19,7 +18,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "collectives/launch/rank_environment.h"
 
 namespace lockstep {
 namespace {
@@ -113,15 +111,6 @@ int Fail(absl::string_view command, const absl::Status& status) {
   const std::string line = absl::StrCat(command, ": ", status.message(), "\n");
   std::fputs(line.c_str(), stderr);
   return absl::StartsWith(status.message(), "--") ? kUsageError : kFailure;
-}
-
-absl::Status CheckNotLaunched() {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
-                            ReadRankEnvironment());
-  if (!environment.has_value()) return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      "it starts its ranks itself: run it without a launcher, and without RANK "
-      "and WORLD_SIZE in the environment");
 }
 
 }  // namespace lockstep

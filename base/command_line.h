@@ -102,11 +102,6 @@ inline constexpr int kUsageError = 2;
 // else kFailure.
 int Fail(absl::string_view command, const absl::Status& status);
 
-// For commands that start their ranks themselves: under mpirun or torchrun
-// every rank would be a driver of its own. Errors: kFailedPrecondition if a
-// launcher started this process; those of ReadRankEnvironment.
-absl::Status CheckNotLaunched();
-
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_BASE_COMMAND_LINE_H_

@@ -180,19 +180,6 @@ TEST(FailTest, SaysWhatIsWrongAndTellsFlagsFromTheRest) {
             "sing: --key: 'h'\nsing: no voice\n");
 }
 
-TEST(CheckNotLaunchedTest, RefusesALaunchersEnvironment) {
-  unsetenv("RANK");
-  unsetenv("WORLD_SIZE");
-  EXPECT_THAT(CheckNotLaunched(), IsOk());
-  ASSERT_EQ(setenv("RANK", "0", 1), 0);
-  ASSERT_EQ(setenv("WORLD_SIZE", "2", 1), 0);
-  EXPECT_THAT(CheckNotLaunched(),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("starts its ranks itself")));
-  unsetenv("RANK");
-  unsetenv("WORLD_SIZE");
-}
-
 struct Began {
   std::optional<int> status;
   std::string out;

@@ -5,7 +5,6 @@
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/types.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -39,8 +38,9 @@ namespace {
 // not fill the memory.
 constexpr size_t kLongestLine = 1 << 20;
 
-// How often to look for the end of the process where the kernel has no file for
-// it (before Linux 5.3).
+// How often to look for the end of a process whose output has ended. (A pidfd
+// would tell, but for kernels that forget to: seen with Linux 6.18, where
+// poll() slept on beside a process that had ended.)
 constexpr int kLookMilliseconds = 10;
 
 struct Pipe {
@@ -147,9 +147,8 @@ absl::StatusOr<Subprocess> Subprocess::Start(
   if (pid < 0) return absl::ErrnoToStatus(errno, "cannot fork");
   if (pid == 0) Become(child);
   setpgid(pid, pid);  // As it does itself: whoever is first.
-  return Subprocess(pid,
-                    OwnedFd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0))),
-                    std::move(in.writer), Stream{.file = std::move(out.reader)},
+  return Subprocess(pid, std::move(in.writer),
+                    Stream{.file = std::move(out.reader)},
                     Stream{.file = std::move(err.reader)});
 }
 
@@ -232,13 +231,11 @@ bool Subprocess::HasEnded() {
 
 bool Subprocess::Await(const Deadline& deadline) {
   const bool last = deadline.passed();
-  const bool ended = HasEnded();
   // poll() passes over descriptors below zero.
-  std::array<pollfd, 3> files = {
-      pollfd{out_.file.get(), POLLIN, 0}, pollfd{err_.file.get(), POLLIN, 0},
-      pollfd{ended ? -1 : end_file_.get(), POLLIN, 0}};
+  std::array<pollfd, 2> files = {pollfd{out_.file.get(), POLLIN, 0},
+                                 pollfd{err_.file.get(), POLLIN, 0}};
   int milliseconds = PollMilliseconds(deadline);
-  if (!ended && !end_file_.open()) {
+  if (!out_.file.open() && !err_.file.open()) {
     milliseconds = std::min(milliseconds, kLookMilliseconds);
   }
   const int ready = poll(files.data(), files.size(), milliseconds);

@@ -60,7 +60,6 @@ class Subprocess {
   Subprocess(Subprocess&& other) noexcept
       : pid_(std::exchange(other.pid_, -1)),
         exit_status_(other.exit_status_),
-        end_file_(std::move(other.end_file_)),
         input_(std::move(other.input_)),
         out_(std::move(other.out_)),
         err_(std::move(other.err_)) {}
@@ -105,14 +104,14 @@ class Subprocess {
     std::string text = {};
   };
 
-  Subprocess(pid_t pid, OwnedFd end_file, OwnedFd input, Stream out, Stream err)
+  Subprocess(pid_t pid, OwnedFd input, Stream out, Stream err)
       : pid_(pid),
-        end_file_(std::move(end_file)),
         input_(std::move(input)),
         out_(std::move(out)),
         err_(std::move(err)) {}
 
-  // Waits until there is something to read, or the process ends, and reads.
+  // Waits until there is something to read, or, where the output has ended, for
+  // a moment; and reads.
   // False once the deadline has passed, after a last look.
   bool Await(const Deadline& deadline);
   // Whether the process has ended: it then is a zombie, until End().
@@ -120,8 +119,6 @@ class Subprocess {
 
   pid_t pid_ = -1;  // -1 once it was reaped.
   std::optional<int> exit_status_;
-  OwnedFd
-      end_file_;  // Readable once the process has ended, where there is one.
   OwnedFd input_;
   Stream out_;
   Stream err_;

@@ -50,8 +50,8 @@ class GroupBuffer {
 // each call names. The input is left as it was, except in place.
 //
 // Reductions: the bits of the result depend on the type, the operation, the
-// count and P alone (algorithms/schedule.h), not on the backend, the algorithm's
-// pieces, or time; every rank gets the same bits.
+// count and P alone (algorithms/schedule.h), not on the backend, the
+// algorithm's pieces, or time; every rank gets the same bits.
 //
 // Errors, the same for every call:
 //   kInvalidArgument   the ranks disagree, or this rank's arguments are wrong;

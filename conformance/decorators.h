@@ -1,4 +1,5 @@
-// Communicators that pass calls on, but for one kind that they do wrong.
+// Communicators, models and samplers that pass calls on, but for one kind that
+// they do wrong: what mutants are planted with.
 #ifndef LOCKSTEP_CONFORMANCE_DECORATORS_H_
 #define LOCKSTEP_CONFORMANCE_DECORATORS_H_
 
@@ -81,8 +82,6 @@ class BroadcastMutant : public ForwardingCommunicator {
  private:
   Send send_;
 };
-
-// Models and samplers that pass calls on, but for one that they do wrong.
 
 // Trains `inner`, which it borrows, by `step` instead.
 class ModelMutant : public Model {

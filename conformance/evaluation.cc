@@ -8,7 +8,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -24,6 +23,7 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
+#include "conformance/mutant.h"
 #include "conformance/reference/lenet_fixtures.h"
 #include "models/cpu/classifier.h"
 #include "models/data/dataset.h"
@@ -36,15 +36,11 @@
 namespace lockstep {
 namespace {
 
-// What is asked: the only way to reject.
-enum class Question { kRanksAgree, kSamples, kLoss, kAccuracy, kCount };
-constexpr const char* kCheckNames[] = {"RanksAgree", "Samples", "Loss",
-                                       "Accuracy"};
-static_assert(std::size(kCheckNames) == static_cast<size_t>(Question::kCount));
+using CheckName = NameIn<kEvaluationChecks>;
 
-absl::Status Wrong(Question question, const std::string& what) {
-  return absl::DataLossError(
-      absl::StrCat(kCheckNames[static_cast<size_t>(question)], ": ", what));
+// The only way to reject.
+absl::Status Wrong(CheckName check, const std::string& what) {
+  return absl::DataLossError(absl::StrCat(check.name(), ": ", what));
 }
 
 bool SameBits(double a, double b) {
@@ -105,7 +101,7 @@ absl::Status CheckRanksReportTheSame(const OneRankEvaluation& want,
     const bool own =
         std::ranges::equal(ranks, SharesOf(want, ranks.size()), ReportsShare);
     return Wrong(
-        Question::kRanksAgree,
+        "RanksAgree",
         absl::StrCat(
             "rank ", rank, " reports loss ", Digits(b.loss), ", accuracy ",
             Digits(b.accuracy), " of ", b.samples, " samples, rank 0 ",
@@ -124,7 +120,7 @@ absl::Status CheckSampleCount(const OneRankEvaluation& want, int64_t got,
       got > size && got - size == (ranks - size % ranks) % ranks;
   const bool partial = size - got == want.batches.back().samples &&
                        size - got < want.batches.front().samples;
-  return Wrong(Question::kSamples,
+  return Wrong("Samples",
                absl::StrCat(got, " samples were counted of a data set of ",
                             size, ": ", std::abs(got - size),
                             got > size ? " count twice" : " are left out",
@@ -156,12 +152,12 @@ std::string CauseOfMean(const OneRankEvaluation& want, double got,
 
 absl::Status CheckMean(const OneRankEvaluation& want,
                        std::span<const Evaluation> ranks,
-                       double Evaluation::*field, Question question,
+                       double Evaluation::*field, CheckName check,
                        absl::string_view name) {
   const double due = want.whole.*field, got = ranks[0].*field;
   if (SameBits(due, got)) return absl::OkStatus();
   return Wrong(
-      question,
+      check,
       absl::StrCat(name, " is ", Digits(got), ", one rank has ", Digits(due),
                    CauseOfMean(want, got, field, ranks.size())));
 }
@@ -181,19 +177,14 @@ Evaluation Mean(double loss_sum, int64_t correct, int64_t samples) {
 absl::Status CheckEvaluation(const OneRankEvaluation& want,
                              std::span<const Evaluation> ranks) {
   if (ranks.empty()) {
-    return Wrong(Question::kRanksAgree, "no rank reports anything");
+    return Wrong("RanksAgree", "no rank reports anything");
   }
   LOCKSTEP_RETURN_IF_ERROR(CheckRanksReportTheSame(want, ranks));
   LOCKSTEP_RETURN_IF_ERROR(CheckSampleCount(
       want, ranks[0].samples, static_cast<int64_t>(ranks.size())));
   LOCKSTEP_RETURN_IF_ERROR(
-      CheckMean(want, ranks, &Evaluation::loss, Question::kLoss, "loss"));
-  return CheckMean(want, ranks, &Evaluation::accuracy, Question::kAccuracy,
-                   "accuracy");
-}
-
-std::vector<std::string> EvaluationChecks() {
-  return {std::begin(kCheckNames), std::end(kCheckNames)};
+      CheckMean(want, ranks, &Evaluation::loss, "Loss", "loss"));
+  return CheckMean(want, ranks, &Evaluation::accuracy, "Accuracy", "accuracy");
 }
 
 const Dataset& EvaluationData(int64_t size) {

@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -33,6 +32,9 @@ struct OneRankEvaluation {
   std::vector<Evaluation> batches;
 };
 
+inline constexpr const char* kEvaluationChecks[] = {"RanksAgree", "Samples",
+                                                    "Loss", "Accuracy"};
+
 // Every rank reports the one-rank evaluation, bit for bit. Asks in this order:
 //
 //   RanksAgree  do all ranks report the same?
@@ -52,9 +54,6 @@ struct OneRankEvaluation {
 // rounding to each, to first order.
 absl::Status CheckEvaluation(const OneRankEvaluation& want,
                              std::span<const Evaluation> ranks);
-
-// The names above, in that order.
-std::vector<std::string> EvaluationChecks();
 
 // A prime above ten batches, so that neither ranks nor batches are even.
 inline constexpr int64_t kEvaluationSamples = 1291;

@@ -187,7 +187,7 @@ MutantSuite EvaluationMutants() {
                "within rounding, so float64 sums of parts"},
               {.evaluate = SumPlainly, .by_chance = true}),
   };
-  return MakeSuite("evaluation", EvaluationChecks(), std::move(mutants));
+  return MakeSuite("evaluation", kEvaluationChecks, std::move(mutants));
 }
 
 }  // namespace lockstep

@@ -163,7 +163,7 @@ const auto kCases =
 class GradientEquivalenceTest : public testing::TestWithParam<Case> {
  protected:
   // Where the test's parameter asks a claim.
-  static ClaimPlace Subject(const char* claim) {
+  static ClaimPlace PlaceOf(const char* claim) {
     const auto [backend, world_size] = GetParam();
     return {claim, absl::AsciiStrToLower(Name(backend)), world_size, "float32"};
   }
@@ -182,7 +182,7 @@ class GradientEquivalenceTest : public testing::TestWithParam<Case> {
 
 TEST_P(GradientEquivalenceTest, OneStepMatchesOneRankHoweverSamplesAreDealt) {
   const auto [backend, world_size] = GetParam();
-  ClaimRecorder recorder(Subject("gradients"));
+  ClaimRecorder recorder(PlaceOf("gradients"));
   ASSERT_GT(Norm(ReferenceGradient().value), 0.1);
   ASSERT_LT(WorstRelativeBound(ReferenceGradient()), 0.01);
   const Expectation want = OneStep();
@@ -202,7 +202,7 @@ TEST_P(GradientEquivalenceTest, OneStepMatchesOneRankHoweverSamplesAreDealt) {
 
 TEST_P(GradientEquivalenceTest, TenStepsMatchOneRank) {
   const auto [backend, world_size] = GetParam();
-  ClaimRecorder recorder(Subject("training_steps"));
+  ClaimRecorder recorder(PlaceOf("training_steps"));
   for (const Sharding sharding : {Sharding::kStrided, Sharding::kContiguous}) {
     // The second is DataParallel's split, whose ranks are threads.
     if (sharding == Sharding::kContiguous && backend != Backend::kThreads) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <ostream>
 #include <span>
 #include <string>
 #include <utility>
@@ -40,13 +41,17 @@ std::string FullName(const Mutant& mutant) {
   return absl::StrCat(mutant.folder, ".", mutant.name);
 }
 
+void PrintTo(const Mutant& mutant, std::ostream* out) {
+  *out << mutant.planted;
+}
+
 bool IsCaught(const Mutant& mutant, const Caught& caught) {
-  return std::all_of(
-      mutant.checks.begin(), mutant.checks.end(),
-      [&](const std::string& check) {
-        return std::find(caught.checks.begin(), caught.checks.end(), check) !=
-               caught.checks.end();
-      });
+  return std::all_of(mutant.checks.begin(), mutant.checks.end(),
+                     [&](const std::string& check) {
+                       return std::find(caught.checks.begin(),
+                                        caught.checks.end(),
+                                        check) != caught.checks.end();
+                     });
 }
 
 bool IsNamed(const Mutant& mutant, const Caught& caught) {
@@ -71,6 +76,14 @@ MutantSuite MakeSuite(const std::string& folder,
                       std::vector<Mutant> mutants) {
   for (Mutant& mutant : mutants) mutant.folder = folder;
   return {folder, checks, std::move(mutants)};
+}
+
+MutantSuite MakeSuite(const std::string& folder,
+                      std::span<const char* const> checks,
+                      std::vector<Mutant> mutants) {
+  return MakeSuite(folder,
+                   std::vector<std::string>(checks.begin(), checks.end()),
+                   std::move(mutants));
 }
 
 }  // namespace lockstep

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <iosfwd>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -53,6 +55,9 @@ struct Mutant {
 // "sampling.PadsFromTheEnd".
 std::string FullName(const Mutant& mutant);
 
+// How a failing test shows its parameter: what is planted.
+void PrintTo(const Mutant& mutant, std::ostream* out);
+
 // Whether all the checks that must reject it do, and whether the diagnosis has
 // the words that name it.
 bool IsCaught(const Mutant& mutant, const Caught& caught);
@@ -75,6 +80,37 @@ struct MutantSuite {
 MutantSuite MakeSuite(const std::string& folder,
                       const std::vector<std::string>& checks,
                       std::vector<Mutant> mutants);
+MutantSuite MakeSuite(const std::string& folder,
+                      std::span<const char* const> checks,
+                      std::vector<Mutant> mutants);
+
+constexpr bool IsNameIn(std::span<const char* const> table,
+                        std::string_view name) {
+  for (const std::string_view known : table) {
+    if (known == name) return true;
+  }
+  return false;
+}
+
+// Never defined: what the compiler then names in its error.
+void NameItInTheTableOfChecks();
+
+// The name of a check in `kTable`, its folder's array of them. Any other
+// literal does not compile. So no check that takes its name as a NameIn can
+// fail under a name that all_mutants_test asks no mutant of.
+template <const auto& kTable>
+class NameIn {
+ public:
+  // Not explicit: Breaks("Guards", ...).
+  consteval NameIn(const char* name) : name_(name) {
+    if (!IsNameIn(kTable, name)) NameItInTheTableOfChecks();
+  }
+
+  constexpr const char* name() const { return name_; }
+
+ private:
+  const char* name_;
+};
 
 }  // namespace lockstep
 

@@ -29,6 +29,7 @@
 #include "benchmarks/all_reduce/table.h"
 #include "benchmarks/harness/memory.h"
 #include "collectives/collective.h"
+#include "collectives/launch/rank_environment.h"
 #include "report/machine.h"
 #include "report/output_files.h"
 

@@ -31,6 +31,7 @@
 #include "benchmarks/syncbn/report.h"
 #include "benchmarks/syncbn/table.h"
 #include "benchmarks/syncbn/turn.h"
+#include "collectives/launch/rank_environment.h"
 #include "report/machine.h"
 #include "report/output_files.h"
 #include "report/terminal.h"

@@ -14,15 +14,12 @@
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/reduction.h"
-#include "collectives/algorithms/schedule.h"
+#include "collectives/algorithms/collective_reference.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"
 
 namespace lockstep {
 namespace {
-
-using Bytes = std::vector<std::byte>;
 
 constexpr std::byte kGuard{0x5a};
 constexpr int64_t kGuardBytes = 65;  // Odd, so that nothing is aligned.
@@ -92,33 +89,20 @@ class Answer {
                            int64_t{0});
   }
 
+  // Empty where the rank gets none.
   Bytes Output() const {
-    switch (call_.operation) {
-      case Operation::kAllReduce:
-        return Reduced();
-      case Operation::kReduce:
-        return IsRoot() ? Reduced() : Bytes();
-      case Operation::kReduceScatter:
-        return ReducedPart();
-      case Operation::kAllGather:
-        return AllInputs();
-      case Operation::kGather:
-        return IsRoot() ? AllInputs() : Bytes();
-      case Operation::kBroadcast:
-        return InputOf(call_.root);
-      case Operation::kScatter:
-        return PartOf(InputOf(call_.root));
-      case Operation::kAllToAll:
-        return PartsOfAll();
-      case Operation::kSend:
-        return Receives() ? InputOf(call_.root) : Bytes();
-      case Operation::kReceive:
-      case Operation::kBarrier:
-      case Operation::kAllocate:
-      case Operation::kSplit:
-        break;
+    std::vector<Bytes> inputs;
+    for (int rank = 0; rank < world_size_; ++rank) {
+      inputs.push_back(InputOf(rank));
     }
-    return {};
+    return ReferenceOutput({.operation = call_.operation,
+                            .type = call_.type,
+                            .op = call_.op,
+                            .count = call_.count,
+                            .root = call_.root,
+                            .destination = (call_.root + 1) % world_size_},
+                           order_, rank_, inputs)
+        .value_or(Bytes());
   }
 
  private:
@@ -135,107 +119,6 @@ class Answer {
       default:
         return call_.counts.empty() ? call_.count : call_.counts[rank];
     }
-  }
-
-  Bytes PartOf(const Bytes& whole) const {
-    const int64_t size = call_.count * SizeOf(call_.type);
-    const auto begin = whole.begin() + rank_ * size;
-    return Bytes(begin, begin + size);
-  }
-
-  std::vector<Bytes> Inputs() const {
-    std::vector<Bytes> inputs;
-    for (int rank = 0; rank < world_size_; ++rank) {
-      inputs.push_back(InputOf(rank));
-    }
-    return inputs;
-  }
-
-  Bytes AllInputs() const {
-    Bytes all;
-    for (const Bytes& input : Inputs()) {
-      all.insert(all.end(), input.begin(), input.end());
-    }
-    return all;
-  }
-
-  Bytes PartsOfAll() const {
-    Bytes all;
-    for (const Bytes& input : Inputs()) {
-      const Bytes part = PartOf(input);
-      all.insert(all.end(), part.begin(), part.end());
-    }
-    return all;
-  }
-
-  bool InTreeOrder() const {
-    return order_ == AdditionOrder::kTree ||
-           (order_ == AdditionOrder::kBySize &&
-            lockstep::InTreeOrder(call_.count * SizeOf(call_.type)));
-  }
-
-  Bytes Reduced() const {
-    const Reduction reduction(call_.type, call_.op, world_size_);
-    const std::vector<Bytes> inputs = Inputs();
-    if (InTreeOrder()) {
-      return Finished(reduction, TreeSum(reduction, inputs, 0, world_size_));
-    }
-    Bytes output;
-    for (int k = 0; k < world_size_; ++k) {
-      const Bytes segment = ChainSum(reduction, inputs,
-                                     SegmentOf(call_.count, world_size_, k), k);
-      output.insert(output.end(), segment.begin(), segment.end());
-    }
-    return output;
-  }
-
-  Bytes ReducedPart() const {
-    const Reduction reduction(call_.type, call_.op, world_size_);
-    const std::vector<Bytes> inputs = Inputs();
-    return ChainSum(reduction, inputs, {rank_ * call_.count, call_.count},
-                    rank_ + 1);
-  }
-
-  // x[first] + x[first+1] + ... over the ranks, of one segment.
-  Bytes ChainSum(const Reduction& reduction, const std::vector<Bytes>& inputs,
-                 Segment segment, int first) const {
-    const int64_t size = SizeOf(call_.type);
-    Bytes sum(
-        static_cast<size_t>(segment.count * SizeOf(reduction.accumulator())));
-    for (int i = 0; i < world_size_; ++i) {
-      const std::byte* const input =
-          inputs[(first + i) % world_size_].data() + segment.begin * size;
-      if (i == 0) {
-        reduction.Begin(input, sum.data(), segment.count);
-      } else {
-        reduction.Accumulate(sum.data(), input, sum.data(), segment.count);
-      }
-    }
-    return Finished(reduction, sum);
-  }
-
-  // Accumulators of the ranks [begin, end).
-  Bytes TreeSum(const Reduction& reduction, const std::vector<Bytes>& inputs,
-                int begin, int end) const {
-    if (end - begin == 1) {
-      Bytes sum(
-          static_cast<size_t>(call_.count * SizeOf(reduction.accumulator())));
-      reduction.Begin(inputs[begin].data(), sum.data(), call_.count);
-      return sum;
-    }
-    const int split = TreeSplit(world_size_, begin, end);
-    Bytes sum = TreeSum(reduction, inputs, begin, split);
-    const Bytes later = TreeSum(reduction, inputs, split, end);
-    reduction.Merge(sum.data(), later.data(), sum.data(), call_.count);
-    return sum;
-  }
-
-  Bytes Finished(const Reduction& reduction, const Bytes& sum) const {
-    const int64_t count =
-        static_cast<int64_t>(sum.size()) / SizeOf(reduction.accumulator());
-    Bytes output(static_cast<size_t>(count * SizeOf(call_.type)));
-    reduction.Finish(sum.data(), output.data(), count);
-    return output;
   }
 
   const CheckedCall& call_;

@@ -9,6 +9,7 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "base/data_types.h"
+#include "collectives/algorithms/collective_reference.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"
 
@@ -30,9 +31,6 @@ struct CheckedCall {
 
 // "AllReduce of float32[10], sum, root 1, in place".
 std::string Describe(const CheckedCall& call);
-
-// The order in which additions are expected: schedule.h's, or always the one.
-enum class AdditionOrder { kBySize, kRing, kTree };
 
 // The input of a rank, whose elements differ by rank and index as far as the
 // type can tell them apart: never a NaN or zero, and of sizes that make

@@ -16,9 +16,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
+#include "collectives/algorithms/collective_reference.h"
 #include "collectives/algorithms/copy.h"
 #include "collectives/algorithms/reduction.h"
-#include "collectives/algorithms/reduction_reference.h"
 #include "collectives/collective.h"
 #include "gtest/gtest.h"
 

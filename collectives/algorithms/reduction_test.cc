@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
-#include "collectives/algorithms/reduction_reference.h"
+#include "collectives/algorithms/collective_reference.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
 #include "gtest/gtest.h"

@@ -198,7 +198,11 @@ class ProcessTreeTest : public testing::Test {
     sigset_t child;
     sigemptyset(&child);
     sigaddset(&child, SIGCHLD);
-    pthread_sigmask(SIG_BLOCK, &child, nullptr);
+    pthread_sigmask(SIG_BLOCK, &child, &mask_before_);
+  }
+  ~ProcessTreeTest() override {
+    pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
+    prctl(PR_SET_CHILD_SUBREAPER, 0);
   }
 
   // A child that waits for a signal.
@@ -209,6 +213,9 @@ class ProcessTreeTest : public testing::Test {
     }
     return pid;
   }
+
+ private:
+  sigset_t mask_before_;
 };
 
 TEST_F(ProcessTreeTest, ListsOwnChildrenOnly) {

@@ -264,4 +264,13 @@ absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment() {
   return ReadRankEnvironment(LookUpProcessEnvironment);
 }
 
+absl::Status CheckNotLaunched() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
+                            ReadRankEnvironment());
+  if (!environment.has_value()) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      "it starts its ranks itself: run it without a launcher, and without RANK "
+      "and WORLD_SIZE in the environment");
+}
+
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/functional/function_ref.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
@@ -43,9 +44,8 @@ std::optional<std::string> LookUpProcessEnvironment(absl::string_view name);
 //   mpirun (Open MPI)     OMPI_COMM_WORLD_RANK, ..._SIZE, ..._LOCAL_RANK,
 //                         ..._LOCAL_SIZE
 //   mpirun (MPICH)        PMI_RANK, PMI_SIZE, MPI_LOCALRANKID, MPI_LOCALNRANKS
-//   srun (Slurm)          SLURM_PROCID and SLURM_STEP_NUM_TASKS or
-//   SLURM_NTASKS,
-//                         SLURM_LOCALID, and the rank's share of
+//   srun (Slurm)          SLURM_PROCID, SLURM_LOCALID, SLURM_STEP_NUM_TASKS
+//                         or SLURM_NTASKS, and the rank's share of
 //                         SLURM_STEP_TASKS_PER_NODE, SLURM_TASKS_PER_NODE or
 //                         SLURM_NTASKS_PER_NODE, whichever is first
 //
@@ -66,6 +66,11 @@ absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment();
 // The same from any source of variables.
 absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment(
     EnvironmentLookup lookup);
+
+// For commands that start their ranks themselves: under mpirun or torchrun
+// every rank would be a driver of its own. Errors: kFailedPrecondition if a
+// launcher started this process; those of ReadRankEnvironment.
+absl::Status CheckNotLaunched();
 
 }  // namespace lockstep
 

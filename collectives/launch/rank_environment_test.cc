@@ -377,5 +377,18 @@ TEST(RankEnvironmentTest, ReadsProcessEnvironment) {
       IsOkAndHolds(Optional(IsRank(RankLauncher::kVariables, 0, 5, 0, 5))));
 }
 
+TEST(CheckNotLaunchedTest, RefusesALaunchersEnvironment) {
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+  EXPECT_THAT(CheckNotLaunched(), IsOk());
+  ASSERT_EQ(setenv("RANK", "0", 1), 0);
+  ASSERT_EQ(setenv("WORLD_SIZE", "2", 1), 0);
+  EXPECT_THAT(CheckNotLaunched(),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("starts its ranks itself")));
+  unsetenv("RANK");
+  unsetenv("WORLD_SIZE");
+}
+
 }  // namespace
 }  // namespace lockstep

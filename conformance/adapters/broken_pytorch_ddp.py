@@ -1,8 +1,8 @@
 #!/usr/bin/python3
-"""pytorch_ddp.py, broken in one place: --bug=NAME. For //conformance:check to name what is broken.
+"""Mutants of pytorch_ddp.py, which //conformance:check must name: --bug=NAME.
 
-A bug is a class that replaces one or two small methods of the right trainer. Its first line of
-documentation says what is broken; --list prints the names and these lines.
+A mutant is a class that replaces one or two small methods of the right trainer. The first line of
+its documentation says what is wrong; --list prints the names and these lines.
 """
 
 import argparse

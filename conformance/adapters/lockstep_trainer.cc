@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -152,14 +151,6 @@ std::string WhyUnsupported(const Case& c) {
   return "";
 }
 
-template <typename T>
-std::vector<T> ValuesOf(const NamedTensor& tensor) {
-  std::vector<T> values(tensor.data.size() / sizeof(T));
-  if (values.empty()) return values;
-  std::memcpy(values.data(), tensor.data.data(), values.size() * sizeof(T));
-  return values;
-}
-
 // The images' float32 are bytes over 255, as Dataset gives them back.
 absl::StatusOr<Dataset> ReadDataset(const Safetensors& data,
                                     const std::string& part) {
@@ -183,7 +174,7 @@ absl::StatusOr<Dataset> ReadDataset(const Safetensors& data,
               .num_classes = 10,
               .images = {},
               .labels = {}};
-  for (const float value : ValuesOf<float>(images->second)) {
+  for (const float value : images->second.Values<float>()) {
     const float byte = std::round(value * 255);
     if (!(byte >= 0 && byte <= 255) || byte / 255.0f != value) {
       return absl::DataLossError(absl::StrCat("data.safetensors: ", part,
@@ -192,7 +183,7 @@ absl::StatusOr<Dataset> ReadDataset(const Safetensors& data,
     }
     set.images.push_back(static_cast<uint8_t>(byte));
   }
-  for (const int64_t label : ValuesOf<int64_t>(labels->second)) {
+  for (const int64_t label : labels->second.Values<int64_t>()) {
     if (label < 0 || label >= set.num_classes) {
       return absl::DataLossError(
           absl::StrCat("data.safetensors: ", part, ".labels has ", label));

@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""PyTorch's DistributedDataParallel as a subject of //conformance:check.
+"""PyTorch's DistributedDataParallel as //conformance:check starts it.
 
 PROTOCOL.md says what a case asks. Started once for each rank, by //conformance:check, torchrun,
 mpirun or srun; the last two leave MASTER_ADDR and MASTER_PORT to the command. --recipe=exact uses
 DistributedDataParallel so that N ranks compute what one computes; --recipe=tutorial as tutorials
-do. Trainer is the first; TutorialTrainer and the broken copies beside this file replace some of its
+do. Trainer is the first; TutorialTrainer and the mutants beside this file replace some of its
 methods.
 """
 
@@ -275,10 +275,10 @@ class Trainer:
             )
 
     def before_update(self, step):
-        """Between backward and the update. For the broken copies."""
+        """Between backward and the update. For the mutants."""
 
     def after_update(self, step):
-        """After the update. For the broken copies."""
+        """After the update. For the mutants."""
 
     def backward(self, shares, total):
         """Leaves all ranks' gradients, reduced once; returns this rank's sum of losses."""

@@ -1,4 +1,4 @@
-"""Several ranks of pytorch_ddp.py do what one does; each broken copy differs where it should.
+"""Several ranks of pytorch_ddp.py do what one does; each mutant differs where it should.
 
 Ranks are forks of this process, so that PyTorch is loaded once. `pytorch_ddp_test.py Suite.test`
 runs one test.
@@ -402,7 +402,7 @@ class TutorialTest(AdapterTest):
 
 
 class BrokenTest(AdapterTest):
-    """Each broken copy is broken, and only where it is meant to be."""
+    """Each mutant is wrong, and only where it is meant to be."""
 
     AFTER = {"loss", "parameter", "evaluation"}  # What a wrong gradient leads to.
     # The case, and all that differs.

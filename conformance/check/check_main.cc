@@ -26,9 +26,11 @@
 #include "conformance/check/check_report.h"
 #include "conformance/check/check_run.h"
 #include "conformance/check/run/run_trainer.h"
+#include "report/document.h"
 #include "report/machine.h"
 #include "report/output_files.h"
 #include "report/terminal.h"
+#include "report/write.h"
 
 namespace lockstep {
 namespace {
@@ -198,16 +200,16 @@ absl::Status CheckAll(const std::vector<CheckCase>& cases,
   return absl::OkStatus();
 }
 
-absl::Status WriteReport(const CheckReport& report, const std::string& folder) {
-  const std::string base = folder + "/check";
-  LOCKSTEP_RETURN_IF_ERROR(
-      ReplaceFile(base + ".json", CheckJson(report).dump(2) + "\n"));
-  LOCKSTEP_RETURN_IF_ERROR(
-      ReplaceFile(base + ".md", FormatCheckMarkdown(report)));
-  LOCKSTEP_RETURN_IF_ERROR(
-      ReplaceFile(base + ".html", FormatCheckPage(report)));
-  for (const char* end : {".json", ".md", ".html"}) {
-    Print(absl::StrCat("Wrote ", base, end, "\n"));
+absl::Status WriteReport(const report::Document& document,
+                         const std::string& folder) {
+  const std::pair<const char*, std::string> kForms[] = {
+      {".json", JsonText(document)},
+      {".md", MarkdownPage(document)},
+      {".html", HtmlPage(document)}};
+  for (const auto& [end, text] : kForms) {
+    const std::string path = absl::StrCat(folder, "/check", end);
+    LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(path, text));
+    Print(absl::StrCat("Wrote ", path, "\n"));
   }
   return absl::OkStatus();
 }
@@ -236,14 +238,15 @@ absl::StatusOr<bool> Run(const std::vector<CheckCase>& cases,
   trainer.working_folder = UserPath(".");
   trainer.timeout = absl::Seconds(timeout);
   CheckReport report;
-  report.command = command_text;
+  report.origin = {.machine = DescribeMachine(),
+                   .command = command_text,
+                   .commit = CommitText(),
+                   .created = TimeStamp()};
   report.world_size = absl::GetFlag(FLAGS_world_size);
-  report.machine = DescribeMachine();
-  report.created = TimeStamp();
-  report.commit = CommitText();
   LOCKSTEP_RETURN_IF_ERROR(CheckAll(cases, trainer, documented, report));
-  Print(FormatCheckTable(report) + "\n");
-  LOCKSTEP_RETURN_IF_ERROR(WriteReport(report, folder));
+  const report::Document document = CheckDocument(report);
+  Print(TerminalText(document) + "\n");
+  LOCKSTEP_RETURN_IF_ERROR(WriteReport(document, folder));
   return TotalsOf(report).failed == 0;
 }
 

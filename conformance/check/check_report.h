@@ -1,5 +1,5 @@
-// What a run of the checker found, and its forms: a table, Markdown, JSON, a
-// page.
+// What a run of the checker found, and which of it the trainer's documentation
+// states.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_CHECK_REPORT_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_CHECK_REPORT_H_
 
@@ -9,26 +9,22 @@
 #include "absl/status/statusor.h"
 #include "conformance/check/cases/check_case.h"
 #include "conformance/check/judge/verdict.h"
-#include "nlohmann/json.hpp"
-#include "report/machine.h"
+#include "report/document.h"
 
 namespace lockstep {
 
 struct CaseReport {
   std::string name;
   std::string about;              // One sentence.
-  std::vector<Verdict> verdicts;  // Of the claims that were asked, in order.
+  std::vector<Verdict> verdicts;  // Of the claims that were judged, in order.
   double seconds = 0;             // That its starts took.
 };
 
 struct CheckReport {
-  std::string command;   // The trainer's, as it was started.
+  report::Origin origin;
   std::string software;  // As the trainer names itself; "" if it never did.
   int world_size = 2;
   std::vector<CaseReport> cases;
-  Machine machine;
-  std::string created;  // As TimeStamp().
-  std::string commit;   // Of this suite; "" if unknown.
 };
 
 // How many cases hold, fail, and so on: a case is what its worst claim is.
@@ -45,24 +41,14 @@ CheckTotals TotalsOf(const CheckReport& report);
 // case does not ask.
 std::string CellOf(const CaseReport& c, Claim claim);
 
-// Lines of at most kTableColumns: the table, what is wrong and how to mend it,
-// what was skipped and why, the totals.
-std::string FormatCheckTable(const CheckReport& report);
+// A table with a row for each case; then what is wrong and how to mend it, what
+// was skipped and why, the totals. Its data: {"software", "world_size",
+// "totals", "cases": [{"name", "about", "seconds", "verdicts": [{"claim",
+// "outcome", "error_over_allowed", "cell", "cause", "what", "why", "fix",
+// "cited"}]}]}.
+report::Document CheckDocument(const CheckReport& report);
 
-// The same for a pull request.
-std::string FormatCheckMarkdown(const CheckReport& report);
-
-// {"command", "software", "world_size", "created", "cases": [{"name", "about",
-// "seconds", "verdicts": [{"claim", "outcome", "error_over_allowed", "cell",
-// "cause", "what", "why", "fix", "cited"}]}], ...}. A page shows the cell, and
-// rounds nothing anew.
-nlohmann::ordered_json CheckJson(const CheckReport& report);
-
-// One page that needs no other file.
-std::string FormatCheckPage(const CheckReport& report);
-
-// Differences that a trainer's documentation states, so that they are no news.
-
+// A difference that a trainer's documentation states, so that it is no news.
 struct Documented {
   std::string case_name;
   Claim claim = Claim::kRun;
@@ -75,8 +61,8 @@ struct Documented {
 absl::StatusOr<std::vector<Documented>> ParseDocumented(
     const std::string& text, const std::string& path);
 
-// Makes what failed for the documented cause kDocumented; what fails otherwise
-// stays a failure.
+// Turns a failure into kDocumented if it has the documented cause; every other
+// failure stays one.
 void ApplyDocumented(const std::vector<Documented>& documented,
                      std::vector<Verdict>& verdicts);
 

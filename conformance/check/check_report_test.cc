@@ -13,9 +13,10 @@
 #include "conformance/check/judge/verdict.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
+#include "report/document.h"
 #include "report/page_checks.h"
 #include "report/terminal.h"
+#include "report/write.h"
 
 namespace lockstep {
 namespace {
@@ -45,20 +46,11 @@ Verdict Failure(const std::string& name, Claim claim, Outcome outcome) {
   return verdict;
 }
 
-std::string ClaimCell(const CaseReport& c, const std::string& claim) {
-  for (const Claim one : kAllClaims) {
-    if (claim == ClaimName(one)) return CellOf(c, one);
-  }
-  return "";
-}
-
 // One case that holds, one that fails, one as documented, one unsupported.
 CheckReport Report() {
   CheckReport report;
   report.software = "Trainer 1.0";
-  report.command = "check --command=`x`";
-  report.machine.cpu = "a CPU";
-  report.machine.cores = 2;
+  report.origin.command = "check --command=`x`";
   report.cases = {
       {.name = "even",
        .about = "Even.",
@@ -102,17 +94,17 @@ TEST(CheckReportTest, HasACellForEachOutcome) {
 }
 
 TEST(CheckTableTest, SaysWhatIsWrongAndHowToMendIt) {
-  const std::string table = FormatCheckTable(Report());
+  const std::string table = TerminalText(CheckDocument(Report()));
   EXPECT_THAT(table, HasSubstr("Trainer 1.0: 2 ranks against 1; 4 cases\n"));
-  EXPECT_THAT(table, HasSubstr("uneven, gradients: failed (mean_of_means)\n"
-                               "  W1 is off by 0.5.\n  Means are averaged.\n"
-                               "  Weight them.\n"));
-  EXPECT_THAT(table, HasSubstr("evaluation, evaluation: documented"));
-  EXPECT_THAT(table, HasSubstr("  Documented: its manual\n"));
+  EXPECT_THAT(table, HasSubstr("\nuneven, gradients: failed (mean_of_means)\n"
+                               "W1 is off by 0.5.\nMeans are averaged.\n"
+                               "Weight them.\n"));
+  EXPECT_THAT(table, HasSubstr("\nevaluation, evaluation: documented"));
+  EXPECT_THAT(table, HasSubstr("\nDocumented: its manual\n"));
   EXPECT_THAT(table, HasSubstr("sync_bn, skipped: There is no batch norm.\n"));
   EXPECT_THAT(table, HasSubstr("1 case holds, 1 fails, 1 differs as "
                                "documented, 1 skipped.\n"));
-  // Not news: a claim that was not asked after one that failed.
+  // No news: a claim that was not judged after one that failed.
   EXPECT_THAT(table, Not(HasSubstr("uneven, skipped")));
 }
 
@@ -123,7 +115,7 @@ TEST(CheckTableTest, HasNoLineBeyondTheWidth) {
     report.cases[1].verdicts[1].what += " word" + std::to_string(i);
   }
   for (const absl::string_view line :
-       absl::StrSplit(FormatCheckTable(report), '\n')) {
+       absl::StrSplit(TerminalText(CheckDocument(report)), '\n')) {
     EXPECT_LE(line.size(), static_cast<size_t>(kTableColumns)) << line;
   }
 }
@@ -131,49 +123,45 @@ TEST(CheckTableTest, HasNoLineBeyondTheWidth) {
 TEST(CheckMarkdownTest, ShowsTextAsItIs) {
   CheckReport report = Report();
   report.cases[1].verdicts[1].what = "<b>|_x_*y*`z`\nnext";
-  const std::string markdown = FormatCheckMarkdown(report);
-  EXPECT_THAT(markdown, HasSubstr("| even | ok | - | - | 0.25 | - | - | - |"));
-  EXPECT_THAT(markdown, HasSubstr("&lt;b>\\|\\_x\\_\\*y\\*\\`z\\` next"));
-  EXPECT_THAT(markdown, HasSubstr("`check --command='x'`"));
+  const std::string markdown = MarkdownPage(CheckDocument(report));
+  EXPECT_THAT(markdown,
+              HasSubstr("| even | ok | - | - | 0.25 | - | - | - | 1.5 |"));
+  EXPECT_THAT(markdown, HasSubstr("- `` <b>|_x_*y*`z` next ``\n"));
 }
 
 TEST(CheckJsonTest, HasEveryVerdict) {
-  const nlohmann::ordered_json json = CheckJson(Report());
+  const report::Value json = CheckDocument(Report()).data;
+  EXPECT_EQ(json["software"], "Trainer 1.0");
   EXPECT_EQ(json["world_size"], 2);
   EXPECT_EQ(json["totals"]["failed"], 1);
   ASSERT_EQ(json["cases"].size(), 4u);
-  const auto& verdict = json["cases"][1]["verdicts"][1];
+  const report::Value& verdict = json["cases"][1]["verdicts"][1];
   EXPECT_EQ(verdict["claim"], "gradients");
   EXPECT_EQ(verdict["outcome"], "failed");
   EXPECT_EQ(verdict["cause"], "mean_of_means");
   EXPECT_EQ(verdict["fix"], "Weight them.");
 }
 
-// 0.125 is between: who rounds it up and who down must not differ.
+// 0.125 is between two cells: it must not be rounded up in one form and down in
+// another.
 TEST(CheckPageTest, ShowsTheCellsOfTheTable) {
   CheckReport report = Report();
   report.cases[0].verdicts[1].error_over_allowed = 0.125;
-  const std::string page = FormatCheckPage(report);
-  const nlohmann::ordered_json json = EmbeddedReport(page);
-  for (size_t i = 0; i < report.cases.size(); ++i) {
-    for (const auto& verdict : json["cases"][i]["verdicts"]) {
-      EXPECT_EQ(ClaimCell(report.cases[i], verdict["claim"]), verdict["cell"]);
-    }
-  }
-  EXPECT_THAT(FormatCheckTable(report), HasSubstr(" 0.12 "));
-  EXPECT_THAT(page, Not(HasSubstr("error.toFixed")));
+  const report::Document document = CheckDocument(report);
+  EXPECT_EQ(document.data["cases"][0]["verdicts"][1]["cell"], "0.12");
+  EXPECT_THAT(TerminalText(document), HasSubstr(" 0.12 "));
+  EXPECT_THAT(HtmlPage(document), HasSubstr(">0.12</td>"));
 }
 
 TEST(CheckPageTest, IsWholeWhateverTheTrainerSays) {
-  const std::string plain = FormatCheckPage(Report());
-  ExpectWholePage(plain);
+  const std::string plain = HtmlPage(CheckDocument(Report()));
+  ExpectWholePage(plain, /*charts=*/false);
   CheckReport hostile = Report();
   hostile.software = "</script><script>alert(1)</script><!--";
   hostile.cases[1].verdicts[1].what = "</script>\xff";
-  const std::string page = FormatCheckPage(hostile);
-  ExpectWholePage(page);
+  const std::string page = HtmlPage(CheckDocument(hostile));
+  ExpectWholePage(page, /*charts=*/false);
   ExpectSameElements(page, plain);
-  EXPECT_EQ(EmbeddedReport(page)["software"], hostile.software);
 }
 
 constexpr char kOne[] =

@@ -51,7 +51,7 @@ TEST(CheckTest, TheProjectsOwnTrainerHolds) {
   EXPECT_THAT(result.out, HasSubstr("Lockstep: 3 ranks against 1"));
   EXPECT_THAT(result.out, HasSubstr(", 0 fail"));
   for (const absl::string_view line : absl::StrSplit(result.out, '\n')) {
-    if (absl::StartsWith(line, "Wrote ")) continue;  // And a long path.
+    if (absl::StrContains(line, folder)) continue;  // It has a long path.
     EXPECT_LE(line.size(), 100u) << line;
   }
   const auto json =
@@ -94,7 +94,7 @@ TEST(CheckTest, ABadTrainerGetsAVerdict) {
   }
 }
 
-TEST(CheckTest, ATrainerThatIsNoSubjectIsSkipped) {
+TEST(CheckTest, ATrainerThatSupportsNoCaseIsSkipped) {
   const SubprocessResult result = RunCheck(
       {R"(--command=echo '{"protocol": 1, "rank": '$RANK', "world_size": )"
        R"('$WORLD_SIZE', "unsupported": "no such model"}' )"

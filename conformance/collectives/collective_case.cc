@@ -1,9 +1,15 @@
-// The calls that the conformance suite makes of a group.
 #include "conformance/collectives/collective_case.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <iterator>
+#include <limits>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -102,6 +108,77 @@ class Cases {
   std::vector<CollectiveCase> cases_;
 };
 
+uint64_t Mix(uint64_t x) {
+  x = (x ^ 0x5851f42d4c957f2d) * 0x9e3779b97f4a7c15;
+  x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9;
+  return x ^ (x >> 32);
+}
+
+// +-[1, 2) times a power of two from 1/16 to 8; of a product, from 1/2 to 1, so
+// that eight of them stay in the range of a float16.
+double RoughReal(ReduceOp op, uint64_t random) {
+  constexpr double kPowers[] = {0.0625, 0.125, 0.25, 0.5, 1, 2, 4, 8};
+  const double mantissa = 1 + static_cast<double>(random >> 12) * 0x1p-52;
+  const double power = op == ReduceOp::kProduct
+                           ? ((random >> 1 & 1) != 0 ? 0.5 : 1)
+                           : kPowers[random >> 1 & 7];
+  return ((random & 1) != 0 ? -mantissa : mantissa) * power;
+}
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+constexpr double kSpecialReals[] = {0.0,
+                                    -0.0,
+                                    kInfinity,
+                                    -kInfinity,
+                                    std::numeric_limits<double>::quiet_NaN(),
+                                    1e-40,
+                                    -6e-8,
+                                    65504,
+                                    -3e38,
+                                    1,
+                                    -1,
+                                    0.333};
+
+// 0, 1, -1 (or the largest), the smallest and the largest of a type, as bits.
+uint64_t SpecialInteger(DataType type, uint64_t random) {
+  const uint64_t ones = ~uint64_t{0} >> (64 - 8 * SizeOf(type));
+  const uint64_t smallest = type == DataType::kUInt8 ? 0 : ones / 2 + 1;
+  const uint64_t specials[] = {0, 1, ones, smallest, ones - smallest};
+  return specials[random % std::size(specials)];
+}
+
+void SetValue(const CollectiveCase& call, int rank, int64_t i,
+              std::byte* element) {
+  const uint64_t random =
+      Mix(static_cast<uint64_t>(i) * 64 + static_cast<uint64_t>(rank));
+  const bool special = call.values == ValueKind::kSpecial;
+  if (call.type == DataType::kInt32 || call.type == DataType::kInt64 ||
+      call.type == DataType::kUInt8) {
+    const uint64_t bits =
+        special ? SpecialInteger(call.type, random) : random >> 7;
+    // Little endian, as every machine that this is tested on.
+    std::memcpy(element, &bits, static_cast<size_t>(SizeOf(call.type)));
+    return;
+  }
+  SetElement(call.type,
+             special ? kSpecialReals[random % std::size(kSpecialReals)]
+                     : RoughReal(call.op, random),
+             element);
+}
+
+int64_t InputCount(const CollectiveCase& call, int world_size, int rank) {
+  switch (call.operation) {
+    case Operation::kReduceScatter:
+    case Operation::kScatter:
+    case Operation::kAllToAll:
+      return call.count * world_size;
+    case Operation::kAllGather:
+      return CountsOf(call, world_size)[static_cast<size_t>(rank)];
+    default:
+      return call.count;
+  }
+}
+
 }  // namespace
 
 bool HasRoot(Operation operation) {
@@ -138,6 +215,63 @@ std::string ToString(const CollectiveCase& call) {
 
 std::vector<CollectiveCase> CollectiveCases(int world_size) {
   return Cases(world_size).All();
+}
+
+std::vector<int64_t> CountsOf(const CollectiveCase& call, int world_size) {
+  std::vector<int64_t> counts;
+  for (int rank = 0; rank < world_size; ++rank) {
+    counts.push_back(!call.unequal ? call.count
+                     : rank == 0   ? 0
+                                   : call.count + rank);
+  }
+  return counts;
+}
+
+Bytes InputOf(const CollectiveCase& call, int world_size, int rank) {
+  const int64_t count = InputCount(call, world_size, rank);
+  const int64_t size = SizeOf(call.type);
+  Bytes input(static_cast<size_t>(count * size));
+  for (int64_t i = 0; i < count; ++i) {
+    SetValue(call, rank, i, input.data() + i * size);
+  }
+  return input;
+}
+
+std::optional<Bytes> OutputOf(const CollectiveCase& call, AdditionOrder order,
+                              int world_size, int rank, const Taken& taken) {
+  std::vector<Bytes> inputs;
+  for (int place = 0; place < world_size; ++place) {
+    const int from =
+        taken.ranks.empty() ? place : taken.ranks[static_cast<size_t>(place)];
+    Bytes input = InputOf(call, world_size, from);
+    if (from == taken.twice) {
+      const ReduceOp op =
+          call.op == ReduceOp::kAverage ? ReduceOp::kSum : call.op;
+      input = Reference(call.type, op, FoldOrder::kChain, {input, input});
+    }
+    inputs.push_back(std::move(input));
+  }
+  return ReferenceOutput({.operation = call.operation,
+                          .type = call.type,
+                          .op = call.op,
+                          .count = call.count,
+                          .root = call.root,
+                          .destination = DestinationOf(call, world_size),
+                          .uniform = call.uniform},
+                         order, rank, inputs);
+}
+
+std::optional<std::string> Difference(const CollectiveCase& call,
+                                      const std::byte* got, const Bytes& want) {
+  const auto size = static_cast<size_t>(SizeOf(call.type));
+  for (size_t i = 0; i < want.size(); i += size) {
+    if (std::memcmp(got + i, want.data() + i, size) == 0) continue;
+    const double a = ElementAt(call.type, got + i);
+    const double b = ElementAt(call.type, want.data() + i);
+    if (std::isnan(a) && std::isnan(b)) continue;
+    return absl::StrCat("element ", i / size, " is ", a, " in place of ", b);
+  }
+  return std::nullopt;
 }
 
 }  // namespace lockstep

@@ -1,12 +1,16 @@
-// The calls that the conformance suite makes of a group.
+// The calls that are made of a group, their inputs, and what they must give
+// (collectives/algorithms/collective_reference.h).
 #ifndef LOCKSTEP_CONFORMANCE_COLLECTIVES_COLLECTIVE_CASE_H_
 #define LOCKSTEP_CONFORMANCE_COLLECTIVES_COLLECTIVE_CASE_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/data_types.h"
+#include "collectives/algorithms/collective_reference.h"
 #include "collectives/collective.h"
 
 namespace lockstep {
@@ -47,6 +51,30 @@ bool HasRoot(Operation operation);
 
 // The destination of kSend.
 int DestinationOf(const CollectiveCase& call, int world_size);
+
+// The input of one rank; the source's for kSend.
+Bytes InputOf(const CollectiveCase& call, int world_size, int rank);
+
+// Elements that each rank gives to an AllGather.
+std::vector<int64_t> CountsOf(const CollectiveCase& call, int world_size);
+
+// Which inputs a reduction takes.
+struct Taken {
+  std::vector<int>
+      ranks;       // In place of each rank's, this one's; empty: its own.
+  int twice = -1;  // This rank's is reduced with itself first; -1: none.
+};
+
+// The output of one rank. None where a rank gets no output: whatever it has
+// there must stay as it is. `taken` is for what a group might get wrong.
+std::optional<Bytes> OutputOf(const CollectiveCase& call, AdditionOrder order,
+                              int world_size, int rank,
+                              const Taken& taken = {});
+
+// The first element that differs, as text; none if there is none. Two NaN are
+// equal, other values only if all their bits are.
+std::optional<std::string> Difference(const CollectiveCase& call,
+                                      const std::byte* got, const Bytes& want);
 
 }  // namespace lockstep
 

@@ -13,7 +13,6 @@
 #include "collectives/collective.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
-#include "conformance/collectives/collective_reference.h"
 
 namespace lockstep {
 namespace {
@@ -142,7 +141,7 @@ std::string CauseOfOutput(const WrongOutput& output) {
   return output.want.empty() ? "" : Causes(output).First();
 }
 
-std::string CauseOfStrayOutput(const CollectiveCase& call, SumOrder order,
+std::string CauseOfStrayOutput(const CollectiveCase& call, AdditionOrder order,
                                int world_size, int rank, const std::byte* got) {
   if (!HasRoot(call.operation) || call.operation == Operation::kSend) return "";
   CollectiveCase own = call;

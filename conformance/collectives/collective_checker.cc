@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <iterator>
 #include <limits>
 #include <memory>
 #include <numeric>
@@ -23,15 +22,11 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "conformance/collectives/collective_case.h"
-#include "conformance/collectives/collective_reference.h"
 #include "conformance/report/claim_recorder.h"
 #include "conformance/slice.h"
 
 namespace lockstep {
 namespace {
-
-// In the order of CollectiveChecker::Question, which has no other.
-constexpr const char* kCheckNames[] = {"Output", "Input", "Beside"};
 
 // Watched on either side of a buffer.
 constexpr int64_t kGuardBytes = 256;
@@ -110,7 +105,7 @@ int64_t CasesOf(DataType type,
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<CollectiveChecker>> CollectiveChecker::Create(
-    Communicator& communicator, Memory memory, SumOrder order) {
+    Communicator& communicator, Memory memory, AdditionOrder order) {
   std::unique_ptr<CollectiveChecker> checker(
       new CollectiveChecker(communicator, order));
   const int64_t size = AreaBytes(communicator.world_size());
@@ -130,13 +125,10 @@ absl::StatusOr<std::unique_ptr<CollectiveChecker>> CollectiveChecker::Create(
   return checker;
 }
 
-absl::Status CollectiveChecker::Wrong(Question question,
+absl::Status CollectiveChecker::Wrong(NameIn<kCollectiveChecks> check,
                                       const CollectiveCase& call,
                                       const std::string& what) const {
-  static_assert(std::size(kCheckNames) ==
-                static_cast<size_t>(Question::kCount));
-  const char* const check = kCheckNames[static_cast<size_t>(question)];
-  return absl::DataLossError(absl::StrCat(check, ": ", ToString(call),
+  return absl::DataLossError(absl::StrCat(check.name(), ": ", ToString(call),
                                           ", rank ", communicator_.rank(), ": ",
                                           what));
 }
@@ -229,7 +221,7 @@ absl::Status CollectiveChecker::CheckOutput(const OwnCase& own) const {
       Difference(own.call, own.output, *own.output_values);
   if (!difference.has_value()) return absl::OkStatus();
   return Wrong(
-      Question::kOutput, own.call,
+      "Output", own.call,
       *difference + CauseOfOutput({own.call, order_, communicator_.world_size(),
                                    communicator_.rank(), own.output,
                                    *own.output_values, own.before}));
@@ -252,7 +244,7 @@ absl::Status CollectiveChecker::CheckBeside(const OwnCase& own) const {
   const int64_t input_size = static_cast<int64_t>(own.input_values.size());
   if (own.apart && !std::equal(own.input_values.begin(), own.input_values.end(),
                                own.input)) {
-    return Wrong(Question::kInput, own.call, "the input was written");
+    return Wrong("Input", own.call, "the input was written");
   }
   const bool in_inputs = own.apart || OutputIsPart(own.call.operation);
   const int64_t input_at = own.input - own.inputs.data();
@@ -261,7 +253,7 @@ absl::Status CollectiveChecker::CheckBeside(const OwnCase& own) const {
           ? FirstWritten(own.inputs, stale_, input_at, input_at + input_size)
           : FirstWritten(own.inputs, stale_, 0, 0);
   if (near_input.has_value()) {
-    return Wrong(Question::kBeside, own.call,
+    return Wrong("Beside", own.call,
                  absl::StrCat("byte ", *near_input - input_at,
                               " beside the input was written"));
   }
@@ -273,7 +265,7 @@ absl::Status CollectiveChecker::CheckBeside(const OwnCase& own) const {
                  : FirstWritten(own.outputs, stale_, 0, 0);
   if (!near_output.has_value()) return absl::OkStatus();
   return Wrong(
-      Question::kBeside, own.call,
+      "Beside", own.call,
       absl::StrCat("byte ", *near_output - output_at,
                    " beside the output was written", CauseOfStray(own)));
 }
@@ -293,10 +285,6 @@ absl::Status CollectiveChecker::Check(const CollectiveCase& call) {
   LOCKSTEP_RETURN_IF_ERROR(Make(own));
   LOCKSTEP_RETURN_IF_ERROR(CheckOutput(own));
   return CheckBeside(own);
-}
-
-std::vector<std::string> CollectiveChecks() {
-  return {std::begin(kCheckNames), std::end(kCheckNames)};
 }
 
 absl::StatusOr<std::string> CheckCollectives(Communicator& communicator,

@@ -17,7 +17,7 @@
 #include "base/data_types.h"
 #include "collectives/communicator.h"
 #include "conformance/collectives/collective_case.h"
-#include "conformance/collectives/collective_reference.h"
+#include "conformance/mutant.h"
 #include "conformance/report/claim_recorder.h"
 
 namespace lockstep {
@@ -25,7 +25,7 @@ namespace lockstep {
 // What one rank got, of as many bytes as it should have.
 struct WrongOutput {
   const CollectiveCase& call;
-  SumOrder order;
+  AdditionOrder order;
   int world_size;
   int rank;
   const std::byte* got;
@@ -43,8 +43,12 @@ std::string CauseOfOutput(const WrongOutput& output);
 
 // The same for the memory of a rank that gets no output, where it was written:
 // as if this rank were the root. got: as many bytes as the root's output has.
-std::string CauseOfStrayOutput(const CollectiveCase& call, SumOrder order,
+std::string CauseOfStrayOutput(const CollectiveCase& call, AdditionOrder order,
                                int world_size, int rank, const std::byte* got);
+
+// What is asked of each call, in this order.
+inline constexpr const char* kCollectiveChecks[] = {"Output", "Input",
+                                                    "Beside"};
 
 // Where the buffers lie.
 enum class Memory { kOrdinary, kGroup };
@@ -54,7 +58,7 @@ class CollectiveChecker {
  public:
   static absl::StatusOr<std::unique_ptr<CollectiveChecker>> Create(
       Communicator& communicator, Memory memory,
-      SumOrder order = SumOrder::kBySize);
+      AdditionOrder order = AdditionOrder::kBySize);
 
   // Makes the call, and asks in this order:
   //
@@ -69,7 +73,7 @@ class CollectiveChecker {
   absl::Status Check(const CollectiveCase& call);
 
  private:
-  CollectiveChecker(Communicator& communicator, SumOrder order)
+  CollectiveChecker(Communicator& communicator, AdditionOrder order)
       : communicator_(communicator), order_(order) {}
 
   // One case as this rank sees it.
@@ -89,24 +93,20 @@ class CollectiveChecker {
   absl::Status Make(const OwnCase& own);
   absl::Status CheckOutput(const OwnCase& own) const;
   absl::Status CheckBeside(const OwnCase& own) const;
-  // What is asked: the only way to reject. As many as CollectiveChecks().
-  enum class Question { kOutput, kInput, kBeside, kCount };
-  absl::Status Wrong(Question question, const CollectiveCase& call,
-                     const std::string& what) const;
+  // The only way to reject.
+  absl::Status Wrong(NameIn<kCollectiveChecks> check,
+                     const CollectiveCase& call, const std::string& what) const;
   // ", as if ..." or "": for memory that was written without a cause to.
   std::string CauseOfStray(const OwnCase& own) const;
 
   Communicator& communicator_;
-  const SumOrder order_;
+  const AdditionOrder order_;
   GroupBuffer group_memory_;
   std::unique_ptr<std::byte[]> ordinary_memory_;
   Bytes stale_;  // What inputs_ and outputs_ hold before a call.
   std::span<std::byte> inputs_;
   std::span<std::byte> outputs_;
 };
-
-// The names above, in that order.
-std::vector<std::string> CollectiveChecks();
 
 // Every case of CollectiveCases, or the slice of them (slice.h) that `salt`
 // draws, one after the other. The first error ends it. Gives what was asked, in

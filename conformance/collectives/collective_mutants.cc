@@ -295,7 +295,7 @@ absl::Status MutatedCommunicator::Run(const Collective& call) {
 MutantSuite CollectiveMutants() {
   using enum CollectiveMutation;
   return MakeSuite(
-      "collectives", CollectiveChecks(),
+      "collectives", kCollectiveChecks,
       {Planted({"SwappedChunks",
                 "the first and the last element change places",
                 {"Output"},

@@ -33,7 +33,8 @@ using testing::HasSubstr;
 absl::StatusOr<std::string> CheckAll(Communicator& communicator) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<CollectiveChecker> checker,
-      CollectiveChecker::Create(communicator, Memory::kGroup, SumOrder::kRing));
+      CollectiveChecker::Create(communicator, Memory::kGroup,
+                                AdditionOrder::kRing));
   std::vector<CollectiveCase> cases =
       SliceOf(CollectiveCases(communicator.world_size()), 8, /*salt=*/1);
   for (CollectiveCase& call : cases) {
@@ -67,8 +68,7 @@ TEST_P(CollectivesNcclTest, GiveWhatTheReferenceGives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, CollectivesNcclTest,
-                         testing::Values(1, 2, 3, 5, 8),
-                         [](const auto& info) {
+                         testing::Values(1, 2, 3, 5, 8), [](const auto& info) {
                            return absl::StrCat("P", info.param);
                          });
 

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <ostream>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -22,18 +21,11 @@
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
 #include "conformance/collectives/collective_mutants.h"
-#include "conformance/collectives/collective_reference.h"
 #include "conformance/mutant.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
-
-// How a failing test shows its parameter.
-void PrintTo(const Mutant& mutant, std::ostream* out) {
-  *out << mutant.planted;
-}
-
 namespace {
 
 using testing::Each;
@@ -144,8 +136,8 @@ TEST_P(CollectivesMpiTest, GiveWhatTheReferenceGives) {
 INSTANTIATE_TEST_SUITE_P(Groups, CollectivesMpiTest,
                          testing::Combine(testing::Values(1, 2, 3, 5, 8),
                                           testing::Values(Algorithm::kAuto,
-                                                             Algorithm::kRing,
-                                                             Algorithm::kTree)),
+                                                          Algorithm::kRing,
+                                                          Algorithm::kTree)),
                          [](const auto& info) {
                            return absl::StrCat(Name(std::get<1>(info.param)),
                                                "P", std::get<0>(info.param));
@@ -164,15 +156,15 @@ CollectiveCase AllReduce(ReduceOp op, int64_t count = 67) {
 }
 
 Bytes Wanted(const CollectiveCase& call, int world_size = kRanks) {
-  return OutputOf(call, SumOrder::kBySize, world_size, kRank).value();
+  return OutputOf(call, AdditionOrder::kBySize, world_size, kRank).value();
 }
 
 std::string CauseOf(const CollectiveCase& call, const Bytes& got,
                     int world_size = kRanks) {
   const Bytes want = Wanted(call, world_size);
   const Bytes before(want.size(), std::byte{0x5a});
-  return CauseOfOutput(
-      {call, SumOrder::kBySize, world_size, kRank, got.data(), want, before});
+  return CauseOfOutput({call, AdditionOrder::kBySize, world_size, kRank,
+                        got.data(), want, before});
 }
 
 TEST(CollectiveCausesTest, NamesWhatIsNotWritten) {
@@ -205,8 +197,8 @@ TEST(CollectiveCausesTest, NamesWhatIsReduced) {
   for (const ReduceOp op :
        {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kProduct}) {
     const CollectiveCase call = AllReduce(op);
-    EXPECT_EQ(CauseOf(call, OutputOf(call, SumOrder::kBySize, kRanks, kRank,
-                                     {.ranks = {}, .twice = 2})
+    EXPECT_EQ(CauseOf(call, OutputOf(call, AdditionOrder::kBySize, kRanks,
+                                     kRank, {.ranks = {}, .twice = 2})
                                 .value()),
               ", as if rank 2's input were taken twice");
   }
@@ -214,12 +206,12 @@ TEST(CollectiveCausesTest, NamesWhatIsReduced) {
 
 TEST(CollectiveCausesTest, NamesTheOrder) {
   CollectiveCase call = AllReduce(ReduceOp::kSum, 9000);
-  EXPECT_EQ(CauseOf(call, OutputOf(call, SumOrder::kBySize, kRanks, kRank,
+  EXPECT_EQ(CauseOf(call, OutputOf(call, AdditionOrder::kBySize, kRanks, kRank,
                                    {.ranks = {2, 1, 0}, .twice = -1})
                               .value()),
             ", as if the ranks were added in the order 2, 1, 0");
   EXPECT_EQ(CauseOf(call,
-                    OutputOf(call, SumOrder::kBySize, 5, kRank,
+                    OutputOf(call, AdditionOrder::kBySize, 5, kRank,
                              {.ranks = {1, 0, 4, 3, 2}, .twice = -1})
                         .value(),
                     5),
@@ -247,13 +239,13 @@ TEST(CollectiveCausesTest, NamesTheRootOfAStrayOutput) {
   call.root = kRank;
   Bytes got = Wanted(call);
   call.root = 0;
-  EXPECT_EQ(
-      CauseOfStrayOutput(call, SumOrder::kBySize, kRanks, kRank, got.data()),
-      ", as if rank 1 were the root");
+  EXPECT_EQ(CauseOfStrayOutput(call, AdditionOrder::kBySize, kRanks, kRank,
+                               got.data()),
+            ", as if rank 1 were the root");
   got[0] ^= std::byte{1};
-  EXPECT_EQ(
-      CauseOfStrayOutput(call, SumOrder::kBySize, kRanks, kRank, got.data()),
-      "");
+  EXPECT_EQ(CauseOfStrayOutput(call, AdditionOrder::kBySize, kRanks, kRank,
+                               got.data()),
+            "");
 }
 
 }  // namespace

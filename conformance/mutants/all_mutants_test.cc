@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <ostream>
 #include <set>
 #include <string>
 #include <utility>
@@ -19,12 +18,6 @@
 #include "gtest/gtest.h"
 
 namespace lockstep {
-
-// How a failing test shows its parameter.
-void PrintTo(const Mutant& mutant, std::ostream* out) {
-  *out << mutant.planted;
-}
-
 namespace {
 
 using testing::HasSubstr;

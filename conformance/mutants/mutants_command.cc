@@ -21,6 +21,7 @@
 #include "base/command.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
+#include "collectives/launch/rank_environment.h"
 #include "conformance/mutant.h"
 #include "report/document.h"
 #include "report/machine.h"

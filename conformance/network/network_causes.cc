@@ -17,6 +17,7 @@
 #include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
 #include "conformance/network/resnet_reference.h"
+#include "conformance/step_causes.h"
 #include "models/model.h"
 
 namespace lockstep {
@@ -32,16 +33,6 @@ std::optional<size_t> FirstDifference(std::span<const uint64_t> a,
     if (a[i] != b[i]) return i;
   }
   return {};
-}
-
-std::string Named(std::span<const ParameterSpec> specs, size_t i) {
-  for (const ParameterSpec& spec : specs) {
-    const size_t begin = static_cast<size_t>(spec.offset);
-    if (i < begin + static_cast<size_t>(spec.size)) {
-      return absl::StrCat(spec.name, "[", i - begin, "]");
-    }
-  }
-  return "";
 }
 
 // "; ranks 0, 1 agree, ranks 2, 3 agree", where equal groups of several do;
@@ -131,8 +122,8 @@ double Distance(std::span<const double> a, std::span<const double> b) {
 }
 
 // k, if `got` is k times `want`.
-std::optional<double> Factor(std::span<const double> got,
-                             std::span<const double> want) {
+std::optional<double> FactorOf(std::span<const double> got,
+                               std::span<const double> want) {
   const double k = Dot(got, want) / Dot(want, want);
   std::vector<double> scaled(want.begin(), want.end());
   for (double& v : scaled) v *= k;
@@ -156,9 +147,10 @@ std::string DifferenceOfRanks(const RankMoment& a, const RankMoment& b) {
         std::bit_cast<uint32_t>(b.running[i])) {
       continue;
     }
-    return absl::StrFormat("running statistics: %s is %.9g and %.9g",
-                           Named(ResNetBufferSpecs(), i), a.running[i],
-                           b.running[i]);
+    return absl::StrFormat(
+        "running statistics: %s is %.9g and %.9g",
+        ElementName(ResNetBufferSpecs(), static_cast<int64_t>(i)), a.running[i],
+        b.running[i]);
   }
   if (a.batches != b.batches) return "num_batches_tracked";
   if (const auto i = FirstDifference(a.parameters, b.parameters)) {
@@ -191,8 +183,8 @@ std::string StepCauses::OfGradient(const ParameterSpec& spec,
     return "; the gradients are the mean of the ranks' means, without weights";
   }
   const auto k =
-      Factor(std::span(all).subspan(spec.offset, spec.size),
-             std::span(want_.gradient).subspan(spec.offset, spec.size));
+      FactorOf(std::span(all).subspan(spec.offset, spec.size),
+               std::span(want_.gradient).subspan(spec.offset, spec.size));
   if (!k || Near(*k, 1)) return "";
   if (Near(*k, run_.world_size())) {
     return absl::StrFormat(
@@ -226,7 +218,7 @@ std::string StepCauses::OfBuffer(const ParameterSpec& spec, int rank,
   }
   const std::vector<double> moved = Minus(part(after), old);
   const std::vector<double> due = Minus(part(want), old);
-  if (const auto k = Factor(moved, due); k && !Near(*k, 1)) {
+  if (const auto k = FactorOf(moved, due); k && !Near(*k, 1)) {
     const double weight = *k * kNetworkMomentum;
     const std::string cause =
         absl::StrFormat("; the batch weighs %.3g in it, not 0.1", weight);

@@ -18,6 +18,7 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
+#include "conformance/mutant.h"
 #include "conformance/checks.h"
 #include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
@@ -52,10 +53,10 @@ absl::Status Measure(Communicator& group, const NetworkMutation& mutation,
   return absl::OkStatus();
 }
 
-// Keeps the first failure of a check, one of NetworkCheckNames().
-void Fail(NetworkVerdicts& verdicts, const std::string& check, int step,
+// Keeps the first failure of a check.
+void Fail(NetworkVerdicts& verdicts, NameIn<kNetworkChecks> check, int step,
           const std::string& what) {
-  absl::Status& status = verdicts.checks.at(check);
+  absl::Status& status = verdicts.checks.at(check.name());
   if (!status.ok()) return;
   status = absl::DataLossError(
       step < 0 ? what : absl::StrCat("step ", step, ": ", what));
@@ -70,11 +71,14 @@ void CheckRanks(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
       if (moment == 0) own.gradients = zero[0].gradients;
       const std::string difference = DifferenceOfRanks(zero[moment], own);
       if (difference.empty()) continue;
-      Fail(verdicts, moment == 0 ? "SameStart" : "RanksAgree",
-           static_cast<int>(moment) - 1,
-           absl::StrCat("ranks 0 and ", rank, " disagree on the ", difference,
-                        moment == 0 ? ", not broadcast from rank 0?"
-                                    : CauseOfDifference(trace, rank, moment)));
+      const std::string what =
+          absl::StrCat("ranks 0 and ", rank, " disagree on the ", difference);
+      if (moment == 0) {
+        Fail(verdicts, "SameStart", -1, what + ", not broadcast from rank 0?");
+      } else {
+        Fail(verdicts, "RanksAgree", static_cast<int>(moment) - 1,
+             what + CauseOfDifference(trace, rank, moment));
+      }
     }
   }
 }
@@ -260,16 +264,11 @@ absl::StatusOr<OneRankPath> TakeOneRankPath(int steps,
   return path;
 }
 
-std::vector<std::string> NetworkCheckNames() {
-  return {"Tolerances", "SameStart", "RanksAgree", "Updates",
-          "Counts",     "Buffers",   "Gradients",  "Loss"};
-}
-
 NetworkVerdicts CheckNetwork(const NetworkRun& run,
                              std::span<const Rounding> rounding,
                              const NetworkTrace& trace) {
   NetworkVerdicts verdicts;
-  for (const std::string& check : NetworkCheckNames()) {
+  for (const char* check : kNetworkChecks) {
     verdicts.checks[check] = absl::OkStatus();
   }
   CheckStart(trace, verdicts);

@@ -116,6 +116,10 @@ struct NetworkVerdicts {
   double widest = 0;
 };
 
+inline constexpr const char* kNetworkChecks[] = {
+    "Tolerances", "SameStart", "RanksAgree", "Updates",
+    "Counts",     "Buffers",   "Gradients",  "Loss"};
+
 //   Tolerances  every tolerance of the last three is small beside what it is of
 //   SameStart   every rank starts with rank 0's parameters and buffers
 //   RanksAgree  in every step the same bits of parameters, gradients, buffers
@@ -132,9 +136,6 @@ struct NetworkVerdicts {
 NetworkVerdicts CheckNetwork(const NetworkRun& run,
                              std::span<const Rounding> rounding,
                              const NetworkTrace& trace);
-
-// The names above, in that order.
-std::vector<std::string> NetworkCheckNames();
 
 }  // namespace lockstep
 

@@ -327,7 +327,7 @@ Mutant Planted(Mutant mutant, const NetworkRun& run,
                               RunNetwork(run, mutation));
     const NetworkVerdicts verdicts = CheckNetwork(run, rounding, trace);
     Caught caught;
-    for (const std::string& name : NetworkCheckNames()) {
+    for (const std::string name : kNetworkChecks) {
       const absl::Status& status = verdicts.checks.at(name);
       if (status.ok()) continue;
       if (status.code() != absl::StatusCode::kDataLoss) {
@@ -347,7 +347,7 @@ MutantSuite NetworkMutants() {
   for (const auto& some : {StepMutants(), ArithmeticMutants()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
-  return MakeSuite("network", NetworkCheckNames(), std::move(all));
+  return MakeSuite("network", kNetworkChecks, std::move(all));
 }
 
 }  // namespace lockstep

@@ -23,17 +23,17 @@ inline constexpr int64_t kMostTensorBytes = int64_t{1} << 30;
 // Of a name, a version or a reason.
 inline constexpr int64_t kMostTextBytes = 1 << 16;
 
-// The document in `text`. `path` stands for the file in errors: kDataLoss, with
-// the place, if it is not JSON in UTF-8, has a key twice in an object, or is
-// nested more than kMostJsonDepth deep.
+// Parses a document. `path` stands for the file in errors: kDataLoss, with the
+// place, if the text is not JSON in UTF-8, an object has a key twice, or values
+// are nested more than kMostJsonDepth deep.
 inline constexpr int kMostJsonDepth = 16;
 absl::StatusOr<nlohmann::json> ParseForeignJson(const std::string& text,
                                                 const std::string& path);
 
-// The members of an object, asked for one by one. What is asked for and is
-// missing, or has a value that it cannot have, is an error that Finish() gives;
-// what the functions return after the first error has no meaning, but they may
-// be called. Not thread safe.
+// Reads the members of an object, one by one. Finish() returns the first error:
+// a member that is missing or has a value that it cannot have. After an error
+// the functions may still be called, but what they return has no meaning. Not
+// thread safe.
 class JsonFields {
  public:
   // json: borrowed. `path` and `where` are for errors: the file, and the key of
@@ -42,8 +42,8 @@ class JsonFields {
              std::string where = "");
 
   bool Has(const char* key) const;
-  // Whether the key is there with the value null; then nothing else need ask
-  // for it.
+  // Whether the key is there with the value null. The member then counts as
+  // read.
   bool IsNull(const char* key);
 
   bool Bool(const char* key);
@@ -60,15 +60,15 @@ class JsonFields {
   std::vector<int64_t> Integers(const char* key, int64_t least, int64_t most);
   // The array itself; an empty one if there is none.
   const nlohmann::json& Array(const char* key);
-  // The members of a member. Its Finish() goes to Check().
+  // The members of a member. Give the result of its Finish() to Check().
   JsonFields Object(const char* key);
 
   // Notes an error about a key, or of another kind.
   void Fail(const char* key, absl::string_view what);
   void Check(const absl::Status& status);
 
-  // The first error: kDataLoss, with the path and the key. A member that nobody
-  // asked for is one.
+  // The first error: kDataLoss, with the path and the key. A member that was
+  // not read is an error too.
   absl::Status Finish();
 
  private:

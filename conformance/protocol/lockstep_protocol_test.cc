@@ -20,7 +20,6 @@
 #include "conformance/protocol/rank_output.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/io/model_tensors.h"
 #include "models/io/safetensors.h"
 
 namespace lockstep {

@@ -16,7 +16,6 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "conformance/protocol/json_fields.h"
-#include "models/io/model_tensors.h"
 #include "models/io/safetensors.h"
 #include "nlohmann/json.hpp"
 

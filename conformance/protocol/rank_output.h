@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "models/io/model_tensors.h"
+#include "models/io/safetensors.h"
 
 namespace lockstep {
 
@@ -36,7 +36,8 @@ struct RankOutput {
   int rank = 0;
   int world_size = 1;
   std::string software;
-  std::optional<std::string> unsupported;  // Why; then nothing else is there.
+  // Why the rank cannot run the case; then it wrote nothing else.
+  std::optional<std::string> unsupported;
   std::vector<StepOutput> steps;
   std::optional<EvaluationOutput> evaluation;
   // By the file's names: "gradient.1/W1", "parameter.2/b1", ...

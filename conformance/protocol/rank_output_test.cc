@@ -1,4 +1,5 @@
-// Round trips, and each way in which a rank's files can be wrong.
+// Outputs: round trips, and each way in which a rank's files can be wrong; and
+// the fuzz checks of all readers, on seeds and on mutations of them.
 #include "conformance/protocol/rank_output.h"
 
 #include <sys/stat.h>
@@ -10,6 +11,7 @@
 #include <fstream>
 #include <limits>
 #include <optional>
+#include <random>
 #include <string>
 #include <vector>
 
@@ -17,8 +19,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_matchers.h"
+#include "conformance/protocol/protocol_check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/io/fuzz_inputs.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep {
@@ -276,6 +280,38 @@ TEST_F(RankFilesTest, NamesTheFileThatCannotBeWritten) {
   EXPECT_THAT(WriteRankOutput(folder_ + "/none", Example()),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("/none/rank1.safetensors")));
+}
+
+constexpr int kMutations = 5000;
+
+using Check = std::string (*)(const std::string& text, bool& accepted);
+
+// Also that some mutations are accepted: else they would have tested the
+// refusals alone.
+void ExpectPromisesKept(Check check, const std::vector<std::string>& seeds) {
+  for (const std::string& seed : seeds) {
+    bool accepted = false;
+    EXPECT_EQ(check(seed, accepted), "");
+    EXPECT_TRUE(accepted);
+  }
+  std::mt19937 random(17);
+  int accepted = 0;
+  for (int i = 0; i < kMutations; ++i) {
+    bool ok = false;
+    const std::string text = Mutated(seeds, random);
+    ASSERT_EQ(check(text, ok), "") << text;
+    accepted += ok ? 1 : 0;
+  }
+  EXPECT_GT(accepted, kMutations / 200);
+  EXPECT_LT(accepted, kMutations / 2);
+}
+
+TEST(ProtocolFuzzTest, ReaderOfCasesKeepsItsPromises) {
+  ExpectPromisesKept(CheckCaseText, CaseSeeds());
+}
+
+TEST(ProtocolFuzzTest, ReaderOfRankOutputsKeepsItsPromises) {
+  ExpectPromisesKept(CheckRankOutputText, RankOutputSeeds());
 }
 
 }  // namespace

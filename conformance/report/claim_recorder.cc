@@ -44,18 +44,18 @@ std::string TestConfiguration() {
   return filter == "*" ? text : absl::StrCat(text, ", ", kFiltered);
 }
 
-ClaimRecorder::ClaimRecorder(const ClaimPlace& subject, PropertySink sink)
+ClaimRecorder::ClaimRecorder(const ClaimPlace& place, PropertySink sink)
     : sink_(std::move(sink)) {
-  result_.claim = subject.claim;
-  result_.backend = subject.backend;
-  result_.world_size = subject.world_size;
-  result_.type = subject.type;
+  result_.claim = place.claim;
+  result_.backend = place.backend;
+  result_.world_size = place.world_size;
+  result_.type = place.type;
   for (const KnownClaim& claim : KnownClaims()) {
-    if (claim.name != subject.claim) continue;
+    if (claim.name != place.claim) continue;
     known_ = true;
     result_.exact = claim.exact;
   }
-  EXPECT_TRUE(known_) << subject.claim << " is not in claims.cc";
+  EXPECT_TRUE(known_) << place.claim << " is not in claims.cc";
 }
 
 ClaimRecorder::~ClaimRecorder() {

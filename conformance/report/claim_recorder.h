@@ -10,16 +10,13 @@
 
 namespace lockstep {
 
-// Where a claim is asked.
+// Where a claim is measured.
 struct ClaimPlace {
   std::string claim;    // One of KnownClaims().
   std::string backend;  // What carries the ranks.
   int world_size = 1;
   std::string type;  // Of the elements.
 };
-
-// TODO: gone once no test of conformance says ClaimSubject.
-using ClaimSubject = ClaimPlace;
 
 // Takes the name and the value of a property.
 using PropertySink =
@@ -32,34 +29,36 @@ void RecordInXml(const std::string& name, const std::string& value);
 // kConfigurationProperty.
 std::string TestConfiguration();
 
-// One claim of the test that is running, from before anything that could end or
-// skip it. At its end it becomes a property of the test's JUnit XML, beside the
-// test's configuration; that the claim holds is what the test says, by not
-// failing. A test fails that passes with a claim of which nothing was measured,
-// that names one which no one knows, or that measures an error of one of which
-// none is allowed, or the other way round.
+// Records one claim of the test that is running. Made before anything that
+// could end or skip the test; at its own end the claim becomes a property of
+// the test's JUnit XML, beside the test's configuration. Whether the claim
+// holds is what the test says, by not failing.
+//
+// The test fails if it would pass without having measured anything of the
+// claim, if the claim is not one of KnownClaims(), or if it measures an error
+// where the claim allows none, or none where it allows one.
 //
 // Belongs to the thread, and to the process, that runs the test's body.
 class ClaimRecorder {
  public:
   // `sink`: another place for the properties, for the recorder's own test.
-  explicit ClaimRecorder(const ClaimPlace& subject,
+  explicit ClaimRecorder(const ClaimPlace& place,
                          PropertySink sink = RecordInXml);
   ClaimRecorder(const ClaimRecorder&) = delete;
   ClaimRecorder& operator=(const ClaimRecorder&) = delete;
   ~ClaimRecorder();
 
-  // One more case, whose largest error is that many times the allowed one: at
-  // most 1 if the claim holds. NaN is an infinity. Of a claim that allows an
-  // error alone.
+  // Adds a case, whose largest error is that many times the allowed one: at
+  // most 1 if the claim holds. NaN counts as an infinity. Only for a claim that
+  // allows an error.
   void Measure(double error_over_allowed);
 
-  // More cases in which no error is allowed, and in which the test has asked
-  // for the same bits. Of a claim that allows no error alone.
+  // Adds cases in which the test has compared bits. Only for a claim that
+  // allows no error.
   void AddExact(int64_t cases = 1);
 
  private:
-  // That the claim, if it is known, is of this kind.
+  // Expects that the claim, if it is known, is of this kind.
   void ExpectKind(bool exact);
 
   ClaimResult result_;

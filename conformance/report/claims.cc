@@ -1,4 +1,3 @@
-// The table of claims.
 #include "conformance/report/claims.h"
 
 #include <cmath>
@@ -23,76 +22,6 @@ constexpr char kSpreads[] =
     "tensor by tensor, 16 times the rounding that one rank and four others "
     "that add in other orders show";
 
-}  // namespace
-
-const std::vector<KnownClaim>& KnownClaims() {
-  static const auto& claims = *new std::vector<KnownClaim>{
-      {"gradients",
-       "LeNet's gradients in one step are one rank's on the global batch, "
-       "however samples are dealt and whatever the buckets.",
-       kInAnyOrder, "//conformance:gradient_equivalence_test", false},
-      {"training_steps",
-       "In ten steps of the trainer each gradient and each update is one "
-       "rank's.",
-       kInAnyOrder, "//conformance:gradient_equivalence_test", false},
-      {"recipe_steps",
-       "Each of a hundred steps on Fashion-MNIST leads where one rank's does.",
-       "16 times what other orders of additions do, in 3 of 5 steps; in the "
-       "others a quarter of what one sample weighs",
-       "//conformance:training_equivalence_test", false},
-      {"recipe_end",
-       "A hundred steps on Fashion-MNIST end where one rank's do.",
-       "16 times the furthest of five ranks that add in other orders",
-       "//conformance:training_equivalence_test", false},
-      {"gradient_sums",
-       "Each gradient of a hundred steps is the sum of the ranks' own.", kNone,
-       "//conformance:training_equivalence_test", true},
-      {"trained_bits",
-       "Twenty steps of LeNet and ResNet-18 end with the same bits on every "
-       "host "
-       "backend, whatever the buckets.",
-       kNone, "//conformance:bitwise_training_test", true},
-      {"evaluation",
-       "Loss and accuracy are one rank's, also on sets that the ranks do not "
-       "divide.",
-       kNone, "//conformance:evaluation_equivalence_test", true},
-      {"collectives",
-       "Every operation gives what the reference gives in the stated order of "
-       "additions, and writes nothing beside it.",
-       kNone, "//conformance/collectives:collectives_test", true},
-      {"epochs", "Each epoch deals to each rank what its semantics say.", kNone,
-       "//conformance/sampling:sampling_test", true},
-      {"resuming",
-       "An epoch can be stopped after any step and gone on with at any world "
-       "size, no sample drawn twice and none lost.",
-       kNone, "//conformance/sampling:sampling_test", true},
-      {"sync_batch_norm",
-       "SyncBatchNorm over N ranks is batch norm over the whole batch: "
-       "outputs, gradients and running statistics.",
-       "element by element, what the type can be off in any order of "
-       "additions, and its last rounding",
-       "//conformance/syncbn:sync_batch_norm_test", false},
-      {"sync_batch_norm_bits",
-       "SyncBatchNorm gives the same bits on threads, processes and in every "
-       "run.",
-       kNone, "//conformance/syncbn:sync_batch_norm_groups_test", true},
-      {"resnet_steps",
-       "Each step of ResNet-18 with SyncBatchNorm is one rank's: gradients, "
-       "running statistics and loss.",
-       kSpreads, "//conformance/network:network_equivalence_test", false},
-      {"resnet_bits",
-       "ResNet-18 with SyncBatchNorm ends a step with the bits of threads.",
-       kNone, "//conformance/network:network_equivalence_test", true},
-      {"resnet_trainer", "The same through the trainer and its sampler.",
-       kSpreads, "//conformance/network:network_equivalence_test", false},
-  };
-  return claims;
-}
-
-// The table of rows. Types and world sizes are those of the tests' sources;
-// the report fails where a test records others.
-namespace {
-
 constexpr char kNcclAsks[] =
     "every operation by every type, by NCCL's own calls and by the ring, whose "
     "bits are the CPU's, at 1, 2, 3 and 5 ranks; it passes or fails, and "
@@ -104,15 +33,12 @@ constexpr char kNormNcclAsks[] =
 constexpr char kGradients[] = "//conformance:gradient_equivalence_test";
 constexpr char kRecipe[] = "//conformance:training_equivalence_test";
 constexpr char kBits[] = "//conformance:bitwise_training_test";
-constexpr char kBitsMpi[] = "//conformance:bitwise_training_test";
 constexpr char kEvaluation[] = "//conformance:evaluation_equivalence_test";
 constexpr char kHost[] = "//conformance/collectives:collectives_test";
-constexpr char kMpi[] = "//conformance/collectives:collectives_test";
 constexpr char kStandin[] =
     "//conformance/collectives:collectives_nccl_standin_test";
 constexpr char kNccl[] = "//collectives/nccl:nccl_communicator_gpu_test";
 constexpr char kSampling[] = "//conformance/sampling:sampling_test";
-constexpr char kResume[] = "//conformance/sampling:sampling_test";
 constexpr char kNorm[] = "//conformance/syncbn:sync_batch_norm_test";
 constexpr char kNormGroups[] =
     "//conformance/syncbn:sync_batch_norm_groups_test";
@@ -120,99 +46,9 @@ constexpr char kNormStandin[] =
     "//conformance/syncbn:sync_batch_norm_nccl_standin_test";
 constexpr char kNormNccl[] = "//syncbn/cuda:cuda_sync_batch_norm_gpu_test";
 constexpr char kNetwork[] = "//conformance/network:network_equivalence_test";
-constexpr char kTrainer[] = "//conformance/network:network_equivalence_test";
 
 using Types = std::vector<std::string>;
 using Sizes = std::vector<int>;
-
-}  // namespace
-
-const std::vector<ExpectedRow>& ExpectedRows() {
-  static const Types f32 = {"float32"}, indices = {"indices"};
-  static const Types floats = {"float64", "float32", "float16", "bfloat16"};
-  static const Types all = {"float64", "float32", "float16", "bfloat16",
-                            "int32",   "int64",   "uint8"};
-  static const Sizes with_four = {1, 2, 3, 4, 8}, with_five = {1, 2, 3, 5, 8};
-  static const Sizes to_nine = {1, 2, 3, 4, 5, 6, 7, 8, 9};
-  static const auto& rows = *new std::vector<ExpectedRow>{
-      {"gradients", "threads", kGradients, f32, with_four},
-      {"gradients", "processes", kGradients, f32, with_four},
-      {"training_steps", "threads", kGradients, f32, with_four},
-      {"training_steps", "processes", kGradients, f32, with_four},
-      {"recipe_steps", "threads", kRecipe, f32, {2}},
-      {"recipe_end", "threads", kRecipe, f32, {2}},
-      {"gradient_sums", "threads", kRecipe, f32, {2}},
-      {"trained_bits", "threads", kBits, f32, {4}},
-      {"trained_bits", "processes", kBits, f32, {4}},
-      {"trained_bits", "mixed", kBits, f32, {4}},
-      {"trained_bits", "mpi", kBitsMpi, f32, {4}},
-      {"evaluation", "threads", kEvaluation, f32, with_four},
-      {"evaluation", "processes", kEvaluation, f32, with_four},
-      {"evaluation", "threads", kTrainer, f32, {2, 4}},
-      {"collectives", "threads", kHost, all, with_five},
-      {"collectives", "processes", kHost, all, with_five},
-      {"collectives", "mixed", kHost, all, with_five},
-      {"collectives", "mpi", kMpi, all, with_five},
-      {"collectives", "nccl stand-in", kStandin, all, with_five},
-      {"collectives", "nccl", kNccl, {}, {}, kNcclAsks},
-      {"epochs", "torch sampler", kSampling, indices, to_nine},
-      {"epochs", "paddle sampler", kSampling, indices, to_nine},
-      {"epochs", "exact sampler", kSampling, indices, to_nine},
-      {"resuming", "torch sampler", kResume, indices, to_nine},
-      {"resuming", "paddle sampler", kResume, indices, to_nine},
-      {"resuming", "exact sampler", kResume, indices, to_nine},
-      {"sync_batch_norm", "threads, CPU kernels", kNorm, floats, with_four},
-      {"sync_batch_norm", "threads, plain kernels", kNorm, floats, {2}},
-      {"sync_batch_norm",
-       "processes, CPU kernels",
-       kNormGroups,
-       {"float32", "float64"},
-       {2}},
-      {"sync_batch_norm",
-       "processes, CPU kernels",
-       kNormGroups,
-       {"bfloat16"},
-       {3}},
-      {"sync_batch_norm",
-       "processes, CPU kernels",
-       kNormGroups,
-       {"float16"},
-       {4}},
-      {"sync_batch_norm",
-       "nccl stand-in, CUDA kernels",
-       kNormStandin,
-       {"float32", "float16", "bfloat16"},
-       {1, 2}},
-      {"sync_batch_norm",
-       "nccl, CUDA kernels",
-       kNormNccl,
-       {},
-       {},
-       kNormNcclAsks},
-      {"sync_batch_norm_bits",
-       "threads and processes",
-       kNormGroups,
-       {"float32", "float64"},
-       {2}},
-      {"sync_batch_norm_bits",
-       "threads and processes",
-       kNormGroups,
-       {"bfloat16"},
-       {3}},
-      {"sync_batch_norm_bits",
-       "threads and processes",
-       kNormGroups,
-       {"float16"},
-       {4}},
-      {"resnet_steps", "threads", kNetwork, f32, {2, 4}},
-      {"resnet_bits", "processes", kNetwork, f32, {2}},
-      {"resnet_trainer", "threads", kTrainer, f32, {2, 4}},
-  };
-  return rows;
-}
-
-// ClaimResult as JSON.
-namespace {
 
 constexpr int64_t kMostRanks = 1 << 20;
 
@@ -235,6 +71,133 @@ bool IsError(const nlohmann::json& json, const char* key) {
 }
 
 }  // namespace
+
+// Types and world sizes are those of the tests' sources; the report fails where
+// a test records others.
+const std::vector<KnownClaim>& KnownClaims() {
+  static const Types f32 = {"float32"}, indices = {"indices"};
+  static const Types floats = {"float64", "float32", "float16", "bfloat16"};
+  static const Types all = {"float64", "float32", "float16", "bfloat16",
+                            "int32",   "int64",   "uint8"};
+  static const Sizes with_four = {1, 2, 3, 4, 8}, with_five = {1, 2, 3, 5, 8};
+  static const Sizes to_nine = {1, 2, 3, 4, 5, 6, 7, 8, 9};
+  static const auto& claims = *new std::vector<KnownClaim>{
+      {"gradients",
+       "LeNet's gradients in one step are one rank's on the global batch, "
+       "however samples are dealt and whatever the buckets.",
+       kInAnyOrder,
+       false,
+       {{"threads", kGradients, f32, with_four},
+        {"processes", kGradients, f32, with_four}}},
+      {"training_steps",
+       "In ten steps of the trainer each gradient and each update is one "
+       "rank's.",
+       kInAnyOrder,
+       false,
+       {{"threads", kGradients, f32, with_four},
+        {"processes", kGradients, f32, with_four}}},
+      {"recipe_steps",
+       "Each of a hundred steps on Fashion-MNIST leads where one rank's does.",
+       "16 times what other orders of additions do, in 3 of 5 steps; in the "
+       "others a quarter of what one sample weighs",
+       false,
+       {{"threads", kRecipe, f32, {2}}}},
+      {"recipe_end",
+       "A hundred steps on Fashion-MNIST end where one rank's do.",
+       "16 times the furthest of five ranks that add in other orders",
+       false,
+       {{"threads", kRecipe, f32, {2}}}},
+      {"gradient_sums",
+       "Each gradient of a hundred steps is the sum of the ranks' own.",
+       kNone,
+       true,
+       {{"threads", kRecipe, f32, {2}}}},
+      {"trained_bits",
+       "Twenty steps of LeNet and ResNet-18 end with the same bits on every "
+       "host backend, whatever the buckets.",
+       kNone,
+       true,
+       {{"threads", kBits, f32, {4}},
+        {"processes", kBits, f32, {4}},
+        {"mixed", kBits, f32, {4}},
+        {"mpi", kBits, f32, {4}}}},
+      {"evaluation",
+       "Loss and accuracy are one rank's, also on sets that the ranks do not "
+       "divide.",
+       kNone,
+       true,
+       {{"threads", kEvaluation, f32, with_four},
+        {"processes", kEvaluation, f32, with_four},
+        {"threads", kNetwork, f32, {2, 4}}}},
+      {"collectives",
+       "Every operation gives what the reference gives in the stated order of "
+       "additions, and writes nothing beside it.",
+       kNone,
+       true,
+       {{"threads", kHost, all, with_five},
+        {"processes", kHost, all, with_five},
+        {"mixed", kHost, all, with_five},
+        {"mpi", kHost, all, with_five},
+        {"nccl stand-in", kStandin, all, with_five},
+        {"nccl", kNccl, {}, {}, kNcclAsks}}},
+      {"epochs",
+       "Each epoch deals to each rank what its semantics say.",
+       kNone,
+       true,
+       {{"torch sampler", kSampling, indices, to_nine},
+        {"paddle sampler", kSampling, indices, to_nine},
+        {"exact sampler", kSampling, indices, to_nine}}},
+      {"resuming",
+       "An epoch can be stopped after any step and gone on with at any world "
+       "size, no sample drawn twice and none lost.",
+       kNone,
+       true,
+       {{"torch sampler", kSampling, indices, to_nine},
+        {"paddle sampler", kSampling, indices, to_nine},
+        {"exact sampler", kSampling, indices, to_nine}}},
+      {"sync_batch_norm",
+       "SyncBatchNorm over N ranks is batch norm over the whole batch: "
+       "outputs, gradients and running statistics.",
+       "element by element, what the type can be off in any order of "
+       "additions, and its last rounding",
+       false,
+       {{"threads, CPU kernels", kNorm, floats, with_four},
+        {"threads, plain kernels", kNorm, floats, {2}},
+        {"processes, CPU kernels", kNormGroups, {"float32", "float64"}, {2}},
+        {"processes, CPU kernels", kNormGroups, {"bfloat16"}, {3}},
+        {"processes, CPU kernels", kNormGroups, {"float16"}, {4}},
+        {"nccl stand-in, CUDA kernels",
+         kNormStandin,
+         {"float32", "float16", "bfloat16"},
+         {1, 2}},
+        {"nccl, CUDA kernels", kNormNccl, {}, {}, kNormNcclAsks}}},
+      {"sync_batch_norm_bits",
+       "SyncBatchNorm gives the same bits on threads, processes and in every "
+       "run.",
+       kNone,
+       true,
+       {{"threads and processes", kNormGroups, {"float32", "float64"}, {2}},
+        {"threads and processes", kNormGroups, {"bfloat16"}, {3}},
+        {"threads and processes", kNormGroups, {"float16"}, {4}}}},
+      {"resnet_steps",
+       "Each step of ResNet-18 with SyncBatchNorm is one rank's: gradients, "
+       "running statistics and loss.",
+       kSpreads,
+       false,
+       {{"threads", kNetwork, f32, {2, 4}}}},
+      {"resnet_bits",
+       "ResNet-18 with SyncBatchNorm ends a step with the bits of threads.",
+       kNone,
+       true,
+       {{"processes", kNetwork, f32, {2}}}},
+      {"resnet_trainer",
+       "The same through the trainer and its sampler.",
+       kSpreads,
+       false,
+       {{"threads", kNetwork, f32, {2, 4}}}},
+  };
+  return claims;
+}
 
 std::string FormatClaimResult(const ClaimResult& result) {
   nlohmann::ordered_json json = {{"claim", result.claim},

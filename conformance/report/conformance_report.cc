@@ -1,7 +1,7 @@
-// Sorts what the tests say by claim, backend, type and world size.
 #include "conformance/report/conformance_report.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -17,9 +17,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "conformance/report/claims.h"
-#include "conformance/report/foreign_text.h"
 #include "conformance/report/test_logs.h"
+#include "report/format.h"
 
 namespace lockstep {
 namespace {
@@ -30,7 +32,7 @@ std::string SkipReason(const std::string& message) {
   const bool has_place = end != std::string::npos &&
                          absl::StrContains(message.substr(0, end), ".cc:");
   const std::string why =
-      OneLine(has_place ? message.substr(end + 1) : message);
+      report::OneLine(has_place ? message.substr(end + 1) : message);
   return why.empty() ? "no reason is given" : why;
 }
 
@@ -73,18 +75,18 @@ using CellOfTest =
 
 class ReportMaker {
  public:
-  ReportMaker(const std::vector<KnownClaim>& known,
-              const std::vector<ExpectedRow>& expected)
-      : known_(known), expected_(expected) {
+  explicit ReportMaker(const std::vector<KnownClaim>& known) : known_(known) {
     for (const KnownClaim& claim : known) {
-      report_.claims.push_back(
-          {claim.name, claim.says, claim.allowed, claim.test, {}, {}, {}, {}});
-      askers_[claim.name].insert(claim.test);
-    }
-    for (const ExpectedRow& row : expected) {
-      askers_[row.claim].insert(row.test);
-      for (CellOfTest& cell : CellsOf(row)) {
-        expected_cells_.insert(std::move(cell));
+      ClaimReport& made = report_.claims.emplace_back();
+      made.name = claim.name;
+      made.says = claim.says;
+      made.allowed = claim.allowed;
+      if (!claim.rows.empty()) made.test = claim.rows.front().test;
+      for (const ExpectedRow& row : claim.rows) {
+        askers_[claim.name].insert(row.test);
+        for (CellOfTest& cell : CellsOf(claim, row)) {
+          expected_cells_.insert(std::move(cell));
+        }
       }
     }
   }
@@ -94,8 +96,8 @@ class ReportMaker {
     summary.label = target.label;
     summary.started = target.first_started;
     for (const std::string& problem : target.problems) {
-      AddFailure(target.label, "", OneLine(problem));
-      failed_unrecorded_.insert(target.label);
+      AddFailure(target.label, "", report::OneLine(problem));
+      failed_unrecorded_.insert(AskedBy(target.label));
     }
     for (const TestCaseResult& test : target.cases) {
       AddTest(target.label, test);
@@ -104,8 +106,10 @@ class ReportMaker {
   }
 
   ConformanceReport Finish() {
-    for (const ExpectedRow& row : expected_) {
-      row.gpu_asks.empty() ? AddMissing(row) : AddGpuRow(row);
+    for (const KnownClaim& claim : known_) {
+      for (const ExpectedRow& row : claim.rows) {
+        row.gpu_asks.empty() ? AddMissing(claim, row) : AddGpuRow(claim, row);
+      }
     }
     std::set<int> world_sizes;
     for (auto& [key, cells] : table_) {
@@ -124,11 +128,17 @@ class ReportMaker {
   }
 
  private:
-  static std::vector<CellOfTest> CellsOf(const ExpectedRow& row) {
+  // The test whose rows a target records: a whole grid counts as its slice.
+  static std::string AskedBy(const std::string& label) {
+    return std::string(absl::StripSuffix(label, "_exhaustive"));
+  }
+
+  static std::vector<CellOfTest> CellsOf(const KnownClaim& claim,
+                                         const ExpectedRow& row) {
     std::vector<CellOfTest> cells;
     for (const std::string& type : row.types) {
       for (const int world_size : row.world_sizes) {
-        cells.push_back({row.claim, row.backend, type, world_size, row.test});
+        cells.push_back({claim.name, row.backend, type, world_size, row.test});
       }
     }
     return cells;
@@ -143,9 +153,9 @@ class ReportMaker {
   void AddTest(const std::string& target, const TestCaseResult& test) {
     TargetSummary& summary = report_.targets.back();
     summary.seconds += test.seconds;
-    const std::string wrong = AddClaims(target, test);
+    const std::string wrong = AddClaims(AskedBy(target), test);
     TestOutcome outcome = test.outcome;
-    std::string what = OneLine(test.message);
+    std::string what = report::OneLine(test.message);
     if (!wrong.empty() && outcome != TestOutcome::kFailed) {
       outcome = TestOutcome::kFailed;
       what = wrong;
@@ -172,11 +182,11 @@ class ReportMaker {
                       : absl::StrCat("it recorded ",
                                      std::string(result.status().message()));
       recorded = recorded || result.ok();
-      if (first_wrong.empty()) first_wrong = OneLine(wrong);
+      if (first_wrong.empty()) first_wrong = report::OneLine(wrong);
     }
     if (recorded) {
       report_.targets.back().configurations.insert(
-          configuration.empty() ? "unknown" : OneLine(configuration));
+          configuration.empty() ? "unknown" : report::OneLine(configuration));
     } else if (test.outcome == TestOutcome::kFailed || !first_wrong.empty()) {
       failed_unrecorded_.insert(target);
     }
@@ -225,8 +235,8 @@ class ReportMaker {
   }
 
   // The row's cells that its test did not record.
-  void AddMissing(const ExpectedRow& row) {
-    const std::vector<CellOfTest> cells = CellsOf(row);
+  void AddMissing(const KnownClaim& known, const ExpectedRow& row) {
+    const std::vector<CellOfTest> cells = CellsOf(known, row);
     MissingCells missing = {row.backend, row.test, 0,
                             static_cast<int64_t>(cells.size())};
     for (const CellOfTest& cell : cells) {
@@ -235,18 +245,20 @@ class ReportMaker {
       ++table_[{claim, backend, type}][world_size].not_run;
       ++missing.cells;
     }
-    if (missing.cells > 0) ClaimOf(row.claim).missing.push_back(missing);
+    if (missing.cells > 0) ClaimOf(known.name).missing.push_back(missing);
   }
 
-  void AddGpuRow(const ExpectedRow& row) {
-    GpuRow& made = ClaimOf(row.claim).gpu_rows.emplace_back(
-        GpuRow{row.backend, row.test, row.gpu_asks, Verdict::kSkipped,
-               "needs a GPU (--config=cuda runs it)"});
+  void AddGpuRow(const KnownClaim& known, const ExpectedRow& row) {
+    GpuRow& made =
+        ClaimOf(known.name)
+            .gpu_rows.emplace_back(GpuRow{
+                row.backend, row.test, row.gpu_asks, ClaimState::kSkipped,
+                "needs a GPU (--config=cuda runs it)"});
     for (const TargetSummary& target : report_.targets) {
       if (target.label != row.test) continue;
       const ClaimCell counts = {target.passed, target.failed, target.skipped,
                                 0};
-      made.verdict = VerdictOf(counts);
+      made.state = StateOf(counts);
       made.why = "";
       for (const auto& [key, tests] : skips_) {
         if (key.first == row.test && made.why.empty()) made.why = key.second;
@@ -284,7 +296,7 @@ class ReportMaker {
            std::equal(a.begin(), a.end(), b.begin(),
                       [](const auto& x, const auto& y) {
                         return x.first == y.first &&
-                               VerdictOf(x.second) == VerdictOf(y.second) &&
+                               StateOf(x.second) == StateOf(y.second) &&
                                x.second.exact == y.second.exact &&
                                x.second.error_over_allowed ==
                                    y.second.error_over_allowed;
@@ -311,7 +323,6 @@ class ReportMaker {
   }
 
   const std::vector<KnownClaim>& known_;
-  const std::vector<ExpectedRow>& expected_;
   ConformanceReport report_;
   Table table_;
   std::set<CellOfTest> expected_cells_;
@@ -325,11 +336,91 @@ class ReportMaker {
 }  // namespace
 
 ConformanceReport MakeReport(std::span<const TestTarget> targets,
-                             const std::vector<KnownClaim>& known,
-                             const std::vector<ExpectedRow>& expected) {
-  ReportMaker maker(known, expected);
+                             const std::vector<KnownClaim>& known) {
+  ReportMaker maker(known);
   for (const TestTarget& target : targets) maker.AddTarget(target);
   return maker.Finish();
+}
+
+ClaimState StateOf(const ClaimCell& cell) {
+  if (cell.failed > 0) return ClaimState::kFailed;
+  const bool whole = cell.skipped == 0 && cell.not_run == 0;
+  if (cell.passed > 0) return whole ? ClaimState::kHolds : ClaimState::kInPart;
+  return cell.skipped > 0 ? ClaimState::kSkipped : ClaimState::kNotRun;
+}
+
+ClaimState StateOf(const ClaimReport& claim) {
+  bool failed = !claim.failed_tests.empty(), any = false, whole = true;
+  for (const ClaimRow& row : claim.rows) {
+    for (const auto& [world_size, cell] : row.cells) {
+      const ClaimState state = StateOf(cell);
+      failed = failed || state == ClaimState::kFailed;
+      any = any || state == ClaimState::kHolds || state == ClaimState::kInPart;
+      whole = whole && state == ClaimState::kHolds;
+    }
+  }
+  for (const GpuRow& row : claim.gpu_rows) {
+    failed = failed || row.state == ClaimState::kFailed;
+    whole = whole && row.state != ClaimState::kNotRun;
+  }
+  if (failed) return ClaimState::kFailed;
+  if (!any) return ClaimState::kNotRun;
+  return whole ? ClaimState::kHolds : ClaimState::kInPart;
+}
+
+ReportTotals TotalsOf(const ConformanceReport& report) {
+  ReportTotals totals;
+  for (const ClaimReport& claim : report.claims) {
+    const ClaimState state = StateOf(claim);
+    totals.claims_hold += state == ClaimState::kHolds;
+    totals.claims_in_part += state == ClaimState::kInPart;
+    totals.claims_not_run += state == ClaimState::kNotRun;
+    totals.claims_failed += state == ClaimState::kFailed;
+  }
+  for (const TargetSummary& target : report.targets) {
+    totals.tests_passed += target.passed;
+    totals.tests_failed += target.failed;
+    totals.tests_skipped += target.skipped;
+    totals.targets_older += target.older;
+    for (const std::string& configuration : target.configurations) {
+      ++totals.configurations[configuration];
+    }
+  }
+  return totals;
+}
+
+void MarkOlder(absl::Time committed, ConformanceReport& report) {
+  report.committed =
+      absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", committed, absl::UTCTimeZone());
+  for (TargetSummary& target : report.targets) {
+    absl::Time started;
+    std::string error;
+    // GoogleTest writes local time, which Bazel sets to UTC for its tests.
+    target.older = absl::ParseTime("%Y-%m-%dT%H:%M:%E*S", target.started,
+                                   absl::UTCTimeZone(), &started, &error) &&
+                   started < committed;
+  }
+}
+
+std::string CellText(const ClaimCell& cell) {
+  const ClaimState state = StateOf(cell);
+  switch (state) {
+    case ClaimState::kSkipped:
+      return "skip";
+    case ClaimState::kNotRun:
+      return "not run";
+    case ClaimState::kFailed:
+      return cell.error_over_allowed > 1 &&
+                     std::isfinite(cell.error_over_allowed)
+                 ? absl::StrFormat("FAIL %.3g", cell.error_over_allowed)
+                 : "FAIL";
+    case ClaimState::kInPart:
+    case ClaimState::kHolds:
+      break;
+  }
+  return absl::StrCat(
+      cell.exact ? "exact" : absl::StrFormat("%.2g", cell.error_over_allowed),
+      state == ClaimState::kInPart ? " in part" : "");
 }
 
 }  // namespace lockstep

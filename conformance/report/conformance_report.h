@@ -1,5 +1,4 @@
-// What a run of the conformance tests showed, and its forms: Markdown, JSON, a
-// page.
+// What a run of the conformance tests showed.
 #ifndef LOCKSTEP_CONFORMANCE_REPORT_CONFORMANCE_REPORT_H_
 #define LOCKSTEP_CONFORMANCE_REPORT_CONFORMANCE_REPORT_H_
 
@@ -14,14 +13,13 @@
 #include "absl/time/time.h"
 #include "conformance/report/claims.h"
 #include "conformance/report/test_logs.h"
-#include "nlohmann/json.hpp"
-#include "report/machine.h"
+#include "report/document.h"
 
 namespace lockstep {
 
-// What a cell, a row or a claim is, by all the tests that are expected to ask
-// it. kInPart: some passed, and others were skipped or not run.
-enum class Verdict { kHolds, kInPart, kSkipped, kNotRun, kFailed };
+// The state of a cell, a row or a claim, by all the tests that are expected to
+// measure it. kInPart: some passed, and others were skipped or not run.
+enum class ClaimState { kHolds, kInPart, kSkipped, kNotRun, kFailed };
 
 // A claim at one world size: all that the tests measured of it there.
 struct ClaimCell {
@@ -36,8 +34,8 @@ struct ClaimCell {
   int64_t cases = 0;
 };
 
-// Cells by world size. Types that say the same share a row; its counts are
-// those of all.
+// Cells by world size. Types with the same results share a row, whose counts
+// are their sums.
 struct ClaimRow {
   std::string backend;
   std::vector<std::string> types;
@@ -49,7 +47,7 @@ struct GpuRow {
   std::string backend;
   std::string test;
   std::string asks;
-  Verdict verdict = Verdict::kSkipped;
+  ClaimState state = ClaimState::kSkipped;
   std::string why;  // It was skipped.
 };
 
@@ -69,8 +67,8 @@ struct ClaimReport {
   std::vector<ClaimRow> rows;  // With all expected cells.
   std::vector<GpuRow> gpu_rows;
   std::vector<MissingCells> missing;
-  // Tests that ask it in which something failed that recorded no claim: a
-  // control, or they ended before they could.
+  // Its tests in which something failed without recording a claim: a control,
+  // or a case that ended before it could.
   std::vector<std::string> failed_tests;
 };
 
@@ -109,12 +107,9 @@ struct ConformanceReport {
   std::string first_started;  // When the tests ran; "" if no file says.
   std::string last_started;
 
-  std::string testlogs;  // The folder.
-  std::string command;
-  std::string created;    // As TimeStamp().
-  std::string commit;     // "" if unknown.
-  std::string committed;  // When; "" if unknown.
-  Machine machine;        // That wrote the report.
+  std::string testlogs;   // The folder.
+  std::string committed;  // When the commit was made; "" if unknown.
+  report::Origin origin;  // Of the report itself.
   std::vector<std::pair<std::string, std::string>> versions;
 };
 
@@ -132,19 +127,19 @@ struct ReportTotals {
 };
 ReportTotals TotalsOf(const ConformanceReport& report);
 
-Verdict VerdictOf(const ClaimCell& cell);
+ClaimState StateOf(const ClaimCell& cell);
 
-// What a claim is at all world sizes together: kFailed also if one of its tests
-// failed where it recorded nothing; kNotRun, never kSkipped, if nothing was
-// run. Rows that were skipped for lack of a GPU do not count.
-Verdict VerdictOf(const ClaimReport& claim);
+// The state of a claim at all world sizes together: kFailed also if one of its
+// tests failed where it recorded nothing; kNotRun, never kSkipped, if nothing
+// was run. Rows that were skipped for lack of a GPU do not count.
+ClaimState StateOf(const ClaimReport& claim);
 
 // The part of the report that the tests say. A claim fails where a test that
 // recorded it failed, and where it measured more than is allowed, or nothing,
-// or an error where none is allowed, or what is not expected.
+// or an error where none is allowed, or what is not expected. What a target
+// "X_exhaustive" recorded counts as X's.
 ConformanceReport MakeReport(std::span<const TestTarget> targets,
-                             const std::vector<KnownClaim>& known,
-                             const std::vector<ExpectedRow>& expected);
+                             const std::vector<KnownClaim>& known);
 
 // Marks the targets that began before the checked-out commit was made.
 void MarkOlder(absl::Time committed, ConformanceReport& report);
@@ -154,24 +149,22 @@ void MarkOlder(absl::Time committed, ConformanceReport& report);
 std::string CellText(const ClaimCell& cell);
 
 // What fails comes first; then the table, what was skipped and not run, what is
-// old or mixed, and where it is from. For a terminal, a file or a pull request.
-std::string FormatReportMarkdown(const ConformanceReport& report);
+// old or mixed, and where it is from. For a file or a pull request. Its data:
+// {"committed", "testlogs", "first_started", "last_started", "versions",
+// "totals", "world_sizes",
+// "claims": [{"name", "says", "allowed", "test", "outcome", "failed_tests",
+//   "rows": [{"backend", "types", "cells": [{"world_size", "outcome",
+//     "error_over_allowed", "exact", "cases", "text"}]}],
+//   "gpu_rows": [{"backend", "test", "asks", "outcome", "why"}],
+//   "missing": [{"backend", "test", "cells", "expected"}]}],
+// "failures": [{"target", "test", "what"}], "skipped": [{"target", "tests",
+// "why"}], "targets": [{"label", "passed", "failed", "skipped", "seconds",
+// "started", "older", "configurations"}]}. An outcome is "passed", "in_part",
+// "skipped", "not_run" or "failed"; error_over_allowed is null for an infinity.
+report::Document ConformanceDocument(const ConformanceReport& report);
 
-// {"command", "created", "commit", "committed", "machine", "versions",
-// "testlogs", "first_started", "last_started", "totals", "world_sizes",
-// "failures": [{"target", "test", "what"}], "claims": [{"name", "says",
-// "allowed", "test", "outcome", "failed_tests", "rows": [{"backend", "types",
-// "cells": [{"world_size", "outcome", "error_over_allowed", "exact", "cases",
-// "text"}]}], "gpu_rows": [{"backend", "test", "asks", "outcome", "why"}],
-// "missing": [{"backend", "test", "cells", "expected"}]}], "skipped":
-// [{"target", "tests", "why"}], "targets": [{"label", "passed", "failed",
-// "skipped", "seconds", "started", "older", "configurations"}]}. An outcome is
-// "passed", "in_part", "skipped", "not_run" or "failed"; error_over_allowed is
-// null for an infinity.
-nlohmann::ordered_json ReportJson(const ConformanceReport& report);
-
-// One page that needs no other file.
-std::string FormatReportPage(const ConformanceReport& report);
+// The same and, for a page, what each claim says and what each target did.
+report::Document ConformancePage(const ConformanceReport& report);
 
 }  // namespace lockstep
 

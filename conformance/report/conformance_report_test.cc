@@ -3,8 +3,10 @@
 
 #include <cstdint>
 #include <limits>
+#include <string>
 #include <vector>
 
+#include "absl/time/time.h"
 #include "conformance/report/claims.h"
 #include "conformance/report/sample_report.h"
 #include "conformance/report/test_logs.h"
@@ -23,12 +25,18 @@ using testing::SizeIs;
 constexpr char kSums[] = "//conformance:sums_test";
 constexpr char kGpu[] = "//sums:gpu_test";
 
+// "sums" with these rows, and two claims of which nothing is run.
+std::vector<KnownClaim> ClaimsWith(const std::vector<ExpectedRow>& sums) {
+  std::vector<KnownClaim> claims = SampleClaims();
+  claims[0].rows = sums;
+  claims[1].rows = {{"threads", "//conformance:bits_test", {"float32"}, {1}}};
+  return claims;
+}
+
 // Two cells of one claim, and a GPU.
-const std::vector<ExpectedRow>& SumsRows() {
-  static const auto& rows = *new std::vector<ExpectedRow>{
-      {"sums", "threads", kSums, {"float32"}, {1, 2}},
-      {"sums", "gpus", kGpu, {}, {}, "small sums"}};
-  return rows;
+std::vector<KnownClaim> SumsClaims() {
+  return ClaimsWith({{"threads", kSums, {"float32"}, {1, 2}},
+                     {"gpus", kGpu, {}, {}, "small sums"}});
 }
 
 TestCaseResult SumsAt(int world_size,
@@ -40,15 +48,15 @@ TestCaseResult SumsAt(int world_size,
 }
 
 ConformanceReport ReportOf(const std::vector<TestTarget>& targets) {
-  return MakeReport(targets, SampleClaims(), SumsRows());
+  return MakeReport(targets, SumsClaims());
 }
 
 ConformanceReport ReportOfCases(const std::vector<TestCaseResult>& cases) {
   return ReportOf({SampleTarget(kSums, cases)});
 }
 
-Verdict VerdictOfSums(const ConformanceReport& report) {
-  return VerdictOf(report.claims[0]);
+ClaimState StateOfSums(const ConformanceReport& report) {
+  return StateOf(report.claims[0]);
 }
 
 TEST(MakeReportTest, SortsCellsByClaimBackendAndType) {
@@ -110,7 +118,7 @@ TEST(MakeReportTest, AClaimFailsWithAPartOfItsTestThatRecordedNothing) {
   for (const TestTarget& target : {crashed, control}) {
     const ConformanceReport report = ReportOf({target});
     EXPECT_THAT(report.claims[0].failed_tests, ElementsAre(kSums));
-    EXPECT_EQ(VerdictOfSums(report), Verdict::kFailed);
+    EXPECT_EQ(StateOfSums(report), ClaimState::kFailed);
     EXPECT_EQ(TotalsOf(report).claims_failed, 1);
     EXPECT_EQ(TotalsOf(report).claims_not_run, 2);
   }
@@ -119,8 +127,8 @@ TEST(MakeReportTest, AClaimFailsWithAPartOfItsTestThatRecordedNothing) {
       {SampleTarget(kSums, {SumsAt(1), SumsAt(2)}),
        SampleTarget("//conformance:bits_test",
                     {SampleCase("B", TestOutcome::kFailed, {}, "bad")})});
-  EXPECT_EQ(VerdictOfSums(report), Verdict::kHolds);
-  EXPECT_EQ(VerdictOf(report.claims[1]), Verdict::kFailed);
+  EXPECT_EQ(StateOfSums(report), ClaimState::kHolds);
+  EXPECT_EQ(StateOf(report.claims[1]), ClaimState::kFailed);
 }
 
 // What it would have measured is not known.
@@ -128,25 +136,25 @@ TEST(MakeReportTest, AClaimWhoseTestFailedAndRecordedNothingIsNotOnlyNotRun) {
   TestTarget target = SampleTarget(kSums, {});
   target.problems = {"it ran past its time limit"};
   const ConformanceReport report = ReportOf({target});
-  EXPECT_EQ(VerdictOfSums(report), Verdict::kFailed);
-  EXPECT_EQ(VerdictOf(report.claims[1]), Verdict::kNotRun);
+  EXPECT_EQ(StateOfSums(report), ClaimState::kFailed);
+  EXPECT_EQ(StateOf(report.claims[1]), ClaimState::kNotRun);
 }
 
 TEST(MakeReportTest, AClaimOfWhichAllWasRunHolds) {
   const ConformanceReport report = ReportOfCases({SumsAt(1), SumsAt(2)});
-  EXPECT_EQ(VerdictOfSums(report), Verdict::kHolds);
+  EXPECT_EQ(StateOfSums(report), ClaimState::kHolds);
   EXPECT_THAT(report.failures, IsEmpty());
   EXPECT_THAT(report.claims[0].missing, IsEmpty());
   // What is skipped for lack of a GPU does not count.
   ASSERT_THAT(report.claims[0].gpu_rows, SizeIs(1));
-  EXPECT_EQ(report.claims[0].gpu_rows[0].verdict, Verdict::kSkipped);
+  EXPECT_EQ(report.claims[0].gpu_rows[0].state, ClaimState::kSkipped);
   EXPECT_THAT(report.claims[0].gpu_rows[0].why, HasSubstr("needs a GPU"));
 }
 
 // As after --test_filter: the column is there, and says so.
 TEST(MakeReportTest, AClaimOfWhichACellWasNotRunHoldsInPart) {
   const ConformanceReport report = ReportOfCases({SumsAt(1)});
-  EXPECT_EQ(VerdictOfSums(report), Verdict::kInPart);
+  EXPECT_EQ(StateOfSums(report), ClaimState::kInPart);
   EXPECT_THAT(report.world_sizes, ElementsAre(1, 2));
   EXPECT_EQ(CellText(report.claims[0].rows[0].cells.at(1)), "0.5");
   EXPECT_EQ(CellText(report.claims[0].rows[0].cells.at(2)), "not run");
@@ -156,30 +164,44 @@ TEST(MakeReportTest, AClaimOfWhichACellWasNotRunHoldsInPart) {
   EXPECT_EQ(TotalsOf(report).claims_hold, 0);
   EXPECT_EQ(TotalsOf(report).claims_in_part, 1);
   EXPECT_EQ(TotalsOf(report).claims_not_run, 2);
-  EXPECT_EQ(VerdictOfSums(ReportOf({})), Verdict::kNotRun);
+  EXPECT_EQ(StateOfSums(ReportOf({})), ClaimState::kNotRun);
 }
 
 TEST(MakeReportTest, ACellWithASkippedTestIsShownInPart) {
   const ConformanceReport report =
       ReportOfCases({SumsAt(1), SumsAt(1, TestOutcome::kSkipped), SumsAt(2)});
   EXPECT_EQ(CellText(report.claims[0].rows[0].cells.at(1)), "0.5 in part");
-  EXPECT_EQ(VerdictOfSums(report), Verdict::kInPart);
+  EXPECT_EQ(StateOfSums(report), ClaimState::kInPart);
   // A failure is worse than both.
   const ConformanceReport failed = ReportOfCases(
       {SumsAt(1, TestOutcome::kSkipped), SumsAt(1, TestOutcome::kFailed)});
-  EXPECT_EQ(VerdictOf(failed.claims[0].rows[0].cells.at(1)), Verdict::kFailed);
+  EXPECT_EQ(StateOf(failed.claims[0].rows[0].cells.at(1)), ClaimState::kFailed);
 }
 
 // Each test has to record its own.
 TEST(MakeReportTest, ACellThatOneOfItsTwoTestsRecordedIsShownInPart) {
-  const std::vector<ExpectedRow> rows = {
-      {"sums", "threads", kSums, {"float32"}, {1}},
-      {"sums", "threads", "//conformance:other_test", {"float32"}, {1}}};
   const TestTarget target = SampleTarget(kSums, {SumsAt(1)});
-  const ConformanceReport report =
-      MakeReport({&target, 1}, SampleClaims(), rows);
+  const ConformanceReport report = MakeReport(
+      {&target, 1},
+      ClaimsWith({{"threads", kSums, {"float32"}, {1}},
+                  {"threads", "//conformance:other_test", {"float32"}, {1}}}));
   EXPECT_EQ(CellText(report.claims[0].rows[0].cells.at(1)), "0.5 in part");
   EXPECT_THAT(report.failures, IsEmpty());
+}
+
+// Its slice was not run, or ran too.
+TEST(MakeReportTest, AWholeGridCountsAsItsSlice) {
+  const std::string whole = std::string(kSums) + "_exhaustive";
+  const TestTarget grid = SampleTarget(whole, {SumsAt(1), SumsAt(2)});
+  const ConformanceReport alone = ReportOf({grid});
+  EXPECT_EQ(StateOfSums(alone), ClaimState::kHolds);
+  EXPECT_EQ(alone.targets[0].label, whole);
+  const ConformanceReport both =
+      ReportOf({SampleTarget(kSums, {SumsAt(1)}), grid});
+  EXPECT_EQ(StateOfSums(both), ClaimState::kHolds);
+  TestTarget broken = grid;
+  broken.problems = {"it wrote no test.xml"};
+  EXPECT_THAT(ReportOf({broken}).claims[0].failed_tests, ElementsAre(kSums));
 }
 
 // --test_filter can leave out some of the tests of a cell.
@@ -187,7 +209,7 @@ TEST(MakeReportTest, AFilteredTestHoldsInPart) {
   TestCaseResult filtered = SumsAt(2);
   filtered.properties.back() = {kConfigurationProperty, "optimised, filtered"};
   const ConformanceReport report = ReportOfCases({SumsAt(1), filtered});
-  EXPECT_EQ(VerdictOfSums(report), Verdict::kInPart);
+  EXPECT_EQ(StateOfSums(report), ClaimState::kInPart);
   EXPECT_EQ(CellText(report.claims[0].rows[0].cells.at(2)), "0.5 in part");
   EXPECT_THAT(
       TotalsOf(report).configurations,
@@ -223,24 +245,24 @@ TEST(MakeReportTest, ARowOfAGpuIsWhatItsTestLeft) {
   const auto skipped = SampleCase("C", TestOutcome::kSkipped, {}, "no GPU");
   const struct {
     std::vector<TestCaseResult> cases;
-    Verdict row;
-    Verdict claim;
-  } kCases[] = {{{passed}, Verdict::kHolds, Verdict::kHolds},
-                {{passed, skipped}, Verdict::kInPart, Verdict::kHolds},
-                {{skipped}, Verdict::kSkipped, Verdict::kHolds},
-                {{}, Verdict::kNotRun, Verdict::kInPart},
-                {{passed, failed}, Verdict::kFailed, Verdict::kFailed}};
+    ClaimState row;
+    ClaimState claim;
+  } kCases[] = {{{passed}, ClaimState::kHolds, ClaimState::kHolds},
+                {{passed, skipped}, ClaimState::kInPart, ClaimState::kHolds},
+                {{skipped}, ClaimState::kSkipped, ClaimState::kHolds},
+                {{}, ClaimState::kNotRun, ClaimState::kInPart},
+                {{passed, failed}, ClaimState::kFailed, ClaimState::kFailed}};
   for (const auto& test : kCases) {
     const ConformanceReport report =
         ReportOf({SampleTarget(kSums, {SumsAt(1), SumsAt(2)}),
                   SampleTarget(kGpu, test.cases)});
     const GpuRow& row = report.claims[0].gpu_rows.at(0);
-    EXPECT_EQ(row.verdict, test.row);
-    EXPECT_EQ(row.why,
-              test.row == Verdict::kSkipped || test.row == Verdict::kInPart
-                  ? "no GPU"
-                  : "");
-    EXPECT_EQ(VerdictOfSums(report), test.claim);
+    EXPECT_EQ(row.state, test.row);
+    EXPECT_EQ(row.why, test.row == ClaimState::kSkipped ||
+                               test.row == ClaimState::kInPart
+                           ? "no GPU"
+                           : "");
+    EXPECT_EQ(StateOfSums(report), test.claim);
   }
 }
 
@@ -261,8 +283,8 @@ TEST(MakeReportTest, AClaimThatIsNotWithinWhatIsAllowedFails) {
     const ConformanceReport report = ReportOfCases(
         {SumsAt(1), SampleCase("Sums.A", TestOutcome::kPassed, {result})});
     EXPECT_EQ(report.failures.empty(), claim.holds) << claim.error;
-    EXPECT_EQ(VerdictOfSums(report),
-              claim.holds ? Verdict::kHolds : Verdict::kFailed)
+    EXPECT_EQ(StateOfSums(report),
+              claim.holds ? ClaimState::kHolds : ClaimState::kFailed)
         << claim.error;
   }
 }
@@ -279,17 +301,16 @@ TEST(MakeReportTest, AClaimOfTheWrongKindFails) {
                  {"bits", 0, false, false},   {"bits", 0.9, false, false},
                  {"bits", 1e-9, true, false}, {"sums", 0.9, false, true},
                  {"sums", 0, true, false}};
-  const std::vector<ExpectedRow> rows = {
-      {"sums", "threads", kSums, {"float32"}, {1}},
-      {"bits", "threads", kSums, {"float32"}, {1}}};
+  std::vector<KnownClaim> claims =
+      ClaimsWith({{"threads", kSums, {"float32"}, {1}}});
+  claims[1].rows = claims[0].rows;
   for (const auto& claim : kClaims) {
     ClaimResult result = SampleClaim(claim.claim, "threads", 1, "float32",
                                      claim.error, claim.exact);
     result.cases = claim.cases;
     const TestTarget target = SampleTarget(
         kSums, {SampleCase("Sums.A", TestOutcome::kPassed, {result})});
-    const ConformanceReport report =
-        MakeReport({&target, 1}, SampleClaims(), rows);
+    const ConformanceReport report = MakeReport({&target, 1}, claims);
     EXPECT_EQ(report.failures.empty(), claim.holds)
         << claim.claim << " " << claim.error;
     EXPECT_EQ(TotalsOf(report).claims_hold, claim.holds ? 1 : 0);
@@ -306,7 +327,7 @@ TEST(MakeReportTest, APropertyThatIsNoClaimFails) {
     ASSERT_THAT(report.failures, SizeIs(1)) << value;
     EXPECT_EQ(report.failures[0].what,
               "it recorded a claim that is no JSON object");
-    EXPECT_EQ(VerdictOfSums(report), Verdict::kFailed);
+    EXPECT_EQ(StateOfSums(report), ClaimState::kFailed);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -18,10 +19,11 @@
 #include "conformance/report/conformance_report.h"
 #include "conformance/report/test_logs.h"
 #include "conformance/report/versions.h"
-#include "nlohmann/json.hpp"
+#include "report/document.h"
 #include "report/machine.h"
 #include "report/output_files.h"
 #include "report/terminal.h"
+#include "report/write.h"
 
 ABSL_FLAG(std::string, testlogs, "", "see kUsage");
 ABSL_FLAG(std::string, output_dir, "lockstep-conformance", "see kUsage");
@@ -65,23 +67,25 @@ std::string TestLogsFromFlags() {
 
 absl::Status WriteReport(const ConformanceReport& report,
                          const std::string& folder) {
-  const std::string base = folder + "/conformance";
-  const std::string json = ReportJson(report).dump(
-      2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
-  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(base + ".json", json + "\n"));
-  LOCKSTEP_RETURN_IF_ERROR(
-      ReplaceFile(base + ".md", FormatReportMarkdown(report)));
-  LOCKSTEP_RETURN_IF_ERROR(
-      ReplaceFile(base + ".html", FormatReportPage(report)));
-  for (const char* end : {".json", ".md", ".html"}) {
-    Print(absl::StrCat("Wrote ", base, end, "\n"));
+  const report::Document document = ConformanceDocument(report);
+  const std::pair<const char*, std::string> kForms[] = {
+      {".json", JsonText(document)},
+      {".md", MarkdownPage(document)},
+      {".html", HtmlPage(ConformancePage(report))}};
+  Print(kForms[1].second + "\n");
+  for (const auto& [end, text] : kForms) {
+    const std::string path = absl::StrCat(folder, "/conformance", end);
+    LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(path, text));
+    Print(absl::StrCat("Wrote ", path, "\n"));
   }
   return absl::OkStatus();
 }
 
 std::vector<std::string> ExpectedTests() {
   std::vector<std::string> labels;
-  for (const ExpectedRow& row : ExpectedRows()) labels.push_back(row.test);
+  for (const KnownClaim& claim : KnownClaims()) {
+    for (const ExpectedRow& row : claim.rows) labels.push_back(row.test);
+  }
   return labels;
 }
 
@@ -98,16 +102,14 @@ absl::StatusOr<bool> Run(const std::string& command_text) {
                      "; run bazel test //conformance/... first, or name "
                      "another folder with --testlogs"));
   }
-  ConformanceReport report =
-      MakeReport(*targets, KnownClaims(), ExpectedRows());
+  ConformanceReport report = MakeReport(*targets, KnownClaims());
   report.testlogs = testlogs;
-  report.command = command_text;
-  report.created = TimeStamp();
-  report.commit = CommitText();
+  report.origin = {.machine = DescribeMachine(),
+                   .command = command_text,
+                   .commit = CommitText(),
+                   .created = TimeStamp()};
   if (const auto committed = CommitTime()) MarkOlder(*committed, report);
-  report.machine = DescribeMachine();
   report.versions = Versions();
-  Print(FormatReportMarkdown(report) + "\n");
   LOCKSTEP_RETURN_IF_ERROR(WriteReport(report, folder));
   const ReportTotals totals = TotalsOf(report);
   const bool all = totals.claims_in_part + totals.claims_not_run == 0;

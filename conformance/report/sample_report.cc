@@ -1,4 +1,3 @@
-// Three claims, two targets.
 #include "conformance/report/sample_report.h"
 
 #include <string>
@@ -20,23 +19,27 @@ constexpr char kAbsent[] = "//conformance:absent_test";
 
 const std::vector<KnownClaim>& SampleClaims() {
   static const auto& known = *new std::vector<KnownClaim>{
-      {"sums", "Sums are right.", "a rounding", kSums, false},
-      {"bits", "Bits are the same.", "none", kBits, true},
-      {"absent", "Nobody asks.", "none", kAbsent, true}};
+      {"sums",
+       "Sums are right.",
+       "a rounding",
+       false,
+       {{"threads", kSums, {"float32"}, {1, 2}},
+        {"threads", kSums, {"float16"}, {1}},
+        {"threads", kSums, {"float64"}, {1}},
+        {"processes", kSums, {"float32"}, {2}},
+        {"gpus", "//sums:gpu_test", {}, {}, "small sums"}}},
+      {"bits",
+       "Bits are the same.",
+       "none",
+       true,
+       {{"threads", kBits, {"float32"}, {4}},
+        {"mpi", kBits, {"float32"}, {4}}}},
+      {"absent",
+       "Nobody asks.",
+       "none",
+       true,
+       {{"threads", kAbsent, {"float32"}, {1}}}}};
   return known;
-}
-
-const std::vector<ExpectedRow>& SampleRows() {
-  static const auto& rows = *new std::vector<ExpectedRow>{
-      {"sums", "gpus", "//sums:gpu_test", {}, {}, "small sums"},
-      {"sums", "threads", kSums, {"float32"}, {1, 2}},
-      {"sums", "threads", kSums, {"float16"}, {1}},
-      {"sums", "threads", kSums, {"float64"}, {1}},
-      {"sums", "processes", kSums, {"float32"}, {2}},
-      {"bits", "threads", kBits, {"float32"}, {4}},
-      {"bits", "mpi", kBits, {"float32"}, {4}},
-      {"absent", "threads", kAbsent, {"float32"}, {1}}};
-  return rows;
 }
 
 ClaimResult SampleClaim(const std::string& name, const std::string& backend,
@@ -94,12 +97,10 @@ ConformanceReport SampleReport() {
                       "/a/bits_test.cc:12\nno mpirun here"),
            SampleCase("Bits.C", TestOutcome::kSkipped, {},
                       "/a/bits_test.cc:12\nno mpirun here")})};
-  ConformanceReport report = MakeReport(targets, SampleClaims(), SampleRows());
-  report.command = "bazel run //conformance:report";
+  ConformanceReport report = MakeReport(targets, SampleClaims());
+  report.origin = {.machine = {.cpu = "a CPU", .cores = 2, .system = "Linux"},
+                   .command = "bazel run //conformance:report"};
   report.testlogs = "logs";
-  report.machine.cpu = "a CPU";
-  report.machine.cores = 2;
-  report.machine.system = "Linux";
   report.versions = {{"Compiler", "GCC 12"}};
   return report;
 }

@@ -11,13 +11,11 @@
 
 namespace lockstep {
 
-// "sums", which allows a rounding; "bits" and "absent", which allow nothing.
+// "sums", which allows a rounding: on threads (float32 at 1 and 2 ranks,
+// float16 and float64 at 1), processes (float32 at 2) and a GPU. "bits", which
+// allows nothing: on threads and mpi (float32 at 4). "absent", which allows
+// nothing: on threads.
 const std::vector<KnownClaim>& SampleClaims();
-
-// Sums on threads (float32 at 1 and 2 ranks, float16 and float64 at 1),
-// processes (float32 at 2) and a GPU; bits on threads and mpi (float32 at 4);
-// absent on threads.
-const std::vector<ExpectedRow>& SampleRows();
 
 // Of ten cases.
 ClaimResult SampleClaim(const std::string& name, const std::string& backend,

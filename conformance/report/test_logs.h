@@ -1,5 +1,5 @@
-// One JUnit XML file, as GoogleTest writes it, or Bazel for a test that wrote
-// none.
+// What Bazel keeps of tests: the JUnit XML of each, as GoogleTest writes it or
+// Bazel for a test that wrote none, in a folder for each.
 #ifndef LOCKSTEP_CONFORMANCE_REPORT_TEST_LOGS_H_
 #define LOCKSTEP_CONFORMANCE_REPORT_TEST_LOGS_H_
 
@@ -28,11 +28,9 @@ struct TestXml {
   std::vector<TestCaseResult> cases;
 };
 
-// Errors: kInvalidArgument, one line: where the text is no XML; has a document
-// type, which no test writes; or is no test's.
+// Reads one XML file. Errors: kInvalidArgument, one line, where the text is no
+// XML, has a document type, which no test writes, or is no test's.
 absl::StatusOr<TestXml> ParseTestXml(absl::string_view text);
-
-// The folder in which Bazel keeps the results of tests.
 
 // One test target, of all its shards.
 struct TestTarget {
@@ -46,13 +44,13 @@ struct TestTarget {
   std::string last_started;
 };
 
-// The targets below `testlogs`/`part`, and those of `labels` that left results,
-// by label. A target that was sharded otherwise in an earlier run counts
-// with its newest results. A target of which a shard is missing, ran past its
-// time limit, failed although no case did, wrote no readable XML, or has no
-// readable status of Bazel's is a target with problems, and no error. Errors:
-// kNotFound, one line, if there is no such folder, or no result in it;
-// kUnavailable, if a part of it cannot be read.
+// Reads the targets below `testlogs`/`part`, and those of `labels` that left
+// results, sorted by label. If a target has shards of several runs, the newest
+// run counts. It is no error but a problem of the target if a shard is missing,
+// ran past its time limit, failed although no case did, wrote no readable XML,
+// or has no readable status of Bazel's. Errors: kNotFound, one line, if there
+// is no such folder or no result in it; kUnavailable if a part of it cannot be
+// read.
 absl::StatusOr<std::vector<TestTarget>> ReadTestLogs(
     const std::string& testlogs, const std::string& part,
     std::span<const std::string> labels = {});

@@ -1,6 +1,4 @@
 // Tries causes until one gives what was drawn.
-#include "conformance/sampling/epoch_causes.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "conformance/sampling/sampling_causes.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 

@@ -1,6 +1,4 @@
 // Causes are named where they give every index, and nowhere else.
-#include "conformance/sampling/epoch_causes.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -9,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "conformance/sampling/sampling_causes.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 #include "gmock/gmock.h"

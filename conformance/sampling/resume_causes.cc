@@ -1,6 +1,4 @@
 // Tries causes until one gives what was drawn.
-#include "conformance/sampling/resume_causes.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -10,6 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "conformance/sampling/sampling_causes.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "conformance/check_name.h"
-#include "conformance/sampling/resume_causes.h"
+#include "conformance/mutant.h"
+#include "conformance/sampling/sampling_causes.h"
 #include "conformance/sampling/sampling_mutants.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"

@@ -220,10 +220,7 @@ MutantSuite SamplingMutants() {
   for (const auto& some : {EpochMutants(), ResumeMutants()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
-  return MakeSuite(
-      "sampling",
-      {std::begin(kSamplingProperties), std::end(kSamplingProperties)},
-      std::move(all));
+  return MakeSuite("sampling", kSamplingProperties, std::move(all));
 }
 
 }  // namespace lockstep

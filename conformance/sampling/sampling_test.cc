@@ -4,7 +4,6 @@
 // batch size, or a slice of these (slice.h). The controls are the mutants; that
 // each property has one, and none is named for another, is asked of all folders
 // at once (conformance/mutants/all_mutants_test.cc).
-#include <ostream>
 #include <string>
 #include <tuple>
 
@@ -19,12 +18,6 @@
 #include "gtest/gtest.h"
 
 namespace lockstep {
-
-// How a failing test shows its parameter.
-void PrintTo(const Mutant& mutant, std::ostream* out) {
-  *out << mutant.planted;
-}
-
 namespace {
 
 using KindAndRanks = std::tuple<SamplingCase, int>;
@@ -37,7 +30,7 @@ std::string NameOf(const testing::TestParamInfo<KindAndRanks>& info) {
 const auto kGrid = testing::Combine(testing::ValuesIn(SamplingKinds()),
                                     testing::Range(1, kMaxSamplingRanks + 1));
 
-ClaimPlace Subject(const char* claim, const KindAndRanks& parameter) {
+ClaimPlace PlaceOf(const char* claim, const KindAndRanks& parameter) {
   const auto& [kind, world_size] = parameter;
   return {claim, absl::StrCat(Name(kind.semantics), " sampler"), world_size,
           "indices"};
@@ -47,7 +40,7 @@ class SamplingTest : public testing::TestWithParam<KindAndRanks> {};
 
 TEST_P(SamplingTest, KeepsItsSemantics) {
   const auto& [kind, world_size] = GetParam();
-  ClaimRecorder recorder(Subject("epochs", GetParam()));
+  ClaimRecorder recorder(PlaceOf("epochs", GetParam()));
   for (const SamplingCase& c :
        SliceOf(CasesAt(kind, world_size), 8, world_size)) {
     ASSERT_THAT(CheckEpochs(MakeTestedSampler, c), IsOk());
@@ -63,7 +56,7 @@ class ResumeTest : public testing::TestWithParam<KindAndRanks> {};
 // sampler/.
 TEST_P(ResumeTest, GoesOnWhereItStopped) {
   const auto& [kind, world_size] = GetParam();
-  ClaimRecorder recorder(Subject("resuming", GetParam()));
+  ClaimRecorder recorder(PlaceOf("resuming", GetParam()));
   for (const SamplingCase& c :
        SliceOf(CasesAt(kind, world_size), 20, world_size)) {
     ASSERT_THAT(CheckResuming(MakeTestedSampler, c), IsOk());

@@ -14,7 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "conformance/check_name.h"
+#include "conformance/mutant.h"
 #include "sampler/sampler.h"
 
 namespace lockstep {

@@ -1,6 +1,4 @@
 // Measures numbers against alternatives, in units of their bounds.
-#include "conformance/syncbn/alternatives.h"
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -15,6 +13,7 @@
 #include "base/data_types.h"
 #include "conformance/reference/bounded.h"
 #include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/batch_norm_causes.h"
 #include "conformance/syncbn/batch_norm_reference.h"
 #include "conformance/syncbn/step_checks.h"
 

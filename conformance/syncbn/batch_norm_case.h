@@ -10,7 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
-#include "conformance/check_name.h"
+#include "conformance/mutant.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 

@@ -2,10 +2,14 @@
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CAUSES_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CAUSES_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "base/data_types.h"
 #include "conformance/reference/bounded.h"
 #include "conformance/syncbn/batch_norm_reference.h"
 #include "conformance/syncbn/step_checks.h"
@@ -13,9 +17,10 @@
 namespace lockstep {
 
 // Each returns ", as if ..." for the first cause that fits the numbers within
-// four times their bounds, or else "". They look at the inputs and the reference
-// of a step, and at `got` in place of what the ranks have. A cause whose numbers
-// would not be rejected, or that come no closer, explains nothing.
+// four times their bounds, or else "". They look at the inputs and the
+// reference of a step, and at `got` in place of what the ranks have. A cause
+// whose numbers would not be rejected, or that come no closer, explains
+// nothing.
 
 // y of one channel on one rank. got: [n, c, hw] of the rank; which of it was
 // never written is told by the rank's bytes.
@@ -51,6 +56,67 @@ std::string CauseOfParameterGradient(const StepView& view, const Bounded& want,
 // dresidual of one rank, [n, c, hw], to the bit.
 std::string CauseOfResidualGradient(const StepView& view, int rank,
                                     std::span<const double> got);
+
+// What may have been computed instead: a cause, and what it makes of element i,
+// which is of channel c.
+struct Alternative {
+  std::string name;
+  std::function<double(size_t i, size_t c)> value;
+  // How many times the bounds of a channel are larger by it; once, if null.
+  std::function<double(size_t c)> stretch = nullptr;
+};
+
+// ", as if NAME" of the alternative that comes closest to all numbers [..,
+// channels, hw], if it fits them, or else "": each is off by no more than
+// four times its bound, which may be of a smaller number; in bounds, none is
+// off by as much as the worst is from `want`; and the alternative's own numbers
+// are not within the bounds of `want`, or it would explain what is right.
+std::string BestFit(std::span<const double> got, const Bounded& want,
+                    const Precision& precision, int64_t hw, int64_t channels,
+                    const std::vector<Alternative>& alternatives);
+
+// ", as if only the first 64 channels were computed", if `channel` is not one
+// of them, those are right, and of each other one more than half is wrong, or
+// else "".
+std::string FirstChannelsOnly(std::span<const double> got, const Bounded& want,
+                              int64_t hw, int64_t channels, int64_t channel);
+
+// ", as if it had not been written ...", if every number that is wrong is
+// `unwritten`: its bytes are those that the memory held before; or else "". A
+// NaN that was computed has others.
+std::string NotWritten(std::span<const double> got, const Bounded& want,
+                       const std::vector<bool>& unwritten);
+
+// Mean and variance that each channel may have been normalised with.
+struct ChannelMoments {
+  std::vector<double> mean;
+  std::vector<double> variance;
+};
+
+ChannelMoments MomentsOf(const ReferenceStatistics& statistics);
+
+// Divided by n - 1.
+ChannelMoments UnbiasedMomentsOf(const ReferenceStatistics& statistics);
+
+// The ranks' moments, averaged without weights. An empty rank, which has zeros,
+// may count as any other.
+ChannelMoments UnweightedMoments(const StepView& view, bool with_empty);
+
+// Which values of a rank's batch were taken.
+using Takes =
+    std::function<bool(const ReferenceBatch& batch, int64_t n, int64_t i)>;
+
+// All ranks' moments had each taken some of its values for all: with the right
+// count, so that the others seem to be zeros in the mean, or with theirs.
+ChannelMoments IncompleteMoments(const StepView& view, bool own_count,
+                                 const Takes& takes);
+
+// The right means, and variances that are E[x^2] - E[x]^2, or 0 where that is
+// negative: of sums that are rounded to `type` value by value, in the order of
+// samples and pixels. In float32 and float64 all that follows is rounded so
+// too; of 16 bits only the sums are. `whole`: the ranks' sums are added up, in
+// `type`; else each rank's variance is made so, and these are merged rightly.
+ChannelMoments SquaredMoments(const StepView& view, DataType type, bool whole);
 
 }  // namespace lockstep
 

@@ -11,9 +11,8 @@
 #include <vector>
 
 #include "base/data_types.h"
-#include "conformance/check_name.h"
+#include "conformance/mutant.h"
 #include "conformance/reference/bounded.h"
-#include "conformance/syncbn/alternatives.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_reference.h"
 #include "conformance/syncbn/layer_run.h"
@@ -25,6 +24,11 @@
 
 namespace lockstep {
 namespace {
+
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
 
 // Of any other name, BatchNormCheck does not compile.
 static_assert(IsNameIn(kBatchNormChecks, "Status"));
@@ -153,13 +157,6 @@ TEST(NotWrittenTest, AsksForTheBytesOfEveryWrongElement) {
   got[0] = 7;
   EXPECT_EQ(NotWritten(got, want, {false, true, false, true}), "");
 }
-
-// Causes of y are named where they give every element, and nowhere else.
-
-using testing::HasSubstr;
-using testing::IsEmpty;
-using testing::Not;
-using testing::StartsWith;
 
 // Rank 0's y of a step of a problem, in channels first.
 class Outputs {

@@ -332,9 +332,7 @@ MutantSuite BatchNormMutants() {
                            GradientMutants()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
-  return MakeSuite("syncbn",
-                   {std::begin(kBatchNormChecks), std::end(kBatchNormChecks)},
-                   std::move(all));
+  return MakeSuite("syncbn", kBatchNormChecks, std::move(all));
 }
 
 }  // namespace lockstep

@@ -24,6 +24,8 @@
 namespace lockstep {
 namespace {
 
+using testing::HasSubstr;
+
 constexpr Precision kExact = {.unit = 0x1p-53};
 
 // sum y dy over all ranks: the loss whose gradients backward gives.
@@ -300,8 +302,6 @@ TEST(ReferenceRunningTest, AnEmptyBatchChangesNothing) {
 
 // A problem that says nothing of one channel is rejected, whatever it says of
 // the others; and large ones are as large as they are meant to be.
-
-using testing::HasSubstr;
 
 // Of 9 channels and 2 samples of 4 pixels.
 SolvedProblem SmallProblem() {

@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "conformance/reference/bounded.h"
-#include "conformance/syncbn/alternatives.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_causes.h"
 #include "conformance/syncbn/batch_norm_reference.h"

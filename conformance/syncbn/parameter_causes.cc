@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "conformance/reference/bounded.h"
-#include "conformance/syncbn/alternatives.h"
 #include "conformance/syncbn/batch_norm_causes.h"
 #include "conformance/syncbn/batch_norm_reference.h"
 #include "conformance/syncbn/solved_problem.h"

@@ -40,6 +40,7 @@ using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 using testing::Not;
+using testing::StartsWith;
 
 std::unique_ptr<BatchNormKernels> MakeKernels() {
   return std::make_unique<CpuBatchNormKernels>();
@@ -294,9 +295,7 @@ TEST(SyncBatchNormErrorsTest, AnEmptyRankThatStaysAwayIsNamedInTime) {
 }
 
 // Local batch norm through oneDNN: batch norm of one rank, in every layer that
-// has it; and of two ranks it is not, and the suite says so.
-
-using testing::StartsWith;
+// has it; and of two ranks it is not, and the checks say so.
 
 absl::StatusOr<std::unique_ptr<BatchNorm>> MakeLocal(
     const BatchNormOptions& options, Communicator&) {

@@ -9,7 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <ostream>
 #include <string>
 #include <vector>
 
@@ -33,12 +32,6 @@
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
 namespace lockstep {
-
-// How a failing test shows its parameter.
-void PrintTo(const Mutant& mutant, std::ostream* out) {
-  *out << mutant.planted;
-}
-
 namespace {
 
 // Of a group that hangs; no measure of its speed.

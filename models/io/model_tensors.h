@@ -12,8 +12,6 @@
 
 namespace lockstep {
 
-using NamedTensors = std::map<std::string, NamedTensor>;
-
 // Each parameter's value, or its gradient, as a float32 tensor under its name.
 NamedTensors ValueTensors(const Parameters& parameters);
 NamedTensors GradientTensors(const Parameters& parameters);

@@ -44,10 +44,12 @@ struct NamedTensor {
   friend bool operator==(const NamedTensor&, const NamedTensor&) = default;
 };
 
+using NamedTensors = std::map<std::string, NamedTensor>;
+
 // A file's content. A name may be any UTF-8 but "__metadata__".
 struct Safetensors {
   std::map<std::string, std::string> metadata;
-  std::map<std::string, NamedTensor> tensors;
+  NamedTensors tensors;
 
   friend bool operator==(const Safetensors&, const Safetensors&) = default;
 };

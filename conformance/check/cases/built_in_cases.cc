@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/cases/tensors.h"
 #include "conformance/protocol/case.h"
 #include "conformance/reference/lenet_fixtures.h"
 #include "models/data/dataset.h"
@@ -43,8 +42,9 @@ void AddSamples(const Dataset& blobs, int64_t begin, int64_t count,
   for (const int64_t index : indices) {
     labels.push_back(blobs.labels[static_cast<size_t>(index)]);
   }
-  data.tensors[part + ".images"] = FloatTensor({count, 1, 28, 28}, images);
-  data.tensors[part + ".labels"] = Int64Tensor({count}, labels);
+  data.tensors[part + ".images"] =
+      NamedTensor::Of<float>({count, 1, 28, 28}, images);
+  data.tensors[part + ".labels"] = NamedTensor::Of<int64_t>({count}, labels);
 }
 
 // Drawn once: they take longer than all else.
@@ -71,7 +71,7 @@ Safetensors LeNetWeights() {
     int64_t size = 1;
     for (const int64_t extent : shape) size *= extent;
     weights.tensors[parameter.name] =
-        FloatTensor(shape, rest.first(static_cast<size_t>(size)));
+        NamedTensor::Of<float>(shape, rest.first(static_cast<size_t>(size)));
     rest = rest.subspan(static_cast<size_t>(size));
   }
   return weights;
@@ -80,7 +80,7 @@ Safetensors LeNetWeights() {
 void AddBatchNorm(const std::string& name, int64_t channels,
                   Safetensors& weights) {
   const auto filled = [channels](float value) {
-    return FloatTensor(
+    return NamedTensor::Of<float>(
         {channels}, std::vector<float>(static_cast<size_t>(channels), value));
   };
   weights.tensors[name + ".weight"] = filled(0.1f);
@@ -88,7 +88,7 @@ void AddBatchNorm(const std::string& name, int64_t channels,
   weights.tensors[name + ".running_mean"] = filled(0);
   weights.tensors[name + ".running_var"] = filled(1);
   weights.tensors[name + ".num_batches_tracked"] =
-      Int64Tensor({}, std::vector<int64_t>{0});
+      NamedTensor::Of<int64_t>({}, std::vector<int64_t>{0});
 }
 
 NamedLayer BatchNormLayer(const std::string& name, const std::string& tensors) {
@@ -298,7 +298,7 @@ CheckCase UnusedParameterCase(int n) {
       MakeCase(std::move(c), "A parameter that the loss does not depend on.",
                {.batch_sizes = sizes, .train = 3 * Sum(sizes)});
   check.files.weights.tensors["spare"] =
-      FloatTensor({4}, std::vector<float>{1, -2, 3, -4});
+      NamedTensor::Of<float>({4}, std::vector<float>{1, -2, 3, -4});
   return check;
 }
 

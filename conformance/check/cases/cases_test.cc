@@ -203,9 +203,10 @@ CheckCase SevenSamples() {
     std::vector<int64_t> labels(static_cast<size_t>(size));
     std::iota(labels.begin(), labels.end(), 0);
     const std::vector<float> images(labels.begin(), labels.end());
-    check.files.data.tensors[part + ".labels"] = Int64Tensor({size}, labels);
+    check.files.data.tensors[part + ".labels"] =
+        NamedTensor::Of<int64_t>({size}, labels);
     check.files.data.tensors[part + ".images"] =
-        FloatTensor({size, 1, 1, 1}, images);
+        NamedTensor::Of<float>({size, 1, 1, 1}, images);
   }
   return check;
 }
@@ -284,7 +285,7 @@ TEST(NumbersTest, PicksTensorsByKindAndStep) {
   RankOutput output;
   for (const char* name :
        {"gradient.1/a", "gradient.1/b/c", "gradient.11/a", "parameter.1/a"}) {
-    output.tensors[name] = FloatTensor({1}, std::vector<float>{1});
+    output.tensors[name] = NamedTensor::Of<float>({1}, std::vector<float>{1});
   }
   const Tensors tensors = TensorsOf(output, "gradient", 1);
   EXPECT_EQ(tensors.size(), 2u);

@@ -4,11 +4,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <limits>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,17 +17,6 @@
 
 namespace lockstep {
 namespace {
-
-template <typename T>
-NamedTensor TensorOf(std::vector<int64_t> shape, std::span<const T> values) {
-  NamedTensor tensor{
-      .type = kDataTypeOf<T>, .shape = std::move(shape), .data = {}};
-  tensor.data.resize(values.size_bytes());
-  if (!values.empty()) {
-    std::memcpy(tensor.data.data(), values.data(), values.size_bytes());
-  }
-  return tensor;
-}
 
 NamedTensor Rows(const NamedTensor& tensor, std::span<const int64_t> indices) {
   NamedTensor result{.type = tensor.type, .shape = tensor.shape, .data = {}};
@@ -54,27 +41,13 @@ double ToDouble(T value) {
 }
 
 template <typename T>
-Values Convert(std::span<const std::byte> data) {
-  Values values(data.size() / sizeof(T));
-  for (size_t i = 0; i < values.size(); ++i) {
-    T value;
-    std::memcpy(&value, data.data() + i * sizeof(T), sizeof(T));
-    values[i] = ToDouble(value);
-  }
+Values Convert(const NamedTensor& tensor) {
+  Values values;
+  for (const T value : tensor.Values<T>()) values.push_back(ToDouble(value));
   return values;
 }
 
 }  // namespace
-
-NamedTensor FloatTensor(std::vector<int64_t> shape,
-                        std::span<const float> values) {
-  return TensorOf(std::move(shape), values);
-}
-
-NamedTensor Int64Tensor(std::vector<int64_t> shape,
-                        std::span<const int64_t> values) {
-  return TensorOf(std::move(shape), values);
-}
 
 int64_t SampleCount(const CaseFiles& files, const std::string& part) {
   const auto labels = files.data.tensors.find(part + ".labels");
@@ -95,21 +68,21 @@ CaseFiles WithSamples(const CaseFiles& files, const std::string& part,
 Values ToValues(const NamedTensor& tensor) {
   switch (tensor.type) {
     case DataType::kFloat64:
-      return Convert<double>(tensor.data);
+      return Convert<double>(tensor);
     case DataType::kFloat32:
-      return Convert<float>(tensor.data);
+      return Convert<float>(tensor);
     case DataType::kFloat16:
-      return Convert<Float16>(tensor.data);
+      return Convert<Float16>(tensor);
     case DataType::kBFloat16:
-      return Convert<BFloat16>(tensor.data);
+      return Convert<BFloat16>(tensor);
     case DataType::kInt32:
-      return Convert<int32_t>(tensor.data);
+      return Convert<int32_t>(tensor);
     case DataType::kInt64:
-      return Convert<int64_t>(tensor.data);
+      return Convert<int64_t>(tensor);
     case DataType::kUInt8:
       break;
   }
-  return Convert<uint8_t>(tensor.data);
+  return Convert<uint8_t>(tensor);
 }
 
 Tensors TensorsOf(const RankOutput& output, const std::string& kind,

@@ -15,11 +15,6 @@
 
 namespace lockstep {
 
-NamedTensor FloatTensor(std::vector<int64_t> shape,
-                        std::span<const float> values);
-NamedTensor Int64Tensor(std::vector<int64_t> shape,
-                        std::span<const int64_t> values);
-
 // How many samples "train" or "test" has; 0 if there are no labels of it.
 int64_t SampleCount(const CaseFiles& files, const std::string& part);
 
@@ -31,25 +26,25 @@ CaseFiles WithSamples(const CaseFiles& files, const std::string& part,
 using Values = std::vector<double>;
 using Tensors = std::map<std::string, Values>;  // By the weights' names.
 
-// Every type, exactly but for int64 beyond 2^53.
+// The values of a tensor of any type: exact, except int64 beyond 2^53.
 Values ToValues(const NamedTensor& tensor);
 
-// Those that `output` has of a kind, "gradient", "parameter" or "buffer", and
-// step. None if it has none.
+// The tensors that a rank wrote of one kind ("gradient", "parameter" or
+// "buffer") and step; empty if it wrote none.
 Tensors TensorsOf(const RankOutput& output, const std::string& kind,
                   int64_t step);
 
-// Those of weights.safetensors.
+// The tensors of weights.safetensors, from which training starts.
 Tensors StartOf(const CheckCase& check);
 
 // NaN if any number is; 0 for no numbers.
 double LargestMagnitude(std::span<const double> values);
 
-// The largest |a - b|; NaN if any is, infinite if they differ in number.
+// The largest |a - b|; NaN if any is, infinite if a and b differ in size.
 double LargestDifference(std::span<const double> a, std::span<const double> b);
 
-// a - b, a + factor * b, factor * a; element by element, of equally many, or of
-// the tensors that both have.
+// a - b, a + factor * b, factor * a: element by element for values of the same
+// number, tensor by tensor for the tensors that both have.
 Values Minus(const Values& a, const Values& b);
 Values PlusTimes(const Values& a, double factor, const Values& b);
 Tensors Minus(const Tensors& a, const Tensors& b);
@@ -64,7 +59,7 @@ Tensors WeightedSum(std::span<const double> weights,
 double ErrorOverAllowed(double error, double allowed);
 
 // One unit in the last place of a number of `digits` binary digits (24 for
-// float32, 8 for bfloat16) that is as large as |value|; of 0: 0.
+// float32, 8 for bfloat16) that is as large as |value|; 0 for 0.
 double UnitInLastPlace(double value, int digits);
 
 // The names of the weights, layer by layer in the forward pass, then the

@@ -14,6 +14,7 @@
 #include "conformance/check/cases/check_case.h"
 #include "conformance/check/cases/tensors.h"
 #include "conformance/protocol/case.h"
+#include "models/io/safetensors.h"
 
 namespace lockstep {
 namespace {
@@ -179,8 +180,10 @@ void FillPart(const std::string& part, Random& random, CaseFiles& files) {
       images.push_back(value + static_cast<float>(labels.back()));
     }
   }
-  files.data.tensors[part + ".images"] = FloatTensor({size, 1, 2, 2}, images);
-  files.data.tensors[part + ".labels"] = Int64Tensor({size}, labels);
+  files.data.tensors[part + ".images"] =
+      NamedTensor::Of<float>({size, 1, 2, 2}, images);
+  files.data.tensors[part + ".labels"] =
+      NamedTensor::Of<int64_t>({size}, labels);
 }
 
 }  // namespace
@@ -247,26 +250,34 @@ CheckCase WithFakeModel(CheckCase check) {
   const auto inputs = static_cast<int64_t>(kFakeInputs);
   const auto hidden = static_cast<int64_t>(kFakeHidden);
   const auto classes = static_cast<int64_t>(kFakeClasses);
-  weights["W1"] = FloatTensor({inputs, hidden}, random.Uniform(24, -1, 1));
-  weights["b1"] = FloatTensor({hidden}, random.Uniform(6, -0.5f, 0.5f));
-  weights["W2"] = FloatTensor({hidden, classes}, random.Uniform(18, -1, 1));
-  weights["b2"] = FloatTensor({classes}, random.Uniform(3, -0.5f, 0.5f));
+  weights["W1"] =
+      NamedTensor::Of<float>({inputs, hidden}, random.Uniform(24, -1, 1));
+  weights["b1"] =
+      NamedTensor::Of<float>({hidden}, random.Uniform(6, -0.5f, 0.5f));
+  weights["W2"] =
+      NamedTensor::Of<float>({hidden, classes}, random.Uniform(18, -1, 1));
+  weights["b2"] =
+      NamedTensor::Of<float>({classes}, random.Uniform(3, -0.5f, 0.5f));
   check.layers = {{"the first layer", {"W1", "b1"}},
                   {"the last layer", {"W2", "b2"}}};
   if (check.all_ranks.c.batch_norm != "none") {
-    weights["bn.weight"] = FloatTensor({hidden}, random.Uniform(6, 0.5f, 1));
-    weights["bn.bias"] = FloatTensor({hidden}, random.Uniform(6, -0.5f, 0.5f));
-    weights["bn.running_mean"] = FloatTensor({hidden}, random.Uniform(6, 0, 0));
-    weights["bn.running_var"] = FloatTensor({hidden}, random.Uniform(6, 1, 1));
+    weights["bn.weight"] =
+        NamedTensor::Of<float>({hidden}, random.Uniform(6, 0.5f, 1));
+    weights["bn.bias"] =
+        NamedTensor::Of<float>({hidden}, random.Uniform(6, -0.5f, 0.5f));
+    weights["bn.running_mean"] =
+        NamedTensor::Of<float>({hidden}, random.Uniform(6, 0, 0));
+    weights["bn.running_var"] =
+        NamedTensor::Of<float>({hidden}, random.Uniform(6, 1, 1));
     weights["bn.num_batches_tracked"] =
-        Int64Tensor({}, std::vector<int64_t>{0});
+        NamedTensor::Of<int64_t>({}, std::vector<int64_t>{0});
     check.layers.insert(check.layers.begin() + 1,
                         {"the batch norm",
                          {"bn.weight", "bn.bias", "bn.running_mean",
                           "bn.running_var", "bn.num_batches_tracked"}});
   }
   for (const std::string& name : check.all_ranks.c.unused) {
-    weights[name] = FloatTensor({4}, random.Uniform(4, 1, 2));
+    weights[name] = NamedTensor::Of<float>({4}, random.Uniform(4, 1, 2));
   }
   return check;
 }

@@ -1,4 +1,5 @@
-// A model of a hundred numbers, to have something that a judged trainer trains.
+// The model of the fake trainer: some sixty parameters, computed in plain
+// loops.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_JUDGE_FAKE_MODEL_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_JUDGE_FAKE_MODEL_H_
 

@@ -17,6 +17,7 @@
 #include "conformance/check/run/trainer_run.h"
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
+#include "models/io/safetensors.h"
 
 namespace lockstep {
 namespace {
@@ -193,9 +194,9 @@ void WriteFakeStep(const Case& c, const CaseFiles& files, int64_t step,
     const auto& shape = files.weights.tensors.at(name).shape;
     output.tensors[absl::StrCat(kind, ".", step, "/", name)] =
         name.ends_with("tracked")
-            ? Int64Tensor(shape,
-                          std::vector<int64_t>{static_cast<int64_t>(values[0])})
-            : FloatTensor(shape, values);
+            ? NamedTensor::Of<int64_t>(
+                  shape, std::vector<int64_t>{static_cast<int64_t>(values[0])})
+            : NamedTensor::Of<float>(shape, values);
   };
   for (const auto& [name, values] : weights) {
     const auto gradient = gradients.find(name);

@@ -193,7 +193,7 @@ TEST(JudgeTest, NamesTheTensorsThatHaveTheFactor) {
     for (const double value : ToValues(other)) {
       values.push_back(static_cast<float>(value / 2));
     }
-    other = FloatTensor(other.shape, values);
+    other = NamedTensor::Of<float>(other.shape, values);
   }
   const auto verdicts = Judge(check, runs, FakeExtraRuns(kNone));
   const Verdict& gradients = verdicts.at(3);

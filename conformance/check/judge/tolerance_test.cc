@@ -12,6 +12,7 @@
 #include "conformance/check/judge/compare.h"
 #include "conformance/check/judge/verdict.h"
 #include "gtest/gtest.h"
+#include "models/io/safetensors.h"
 
 namespace lockstep {
 namespace {
@@ -24,7 +25,7 @@ CheckCase TwoLayers() {
   check.layers = {{"the first", {"W1", "b1"}}, {"the last", {"W2", "b2"}}};
   for (const char* name : {"W1", "W2", "b1", "b2", "loose"}) {
     check.files.weights.tensors[name] =
-        FloatTensor({2}, std::vector<float>{1, 1});
+        NamedTensor::Of<float>({2}, std::vector<float>{1, 1});
   }
   return check;
 }

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <cmath>
+#include <cstddef>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -72,10 +73,13 @@ TEST(LastLinesTest, CutsLongLines) {
 
 constexpr char kTrainer[] = "conformance/check/run/trainer_for_tests";
 constexpr absl::Duration kShort = absl::Milliseconds(500);
-// One rank's JSON without a step, as a shell writes it.
-constexpr char kEmptyOutput[] =
-    R"('{"protocol":1,"rank":0,"world_size":1,"software":"s","steps":[],)"
-    R"("evaluation":null}')";
+// A rank's JSON without a step, and a file without a tensor, as a shell writes
+// them into the folder that it is in.
+constexpr char kNoSteps[] =
+    R"(echo '{"protocol":1,"rank":'$RANK',"world_size":'$WORLD_SIZE',)"
+    R"("software":"s","steps":[],"evaluation":null}' > rank$RANK.json)";
+constexpr char kNoTensors[] =
+    R"(printf '\2\0\0\0\0\0\0\0{}' > rank$RANK.safetensors)";
 constexpr char kForEver[] = "while :; do sleep 1000; done";
 
 class RunTrainerTest : public testing::Test {
@@ -279,42 +283,46 @@ TEST_F(RunTrainerTest, SaysThatARankWroteNothing) {
               StatusIs(absl::StatusCode::kNotFound, HasSubstr("rank0.json")));
 }
 
+// Each rank writes other garbage.
 TEST_F(RunTrainerTest, ReadsNoGarbageAndWaitsForNobody) {
-  const std::string good = absl::StrCat("echo ", kEmptyOutput, " > rank0.json");
-  const std::string no_tensors =
-      R"(printf '\2\0\0\0\0\0\0\0{}' > rank0.safetensors)";
-  for (const std::string& output : std::vector<std::string>{
-           "head -c 999 /dev/urandom > rank0.json",
-           "printf '{\"protocol\": 1, \"ra' > rank0.json",
-           ": > rank0.json",
-           "mkfifo rank0.json",
-           "mkdir rank0.json",
-           "ln -s /dev/zero rank0.json",
-           "truncate -s 1T rank0.json",
-           good,
-           good + "; head -c 999 /dev/urandom > rank0.safetensors",
-           good + "; printf '\\2\\0\\0' > rank0.safetensors",
-           good + "; mkfifo rank0.safetensors",
-           good + "; mkdir rank0.safetensors",
-           good + "; truncate -s 1T rank0.safetensors",
-           no_tensors + "; echo " + kEmptyOutput +
-               " | sed s/.rank.:0/\\\"rank\\\":1/ > rank0.json",
-       }) {
-    const TrainerRun run =
-        Result(absl::StrCat("cd $LOCKSTEP_OUTPUT; ", output));
-    EXPECT_EQ(run.end, End::kExited) << output;
-    EXPECT_THAT(run.ranks[0].status,
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("/rank0.")))
-        << output;
-    EXPECT_EQ(run.ranks[0].output, RankOutput()) << output;
+  const std::string good = absl::StrCat(kNoSteps, "; ");
+  const std::vector<std::string> kinds = {
+      "head -c 999 /dev/urandom > rank$RANK.json",
+      "printf '{\"protocol\": 1, \"ra' > rank$RANK.json",
+      ": > rank$RANK.json",
+      "mkfifo rank$RANK.json",
+      "mkdir rank$RANK.json",
+      "ln -s /dev/zero rank$RANK.json",
+      "truncate -s 1T rank$RANK.json",
+      kNoSteps,
+      good + "head -c 999 /dev/urandom > rank$RANK.safetensors",
+      good + "printf '\\2\\0\\0' > rank$RANK.safetensors",
+      good + "mkfifo rank$RANK.safetensors",
+      good + "mkdir rank$RANK.safetensors",
+      good + "truncate -s 1T rank$RANK.safetensors",
+      absl::StrCat(good, kNoTensors, "; ",
+                   R"(sed -i 's/"rank":[0-9]*/"rank":0/' rank$RANK.json)"),
+  };
+  std::string script = "cd $LOCKSTEP_OUTPUT; case $RANK in";
+  for (size_t rank = 0; rank < kinds.size(); ++rank) {
+    absl::StrAppend(&script, " ", rank, ") ", kinds[rank], ";;");
   }
-  EXPECT_THAT(
-      Result(absl::StrCat("cd $LOCKSTEP_OUTPUT; ", good, "; ", no_tensors,
-                          "; for i in $(seq 500); do "
-                          "echo $i > rank$i.json; done"))
-          .ranks[0]
-          .status,
-      IsOk());
+  const TrainerRun run =
+      Result(script + " esac", static_cast<int>(kinds.size()));
+  EXPECT_EQ(run.end, End::kExited) << run.how;
+  for (size_t rank = 0; rank < kinds.size(); ++rank) {
+    EXPECT_THAT(run.ranks[rank].status,
+                StatusIs(absl::StatusCode::kDataLoss,
+                         HasSubstr(absl::StrCat("/rank", rank, "."))))
+        << kinds[rank];
+    EXPECT_EQ(run.ranks[rank].output, RankOutput()) << kinds[rank];
+  }
+  EXPECT_THAT(Result(absl::StrCat("cd $LOCKSTEP_OUTPUT; ", good, kNoTensors,
+                                  "; for i in $(seq 500); do "
+                                  "echo $i > rank$i.json; done"))
+                  .ranks[0]
+                  .status,
+              IsOk());
 }
 
 TEST_F(RunTrainerTest, LeavesItToTheJudgeWhatRanksSay) {

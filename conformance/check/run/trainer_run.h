@@ -27,11 +27,11 @@ struct TrainerRun {
 
   int world_size = 1;
   End end = End::kExited;
-  // One line on how it failed or how long it had; "" for kExited.
+  // How it failed or how long it had, in one line; "" for kExited.
   std::string how;
-  // The last lines of what it wrote to its standard output and error, each
-  // after "[rank] " where ranks were started one by one; at most 20 lines of at
-  // most 200 bytes, printable.
+  // The last lines of its standard output and error, printable: at most 20, of
+  // at most 200 bytes. Each begins with "[rank] " if ranks were started one by
+  // one.
   std::vector<std::string> last_lines;
   std::vector<Rank> ranks;  // world_size of them.
   absl::Duration wall;
@@ -39,10 +39,10 @@ struct TrainerRun {
 
 // Joins the two starts of a run that is stopped and resumed: `first`, which
 // ended well, and then `second`, of the same world size. By rank: the steps of
-// the second follow those of the first; a tensor that both wrote is the
-// first's, which took that step; the evaluation is the second's. How it ended,
-// its last lines and its status, which then says that it is of the second
-// start, are the second's.
+// the second follow those of the first; of a tensor that both wrote, the
+// first's is kept, which took that step; the evaluation is the second's. So are
+// how the run ended, its last lines and a rank's failure, which says that it
+// came after the resume.
 TrainerRun JoinRuns(TrainerRun first, TrainerRun second);
 
 // What a case's starts gave. A resumed run's two starts are joined.

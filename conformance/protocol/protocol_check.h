@@ -1,6 +1,6 @@
 // Gives the protocol's readers arbitrary text and checks what they do.
-#ifndef LOCKSTEP_CONFORMANCE_PROTOCOL_FUZZ_PROTOCOL_CHECK_H_
-#define LOCKSTEP_CONFORMANCE_PROTOCOL_FUZZ_PROTOCOL_CHECK_H_
+#ifndef LOCKSTEP_CONFORMANCE_PROTOCOL_PROTOCOL_CHECK_H_
+#define LOCKSTEP_CONFORMANCE_PROTOCOL_PROTOCOL_CHECK_H_
 
 #include <string>
 #include <vector>
@@ -21,4 +21,4 @@ std::vector<std::string> RankOutputSeeds();
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_CONFORMANCE_PROTOCOL_FUZZ_PROTOCOL_CHECK_H_
+#endif  // LOCKSTEP_CONFORMANCE_PROTOCOL_PROTOCOL_CHECK_H_

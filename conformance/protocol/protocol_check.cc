@@ -1,10 +1,8 @@
-// Parse, and there and back again.
-#include "conformance/protocol/fuzz/protocol_check.h"
+#include "conformance/protocol/protocol_check.h"
 
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -39,13 +37,11 @@ bool IsPossible(const Case& c) {
   for (const int64_t size : c.batch_sizes) {
     if (size < 0) return false;
   }
-  const int64_t batch =
-      std::accumulate(c.batch_sizes.begin(), c.batch_sizes.end(), int64_t{0});
-  return batch > 0 && c.accumulate > 0 && c.epochs >= 0 && c.seed >= 0 &&
-         c.stop_after >= 0 && !c.name.empty() && !c.model.empty() &&
-         std::isfinite(c.learning_rate) && std::isfinite(c.momentum) &&
-         std::isfinite(c.weight_decay) && Ascends(c.write_gradients) &&
-         Ascends(c.write_state);
+  return c.global_batch() > 0 && c.accumulate > 0 && c.epochs >= 0 &&
+         c.seed >= 0 && c.stop_after >= 0 && !c.name.empty() &&
+         !c.model.empty() && std::isfinite(c.learning_rate) &&
+         std::isfinite(c.momentum) && std::isfinite(c.weight_decay) &&
+         Ascends(c.write_gradients) && Ascends(c.write_state);
 }
 
 bool IsPossible(const RankOutput& output) {

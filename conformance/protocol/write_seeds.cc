@@ -4,7 +4,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "conformance/protocol/fuzz/protocol_check.h"
+#include "conformance/protocol/protocol_check.h"
 #include "models/io/fuzz_inputs.h"
 
 int main(int argc, char** argv) {

@@ -1,0 +1,370 @@
+#include "collectives/algorithms/collective_reference.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <limits>
+#include <optional>
+#include <span>
+#include <type_traits>
+#include <vector>
+
+#include "base/data_types.h"
+#include "collectives/collective.h"
+
+namespace lockstep {
+namespace {
+
+// A format of floats with 16 bits.
+struct Format {
+  int precision;  // Bits, with the leading one.
+  int max_exponent;
+  int min_exponent;  // Of normal numbers.
+};
+template <typename E>
+inline constexpr Format kFormat = {11, 15, -14};
+template <>
+inline constexpr Format kFormat<BFloat16> = {8, 127, -126};
+
+// 2^exponent, for the exponents of normal doubles. To multiply by it is
+// std::ldexp(), as exact and faster.
+double PowerOfTwo(int exponent) {
+  return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
+}
+
+// std::nearbyint rounds to nearest, ties to even, by default. A NaN becomes
+// quiet and keeps its sign and what there is room for of its payload.
+uint16_t Encode(const Format& format, double x) {
+  const int mantissa_bits = format.precision - 1;
+  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
+  const int infinity = (format.max_exponent * 2 + 1) << mantissa_bits;
+  if (std::isnan(x)) {
+    const int payload =
+        static_cast<int>((std::bit_cast<uint64_t>(x) & 0xf'ffff'ffff'ffff) >>
+                         (52 - mantissa_bits));
+    const int quiet = 1 << (mantissa_bits - 1);
+    return static_cast<uint16_t>(sign | infinity | quiet | payload);
+  }
+  x = std::fabs(x);
+  if (std::isinf(x)) return static_cast<uint16_t>(sign | infinity);
+  if (x == 0) return sign;
+  const int exponent = std::max(std::ilogb(x), format.min_exponent);
+  // Units in the last place: carries into the exponent by itself.
+  const int units = static_cast<int>(
+      std::nearbyint(x * PowerOfTwo(mantissa_bits - exponent)));
+  const int bits = ((exponent - format.min_exponent) << mantissa_bits) + units;
+  return static_cast<uint16_t>(sign | (bits < infinity ? bits : infinity));
+}
+
+double Decode(const Format& format, uint16_t bits) {
+  const int mantissa_bits = format.precision - 1;
+  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+  const int exponent = (bits & 0x7fff) >> mantissa_bits;
+  const int mantissa = bits & ((1 << mantissa_bits) - 1);
+  if (exponent == format.max_exponent * 2 + 1) {
+    const uint64_t quiet = mantissa == 0 ? 0 : uint64_t{1} << 51;
+    return std::bit_cast<double>(
+        std::bit_cast<uint64_t>(sign *
+                                std::numeric_limits<double>::infinity()) |
+        quiet | static_cast<uint64_t>(mantissa) << (52 - mantissa_bits));
+  }
+  if (exponent == 0) {
+    return sign * mantissa * PowerOfTwo(format.min_exponent - mantissa_bits);
+  }
+  return sign * (mantissa + (1 << mantissa_bits)) *
+         PowerOfTwo(exponent - 1 + format.min_exponent - mantissa_bits);
+}
+
+template <typename E>
+constexpr bool kIsHalf =
+    std::is_same_v<E, Float16> || std::is_same_v<E, BFloat16>;
+
+// What a partial result is kept in: exact for sums of int32 and uint8.
+template <typename E>
+using Wide =
+    std::conditional_t<kIsHalf<E>, float,
+                       std::conditional_t<std::is_integral_v<E>, int64_t, E>>;
+
+template <typename E>
+Wide<E> Widen(E x) {
+  if constexpr (kIsHalf<E>) {
+    return static_cast<float>(Decode(kFormat<E>, x.bits));
+  } else {
+    return x;
+  }
+}
+
+template <typename E>
+E RoundTo(double x) {
+  if constexpr (kIsHalf<E>) {
+    return {Encode(kFormat<E>, x)};
+  } else {
+    return static_cast<E>(x);
+  }
+}
+
+// Signed overflow is undefined in C++; modulo 2^64 it is what it should be.
+int64_t Combine(ReduceOp op, int64_t a, int64_t b) {
+  const auto x = static_cast<uint64_t>(a);
+  const auto y = static_cast<uint64_t>(b);
+  switch (op) {
+    case ReduceOp::kProduct:
+      return static_cast<int64_t>(x * y);
+    case ReduceOp::kMin:
+      return std::min(a, b);
+    case ReduceOp::kMax:
+      return std::max(a, b);
+    case ReduceOp::kSum:
+    case ReduceOp::kAverage:
+      break;
+  }
+  return static_cast<int64_t>(x + y);
+}
+
+// float32 by way of float64, which has room to round to it as if directly.
+template <typename F>
+F Combine(ReduceOp op, F a, F b) {
+  constexpr F kNan = std::numeric_limits<F>::quiet_NaN();
+  if (std::isnan(a) || std::isnan(b)) return kNan;
+  if (op == ReduceOp::kMin) return b < a ? b : a;
+  if (op == ReduceOp::kMax) return a < b ? b : a;
+  const double x = a;
+  const double y = b;
+  const F result = static_cast<F>(op == ReduceOp::kProduct ? x * y : x + y);
+  return std::isnan(result) ? kNan : result;
+}
+
+// x is where it computes.
+template <typename W>
+W FoldTree(ReduceOp op, std::span<W> x) {
+  const size_t size = x.size();
+  size_t power = std::bit_floor(size);
+  const size_t pairs = size - power;
+  for (size_t i = 0; i < pairs; ++i) {
+    x[i] = Combine(op, x[2 * i], x[2 * i + 1]);
+  }
+  for (size_t i = pairs; i < power; ++i) x[i] = x[i + pairs];
+  for (; power > 1; power /= 2) {
+    for (size_t i = 0; i < power; i += 2) {
+      x[i / 2] = Combine(op, x[i], x[i + 1]);
+    }
+  }
+  return x[0];
+}
+
+template <typename W>
+W FoldChain(ReduceOp op, std::span<const W> x) {
+  W result = x[0];
+  for (const W value : x.subspan(1)) result = Combine(op, result, value);
+  return result;
+}
+
+template <typename E>
+E Finish(ReduceOp op, Wide<E> x, size_t world_size) {
+  if (op == ReduceOp::kAverage) x /= static_cast<Wide<E>>(world_size);
+  if constexpr (kIsHalf<E>) {
+    return RoundTo<E>(x);
+  } else {
+    return static_cast<E>(x);
+  }
+}
+
+// Calls fn with an element of the type.
+template <typename Fn>
+auto WithType(DataType type, Fn fn) {
+  switch (type) {
+    case DataType::kFloat64:
+      return fn(double());
+    case DataType::kFloat32:
+      return fn(float());
+    case DataType::kFloat16:
+      return fn(Float16());
+    case DataType::kBFloat16:
+      return fn(BFloat16());
+    case DataType::kInt32:
+      return fn(int32_t());
+    case DataType::kInt64:
+      return fn(int64_t());
+    case DataType::kUInt8:
+      break;
+  }
+  return fn(uint8_t());
+}
+
+template <typename E>
+E Load(const Bytes& bytes, int64_t i) {
+  E element;
+  std::memcpy(&element, bytes.data() + i * sizeof(E), sizeof(E));
+  return element;
+}
+
+// Elements [begin, begin + count) of the reduction, whose chain begins with
+// rank `first` and goes round.
+Bytes Reduce(const ReferenceCall& call, FoldOrder order, int64_t begin,
+             int64_t count, size_t first, const std::vector<Bytes>& inputs) {
+  return WithType(call.type, [&]<typename E>(E) {
+    std::vector<Wide<E>> x(inputs.size());
+    Bytes output(static_cast<size_t>(count) * sizeof(E));
+    for (int64_t i = 0; i < count; ++i) {
+      for (size_t k = 0; k < x.size(); ++k) {
+        x[k] = Widen(Load<E>(inputs[(first + k) % x.size()], begin + i));
+      }
+      const E result =
+          Finish<E>(call.op,
+                    order == FoldOrder::kTree ? FoldTree(call.op, std::span(x))
+                                              : FoldChain<Wide<E>>(call.op, x),
+                    x.size());
+      std::memcpy(output.data() + i * sizeof(E), &result, sizeof(E));
+    }
+    return output;
+  });
+}
+
+void Append(const Bytes& part, Bytes& whole) {
+  whole.insert(whole.end(), part.begin(), part.end());
+}
+
+Bytes AllReduced(const ReferenceCall& call, AdditionOrder order,
+                 const std::vector<Bytes>& inputs) {
+  const bool tree = order == AdditionOrder::kTree ||
+                    (order == AdditionOrder::kBySize &&
+                     (call.uniform || call.count * SizeOf(call.type) <= 16384));
+  if (tree) return Reduce(call, FoldOrder::kTree, 0, call.count, 0, inputs);
+  // A segment for each rank; the first count % P have one element more.
+  const auto ranks = static_cast<int64_t>(inputs.size());
+  Bytes all;
+  int64_t begin = 0;
+  for (int64_t k = 0; k < ranks; ++k) {
+    const int64_t count = call.count / ranks + (k < call.count % ranks ? 1 : 0);
+    Append(Reduce(call, FoldOrder::kChain, begin, count, static_cast<size_t>(k),
+                  inputs),
+           all);
+    begin += count;
+  }
+  return all;
+}
+
+// The part of `whole` that is the rank's.
+Bytes PartOf(const ReferenceCall& call, const Bytes& whole, int rank) {
+  const int64_t size = call.count * SizeOf(call.type);
+  return {whole.begin() + rank * size, whole.begin() + (rank + 1) * size};
+}
+
+// A generator of the same numbers everywhere (SplitMix64).
+class Draws {
+ public:
+  explicit Draws(uint64_t seed) : state_(seed) {}
+  uint64_t Next() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111eb;
+    return z ^ (z >> 31);
+  }
+
+ private:
+  uint64_t state_;
+};
+
+template <typename E>
+E DrawElement(Draws& draws) {
+  const uint64_t draw = draws.Next();
+  E element;
+  if (draw % 8 == 0) {
+    uint64_t bits = draws.Next();
+    // All ones in the exponent, now and then.
+    if (draw % 32 == 0) bits |= 0x7ff0'7f80'7c00'7c00;
+    std::memcpy(&element, &bits, sizeof(E));
+    return element;
+  }
+  const int small = static_cast<int>(draw >> 8 & 0xffff) - 0x8000;
+  if constexpr (std::is_integral_v<E>) {
+    element = static_cast<E>(small);
+  } else {
+    element = RoundTo<E>(static_cast<Wide<E>>(small) / 37);
+  }
+  return element;
+}
+
+}  // namespace
+
+double ElementAt(DataType type, const std::byte* element) {
+  return WithType(type, [element]<typename E>(E value) {
+    std::memcpy(&value, element, sizeof(E));
+    return static_cast<double>(Widen(value));
+  });
+}
+
+void SetElement(DataType type, double value, std::byte* element) {
+  WithType(type, [&]<typename E>(E) {
+    const E rounded = RoundTo<E>(value);
+    std::memcpy(element, &rounded, sizeof(E));
+  });
+}
+
+Bytes Reference(DataType type, ReduceOp op, FoldOrder order,
+                const std::vector<Bytes>& inputs) {
+  return Reduce({.type = type, .op = op}, order, 0,
+                static_cast<int64_t>(inputs[0].size()) / SizeOf(type), 0,
+                inputs);
+}
+
+std::optional<Bytes> ReferenceOutput(const ReferenceCall& call,
+                                     AdditionOrder order, int rank,
+                                     const std::vector<Bytes>& inputs) {
+  const bool is_root = rank == call.root;
+  const auto root = static_cast<size_t>(call.root);
+  Bytes all;
+  switch (call.operation) {
+    case Operation::kReduce:
+      if (!is_root) return std::nullopt;
+      [[fallthrough]];
+    case Operation::kAllReduce:
+      return AllReduced(call, order, inputs);
+    case Operation::kReduceScatter:
+      return Reduce(call, FoldOrder::kChain, rank * call.count, call.count,
+                    static_cast<size_t>(rank) + 1, inputs);
+    case Operation::kGather:
+      if (!is_root) return std::nullopt;
+      [[fallthrough]];
+    case Operation::kAllGather:
+      for (const Bytes& input : inputs) Append(input, all);
+      return all;
+    case Operation::kAllToAll:
+      for (const Bytes& input : inputs) Append(PartOf(call, input, rank), all);
+      return all;
+    case Operation::kBroadcast:
+      return inputs[root];
+    case Operation::kScatter:
+      return PartOf(call, inputs[root], rank);
+    case Operation::kSend:
+      if (rank != call.destination) return std::nullopt;
+      return inputs[root];
+    case Operation::kReceive:
+    case Operation::kBarrier:
+    case Operation::kAllocate:
+    case Operation::kSplit:
+      break;
+  }
+  return std::nullopt;
+}
+
+std::vector<Bytes> DrawInputs(DataType type, int world_size, int64_t n) {
+  std::vector<Bytes> inputs;
+  for (int rank = 0; rank < world_size; ++rank) {
+    inputs.push_back(WithType(type, [&]<typename E>(E) {
+      Draws draws(static_cast<uint64_t>(rank) + 17);
+      Bytes bytes(static_cast<size_t>(n) * sizeof(E));
+      for (size_t i = 0; i < bytes.size(); i += sizeof(E)) {
+        const E element = DrawElement<E>(draws);
+        std::memcpy(bytes.data() + i, &element, sizeof(E));
+      }
+      return bytes;
+    }));
+  }
+  return inputs;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,65 @@
+// What collectives must give, computed by one rank that knows all inputs, from
+// the definitions in collective.h and schedule.h. Shares no code
+// with the product: neither its index arithmetic nor its rounding.
+#ifndef LOCKSTEP_COLLECTIVES_ALGORITHMS_COLLECTIVE_REFERENCE_H_
+#define LOCKSTEP_COLLECTIVES_ALGORITHMS_COLLECTIVE_REFERENCE_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "base/data_types.h"
+#include "collectives/collective.h"
+
+namespace lockstep {
+
+// Elements of any type.
+using Bytes = std::vector<std::byte>;
+
+// An element as a number: exactly, but for int64.
+double ElementAt(DataType type, const std::byte* element);
+
+// Stores the element of a floating-point type that is nearest to `value`, ties
+// to even; NaN, infinities and the sign of zero are kept.
+void SetElement(DataType type, double value, std::byte* element);
+
+// How a reduction adds: rank by rank, or pairs until a power of two is left and
+// then neighbours until one is.
+enum class FoldOrder { kChain, kTree };
+
+// The reduction of inputs of one size, of at least one rank: float32 in
+// float64, which is then rounded; 16 bits in float32; integers modulo 2^64.
+// Every NaN that arithmetic makes is the positive quiet one without a payload.
+Bytes Reference(DataType type, ReduceOp op, FoldOrder order,
+                const std::vector<Bytes>& inputs);
+
+// The order in which the additions of a call are expected: as schedule.h says
+// of its size and kind, or always the one.
+enum class AdditionOrder { kBySize, kRing, kTree };
+
+// A call of all ranks.
+struct ReferenceCall {
+  Operation operation = Operation::kAllReduce;
+  DataType type = DataType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+  int64_t count = 0;     // Collective's AgreedCount.
+  int root = 0;          // Or the source of kSend.
+  int destination = 0;   // Of kSend.
+  bool uniform = false;  // UniformAllReduce.
+};
+
+// The output of one rank, of the ranks' inputs; of calls with a root that gives
+// the input, only that one's matters. None where the rank gets no output.
+std::optional<Bytes> ReferenceOutput(const ReferenceCall& call,
+                                     AdditionOrder order, int rank,
+                                     const std::vector<Bytes>& inputs);
+
+// n elements for each rank, the same in every run: of a middle size and of both
+// signs, so that sums in another order round otherwise, but for one in eight,
+// which is any bits: infinity, NaN, subnormal numbers, the largest integers.
+std::vector<Bytes> DrawInputs(DataType type, int world_size, int64_t n);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_ALGORITHMS_COLLECTIVE_REFERENCE_H_

@@ -1,0 +1,402 @@
+// The report as a document, for Markdown, JSON and a page.
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "conformance/report/conformance_report.h"
+#include "report/document.h"
+#include "report/format.h"
+
+namespace lockstep {
+namespace {
+
+using report::Cell;
+using report::Counted;
+using report::Section;
+using report::Table;
+using report::Tone;
+using report::Value;
+
+std::string Count(int64_t count, const char* one, const char* more) {
+  return absl::StrCat(count, " ", count == 1 ? one : more);
+}
+
+const char* NameOf(ClaimState state) {
+  switch (state) {
+    case ClaimState::kHolds:
+      return "passed";
+    case ClaimState::kInPart:
+      return "in_part";
+    case ClaimState::kSkipped:
+      return "skipped";
+    case ClaimState::kNotRun:
+      return "not_run";
+    case ClaimState::kFailed:
+      break;
+  }
+  return "failed";
+}
+
+// For a reader.
+std::string WordsOf(ClaimState state) {
+  if (state == ClaimState::kInPart) return "passed in part";
+  if (state == ClaimState::kFailed) return "FAIL";
+  return absl::StrReplaceAll(NameOf(state), {{"_", " "}});
+}
+
+Tone ToneOf(ClaimState state) {
+  if (state == ClaimState::kHolds) return Tone::kGood;
+  return state == ClaimState::kFailed ? Tone::kBad : Tone::kPlain;
+}
+
+std::string TotalsText(const ConformanceReport& report) {
+  const ReportTotals totals = TotalsOf(report);
+  std::string text = absl::StrCat(
+      Count(totals.claims_hold, "claim holds", "claims hold"), ", ",
+      totals.claims_in_part, " in part, ", totals.claims_not_run, " not run, ",
+      Count(totals.claims_failed, "fails", "fail"), "; ",
+      Count(totals.tests_passed, "test passes", "tests pass"), ", ",
+      Count(totals.tests_failed, "fails", "fail"), ", ", totals.tests_skipped,
+      " skipped");
+  if (totals.targets_older > 0) {
+    absl::StrAppend(&text, "; ", totals.targets_older, " of ",
+                    report.targets.size(),
+                    " targets older than the checked-out commit");
+  }
+  if (totals.configurations.size() > 1) {
+    absl::StrAppend(&text, "; ", totals.configurations.size(),
+                    " configurations mixed");
+  }
+  return text;
+}
+
+Section FailuresSection(const ConformanceReport& report) {
+  Section section = {.title = "Failed"};
+  for (const Failure& failure : report.failures) {
+    section.notes.push_back(absl::StrCat(failure.target,
+                                         failure.test.empty() ? "" : ", ",
+                                         failure.test, ": ", failure.what));
+  }
+  for (const ClaimReport& claim : report.claims) {
+    for (const std::string& test : claim.failed_tests) {
+      section.notes.push_back(
+          absl::StrCat(claim.name, ": not shown to hold, since part of ", test,
+                       " failed and recorded nothing"));
+    }
+  }
+  return section;
+}
+
+// The beginning of each of a claim's rows.
+std::vector<Cell> RowOf(const ClaimReport& claim, const std::string& backend) {
+  if (claim.failed_tests.empty()) return {claim.name, backend};
+  return {{absl::StrCat("FAIL ", claim.name), Tone::kBad}, backend};
+}
+
+Section ClaimsSection(const ConformanceReport& report) {
+  Section section = {.title = "Claims"};
+  if (report.world_sizes.empty()) {
+    section.about = "No test recorded a claim.";
+    return section;
+  }
+  Table& table = section.table;
+  for (const char* title : {"claim", "backend", "type"}) {
+    table.columns.push_back({.title = title, .left = true});
+  }
+  for (const int world_size : report.world_sizes) {
+    table.columns.push_back({.title = table.columns.size() > 3
+                                          ? absl::StrCat(world_size)
+                                          : Counted(world_size, "rank")});
+  }
+  for (const ClaimReport& claim : report.claims) {
+    for (const ClaimRow& row : claim.rows) {
+      std::vector<Cell>& cells =
+          table.rows.emplace_back(RowOf(claim, row.backend));
+      cells.emplace_back(absl::StrJoin(row.types, ", "));
+      for (const int world_size : report.world_sizes) {
+        const auto found = row.cells.find(world_size);
+        cells.push_back(found == row.cells.end()
+                            ? Cell("-")
+                            : Cell(CellText(found->second),
+                                   ToneOf(StateOf(found->second))));
+      }
+    }
+    for (const GpuRow& row : claim.gpu_rows) {
+      table.rows.emplace_back(RowOf(claim, row.backend))
+          .emplace_back(WordsOf(row.state), ToneOf(row.state));
+    }
+  }
+  return section;
+}
+
+// The tests that were skipped, and the rows of which cells were not run.
+Section SkippedSection(const ConformanceReport& report) {
+  Section section = {.title = "Skipped or not run"};
+  std::vector<std::string>& notes = section.notes;
+  for (const Skip& skip : report.skips) {
+    notes.push_back(absl::StrCat("skipped: ", skip.target, ", ",
+                                 Counted(skip.tests, "test"), ": ", skip.why));
+  }
+  for (const ClaimReport& claim : report.claims) {
+    for (const MissingCells& row : claim.missing) {
+      notes.push_back(absl::StrCat(
+          "not run: ", claim.name, ", ", row.backend, ", ", row.cells,
+          " of the ", Counted(row.expected, "cell"), " of ", row.test));
+    }
+    for (const GpuRow& row : claim.gpu_rows) {
+      notes.push_back(absl::StrCat(WordsOf(row.state), ": ", claim.name, ", ",
+                                   row.backend, ", by ", row.test,
+                                   row.why.empty() ? "" : ": ", row.why,
+                                   ". It asks: ", row.asks));
+    }
+  }
+  return section;
+}
+
+// The page and the JSON have them all.
+std::string FirstOf(std::vector<std::string> labels) {
+  constexpr size_t kMost = 5;
+  if (labels.size() <= kMost) return absl::StrJoin(labels, ", ");
+  const size_t more = labels.size() - kMost;
+  labels.resize(kMost);
+  return absl::StrCat(absl::StrJoin(labels, ", "), " and ", more, " more");
+}
+
+// What is old, what was built differently, and where it is from.
+std::vector<std::string> Remarks(const ConformanceReport& report) {
+  const ReportTotals totals = TotalsOf(report);
+  std::vector<std::string> remarks;
+  if (totals.targets_older > 0) {
+    std::vector<std::string> labels;
+    for (const TargetSummary& target : report.targets) {
+      if (target.older) labels.push_back(target.label);
+    }
+    remarks.push_back(absl::StrCat(
+        "older than the checked-out commit, which was made ", report.committed,
+        ", so of another tree unless Bazel found nothing changed: ",
+        labels.size() == report.targets.size() ? "all targets"
+                                               : FirstOf(labels)));
+  }
+  for (const auto& [configuration, targets] : totals.configurations) {
+    remarks.push_back(absl::StrCat(
+        Count(targets, "target records claims", "targets record claims"),
+        ", built: ", configuration));
+  }
+  std::vector<std::string> from;
+  for (const auto& [what, version] : report.versions) {
+    from.push_back(absl::StrCat(what, " ", version));
+  }
+  if (!report.first_started.empty()) {
+    from.push_back(absl::StrCat("tests begun ", report.first_started, " to ",
+                                report.last_started));
+  }
+  if (!from.empty()) remarks.push_back(absl::StrJoin(from, "; "));
+  return remarks;
+}
+
+std::vector<report::Term> Terms() {
+  return {{"a number",
+           "the largest error over the allowed error: up to 1 the claim "
+           "holds."},
+          {"exact", "no error is allowed, and there is none."},
+          {"in part", "other tests of it were skipped or not run."},
+          {"FAIL",
+           "a test failed, or measured more; before a claim's name: a test of "
+           "it failed without saying where."},
+          {"skip", "skipped."},
+          {"not run", "no test left a result."},
+          {"-", "not asked."},
+          {"mixed", "two threads in each process."}};
+}
+
+Value CellValue(int world_size, const ClaimCell& cell) {
+  const double error = cell.error_over_allowed;
+  return {{"world_size", world_size},
+          {"outcome", NameOf(StateOf(cell))},
+          {"error_over_allowed", std::isfinite(error) ? Value(error) : Value()},
+          {"exact", cell.exact},
+          {"cases", cell.cases},
+          {"text", CellText(cell)}};
+}
+
+Value ClaimValue(const ClaimReport& claim) {
+  Value rows = Value::Array(), missing = Value::Array(),
+        gpu_rows = Value::Array();
+  for (const ClaimRow& row : claim.rows) {
+    Value cells = Value::Array();
+    for (const auto& [world_size, cell] : row.cells) {
+      cells.Add(CellValue(world_size, cell));
+    }
+    rows.Add(Value{
+        {"backend", row.backend}, {"types", row.types}, {"cells", cells}});
+  }
+  for (const MissingCells& row : claim.missing) {
+    missing.Add(Value{{"backend", row.backend},
+                      {"test", row.test},
+                      {"cells", row.cells},
+                      {"expected", row.expected}});
+  }
+  for (const GpuRow& row : claim.gpu_rows) {
+    gpu_rows.Add(Value{{"backend", row.backend},
+                       {"test", row.test},
+                       {"asks", row.asks},
+                       {"outcome", NameOf(row.state)},
+                       {"why", row.why}});
+  }
+  return {{"name", claim.name},
+          {"says", claim.says},
+          {"allowed", claim.allowed},
+          {"test", claim.test},
+          {"outcome", NameOf(StateOf(claim))},
+          {"failed_tests", claim.failed_tests},
+          {"rows", rows},
+          {"gpu_rows", gpu_rows},
+          {"missing", missing}};
+}
+
+Value TotalsValue(const ReportTotals& totals) {
+  Value configurations = Value::Object();
+  for (const auto& [configuration, count] : totals.configurations) {
+    configurations.Add(configuration, count);
+  }
+  return {{"claims_hold", totals.claims_hold},
+          {"claims_in_part", totals.claims_in_part},
+          {"claims_not_run", totals.claims_not_run},
+          {"claims_failed", totals.claims_failed},
+          {"tests_passed", totals.tests_passed},
+          {"tests_failed", totals.tests_failed},
+          {"tests_skipped", totals.tests_skipped},
+          {"targets_older", totals.targets_older},
+          {"configurations", configurations}};
+}
+
+Value DataOf(const ConformanceReport& report) {
+  Value versions = Value::Object(), claims = Value::Array(),
+        failures = Value::Array(), skipped = Value::Array(),
+        targets = Value::Array();
+  for (const auto& [what, version] : report.versions) {
+    versions.Add(what, version);
+  }
+  for (const ClaimReport& claim : report.claims) claims.Add(ClaimValue(claim));
+  for (const Failure& failure : report.failures) {
+    failures.Add(Value{{"target", failure.target},
+                       {"test", failure.test},
+                       {"what", failure.what}});
+  }
+  for (const Skip& skip : report.skips) {
+    skipped.Add(Value{
+        {"target", skip.target}, {"tests", skip.tests}, {"why", skip.why}});
+  }
+  for (const TargetSummary& target : report.targets) {
+    targets.Add(Value{{"label", target.label},
+                      {"passed", target.passed},
+                      {"failed", target.failed},
+                      {"skipped", target.skipped},
+                      {"seconds", target.seconds},
+                      {"started", target.started},
+                      {"older", target.older},
+                      {"configurations",
+                       std::vector<std::string>(target.configurations.begin(),
+                                                target.configurations.end())}});
+  }
+  return {{"committed", report.committed},
+          {"testlogs", report.testlogs},
+          {"first_started", report.first_started},
+          {"last_started", report.last_started},
+          {"versions", versions},
+          {"totals", TotalsValue(TotalsOf(report))},
+          {"world_sizes", report.world_sizes},
+          {"claims", claims},
+          {"failures", failures},
+          {"skipped", skipped},
+          {"targets", targets}};
+}
+
+Section MeaningSection(const ConformanceReport& report) {
+  Section section = {.title = "What each claim says"};
+  for (const char* title : {"claim", "is", "says", "allowed"}) {
+    section.table.columns.push_back({.title = title, .left = true});
+  }
+  for (const ClaimReport& claim : report.claims) {
+    const ClaimState state = StateOf(claim);
+    section.table.rows.push_back(
+        {claim.name,
+         {WordsOf(state), ToneOf(state)},
+         claim.says.empty() ? "A claim that this report does not know."
+                            : claim.says,
+         claim.allowed});
+  }
+  return section;
+}
+
+Section TargetsSection(const ConformanceReport& report) {
+  Section section = {.title = "The tests",
+                     .about =
+                         "All that left a result, also those that hold "
+                         "the checks themselves to their task."};
+  Table& table = section.table;
+  table.columns = {{.title = "test", .left = true},
+                   {.title = "passed"},
+                   {.title = "failed"},
+                   {.title = "skipped"},
+                   {.title = "seconds"},
+                   {.title = "begun"},
+                   {.title = "built", .left = true}};
+  for (const TargetSummary& target : report.targets) {
+    const Tone tone = target.failed > 0 ? Tone::kBad : Tone::kPlain;
+    table.rows.push_back(
+        {target.label,
+         absl::StrCat(target.passed),
+         {absl::StrCat(target.failed), tone},
+         absl::StrCat(target.skipped),
+         absl::StrFormat("%.1f", target.seconds),
+         absl::StrCat(target.started.empty() ? "unknown" : target.started,
+                      target.older ? ", older than the commit" : ""),
+         absl::StrJoin(target.configurations, "; ")});
+  }
+  return section;
+}
+
+}  // namespace
+
+report::Document ConformanceDocument(const ConformanceReport& report) {
+  report::Document document;
+  document.name = "lockstep.conformance";
+  document.title = absl::StrCat("Conformance: ", TotalsText(report));
+  document.origin = report.origin;
+  for (Section section : {FailuresSection(report), ClaimsSection(report),
+                          SkippedSection(report)}) {
+    if (section.notes.empty() && section.title != "Claims") continue;
+    document.sections.push_back(std::move(section));
+  }
+  document.terms = Terms();
+  document.remarks = Remarks(report);
+  document.data = DataOf(report);
+  return document;
+}
+
+report::Document ConformancePage(const ConformanceReport& report) {
+  report::Document document = ConformanceDocument(report);
+  document.about = std::exchange(document.title, "Lockstep conformance run");
+  document.sections.push_back(MeaningSection(report));
+  document.sections.push_back(TargetsSection(report));
+  document.facts = {
+      {"Test logs", report.testlogs},
+      {"Committed", report.committed.empty() ? "unknown" : report.committed}};
+  document.method = {
+      "The commit and the machine are those of the report. A result is of the "
+      "tree that its test was built from, at the time it began: one that is "
+      "older than the checked-out commit is of another tree, unless Bazel "
+      "found nothing changed. One that Bazel took from a cache may be another "
+      "machine's."};
+  return document;
+}
+
+}  // namespace lockstep
