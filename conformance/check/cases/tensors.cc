@@ -164,10 +164,6 @@ Tensors WeightedSum(std::span<const double> weights,
   return sum;
 }
 
-double ErrorOverAllowed(double error, double allowed) {
-  return error == 0 ? 0 : error / allowed;
-}
-
 double UnitInLastPlace(double value, int digits) {
   if (value == 0 || !std::isfinite(value)) return 0;
   return std::ldexp(1, std::ilogb(value) - digits + 1);

@@ -55,9 +55,6 @@ Tensors Times(double factor, const Tensors& a);
 Tensors WeightedSum(std::span<const double> weights,
                     std::span<const Tensors> terms);
 
-// 0 if there is no error, whatever is allowed.
-double ErrorOverAllowed(double error, double allowed);
-
 // One unit in the last place of a number of `digits` binary digits (24 for
 // float32, 8 for bfloat16) that is as large as |value|; 0 for 0.
 double UnitInLastPlace(double value, int digits);

@@ -15,6 +15,7 @@
 #include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/tolerance.h"
 #include "conformance/check/judge/verdict.h"
+#include "conformance/reference/bounded.h"
 
 namespace lockstep {
 namespace {

@@ -15,6 +15,7 @@
 #include "conformance/check/judge/tolerance.h"
 #include "conformance/check/judge/verdict.h"
 #include "conformance/protocol/rank_output.h"
+#include "conformance/reference/bounded.h"
 
 namespace lockstep {
 namespace {
