@@ -2,6 +2,8 @@
 #include "base/files.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -11,6 +13,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <ctime>
 #include <filesystem>
 #include <limits>
 #include <string>
@@ -28,6 +31,10 @@ namespace {
 
 absl::Status FileError(const std::string& path, absl::string_view what) {
   const int error = errno;
+  if (error == EFBIG) {  // Of which ErrnoToStatus makes kOutOfRange.
+    return absl::ResourceExhaustedError(absl::StrCat(
+        path, ": cannot ", what, ": beyond the file size limit (ulimit -f)"));
+  }
   return absl::ErrnoToStatus(error, absl::StrCat(path, ": cannot ", what));
 }
 
@@ -56,6 +63,7 @@ absl::StatusOr<std::string> ReadToEnd(const OwnedFd& file,
 }
 
 absl::Status WriteDurably(const std::string& path, absl::string_view bytes) {
+  const FileSizeSignalBlock block;
   const OwnedFd file(
       open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (!file.open()) return FileError(path, "create");
@@ -87,7 +95,33 @@ bool CreateFolder(const std::string& path, struct stat& info) {
   return false;
 }
 
+sigset_t FileSizeSignal() {
+  sigset_t signal;
+  sigemptyset(&signal);
+  sigaddset(&signal, SIGXFSZ);
+  return signal;
+}
+
 }  // namespace
+
+FileSizeSignalBlock::FileSizeSignalBlock() {
+  sigset_t pending;
+  sigpending(&pending);
+  was_pending_ = sigismember(&pending, SIGXFSZ) == 1;
+  const sigset_t signal = FileSizeSignal();
+  pthread_sigmask(SIG_BLOCK, &signal, &old_mask_);
+}
+
+FileSizeSignalBlock::~FileSizeSignalBlock() {
+  const int error = errno;
+  const sigset_t signal = FileSizeSignal();
+  const timespec at_once = {};
+  while (!was_pending_ && sigtimedwait(&signal, nullptr, &at_once) < 0 &&
+         errno == EINTR) {
+  }
+  pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+  errno = error;
+}
 
 absl::StatusOr<std::string> ReadFile(const std::string& path) {
   const OwnedFd file(open(path.c_str(), O_RDONLY | O_CLOEXEC));

@@ -3,6 +3,7 @@
 #ifndef LOCKSTEP_BASE_FILES_H_
 #define LOCKSTEP_BASE_FILES_H_
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <cstdint>
@@ -39,6 +40,23 @@ class OwnedFd {
   int fd_ = -1;
 };
 
+// As long as one exists, what its thread writes beyond the process's file size
+// limit (RLIMIT_FSIZE, ulimit -f) fails with EFBIG and raises no SIGXFSZ, which
+// by default ends the process without naming the file. Other threads notice
+// nothing, since the kernel sends that signal to the thread that writes. To be
+// destroyed by the thread that made it; keeps errno.
+class FileSizeSignalBlock {
+ public:
+  FileSizeSignalBlock();
+  FileSizeSignalBlock(const FileSizeSignalBlock&) = delete;
+  FileSizeSignalBlock& operator=(const FileSizeSignalBlock&) = delete;
+  ~FileSizeSignalBlock();
+
+ private:
+  sigset_t old_mask_;
+  bool was_pending_;  // A signal that is not this object's to discard.
+};
+
 // The file's bytes. Errors: the file system's, with the path.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
@@ -52,7 +70,8 @@ absl::StatusOr<std::string> ReadForeignFile(const std::string& path,
 
 // Writes a file, replacing an old one only once the new one is complete and on
 // the disk, so a reader sees one or the other; until then the new one is at
-// `path` + ".partial". Errors: the file system's, with the path.
+// `path` + ".partial", which an error removes. Errors: the file system's, with
+// the path; kResourceExhausted for a file beyond the process's size limit.
 absl::Status ReplaceFile(const std::string& path, absl::string_view bytes);
 
 // Whether ReplaceFile can begin: its error where `path` is a folder, or nothing

@@ -1,6 +1,9 @@
 #include "base/files.h"
 
+#include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -49,6 +52,46 @@ TEST(FilesTest, NamesThePathInErrors) {
   EXPECT_THAT(ReadFile(testing::TempDir()),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("cannot read")));
+}
+
+// Allows this process files of `bytes` bytes as long as it exists.
+class FileSizeLimit {
+ public:
+  explicit FileSizeLimit(rlim_t bytes) {
+    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &old_), 0);
+    const rlimit limit = {bytes, old_.rlim_max};
+    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  }
+  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &old_); }
+
+ private:
+  rlimit old_;
+};
+
+TEST(FilesTest, NamesAFileBeyondTheSizeLimitAndLeavesNothingPartial) {
+  const std::string path = absl::StrCat(testing::TempDir(), "/limited");
+  ASSERT_THAT(ReplaceFile(path, "old"), IsOk());
+  sigset_t before;
+  ASSERT_EQ(pthread_sigmask(SIG_SETMASK, nullptr, &before), 0);
+  absl::Status status;
+  {
+    const FileSizeLimit limit(1000);
+    status = ReplaceFile(path, std::string(1001, 'x'));
+  }
+  EXPECT_THAT(status,
+              StatusIs(absl::StatusCode::kResourceExhausted,
+                       absl::StrCat(path,
+                                    ".partial: cannot write: beyond the "
+                                    "file size limit (ulimit -f)")));
+  EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
+  EXPECT_THAT(ReadFile(path), IsOkAndHolds(std::string("old")));
+  // The signal is neither left for later nor blocked from here on.
+  sigset_t pending;
+  ASSERT_EQ(sigpending(&pending), 0);
+  EXPECT_EQ(sigismember(&pending, SIGXFSZ), 0);
+  sigset_t after;
+  ASSERT_EQ(pthread_sigmask(SIG_SETMASK, nullptr, &after), 0);
+  EXPECT_EQ(sigismember(&after, SIGXFSZ), sigismember(&before, SIGXFSZ));
 }
 
 TEST(FilesTest, LeavesAFolderInTheWayAndNothingPartial) {
