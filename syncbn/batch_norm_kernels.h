@@ -34,22 +34,28 @@ struct StatisticsRecord {
     return kHeaderBytes + channels * SizeOf(type);
   }
 
-  // The arrays of a record; T is what `type` names.
+  // The arrays of a record, null for none; T is what `type` names.
   template <typename T>
   const T* Mean(const std::byte* record) const {
-    return reinterpret_cast<const T*>(record + mean_offset());
+    return reinterpret_cast<const T*>(At(record, mean_offset()));
   }
   template <typename T>
   T* Mean(std::byte* record) const {
-    return reinterpret_cast<T*>(record + mean_offset());
+    return reinterpret_cast<T*>(At(record, mean_offset()));
   }
   template <typename T>
   const T* Second(const std::byte* record) const {
-    return reinterpret_cast<const T*>(record + second_offset());
+    return reinterpret_cast<const T*>(At(record, second_offset()));
   }
   template <typename T>
   T* Second(std::byte* record) const {
-    return reinterpret_cast<T*>(record + second_offset());
+    return reinterpret_cast<T*>(At(record, second_offset()));
+  }
+
+ private:
+  template <typename Byte>
+  static Byte* At(Byte* record, int64_t offset) {
+    return record == nullptr ? nullptr : record + offset;
   }
 };
 
