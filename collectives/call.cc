@@ -65,6 +65,14 @@ std::string Said(int rank, const Call& call) {
   return absl::StrCat("rank ", rank, " called ", ToString(call));
 }
 
+// Where the call was made.
+void SetSite(Call& call, const CallSite& site) {
+  const absl::string_view file(site.file);
+  const size_t size = std::min(file.size(), sizeof(call.file) - 1);
+  std::memcpy(call.file, file.data() + file.size() - size, size);
+  call.line = site.line;
+}
+
 }  // namespace
 
 bool Agree(const Call& a, const Call& b) {
@@ -89,11 +97,12 @@ Call CallOf(const Collective& collective, int world_size) {
   return call;
 }
 
-void SetSite(Call& call, const CallSite& site) {
-  const absl::string_view file(site.file);
-  const size_t size = std::min(file.size(), sizeof(call.file) - 1);
-  std::memcpy(call.file, file.data() + file.size() - size, size);
-  call.line = site.line;
+Call CallOf(Operation operation, int64_t count, const CallSite& site) {
+  Call call;
+  call.operation = operation;
+  call.count = count;
+  SetSite(call, site);
+  return call;
 }
 
 std::string ToString(const Call& call) {

@@ -32,8 +32,8 @@ struct Call {
 bool Agree(const Call& a, const Call& b);
 
 Call CallOf(const Collective& collective, int world_size);
-// Where the call was made.
-void SetSite(Call& call, const CallSite& site);
+// Of an operation that has no more than this: kAllocate, kSplit.
+Call CallOf(Operation operation, int64_t count, const CallSite& site);
 
 // "AllReduce(float32[10], sum) at models/trainer.cc:42",
 // "Broadcast(uint8[16], root 1) at ...", "Barrier() at ...".

@@ -1,28 +1,31 @@
-// Inputs, the answer as one rank computes it, and the comparison.
 #include "collectives/algorithms/checked_call.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/collective_reference.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"
+#include "collectives/communicator.h"
 
 namespace lockstep {
 namespace {
 
 constexpr std::byte kGuard{0x5a};
-constexpr int64_t kGuardBytes = 65;  // Odd, so that nothing is aligned.
+constexpr size_t kGuardBytes = 64;
 
 // The finalizer of MurmurHash3.
 uint64_t Mix(uint64_t x) {
@@ -59,24 +62,62 @@ uint64_t BitsOf(DataType type, uint64_t random) {
   return random | 1;
 }
 
+// Element i of a rank's input. Sums of up to 5 ranks' are exact in bfloat16,
+// averages whole, and products powers of two.
+double ExactElement(ReduceOp op, int world_size, int rank, int64_t i) {
+  if (op == ReduceOp::kProduct) return (i + 2 * rank) % 3 == 0 ? 2 : 1;
+  const int64_t value = (i * 7 + rank * 13 + i / 11) % 10;
+  return static_cast<double>(op == ReduceOp::kAverage ? value * world_size
+                                                      : value);
+}
+
+double UnitRoundoff(DataType type) {
+  switch (type) {
+    case DataType::kFloat64:
+      return 0x1p-53;
+    case DataType::kFloat32:
+      return 0x1p-24;
+    case DataType::kFloat16:
+      return 0x1p-11;
+    case DataType::kBFloat16:
+      return 0x1p-8;
+    case DataType::kInt32:
+    case DataType::kInt64:
+    case DataType::kUInt8:
+      break;
+  }
+  return 0;
+}
+
 // What one call of one rank is about.
 class Answer {
  public:
   Answer(const CheckedCall& call, AdditionOrder order, int rank, int world_size)
       : call_(call), order_(order), rank_(rank), world_size_(world_size) {}
 
-  bool IsRoot() const { return rank_ == call_.root; }
-  bool Sends() const { return call_.operation == Operation::kSend && IsRoot(); }
-  bool Receives() const {
-    return call_.operation == Operation::kSend &&
-           rank_ == (call_.root + 1) % world_size_;
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+
+  int Destination() const { return (call_.root + call_.hops) % world_size_; }
+  // Whether this rank has anything to do.
+  bool TakesPart() const {
+    return call_.operation != Operation::kSend ||
+           (Destination() != call_.root &&
+            (rank_ == call_.root || rank_ == Destination()));
   }
 
   Bytes InputOf(int rank) const {
-    Bytes input(static_cast<size_t>(InputCount(rank) * SizeOf(call_.type)));
-    FillInput(rank, call_.type, InputCount(rank), input.data());
-    for (size_t i = 0; call_.only_zeros && i < input.size(); ++i) {
-      const bool has_sign = (i + 1) % SizeOf(call_.type) == 0;
+    const int64_t size = SizeOf(call_.type);
+    const int64_t count = InputCount(rank);
+    Bytes input(static_cast<size_t>(count * size));
+    FillInput(rank, call_.type, count, input.data());
+    for (int64_t i = 0; call_.input == CallInput::kExact && i < count; ++i) {
+      SetElement(call_.type, ExactElement(call_.op, world_size_, rank, i),
+                 input.data() + i * size);
+    }
+    for (size_t i = 0; call_.input == CallInput::kZeros && i < input.size();
+         ++i) {
+      const bool has_sign = (i + 1) % static_cast<size_t>(size) == 0;
       input[i] &= has_sign ? std::byte{0x80} : std::byte{0};
     }
     return input;
@@ -100,7 +141,7 @@ class Answer {
                             .op = call_.op,
                             .count = call_.count,
                             .root = call_.root,
-                            .destination = (call_.root + 1) % world_size_},
+                            .destination = Destination()},
                            order_, rank_, inputs)
         .value_or(Bytes());
   }
@@ -127,31 +168,8 @@ class Answer {
   const int world_size_;
 };
 
-// Memory between guards.
-class Guarded {
- public:
-  explicit Guarded(const Bytes& content)
-      : bytes_(content.size() + 2 * kGuardBytes, kGuard) {
-    std::copy(content.begin(), content.end(), bytes_.begin() + kGuardBytes);
-  }
-
-  std::byte* data() { return bytes_.data() + kGuardBytes; }
-  Bytes content() const {
-    return Bytes(bytes_.begin() + kGuardBytes, bytes_.end() - kGuardBytes);
-  }
-  bool is_intact() const {
-    const auto is_guard = [](std::byte b) { return b == kGuard; };
-    return std::all_of(bytes_.begin(), bytes_.begin() + kGuardBytes,
-                       is_guard) &&
-           std::all_of(bytes_.end() - kGuardBytes, bytes_.end(), is_guard);
-  }
-
- private:
-  Bytes bytes_;
-};
-
 Collective ToCollective(const CheckedCall& call, const Answer& answer,
-                        int world_size, ConstBuffer input, Buffer output) {
+                        ConstBuffer input, Buffer output) {
   switch (call.operation) {
     case Operation::kAllReduce:
       return Collective::AllReduce(input, output, call.op);
@@ -170,30 +188,42 @@ Collective ToCollective(const CheckedCall& call, const Answer& answer,
     case Operation::kAllToAll:
       return Collective::AllToAll(input, output);
     case Operation::kSend:
-      return answer.Sends()
-                 ? Collective::Send(input, (call.root + 1) % world_size)
+      return answer.rank() == call.root
+                 ? Collective::Send(input, answer.Destination())
                  : Collective::Receive(output, call.root);
     default:
       return Collective::Barrier();
   }
 }
 
-absl::Status Compare(const char* what, DataType type, const Bytes& got,
-                     const Bytes& want) {
-  const auto [at, _] = std::mismatch(got.begin(), got.end(), want.begin());
-  if (at == got.end()) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(
-      what, " is wrong from element ", (at - got.begin()) / SizeOf(type),
-      " of ", static_cast<int64_t>(got.size()) / SizeOf(type)));
+// tolerance: relative to what is wanted; 0 for every bit.
+absl::Status Compare(const char* what, DataType type, double tolerance,
+                     const Bytes& got, const Bytes& want) {
+  const int64_t size = SizeOf(type);
+  const int64_t count = static_cast<int64_t>(want.size()) / size;
+  for (auto at = want.begin(); at != want.end(); ++at) {
+    at = std::mismatch(at, want.end(), got.begin() + (at - want.begin())).first;
+    if (at == want.end()) break;
+    const int64_t i = (at - want.begin()) / size;
+    const double have = ElementAt(type, got.data() + i * size);
+    const double wanted = ElementAt(type, want.data() + i * size);
+    if (std::fabs(have - wanted) <= tolerance * std::fabs(wanted) &&
+        tolerance > 0) {
+      continue;
+    }
+    return absl::DataLossError(absl::StrCat(what, " is wrong from element ", i,
+                                            " of ", count, ": ", have,
+                                            " in place of ", wanted));
+  }
+  return absl::OkStatus();
 }
 
 // Runs with input and output apart, or with one in the other.
 absl::Status RunWithBuffers(
-    Transport& transport, const CheckedCall& call, const Answer& answer,
-    absl::FunctionRef<absl::Status(Transport&, const Collective&)> run) {
-  const int rank = transport.rank();
+    const CheckedCall& call, const Answer& answer, const MakeMemory& memory,
+    absl::FunctionRef<absl::Status(const Collective&)> run) {
   const int64_t size = SizeOf(call.type);
-  const Bytes input = answer.InputOf(rank);
+  const Bytes input = answer.InputOf(answer.rank());
   const Bytes want = answer.Output();
   const bool in_place = call.operation == Operation::kBroadcast ||
                         (call.in_place && !input.empty() && !want.empty());
@@ -202,31 +232,43 @@ absl::Status RunWithBuffers(
   const int64_t place =
       input.empty() || want.empty() || input.size() == want.size()
           ? 0
-          : answer.PlaceOf(rank) * size;
+          : answer.PlaceOf(answer.rank()) * size;
 
   Bytes output(want.size(), std::byte{0xee});
   if (input_is_part) {
     std::copy(input.begin(), input.end(), output.begin() + place);
   }
-  Guarded from(input);
-  Guarded to(output);
-  std::byte* const in = input_is_part ? to.data() + place : from.data();
-  std::byte* const out = output_is_part ? from.data() + place : to.data();
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto from, memory(input));
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto to, memory(output));
+  std::byte* const in = (input_is_part ? to->data() + place : from->data());
+  std::byte* const out = (output_is_part ? from->data() + place : to->data());
+  LOCKSTEP_RETURN_IF_ERROR(run(ToCollective(
+      call, answer, {in, static_cast<int64_t>(input.size()) / size, call.type},
+      {out, static_cast<int64_t>(want.size()) / size, call.type})));
 
-  LOCKSTEP_RETURN_IF_ERROR(
-      run(transport,
-          ToCollective(
-              call, answer, transport.world_size(),
-              {in, static_cast<int64_t>(input.size()) / size, call.type},
-              {out, static_cast<int64_t>(want.size()) / size, call.type})));
-  LOCKSTEP_RETURN_IF_ERROR(
-      Compare("the output", call.type, Bytes(out, out + want.size()), want));
-  if (!in_place) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        Compare("the input, afterwards,", call.type, from.content(), input));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes input_after, from->Read());
+  LOCKSTEP_ASSIGN_OR_RETURN(Bytes output_after, to->Read());
+  if (output_is_part) {
+    output_after.assign(
+        input_after.begin() + place,
+        input_after.begin() + place + static_cast<int64_t>(want.size()));
   }
-  if (from.is_intact() && to.is_intact()) return absl::OkStatus();
-  return absl::DataLossError("memory beside a buffer was written");
+  LOCKSTEP_RETURN_IF_ERROR(Compare(
+      "the output", call.type,
+      call.rounds ? (answer.world_size() + 2) * UnitRoundoff(call.type) : 0,
+      output_after, want));
+  if (in_place) return absl::OkStatus();
+  return Compare("the input, afterwards,", call.type, 0, input_after, input);
+}
+
+absl::Status RunAndCheckOne(
+    const CheckedCall& call, const Answer& answer, const MakeMemory& memory,
+    absl::FunctionRef<absl::Status(const Collective&)> run) {
+  if (!answer.TakesPart()) return absl::OkStatus();
+  const absl::Status status = RunWithBuffers(call, answer, memory, run);
+  if (!absl::IsDataLoss(status)) return status;
+  return absl::DataLossError(absl::StrCat(
+      "rank ", answer.rank(), ", ", Describe(call), ": ", status.message()));
 }
 
 }  // namespace
@@ -250,18 +292,52 @@ void FillInput(int rank, DataType type, int64_t count, void* data) {
   }
 }
 
-absl::Status RunAndCheck(
-    Transport& transport, const CheckedCall& call, AdditionOrder order,
-    absl::FunctionRef<absl::Status(Transport&, const Collective&)> run) {
-  const Answer answer(call, order, transport.rank(), transport.world_size());
-  if (call.operation == Operation::kSend && !answer.Sends() &&
-      !answer.Receives()) {
-    return absl::OkStatus();
+GuardedMemory::GuardedMemory(const Bytes& content, int64_t offset)
+    : size_(content.size()), bytes_(content.size() + 3 * kGuardBytes, kGuard) {
+  const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
+  begin_ = kGuardBytes + (-address & 63) + static_cast<size_t>(offset);
+  std::copy(content.begin(), content.end(), data());
+}
+
+absl::StatusOr<Bytes> GuardedMemory::Read() const {
+  const auto begin = bytes_.begin() + static_cast<ptrdiff_t>(begin_);
+  const auto end = begin + static_cast<ptrdiff_t>(size_);
+  const auto is_guard = [](std::byte b) { return b == kGuard; };
+  if (std::all_of(bytes_.begin(), begin, is_guard) &&
+      std::all_of(end, bytes_.end(), is_guard)) {
+    return Bytes(begin, end);
   }
-  const absl::Status status = RunWithBuffers(transport, call, answer, run);
-  if (status.ok() || !absl::IsDataLoss(status)) return status;
-  return absl::DataLossError(absl::StrCat(
-      "rank ", transport.rank(), ", ", Describe(call), ": ", status.message()));
+  return absl::DataLossError("memory beside a buffer was written");
+}
+
+absl::StatusOr<std::unique_ptr<CheckedMemory>> MakeGuardedMemory(
+    const Bytes& content) {
+  return std::make_unique<GuardedMemory>(content);
+}
+
+absl::Status RunAndCheck(Communicator& communicator,
+                         const std::vector<CheckedCall>& calls,
+                         AdditionOrder order, const MakeMemory& memory) {
+  for (const CheckedCall& call : calls) {
+    LOCKSTEP_RETURN_IF_ERROR(RunAndCheckOne(
+        call,
+        Answer(call, order, communicator.rank(), communicator.world_size()),
+        memory, [&](const Collective& c) { return communicator.Run(c); }));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunAndCheck(
+    Transport& transport, const std::vector<CheckedCall>& calls,
+    AdditionOrder order,
+    absl::FunctionRef<absl::Status(Transport&, const Collective&)> run) {
+  for (const CheckedCall& call : calls) {
+    LOCKSTEP_RETURN_IF_ERROR(RunAndCheckOne(
+        call, Answer(call, order, transport.rank(), transport.world_size()),
+        MakeGuardedMemory,
+        [&](const Collective& c) { return run(transport, c); }));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep

@@ -1,22 +1,34 @@
-// Collectives whose answer is known, for tests of algorithms.
+// Collectives whose answer is known: for tests of algorithms and of backends.
 #ifndef LOCKSTEP_COLLECTIVES_ALGORITHMS_CHECKED_CALL_H_
 #define LOCKSTEP_COLLECTIVES_ALGORITHMS_CHECKED_CALL_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "collectives/algorithms/collective_reference.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"
+#include "collectives/communicator.h"
 
 namespace lockstep {
 
+// What the elements of the inputs are.
+enum class CallInput {
+  kAny,    // FillInput's.
+  kZeros,  // Floating-point zeros of both signs.
+  kExact,  // Small numbers, whose reduction by up to 5 ranks is exact.
+};
+
 // A call of all ranks. kSend stands for a Send of `root` and a Receive of the
-// rank after it; the others do nothing.
+// rank `hops` after it; the others do nothing, nor does that one if it is root.
 struct CheckedCall {
   Operation operation;
   DataType type = DataType::kInt64;
@@ -25,8 +37,9 @@ struct CheckedCall {
   int root = 0;
   bool in_place = false;  // On the root, where it is the only one to have both.
   std::vector<int64_t> counts = {};  // Of an AllGather of unequal counts.
-  // Input is floating-point zeros of both signs.
-  bool only_zeros = false;
+  int hops = 1;
+  CallInput input = CallInput::kAny;
+  bool rounds = false;  // Results of kExact may be off by P + 2 roundings.
 };
 
 // "AllReduce of float32[10], sum, root 1, in place".
@@ -37,12 +50,51 @@ std::string Describe(const CheckedCall& call);
 // floating-point sums depend on their order. For tests that add up themselves.
 void FillInput(int rank, DataType type, int64_t count, void* data);
 
-// Makes the call on one rank, through `run`, with buffers that are not aligned
-// and stand between guards. kDataLoss, naming rank, call and element, if output
-// is not what one rank computes from all inputs, bit for bit; if anything else
-// was written; or else run's error.
+// Memory of one buffer, of which it shows whether anything beside it was
+// written.
+class CheckedMemory {
+ public:
+  virtual ~CheckedMemory() = default;
+  virtual std::byte* data() = 0;
+  // What it holds; kDataLoss if what is beside it has changed.
+  virtual absl::StatusOr<Bytes> Read() const = 0;
+};
+
+// Memory that holds `content`.
+using MakeMemory = std::function<absl::StatusOr<std::unique_ptr<CheckedMemory>>(
+    const Bytes& content)>;
+
+// Memory of the host, `offset` bytes past a multiple of 64, between guards.
+class GuardedMemory : public CheckedMemory {
+ public:
+  explicit GuardedMemory(const Bytes& content, int64_t offset = 1);
+
+  std::byte* data() override { return bytes_.data() + begin_; }
+  absl::StatusOr<Bytes> Read() const override;
+
+ private:
+  size_t size_;
+  Bytes bytes_;
+  size_t begin_;
+};
+
+// For RunAndCheck, in the place of a MakeMemory.
+absl::StatusOr<std::unique_ptr<CheckedMemory>> MakeGuardedMemory(
+    const Bytes& content);
+
+// Makes the calls on one rank, in turn. kDataLoss, naming rank, call and
+// element, if an output is not what one rank computes from all inputs in
+// `order`, bit for bit; if anything else was written; or else the error of the
+// call, or of the memory.
+absl::Status RunAndCheck(Communicator& communicator,
+                         const std::vector<CheckedCall>& calls,
+                         AdditionOrder order,
+                         const MakeMemory& memory = MakeGuardedMemory);
+
+// The same by `run`, in unaligned memory of the host.
 absl::Status RunAndCheck(
-    Transport& transport, const CheckedCall& call, AdditionOrder order,
+    Transport& transport, const std::vector<CheckedCall>& calls,
+    AdditionOrder order,
     absl::FunctionRef<absl::Status(Transport&, const Collective&)> run);
 
 }  // namespace lockstep

@@ -20,8 +20,8 @@ using Bytes = std::vector<std::byte>;
 // An element as a number: exactly, but for int64.
 double ElementAt(DataType type, const std::byte* element);
 
-// Stores the element of a floating-point type that is nearest to `value`, ties
-// to even; NaN, infinities and the sign of zero are kept.
+// Stores the element that is nearest to `value`, ties to even; NaN, infinities
+// and the sign of zero are kept. Of an integer type, `value` is such a number.
 void SetElement(DataType type, double value, std::byte* element);
 
 // How a reduction adds: rank by rank, or pairs until a power of two is left and

@@ -1,17 +1,30 @@
+// Reductions against the reference, of every type, operation, count, alignment
+// and place of the outputs; those whose answer is known; that every instruction
+// set gives the bits of the baseline, where the others run what the processor
+// has; and the copies past the caches.
 #include "collectives/algorithms/reduction.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <numeric>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
+#include "base/status_matchers.h"
+#include "collectives/algorithms/checked_call.h"
 #include "collectives/algorithms/collective_reference.h"
+#include "collectives/algorithms/copy.h"
+#include "collectives/algorithms/reduction_kernels.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
 #include "gtest/gtest.h"
@@ -19,41 +32,16 @@
 namespace lockstep {
 namespace {
 
-// Memory `offset` bytes past an address that is a multiple of 64, between
-// guards.
-class Memory {
- public:
-  Memory(const Bytes& contents, int64_t offset)
-      : size_(contents.size()),
-        bytes_(contents.size() + 3 * kGuard, std::byte{0x5a}) {
-    const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
-    begin_ = kGuard + (-address & 63) + static_cast<size_t>(offset);
-    std::copy(contents.begin(), contents.end(), bytes_.begin() + Begin());
-  }
-  Memory(int64_t size, int64_t offset)
-      : Memory(Bytes(static_cast<size_t>(size), std::byte{0xa5}), offset) {}
+GuardedMemory Blank(int64_t size, int64_t offset) {
+  return GuardedMemory(Bytes(static_cast<size_t>(size), std::byte{0xa5}),
+                       offset);
+}
 
-  std::byte* data() { return bytes_.data() + begin_; }
-  bool Holds(const Bytes& contents) const {
-    return size_ == contents.size() &&
-           std::equal(contents.begin(), contents.end(),
-                      bytes_.begin() + Begin());
-  }
-  bool GuardsAreIntact() const {
-    const auto is_guard = [](std::byte b) { return b == std::byte{0x5a}; };
-    return std::all_of(bytes_.begin(), bytes_.begin() + Begin(), is_guard) &&
-           std::all_of(bytes_.begin() + Begin() + static_cast<ptrdiff_t>(size_),
-                       bytes_.end(), is_guard);
-  }
-
- private:
-  static constexpr size_t kGuard = 64;
-  ptrdiff_t Begin() const { return static_cast<ptrdiff_t>(begin_); }
-
-  size_t size_;
-  Bytes bytes_;
-  size_t begin_ = 0;
-};
+// Whether that is what the memory holds, and nothing beside it was written.
+bool Holds(const GuardedMemory& memory, const Bytes& contents) {
+  const absl::StatusOr<Bytes> got = memory.Read();
+  return got.ok() && *got == contents;
+}
 
 // Which memory the outputs are: inputs by number, or kElsewhere.
 constexpr int kElsewhere = -1;
@@ -76,24 +64,24 @@ int64_t OffsetOf(const FoldCase& c, size_t input) {
 // everything else as it was.
 bool Gives(const FoldCase& c, const std::vector<Bytes>& inputs,
            const Bytes& want) {
-  std::vector<Memory> memory;
+  std::vector<GuardedMemory> memory;
   for (size_t i = 0; i < inputs.size(); ++i) {
     memory.emplace_back(inputs[i], OffsetOf(c, i));
   }
-  std::vector<Memory> others;
-  for (const int output : c.outputs) {
-    const size_t size = output == kElsewhere ? want.size() : 0;
-    others.emplace_back(static_cast<int64_t>(size), c.output_offset);
+  std::vector<GuardedMemory> others;
+  std::vector<void*> to(c.outputs.size());
+  for (size_t i = 0; i < to.size(); ++i) {
+    const int output = c.outputs[i];
+    if (output == kElsewhere) {
+      others.push_back(
+          Blank(static_cast<int64_t>(want.size()), c.output_offset));
+      to[i] = others.back().data();
+    } else {
+      to[i] = memory[static_cast<size_t>(output)].data();
+    }
   }
   std::vector<const void*> from;
-  for (Memory& m : memory) from.push_back(m.data());
-  std::vector<void*> to;
-  for (size_t i = 0; i < c.outputs.size(); ++i) {
-    const int output = c.outputs[i];
-    to.push_back(output == kElsewhere
-                     ? others[i].data()
-                     : memory[static_cast<size_t>(output)].data());
-  }
+  for (GuardedMemory& m : memory) from.push_back(m.data());
   const Reduction reduction(c.type, c.op, static_cast<int>(inputs.size()));
   const int64_t n = static_cast<int64_t>(want.size()) / SizeOf(c.type);
   if (c.order == FoldOrder::kTree) {
@@ -102,15 +90,11 @@ bool Gives(const FoldCase& c, const std::vector<Bytes>& inputs,
     reduction.Fold(from, to, n);
   }
   bool right = true;
-  for (size_t i = 0; i < to.size(); ++i) {
-    right &= c.outputs[i] != kElsewhere || others[i].Holds(want);
-    right &= others[i].GuardsAreIntact();
-  }
+  for (const GuardedMemory& other : others) right &= Holds(other, want);
   for (size_t i = 0; i < memory.size(); ++i) {
     const bool is_output =
         std::count(c.outputs.begin(), c.outputs.end(), static_cast<int>(i)) > 0;
-    right &= memory[i].Holds(is_output ? want : inputs[i]);
-    right &= memory[i].GuardsAreIntact();
+    right &= Holds(memory[i], is_output ? want : inputs[i]);
   }
   return right;
 }
@@ -188,8 +172,8 @@ TEST_P(ReductionTest, EveryCountNearTheBlock) {
 }
 
 // Accumulators, of any alignment.
-Memory Accumulators(const Reduction& reduction, int64_t n) {
-  return Memory(n * SizeOf(reduction.accumulator()), /*offset=*/1);
+GuardedMemory Accumulators(const Reduction& reduction, int64_t n) {
+  return Blank(n * SizeOf(reduction.accumulator()), /*offset=*/1);
 }
 
 TEST_P(ReductionTest, StepsGiveWhatFoldGives) {
@@ -198,13 +182,15 @@ TEST_P(ReductionTest, StepsGiveWhatFoldGives) {
     const std::vector<Bytes> inputs = DrawInputs(type(), world_size, kCount);
     const Bytes want = Reference(type(), op(), FoldOrder::kChain, inputs);
     const Reduction reduction(type(), op(), world_size);
-    Memory sums = Accumulators(reduction, kCount);
-    Memory other = Accumulators(reduction, kCount);
-    Memory* earlier = &sums;
+    GuardedMemory sums = Accumulators(reduction, kCount);
+    GuardedMemory other = Accumulators(reduction, kCount);
+    GuardedMemory* earlier = &sums;
     reduction.Begin(inputs[0].data(), earlier->data(), kCount);
     for (size_t i = 1; i < inputs.size(); ++i) {
       // In place, elsewhere, and over the input, in turn.
-      Memory* result = i % 3 == 0 ? earlier : earlier == &sums ? &other : &sums;
+      GuardedMemory* result = i % 3 == 0         ? earlier
+                              : earlier == &sums ? &other
+                                                 : &sums;
       const void* input = inputs[i].data();
       if (i % 3 == 2 && reduction.accumulates_in_place()) {
         std::memcpy(result->data(), input, inputs[i].size());
@@ -213,31 +199,32 @@ TEST_P(ReductionTest, StepsGiveWhatFoldGives) {
       reduction.Accumulate(earlier->data(), input, result->data(), kCount);
       earlier = result;
     }
-    Memory output(static_cast<int64_t>(want.size()), 3);
+    GuardedMemory output = Blank(static_cast<int64_t>(want.size()), 3);
     reduction.Finish(earlier->data(), output.data(), kCount);
-    EXPECT_TRUE(output.Holds(want)) << world_size;
-    EXPECT_TRUE(output.GuardsAreIntact() && sums.GuardsAreIntact() &&
-                other.GuardsAreIntact());
+    EXPECT_TRUE(Holds(output, want)) << world_size;
+    EXPECT_THAT(sums.Read(), IsOk());
+    EXPECT_THAT(other.Read(), IsOk());
     if (reduction.accumulates_in_place()) {
       reduction.Finish(earlier->data(), earlier->data(), kCount);
-      EXPECT_TRUE(earlier->Holds(want)) << "in place";
+      EXPECT_TRUE(Holds(*earlier, want)) << "in place";
     }
   }
 }
 
 // The sums of ranks [begin, end); into the earlier or the later operand, by
 // `begin`.
-Memory MergeNode(const Reduction& reduction, const std::vector<Bytes>& inputs,
-                 int begin, int end, int64_t n) {
+GuardedMemory MergeNode(const Reduction& reduction,
+                        const std::vector<Bytes>& inputs, int begin, int end,
+                        int64_t n) {
   if (end - begin == 1) {
-    Memory leaf = Accumulators(reduction, n);
+    GuardedMemory leaf = Accumulators(reduction, n);
     reduction.Begin(inputs[static_cast<size_t>(begin)].data(), leaf.data(), n);
     return leaf;
   }
   const int split = TreeSplit(static_cast<int>(inputs.size()), begin, end);
-  Memory earlier = MergeNode(reduction, inputs, begin, split, n);
-  Memory later = MergeNode(reduction, inputs, split, end, n);
-  Memory& result = begin % 2 == 0 ? earlier : later;
+  GuardedMemory earlier = MergeNode(reduction, inputs, begin, split, n);
+  GuardedMemory later = MergeNode(reduction, inputs, split, end, n);
+  GuardedMemory& result = begin % 2 == 0 ? earlier : later;
   reduction.Merge(earlier.data(), later.data(), result.data(), n);
   return result;
 }
@@ -248,10 +235,10 @@ TEST_P(ReductionTest, MergesGiveWhatFoldTreeGives) {
     const std::vector<Bytes> inputs = DrawInputs(type(), world_size, kCount);
     const Bytes want = Reference(type(), op(), FoldOrder::kTree, inputs);
     const Reduction reduction(type(), op(), world_size);
-    Memory sums = MergeNode(reduction, inputs, 0, world_size, kCount);
-    Memory output(static_cast<int64_t>(want.size()), 3);
+    GuardedMemory sums = MergeNode(reduction, inputs, 0, world_size, kCount);
+    GuardedMemory output = Blank(static_cast<int64_t>(want.size()), 3);
     reduction.Finish(sums.data(), output.data(), kCount);
-    EXPECT_TRUE(output.Holds(want)) << world_size;
+    EXPECT_TRUE(Holds(output, want)) << world_size;
   }
 }
 
@@ -346,6 +333,205 @@ TEST(ReductionControlsTest, RejectsASumForAnAverage) {
         Gives({type, ReduceOp::kSum}, inputs,
               Reference(type, ReduceOp::kAverage, FoldOrder::kChain, inputs)));
   }
+}
+
+// The loops themselves.
+
+constexpr int kWorldSize = 3;
+
+// What the four loops make of two operands, one after the other.
+std::vector<Bytes> RunAll(VectorUnit unit, DataType type, ReduceOp op,
+                          const std::vector<Bytes>& inputs, int64_t n) {
+  const ReductionKernels& kernels = ReductionKernelsFor(type, op, unit);
+  const auto size = static_cast<size_t>(n * SizeOf(AccumulatorOf(type, op)));
+  Bytes begun = inputs[0];
+  if (kernels.begin != nullptr) {
+    begun.resize(size);
+    kernels.begin(inputs[0].data(), begun.data(), n);
+  }
+  Bytes sums(size);
+  kernels.accumulate(begun.data(), inputs[1].data(), sums.data(), n);
+  Bytes merged(size);
+  kernels.merge(sums.data(), begun.data(), merged.data(), n);
+  Bytes finished;
+  if (kernels.finish != nullptr) {
+    finished.resize(inputs[0].size());
+    kernels.finish(merged.data(), finished.data(), n, kWorldSize);
+  }
+  return {begun, sums, merged, finished};
+}
+
+class ReductionKernelsTest : public ReductionTest {};
+
+TEST_P(ReductionKernelsTest, EveryInstructionSetGivesTheSameBits) {
+  for (int64_t n = 1; n <= 1000; n += n < 70 ? 1 : 93) {
+    const std::vector<Bytes> inputs = DrawInputs(type(), 2, n);
+    EXPECT_EQ(RunAll(BestVectorUnit(), type(), op(), inputs, n),
+              RunAll(VectorUnit::kBaseline, type(), op(), inputs, n))
+        << n;
+  }
+}
+
+// Every float16, and floats that are next to one or in the middle between two,
+// or NaN.
+TEST(ReductionKernelsFloat16Test, EveryInstructionSetConvertsAlike) {
+  constexpr int64_t kCount = 1 << 16;
+  std::vector<uint16_t> halves(kCount);
+  std::iota(halves.begin(), halves.end(), uint16_t{0});
+  std::vector<uint32_t> floats(kCount);
+  for (const VectorUnit unit : {VectorUnit::kBaseline, BestVectorUnit()}) {
+    const ReductionKernels& kernels =
+        ReductionKernelsFor(DataType::kFloat16, ReduceOp::kSum, unit);
+    std::vector<float> widened(kCount);
+    kernels.begin(halves.data(), widened.data(), kCount);
+    for (size_t i = 0; i < halves.size(); ++i) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(widened[i]),
+                std::bit_cast<uint32_t>(ToFloat(Float16{halves[i]})));
+    }
+    for (const uint32_t distance : {0u, 1u, 0xfffu, 0x1000u, 0x1001u}) {
+      for (size_t i = 0; i < floats.size(); ++i) {
+        floats[i] = std::bit_cast<uint32_t>(widened[i]) + distance;
+      }
+      std::vector<uint16_t> narrowed(kCount);
+      kernels.finish(floats.data(), narrowed.data(), kCount, kWorldSize);
+      for (size_t i = 0; i < floats.size(); ++i) {
+        ASSERT_EQ(narrowed[i], ToFloat16(std::bit_cast<float>(floats[i])).bits)
+            << floats[i];
+      }
+    }
+  }
+}
+
+// The control: the comparison sees another operand, and another operation.
+TEST_P(ReductionKernelsTest, RejectsOtherOperands) {
+  const std::vector<Bytes> inputs = DrawInputs(type(), 3, 67);
+  const std::vector<Bytes> others = {inputs[0], inputs[2]};
+  EXPECT_NE(RunAll(BestVectorUnit(), type(), op(), inputs, 67),
+            RunAll(VectorUnit::kBaseline, type(), op(), others, 67));
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, ReductionKernelsTest,
+                         testing::Combine(testing::ValuesIn(kAllDataTypes),
+                                          testing::ValuesIn(kAllReduceOps)),
+                         ParamName);
+
+template <typename E>
+std::vector<E> FoldValues(ReduceOp op, std::vector<E> a, std::vector<E> b) {
+  const void* const inputs[] = {a.data(), b.data()};
+  std::vector<E> result(a.size());
+  void* const outputs[] = {result.data()};
+  Reduction(kDataTypeOf<E>, op, 2)
+      .Fold(inputs, outputs, static_cast<int64_t>(a.size()));
+  return result;
+}
+
+constexpr float kInfinity = std::numeric_limits<float>::infinity();
+
+TEST(ReductionValuesTest, NanInEitherOperandGivesOneNan) {
+  const float payload = std::bit_cast<float>(0xffc1'2345u);
+  const float signalling = std::bit_cast<float>(0x7f80'0001u);
+  std::vector<float> a, b;
+  for (const float nan : {payload, signalling, NAN}) {
+    for (const float other : {1.0f, kInfinity, -0.0f, payload, signalling}) {
+      for (int i = 0; i < 9; ++i) {  // Vectors, and what is left.
+        a.insert(a.end(), {nan, other});
+        b.insert(b.end(), {other, nan});
+      }
+    }
+  }
+  for (const ReduceOp op : kAllReduceOps) {
+    for (const float x : FoldValues(op, a, b)) {
+      EXPECT_EQ(std::bit_cast<uint32_t>(x), 0x7fc0'0000u) << Name(op);
+    }
+  }
+}
+
+TEST(ReductionValuesTest, InfinitiesThatCancelGiveTheSameNan) {
+  const float nan =
+      FoldValues<float>(ReduceOp::kSum, {kInfinity}, {-kInfinity})[0];
+  EXPECT_EQ(std::bit_cast<uint32_t>(nan), 0x7fc0'0000u);
+  const float none = FoldValues<float>(ReduceOp::kProduct, {kInfinity}, {0})[0];
+  EXPECT_EQ(std::bit_cast<uint32_t>(none), 0x7fc0'0000u);
+}
+
+TEST(ReductionValuesTest, ZerosKeepTheEarlierSign) {
+  for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+    const std::vector<float> zeros =
+        FoldValues<float>(op, {0.0f, -0.0f}, {-0.0f, 0.0f});
+    EXPECT_FALSE(std::signbit(zeros[0])) << Name(op);
+    EXPECT_TRUE(std::signbit(zeros[1])) << Name(op);
+  }
+}
+
+TEST(ReductionValuesTest, SixteenBitFloatsRoundOnceAtTheEnd) {
+  // 2048 + 1 + 1: rounded in between, the ones would be lost.
+  const std::vector<Float16> x = {ToFloat16(2048)};
+  const std::vector<Float16> one = {ToFloat16(1)};
+  const void* const inputs[] = {x.data(), one.data(), one.data()};
+  Float16 result;
+  void* const outputs[] = {&result};
+  Reduction(DataType::kFloat16, ReduceOp::kSum, 3).Fold(inputs, outputs, 1);
+  EXPECT_EQ(ToFloat(result), 2050);
+}
+
+TEST(ReductionValuesTest, IntegersWrap) {
+  constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
+  constexpr int32_t kMin = std::numeric_limits<int32_t>::min();
+  EXPECT_EQ(FoldValues<int32_t>(ReduceOp::kSum, {kMax, kMin}, {1, -1}),
+            (std::vector<int32_t>{kMin, kMax}));
+  EXPECT_EQ(FoldValues<int32_t>(ReduceOp::kProduct, {kMin, 65536}, {-1, 65537}),
+            (std::vector<int32_t>{kMin, 65536}));
+  EXPECT_EQ(FoldValues<uint8_t>(ReduceOp::kSum, {200}, {100}),
+            (std::vector<uint8_t>{44}));
+}
+
+TEST(ReductionValuesTest, IntegerAveragesAreOfTheExactSumTowardZero) {
+  constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
+  EXPECT_EQ(
+      FoldValues<int32_t>(ReduceOp::kAverage, {kMax, -3, 3}, {kMax, -4, 4}),
+      (std::vector<int32_t>{kMax, -3, 3}));
+  EXPECT_EQ(FoldValues<uint8_t>(ReduceOp::kAverage, {255, 0}, {254, 1}),
+            (std::vector<uint8_t>{254, 0}));
+}
+
+using Copier = void (*)(const std::byte* from, std::byte* to, int64_t bytes);
+
+// Whether a copy of `size` bytes, between memory at these offsets from a line,
+// copies them and nothing else.
+bool Copies(Copier copier, int64_t size, int64_t from_offset,
+            int64_t to_offset) {
+  Bytes bytes(static_cast<size_t>(size) + 1);  // One more than is to be copied.
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = std::byte(i % 251);
+  GuardedMemory from(bytes, from_offset);
+  GuardedMemory to = Blank(size, to_offset);
+  copier(from.data(), to.data(), size);
+  FinishStreaming();
+  bytes.pop_back();
+  return Holds(to, bytes);
+}
+
+TEST(StreamCopyTest, EverySizeAndAlignment) {
+  for (int64_t size = 0; size <= 5 * kCacheLineBytes; ++size) {
+    for (int64_t to = 0; to < kCacheLineBytes; ++to) {
+      for (const int64_t from : {0, 1, 16, 63}) {
+        ASSERT_TRUE(Copies(StreamCopy, size, from, to))
+            << size << " bytes from " << from << " to " << to;
+      }
+    }
+  }
+}
+
+// The controls.
+TEST(StreamCopyTest, RejectsAByteTooFewOrTooMany) {
+  const Copier too_few = [](const std::byte* from, std::byte* to,
+                            int64_t bytes) { StreamCopy(from, to, bytes - 1); };
+  const Copier too_many = [](const std::byte* from, std::byte* to,
+                             int64_t bytes) {
+    StreamCopy(from, to, bytes + 1);
+  };
+  EXPECT_TRUE(Copies(StreamCopy, 100, 1, 3));
+  EXPECT_FALSE(Copies(too_few, 100, 1, 3));
+  EXPECT_FALSE(Copies(too_many, 100, 1, 3));
 }
 
 }  // namespace

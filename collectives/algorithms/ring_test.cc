@@ -1,22 +1,24 @@
 // That segments tile what they are cut from, that the ring adds every rank once
 // in the stated order, and the rings themselves at every small size, also where
-// RunOverTransport would choose another algorithm.
+// RunOverTransport would choose another algorithm; and messages between two.
 #include "collectives/algorithms/ring.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/data_types.h"
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithms/checked_call.h"
 #include "collectives/algorithms/memory_transport.h"
+#include "collectives/algorithms/pairwise.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"
@@ -26,6 +28,9 @@
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
+using testing::Each;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 constexpr int64_t kCounts = 60;
@@ -319,11 +324,7 @@ class RingTest : public testing::TestWithParam<RingCase> {
     const auto statuses = RunOverMemory(
         GetParam().world_size, {.max_pieces = GetParam().max_pieces},
         [&](Transport& transport) {
-          for (const CheckedCall& call : calls) {
-            LOCKSTEP_RETURN_IF_ERROR(
-                RunAndCheck(transport, call, AdditionOrder::kRing, RunRing));
-          }
-          return absl::OkStatus();
+          return RunAndCheck(transport, calls, AdditionOrder::kRing, RunRing);
         });
     EXPECT_THAT(FirstCause(statuses), IsOk());
   }
@@ -401,6 +402,75 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, RingTest,
                            return absl::StrCat("P", info.param.world_size,
                                                "Pieces", info.param.max_pieces);
                          });
+
+// Runs one call on rank 0 and one on rank 1.
+std::vector<absl::Status> RunPair(const Collective& first,
+                                  const Collective& second) {
+  return RunOverMemory(
+      2, {.timeout = absl::Seconds(5)}, [&](Transport& transport) {
+        return SendOrReceive(transport, transport.rank() == 0 ? first : second);
+      });
+}
+
+TEST(SendReceiveTest, BothReportTheSameDisagreement) {
+  float a[4] = {};
+  float b[4] = {};
+  int32_t ints[4] = {};
+  const Collective send = Collective::Send(a, 1, {"sender.cc", 7});
+  const struct {
+    Collective second;
+    const char* call;
+  } kCases[] = {
+      {Collective::Receive(std::span(b, 3), 0, {"peer.cc", 9}),
+       "Receive(float32[3], from rank 0) at peer.cc:9"},
+      {Collective::Receive(ints, 0, {"peer.cc", 9}),
+       "Receive(int32[4], from rank 0) at peer.cc:9"},
+      {Collective::Send(b, 0, {"peer.cc", 9}),
+       "Send(float32[4], to rank 0) at peer.cc:9"},
+  };
+  for (const auto& [second, call] : kCases) {
+    EXPECT_THAT(
+        RunPair(send, second),
+        Each(StatusIs(
+            absl::StatusCode::kInvalidArgument,
+            absl::StrCat("ranks disagree: rank 0 called Send(float32[4], to "
+                         "rank 1) at sender.cc:7, rank 1 called ",
+                         call))));
+  }
+}
+
+TEST(SendReceiveTest, TwoReceivesDisagree) {
+  float a[2] = {};
+  float b[2] = {};
+  EXPECT_THAT(RunPair(Collective::Receive(a, 1), Collective::Receive(b, 0)),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            AllOf(HasSubstr("rank 0 called Receive"),
+                                  HasSubstr("rank 1 called Receive")))));
+}
+
+TEST(SendReceiveTest, AgreesOverPiecesSmallerThanACall) {
+  float a[] = {1, 2};
+  float b[] = {0, 0};
+  EXPECT_THAT(RunPair(Collective::Send(a, 1), Collective::Receive(b, 0)),
+              Each(IsOk()));
+  EXPECT_THAT(b, ElementsAre(1, 2));
+}
+
+TEST(SendReceiveTest, NobodyThereEndsAtTheDeadline) {
+  float a[2] = {};
+  const auto statuses = RunOverMemory(
+      2, {.timeout = absl::Milliseconds(50)},
+      [&](Transport& transport) -> absl::Status {
+        // Rank 1 waits for something else.
+        if (transport.rank() == 1) {
+          return transport.Wait(Transport::kNobody, 1);
+        }
+        return SendOrReceive(transport, Collective::Receive(a, 1));
+      });
+  EXPECT_THAT(FirstCause(statuses),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("waited for rank 1")));
+}
 
 }  // namespace
 }  // namespace lockstep

@@ -356,11 +356,7 @@ class TreeTest : public testing::TestWithParam<int> {
     const auto statuses = RunOverMemory(
         GetParam(), {.max_piece_bytes = 192, .max_pieces = max_pieces},
         [&](Transport& transport) {
-          for (const CheckedCall& call : calls) {
-            LOCKSTEP_RETURN_IF_ERROR(
-                RunAndCheck(transport, call, AdditionOrder::kTree, RunTree));
-          }
-          return absl::OkStatus();
+          return RunAndCheck(transport, calls, AdditionOrder::kTree, RunTree);
         });
     EXPECT_THAT(FirstCause(statuses), IsOk());
   }

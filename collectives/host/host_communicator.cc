@@ -152,10 +152,7 @@ absl::Status HostCommunicator::RunWithPartner(const Collective& call) {
 
 absl::Status HostCommunicator::Enter(Operation operation, int64_t count,
                                      const CallSite& site) {
-  Call call;
-  call.operation = operation;
-  call.count = count;
-  SetSite(call, site);
+  const Call call = CallOf(operation, count, site);
   if (count < 0 || count > INT64_MAX / 2 / world_size()) {
     return member_.Refuse(call, "that is no size");
   }

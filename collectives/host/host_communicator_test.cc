@@ -1,14 +1,16 @@
 // What is special about groups that share memory: buffers that the group
-// allocates, groups within groups, messages between two, sizes of every kind.
-// conformance/collectives checks what each call gives.
+// allocates, groups within groups, messages between two, sizes of every kind;
+// and what runs a function on all ranks. conformance/collectives checks what
+// each call gives.
+#include <signal.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <functional>
 #include <memory>
 #include <new>
 #include <span>
@@ -19,12 +21,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/algorithms/checked_call.h"
+#include "collectives/algorithms/collective_reference.h"
 #include "collectives/async_communicator.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/host/host_group.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -34,36 +39,33 @@ namespace {
 
 using testing::AllOf;
 using testing::Each;
+using testing::ElementsAre;
 using testing::HasSubstr;
 
-// Numbers of very different sizes, so that each order of additions gives
-// another sum.
-float RoughValue(int rank, int64_t i) {
-  uint64_t x = static_cast<uint64_t>(i) * 64 + static_cast<uint64_t>(rank);
-  x = (x ^ 0x5851f42d4c957f2d) * 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 29)) * 0xbf58476d1ce4e5b9;
-  const double mantissa = 1 + static_cast<double>(x >> 12) * 0x1p-52;
-  const double sign = (x & 1) != 0 ? -1 : 1;
-  return static_cast<float>(
-      std::ldexp(sign * mantissa, static_cast<int>(x >> 1 & 15)));
-}
+// A part of a group's buffer.
+class GroupMemory : public CheckedMemory {
+ public:
+  GroupMemory(std::span<std::byte> room, const Bytes& content)
+      : room_(room), size_(content.size()) {
+    std::fill(room_.begin(), room_.end(), kGuard);
+    std::copy(content.begin(), content.end(), room_.begin());
+  }
+  std::byte* data() override { return room_.data(); }
+  absl::StatusOr<Bytes> Read() const override {
+    const auto beside = room_.subspan(size_);
+    if (std::any_of(beside.begin(), beside.end(),
+                    [](std::byte b) { return b != kGuard; })) {
+      return absl::DataLossError("memory behind a buffer was written");
+    }
+    return Bytes(room_.begin(), room_.begin() + static_cast<int64_t>(size_));
+  }
 
-// Element i of a large sum, in the order that schedule.h states, with the
-// segment found by counting: the first count % P segments have one more.
-float PlainSum(int64_t count, int world_size, int64_t i) {
-  int segment = 0;
-  int64_t end = 0;
-  while (true) {
-    end += count / world_size + (segment < count % world_size ? 1 : 0);
-    if (i < end) break;
-    ++segment;
-  }
-  float sum = RoughValue(segment, i);
-  for (int j = 1; j < world_size; ++j) {
-    sum += RoughValue((segment + j) % world_size, i);
-  }
-  return sum;
-}
+ private:
+  static constexpr std::byte kGuard{0x5a};
+
+  std::span<std::byte> room_;
+  size_t size_;
+};
 
 class HostCommunicatorTest
     : public testing::TestWithParam<std::tuple<Backend, int>> {
@@ -76,44 +78,34 @@ class HostCommunicatorTest
   }
 };
 
-absl::Status CheckLargeSum(Communicator& communicator,
-                           std::span<const float> input,
-                           std::span<float> output) {
-  const int64_t count = static_cast<int64_t>(output.size());
-  LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(input, output));
-  for (int64_t i = 0; i < count; ++i) {
-    const float want = PlainSum(count, communicator.world_size(), i);
-    if (output[static_cast<size_t>(i)] == want) continue;
-    return absl::DataLossError(absl::StrCat("element ", i, " of ", count));
-  }
-  return absl::OkStatus();
-}
-
 // Around the limits of the pieces that messages move in, and over the size from
 // which memory is written past the caches.
 TEST_P(HostCommunicatorTest, LargeMessagesInOrdinaryAndInGroupMemory) {
-  constexpr int64_t kCounts[] = {32767, 32768, 65537, 2000003};
-  const auto statuses = Run([&](Communicator& communicator) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer group,
-                              communicator.Allocate(2 * 2000003 * 4));
-    for (const int64_t count : kCounts) {
-      const auto fill = [&](std::span<float> data) {
-        for (int64_t i = 0; i < count; ++i) {
-          data[static_cast<size_t>(i)] = RoughValue(communicator.rank(), i);
-        }
-      };
-      const size_t size = static_cast<size_t>(count);
-      std::vector<float> ordinary(2 * size);
-      for (const std::span<float> memory :
-           {std::span(ordinary), group.as<float>()}) {
-        const std::span<float> input = memory.first(size);
-        fill(input);
-        LOCKSTEP_RETURN_IF_ERROR(
-            CheckLargeSum(communicator, input, memory.subspan(size, size)));
-        LOCKSTEP_RETURN_IF_ERROR(CheckLargeSum(communicator, input, input));
-      }
+  constexpr int64_t kLargest = 2000003;
+  std::vector<CheckedCall> calls;
+  for (const int64_t count :
+       {int64_t{32767}, int64_t{32768}, int64_t{65537}, kLargest}) {
+    for (const bool in_place : {false, true}) {
+      calls.push_back({Operation::kAllReduce, DataType::kFloat32,
+                       ReduceOp::kSum, count, /*root=*/0, in_place});
     }
-    return absl::OkStatus();
+  }
+  const auto statuses = Run([&](Communicator& communicator) -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(RunAndCheck(
+        communicator, calls, AdditionOrder::kBySize, [](const Bytes& content) {
+          return std::make_unique<GuardedMemory>(content, /*offset=*/0);
+        }));
+    // One half for the input, and one for the output.
+    constexpr size_t kHalf = kLargest * 4 + 64 - kLargest * 4 % 64;
+    LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer group,
+                              communicator.Allocate(2 * kHalf));
+    size_t next = 0;
+    return RunAndCheck(communicator, calls, AdditionOrder::kBySize,
+                       [&](const Bytes& content) {
+                         next = kHalf - next;
+                         return std::make_unique<GroupMemory>(
+                             group.bytes().subspan(next, kHalf), content);
+                       });
   });
   EXPECT_THAT(statuses, Each(IsOk()));
 }
@@ -382,15 +374,106 @@ INSTANTIATE_TEST_SUITE_P(Backends, SendReceiveTest,
                                          Backend::kProcesses),
                          [](const auto& info) { return Name(info.param); });
 
-// The control of LargeMessagesInOrdinaryAndInGroupMemory: a check by bits only
-// sees the order if another order has other bits.
-TEST(RoughValueTest, AnotherOrderOfAdditionsGivesAnotherSum) {
-  int different = 0;
-  for (int64_t i = 0; i < 1000; ++i) {
-    const float other = RoughValue(2, i) + RoughValue(1, i) + RoughValue(0, i);
-    if (PlainSum(1000, 3, i) != other) ++different;
+TEST(RunOnThreadsTest, RunsEveryRankOnce) {
+  for (const int world_size : {1, 2, 3, 8}) {
+    std::atomic<int> ranks = 0;
+    EXPECT_THAT(RunOnThreads(world_size, {},
+                             [&](Communicator& group) {
+                               ranks += 1 << group.rank();
+                               return group.Barrier();
+                             }),
+                IsOk());
+    EXPECT_EQ(ranks, (1 << world_size) - 1);
   }
-  EXPECT_GT(different, 100);
+}
+
+// The others lose their peer; that is not the cause.
+TEST(RunOnThreadsTest, ReturnsTheCause) {
+  for (int culprit = 0; culprit < 3; ++culprit) {
+    EXPECT_THAT(RunOnThreads(3, {},
+                             [&](Communicator& group) {
+                               return group.rank() == culprit
+                                          ? absl::DataLossError("bad batch")
+                                          : group.Barrier();
+                             }),
+                StatusIs(absl::StatusCode::kDataLoss, "bad batch"));
+  }
+}
+
+TEST(RunOnThreadsTest, ReturnsALostPeerIfThatIsAllThereIs) {
+  EXPECT_THAT(RunOnThreads(2, {},
+                           [](Communicator& group) {
+                             return group.rank() == 0 ? absl::OkStatus()
+                                                      : group.Barrier();
+                           }),
+              StatusIs(absl::StatusCode::kUnavailable,
+                       HasSubstr("rank 0 left the group")));
+}
+
+TEST(RunOnThreadsTest, RefusesAnImpossibleWorldSize) {
+  EXPECT_THAT(
+      RunOnThreads(0, {}, [](Communicator&) { return absl::OkStatus(); }),
+      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("world size 0")));
+}
+
+class RunRanksTest : public testing::TestWithParam<Backend> {};
+
+TEST_P(RunRanksTest, ReturnsEachRanksStatus) {
+  EXPECT_THAT(
+      RunRanks(GetParam(), 3,
+               [](Communicator& communicator) {
+                 return communicator.rank() == 1
+                            ? absl::NotFoundError("nothing")
+                            : absl::OkStatus();
+               }),
+      ElementsAre(IsOk(), StatusIs(absl::StatusCode::kNotFound, "nothing"),
+                  IsOk()));
+}
+
+// More bytes than a pipe holds.
+TEST_P(RunRanksTest, ReturnsEachRanksBytes) {
+  const auto bytes = [](int rank) {
+    return std::string(1 << 18, static_cast<char>('a' + rank));
+  };
+  EXPECT_THAT(
+      RunRanksCollect(
+          GetParam(), 2,
+          [&](Communicator& communicator) -> absl::StatusOr<std::string> {
+            return bytes(communicator.rank());
+          }),
+      ElementsAre(IsOkAndHolds(bytes(0)), IsOkAndHolds(bytes(1))));
+}
+
+TEST_P(RunRanksTest, ReportsWhyThereIsNoGroup) {
+  RunRanksOptions options;
+  options.group.slot_bytes = 65;
+  const auto statuses = RunRanks(
+      GetParam(), 2, [](Communicator&) { return absl::OkStatus(); }, options);
+  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("slot_bytes 65"))));
+}
+
+INSTANTIATE_TEST_SUITE_P(Backends, RunRanksTest,
+                         testing::Values(Backend::kThreads,
+                                         Backend::kProcesses),
+                         [](const auto& info) { return Name(info.param); });
+
+TEST(RunRanksProcessesTest, NamesTheSignalThatEndedARank) {
+  const auto statuses =
+      RunRanks(Backend::kProcesses, 2, [](Communicator& communicator) {
+        if (communicator.rank() == 1) raise(SIGKILL);
+        return absl::OkStatus();
+      });
+  EXPECT_THAT(statuses,
+              ElementsAre(IsOk(), StatusIs(absl::StatusCode::kAborted,
+                                           "rank 1 ended by signal 9")));
+}
+
+TEST(RunRanksProcessesTest, NamesTheExitStatusOfARankWithoutResult) {
+  const auto statuses = RunRanks(
+      Backend::kProcesses, 1, [](Communicator&) -> absl::Status { _exit(3); });
+  EXPECT_THAT(statuses, ElementsAre(StatusIs(absl::StatusCode::kAborted,
+                                             HasSubstr("exit status 3"))));
 }
 
 }  // namespace

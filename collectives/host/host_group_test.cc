@@ -1,18 +1,23 @@
+// How the ranks of both host backends join a group, what they leave behind, and
+// how groups fail.
 #include "collectives/host/host_group.h"
 
-#include <dirent.h>
 #include <signal.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
+#include <functional>
+#include <future>
 #include <memory>
+#include <regex>
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,6 +29,7 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/rendezvous/file_rendezvous.h"
 #include "collectives/rendezvous/rendezvous.h"
@@ -34,25 +40,21 @@
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
 using testing::Each;
-using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::MatchesRegex;
 
 // Not the same in another run, whose leftovers would be in the way.
 std::string PathOf(const std::string& name) {
   return absl::StrCat(testing::TempDir(), "/", getpid(), "_", name);
 }
 
-bool Exists(const std::string& path) {
-  struct stat info;
-  return lstat(path.c_str(), &info) == 0;
-}
-
-std::multiset<std::string> NamesIn(const std::string& folder) {
-  std::multiset<std::string> names;
-  DIR* stream = opendir(folder.c_str());
-  while (const dirent* entry = readdir(stream)) names.insert(entry->d_name);
-  closedir(stream);
+std::set<std::string> NamesIn(const std::string& folder) {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    names.insert(entry.path());
+  }
   return names;
 }
 
@@ -106,7 +108,7 @@ TEST(ProcessGroupTest, JoinsTwoHundredTimesAndLeavesNothing) {
         return absl::OkStatus();
       });
   EXPECT_THAT(statuses, Each(IsOk()));
-  EXPECT_FALSE(Exists(path));
+  EXPECT_FALSE(std::filesystem::exists(path));
   EXPECT_EQ(NamesIn("/dev/shm"), shared_before);
 }
 
@@ -181,131 +183,326 @@ TEST(ProcessGroupTest, MemoryThatIsNotAGroups) {
                        HasSubstr("/proc/self/fd/9999")));
 }
 
-TEST(RunOnThreadsTest, RunsEveryRankOnce) {
-  for (const int world_size : {1, 2, 3, 8}) {
-    std::atomic<int> ranks = 0;
-    EXPECT_THAT(RunOnThreads(world_size, {},
-                             [&](Communicator& group) {
-                               ranks += 1 << group.rank();
-                               return group.Barrier();
-                             }),
-                IsOk());
-    EXPECT_EQ(ranks, (1 << world_size) - 1);
+// How groups of both backends fail: whom an error names, what every rank gets,
+// and that nobody waits for long.
+
+// An error that does not wait for the deadline comes long before this, on a
+// busy machine too; the deadline of these groups is 60 s.
+constexpr absl::Duration kSoon = absl::Seconds(10);
+
+// A status whose message, but for where the calls stand in the source, matches.
+auto Says(absl::StatusCode code, const testing::Matcher<std::string>& text) {
+  return StatusIs(code,
+                  testing::ResultOf(
+                      [](const std::string& message) {
+                        static const std::regex site(" at [^ ]+[.]cc:[0-9]+");
+                        return std::regex_replace(message, site, "");
+                      },
+                      text));
+}
+
+absl::Status AllReduce(Communicator& communicator, int64_t count) {
+  std::vector<float> data(static_cast<size_t>(count), 1.0f);
+  return communicator.AllReduce(data);
+}
+
+absl::Status Broadcast(Communicator& communicator, size_t size, int root) {
+  std::vector<std::byte> data(size);
+  return communicator.Broadcast(data, root);
+}
+
+absl::Status AllGather(Communicator& communicator, size_t size) {
+  const std::vector<std::byte> input(size);
+  std::vector<std::byte> output(size * communicator.world_size());
+  return communicator.AllGather(input, output);
+}
+
+class GroupMemberTest : public testing::TestWithParam<Backend> {
+ protected:
+  // What three ranks get of a second call, in which rank 2 calls something
+  // else. Each also checks that it gets the error once and that the group stays
+  // failed.
+  std::vector<absl::Status> Disagree(
+      const std::function<absl::Status(Communicator&)>& call,
+      const std::function<absl::Status(Communicator&)>& other) {
+    return RunRanks(GetParam(), 3, [&](Communicator& communicator) {
+      LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
+      absl::Status status =
+          communicator.rank() == 2 ? other(communicator) : call(communicator);
+      for (int i = 0; i < 2; ++i) {
+        const absl::Status later = communicator.Barrier();
+        if (later.code() != absl::StatusCode::kFailedPrecondition ||
+            !absl::StrContains(later.message(), status.message())) {
+          return later;
+        }
+      }
+      return status;
+    });
   }
-}
+};
 
-// The others lose their peer; that is not the cause.
-TEST(RunOnThreadsTest, ReturnsTheCause) {
-  for (int culprit = 0; culprit < 3; ++culprit) {
-    EXPECT_THAT(RunOnThreads(3, {},
-                             [&](Communicator& group) {
-                               return group.rank() == culprit
-                                          ? absl::DataLossError("bad batch")
-                                          : group.Barrier();
-                             }),
-                StatusIs(absl::StatusCode::kDataLoss, "bad batch"));
-  }
-}
-
-TEST(RunOnThreadsTest, ReturnsALostPeerIfThatIsAllThereIs) {
-  EXPECT_THAT(RunOnThreads(2, {},
-                           [](Communicator& group) {
-                             return group.rank() == 0 ? absl::OkStatus()
-                                                      : group.Barrier();
-                           }),
-              StatusIs(absl::StatusCode::kUnavailable,
-                       HasSubstr("rank 0 left the group")));
-}
-
-TEST(RunOnThreadsTest, RefusesAnImpossibleWorldSize) {
+// Not in a macro, whose arguments all have the same line.
+TEST_P(GroupMemberTest, DisagreementNamesTheTwoPlacesInTheSource) {
+  const int first = __LINE__ + 1;
+  const auto call = [](Communicator& c) { return c.Barrier(); };
+  const auto other = [](Communicator& c) { return c.Broadcast({}, 1); };
   EXPECT_THAT(
-      RunOnThreads(0, {}, [](Communicator&) { return absl::OkStatus(); }),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("world size 0")));
+      Disagree(call, other),
+      Each(StatusIs(
+          absl::StatusCode::kInvalidArgument,
+          absl::StrCat("ranks disagree on call 2: rank 0 called Barrier() at "
+                       "collectives/host/host_group_test.cc:",
+                       first,
+                       ", rank 2 called Broadcast(uint8[0], root 1) at "
+                       "collectives/host/host_group_test.cc:",
+                       first + 1))));
 }
 
-class RunRanksTest : public testing::TestWithParam<Backend> {};
-
-TEST_P(RunRanksTest, ReturnsEachRanksStatus) {
-  EXPECT_THAT(
-      RunRanks(GetParam(), 3,
-               [](Communicator& communicator) {
-                 return communicator.rank() == 1
-                            ? absl::NotFoundError("nothing")
-                            : absl::OkStatus();
-               }),
-      ElementsAre(IsOk(), StatusIs(absl::StatusCode::kNotFound, "nothing"),
-                  IsOk()));
-}
-
-// More bytes than a pipe holds.
-TEST_P(RunRanksTest, ReturnsEachRanksBytes) {
-  const auto bytes = [](int rank) {
-    return std::string(1 << 18, static_cast<char>('a' + rank));
+TEST_P(GroupMemberTest, RanksDisagree) {
+  using CallFn = std::function<absl::Status(Communicator&)>;
+  const CallFn all_reduce = [](Communicator& c) { return AllReduce(c, 10); };
+  const CallFn broadcast = [](Communicator& c) { return Broadcast(c, 5, 0); };
+  const CallFn all_gather = [](Communicator& c) { return AllGather(c, 4); };
+  const CallFn of_int64 = [](Communicator& c) {
+    std::vector<int64_t> data(10);
+    return c.AllReduce(data);
   };
+  const CallFn maximum = [](Communicator& c) {
+    std::vector<float> data(10);
+    return c.AllReduce(data, ReduceOp::kMax);
+  };
+  const struct {
+    CallFn call;
+    std::string name;
+    CallFn other;
+    std::string other_name;
+  } kCases[] = {
+      {all_reduce, "AllReduce(float32[10], sum)",
+       [](Communicator& c) { return c.Barrier(); }, "Barrier()"},
+      {all_reduce, "AllReduce(float32[10], sum)",
+       [](Communicator& c) { return AllReduce(c, 11); },
+       "AllReduce(float32[11], sum)"},
+      {all_reduce, "AllReduce(float32[10], sum)", of_int64,
+       "AllReduce(int64[10], sum)"},
+      {all_reduce, "AllReduce(float32[10], sum)", maximum,
+       "AllReduce(float32[10], max)"},
+      {broadcast, "Broadcast(uint8[5], root 0)",
+       [](Communicator& c) { return Broadcast(c, 5, 1); },
+       "Broadcast(uint8[5], root 1)"},
+      {all_gather, "AllGather(uint8[4])",
+       [](Communicator& c) { return AllGather(c, 0); }, "AllGather(uint8[0])"},
+  };
+  for (const auto& test : kCases) {
+    EXPECT_THAT(
+        Disagree(test.call, test.other),
+        Each(Says(
+            absl::StatusCode::kInvalidArgument,
+            absl::StrCat("ranks disagree on call 2: rank 0 called ", test.name,
+                         ", rank 2 called ", test.other_name))));
+  }
+}
+
+// Ranks 0 and 1 wait for rank 2, which waits for rank 1 alone.
+TEST_P(GroupMemberTest, RankThatSendsWhileTheOthersCallTogether) {
+  EXPECT_THAT(Disagree([](Communicator& c) { return c.Barrier(); },
+                       [](Communicator& c) {
+                         const std::vector<float> data(1000000);
+                         return c.Send(data, 1);
+                       }),
+              Each(Says(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("Send(float32[1000000], to rank 1)"))));
+}
+
+TEST_P(GroupMemberTest, RootThatIsNoRank) {
+  for (const int root : {-1, 3}) {
+    EXPECT_THAT(
+        Disagree([](Communicator& c) { return Broadcast(c, 5, 0); },
+                 [&](Communicator& c) { return Broadcast(c, 5, root); }),
+        Each(Says(absl::StatusCode::kInvalidArgument,
+                  absl::StrCat("rank 2 called Broadcast(uint8[5], root ", root,
+                               ") but the root is outside [0, 3)"))));
+  }
+}
+
+TEST_P(GroupMemberTest, OutputOfTheWrongSize) {
   EXPECT_THAT(
-      RunRanksCollect(
-          GetParam(), 2,
-          [&](Communicator& communicator) -> absl::StatusOr<std::string> {
-            return bytes(communicator.rank());
-          }),
-      ElementsAre(IsOkAndHolds(bytes(0)), IsOkAndHolds(bytes(1))));
+      Disagree([](Communicator& c) { return AllGather(c, 4); },
+               [](Communicator& c) {
+                 std::vector<std::byte> input(4);
+                 std::vector<std::byte> output(11);
+                 return c.AllGather(input, output);
+               }),
+      Each(Says(absl::StatusCode::kInvalidArgument,
+                "rank 2 called AllGather(uint8[4]) but its output has 11 "
+                "elements in place of 3 * 4")));
 }
 
-TEST_P(RunRanksTest, ReportsWhyThereIsNoGroup) {
+TEST_P(GroupMemberTest, InputInThePlaceOfAnotherRank) {
+  EXPECT_THAT(Disagree([](Communicator& c) { return AllGather(c, 4); },
+                       [](Communicator& c) {
+                         std::vector<std::byte> output(12);
+                         return c.AllGather(std::span(output).subspan(7, 4),
+                                            output);
+                       }),
+              Each(Says(absl::StatusCode::kInvalidArgument,
+                        HasSubstr("its input and output overlap elsewhere than "
+                                  "in place"))));
+}
+
+TEST_P(GroupMemberTest, RankThatLeavesIsNamed) {
+  const auto start = std::chrono::steady_clock::now();
+  const auto statuses = RunRanks(GetParam(), 3, [](Communicator& communicator) {
+    LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
+    if (communicator.rank() == 1) return absl::OkStatus();
+    return AllReduce(communicator, 1000);
+  });
+  EXPECT_LT(absl::FromChrono(std::chrono::steady_clock::now() - start), kSoon);
+  EXPECT_THAT(statuses[1], IsOk());
+  const auto names_rank_1 =
+      StatusIs(absl::StatusCode::kUnavailable,
+               AllOf(MatchesRegex("rank 1( .pid [0-9]+.)? left the group .*"),
+                     HasSubstr("in call 2, AllReduce(float32[1000], sum)")));
+  EXPECT_THAT(statuses[0], names_rank_1);
+  EXPECT_EQ(statuses[2], statuses[0]);
+}
+
+// Ranks leave right after a call whose data others still wait for.
+TEST_P(GroupMemberTest, LeavingInGoodOrderIsNoError) {
+  for (int round = 0; round < 20; ++round) {
+    RunRanksOptions options;
+    options.group.slot_bytes = 64;
+    const auto statuses = RunRanks(
+        GetParam(), 4,
+        [](Communicator& communicator) {
+          return Broadcast(communicator, 1500, 1);
+        },
+        options);
+    EXPECT_THAT(statuses, Each(IsOk()));
+  }
+}
+
+TEST_P(GroupMemberTest, RankThatDoesNotComeIsNamedAtTheDeadline) {
   RunRanksOptions options;
-  options.group.slot_bytes = 65;
+  options.group.timeout = absl::Milliseconds(100);
+  std::promise<void> others_gave_up;
   const auto statuses = RunRanks(
-      GetParam(), 2, [](Communicator&) { return absl::OkStatus(); }, options);
-  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInvalidArgument,
-                                      HasSubstr("slot_bytes 65"))));
+      GetParam(), 2,
+      [&](Communicator& communicator) {
+        if (communicator.rank() == 0) {
+          absl::Status status = communicator.Barrier();
+          others_gave_up.set_value();
+          return status;
+        }
+        if (GetParam() == Backend::kProcesses) raise(SIGSTOP);
+        others_gave_up.get_future().wait_for(std::chrono::seconds(30));
+        return communicator.Barrier();  // Learns what happened meanwhile.
+      },
+      options);
+  EXPECT_THAT(
+      statuses[0],
+      StatusIs(absl::StatusCode::kDeadlineExceeded,
+               MatchesRegex("rank 1( .pid [0-9]+.)? did not come within 100ms "
+                            ".seen by rank 0 in call 1, Barrier.. at .*")));
+  if (GetParam() == Backend::kThreads) {
+    EXPECT_EQ(statuses[1], statuses[0]);
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(Backends, RunRanksTest,
+INSTANTIATE_TEST_SUITE_P(Backends, GroupMemberTest,
                          testing::Values(Backend::kThreads,
                                          Backend::kProcesses),
                          [](const auto& info) { return Name(info.param); });
 
-TEST(RunRanksProcessesTest, NamesTheSignalThatEndedARank) {
-  const auto statuses =
-      RunRanks(Backend::kProcesses, 2, [](Communicator& communicator) {
-        if (communicator.rank() == 1) raise(SIGKILL);
-        return absl::OkStatus();
-      });
-  EXPECT_THAT(statuses,
-              ElementsAre(IsOk(), StatusIs(absl::StatusCode::kAborted,
-                                           "rank 1 ended by signal 9")));
-}
-
-TEST(RunRanksProcessesTest, NamesTheExitStatusOfARankWithoutResult) {
+// Rank 2 of 4 gets `signal` just before call `at`. Returns what rank 3 gets,
+// after checking that 0, 1 and 3 get the same.
+absl::Status SignalledBeforeCall(int signal, int at,
+                                 const RunRanksOptions& options) {
   const auto statuses = RunRanks(
-      Backend::kProcesses, 1, [](Communicator&) -> absl::Status { _exit(3); });
-  EXPECT_THAT(statuses, ElementsAre(StatusIs(absl::StatusCode::kAborted,
-                                             HasSubstr("exit status 3"))));
-}
-
-TEST(RunRanksProcessesTest, KillsWhatOutlivesTheDeadline) {
-  RunRanksOptions options;
-  options.deadline = absl::Milliseconds(100);
-  const auto statuses = RunRanks(
-      Backend::kProcesses, 2,
-      [](Communicator& communicator) {
-        while (communicator.rank() == 1) pause();
+      Backend::kProcesses, 4,
+      [&](Communicator& communicator) {
+        for (int call = 1; call < 10; ++call) {
+          if (communicator.rank() == 2 && call == at) raise(signal);
+          LOCKSTEP_RETURN_IF_ERROR(AllReduce(communicator, 100));
+        }
         return absl::OkStatus();
       },
       options);
-  EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kDeadlineExceeded,
-                                    HasSubstr("rank 1 was still running")));
+  EXPECT_EQ(statuses[0], statuses[3]);
+  EXPECT_EQ(statuses[1], statuses[3]);
+  return statuses[3];
 }
 
-TEST(RunRanksProcessesTest, EndsWhenOnlyStoppedRanksAreLeft) {
-  const auto statuses =
-      RunRanks(Backend::kProcesses, 2, [](Communicator& communicator) {
-        if (communicator.rank() == 0) raise(SIGSTOP);
-        return absl::OkStatus();
-      });
-  EXPECT_THAT(statuses, ElementsAre(StatusIs(absl::StatusCode::kAborted,
-                                             HasSubstr("signal 9")),
-                                    IsOk()));
+TEST(GroupMemberProcessesTest, KilledRankIsNamedAtOnce) {
+  for (const int call : {1, 2, 7}) {
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_THAT(
+        SignalledBeforeCall(SIGKILL, call, {}),
+        StatusIs(
+            absl::StatusCode::kUnavailable,
+            AllOf(MatchesRegex("rank 2 .pid [0-9]+. died .*"),
+                  HasSubstr(absl::StrCat("in call ", call, ", AllReduce")))));
+    EXPECT_LT(absl::FromChrono(std::chrono::steady_clock::now() - start),
+              kSoon);
+  }
+}
+
+TEST(GroupMemberProcessesTest, StoppedRankIsNamedAtTheDeadline) {
+  RunRanksOptions options;
+  options.group.timeout = absl::Milliseconds(500);
+  for (const int call : {1, 2}) {
+    EXPECT_THAT(
+        SignalledBeforeCall(SIGSTOP, call, options),
+        StatusIs(
+            absl::StatusCode::kDeadlineExceeded,
+            MatchesRegex("rank 2 .pid [0-9]+. did not come within 500ms .*")));
+  }
+}
+
+// Rank 0 all-reduces with the others without end and sends `signal` to rank 2
+// wherever that happens to be, from another thread. Returns what rank 0 gets.
+absl::Status SignalledDuringCalls(int signal, int64_t count,
+                                  const RunRanksOptions& options) {
+  return RunRanks(
+      Backend::kProcesses, 4,
+      [&](Communicator& communicator) {
+        std::vector<int64_t> pids(4);
+        const int64_t pid = getpid();
+        LOCKSTEP_RETURN_IF_ERROR(
+            communicator.AllGather(std::as_bytes(std::span(&pid, 1)),
+                                   std::as_writable_bytes(std::span(pids))));
+        std::thread killer;
+        absl::Status status;
+        for (int call = 0; status.ok(); ++call) {
+          if (communicator.rank() == 0 && call == 3) {
+            killer =
+                std::thread([&] { kill(static_cast<pid_t>(pids[2]), signal); });
+          }
+          status = AllReduce(communicator, count);
+        }
+        if (killer.joinable()) killer.join();
+        return status;
+      },
+      options)[0];
+}
+
+TEST(GroupMemberProcessesTest, RankKilledDuringACallIsNamed) {
+  for (const int64_t count : {10, 1'000'000}) {
+    EXPECT_THAT(SignalledDuringCalls(SIGKILL, count, {}),
+                StatusIs(absl::StatusCode::kUnavailable,
+                         MatchesRegex("rank 2 .pid [0-9]+. died .*")));
+  }
+}
+
+// Not its neighbour, which waits for it in the same call.
+TEST(GroupMemberProcessesTest, RankStoppedDuringACallIsNamed) {
+  RunRanksOptions options;
+  options.group.timeout = absl::Seconds(1);
+  for (const int64_t count : {10, 1'000'000}) {
+    EXPECT_THAT(SignalledDuringCalls(SIGSTOP, count, options),
+                StatusIs(absl::StatusCode::kDeadlineExceeded,
+                         MatchesRegex(
+                             "rank 2 .pid [0-9]+. did not come within 1s .*")));
+  }
 }
 
 }  // namespace

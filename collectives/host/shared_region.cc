@@ -20,6 +20,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "collectives/group_options.h"
 
@@ -130,6 +131,7 @@ absl::StatusOr<SharedMemory> SharedMemory::CreatePrivate(int64_t size) {
 absl::StatusOr<SharedMemory> SharedMemory::Create(int64_t size) {
   const int fd = memfd_create("lockstep", MFD_CLOEXEC);
   if (fd < 0) return OutOfMemory("memfd_create", size);
+  const FileSizeSignalBlock block;  // Such memory counts as a file.
   if (ftruncate(fd, size) != 0) {
     absl::Status status = OutOfMemory("ftruncate", size);
     close(fd);

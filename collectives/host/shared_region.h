@@ -19,7 +19,8 @@ inline constexpr int64_t kPageBytes = 4096;
 
 // Owns one mapping, zero at first, aligned to a page. Only address space is
 // reserved: pages come when touched, and go with the last mapping. Errors of
-// all factories: kResourceExhausted without memory.
+// all factories: kResourceExhausted without memory, or beyond the process's
+// file size limit.
 class SharedMemory {
  public:
   // For ranks that are threads: nobody else can open it.

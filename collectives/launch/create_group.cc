@@ -1,8 +1,9 @@
 #include "collectives/launch/create_group.h"
 
+#include <algorithm>
+#include <functional>
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -21,25 +22,11 @@
 namespace lockstep {
 namespace {
 
-std::map<std::string, BackendFactory, std::less<>>& RegisteredBackends() {
-  static auto& backends =
-      *new std::map<std::string, BackendFactory, std::less<>>;
-  return backends;
-}
+using Backends = std::map<std::string, BackendFactory, std::less<>>;
 
-absl::StatusOr<LocalRanks> JoinProcesses(const GroupOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
-                            ReadRankEnvironment());
-  if (!environment) {
-    return absl::FailedPreconditionError(
-        "backend processes: no launcher started this process; start it with "
-        "//collectives:launch, torchrun, mpirun or srun");
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> rank,
-                            JoinLaunchedGroup(*environment, options));
-  LocalRanks ranks;
-  ranks.push_back(std::move(rank));
-  return ranks;
+Backends& RegisteredBackends() {
+  static Backends* const backends = new Backends;
+  return *backends;
 }
 
 absl::Status NotLinked(absl::string_view backend) {
@@ -51,6 +38,18 @@ absl::Status NotLinked(absl::string_view backend) {
   return absl::UnimplementedError(absl::StrCat(
       "backend ", backend, ": this program was not linked with //collectives/",
       backend, ":", backend, "_group"));
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> JoinGroup(
+    absl::string_view backend, const GroupOptions& options) {
+  if (backend == "processes") {
+    LOCKSTEP_ASSIGN_OR_RETURN(const RankEnvironment environment,
+                              RequireRankEnvironment());
+    return JoinLaunchedGroup(environment, options);
+  }
+  const auto registered = RegisteredBackends().find(backend);
+  if (registered == RegisteredBackends().end()) return NotLinked(backend);
+  return registered->second(options);
 }
 
 }  // namespace
@@ -68,21 +67,19 @@ absl::StatusOr<LocalRanks> CreateGroup(absl::string_view backend,
         absl::StrCat("world size ", world_size, " is negative"));
   }
   if (backend == "threads") {
-    return CreateThreadGroup(world_size == 0 ? UsableCores() : world_size,
-                             options);
+    return CreateThreadGroup(
+        world_size == 0 ? std::min(UsableCores(), kMaxWorldSize) : world_size,
+        options);
   }
-  const auto registered = RegisteredBackends().find(backend);
-  if (backend != "processes" && registered == RegisteredBackends().end()) {
-    return NotLinked(backend);
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      LocalRanks ranks, backend == "processes" ? JoinProcesses(options)
-                                               : registered->second(options));
-  if (world_size != 0 && ranks.front()->world_size() != world_size) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> rank,
+                            JoinGroup(backend, options));
+  if (world_size != 0 && rank->world_size() != world_size) {
     return absl::InvalidArgumentError(
         absl::StrCat("the group should have ", world_size, " ranks, but ",
-                     ranks.front()->world_size(), " were started"));
+                     rank->world_size(), " were started"));
   }
+  LocalRanks ranks;
+  ranks.push_back(std::move(rank));
   return ranks;
 }
 

@@ -4,7 +4,6 @@
 
 #include <functional>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -30,8 +29,8 @@ using LocalRanks = std::vector<std::unique_ptr<Communicator>>;
 //              if there are fewer GPUs, several ranks share one. For programs
 //              that depend on //collectives/nccl:nccl_group.
 //
-// world_size: 0 is what the launcher says; then, and only then, `threads` has
-// as many ranks as this process may use cores.
+// world_size: 0 is what the launcher says; `threads` then has as many ranks as
+// this process may use cores, up to kMaxWorldSize.
 //
 // Errors: kInvalidArgument for an unknown backend, and for a world size that is
 // not the launcher's; kUnimplemented, naming the library, for a backend that
@@ -43,9 +42,10 @@ absl::StatusOr<LocalRanks> CreateGroup(absl::string_view backend,
 
 // Makes a backend known to CreateGroup, before main(): libraries with heavy
 // dependencies do so, so that only the programs that want them pay for them.
-// Returns true.
+// factory: joins the group as the one rank that this process is. Returns true.
 using BackendFactory =
-    std::function<absl::StatusOr<LocalRanks>(const GroupOptions& options)>;
+    std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
+        const GroupOptions& options)>;
 bool RegisterBackend(absl::string_view name, BackendFactory factory);
 
 }  // namespace lockstep

@@ -1,10 +1,15 @@
-// The command `launch` from outside: real processes, ended in every way.
+// The command `launch` from outside: real processes, ended in every way, and
+// what its flags give to ranks, as the ranks see it.
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -14,6 +19,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/cores.h"
 #include "base/process.h"
 #include "base/status_matchers.h"
 #include "collectives/launch/rank_process.h"
@@ -25,6 +31,7 @@ namespace lockstep {
 namespace {
 
 using testing::AllOf;
+using testing::AnyOf;
 using testing::Each;
 using testing::ElementsAre;
 using testing::Gt;
@@ -56,8 +63,13 @@ std::vector<std::string> Command(std::vector<std::string> flags,
   return flags;
 }
 
+std::vector<std::string> ShellCommand(std::vector<std::string> flags,
+                                      const std::string& script) {
+  return Command(std::move(flags), {"sh", "-c", script});
+}
+
 std::vector<std::string> Script(int nproc, const std::string& script) {
-  return Command({absl::StrCat("--nproc=", nproc)}, {"sh", "-c", script});
+  return ShellCommand({absl::StrCat("--nproc=", nproc)}, script);
 }
 
 std::vector<std::string> SortedLines(const std::string& text) {
@@ -352,6 +364,128 @@ TEST(LaunchTest, RunsInBuildWorkingDirectory) {
   EXPECT_EQ(launch.out(), "[0] /proc\n");
 }
 
+TEST(LaunchTest, LogsWhatEachRankPrints) {
+  const std::string folder =
+      absl::StrCat(testing::TempDir(), "/launch_test_logs/new");
+  std::filesystem::remove_all(folder);
+  for (const bool prefix : {true, false}) {
+    std::vector<std::string> flags = {"--nproc=2", "--log_dir=" + folder};
+    if (!prefix) flags.push_back("--noprefix_output");
+    ChildProcess launch(
+        ShellCommand(flags, "echo $RANK; printf end >&2; exit 0"));
+    EXPECT_EQ(launch.Wait(), 0);
+    EXPECT_THAT(SortedLines(launch.out()),
+                prefix ? ElementsAre("[0] 0", "[1] 1") : ElementsAre("0", "1"));
+    for (int rank = 0; rank < 2; ++rank) {
+      const std::string path = absl::StrCat(folder, "/rank-", rank, ".log");
+      std::ifstream file(path);
+      const std::string text(std::istreambuf_iterator<char>(file), {});
+      // The two streams come in either order.
+      EXPECT_THAT(text, AnyOf(absl::StrCat(rank, "\nend"),
+                              absl::StrCat("end", rank, "\n")));
+    }
+  }
+}
+
+TEST(LaunchTest, LogFolderIsWhereTheUserIs) {
+  const std::string root = absl::StrCat(testing::TempDir(), "/launch_test_cwd");
+  std::filesystem::remove_all(root);
+  std::filesystem::create_directories(root);
+  ChildProcess launch(ShellCommand({"--nproc=1", "--log_dir=logs"}, "true"),
+                      {"BUILD_WORKING_DIRECTORY=" + root});
+  EXPECT_EQ(launch.Wait(), 0) << launch.err();
+  EXPECT_TRUE(std::filesystem::exists(root + "/logs/rank-0.log"));
+}
+
+TEST(LaunchTest, BindsRanksToCoresAndSaysSo) {
+  const std::vector<int> cpus = AffinityCpus();
+  const int ranks = static_cast<int>(cpus.size()) + 1;  // Ranks take turns.
+  ChildProcess launch(
+      ShellCommand({absl::StrCat("--nproc=", ranks), "--bind_cores"},
+                   "grep Cpus_allowed_list /proc/self/status; exit 0"));
+  EXPECT_EQ(launch.Wait(), 0);
+  std::vector<int> bound(cpus.back() + 1);
+  for (const std::string& line : SortedLines(launch.out())) {
+    int rank = -1;
+    int cpu = -1;
+    ASSERT_EQ(
+        std::sscanf(line.c_str(), "[%d] Cpus_allowed_list: %d", &rank, &cpu), 2)
+        << line;
+    ASSERT_EQ(std::count(cpus.begin(), cpus.end(), cpu), 1);
+    ++bound[cpu];
+  }
+  for (const int cpu : cpus) EXPECT_GE(bound[cpu], 1);
+  EXPECT_THAT(launch.err(), MatchesRegex("lockstep: bound to cores: rank 0: "
+                                         "[0-9]+; rank 1: [0-9]+.*\n"));
+  ChildProcess unbound(
+      ShellCommand({"--nproc=1"}, "grep Cpus_allowed_list /proc/self/status"));
+  EXPECT_EQ(unbound.Wait(), 0);
+  EXPECT_EQ(unbound.err(), "");
+}
+
+TEST(LaunchTest, SetsOneThreadUnlessToldOtherwise) {
+  unsetenv("OMP_NUM_THREADS");
+  ChildProcess by_default(ShellCommand({"--nproc=1"}, "echo $OMP_NUM_THREADS"));
+  EXPECT_EQ(by_default.Wait(), 0);
+  EXPECT_EQ(by_default.out(), "[0] 1\n");
+  ChildProcess told(ShellCommand({"--nproc=1"}, "echo $OMP_NUM_THREADS"),
+                    {"OMP_NUM_THREADS=3"});
+  EXPECT_EQ(told.Wait(), 0);
+  EXPECT_EQ(told.out(), "[0] 3\n");
+}
+
+TEST(LaunchTest, DealsOutGpus) {
+  const std::string script = "echo ${CUDA_VISIBLE_DEVICES-unset}";
+  ChildProcess dealt(ShellCommand({"--nproc=2", "--gpus_per_rank=2"}, script),
+                     {"CUDA_VISIBLE_DEVICES=3,GPU-1a,5,6"});
+  EXPECT_EQ(dealt.Wait(), 0) << dealt.err();
+  EXPECT_THAT(SortedLines(dealt.out()), ElementsAre("[0] 3,GPU-1a", "[1] 5,6"));
+  ChildProcess shared(
+      ShellCommand({"--nproc=2", "--gpus_per_rank=1", "--share_gpus"}, script),
+      {"CUDA_VISIBLE_DEVICES=7"});
+  EXPECT_EQ(shared.Wait(), 0) << shared.err();
+  EXPECT_THAT(SortedLines(shared.out()), ElementsAre("[0] 7", "[1] 7"));
+  ChildProcess alone(ShellCommand({"--nproc=1"}, script),
+                     {"CUDA_VISIBLE_DEVICES=3,4"});
+  EXPECT_EQ(alone.Wait(), 0);
+  EXPECT_EQ(alone.out(), "[0] 3,4\n");
+}
+
+TEST(LaunchTest, SaysWhichGpusAreMissing) {
+  ChildProcess launch(ShellCommand({"--nproc=2", "--gpus_per_rank=1"}, "true"),
+                      {"CUDA_VISIBLE_DEVICES=7"});
+  EXPECT_EQ(launch.Wait(), 2);
+  EXPECT_EQ(launch.err(),
+            "launch: --gpus_per_rank=1: 2 ranks with 1 GPU each: "
+            "CUDA_VISIBLE_DEVICES=\"7\" has 1 (see --share_gpus)\n");
+}
+
+TEST(LaunchTest, EndsRanksWhoseTimeIsUp) {
+  ChildProcess launch(ShellCommand({"--nproc=3", "--timeout=100ms"},
+                                   "while :; do sleep 1000; done"));
+  EXPECT_EQ(launch.Wait(), 124);
+  EXPECT_EQ(launch.err(),
+            "lockstep: the time limit of 0.1 s was over; ranks 0-2 were "
+            "stopped.\n");
+}
+
+TEST(LaunchTest, GivesAllRanksOnePortAndEachLaunchAnother) {
+  // The inner launch runs while the outer one's port is taken.
+  ChildProcess launch(ShellCommand(
+      {"--nproc=2"},
+      absl::StrCat("echo $MASTER_ADDR:$MASTER_PORT; [ $RANK = 1 ] || ", kLaunch,
+                   " --nproc=1 -- sh -c 'echo $MASTER_PORT'",
+                   "; echo $GROUP_RANK/$GROUP_WORLD_SIZE")));
+  EXPECT_EQ(launch.Wait(), 0);
+  const std::vector<std::string> lines = SortedLines(launch.out());
+  ASSERT_THAT(lines, SizeIs(5));
+  EXPECT_THAT(lines[0], MatchesRegex("\\[0\\] 0/1"));
+  EXPECT_THAT(lines[1], MatchesRegex("\\[0\\] 127\\.0\\.0\\.1:[0-9]+"));
+  EXPECT_THAT(lines[2], MatchesRegex("\\[0\\] \\[0\\] [0-9]+"));
+  EXPECT_EQ(lines[4].substr(4), lines[1].substr(4));
+  EXPECT_NE(lines[1].substr(14), lines[2].substr(8));
+}
+
 TEST(LaunchTest, SaysWhatIsWrong) {
   const struct {
     std::vector<std::string> argv;
@@ -369,6 +503,14 @@ TEST(LaunchTest, SaysWhatIsWrong) {
       {Command({"--log_dir=/proc/none"}, {"true"}), 2, "/proc/none"},
       {Command({"--gpus_per_rank=-1"}, {"true"}), 2, "--gpus_per_rank=-1"},
       {Command({"--share_gpus"}, {"true"}), 2, "--share_gpus"},
+      {Script(4097, "true"), 2, "--nproc=4097 is more than 4096"},
+      {Script(2'000'000'000, "true"), 2,
+       "--nproc=2000000000 is more than 4096"},
+      {Command({"--timeout=0"}, {"true"}), 2, "--timeout=0 is not more than 0"},
+      {Command({"--timeout=-1s"}, {"true"}), 2,
+       "--timeout=-1s is not more than 0"},
+      {Command({"--timeout=-inf"}, {"true"}), 2,
+       "--timeout=-inf is not more than 0"},
   };
   for (const auto& test : kCases) {
     ChildProcess launch(test.argv);

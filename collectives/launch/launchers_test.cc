@@ -1,23 +1,36 @@
-// What the flags of `launch` give to ranks, as the ranks see it; and the same
-// program as the ranks of our launcher, of torchrun, of mpirun and, as far as
-// its environment goes, of srun. A launcher that this machine does not have is
-// a skip that says so.
+// Where ranks meet, for every launcher, and what is refused; groups by the name
+// of their backend; and the same program as the ranks of our launcher, of
+// torchrun, of mpirun and, as far as its environment goes, of srun. A launcher
+// that this machine does not have is a skip that says so.
+#include <stdlib.h>
+#include <unistd.h>
+
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <map>
 #include <memory>
+#include <optional>
 #include <ostream>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/cores.h"
+#include "base/process.h"
+#include "base/status_matchers.h"
+#include "collectives/communicator.h"
+#include "collectives/group_options.h"
+#include "collectives/launch/create_group.h"
+#include "collectives/launch/launched_group.h"
+#include "collectives/launch/rank_environment.h"
 #include "collectives/launch/testing/child_process.h"
 #include "collectives/launch/testing/find_launchers.h"
 #include "gmock/gmock.h"
@@ -26,176 +39,325 @@
 namespace lockstep {
 namespace {
 
-using testing::AnyOf;
+using testing::AllOf;
 using testing::Each;
-using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::MatchesRegex;
+using testing::Not;
 using testing::SizeIs;
+using testing::StartsWith;
 
-constexpr char kLaunch[] = "collectives/launch/launch";
+constexpr char kRank[] = "collectives/launch/testing/rank";
+constexpr char kPrintLauncher[] = "collectives/launch/testing/rank launcher";
 
-std::vector<std::string> Command(std::vector<std::string> flags,
-                                 const std::string& script) {
-  flags.insert(flags.begin(), kLaunch);
-  flags.insert(flags.end(), {"--", "sh", "-c", script});
-  return flags;
+std::string ThisProcessText() {
+  const ProcessIdentity self = ThisProcess();
+  return absl::StrCat(self.pid, " ", self.start_ticks, "\n");
 }
 
-std::vector<std::string> SortedLines(const std::string& text) {
-  std::vector<std::string> lines =
-      absl::StrSplit(text, '\n', absl::SkipEmpty());
-  std::sort(lines.begin(), lines.end());
-  return lines;
+TEST(LauncherProcessTest, IsTheParentOfAPlainRank) {
+  ChildProcess rank({kRank, "launcher"}, {"RANK=1", "RUN=a"});
+  EXPECT_EQ(rank.Wait(), 0);
+  EXPECT_EQ(rank.out(), ThisProcessText());
 }
 
-TEST(LaunchFlagsTest, LogsWhatEachRankPrints) {
-  const std::string folder =
-      absl::StrCat(testing::TempDir(), "/launch_test_logs/new");
-  std::filesystem::remove_all(folder);
-  for (const bool prefix : {true, false}) {
-    std::vector<std::string> flags = {"--nproc=2", "--log_dir=" + folder};
-    if (!prefix) flags.push_back("--noprefix_output");
-    ChildProcess launch(Command(flags, "echo $RANK; printf end >&2; exit 0"));
-    EXPECT_EQ(launch.Wait(), 0);
-    EXPECT_THAT(SortedLines(launch.out()),
-                prefix ? ElementsAre("[0] 0", "[1] 1") : ElementsAre("0", "1"));
-    for (int rank = 0; rank < 2; ++rank) {
-      const std::string path = absl::StrCat(folder, "/rank-", rank, ".log");
-      std::ifstream file(path);
-      const std::string text(std::istreambuf_iterator<char>(file), {});
-      // The two streams come in either order.
-      EXPECT_THAT(text, AnyOf(absl::StrCat(rank, "\nend"),
-                              absl::StrCat("end", rank, "\n")));
+TEST(LauncherProcessTest, IsAboveShellsOfTheRank) {
+  const std::string shells =
+      absl::StrCat("sh -c '", kPrintLauncher, "; true'; true");
+  ChildProcess rank({"sh", "-c", shells}, {"RANK=1", "RUN=a"});
+  EXPECT_EQ(rank.Wait(), 0);
+  EXPECT_EQ(rank.out(), ThisProcessText());
+}
+
+TEST(LauncherProcessTest, IsTheInnerOfTwo) {
+  // The shell is rank 0 of run a, and starts rank 0 of run b.
+  ChildProcess outer(
+      {"sh", "-c", absl::StrCat("echo $$; RUN=b ", kPrintLauncher, "; true")},
+      {"RANK=0", "RUN=a"});
+  EXPECT_EQ(outer.Wait(), 0);
+  const std::string shell = absl::StrCat(outer.pid(), "\n", outer.pid(), " ");
+  EXPECT_EQ(outer.out().substr(0, shell.size()), shell);
+}
+
+TEST(LauncherProcessTest, IsTheParentIfNothingMarksARank) {
+  unsetenv("RANK");
+  unsetenv("RUN");
+  const std::vector<absl::string_view> names = {"RANK", "RUN"};
+  EXPECT_EQ(FindLauncherProcess(names).pid, getppid());
+  EXPECT_EQ(FindLauncherProcess({}).pid, getppid());
+}
+
+using Variables = std::map<std::string, std::string>;
+
+constexpr ProcessIdentity kLauncher = {.pid = 7, .start_ticks = 100};
+
+absl::StatusOr<MeetingPlace> Choose(
+    const RankEnvironment& environment, const Variables& set,
+    const ProcessIdentity& launcher = kLauncher) {
+  return ChooseMeetingPlace(
+      environment,
+      [&](absl::string_view name) -> std::optional<std::string> {
+        const auto found = set.find(std::string(name));
+        if (found == set.end()) return std::nullopt;
+        return found->second;
+      },
+      launcher);
+}
+
+RankEnvironment OneHost(RankLauncher launcher) {
+  return {.rank = 1,
+          .world_size = 2,
+          .local_rank = 1,
+          .local_world_size = 2,
+          .launcher = launcher};
+}
+
+RankEnvironment TwoHosts(RankLauncher launcher) {
+  return {.rank = 2,
+          .world_size = 4,
+          .local_rank = 0,
+          .local_world_size = 2,
+          .launcher = launcher};
+}
+
+std::string Folder(const RankEnvironment& environment, const Variables& set,
+                   const ProcessIdentity& launcher = kLauncher) {
+  const absl::StatusOr<MeetingPlace> place = Choose(environment, set, launcher);
+  EXPECT_THAT(place, IsOk());
+  if (!place.ok()) return "";
+  EXPECT_EQ(place->file, "");
+  EXPECT_EQ(place->address, "");
+  return place->folder;
+}
+
+TEST(LaunchedRendezvousTest, TakesTheFileThatIsNamed) {
+  for (const RankEnvironment& launched :
+       {OneHost(RankLauncher::kLockstep), TwoHosts(RankLauncher::kSlurm)}) {
+    RankEnvironment environment = launched;
+    environment.rendezvous = "/proc/7/fd/3";
+    const auto place = Choose(environment, {{"LOCKSTEP_MASTER_PORT", "1"}});
+    ASSERT_THAT(place, IsOk());
+    EXPECT_EQ(place->file, "/proc/7/fd/3");
+    EXPECT_EQ(place->folder, "");
+    EXPECT_EQ(place->address, "");
+  }
+}
+
+TEST(LaunchedRendezvousTest, AllRanksOfAHostGoToOneFolder) {
+  const Variables variables = {
+      {"TORCHELASTIC_RUN_ID", "none"}, {"MASTER_ADDR", "127.0.0.1"},
+      {"MASTER_PORT", "29500"},        {"PMIX_NAMESPACE", "3245342721"},
+      {"SLURM_JOB_ID", "12"},          {"SLURM_STEP_ID", "0"}};
+  std::set<std::string> folders;
+  for (const auto& [launcher, name] : std::map<RankLauncher, std::string>{
+           {RankLauncher::kTorchrun, "torchrun"},
+           {RankLauncher::kVariables, "run"},
+           {RankLauncher::kOpenMpi, "mpirun"},
+           {RankLauncher::kMpich, "mpirun"},
+           {RankLauncher::kSlurm, "srun"}}) {
+    RankEnvironment environment = OneHost(launcher);
+    const std::string folder = Folder(environment, variables);
+    EXPECT_THAT(folder, StartsWith(absl::StrCat("/tmp/lockstep-", geteuid(),
+                                                "-", name, "-")));
+    EXPECT_EQ(folder.size(), folder.rfind('-') + 1 + 16);
+    environment.rank = environment.local_rank = 0;
+    EXPECT_EQ(Folder(environment, variables), folder);
+    EXPECT_TRUE(folders.insert(folder).second) << folder;
+  }
+}
+
+TEST(LaunchedRendezvousTest, EachRunHasAFolderOfItsOwn) {
+  const struct {
+    RankLauncher launcher;
+    Variables variables;
+    bool by_process;
+  } kCases[] = {
+      {RankLauncher::kTorchrun,
+       {{"TORCHELASTIC_RUN_ID", "none"},
+        {"TORCHELASTIC_RESTART_COUNT", "0"},
+        {"MASTER_PORT", "29500"}},
+       true},
+      {RankLauncher::kOpenMpi, {{"PMIX_NAMESPACE", "1"}}, true},
+      {RankLauncher::kMpich, {}, true},
+      {RankLauncher::kSlurm,
+       {{"SLURM_JOB_ID", "12"}, {"SLURM_STEP_ID", "0"}},
+       false},
+      {RankLauncher::kVariables,
+       {{"MASTER_ADDR", "localhost"}, {"MASTER_PORT", "1"}},
+       false},
+  };
+  for (const auto& test : kCases) {
+    const RankEnvironment environment = OneHost(test.launcher);
+    const std::string folder = Folder(environment, test.variables);
+    for (const auto& [name, value] : test.variables) {
+      Variables other = test.variables;
+      other[name] += "1";
+      EXPECT_NE(Folder(environment, other), folder) << name;
+    }
+    for (const ProcessIdentity& other :
+         {ProcessIdentity{.pid = 8, .start_ticks = 100},
+          ProcessIdentity{.pid = 7, .start_ticks = 101}}) {
+      EXPECT_EQ(Folder(environment, test.variables, other) != folder,
+                test.by_process);
+    }
+    Variables elsewhere = test.variables;
+    elsewhere["TMPDIR"] = "/scratch";
+    EXPECT_EQ(Folder(environment, elsewhere),
+              "/scratch" + folder.substr(std::string("/tmp").size()));
+    elsewhere["TMPDIR"] = "";
+    EXPECT_EQ(Folder(environment, elsewhere), folder);
+  }
+}
+
+TEST(LaunchedRendezvousTest, AsksForAPathIfNothingTellsRunsApart) {
+  const struct {
+    RankLauncher launcher;
+    Variables variables;
+    const char* named;
+  } kCases[] = {
+      {RankLauncher::kVariables, {}, "MASTER_ADDR"},
+      {RankLauncher::kVariables, {{"MASTER_ADDR", "here"}}, "MASTER_PORT"},
+      {RankLauncher::kSlurm, {{"SLURM_STEP_ID", "0"}}, "SLURM_JOB_ID"},
+  };
+  for (const auto& test : kCases) {
+    EXPECT_THAT(
+        Choose(OneHost(test.launcher), test.variables),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(StartsWith(test.named), HasSubstr("LOCKSTEP_RENDEZVOUS"),
+                       Not(HasSubstr("\n")))));
+  }
+}
+
+TEST(LaunchedRendezvousTest, SeveralHostsMeetAtAPort) {
+  const Variables variables = {{"MASTER_ADDR", "node0"},
+                               {"MASTER_PORT", "29500"},
+                               {"LOCKSTEP_TOKEN", "secret"},
+                               {"LOCKSTEP_LISTEN_ADDRESS", "0.0.0.0"}};
+  for (const auto& [launcher, port] : std::map<RankLauncher, int>{
+           {RankLauncher::kVariables, 29500},
+           {RankLauncher::kOpenMpi, 29500},
+           {RankLauncher::kMpich, 29500},
+           {RankLauncher::kSlurm, 29500},
+           {RankLauncher::kTorchrun, 29501}}) {  // Its agent has the first.
+    const auto place = Choose(TwoHosts(launcher), variables);
+    ASSERT_THAT(place, IsOk());
+    EXPECT_EQ(place->address, "node0");
+    EXPECT_EQ(place->port, port);
+    EXPECT_EQ(place->token, "secret");
+    EXPECT_EQ(place->listen_address, "0.0.0.0");
+    EXPECT_EQ(place->folder, "");
+    Variables own = variables;
+    own["LOCKSTEP_MASTER_PORT"] = "4000";
+    EXPECT_EQ(Choose(TwoHosts(launcher), own)->port, 4000);
+  }
+}
+
+TEST(LaunchedRendezvousTest, OwnPortIsTakenOnOneHostToo) {
+  const auto place = Choose(OneHost(RankLauncher::kOpenMpi),
+                            {{"LOCKSTEP_MASTER_PORT", "4000"}});
+  ASSERT_THAT(place, IsOk());
+  EXPECT_EQ(place->address, "127.0.0.1");
+  EXPECT_EQ(place->port, 4000);
+  EXPECT_EQ(place->folder, "");
+}
+
+TEST(LaunchedRendezvousTest, SaysWhatSeveralHostsNeed) {
+  for (const Variables& variables :
+       {Variables{}, Variables{{"MASTER_ADDR", "node0"}},
+        Variables{{"MASTER_PORT", "29500"}},
+        Variables{{"LOCKSTEP_MASTER_PORT", "29500"}}}) {
+    EXPECT_THAT(
+        Choose(TwoHosts(RankLauncher::kSlurm), variables),
+        StatusIs(absl::StatusCode::kInvalidArgument,
+                 AllOf(HasSubstr("of 4 ranks only 2 are on this host"),
+                       HasSubstr("MASTER_ADDR"), Not(HasSubstr("\n")))));
+  }
+}
+
+TEST(LaunchedRendezvousTest, NamesWhatIsNoPort) {
+  for (const std::string name : {"MASTER_PORT", "LOCKSTEP_MASTER_PORT"}) {
+    for (const std::string bad : {"", "x", "0", "-1", "65536", "1.5"}) {
+      EXPECT_THAT(Choose(TwoHosts(RankLauncher::kSlurm),
+                         {{"MASTER_ADDR", "node0"}, {name, bad}}),
+                  StatusIs(absl::StatusCode::kInvalidArgument,
+                           absl::StrCat("environment variable ", name, "=\"",
+                                        bad, "\" is not a port")));
     }
   }
 }
 
-TEST(LaunchFlagsTest, LogFolderIsWhereTheUserIs) {
-  const std::string root = absl::StrCat(testing::TempDir(), "/launch_test_cwd");
-  std::filesystem::remove_all(root);
-  std::filesystem::create_directories(root);
-  ChildProcess launch(Command({"--nproc=1", "--log_dir=logs"}, "true"),
-                      {"BUILD_WORKING_DIRECTORY=" + root});
-  EXPECT_EQ(launch.Wait(), 0) << launch.err();
-  EXPECT_TRUE(std::filesystem::exists(root + "/logs/rank-0.log"));
-}
-
-TEST(LaunchFlagsTest, BindsRanksToCoresAndSaysSo) {
-  const std::vector<int> cpus = AffinityCpus();
-  const int ranks = static_cast<int>(cpus.size()) + 1;  // Ranks take turns.
-  ChildProcess launch(
-      Command({absl::StrCat("--nproc=", ranks), "--bind_cores"},
-              "grep Cpus_allowed_list /proc/self/status; exit 0"));
-  EXPECT_EQ(launch.Wait(), 0);
-  std::vector<int> bound(cpus.back() + 1);
-  for (const std::string& line : SortedLines(launch.out())) {
-    int rank = -1;
-    int cpu = -1;
-    ASSERT_EQ(
-        std::sscanf(line.c_str(), "[%d] Cpus_allowed_list: %d", &rank, &cpu), 2)
-        << line;
-    ASSERT_EQ(std::count(cpus.begin(), cpus.end(), cpu), 1);
-    ++bound[cpu];
-  }
-  for (const int cpu : cpus) EXPECT_GE(bound[cpu], 1);
-  EXPECT_THAT(launch.err(), MatchesRegex("lockstep: bound to cores: rank 0: "
-                                         "[0-9]+; rank 1: [0-9]+.*\n"));
-  ChildProcess unbound(
-      Command({"--nproc=1"}, "grep Cpus_allowed_list /proc/self/status"));
-  EXPECT_EQ(unbound.Wait(), 0);
-  EXPECT_EQ(unbound.err(), "");
-}
-
-TEST(LaunchFlagsTest, SetsOneThreadUnlessToldOtherwise) {
-  unsetenv("OMP_NUM_THREADS");
-  ChildProcess by_default(Command({"--nproc=1"}, "echo $OMP_NUM_THREADS"));
-  EXPECT_EQ(by_default.Wait(), 0);
-  EXPECT_EQ(by_default.out(), "[0] 1\n");
-  ChildProcess told(Command({"--nproc=1"}, "echo $OMP_NUM_THREADS"),
-                    {"OMP_NUM_THREADS=3"});
-  EXPECT_EQ(told.Wait(), 0);
-  EXPECT_EQ(told.out(), "[0] 3\n");
-}
-
-TEST(LaunchFlagsTest, DealsOutGpus) {
-  const std::string script = "echo ${CUDA_VISIBLE_DEVICES-unset}";
-  ChildProcess dealt(Command({"--nproc=2", "--gpus_per_rank=2"}, script),
-                     {"CUDA_VISIBLE_DEVICES=3,GPU-1a,5,6"});
-  EXPECT_EQ(dealt.Wait(), 0) << dealt.err();
-  EXPECT_THAT(SortedLines(dealt.out()), ElementsAre("[0] 3,GPU-1a", "[1] 5,6"));
-  ChildProcess shared(
-      Command({"--nproc=2", "--gpus_per_rank=1", "--share_gpus"}, script),
-      {"CUDA_VISIBLE_DEVICES=7"});
-  EXPECT_EQ(shared.Wait(), 0) << shared.err();
-  EXPECT_THAT(SortedLines(shared.out()), ElementsAre("[0] 7", "[1] 7"));
-  ChildProcess alone(Command({"--nproc=1"}, script),
-                     {"CUDA_VISIBLE_DEVICES=3,4"});
-  EXPECT_EQ(alone.Wait(), 0);
-  EXPECT_EQ(alone.out(), "[0] 3,4\n");
-}
-
-TEST(LaunchFlagsTest, SaysWhichGpusAreMissing) {
-  ChildProcess launch(Command({"--nproc=2", "--gpus_per_rank=1"}, "true"),
-                      {"CUDA_VISIBLE_DEVICES=7"});
-  EXPECT_EQ(launch.Wait(), 2);
-  EXPECT_EQ(launch.err(),
-            "launch: --gpus_per_rank=1: 2 ranks with 1 GPU each: "
-            "CUDA_VISIBLE_DEVICES=\"7\" has 1 (see --share_gpus)\n");
-}
-
-TEST(LaunchFlagsTest, RefusesTooManyRanks) {
-  for (const char* nproc : {"4097", "2000000000"}) {
-    ChildProcess launch(Command({absl::StrCat("--nproc=", nproc)}, "true"));
-    EXPECT_EQ(launch.Wait(), 2);
-    EXPECT_EQ(launch.out(), "");
-    EXPECT_EQ(launch.err(),
-              absl::StrCat("launch: --nproc=", nproc, " is more than 4096\n"));
+TEST(JoinLaunchedGroupTest, SaysWhichBackendsAreForSeveralHosts) {
+  for (const RankLauncher launcher :
+       {RankLauncher::kLockstep, RankLauncher::kTorchrun,
+        RankLauncher::kVariables, RankLauncher::kOpenMpi, RankLauncher::kMpich,
+        RankLauncher::kSlurm}) {
+    EXPECT_THAT(JoinLaunchedGroup({.rank = 0,
+                                   .world_size = 4,
+                                   .local_rank = 0,
+                                   .local_world_size = 2,
+                                   .rendezvous = "/nonexistent",
+                                   .launcher = launcher}),
+                StatusIs(absl::StatusCode::kUnimplemented,
+                         AllOf(HasSubstr("of 4 ranks only 2 are on this host"),
+                               HasSubstr("mpi or the nccl backend"))));
   }
 }
 
-TEST(LaunchFlagsTest, EndsRanksWhoseTimeIsUp) {
-  ChildProcess launch(Command({"--nproc=3", "--timeout=100ms"},
-                              "while :; do sleep 1000; done"));
-  EXPECT_EQ(launch.Wait(), 124);
-  EXPECT_EQ(launch.err(),
-            "lockstep: the time limit of 0.1 s was over; ranks 0-2 were "
-            "stopped.\n");
+TEST(CreateGroupTest, NamesWhatItCannotCreate) {
+  EXPECT_THAT(CreateGroup("gloo"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "unknown backend 'gloo': must be threads, processes, "
+                       "mpi or nccl"));
+  for (const char* backend : {"mpi", "nccl"}) {
+    EXPECT_THAT(CreateGroup(backend),
+                StatusIs(absl::StatusCode::kUnimplemented,
+                         HasSubstr(absl::StrCat("//collectives/", backend, ":",
+                                                backend, "_group"))));
+  }
+  EXPECT_THAT(CreateGroup("threads", -1),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "world size -1 is negative"));
+  EXPECT_THAT(CreateGroup("processes"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("no launcher started this process")));
 }
 
-TEST(LaunchFlagsTest, RefusesATimeoutThatIsNone) {
-  for (const char* timeout : {"0", "-1s", "-inf"}) {
-    ChildProcess launch(Command({absl::StrCat("--timeout=", timeout)}, "true"));
-    EXPECT_EQ(launch.Wait(), 2);
-    EXPECT_EQ(launch.err(), absl::StrCat("launch: --timeout=", timeout,
-                                         " is not more than 0\n"));
+TEST(CreateGroupTest, ThreadsAreAsManyAsAskedFor) {
+  for (const auto& [asked, got] :
+       {std::pair(3, 3), {0, std::min(UsableCores(), kMaxWorldSize)}}) {
+    const absl::StatusOr<LocalRanks> ranks = CreateGroup("threads", asked);
+    ASSERT_THAT(ranks, IsOkAndHolds(SizeIs(got)));
+    for (int rank = 0; rank < got; ++rank) {
+      EXPECT_EQ((*ranks)[rank]->rank(), rank);
+      EXPECT_EQ((*ranks)[rank]->world_size(), got);
+    }
   }
 }
 
-TEST(LaunchFlagsTest, GivesAllRanksOnePortAndEachLaunchAnother) {
-  // The inner launch runs while the outer one's port is taken.
-  ChildProcess launch(
-      Command({"--nproc=2"},
-              absl::StrCat("echo $MASTER_ADDR:$MASTER_PORT; [ $RANK = 1 ] || ",
-                           kLaunch, " --nproc=1 -- sh -c 'echo $MASTER_PORT'",
-                           "; echo $GROUP_RANK/$GROUP_WORLD_SIZE")));
-  EXPECT_EQ(launch.Wait(), 0);
-  const std::vector<std::string> lines = SortedLines(launch.out());
-  ASSERT_THAT(lines, SizeIs(5));
-  EXPECT_THAT(lines[0], MatchesRegex("\\[0\\] 0/1"));
-  EXPECT_THAT(lines[1], MatchesRegex("\\[0\\] 127\\.0\\.0\\.1:[0-9]+"));
-  EXPECT_THAT(lines[2], MatchesRegex("\\[0\\] \\[0\\] [0-9]+"));
-  EXPECT_EQ(lines[4].substr(4), lines[1].substr(4));
-  EXPECT_NE(lines[1].substr(14), lines[2].substr(8));
+// LaunchersTest has runs of two.
+TEST(CreateGroupTest, ProcessesAreAsManyAsTheLauncherSays) {
+  const std::string file = absl::StrCat(testing::TempDir(), "/create_group");
+  setenv("LOCKSTEP_RENDEZVOUS", file.c_str(), 1);
+  setenv("RANK", "0", 1);
+  setenv("WORLD_SIZE", "1", 1);
+  EXPECT_THAT(CreateGroup("processes"), IsOkAndHolds(SizeIs(1)));
+  EXPECT_THAT(CreateGroup("processes", 1), IsOkAndHolds(SizeIs(1)));
+  EXPECT_THAT(CreateGroup("processes", 2),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "the group should have 2 ranks, but 1 were started"));
+  for (const char* name : {"LOCKSTEP_RENDEZVOUS", "RANK", "WORLD_SIZE"}) {
+    unsetenv(name);
+  }
 }
+
+constexpr char kLaunch[] = "collectives/launch/launch";
 
 // torchrun takes seconds to start, and longer on a busy machine.
 constexpr absl::Duration kDeadline = absl::Seconds(100);
 
-// A program, and the line that each of two of its ranks prints.
+// What a rank does, and the line that each of two ranks then prints.
 struct Program {
   const char* name;
-  std::string path;
+  std::string argument;
   std::string line;
 
   friend void PrintTo(const Program& program, std::ostream* out) {
@@ -212,8 +374,10 @@ class LaunchersTest : public testing::TestWithParam<Program> {
   }
   ~LaunchersTest() override { std::filesystem::remove_all(folder_); }
 
-  std::string program() const {
-    return std::filesystem::absolute(GetParam().path).string();
+  static std::vector<std::string> WithRank(std::vector<std::string> command) {
+    command.push_back(std::filesystem::absolute(kRank).string());
+    command.push_back(GetParam().argument);
+    return command;
   }
 
   // What a launcher is started with, so that what it leaves shows.
@@ -229,7 +393,7 @@ class LaunchersTest : public testing::TestWithParam<Program> {
   // No folder or file of the rendezvous is left.
   void ExpectNothingLeft() const {
     for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
-      EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr("lockstep-")));
+      EXPECT_THAT(entry.path().string(), Not(HasSubstr("lockstep-")));
     }
   }
 
@@ -244,38 +408,47 @@ class LaunchersTest : public testing::TestWithParam<Program> {
 };
 
 TEST_P(LaunchersTest, OurOwn) {
-  ExpectRuns({kLaunch, "--nproc=2", "--", program()});
+  ExpectRuns(WithRank({kLaunch, "--nproc=2", "--"}));
 }
 
 TEST_P(LaunchersTest, Mpirun) {
   std::vector<std::string> command = FindMpirun(2);
   if (command.empty()) GTEST_SKIP() << "no mpirun of Open MPI on this machine";
-  command.push_back(program());
-  ExpectRuns(command);
+  ExpectRuns(WithRank(command));
 }
 
 TEST_P(LaunchersTest, MpirunWithAShellBeforeEachRank) {
   std::vector<std::string> command = FindMpirun(2);
   if (command.empty()) GTEST_SKIP() << "no mpirun of Open MPI on this machine";
   // Not the last command of its shell, so that it does not become the shell.
-  command.insert(command.end(), {"sh", "-c", program() + " && true"});
+  command.insert(command.end(),
+                 {"sh", "-c", absl::StrJoin(WithRank({}), " ") + " && true"});
   ExpectRuns(command);
 }
 
 TEST_P(LaunchersTest, Torchrun) {
   static const std::vector<std::string> torchrun = FindTorchrun(2);
   if (torchrun.empty()) GTEST_SKIP() << "no torchrun on this machine";
-  std::vector<std::string> command = torchrun;
-  command.push_back(program());
-  ExpectRuns(command);
+  ExpectRuns(WithRank(torchrun));
+}
+
+TEST(FindMpirunTest, KeepsTheMemoryOfRanksInTheTestsFolder) {
+  std::vector<std::string> command = FindMpirun(2);
+  if (command.empty()) GTEST_SKIP() << "no mpirun of Open MPI on this machine";
+  command.insert(command.end(),
+                 {"printenv", "OMPI_MCA_btl_vader_backing_directory"});
+  ChildProcess launcher(command);
+  EXPECT_EQ(launcher.Wait(kDeadline), 0) << launcher.err();
+  EXPECT_EQ(launcher.out(),
+            absl::StrCat(testing::TempDir(), "\n", testing::TempDir(), "\n"));
 }
 
 // Ranks of our own making, with the variables that a launcher would set.
 class RanksByHand {
  public:
-  void Start(const std::string& program, std::vector<std::string> environment) {
-    ranks_.push_back(std::make_unique<ChildProcess>(
-        std::vector<std::string>{program}, std::move(environment)));
+  void Start(const std::vector<std::string>& command,
+             const std::vector<std::string>& environment) {
+    ranks_.push_back(std::make_unique<ChildProcess>(command, environment));
   }
 
   // The output of all, once they have ended; expects success.
@@ -301,7 +474,7 @@ TEST_P(LaunchersTest, EnvironmentOfSrun) {
         {"SLURM_JOB_ID=7", "SLURM_STEP_ID=1", "SLURM_NTASKS=2",
          "SLURM_STEP_TASKS_PER_NODE=2", absl::StrCat("SLURM_PROCID=", rank),
          absl::StrCat("SLURM_LOCALID=", rank)});
-    ranks.Start(program(), environment);
+    ranks.Start(WithRank({}), environment);
   }
   ExpectLines(ranks.Out(), 2);
   ExpectNothingLeft();
@@ -315,7 +488,7 @@ TEST_P(LaunchersTest, EnvironmentOfMpich) {
         environment.end(),
         {absl::StrCat("PMI_RANK=", rank), "PMI_SIZE=2",
          absl::StrCat("MPI_LOCALRANKID=", rank), "MPI_LOCALNRANKS=2"});
-    ranks.Start(program(), environment);
+    ranks.Start(WithRank({}), environment);
   }
   ExpectLines(ranks.Out(), 2);
   ExpectNothingLeft();
@@ -328,20 +501,19 @@ TEST_P(LaunchersTest, EnvironmentByHand) {
     environment.insert(environment.end(),
                        {absl::StrCat("RANK=", rank), "WORLD_SIZE=2",
                         "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29500"});
-    ranks.Start(program(), environment);
+    ranks.Start(WithRank({}), environment);
   }
   ExpectLines(ranks.Out(), 2);
   ExpectNothingLeft();
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Programs, LaunchersTest,
-    testing::Values(
-        Program{"Rendezvous", "collectives/launch/testing/meet", "met r0,r1"},
-        Program{"Group", "collectives/launch/testing/sum", "sum 3"}),
-    [](const testing::TestParamInfo<Program>& info) {
-      return info.param.name;
-    });
+INSTANTIATE_TEST_SUITE_P(Programs, LaunchersTest,
+                         testing::Values(Program{"Rendezvous", "meet",
+                                                 "met r0,r1"},
+                                         Program{"Group", "sum", "sum 3"}),
+                         [](const testing::TestParamInfo<Program>& info) {
+                           return info.param.name;
+                         });
 
 }  // namespace
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -262,6 +263,15 @@ absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment(
 
 absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment() {
   return ReadRankEnvironment(LookUpProcessEnvironment);
+}
+
+absl::StatusOr<RankEnvironment> RequireRankEnvironment() {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::optional<RankEnvironment> environment,
+                            ReadRankEnvironment());
+  if (environment.has_value()) return *std::move(environment);
+  return absl::FailedPreconditionError(
+      "no launcher started this process: start it with //collectives:launch, "
+      "torchrun, mpirun or srun");
 }
 
 absl::Status CheckNotLaunched() {

@@ -67,6 +67,10 @@ absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment();
 absl::StatusOr<std::optional<RankEnvironment>> ReadRankEnvironment(
     EnvironmentLookup lookup);
 
+// For programs that only run as a rank. Errors: kFailedPrecondition if no
+// launcher started this process; those of ReadRankEnvironment.
+absl::StatusOr<RankEnvironment> RequireRankEnvironment();
+
 // For commands that start their ranks themselves: under mpirun or torchrun
 // every rank would be a driver of its own. Errors: kFailedPrecondition if a
 // launcher started this process; those of ReadRankEnvironment.

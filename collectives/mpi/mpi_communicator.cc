@@ -22,6 +22,7 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/group_options.h"
+#include "collectives/launch/create_group.h"
 #include "collectives/mpi/control_channel.h"
 #include "collectives/mpi/mpi_group.h"
 #include "collectives/mpi/mpi_member.h"
@@ -174,10 +175,7 @@ absl::Status MpiCommunicator::RunWithPartner(const Collective& call) {
 
 absl::Status MpiCommunicator::Enter(Operation operation, int64_t count,
                                     const CallSite& site) {
-  Call call;
-  call.operation = operation;
-  call.count = count;
-  SetSite(call, site);
+  const Call call = CallOf(operation, count, site);
   if (count < 0 || count > INT64_MAX / 2 / world_size()) {
     return group_->member.Refuse(call, "that is no size");
   }
@@ -266,5 +264,9 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinMpiGroup(
   return MpiCommunicator::Join(*runtime, IntroduceSelf(options),
                                options.timeout);
 }
+
+namespace {
+[[maybe_unused]] const bool kRegistered = RegisterBackend("mpi", JoinMpiGroup);
+}  // namespace
 
 }  // namespace lockstep

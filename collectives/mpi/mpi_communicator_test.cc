@@ -1,13 +1,20 @@
-// Groups under mpirun: the bits of every operation, and every way to fail.
+// Groups under mpirun: the bits of every operation, every way to fail, and what
+// threads, a fork and the exit of a process do to them.
 #include <signal.h>
+#include <sys/types.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <filesystem>
+#include <fstream>
 #include <functional>
-#include <optional>
+#include <memory>
 #include <span>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -20,11 +27,13 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithms/checked_call.h"
-#include "collectives/algorithms/transport.h"
+#include "collectives/algorithms/collective_reference.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/launch/create_group.h"
 #include "collectives/mpi/mpi_group.h"
 #include "collectives/mpi/testing/mpirun.h"
+#include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -33,6 +42,7 @@ namespace {
 
 using testing::AllOf;
 using testing::Each;
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::MatchesRegex;
 
@@ -40,40 +50,7 @@ using testing::MatchesRegex;
 // more, for machines that are busy, and far from any timeout here.
 constexpr absl::Duration kSoon = absl::Seconds(5);
 
-// RunAndCheck asks a transport for nothing but who it is.
-class RankOnly : public Transport {
- public:
-  explicit RankOnly(const Communicator& communicator)
-      : communicator_(communicator) {}
-  int rank() const override { return communicator_.rank(); }
-  int world_size() const override { return communicator_.world_size(); }
-  int64_t max_piece_bytes() const override { return 64; }
-  std::optional<std::span<std::byte>> Room(int) override { return {}; }
-  void Send(int, int64_t) override {}
-  std::optional<std::span<const std::byte>> Received(int) override {
-    return {};
-  }
-  void Release(int) override {}
-  absl::Status Wait(int, int) override {
-    return absl::UnimplementedError("moves nothing");
-  }
-
- private:
-  const Communicator& communicator_;
-};
-
-absl::Status CheckAll(Communicator& communicator,
-                      const std::vector<CheckedCall>& calls) {
-  RankOnly rank(communicator);
-  for (const CheckedCall& call : calls) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        RunAndCheck(rank, call, AdditionOrder::kBySize,
-                    [&](Transport&, const Collective& collective) {
-                      return communicator.Run(collective);
-                    }));
-  }
-  return absl::OkStatus();
-}
+constexpr AdditionOrder kOrder = AdditionOrder::kBySize;
 
 std::vector<CheckedCall> Reductions() {
   std::vector<CheckedCall> calls;
@@ -103,7 +80,6 @@ std::vector<CheckedCall> Moves(int world_size) {
       for (const Operation operation :
            {Operation::kAllGather, Operation::kBroadcast, Operation::kScatter,
             Operation::kGather, Operation::kAllToAll, Operation::kSend}) {
-        if (operation == Operation::kSend && world_size == 1) continue;
         calls.push_back({operation, type, {}, count, world_size - 1});
       }
     }
@@ -116,29 +92,33 @@ std::vector<CheckedCall> Moves(int world_size) {
   return calls;
 }
 
-void SkipWithoutMpirun() {
-  const std::string why = WhyNoMpirun();
-  if (!why.empty()) GTEST_SKIP() << why;
-}
-
-class MpiCommunicatorTest : public testing::TestWithParam<int> {
+class MpirunTest : public testing::Test {
  protected:
-  void SetUp() override { SkipWithoutMpirun(); }
+  void SetUp() override {
+    const std::string why = WhyNoMpirun();
+    if (!why.empty()) GTEST_SKIP() << why;
+  }
+};
+
+class MpiCommunicatorTest : public MpirunTest,
+                            public testing::WithParamInterface<int> {
+ protected:
   int world_size() const { return GetParam(); }
 };
 
 TEST_P(MpiCommunicatorTest, EveryOperationGivesTheStatedBits) {
-  MpiRunOptions options;
+  RunRanksOptions options;
   options.group.slot_bytes = 256;  // So that messages have many pieces.
-  EXPECT_THAT(
-      RunMpiRanks(
-          world_size(),
-          [&](Communicator& communicator) {
-            LOCKSTEP_RETURN_IF_ERROR(CheckAll(communicator, Reductions()));
-            return CheckAll(communicator, Moves(world_size()));
-          },
-          options),
-      Each(IsOk()));
+  EXPECT_THAT(RunMpiRanks(
+                  world_size(),
+                  [&](Communicator& communicator) {
+                    LOCKSTEP_RETURN_IF_ERROR(
+                        RunAndCheck(communicator, Reductions(), kOrder));
+                    return RunAndCheck(communicator, Moves(world_size()),
+                                       kOrder);
+                  },
+                  options),
+              Each(IsOk()));
 }
 
 // Pieces beyond what MPI copies at once, in a second group of the same ranks.
@@ -149,15 +129,16 @@ TEST_P(MpiCommunicatorTest, LargeMessagesAndSeveralGroupsGiveTheStatedBits) {
       {Operation::kReduceScatter, DataType::kBFloat16, ReduceOp::kSum, count},
       {Operation::kBroadcast, DataType::kFloat64, {}, count},
       {Operation::kAllToAll, DataType::kInt32, {}, count / 8}};
-  EXPECT_THAT(RunMpiRanks(world_size(),
-                          [&](Communicator& first) -> absl::Status {
-                            LOCKSTEP_ASSIGN_OR_RETURN(const auto second,
-                                                      JoinMpiGroup());
-                            LOCKSTEP_RETURN_IF_ERROR(CheckAll(first, calls));
-                            LOCKSTEP_RETURN_IF_ERROR(CheckAll(*second, calls));
-                            return first.Barrier();
-                          }),
-              Each(IsOk()));
+  EXPECT_THAT(
+      RunMpiRanks(
+          world_size(),
+          [&](Communicator& first) -> absl::Status {
+            LOCKSTEP_ASSIGN_OR_RETURN(const auto second, JoinMpiGroup());
+            LOCKSTEP_RETURN_IF_ERROR(RunAndCheck(first, calls, kOrder));
+            LOCKSTEP_RETURN_IF_ERROR(RunAndCheck(*second, calls, kOrder));
+            return first.Barrier();
+          }),
+      Each(IsOk()));
 }
 
 // Even and odd ranks apart, each in reverse, the last rank in none.
@@ -175,9 +156,9 @@ absl::Status CheckSplit(Communicator& communicator) {
     return absl::DataLossError(
         absl::StrCat("rank ", part->rank(), " of ", part->world_size()));
   }
-  LOCKSTEP_RETURN_IF_ERROR(CheckAll(*part, Moves(members)));
+  LOCKSTEP_RETURN_IF_ERROR(RunAndCheck(*part, Moves(members), kOrder));
   LOCKSTEP_ASSIGN_OR_RETURN(const auto again, part->Split(0, rank));
-  LOCKSTEP_RETURN_IF_ERROR(CheckAll(*again, Moves(members)));
+  LOCKSTEP_RETURN_IF_ERROR(RunAndCheck(*again, Moves(members), kOrder));
   return communicator.Barrier();
 }
 
@@ -190,10 +171,7 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, MpiCommunicatorTest,
                            return absl::StrCat("P", info.param);
                          });
 
-class MpiFailureTest : public testing::Test {
- protected:
-  void SetUp() override { SkipWithoutMpirun(); }
-};
+class MpiFailureTest : public MpirunTest {};
 
 absl::Status AllReduceOf(Communicator& communicator, int64_t count) {
   std::vector<float> data(static_cast<size_t>(count), 1);
@@ -216,11 +194,7 @@ TEST_F(MpiFailureTest, CheckRejectsWrongResults) {
   const CheckedCall call = {Operation::kAllReduce, DataType::kFloat32,
                             ReduceOp::kSum, 5000};
   const auto statuses = RunMpiRanks(3, [&](Communicator& communicator) {
-    RankOnly rank(communicator);
-    return RunAndCheck(rank, call, AdditionOrder::kTree,
-                       [&](Transport&, const Collective& collective) {
-                         return communicator.Run(collective);
-                       });
+    return RunAndCheck(communicator, {call}, AdditionOrder::kTree);
   });
   EXPECT_THAT(statuses,
               Each(StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong"))));
@@ -329,7 +303,7 @@ TEST_F(MpiFailureTest, SendToARankInACallOfAllIsReportedByBoth) {
 }
 
 TEST_F(MpiFailureTest, StoppedRankIsNamedAtTheDeadline) {
-  MpiRunOptions options;
+  RunRanksOptions options;
   options.group.timeout = absl::Seconds(1);
   const auto statuses = RunMpiRanks(
       4,
@@ -410,10 +384,147 @@ TEST_F(MpiFailureTest, AFailedPartLeavesTheWholeGroupAlone) {
   EXPECT_THAT(statuses, Each(IsOk()));
 }
 
+// What threads, a fork and the exit of a process do to its groups.
+class MpiProcessTest : public MpirunTest {};
+
+// Each part's sums, which another group's messages would change.
+absl::Status SplitOften(Communicator& communicator, int64_t base) {
+  for (int64_t i = 0; i < 100; ++i) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto part, communicator.Split(0, 0));
+    std::vector<int64_t> data(200, base + i);
+    LOCKSTEP_RETURN_IF_ERROR(part->AllReduce(std::span(data)));
+    const int64_t sum = (base + i) * part->world_size();
+    if (data != std::vector<int64_t>(data.size(), sum)) {
+      return absl::DataLossError(
+          absl::StrCat("split ", i, ": ", data[0], " instead of ", sum));
+    }
+  }
+  return absl::OkStatus();
+}
+
+// A thread for each group, so that their splits overlap.
+absl::Status SplitGroupsAtOnce(Communicator& first) {
+  constexpr size_t kGroups = 6;
+  std::vector<std::unique_ptr<Communicator>> groups(kGroups);
+  for (auto& group : groups) {
+    LOCKSTEP_ASSIGN_OR_RETURN(group, JoinMpiGroup());
+  }
+  LOCKSTEP_RETURN_IF_ERROR(first.Barrier());
+  std::vector<absl::Status> statuses(kGroups);
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < kGroups; ++i) {
+    threads.emplace_back([&, i] {
+      statuses[i] = SplitOften(*groups[i], static_cast<int64_t>(i) << 20);
+    });
+  }
+  absl::Status status;
+  for (size_t i = 0; i < kGroups; ++i) {
+    threads[i].join();
+    status.Update(statuses[i]);
+  }
+  return status;
+}
+
+TEST_F(MpiProcessTest, SplitsGroupsOfTheSameRanksAtOnce) {
+  EXPECT_THAT(RunMpiRanks(2, SplitGroupsAtOnce), Each(IsOk()));
+}
+
+TEST_F(MpiProcessTest, ForkedChildThatExitsDoesNotSpeakForItsRank) {
+  const auto statuses = RunMpiRanks(2, [](Communicator& communicator) {
+    LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
+    if (communicator.rank() == 1) {
+      const pid_t child = fork();
+      if (child == 0) std::exit(0);
+      int result = -1;
+      if (child < 0 || waitpid(child, &result, 0) != child || result != 0) {
+        return absl::InternalError(absl::StrCat("the child: ", result));
+      }
+    }
+    return communicator.Barrier();
+  });
+  EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+// Writes a file as it is destroyed.
+struct Witness {
+  ~Witness() {
+    if (!path.empty()) std::ofstream(path) << "destroyed";
+  }
+  std::string path;
+};
+
+// Destroyed after what the mpi backend does at the exit, the last one first.
+Witness at_the_end;
+std::unique_ptr<Communicator> kept_to_the_end;
+
+TEST_F(MpiProcessTest, GroupOfStaticStorageMayOutliveMpi) {
+  const auto path = [](int rank) {
+    return absl::StrCat(testing::TempDir(), "/destroyed.", rank);
+  };
+  const auto statuses =
+      RunMpiRanks(2, [&](Communicator& communicator) -> absl::Status {
+        LOCKSTEP_ASSIGN_OR_RETURN(kept_to_the_end, JoinMpiGroup());
+        at_the_end.path = path(communicator.rank());
+        return kept_to_the_end->Barrier();
+      });
+  EXPECT_THAT(statuses, Each(IsOk()));
+  for (int rank = 0; rank < 2; ++rank) {
+    EXPECT_TRUE(std::filesystem::remove(path(rank))) << path(rank);
+  }
+}
+
+// What the other tests get from ranks under mpirun, also from those that end
+// badly.
+
+absl::StatusOr<std::string> Describe(Communicator& communicator) {
+  return absl::StrCat(communicator.rank(), " of ", communicator.world_size());
+}
+
+TEST_F(MpirunTest, CollectsWhatEachRankReturned) {
+  EXPECT_THAT(RunMpiRanksCollect(2, Describe),
+              ElementsAre(IsOkAndHolds("0 of 2"), IsOkAndHolds("1 of 2")));
+}
+
+TEST_F(MpirunTest, RunsLaterCallsOfABodyWithTheEarlierResults) {
+  const auto first = RunMpiRanksCollect(1, Describe);
+  ASSERT_THAT(first, ElementsAre(IsOkAndHolds("0 of 1")));
+  EXPECT_THAT(
+      RunMpiRanksCollect(
+          2, [&](Communicator&) { return absl::StrCat("after ", *first[0]); }),
+      ElementsAre(IsOkAndHolds("after 0 of 1"), IsOkAndHolds("after 0 of 1")));
+}
+
+TEST_F(MpirunTest, ReportsErrorsAndDeaths) {
+  const auto statuses = RunMpiRanks(3, [](Communicator& communicator) {
+    if (communicator.rank() == 1) raise(SIGKILL);
+    if (communicator.rank() == 2) return absl::NotFoundError("its own");
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(
+      statuses,
+      ElementsAre(IsOk(),
+                  StatusIs(absl::StatusCode::kAborted,
+                           HasSubstr("rank 1 ended without a result")),
+                  StatusIs(absl::StatusCode::kNotFound, HasSubstr("its own"))));
+}
+
+TEST_F(MpirunTest, LeavesNoFiles) {
+  const auto statuses = RunMpiRanks(2, [](Communicator& communicator) {
+    if (communicator.rank() == 1) raise(SIGKILL);
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(statuses[0], IsOk());
+  for (const auto& entry :
+       std::filesystem::directory_iterator(testing::TempDir())) {
+    EXPECT_THAT(entry.path().string(), testing::Not(HasSubstr("mpirun-")));
+  }
+}
+
 TEST(JoinMpiGroupTest, OutsideAnMpiJobSaysWhatIsMissing) {
-  EXPECT_THAT(JoinMpiGroup(),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("the mpi backend needs mpirun")));
+  const auto needs_mpirun = StatusIs(absl::StatusCode::kFailedPrecondition,
+                                     HasSubstr("the mpi backend needs mpirun"));
+  EXPECT_THAT(JoinMpiGroup(), needs_mpirun);
+  EXPECT_THAT(CreateGroup("mpi"), needs_mpirun);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The `mpi` backend: the ranks of a group are the processes of an MPI job, on
-// one host or many.
+// one host or many. CreateGroup("mpi") is JoinMpiGroup() in programs that are
+// linked with this.
 #ifndef LOCKSTEP_COLLECTIVES_MPI_MPI_GROUP_H_
 #define LOCKSTEP_COLLECTIVES_MPI_MPI_GROUP_H_
 

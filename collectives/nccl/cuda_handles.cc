@@ -6,12 +6,22 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 
 namespace lockstep {
+
+absl::StatusOr<int> DeviceOfRank(int local_rank) {
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaSuccess && devices > 0) return local_rank % devices;
+  return absl::NotFoundError(absl::StrCat(
+      "no GPU: ",
+      error == cudaSuccess ? "no devices" : cudaGetErrorString(error)));
+}
 
 absl::StatusOr<Stream> MakeStream() {
   cudaStream_t stream = nullptr;

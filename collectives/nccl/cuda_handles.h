@@ -1,4 +1,4 @@
-// Owners of streams, events and device memory.
+// Devices, and owners of streams, events and device memory.
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_CUDA_HANDLES_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_CUDA_HANDLES_H_
 
@@ -29,6 +29,10 @@ using Stream =
     std::unique_ptr<std::remove_pointer_t<cudaStream_t>, DestroyStream>;
 using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>, DestroyEvent>;
 using DeviceMemory = std::unique_ptr<std::byte, FreeDeviceMemory>;
+
+// The device of a rank among those of its host: they are dealt out in turn.
+// Errors: kNotFound where there is no GPU.
+absl::StatusOr<int> DeviceOfRank(int local_rank);
 
 // All of the current device. Errors: CudaStatus of what the runtime says.
 

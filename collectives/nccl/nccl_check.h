@@ -1,63 +1,36 @@
-// One collective call on a GPU, its answer checked: for tests.
+// Checks of calls in the memory of a GPU, for tests of both builds.
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_NCCL_CHECK_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_NCCL_CHECK_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <string>
+#include <memory>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/data_types.h"
+#include "collectives/algorithms/checked_call.h"
+#include "collectives/algorithms/collective_reference.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/nccl/cuda_handles.h"
 
 namespace lockstep {
 
-// Device memory with room around it, to see whether that stays untouched.
-class DeviceArray {
- public:
-  // Begins `offset` bytes past an address that is aligned to 256.
-  DeviceArray(int64_t count, DataType type, int64_t offset = 0);
+// Memory of the current device that holds `content`, `offset` bytes past a
+// multiple of 256, with room around it. Errors: CudaStatus of what the runtime
+// says, here and of Read.
+absl::StatusOr<std::unique_ptr<CheckedMemory>> MakeDeviceMemory(
+    const Bytes& content, int64_t offset = 0);
 
-  Buffer buffer() const;
-  absl::Status Write(const std::vector<std::byte>& from) const;
-  // kDataLoss if what is around the array has changed.
-  absl::Status Read(std::vector<std::byte>& to) const;
+// RunAndCheck in such memory; reductions add in the order of the ring. Those of
+// floating-point numbers by NCCL, whose order is another, need
+// CallInput::kExact.
+absl::Status CheckOnDevice(Communicator& communicator,
+                           const std::vector<CheckedCall>& calls,
+                           int64_t offset = 0);
 
- private:
-  int64_t count_;
-  DataType type_;
-  int64_t begin_;
-  int64_t bytes_;  // With the room.
-  absl::Status status_;
-  DeviceMemory memory_;
-};
-
-struct DeviceCall {
-  Operation operation;
-  DataType type = DataType::kFloat32;
-  ReduceOp op = ReduceOp::kSum;
-  int64_t count = 0;  // Of a rank's part.
-  int root = 0;
-  bool in_place = false;
-  bool unequal = false;  // AllGather: rank r has count + r % 3 elements.
-  int64_t offset = 0;    // Of the buffers, in bytes.
-  bool scales = false;   // Averages of floats may be off by rounding.
-};
-
-// "AllReduce float32 sum 7 in place".
-std::string ToString(const DeviceCall& call);
-
-// Every rank makes the call, with data that differ by rank and place, and whose
-// reductions are exact in every order. kDataLoss if the output or what is
-// around it is not as it should be, or the input has changed.
-absl::Status Check(Communicator& communicator, const DeviceCall& call);
-
-// An AllReduce, a Reduce and a ReduceScatter of random elements, of `count` a
-// rank, against the CPU's reduction in the ring's order, bit for bit. kDataLoss
-// if they differ.
+// An AllReduce and a Reduce of one element less than `count` for each rank, so
+// that the ring's segments differ in size, and a ReduceScatter of `count`.
 absl::Status CheckRingBits(Communicator& communicator, DataType type,
                            ReduceOp op, int64_t count);
 

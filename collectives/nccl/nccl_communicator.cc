@@ -223,10 +223,7 @@ absl::Status NcclCommunicator::Enqueue(const Collective& call,
 
 absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
                                                        CallSite site) {
-  Call call;
-  call.operation = Operation::kAllocate;
-  call.count = bytes;
-  SetSite(call, site);
+  const Call call = CallOf(Operation::kAllocate, bytes, site);
   LOCKSTEP_RETURN_IF_ERROR(CheckUsable(call));
   absl::Status own;
   if (bytes < 0) own = absl::InvalidArgumentError("that is negative");
@@ -254,10 +251,8 @@ absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
 
 absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Split(
     int color, int key, CallSite site) {
-  Call call;
-  call.operation = Operation::kSplit;
-  SetSite(call, site);
-  LOCKSTEP_RETURN_IF_ERROR(CheckUsable(call));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckUsable(CallOf(Operation::kSplit, /*count=*/0, site)));
   auto control = peers_.control().Split(color, key, site);
   LOCKSTEP_RETURN_IF_ERROR(Fail(control.status()));
   if (*control == nullptr) return nullptr;

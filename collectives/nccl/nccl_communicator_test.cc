@@ -2,11 +2,14 @@
 // CUDA and NCCL it runs on the GPUs there are, several ranks on one if need be.
 #include "collectives/nccl/nccl_communicator.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
+#include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,15 +17,28 @@
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "collectives/algorithms/checked_call.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/group_options.h"
+#include "collectives/launch/create_group.h"
+#include "collectives/nccl/gpu_sharing.h"
 #include "collectives/nccl/nccl_check.h"
 #include "collectives/nccl/run_nccl_ranks.h"
+#include "collectives/testing/run_ranks.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
 namespace {
+
+using testing::Each;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+constexpr Operation kReductions[] = {Operation::kAllReduce, Operation::kReduce,
+                                     Operation::kReduceScatter};
 
 enum class Mode { kAuto, kNative, kRing };
 
@@ -55,113 +71,131 @@ bool Scales(Mode mode, DataType type, ReduceOp op) {
           (type == DataType::kFloat16 || type == DataType::kBFloat16));
 }
 
+// Skips the test without a GPU, or fails where the environment says that there
+// must be one.
+void SkipWithoutGpu(const std::vector<absl::Status>& statuses) {
+  const char* const required = std::getenv("LOCKSTEP_REQUIRE_GPU");
+  if (required != nullptr && std::string_view(required) == "1") return;
+  for (const absl::Status& status : statuses) {
+    if (absl::IsNotFound(status)) {
+      GTEST_SKIP() << std::string(status.message());
+    }
+  }
+}
+
 class NcclCommunicatorTest : public testing::TestWithParam<Case> {
  protected:
-  // Runs `fn` on every rank; all must succeed. Without a GPU the test is
-  // skipped, or fails where the environment says that there must be one.
+  // Runs `fn` on every rank; all must succeed.
   static void RunOk(const NcclRankFunction& fn) {
     const std::vector<absl::Status> statuses =
         RunNcclRanks(GetParam().world_size, OptionsOf(GetParam().mode), fn);
-    for (const absl::Status& status : statuses) {
-      const char* const required = std::getenv("LOCKSTEP_REQUIRE_GPU");
-      const bool may_skip =
-          required == nullptr || std::string_view(required) != "1";
-      if (absl::IsNotFound(status) && may_skip) {
-        GTEST_SKIP() << std::string(status.message());
-      }
-      EXPECT_TRUE(status.ok()) << status;
-    }
+    SkipWithoutGpu(statuses);
+    if (testing::Test::IsSkipped()) return;
+    EXPECT_THAT(statuses, Each(IsOk()));
   }
 };
 
+// What the reductions of a mode are checked with: the ring's order of additions
+// is stated, NCCL's is not.
+CallInput InputOf(Mode mode) {
+  return mode == Mode::kRing ? CallInput::kAny : CallInput::kExact;
+}
+
 TEST_P(NcclCommunicatorTest, ReducesEveryTypeByEveryOperation) {
-  RunOk([](NcclCommunicator& communicator) -> absl::Status {
+  RunOk([](NcclCommunicator& communicator) {
+    std::vector<CheckedCall> calls;
     for (const DataType type : kAllDataTypes) {
       for (const ReduceOp op : kAllReduceOps) {
-        for (const Operation operation :
-             {Operation::kAllReduce, Operation::kReduce,
-              Operation::kReduceScatter}) {
+        for (const Operation operation : kReductions) {
           for (const int64_t count : {1, 67}) {
-            DeviceCall call = {operation, type, op, count};
+            CheckedCall call = {operation, type, op, count};
             call.root = communicator.world_size() - 1;
             call.in_place = count == 67;
-            call.scales = Scales(GetParam().mode, type, op);
-            LOCKSTEP_RETURN_IF_ERROR(Check(communicator, call));
+            call.input = InputOf(GetParam().mode);
+            call.rounds = Scales(GetParam().mode, type, op);
+            calls.push_back(call);
           }
         }
       }
     }
-    return absl::OkStatus();
+    return CheckOnDevice(communicator, calls);
   });
 }
 
 TEST_P(NcclCommunicatorTest, ReducesEveryCount) {
-  RunOk([](NcclCommunicator& communicator) -> absl::Status {
-    for (const Operation operation : {Operation::kAllReduce, Operation::kReduce,
-                                      Operation::kReduceScatter}) {
+  RunOk([](NcclCommunicator& communicator) {
+    std::vector<CheckedCall> calls;
+    for (const Operation operation : kReductions) {
       for (const int64_t count : {0, 1, 2, 3, 4, 5, 6, 7, 127, 1000, 1283}) {
         for (const bool in_place : {false, true}) {
-          DeviceCall call = {operation, DataType::kFloat32, ReduceOp::kSum,
-                             count};
+          CheckedCall call = {operation, DataType::kFloat32, ReduceOp::kSum,
+                              count};
           call.in_place = in_place;
-          LOCKSTEP_RETURN_IF_ERROR(Check(communicator, call));
+          call.input = InputOf(GetParam().mode);
+          calls.push_back(call);
         }
       }
     }
-    return absl::OkStatus();
+    return CheckOnDevice(communicator, calls);
   });
 }
 
 TEST_P(NcclCommunicatorTest, MovesToAndFromEveryRank) {
-  RunOk([](NcclCommunicator& communicator) -> absl::Status {
-    for (const Operation operation :
-         {Operation::kBroadcast, Operation::kScatter, Operation::kGather,
-          Operation::kSend, Operation::kReduce}) {
-      for (int root = 0; root < communicator.world_size(); ++root) {
-        for (const int64_t count : {0, 1, 13}) {
-          DeviceCall call = {operation, DataType::kInt32, ReduceOp::kSum, count,
-                             root};
+  RunOk([](NcclCommunicator& communicator) {
+    std::vector<CheckedCall> calls;
+    for (int root = 0; root < communicator.world_size(); ++root) {
+      for (const int64_t count : {0, 1, 13}) {
+        CheckedCall call = {
+            Operation::kSend, DataType::kInt32, {}, count, root};
+        for (; call.hops < communicator.world_size(); ++call.hops) {
+          calls.push_back(call);
+        }
+        for (const Operation operation :
+             {Operation::kBroadcast, Operation::kScatter, Operation::kGather,
+              Operation::kReduce}) {
+          call.operation = operation;
           for (const bool in_place : {false, true}) {
             call.in_place = in_place;
-            LOCKSTEP_RETURN_IF_ERROR(Check(communicator, call));
+            calls.push_back(call);
           }
         }
       }
     }
-    return absl::OkStatus();
+    return CheckOnDevice(communicator, calls);
   });
 }
 
 TEST_P(NcclCommunicatorTest, GathersAndExchangesEveryType) {
-  RunOk([](NcclCommunicator& communicator) -> absl::Status {
+  RunOk([](NcclCommunicator& communicator) {
+    std::vector<CheckedCall> calls;
     for (const DataType type : kAllDataTypes) {
       for (const int64_t count : {0, 1, 13}) {
-        DeviceCall call = {Operation::kAllToAll, type, ReduceOp::kSum, count};
-        LOCKSTEP_RETURN_IF_ERROR(Check(communicator, call));
-        call.operation = Operation::kAllGather;
+        calls.push_back({Operation::kAllToAll, type, {}, count});
+        std::vector<int64_t> unequal;
+        for (int rank = 0; rank < communicator.world_size(); ++rank) {
+          unequal.push_back(count + rank % 3);
+        }
         for (const bool in_place : {false, true}) {
-          for (const bool unequal : {false, true}) {
-            call.in_place = in_place;
-            call.unequal = unequal;
-            LOCKSTEP_RETURN_IF_ERROR(Check(communicator, call));
-          }
+          calls.push_back(
+              {Operation::kAllGather, type, {}, count, 0, in_place});
+          calls.push_back(
+              {Operation::kAllGather, type, {}, 0, 0, in_place, unequal});
         }
       }
     }
-    return absl::OkStatus();
+    return CheckOnDevice(communicator, calls);
   });
 }
 
 TEST_P(NcclCommunicatorTest, MovesUnalignedMemory) {
-  RunOk([](NcclCommunicator& communicator) -> absl::Status {
+  RunOk([](NcclCommunicator& communicator) {
+    std::vector<CheckedCall> calls;
     for (const Operation operation :
          {Operation::kBroadcast, Operation::kScatter, Operation::kGather,
           Operation::kSend, Operation::kAllToAll, Operation::kAllGather}) {
-      DeviceCall call = {operation, DataType::kFloat64, ReduceOp::kSum, 13};
-      call.offset = 1;
-      LOCKSTEP_RETURN_IF_ERROR(Check(communicator, call));
+      calls.push_back({operation, DataType::kFloat64, {}, /*count=*/13});
     }
-    return absl::OkStatus();
+    return CheckOnDevice(communicator, calls, /*offset=*/1);
   });
 }
 
@@ -217,6 +251,9 @@ TEST_P(NcclCommunicatorTest, AllocatesZeroedMemory) {
 
 TEST_P(NcclCommunicatorTest, SplitsIntoGroupsThatWork) {
   RunOk([](NcclCommunicator& communicator) -> absl::Status {
+    CheckedCall sum = {Operation::kAllReduce, DataType::kFloat32};
+    sum.count = 67;
+    sum.input = CallInput::kExact;
     const int rank = communicator.rank();
     // Even ranks in reverse order; odd ranks but the last; that one in none.
     const bool is_alone = rank == 3;
@@ -230,12 +267,9 @@ TEST_P(NcclCommunicatorTest, SplitsIntoGroupsThatWork) {
       if (rank == 0 && part->rank() != part->world_size() - 1) {
         return absl::InternalError("not in the order of keys");
       }
-      LOCKSTEP_RETURN_IF_ERROR(Check(
-          *part,
-          {Operation::kAllReduce, DataType::kFloat32, ReduceOp::kSum, 67}));
+      LOCKSTEP_RETURN_IF_ERROR(CheckOnDevice(*part, {sum}));
     }
-    return Check(communicator, {Operation::kAllReduce, DataType::kFloat32,
-                                ReduceOp::kSum, 67});
+    return CheckOnDevice(communicator, {sum});
   });
 }
 
@@ -264,6 +298,185 @@ INSTANTIATE_TEST_SUITE_P(Ranks, NcclRingTest,
                          testing::ValuesIn(Cases({Mode::kRing})), NameOf);
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclAutoTest,
                          testing::ValuesIn(Cases({Mode::kAuto})), NameOf);
+
+#ifdef LOCKSTEP_CUDA_STANDIN
+constexpr int kLaunchedRanks = 1;  // Its NCCL does not reach other processes.
+#else
+constexpr int kLaunchedRanks = 2;
+#endif
+
+TEST(NcclGroupTest, JoinsTheRanksThatALauncherStarted) {
+  const auto statuses =
+      RunRanks(Backend::kProcesses, kLaunchedRanks, [](Communicator& other) {
+        if (!absl::IsFailedPrecondition(CreateGroup("nccl").status())) {
+          return absl::InternalError("needs no launcher");
+        }
+        setenv("RANK", absl::StrCat(other.rank()).c_str(), 1);
+        setenv("WORLD_SIZE", absl::StrCat(kLaunchedRanks).c_str(), 1);
+        setenv("LOCKSTEP_RENDEZVOUS",
+               absl::StrCat(testing::TempDir(), "/nccl_group").c_str(), 1);
+        LOCKSTEP_ASSIGN_OR_RETURN(const LocalRanks ranks, CreateGroup("nccl"));
+        CheckedCall call = {Operation::kAllReduce, DataType::kFloat32};
+        call.count = 67;
+        call.input = CallInput::kExact;
+        return CheckOnDevice(*ranks.front(), {call});
+      });
+  SkipWithoutGpu(statuses);
+  if (IsSkipped()) return;
+  EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+// What NCCL is told of sharing GPUs, for every way in which three ranks can be
+// placed.
+
+RankPlace Place(int gpu, int host, int process) {
+  RankPlace place;
+  place.gpu_uuid[0] = static_cast<char>(gpu);
+  place.host = static_cast<uint64_t>(host);
+  place.process = static_cast<uint64_t>(process);
+  return place;
+}
+
+// Null if it is not set.
+const std::string* Find(const GpuSharing& sharing, const std::string& name) {
+  for (const EnvironmentVariable& variable : sharing.environment) {
+    if (variable.name == name) return &variable.value;
+  }
+  return nullptr;
+}
+
+// Every assignment of one of `values` to each of three ranks.
+std::vector<std::vector<int>> Assignments(int values) {
+  std::vector<std::vector<int>> all;
+  for (int a = 0; a < values; ++a) {
+    for (int b = 0; b < values; ++b) {
+      for (int c = 0; c < values; ++c) all.push_back({a, b, c});
+    }
+  }
+  return all;
+}
+
+// What holds for a placement, said the slow way.
+struct Facts {
+  bool shared = false;
+  bool within_process = false;  // Some sharing is.
+  bool one_host = true;
+  int most = 1;
+};
+
+Facts FactsOf(const std::vector<RankPlace>& places) {
+  Facts facts;
+  for (const RankPlace& a : places) {
+    int on_gpu = 0;
+    for (const RankPlace& b : places) {
+      if (a.host != b.host) facts.one_host = false;
+      if (a.gpu_uuid != b.gpu_uuid) continue;
+      ++on_gpu;
+      if (&a == &b) continue;
+      facts.shared = true;
+      if (a.host == b.host && a.process == b.process) {
+        facts.within_process = true;
+      }
+    }
+    facts.most = std::max(facts.most, on_gpu);
+  }
+  return facts;
+}
+
+void CheckOlder(const std::vector<RankPlace>& places, const Facts& facts) {
+  std::set<std::string> names;
+  std::set<std::pair<uint64_t, uint64_t>> processes;
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto sharing = PlanGpuSharing(places, rank, 22809);
+    if (facts.within_process) {
+      EXPECT_THAT(sharing, StatusIs(absl::StatusCode::kFailedPrecondition,
+                                    HasSubstr("needs a process for each")));
+      continue;
+    }
+    ASSERT_THAT(sharing, IsOk());
+    EXPECT_TRUE(sharing->shared);
+    EXPECT_EQ(sharing->environment.size(), facts.one_host ? 2 : 1);
+    const std::string* const interface = Find(*sharing, "NCCL_SOCKET_IFNAME");
+    ASSERT_EQ(interface != nullptr, facts.one_host);
+    if (interface != nullptr) {
+      EXPECT_EQ(*interface, "lo");
+    }
+    ASSERT_NE(Find(*sharing, "NCCL_HOSTID"), nullptr);
+    names.insert(*Find(*sharing, "NCCL_HOSTID"));
+    processes.insert({places[rank].host, places[rank].process});
+  }
+  // A host for each process.
+  if (!facts.within_process) {
+    EXPECT_EQ(names.size(), processes.size());
+  }
+}
+
+void CheckNewer(const std::vector<RankPlace>& places, const Facts& facts) {
+  for (int rank = 0; rank < 3; ++rank) {
+    const auto sharing = PlanGpuSharing(places, rank, 23004);
+    ASSERT_THAT(sharing, IsOk());
+    EXPECT_TRUE(sharing->shared);
+    const std::vector<EnvironmentVariable> want = {
+        {"NCCL_MULTI_RANK_GPU_ENABLE", "1"},
+        {"NCCL_NVLS_ENABLE", "0"},
+        {"NCCL_MAX_CTAS", facts.most == 2 ? "16" : "10"}};
+    EXPECT_EQ(sharing->environment, want);
+  }
+}
+
+TEST(GpuSharingTest, EveryPlacementOfThreeRanks) {
+  int shared = 0;
+  for (const std::vector<int>& gpus : Assignments(3)) {
+    for (const std::vector<int>& hosts : Assignments(2)) {
+      for (const std::vector<int>& processes : Assignments(3)) {
+        std::vector<RankPlace> places;
+        for (int rank = 0; rank < 3; ++rank) {
+          places.push_back(Place(gpus[rank], hosts[rank], processes[rank]));
+        }
+        const Facts facts = FactsOf(places);
+        if (facts.shared) {
+          ++shared;
+          CheckOlder(places, facts);
+          CheckNewer(places, facts);
+          continue;
+        }
+        for (const int version : {22809, 23004}) {
+          const auto sharing = PlanGpuSharing(places, 1, version);
+          ASSERT_THAT(sharing, IsOk());
+          EXPECT_FALSE(sharing->shared);
+          EXPECT_THAT(sharing->environment, IsEmpty());
+        }
+      }
+    }
+  }
+  // 27 - 6 ways to share a GPU.
+  EXPECT_EQ(shared, 21 * 8 * 27);
+}
+
+TEST(GpuSharingTest, OneRankSharesNothing) {
+  const std::vector<RankPlace> places = {Place(0, 0, 0)};
+  const auto sharing = PlanGpuSharing(places, 0, 22809);
+  ASSERT_THAT(sharing, IsOk());
+  EXPECT_FALSE(sharing->shared);
+}
+
+TEST(GpuSharingTest, ManyRanksKeepOneBlockEach) {
+  const std::vector<RankPlace> places(100, Place(0, 0, 0));
+  const auto sharing = PlanGpuSharing(places, 0, 23000);
+  ASSERT_THAT(sharing, IsOk());
+  ASSERT_NE(Find(*sharing, "NCCL_MAX_CTAS"), nullptr);
+  EXPECT_EQ(*Find(*sharing, "NCCL_MAX_CTAS"), "1");
+}
+
+TEST(GpuSharingTest, NamesTheRanksAndTheVersion) {
+  const std::vector<RankPlace> places = {Place(0, 0, 0), Place(1, 0, 1),
+                                         Place(1, 0, 1)};
+  EXPECT_THAT(PlanGpuSharing(places, 0, 22999),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("ranks 1 and 2 are threads of one process "
+                                 "that share a GPU: NCCL before 2.30 (here "
+                                 "2.29)")));
+}
 
 }  // namespace
 }  // namespace lockstep

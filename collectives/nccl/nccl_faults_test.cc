@@ -5,6 +5,7 @@
 #include <cuda_runtime.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
@@ -22,6 +23,8 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/algorithms/checked_call.h"
+#include "collectives/algorithms/collective_reference.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/group_options.h"
@@ -72,9 +75,17 @@ bool AllOk(const std::vector<absl::Status>& statuses) {
   return true;
 }
 
+// Of float32, unless told otherwise, and the same in every order of additions.
+CheckedCall ExactCall(Operation operation, int64_t count,
+                      DataType type = DataType::kFloat32) {
+  return {.operation = operation,
+          .type = type,
+          .count = count,
+          .input = CallInput::kExact};
+}
+
 absl::Status AllReduceOnce(NcclCommunicator& communicator) {
-  return Check(communicator, {Operation::kAllReduce, DataType::kFloat32,
-                              ReduceOp::kSum, 1000});
+  return CheckOnDevice(communicator, {ExactCall(Operation::kAllReduce, 1000)});
 }
 
 // Calls, and then once more: which must fail at once, with the first cause.
@@ -153,10 +164,10 @@ TEST_F(NcclFaultsTest, StalledRankEndsAllAtTheDeadline) {
           return FailTwice(communicator, AllReduceOnce);
         });
     EXPECT_THAT(statuses,
-                Each(StatusIs(
-                    absl::StatusCode::kDeadlineExceeded,
-                    AllOf(HasSubstr("AllReduce(float32[1000], sum)"),
-                          HasSubstr("nccl_check.cc"), HasSubstr("on ranks")))));
+                Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
+                              AllOf(HasSubstr("AllReduce(float32[1000], sum)"),
+                                    HasSubstr("checked_call.cc"),
+                                    HasSubstr("on ranks")))));
     EXPECT_EQ(statuses[0], statuses[1]);
     EXPECT_EQ(statuses[0], statuses[2]);
   }
@@ -209,11 +220,11 @@ void ExpectMismatch(
     const std::function<absl::Status(NcclCommunicator&, Buffer)>& other) {
   const auto statuses = RunNcclRanks(
       3, options, [&](NcclCommunicator& communicator) -> absl::Status {
-        const DeviceArray array(12, DataType::kFloat32);
-        LOCKSTEP_RETURN_IF_ERROR(array.Write({}));
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto memory,
+                                  MakeDeviceMemory(Bytes(48)));
+        const Buffer data(memory->data(), 12, DataType::kFloat32);
         return FailTwice(communicator, [&](NcclCommunicator& c) {
-          return c.rank() == 1 ? other(c, array.buffer())
-                               : usual(c, array.buffer());
+          return c.rank() == 1 ? other(c, data) : usual(c, data);
         });
       });
   EXPECT_THAT(statuses,
@@ -252,14 +263,12 @@ TEST_F(NcclFaultsTest, PartnersDisagreementIsBoths) {
   const auto run = [](int64_t sent, DataType type, bool both_send) {
     return RunNcclRanks(
         2, Options(), [=](NcclCommunicator& communicator) -> absl::Status {
-          const DeviceArray array(8, DataType::kInt32);
-          LOCKSTEP_RETURN_IF_ERROR(array.Write({}));
+          LOCKSTEP_ASSIGN_OR_RETURN(const auto memory,
+                                    MakeDeviceMemory(Bytes(32)));
+          const Buffer data(memory->data(), 8, DataType::kInt32);
           return FailTwice(communicator, [&](NcclCommunicator& c) {
-            if (c.rank() == 0) {
-              return c.Send({array.buffer().data, sent, type}, 1);
-            }
-            return both_send ? c.Send(array.buffer(), 0)
-                             : c.Receive(array.buffer(), 0);
+            if (c.rank() == 0) return c.Send({data.data, sent, type}, 1);
+            return both_send ? c.Send(data, 0) : c.Receive(data, 0);
           });
         });
   };
@@ -278,11 +287,11 @@ void ExpectRefused(
     const std::function<absl::Status(NcclCommunicator&, Buffer)>& call) {
   const auto statuses = RunNcclRanks(
       2, NcclOptions(), [&](NcclCommunicator& communicator) -> absl::Status {
-        const DeviceArray array(16, DataType::kFloat32);
-        LOCKSTEP_RETURN_IF_ERROR(array.Write({}));
-        return FailTwice(communicator, [&](NcclCommunicator& c) {
-          return call(c, array.buffer());
-        });
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto memory,
+                                  MakeDeviceMemory(Bytes(64)));
+        const Buffer data(memory->data(), 16, DataType::kFloat32);
+        return FailTwice(communicator,
+                         [&](NcclCommunicator& c) { return call(c, data); });
       });
   EXPECT_THAT(
       statuses,
@@ -390,9 +399,9 @@ TEST_F(NcclFaultsTest, CallsStartAfterTheCallersStream) {
     LOCKSTEP_ASSIGN_OR_RETURN(
         const auto communicator,
         NcclCommunicator::Create(std::move(owned), options));
-    const DeviceArray array(64, DataType::kFloat32);
-    LOCKSTEP_RETURN_IF_ERROR(array.Write({}));
-    const Buffer data = array.buffer();
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto memory,
+                              MakeDeviceMemory(Bytes(256, std::byte{0xa5})));
+    const Buffer data(memory->data(), 64, DataType::kFloat32);
     LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
         cudaMemsetAsync(data.data, 0, 256, stream.get()), "cudaMemsetAsync"));
     LOCKSTEP_RETURN_IF_ERROR(communicator->AllReduce(data));
@@ -407,16 +416,16 @@ TEST_F(NcclFaultsTest, CallsStartAfterTheCallersStream) {
 
 // Several of each: the ring's kernels and messages, and NCCL's own calls.
 absl::Status UseEverything(NcclCommunicator& communicator) {
+  std::vector<CheckedCall> calls;
   for (const Operation operation :
        {Operation::kAllReduce, Operation::kReduce, Operation::kReduceScatter,
         Operation::kAllGather, Operation::kBroadcast}) {
     for (const bool in_place : {false, true}) {
-      DeviceCall call = {operation, DataType::kFloat16, ReduceOp::kSum, 1000};
-      call.in_place = in_place;
-      LOCKSTEP_RETURN_IF_ERROR(Check(communicator, call));
+      calls.push_back(ExactCall(operation, 1000, DataType::kFloat16));
+      calls.back().in_place = in_place;
     }
   }
-  return absl::OkStatus();
+  return CheckOnDevice(communicator, calls);
 }
 
 TEST_F(NcclFaultsTest, EverySchedulesResultIsRight) {
@@ -462,8 +471,7 @@ TEST_F(NcclFaultsTest, DamagedDataAreRejected) {
             Operation::kAllToAll, Operation::kSend}) {
         const auto statuses = RunNcclRanks(
             3, Options(algorithm), [=](NcclCommunicator& communicator) {
-              return Check(communicator,
-                           {operation, DataType::kFloat32, ReduceOp::kSum, 67});
+              return CheckOnDevice(communicator, {ExactCall(operation, 67)});
             });
         EXPECT_FALSE(AllOk(statuses)) << Name(operation);
         for (const absl::Status& status : statuses) {

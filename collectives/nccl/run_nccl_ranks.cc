@@ -1,7 +1,5 @@
 #include "collectives/nccl/run_nccl_ranks.h"
 
-#include <cuda_runtime.h>
-
 #include <cstddef>
 #include <memory>
 #include <utility>
@@ -9,10 +7,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
+#include "collectives/nccl/cuda_handles.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/testing/run_ranks.h"
 
@@ -34,21 +32,10 @@ constexpr Backend kBackend = Backend::kProcesses;
 // Negative: by rank.
 constexpr int kByRank = -1;
 
-absl::StatusOr<int> DeviceOf(int rank) {
-  int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error != cudaSuccess || count == 0) {
-    return absl::NotFoundError(absl::StrCat(
-        "no GPU: ",
-        error == cudaSuccess ? "no devices" : cudaGetErrorString(error)));
-  }
-  return rank % count;
-}
-
 absl::Status RunRank(Communicator& control, NcclOptions options,
                      const NcclRankFunction& fn) {
   if (options.device == kByRank) {
-    LOCKSTEP_ASSIGN_OR_RETURN(options.device, DeviceOf(control.rank()));
+    LOCKSTEP_ASSIGN_OR_RETURN(options.device, DeviceOfRank(control.rank()));
   }
   // A group of its own, since Create takes it over.
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> owned,

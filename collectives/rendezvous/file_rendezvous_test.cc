@@ -1,4 +1,5 @@
-// The file rendezvous, by threads and by processes that end.
+// The file rendezvous, by threads and by processes that end, once and several
+// times at one path.
 #include "collectives/rendezvous/file_rendezvous.h"
 
 #include <fcntl.h>
@@ -14,7 +15,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
-#include <functional>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -57,12 +57,39 @@ bool Exists(const std::string& path) {
   return lstat(path.c_str(), &info) == 0;
 }
 
+// As our launcher has it: a file without a name, which cannot be removed.
+class Memfd {
+ public:
+  Memfd() : fd_(memfd_create("test", MFD_CLOEXEC)) {}
+  ~Memfd() { close(fd_); }
+
+  std::string path() const {
+    return absl::StrCat("/proc/", getpid(), "/fd/", fd_);
+  }
+  int64_t size() const {
+    struct stat info;
+    return fstat(fd_, &info) == 0 ? info.st_size : -1;
+  }
+
+ private:
+  const int fd_;
+};
+
 std::unique_ptr<Rendezvous> OpenAt(const std::string& path, int rank,
                                    int world_size,
                                    absl::Duration timeout = absl::Seconds(20)) {
   auto rendezvous = OpenFileRendezvous({path, rank, world_size, timeout});
   EXPECT_THAT(rendezvous, IsOk());
   return *std::move(rendezvous);
+}
+
+std::vector<std::unique_ptr<Rendezvous>> OpenAll(const std::string& path,
+                                                 int world_size) {
+  std::vector<std::unique_ptr<Rendezvous>> ranks;
+  for (int rank = 0; rank < world_size; ++rank) {
+    ranks.push_back(OpenAt(path, rank, world_size));
+  }
+  return ranks;
 }
 
 // What each of the ranks, as threads, returns of one Exchange of its number.
@@ -79,16 +106,14 @@ std::vector<Blobs> ExchangeAll(
   return results;
 }
 
-// Runs `body` in a child, to its end, and returns who that was.
-ProcessIdentity RunInChild(const std::function<void()>& body) {
+// Of a process that has ended.
+ProcessIdentity IdentityOfTheDead() {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
   const pid_t child = fork();
   if (child == 0) {
     const ProcessIdentity self = ThisProcess();
-    if (write(ends[1], &self, sizeof(self)) != sizeof(self)) _exit(1);
-    body();
-    _exit(0);
+    _exit(write(ends[1], &self, sizeof(self)) == sizeof(self) ? 0 : 1);
   }
   ProcessIdentity identity;
   EXPECT_EQ(read(ends[0], &identity, sizeof(identity)),
@@ -106,7 +131,7 @@ RendezvousRecord RecordOfTheDead(int rank, int world_size, int64_t ticks) {
   record.round = 1;
   record.rank = rank;
   record.world_size = world_size;
-  record.writer = RunInChild([] {});
+  record.writer = IdentityOfTheDead();
   record.token = 99 + static_cast<uint64_t>(rank);
   record.written_ticks =
       ThisProcess().start_ticks + static_cast<uint64_t>(ticks);
@@ -120,8 +145,7 @@ void WriteFile(const std::string& path, const std::string& bytes) {
 
 TEST(FileRendezvousTest, RanksMeetInEveryRound) {
   const std::string path = PathOf("meet");
-  std::vector<std::unique_ptr<Rendezvous>> ranks;
-  for (int rank = 0; rank < 4; ++rank) ranks.push_back(OpenAt(path, rank, 4));
+  std::vector<std::unique_ptr<Rendezvous>> ranks = OpenAll(path, 4);
   for (int round = 0; round < 10; ++round) {
     for (const Blobs& blobs : ExchangeAll(ranks)) {
       EXPECT_THAT(blobs, IsOkAndHolds(ElementsAre("rank 0", "rank 1", "rank 2",
@@ -161,16 +185,13 @@ TEST(FileRendezvousTest, EveryRankIsToldOfABlobThatIsTooLarge) {
 }
 
 TEST(FileRendezvousTest, WorksInAMemfdAndEmptiesIt) {
-  const int file = memfd_create("test", MFD_CLOEXEC);
-  const std::string path = absl::StrCat("/proc/", getpid(), "/fd/", file);
+  const Memfd file;
   {
-    std::vector<std::unique_ptr<Rendezvous>> ranks;
-    for (int rank = 0; rank < 2; ++rank) ranks.push_back(OpenAt(path, rank, 2));
+    std::vector<std::unique_ptr<Rendezvous>> ranks = OpenAll(file.path(), 2);
     for (const Blobs& blobs : ExchangeAll(ranks)) EXPECT_THAT(blobs, IsOk());
-    EXPECT_NE(ReadFile(path), "");
+    EXPECT_GT(file.size(), 0);
   }
-  EXPECT_EQ(ReadFile(path), "");
-  close(file);
+  EXPECT_EQ(file.size(), 0);
 }
 
 TEST(FileRendezvousTest, DoesNotRemoveWhatASymbolicLinkLeadsTo) {
@@ -234,8 +255,7 @@ TEST(FileRendezvousTest, EveryRankGetsTheFirstErrorAndKeepsIt) {
 
 TEST(FileRendezvousTest, NamesARankThatLeft) {
   const std::string path = PathOf("left");
-  std::vector<std::unique_ptr<Rendezvous>> ranks;
-  for (int rank = 0; rank < 2; ++rank) ranks.push_back(OpenAt(path, rank, 2));
+  std::vector<std::unique_ptr<Rendezvous>> ranks = OpenAll(path, 2);
   for (const Blobs& blobs : ExchangeAll(ranks)) EXPECT_THAT(blobs, IsOk());
   ranks[1].reset();
   EXPECT_THAT(ranks[0]->Exchange(""),
@@ -281,8 +301,7 @@ TEST(FileRendezvousTest, IgnoresWhatAnEarlierRunLeft) {
     bytes += Encode(RecordOfTheDead(rank, 3, -1));
   }
   WriteFile(path, bytes + bytes.substr(0, 30));
-  std::vector<std::unique_ptr<Rendezvous>> ranks;
-  for (int rank = 0; rank < 2; ++rank) ranks.push_back(OpenAt(path, rank, 2));
+  std::vector<std::unique_ptr<Rendezvous>> ranks = OpenAll(path, 2);
   for (const Blobs& blobs : ExchangeAll(ranks)) {
     EXPECT_THAT(blobs, IsOkAndHolds(ElementsAre("rank 0", "rank 1")));
   }
@@ -374,12 +393,124 @@ TEST(FileRendezvousTest, PathServesOneRunAfterTheOther) {
   const std::string path = PathOf("again");
   for (int run = 0; run < 20; ++run) {
     const int world_size = 1 + run % 3;
-    std::vector<std::unique_ptr<Rendezvous>> ranks;
-    for (int rank = 0; rank < world_size; ++rank) {
-      ranks.push_back(OpenAt(path, rank, world_size));
+    for (const Blobs& blobs : ExchangeAll(OpenAll(path, world_size))) {
+      EXPECT_THAT(blobs, IsOk());
     }
-    for (const Blobs& blobs : ExchangeAll(ranks)) EXPECT_THAT(blobs, IsOk());
   }
+}
+
+// Several meetings at one path, one after the other, where some ranks are
+// already at the next while others are still at the last.
+
+// Rank 0 and rank 1 of two, after their first exchange.
+struct Pair {
+  std::unique_ptr<Rendezvous> zero;
+  std::unique_ptr<Rendezvous> one;
+};
+
+Pair MeetAt(const std::string& path) {
+  Pair pair = {OpenAt(path, 0, 2), OpenAt(path, 1, 2)};
+  std::thread other([&] {
+    EXPECT_THAT(pair.one->Exchange("one"),
+                IsOkAndHolds(ElementsAre("zero", "one")));
+  });
+  EXPECT_THAT(pair.zero->Exchange("zero"),
+              IsOkAndHolds(ElementsAre("zero", "one")));
+  other.join();
+  return pair;
+}
+
+TEST(FileRendezvousMeetingsTest, WhoIsFirstAtTheNextWaitsThere) {
+  const Memfd file;
+  Pair first = MeetAt(file.path());
+  first.one.reset();
+  const auto next_one = OpenAt(file.path(), 1, 2);
+  Blobs result = absl::UnknownError("not set");
+  const int64_t before = file.size();
+  std::thread waiting([&] { result = next_one->Exchange("next one"); });
+  while (file.size() == before) std::this_thread::yield();
+  // Rank 0 is at the first until now.
+  first.zero.reset();
+  EXPECT_THAT(OpenAt(file.path(), 0, 2)->Exchange("next zero"),
+              IsOkAndHolds(ElementsAre("next zero", "next one")));
+  waiting.join();
+  EXPECT_THAT(result, IsOkAndHolds(ElementsAre("next zero", "next one")));
+}
+
+TEST(FileRendezvousMeetingsTest, RanksMayKeepTheLastWhileTheyMeetAgain) {
+  const Memfd file;
+  {
+    const Pair first = MeetAt(file.path());
+    const Pair second = MeetAt(file.path());
+    std::thread other([&] {
+      EXPECT_THAT(first.one->Exchange("1"),
+                  IsOkAndHolds(ElementsAre("0", "1")));
+    });
+    EXPECT_THAT(first.zero->Exchange("0"), IsOkAndHolds(ElementsAre("0", "1")));
+    other.join();
+  }
+  EXPECT_EQ(file.size(), 0);  // The last to go empties it.
+}
+
+TEST(FileRendezvousMeetingsTest, AnotherWorldSizeAtTheNext) {
+  const Memfd file;
+  const Pair pair = MeetAt(file.path());
+  EXPECT_THAT(OpenAt(file.path(), 0, 1)->Exchange("alone"),
+              IsOkAndHolds(ElementsAre("alone")));
+}
+
+// Who comes to the next only names those that are missing there.
+TEST(FileRendezvousMeetingsTest, NamesWhoDoesNotComeToTheNext) {
+  const Memfd file;
+  const Pair pair = MeetAt(file.path());
+  EXPECT_THAT(OpenAt(file.path(), 1, 2, absl::Milliseconds(50))->Exchange(""),
+              StatusIs(absl::StatusCode::kDeadlineExceeded,
+                       HasSubstr("rank 0 of 2 did not come within 50ms")));
+}
+
+TEST(FileRendezvousMeetingsTest, SecondClaimantAtTheNextIsRefused) {
+  const Memfd file;
+  const Pair pair = MeetAt(file.path());
+  const auto next_one = OpenAt(file.path(), 1, 2);
+  const int64_t before = file.size();
+  std::thread waiting([&] { EXPECT_THAT(next_one->Exchange(""), IsOk()); });
+  while (file.size() == before) std::this_thread::yield();
+  EXPECT_THAT(OpenAt(file.path(), 1, 2)->Exchange(""),
+              StatusIs(absl::StatusCode::kAlreadyExists,
+                       HasSubstr("is there already")));
+  EXPECT_THAT(OpenAt(file.path(), 0, 2)->Exchange(""), IsOk());
+  waiting.join();
+}
+
+// Each rank meets the others again and again, as fast as it can.
+void MeetManyTimes(const std::string& path) {
+  constexpr int kRanks = 3;
+  std::vector<std::thread> ranks;
+  for (int rank = 0; rank < kRanks; ++rank) {
+    ranks.emplace_back([rank, &path] {
+      for (int meeting = 0; meeting < 20; ++meeting) {
+        const auto here = OpenAt(path, rank, kRanks);
+        for (int round = 0; round < 2; ++round) {
+          const std::string blob = absl::StrCat(meeting, " ", round);
+          ASSERT_THAT(here->Exchange(blob),
+                      IsOkAndHolds(ElementsAre(blob, blob, blob)));
+        }
+      }
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(FileRendezvousMeetingsTest, ManyInAMemfd) {
+  const Memfd file;
+  MeetManyTimes(file.path());
+  EXPECT_EQ(file.size(), 0);
+}
+
+TEST(FileRendezvousMeetingsTest, ManyAtAName) {
+  const std::string path = PathOf("meetings");
+  MeetManyTimes(path);
+  EXPECT_FALSE(Exists(path));
 }
 
 }  // namespace

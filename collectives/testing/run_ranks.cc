@@ -78,22 +78,6 @@ std::vector<Result> RunThreads(int world_size, const Function& fn,
   return results;
 }
 
-// What a child sends through its pipe: the code, then the bytes or the message.
-std::string Serialize(const Result& result) {
-  const int32_t code = static_cast<int32_t>(result.status().code());
-  std::string bytes(reinterpret_cast<const char*>(&code), sizeof(code));
-  return result.ok() ? bytes + *result
-                     : absl::StrCat(bytes, result.status().message());
-}
-
-Result Deserialize(const std::string& bytes) {
-  int32_t code;
-  std::memcpy(&code, bytes.data(), sizeof(code));
-  if (code == 0) return bytes.substr(sizeof(code));
-  return absl::Status(static_cast<absl::StatusCode>(code),
-                      absl::string_view(bytes).substr(sizeof(code)));
-}
-
 Result RunRank(int rank, int world_size, const std::string& path,
                const Function& fn, const RunRanksOptions& options) {
   FileRendezvousOptions meeting;
@@ -121,7 +105,7 @@ std::string RunRanksOfProcess(int begin, int end,
   for (std::thread& other : others) other.join();
   std::string bytes;
   for (const Result& result : results) {
-    const std::string one = Serialize(result);
+    const std::string one = SerializeResult(result);
     const int64_t size = static_cast<int64_t>(one.size());
     bytes.append(reinterpret_cast<const char*>(&size), sizeof(size));
     bytes.append(one);
@@ -139,7 +123,7 @@ std::optional<Result> ResultAt(const std::string& bytes, int index) {
     begin += sizeof(size);
     if (bytes.size() - begin < static_cast<size_t>(size)) return std::nullopt;
     if (i == index) {
-      return Deserialize(bytes.substr(begin, static_cast<size_t>(size)));
+      return ParseResult(bytes.substr(begin, static_cast<size_t>(size)));
     }
     begin += static_cast<size_t>(size);
   }
@@ -321,6 +305,25 @@ std::vector<absl::Status> RunRanks(
     statuses.push_back(result.status());
   }
   return statuses;
+}
+
+// The code, then the bytes or the message.
+std::string SerializeResult(const absl::StatusOr<std::string>& result) {
+  const int32_t code = static_cast<int32_t>(result.status().code());
+  std::string bytes(reinterpret_cast<const char*>(&code), sizeof(code));
+  return result.ok() ? bytes + *result
+                     : absl::StrCat(bytes, result.status().message());
+}
+
+absl::StatusOr<std::string> ParseResult(absl::string_view bytes) {
+  int32_t code;
+  if (bytes.size() < sizeof(code)) {
+    return absl::InternalError("a result without a code");
+  }
+  std::memcpy(&code, bytes.data(), sizeof(code));
+  const absl::string_view text = bytes.substr(sizeof(code));
+  if (code == 0) return std::string(text);
+  return absl::Status(static_cast<absl::StatusCode>(code), text);
 }
 
 }  // namespace lockstep

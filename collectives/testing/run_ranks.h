@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
 #include "collectives/group_options.h"
@@ -49,6 +50,10 @@ std::vector<absl::StatusOr<std::string>> RunRanksCollect(
     Backend backend, int world_size,
     const std::function<absl::StatusOr<std::string>(Communicator&)>& fn,
     const RunRanksOptions& options = {});
+
+// What a rank returned as bytes, for those that are processes; and back.
+std::string SerializeResult(const absl::StatusOr<std::string>& result);
+absl::StatusOr<std::string> ParseResult(absl::string_view bytes);
 
 }  // namespace lockstep
 

@@ -75,7 +75,7 @@ constexpr absl::Duration kDeadline = absl::Seconds(100);
 
 std::vector<std::string> RankCommand() {
   return {std::filesystem::read_symlink("/proc/self/exe").string(),
-          "--gtest_filter=LaunchedGroupTest.*"};
+          "--gtest_filter=LaunchedGroupTest.*", "--gtest_color=no"};
 }
 
 void ExpectPasses(std::vector<std::string> command, int ranks,

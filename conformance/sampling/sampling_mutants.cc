@@ -205,7 +205,7 @@ Mutant Planted(Mutant mutant, const SamplingMutation& mutation) {
   };
   mutant.plant_everywhere = [cases, mutation,
                              mutant]() -> absl::StatusOr<int64_t> {
-    const std::vector<SamplingCase> shown = SliceOf(cases(), 20);
+    const std::vector<SamplingCase> shown = SliceOf(cases(), 10);
     for (const SamplingCase& c : shown) {
       LOCKSTEP_RETURN_IF_ERROR(ExpectNamed(
           mutant, CheckSampler(MakeMutated(mutation), c), ToString(c)));

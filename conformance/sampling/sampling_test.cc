@@ -42,7 +42,7 @@ TEST_P(SamplingTest, KeepsItsSemantics) {
   const auto& [kind, world_size] = GetParam();
   ClaimRecorder recorder(PlaceOf("epochs", GetParam()));
   for (const SamplingCase& c :
-       SliceOf(CasesAt(kind, world_size), 8, world_size)) {
+       SliceOf(CasesAt(kind, world_size), 4, world_size)) {
     ASSERT_THAT(CheckEpochs(MakeTestedSampler, c), IsOk());
     recorder.AddExact();
   }
@@ -58,7 +58,7 @@ TEST_P(ResumeTest, GoesOnWhereItStopped) {
   const auto& [kind, world_size] = GetParam();
   ClaimRecorder recorder(PlaceOf("resuming", GetParam()));
   for (const SamplingCase& c :
-       SliceOf(CasesAt(kind, world_size), 20, world_size)) {
+       SliceOf(CasesAt(kind, world_size), 10, world_size)) {
     ASSERT_THAT(CheckResuming(MakeTestedSampler, c), IsOk());
     recorder.AddExact();
   }
@@ -68,7 +68,7 @@ INSTANTIATE_TEST_SUITE_P(Grid, ResumeTest, kGrid, NameOf);
 
 TEST(SamplingMutantsTest, WithoutAMutationPasses) {
   const SamplerFactory make = MakeMutated({});
-  for (const SamplingCase& c : SliceOf(SamplingMutantCases(), 20)) {
+  for (const SamplingCase& c : SliceOf(SamplingMutantCases(), 10)) {
     ASSERT_THAT(CheckSampler(make, c), IsOk());
   }
 }

@@ -98,7 +98,7 @@ void CheckProblem(const BatchNormProblem& problem,
 std::vector<BatchNormProblem> PartOf(
     const std::vector<BatchNormProblem>& problems) {
   const BatchNormProblem& first = problems[0];
-  return SliceOf(problems, 12,
+  return SliceOf(problems, 8,
                  static_cast<uint64_t>(first.world_size) * 64 +
                      static_cast<uint64_t>(first.type) * 8 +
                      static_cast<uint64_t>(first.batches));

@@ -98,6 +98,39 @@ Json RunJson(const TrainRunOptions& options, const FashionMnist& data,
   };
 }
 
+// The epochs that metrics.json of the run's folder has up to that of the
+// checkpoint in the same folder that the run goes on from; none if the file is
+// not there or tells of a run with another model or seed. `run`: RunJson's.
+Json EarlierEpochs(const TrainRunOptions& options, const Json& run,
+                   int64_t epochs) {
+  Json earlier = Json::array();
+  if (options.resume.empty() || options.output_dir.empty()) return earlier;
+  std::error_code error;
+  const auto checkpoint = std::filesystem::absolute(options.resume, error);
+  if (!std::filesystem::equivalent(checkpoint.parent_path(), options.output_dir,
+                                   error)) {
+    return earlier;
+  }
+  const Json old =
+      Json::parse(ReadFile(absl::StrCat(options.output_dir, "/", kMetricsName))
+                      .value_or(""),
+                  /*cb=*/nullptr, /*allow_exceptions=*/false);
+  const auto has = [](const Json& json, const char* key, const Json& value) {
+    return json.is_object() && json.contains(key) && json[key] == value;
+  };
+  if (!has(old, "model", run["model"]) || !has(old, "seed", run["seed"]) ||
+      !old.contains("epochs")) {
+    return earlier;
+  }
+  for (const Json& epoch : old["epochs"]) {
+    if (epoch.is_object() && epoch.contains("epoch") &&
+        epoch["epoch"].is_number_integer() && epoch["epoch"] <= epochs) {
+      earlier.push_back(epoch);
+    }
+  }
+  return earlier;
+}
+
 // Runs one epoch and its evaluation.
 absl::StatusOr<EpochSummary> RunEpoch(Trainer& trainer, int64_t epoch,
                                       const FashionMnist& data,
@@ -126,9 +159,12 @@ absl::StatusOr<EpochSummary> RunEpoch(Trainer& trainer, int64_t epoch,
 // What rank 0 keeps of a run.
 class RunFiles {
  public:
+  // finished: by the run that this one goes on from.
   RunFiles(const TrainRunOptions& options, const FashionMnist& data,
-           int world_size)
-      : options_(options), report_(RunJson(options, data, world_size)) {}
+           int world_size, int64_t finished)
+      : options_(options), report_(RunJson(options, data, world_size)) {
+    report_["epochs"] = EarlierEpochs(options, report_, finished);
+  }
 
   absl::Status OnEpoch(const EpochSummary& summary, Model& model) {
     if (options_.output_dir.empty()) return absl::OkStatus();
@@ -173,6 +209,31 @@ absl::Status KeepFirst(absl::string_view flag,
   dataset.images.resize(*samples * dataset.image_size());
   dataset.labels.resize(*samples);
   return absl::OkStatus();
+}
+
+// Checks that the checkpoint to resume from fits the flags and the model.
+absl::Status CheckResume(const TrainRunOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info,
+                            ReadCheckpointInfo(options.resume));
+  if (info.model != options.model) {
+    return absl::InvalidArgumentError(absl::StrCat("--model=", options.model,
+                                                   ": ", options.resume,
+                                                   " holds a ", info.model));
+  }
+  if (info.seed != options.trainer.seed) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--seed=", options.trainer.seed, ": ", options.resume,
+                     " comes from a run with seed ", info.seed));
+  }
+  if (info.epochs >= options.epochs) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--epochs=", options.epochs, ": ", options.resume,
+                     " has finished ", info.epochs, " already"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
+                            CreateModel(options.model, options.trainer.seed));
+  return LoadCheckpoint(options.resume, model->parameters(), model->buffers())
+      .status();
 }
 
 }  // namespace
@@ -245,25 +306,7 @@ absl::StatusOr<FashionMnist> LoadData(const TrainRunOptions& options) {
 }
 
 absl::Status PrepareRun(const TrainRunOptions& options) {
-  if (!options.resume.empty()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info,
-                              ReadCheckpointInfo(options.resume));
-    if (info.model != options.model) {
-      return absl::InvalidArgumentError(absl::StrCat("--model=", options.model,
-                                                     ": ", options.resume,
-                                                     " holds a ", info.model));
-    }
-    if (info.seed != options.trainer.seed) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--seed=", options.trainer.seed, ": ", options.resume,
-                       " comes from a run with seed ", info.seed));
-    }
-    if (info.epochs >= options.epochs) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--epochs=", options.epochs, ": ", options.resume,
-                       " has finished ", info.epochs, " already"));
-    }
-  }
+  if (!options.resume.empty()) LOCKSTEP_RETURN_IF_ERROR(CheckResume(options));
   if (options.output_dir.empty()) return absl::OkStatus();
   std::error_code error;
   std::filesystem::create_directories(options.output_dir, error);
@@ -300,7 +343,7 @@ absl::Status RunTraining(Communicator& communicator, const FashionMnist& data,
   }
   TrainingProgress progress(communicator, options.epochs, std::cout,
                             isatty(STDOUT_FILENO) == 1);
-  RunFiles files(options, data, communicator.world_size());
+  RunFiles files(options, data, communicator.world_size(), resumed.epochs);
   for (int64_t epoch = resumed.epochs; epoch < options.epochs; ++epoch) {
     LOCKSTEP_ASSIGN_OR_RETURN(const EpochSummary summary,
                               RunEpoch(*trainer, epoch, data, progress));

@@ -88,13 +88,16 @@ struct TrainRunOptions {
 
 // The files of output_dir, which rank 0 replaces after every epoch: a
 // checkpoint, which holds the weights, and the numbers of each epoch of this
-// run.
+// run; and, if it goes on from a checkpoint in output_dir, those that the file
+// already has of the epochs before, unless they are of another model or seed.
 inline constexpr char kCheckpointName[] = "weights.safetensors";
 inline constexpr char kMetricsName[] = "metrics.json";
 
 // Checks what does not need a rank: that a checkpoint to resume from fits the
-// options and leaves something to do, and that output_dir exists or can be
-// created. Errors: one line that names the flag or the file.
+// options and the model and leaves something to do, and that output_dir exists
+// or can be created. Errors: one line that names the flag, or the file and, if
+// one of its tensors is not the model's, the tensor. Cost: of resuming, once
+// more making the model and reading the checkpoint.
 absl::Status PrepareRun(const TrainRunOptions& options);
 
 // The data that the options name. Errors: LoadFashionMnist's, none of which is

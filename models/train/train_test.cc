@@ -16,14 +16,17 @@
 #include <vector>
 
 #include "absl/base/config.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/status_matchers.h"
 #include "base/subprocess.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/data/idx_files.h"
 #include "models/io/model_tensors.h"
+#include "models/io/safetensors.h"
 #include "models/train/train_fixture.h"
 
 namespace lockstep {
@@ -105,6 +108,71 @@ TEST_F(TrainTest, ResumesBitForBitAsIfItHadNotStopped) {
     EXPECT_EQ(MetricsOf(rest)["epochs"][0]["train_loss"],
               MetricsOf(whole)["epochs"][2]["train_loss"]);
   }
+}
+
+// Of a run into the folder that it goes on from.
+TEST_F(TrainTest, ResumingKeepsTheEarlierEpochsOfItsFolder) {
+  const std::string dir = Train("run", {"--epochs=2"});
+  const nlohmann::json first = MetricsOf(dir)["epochs"];
+  ASSERT_EQ(first.size(), 2u);
+  const std::string second = dir + "/second.safetensors";
+  std::filesystem::copy_file(dir + "/weights.safetensors", second);
+  Train("run", {"--epochs=4", "--nproc=2",
+                "--resume=" + dir + "/weights.safetensors"});
+  // Again from the second, so that the third and fourth are not kept.
+  Train("run", {"--epochs=3", "--resume=" + second});
+  const nlohmann::json metrics = MetricsOf(dir);
+  EXPECT_EQ(metrics["world_size"], 1);
+  ASSERT_EQ(metrics["epochs"].size(), 3u);
+  EXPECT_EQ(metrics["epochs"][0], first[0]);
+  EXPECT_EQ(metrics["epochs"][1], first[1]);
+  EXPECT_EQ(metrics["epochs"][2]["epoch"], 3);
+  // Another run's are not: here one that began anew with another seed.
+  Train("run", {"--epochs=1", "--seed=1"});
+  Train("run", {"--epochs=3", "--resume=" + second});
+  ASSERT_EQ(MetricsOf(dir)["epochs"].size(), 1u);
+  EXPECT_EQ(MetricsOf(dir)["epochs"][0]["epoch"], 3);
+}
+
+TEST_F(TrainTest, NamesATensorThatDoesNotFitOnce) {
+  const std::string path = root_ + "/transposed.safetensors";
+  absl::StatusOr<Safetensors> content =
+      ReadSafetensors(Train("run", {"--epochs=1"}) + "/weights.safetensors");
+  ASSERT_THAT(content, IsOk());
+  content->tensors["W3"].shape = {128, 800};
+  ASSERT_THAT(WriteSafetensors(path, *content), IsOk());
+  for (const char* nproc : {"--nproc=1", "--nproc=2"}) {
+    const SubprocessResult result =
+        Run({"--data_dir=" + data(), "--epochs=2", "--resume=" + path, nproc});
+    EXPECT_EQ(result.exit_status, 1);
+    EXPECT_EQ(result.out, "");
+    EXPECT_EQ(result.err, "train: " + path +
+                              ": tensor 'W3' is float32 [128, 800], the "
+                              "model's is float32 [800, 128]\n");
+  }
+}
+
+// One rank writes more than the limit; of two, already the memory that they
+// share is more.
+TEST_F(TrainTest, SaysWhatIsBeyondTheFileSizeLimit) {
+  const std::string dir = Folder("limited");
+  const auto run = [&](int nproc) {
+    const std::string command = absl::StrCat(
+        "ulimit -f 200 && exec models/train/train --epochs=1 --data_dir=",
+        data(), " --output_dir=", dir, " --nproc=", nproc);
+    return RunSubprocess({"/bin/sh", "-c", command}, kDeadline);
+  };
+  const SubprocessResult one = run(1);
+  EXPECT_EQ(one.exit_status, 1);
+  EXPECT_EQ(one.err,
+            absl::StrCat("train: rank 0: ", dir, "/weights.safetensors.partial",
+                         ": cannot write: beyond the file size limit "
+                         "(ulimit -f)\n"));
+  EXPECT_TRUE(std::filesystem::is_empty(dir));
+  const SubprocessResult two = run(2);
+  EXPECT_EQ(two.exit_status, 1);
+  EXPECT_THAT(two.err, HasSubstr("shared by the ranks: File too large"));
+  EXPECT_THAT(two.err, testing::Not(HasSubstr("SIGXFSZ")));
 }
 
 TEST_F(TrainTest, RefusesACheckpointThatDoesNotFit) {

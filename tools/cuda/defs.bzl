@@ -40,7 +40,6 @@ def _compile(ctx, source, headers, compilation_context, host_compiler):
         args.add_all(compilation_context.external_includes, before_each = "-isystem")
     args.add_all(compilation_context.defines, format_each = "-D%s")
     args.add_all(compilation_context.local_defines, format_each = "-D%s")
-    args.add_all(ctx.attr.copts)
     args.add("-c", source)
     args.add("-o", output)
 
@@ -107,7 +106,6 @@ def _cuda_library_impl(ctx):
 _cuda_library = rule(
     implementation = _cuda_library_impl,
     attrs = {
-        "copts": attr.string_list(),
         "deps": attr.label_list(providers = [CcInfo]),
         "hdrs": attr.label_list(allow_files = [".h", ".cuh"]),
         "srcs": attr.label_list(allow_files = [".cu", ".h", ".cuh"], mandatory = True),
@@ -119,29 +117,6 @@ _cuda_library = rule(
     fragments = ["cpp"],
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )
-
-def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], target_compatible_with = [], **kwargs):
-    """A C++ library of .cu files, compiled by nvcc; skipped without a toolkit.
-
-    Args:
-      name: The target's name.
-      srcs: .cu files, and headers that only they include.
-      hdrs: Headers that dependents may include.
-      deps: C++ and CUDA libraries; the CUDA runtime is always among them.
-      copts: Further flags for nvcc. The C++ --copt flags, sanitizers among
-        them, are not passed to it.
-      target_compatible_with: Constraints beside having a toolkit.
-      **kwargs: Attributes that every rule has.
-    """
-    _cuda_library(
-        name = name,
-        srcs = srcs,
-        hdrs = hdrs,
-        copts = copts,
-        target_compatible_with = CUDA_COMPATIBLE_WITH + target_compatible_with,
-        deps = deps,
-        **kwargs
-    )
 
 def _standin_sources_impl(ctx):
     outputs = []
@@ -156,47 +131,17 @@ _standin_sources = rule(
     attrs = {"srcs": attr.label_list(allow_files = [".cu"], mandatory = True)},
 )
 
-def cuda_standin_library(name, srcs, hdrs = [], textual_hdrs = [], deps = [], **kwargs):
-    """The same .cu files compiled for the host, on the stand-in runtime.
-
-    Needs no toolkit and no GPU. Test only, and never in one binary with the
-    real runtime: both define the same functions.
-
-    Args:
-      name: The target's name.
-      srcs: .cu files. Each is included by a generated .cc, so messages name
-        the .cu file and its lines.
-      hdrs: Headers that dependents may include.
-      textual_hdrs: Headers that only the .cu files include.
-      deps: C++ libraries and stand-in libraries.
-      **kwargs: Further attributes of cc_library.
-    """
-    _standin_sources(
-        name = name + "_sources",
-        testonly = True,
-        srcs = srcs,
-        visibility = ["//visibility:private"],
-    )
-    native.cc_library(
-        name = name,
-        testonly = True,
-        srcs = [":" + name + "_sources"],
-        hdrs = hdrs,
-        # nvcc's pragmas, such as unroll, mean nothing here.
-        copts = ["-Wno-unknown-pragmas"],
-        textual_hdrs = srcs + textual_hdrs,
-        deps = deps + ["//tools/cuda/standin:cuda_runtime"],
-        **kwargs
-    )
-
 def _twins(cuda_deps):
     return [dep + "_standin" for dep in cuda_deps]
 
 def cuda_kernels(name, srcs, hdrs = [], deps = [], cuda_deps = [], testonly = False, **kwargs):
     """A library of .cu files in its two builds.
 
-    `name` is compiled by nvcc, and skipped without a toolkit; `name`_standin,
-    which is test only, is compiled for the host, on the stand-in runtime.
+    `name` is compiled by nvcc, and skipped without a toolkit; the C++ --copt
+    flags, sanitizers among them, are not passed to it. `name`_standin, which is
+    test only, is compiled for the host, on the stand-in runtime, and needs
+    neither a toolkit nor a GPU. They are never in one binary: both runtimes
+    define the same functions.
 
     Args:
       name: The target's name.
@@ -207,20 +152,34 @@ def cuda_kernels(name, srcs, hdrs = [], deps = [], cuda_deps = [], testonly = Fa
       testonly: Of the first; the second always is.
       **kwargs: Further attributes of both, such as visibility.
     """
-    cuda_library(
+    _cuda_library(
         name = name,
         testonly = testonly,
         srcs = srcs,
         hdrs = hdrs,
+        target_compatible_with = CUDA_COMPATIBLE_WITH,
         deps = deps + cuda_deps,
         **kwargs
     )
-    cuda_standin_library(
+
+    # Each .cu is included by a generated .cc, so that messages name the .cu and
+    # its lines.
+    sources = [src for src in srcs if src.endswith(".cu")]
+    _standin_sources(
+        name = name + "_standin_sources",
+        testonly = True,
+        srcs = sources,
+        visibility = ["//visibility:private"],
+    )
+    native.cc_library(
         name = name + "_standin",
-        srcs = [src for src in srcs if src.endswith(".cu")],
+        testonly = True,
+        srcs = [":" + name + "_standin_sources"],
         hdrs = hdrs,
-        textual_hdrs = [src for src in srcs if not src.endswith(".cu")],
-        deps = deps + _twins(cuda_deps),
+        # nvcc's pragmas, such as unroll, mean nothing here.
+        copts = ["-Wno-unknown-pragmas"],
+        textual_hdrs = srcs,
+        deps = deps + _twins(cuda_deps) + ["//tools/cuda/standin:cuda_runtime"],
         **kwargs
     )
 

@@ -22,6 +22,10 @@ constexpr absl::Duration kDeadline = absl::Seconds(100);
 std::vector<std::string> FindMpirun(int nproc) {
   // From 6 on, Open MPI insists on a home, which Bazel gives no test.
   setenv("HOME", testing::TempDir().c_str(), /*overwrite=*/0);
+  // An mpirun that is killed leaves the memory that its ranks share: by default
+  // in /dev/shm.
+  setenv("OMPI_MCA_btl_vader_backing_directory", testing::TempDir().c_str(),
+         /*overwrite=*/1);
   const SubprocessResult version =
       RunSubprocess({"mpirun", "--version"}, kDeadline);
   if (version.exit_status != 0 || !absl::StrContains(version.out, "Open MPI")) {

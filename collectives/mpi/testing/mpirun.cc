@@ -5,10 +5,8 @@
 #include <sys/types.h>
 #include <unistd.h>
 
-#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
@@ -30,6 +28,7 @@
 #include "collectives/communicator.h"
 #include "collectives/launch/testing/find_launchers.h"
 #include "collectives/mpi/mpi_group.h"
+#include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
@@ -72,24 +71,11 @@ void WriteFile(const std::string& path, const std::string& bytes) {
   std::rename(part.c_str(), path.c_str());
 }
 
-// The code, then the bytes or the message.
-std::string Serialize(const Result& result) {
-  const int32_t code = static_cast<int32_t>(result.status().code());
-  std::string bytes(reinterpret_cast<const char*>(&code), sizeof(code));
-  return result.ok()
-             ? bytes + *result
-             : absl::StrCat(bytes, std::string(result.status().message()));
-}
-
-// nullopt without a whole result.
+// nullopt without a result.
 std::optional<Result> ReadResult(const std::string& path) {
   const std::string bytes = ReadFile(path).value_or("");
-  int32_t code = 0;
-  if (bytes.size() < sizeof(code)) return std::nullopt;
-  std::memcpy(&code, bytes.data(), sizeof(code));
-  const std::string text = bytes.substr(sizeof(code));
-  if (code == 0) return text;
-  return absl::Status(static_cast<absl::StatusCode>(code), text);
+  if (bytes.empty()) return std::nullopt;
+  return ParseResult(bytes);
 }
 
 // The calls that the running test has made so far.
@@ -107,7 +93,7 @@ History& CurrentHistory() {
   return *history;
 }
 
-Result RunFunction(const Function& fn, const MpiRunOptions& options) {
+Result RunFunction(const Function& fn, const RunRanksOptions& options) {
   auto communicator = JoinMpiGroup(options.group);
   LOCKSTEP_RETURN_IF_ERROR(communicator.status());
   return fn(**communicator);
@@ -115,13 +101,13 @@ Result RunFunction(const Function& fn, const MpiRunOptions& options) {
 
 // On a rank, in the call that it was started for.
 [[noreturn]] void RunAsRank(const Files& files, const Function& fn,
-                            const MpiRunOptions& options) {
+                            const RunRanksOptions& options) {
   int rank = 0;
   const char* const text = std::getenv("PMIX_RANK");
   if (text == nullptr || !absl::SimpleAtoi(text, &rank)) std::abort();
   WriteFile(files.pid(rank), absl::StrCat(getpid()));
   const Result result = RunFunction(fn, options);
-  WriteFile(files.result(rank), Serialize(result));
+  WriteFile(files.result(rank), SerializeResult(result));
   std::exit(0);
 }
 
@@ -254,7 +240,7 @@ std::vector<Result> CollectResults(const Files& files, int world_size,
 }
 
 std::vector<Result> RunJob(int world_size, const History& history,
-                           const MpiRunOptions& options) {
+                           const RunRanksOptions& options) {
   const auto all = [&](const absl::Status& status) {
     return std::vector<Result>(static_cast<size_t>(world_size), status);
   };
@@ -265,7 +251,7 @@ std::vector<Result> RunJob(int world_size, const History& history,
   for (size_t call = 0; call < history.calls.size(); ++call) {
     for (size_t rank = 0; rank < history.calls[call].size(); ++rank) {
       WriteFile(files.earlier(call, static_cast<int>(rank)),
-                Serialize(history.calls[call][rank]));
+                SerializeResult(history.calls[call][rank]));
     }
   }
   std::vector<RankWatch> ranks;
@@ -290,7 +276,7 @@ std::string WhyNoMpirun() {
 std::vector<absl::StatusOr<std::string>> RunMpiRanksCollect(
     int world_size,
     const std::function<absl::StatusOr<std::string>(Communicator&)>& fn,
-    const MpiRunOptions& options) {
+    const RunRanksOptions& options) {
   History& history = CurrentHistory();
   const char* const folder = std::getenv(kFolderVariable);
   size_t call = 0;
@@ -308,7 +294,7 @@ std::vector<absl::StatusOr<std::string>> RunMpiRanksCollect(
 
 std::vector<absl::Status> RunMpiRanks(
     int world_size, const std::function<absl::Status(Communicator&)>& fn,
-    const MpiRunOptions& options) {
+    const RunRanksOptions& options) {
   const auto collect = [&](Communicator& communicator) -> Result {
     LOCKSTEP_RETURN_IF_ERROR(fn(communicator));
     return std::string();

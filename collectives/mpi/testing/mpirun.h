@@ -8,17 +8,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
+#include "collectives/testing/run_ranks.h"
 
 namespace lockstep {
 
-struct MpiRunOptions {
-  GroupOptions group;
-  // For the whole run. Ranks that are still there are then killed and reported.
-  absl::Duration deadline = absl::Seconds(60);
-};
+using MpiRunOptions = RunRanksOptions;
 
 // Why no MPI job can be started here; empty if one can. For GTEST_SKIP.
 std::string WhyNoMpirun();
@@ -44,13 +39,13 @@ std::string WhyNoMpirun();
 // in a temporary folder of this call's, which is removed.
 std::vector<absl::Status> RunMpiRanks(
     int world_size, const std::function<absl::Status(Communicator&)>& fn,
-    const MpiRunOptions& options = {});
+    const RunRanksOptions& options = {});
 
 // The same, and hands each rank's bytes to the caller.
 std::vector<absl::StatusOr<std::string>> RunMpiRanksCollect(
     int world_size,
     const std::function<absl::StatusOr<std::string>(Communicator&)>& fn,
-    const MpiRunOptions& options = {});
+    const RunRanksOptions& options = {});
 
 }  // namespace lockstep
 

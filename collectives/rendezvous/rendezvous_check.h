@@ -1,7 +1,7 @@
 // Runs the two sides of the TCP rendezvous on arbitrary input and checks what
 // they do.
-#ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_FUZZ_RENDEZVOUS_CHECK_H_
-#define LOCKSTEP_COLLECTIVES_RENDEZVOUS_FUZZ_RENDEZVOUS_CHECK_H_
+#ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_CHECK_H_
+#define LOCKSTEP_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_CHECK_H_
 
 #include <cstdint>
 #include <functional>
@@ -65,4 +65,4 @@ ServerCheckResult CheckServer(
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_COLLECTIVES_RENDEZVOUS_FUZZ_RENDEZVOUS_CHECK_H_
+#endif  // LOCKSTEP_COLLECTIVES_RENDEZVOUS_RENDEZVOUS_CHECK_H_

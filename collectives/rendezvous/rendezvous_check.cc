@@ -1,4 +1,4 @@
-#include "collectives/rendezvous/fuzz/rendezvous_check.h"
+#include "collectives/rendezvous/rendezvous_check.h"
 
 #include <algorithm>
 #include <cstddef>

@@ -1,0 +1,511 @@
+// What a rendezvous reads from others, whoever they are: the records of a file,
+// the handshake of TCP, and both sides of its protocol on arbitrary bytes; and
+// that the fuzz checks find out what is broken.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <iterator>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/string_view.h"
+#include "base/status_matchers.h"
+#include "collectives/rendezvous/frame.h"
+#include "collectives/rendezvous/handshake.h"
+#include "collectives/rendezvous/record_file.h"
+#include "collectives/rendezvous/rendezvous.h"
+#include "collectives/rendezvous/rendezvous_check.h"
+#include "collectives/rendezvous/rendezvous_client.h"
+#include "collectives/rendezvous/rendezvous_server.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+RendezvousRecord MakeRecord(int rank, const std::string& blob) {
+  RendezvousRecord record;
+  record.kind = rank == 1 ? RecordKind::kLeave : RecordKind::kPublish;
+  record.meeting = uint64_t{1} << (32 + rank);
+  record.round = static_cast<uint32_t>(rank) + 1;
+  record.rank = rank;
+  record.world_size = 3;
+  record.writer = {1000 + rank, 123456789};
+  record.token = 0x0123456789abcdef + static_cast<uint64_t>(rank);
+  record.written_ticks = 987654321;
+  record.blob = blob;
+  return record;
+}
+
+std::vector<RendezvousRecord> ThreeRecords() {
+  return {MakeRecord(0, "here I am"), MakeRecord(1, ""),
+          MakeRecord(2, std::string("\0\xff zero", 7))};
+}
+
+std::string EncodeAll(const std::vector<RendezvousRecord>& records) {
+  std::string bytes;
+  for (const RendezvousRecord& record : records) bytes += Encode(record);
+  return bytes;
+}
+
+TEST(RecordTest, ParsesWhatItEncodes) {
+  const auto parsed = ParseRecords(EncodeAll(ThreeRecords()));
+  ASSERT_THAT(parsed, IsOk());
+  EXPECT_EQ(parsed->records, ThreeRecords());
+  EXPECT_EQ(parsed->used, EncodeAll(ThreeRecords()).size());
+}
+
+TEST(RecordTest, LargestBlob) {
+  const RendezvousRecord record =
+      MakeRecord(0, std::string(kMaxBlobBytes, 'b'));
+  const auto parsed = ParseRecords(Encode(record));
+  ASSERT_THAT(parsed, IsOk());
+  EXPECT_EQ(parsed->records, std::vector<RendezvousRecord>{record});
+  EXPECT_THAT(
+      ParseRecords(Encode(MakeRecord(0, std::string(kMaxBlobBytes + 1, 'b')))),
+      StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong field")));
+}
+
+TEST(RecordTest, EveryBeginningIsUnfinishedAndNotWrong) {
+  const std::string bytes = EncodeAll(ThreeRecords());
+  const size_t first = Encode(ThreeRecords()[0]).size();
+  const size_t second = first + Encode(ThreeRecords()[1]).size();
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    const auto parsed = ParseRecords(absl::string_view(bytes).substr(0, size));
+    ASSERT_THAT(parsed, IsOk()) << size;
+    const size_t whole = (size >= first ? 1 : 0) + (size >= second ? 1 : 0);
+    EXPECT_EQ(parsed->records.size(), whole) << size;
+    EXPECT_EQ(parsed->used, whole == 0 ? 0 : whole == 1 ? first : second);
+  }
+}
+
+TEST(RecordTest, SomethingElseIsNamedWithItsPlace) {
+  EXPECT_THAT(
+      ParseRecords("{\"json\": 1}"),
+      StatusIs(absl::StatusCode::kDataLoss, "byte 0: not a rendezvous record"));
+  EXPECT_THAT(
+      ParseRecords(std::string("\0", 1)),
+      StatusIs(absl::StatusCode::kDataLoss, "byte 0: not a rendezvous record"));
+  EXPECT_THAT(ParseRecords(Encode(MakeRecord(1, "")) + "x"),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       "byte 72: not a rendezvous record"));
+}
+
+TEST(RecordTest, RankOutsideTheWorldIsWrong) {
+  RendezvousRecord record = MakeRecord(0, "");
+  record.rank = 3;
+  EXPECT_THAT(ParseRecords(Encode(record)),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong field")));
+}
+
+// Whether `records` are the first of the three that were written: what was
+// changed is never taken for a record.
+bool IsBeginning(const std::vector<RendezvousRecord>& records) {
+  const std::vector<RendezvousRecord> three = ThreeRecords();
+  return records.size() <= three.size() &&
+         std::equal(records.begin(), records.end(), three.begin());
+}
+
+// Every byte set to every other value: 214 * 255 files.
+TEST(RecordTest, NoChangedByteIsAccepted) {
+  const std::string bytes = EncodeAll(ThreeRecords());
+  for (size_t at = 0; at < bytes.size(); ++at) {
+    for (int change = 1; change < 256; ++change) {
+      std::string changed = bytes;
+      changed[at] = static_cast<char>(changed[at] ^ change);
+      const auto parsed = ParseRecords(changed);
+      if (!parsed.ok()) {
+        EXPECT_THAT(parsed,
+                    StatusIs(absl::StatusCode::kDataLoss, HasSubstr("byte ")));
+        continue;
+      }
+      // A changed size can make the last records look unfinished.
+      EXPECT_TRUE(IsBeginning(parsed->records) && parsed->records.size() < 3)
+          << "byte " << at << " xor " << change;
+    }
+  }
+}
+
+// Bytes removed, repeated and overwritten, in a fixed pseudo-random order.
+TEST(RecordTest, NoMutationIsAccepted) {
+  const std::string bytes = EncodeAll(ThreeRecords());
+  uint64_t state = 17;
+  const auto next = [&state](size_t limit) {
+    state = state * 6364136223846793005 + 1442695040888963407;
+    return static_cast<size_t>(state >> 33) % limit;
+  };
+  for (int round = 0; round < 20000; ++round) {
+    std::string changed = bytes;
+    for (size_t edits = 1 + next(3); edits > 0; --edits) {
+      const size_t at = next(changed.size());
+      const size_t size = 1 + next(std::min<size_t>(80, changed.size() - at));
+      switch (next(3)) {
+        case 0:
+          changed.erase(at, size);
+          break;
+        case 1:
+          changed.insert(at, changed.substr(at, size));
+          break;
+        default:
+          for (size_t i = at; i < at + size; ++i) {
+            changed[i] = static_cast<char>(next(256));
+          }
+      }
+      if (changed.empty()) break;
+    }
+    const auto parsed = ParseRecords(changed);
+    if (!parsed.ok()) continue;
+    // Whole records may have been removed or repeated.
+    for (const RendezvousRecord& record : parsed->records) {
+      const std::vector<RendezvousRecord> three = ThreeRecords();
+      EXPECT_NE(std::find(three.begin(), three.end(), record), three.end());
+    }
+  }
+}
+
+constexpr char kToken[] = "the token";
+constexpr RankClaim kClaim = {3, 8, 1234};
+
+Nonce CountingFrom(int first) {
+  Nonce nonce;
+  for (unsigned char& byte : nonce) {
+    byte = static_cast<unsigned char>(first++);
+  }
+  return nonce;
+}
+
+const Nonce kServerNonce = CountingFrom(0);
+const Nonce kRankNonce = CountingFrom(100);
+
+Frame Join() { return JoinFrame(kToken, kServerNonce, kRankNonce, kClaim); }
+
+Frame Welcome() { return WelcomeFrame(kToken, kServerNonce, Join(), 99); }
+
+// As computed by Python's hmac from the same parts.
+TEST(HandshakeTest, ProofsAreHmacSha256OfTheDocumentedParts) {
+  EXPECT_EQ(
+      absl::BytesToHexString(Join().payload.substr(kNonceBytes, kProofBytes)),
+      "d1251d4ad122ffd5065097216f4b473b"
+      "6afe3e59163266d687f37bdcf292c006");
+  EXPECT_EQ(absl::BytesToHexString(Welcome().payload),
+            "971d31475a584b2bc8a25c6c7728404b"
+            "f7f763672c7e028f44159bacc6473e45");
+}
+
+TEST(HandshakeTest, EachSideBelievesWhoKnowsTheToken) {
+  EXPECT_EQ(NonceOfGreeting(GreetingFrame(kServerNonce)), kServerNonce);
+  EXPECT_EQ(ClaimOfJoin(Join()), kClaim);
+  EXPECT_TRUE(JoinKnowsToken(kToken, kServerNonce, Join()));
+  EXPECT_TRUE(WelcomeKnowsToken(kToken, kServerNonce, Join(), Welcome()));
+}
+
+TEST(HandshakeTest, EachSideRefusesAnotherToken) {
+  for (const absl::string_view other :
+       {"", "the toke", "the token.", "The token"}) {
+    EXPECT_FALSE(JoinKnowsToken(other, kServerNonce, Join()));
+    EXPECT_FALSE(WelcomeKnowsToken(other, kServerNonce, Join(), Welcome()));
+  }
+}
+
+TEST(HandshakeTest, EmptyTokenIsATokenLikeAnother) {
+  const Frame join = JoinFrame("", kServerNonce, kRankNonce, kClaim);
+  EXPECT_TRUE(JoinKnowsToken("", kServerNonce, join));
+  EXPECT_FALSE(JoinKnowsToken(kToken, kServerNonce, join));
+}
+
+// A proof that was heard on another connection is worth nothing.
+TEST(HandshakeTest, EachSideRefusesAProofForOtherNonces) {
+  EXPECT_FALSE(JoinKnowsToken(kToken, CountingFrom(1), Join()));
+  EXPECT_FALSE(WelcomeKnowsToken(kToken, CountingFrom(1), Join(), Welcome()));
+  const Frame other =
+      JoinFrame(kToken, kServerNonce, CountingFrom(101), kClaim);
+  EXPECT_FALSE(WelcomeKnowsToken(kToken, kServerNonce, other, Welcome()));
+}
+
+TEST(HandshakeTest, NeitherSideCanSendTheOthersProofBack) {
+  Frame echo = Welcome();
+  echo.payload = Join().payload.substr(kNonceBytes, kProofBytes);
+  EXPECT_FALSE(WelcomeKnowsToken(kToken, kServerNonce, Join(), echo));
+}
+
+TEST(HandshakeTest, EveryBitOfWhatIsProvedCounts) {
+  for (int bit = 0; bit < 32; ++bit) {
+    Frame rank = Join();
+    rank.rank ^= static_cast<int32_t>(uint32_t{1} << bit);
+    EXPECT_FALSE(JoinKnowsToken(kToken, kServerNonce, rank)) << bit;
+    Frame size = Join();
+    size.number ^= uint32_t{1} << bit;
+    EXPECT_FALSE(JoinKnowsToken(kToken, kServerNonce, size)) << bit;
+  }
+  for (size_t bit = 0; bit < 8 * kJoinBytes; ++bit) {
+    Frame join = Join();
+    join.payload[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    EXPECT_FALSE(JoinKnowsToken(kToken, kServerNonce, join)) << bit;
+  }
+  for (size_t bit = 0; bit < 8 * kProofBytes; ++bit) {
+    Frame welcome = Welcome();
+    welcome.payload[bit / 8] ^= static_cast<char>(1 << bit % 8);
+    EXPECT_FALSE(WelcomeKnowsToken(kToken, kServerNonce, Join(), welcome));
+  }
+}
+
+TEST(NonceSourceTest, NeverRepeatsItselfOrAnother) {
+  std::set<Nonce> seen;
+  for (int i = 0; i < 2; ++i) {
+    auto source = NonceSource::Create();
+    ASSERT_THAT(source, IsOk());
+    for (int k = 0; k < 1000; ++k)
+      EXPECT_TRUE(seen.insert(source->Next()).second);
+  }
+  NonceSource a(Nonce{});
+  NonceSource b(Nonce{});
+  EXPECT_EQ(a.Next(), b.Next());
+}
+
+// Who poses as rank 0 gets a request to join and no more.
+TEST(RendezvousClientTest, RefusesAServerThatDoesNotKnowTheToken) {
+  RendezvousClient client({"rendezvous", {1, 2, 7}, kToken}, Nonce{1});
+  client.Publish(1, "secret");
+  client.Receive(EncodeFrame(GreetingFrame(Nonce{2})));
+  Frame join;
+  join.payload = std::string(client.Output().substr(kFrameHeaderBytes));
+  client.Receive(EncodeFrame(WelcomeFrame("a guess", Nonce{2}, join, 1)));
+  EXPECT_FALSE(client.joined());
+  ASSERT_TRUE(client.outcome().has_value());
+  EXPECT_THAT(*client.outcome(),
+              StatusIs(absl::StatusCode::kUnauthenticated,
+                       "rendezvous: what listens there does not know the "
+                       "token"));
+  EXPECT_EQ(client.Output().size(), kFrameHeaderBytes + kJoinBytes);
+}
+
+TEST(RendezvousClientTest, SaysWhatListensInPlaceOfRankZero) {
+  RendezvousClient client({"rendezvous", {1, 2, 7}, kToken}, Nonce{1});
+  client.Receive("HTTP/1.1 400 Bad Request\r\n");
+  ASSERT_TRUE(client.outcome().has_value());
+  EXPECT_THAT(*client.outcome(),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       "rendezvous: what listens there is not this run's rank "
+                       "0: it sent not a frame"));
+}
+
+// The control: who knows the token is told what there is to publish.
+TEST(RendezvousClientTest, PublishesToAServerThatKnowsTheToken) {
+  RendezvousClient client({"rendezvous", {1, 2, 7}, kToken}, Nonce{1});
+  client.Publish(1, "secret");
+  client.Receive(EncodeFrame(GreetingFrame(Nonce{2})));
+  Frame join;
+  join.rank = 1;
+  join.number = 2;
+  join.payload = std::string(client.Output().substr(kFrameHeaderBytes));
+  client.Sent(client.Output().size());
+  client.Receive(EncodeFrame(WelcomeFrame(kToken, Nonce{2}, join, 1)));
+  EXPECT_TRUE(client.joined());
+  EXPECT_EQ(client.ServerName(), "rank 0 (pid 1)");
+  EXPECT_EQ(client.Output(),
+            EncodeFrame({FrameKind::kPublish, 0, 1, "secret"}));
+}
+
+using Input = std::vector<uint8_t>;
+
+constexpr int kMutations = 4000;
+
+uint8_t Step(ServerStep step) { return static_cast<uint8_t>(step); }
+
+// Three ranks meet twice; `way` as in ServerStep.
+Input TwoRounds(uint8_t way) {
+  Input input;
+  for (uint8_t rank = 1; rank <= 2; ++rank) {
+    input.insert(input.end(), {Step(ServerStep::kConnect),
+                               Step(ServerStep::kJoin), rank, rank, 0, way});
+  }
+  for (uint8_t round = 1; round <= 2; ++round) {
+    for (uint8_t rank = 0; rank <= 2; ++rank) {
+      input.insert(input.end(),
+                   {Step(ServerStep::kPublish), rank, round, rank, way});
+    }
+  }
+  return input;
+}
+
+Input Followed(Input input, const Input& by) {
+  input.insert(input.end(), by.begin(), by.end());
+  return input;
+}
+
+std::vector<Input> ServerSeeds() {
+  const Input met = TwoRounds(0);
+  Input strangers;
+  for (int i = 0; i < kMaxStrangers + 2 * kServerCheckWorldSize; ++i) {
+    strangers.push_back(Step(ServerStep::kConnect));
+  }
+  return {
+      met,
+      TwoRounds(1),
+      Followed(met, {Step(ServerStep::kPublish), 0, 3, 0, 0,
+                     Step(ServerStep::kGiveUp), 0, 9, 0}),
+      Followed(met, {Step(ServerStep::kPublish), 0, 3, 0, 0,
+                     Step(ServerStep::kDisconnect), 1}),
+      Followed(met, {Step(ServerStep::kLeave), 2, 0, Step(ServerStep::kPublish),
+                     1, 3, 0, 0}),
+      Followed(met, {Step(ServerStep::kFail), 1, 14, 1}),
+      Followed(met, {Step(ServerStep::kSend), 1, 4, 'L', 'S', 'R', 'x'}),
+      // A rank of another world size, one that is there, one that is none, and
+      // one of another run.
+      {Step(ServerStep::kConnect), Step(ServerStep::kJoin), 1, 1, 1, 0},
+      {Step(ServerStep::kConnect), Step(ServerStep::kJoin), 1, 0, 0, 0},
+      {Step(ServerStep::kConnect), Step(ServerStep::kJoin), 1, 9, 0, 0},
+      {Step(ServerStep::kConnect), Step(ServerStep::kJoinAsOther), 1, 1, 0, 1},
+      // Strangers that say nothing, too little, too much; and too many of them.
+      {Step(ServerStep::kConnect), Step(ServerStep::kWait), 60},
+      {Step(ServerStep::kConnect), Step(ServerStep::kSend), 1, 3, 'L', 'S',
+       'R'},
+      {Step(ServerStep::kConnect), Step(ServerStep::kSend), 1, 4, 'G', 'E', 'T',
+       ' '},
+      {Step(ServerStep::kConnect), Step(ServerStep::kStopReading), 1,
+       Step(ServerStep::kJoin), 1, 1, 0, 0},
+      strangers,
+  };
+}
+
+std::vector<Input> ClientSeeds() {
+  const std::string results = EncodeFrame({FrameKind::kResult, 0, 1, "mine"}) +
+                              EncodeFrame({FrameKind::kResult, 1, 1, "yours"});
+  std::vector<Input> seeds;
+  for (const std::string& bytes :
+       {results, results + results,
+        EncodeFrame({FrameKind::kFailure, 0, 14, "rank 1 died"}),
+        EncodeFrame({FrameKind::kGreeting, 0, 0, std::string(32, 'n')}) +
+            EncodeFrame({FrameKind::kWelcome, 0, 7, std::string(32, 'p')}),
+        EncodeFrame({FrameKind::kGreeting, 0, 0, std::string(32, 'n')}) +
+            EncodeFrame({FrameKind::kDenied, 0, 0, ""})}) {
+    for (const uint8_t piece : {1, 7, 255}) {
+      Input seed = {piece};
+      std::copy(bytes.begin(), bytes.end(), std::back_inserter(seed));
+      seeds.push_back(seed);
+    }
+  }
+  return seeds;
+}
+
+// One or several small changes, the beginning of another input among them.
+Input Mutate(const std::vector<Input>& seeds, std::mt19937& random) {
+  const auto below = [&](size_t end) { return end == 0 ? 0 : random() % end; };
+  Input input = seeds[below(seeds.size())];
+  for (size_t changes = 1 + below(4); changes > 0; --changes) {
+    const auto at = input.begin() + static_cast<int64_t>(below(input.size()));
+    const Input& other = seeds[below(seeds.size())];
+    switch (below(5)) {
+      case 0:
+        if (!input.empty()) *at = static_cast<uint8_t>(random());
+        break;
+      case 1:
+        if (!input.empty()) *at ^= static_cast<uint8_t>(1 << below(8));
+        break;
+      case 2:
+        input.insert(at, static_cast<uint8_t>(random()));
+        break;
+      case 3:
+        if (!input.empty()) input.erase(at);
+        break;
+      default:
+        input.insert(at, other.begin(),
+                     other.begin() + static_cast<int64_t>(below(other.size())));
+    }
+  }
+  return input;
+}
+
+TEST(ServerFuzzTest, SeedsReachWhatTheyAreFor) {
+  const ServerCheckResult met = CheckServer(TwoRounds(0));
+  EXPECT_EQ(met.wrong, "");
+  EXPECT_EQ(met.joined, 2);
+  EXPECT_EQ(met.results, 2 * 3 * 3);
+  EXPECT_EQ(met.failures, 0);
+  EXPECT_EQ(CheckServer(TwoRounds(1)).results, met.results);
+  ServerCheckResult sum;
+  for (const Input& seed : ServerSeeds()) {
+    const ServerCheckResult result = CheckServer(seed);
+    EXPECT_EQ(result.wrong, "");
+    sum.denied += result.denied;
+    sum.failures += result.failures;
+  }
+  EXPECT_EQ(sum.denied, 1);
+  EXPECT_GE(sum.failures, 3 * 5);
+}
+
+TEST(ServerFuzzTest, KeepsItsPromisesOnMutations) {
+  std::mt19937 random(17);
+  const std::vector<Input> seeds = ServerSeeds();
+  ServerCheckResult sum;
+  for (int i = 0; i < kMutations; ++i) {
+    const ServerCheckResult result = CheckServer(Mutate(seeds, random));
+    ASSERT_EQ(result.wrong, "") << "mutation " << i;
+    sum.joined += result.joined;
+    sum.denied += result.denied;
+    sum.results += result.results;
+    sum.failures += result.failures;
+  }
+  // Else the mutations would have tested the refusals alone.
+  EXPECT_GT(sum.joined, kMutations / 2);
+  EXPECT_GT(sum.denied, kMutations / 100);
+  EXPECT_GT(sum.results, kMutations);
+  EXPECT_GT(sum.failures, kMutations / 4);
+}
+
+// The controls: a server that is broken in each of these ways is found out.
+TEST(ServerFuzzTest, FindsOutABrokenServer) {
+  const auto wrong = [](const std::function<void(bool, std::string&)>& tamper) {
+    return CheckServer(TwoRounds(0), tamper).wrong;
+  };
+  EXPECT_EQ(wrong([](bool, std::string&) {}), "");
+  EXPECT_EQ(wrong([](bool joined, std::string& sent) {
+              if (joined) sent.back() ^= 1;
+            }),
+            "a result that is not what the rank published");
+  EXPECT_EQ(wrong([](bool joined, std::string& sent) {
+              if (joined) sent += sent;
+            }),
+            "a result out of turn");
+  EXPECT_EQ(wrong([](bool joined, std::string& sent) {
+              if (!joined)
+                sent += EncodeFrame(
+                    {FrameKind::kWelcome, 0, 1, std::string(32, 'p')});
+            }),
+            "a stranger was let in");
+  EXPECT_EQ(wrong([](bool joined, std::string& sent) {
+              if (!joined) sent += EncodeFrame({FrameKind::kResult, 0, 1, "x"});
+            }),
+            "a stranger was sent a result");
+  EXPECT_EQ(wrong([](bool joined, std::string& sent) {
+              if (!joined) sent += "GET / HTTP/1.1\r\n\r\n....";
+            }),
+            "the server sent not a frame");
+}
+
+TEST(ClientFuzzTest, KeepsItsPromisesOnMutations) {
+  std::mt19937 random(17);
+  const std::vector<Input> seeds = ClientSeeds();
+  int finished = 0;
+  int failed = 0;
+  for (int i = 0; i < kMutations; ++i) {
+    const Input input =
+        i < static_cast<int>(seeds.size()) ? seeds[i] : Mutate(seeds, random);
+    const ClientCheckResult result = CheckClient(input);
+    ASSERT_EQ(result.wrong, "") << "mutation " << i;
+    finished += result.finished ? 1 : 0;
+    failed += result.failed ? 1 : 0;
+  }
+  EXPECT_GT(finished, kMutations / 200);
+  EXPECT_GT(failed, kMutations / 4);
+}
+
+}  // namespace
+}  // namespace lockstep
