@@ -59,12 +59,9 @@ absl::Status CheckJsonPath(const std::string& path) {
 
 absl::Status WriteJsonFile(const std::string& path, const std::string& json) {
   if (path.empty()) return absl::OkStatus();
-  return WriteReportFile(UserPath(path), json);
-}
-
-absl::Status WriteReportFile(const std::string& path, const std::string& text) {
-  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(path, text));
-  std::printf("Wrote %s\n", path.c_str());
+  const std::string file = UserPath(path);
+  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(file, json));
+  std::printf("Wrote %s\n", file.c_str());
   return absl::OkStatus();
 }
 

@@ -121,13 +121,12 @@ std::string TableHtml(const Table& table) {
 std::string ChartsHtml(const Section& section, Json& charts) {
   std::string html;
   for (const Chart& chart : section.charts) {
-    absl::StrAppend(
-        &html, "<div class=\"chart\">", Element("h3", "", chart.title),
-        "<div><canvas data-chart=\"", charts.size(),
-        "\" role=\"img\" aria-label=\"",
-        HtmlText(absl::StrCat(section.title, section.title.empty() ? "" : ": ",
-                              chart.title)),
-        "; the table has the numbers\"></canvas></div></div>\n");
+    absl::StrAppend(&html, "<div class=\"chart\">",
+                    Element("h3", "", chart.title),
+                    "<div><canvas data-chart=\"", charts.size(),
+                    "\" role=\"img\" aria-label=\"",
+                    HtmlText(absl::StrCat(section.title, ": ", chart.title)),
+                    "; the table has the numbers\"></canvas></div></div>\n");
     charts.push_back(ChartJson(chart));
   }
   return html.empty()

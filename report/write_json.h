@@ -1,4 +1,4 @@
-// Values as JSON of nlohmann's library; report/write.h has the whole report.
+// Reports as JSON of nlohmann's library.
 #ifndef LOCKSTEP_REPORT_WRITE_JSON_H_
 #define LOCKSTEP_REPORT_WRITE_JSON_H_
 
@@ -6,8 +6,13 @@
 
 #include "nlohmann/json.hpp"
 #include "report/document.h"
+#include "report/machine.h"
 
 namespace lockstep {
+
+// {"cpu", "cores", "memory_bytes", "system"}. For reports that are no
+// report/document.h yet.
+nlohmann::ordered_json MachineJson(const Machine& machine);
 
 nlohmann::ordered_json ToJson(const report::Value& value);
 
