@@ -88,7 +88,8 @@ function axesOf(chart) {
     x: axis(chart.x_title, {grid: {display: false}, stacked}),
     y: axis(chart.y_title, {beginAtZero: true, stacked}),
   };
-  axes.y.ticks.callback = (value) => shown({...chart, decimals: value < 1 && !chart.percent ? chart.decimals : 0}, value);
+  axes.y.ticks.callback = (value) => chart.percent ? (100 * value).toFixed(0) + '%' :
+      value.toLocaleString('en-US', {maximumSignificantDigits: 3});
   return axes;
 }
 

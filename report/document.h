@@ -103,7 +103,8 @@ struct Table {
   std::vector<std::vector<Cell>> rows = {};
 };
 
-// What a chart draws at each of its places, along the x axis.
+// What a chart draws at each of its places, along the x axis. One without a
+// value is left out.
 struct Series {
   enum class Kind {
     kBars,
@@ -181,16 +182,16 @@ struct Document {
   std::string title = {};  // Of a page.
   std::string about = {};  // What was measured, in one line.
   Origin origin = {};
-  std::vector<std::string> notes =
-      {};  // To be known before the numbers are read.
+  // What is to be known before the numbers are read.
+  std::vector<std::string> notes = {};
   std::vector<Section> sections = {};
   std::vector<Term> terms = {};           // How to read the sections.
   std::vector<std::string> remarks = {};  // What is missing, and why.
   std::vector<Bar> bars = {};
-  std::string no_bars = {};      // Why there are none, if that is worth it.
-  std::vector<Term> facts = {};  // Pages: settings.
-  std::vector<std::string> method =
-      {};           // Pages: how it was measured, in sentences.
+  std::string no_bars = {};  // Why there are none, if that is worth it.
+  // Pages only: settings; how it was measured, in sentences.
+  std::vector<Term> facts = {};
+  std::vector<std::string> method = {};
   Value data = {};  // The members of the JSON that are not `origin`'s.
 };
 

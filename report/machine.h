@@ -1,4 +1,4 @@
-// What a report says about where its numbers come from.
+// Where a report's numbers come from: the machine, the commit, the time.
 #ifndef LOCKSTEP_REPORT_MACHINE_H_
 #define LOCKSTEP_REPORT_MACHINE_H_
 

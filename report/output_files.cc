@@ -1,4 +1,3 @@
-// Created, and tried.
 #include "report/output_files.h"
 
 #include <unistd.h>
@@ -59,9 +58,12 @@ absl::Status CheckJsonPath(const std::string& path) {
 
 absl::Status WriteJsonFile(const std::string& path, const std::string& json) {
   if (path.empty()) return absl::OkStatus();
-  const std::string file = UserPath(path);
-  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(file, json));
-  std::printf("Wrote %s\n", file.c_str());
+  return WriteReportFile(UserPath(path), json);
+}
+
+absl::Status WriteReportFile(const std::string& path, const std::string& text) {
+  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(path, text));
+  std::printf("Wrote %s\n", path.c_str());
   return absl::OkStatus();
 }
 

@@ -1,4 +1,4 @@
-// The folder that --output_dir names.
+// The files that --output_dir and --json name.
 #ifndef LOCKSTEP_REPORT_OUTPUT_FILES_H_
 #define LOCKSTEP_REPORT_OUTPUT_FILES_H_
 
@@ -8,11 +8,9 @@
 
 namespace lockstep {
 
-// Makes it, if it is not there, and finds out before a long run whether it can
-// be written to. Error: kPermissionDenied, beginning with --output_dir.
+// Makes the folder, if it is not there, and finds out before a long run whether
+// it can be written to. Error: kPermissionDenied, beginning with --output_dir.
 absl::Status MakeOutputFolder(const std::string& folder);
-
-// The file that --json names.
 
 // Finds out before a long run what would otherwise fail at its end. `path`: as
 // the user gave it; empty is fine. Errors: kInvalidArgument, naming --json.
@@ -21,6 +19,9 @@ absl::Status CheckJsonPath(const std::string& path);
 // Writes the file, unless the path is empty, and says so on standard output.
 // Errors: the file system's.
 absl::Status WriteJsonFile(const std::string& path, const std::string& json);
+
+// The same for a path that need not be resolved.
+absl::Status WriteReportFile(const std::string& path, const std::string& text);
 
 }  // namespace lockstep
 

@@ -5,7 +5,6 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "nlohmann/json.hpp"
 
 namespace lockstep {
 
@@ -22,16 +21,13 @@ std::string Loader(absl::string_view page);
 // or empty.
 std::string OpenElements(absl::string_view page);
 
-// Expects a whole page that loads nothing, has no marker left, and closes its
-// elements; with Chart.js if it has `charts`, else without.
+// Expects a whole page that loads nothing and closes its elements; with
+// Chart.js and its charts if it has `charts`, else without.
 void ExpectWholePage(const std::string& page, bool charts = true);
 
 // Expects that the page has as many elements and comments as `plain`, the page
 // of a report without hostile strings.
 void ExpectSameElements(const std::string& page, const std::string& plain);
-
-// The report that the page's script reads; discarded if it is no JSON.
-nlohmann::ordered_json EmbeddedReport(const std::string& page);
 
 }  // namespace lockstep
 

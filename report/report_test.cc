@@ -1,4 +1,4 @@
-// Parsing of what the system says about itself.
+// The machine, lines of text, and paths of files.
 #include <sys/stat.h>
 
 #include <cstdlib>

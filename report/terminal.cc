@@ -1,4 +1,3 @@
-// Standard output and error.
 #include "report/terminal.h"
 
 #include <unistd.h>
@@ -21,8 +20,6 @@ void ShowProgress(const std::string& what) {
   if (isatty(STDERR_FILENO) == 0) return;
   std::fprintf(stderr, "\r\033[K%s", what.c_str());
 }
-
-// Greedy line breaking.
 
 std::string WrapText(absl::string_view text, int columns) {
   std::string wrapped;

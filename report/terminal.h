@@ -1,4 +1,4 @@
-// What commands show while they run.
+// What commands show while they run, and text for a terminal.
 #ifndef LOCKSTEP_REPORT_TERMINAL_H_
 #define LOCKSTEP_REPORT_TERMINAL_H_
 
@@ -14,8 +14,6 @@ void Print(const std::string& text);
 // Says on standard error, if it is a terminal, what is under way; the next one
 // takes its place, and "" leaves the line empty.
 void ShowProgress(const std::string& what);
-
-// Text for a terminal.
 
 // The width of the tables that commands print.
 inline constexpr int kTableColumns = 100;

@@ -4,6 +4,7 @@
 #define LOCKSTEP_REPORT_WRITE_H_
 
 #include <string>
+#include <vector>
 
 #include "report/document.h"
 
@@ -14,6 +15,9 @@ namespace lockstep::report {
 // columns with a width, by sections, and at last by what stands below those,
 // has a text that grows at its end.
 std::string TerminalText(const Document& document);
+
+// The terms alone, as TerminalText shows them.
+std::string TermsText(const std::vector<Term>& terms);
 
 // {"report", "schema_version", "created", "command", "commit" (null if
 // unknown), "machine": {"cpu", "cores", "memory_bytes", "system"}} and the

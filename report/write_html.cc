@@ -1,4 +1,5 @@
 // One HTML file. Its tables are markup; its charts are drawn by charts.js.
+#include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
@@ -43,9 +44,18 @@ Json SeriesJson(const Series& series) {
           {"labels", series.labels}};
 }
 
+// Not so for a peer that is missing.
+bool HasValue(const Series& series) {
+  return std::any_of(
+      series.values.begin(), series.values.end(),
+      [](const std::optional<double>& value) { return value.has_value(); });
+}
+
 Json ChartJson(const Chart& chart) {
   Json series = Json::array();
-  for (const Series& each : chart.series) series.push_back(SeriesJson(each));
+  for (const Series& each : chart.series) {
+    if (HasValue(each)) series.push_back(SeriesJson(each));
+  }
   return {{"x_title", chart.x_title}, {"y_title", chart.y_title},
           {"places", chart.places},   {"positions", chart.positions},
           {"percent", chart.percent}, {"decimals", chart.decimals},
@@ -121,12 +131,13 @@ std::string TableHtml(const Table& table) {
 std::string ChartsHtml(const Section& section, Json& charts) {
   std::string html;
   for (const Chart& chart : section.charts) {
-    absl::StrAppend(&html, "<div class=\"chart\">",
-                    Element("h3", "", chart.title),
-                    "<div><canvas data-chart=\"", charts.size(),
-                    "\" role=\"img\" aria-label=\"",
-                    HtmlText(absl::StrCat(section.title, ": ", chart.title)),
-                    "; the table has the numbers\"></canvas></div></div>\n");
+    absl::StrAppend(
+        &html, "<div class=\"chart\">", Element("h3", "", chart.title),
+        "<div><canvas data-chart=\"", charts.size(),
+        "\" role=\"img\" aria-label=\"",
+        HtmlText(absl::StrCat(section.title, section.title.empty() ? "" : ": ",
+                              chart.title)),
+        "; the table has the numbers\"></canvas></div></div>\n");
     charts.push_back(ChartJson(chart));
   }
   return html.empty()

@@ -6,7 +6,6 @@
 
 #include "absl/strings/str_replace.h"
 #include "report/document.h"
-#include "report/machine.h"
 #include "report/write.h"
 
 namespace lockstep {
@@ -33,13 +32,6 @@ struct Converter {
 
 }  // namespace
 
-Json MachineJson(const Machine& machine) {
-  return {{"cpu", machine.cpu},
-          {"cores", machine.cores},
-          {"memory_bytes", machine.memory_bytes},
-          {"system", machine.system}};
-}
-
 Json ToJson(const report::Value& value) {
   return std::visit(Converter(), value.variant());
 }
@@ -57,8 +49,12 @@ std::string report::JsonText(const Document& document) {
                {"created", origin.created},
                {"command", origin.command},
                {"commit", ToJson(TextOrNull(origin.commit))},
-               {"machine", MachineJson(origin.machine)}};
-  json.update(ToJson(document.data));
+               {"machine",
+                {{"cpu", origin.machine.cpu},
+                 {"cores", origin.machine.cores},
+                 {"memory_bytes", origin.machine.memory_bytes},
+                 {"system", origin.machine.system}}}};
+  if (!document.data.is_null()) json.update(ToJson(document.data));
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -1,4 +1,4 @@
-// Reports as JSON of nlohmann's library.
+// Values as JSON of nlohmann's library; report/write.h has the whole report.
 #ifndef LOCKSTEP_REPORT_WRITE_JSON_H_
 #define LOCKSTEP_REPORT_WRITE_JSON_H_
 
@@ -6,13 +6,8 @@
 
 #include "nlohmann/json.hpp"
 #include "report/document.h"
-#include "report/machine.h"
 
 namespace lockstep {
-
-// {"cpu", "cores", "memory_bytes", "system"}. For reports that are no
-// report/document.h yet.
-nlohmann::ordered_json MachineJson(const Machine& machine);
 
 nlohmann::ordered_json ToJson(const report::Value& value);
 

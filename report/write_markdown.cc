@@ -80,9 +80,9 @@ std::string MarkdownPage(const Document& document) {
                     "**: ", MarkdownText(term.text), "\n");
   }
   absl::StrAppend(&text, document.terms.empty() ? "" : "\n",
-                  MarkdownText(absl::StrCat(MachineText(origin.machine), "; ",
-                                            origin.created)),
-                  "\n\n", MarkdownCode(origin.command));
+                  MarkdownText(MachineText(origin.machine)), "; ",
+                  MarkdownCode(origin.created), "\n\n",
+                  MarkdownCode(origin.command));
   if (!origin.commit.empty()) {
     absl::StrAppend(&text, " at commit ", MarkdownText(origin.commit));
   }

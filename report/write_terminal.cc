@@ -88,14 +88,6 @@ std::string SectionText(const Section& section) {
       Wrapped(section.conclusion));
 }
 
-std::string TermsText(const Document& document) {
-  std::string text;
-  for (const Term& term : document.terms) {
-    absl::StrAppend(&text, text.empty() ? "" : " ", term.name, ": ", term.text);
-  }
-  return Wrapped(text);
-}
-
 std::string BarsText(const Document& document) {
   std::string text;
   for (const Bar& bar : document.bars) {
@@ -110,6 +102,14 @@ std::string BarsText(const Document& document) {
 
 }  // namespace
 
+std::string TermsText(const std::vector<Term>& terms) {
+  std::string text;
+  for (const Term& term : terms) {
+    absl::StrAppend(&text, text.empty() ? "" : " ", term.name, ": ", term.text);
+  }
+  return Wrapped(text);
+}
+
 std::string TerminalText(const Document& document) {
   const Origin& origin = document.origin;
   std::string text = absl::StrCat(
@@ -121,7 +121,7 @@ std::string TerminalText(const Document& document) {
     absl::StrAppend(&text, SectionText(section));
   }
   const std::string below =
-      absl::StrCat(TermsText(document), Wrapped(document.remarks));
+      absl::StrCat(TermsText(document.terms), Wrapped(document.remarks));
   const std::string bars = BarsText(document);
   return absl::StrCat(text, below.empty() ? "" : "\n", below,
                       bars.empty() ? "" : "\n", bars);

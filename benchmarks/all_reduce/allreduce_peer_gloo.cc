@@ -133,7 +133,7 @@ absl::Status Run(const std::string& listener, const std::string& store) {
   try {
     GlooSubject subject((*environment)->rank, (*environment)->world_size,
                         store);
-    return ServeTurns(listener, subject);
+    return ServeSubject(listener, subject);
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   }
@@ -153,4 +153,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace lockstep::benchmarks
 
-int main(int argc, char** argv) { return lockstep::benchmarks::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return lockstep::benchmarks::Main(argc, argv);
+}

@@ -109,7 +109,7 @@ int Main(int argc, char** argv) {
   absl::Status status;
   {
     MpiSubject subject;
-    status = ServeTurns(argv[1], subject);
+    status = ServeSubject(argv[1], subject);
   }
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
@@ -122,4 +122,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace lockstep::benchmarks
 
-int main(int argc, char** argv) { return lockstep::benchmarks::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return lockstep::benchmarks::Main(argc, argv);
+}

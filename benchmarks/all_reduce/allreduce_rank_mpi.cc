@@ -22,7 +22,7 @@ absl::Status Run(const std::string& listener, Algorithm algorithm) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
                             JoinMpiGroup(options));
   CommunicatorSubject subject(*communicator);
-  return ServeTurns(listener, subject);
+  return ServeSubject(listener, subject);
 }
 
 int Main(int argc, char** argv) {
@@ -41,4 +41,6 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace lockstep::benchmarks
 
-int main(int argc, char** argv) { return lockstep::benchmarks::Main(argc, argv); }
+int main(int argc, char** argv) {
+  return lockstep::benchmarks::Main(argc, argv);
+}

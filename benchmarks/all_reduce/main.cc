@@ -1,14 +1,11 @@
 // The command `allreduce`: how fast ranks reduce, by the size of a message.
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -21,17 +18,17 @@
 #include "base/data_types.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "benchmarks/all_reduce/json.h"
 #include "benchmarks/all_reduce/measure.h"
 #include "benchmarks/all_reduce/plan.h"
 #include "benchmarks/all_reduce/ranks.h"
 #include "benchmarks/all_reduce/report.h"
-#include "benchmarks/all_reduce/table.h"
+#include "benchmarks/harness/command.h"
 #include "benchmarks/harness/memory.h"
-#include "collectives/collective.h"
+#include "benchmarks/harness/ranks.h"
+#include "benchmarks/harness/statistics.h"
 #include "collectives/launch/rank_environment.h"
-#include "report/machine.h"
-#include "report/output_files.h"
+#include "report/format.h"
+#include "report/write.h"
 
 ABSL_FLAG(int32_t, world_size, 2, "see kUsage");
 ABSL_FLAG(std::string, backend, "processes", "see kUsage");
@@ -49,7 +46,6 @@ ABSL_FLAG(int32_t, rounds, 0, "see kUsage");
 ABSL_FLAG(int32_t, iterations, 0, "see kUsage");
 ABSL_FLAG(int32_t, warmup, -1, "see kUsage");
 ABSL_FLAG(double, timeout, 120, "see kUsage");
-ABSL_FLAG(std::string, json, "", "see kUsage");
 ABSL_FLAG(std::string, worker, "",
           "internal: be a rank, for the driver that listens there");
 ABSL_FLAG(std::string, worker_kind, "", "internal: of which kind of team");
@@ -87,20 +83,16 @@ how long
                            the first round only
   --timeout=120            seconds after which a turn is given up
 
-  --json=FILE              also writes the numbers, with the keys of nccl-tests
+what becomes of it (the JSON has the keys of nccl-tests)
+)";
 
+constexpr char kUsageEnd[] = R"(
 Exit status: 0 if all went well and every answer was right, 2 for a wrong flag,
 1 for anything else.
 )";
 
 constexpr char kName[] = "allreduce";
 constexpr int64_t kDefaultMaxBytes = 1 << 30;
-
-absl::Status WrongValue(const char* flag, const std::string& value,
-                        const char* known) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(flag, ": '", value, "' is not one of ", known));
-}
 
 // The largest power of two below kDefaultMaxBytes that fits in `memory`.
 int64_t LargestThatFits(const AllReduceSettings& settings, int64_t memory) {
@@ -124,7 +116,7 @@ absl::Status SetSizes(AllReduceSettings& settings) {
                    SizeOf(settings.type)));
   const int64_t largest = settings.sizes.back();
   return CheckMemory(
-      absl::StrCat("--max_bytes: messages of ", FormatBytes(largest)),
+      absl::StrCat("--max_bytes: messages of ", report::Bytes(largest)),
       MemoryNeeded(settings, largest), memory);
 }
 
@@ -139,20 +131,10 @@ absl::StatusOr<AllReduceSettings> SettingsFromFlags() {
                             ParseBuffers(absl::GetFlag(FLAGS_buffers)));
   LOCKSTEP_ASSIGN_OR_RETURN(settings.peers,
                             ParsePeers(absl::GetFlag(FLAGS_peers)));
-  const std::optional<DataType> type =
-      ParseDataType(absl::GetFlag(FLAGS_dtype));
-  if (!type.has_value()) {
-    return WrongValue(
-        "--dtype", absl::GetFlag(FLAGS_dtype),
-        "float64, float32, float16, bfloat16, int32, int64, uint8");
-  }
-  settings.type = *type;
-  const std::optional<ReduceOp> op = ParseReduceOp(absl::GetFlag(FLAGS_op));
-  if (!op.has_value()) {
-    return WrongValue("--op", absl::GetFlag(FLAGS_op),
-                      "sum, prod, min, max, avg");
-  }
-  settings.op = *op;
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.type,
+                            ParseType(absl::GetFlag(FLAGS_dtype)));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.op,
+                            ParseOperation(absl::GetFlag(FLAGS_op)));
   settings.in_place = absl::GetFlag(FLAGS_in_place);
   settings.seconds = absl::GetFlag(FLAGS_seconds);
   settings.rounds = absl::GetFlag(FLAGS_rounds);
@@ -180,27 +162,21 @@ std::vector<std::string> NotesOn(const AllReduceSettings& settings, int cores) {
   return notes;
 }
 
-std::string OwnFolder() {
-  std::error_code error;
-  return std::filesystem::read_symlink("/proc/self/exe", error)
-      .parent_path()
-      .string();
-}
-
 // Starts all teams; their meeting place is gone once they have met.
 absl::StatusOr<std::unique_ptr<AllReduceTeams>> StartTeams(
     AllReduceReport& report) {
   LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder store,
                             TemporaryFolder::Create("lockstep-allreduce"));
   const TeamSetting setting = {
-      .folder = OwnFolder(),
+      .folder = std::filesystem::path(OwnProgram()).parent_path().string(),
       .store = store.path(),
-      .cores = report.machine.cores,
+      .cores = report.origin.machine.cores,
       .timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout))};
   return AllReduceTeams::Start(report.settings, setting, report.missing);
 }
 
-absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report) {
+absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report,
+                          report::GrowingReport& shown) {
   std::vector<Subject> subjects = SubjectsOf(report.settings);
   for (const MissingPeer& missing : report.missing) {
     std::erase(subjects, Subject{{missing.peer}});
@@ -208,45 +184,37 @@ absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report) {
   const auto take_turn = [&](const Team& team, const TurnRequest& request) {
     return teams.TakeTurn(team, request);
   };
-  const auto clock = [] {
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    return std::chrono::duration<double>(now).count();
-  };
   for (const int64_t bytes : report.settings.sizes) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const MeasuredSize measured,
-                              MeasureSize(report.settings, bytes, take_turn,
-                                          clock, subjects, report.missing));
+    shown.Show(AllReduceDocument(report, /*finished=*/false));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const MeasuredSize measured,
+        MeasureSize(report.settings, bytes, take_turn, SteadySeconds, subjects,
+                    report.missing));
     report.sizes.push_back(DeriveSize(report.settings, measured));
-    std::fputs(
-        FormatAllReduceSize(report.settings, report.sizes.back()).c_str(),
-        stdout);
-    std::fflush(stdout);
   }
+  shown.Show(AllReduceDocument(report));
   return absl::OkStatus();
 }
 
 absl::Status Measure(const AllReduceSettings& settings,
-                     const std::string& command) {
+                     std::span<char* const> argv) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
+                            ReportOutput::Create(kName, /*folder=*/""));
   AllReduceReport report;
   report.settings = settings;
-  report.machine = DescribeMachine();
-  report.command = command;
-  report.commit = CommitText();
-  report.created = TimeStamp();
-  report.notes = NotesOn(settings, report.machine.cores);
+  report.origin = OriginOf(kName, argv);
+  report.notes = NotesOn(settings, report.origin.machine.cores);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<AllReduceTeams> teams,
                             StartTeams(report));
-  std::fputs(FormatAllReduceHeading(report).c_str(), stdout);
-  std::fflush(stdout);
-  LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(*teams, report));
-  std::fputs(FormatAllReduceLegend(report).c_str(), stdout);
+  report::GrowingReport shown;
+  LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(*teams, report, shown));
   LOCKSTEP_RETURN_IF_ERROR(teams->Stop());
-  LOCKSTEP_RETURN_IF_ERROR(
-      WriteJsonFile(absl::GetFlag(FLAGS_json), FormatAllReduceJson(report)));
-  const int64_t wrong = CountWrong(report);
-  if (wrong == 0) return absl::OkStatus();
-  return absl::DataLossError(
-      absl::StrCat(wrong, " elements are not the exact result"));
+  const absl::Status written = output.Write(AllReduceDocument(report));
+  if (const int64_t wrong = CountWrong(report); wrong > 0) {
+    return absl::DataLossError(
+        absl::StrCat(wrong, " elements are not the exact result"));
+  }
+  return written;
 }
 
 absl::Status RunWorker(const std::string& listener) {
@@ -263,7 +231,8 @@ absl::Status RunWorker(const std::string& listener) {
 }
 
 int Main(std::span<char* const> argv) {
-  const std::optional<int> ended = BeginCommand(kName, kUsage, argv);
+  const std::optional<int> ended = BeginCommand(
+      kName, absl::StrCat(kUsage, OutputUsage(kName, ""), kUsageEnd), argv);
   if (ended.has_value()) return *ended;
   absl::Status status = CheckSeconds("--timeout", absl::GetFlag(FLAGS_timeout));
   if (!status.ok()) return Fail(kName, status);
@@ -273,10 +242,8 @@ int Main(std::span<char* const> argv) {
   }
   const absl::StatusOr<AllReduceSettings> settings = SettingsFromFlags();
   status = settings.status();
-  if (status.ok()) status = CheckJsonPath(absl::GetFlag(FLAGS_json));
   if (status.ok()) status = CheckNotLaunched();
-  if (status.ok())
-    status = Measure(*settings, CommandText("//benchmarks:allreduce", argv));
+  if (status.ok()) status = Measure(*settings, argv);
   return status.ok() ? 0 : Fail(kName, status);
 }
 

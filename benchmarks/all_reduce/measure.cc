@@ -1,22 +1,18 @@
-// Rounds of turns.
 #include "benchmarks/all_reduce/measure.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 
 namespace lockstep::benchmarks {
 namespace {
-
-constexpr int kFewestRounds = 3;
-constexpr int kMostRounds = 1000;
 
 TurnRequest RequestOf(const AllReduceSettings& settings, int64_t bytes,
                       const Subject& subject, int round) {
@@ -32,25 +28,17 @@ TurnRequest RequestOf(const AllReduceSettings& settings, int64_t bytes,
   return request;
 }
 
-bool IsDone(const AllReduceSettings& settings, int rounds, double seconds) {
-  if (settings.rounds > 0) return rounds >= settings.rounds;
-  if (rounds < kFewestRounds) return false;
-  return rounds >= kMostRounds ||
-         seconds * static_cast<double>(settings.sizes.size()) >=
-             settings.seconds;
-}
-
 // Adds one turn to what was measured.
 absl::Status AddTurn(const AllReduceSettings& settings, int64_t bytes,
                      int round, const TakeTurnFunction& take_turn,
                      MeasuredSubject& measured) {
   const Subject& subject = measured.subject;
   LOCKSTEP_ASSIGN_OR_RETURN(
-      const TurnResult result,
+      const TimedCalls calls,
       take_turn(subject.team, RequestOf(settings, bytes, subject, round)));
-  measured.wrong += result.wrong;
-  measured.seconds.insert(measured.seconds.end(), result.seconds.begin(),
-                          result.seconds.end());
+  measured.wrong += calls.wrong;
+  measured.seconds.insert(measured.seconds.end(), calls.seconds.begin(),
+                          calls.seconds.end());
   return absl::OkStatus();
 }
 
@@ -67,31 +55,32 @@ absl::StatusOr<MeasuredSize> MeasureSize(const AllReduceSettings& settings,
   for (const Subject& subject : subjects) {
     measured.subjects.push_back({subject, {}, 0});
   }
-  const double start = clock();
-  while (!IsDone(settings, measured.rounds, clock() - start)) {
-    std::vector<Subject> failed;
-    for (size_t i = 0; i < measured.subjects.size(); ++i) {
-      const size_t next =
-          (static_cast<size_t>(measured.rounds) + i) % measured.subjects.size();
-      const Subject subject = measured.subjects[next].subject;
-      const absl::Status status = AddTurn(settings, bytes, measured.rounds,
-                                          take_turn, measured.subjects[next]);
-      if (status.ok()) continue;
-      if (!IsPeer(subject.team.kind)) {
-        return absl::Status(
-            status.code(), absl::StrCat(Name(subject), ": ", status.message()));
-      }
-      missing.push_back({subject.team.kind, std::string(status.message())});
-      failed.push_back(subject);
-    }
-    for (const Subject& gone : failed) {
-      std::erase(subjects, gone);
-      std::erase_if(measured.subjects, [&](const MeasuredSubject& other) {
-        return other.subject == gone;
-      });
-    }
-    ++measured.rounds;
-  }
+  std::vector<Subject> gone;
+  const auto is_gone = [&gone](const Subject& subject) {
+    return std::find(gone.begin(), gone.end(), subject) != gone.end();
+  };
+  const RoundLimits limits = {
+      .rounds = settings.rounds,
+      .seconds = settings.seconds / static_cast<double>(settings.sizes.size())};
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      measured.rounds,
+      MeasureRounds(
+          limits, subjects.size(), clock, [&](int round, size_t next) {
+            const Subject subject = measured.subjects[next].subject;
+            if (is_gone(subject)) return absl::OkStatus();
+            const absl::Status status = AddTurn(
+                settings, bytes, round, take_turn, measured.subjects[next]);
+            if (status.ok()) return status;
+            if (!IsPeer(subject.team.kind)) return Named(Name(subject), status);
+            missing.push_back(
+                {subject.team.kind, std::string(status.message())});
+            gone.push_back(subject);
+            return absl::OkStatus();
+          }));
+  std::erase_if(subjects, is_gone);
+  std::erase_if(measured.subjects, [&](const MeasuredSubject& other) {
+    return is_gone(other.subject);
+  });
   return measured;
 }
 

@@ -1,4 +1,3 @@
-// Flags to settings, settings to turns.
 #include "benchmarks/all_reduce/plan.h"
 
 #include <algorithm>
@@ -97,6 +96,22 @@ absl::StatusOr<std::vector<BufferKind>> ParseBuffers(absl::string_view text) {
   return ParseNames<BufferKind>(
       "--buffers", text,
       {{"ordinary", BufferKind::kOrdinary}, {"group", BufferKind::kGroup}});
+}
+
+absl::StatusOr<DataType> ParseType(absl::string_view text) {
+  NamedValues<DataType> all;
+  for (const DataType type : kAllDataTypes) {
+    all.emplace_back(Name(type), type);
+  }
+  return ParseName("--dtype", text, all);
+}
+
+absl::StatusOr<ReduceOp> ParseOperation(absl::string_view text) {
+  NamedValues<ReduceOp> all;
+  for (const ReduceOp op : kAllReduceOps) {
+    all.emplace_back(Name(op), op);
+  }
+  return ParseName("--op", text, all);
 }
 
 absl::StatusOr<int64_t> ParseBytes(absl::string_view flag,

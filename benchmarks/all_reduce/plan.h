@@ -57,6 +57,11 @@ struct Subject {
 // "processes auto group", "Open MPI".
 std::string Name(const Subject& subject);
 
+struct MissingPeer {
+  TeamKind peer = TeamKind::kOpenMpi;
+  std::string why;
+};
+
 struct AllReduceSettings {
   int world_size = 2;
   std::vector<TeamKind> backends = {TeamKind::kProcesses};
@@ -80,6 +85,10 @@ absl::StatusOr<std::vector<TeamKind>> ParseBackends(absl::string_view text);
 absl::StatusOr<std::vector<TeamKind>> ParsePeers(absl::string_view text);
 absl::StatusOr<std::vector<Algorithm>> ParseAlgorithms(absl::string_view text);
 absl::StatusOr<std::vector<BufferKind>> ParseBuffers(absl::string_view text);
+
+// One data type, one operation. Errors: as above.
+absl::StatusOr<DataType> ParseType(absl::string_view text);
+absl::StatusOr<ReduceOp> ParseOperation(absl::string_view text);
 
 // Bytes as "4096", "4K", "4KiB" or "4KB" (all the same), M, G. Errors:
 // kInvalidArgument, beginning with `flag`.

@@ -1,4 +1,5 @@
-// Flags, sizes, and what follows from settings.
+// Flags, sizes and what follows from them; commands of teams; the order of
+// turns.
 #include "benchmarks/all_reduce/plan.h"
 
 #include <cstdint>
@@ -13,8 +14,8 @@
 #include "base/status_matchers.h"
 #include "benchmarks/all_reduce/measure.h"
 #include "benchmarks/all_reduce/ranks.h"
-#include "benchmarks/all_reduce/report.h"
 #include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/rank_team.h"
 #include "collectives/group_options.h"
 #include "gmock/gmock.h"
@@ -39,6 +40,8 @@ TEST(ParseTest, ReadsLists) {
               IsOkAndHolds(ElementsAre(Algorithm::kRing, Algorithm::kAuto)));
   EXPECT_THAT(ParseBuffers("group"),
               IsOkAndHolds(ElementsAre(BufferKind::kGroup)));
+  EXPECT_THAT(ParseType("uint8"), IsOkAndHolds(DataType::kUInt8));
+  EXPECT_THAT(ParseOperation("avg"), IsOkAndHolds(ReduceOp::kAverage));
 }
 
 TEST(ParseTest, NamesTheFlagAndTheItem) {
@@ -57,6 +60,13 @@ TEST(ParseTest, NamesTheFlagAndTheItem) {
   EXPECT_THAT(ParseBuffers("shared"),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "--buffers: 'shared' is not one of ordinary, group"));
+  EXPECT_THAT(ParseType("float"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "--dtype: 'float' is not one of float64, float32, "
+                       "float16, bfloat16, int32, int64, uint8"));
+  EXPECT_THAT(ParseOperation("mean"),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       "--op: 'mean' is not one of sum, prod, min, max, avg"));
 }
 
 TEST(ParseBytesTest, ReadsUnits) {
@@ -241,6 +251,20 @@ TEST(CommandOfTest, AsksMpiToYieldWhereRanksShareCores) {
   EXPECT_THAT(Command({TeamKind::kOpenMpi}, 3).environment, Contains(yields));
 }
 
+TEST(CommandOfTest, KeepsTheFilesOfMpiTogether) {
+  TeamSetting setting = Setting();
+  for (const auto& [folder, temporary] :
+       {std::pair<std::string, std::string>("/memory/x", "/memory/x"),
+        {"/memory/" + std::string(100, 'x'), "/tmp"}}) {
+    setting.mpi_folder = folder;
+    EXPECT_THAT(CommandOf(setting, {TeamKind::kOpenMpi}, 2, "name").environment,
+                AllOf(Contains(std::pair<std::string, std::string>(
+                          "OMPI_MCA_btl_vader_backing_directory", folder)),
+                      Contains(std::pair<std::string, std::string>(
+                          "TMPDIR", temporary))));
+  }
+}
+
 TEST(CommandOfTest, TellsGlooWhereToMeet) {
   const TeamCommand command = Command({TeamKind::kGloo}, 2);
   EXPECT_THAT(command.argv,
@@ -269,12 +293,12 @@ class MeasureSizeTest : public testing::Test {
     return MeasureSize(
         settings, 1 << 20,
         [this](const Team& team,
-               const TurnRequest& request) -> absl::StatusOr<TurnResult> {
+               const TurnRequest& request) -> absl::StatusOr<TimedCalls> {
           turns_.push_back(Name(team.kind));
           requests_.push_back(request);
           if (team.kind == failing_) return absl::AbortedError("it broke");
           now_ += 1;
-          return TurnResult{{0.5}, 1};
+          return TimedCalls{{0.5}, 1};
         },
         [this] { return now_; }, subjects_, missing_);
   }
@@ -287,12 +311,12 @@ class MeasureSizeTest : public testing::Test {
   std::vector<MissingPeer> missing_;
 };
 
-TEST_F(MeasureSizeTest, BeginsEveryRoundWithAnother) {
+TEST_F(MeasureSizeTest, GivesEachATurnInEveryRound) {
   const absl::StatusOr<MeasuredSize> measured = Measure(Settings());
   ASSERT_THAT(measured, IsOk());
   EXPECT_THAT(turns_, ElementsAre("processes", "Open MPI", "copy",  //
-                                  "Open MPI", "copy", "processes",  //
-                                  "copy", "processes", "Open MPI"));
+                                  "Open MPI", "processes", "copy",  //
+                                  "Open MPI", "copy", "processes"));
   EXPECT_EQ(measured->rounds, 3);
   ASSERT_THAT(measured->subjects, SizeIs(3));
   for (const MeasuredSubject& subject : measured->subjects) {

@@ -1,4 +1,3 @@
-// Join, serve.
 #include "benchmarks/all_reduce/ranks.h"
 
 #include <unistd.h>
@@ -16,72 +15,36 @@
 #include "absl/strings/str_cat.h"
 #include "base/cores.h"
 #include "base/data_types.h"
+#include "base/files.h"
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/copy_bandwidth.h"
+#include "benchmarks/harness/rank_service.h"
+#include "benchmarks/harness/rank_team.h"
+#include "benchmarks/harness/ranks.h"
+#include "benchmarks/harness/rounds.h"
 #include "collectives/communicator.h"
 #include "collectives/group_options.h"
-#include "collectives/host/host_group.h"
-#include "collectives/launch/launched_group.h"
-#include "collectives/launch/rank_environment.h"
 
 namespace lockstep::benchmarks {
 namespace {
 
-absl::Status ServeCommunicator(const std::string& listener,
-                               Communicator& communicator) {
-  CommunicatorSubject subject(communicator);
-  return ServeTurns(listener, subject);
-}
-
-absl::Status RunProcess(const std::string& listener,
-                        const GroupOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
-                            ReadRankEnvironment());
-  if (!environment.has_value()) {
-    return absl::FailedPreconditionError("a rank needs a launcher");
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
-                            JoinLaunchedGroup(*environment, options));
-  return ServeCommunicator(listener, *communicator);
-}
-
 // Copies as many bytes as the buffers of `world_size` ranks have.
 absl::Status RunCopier(const std::string& listener, int world_size) {
   const int threads = std::min(world_size, UsableCores());
-  return ServeTurns(listener, {0, 1}, [&](const TurnRequest& request) {
-    const int64_t bytes = request.count * SizeOf(request.type) * world_size *
-                          (request.in_place ? 1 : 2);
-    return TimeCopies(threads, bytes, request.warmup, request.iterations);
-  });
-}
-
-}  // namespace
-
-absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
-                              int world_size) {
-  GroupOptions options;
-  options.algorithm = team.algorithm;
-  switch (team.kind) {
-    case TeamKind::kProcesses:
-      return RunProcess(listener, options);
-    case TeamKind::kThreads:
-      return RunOnThreads(world_size, options, [&](Communicator& communicator) {
-        return ServeCommunicator(listener, communicator);
+  return ServeTurns<TurnRequest>(
+      listener, {0, 1}, [&](const TurnRequest& request) {
+        const int64_t bytes = request.count * SizeOf(request.type) *
+                              world_size * (request.in_place ? 1 : 2);
+        return TimeCopies(threads, bytes, request.warmup, request.iterations);
       });
-    case TeamKind::kCopy:
-      return RunCopier(listener, world_size);
-    default:
-      return absl::InvalidArgumentError(
-          absl::StrCat(Name(team.kind), " ranks run in another program"));
-  }
 }
-
-// Commands of teams; starting and stopping them all.
-namespace {
 
 // Open MPI puts sockets under TMPDIR, whose paths may have 107 characters.
 constexpr size_t kLongTmpdir = 40;
+
+// Names the folder of the memory that Open MPI's ranks share.
+constexpr char kMpiMemory[] = "OMPI_MCA_btl_vader_backing_directory";
 
 bool IsMpi(TeamKind kind) {
   return kind == TeamKind::kMpi || kind == TeamKind::kOpenMpi;
@@ -105,18 +68,26 @@ TeamCommand MpiCommand(const TeamSetting& setting, int world_size) {
   command.argv = {"mpirun", "--oversubscribe", "-np", absl::StrCat(world_size)};
   if (geteuid() == 0) command.argv.push_back("--allow-run-as-root");
   const char* const tmpdir = std::getenv("TMPDIR");
-  if (tmpdir != nullptr && std::string(tmpdir).size() > kLongTmpdir) {
-    command.environment.emplace_back("TMPDIR", "/tmp");
+  std::string folder = tmpdir == nullptr ? "" : tmpdir;
+  if (!setting.mpi_folder.empty()) {
+    command.environment.emplace_back(kMpiMemory, setting.mpi_folder);
+    folder = setting.mpi_folder;
   }
+  if (folder.size() > kLongTmpdir) folder = "/tmp";
+  if (!folder.empty()) command.environment.emplace_back("TMPDIR", folder);
   if (world_size > setting.cores) {
     command.environment.emplace_back("OMPI_MCA_mpi_yield_when_idle", "1");
   }
   return command;
 }
 
-absl::Status Named(const Team& team, const absl::Status& status) {
-  return absl::Status(status.code(),
-                      absl::StrCat(Name(team.kind), ": ", status.message()));
+// nullopt if there can be none: Open MPI then finds a place by itself.
+std::optional<TemporaryFolder> CreateMpiFolder() {
+  const char* const below = std::getenv(kMpiMemory);
+  absl::StatusOr<TemporaryFolder> folder = TemporaryFolder::Create(
+      "allreduce", below == nullptr ? "/dev/shm" : below);
+  if (!folder.ok()) return std::nullopt;
+  return *std::move(folder);
 }
 
 // Why a team cannot be started, if that can be seen beforehand.
@@ -129,6 +100,23 @@ absl::Status CheckProgram(const TeamSetting& setting, TeamKind kind) {
 }
 
 }  // namespace
+
+absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
+                              int world_size) {
+  const bool threads = team.kind == TeamKind::kThreads;
+  if (team.kind == TeamKind::kCopy) return RunCopier(listener, world_size);
+  if (!threads && team.kind != TeamKind::kProcesses) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Name(team.kind), " ranks run in another program"));
+  }
+  GroupOptions options;
+  options.algorithm = team.algorithm;
+  return RunAsRanks(threads ? RankKind::kThreads : RankKind::kProcesses,
+                    world_size, options, [&](Communicator& communicator) {
+                      CommunicatorSubject subject(communicator);
+                      return ServeSubject(listener, subject);
+                    });
+}
 
 TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
                       int world_size, const std::string& listener) {
@@ -164,9 +152,14 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
 }
 
 absl::StatusOr<std::unique_ptr<AllReduceTeams>> AllReduceTeams::Start(
-    const AllReduceSettings& settings, const TeamSetting& setting,
+    const AllReduceSettings& settings, TeamSetting setting,
     std::vector<MissingPeer>& missing) {
   std::unique_ptr<AllReduceTeams> all(new AllReduceTeams(setting.timeout));
+  const std::vector<Team> teams = TeamsOf(settings);
+  if (std::ranges::any_of(teams, IsMpi, &Team::kind)) {
+    all->mpi_folder_ = CreateMpiFolder();
+    if (all->mpi_folder_) setting.mpi_folder = all->mpi_folder_->path();
+  }
   const auto start = [&](const Team& team) -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(CheckProgram(setting, team.kind));
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<RankTeam> ranks,
@@ -178,40 +171,40 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> AllReduceTeams::Start(
     all->teams_.emplace_back(team, std::move(ranks));
     return absl::OkStatus();
   };
-  for (const Team& team : TeamsOf(settings)) {
+  for (const Team& team : teams) {
     const absl::Status status = start(team);
     if (status.ok()) continue;
     // A peer in a world of another size is a wrong comparison, not a missing
     // one.
     if (!IsPeer(team.kind) || absl::IsFailedPrecondition(status)) {
-      return Named(team, status);
+      return Named(Name(team.kind), status);
     }
     missing.push_back({team.kind, std::string(status.message())});
   }
   return all;
 }
 
-absl::StatusOr<TurnResult> AllReduceTeams::TakeTurn(
+absl::StatusOr<TimedCalls> AllReduceTeams::TakeTurn(
     const Team& team, const TurnRequest& request) {
   const auto found =
       std::find_if(teams_.begin(), teams_.end(),
                    [&](const auto& each) { return each.first == team; });
   if (found == teams_.end()) return absl::NotFoundError("no such team");
-  absl::StatusOr<TurnResult> result =
-      found->second->TakeTurn(request, timeout_);
-  if (!result.ok()) {
-    // It may still be busy, and would take time from whom is measured next.
-    found->second->Stop(absl::ZeroDuration()).IgnoreError();
-    teams_.erase(found);
-  }
-  return result;
+  const absl::StatusOr<std::vector<TimedCalls>> ranks =
+      found->second->Ask<TimedCalls>(request, timeout_);
+  if (ranks.ok()) return SlowestOf(*ranks);
+  // It may still be busy, and would take time from whom is measured next.
+  found->second->Stop(absl::ZeroDuration()).IgnoreError();
+  teams_.erase(found);
+  return ranks.status();
 }
 
 absl::Status AllReduceTeams::Stop() {
   absl::Status first;
   for (const auto& [team, ranks] : teams_) {
     const absl::Status status = ranks->Stop(timeout_);
-    if (!IsPeer(team.kind) && !status.ok()) first.Update(Named(team, status));
+    if (!IsPeer(team.kind) && !status.ok())
+      first.Update(Named(Name(team.kind), status));
   }
   teams_.clear();
   return first;

@@ -1,8 +1,10 @@
-// What a process that the command `allreduce` has started does.
+// The ranks that the command `allreduce` measures: what one does, and all of
+// them as their driver sees them.
 #ifndef LOCKSTEP_BENCHMARKS_ALL_REDUCE_RANKS_H_
 #define LOCKSTEP_BENCHMARKS_ALL_REDUCE_RANKS_H_
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,8 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/files.h"
 #include "benchmarks/all_reduce/plan.h"
-#include "benchmarks/all_reduce/report.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/rank_team.h"
 
@@ -23,12 +25,13 @@ namespace lockstep::benchmarks {
 absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
                               int world_size);
 
-// All teams of a run of the command `allreduce`, started and ready.
-
 // Where and how teams are started.
 struct TeamSetting {
-  std::string folder;      // Of this program, and of those beside it.
-  std::string store;       // An empty folder, where Gloo's ranks meet.
+  std::string folder;  // Of this program, and of those beside it.
+  std::string store;   // An empty folder, where Gloo's ranks meet.
+  // Where Open MPI keeps all its files, the memory that its ranks share among
+  // them; empty: where it does by default. AllReduceTeams::Start sets it.
+  std::string mpi_folder = {};
   int cores = 1;           // That the ranks may use.
   absl::Duration timeout;  // For ranks to start, and for a turn.
 };
@@ -39,18 +42,22 @@ struct TeamSetting {
 TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
                       int world_size, const std::string& listener);
 
-// Not thread safe.
+// All teams of a run, started and ready. Not thread safe.
 class AllReduceTeams {
  public:
   // Starts every team of the settings; single-threaded processes only. A peer
   // that does not start, or not with the right number of ranks, is added to
-  // `missing`. Errors: why another did not, beginning with its name.
+  // `missing`. Open MPI's files are in a folder that this object removes at its
+  // end, since an mpirun that is killed leaves them: below the folder that the
+  // environment's OMPI_MCA_btl_vader_backing_directory names, or in /dev/shm.
+  // Errors: why another team did not start, beginning with its name.
   static absl::StatusOr<std::unique_ptr<AllReduceTeams>> Start(
-      const AllReduceSettings& settings, const TeamSetting& setting,
+      const AllReduceSettings& settings, TeamSetting setting,
       std::vector<MissingPeer>& missing);
 
-  // Errors: RankTeam::TakeTurn's.
-  absl::StatusOr<TurnResult> TakeTurn(const Team& team,
+  // Has every rank of the team take a turn. Errors: RankTeam::Ask's and
+  // SlowestOf's; the team is then gone.
+  absl::StatusOr<TimedCalls> TakeTurn(const Team& team,
                                       const TurnRequest& request);
 
   // Ends all teams. Error: that of a team which did not end well, if it is no
@@ -61,6 +68,7 @@ class AllReduceTeams {
   explicit AllReduceTeams(absl::Duration timeout) : timeout_(timeout) {}
 
   const absl::Duration timeout_;
+  std::optional<TemporaryFolder> mpi_folder_;  // Goes after the teams.
   std::vector<std::pair<Team, std::unique_ptr<RankTeam>>> teams_;
 };
 

@@ -1,4 +1,3 @@
-// Samples to rows.
 #include "benchmarks/all_reduce/report.h"
 
 #include <algorithm>

@@ -7,23 +7,11 @@
 #include <string>
 #include <vector>
 
+#include "benchmarks/all_reduce/measure.h"
 #include "benchmarks/all_reduce/plan.h"
-#include "report/machine.h"
+#include "report/document.h"
 
 namespace lockstep::benchmarks {
-
-// What the turns of one subject gave at one size.
-struct MeasuredSubject {
-  Subject subject;
-  std::vector<double> seconds = {};  // Of every timed call; at least one.
-  int64_t wrong = 0;
-};
-
-struct MeasuredSize {
-  int64_t bytes = 0;
-  int rounds = 0;
-  std::vector<MeasuredSubject> subjects;  // The copy among them.
-};
 
 // How much faster than a peer: the peer's p50 over this subject's.
 struct PeerRatio {
@@ -63,17 +51,9 @@ struct AllReduceSize {
 
 inline constexpr int64_t kBoundFrom = 64 << 10;
 
-struct MissingPeer {
-  TeamKind peer = TeamKind::kOpenMpi;
-  std::string why;
-};
-
 struct AllReduceReport {
   AllReduceSettings settings;
-  Machine machine;
-  std::string command;
-  std::string commit;              // Empty if unknown.
-  std::string created;             // UTC, ISO 8601.
+  report::Origin origin;
   std::vector<std::string> notes;  // What a reader must know about this run.
   std::vector<MissingPeer> missing;
   std::vector<AllReduceSize> sizes;
@@ -85,6 +65,13 @@ AllReduceSize DeriveSize(const AllReduceSettings& settings,
 
 // Wrong elements of all rows.
 int64_t CountWrong(const AllReduceReport& report);
+
+// benchmarks/README.md lists the keys of its JSON. Those of a result that
+// nccl-tests has too have its names, units and values: times in microseconds,
+// bandwidths in GB/s, types "float", "half", ... `finished`: whether all sizes
+// are measured; what stands below the table is left out before.
+report::Document AllReduceDocument(const AllReduceReport& report,
+                                   bool finished = true);
 
 }  // namespace lockstep::benchmarks
 

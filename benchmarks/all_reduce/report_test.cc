@@ -1,31 +1,69 @@
-// The formulas, on numbers that can be checked by hand.
+// The formulas, and the report's forms, on numbers that can be checked by hand.
 #include "benchmarks/all_reduce/report.h"
 
 #include <cstdint>
 #include <string>
+#include <variant>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "benchmarks/all_reduce/example.h"
-#include "benchmarks/all_reduce/json.h"
+#include "base/data_types.h"
+#include "benchmarks/all_reduce/measure.h"
 #include "benchmarks/all_reduce/plan.h"
-#include "benchmarks/all_reduce/table.h"
+#include "benchmarks/harness/example_origin.h"
 #include "collectives/group_options.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
+#include "report/document.h"
+#include "report/write.h"
 
 namespace lockstep::benchmarks {
 namespace {
 
+using report::Value;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+// Samples of 0.5, 1, 1 and 2 times `seconds`.
+MeasuredSubject Measured(const Subject& subject, double seconds) {
+  return {subject, {seconds, 2 * seconds, seconds, seconds / 2}, 0};
+}
+
+// Two sizes, our processes in group memory, Open MPI and a missing Gloo, with
+// numbers that are easy to check by hand.
+AllReduceReport ExampleReport() {
+  AllReduceReport report;
+  AllReduceSettings& settings = report.settings;
+  settings.buffers = {BufferKind::kGroup};
+  settings.peers = {TeamKind::kOpenMpi, TeamKind::kGloo};
+  settings.sizes = {4 << 10, 64 << 20};
+  report.origin = ExampleOrigin("allreduce --buffers=group --peers=mpi,gloo");
+  report.notes = {"Something to know."};
+  report.missing = {{TeamKind::kGloo, "it was not built"}};
+  const Subject ours = {{TeamKind::kProcesses}, BufferKind::kGroup};
+  const Subject mpi = {{TeamKind::kOpenMpi}};
+  const Subject copy = {{TeamKind::kCopy}};
+  for (const int64_t bytes : settings.sizes) {
+    // A nanosecond for each byte; copies at 40 GB/s, read and written.
+    const double seconds = 1e-9 * static_cast<double>(bytes);
+    MeasuredSize measured;
+    measured.bytes = bytes;
+    measured.rounds = 4;
+    measured.subjects = {Measured(ours, seconds / 8), Measured(mpi, seconds),
+                         Measured(copy, 2 * seconds / 40)};
+    if (bytes == 4 << 10) measured.subjects[1].wrong = 3;
+    report.sizes.push_back(DeriveSize(settings, measured));
+  }
+  return report;
+}
 
 constexpr double kMessage = 64 << 20;
 
 TEST(DeriveSizeTest, ComputesStatistics) {
-  const AllReduceReport report = ExampleAllReduceReport();
+  const AllReduceReport report = ExampleReport();
   const AllReduceSize& size = report.sizes[1];
   EXPECT_EQ(size.bytes, 64 << 20);
   EXPECT_EQ(size.count, 16 << 20);
@@ -59,7 +97,7 @@ TEST(DeriveSizeTest, ComputesBandwidths) {
 }
 
 TEST(DeriveSizeTest, BoundsByCopiesOverAsMuchMemory) {
-  const AllReduceReport report = ExampleAllReduceReport();
+  const AllReduceReport report = ExampleReport();
   const AllReduceSize& size = report.sizes[1];
   EXPECT_DOUBLE_EQ(size.copy_bw, 40e9);
   ASSERT_TRUE(size.bound_seconds.has_value());
@@ -96,7 +134,7 @@ TEST(DeriveSizeTest, GivesNoBoundForSmallMessagesOrOneRank) {
 }
 
 TEST(DeriveSizeTest, ComparesOursWithThePeersThatAreThere) {
-  const AllReduceReport report = ExampleAllReduceReport();
+  const AllReduceReport report = ExampleReport();
   const AllReduceSize& size = report.sizes[0];
   ASSERT_THAT(size.rows[0].ratios, SizeIs(1));
   EXPECT_EQ(size.rows[0].ratios[0].peer, TeamKind::kOpenMpi);
@@ -105,39 +143,37 @@ TEST(DeriveSizeTest, ComparesOursWithThePeersThatAreThere) {
 }
 
 TEST(CountWrongTest, AddsEveryRow) {
-  AllReduceReport report = ExampleAllReduceReport();
+  AllReduceReport report = ExampleReport();
   EXPECT_EQ(CountWrong(report), 3);
   report.sizes[1].rows[0].wrong = 4;
   EXPECT_EQ(CountWrong(report), 7);
 }
 
-// Every key, its unit and its value.
+// The report's forms.
 
-using ::testing::ElementsAre;
-using Json = nlohmann::ordered_json;
-
-std::vector<std::string> Keys(const Json& json) {
-  std::vector<std::string> keys;
-  for (const auto& item : json.items()) keys.push_back(item.key());
-  return keys;
-}
-
-TEST(AllReduceJsonTest, HasTheKeysOfNcclTestsFirst) {
-  const Json json = AllReduceJson(ExampleAllReduceReport());
-  ASSERT_EQ(json["results"].size(), 4u);
-  EXPECT_THAT(Keys(json["results"][0]),
+TEST(AllReduceDocumentTest, HasTheKeysOfNcclTestsFirst) {
+  const Value data = AllReduceDocument(ExampleReport()).data;
+  ASSERT_EQ(data["results"].size(), 4u);
+  EXPECT_THAT(data["results"][0].keys(),
               ElementsAre("size", "count", "type", "redop", "root", "time",
                           "alg_bw", "bus_bw", "nwrong", "in_place", "subject",
                           "backend", "algorithm", "buffers", "p50", "p95",
                           "p99", "mean", "min", "max", "samples", "rounds",
                           "copy_bw", "bound", "bound_fraction", "ratios"));
-  EXPECT_THAT(Keys(json["results"][0]["in_place"]),
+  EXPECT_THAT(data["results"][0]["in_place"].keys(),
               ElementsAre("time", "alg_bw", "bus_bw", "nwrong"));
 }
 
-TEST(AllReduceJsonTest, IsInMicrosecondsAndGigabytes) {
-  const Json json = AllReduceJson(ExampleAllReduceReport());
-  const Json& ours = json["results"][2];
+// Not exactly: a product of numbers in other units.
+void ExpectAbout(const Value& value, double want) {
+  const double* const number = std::get_if<double>(&value.variant());
+  ASSERT_NE(number, nullptr);
+  EXPECT_DOUBLE_EQ(*number, want);
+}
+
+TEST(AllReduceDocumentTest, IsInMicrosecondsAndGigabytes) {
+  const Value data = AllReduceDocument(ExampleReport()).data;
+  const Value& ours = data["results"][2];
   EXPECT_EQ(ours["size"], 64 << 20);
   EXPECT_EQ(ours["count"], 16 << 20);
   EXPECT_EQ(ours["type"], "float");
@@ -147,67 +183,48 @@ TEST(AllReduceJsonTest, IsInMicrosecondsAndGigabytes) {
   EXPECT_EQ(ours["backend"], "processes");
   EXPECT_EQ(ours["algorithm"], "auto");
   EXPECT_EQ(ours["buffers"], "group");
-  EXPECT_DOUBLE_EQ(ours["time"].get<double>(), 8388.608);
-  EXPECT_DOUBLE_EQ(ours["p99"].get<double>(), 2 * 8388.608);
-  EXPECT_DOUBLE_EQ(ours["alg_bw"].get<double>(), 8);
-  EXPECT_DOUBLE_EQ(ours["bus_bw"].get<double>(), 8);
-  EXPECT_DOUBLE_EQ(ours["copy_bw"].get<double>(), 40);
-  EXPECT_DOUBLE_EQ(ours["bound_fraction"].get<double>(), 0.8);
-  EXPECT_DOUBLE_EQ(ours["ratios"]["mpi"].get<double>(), 8);
+  ExpectAbout(ours["time"], 8388.608);
+  ExpectAbout(ours["p99"], 2 * 8388.608);
+  ExpectAbout(ours["alg_bw"], 8);
+  ExpectAbout(ours["bus_bw"], 8);
+  ExpectAbout(ours["copy_bw"], 40);
+  ExpectAbout(ours["bound_fraction"], 0.8);
+  ExpectAbout(ours["ratios"]["mpi"], 8);
   EXPECT_EQ(ours["nwrong"], 0);
   EXPECT_EQ(ours["in_place"]["nwrong"], 0);
 }
 
-TEST(AllReduceJsonTest, SaysWhatIsNotKnown) {
-  AllReduceReport report = ExampleAllReduceReport();
-  report.commit.clear();
-  const Json json = AllReduceJson(report);
-  EXPECT_TRUE(json["commit"].is_null());
-  EXPECT_EQ(json["not_available"]["gloo"], "it was not built");
-  const Json& small = json["results"][0];
+TEST(AllReduceDocumentTest, SaysWhatIsNotKnown) {
+  const Value data = AllReduceDocument(ExampleReport()).data;
+  EXPECT_EQ(data["not_available"]["gloo"], "it was not built");
+  const Value& small = data["results"][0];
   EXPECT_TRUE(small["bound"].is_null());
   EXPECT_TRUE(small["bound_fraction"].is_null());
-  const Json& peer = json["results"][1];
+  const Value& peer = data["results"][1];
   EXPECT_EQ(peer["subject"], "Open MPI");
   EXPECT_TRUE(peer["backend"].is_null());
   EXPECT_EQ(peer["nwrong"], 3);
 }
 
-TEST(AllReduceJsonTest, NamesThePlacement) {
-  AllReduceReport report = ExampleAllReduceReport();
+TEST(AllReduceDocumentTest, NamesThePlacement) {
+  AllReduceReport report = ExampleReport();
   report.settings.in_place = false;
-  const Json json = AllReduceJson(report);
-  EXPECT_TRUE(json["results"][0].contains("out_of_place"));
-  EXPECT_FALSE(json["results"][0].contains("in_place"));
+  const Value data = AllReduceDocument(report).data;
+  EXPECT_FALSE(data["results"][0]["out_of_place"].is_null());
+  EXPECT_TRUE(data["results"][0]["in_place"].is_null());
 }
 
-TEST(AllReduceJsonTest, SaysHowItWasMade) {
-  const Json json = AllReduceJson(ExampleAllReduceReport());
-  EXPECT_THAT(
-      Keys(json),
-      ElementsAre("report", "schema_version", "created", "command", "commit",
-                  "machine", "settings", "notes", "not_available", "results"));
-  EXPECT_EQ(json["report"], "lockstep.allreduce");
-  EXPECT_EQ(json["schema_version"], 1);
-  EXPECT_EQ(json["settings"]["world_size"], 2);
-  EXPECT_EQ(json["settings"]["dtype"], "float32");
-  EXPECT_EQ(json["machine"]["cores"], 2);
-  EXPECT_EQ(json["notes"][0], "Something to know.");
-}
-
-TEST(FormatAllReduceJsonTest, CanBeReadBack) {
-  const std::string text = FormatAllReduceJson(ExampleAllReduceReport());
-  EXPECT_EQ(Json::parse(text), AllReduceJson(ExampleAllReduceReport()));
-}
-
-// The table, whole.
-
-std::string Table(const AllReduceReport& report) {
-  std::string text = FormatAllReduceHeading(report);
-  for (const AllReduceSize& size : report.sizes) {
-    absl::StrAppend(&text, FormatAllReduceSize(report.settings, size));
-  }
-  return absl::StrCat(text, FormatAllReduceLegend(report));
+TEST(AllReduceDocumentTest, SaysHowItWasMade) {
+  const report::Document document = AllReduceDocument(ExampleReport());
+  EXPECT_EQ(document.name, "lockstep.allreduce");
+  EXPECT_EQ(document.schema_version, 1);
+  EXPECT_EQ(document.origin.machine.cores, 2);
+  const Value& data = document.data;
+  EXPECT_THAT(data.keys(),
+              ElementsAre("settings", "notes", "not_available", "results"));
+  EXPECT_EQ(data["settings"]["world_size"], 2);
+  EXPECT_EQ(data["settings"]["dtype"], "float32");
+  EXPECT_EQ(data["notes"][0], "Something to know.");
 }
 
 constexpr char kGolden[] =
@@ -218,26 +235,40 @@ allreduce --buffers=group --peers=mpi,gloo
 Something to know.
 
      size what                        p50 us   p95 us   p99 us  algbw  busbw wrong bound  /mpi /gloo
-    4 KiB processes auto group          0.51     1.02     1.02  8.000  8.000     0     -  8.00     -
-          Open MPI                      4.10     8.19     8.19  1.000  1.000     3     -     -     -
-   64 MiB processes auto group        8388.6    16777    16777  8.000  8.000     0   80%  8.00     -
+    4 KiB processes auto group         0.512    1.024    1.024  8.000  8.000     0     -  8.00     -
+          Open MPI                     4.096    8.192    8.192  1.000  1.000     3     -     -     -
+   64 MiB processes auto group          8389    16777    16777  8.000  8.000     0   80%  8.00     -
           Open MPI                     67109   134218   134218  1.000  1.000     0   10%     -     -
-          bound: copy 40.00 GB/s      6710.9
+          bound: copy 40.00 GB/s        6711
 
-p50, p95, p99: of a call, as long as on its slowest rank. algbw: size / p50; busbw: algbw x
-2(P-1)/P; GB/s. wrong: elements of all timed calls, on all ranks, that are not the exact result.
-bound: what reading and writing every message once takes at the bandwidth of a copy; its share of
-p50.
-/mpi, /gloo: the p50 of Open MPI, of Gloo, over this one's: above 1 is faster than the peer.
+p50, p95, p99: of a call, as long as on its slowest rank; microseconds. algbw: size / p50. busbw:
+algbw x 2(P-1)/P; GB/s. wrong: elements of all timed calls, on all ranks, that are not the exact
+result. bound: what reading and writing every message once takes at the bandwidth of a copy; its
+share of p50. /mpi, /gloo: the p50 of Open MPI, of Gloo, over this one's: above 1 is faster than the
+peer.
 Gloo: not available: it was not built
+
+bar: 4 KiB, 2 processes auto group, at least 1 times as fast as Open MPI: 8.00: met
+bar: 64 MiB, 2 processes auto group, at least 4 times as fast as Open MPI: 8.00: met
+bar: 64 MiB, 2 processes auto group, at least 80 percent of the bound: 80.0: met
 )";
 
-TEST(FormatAllReduceTableTest, LooksLikeThis) {
-  EXPECT_EQ(Table(ExampleAllReduceReport()), kGolden);
+TEST(AllReduceDocumentTest, LooksLikeThis) {
+  EXPECT_EQ(report::TerminalText(AllReduceDocument(ExampleReport())), kGolden);
 }
 
-TEST(FormatAllReduceTableTest, FitsItsColumnsWithLargeNumbers) {
-  AllReduceReport report = ExampleAllReduceReport();
+TEST(AllReduceDocumentTest, GrowsAsSizesAreMeasured) {
+  AllReduceReport report = ExampleReport();
+  const std::string whole = report::TerminalText(AllReduceDocument(report));
+  while (!report.sizes.empty()) {
+    report.sizes.pop_back();
+    EXPECT_THAT(whole, StartsWith(report::TerminalText(
+                           AllReduceDocument(report, /*finished=*/false))));
+  }
+}
+
+TEST(AllReduceDocumentTest, FitsItsColumnsWithLargeNumbers) {
+  AllReduceReport report = ExampleReport();
   for (AllReduceSize& size : report.sizes) {
     size.bytes = (1 << 30) - 1;
     size.copy_bw = 4321e9;
@@ -251,22 +282,23 @@ TEST(FormatAllReduceTableTest, FitsItsColumnsWithLargeNumbers) {
       row.ratios = {{TeamKind::kOpenMpi, 9999}, {TeamKind::kGloo, 9999}};
     }
   }
-  for (const absl::string_view line : absl::StrSplit(Table(report), '\n')) {
+  const std::string text = report::TerminalText(AllReduceDocument(report));
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     EXPECT_LE(line.size(), 100u) << line;
   }
 }
 
-TEST(FormatBytesTest, UsesTheLargestUnitThatIsExact) {
-  EXPECT_EQ(FormatBytes(0), "0 B");
-  EXPECT_EQ(FormatBytes(8), "8 B");
-  EXPECT_EQ(FormatBytes(1023), "1023 B");
-  EXPECT_EQ(FormatBytes(4096), "4 KiB");
-  EXPECT_EQ(FormatBytes(4100), "4100 B");
-  EXPECT_EQ(FormatBytes(9999999), "9999999 B");
-  EXPECT_EQ(FormatBytes(10485761), "10.0 MiB");
-  EXPECT_EQ(FormatBytes((1 << 30) - 1), "1.0 GiB");
-  EXPECT_EQ(FormatBytes(64 << 20), "64 MiB");
-  EXPECT_EQ(FormatBytes(int64_t{1} << 40), "1024 GiB");
+TEST(AllReduceDocumentTest, HoldsRowsAgainstTheirBars) {
+  const report::Document document = AllReduceDocument(ExampleReport());
+  ASSERT_THAT(document.bars, SizeIs(3));
+  EXPECT_EQ(document.bars[0].what, "4 KiB, 2 processes auto group");
+  EXPECT_EQ(document.bars[0].needed, 1);
+  EXPECT_EQ(document.bars[1].needed, 4);
+  EXPECT_TRUE(document.bars[1].Met());
+  EXPECT_EQ(document.bars[2].unit, "percent of the bound");
+  AllReduceReport other = ExampleReport();
+  other.settings.type = DataType::kFloat64;
+  EXPECT_THAT(AllReduceDocument(other).bars, IsEmpty());
 }
 
 }  // namespace

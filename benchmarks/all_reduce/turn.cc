@@ -1,4 +1,3 @@
-// Fill, time, check.
 #include "benchmarks/all_reduce/turn.h"
 
 #include <algorithm>
@@ -7,15 +6,12 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce/exact_pattern.h"
 #include "benchmarks/harness/rank_service.h"
@@ -69,19 +65,6 @@ void Fill(const TurnRequest& request, const BufferPool& pool,
   }
 }
 
-template <typename T>
-void Append(std::string& bytes, const T& value) {
-  bytes.append(reinterpret_cast<const char*>(&value), sizeof(T));
-}
-
-template <typename T>
-bool Take(absl::string_view& bytes, T& value) {
-  if (bytes.size() < sizeof(T)) return false;
-  std::memcpy(&value, bytes.data(), sizeof(T));
-  bytes.remove_prefix(sizeof(T));
-  return true;
-}
-
 }  // namespace
 
 absl::StatusOr<std::span<std::byte>> TurnTaker::Memory(BufferKind kind,
@@ -104,7 +87,7 @@ absl::StatusOr<std::span<std::byte>> TurnTaker::Memory(BufferKind kind,
   return memory;
 }
 
-absl::StatusOr<TurnResult> TurnTaker::Take(const TurnRequest& request) {
+absl::StatusOr<TimedCalls> TurnTaker::Take(const TurnRequest& request) {
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::span<std::byte> memory,
       Memory(request.buffers, BufferPool(request, nullptr).bytes()));
@@ -121,7 +104,7 @@ absl::StatusOr<TurnResult> TurnTaker::Take(const TurnRequest& request) {
     LOCKSTEP_RETURN_IF_ERROR(call(i % request.iterations));
   }
   Fill(request, pool, pattern);
-  TurnResult result;
+  TimedCalls result;
   result.seconds.resize(static_cast<size_t>(request.iterations));
   LOCKSTEP_RETURN_IF_ERROR(subject_.Barrier());
   using Clock = std::chrono::steady_clock;
@@ -139,73 +122,12 @@ absl::StatusOr<TurnResult> TurnTaker::Take(const TurnRequest& request) {
   return result;
 }
 
-absl::StatusOr<TurnResult> CombineRanks(std::span<const TurnResult> results) {
-  TurnResult all = results[0];
-  for (const TurnResult& result : results.subspan(1)) {
-    if (result.seconds.size() != all.seconds.size()) {
-      return absl::DataLossError(
-          absl::StrCat("one rank timed ", all.seconds.size(),
-                       " calls, another ", result.seconds.size()));
-    }
-    all.wrong += result.wrong;
-    for (size_t i = 0; i < all.seconds.size(); ++i) {
-      all.seconds[i] = std::max(all.seconds[i], result.seconds[i]);
-    }
-  }
-  return all;
-}
-
-std::string Serialize(const TurnResult& result) {
-  std::string bytes;
-  Append(bytes, result.wrong);
-  for (const double seconds : result.seconds) Append(bytes, seconds);
-  return bytes;
-}
-
-absl::StatusOr<TurnResult> ParseResult(absl::string_view bytes) {
-  TurnResult result;
-  if (!Take(bytes, result.wrong) || bytes.size() % sizeof(double) != 0) {
-    return absl::DataLossError("a rank's answer is cut short");
-  }
-  double seconds;
-  while (Take(bytes, seconds)) result.seconds.push_back(seconds);
-  return result;
-}
-
-// Turns as messages.
-
-std::string Serialize(const TurnRequest& request) {
-  return std::string(reinterpret_cast<const char*>(&request), sizeof(request));
-}
-
-absl::StatusOr<TurnRequest> ParseRequest(absl::string_view bytes) {
-  TurnRequest request;
-  if (bytes.size() != sizeof(request)) {
-    return absl::DataLossError("a message of another size than expected");
-  }
-  std::memcpy(&request, bytes.data(), sizeof(request));
-  return request;
-}
-
-absl::Status ServeTurns(
-    const std::string& listener, const RankHello& hello,
-    const std::function<absl::StatusOr<TurnResult>(const TurnRequest&)>& take) {
-  return ServeMessages(
-      listener, hello,
-      [&](absl::string_view message) -> absl::StatusOr<std::string> {
-        LOCKSTEP_ASSIGN_OR_RETURN(const TurnRequest request,
-                                  ParseRequest(message));
-        LOCKSTEP_ASSIGN_OR_RETURN(const TurnResult result, take(request));
-        return Serialize(result);
-      });
-}
-
-absl::Status ServeTurns(const std::string& listener,
-                        AllReduceSubject& subject) {
+absl::Status ServeSubject(const std::string& listener,
+                          AllReduceSubject& subject) {
   TurnTaker taker(subject);
-  return ServeTurns(
+  return ServeTurns<TurnRequest>(
       listener, {subject.rank(), subject.world_size()},
-      [&](const TurnRequest& request) { return taker.Take(request); });
+      [&taker](const TurnRequest& request) { return taker.Take(request); });
 }
 
 }  // namespace lockstep::benchmarks

@@ -1,19 +1,17 @@
-// One rank of whatever all-reduce is measured.
+// What a rank does: it reduces with whatever library is measured, in turns
+// that its driver asks for.
 #ifndef LOCKSTEP_BENCHMARKS_ALL_REDUCE_TURN_H_
 #define LOCKSTEP_BENCHMARKS_ALL_REDUCE_TURN_H_
 
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce/plan.h"
@@ -47,8 +45,6 @@ class AllReduceSubject {
   virtual absl::StatusOr<std::span<std::byte>> GroupMemory(int64_t bytes) = 0;
 };
 
-// Our own all-reduce, to be measured.
-
 // One rank of a group of any backend. The communicator is borrowed.
 class CommunicatorSubject : public AllReduceSubject {
  public:
@@ -76,8 +72,6 @@ class CommunicatorSubject : public AllReduceSubject {
   GroupBuffer memory_;
 };
 
-// One turn of a rank: calls that are timed, and checked.
-
 // What every rank of a team is to do next. Travels between processes of one
 // machine as it is.
 struct TurnRequest {
@@ -91,14 +85,8 @@ struct TurnRequest {
   int64_t first = 0;       // Number of the first iteration: chooses the inputs.
 };
 
-// What came of it.
-struct TurnResult {
-  std::vector<double> seconds;  // Of each timed call.
-  int64_t wrong = 0;  // Elements of all timed calls that are not the exact sum.
-};
-
 // Takes a rank through its turns. Every timed call of a turn has buffers of its
-// own, with inputs of their own (all_reduce_pattern.h), filled before the first
+// own, with inputs of their own (exact_pattern.h), filled before the first
 // call and checked after the last: calls follow one another as they would in a
 // program, and no answer goes unchecked.
 class TurnTaker {
@@ -109,7 +97,7 @@ class TurnTaker {
   // Allocates (collectively), fills, warms up, fills again, meets the other
   // ranks, times, checks. Errors: the subject's; kResourceExhausted without
   // memory. After an error no other turn may follow.
-  absl::StatusOr<TurnResult> Take(const TurnRequest& request);
+  absl::StatusOr<TimedCalls> Take(const TurnRequest& request);
 
  private:
   struct Free {
@@ -123,28 +111,10 @@ class TurnTaker {
   std::span<std::byte> memory_[2];  // By BufferKind.
 };
 
-// The result of a team from those of its ranks: an iteration takes as long as
-// on its slowest rank, and all wrong elements count. results: at least one.
-// Error: kDataLoss if the ranks timed different numbers of calls.
-absl::StatusOr<TurnResult> CombineRanks(std::span<const TurnResult> results);
-
-// A rank's result as bytes, and back. Error: kDataLoss for bytes that are none.
-std::string Serialize(const TurnResult& result);
-absl::StatusOr<TurnResult> ParseResult(absl::string_view bytes);
-
-// The life of a rank that the command `allreduce` measures.
-
-std::string Serialize(const TurnRequest& request);
-// Error: kDataLoss.
-absl::StatusOr<TurnRequest> ParseRequest(absl::string_view bytes);
-
-// ServeMessages with turns of `subject`.
-absl::Status ServeTurns(const std::string& listener, AllReduceSubject& subject);
-
-// The same for what takes turns in another way.
-absl::Status ServeTurns(
-    const std::string& listener, const RankHello& hello,
-    const std::function<absl::StatusOr<TurnResult>(const TurnRequest&)>& take);
+// Takes turns until the driver that listens at `listener` closes the
+// connection. Errors: of the connection, of a turn.
+absl::Status ServeSubject(const std::string& listener,
+                          AllReduceSubject& subject);
 
 }  // namespace lockstep::benchmarks
 

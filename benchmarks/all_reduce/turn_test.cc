@@ -7,15 +7,11 @@
 #include <cstring>
 #include <functional>
 #include <span>
-#include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "base/data_types.h"
 #include "base/status_matchers.h"
 #include "benchmarks/all_reduce/exact_pattern.h"
@@ -100,7 +96,7 @@ TurnRequest Request() {
 
 int64_t WrongWith(const TurnRequest& request, TwoRanks::Bug bug) {
   TwoRanks subject(request, std::move(bug));
-  const absl::StatusOr<TurnResult> result = TurnTaker(subject).Take(request);
+  const absl::StatusOr<TimedCalls> result = TurnTaker(subject).Take(request);
   EXPECT_THAT(result, IsOk());
   return result.ok() ? result->wrong : -1;
 }
@@ -121,7 +117,7 @@ TEST_P(TurnTakerTest, TimesEveryCallAndFindsNothingWrong) {
     TurnRequest turn = request();
     turn.buffers = buffers;
     TwoRanks subject(turn);
-    const absl::StatusOr<TurnResult> result = TurnTaker(subject).Take(turn);
+    const absl::StatusOr<TimedCalls> result = TurnTaker(subject).Take(turn);
     ASSERT_THAT(result, IsOk());
     EXPECT_THAT(result->seconds, SizeIs(4));
     EXPECT_THAT(result->seconds, Each(Ge(0)));
@@ -201,131 +197,6 @@ TEST(TurnTakerErrorTest, ReportsMemoryThatIsNotThere) {
   EXPECT_THAT(TurnTaker(subject).Take(request),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("no memory for")));
-}
-
-TEST(CombineRanksTest, TakesTheSlowestRankOfEachCallAndAllThatIsWrong) {
-  const std::vector<TurnResult> results = {{{1, 5, 2}, 3}, {{4, 2, 2}, 4}};
-  const absl::StatusOr<TurnResult> all = CombineRanks(results);
-  ASSERT_THAT(all, IsOk());
-  EXPECT_THAT(all->seconds, ElementsAre(4, 5, 2));
-  EXPECT_EQ(all->wrong, 7);
-}
-
-TEST(CombineRanksTest, RefusesRanksOfDifferentTurns) {
-  const std::vector<TurnResult> results = {{{1, 5}, 0}, {{4}, 0}};
-  EXPECT_THAT(CombineRanks(results),
-              StatusIs(absl::StatusCode::kDataLoss,
-                       "one rank timed 2 calls, another 1"));
-}
-
-TEST(ParseResultTest, ReadsWhatSerializeWrote) {
-  const absl::StatusOr<TurnResult> back =
-      ParseResult(Serialize(TurnResult{{0.5, 0.25}, 7}));
-  ASSERT_THAT(back, IsOk());
-  EXPECT_THAT(back->seconds, ElementsAre(0.5, 0.25));
-  EXPECT_EQ(back->wrong, 7);
-}
-
-TEST(ParseResultTest, RefusesWhatIsCutShort) {
-  const std::string whole = Serialize(TurnResult{{0.5}, 7});
-  for (size_t size = 0; size < whole.size(); ++size) {
-    if (size == 8) continue;  // A result without samples.
-    EXPECT_THAT(ParseResult(whole.substr(0, size)),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut short")))
-        << size;
-  }
-}
-
-// A worker in a thread, its driver in the test.
-
-absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
-
-// Serves turns in a thread; a turn of n elements takes n seconds, and none can
-// be taken of 13.
-class Worker {
- public:
-  Worker()
-      : listener_(*TurnListener::Create()), thread_([this] {
-          status_ = ServeTurns(
-              listener_.name(), {3, 5},
-              [](const TurnRequest& request) -> absl::StatusOr<TurnResult> {
-                if (request.count == 13) return absl::AbortedError("unlucky");
-                return TurnResult{{static_cast<double>(request.count)}, 0};
-              });
-        }) {}
-
-  // Waits for the worker to connect, and returns the driver's end.
-  TurnChannel Channel() {
-    absl::StatusOr<TurnChannel> channel = listener_.Accept();
-    EXPECT_THAT(channel, IsOk());
-    return *std::move(channel);
-  }
-
-  absl::Status Join() {
-    thread_.join();
-    return status_;
-  }
-
- private:
-  TurnListener listener_;
-  absl::Status status_;
-  std::thread thread_;
-};
-
-absl::StatusOr<TurnResult> Turn(TurnChannel& driver, int64_t count) {
-  TurnRequest request;
-  request.count = count;
-  EXPECT_THAT(driver.Send(Serialize(request)), IsOk());
-  const absl::StatusOr<std::string> answer = driver.Receive(Soon());
-  const absl::StatusOr<std::string> result =
-      answer.ok() ? DecodeAnswer(*answer) : answer.status();
-  return result.ok() ? ParseResult(*result) : result.status();
-}
-
-TEST(ServeTurnsTest, SaysWhoItIsAndTakesTurnsUntilTheDriverLeaves) {
-  Worker worker;
-  TurnChannel driver = worker.Channel();
-  const absl::StatusOr<RankHello> hello = ParseHello(*driver.Receive(Soon()));
-  ASSERT_THAT(hello, IsOk());
-  EXPECT_EQ(hello->rank, 3);
-  EXPECT_EQ(hello->world_size, 5);
-  for (const int64_t count : {1, 2, 12}) {
-    const absl::StatusOr<TurnResult> result = Turn(driver, count);
-    ASSERT_THAT(result, IsOk());
-    EXPECT_THAT(result->seconds, ElementsAre(count));
-  }
-  driver = TurnChannel();
-  EXPECT_THAT(worker.Join(), IsOk());
-}
-
-TEST(ServeTurnsTest, TellsTheDriverWhyATurnFailed) {
-  Worker worker;
-  TurnChannel driver = worker.Channel();
-  ASSERT_THAT(driver.Receive(Soon()), IsOk());
-  EXPECT_THAT(Turn(driver, 13),
-              StatusIs(absl::StatusCode::kAborted, "unlucky"));
-  EXPECT_THAT(worker.Join(), StatusIs(absl::StatusCode::kAborted, "unlucky"));
-}
-
-TEST(ServeTurnsTest, RefusesWhatIsNoRequest) {
-  Worker worker;
-  TurnChannel driver = worker.Channel();
-  ASSERT_THAT(driver.Receive(Soon()), IsOk());
-  ASSERT_THAT(driver.Send("go"), IsOk());
-  EXPECT_THAT(worker.Join(),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("another size")));
-}
-
-TEST(ParseRequestTest, ReadsWhatSerializeWrote) {
-  TurnRequest request;
-  request.count = 7;
-  request.first = 9;
-  const absl::StatusOr<TurnRequest> back = ParseRequest(Serialize(request));
-  ASSERT_THAT(back, IsOk());
-  EXPECT_EQ(back->count, 7);
-  EXPECT_EQ(back->first, 9);
-  EXPECT_THAT(ParseHello(Serialize(request)),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("size")));
 }
 
 }  // namespace

@@ -37,7 +37,7 @@ class ByteWriter {
   template <typename T>
   void Write(const T& value) {
     if constexpr (ListsMembers<T>) {
-      std::apply([this](const auto&... member) { (Write(member), ...); },
+      std::apply([this](const auto&... member) { (this->Write(member), ...); },
                  T::Members(value));
     } else {
       static_assert(std::is_trivially_copyable_v<T>);
@@ -69,7 +69,7 @@ class ByteReader {
   bool Read(T& value) {
     if constexpr (ListsMembers<T>) {
       return std::apply(
-          [this](auto&... member) { return (Read(member) && ...); },
+          [this](auto&... member) { return (this->Read(member) && ...); },
           T::Members(value));
     } else {
       static_assert(std::is_trivially_copyable_v<T>);

@@ -23,9 +23,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr int64_t kAlignment = 64;
 
-TurnResult RunCopier(Copier& copier, std::barrier<>& start, int warmup,
+TimedCalls RunCopier(Copier& copier, std::barrier<>& start, int warmup,
                      int iterations) {
-  TurnResult result;
+  TimedCalls result;
   copier.Prepare();
   for (int i = 0; i < warmup; ++i) copier.Copy();
   for (int i = 0; i < iterations; ++i) {
@@ -74,7 +74,7 @@ int64_t Copier::CountWrong() const {
   return wrong;
 }
 
-absl::StatusOr<TurnResult> TimeCopies(int threads, int64_t bytes, int warmup,
+absl::StatusOr<TimedCalls> TimeCopies(int threads, int64_t bytes, int warmup,
                                       int iterations) {
   std::vector<Copier> copiers;
   for (int i = 0; i < threads; ++i) {
@@ -84,7 +84,7 @@ absl::StatusOr<TurnResult> TimeCopies(int threads, int64_t bytes, int warmup,
     copiers.push_back(*std::move(copier));
   }
   std::barrier<> start(threads);
-  std::vector<TurnResult> results(copiers.size());
+  std::vector<TimedCalls> results(copiers.size());
   std::vector<std::thread> running;
   for (size_t i = 0; i < copiers.size(); ++i) {
     running.emplace_back([&, i] {
@@ -92,7 +92,7 @@ absl::StatusOr<TurnResult> TimeCopies(int threads, int64_t bytes, int warmup,
     });
   }
   for (std::thread& thread : running) thread.join();
-  return CombineRanks(results);
+  return SlowestOf(results);
 }
 
 }  // namespace lockstep::benchmarks

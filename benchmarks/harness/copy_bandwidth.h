@@ -8,7 +8,7 @@
 #include <memory>
 
 #include "absl/status/statusor.h"
-#include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/harness/rank_service.h"
 
 namespace lockstep::benchmarks {
 
@@ -45,7 +45,7 @@ class Copier {
 // `iterations` others takes as long as in its slowest thread. result.wrong is
 // the number of bytes that were not copied. bytes: at least 2 a thread. Error:
 // kResourceExhausted without memory.
-absl::StatusOr<TurnResult> TimeCopies(int threads, int64_t bytes, int warmup,
+absl::StatusOr<TimedCalls> TimeCopies(int threads, int64_t bytes, int warmup,
                                       int iterations);
 
 }  // namespace lockstep::benchmarks

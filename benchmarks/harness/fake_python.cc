@@ -1,4 +1,3 @@
-// Written to a file.
 #include "benchmarks/harness/fake_python.h"
 
 #include <filesystem>

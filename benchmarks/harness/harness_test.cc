@@ -1,4 +1,5 @@
-// Order statistics against values worked out by hand.
+// What all benchmarks measure with: statistics, numbers by position, memory,
+// copies, bytes and rounds.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -6,15 +7,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <optional>
+#include <set>
+#include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/status_matchers.h"
-#include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/harness/codec.h"
 #include "benchmarks/harness/copy_bandwidth.h"
 #include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/rank_service.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/uniform.h"
 #include "gmock/gmock.h"
@@ -213,7 +220,7 @@ using ::testing::SizeIs;
 TEST(TimeCopiesTest, TimesEveryCopyAndMissesNoByte) {
   for (const int threads : {1, 2, 3}) {
     for (const int64_t bytes : {1, 8, 1000, 1 << 20}) {
-      const absl::StatusOr<TurnResult> result =
+      const absl::StatusOr<TimedCalls> result =
           TimeCopies(threads, bytes, /*warmup=*/0, /*iterations=*/3);
       ASSERT_THAT(result, IsOk());
       EXPECT_THAT(result->seconds, SizeIs(3));
@@ -224,7 +231,7 @@ TEST(TimeCopiesTest, TimesEveryCopyAndMissesNoByte) {
 }
 
 TEST(TimeCopiesTest, CountsBytesThatWereNotCopied) {
-  const absl::StatusOr<TurnResult> result =
+  const absl::StatusOr<TimedCalls> result =
       TimeCopies(2, 1000, /*warmup=*/0, /*iterations=*/0);
   ASSERT_THAT(result, IsOk());
   EXPECT_EQ(result->wrong, 500);
@@ -234,6 +241,132 @@ TEST(TimeCopiesTest, ReportsMemoryThatIsNotThere) {
   EXPECT_THAT(TimeCopies(1, int64_t{1} << 62, 0, 1),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        testing::HasSubstr("no memory for")));
+}
+
+// Values as bytes.
+
+struct Part {
+  int32_t number = 0;
+  std::vector<double> list;
+
+  static auto Members(auto& self) { return std::tie(self.number, self.list); }
+};
+
+struct Whole {
+  bool flag = false;
+  std::string text;
+  std::vector<Part> parts;
+
+  static auto Members(auto& self) {
+    return std::tie(self.flag, self.text, self.parts);
+  }
+};
+
+TEST(CodecTest, DecodesWhatItEncodes) {
+  const Whole whole = {true, std::string("a\0b", 3), {{7, {0.5, 0.25}}, {}}};
+  const absl::StatusOr<Whole> back = Decode<Whole>(Encode(whole));
+  ASSERT_THAT(back, IsOk());
+  EXPECT_TRUE(back->flag);
+  EXPECT_EQ(back->text, whole.text);
+  ASSERT_THAT(back->parts, SizeIs(2));
+  EXPECT_EQ(back->parts[0].number, 7);
+  EXPECT_EQ(back->parts[0].list, whole.parts[0].list);
+  EXPECT_TRUE(back->parts[1].list.empty());
+  EXPECT_EQ(*Decode<double>(Encode(0.1)), 0.1);
+}
+
+TEST(CodecTest, RefusesWhatIsCutShortOrTooLong) {
+  const std::string whole = Encode(Whole{true, "text", {{7, {0.5, 0.25}}, {}}});
+  const auto refused = StatusIs(absl::StatusCode::kDataLoss,
+                                "a message of another size than expected");
+  for (size_t size = 0; size < whole.size(); ++size) {
+    EXPECT_THAT(Decode<Whole>(whole.substr(0, size)), refused) << size;
+  }
+  EXPECT_THAT(Decode<Whole>(whole + "x"), refused);
+  // A count far beyond what is there is no reason to allocate.
+  EXPECT_THAT(Decode<std::vector<Part>>(std::string(8, '\x7f')), refused);
+  EXPECT_THAT(Decode<std::string>(std::string(8, '\xff')), refused);
+}
+
+// Rounds of turns, by a clock that is made up.
+
+// The turns of `rounds` rounds of `count` subjects, one after the other.
+std::vector<size_t> Turns(int rounds, size_t count) {
+  std::vector<size_t> turns;
+  EXPECT_THAT(MeasureRounds(
+                  {.rounds = rounds}, count, [] { return 0.0; },
+                  [&](int, size_t subject) {
+                    turns.push_back(subject);
+                    return absl::OkStatus();
+                  }),
+              IsOkAndHolds(rounds));
+  return turns;
+}
+
+TEST(MeasureRoundsTest, GoesBackEverySecondRound) {
+  EXPECT_THAT(Turns(4, 3), testing::ElementsAre(0, 1, 2,  //
+                                                1, 0, 2,  //
+                                                1, 2, 0,  //
+                                                2, 1, 0));
+  EXPECT_THAT(Turns(3, 1), testing::ElementsAre(0, 0, 0));
+}
+
+// Over two rounds of each beginning: every subject has every place, and the
+// same one before it in at most half of the rounds.
+TEST(MeasureRoundsTest, PutsNoSubjectAlwaysBehindTheSame) {
+  const std::vector<size_t> turns = Turns(14, 7);
+  ASSERT_THAT(turns, SizeIs(14 * 7));
+  for (size_t subject = 0; subject < 7; ++subject) {
+    std::map<size_t, int> before;
+    std::set<size_t> places;
+    for (size_t i = 0; i < turns.size(); ++i) {
+      if (turns[i] != subject) continue;
+      places.insert(i % 7);
+      if (i > 0) ++before[turns[i - 1]];
+    }
+    EXPECT_THAT(places, SizeIs(7)) << subject;
+    EXPECT_THAT(before, SizeIs(testing::Ge(2u))) << subject;
+    for (const auto& [other, times] : before) {
+      EXPECT_NE(other, subject);
+      EXPECT_LE(times, 7) << other << ", " << subject;
+    }
+  }
+}
+
+// Rounds of `seconds` by the limits.
+absl::StatusOr<int> RoundsOf(const RoundLimits& limits, double seconds) {
+  double now = 100;
+  return MeasureRounds(
+      limits, 2, [&] { return now; },
+      [&](int, size_t) {
+        now += seconds / 2;
+        return absl::OkStatus();
+      });
+}
+
+TEST(MeasureRoundsTest, HasAsManyRoundsAsTheTimeAllows) {
+  const RoundLimits limits = {.fewest = 2, .most = 15, .seconds = 10};
+  EXPECT_THAT(RoundsOf(limits, 100), IsOkAndHolds(2));
+  EXPECT_THAT(RoundsOf(limits, 4), IsOkAndHolds(2));
+  EXPECT_THAT(RoundsOf(limits, 2), IsOkAndHolds(5));
+  EXPECT_THAT(RoundsOf(limits, 0.25), IsOkAndHolds(15));
+  EXPECT_THAT(RoundsOf({.rounds = 4, .most = 1, .seconds = 1}, 100),
+              IsOkAndHolds(4));
+}
+
+TEST(MeasureRoundsTest, StopsAtTheFirstTurnThatFails) {
+  int turns = 0;
+  EXPECT_THAT(MeasureRounds(
+                  {.rounds = 2}, 3, [] { return 0.0; },
+                  [&](int, size_t subject) {
+                    ++turns;
+                    return subject == 1 ? absl::AbortedError("it broke")
+                                        : absl::OkStatus();
+                  }),
+              StatusIs(absl::StatusCode::kAborted, "it broke"));
+  EXPECT_EQ(turns, 2);
+  EXPECT_THAT(Named("it", absl::AbortedError("broke")),
+              StatusIs(absl::StatusCode::kAborted, "it: broke"));
 }
 
 }  // namespace

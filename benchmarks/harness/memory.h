@@ -1,4 +1,4 @@
-// How much memory a program may take now.
+// How much memory a run may take, and how much something takes.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_MEMORY_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_MEMORY_H_
 
@@ -26,8 +26,6 @@ absl::Status CheckMemory(absl::string_view what, int64_t needed, int64_t room);
 
 // MemAvailable in the text of /proc/meminfo.
 std::optional<int64_t> MemAvailable(absl::string_view meminfo);
-
-// How much memory something takes.
 
 // Runs `warm_up` and then `work` in a copy of this process and returns by how
 // many bytes the peak of the copy's resident memory grows in the second: what

@@ -1,4 +1,5 @@
-// Sequenced-packet sockets with names of the kernel's choice.
+// Sequenced-packet sockets with names of the kernel's choice. A message is one
+// packet or several, of which the first begins with the length of the message.
 #include "benchmarks/harness/rank_service.h"
 
 #include <poll.h>
@@ -12,6 +13,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -28,6 +30,7 @@ namespace lockstep::benchmarks {
 namespace {
 
 constexpr int kBacklog = 128;
+constexpr size_t kPacket = 64 << 10;  // Bytes at most.
 
 absl::Status SystemError(absl::string_view what) {
   return absl::ErrnoToStatus(errno, what);
@@ -47,6 +50,14 @@ bool IsOurs(const OwnedFd& fd) {
 
 absl::Status Gone() {
   return absl::UnavailableError("the other end of the connection is gone");
+}
+
+absl::Status SendPacket(int fd, absl::string_view packet) {
+  ssize_t sent;
+  do {
+    sent = send(fd, packet.data(), packet.size(), MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent < 0 ? Gone() : absl::OkStatus();
 }
 
 }  // namespace
@@ -101,18 +112,23 @@ absl::StatusOr<TurnChannel> TurnChannel::Connect(const std::string& name) {
 }
 
 absl::Status TurnChannel::Send(absl::string_view message) {
-  if (static_cast<int64_t>(message.size()) > kLargestTurnMessage) {
+  const auto size = static_cast<int64_t>(message.size());
+  if (size > kLargestTurnMessage) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a message of ", message.size(), " bytes"));
+        absl::StrCat("a message of ", size, " bytes"));
   }
-  ssize_t sent;
+  std::string packet = Encode(size);
   do {
-    sent = send(fd_.get(), message.data(), message.size(), MSG_NOSIGNAL);
-  } while (sent < 0 && errno == EINTR);
-  return sent < 0 ? Gone() : absl::OkStatus();
+    const size_t part = std::min(kPacket - packet.size(), message.size());
+    packet.append(message.data(), part);
+    message.remove_prefix(part);
+    LOCKSTEP_RETURN_IF_ERROR(SendPacket(fd_.get(), packet));
+    packet.clear();
+  } while (!message.empty());
+  return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> TurnChannel::Receive(absl::Time deadline) {
+absl::StatusOr<std::string> TurnChannel::ReceivePacket(absl::Time deadline) {
   while (true) {
     const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
     const int64_t ms = std::clamp<int64_t>(left, -1, 24 * 3600 * 1000) + 1;
@@ -123,53 +139,53 @@ absl::StatusOr<std::string> TurnChannel::Receive(absl::Time deadline) {
       return absl::DeadlineExceededError("no answer came in time");
     }
   }
-  std::string message(kLargestTurnMessage, '\0');
+  std::string packet(kPacket, '\0');
   ssize_t size;
   do {
-    size = recv(fd_.get(), message.data(), message.size(), 0);
+    size = recv(fd_.get(), packet.data(), packet.size(), 0);
   } while (size < 0 && errno == EINTR);
   if (size <= 0) return Gone();
-  message.resize(static_cast<size_t>(size));
-  return message;
+  packet.resize(static_cast<size_t>(size));
+  return packet;
 }
 
-// Receive, answer.
+absl::StatusOr<std::string> TurnChannel::Receive(absl::Time deadline) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string first, ReceivePacket(deadline));
+  int64_t size = -1;
+  if (!ByteReader(first).Read(size) || size < 0 || size > kLargestTurnMessage) {
+    return absl::DataLossError("what came is no message");
+  }
+  std::string message = first.substr(sizeof(size));
+  while (static_cast<int64_t>(message.size()) < size) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string packet,
+                              ReceivePacket(deadline));
+    message += packet;
+  }
+  if (static_cast<int64_t>(message.size()) == size) return message;
+  return absl::DataLossError("what came is no message");
+}
+
 namespace {
 
-template <typename T>
-std::string BytesOf(const T& value) {
-  return std::string(reinterpret_cast<const char*>(&value), sizeof(T));
-}
+struct Answer {
+  int32_t code = 0;  // Of absl::StatusCode.
+  std::string text;  // The answer, or the error's message.
+
+  static auto Members(auto& self) { return std::tie(self.code, self.text); }
+};
 
 }  // namespace
 
-std::string Serialize(const RankHello& hello) { return BytesOf(hello); }
-
-absl::StatusOr<RankHello> ParseHello(absl::string_view bytes) {
-  RankHello hello;
-  if (bytes.size() != sizeof(hello)) {
-    return absl::DataLossError("a message of another size than expected");
-  }
-  std::memcpy(&hello, bytes.data(), sizeof(hello));
-  return hello;
-}
-
 std::string EncodeAnswer(const absl::StatusOr<std::string>& answer) {
-  const std::string code =
-      BytesOf(static_cast<int32_t>(answer.status().code()));
-  return answer.ok() ? absl::StrCat(code, *answer)
-                     : absl::StrCat(code, answer.status().message());
+  return Encode(
+      Answer{static_cast<int32_t>(answer.status().code()),
+             answer.ok() ? *answer : std::string(answer.status().message())});
 }
 
 absl::StatusOr<std::string> DecodeAnswer(absl::string_view bytes) {
-  int32_t code = 0;
-  if (bytes.size() < sizeof(code)) {
-    return absl::DataLossError("a rank's answer is cut short");
-  }
-  std::memcpy(&code, bytes.data(), sizeof(code));
-  bytes.remove_prefix(sizeof(code));
-  if (code == 0) return std::string(bytes);
-  return absl::Status(static_cast<absl::StatusCode>(code), bytes);
+  LOCKSTEP_ASSIGN_OR_RETURN(const Answer answer, Decode<Answer>(bytes));
+  if (answer.code == 0) return answer.text;
+  return absl::Status(static_cast<absl::StatusCode>(answer.code), answer.text);
 }
 
 absl::Status ServeMessages(
@@ -177,7 +193,7 @@ absl::Status ServeMessages(
     const std::function<absl::StatusOr<std::string>(absl::string_view)>&
         answer) {
   LOCKSTEP_ASSIGN_OR_RETURN(TurnChannel driver, TurnChannel::Connect(listener));
-  LOCKSTEP_RETURN_IF_ERROR(driver.Send(Serialize(hello)));
+  LOCKSTEP_RETURN_IF_ERROR(driver.Send(Encode(hello)));
   while (true) {
     const absl::StatusOr<std::string> message =
         driver.Receive(absl::InfiniteFuture());
@@ -186,6 +202,22 @@ absl::Status ServeMessages(
     LOCKSTEP_RETURN_IF_ERROR(driver.Send(EncodeAnswer(reply)));
     LOCKSTEP_RETURN_IF_ERROR(reply.status());
   }
+}
+
+absl::StatusOr<TimedCalls> SlowestOf(std::span<const TimedCalls> ranks) {
+  TimedCalls all = ranks[0];
+  for (const TimedCalls& rank : ranks.subspan(1)) {
+    if (rank.seconds.size() != all.seconds.size()) {
+      return absl::DataLossError(
+          absl::StrCat("one rank timed ", all.seconds.size(),
+                       " calls, another ", rank.seconds.size()));
+    }
+    all.wrong += rank.wrong;
+    for (size_t i = 0; i < all.seconds.size(); ++i) {
+      all.seconds[i] = std::max(all.seconds[i], rank.seconds[i]);
+    }
+  }
+  return all;
 }
 
 }  // namespace lockstep::benchmarks

@@ -1,25 +1,32 @@
-// How the driver of a benchmark talks to ranks that others may have started.
+// How the driver of a benchmark and the ranks that it, or somebody else's
+// launcher, has started talk to each other: connections, and a rank's side.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_RANK_SERVICE_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_RANK_SERVICE_H_
 
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/files.h"
+#include "base/status_macros.h"
+#include "benchmarks/harness/codec.h"
 
 namespace lockstep::benchmarks {
 
 // The longest message that goes over a channel.
-inline constexpr int64_t kLargestTurnMessage = 64 << 10;
+inline constexpr int64_t kLargestTurnMessage = 64 << 20;
 
 // One end of a connection between two processes of one user and host, over
 // which whole messages go. Whoever waits for one sleeps in the kernel: it takes
-// no time from whom it waits for.
+// no time from whom it waits for. Not thread safe.
 class TurnChannel {
  public:
   TurnChannel() = default;
@@ -28,17 +35,21 @@ class TurnChannel {
   // Connects to a listener by its name. Error: the system's.
   static absl::StatusOr<TurnChannel> Connect(const std::string& name);
 
-  // Errors: kUnavailable if the other end is gone; kInvalidArgument for a
-  // message over kLargestTurnMessage.
+  // A long message waits for the other end to read it. Errors: kUnavailable if
+  // the other end is gone; kInvalidArgument for a message over
+  // kLargestTurnMessage.
   absl::Status Send(absl::string_view message);
 
   // The next message. Errors: kUnavailable if the other end is gone;
-  // kDeadlineExceeded.
+  // kDeadlineExceeded; kDataLoss for what Send did not write. After an error no
+  // other message can be read.
   absl::StatusOr<std::string> Receive(absl::Time deadline);
 
   int fd() const { return fd_.get(); }
 
  private:
+  absl::StatusOr<std::string> ReceivePacket(absl::Time deadline);
+
   OwnedFd fd_;
 };
 
@@ -68,20 +79,14 @@ class TurnListener {
   std::string name_;
 };
 
-// How a rank that a benchmark has started serves its driver.
-
 // What a rank says of itself when it connects.
 struct RankHello {
   int32_t rank = 0;
   int32_t world_size = 0;
 };
 
-std::string Serialize(const RankHello& hello);
-// Errors: kDataLoss.
-absl::StatusOr<RankHello> ParseHello(absl::string_view bytes);
-
 // An answer, or the error in its place, as one message, and back. Error of
-// Decode: kDataLoss for bytes that are no answer; else the error that was
+// DecodeAnswer: kDataLoss for bytes that are no answer; else the error that was
 // answered.
 std::string EncodeAnswer(const absl::StatusOr<std::string>& answer);
 absl::StatusOr<std::string> DecodeAnswer(absl::string_view bytes);
@@ -94,6 +99,35 @@ absl::Status ServeMessages(
     const std::string& listener, const RankHello& hello,
     const std::function<absl::StatusOr<std::string>(absl::string_view)>&
         answer);
+
+// The same with the types of codec.h: `take` returns absl::StatusOr of what
+// RankTeam::Ask gives the driver.
+template <typename Request, typename Take>
+absl::Status ServeTurns(const std::string& listener, const RankHello& hello,
+                        const Take& take) {
+  return ServeMessages(
+      listener, hello,
+      [&take](absl::string_view message) -> absl::StatusOr<std::string> {
+        LOCKSTEP_ASSIGN_OR_RETURN(const Request request,
+                                  Decode<Request>(message));
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto answer, take(request));
+        return Encode(answer);
+      });
+}
+
+// What a rank timed: seconds of each call, and how many of the elements that
+// they left are wrong.
+struct TimedCalls {
+  std::vector<double> seconds;
+  int64_t wrong = 0;
+
+  static auto Members(auto& self) { return std::tie(self.seconds, self.wrong); }
+};
+
+// Of ranks that made the same calls: a call takes as long as on its slowest
+// rank, and all wrong elements count. ranks: at least one. Error: kDataLoss if
+// they timed different numbers of calls.
+absl::StatusOr<TimedCalls> SlowestOf(std::span<const TimedCalls> ranks);
 
 }  // namespace lockstep::benchmarks
 

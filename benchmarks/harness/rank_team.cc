@@ -29,7 +29,6 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/rank_service.h"
 #include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
@@ -147,7 +146,7 @@ absl::Status RankTeam::AcceptRank(absl::Time deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(TurnChannel channel, listener_.Accept());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string message,
                             channel.Receive(deadline));
-  LOCKSTEP_ASSIGN_OR_RETURN(const RankHello hello, ParseHello(message));
+  LOCKSTEP_ASSIGN_OR_RETURN(const RankHello hello, Decode<RankHello>(message));
   if (hello.world_size != command_.world_size) {
     return absl::FailedPreconditionError(
         absl::StrCat("a rank is one of ", hello.world_size, ", not of ",
@@ -186,18 +185,6 @@ absl::StatusOr<std::vector<std::string>> RankTeam::Exchange(
   }
   LOCKSTEP_RETURN_IF_ERROR(cause);
   return answers;
-}
-
-absl::StatusOr<TurnResult> RankTeam::TakeTurn(const TurnRequest& request,
-                                              absl::Duration timeout) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
-                            Exchange(Serialize(request), timeout));
-  std::vector<TurnResult> results;
-  for (size_t rank = 0; rank < answers.size(); ++rank) {
-    LOCKSTEP_ASSIGN_OR_RETURN(TurnResult result, ParseResult(answers[rank]));
-    results.push_back(std::move(result));
-  }
-  return CombineRanks(results);
 }
 
 absl::Status RankTeam::Stop(absl::Duration timeout) {

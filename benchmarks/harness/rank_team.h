@@ -15,7 +15,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/files.h"
-#include "benchmarks/all_reduce/turn.h"
+#include "base/status_macros.h"
+#include "benchmarks/harness/codec.h"
 #include "benchmarks/harness/rank_service.h"
 
 namespace lockstep::benchmarks {
@@ -56,10 +57,20 @@ class RankTeam {
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view message,
                                                     absl::Duration timeout);
 
-  // Has every rank of an all-reduce take a turn, and combines their results.
-  // Errors: as above; CombineRanks's.
-  absl::StatusOr<TurnResult> TakeTurn(const TurnRequest& request,
-                                      absl::Duration timeout);
+  // The same with the types of codec.h: what ServeTurns<Request> answers.
+  // Error also: kDataLoss for what is no Answer.
+  template <typename Answer, typename Request>
+  absl::StatusOr<std::vector<Answer>> Ask(const Request& request,
+                                          absl::Duration timeout) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> messages,
+                              Exchange(Encode(request), timeout));
+    std::vector<Answer> answers;
+    for (const std::string& message : messages) {
+      LOCKSTEP_ASSIGN_OR_RETURN(Answer answer, Decode<Answer>(message));
+      answers.push_back(std::move(answer));
+    }
+    return answers;
+  }
 
   // Tells the ranks to end, and waits for that; kills them at the deadline.
   // Error: kAborted if they did not end well.

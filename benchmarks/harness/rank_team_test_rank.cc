@@ -2,28 +2,27 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <cstdio>
 #include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/rank_service.h"
 #include "collectives/launch/rank_environment.h"
 
 namespace lockstep::benchmarks {
 namespace {
 
-absl::StatusOr<TurnResult> Take(const std::string& how, int rank,
-                                const TurnRequest& request) {
-  if (request.count == 13 && rank == 1) {
+absl::StatusOr<TimedCalls> Take(const std::string& how, int rank,
+                                int64_t request) {
+  if (request == 13 && rank == 1) {
     if (how == "dies") kill(getpid(), SIGKILL);
     if (how == "fails") return absl::AbortedError("unlucky");
     if (how == "hangs") pause();
   }
-  return TurnResult{{static_cast<double>(rank + 1)}, rank};
+  return TimedCalls{{static_cast<double>(rank + 1)}, rank};
 }
 
 int Main(const std::string& listener, const std::string& how) {
@@ -38,9 +37,9 @@ int Main(const std::string& listener, const std::string& how) {
   RankHello hello = {rank, (*environment)->world_size};
   if (how == "singletons") hello = {0, 1};
   if (how == "twins") hello.rank = 0;
-  const absl::Status status = ServeTurns(
+  const absl::Status status = ServeTurns<int64_t>(
       listener, hello,
-      [&](const TurnRequest& request) { return Take(how, rank, request); });
+      [&](int64_t request) { return Take(how, rank, request); });
   return status.ok() ? 0 : 1;
 }
 

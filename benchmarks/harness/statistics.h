@@ -1,4 +1,5 @@
-// The clock of all measurements that compare times of several ranks.
+// Order statistics of measured samples, and the clock that samples are taken
+// by.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_STATISTICS_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_STATISTICS_H_
 
@@ -15,8 +16,6 @@ inline double SteadySeconds() {
   return std::chrono::duration<double>(now).count();
 }
 
-// Order statistics of measured samples.
-
 // The p-th percentile by nearest rank: with the samples in ascending order
 // x[1..n], x[ceil(p / 100 * n)], and x[1] for p = 0. It is always one of the
 // samples; with fewer than 100 of them the 99th percentile is the largest.
@@ -29,7 +28,7 @@ double Median(std::span<const double> samples);
 
 // The position of the sample that is the median, or the smaller of the two
 // middle ones. At least one sample. For when
-// everything else that was measured together with that sample matters too.
+// what was measured together with that sample matters too.
 int64_t MedianIndex(std::span<const double> samples);
 
 // At least one sample.

@@ -1,4 +1,5 @@
-// One timed draw of an epoch.
+// Timed draws of an epoch by our samplers, and in the order that needs O(1)
+// memory.
 #ifndef LOCKSTEP_BENCHMARKS_SAMPLER_DRAW_H_
 #define LOCKSTEP_BENCHMARKS_SAMPLER_DRAW_H_
 
@@ -50,7 +51,7 @@ absl::Status CheckIndices(std::span<const int64_t> indices, int64_t size,
 // Indices that are read together.
 inline constexpr int64_t kKeyedBlock = 1024;
 
-// The epoch of sampler_plan.h in the order Permutation::kKeyed, as
+// The epoch of plan.h in the order Permutation::kKeyed, as
 // DistributedSampler's Draw gives it. size: at least 1.
 absl::StatusOr<EpochIndices> DrawKeyed(int64_t size);
 

@@ -38,7 +38,7 @@ TEST(DrawEpochTest, DrawsThisRanksShareAndTimesIt) {
   }
 }
 
-// The CRC-32 that PyTorch's own indices have, by sampler_peer_torch.py.
+// The CRC-32 that PyTorch's own indices have, by torch_peer.py.
 TEST(DrawEpochTest, DrawsWhatPyTorchDraws) {
   const absl::StatusOr<DrawResult> result =
       DrawEpoch(DrawSubject::kTorch, 60000);

@@ -2,9 +2,7 @@
 // set, next to PyTorch.
 #include <malloc.h>
 
-#include <chrono>
 #include <cstdint>
-#include <cstdio>
 #include <optional>
 #include <span>
 #include <string>
@@ -17,19 +15,18 @@
 #include "base/command.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
+#include "benchmarks/harness/command.h"
 #include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/sampler/draw.h"
-#include "benchmarks/sampler/json.h"
 #include "benchmarks/sampler/measure.h"
 #include "benchmarks/sampler/plan.h"
 #include "benchmarks/sampler/random_updates.h"
 #include "benchmarks/sampler/report.h"
-#include "benchmarks/sampler/table.h"
 #include "benchmarks/sampler/torch_peer.h"
-#include "report/machine.h"
-#include "report/output_files.h"
-#include "report/terminal.h"
+#include "report/document.h"
+#include "report/write.h"
 #include "sampler/sampler.h"
 
 ABSL_FLAG(std::string, sizes, "60000,1281167,100000000", "see kUsage");
@@ -38,7 +35,6 @@ ABSL_FLAG(std::string, python, "", "see kUsage");
 ABSL_FLAG(int32_t, rounds, 0, "see kUsage");
 ABSL_FLAG(double, seconds, 35, "see kUsage");
 ABSL_FLAG(double, timeout, 120, "see kUsage");
-ABSL_FLAG(std::string, json, "", "see kUsage");
 
 namespace lockstep::benchmarks {
 namespace {
@@ -65,8 +61,10 @@ how long
                            of 100,000,000
   --timeout=120            seconds after which PyTorch is given up
 
-  --json=FILE              also writes the numbers
+what becomes of it
+)";
 
+constexpr char kUsageEnd[] = R"(
 Exit status: 0 if all went well and every index was right, 2 for a wrong flag,
 1 for anything else.
 )";
@@ -115,17 +113,13 @@ absl::StatusOr<DrawResult> Draw(std::optional<SamplerPeer>& peer,
 }
 
 absl::Status MeasureSizes(std::optional<SamplerPeer>& peer,
-                          SamplerReport& report) {
+                          SamplerReport& report, report::GrowingReport& shown) {
   std::vector<DrawSubject> subjects = {DrawSubject::kTorch, DrawSubject::kExact,
                                        DrawSubject::kPaddle};
   if (peer) subjects.push_back(DrawSubject::kPyTorch);
   subjects.push_back(DrawSubject::kTable);
-  const auto start = std::chrono::steady_clock::now();
-  const auto elapsed = [start] {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() -
-                                         start)
-        .count();
-  };
+  const double start = SteadySeconds();
+  const auto elapsed = [start] { return SteadySeconds() - start; };
   const auto draw = [&peer](DrawSubject subject, int64_t size) {
     return Draw(peer, subject, size);
   };
@@ -134,7 +128,7 @@ absl::Status MeasureSizes(std::optional<SamplerPeer>& peer,
                               MeasureEpoch(report.settings, size, draw, elapsed,
                                            subjects, report.missing));
     report.sizes.push_back(DeriveRows(measured));
-    Print(FormatDrawRows(report.sizes.back()));
+    shown.Show(SamplerDocument(report, /*finished=*/false));
   }
   return absl::OkStatus();
 }
@@ -152,7 +146,6 @@ absl::Status MeasureKeyed(int64_t memory, SamplerReport& report) {
     seconds_per_index.push_back(TimeKeyedIndex(indices));
   }
   report.keyed = DeriveKeyed(speeds, seconds_per_index, memory);
-  Print(FormatKeyedRow(*report.keyed));
   return absl::OkStatus();
 }
 
@@ -165,34 +158,34 @@ void KeepMemory() {
 }
 
 absl::Status Measure(const SamplerSettings& settings,
-                     const std::string& command) {
+                     std::span<char* const> argv) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
+                            ReportOutput::Create(kName, /*folder=*/""));
   SamplerReport report;
   report.settings = settings;
-  report.machine = DescribeMachine();
-  report.command = command;
-  report.commit = CommitText();
-  report.created = TimeStamp();
+  report.origin = OriginOf(kName, argv);
   // While this process has no memory to reuse.
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t keyed_memory,
                             KeyedMemory(kKeyedSize));
   KeepMemory();
   std::optional<SamplerPeer> peer = StartPeer(report);
-  Print(FormatSamplerHeading(report));
-  LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(peer, report));
+  report::GrowingReport shown;
+  shown.Show(SamplerDocument(report, /*finished=*/false));
+  LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(peer, report, shown));
   peer.reset();  // The machine is all ours.
   LOCKSTEP_RETURN_IF_ERROR(MeasureKeyed(keyed_memory, report));
-  Print(FormatSamplerLegend(report));
-  return WriteJsonFile(absl::GetFlag(FLAGS_json), FormatSamplerJson(report));
+  const report::Document document = SamplerDocument(report);
+  shown.Show(document);
+  return output.Write(document);
 }
 
 int Main(std::span<char* const> argv) {
-  const std::optional<int> ended = BeginCommand(kName, kUsage, argv);
+  const std::optional<int> ended = BeginCommand(
+      kName, absl::StrCat(kUsage, OutputUsage(kName, ""), kUsageEnd), argv);
   if (ended.has_value()) return *ended;
   const absl::StatusOr<SamplerSettings> settings = SettingsFromFlags();
-  absl::Status status = settings.status();
-  if (status.ok()) status = CheckJsonPath(absl::GetFlag(FLAGS_json));
-  if (status.ok())
-    status = Measure(*settings, CommandText("//benchmarks:sampler", argv));
+  const absl::Status status =
+      settings.ok() ? Measure(*settings, argv) : settings.status();
   return status.ok() ? 0 : Fail(kName, status);
 }
 

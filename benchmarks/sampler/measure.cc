@@ -1,7 +1,7 @@
-// Rounds of draws.
 #include "benchmarks/sampler/measure.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -13,17 +13,6 @@
 
 namespace lockstep::benchmarks {
 namespace {
-
-constexpr int kFewestRounds = 2;
-constexpr int kMostRounds = 15;
-
-// The number of rounds so far, the longest of them, and the time.
-bool IsDone(const SamplerSettings& settings, int rounds, double longest,
-            double now) {
-  if (settings.rounds > 0) return rounds >= settings.rounds;
-  if (rounds < kFewestRounds) return false;
-  return rounds >= kMostRounds || now + longest > settings.seconds;
-}
 
 absl::Status AddDraw(const DrawResult& result, MeasuredDraws& draws) {
   if (!draws.seconds.empty() &&
@@ -63,42 +52,40 @@ absl::Status CompareWithPyTorch(const MeasuredEpoch& measured) {
 absl::StatusOr<MeasuredEpoch> MeasureEpoch(const SamplerSettings& settings,
                                            int64_t size,
                                            const DrawFunction& draw,
-                                           const ElapsedFunction& elapsed,
+                                           const ClockFunction& elapsed,
                                            std::vector<DrawSubject>& subjects,
                                            std::string& missing) {
   MeasuredEpoch measured = {.size = size};
   for (const DrawSubject subject : subjects) {
     measured.draws.push_back({.subject = subject});
   }
-  double longest = 0;
-  for (int round = 0; !IsDone(settings, round, longest, elapsed()); ++round) {
-    const double start = elapsed();
-    bool peer_failed = false;
-    for (size_t i = 0; i < measured.draws.size(); ++i) {
-      MeasuredDraws& draws =
-          measured
-              .draws[(static_cast<size_t>(round) + i) % measured.draws.size()];
-      const absl::StatusOr<DrawResult> result = draw(draws.subject, size);
-      if (result.ok()) {
-        LOCKSTEP_RETURN_IF_ERROR(AddDraw(*result, draws));
-      } else if (draws.subject == DrawSubject::kPyTorch) {
-        missing = absl::StrCat(
-            "at ", size, " samples: ", std::string(result.status().message()));
-        peer_failed = true;
-      } else {
-        return absl::Status(
-            result.status().code(),
-            absl::StrCat(Name(draws.subject), ": ", result.status().message()));
-      }
+  bool peer_failed = false;
+  const auto take_turn = [&](int, size_t next) -> absl::Status {
+    MeasuredDraws& draws = measured.draws[next];
+    const bool peer = draws.subject == DrawSubject::kPyTorch;
+    if (peer && peer_failed) return absl::OkStatus();
+    const absl::StatusOr<DrawResult> result = draw(draws.subject, size);
+    if (result.ok()) {
+      LOCKSTEP_RETURN_IF_ERROR(AddDraw(*result, draws));
+      return CompareWithPyTorch(measured);
     }
-    LOCKSTEP_RETURN_IF_ERROR(CompareWithPyTorch(measured));
-    if (peer_failed) {
-      std::erase(subjects, DrawSubject::kPyTorch);
-      std::erase_if(measured.draws, [](const MeasuredDraws& draws) {
-        return draws.subject == DrawSubject::kPyTorch;
-      });
-    }
-    longest = std::max(longest, elapsed() - start);
+    if (!peer) return Named(Name(draws.subject), result.status());
+    missing = absl::StrCat(
+        "at ", size, " samples: ", std::string(result.status().message()));
+    peer_failed = true;
+    return absl::OkStatus();
+  };
+  const RoundLimits limits = {.rounds = settings.rounds,
+                              .fewest = 2,
+                              .most = 15,
+                              .seconds = settings.seconds - elapsed()};
+  LOCKSTEP_RETURN_IF_ERROR(
+      MeasureRounds(limits, subjects.size(), elapsed, take_turn).status());
+  if (peer_failed) {
+    std::erase(subjects, DrawSubject::kPyTorch);
+    std::erase_if(measured.draws, [](const MeasuredDraws& draws) {
+      return draws.subject == DrawSubject::kPyTorch;
+    });
   }
   return measured;
 }

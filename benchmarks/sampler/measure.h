@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/sampler/draw.h"
 #include "benchmarks/sampler/plan.h"
 
@@ -29,14 +30,9 @@ struct MeasuredEpoch {
 using DrawFunction = std::function<absl::StatusOr<DrawResult>(
     DrawSubject subject, int64_t size)>;
 
-// Seconds since the command began.
-using ElapsedFunction = std::function<double()>;
-
-// Draws an epoch of `size` samples with each subject, round by round, the first
-// of a round another one each time, so that a drift of the machine and what a
-// neighbour leaves in the caches meet all alike. settings.rounds rounds; if
-// that is 0 at least 2, and up to 15 as long as another one like the longest so
-// far ends before settings.seconds.
+// Draws an epoch of `size` samples with each subject in rounds
+// (harness/rounds.h): settings.rounds, or 2 to 15 within settings.seconds of
+// the start of the command, which is where `elapsed` begins.
 //
 // If PyTorch cannot draw, it is taken out of `subjects`, and `missing` says at
 // which size and why. Errors: those of other subjects, beginning with the name;
@@ -45,7 +41,7 @@ using ElapsedFunction = std::function<double()>;
 absl::StatusOr<MeasuredEpoch> MeasureEpoch(const SamplerSettings& settings,
                                            int64_t size,
                                            const DrawFunction& draw,
-                                           const ElapsedFunction& elapsed,
+                                           const ClockFunction& elapsed,
                                            std::vector<DrawSubject>& subjects,
                                            std::string& missing);
 

@@ -1,4 +1,4 @@
-// Flags to settings.
+// Flags, the order of draws, and PyTorch as it is and as it fails.
 #include "benchmarks/sampler/measure.h"
 
 #include <cstdint>
@@ -122,12 +122,12 @@ class MeasureEpochTest : public testing::Test {
   std::map<DrawSubject, int64_t> turns_of_;
 };
 
-TEST_F(MeasureEpochTest, BeginsEveryRoundWithAnother) {
+TEST_F(MeasureEpochTest, GivesEachATurnInEveryRound) {
   const absl::StatusOr<MeasuredEpoch> measured = Measure();
   ASSERT_THAT(measured, IsOk());
   EXPECT_THAT(turns_, ElementsAre("torch", "PyTorch", "table",  //
-                                  "PyTorch", "table", "torch",  //
-                                  "table", "torch", "PyTorch"));
+                                  "PyTorch", "torch", "table",  //
+                                  "PyTorch", "table", "torch"));
   EXPECT_EQ(measured->size, 1000);
   ASSERT_THAT(measured->draws, SizeIs(3));
   for (const MeasuredDraws& draws : measured->draws) {
@@ -185,7 +185,7 @@ TEST_F(MeasureEpochTest, ComparesWithPyTorch) {
   EXPECT_THAT(Measure(), StatusIs(kDataLoss,
                                   "torch: of 1000 samples it draws 125 indices "
                                   "with CRC-32 7, PyTorch 125 with 8"));
-  EXPECT_THAT(turns_, SizeIs(3));
+  EXPECT_THAT(turns_, SizeIs(2));
 }
 
 TEST_F(MeasureEpochTest, ComparesWithTheRoundBefore) {

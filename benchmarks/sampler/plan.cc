@@ -1,4 +1,3 @@
-// Flags to settings.
 #include "benchmarks/sampler/plan.h"
 
 #include <algorithm>

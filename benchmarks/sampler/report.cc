@@ -1,4 +1,3 @@
-// Medians and ratios.
 #include "benchmarks/sampler/report.h"
 
 #include <algorithm>
@@ -71,22 +70,23 @@ KeyedRow DeriveKeyed(const std::vector<double>& speeds,
           .memory_bytes = memory_bytes};
 }
 
-std::vector<Bar> BarsOf(const SamplerReport& report) {
-  std::vector<Bar> bars = {{.what = "torch at n = 1,281,167 over PyTorch",
-                            .needed = 20,
-                            .unit = "times as fast",
-                            .value = TorchRatio(report, 1'281'167)},
-                           {.what = "torch at n = 100,000,000 over PyTorch",
-                            .needed = 10,
-                            .unit = "times as fast",
-                            .value = TorchRatio(report, 100'000'000)},
-                           {.what = "keyed at n = 10^12",
-                            .needed = 50,
-                            .unit = "million indices a second"},
-                           {.what = "keyed at n = 10^12",
-                            .needed = 1,
-                            .at_most = true,
-                            .unit = "MiB of memory"}};
+std::vector<report::Bar> BarsOf(const SamplerReport& report) {
+  std::vector<report::Bar> bars = {
+      {.what = "torch at n = 1,281,167 over PyTorch",
+       .needed = 20,
+       .unit = "times as fast",
+       .value = TorchRatio(report, 1'281'167)},
+      {.what = "torch at n = 100,000,000 over PyTorch",
+       .needed = 10,
+       .unit = "times as fast",
+       .value = TorchRatio(report, 100'000'000)},
+      {.what = "keyed at n = 10^12",
+       .needed = 50,
+       .unit = "million indices a second"},
+      {.what = "keyed at n = 10^12",
+       .needed = 1,
+       .at_most = true,
+       .unit = "MiB of memory"}};
   if (report.keyed) {
     bars[2].value = report.keyed->median / 1e6;
     bars[3].value = static_cast<double>(report.keyed->memory_bytes) / (1 << 20);

@@ -9,7 +9,7 @@
 
 #include "benchmarks/sampler/measure.h"
 #include "benchmarks/sampler/plan.h"
-#include "report/machine.h"
+#include "report/document.h"
 
 namespace lockstep::benchmarks {
 
@@ -42,26 +42,10 @@ struct KeyedRow {
   int64_t memory_bytes = 0;             // At most.
 };
 
-// What was set as a goal.
-struct Bar {
-  std::string what;
-  double needed = 0;
-  bool at_most = false;  // Else at least.
-  const char* unit = "";
-  std::optional<double> value = {};  // None if it was not measured.
-
-  bool Met() const {
-    return value && (at_most ? *value <= needed : *value >= needed);
-  }
-};
-
 struct SamplerReport {
   SamplerSettings settings;
-  Machine machine;
-  std::string command;
-  std::string commit;   // Empty if unknown.
-  std::string created;  // UTC, ISO 8601.
-  std::string peer;     // "PyTorch 1.13.0 (python3)"; empty if there is none.
+  report::Origin origin;
+  std::string peer;  // "PyTorch 1.13.0 (python3)"; empty if there is none.
   std::string
       missing;  // Why; empty if it drew at every size, or was not asked.
   std::vector<DrawRows> sizes;
@@ -76,7 +60,14 @@ KeyedRow DeriveKeyed(const std::vector<double>& speeds,
                      const std::vector<double>& seconds_per_index,
                      int64_t memory_bytes);
 
-std::vector<Bar> BarsOf(const SamplerReport& report);
+// Those of the project's goals; without a value for a size that was not
+// measured.
+std::vector<report::Bar> BarsOf(const SamplerReport& report);
+
+// benchmarks/README.md lists the keys of its JSON. `finished`: whether
+// everything is measured; what stands below the table is left out before.
+report::Document SamplerDocument(const SamplerReport& report,
+                                 bool finished = true);
 
 }  // namespace lockstep::benchmarks
 

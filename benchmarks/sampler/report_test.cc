@@ -1,29 +1,66 @@
-// The formulas, on numbers that can be worked out by hand.
+// The formulas, and the report's forms, on numbers that can be worked out by
+// hand.
 #include "benchmarks/sampler/report.h"
 
 #include <cstdint>
-#include <limits>
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "benchmarks/sampler/example.h"
-#include "benchmarks/sampler/json.h"
+#include "absl/strings/string_view.h"
+#include "benchmarks/harness/example_origin.h"
 #include "benchmarks/sampler/measure.h"
 #include "benchmarks/sampler/plan.h"
-#include "benchmarks/sampler/table.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "nlohmann/json.hpp"
+#include "report/document.h"
+#include "report/write.h"
 
 namespace lockstep::benchmarks {
 namespace {
 
+using report::Bar;
+using report::Value;
+using ::testing::AllOf;
 using ::testing::DoubleEq;
+using ::testing::ElementsAre;
 using ::testing::Eq;
+using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::Optional;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+// 1,281,167 samples: torch in 4 ms, paddle in 8, PyTorch in 100, the table in 2
+// (medians of 3 rounds).
+MeasuredEpoch ExampleEpoch() {
+  return {.size = 1'281'167,
+          .draws = {{.subject = DrawSubject::kTorch,
+                     .seconds = {0.005, 0.003, 0.004},
+                     .count = 160'146,
+                     .checksum = 4'000'000'000u},
+                    {.subject = DrawSubject::kPaddle,
+                     .seconds = {0.008, 0.008, 0.009},
+                     .count = 160'146,
+                     .checksum = 2},
+                    {.subject = DrawSubject::kPyTorch,
+                     .seconds = {0.1, 0.09, 0.2},
+                     .count = 160'146,
+                     .checksum = 4'000'000'000u},
+                    {.subject = DrawSubject::kTable,
+                     .seconds = {0.002, 0.001, 0.002}}}};
+}
+
+// That size, and the keyed order at 80 million indices a second in 256 KiB.
+SamplerReport ExampleReport() {
+  SamplerReport report;
+  report.settings.sizes = {1'281'167};
+  report.origin = ExampleOrigin("bazel run //benchmarks:sampler");
+  report.peer = "PyTorch 2.6.0 (python3)";
+  report.sizes = {DeriveRows(ExampleEpoch())};
+  report.keyed = DeriveKeyed({70e6, 80e6, 90e6}, {50e-9}, 256 << 10);
+  return report;
+}
 
 TEST(DeriveRowsTest, DividesMedians) {
   const DrawRows rows = DeriveRows(ExampleEpoch());
@@ -83,121 +120,108 @@ TEST(BarsTest, AreMissedBelowAndAbove) {
   for (const Bar& bar : BarsOf(report)) EXPECT_FALSE(bar.Met()) << bar.what;
 }
 
-// The keys that README.md lists.
+// The report's forms.
 
-using Json = nlohmann::json;
-
-TEST(SamplerJsonTest, HoldsEveryNumber) {
-  const Json json = Json::parse(FormatSamplerJson(ExampleReport()));
-  EXPECT_EQ(json["report"], "lockstep.sampler");
-  EXPECT_EQ(json["schema_version"], kSamplerSchemaVersion);
-  EXPECT_EQ(json["machine"]["cores"], 2);
-  EXPECT_EQ(json["settings"]["world_size"], 8);
-  EXPECT_EQ(json["peer"], "PyTorch 2.6.0 (python3)");
-  EXPECT_TRUE(json["not_available"].is_null());
-  ASSERT_EQ(json["results"].size(), 1u);
-  EXPECT_EQ(json["results"][0]["dataset_size"], 1'281'167);
-  EXPECT_EQ(json["results"][0]["rounds"], 3);
-  const Json& torch = json["results"][0]["draws"][0];
+TEST(SamplerDocumentTest, HoldsEveryNumber) {
+  const report::Document document = SamplerDocument(ExampleReport());
+  EXPECT_EQ(document.name, "lockstep.sampler");
+  EXPECT_EQ(document.schema_version, 1);
+  const Value& data = document.data;
+  EXPECT_THAT(data.keys(), ElementsAre("settings", "peer", "not_available",
+                                       "results", "keyed", "bars"));
+  EXPECT_EQ(data["settings"]["world_size"], 8);
+  EXPECT_EQ(data["peer"], "PyTorch 2.6.0 (python3)");
+  EXPECT_TRUE(data["not_available"].is_null());
+  ASSERT_EQ(data["results"].size(), 1u);
+  EXPECT_EQ(data["results"][0]["dataset_size"], 1'281'167);
+  EXPECT_EQ(data["results"][0]["rounds"], 3);
+  const Value& torch = data["results"][0]["draws"][0];
   EXPECT_EQ(torch["subject"], "torch");
   EXPECT_EQ(torch["count"], 160'146);
   EXPECT_EQ(torch["crc32"], 4'000'000'000u);
   EXPECT_EQ(torch["median"], 0.004);
   EXPECT_EQ(torch["min"], 0.003);
   EXPECT_EQ(torch["max"], 0.005);
-  EXPECT_EQ(torch["seconds"], Json({0.005, 0.003, 0.004}));
-  EXPECT_DOUBLE_EQ(torch["indices_per_second"].get<double>(), 160'146 / 0.004);
-  EXPECT_DOUBLE_EQ(torch["ratio_table"].get<double>(), 0.5);
-  EXPECT_DOUBLE_EQ(torch["ratio_torch"].get<double>(), 25);
-  EXPECT_EQ(json["keyed"]["dataset_size"], 1'000'000'000'000);
-  EXPECT_EQ(json["keyed"]["indices_per_second"]["median"], 80e6);
-  EXPECT_EQ(json["keyed"]["seconds_per_index"], 50e-9);
-  EXPECT_EQ(json["keyed"]["memory_bytes"], 256 << 10);
+  EXPECT_EQ(torch["seconds"], Value(std::vector<double>{0.005, 0.003, 0.004}));
+  EXPECT_EQ(torch["indices_per_second"], 160'146 / 0.004);
+  EXPECT_EQ(torch["ratio_table"], 0.002 / 0.004);
+  EXPECT_EQ(torch["ratio_torch"], 0.1 / 0.004);
+  EXPECT_EQ(data["keyed"]["dataset_size"], 1'000'000'000'000);
+  EXPECT_EQ(data["keyed"]["indices_per_second"]["median"], 80e6);
+  EXPECT_EQ(data["keyed"]["seconds_per_index"], 50e-9);
+  EXPECT_EQ(data["keyed"]["memory_bytes"], 256 << 10);
 }
 
-TEST(SamplerJsonTest, SaysWhichBarsAreMet) {
-  const Json json = Json::parse(FormatSamplerJson(ExampleReport()));
-  ASSERT_EQ(json["bars"].size(), 4u);
-  EXPECT_EQ(json["bars"][0]["at_least"], 20);
-  EXPECT_EQ(json["bars"][0]["met"], true);
-  EXPECT_TRUE(json["bars"][1]["value"].is_null());
-  EXPECT_TRUE(json["bars"][1]["met"].is_null());
-  EXPECT_EQ(json["bars"][3]["at_most"], 1);
-  EXPECT_EQ(json["bars"][3]["value"], 0.25);
-}
-
-TEST(SamplerJsonTest, IsNullWhereThereIsNothing) {
+TEST(SamplerDocumentTest, SaysWhichBarsAreMet) {
   SamplerReport report = ExampleReport();
-  report.commit.clear();
+  const report::Document document = SamplerDocument(report);
+  const Value& bars = document.data["bars"];
+  ASSERT_EQ(bars.size(), 4u);
+  EXPECT_EQ(bars[0]["at_least"], 20.0);
+  EXPECT_EQ(bars[0]["met"], true);
+  EXPECT_TRUE(bars[1]["value"].is_null());
+  EXPECT_TRUE(bars[1]["met"].is_null());
+  EXPECT_EQ(bars[3]["at_most"], 1.0);
+  EXPECT_EQ(bars[3]["value"], 0.25);
+  EXPECT_THAT(document.bars, SizeIs(4));
+}
+
+TEST(SamplerDocumentTest, IsNullWhereThereIsNothing) {
+  SamplerReport report = ExampleReport();
   report.peer.clear();
   report.missing = "no \"python\" \xff";
   report.keyed.reset();
-  const Json json = Json::parse(FormatSamplerJson(report));
-  EXPECT_TRUE(json["commit"].is_null());
-  EXPECT_TRUE(json["peer"].is_null());
-  EXPECT_TRUE(json["keyed"].is_null());
-  EXPECT_TRUE(json["not_available"].is_string());
-  const Json& table = json["results"][0]["draws"][3];
+  const Value data = SamplerDocument(report).data;
+  EXPECT_TRUE(data["peer"].is_null());
+  EXPECT_TRUE(data["keyed"].is_null());
+  EXPECT_EQ(data["not_available"], report.missing);
+  const Value& table = data["results"][0]["draws"][3];
   for (const char* key :
        {"count", "crc32", "indices_per_second", "ratio_table", "ratio_torch"}) {
     EXPECT_TRUE(table[key].is_null()) << key;
   }
 }
 
-// What a reader sees.
+constexpr char kGolden[] =
+    R"(one epoch's indices of n samples, for rank 3 of 8, shuffled, on one thread
+Example 9000, 2 cores, 16 GiB, Linux 6.1; 2024-05-31T16:20:00Z
+commit 0123456789abcdef0123456789abcdef01234567
+bazel run //benchmarks:sampler
+PyTorch 2.6.0 (python3)
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-using ::testing::Not;
+                n what      rounds   median ms      min ms      max ms    Mindex/s  /table  /torch
+        1,281,167 torch          3       4.000       3.000       5.000        40.0    0.50    25.0
+                  paddle         3       8.000       8.000       9.000        20.0    0.25    12.5
+                  PyTorch        3       100.0       90.00       200.0        1.60       -       -
+                  table          3       2.000       1.000       2.000           -       -       -
+1,000,000,000,000 keyed    80.0 Mindex/s (70.0 to 90.0) in blocks of 1024, 50 ns for one, 0.25 MiB
 
-std::string FormatAll(const SamplerReport& report) {
-  std::string text = FormatSamplerHeading(report);
-  for (const DrawRows& rows : report.sizes) {
-    absl::StrAppend(&text, FormatDrawRows(rows));
-  }
-  absl::StrAppend(&text, FormatKeyedRow(*report.keyed));
-  return absl::StrCat(text, FormatSamplerLegend(report));
+median, min, max: of a draw, from a new epoch to a list of int64, over the rounds. Mindex/s: this
+rank's indices / median, in millions. table: n updates of 4 bytes at random places of a table of n,
+none of which waits for another: what a shuffle of a table takes at least. /table, /torch: its
+median, or PyTorch's, over this one's: above 1 is faster.
+PyTorch's indices were the same as torch's in every round.
+
+bar: torch at n = 1,281,167 over PyTorch, at least 20 times as fast: 25.0: met
+bar: torch at n = 100,000,000 over PyTorch, at least 10 times as fast: not measured
+bar: keyed at n = 10^12, at least 50 million indices a second: 80.0: met
+bar: keyed at n = 10^12, at most 1 MiB of memory: 0.25: met
+)";
+
+TEST(SamplerDocumentTest, LooksLikeThis) {
+  EXPECT_EQ(report::TerminalText(SamplerDocument(ExampleReport())), kGolden);
 }
 
-TEST(SamplerTableTest, ShowsEveryNumberUnderItsName) {
-  const SamplerReport report = ExampleReport();
-  EXPECT_EQ(
-      FormatDrawRows(report.sizes[0]),
-      "        1,281,167  torch         3       4.000       3.000       5.000"
-      "        40.0    0.50    25.0\n"
-      "                   paddle        3       8.000       8.000       9.000"
-      "        20.0    0.25    12.5\n"
-      "                   PyTorch       3       100.0        90.0       200.0"
-      "        1.60       -       -\n"
-      "                   table         3       2.000       1.000       2.000"
-      "           -       -       -\n");
-  EXPECT_THAT(
-      FormatSamplerHeading(report),
-      AllOf(HasSubstr("for rank 3 of 8"), HasSubstr("PyTorch 2.6.0 (python3)"),
-            HasSubstr("commit 0123456789abcdef\n"),
-            HasSubstr("                n  what     rounds   median ms      min "
-                      "ms      max ms    Mindex/s  /table  /torch\n")));
-  EXPECT_EQ(FormatKeyedRow(*report.keyed),
-            "1,000,000,000,000  keyed   80.0 Mindex/s (70.0 to 90.0) in blocks "
-            "of 1024, 50 ns for one, 0.25 MiB\n");
-}
-
-TEST(SamplerTableTest, SaysWhichBarsAreMet) {
+TEST(SamplerDocumentTest, GrowsAsSizesAreMeasured) {
   SamplerReport report = ExampleReport();
-  EXPECT_THAT(
-      FormatSamplerLegend(report),
-      AllOf(HasSubstr("bar: torch at n = 1,281,167 over PyTorch, at least 20 "
-                      "times as fast: 25.0: met\n"),
-            HasSubstr("times as fast: not measured\n"),
-            HasSubstr("indices a second: 80.0: met\n"),
-            HasSubstr("at most 1 MiB of memory: 0.25: met\n"),
-            HasSubstr("in every round."), Not(HasSubstr("not available"))));
-  report.keyed->memory_bytes = 8 << 20;
-  EXPECT_THAT(FormatSamplerLegend(report),
-              HasSubstr("at most 1 MiB of memory: 8.00: NOT met\n"));
+  report.keyed.reset();
+  for (; !report.sizes.empty(); report.sizes.pop_back()) {
+    EXPECT_THAT(kGolden, StartsWith(report::TerminalText(
+                             SamplerDocument(report, /*finished=*/false))));
+  }
 }
 
-TEST(SamplerTableTest, SaysWhyPyTorchIsMissing) {
+TEST(SamplerDocumentTest, SaysWhyPyTorchIsMissing) {
   SamplerReport report = ExampleReport();
   report.peer.clear();
   report.missing = "python3: No module named 'torch'";
@@ -205,15 +229,15 @@ TEST(SamplerTableTest, SaysWhyPyTorchIsMissing) {
     return row.subject == DrawSubject::kPyTorch;
   });
   EXPECT_THAT(
-      FormatAll(report),
+      report::TerminalText(SamplerDocument(report)),
       AllOf(HasSubstr("\nPyTorch: not available: python3: No module named "
                       "'torch'\n"),
             Not(HasSubstr("in every round."))));
 }
 
-TEST(SamplerTableTest, FitsItsColumns) {
+TEST(SamplerDocumentTest, FitsItsColumns) {
   SamplerReport report = ExampleReport();
-  report.machine.cpu = "A CPU with a name that is longer than most are";
+  report.origin.machine.cpu = "A CPU with a name that is longer than most are";
   for (DrawRow& row : report.sizes[0].rows) {
     row.median = row.min = row.max = 99999;
     row.indices_per_second = 99999e6;
@@ -222,20 +246,10 @@ TEST(SamplerTableTest, FitsItsColumns) {
   report.sizes[0].rounds = 100'000;
   report.keyed = DeriveKeyed({999e6}, {999e-9}, int64_t{99} << 20);
   report.missing = "python3: " + std::string(80, 'y');
-  for (const std::string& line :
-       std::vector<std::string>(absl::StrSplit(FormatAll(report), '\n'))) {
+  const std::string text = report::TerminalText(SamplerDocument(report));
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     EXPECT_LE(line.size(), 100u) << line;
   }
-}
-
-TEST(FormatCountTest, GroupsDigitsByThree) {
-  EXPECT_EQ(FormatCount(0), "0");
-  EXPECT_EQ(FormatCount(999), "999");
-  EXPECT_EQ(FormatCount(1000), "1,000");
-  EXPECT_EQ(FormatCount(1281167), "1,281,167");
-  EXPECT_EQ(FormatCount(100000), "100,000");
-  EXPECT_EQ(FormatCount(std::numeric_limits<int64_t>::max()),
-            "9,223,372,036,854,775,807");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// What is said to sampler_peer_torch.py, and what it answers.
+// What is said to torch_peer.py, and what it answers.
 #include "benchmarks/sampler/torch_peer.h"
 
 #include <cmath>

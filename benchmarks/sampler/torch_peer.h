@@ -43,7 +43,7 @@ class SamplerPeer {
 // does at every size (see kWideDrawSize).
 bool DrawsWide(const std::string& version);
 
-// The answer of sampler_peer_torch.py to a draw. Errors: kInternal.
+// The answer of torch_peer.py to a draw. Errors: kInternal.
 absl::StatusOr<DrawResult> ParseDrawAnswer(const std::string& answer);
 
 }  // namespace lockstep::benchmarks

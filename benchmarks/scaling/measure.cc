@@ -1,97 +1,77 @@
-// Rounds of runs.
 #include "benchmarks/scaling/measure.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "benchmarks/scaling/report.h"
+#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/statistics.h"
+#include "benchmarks/scaling/plan.h"
+#include "report/format.h"
 
 namespace lockstep::benchmarks {
 namespace {
 
 constexpr int kProbeSteps = 3;
 
-// Runs whole rounds.
-class RoundRunner {
- public:
-  RoundRunner(const ScalingSettings& settings, const ScalingRunner& run,
-              const ScalingProgress& progress)
-      : settings_(settings),
-        run_(run),
-        progress_(progress),
-        configurations_(DistinctConfigurations(settings)) {}
+RunSpec SpecOf(const ScalingSettings& settings,
+               const Configuration& configuration, int steps) {
+  return {.configuration = configuration,
+          .ranks = settings.ranks,
+          .model = settings.model,
+          .dataset = settings.dataset,
+          .data_dir = settings.data_dir,
+          .steps = steps,
+          .warmup_steps = settings.warmup_steps};
+}
 
-  const std::vector<Configuration>& configurations() const {
-    return configurations_;
-  }
-
-  // Runs each configuration for `steps` timed steps; element i of the result
-  // belongs to configuration i.
-  absl::StatusOr<std::vector<RoundSample>> RunRound(absl::string_view name,
-                                                    int steps) {
-    std::vector<RoundSample> samples;
-    costs_.clear();
-    for (const Configuration& configuration : configurations_) {
-      progress_(
-          absl::StrFormat("%s: %d %s, %d images a step: ", std::string(name),
-                          configuration.world_size,
-                          configuration.world_size == 1 ? "rank" : "ranks",
-                          configuration.global_batch));
-      const absl::Time start = absl::Now();
-      absl::StatusOr<RoundSample> sample = run_(SpecOf(configuration, steps));
-      progress_(sample.ok() ? absl::StrFormat("%.0f images/s\n",
-                                              sample->images_per_second)
-                            : std::string("failed\n"));
-      if (!sample.ok()) return sample.status();
-      const double seconds = absl::ToDoubleSeconds(absl::Now() - start);
-      const double step = sample->parts.Sum();
-      costs_.push_back({.fixed_seconds = std::max(0.0, seconds - steps * step),
-                        .step_seconds = step});
-      samples.push_back(*std::move(sample));
-    }
-    return samples;
-  }
-
-  // What each run of the last round cost.
-  const std::vector<RunCost>& costs() const { return costs_; }
-
- private:
-  RunSpec SpecOf(const Configuration& configuration, int steps) const {
-    return {.configuration = configuration,
-            .ranks = settings_.ranks,
-            .model = settings_.model,
-            .dataset = settings_.dataset,
-            .data_dir = settings_.data_dir,
-            .steps = steps,
-            .warmup_steps = settings_.warmup_steps};
-  }
-
-  const ScalingSettings& settings_;
-  const ScalingRunner& run_;
-  const ScalingProgress& progress_;
-  const std::vector<Configuration> configurations_;
-  std::vector<RunCost> costs_;
-};
+// One run, which is named and shown as it goes.
+absl::StatusOr<RoundSample> RunAndShow(absl::string_view name,
+                                       const RunSpec& spec,
+                                       const ScalingRunner& run,
+                                       const ScalingProgress& progress) {
+  const Configuration& configuration = spec.configuration;
+  progress(absl::StrCat(name, ": ",
+                        report::Counted(configuration.world_size, "rank"), ", ",
+                        configuration.global_batch, " images a step: "));
+  absl::StatusOr<RoundSample> sample = run(spec);
+  progress(sample.ok()
+               ? absl::StrFormat("%.0f images/s\n", sample->images_per_second)
+               : std::string("failed\n"));
+  return sample;
+}
 
 // Sets the number of steps, unless it was asked for, and drops rounds for which
 // the time is too short.
-absl::Status ChooseLength(double seconds, RoundRunner& runner,
+absl::Status ChooseLength(double seconds, const ScalingRunner& run,
+                          const ScalingProgress& progress,
                           ScalingSettings& settings) {
   if (settings.steps > 0) return absl::OkStatus();
-  const absl::Time start = absl::Now();
-  LOCKSTEP_RETURN_IF_ERROR(
-      runner.RunRound("probing (not counted)", kProbeSteps).status());
-  const double left = seconds - absl::ToDoubleSeconds(absl::Now() - start);
-  settings.rounds = RoundsWithin(left, settings.rounds, runner.costs());
-  settings.steps = StepsWithin(left, settings.rounds, runner.costs());
+  const double start = SteadySeconds();
+  std::vector<RunCost> costs;
+  for (const Configuration& configuration : DistinctConfigurations(settings)) {
+    const double begin = SteadySeconds();
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const RoundSample sample,
+        RunAndShow("probing (not counted)",
+                   SpecOf(settings, configuration, kProbeSteps), run,
+                   progress));
+    const double step = sample.parts.Sum();
+    const double whole = SteadySeconds() - begin;
+    costs.push_back({.fixed_seconds = std::max(0.0, whole - kProbeSteps * step),
+                     .step_seconds = step});
+  }
+  const double left = seconds - (SteadySeconds() - start);
+  settings.rounds = RoundsWithin(left, settings.rounds, costs);
+  settings.steps = StepsWithin(left, settings.rounds, costs);
   return absl::OkStatus();
 }
 
@@ -114,24 +94,28 @@ absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
                                              const MeasureOptions& options,
                                              const ScalingRunner& run,
                                              const ScalingProgress& progress) {
-  RoundRunner runner(settings, run, progress);
   ScalingReport report;
   report.settings = settings;
   LOCKSTEP_RETURN_IF_ERROR(
-      ChooseLength(options.seconds, runner, report.settings));
+      ChooseLength(options.seconds, run, progress, report.settings));
   std::vector<MeasuredConfiguration> measured;
-  for (const Configuration& configuration : runner.configurations()) {
+  for (const Configuration& configuration : DistinctConfigurations(settings)) {
     measured.push_back({.configuration = configuration, .rounds = {}});
   }
-  for (int round = 1; round <= report.settings.rounds; ++round) {
-    const std::string name =
-        absl::StrCat("round ", round, " of ", report.settings.rounds);
-    LOCKSTEP_ASSIGN_OR_RETURN(std::vector<RoundSample> samples,
-                              runner.RunRound(name, report.settings.steps));
-    for (size_t i = 0; i < samples.size(); ++i) {
-      measured[i].rounds.push_back(std::move(samples[i]));
-    }
-  }
+  const int rounds = report.settings.rounds;
+  const auto take_turn = [&](int round, size_t next) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        RoundSample sample,
+        RunAndShow(absl::StrCat("round ", round + 1, " of ", rounds),
+                   SpecOf(settings, measured[next].configuration,
+                          report.settings.steps),
+                   run, progress));
+    measured[next].rounds.push_back(std::move(sample));
+    return absl::OkStatus();
+  };
+  LOCKSTEP_RETURN_IF_ERROR(MeasureRounds({.rounds = rounds}, measured.size(),
+                                         SteadySeconds, take_turn)
+                               .status());
   for (const ScalingMode mode : settings.modes) {
     report.modes.push_back(
         DeriveMode(mode, Select(settings, mode, measured), options.cores));

@@ -25,10 +25,9 @@ struct MeasureOptions {
   int cores = 1;        // That the ranks may use.
 };
 
-// Runs every configuration once in each round, round after round, so that a
-// drift of the machine meets all alike. Before that, if settings.steps is 0, a
-// short round that does not count finds out how many steps fit. The report's
-// machine, command, commit and date are left to the caller. settings: valid.
+// Runs every configuration once in each round (harness/rounds.h). Before that,
+// if settings.steps is 0, a short round that does not count finds out how many
+// steps fit. The report's origin is left to the caller. settings: valid.
 // Errors: the runner's first.
 absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
                                              const MeasureOptions& options,

@@ -1,4 +1,3 @@
-// Parsing and arithmetic of the plan.
 #include "benchmarks/scaling/plan.h"
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "base/command_line.h"
+#include "base/status_macros.h"
 #include "collectives/group_options.h"
 
 namespace lockstep::benchmarks {
@@ -31,12 +31,8 @@ RunCost Sum(std::span<const RunCost> costs) {
 
 }  // namespace
 
-absl::string_view ScalingModeName(ScalingMode mode) {
+const char* Name(ScalingMode mode) {
   return mode == ScalingMode::kStrong ? "strong" : "weak";
-}
-
-absl::string_view RankKindName(RankKind kind) {
-  return kind == RankKind::kProcesses ? "processes" : "threads";
 }
 
 std::vector<int> DefaultWorldSizes(int cores) {
@@ -62,25 +58,19 @@ absl::StatusOr<std::vector<int>> ParseWorldSizes(absl::string_view text) {
 }
 
 absl::StatusOr<std::vector<ScalingMode>> ParseModes(absl::string_view text) {
-  std::set<ScalingMode> modes;
-  for (const absl::string_view field : absl::StrSplit(text, ',')) {
-    if (field == "strong") {
-      modes.insert(ScalingMode::kStrong);
-    } else if (field == "weak") {
-      modes.insert(ScalingMode::kWeak);
-    } else {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--mode: '", field, "' is not strong or weak"));
-    }
-  }
-  return std::vector<ScalingMode>(modes.begin(), modes.end());
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::vector<ScalingMode> modes,
+      ParseNames<ScalingMode>(
+          "--mode", text,
+          {{"strong", ScalingMode::kStrong}, {"weak", ScalingMode::kWeak}}));
+  std::sort(modes.begin(), modes.end());
+  return modes;
 }
 
 absl::StatusOr<RankKind> ParseRankKind(absl::string_view text) {
-  if (text == "processes") return RankKind::kProcesses;
-  if (text == "threads") return RankKind::kThreads;
-  return absl::InvalidArgumentError(
-      absl::StrCat("--backend: '", text, "' is not processes or threads"));
+  return ParseName<RankKind>(
+      "--backend", text,
+      {{"processes", RankKind::kProcesses}, {"threads", RankKind::kThreads}});
 }
 
 absl::Status Validate(const ScalingSettings& settings) {

@@ -5,11 +5,13 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "benchmarks/harness/ranks.h"
 
 namespace lockstep::benchmarks {
 
@@ -19,12 +21,8 @@ enum class ScalingMode {
   kWeak,    // The batch of each rank.
 };
 
-// What a rank is.
-enum class RankKind { kProcesses, kThreads };
-
-// "strong", "weak"; "processes", "threads".
-absl::string_view ScalingModeName(ScalingMode mode);
-absl::string_view RankKindName(RankKind kind);
+// "strong", "weak".
+const char* Name(ScalingMode mode);
 
 struct ScalingSettings {
   std::vector<ScalingMode> modes = {ScalingMode::kStrong, ScalingMode::kWeak};
@@ -47,7 +45,7 @@ struct Configuration {
   friend bool operator==(const Configuration&, const Configuration&) = default;
 };
 
-// One run of one configuration: what a rank is told.
+// One run of one configuration: what every rank of it is told.
 struct RunSpec {
   Configuration configuration = {};
   RankKind ranks = RankKind::kProcesses;
@@ -56,6 +54,11 @@ struct RunSpec {
   std::string data_dir = {};
   int steps = 0;
   int warmup_steps = 0;
+
+  static auto Members(auto& self) {
+    return std::tie(self.configuration, self.ranks, self.model, self.dataset,
+                    self.data_dir, self.steps, self.warmup_steps);
+  }
 };
 
 // Powers of two below `cores`, and `cores`: 1, 2, 4, 6 for six. None is above

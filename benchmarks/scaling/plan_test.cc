@@ -1,4 +1,4 @@
-// The plan: lists, validation, configurations, length.
+// The plan and the order of runs.
 #include "benchmarks/scaling/plan.h"
 
 #include <string>
@@ -66,11 +66,10 @@ TEST(ParseRankKindTest, AcceptsBothKinds) {
 
 TEST(NameTest, IsWhatTheFlagSays) {
   for (const ScalingMode mode : {ScalingMode::kStrong, ScalingMode::kWeak}) {
-    EXPECT_THAT(ParseModes(ScalingModeName(mode)),
-                IsOkAndHolds(ElementsAre(mode)));
+    EXPECT_THAT(ParseModes(Name(mode)), IsOkAndHolds(ElementsAre(mode)));
   }
   for (const RankKind kind : {RankKind::kProcesses, RankKind::kThreads}) {
-    EXPECT_THAT(ParseRankKind(RankKindName(kind)), IsOkAndHolds(kind));
+    EXPECT_THAT(ParseRankKind(Name(kind)), IsOkAndHolds(kind));
   }
 }
 
@@ -179,7 +178,7 @@ TEST(MeasureScalingTest, InterleavesTheConfigurations) {
                                      fake.runner(), fake.progress());
   ASSERT_THAT(report, IsOk());
   EXPECT_THAT(fake.runs, ElementsAre("1x8x3", "2x8x3", "2x16x3",  //
-                                     "1x8x3", "2x8x3", "2x16x3"));
+                                     "2x8x3", "1x8x3", "2x16x3"));
   EXPECT_THAT(fake.shown,
               HasSubstr("round 2 of 2: 2 ranks, 16 images a step: 64"));
 }
@@ -215,7 +214,7 @@ TEST(MeasureScalingTest, ProbesToFindOutHowManyStepsFit) {
                                      fake.runner(), fake.progress());
   ASSERT_THAT(report, IsOk());
   EXPECT_THAT(fake.runs, ElementsAre("1x8x3", "2x8x3", "1x8x20", "2x8x20",
-                                     "1x8x20", "2x8x20"));
+                                     "2x8x20", "1x8x20"));
   EXPECT_EQ(report->settings.steps, 20);
   EXPECT_EQ(report->modes[0].configurations[0].measured.rounds.size(), 2u);
   EXPECT_THAT(fake.shown, HasSubstr("probing (not counted): 1 rank,"));

@@ -8,7 +8,7 @@
 
 #include "benchmarks/scaling/plan.h"
 #include "benchmarks/scaling/round.h"
-#include "report/machine.h"
+#include "report/document.h"
 
 namespace lockstep::benchmarks {
 
@@ -60,10 +60,7 @@ struct ModeReport {
 
 struct ScalingReport {
   ScalingSettings settings;  // `steps` as they were run.
-  Machine machine;
-  std::string command;
-  std::string commit;   // Empty if unknown.
-  std::string created;  // UTC, ISO 8601.
+  report::Origin origin;
   std::vector<ModeReport> modes;
 };
 
@@ -72,8 +69,6 @@ struct ScalingReport {
 ModeReport DeriveMode(ScalingMode mode,
                       std::vector<MeasuredConfiguration> measured, int cores);
 
-// What limits scaling, said from the measured parts of a step.
-
 // A few sentences about the largest world size that has a core for each
 // rank (or the largest, if none but the baseline has): its efficiency, what
 // each part of a step takes from it, and what makes the numbers doubtful, if
@@ -81,6 +76,9 @@ ModeReport DeriveMode(ScalingMode mode,
 // rounds that differ. `report.limits` is not read. cores: those that the ranks
 // could use.
 std::string DescribeLimits(const ModeReport& report, int cores);
+
+// benchmarks/README.md lists the keys of its JSON.
+report::Document ScalingDocument(const ScalingReport& report);
 
 }  // namespace lockstep::benchmarks
 

@@ -1,4 +1,5 @@
-// The formulas, on numbers made up so that they come out exactly.
+// The formulas and the sentences, on numbers made up so that they come out
+// exactly.
 #include "benchmarks/scaling/report.h"
 
 #include <vector>

@@ -1,4 +1,3 @@
-// Ranks to rounds.
 #include "benchmarks/scaling/round.h"
 
 #include <algorithm>
@@ -9,46 +8,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 
 namespace lockstep::benchmarks {
 namespace {
-
-// Reads white-space separated fields one after the other; remembers a failure.
-class FieldReader {
- public:
-  explicit FieldReader(absl::string_view text)
-      : fields_(
-            absl::StrSplit(text, absl::ByAnyChar(" \n"), absl::SkipEmpty())) {}
-
-  double NextNumber() {
-    double value = 0;
-    ok_ = ok_ && remaining() > 0 && absl::SimpleAtod(fields_[next_++], &value);
-    return value;
-  }
-
-  int64_t NextInteger() {
-    int64_t value = 0;
-    ok_ = ok_ && remaining() > 0 && absl::SimpleAtoi(fields_[next_++], &value);
-    return value;
-  }
-
-  int64_t remaining() const {
-    return static_cast<int64_t>(fields_.size() - next_);
-  }
-  bool ok() const { return ok_; }
-
- private:
-  std::vector<absl::string_view> fields_;
-  size_t next_ = 0;
-  bool ok_ = true;
-};
-
-constexpr int kFieldsAStep = 5;
 
 absl::Status Refusal(const RunSpec& spec, absl::string_view what) {
   return absl::DataLossError(
@@ -119,44 +84,6 @@ double KeptWaiting(const RankResult& result) {
 }
 
 }  // namespace
-
-std::string SerializeRankResult(const RankResult& result) {
-  std::string text =
-      absl::StrFormat("%d %d %d %.17g %d\n", result.rank, result.world_size,
-                      result.same_parameters, result.loss, result.steps.size());
-  for (const RankStep& step : result.steps) {
-    absl::StrAppendFormat(&text, "%.17g %.17g %.17g %.17g %.17g\n",
-                          step.seconds, step.parts.compute,
-                          step.parts.exposed_communication,
-                          step.parts.data_wait, step.cpu_seconds);
-  }
-  return text;
-}
-
-absl::StatusOr<RankResult> ParseRankResult(absl::string_view text) {
-  FieldReader reader(text);
-  RankResult result;
-  result.rank = static_cast<int>(reader.NextInteger());
-  result.world_size = static_cast<int>(reader.NextInteger());
-  result.same_parameters = reader.NextInteger() == 1;
-  result.loss = reader.NextNumber();
-  const int64_t steps = reader.NextInteger();
-  if (!reader.ok() || reader.remaining() % kFieldsAStep != 0 ||
-      reader.remaining() / kFieldsAStep != steps) {
-    return absl::DataLossError("a rank's result is cut short");
-  }
-  while (reader.ok() && reader.remaining() > 0) {
-    RankStep step;
-    step.seconds = reader.NextNumber();
-    step.parts.compute = reader.NextNumber();
-    step.parts.exposed_communication = reader.NextNumber();
-    step.parts.data_wait = reader.NextNumber();
-    step.cpu_seconds = reader.NextNumber();
-    result.steps.push_back(step);
-  }
-  if (!reader.ok()) return absl::DataLossError("a rank's result is garbled");
-  return result;
-}
 
 absl::StatusOr<RoundSample> CombineRanks(const RunSpec& spec,
                                          std::span<const RankResult> results) {

@@ -3,11 +3,10 @@
 #define LOCKSTEP_BENCHMARKS_SCALING_ROUND_H_
 
 #include <span>
-#include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "benchmarks/scaling/plan.h"
 
 namespace lockstep::benchmarks {
@@ -38,11 +37,12 @@ struct RankResult {
   bool same_parameters = false;      // As rank 0's, bit for bit, at the end.
   double loss = 0;                   // Mean over the last global batch.
   std::vector<RankStep> steps = {};  // In order.
-};
 
-// As text, exactly, and back. Errors: kDataLoss for text that is not whole.
-std::string SerializeRankResult(const RankResult& result);
-absl::StatusOr<RankResult> ParseRankResult(absl::string_view text);
+  static auto Members(auto& self) {
+    return std::tie(self.rank, self.world_size, self.same_parameters, self.loss,
+                    self.steps);
+  }
+};
 
 // One run, all ranks together.
 struct RoundSample {

@@ -1,4 +1,3 @@
-// Train, time, check.
 #include "benchmarks/scaling/run.h"
 
 #include <time.h>
@@ -6,9 +5,7 @@
 #include <chrono>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,17 +14,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "absl/time/time.h"
-#include "base/files.h"
 #include "base/status_macros.h"
+#include "benchmarks/harness/rank_service.h"
+#include "benchmarks/harness/rank_team.h"
+#include "benchmarks/harness/ranks.h"
 #include "collectives/communicator.h"
 #include "collectives/group_options.h"
-#include "collectives/host/host_group.h"
-#include "collectives/launch/launch_summary.h"
-#include "collectives/launch/launched_group.h"
-#include "collectives/launch/launcher.h"
-#include "collectives/launch/rank_environment.h"
 #include "models/cpu/classifier.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
@@ -40,6 +33,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kSeed = 0;
+
+// For ranks to load the data and to meet, and to go.
+constexpr absl::Duration kStartTimeout = absl::Minutes(5);
+constexpr absl::Duration kStopTimeout = absl::Minutes(1);
 
 // The time that the calling thread has spent on a core.
 double ThreadCpuSeconds() {
@@ -166,85 +163,43 @@ absl::StatusOr<RankResult> RunRank(Communicator& communicator,
   return result;
 }
 
-// Launch and collect; join and report.
-namespace {
-
-std::string ResultPath(const std::string& folder, int rank) {
-  return absl::StrCat(folder, "/rank_", rank);
-}
-
-absl::StatusOr<std::vector<RankResult>> ReadResults(const std::string& folder,
-                                                    int world_size) {
-  std::vector<RankResult> results;
-  for (int rank = 0; rank < world_size; ++rank) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::string text,
-                              ReadFile(ResultPath(folder, rank)));
-    LOCKSTEP_ASSIGN_OR_RETURN(RankResult result, ParseRankResult(text));
-    results.push_back(std::move(result));
-  }
-  return results;
-}
-
-absl::Status RunAndWrite(Communicator& communicator, const Dataset& train,
-                         const RunSpec& spec, const std::string& folder) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const RankResult result,
-                            RunRank(communicator, train, spec));
-  return ReplaceFile(ResultPath(folder, communicator.rank()),
-                     SerializeRankResult(result));
-}
-
-absl::Status RunProcess(const Dataset& train, const RunSpec& spec,
-                        const std::string& folder) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
-                            ReadRankEnvironment());
-  if (!environment.has_value()) {
-    return absl::FailedPreconditionError("a worker needs a launcher");
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
-                            JoinLaunchedGroup(*environment, GroupOptions()));
-  return RunAndWrite(*communicator, train, spec, folder);
-}
-
-absl::Status RunThreads(const Dataset& train, const RunSpec& spec,
-                        const std::string& folder) {
-  return RunOnThreads(spec.configuration.world_size, GroupOptions(),
-                      [&](Communicator& communicator) {
-                        return RunAndWrite(communicator, train, spec, folder);
-                      });
-}
-
-}  // namespace
-
-absl::StatusOr<RoundSample> RunOnce(
-    const RunSpec& spec,
-    const std::function<std::vector<std::string>(const std::string& folder)>&
-        worker) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder folder,
-                            TemporaryFolder::Create("lockstep-scaling"));
+absl::StatusOr<RoundSample> RunOnce(const RunSpec& spec) {
   const int world_size = spec.configuration.world_size;
-  LaunchOptions options;
-  options.nproc = spec.ranks == RankKind::kProcesses ? world_size : 1;
-  options.argv = worker(folder.path());
-  options.environment = {{"OMP_NUM_THREADS", "1"}};
-  LOCKSTEP_ASSIGN_OR_RETURN(const LaunchSummary summary, Launch(options));
-  if (summary.received_signal != 0) {
-    return absl::CancelledError(absl::StrCat(
-        "ended by signal ", FormatSignal(summary.received_signal)));
-  }
-  if (ExitStatus(summary) != 0) {
-    return absl::AbortedError(DescribeFailure(summary));
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<RankResult> results,
-                            ReadResults(folder.path(), world_size));
+  const auto command = [&](const std::string& listener) {
+    TeamCommand command;
+    command.argv = {OwnProgram(), absl::StrCat("--worker=", listener),
+                    absl::StrCat("--backend=", Name(spec.ranks)),
+                    absl::StrCat("--world_sizes=", world_size),
+                    absl::StrCat("--data_dir=", spec.data_dir)};
+    command.nproc = spec.ranks == RankKind::kProcesses ? world_size : 1;
+    command.environment = {{"OMP_NUM_THREADS", "1"}};
+    command.connections = command.world_size = world_size;
+    return command;
+  };
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<RankTeam> team,
+                            RankTeam::Start(command));
+  LOCKSTEP_RETURN_IF_ERROR(team->AwaitRanks(kStartTimeout));
+  // Steps take as long as they take; ranks that hang end at the deadline of
+  // their own group.
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::vector<RankResult> results,
+      team->Ask<RankResult>(spec, absl::InfiniteDuration()));
+  LOCKSTEP_RETURN_IF_ERROR(team->Stop(kStopTimeout));
   return CombineRanks(spec, results);
 }
 
-absl::Status RunWorker(const RunSpec& spec, const std::string& folder) {
+absl::Status ServeRun(const std::string& listener, RankKind ranks,
+                      int world_size, const std::string& data_dir) {
   LOCKSTEP_ASSIGN_OR_RETURN(const FashionMnist data,
-                            LoadFashionMnist(spec.data_dir));
-  return spec.ranks == RankKind::kProcesses
-             ? RunProcess(data.train, spec, folder)
-             : RunThreads(data.train, spec, folder);
+                            LoadFashionMnist(data_dir));
+  return RunAsRanks(
+      ranks, world_size, GroupOptions(), [&](Communicator& communicator) {
+        return ServeTurns<RunSpec>(
+            listener, {communicator.rank(), communicator.world_size()},
+            [&](const RunSpec& spec) {
+              return RunRank(communicator, data.train, spec);
+            });
+      });
 }
 
 }  // namespace lockstep::benchmarks

@@ -1,13 +1,12 @@
-// What a rank does in one run.
+// One run of one configuration: what a rank does, and all of them together.
 #ifndef LOCKSTEP_BENCHMARKS_SCALING_RUN_H_
 #define LOCKSTEP_BENCHMARKS_SCALING_RUN_H_
 
-#include <functional>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "benchmarks/harness/ranks.h"
 #include "benchmarks/scaling/plan.h"
 #include "benchmarks/scaling/round.h"
 #include "collectives/communicator.h"
@@ -24,22 +23,18 @@ namespace lockstep::benchmarks {
 absl::StatusOr<RankResult> RunRank(Communicator& communicator,
                                    const Dataset& train, const RunSpec& spec);
 
-// One run: its ranks started, run and collected.
+// Starts this program again as the ranks of one run (a process for each, or one
+// with a thread for each), has them run `spec`, and combines what they answer.
+// The processes are started with --worker, --backend, --world_sizes and
+// --data_dir and have to end in ServeRun. The caller must have one thread only.
+// Errors: RankTeam's, which name the rank; CombineRanks's.
+absl::StatusOr<RoundSample> RunOnce(const RunSpec& spec);
 
-// Runs `spec` in processes of their own (one a rank, or one with a thread for
-// each rank) and combines what they report. worker(folder) is the command that
-// such a process runs; it has to end in RunWorker(spec, folder). Waits for the
-// run's end; the caller must have one thread only. Errors: kCancelled if a
-// signal ended the run; kAborted, naming the first rank to fail, if one did;
-// CombineRanks's; the launcher's.
-absl::StatusOr<RoundSample> RunOnce(
-    const RunSpec& spec,
-    const std::function<std::vector<std::string>(const std::string& folder)>&
-        worker);
-
-// A worker process, from loading the data to writing each of its ranks' results
-// into `folder`. Errors: of the data, the group, the training, the file.
-absl::Status RunWorker(const RunSpec& spec, const std::string& folder);
+// Is a rank, or all of them if they are threads, for the driver that listens at
+// `listener`: loads the data, joins the group, runs what it is asked for.
+// Errors: of the data, the group, the training, the connection.
+absl::Status ServeRun(const std::string& listener, RankKind ranks,
+                      int world_size, const std::string& data_dir);
 
 }  // namespace lockstep::benchmarks
 

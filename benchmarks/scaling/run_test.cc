@@ -1,4 +1,4 @@
-// Ranks to rounds, on made-up numbers.
+// Ranks to rounds, on made-up numbers, and ranks that train.
 #include "benchmarks/scaling/run.h"
 
 #include <cmath>
@@ -11,6 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/status_matchers.h"
+#include "benchmarks/harness/codec.h"
+#include "benchmarks/harness/ranks.h"
 #include "benchmarks/scaling/plan.h"
 #include "benchmarks/scaling/round.h"
 #include "collectives/communicator.h"
@@ -133,50 +135,41 @@ TEST(CombineRanksTest, RefusesAnotherNumberOfSteps) {
   ExpectRefused(results, "rank 1 timed 1 steps, not 2");
 }
 
-TEST(SerializeRankResultTest, RoundTripsExactly) {
+TEST(RankResultTest, TravelsExactly) {
   RankResult result = GoodResults()[1];
   result.loss = 0.1 + 0.2;
   result.steps[0].seconds = 1.0 / 3;
-  const auto parsed = ParseRankResult(SerializeRankResult(result));
-  ASSERT_THAT(parsed, IsOk());
-  EXPECT_EQ(parsed->rank, 1);
-  EXPECT_EQ(parsed->world_size, 2);
-  EXPECT_TRUE(parsed->same_parameters);
-  EXPECT_EQ(parsed->loss, result.loss);
-  ASSERT_EQ(parsed->steps.size(), 2u);
-  EXPECT_EQ(parsed->steps[0].seconds, result.steps[0].seconds);
-  EXPECT_EQ(parsed->steps[1].parts.compute, 1);
-  EXPECT_EQ(parsed->steps[1].parts.exposed_communication, 1);
-  EXPECT_EQ(parsed->steps[1].parts.data_wait, 0.5);
-  EXPECT_EQ(parsed->steps[1].cpu_seconds, 1.25);
+  const auto back = Decode<RankResult>(Encode(result));
+  ASSERT_THAT(back, IsOk());
+  EXPECT_EQ(back->rank, 1);
+  EXPECT_EQ(back->world_size, 2);
+  EXPECT_TRUE(back->same_parameters);
+  EXPECT_EQ(back->loss, result.loss);
+  ASSERT_EQ(back->steps.size(), 2u);
+  EXPECT_EQ(back->steps[0].seconds, result.steps[0].seconds);
+  EXPECT_EQ(back->steps[1].parts.compute, 1);
+  EXPECT_EQ(back->steps[1].parts.exposed_communication, 1);
+  EXPECT_EQ(back->steps[1].parts.data_wait, 0.5);
+  EXPECT_EQ(back->steps[1].cpu_seconds, 1.25);
 }
 
-TEST(SerializeRankResultTest, KeepsALossThatIsNotFinite) {
-  RankResult result = GoodResults()[0];
-  result.loss = std::numeric_limits<double>::quiet_NaN();
-  const auto parsed = ParseRankResult(SerializeRankResult(result));
-  ASSERT_THAT(parsed, IsOk());
-  EXPECT_TRUE(std::isnan(parsed->loss));
-}
-
-TEST(ParseRankResultTest, RejectsTextThatIsNotWhole) {
-  const std::string text = SerializeRankResult(GoodResults()[0]);
-  // Cut at every field; inside a number, what is left of it may still read.
-  for (size_t cut = 0; cut + 1 < text.size(); ++cut) {
-    if (text[cut] != ' ' && text[cut] != '\n') continue;
-    EXPECT_THAT(ParseRankResult(text.substr(0, cut)),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut short")))
-        << cut;
-  }
-  EXPECT_THAT(ParseRankResult(text + " 7"),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut short")));
-}
-
-TEST(ParseRankResultTest, RejectsWhatIsNotANumber) {
-  EXPECT_THAT(ParseRankResult("0 1 1 0.5 1\n1 1 one 1 1\n"),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("garbled")));
-  EXPECT_THAT(ParseRankResult("zero 1 1 0.5 0\n"),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("cut short")));
+TEST(RunSpecTest, Travels) {
+  const RunSpec spec = {.configuration = {.world_size = 3, .global_batch = 12},
+                        .ranks = RankKind::kThreads,
+                        .model = "lenet",
+                        .dataset = "images",
+                        .data_dir = "/data",
+                        .steps = 4,
+                        .warmup_steps = 1};
+  const auto back = Decode<RunSpec>(Encode(spec));
+  ASSERT_THAT(back, IsOk());
+  EXPECT_EQ(back->configuration, spec.configuration);
+  EXPECT_EQ(back->ranks, RankKind::kThreads);
+  EXPECT_EQ(back->model, "lenet");
+  EXPECT_EQ(back->dataset, "images");
+  EXPECT_EQ(back->data_dir, "/data");
+  EXPECT_EQ(back->steps, 4);
+  EXPECT_EQ(back->warmup_steps, 1);
 }
 
 // Ranks that train for real, as threads, on a few made-up images.

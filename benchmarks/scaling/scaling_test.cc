@@ -86,8 +86,10 @@ void ExpectWholeReport(const CommandOutcome& outcome, const std::string& folder,
   }
   const std::string html = ReadText(folder + "/scaling.html");
   EXPECT_THAT(html, AllOf(StartsWith("<!DOCTYPE html>"),
-                          HasSubstr("\"report\":\"lockstep.scaling\"")));
-  EXPECT_EQ(CountEntries(folder), 2);
+                          HasSubstr("<h1>Lockstep scaling report</h1>")));
+  EXPECT_THAT(ReadText(folder + "/scaling.md"),
+              StartsWith("# Lockstep scaling report\n"));
+  EXPECT_EQ(CountEntries(folder), 3);
 }
 
 constexpr char kSmall[] =
@@ -133,7 +135,7 @@ TEST(ScalingTest, ResolvesPathsWhereBazelRunWasCalled) {
       "--warmup_steps=1 --batch_size=8"));
   ASSERT_EQ(unsetenv("BUILD_WORKING_DIRECTORY"), 0);
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
-  EXPECT_EQ(CountEntries(folder + "/lockstep-scaling"), 2);
+  EXPECT_EQ(CountEntries(folder + "/lockstep-scaling"), 3);
 }
 
 TEST(ScalingTest, WarnsOfMoreRanksThanCores) {
@@ -204,7 +206,7 @@ TEST(ScalingTest, ExplainsItsFlags) {
   for (const char* flag :
        {"--world_sizes=", "--mode=", "--batch_size=", "--backend=", "--model=",
         "--dataset=", "--data_dir=", "--rounds=", "--steps=", "--warmup_steps=",
-        "--seconds=", "--output_dir="}) {
+        "--seconds=", "--output_dir=", "--json=", "--require_bars"}) {
     EXPECT_THAT(outcome.output, HasSubstr(flag));
   }
   EXPECT_THAT(outcome.output, Not(HasSubstr("worker")));

@@ -1,4 +1,3 @@
-// One allocation for each part.
 #include "benchmarks/syncbn/cuda_rank.h"
 
 #include <cuda_runtime.h>
@@ -96,7 +95,7 @@ absl::StatusOr<int> CountGpus() {
 SyncBnCudaRank::SyncBnCudaRank(Communicator& group,
                                CreateLocalBatchNorm create_local)
     : group_(group), create_local_(std::move(create_local)) {
-  probe_.clock = SteadySeconds;
+  timing_.clock = SteadySeconds;
 }
 
 absl::StatusOr<std::unique_ptr<SyncBnCudaRank>> SyncBnCudaRank::Create(
@@ -128,8 +127,8 @@ absl::Status SyncBnCudaRank::Start(const GroupOptions& options) {
                             NcclCommunicator::Create(std::move(control), nccl));
   LOCKSTEP_ASSIGN_OR_RETURN(kernels_,
                             CudaBatchNormKernels::Create(stream_.get()));
-  timed_kernels_.emplace(*kernels_, probe_);
-  timed_group_.emplace(*nccl_, probe_);
+  timed_kernels_.emplace(*kernels_, timing_);
+  timed_group_.emplace(*nccl_, timing_);
   drained_group_.emplace(*timed_group_, stream_.get());
   return absl::OkStatus();
 }
@@ -151,7 +150,7 @@ absl::StatusOr<RankTurn> SyncBnCudaRank::Take(const SyncBnRequest& request) {
 absl::StatusOr<RankTurn> SyncBnCudaRank::TimeLayer(
     const SyncBnRequest& request) {
   LOCKSTEP_RETURN_IF_ERROR(UseLayer(request.layer));
-  return TimeSubject(*layer_, subjects_, request, probe_);
+  return TimeSubject(*layer_, subjects_, request, timing_);
 }
 
 absl::Status SyncBnCudaRank::UseLayer(const LayerSpec& spec) {
@@ -201,7 +200,7 @@ absl::StatusOr<RankTurn> SyncBnCudaRank::TimeMessages(
   RankTurn turn;
   for (int i = -request.warmup; i < request.iterations; ++i) {
     LOCKSTEP_ASSIGN_OR_RETURN(
-        CallTimes forward, TimeCall(group_, probe_, [&] {
+        CallTimes forward, TimeCall(group_, timing_, [&] {
           return nccl_->AllGather(
               ConstBuffer(records.get() + group_.rank() * size, size,
                           DataType::kUInt8),
@@ -209,7 +208,7 @@ absl::StatusOr<RankTurn> SyncBnCudaRank::TimeMessages(
                      DataType::kUInt8));
         }));
     LOCKSTEP_ASSIGN_OR_RETURN(
-        CallTimes backward, TimeCall(group_, probe_, [&] {
+        CallTimes backward, TimeCall(group_, timing_, [&] {
           return nccl_->AllReduce(
               Buffer(sums.get(), sums_count, DataType::kFloat32));
         }));

@@ -1,4 +1,5 @@
-// A layer's tensors in the memory of a GPU.
+// What a rank of the command `syncbn` does on a GPU, and the memory of its
+// layers there.
 #ifndef LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_RANK_H_
 #define LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_RANK_H_
 
@@ -48,8 +49,6 @@ class CudaLayerMirror : public LayerMirror {
   std::vector<Part> parts_;
 };
 
-// What a rank of the command `syncbn` does on a GPU.
-
 // Makes the library's layer that SyncBN is compared with, on those kernels'
 // stream.
 using CreateLocalBatchNorm =
@@ -87,7 +86,7 @@ class SyncBnCudaRank {
 
   Communicator& group_;
   const CreateLocalBatchNorm create_local_;
-  Probe probe_;
+  CallTiming timing_;
   std::string gpu_;  // Its name.
   Stream stream_;
   std::unique_ptr<NcclCommunicator> nccl_;

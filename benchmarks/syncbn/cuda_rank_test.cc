@@ -20,6 +20,7 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "benchmarks/harness/codec.h"
 #include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/communicator.h"
@@ -75,7 +76,7 @@ std::vector<TeamTurn> Take(int world_size,
           const std::unique_ptr<SyncBnCudaRank> rank,
           SyncBnCudaRank::Create(group, GroupOptions(), create_local));
       LOCKSTEP_ASSIGN_OR_RETURN(const RankTurn turn, rank->Take(request));
-      return Serialize(turn);
+      return Encode(turn);
     };
     std::vector<RankTurn> turns;
     for (const absl::StatusOr<std::string>& bytes :
@@ -87,7 +88,7 @@ std::vector<TeamTurn> Take(int world_size,
         return {};
       }
       EXPECT_THAT(bytes, IsOk());
-      turns.push_back(bytes.ok() ? *ParseRankTurn(*bytes) : RankTurn());
+      turns.push_back(bytes.ok() ? *Decode<RankTurn>(*bytes) : RankTurn());
     }
     const absl::StatusOr<TeamTurn> turn = CombineTurns(turns);
     EXPECT_THAT(turn, IsOk());

@@ -1,4 +1,3 @@
-// Events that can be timed.
 #include "benchmarks/syncbn/cuda_timers.h"
 
 #include <cuda_runtime.h>
@@ -52,8 +51,6 @@ absl::StatusOr<double> CudaTimer::Seconds() const {
   return 1e-3 * static_cast<double>(milliseconds);
 }
 
-// Events, and waiting.
-
 absl::Status CudaTimedKernels::Time(TimedKernel kernel,
                                     absl::FunctionRef<absl::Status()> enqueue) {
   if (used_ == timed_.size()) {
@@ -70,7 +67,7 @@ absl::Status CudaTimedKernels::Time(TimedKernel kernel,
 absl::Status CudaTimedKernels::Collect() {
   for (size_t i = 0; i < used_; ++i) {
     LOCKSTEP_ASSIGN_OR_RETURN(const double seconds, timed_[i].timer.Seconds());
-    probe_.call.kernels[static_cast<size_t>(timed_[i].kernel)] += seconds;
+    timing_.call.kernels[static_cast<size_t>(timed_[i].kernel)] += seconds;
   }
   used_ = 0;
   return absl::OkStatus();

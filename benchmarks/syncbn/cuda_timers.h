@@ -1,4 +1,5 @@
-// How long a part of a stream's work takes on the GPU.
+// Timers of a stream's work, and of the kernels and messages of a SyncBatchNorm
+// on it.
 #ifndef LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_TIMERS_H_
 #define LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_TIMERS_H_
 
@@ -46,15 +47,13 @@ class CudaTimer {
   Event end_;
 };
 
-// Timers around the kernels of a SyncBatchNorm on a GPU.
-
 // Kernels with an event of their stream before and after each. Borrows both.
 class CudaTimedKernels : public BatchNormKernels {
  public:
-  CudaTimedKernels(CudaBatchNormKernels& kernels, Probe& probe)
-      : kernels_(kernels), probe_(probe) {}
+  CudaTimedKernels(CudaBatchNormKernels& kernels, CallTiming& timing)
+      : kernels_(kernels), timing_(timing) {}
 
-  // Adds the times of the kernels since the last call to the probe's, once the
+  // Adds the times of the kernels since the last call to `timing`, once the
   // stream has done them. Errors, as of all below: CudaStatus of what the
   // runtime says, and those of the kernels.
   absl::Status Collect();
@@ -86,7 +85,7 @@ class CudaTimedKernels : public BatchNormKernels {
                     absl::FunctionRef<absl::Status()> enqueue);
 
   CudaBatchNormKernels& kernels_;
-  Probe& probe_;
+  CallTiming& timing_;
   std::vector<Timed> timed_;  // Of which the first `used_` are due.
   size_t used_ = 0;
 };

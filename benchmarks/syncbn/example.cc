@@ -1,9 +1,9 @@
-// Numbers that are easy to check by hand.
 #include "benchmarks/syncbn/example.h"
 
 #include <cstdint>
 #include <vector>
 
+#include "benchmarks/harness/example_origin.h"
 #include "benchmarks/syncbn/measure.h"
 #include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/turn.h"
@@ -89,13 +89,7 @@ SyncBnReport ExampleSyncBnReport() {
   SyncBnReport report;
   SyncBnSettings& settings = report.settings;
   settings.sets = {ShapeSet::kResNet18, ShapeSet::kDetection};
-  report.machine = {.cpu = "Example 9000",
-                    .cores = 2,
-                    .memory_bytes = int64_t{16} << 30,
-                    .system = "Linux 6.1"};
-  report.command = "syncbn --shapes=resnet18,detection";
-  report.commit = "0123456789abcdef0123456789abcdef01234567";
-  report.created = "2024-05-31T16:20:00Z";
+  report.origin = ExampleOrigin("syncbn --shapes=resnet18,detection");
   const MeasuredTurns first = ExampleTurns(1e-3, true);
   MeasuredTurns second = ExampleTurns(0.1, false);
   second.subjects[0] = {.subject = SyncBnSubject::kLocal,

@@ -7,6 +7,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
+#include "benchmarks/harness/rank_service.h"
+#include "benchmarks/harness/ranks.h"
 #include "benchmarks/syncbn/cuda_rank.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/communicator.h"
@@ -31,14 +33,16 @@ absl::Status RunSyncBnGpuRank(const std::string& listener,
                               const SyncBnRankOptions& options) {
   GroupOptions group_options;
   group_options.timeout = options.timeout;
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> group,
-                            JoinSyncBnRanks(group_options));
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<SyncBnCudaRank> rank,
-      SyncBnCudaRank::Create(*group, group_options, CreateCudnn));
-  return ServeSyncBnTurns(
-      listener, *group,
-      [&rank](const SyncBnRequest& request) { return rank->Take(request); });
+  const auto serve = [&](Communicator& group) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const std::unique_ptr<SyncBnCudaRank> rank,
+        SyncBnCudaRank::Create(group, group_options, CreateCudnn));
+    return ServeTurns<SyncBnRequest>(
+        listener, {group.rank(), group.world_size()},
+        [&rank](const SyncBnRequest& request) { return rank->Take(request); });
+  };
+  return RunAsRanks(RankKind::kProcesses, /*world_size=*/0, group_options,
+                    serve);
 }
 
 }  // namespace lockstep::benchmarks

@@ -1,4 +1,3 @@
-// Fill, time, check.
 #include "benchmarks/syncbn/layer.h"
 
 #include <algorithm>
@@ -199,17 +198,17 @@ LayerOutputs SyncBnLayer::Outputs() const {
 
 absl::StatusOr<RankTurn> SyncBnLayer::Time(BatchNorm& layer, bool synchronised,
                                            const SyncBnRequest& request,
-                                           Probe& probe) {
+                                           CallTiming& timing) {
   const BatchNorm::Forwards forwards = ForwardBuffers();
   const BatchNorm::Backwards backwards = BackwardBuffers();
   Spoil();
   if (mirror_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(mirror_->Upload());
   RankTurn turn;
   for (int i = -request.warmup; i < request.iterations; ++i) {
-    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes forward, TimeCall(group_, probe, [&] {
+    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes forward, TimeCall(group_, timing, [&] {
                                 return layer.Forward(forwards);
                               }));
-    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes backward, TimeCall(group_, probe, [&] {
+    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes backward, TimeCall(group_, timing, [&] {
                                 return layer.Backward(backwards, [] {});
                               }));
     if (i < 0) continue;
@@ -225,28 +224,28 @@ absl::StatusOr<RankTurn> SyncBnLayer::Time(BatchNorm& layer, bool synchronised,
 absl::StatusOr<RankTurn> TimeSubject(SyncBnLayer& layer,
                                      const LayerSubjects& subjects,
                                      const SyncBnRequest& request,
-                                     Probe& probe) {
+                                     CallTiming& timing) {
   switch (request.subject) {
     case SyncBnSubject::kLocal:
-      return OrMissing(layer.Time(*subjects.local, false, request, probe));
+      return OrMissing(layer.Time(*subjects.local, false, request, timing));
     case SyncBnSubject::kOwnLocal:
-      return layer.Time(*subjects.own_local, false, request, probe);
+      return layer.Time(*subjects.own_local, false, request, timing);
     case SyncBnSubject::kSync:
-      return layer.Time(*subjects.sync, true, request, probe);
+      return layer.Time(*subjects.sync, true, request, timing);
     default:
-      return layer.Time(*subjects.split, true, request, probe);
+      return layer.Time(*subjects.split, true, request, timing);
   }
 }
 
-absl::StatusOr<CallTimes> TimeCall(Communicator& group, Probe& probe,
+absl::StatusOr<CallTimes> TimeCall(Communicator& group, CallTiming& timing,
                                    const std::function<absl::Status()>& pass) {
-  probe.call = CallTimes();
+  timing.call = CallTimes();
   LOCKSTEP_RETURN_IF_ERROR(group.Barrier());
-  const double begin = probe.clock();
+  const double begin = timing.clock();
   LOCKSTEP_RETURN_IF_ERROR(pass());
-  probe.call.end = probe.clock();
-  probe.call.begin = begin;
-  return std::move(probe.call);
+  timing.call.end = timing.clock();
+  timing.call.begin = begin;
+  return std::move(timing.call);
 }
 
 }  // namespace lockstep::benchmarks

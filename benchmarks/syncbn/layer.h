@@ -1,4 +1,5 @@
-// Where a layer's tensors are copied to, if it does not run on the host.
+// A layer's memory on one rank, on the host and where it runs, and its passes
+// under the clock.
 #ifndef LOCKSTEP_BENCHMARKS_SYNCBN_LAYER_H_
 #define LOCKSTEP_BENCHMARKS_SYNCBN_LAYER_H_
 
@@ -38,8 +39,6 @@ class LayerMirror {
   virtual absl::Status Download() = 0;
 };
 
-// A layer's memory on one rank, and its passes under the clock.
-
 // The layer that all subjects are at a shape: what BatchNormOptions is by
 // default.
 BatchNormOptions OptionsOf(const LayerSpec& spec);
@@ -60,11 +59,12 @@ class SyncBnLayer {
 
   // Runs forward and backward `warmup` times, then `iterations` times under the
   // clock, the ranks meeting before each of the passes; then checks what the
-  // last left. `layer` is done when its calls return. `probe` is where its
+  // last left. `layer` is done when its calls return. `timing` is where its
   // timers write, if it has any. Collective. Errors: the layer's, the group's
   // and the mirror's.
   absl::StatusOr<RankTurn> Time(BatchNorm& layer, bool synchronised,
-                                const SyncBnRequest& request, Probe& probe);
+                                const SyncBnRequest& request,
+                                CallTiming& timing);
 
   const LayerSpec& spec() const { return spec_; }
 
@@ -108,11 +108,11 @@ struct LayerSubjects {
 absl::StatusOr<RankTurn> TimeSubject(SyncBnLayer& layer,
                                      const LayerSubjects& subjects,
                                      const SyncBnRequest& request,
-                                     Probe& probe);
+                                     CallTiming& timing);
 
 // Calls `pass` after all ranks of `group` have met, and returns its times, with
-// what it left in the probe. Errors: of both.
-absl::StatusOr<CallTimes> TimeCall(Communicator& group, Probe& probe,
+// what it left in `timing`. Errors: of both.
+absl::StatusOr<CallTimes> TimeCall(Communicator& group, CallTiming& timing,
                                    const std::function<absl::Status()>& pass);
 
 }  // namespace lockstep::benchmarks

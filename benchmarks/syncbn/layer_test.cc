@@ -208,7 +208,7 @@ absl::StatusOr<int64_t> WrongOnTwoRanks(const SyncBnRequest& request,
                                         bool group_of_one, bool synchronised) {
   int64_t wrong[2] = {0, 0};
   const auto run = [&](Communicator& group) -> absl::Status {
-    Probe probe = {.clock = SteadySeconds, .call = {}};
+    CallTiming timing = {.clock = SteadySeconds, .call = {}};
     CpuBatchNormKernels kernels;
     LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> alone,
                               group.Split(group.rank(), 0));
@@ -218,8 +218,8 @@ absl::StatusOr<int64_t> WrongOnTwoRanks(const SyncBnRequest& request,
                               group_of_one ? *alone : group));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<SyncBnLayer> layer,
                               SyncBnLayer::Create(request.layer, group));
-    LOCKSTEP_ASSIGN_OR_RETURN(const RankTurn turn,
-                              layer->Time(*norm, synchronised, request, probe));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const RankTurn turn, layer->Time(*norm, synchronised, request, timing));
     if (turn.forward.size() != 3 || turn.backward.size() != 3) {
       return absl::InternalError("not as many calls as asked for");
     }
@@ -284,7 +284,7 @@ class LazyNorm : public BatchNorm {
 TEST(SyncBnLayerTest, FindsWhatAnEarlierTurnLeftWrong) {
   const auto run = [&](Communicator& group) -> absl::Status {
     const SyncBnRequest request = Request();
-    Probe probe = {.clock = SteadySeconds, .call = {}};
+    CallTiming timing = {.clock = SteadySeconds, .call = {}};
     CpuBatchNormKernels kernels;
     LOCKSTEP_ASSIGN_OR_RETURN(
         const std::unique_ptr<BatchNorm> norm,
@@ -293,7 +293,7 @@ TEST(SyncBnLayerTest, FindsWhatAnEarlierTurnLeftWrong) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<SyncBnLayer> layer,
                               SyncBnLayer::Create(request.layer, group));
     const auto wrong = [&] {
-      const auto turn = layer->Time(lazy, true, request, probe);
+      const auto turn = layer->Time(lazy, true, request, timing);
       return turn.ok() ? turn->wrong : -1;
     };
     EXPECT_EQ(wrong(), 0);
@@ -308,14 +308,14 @@ TEST(SyncBnLayerTest, FindsWhatAnEarlierTurnLeftWrong) {
   EXPECT_THAT(RunOnThreads(1, GroupOptions(), run), IsOk());
 }
 
-TEST(TimeCallTest, HasWhatTheProbeSawAndNothingOlder) {
+TEST(TimeCallTest, HasWhatTheTimersSawAndNothingOlder) {
   const auto run = [](Communicator& group) -> absl::Status {
     static double now = 0;
     now = 5;
-    Probe probe = {.clock = [] { return now; }, .call = {}};
-    probe.call.kernels[0] = 99;
-    const absl::StatusOr<CallTimes> call = TimeCall(group, probe, [&] {
-      probe.call.kernels[1] += 2;
+    CallTiming timing = {.clock = [] { return now; }, .call = {}};
+    timing.call.kernels[0] = 99;
+    const absl::StatusOr<CallTimes> call = TimeCall(group, timing, [&] {
+      timing.call.kernels[1] += 2;
       now += 3;
       return absl::OkStatus();
     });
@@ -323,8 +323,9 @@ TEST(TimeCallTest, HasWhatTheProbeSawAndNothingOlder) {
     EXPECT_EQ(call->begin, 5);
     EXPECT_EQ(call->end, 8);
     EXPECT_EQ(call->kernels, (KernelSeconds{0, 2, 0, 0, 0}));
-    EXPECT_THAT(TimeCall(group, probe, [] { return absl::AbortedError("no"); }),
-                StatusIs(absl::StatusCode::kAborted, "no"));
+    EXPECT_THAT(
+        TimeCall(group, timing, [] { return absl::AbortedError("no"); }),
+        StatusIs(absl::StatusCode::kAborted, "no"));
     return absl::OkStatus();
   };
   EXPECT_THAT(RunOnThreads(1, GroupOptions(), run), IsOk());

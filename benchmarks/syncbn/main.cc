@@ -1,11 +1,9 @@
 // The command `syncbn`: what synchronising batch norm costs.
 #include <cstdint>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -16,25 +14,23 @@
 #include "absl/time/time.h"
 #include "base/command.h"
 #include "base/command_line.h"
-#include "base/files.h"
 #include "base/status_macros.h"
+#include "benchmarks/harness/command.h"
 #include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/rank_team.h"
+#include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/syncbn/gpu_rank.h"
-#include "benchmarks/syncbn/html.h"
-#include "benchmarks/syncbn/json.h"
 #include "benchmarks/syncbn/measure.h"
 #include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/rank.h"
 #include "benchmarks/syncbn/report.h"
-#include "benchmarks/syncbn/table.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/launch/rank_environment.h"
-#include "report/machine.h"
-#include "report/output_files.h"
+#include "report/document.h"
 #include "report/terminal.h"
+#include "report/write.h"
 
 ABSL_FLAG(std::string, shapes, "resnet18,resnet50,mobilenet,detection",
           "see kUsage");
@@ -50,7 +46,6 @@ ABSL_FLAG(int32_t, rounds, 0, "see kUsage");
 ABSL_FLAG(double, seconds, 60, "see kUsage");
 ABSL_FLAG(double, timeout, 120, "see kUsage");
 ABSL_FLAG(uint64_t, seed, 0, "see kUsage");
-ABSL_FLAG(std::string, output_dir, "lockstep-syncbn", "see kUsage");
 ABSL_FLAG(std::string, worker, "",
           "internal: be a rank, for the driver that listens there");
 
@@ -58,6 +53,7 @@ namespace lockstep::benchmarks {
 namespace {
 
 constexpr char kName[] = "syncbn";
+constexpr char kFolder[] = "lockstep-syncbn";
 
 constexpr char kUsage[] = R"(syncbn [FLAGS]
 
@@ -65,8 +61,7 @@ Times batch norm over the batch of all ranks (SyncBN) and over each rank's own
 (local BN: oneDNN's, and SyncBN's own kernels), per layer shape, next to
 PyTorch's BatchNorm2d; and a training step of ResNet-18 with SyncBN and with
 local BN of the same kernels. Says where SyncBN's time goes, and checks what the
-last call of every turn leaves. Prints a table; writes syncbn.json and
-syncbn.html, which opens offline.
+last call of every turn leaves. Prints a table and writes a report.
 
 what is measured
   --shapes=resnet18,resnet50,mobilenet,detection
@@ -95,9 +90,10 @@ how long
                            half of it to start, and half for a turn, and is
                            left out if that is not enough
 
-  --output_dir=DIR         where to write; default: lockstep-syncbn in the
-                           current folder
+what becomes of it
+)";
 
+constexpr char kUsageTable[] = R"(
 the table
 )";
 
@@ -141,12 +137,9 @@ SyncBnRankOptions RankOptions() {
 // The command of the ranks, which are this program again.
 TeamCommand CommandOf(const SyncBnSettings& settings, int cores,
                       const std::string& listener) {
-  std::error_code error;
-  const std::string self =
-      std::filesystem::read_symlink("/proc/self/exe", error).string();
   const bool processes = settings.ranks == RankKind::kProcesses;
   TeamCommand command;
-  command.argv = {error ? "/proc/self/exe" : self,
+  command.argv = {OwnProgram(),
                   absl::StrCat("--worker=", listener),
                   absl::StrCat("--world_size=", settings.world_size),
                   absl::StrCat("--backend=", BackendName(settings)),
@@ -165,25 +158,19 @@ absl::StatusOr<TeamTurn> TakeTurn(RankTeam& team,
                                   const SyncBnRequest& request) {
   // Later than the ranks' own deadline, whose message says more.
   const double timeout = absl::GetFlag(FLAGS_timeout);
-  const absl::StatusOr<std::vector<std::string>> answers =
-      team.Exchange(Serialize(request), absl::Seconds(timeout + 10));
-  if (absl::IsDeadlineExceeded(answers.status())) {
+  const absl::StatusOr<std::vector<RankTurn>> turns =
+      team.Ask<RankTurn>(request, absl::Seconds(timeout + 10));
+  if (absl::IsDeadlineExceeded(turns.status())) {
     return absl::DeadlineExceededError(
-        absl::StrCat(answers.status().message(), " (--timeout=", timeout, ")"));
+        absl::StrCat(turns.status().message(), " (--timeout=", timeout, ")"));
   }
-  LOCKSTEP_RETURN_IF_ERROR(answers.status());
-  std::vector<RankTurn> turns;
-  for (const std::string& answer : *answers) {
-    LOCKSTEP_ASSIGN_OR_RETURN(RankTurn turn, ParseRankTurn(answer));
-    turns.push_back(std::move(turn));
-  }
-  return CombineTurns(turns);
+  LOCKSTEP_RETURN_IF_ERROR(turns.status());
+  return CombineTurns(*turns);
 }
 
 absl::Status MeasureLayers(const TakeSyncBnTurn& take_turn,
-                           SyncBnReport& report) {
+                           SyncBnReport& report, report::GrowingReport& shown) {
   const std::vector<LayerShape> shapes = ShapesOf(report.settings);
-  std::optional<ShapeSet> set;
   for (size_t i = 0; i < shapes.size(); ++i) {
     const LayerShape& shape = shapes[i];
     ShowProgress(absl::StrCat("measuring ", Name(shape.set), " ", Name(shape),
@@ -194,18 +181,17 @@ absl::Status MeasureLayers(const TakeSyncBnTurn& take_turn,
     report.layers.push_back(DeriveLayer(report.settings, shape, measured));
     AddNotes(measured, report);
     ShowProgress("");
-    if (set != shape.set) Print(FormatShapeSet(shape));
-    Print(FormatLayer(report.layers.back()));
-    set = shape.set;
+    shown.Show(SyncBnDocument(report, /*finished=*/false));
   }
   return absl::OkStatus();
 }
 
-absl::Status MeasureAll(RankTeam& team, SyncBnReport& report) {
+absl::Status MeasureAll(RankTeam& team, SyncBnReport& report,
+                        report::GrowingReport& shown) {
   const TakeSyncBnTurn take_turn = [&team](const SyncBnRequest& request) {
     return TakeTurn(team, request);
   };
-  LOCKSTEP_RETURN_IF_ERROR(MeasureLayers(take_turn, report));
+  LOCKSTEP_RETURN_IF_ERROR(MeasureLayers(take_turn, report, shown));
   if (!report.settings.network) return absl::OkStatus();
   ShowProgress("training ResNet-18");
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -213,48 +199,38 @@ absl::Status MeasureAll(RankTeam& team, SyncBnReport& report) {
       MeasureNetwork(report.settings, take_turn, SteadySeconds));
   report.network = DeriveNetwork(report.settings, measured);
   ShowProgress("");
-  Print(FormatNetwork(report.settings, *report.network));
-  return absl::OkStatus();
-}
-
-absl::Status WriteReport(const SyncBnReport& report,
-                         const std::string& folder) {
-  const std::string json = folder + "/syncbn.json";
-  const std::string html = folder + "/syncbn.html";
-  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(json, FormatSyncBnJson(report)));
-  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(html, FormatSyncBnHtml(report)));
-  Print(absl::StrCat("\nWrote ", json, "\nWrote ", html, "\n"));
   return absl::OkStatus();
 }
 
 // left_out: of what the flags ask for; the report begins with it.
 absl::Status Measure(const SyncBnSettings& settings,
                      std::vector<std::string> left_out,
-                     const std::string& command) {
-  const std::string folder = UserPath(absl::GetFlag(FLAGS_output_dir));
-  LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));
+                     std::span<char* const> argv) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
+                            ReportOutput::Create(kName, kFolder));
   SyncBnReport report;
   report.settings = settings;
   report.missing = std::move(left_out);
-  report.machine = DescribeMachine();
-  report.command = command;
-  report.commit = CommitText();
-  report.created = TimeStamp();
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<RankTeam> team,
-                            RankTeam::Start([&](const std::string& listener) {
-                              return CommandOf(settings, report.machine.cores,
-                                               listener);
-                            }));
+  report.origin = OriginOf(kName, argv);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<RankTeam> team,
+      RankTeam::Start([&](const std::string& listener) {
+        return CommandOf(settings, report.origin.machine.cores, listener);
+      }));
   const absl::Duration timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout));
   LOCKSTEP_RETURN_IF_ERROR(team->AwaitRanks(timeout));
-  Print(FormatSyncBnHeading(report));
-  LOCKSTEP_RETURN_IF_ERROR(MeasureAll(*team, report));
+  report::GrowingReport shown;
+  shown.Show(SyncBnDocument(report, /*finished=*/false));
+  LOCKSTEP_RETURN_IF_ERROR(MeasureAll(*team, report, shown));
   LOCKSTEP_RETURN_IF_ERROR(team->Stop(timeout));
-  Print(FormatSyncBnLegend(report));
-  LOCKSTEP_RETURN_IF_ERROR(WriteReport(report, folder));
-  const int64_t wrong = CountWrong(report);
-  if (wrong == 0) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(wrong, " elements are wrong"));
+  const report::Document document = SyncBnDocument(report);
+  shown.Show(document);
+  Print("\n");
+  const absl::Status written = output.Write(document);
+  if (const int64_t wrong = CountWrong(report); wrong > 0) {
+    return absl::DataLossError(absl::StrCat(wrong, " elements are wrong"));
+  }
+  return written;
 }
 
 absl::Status RunWorker(const SyncBnSettings& settings,
@@ -264,25 +240,26 @@ absl::Status RunWorker(const SyncBnSettings& settings,
                        RankOptions());
 }
 
-absl::Status RunDriver(SyncBnSettings settings, const std::string& command) {
+absl::Status RunDriver(SyncBnSettings settings, std::span<char* const> argv) {
   if (settings.gpu) LOCKSTEP_RETURN_IF_ERROR(CheckGpu());
   std::vector<std::string> left_out = LeaveOutForGpu(settings);
   LOCKSTEP_RETURN_IF_ERROR(CheckMemory(settings, MemoryForRun()));
   LOCKSTEP_RETURN_IF_ERROR(CheckNotLaunched());
-  return Measure(settings, std::move(left_out), command);
+  return Measure(settings, std::move(left_out), argv);
 }
 
 int Main(std::span<char* const> argv) {
   const std::optional<int> ended = BeginCommand(
-      kName, absl::StrCat(kUsage, SyncBnColumns(), kUsageEnd), argv);
+      kName,
+      absl::StrCat(kUsage, OutputUsage(kName, kFolder), kUsageTable,
+                   report::TermsText(SyncBnTerms()), kUsageEnd),
+      argv);
   if (ended.has_value()) return *ended;
   const absl::StatusOr<SyncBnSettings> settings = SettingsFromFlags();
   if (!settings.ok()) return Fail(kName, settings.status());
   const std::string worker = absl::GetFlag(FLAGS_worker);
-  const absl::Status status =
-      worker.empty()
-          ? RunDriver(*settings, CommandText("//benchmarks:syncbn", argv))
-          : RunWorker(*settings, worker);
+  const absl::Status status = worker.empty() ? RunDriver(*settings, argv)
+                                             : RunWorker(*settings, worker);
   return status.ok() ? 0 : Fail(kName, status);
 }
 

@@ -1,20 +1,17 @@
-// Rounds of turns.
 #include "benchmarks/syncbn/measure.h"
 
-#include <functional>
+#include <cstddef>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 
 namespace lockstep::benchmarks {
 namespace {
 
-constexpr int kFewestRounds = 3;
 constexpr int kMostRounds = 200;
 
 // Of the time, where there are layers too.
@@ -32,32 +29,12 @@ double NetworkSeconds(const SyncBnSettings& settings) {
   return settings.seconds * (settings.sets.empty() ? 1 : kNetworkShare);
 }
 
-bool IsDone(const SyncBnSettings& settings, int rounds, double seconds,
-            double budget) {
-  if (settings.rounds > 0) return rounds >= settings.rounds;
-  if (rounds < kFewestRounds) return false;
-  return rounds >= kMostRounds || seconds >= budget;
-}
-
-// Which of `count` subjects has turn `i` of a round. Every second round runs
-// backwards, so that none is always behind the same one, and begins one further
-// than the round before it, so that none is behind itself where rounds meet
-// (unless there are but two); so does every pair of rounds.
-size_t TurnOf(int round, size_t i, size_t count) {
-  const size_t first = static_cast<size_t>(round) / 2;
-  return round % 2 == 0 ? (first + i) % count : (first + 1 + count - i) % count;
-}
-
 // Adds one turn to what was measured.
 absl::Status AddTurn(SyncBnRequest request, const TakeSyncBnTurn& take_turn,
                      SyncBnMeasured& measured) {
   request.subject = measured.subject;
   absl::StatusOr<TeamTurn> turn = take_turn(request);
-  if (!turn.ok()) {
-    return absl::Status(
-        turn.status().code(),
-        absl::StrCat(Name(measured.subject), ": ", turn.status().message()));
-  }
+  if (!turn.ok()) return Named(Name(measured.subject), turn.status());
   measured.missing = turn->missing;
   measured.wrong += turn->wrong;
   if (measured.note.empty()) measured.note = turn->note;
@@ -75,24 +52,22 @@ absl::Status AddTurn(SyncBnRequest request, const TakeSyncBnTurn& take_turn,
 absl::StatusOr<MeasuredTurns> MeasureTurns(
     const SyncBnSettings& settings, double budget, SyncBnRequest request,
     std::span<const SyncBnSubject> subjects, const TakeSyncBnTurn& take_turn,
-    const std::function<double()>& clock) {
+    const ClockFunction& clock) {
   MeasuredTurns measured;
   for (const SyncBnSubject subject : subjects) {
     measured.subjects.push_back({.subject = subject});
   }
-  const double start = clock();
-  while (!IsDone(settings, measured.rounds, clock() - start, budget)) {
-    // Large tensors leave nothing in a cache that a warm-up could prepare.
-    const bool large = request.iterations == 1;
-    request.warmup = large && measured.rounds > 0 ? 0 : large ? 1 : kWarmup;
-    for (size_t i = 0; i < subjects.size(); ++i) {
-      SyncBnMeasured& subject =
-          measured.subjects[TurnOf(measured.rounds, i, subjects.size())];
-      if (!subject.missing.empty()) continue;
-      LOCKSTEP_RETURN_IF_ERROR(AddTurn(request, take_turn, subject));
-    }
-    ++measured.rounds;
-  }
+  const RoundLimits limits = {
+      .rounds = settings.rounds, .most = kMostRounds, .seconds = budget};
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      measured.rounds,
+      MeasureRounds(limits, subjects.size(), clock, [&](int round, size_t i) {
+        if (!measured.subjects[i].missing.empty()) return absl::OkStatus();
+        // Large tensors leave nothing in a cache that a warm-up could prepare.
+        const bool large = request.iterations == 1;
+        request.warmup = large && round > 0 ? 0 : large ? 1 : kWarmup;
+        return AddTurn(request, take_turn, measured.subjects[i]);
+      }));
   return measured;
 }
 
@@ -105,9 +80,10 @@ const SyncBnMeasured* MeasuredTurns::Find(SyncBnSubject subject) const {
   return nullptr;
 }
 
-absl::StatusOr<MeasuredTurns> MeasureLayer(
-    const SyncBnSettings& settings, const LayerShape& shape,
-    const TakeSyncBnTurn& take_turn, const std::function<double()>& clock) {
+absl::StatusOr<MeasuredTurns> MeasureLayer(const SyncBnSettings& settings,
+                                           const LayerShape& shape,
+                                           const TakeSyncBnTurn& take_turn,
+                                           const ClockFunction& clock) {
   std::vector<SyncBnSubject> subjects = {
       SyncBnSubject::kLocal, SyncBnSubject::kOwnLocal, SyncBnSubject::kSync,
       SyncBnSubject::kSplit, SyncBnSubject::kMessage,  SyncBnSubject::kCopy};
@@ -119,9 +95,9 @@ absl::StatusOr<MeasuredTurns> MeasureLayer(
                       take_turn, clock);
 }
 
-absl::StatusOr<MeasuredTurns> MeasureNetwork(
-    const SyncBnSettings& settings, const TakeSyncBnTurn& take_turn,
-    const std::function<double()>& clock) {
+absl::StatusOr<MeasuredTurns> MeasureNetwork(const SyncBnSettings& settings,
+                                             const TakeSyncBnTurn& take_turn,
+                                             const ClockFunction& clock) {
   const SyncBnSubject subjects[] = {SyncBnSubject::kLocal, SyncBnSubject::kSync,
                                     SyncBnSubject::kSplit};
   SyncBnRequest request;

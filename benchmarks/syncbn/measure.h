@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/turn.h"
 
@@ -36,19 +37,17 @@ struct MeasuredTurns {
 using TakeSyncBnTurn =
     std::function<absl::StatusOr<TeamTurn>(const SyncBnRequest&)>;
 
-// Measures a layer of the shape, or a step of the network. In every round each
-// subject has one turn; rounds begin with one after the other, and every second
-// one goes backwards, so that a drift of the machine and what a subject leaves
-// behind meet all alike. settings.rounds rounds; if that is 0 at least 3, and
-// until its part of settings.seconds is over by `clock`, in seconds. A subject
-// that is missing gets no further turn. Errors: those of a turn, beginning with
-// the subject's name.
-absl::StatusOr<MeasuredTurns> MeasureLayer(
-    const SyncBnSettings& settings, const LayerShape& shape,
-    const TakeSyncBnTurn& take_turn, const std::function<double()>& clock);
-absl::StatusOr<MeasuredTurns> MeasureNetwork(
-    const SyncBnSettings& settings, const TakeSyncBnTurn& take_turn,
-    const std::function<double()>& clock);
+// Measures a layer of the shape, or a step of the network, in rounds
+// (harness/rounds.h): settings.rounds, or 3 to 200 within its part of
+// settings.seconds. A subject that is missing gets no further turn. Errors:
+// those of a turn, beginning with the subject's name.
+absl::StatusOr<MeasuredTurns> MeasureLayer(const SyncBnSettings& settings,
+                                           const LayerShape& shape,
+                                           const TakeSyncBnTurn& take_turn,
+                                           const ClockFunction& clock);
+absl::StatusOr<MeasuredTurns> MeasureNetwork(const SyncBnSettings& settings,
+                                             const TakeSyncBnTurn& take_turn,
+                                             const ClockFunction& clock);
 
 }  // namespace lockstep::benchmarks
 

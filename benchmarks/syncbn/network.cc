@@ -1,4 +1,3 @@
-// Step, time, compare.
 #include "benchmarks/syncbn/network.h"
 
 #include <cmath>
@@ -37,13 +36,13 @@ int64_t CountDifferent(std::span<const float> a, std::span<const float> b) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<SyncBnNetwork>> SyncBnNetwork::Create(
-    Communicator& group, Probe& probe, uint64_t seed, int64_t batch) {
+    Communicator& group, CallTiming& timing, uint64_t seed, int64_t batch) {
   std::unique_ptr<SyncBnNetwork> network(
-      new SyncBnNetwork(group, probe, batch));
+      new SyncBnNetwork(group, timing, batch));
   network->FillBatch(seed);
   LOCKSTEP_ASSIGN_OR_RETURN(network->norm_group_, group.Split(0, group.rank()));
   network->timed_group_ =
-      std::make_unique<TimedCommunicator>(*network->norm_group_, probe);
+      std::make_unique<TimedCommunicator>(*network->norm_group_, timing);
   for (Replica& replica : network->replicas_) {
     LOCKSTEP_ASSIGN_OR_RETURN(replica.model, CreateModel(kModel, seed));
     replica.reducer =
@@ -85,7 +84,7 @@ absl::StatusOr<RankTurn> SyncBnNetwork::Time(const SyncBnRequest& request) {
   Replica& replica = replicas_[static_cast<size_t>(request.subject)];
   RankTurn turn;
   for (int i = -request.warmup; i < request.iterations; ++i) {
-    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes step, TimeCall(group_, probe_, [&] {
+    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes step, TimeCall(group_, timing_, [&] {
                                 return Step(replica);
                               }));
     if (i >= 0) turn.forward.push_back(std::move(step));

@@ -25,10 +25,10 @@ namespace lockstep::benchmarks {
 // thread safe.
 class SyncBnNetwork {
  public:
-  // Collective; borrows the group, and the probe, which timers write to.
+  // Collective; borrows the group, and `timing`, where timers write.
   // `batch`: images on this rank. Errors: the group's and CreateModel's.
   static absl::StatusOr<std::unique_ptr<SyncBnNetwork>> Create(
-      Communicator& group, Probe& probe, uint64_t seed, int64_t batch);
+      Communicator& group, CallTiming& timing, uint64_t seed, int64_t batch);
 
   // Steps (forward, backward, all-reduce of the gradients; no update) of the
   // network that request.subject names; turn.forward has one call for each.
@@ -44,8 +44,8 @@ class SyncBnNetwork {
     bool stepped = false;
   };
 
-  SyncBnNetwork(Communicator& group, Probe& probe, int64_t batch)
-      : group_(group), probe_(probe), batch_(batch) {}
+  SyncBnNetwork(Communicator& group, CallTiming& timing, int64_t batch)
+      : group_(group), timing_(timing), batch_(batch) {}
 
   void FillBatch(uint64_t seed);
 
@@ -53,7 +53,7 @@ class SyncBnNetwork {
   absl::StatusOr<int64_t> CountWrong(const Replica& replica);
 
   Communicator& group_;
-  Probe& probe_;
+  CallTiming& timing_;
   const int64_t batch_;
   std::vector<float> images_;
   std::vector<int32_t> labels_;

@@ -25,10 +25,10 @@ namespace {
 TEST(SyncBnNetworkMemoryTest, NeedsTheMemoryThatIsAskedFor) {
   constexpr int64_t kBatch = 8;
   const auto steps = [](Communicator& group) -> absl::Status {
-    Probe probe = {.clock = SteadySeconds, .call = {}};
+    CallTiming timing = {.clock = SteadySeconds, .call = {}};
     LOCKSTEP_ASSIGN_OR_RETURN(
         const std::unique_ptr<SyncBnNetwork> network,
-        SyncBnNetwork::Create(group, probe, /*seed=*/3, kBatch));
+        SyncBnNetwork::Create(group, timing, /*seed=*/3, kBatch));
     for (const SyncBnSubject subject :
          {SyncBnSubject::kLocal, SyncBnSubject::kSync, SyncBnSubject::kSplit}) {
       SyncBnRequest request;

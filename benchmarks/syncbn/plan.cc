@@ -1,4 +1,3 @@
-// Flags to settings, settings to shapes.
 #include "benchmarks/syncbn/plan.h"
 
 #include <algorithm>
@@ -102,7 +101,7 @@ absl::Status ParseSyncBnBackend(absl::string_view text,
 }
 
 std::string BackendName(const SyncBnSettings& settings) {
-  return settings.gpu ? "nccl" : std::string(RankKindName(settings.ranks));
+  return settings.gpu ? "nccl" : std::string(Name(settings.ranks));
 }
 
 absl::StatusOr<Layout> ParseLayout(absl::string_view text) {

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
-#include "benchmarks/scaling/plan.h"
+#include "benchmarks/harness/ranks.h"
 #include "syncbn/activations.h"
 
 namespace lockstep::benchmarks {

@@ -1,10 +1,8 @@
-// Flags, shapes and sizes.
+// Flags, shapes and sizes, and the order of turns.
 #include "benchmarks/syncbn/plan.h"
 
 #include <cstdint>
-#include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -272,29 +270,6 @@ TEST_F(SyncBnMeasureTest, GoesBackEverySecondRound) {
   EXPECT_EQ(requests_[0].network, 0);
 }
 
-// Over two rounds of each beginning: every subject has every place, and the
-// same one before it in at most half of the rounds.
-TEST_F(SyncBnMeasureTest, PutsNoSubjectAlwaysBehindTheSame) {
-  settings_.rounds = 14;
-  ASSERT_THAT(Layer(), IsOk());
-  ASSERT_THAT(turns_, SizeIs(14 * 7));
-  for (size_t subject = 0; subject < 7; ++subject) {
-    std::map<std::string, int> before;
-    std::set<size_t> places;
-    for (size_t i = 0; i < turns_.size(); ++i) {
-      if (turns_[i] != turns_[subject]) continue;
-      places.insert(i % 7);
-      if (i > 0) ++before[turns_[i - 1]];
-    }
-    EXPECT_THAT(places, SizeIs(7)) << turns_[subject];
-    EXPECT_THAT(before, SizeIs(testing::Ge(2u))) << turns_[subject];
-    for (const auto& [name, times] : before) {
-      EXPECT_NE(name, turns_[subject]);
-      EXPECT_LE(times, 7) << name << ", " << turns_[subject];
-    }
-  }
-}
-
 TEST_F(SyncBnMeasureTest, WarmsLargeTensorsUpOnce) {
   ASSERT_THAT(Layer(/*n=*/200), IsOk());
   for (size_t i = 0; i < requests_.size(); ++i) {
@@ -329,7 +304,7 @@ TEST_F(SyncBnMeasureTest, FailsWithATurn) {
 TEST_F(SyncBnMeasureTest, StopsWhenTheShapesPartOfTheTimeIsOver) {
   settings_.rounds = 0;
   settings_.network = false;
-  settings_.seconds = 100;  // 25 for each of four shapes; a round takes 7.
+  settings_.seconds = 120;  // 30 for each of four shapes; a round takes 7.
   const absl::StatusOr<MeasuredTurns> measured = Layer();
   ASSERT_THAT(measured, IsOk());
   EXPECT_EQ(measured->rounds, 4);

@@ -1,4 +1,3 @@
-// What is said to syncbn_peer_torch.py, and what it answers.
 #include "benchmarks/syncbn/rank.h"
 
 #include <cmath>
@@ -23,13 +22,11 @@
 #include "base/status_macros.h"
 #include "benchmarks/harness/copy_bandwidth.h"
 #include "benchmarks/harness/rank_service.h"
+#include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/statistics.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/syncbn/torch_peer_py.h"
 #include "collectives/collective.h"
-#include "collectives/host/host_group.h"
-#include "collectives/launch/launched_group.h"
-#include "collectives/launch/rank_environment.h"
 #include "models/cpu/classifier.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm_kernels.h"
@@ -104,24 +101,12 @@ absl::StatusOr<RankTurn> ParsePeerAnswer(const SyncBnRequest& request,
 }
 
 // Turns, by subject.
-namespace {
-
-absl::Status ServeRank(const std::string& listener, Communicator& group,
-                       const SyncBnRankOptions& options) {
-  SyncBnRank rank(group, options);
-  return ServeSyncBnTurns(
-      listener, group,
-      [&rank](const SyncBnRequest& request) { return rank.Take(request); });
-}
-
-}  // namespace
-
 SyncBnRank::SyncBnRank(Communicator& group, const SyncBnRankOptions& options)
     : group_(group),
       options_(options),
-      timed_kernels_(kernels_, probe_),
-      timed_group_(group, probe_) {
-  probe_.clock = SteadySeconds;
+      timed_kernels_(kernels_, timing_),
+      timed_group_(group, timing_) {
+  timing_.clock = SteadySeconds;
   SetComputeThreads(1);
 }
 
@@ -142,7 +127,7 @@ absl::StatusOr<RankTurn> SyncBnRank::Take(const SyncBnRequest& request) {
 
 absl::StatusOr<RankTurn> SyncBnRank::TimeLayer(const SyncBnRequest& request) {
   LOCKSTEP_RETURN_IF_ERROR(UseLayer(request.layer));
-  return TimeSubject(*layer_, subjects_, request, probe_);
+  return TimeSubject(*layer_, subjects_, request, timing_);
 }
 
 absl::Status SyncBnRank::UseLayer(const LayerSpec& spec) {
@@ -173,13 +158,14 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeMessages(
   RankTurn turn;
   for (int i = -request.warmup; i < request.iterations; ++i) {
     LOCKSTEP_ASSIGN_OR_RETURN(
-        CallTimes forward, TimeCall(group_, probe_, [&] {
+        CallTimes forward, TimeCall(group_, timing_, [&] {
           return group_.AllGather(
               ConstBuffer(records.data() + group_.rank() * size, size,
                           DataType::kUInt8),
               Buffer(records));
         }));
-    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes backward, TimeCall(group_, probe_, [&] {
+    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes backward,
+                              TimeCall(group_, timing_, [&] {
                                 return group_.AllReduce(Buffer(sums));
                               }));
     if (i < 0) continue;
@@ -199,7 +185,7 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeCopies(const SyncBnRequest& request) {
   copier.Prepare();
   RankTurn turn;
   for (int i = -request.warmup; i < request.iterations; ++i) {
-    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes copy, TimeCall(group_, probe_, [&] {
+    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes copy, TimeCall(group_, timing_, [&] {
                                 copier.Copy();
                                 return absl::OkStatus();
                               }));
@@ -228,48 +214,22 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeNetwork(const SyncBnRequest& request) {
     layer_.reset();
     peer_.reset();  // The machine is the network's.
     LOCKSTEP_ASSIGN_OR_RETURN(
-        network_, SyncBnNetwork::Create(group_, probe_, request.layer.seed,
+        network_, SyncBnNetwork::Create(group_, timing_, request.layer.seed,
                                         request.layer.n));
   }
   return network_->Time(request);
-}
-
-absl::StatusOr<std::unique_ptr<Communicator>> JoinSyncBnRanks(
-    const GroupOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
-                            ReadRankEnvironment());
-  if (!environment.has_value()) {
-    return absl::FailedPreconditionError("a rank needs a launcher");
-  }
-  return JoinLaunchedGroup(*environment, options);
-}
-
-absl::Status ServeSyncBnTurns(
-    const std::string& listener, Communicator& group,
-    const std::function<absl::StatusOr<RankTurn>(const SyncBnRequest&)>& take) {
-  const RankHello hello = {group.rank(), group.world_size()};
-  return ServeMessages(
-      listener, hello,
-      [&](absl::string_view message) -> absl::StatusOr<std::string> {
-        LOCKSTEP_ASSIGN_OR_RETURN(const SyncBnRequest request,
-                                  ParseSyncBnRequest(message));
-        LOCKSTEP_ASSIGN_OR_RETURN(const RankTurn turn, take(request));
-        return Serialize(turn);
-      });
 }
 
 absl::Status RunSyncBnRank(const std::string& listener, RankKind kind,
                            int world_size, const SyncBnRankOptions& options) {
   GroupOptions group_options;
   group_options.timeout = options.timeout;
-  if (kind == RankKind::kThreads) {
-    return RunOnThreads(world_size, group_options, [&](Communicator& group) {
-      return ServeRank(listener, group, options);
-    });
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> group,
-                            JoinSyncBnRanks(group_options));
-  return ServeRank(listener, *group, options);
+  return RunAsRanks(kind, world_size, group_options, [&](Communicator& group) {
+    SyncBnRank rank(group, options);
+    return ServeTurns<SyncBnRequest>(
+        listener, {group.rank(), group.world_size()},
+        [&rank](const SyncBnRequest& request) { return rank.Take(request); });
+  });
 }
 
 }  // namespace lockstep::benchmarks

@@ -1,9 +1,9 @@
-// PyTorch's batch norm, in a process of its own.
+// What a rank of the command `syncbn` does, and its PyTorch, in a process of
+// its own.
 #ifndef LOCKSTEP_BENCHMARKS_SYNCBN_RANK_H_
 #define LOCKSTEP_BENCHMARKS_SYNCBN_RANK_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,14 +12,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/torch_process.h"
-#include "benchmarks/scaling/plan.h"
 #include "benchmarks/syncbn/layer.h"
 #include "benchmarks/syncbn/network.h"
 #include "benchmarks/syncbn/timers.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
@@ -50,12 +49,10 @@ class SyncBnPeer {
   std::string name_;
 };
 
-// What syncbn_peer_torch.py is told, and its answer to that. Errors: kInternal.
+// What torch_peer.py is told, and its answer to that. Errors: kInternal.
 std::string PeerLine(const SyncBnRequest& request);
 absl::StatusOr<RankTurn> ParsePeerAnswer(const SyncBnRequest& request,
                                          const std::string& answer);
-
-// What a rank of the command `syncbn` does.
 
 struct SyncBnRankOptions {
   std::vector<std::string> pythons;  // Where PyTorch is looked for.
@@ -87,7 +84,7 @@ class SyncBnRank {
 
   Communicator& group_;
   const SyncBnRankOptions options_;
-  Probe probe_;
+  CallTiming timing_;
   CpuBatchNormKernels kernels_;
   TimedKernels timed_kernels_;
   TimedCommunicator timed_group_;
@@ -96,17 +93,6 @@ class SyncBnRank {
   std::optional<absl::StatusOr<SyncBnPeer>> peer_;  // Once looked for.
   std::unique_ptr<SyncBnNetwork> network_;
 };
-
-// The group of the ranks that the launcher started. Errors:
-// kFailedPrecondition without a launcher; the group's.
-absl::StatusOr<std::unique_ptr<Communicator>> JoinSyncBnRanks(
-    const GroupOptions& options);
-
-// Takes turns until the driver that listens at `listener` says that it is over.
-// Errors: of a turn, and of the connection.
-absl::Status ServeSyncBnTurns(
-    const std::string& listener, Communicator& group,
-    const std::function<absl::StatusOr<RankTurn>(const SyncBnRequest&)>& take);
 
 // Is a rank of the team (kProcesses: the one that the launcher says; kThreads:
 // all of them) and takes turns until the driver that listens at `listener` says

@@ -1,4 +1,4 @@
-// Timers on a clock that is made up.
+// Timers on a clock that is made up; steps of ResNet-18; turns of every kind.
 #include "benchmarks/syncbn/rank.h"
 
 #include <cstddef>
@@ -17,8 +17,8 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "benchmarks/harness/fake_python.h"
+#include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/statistics.h"
-#include "benchmarks/scaling/plan.h"
 #include "benchmarks/syncbn/network.h"
 #include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/timers.h"
@@ -84,22 +84,22 @@ class FakeKernels : public BatchNormKernels {
 };
 
 TEST(TimedKernelsTest, TimesEachKernelAndHandsItsResultOn) {
-  Probe probe = {.clock = Now, .call = {}};
+  CallTiming timing = {.clock = Now, .call = {}};
   FakeKernels fake;
-  TimedKernels kernels(fake, probe);
+  TimedKernels kernels(fake, timing);
   EXPECT_THAT(kernels.Allocate(1), IsOk());
   EXPECT_THAT(kernels.UseRunning({}, {}, 0, nullptr), IsOk());
-  EXPECT_THAT(probe.call.kernels, ElementsAre(0, 0, 0, 0, 0));
+  EXPECT_THAT(timing.call.kernels, ElementsAre(0, 0, 0, 0, 0));
   EXPECT_THAT(kernels.ComputeMoments({}, {}, nullptr), IsOk());
   EXPECT_THAT(kernels.Merge({}, nullptr, 1, {}, {}, nullptr),
               StatusIs(absl::StatusCode::kAborted, "no merge"));
   EXPECT_THAT(kernels.Normalize({}), IsOk());
   EXPECT_THAT(kernels.BackwardReduce({}, {}, {}, {}), IsOk());
   EXPECT_THAT(kernels.BackwardInput({}, {}, {}, {}), IsOk());
-  EXPECT_THAT(probe.call.kernels, ElementsAre(1, 2, 4, 8, 16));
+  EXPECT_THAT(timing.call.kernels, ElementsAre(1, 2, 4, 8, 16));
   EXPECT_THAT(kernels.Normalize({}), IsOk());
-  EXPECT_THAT(probe.call.kernels, ElementsAre(1, 2, 8, 8, 16));
-  EXPECT_THAT(probe.call.messages, IsEmpty());
+  EXPECT_THAT(timing.call.kernels, ElementsAre(1, 2, 8, 8, 16));
+  EXPECT_THAT(timing.call.messages, IsEmpty());
 }
 
 class FakeGroup : public FakeCommunicator {
@@ -112,9 +112,9 @@ class FakeGroup : public FakeCommunicator {
 };
 
 TEST(TimedCommunicatorTest, NotesWhenEachMessageIsEnteredAndLeft) {
-  Probe probe = {.clock = Now, .call = {}};
+  CallTiming timing = {.clock = Now, .call = {}};
   FakeGroup fake;
-  TimedCommunicator group(fake, probe);
+  TimedCommunicator group(fake, timing);
   EXPECT_EQ(group.rank(), 0);
   EXPECT_EQ(group.world_size(), 1);
   std::vector<float> values(6);
@@ -122,11 +122,11 @@ TEST(TimedCommunicatorTest, NotesWhenEachMessageIsEnteredAndLeft) {
   EXPECT_THAT(group.AllReduce(Buffer(values)), IsOk());
   now = 20;
   EXPECT_THAT(group.Barrier(), StatusIs(absl::StatusCode::kAborted, "late"));
-  ASSERT_THAT(probe.call.messages, SizeIs(2));
-  EXPECT_EQ(probe.call.messages[0].entered, 10);
-  EXPECT_EQ(probe.call.messages[0].left, 13);
-  EXPECT_EQ(probe.call.messages[0].bytes, 24);
-  EXPECT_EQ(probe.call.messages[1].entered, 20);
+  ASSERT_THAT(timing.call.messages, SizeIs(2));
+  EXPECT_EQ(timing.call.messages[0].entered, 10);
+  EXPECT_EQ(timing.call.messages[0].left, 13);
+  EXPECT_EQ(timing.call.messages[0].bytes, 24);
+  EXPECT_EQ(timing.call.messages[1].entered, 20);
   Communicator& any = group;
   EXPECT_THAT(any.Split(0, 0), StatusIs(absl::StatusCode::kUnimplemented,
                                         "a fake does not split"));
@@ -151,10 +151,10 @@ TEST(SyncBnNetworkTest, StepsAndCountsMessages) {
                                     SyncBnSubject::kSplit};
   RankTurn turns[3][2];
   const auto run = [&](Communicator& group) -> absl::Status {
-    Probe probe = {.clock = SteadySeconds, .call = {}};
+    CallTiming timing = {.clock = SteadySeconds, .call = {}};
     LOCKSTEP_ASSIGN_OR_RETURN(
         const std::unique_ptr<SyncBnNetwork> network,
-        SyncBnNetwork::Create(group, probe, /*seed=*/3, /*batch=*/2));
+        SyncBnNetwork::Create(group, timing, /*seed=*/3, /*batch=*/2));
     for (size_t i = 0; i < 3; ++i) {
       LOCKSTEP_ASSIGN_OR_RETURN(turns[i][group.rank()],
                                 network->Time(Step(subjects[i])));
@@ -201,10 +201,10 @@ TEST(SyncBnNetworkTest, CountsGradientsThatDifferBetweenRanks) {
   int64_t wrong[2] = {0, 0};
   const auto run = [&](Communicator& group) -> absl::Status {
     Corrupting corrupting(group);
-    Probe probe = {.clock = SteadySeconds, .call = {}};
+    CallTiming timing = {.clock = SteadySeconds, .call = {}};
     LOCKSTEP_ASSIGN_OR_RETURN(
         const std::unique_ptr<SyncBnNetwork> network,
-        SyncBnNetwork::Create(corrupting, probe, /*seed=*/3, /*batch=*/1));
+        SyncBnNetwork::Create(corrupting, timing, /*seed=*/3, /*batch=*/1));
     LOCKSTEP_ASSIGN_OR_RETURN(const RankTurn turn,
                               network->Time(Step(SyncBnSubject::kSync)));
     wrong[group.rank()] = turn.wrong;

@@ -1,4 +1,3 @@
-// Medians, means and ratios.
 #include "benchmarks/syncbn/report.h"
 
 #include <algorithm>
@@ -275,10 +274,10 @@ std::string WhyNoBar(const SyncBnReport& report) {
     return absl::StrCat("it is for ", kBarWorldSize, " ranks");
   }
   if (settings.type != DataType::kFloat32) return "it is for float32";
-  if (settings.world_size > report.machine.cores) {
+  if (settings.world_size > report.origin.machine.cores) {
     return absl::StrCat("it is for ranks with a core each, and ",
                         settings.world_size, " ranks share ",
-                        report.machine.cores);
+                        report.origin.machine.cores);
   }
   for (const LayerReport& layer : report.layers) {
     if (layer.shape.set == ShapeSet::kResNet18) return "";

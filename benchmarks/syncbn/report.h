@@ -11,7 +11,7 @@
 #include "benchmarks/syncbn/measure.h"
 #include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/turn.h"
-#include "report/machine.h"
+#include "report/document.h"
 
 namespace lockstep::benchmarks {
 
@@ -99,9 +99,11 @@ struct NetworkReport {
   double Share() const { return 1 - local.median / sync.median; }
 };
 
-// The bar that the project set itself.
+// The bar that the project set itself: SyncBN beyond its message, forward and
+// backward, is at most so many times the faster local batch norm.
 inline constexpr double kMostBeyond = 1.15;
 inline constexpr int kBarWorldSize = 2;
+
 struct SyncBnBar {
   LayerShape shape;
   SyncBnSubject against = SyncBnSubject::kLocal;  // The faster local one.
@@ -112,11 +114,8 @@ struct SyncBnBar {
 
 struct SyncBnReport {
   SyncBnSettings settings;
-  Machine machine;
-  std::string command;
-  std::string commit;   // Empty if unknown.
-  std::string created;  // UTC, ISO 8601.
-  std::string gpu;      // Empty if it was measured on the CPU.
+  report::Origin origin;
+  std::string gpu;  // Empty if it was measured on the CPU.
   bool shared_gpu = false;
   std::string peer;  // Which PyTorch; empty if none was measured.
   // What could not be measured, and why: "PyTorch: ...".
@@ -145,6 +144,14 @@ std::string WhyNoBar(const SyncBnReport& report);
 
 // Wrong elements of everything.
 int64_t CountWrong(const SyncBnReport& report);
+
+// What the columns of a layer are, for --help as well.
+std::vector<report::Term> SyncBnTerms();
+
+// benchmarks/README.md lists the keys of its JSON. `finished`: whether
+// everything is measured; what stands below the tables is left out before.
+report::Document SyncBnDocument(const SyncBnReport& report,
+                                bool finished = true);
 
 }  // namespace lockstep::benchmarks
 

@@ -58,7 +58,7 @@ nlohmann::json Report(const std::string& flags) {
   }
   EXPECT_THAT(ReadText(folder + "/syncbn.html"),
               AllOf(StartsWith("<!DOCTYPE html>"),
-                    HasSubstr("\"report\":\"lockstep.syncbn\"")));
+                    HasSubstr("<h1>Lockstep SyncBN report</h1>")));
   const auto json =
       nlohmann::json::parse(ReadText(folder + "/syncbn.json"), nullptr, false);
   EXPECT_FALSE(json.is_discarded());

@@ -1,4 +1,3 @@
-// A reading of the clock before, and one after.
 #include "benchmarks/syncbn/timers.h"
 
 #include <cstddef>
@@ -14,16 +13,16 @@ namespace {
 // Adds the time until its end to a kernel's.
 class Timer {
  public:
-  Timer(Probe& probe, TimedKernel kernel)
-      : probe_(probe),
-        seconds_(probe.call.kernels[static_cast<size_t>(kernel)]),
-        begin_(probe.clock()) {}
+  Timer(CallTiming& timing, TimedKernel kernel)
+      : timing_(timing),
+        seconds_(timing.call.kernels[static_cast<size_t>(kernel)]),
+        begin_(timing.clock()) {}
   Timer(const Timer&) = delete;
   Timer& operator=(const Timer&) = delete;
-  ~Timer() { seconds_ += probe_.clock() - begin_; }
+  ~Timer() { seconds_ += timing_.clock() - begin_; }
 
  private:
-  Probe& probe_;
+  CallTiming& timing_;
   double& seconds_;
   const double begin_;
 };
@@ -37,7 +36,7 @@ absl::StatusOr<std::shared_ptr<std::byte>> TimedKernels::Allocate(
 
 absl::Status TimedKernels::ComputeMoments(const ActivationShape& shape,
                                           ConstBuffer x, std::byte* record) {
-  const Timer timer(probe_, TimedKernel::kMoments);
+  const Timer timer(timing_, TimedKernel::kMoments);
   return kernels_.ComputeMoments(shape, x, record);
 }
 
@@ -47,7 +46,7 @@ absl::StatusOr<int64_t> TimedKernels::Merge(const StatisticsRecord& record,
                                             const MergeOptions& options,
                                             const RunningStatistics& running,
                                             std::byte* saved) {
-  const Timer timer(probe_, TimedKernel::kMerge);
+  const Timer timer(timing_, TimedKernel::kMerge);
   return kernels_.Merge(record, gathered, ranks, options, running, saved);
 }
 
@@ -58,30 +57,30 @@ absl::Status TimedKernels::UseRunning(const StatisticsRecord& record,
 }
 
 absl::Status TimedKernels::Normalize(const NormalizeCall& call) {
-  const Timer timer(probe_, TimedKernel::kNormalize);
+  const Timer timer(timing_, TimedKernel::kNormalize);
   return kernels_.Normalize(call);
 }
 
 absl::Status TimedKernels::BackwardReduce(const BackwardCall& call, Buffer sums,
                                           Buffer dweight, Buffer dbias) {
-  const Timer timer(probe_, TimedKernel::kBackwardReduce);
+  const Timer timer(timing_, TimedKernel::kBackwardReduce);
   return kernels_.BackwardReduce(call, sums, dweight, dbias);
 }
 
 absl::Status TimedKernels::BackwardInput(const BackwardCall& call,
                                          ConstBuffer sums, Buffer dx,
                                          Buffer dresidual) {
-  const Timer timer(probe_, TimedKernel::kBackwardInput);
+  const Timer timer(timing_, TimedKernel::kBackwardInput);
   return kernels_.BackwardInput(call, sums, dx, dresidual);
 }
 
 absl::Status TimedCommunicator::Run(const Collective& call) {
   MessageTimes times;
   times.bytes = call.input.size_bytes();
-  times.entered = probe_.clock();
+  times.entered = timing_.clock();
   const absl::Status status = group_.Run(call);
-  times.left = probe_.clock();
-  probe_.call.messages.push_back(times);
+  times.left = timing_.clock();
+  timing_.call.messages.push_back(times);
   return status;
 }
 

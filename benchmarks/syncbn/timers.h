@@ -18,7 +18,7 @@
 namespace lockstep::benchmarks {
 
 // Where the timers of one rank write. Not thread safe.
-struct Probe {
+struct CallTiming {
   double (*clock)() = nullptr;  // SteadySeconds, or a test's.
   CallTimes call;               // The kernels and messages of the call so far.
 };
@@ -26,8 +26,8 @@ struct Probe {
 // Kernels that return when they are done, on the host, timed. Borrows both.
 class TimedKernels : public BatchNormKernels {
  public:
-  TimedKernels(BatchNormKernels& kernels, Probe& probe)
-      : kernels_(kernels), probe_(probe) {}
+  TimedKernels(BatchNormKernels& kernels, CallTiming& timing)
+      : kernels_(kernels), timing_(timing) {}
 
   absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t bytes) override;
   absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
@@ -48,15 +48,15 @@ class TimedKernels : public BatchNormKernels {
 
  private:
   BatchNormKernels& kernels_;
-  Probe& probe_;
+  CallTiming& timing_;
 };
 
 // A group that notes when this rank enters and leaves each message. Borrows
 // both. Thread safety: the group's, and one thread at a time.
 class TimedCommunicator : public Communicator {
  public:
-  TimedCommunicator(Communicator& group, Probe& probe)
-      : group_(group), probe_(probe) {}
+  TimedCommunicator(Communicator& group, CallTiming& timing)
+      : group_(group), timing_(timing) {}
 
   int rank() const override { return group_.rank(); }
   int world_size() const override { return group_.world_size(); }
@@ -67,7 +67,7 @@ class TimedCommunicator : public Communicator {
 
  private:
   Communicator& group_;
-  Probe& probe_;
+  CallTiming& timing_;
 };
 
 }  // namespace lockstep::benchmarks

@@ -1,95 +1,19 @@
-// Bytes, and sums over ranks.
 #include "benchmarks/syncbn/turn.h"
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <numeric>
 #include <span>
 #include <string>
-#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 
 namespace lockstep::benchmarks {
 namespace {
-
-// Writes and reads values, texts and lists, one after the other.
-class Writer {
- public:
-  template <typename T>
-  void Add(const T& value) {
-    static_assert(std::is_trivially_copyable_v<T>);
-    bytes_.append(reinterpret_cast<const char*>(&value), sizeof(T));
-  }
-  template <typename T>
-  void AddList(std::span<const T> values) {
-    Add(static_cast<int64_t>(values.size()));
-    for (const T& value : values) Add(value);
-  }
-  std::string Take() { return std::move(bytes_); }
-
- private:
-  std::string bytes_;
-};
-
-class Reader {
- public:
-  explicit Reader(absl::string_view bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  bool Read(T& value) {
-    if (bytes_.size() < sizeof(T)) return false;
-    std::memcpy(&value, bytes_.data(), sizeof(T));
-    bytes_.remove_prefix(sizeof(T));
-    return true;
-  }
-  // Of elements that have `element` bytes at least.
-  bool ReadCount(int64_t& count, size_t element) {
-    return Read(count) && count >= 0 &&
-           count <= static_cast<int64_t>(bytes_.size() / element);
-  }
-  template <typename Values>
-  bool ReadList(Values& values) {
-    int64_t count = 0;
-    if (!ReadCount(count, sizeof(values[0]))) return false;
-    values.resize(static_cast<size_t>(count));
-    for (auto& value : values) Read(value);
-    return true;
-  }
-  bool done() const { return bytes_.empty(); }
-
- private:
-  absl::string_view bytes_;
-};
-
-void AddCalls(const std::vector<CallTimes>& calls, Writer& writer) {
-  writer.Add(static_cast<int64_t>(calls.size()));
-  for (const CallTimes& call : calls) {
-    writer.Add(call.begin);
-    writer.Add(call.end);
-    writer.Add(call.kernels);
-    writer.AddList(std::span<const MessageTimes>(call.messages));
-  }
-}
-
-bool ReadCalls(Reader& reader, std::vector<CallTimes>& calls) {
-  int64_t count = 0;
-  if (!reader.ReadCount(count, 2 * sizeof(double))) return false;
-  calls.resize(static_cast<size_t>(count));
-  for (CallTimes& call : calls) {
-    if (!reader.Read(call.begin) || !reader.Read(call.end) ||
-        !reader.Read(call.kernels) || !reader.ReadList(call.messages)) {
-      return false;
-    }
-  }
-  return true;
-}
 
 // One call from what each rank saw of it.
 absl::StatusOr<TeamCall> CombineCall(std::span<const CallTimes* const> ranks) {
@@ -179,43 +103,6 @@ RankTurn Missing(const absl::Status& why) {
 absl::StatusOr<RankTurn> OrMissing(absl::StatusOr<RankTurn> turn) {
   if (turn.ok() || !absl::IsUnimplemented(turn.status())) return turn;
   return Missing(turn.status());
-}
-
-std::string Serialize(const SyncBnRequest& request) {
-  Writer writer;
-  writer.Add(request);
-  return writer.Take();
-}
-
-absl::StatusOr<SyncBnRequest> ParseSyncBnRequest(absl::string_view bytes) {
-  SyncBnRequest request;
-  Reader reader(bytes);
-  if (reader.Read(request) && reader.done()) return request;
-  return absl::DataLossError("a request of another size than expected");
-}
-
-std::string Serialize(const RankTurn& turn) {
-  Writer writer;
-  AddCalls(turn.forward, writer);
-  AddCalls(turn.backward, writer);
-  writer.Add(turn.wrong);
-  writer.AddList(std::span<const char>(turn.note));
-  writer.AddList(std::span<const char>(turn.gpu));
-  writer.Add(turn.shared_gpu);
-  writer.AddList(std::span<const char>(turn.missing));
-  return writer.Take();
-}
-
-absl::StatusOr<RankTurn> ParseRankTurn(absl::string_view bytes) {
-  RankTurn turn;
-  Reader reader(bytes);
-  if (ReadCalls(reader, turn.forward) && ReadCalls(reader, turn.backward) &&
-      reader.Read(turn.wrong) && reader.ReadList(turn.note) &&
-      reader.ReadList(turn.gpu) && reader.Read(turn.shared_gpu) &&
-      reader.ReadList(turn.missing) && reader.done()) {
-    return turn;
-  }
-  return absl::DataLossError("a rank's answer is not whole");
 }
 
 double TeamCall::Kernels() const {

@@ -7,11 +7,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "benchmarks/syncbn/plan.h"
 
 namespace lockstep::benchmarks {
@@ -54,6 +54,10 @@ struct CallTimes {
   double end = 0;
   KernelSeconds kernels = {};
   std::vector<MessageTimes> messages = {};
+
+  static auto Members(auto& self) {
+    return std::tie(self.begin, self.end, self.kernels, self.messages);
+  }
 };
 
 // What a rank answers.
@@ -65,18 +69,17 @@ struct RankTurn {
   std::string gpu;                  // Its name, if it was measured on one.
   int32_t shared_gpu = 0;           // 1: another rank has the same GPU.
   std::string missing;  // Why it cannot be measured; then no calls are set.
+
+  static auto Members(auto& self) {
+    return std::tie(self.forward, self.backward, self.wrong, self.note,
+                    self.gpu, self.shared_gpu, self.missing);
+  }
 };
 
 // The answer of a rank that cannot measure it, for that reason.
 RankTurn Missing(const absl::Status& why);
 // The same for the kUnimplemented of a layer that lacks a type; `turn` else.
 absl::StatusOr<RankTurn> OrMissing(absl::StatusOr<RankTurn> turn);
-
-// As bytes, and back. Errors: kDataLoss for bytes that are none.
-std::string Serialize(const SyncBnRequest& request);
-absl::StatusOr<SyncBnRequest> ParseSyncBnRequest(absl::string_view bytes);
-std::string Serialize(const RankTurn& turn);
-absl::StatusOr<RankTurn> ParseRankTurn(absl::string_view bytes);
 
 // A call, all ranks together.
 struct TeamCall {

@@ -1,4 +1,4 @@
-// Answers as bytes, and what several ranks' answers are together.
+// What several ranks' answers are together, and what PyTorch's are.
 #include "benchmarks/syncbn/turn.h"
 
 #include <string>
@@ -11,6 +11,7 @@
 #include "absl/time/time.h"
 #include "base/data_types.h"
 #include "base/status_matchers.h"
+#include "benchmarks/harness/codec.h"
 #include "benchmarks/harness/fake_python.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/syncbn/rank.h"
@@ -42,14 +43,14 @@ RankTurn Turn(const CallTimes& call) {
   return turn;
 }
 
-TEST(ParseRankTurnTest, ReadsWhatSerializeWrote) {
+TEST(RankTurnTest, TravelsWhole) {
   RankTurn turn = Turn(Call(10, 15, 12, 13));
   turn.backward = {Call(1, 2, 1.25, 1.5), CallTimes()};
   turn.note = "who";
   turn.gpu = "where";
   turn.shared_gpu = 1;
   turn.missing = "why";
-  const absl::StatusOr<RankTurn> back = ParseRankTurn(Serialize(turn));
+  const absl::StatusOr<RankTurn> back = Decode<RankTurn>(Encode(turn));
   ASSERT_THAT(back, IsOk());
   ASSERT_THAT(back->forward, SizeIs(1));
   ASSERT_THAT(back->backward, SizeIs(2));
@@ -83,33 +84,17 @@ TEST(OrMissingTest, IsForWhatALayerLacksAlone) {
   EXPECT_EQ(there->missing, "");
 }
 
-TEST(ParseRankTurnTest, RefusesWhatIsCutShortOrTooLong) {
-  const std::string whole = Serialize(Turn(Call(10, 15, 12, 13)));
-  for (size_t size = 0; size < whole.size(); ++size) {
-    EXPECT_THAT(ParseRankTurn(whole.substr(0, size)),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr("not whole")))
-        << size;
-  }
-  EXPECT_THAT(ParseRankTurn(whole + "x"),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("not whole")));
-  // A count far beyond what is there is no reason to allocate.
-  EXPECT_THAT(ParseRankTurn(std::string(8, '\x7f')),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("not whole")));
-}
-
-TEST(ParseSyncBnRequestTest, ReadsWhatSerializeWrote) {
+TEST(SyncBnRequestTest, TravelsWhole) {
   SyncBnRequest request;
   request.subject = SyncBnSubject::kCopy;
   request.layer.c = 5;
   request.iterations = 7;
   const absl::StatusOr<SyncBnRequest> back =
-      ParseSyncBnRequest(Serialize(request));
+      Decode<SyncBnRequest>(Encode(request));
   ASSERT_THAT(back, IsOk());
   EXPECT_EQ(back->subject, SyncBnSubject::kCopy);
   EXPECT_EQ(back->layer, request.layer);
   EXPECT_EQ(back->iterations, 7);
-  EXPECT_THAT(ParseSyncBnRequest("go"),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("size")));
 }
 
 // Rank 0 enters at 12, rank 1 at 14; they leave at 15 and 16.

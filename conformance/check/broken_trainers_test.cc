@@ -64,8 +64,8 @@ std::string PreloadedPython() {
 
 // The same as a program, for --python.
 std::string PreloadedProgram() {
-  // Before the file is open: whoever starts a process hands it on, and a program
-  // that somebody can write to cannot be run.
+  // Before the file is open: whoever starts a process hands it on, and a
+  // program that somebody can write to cannot be run.
   const std::string python = PreloadedPython();
   const std::string path = testing::TempDir() + "/preloaded_python";
   std::ofstream(path) << "#!/bin/sh\nexec " << python << " \"$@\"\n";

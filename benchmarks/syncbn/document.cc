@@ -1,0 +1,490 @@
+// The report's forms: keys, columns and words. Every number comes from the
+// report.
+#include "report/document.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "base/data_types.h"
+#include "benchmarks/syncbn/plan.h"
+#include "benchmarks/syncbn/report.h"
+#include "benchmarks/syncbn/turn.h"
+#include "report/format.h"
+
+namespace lockstep::benchmarks {
+namespace {
+
+using report::Cell;
+using report::Chart;
+using report::Counted;
+using report::Percent;
+using report::Series;
+using report::Significant;
+using report::TextOrNull;
+using report::Value;
+
+Value SpreadData(const CallSpread& spread) {
+  return {{"median", spread.median}, {"p25", spread.p25},
+          {"p75", spread.p75},       {"min", spread.min},
+          {"max", spread.max},       {"samples", spread.samples}};
+}
+
+Value OptionalSpread(const std::optional<CallSpread>& spread) {
+  return spread.has_value() ? SpreadData(*spread) : Value();
+}
+
+Value SplitData(const CallSplit& split) {
+  return {{"kernels", split.kernels},
+          {"communication", split.communication},
+          {"wait", split.wait},
+          {"other", split.other}};
+}
+
+// The key of a pass that has it.
+const char* LocalKey(SyncBnSubject local) {
+  return local == SyncBnSubject::kLocal ? "local" : "own_local";
+}
+
+Value PassData(const PassReport& pass) {
+  return {{"local", OptionalSpread(pass.local)},
+          {"own_local", SpreadData(pass.own_local)},
+          {"faster_local", LocalKey(pass.FasterLocal())},
+          {"sync", SpreadData(pass.sync)},
+          {"torch", OptionalSpread(pass.torch)},
+          {"message", pass.message},
+          {"ratio", pass.Ratio()},
+          {"beyond", pass.Beyond()},
+          {"torch_ratio", pass.ToTorch()},
+          {"split", SplitData(pass.split)},
+          {"timers", pass.timers}};
+}
+
+Value KernelsData(const LayerReport& layer) {
+  Value kernels = Value::Array();
+  for (const KernelReport& kernel : layer.kernels) {
+    kernels.Add(Value{{"kernel", Name(kernel.kernel)},
+                      {"seconds", kernel.seconds},
+                      {"bytes", kernel.bytes},
+                      {"bound_seconds", kernel.bound_seconds},
+                      {"bound_fraction", kernel.Fraction()}});
+  }
+  return kernels;
+}
+
+Value LayerData(const LayerReport& layer) {
+  Value passes = Value::Object();
+  for (const PassReport& pass : layer.passes) {
+    passes.Add(Name(pass.pass), PassData(pass));
+  }
+  return {{"set", Name(layer.shape.set)},
+          {"shape", Name(layer.shape)},
+          {"n", layer.shape.n},
+          {"h", layer.shape.h},
+          {"w", layer.shape.w},
+          {"c", layer.shape.c},
+          {"rounds", layer.rounds},
+          {"tensor_bytes", layer.tensor_bytes},
+          {"forward_message_bytes", layer.forward_message},
+          {"backward_message_bytes", layer.backward_message},
+          {"copy_bandwidth", layer.copy_bandwidth},
+          {"wrong", layer.wrong},
+          {"passes", std::move(passes)},
+          {"kernels", KernelsData(layer)}};
+}
+
+Value NetworkData(const std::optional<NetworkReport>& network) {
+  if (!network.has_value()) return Value();
+  return {{"model", "resnet18"},
+          {"per_rank_batch", network->batch},
+          {"rounds", network->rounds},
+          {"local", SpreadData(network->local)},
+          {"sync", SpreadData(network->sync)},
+          {"share", network->Share()},
+          {"split", SplitData(network->split)},
+          {"timers", network->timers},
+          {"messages", network->messages},
+          {"message_bytes", network->message_bytes},
+          {"wrong", network->wrong}};
+}
+
+Value BarsData(const SyncBnReport& report) {
+  Value bars = Value::Array();
+  for (const SyncBnBar& bar : BarsOf(report)) {
+    bars.Add(Value{{"shape", Name(bar.shape)},
+                   {"against", LocalKey(bar.against)},
+                   {"at_most", kMostBeyond},
+                   {"value", bar.value},
+                   {"met", bar.Met()}});
+  }
+  return bars;
+}
+
+Value SettingsData(const SyncBnSettings& settings) {
+  return {{"world_size", settings.world_size},
+          {"backend", BackendName(settings)},
+          {"threads_per_rank", 1},
+          {"layout", Name(settings.layout)},
+          {"dtype", Name(settings.type)},
+          {"rounds", settings.rounds},
+          {"seconds", settings.seconds},
+          {"seed", settings.seed}};
+}
+
+Value DataOf(const SyncBnReport& report) {
+  Value layers = Value::Array();
+  for (const LayerReport& layer : report.layers) layers.Add(LayerData(layer));
+  return {{"gpu", TextOrNull(report.gpu)},
+          {"shared_gpu", report.shared_gpu},
+          {"settings", SettingsData(report.settings)},
+          {"peer", TextOrNull(report.peer)},
+          {"not_available", report.missing},
+          {"layers", std::move(layers)},
+          {"network", NetworkData(report.network)},
+          {"bars", BarsData(report)},
+          {"no_bar", TextOrNull(WhyNoBar(report))}};
+}
+
+std::string Milliseconds(double seconds) {
+  return Significant(1e3 * seconds, 4);
+}
+
+std::string OrDash(const std::optional<CallSpread>& spread) {
+  return spread.has_value() ? Milliseconds(spread->median) : "-";
+}
+
+std::string MiddleHalf(const CallSpread& spread) {
+  return absl::StrCat(Milliseconds(spread.p25), "..", Milliseconds(spread.p75));
+}
+
+const char* ShortName(Pass pass) {
+  return pass == Pass::kForward    ? "fwd"
+         : pass == Pass::kBackward ? "bwd"
+                                   : "both";
+}
+
+std::vector<report::Column> LayerColumns() {
+  return {{.title = "shape", .width = 11, .left = true},
+          {.title = "pass", .width = 4, .left = true},
+          {.title = "local", .width = 6},
+          {.title = "own", .width = 6},
+          {.title = "SyncBN", .width = 6},
+          {.title = "p25..p75", .width = 12},
+          {.title = "ratio", .width = 5},
+          {.title = "message", .width = 7},
+          {.title = "beyond", .width = 6},
+          {.title = "kern", .width = 4},
+          {.title = "comm", .width = 4},
+          {.title = "wait", .width = 4},
+          {.title = "rest", .width = 4},
+          {.title = "torch", .width = 6}};
+}
+
+std::vector<Cell> PassCells(const std::string& shape, const PassReport& pass) {
+  const CallSplit& split = pass.split;
+  const double sum = split.Sum();
+  return {shape,
+          ShortName(pass.pass),
+          OrDash(pass.local),
+          Milliseconds(pass.own_local.median),
+          Milliseconds(pass.sync.median),
+          MiddleHalf(pass.sync),
+          Significant(pass.Ratio(), 3),
+          Significant(1e6 * pass.message, 4),
+          Significant(pass.Beyond(), 3),
+          Percent(split.kernels / sum),
+          Percent(split.communication / sum),
+          Percent(split.wait / sum),
+          Percent(split.other / sum),
+          OrDash(pass.torch)};
+}
+
+// "of the bound: moments 100%, normalize 90%; copy 10.0 GB/s".
+std::string BoundText(const LayerReport& layer) {
+  std::string kernels;
+  for (const KernelReport& kernel : layer.kernels) {
+    const std::optional<double> fraction = kernel.Fraction();
+    if (!fraction.has_value()) continue;
+    absl::string_view name = Name(kernel.kernel);
+    absl::ConsumePrefix(&name, "backward ");
+    absl::StrAppend(&kernels, kernels.empty() ? "" : ", ", name, " ",
+                    Percent(*fraction));
+  }
+  return absl::StrFormat("of the bound: %s; copy %.1f GB/s", kernels,
+                         1e-9 * layer.copy_bandwidth);
+}
+
+void AddRows(const LayerReport& layer, report::Table& table) {
+  std::string first = Name(layer.shape);
+  for (const PassReport& pass : layer.passes) {
+    table.rows.push_back(PassCells(first, pass));
+    first.clear();
+  }
+  table.rows.push_back({"", BoundText(layer)});
+}
+
+std::string AboutSet(const LayerShape& shape) {
+  const char* const what = shape.set == ShapeSet::kResNet18 ? "images of 28x28"
+                           : shape.set == ShapeSet::kDetection
+                               ? "a feature pyramid over images of "
+                                 "800x1216"
+                               : "images of 224x224";
+  return absl::StrCat(what, ", ", shape.n, " on each rank");
+}
+
+// One bar at every place, in a stack.
+Series BarsOfColor(std::string name, const char* color, const char* stack) {
+  return {.name = std::move(name), .color = color, .stack = stack};
+}
+
+// The parts of SyncBN stacked up to its median, whose shares they are.
+std::vector<Series> PartSeries(const char* stack) {
+  return {BarsOfColor("SyncBN: kernels", "blue", stack),
+          BarsOfColor("SyncBN: communication", "orange", stack),
+          BarsOfColor("SyncBN: wait", "yellow", stack),
+          BarsOfColor("SyncBN: rest", "gray", stack)};
+}
+
+void AddParts(const CallSplit& split, double whole,
+              std::vector<Series>& parts) {
+  const double scale = whole / split.Sum();
+  const double values[] = {split.kernels, split.communication, split.wait,
+                           split.other};
+  for (size_t i = 0; i < parts.size(); ++i) {
+    parts[i].values.push_back(values[i] * scale);
+  }
+}
+
+Chart TimesChart(const std::vector<const LayerReport*>& layers) {
+  Series local = BarsOfColor("local BN", "ideal", "local");
+  Series own = BarsOfColor("own local BN", "dark", "own");
+  Series torch = BarsOfColor("PyTorch, local", "red", "torch");
+  std::vector<Series> parts = PartSeries("sync");
+  Chart chart = {.title = "Forward and backward",
+                 .x_title = "height x width x channels",
+                 .y_title = "times the faster local BN",
+                 .decimals = 3};
+  const auto over = [](const std::optional<CallSpread>& spread, double unit) {
+    return spread ? std::optional<double>(spread->median / unit) : std::nullopt;
+  };
+  for (const LayerReport* const layer : layers) {
+    const PassReport& both = layer->passes[static_cast<size_t>(Pass::kBoth)];
+    const double unit = both.Faster().median;
+    chart.places.push_back(Name(layer->shape));
+    local.values.push_back(over(both.local, unit));
+    own.values.push_back(over(both.own_local, unit));
+    AddParts(both.split, both.sync.median / unit, parts);
+    torch.values.push_back(over(both.torch, unit));
+  }
+  chart.series = {local, own};
+  chart.series.insert(chart.series.end(), parts.begin(), parts.end());
+  chart.series.push_back(torch);
+  return chart;
+}
+
+Chart BoundChart(const std::vector<const LayerReport*>& layers) {
+  const std::pair<TimedKernel, const char*> kernels[] = {
+      {TimedKernel::kMoments, "blue"},
+      {TimedKernel::kNormalize, "green"},
+      {TimedKernel::kBackwardReduce, "purple"},
+      {TimedKernel::kBackwardInput, "orange"}};
+  Chart chart = {.title = "Kernels of SyncBN",
+                 .x_title = "height x width x channels",
+                 .y_title = "of the copy's bound",
+                 .percent = true,
+                 .decimals = 1};
+  for (const auto& [kernel, color] : kernels) {
+    Series series = {.name = Name(kernel), .color = color};
+    for (const LayerReport* const layer : layers) {
+      series.values.push_back(
+          layer->kernels[static_cast<size_t>(kernel)].Fraction());
+    }
+    chart.series.push_back(std::move(series));
+  }
+  for (const LayerReport* const layer : layers) {
+    chart.places.push_back(Name(layer->shape));
+  }
+  return chart;
+}
+
+void AddLayerSections(const SyncBnReport& report, report::Document& document) {
+  std::optional<ShapeSet> set;
+  for (const LayerReport& layer : report.layers) {
+    if (set != layer.shape.set) {
+      set = layer.shape.set;
+      document.sections.push_back({.title = Name(*set),
+                                   .about = AboutSet(layer.shape),
+                                   .table = {.columns = LayerColumns()}});
+      std::vector<const LayerReport*> layers;
+      for (const LayerReport& other : report.layers) {
+        if (other.shape.set == *set) layers.push_back(&other);
+      }
+      document.sections.back().charts = {TimesChart(layers),
+                                         BoundChart(layers)};
+    }
+    AddRows(layer, document.sections.back().table);
+  }
+}
+
+// Of a step; its kernels are part of the rest, which is all that computes.
+Chart NetworkChart(const NetworkReport& network) {
+  std::vector<Series> parts = PartSeries("step");
+  AddParts(network.split, 1e3 * network.sync.median, parts);
+  for (Series& part : parts) {
+    part.values.insert(part.values.begin(), std::nullopt);
+  }
+  parts[3].name = "SyncBN: computing";
+  parts[3].color = "blue";
+  Series own = BarsOfColor("own local BN", "dark", "step");
+  own.values = {1e3 * network.local.median, std::nullopt};
+  return {.title = "A step",
+          .y_title = "ms a step",
+          .places = {"own local BN", "SyncBN"},
+          .decimals = 2,
+          .unit = " ms",
+          .series = {own, parts[3], parts[2], parts[1]}};
+}
+
+report::Section NetworkSection(const SyncBnSettings& settings,
+                               const NetworkReport& network) {
+  const double sum = network.split.Sum();
+  const auto row = [](const char* name, const CallSpread& spread) {
+    return std::vector<Cell>{name, Milliseconds(spread.median),
+                             MiddleHalf(spread)};
+  };
+  return {.title = "ResNet-18",
+          .about = absl::StrCat("a step on ", Counted(network.batch, "image"),
+                                " of 28x28 on each of ",
+                                Counted(settings.world_size, "rank"),
+                                "; forward, backward, sum of gradients"),
+          .table = {.columns = {{.title = "batch norm", .left = true},
+                                {.title = "ms a step"},
+                                {.title = "p25..p75"}},
+                    .rows = {row("own local BN", network.local),
+                             row("SyncBN", network.sync)}},
+          .conclusion = absl::StrFormat(
+              "SyncBN's share of the step: %.1f%%. Its %d messages, %d bytes "
+              "of each rank: communication %.1f%%, waiting for the last rank "
+              "%.1f%% of the step.",
+              100 * network.Share(), network.messages, network.message_bytes,
+              100 * network.split.communication / sum,
+              100 * network.split.wait / sum),
+          .charts = {NetworkChart(network)}};
+}
+
+std::vector<std::string> RemarksOn(const SyncBnReport& report) {
+  std::vector<std::string> remarks;
+  if (!report.gpu.empty()) remarks.push_back("GPU: " + report.gpu);
+  if (report.shared_gpu) {
+    remarks.push_back(
+        "ranks share a GPU: answers are checked as ever, and times say "
+        "nothing.");
+  }
+  if (!report.peer.empty()) remarks.push_back(report.peer);
+  for (const std::string& missing : report.missing) {
+    remarks.push_back("not measured: " + missing);
+  }
+  return remarks;
+}
+
+void AddBars(const SyncBnReport& report, report::Document& document) {
+  if (report.layers.empty()) return;
+  for (const SyncBnBar& bar : BarsOf(report)) {
+    document.bars.push_back({.what = "beyond of " + Name(bar.shape),
+                             .needed = kMostBeyond,
+                             .at_most = true,
+                             .unit = bar.against == SyncBnSubject::kLocal
+                                         ? "times oneDNN's local BN"
+                                         : "times our own local BN",
+                             .value = bar.value});
+  }
+  document.no_bars = WhyNoBar(report);
+}
+
+std::vector<std::string> Method() {
+  return {
+      "Every round has a turn of each: local BN, own local BN, SyncBN, SyncBN "
+      "with timers, its messages alone, a copy, PyTorch. Rounds begin with one "
+      "after the other, and every second one goes backwards, so a drift of the "
+      "machine and what a turn leaves behind meet all of them alike.",
+      "A turn is two pairs of calls, forward and backward, that do not count, "
+      "then as many pairs as move 512 MiB, at most 100. Where that is just "
+      "one, "
+      "and for the network, whose call is a step, a turn is that one, and only "
+      "in the first round one before it does not count. The ranks meet before "
+      "every call and every copy; PyTorch's processes only begin a turn "
+      "together.",
+      "Before a turn of a layer its outputs are overwritten; after its last "
+      "call every element of y, dx, dweight and dbias is compared with a "
+      "float64 computation: on the rank's own batch for the local ones, on all "
+      "ranks' for SyncBN. A copy is compared with its source. PyTorch compares "
+      "four channels of its last y. What messages alone bring is not compared. "
+      "After each turn of the network the gradients of its last step must be "
+      "finite and have the same bits on every rank, and those of SyncBN with "
+      "and without timers the same bits too."};
+}
+
+}  // namespace
+
+std::vector<report::Term> SyncBnTerms() {
+  return {
+      {"local, own",
+       "oneDNN's batch norm (on GPUs cuDNN's) and SyncBN's kernels, each over "
+       "the rank's own batch."},
+      {"local, own, SyncBN",
+       "milliseconds of a call, as long as on its slowest rank, the median."},
+      {"p25..p75", "the middle half of SyncBN's."},
+      {"ratio", "SyncBN / the faster of local and own."},
+      {"message",
+       "its message alone, of ranks that arrive together, in microseconds."},
+      {"beyond", "(SyncBN - message) / the faster of local and own."},
+      {"kern, comm, wait, rest",
+       "shares of a SyncBN call in kernels, in its message from when the last "
+       "rank has entered it, in waiting for that rank, and in neither; "
+       "measured with timers, in turns of their own."},
+      {"torch", "torch.nn.BatchNorm2d, local, in milliseconds."},
+      {"of the bound",
+       "the time that a kernel's bytes take at the bandwidth of a copy within "
+       "as much memory, over its own."}};
+}
+
+report::Document SyncBnDocument(const SyncBnReport& report, bool finished) {
+  const SyncBnSettings& settings = report.settings;
+  const int cores = report.origin.machine.cores;
+  report::Document document = {
+      .name = "lockstep.syncbn",
+      .schema_version = 2,
+      .title = "Lockstep SyncBN report",
+      .about =
+          absl::StrCat("batch norm, ", Counted(settings.world_size, "rank"),
+                       ": ", BackendName(settings), ", one thread each; ",
+                       Name(settings.type), " ", Name(settings.layout)),
+      .origin = report.origin,
+      .facts = {{"Ranks",
+                 absl::StrCat(settings.world_size, " ", BackendName(settings),
+                              ", 1 thread each")}},
+      .method = Method()};
+  if (settings.world_size > cores) {
+    document.notes.push_back(absl::StrCat(
+        Counted(settings.world_size, "rank"), " on ", Counted(cores, "core"),
+        " take turns: their numbers say little."));
+  }
+  AddLayerSections(report, document);
+  if (report.network.has_value()) {
+    document.sections.push_back(NetworkSection(settings, *report.network));
+  }
+  if (!finished) return document;
+  document.data = DataOf(report);
+  if (!report.layers.empty()) document.terms = SyncBnTerms();
+  document.remarks = RemarksOn(report);
+  AddBars(report, document);
+  return document;
+}
+
+}  // namespace lockstep::benchmarks

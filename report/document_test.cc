@@ -1,0 +1,204 @@
+// Values, and numbers and text as reports show them.
+#include "report/document.h"
+
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "report/format.h"
+
+namespace lockstep::report {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+TEST(ValueTest, HoldsWhatItIsGiven) {
+  EXPECT_TRUE(Value().is_null());
+  EXPECT_TRUE(Value(std::optional<double>()).is_null());
+  EXPECT_TRUE(TextOrNull("").is_null());
+  EXPECT_EQ(TextOrNull("a"), "a");
+  EXPECT_EQ(Value(std::optional<int>(3)), 3);
+  EXPECT_EQ(Value(3u), 3);
+  EXPECT_EQ(Value(3), 3u);
+  EXPECT_FALSE(Value(3) == Value(3.0));
+  EXPECT_FALSE(Value(-1) == Value(std::numeric_limits<uint64_t>::max()));
+  EXPECT_FALSE(Value(true) == Value(1));
+  EXPECT_FALSE(Value() == Value(false));
+}
+
+TEST(ValueTest, KeepsTheOrderOfItsMembers) {
+  Value value = {{"z", 1}, {"a", Value{{"b", 2.5}}}};
+  value.Add("list", std::vector<int>{4, 5});
+  EXPECT_THAT(value.keys(), ElementsAre("z", "a", "list"));
+  EXPECT_EQ(value["a"]["b"], 2.5);
+  EXPECT_EQ(value["list"][1], 5);
+  EXPECT_EQ(value["list"].size(), 2u);
+  EXPECT_EQ(value.size(), 3u);
+}
+
+TEST(ValueTest, IsNullWhereThereIsNothing) {
+  const Value value = {{"a", std::vector<int>{1}}};
+  EXPECT_TRUE(value["b"].is_null());
+  EXPECT_TRUE(value["b"]["c"][3].is_null());
+  EXPECT_TRUE(value["a"][1].is_null());
+  EXPECT_THAT(value["a"].keys(), IsEmpty());
+}
+
+TEST(ValueTest, GrowsFromNull) {
+  Value list, object;
+  list.Add(1);
+  list.Add("two");
+  object.Add("key", list);
+  EXPECT_EQ(object["key"][1], "two");
+}
+
+TEST(BarTest, IsMetOnItsSide) {
+  const Bar least = {
+      .what = "it", .needed = 20, .unit = "times as fast", .value = 19.9};
+  EXPECT_FALSE(least.Met());
+  EXPECT_EQ(least.Goal(), "at least 20 times as fast");
+  EXPECT_EQ(least.Outcome(), "19.9: NOT met");
+  const Bar most = {.needed = 1.5, .at_most = true, .value = 1.5};
+  EXPECT_TRUE(most.Met());
+  EXPECT_EQ(most.Goal(), "at most 1.5");
+  EXPECT_EQ(most.Outcome(), "1.50: met");
+  EXPECT_FALSE(Bar().Met());
+  EXPECT_EQ(Bar().Outcome(), "not measured");
+}
+
+TEST(SignificantTest, HasAsManyDigits) {
+  EXPECT_EQ(Significant(0, 3), "0.00");
+  EXPECT_EQ(Significant(0.12, 4), "0.120");
+  EXPECT_EQ(Significant(9.9994, 4), "9.999");
+  EXPECT_EQ(Significant(9.9996, 4), "10.00");
+  EXPECT_EQ(Significant(45.678, 4), "45.68");
+  EXPECT_EQ(Significant(999.96, 4), "1000");
+  EXPECT_EQ(Significant(123456, 4), "123456");
+  EXPECT_EQ(Significant(7.5, 1), "8");
+}
+
+TEST(PercentTest, RoundsToItsDecimals) {
+  EXPECT_EQ(Percent(0.8049), "80%");
+  EXPECT_EQ(Percent(0.8049, 1), "80.5%");
+  EXPECT_EQ(Percent(1.5), "150%");
+}
+
+TEST(GroupedTest, GroupsDigitsByThree) {
+  EXPECT_EQ(Grouped(0), "0");
+  EXPECT_EQ(Grouped(999), "999");
+  EXPECT_EQ(Grouped(1000), "1,000");
+  EXPECT_EQ(Grouped(1281167), "1,281,167");
+  EXPECT_EQ(Grouped(100000), "100,000");
+  EXPECT_EQ(Grouped(-1000), "-1,000");
+  EXPECT_EQ(Grouped(-100), "-100");
+  EXPECT_EQ(Grouped(std::numeric_limits<int64_t>::max()),
+            "9,223,372,036,854,775,807");
+}
+
+TEST(BytesTest, UsesTheLargestUnitThatIsExact) {
+  EXPECT_EQ(Bytes(0), "0 B");
+  EXPECT_EQ(Bytes(8), "8 B");
+  EXPECT_EQ(Bytes(1023), "1023 B");
+  EXPECT_EQ(Bytes(4096), "4 KiB");
+  EXPECT_EQ(Bytes(4100), "4100 B");
+  EXPECT_EQ(Bytes(9999999), "9999999 B");
+  EXPECT_EQ(Bytes(10485761), "10.0 MiB");
+  EXPECT_EQ(Bytes((1 << 30) - 1), "1.0 GiB");
+  EXPECT_EQ(Bytes(64 << 20), "64 MiB");
+  EXPECT_EQ(Bytes(int64_t{1} << 40), "1024 GiB");
+}
+
+TEST(CountedTest, HasAPlural) {
+  EXPECT_EQ(Counted(1, "rank"), "1 rank");
+  EXPECT_EQ(Counted(0, "rank"), "0 ranks");
+}
+
+TEST(OneLineTest, IsOneLineOfText) {
+  EXPECT_EQ(OneLine(""), "");
+  EXPECT_EQ(OneLine(" \n "), "");
+  EXPECT_EQ(OneLine("\n a\t\n\r b \n"), "a b");
+  EXPECT_EQ(OneLine("\xc3\xa9 \xe2\x82\xac \xf0\x9f\x99\x82"),
+            "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x99\x82");
+}
+
+TEST(OneLineTest, HasNoControlsAndNothingButUtf8) {
+  const char* const kBad[] = {
+      "\x1b",              // C0: an escape sequence.
+      "\x7f",              // DEL.
+      "\xc2\x9b",          // C1: the same escape sequence in one character.
+      "\x9b",              // Its byte alone, which is no UTF-8.
+      "\xff",              //
+      "\xc0\xaf",          // A longer form of '/': two bytes that are nothing.
+      "\xed\xa0\x80",      // A surrogate.
+      "\xf4\x90\x80\x80",  // Past the last code point.
+      "\xe2\x80\xae",      // Right to left from here.
+      "\xe2\x80\xa8",      // A line separator.
+      "\xe2\x80\x8b",      // A space that cannot be seen.
+      "\xe2\x82",          // Cut off.
+  };
+  for (const std::string bad : kBad) {
+    const std::string line = OneLine("a" + bad + "b");
+    const std::string mark = "\xef\xbf\xbd";
+    EXPECT_EQ(line.substr(0, 4), "a" + mark) << bad;
+    EXPECT_EQ(line.back(), 'b');
+    EXPECT_EQ(line.find(bad), std::string::npos);
+    EXPECT_EQ(OneLine(line), line);
+  }
+}
+
+TEST(OneLineTest, IsCutBetweenCharacters) {
+  EXPECT_EQ(OneLine("abcd", 4), "abcd");
+  EXPECT_EQ(OneLine("abcde", 4), "abcd ...");
+  EXPECT_EQ(OneLine("abc\xc3\xa9", 4), "abc ...");
+  EXPECT_EQ(OneLine("ab\xe2\x82\xac!", 4), "ab ...");
+  EXPECT_EQ(OneLine("ab\xe2\x82\xac!", 5), "ab\xe2\x82\xac ...");
+  EXPECT_EQ(OneLine(std::string(401, 'a')), std::string(400, 'a') + " ...");
+}
+
+TEST(MarkdownTextTest, LeavesPlainWordsAlone) {
+  for (const char* plain :
+       {"gradient_sums", "threads, CPU kernels", "Linux 6.1.0-18-amd64",
+        "Intel(R) Xeon(R)", "12.2.0", "a = b; 50%", "the CPU's"}) {
+    EXPECT_EQ(MarkdownText(plain), plain);
+  }
+}
+
+TEST(MarkdownTextTest, PutsAllElseInCode) {
+  for (const std::string text :
+       {"<b>", "a&lt;b", "_a_", "a__b", "~~a~~", "@name", "#123", "*a*", "[a]",
+        "a:tada:", "!", "\\", "http://a", "see www.a.b", "gh-12", "\"a\"",
+        "\xc3\xa9"}) {
+    EXPECT_EQ(MarkdownText(text), "`" + text + "`");
+  }
+  EXPECT_EQ(MarkdownText("a\n# b"), "`a # b`");
+  EXPECT_EQ(MarkdownText("a`b"), "`` a`b ``");
+  EXPECT_EQ(MarkdownText("``"), "``` `` ```");
+}
+
+TEST(MarkdownTextTest, CannotEndACellOfATable) {
+  EXPECT_EQ(MarkdownText("a|b"), "`a|b`");
+  EXPECT_EQ(MarkdownText("a|b", /*in_table=*/true), "`a\\|b`");
+  EXPECT_EQ(MarkdownText("a\\|b", /*in_table=*/true),
+            "`a\\\xc2\xa6"
+            "b`");
+  EXPECT_EQ(MarkdownCode("a", /*in_table=*/true), "`a`");
+}
+
+TEST(MarkdownTextTest, LeavesColonsOfSentencesAlone) {
+  EXPECT_EQ(MarkdownText("Gloo: not available"), "Gloo: not available");
+  EXPECT_EQ(MarkdownText("as follows:"), "as follows:");
+}
+
+TEST(HtmlTextTest, HasNoMarkup) {
+  EXPECT_EQ(HtmlText("<b title='\"'>\n&</b>"),
+            "&lt;b title=&#39;&quot;&#39;&gt; &amp;&lt;/b&gt;");
+  EXPECT_EQ(HtmlText("\xff"), "\xef\xbf\xbd");
+}
+
+}  // namespace
+}  // namespace lockstep::report

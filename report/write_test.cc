@@ -1,0 +1,332 @@
+// The forms of one small report that has everything.
+#include "report/write.h"
+
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+#include "report/chart_js.h"
+#include "report/document.h"
+#include "report/page_checks.h"
+#include "report/write_json.h"
+
+namespace lockstep::report {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+Document Example() {
+  return {
+      .name = "lockstep.example",
+      .schema_version = 3,
+      .title = "Lockstep example report",
+      .about = "things, 2 of them",
+      .origin = {.machine = {.cpu = "Example 9000",
+                             .cores = 2,
+                             .memory_bytes = int64_t{16} << 30,
+                             .system = "Linux 6.1"},
+                 .command = "example --things=2",
+                 .commit = "0123456789abcdef0123456789abcdef01234567",
+                 .created = "2024-05-31T16:20:00Z"},
+      .notes = {"Something to know."},
+      .sections =
+          {{.title = "First",
+            .about = "things by size",
+            .table = {.columns = {{.title = "size", .width = 6},
+                                  {.title = "what", .left = true},
+                                  {.title = "ms"},
+                                  {.title = "right"}},
+                      .rows = {{"1", "one", "12.5", {"yes", Tone::kGood}},
+                               {"", "another", "3", {"no", Tone::kBad}},
+                               {"2", "a note on the whole row"}}},
+            .notes = {"* a star"},
+            .conclusion = "It comes to nothing.",
+            .charts = {{.title = "Times",
+                        .x_title = "size",
+                        .y_title = "ms",
+                        .places = {"1", "2"},
+                        .positions = {1, 2},
+                        .decimals = 2,
+                        .unit = " ms",
+                        .series = {{.name = "one",
+                                    .kind = Series::Kind::kLine,
+                                    .values = {12.5, std::nullopt},
+                                    .ranges = {{12, 13}, {0, 1}}},
+                                   {.name = "missing",
+                                    .values = {std::nullopt, std::nullopt}}}}}},
+           {.table = {.columns = {{.title = "n"}}, .rows = {{"7"}}}}},
+      .terms = {{"size", "how large a thing is."},
+                {"ms", "how long it takes."}},
+      .remarks = {"Others: not available: they were not built"},
+      .bars = {{.what = "the first thing",
+                .needed = 2,
+                .unit = "times as fast",
+                .value = 2.5},
+               {.what = "the second thing", .needed = 3, .value = 1}},
+      .facts = {{"Things", "2"}},
+      .method = {"Things are measured one after the other."},
+      .data = {{"settings", Value{{"things", 2}}}}};
+}
+
+TEST(TerminalTextTest, LooksLikeThis) {
+  EXPECT_EQ(TerminalText(Example()), R"(things, 2 of them
+Example 9000, 2 cores, 16 GiB, Linux 6.1; 2024-05-31T16:20:00Z
+commit 0123456789abcdef0123456789abcdef01234567
+example --things=2
+Something to know.
+
+First: things by size
+  size what      ms right
+     1 one     12.5   yes
+       another    3    no
+     2 a note on the whole row
+* a star
+It comes to nothing.
+
+n
+7
+
+size: how large a thing is. ms: how long it takes.
+Others: not available: they were not built
+
+bar: the first thing, at least 2 times as fast: 2.50: met
+bar: the second thing, at least 3: 1.00: NOT met
+)");
+}
+
+TEST(TerminalTextTest, LeavesOutWhatThereIsNot) {
+  Document document;
+  document.origin.created = "now";
+  document.no_bars = "there are none";
+  EXPECT_EQ(TerminalText(document),
+            ", 1 core, 0 GiB, ; now\n\n\n"
+            "no bar: there are none.\n");
+}
+
+TEST(TerminalTextTest, TakesACharacterForAColumn) {
+  Document document;
+  document.sections = {{.table = {.columns = {{.title = "m"}, {.title = "n"}},
+                                  .rows = {{"\xc3\xa9\xc3\xa9", "1"}}}}};
+  EXPECT_THAT(TerminalText(document), HasSubstr(" m n\n\xc3\xa9\xc3\xa9 1\n"));
+}
+
+TEST(GrowingReportTest, PrintsWhatIsNew) {
+  GrowingReport shown;
+  Document document;
+  document.origin.created = "now";
+  testing::internal::CaptureStdout();
+  shown.Show(document);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), TerminalText(document));
+  document.sections = {{.table = {.columns = {{.title = "n", .width = 3}}}}};
+  document.sections[0].table.rows.push_back({"7"});
+  testing::internal::CaptureStdout();
+  shown.Show(document);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "\n  n\n  7\n");
+  document.sections[0].table.rows.push_back({"8"});
+  testing::internal::CaptureStdout();
+  shown.Show(document);
+  EXPECT_EQ(testing::internal::GetCapturedStdout(), "  8\n");
+}
+
+nlohmann::ordered_json Parse(const std::string& text) {
+  return nlohmann::ordered_json::parse(text, nullptr,
+                                       /*allow_exceptions=*/false);
+}
+
+std::vector<std::string> Keys(const nlohmann::ordered_json& json) {
+  std::vector<std::string> keys;
+  for (const auto& item : json.items()) keys.push_back(item.key());
+  return keys;
+}
+
+TEST(JsonTextTest, BeginsWithTheOrigin) {
+  const nlohmann::ordered_json json = Parse(JsonText(Example()));
+  EXPECT_THAT(Keys(json),
+              ElementsAre("report", "schema_version", "created", "command",
+                          "commit", "machine", "settings"));
+  EXPECT_EQ(json["report"], "lockstep.example");
+  EXPECT_EQ(json["schema_version"], 3);
+  EXPECT_EQ(json["created"], "2024-05-31T16:20:00Z");
+  EXPECT_EQ(json["command"], "example --things=2");
+  EXPECT_EQ(json["commit"], "0123456789abcdef0123456789abcdef01234567");
+  EXPECT_THAT(Keys(json["machine"]),
+              ElementsAre("cpu", "cores", "memory_bytes", "system"));
+  EXPECT_EQ(json["machine"]["cpu"], "Example 9000");
+  EXPECT_EQ(json["machine"]["cores"], 2);
+  EXPECT_EQ(json["machine"]["memory_bytes"], int64_t{16} << 30);
+  EXPECT_EQ(json["settings"]["things"], 2);
+}
+
+TEST(JsonTextTest, KeepsEveryValueAsItIs) {
+  Document document;
+  document.data = {{"third", 1.0 / 3},
+                   {"whole", 20.0},
+                   {"negative", -7},
+                   {"large", std::numeric_limits<uint64_t>::max()},
+                   {"none", Value()},
+                   {"true", true},
+                   {"empty", Value::Array()},
+                   {"nothing", Value::Object()},
+                   {"list", std::vector<double>{0.5, 1e300}}};
+  const nlohmann::ordered_json json = Parse(JsonText(document));
+  EXPECT_TRUE(json["commit"].is_null());
+  EXPECT_EQ(json["third"].get<double>(), 1.0 / 3);
+  EXPECT_TRUE(json["whole"].is_number_float());
+  EXPECT_EQ(json["negative"], -7);
+  EXPECT_EQ(json["large"], std::numeric_limits<uint64_t>::max());
+  EXPECT_TRUE(json["none"].is_null());
+  EXPECT_EQ(json["true"], true);
+  EXPECT_EQ(json["empty"], nlohmann::ordered_json::array());
+  EXPECT_EQ(json["nothing"], nlohmann::ordered_json::object());
+  EXPECT_EQ(json["list"][1], 1e300);
+}
+
+TEST(JsonTextTest, SurvivesBytesThatAreNotText) {
+  Document document;
+  document.origin.command = "\xff\"";
+  EXPECT_EQ(Parse(JsonText(document))["command"], "\uFFFD\"");
+}
+
+TEST(JsonForScriptTest, IsAsciiWithoutLessThan) {
+  const std::string text = JsonForScript({{"<key>", "a<b \u00e9 \u2029"}});
+  EXPECT_EQ(text, R"({"\u003ckey>":"a\u003cb \u00e9 \u2029"})");
+}
+
+TEST(MarkdownPageTest, LooksLikeThis) {
+  EXPECT_EQ(MarkdownPage(Example()), R"(# Lockstep example report
+
+things, 2 of them
+
+- Something to know.
+
+## First
+
+things by size
+
+| size | what | ms | right |
+| ---: | --- | ---: | ---: |
+| 1 | one | 12.5 | yes |
+| | another | 3 | no |
+| 2 | a note on the whole row | | |
+
+- `* a star`
+
+It comes to nothing.
+
+| n |
+| ---: |
+| 7 |
+
+- Others: not available: they were not built
+
+## Bars
+
+- the first thing, at least 2 times as fast: 2.50: met
+- the second thing, at least 3: 1.00: NOT met
+
+- **size**: how large a thing is.
+- **ms**: how long it takes.
+
+Example 9000, 2 cores, 16 GiB, Linux 6.1; `2024-05-31T16:20:00Z`
+
+`example --things=2` at commit 0123456789abcdef0123456789abcdef01234567
+)");
+}
+
+TEST(HtmlPageTest, IsAWholePageThatLoadsNothing) {
+  const std::string page = HtmlPage(Example());
+  ExpectWholePage(page);
+  for (const char* part :
+       {"<title>Lockstep example report</title>",
+        "<h1>Lockstep example report</h1>", "<p>Something to know.</p>",
+        "<h2>First</h2>", "<p class=\"definition\">things by size</p>",
+        "<p class=\"limits\">It comes to nothing.</p>", "<h3>Times</h3>",
+        "<td>12.5</td>", "<td class=\"good\">yes</td>",
+        "<td class=\"bad\">no</td>",
+        "<td class=\"left\" colspan=\"3\">a note on the whole row</td>",
+        "<p class=\"note\">* a star</p>", "<td class=\"good\">2.50: met</td>",
+        "<dt>size</dt>", "<dd>how large a thing is.</dd>",
+        "<th scope=\"row\">Things</th><td>2</td>",
+        "<code>example --things=2</code>",
+        "<p>Things are measured one after the other.</p>"}) {
+    EXPECT_THAT(page, HasSubstr(part));
+  }
+}
+
+TEST(HtmlPageTest, HoldsTheChartsForItsScript) {
+  const std::string page = HtmlPage(Example());
+  const std::string begin = "const charts = ";
+  const size_t start = page.find(begin) + begin.size();
+  const nlohmann::ordered_json charts =
+      Parse(page.substr(start, page.find(";\n</script>", start) - start));
+  ASSERT_EQ(charts.size(), 1u);
+  EXPECT_EQ(CountParts(page, "<canvas data-chart=\"0\""), 1);
+  EXPECT_EQ(charts[0]["x_title"], "size");
+  EXPECT_EQ(charts[0]["positions"], nlohmann::ordered_json({1.0, 2.0}));
+  ASSERT_EQ(charts[0]["series"].size(), 1u);
+  const auto& series = charts[0]["series"][0];
+  EXPECT_EQ(series["kind"], "line");
+  EXPECT_EQ(series["values"][0], 12.5);
+  EXPECT_TRUE(series["values"][1].is_null());
+  EXPECT_EQ(series["ranges"][1][1], 1.0);
+}
+
+TEST(HtmlPageTest, LeavesChartJsOutOfAPageWithoutCharts) {
+  Document document = Example();
+  document.sections[0].charts.clear();
+  ExpectWholePage(HtmlPage(document), /*charts=*/false);
+}
+
+TEST(HtmlPageTest, KeepsHostileStringsInsideTheirElement) {
+  const std::string plain = HtmlPage(Example());
+  Document document = Example();
+  const std::string hostile =
+      "</script><script>alert(1)</script><!-- <b> \" ' \\ \n \u2028";
+  document.origin.command = hostile;
+  document.about = hostile;
+  document.origin.machine.cpu = "Example\xff";  // Not UTF-8.
+  document.sections[0].table.rows[0][1] = hostile;
+  document.sections[0].title = hostile;
+  document.sections[0].charts[0].title = hostile;
+  document.sections[0].charts[0].series[0].name = hostile;
+  document.bars[0].what = hostile;
+  document.terms[0].text = hostile;
+  const std::string page = HtmlPage(document);
+  ExpectWholePage(page);
+  ExpectSameElements(page, plain);
+  EXPECT_THAT(page, HasSubstr("Example\uFFFD"));
+}
+
+TEST(ChartJsTest, IsWhole) {
+  ASSERT_GT(ChartJs().size(), 100000u);
+  EXPECT_THAT(std::string(ChartJs().substr(0, 200)), HasSubstr("Chart.js v"));
+  // What would end its element or begin an HTML comment inside it.
+  EXPECT_FALSE(absl::StrContains(absl::AsciiStrToLower(ChartJs()), "</script"));
+  EXPECT_FALSE(absl::StrContains(ChartJs(), "<!--"));
+}
+
+TEST(PageChecksTest, FindElementsThatStayOpen) {
+  EXPECT_TRUE(OpenElements("<html><p id=\"a\">b</p></html>").empty());
+  EXPECT_EQ(OpenElements("<html><p id=\"a\">b</html>"), "p");
+  EXPECT_EQ(OpenElements("<html></p></html>"), "p");
+  EXPECT_EQ(OpenElements("<section><table></section>"), "table");
+}
+
+TEST(PageChecksTest, FindWhatALoadingPageHas) {
+  EXPECT_EQ(Loader("<p>all here</p>"), "");
+  EXPECT_EQ(Loader("<script src=\"chart.js\">"), "src=");
+  EXPECT_EQ(Loader("@import 'other.css'"), "@import");
+}
+
+}  // namespace
+}  // namespace lockstep::report
