@@ -1,13 +1,8 @@
-"""The build settings that the CUDA rules read."""
+"""The build setting that the CUDA rules read."""
 
 ArchitecturesInfo = provider(
     doc = "GPU architectures to compile for.",
     fields = {"values": "Compute capabilities without the dot, such as 80 or 90a, lowest first."},
-)
-
-WerrorInfo = provider(
-    doc = "Whether nvcc's warnings are errors.",
-    fields = {"value": "A bool."},
 )
 
 def _order(architecture):
@@ -31,13 +26,4 @@ architectures_flag = rule(
     implementation = _architectures_impl,
     build_setting = config.string(flag = True),
     doc = "Comma-separated compute capabilities, such as 80,90.",
-)
-
-def _werror_impl(ctx):
-    return [WerrorInfo(value = ctx.build_setting_value)]
-
-werror_flag = rule(
-    implementation = _werror_impl,
-    build_setting = config.bool(flag = True),
-    doc = "Whether nvcc's warnings, and its host compiler's, are errors.",
 )
