@@ -150,12 +150,14 @@ absl::StatusOr<std::string> TurnChannel::ReceivePacket(absl::Time deadline) {
 }
 
 absl::StatusOr<std::string> TurnChannel::Receive(absl::Time deadline) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string first, ReceivePacket(deadline));
+  const absl::StatusOr<std::string> first = ReceivePacket(deadline);
+  if (!first.ok()) return first.status();
   int64_t size = -1;
-  if (!ByteReader(first).Read(size) || size < 0 || size > kLargestTurnMessage) {
+  if (!ByteReader(*first).Read(size) || size < 0 ||
+      size > kLargestTurnMessage) {
     return absl::DataLossError("what came is no message");
   }
-  std::string message = first.substr(sizeof(size));
+  std::string message = first->substr(sizeof(size));
   while (static_cast<int64_t>(message.size()) < size) {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::string packet,
                               ReceivePacket(deadline));
