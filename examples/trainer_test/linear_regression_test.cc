@@ -74,7 +74,7 @@ absl::Status MeanOfMeans(Communicator& group, float w,
                 static_cast<float>(shard.size());
   }
   return group.AllReduce(std::span<float>(&gradient, 1),
-                         lockstep::ReduceOp::kAvg);
+                         lockstep::ReduceOp::kAverage);
 }
 
 TEST(LinearRegressionTest, AMeanOfMeansIsRejected) {
