@@ -20,7 +20,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/decorators.h"
 #include "conformance/report/claim_recorder.h"
-#include "conformance/slice.h"
+#include "base/slice.h"
 #include "conformance/training_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

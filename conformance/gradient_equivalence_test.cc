@@ -25,7 +25,7 @@
 #include "conformance/reference/lenet_fixtures.h"
 #include "conformance/reference/lenet_reference.h"
 #include "conformance/report/claim_recorder.h"
-#include "conformance/slice.h"
+#include "base/slice.h"
 #include "conformance/trace.h"
 #include "conformance/training_run.h"
 #include "gmock/gmock.h"

@@ -57,7 +57,7 @@
 #include "conformance/reference/bounded.h"
 #include "conformance/reordering.h"
 #include "conformance/report/claim_recorder.h"
-#include "conformance/slice.h"
+#include "base/slice.h"
 #include "conformance/trace.h"
 #include "conformance/training_mutants.h"
 #include "conformance/training_run.h"

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/subprocess.h"
-#include "conformance/slice.h"
+#include "base/slice.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 

@@ -23,7 +23,7 @@
 #include "collectives/communicator.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/report/claim_recorder.h"
-#include "conformance/slice.h"
+#include "base/slice.h"
 
 namespace lockstep {
 namespace {

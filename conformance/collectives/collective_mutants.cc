@@ -23,7 +23,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
-#include "conformance/slice.h"
+#include "base/slice.h"
 
 namespace lockstep {
 namespace {

@@ -19,7 +19,7 @@
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
 #include "conformance/collectives/collective_mutants.h"
-#include "conformance/slice.h"
+#include "base/slice.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -29,7 +29,7 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
-#include "conformance/slice.h"
+#include "base/slice.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -35,7 +35,7 @@
 #include "conformance/network/network_run.h"
 #include "conformance/network/resnet_reference.h"
 #include "conformance/report/claim_recorder.h"
-#include "conformance/slice.h"
+#include "base/slice.h"
 #include "conformance/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

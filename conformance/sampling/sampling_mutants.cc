@@ -17,7 +17,7 @@
 #include "conformance/sampling/sampler_checker.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
-#include "conformance/slice.h"
+#include "base/slice.h"
 #include "sampler/sampler.h"
 
 namespace lockstep {

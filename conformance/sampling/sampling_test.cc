@@ -14,7 +14,7 @@
 #include "conformance/sampling/sampler_checker.h"
 #include "conformance/sampling/sampling_mutants.h"
 #include "conformance/sampling/tested_sampler.h"
-#include "conformance/slice.h"
+#include "base/slice.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {

@@ -20,7 +20,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/decorators.h"
 #include "conformance/mutant.h"
-#include "conformance/slice.h"
+#include "base/slice.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
 #include "conformance/syncbn/layer_run.h"

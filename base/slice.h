@@ -3,8 +3,8 @@
 // A test over a grid that takes minutes has two targets over one library
 // (exhaustive_shards in tools/testing/defs.bzl): X_test tries a slice of the
 // grid, X_test_exhaustive, which --config=exhaustive runs, all of it.
-#ifndef LOCKSTEP_CONFORMANCE_SLICE_H_
-#define LOCKSTEP_CONFORMANCE_SLICE_H_
+#ifndef LOCKSTEP_BASE_SLICE_H_
+#define LOCKSTEP_BASE_SLICE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -39,4 +39,4 @@ std::vector<T> SliceOf(std::vector<T> grid, uint64_t parts, uint64_t salt = 0) {
 
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_CONFORMANCE_SLICE_H_
+#endif  // LOCKSTEP_BASE_SLICE_H_
