@@ -6,18 +6,26 @@
 #include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
+#include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/commandlineflag.h"
+#include "absl/flags/flag.h"
 #include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
+
+ABSL_FLAG(bool, help, false, "this text");
 
 namespace lockstep {
 namespace {
@@ -29,6 +37,13 @@ absl::Status SetFlag(absl::CommandLineFlag& flag, const std::string& value) {
   if (flag.ParseFrom(value, &error)) return absl::OkStatus();
   return absl::InvalidArgumentError(
       absl::StrCat("--", flag.Name(), "=", value, ": ", error));
+}
+
+// The boolean that --noNAME turns off; null if there is none.
+absl::CommandLineFlag* FindNegatedFlag(absl::string_view name) {
+  if (!absl::StartsWith(name, "no")) return nullptr;
+  absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name.substr(2));
+  return flag != nullptr && flag->IsOfType<bool>() ? flag : nullptr;
 }
 
 absl::Status UnknownFlag(const std::string& name) {
@@ -48,13 +63,12 @@ absl::StatusOr<size_t> ParseFlag(std::span<const std::string> arguments) {
     LOCKSTEP_RETURN_IF_ERROR(SetFlag(*flag, text.substr(equals + 1)));
     return 1;
   }
-  if (flag == nullptr && absl::StartsWith(name, "no")) {
-    flag = absl::FindCommandLineFlag(name.substr(2));
-    if (flag == nullptr || !flag->IsOfType<bool>()) return UnknownFlag(name);
+  if (flag == nullptr) {
+    flag = FindNegatedFlag(name);
+    if (flag == nullptr) return UnknownFlag(name);
     LOCKSTEP_RETURN_IF_ERROR(SetFlag(*flag, "false"));
     return 1;
   }
-  if (flag == nullptr) return UnknownFlag(name);
   if (flag->IsOfType<bool>()) {
     LOCKSTEP_RETURN_IF_ERROR(SetFlag(*flag, "true"));
     return 1;
@@ -65,6 +79,59 @@ absl::StatusOr<size_t> ParseFlag(std::span<const std::string> arguments) {
   }
   LOCKSTEP_RETURN_IF_ERROR(SetFlag(*flag, arguments[1]));
   return 2;
+}
+
+constexpr int kUsageColumns = 80;
+constexpr int kHelpColumn = 27;  // Where the help of a flag begins.
+
+// One flag of a usage; `shown` is what stands behind its dashes.
+std::string FlagText(absl::string_view shown, absl::string_view help) {
+  const std::string margin(kHelpColumn, ' ');
+  std::string text = absl::StrCat("  --", shown, " ");
+  const bool fits = text.size() <= kHelpColumn;
+  text.resize(fits ? kHelpColumn : text.size() - 1, ' ');
+  if (!fits) absl::StrAppend(&text, "\n", margin);
+  bool first = true;
+  for (const absl::string_view line : absl::StrSplit(help, '\n')) {
+    if (!first) absl::StrAppend(&text, margin);
+    first = false;
+    const size_t gap = line.find("  ");
+    const size_t item = gap == line.npos ? 0 : line.find_first_not_of(' ', gap);
+    absl::StrAppend(&text, line.substr(0, item),
+                    WrapText(line.substr(item), kUsageColumns,
+                             kHelpColumn + static_cast<int>(item)));
+  }
+  return text;
+}
+
+// The flag that `entry` of a section shows; adds its name to `listed`.
+absl::StatusOr<std::string> EntryText(const Usage& usage,
+                                      const std::string& entry,
+                                      std::set<std::string>& listed) {
+  const std::string name = entry.substr(0, entry.find('='));
+  const absl::CommandLineFlag* flag = absl::FindCommandLineFlag(name);
+  if (flag == nullptr) flag = FindNegatedFlag(name);
+  if (flag == nullptr) {
+    return absl::InternalError(
+        absl::StrCat("the usage lists --", name, ", which is not a flag"));
+  }
+  listed.emplace(flag->Name());
+  return FlagText(name != entry || flag->IsOfType<bool>()
+                      ? entry
+                      : absl::StrCat(name, "=", flag->DefaultValue()),
+                  absl::StrReplaceAll(flag->Help(), usage.words));
+}
+
+absl::Status CheckAllListed(const std::set<std::string>& listed) {
+  for (const auto& [name, flag] : absl::GetAllFlags()) {
+    if (name != "help" && !listed.contains(std::string(name)) &&
+        !absl::StartsWith(flag->Help(), "internal:") &&
+        !absl::StrContains(flag->Filename(), "absl/")) {
+      return absl::InternalError(
+          absl::StrCat("the usage does not list --", name));
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -99,12 +166,57 @@ absl::StatusOr<std::vector<std::string>> ParseFlagsBeforeCommand(
   return std::vector<std::string>(arguments.begin(), arguments.end());
 }
 
-absl::Status ParseFlags(std::span<const std::string> arguments) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> rest,
-                            ParseFlagsBeforeCommand(arguments));
-  if (rest.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("'", rest[0], "' is not a flag; see --help"));
+std::string WrapText(absl::string_view text, int columns, int margin) {
+  std::string wrapped;
+  size_t line = 0;
+  for (const absl::string_view word :
+       absl::StrSplit(text, ' ', absl::SkipEmpty())) {
+    const bool fits =
+        margin + line + 1 + word.size() <= static_cast<size_t>(columns);
+    if (line > 0) wrapped += fits ? " " : "\n" + std::string(margin, ' ');
+    line = line > 0 && fits ? line + 1 + word.size() : word.size();
+    absl::StrAppend(&wrapped, word);
+  }
+  return wrapped + "\n";
+}
+
+absl::StatusOr<std::string> UsageText(const Usage& usage) {
+  std::set<std::string> listed;
+  std::string text = usage.introduction;
+  for (const Usage::Section& section : usage.sections) {
+    absl::StrAppend(&text, "\n", section.title,
+                    section.title.empty() ? "" : "\n");
+    const std::vector<std::string> entries =
+        absl::StrSplit(section.flags, ' ', absl::SkipEmpty());
+    for (const std::string& entry : entries) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const std::string flag,
+                                EntryText(usage, entry, listed));
+      absl::StrAppend(&text, flag);
+    }
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckAllListed(listed));
+  return absl::StrCat(text, "\n", usage.ending);
+}
+
+std::optional<int> BeginCommand(const Usage& usage, std::span<char* const> argv,
+                                std::vector<std::string>* command) {
+  absl::StatusOr<std::vector<std::string>> rest = ParseFlagsBeforeCommand(
+      std::vector<std::string>(argv.begin() + 1, argv.end()));
+  if (rest.ok() && !rest->empty() && command == nullptr) {
+    rest = absl::InvalidArgumentError(
+        absl::StrCat("'", (*rest)[0], "' is not a flag; see --help"));
+  }
+  if (!rest.ok()) {
+    Fail(usage.command, rest.status());
+    return kUsageError;
+  }
+  if (command != nullptr) *command = *std::move(rest);
+  if (!absl::GetFlag(FLAGS_help)) return std::nullopt;
+  const absl::StatusOr<std::string> text = UsageText(usage);
+  if (!text.ok()) return Fail(usage.command, text.status());
+  std::fputs(text->c_str(), stdout);
+  std::fflush(stdout);
+  return 0;
 }
 
 int Fail(absl::string_view command, const absl::Status& status) {

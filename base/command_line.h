@@ -1,12 +1,14 @@
-// What commands make of what their user types: flags, names, numbers and paths;
-// and how they say that it is wrong.
+// How a command begins and ends: the flags, names, numbers and paths that its
+// user types, the usage that --help prints, errors and exit statuses.
 #ifndef LOCKSTEP_BASE_COMMAND_LINE_H_
 #define LOCKSTEP_BASE_COMMAND_LINE_H_
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -40,10 +42,6 @@ absl::Status EnterUserDirectory();
 // Errors: kInvalidArgument, one line that names the flag.
 absl::StatusOr<std::vector<std::string>> ParseFlagsBeforeCommand(
     std::span<const std::string> arguments);
-
-// The same for a program that runs no command: also kInvalidArgument if
-// anything follows the flags.
-absl::Status ParseFlags(std::span<const std::string> arguments);
 
 // Names that a flag takes, and what each stands for.
 template <typename T>
@@ -93,6 +91,52 @@ inline absl::Status CheckSeconds(absl::string_view flag, double seconds) {
       flag, ": ", seconds, " is not above 0 and below ", kMostSeconds));
 }
 
+// `text` with line ends in place of spaces so that no line is longer than
+// `columns`, as far as its words allow. Every line begins after `margin`
+// spaces, of which the caller writes those of the first. Ends in a line end.
+std::string WrapText(absl::string_view text, int columns, int margin = 0);
+
+// What --help prints.
+struct Usage {
+  struct Section {
+    std::string title;  // "" for none.
+
+    // What the section tells of, in this order, separated by spaces: "rounds"
+    // is shown as --rounds=5, with the flag's default, or as --rounds if it is
+    // a boolean; "output_dir=DIR" as --output_dir=DIR. "noprefix_output" names
+    // a boolean, prefix_output, by the way to turn it off.
+    std::string flags;
+  };
+
+  std::string command;  // Its name, which errors begin with.
+  std::string introduction;
+  std::vector<Section> sections;
+  std::string ending;
+
+  // What replaces the words in braces in the help of flags that several
+  // commands have: {"{name}", "scaling"}.
+  std::vector<std::pair<std::string, std::string>> words = {};
+};
+
+// The introduction, the sections, and the ending, separated by empty lines.
+// What is said of a flag is the help of its ABSL_FLAG, wrapped. A line end in
+// that help begins a new line, and where a line has two spaces, as after an
+// item of a list, what follows them keeps to the column where it begins.
+//
+// Errors: kInternal, naming the flag, if a flag of a section does not exist,
+// or if no section tells of a flag that exists. The help of a flag that is not
+// for users begins with "internal:".
+absl::StatusOr<std::string> UsageText(const Usage& usage);
+
+// Sets the flags from the command line; argv[0] is the program. Returns
+// nullopt if the command goes on, and the exit status if it ends here: 0 after
+// printing the usage for --help, which this adds to the command's flags;
+// kUsageError after naming the unknown or malformed flag on standard error;
+// kFailure if UsageText fails. `command`: receives what follows the flags, if
+// the program runs a command; without it, anything there is an error.
+std::optional<int> BeginCommand(const Usage& usage, std::span<char* const> argv,
+                                std::vector<std::string>* command = nullptr);
+
 // Exit statuses.
 inline constexpr int kFailure = 1;
 inline constexpr int kUsageError = 2;
@@ -101,6 +145,23 @@ inline constexpr int kUsageError = 2;
 // returns the exit status: kUsageError for a message that begins with a flag,
 // else kFailure.
 int Fail(absl::string_view command, const absl::Status& status);
+
+// The whole of main(): begins the command and, if it goes on, calls
+// run(std::span<char* const> argv), which returns an absl::Status, or an
+// absl::StatusOr<int> with the exit status; fails with its error. Returns the
+// exit status.
+template <typename Run>
+int CommandMain(const Usage& usage, std::span<char* const> argv,
+                const Run& run) {
+  const std::optional<int> ended = BeginCommand(usage, argv);
+  if (ended.has_value()) return *ended;
+  const auto result = run(argv);
+  if constexpr (std::is_same_v<decltype(run(argv)), absl::Status>) {
+    return result.ok() ? 0 : Fail(usage.command, result);
+  } else {
+    return result.ok() ? *result : Fail(usage.command, result.status());
+  }
+}
 
 }  // namespace lockstep
 

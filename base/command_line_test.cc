@@ -13,14 +13,20 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/command.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-ABSL_FLAG(int, test_number, 0, "a number");
+ABSL_FLAG(int, test_number, 7,
+          "a number, of which more is said here than fits in one line of the "
+          "usage, for {whom}");
 ABSL_FLAG(bool, test_switch, false, "a switch");
+ABSL_FLAG(bool, test_prefix, true, "turned on by default");
+ABSL_FLAG(std::string, a_flag_with_a_long_name, "value",
+          "one of:\nvalue  the first of all the values that this flag may be "
+          "set to\nother  another\nnone of them");
 ABSL_FLAG(int, ranks, 2, "a flag of the command");
+ABSL_FLAG(std::string, secret, "", "internal: not for users");
 
 namespace lockstep {
 namespace {
@@ -180,20 +186,77 @@ TEST(FailTest, SaysWhatIsWrongAndTellsFlagsFromTheRest) {
             "sing: --key: 'h'\nsing: no voice\n");
 }
 
+TEST(WrapTextTest, BreaksBetweenWordsOnly) {
+  EXPECT_EQ(WrapText("", 5), "\n");
+  EXPECT_EQ(WrapText("ab cd", 5), "ab cd\n");
+  EXPECT_EQ(WrapText("ab cde", 5), "ab\ncde\n");
+  EXPECT_EQ(WrapText("abcdefg hi  jk l", 5), "abcdefg\nhi jk\nl\n");
+  EXPECT_EQ(WrapText("ab cde f gh", 7, 2), "ab\n  cde f\n  gh\n");
+}
+
+Usage ExampleUsage() {
+  return {.command = "command",
+          .introduction = "command [FLAGS]\n\nDoes something.\n",
+          .sections = {{"numbers", "test_number ranks=N"},
+                       {"", "test_switch notest_prefix"},
+                       {"", "a_flag_with_a_long_name help"}},
+          .ending = "Exit status: 0.\n",
+          .words = {{"{whom}", "its user"}}};
+}
+
+TEST(UsageTextTest, ShowsEachFlagWithItsDefaultAndItsHelp) {
+  EXPECT_THAT(UsageText(ExampleUsage()), IsOkAndHolds(R"(command [FLAGS]
+
+Does something.
+
+numbers
+  --test_number=7          a number, of which more is said here than fits in one
+                           line of the usage, for its user
+  --ranks=N                a flag of the command
+
+  --test_switch            a switch
+  --notest_prefix          turned on by default
+
+  --a_flag_with_a_long_name=value
+                           one of:
+                           value  the first of all the values that this flag may
+                                  be set to
+                           other  another
+                           none of them
+  --help                   this text
+
+Exit status: 0.
+)"));
+}
+
+TEST(UsageTextTest, NamesTheFlagThatIsListedOrDefinedAlone) {
+  Usage usage = ExampleUsage();
+  usage.sections.push_back({"", "notest_number"});
+  EXPECT_THAT(UsageText(usage), StatusIs(absl::StatusCode::kInternal,
+                                         "the usage lists --notest_number, "
+                                         "which is not a flag"));
+  usage.sections = ExampleUsage().sections;
+  usage.sections[0].flags = "test_number";
+  EXPECT_THAT(UsageText(usage), StatusIs(absl::StatusCode::kInternal,
+                                         "the usage does not list --ranks"));
+}
+
 struct Began {
   std::optional<int> status;
   std::string out;
   std::string err;
 };
 
-Began Begin(std::vector<std::string> arguments) {
+Began Begin(std::vector<std::string> arguments,
+            const Usage& usage = ExampleUsage(),
+            std::vector<std::string>* command = nullptr) {
   arguments.insert(arguments.begin(), "/bin/program");
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
   CaptureStdout();
   CaptureStderr();
   Began began;
-  began.status = BeginCommand("command", "the usage\n", argv);
+  began.status = BeginCommand(usage, argv, command);
   began.out = GetCapturedStdout();
   began.err = GetCapturedStderr();
   return began;
@@ -214,8 +277,24 @@ TEST_F(BeginCommandTest, GoesOnWithTheFlagsSet) {
 TEST_F(BeginCommandTest, PrintsTheUsageForHelp) {
   const Began began = Begin({"--ranks=5", "--help"});
   EXPECT_EQ(began.status, 0);
-  EXPECT_EQ(began.out, "the usage\n");
+  EXPECT_EQ(began.out, *UsageText(ExampleUsage()));
   EXPECT_EQ(began.err, "");
+}
+
+TEST_F(BeginCommandTest, FailsForHelpThatLacksAFlag) {
+  Usage usage = ExampleUsage();
+  usage.sections.pop_back();
+  const Began began = Begin({"--help"}, usage);
+  EXPECT_EQ(began.status, kFailure);
+  EXPECT_EQ(began.out, "");
+  EXPECT_THAT(began.err, HasSubstr("command: the usage does not list --"));
+}
+
+TEST_F(BeginCommandTest, HandsOnWhatFollowsTheFlags) {
+  std::vector<std::string> command;
+  EXPECT_EQ(Begin({"--ranks=5", "run", "-x"}, ExampleUsage(), &command).status,
+            std::nullopt);
+  EXPECT_THAT(command, ElementsAre("run", "-x"));
 }
 
 TEST_F(BeginCommandTest, NamesWhatIsNoFlag) {

@@ -1,11 +1,16 @@
-// Codes and messages for the CUDA runtime's errors.
 #include "base/cuda_status.h"
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/status_macros.h"
 
 namespace lockstep {
 namespace {
@@ -40,6 +45,39 @@ absl::Status CudaStatus(cudaError_t error, absl::string_view what) {
       Code(error),
       absl::StrCat(what, ": ", cudaGetErrorName(error), " (",
                    static_cast<int>(error), "): ", cudaGetErrorString(error)));
+}
+
+absl::StatusOr<int> DeviceOfRank(int local_rank) {
+  int devices = 0;
+  const cudaError_t error = cudaGetDeviceCount(&devices);
+  if (error == cudaSuccess && devices > 0) return local_rank % devices;
+  return absl::NotFoundError(absl::StrCat(
+      "no GPU: ",
+      error == cudaSuccess ? "no devices" : cudaGetErrorString(error)));
+}
+
+absl::StatusOr<Stream> MakeStream() {
+  cudaStream_t stream = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking),
+                 "cudaStreamCreateWithFlags"));
+  return Stream(stream);
+}
+
+absl::StatusOr<Event> MakeEvent() {
+  cudaEvent_t event = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaEventCreateWithFlags(&event, cudaEventDisableTiming),
+                 "cudaEventCreateWithFlags"));
+  return Event(event);
+}
+
+absl::StatusOr<DeviceMemory> AllocateDeviceMemory(int64_t bytes) {
+  std::byte* memory = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaMalloc(&memory, static_cast<size_t>(std::max<int64_t>(bytes, 1))),
+      absl::StrCat("cudaMalloc of ", bytes, " bytes")));
+  return DeviceMemory(memory);
 }
 
 }  // namespace lockstep

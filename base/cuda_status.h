@@ -1,10 +1,17 @@
-// The one place where the CUDA runtime's errors become absl::Status.
+// The CUDA runtime: its errors as absl::Status, devices, and owners of streams,
+// events and device memory.
 #ifndef LOCKSTEP_BASE_CUDA_STATUS_H_
 #define LOCKSTEP_BASE_CUDA_STATUS_H_
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
 namespace lockstep {
@@ -22,6 +29,32 @@ namespace lockstep {
 // what: the call or launch that gave the error. A fault in a kernel comes out
 // of a later call than the one that launched it.
 absl::Status CudaStatus(cudaError_t error, absl::string_view what);
+
+template <auto kDestroy>
+struct CudaDeleter {
+  void operator()(auto* handle) const { kDestroy(handle); }
+};
+
+// Destroying a stream or an event waits for nothing; freeing memory waits for
+// the work of its device.
+using Stream = std::unique_ptr<std::remove_pointer_t<cudaStream_t>,
+                               CudaDeleter<&cudaStreamDestroy>>;
+using Event = std::unique_ptr<std::remove_pointer_t<cudaEvent_t>,
+                              CudaDeleter<&cudaEventDestroy>>;
+using DeviceMemory = std::unique_ptr<std::byte, CudaDeleter<&cudaFree>>;
+
+// The device of a rank among those of its host: they are dealt out in turn.
+// Errors: kNotFound where there is no GPU.
+absl::StatusOr<int> DeviceOfRank(int local_rank);
+
+// All of the current device. Errors: CudaStatus of what the runtime says.
+
+// Does not wait for the default stream.
+absl::StatusOr<Stream> MakeStream();
+// Cannot be timed.
+absl::StatusOr<Event> MakeEvent();
+// Aligned to 256. Not set to anything.
+absl::StatusOr<DeviceMemory> AllocateDeviceMemory(int64_t bytes);
 
 }  // namespace lockstep
 

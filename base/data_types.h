@@ -6,9 +6,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <optional>
-
-#include "absl/strings/string_view.h"
+#include <iterator>
 
 namespace lockstep {
 
@@ -47,29 +45,11 @@ constexpr int64_t SizeOf(DataType type) {
 
 // "float64", "float32", "float16", "bfloat16", "int32", "int64", "uint8".
 constexpr const char* Name(DataType type) {
-  switch (type) {
-    case DataType::kFloat64:
-      return "float64";
-    case DataType::kFloat32:
-      return "float32";
-    case DataType::kFloat16:
-      return "float16";
-    case DataType::kBFloat16:
-      return "bfloat16";
-    case DataType::kInt32:
-      return "int32";
-    case DataType::kInt64:
-      return "int64";
-    case DataType::kUInt8:
-      return "uint8";
-  }
-  return "unknown type";
-}
-inline std::optional<DataType> ParseDataType(absl::string_view name) {
-  for (const DataType type : kAllDataTypes) {
-    if (name == Name(type)) return type;
-  }
-  return std::nullopt;
+  constexpr const char* kNames[] = {"float64", "float32", "float16", "bfloat16",
+                                    "int32",   "int64",   "uint8"};
+  static_assert(std::size(kNames) == std::size(kAllDataTypes));
+  const auto index = static_cast<size_t>(type);
+  return index < std::size(kNames) ? kNames[index] : "unknown type";
 }
 
 // Storage of the two 16-bit types, which C++20 has no arithmetic for. Zero when

@@ -30,8 +30,8 @@ class Deadline {
   absl::Duration timeout_;
 };
 
-// What is left of it, for poll(): rounded up, so that the last wait does not
-// become a spin; of a long time a part, so that the caller looks again.
+// The time that is left, for poll(): rounded up, since a wait of 0 would spin;
+// at most 12 days, which fit into an int, after which the caller asks again.
 inline int PollMilliseconds(const Deadline& deadline) {
   const int64_t left = absl::ToInt64Milliseconds(
       absl::Ceil(deadline.remaining(), absl::Milliseconds(1)));

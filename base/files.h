@@ -40,10 +40,10 @@ class OwnedFd {
   int fd_ = -1;
 };
 
-// As long as one exists, what its thread writes beyond the process's file size
-// limit (RLIMIT_FSIZE, ulimit -f) fails with EFBIG and raises no SIGXFSZ, which
-// by default ends the process without naming the file. Other threads notice
-// nothing, since the kernel sends that signal to the thread that writes. To be
+// While an object lives, its thread's writes beyond the process's file size
+// limit (RLIMIT_FSIZE, ulimit -f) fail with EFBIG. Otherwise they raise
+// SIGXFSZ, which by default ends the process without naming the file. Other
+// threads are not affected: the kernel signals the thread that writes. Must be
 // destroyed by the thread that made it; keeps errno.
 class FileSizeSignalBlock {
  public:
@@ -60,11 +60,10 @@ class FileSizeSignalBlock {
 // The file's bytes. Errors: the file system's, with the path.
 absl::StatusOr<std::string> ReadFile(const std::string& path);
 
-// The bytes of a file that somebody else's program wrote, or that something
-// else may stand in the place of: of a regular file, or a link to one. Never
-// waits for a writer, as opening a pipe would. Errors, all with the path:
-// kDataLoss if it is no regular file or has more than `most` bytes; kNotFound
-// and the like from the file system.
+// The bytes of the regular file at `path`, or at the end of a link there, where
+// another program may have put anything. Never waits for a writer, as opening a
+// pipe would. Errors, all with the path: kDataLoss if it is no regular file or
+// has more than `most` bytes; kNotFound and the like from the file system.
 absl::StatusOr<std::string> ReadForeignFile(const std::string& path,
                                             int64_t most);
 

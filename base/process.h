@@ -1,4 +1,5 @@
-// Processes of this host, as the kernel shows them in /proc.
+// Processes of this host, as the kernel shows them in /proc, and the cores that
+// they may use.
 #ifndef LOCKSTEP_BASE_PROCESS_H_
 #define LOCKSTEP_BASE_PROCESS_H_
 
@@ -6,6 +7,8 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -38,6 +41,9 @@ struct ProcessIdentity {
 
 ProcessIdentity ThisProcess();
 
+// This program's path, to start it again.
+std::string OwnProgram();
+
 // False once it has ended, zombies included. A stopped process is alive.
 // Cost: reads one file of /proc.
 bool IsAlive(const ProcessIdentity& process);
@@ -56,6 +62,32 @@ bool DescendsFrom(pid_t process, pid_t ancestor);
 // Waits until the process, which may be anybody's, has ended; it may still be a
 // zombie then. False if it has not ended within the time, or there is none.
 bool AwaitProcessEnd(pid_t process, absl::Duration timeout);
+
+// The cores that this thread may use: those of its CPU affinity, and no more
+// than the CPU quota of the control group at the root of /sys/fs/cgroup, which
+// in a container is the container's, rounded up. At least 1.
+int UsableCores();
+
+// The same for several processes of this host together, given their numbers:
+// each may be bound to cores of its own, as mpirun binds ranks. Those that are
+// gone or not this user's count for none.
+int UsableCores(std::span<const pid_t> processes);
+
+// The numbers of the CPUs in the affinity of a process's first thread, or of
+// the calling thread for 0, ascending: what the kernel schedules on, so
+// hardware threads, of which a core may have several. Empty if the kernel does
+// not say.
+std::vector<int> AffinityCpus(pid_t process = 0);
+
+// Binds the calling thread, and the threads and processes that it starts later,
+// to the CPUs of these numbers. False, with errno set, if the kernel refuses:
+// EINVAL for CPUs that this process may not use. Safe after a fork.
+bool SetAffinity(std::span<const int> cpus);
+
+// The quota in the text of a cgroup's cpu.max ("200000 100000" allows two
+// cores), rounded up to whole cores; 0 if there is none or the text is not
+// understood.
+int CoresOfQuota(absl::string_view cpu_max);
 
 }  // namespace lockstep
 

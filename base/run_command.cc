@@ -4,6 +4,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/subprocess.h"
@@ -39,6 +40,18 @@ void ExpectUsageError(const CommandOutcome& outcome, const std::string& program,
                              testing::HasSubstr(expected)))
       << flags;
   EXPECT_EQ(outcome.output.find('\n'), outcome.output.size() - 1) << flags;
+}
+
+void ExpectUsage(const CommandOutcome& outcome, const std::string& program,
+                 size_t columns) {
+  EXPECT_EQ(outcome.exit_status, 0);
+  EXPECT_THAT(outcome.output,
+              testing::AllOf(testing::StartsWith(program + " "),
+                             testing::HasSubstr("\nExit status: "),
+                             testing::Not(testing::HasSubstr("internal"))));
+  for (const absl::string_view line : absl::StrSplit(outcome.output, '\n')) {
+    EXPECT_LE(line.size(), columns) << line;
+  }
 }
 
 void RunPythonTest(const std::string& modules, const std::string& script,

@@ -2,6 +2,7 @@
 #ifndef LOCKSTEP_BASE_RUN_COMMAND_H_
 #define LOCKSTEP_BASE_RUN_COMMAND_H_
 
+#include <cstddef>
 #include <string>
 
 namespace lockstep {
@@ -18,6 +19,12 @@ CommandOutcome RunCommand(const std::string& command, int deadline_seconds);
 // with the program's name and has `expected` in it. `flags` names the case.
 void ExpectUsageError(const CommandOutcome& outcome, const std::string& program,
                       const std::string& flags, const std::string& expected);
+
+// Expects what `program` --help prints: a usage that begins with the program's
+// name, which says its exit statuses, has no line beyond `columns`, and tells
+// of no internal flag. That it tells of every other flag is UsageText's part.
+void ExpectUsage(const CommandOutcome& outcome, const std::string& program,
+                 size_t columns = 80);
 
 // For Python's unit tests.
 //

@@ -9,7 +9,6 @@
 #ifndef LOCKSTEP_BASE_STATUS_MATCHERS_H_
 #define LOCKSTEP_BASE_STATUS_MATCHERS_H_
 
-#include <ostream>
 #include <string>
 
 #include "absl/status/status.h"

@@ -35,7 +35,7 @@ std::vector<char*> ExecPointers(const std::vector<std::string>& strings);
 struct SubprocessOptions {
   Environment environment = {};
   std::vector<std::string> unset = {};  // Variables that it does not inherit.
-  // Whether WriteLine reaches its standard input, which is else /dev/null.
+  // Whether WriteLine may be called; else its standard input is /dev/null.
   bool writes_input = false;
   bool merge_error = false;  // Standard error goes where the output goes.
   // What it gets when the thread that started it ends.
@@ -80,13 +80,13 @@ class Subprocess {
   // over, before.
   bool AwaitOutput(absl::string_view text, absl::Duration timeout);
 
-  // Reads no more of its standard output: a program that writes on learns it as
-  // from any pipe.
+  // Reads no more of its standard output: a program that goes on writing gets
+  // SIGPIPE or EPIPE.
   void CloseOutput() { out_.file.Close(); }
 
-  // Waits for its end, and for that of its output, which a program that it has
-  // started may hold open. The exit status, or 128 + N if signal N ended it;
-  // kStillRunning if it has not ended within the time, when it goes on.
+  // Waits until it has ended, and its output too, which programs that it has
+  // started may hold open. Returns the exit status, or 128 + N if signal N
+  // ended it; kStillRunning if the time is over first, and then it goes on.
   static constexpr int kStillRunning = -1;
   int Wait(absl::Duration timeout);
 
@@ -133,8 +133,8 @@ struct SubprocessResult {
   std::string err;
 };
 
-// Runs a program to its end, or to that of the time, when it is killed. An
-// error of Start() is the result's `err`.
+// Runs a program until it ends; kills it once the time is over. An error of
+// Start() becomes the result's `err`.
 SubprocessResult RunSubprocess(const std::vector<std::string>& argv,
                                absl::Duration timeout,
                                const SubprocessOptions& options = {});

@@ -3,8 +3,11 @@
 #define LOCKSTEP_COLLECTIVES_ASYNC_COMMUNICATOR_H_
 
 #include <chrono>
+#include <condition_variable>
 #include <future>
-#include <memory>
+#include <mutex>
+#include <queue>
+#include <thread>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -37,7 +40,8 @@ class PendingCollective {
 // a call is pending. Not thread safe: one thread starts and waits for all.
 class AsyncCommunicator {
  public:
-  explicit AsyncCommunicator(Communicator& communicator);
+  explicit AsyncCommunicator(Communicator& communicator)
+      : communicator_(communicator), thread_([this] { Work(); }) {}
   ~AsyncCommunicator();  // Finishes what was started.
   AsyncCommunicator(const AsyncCommunicator&) = delete;
   AsyncCommunicator& operator=(const AsyncCommunicator&) = delete;
@@ -51,8 +55,24 @@ class AsyncCommunicator {
   absl::Status Wait();
 
  private:
-  class Worker;
-  std::unique_ptr<Worker> worker_;
+  struct Pending {
+    Collective call;
+    std::promise<absl::Status> result;
+    absl::Status status;  // Here, so that it goes under the lock (see Work).
+  };
+
+  void Work();
+  Pending* Next();
+
+  Communicator& communicator_;
+  // Not absl::Mutex: ThreadSanitizer does not see into the distribution's
+  // build of it.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::queue<Pending> pending_;  // Started and not done, guarded by mutex_.
+  absl::Status first_error_;     // Guarded by mutex_.
+  bool stopping_ = false;        // Guarded by mutex_.
+  std::thread thread_;           // Last: it uses all the others.
 };
 
 }  // namespace lockstep

@@ -1,10 +1,13 @@
 #include "collectives/collective.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <functional>
-#include <optional>
+#include <iterator>
 #include <span>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -15,26 +18,10 @@
 namespace lockstep {
 
 const char* Name(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return "sum";
-    case ReduceOp::kProduct:
-      return "prod";
-    case ReduceOp::kMin:
-      return "min";
-    case ReduceOp::kMax:
-      return "max";
-    case ReduceOp::kAverage:
-      return "avg";
-  }
-  return "unknown operation";
-}
-
-std::optional<ReduceOp> ParseReduceOp(absl::string_view name) {
-  for (const ReduceOp op : kAllReduceOps) {
-    if (name == Name(op)) return op;
-  }
-  return std::nullopt;
+  constexpr const char* kNames[] = {"sum", "prod", "min", "max", "avg"};
+  static_assert(std::size(kNames) == std::size(kAllReduceOps));
+  const auto index = static_cast<size_t>(op);
+  return index < std::size(kNames) ? kNames[index] : "unknown operation";
 }
 
 namespace {
@@ -144,8 +131,7 @@ absl::Status ValidateSameCount(const Collective& call) {
 }
 
 absl::Status CheckPeer(const Collective& call, int rank, int world_size) {
-  const bool between_two = call.operation == Operation::kSend ||
-                           call.operation == Operation::kReceive;
+  const bool between_two = IsBetweenTwo(call.operation);
   if (between_two && call.peer == rank) return Wrong("that is itself");
   if (call.peer >= 0 && call.peer < world_size) return absl::OkStatus();
   return Wrong(absl::StrCat(between_two ? "the other rank" : "the root",
@@ -154,14 +140,11 @@ absl::Status CheckPeer(const Collective& call, int rank, int world_size) {
 
 // Bytes of all ranks together are at most 2^63 - 1.
 absl::Status CheckSizes(const Collective& call, int world_size) {
-  const auto is_size = [&](int64_t count, DataType type) {
-    return count >= 0 && count <= INT64_MAX / SizeOf(type) / world_size;
-  };
-  if (!is_size(call.input.count, call.input.type)) {
-    return Wrong(absl::StrCat("a count is ", call.input.count));
-  }
-  if (!is_size(call.output.count, call.output.type)) {
-    return Wrong(absl::StrCat("a count is ", call.output.count));
+  for (const ConstBuffer& buffer : {call.input, ConstBuffer(call.output)}) {
+    if (buffer.count < 0 ||
+        buffer.count > INT64_MAX / SizeOf(buffer.type) / world_size) {
+      return Wrong(absl::StrCat("a count is ", buffer.count));
+    }
   }
   return absl::OkStatus();
 }
@@ -169,103 +152,14 @@ absl::Status CheckSizes(const Collective& call, int world_size) {
 }  // namespace
 
 const char* Name(Operation operation) {
-  switch (operation) {
-    case Operation::kAllReduce:
-      return "AllReduce";
-    case Operation::kReduce:
-      return "Reduce";
-    case Operation::kReduceScatter:
-      return "ReduceScatter";
-    case Operation::kAllGather:
-      return "AllGather";
-    case Operation::kBroadcast:
-      return "Broadcast";
-    case Operation::kScatter:
-      return "Scatter";
-    case Operation::kGather:
-      return "Gather";
-    case Operation::kAllToAll:
-      return "AllToAll";
-    case Operation::kSend:
-      return "Send";
-    case Operation::kReceive:
-      return "Receive";
-    case Operation::kBarrier:
-      return "Barrier";
-    case Operation::kAllocate:
-      return "Allocate";
-    case Operation::kSplit:
-      return "Split";
-  }
-  return "an unknown operation";
-}
-
-Collective Collective::AllReduce(ConstBuffer input, Buffer output, ReduceOp op,
-                                 CallSite site) {
-  return {Operation::kAllReduce, input, output, op, 0, {}, site};
-}
-
-Collective Collective::AllReduce(Buffer data, ReduceOp op, CallSite site) {
-  return AllReduce(data, data, op, site);
-}
-
-Collective Collective::UniformAllReduce(Buffer data, ReduceOp op,
-                                        CallSite site) {
-  Collective call = AllReduce(data, op, site);
-  call.uniform = true;
-  return call;
-}
-
-Collective Collective::Reduce(ConstBuffer input, Buffer output, ReduceOp op,
-                              int root, CallSite site) {
-  return {Operation::kReduce, input, output, op, root, {}, site};
-}
-
-Collective Collective::ReduceScatter(ConstBuffer input, Buffer output,
-                                     ReduceOp op, CallSite site) {
-  return {Operation::kReduceScatter, input, output, op, 0, {}, site};
-}
-
-Collective Collective::AllGather(ConstBuffer input, Buffer output,
-                                 CallSite site) {
-  return AllGather(input, output, {}, site);
-}
-
-Collective Collective::AllGather(ConstBuffer input, Buffer output,
-                                 std::span<const int64_t> counts,
-                                 CallSite site) {
-  return {Operation::kAllGather, input, output, {}, 0, counts, site};
-}
-
-Collective Collective::Broadcast(Buffer data, int root, CallSite site) {
-  return {Operation::kBroadcast, data, data, {}, root, {}, site};
-}
-
-Collective Collective::Scatter(ConstBuffer input, Buffer output, int root,
-                               CallSite site) {
-  return {Operation::kScatter, input, output, {}, root, {}, site};
-}
-
-Collective Collective::Gather(ConstBuffer input, Buffer output, int root,
-                              CallSite site) {
-  return {Operation::kGather, input, output, {}, root, {}, site};
-}
-
-Collective Collective::AllToAll(ConstBuffer input, Buffer output,
-                                CallSite site) {
-  return {Operation::kAllToAll, input, output, {}, 0, {}, site};
-}
-
-Collective Collective::Send(ConstBuffer data, int destination, CallSite site) {
-  return {Operation::kSend, data, {}, {}, destination, {}, site};
-}
-
-Collective Collective::Receive(Buffer data, int source, CallSite site) {
-  return {Operation::kReceive, {}, data, {}, source, {}, site};
-}
-
-Collective Collective::Barrier(CallSite site) {
-  return {Operation::kBarrier, {}, {}, {}, 0, {}, site};
+  constexpr const char* kNames[] = {
+      "AllReduce", "Reduce",   "ReduceScatter", "AllGather", "Broadcast",
+      "Scatter",   "Gather",   "AllToAll",      "Send",      "Receive",
+      "Barrier",   "Allocate", "Split"};
+  static_assert(std::size(kNames) ==
+                static_cast<size_t>(Operation::kSplit) + 1);
+  const auto index = static_cast<size_t>(operation);
+  return index < std::size(kNames) ? kNames[index] : "an unknown operation";
 }
 
 Collective Collective::Refused(Operation operation, const absl::Status& cause,
@@ -331,6 +225,120 @@ absl::Status Validate(const Collective& call, int rank, int world_size) {
       break;
   }
   return absl::OkStatus();
+}
+
+namespace {
+
+// FNV-1a. 0 for none, so that it stands for "no counts".
+uint64_t Hash(std::span<const int64_t> counts) {
+  if (counts.empty()) return 0;
+  uint64_t hash = 14695981039346656037u;
+  for (const int64_t count : counts) {
+    for (int shift = 0; shift < 64; shift += 8) {
+      hash = (hash ^ ((static_cast<uint64_t>(count) >> shift) & 0xff)) *
+             1099511628211u;
+    }
+  }
+  return hash;
+}
+
+std::string Arguments(const Call& call) {
+  const std::string data = absl::StrCat(Name(call.type), "[", call.count, "]");
+  switch (call.operation) {
+    case Operation::kAllReduce:
+    case Operation::kReduceScatter:
+      return absl::StrCat(data, ", ", Name(call.op),
+                          call.uniform ? ", uniform" : "");
+    case Operation::kReduce:
+      return absl::StrCat(data, ", ", Name(call.op), ", root ", call.peer);
+    case Operation::kAllGather:
+      return call.counts_hash == 0
+                 ? data
+                 : absl::StrCat(data, ", counts #",
+                                absl::Hex(call.counts_hash & 0xffffff));
+    case Operation::kAllToAll:
+      return data;
+    case Operation::kBroadcast:
+    case Operation::kScatter:
+    case Operation::kGather:
+      return absl::StrCat(data, ", root ", call.peer);
+    case Operation::kSend:
+      return absl::StrCat(data, ", to rank ", call.peer);
+    case Operation::kReceive:
+      return absl::StrCat(data, ", from rank ", call.peer);
+    case Operation::kAllocate:
+      return absl::StrCat(call.count, " bytes");
+    case Operation::kBarrier:
+    case Operation::kSplit:
+      break;
+  }
+  return "";
+}
+
+std::string Said(int rank, const Call& call) {
+  return absl::StrCat("rank ", rank, " called ", ToString(call));
+}
+
+// Where the call was made.
+void SetSite(Call& call, const CallSite& site) {
+  const absl::string_view file(site.file);
+  const size_t size = std::min(file.size(), sizeof(call.file) - 1);
+  std::memcpy(call.file, file.data() + file.size() - size, size);
+  call.line = site.line;
+}
+
+}  // namespace
+
+bool Agree(const Call& a, const Call& b) {
+  return a.operation == b.operation && a.type == b.type && a.op == b.op &&
+         a.peer == b.peer && a.uniform == b.uniform && a.count == b.count &&
+         a.counts_hash == b.counts_hash;
+}
+
+Call CallOf(const Collective& collective, int world_size) {
+  Call call;
+  call.operation = collective.operation;
+  call.type = collective.operation == Operation::kScatter ||
+                      collective.operation == Operation::kReceive
+                  ? collective.output.type
+                  : collective.input.type;
+  if (Reduces(call.operation)) call.op = collective.op;
+  call.peer = collective.peer;
+  call.uniform = collective.uniform;
+  call.count = AgreedCount(collective, world_size);
+  call.counts_hash = Hash(collective.counts);
+  SetSite(call, collective.site);
+  return call;
+}
+
+Call CallOf(Operation operation, int64_t count, const CallSite& site) {
+  Call call;
+  call.operation = operation;
+  call.count = count;
+  SetSite(call, site);
+  return call;
+}
+
+std::string ToString(const Call& call) {
+  return absl::StrCat(Name(call.operation), "(", Arguments(call), ") at ",
+                      call.file, ":", call.line);
+}
+
+absl::Status CallsDiffer(absl::string_view what, int rank, const Call& call,
+                         int other_rank, const Call& other) {
+  return absl::InvalidArgumentError(absl::StrCat(
+      what, ": ", Said(rank, call), ", ", Said(other_rank, other)));
+}
+
+absl::Status CallRefused(int rank, const Call& call, absl::string_view why) {
+  return absl::InvalidArgumentError(
+      absl::StrCat(Said(rank, call), " but ", why));
+}
+
+absl::Status CallAfterFailure(int rank, const Call& call,
+                              const absl::Status& cause) {
+  return absl::FailedPreconditionError(absl::StrCat(
+      Said(rank, call), " after the group had failed: ", cause.message()));
 }
 
 }  // namespace lockstep

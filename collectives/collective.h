@@ -6,8 +6,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
-#include <optional>
 #include <span>
+#include <string>
 #include <type_traits>
 
 #include "absl/status/status.h"
@@ -112,7 +112,6 @@ inline constexpr ReduceOp kAllReduceOps[] = {ReduceOp::kSum, ReduceOp::kProduct,
 
 // "sum", "prod", "min", "max", "avg", as nccl-tests names them.
 const char* Name(ReduceOp op);
-std::optional<ReduceOp> ParseReduceOp(absl::string_view name);
 
 // What partial results of a reduction are held in, on every backend: float32
 // for the 16-bit floats and int64 for averages of int32 and uint8, so that sums
@@ -159,15 +158,24 @@ constexpr bool Reduces(Operation operation) {
          operation == Operation::kReduceScatter;
 }
 
+// Whether it is a call of two ranks, and not of all.
+constexpr bool IsBetweenTwo(Operation operation) {
+  return operation == Operation::kSend || operation == Operation::kReceive;
+}
+
 // One rank's call. Communicator says what each operation does, and names the
 // arguments of these functions. Fields that an operation has no use for keep
 // their default.
 struct Collective {
   static Collective AllReduce(ConstBuffer input, Buffer output,
                               ReduceOp op = ReduceOp::kSum,
-                              CallSite site = CallSite::Here());
+                              CallSite site = CallSite::Here()) {
+    return {Operation::kAllReduce, input, output, op, 0, {}, site};
+  }
   static Collective AllReduce(Buffer data, ReduceOp op = ReduceOp::kSum,
-                              CallSite site = CallSite::Here());
+                              CallSite site = CallSite::Here()) {
+    return AllReduce(data, data, op, site);
+  }
   // AllReduce that adds every element in the same order, whatever the size
   // (algorithms/schedule.h: the tree): an element's bits do not depend on what
   // else is in the message. Errors: AllReduce's; ranks that mix the two do not
@@ -176,34 +184,60 @@ struct Collective {
   // memory, P the ranks. A ring cannot, so an NCCL group adds as AllReduce
   // does.
   static Collective UniformAllReduce(Buffer data, ReduceOp op = ReduceOp::kSum,
-                                     CallSite site = CallSite::Here());
+                                     CallSite site = CallSite::Here()) {
+    Collective call = AllReduce(data, op, site);
+    call.uniform = true;
+    return call;
+  }
   static Collective Reduce(ConstBuffer input, Buffer output, ReduceOp op,
-                           int root, CallSite site = CallSite::Here());
+                           int root, CallSite site = CallSite::Here()) {
+    return {Operation::kReduce, input, output, op, root, {}, site};
+  }
   static Collective ReduceScatter(ConstBuffer input, Buffer output,
                                   ReduceOp op = ReduceOp::kSum,
-                                  CallSite site = CallSite::Here());
+                                  CallSite site = CallSite::Here()) {
+    return {Operation::kReduceScatter, input, output, op, 0, {}, site};
+  }
   static Collective AllGather(ConstBuffer input, Buffer output,
-                              CallSite site = CallSite::Here());
+                              CallSite site = CallSite::Here()) {
+    return AllGather(input, output, {}, site);
+  }
   static Collective AllGather(ConstBuffer input, Buffer output,
                               std::span<const int64_t> counts,
-                              CallSite site = CallSite::Here());
+                              CallSite site = CallSite::Here()) {
+    return {Operation::kAllGather, input, output, {}, 0, counts, site};
+  }
   static Collective Broadcast(Buffer data, int root,
-                              CallSite site = CallSite::Here());
+                              CallSite site = CallSite::Here()) {
+    return {Operation::kBroadcast, data, data, {}, root, {}, site};
+  }
   static Collective Scatter(ConstBuffer input, Buffer output, int root,
-                            CallSite site = CallSite::Here());
+                            CallSite site = CallSite::Here()) {
+    return {Operation::kScatter, input, output, {}, root, {}, site};
+  }
   static Collective Gather(ConstBuffer input, Buffer output, int root,
-                           CallSite site = CallSite::Here());
+                           CallSite site = CallSite::Here()) {
+    return {Operation::kGather, input, output, {}, root, {}, site};
+  }
   static Collective AllToAll(ConstBuffer input, Buffer output,
-                             CallSite site = CallSite::Here());
+                             CallSite site = CallSite::Here()) {
+    return {Operation::kAllToAll, input, output, {}, 0, {}, site};
+  }
   static Collective Send(ConstBuffer data, int destination,
-                         CallSite site = CallSite::Here());
+                         CallSite site = CallSite::Here()) {
+    return {Operation::kSend, data, {}, {}, destination, {}, site};
+  }
   static Collective Receive(Buffer data, int source,
-                            CallSite site = CallSite::Here());
-  static Collective Barrier(CallSite site = CallSite::Here());
+                            CallSite site = CallSite::Here()) {
+    return {Operation::kReceive, {}, data, {}, source, {}, site};
+  }
+  static Collective Barrier(CallSite site = CallSite::Here()) {
+    return {Operation::kBarrier, {}, {}, {}, 0, {}, site};
+  }
 
-  // In the place of a call that the other ranks make, from a rank that cannot:
-  // it ends on every rank with kInvalidArgument, which names this rank and
-  // gives the message of `cause`, an error.
+  // Made by a rank in place of a call that the other ranks make and it cannot.
+  // The call then ends on every rank with kInvalidArgument, which names this
+  // rank and gives the message of `cause`, an error.
   static Collective Refused(Operation operation, const absl::Status& cause,
                             CallSite site = CallSite::Here());
 
@@ -230,6 +264,48 @@ int64_t AgreedCount(const Collective& call, int world_size);
 // place that in-place calls have. Error: kInvalidArgument, as a phrase that
 // continues "rank 1 called Gather(...) but ". Of a refused call, its cause.
 absl::Status Validate(const Collective& call, int rank, int world_size);
+
+// What a rank tells the others about its call, so that they see whether they
+// agree, and the errors that name calls, in the same words on every backend.
+//
+// Plain old data: it lies in shared memory, and travels as bytes between
+// processes of one kind of machine. Fields that an operation has no use for are
+// zero.
+struct Call {
+  Operation operation = Operation::kBarrier;
+  DataType type = {};
+  ReduceOp op = {};
+  bool uniform = false;  // A UniformAllReduce.
+  int32_t peer = 0;
+  int64_t count = 0;         // AgreedCount; bytes of kAllocate.
+  uint64_t counts_hash = 0;  // Of an AllGather of unequal counts.
+  int32_t line = 0;
+  char file[84] = {};  // The end of the path of the source file.
+};
+
+// Whether two ranks' calls fit together; where they were made does not count.
+bool Agree(const Call& a, const Call& b);
+
+Call CallOf(const Collective& collective, int world_size);
+// The call of an operation without buffers: kAllocate, kSplit.
+Call CallOf(Operation operation, int64_t count, const CallSite& site);
+
+// "AllReduce(float32[10], sum) at models/train/trainer.cc:42",
+// "Broadcast(uint8[16], root 1) at ...", "Barrier() at ...".
+std::string ToString(const Call& call);
+
+// kInvalidArgument: "<what>: rank 0 called X at a.cc:1, rank 2 called Y at
+// ...".
+absl::Status CallsDiffer(absl::string_view what, int rank, const Call& call,
+                         int other_rank, const Call& other);
+
+// kInvalidArgument: "rank 1 called X at a.cc:1 but <why>".
+absl::Status CallRefused(int rank, const Call& call, absl::string_view why);
+
+// kFailedPrecondition: "rank 1 called X at a.cc:1 after the group had failed:
+// <the message of cause>".
+absl::Status CallAfterFailure(int rank, const Call& call,
+                              const absl::Status& cause);
 
 }  // namespace lockstep
 

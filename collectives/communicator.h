@@ -5,12 +5,16 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "collectives/collective.h"
 
 namespace lockstep {
@@ -35,6 +39,53 @@ class GroupBuffer {
  private:
   std::shared_ptr<void> owner_;
   std::span<std::byte> bytes_;
+};
+
+// Settings of a group of ranks.
+
+// How AllReduce and Reduce move and add the data. The bits do not depend on it:
+// for each size, algorithms/schedule.h gives the order of additions, and an
+// algorithm that cannot keep to it leaves that size to another
+// (algorithms/over_transport.h says which). kAuto chooses by size and by what
+// the ranks share.
+enum class Algorithm : int32_t {
+  kAuto,
+  kRing,    // Round the ring in pieces: bandwidth-optimal over messages.
+  kTree,    // Recursive halving and doubling: fewest messages.
+  kDirect,  // Each rank reduces its slice straight from its peers' memory.
+};
+
+inline constexpr Algorithm kAllAlgorithms[] = {
+    Algorithm::kAuto, Algorithm::kRing, Algorithm::kTree, Algorithm::kDirect};
+
+// "auto", "ring", "tree", "direct".
+constexpr const char* Name(Algorithm algorithm) {
+  constexpr const char* kNames[] = {"auto", "ring", "tree", "direct"};
+  const auto index = static_cast<size_t>(algorithm);
+  return index < std::size(kNames) ? kNames[index] : "unknown algorithm";
+}
+inline std::optional<Algorithm> ParseAlgorithm(absl::string_view name) {
+  for (const Algorithm algorithm : kAllAlgorithms) {
+    if (name == Name(algorithm)) return algorithm;
+  }
+  return std::nullopt;
+}
+
+// Ranks that a group of one host may have: a set of ranks fits in 64 bits.
+inline constexpr int kMaxWorldSize = 64;
+
+struct GroupOptions {
+  // How long a call, or joining the group, waits without progress for a rank
+  // that is alive but does not come. A dead rank is reported at once.
+  absl::Duration timeout = absl::Seconds(60);
+
+  // The largest piece of a message that moves at once between two ranks: a
+  // multiple of 64, at most 16 MiB. Rank 0's value holds for the group. Results
+  // do not depend on it.
+  int64_t slot_bytes = 128 << 10;
+
+  // Rank 0's value holds for the group.
+  Algorithm algorithm = Algorithm::kAuto;
 };
 
 // One rank's membership in a group of P = world_size() ranks that issue the
@@ -173,6 +224,30 @@ class Communicator {
   // what it needs beyond that).
   virtual absl::StatusOr<std::unique_ptr<Communicator>> Split(
       int color, int key, CallSite site = CallSite::Here()) = 0;
+};
+
+// Passes every call on to `inner`, which it borrows: a base for groups that
+// watch or change some of them.
+class ForwardingCommunicator : public Communicator {
+ public:
+  explicit ForwardingCommunicator(Communicator& inner) : inner_(inner) {}
+
+  int rank() const override { return inner_.rank(); }
+  int world_size() const override { return inner_.world_size(); }
+  absl::Status Run(const Collective& call) override { return inner_.Run(call); }
+  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override {
+    return inner_.Allocate(bytes, site);
+  }
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key,
+                                                      CallSite site) override {
+    return inner_.Split(color, key, site);
+  }
+
+ protected:
+  Communicator& inner() { return inner_; }
+
+ private:
+  Communicator& inner_;
 };
 
 }  // namespace lockstep

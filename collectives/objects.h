@@ -28,8 +28,8 @@ absl::StatusOr<std::vector<std::string>> AllGatherObject(
 // the tensors of that name. Borrows the memory.
 //
 // Errors: kInvalidArgument, on every rank, if the ranks do not have the same
-// names, types and counts: it says which differs, and nothing is changed, and
-// the group goes on; else the communicator's.
+// names, types and counts: the message says what differs, nothing is changed,
+// and the group can be used further; else the communicator's.
 // Cost: an AllGatherObject of the names, and an AllReduce for each.
 absl::Status ReduceDict(Communicator& communicator,
                         const std::map<std::string, Buffer>& tensors,
@@ -38,7 +38,7 @@ absl::Status ReduceDict(Communicator& communicator,
 // Calls fn where rank() is dst_rank, and returns what it returns; elsewhere
 // returns at once: it does not communicate. Without a dst_rank every rank calls
 // it, so that the same code runs without a group of more than one. Errors:
-// fn's; kInvalidArgument, on every rank, if dst_rank is none.
+// fn's; kInvalidArgument, on every rank, if there is no rank dst_rank.
 inline absl::Status OnRank(const Communicator& communicator,
                            std::optional<int> dst_rank,
                            absl::FunctionRef<absl::Status()> fn) {

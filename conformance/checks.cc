@@ -18,8 +18,6 @@
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
 #include "conformance/reference/bounded.h"
-#include "conformance/step_causes.h"
-#include "conformance/trace.h"
 #include "models/model.h"
 
 namespace lockstep {

@@ -21,29 +21,6 @@
 
 namespace lockstep {
 
-// Passes every call on to `inner`, which it borrows.
-class ForwardingCommunicator : public Communicator {
- public:
-  explicit ForwardingCommunicator(Communicator& inner) : inner_(inner) {}
-
-  int rank() const override { return inner_.rank(); }
-  int world_size() const override { return inner_.world_size(); }
-  absl::Status Run(const Collective& call) override { return inner_.Run(call); }
-  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override {
-    return inner_.Allocate(bytes, site);
-  }
-  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key,
-                                                      CallSite site) override {
-    return inner_.Split(color, key, site);
-  }
-
- protected:
-  Communicator& inner() { return inner_; }
-
- private:
-  Communicator& inner_;
-};
-
 // Sums float32 data in place, that is gradients, by `sum` instead; metrics,
 // which are float64 and int64, pass.
 class AllReduceMutant : public ForwardingCommunicator {

@@ -252,7 +252,7 @@ absl::StatusOr<Evaluation> EvaluateByTrainer(Communicator& group, Model& model,
 absl::StatusOr<std::vector<Evaluation>> RunEvaluation(Backend backend,
                                                       int world_size,
                                                       int64_t size,
-                                                      const Evaluator& evaluate,
+                                                      Evaluator& evaluate,
                                                       uint32_t draw) {
   const Dataset& data = EvaluationData(size);
   const auto results = RunRanksCollect(

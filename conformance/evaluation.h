@@ -4,7 +4,6 @@
 #define LOCKSTEP_CONFORMANCE_EVALUATION_H_
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
@@ -12,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
+#include "conformance/mutant.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
 #include "models/train/trainer.h"
@@ -78,18 +78,27 @@ absl::StatusOr<OneRankEvaluation> EvaluateOnOneRank(
     int64_t size, uint32_t draw = kEvaluationDraw);
 
 // How a rank evaluates a data set with its model.
-using Evaluator = std::function<absl::StatusOr<Evaluation>(
-    Communicator&, Model&, const Dataset&)>;
+using Evaluator = absl::StatusOr<Evaluation>(Communicator& group, Model& model,
+                                             const Dataset& data);
 
 // What is under test.
-absl::StatusOr<Evaluation> EvaluateByTrainer(Communicator& group, Model& model,
-                                             const Dataset& data);
+Evaluator EvaluateByTrainer;
 
 // By rank. Only rank 0's model is of the draw, until it is broadcast. Errors:
 // the first rank's.
 absl::StatusOr<std::vector<Evaluation>> RunEvaluation(
-    Backend backend, int world_size, int64_t size, const Evaluator& evaluate,
+    Backend backend, int world_size, int64_t size, Evaluator& evaluate,
     uint32_t draw = kEvaluationDraw);
+
+// Mutants of evaluation: every rank reports the metrics of its own share; ranks
+// get as many samples each, by a sampler that repeats some; the last batch is
+// left out unless it is whole; the mean of the ranks' means, of both metrics or
+// of the accuracy alone; losses are added in float64, rank by rank.
+Evaluator ReportOwnShare, PadSampler, DropPartialBatch, AverageRanksMeans,
+    AverageRanksAccuracies, SumPlainly;
+
+// Each of them, planted where it must show.
+MutantSuite EvaluationMutants();
 
 }  // namespace lockstep
 

@@ -1,5 +1,3 @@
-#include "conformance/evaluation_mutants.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
@@ -52,7 +50,7 @@ absl::StatusOr<Metrics> EvaluateShare(const Communicator& group, Model& model,
 
 // An evaluator, and where it must be seen to be wrong.
 struct Planting {
-  Evaluator evaluate;
+  Evaluator* evaluate;
   int64_t size = kEvaluationSamples;
   int world_size = 2;
   // It shows in the last bits alone, and where is chance that depends on the
@@ -73,7 +71,7 @@ absl::Status Check(const Planting& planting) {
       LOCKSTEP_ASSIGN_OR_RETURN(
           const std::vector<Evaluation> ranks,
           RunEvaluation(Backend::kThreads, world_size, planting.size,
-                        planting.evaluate, draw));
+                        *planting.evaluate, draw));
       LOCKSTEP_RETURN_IF_ERROR(CheckEvaluation(want, ranks));
     }
   }
@@ -151,40 +149,30 @@ absl::StatusOr<Evaluation> SumPlainly(Communicator& group, Model& model,
 
 MutantSuite EvaluationMutants() {
   std::vector<Mutant> mutants = {
-      Planted({"OwnShare",
-               "every rank reports the metrics of its own share",
-               {"RanksAgree"},
+      Planted({"OwnShare", "every rank reports the metrics of its own share",
+               "RanksAgree",
                "each of its own samples, not reduced over the ranks?"},
               {.evaluate = ReportOwnShare}),
-      Planted({"Padded",
-               "the sampler repeats samples so that ranks are even",
-               {"Samples"},
-               "1 count twice, those of a padded sampler?"},
+      Planted({"Padded", "the sampler repeats samples so that ranks are even",
+               "Samples", "1 count twice, those of a padded sampler?"},
               {.evaluate = PadSampler}),
       Planted({"PartialBatchDropped",
-               "the last batch is left out as it is not whole",
-               {"Samples"},
+               "the last batch is left out as it is not whole", "Samples",
                "are left out, those of the partial batch?"},
               {.evaluate = DropPartialBatch}),
-      Planted({"MeanOfMeans",
-               "the ranks' means are averaged without weights",
-               {"Loss"},
-               "it is the mean of the ranks' means"},
+      Planted({"MeanOfMeans", "the ranks' means are averaged without weights",
+               "Loss", "it is the mean of the ranks' means"},
               {.evaluate = AverageRanksMeans}),
-      Planted({"MeanWithoutSamples",
-               "the same where a rank has no sample",
-               {"Loss"},
-               "the mean of a rank without samples?"},
+      Planted({"MeanWithoutSamples", "the same where a rank has no sample",
+               "Loss", "the mean of a rank without samples?"},
               {.evaluate = AverageRanksMeans, .size = 1}),
       Planted({"MeanOfAccuracies",
-               "the ranks' accuracies are averaged without weights",
-               {"Accuracy"},
+               "the ranks' accuracies are averaged without weights", "Accuracy",
                "it is the mean of the ranks' means"},
               {.evaluate = AverageRanksAccuracies}),
       Planted({"PlainSum",
                "losses are added rank by rank, so rounded by the ranks' number",
-               {"Loss"},
-               "within rounding, so float64 sums of parts"},
+               "Loss", "within rounding, so float64 sums of parts"},
               {.evaluate = SumPlainly, .by_chance = true}),
   };
   return MakeSuite("evaluation", kEvaluationChecks, std::move(mutants));

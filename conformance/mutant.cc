@@ -28,12 +28,21 @@ absl::StatusOr<Caught> CaughtBy(const absl::Status& status) {
   return Caught{{message.substr(0, end)}, message.substr(end + 2)};
 }
 
-Caught CaughtBy(std::span<const Rejection> rejections) {
+absl::StatusOr<Caught> CaughtBy(
+    std::span<const std::pair<std::string, absl::Status>> verdicts,
+    absl::string_view naming) {
   Caught caught;
-  for (const Rejection& rejection : rejections) {
-    caught.checks.push_back(rejection.check);
+  for (const auto& [check, status] : verdicts) {
+    if (status.ok()) continue;
+    if (status.code() != absl::StatusCode::kDataLoss) {
+      return absl::InternalError(
+          absl::StrCat(check, " failed: ", status.ToString()));
+    }
+    if (naming.empty() ? caught.checks.empty() : check == naming) {
+      caught.diagnosis = std::string(status.message());
+    }
+    caught.checks.push_back(check);
   }
-  if (!rejections.empty()) caught.diagnosis = rejections[0].message;
   return caught;
 }
 

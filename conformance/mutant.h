@@ -5,23 +5,20 @@
 
 #include <cstdint>
 #include <functional>
+#include <initializer_list>
 #include <iosfwd>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 
 namespace lockstep {
-
-// What a check says of what it rejects.
-struct Rejection {
-  std::string check;    // Its name.
-  std::string message;  // One line.
-};
 
 // What became of a mutant.
 struct Caught {
@@ -33,15 +30,27 @@ struct Caught {
 // other status that is not OK.
 absl::StatusOr<Caught> CaughtBy(const absl::Status& status);
 
-// The diagnosis is what the first says.
-Caught CaughtBy(std::span<const Rejection> rejections);
+// What each of a folder's checks says of one run, by name. The diagnosis is
+// what `naming` says, or where there is none the first that fails. Errors:
+// kInternal if a check failed otherwise than by kDataLoss.
+absl::StatusOr<Caught> CaughtBy(
+    std::span<const std::pair<std::string, absl::Status>> verdicts,
+    absl::string_view naming = "");
+
+// Names of checks, also from one text: "RanksAgree, Buffers".
+struct CheckNames : std::vector<std::string> {
+  CheckNames() = default;
+  CheckNames(std::initializer_list<std::string> names) : vector(names) {}
+  CheckNames(const char* text)
+      : vector(absl::StrSplit(text, ", ")) {}  // Not explicit: Mutant's.
+};
 
 struct Mutant {
-  std::string name;                 // "PadsFromTheEnd"; once in its folder.
-  std::string planted;              // What is wrong, in a phrase.
-  std::vector<std::string> checks;  // Those that must reject it, and no other.
-  std::string says;                 // What the diagnosis must contain.
-  std::string folder = "";          // Its suite's.
+  std::string name;         // "PadsFromTheEnd"; once in its folder.
+  std::string planted;      // What is wrong, in a phrase.
+  CheckNames checks;        // Those that must reject it, and no other.
+  std::string says;         // What the diagnosis must contain.
+  std::string folder = "";  // Its suite's.
   // Plants it in the first case in which it must show, and asks every check of
   // that case. Errors: of a run that gave nothing to check.
   std::function<absl::StatusOr<Caught>()> plant = nullptr;

@@ -10,7 +10,7 @@
 
 #include "absl/status/statusor.h"
 #include "base/status_macros.h"
-#include "conformance/trace.h"
+#include "conformance/checks.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
 

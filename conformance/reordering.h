@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "conformance/trace.h"
+#include "conformance/checks.h"
 #include "models/model.h"
 
 namespace lockstep {

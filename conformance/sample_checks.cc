@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "conformance/checks.h"
-#include "conformance/trace.h"
 
 namespace lockstep {
 namespace {

@@ -1,6 +1,4 @@
 // Fits causes to a gradient, and to an update.
-#include "conformance/step_causes.h"
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -15,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "conformance/checks.h"
 #include "conformance/reference/bounded.h"
 #include "models/model.h"
 

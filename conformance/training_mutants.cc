@@ -1,10 +1,13 @@
-// Mutants of what a step computes, of the settings of a run, and of which
-// samples a rank draws; and how a mutant is planted.
-#include "conformance/training_mutants.h"
-
+// Mutants of how gradients and parameters travel between the ranks, of what a
+// step computes, of the settings of a run, and of which samples a rank draws;
+// and how a mutant is planted.
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,9 +18,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
 #include "conformance/checks.h"
 #include "conformance/decorators.h"
-#include "conformance/trace.h"
+#include "conformance/mutant.h"
 #include "conformance/training_run.h"
 #include "models/model.h"
 #include "models/train/trainer.h"
@@ -27,90 +32,278 @@
 namespace lockstep {
 namespace {
 
+using Data = std::span<float>;
+
+// A mutation whose all-reduce of gradients is `sum`, of which every rank has a
+// copy.
+Mutation Summing(AllReduceMutant::Sum sum) {
+  Mutation mutation;
+  mutation.communicator = [sum = std::move(sum)](Communicator& inner,
+                                                 const RankContext&) {
+    return std::make_unique<AllReduceMutant>(inner, sum);
+  };
+  return mutation;
+}
+
+Mutation Broadcasting(BroadcastMutant::Send send) {
+  Mutation mutation;
+  mutation.communicator = [send = std::move(send)](Communicator& inner,
+                                                   const RankContext&) {
+    return std::make_unique<BroadcastMutant>(inner, send);
+  };
+  return mutation;
+}
+
+void Scale(Data data, float factor) {
+  for (float& v : data) v *= factor;
+}
+
+absl::Status DropLastRank(Communicator& group, Data data) {
+  if (group.rank() == group.world_size() - 1) Scale(data, 0);
+  return group.AllReduce(data);
+}
+
+absl::Status CountRankTwice(Communicator& group, Data data) {
+  if (group.rank() == 1) Scale(data, 2);
+  return group.AllReduce(data);
+}
+
+absl::Status CountRankForAnother(Communicator& group, Data data) {
+  if (group.rank() == 0) Scale(data, 0);
+  if (group.rank() == 1) Scale(data, 2);
+  return group.AllReduce(data);
+}
+
+// The ring's chunks 0 and 1 of P come home to each other's place.
+absl::Status SwapChunks(Communicator& group, Data data) {
+  LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
+  const size_t chunk = data.size() / group.world_size();
+  std::swap_ranges(data.begin(), data.begin() + chunk, data.begin() + chunk);
+  return absl::OkStatus();
+}
+
+Mutation SkipLastBucket() {
+  Mutation mutation;
+  mutation.communicator = [](Communicator& inner, const RankContext& context) {
+    // The last to be sent begins where the parameters do.
+    return std::make_unique<AllReduceMutant>(
+        inner,
+        [first = context.gradients.data()](Communicator& group, Data data) {
+          return data.data() == first ? absl::OkStatus()
+                                      : group.AllReduce(data);
+        });
+  };
+  return mutation;
+}
+
+// Returns each bucket's sum of the step before.
+AllReduceMutant::Sum OneStepStale() {
+  std::map<const float*, std::vector<float>> sums;
+  return [sums](Communicator& group, Data data) mutable {
+    LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
+    std::vector<float>& before = sums[data.data()];
+    std::vector<float> sum(data.begin(), data.end());
+    if (!before.empty()) std::copy(before.begin(), before.end(), data.begin());
+    before = std::move(sum);
+    return absl::OkStatus();
+  };
+}
+
+absl::Status KeepOwnOnOneRank(Communicator& group, Data data) {
+  std::vector<float> copy(data.begin(), data.end());
+  return group.AllReduce(group.rank() == 1 ? Data(copy) : data);
+}
+
+absl::Status SumFirstHalf(Communicator& group, Data data) {
+  return group.AllReduce(data.first(data.size() / 2));
+}
+
+absl::Status SumAllButLast(Communicator& group, Data data) {
+  return group.AllReduce(data.first(data.size() - 1));
+}
+
+absl::Status SumToNan(Communicator& group, Data data) {
+  LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
+  data[data.size() / 2] = std::nanf("");
+  return absl::OkStatus();
+}
+
+absl::Status AverageAgain(Communicator& group, Data data) {
+  LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
+  Scale(data, 1.0f / static_cast<float>(group.world_size()));
+  return absl::OkStatus();
+}
+
+// To the nearest of the 8 significant bits of bfloat16, on the wire.
+absl::Status SumInBFloat16(Communicator& group, Data data) {
+  for (float& v : data) {
+    const uint32_t bits = std::bit_cast<uint32_t>(v);
+    v = std::bit_cast<float>((bits + 0x7fff + ((bits >> 16) & 1)) &
+                             0xffff0000u);
+  }
+  return group.AllReduce(data);
+}
+
+// Every rank adds the ranks' contributions starting with its own.
+absl::Status SumFromOwnRank(Communicator& group, Data data) {
+  std::vector<float> all(data.size() * group.world_size());
+  LOCKSTEP_RETURN_IF_ERROR(
+      group.AllGather(std::span<const float>(data), std::span<float>(all)));
+  for (int i = 1; i < group.world_size(); ++i) {
+    const size_t rank = (group.rank() + i) % group.world_size();
+    for (size_t k = 0; k < data.size(); ++k) {
+      data[k] += all[rank * data.size() + k];
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status NoBroadcast(Communicator&, Buffer, int) {
+  return absl::OkStatus();
+}
+
+absl::Status BroadcastFromLastRank(Communicator& group, Buffer data, int) {
+  return group.Broadcast(data, group.world_size() - 1);
+}
+
+std::vector<TrainingMutant> CommunicatorMutants() {
+  return {
+      {{"RankDropped", "the last rank's gradient is not in the sum",
+        "Gradients", "rank 2's part is left out"},
+       Summing(DropLastRank)},
+      {{"RankCountedTwice", "rank 1's gradient is in the sum twice",
+        "Gradients", "; rank 1's part counts 2 times"},
+       Summing(CountRankTwice)},
+      {{"RankCountedForAnother",
+        "rank 1's gradient is in the sum in place of rank 0's too", "Gradients",
+        "rank 0's part is left out, rank 1's part counts 2 times"},
+       Summing(CountRankForAnother)},
+      {{"ChunksSwapped", "two chunks of the ring change places on every rank",
+        "Gradients", "it has there the values of W"},
+       Summing(SwapChunks)},
+      {{"LastBucketNotReduced",
+        "the last bucket stays as each rank computed it",
+        "RanksAgree, Gradients",
+        "each has there the gradient of its own samples: not reduced?"},
+       SkipLastBucket()},
+      {{"OneStepStale", "each step applies the gradient of the step before",
+        "Gradients", "the step before: stale"},
+       Summing(OneStepStale())},
+      {{"NotWrittenBack", "rank 1 keeps its own gradient",
+        "RanksAgree, Gradients",
+        "rank 1 has there the gradient of its own samples"},
+       Summing(KeepOwnOnOneRank)},
+      {{"HalfReduced", "the second half of each bucket is not summed",
+        "RanksAgree, Gradients",
+        "each has there the gradient of its own samples: not reduced?"},
+       Summing(SumFirstHalf)},
+      {{"LastElementNotReduced",
+        "the last element of each bucket is not summed",
+        "RanksAgree, Gradients",
+        "each has there the gradient of its own samples: not reduced?"},
+       Summing(SumAllButLast)},
+      {{"NotANumber", "one element of each bucket becomes NaN",
+        "Updates, Gradients", "its gradient is NaN, one of"},
+       Summing(SumToNan)},
+      {{"AveragedTwice", "the mean is divided by the world size again",
+        "Gradients", "averaged twice"},
+       Summing(AverageAgain)},
+      {{"SummedInBFloat16", "gradients are rounded to bfloat16 to travel",
+        "Gradients", "as near as bfloat16 rounds"},
+       Summing(SumInBFloat16)},
+      {{"SummedFromOwnRank", "each rank adds the gradients in its own order",
+        "RanksAgree", "added in different orders?"},
+       Summing(SumFromOwnRank)},
+      {{"NotBroadcast", "every rank starts with parameters of its own",
+        "SameStart, RanksAgree, Gradients",
+        "parameters not broadcast from rank 0?"},
+       Broadcasting(NoBroadcast)},
+      {{"WrongRoot", "the parameters are broadcast from the last rank",
+        "SameStart", "and all ranks start alike: broadcast from another rank?"},
+       Broadcasting(BroadcastFromLastRank)},
+  };
+}
+
 using Ready = Model::GradientReady;
 
-// A mutation whose step is `step`; one state of it a rank.
-Mutation Stepping(std::function<ModelMutant::Step(const RankContext&)> step) {
+// A mutation whose step is `step`, of which every rank has a copy.
+Mutation Stepping(
+    std::function<absl::StatusOr<Metrics>(const RankContext&, Model&,
+                                          const Batch&, float scale, Ready)>
+        step) {
   Mutation mutation;
   mutation.model = [step = std::move(step)](Model& inner,
                                             const RankContext& context) {
-    return std::make_unique<ModelMutant>(inner, step(context));
+    return std::make_unique<ModelMutant>(
+        inner, [step, context](Model& model, const Batch& batch, float scale,
+                               Ready ready) {
+          return step(context, model, batch, scale, ready);
+        });
   };
   return mutation;
 }
 
 // A step whose gradients are scaled by `scale` of the shard and the scale that
 // was asked for.
-Mutation Scaling(
-    std::function<float(const RankContext&, int64_t samples, float)> scale) {
-  return Stepping([scale = std::move(scale)](const RankContext& context) {
-    return [scale, context](Model& model, const Batch& batch, float asked,
-                            Ready ready) {
-      const auto samples = static_cast<int64_t>(batch.labels.size());
-      return model.ForwardBackward(batch, scale(context, samples, asked),
-                                   ready);
-    };
+Mutation Scaling(float (*scale)(const RankContext&, int64_t samples, float)) {
+  return Stepping([scale](const RankContext& context, Model& model,
+                          const Batch& batch, float asked, Ready ready) {
+    const auto samples = static_cast<int64_t>(batch.labels.size());
+    return model.ForwardBackward(batch, scale(context, samples, asked), ready);
   });
 }
 
 // Runs the step and then `change`s the gradients before any is ready.
-absl::StatusOr<Metrics> StepThen(Model& model, const Batch& batch, float scale,
-                                 Ready ready,
-                                 const std::function<void()>& change) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics,
-                            model.ForwardBackward(batch, scale, [](int) {}));
-  change();
-  for (int i = model.parameters().count() - 1; i >= 0; --i) ready(i);
-  return metrics;
+Mutation Changing(std::function<void(Parameters&)> change) {
+  return Stepping([change = std::move(change)](
+                      const RankContext&, Model& model, const Batch& batch,
+                      float scale, Ready ready) -> absl::StatusOr<Metrics> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics,
+                              model.ForwardBackward(batch, scale, [](int) {}));
+    change(model.parameters());
+    for (int i = model.parameters().count() - 1; i >= 0; --i) ready(i);
+    return metrics;
+  });
 }
 
-ModelMutant::Step Accumulate(const RankContext&) {
-  auto sum = std::make_shared<std::vector<float>>();
-  return [sum](Model& model, const Batch& batch, float scale, Ready ready) {
-    return StepThen(model, batch, scale, ready, [&model, &sum] {
-      const std::span<float> gradients = model.parameters().gradients();
-      sum->resize(gradients.size());
-      for (size_t i = 0; i < gradients.size(); ++i) {
-        gradients[i] += (*sum)[i];
-        (*sum)[i] = gradients[i];
-      }
-    });
-  };
-}
-
-ModelMutant::Step LeaveOutB3(const RankContext&) {
-  return [](Model& model, const Batch& batch, float scale, Ready ready) {
-    return StepThen(model, batch, scale, ready, [&model] {
-      for (int i = 0; i < model.parameters().count(); ++i) {
-        const std::span<float> gradient = model.parameters().gradient(i);
-        if (model.parameters().specs()[i].name == "b3") {
-          std::fill(gradient.begin(), gradient.end(), 0.0f);
-        }
-      }
-    });
-  };
-}
-
-ModelMutant::Step ShiftLabelsOfRank1(const RankContext& context) {
-  return [rank = context.rank](Model& model, const Batch& batch, float scale,
-                               Ready ready) {
-    std::vector<int32_t> labels(batch.labels.begin(), batch.labels.end());
-    for (int32_t& label : labels) {
-      if (rank == 1) label = (label + 1) % 10;
+Mutation Accumulate() {
+  return Changing([sum = std::vector<float>()](Parameters& parameters) mutable {
+    const std::span<float> gradients = parameters.gradients();
+    sum.resize(gradients.size());
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      gradients[i] += sum[i];
+      sum[i] = gradients[i];
     }
-    return model.ForwardBackward({batch.images, labels}, scale, ready);
-  };
+  });
 }
 
-ModelMutant::Step Decay(const RankContext&) {
-  auto first = std::make_shared<bool>(true);
-  return [first](Model& model, const Batch& batch, float scale, Ready ready) {
+void LeaveOutB3(Parameters& parameters) {
+  for (int i = 0; i < parameters.count(); ++i) {
+    if (parameters.specs()[i].name != "b3") continue;
+    std::ranges::fill(parameters.gradient(i), 0.0f);
+  }
+}
+
+absl::StatusOr<Metrics> ShiftLabelsOfRank1(const RankContext& context,
+                                           Model& model, const Batch& batch,
+                                           float scale, Ready ready) {
+  std::vector<int32_t> labels(batch.labels.begin(), batch.labels.end());
+  for (int32_t& label : labels) {
+    if (context.rank == 1) label = (label + 1) % 10;
+  }
+  return model.ForwardBackward({batch.images, labels}, scale, ready);
+}
+
+Mutation Decay() {
+  return Stepping([first = true](const RankContext&, Model& model,
+                                 const Batch& batch, float scale,
+                                 Ready ready) mutable {
     for (float& v : model.parameters().values()) {
-      if (!*first) v *= 0.9999f;
+      if (!first) v *= 0.9999f;
     }
-    *first = false;
+    first = false;
     return model.ForwardBackward(batch, scale, ready);
-  };
+  });
 }
 
 Mutation ScaleLearningRate() {
@@ -134,159 +327,118 @@ std::vector<TrainingMutant> StepMutants() {
     return 1.0f / static_cast<float>(context.trainer->batch_size);
   };
   return {
-      {{"SumNotMean",
-        "gradients are summed where their mean is due",
-        {"Gradients"},
-        "the world size: summed, not averaged?"},
+      {{"SumNotMean", "gradients are summed where their mean is due",
+        "Gradients", "the world size: summed, not averaged?"},
        Scaling(sum)},
-      {{"MeanOfMeans",
-        "uneven shards' means are averaged without weights",
-        {"Gradients"},
-        "the mean of the ranks' means, without weights"},
+      {{"MeanOfMeans", "uneven shards' means are averaged without weights",
+        "Gradients", "the mean of the ranks' means, without weights"},
        Scaling(mean_of_means)},
-      {{"LastBatchAsFull",
-        "a partial batch is weighted as a full one",
-        {"Gradients"},
-        "another batch's count?"},
+      {{"LastBatchAsFull", "a partial batch is weighted as a full one",
+        "Gradients", "another batch's count?"},
        Scaling(full_batch)},
-      {{"Accumulated",
-        "gradients are not cleared between steps",
-        {"Gradients"},
+      {{"Accumulated", "gradients are not cleared between steps", "Gradients",
         "the sum with that of the step before: not cleared?"},
-       Stepping(Accumulate)},
-      {{"ParameterLeftOut",
-        "one parameter gets no gradient",
-        {"Gradients"},
+       Accumulate()},
+      {{"ParameterLeftOut", "one parameter gets no gradient", "Gradients",
         "all of b3 is zero: left out?"},
-       Stepping(LeaveOutB3)},
-      {{"LabelsShifted",
-        "rank 1 reads each label one too high",
-        {"Samples", "Gradients"},
-        "samples have another label"},
+       Changing(LeaveOutB3)},
+      {{"LabelsShifted", "rank 1 reads each label one too high",
+        "Samples, Gradients", "samples have another label"},
        Stepping(ShiftLabelsOfRank1)},
-      {{"Decayed",
-        "parameters shrink between the steps",
-        {"Updates"},
+      {{"Decayed", "parameters shrink between the steps", "Updates",
         "values shrink by 0.0001 of themselves: weight decay?"},
-       Stepping(Decay)},
-      {{"LearningRateScaled",
-        "the learning rate is multiplied by the ranks",
-        {"Updates"},
+       Decay()},
+      {{"LearningRateScaled", "the learning rate is multiplied by the ranks",
+        "Updates",
         "the world size: the learning rate multiplied by the ranks?"},
        ScaleLearningRate()},
   };
 }
 
-// Which samples a rank draws.
-Mutation Drawing(std::function<SamplerMutant::Draw(const RankContext&)> draw) {
+// Draws `draw` from the sampler.
+Mutation Drawing(absl::StatusOr<std::vector<int64_t>> (*draw)(Sampler&,
+                                                              int64_t epoch,
+                                                              int rank)) {
   Mutation mutation;
-  mutation.sampler = [draw = std::move(draw)](std::unique_ptr<Sampler> inner,
-                                              const RankContext& context) {
-    return std::make_unique<SamplerMutant>(std::move(inner), draw(context));
+  mutation.sampler = [draw](std::unique_ptr<Sampler> inner,
+                            const RankContext& context) {
+    return std::make_unique<SamplerMutant>(
+        std::move(inner),
+        [draw, rank = context.rank](Sampler& sampler, int64_t epoch) {
+          return draw(sampler, epoch, rank);
+        });
   };
   return mutation;
 }
 
-// Draws from a sampler created with other options.
-SamplerMutant::Draw DrawWith(const DistributedSamplerOptions& options) {
-  return [options](Sampler&, int64_t epoch) {
-    DistributedSampler sampler = DistributedSampler::Create(options).value();
-    sampler.SetEpoch(epoch);
-    return sampler.Indices();
+// Draws from a sampler that was created with changed options.
+Mutation DrawingWith(void (*change)(DistributedSamplerOptions&)) {
+  Mutation mutation;
+  mutation.sampler = [change](std::unique_ptr<Sampler>,
+                              const RankContext& context) {
+    DistributedSamplerOptions options = {
+        .dataset_size = context.dataset_size,
+        .world_size = context.world_size,
+        .rank = context.rank,
+        .seed = static_cast<int64_t>(context.trainer->seed)};
+    change(options);
+    return std::make_unique<DistributedSampler>(
+        DistributedSampler::Create(options).value());
   };
+  return mutation;
 }
 
-DistributedSamplerOptions OptionsOf(const RankContext& context) {
-  return {.dataset_size = context.dataset_size,
-          .world_size = context.world_size,
-          .rank = context.rank,
-          .seed = static_cast<int64_t>(context.trainer->seed)};
+absl::StatusOr<std::vector<int64_t>> ForgetEpoch(Sampler& sampler, int64_t,
+                                                 int) {
+  sampler.SetEpoch(0);
+  return sampler.Indices();
 }
 
-SamplerMutant::Draw SameShard(const RankContext& context) {
-  DistributedSamplerOptions options = OptionsOf(context);
-  options.rank = 0;
-  return DrawWith(options);
-}
-
-SamplerMutant::Draw SeedByRank(const RankContext& context) {
-  DistributedSamplerOptions options = OptionsOf(context);
-  options.seed += context.rank;
-  return DrawWith(options);
-}
-
-SamplerMutant::Draw NoShuffle(const RankContext& context) {
-  DistributedSamplerOptions options = OptionsOf(context);
-  options.shuffle = false;
-  return DrawWith(options);
-}
-
-SamplerMutant::Draw EpochNotSet(const RankContext&) {
-  return [](Sampler& inner, int64_t) {
-    inner.SetEpoch(0);
-    return inner.Indices();
-  };
-}
-
-SamplerMutant::Draw RepeatSample(const RankContext& context) {
-  return [rank = context.rank](Sampler& inner, int64_t epoch) {
-    inner.SetEpoch(epoch);
-    absl::StatusOr<std::vector<int64_t>> indices = inner.Indices();
-    if (indices.ok() && rank == 1) (*indices)[1] = (*indices)[0];
-    return indices;
-  };
+absl::StatusOr<std::vector<int64_t>> RepeatSample(Sampler& sampler,
+                                                  int64_t epoch, int rank) {
+  sampler.SetEpoch(epoch);
+  auto indices = sampler.Indices();
+  if (indices.ok() && rank == 1) (*indices)[1] = (*indices)[0];
+  return indices;
 }
 
 std::vector<TrainingMutant> SamplerMutants() {
   return {
-      {{"SameShard",
-        "every rank draws rank 0's samples",
-        {"Samples", "Gradients"},
+      {{"SameShard", "every rank draws rank 0's samples", "Samples, Gradients",
         "the same shard on every rank"},
-       Drawing(SameShard)},
-      {{"EpochNotSet",
-        "every epoch has the order of the first",
-        {"Samples", "EpochsDiffer", "Gradients"},
+       DrawingWith([](auto& options) { options.rank = 0; })},
+      {{"EpochNotSet", "every epoch has the order of the first",
+        "Samples, EpochsDiffer, Gradients",
         "epoch 1 step 0: the ranks see the samples of epoch 0 again"},
-       Drawing(EpochNotSet)},
-      {{"SeedByRank",
-        "each rank shuffles with a seed of its own",
-        {"Samples", "Gradients"},
-        "come to several ranks: shuffled apart?"},
-       Drawing(SeedByRank)},
+       Drawing(ForgetEpoch)},
+      {{"SeedByRank", "each rank shuffles with a seed of its own",
+        "Samples, Gradients", "come to several ranks: shuffled apart?"},
+       DrawingWith([](auto& options) { options.seed += options.rank; })},
       {{"NotShuffled",
         "every epoch visits the samples in the order of the file",
-        {"Samples", "EpochsDiffer", "Gradients"},
+        "Samples, EpochsDiffer, Gradients",
         "in the data set's order: not shuffled?"},
-       Drawing(NoShuffle)},
-      {{"SampleRepeated",
-        "a rank draws one sample twice, another never",
-        {"Samples", "Gradients"},
+       DrawingWith([](auto& options) { options.shuffle = false; })},
+      {{"SampleRepeated", "a rank draws one sample twice, another never",
+        "Samples, Gradients",
         "are missing, 1 are too many; 1 come more than once"},
        Drawing(RepeatSample)},
   };
 }
 
-// What each check says of a run of three ranks: 6, 6 and 5 samples a step, then
-// one each in the last step of an epoch. Errors: the run's, and kInternal if a
-// check failed otherwise than by kDataLoss.
+// What each check says of a run of three ranks: 4, 4 and 3 samples a step, then
+// one each in the last step of an epoch. Errors: the run's, and CaughtBy's.
 absl::StatusOr<Caught> Plant(const Mutation& mutation) {
   RunOptions options;
   options.world_size = 3;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<RankTrace> ranks,
                             RunTraining(options, mutation));
   const Expectation want = OneRank(options);
-  std::vector<Rejection> rejections;
+  std::vector<std::pair<std::string, absl::Status>> verdicts;
   for (const Check& check : AllChecks()) {
-    const absl::Status status = check.run(want, ranks);
-    if (status.ok()) continue;
-    if (status.code() != absl::StatusCode::kDataLoss) {
-      return absl::InternalError(
-          absl::StrCat(check.name, " failed: ", status.ToString()));
-    }
-    rejections.push_back({check.name, std::string(status.message())});
+    verdicts.emplace_back(check.name, check.run(want, ranks));
   }
-  return CaughtBy(rejections);
+  return CaughtBy(verdicts);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -14,6 +15,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
@@ -21,10 +23,9 @@
 #include "conformance/checks.h"
 #include "conformance/reference/lenet_fixtures.h"
 #include "conformance/reference/lenet_reference.h"
-#include "conformance/trace.h"
 #include "models/cpu/classifier.h"
 #include "models/data/dataset.h"
-#include "models/io/model_tensors.h"
+#include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
@@ -79,6 +80,54 @@ absl::StatusOr<std::string> TrainRank(Communicator& group,
   return SerializeTrace(recorder.Finish());
 }
 
+// Traces as bytes: for each array its element count, then its elements.
+void Append(int64_t value, std::string& out) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+template <typename T>
+void Append(const std::vector<T>& values, std::string& out) {
+  Append(static_cast<int64_t>(values.size()), out);
+  out.append(reinterpret_cast<const char*>(values.data()),
+             values.size() * sizeof(T));
+}
+
+absl::Status TooShort() {
+  return absl::DataLossError("a rank's trace ends too early");
+}
+
+absl::StatusOr<int64_t> TakeCount(absl::string_view& rest) {
+  int64_t count = 0;
+  if (rest.size() < sizeof(count)) return TooShort();
+  std::memcpy(&count, rest.data(), sizeof(count));
+  rest.remove_prefix(sizeof(count));
+  if (count < 0 || static_cast<uint64_t>(count) > rest.size()) {
+    return TooShort();
+  }
+  return count;
+}
+
+template <typename T>
+absl::Status TakeArray(absl::string_view& rest, std::vector<T>& out) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t count, TakeCount(rest));
+  const size_t bytes = static_cast<size_t>(count) * sizeof(T);
+  if (rest.size() < bytes) return TooShort();
+  out.resize(count);
+  if (count > 0) std::memcpy(out.data(), rest.data(), bytes);
+  rest.remove_prefix(bytes);
+  return absl::OkStatus();
+}
+
+absl::Status TakeArrays(absl::string_view& rest,
+                        std::vector<std::vector<float>>& out) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t count, TakeCount(rest));
+  out.resize(count);
+  for (std::vector<float>& array : out) {
+    LOCKSTEP_RETURN_IF_ERROR(TakeArray(rest, array));
+  }
+  return absl::OkStatus();
+}
+
 uint64_t Digest(std::span<const std::byte> bytes) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const std::byte byte : bytes) {
@@ -94,6 +143,50 @@ void AppendDigests(const NamedTensors& tensors, std::string& out) {
 }
 
 }  // namespace
+
+std::string SerializeTrace(const RankTrace& trace) {
+  std::string out;
+  Append(static_cast<int64_t>(trace.parameters.size()), out);
+  for (const std::vector<float>& array : trace.parameters) Append(array, out);
+  Append(static_cast<int64_t>(trace.gradients.size()), out);
+  for (const std::vector<float>& array : trace.gradients) Append(array, out);
+  Append(static_cast<int64_t>(trace.samples.size()), out);
+  for (const Samples& samples : trace.samples) {
+    Append(samples.images, out);
+    Append(samples.labels, out);
+  }
+  return out;
+}
+
+absl::StatusOr<RankTrace> ParseTrace(absl::string_view bytes) {
+  RankTrace trace;
+  LOCKSTEP_RETURN_IF_ERROR(TakeArrays(bytes, trace.parameters));
+  LOCKSTEP_RETURN_IF_ERROR(TakeArrays(bytes, trace.gradients));
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t steps, TakeCount(bytes));
+  trace.samples.resize(steps);
+  for (Samples& samples : trace.samples) {
+    LOCKSTEP_RETURN_IF_ERROR(TakeArray(bytes, samples.images));
+    LOCKSTEP_RETURN_IF_ERROR(TakeArray(bytes, samples.labels));
+  }
+  if (!bytes.empty()) {
+    return absl::DataLossError("a rank's trace goes on after its end");
+  }
+  return trace;
+}
+
+absl::StatusOr<std::vector<RankTrace>> ParseTraces(
+    std::span<const absl::StatusOr<std::string>> ranks) {
+  std::vector<RankTrace> traces;
+  for (const absl::StatusOr<std::string>& rank : ranks) {
+    if (!rank.ok()) {
+      return absl::Status(rank.status().code(),
+                          absl::StrCat("rank ", traces.size(), ": ",
+                                       std::string(rank.status().message())));
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(traces.emplace_back(), ParseTrace(*rank));
+  }
+  return traces;
+}
 
 Samples GatherSamples(const Dataset& data, std::span<const int64_t> indices) {
   Samples samples;
@@ -174,22 +267,10 @@ absl::Status Train(Communicator& group, Model& model, const Dataset& data,
 
 absl::StatusOr<std::vector<RankTrace>> RunTraining(const RunOptions& options,
                                                    const Mutation& mutation) {
-  const std::vector<absl::StatusOr<std::string>> results = RunRanksCollect(
+  return ParseTraces(RunRanksCollect(
       options.backend, options.world_size,
       [&](Communicator& group) { return TrainRank(group, options, mutation); },
-      {.group = {.timeout = kDeadline}, .deadline = kDeadline});
-  std::vector<RankTrace> traces;
-  for (size_t rank = 0; rank < results.size(); ++rank) {
-    if (!results[rank].ok()) {
-      return absl::Status(
-          results[rank].status().code(),
-          absl::StrCat("rank ", rank, ": ",
-                       std::string(results[rank].status().message())));
-    }
-    LOCKSTEP_ASSIGN_OR_RETURN(RankTrace trace, ParseTrace(*results[rank]));
-    traces.push_back(std::move(trace));
-  }
-  return traces;
+      {.group = {.timeout = kDeadline}, .deadline = kDeadline}));
 }
 
 absl::StatusOr<std::string> TrainedBits(Communicator& group,
@@ -197,8 +278,11 @@ absl::StatusOr<std::string> TrainedBits(Communicator& group,
   SetComputeThreads(1);
   const Dataset data = BlobDataset(run.steps * run.batch_size);
   // Another draw on each rank: the trainer gives all rank 0's.
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
-                            CreateModel(run.model, 1 + group.rank()));
+  const uint64_t seed = 1 + static_cast<uint64_t>(group.rank());
+  const std::unique_ptr<Model> model =
+      run.model == "resnet18"
+          ? CreateResNet18(seed, /*image_size=*/28, run.width)
+          : CreateLeNet(seed);
   TrainerOptions options;
   options.batch_size = run.batch_size;
   options.learning_rate = run.learning_rate;

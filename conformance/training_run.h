@@ -13,10 +13,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
-#include "conformance/trace.h"
+#include "conformance/mutant.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
 #include "models/train/trainer.h"
@@ -69,16 +70,27 @@ class RecordingModel : public Model {
   RankTrace trace_;
 };
 
-// A run of LeNet. The defaults make ten steps in two epochs, with uneven shards
-// at every world size above one, and a last batch of three samples, so that
-// some of more than three ranks have none.
+// Bytes that ParseTrace turns back into the same trace, bit for bit, in a
+// process of the same machine.
+std::string SerializeTrace(const RankTrace& trace);
+
+// Errors: kDataLoss if the bytes end too early or go on too long.
+absl::StatusOr<RankTrace> ParseTrace(absl::string_view bytes);
+
+// What each rank handed back. Errors: the first rank's, with its number.
+absl::StatusOr<std::vector<RankTrace>> ParseTraces(
+    std::span<const absl::StatusOr<std::string>> ranks);
+
+// A run of LeNet. The defaults make four steps in two epochs, with uneven
+// shards at every world size above one, and a last batch of three samples, so
+// that some of more than three ranks have none.
 struct RunOptions {
   Backend backend = Backend::kThreads;
   int world_size = 2;
   std::vector<int64_t> epochs = {0, 1};
-  int64_t dataset_size = 71;  // Of BlobDataset.
+  int64_t dataset_size = 14;  // Of BlobDataset.
   // 64 KiB buckets: b4..W4, b3 and W3, W2..W1 travel apart.
-  TrainerOptions trainer = {.batch_size = 17,
+  TrainerOptions trainer = {.batch_size = 11,
                             .learning_rate = 0.02f,
                             .seed = 3,
                             .bucket_bytes = 64 << 10};
@@ -105,6 +117,20 @@ struct Mutation {
   // Changes the settings of the run, not what is expected of it.
   std::function<void(TrainerOptions&, int world_size)> trainer;
 };
+
+struct TrainingMutant {
+  Mutant mutant;  // Not yet of a suite.
+  Mutation mutation;
+};
+
+// Mutants of LeNet's data-parallel training: how gradients and parameters
+// travel; what a step computes, and with which settings; which samples a rank
+// draws.
+std::vector<TrainingMutant> AllTrainingMutants();
+
+// All of them, of the checks in AllChecks(); each is planted in a run of three
+// ranks. Its `says` is of the first check that rejects it.
+MutantSuite TrainingMutants();
 
 // The samples of these numbers, in this order.
 Samples GatherSamples(const Dataset& data, std::span<const int64_t> indices);
@@ -139,7 +165,8 @@ absl::StatusOr<std::vector<RankTrace>> RunTraining(const RunOptions& options,
 // where the model has batch norm. Images are dealt unevenly: 2, 2, 1, 1 a step
 // to 4 ranks.
 struct BitsRun {
-  std::string model = "lenet";
+  std::string model = "lenet";  // Or "resnet18", ...
+  int64_t width = 64;           // ... whose first stage has these channels.
   int64_t bucket_bytes = 64 << 10;
   int64_t steps = 20;
   int64_t batch_size = 6;  // Global.

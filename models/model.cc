@@ -23,11 +23,6 @@ int64_t ElementsOf(const std::vector<int64_t>& shape) {
   return size;
 }
 
-template <typename T, typename Spec>
-std::span<T> Part(std::span<T> all, const Spec& spec) {
-  return all.subspan(spec.offset, spec.size);
-}
-
 }  // namespace
 
 AlignedBuffer::AlignedBuffer(int64_t size)
@@ -53,26 +48,6 @@ Parameters::Parameters(
   gradients_ = AlignedBuffer(total);
 }
 
-std::span<float> Parameters::values() { return values_.span(); }
-std::span<const float> Parameters::values() const { return values_.span(); }
-std::span<float> Parameters::gradients() { return gradients_.span(); }
-std::span<const float> Parameters::gradients() const {
-  return gradients_.span();
-}
-
-std::span<float> Parameters::value(int index) {
-  return Part(values(), specs_[index]);
-}
-std::span<const float> Parameters::value(int index) const {
-  return Part(values(), specs_[index]);
-}
-std::span<float> Parameters::gradient(int index) {
-  return Part(gradients(), specs_[index]);
-}
-std::span<const float> Parameters::gradient(int index) const {
-  return Part(gradients(), specs_[index]);
-}
-
 int Buffers::AddFloats(std::string name, std::vector<int64_t> shape) {
   const int64_t size = ElementsOf(shape);
   specs_.push_back({std::move(name), std::move(shape), DataType::kFloat32,
@@ -89,24 +64,6 @@ int Buffers::AddCounter(std::string name) {
                     1});
   counters_.push_back(0);
   return count() - 1;
-}
-
-std::span<float> Buffers::value(int index) {
-  assert(specs_[index].type == DataType::kFloat32);
-  return Part(floats(), specs_[index]);
-}
-std::span<const float> Buffers::value(int index) const {
-  assert(specs_[index].type == DataType::kFloat32);
-  return Part(floats(), specs_[index]);
-}
-
-int64_t& Buffers::counter(int index) {
-  assert(specs_[index].type == DataType::kInt64);
-  return counters_[specs_[index].offset];
-}
-int64_t Buffers::counter(int index) const {
-  assert(specs_[index].type == DataType::kInt64);
-  return counters_[specs_[index].offset];
 }
 
 }  // namespace lockstep

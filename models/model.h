@@ -2,10 +2,12 @@
 #ifndef LOCKSTEP_MODELS_MODEL_H_
 #define LOCKSTEP_MODELS_MODEL_H_
 
+#include <cassert>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -65,18 +67,27 @@ class Parameters {
   int count() const { return static_cast<int>(specs_.size()); }
 
   // Host float32, 64-byte aligned, all parameters; owned by this object.
-  std::span<float> values();
-  std::span<const float> values() const;
-  std::span<float> gradients();
-  std::span<const float> gradients() const;
+  std::span<float> values() { return values_.span(); }
+  std::span<const float> values() const { return values_.span(); }
+  std::span<float> gradients() { return gradients_.span(); }
+  std::span<const float> gradients() const { return gradients_.span(); }
 
   // One parameter's part of those; index in [0, count()).
-  std::span<float> value(int index);
-  std::span<const float> value(int index) const;
-  std::span<float> gradient(int index);
-  std::span<const float> gradient(int index) const;
+  std::span<float> value(int index) { return Part(values(), index); }
+  std::span<const float> value(int index) const {
+    return Part(values(), index);
+  }
+  std::span<float> gradient(int index) { return Part(gradients(), index); }
+  std::span<const float> gradient(int index) const {
+    return Part(gradients(), index);
+  }
 
  private:
+  template <typename T>
+  std::span<T> Part(std::span<T> all, int index) const {
+    return all.subspan(specs_[index].offset, specs_[index].size);
+  }
+
   std::vector<ParameterSpec> specs_;
   AlignedBuffer values_;
   AlignedBuffer gradients_;
@@ -114,12 +125,20 @@ class Buffers {
   std::span<const int64_t> counters() const { return counters_; }
 
   // One buffer's part of those; index in [0, count()), of that type.
-  std::span<float> value(int index);
-  std::span<const float> value(int index) const;
-  int64_t& counter(int index);
-  int64_t counter(int index) const;
+  std::span<float> value(int index) { return Part(floats(), index); }
+  std::span<const float> value(int index) const {
+    return Part(floats(), index);
+  }
+  int64_t& counter(int index) { return Part(counters(), index)[0]; }
+  int64_t counter(int index) const { return Part(counters(), index)[0]; }
 
  private:
+  template <typename T>
+  std::span<T> Part(std::span<T> all, int index) const {
+    assert(specs_[index].type == kDataTypeOf<std::remove_const_t<T>>);
+    return all.subspan(specs_[index].offset, specs_[index].size);
+  }
+
   std::vector<BufferSpec> specs_;
   std::vector<float> floats_;
   std::vector<int64_t> counters_;
@@ -136,6 +155,12 @@ struct Metrics {
   double loss_sum = 0;
   int64_t correct = 0;
   int64_t samples = 0;
+
+  // Of the samples, of which there is at least one.
+  double mean_loss() const { return loss_sum / static_cast<double>(samples); }
+  double accuracy() const {
+    return static_cast<double>(correct) / static_cast<double>(samples);
+  }
 
   Metrics& operator+=(const Metrics& other) {
     loss_sum += other.loss_sum;

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "report/format.h"
 
 namespace lockstep::report {
 namespace {

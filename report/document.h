@@ -1,6 +1,6 @@
-// A report without a form: what a command found and what a reader must know to
-// believe it. report/write.h makes of it a text for a terminal, JSON, Markdown
-// and a page.
+// What a command found and what a reader must know to believe it, whatever the
+// form. report/write.h writes it for a terminal, as JSON, as Markdown and as a
+// page.
 #ifndef LOCKSTEP_REPORT_DOCUMENT_H_
 #define LOCKSTEP_REPORT_DOCUMENT_H_
 
@@ -9,15 +9,49 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "report/machine.h"
 
-namespace lockstep::report {
+namespace lockstep {
+
+struct Machine {
+  std::string cpu = {};      // The model's name, or "unknown CPU".
+  int cores = 1;             // That this process may use.
+  int64_t memory_bytes = 0;  // Of the machine; 0 if unknown.
+  std::string system = {};   // "Linux 6.1.0".
+};
+
+Machine DescribeMachine();
+
+// "Example 9000, 2 cores, 16 GiB, Linux 6.1".
+std::string MachineText(const Machine& machine);
+
+// The model name in the text of /proc/cpuinfo, or "unknown CPU".
+std::string CpuModel(absl::string_view cpuinfo);
+
+// The commit that is checked out in the git work tree at `folder`, read from
+// its .git folder; empty if that cannot be told.
+std::string CheckedOutCommit(const std::string& folder);
+
+namespace report {
+
+// Where the numbers are from.
+struct Origin {
+  Machine machine = {};
+  std::string command = {};  // As its user typed it.
+  std::string commit = {};   // Empty if unknown.
+  std::string created = {};  // UTC, as "2024-05-31T16:20:00Z".
+};
+
+// Of a command that runs now. `label`: the program's, as a user of `bazel run`
+// types it, such as "//benchmarks:scaling". The commit is what `bazel run`
+// built, as CheckedOutCommit gives it.
+Origin OriginOf(const std::string& label, std::span<char* const> argv);
 
 // A JSON value whose members keep their order. It stands in for nlohmann's type
 // because that one's header takes longer to compile than most sources.
@@ -103,8 +137,8 @@ struct Table {
   std::vector<std::vector<Cell>> rows = {};
 };
 
-// What a chart draws at each of its places, along the x axis. One without a
-// value is left out.
+// One curve or set of bars of a chart: a value for each place along the x axis.
+// A place without a value is left out.
 struct Series {
   enum class Kind {
     kBars,
@@ -128,8 +162,8 @@ struct Chart {
   std::string x_title = {};
   std::string y_title = {};
   std::vector<std::string> places = {};  // One for each value of a series.
-  // If not empty: where the places lie on a straight axis, or on a logarithmic
-  // one where they are far apart, on which y is logarithmic too.
+  // If not empty: where the places lie on a linear x axis. Where they are far
+  // apart, both axes are logarithmic.
   std::vector<double> positions = {};
   bool percent = false;   // Values are shares of 1.
   int decimals = 0;       // Of values that are shown.
@@ -168,14 +202,6 @@ struct Bar {
   std::string Outcome() const;
 };
 
-// Where the numbers are from.
-struct Origin {
-  Machine machine = {};
-  std::string command = {};  // As its user typed it.
-  std::string commit = {};   // Empty if unknown.
-  std::string created = {};  // UTC, ISO 8601.
-};
-
 struct Document {
   std::string name = {};   // "lockstep.scaling"
   int schema_version = 1;  // Of `data`: raised when a key changes or goes away.
@@ -195,6 +221,43 @@ struct Document {
   Value data = {};  // The members of the JSON that are not `origin`'s.
 };
 
-}  // namespace lockstep::report
+// Numbers as the text that reports show, and text as one line of UTF-8.
+
+// With `digits` significant digits, as far as decimals can do that: at 4, 0.12
+// is "0.120", 45.678 "45.68" and 123456 "123456". value: at least 0.
+std::string Significant(double value, int digits);
+
+// 0.805 as "81%", or with one decimal as "80.5%".
+std::string Percent(double share, int decimals = 0);
+
+// 1234567 as "1,234,567".
+std::string Grouped(int64_t count);
+
+// "8 B", "4 KiB", "64 MiB", "1 GiB"; bytes where that is not exact, and for ten
+// millions or more of them "9.5 MiB".
+std::string Bytes(int64_t bytes);
+
+// "1 rank", "2 ranks".
+std::string Counted(int64_t count, absl::string_view what);
+
+// The text in one line of UTF-8: runs of space as one, none at its ends; U+FFFD
+// for what is not UTF-8, for control characters (C0, DEL and C1) and for marks
+// that change the direction of text or cannot be seen. Text of more than `most`
+// bytes is cut between two characters, and ends in " ...".
+std::string OneLine(absl::string_view text, size_t most = 400);
+
+// The text as one line, of any length, that Markdown, GitHub's too, shows as it
+// is: unchanged if none of its characters has a meaning in Markdown, else as a
+// span of code. `in_table`: for a cell of a table, in which '|' is escaped.
+std::string MarkdownText(absl::string_view text, bool in_table = false);
+
+// The same, always as a span of code.
+std::string MarkdownCode(absl::string_view text, bool in_table = false);
+
+// One line of the text, of any length, as HTML shows it.
+std::string HtmlText(absl::string_view text);
+
+}  // namespace report
+}  // namespace lockstep
 
 #endif  // LOCKSTEP_REPORT_DOCUMENT_H_

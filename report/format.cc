@@ -1,6 +1,4 @@
 // Decimals, and characters that have a meaning elsewhere.
-#include "report/format.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -13,6 +11,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "report/document.h"
 
 namespace lockstep::report {
 namespace {

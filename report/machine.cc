@@ -1,6 +1,4 @@
 // Reads /proc, /sys and .git.
-#include "report/machine.h"
-
 #include <sys/utsname.h>
 #include <unistd.h>
 
@@ -8,17 +6,19 @@
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <span>
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/cores.h"
+#include "base/process.h"
+#include "report/document.h"
 
 namespace lockstep {
 namespace {
@@ -91,14 +91,22 @@ std::string CheckedOutCommit(const std::string& folder) {
                   PackedCommit(ReadText(git + "packed-refs"), head));
 }
 
-std::string CommitText() {
+namespace report {
+
+Origin OriginOf(const std::string& label, std::span<char* const> argv) {
+  // Set by `bazel run`.
   const char* const workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
-  return workspace != nullptr ? CheckedOutCommit(workspace) : "";
+  const bool bazel = workspace != nullptr;
+  std::vector<std::string> words = {bazel ? absl::StrCat("bazel run ", label)
+                                          : std::string(argv[0])};
+  if (bazel && argv.size() > 1) words.push_back("--");
+  words.insert(words.end(), argv.begin() + 1, argv.end());
+  return {.machine = DescribeMachine(),
+          .command = absl::StrJoin(words, " "),
+          .commit = bazel ? CheckedOutCommit(workspace) : "",
+          .created = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(),
+                                      absl::UTCTimeZone())};
 }
 
-std::string TimeStamp() {
-  return absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(),
-                          absl::UTCTimeZone());
-}
-
+}  // namespace report
 }  // namespace lockstep

@@ -1,19 +1,34 @@
-// The forms of a report. Each is the whole document; who wants less leaves it
-// out of the document.
+// The forms of a report, what commands show on a terminal, and the files that
+// --output_dir and --json name.
 #ifndef LOCKSTEP_REPORT_WRITE_H_
 #define LOCKSTEP_REPORT_WRITE_H_
 
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "report/document.h"
 
-namespace lockstep::report {
+namespace lockstep {
 
-// Plain text of kTableColumns columns. Beyond it goes only a word or a command
-// that is longer, or a table that is wider. A document that grows, by rows of
-// columns with a width, by sections, and at last by what stands below those,
-// has a text that grows at its end.
+// Writes the text to standard output at once.
+void Print(const std::string& text);
+
+// Shows on standard error, if it is a terminal, what is under way, in place of
+// what was shown before; "" clears the line.
+void ShowProgress(const std::string& what);
+
+// The width of the tables that commands print.
+inline constexpr int kTableColumns = 100;
+
+namespace report {
+
+// Each form shows the whole document.
+
+// Plain text of kTableColumns columns; only longer words and commands and wider
+// tables exceed them. When a document grows by rows (of tables whose columns
+// have a width), by sections, and last by what stands below those, its new text
+// begins with the old one.
 std::string TerminalText(const Document& document);
 
 // The terms alone, as TerminalText shows them.
@@ -42,6 +57,27 @@ class GrowingReport {
   std::string shown_;
 };
 
-}  // namespace lockstep::report
+}  // namespace report
+
+// Makes the folder, if it is not there, and finds out before a long run whether
+// it can be written to. Error: kPermissionDenied, beginning with --output_dir.
+absl::Status MakeOutputFolder(const std::string& folder);
+
+// Finds out before a long run what would otherwise fail at its end. `path`: as
+// the user gave it; empty is fine. Errors: kInvalidArgument, naming --json.
+absl::Status CheckJsonPath(const std::string& path);
+
+// Writes the file, unless the path is empty, and says so on standard output.
+// Errors: the file system's.
+absl::Status WriteJsonFile(const std::string& path, const std::string& json);
+
+// Writes NAME.json, NAME.html and NAME.md to the folder, and says so on
+// standard output. `page`: the document that the HTML shows, if it shows more.
+// Errors: the file system's.
+absl::Status WriteReport(const std::string& folder, const std::string& name,
+                         const report::Document& document,
+                         const report::Document* page = nullptr);
+
+}  // namespace lockstep
 
 #endif  // LOCKSTEP_REPORT_WRITE_H_

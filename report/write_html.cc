@@ -1,36 +1,53 @@
-// One HTML file. Its tables are markup; its charts are drawn by charts.js.
+// JSON in the order of the document's members; and one HTML file, whose tables
+// are markup and whose charts, JSON again, are drawn by charts.js.
 #include <algorithm>
 #include <cstddef>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
+#include "nlohmann/json.hpp"
 #include "report/chart_js.h"
 #include "report/charts_js.h"
-#include "report/format.h"
+#include "report/document.h"
 #include "report/report_page_css.h"
 #include "report/write.h"
-#include "report/write_json.h"
 
 namespace lockstep::report {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-const char* Name(Series::Kind kind) {
-  switch (kind) {
-    case Series::Kind::kLine:
-      return "line";
-    case Series::Kind::kIdeal:
-      return "ideal";
-    case Series::Kind::kLevel:
-      return "level";
-    case Series::Kind::kBars:
-      break;
+Json ToJson(const Value& value);
+
+struct Converter {
+  template <typename T>
+  Json operator()(const T& value) const {
+    return value;
   }
-  return "bars";
+  Json operator()(const Value::Array& values) const {
+    Json json = Json::array();
+    for (const Value& value : values) json.push_back(ToJson(value));
+    return json;
+  }
+  Json operator()(const Value::Object& members) const {
+    Json json = Json::object();
+    for (const auto& [key, value] : members) json[key] = ToJson(value);
+    return json;
+  }
+};
+
+Json ToJson(const Value& value) {
+  return std::visit(Converter(), value.variant());
+}
+
+const char* Name(Series::Kind kind) {
+  constexpr const char* kNames[] = {"bars", "line", "ideal", "level"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 Json SeriesJson(const Series& series) {
@@ -200,6 +217,15 @@ std::string FactsHtml(const Document& document) {
                                   Paragraphs("", document.method)));
 }
 
+// As a JavaScript expression that is safe inside a <script> element, whatever
+// its strings say: ASCII only, and without '<', so that no string can end the
+// element or begin a comment. Bytes that are not UTF-8 become U+FFFD.
+std::string JsonForScript(const Json& json) {
+  return absl::StrReplaceAll(
+      json.dump(-1, ' ', true, Json::error_handler_t::replace),
+      {{"<", "\\u003c"}});
+}
+
 std::string ScriptsHtml(const Json& charts) {
   if (charts.empty()) return "";
   return absl::StrCat("<script>\n", ChartJs(), "\n</script>\n<script>\n",
@@ -220,6 +246,22 @@ constexpr char kNoScript[] =
     "have their numbers.</p></noscript>\n";
 
 }  // namespace
+
+std::string JsonText(const Document& document) {
+  const Origin& origin = document.origin;
+  Json json = {{"report", document.name},
+               {"schema_version", document.schema_version},
+               {"created", origin.created},
+               {"command", origin.command},
+               {"commit", ToJson(TextOrNull(origin.commit))},
+               {"machine",
+                {{"cpu", origin.machine.cpu},
+                 {"cores", origin.machine.cores},
+                 {"memory_bytes", origin.machine.memory_bytes},
+                 {"system", origin.machine.system}}}};
+  if (!document.data.is_null()) json.update(ToJson(document.data));
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
 
 std::string HtmlPage(const Document& document) {
   const Origin& origin = document.origin;

@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "report/format.h"
+#include "report/document.h"
 #include "report/write.h"
 
 namespace lockstep::report {

@@ -1,6 +1,9 @@
 // Plain text: what stands above the tables, the tables, what stands below.
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstddef>
+#include <cstdio>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,10 +11,22 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "report/terminal.h"
+#include "base/command_line.h"
 #include "report/write.h"
 
-namespace lockstep::report {
+namespace lockstep {
+
+void Print(const std::string& text) {
+  std::fputs(text.c_str(), stdout);
+  std::fflush(stdout);
+}
+
+void ShowProgress(const std::string& what) {
+  if (isatty(STDERR_FILENO) == 0) return;
+  std::fprintf(stderr, "\r\033[K%s", what.c_str());
+}
+
+namespace report {
 namespace {
 
 // Characters, each of which is taken for one column wide.
@@ -135,4 +150,5 @@ void GrowingReport::Show(const Document& document) {
   shown_ = std::move(text);
 }
 
-}  // namespace lockstep::report
+}  // namespace report
+}  // namespace lockstep

@@ -1,6 +1,7 @@
 // The forms of one small report that has everything.
 #include "report/write.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <string>
@@ -9,13 +10,13 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 #include "report/chart_js.h"
 #include "report/document.h"
-#include "report/page_checks.h"
-#include "report/write_json.h"
 
 namespace lockstep::report {
 namespace {
@@ -24,6 +25,65 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
+
+// How often `part` occurs in `text`.
+int CountParts(absl::string_view text, absl::string_view part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != absl::string_view::npos;
+       at = text.find(part, at + part.size())) {
+    ++count;
+  }
+  return count;
+}
+
+// What the page has that loads something, or empty.
+std::string Loader(absl::string_view page) {
+  for (const char* loader :
+       {"http:", "https:", "src=", "href=", "<link", "<img", "<iframe", "url(",
+        "@import", "fetch(", "XMLHttpRequest", "import "}) {
+    if (absl::StrContains(page, loader)) return loader;
+  }
+  return "";
+}
+
+// The name of an element that the page does not open as often as it closes it,
+// or empty. A search of text: no parser of HTML is needed for pages of our own.
+std::string OpenElements(absl::string_view page) {
+  for (const char* name : {"html", "head", "body", "style", "script", "main",
+                           "section", "dl", "table", "noscript", "p"}) {
+    const int open = CountParts(page, absl::StrCat("<", name, ">")) +
+                     CountParts(page, absl::StrCat("<", name, " "));
+    if (open != CountParts(page, absl::StrCat("</", name, ">"))) return name;
+  }
+  return "";
+}
+
+// Expects a whole page that loads nothing and closes its elements; with
+// Chart.js and its charts if it has `charts`, else without.
+void ExpectWholePage(const std::string& page, bool charts = true) {
+  // Without Chart.js, whose comments name its home page.
+  const std::string own =
+      absl::StrReplaceAll(page, {{ChartJs(), "(Chart.js)"}});
+  EXPECT_EQ(CountParts(own, "(Chart.js)"), charts ? 1 : 0);
+  EXPECT_TRUE(absl::StartsWith(own, "<!DOCTYPE html>"));
+  EXPECT_TRUE(absl::EndsWith(own, "</html>\n"));
+  EXPECT_EQ(Loader(own), "");
+  EXPECT_EQ(OpenElements(own), "");
+  for (const char* part : {"<main>", "<section>", "<table "}) {
+    EXPECT_THAT(own, HasSubstr(part));
+  }
+  for (const char* part : {"<noscript>", "const charts = "}) {
+    EXPECT_EQ(CountParts(own, part), charts ? 1 : 0) << part;
+  }
+}
+
+// Expects as many elements and comments as `plain` has, the page of a report
+// without hostile strings.
+void ExpectSameElements(const std::string& page, const std::string& plain) {
+  for (const char* part : {"<script", "</script", "<!--", "<b>", "</table"}) {
+    EXPECT_EQ(CountParts(page, part), CountParts(plain, part)) << part;
+  }
+}
 
 Document Example() {
   return {
@@ -197,11 +257,6 @@ TEST(JsonTextTest, SurvivesBytesThatAreNotText) {
   EXPECT_EQ(Parse(JsonText(document))["command"], "\uFFFD\"");
 }
 
-TEST(JsonForScriptTest, IsAsciiWithoutLessThan) {
-  const std::string text = JsonForScript({{"<key>", "a<b \u00e9 \u2029"}});
-  EXPECT_EQ(text, R"({"\u003ckey>":"a\u003cb \u00e9 \u2029"})");
-}
-
 TEST(MarkdownPageTest, LooksLikeThis) {
   EXPECT_EQ(MarkdownPage(Example()), R"(# Lockstep example report
 
@@ -281,30 +336,63 @@ TEST(HtmlPageTest, HoldsTheChartsForItsScript) {
   EXPECT_EQ(series["ranges"][1][1], 1.0);
 }
 
+TEST(HtmlPageTest, HoldsTextOfChartsAsAsciiWithoutLessThan) {
+  Document document = Example();
+  document.sections[0].charts[0].unit = "a<b \u00e9 \u2029";
+  EXPECT_THAT(HtmlPage(document),
+              HasSubstr(R"("unit":"a\u003cb \u00e9 \u2029")"));
+}
+
 TEST(HtmlPageTest, LeavesChartJsOutOfAPageWithoutCharts) {
   Document document = Example();
   document.sections[0].charts.clear();
   ExpectWholePage(HtmlPage(document), /*charts=*/false);
 }
 
-TEST(HtmlPageTest, KeepsHostileStringsInsideTheirElement) {
-  const std::string plain = HtmlPage(Example());
+// The example with `text` wherever a report may show what others wrote.
+Document WithForeignText(const std::string& text) {
   Document document = Example();
-  const std::string hostile =
-      "</script><script>alert(1)</script><!-- <b> \" ' \\ \n \u2028";
-  document.origin.command = hostile;
-  document.about = hostile;
-  document.origin.machine.cpu = "Example\xff";  // Not UTF-8.
-  document.sections[0].table.rows[0][1] = hostile;
-  document.sections[0].title = hostile;
-  document.sections[0].charts[0].title = hostile;
-  document.sections[0].charts[0].series[0].name = hostile;
-  document.bars[0].what = hostile;
-  document.terms[0].text = hostile;
-  const std::string page = HtmlPage(document);
+  document.origin = {.machine = {.cpu = text, .system = text},
+                     .command = text,
+                     .commit = text,
+                     .created = text};
+  Section& section = document.sections[0];
+  for (std::string* place :
+       {&document.about, &document.notes[0], &document.remarks[0],
+        &document.terms[0].text, &document.facts[0].text,
+        &document.bars[0].what, &section.title, &section.table.rows[0][1].text,
+        &section.notes[0], &section.charts[0].title,
+        &section.charts[0].series[0].name}) {
+    *place = text;
+  }
+  return document;
+}
+
+TEST(HtmlPageTest, KeepsHostileStringsInsideTheirElement) {
+  const std::string page = HtmlPage(WithForeignText(
+      "</script><script>alert(1)</script><!-- <b> \" ' \\ \n \u2028"));
   ExpectWholePage(page);
-  ExpectSameElements(page, plain);
-  EXPECT_THAT(page, HasSubstr("Example\uFFFD"));
+  ExpectSameElements(page, HtmlPage(WithForeignText("plain")));
+  Document document = Example();
+  document.origin.machine.cpu = "Example\xff";  // Not UTF-8.
+  EXPECT_THAT(HtmlPage(document), HasSubstr("Example\uFFFD"));
+}
+
+TEST(MarkdownPageTest, ShowsTextAsItIs) {
+  std::string markdown = MarkdownPage(
+      WithForeignText("<b>|*x*`y`\n# z[1](2)\x07 &lt;~~a~~ _e_ @name #1"));
+  const std::string shown = "*x*`y` # z[1](2)\uFFFD &lt;~~a~~ _e_ @name #1 ``";
+  EXPECT_THAT(markdown, HasSubstr("- `` <b>|" + shown));
+  EXPECT_THAT(markdown, HasSubstr("| `` <b>\\|" + shown + " |"));
+  EXPECT_THAT(markdown, Not(HasSubstr("\n# z")));
+  // Nowhere outside of code.
+  for (size_t begin = markdown.find("`` "); begin != std::string::npos;
+       begin = markdown.find("`` ")) {
+    const size_t end = markdown.find(" ``", begin + 3);
+    ASSERT_NE(end, std::string::npos);
+    markdown.erase(begin, end + 3 - begin);
+  }
+  EXPECT_THAT(markdown, Not(HasSubstr("<b>")));
 }
 
 TEST(ChartJsTest, IsWhole) {

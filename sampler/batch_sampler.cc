@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -14,26 +12,9 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "sampler/epoch_cursor.h"
 #include "sampler/sampler.h"
-#include "sampler/shard.h"
 
 namespace lockstep {
-
-absl::StatusOr<SplitBatchSampler> SplitBatchSampler::Create(
-    const SplitBatchSamplerOptions& options) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckDatasetSize(
-      options.dataset_size, std::numeric_limits<int32_t>::max()));
-  LOCKSTEP_RETURN_IF_ERROR(CheckRankInWorld(options.rank, options.world_size));
-  return SplitBatchSampler(
-      SplitBatch(options.dataset_size, options.world_size, options.rank));
-}
-
-absl::StatusOr<std::vector<int64_t>> SplitBatchSampler::Indices() {
-  std::vector<int64_t> indices(shard_.size());
-  std::iota(indices.begin(), indices.end(), shard_.begin);
-  return indices;
-}
 
 absl::StatusOr<BatchSampler> BatchSampler::Create(
     std::unique_ptr<ResumableSampler> sampler,

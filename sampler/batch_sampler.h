@@ -1,4 +1,4 @@
-// Batches of what a sampler draws, and d2l's split of one batch.
+// Batches of what a sampler draws.
 #ifndef LOCKSTEP_SAMPLER_BATCH_SAMPLER_H_
 #define LOCKSTEP_SAMPLER_BATCH_SAMPLER_H_
 
@@ -11,32 +11,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "sampler/sampler.h"
-#include "sampler/shard.h"
 
 namespace lockstep {
-
-struct SplitBatchSamplerOptions {
-  int64_t dataset_size = 0;  // Of the batch that is split; in [1, 2^31 - 1].
-  int world_size = 1;        // At least 1.
-  int rank = 0;              // In [0, world_size).
-};
-
-// A sampler whose data set is one batch: draws the places in it that SplitBatch
-// gives the rank, the same ones every time. Some ranks may get none.
-class SplitBatchSampler : public Sampler {
- public:
-  // Errors: kInvalidArgument if an option is out of the range above.
-  static absl::StatusOr<SplitBatchSampler> Create(
-      const SplitBatchSamplerOptions& options);
-
-  void SetEpoch(int64_t) override {}
-  absl::StatusOr<std::vector<int64_t>> Indices() override;
-
- private:
-  explicit SplitBatchSampler(const Shard& shard) : shard_(shard) {}
-
-  Shard shard_;
-};
 
 struct BatchSamplerOptions {
   int64_t batch_size = 1;  // Of one rank; at least 1.
@@ -58,10 +34,10 @@ struct BatchSamplerOptions {
 //   }
 class BatchSampler {
  public:
-  // Errors: kInvalidArgument if batch_size < 1, if it is not one after which
-  // the sampler can stop (PaddleSampler deals in batches of its own), or if
-  // drop_last leaves no batch of a whole epoch. `sampler` is at the start of an
-  // epoch.
+  // `sampler` must be at the start of an epoch. Errors: kInvalidArgument if
+  // batch_size < 1, if the sampler cannot stop after a batch of that size
+  // (PaddleSampler deals in batches of its own), or if drop_last leaves no
+  // batch of a whole epoch.
   static absl::StatusOr<BatchSampler> Create(
       std::unique_ptr<ResumableSampler> sampler,
       const BatchSamplerOptions& options);

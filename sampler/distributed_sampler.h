@@ -7,7 +7,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "sampler/epoch_cursor.h"
 #include "sampler/sampler.h"
 #include "sampler/shard.h"
 
@@ -15,7 +14,7 @@ namespace lockstep {
 
 // What happens to an epoch order that world_size does not divide.
 enum class Tail {
-  kPad,   // It goes on from its start until it does: PyTorch's default.
+  kPad,   // It is repeated from its start until it does: PyTorch's default.
   kDrop,  // Its end is cut: PyTorch's drop_last.
   kKeep,  // Nothing: ranks differ by one sample, or are empty. For evaluation,
           // where each sample must count once.

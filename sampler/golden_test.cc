@@ -1,10 +1,15 @@
 // What the samplers draw, against what numpy, PyTorch and Paddle themselves
 // drew; the scripts in testdata/ draw it again and describe the files.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <fstream>
 #include <istream>
 #include <memory>
 #include <numeric>
 #include <random>
+#include <span>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -22,7 +27,6 @@
 #include "gtest/gtest.h"
 #include "sampler/batch_sampler.h"
 #include "sampler/distributed_sampler.h"
-#include "sampler/golden_file.h"
 #include "sampler/paddle_sampler.h"
 #include "sampler/permutation.h"
 
@@ -35,22 +39,113 @@ auto Differs(const std::string& what) {
   return StatusIs(absl::StatusCode::kDataLoss, HasSubstr(what));
 }
 
-// testdata/make_numpy_golden.py
-std::vector<int32_t> Shuffled(uint32_t seed, int64_t n) {
-  std::vector<int32_t> values(n);
-  std::iota(values.begin(), values.end(), 0);
-  NumpyShuffle(seed, values);
-  return values;
+// What `parse` makes of the lines of testdata/`name` but for comments and empty
+// ones; none, and a failure, unless there are `count`: a shortened file must
+// not pass.
+template <typename Record>
+std::vector<Record> ReadRecords(
+    const std::string& name, size_t count,
+    absl::StatusOr<Record> (*parse)(const std::string& line)) {
+  std::vector<Record> records;
+  std::ifstream file(absl::StrCat("sampler/testdata/", name));
+  for (std::string line; std::getline(file, line);) {
+    if (line.empty() || line[0] == '#') continue;
+    absl::StatusOr<Record> record = parse(line);
+    EXPECT_THAT(record, IsOk());
+    if (record.ok()) records.push_back(*std::move(record));
+  }
+  EXPECT_EQ(records.size(), count) << name;
+  if (records.size() != count) records.clear();
+  return records;
 }
 
+// A step of the scripts' hash: a polynomial modulo 2^64, sensitive to the items
+// and to their order. It starts at 0; an index enters as index + 1.
+uint64_t HashStep(uint64_t hash, uint64_t item) {
+  return hash * 6364136223846793005u + item;
+}
+
+// What a record says about a list.
+struct GoldenList {
+  bool hashed = false;
+  int64_t count = 0;           // If hashed.
+  uint64_t hash = 0;           // If hashed.
+  std::vector<int64_t> items;  // All; if hashed, the first and the last three,
+                               // which overlap in short lists.
+};
+
+// The list at the end of a record: `list` has the items alone, `hash` has
+// COUNT HASH ITEM... . Errors: kDataLoss for another kind, or if the record
+// ends early or has something else than numbers; what came before the list
+// counts too.
+absl::StatusOr<GoldenList> ParseGoldenList(const std::string& kind,
+                                           std::istream& record) {
+  GoldenList golden;
+  golden.hashed = kind == "hash";
+  if (golden.hashed) record >> golden.count >> golden.hash;
+  if (!record || (!golden.hashed && kind != "list")) {
+    return absl::DataLossError(absl::StrCat("bad or short record: ", kind));
+  }
+  for (int64_t item = 0; record >> item;) golden.items.push_back(item);
+  if (!record.eof()) return absl::DataLossError("not a number in a list");
+  return golden;
+}
+
+template <typename Items>
+std::vector<int64_t> Ends(const Items& items) {
+  const auto count = std::min<std::ptrdiff_t>(3, std::ssize(items));
+  std::vector<int64_t> ends(items.begin(), items.begin() + count);
+  ends.insert(ends.end(), items.end() - count, items.end());
+  return ends;
+}
+
+// Whether `items` are what the record says.
+absl::Status CheckGoldenList(const GoldenList& golden,
+                             const std::vector<int64_t>& items) {
+  if (!golden.hashed) {
+    return items == golden.items ? absl::OkStatus()
+                                 : absl::DataLossError("items differ");
+  }
+  uint64_t hash = 0;
+  for (const int64_t item : items) {
+    hash = HashStep(hash, static_cast<uint64_t>(item) + 1);
+  }
+  if (std::ssize(items) != golden.count || hash != golden.hash) {
+    return absl::DataLossError("hash differs");
+  }
+  return Ends(items) == golden.items ? absl::OkStatus()
+                                     : absl::DataLossError("items differ");
+}
+
+// The controls of a file: the check rejects each of its records once an item or
+// a hash has changed.
+template <typename Record>
+void ExpectChangesRejected(const std::vector<Record>& records) {
+  int listed = 0, hashed = 0;
+  for (Record record : records) {
+    if (record.list.items.empty()) continue;
+    ++(record.list.hashed ? hashed : listed);
+    record.list.items.back() += 1;
+    EXPECT_THAT(CheckRecord(record), Differs("items differ"));
+    record.list.hash += 1;
+    if (record.list.hashed) {
+      EXPECT_THAT(CheckRecord(record), Differs("hash differs"));
+    }
+  }
+  EXPECT_GT(listed, 0);
+  EXPECT_GT(hashed, 0);
+}
+
+// testdata/make_numpy_golden.py
 struct NumpyRecord {
+  std::string line;
   uint32_t seed = 0;
   int64_t size = 0;
-  GoldenList list;
+  GoldenList list = {};
 };
 
 absl::StatusOr<NumpyRecord> ParseNumpy(const std::string& line) {
-  NumpyRecord record;
+  NumpyRecord record = {.line = line};
   std::istringstream in(line);
   std::string kind;
   in >> kind >> record.seed >> record.size;
@@ -58,33 +153,25 @@ absl::StatusOr<NumpyRecord> ParseNumpy(const std::string& line) {
   return record;
 }
 
+std::vector<int32_t> Shuffled(uint32_t seed, int64_t n) {
+  std::vector<int32_t> values(n);
+  std::iota(values.begin(), values.end(), 0);
+  NumpyShuffle(seed, values);
+  return values;
+}
+
 absl::Status CheckRecord(const NumpyRecord& record) {
   const std::vector<int32_t> values = Shuffled(record.seed, record.size);
   return CheckGoldenList(record.list, {values.begin(), values.end()});
 }
 
-TEST(NumpyShuffleTest, ShufflesAsNumpyDoes) {
-  const absl::StatusOr<std::vector<NumpyRecord>> records =
-      ReadGoldenRecords("numpy_golden.txt", ParseNumpy);
-  ASSERT_THAT(records, IsOk());
-  EXPECT_EQ(records->size(), 374u);  // A shortened file must not pass.
-  for (const NumpyRecord& record : *records) {
-    EXPECT_THAT(CheckRecord(record), IsOk())
-        << "seed " << record.seed << " size " << record.size;
+TEST(NumpyShuffleTest, ShufflesAsNumpyDoesAndCheckRejectsAChangedRecord) {
+  const std::vector<NumpyRecord> records =
+      ReadRecords("numpy_golden.txt", 374, ParseNumpy);
+  for (const NumpyRecord& record : records) {
+    EXPECT_THAT(CheckRecord(record), IsOk()) << record.line;
   }
-}
-
-TEST(NumpyShuffleTest, CheckRejectsAChangedRecord) {
-  const absl::StatusOr<std::vector<NumpyRecord>> records =
-      ReadGoldenRecords("numpy_golden.txt", ParseNumpy);
-  ASSERT_THAT(records, IsOk());
-  for (NumpyRecord record : *records) {
-    record.list.items.back() += 1;
-    EXPECT_THAT(CheckRecord(record), Differs("items differ"));
-    if (!record.list.hashed) continue;
-    record.list.hash += 1;
-    EXPECT_THAT(CheckRecord(record), Differs("hash differs"));
-  }
+  ExpectChangesRejected(records);
 }
 
 // numpy's loop, written out plainly.
@@ -125,7 +212,7 @@ struct TorchRecord {
   std::string line;
   DistributedSamplerOptions options;
   int64_t epoch = 0;
-  GoldenList list;
+  GoldenList list = {};
 };
 
 absl::StatusOr<TorchRecord> ParseTorch(const std::string& line) {
@@ -161,33 +248,73 @@ absl::Status CheckRecord(const TorchRecord& record) {
   return CheckGoldenList(record.list, indices);
 }
 
-TEST(DistributedSamplerGoldenTest, DrawsWhatPyTorchDraws) {
-  const absl::StatusOr<std::vector<TorchRecord>> records =
-      ReadGoldenRecords("torch_golden.txt", ParseTorch);
-  ASSERT_THAT(records, IsOk());
-  EXPECT_EQ(records->size(), 4637u);  // A shortened file must not pass.
-  for (const TorchRecord& record : *records) {
+TEST(DistributedSamplerGoldenTest,
+     DrawsWhatPyTorchDrawsAndCheckRejectsAChangedRecord) {
+  const std::vector<TorchRecord> records =
+      ReadRecords("torch_golden.txt", 4637, ParseTorch);
+  for (const TorchRecord& record : records) {
     EXPECT_THAT(CheckRecord(record), IsOk()) << record.line;
   }
+  ExpectChangesRejected(records);
 }
 
-TEST(DistributedSamplerGoldenTest, CheckRejectsAChangedRecord) {
-  const absl::StatusOr<std::vector<TorchRecord>> records =
-      ReadGoldenRecords("torch_golden.txt", ParseTorch);
-  ASSERT_THAT(records, IsOk());
-  int listed = 0, hashed = 0;
-  for (TorchRecord record : *records) {
-    if (record.list.items.empty()) continue;
-    ++(record.list.hashed ? hashed : listed);
-    record.list.items.back() += 1;
-    EXPECT_THAT(CheckRecord(record), Differs("items differ"));
-    record.list.hash += 1;
-    if (record.list.hashed) {
-      EXPECT_THAT(CheckRecord(record), Differs("hash differs"));
-    }
+// testdata/make_large_golden.py: RandomPermutation around the size from which
+// PyTorch draws 64 bits an element.
+struct LargeRecord {
+  std::string line;
+  int64_t size = 0;
+  uint64_t seed = 0;
+  uint64_t hash = 0;
+  std::vector<int64_t> ends = std::vector<int64_t>(6);
+};
+
+absl::StatusOr<LargeRecord> ParseLarge(const std::string& line) {
+  LargeRecord record = {.line = line};
+  std::istringstream in(line);
+  std::string kind;
+  in >> kind >> record.size >> record.seed >> record.hash;
+  for (int64_t& end : record.ends) in >> end;
+  if (!in || kind != "hash") return absl::DataLossError("bad record: " + line);
+  return record;
+}
+
+// The script's hash for large lists: modulo 2^64, a sum of the elements with a
+// weight for each position.
+uint64_t WeightedSum(std::span<const int32_t> values) {
+  uint64_t sum = 0;
+  for (size_t i = 0; i < values.size(); ++i) {
+    uint64_t weight = i * 6364136223846793005u;
+    weight ^= weight >> 29;
+    sum += (static_cast<uint64_t>(values[i]) + 1) * (weight | 1);
   }
-  EXPECT_GT(listed, 0);
-  EXPECT_GT(hashed, 0);
+  return sum;
+}
+
+absl::Status CheckRecord(const LargeRecord& record,
+                         void (*shuffle)(uint64_t, std::span<int32_t>)) {
+  // Not a vector, which would be written twice.
+  const auto buffer = std::make_unique_for_overwrite<int32_t[]>(record.size);
+  const std::span<int32_t> values(buffer.get(), record.size);
+  shuffle(record.seed, values);
+  if (Ends(values) != record.ends || WeightedSum(values) != record.hash) {
+    return absl::DataLossError("differs: " + record.line);
+  }
+  return absl::OkStatus();
+}
+
+TEST(PermutationLargeTest, DrawsWhatPyTorchDrawsAroundTheWideSize) {
+  const std::vector<LargeRecord> records =
+      ReadRecords("torch_large_golden.txt", 2, ParseLarge);
+  ASSERT_EQ(records.size(), 2u);
+  EXPECT_EQ(records[0].size, kWideDrawSize - 1);
+  EXPECT_EQ(records[1].size, kWideDrawSize);
+  for (const LargeRecord& record : records) {
+    EXPECT_THAT(CheckRecord(record, RandomPermutation), IsOk());
+  }
+  // The control: the other width of draws.
+  EXPECT_THAT(
+      CheckRecord(records[1], permutation_internal::ShuffleByNarrowDraws),
+      Differs("differs"));
 }
 
 // testdata/make_paddle_golden.py: batches, so PaddleSampler is cut by
@@ -279,12 +406,12 @@ absl::Status CheckHash(const PaddleRecord& record) {
     LOCKSTEP_ASSIGN_OR_RETURN(const Batches batches, Draw(record, rank));
     for (const std::vector<int64_t>& batch : batches) {
       for (const int64_t index : batch) {
-        hash = GoldenHashStep(hash, static_cast<uint64_t>(index) + 1);
+        hash = HashStep(hash, static_cast<uint64_t>(index) + 1);
       }
-      hash = GoldenHashStep(hash, 0);
+      hash = HashStep(hash, 0);
       count += std::ssize(batch);
     }
-    hash = GoldenHashStep(hash, 0);
+    hash = HashStep(hash, 0);
     num_batches += std::ssize(batches);
   }
   if (num_batches == record.num_batches && count == record.count &&
@@ -294,17 +421,15 @@ absl::Status CheckHash(const PaddleRecord& record) {
   return absl::DataLossError(absl::StrCat("hash differs: ", record.line));
 }
 
-absl::Status CheckError(const PaddleRecord& record) {
-  for (int rank = 0; rank < record.options.world_size; ++rank) {
+absl::Status CheckRecord(const PaddleRecord& record) {
+  for (int rank = 0;
+       record.kind == Kind::kError && rank < record.options.world_size;
+       ++rank) {
     if (!absl::IsInvalidArgument(Draw(record, rank).status())) {
       return absl::DataLossError(absl::StrCat("no error: ", record.line));
     }
   }
-  return absl::OkStatus();
-}
-
-absl::Status CheckRecord(const PaddleRecord& record) {
-  if (record.kind == Kind::kError) return CheckError(record);
+  if (record.kind == Kind::kError) return absl::OkStatus();
   const bool empty = record.list.empty() && record.num_batches == 0;
   if (empty && absl::IsInvalidArgument(Draw(record, 0).status())) {
     return absl::OkStatus();  // Paddle draws nothing; we say so at once.
@@ -316,44 +441,32 @@ absl::Status CheckRecord(const PaddleRecord& record) {
   return absl::DataLossError(absl::StrCat("batches differ: ", record.line));
 }
 
-TEST(PaddleSamplerGoldenTest, DrawsWhatPaddleDraws) {
-  const absl::StatusOr<std::vector<PaddleRecord>> records =
-      ReadGoldenRecords("paddle_golden.txt", ParsePaddle);
-  ASSERT_THAT(records, IsOk());
-  EXPECT_EQ(records->size(), 6993u);  // A shortened file must not pass.
-  for (const PaddleRecord& record : *records)
-    EXPECT_THAT(CheckRecord(record), IsOk());
-}
-
 absl::Status CheckChanged(PaddleRecord record, void (*change)(PaddleRecord&)) {
   change(record);
   return CheckRecord(record);
 }
 
-TEST(PaddleSamplerGoldenTest, CheckRejectsAChangedRecord) {
-  const absl::StatusOr<std::vector<PaddleRecord>> records =
-      ReadGoldenRecords("paddle_golden.txt", ParsePaddle);
-  ASSERT_THAT(records, IsOk());
-  for (const PaddleRecord& record : *records) {
+TEST(PaddleSamplerGoldenTest, DrawsWhatPaddleDrawsAndRejectsAChangedRecord) {
+  using Change = void (*)(PaddleRecord&);
+  for (const PaddleRecord& record :
+       ReadRecords("paddle_golden.txt", 6993, ParsePaddle)) {
+    EXPECT_THAT(CheckRecord(record), IsOk());
     if (record.options.dataset_size > 100) continue;  // The same, but slow.
-    const auto changed = [&record](void (*change)(PaddleRecord&)) {
-      return CheckChanged(record, change);
+    const auto expect = [&](const char* message, std::vector<Change> changes) {
+      for (const Change change : changes) {
+        EXPECT_THAT(CheckChanged(record, change), Differs(message));
+      }
     };
     if (record.kind == Kind::kError) {
-      EXPECT_THAT(changed([](PaddleRecord& r) { r.epoch = "7"; }),
-                  Differs("no error"));
+      expect("no error", {[](PaddleRecord& r) { r.epoch = "7"; }});
     } else if (record.kind == Kind::kList && !record.list.empty()) {
-      EXPECT_THAT(changed([](PaddleRecord& r) { r.list.back().back() += 1; }),
-                  Differs("batches differ"));
-      EXPECT_THAT(changed([](PaddleRecord& r) { r.list.back().pop_back(); }),
-                  Differs("batches differ"));
+      expect("batches differ",
+             {[](PaddleRecord& r) { r.list.back().back() += 1; },
+              [](PaddleRecord& r) { r.list.back().pop_back(); }});
     } else if (record.num_batches > 0) {
-      EXPECT_THAT(changed([](PaddleRecord& r) { r.num_batches += 1; }),
-                  Differs("hash differs"));
-      EXPECT_THAT(changed([](PaddleRecord& r) { r.count += 1; }),
-                  Differs("hash differs"));
-      EXPECT_THAT(changed([](PaddleRecord& r) { r.hash += 1; }),
-                  Differs("hash differs"));
+      expect("hash differs", {[](PaddleRecord& r) { r.num_batches += 1; },
+                              [](PaddleRecord& r) { r.count += 1; },
+                              [](PaddleRecord& r) { r.hash += 1; }});
     }
   }
 }

@@ -1,10 +1,13 @@
 // The command `indices`: what one rank draws in an epoch.
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <limits>
 #include <new>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,66 +19,58 @@
 #include "absl/strings/str_cat.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
-#include "sampler/batch_sampler.h"
 #include "sampler/distributed_sampler.h"
 #include "sampler/paddle_sampler.h"
 #include "sampler/sampler.h"
+#include "sampler/shard.h"
 
-ABSL_FLAG(std::string, semantics, "torch", "see kUsage");
-ABSL_FLAG(int64_t, dataset_size, 0, "see kUsage");
-ABSL_FLAG(int32_t, num_replicas, 1, "see kUsage");
-ABSL_FLAG(int32_t, rank, 0, "see kUsage");
-ABSL_FLAG(bool, shuffle, false, "see kUsage");
-ABSL_FLAG(std::string, seed, "0", "see kUsage");
-ABSL_FLAG(int64_t, epoch, 0, "see kUsage");
-ABSL_FLAG(std::string, permutation, "torch", "see kUsage");
-ABSL_FLAG(bool, drop_last, false, "see kUsage");
-ABSL_FLAG(std::string, batch_size, "", "see kUsage");
-ABSL_FLAG(int64_t, start_index, 0, "see kUsage");
-ABSL_FLAG(bool, help, false, "print kUsage");
+ABSL_FLAG(std::string, semantics, "torch",
+          "who deals them, and how:\n"
+          "torch   PyTorch's DistributedSampler, bit for bit\n"
+          "paddle  Paddle's DistributedBatchSampler, bit for bit\n"
+          "exact   as torch, but neither padded nor dropped: each sample on "
+          "exactly one rank, for evaluation\n"
+          "split   d2l's split_batch: the data set is one batch, of which each "
+          "rank takes a block");
+ABSL_FLAG(int64_t, dataset_size, 0, "number of samples");
+ABSL_FLAG(int32_t, num_replicas, 1, "number of ranks");
+ABSL_FLAG(int32_t, rank, 0, "which of them draws, from 0");
+ABSL_FLAG(bool, shuffle, false, "shuffle the epoch (default: 0, 1, 2, ...)");
+ABSL_FLAG(std::string, seed, "0",
+          "torch and exact shuffle by seed + epoch, paddle by the epoch alone");
+ABSL_FLAG(int64_t, epoch, 0, "number of the epoch");
+ABSL_FLAG(std::string, permutation, "torch",
+          "for torch and exact, how to shuffle: torch, as PyTorch, 3 to 4 "
+          "bytes a sample and up to 12 for each of the rank's; keyed, another "
+          "order, in O(1) memory, for up to 2^62 samples");
+ABSL_FLAG(std::string, batch_size, "",
+          "one batch a line, separated by spaces; paddle also deals the "
+          "samples in such batches (default: 1)");
+ABSL_FLAG(bool, drop_last, false,
+          "torch: cut the epoch where the ranks do not divide it, instead of "
+          "padding; paddle: leave out a rank's last batch if it is partial");
+ABSL_FLAG(int64_t, start_index, 0,
+          "leave out that many of the rank's indices, to see how an epoch goes "
+          "on after them");
 
 namespace lockstep {
 namespace {
 
-constexpr char kUsage[] = R"(indices --dataset_size=N [FLAGS]
+Usage IndicesUsage() {
+  return {
+      .command = "indices",
+      .introduction = R"(indices --dataset_size=N [FLAGS]
 
 Prints the indices of the samples that one rank draws in an epoch, in order, one
 a line, or with --batch_size one batch a line.
-
-  --semantics=torch   who deals them, and how:
-                      torch   PyTorch's DistributedSampler, bit for bit
-                      paddle  Paddle's DistributedBatchSampler, bit for bit
-                      exact   as torch, but neither padded nor dropped: each
-                              sample on exactly one rank, for evaluation
-                      split   d2l's split_batch: the data set is one batch, of
-                              which each rank takes a block
-  --dataset_size=N    number of samples
-  --num_replicas=1    number of ranks
-  --rank=0            which of them draws, from 0
-
-order
-  --shuffle           shuffle the epoch (default: 0, 1, 2, ...)
-  --seed=0            and with what: torch and exact by seed + epoch,
-  --epoch=0           paddle by the epoch alone
-  --permutation=torch for torch and exact, how to shuffle: torch, as PyTorch, 3
-                      to 4 bytes a sample and up to 12 for each of the rank's;
-                      keyed, another order, in O(1) memory, for
-                      up to 2^62 samples
-
-what is printed
-  --batch_size=B      one batch a line, separated by spaces; paddle also deals
-                      the samples in such batches (default: 1)
-  --drop_last         torch: cut the epoch where the ranks do not divide it,
-                      instead of padding; paddle: leave out a rank's last batch
-                      if it is partial
-  --start_index=0     leave out that many of the rank's indices, to see how an
-                      epoch goes on after them
-
-Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
-)";
-
-constexpr int kUsageError = 2;
-constexpr int kFailure = 1;
+)",
+      .sections = {{"", "semantics dataset_size=N num_replicas rank"},
+                   {"order", "shuffle seed epoch permutation"},
+                   {"what is printed", "batch_size=B drop_last start_index"}},
+      .ending =
+          R"(Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
+)"};
+}
 
 // What is wrong with a flag: `what` begins with its name, as the samplers'
 // messages do.
@@ -109,11 +104,9 @@ absl::StatusOr<int64_t> Seed() {
 }
 
 absl::StatusOr<Permutation> PermutationKind() {
-  const std::string text = absl::GetFlag(FLAGS_permutation);
-  if (text == "torch") return Permutation::kTorch;
-  if (text == "keyed") return Permutation::kKeyed;
-  return WrongFlag(
-      absl::StrCat("permutation: '", text, "' is not one of torch, keyed"));
+  return ParseName<Permutation>(
+      "permutation", absl::GetFlag(FLAGS_permutation),
+      {{"torch", Permutation::kTorch}, {"keyed", Permutation::kKeyed}});
 }
 
 template <typename S>
@@ -165,14 +158,15 @@ absl::StatusOr<EpochIndices> DrawSplit() {
   if (absl::GetFlag(FLAGS_shuffle) || absl::GetFlag(FLAGS_drop_last)) {
     return WrongFlag("semantics: split neither shuffles nor drops");
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      SplitBatchSampler sampler,
-      SplitBatchSampler::Create(
-          {.dataset_size = absl::GetFlag(FLAGS_dataset_size),
-           .world_size = absl::GetFlag(FLAGS_num_replicas),
-           .rank = absl::GetFlag(FLAGS_rank)}));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<int64_t> indices, sampler.Indices());
-  return EpochIndices(std::move(indices));
+  const int64_t size = absl::GetFlag(FLAGS_dataset_size);
+  const int ranks = absl::GetFlag(FLAGS_num_replicas);
+  const int rank = absl::GetFlag(FLAGS_rank);
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckDatasetSize(size, std::numeric_limits<int32_t>::max()));
+  LOCKSTEP_RETURN_IF_ERROR(CheckRankInWorld(rank, ranks));
+  const Shard shard = SplitBatch(size, ranks, rank);
+  return EpochIndices(StridedPart{
+      .begin = shard.begin, .length = shard.size(), .count = shard.size()});
 }
 
 absl::StatusOr<EpochIndices> Draw(int64_t batch_size) {
@@ -259,34 +253,23 @@ absl::Status Run() {
   return PrintIndices(*drawn, options, stdout);
 }
 
-int Fail(int exit_status, const std::string& message) {
-  std::fprintf(stderr, "indices: %s\n", message.c_str());
-  return exit_status;
-}
-
-int Main(const std::vector<std::string>& arguments) {
-  const absl::Status flags = ParseFlags(arguments);
-  if (!flags.ok()) return Fail(kUsageError, std::string(flags.message()));
-  if (absl::GetFlag(FLAGS_help)) {
-    std::fputs(kUsage, stdout);
-    return 0;
-  }
-  absl::Status status;
+// An error that is about a flag begins with it.
+absl::Status RunOrExplain(std::span<char* const> /*argv*/) {
   try {
-    status = Run();
+    const absl::Status status = Run();
+    if (!absl::IsInvalidArgument(status)) return status;
+    return absl::InvalidArgumentError(absl::StrCat("--", status.message()));
   } catch (const std::bad_alloc&) {
-    return Fail(kFailure, "not enough memory for an epoch of that size");
+    return absl::ResourceExhaustedError(
+        "not enough memory for an epoch of that size");
   }
-  if (status.ok()) return 0;
-  if (absl::IsInvalidArgument(status)) {
-    return Fail(kUsageError, absl::StrCat("--", status.message()));
-  }
-  return Fail(kFailure, std::string(status.message()));
 }
 
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  return lockstep::Main(std::vector<std::string>(argv + 1, argv + argc));
+  return lockstep::CommandMain(lockstep::IndicesUsage(),
+                               {argv, static_cast<size_t>(argc)},
+                               lockstep::RunOrExplain);
 }

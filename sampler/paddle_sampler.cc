@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "sampler/epoch_cursor.h"
 #include "sampler/permutation.h"
 #include "sampler/sampler.h"
 

@@ -7,7 +7,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "sampler/epoch_cursor.h"
 #include "sampler/sampler.h"
 
 namespace lockstep {
@@ -29,8 +28,8 @@ struct PaddleSamplerOptions {
 // size. An epoch is 0, 1, 2, ... and from the start again until world_size
 // divides it; that, padding included, is shuffled as numpy's
 // RandomState(epoch).shuffle does; it is dealt to the ranks in turn, a batch at
-// a time; what is left when no longer every rank gets a whole batch is split
-// evenly, in rank order. Not thread safe.
+// a time; the rest, which has no whole batch for every rank, is split evenly,
+// in rank order. Not thread safe.
 //
 // A state is a place between two of these rounds. At another world size or
 // batch size, a resumed run goes on with the samples that no rank has visited,
@@ -61,8 +60,8 @@ class PaddleSampler : public ResumableSampler {
  private:
   explicit PaddleSampler(const PaddleSamplerOptions& options);
 
-  // How many positions all ranks take together from the place on where they
-  // took over, padding included.
+  // How many positions all ranks take together, padding included, from the
+  // place where these ranks took over.
   int64_t Dealt() const;
 
   // What the ranks take, in order: Dealt() samples.

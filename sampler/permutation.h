@@ -3,6 +3,7 @@
 #ifndef LOCKSTEP_SAMPLER_PERMUTATION_H_
 #define LOCKSTEP_SAMPLER_PERMUTATION_H_
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -46,6 +47,52 @@ std::vector<int64_t> PermutationPart(uint64_t seed, int64_t size,
 // values: host int32 [n], n <= 2^31 - 1, 0 allowed; borrowed. 32 bits as above.
 // Cost: O(n), one random access an element.
 void NumpyShuffle(uint32_t seed, std::span<int32_t> values);
+
+// The random draws behind the shuffles, a block at a time, in loops that the
+// compiler vectorises.
+
+// The MT19937 generator (Matsumoto & Nishimura 1998). It draws the same numbers
+// as std::mt19937 and as PyTorch's CPU generator, but hands out the 624 of one
+// refill together: the refill vectorises, and a shuffle can look at coming
+// draws and prefetch. Not thread safe.
+class MersenneTwister {
+ public:
+  static constexpr int kBlockSize = 624;
+  using Block = std::array<uint32_t, kBlockSize>;
+
+  // PyTorch seeds with 64 bits, of which this generator takes the low 32.
+  explicit MersenneTwister(uint32_t seed);
+
+  // The next 624 draws; valid until the next call.
+  const Block& NextBlock();
+
+ private:
+  Block state_;
+  Block draws_;
+};
+
+// The places of torch.randperm's shuffle of ordinary sizes. It is Fisher-Yates
+// from the front: for i = 0, 1, 2, ..., element i changes places with one of
+// [i, size), chosen by one draw of 32 bits. Not thread safe.
+class SwapPlaces {
+ public:
+  // Places that are drawn together.
+  static constexpr int kBlockSize = MersenneTwister::kBlockSize;
+
+  // size: in [1, 2^31 - 1].
+  SwapPlaces(uint64_t seed, int64_t size)
+      : twister_(static_cast<uint32_t>(seed)), size_(size) {}
+
+  // Writes the places of the next elements, kBlockSize or as many as are left
+  // (none in the end), and returns how many. places: host uint32 [kBlockSize],
+  // borrowed; what lies beyond the result is unspecified.
+  int Next(uint32_t* places);
+
+ private:
+  MersenneTwister twister_;
+  int64_t size_;
+  int64_t next_ = 0;  // The first element that has no place yet.
+};
 
 namespace permutation_internal {
 

@@ -26,7 +26,6 @@
 #include <utility>
 #include <vector>
 
-#include "sampler/mersenne_twister.h"
 #include "sampler/permutation.h"
 #include "sampler/shard.h"
 

@@ -95,4 +95,110 @@ absl::StatusOr<std::vector<int64_t>> ResumableSampler::Indices() {
   return std::move(indices).TakeAll();
 }
 
+// The messages begin with the option's name, so that a command can put "--" in
+// front of it.
+absl::Status CheckDatasetSize(int64_t dataset_size, int64_t most) {
+  if (dataset_size >= 1 && dataset_size <= most) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      "dataset_size is ", dataset_size, ", must be in [1, ", most, "]"));
+}
+
+absl::Status CheckRankInWorld(int rank, int world_size) {
+  if (world_size < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("world_size is ", world_size, ", must be at least 1"));
+  }
+  if (rank < 0 || rank >= world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank is ", rank, ", must be in [0, ", world_size,
+                     ") at a world size of ", world_size));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBatchSize(int64_t batch_size) {
+  if (batch_size >= 1) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("batch_size is ", batch_size, ", must be at least 1"));
+}
+
+EpochCursor::EpochCursor(SamplerState start, bool shuffle,
+                         RepeatedDraw repeated_draw)
+    : start_(std::move(start)),
+      place_(start_),
+      repeated_draw_(!shuffle && repeated_draw == RepeatedDraw::kRefuse
+                         ? RepeatedDraw::kAllow
+                         : repeated_draw) {}
+
+void EpochCursor::SetEpoch(int64_t epoch) {
+  place_ = start_;
+  place_.epoch = epoch;
+  drawn_ = false;
+}
+
+void EpochCursor::Restore(const SamplerState& state) {
+  place_ = state;
+  drawn_ = false;
+}
+
+int64_t EpochCursor::next_epoch() const {
+  const bool advances = drawn_ && repeated_draw_ == RepeatedDraw::kAdvance;
+  // In unsigned arithmetic, where the sum may wrap.
+  return static_cast<int64_t>(static_cast<uint64_t>(place_.epoch) +
+                              (advances ? 1 : 0));
+}
+
+absl::Status EpochCursor::BeginDraw() {
+  if (drawn_) {
+    switch (repeated_draw_) {
+      case RepeatedDraw::kRefuse:
+        return absl::FailedPreconditionError(absl::StrCat(
+            "epoch ", place_.epoch,
+            " is drawn a second time: call SetEpoch before each epoch, or "
+            "every epoch has the same order (RepeatedDraw::kAllow if it "
+            "should)"));
+      case RepeatedDraw::kAdvance:
+        SetEpoch(next_epoch());
+        break;
+      case RepeatedDraw::kAllow:
+        SetEpoch(place_.epoch);
+        break;
+    }
+  }
+  drawn_ = true;
+  return absl::OkStatus();
+}
+
+absl::Status CheckState(const SamplerState& state, const SamplerState& start,
+                        int64_t dataset_size) {
+  if (state.order != start.order) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the state is of ", state.order, ", the sampler of ", start.order));
+  }
+  constexpr int64_t kMaxRanks = std::numeric_limits<int>::max();
+  // With padding; of a number that is out of range, the error comes first.
+  const int64_t left =
+      dataset_size - std::clamp<int64_t>(state.before, 0, dataset_size);
+  const int64_t ranks = std::clamp<int64_t>(state.world_size, 1, kMaxRanks);
+  const struct {
+    const char* name;
+    int64_t value;
+    int64_t least;
+    int64_t most;
+  } numbers[] = {
+      {"first_world_size", state.first_world_size, 1, kMaxRanks},
+      {"world_size", state.world_size, 1, kMaxRanks},
+      {"batch_size", state.batch_size, 1, std::numeric_limits<int64_t>::max()},
+      {"before", state.before, 0, dataset_size},
+      {"visited", state.visited, 0, (left + ranks - 1) / ranks},
+  };
+  for (const auto& [name, value, least, most] : numbers) {
+    if (value >= least && value <= most) continue;
+    return absl::InvalidArgumentError(absl::StrCat("the state's ", name, " is ",
+                                                   value, ", must be in [",
+                                                   least, ", ", most, "]"));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace lockstep

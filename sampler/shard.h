@@ -5,8 +5,11 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 
 namespace lockstep {
 
@@ -82,24 +85,53 @@ class GlobalBatches {
   // world_size < 1.
   static absl::StatusOr<GlobalBatches> Create(int64_t total_size,
                                               int64_t batch_size,
-                                              int world_size);
+                                              int world_size) {
+    if (total_size < 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("total_size is ", total_size, ", must not be negative"));
+    }
+    for (const auto& [name, value] :
+         {std::pair("batch_size", batch_size),
+          std::pair("world_size", int64_t{world_size})}) {
+      if (value >= 1) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat(name, " is ", value, ", must be at least 1"));
+    }
+    return GlobalBatches(total_size, batch_size, world_size);
+  }
 
   // ceil(total_size / batch_size); the last batch may be partial.
   int64_t num_batches() const { return num_batches_; }
 
   // The number of samples of all ranks together in a batch; at least 1.
   // Precondition: batch in [0, num_batches()).
-  int64_t CountInBatch(int64_t batch) const;
+  int64_t CountInBatch(int64_t batch) const {
+    return std::min(batch_size_, total_size_ - batch * batch_size_);
+  }
 
   // The entries of the rank's list that belong to the batch. Preconditions:
   // rank in [0, world_size), batch in [0, num_batches()).
-  BatchSlice SliceOf(int rank, int64_t batch) const;
+  BatchSlice SliceOf(int rank, int64_t batch) const {
+    const int64_t first = batch * batch_size_;
+    return {VisitedBefore(rank, first),
+            VisitedBefore(rank, first + CountInBatch(batch))};
+  }
 
  private:
-  GlobalBatches(int64_t total_size, int64_t batch_size, int world_size);
+  // A batch larger than the epoch is the epoch: bounding it keeps the products
+  // above from overflowing.
+  GlobalBatches(int64_t total_size, int64_t batch_size, int world_size)
+      : total_size_(total_size),
+        batch_size_(std::min(batch_size, std::max<int64_t>(total_size, 1))),
+        world_size_(world_size),
+        num_batches_(total_size / batch_size_ +
+                     (total_size % batch_size_ != 0 ? 1 : 0)) {}
 
   // How many of the positions below `position` the rank visits.
-  int64_t VisitedBefore(int rank, int64_t position) const;
+  int64_t VisitedBefore(int rank, int64_t position) const {
+    const int64_t whole = position / world_size_;
+    return whole + (position % world_size_ > rank ? 1 : 0);
+  }
 
   int64_t total_size_;
   int64_t batch_size_;

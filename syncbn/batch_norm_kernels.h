@@ -59,6 +59,11 @@ struct StatisticsRecord {
   }
 };
 
+// The record of a layer whose activations are of `type`.
+constexpr StatisticsRecord RecordOf(int64_t channels, DataType type) {
+  return {.channels = channels, .type = StatisticsTypeOf(type)};
+}
+
 // What a merge does beside merging.
 struct MergeOptions {
   double epsilon = 0;
@@ -91,6 +96,25 @@ class BatchNormKernels {
     ConstBuffer dy;
     ConstBuffer weight;  // Empty: 1.
     const std::byte* saved = nullptr;
+    Buffer sums;       // [2, c] of the statistics type.
+    Buffer dweight;    // Empty: not wanted.
+    Buffer dbias;      // Likewise.
+    Buffer dx;         // May be dy.
+    Buffer dresidual;  // Empty: not wanted. May be dy, if dx is not.
+  };
+  struct MergeCall {
+    StatisticsRecord record;
+    const std::byte* gathered = nullptr;  // [ranks] records: count, mean, M2.
+    int ranks = 1;
+    MergeOptions options = {};
+    RunningStatistics running = {};
+    std::byte* saved = nullptr;  // Record: count, mean, inverse deviation.
+  };
+  struct RunningCall {
+    StatisticsRecord record;
+    RunningStatistics running = {};
+    double epsilon = 0;
+    std::byte* saved = nullptr;
   };
 
   virtual ~BatchNormKernels() = default;
@@ -103,45 +127,59 @@ class BatchNormKernels {
   virtual absl::Status ComputeMoments(const ActivationShape& shape,
                                       ConstBuffer x, std::byte* record) = 0;
 
-  // Merges `ranks` records (count, mean, M2) that lie one after the other, in
-  // their order, in float64, to `saved` (count, mean, inverse deviation), and
-  // lets them enter the running statistics, if tracked. Of no values at all
-  // `saved` has mean 0 and inverse deviation 1 / sqrt(epsilon), and nothing
-  // enters; nor does it if there is one value and options say that it is
-  // refused. `running.batches` is not touched. Returns the values per channel
-  // of all ranks; on a device, waits for them.
-  virtual absl::StatusOr<int64_t> Merge(const StatisticsRecord& record,
-                                        const std::byte* gathered, int ranks,
-                                        const MergeOptions& options,
-                                        const RunningStatistics& running,
-                                        std::byte* saved) = 0;
+  // Merges `ranks` records that lie one after the other, in their order, in
+  // float64, to `saved`, and lets them enter the running statistics, if
+  // tracked. Of no values at all `saved` has mean 0 and inverse deviation 1 /
+  // sqrt(epsilon), and nothing enters; nor does it if there is one value and
+  // options say that it is refused. `running.batches` is not touched. Returns
+  // the values per channel of all ranks; on a device, waits for them.
+  virtual absl::StatusOr<int64_t> Merge(const MergeCall& call) = 0;
 
   // saved = what evaluation normalises with: count 0, the running mean, and the
   // inverse deviation of the running variance.
-  virtual absl::Status UseRunning(const StatisticsRecord& record,
-                                  const RunningStatistics& running,
-                                  double epsilon, std::byte* saved) = 0;
+  virtual absl::Status UseRunning(const RunningCall& call) = 0;
 
   // y = (x - mean) * inverse deviation * weight + bias, + residual, ReLU.
   // Moves 2 B, and B for the residual.
   virtual absl::Status Normalize(const NormalizeCall& call) = 0;
 
   // With g = dy, or with ReLU dy where y > 0 and else 0 (where y is NaN, dy):
-  // sums [2, c] of the statistics type = sum of g, sum of g * (x - mean) *
-  // inverse deviation: the gradients of bias and weight, which are written to
-  // dbias and dweight too where those are not empty.
-  // Moves 2 B, and B for y.
-  virtual absl::Status BackwardReduce(const BackwardCall& call, Buffer sums,
-                                      Buffer dweight, Buffer dbias) = 0;
+  // sums = sum of g, sum of g * (x - mean) * inverse deviation: the gradients
+  // of bias and weight, which are written to dbias and dweight too where those
+  // are not empty. Moves 2 B, and B for y.
+  virtual absl::Status BackwardReduce(const BackwardCall& call) = 0;
 
   // dx = weight * inverse deviation * (g - sums[0] / count - normalised x *
   // sums[1] / count), with the count of `saved`; of count 0, where the
   // statistics were constants, dx = weight * inverse deviation * g.
-  // dresidual = g, if not empty. dx or dresidual may be dy, not both.
-  // Moves 3 B, B for y and B for dresidual.
-  virtual absl::Status BackwardInput(const BackwardCall& call, ConstBuffer sums,
-                                     Buffer dx, Buffer dresidual) = 0;
+  // dresidual = g, if not empty. Moves 3 B, B for y and B for dresidual.
+  virtual absl::Status BackwardInput(const BackwardCall& call) = 0;
 };
+
+// What all implementations of BatchNorm share (check_batch_norm.cc).
+
+// What BatchNorm asks of its callers: channels and sizes, types, alignment, no
+// null where there are elements, running statistics and weights exactly where
+// the layer has them, and nothing written over what else the call uses but
+// where that is allowed. `options` have passed CheckBatchNormOptions. Errors:
+// kInvalidArgument, with the name of the buffer and what is wrong with it.
+absl::Status CheckForwards(const BatchNormOptions& options,
+                           const BatchNorm::Forwards& buffers);
+absl::Status CheckBackwards(const BatchNormOptions& options,
+                            const BatchNorm::Backwards& buffers);
+
+// The error of normalising one value per channel with its own statistics, where
+// the semantics refuse it.
+absl::Status OneValueError();
+
+// How the next batch is to be merged into `running`, tracked or not.
+MergeOptions MergeOptionsFor(const BatchNormOptions& options,
+                             const RunningStatistics& running);
+
+// Counts a batch of `values` per channel that has been merged so, if there were
+// any and it is tracked. Errors: OneValueError where the semantics refuse it.
+absl::Status CountBatch(const BatchNormOptions& options, int64_t values,
+                        const RunningStatistics& running);
 
 }  // namespace lockstep
 

@@ -1,9 +1,12 @@
-#include "syncbn/check_batch_norm.h"
-
+// What all implementations of BatchNorm share: options, whether the memory of a
+// call fits its shape and its layer, and what a batch does to the running
+// statistics.
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <span>
 
 #include "absl/status/status.h"
@@ -26,8 +29,18 @@ absl::Status Wrong(absl::string_view name, absl::string_view what) {
       absl::StrCat("batch norm: ", name, " ", what));
 }
 
-absl::Status CheckBuffer(absl::string_view name, const ConstBuffer& buffer,
-                         int64_t count, DataType type) {
+// A buffer of a call, and what it must be.
+struct Expected {
+  absl::string_view name;
+  ConstBuffer buffer;
+  int64_t count;
+  DataType type;
+  bool may_lack = false;
+};
+
+absl::Status CheckBuffer(const Expected& expected) {
+  const auto& [name, buffer, count, type, may_lack] = expected;
+  if (may_lack && buffer.count == 0) return absl::OkStatus();
   if (buffer.count != count) {
     return Wrong(name, absl::StrCat("has ", buffer.count,
                                     " elements, must have ", count));
@@ -45,11 +58,11 @@ absl::Status CheckBuffer(absl::string_view name, const ConstBuffer& buffer,
   return absl::OkStatus();
 }
 
-// A buffer that may be left out.
-absl::Status CheckOptional(absl::string_view name, const ConstBuffer& buffer,
-                           int64_t count, DataType type) {
-  if (buffer.count == 0) return absl::OkStatus();
-  return CheckBuffer(name, buffer, count, type);
+absl::Status CheckBuffers(std::span<const Expected> all) {
+  for (const Expected& expected : all) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckBuffer(expected));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckShape(const BatchNormOptions& options,
@@ -74,27 +87,13 @@ absl::Status CheckShape(const BatchNormOptions& options,
   return absl::OkStatus();
 }
 
-absl::Status CheckSaved(const BatchNormOptions& options, DataType statistics,
+absl::Status CheckSaved(const BatchNormOptions& options, DataType type,
                         const ConstBuffer& saved) {
-  const StatisticsRecord record = {.channels = options.channels,
-                                   .type = statistics};
+  const StatisticsRecord record = RecordOf(options.channels, type);
   LOCKSTEP_RETURN_IF_ERROR(
-      CheckBuffer("saved", saved, record.size_bytes(), DataType::kUInt8));
+      CheckBuffer({"saved", saved, record.size_bytes(), DataType::kUInt8}));
   if (reinterpret_cast<uintptr_t>(saved.data) % kRecordAlignment != 0) {
     return Wrong("saved", "is not aligned to 16 bytes");
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckRunning(const BatchNormOptions& options, DataType statistics,
-                          const RunningStatistics& running) {
-  const int64_t count = options.track_running_stats ? options.channels : 0;
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckBuffer("running mean", running.mean, count, statistics));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckBuffer("running variance", running.variance, count, statistics));
-  if (options.track_running_stats && running.batches == nullptr) {
-    return Wrong("the count of batches", "is null");
   }
   return absl::OkStatus();
 }
@@ -182,6 +181,47 @@ absl::Status CheckOverlaps(const BatchNorm::Backwards& buffers) {
 
 }  // namespace
 
+std::optional<BatchNormSemantics> ParseBatchNormSemantics(
+    absl::string_view name) {
+  for (const BatchNormSemantics& semantics : kAllBatchNormSemantics) {
+    if (semantics.name == name) return semantics;
+  }
+  return std::nullopt;
+}
+
+absl::Status CheckBatchNormOptions(const BatchNormOptions& options) {
+  if (options.channels < 1 ||
+      options.channels > std::numeric_limits<int32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch norm: channels is ", options.channels,
+                     ", must be in [1, 2^31 - 1]"));
+  }
+  if (!(options.epsilon >= 0) || !std::isfinite(options.epsilon)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("batch norm: epsilon is ", options.epsilon,
+                     ", must be finite and not negative"));
+  }
+  const BatchNormSemantics& semantics = options.semantics;
+  if (semantics.unbiased_running_variance && !semantics.refuses_one_value) {
+    return absl::InvalidArgumentError(
+        "batch norm: the unbiased variance of one value, which the semantics "
+        "accept, is not a number");
+  }
+  const double momentum = options.momentum.value_or(0);
+  if (!(momentum >= 0 && momentum <= 1)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "batch norm: momentum is ", momentum, ", must be in [0, 1]"));
+  }
+  return absl::OkStatus();
+}
+
+double WeightOfBatch(const BatchNormOptions& options, int64_t batches) {
+  if (!options.momentum.has_value()) return 1.0 / static_cast<double>(batches);
+  const bool of_batch =
+      options.semantics.momentum_of == BatchNormSemantics::MomentumOf::kBatch;
+  return of_batch ? *options.momentum : 1 - *options.momentum;
+}
+
 absl::Status CheckForwards(const BatchNormOptions& options,
                            const BatchNorm::Forwards& buffers) {
   const ActivationShape& shape = buffers.shape;
@@ -189,16 +229,21 @@ absl::Status CheckForwards(const BatchNormOptions& options,
   LOCKSTEP_RETURN_IF_ERROR(CheckShape(options, shape, type));
   const DataType statistics = StatisticsTypeOf(type);
   const int64_t weights = options.affine ? options.channels : 0;
-  LOCKSTEP_RETURN_IF_ERROR(CheckBuffer("x", buffers.x, shape.size(), type));
-  LOCKSTEP_RETURN_IF_ERROR(CheckBuffer("y", buffers.y, shape.size(), type));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckOptional("residual", buffers.residual, shape.size(), type));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckBuffer("weight", buffers.weight, weights, statistics));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckBuffer("bias", buffers.bias, weights, statistics));
-  LOCKSTEP_RETURN_IF_ERROR(CheckRunning(options, statistics, buffers.running));
-  LOCKSTEP_RETURN_IF_ERROR(CheckSaved(options, statistics, buffers.saved));
+  const int64_t tracked = options.track_running_stats ? options.channels : 0;
+  const RunningStatistics& running = buffers.running;
+  const Expected expected[] = {
+      {"x", buffers.x, shape.size(), type},
+      {"y", buffers.y, shape.size(), type},
+      {"residual", buffers.residual, shape.size(), type, /*may_lack=*/true},
+      {"weight", buffers.weight, weights, statistics},
+      {"bias", buffers.bias, weights, statistics},
+      {"running mean", running.mean, tracked, statistics},
+      {"running variance", running.variance, tracked, statistics}};
+  LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(expected));
+  if (tracked > 0 && running.batches == nullptr) {
+    return Wrong("the count of batches", "is null");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckSaved(options, type, buffers.saved));
   return CheckOverlaps(buffers);
 }
 
@@ -209,21 +254,19 @@ absl::Status CheckBackwards(const BatchNormOptions& options,
   LOCKSTEP_RETURN_IF_ERROR(CheckShape(options, shape, type));
   const DataType statistics = StatisticsTypeOf(type);
   const int64_t weights = options.affine ? options.channels : 0;
-  LOCKSTEP_RETURN_IF_ERROR(CheckBuffer("x", buffers.x, shape.size(), type));
-  if (buffers.relu) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckBuffer("y", buffers.y, shape.size(), type));
-  }
-  LOCKSTEP_RETURN_IF_ERROR(CheckBuffer("dy", buffers.dy, shape.size(), type));
-  LOCKSTEP_RETURN_IF_ERROR(CheckBuffer("dx", buffers.dx, shape.size(), type));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckOptional("dresidual", buffers.dresidual, shape.size(), type));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckBuffer("weight", buffers.weight, weights, statistics));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckBuffer("dweight", buffers.dweight, weights, statistics));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckBuffer("dbias", buffers.dbias, weights, statistics));
-  LOCKSTEP_RETURN_IF_ERROR(CheckSaved(options, statistics, buffers.saved));
+  const Expected expected[] = {
+      {"x", buffers.x, shape.size(), type},
+      // Read by ReLU alone.
+      {"y", buffers.relu ? buffers.y : ConstBuffer(),
+       buffers.relu ? shape.size() : 0, type},
+      {"dy", buffers.dy, shape.size(), type},
+      {"dx", buffers.dx, shape.size(), type},
+      {"dresidual", buffers.dresidual, shape.size(), type, /*may_lack=*/true},
+      {"weight", buffers.weight, weights, statistics},
+      {"dweight", buffers.dweight, weights, statistics},
+      {"dbias", buffers.dbias, weights, statistics}};
+  LOCKSTEP_RETURN_IF_ERROR(CheckBuffers(expected));
+  LOCKSTEP_RETURN_IF_ERROR(CheckSaved(options, type, buffers.saved));
   return CheckOverlaps(buffers);
 }
 

@@ -1,6 +1,5 @@
 // The profiles and options of a layer, and that a call whose memory does not
 // fit is refused, by name.
-#include "syncbn/check_batch_norm.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -81,30 +80,32 @@ TEST(CheckBatchNormOptionsTest, TakesWhatALayerMayBe) {
   EXPECT_THAT(CheckBatchNormOptions(options), IsOk());
 }
 
+// A change to what fits, and what is then said.
+template <typename Call>
+struct Misfit {
+  std::function<void(Call&)> change;
+  std::string says;
+};
+
 TEST(CheckBatchNormOptionsTest, NamesWhatIsWrong) {
-  const auto message = [](auto change) {
+  const Misfit<BatchNormOptions> misfits[] = {
+      {[](auto& o) { o.channels = 0; }, "channels is 0"},
+      {[](auto& o) { o.channels = int64_t{1} << 31; },
+       "channels is 2147483648"},
+      {[](auto& o) { o.epsilon = -1; }, "epsilon is -1"},
+      {[](auto& o) { o.epsilon = kNan; }, "epsilon is nan"},
+      {[](auto& o) { o.momentum = 1.5; }, "momentum is 1.5"},
+      {[](auto& o) { o.momentum = -0.1; }, "momentum is -0.1"},
+      {[](auto& o) { o.momentum = kNan; }, "momentum is nan"},
+      {[](auto& o) { o.semantics.refuses_one_value = false; },
+       "unbiased variance of one value"}};
+  for (const Misfit<BatchNormOptions>& misfit : misfits) {
     BatchNormOptions options;
-    change(options);
-    const absl::Status status = CheckBatchNormOptions(options);
-    EXPECT_TRUE(absl::IsInvalidArgument(status));
-    return std::string(status.message());
-  };
-  EXPECT_THAT(message([](auto& o) { o.channels = 0; }),
-              HasSubstr("channels is 0"));
-  EXPECT_THAT(message([](auto& o) { o.channels = int64_t{1} << 31; }),
-              HasSubstr("channels is 2147483648"));
-  EXPECT_THAT(message([](auto& o) { o.epsilon = -1; }),
-              HasSubstr("epsilon is -1"));
-  EXPECT_THAT(message([](auto& o) { o.epsilon = kNan; }),
-              HasSubstr("epsilon is nan"));
-  EXPECT_THAT(message([](auto& o) { o.momentum = 1.5; }),
-              HasSubstr("momentum is 1.5"));
-  EXPECT_THAT(message([](auto& o) { o.momentum = -0.1; }),
-              HasSubstr("momentum is -0.1"));
-  EXPECT_THAT(message([](auto& o) { o.momentum = kNan; }),
-              HasSubstr("momentum is nan"));
-  EXPECT_THAT(message([](auto& o) { o.semantics.refuses_one_value = false; }),
-              HasSubstr("unbiased variance of one value"));
+    misfit.change(options);
+    EXPECT_THAT(
+        CheckBatchNormOptions(options),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(misfit.says)));
+  }
 }
 
 constexpr int64_t kChannels = 2;
@@ -177,57 +178,60 @@ TEST(CheckForwardsTest, TakesAnEmptyBatchWithoutMemory) {
   EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
 }
 
-TEST(CheckForwardsTest, NamesWhatDoesNotFit) {
-  struct Case {
-    std::function<void(BatchNorm::Forwards&, Memory&)> change;
-    std::string says;
-  };
-  const Case cases[] = {
-      {[](auto& f, auto&) { f.shape.c = 3; }, "shape has 3 channels"},
-      {[](auto& f, auto&) { f.shape.n = -1; }, "shape has n = -1"},
-      {[](auto& f, auto&) { f.shape.hw = 0; }, "shape has n = 3 and hw = 0"},
-      {[](auto& f, auto&) {
-         f.shape.n = int64_t{1} << 30;
-         f.shape.hw = int64_t{1} << 31;
-       },
-       "shape has n = 1073741824, c = 2 and hw = 2147483648, of more than"},
-      {[](auto& f, auto&) {
-         f.shape.n = 0;
-         f.shape.hw = int64_t{1} << 62;
-       },
-       "shape has n = 0, c = 2 and hw = 4611686018427387904, of more than"},
-      {[](auto& f, auto&) { f.x.type = DataType::kInt32; }, "x is int32"},
-      {[](auto& f, auto&) { f.x.count = 29; }, "x has 29 elements, must have"},
-      {[](auto& f, auto&) { f.x.data = nullptr; }, "x is null"},
-      {[](auto& f, auto&) {
-         f.x.data = static_cast<const std::byte*>(f.x.data) + 1;
-       },
-       "x is not aligned"},
-      {[](auto& f, auto&) { f.y.count = 31; }, "y has 31"},
-      {[](auto& f, auto&) { f.y.type = DataType::kFloat16; }, "y is float16"},
-      {[](auto& f, auto&) { f.residual.count = 1; }, "residual has 1"},
-      {[](auto& f, auto&) { f.weight = ConstBuffer(); }, "weight has 0"},
-      {[](auto& f, auto&) { f.weight.type = DataType::kBFloat16; },
-       "weight is bfloat16, must be float32"},
-      {[](auto& f, auto&) { f.bias.count = 3; }, "bias has 3"},
-      {[](auto& f, auto&) { f.running.mean.count = 1; }, "running mean has 1"},
-      {[](auto& f, auto&) { f.running.variance = Buffer(); },
-       "running variance has 0"},
-      {[](auto& f, auto&) { f.running.batches = nullptr; },
-       "the count of batches is null"},
-      {[](auto& f, auto&) { f.saved.count = 31; }, "saved has 31"},
-      {[](auto& f, auto&) { f.saved.data = f.saved.bytes() + 8; },
-       "saved is not aligned to 16"},
-  };
-  for (const Case& c : cases) {
+template <typename Call>
+void ExpectRefusals(Call (Memory::*make)(),
+                    absl::Status (*check)(const BatchNormOptions&, const Call&),
+                    const std::vector<Misfit<Call>>& misfits) {
+  for (const Misfit<Call>& misfit : misfits) {
     Memory memory;
-    BatchNorm::Forwards forwards = memory.Forwards();
-    c.change(forwards, memory);
-    const absl::Status status = CheckForwards(Options(), forwards);
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << c.says;
-    EXPECT_THAT(std::string(status.message()),
-                StartsWith("batch norm: " + c.says));
+    Call call = (memory.*make)();
+    misfit.change(call);
+    EXPECT_THAT(check(Options(), call),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         StartsWith("batch norm: " + misfit.says)));
   }
+}
+
+TEST(CheckForwardsTest, NamesWhatDoesNotFit) {
+  ExpectRefusals<BatchNorm::Forwards>(
+      &Memory::Forwards, CheckForwards,
+      {
+          {[](auto& f) { f.shape.c = 3; }, "shape has 3 channels"},
+          {[](auto& f) { f.shape.n = -1; }, "shape has n = -1"},
+          {[](auto& f) { f.shape.hw = 0; }, "shape has n = 3 and hw = 0"},
+          {[](auto& f) {
+             f.shape.n = int64_t{1} << 30;
+             f.shape.hw = int64_t{1} << 31;
+           },
+           "shape has n = 1073741824, c = 2 and hw = 2147483648, of more than"},
+          {[](auto& f) {
+             f.shape.n = 0;
+             f.shape.hw = int64_t{1} << 62;
+           },
+           "shape has n = 0, c = 2 and hw = 4611686018427387904, of more than"},
+          {[](auto& f) { f.x.type = DataType::kInt32; }, "x is int32"},
+          {[](auto& f) { f.x.count = 29; }, "x has 29 elements, must have"},
+          {[](auto& f) { f.x.data = nullptr; }, "x is null"},
+          {[](auto& f) {
+             f.x.data = static_cast<const std::byte*>(f.x.data) + 1;
+           },
+           "x is not aligned"},
+          {[](auto& f) { f.y.count = 31; }, "y has 31"},
+          {[](auto& f) { f.y.type = DataType::kFloat16; }, "y is float16"},
+          {[](auto& f) { f.residual.count = 1; }, "residual has 1"},
+          {[](auto& f) { f.weight = ConstBuffer(); }, "weight has 0"},
+          {[](auto& f) { f.weight.type = DataType::kBFloat16; },
+           "weight is bfloat16, must be float32"},
+          {[](auto& f) { f.bias.count = 3; }, "bias has 3"},
+          {[](auto& f) { f.running.mean.count = 1; }, "running mean has 1"},
+          {[](auto& f) { f.running.variance = Buffer(); },
+           "running variance has 0"},
+          {[](auto& f) { f.running.batches = nullptr; },
+           "the count of batches is null"},
+          {[](auto& f) { f.saved.count = 31; }, "saved has 31"},
+          {[](auto& f) { f.saved.data = f.saved.bytes() + 8; },
+           "saved is not aligned to 16"},
+      });
 }
 
 TEST(CheckForwardsTest, RefusesWhatTheLayerLacks) {
@@ -269,32 +273,21 @@ TEST(CheckBackwardsTest, TakesAnEmptyBatchWithoutMemory) {
 }
 
 TEST(CheckBackwardsTest, NamesWhatDoesNotFit) {
-  struct Case {
-    std::function<void(BatchNorm::Backwards&, Memory&)> change;
-    std::string says;
-  };
-  const Case cases[] = {
-      {[](auto& b, auto&) { b.shape.c = 1; }, "shape has 1 channels"},
-      {[](auto& b, auto&) { b.x.count = 0; }, "x has 0"},
-      {[](auto& b, auto&) { b.y = ConstBuffer(); }, "y has 0"},
-      {[](auto& b, auto&) { b.dy.type = DataType::kFloat32; }, "dy is float32"},
-      {[](auto& b, auto&) { b.dx = Buffer(); }, "dx has 0"},
-      {[](auto& b, auto&) { b.dresidual.count = 7; }, "dresidual has 7"},
-      {[](auto& b, auto&) { b.weight = ConstBuffer(); }, "weight has 0"},
-      {[](auto& b, auto&) { b.dweight.count = 1; }, "dweight has 1"},
-      {[](auto& b, auto&) { b.dbias.type = DataType::kFloat64; },
-       "dbias is float64"},
-      {[](auto& b, auto&) { b.saved = ConstBuffer(); }, "saved has 0"},
-  };
-  for (const Case& c : cases) {
-    Memory memory;
-    BatchNorm::Backwards backwards = memory.Backwards();
-    c.change(backwards, memory);
-    const absl::Status status = CheckBackwards(Options(), backwards);
-    EXPECT_TRUE(absl::IsInvalidArgument(status)) << c.says;
-    EXPECT_THAT(std::string(status.message()),
-                StartsWith("batch norm: " + c.says));
-  }
+  ExpectRefusals<BatchNorm::Backwards>(
+      &Memory::Backwards, CheckBackwards,
+      {
+          {[](auto& b) { b.shape.c = 1; }, "shape has 1 channels"},
+          {[](auto& b) { b.x.count = 0; }, "x has 0"},
+          {[](auto& b) { b.y = ConstBuffer(); }, "y has 0"},
+          {[](auto& b) { b.dy.type = DataType::kFloat32; }, "dy is float32"},
+          {[](auto& b) { b.dx = Buffer(); }, "dx has 0"},
+          {[](auto& b) { b.dresidual.count = 7; }, "dresidual has 7"},
+          {[](auto& b) { b.weight = ConstBuffer(); }, "weight has 0"},
+          {[](auto& b) { b.dweight.count = 1; }, "dweight has 1"},
+          {[](auto& b) { b.dbias.type = DataType::kFloat64; },
+           "dbias is float64"},
+          {[](auto& b) { b.saved = ConstBuffer(); }, "saved has 0"},
+      });
 }
 
 // A buffer of a call: where it is, and a way to move it.

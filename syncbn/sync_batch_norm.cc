@@ -13,7 +13,6 @@
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/check_batch_norm.h"
 
 namespace lockstep {
 
@@ -33,7 +32,7 @@ absl::StatusOr<std::unique_ptr<SyncBatchNorm>> SyncBatchNorm::CreateLocal(
 }
 
 int64_t SyncBatchNorm::SavedBytes(DataType type) const {
-  return RecordOf(type).size_bytes();
+  return RecordOf(options_.channels, type).size_bytes();
 }
 
 absl::Status SyncBatchNorm::Forward(const Forwards& buffers) {
@@ -41,9 +40,9 @@ absl::Status SyncBatchNorm::Forward(const Forwards& buffers) {
     LOCKSTEP_RETURN_IF_ERROR(UseBatch(buffers));
   } else {
     LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
-    LOCKSTEP_RETURN_IF_ERROR(
-        kernels_.UseRunning(RecordOf(buffers.x.type), buffers.running,
-                            options_.epsilon, buffers.saved.bytes()));
+    LOCKSTEP_RETURN_IF_ERROR(kernels_.UseRunning(
+        {RecordOf(options_.channels, buffers.x.type), buffers.running,
+         options_.epsilon, buffers.saved.bytes()}));
   }
   if (buffers.shape.n == 0) return absl::OkStatus();
   return kernels_.Normalize({.shape = buffers.shape,
@@ -58,7 +57,7 @@ absl::Status SyncBatchNorm::Forward(const Forwards& buffers) {
 
 absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
   const bool shared = IsShared(buffers.training);
-  const StatisticsRecord record = RecordOf(buffers.x.type);
+  const StatisticsRecord record = RecordOf(options_.channels, buffers.x.type);
   const int64_t size = record.size_bytes();
   const int ranks = shared ? group_->world_size() : 1;
   const int64_t own = shared ? group_->rank() * size : 0;
@@ -72,9 +71,9 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
   // Evaluation without running statistics has none to change.
   const RunningStatistics& running = buffers.running;
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t values,
-                            kernels_.Merge(record, scratch_.get(), ranks,
-                                           MergeOptionsFor(options_, running),
-                                           running, buffers.saved.bytes()));
+                            kernels_.Merge({record, scratch_.get(), ranks,
+                                            MergeOptionsFor(options_, running),
+                                            running, buffers.saved.bytes()}));
   return CountBatch(options_, values, running);
 }
 
@@ -89,31 +88,34 @@ absl::Status SyncBatchNorm::ComputeRecord(const Forwards& buffers,
 absl::Status SyncBatchNorm::Backward(
     const Backwards& buffers, absl::FunctionRef<void()> gradients_ready) {
   const bool shared = IsShared(buffers.training);
-  const BatchNormKernels::BackwardCall call = {.shape = buffers.shape,
-                                               .relu = buffers.relu,
-                                               .x = buffers.x,
-                                               .y = buffers.y,
-                                               .dy = buffers.dy,
-                                               .weight = buffers.weight,
-                                               .saved = buffers.saved.bytes()};
-  const absl::StatusOr<Buffer> sums = ReduceOwn(buffers, call);
-  if (!sums.ok()) return Refuse(shared, Operation::kAllReduce, sums.status());
+  BatchNormKernels::BackwardCall call = {.shape = buffers.shape,
+                                         .relu = buffers.relu,
+                                         .x = buffers.x,
+                                         .y = buffers.y,
+                                         .dy = buffers.dy,
+                                         .weight = buffers.weight,
+                                         .saved = buffers.saved.bytes(),
+                                         .sums = {},
+                                         .dweight = buffers.dweight,
+                                         .dbias = buffers.dbias,
+                                         .dx = buffers.dx,
+                                         .dresidual = buffers.dresidual};
+  const absl::Status reduced = ReduceOwn(buffers, call);
+  if (!reduced.ok()) return Refuse(shared, Operation::kAllReduce, reduced);
   gradients_ready();
-  if (shared) LOCKSTEP_RETURN_IF_ERROR(group_->AllReduce(*sums));
+  if (shared) LOCKSTEP_RETURN_IF_ERROR(group_->AllReduce(call.sums));
   if (buffers.shape.n == 0) return absl::OkStatus();
-  return kernels_.BackwardInput(call, *sums, buffers.dx, buffers.dresidual);
+  return kernels_.BackwardInput(call);
 }
 
-absl::StatusOr<Buffer> SyncBatchNorm::ReduceOwn(
-    const Backwards& buffers, const BatchNormKernels::BackwardCall& call) {
+absl::Status SyncBatchNorm::ReduceOwn(const Backwards& buffers,
+                                      BatchNormKernels::BackwardCall& call) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBackwards(options_, buffers));
   const DataType type = StatisticsTypeOf(buffers.x.type);
   const int64_t count = 2 * options_.channels;
   LOCKSTEP_RETURN_IF_ERROR(Reserve(count * SizeOf(type)));
-  const Buffer sums(scratch_.get(), count, type);
-  LOCKSTEP_RETURN_IF_ERROR(
-      kernels_.BackwardReduce(call, sums, buffers.dweight, buffers.dbias));
-  return sums;
+  call.sums = Buffer(scratch_.get(), count, type);
+  return kernels_.BackwardReduce(call);
 }
 
 absl::Status SyncBatchNorm::Refuse(bool shared, Operation operation,

@@ -63,9 +63,6 @@ class SyncBatchNorm : public BatchNorm {
                 Communicator* group)
       : options_(options), kernels_(kernels), group_(group) {}
 
-  StatisticsRecord RecordOf(DataType type) const {
-    return {.channels = options_.channels, .type = StatisticsTypeOf(type)};
-  }
   // Makes scratch space large enough for `bytes`.
   absl::Status Reserve(int64_t bytes);
   // Whether statistics are those of all ranks, which wait for this one.
@@ -81,10 +78,10 @@ class SyncBatchNorm : public BatchNorm {
   // Checks the call and writes `saved` and the running statistics from the
   // batch.
   absl::Status UseBatch(const Forwards& buffers);
-  // Checks the call, and writes dweight and dbias; returns this batch's sums,
-  // in scratch space.
-  absl::StatusOr<Buffer> ReduceOwn(const Backwards& buffers,
-                                   const BatchNormKernels::BackwardCall& call);
+  // Checks the call, and writes dweight and dbias, and this batch's sums to
+  // scratch space.
+  absl::Status ReduceOwn(const Backwards& buffers,
+                         BatchNormKernels::BackwardCall& call);
 
   const BatchNormOptions options_;
   BatchNormKernels& kernels_;

@@ -1,13 +1,12 @@
 // Which kernels and messages a call makes, in which order, on kernels and a
-// group that note them; and the merge of means and deviations. What the kernels
-// compute is tested in cpu/, cuda/ and //conformance/syncbn.
+// group that note them. What the kernels compute, the merge of moments too, is
+// tested in cpu/, cuda/ and //conformance/syncbn.
 #include "syncbn/sync_batch_norm.h"
 
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -19,7 +18,7 @@
 #include "base/data_types.h"
 #include "base/status_matchers.h"
 #include "collectives/collective.h"
-#include "collectives/testing/fake_communicator.h"
+#include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncbn/activations.h"
@@ -32,43 +31,6 @@ namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-Moments<double> Of(const std::vector<double>& numbers) {
-  Moments<double> moments;
-  moments.count = static_cast<int64_t>(numbers.size());
-  for (const double x : numbers) moments.mean += x / numbers.size();
-  for (const double x : numbers) {
-    moments.m2 += (x - moments.mean) * (x - moments.mean);
-  }
-  return moments;
-}
-
-TEST(MergeMomentsTest, GivesThoseOfTheUnion) {
-  // Whole numbers whose means are whole: every operation is exact.
-  const Moments<double> merged = MergeMoments(Of({1, 3}), Of({5, 7, 8, 8}));
-  EXPECT_EQ(merged.count, 6);
-  EXPECT_NEAR(merged.mean, 32.0 / 6, 1e-15);
-  EXPECT_NEAR(merged.m2, Of({1, 3, 5, 7, 8, 8}).m2, 1e-13);
-}
-
-TEST(MergeMomentsTest, WeighsByCount) {
-  // What a mean of means, 5, would miss.
-  const Moments<double> merged = MergeMoments(Of({0, 0, 0}), Of({10}));
-  EXPECT_EQ(merged.mean, 2.5);
-  EXPECT_EQ(merged.m2, 75);
-}
-
-TEST(MergeMomentsTest, IgnoresAnEmptySetWhateverItHolds) {
-  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
-  const Moments<double> some = Of({1, 2, 4});
-  const Moments<double> none = {0, kNan, kNan};
-  for (const Moments<double>& merged :
-       {MergeMoments(some, none), MergeMoments(none, some)}) {
-    EXPECT_EQ(merged.count, some.count);
-    EXPECT_EQ(merged.mean, some.mean);
-    EXPECT_EQ(merged.m2, some.m2);
-  }
-}
 
 TEST(MergeMomentsTest, KeepsEqualMeansToTheBit) {
   const float mean = 1.1f;
@@ -85,21 +47,12 @@ TEST(MergeMomentsTest, HasNoCancellationFarFromZero) {
   EXPECT_EQ(MergeMoments(a, b).m2, 4);
 }
 
-TEST(VarianceTest, DividesByNOrNMinusOne) {
-  const Moments<double> moments = Of({1, 2, 3, 6});
-  EXPECT_DOUBLE_EQ(BiasedVariance(moments), 3.5);
-  EXPECT_DOUBLE_EQ(UnbiasedVariance(moments), 14.0 / 3);
-}
-
 TEST(VarianceTest, OfTooFewNumbersIsZeroOrNan) {
-  EXPECT_EQ(BiasedVariance(Moments<double>{}), 0);
-  EXPECT_EQ(BiasedVariance(Of({5})), 0);
-  EXPECT_TRUE(std::isnan(UnbiasedVariance(Of({5}))));
-  EXPECT_TRUE(std::isnan(UnbiasedVariance(Moments<double>{})));
-}
-
-TEST(InverseDeviationTest, HasEpsilonUnderTheRoot) {
-  EXPECT_DOUBLE_EQ(InverseDeviation(3.75, 0.25), 0.5);
+  for (const int64_t count : {0, 1}) {
+    const Moments<double> moments = {count, 0, 0};
+    EXPECT_EQ(BiasedVariance(moments), 0);
+    EXPECT_TRUE(std::isnan(UnbiasedVariance(moments)));
+  }
 }
 
 constexpr int64_t kChannels = 3;
@@ -154,19 +107,14 @@ class NotingKernels : public BatchNormKernels {
     log_.push_back("moments");
     return failure;
   }
-  absl::StatusOr<int64_t> Merge(const StatisticsRecord& record,
-                                const std::byte*, int ranks,
-                                const MergeOptions& options,
-                                const RunningStatistics& running,
-                                std::byte*) override {
-    EXPECT_EQ(record.size_bytes(), kRecordBytes);
-    merge = options;
-    log_.push_back(
-        absl::StrCat("merge ", ranks, running.tracked() ? " tracked" : ""));
+  absl::StatusOr<int64_t> Merge(const MergeCall& call) override {
+    EXPECT_EQ(call.record.size_bytes(), kRecordBytes);
+    merge = call.options;
+    log_.push_back(absl::StrCat("merge ", call.ranks,
+                                call.running.tracked() ? " tracked" : ""));
     return values;
   }
-  absl::Status UseRunning(const StatisticsRecord&, const RunningStatistics&,
-                          double, std::byte*) override {
+  absl::Status UseRunning(const RunningCall&) override {
     log_.push_back("running");
     return absl::OkStatus();
   }
@@ -174,15 +122,13 @@ class NotingKernels : public BatchNormKernels {
     log_.push_back("normalize");
     return absl::OkStatus();
   }
-  absl::Status BackwardReduce(const BackwardCall&, Buffer sums, Buffer dweight,
-                              Buffer dbias) override {
-    EXPECT_EQ(sums.count, 2 * kChannels);
-    log_.push_back(dweight.count + dbias.count > 0 ? "sums and gradients"
-                                                   : "sums");
+  absl::Status BackwardReduce(const BackwardCall& call) override {
+    EXPECT_EQ(call.sums.count, 2 * kChannels);
+    const bool gradients = call.dweight.count + call.dbias.count > 0;
+    log_.push_back(gradients ? "sums and gradients" : "sums");
     return failure;
   }
-  absl::Status BackwardInput(const BackwardCall&, ConstBuffer, Buffer,
-                             Buffer) override {
+  absl::Status BackwardInput(const BackwardCall&) override {
     log_.push_back("dx");
     return absl::OkStatus();
   }
@@ -263,40 +209,31 @@ class SyncBatchNormTest : public testing::Test {
   alignas(16) std::byte saved_[kRecordBytes];
 };
 
-TEST_F(SyncBatchNormTest, SendsOneMessageForward) {
-  EXPECT_THAT(Forward(/*training=*/true), IsOk());
-  EXPECT_THAT(log_, ElementsAre("moments", "gather 48 uint8", "merge 3 tracked",
-                                "normalize"));
-}
-
-TEST_F(SyncBatchNormTest, SendsOneMessageBackwardAfterTheGradientsAreReady) {
-  EXPECT_THAT(Backward(/*training=*/true), IsOk());
-  EXPECT_THAT(log_, ElementsAre("sums and gradients", "ready",
-                                "reduce 6 float32", "dx"));
-}
-
-TEST_F(SyncBatchNormTest, SendsTheSameMessagesWithoutSamples) {
-  EXPECT_THAT(Forward(/*training=*/true, /*n=*/0), IsOk());
-  EXPECT_THAT(Backward(/*training=*/true, /*n=*/0), IsOk());
-  EXPECT_THAT(log_,
-              ElementsAre("moments", "gather 48 uint8", "merge 3 tracked",
-                          "sums and gradients", "ready", "reduce 6 float32"));
-}
-
-TEST_F(SyncBatchNormTest, SendsNothingInEvaluation) {
-  EXPECT_THAT(Forward(/*training=*/false), IsOk());
-  EXPECT_THAT(Backward(/*training=*/false), IsOk());
-  EXPECT_THAT(log_, ElementsAre("running", "normalize", "sums and gradients",
-                                "ready", "dx"));
-  EXPECT_EQ(batches_, 4);
-}
-
-TEST_F(SyncBatchNormTest, EvaluatesOnItsOwnBatchWhereNothingIsTracked) {
+TEST_F(SyncBatchNormTest, SendsOneMessageEachWayInTrainingAlone) {
+  const auto expect = [&](bool training, int64_t n, const Log& want) {
+    log_.clear();
+    batches_ = 4;
+    EXPECT_THAT(Forward(training, n), IsOk());
+    EXPECT_THAT(Backward(training, n), IsOk());
+    EXPECT_EQ(log_, want);
+    EXPECT_EQ(batches_, training ? 5 : 4);
+  };
+  // The gradients are ready before backward's message.
+  expect(true, 2,
+         {"moments", "gather 48 uint8", "merge 3 tracked", "normalize",
+          "sums and gradients", "ready", "reduce 6 float32", "dx"});
+  expect(true, 0,
+         {"moments", "gather 48 uint8", "merge 3 tracked", "sums and gradients",
+          "ready", "reduce 6 float32"});
+  expect(false, 2,
+         {"running", "normalize", "sums and gradients", "ready", "dx"});
+  options_.affine = false;
+  expect(true, 2,
+         {"moments", "gather 48 uint8", "merge 3 tracked", "normalize", "sums",
+          "ready", "reduce 6 float32", "dx"});
+  // Without tracking, evaluation uses the rank's own batch.
   options_.track_running_stats = false;
-  EXPECT_THAT(Forward(/*training=*/false), IsOk());
-  EXPECT_THAT(Backward(/*training=*/false), IsOk());
-  EXPECT_THAT(log_, ElementsAre("moments", "merge 1", "normalize",
-                                "sums and gradients", "ready", "dx"));
+  expect(false, 2, {"moments", "merge 1", "normalize", "sums", "ready", "dx"});
 }
 
 TEST_F(SyncBatchNormTest, SendsNothingWithoutAGroup) {
@@ -306,14 +243,6 @@ TEST_F(SyncBatchNormTest, SendsNothingWithoutAGroup) {
   EXPECT_THAT(log_, ElementsAre("moments", "merge 1 tracked", "normalize",
                                 "sums and gradients", "ready", "dx"));
   EXPECT_EQ(batches_, 5);
-  options_.channels = 0;
-  EXPECT_TRUE(absl::IsInvalidArgument(Forward(/*training=*/true)));
-}
-
-TEST_F(SyncBatchNormTest, HasNoGradientsWithoutWeights) {
-  options_.affine = false;
-  EXPECT_THAT(Backward(/*training=*/true), IsOk());
-  EXPECT_THAT(log_, ElementsAre("sums", "ready", "reduce 6 float32", "dx"));
 }
 
 TEST_F(SyncBatchNormTest, CountsBatchesThatHaveSamples) {
@@ -400,7 +329,10 @@ TEST_F(SyncBatchNormTest, TellsNobodyWhereNobodyWaits) {
 
 TEST_F(SyncBatchNormTest, RefusesOptionsThatDoNotFit) {
   options_.channels = 0;
-  EXPECT_TRUE(absl::IsInvalidArgument(Forward(/*training=*/true)));
+  for (const bool local : {false, true}) {
+    local_ = local;
+    EXPECT_TRUE(absl::IsInvalidArgument(Forward(/*training=*/true)));
+  }
   EXPECT_THAT(log_, ElementsAre());
 }
 

@@ -8,7 +8,6 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "absl/status/status.h"
@@ -50,9 +49,9 @@ ReduceFunction FunctionOf(ReduceOp op) {
   }
 }
 
-class GlooSubject : public AllReduceSubject {
+class GlooGroup : public PeerCommunicator {
  public:
-  GlooSubject(int rank, int world_size, const std::string& store)
+  GlooGroup(int rank, int world_size, const std::string& store)
       : context_(
             std::make_shared<gloo::rendezvous::Context>(rank, world_size)) {
     context_->setTimeout(kTimeout);
@@ -66,8 +65,8 @@ class GlooSubject : public AllReduceSubject {
   int rank() const override { return context_->rank; }
   int world_size() const override { return context_->size; }
 
-  absl::Status AllReduce(ConstBuffer input, Buffer output,
-                         ReduceOp op) override {
+  absl::Status PeerAllReduce(ConstBuffer input, Buffer output,
+                             ReduceOp op) override {
     switch (input.type) {
       case DataType::kFloat64:
         return Reduce<double>(input, output, op);
@@ -87,14 +86,10 @@ class GlooSubject : public AllReduceSubject {
     return Missing(input.type, op);
   }
 
-  absl::Status Barrier() override {
+  absl::Status PeerBarrier() override {
     gloo::BarrierOptions options(context_);
     gloo::barrier(options);
     return absl::OkStatus();
-  }
-
-  absl::StatusOr<std::span<std::byte>> GroupMemory(int64_t) override {
-    return absl::UnimplementedError("Gloo's ranks use ordinary memory");
   }
 
  private:
@@ -131,9 +126,8 @@ absl::Status Run(const std::string& listener, const std::string& store) {
   }
   // Gloo reports errors by exceptions; they end here.
   try {
-    GlooSubject subject((*environment)->rank, (*environment)->world_size,
-                        store);
-    return ServeSubject(listener, subject);
+    GlooGroup group((*environment)->rank, (*environment)->world_size, store);
+    return ServeGroup(listener, group);
   } catch (const std::exception& error) {
     return absl::InternalError(error.what());
   }

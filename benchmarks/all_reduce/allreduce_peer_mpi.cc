@@ -3,15 +3,11 @@
 #include <mpi.h>
 
 #include <climits>
-#include <cstddef>
-#include <cstdint>
 #include <cstdio>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "benchmarks/all_reduce/turn.h"
@@ -58,9 +54,9 @@ absl::Status MpiStatus(int code, const char* what) {
   return absl::InternalError(absl::StrCat(what, ": MPI error ", code));
 }
 
-class MpiSubject : public AllReduceSubject {
+class MpiGroup : public PeerCommunicator {
  public:
-  MpiSubject() {
+  MpiGroup() {
     MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
     MPI_Comm_size(MPI_COMM_WORLD, &world_size_);
   }
@@ -68,8 +64,8 @@ class MpiSubject : public AllReduceSubject {
   int rank() const override { return rank_; }
   int world_size() const override { return world_size_; }
 
-  absl::Status AllReduce(ConstBuffer input, Buffer output,
-                         ReduceOp op) override {
+  absl::Status PeerAllReduce(ConstBuffer input, Buffer output,
+                             ReduceOp op) override {
     const std::optional<MPI_Datatype> type = MpiType(input.type);
     const std::optional<MPI_Op> operation = MpiOp(op);
     if (!type.has_value() || !operation.has_value()) {
@@ -87,12 +83,8 @@ class MpiSubject : public AllReduceSubject {
         "MPI_Allreduce");
   }
 
-  absl::Status Barrier() override {
+  absl::Status PeerBarrier() override {
     return MpiStatus(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
-  }
-
-  absl::StatusOr<std::span<std::byte>> GroupMemory(int64_t) override {
-    return absl::UnimplementedError("MPI ranks use ordinary memory");
   }
 
  private:
@@ -108,8 +100,8 @@ int Main(int argc, char** argv) {
   MPI_Init(nullptr, nullptr);
   absl::Status status;
   {
-    MpiSubject subject;
-    status = ServeSubject(argv[1], subject);
+    MpiGroup group;
+    status = ServeGroup(argv[1], group);
   }
   if (!status.ok()) {
     std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());

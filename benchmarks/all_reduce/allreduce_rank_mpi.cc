@@ -6,11 +6,9 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 #include "collectives/mpi/mpi_group.h"
 
 namespace lockstep::benchmarks {
@@ -21,8 +19,7 @@ absl::Status Run(const std::string& listener, Algorithm algorithm) {
   options.algorithm = algorithm;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
                             JoinMpiGroup(options));
-  CommunicatorSubject subject(*communicator);
-  return ServeSubject(listener, subject);
+  return ServeGroup(listener, *communicator);
 }
 
 int Main(int argc, char** argv) {

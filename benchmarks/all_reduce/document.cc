@@ -2,7 +2,6 @@
 // from the report.
 #include "report/document.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -15,8 +14,7 @@
 #include "benchmarks/all_reduce/plan.h"
 #include "benchmarks/all_reduce/report.h"
 #include "collectives/collective.h"
-#include "collectives/group_options.h"
-#include "report/format.h"
+#include "collectives/communicator.h"
 
 namespace lockstep::benchmarks {
 namespace {

@@ -1,9 +1,9 @@
 // The command `allreduce`: how fast ranks reduce, by the size of a message.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -13,39 +13,51 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/command.h"
 #include "base/command_line.h"
 #include "base/data_types.h"
 #include "base/files.h"
+#include "base/process.h"
 #include "base/status_macros.h"
-#include "benchmarks/all_reduce/measure.h"
 #include "benchmarks/all_reduce/plan.h"
 #include "benchmarks/all_reduce/ranks.h"
 #include "benchmarks/all_reduce/report.h"
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/ranks.h"
-#include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/rounds.h"
 #include "collectives/launch/rank_environment.h"
-#include "report/format.h"
+#include "report/document.h"
 #include "report/write.h"
 
-ABSL_FLAG(int32_t, world_size, 2, "see kUsage");
-ABSL_FLAG(std::string, backend, "processes", "see kUsage");
-ABSL_FLAG(std::string, algorithm, "auto", "see kUsage");
-ABSL_FLAG(std::string, buffers, "ordinary,group", "see kUsage");
-ABSL_FLAG(std::string, peers, "", "see kUsage");
-ABSL_FLAG(std::string, dtype, "float32", "see kUsage");
-ABSL_FLAG(std::string, op, "sum", "see kUsage");
-ABSL_FLAG(bool, in_place, true, "see kUsage");
-ABSL_FLAG(std::string, min_bytes, "8", "see kUsage");
-ABSL_FLAG(std::string, max_bytes, "", "see kUsage");
-ABSL_FLAG(int32_t, factor, 2, "see kUsage");
-ABSL_FLAG(double, seconds, 20, "see kUsage");
-ABSL_FLAG(int32_t, rounds, 0, "see kUsage");
-ABSL_FLAG(int32_t, iterations, 0, "see kUsage");
-ABSL_FLAG(int32_t, warmup, -1, "see kUsage");
-ABSL_FLAG(double, timeout, 120, "see kUsage");
+ABSL_FLAG(int32_t, world_size, 2, "number of ranks");
+ABSL_FLAG(std::string, backend, "processes",
+          "what they are: threads, processes, mpi (by mpirun)");
+ABSL_FLAG(std::string, algorithm, "auto", "auto, ring, tree, direct");
+ABSL_FLAG(std::string, buffers, "ordinary,group",
+          "where messages lie: in ordinary memory, or in memory that the group "
+          "allocates (Communicator::Allocate)");
+ABSL_FLAG(std::string, peers, "",
+          "mpi (Open MPI), gloo (over TCP)\n"
+          "lists of these are measured next to one another");
+ABSL_FLAG(std::string, dtype, "float32",
+          "float64, float32, float16, bfloat16, int32, int64, uint8");
+ABSL_FLAG(std::string, op, "sum", "sum, prod, min, max, avg");
+ABSL_FLAG(bool, in_place, true, "false: input and output are apart");
+ABSL_FLAG(std::string, min_bytes, "8",
+          "the smallest message, as 4096, 4K, 64M, 1G");
+ABSL_FLAG(std::string, max_bytes, "",
+          "the largest; default: up to 1G, or what the memory has room for");
+ABSL_FLAG(int32_t, factor, 2, "each size is that many times the one before");
+ABSL_FLAG(double, seconds, 20,
+          "for all sizes; large ones take longer: each has at least 3 rounds, "
+          "in which each line has its turn");
+ABSL_FLAG(int32_t, rounds, 0, "rounds of each size; 0: as --seconds allows");
+ABSL_FLAG(int32_t, iterations, 0,
+          "timed calls of a turn; 0: 400 down to 1, by size");
+ABSL_FLAG(int32_t, warmup, -1,
+          "calls before them; -1: 5, or 1 for large messages in the first "
+          "round only");
+ABSL_FLAG(double, timeout, 120, "seconds after which a turn is given up");
 ABSL_FLAG(std::string, worker, "",
           "internal: be a rank, for the driver that listens there");
 ABSL_FLAG(std::string, worker_kind, "", "internal: of which kind of team");
@@ -53,45 +65,29 @@ ABSL_FLAG(std::string, worker_kind, "", "internal: of which kind of team");
 namespace lockstep::benchmarks {
 namespace {
 
-constexpr char kUsage[] = R"(allreduce [FLAGS]
+constexpr char kName[] = "allreduce";
+
+Usage AllReduceUsage() {
+  return {
+      .command = kName,
+      .introduction = R"(allreduce [FLAGS]
 
 Times an all-reduce for a range of message sizes, checks every answer, and
 prints a table; with --peers also Open MPI's and Gloo's, in turns with ours.
-
-what is measured
-  --world_size=2           number of ranks
-  --backend=processes      what they are: threads, processes, mpi (by mpirun)
-  --algorithm=auto         auto, ring, tree, direct
-  --buffers=ordinary,group where messages lie: in ordinary memory, or in memory
-                           that the group allocates (Communicator::Allocate)
-  --peers=                 mpi (Open MPI), gloo (over TCP)
-                           lists of these are measured next to one another
-  --dtype=float32          float64, float32, float16, bfloat16, int32, int64,
-                           uint8
-  --op=sum                 sum, prod, min, max, avg
-  --in_place=true          false: input and output are apart
-  --min_bytes=8            sizes of messages: the smallest, times --factor, and
-  --max_bytes=1G           so on up to the largest; as 4096, 4K, 64M, 1G.
-  --factor=2               Default: up to 1G, or what the memory has room for
-
-how long
-  --seconds=20             for all sizes; large ones take longer: each has at
-                           least 3 rounds, in which each line has its turn
-  --rounds=0               rounds of each size; 0: as --seconds allows
-  --iterations=0           timed calls of a turn; 0: 400 down to 1, by size
-  --warmup=-1              calls before them; -1: 5, or 1 for large messages in
-                           the first round only
-  --timeout=120            seconds after which a turn is given up
-
-what becomes of it (the JSON has the keys of nccl-tests)
-)";
-
-constexpr char kUsageEnd[] = R"(
-Exit status: 0 if all went well and every answer was right, 2 for a wrong flag,
+)",
+      .sections = {{"what is measured",
+                    "world_size backend algorithm buffers peers= dtype op "
+                    "in_place=true min_bytes max_bytes=1G factor"},
+                   {"how long", "seconds rounds iterations warmup timeout"},
+                   {"what becomes of it (the JSON has the keys of nccl-tests)",
+                    kOutputFlags}},
+      .ending =
+          R"(Exit status: 0 if all went well and every answer was right, 2 for a wrong flag,
 1 for anything else.
-)";
+)",
+      .words = OutputWords(kName, /*folder=*/"")};
+}
 
-constexpr char kName[] = "allreduce";
 constexpr int64_t kDefaultMaxBytes = 1 << 30;
 
 // The largest power of two below kDefaultMaxBytes that fits in `memory`.
@@ -196,13 +192,15 @@ absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report,
   return absl::OkStatus();
 }
 
-absl::Status Measure(const AllReduceSettings& settings,
-                     std::span<char* const> argv) {
+absl::Status RunDriver(std::span<char* const> argv) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const AllReduceSettings settings,
+                            SettingsFromFlags());
+  LOCKSTEP_RETURN_IF_ERROR(CheckNotLaunched());
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
                             ReportOutput::Create(kName, /*folder=*/""));
   AllReduceReport report;
   report.settings = settings;
-  report.origin = OriginOf(kName, argv);
+  report.origin = report::OriginOf("//benchmarks:allreduce", argv);
   report.notes = NotesOn(settings, report.origin.machine.cores);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<AllReduceTeams> teams,
                             StartTeams(report));
@@ -230,26 +228,18 @@ absl::Status RunWorker(const std::string& listener) {
   return absl::InvalidArgumentError("--worker_kind: it is internal");
 }
 
-int Main(std::span<char* const> argv) {
-  const std::optional<int> ended = BeginCommand(
-      kName, absl::StrCat(kUsage, OutputUsage(kName, ""), kUsageEnd), argv);
-  if (ended.has_value()) return *ended;
-  absl::Status status = CheckSeconds("--timeout", absl::GetFlag(FLAGS_timeout));
-  if (!status.ok()) return Fail(kName, status);
-  if (const std::string worker = absl::GetFlag(FLAGS_worker); !worker.empty()) {
-    status = RunWorker(worker);
-    return status.ok() ? 0 : Fail(kName, status);
-  }
-  const absl::StatusOr<AllReduceSettings> settings = SettingsFromFlags();
-  status = settings.status();
-  if (status.ok()) status = CheckNotLaunched();
-  if (status.ok()) status = Measure(*settings, argv);
-  return status.ok() ? 0 : Fail(kName, status);
+absl::Status Run(std::span<char* const> argv) {
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckSeconds("--timeout", absl::GetFlag(FLAGS_timeout)));
+  const std::string worker = absl::GetFlag(FLAGS_worker);
+  return worker.empty() ? RunDriver(argv) : RunWorker(worker);
 }
 
 }  // namespace
 }  // namespace lockstep::benchmarks
 
 int main(int argc, char** argv) {
-  return lockstep::benchmarks::Main({argv, static_cast<size_t>(argc)});
+  return lockstep::CommandMain(lockstep::benchmarks::AllReduceUsage(),
+                               {argv, static_cast<size_t>(argc)},
+                               lockstep::benchmarks::Run);
 }

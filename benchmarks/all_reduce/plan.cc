@@ -1,9 +1,12 @@
 #include "benchmarks/all_reduce/plan.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,7 +18,7 @@
 #include "absl/strings/strip.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
-#include "collectives/group_options.h"
+#include "collectives/communicator.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -32,6 +35,13 @@ constexpr int kWarmup = 5;
 constexpr int64_t kLargeMessage = 4 << 20;
 constexpr int64_t kLargestMessage = int64_t{1} << 40;
 
+template <typename Values>
+auto WithNames(const Values& values) {
+  NamedValues<std::decay_t<decltype(*std::begin(values))>> all;
+  for (const auto value : values) all.emplace_back(Name(value), value);
+  return all;
+}
+
 bool RunsOnCommunicator(TeamKind kind) {
   return !IsPeer(kind) && kind != TeamKind::kCopy;
 }
@@ -39,21 +49,9 @@ bool RunsOnCommunicator(TeamKind kind) {
 }  // namespace
 
 const char* Name(TeamKind kind) {
-  switch (kind) {
-    case TeamKind::kThreads:
-      return "threads";
-    case TeamKind::kProcesses:
-      return "processes";
-    case TeamKind::kMpi:
-      return "mpi";
-    case TeamKind::kOpenMpi:
-      return "Open MPI";
-    case TeamKind::kGloo:
-      return "Gloo";
-    case TeamKind::kCopy:
-      break;
-  }
-  return "copy";
+  constexpr const char* kNames[] = {"threads",  "processes", "mpi",
+                                    "Open MPI", "Gloo",      "copy"};
+  return kNames[static_cast<size_t>(kind)];
 }
 
 bool IsPeer(TeamKind kind) {
@@ -85,11 +83,7 @@ absl::StatusOr<std::vector<TeamKind>> ParsePeers(absl::string_view text) {
 }
 
 absl::StatusOr<std::vector<Algorithm>> ParseAlgorithms(absl::string_view text) {
-  NamedValues<Algorithm> all;
-  for (const Algorithm algorithm : kAllAlgorithms) {
-    all.emplace_back(Name(algorithm), algorithm);
-  }
-  return ParseNames("--algorithm", text, all);
+  return ParseNames("--algorithm", text, WithNames(kAllAlgorithms));
 }
 
 absl::StatusOr<std::vector<BufferKind>> ParseBuffers(absl::string_view text) {
@@ -99,19 +93,11 @@ absl::StatusOr<std::vector<BufferKind>> ParseBuffers(absl::string_view text) {
 }
 
 absl::StatusOr<DataType> ParseType(absl::string_view text) {
-  NamedValues<DataType> all;
-  for (const DataType type : kAllDataTypes) {
-    all.emplace_back(Name(type), type);
-  }
-  return ParseName("--dtype", text, all);
+  return ParseName("--dtype", text, WithNames(kAllDataTypes));
 }
 
 absl::StatusOr<ReduceOp> ParseOperation(absl::string_view text) {
-  NamedValues<ReduceOp> all;
-  for (const ReduceOp op : kAllReduceOps) {
-    all.emplace_back(Name(op), op);
-  }
-  return ParseName("--op", text, all);
+  return ParseName("--op", text, WithNames(kAllReduceOps));
 }
 
 absl::StatusOr<int64_t> ParseBytes(absl::string_view flag,

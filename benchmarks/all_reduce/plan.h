@@ -11,7 +11,7 @@
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
-#include "collectives/group_options.h"
+#include "collectives/communicator.h"
 
 namespace lockstep::benchmarks {
 
@@ -26,7 +26,6 @@ enum class TeamKind : int32_t {
   kCopy,     // Not an all-reduce: copies, for the bandwidth of memory.
 };
 
-// "threads", "processes", "mpi", "Open MPI", "Gloo", "copy".
 const char* Name(TeamKind kind);
 bool IsPeer(TeamKind kind);
 
@@ -36,7 +35,6 @@ enum class BufferKind : int32_t {
   kGroup,     // From Communicator::Allocate.
 };
 
-// "ordinary", "group".
 const char* Name(BufferKind kind);
 
 struct Team {

@@ -3,7 +3,7 @@
 #include "benchmarks/all_reduce/plan.h"
 
 #include <cstdint>
-#include <functional>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,12 +12,12 @@
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "base/status_matchers.h"
-#include "benchmarks/all_reduce/measure.h"
 #include "benchmarks/all_reduce/ranks.h"
+#include "benchmarks/all_reduce/report.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/rank_service.h"
-#include "benchmarks/harness/rank_team.h"
-#include "collectives/group_options.h"
+#include "benchmarks/harness/ranks.h"
+#include "collectives/communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -44,47 +44,14 @@ TEST(ParseTest, ReadsLists) {
   EXPECT_THAT(ParseOperation("avg"), IsOkAndHolds(ReduceOp::kAverage));
 }
 
-TEST(ParseTest, NamesTheFlagAndTheItem) {
-  EXPECT_THAT(ParseBackends("mpi,nccl"),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       "--backend: 'nccl' is not one of threads, processes, "
-                       "mpi"));
-  EXPECT_THAT(ParseBackends(""), StatusIs(absl::StatusCode::kInvalidArgument,
-                                          StartsWith("--backend: ''")));
-  EXPECT_THAT(ParsePeers("mpi,"), StatusIs(absl::StatusCode::kInvalidArgument,
-                                           StartsWith("--peers: ''")));
-  EXPECT_THAT(ParseAlgorithms("star"),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       "--algorithm: 'star' is not one of auto, ring, tree, "
-                       "direct"));
-  EXPECT_THAT(ParseBuffers("shared"),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       "--buffers: 'shared' is not one of ordinary, group"));
-  EXPECT_THAT(ParseType("float"),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       "--dtype: 'float' is not one of float64, float32, "
-                       "float16, bfloat16, int32, int64, uint8"));
-  EXPECT_THAT(ParseOperation("mean"),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       "--op: 'mean' is not one of sum, prod, min, max, avg"));
-}
-
-TEST(ParseBytesTest, ReadsUnits) {
-  for (const auto& [text, bytes] :
-       std::vector<std::pair<std::string, int64_t>>{{"0", 0},
-                                                    {"8", 8},
-                                                    {"8B", 8},
-                                                    {"4k", 4096},
-                                                    {"4K", 4096},
-                                                    {"4KB", 4096},
-                                                    {"4KiB", 4096},
-                                                    {"64M", 64 << 20},
-                                                    {"1GiB", 1 << 30}}) {
+TEST(ParseBytesTest, ReadsUnitsAndNothingElse) {
+  const std::pair<const char*, int64_t> cases[] = {
+      {"0", 0},       {"8", 8},          {"8B", 8},
+      {"4k", 4096},   {"4K", 4096},      {"4KB", 4096},
+      {"4KiB", 4096}, {"64M", 64 << 20}, {"1GiB", 1 << 30}};
+  for (const auto& [text, bytes] : cases) {
     EXPECT_THAT(ParseBytes("--x", text), IsOkAndHolds(bytes)) << text;
   }
-}
-
-TEST(ParseBytesTest, RefusesAnythingElse) {
   for (const char* text : {"", "K", "-1", "1.5M", "4 K", "4iB", "4T", "0x10",
                            "99999999999999999999", "9999999999G"}) {
     EXPECT_THAT(ParseBytes("--max_bytes", text),
@@ -94,20 +61,15 @@ TEST(ParseBytesTest, RefusesAnythingElse) {
   }
 }
 
-TEST(MessageSizesTest, MultipliesUpToTheMaximum) {
+TEST(MessageSizesTest, MultipliesUpToTheMaximumAndNamesTheFlag) {
   EXPECT_THAT(MessageSizes(8, 64, 2, 4),
               IsOkAndHolds(ElementsAre(8, 16, 32, 64)));
   EXPECT_THAT(MessageSizes(8, 63, 2, 4), IsOkAndHolds(ElementsAre(8, 16, 32)));
   EXPECT_THAT(MessageSizes(4096, 4096, 2, 4), IsOkAndHolds(ElementsAre(4096)));
   EXPECT_THAT(MessageSizes(8, 512, 8, 8),
               IsOkAndHolds(ElementsAre(8, 64, 512)));
-}
-
-TEST(MessageSizesTest, CutsToWholeElements) {
+  // Cut to whole elements.
   EXPECT_THAT(MessageSizes(9, 20, 2, 4), IsOkAndHolds(ElementsAre(8, 16)));
-}
-
-TEST(MessageSizesTest, NamesTheFlag) {
   const auto error = [](const char* flag) {
     return StatusIs(absl::StatusCode::kInvalidArgument, StartsWith(flag));
   };
@@ -115,26 +77,6 @@ TEST(MessageSizesTest, NamesTheFlag) {
   EXPECT_THAT(MessageSizes(8, 7, 2, 4), error("--max_bytes: 7"));
   EXPECT_THAT(MessageSizes(8, int64_t{1} << 41, 2, 4), error("--max_bytes: "));
   EXPECT_THAT(MessageSizes(8, 64, 1, 4), error("--factor: 1"));
-}
-
-TEST(ValidateTest, NamesTheFlag) {
-  EXPECT_THAT(Validate(AllReduceSettings()), IsOk());
-  using Change = std::function<void(AllReduceSettings&)>;
-  const std::vector<std::pair<std::string, Change>> cases = {
-      {"--world_size: 0", [](auto& s) { s.world_size = 0; }},
-      {"--world_size: 65", [](auto& s) { s.world_size = 65; }},
-      {"--rounds: -1", [](auto& s) { s.rounds = -1; }},
-      {"--iterations: -1", [](auto& s) { s.iterations = -1; }},
-      {"--iterations: 5000", [](auto& s) { s.iterations = 5000; }},
-      {"--warmup: -2", [](auto& s) { s.warmup = -2; }},
-      {"--seconds: 0", [](auto& s) { s.seconds = 0; }},
-      {"--seconds: nan", [](auto& s) { s.seconds = 0.0 / 0.0; }}};
-  for (const auto& [message, change] : cases) {
-    AllReduceSettings settings;
-    change(settings);
-    EXPECT_THAT(Validate(settings), StatusIs(absl::StatusCode::kInvalidArgument,
-                                             StartsWith(message)));
-  }
 }
 
 TEST(SubjectsTest, AreEveryBackendWithEveryAlgorithmAndMemoryThenThePeers) {
@@ -155,7 +97,7 @@ TEST(SubjectsTest, AreEveryBackendWithEveryAlgorithmAndMemoryThenThePeers) {
   EXPECT_EQ(TeamsOf(settings).size(), 6u);
 }
 
-TEST(IterationsTest, ShrinkWithTheMessage) {
+TEST(IterationsTest, ShrinkWithTheMessageAsTheWarmUpDoes) {
   AllReduceSettings settings;
   EXPECT_EQ(TimedIterations(settings, 8), 400);
   EXPECT_EQ(TimedIterations(settings, 4 << 10), 128);
@@ -163,10 +105,6 @@ TEST(IterationsTest, ShrinkWithTheMessage) {
   EXPECT_EQ(TimedIterations(settings, 1 << 30), 1);
   settings.iterations = 7;
   EXPECT_EQ(TimedIterations(settings, 1 << 30), 7);
-}
-
-TEST(IterationsTest, WarmUpLessBeforeLargeMessages) {
-  AllReduceSettings settings;
   EXPECT_EQ(WarmupIterations(settings, 8, 0), 5);
   EXPECT_EQ(WarmupIterations(settings, 8, 9), 5);
   EXPECT_EQ(WarmupIterations(settings, 4 << 20, 0), 1);
@@ -202,44 +140,49 @@ TeamCommand Command(const Team& team, int world_size) {
   return CommandOf(Setting(), team, world_size, "name");
 }
 
-TEST(CommandOfTest, LaunchesOneProcessForEachRank) {
-  const TeamCommand command =
-      Command({TeamKind::kProcesses, Algorithm::kRing}, 3);
-  EXPECT_THAT(command.argv, ElementsAre("/bin/there/allreduce", "--worker=name",
-                                        "--worker_kind=processes",
-                                        "--algorithm=ring", "--world_size=3"));
-  EXPECT_EQ(command.nproc, 3);
-  EXPECT_EQ(command.connections, 3);
-  EXPECT_EQ(command.world_size, 3);
-}
-
-TEST(CommandOfTest, LaunchesOneProcessForAllThreads) {
-  const TeamCommand command = Command({TeamKind::kThreads}, 3);
-  EXPECT_EQ(command.nproc, 1);
-  EXPECT_EQ(command.connections, 3);
-  EXPECT_EQ(command.world_size, 3);
-}
-
-TEST(CommandOfTest, HasOneCopierForAllRanks) {
-  const TeamCommand command = Command({TeamKind::kCopy}, 3);
-  EXPECT_THAT(command.argv, Contains("--worker_kind=copy"));
-  EXPECT_THAT(command.argv, Contains("--world_size=3"));
-  EXPECT_EQ(command.nproc, 1);
-  EXPECT_EQ(command.connections, 1);
-  EXPECT_EQ(command.world_size, 1);
-}
-
-TEST(CommandOfTest, LeavesMpiRanksToMpirun) {
-  for (const auto& [kind, program] :
-       {std::pair(TeamKind::kOpenMpi, "/bin/there/allreduce_peer_mpi"),
-        std::pair(TeamKind::kMpi, "/bin/there/allreduce_rank_mpi")}) {
-    const TeamCommand command = Command({kind}, 2);
-    EXPECT_EQ(command.argv[0], "mpirun");
-    EXPECT_THAT(command.argv, AllOf(Contains("--oversubscribe"), Contains("2"),
-                                    Contains(program), Contains("name")));
-    EXPECT_EQ(command.nproc, 1);
-    EXPECT_EQ(command.connections, 2);
-    EXPECT_EQ(command.world_size, 2);
+// The command, the processes that are launched, and the ranks that connect.
+TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
+  struct Case {
+    Team team;
+    std::vector<std::string> argv;
+    int nproc, world_size;
+  };
+  const auto own = [](const char* kind, const char* algorithm) {
+    return std::vector<std::string>{"/bin/there/allreduce", "--worker=name",
+                                    std::string("--worker_kind=") + kind,
+                                    std::string("--algorithm=") + algorithm,
+                                    "--world_size=3"};
+  };
+  const auto mpirun = [](std::vector<std::string> command) {
+    const char* const before[] = {"mpirun", "--oversubscribe", "-np", "3"};
+    command.insert(command.begin(), std::begin(before), std::end(before));
+    return command;
+  };
+  const Case cases[] = {
+      {{TeamKind::kProcesses, Algorithm::kRing},
+       own("processes", "ring"),
+       3,
+       3},
+      {{TeamKind::kThreads}, own("threads", "auto"), 1, 3},
+      {{TeamKind::kCopy}, own("copy", "auto"), 1, 1},
+      {{TeamKind::kOpenMpi},
+       mpirun({"/bin/there/allreduce_peer_mpi", "name"}),
+       1,
+       3},
+      {{TeamKind::kMpi},
+       mpirun({"/bin/there/allreduce_rank_mpi", "name", "auto"}),
+       1,
+       3},
+      {{TeamKind::kGloo},
+       {"/bin/there/allreduce_peer_gloo", "name", "/store"},
+       3,
+       3}};
+  for (const Case& c : cases) {
+    TeamCommand command = Command(c.team, 3);
+    std::erase(command.argv, "--allow-run-as-root");  // If we are root.
+    EXPECT_EQ(command.argv, c.argv);
+    EXPECT_EQ(command.nproc, c.nproc) << Name(c.team.kind);
+    EXPECT_EQ(command.world_size, c.world_size) << Name(c.team.kind);
   }
 }
 
@@ -265,16 +208,8 @@ TEST(CommandOfTest, KeepsTheFilesOfMpiTogether) {
   }
 }
 
-TEST(CommandOfTest, TellsGlooWhereToMeet) {
-  const TeamCommand command = Command({TeamKind::kGloo}, 2);
-  EXPECT_THAT(command.argv,
-              ElementsAre("/bin/there/allreduce_peer_gloo", "name", "/store"));
-  EXPECT_EQ(command.nproc, 2);
-}
-
 // The order of turns, with teams and a clock that are made up.
 
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 AllReduceSettings Settings() {
@@ -312,7 +247,9 @@ class MeasureSizeTest : public testing::Test {
 };
 
 TEST_F(MeasureSizeTest, GivesEachATurnInEveryRound) {
-  const absl::StatusOr<MeasuredSize> measured = Measure(Settings());
+  AllReduceSettings settings = Settings();
+  settings.iterations = 10;
+  const absl::StatusOr<MeasuredSize> measured = Measure(settings);
   ASSERT_THAT(measured, IsOk());
   EXPECT_THAT(turns_, ElementsAre("processes", "Open MPI", "copy",  //
                                   "Open MPI", "processes", "copy",  //
@@ -323,12 +260,7 @@ TEST_F(MeasureSizeTest, GivesEachATurnInEveryRound) {
     EXPECT_THAT(subject.seconds, ElementsAre(0.5, 0.5, 0.5));
     EXPECT_EQ(subject.wrong, 3);
   }
-}
-
-TEST_F(MeasureSizeTest, GivesEveryRoundInputsOfItsOwn) {
-  AllReduceSettings settings = Settings();
-  settings.iterations = 10;
-  ASSERT_THAT(Measure(settings), IsOk());
+  // Every round has inputs of its own.
   for (size_t i = 0; i < requests_.size(); ++i) {
     EXPECT_EQ(requests_[i].first, static_cast<int64_t>(i / 3 * 10));
     EXPECT_EQ(requests_[i].iterations, 10);
@@ -343,12 +275,8 @@ TEST_F(MeasureSizeTest, StopsWhenTheSizesPartOfTheTimeIsOver) {
   settings.seconds = 24;  // 12 for this size; a round takes 3.
   ASSERT_THAT(Measure(settings), IsOk());
   EXPECT_THAT(turns_, SizeIs(4 * 3));
-}
-
-TEST_F(MeasureSizeTest, HasThreeRoundsHoweverLongTheyTake) {
-  AllReduceSettings settings = Settings();
-  settings.rounds = 0;
-  settings.seconds = 0.1;
+  turns_.clear();
+  settings.seconds = 0.1;  // At least three, however long they take.
   ASSERT_THAT(Measure(settings), IsOk());
   EXPECT_THAT(turns_, SizeIs(3 * 3));
 }

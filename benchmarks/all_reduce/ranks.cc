@@ -13,18 +13,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/cores.h"
 #include "base/data_types.h"
 #include "base/files.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "benchmarks/all_reduce/turn.h"
-#include "benchmarks/harness/copy_bandwidth.h"
+#include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/rank_service.h"
-#include "benchmarks/harness/rank_team.h"
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/rounds.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -111,11 +109,9 @@ absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
   }
   GroupOptions options;
   options.algorithm = team.algorithm;
-  return RunAsRanks(threads ? RankKind::kThreads : RankKind::kProcesses,
-                    world_size, options, [&](Communicator& communicator) {
-                      CommunicatorSubject subject(communicator);
-                      return ServeSubject(listener, subject);
-                    });
+  return RunAsRanks(
+      threads ? RankKind::kThreads : RankKind::kProcesses, world_size, options,
+      [&](Communicator& group) { return ServeGroup(listener, group); });
 }
 
 TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
@@ -129,7 +125,6 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
   command.bind_cores =
       team.kind == TeamKind::kProcesses && world_size <= setting.cores;
   command.world_size = team.kind == TeamKind::kCopy ? 1 : world_size;
-  command.connections = command.world_size;
   command.argv.push_back(ProgramOf(setting, team.kind));
   switch (team.kind) {
     case TeamKind::kMpi:

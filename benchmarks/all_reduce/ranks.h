@@ -15,7 +15,7 @@
 #include "base/files.h"
 #include "benchmarks/all_reduce/plan.h"
 #include "benchmarks/all_reduce/turn.h"
-#include "benchmarks/harness/rank_team.h"
+#include "benchmarks/harness/ranks.h"
 
 namespace lockstep::benchmarks {
 

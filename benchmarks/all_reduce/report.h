@@ -1,17 +1,49 @@
-// The numbers of the command `allreduce`, and the formulas behind them.
+// What the turns of all teams give, in which order they are taken; the numbers
+// of the command `allreduce`, and the formulas behind them.
 #ifndef LOCKSTEP_BENCHMARKS_ALL_REDUCE_REPORT_H_
 #define LOCKSTEP_BENCHMARKS_ALL_REDUCE_REPORT_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "benchmarks/all_reduce/measure.h"
+#include "absl/status/statusor.h"
 #include "benchmarks/all_reduce/plan.h"
+#include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/harness/rank_service.h"
+#include "benchmarks/harness/rounds.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
+
+// What the turns of one subject gave at one size.
+struct MeasuredSubject {
+  Subject subject;
+  std::vector<double> seconds = {};  // Of every timed call; at least one.
+  int64_t wrong = 0;
+};
+
+struct MeasuredSize {
+  int64_t bytes = 0;
+  int rounds = 0;
+  std::vector<MeasuredSubject> subjects;  // The copy among them.
+};
+
+using TakeTurnFunction = std::function<absl::StatusOr<TimedCalls>(
+    const Team& team, const TurnRequest& request)>;
+
+// Measures messages of `bytes` in rounds (harness/rounds.h): settings.rounds,
+// or at least 3 within the size's part of settings.seconds. A peer whose turn
+// fails is taken out of `subjects` and added to `missing`. Error: that of any
+// other's turn, beginning with its name.
+absl::StatusOr<MeasuredSize> MeasureSize(const AllReduceSettings& settings,
+                                         int64_t bytes,
+                                         const TakeTurnFunction& take_turn,
+                                         const ClockFunction& clock,
+                                         std::vector<Subject>& subjects,
+                                         std::vector<MissingPeer>& missing);
 
 // How much faster than a peer: the peer's p50 over this subject's.
 struct PeerRatio {
@@ -66,7 +98,7 @@ AllReduceSize DeriveSize(const AllReduceSettings& settings,
 // Wrong elements of all rows.
 int64_t CountWrong(const AllReduceReport& report);
 
-// benchmarks/README.md lists the keys of its JSON. Those of a result that
+// README.md lists the keys of its JSON. Those of a result that
 // nccl-tests has too have its names, units and values: times in microseconds,
 // bandwidths in GB/s, types "float", "half", ... `finished`: whether all sizes
 // are measured; what stands below the table is left out before.

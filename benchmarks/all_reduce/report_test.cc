@@ -2,17 +2,12 @@
 #include "benchmarks/all_reduce/report.h"
 
 #include <cstdint>
-#include <string>
 #include <variant>
-#include <vector>
 
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "base/data_types.h"
-#include "benchmarks/all_reduce/measure.h"
 #include "benchmarks/all_reduce/plan.h"
-#include "benchmarks/harness/example_origin.h"
-#include "collectives/group_options.h"
+#include "benchmarks/harness/testing.h"
+#include "collectives/communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "report/document.h"
@@ -62,7 +57,7 @@ AllReduceReport ExampleReport() {
 
 constexpr double kMessage = 64 << 20;
 
-TEST(DeriveSizeTest, ComputesStatistics) {
+TEST(DeriveSizeTest, ComputesStatisticsBoundsAndRatios) {
   const AllReduceReport report = ExampleReport();
   const AllReduceSize& size = report.sizes[1];
   EXPECT_EQ(size.bytes, 64 << 20);
@@ -78,6 +73,17 @@ TEST(DeriveSizeTest, ComputesStatistics) {
   EXPECT_DOUBLE_EQ(ours.min, seconds / 2);
   EXPECT_DOUBLE_EQ(ours.max, 2 * seconds);
   EXPECT_DOUBLE_EQ(ours.mean, 1.125 * seconds);
+  // The bound of copies over as much memory.
+  EXPECT_DOUBLE_EQ(size.copy_bw, 40e9);
+  ASSERT_TRUE(size.bound_seconds.has_value());
+  EXPECT_DOUBLE_EQ(*size.bound_seconds, 4 * kMessage / 40e9);
+  EXPECT_DOUBLE_EQ(*size.rows[0].bound_fraction, 0.8);
+  EXPECT_DOUBLE_EQ(*size.rows[1].bound_fraction, 0.1);
+  // Ours against the peers that are there.
+  ASSERT_THAT(report.sizes[0].rows[0].ratios, SizeIs(1));
+  EXPECT_EQ(report.sizes[0].rows[0].ratios[0].peer, TeamKind::kOpenMpi);
+  EXPECT_DOUBLE_EQ(report.sizes[0].rows[0].ratios[0].ratio, 8);
+  EXPECT_THAT(report.sizes[0].rows[1].ratios, SizeIs(0));
 }
 
 TEST(DeriveSizeTest, ComputesBandwidths) {
@@ -94,16 +100,6 @@ TEST(DeriveSizeTest, ComputesBandwidths) {
     const double bus[] = {0, 0, 8e9, 0, 12e9};
     EXPECT_DOUBLE_EQ(size.rows[0].bus_bw, bus[world_size]) << world_size;
   }
-}
-
-TEST(DeriveSizeTest, BoundsByCopiesOverAsMuchMemory) {
-  const AllReduceReport report = ExampleReport();
-  const AllReduceSize& size = report.sizes[1];
-  EXPECT_DOUBLE_EQ(size.copy_bw, 40e9);
-  ASSERT_TRUE(size.bound_seconds.has_value());
-  EXPECT_DOUBLE_EQ(*size.bound_seconds, 4 * kMessage / 40e9);
-  EXPECT_DOUBLE_EQ(*size.rows[0].bound_fraction, 0.8);
-  EXPECT_DOUBLE_EQ(*size.rows[1].bound_fraction, 0.1);
 }
 
 // Out of place, the copies read and write twice as much.
@@ -133,15 +129,6 @@ TEST(DeriveSizeTest, GivesNoBoundForSmallMessagesOrOneRank) {
   EXPECT_FALSE(DeriveSize(settings, measured).bound_seconds.has_value());
 }
 
-TEST(DeriveSizeTest, ComparesOursWithThePeersThatAreThere) {
-  const AllReduceReport report = ExampleReport();
-  const AllReduceSize& size = report.sizes[0];
-  ASSERT_THAT(size.rows[0].ratios, SizeIs(1));
-  EXPECT_EQ(size.rows[0].ratios[0].peer, TeamKind::kOpenMpi);
-  EXPECT_DOUBLE_EQ(size.rows[0].ratios[0].ratio, 8);
-  EXPECT_THAT(size.rows[1].ratios, SizeIs(0));
-}
-
 TEST(CountWrongTest, AddsEveryRow) {
   AllReduceReport report = ExampleReport();
   EXPECT_EQ(CountWrong(report), 3);
@@ -151,8 +138,24 @@ TEST(CountWrongTest, AddsEveryRow) {
 
 // The report's forms.
 
-TEST(AllReduceDocumentTest, HasTheKeysOfNcclTestsFirst) {
-  const Value data = AllReduceDocument(ExampleReport()).data;
+// Not exactly: a product of numbers in other units.
+void ExpectAbout(const Value& value, double want) {
+  const double* const number = std::get_if<double>(&value.variant());
+  ASSERT_NE(number, nullptr);
+  EXPECT_DOUBLE_EQ(*number, want);
+}
+
+TEST(AllReduceDocumentTest, HasTheKeysAndUnitsOfNcclTestsFirst) {
+  const report::Document document = AllReduceDocument(ExampleReport());
+  EXPECT_EQ(document.name, "lockstep.allreduce");
+  EXPECT_EQ(document.schema_version, 1);
+  EXPECT_EQ(document.origin.machine.cores, 2);
+  const Value& data = document.data;
+  EXPECT_THAT(data.keys(),
+              ElementsAre("settings", "notes", "not_available", "results"));
+  EXPECT_EQ(data["settings"]["world_size"], 2);
+  EXPECT_EQ(data["settings"]["dtype"], "float32");
+  EXPECT_EQ(data["notes"][0], "Something to know.");
   ASSERT_EQ(data["results"].size(), 4u);
   EXPECT_THAT(data["results"][0].keys(),
               ElementsAre("size", "count", "type", "redop", "root", "time",
@@ -162,17 +165,6 @@ TEST(AllReduceDocumentTest, HasTheKeysOfNcclTestsFirst) {
                           "copy_bw", "bound", "bound_fraction", "ratios"));
   EXPECT_THAT(data["results"][0]["in_place"].keys(),
               ElementsAre("time", "alg_bw", "bus_bw", "nwrong"));
-}
-
-// Not exactly: a product of numbers in other units.
-void ExpectAbout(const Value& value, double want) {
-  const double* const number = std::get_if<double>(&value.variant());
-  ASSERT_NE(number, nullptr);
-  EXPECT_DOUBLE_EQ(*number, want);
-}
-
-TEST(AllReduceDocumentTest, IsInMicrosecondsAndGigabytes) {
-  const Value data = AllReduceDocument(ExampleReport()).data;
   const Value& ours = data["results"][2];
   EXPECT_EQ(ours["size"], 64 << 20);
   EXPECT_EQ(ours["count"], 16 << 20);
@@ -192,10 +184,6 @@ TEST(AllReduceDocumentTest, IsInMicrosecondsAndGigabytes) {
   ExpectAbout(ours["ratios"]["mpi"], 8);
   EXPECT_EQ(ours["nwrong"], 0);
   EXPECT_EQ(ours["in_place"]["nwrong"], 0);
-}
-
-TEST(AllReduceDocumentTest, SaysWhatIsNotKnown) {
-  const Value data = AllReduceDocument(ExampleReport()).data;
   EXPECT_EQ(data["not_available"]["gloo"], "it was not built");
   const Value& small = data["results"][0];
   EXPECT_TRUE(small["bound"].is_null());
@@ -204,27 +192,11 @@ TEST(AllReduceDocumentTest, SaysWhatIsNotKnown) {
   EXPECT_EQ(peer["subject"], "Open MPI");
   EXPECT_TRUE(peer["backend"].is_null());
   EXPECT_EQ(peer["nwrong"], 3);
-}
-
-TEST(AllReduceDocumentTest, NamesThePlacement) {
-  AllReduceReport report = ExampleReport();
-  report.settings.in_place = false;
-  const Value data = AllReduceDocument(report).data;
-  EXPECT_FALSE(data["results"][0]["out_of_place"].is_null());
-  EXPECT_TRUE(data["results"][0]["in_place"].is_null());
-}
-
-TEST(AllReduceDocumentTest, SaysHowItWasMade) {
-  const report::Document document = AllReduceDocument(ExampleReport());
-  EXPECT_EQ(document.name, "lockstep.allreduce");
-  EXPECT_EQ(document.schema_version, 1);
-  EXPECT_EQ(document.origin.machine.cores, 2);
-  const Value& data = document.data;
-  EXPECT_THAT(data.keys(),
-              ElementsAre("settings", "notes", "not_available", "results"));
-  EXPECT_EQ(data["settings"]["world_size"], 2);
-  EXPECT_EQ(data["settings"]["dtype"], "float32");
-  EXPECT_EQ(data["notes"][0], "Something to know.");
+  AllReduceReport apart = ExampleReport();
+  apart.settings.in_place = false;
+  const Value result = AllReduceDocument(apart).data["results"][0];
+  EXPECT_FALSE(result["out_of_place"].is_null());
+  EXPECT_TRUE(result["in_place"].is_null());
 }
 
 constexpr char kGolden[] =
@@ -253,17 +225,14 @@ bar: 64 MiB, 2 processes auto group, at least 4 times as fast as Open MPI: 8.00:
 bar: 64 MiB, 2 processes auto group, at least 80 percent of the bound: 80.0: met
 )";
 
-TEST(AllReduceDocumentTest, LooksLikeThis) {
-  EXPECT_EQ(report::TerminalText(AllReduceDocument(ExampleReport())), kGolden);
-}
-
-TEST(AllReduceDocumentTest, GrowsAsSizesAreMeasured) {
+TEST(AllReduceDocumentTest, LooksLikeThisAndGrowsUpToIt) {
   AllReduceReport report = ExampleReport();
-  const std::string whole = report::TerminalText(AllReduceDocument(report));
+  EXPECT_EQ(report::TerminalText(AllReduceDocument(report)), kGolden);
+  // It grows as sizes are measured.
   while (!report.sizes.empty()) {
     report.sizes.pop_back();
-    EXPECT_THAT(whole, StartsWith(report::TerminalText(
-                           AllReduceDocument(report, /*finished=*/false))));
+    EXPECT_THAT(kGolden, StartsWith(report::TerminalText(
+                             AllReduceDocument(report, /*finished=*/false))));
   }
 }
 
@@ -282,10 +251,7 @@ TEST(AllReduceDocumentTest, FitsItsColumnsWithLargeNumbers) {
       row.ratios = {{TeamKind::kOpenMpi, 9999}, {TeamKind::kGloo, 9999}};
     }
   }
-  const std::string text = report::TerminalText(AllReduceDocument(report));
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    EXPECT_LE(line.size(), 100u) << line;
-  }
+  ExpectNarrow(report::TerminalText(AllReduceDocument(report)));
 }
 
 TEST(AllReduceDocumentTest, HoldsRowsAgainstTheirBars) {

@@ -1,75 +1,95 @@
 // What a rank does: it reduces with whatever library is measured, in turns
-// that its driver asks for.
+// that its driver asks for, and on inputs whose exact result is known for every
+// element.
 #ifndef LOCKSTEP_BENCHMARKS_ALL_REDUCE_TURN_H_
 #define LOCKSTEP_BENCHMARKS_ALL_REDUCE_TURN_H_
 
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
-#include "base/status_macros.h"
 #include "benchmarks/all_reduce/plan.h"
+#include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/rank_service.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 
 namespace lockstep::benchmarks {
 
-// One rank's side of a library that reduces. Calls are collective: all ranks
-// make the same ones in the same order. Not thread safe.
-class AllReduceSubject {
+// One rank's side of somebody else's library, for as much of a Communicator as
+// is measured: all-reduces, of the types and operations that the library has,
+// and barriers. Not thread safe.
+class PeerCommunicator : public Communicator {
  public:
-  virtual ~AllReduceSubject() = default;
+  absl::Status Run(const Collective& call) override {
+    if (call.operation == Operation::kBarrier) return PeerBarrier();
+    return PeerAllReduce(call.input, call.output, call.op);
+  }
+  absl::StatusOr<GroupBuffer> Allocate(int64_t, CallSite) override {
+    return absl::UnimplementedError("a peer's ranks use ordinary memory");
+  }
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int, int,
+                                                      CallSite) override {
+    return absl::UnimplementedError("a peer's ranks stay together");
+  }
 
-  // As the library itself says.
-  virtual int rank() const = 0;
-  virtual int world_size() const = 0;
-
-  // output = input reduced over all ranks; in place where they are the same
-  // memory. Errors: kUnimplemented for types and operations that the library
-  // does not have; the library's own.
-  virtual absl::Status AllReduce(ConstBuffer input, Buffer output,
-                                 ReduceOp op) = 0;
-
-  virtual absl::Status Barrier() = 0;
-
-  // Memory that the group allocates, `bytes` for this rank. It lasts until the
-  // next call of this, or the end. Error: kUnimplemented where there is no such
-  // thing.
-  virtual absl::StatusOr<std::span<std::byte>> GroupMemory(int64_t bytes) = 0;
+ protected:
+  // As Communicator's. Errors: kUnimplemented for what the library does not
+  // have; the library's own.
+  virtual absl::Status PeerAllReduce(ConstBuffer input, Buffer output,
+                                     ReduceOp op) = 0;
+  virtual absl::Status PeerBarrier() = 0;
 };
 
-// One rank of a group of any backend. The communicator is borrowed.
-class CommunicatorSubject : public AllReduceSubject {
+// What one rank gives in iteration t, and what every rank must get.
+//
+// Element i has a phase g in [0, M), pseudo-random in i and without a period,
+// which moves by a fixed step from one iteration to the next. The rank's input
+// is a function of its number and of g, the result a function of g alone, so
+// both are looked up. That makes swapped, shifted or lost pieces show, and a
+// result left from one or two iterations ago is wrong in every element.
+//
+// All inputs are small integers, and whatever the order of a reduction, its
+// intermediate results are exact in every type, bfloat16 included, even if it
+// rounds after every step; only the quotient of an average is rounded. uint8
+// sums of many ranks wrap.
+//
+// Not thread safe.
+class ExactPattern {
  public:
-  explicit CommunicatorSubject(Communicator& communicator)
-      : communicator_(communicator) {}
+  // Errors: kInvalidArgument for a world size outside [1, kMaxWorldSize] or a
+  // rank outside of it.
+  static absl::StatusOr<ExactPattern> Create(DataType type, ReduceOp op,
+                                             int rank, int world_size);
 
-  int rank() const override { return communicator_.rank(); }
-  int world_size() const override { return communicator_.world_size(); }
+  // Overwrites `data`, of this type and of any alignment, with this rank's
+  // input in iteration `iteration` >= 0.
+  void Fill(int64_t iteration, Buffer data);
 
-  absl::Status AllReduce(ConstBuffer input, Buffer output,
-                         ReduceOp op) override {
-    return communicator_.AllReduce(input, output, op);
-  }
-
-  absl::Status Barrier() override { return communicator_.Barrier(); }
-
-  absl::StatusOr<std::span<std::byte>> GroupMemory(int64_t bytes) override {
-    memory_ = GroupBuffer();  // Gives back what there was before.
-    LOCKSTEP_ASSIGN_OR_RETURN(memory_, communicator_.Allocate(bytes));
-    return memory_.bytes();
-  }
+  // The number of elements of `data` that are not, bit for bit, what an
+  // all-reduce of that iteration's inputs gives.
+  int64_t CountWrong(int64_t iteration, ConstBuffer data);
 
  private:
-  Communicator& communicator_;
-  GroupBuffer memory_;
+  ExactPattern(DataType type, ReduceOp op, int rank, int world_size);
+
+  // Values of all elements from `phases_`, as bytes in `tile_`.
+  void Expand(const std::vector<uint64_t>& table, int64_t iteration,
+              int64_t count);
+  bool FindStep();
+
+  DataType type_;
+  int64_t step_ = 0;               // Phases by which an iteration moves.
+  std::vector<uint64_t> inputs_;   // By phase, the bits of this rank's input.
+  std::vector<uint64_t> results_;  // By phase, the bits of the result.
+  std::vector<uint16_t> phases_;
+  std::vector<std::byte> tile_;
 };
 
 // What every rank of a team is to do next. Travels between processes of one
@@ -86,35 +106,31 @@ struct TurnRequest {
 };
 
 // Takes a rank through its turns. Every timed call of a turn has buffers of its
-// own, with inputs of their own (exact_pattern.h), filled before the first
+// own, with inputs of their own (ExactPattern), filled before the first
 // call and checked after the last: calls follow one another as they would in a
 // program, and no answer goes unchecked.
 class TurnTaker {
  public:
-  // The subject is borrowed.
-  explicit TurnTaker(AllReduceSubject& subject) : subject_(subject) {}
+  // The rank's group is borrowed.
+  explicit TurnTaker(Communicator& group) : group_(group) {}
 
   // Allocates (collectively), fills, warms up, fills again, meets the other
-  // ranks, times, checks. Errors: the subject's; kResourceExhausted without
+  // ranks, times, checks. Errors: the group's; kResourceExhausted without
   // memory. After an error no other turn may follow.
   absl::StatusOr<TimedCalls> Take(const TurnRequest& request);
 
  private:
-  struct Free {
-    void operator()(std::byte* memory) const { std::free(memory); }
-  };
-
   absl::StatusOr<std::span<std::byte>> Memory(BufferKind kind, int64_t bytes);
 
-  AllReduceSubject& subject_;
-  std::unique_ptr<std::byte, Free> ordinary_;
+  Communicator& group_;
+  GroupBuffer group_memory_;
+  AlignedMemory ordinary_;
   std::span<std::byte> memory_[2];  // By BufferKind.
 };
 
 // Takes turns until the driver that listens at `listener` closes the
 // connection. Errors: of the connection, of a turn.
-absl::Status ServeSubject(const std::string& listener,
-                          AllReduceSubject& subject);
+absl::Status ServeGroup(const std::string& listener, Communicator& group);
 
 }  // namespace lockstep::benchmarks
 

@@ -1,23 +1,30 @@
-// Turns of a library that is right, and of libraries that are not.
+// Turns of a library that is right, and of libraries that are not; the
+// exactness of their inputs, by brute force; and that every way to go wrong is
+// counted.
 #include "benchmarks/all_reduce/turn.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <functional>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_matchers.h"
-#include "benchmarks/all_reduce/exact_pattern.h"
 #include "benchmarks/all_reduce/plan.h"
 #include "benchmarks/harness/rank_service.h"
+#include "collectives/algorithms/collective_reference.h"
 #include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -25,14 +32,13 @@ namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::Each;
-using ::testing::ElementsAre;
 using ::testing::Ge;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
 // Rank 0 of two. What the other rank gives is known: the exact pattern of the
 // same iteration, so the sum can be made here.
-class TwoRanks : public AllReduceSubject {
+class TwoRanks : public FakeCommunicator {
  public:
   // Spoils the output of call `call`, given what the right output is.
   using Bug = std::function<void(int call, Buffer output)>;
@@ -40,10 +46,11 @@ class TwoRanks : public AllReduceSubject {
   TwoRanks(const TurnRequest& request, Bug bug = nullptr)
       : request_(request), bug_(std::move(bug)) {}
 
-  int rank() const override { return 0; }
   int world_size() const override { return 2; }
 
-  absl::Status AllReduce(ConstBuffer input, Buffer output, ReduceOp) override {
+  absl::Status Run(const Collective& call) override {
+    if (call.operation == Operation::kBarrier) return absl::OkStatus();
+    const ConstBuffer& input = call.input;
     const int timed = calls_ - request_.warmup;
     const int64_t iteration =
         request_.first + (timed < 0 ? calls_ % request_.iterations : timed);
@@ -52,22 +59,17 @@ class TwoRanks : public AllReduceSubject {
                                                  /*rank=*/1, /*world_size=*/2);
     pattern.Fill(iteration, std::span<int32_t>(other));
     const auto* const mine = static_cast<const int32_t*>(input.data);
-    auto* const sum = static_cast<int32_t*>(output.data);
+    auto* const sum = static_cast<int32_t*>(call.output.data);
     for (size_t i = 0; i < other.size(); ++i) sum[i] = mine[i] + other[i];
-    if (bug_ && timed >= 0) bug_(timed, output);
+    if (bug_ && timed >= 0) bug_(timed, call.output);
     ++calls_;
     return status_;
   }
 
-  absl::Status Barrier() override {
-    ++barriers_;
-    return absl::OkStatus();
-  }
-
-  absl::StatusOr<std::span<std::byte>> GroupMemory(int64_t bytes) override {
+  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite) override {
     ++allocations_;
     group_.resize(static_cast<size_t>(bytes));
-    return std::span<std::byte>(group_);
+    return GroupBuffer(nullptr, group_);
   }
 
   void FailWith(absl::Status status) { status_ = std::move(status); }
@@ -79,7 +81,6 @@ class TwoRanks : public AllReduceSubject {
   const Bug bug_;
   absl::Status status_;
   int calls_ = 0;
-  int barriers_ = 0;
   int allocations_ = 0;
   std::vector<std::byte> group_;
 };
@@ -95,8 +96,8 @@ TurnRequest Request() {
 }
 
 int64_t WrongWith(const TurnRequest& request, TwoRanks::Bug bug) {
-  TwoRanks subject(request, std::move(bug));
-  const absl::StatusOr<TimedCalls> result = TurnTaker(subject).Take(request);
+  TwoRanks group(request, std::move(bug));
+  const absl::StatusOr<TimedCalls> result = TurnTaker(group).Take(request);
   EXPECT_THAT(result, IsOk());
   return result.ok() ? result->wrong : -1;
 }
@@ -116,54 +117,22 @@ TEST_P(TurnTakerTest, TimesEveryCallAndFindsNothingWrong) {
   for (const BufferKind buffers : {BufferKind::kOrdinary, BufferKind::kGroup}) {
     TurnRequest turn = request();
     turn.buffers = buffers;
-    TwoRanks subject(turn);
-    const absl::StatusOr<TimedCalls> result = TurnTaker(subject).Take(turn);
+    TwoRanks group(turn);
+    const absl::StatusOr<TimedCalls> result = TurnTaker(group).Take(turn);
     ASSERT_THAT(result, IsOk());
     EXPECT_THAT(result->seconds, SizeIs(4));
     EXPECT_THAT(result->seconds, Each(Ge(0)));
     EXPECT_EQ(result->wrong, 0);
-    EXPECT_EQ(subject.calls(), 7);
-    EXPECT_EQ(subject.allocations(), buffers == BufferKind::kGroup);
+    EXPECT_EQ(group.calls(), 7);
+    EXPECT_EQ(group.allocations(), buffers == BufferKind::kGroup);
   }
-}
-
-TEST_P(TurnTakerTest, CountsASwappedChunk) {
-  const int64_t wrong = WrongWith(request(), [](int call, Buffer output) {
-    if (call != 2) return;
-    std::swap_ranges(Elements(output), Elements(output) + 500,
-                     Elements(output) + 500);
-  });
-  EXPECT_GT(wrong, 900);
-  EXPECT_LE(wrong, 1000);
-}
-
-TEST_P(TurnTakerTest, CountsALostTail) {
-  const int64_t wrong = WrongWith(request(), [](int call, Buffer output) {
-    if (call == 3) std::memset(Elements(output) + 993, 0xff, 7 * 4);
-  });
-  EXPECT_GE(wrong, 6);  // One of the seven may be -1.
-  EXPECT_LE(wrong, 7);
-}
-
-TEST_P(TurnTakerTest, CountsADoubleCount) {
-  const TurnRequest turn = request();
-  const int64_t wrong = WrongWith(turn, [&](int call, Buffer output) {
-    std::vector<int32_t> other(1000);
-    ExactPattern pattern =
-        *ExactPattern::Create(DataType::kInt32, ReduceOp::kSum, 1, 2);
-    pattern.Fill(turn.first + call, std::span<int32_t>(other));
-    for (int i = 0; i < 1000; ++i) Elements(output)[i] += other[i];
-  });
-  EXPECT_GT(wrong, 3900);  // Zero counted twice is zero.
-  EXPECT_LT(wrong, 4000);
 }
 
 TEST_P(TurnTakerTest, CountsAnAnswerOfTheCallBefore) {
   std::vector<int32_t> previous(1000);
   const int64_t wrong = WrongWith(request(), [&](int call, Buffer output) {
     const std::vector<int32_t> now(Elements(output), Elements(output) + 1000);
-    if (call == 1)
-      std::copy(previous.begin(), previous.end(), Elements(output));
+    if (call == 1) std::ranges::copy(previous, Elements(output));
     previous = now;
   });
   EXPECT_EQ(wrong, 1000);
@@ -183,20 +152,165 @@ INSTANTIATE_TEST_SUITE_P(Placements, TurnTakerTest, testing::Bool(),
                            return info.param ? "InPlace" : "OutOfPlace";
                          });
 
-TEST(TurnTakerErrorTest, HandsOnTheSubjectsError) {
-  TwoRanks subject(Request());
-  subject.FailWith(absl::UnavailableError("rank 1 left"));
-  EXPECT_THAT(TurnTaker(subject).Take(Request()),
+TEST(TurnTakerErrorTest, HandsOnTheGroupsAndReportsMemoryThatIsNotThere) {
+  TwoRanks group(Request());
+  group.FailWith(absl::UnavailableError("rank 1 left"));
+  EXPECT_THAT(TurnTaker(group).Take(Request()),
               StatusIs(absl::StatusCode::kUnavailable, "rank 1 left"));
-}
-
-TEST(TurnTakerErrorTest, ReportsMemoryThatIsNotThere) {
   TurnRequest request = Request();
   request.count = int64_t{1} << 56;
-  TwoRanks subject(request);
-  EXPECT_THAT(TurnTaker(subject).Take(request),
+  EXPECT_THAT(TurnTaker(group).Take(request),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        HasSubstr("no memory for")));
+}
+
+constexpr int64_t kCount = 5000;  // More than one block, the last not whole.
+
+class ExactPatternTest
+    : public testing::TestWithParam<std::tuple<DataType, ReduceOp, int>> {
+ protected:
+  DataType type() const { return std::get<0>(GetParam()); }
+  ReduceOp op() const { return std::get<1>(GetParam()); }
+  int world_size() const { return std::get<2>(GetParam()); }
+  // The place of an element.
+  size_t At(int64_t i) const { return static_cast<size_t>(i * SizeOf(type())); }
+
+  ExactPattern Pattern(int rank) const {
+    return *ExactPattern::Create(type(), op(), rank, world_size());
+  }
+
+  Bytes Input(int rank, int64_t iteration, int64_t count = kCount) const {
+    Bytes bytes(At(count));
+    Pattern(rank).Fill(iteration, {bytes.data(), count, type()});
+    return bytes;
+  }
+
+  // By rank.
+  std::vector<Bytes> Inputs(int64_t iteration, int64_t count = kCount) const {
+    std::vector<Bytes> inputs;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      inputs.push_back(Input(rank, iteration, count));
+    }
+    return inputs;
+  }
+
+  Bytes Reduced(const std::vector<Bytes>& inputs) const {
+    return Reference(type(), op(), FoldOrder::kChain, inputs);
+  }
+
+  // The right answer.
+  Bytes Result(int64_t iteration, int64_t count = kCount) const {
+    return Reduced(Inputs(iteration, count));
+  }
+
+  int64_t WrongOf(int64_t iteration, const Bytes& bytes) const {
+    const auto count = static_cast<int64_t>(bytes.size()) / SizeOf(type());
+    return Pattern(0).CountWrong(iteration, {bytes.data(), count, type()});
+  }
+};
+
+TEST_P(ExactPatternTest, KnowsTheResult) {
+  for (const int64_t iteration : {0, 1, 77}) {
+    for (const int64_t count : {int64_t{1}, int64_t{4096}, kCount}) {
+      EXPECT_EQ(WrongOf(iteration, Result(iteration, count)), 0)
+          << iteration << " " << count;
+    }
+  }
+}
+
+// The inputs are such that no rounding happens on the way, in any order.
+TEST_P(ExactPatternTest, StaysExactInEveryType) {
+  const double limit = type() == DataType::kBFloat16 ? 256 : 2048;
+  std::vector<double> sums(kCount);
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const Bytes input = Input(rank, 3);
+    for (int64_t i = 0; i < kCount; ++i) {
+      const double value = std::abs(ElementAt(type(), &input[At(i)]));
+      ASSERT_EQ(value, std::trunc(value));
+      double& sum = sums[static_cast<size_t>(i)];
+      sum = op() == ReduceOp::kProduct && rank > 0 ? sum * value : sum + value;
+    }
+  }
+  const bool is_half =
+      type() == DataType::kBFloat16 || type() == DataType::kFloat16;
+  if (!is_half || op() == ReduceOp::kMin || op() == ReduceOp::kMax) return;
+  // The largest that any partial result can be.
+  EXPECT_LE(*std::ranges::max_element(sums), limit);
+}
+
+TEST_P(ExactPatternTest, CountsEveryElementOfAStaleResult) {
+  for (const int64_t earlier : {4, 3}) {
+    EXPECT_EQ(WrongOf(5, Result(earlier)), kCount);
+  }
+}
+
+TEST_P(ExactPatternTest, CountsWhatIsLostSwappedOrShifted) {
+  const Bytes right = Result(5), old = Result(4);
+  Bytes lost = right;
+  std::memcpy(&lost[At(kCount - 3)], &old[At(kCount - 3)], At(3));
+  EXPECT_EQ(WrongOf(5, lost), 3);
+  // Results take more than two values, so well over a third differ.
+  Bytes swapped = right;
+  std::ranges::rotate(swapped, swapped.begin() + At(kCount / 2));
+  EXPECT_GT(WrongOf(5, swapped), kCount / 3);
+  Bytes shifted = right;
+  std::memmove(&shifted[At(1)], &shifted[0], At(kCount - 1));
+  EXPECT_GT(WrongOf(5, shifted), kCount / 3);
+}
+
+TEST_P(ExactPatternTest, CountsARankThatIsCountedTwiceOrNotAtAll) {
+  if (world_size() == 1 || op() != ReduceOp::kSum) return;
+  const std::vector<Bytes> inputs = Inputs(5);
+  for (const int rank : {0, 1, world_size() - 1}) {
+    std::vector<Bytes> twice = inputs, without = inputs;
+    twice.push_back(inputs[static_cast<size_t>(rank)]);
+    without.erase(without.begin() + rank);
+    EXPECT_GT(WrongOf(5, Reduced(twice)), kCount / 2) << rank;
+    EXPECT_GT(WrongOf(5, Reduced(without)), kCount / 2) << rank;
+  }
+}
+
+TEST_P(ExactPatternTest, DiffersByRankAndPosition) {
+  if (op() == ReduceOp::kProduct) return;
+  const Bytes first = Input(0, 5), next = Input(1 % world_size(), 5);
+  int64_t same_rank = 0, same_position = 0;
+  for (int64_t i = 1; i < kCount; ++i) {
+    same_rank += std::memcmp(&first[At(i)], &next[At(i)], At(1)) == 0;
+    same_position += std::memcmp(&first[At(i)], &first[At(i - 1)], At(1)) == 0;
+  }
+  if (world_size() > 1) {
+    EXPECT_LT(same_rank, kCount / 2);
+  }
+  EXPECT_LT(same_position, kCount / 2);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ExactPatternTest,
+                         testing::Combine(testing::ValuesIn(kAllDataTypes),
+                                          testing::ValuesIn(kAllReduceOps),
+                                          testing::Values(1, 2, 3, 8, 64)),
+                         [](const auto& info) {
+                           return absl::StrCat(Name(std::get<0>(info.param)),
+                                               Name(std::get<1>(info.param)),
+                                               "P", std::get<2>(info.param));
+                         });
+
+TEST(ExactPatternCreateTest, RefusesRanksThatCannotBe) {
+  for (const auto& [rank, world_size] :
+       {std::pair(0, 0), std::pair(0, 65), std::pair(2, 2), std::pair(-1, 2)}) {
+    EXPECT_THAT(ExactPattern::Create(DataType::kFloat32, ReduceOp::kSum, rank,
+                                     world_size),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         HasSubstr(absl::StrCat("rank ", rank))));
+  }
+}
+
+TEST(ExactPatternCreateTest, TakesMemoryOfAnyAlignment) {
+  std::vector<std::byte> bytes(4 * 100 + 1);
+  const Buffer odd(bytes.data() + 1, 100, DataType::kFloat32);
+  ExactPattern pattern =
+      *ExactPattern::Create(DataType::kFloat32, ReduceOp::kSum, 0, 1);
+  pattern.Fill(0, odd);
+  EXPECT_EQ(pattern.CountWrong(0, odd), 0);
 }
 
 }  // namespace

@@ -1,30 +1,27 @@
 #include "benchmarks/harness/command.h"
 
-#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_replace.h"
-#include "base/command.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "report/document.h"
-#include "report/machine.h"
-#include "report/output_files.h"
-#include "report/terminal.h"
 #include "report/write.h"
 
-ABSL_FLAG(std::string, json, "", "also writes the numbers to this file");
-ABSL_FLAG(std::string, output_dir, "", "the folder of the report");
-ABSL_FLAG(bool, require_bars, false, "whether a missed bar is a failure");
+ABSL_FLAG(std::string, output_dir, "",
+          "where to write {name}.json, {name}.html, which opens offline, and "
+          "{name}.md; default: {folder}");
+ABSL_FLAG(std::string, json, "", "also writes the JSON there");
+ABSL_FLAG(bool, require_bars, false,
+          "true: a bar that is not met is a failure");
 
 namespace lockstep::benchmarks {
 namespace {
-
-constexpr int kUsageColumns = 80;
 
 absl::Status CheckBars(const report::Document& document) {
   if (!absl::GetFlag(FLAGS_require_bars)) return absl::OkStatus();
@@ -38,26 +35,11 @@ absl::Status CheckBars(const report::Document& document) {
 
 }  // namespace
 
-std::string OutputUsage(const std::string& name, const std::string& folder) {
-  const std::string files = absl::StrCat(
-      "where to write ", name, ".json, ", name, ".html, which ",
-      "opens offline, and ", name, ".md; default: ",
-      folder.empty() ? "nowhere" : folder + " in the current folder");
-  constexpr int kMargin = 27;
-  std::string text = WrapText(files, kUsageColumns - kMargin);
-  text.pop_back();  // Its line end.
-  return absl::StrCat(
-      "  --output_dir=DIR         ",
-      absl::StrReplaceAll(text, {{"\n", "\n" + std::string(kMargin, ' ')}}),
-      "\n  --json=FILE              also writes the JSON there\n"
-      "  --require_bars=false     true: a bar that is not met is a failure\n");
-}
-
-report::Origin OriginOf(const std::string& name, std::span<char* const> argv) {
-  return {.machine = DescribeMachine(),
-          .command = CommandText(absl::StrCat("//benchmarks:", name), argv),
-          .commit = CommitText(),
-          .created = TimeStamp()};
+std::vector<std::pair<std::string, std::string>> OutputWords(
+    const std::string& name, const std::string& folder) {
+  return {{"{name}", name},
+          {"{folder}",
+           folder.empty() ? "nowhere" : folder + " in the current folder"}};
 }
 
 absl::StatusOr<ReportOutput> ReportOutput::Create(const std::string& name,
@@ -74,15 +56,9 @@ absl::StatusOr<ReportOutput> ReportOutput::Create(const std::string& name,
 }
 
 absl::Status ReportOutput::Write(const report::Document& document) const {
-  const std::string json = report::JsonText(document);
-  LOCKSTEP_RETURN_IF_ERROR(WriteJsonFile(json_, json));
+  LOCKSTEP_RETURN_IF_ERROR(WriteJsonFile(json_, report::JsonText(document)));
   if (!folder_.empty()) {
-    const std::string path = absl::StrCat(folder_, "/", name_);
-    LOCKSTEP_RETURN_IF_ERROR(WriteReportFile(path + ".json", json));
-    LOCKSTEP_RETURN_IF_ERROR(
-        WriteReportFile(path + ".html", report::HtmlPage(document)));
-    LOCKSTEP_RETURN_IF_ERROR(
-        WriteReportFile(path + ".md", report::MarkdownPage(document)));
+    LOCKSTEP_RETURN_IF_ERROR(WriteReport(folder_, name_, document));
   }
   return CheckBars(document);
 }

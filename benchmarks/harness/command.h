@@ -1,12 +1,11 @@
-// What the benchmarks' commands have in common: where their report is from,
-// and the flags --json, --output_dir and --require_bars, which say what becomes
-// of it.
+// What becomes of a benchmark's report: the flags --output_dir, --json and
+// --require_bars.
 #ifndef LOCKSTEP_BENCHMARKS_HARNESS_COMMAND_H_
 #define LOCKSTEP_BENCHMARKS_HARNESS_COMMAND_H_
 
-#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,18 +13,19 @@
 
 namespace lockstep::benchmarks {
 
-// The part of a command's usage that is about those flags. `folder`: what
-// --output_dir is by default; "" for a command that writes no folder then.
-std::string OutputUsage(const std::string& name, const std::string& folder);
-
-// This machine, now. `name`: the command's, "scaling".
-report::Origin OriginOf(const std::string& name, std::span<char* const> argv);
+// Those flags, for a section of the usage, and what replaces the words in
+// braces in their help. `folder`: what --output_dir is by default; "" for a
+// command that writes no folder then.
+inline constexpr char kOutputFlags[] =
+    "output_dir=DIR json=FILE require_bars=false";
+std::vector<std::pair<std::string, std::string>> OutputWords(
+    const std::string& name, const std::string& folder);
 
 // Where a report will be written.
 class ReportOutput {
  public:
   // Reads the flags, and finds out before a long run what would otherwise fail
-  // at its end. folder: as OutputUsage's. Errors: kInvalidArgument, beginning
+  // at its end. folder: as of OutputWords. Errors: kInvalidArgument, beginning
   // with --json; kPermissionDenied, beginning with --output_dir.
   static absl::StatusOr<ReportOutput> Create(const std::string& name,
                                              const std::string& folder);

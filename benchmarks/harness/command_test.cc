@@ -10,9 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/command_line.h"
 #include "base/files.h"
 #include "base/status_matchers.h"
-#include "benchmarks/harness/example_origin.h"
+#include "benchmarks/harness/testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "report/document.h"
@@ -93,15 +94,18 @@ TEST(ReportOutputTest, RequiresOfBarsThatTheyAreMetIfAsked) {
                                         "missed, at least 1: 0.50: NOT met"));
 }
 
-TEST(OutputUsageTest, NamesTheFlagsAndTheFolder) {
-  EXPECT_EQ(
-      OutputUsage("example", "lockstep-example"),
-      R"(  --output_dir=DIR         where to write example.json, example.html, which
+TEST(OutputFlagsTest, NameTheFilesAndTheFolder) {
+  Usage usage;
+  usage.sections = {{"", kOutputFlags}};
+  usage.words = OutputWords("example", "lockstep-example");
+  EXPECT_THAT(UsageText(usage), IsOkAndHolds(R"(
+  --output_dir=DIR         where to write example.json, example.html, which
                            opens offline, and example.md; default:
                            lockstep-example in the current folder
   --json=FILE              also writes the JSON there
   --require_bars=false     true: a bar that is not met is a failure
-)");
+
+)"));
 }
 
 }  // namespace

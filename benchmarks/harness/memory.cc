@@ -1,20 +1,26 @@
 // Reads /proc/meminfo and the control group of version 2.
 #include "benchmarks/harness/memory.h"
 
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <barrier>
 #include <cerrno>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
-#include <fstream>
+#include <cstdlib>
+#include <cstring>
 #include <functional>
-#include <iterator>
 #include <limits>
+#include <new>
 #include <optional>
-#include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,8 +29,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
 #include "base/files.h"
+#include "base/status_macros.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -32,18 +38,14 @@ namespace {
 // Of what is available, which others may come to need too.
 constexpr double kShareForRun = 0.7;
 
-// Empty if the file cannot be read.
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 // What the group at the root of this process's view has left. "max" is no
 // number, and stands for no limit.
 std::optional<int64_t> LeftInControlGroup() {
   int64_t limit = 0, used = 0;
-  if (!absl::SimpleAtoi(ReadText("/sys/fs/cgroup/memory.max"), &limit) ||
-      !absl::SimpleAtoi(ReadText("/sys/fs/cgroup/memory.current"), &used)) {
+  if (!absl::SimpleAtoi(ReadFile("/sys/fs/cgroup/memory.max").value_or(""),
+                        &limit) ||
+      !absl::SimpleAtoi(ReadFile("/sys/fs/cgroup/memory.current").value_or(""),
+                        &used)) {
     return std::nullopt;
   }
   return std::max<int64_t>(limit - used, 0);
@@ -66,8 +68,9 @@ std::optional<int64_t> MemAvailable(absl::string_view meminfo) {
 
 int64_t AvailableMemory() {
   constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max();
-  return std::min(MemAvailable(ReadText("/proc/meminfo")).value_or(kUnknown),
-                  LeftInControlGroup().value_or(kUnknown));
+  return std::min(
+      MemAvailable(ReadFile("/proc/meminfo").value_or("")).value_or(kUnknown),
+      LeftInControlGroup().value_or(kUnknown));
 }
 
 int64_t MemoryForRun() {
@@ -86,7 +89,12 @@ absl::Status CheckMemory(absl::string_view what, int64_t needed, int64_t room) {
 namespace {
 
 constexpr unsigned kDeadlineSeconds = 60;
-constexpr absl::string_view kOk = "grew by ";
+
+// What the child has found out, in memory that both processes have.
+struct Growth {
+  int64_t bytes = -1;  // Below 0 if something failed: `error` says why.
+  std::array<char, 1024> error = {};
+};
 
 // A fork begins with the peak that it has at that moment, not its parent's.
 int64_t PeakBytes() {
@@ -95,30 +103,17 @@ int64_t PeakBytes() {
   return int64_t{usage.ru_maxrss} << 10;
 }
 
-// In the child: writes the growth, or what went wrong.
+// In the child.
 [[noreturn]] void Measure(const std::function<absl::Status()>& warm_up,
-                          const std::function<absl::Status()>& work, int fd) {
+                          const std::function<absl::Status()>& work,
+                          Growth& growth) {
   alarm(kDeadlineSeconds);
   absl::Status status = warm_up();
   const int64_t before = PeakBytes();
   if (status.ok()) status = work();
-  const std::string report = status.ok()
-                                 ? absl::StrCat(kOk, PeakBytes() - before)
-                                 : std::string(status.message());
-  const ssize_t written = write(fd, report.data(), report.size());
-  _exit(written == static_cast<ssize_t>(report.size()) ? 0 : 1);
-}
-
-std::string ReadAll(int fd) {
-  std::string text;
-  std::array<char, 4096> buffer;
-  ssize_t size;
-  while ((size = read(fd, buffer.data(), buffer.size())) != 0) {
-    if (size < 0 && errno == EINTR) continue;
-    if (size < 0) break;
-    text.append(buffer.data(), static_cast<size_t>(size));
-  }
-  return text;
+  if (status.ok()) growth.bytes = PeakBytes() - before;
+  status.message().copy(growth.error.data(), growth.error.size() - 1);
+  _exit(0);
 }
 
 }  // namespace
@@ -126,28 +121,104 @@ std::string ReadAll(int fd) {
 absl::StatusOr<int64_t> ResidentGrowth(
     const std::function<absl::Status()>& warm_up,
     const std::function<absl::Status()>& work) {
-  int ends[2];
-  if (pipe(ends) != 0) return absl::ErrnoToStatus(errno, "cannot make a pipe");
-  const OwnedFd reader(ends[0]);
-  OwnedFd writer(ends[1]);
+  void* const shared = mmap(nullptr, sizeof(Growth), PROT_READ | PROT_WRITE,
+                            MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED)
+    return absl::ErrnoToStatus(errno, "cannot map memory");
+  Growth* const shared_growth = new (shared) Growth;
   const pid_t pid = fork();
-  if (pid < 0) return absl::ErrnoToStatus(errno, "cannot fork");
-  if (pid == 0) Measure(warm_up, work, writer.get());
-  writer.Close();
-  const std::string report = ReadAll(reader.get());
+  if (pid == 0) Measure(warm_up, work, *shared_growth);
   int status = 0;
-  while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+  while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR) {
   }
+  const Growth growth = *shared_growth;
+  munmap(shared, sizeof(Growth));
+  if (pid < 0) return absl::ErrnoToStatus(errno, "cannot fork");
   if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     return absl::AbortedError(
         "the process whose memory was to be measured did not finish");
   }
-  int64_t growth = 0;
-  absl::string_view rest = report;
-  if (absl::ConsumePrefix(&rest, kOk) && absl::SimpleAtoi(rest, &growth)) {
-    return growth;
+  if (growth.bytes < 0) return absl::InternalError(growth.error.data());
+  return growth.bytes;
+}
+
+absl::StatusOr<AlignedMemory> AllocateAligned(int64_t bytes) {
+  AlignedMemory memory(static_cast<std::byte*>(std::aligned_alloc(
+      kMemoryAlignment, static_cast<size_t>(RoundUpToAlignment(bytes)))));
+  if (memory != nullptr) return memory;
+  return absl::ResourceExhaustedError(
+      absl::StrCat("no memory for ", bytes, " bytes"));
+}
+
+// memcpy, by threads that start together.
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+TimedCalls RunCopier(Copier& copier, std::barrier<>& start, int warmup,
+                     int iterations) {
+  TimedCalls result;
+  copier.Prepare();
+  for (int i = 0; i < warmup; ++i) copier.Copy();
+  for (int i = 0; i < iterations; ++i) {
+    start.arrive_and_wait();
+    const Clock::time_point begin = Clock::now();
+    copier.Copy();
+    result.seconds.push_back(
+        std::chrono::duration<double>(Clock::now() - begin).count());
   }
-  return absl::InternalError(report);
+  result.wrong = copier.CountWrong();
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<Copier> Copier::Create(int64_t half) {
+  Copier copier;
+  copier.half_ = half;
+  copier.apart_ = RoundUpToAlignment(half);
+  LOCKSTEP_ASSIGN_OR_RETURN(copier.memory_, AllocateAligned(2 * copier.apart_));
+  return copier;
+}
+
+void Copier::Prepare() {
+  std::memset(source(), 0x5a, static_cast<size_t>(half_));
+  std::memset(target(), 0xa5, static_cast<size_t>(half_));
+}
+
+void Copier::Copy() {
+  asm volatile("" ::: "memory");
+  std::memcpy(target(), source(), static_cast<size_t>(half_));
+  asm volatile("" ::: "memory");
+}
+
+int64_t Copier::CountWrong() const {
+  if (std::memcmp(source(), target(), static_cast<size_t>(half_)) == 0) {
+    return 0;
+  }
+  int64_t wrong = 0;
+  for (int64_t i = 0; i < half_; ++i) wrong += source()[i] != target()[i];
+  return wrong;
+}
+
+absl::StatusOr<TimedCalls> TimeCopies(int threads, int64_t bytes, int warmup,
+                                      int iterations) {
+  std::vector<Copier> copiers;
+  for (int i = 0; i < threads; ++i) {
+    LOCKSTEP_ASSIGN_OR_RETURN(Copier copier, Copier::Create(std::max<int64_t>(
+                                                 bytes / threads / 2, 1)));
+    copiers.push_back(std::move(copier));
+  }
+  std::barrier<> start(threads);
+  std::vector<TimedCalls> results(copiers.size());
+  std::vector<std::thread> running;
+  for (size_t i = 0; i < copiers.size(); ++i) {
+    running.emplace_back([&, i] {
+      results[i] = RunCopier(copiers[i], start, warmup, iterations);
+    });
+  }
+  for (std::thread& thread : running) thread.join();
+  return SlowestOf(results);
 }
 
 }  // namespace lockstep::benchmarks

@@ -62,6 +62,11 @@ absl::Status SendPacket(int fd, absl::string_view packet) {
 
 }  // namespace
 
+int PollMilliseconds(absl::Time deadline) {
+  const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+  return static_cast<int>(std::clamp<int64_t>(left, -1, 24 * 3600 * 1000)) + 1;
+}
+
 absl::StatusOr<TurnListener> TurnListener::Create() {
   OwnedFd fd = NewSocket();
   if (!fd.open()) return SystemError("socket");
@@ -130,10 +135,8 @@ absl::Status TurnChannel::Send(absl::string_view message) {
 
 absl::StatusOr<std::string> TurnChannel::ReceivePacket(absl::Time deadline) {
   while (true) {
-    const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
-    const int64_t ms = std::clamp<int64_t>(left, -1, 24 * 3600 * 1000) + 1;
     pollfd readable = {fd_.get(), POLLIN, 0};
-    const int ready = poll(&readable, 1, static_cast<int>(ms));
+    const int ready = poll(&readable, 1, PollMilliseconds(deadline));
     if (ready > 0) break;
     if (absl::Now() >= deadline) {
       return absl::DeadlineExceededError("no answer came in time");

@@ -22,55 +22,10 @@
 namespace lockstep::benchmarks {
 namespace {
 
+constexpr absl::string_view kAnswerPrefix = "lockstep: ";
 constexpr size_t kLongestTalk = 300;
 
 }  // namespace
-
-absl::StatusOr<LineWorker> LineWorker::Start(
-    const std::vector<std::string>& argv) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      Subprocess process,
-      Subprocess::Start(argv, {.writes_input = true, .merge_error = true}));
-  return LineWorker(std::move(process));
-}
-
-absl::Status LineWorker::Send(absl::string_view line) {
-  if (!process_.WriteLine(line).ok()) return absl::UnavailableError(End());
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::string> LineWorker::Receive(absl::Time deadline) {
-  while (true) {
-    const bool over = absl::Now() >= deadline;
-    absl::StatusOr<std::string> line =
-        process_.ReadLine(deadline - absl::Now());
-    if (absl::IsOutOfRange(line.status())) {
-      return absl::UnavailableError(End());
-    }
-    if (line.ok() && absl::StartsWith(*line, kAnswerPrefix)) {
-      return line->substr(kAnswerPrefix.size());
-    }
-    if (line.ok()) {
-      absl::StripAsciiWhitespace(&*line);
-      if (!line->empty()) talk_ = line->substr(0, kLongestTalk);
-    }
-    // What had come by then may still be the answer.
-    if (!line.ok() || (over && !absl::StrContains(process_.out(), '\n'))) break;
-  }
-  End();
-  return absl::DeadlineExceededError(
-      absl::StrCat("it did not answer in time", LastWords()));
-}
-
-std::string LineWorker::End() {
-  if (ended_) return "it has ended";
-  ended_ = true;
-  return absl::StrCat(DescribeEnd(process_.End()), LastWords());
-}
-
-std::string LineWorker::LastWords() const {
-  return talk_.empty() ? "" : absl::StrCat("; it said: ", talk_);
-}
 
 std::vector<std::string> PythonsToTry(const std::string& python) {
   if (python.empty()) return {"python3", "/usr/bin/python3"};
@@ -100,24 +55,67 @@ absl::StatusOr<TorchProcess> TorchProcess::StartWith(const std::string& python,
                                                      absl::string_view script,
                                                      absl::Time deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(
-      LineWorker worker,
-      LineWorker::Start({python, "-c", std::string(script)}));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer, worker.Receive(deadline));
-  std::pair<std::string, std::string> words =
-      absl::StrSplit(answer, absl::MaxSplits(' ', 1));
-  if (words.first == "missing") return absl::NotFoundError(words.second);
-  if (words.first != "ready") return NotUnderstood(answer);
-  return TorchProcess(std::move(worker), python, std::move(words.second));
+      Subprocess child,
+      Subprocess::Start({python, "-c", std::string(script)},
+                        {.writes_input = true, .merge_error = true}));
+  TorchProcess process(std::move(child), python);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer,
+                            process.Receive(deadline));
+  using Words = std::pair<std::string, std::string>;
+  const Words said = absl::StrSplit(answer, absl::MaxSplits(' ', 1));
+  if (said.first == "missing") return absl::NotFoundError(said.second);
+  if (said.first != "ready") return NotUnderstood(answer);
+  Words words = absl::StrSplit(said.second, absl::MaxSplits(' ', 1));
+  process.version_ = std::move(words.first);
+  process.remark_ = std::move(words.second);
+  return process;
+}
+
+std::string TorchProcess::name() const {
+  return absl::StrCat("PyTorch ", version_, " (", python_, ")");
 }
 
 absl::StatusOr<std::string> TorchProcess::Ask(absl::string_view line,
                                               absl::Time deadline) {
-  const absl::Status sent = worker_.Send(line);
-  absl::StatusOr<std::string> answer =
-      sent.ok() ? worker_.Receive(deadline) : sent;
+  absl::StatusOr<std::string> answer = process_.WriteLine(line).ok()
+                                           ? Receive(deadline)
+                                           : absl::UnavailableError(End());
   if (answer.ok()) return answer;
   return absl::Status(answer.status().code(),
                       absl::StrCat(python_, ": ", answer.status().message()));
+}
+
+absl::StatusOr<std::string> TorchProcess::Receive(absl::Time deadline) {
+  while (true) {
+    const bool over = absl::Now() >= deadline;
+    absl::StatusOr<std::string> line =
+        process_.ReadLine(deadline - absl::Now());
+    if (absl::IsOutOfRange(line.status())) {
+      return absl::UnavailableError(End());
+    }
+    if (line.ok() && absl::StartsWith(*line, kAnswerPrefix)) {
+      return line->substr(kAnswerPrefix.size());
+    }
+    if (line.ok()) {
+      absl::StripAsciiWhitespace(&*line);
+      if (!line->empty()) talk_ = line->substr(0, kLongestTalk);
+    }
+    // What had come by then may still be the answer.
+    if (!line.ok() || (over && !absl::StrContains(process_.out(), '\n'))) break;
+  }
+  End();
+  return absl::DeadlineExceededError(
+      absl::StrCat("it did not answer in time", LastWords()));
+}
+
+std::string TorchProcess::End() {
+  if (ended_) return "it has ended";
+  ended_ = true;
+  return absl::StrCat(DescribeEnd(process_.End()), LastWords());
+}
+
+std::string TorchProcess::LastWords() const {
+  return talk_.empty() ? "" : absl::StrCat("; it said: ", talk_);
 }
 
 }  // namespace lockstep::benchmarks

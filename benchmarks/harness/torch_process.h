@@ -16,45 +16,15 @@
 
 namespace lockstep::benchmarks {
 
-// What an answer begins with. All else that the program writes, to standard
-// output or error, is talk: its last line helps to say why there is no answer.
-inline constexpr absl::string_view kAnswerPrefix = "lockstep: ";
-
-// A running program of another language, say, that is told lines. Ends with
-// this object, as a Subprocess does. Not thread safe.
-class LineWorker {
- public:
-  // Starts `argv`, its program found as the shell finds it. A program that
-  // cannot be run says so in place of its first answer. Errors: the system's.
-  static absl::StatusOr<LineWorker> Start(const std::vector<std::string>& argv);
-
-  // Errors: kUnavailable if the program is gone.
-  absl::Status Send(absl::string_view line);
-
-  // The next answer, without its prefix and its line end. Errors: kUnavailable
-  // if the program ended, which says how, and with which last words;
-  // kDeadlineExceeded, however much the program talks. It is then ended.
-  absl::StatusOr<std::string> Receive(absl::Time deadline);
-
- private:
-  explicit LineWorker(Subprocess process) : process_(std::move(process)) {}
-
-  // Ends the process, and says how it ended.
-  std::string End();
-  std::string LastWords() const;
-
-  Subprocess process_;
-  bool ended_ = false;
-  std::string talk_;  // The last line that was no answer.
-};
-
 // What a benchmark's --python names, of which one without a slash is looked for
 // in PATH; by default python3, or else the system's.
 std::vector<std::string> PythonsToTry(const std::string& python);
 
 // Runs a script that says "ready" and the version of PyTorch, or "missing" and
-// why there is none; then answers each line that it is told with one. Ends with
-// this object. Not thread safe.
+// why there is none; then answers each line that it is told with one. An answer
+// begins with "lockstep: "; all else that the program writes, to standard
+// output or error, is talk, whose last line helps to say why there is no
+// answer. Ends with this object, as a Subprocess does. Not thread safe.
 class TorchProcess {
  public:
   // Tries `pythons` in turn. Error: kUnavailable, which says for each why it
@@ -64,26 +34,36 @@ class TorchProcess {
       absl::Time deadline);
 
   // Errors, which begin with the Python: kUnavailable if the process ended,
-  // kDeadlineExceeded if it said nothing. It is then gone.
+  // which says how, and with which last words; kDeadlineExceeded if it did not
+  // answer, however much it talked. It is then gone.
   absl::StatusOr<std::string> Ask(absl::string_view line, absl::Time deadline);
 
-  const std::string& python() const { return python_; }
-  // "1.13.0", and what else it said then.
+  // "PyTorch 1.13.0 (/usr/bin/python3)".
+  std::string name() const;
+  // "1.13.0".
   const std::string& version() const { return version_; }
+  // What else it said when it was ready.
+  const std::string& remark() const { return remark_; }
 
  private:
-  TorchProcess(LineWorker worker, std::string python, std::string version)
-      : worker_(std::move(worker)),
-        python_(std::move(python)),
-        version_(std::move(version)) {}
+  TorchProcess(Subprocess process, std::string python)
+      : process_(std::move(process)), python_(std::move(python)) {}
 
   static absl::StatusOr<TorchProcess> StartWith(const std::string& python,
                                                 absl::string_view script,
                                                 absl::Time deadline);
 
-  LineWorker worker_;
+  // The next answer, without its prefix and its line end.
+  absl::StatusOr<std::string> Receive(absl::Time deadline);
+  // Ends the process, and says how it ended.
+  std::string End();
+  std::string LastWords() const;
+
+  Subprocess process_;
   std::string python_;
-  std::string version_;
+  std::string version_, remark_;
+  bool ended_ = false;
+  std::string talk_;  // The last line that was no answer.
 };
 
 // The error for an answer that is none: kInternal.

@@ -1,30 +1,108 @@
-// Our samplers under the clock.
 #include "benchmarks/sampler/draw.h"
 
 #include <zlib.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <new>
+#include <numeric>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/command_line.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/memory.h"
-#include "benchmarks/sampler/plan.h"
+#include "benchmarks/harness/torch_process.h"
+#include "benchmarks/sampler/torch_peer_py.h"
 #include "sampler/distributed_sampler.h"
 #include "sampler/paddle_sampler.h"
+#include "sampler/permutation.h"
 #include "sampler/sampler.h"
 
 namespace lockstep::benchmarks {
+
+// What is asked for.
 namespace {
+
+constexpr int64_t kLargestSize = 2'000'000'000;  // Tables are of int32.
+
+}  // namespace
+
+const char* Name(DrawSubject subject) {
+  constexpr const char* kNames[] = {"torch", "exact", "paddle", "PyTorch",
+                                    "table"};
+  return kNames[static_cast<size_t>(subject)];
+}
+
+absl::StatusOr<std::vector<int64_t>> ParseSizes(absl::string_view text) {
+  std::vector<int64_t> sizes;
+  for (const absl::string_view item : absl::StrSplit(text, ',')) {
+    int64_t size = 0;
+    if (!absl::SimpleAtoi(item, &size) || size < 1 || size > kLargestSize) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--sizes has '", item, "', must be numbers from 1 to ",
+                       kLargestSize, ", separated by commas"));
+    }
+    sizes.push_back(size);
+  }
+  std::sort(sizes.begin(), sizes.end());
+  sizes.erase(std::unique(sizes.begin(), sizes.end()), sizes.end());
+  return sizes;
+}
+
+absl::StatusOr<bool> ParseSamplerPeers(absl::string_view text) {
+  if (text.empty()) return false;
+  if (text == "torch") return true;
+  return absl::InvalidArgumentError(
+      absl::StrCat("--peers is '", text, "', must be torch or empty"));
+}
+
+absl::Status Validate(const SamplerSettings& settings) {
+  constexpr int kMostRounds = 100000;
+  if (settings.rounds < 0 || settings.rounds > kMostRounds) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--rounds is ", settings.rounds, ", must be from 0 to ", kMostRounds));
+  }
+  const absl::Status status = CheckSeconds("--seconds", settings.seconds);
+  return status.ok() ? CheckSeconds("--timeout", settings.timeout) : status;
+}
+
+int64_t DrawMemory(int64_t size) {
+  // A table of int32 and this rank's int64, which are 5 bytes a sample, and
+  // what is kept besides.
+  return 6 * size + (int64_t{16} << 20);
+}
+
+int64_t PyTorchMemory(int64_t size) {
+  // A tensor of int64, a list, and an integer object for each of its elements;
+  // then a quarter more, since the machine has other programs.
+  return (8 + 8 + 32) * size * 5 / 4 + (int64_t{512} << 20);
+}
+
+// Our samplers under the clock.
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double SecondsSince(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
 
 template <typename T>
 absl::StatusOr<std::unique_ptr<Sampler>> OnHeap(absl::StatusOr<T> sampler) {
@@ -54,15 +132,14 @@ absl::StatusOr<std::unique_ptr<Sampler>> MakeSampler(DrawSubject subject,
 absl::StatusOr<DrawResult> DrawEpoch(DrawSubject subject, int64_t size) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Sampler> sampler,
                             MakeSampler(subject, size));
-  const auto start = std::chrono::steady_clock::now();
+  const Clock::time_point start = Clock::now();
   sampler->SetEpoch(kDrawEpoch);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> indices,
                             sampler->Indices());
-  const std::chrono::duration<double> elapsed =
-      std::chrono::steady_clock::now() - start;
+  const double elapsed = SecondsSince(start);
   LOCKSTEP_RETURN_IF_ERROR(
       CheckIndices(indices, size, DrawnCounts(subject, size)));
-  return DrawResult{.seconds = elapsed.count(),
+  return DrawResult{.seconds = elapsed,
                     .count = static_cast<int64_t>(indices.size()),
                     .checksum = IndexChecksum(indices)};
 }
@@ -108,14 +185,97 @@ absl::Status CheckIndices(std::span<const int64_t> indices, int64_t size,
                                           counts.most_repeated, " can be"));
 }
 
-// Reading a computed epoch.
+// Increments at places that a hash of a counter chooses.
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+// The finalizer of MurmurHash3: two multiplications, which vectorise.
+inline uint32_t Hash(uint32_t value) {
+  value = (value ^ (value >> 16)) * 0x85ebca6bu;
+  value = (value ^ (value >> 13)) * 0xc2b2ae35u;
+  return value ^ (value >> 16);
 }
+
+void Update(int32_t* table, int64_t size) {
+  std::array<uint32_t, 512> places;
+  for (int64_t first = 0; first < size; first += places.size()) {
+    for (uint32_t k = 0; k < places.size(); ++k) {
+      const uint64_t hash = Hash(static_cast<uint32_t>(first) + k);
+      places[k] = static_cast<uint32_t>((hash * size) >> 32);
+    }
+    const auto count = std::min<int64_t>(places.size(), size - first);
+    for (int64_t k = 0; k < count; ++k) ++table[places[k]];
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<double> TimeRandomUpdates(int64_t size) {
+  const std::unique_ptr<int32_t[]> table(new (std::nothrow) int32_t[size]);
+  if (table == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat("no memory for a table of ", size));
+  }
+  std::fill_n(table.get(), size, 0);
+  const Clock::time_point start = Clock::now();
+  Update(table.get(), size);
+  const double elapsed = SecondsSince(start);
+  const int64_t updates =
+      std::accumulate(table.get(), table.get() + size, int64_t{0});
+  if (updates == size) return elapsed;
+  return absl::DataLossError(
+      absl::StrCat(size - updates, " of ", size, " updates were lost"));
+}
+
+// What is said to torch_peer.py, and what it answers.
+absl::StatusOr<TorchProcess> StartSamplerPeer(const SamplerSettings& settings) {
+  return TorchProcess::Start(settings.pythons, SamplerPeerTorch(),
+                             absl::Now() + absl::Seconds(settings.timeout));
+}
+
+absl::StatusOr<DrawResult> DrawWithPeer(TorchProcess& peer, int64_t size,
+                                        const SamplerSettings& settings) {
+  if (size >= kWideDrawSize && !DrawsWide(peer.version())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("before 2.6 it draws another order from ", kWideDrawSize,
+                     " samples on"));
+  }
+  const int64_t needed = PyTorchMemory(size), free = AvailableMemory();
+  if (needed > free) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("it needs about ", needed >> 20,
+                     " MiB for this size, and ", free >> 20, " MiB are free"));
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::string answer,
+      peer.Ask(absl::StrCat(size, " ", kDrawWorldSize, " ", kDrawRank, " ",
+                            kDrawSeed, " ", kDrawEpoch),
+               absl::Now() + absl::Seconds(settings.timeout)));
+  return ParseDrawAnswer(answer);
+}
+
+bool DrawsWide(const std::string& version) {
+  const std::vector<std::string> parts = absl::StrSplit(version, '.');
+  int major = 0, minor = 0;
+  return parts.size() >= 2 && absl::SimpleAtoi(parts[0], &major) &&
+         absl::SimpleAtoi(parts[1], &minor) &&
+         (major > 2 || (major == 2 && minor >= 6));
+}
+
+absl::StatusOr<DrawResult> ParseDrawAnswer(const std::string& answer) {
+  const std::vector<std::string> words = absl::StrSplit(answer, ' ');
+  DrawResult result;
+  if (words.size() == 4 && words[0] == "drew" &&
+      absl::SimpleAtod(words[1], &result.seconds) &&
+      std::isfinite(result.seconds) && result.seconds > 0 &&
+      absl::SimpleAtoi(words[2], &result.count) && result.count > 0 &&
+      absl::SimpleAtoi(words[3], &result.checksum)) {
+    return result;
+  }
+  return NotUnderstood(answer);
+}
+
+// Reading a computed epoch.
+namespace {
 
 int64_t ReadOne(const EpochIndices& indices, int64_t k) {
   int64_t index = 0;

@@ -1,17 +1,66 @@
-// Timed draws of an epoch by our samplers, and in the order that needs O(1)
-// memory.
+// What the command `sampler` is asked to measure. Timed draws of an epoch: by
+// our samplers, by PyTorch's, and in the order that needs O(1) memory; and what
+// a table costs that is accessed at random.
 #ifndef LOCKSTEP_BENCHMARKS_SAMPLER_DRAW_H_
 #define LOCKSTEP_BENCHMARKS_SAMPLER_DRAW_H_
 
 #include <cstdint>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "benchmarks/sampler/plan.h"
+#include "absl/strings/string_view.h"
+#include "benchmarks/harness/torch_process.h"
 #include "sampler/sampler.h"
 
 namespace lockstep::benchmarks {
+
+// Whose epoch is drawn: one line of the table for each data set size.
+enum class DrawSubject {
+  kTorch,    // DistributedSampler.
+  kExact,    // The same without padding: Tail::kKeep.
+  kPaddle,   // PaddleSampler.
+  kPyTorch,  // The peer: PyTorch's own DistributedSampler.
+  kTable,    // Not a draw: what a table takes that is accessed at random.
+};
+
+const char* Name(DrawSubject subject);
+
+// Every draw is of this epoch's indices for this rank, shuffled.
+inline constexpr int kDrawWorldSize = 8;
+inline constexpr int kDrawRank = 3;
+inline constexpr int64_t kDrawSeed = 0;
+inline constexpr int64_t kDrawEpoch = 1;
+inline constexpr int64_t kDrawBatchSize = 32;  // Which Paddle's order needs.
+
+// The size at which the order in O(1) memory is measured.
+inline constexpr int64_t kKeyedSize = 1'000'000'000'000;
+
+struct SamplerSettings {
+  std::vector<int64_t> sizes;        // Samples in the data set, ascending.
+  bool torch = true;                 // Next to PyTorch, if it is installed.
+  std::vector<std::string> pythons;  // Where to look for it, in this order.
+  int rounds = 0;                    // Draws of each; 0: as `seconds` allows.
+  double seconds = 35;               // For everything, if rounds is 0.
+  double timeout = 120;              // Seconds that PyTorch has for a draw.
+};
+
+// Reads a comma-separated list of sizes: ascending, each once. Errors:
+// kInvalidArgument, beginning with the flag.
+absl::StatusOr<std::vector<int64_t>> ParseSizes(absl::string_view text);
+
+// Whether the list of peers, which may be empty, has the one that there is.
+// Errors: kInvalidArgument, beginning with the flag.
+absl::StatusOr<bool> ParseSamplerPeers(absl::string_view text);
+
+// Errors: kInvalidArgument, beginning with the flag that is wrong.
+absl::Status Validate(const SamplerSettings& settings);
+
+// The most memory that a draw takes, ours or PyTorch's, in bytes.
+int64_t DrawMemory(int64_t size);
+int64_t PyTorchMemory(int64_t size);
 
 struct DrawResult {
   double seconds = 0;
@@ -45,13 +94,44 @@ IndexCounts DrawnCounts(DrawSubject subject, int64_t size);
 absl::Status CheckIndices(std::span<const int64_t> indices, int64_t size,
                           const IndexCounts& counts);
 
+// Seconds that `size` updates (read, change, write) at random places of a table
+// of as many int32 take. No update waits for another, and a place costs next to
+// nothing to draw, so it is all the memory's time: what any algorithm takes at
+// least that goes once to a random place of such a table for each element.
+// Allocating and clearing the table is not timed. Errors: kResourceExhausted
+// without memory; kDataLoss if an update was lost. size: at least 1, at most
+// 2^32.
+absl::StatusOr<double> TimeRandomUpdates(int64_t size);
+
+// Starts a Python that has PyTorch, kept to draw epochs with its
+// DistributedSampler. Tries settings.pythons in turn, all within
+// settings.timeout. Error: kUnavailable, which says for each why it will not
+// do.
+absl::StatusOr<TorchProcess> StartSamplerPeer(const SamplerSettings& settings);
+
+// The same epoch as DrawEpoch does, on one thread, within settings.timeout;
+// what is timed is the iteration over the sampler, to an array of int64.
+// Errors: kUnavailable and kDeadlineExceeded if the process ended or said
+// nothing; kInternal if it said something else; kFailedPrecondition if this
+// PyTorch draws another order at that size, or if there is not the memory for
+// it.
+absl::StatusOr<DrawResult> DrawWithPeer(TorchProcess& peer, int64_t size,
+                                        const SamplerSettings& settings);
+
+// Whether a PyTorch of that version, such as "2.6.0+cu124", draws what ours
+// does at every size (see kWideDrawSize).
+bool DrawsWide(const std::string& version);
+
+// The answer of torch_peer.py to a draw. Errors: kInternal.
+absl::StatusOr<DrawResult> ParseDrawAnswer(const std::string& answer);
+
 // The order that is computed in O(1) memory, at a size that no table could
 // hold.
 
 // Indices that are read together.
 inline constexpr int64_t kKeyedBlock = 1024;
 
-// The epoch of plan.h in the order Permutation::kKeyed, as
+// The same epoch in the order Permutation::kKeyed, as
 // DistributedSampler's Draw gives it. size: at least 1.
 absl::StatusOr<EpochIndices> DrawKeyed(int64_t size);
 

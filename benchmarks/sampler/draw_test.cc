@@ -1,15 +1,22 @@
-// Timed draws: what they draw, and that wrong indices are seen.
+// Flags; timed draws: what they draw, and that wrong indices are seen; the
+// order of draws; and PyTorch as it is and as it fails.
 #include "benchmarks/sampler/draw.h"
 
 #include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "benchmarks/harness/memory.h"
-#include "benchmarks/sampler/plan.h"
-#include "benchmarks/sampler/random_updates.h"
+#include "benchmarks/harness/testing.h"
+#include "benchmarks/harness/torch_process.h"
+#include "benchmarks/sampler/report.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sampler/sampler.h"
@@ -17,7 +24,12 @@
 namespace lockstep::benchmarks {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::Gt;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
 
@@ -28,11 +40,7 @@ TEST(DrawEpochTest, DrawsThisRanksShareAndTimesIt) {
       const absl::StatusOr<DrawResult> result = DrawEpoch(subject, size);
       ASSERT_THAT(result, IsOk()) << Name(subject) << " " << size;
       EXPECT_GT(result->seconds, 0);
-      // Rank 3: padded up, or the fourth of those that have one more.
-      const int64_t rest = size % kDrawWorldSize;
-      const bool more =
-          subject == DrawSubject::kExact ? rest > kDrawRank : rest > 0;
-      EXPECT_EQ(result->count, size / kDrawWorldSize + (more ? 1 : 0))
+      EXPECT_EQ(result->count, DrawnCounts(subject, size).drawn)
           << Name(subject) << " " << size;
     }
   }
@@ -40,11 +48,7 @@ TEST(DrawEpochTest, DrawsThisRanksShareAndTimesIt) {
 
 // The CRC-32 that PyTorch's own indices have, by torch_peer.py.
 TEST(DrawEpochTest, DrawsWhatPyTorchDraws) {
-  const absl::StatusOr<DrawResult> result =
-      DrawEpoch(DrawSubject::kTorch, 60000);
-  ASSERT_THAT(result, IsOk());
-  EXPECT_EQ(result->count, 7500);
-  EXPECT_EQ(result->checksum, 201234808u);
+  EXPECT_EQ(DrawEpoch(DrawSubject::kTorch, 60000)->checksum, 201234808u);
 }
 
 // "123456789" has the CRC-32 0xcbf43926; here, 8 of its characters.
@@ -52,12 +56,8 @@ TEST(IndexChecksumTest, IsTheCrcOfTheBytes) {
   EXPECT_EQ(IndexChecksum({}), 0u);
   const std::vector<int64_t> indices = {0x3837363534333231};
   EXPECT_EQ(IndexChecksum(indices), 0x9ae0daafu);
-}
-
-TEST(IndexChecksumTest, DependsOnTheOrder) {
-  const std::vector<int64_t> indices = {1, 2, 3};
-  const std::vector<int64_t> swapped = {1, 3, 2};
-  EXPECT_NE(IndexChecksum(indices), IndexChecksum(swapped));
+  EXPECT_NE(IndexChecksum(std::vector<int64_t>{1, 2}),
+            IndexChecksum(std::vector<int64_t>{2, 1}));
 }
 
 // Of the rank at 3 of 8.
@@ -83,37 +83,29 @@ TEST(DrawnCountsTest, IsWhatOneRankHas) {
   }
 }
 
-TEST(CheckIndicesTest, RejectsAnotherCount) {
-  const std::vector<int64_t> indices = {3, 0, 2};
-  EXPECT_THAT(CheckIndices(indices, 4, {.drawn = 3}), IsOk());
-  for (const int64_t drawn : {2, 4}) {
-    EXPECT_THAT(CheckIndices(indices, 4, {.drawn = drawn}),
-                StatusIs(kDataLoss, HasSubstr("3 indices are drawn, not")));
-  }
-  EXPECT_THAT(CheckIndices({}, 4, {.drawn = 0}), IsOk());
-}
-
-TEST(CheckIndicesTest, RejectsWhatIsNoSample) {
-  const std::vector<int64_t> high = {3, 0, 2};
-  EXPECT_THAT(CheckIndices(high, 3, {.drawn = 3}),
-              StatusIs(kDataLoss, HasSubstr("index 3 is not one of 3")));
-  const std::vector<int64_t> negative = {-1};
-  EXPECT_THAT(CheckIndices(negative, 3, {.drawn = 1}),
-              StatusIs(kDataLoss, HasSubstr("index -1")));
-}
-
-TEST(CheckIndicesTest, RejectsOneRepeatTooMany) {
-  const std::vector<int64_t> twice = {0, 1, 0, 1};
-  EXPECT_THAT(CheckIndices(twice, 4, {.drawn = 4, .most_repeated = 2}), IsOk());
-  for (const int64_t most : {0, 1}) {
-    EXPECT_THAT(CheckIndices(twice, 4, {.drawn = 4, .most_repeated = most}),
-                StatusIs(kDataLoss, HasSubstr("2 of 4 indices are repeated")));
+TEST(CheckIndicesTest, RejectsOtherCountsWhatIsNoSampleAndARepeatTooMany) {
+  struct Case {
+    std::vector<int64_t> indices;
+    int64_t size;
+    IndexCounts counts;
+    const char* why;  // Empty: it is right.
+  };
+  for (const Case& c :
+       {Case{{}, 4, {.drawn = 0}, ""}, Case{{3, 0, 2}, 4, {.drawn = 3}, ""},
+        Case{{3, 0, 2}, 4, {.drawn = 2}, "3 indices are drawn, not"},
+        Case{{3, 0, 2}, 4, {.drawn = 4}, "3 indices are drawn, not"},
+        Case{{3, 0, 2}, 3, {.drawn = 3}, "index 3 is not one of 3"},
+        Case{{-1}, 3, {.drawn = 1}, "index -1"},
+        Case{{0, 1, 0, 1}, 4, {4, 2}, ""},
+        Case{{0, 1, 0, 1}, 4, {4, 1}, "2 of 4 indices are repeated"},
+        Case{{0, 1, 0, 1}, 4, {4, 0}, "2 of 4 indices are repeated"}}) {
+    const absl::Status status = CheckIndices(c.indices, c.size, c.counts);
+    EXPECT_EQ(status.code(), *c.why ? kDataLoss : absl::StatusCode::kOk);
+    EXPECT_THAT(status.message(), HasSubstr(c.why));
   }
 }
 
 // Reading a computed epoch, and that wrong ones are seen.
-
-using ::testing::Gt;
 
 TEST(KeyedTest, ReadsEpochsOfEverySize) {
   for (const int64_t size : {1, 9, 8191, 8193, 1'000'000'000}) {
@@ -173,6 +165,198 @@ TEST(TimeRandomUpdatesTest, ReportsMemoryThatIsNotThere) {
   EXPECT_THAT(TimeRandomUpdates(int64_t{1} << 60),
               StatusIs(absl::StatusCode::kResourceExhausted,
                        testing::HasSubstr("no memory for")));
+}
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+TEST(ParseSizesTest, SortsThemTakesEachOnceAndNamesTheWrongOne) {
+  EXPECT_THAT(ParseSizes("11"), IsOkAndHolds(ElementsAre(11)));
+  EXPECT_THAT(ParseSizes("60000,1,2000000000,60000"),
+              IsOkAndHolds(ElementsAre(1, 60000, 2000000000)));
+  EXPECT_THAT(ParseSizes("1,two"), StatusIs(kInvalid, HasSubstr("'two'")));
+  for (const char* text : {"", "0", "-1", "2000000001", "1e6", "1,,2", "1,two",
+                           "99999999999999999999", "1.5"}) {
+    EXPECT_THAT(ParseSizes(text),
+                StatusIs(kInvalid, StartsWith("--sizes has '")))
+        << text;
+  }
+}
+
+// 100 million samples must fit where the bars are measured.
+TEST(MemoryTest, GrowsWithTheSize) {
+  EXPECT_GT(DrawMemory(100'000'000), 500'000'000);
+  EXPECT_LT(DrawMemory(100'000'000), 700'000'000);
+  EXPECT_GT(PyTorchMemory(100'000'000), 4'800'000'000);
+  EXPECT_LT(PyTorchMemory(100'000'000), 7'000'000'000);
+}
+
+// The order of draws, with draws and a clock that are made up.
+
+class MeasureEpochTest : public testing::Test {
+ protected:
+  MeasureEpochTest() { settings_.rounds = 3; }
+
+  absl::StatusOr<MeasuredEpoch> Measure() {
+    return MeasureEpoch(
+        settings_, 1000,
+        [this](DrawSubject subject, int64_t size) {
+          EXPECT_EQ(size, 1000);
+          return Draw(subject);
+        },
+        [this] { return now_; }, subjects_, missing_);
+  }
+
+  absl::StatusOr<DrawResult> Draw(DrawSubject subject) {
+    turns_.push_back(Name(subject));
+    now_ += seconds_;
+    const int64_t turn = ++turns_of_[subject];
+    if (subject == failing_ && turn == failing_turn_) {
+      return absl::UnavailableError("it broke");
+    }
+    const bool other = subject == other_ && turn >= other_turn_;
+    return DrawResult{
+        .seconds = seconds_, .count = 125, .checksum = other ? 8u : 7u};
+  }
+
+  SamplerSettings settings_;
+  std::vector<DrawSubject> subjects_ = {
+      DrawSubject::kTorch, DrawSubject::kPyTorch, DrawSubject::kTable};
+  std::string missing_;
+  double now_ = 0;
+  double seconds_ = 0.5;                        // Of each draw.
+  DrawSubject failing_ = DrawSubject::kPaddle;  // Which is not drawn here.
+  int64_t failing_turn_ = 2;
+  DrawSubject other_ = DrawSubject::kPaddle;
+  int64_t other_turn_ = 1;
+  std::vector<std::string> turns_;
+  std::map<DrawSubject, int64_t> turns_of_;
+};
+
+TEST_F(MeasureEpochTest, GivesEachATurnInEveryRound) {
+  const absl::StatusOr<MeasuredEpoch> measured = Measure();
+  ASSERT_THAT(measured, IsOk());
+  EXPECT_THAT(turns_, ElementsAre("torch", "PyTorch", "table",  //
+                                  "PyTorch", "torch", "table",  //
+                                  "PyTorch", "table", "torch"));
+  EXPECT_EQ(measured->size, 1000);
+  ASSERT_THAT(measured->draws, SizeIs(3));
+  for (const MeasuredDraws& draws : measured->draws) {
+    EXPECT_THAT(draws.seconds, ElementsAre(0.5, 0.5, 0.5));
+    EXPECT_EQ(draws.count, 125);
+    EXPECT_EQ(draws.checksum, 7u);
+  }
+  EXPECT_THAT(missing_, IsEmpty());
+}
+
+TEST_F(MeasureEpochTest, TakesAsManyRoundsAsTheTimeAllows) {
+  settings_.rounds = 0;
+  settings_.seconds = 10;
+  const std::vector<std::pair<double, size_t>> rounds_of_seconds = {
+      {100, 2}, {1.2, 2}, {1.1, 3}, {0.5, 6}, {0.001, 15}};
+  for (const auto& [seconds, rounds] : rounds_of_seconds) {
+    seconds_ = seconds;
+    now_ = 0;
+    const absl::StatusOr<MeasuredEpoch> measured = Measure();
+    ASSERT_THAT(measured, IsOk());
+    EXPECT_THAT(measured->draws[0].seconds, SizeIs(rounds)) << seconds;
+  }
+  // What earlier sizes took is gone.
+  seconds_ = 0.5;
+  now_ = 9;
+  EXPECT_THAT(Measure()->draws[0].seconds, SizeIs(2));
+}
+
+TEST_F(MeasureEpochTest, GoesOnWithoutPyTorch) {
+  failing_ = DrawSubject::kPyTorch;
+  const absl::StatusOr<MeasuredEpoch> measured = Measure();
+  ASSERT_THAT(measured, IsOk());
+  EXPECT_EQ(missing_, "at 1000 samples: it broke");
+  EXPECT_THAT(subjects_, ElementsAre(DrawSubject::kTorch, DrawSubject::kTable));
+  ASSERT_THAT(measured->draws, SizeIs(2));
+  for (const MeasuredDraws& draws : measured->draws) {
+    EXPECT_THAT(draws.seconds, SizeIs(3));
+  }
+}
+
+TEST_F(MeasureEpochTest, FailsWithOneOfOurs) {
+  failing_ = DrawSubject::kTorch;
+  EXPECT_THAT(Measure(),
+              StatusIs(absl::StatusCode::kUnavailable, "torch: it broke"));
+}
+
+TEST_F(MeasureEpochTest, ComparesWithPyTorchAndWithTheRoundBefore) {
+  other_ = DrawSubject::kPyTorch;
+  EXPECT_THAT(Measure(), StatusIs(kDataLoss,
+                                  "torch: of 1000 samples it draws 125 indices "
+                                  "with CRC-32 7, PyTorch 125 with 8"));
+  EXPECT_THAT(turns_, SizeIs(2));
+  turns_of_.clear();
+  other_ = DrawSubject::kTorch;
+  other_turn_ = 2;
+  EXPECT_THAT(Measure(),
+              StatusIs(kDataLoss, HasSubstr("drawn again, has other indices")));
+}
+
+// Programs in the place of Python.
+
+absl::StatusOr<TorchProcess> Start(const std::string& script) {
+  SamplerSettings settings;
+  settings.pythons = {MakePython(script)};
+  return StartSamplerPeer(settings);
+}
+
+TEST(SamplerPeerTest, SaysWhatToDraw) {
+  absl::StatusOr<TorchProcess> peer = Start(
+      "echo lockstep: ready 2.1.0; "
+      "while read n p r s e; do echo lockstep: drew 0.$p$r $n $s$e; done");
+  ASSERT_THAT(peer, IsOk());
+  EXPECT_THAT(peer->name(), HasSubstr("PyTorch 2.1.0 ("));
+  for (const int64_t size : {1, 60000}) {
+    const absl::StatusOr<DrawResult> result =
+        DrawWithPeer(*peer, size, SamplerSettings());
+    ASSERT_THAT(result, IsOk());
+    EXPECT_EQ(result->seconds, 0.83);
+    EXPECT_EQ(result->count, size);
+    EXPECT_EQ(result->checksum, 1u);
+  }
+}
+
+// Where it would draw another order, which is no fault of ours, and where there
+// is not the memory.
+TEST(SamplerPeerTest, LeavesOutWhatItCannotDraw) {
+  const std::tuple<const char*, int64_t, const char*> cases[] = {
+      {"2.1.0", 1'000'000'000, "before 2.6 it draws another order"},
+      {"2.6.0+cpu", int64_t{1} << 50, "MiB for this size"}};
+  for (const auto& [version, size, why] : cases) {
+    absl::StatusOr<TorchProcess> peer =
+        Start(absl::StrCat("echo lockstep: ready ", version, "; cat"));
+    ASSERT_THAT(peer, IsOk());
+    EXPECT_THAT(
+        DrawWithPeer(*peer, size, SamplerSettings()),
+        StatusIs(absl::StatusCode::kFailedPrecondition, HasSubstr(why)));
+  }
+}
+
+TEST(DrawsWideTest, ReadsTheVersion) {
+  for (const char* version : {"2.6.0", "2.10.1+cu124", "3.0", "2.6.0a0"}) {
+    EXPECT_TRUE(DrawsWide(version)) << version;
+  }
+  for (const char* version : {"2.5.1", "1.13.0a0", "", "2", "x.y", "2.x"}) {
+    EXPECT_FALSE(DrawsWide(version)) << version;
+  }
+}
+
+TEST(ParseDrawAnswerTest, TakesNothingElse) {
+  EXPECT_THAT(ParseDrawAnswer("drew 1e-3 7500 4294967295"), IsOk());
+  for (const char* answer :
+       {"", "drew", "drew 1 2", "drew 1 2 3 4", "took 1 2 3", "drew 0 2 3",
+        "drew nan 2 3", "drew inf 2 3", "drew -1 2 3", "drew 1 0 3",
+        "drew 1 2.5 3", "drew 1 2 4294967296", "drew 1 2 -3", "drew 1 2 x"}) {
+    EXPECT_THAT(
+        ParseDrawAnswer(answer),
+        StatusIs(absl::StatusCode::kInternal, HasSubstr("is not understood")))
+        << answer;
+  }
 }
 
 }  // namespace

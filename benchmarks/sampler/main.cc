@@ -2,6 +2,7 @@
 // set, next to PyTorch.
 #include <malloc.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -12,64 +13,57 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/command.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/memory.h"
-#include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/sampler/draw.h"
-#include "benchmarks/sampler/measure.h"
-#include "benchmarks/sampler/plan.h"
-#include "benchmarks/sampler/random_updates.h"
 #include "benchmarks/sampler/report.h"
-#include "benchmarks/sampler/torch_peer.h"
 #include "report/document.h"
 #include "report/write.h"
 #include "sampler/sampler.h"
 
-ABSL_FLAG(std::string, sizes, "60000,1281167,100000000", "see kUsage");
-ABSL_FLAG(std::string, peers, "torch", "see kUsage");
-ABSL_FLAG(std::string, python, "", "see kUsage");
-ABSL_FLAG(int32_t, rounds, 0, "see kUsage");
-ABSL_FLAG(double, seconds, 35, "see kUsage");
-ABSL_FLAG(double, timeout, 120, "see kUsage");
+ABSL_FLAG(std::string, sizes, "60000,1281167,100000000",
+          "samples in the data set");
+ABSL_FLAG(std::string, peers, "torch",
+          "torch, or empty: PyTorch need not be installed");
+ABSL_FLAG(std::string, python, "",
+          "the Python that has it; default: python3, or else /usr/bin/python3");
+ABSL_FLAG(int32_t, rounds, 0,
+          "draws with each; 0: at least 2, and up to 15 as long as --seconds "
+          "allows");
+ABSL_FLAG(double, seconds, 35,
+          "for everything; PyTorch takes some 10 s for one draw of "
+          "100,000,000");
+ABSL_FLAG(double, timeout, 120, "seconds after which PyTorch is given up");
 
 namespace lockstep::benchmarks {
 namespace {
 
-constexpr char kUsage[] = R"(sampler [FLAGS]
+constexpr char kName[] = "sampler";
+
+Usage SamplerUsage() {
+  return {
+      .command = kName,
+      .introduction = R"(sampler [FLAGS]
 
 Times how long one rank of 8 takes to draw the indices of an epoch, with each
 sampler, on one thread, checks them, and prints a table; next to PyTorch's
 DistributedSampler, in turns with ours, if there is a Python that has it. Then
 the order in O(1) memory, at 10^12 samples. Says which of the bars that the
 project set itself are met.
-
-what is measured
-  --sizes=60000,1281167,100000000
-                           samples in the data set
-  --peers=torch            torch, or empty: PyTorch need not be installed
-  --python=                the Python that has it; default: python3, or else
-                           /usr/bin/python3
-
-how long
-  --rounds=0               draws with each; 0: at least 2, and up to 15 as long
-                           as --seconds allows
-  --seconds=35             for everything; PyTorch takes some 10 s for one draw
-                           of 100,000,000
-  --timeout=120            seconds after which PyTorch is given up
-
-what becomes of it
-)";
-
-constexpr char kUsageEnd[] = R"(
-Exit status: 0 if all went well and every index was right, 2 for a wrong flag,
+)",
+      .sections = {{"what is measured", "sizes peers python="},
+                   {"how long", "rounds seconds timeout"},
+                   {"what becomes of it", kOutputFlags}},
+      .ending =
+          R"(Exit status: 0 if all went well and every index was right, 2 for a wrong flag,
 1 for anything else.
-)";
-
-constexpr char kName[] = "sampler";
+)",
+      .words = OutputWords(kName, /*folder=*/"")};
+}
 
 constexpr int kKeyedRounds = 15;
 constexpr double kKeyedRoundSeconds = 0.1;
@@ -93,9 +87,9 @@ absl::StatusOr<SamplerSettings> SettingsFromFlags() {
 }
 
 // None if it was not asked for, or is not there: report.missing then says why.
-std::optional<SamplerPeer> StartPeer(SamplerReport& report) {
+std::optional<TorchProcess> StartPeer(SamplerReport& report) {
   if (!report.settings.torch) return std::nullopt;
-  absl::StatusOr<SamplerPeer> peer = SamplerPeer::Start(report.settings);
+  absl::StatusOr<TorchProcess> peer = StartSamplerPeer(report.settings);
   if (!peer.ok()) {
     report.missing = std::string(peer.status().message());
     return std::nullopt;
@@ -104,15 +98,13 @@ std::optional<SamplerPeer> StartPeer(SamplerReport& report) {
   return *std::move(peer);
 }
 
-absl::StatusOr<DrawResult> Draw(std::optional<SamplerPeer>& peer,
-                                DrawSubject subject, int64_t size) {
-  if (subject == DrawSubject::kPyTorch) return peer->Draw(size);
+absl::StatusOr<DrawResult> Draw(DrawSubject subject, int64_t size) {
   if (subject != DrawSubject::kTable) return DrawEpoch(subject, size);
   LOCKSTEP_ASSIGN_OR_RETURN(const double seconds, TimeRandomUpdates(size));
   return DrawResult{.seconds = seconds};
 }
 
-absl::Status MeasureSizes(std::optional<SamplerPeer>& peer,
+absl::Status MeasureSizes(std::optional<TorchProcess>& peer,
                           SamplerReport& report, report::GrowingReport& shown) {
   std::vector<DrawSubject> subjects = {DrawSubject::kTorch, DrawSubject::kExact,
                                        DrawSubject::kPaddle};
@@ -120,8 +112,10 @@ absl::Status MeasureSizes(std::optional<SamplerPeer>& peer,
   subjects.push_back(DrawSubject::kTable);
   const double start = SteadySeconds();
   const auto elapsed = [start] { return SteadySeconds() - start; };
-  const auto draw = [&peer](DrawSubject subject, int64_t size) {
-    return Draw(peer, subject, size);
+  const auto draw = [&](DrawSubject subject, int64_t size) {
+    return subject == DrawSubject::kPyTorch
+               ? DrawWithPeer(*peer, size, report.settings)
+               : Draw(subject, size);
   };
   for (const int64_t size : report.settings.sizes) {
     LOCKSTEP_ASSIGN_OR_RETURN(const MeasuredEpoch measured,
@@ -157,18 +151,19 @@ void KeepMemory() {
   mallopt(M_TRIM_THRESHOLD, 256 << 20);
 }
 
-absl::Status Measure(const SamplerSettings& settings,
-                     std::span<char* const> argv) {
+absl::Status Run(std::span<char* const> argv) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const SamplerSettings settings,
+                            SettingsFromFlags());
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
                             ReportOutput::Create(kName, /*folder=*/""));
   SamplerReport report;
   report.settings = settings;
-  report.origin = OriginOf(kName, argv);
+  report.origin = report::OriginOf("//benchmarks:sampler", argv);
   // While this process has no memory to reuse.
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t keyed_memory,
                             KeyedMemory(kKeyedSize));
   KeepMemory();
-  std::optional<SamplerPeer> peer = StartPeer(report);
+  std::optional<TorchProcess> peer = StartPeer(report);
   report::GrowingReport shown;
   shown.Show(SamplerDocument(report, /*finished=*/false));
   LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(peer, report, shown));
@@ -179,19 +174,11 @@ absl::Status Measure(const SamplerSettings& settings,
   return output.Write(document);
 }
 
-int Main(std::span<char* const> argv) {
-  const std::optional<int> ended = BeginCommand(
-      kName, absl::StrCat(kUsage, OutputUsage(kName, ""), kUsageEnd), argv);
-  if (ended.has_value()) return *ended;
-  const absl::StatusOr<SamplerSettings> settings = SettingsFromFlags();
-  const absl::Status status =
-      settings.ok() ? Measure(*settings, argv) : settings.status();
-  return status.ok() ? 0 : Fail(kName, status);
-}
-
 }  // namespace
 }  // namespace lockstep::benchmarks
 
 int main(int argc, char** argv) {
-  return lockstep::benchmarks::Main({argv, static_cast<size_t>(argc)});
+  return lockstep::CommandMain(lockstep::benchmarks::SamplerUsage(),
+                               {argv, static_cast<size_t>(argc)},
+                               lockstep::benchmarks::Run);
 }

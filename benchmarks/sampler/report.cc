@@ -1,15 +1,104 @@
 #include "benchmarks/sampler/report.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <string>
+#include <utility>
 #include <vector>
 
-#include "benchmarks/harness/statistics.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "base/status_macros.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/sampler/draw.h"
-#include "benchmarks/sampler/plan.h"
+#include "report/document.h"
 
 namespace lockstep::benchmarks {
+
+// The order of draws.
+namespace {
+
+absl::Status AddDraw(const DrawResult& result, MeasuredDraws& draws) {
+  if (!draws.seconds.empty() &&
+      (result.count != draws.count || result.checksum != draws.checksum)) {
+    return absl::DataLossError(
+        absl::StrCat(Name(draws.subject),
+                     ": the same epoch, drawn again, has other indices"));
+  }
+  draws.seconds.push_back(result.seconds);
+  draws.count = result.count;
+  draws.checksum = result.checksum;
+  return absl::OkStatus();
+}
+
+const MeasuredDraws* Find(const MeasuredEpoch& measured, DrawSubject subject) {
+  for (const MeasuredDraws& draws : measured.draws) {
+    if (draws.subject == subject && !draws.seconds.empty()) return &draws;
+  }
+  return nullptr;
+}
+
+absl::Status CompareWithPyTorch(const MeasuredEpoch& measured) {
+  const MeasuredDraws* const ours = Find(measured, DrawSubject::kTorch);
+  const MeasuredDraws* const theirs = Find(measured, DrawSubject::kPyTorch);
+  if (ours == nullptr || theirs == nullptr ||
+      (ours->count == theirs->count && ours->checksum == theirs->checksum)) {
+    return absl::OkStatus();
+  }
+  return absl::DataLossError(
+      absl::StrCat("torch: of ", measured.size, " samples it draws ",
+                   ours->count, " indices with CRC-32 ", ours->checksum,
+                   ", PyTorch ", theirs->count, " with ", theirs->checksum));
+}
+
+}  // namespace
+
+absl::StatusOr<MeasuredEpoch> MeasureEpoch(const SamplerSettings& settings,
+                                           int64_t size,
+                                           const DrawFunction& draw,
+                                           const ClockFunction& elapsed,
+                                           std::vector<DrawSubject>& subjects,
+                                           std::string& missing) {
+  MeasuredEpoch measured = {.size = size};
+  for (const DrawSubject subject : subjects) {
+    measured.draws.push_back({.subject = subject});
+  }
+  bool peer_failed = false;
+  const auto take_turn = [&](int, size_t next) -> absl::Status {
+    MeasuredDraws& draws = measured.draws[next];
+    const bool peer = draws.subject == DrawSubject::kPyTorch;
+    if (peer && peer_failed) return absl::OkStatus();
+    const absl::StatusOr<DrawResult> result = draw(draws.subject, size);
+    if (result.ok()) {
+      LOCKSTEP_RETURN_IF_ERROR(AddDraw(*result, draws));
+      return CompareWithPyTorch(measured);
+    }
+    if (!peer) return Named(Name(draws.subject), result.status());
+    missing = absl::StrCat(
+        "at ", size, " samples: ", std::string(result.status().message()));
+    peer_failed = true;
+    return absl::OkStatus();
+  };
+  const RoundLimits limits = {.rounds = settings.rounds,
+                              .fewest = 2,
+                              .most = 15,
+                              .seconds = settings.seconds - elapsed()};
+  LOCKSTEP_RETURN_IF_ERROR(
+      MeasureRounds(limits, subjects.size(), elapsed, take_turn).status());
+  if (peer_failed) {
+    std::erase(subjects, DrawSubject::kPyTorch);
+    std::erase_if(measured.draws, [](const MeasuredDraws& draws) {
+      return draws.subject == DrawSubject::kPyTorch;
+    });
+  }
+  return measured;
+}
+
+// Numbers from samples.
 namespace {
 
 std::optional<double> MedianOf(const MeasuredEpoch& measured,
@@ -92,6 +181,217 @@ std::vector<report::Bar> BarsOf(const SamplerReport& report) {
     bars[3].value = static_cast<double>(report.keyed->memory_bytes) / (1 << 20);
   }
   return bars;
+}
+
+// The report's forms: keys, columns and words. Every number comes from the
+// report.
+namespace {
+
+using report::Cell;
+using report::Grouped;
+using report::Significant;
+using report::Value;
+
+Value RowData(const DrawRow& row) {
+  const bool table = row.subject == DrawSubject::kTable;
+  return {{"subject", Name(row.subject)},
+          {"count", table ? Value() : Value(row.count)},
+          {"crc32", table ? Value() : Value(row.checksum)},
+          {"median", row.median},
+          {"min", row.min},
+          {"max", row.max},
+          {"seconds", row.seconds},
+          {"indices_per_second", row.indices_per_second},
+          {"ratio_table", row.table_ratio},
+          {"ratio_torch", row.torch_ratio}};
+}
+
+Value SizesData(const SamplerReport& report) {
+  Value sizes = Value::Array();
+  for (const DrawRows& rows : report.sizes) {
+    Value draws = Value::Array();
+    for (const DrawRow& row : rows.rows) draws.Add(RowData(row));
+    sizes.Add(Value{{"dataset_size", rows.size},
+                    {"rounds", rows.rounds},
+                    {"draws", std::move(draws)}});
+  }
+  return sizes;
+}
+
+Value KeyedData(const std::optional<KeyedRow>& row) {
+  if (!row.has_value()) return Value();
+  return {
+      {"dataset_size", row->size},
+      {"block", row->block},
+      {"indices_per_second",
+       Value{{"median", row->median}, {"min", row->min}, {"max", row->max}}},
+      {"seconds_per_index", row->seconds_per_index},
+      {"memory_bytes", row->memory_bytes}};
+}
+
+Value BarsData(const SamplerReport& report) {
+  Value bars = Value::Array();
+  for (const report::Bar& bar : BarsOf(report)) {
+    bars.Add(Value{{"what", bar.what},
+                   {bar.at_most ? "at_most" : "at_least", bar.needed},
+                   {"unit", bar.unit},
+                   {"value", bar.value},
+                   {"met", bar.value ? Value(bar.Met()) : Value()}});
+  }
+  return bars;
+}
+
+Value DataOf(const SamplerReport& report) {
+  return {{"settings", Value{{"world_size", kDrawWorldSize},
+                             {"rank", kDrawRank},
+                             {"seed", kDrawSeed},
+                             {"epoch", kDrawEpoch},
+                             {"paddle_batch_size", kDrawBatchSize},
+                             {"rounds", report.settings.rounds},
+                             {"seconds", report.settings.seconds}}},
+          {"peer", report::TextOrNull(report.peer)},
+          {"not_available", report::TextOrNull(report.missing)},
+          {"results", SizesData(report)},
+          {"keyed", KeyedData(report.keyed)},
+          {"bars", BarsData(report)}};
+}
+
+std::string Milliseconds(double seconds) {
+  return Significant(1e3 * seconds, 4);
+}
+
+std::string Millions(double count) { return Significant(count / 1e6, 3); }
+
+std::string OrDash(const std::optional<double>& ratio) {
+  return ratio ? Significant(*ratio, 3) : "-";
+}
+
+std::vector<Cell> RowCells(const std::string& size, int rounds,
+                           const DrawRow& row) {
+  return {size,
+          Name(row.subject),
+          absl::StrCat(rounds),
+          Milliseconds(row.median),
+          Milliseconds(row.min),
+          Milliseconds(row.max),
+          row.indices_per_second ? Millions(*row.indices_per_second) : "-",
+          OrDash(row.table_ratio),
+          OrDash(row.torch_ratio)};
+}
+
+std::vector<Cell> KeyedCells(const KeyedRow& row) {
+  return {Grouped(row.size), "keyed",
+          absl::StrCat(
+              Millions(row.median), " Mindex/s (", Millions(row.min), " to ",
+              Millions(row.max), ") in blocks of ", row.block, ", ",
+              absl::StrFormat(
+                  "%.0f ns for one, %.2f MiB", 1e9 * row.seconds_per_index,
+                  static_cast<double>(row.memory_bytes) / (1 << 20)))};
+}
+
+report::Table TableOf(const SamplerReport& report) {
+  report::Table table = {
+      .columns = {{.title = "n", .width = 17},
+                  {.title = "what", .width = 8, .left = true},
+                  {.title = "rounds", .width = 7},
+                  {.title = "median ms", .width = 11},
+                  {.title = "min ms", .width = 11},
+                  {.title = "max ms", .width = 11},
+                  {.title = "Mindex/s", .width = 11},
+                  {.title = "/table", .width = 7},
+                  {.title = "/torch", .width = 7}}};
+  for (const DrawRows& rows : report.sizes) {
+    std::string first = Grouped(rows.size);
+    for (const DrawRow& row : rows.rows) {
+      table.rows.push_back(RowCells(first, rows.rounds, row));
+      first.clear();
+    }
+  }
+  if (report.keyed) table.rows.push_back(KeyedCells(*report.keyed));
+  return table;
+}
+
+bool HasPyTorch(const SamplerReport& report) {
+  for (const DrawRows& rows : report.sizes) {
+    for (const DrawRow& row : rows.rows) {
+      if (row.subject == DrawSubject::kPyTorch) return true;
+    }
+  }
+  return false;
+}
+
+// How many indices a second each draws, by size.
+report::Chart ChartOf(const SamplerReport& report) {
+  const std::pair<DrawSubject, const char*> subjects[] = {
+      {DrawSubject::kTorch, "blue"},
+      {DrawSubject::kExact, "green"},
+      {DrawSubject::kPaddle, "purple"},
+      {DrawSubject::kPyTorch, "orange"}};
+  report::Chart chart = {.title = "Indices a second",
+                         .x_title = "samples",
+                         .y_title = "millions a second",
+                         .decimals = 1};
+  for (const auto& [subject, color] : subjects) {
+    chart.series.push_back({.name = Name(subject), .color = color});
+  }
+  for (const DrawRows& rows : report.sizes) {
+    chart.places.push_back(Grouped(rows.size));
+    for (size_t i = 0; i < chart.series.size(); ++i) {
+      std::optional<double> speed;
+      for (const DrawRow& row : rows.rows) {
+        if (row.subject == subjects[i].first && row.indices_per_second) {
+          speed = *row.indices_per_second / 1e6;
+        }
+      }
+      chart.series[i].values.push_back(speed);
+    }
+  }
+  return chart;
+}
+
+void AddBelow(const SamplerReport& report, report::Document& document) {
+  document.terms = {
+      {"median, min, max",
+       "of a draw, from a new epoch to a list of int64, over the rounds."},
+      {"Mindex/s", "this rank's indices / median, in millions."},
+      {"table",
+       "n updates of 4 bytes at random places of a table of n, none of which "
+       "waits for another: what a shuffle of a table takes at least."},
+      {"/table, /torch",
+       "its median, or PyTorch's, over this one's: above 1 is faster."}};
+  if (HasPyTorch(report)) {
+    document.remarks.push_back(
+        "PyTorch's indices were the same as torch's in every round.");
+  }
+  if (!report.missing.empty()) {
+    document.remarks.push_back(
+        absl::StrCat("PyTorch: not available: ", report.missing));
+  }
+  document.bars = BarsOf(report);
+}
+
+}  // namespace
+
+report::Document SamplerDocument(const SamplerReport& report, bool finished) {
+  report::Document document = {
+      .name = "lockstep.sampler",
+      .title = "Lockstep sampler report",
+      .about =
+          absl::StrCat("one epoch's indices of n samples, for rank ", kDrawRank,
+                       " of ", kDrawWorldSize, ", shuffled, on one thread"),
+      .origin = report.origin,
+      .sections = {{.table = TableOf(report)}},
+      .method = {
+          "A round draws the epoch once with each. PyTorch runs in a process "
+          "of its own; in every round its indices must be ours. Ours must be "
+          "as many as the rank has, each a sample, and none may come twice but "
+          "for Paddle's padding."}};
+  if (!report.peer.empty()) document.notes.push_back(report.peer);
+  if (!finished) return document;
+  document.data = DataOf(report);
+  AddBelow(report, document);
+  document.sections[0].charts = {ChartOf(report)};
+  return document;
 }
 
 }  // namespace lockstep::benchmarks

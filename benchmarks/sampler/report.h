@@ -1,17 +1,51 @@
-// The numbers of the command `sampler`, and the formulas behind them.
+// What draws give, and in which order they are made; the numbers of the command
+// `sampler`, and the formulas behind them.
 #ifndef LOCKSTEP_BENCHMARKS_SAMPLER_REPORT_H_
 #define LOCKSTEP_BENCHMARKS_SAMPLER_REPORT_H_
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "benchmarks/sampler/measure.h"
-#include "benchmarks/sampler/plan.h"
+#include "absl/status/statusor.h"
+#include "benchmarks/harness/rounds.h"
+#include "benchmarks/sampler/draw.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
+
+// What the draws of one subject at one size gave.
+struct MeasuredDraws {
+  DrawSubject subject = DrawSubject::kTorch;
+  std::vector<double> seconds = {};  // One of each round.
+  int64_t count = 0;
+  uint32_t checksum = 0;
+};
+
+struct MeasuredEpoch {
+  int64_t size = 0;
+  std::vector<MeasuredDraws> draws = {};
+};
+
+using DrawFunction = std::function<absl::StatusOr<DrawResult>(
+    DrawSubject subject, int64_t size)>;
+
+// Draws an epoch of `size` samples with each subject in rounds
+// (harness/rounds.h): settings.rounds, or 2 to 15 within settings.seconds of
+// the start of the command, which is where `elapsed` begins.
+//
+// If PyTorch cannot draw, it is taken out of `subjects`, and `missing` says at
+// which size and why. Errors: those of other subjects, beginning with the name;
+// kDataLoss if PyTorch's indices are not kTorch's, or if a subject draws others
+// than in the round before.
+absl::StatusOr<MeasuredEpoch> MeasureEpoch(const SamplerSettings& settings,
+                                           int64_t size,
+                                           const DrawFunction& draw,
+                                           const ClockFunction& elapsed,
+                                           std::vector<DrawSubject>& subjects,
+                                           std::string& missing);
 
 // One subject at one size. Seconds of a draw.
 struct DrawRow {
@@ -64,7 +98,7 @@ KeyedRow DeriveKeyed(const std::vector<double>& speeds,
 // measured.
 std::vector<report::Bar> BarsOf(const SamplerReport& report);
 
-// benchmarks/README.md lists the keys of its JSON. `finished`: whether
+// README.md lists the keys of its JSON. `finished`: whether
 // everything is measured; what stands below the table is left out before.
 report::Document SamplerDocument(const SamplerReport& report,
                                  bool finished = true);

@@ -6,11 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
-#include "benchmarks/harness/example_origin.h"
-#include "benchmarks/sampler/measure.h"
-#include "benchmarks/sampler/plan.h"
+#include "benchmarks/harness/testing.h"
+#include "benchmarks/sampler/draw.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "report/document.h"
@@ -78,10 +75,7 @@ TEST(DeriveRowsTest, DividesMedians) {
   EXPECT_THAT(torch.torch_ratio, Optional(DoubleEq(25)));
   EXPECT_THAT(rows.rows[1].table_ratio, Optional(DoubleEq(0.25)));
   EXPECT_THAT(rows.rows[1].torch_ratio, Optional(DoubleEq(12.5)));
-}
-
-TEST(DeriveRowsTest, ComparesOnlyOurOwn) {
-  const DrawRows rows = DeriveRows(ExampleEpoch());
+  // Only our own are compared.
   EXPECT_TRUE(rows.rows[2].indices_per_second.has_value());
   EXPECT_FALSE(rows.rows[3].indices_per_second.has_value());
   for (const int other : {2, 3}) {
@@ -98,20 +92,14 @@ TEST(DeriveRowsTest, HasNoRatioWithoutPyTorch) {
   EXPECT_FALSE(rows.rows[0].torch_ratio.has_value());
 }
 
-TEST(BarsTest, HoldValuesAgainstGoals) {
+TEST(BarsTest, HoldValuesAgainstGoalsBelowAndAbove) {
   const std::vector<Bar> bars = BarsOf(ExampleReport());
   ASSERT_THAT(bars, SizeIs(4));
   EXPECT_THAT(bars[0].value, Optional(DoubleEq(25)));
   EXPECT_FALSE(bars[1].value.has_value());  // That size was not measured.
   EXPECT_THAT(bars[2].value, Optional(Eq(80)));
   EXPECT_THAT(bars[3].value, Optional(Eq(0.25)));
-  EXPECT_TRUE(bars[0].Met());
-  EXPECT_FALSE(bars[1].Met());
-  EXPECT_TRUE(bars[2].Met());
-  EXPECT_TRUE(bars[3].Met());
-}
-
-TEST(BarsTest, AreMissedBelowAndAbove) {
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(bars[i].Met(), i != 1) << i;
   SamplerReport report = ExampleReport();
   report.sizes[0].rows[0].torch_ratio = 19.9;
   report.keyed = DeriveKeyed({49e6}, {50e-9}, (1 << 20) + 1);
@@ -122,7 +110,7 @@ TEST(BarsTest, AreMissedBelowAndAbove) {
 
 // The report's forms.
 
-TEST(SamplerDocumentTest, HoldsEveryNumber) {
+TEST(SamplerDocumentTest, HoldsEveryNumberAndWhichBarsAreMet) {
   const report::Document document = SamplerDocument(ExampleReport());
   EXPECT_EQ(document.name, "lockstep.sampler");
   EXPECT_EQ(document.schema_version, 1);
@@ -150,12 +138,7 @@ TEST(SamplerDocumentTest, HoldsEveryNumber) {
   EXPECT_EQ(data["keyed"]["indices_per_second"]["median"], 80e6);
   EXPECT_EQ(data["keyed"]["seconds_per_index"], 50e-9);
   EXPECT_EQ(data["keyed"]["memory_bytes"], 256 << 10);
-}
-
-TEST(SamplerDocumentTest, SaysWhichBarsAreMet) {
-  SamplerReport report = ExampleReport();
-  const report::Document document = SamplerDocument(report);
-  const Value& bars = document.data["bars"];
+  const Value& bars = data["bars"];
   ASSERT_EQ(bars.size(), 4u);
   EXPECT_EQ(bars[0]["at_least"], 20.0);
   EXPECT_EQ(bars[0]["met"], true);
@@ -208,12 +191,10 @@ bar: keyed at n = 10^12, at least 50 million indices a second: 80.0: met
 bar: keyed at n = 10^12, at most 1 MiB of memory: 0.25: met
 )";
 
-TEST(SamplerDocumentTest, LooksLikeThis) {
-  EXPECT_EQ(report::TerminalText(SamplerDocument(ExampleReport())), kGolden);
-}
-
-TEST(SamplerDocumentTest, GrowsAsSizesAreMeasured) {
+TEST(SamplerDocumentTest, LooksLikeThisAndGrowsUpToIt) {
   SamplerReport report = ExampleReport();
+  EXPECT_EQ(report::TerminalText(SamplerDocument(report)), kGolden);
+  // It grows as sizes are measured.
   report.keyed.reset();
   for (; !report.sizes.empty(); report.sizes.pop_back()) {
     EXPECT_THAT(kGolden, StartsWith(report::TerminalText(
@@ -246,10 +227,7 @@ TEST(SamplerDocumentTest, FitsItsColumns) {
   report.sizes[0].rounds = 100'000;
   report.keyed = DeriveKeyed({999e6}, {999e-9}, int64_t{99} << 20);
   report.missing = "python3: " + std::string(80, 'y');
-  const std::string text = report::TerminalText(SamplerDocument(report));
-  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
-    EXPECT_LE(line.size(), 100u) << line;
-  }
+  ExpectNarrow(report::TerminalText(SamplerDocument(report)));
 }
 
 }  // namespace

@@ -3,7 +3,8 @@
 #include "report/document.h"
 
 #include <cmath>
-#include <cstdint>
+#include <cstddef>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,8 +14,6 @@
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/scaling/plan.h"
 #include "benchmarks/scaling/report.h"
-#include "benchmarks/scaling/round.h"
-#include "report/format.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -236,22 +235,19 @@ Chart PartsChart(const ModeReport& mode) {
   Chart chart = ChartOf(mode, "Where a step goes", "ms a step");
   chart.decimals = 2;
   chart.unit = " ms";
-  const auto add = [&](const char* name, const char* color,
-                       double (*value)(const ConfigurationReport& at)) {
-    chart.series.push_back({.name = name,
-                            .color = color,
-                            .stack = "step",
-                            .values = Values(mode, value)});
-  };
-  add("compute", "blue",
-      [](const ConfigurationReport& at) { return 1e3 * at.parts.compute; });
-  add("exposed communication", "orange", [](const ConfigurationReport& at) {
-    return 1e3 * at.parts.exposed_communication;
-  });
-  add("data wait", "green",
-      [](const ConfigurationReport& at) { return 1e3 * at.parts.data_wait; });
-  add("rest", "gray",
-      [](const ConfigurationReport& at) { return 1e3 * at.parts.rest; });
+  constexpr std::pair<const char*, const char*> kSeries[] = {
+      {"compute", "blue"},
+      {"exposed communication", "orange"},
+      {"data wait", "green"},
+      {"rest", "gray"}};
+  for (size_t i = 0; i < std::size(kSeries); ++i) {
+    Series series = {
+        .name = kSeries[i].first, .color = kSeries[i].second, .stack = "step"};
+    for (const ConfigurationReport& at : mode.configurations) {
+      series.values.push_back(1e3 * (at.parts.*kStepParts[i]));
+    }
+    chart.series.push_back(std::move(series));
+  }
   chart.series.push_back(IdealSteps(mode));
   return chart;
 }

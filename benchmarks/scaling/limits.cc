@@ -10,7 +10,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "benchmarks/scaling/report.h"
-#include "report/format.h"
+#include "report/document.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -104,8 +104,7 @@ std::string DescribeImbalance(const ConfigurationReport& at) {
       std::min(at.imbalance * at.parts.compute, at.parts.exposed_communication);
   return absl::StrFormat(
       "The slowest rank of a step computes %s longer than the mean; waiting "
-      "for "
-      "it is up to %s of the %s of exposed communication.",
+      "for it is up to %s of the %s of exposed communication.",
       Percent(at.imbalance), Milliseconds(waited),
       Milliseconds(at.parts.exposed_communication));
 }

@@ -1,7 +1,7 @@
 // The command `scaling`: how training throughput scales with ranks.
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -11,67 +11,65 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "base/command.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/ranks.h"
-#include "benchmarks/scaling/measure.h"
 #include "benchmarks/scaling/plan.h"
 #include "benchmarks/scaling/report.h"
-#include "benchmarks/scaling/run.h"
 #include "models/data/dataset.h"
 #include "report/document.h"
-#include "report/terminal.h"
 #include "report/write.h"
 
-ABSL_FLAG(std::string, world_sizes, "", "see kUsage");
-ABSL_FLAG(std::string, mode, "strong,weak", "see kUsage");
-ABSL_FLAG(std::string, backend, "processes", "see kUsage");
-ABSL_FLAG(std::string, model, "lenet", "see kUsage");
-ABSL_FLAG(std::string, dataset, "fashion_mnist", "see kUsage");
-ABSL_FLAG(std::string, data_dir, lockstep::kFashionMnistDir, "see kUsage");
-ABSL_FLAG(int64_t, batch_size, 256, "see kUsage");
-ABSL_FLAG(int32_t, rounds, 5, "see kUsage");
-ABSL_FLAG(int32_t, steps, 0, "see kUsage");
-ABSL_FLAG(int32_t, warmup_steps, 5, "see kUsage");
-ABSL_FLAG(double, seconds, 40, "see kUsage");
+ABSL_FLAG(std::string, world_sizes, "",
+          "numbers of ranks; default: powers of two up to the number of cores, "
+          "and that number");
+ABSL_FLAG(std::string, mode, "strong,weak",
+          "strong: a step is --batch_size images in all;\n"
+          "weak: on each rank");
+ABSL_FLAG(std::string, backend, "processes",
+          "what a rank is: processes, threads");
+ABSL_FLAG(std::string, model, "lenet", "lenet");
+ABSL_FLAG(std::string, dataset, "fashion_mnist", "fashion_mnist");
+ABSL_FLAG(std::string, data_dir, lockstep::kFashionMnistDir,
+          "the folder of the data set's files; default: where the package "
+          "dataset-fashion-mnist installs them");
+ABSL_FLAG(int64_t, batch_size, 256, "images in a step: see --mode");
+ABSL_FLAG(int32_t, rounds, 5,
+          "how often each configuration is run; fewer if --seconds is too "
+          "short for that and --steps=0");
+ABSL_FLAG(int32_t, steps, 0, "timed steps in a run; 0: as --seconds allows");
+ABSL_FLAG(int32_t, warmup_steps, 5, "steps before them");
+ABSL_FLAG(double, seconds, 40,
+          "how long all should take, if --steps=0; no fewer than 10 steps are "
+          "timed in a run, however long they take");
 ABSL_FLAG(std::string, worker, "",
           "internal: be a rank, for the driver that listens there");
 
 namespace lockstep::benchmarks {
 namespace {
 
-constexpr char kUsage[] = R"(scaling [FLAGS]
-
-Trains a network with 1, 2, 4, ... ranks, one thread each, and reports images/s,
-speed-up, efficiency, step times and where a step goes. Prints a table and writes
-a report.
-
-  --world_sizes=1,2,4      numbers of ranks; default: powers of two up to the
-                           number of cores, and that number
-  --mode=strong,weak       strong: a step is --batch_size images in all;
-                           weak: on each rank
-  --batch_size=256
-  --backend=processes      what a rank is: processes, threads
-  --model=lenet            lenet
-  --dataset=fashion_mnist  fashion_mnist
-  --data_dir=DIR           the folder of the data set's files; default: where
-                           the package dataset-fashion-mnist installs them
-  --rounds=5               how often each configuration is run; fewer if
-                           --seconds is too short for that and --steps=0
-  --steps=0                timed steps in a run; 0: as --seconds allows
-  --warmup_steps=5         steps before them
-  --seconds=40             how long all should take, if --steps=0; no fewer than
-                           10 steps are timed in a run, however long they take
-)";
-
-constexpr char kUsageEnd[] = R"(
-Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
-)";
-
 constexpr char kName[] = "scaling";
 constexpr char kFolder[] = "lockstep-scaling";
+
+Usage ScalingUsage() {
+  return {
+      .command = kName,
+      .introduction = R"(scaling [FLAGS]
+
+Trains a network with 1, 2, 4, ... ranks, one thread each, and reports images/s,
+speed-up, efficiency, step times and where a step goes. Prints a table and
+writes a report.
+)",
+      .sections = {{"",
+                    "world_sizes=1,2,4 mode batch_size backend model dataset "
+                    "data_dir=DIR rounds steps warmup_steps seconds"},
+                   {"", kOutputFlags}},
+      .ending =
+          R"(Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
+)",
+      .words = OutputWords(kName, kFolder)};
+}
 
 absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
   ScalingSettings settings;
@@ -143,7 +141,7 @@ absl::Status Measure(const ScalingSettings& settings,
 }
 
 absl::Status RunDriver(std::span<char* const> argv) {
-  const report::Origin origin = OriginOf(kName, argv);
+  const report::Origin origin = report::OriginOf("//benchmarks:scaling", argv);
   LOCKSTEP_ASSIGN_OR_RETURN(const ScalingSettings settings,
                             SettingsFromFlags(origin.machine.cores));
   LOCKSTEP_RETURN_IF_ERROR(CheckData(settings));
@@ -161,20 +159,16 @@ absl::Status RunWorker(const std::string& listener) {
                   absl::GetFlag(FLAGS_data_dir));
 }
 
-int Main(std::span<char* const> argv) {
-  const std::optional<int> ended = BeginCommand(
-      kName, absl::StrCat(kUsage, OutputUsage(kName, kFolder), kUsageEnd),
-      argv);
-  if (ended.has_value()) return *ended;
+absl::Status Run(std::span<char* const> argv) {
   const std::string worker = absl::GetFlag(FLAGS_worker);
-  const absl::Status status =
-      worker.empty() ? RunDriver(argv) : RunWorker(worker);
-  return status.ok() ? 0 : Fail(kName, status);
+  return worker.empty() ? RunDriver(argv) : RunWorker(worker);
 }
 
 }  // namespace
 }  // namespace lockstep::benchmarks
 
 int main(int argc, char** argv) {
-  return lockstep::benchmarks::Main({argv, static_cast<size_t>(argc)});
+  return lockstep::CommandMain(lockstep::benchmarks::ScalingUsage(),
+                               {argv, static_cast<size_t>(argc)},
+                               lockstep::benchmarks::Run);
 }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <set>
-#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -12,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
-#include "collectives/group_options.h"
+#include "collectives/communicator.h"
 
 namespace lockstep::benchmarks {
 namespace {

@@ -21,7 +21,6 @@ enum class ScalingMode {
   kWeak,    // The batch of each rank.
 };
 
-// "strong", "weak".
 const char* Name(ScalingMode mode);
 
 struct ScalingSettings {
@@ -49,16 +48,15 @@ struct Configuration {
 struct RunSpec {
   Configuration configuration = {};
   RankKind ranks = RankKind::kProcesses;
-  std::string model = {};
-  std::string dataset = {};
   std::string data_dir = {};
   int steps = 0;
   int warmup_steps = 0;
 
   static auto Members(auto& self) {
-    return std::tie(self.configuration, self.ranks, self.model, self.dataset,
-                    self.data_dir, self.steps, self.warmup_steps);
+    return std::tie(self.configuration, self.ranks, self.data_dir, self.steps,
+                    self.warmup_steps);
   }
+  friend bool operator==(const RunSpec&, const RunSpec&) = default;
 };
 
 // Powers of two below `cores`, and `cores`: 1, 2, 4, 6 for six. None is above

@@ -1,16 +1,87 @@
-// From measured rounds to throughput, speed-up, efficiency and lost time.
+// What a rank does and measures, in which order configurations are run; and
+// from rounds to throughput, speed-up, efficiency and lost time.
 #ifndef LOCKSTEP_BENCHMARKS_SCALING_REPORT_H_
 #define LOCKSTEP_BENCHMARKS_SCALING_REPORT_H_
 
 #include <cstdint>
+#include <functional>
+#include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "benchmarks/harness/ranks.h"
 #include "benchmarks/scaling/plan.h"
-#include "benchmarks/scaling/round.h"
+#include "collectives/communicator.h"
+#include "models/data/dataset.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
+
+// Where a step's time goes, in seconds (or any share of a step).
+struct StepParts {
+  double compute = 0;                // Forward, backward, update.
+  double exposed_communication = 0;  // Waiting for sums after backward.
+  double data_wait = 0;              // Gathering the batch.
+  double rest = 0;                   // What none of those explains.
+
+  double Sum() const {
+    return compute + exposed_communication + data_wait + rest;
+  }
+  friend bool operator==(const StepParts&, const StepParts&) = default;
+};
+
+inline constexpr double StepParts::*kStepParts[] = {
+    &StepParts::compute, &StepParts::exposed_communication,
+    &StepParts::data_wait, &StepParts::rest};
+
+// One timed step on one rank.
+struct RankStep {
+  double seconds = 0;
+  StepParts parts = {};    // Without `rest`.
+  double cpu_seconds = 0;  // That the rank's thread spent on a core.
+
+  friend bool operator==(const RankStep&, const RankStep&) = default;
+};
+
+// What one rank hands to whoever started it.
+struct RankResult {
+  int rank = 0;
+  int world_size = 0;                // The ranks it heard from.
+  bool same_parameters = false;      // As rank 0's, bit for bit, at the end.
+  double loss = 0;                   // Mean over the last global batch.
+  std::vector<RankStep> steps = {};  // In order.
+
+  static auto Members(auto& self) {
+    return std::tie(self.rank, self.world_size, self.same_parameters, self.loss,
+                    self.steps);
+  }
+  friend bool operator==(const RankResult&, const RankResult&) = default;
+};
+
+// One run, all ranks together.
+struct RoundSample {
+  double images_per_second = 0;  // steps * global_batch / slowest rank's time.
+  StepParts parts;       // A step's, mean over steps and ranks; they add up to
+                         // global_batch / images_per_second.
+  double imbalance = 0;  // Mean over steps of the slowest rank's
+                         // compute / the ranks' mean - 1.
+  // Mean over ranks: the share of the time in which a rank had work to do (all
+  // but exposed communication) that its computing thread did not spend on a
+  // core, because its communication thread, other ranks or other programs did.
+  double kept_waiting = 0;
+  std::vector<double> step_seconds = {};  // Of each step, on its slowest rank.
+  double loss = 0;
+};
+
+// Refuses, with kDataLoss, a run that did not do what was asked: another world
+// size or number of steps, a rank missing or twice, parameters that differ
+// between ranks, a loss that is not finite. `results` in any order.
+absl::StatusOr<RoundSample> CombineRanks(const RunSpec& spec,
+                                         std::span<const RankResult> results);
 
 // One configuration, as measured.
 struct MeasuredConfiguration {
@@ -77,7 +148,50 @@ ModeReport DeriveMode(ScalingMode mode,
 // could use.
 std::string DescribeLimits(const ModeReport& report, int cores);
 
-// benchmarks/README.md lists the keys of its JSON.
+// Runs one configuration once.
+using ScalingRunner =
+    std::function<absl::StatusOr<RoundSample>(const RunSpec& spec)>;
+
+// Takes text to show to whoever waits, line ends included.
+using ScalingProgress = std::function<void(absl::string_view text)>;
+
+struct MeasureOptions {
+  double seconds = 40;  // To aim at, if settings.steps is 0.
+  int cores = 1;        // That the ranks may use.
+};
+
+// Runs every configuration once in each round (harness/rounds.h). Before that,
+// if settings.steps is 0, a short round that does not count finds out how many
+// steps fit. The report's origin is left to the caller. settings: valid.
+// Errors: the runner's first.
+absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
+                                             const MeasureOptions& options,
+                                             const ScalingRunner& run,
+                                             const ScalingProgress& progress);
+
+// Trains for the warm-up and the timed steps, on one compute thread, and checks
+// the outcome with the other ranks. A step's time runs from the end of one step
+// to the end of the next, so whatever the trainer does in between counts, with
+// one exception: the smaller batch that ends an epoch is trained on and left
+// out. Errors: kInvalidArgument if the data set has less than one global batch;
+// the trainer's; the communicator's.
+absl::StatusOr<RankResult> RunRank(Communicator& communicator,
+                                   const Dataset& train, const RunSpec& spec);
+
+// Starts this program again as the ranks of one run (a process for each, or one
+// with a thread for each), has them run `spec`, and combines what they answer.
+// The processes are started with --worker, --backend, --world_sizes and
+// --data_dir and have to end in ServeRun. The caller must have one thread only.
+// Errors: RankTeam's, which name the rank; CombineRanks's.
+absl::StatusOr<RoundSample> RunOnce(const RunSpec& spec);
+
+// Is a rank, or all of them if they are threads, for the driver that listens at
+// `listener`: loads the data, joins the group, runs what it is asked for.
+// Errors: of the data, the group, the training, the connection.
+absl::Status ServeRun(const std::string& listener, RankKind ranks,
+                      int world_size, const std::string& data_dir);
+
+// README.md lists the keys of its JSON.
 report::Document ScalingDocument(const ScalingReport& report);
 
 }  // namespace lockstep::benchmarks

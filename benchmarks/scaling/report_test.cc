@@ -1,14 +1,36 @@
-// The formulas and the sentences, on numbers made up so that they come out
-// exactly.
+// The formulas, the sentences and the report's forms, on numbers made up so
+// that they come out exactly.
 #include "benchmarks/scaling/report.h"
 
+#include <cstddef>
+#include <string>
+#include <utility>
 #include <vector>
 
+#include "benchmarks/harness/testing.h"
+#include "benchmarks/scaling/plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "report/document.h"
+#include "report/write.h"
 
 namespace lockstep::benchmarks {
 namespace {
+
+using report::Chart;
+using report::Value;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+StepParts Scaled(StepParts parts, double scale) {
+  for (double StepParts::*const part : kStepParts) parts.*part *= scale;
+  return parts;
+}
 
 // A round with one step of the given parts, in seconds.
 RoundSample Round(double global_batch, StepParts parts) {
@@ -76,9 +98,12 @@ TEST(DeriveModeTest, SuperlinearScalingLosesLessThanNothing) {
   const ModeReport report = DeriveMode(
       ScalingMode::kStrong,
       {OneRound({1, 64}, {.compute = 4}), OneRound({2, 64}, {.compute = 1.6})},
-      /*cores=*/2);
+      /*cores=*/1);
   EXPECT_DOUBLE_EQ(report.configurations[1].efficiency, 1.25);
   EXPECT_DOUBLE_EQ(report.configurations[1].lost.compute, -0.25);
+  // More ranks than cores.
+  EXPECT_FALSE(report.configurations[0].oversubscribed);
+  EXPECT_TRUE(report.configurations[1].oversubscribed);
 }
 
 TEST(DeriveModeTest, TakesTheMedianRoundAndTheStepsOfAll) {
@@ -110,121 +135,88 @@ TEST(DeriveModeTest, OfTwoRoundsTakesTheSlower) {
   EXPECT_EQ(report.configurations[0].images_per_second, 30);
 }
 
-TEST(DeriveModeTest, MarksMoreRanksThanCores) {
-  const ModeReport report = DeriveMode(
-      ScalingMode::kStrong,
-      {OneRound({2, 64}, {.compute = 1}), OneRound({3, 64}, {.compute = 1})},
-      /*cores=*/2);
-  EXPECT_FALSE(report.configurations[0].oversubscribed);
-  EXPECT_TRUE(report.configurations[1].oversubscribed);
-}
-
 // The sentences, whole, on made-up numbers.
-
-using ::testing::EndsWith;
-using ::testing::HasSubstr;
-using ::testing::Not;
-using ::testing::StartsWith;
 
 // One configuration with the given parts of a step, in milliseconds.
 MeasuredConfiguration Measured(Configuration configuration, StepParts ms,
                                double imbalance = 0) {
-  RoundSample round;
-  round.parts = {.compute = 1e-3 * ms.compute,
-                 .exposed_communication = 1e-3 * ms.exposed_communication,
-                 .data_wait = 1e-3 * ms.data_wait,
-                 .rest = 1e-3 * ms.rest};
-  round.imbalance = imbalance;
-  round.step_seconds = {round.parts.Sum()};
-  round.images_per_second =
-      static_cast<double>(configuration.global_batch) / round.parts.Sum();
-  return {configuration, {round}};
+  MeasuredConfiguration measured = OneRound(configuration, Scaled(ms, 1e-3));
+  measured.rounds[0].imbalance = imbalance;
+  return measured;
+}
+
+std::string Limits(ScalingMode mode,
+                   std::vector<MeasuredConfiguration> measured, int cores) {
+  return DescribeLimits(DeriveMode(mode, std::move(measured), cores), cores);
 }
 
 TEST(DescribeLimitsTest, NamesWhatStrongScalingLosesWorstFirst) {
-  const ModeReport report = DeriveMode(
-      ScalingMode::kStrong,
-      {Measured({1, 256}, {.compute = 40}),
-       Measured({2, 256}, {.compute = 22, .exposed_communication = 3})},
-      2);
   EXPECT_EQ(
-      DescribeLimits(report, 2),
+      Limits(ScalingMode::kStrong,
+             {Measured({1, 256}, {.compute = 40}),
+              Measured({2, 256}, {.compute = 22, .exposed_communication = 3})},
+             2),
       "At 2 ranks, strong scaling reaches 1.60 times the images/s of 1 rank: "
-      "80% "
-      "of ideal. The 20% of a step that is lost: 12% exposed communication "
-      "(3.00 "
-      "ms a step); 8% compute (a rank's 128 images take 55% of the time of 256 "
-      "at 1 rank, not 50%).");
+      "80% of ideal. The 20% of a step that is lost: 12% exposed communication "
+      "(3.00 ms a step); 8% compute (a rank's 128 images take 55% of the time "
+      "of 256 at 1 rank, not 50%).");
 }
 
 TEST(DescribeLimitsTest, NamesWhatWeakScalingLosesAndGains) {
-  const ModeReport report = DeriveMode(
-      ScalingMode::kWeak,
-      {Measured({1, 256}, {.compute = 36, .data_wait = 2, .rest = 2}),
-       Measured({2, 512}, {.compute = 45, .data_wait = 2, .rest = 3}),
-       Measured({4, 1024}, {.compute = 49, .data_wait = 1, .rest = 0})},
-      4);
   EXPECT_EQ(
-      DescribeLimits(report, 4),
+      Limits(ScalingMode::kWeak,
+             {Measured({1, 256}, {.compute = 36, .data_wait = 2, .rest = 2}),
+              Measured({2, 512}, {.compute = 45, .data_wait = 2, .rest = 3}),
+              Measured({4, 1024}, {.compute = 49, .data_wait = 1, .rest = 0})},
+             4),
       "At 4 ranks, weak scaling reaches 3.20 times the images/s of 1 rank: 80% "
       "of ideal. The 20% of a step that is lost: 26% compute (a rank's 256 "
-      "images "
-      "take 1.36 times as long as at 1 rank); less a gain of 2% data wait "
-      "(1.00 ms a step); 4% the rest of the step (0.00 ms a step).");
+      "images take 1.36 times as long as at 1 rank); less a gain of 2% data "
+      "wait (1.00 ms a step); 4% the rest of the step (0.00 ms a step).");
 }
 
 TEST(DescribeLimitsTest, SaysWhenNothingIsLost) {
-  const ModeReport report = DeriveMode(ScalingMode::kWeak,
-                                       {Measured({1, 256}, {.compute = 40}),
-                                        Measured({2, 512}, {.compute = 40.1})},
-                                       2);
-  EXPECT_THAT(DescribeLimits(report, 2),
+  EXPECT_THAT(Limits(ScalingMode::kWeak,
+                     {Measured({1, 256}, {.compute = 40}),
+                      Measured({2, 512}, {.compute = 40.1})},
+                     2),
               EndsWith("100% of ideal. Nothing limits it here."));
 }
 
 TEST(DescribeLimitsTest, TalksOfTheLargestThatHasACoreForEachRank) {
-  const ModeReport report = DeriveMode(
-      ScalingMode::kStrong,
-      {Measured({1, 64}, {.compute = 40}), Measured({2, 64}, {.compute = 25}),
-       Measured({4, 64}, {.compute = 30})},
-      2);
-  EXPECT_THAT(DescribeLimits(report, 2), StartsWith("At 2 ranks, "));
-  EXPECT_THAT(DescribeLimits(report, 2), Not(HasSubstr("share")));
+  EXPECT_THAT(Limits(ScalingMode::kStrong,
+                     {Measured({1, 64}, {.compute = 40}),
+                      Measured({2, 64}, {.compute = 25}),
+                      Measured({4, 64}, {.compute = 30})},
+                     2),
+              AllOf(StartsWith("At 2 ranks, "), Not(HasSubstr("share"))));
 }
 
-TEST(DescribeLimitsTest, SaysThatRanksShareCores) {
-  const ModeReport report = DeriveMode(
-      ScalingMode::kStrong,
-      {Measured({1, 64}, {.compute = 40}), Measured({2, 64}, {.compute = 40})},
-      1);
-  EXPECT_THAT(DescribeLimits(report, 1),
+TEST(DescribeLimitsTest, SaysThatRanksShareCoresOrThatOneSizeIsNotEnough) {
+  EXPECT_THAT(Limits(ScalingMode::kStrong,
+                     {Measured({1, 64}, {.compute = 40}),
+                      Measured({2, 64}, {.compute = 40})},
+                     1),
               EndsWith("Its ranks share 1 core, which alone keeps it from "
                        "scaling."));
-}
-
-TEST(DescribeLimitsTest, SaysThatOneWorldSizeIsNotEnough) {
-  const ModeReport report =
-      DeriveMode(ScalingMode::kStrong, {Measured({1, 64}, {.compute = 40})}, 1);
-  EXPECT_EQ(DescribeLimits(report, 1),
-            "One world size alone says nothing about scaling.");
+  EXPECT_EQ(
+      Limits(ScalingMode::kStrong, {Measured({1, 64}, {.compute = 40})}, 1),
+      "One world size alone says nothing about scaling.");
 }
 
 TEST(DescribeLimitsTest, ReportsImbalanceAndRoundsThatDiffer) {
   MeasuredConfiguration two =
       Measured({2, 64}, {.compute = 20, .exposed_communication = 2},
                /*imbalance=*/0.07);
-  two.rounds.push_back(two.rounds[0]);
-  two.rounds.push_back(two.rounds[0]);
+  two.rounds.assign(3, two.rounds[0]);
   two.rounds[1].images_per_second *= 0.75;
-  const ModeReport report = DeriveMode(
-      ScalingMode::kStrong, {Measured({1, 64}, {.compute = 40}), two}, 2);
-  EXPECT_THAT(DescribeLimits(report, 2),
+  EXPECT_THAT(Limits(ScalingMode::kStrong,
+                     {Measured({1, 64}, {.compute = 40}), two}, 2),
               EndsWith("The slowest rank of a step computes 7% longer than the "
                        "mean; waiting for it is up to 1.40 ms of the 2.00 ms "
                        "of exposed communication. Rounds of one configuration "
-                       "differ by up to 25%: "
-                       "the machine was not quiet, so read small differences "
-                       "with care."));
+                       "differ by up to 25%: the machine was not quiet, so "
+                       "read small differences with care."));
 }
 
 TEST(DescribeLimitsTest, BlamesOtherWorkForTheCoresItTook) {
@@ -232,26 +224,227 @@ TEST(DescribeLimitsTest, BlamesOtherWorkForTheCoresItTook) {
   MeasuredConfiguration two = Measured({2, 64}, {.compute = 30});
   one.rounds[0].kept_waiting = 0.02;
   two.rounds[0].kept_waiting = 0.25;
-  ModeReport report = DeriveMode(ScalingMode::kStrong, {one, two}, 2);
   EXPECT_THAT(
-      DescribeLimits(report, 2),
+      Limits(ScalingMode::kStrong, {one, two}, 2),
       EndsWith("The cores were busy otherwise (with the ranks' own "
                "communication threads, or with other programs): ranks with "
                "something to do did not run 25% of the time (2% at 1 rank)."));
   two.rounds[0].kept_waiting = 0.04;
-  report = DeriveMode(ScalingMode::kStrong, {one, two}, 2);
-  EXPECT_THAT(DescribeLimits(report, 2), Not(HasSubstr("busy otherwise")));
+  EXPECT_THAT(Limits(ScalingMode::kStrong, {one, two}, 2),
+              Not(HasSubstr("busy otherwise")));
 }
 
 TEST(DescribeLimitsTest, BlamesImbalanceForNoMoreThanWasExposed) {
-  const ModeReport report =
-      DeriveMode(ScalingMode::kStrong,
-                 {Measured({1, 64}, {.compute = 40}),
-                  Measured({2, 64}, {.compute = 20, .exposed_communication = 1},
-                           /*imbalance=*/0.5)},
-                 2);
-  EXPECT_THAT(DescribeLimits(report, 2),
-              HasSubstr("up to 1.00 ms of the 1.00 ms"));
+  EXPECT_THAT(
+      Limits(ScalingMode::kStrong,
+             {Measured({1, 64}, {.compute = 40}),
+              Measured({2, 64}, {.compute = 20, .exposed_communication = 1},
+                       /*imbalance=*/0.5)},
+             2),
+      HasSubstr("up to 1.00 ms of the 1.00 ms"));
+}
+
+// The report's forms.
+
+constexpr int kCores = 2;
+
+// Three rounds whose median has the given parts of a step, in milliseconds; the
+// others are 1% slower and faster.
+MeasuredConfiguration ThreeRounds(Configuration configuration, StepParts ms) {
+  MeasuredConfiguration measured;
+  measured.configuration = configuration;
+  for (const double factor : {1.01, 1.0, 0.99}) {
+    RoundSample round;
+    const double scale = 1e-3 * factor;
+    round.parts = Scaled(ms, scale);
+    const double seconds = scale * ms.Sum();
+    round.images_per_second =
+        static_cast<double>(configuration.global_batch) / seconds;
+    round.step_seconds = {0.9 * seconds, 1.1 * seconds};
+    round.imbalance = configuration.world_size == 1 ? 0 : 0.0125;
+    round.kept_waiting = configuration.world_size > kCores ? 0.5 : 0.01;
+    round.loss = 2.25;
+    measured.rounds.push_back(round);
+  }
+  return measured;
+}
+
+ModeReport Mode(ScalingMode mode, std::vector<MeasuredConfiguration> measured) {
+  ModeReport report = DeriveMode(mode, std::move(measured), kCores);
+  report.limits = DescribeLimits(report, kCores);
+  return report;
+}
+
+// Strong and weak scaling of batches of 256 at 1, 2 and 4 ranks on two cores, 3
+// rounds of 2 steps. At 1 rank a step takes 40 ms; at 2, 25 ms (strong) and 50
+// ms (weak).
+ScalingReport ExampleReport() {
+  ScalingReport report;
+  report.settings.world_sizes = {1, 2, 4};
+  report.settings.rounds = 3;
+  report.settings.steps = 2;
+  report.origin =
+      ExampleOrigin("scaling --world_sizes=1,2,4 --rounds=3 --steps=2");
+  const StepParts one = {.compute = 38, .data_wait = 1.5, .rest = 0.5};
+  report.modes = {Mode(ScalingMode::kStrong,
+                       {ThreeRounds({1, 256}, one),
+                        ThreeRounds({2, 256}, {.compute = 22,
+                                               .exposed_communication = 2,
+                                               .data_wait = 0.75,
+                                               .rest = 0.25}),
+                        ThreeRounds({4, 256}, {.compute = 26,
+                                               .exposed_communication = 12,
+                                               .data_wait = 0.75,
+                                               .rest = 1.25})}),
+                  Mode(ScalingMode::kWeak,
+                       {ThreeRounds({1, 256}, one),
+                        ThreeRounds({2, 512}, {.compute = 44,
+                                               .exposed_communication = 4,
+                                               .data_wait = 1.5,
+                                               .rest = 0.5}),
+                        ThreeRounds({4, 1024}, {.compute = 78,
+                                                .exposed_communication = 18,
+                                                .data_wait = 3,
+                                                .rest = 1})})};
+  return report;
+}
+
+TEST(ScalingDocumentTest, SaysWhatWasRunAndEveryNumberExactly) {
+  const ScalingReport report = ExampleReport();
+  const report::Document document = ScalingDocument(report);
+  const Value& data = document.data;
+  EXPECT_EQ(document.name, "lockstep.scaling");
+  EXPECT_EQ(document.schema_version, 1);
+  EXPECT_EQ(document.origin.command, report.origin.command);
+  EXPECT_THAT(data.keys(), ElementsAre("settings", "modes"));
+  EXPECT_EQ(data["settings"]["world_sizes"], Value(std::vector<int>{1, 2, 4}));
+  EXPECT_EQ(data["settings"]["backend"], "processes");
+  EXPECT_EQ(data["settings"]["steps"], 2);
+  ASSERT_EQ(data["modes"].size(), 2u);
+  for (size_t m = 0; m < 2; ++m) {
+    const ModeReport& mode = report.modes[m];
+    EXPECT_EQ(data["modes"][m]["mode"], m == 0 ? "strong" : "weak");
+    EXPECT_EQ(data["modes"][m]["limits"], mode.limits);
+    ASSERT_EQ(data["modes"][m]["configurations"].size(), 3u);
+    for (size_t c = 0; c < 3; ++c) {
+      const ConfigurationReport& at = mode.configurations[c];
+      const Value& object = data["modes"][m]["configurations"][c];
+      EXPECT_EQ(object["world_size"], at.world_size());
+      EXPECT_EQ(object["global_batch"], at.global_batch());
+      EXPECT_EQ(object["oversubscribed"], at.oversubscribed);
+      EXPECT_EQ(object["images_per_second"]["median"], at.images_per_second);
+      EXPECT_EQ(object["images_per_second"]["min"], at.slowest_round);
+      EXPECT_EQ(object["images_per_second"]["max"], at.fastest_round);
+      EXPECT_EQ(object["images_per_second"]["rounds"], 3);
+      EXPECT_EQ(object["speedup"], at.speedup);
+      EXPECT_EQ(object["efficiency"], at.efficiency);
+      EXPECT_EQ(object["step_seconds"]["p50"], at.step_p50);
+      EXPECT_EQ(object["step_seconds"]["p99"], at.step_p99);
+      EXPECT_EQ(object["step_seconds"]["mean"], at.step_seconds());
+      EXPECT_EQ(object["step_seconds"]["steps"], 6);
+      const Value& parts = object["parts_seconds"];
+      EXPECT_EQ(parts["compute"], at.parts.compute);
+      EXPECT_EQ(parts["exposed_communication"], at.parts.exposed_communication);
+      EXPECT_EQ(parts["data_wait"], at.parts.data_wait);
+      EXPECT_EQ(parts["rest"], at.parts.rest);
+      EXPECT_EQ(object["lost"]["compute"], at.lost.compute);
+      EXPECT_EQ(object["imbalance"], at.imbalance);
+      EXPECT_EQ(object["kept_waiting"], at.kept_waiting);
+    }
+  }
+  // And the samples of every round.
+  const auto& rounds = report.modes[1].configurations[2].measured.rounds;
+  const Value& objects = data["modes"][1]["configurations"][2]["rounds"];
+  ASSERT_EQ(objects.size(), rounds.size());
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    EXPECT_EQ(objects[i]["images_per_second"], rounds[i].images_per_second);
+    EXPECT_EQ(objects[i]["step_seconds"], Value(rounds[i].step_seconds));
+    EXPECT_EQ(objects[i]["parts_seconds"]["compute"], rounds[i].parts.compute);
+    EXPECT_EQ(objects[i]["loss"], 2.25);
+  }
+}
+
+constexpr char kGolden[] =
+    R"(lenet on fashion_mnist; ranks are processes, one thread each; 3 rounds of 2 timed steps
+Example 9000, 2 cores, 16 GiB, Linux 6.1; 2024-05-31T16:20:00Z
+commit 0123456789abcdef0123456789abcdef01234567
+scaling --world_sizes=1,2,4 --rounds=3 --steps=2
+
+Strong scaling: a step is 256 images in all
+ranks images/s       from..to speed-up efficiency p50 ms p99 ms compute  comm data rest imbal
+   1     6,400   6,337..6,465    1.00x     100.0%  36.36  44.44   95.0%  0.0% 3.8% 1.2%  0.0%
+   2    10,240 10,139..10,343    1.60x      80.0%  22.73  27.78   88.0%  8.0% 3.0% 1.0%  1.2%
+   4*    6,400   6,337..6,465    1.00x      25.0%  36.36  44.44   65.0% 30.0% 1.9% 3.1%  1.2%
+* more ranks than cores (2): they take turns
+At 2 ranks, strong scaling reaches 1.60 times the images/s of 1 rank: 80% of ideal. The 20% of a
+step that is lost: 12% compute (a rank's 128 images take 58% of the time of 256 at 1 rank, not 50%);
+8% exposed communication (2.00 ms a step).
+
+Weak scaling: a step is 256 images on each rank
+ranks images/s       from..to speed-up efficiency p50 ms p99 ms compute  comm data rest imbal
+   1     6,400   6,337..6,465    1.00x     100.0%  36.36  44.44   95.0%  0.0% 3.8% 1.2%  0.0%
+   2    10,240 10,139..10,343    1.60x      80.0%  45.45  55.55   88.0%  8.0% 3.0% 1.0%  1.2%
+   4*   10,240 10,139..10,343    1.60x      40.0%  90.90  111.1   78.0% 18.0% 3.0% 1.0%  1.2%
+* more ranks than cores (2): they take turns
+At 2 ranks, weak scaling reaches 1.60 times the images/s of 1 rank: 80% of ideal. The 20% of a step
+that is lost: 12% compute (a rank's 256 images take 1.16 times as long as at 1 rank); 8% exposed
+communication (4.00 ms a step).
+
+from..to: images/s of the slowest and the fastest round. speed-up, efficiency: images/s over that of
+the smallest world size p; that x p / ranks. p50, p99: step times, each as its slowest rank saw it.
+compute, comm (exposed communication), data (data wait), rest: shares of a step: forward, backward
+and update; waiting for summed gradients, or a slower rank, after backward; gathering the batch;
+what none of these explains. imbal: how much longer the slowest rank of a step computes than the
+mean.
+)";
+
+TEST(ScalingDocumentTest, LooksLikeThis) {
+  EXPECT_EQ(report::TerminalText(ScalingDocument(ExampleReport())), kGolden);
+}
+
+TEST(ScalingDocumentTest, FitsItsColumnsWithLargeNumbers) {
+  ScalingReport report = ExampleReport();
+  for (ModeReport& mode : report.modes) {
+    for (ConfigurationReport& at : mode.configurations) {
+      at.images_per_second = 1234567.8;
+      at.slowest_round = 1234567.8;
+      at.fastest_round = 1234567.8;
+      at.speedup = 63.99;
+      at.step_p50 = at.step_p99 = 1.2345;
+      at.imbalance = 9.999;
+    }
+  }
+  ExpectNarrow(report::TerminalText(ScalingDocument(report)));
+}
+
+TEST(ScalingDocumentTest, SaysWhatItIsRelativeToWithoutOneRank) {
+  ScalingReport report = ExampleReport();
+  EXPECT_THAT(report::TerminalText(ScalingDocument(report)),
+              Not(HasSubstr("relative to")));
+  auto& strong = report.modes[0].configurations;
+  strong.erase(strong.begin());
+  EXPECT_THAT(report::TerminalText(ScalingDocument(report)),
+              HasSubstr("relative to 2 ranks, the smallest world size"));
+}
+
+TEST(ScalingDocumentTest, DrawsEachMode) {
+  const report::Document document = ScalingDocument(ExampleReport());
+  ASSERT_THAT(document.sections, SizeIs(2));
+  for (const report::Section& section : document.sections) {
+    ASSERT_THAT(section.charts, SizeIs(3));
+    for (const Chart& chart : section.charts) {
+      EXPECT_THAT(chart.places, ElementsAre("1", "2", "4"));
+      for (const report::Series& series : chart.series) {
+        EXPECT_THAT(series.values, SizeIs(3)) << series.name;
+      }
+    }
+  }
+  // Weak scaling at 2 ranks: 12,800 images/s would be ideal, in 40 ms.
+  const std::vector<Chart>& weak = document.sections[1].charts;
+  EXPECT_DOUBLE_EQ(*weak[0].series[1].values[1], 12800);
+  EXPECT_DOUBLE_EQ(*weak[1].series[0].values[1], 0.8);
+  EXPECT_DOUBLE_EQ(*weak[2].series[1].values[1], 4);
+  EXPECT_DOUBLE_EQ(*weak[2].series[4].values[1], 40);
 }
 
 }  // namespace

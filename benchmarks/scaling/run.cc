@@ -1,5 +1,3 @@
-#include "benchmarks/scaling/run.h"
-
 #include <time.h>
 
 #include <chrono>
@@ -8,19 +6,18 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/rank_service.h"
-#include "benchmarks/harness/rank_team.h"
 #include "benchmarks/harness/ranks.h"
+#include "benchmarks/scaling/report.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 #include "models/cpu/classifier.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
@@ -173,7 +170,7 @@ absl::StatusOr<RoundSample> RunOnce(const RunSpec& spec) {
                     absl::StrCat("--data_dir=", spec.data_dir)};
     command.nproc = spec.ranks == RankKind::kProcesses ? world_size : 1;
     command.environment = {{"OMP_NUM_THREADS", "1"}};
-    command.connections = command.world_size = world_size;
+    command.world_size = world_size;
     return command;
   };
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<RankTeam> team,

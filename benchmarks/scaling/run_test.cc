@@ -1,21 +1,22 @@
-// Ranks to rounds, on made-up numbers, and ranks that train.
-#include "benchmarks/scaling/run.h"
-
+// The plan and the order of runs; ranks to rounds, on made-up numbers; and
+// ranks that train.
 #include <cmath>
+#include <functional>
 #include <limits>
-#include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "base/status_matchers.h"
-#include "benchmarks/harness/codec.h"
+#include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/scaling/plan.h"
-#include "benchmarks/scaling/round.h"
-#include "collectives/communicator.h"
+#include "benchmarks/scaling/report.h"
 #include "collectives/host/host_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -24,6 +25,7 @@
 namespace lockstep::benchmarks {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -79,97 +81,51 @@ TEST(CombineRanksTest, CountsNoWaitingForARankThatSpinsForItsPeers) {
   for (RankResult& result : results) {
     for (RankStep& step : result.steps) step.cpu_seconds = step.seconds;
   }
+  std::swap(results[0], results[1]);  // The order does not matter.
   const auto sample = CombineRanks(TwoRanksTwoSteps(), results);
   ASSERT_THAT(sample, IsOk());
   EXPECT_EQ(sample->kept_waiting, 0);
 }
 
-TEST(CombineRanksTest, AcceptsRanksInAnyOrder) {
-  std::vector<RankResult> results = GoodResults();
-  std::swap(results[0], results[1]);
-  EXPECT_THAT(CombineRanks(TwoRanksTwoSteps(), results), IsOk());
-}
-
-void ExpectRefused(const std::vector<RankResult>& results,
-                   const std::string& cause) {
-  EXPECT_THAT(CombineRanks(TwoRanksTwoSteps(), results),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr(cause)));
-}
-
-TEST(CombineRanksTest, RefusesAnotherWorldSize) {
-  std::vector<RankResult> results = GoodResults();
-  // Two copies that never met, each of them rank 0 of 1.
-  for (RankResult& result : results) result.world_size = 1, result.rank = 0;
-  ExpectRefused(results, "rank 0 was one of 1");
-}
-
-TEST(CombineRanksTest, RefusesMissingAndRepeatedRanks) {
-  std::vector<RankResult> results = GoodResults();
-  results[1].rank = 0;
-  ExpectRefused(results, "rank 0 reported 2 times");
-  results.resize(1);
-  ExpectRefused(results, "rank 1 reported 0 times");
-  results[0].rank = 2;
-  ExpectRefused(results, "it has a rank 2");
-  ExpectRefused({}, "rank 0 reported 0 times");
-}
-
-TEST(CombineRanksTest, RefusesParametersThatDiffer) {
-  std::vector<RankResult> results = GoodResults();
-  results[1].same_parameters = false;
-  ExpectRefused(results, "rank 1 ended with other parameters");
-}
-
-TEST(CombineRanksTest, RefusesALossThatIsNotFinite) {
-  for (const double loss : {std::numeric_limits<double>::quiet_NaN(),
-                            std::numeric_limits<double>::infinity()}) {
-    std::vector<RankResult> results = GoodResults();
-    results[1].loss = loss;
-    ExpectRefused(results, "the loss became");
+TEST(CombineRanksTest, RefusesWhatIsNotTheRunThatWasAskedFor) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  using Results = std::vector<RankResult>;
+  const std::pair<const char*, std::function<void(Results&)>> cases[] = {
+      // Two copies that never met, each of them rank 0 of 1.
+      {"rank 0 was one of 1",
+       [](Results& all) {
+         for (RankResult& one : all) one.world_size = 1, one.rank = 0;
+       }},
+      {"rank 0 reported 2 times", [](Results& all) { all[1].rank = 0; }},
+      {"rank 1 reported 0 times", [](Results& all) { all.pop_back(); }},
+      {"rank 0 reported 0 times", [](Results& all) { all.clear(); }},
+      {"it has a rank 2", [](Results& all) { all[0].rank = 2; }},
+      {"rank 1 ended with other parameters",
+       [](Results& all) { all[1].same_parameters = false; }},
+      {"the loss became", [](Results& all) { all[1].loss = kNan; }},
+      {"the loss became", [](Results& all) { all[1].loss = kInfinity; }},
+      {"rank 1 timed 1 steps, not 2",
+       [](Results& all) { all[1].steps.pop_back(); }}};
+  for (const auto& [cause, change] : cases) {
+    Results results = GoodResults();
+    change(results);
+    EXPECT_THAT(CombineRanks(TwoRanksTwoSteps(), results),
+                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(cause)));
   }
 }
 
-TEST(CombineRanksTest, RefusesAnotherNumberOfSteps) {
-  std::vector<RankResult> results = GoodResults();
-  results[1].steps.pop_back();
-  ExpectRefused(results, "rank 1 timed 1 steps, not 2");
-}
-
-TEST(RankResultTest, TravelsExactly) {
+TEST(CodecTest, CarriesResultsAndSpecsExactly) {
   RankResult result = GoodResults()[1];
   result.loss = 0.1 + 0.2;
   result.steps[0].seconds = 1.0 / 3;
-  const auto back = Decode<RankResult>(Encode(result));
-  ASSERT_THAT(back, IsOk());
-  EXPECT_EQ(back->rank, 1);
-  EXPECT_EQ(back->world_size, 2);
-  EXPECT_TRUE(back->same_parameters);
-  EXPECT_EQ(back->loss, result.loss);
-  ASSERT_EQ(back->steps.size(), 2u);
-  EXPECT_EQ(back->steps[0].seconds, result.steps[0].seconds);
-  EXPECT_EQ(back->steps[1].parts.compute, 1);
-  EXPECT_EQ(back->steps[1].parts.exposed_communication, 1);
-  EXPECT_EQ(back->steps[1].parts.data_wait, 0.5);
-  EXPECT_EQ(back->steps[1].cpu_seconds, 1.25);
-}
-
-TEST(RunSpecTest, Travels) {
+  EXPECT_THAT(Decode<RankResult>(Encode(result)), IsOkAndHolds(result));
   const RunSpec spec = {.configuration = {.world_size = 3, .global_batch = 12},
                         .ranks = RankKind::kThreads,
-                        .model = "lenet",
-                        .dataset = "images",
                         .data_dir = "/data",
                         .steps = 4,
                         .warmup_steps = 1};
-  const auto back = Decode<RunSpec>(Encode(spec));
-  ASSERT_THAT(back, IsOk());
-  EXPECT_EQ(back->configuration, spec.configuration);
-  EXPECT_EQ(back->ranks, RankKind::kThreads);
-  EXPECT_EQ(back->model, "lenet");
-  EXPECT_EQ(back->dataset, "images");
-  EXPECT_EQ(back->data_dir, "/data");
-  EXPECT_EQ(back->steps, 4);
-  EXPECT_EQ(back->warmup_steps, 1);
+  EXPECT_THAT(Decode<RunSpec>(Encode(spec)), IsOkAndHolds(spec));
 }
 
 // Ranks that train for real, as threads, on a few made-up images.
@@ -214,14 +170,18 @@ std::vector<absl::StatusOr<RankResult>> RunAll(const Dataset& data,
   return results;
 }
 
-TEST(RunRankTest, TimesTheStepsAndChecksTheOutcome) {
+TEST(RunRankTest, TimesTheStepsAndTrainsAsOneRankWould) {
   // Two full batches and a smaller one in each epoch: three epochs.
   const Dataset data = MakeImages(40);
+  double alone = 0;  // The loss of one rank.
   for (const int world_size : {1, 2, 3}) {
     const RunSpec spec = MakeSpec(world_size);
     std::vector<RankResult> ranks;
     for (const auto& result : RunAll(data, spec)) {
       ASSERT_THAT(result, IsOk());
+      if (world_size == 1) alone = result->loss;
+      // Five steps, each rounding sums of 16 losses: well inside 1e-5.
+      EXPECT_NEAR(result->loss, alone, 1e-5) << world_size;
       ranks.push_back(*result);
       EXPECT_EQ(result->rank, static_cast<int>(ranks.size()) - 1);
       EXPECT_EQ(result->world_size, world_size);
@@ -239,22 +199,9 @@ TEST(RunRankTest, TimesTheStepsAndChecksTheOutcome) {
     }
     EXPECT_THAT(CombineRanks(spec, ranks), IsOk());
   }
-}
-
-TEST(RunRankTest, TrainsAsOneRankWould) {
-  const Dataset data = MakeImages(40);
-  const auto one = RunAll(data, MakeSpec(1))[0];
-  ASSERT_THAT(one, IsOk());
   // Close to ln 10, the loss of weights that are almost zero, but not it.
-  EXPECT_NEAR(one->loss, std::log(10.0), 0.1);
-  EXPECT_NE(one->loss, std::log(10.0));
-  for (const int world_size : {2, 3}) {
-    for (const auto& result : RunAll(data, MakeSpec(world_size))) {
-      ASSERT_THAT(result, IsOk());
-      // Five steps, each rounding sums of 16 losses: well inside 1e-5.
-      EXPECT_NEAR(result->loss, one->loss, 1e-5) << world_size;
-    }
-  }
+  EXPECT_NEAR(alone, std::log(10.0), 0.1);
+  EXPECT_NE(alone, std::log(10.0));
 }
 
 TEST(RunRankTest, RejectsADataSetSmallerThanAStep) {
@@ -263,6 +210,168 @@ TEST(RunRankTest, RejectsADataSetSmallerThanAStep) {
     EXPECT_THAT(result, StatusIs(absl::StatusCode::kInvalidArgument,
                                  HasSubstr("more than the data set's 15")));
   }
+}
+
+constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
+
+TEST(DefaultWorldSizesTest, ArePowersOfTwoAndTheCores) {
+  EXPECT_THAT(DefaultWorldSizes(1), ElementsAre(1));
+  EXPECT_THAT(DefaultWorldSizes(2), ElementsAre(1, 2));
+  EXPECT_THAT(DefaultWorldSizes(3), ElementsAre(1, 2, 3));
+  EXPECT_THAT(DefaultWorldSizes(4), ElementsAre(1, 2, 4));
+  EXPECT_THAT(DefaultWorldSizes(6), ElementsAre(1, 2, 4, 6));
+  EXPECT_THAT(DefaultWorldSizes(64), ElementsAre(1, 2, 4, 8, 16, 32, 64));
+  EXPECT_EQ(DefaultWorldSizes(96), DefaultWorldSizes(64));
+}
+
+TEST(ParseWorldSizesTest, SortsDropsRepetitionsAndNamesWhatIsWrong) {
+  EXPECT_THAT(ParseWorldSizes("4,1,2,4"), IsOkAndHolds(ElementsAre(1, 2, 4)));
+  EXPECT_THAT(ParseWorldSizes("64"), IsOkAndHolds(ElementsAre(64)));
+  for (const char* text :
+       {"", "0", "-1", "1,,2", "1,two", "65", "1.5", "99999999999999999999"}) {
+    EXPECT_THAT(ParseWorldSizes(text),
+                StatusIs(kInvalid, HasSubstr("--world_sizes: '")))
+        << text;
+  }
+}
+
+TEST(ParseModesTest, AcceptsEachAndBothByName) {
+  EXPECT_THAT(ParseModes("strong"),
+              IsOkAndHolds(ElementsAre(ScalingMode::kStrong)));
+  EXPECT_THAT(
+      ParseModes("weak,strong,weak"),
+      IsOkAndHolds(ElementsAre(ScalingMode::kStrong, ScalingMode::kWeak)));
+  for (const char* text : {"", "Strong", "strong;weak"}) {
+    EXPECT_THAT(ParseModes(text), StatusIs(kInvalid, HasSubstr("--mode: '")));
+  }
+  for (const ScalingMode mode : {ScalingMode::kStrong, ScalingMode::kWeak}) {
+    EXPECT_THAT(ParseModes(Name(mode)), IsOkAndHolds(ElementsAre(mode)));
+  }
+  for (const RankKind kind : {RankKind::kProcesses, RankKind::kThreads}) {
+    EXPECT_THAT(ParseRankKind(Name(kind)), IsOkAndHolds(kind));
+  }
+}
+
+TEST(ValidateTest, RejectsFewerImagesThanRanksInStrongScalingOnly) {
+  EXPECT_THAT(Validate({.world_sizes = {1, 2, 64}}), IsOk());
+  ScalingSettings settings = {.world_sizes = {1, 8}, .batch_size = 7};
+  EXPECT_THAT(Validate(settings),
+              StatusIs(kInvalid, AllOf(HasSubstr("--batch_size: 7"),
+                                       HasSubstr("8 ranks"))));
+  settings.modes = {ScalingMode::kWeak};
+  EXPECT_THAT(Validate(settings), IsOk());
+}
+
+TEST(DistinctConfigurationsTest, RunsWhatTheModesShareOnce) {
+  ScalingSettings settings = {.world_sizes = {1, 2}, .batch_size = 10};
+  EXPECT_THAT(DistinctConfigurations(settings),
+              ElementsAre(Configuration{1, 10}, Configuration{2, 10},
+                          Configuration{2, 20}));
+  settings.world_sizes = {2, 3};
+  settings.modes = {ScalingMode::kWeak};
+  EXPECT_THAT(DistinctConfigurations(settings),
+              ElementsAre(Configuration{2, 20}, Configuration{3, 30}));
+}
+
+TEST(RoundsWithinTest, DropsRoundsThatDoNotFitAndDividesTheTimeThatIsLeft) {
+  const std::vector<RunCost> costs = {
+      {.fixed_seconds = 1, .step_seconds = 0.1},
+      {.fixed_seconds = 2, .step_seconds = 0.3}};
+  // A round of the fewest steps, 10, takes 7 seconds.
+  EXPECT_EQ(RoundsWithin(35.01, 5, costs), 5);
+  EXPECT_EQ(RoundsWithin(34.99, 5, costs), 4);
+  EXPECT_EQ(RoundsWithin(0, 5, costs), 1);
+  // 5 rounds of 3 + 0.4 n seconds: 55 seconds allow n = 20.
+  EXPECT_EQ(StepsWithin(55.01, 5, costs), 20);
+  EXPECT_EQ(StepsWithin(1, 5, costs), 10);
+  EXPECT_EQ(StepsWithin(1e6, 5, costs), 60);
+}
+
+// The order of runs and what becomes of their samples, with made-up runs.
+
+// Runs that take no time, and a log of them.
+class FakeRuns {
+ public:
+  ScalingRunner runner() {
+    return [this](const RunSpec& spec) { return Run(spec); };
+  }
+  ScalingProgress progress() {
+    return [this](absl::string_view text) { absl::StrAppend(&shown, text); };
+  }
+
+  // "world size x global batch x steps" of each run.
+  std::vector<std::string> runs;
+  std::string shown;
+  int fail_at = -1;  // The run that fails.
+
+ private:
+  absl::StatusOr<RoundSample> Run(const RunSpec& spec) {
+    const Configuration& c = spec.configuration;
+    if (static_cast<int>(runs.size()) == fail_at) {
+      return absl::AbortedError("rank 1 died");
+    }
+    runs.push_back(
+        absl::StrCat(c.world_size, "x", c.global_batch, "x", spec.steps));
+    RoundSample sample;
+    sample.parts.compute = 0.25;
+    sample.images_per_second = static_cast<double>(4 * c.global_batch);
+    sample.step_seconds.assign(spec.steps, 0.25);
+    return sample;
+  }
+};
+
+ScalingSettings SmallSettings() {
+  return {.world_sizes = {1, 2}, .batch_size = 8, .rounds = 2, .steps = 3};
+}
+
+TEST(MeasureScalingTest, InterleavesConfigurationsAndGivesEachModeItsOwn) {
+  FakeRuns fake;
+  const auto report = MeasureScaling(SmallSettings(), {.cores = 2},
+                                     fake.runner(), fake.progress());
+  ASSERT_THAT(report, IsOk());
+  EXPECT_THAT(fake.runs, ElementsAre("1x8x3", "2x8x3", "2x16x3",  //
+                                     "2x8x3", "1x8x3", "2x16x3"));
+  EXPECT_THAT(fake.shown,
+              HasSubstr("round 2 of 2: 2 ranks, 16 images a step: 64"));
+  ASSERT_EQ(report->modes.size(), 2u);
+  const ModeReport &strong = report->modes[0], &weak = report->modes[1];
+  EXPECT_EQ(strong.mode, ScalingMode::kStrong);
+  ASSERT_EQ(strong.configurations.size(), 2u);
+  EXPECT_EQ(strong.configurations[1].global_batch(), 8);
+  EXPECT_EQ(strong.configurations[1].efficiency, 0.5);
+  EXPECT_EQ(weak.mode, ScalingMode::kWeak);
+  ASSERT_EQ(weak.configurations.size(), 2u);
+  EXPECT_EQ(weak.configurations[0].global_batch(), 8);
+  EXPECT_EQ(weak.configurations[1].global_batch(), 16);
+  EXPECT_EQ(weak.configurations[1].efficiency, 1);
+  EXPECT_EQ(weak.configurations[1].measured.rounds.size(), 2u);
+  EXPECT_EQ(weak.configurations[1].step_count, 6);
+  EXPECT_THAT(strong.limits, HasSubstr("50%"));
+}
+
+TEST(MeasureScalingTest, ProbesToFindOutHowManyStepsFit) {
+  FakeRuns fake;
+  ScalingSettings settings = SmallSettings();
+  settings.steps = 0;
+  settings.modes = {ScalingMode::kStrong};
+  // Two rounds of two runs of 20 steps of 0.25 s take 20 s.
+  const auto report = MeasureScaling(settings, {.seconds = 20.3, .cores = 2},
+                                     fake.runner(), fake.progress());
+  ASSERT_THAT(report, IsOk());
+  EXPECT_THAT(fake.runs, ElementsAre("1x8x3", "2x8x3", "1x8x20", "2x8x20",
+                                     "2x8x20", "1x8x20"));
+  EXPECT_EQ(report->settings.steps, 20);
+  EXPECT_EQ(report->modes[0].configurations[0].measured.rounds.size(), 2u);
+  EXPECT_THAT(fake.shown, HasSubstr("probing (not counted): 1 rank,"));
+}
+
+TEST(MeasureScalingTest, StopsAtTheFirstRunThatFails) {
+  FakeRuns fake;
+  fake.fail_at = 4;
+  EXPECT_THAT(MeasureScaling(SmallSettings(), {.cores = 2}, fake.runner(),
+                             fake.progress()),
+              StatusIs(absl::StatusCode::kAborted, "rank 1 died"));
+  EXPECT_EQ(fake.runs.size(), 4u);
 }
 
 }  // namespace

@@ -3,14 +3,16 @@
 
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/files.h"
 #include "base/run_command.h"
+#include "base/status_matchers.h"
+#include "benchmarks/harness/testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/data/idx_files.h"
@@ -21,7 +23,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::StartsWith;
 
 CommandOutcome RunScaling(const std::string& flags) {
@@ -29,30 +30,12 @@ CommandOutcome RunScaling(const std::string& flags) {
                     /*deadline_seconds=*/60);
 }
 
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 // The four files, with 64 images to train on.
 std::string MakeDataFolder() {
-  const std::string folder = absl::StrCat(MakeTestDir(), "/data");
+  const std::string folder = TestPath("-data");
   std::filesystem::create_directories(folder);
-  for (const auto& [name, count] :
-       {std::pair("/train", 64), std::pair("/t10k", 8)}) {
-    const auto size = static_cast<uint32_t>(count);
-    WriteBytes(absl::StrCat(folder, name, "-images-idx3-ubyte"),
-               IdxBytes({size, 28, 28}, Ramp(count * 28 * 28)));
-    WriteBytes(absl::StrCat(folder, name, "-labels-idx1-ubyte"),
-               IdxBytes({size}, Ramp(count, 10)));
-  }
+  WriteIdxFiles(folder, /*train=*/64, /*test=*/8);
   return folder;
-}
-
-std::string OutputFolder() {
-  return absl::StrCat(
-      testing::TempDir(), "/out-",
-      testing::UnitTest::GetInstance()->current_test_info()->name());
 }
 
 int CountEntries(const std::string& folder) {
@@ -70,9 +53,7 @@ void ExpectWholeReport(const CommandOutcome& outcome, const std::string& folder,
                     HasSubstr("Weak scaling: a step is 16 images on each"),
                     HasSubstr("At 2 ranks, weak scaling reaches"),
                     HasSubstr("Wrote ")));
-  const auto json =
-      nlohmann::json::parse(ReadText(folder + "/scaling.json"), nullptr, false);
-  ASSERT_FALSE(json.is_discarded());
+  const nlohmann::json json = ReadJson(folder + "/scaling.json");
   EXPECT_EQ(json["settings"]["backend"], backend);
   for (const int mode : {0, 1}) {
     const auto& configurations = json["modes"][mode]["configurations"];
@@ -84,64 +65,43 @@ void ExpectWholeReport(const CommandOutcome& outcome, const std::string& folder,
       EXPECT_GT(configurations[i]["parts_seconds"]["compute"], 0);
     }
   }
-  const std::string html = ReadText(folder + "/scaling.html");
-  EXPECT_THAT(html, AllOf(StartsWith("<!DOCTYPE html>"),
-                          HasSubstr("<h1>Lockstep scaling report</h1>")));
-  EXPECT_THAT(ReadText(folder + "/scaling.md"),
-              StartsWith("# Lockstep scaling report\n"));
+  EXPECT_THAT(
+      ReadFile(folder + "/scaling.html"),
+      IsOkAndHolds(AllOf(StartsWith("<!DOCTYPE html>"),
+                         HasSubstr("<h1>Lockstep scaling report</h1>"))));
+  EXPECT_THAT(ReadFile(folder + "/scaling.md"),
+              IsOkAndHolds(StartsWith("# Lockstep scaling report\n")));
   EXPECT_EQ(CountEntries(folder), 3);
 }
 
 constexpr char kSmall[] =
     " --steps=3 --rounds=1 --warmup_steps=1 --world_sizes=1,2 --batch_size=16";
 
-TEST(ScalingTest, WritesTheReportOfProcesses) {
+// By default into the folder where `bazel run` was called, and nothing else
+// there or among temporary files.
+TEST(ScalingTest, WritesTheReportOfProcessesAndThreads) {
   const std::string data = MakeDataFolder();
-  const std::string out = OutputFolder();
-  ExpectWholeReport(RunScaling(absl::StrCat("--data_dir=", data,
-                                            " --output_dir=", out, kSmall)),
-                    out, "processes");
-}
-
-TEST(ScalingTest, WritesTheReportOfThreads) {
-  const std::string data = MakeDataFolder();
-  const std::string out = OutputFolder();
-  ExpectWholeReport(
-      RunScaling(absl::StrCat("--data_dir=", data, " --output_dir=", out,
-                              " --backend=threads", kSmall)),
-      out, "threads");
-}
-
-TEST(ScalingTest, LeavesNoTemporaryFolderBehind) {
-  const std::string data = MakeDataFolder();
-  const std::string temporary = absl::StrCat(OutputFolder(), "-tmp");
-  std::filesystem::create_directories(temporary);
-  ASSERT_EQ(setenv("TMPDIR", temporary.c_str(), 1), 0);
-  const CommandOutcome outcome = RunScaling(
-      absl::StrCat("--data_dir=", data, " --output_dir=", OutputFolder(),
-                   " --mode=strong", kSmall));
-  ASSERT_EQ(unsetenv("TMPDIR"), 0);
-  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
-  EXPECT_EQ(CountEntries(temporary), 0);
-}
-
-TEST(ScalingTest, ResolvesPathsWhereBazelRunWasCalled) {
-  const std::string data = MakeDataFolder();
-  const std::string folder = OutputFolder();
-  std::filesystem::create_directories(folder);
-  ASSERT_EQ(setenv("BUILD_WORKING_DIRECTORY", folder.c_str(), 1), 0);
-  const CommandOutcome outcome = RunScaling(absl::StrCat(
-      "--data_dir=", data, " --world_sizes=1 --mode=weak --steps=1 --rounds=1 ",
-      "--warmup_steps=1 --batch_size=8"));
-  ASSERT_EQ(unsetenv("BUILD_WORKING_DIRECTORY"), 0);
-  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
-  EXPECT_EQ(CountEntries(folder + "/lockstep-scaling"), 3);
+  for (const std::string backend : {"processes", "threads"}) {
+    const std::string folder = TestPath("-" + backend);
+    const std::string temporary = folder + "-tmp";
+    std::filesystem::create_directories(folder);
+    std::filesystem::create_directories(temporary);
+    ASSERT_EQ(setenv("BUILD_WORKING_DIRECTORY", folder.c_str(), 1), 0);
+    ASSERT_EQ(setenv("TMPDIR", temporary.c_str(), 1), 0);
+    const CommandOutcome outcome = RunScaling(
+        absl::StrCat("--data_dir=", data, " --backend=", backend, kSmall));
+    ASSERT_EQ(unsetenv("BUILD_WORKING_DIRECTORY"), 0);
+    ASSERT_EQ(unsetenv("TMPDIR"), 0);
+    ExpectWholeReport(outcome, folder + "/lockstep-scaling", backend);
+    EXPECT_EQ(CountEntries(folder), 1);
+    EXPECT_EQ(CountEntries(temporary), 0);
+  }
 }
 
 TEST(ScalingTest, WarnsOfMoreRanksThanCores) {
   const std::string data = MakeDataFolder();
   const CommandOutcome outcome = RunScaling(absl::StrCat(
-      "--data_dir=", data, " --output_dir=", OutputFolder(),
+      "--data_dir=", data, " --output_dir=", TestPath(""),
       " --world_sizes=48 --mode=weak --steps=1 --rounds=1 --warmup_steps=1",
       " --batch_size=1 --backend=threads"));
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
@@ -174,13 +134,19 @@ TEST(ScalingTest, NamesAFlagThatIsWrong) {
   }
 }
 
-TEST(ScalingTest, NamesABatchLargerThanTheDataSet) {
+TEST(ScalingTest, NamesABatchLargerThanTheDataSetAndAFolderThatCannotBe) {
   const std::string data = MakeDataFolder();
   const CommandOutcome outcome = RunScaling(
       absl::StrCat("--data_dir=", data, " --world_sizes=1,2 --batch_size=33"));
   EXPECT_EQ(outcome.exit_status, 2);
   EXPECT_THAT(outcome.output, StartsWith("scaling: --batch_size: a step of 66 "
                                          "images, at 2 ranks, is more than"));
+  const CommandOutcome unwritable = RunScaling(absl::StrCat(
+      "--data_dir=", data, " --output_dir=/dev/null/out --batch_size=16"));
+  EXPECT_EQ(unwritable.exit_status, 2);
+  EXPECT_THAT(unwritable.output,
+              StartsWith("scaling: --output_dir: cannot write to "
+                         "/dev/null/out"));
 }
 
 TEST(ScalingTest, NamesDataThatIsMissing) {
@@ -190,26 +156,8 @@ TEST(ScalingTest, NamesDataThatIsMissing) {
               AllOf(StartsWith("scaling: "), HasSubstr("/absent/data")));
 }
 
-TEST(ScalingTest, NamesAnOutputFolderThatCannotBe) {
-  const std::string data = MakeDataFolder();
-  const CommandOutcome outcome = RunScaling(absl::StrCat(
-      "--data_dir=", data, " --output_dir=/dev/null/out --batch_size=16"));
-  EXPECT_EQ(outcome.exit_status, 2);
-  EXPECT_THAT(outcome.output,
-              StartsWith("scaling: --output_dir: cannot write to "
-                         "/dev/null/out"));
-}
-
 TEST(ScalingTest, ExplainsItsFlags) {
-  const CommandOutcome outcome = RunScaling("--help");
-  EXPECT_EQ(outcome.exit_status, 0);
-  for (const char* flag :
-       {"--world_sizes=", "--mode=", "--batch_size=", "--backend=", "--model=",
-        "--dataset=", "--data_dir=", "--rounds=", "--steps=", "--warmup_steps=",
-        "--seconds=", "--output_dir=", "--json=", "--require_bars"}) {
-    EXPECT_THAT(outcome.output, HasSubstr(flag));
-  }
-  EXPECT_THAT(outcome.output, Not(HasSubstr("worker")));
+  ExpectUsage(RunScaling("--help"), "scaling");
 }
 
 }  // namespace

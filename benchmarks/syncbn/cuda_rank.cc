@@ -2,7 +2,6 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -10,20 +9,75 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/statistics.h"
-#include "benchmarks/syncbn/cuda_timers.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/syncbn/plan.h"
 #include "collectives/collective.h"
-#include "syncbn/batch_norm_kernels.h"
-#include "syncbn/sync_batch_norm.h"
 
 namespace lockstep::benchmarks {
+namespace {
+
+absl::StatusOr<Event> MakeTimedEvent() {
+  cudaEvent_t event = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaEventCreate(&event), "creating an event"));
+  return Event(event);
+}
+
+}  // namespace
+
+absl::StatusOr<CudaTimer> CudaTimer::Create() {
+  CudaTimer timer;
+  LOCKSTEP_ASSIGN_OR_RETURN(timer.begin_, MakeTimedEvent());
+  LOCKSTEP_ASSIGN_OR_RETURN(timer.end_, MakeTimedEvent());
+  return timer;
+}
+
+absl::Status CudaTimer::Time(cudaStream_t stream,
+                             absl::FunctionRef<absl::Status()> enqueue) {
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaEventRecord(begin_.get(), stream), "starting a timer"));
+  LOCKSTEP_RETURN_IF_ERROR(enqueue());
+  return CudaStatus(cudaEventRecord(end_.get(), stream), "stopping a timer");
+}
+
+absl::StatusOr<double> CudaTimer::Seconds() const {
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaEventSynchronize(end_.get()), "waiting for a timer"));
+  float milliseconds = 0;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()),
+                 "reading a timer"));
+  return 1e-3 * static_cast<double>(milliseconds);
+}
+
+absl::Status CudaTimedKernels::Time(TimedKernel kernel,
+                                    absl::FunctionRef<absl::Status()> run) {
+  if (used_ == timed_.size()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(CudaTimer timer, CudaTimer::Create());
+    timed_.push_back({.kernel = kernel, .timer = std::move(timer)});
+  }
+  Timed& timed = timed_[used_];
+  timed.kernel = kernel;
+  LOCKSTEP_RETURN_IF_ERROR(timed.timer.Time(stream_, run));
+  ++used_;
+  return absl::OkStatus();
+}
+
+absl::Status CudaTimedKernels::Collect() {
+  for (size_t i = 0; i < used_; ++i) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const double seconds, timed_[i].timer.Seconds());
+    AddSeconds(timed_[i].kernel, seconds);
+  }
+  used_ = 0;
+  return absl::OkStatus();
+}
 
 absl::Status CudaLayerMirror::Add(std::span<float> host) {
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -40,28 +94,31 @@ void* CudaLayerMirror::Of(const float* host) const {
   return nullptr;
 }
 
-absl::Status CudaLayerMirror::Upload() {
+absl::Status CudaLayerMirror::Copy(cudaMemcpyKind kind, const char* what) {
   for (const Part& part : parts_) {
+    void* const host = part.host.data();
+    void* const device = part.device.get();
+    const bool up = kind == cudaMemcpyHostToDevice;
     LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpyAsync(part.device.get(), part.host.data(),
-                                   part.host.size_bytes(),
-                                   cudaMemcpyHostToDevice, stream_),
-                   "copying a layer's tensors to the GPU"));
+        CudaStatus(cudaMemcpyAsync(up ? device : host, up ? host : device,
+                                   part.host.size_bytes(), kind, stream_),
+                   what));
   }
-  return CudaStatus(cudaStreamSynchronize(stream_),
-                    "copying a layer's tensors to the GPU");
+  return CudaStatus(cudaStreamSynchronize(stream_), what);
+}
+
+absl::Status CudaLayerMirror::Upload() {
+  return Copy(cudaMemcpyHostToDevice, "copying a layer's tensors to the GPU");
 }
 
 absl::Status CudaLayerMirror::Download() {
-  for (const Part& part : parts_) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpyAsync(part.host.data(), part.device.get(),
-                                   part.host.size_bytes(),
-                                   cudaMemcpyDeviceToHost, stream_),
-                   "copying a layer's tensors from the GPU"));
-  }
-  return CudaStatus(cudaStreamSynchronize(stream_),
-                    "copying a layer's tensors from the GPU");
+  return Copy(cudaMemcpyDeviceToHost, "copying a layer's tensors from the GPU");
+}
+
+absl::Status CudaLayerMirror::Finish() {
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamSynchronize(stream_), "waiting for a layer"));
+  return kernels_.Collect();
 }
 
 // Turns on a GPU, by subject.
@@ -128,8 +185,9 @@ absl::Status SyncBnCudaRank::Start(const GroupOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(kernels_,
                             CudaBatchNormKernels::Create(stream_.get()));
   timed_kernels_.emplace(*kernels_, timing_);
-  timed_group_.emplace(*nccl_, timing_);
-  drained_group_.emplace(*timed_group_, stream_.get());
+  timed_group_.emplace(*nccl_, timing_, [this] {
+    return CudaStatus(cudaStreamSynchronize(stream_.get()), "before a message");
+  });
   return absl::OkStatus();
 }
 
@@ -137,59 +195,43 @@ absl::StatusOr<RankTurn> SyncBnCudaRank::Take(const SyncBnRequest& request) {
   if (request.network != 0 || request.subject == SyncBnSubject::kTorch) {
     return absl::UnimplementedError("not on a GPU");
   }
-  absl::StatusOr<RankTurn> turn =
-      request.subject == SyncBnSubject::kCopy      ? TimeCopies(request)
-      : request.subject == SyncBnSubject::kMessage ? TimeMessages(request)
-                                                   : TimeLayer(request);
+  absl::StatusOr<RankTurn> turn;
+  if (request.subject == SyncBnSubject::kCopy) {
+    turn = TimeCopies(request);
+  } else if (request.subject == SyncBnSubject::kMessage) {
+    turn = TimeMessages(request);
+  } else {
+    LOCKSTEP_RETURN_IF_ERROR(UseLayer(request.layer));
+    turn = subjects_.Time(*layer_, request, timing_);
+  }
   if (!turn.ok()) return turn;
   turn->gpu = gpu_;
   turn->shared_gpu = nccl_->shared_gpu() ? 1 : 0;
   return turn;
 }
 
-absl::StatusOr<RankTurn> SyncBnCudaRank::TimeLayer(
-    const SyncBnRequest& request) {
-  LOCKSTEP_RETURN_IF_ERROR(UseLayer(request.layer));
-  return TimeSubject(*layer_, subjects_, request, timing_);
-}
-
 absl::Status SyncBnCudaRank::UseLayer(const LayerSpec& spec) {
   if (layer_ != nullptr && layer_->spec() == spec) return absl::OkStatus();
   layer_.reset();  // Its memory first.
   const BatchNormOptions options = OptionsOf(spec);
-  const auto finished = [this](std::unique_ptr<BatchNorm> layer) {
-    return std::make_unique<FinishedBatchNorm>(
-        std::move(layer), stream_.get(),
-        [this] { return timed_kernels_->Collect(); });
-  };
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNorm> local,
                             create_local_(options, *kernels_));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNorm> own_local,
-                            SyncBatchNorm::CreateLocal(options, *kernels_));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNorm> sync,
-                            SyncBatchNorm::Create(options, *kernels_, *nccl_));
   LOCKSTEP_ASSIGN_OR_RETURN(
-      std::unique_ptr<BatchNorm> split,
-      SyncBatchNorm::Create(options, *timed_kernels_, *drained_group_));
-  subjects_.local = finished(std::move(local));
-  subjects_.own_local = finished(std::move(own_local));
-  subjects_.sync = finished(std::move(sync));
-  subjects_.split = finished(std::move(split));
+      subjects_, LayerSubjects::Create(options, std::move(local), *kernels_,
+                                       *nccl_, *timed_kernels_, *timed_group_));
   LOCKSTEP_ASSIGN_OR_RETURN(
-      layer_,
-      SyncBnLayer::Create(spec, group_,
-                          std::make_unique<CudaLayerMirror>(stream_.get())));
+      layer_, SyncBnLayer::Create(spec, group_,
+                                  std::make_unique<CudaLayerMirror>(
+                                      stream_.get(), *timed_kernels_)));
   return absl::OkStatus();
 }
 
 absl::StatusOr<RankTurn> SyncBnCudaRank::TimeMessages(
     const SyncBnRequest& request) {
-  const StatisticsRecord record = {
-      .channels = request.layer.c,
-      .type = StatisticsTypeOf(request.layer.type)};
-  const int64_t size = record.size_bytes();
+  const int64_t records_bytes =
+      RecordBytes(request.layer) * group_.world_size();
   LOCKSTEP_ASSIGN_OR_RETURN(const DeviceMemory records,
-                            AllocateDeviceMemory(size * group_.world_size()));
+                            AllocateDeviceMemory(records_bytes));
   const int64_t sums_count = 2 * request.layer.c;
   const auto sums_bytes = static_cast<size_t>(sums_count) * sizeof(float);
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -197,26 +239,10 @@ absl::StatusOr<RankTurn> SyncBnCudaRank::TimeMessages(
       AllocateDeviceMemory(static_cast<int64_t>(sums_bytes)));
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaMemset(sums.get(), 0, sums_bytes), "clearing sums"));
-  RankTurn turn;
-  for (int i = -request.warmup; i < request.iterations; ++i) {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        CallTimes forward, TimeCall(group_, timing_, [&] {
-          return nccl_->AllGather(
-              ConstBuffer(records.get() + group_.rank() * size, size,
-                          DataType::kUInt8),
-              Buffer(records.get(), size * group_.world_size(),
-                     DataType::kUInt8));
-        }));
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        CallTimes backward, TimeCall(group_, timing_, [&] {
-          return nccl_->AllReduce(
-              Buffer(sums.get(), sums_count, DataType::kFloat32));
-        }));
-    if (i < 0) continue;
-    turn.forward.push_back(std::move(forward));
-    turn.backward.push_back(std::move(backward));
-  }
-  return turn;
+  return benchmarks::TimeMessages(
+      request, group_, *nccl_, timing_,
+      Buffer(records.get(), records_bytes, DataType::kUInt8),
+      Buffer(sums.get(), sums_count, DataType::kFloat32));
 }
 
 absl::StatusOr<RankTurn> SyncBnCudaRank::TimeCopies(

@@ -1,10 +1,11 @@
-// What a rank of the command `syncbn` does on a GPU, and the memory of its
-// layers there.
+// What a rank of the command `syncbn` does on a GPU: the memory of its layers
+// there, and timers of a stream's work.
 #ifndef LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_RANK_H_
 #define LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_RANK_H_
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -12,32 +13,78 @@
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "benchmarks/syncbn/cuda_timers.h"
+#include "base/cuda_status.h"
 #include "benchmarks/syncbn/layer.h"
-#include "benchmarks/syncbn/timers.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
-#include "collectives/nccl/cuda_handles.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 
 namespace lockstep::benchmarks {
 
+// Two events. Of the current device. Errors: CudaStatus of what the runtime
+// says.
+class CudaTimer {
+ public:
+  static absl::StatusOr<CudaTimer> Create();
+
+  // Calls `enqueue` between the two on `stream`. Errors: its own too.
+  absl::Status Time(cudaStream_t stream,
+                    absl::FunctionRef<absl::Status()> enqueue);
+
+  // Of the last that was timed. Waits until it is done.
+  absl::StatusOr<double> Seconds() const;
+
+ private:
+  CudaTimer() = default;
+
+  Event begin_;
+  Event end_;
+};
+
+// Kernels with an event of their stream before and after each. Borrows both.
+class CudaTimedKernels : public TimedKernels {
+ public:
+  CudaTimedKernels(CudaBatchNormKernels& kernels, CallTiming& timing)
+      : TimedKernels(kernels, timing), stream_(kernels.stream()) {}
+
+  // Adds the times of the kernels since the last call to `timing`, once the
+  // stream has done them. Errors: CudaStatus of what the runtime says.
+  absl::Status Collect();
+
+ protected:
+  // Errors: CudaStatus of what the runtime says, and the kernel's.
+  absl::Status Time(TimedKernel kernel,
+                    absl::FunctionRef<absl::Status()> run) override;
+
+ private:
+  struct Timed {
+    TimedKernel kernel;
+    CudaTimer timer;
+  };
+
+  const cudaStream_t stream_;
+  std::vector<Timed> timed_;  // Of which the first `used_` are due.
+  size_t used_ = 0;
+};
+
 // Copies on one stream, whose device is the calling thread's current one. Not
 // thread safe. Errors: CudaStatus of what the runtime says.
 class CudaLayerMirror : public LayerMirror {
  public:
-  // Borrows the stream.
-  explicit CudaLayerMirror(cudaStream_t stream) : stream_(stream) {}
+  // Borrows the stream, and the kernels, whose times Finish collects.
+  CudaLayerMirror(cudaStream_t stream, CudaTimedKernels& kernels)
+      : stream_(stream), kernels_(kernels) {}
 
   absl::Status Add(std::span<float> host) override;
   void* Of(const float* host) const override;
   absl::Status Upload() override;
   absl::Status Download() override;
+  absl::Status Finish() override;
 
  private:
   struct Part {
@@ -45,7 +92,10 @@ class CudaLayerMirror : public LayerMirror {
     DeviceMemory device;
   };
 
+  absl::Status Copy(cudaMemcpyKind kind, const char* what);
+
   const cudaStream_t stream_;
+  CudaTimedKernels& kernels_;
   std::vector<Part> parts_;
 };
 
@@ -80,7 +130,6 @@ class SyncBnCudaRank {
 
   absl::Status Start(const GroupOptions& options);
   absl::Status UseLayer(const LayerSpec& spec);
-  absl::StatusOr<RankTurn> TimeLayer(const SyncBnRequest& request);
   absl::StatusOr<RankTurn> TimeMessages(const SyncBnRequest& request);
   absl::StatusOr<RankTurn> TimeCopies(const SyncBnRequest& request);
 
@@ -92,8 +141,9 @@ class SyncBnCudaRank {
   std::unique_ptr<NcclCommunicator> nccl_;
   std::unique_ptr<CudaBatchNormKernels> kernels_;
   std::optional<CudaTimedKernels> timed_kernels_;
+  // Its messages begin when the stream has done all before them, so that the
+  // time in a message has no kernel's in it.
   std::optional<TimedCommunicator> timed_group_;
-  std::optional<DrainedCommunicator> drained_group_;
   std::unique_ptr<SyncBnLayer> layer_;
   LayerSubjects subjects_;  // Of layer_'s channels.
 };

@@ -2,7 +2,6 @@
 // report.
 #include "report/document.h"
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,11 +11,9 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/data_types.h"
 #include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/report.h"
 #include "benchmarks/syncbn/turn.h"
-#include "report/format.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -41,7 +38,7 @@ Value OptionalSpread(const std::optional<CallSpread>& spread) {
 }
 
 Value SplitData(const CallSplit& split) {
-  return {{"kernels", split.kernels},
+  return {{"kernels", split.Kernels()},
           {"communication", split.communication},
           {"wait", split.wait},
           {"other", split.other}};
@@ -198,7 +195,7 @@ std::vector<Cell> PassCells(const std::string& shape, const PassReport& pass) {
           Significant(pass.Ratio(), 3),
           Significant(1e6 * pass.message, 4),
           Significant(pass.Beyond(), 3),
-          Percent(split.kernels / sum),
+          Percent(split.Kernels() / sum),
           Percent(split.communication / sum),
           Percent(split.wait / sum),
           Percent(split.other / sum),
@@ -254,7 +251,7 @@ std::vector<Series> PartSeries(const char* stack) {
 void AddParts(const CallSplit& split, double whole,
               std::vector<Series>& parts) {
   const double scale = whole / split.Sum();
-  const double values[] = {split.kernels, split.communication, split.wait,
+  const double values[] = {split.Kernels(), split.communication, split.wait,
                            split.other};
   for (size_t i = 0; i < parts.size(); ++i) {
     parts[i].values.push_back(values[i] * scale);
@@ -415,10 +412,9 @@ std::vector<std::string> Method() {
       "machine and what a turn leaves behind meet all of them alike.",
       "A turn is two pairs of calls, forward and backward, that do not count, "
       "then as many pairs as move 512 MiB, at most 100. Where that is just "
-      "one, "
-      "and for the network, whose call is a step, a turn is that one, and only "
-      "in the first round one before it does not count. The ranks meet before "
-      "every call and every copy; PyTorch's processes only begin a turn "
+      "one, and for the network, whose call is a step, a turn is that one, and "
+      "only in the first round one before it does not count. The ranks meet "
+      "before every call and every copy; PyTorch's processes only begin a turn "
       "together.",
       "Before a turn of a layer its outputs are overwritten; after its last "
       "call every element of y, dx, dweight and dbias is compared with a "

@@ -12,7 +12,6 @@
 #include "benchmarks/syncbn/cuda_rank.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/cudnn_batch_norm.h"

@@ -1,261 +1,248 @@
-// What is right passes; every way to be wrong is counted.
+// What is right passes; every way to be wrong is counted; and timers on a clock
+// that is made up.
 #include "benchmarks/syncbn/layer.h"
 
-#include <cmath>
+#include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <cstring>
 #include <limits>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "benchmarks/harness/statistics.h"
-#include "benchmarks/harness/uniform.h"
-#include "benchmarks/syncbn/check.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/syncbn/plan.h"
-#include "benchmarks/syncbn/timers.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 #include "collectives/host/host_group.h"
+#include "collectives/testing/run_ranks.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"
+#include "syncbn/testing/batch_norm_reference.h"
+#include "syncbn/testing/numbers.h"
 
 namespace lockstep::benchmarks {
 namespace {
 
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
 constexpr double kEpsilon = 1e-5;
 constexpr int64_t kBatch = 3, kPixels = 7, kChannels = 5;
 
-int64_t ChannelOf(Layout layout, int64_t i) {
-  return layout == Layout::kNhwc ? i % kChannels : i / kPixels % kChannels;
-}
-
-float Narrow(float x, float) { return x; }
-Float16 Narrow(float x, Float16) { return ToFloat16(x); }
-BFloat16 Narrow(float x, BFloat16) { return ToBFloat16(x); }
-double Wide(float x) { return x; }
-double Wide(Float16 x) { return ToFloat(x); }
-double Wide(BFloat16 x) { return ToFloat(x); }
-
-// Inputs, and the outputs by the formulas of batch norm, of `ranks` ranks that
-// lie one after the other.
-template <typename T>
-struct Example {
-  Example(Layout layout, int ranks) : layout(layout), ranks(ranks) {
-    const size_t size = static_cast<size_t>(ranks * kPart);
-    for (size_t i = 0; i < size; ++i) {
-      const auto at = static_cast<int64_t>(i);
-      const double shift = 0.25 * static_cast<double>(at / kPart);
-      x.push_back(Narrow(static_cast<float>(2 + shift + Uniform(1, at)), T()));
-      dy.push_back(Narrow(static_cast<float>(0.1 + Uniform(2, at)), T()));
-    }
+// Inputs of several ranks, and what batch norm over all of them together makes
+// of them, by the formulas (syncbn/testing/batch_norm_reference.h).
+class Example {
+ public:
+  Example(DataType type, Layout layout, int ranks)
+      : type_(type), shape_{kBatch, kChannels, kPixels, layout} {
+    ReferenceLayer layer;
+    layer.channels = kChannels;
+    layer.hw = kPixels;
+    layer.epsilon = kEpsilon;
     for (int64_t c = 0; c < kChannels; ++c) {
-      weight.push_back(0.5f + static_cast<float>(c));
-      bias.push_back(1.0f - static_cast<float>(c));
+      layer.weight.push_back(0.5 + static_cast<double>(c));
+      layer.bias.push_back(1.0 - static_cast<double>(c));
     }
-    y = dx = x;
-    dweight.assign(static_cast<size_t>(ranks) * kChannels, 0);
-    dbias = dweight;
-    for (int64_t c = 0; c < kChannels; ++c) Compute(c);
-  }
-
-  void Compute(int64_t c) {
-    std::vector<size_t> own;
-    for (size_t i = 0; i < x.size(); ++i) {
-      if (ChannelOf(layout, static_cast<int64_t>(i) % kPart) == c) {
-        own.push_back(i);
+    weight_.assign(layer.weight.begin(), layer.weight.end());
+    bias_.assign(layer.bias.begin(), layer.bias.end());
+    std::vector<ReferenceBatch> batches;
+    for (int rank = 0; rank < ranks; ++rank) {
+      std::vector<double> x, dy;
+      for (int64_t i = 0; i < kElements; ++i) {
+        x.push_back(2 + 0.25 * rank + Uniform(1, rank * kElements + i));
+        dy.push_back(0.1 + Uniform(2, rank * kElements + i));
       }
+      batches.push_back({.n = kBatch,
+                         .x = RoundedTo(type, x),
+                         .residual = {},
+                         .dy = RoundedTo(type, dy)});
     }
-    const auto n = static_cast<double>(own.size());
-    double mean = 0, variance = 0, sum = 0, product = 0;
-    for (const size_t i : own) mean += Wide(x[i]) / n;
-    for (const size_t i : own) variance += std::pow(Wide(x[i]) - mean, 2) / n;
-    const double inverse = 1 / std::sqrt(variance + kEpsilon);
-    const auto at = static_cast<size_t>(c);
-    for (const size_t i : own) {
-      const double normalised = (Wide(x[i]) - mean) * inverse;
-      const size_t to = i / kPart * kChannels + at;
-      dbias[to] += static_cast<float>(Wide(dy[i]));
-      dweight[to] += static_cast<float>(Wide(dy[i]) * normalised);
-      sum += Wide(dy[i]);
-      product += Wide(dy[i]) * normalised;
-    }
-    for (const size_t i : own) {
-      const double normalised = (Wide(x[i]) - mean) * inverse;
-      y[i] =
-          Narrow(static_cast<float>(normalised * weight[at] + bias[at]), T());
-      dx[i] = Narrow(static_cast<float>(
-                         weight[at] * inverse *
-                         (Wide(dy[i]) - sum / n - normalised * product / n)),
-                     T());
+    const Precision precision = PrecisionOf(type);
+    const ReferenceStatistics statistics =
+        StatisticsOf(layer, batches, precision);
+    const ReferenceResult result =
+        ReferenceOf(layer, statistics, batches, precision);
+    for (size_t rank = 0; rank < batches.size(); ++rank) {
+      ranks_.push_back({.x = Stored(batches[rank].x),
+                        .dy = Stored(batches[rank].dy),
+                        .y = Stored(result.y[rank].value),
+                        .dx = Stored(result.dx[rank].value)});
+      AddGradients(batches[rank], statistics, ranks_.back());
     }
   }
 
   LayerInputs Inputs(int rank) const {
-    return {.shape = {kBatch, kChannels, kPixels, layout},
-            .x = Part(x, rank),
-            .dy = Part(dy, rank),
-            .weight = weight,
-            .bias = bias};
+    const Rank& from = ranks_[static_cast<size_t>(rank)];
+    return {.shape = shape_,
+            .x = Elements(from.x),
+            .dy = Elements(from.dy),
+            .weight = weight_,
+            .bias = bias_};
   }
   LayerOutputs Outputs(int rank) const {
-    const size_t at = static_cast<size_t>(rank) * kChannels;
-    return {.y = Part(y, rank),
-            .dx = Part(dx, rank),
-            .dweight = std::span(dweight).subspan(at, kChannels),
-            .dbias = std::span(dbias).subspan(at, kChannels)};
+    const Rank& from = ranks_[static_cast<size_t>(rank)];
+    return {.y = Elements(from.y),
+            .dx = Elements(from.dx),
+            .dweight = from.dweight,
+            .dbias = from.dbias};
   }
-  static ConstBuffer Part(const std::vector<T>& all, int rank) {
-    return ConstBuffer(all).Part(rank * kPart, kPart);
+  // Of rank 0, to be spoilt.
+  Buffer y() { return {ranks_[0].y.data(), kElements, type_}; }
+  Buffer dx() { return {ranks_[0].dx.data(), kElements, type_}; }
+  std::vector<float>& dweight() { return ranks_[0].dweight; }
+  std::vector<float>& dbias() { return ranks_[0].dbias; }
+
+  static constexpr int64_t kElements = kBatch * kPixels * kChannels;
+
+ private:
+  struct Rank {
+    std::vector<std::byte> x, dy, y, dx;
+    std::vector<float> dweight = {}, dbias = {};
+  };
+
+  std::vector<std::byte> Stored(const std::vector<double>& nchw) const {
+    std::vector<std::byte> bytes(
+        static_cast<size_t>(kElements * SizeOf(type_)));
+    const std::vector<double> values = ToLayout(shape_, nchw);
+    for (int64_t i = 0; i < kElements; ++i) {
+      SetNumber({bytes.data(), kElements, type_}, i,
+                values[static_cast<size_t>(i)]);
+    }
+    return bytes;
+  }
+  ConstBuffer Elements(const std::vector<std::byte>& bytes) const {
+    return {bytes.data(), kElements, type_};
+  }
+  // The rank's own part of the sums.
+  static void AddGradients(const ReferenceBatch& batch,
+                           const ReferenceStatistics& all, Rank& rank) {
+    std::vector<double> dweight(kChannels), dbias(kChannels);
+    for (size_t i = 0; i < batch.x.size(); ++i) {
+      const size_t c = i / kPixels % kChannels;
+      dbias[c] += batch.dy[i];
+      dweight[c] += batch.dy[i] * (batch.x[i] - all.mean.value[c]) *
+                    all.inverse_deviation.value[c];
+    }
+    rank.dweight.assign(dweight.begin(), dweight.end());
+    rank.dbias.assign(dbias.begin(), dbias.end());
   }
 
-  static constexpr int64_t kPart = kBatch * kPixels * kChannels;
-  const Layout layout;
-  const int ranks;
-  std::vector<T> x, dy, y, dx;
-  std::vector<float> weight, bias, dweight, dbias;
+  const DataType type_;
+  const ActivationShape shape_;
+  std::vector<float> weight_, bias_;
+  std::vector<Rank> ranks_;
 };
 
-template <typename T>
-int64_t WrongAlone(const Example<T>& example, int rank = 0) {
+int64_t WrongAlone(const Example& example) {
   const absl::StatusOr<LayerReference> reference =
-      LayerReference::Create(example.Inputs(rank), kEpsilon, nullptr);
+      LayerReference::Create(example.Inputs(0), kEpsilon, nullptr);
   EXPECT_THAT(reference, IsOk());
-  return reference->CountWrong(example.Inputs(rank), example.Outputs(rank));
+  return reference->CountWrong(example.Inputs(0), example.Outputs(0));
 }
 
-template <typename T>
-class LayerReferenceTest : public testing::Test {};
-using Types = testing::Types<float, Float16, BFloat16>;
-TYPED_TEST_SUITE(LayerReferenceTest, Types);
+class LayerReferenceTest : public testing::TestWithParam<DataType> {};
+INSTANTIATE_TEST_SUITE_P(Types, LayerReferenceTest,
+                         testing::Values(DataType::kFloat32, DataType::kFloat16,
+                                         DataType::kBFloat16),
+                         [](const auto& info) { return Name(info.param); });
 
-TYPED_TEST(LayerReferenceTest, TakesWhatIsRight) {
+TEST_P(LayerReferenceTest, TakesWhatIsRight) {
   for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
-    EXPECT_EQ(WrongAlone(Example<TypeParam>(layout, 1)), 0) << Name(layout);
+    EXPECT_EQ(WrongAlone(Example(GetParam(), layout, 1)), 0) << Name(layout);
   }
 }
 
-TYPED_TEST(LayerReferenceTest, CountsEachElementThatIsWrong) {
-  const TypeParam nan =
-      Narrow(std::numeric_limits<float>::quiet_NaN(), TypeParam());
-  Example<TypeParam> example(Layout::kNhwc, 1);
-  example.y[0] = example.y[1] = nan;
-  example.y[2] =
-      Narrow(static_cast<float>(Wide(example.y[2]) * 1.05 + 0.05), TypeParam());
-  example.dx[10] = nan;
-  example.dx[11] =
-      Narrow(static_cast<float>(Wide(example.dx[11]) + 0.05), TypeParam());
-  example.dweight[0] += 1;
-  example.dbias[4] += 1;
-  example.dbias[3] = std::numeric_limits<float>::quiet_NaN();
+TEST_P(LayerReferenceTest, CountsEachElementThatIsWrong) {
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  Example example(GetParam(), Layout::kNhwc, 1);
+  SetNumber(example.y(), 0, kNan);
+  SetNumber(example.y(), 1, kNan);
+  SetNumber(example.y(), 2, GetNumber(example.y(), 2) * 1.05 + 0.05);
+  SetNumber(example.dx(), 10, kNan);
+  SetNumber(example.dx(), 11, GetNumber(example.dx(), 11) + 0.05);
+  example.dweight()[0] += 1;
+  example.dbias()[4] += 1;
+  example.dbias()[3] = kNan;
   EXPECT_EQ(WrongAlone(example), 8);
 }
 
 // The whole batch's statistics are not those of a part of it, nor the one
 // layout's those of the other.
-TYPED_TEST(LayerReferenceTest, CountsTheStatisticsOfAnotherBatch) {
-  const Example<TypeParam> both(Layout::kNhwc, 2);
-  EXPECT_GT(WrongAlone(both), 2 * Example<TypeParam>::kPart * 9 / 10);
-  Example<TypeParam> confused(Layout::kNhwc, 1);
-  const Example<TypeParam> other(Layout::kNchw, 1);
-  confused.y = other.y;
-  EXPECT_GT(WrongAlone(confused), Example<TypeParam>::kPart / 2);
+TEST_P(LayerReferenceTest, CountsTheStatisticsOfAnotherBatch) {
+  const Example both(GetParam(), Layout::kNhwc, 2);
+  EXPECT_GT(WrongAlone(both), 2 * Example::kElements * 9 / 10);
+  Example confused(GetParam(), Layout::kNhwc, 1);
+  Example other(GetParam(), Layout::kNchw, 1);
+  std::memcpy(confused.y().data, other.y().data,
+              static_cast<size_t>(other.y().size_bytes()));
+  EXPECT_GT(WrongAlone(confused), Example::kElements / 2);
 }
 
-TYPED_TEST(LayerReferenceTest, TakesTheBatchesOfAllRanksTogether) {
-  const Example<TypeParam> example(Layout::kNchw, 3);
-  const absl::Status status =
-      RunOnThreads(3, GroupOptions(), [&](Communicator& group) -> absl::Status {
-        const LayerInputs inputs = example.Inputs(group.rank());
-        LOCKSTEP_ASSIGN_OR_RETURN(
-            const LayerReference reference,
-            LayerReference::Create(inputs, kEpsilon, &group));
-        const int64_t wrong =
-            reference.CountWrong(inputs, example.Outputs(group.rank()));
-        return wrong == 0 ? absl::OkStatus()
-                          : absl::DataLossError(absl::StrCat(wrong, " wrong"));
-      });
-  EXPECT_THAT(status, IsOk());
+TEST_P(LayerReferenceTest, TakesTheBatchesOfAllRanksTogether) {
+  const Example example(GetParam(), Layout::kNchw, 3);
+  const auto run = [&](Communicator& group) -> absl::Status {
+    const LayerInputs inputs = example.Inputs(group.rank());
+    LOCKSTEP_ASSIGN_OR_RETURN(const LayerReference reference,
+                              LayerReference::Create(inputs, kEpsilon, &group));
+    EXPECT_EQ(reference.CountWrong(inputs, example.Outputs(group.rank())), 0);
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(RunOnThreads(3, GroupOptions(), run), IsOk());
 }
 
 // Layers under the clock: right ones, and wrong ones.
 
-SyncBnRequest Request(DataType type = DataType::kFloat32,
-                      Layout layout = Layout::kNhwc) {
+SyncBnRequest Request() {
   SyncBnRequest request;
-  request.layer = {
-      .n = 2, .h = 3, .w = 5, .c = 7, .layout = layout, .type = type};
+  request.layer = {.n = 2, .h = 3, .w = 5, .c = 7};
   request.warmup = 1;
   request.iterations = 3;
   return request;
 }
 
-// Runs SyncBatchNorm, whose outputs are held against those of `synchronised`,
-// on two ranks; returns what they find wrong.
-absl::StatusOr<int64_t> WrongOnTwoRanks(const SyncBnRequest& request,
-                                        bool group_of_one, bool synchronised) {
-  int64_t wrong[2] = {0, 0};
-  const auto run = [&](Communicator& group) -> absl::Status {
-    CallTiming timing = {.clock = SteadySeconds, .call = {}};
-    CpuBatchNormKernels kernels;
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> alone,
-                              group.Split(group.rank(), 0));
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        const std::unique_ptr<BatchNorm> norm,
-        SyncBatchNorm::Create(OptionsOf(request.layer), kernels,
-                              group_of_one ? *alone : group));
-    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<SyncBnLayer> layer,
-                              SyncBnLayer::Create(request.layer, group));
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        const RankTurn turn, layer->Time(*norm, synchronised, request, timing));
-    if (turn.forward.size() != 3 || turn.backward.size() != 3) {
-      return absl::InternalError("not as many calls as asked for");
-    }
-    for (const CallTimes& call : turn.forward) {
-      if (!(call.end > call.begin && call.begin > 0)) {
-        return absl::InternalError("a call took no time");
+// Every y and dx, of which there are 2 * 210 on each of two ranks, but for a
+// few that happen to be near: where a rank is a group of its own and its
+// outputs are held against those of both, and the other way round.
+TEST(SyncBnLayerTest, FindsTheStatisticsOfTheWrongBatchWrong) {
+  for (const bool alone : {false, true}) {
+    for (const bool synchronised : {false, true}) {
+      int64_t wrong[2] = {0, 0};
+      const auto run = [&](Communicator& group) -> absl::Status {
+        CallTiming timing = {.clock = SteadySeconds, .call = {}};
+        CpuBatchNormKernels kernels;
+        LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> own,
+                                  group.Split(group.rank(), 0));
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const std::unique_ptr<BatchNorm> norm,
+            SyncBatchNorm::Create(OptionsOf(Request().layer), kernels,
+                                  alone ? *own : group));
+        LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<SyncBnLayer> layer,
+                                  SyncBnLayer::Create(Request().layer, group));
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const RankTurn turn,
+            layer->Time(*norm, synchronised, Request(), timing));
+        wrong[group.rank()] = turn.wrong;
+        return absl::OkStatus();
+      };
+      ASSERT_THAT(RunOnThreads(2, GroupOptions(), run), IsOk());
+      if (alone == synchronised) {
+        EXPECT_GT(wrong[0] + wrong[1], 2 * 2 * 210 * 9 / 10);
+      } else {
+        EXPECT_EQ(wrong[0] + wrong[1], 0);
       }
     }
-    wrong[group.rank()] = turn.wrong;
-    return absl::OkStatus();
-  };
-  LOCKSTEP_RETURN_IF_ERROR(RunOnThreads(2, GroupOptions(), run));
-  return wrong[0] + wrong[1];
-}
-
-TEST(SyncBnLayerTest, FindsSyncBatchNormRightInEveryTypeAndLayout) {
-  for (const DataType type :
-       {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
-    for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
-      EXPECT_THAT(WrongOnTwoRanks(Request(type, layout), false, true),
-                  IsOkAndHolds(0))
-          << Name(type) << " " << Name(layout);
-    }
-  }
-}
-
-// Every y and dx, of which there are 2 * 210 on each rank, but for a few that
-// happen to be near.
-TEST(SyncBnLayerTest, FindsTheStatisticsOfTheWrongBatchWrong) {
-  for (const bool group_of_one : {false, true}) {
-    const absl::StatusOr<int64_t> wrong =
-        WrongOnTwoRanks(Request(), group_of_one, group_of_one);
-    ASSERT_THAT(wrong, IsOk());
-    EXPECT_GT(*wrong, 2 * 2 * 210 * 9 / 10);
-    EXPECT_THAT(WrongOnTwoRanks(Request(), group_of_one, !group_of_one),
-                IsOkAndHolds(0));
   }
 }
 
@@ -308,27 +295,106 @@ TEST(SyncBnLayerTest, FindsWhatAnEarlierTurnLeftWrong) {
   EXPECT_THAT(RunOnThreads(1, GroupOptions(), run), IsOk());
 }
 
-TEST(TimeCallTest, HasWhatTheTimersSawAndNothingOlder) {
-  const auto run = [](Communicator& group) -> absl::Status {
-    static double now = 0;
-    now = 5;
-    CallTiming timing = {.clock = [] { return now; }, .call = {}};
-    timing.call.kernels[0] = 99;
-    const absl::StatusOr<CallTimes> call = TimeCall(group, timing, [&] {
-      timing.call.kernels[1] += 2;
-      now += 3;
-      return absl::OkStatus();
-    });
-    EXPECT_THAT(call, IsOk());
-    EXPECT_EQ(call->begin, 5);
-    EXPECT_EQ(call->end, 8);
-    EXPECT_EQ(call->kernels, (KernelSeconds{0, 2, 0, 0, 0}));
-    EXPECT_THAT(
-        TimeCall(group, timing, [] { return absl::AbortedError("no"); }),
-        StatusIs(absl::StatusCode::kAborted, "no"));
-    return absl::OkStatus();
+// Timers.
+
+double now = 0;
+double Now() { return now; }
+
+// Each reading of it is a second later.
+double Tick() { return now += 1; }
+
+class NoMerge : public CpuBatchNormKernels {
+ public:
+  absl::StatusOr<int64_t> Merge(const MergeCall&) override {
+    return absl::AbortedError("no merge");
+  }
+};
+
+// The turn of SyncBatchNorm on those kernels, with timers, on one rank.
+absl::StatusOr<RankTurn> TimeWith(BatchNormKernels& kernels) {
+  CallTiming timing = {.clock = Tick, .call = {}};
+  TimedKernels timed(kernels, timing);
+  absl::StatusOr<RankTurn> turn;
+  const auto run = [&](Communicator& group) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const std::unique_ptr<BatchNorm> norm,
+        SyncBatchNorm::Create(OptionsOf(Request().layer), timed, group));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<SyncBnLayer> layer,
+                              SyncBnLayer::Create(Request().layer, group));
+    turn = layer->Time(*norm, true, Request(), timing);
+    return turn.status();
   };
-  EXPECT_THAT(RunOnThreads(1, GroupOptions(), run), IsOk());
+  LOCKSTEP_RETURN_IF_ERROR(RunOnThreads(1, GroupOptions(), run));
+  return turn;
+}
+
+TEST(TimedKernelsTest, TimesEachKernelAndHandsItsResultOn) {
+  CpuBatchNormKernels kernels;
+  const absl::StatusOr<RankTurn> turn = TimeWith(kernels);
+  ASSERT_THAT(turn, IsOk());
+  EXPECT_EQ(turn->wrong, 0);
+  for (const CallTimes& call : turn->forward) {
+    EXPECT_THAT(call.kernels, ElementsAre(1, 1, 1, 0, 0));
+    EXPECT_THAT(call.messages, IsEmpty());
+  }
+  for (const CallTimes& call : turn->backward) {
+    EXPECT_THAT(call.kernels, ElementsAre(0, 0, 0, 1, 1));
+  }
+  NoMerge no_merge;
+  EXPECT_THAT(TimeWith(no_merge),
+              StatusIs(absl::StatusCode::kAborted, "no merge"));
+}
+
+class FakeGroup : public FakeCommunicator {
+ public:
+  absl::Status Run(const Collective& call) override {
+    now += 3;
+    return call.operation == Operation::kBroadcast ? absl::AbortedError("late")
+                                                   : absl::OkStatus();
+  }
+};
+
+TEST(TimedCommunicatorTest, NotesWhenEachMessageIsEnteredAndLeft) {
+  CallTiming timing = {.clock = Now, .call = {}};
+  FakeGroup fake;
+  TimedCommunicator group(fake, timing);
+  std::vector<float> values(6);
+  now = 10;
+  EXPECT_THAT(group.AllReduce(Buffer(values)), IsOk());
+  now = 20;
+  EXPECT_THAT(group.Broadcast(Buffer(values), 0),
+              StatusIs(absl::StatusCode::kAborted, "late"));
+  EXPECT_EQ(timing.call.messages,
+            (std::vector<MessageTimes>{{10, 13, 24}, {20, 23, 24}}));
+  // What prepares a message is no part of its time.
+  absl::Status prepared;
+  TimedCommunicator preparing(fake, timing, [&] {
+    now += 100;
+    return prepared;
+  });
+  now = 10;
+  timing.call.messages.clear();
+  EXPECT_THAT(preparing.Barrier(), IsOk());
+  EXPECT_EQ(timing.call.messages, (std::vector<MessageTimes>{{110, 113, 0}}));
+  prepared = absl::AbortedError("not done");
+  EXPECT_THAT(preparing.Barrier(),
+              StatusIs(absl::StatusCode::kAborted, "not done"));
+}
+
+TEST(TimeCallTest, HasWhatTheTimersSawAndNothingOlder) {
+  now = 5;
+  CallTiming timing = {.clock = Now, .call = {}};
+  timing.call.kernels[0] = 99;
+  FakeGroup group;
+  const absl::StatusOr<CallTimes> call = TimeCall(group, timing, [&] {
+    timing.call.kernels[1] += 2;
+    now += 3;
+    return absl::OkStatus();
+  });
+  ASSERT_THAT(call, IsOk());
+  EXPECT_EQ(*call, (CallTimes{8, 11, {0, 2, 0, 0, 0}, {}}));
+  EXPECT_THAT(TimeCall(group, timing, [] { return absl::AbortedError("no"); }),
+              StatusIs(absl::StatusCode::kAborted, "no"));
 }
 
 }  // namespace

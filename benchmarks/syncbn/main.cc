@@ -1,7 +1,7 @@
 // The command `syncbn`: what synchronising batch norm costs.
+#include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -12,40 +12,54 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "base/command.h"
 #include "base/command_line.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/memory.h"
-#include "benchmarks/harness/rank_team.h"
 #include "benchmarks/harness/ranks.h"
-#include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/syncbn/gpu_rank.h"
-#include "benchmarks/syncbn/measure.h"
 #include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/rank.h"
 #include "benchmarks/syncbn/report.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/launch/rank_environment.h"
 #include "report/document.h"
-#include "report/terminal.h"
 #include "report/write.h"
 
 ABSL_FLAG(std::string, shapes, "resnet18,resnet50,mobilenet,detection",
-          "see kUsage");
-ABSL_FLAG(std::string, network, "resnet18", "see kUsage");
-ABSL_FLAG(int32_t, world_size, 2, "see kUsage");
-ABSL_FLAG(std::string, backend, "processes", "see kUsage");
-ABSL_FLAG(int64_t, per_rank_batch, 0, "see kUsage");
-ABSL_FLAG(std::string, layout, "nhwc", "see kUsage");
-ABSL_FLAG(std::string, dtype, "float32", "see kUsage");
-ABSL_FLAG(std::string, peers, "torch", "see kUsage");
-ABSL_FLAG(std::string, python, "", "see kUsage");
-ABSL_FLAG(int32_t, rounds, 0, "see kUsage");
-ABSL_FLAG(double, seconds, 60, "see kUsage");
-ABSL_FLAG(double, timeout, 120, "see kUsage");
-ABSL_FLAG(uint64_t, seed, 0, "see kUsage");
+          "layers of these networks; may be empty");
+ABSL_FLAG(std::string, network, "resnet18",
+          "the network that is trained: resnet18, none");
+ABSL_FLAG(int32_t, world_size, 2, "number of ranks, one thread each");
+ABSL_FLAG(std::string, backend, "processes",
+          "what a rank is: processes, threads; or nccl: processes, each on a "
+          "GPU, where local BN is cuDNN's and SyncBN's own kernels; no network "
+          "and no PyTorch");
+ABSL_FLAG(int64_t, per_rank_batch, 0,
+          "images on each rank; 0: 32, for detection 2, for the training step "
+          "16");
+ABSL_FLAG(std::string, layout, "nhwc",
+          "nhwc, nchw (of the layers; the network has its own)");
+ABSL_FLAG(std::string, dtype, "float32",
+          "float32, bfloat16, float16 (of the layers; the network has "
+          "float32)");
+ABSL_FLAG(std::string, peers, "torch",
+          "torch, if some Python has it; or empty");
+ABSL_FLAG(std::string, python, "",
+          "the Python that has it; default: python3, or else /usr/bin/python3");
+ABSL_FLAG(uint64_t, seed, 0, "of inputs and initial weights");
+ABSL_FLAG(double, seconds, 60,
+          "for all turns; each shape, and the network, has at least 3 rounds, "
+          "in which each subject has a turn");
+ABSL_FLAG(int32_t, rounds, 0,
+          "rounds of each; 0: as --seconds allows, at most 200");
+ABSL_FLAG(double, timeout, 120,
+          "seconds that ranks wait for one another, that they have to start, "
+          "and (10 more) to answer; PyTorch has half of it to start, and half "
+          "for a turn, and is left out if that is not enough");
 ABSL_FLAG(std::string, worker, "",
           "internal: be a rank, for the driver that listens there");
 
@@ -55,52 +69,29 @@ namespace {
 constexpr char kName[] = "syncbn";
 constexpr char kFolder[] = "lockstep-syncbn";
 
-constexpr char kUsage[] = R"(syncbn [FLAGS]
+Usage SyncBnUsage() {
+  return {
+      .command = kName,
+      .introduction = R"(syncbn [FLAGS]
 
 Times batch norm over the batch of all ranks (SyncBN) and over each rank's own
 (local BN: oneDNN's, and SyncBN's own kernels), per layer shape, next to
 PyTorch's BatchNorm2d; and a training step of ResNet-18 with SyncBN and with
 local BN of the same kernels. Says where SyncBN's time goes, and checks what the
 last call of every turn leaves. Prints a table and writes a report.
-
-what is measured
-  --shapes=resnet18,resnet50,mobilenet,detection
-                           layers of these networks; may be empty
-  --network=resnet18       the network that is trained: resnet18, none
-  --world_size=2           number of ranks, one thread each
-  --backend=processes      what a rank is: processes, threads; or nccl:
-                           processes, each on a GPU, where local BN is cuDNN's
-                           and SyncBN's own kernels; no network and no PyTorch
-  --per_rank_batch=0       images on each rank; 0: 32, for detection 2, for the
-                           training step 16
-  --layout=nhwc            nhwc, nchw (of the layers; the network has its own)
-  --dtype=float32          float32, bfloat16, float16 (of the layers; the
-                           network has float32)
-  --peers=torch            torch, if some Python has it; or empty
-  --python=                the Python that has it; default: python3, or else
-                           /usr/bin/python3
-  --seed=0                 of inputs and initial weights
-
-how long
-  --seconds=60             for all turns; each shape, and the network, has at
-                           least 3 rounds, in which each subject has a turn
-  --rounds=0               rounds of each; 0: as --seconds allows, at most 200
-  --timeout=120            seconds that ranks wait for one another, that they
-                           have to start, and (10 more) to answer; PyTorch has
-                           half of it to start, and half for a turn, and is
-                           left out if that is not enough
-
-what becomes of it
-)";
-
-constexpr char kUsageTable[] = R"(
-the table
-)";
-
-constexpr char kUsageEnd[] = R"(
+)",
+      .sections = {{"what is measured",
+                    "shapes network world_size backend per_rank_batch layout "
+                    "dtype peers python= seed"},
+                   {"how long", "seconds rounds timeout"},
+                   {"what becomes of it", kOutputFlags}},
+      .ending =
+          absl::StrCat("the table\n", report::TermsText(SyncBnTerms()), R"(
 Exit status: 0 if all went well and nothing that was checked is wrong, whatever
 the bar; 2 for a wrong flag, 1 for anything else.
-)";
+)"),
+      .words = OutputWords(kName, kFolder)};
+}
 
 absl::StatusOr<SyncBnSettings> SettingsFromFlags() {
   SyncBnSettings settings;
@@ -150,7 +141,7 @@ TeamCommand CommandOf(const SyncBnSettings& settings, int cores,
   // NCCL has threads of its own, which would share the rank's core.
   command.bind_cores =
       processes && !settings.gpu && settings.world_size <= cores;
-  command.connections = command.world_size = settings.world_size;
+  command.world_size = settings.world_size;
   return command;
 }
 
@@ -211,7 +202,7 @@ absl::Status Measure(const SyncBnSettings& settings,
   SyncBnReport report;
   report.settings = settings;
   report.missing = std::move(left_out);
-  report.origin = OriginOf(kName, argv);
+  report.origin = report::OriginOf("//benchmarks:syncbn", argv);
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<RankTeam> team,
       RankTeam::Start([&](const std::string& listener) {
@@ -248,24 +239,18 @@ absl::Status RunDriver(SyncBnSettings settings, std::span<char* const> argv) {
   return Measure(settings, std::move(left_out), argv);
 }
 
-int Main(std::span<char* const> argv) {
-  const std::optional<int> ended = BeginCommand(
-      kName,
-      absl::StrCat(kUsage, OutputUsage(kName, kFolder), kUsageTable,
-                   report::TermsText(SyncBnTerms()), kUsageEnd),
-      argv);
-  if (ended.has_value()) return *ended;
-  const absl::StatusOr<SyncBnSettings> settings = SettingsFromFlags();
-  if (!settings.ok()) return Fail(kName, settings.status());
+absl::Status Run(std::span<char* const> argv) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const SyncBnSettings settings, SettingsFromFlags());
   const std::string worker = absl::GetFlag(FLAGS_worker);
-  const absl::Status status = worker.empty() ? RunDriver(*settings, argv)
-                                             : RunWorker(*settings, worker);
-  return status.ok() ? 0 : Fail(kName, status);
+  return worker.empty() ? RunDriver(settings, argv)
+                        : RunWorker(settings, worker);
 }
 
 }  // namespace
 }  // namespace lockstep::benchmarks
 
 int main(int argc, char** argv) {
-  return lockstep::benchmarks::Main({argv, static_cast<size_t>(argc)});
+  return lockstep::CommandMain(lockstep::benchmarks::SyncBnUsage(),
+                               {argv, static_cast<size_t>(argc)},
+                               lockstep::benchmarks::Run);
 }

@@ -1,6 +1,7 @@
 #include "benchmarks/syncbn/plan.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -12,7 +13,7 @@
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/memory.h"
-#include "collectives/group_options.h"
+#include "collectives/communicator.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -31,7 +32,7 @@ constexpr int64_t kTorchTensorsHeld = 6;
 // Of one of a rank's three replicas of ResNet-18: 11.2 million parameters and
 // as many gradients, and what oneDNN repacks of them; and for each image the
 // activations of a step, their gradients and work space. Measured as the growth
-// of a process, and rounded up; syncbn_network_test holds it to that.
+// of a process, and rounded up; plan_test.cc holds it to that.
 constexpr int64_t kReplicas = 3;
 constexpr int64_t kReplicaBytes = 120 << 20;
 constexpr int64_t kImageBytes = 4 << 20;
@@ -57,17 +58,9 @@ std::vector<MapSize> MapsOf(ShapeSet set) {
 }  // namespace
 
 const char* Name(ShapeSet set) {
-  switch (set) {
-    case ShapeSet::kResNet18:
-      return "resnet18";
-    case ShapeSet::kResNet50:
-      return "resnet50";
-    case ShapeSet::kMobileNet:
-      return "mobilenet";
-    case ShapeSet::kDetection:
-      break;
-  }
-  return "detection";
+  constexpr const char* kNames[] = {"resnet18", "resnet50", "mobilenet",
+                                    "detection"};
+  return kNames[static_cast<size_t>(set)];
 }
 
 std::string Name(const LayerShape& shape) {
@@ -160,10 +153,6 @@ std::vector<std::string> LeaveOutForGpu(SyncBnSettings& settings) {
   return left_out;
 }
 
-int64_t DefaultBatch(ShapeSet set) {
-  return set == ShapeSet::kDetection ? 2 : 32;
-}
-
 int64_t NetworkBatch(const SyncBnSettings& settings) {
   return settings.per_rank_batch > 0 ? settings.per_rank_batch : kNetworkBatch;
 }
@@ -171,8 +160,9 @@ int64_t NetworkBatch(const SyncBnSettings& settings) {
 std::vector<LayerShape> ShapesOf(const SyncBnSettings& settings) {
   std::vector<LayerShape> shapes;
   for (const ShapeSet set : settings.sets) {
-    const int64_t n = settings.per_rank_batch > 0 ? settings.per_rank_batch
-                                                  : DefaultBatch(set);
+    const int64_t usual = set == ShapeSet::kDetection ? 2 : 32;
+    const int64_t n =
+        settings.per_rank_batch > 0 ? settings.per_rank_batch : usual;
     for (const MapSize& map : MapsOf(set)) {
       shapes.push_back(
           {.set = set, .n = n, .h = map.h, .w = map.w, .c = map.c});
@@ -220,23 +210,10 @@ int TimedIterations(const SyncBnSettings& settings, const LayerShape& shape) {
 }
 
 const char* Name(SyncBnSubject subject) {
-  switch (subject) {
-    case SyncBnSubject::kLocal:
-      return "local BN";
-    case SyncBnSubject::kSync:
-      return "SyncBN";
-    case SyncBnSubject::kSplit:
-      return "SyncBN with timers";
-    case SyncBnSubject::kOwnLocal:
-      return "own local BN";
-    case SyncBnSubject::kMessage:
-      return "message";
-    case SyncBnSubject::kCopy:
-      return "copy";
-    case SyncBnSubject::kTorch:
-      break;
-  }
-  return "PyTorch";
+  constexpr const char* kNames[] = {
+      "local BN", "SyncBN", "SyncBN with timers", "own local BN", "message",
+      "copy",     "PyTorch"};
+  return kNames[static_cast<size_t>(subject)];
 }
 
 LayerSpec SpecOf(const SyncBnSettings& settings, const LayerShape& shape) {

@@ -23,7 +23,6 @@ enum class ShapeSet : int32_t {
   kDetection,  // A feature pyramid over images of 800 x 1216.
 };
 
-// "resnet18", "resnet50", "mobilenet", "detection".
 const char* Name(ShapeSet set);
 
 // The input of one batch norm layer on each rank.
@@ -45,7 +44,7 @@ struct SyncBnSettings {
   RankKind ranks = RankKind::kProcesses;
   bool gpu = false;            // Each rank, a process, with one (nccl).
   std::vector<ShapeSet> sets;  // May be empty.
-  int64_t per_rank_batch = 0;  // Images on each rank; 0: DefaultBatch.
+  int64_t per_rank_batch = 0;  // Images on each rank; 0: as ShapesOf says.
   Layout layout = Layout::kNhwc;
   DataType type = DataType::kFloat32;
   bool network = true;  // Whether ResNet-18 is trained too.
@@ -66,7 +65,6 @@ absl::StatusOr<DataType> ParseActivationType(absl::string_view text);
 absl::StatusOr<bool> ParseNetwork(absl::string_view text);  // resnet18, none
 absl::StatusOr<bool> ParseSyncBnPeers(absl::string_view text);  // torch or ""
 
-// "processes", "threads", "nccl".
 std::string BackendName(const SyncBnSettings& settings);
 
 // Errors: kInvalidArgument, beginning with the flag that is wrong.
@@ -76,12 +74,12 @@ absl::Status Validate(const SyncBnSettings& settings);
 // Nothing if the backend is not nccl.
 std::vector<std::string> LeaveOutForGpu(SyncBnSettings& settings);
 
-// 32 images on each rank; of detection, 2; of the network, 16.
+// Images on each rank of a step of the network: these by default.
 inline constexpr int64_t kNetworkBatch = 16;
-int64_t DefaultBatch(ShapeSet set);
 int64_t NetworkBatch(const SyncBnSettings& settings);
 
-// The shapes of all sets, in their order.
+// The shapes of all sets, in their order. By default each has 32 images on each
+// rank, those of detection 2.
 std::vector<LayerShape> ShapesOf(const SyncBnSettings& settings);
 
 // The bytes of one activation tensor of the shape: B in batch_norm_kernels.h.
@@ -113,8 +111,6 @@ enum class SyncBnSubject : int32_t {
   kTorch,     // torch.nn.BatchNorm2d, on all ranks at a time.
 };
 
-// "local BN", "SyncBN", "SyncBN with timers", "own local BN", "message",
-// "copy", "PyTorch".
 const char* Name(SyncBnSubject subject);
 
 // The tensors that a copy reads; it writes as many.

@@ -1,17 +1,28 @@
-// Flags, shapes and sizes, and the order of turns.
+// Flags, shapes and sizes; what several ranks' answers are together; and the
+// order of turns.
 #include "benchmarks/syncbn/plan.h"
 
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
+#include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "benchmarks/syncbn/measure.h"
+#include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/rank_service.h"
+#include "benchmarks/harness/rounds.h"
+#include "benchmarks/syncbn/layer.h"
+#include "benchmarks/syncbn/rank.h"
 #include "benchmarks/syncbn/turn.h"
+#include "collectives/communicator.h"
+#include "collectives/host/host_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncbn/activations.h"
@@ -26,7 +37,7 @@ using ::testing::SizeIs;
 
 constexpr auto kInvalid = absl::StatusCode::kInvalidArgument;
 
-TEST(ParseShapeSetsTest, TakesEachOnceInTheOrderGiven) {
+TEST(ParseSyncBnFlagsTest, TakesWhatTheyName) {
   EXPECT_THAT(
       ParseShapeSets("detection,resnet18,detection"),
       IsOkAndHolds(ElementsAre(ShapeSet::kDetection, ShapeSet::kResNet18)));
@@ -35,13 +46,6 @@ TEST(ParseShapeSetsTest, TakesEachOnceInTheOrderGiven) {
                              ShapeSet::kMobileNet, ShapeSet::kDetection}) {
     EXPECT_THAT(ParseShapeSets(Name(set)), IsOkAndHolds(ElementsAre(set)));
   }
-  EXPECT_THAT(ParseShapeSets("resnet18,vgg"),
-              StatusIs(kInvalid,
-                       "--shapes: 'vgg' is not one of resnet18, resnet50, "
-                       "mobilenet, detection"));
-}
-
-TEST(ParseSyncBnFlagsTest, TakesWhatTheyName) {
   EXPECT_THAT(ParseLayout("nchw"), IsOkAndHolds(Layout::kNchw));
   EXPECT_THAT(ParseLayout("nhwc"), IsOkAndHolds(Layout::kNhwc));
   EXPECT_THAT(ParseActivationType("bfloat16"),
@@ -50,38 +54,18 @@ TEST(ParseSyncBnFlagsTest, TakesWhatTheyName) {
   EXPECT_THAT(ParseNetwork("none"), IsOkAndHolds(false));
   EXPECT_THAT(ParseSyncBnPeers("torch"), IsOkAndHolds(true));
   EXPECT_THAT(ParseSyncBnPeers(""), IsOkAndHolds(false));
-}
-
-TEST(ParseSyncBnFlagsTest, NamesTheFlagOfAnythingElse) {
-  EXPECT_THAT(ParseLayout("chwn"),
-              StatusIs(kInvalid, "--layout: 'chwn' is not one of nhwc, nchw"));
-  // The layers could, but the check could not tell right from wrong.
-  EXPECT_THAT(ParseActivationType("float64"),
-              StatusIs(kInvalid, HasSubstr("--dtype: 'float64'")));
-  EXPECT_THAT(ParseNetwork("lenet"),
-              StatusIs(kInvalid, HasSubstr("--network: 'lenet'")));
-  EXPECT_THAT(ParseSyncBnPeers("apex"),
-              StatusIs(kInvalid, HasSubstr("--peers: 'apex'")));
-}
-
-SyncBnSettings Settings(std::vector<ShapeSet> sets) {
-  SyncBnSettings settings;
-  settings.sets = std::move(sets);
-  return settings;
-}
-
-TEST(ParseSyncBnBackendTest, TakesWhatBackendNameGives) {
   for (const char* name : {"processes", "threads", "nccl"}) {
     SyncBnSettings settings;
     ASSERT_THAT(ParseSyncBnBackend(name, settings), IsOk());
     EXPECT_EQ(BackendName(settings), name);
     EXPECT_EQ(settings.gpu, std::string(name) == "nccl");
   }
+}
+
+SyncBnSettings Settings(std::vector<ShapeSet> sets) {
   SyncBnSettings settings;
-  EXPECT_THAT(ParseSyncBnBackend("mpi", settings),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       "--backend: 'mpi' is not one of processes, threads, "
-                       "nccl"));
+  settings.sets = std::move(sets);
+  return settings;
 }
 
 TEST(LeaveOutForGpuTest, LeavesOutNetworkAndPyTorchOnGpusAlone) {
@@ -96,31 +80,7 @@ TEST(LeaveOutForGpuTest, LeavesOutNetworkAndPyTorchOnGpusAlone) {
   EXPECT_TRUE(LeaveOutForGpu(settings).empty());
 }
 
-TEST(ValidateSyncBnTest, NamesTheFlagThatIsWrong) {
-  const SyncBnSettings good = Settings({ShapeSet::kResNet18});
-  EXPECT_THAT(Validate(good), IsOk());
-  SyncBnSettings bad = good;
-  bad.world_size = 65;
-  EXPECT_THAT(Validate(bad), StatusIs(kInvalid, HasSubstr("--world_size: 65")));
-  bad = good;
-  bad.per_rank_batch = -1;
-  EXPECT_THAT(Validate(bad),
-              StatusIs(kInvalid, HasSubstr("--per_rank_batch: -1")));
-  bad = good;
-  bad.rounds = -1;
-  EXPECT_THAT(Validate(bad), StatusIs(kInvalid, HasSubstr("--rounds: -1")));
-  bad = good;
-  bad.seconds = 0;
-  EXPECT_THAT(Validate(bad), StatusIs(kInvalid, HasSubstr("--seconds: 0")));
-  bad = Settings({});
-  EXPECT_THAT(Validate(bad), IsOk());
-  bad.gpu = true;
-  EXPECT_THAT(Validate(bad), StatusIs(kInvalid, HasSubstr("--backend=nccl")));
-  bad.network = false;
-  EXPECT_THAT(Validate(bad), StatusIs(kInvalid, HasSubstr("nothing is left")));
-}
-
-TEST(ShapesOfTest, HasTheShapesOfEverySetWithItsBatch) {
+TEST(ShapesOfTest, HasTheShapesOfEverySetWithItsBatchOrTheGivenOne) {
   const std::vector<LayerShape> shapes =
       ShapesOf(Settings({ShapeSet::kResNet18, ShapeSet::kDetection}));
   std::vector<std::string> names;
@@ -130,9 +90,6 @@ TEST(ShapesOfTest, HasTheShapesOfEverySetWithItsBatch) {
   }
   EXPECT_THAT(names, ElementsAre("28x28x64", "14x14x128", "7x7x256", "4x4x512",
                                  "200x304x256", "100x152x256", "25x38x256"));
-}
-
-TEST(ShapesOfTest, TakesTheBatchThatIsAskedFor) {
   SyncBnSettings settings = Settings({ShapeSet::kMobileNet});
   settings.per_rank_batch = 3;
   EXPECT_THAT(ShapesOf(settings), SizeIs(4));
@@ -180,6 +137,35 @@ TEST(CheckSyncBnMemoryTest, RefusesAShapeOrTheNetworkThatIsTooLarge) {
               StatusIs(kInvalid, HasSubstr("--per_rank_batch: 1048576 ")));
 }
 
+// The estimate that refuses what will not fit holds, and is not far off. No
+// other test here has threads, or memory to speak of that could be reused.
+TEST(SyncBnNetworkMemoryTest, NeedsTheMemoryThatIsAskedFor) {
+  constexpr int64_t kBatch = 8;
+  const auto steps = [](Communicator& group) -> absl::Status {
+    CallTiming timing = {.clock = SteadySeconds, .call = {}};
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const std::unique_ptr<SyncBnNetwork> network,
+        SyncBnNetwork::Create(group, timing, /*seed=*/3, kBatch));
+    for (const SyncBnSubject subject :
+         {SyncBnSubject::kLocal, SyncBnSubject::kSync, SyncBnSubject::kSplit}) {
+      const SyncBnRequest request = {
+          .subject = subject, .network = 1, .layer = {.n = kBatch}};
+      LOCKSTEP_RETURN_IF_ERROR(network->Time(request).status());
+    }
+    return absl::OkStatus();
+  };
+  const absl::StatusOr<int64_t> grown =
+      ResidentGrowth([] { return absl::OkStatus(); },
+                     [&] { return RunOnThreads(1, GroupOptions(), steps); });
+  ASSERT_THAT(grown, IsOk());
+  SyncBnSettings settings;
+  settings.world_size = 1;
+  settings.per_rank_batch = kBatch;
+  const int64_t needed = NetworkMemoryNeeded(settings);
+  EXPECT_LT(*grown, needed);
+  EXPECT_GT(*grown, needed / 2);
+}
+
 TEST(SyncBnTimedIterationsTest, AreFewerForLargerTensors) {
   const SyncBnSettings settings = Settings({});
   EXPECT_EQ(TimedIterations(settings, {ShapeSet::kResNet18, 1, 1, 2, 1}), 100);
@@ -201,6 +187,95 @@ TEST(SpecOfTest, HasAllThatMakesTheInputs) {
   EXPECT_EQ(other, spec);
   other.seed = 8;
   EXPECT_FALSE(other == spec);
+}
+
+// What several ranks' answers are together.
+
+// A call from `begin` to `end` with one message in it.
+CallTimes Call(double begin, double end, double entered, double left) {
+  CallTimes call;
+  call.begin = begin;
+  call.end = end;
+  call.kernels = {1, 0, 0.5, 0, 0};
+  call.messages = {{entered, left, 24}};
+  return call;
+}
+
+RankTurn Turn(const CallTimes& call) {
+  RankTurn turn;
+  turn.forward = {call};
+  turn.wrong = 2;
+  return turn;
+}
+
+TEST(RankTurnTest, TravelsWhole) {
+  RankTurn turn = Turn(Call(10, 15, 12, 13));
+  turn.backward = {Call(1, 2, 1.25, 1.5), CallTimes()};
+  turn.note = "who";
+  turn.gpu = "where";
+  turn.shared_gpu = 1;
+  turn.missing = "why";
+  EXPECT_THAT(Decode<RankTurn>(Encode(turn)), IsOkAndHolds(turn));
+  const SyncBnRequest request = {
+      .subject = SyncBnSubject::kCopy, .layer = {.c = 5}, .iterations = 7};
+  EXPECT_THAT(Decode<SyncBnRequest>(Encode(request)), IsOkAndHolds(request));
+}
+
+TEST(OrMissingTest, IsForWhatALayerLacksAlone) {
+  const absl::StatusOr<RankTurn> missing =
+      OrMissing(absl::UnimplementedError("no such type"));
+  ASSERT_THAT(missing, IsOk());
+  EXPECT_EQ(missing->missing, "no such type");
+  EXPECT_THAT(OrMissing(absl::AbortedError("it broke")),
+              StatusIs(absl::StatusCode::kAborted, "it broke"));
+  RankTurn right;
+  right.wrong = 3;
+  EXPECT_THAT(OrMissing(right), IsOkAndHolds(right));
+}
+
+// Rank 0 enters at 12, rank 1 at 14; they leave at 15 and 16.
+TEST(CombineTurnsTest, TellsWaitingFromCommunication) {
+  const std::vector<RankTurn> turns = {Turn(Call(10, 17, 12, 15)),
+                                       Turn(Call(11, 20, 14, 16))};
+  const absl::StatusOr<TeamTurn> all = CombineTurns(turns);
+  ASSERT_THAT(all, IsOk());
+  ASSERT_THAT(all->forward, SizeIs(1));
+  const TeamCall& call = all->forward[0];
+  EXPECT_EQ(call.seconds, 9);     // Of rank 1.
+  EXPECT_EQ(call.split.wait, 1);  // (14 - 12 + 0) / 2.
+  EXPECT_EQ(call.split.communication, 1.5);
+  EXPECT_EQ(call.split.Kernels(), 1.5);
+  EXPECT_EQ(call.split.kernels[0], 1);
+  EXPECT_EQ(call.split.kernels[2], 0.5);
+  // All parts add up to the mean of 7 and 9.
+  EXPECT_EQ(call.split.wait + call.split.communication + call.split.Kernels() +
+                call.split.other,
+            8);
+  EXPECT_EQ(call.messages, 1);
+  EXPECT_EQ(call.message_bytes, 24);
+  EXPECT_EQ(all->wrong, 4);
+  // One rank alone waits for nobody.
+  const absl::StatusOr<TeamTurn> one = CombineTurns(std::span(turns).first(1));
+  ASSERT_THAT(one, IsOk());
+  EXPECT_EQ(one->forward[0].split.wait, 0);
+  EXPECT_EQ(one->forward[0].split.communication, 3);
+}
+
+TEST(CombineTurnsTest, LacksWhatOneRankLacksAndRefusesDifferentTurns) {
+  std::vector<RankTurn> turns = {Turn(CallTimes()), RankTurn()};
+  turns[1].missing = "why";
+  const absl::StatusOr<TeamTurn> all = CombineTurns(turns);
+  ASSERT_THAT(all, IsOk());
+  EXPECT_EQ(all->missing, "why");
+  EXPECT_THAT(all->forward, IsEmpty());
+  turns[1].missing.clear();
+  EXPECT_THAT(CombineTurns(turns),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       "one rank timed 1 calls, another 0"));
+  turns[1] = Turn(Call(10, 17, 12, 15));
+  EXPECT_THAT(CombineTurns(turns),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       "one rank saw 0 messages, another 1"));
 }
 
 // The order of turns, with ranks and a clock that are made up.
@@ -259,7 +334,7 @@ TEST_F(SyncBnMeasureTest, GoesBackEverySecondRound) {
                                   "message", "SyncBN with timers", "SyncBN"));
   EXPECT_EQ(measured->rounds, 2);
   ASSERT_THAT(measured->subjects, SizeIs(7));
-  for (const SyncBnMeasured& subject : measured->subjects) {
+  for (const TeamTurn& subject : measured->subjects) {
     EXPECT_THAT(subject.forward, SizeIs(2 * 100));
     EXPECT_THAT(subject.backward, SizeIs(2 * 100));
     EXPECT_EQ(subject.wrong, 2);
@@ -278,24 +353,19 @@ TEST_F(SyncBnMeasureTest, WarmsLargeTensorsUpOnce) {
   }
 }
 
-TEST_F(SyncBnMeasureTest, LeavesOutPyTorchUnlessAsked) {
-  settings_.torch = false;
-  ASSERT_THAT(Layer(), IsOk());
-  EXPECT_THAT(turns_, SizeIs(2 * 6));
-}
-
-TEST_F(SyncBnMeasureTest, GoesOnWithoutWhatIsMissing) {
+TEST_F(SyncBnMeasureTest, GoesOnWithoutWhatIsMissingAndFailsWithATurn) {
   missing_ = SyncBnSubject::kTorch;
   const absl::StatusOr<MeasuredTurns> measured = Layer();
   ASSERT_THAT(measured, IsOk());
   EXPECT_THAT(turns_, SizeIs(7 + 6));
-  const SyncBnMeasured* const torch = measured->Find(SyncBnSubject::kTorch);
+  const TeamTurn* const torch = measured->Find(SyncBnSubject::kTorch);
   ASSERT_NE(torch, nullptr);
   EXPECT_EQ(torch->missing, "not here");
   EXPECT_THAT(torch->forward, IsEmpty());
-}
-
-TEST_F(SyncBnMeasureTest, FailsWithATurn) {
+  turns_.clear();
+  settings_.torch = false;  // Unless asked for it gets no turn at all.
+  ASSERT_THAT(Layer(), IsOk());
+  EXPECT_THAT(turns_, SizeIs(2 * 6));
   failing_ = SyncBnSubject::kSync;
   EXPECT_THAT(Layer(),
               StatusIs(absl::StatusCode::kAborted, "SyncBN: it broke"));
@@ -304,18 +374,13 @@ TEST_F(SyncBnMeasureTest, FailsWithATurn) {
 TEST_F(SyncBnMeasureTest, StopsWhenTheShapesPartOfTheTimeIsOver) {
   settings_.rounds = 0;
   settings_.network = false;
-  settings_.seconds = 120;  // 30 for each of four shapes; a round takes 7.
-  const absl::StatusOr<MeasuredTurns> measured = Layer();
-  ASSERT_THAT(measured, IsOk());
-  EXPECT_EQ(measured->rounds, 4);
-}
-
-TEST_F(SyncBnMeasureTest, HasThreeRoundsHoweverLongTheyTake) {
-  settings_.rounds = 0;
-  settings_.seconds = 0.1;
-  const absl::StatusOr<MeasuredTurns> measured = Layer();
-  ASSERT_THAT(measured, IsOk());
-  EXPECT_EQ(measured->rounds, 3);
+  // A quarter for each of four shapes; a round takes 7. At least three rounds.
+  for (const auto& [seconds, rounds] : {std::pair(120.0, 4), {0.1, 3}}) {
+    settings_.seconds = seconds;
+    const absl::StatusOr<MeasuredTurns> measured = Layer();
+    ASSERT_THAT(measured, IsOk());
+    EXPECT_EQ(measured->rounds, rounds);
+  }
 }
 
 TEST_F(SyncBnMeasureTest, TrainsTheNetworkInTurns) {

@@ -3,9 +3,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <cstring>
 #include <memory>
-#include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,56 +15,39 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/copy_bandwidth.h"
+#include "benchmarks/harness/memory.h"
 #include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/ranks.h"
-#include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/torch_process.h"
+#include "benchmarks/syncbn/layer.h"
 #include "benchmarks/syncbn/torch_peer_py.h"
 #include "collectives/collective.h"
 #include "models/cpu/classifier.h"
+#include "models/model.h"
+#include "models/networks/networks.h"
 #include "syncbn/activations.h"
-#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/cpu/onednn_batch_norm.h"
-#include "syncbn/sync_batch_norm.h"
 
 namespace lockstep::benchmarks {
-namespace {
-
-CallTimes TimesOf(double seconds) {
-  CallTimes times;
-  times.end = seconds;
-  return times;
-}
-
-}  // namespace
-
-absl::StatusOr<SyncBnPeer> SyncBnPeer::Start(
+absl::StatusOr<TorchProcess> StartSyncBnPeer(
     const std::vector<std::string>& pythons, absl::Time deadline) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      TorchProcess process,
-      TorchProcess::Start(pythons, SyncBnPeerTorch(), deadline));
-  return SyncBnPeer(std::move(process));
+  return TorchProcess::Start(pythons, SyncBnPeerTorch(), deadline);
 }
 
-SyncBnPeer::SyncBnPeer(TorchProcess process) : process_(std::move(process)) {
-  const std::pair<std::string, std::string> ready =
-      absl::StrSplit(process_.version(), absl::MaxSplits(' ', 1));
-  name_ = absl::StrCat("PyTorch ", ready.first, " (", process_.python(),
-                       "); its SyncBatchNorm on the CPU: ", ready.second);
-}
-
-absl::StatusOr<RankTurn> SyncBnPeer::Time(const SyncBnRequest& request,
-                                          absl::Time deadline) {
+absl::StatusOr<RankTurn> TimePeer(TorchProcess& peer,
+                                  const SyncBnRequest& request,
+                                  absl::Time deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer,
-                            process_.Ask(PeerLine(request), deadline));
+                            peer.Ask(PeerLine(request), deadline));
   LOCKSTEP_ASSIGN_OR_RETURN(RankTurn turn, ParsePeerAnswer(request, answer));
-  turn.note = name_;
+  turn.note = absl::StrCat(peer.name(),
+                           "; its SyncBatchNorm on the CPU: ", peer.remark());
   return turn;
 }
 
@@ -95,9 +78,100 @@ absl::StatusOr<RankTurn> ParsePeerAnswer(const SyncBnRequest& request,
         seconds <= 0) {
       return NotUnderstood(answer);
     }
-    (i % 2 == 0 ? turn.forward : turn.backward).push_back(TimesOf(seconds));
+    (i % 2 == 0 ? turn.forward : turn.backward).push_back({.end = seconds});
   }
   return turn;
+}
+
+// Steps of a network.
+namespace {
+
+constexpr char kModel[] = "resnet18";
+constexpr int64_t kImageSize = 28 * 28;  // One channel.
+constexpr int64_t kClasses = 10;
+
+// Elements of `a` that are not the same bits in `b`.
+int64_t CountDifferent(std::span<const float> a, std::span<const float> b) {
+  int64_t different = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    different += std::memcmp(&a[i], &b[i], sizeof(float)) != 0;
+  }
+  return different;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<SyncBnNetwork>> SyncBnNetwork::Create(
+    Communicator& group, CallTiming& timing, uint64_t seed, int64_t batch) {
+  std::unique_ptr<SyncBnNetwork> network(
+      new SyncBnNetwork(group, timing, batch));
+  network->FillBatch(seed);
+  LOCKSTEP_ASSIGN_OR_RETURN(network->norm_group_, group.Split(0, group.rank()));
+  network->timed_group_ =
+      std::make_unique<TimedCommunicator>(*network->norm_group_, timing);
+  for (Replica& replica : network->replicas_) {
+    LOCKSTEP_ASSIGN_OR_RETURN(replica.model, CreateModel(kModel, seed));
+    replica.reducer =
+        std::make_unique<GradientReducer>(group, replica.model->parameters());
+  }
+  const auto model = [&](SyncBnSubject subject) -> Model& {
+    return *network->replicas_[static_cast<size_t>(subject)].model;
+  };
+  model(SyncBnSubject::kSync).ConvertSyncBatchNorm(*network->norm_group_);
+  model(SyncBnSubject::kSplit).ConvertSyncBatchNorm(*network->timed_group_);
+  return network;
+}
+
+void SyncBnNetwork::FillBatch(uint64_t seed) {
+  const uint64_t key = UniformKey(seed, static_cast<uint64_t>(group_.rank()));
+  images_.resize(static_cast<size_t>(batch_ * kImageSize));
+  labels_.resize(static_cast<size_t>(batch_));
+  for (size_t i = 0; i < images_.size(); ++i) {
+    images_[i] = static_cast<float>(Uniform(key, static_cast<int64_t>(i)));
+  }
+  for (size_t i = 0; i < labels_.size(); ++i) {
+    labels_[i] = static_cast<int32_t>(i % kClasses);
+  }
+}
+
+absl::Status SyncBnNetwork::Step(Replica& replica) {
+  const auto global = static_cast<float>(batch_ * group_.world_size());
+  GradientReducer& reducer = *replica.reducer;
+  LOCKSTEP_RETURN_IF_ERROR(
+      replica.model
+          ->ForwardBackward({.images = images_, .labels = labels_}, 1 / global,
+                            [&](int index) { reducer.MarkReady(index); })
+          .status());
+  replica.stepped = true;
+  return reducer.Finish();
+}
+
+absl::StatusOr<RankTurn> SyncBnNetwork::Time(const SyncBnRequest& request) {
+  Replica& replica = replicas_[static_cast<size_t>(request.subject)];
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      RankTurn turn,
+      TimeCalls(request, group_, timing_, [&] { return Step(replica); }));
+  LOCKSTEP_ASSIGN_OR_RETURN(turn.wrong, CountWrong(replica));
+  return turn;
+}
+
+absl::StatusOr<int64_t> SyncBnNetwork::CountWrong(const Replica& replica) {
+  const std::span<const float> own =
+      std::as_const(replica.model->parameters()).gradients();
+  int64_t wrong = 0;
+  for (const float gradient : own) wrong += !std::isfinite(gradient);
+  std::vector<float> first(own.begin(), own.end());
+  LOCKSTEP_RETURN_IF_ERROR(group_.Broadcast(std::span<float>(first), 0));
+  wrong += CountDifferent(own, first);
+  const Replica& sync = replicas_[static_cast<size_t>(SyncBnSubject::kSync)];
+  const Replica& split = replicas_[static_cast<size_t>(SyncBnSubject::kSplit)];
+  if (sync.stepped && split.stepped &&
+      (&replica == &sync || &replica == &split)) {
+    wrong +=
+        CountDifferent(std::as_const(sync.model->parameters()).gradients(),
+                       std::as_const(split.model->parameters()).gradients());
+  }
+  return wrong;
 }
 
 // Turns, by subject.
@@ -122,57 +196,30 @@ absl::StatusOr<RankTurn> SyncBnRank::Take(const SyncBnRequest& request) {
     default:
       break;
   }
-  return TimeLayer(request);
-}
-
-absl::StatusOr<RankTurn> SyncBnRank::TimeLayer(const SyncBnRequest& request) {
   LOCKSTEP_RETURN_IF_ERROR(UseLayer(request.layer));
-  return TimeSubject(*layer_, subjects_, request, timing_);
+  return subjects_.Time(*layer_, request, timing_);
 }
 
 absl::Status SyncBnRank::UseLayer(const LayerSpec& spec) {
   if (layer_ != nullptr && layer_->spec() == spec) return absl::OkStatus();
   layer_.reset();  // Its memory first.
   const BatchNormOptions options = OptionsOf(spec);
-  LOCKSTEP_ASSIGN_OR_RETURN(subjects_.local, OnednnBatchNorm::Create(options));
-  LOCKSTEP_ASSIGN_OR_RETURN(subjects_.own_local,
-                            SyncBatchNorm::CreateLocal(options, kernels_));
-  LOCKSTEP_ASSIGN_OR_RETURN(subjects_.sync,
-                            SyncBatchNorm::Create(options, kernels_, group_));
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNorm> local,
+                            OnednnBatchNorm::Create(options));
   LOCKSTEP_ASSIGN_OR_RETURN(
-      subjects_.split,
-      SyncBatchNorm::Create(options, timed_kernels_, timed_group_));
+      subjects_, LayerSubjects::Create(options, std::move(local), kernels_,
+                                       group_, timed_kernels_, timed_group_));
   LOCKSTEP_ASSIGN_OR_RETURN(layer_, SyncBnLayer::Create(spec, group_));
   return absl::OkStatus();
 }
 
 absl::StatusOr<RankTurn> SyncBnRank::TimeMessages(
     const SyncBnRequest& request) {
-  const StatisticsRecord record = {
-      .channels = request.layer.c,
-      .type = StatisticsTypeOf(request.layer.type)};
-  const int64_t size = record.size_bytes();
   std::vector<std::byte> records(
-      static_cast<size_t>(size * group_.world_size()));
+      static_cast<size_t>(RecordBytes(request.layer) * group_.world_size()));
   std::vector<float> sums(2 * static_cast<size_t>(request.layer.c));
-  RankTurn turn;
-  for (int i = -request.warmup; i < request.iterations; ++i) {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        CallTimes forward, TimeCall(group_, timing_, [&] {
-          return group_.AllGather(
-              ConstBuffer(records.data() + group_.rank() * size, size,
-                          DataType::kUInt8),
-              Buffer(records));
-        }));
-    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes backward,
-                              TimeCall(group_, timing_, [&] {
-                                return group_.AllReduce(Buffer(sums));
-                              }));
-    if (i < 0) continue;
-    turn.forward.push_back(std::move(forward));
-    turn.backward.push_back(std::move(backward));
-  }
-  return turn;
+  return benchmarks::TimeMessages(request, group_, group_, timing_,
+                                  Buffer(records), Buffer(sums));
 }
 
 absl::StatusOr<RankTurn> SyncBnRank::TimeCopies(const SyncBnRequest& request) {
@@ -183,14 +230,11 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeCopies(const SyncBnRequest& request) {
       Copier::Create(kCopiedTensors * request.layer.shape().size() *
                      SizeOf(request.layer.type)));
   copier.Prepare();
-  RankTurn turn;
-  for (int i = -request.warmup; i < request.iterations; ++i) {
-    LOCKSTEP_ASSIGN_OR_RETURN(CallTimes copy, TimeCall(group_, timing_, [&] {
-                                copier.Copy();
-                                return absl::OkStatus();
-                              }));
-    if (i >= 0) turn.forward.push_back(std::move(copy));
-  }
+  LOCKSTEP_ASSIGN_OR_RETURN(RankTurn turn,
+                            TimeCalls(request, group_, timing_, [&] {
+                              copier.Copy();
+                              return absl::OkStatus();
+                            }));
   turn.wrong = copier.CountWrong();
   return turn;
 }
@@ -198,11 +242,12 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeCopies(const SyncBnRequest& request) {
 absl::StatusOr<RankTurn> SyncBnRank::TimePeer(const SyncBnRequest& request) {
   const absl::Duration part = options_.timeout / 2;
   if (!peer_.has_value()) {
-    peer_.emplace(SyncBnPeer::Start(options_.pythons, absl::Now() + part));
+    peer_.emplace(StartSyncBnPeer(options_.pythons, absl::Now() + part));
   }
   LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
   if (peer_->ok()) {
-    absl::StatusOr<RankTurn> turn = (*peer_)->Time(request, absl::Now() + part);
+    absl::StatusOr<RankTurn> turn =
+        benchmarks::TimePeer(**peer_, request, absl::Now() + part);
     if (turn.ok()) return turn;
     peer_.emplace(turn.status());  // The same reason at every later turn.
   }

@@ -1,8 +1,9 @@
-// What a rank of the command `syncbn` does, and its PyTorch, in a process of
-// its own.
+// What a rank of the command `syncbn` does: its turns, the steps of a network
+// among them, and its PyTorch, in a process of its own.
 #ifndef LOCKSTEP_BENCHMARKS_SYNCBN_RANK_H_
 #define LOCKSTEP_BENCHMARKS_SYNCBN_RANK_H_
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,44 +16,81 @@
 #include "benchmarks/harness/ranks.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/syncbn/layer.h"
-#include "benchmarks/syncbn/network.h"
-#include "benchmarks/syncbn/timers.h"
+#include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/communicator.h"
+#include "models/model.h"
+#include "models/train/data_parallel.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
 namespace lockstep::benchmarks {
 
-// A Python that has PyTorch, kept to time its BatchNorm2d on one thread.
-class SyncBnPeer {
- public:
-  // Tries `pythons` in turn, all before `deadline`. Error: kUnavailable, which
-  // says for each why it will not do.
-  static absl::StatusOr<SyncBnPeer> Start(
-      const std::vector<std::string>& pythons, absl::Time deadline);
+// Starts a Python that has PyTorch, kept to time its BatchNorm2d on one thread.
+// Tries `pythons` in turn, all before `deadline`. Error: kUnavailable, which
+// says for each why it will not do.
+absl::StatusOr<TorchProcess> StartSyncBnPeer(
+    const std::vector<std::string>& pythons, absl::Time deadline);
 
-  // turn.missing is set where this PyTorch lacks the type or the memory, or
-  // does it wrong. Errors: kUnavailable and kDeadlineExceeded if the process
-  // ended or said nothing by `deadline`; kInternal if it said something else.
-  absl::StatusOr<RankTurn> Time(const SyncBnRequest& request,
-                                absl::Time deadline);
-
-  // "PyTorch 1.13.0 (/usr/bin/python3); its SyncBatchNorm on the CPU:
-  // ValueError: ...", or "... on the CPU: runs".
-  const std::string& name() const { return name_; }
-
- private:
-  explicit SyncBnPeer(TorchProcess process);
-
-  TorchProcess process_;
-  std::string name_;
-};
+// turn.note is "PyTorch 1.13.0 (/usr/bin/python3); its SyncBatchNorm on the
+// CPU: ValueError: ...", or "... on the CPU: runs"; turn.missing is set where
+// this PyTorch lacks the type or the memory, or does it wrong. Errors:
+// kUnavailable and kDeadlineExceeded if the process ended or said nothing by
+// `deadline`; kInternal if it said something else.
+absl::StatusOr<RankTurn> TimePeer(TorchProcess& peer,
+                                  const SyncBnRequest& request,
+                                  absl::Time deadline);
 
 // What torch_peer.py is told, and its answer to that. Errors: kInternal.
 std::string PeerLine(const SyncBnRequest& request);
 absl::StatusOr<RankTurn> ParsePeerAnswer(const SyncBnRequest& request,
                                          const std::string& answer);
+
+// ResNet-18 three times, from the same seed: with local batch norm (kLocal),
+// with SyncBatchNorm (kSync), and with SyncBatchNorm whose messages are timed
+// (kSplit). Each rank has images of its own. Batch norm's messages have a group
+// of their own, and gradients are summed meanwhile, as the trainer has it. Not
+// thread safe.
+class SyncBnNetwork {
+ public:
+  // Collective; borrows the group, and `timing`, where timers write.
+  // `batch`: images on this rank. Errors: the group's and CreateModel's.
+  static absl::StatusOr<std::unique_ptr<SyncBnNetwork>> Create(
+      Communicator& group, CallTiming& timing, uint64_t seed, int64_t batch);
+
+  // Steps (forward, backward, all-reduce of the gradients; no update) of the
+  // network that request.subject names; turn.forward has one call for each.
+  // turn.wrong: elements of the gradients of the last step that are not finite,
+  // differ between ranks, or between kSync and kSplit, if the other has been
+  // run. Collective. Errors: the group's.
+  absl::StatusOr<RankTurn> Time(const SyncBnRequest& request);
+
+ private:
+  struct Replica {
+    std::unique_ptr<Model> model;
+    std::unique_ptr<GradientReducer> reducer;
+    bool stepped = false;
+  };
+
+  SyncBnNetwork(Communicator& group, CallTiming& timing, int64_t batch)
+      : group_(group), timing_(timing), batch_(batch) {}
+
+  void FillBatch(uint64_t seed);
+
+  absl::Status Step(Replica& replica);
+  absl::StatusOr<int64_t> CountWrong(const Replica& replica);
+
+  Communicator& group_;
+  CallTiming& timing_;
+  const int64_t batch_;
+  std::vector<float> images_;
+  std::vector<int32_t> labels_;
+  // By SyncBnSubject. Before the group, which is to be left first
+  // (models/train/data_parallel.h).
+  std::array<Replica, 3> replicas_;
+  std::unique_ptr<Communicator> norm_group_;  // Of SyncBatchNorm's messages.
+  std::unique_ptr<TimedCommunicator> timed_group_;
+};
 
 struct SyncBnRankOptions {
   std::vector<std::string> pythons;  // Where PyTorch is looked for.
@@ -76,7 +114,6 @@ class SyncBnRank {
 
  private:
   absl::Status UseLayer(const LayerSpec& spec);
-  absl::StatusOr<RankTurn> TimeLayer(const SyncBnRequest& request);
   absl::StatusOr<RankTurn> TimeMessages(const SyncBnRequest& request);
   absl::StatusOr<RankTurn> TimeCopies(const SyncBnRequest& request);
   absl::StatusOr<RankTurn> TimePeer(const SyncBnRequest& request);
@@ -89,8 +126,8 @@ class SyncBnRank {
   TimedKernels timed_kernels_;
   TimedCommunicator timed_group_;
   std::unique_ptr<SyncBnLayer> layer_;
-  LayerSubjects subjects_;                          // Of layer_'s channels.
-  std::optional<absl::StatusOr<SyncBnPeer>> peer_;  // Once looked for.
+  LayerSubjects subjects_;                            // Of layer_'s channels.
+  std::optional<absl::StatusOr<TorchProcess>> peer_;  // Once looked for.
   std::unique_ptr<SyncBnNetwork> network_;
 };
 

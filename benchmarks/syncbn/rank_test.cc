@@ -1,7 +1,7 @@
-// Timers on a clock that is made up; steps of ResNet-18; turns of every kind.
+// What ResNet-18 takes of memory, and its steps; turns of every kind;
+// PyTorch's.
 #include "benchmarks/syncbn/rank.h"
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -16,125 +16,29 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "benchmarks/harness/fake_python.h"
 #include "benchmarks/harness/ranks.h"
-#include "benchmarks/harness/statistics.h"
-#include "benchmarks/syncbn/network.h"
+#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/testing.h"
+#include "benchmarks/harness/torch_process.h"
+#include "benchmarks/syncbn/layer.h"
 #include "benchmarks/syncbn/plan.h"
-#include "benchmarks/syncbn/timers.h"
+#include "benchmarks/syncbn/rank_suite.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 #include "collectives/host/host_group.h"
-#include "collectives/testing/fake_communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncbn/activations.h"
-#include "syncbn/batch_norm.h"
-#include "syncbn/batch_norm_kernels.h"
 
 namespace lockstep::benchmarks {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
-
-double now = 0;
-double Now() { return now; }
-
-// Each kernel takes another time; the merge fails.
-class FakeKernels : public BatchNormKernels {
- public:
-  absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t) override {
-    now += 100;
-    return std::shared_ptr<std::byte>();
-  }
-  absl::Status ComputeMoments(const ActivationShape&, ConstBuffer,
-                              std::byte*) override {
-    now += 1;
-    return absl::OkStatus();
-  }
-  absl::StatusOr<int64_t> Merge(const StatisticsRecord&, const std::byte*, int,
-                                const MergeOptions&, const RunningStatistics&,
-                                std::byte*) override {
-    now += 2;
-    return absl::AbortedError("no merge");
-  }
-  absl::Status UseRunning(const StatisticsRecord&, const RunningStatistics&,
-                          double, std::byte*) override {
-    now += 100;
-    return absl::OkStatus();
-  }
-  absl::Status Normalize(const NormalizeCall&) override {
-    now += 4;
-    return absl::OkStatus();
-  }
-  absl::Status BackwardReduce(const BackwardCall&, Buffer, Buffer,
-                              Buffer) override {
-    now += 8;
-    return absl::OkStatus();
-  }
-  absl::Status BackwardInput(const BackwardCall&, ConstBuffer, Buffer,
-                             Buffer) override {
-    now += 16;
-    return absl::OkStatus();
-  }
-};
-
-TEST(TimedKernelsTest, TimesEachKernelAndHandsItsResultOn) {
-  CallTiming timing = {.clock = Now, .call = {}};
-  FakeKernels fake;
-  TimedKernels kernels(fake, timing);
-  EXPECT_THAT(kernels.Allocate(1), IsOk());
-  EXPECT_THAT(kernels.UseRunning({}, {}, 0, nullptr), IsOk());
-  EXPECT_THAT(timing.call.kernels, ElementsAre(0, 0, 0, 0, 0));
-  EXPECT_THAT(kernels.ComputeMoments({}, {}, nullptr), IsOk());
-  EXPECT_THAT(kernels.Merge({}, nullptr, 1, {}, {}, nullptr),
-              StatusIs(absl::StatusCode::kAborted, "no merge"));
-  EXPECT_THAT(kernels.Normalize({}), IsOk());
-  EXPECT_THAT(kernels.BackwardReduce({}, {}, {}, {}), IsOk());
-  EXPECT_THAT(kernels.BackwardInput({}, {}, {}, {}), IsOk());
-  EXPECT_THAT(timing.call.kernels, ElementsAre(1, 2, 4, 8, 16));
-  EXPECT_THAT(kernels.Normalize({}), IsOk());
-  EXPECT_THAT(timing.call.kernels, ElementsAre(1, 2, 8, 8, 16));
-  EXPECT_THAT(timing.call.messages, IsEmpty());
-}
-
-class FakeGroup : public FakeCommunicator {
- public:
-  absl::Status Run(const Collective& call) override {
-    now += 3;
-    return call.operation == Operation::kBarrier ? absl::AbortedError("late")
-                                                 : absl::OkStatus();
-  }
-};
-
-TEST(TimedCommunicatorTest, NotesWhenEachMessageIsEnteredAndLeft) {
-  CallTiming timing = {.clock = Now, .call = {}};
-  FakeGroup fake;
-  TimedCommunicator group(fake, timing);
-  EXPECT_EQ(group.rank(), 0);
-  EXPECT_EQ(group.world_size(), 1);
-  std::vector<float> values(6);
-  now = 10;
-  EXPECT_THAT(group.AllReduce(Buffer(values)), IsOk());
-  now = 20;
-  EXPECT_THAT(group.Barrier(), StatusIs(absl::StatusCode::kAborted, "late"));
-  ASSERT_THAT(timing.call.messages, SizeIs(2));
-  EXPECT_EQ(timing.call.messages[0].entered, 10);
-  EXPECT_EQ(timing.call.messages[0].left, 13);
-  EXPECT_EQ(timing.call.messages[0].bytes, 24);
-  EXPECT_EQ(timing.call.messages[1].entered, 20);
-  Communicator& any = group;
-  EXPECT_THAT(any.Split(0, 0), StatusIs(absl::StatusCode::kUnimplemented,
-                                        "a fake does not split"));
-  EXPECT_THAT(any.Allocate(1), StatusIs(absl::StatusCode::kUnimplemented,
-                                        "a fake allocates nothing"));
-}
-
-// Steps of ResNet-18 on one image or two.
 
 SyncBnRequest Step(SyncBnSubject subject) {
   SyncBnRequest request;
@@ -173,28 +77,16 @@ TEST(SyncBnNetworkTest, StepsAndCountsMessages) {
 }
 
 // On rank 1 the first element of every sum of floats has another last bit.
-class Corrupting : public Communicator {
+class Corrupting : public ForwardingCommunicator {
  public:
-  explicit Corrupting(Communicator& group) : group_(group) {}
-  int rank() const override { return group_.rank(); }
-  int world_size() const override { return group_.world_size(); }
+  using ForwardingCommunicator::ForwardingCommunicator;
   absl::Status Run(const Collective& call) override {
-    LOCKSTEP_RETURN_IF_ERROR(group_.Run(call));
+    LOCKSTEP_RETURN_IF_ERROR(inner().Run(call));
     if (rank() == 1 && call.operation == Operation::kAllReduce) {
       *static_cast<unsigned char*>(call.output.data) ^= 1;
     }
     return absl::OkStatus();
   }
-  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override {
-    return group_.Allocate(bytes, site);
-  }
-  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key,
-                                                      CallSite site) override {
-    return group_.Split(color, key, site);
-  }
-
- private:
-  Communicator& group_;
 };
 
 TEST(SyncBnNetworkTest, CountsGradientsThatDifferBetweenRanks) {
@@ -217,21 +109,10 @@ TEST(SyncBnNetworkTest, CountsGradientsThatDifferBetweenRanks) {
 
 // Ranks that take turns of every kind.
 
-using ::testing::HasSubstr;
+}  // namespace
 
-SyncBnRequest Request(SyncBnSubject subject,
-                      DataType type = DataType::kFloat32) {
-  SyncBnRequest request;
-  request.subject = subject;
-  request.layer = {.n = 2, .h = 4, .w = 4, .c = 16, .type = type};
-  request.warmup = 1;
-  request.iterations = 2;
-  return request;
-}
-
-// Takes the turns on `world_size` ranks, and combines each.
-std::vector<TeamTurn> Take(int world_size,
-                           const std::vector<SyncBnRequest>& requests) {
+std::vector<TeamTurn> TakeTurns(int world_size,
+                                const std::vector<SyncBnRequest>& requests) {
   std::vector<std::vector<RankTurn>> turns(requests.size());
   for (auto& ranks : turns) ranks.resize(static_cast<size_t>(world_size));
   SyncBnRankOptions options;
@@ -254,47 +135,22 @@ std::vector<TeamTurn> Take(int world_size,
   return combined;
 }
 
-TEST(SyncBnRankTest, IsRightAndTimesEveryCall) {
-  for (const int world_size : {1, 2, 3}) {
-    for (const TeamTurn& turn : Take(
-             world_size,
-             {Request(SyncBnSubject::kLocal), Request(SyncBnSubject::kSync),
-              Request(SyncBnSubject::kSplit), Request(SyncBnSubject::kOwnLocal),
-              Request(SyncBnSubject::kLocal)})) {
-      EXPECT_EQ(turn.wrong, 0);
-      ASSERT_THAT(turn.forward, SizeIs(2));
-      ASSERT_THAT(turn.backward, SizeIs(2));
-      for (const TeamCall& call : turn.forward) EXPECT_GT(call.seconds, 0);
-    }
-  }
-}
+namespace {
 
 // A group that keeps the messages that pass through it, barriers apart.
-class RecordingGroup : public Communicator {
+class RecordingGroup : public ForwardingCommunicator {
  public:
+  using ForwardingCommunicator::ForwardingCommunicator;
   using Message = std::pair<Operation, int64_t>;  // And the bytes given.
 
-  explicit RecordingGroup(Communicator& group) : group_(group) {}
-  int rank() const override { return group_.rank(); }
-  int world_size() const override { return group_.world_size(); }
   absl::Status Run(const Collective& call) override {
     if (call.operation != Operation::kBarrier) {
       messages.emplace_back(call.operation, call.input.size_bytes());
     }
-    return group_.Run(call);
-  }
-  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override {
-    return group_.Allocate(bytes, site);
-  }
-  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key,
-                                                      CallSite site) override {
-    return group_.Split(color, key, site);
+    return inner().Run(call);
   }
 
   std::vector<Message> messages;
-
- private:
-  Communicator& group_;
 };
 
 // The messages of a turn of SyncBN, and of its messages alone: the same ones,
@@ -304,7 +160,7 @@ TEST(SyncBnRankTest, SendsSyncBatchNormsMessagesAlone) {
     const auto run = [&](Communicator& group) -> absl::Status {
       RecordingGroup recording(group);
       SyncBnRank rank(recording, SyncBnRankOptions());
-      SyncBnRequest request = Request(SyncBnSubject::kSync);
+      SyncBnRequest request = LayerRequest(SyncBnSubject::kSync);
       request.layer.c = channels;
       LOCKSTEP_RETURN_IF_ERROR(rank.Take(request).status());  // Its reference.
       for (const SyncBnSubject subject :
@@ -328,49 +184,11 @@ TEST(SyncBnRankTest, SendsSyncBatchNormsMessagesAlone) {
   }
 }
 
-// 16 + 8 c bytes forward, 8 c backward, for an even c: one message each.
-TEST(SyncBnRankTest, SplitsSyncBatchNormAlone) {
-  const std::vector<TeamTurn> turns =
-      Take(2, {Request(SyncBnSubject::kSync), Request(SyncBnSubject::kSplit)});
-  EXPECT_EQ(turns[0].forward[0].messages, 0);
-  EXPECT_EQ(turns[0].forward[0].Kernels(), 0);
-  for (const TeamCall& call : turns[1].forward) {
-    EXPECT_EQ(call.messages, 1);
-    EXPECT_EQ(call.message_bytes, 16 + 8 * 16);
-    EXPECT_GT(call.kernels[static_cast<size_t>(TimedKernel::kMoments)], 0);
-    EXPECT_GT(call.kernels[static_cast<size_t>(TimedKernel::kMerge)], 0);
-    EXPECT_GT(call.kernels[static_cast<size_t>(TimedKernel::kNormalize)], 0);
-    EXPECT_GT(call.communication, 0);
-    EXPECT_GE(call.wait, 0);
-    EXPECT_GE(call.other, 0);
-  }
-  for (const TeamCall& call : turns[1].backward) {
-    EXPECT_EQ(call.messages, 1);
-    EXPECT_EQ(call.message_bytes, 8 * 16);
-    EXPECT_GT(call.kernels[static_cast<size_t>(TimedKernel::kBackwardReduce)],
-              0);
-    EXPECT_GT(call.kernels[static_cast<size_t>(TimedKernel::kBackwardInput)],
-              0);
-  }
-}
-
-TEST(SyncBnRankTest, TimesMessagesAndCopies) {
-  const std::vector<TeamTurn> turns = Take(
-      2, {Request(SyncBnSubject::kMessage), Request(SyncBnSubject::kCopy)});
-  EXPECT_THAT(turns[0].forward, SizeIs(2));
-  EXPECT_THAT(turns[0].backward, SizeIs(2));
-  EXPECT_GT(turns[0].forward[0].seconds, 0);
-  EXPECT_THAT(turns[1].forward, SizeIs(2));
-  EXPECT_THAT(turns[1].backward, IsEmpty());
-  EXPECT_GT(turns[1].forward[0].seconds, 0);
-  EXPECT_EQ(turns[1].wrong, 0);
-}
-
 TEST(SyncBnRankTest, SaysWhatIsMissing) {
   const std::vector<TeamTurn> turns =
-      Take(2, {Request(SyncBnSubject::kTorch),
-               Request(SyncBnSubject::kLocal, DataType::kFloat16),
-               Request(SyncBnSubject::kSync, DataType::kFloat16)});
+      TakeTurns(2, {LayerRequest(SyncBnSubject::kTorch),
+                    LayerRequest(SyncBnSubject::kLocal, DataType::kFloat16),
+                    LayerRequest(SyncBnSubject::kSync, DataType::kFloat16)});
   EXPECT_THAT(turns[0].missing, HasSubstr("/absent/python: "));
   EXPECT_THAT(turns[1].missing, HasSubstr("float16"));
   EXPECT_EQ(turns[2].missing, "");
@@ -392,8 +210,9 @@ TEST(SyncBnRankTest, GivesUpPyTorchThatHangs) {
       SyncBnRank rank(group, options);
       const absl::Time begin = absl::Now();
       for (int turn = 0; turn < 20; ++turn) {
-        LOCKSTEP_ASSIGN_OR_RETURN(const RankTurn answer,
-                                  rank.Take(Request(SyncBnSubject::kTorch)));
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const RankTurn answer,
+            rank.Take(LayerRequest(SyncBnSubject::kTorch)));
         EXPECT_EQ(answer.missing,
                   group.rank() == 0
                       ? absl::StrCat(hangs, ": it did not answer in time")
@@ -410,6 +229,80 @@ TEST(SyncBnRankTest, NeedsALauncherForProcesses) {
   EXPECT_THAT(RunSyncBnRank("00", RankKind::kProcesses, 2, {}),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        "a rank needs a launcher"));
+}
+
+// Programs in the place of Python, and PyTorch itself, where there is one.
+
+absl::Time Later() { return absl::Now() + absl::Minutes(1); }
+
+absl::StatusOr<TorchProcess> Start(const std::string& script) {
+  return StartSyncBnPeer({MakePython(script)}, Later());
+}
+
+SyncBnRequest PeerRequest(int iterations) {
+  SyncBnRequest request;
+  request.layer = {.n = 2, .h = 3, .w = 5, .c = 7, .seed = 11};
+  request.warmup = 1;
+  request.iterations = iterations;
+  return request;
+}
+
+constexpr char kReady[] = "echo 'lockstep: ready 2.1.0 ValueError: no'; ";
+
+TEST(SyncBnPeerTest, HandsOnWhatItTookOrCannot) {
+  absl::StatusOr<TorchProcess> peer = Start(absl::StrCat(
+      kReady, "while read line; do echo lockstep: timed 1 2 3 4; done"));
+  ASSERT_THAT(peer, IsOk());
+  const absl::StatusOr<RankTurn> turn =
+      TimePeer(*peer, PeerRequest(2), Later());
+  ASSERT_THAT(turn, IsOk());
+  EXPECT_THAT(turn->note,
+              AllOf(HasSubstr("PyTorch 2.1.0 ("),
+                    HasSubstr("SyncBatchNorm on the CPU: ValueError: no")));
+  ASSERT_THAT(turn->forward, SizeIs(2));
+  ASSERT_THAT(turn->backward, SizeIs(2));
+  EXPECT_EQ(turn->forward[1].end, 3);
+  EXPECT_EQ(turn->backward[1].end, 4);
+  const absl::StatusOr<RankTurn> none =
+      ParsePeerAnswer(PeerRequest(2), "cannot RuntimeError: no Half");
+  ASSERT_THAT(none, IsOk());
+  EXPECT_EQ(none->missing, "RuntimeError: no Half");
+  EXPECT_THAT(none->forward, IsEmpty());
+}
+
+TEST(PeerLineTest, SaysWhatToTime) {
+  SyncBnRequest request = PeerRequest(3);
+  EXPECT_EQ(PeerLine(request), "2 7 3 5 nhwc float32 11 1 3");
+  request.layer.layout = Layout::kNchw;
+  request.layer.type = DataType::kBFloat16;
+  EXPECT_EQ(PeerLine(request), "2 7 3 5 nchw bfloat16 11 1 3");
+}
+
+TEST(ParsePeerAnswerTest, TakesNothingElse) {
+  EXPECT_THAT(ParsePeerAnswer(PeerRequest(1), "timed 0.5 1e-3"), IsOk());
+  for (const char* answer :
+       {"", "timed", "timed 1", "timed 1 2 3", "took 1 2", "timed 0 1",
+        "timed nan 1", "timed inf 1", "timed -1 1", "timed 1 x"}) {
+    EXPECT_THAT(
+        ParsePeerAnswer(PeerRequest(1), answer),
+        StatusIs(absl::StatusCode::kInternal, HasSubstr("is not understood")))
+        << answer;
+  }
+}
+
+// With the script itself, if some Python has PyTorch.
+TEST(SyncBnPeerTest, TimesPyTorch) {
+  absl::StatusOr<TorchProcess> peer =
+      StartSyncBnPeer(PythonsToTry(""), Later());
+  if (!peer.ok()) GTEST_SKIP() << peer.status();
+  for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
+    SyncBnRequest request = PeerRequest(3);
+    request.layer.layout = layout;
+    const absl::StatusOr<RankTurn> turn = TimePeer(*peer, request, Later());
+    ASSERT_THAT(turn, IsOk());
+    EXPECT_EQ(turn->missing, "");
+    EXPECT_THAT(turn->forward, SizeIs(3));
+  }
 }
 
 }  // namespace

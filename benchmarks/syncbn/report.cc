@@ -1,8 +1,8 @@
 #include "benchmarks/syncbn/report.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
-#include "benchmarks/harness/statistics.h"
+#include "benchmarks/harness/rounds.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm_kernels.h"
 
@@ -28,7 +28,7 @@ CallSpread SpreadOf(std::span<const double> seconds) {
   return spread;
 }
 
-std::vector<double> SecondsOf(const SyncBnMeasured& measured, Pass pass) {
+std::vector<double> SecondsOf(const TeamTurn& measured, Pass pass) {
   std::vector<double> seconds;
   for (size_t i = 0; i < measured.forward.size(); ++i) {
     double sum = 0;
@@ -39,53 +39,29 @@ std::vector<double> SecondsOf(const SyncBnMeasured& measured, Pass pass) {
   return seconds;
 }
 
-std::optional<CallSpread> OptionalSpread(const SyncBnMeasured* measured,
-                                         Pass pass) {
+std::optional<CallSpread> OptionalSpread(const TeamTurn* measured, Pass pass) {
   if (measured == nullptr || measured->forward.empty()) return std::nullopt;
   return SpreadOf(SecondsOf(*measured, pass));
 }
 
-// The means over the calls from the first to the third quartile by time.
-struct MeanCall {
-  CallSplit split;
-  KernelSeconds kernels = {};
-};
-
-MeanCall MeanOfMiddleHalf(std::span<const TeamCall> calls) {
+// The mean over the calls from the first to the third quartile by time.
+CallSplit MeanOfMiddleHalf(std::span<const TeamCall> calls) {
   std::vector<const TeamCall*> sorted;
   for (const TeamCall& call : calls) sorted.push_back(&call);
-  std::sort(sorted.begin(), sorted.end(),
-            [](const TeamCall* a, const TeamCall* b) {
-              return a->seconds < b->seconds;
-            });
+  std::ranges::sort(sorted, {}, &TeamCall::seconds);
   const size_t skip = sorted.size() / 4;
   const std::span<const TeamCall* const> middle =
-      std::span<const TeamCall* const>(sorted).subspan(
-          skip, sorted.size() - 2 * skip);
-  const double share = 1 / static_cast<double>(middle.size());
-  MeanCall mean;
+      std::span(sorted).subspan(skip, sorted.size() - 2 * skip);
+  CallSplit mean;
   for (const TeamCall* call : middle) {
-    mean.split.kernels += share * call->Kernels();
-    mean.split.communication += share * call->communication;
-    mean.split.wait += share * call->wait;
-    mean.split.other += share * call->other;
-    for (size_t i = 0; i < mean.kernels.size(); ++i) {
-      mean.kernels[i] += share * call->kernels[i];
-    }
+    mean.Add(call->split, 1 / static_cast<double>(middle.size()));
   }
   return mean;
 }
 
-CallSplit Add(const CallSplit& a, const CallSplit& b) {
-  return {.kernels = a.kernels + b.kernels,
-          .communication = a.communication + b.communication,
-          .wait = a.wait + b.wait,
-          .other = a.other + b.other};
-}
-
 PassReport PassOf(const MeasuredTurns& measured, Pass pass) {
-  const SyncBnMeasured& sync = *measured.Find(SyncBnSubject::kSync);
-  const SyncBnMeasured& split = *measured.Find(SyncBnSubject::kSplit);
+  const TeamTurn& sync = *measured.Find(SyncBnSubject::kSync);
+  const TeamTurn& split = *measured.Find(SyncBnSubject::kSplit);
   PassReport report;
   report.pass = pass;
   report.sync = SpreadOf(SecondsOf(sync, pass));
@@ -95,43 +71,26 @@ PassReport PassOf(const MeasuredTurns& measured, Pass pass) {
   report.torch = OptionalSpread(measured.Find(SyncBnSubject::kTorch), pass);
   report.message =
       Median(SecondsOf(*measured.Find(SyncBnSubject::kMessage), pass));
-  const CallSplit forward = MeanOfMiddleHalf(split.forward).split;
-  const CallSplit backward = MeanOfMiddleHalf(split.backward).split;
-  report.split = pass == Pass::kForward    ? forward
-                 : pass == Pass::kBackward ? backward
-                                           : Add(forward, backward);
+  if (pass != Pass::kBackward) {
+    report.split.Add(MeanOfMiddleHalf(split.forward), 1);
+  }
+  if (pass != Pass::kForward) {
+    report.split.Add(MeanOfMiddleHalf(split.backward), 1);
+  }
   report.timers = Median(SecondsOf(split, pass)) / report.sync.median - 1;
   return report;
 }
 
-// As batch_norm_kernels.h states it, without ReLU and residual, in tensors.
-int64_t TensorsMoved(TimedKernel kernel) {
-  switch (kernel) {
-    case TimedKernel::kMoments:
-      return 1;
-    case TimedKernel::kMerge:
-      return 0;
-    case TimedKernel::kNormalize:
-    case TimedKernel::kBackwardReduce:
-      return 2;
-    case TimedKernel::kBackwardInput:
-      break;
-  }
-  return 3;
-}
-
-std::vector<KernelReport> KernelsOf(const SyncBnMeasured& split,
+std::vector<KernelReport> KernelsOf(const KernelSeconds& seconds,
                                     int64_t tensor_bytes,
                                     double tensor_seconds) {
-  const KernelSeconds forward = MeanOfMiddleHalf(split.forward).kernels;
-  const KernelSeconds backward = MeanOfMiddleHalf(split.backward).kernels;
+  // As batch_norm_kernels.h states it, without ReLU and residual.
+  constexpr int64_t kTensorsMoved[] = {1, 0, 2, 2, 3};
   std::vector<KernelReport> kernels;
-  for (int i = 0; i < kTimedKernels; ++i) {
-    KernelReport report;
-    report.kernel = static_cast<TimedKernel>(i);
-    const auto at = static_cast<size_t>(i);
-    report.seconds = forward[at] + backward[at];
-    const int64_t tensors = TensorsMoved(report.kernel);
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    KernelReport report = {.kernel = static_cast<TimedKernel>(i),
+                           .seconds = seconds[i]};
+    const int64_t tensors = kTensorsMoved[i];
     report.bytes = tensors * tensor_bytes;
     if (tensors > 0) {
       report.bound_seconds = static_cast<double>(tensors) * tensor_seconds;
@@ -141,16 +100,9 @@ std::vector<KernelReport> KernelsOf(const SyncBnMeasured& split,
   return kernels;
 }
 
-template <typename Items, typename Item>
-void AddOnce(Items& items, const Item& item) {
-  if (std::find(items.begin(), items.end(), item) == items.end()) {
-    items.push_back(item);
-  }
-}
-
 int64_t WrongOf(const MeasuredTurns& measured) {
   int64_t wrong = 0;
-  for (const SyncBnMeasured& subject : measured.subjects) {
+  for (const TeamTurn& subject : measured.subjects) {
     wrong += subject.wrong;
   }
   return wrong;
@@ -159,15 +111,8 @@ int64_t WrongOf(const MeasuredTurns& measured) {
 }  // namespace
 
 const char* Name(Pass pass) {
-  switch (pass) {
-    case Pass::kForward:
-      return "forward";
-    case Pass::kBackward:
-      return "backward";
-    case Pass::kBoth:
-      break;
-  }
-  return "both";
+  constexpr const char* kNames[] = {"forward", "backward", "both"};
+  return kNames[static_cast<size_t>(pass)];
 }
 
 SyncBnSubject PassReport::FasterLocal() const {
@@ -216,15 +161,16 @@ LayerReport DeriveLayer(const SyncBnSettings& settings, const LayerShape& shape,
   report.copy_bandwidth = static_cast<double>(settings.world_size) *
                           static_cast<double>(report.tensor_bytes) /
                           tensor_seconds;
-  report.kernels = KernelsOf(*measured.Find(SyncBnSubject::kSplit),
-                             report.tensor_bytes, tensor_seconds);
+  report.kernels =
+      KernelsOf(report.passes[static_cast<size_t>(Pass::kBoth)].split.kernels,
+                report.tensor_bytes, tensor_seconds);
   report.wrong = WrongOf(measured);
   return report;
 }
 
 NetworkReport DeriveNetwork(const SyncBnSettings& settings,
                             const MeasuredTurns& measured) {
-  const SyncBnMeasured& split = *measured.Find(SyncBnSubject::kSplit);
+  const TeamTurn& split = *measured.Find(SyncBnSubject::kSplit);
   const auto spread = [&](SyncBnSubject subject) {
     return SpreadOf(SecondsOf(*measured.Find(subject), Pass::kForward));
   };
@@ -233,7 +179,7 @@ NetworkReport DeriveNetwork(const SyncBnSettings& settings,
   report.rounds = measured.rounds;
   report.local = spread(SyncBnSubject::kLocal);
   report.sync = spread(SyncBnSubject::kSync);
-  report.split = MeanOfMiddleHalf(split.forward).split;
+  report.split = MeanOfMiddleHalf(split.forward);
   report.timers = spread(SyncBnSubject::kSplit).median / report.sync.median - 1;
   report.messages = split.forward[0].messages;
   report.message_bytes = split.forward[0].message_bytes;
@@ -242,15 +188,18 @@ NetworkReport DeriveNetwork(const SyncBnSettings& settings,
 }
 
 void AddNotes(const MeasuredTurns& measured, SyncBnReport& report) {
-  for (const SyncBnMeasured& subject : measured.subjects) {
+  for (const TeamTurn& subject : measured.subjects) {
     if (subject.subject == SyncBnSubject::kTorch && report.peer.empty()) {
       report.peer = subject.note;
     }
     if (report.gpu.empty()) report.gpu = subject.gpu;
     report.shared_gpu = report.shared_gpu || subject.shared_gpu;
     if (subject.missing.empty()) continue;
-    AddOnce(report.missing,
-            absl::StrCat(Name(subject.subject), ": ", subject.missing));
+    const std::string missing =
+        absl::StrCat(Name(subject.subject), ": ", subject.missing);
+    if (std::ranges::count(report.missing, missing) == 0) {
+      report.missing.push_back(missing);
+    }
   }
 }
 

@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "benchmarks/syncbn/measure.h"
 #include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/turn.h"
 #include "report/document.h"
@@ -20,22 +19,12 @@ struct CallSpread {
   double median = 0;
   double p25 = 0, p75 = 0, min = 0, max = 0;
   int64_t samples = 0;
-};
 
-// Where a SyncBN call goes: means over the middle half of the calls by time,
-// and over ranks, so that they add up.
-struct CallSplit {
-  double kernels = 0;
-  double communication = 0;
-  double wait = 0;
-  double other = 0;
-
-  double Sum() const { return kernels + communication + wait + other; }
+  friend bool operator==(const CallSpread&, const CallSpread&) = default;
 };
 
 enum class Pass { kForward, kBackward, kBoth };
 
-// "forward", "backward", "both".
 const char* Name(Pass pass);
 
 struct PassReport {
@@ -45,7 +34,7 @@ struct PassReport {
   CallSpread own_local;
   std::optional<CallSpread> torch;
   double message = 0;  // The median of the message alone.
-  CallSplit split;
+  CallSplit split;     // The mean over the middle half of the calls by time.
   // What the timers of the split cost: its median over sync's, less 1.
   double timers = 0;
 
@@ -62,10 +51,10 @@ struct PassReport {
 // A kernel of SyncBN.
 struct KernelReport {
   TimedKernel kernel = TimedKernel::kMoments;
-  double seconds = 0;  // As CallSplit's.
+  double seconds = 0;  // As in PassReport::split.
   int64_t bytes = 0;   // That it must move on each rank; 0: not to speak of.
   // What moving them takes at the bandwidth of the copy.
-  std::optional<double> bound_seconds;
+  std::optional<double> bound_seconds = {};
 
   std::optional<double> Fraction() const;  // bound_seconds / seconds.
 };
@@ -90,7 +79,7 @@ struct NetworkReport {
   int rounds = 0;
   CallSpread local;
   CallSpread sync;
-  CallSplit split;  // `kernels` is 0: they are part of `other`.
+  CallSplit split;  // `kernels` are 0: they are part of `other`.
   double timers = 0;
   int64_t messages = 0;       // Of SyncBN in a step.
   int64_t message_bytes = 0;  // That a rank gives in them.

@@ -1,27 +1,130 @@
-// The formulas, on numbers that are easy to check by hand.
+// The formulas, and the report's forms, on numbers that are easy to check by
+// hand.
 #include "benchmarks/syncbn/report.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/data_types.h"
-#include "benchmarks/syncbn/example.h"
-#include "benchmarks/syncbn/measure.h"
+#include "benchmarks/harness/testing.h"
 #include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/turn.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "report/document.h"
+#include "report/write.h"
 
 namespace lockstep::benchmarks {
 namespace {
 
+using report::Value;
+using ::testing::AllOf;
 using ::testing::DoubleEq;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Optional;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+TeamCall Call(double seconds) {
+  TeamCall call;
+  call.seconds = seconds;
+  return call;
+}
+
+// Calls of 1, 0.5, 2, 1 times `call`.
+std::vector<TeamCall> Spread(const TeamCall& call) {
+  std::vector<TeamCall> calls(4, call);
+  calls[1].seconds /= 2;
+  calls[2].seconds *= 2;
+  return calls;
+}
+
+TeamTurn Measured(SyncBnSubject subject, double forward, double backward) {
+  return {.subject = subject,
+          .forward = Spread(Call(forward)),
+          .backward = Spread(Call(backward))};
+}
+
+// Forward and backward of SyncBN with timers.
+TeamTurn Split(double seconds) {
+  TeamCall forward = Call(1.3 * seconds), backward = Call(2.1 * seconds);
+  forward.split.kernels = {0.25 * seconds, 0.01 * seconds, 0.5 * seconds, 0, 0};
+  forward.split.communication = 0.25 * seconds;
+  forward.split.wait = 0.2 * seconds;
+  forward.split.other = 0.04 * seconds;
+  forward.messages = 1;
+  forward.message_bytes = 528;
+  backward.split.kernels = {0, 0, 0, 0.8 * seconds, 0.8 * seconds};
+  backward.split.communication = 0.25 * seconds;
+  backward.split.wait = 0.1 * seconds;
+  return {.subject = SyncBnSubject::kSplit,
+          .forward = Spread(forward),
+          .backward = Spread(backward)};
+}
+
+MeasuredTurns NetworkTurns() {
+  MeasuredTurns turns;
+  turns.rounds = 4;
+  turns.subjects = {Measured(SyncBnSubject::kLocal, 0.8, 0),
+                    Measured(SyncBnSubject::kSync, 1, 0), Split(1)};
+  for (TeamTurn& subject : turns.subjects) subject.backward.clear();
+  for (TeamCall& step : turns.subjects[2].forward) {
+    step.split.kernels = {};
+    step.split.other += 0.76;
+    step.messages = 34;
+    step.message_bytes = 62736;
+  }
+  return turns;
+}
+
+// Turns of a layer of which everything takes `seconds` or a simple part of it:
+// local BN 1 forward and 2 backward, SyncBN 1.25 and 2, its message 0.25 each,
+// PyTorch 2 and 3, a copy of two tensors 1.
+MeasuredTurns ExampleTurns(double seconds, bool torch) {
+  MeasuredTurns turns;
+  turns.rounds = 4;
+  turns.subjects = {
+      Measured(SyncBnSubject::kLocal, seconds, 2 * seconds),
+      Measured(SyncBnSubject::kSync, 1.25 * seconds, 2 * seconds),
+      Split(seconds),
+      Measured(SyncBnSubject::kOwnLocal, 1.25 * seconds, 1.5 * seconds),
+      Measured(SyncBnSubject::kMessage, 0.25 * seconds, 0.25 * seconds),
+      Measured(SyncBnSubject::kCopy, seconds, 0)};
+  turns.subjects.back().backward.clear();
+  if (torch) {
+    turns.subjects.push_back(
+        Measured(SyncBnSubject::kTorch, 2 * seconds, 3 * seconds));
+    turns.subjects.back().note = "PyTorch 2.1 (python3); it is an example";
+  }
+  return turns;
+}
+
+// A layer of ResNet-18 that misses the bar, one of the detection set without
+// PyTorch and local BN, and the network.
+SyncBnReport ExampleSyncBnReport() {
+  SyncBnReport report;
+  SyncBnSettings& settings = report.settings;
+  settings.sets = {ShapeSet::kResNet18, ShapeSet::kDetection};
+  report.origin = ExampleOrigin("syncbn --shapes=resnet18,detection");
+  const MeasuredTurns first = ExampleTurns(1e-3, true);
+  MeasuredTurns second = ExampleTurns(0.1, false);
+  second.subjects[0] = {.subject = SyncBnSubject::kLocal,
+                        .missing = "no such type"};
+  report.layers = {
+      DeriveLayer(settings, {ShapeSet::kResNet18, 32, 28, 28, 64}, first),
+      DeriveLayer(settings, {ShapeSet::kDetection, 2, 200, 304, 256}, second)};
+  AddNotes(first, report);
+  AddNotes(second, report);
+  report.network = DeriveNetwork(settings, NetworkTurns());
+  return report;
+}
 
 constexpr LayerShape kShape = {ShapeSet::kResNet18, 32, 28, 28, 64};
 constexpr double kTensorBytes = 32 * 28 * 28 * 64 * 4;
@@ -30,23 +133,16 @@ LayerReport Layer(double seconds = 1) {
   return DeriveLayer(SyncBnSettings(), kShape, ExampleTurns(seconds, true));
 }
 
-TEST(DeriveLayerTest, HasMediansAndTheirSpread) {
-  const PassReport forward = Layer().passes[0];
-  EXPECT_EQ(forward.pass, Pass::kForward);
-  EXPECT_DOUBLE_EQ(forward.sync.median, 1.25);
-  EXPECT_DOUBLE_EQ(forward.sync.min, 0.625);
-  EXPECT_DOUBLE_EQ(forward.sync.p25, 0.625);
-  EXPECT_DOUBLE_EQ(forward.sync.p75, 1.25);
-  EXPECT_DOUBLE_EQ(forward.sync.max, 2.5);
-  EXPECT_EQ(forward.sync.samples, 4);
-  EXPECT_DOUBLE_EQ(forward.local->median, 1);
-  EXPECT_DOUBLE_EQ(forward.own_local.median, 1.25);
-  EXPECT_DOUBLE_EQ(forward.torch->median, 2);
-  EXPECT_DOUBLE_EQ(forward.message, 0.25);
-}
-
-TEST(DeriveLayerTest, ComparesWithTheFasterLocalBatchNorm) {
+TEST(DeriveLayerTest, HasMediansRatiosAndWhereCallsGo) {
   const LayerReport layer = Layer();
+  const PassReport& forward = layer.passes[0];
+  EXPECT_EQ(forward.pass, Pass::kForward);
+  EXPECT_EQ(forward.sync, (CallSpread{1.25, 0.625, 1.25, 0.625, 2.5, 4}));
+  EXPECT_EQ(forward.local->median, 1);
+  EXPECT_EQ(forward.own_local.median, 1.25);
+  EXPECT_EQ(forward.torch->median, 2);
+  EXPECT_EQ(forward.message, 0.25);
+  // Against the faster of the two local ones.
   EXPECT_EQ(layer.passes[0].FasterLocal(), SyncBnSubject::kLocal);
   EXPECT_DOUBLE_EQ(layer.passes[0].Ratio(), 1.25);
   EXPECT_DOUBLE_EQ(layer.passes[0].Beyond(), 1);
@@ -60,16 +156,13 @@ TEST(DeriveLayerTest, ComparesWithTheFasterLocalBatchNorm) {
   EXPECT_EQ(layer.passes[2].FasterLocal(), SyncBnSubject::kOwnLocal);
   EXPECT_DOUBLE_EQ(layer.passes[2].Beyond(), 1);
   EXPECT_THAT(layer.passes[2].ToTorch(), Optional(DoubleEq(5 / 3.25)));
-}
-
-TEST(DeriveLayerTest, SplitsTheCallsAndSaysWhatTimersCost) {
-  const LayerReport layer = Layer();
-  EXPECT_DOUBLE_EQ(layer.passes[0].split.kernels, 0.76);
+  // Where the calls go, and what timers cost.
+  EXPECT_DOUBLE_EQ(layer.passes[0].split.Kernels(), 0.76);
   EXPECT_DOUBLE_EQ(layer.passes[0].split.communication, 0.25);
   EXPECT_DOUBLE_EQ(layer.passes[0].split.wait, 0.2);
   EXPECT_DOUBLE_EQ(layer.passes[0].split.other, 0.04);
-  EXPECT_DOUBLE_EQ(layer.passes[1].split.kernels, 1.6);
-  EXPECT_DOUBLE_EQ(layer.passes[2].split.kernels, 2.36);
+  EXPECT_DOUBLE_EQ(layer.passes[1].split.Kernels(), 1.6);
+  EXPECT_DOUBLE_EQ(layer.passes[2].split.Kernels(), 2.36);
   EXPECT_DOUBLE_EQ(layer.passes[2].split.Sum(), 3.2);
   EXPECT_DOUBLE_EQ(layer.passes[0].timers, 1.3 / 1.25 - 1);
 }
@@ -77,9 +170,9 @@ TEST(DeriveLayerTest, SplitsTheCallsAndSaysWhatTimersCost) {
 // Of four calls the fastest and the slowest are left out.
 TEST(DeriveLayerTest, SplitsTheMiddleHalf) {
   MeasuredTurns turns = ExampleTurns(1, false);
-  turns.subjects[2].forward[1].wait = 100;
-  turns.subjects[2].forward[2].wait = 100;
-  turns.subjects[2].forward[3].wait = 0.4;
+  turns.subjects[2].forward[1].split.wait = 100;
+  turns.subjects[2].forward[2].split.wait = 100;
+  turns.subjects[2].forward[3].split.wait = 0.4;
   const LayerReport layer = DeriveLayer(SyncBnSettings(), kShape, turns);
   EXPECT_DOUBLE_EQ(layer.passes[0].split.wait, 0.3);
 }
@@ -106,20 +199,14 @@ TEST(DeriveLayerTest, BoundsKernelsByTheCopy) {
   }
 }
 
-TEST(DeriveLayerTest, CountsTheBytesOfMessages) {
-  const LayerReport layer = Layer();
-  EXPECT_EQ(layer.forward_message, 16 + 8 * 64);
-  EXPECT_EQ(layer.backward_message, 8 * 64);
-}
-
 // Records follow one another in multiples of 16 bytes; sums are not padded.
-TEST(DeriveLayerTest, CountsTheBytesOfMessagesOfAnOddNumberOfChannels) {
-  for (const int64_t c : {1, 3, 63, 65}) {
+TEST(DeriveLayerTest, CountsTheBytesOfMessages) {
+  for (const int64_t c : {1, 3, 63, 64, 65}) {
     LayerShape shape = kShape;
     shape.c = c;
     const LayerReport layer =
         DeriveLayer(SyncBnSettings(), shape, ExampleTurns(1, true));
-    EXPECT_EQ(layer.forward_message, 16 + 8 * c + 8);
+    EXPECT_EQ(layer.forward_message, 16 + 8 * c + 8 * (c % 2));
     EXPECT_EQ(layer.backward_message, 8 * c);
   }
 }
@@ -179,27 +266,22 @@ TEST(SyncBnBarsOfTest, HasResNet18sShapesAtTwoRanks) {
 }
 
 TEST(SyncBnBarsOfTest, SaysWhyThereIsNone) {
-  const SyncBnReport good = ExampleSyncBnReport();
-  const auto why = [](const SyncBnReport& report) {
+  using Change = void (*)(SyncBnReport&);
+  const std::pair<const char*, Change> cases[] = {
+      {"it is for the CPU", [](SyncBnReport& r) { r.settings.gpu = true; }},
+      {"it is for 2 ranks", [](SyncBnReport& r) { r.settings.world_size = 3; }},
+      {"it is for float32",
+       [](SyncBnReport& r) { r.settings.type = DataType::kBFloat16; }},
+      {"it is for ranks with a core each, and 2 ranks share 1",
+       [](SyncBnReport& r) { r.origin.machine.cores = 1; }},
+      {"it is for resnet18's shapes",
+       [](SyncBnReport& r) { r.layers.erase(r.layers.begin()); }}};
+  for (const auto& [why, change] : cases) {
+    SyncBnReport report = ExampleSyncBnReport();
+    change(report);
     EXPECT_THAT(BarsOf(report), IsEmpty());
-    return WhyNoBar(report);
-  };
-  SyncBnReport report = good;
-  report.settings.gpu = true;
-  EXPECT_EQ(why(report), "it is for the CPU");
-  report = good;
-  report.settings.world_size = 3;
-  EXPECT_EQ(why(report), "it is for 2 ranks");
-  report = good;
-  report.settings.type = DataType::kBFloat16;
-  EXPECT_EQ(why(report), "it is for float32");
-  report = good;
-  report.origin.machine.cores = 1;
-  EXPECT_EQ(why(report),
-            "it is for ranks with a core each, and 2 ranks share 1");
-  report = good;
-  report.layers.erase(report.layers.begin());
-  EXPECT_EQ(why(report), "it is for resnet18's shapes");
+    EXPECT_EQ(WhyNoBar(report), why);
+  }
 }
 
 TEST(SyncBnCountWrongTest, CountsEverything) {
@@ -212,6 +294,211 @@ TEST(SyncBnCountWrongTest, CountsEverything) {
   turns.subjects[0].wrong = 1;
   turns.subjects[5].wrong = 2;
   EXPECT_EQ(DeriveLayer(report.settings, kShape, turns).wrong, 3);
+}
+
+// The report's forms.
+
+std::string Text(const SyncBnReport& report) {
+  return report::TerminalText(SyncBnDocument(report));
+}
+
+TEST(SyncBnDocumentTest, SaysWhereItIsFromAndHasEveryNumber) {
+  const SyncBnReport report = ExampleSyncBnReport();
+  const report::Document document = SyncBnDocument(report);
+  const Value& data = document.data;
+  EXPECT_THAT(data.keys(), ElementsAre("gpu", "shared_gpu", "settings", "peer",
+                                       "not_available", "layers", "network",
+                                       "bars", "no_bar"));
+  EXPECT_EQ(document.name, "lockstep.syncbn");
+  EXPECT_EQ(document.schema_version, 2);
+  EXPECT_TRUE(data["gpu"].is_null());
+  EXPECT_EQ(data["shared_gpu"], false);
+  EXPECT_EQ(data["settings"]["backend"], "processes");
+  EXPECT_EQ(data["settings"]["world_size"], 2);
+  EXPECT_EQ(data["settings"]["layout"], "nhwc");
+  EXPECT_EQ(data["peer"], "PyTorch 2.1 (python3); it is an example");
+  EXPECT_EQ(data["not_available"][0], "local BN: no such type");
+  ASSERT_EQ(data["layers"].size(), 2u);
+  const Value& layer = data["layers"][0];
+  EXPECT_THAT(
+      layer.keys(),
+      ElementsAre("set", "shape", "n", "h", "w", "c", "rounds", "tensor_bytes",
+                  "forward_message_bytes", "backward_message_bytes",
+                  "copy_bandwidth", "wrong", "passes", "kernels"));
+  EXPECT_EQ(layer["shape"], "28x28x64");
+  EXPECT_THAT(layer["passes"].keys(),
+              ElementsAre("forward", "backward", "both"));
+  const Value& pass = layer["passes"]["both"];
+  EXPECT_THAT(pass.keys(),
+              ElementsAre("local", "own_local", "faster_local", "sync", "torch",
+                          "message", "ratio", "beyond", "torch_ratio", "split",
+                          "timers"));
+  const PassReport& want = report.layers[0].passes[2];
+  EXPECT_EQ(pass["sync"]["median"], want.sync.median);
+  EXPECT_EQ(pass["local"]["p75"], want.local->p75);
+  EXPECT_EQ(pass["own_local"]["median"], want.own_local.median);
+  EXPECT_EQ(pass["faster_local"], "own_local");
+  EXPECT_EQ(layer["passes"]["forward"]["faster_local"], "local");
+  EXPECT_EQ(pass["ratio"], want.Ratio());
+  EXPECT_EQ(pass["beyond"], want.Beyond());
+  EXPECT_EQ(pass["split"]["wait"], want.split.wait);
+  ASSERT_EQ(layer["kernels"].size(), 5u);
+  EXPECT_EQ(layer["kernels"][0]["kernel"], "moments");
+  EXPECT_EQ(layer["kernels"][0]["bound_fraction"],
+            *report.layers[0].kernels[0].Fraction());
+  EXPECT_TRUE(layer["kernels"][1]["bound_seconds"].is_null());
+  EXPECT_THAT(
+      data["network"].keys(),
+      ElementsAre("model", "per_rank_batch", "rounds", "local", "sync", "share",
+                  "split", "timers", "messages", "message_bytes", "wrong"));
+  EXPECT_EQ(data["network"]["share"], report.network->Share());
+  ASSERT_EQ(data["bars"].size(), 1u);
+  EXPECT_EQ(data["bars"][0]["shape"], "28x28x64");
+  EXPECT_EQ(data["bars"][0]["at_most"], 1.15);
+  EXPECT_EQ(data["bars"][0]["against"], "own_local");
+  EXPECT_EQ(data["bars"][0]["met"], true);
+  EXPECT_TRUE(data["no_bar"].is_null());
+}
+
+TEST(SyncBnDocumentTest, HasNullForWhatIsMissing) {
+  SyncBnReport report = ExampleSyncBnReport();
+  report.peer.clear();
+  report.network.reset();
+  const Value data = SyncBnDocument(report).data;
+  for (const char* key : {"peer", "network"}) {
+    EXPECT_TRUE(data[key].is_null()) << key;
+  }
+  for (const char* key : {"local", "torch", "torch_ratio"}) {
+    EXPECT_TRUE(data["layers"][1]["passes"]["forward"][key].is_null()) << key;
+  }
+}
+
+constexpr char kGolden[] =
+    R"(batch norm, 2 ranks: processes, one thread each; float32 nhwc
+Example 9000, 2 cores, 16 GiB, Linux 6.1; 2024-05-31T16:20:00Z
+commit 0123456789abcdef0123456789abcdef01234567
+syncbn --shapes=resnet18,detection
+
+resnet18: images of 28x28, 32 on each rank
+shape       pass  local    own SyncBN     p25..p75 ratio message beyond kern comm wait rest  torch
+28x28x64    fwd   1.000  1.250  1.250 0.625..1.250  1.25   250.0   1.00  61%  20%  16%   3%  2.000
+            bwd   2.000  1.500  2.000 1.000..2.000  1.33   250.0   1.17  82%  13%   5%   0%  3.000
+            both  3.000  2.750  3.250 1.625..3.250  1.18   500.0   1.00  74%  16%   9%   1%  5.000
+            of the bound: moments 100%, normalize 100%, reduce 62%, input 94%; copy 51.4 GB/s
+
+detection: a feature pyramid over images of 800x1216, 2 on each rank
+shape       pass  local    own SyncBN     p25..p75 ratio message beyond kern comm wait rest  torch
+200x304x256 fwd       -  125.0  125.0 62.50..125.0  1.00   25000   0.80  61%  20%  16%   3%      -
+            bwd       -  150.0  200.0 100.0..200.0  1.33   25000   1.17  82%  13%   5%   0%      -
+            both      -  275.0  325.0 162.5..325.0  1.18   50000   1.00  74%  16%   9%   1%      -
+            of the bound: moments 100%, normalize 100%, reduce 62%, input 94%; copy 10.0 GB/s
+
+ResNet-18: a step on 16 images of 28x28 on each of 2 ranks; forward, backward, sum of gradients
+batch norm   ms a step     p25..p75
+own local BN     800.0 400.0..800.0
+SyncBN            1000  500.0..1000
+SyncBN's share of the step: 20.0%. Its 34 messages, 62736 bytes of each rank: communication 20.0%,
+waiting for the last rank 16.0% of the step.
+
+local, own: oneDNN's batch norm (on GPUs cuDNN's) and SyncBN's kernels, each over the rank's own
+batch. local, own, SyncBN: milliseconds of a call, as long as on its slowest rank, the median.
+p25..p75: the middle half of SyncBN's. ratio: SyncBN / the faster of local and own. message: its
+message alone, of ranks that arrive together, in microseconds. beyond: (SyncBN - message) / the
+faster of local and own. kern, comm, wait, rest: shares of a SyncBN call in kernels, in its message
+from when the last rank has entered it, in waiting for that rank, and in neither; measured with
+timers, in turns of their own. torch: torch.nn.BatchNorm2d, local, in milliseconds. of the bound:
+the time that a kernel's bytes take at the bandwidth of a copy within as much memory, over its own.
+PyTorch 2.1 (python3); it is an example
+not measured: local BN: no such type
+
+bar: beyond of 28x28x64, at most 1.15 times our own local BN: 1.00: met
+)";
+
+TEST(SyncBnDocumentTest, LooksLikeThisAndGrowsUpToIt) {
+  SyncBnReport report = ExampleSyncBnReport();
+  EXPECT_EQ(Text(report), kGolden);
+  // It grows as layers are measured.
+  const auto so_far = [&report] {
+    return report::TerminalText(SyncBnDocument(report, /*finished=*/false));
+  };
+  EXPECT_THAT(kGolden, StartsWith(so_far()));
+  report.network.reset();
+  for (; !report.layers.empty(); report.layers.pop_back()) {
+    EXPECT_THAT(kGolden, StartsWith(so_far()));
+  }
+}
+
+TEST(SyncBnDocumentTest, FitsItsColumnsWithLargeNumbers) {
+  SyncBnReport report = ExampleSyncBnReport();
+  for (LayerReport& layer : report.layers) {
+    layer.shape.h = layer.shape.w = 200;
+    layer.shape.c = 999;
+    layer.copy_bandwidth = 4321e9;
+    for (PassReport& pass : layer.passes) {
+      pass.sync = {9.999, 8.888, 9.999, 1, 99, 1000};
+      pass.local = pass.torch = pass.own_local = pass.sync;
+      pass.message = 0.99999;
+      pass.split = {.kernels = {1}};
+    }
+  }
+  ExpectNarrow(Text(report));
+}
+
+TEST(SyncBnDocumentTest, SaysWhatIsToBeKnown) {
+  SyncBnReport report = ExampleSyncBnReport();
+  report.layers[0].passes[2].sync.median *= 2;
+  EXPECT_THAT(
+      Text(report),
+      HasSubstr("bar: beyond of 28x28x64, at most 1.15 times our own local "
+                "BN: 2.18: NOT met\n"));
+  report.settings.world_size = 8;
+  EXPECT_THAT(Text(report), HasSubstr("8 ranks on 2 cores take turns"));
+  EXPECT_THAT(Text(report),
+              AllOf(Not(HasSubstr("GPU:")), Not(HasSubstr("bar: beyond")),
+                    HasSubstr("\nno bar: it is for 2 ranks.\n")));
+  report.layers.clear();
+  EXPECT_THAT(Text(report), Not(HasSubstr("bar")));
+}
+
+TEST(SyncBnDocumentTest, SaysThatItWasMeasuredOnGpus) {
+  SyncBnReport report = ExampleSyncBnReport();
+  report.settings.gpu = true;
+  report.gpu = "Example GPU";
+  EXPECT_THAT(Text(report), AllOf(HasSubstr("2 ranks: nccl"),
+                                  HasSubstr("\nGPU: Example GPU\n"),
+                                  Not(HasSubstr("ranks share")),
+                                  HasSubstr("\nno bar: it is for the CPU.\n")));
+  report.shared_gpu = true;
+  EXPECT_THAT(Text(report), HasSubstr("ranks share a GPU: "));
+  const Value data = SyncBnDocument(report).data;
+  EXPECT_EQ(data["gpu"], "Example GPU");
+  EXPECT_EQ(data["shared_gpu"], true);
+  EXPECT_EQ(data["settings"]["backend"], "nccl");
+  EXPECT_EQ(data["bars"].size(), 0u);
+  EXPECT_EQ(data["no_bar"], "it is for the CPU");
+}
+
+// A shape of each set and the network.
+TEST(SyncBnDocumentTest, DrawsEachSection) {
+  const report::Document document = SyncBnDocument(ExampleSyncBnReport());
+  ASSERT_THAT(document.sections, SizeIs(3));
+  const report::Chart& times = document.sections[0].charts[0];
+  EXPECT_THAT(times.places, ElementsAre("28x28x64"));
+  ASSERT_THAT(times.series, SizeIs(7));
+  // Over the faster one, 2.75 ms, which is our own.
+  EXPECT_THAT(times.series[0].values[0], Optional(DoubleEq(3 / 2.75)));
+  EXPECT_THAT(times.series[1].values[0], Optional(DoubleEq(1)));
+  double sync = 0;
+  for (int i = 2; i < 6; ++i) sync += *times.series[i].values[0];
+  EXPECT_DOUBLE_EQ(sync, 3.25 / 2.75);
+  EXPECT_THAT(times.series[6].values[0], Optional(DoubleEq(5 / 2.75)));
+  const report::Chart& bounds = document.sections[1].charts[1];
+  EXPECT_THAT(bounds.series[0].values[0], Optional(DoubleEq(1)));
+  // The second shape was measured without the library's and PyTorch.
+  EXPECT_EQ(document.sections[1].charts[0].series[0].values[0], std::nullopt);
+  const report::Chart& step = document.sections[2].charts[0];
+  EXPECT_THAT(step.places, ElementsAre("own local BN", "SyncBN"));
+  EXPECT_THAT(step.series[0].values[0], Optional(DoubleEq(800)));
 }
 
 }  // namespace

@@ -1,8 +1,8 @@
-// The command itself, from end to end, on small batches.
+// The commands as their users run them: syncbn on small batches, the experiment
+// on a handful of images.
 #include <stdlib.h>
 
-#include <fstream>
-#include <iterator>
+#include <filesystem>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,10 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "base/files.h"
 #include "base/run_command.h"
-#include "benchmarks/harness/fake_python.h"
+#include "base/status_matchers.h"
+#include "benchmarks/harness/testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/data/idx_files.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep::benchmarks {
@@ -23,7 +26,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using ::testing::Not;
 using ::testing::StartsWith;
 
 CommandOutcome RunSyncBn(const std::string& flags) {
@@ -31,38 +33,25 @@ CommandOutcome RunSyncBn(const std::string& flags) {
                     /*deadline_seconds=*/120);
 }
 
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
-std::string OutputFolder() {
-  return absl::StrCat(
-      testing::TempDir(), "/out-",
-      testing::UnitTest::GetInstance()->current_test_info()->name());
-}
-
 constexpr char kSmall[] =
     " --shapes=resnet18 --network=none --per_rank_batch=1 --rounds=1";
 
 // The report of a run with `flags`, which goes well.
 nlohmann::json Report(const std::string& flags) {
-  const std::string folder = OutputFolder();
+  const std::string folder = TestPath("");
   const CommandOutcome outcome =
       RunSyncBn(absl::StrCat(flags, " --output_dir=", folder));
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
   for (const absl::string_view line : absl::StrSplit(outcome.output, '\n')) {
     const bool free_text = absl::StrContains(line, testing::TempDir()) ||
                            absl::StrContains(line, "benchmarks/syncbn/syncbn ");
-    EXPECT_LE(line.size(), free_text ? line.size() : 100u) << line;
+    if (!free_text) ExpectNarrow(line);
   }
-  EXPECT_THAT(ReadText(folder + "/syncbn.html"),
-              AllOf(StartsWith("<!DOCTYPE html>"),
-                    HasSubstr("<h1>Lockstep SyncBN report</h1>")));
-  const auto json =
-      nlohmann::json::parse(ReadText(folder + "/syncbn.json"), nullptr, false);
-  EXPECT_FALSE(json.is_discarded());
-  return json;
+  EXPECT_THAT(
+      ReadFile(folder + "/syncbn.html"),
+      IsOkAndHolds(AllOf(StartsWith("<!DOCTYPE html>"),
+                         HasSubstr("<h1>Lockstep SyncBN report</h1>"))));
+  return ReadJson(folder + "/syncbn.json");
 }
 
 void ExpectLayers(const nlohmann::json& json) {
@@ -112,7 +101,7 @@ TEST(SyncBnCommandTest, TakesEveryTypeAndLayout) {
 TEST(SyncBnCommandTest, MeasuresOnGpusOrSaysThatThereAreNone) {
   const std::string flags = absl::StrCat("--backend=nccl", kSmall);
   const CommandOutcome outcome =
-      RunSyncBn(absl::StrCat(flags, " --output_dir=", OutputFolder()));
+      RunSyncBn(absl::StrCat(flags, " --output_dir=", TestPath("")));
   if (outcome.exit_status == 0) {
     const nlohmann::json json = Report(flags);
     ExpectLayers(json);
@@ -149,20 +138,6 @@ TEST(SyncBnCommandTest, ComparesWithPyTorch) {
   EXPECT_THAT(without["not_available"].dump(), HasSubstr("/absent/python"));
 }
 
-// One that begins and then says nothing; and one that never does.
-TEST(SyncBnCommandTest, GoesOnWithoutAPyTorchThatHangs) {
-  for (const char* begin : {"echo lockstep: ready 2.1.0 no; ", ""}) {
-    const std::string python = MakePython(absl::StrCat(begin, "sleep 1000"));
-    const nlohmann::json json = Report(absl::StrCat(
-        "--timeout=6 --python=", python, " --world_size=1", kSmall));
-    ExpectLayers(json);
-    ASSERT_EQ(json["not_available"].size(), 1u);
-    EXPECT_THAT(json["not_available"][0].get<std::string>(),
-                AllOf(StartsWith("PyTorch: "), HasSubstr(python),
-                      HasSubstr("it did not answer in time")));
-  }
-}
-
 TEST(SyncBnCommandTest, RefusesToBeARank) {
   ASSERT_EQ(setenv("RANK", "0", 1), 0);
   ASSERT_EQ(setenv("WORLD_SIZE", "2", 1), 0);
@@ -176,22 +151,28 @@ TEST(SyncBnCommandTest, RefusesToBeARank) {
 // Every wrong flag: exit status 2, one line, and the flag in it.
 TEST(SyncBnCommandTest, NamesAFlagThatIsWrong) {
   const std::vector<std::pair<std::string, std::string>> cases = {
-      {"--shapes=vgg", "--shapes: 'vgg'"},
+      {"--shapes=resnet18,vgg",
+       "--shapes: 'vgg' is not one of resnet18, resnet50, mobilenet, "
+       "detection"},
       {"--network=lenet", "--network: 'lenet'"},
       {"--shapes= --network=none", "--shapes: empty"},
       {"--world_size=0", "--world_size: 0"},
+      {"--world_size=65", "--world_size: 65"},
       {"--world_size=two", "--world_size=two"},
-      {"--backend=mpi", "--backend: 'mpi'"},
+      {"--backend=mpi",
+       "--backend: 'mpi' is not one of processes, threads, nccl"},
       {"--backend=nccl --shapes=", "--shapes: empty, and --backend=nccl"},
       {"--per_rank_batch=-1", "--per_rank_batch: -1"},
       {"--per_rank_batch=1000000",
        "--per_rank_batch: 1000000 images of 28x28x"},
       {"--shapes= --per_rank_batch=1000000",
        "--per_rank_batch: 1000000 images of 28x28, to train ResNet-18"},
-      {"--layout=chwn", "--layout: 'chwn'"},
+      {"--layout=chwn", "--layout: 'chwn' is not one of nhwc, nchw"},
+      // The layers could, but the check could not tell right from wrong.
       {"--dtype=float64", "--dtype: 'float64'"},
       {"--peers=apex", "--peers: 'apex'"},
       {"--rounds=-1", "--rounds: -1"},
+      {"--seconds=0", "--seconds: 0"},
       {"--seconds=nan", "--seconds: nan"},
       {"--timeout=0", "--timeout: 0"},
       {"--timeout=1e7", "--timeout: 1e+07 is not above 0 and below 1e+06"},
@@ -206,18 +187,83 @@ TEST(SyncBnCommandTest, NamesAFlagThatIsWrong) {
 
 TEST(SyncBnCommandTest, ExplainsItsFlagsAndColumns) {
   const CommandOutcome outcome = RunSyncBn("--help");
+  ExpectUsage(outcome, "syncbn", /*columns=*/100);
+  EXPECT_THAT(outcome.output, HasSubstr("beyond: (SyncBN - message) /"));
+}
+
+// The experiment.
+
+CommandOutcome RunExperiment(const std::string& flags) {
+  return RunCommand(absl::StrCat("benchmarks/syncbn/experiment ", flags),
+                    /*deadline_seconds=*/240);
+}
+
+TEST(SyncbnExperimentTest, TrainsThreeTimesAndDrawsTheCurves) {
+  const std::string data = TestPath("-data");
+  const std::string output = TestPath("-output");
+  std::filesystem::create_directories(data);
+  WriteIdxFiles(data, /*train=*/24, /*test=*/10);
+  const CommandOutcome outcome = RunExperiment(
+      absl::StrCat("--data_dir=", data, " --output_dir=", output,
+                   " --train_samples=20 --test_samples=9 --epochs=2"));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("== 1 rank =="),
+                    HasSubstr("== 2 ranks, local batch norm =="),
+                    HasSubstr("== 2 ranks, SyncBN =="),
+                    HasSubstr("Mean distance of the train loss"),
+                    HasSubstr(absl::StrCat("Wrote ", output))));
+  EXPECT_THAT(ReadFile(output + "/experiment.png"),
+              IsOkAndHolds(StartsWith("\x89PNG")));
+  const nlohmann::json json = ReadJson(output + "/experiment.json");
+  ASSERT_EQ(json["runs"].size(), 3u);
+  const int world_sizes[] = {1, 2, 2};
+  const bool sync_bn[] = {false, false, true};
+  for (int i = 0; i < 3; ++i) {
+    const auto& metrics = json["runs"][i]["metrics"];
+    EXPECT_EQ(metrics["world_size"], world_sizes[i]);
+    EXPECT_EQ(metrics["sync_bn"], sync_bn[i]);
+    EXPECT_EQ(metrics["batch_size"], 4);
+    ASSERT_EQ(metrics["epochs"].size(), 2u);
+    EXPECT_EQ(metrics["epochs"][1]["train_samples"], 20);
+    EXPECT_EQ(metrics["epochs"][1]["test_samples"], 9);
+  }
+  const auto loss = [&](int run) {
+    return json["runs"][run]["metrics"]["epochs"][0]["train_loss"];
+  };
+  EXPECT_NE(loss(1), loss(2));  // Else --sync_bn did nothing.
+}
+
+TEST(SyncbnExperimentTest, NamesTheRunThatFails) {
+  const CommandOutcome outcome = RunExperiment(absl::StrCat(
+      "--data_dir=/nowhere --output_dir=", testing::TempDir(), "/failed"));
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("/nowhere"),
+                    HasSubstr("syncbn_experiment: the run 'single' failed")));
+}
+
+TEST(SyncbnExperimentTest, NamesTheFlagThatIsWrong) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"--epochs=0", "--epochs: 0: must be at least 1"},
+      {"--ranks=1", "--ranks: 1: must be at least 2"},
+      {"--per_rank_batch=x", "--per_rank_batch: invalid number value: 'x'"},
+      {"--lr=-1", "--lr: -1: must be a positive number"},
+      {"--output_dir=/dev/null/x", "--output_dir=/dev/null/x"},
+      {"--unknown", "unrecognized arguments: --unknown"},
+  };
+  for (const auto& [flags, expected] : cases) {
+    ExpectUsageError(RunExperiment(flags), "syncbn_experiment", flags,
+                     expected);
+  }
+}
+
+TEST(SyncbnExperimentTest, ExplainsItself) {
+  const CommandOutcome outcome = RunExperiment("--help");
   EXPECT_EQ(outcome.exit_status, 0);
-  for (const char* text :
-       {"--shapes=", "--network=", "--world_size=", "--backend=",
-        "--per_rank_batch=", "--layout=", "--dtype=", "--peers=", "--python=",
-        "--seed=", "--seconds=", "--rounds=", "--timeout=", "--output_dir=",
-        "beyond: (SyncBN - message) /"}) {
-    EXPECT_THAT(outcome.output, HasSubstr(text));
-  }
-  for (const absl::string_view line : absl::StrSplit(outcome.output, '\n')) {
-    EXPECT_LE(line.size(), 100u) << line;
-  }
-  EXPECT_THAT(outcome.output, Not(HasSubstr("worker")));
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("--per_rank_batch"), HasSubstr("default: 2"),
+                    HasSubstr("Exit status")));
 }
 
 }  // namespace

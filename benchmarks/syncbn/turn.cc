@@ -1,6 +1,7 @@
 #include "benchmarks/syncbn/turn.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <numeric>
 #include <span>
@@ -33,19 +34,15 @@ absl::StatusOr<TeamCall> CombineCall(std::span<const CallTimes* const> ranks) {
   const double share = 1 / static_cast<double>(ranks.size());
   for (const CallTimes* rank : ranks) {
     const double seconds = rank->end - rank->begin;
-    double other = seconds;
     all.seconds = std::max(all.seconds, seconds);
+    CallSplit split = {.kernels = rank->kernels};
     for (size_t i = 0; i < messages; ++i) {
       const MessageTimes& message = rank->messages[i];
-      all.wait += share * (complete[i] - message.entered);
-      all.communication += share * (message.left - complete[i]);
-      other -= message.left - message.entered;
+      split.wait += complete[i] - message.entered;
+      split.communication += message.left - complete[i];
     }
-    for (size_t i = 0; i < all.kernels.size(); ++i) {
-      all.kernels[i] += share * rank->kernels[i];
-      other -= rank->kernels[i];
-    }
-    all.other += share * other;
+    split.other = seconds - split.Sum();
+    all.split.Add(split, share);
   }
   all.messages = static_cast<int64_t>(messages);
   for (const MessageTimes& message : ranks[0]->messages) {
@@ -79,19 +76,9 @@ absl::StatusOr<std::vector<TeamCall>> CombineCalls(
 }  // namespace
 
 const char* Name(TimedKernel kernel) {
-  switch (kernel) {
-    case TimedKernel::kMoments:
-      return "moments";
-    case TimedKernel::kMerge:
-      return "merge";
-    case TimedKernel::kNormalize:
-      return "normalize";
-    case TimedKernel::kBackwardReduce:
-      return "backward reduce";
-    case TimedKernel::kBackwardInput:
-      break;
-  }
-  return "backward input";
+  constexpr const char* kNames[] = {"moments", "merge", "normalize",
+                                    "backward reduce", "backward input"};
+  return kNames[static_cast<size_t>(kernel)];
 }
 
 RankTurn Missing(const absl::Status& why) {
@@ -105,8 +92,17 @@ absl::StatusOr<RankTurn> OrMissing(absl::StatusOr<RankTurn> turn) {
   return Missing(turn.status());
 }
 
-double TeamCall::Kernels() const {
+double CallSplit::Kernels() const {
   return std::accumulate(kernels.begin(), kernels.end(), 0.0);
+}
+
+void CallSplit::Add(const CallSplit& more, double share) {
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    kernels[i] += share * more.kernels[i];
+  }
+  communication += share * more.communication;
+  wait += share * more.wait;
+  other += share * more.other;
 }
 
 absl::StatusOr<TeamTurn> CombineTurns(std::span<const RankTurn> turns) {
@@ -124,6 +120,105 @@ absl::StatusOr<TeamTurn> CombineTurns(std::span<const RankTurn> turns) {
   LOCKSTEP_ASSIGN_OR_RETURN(all.backward,
                             CombineCalls(turns, &RankTurn::backward));
   return all;
+}
+
+// The order of turns.
+namespace {
+
+constexpr int kMostRounds = 200;
+
+// Of the time, where there are layers too.
+constexpr double kNetworkShare = 0.3;
+
+constexpr int kWarmup = 2;
+
+double LayerSeconds(const SyncBnSettings& settings) {
+  const double all =
+      settings.seconds * (settings.network ? 1 - kNetworkShare : 1);
+  return all / static_cast<double>(ShapesOf(settings).size());
+}
+
+double NetworkSeconds(const SyncBnSettings& settings) {
+  return settings.seconds * (settings.sets.empty() ? 1 : kNetworkShare);
+}
+
+// Adds one turn to what was measured.
+absl::Status AddTurn(SyncBnRequest request, const TakeSyncBnTurn& take_turn,
+                     TeamTurn& measured) {
+  request.subject = measured.subject;
+  absl::StatusOr<TeamTurn> turn = take_turn(request);
+  if (!turn.ok()) return Named(Name(measured.subject), turn.status());
+  measured.missing = turn->missing;
+  measured.wrong += turn->wrong;
+  if (measured.note.empty()) measured.note = turn->note;
+  if (measured.gpu.empty()) measured.gpu = turn->gpu;
+  measured.shared_gpu = measured.shared_gpu || turn->shared_gpu;
+  const auto append = [](const std::vector<TeamCall>& from,
+                         std::vector<TeamCall>& to) {
+    to.insert(to.end(), from.begin(), from.end());
+  };
+  append(turn->forward, measured.forward);
+  append(turn->backward, measured.backward);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<MeasuredTurns> MeasureTurns(
+    const SyncBnSettings& settings, double budget, SyncBnRequest request,
+    std::span<const SyncBnSubject> subjects, const TakeSyncBnTurn& take_turn,
+    const ClockFunction& clock) {
+  MeasuredTurns measured;
+  for (const SyncBnSubject subject : subjects) {
+    measured.subjects.push_back({.subject = subject});
+  }
+  const RoundLimits limits = {
+      .rounds = settings.rounds, .most = kMostRounds, .seconds = budget};
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      measured.rounds,
+      MeasureRounds(limits, subjects.size(), clock, [&](int round, size_t i) {
+        if (!measured.subjects[i].missing.empty()) return absl::OkStatus();
+        // Large tensors leave nothing in a cache that a warm-up could prepare.
+        const bool large = request.iterations == 1;
+        request.warmup = large && round > 0 ? 0 : large ? 1 : kWarmup;
+        return AddTurn(request, take_turn, measured.subjects[i]);
+      }));
+  return measured;
+}
+
+}  // namespace
+
+const TeamTurn* MeasuredTurns::Find(SyncBnSubject subject) const {
+  for (const TeamTurn& measured : subjects) {
+    if (measured.subject == subject) return &measured;
+  }
+  return nullptr;
+}
+
+absl::StatusOr<MeasuredTurns> MeasureLayer(const SyncBnSettings& settings,
+                                           const LayerShape& shape,
+                                           const TakeSyncBnTurn& take_turn,
+                                           const ClockFunction& clock) {
+  std::vector<SyncBnSubject> subjects = {
+      SyncBnSubject::kLocal, SyncBnSubject::kOwnLocal, SyncBnSubject::kSync,
+      SyncBnSubject::kSplit, SyncBnSubject::kMessage,  SyncBnSubject::kCopy};
+  if (settings.torch) subjects.push_back(SyncBnSubject::kTorch);
+  SyncBnRequest request;
+  request.layer = SpecOf(settings, shape);
+  request.iterations = TimedIterations(settings, shape);
+  return MeasureTurns(settings, LayerSeconds(settings), request, subjects,
+                      take_turn, clock);
+}
+
+absl::StatusOr<MeasuredTurns> MeasureNetwork(const SyncBnSettings& settings,
+                                             const TakeSyncBnTurn& take_turn,
+                                             const ClockFunction& clock) {
+  const SyncBnSubject subjects[] = {SyncBnSubject::kLocal, SyncBnSubject::kSync,
+                                    SyncBnSubject::kSplit};
+  SyncBnRequest request;
+  request.network = 1;
+  request.layer.n = NetworkBatch(settings);
+  request.layer.seed = settings.seed;
+  return MeasureTurns(settings, NetworkSeconds(settings), request, subjects,
+                      take_turn, clock);
 }
 
 }  // namespace lockstep::benchmarks

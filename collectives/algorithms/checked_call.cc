@@ -7,7 +7,9 @@
 #include <cstring>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -44,24 +46,6 @@ uint64_t FloatBits(uint64_t random, int exponent_bits, int mantissa_bits) {
   return ((sign << exponent_bits | exponent) << mantissa_bits) | mantissa;
 }
 
-uint64_t BitsOf(DataType type, uint64_t random) {
-  switch (type) {
-    case DataType::kFloat64:
-      return FloatBits(random, 11, 52);
-    case DataType::kFloat32:
-      return FloatBits(random, 8, 23);
-    case DataType::kFloat16:
-      return FloatBits(random, 5, 10);
-    case DataType::kBFloat16:
-      return FloatBits(random, 8, 7);
-    case DataType::kInt32:
-    case DataType::kInt64:
-    case DataType::kUInt8:
-      break;
-  }
-  return random | 1;
-}
-
 // Element i of a rank's input. Sums of up to 5 ranks' are exact in bfloat16,
 // averages whole, and products powers of two.
 double ExactElement(ReduceOp op, int world_size, int rank, int64_t i) {
@@ -72,39 +56,89 @@ double ExactElement(ReduceOp op, int world_size, int rank, int64_t i) {
 }
 
 double UnitRoundoff(DataType type) {
-  switch (type) {
-    case DataType::kFloat64:
-      return 0x1p-53;
-    case DataType::kFloat32:
-      return 0x1p-24;
-    case DataType::kFloat16:
-      return 0x1p-11;
-    case DataType::kBFloat16:
-      return 0x1p-8;
-    case DataType::kInt32:
-    case DataType::kInt64:
-    case DataType::kUInt8:
-      break;
-  }
-  return 0;
+  if (type == DataType::kFloat64) return 0x1p-53;
+  if (type == DataType::kFloat32) return 0x1p-24;
+  if (type == DataType::kFloat16) return 0x1p-11;
+  return type == DataType::kBFloat16 ? 0x1p-8 : 0;
 }
 
-// What one call of one rank is about.
+// What one call of one rank is about, and what it must give: the same in place
+// and not.
 class Answer {
  public:
   Answer(const CheckedCall& call, AdditionOrder order, int rank, int world_size)
-      : call_(call), order_(order), rank_(rank), world_size_(world_size) {}
+      : call_(call), rank_(rank), world_size_(world_size) {
+    if (!TakesPart()) return;
+    std::vector<Bytes> inputs;
+    for (int other = 0; other < world_size; ++other) {
+      inputs.push_back(InputOf(other));
+    }
+    output_ = ReferenceOutput({.operation = call.operation,
+                               .type = call.type,
+                               .op = call.op,
+                               .count = call.count,
+                               .root = call.root,
+                               .destination = Destination()},
+                              order, rank, inputs)
+                  .value_or(Bytes());
+    input_ = std::move(inputs[rank]);
+  }
 
-  int rank() const { return rank_; }
-  int world_size() const { return world_size_; }
-
-  int Destination() const { return (call_.root + call_.hops) % world_size_; }
+  bool IsOf(CheckedCall call) const {
+    call.in_place = call_.in_place;
+    return call == call_;
+  }
   // Whether this rank has anything to do.
   bool TakesPart() const {
     return call_.operation != Operation::kSend ||
            (Destination() != call_.root &&
             (rank_ == call_.root || rank_ == Destination()));
   }
+
+  int rank() const { return rank_; }
+  int world_size() const { return world_size_; }
+  const Bytes& input() const { return input_; }
+  const Bytes& output() const { return output_; }  // Empty if there is none.
+
+  // Where, in elements, the input is part of the output, or the output of the
+  // input.
+  int64_t Place() const {
+    if (input_.empty() || output_.empty() || input_.size() == output_.size()) {
+      return 0;
+    }
+    if (call_.counts.empty()) return rank_ * call_.count;
+    return std::accumulate(call_.counts.begin(), call_.counts.begin() + rank_,
+                           int64_t{0});
+  }
+
+  Collective ToCollective(ConstBuffer input, Buffer output) const {
+    switch (call_.operation) {
+      case Operation::kAllReduce:
+        return Collective::AllReduce(input, output, call_.op);
+      case Operation::kReduce:
+        return Collective::Reduce(input, output, call_.op, call_.root);
+      case Operation::kReduceScatter:
+        return Collective::ReduceScatter(input, output, call_.op);
+      case Operation::kAllGather:
+        return Collective::AllGather(input, output, call_.counts);
+      case Operation::kBroadcast:
+        return Collective::Broadcast(output, call_.root);
+      case Operation::kScatter:
+        return Collective::Scatter(input, output, call_.root);
+      case Operation::kGather:
+        return Collective::Gather(input, output, call_.root);
+      case Operation::kAllToAll:
+        return Collective::AllToAll(input, output);
+      case Operation::kSend:
+        return rank_ == call_.root ? Collective::Send(input, Destination())
+                                   : Collective::Receive(output, call_.root);
+      default:
+        return Collective::Barrier();
+    }
+  }
+
+ private:
+  int Destination() const { return (call_.root + call_.hops) % world_size_; }
 
   Bytes InputOf(int rank) const {
     const int64_t size = SizeOf(call_.type);
@@ -123,30 +157,6 @@ class Answer {
     return input;
   }
 
-  // Where the input is part of the output, or the output of the input.
-  int64_t PlaceOf(int rank) const {
-    if (call_.counts.empty()) return rank * call_.count;
-    return std::accumulate(call_.counts.begin(), call_.counts.begin() + rank,
-                           int64_t{0});
-  }
-
-  // Empty where the rank gets none.
-  Bytes Output() const {
-    std::vector<Bytes> inputs;
-    for (int rank = 0; rank < world_size_; ++rank) {
-      inputs.push_back(InputOf(rank));
-    }
-    return ReferenceOutput({.operation = call_.operation,
-                            .type = call_.type,
-                            .op = call_.op,
-                            .count = call_.count,
-                            .root = call_.root,
-                            .destination = Destination()},
-                           order_, rank_, inputs)
-        .value_or(Bytes());
-  }
-
- private:
   int64_t InputCount(int rank) const {
     switch (call_.operation) {
       case Operation::kReduceScatter:
@@ -162,43 +172,22 @@ class Answer {
     }
   }
 
-  const CheckedCall& call_;
-  const AdditionOrder order_;
+  const CheckedCall call_;
   const int rank_;
   const int world_size_;
+  Bytes input_;
+  Bytes output_;
 };
 
-Collective ToCollective(const CheckedCall& call, const Answer& answer,
-                        ConstBuffer input, Buffer output) {
-  switch (call.operation) {
-    case Operation::kAllReduce:
-      return Collective::AllReduce(input, output, call.op);
-    case Operation::kReduce:
-      return Collective::Reduce(input, output, call.op, call.root);
-    case Operation::kReduceScatter:
-      return Collective::ReduceScatter(input, output, call.op);
-    case Operation::kAllGather:
-      return Collective::AllGather(input, output, call.counts);
-    case Operation::kBroadcast:
-      return Collective::Broadcast(output, call.root);
-    case Operation::kScatter:
-      return Collective::Scatter(input, output, call.root);
-    case Operation::kGather:
-      return Collective::Gather(input, output, call.root);
-    case Operation::kAllToAll:
-      return Collective::AllToAll(input, output);
-    case Operation::kSend:
-      return answer.rank() == call.root
-                 ? Collective::Send(input, answer.Destination())
-                 : Collective::Receive(output, call.root);
-    default:
-      return Collective::Barrier();
-  }
+bool Same(const Bytes& a, const Bytes& b) {
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size()) == 0);
 }
 
 // tolerance: relative to what is wanted; 0 for every bit.
 absl::Status Compare(const char* what, DataType type, double tolerance,
                      const Bytes& got, const Bytes& want) {
+  if (Same(got, want)) return absl::OkStatus();
   const int64_t size = SizeOf(type);
   const int64_t count = static_cast<int64_t>(want.size()) / size;
   for (auto at = want.begin(); at != want.end(); ++at) {
@@ -223,16 +212,13 @@ absl::Status RunWithBuffers(
     const CheckedCall& call, const Answer& answer, const MakeMemory& memory,
     absl::FunctionRef<absl::Status(const Collective&)> run) {
   const int64_t size = SizeOf(call.type);
-  const Bytes input = answer.InputOf(answer.rank());
-  const Bytes want = answer.Output();
+  const Bytes& input = answer.input();
+  const Bytes& want = answer.output();
   const bool in_place = call.operation == Operation::kBroadcast ||
                         (call.in_place && !input.empty() && !want.empty());
   const bool input_is_part = in_place && input.size() <= want.size();
   const bool output_is_part = in_place && !input_is_part;
-  const int64_t place =
-      input.empty() || want.empty() || input.size() == want.size()
-          ? 0
-          : answer.PlaceOf(answer.rank()) * size;
+  const int64_t place = answer.Place() * size;
 
   Bytes output(want.size(), std::byte{0xee});
   if (input_is_part) {
@@ -242,8 +228,8 @@ absl::Status RunWithBuffers(
   LOCKSTEP_ASSIGN_OR_RETURN(const auto to, memory(output));
   std::byte* const in = (input_is_part ? to->data() + place : from->data());
   std::byte* const out = (output_is_part ? from->data() + place : to->data());
-  LOCKSTEP_RETURN_IF_ERROR(run(ToCollective(
-      call, answer, {in, static_cast<int64_t>(input.size()) / size, call.type},
+  LOCKSTEP_RETURN_IF_ERROR(run(answer.ToCollective(
+      {in, static_cast<int64_t>(input.size()) / size, call.type},
       {out, static_cast<int64_t>(want.size()) / size, call.type})));
 
   LOCKSTEP_ASSIGN_OR_RETURN(const Bytes input_after, from->Read());
@@ -261,14 +247,24 @@ absl::Status RunWithBuffers(
   return Compare("the input, afterwards,", call.type, 0, input_after, input);
 }
 
-absl::Status RunAndCheckOne(
-    const CheckedCall& call, const Answer& answer, const MakeMemory& memory,
+absl::Status RunAndCheckAll(
+    int rank, int world_size, const std::vector<CheckedCall>& calls,
+    AdditionOrder order, const MakeMemory& memory,
     absl::FunctionRef<absl::Status(const Collective&)> run) {
-  if (!answer.TakesPart()) return absl::OkStatus();
-  const absl::Status status = RunWithBuffers(call, answer, memory, run);
-  if (!absl::IsDataLoss(status)) return status;
-  return absl::DataLossError(absl::StrCat(
-      "rank ", answer.rank(), ", ", Describe(call), ": ", status.message()));
+  std::optional<Answer> answer;
+  for (const CheckedCall& call : calls) {
+    if (!answer.has_value() || !answer->IsOf(call)) {
+      answer.emplace(call, order, rank, world_size);
+    }
+    if (!answer->TakesPart()) continue;
+    const absl::Status status = RunWithBuffers(call, *answer, memory, run);
+    if (absl::IsDataLoss(status)) {
+      return absl::DataLossError(absl::StrCat(
+          "rank ", rank, ", ", Describe(call), ": ", status.message()));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace
@@ -281,14 +277,30 @@ std::string Describe(const CheckedCall& call) {
 }
 
 void FillInput(int rank, DataType type, int64_t count, void* data) {
-  const int64_t size = SizeOf(type);
-  for (int64_t i = 0; i < count; ++i) {
-    const uint64_t bits = BitsOf(
-        type,
-        Mix(static_cast<uint64_t>(rank + 1) << 40 | static_cast<uint64_t>(i)));
-    // Little endian, as every machine that this is tested on.
-    std::memcpy(static_cast<std::byte*>(data) + i * size, &bits,
-                static_cast<size_t>(size));
+  const auto fill = [&]<typename Bits>(Bits, auto bits_of) {
+    for (int64_t i = 0; i < count; ++i) {
+      const auto bits = static_cast<Bits>(bits_of(Mix(
+          static_cast<uint64_t>(rank + 1) << 40 | static_cast<uint64_t>(i))));
+      std::memcpy(static_cast<std::byte*>(data) + i * sizeof(Bits), &bits,
+                  sizeof(Bits));
+    }
+  };
+  const auto odd = [](uint64_t random) { return random | 1; };
+  switch (type) {
+    case DataType::kFloat64:
+      return fill(uint64_t(), [](uint64_t x) { return FloatBits(x, 11, 52); });
+    case DataType::kFloat32:
+      return fill(uint32_t(), [](uint64_t x) { return FloatBits(x, 8, 23); });
+    case DataType::kFloat16:
+      return fill(uint16_t(), [](uint64_t x) { return FloatBits(x, 5, 10); });
+    case DataType::kBFloat16:
+      return fill(uint16_t(), [](uint64_t x) { return FloatBits(x, 8, 7); });
+    case DataType::kInt32:
+      return fill(uint32_t(), odd);
+    case DataType::kInt64:
+      return fill(uint64_t(), odd);
+    case DataType::kUInt8:
+      return fill(uint8_t(), odd);
   }
 }
 
@@ -299,15 +311,26 @@ GuardedMemory::GuardedMemory(const Bytes& content, int64_t offset)
   std::copy(content.begin(), content.end(), data());
 }
 
-absl::StatusOr<Bytes> GuardedMemory::Read() const {
+bool GuardedMemory::GuardsHold() const {
   const auto begin = bytes_.begin() + static_cast<ptrdiff_t>(begin_);
-  const auto end = begin + static_cast<ptrdiff_t>(size_);
   const auto is_guard = [](std::byte b) { return b == kGuard; };
-  if (std::all_of(bytes_.begin(), begin, is_guard) &&
-      std::all_of(end, bytes_.end(), is_guard)) {
-    return Bytes(begin, end);
+  return std::all_of(bytes_.begin(), begin, is_guard) &&
+         std::all_of(begin + static_cast<ptrdiff_t>(size_), bytes_.end(),
+                     is_guard);
+}
+
+absl::StatusOr<Bytes> GuardedMemory::Read() const {
+  if (!GuardsHold()) {
+    return absl::DataLossError("memory beside a buffer was written");
   }
-  return absl::DataLossError("memory beside a buffer was written");
+  const auto begin = bytes_.begin() + static_cast<ptrdiff_t>(begin_);
+  return Bytes(begin, begin + static_cast<ptrdiff_t>(size_));
+}
+
+bool GuardedMemory::Holds(const Bytes& content) const {
+  return GuardsHold() && content.size() == size_ &&
+         (size_ == 0 ||
+          std::memcmp(bytes_.data() + begin_, content.data(), size_) == 0);
 }
 
 absl::StatusOr<std::unique_ptr<CheckedMemory>> MakeGuardedMemory(
@@ -318,26 +341,18 @@ absl::StatusOr<std::unique_ptr<CheckedMemory>> MakeGuardedMemory(
 absl::Status RunAndCheck(Communicator& communicator,
                          const std::vector<CheckedCall>& calls,
                          AdditionOrder order, const MakeMemory& memory) {
-  for (const CheckedCall& call : calls) {
-    LOCKSTEP_RETURN_IF_ERROR(RunAndCheckOne(
-        call,
-        Answer(call, order, communicator.rank(), communicator.world_size()),
-        memory, [&](const Collective& c) { return communicator.Run(c); }));
-  }
-  return absl::OkStatus();
+  return RunAndCheckAll(
+      communicator.rank(), communicator.world_size(), calls, order, memory,
+      [&](const Collective& call) { return communicator.Run(call); });
 }
 
 absl::Status RunAndCheck(
     Transport& transport, const std::vector<CheckedCall>& calls,
     AdditionOrder order,
     absl::FunctionRef<absl::Status(Transport&, const Collective&)> run) {
-  for (const CheckedCall& call : calls) {
-    LOCKSTEP_RETURN_IF_ERROR(RunAndCheckOne(
-        call, Answer(call, order, transport.rank(), transport.world_size()),
-        MakeGuardedMemory,
-        [&](const Collective& c) { return run(transport, c); }));
-  }
-  return absl::OkStatus();
+  return RunAndCheckAll(
+      transport.rank(), transport.world_size(), calls, order, MakeGuardedMemory,
+      [&](const Collective& call) { return run(transport, call); });
 }
 
 }  // namespace lockstep

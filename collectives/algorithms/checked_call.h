@@ -1,4 +1,5 @@
-// Collectives whose answer is known: for tests of algorithms and of backends.
+// Collectives whose answer is known, and a transport to run them on: for tests
+// of algorithms and of backends.
 #ifndef LOCKSTEP_COLLECTIVES_ALGORITHMS_CHECKED_CALL_H_
 #define LOCKSTEP_COLLECTIVES_ALGORITHMS_CHECKED_CALL_H_
 
@@ -6,12 +7,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "base/data_types.h"
 #include "collectives/algorithms/collective_reference.h"
 #include "collectives/algorithms/transport.h"
@@ -40,6 +43,8 @@ struct CheckedCall {
   int hops = 1;
   CallInput input = CallInput::kAny;
   bool rounds = false;  // Results of kExact may be off by P + 2 roundings.
+
+  friend bool operator==(const CheckedCall&, const CheckedCall&) = default;
 };
 
 // "AllReduce of float32[10], sum, root 1, in place".
@@ -71,8 +76,12 @@ class GuardedMemory : public CheckedMemory {
 
   std::byte* data() override { return bytes_.data() + begin_; }
   absl::StatusOr<Bytes> Read() const override;
+  // Whether that is what it holds, and nothing beside it was written.
+  bool Holds(const Bytes& content) const;
 
  private:
+  bool GuardsHold() const;
+
   size_t size_;
   Bytes bytes_;
   size_t begin_;
@@ -96,6 +105,38 @@ absl::Status RunAndCheck(
     Transport& transport, const std::vector<CheckedCall>& calls,
     AdditionOrder order,
     absl::FunctionRef<absl::Status(Transport&, const Collective&)> run);
+
+// A transport between threads of a test, which keeps every promise of Transport
+// and not more.
+
+using Piece = std::vector<std::byte>;
+
+struct MemoryTransportOptions {
+  int64_t max_piece_bytes = 64;
+  int max_pieces = 2;
+  // How long a Wait lasts: a deadlock fails, and does not hang.
+  absl::Duration timeout = absl::Seconds(20);
+  // For controls: what arrives in place of a piece. Called on the sender's
+  // thread; at most max_pieces are under way.
+  std::function<std::vector<Piece>(int from, int to, Piece piece)> harm = {};
+};
+
+// Calls `fn` on `world_size` threads, each with its rank's transport, and
+// returns what each returned, in rank order.
+//
+// Every piece is memory of its own, of its very size, and released with the
+// piece, so that the address sanitizer sees what is touched beyond or after it.
+//
+// Wait: kDeadlineExceeded, naming the rank waited for; kUnavailable as soon as
+// that rank's fn has returned and nothing of it is left, or any rank's has
+// returned an error.
+std::vector<absl::Status> RunOverMemory(
+    int world_size, const MemoryTransportOptions& options,
+    const std::function<absl::Status(Transport&)>& fn);
+
+// The lowest rank's error that is not kUnavailable; else its kUnavailable; else
+// OK.
+absl::Status FirstCause(std::span<const absl::Status> statuses);
 
 }  // namespace lockstep
 

@@ -8,75 +8,20 @@
 #include <cstring>
 #include <limits>
 #include <optional>
-#include <span>
 #include <type_traits>
 #include <vector>
 
 #include "base/data_types.h"
+#include "base/half_reference.h"
 #include "collectives/collective.h"
 
 namespace lockstep {
 namespace {
 
-// A format of floats with 16 bits.
-struct Format {
-  int precision;  // Bits, with the leading one.
-  int max_exponent;
-  int min_exponent;  // Of normal numbers.
-};
 template <typename E>
-inline constexpr Format kFormat = {11, 15, -14};
+inline constexpr HalfFormat kFormat = kFloat16Format;
 template <>
-inline constexpr Format kFormat<BFloat16> = {8, 127, -126};
-
-// 2^exponent, for the exponents of normal doubles. To multiply by it is
-// std::ldexp(), as exact and faster.
-double PowerOfTwo(int exponent) {
-  return std::bit_cast<double>(static_cast<uint64_t>(exponent + 1023) << 52);
-}
-
-// std::nearbyint rounds to nearest, ties to even, by default. A NaN becomes
-// quiet and keeps its sign and what there is room for of its payload.
-uint16_t Encode(const Format& format, double x) {
-  const int mantissa_bits = format.precision - 1;
-  const uint16_t sign = std::signbit(x) ? 0x8000 : 0;
-  const int infinity = (format.max_exponent * 2 + 1) << mantissa_bits;
-  if (std::isnan(x)) {
-    const int payload =
-        static_cast<int>((std::bit_cast<uint64_t>(x) & 0xf'ffff'ffff'ffff) >>
-                         (52 - mantissa_bits));
-    const int quiet = 1 << (mantissa_bits - 1);
-    return static_cast<uint16_t>(sign | infinity | quiet | payload);
-  }
-  x = std::fabs(x);
-  if (std::isinf(x)) return static_cast<uint16_t>(sign | infinity);
-  if (x == 0) return sign;
-  const int exponent = std::max(std::ilogb(x), format.min_exponent);
-  // Units in the last place: carries into the exponent by itself.
-  const int units = static_cast<int>(
-      std::nearbyint(x * PowerOfTwo(mantissa_bits - exponent)));
-  const int bits = ((exponent - format.min_exponent) << mantissa_bits) + units;
-  return static_cast<uint16_t>(sign | (bits < infinity ? bits : infinity));
-}
-
-double Decode(const Format& format, uint16_t bits) {
-  const int mantissa_bits = format.precision - 1;
-  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
-  const int exponent = (bits & 0x7fff) >> mantissa_bits;
-  const int mantissa = bits & ((1 << mantissa_bits) - 1);
-  if (exponent == format.max_exponent * 2 + 1) {
-    const uint64_t quiet = mantissa == 0 ? 0 : uint64_t{1} << 51;
-    return std::bit_cast<double>(
-        std::bit_cast<uint64_t>(sign *
-                                std::numeric_limits<double>::infinity()) |
-        quiet | static_cast<uint64_t>(mantissa) << (52 - mantissa_bits));
-  }
-  if (exponent == 0) {
-    return sign * mantissa * PowerOfTwo(format.min_exponent - mantissa_bits);
-  }
-  return sign * (mantissa + (1 << mantissa_bits)) *
-         PowerOfTwo(exponent - 1 + format.min_exponent - mantissa_bits);
-}
+inline constexpr HalfFormat kFormat<BFloat16> = kBFloat16Format;
 
 template <typename E>
 constexpr bool kIsHalf =
@@ -91,7 +36,7 @@ using Wide =
 template <typename E>
 Wide<E> Widen(E x) {
   if constexpr (kIsHalf<E>) {
-    return static_cast<float>(Decode(kFormat<E>, x.bits));
+    return static_cast<float>(DecodeHalf(kFormat<E>, x.bits));
   } else {
     return x;
   }
@@ -100,7 +45,7 @@ Wide<E> Widen(E x) {
 template <typename E>
 E RoundTo(double x) {
   if constexpr (kIsHalf<E>) {
-    return {Encode(kFormat<E>, x)};
+    return {EncodeHalf(kFormat<E>, x)};
   } else {
     return static_cast<E>(x);
   }
@@ -137,29 +82,35 @@ F Combine(ReduceOp op, F a, F b) {
   return std::isnan(result) ? kNan : result;
 }
 
-// x is where it computes.
+// The elements of one rank that are folded together.
 template <typename W>
-W FoldTree(ReduceOp op, std::span<W> x) {
-  const size_t size = x.size();
-  size_t power = std::bit_floor(size);
-  const size_t pairs = size - power;
+using Row = std::vector<W>;
+
+template <typename W>
+void CombineRows(ReduceOp op, const Row<W>& a, const Row<W>& b,
+                 Row<W>& result) {
+  for (size_t i = 0; i < a.size(); ++i) result[i] = Combine(op, a[i], b[i]);
+}
+
+// Folds the rows, by rank, into the first of them.
+template <typename W>
+void FoldTree(ReduceOp op, std::vector<Row<W>>& x) {
+  size_t power = std::bit_floor(x.size());
+  const size_t pairs = x.size() - power;
   for (size_t i = 0; i < pairs; ++i) {
-    x[i] = Combine(op, x[2 * i], x[2 * i + 1]);
+    CombineRows(op, x[2 * i], x[2 * i + 1], x[i]);
   }
-  for (size_t i = pairs; i < power; ++i) x[i] = x[i + pairs];
+  for (size_t i = pairs; i < power; ++i) x[i].swap(x[i + pairs]);
   for (; power > 1; power /= 2) {
     for (size_t i = 0; i < power; i += 2) {
-      x[i / 2] = Combine(op, x[i], x[i + 1]);
+      CombineRows(op, x[i], x[i + 1], x[i / 2]);
     }
   }
-  return x[0];
 }
 
 template <typename W>
-W FoldChain(ReduceOp op, std::span<const W> x) {
-  W result = x[0];
-  for (const W value : x.subspan(1)) result = Combine(op, result, value);
-  return result;
+void FoldChain(ReduceOp op, std::vector<Row<W>>& x) {
+  for (size_t k = 1; k < x.size(); ++k) CombineRows(op, x[0], x[k], x[0]);
 }
 
 template <typename E>
@@ -205,19 +156,25 @@ E Load(const Bytes& bytes, int64_t i) {
 // rank `first` and goes round.
 Bytes Reduce(const ReferenceCall& call, FoldOrder order, int64_t begin,
              int64_t count, size_t first, const std::vector<Bytes>& inputs) {
+  constexpr int64_t kRow = 256;
   return WithType(call.type, [&]<typename E>(E) {
-    std::vector<Wide<E>> x(inputs.size());
+    std::vector<Row<Wide<E>>> rows(inputs.size());
     Bytes output(static_cast<size_t>(count) * sizeof(E));
-    for (int64_t i = 0; i < count; ++i) {
-      for (size_t k = 0; k < x.size(); ++k) {
-        x[k] = Widen(Load<E>(inputs[(first + k) % x.size()], begin + i));
+    for (int64_t i = 0; i < count; i += kRow) {
+      const int64_t size = std::min(kRow, count - i);
+      for (size_t k = 0; k < rows.size(); ++k) {
+        rows[k].resize(static_cast<size_t>(size));
+        const Bytes& input = inputs[(first + k) % rows.size()];
+        for (int64_t j = 0; j < size; ++j) {
+          rows[k][j] = Widen(Load<E>(input, begin + i + j));
+        }
       }
-      const E result =
-          Finish<E>(call.op,
-                    order == FoldOrder::kTree ? FoldTree(call.op, std::span(x))
-                                              : FoldChain<Wide<E>>(call.op, x),
-                    x.size());
-      std::memcpy(output.data() + i * sizeof(E), &result, sizeof(E));
+      order == FoldOrder::kTree ? FoldTree(call.op, rows)
+                                : FoldChain(call.op, rows);
+      for (int64_t j = 0; j < size; ++j) {
+        const E result = Finish<E>(call.op, rows[0][j], rows.size());
+        std::memcpy(output.data() + (i + j) * sizeof(E), &result, sizeof(E));
+      }
     }
     return output;
   });

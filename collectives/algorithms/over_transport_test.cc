@@ -9,10 +9,8 @@
 #include <cstring>
 #include <latch>
 #include <map>
-#include <optional>
 #include <ostream>
 #include <set>
-#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,11 +22,10 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithms/checked_call.h"
-#include "collectives/algorithms/memory_transport.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"
-#include "collectives/group_options.h"
+#include "collectives/communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -71,21 +68,6 @@ TEST(MemoryTransportTest, DeliversPiecesInOrderWithBoundedRoom) {
   EXPECT_THAT(statuses, ElementsAre(IsOk(), IsOk()));
 }
 
-TEST(MemoryTransportTest, FailureOfARankEndsAllAndIsTheFirstCause) {
-  const auto statuses =
-      RunOverMemory(3, {}, [](Transport& transport) -> absl::Status {
-        if (transport.rank() == 2) return absl::DataLossError("it broke");
-        return transport.Wait(Transport::kNobody, 1 - transport.rank());
-      });
-  const auto is_unavailable =
-      StatusIs(absl::StatusCode::kUnavailable, "rank 2 failed: it broke");
-  EXPECT_THAT(statuses,
-              ElementsAre(is_unavailable, is_unavailable,
-                          StatusIs(absl::StatusCode::kDataLoss, "it broke")));
-  EXPECT_THAT(FirstCause(statuses),
-              StatusIs(absl::StatusCode::kDataLoss, "it broke"));
-}
-
 // Runs on 3 ranks; rank 2 does `harm_after` to its buffers.
 absl::Status RunHarmed(const CheckedCall& call, AdditionOrder order,
                        absl::FunctionRef<void(const Collective&)> harm_after) {
@@ -102,55 +84,48 @@ absl::Status RunHarmed(const CheckedCall& call, AdditionOrder order,
 
 constexpr auto kNoHarm = [](const Collective&) {};
 
-TEST(RunAndCheckTest, RejectsOneWrongBit) {
+TEST(RunAndCheckTest, RejectsWhatIsWrittenWrongly) {
   const CheckedCall call = {.operation = Operation::kAllToAll, .count = 5};
   EXPECT_THAT(RunHarmed(call, AdditionOrder::kBySize, kNoHarm), IsOk());
-  EXPECT_THAT(RunHarmed(call, AdditionOrder::kBySize,
-                        [](const Collective& c) {
-                          c.output.bytes()[14 * 8 + 7] ^= std::byte{1};
-                        }),
-              StatusIs(absl::StatusCode::kDataLoss,
-                       HasSubstr("the output is wrong from element 14 of 15")));
+  const struct {
+    std::byte* (*byte)(const Collective&);
+    const char* said;
+  } kCases[] = {
+      {[](const Collective& c) { return c.output.bytes() + 14 * 8 + 7; },
+       "the output is wrong from element 14 of 15"},
+      {[](const Collective& c) {
+         return c.output.bytes() + c.output.size_bytes();
+       },
+       "beside"},
+      {[](const Collective& c) {
+         return const_cast<std::byte*>(c.input.bytes());
+       },
+       "the input"}};
+  for (const auto& test : kCases) {
+    EXPECT_THAT(
+        RunHarmed(call, AdditionOrder::kBySize,
+                  [&](const Collective& c) { *test.byte(c) ^= std::byte{1}; }),
+        StatusIs(absl::StatusCode::kDataLoss, HasSubstr(test.said)));
+  }
 }
 
-TEST(RunAndCheckTest, RejectsAWriteBesideTheOutput) {
-  EXPECT_THAT(RunHarmed({.operation = Operation::kAllReduce, .count = 5},
-                        AdditionOrder::kBySize,
-                        [](const Collective& c) {
-                          c.output.bytes()[c.output.size_bytes()] ^=
-                              std::byte{1};
-                        }),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("beside")));
-}
-
-TEST(RunAndCheckTest, RejectsAChangedInput) {
-  EXPECT_THAT(RunHarmed({.operation = Operation::kAllReduce, .count = 5},
-                        AdditionOrder::kBySize,
-                        [](const Collective& c) {
-                          const_cast<std::byte&>(c.input.bytes()[0]) ^=
-                              std::byte{1};
-                        }),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("the input")));
-}
-
+// Of zeros, of which the one that is kept depends on the order, too.
 TEST(RunAndCheckTest, RejectsTheOtherOrder) {
-  for (const Operation operation :
-       {Operation::kAllReduce, Operation::kReduce}) {
-    const CheckedCall call = {operation, DataType::kFloat32, ReduceOp::kSum,
-                              /*count=*/100};
+  for (const CheckedCall& call : {
+           CheckedCall{Operation::kAllReduce, DataType::kFloat32,
+                       ReduceOp::kSum, 100},
+           CheckedCall{Operation::kReduce, DataType::kFloat32, ReduceOp::kSum,
+                       100},
+           CheckedCall{.operation = Operation::kAllReduce,
+           .type = DataType::kFloat32,
+           .op = ReduceOp::kMax,
+           .count = 100,
+           .input = CallInput::kZeros},
+       }) {
     EXPECT_THAT(RunHarmed(call, AdditionOrder::kTree, kNoHarm), IsOk());
     EXPECT_THAT(RunHarmed(call, AdditionOrder::kRing, kNoHarm),
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong")));
   }
-}
-
-TEST(RunAndCheckTest, RejectsTheOtherOrderOfZeros) {
-  CheckedCall call = {Operation::kAllReduce, DataType::kFloat32, ReduceOp::kMax,
-                      /*count=*/100};
-  call.input = CallInput::kZeros;
-  EXPECT_THAT(RunHarmed(call, AdditionOrder::kTree, kNoHarm), IsOk());
-  EXPECT_THAT(RunHarmed(call, AdditionOrder::kRing, kNoHarm),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong")));
 }
 
 constexpr Algorithm kAlgorithms[] = {Algorithm::kAuto, Algorithm::kRing,
@@ -252,18 +227,29 @@ TEST_P(OverTransportTest, MovesEveryCountInAndOutOfPlace) {
 
 TEST_P(OverTransportTest, GathersUnequalCounts) {
   std::vector<CheckedCall> calls;
-  for (const int64_t step : {0, 1, 9}) {
-    for (const bool in_place : {false, true}) {
-      CheckedCall call = {.operation = Operation::kAllGather,
-                          .in_place = in_place};
-      // Every other rank has none.
+  for (const bool in_place : {false, true}) {
+    CheckedCall call = {.operation = Operation::kAllGather,
+                        .in_place = in_place};
+    // Every other rank has none.
+    for (const int64_t step : {0, 1, 9}) {
+      call.counts.clear();
       for (int rank = 0; rank < world_size(); ++rank) {
         call.counts.push_back(rank % 2 == 0 ? 1 + step * rank : 0);
       }
       calls.push_back(call);
     }
+    // One has much, one little, the others nothing: the pieces of one rank
+    // alone go round.
+    for (int rank = 0; rank < world_size(); ++rank) {
+      call.counts.assign(static_cast<size_t>(world_size()), 0);
+      call.counts[rank] = 150;
+      call.counts[(rank + 1) % world_size()] += 3;
+      calls.push_back(call);
+    }
   }
-  Check(calls, Algorithm::kAuto, {});
+  for (const int max_pieces : {2, 3, 6}) {
+    Check(calls, Algorithm::kAuto, {.max_pieces = max_pieces});
+  }
 }
 
 // Just within the tree's order and just beyond it.
@@ -272,9 +258,12 @@ TEST_P(OverTransportTest, ChangesTheOrderOfAdditionsBySize) {
   for (const DataType type : {DataType::kFloat64, DataType::kBFloat16}) {
     const int64_t limit = kTreeOrderBytes / SizeOf(type);
     for (const int64_t count : {limit, limit + 1, 2 * limit + 5}) {
+      // One after the other, so that the answer is computed once.
       for (const bool in_place : {false, true}) {
         calls.push_back(
             {Operation::kAllReduce, type, ReduceOp::kSum, count, 0, in_place});
+      }
+      for (const bool in_place : {false, true}) {
         calls.push_back({Operation::kReduce, type, ReduceOp::kAverage, count,
                          world_size() / 2, in_place});
       }
@@ -308,6 +297,45 @@ TEST_P(OverTransportTest, KeepsTheEarlierOfEqualZeros) {
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, OverTransportTest,
                          testing::Values(1, 2, 3, 4, 5, 7, 8),
+                         [](const auto& info) {
+                           return absl::StrCat("P", info.param);
+                         });
+
+class TreeTest : public OverTransportTest {};
+
+// To each root, around 1, 2, 4 and 8 times what is not halved.
+TEST_P(TreeTest, HalvesWhatIsLarge) {
+  std::vector<CheckedCall> calls;
+  for (const auto& [type, op] :
+       {std::pair(DataType::kFloat32, ReduceOp::kSum),
+        std::pair(DataType::kFloat16, ReduceOp::kSum),
+        std::pair(DataType::kUInt8, ReduceOp::kAverage)}) {
+    std::vector<int64_t> counts = {0, 1, 2, 7};
+    for (const int64_t whole : {1, 2, 4, 8}) {
+      const int64_t count =
+          whole * kTreeWholeBytes / SizeOf(AccumulatorOf(type, op));
+      counts.insert(counts.end(), {count - 1, count, count + 1});
+    }
+    for (const int64_t count : counts) {
+      for (const bool in_place : {false, true}) {
+        calls.push_back(
+            {Operation::kAllReduce, type, op, count, /*root=*/0, in_place});
+      }
+      for (int root = 0; root < world_size() && type == DataType::kUInt8;
+           ++root) {
+        calls.push_back({Operation::kReduce, type, op, count, root,
+                         /*in_place=*/count % 2 == 0});
+      }
+    }
+  }
+  for (const int max_pieces : {2, 4}) {
+    Check(calls, Algorithm::kTree,
+          {.max_piece_bytes = 192, .max_pieces = max_pieces});
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(WorldSizes, TreeTest,
+                         testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 11, 16),
                          [](const auto& info) {
                            return absl::StrCat("P", info.param);
                          });
@@ -376,78 +404,40 @@ enum class Fault {
   kBlankPiece,     // The third piece is all zero.
 };
 
-// Does what `fault` says to the pieces that one rank sends, to each peer.
-class FaultyTransport : public Transport {
+// What `fault` makes of the pieces that rank 1 sends to each peer.
+class Harm {
  public:
-  FaultyTransport(Transport& real, Fault fault) : real_(real), fault_(fault) {}
+  explicit Harm(Fault fault) : fault_(fault) {}
 
-  int rank() const override { return real_.rank(); }
-  int world_size() const override { return real_.world_size(); }
-  int64_t max_piece_bytes() const override { return real_.max_piece_bytes(); }
-  int max_pieces() const override { return real_.max_pieces(); }
-
-  std::optional<std::span<std::byte>> Room(int peer) override {
-    if (!real_.Room(peer).has_value()) return std::nullopt;
-    Way& way = ways_[peer];
-    way.room.resize(static_cast<size_t>(max_piece_bytes()));
-    return way.room;
-  }
-
-  void Send(int peer, int64_t size) override {
-    Way& way = ways_[peer];
-    const Piece piece(way.room.begin(), way.room.begin() + size);
-    const Piece second = std::exchange(way.last, piece);
-    ++way.pieces;
-    if (fault_ == Fault::kSwapTwoPieces && way.pieces == 2) return;
-    Forward(peer, way.pieces == 3 ? Harmed(piece, second) : piece);
-    if (fault_ == Fault::kSwapTwoPieces && way.pieces == 3) {
-      Forward(peer, second);
+  std::vector<Piece> operator()(int from, int to, Piece piece) {
+    if (from != 1) return {piece};
+    auto& [pieces, last] = ways_[to];
+    const Piece before = std::exchange(last, piece);
+    ++pieces;
+    if (pieces == 2 && fault_ == Fault::kSwapTwoPieces) return {};
+    if (pieces != 3) return {piece};
+    switch (fault_) {
+      case Fault::kSwapTwoPieces:
+        return {piece, before};
+      case Fault::kLoseTail:
+        piece.resize(piece.size() - 8);
+        return {piece};
+      case Fault::kKeepOldTail:
+        std::memset(piece.data() + piece.size() - 8, 0, 8);
+        return {piece};
+      case Fault::kRepeatPiece:
+        return {before};
+      case Fault::kBlankPiece:
+        return {Piece(piece.size())};
+      case Fault::kNone:
+        break;
     }
-  }
-
-  std::optional<std::span<const std::byte>> Received(int peer) override {
-    return real_.Received(peer);
-  }
-  void Release(int peer) override { real_.Release(peer); }
-  absl::Status Wait(int send_peer, int receive_peer) override {
-    return real_.Wait(send_peer, receive_peer);
+    return {piece};
   }
 
  private:
-  using Piece = std::vector<std::byte>;
-  struct Way {
-    std::vector<std::byte> room;
-    int pieces = 0;
-    Piece last;
-  };
-
-  Piece Harmed(Piece piece, const Piece& second) const {
-    switch (fault_) {
-      case Fault::kLoseTail:
-        piece.resize(piece.size() - 8);
-        return piece;
-      case Fault::kKeepOldTail:
-        std::memset(piece.data() + piece.size() - 8, 0, 8);
-        return piece;
-      case Fault::kRepeatPiece:
-        return second;
-      case Fault::kBlankPiece:
-        return Piece(piece.size());
-      case Fault::kNone:
-      case Fault::kSwapTwoPieces:
-        break;
-    }
-    return piece;
-  }
-
-  void Forward(int peer, const Piece& piece) {
-    std::memcpy(real_.Room(peer)->data(), piece.data(), piece.size());
-    real_.Send(peer, static_cast<int64_t>(piece.size()));
-  }
-
-  Transport& real_;
   const Fault fault_;
-  std::map<int, Way> ways_;  // By peer.
+  std::map<int, std::pair<int, Piece>> ways_;  // By peer: how many, the last.
 };
 
 struct FaultCase {
@@ -491,10 +481,9 @@ class OverTransportFaultTest : public testing::TestWithParam<FaultCase> {
     const CheckedCall call = {c.operation, DataType::kInt64, ReduceOp::kSum,
                               c.count, c.root};
     return FirstCause(RunOverMemory(
-        kRanks, {.max_piece_bytes = 128, .max_pieces = 4},
-        [&](Transport& real) {
-          FaultyTransport faulty(real, real.rank() == 1 ? fault : Fault::kNone);
-          return RunAndCheck(faulty, {call}, AdditionOrder::kBySize,
+        kRanks, {.max_piece_bytes = 128, .max_pieces = 4, .harm = Harm(fault)},
+        [&](Transport& transport) {
+          return RunAndCheck(transport, {call}, AdditionOrder::kBySize,
                              [&](Transport& t, const Collective& collective) {
                                return RunOverTransport(t, collective,
                                                        c.algorithm);

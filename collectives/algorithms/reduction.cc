@@ -7,7 +7,6 @@
 #include <span>
 
 #include "base/data_types.h"
-#include "collectives/algorithms/copy.h"
 #include "collectives/algorithms/reduction_kernels.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"

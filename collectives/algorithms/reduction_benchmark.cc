@@ -2,6 +2,7 @@
 //   bazel run //collectives/algorithms:reduction_benchmark
 // Every rate counts each byte that is read or written once, so those of memory
 // that does not fit in a cache compare with copy's.
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -50,6 +51,13 @@ bool HoldsOnly(const void* memory, int64_t bytes, uint8_t value) {
 // A number in every type.
 constexpr uint8_t kElements = 0x11;
 
+std::atomic<bool> all_right = true;  // Of all threads.
+
+void Fail(benchmark::State& state, const char* what) {
+  all_right = false;
+  state.SkipWithError(what);
+}
+
 void CountBytes(benchmark::State& state, int64_t bytes) {
   state.SetBytesProcessed(state.iterations() * bytes);
 }
@@ -62,9 +70,7 @@ void BM_Copy(benchmark::State& state) {
     std::memcpy(to.data(), from.data(), static_cast<size_t>(bytes));
     benchmark::ClobberMemory();
   }
-  if (!HoldsOnly(to.data(), bytes, kElements)) {
-    state.SkipWithError("wrong copy");
-  }
+  if (!HoldsOnly(to.data(), bytes, kElements)) Fail(state, "wrong copy");
   CountBytes(state, 2 * bytes);
 }
 
@@ -92,9 +98,7 @@ void BM_Fold(benchmark::State& state, DataType type, Outputs where) {
     benchmark::ClobberMemory();
   }
   for (const void* output : outputs) {
-    if (!HoldsOnly(output, bytes, kElements)) {
-      state.SkipWithError("wrong reduction");
-    }
+    if (!HoldsOnly(output, bytes, kElements)) Fail(state, "wrong reduction");
   }
   CountBytes(state, bytes * (2 + static_cast<int64_t>(outputs.size())));
 }
@@ -138,5 +142,5 @@ int main(int argc, char** argv) {
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 2;
   lockstep::RegisterAll();
   benchmark::RunSpecifiedBenchmarks();
-  return 0;
+  return lockstep::all_right ? 0 : 1;
 }

@@ -233,30 +233,20 @@ using Avx2 = Baseline;
 
 #endif
 
+template <typename E>
+constexpr bool kIsHalf =
+    std::is_same_v<E, Float16> || std::is_same_v<E, BFloat16>;
+
+// Of AccumulatorOf.
 template <typename E, ReduceOp op>
-struct AccumulatorType {
-  using Type = E;
-};
-template <ReduceOp op>
-struct AccumulatorType<Float16, op> {
-  using Type = float;
-};
-template <ReduceOp op>
-struct AccumulatorType<BFloat16, op> {
-  using Type = float;
-};
-template <>
-struct AccumulatorType<int32_t, ReduceOp::kAverage> {
-  using Type = int64_t;
-};
-template <>
-struct AccumulatorType<uint8_t, ReduceOp::kAverage> {
-  using Type = int64_t;
-};
+using AccumulatorType = std::conditional_t<
+    kIsHalf<E>, float,
+    std::conditional_t<op == ReduceOp::kAverage && std::is_integral_v<E>,
+                       int64_t, E>>;
 
 template <typename Unit, typename E, ReduceOp op>
 constexpr ReductionKernels MakeKernels() {
-  using A = typename AccumulatorType<E, op>::Type;
+  using A = AccumulatorType<E, op>;
   static_assert(kDataTypeOf<A> == AccumulatorOf(kDataTypeOf<E>, op));
   constexpr bool kDivides = op == ReduceOp::kAverage;
   constexpr ReduceOp kCombines = kDivides ? ReduceOp::kSum : op;
@@ -277,24 +267,15 @@ constexpr ReductionKernels MakeKernels() {
   return kernels;
 }
 
-template <typename Unit, typename E, ReduceOp op>
-constexpr ReductionKernels kKernels = MakeKernels<Unit, E, op>();
-
 template <typename Unit, typename E>
 const ReductionKernels& KernelsOf(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return kKernels<Unit, E, ReduceOp::kSum>;
-    case ReduceOp::kProduct:
-      return kKernels<Unit, E, ReduceOp::kProduct>;
-    case ReduceOp::kMin:
-      return kKernels<Unit, E, ReduceOp::kMin>;
-    case ReduceOp::kMax:
-      return kKernels<Unit, E, ReduceOp::kMax>;
-    case ReduceOp::kAverage:
-      break;
-  }
-  return kKernels<Unit, E, ReduceOp::kAverage>;
+  static constexpr ReductionKernels kByOp[] = {
+      MakeKernels<Unit, E, ReduceOp::kSum>(),
+      MakeKernels<Unit, E, ReduceOp::kProduct>(),
+      MakeKernels<Unit, E, ReduceOp::kMin>(),
+      MakeKernels<Unit, E, ReduceOp::kMax>(),
+      MakeKernels<Unit, E, ReduceOp::kAverage>()};
+  return kByOp[static_cast<size_t>(op)];
 }
 
 template <typename Unit>

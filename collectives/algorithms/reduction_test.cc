@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -17,13 +18,12 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
+#include "base/slice.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithms/checked_call.h"
 #include "collectives/algorithms/collective_reference.h"
-#include "collectives/algorithms/copy.h"
 #include "collectives/algorithms/reduction_kernels.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
@@ -35,12 +35,6 @@ namespace {
 GuardedMemory Blank(int64_t size, int64_t offset) {
   return GuardedMemory(Bytes(static_cast<size_t>(size), std::byte{0xa5}),
                        offset);
-}
-
-// Whether that is what the memory holds, and nothing beside it was written.
-bool Holds(const GuardedMemory& memory, const Bytes& contents) {
-  const absl::StatusOr<Bytes> got = memory.Read();
-  return got.ok() && *got == contents;
 }
 
 // Which memory the outputs are: inputs by number, or kElsewhere.
@@ -77,7 +71,7 @@ bool Gives(const FoldCase& c, const std::vector<Bytes>& inputs,
           Blank(static_cast<int64_t>(want.size()), c.output_offset));
       to[i] = others.back().data();
     } else {
-      to[i] = memory[static_cast<size_t>(output)].data();
+      to[i] = memory[output].data();
     }
   }
   std::vector<const void*> from;
@@ -90,11 +84,11 @@ bool Gives(const FoldCase& c, const std::vector<Bytes>& inputs,
     reduction.Fold(from, to, n);
   }
   bool right = true;
-  for (const GuardedMemory& other : others) right &= Holds(other, want);
+  for (const GuardedMemory& other : others) right &= other.Holds(want);
   for (size_t i = 0; i < memory.size(); ++i) {
     const bool is_output =
         std::count(c.outputs.begin(), c.outputs.end(), static_cast<int>(i)) > 0;
-    right &= Holds(memory[i], is_output ? want : inputs[i]);
+    right &= memory[i].Holds(is_output ? want : inputs[i]);
   }
   return right;
 }
@@ -201,12 +195,12 @@ TEST_P(ReductionTest, StepsGiveWhatFoldGives) {
     }
     GuardedMemory output = Blank(static_cast<int64_t>(want.size()), 3);
     reduction.Finish(earlier->data(), output.data(), kCount);
-    EXPECT_TRUE(Holds(output, want)) << world_size;
+    EXPECT_TRUE(output.Holds(want)) << world_size;
     EXPECT_THAT(sums.Read(), IsOk());
     EXPECT_THAT(other.Read(), IsOk());
     if (reduction.accumulates_in_place()) {
       reduction.Finish(earlier->data(), earlier->data(), kCount);
-      EXPECT_TRUE(Holds(*earlier, want)) << "in place";
+      EXPECT_TRUE(earlier->Holds(want)) << "in place";
     }
   }
 }
@@ -218,7 +212,7 @@ GuardedMemory MergeNode(const Reduction& reduction,
                         int64_t n) {
   if (end - begin == 1) {
     GuardedMemory leaf = Accumulators(reduction, n);
-    reduction.Begin(inputs[static_cast<size_t>(begin)].data(), leaf.data(), n);
+    reduction.Begin(inputs[begin].data(), leaf.data(), n);
     return leaf;
   }
   const int split = TreeSplit(static_cast<int>(inputs.size()), begin, end);
@@ -238,7 +232,7 @@ TEST_P(ReductionTest, MergesGiveWhatFoldTreeGives) {
     GuardedMemory sums = MergeNode(reduction, inputs, 0, world_size, kCount);
     GuardedMemory output = Blank(static_cast<int64_t>(want.size()), 3);
     reduction.Finish(sums.data(), output.data(), kCount);
-    EXPECT_TRUE(Holds(output, want)) << world_size;
+    EXPECT_TRUE(output.Holds(want)) << world_size;
   }
 }
 
@@ -279,10 +273,10 @@ std::string ParamName(
                       Name(std::get<1>(info.param)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, ReductionTest,
-                         testing::Combine(testing::ValuesIn(kAllDataTypes),
-                                          testing::ValuesIn(kAllReduceOps)),
-                         ParamName);
+const auto kEach = testing::Combine(testing::ValuesIn(kAllDataTypes),
+                                    testing::ValuesIn(kAllReduceOps));
+
+INSTANTIATE_TEST_SUITE_P(Each, ReductionTest, kEach, ParamName);
 
 // Over 16 MiB in all, enough to be streamed to outputs that are not inputs;
 // with and without a division at the end.
@@ -304,8 +298,16 @@ TEST_P(LargeReductionTest, EveryOutput) {
   EXPECT_TRUE(gives({0, 1}, 0));
 }
 
+// Accumulators that are elements, that are wider, and that are much wider; the
+// others only in an exhaustive run, since it takes half a second each.
+std::vector<DataType> LargeTypes() {
+  if (IsExhaustive())
+    return {std::begin(kAllDataTypes), std::end(kAllDataTypes)};
+  return {DataType::kFloat32, DataType::kFloat16, DataType::kUInt8};
+}
+
 INSTANTIATE_TEST_SUITE_P(Each, LargeReductionTest,
-                         testing::Combine(testing::ValuesIn(kAllDataTypes),
+                         testing::Combine(testing::ValuesIn(LargeTypes()),
                                           testing::Values(ReduceOp::kSum,
                                                           ReduceOp::kAverage)),
                          ParamName);
@@ -410,10 +412,7 @@ TEST_P(ReductionKernelsTest, RejectsOtherOperands) {
             RunAll(VectorUnit::kBaseline, type(), op(), others, 67));
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, ReductionKernelsTest,
-                         testing::Combine(testing::ValuesIn(kAllDataTypes),
-                                          testing::ValuesIn(kAllReduceOps)),
-                         ParamName);
+INSTANTIATE_TEST_SUITE_P(Each, ReductionKernelsTest, kEach, ParamName);
 
 template <typename E>
 std::vector<E> FoldValues(ReduceOp op, std::vector<E> a, std::vector<E> b) {
@@ -447,11 +446,11 @@ TEST(ReductionValuesTest, NanInEitherOperandGivesOneNan) {
 }
 
 TEST(ReductionValuesTest, InfinitiesThatCancelGiveTheSameNan) {
-  const float nan =
-      FoldValues<float>(ReduceOp::kSum, {kInfinity}, {-kInfinity})[0];
-  EXPECT_EQ(std::bit_cast<uint32_t>(nan), 0x7fc0'0000u);
-  const float none = FoldValues<float>(ReduceOp::kProduct, {kInfinity}, {0})[0];
-  EXPECT_EQ(std::bit_cast<uint32_t>(none), 0x7fc0'0000u);
+  for (const float nan :
+       {FoldValues<float>(ReduceOp::kSum, {kInfinity}, {-kInfinity})[0],
+        FoldValues<float>(ReduceOp::kProduct, {kInfinity}, {0})[0]}) {
+    EXPECT_EQ(std::bit_cast<uint32_t>(nan), 0x7fc0'0000u);
+  }
 }
 
 TEST(ReductionValuesTest, ZerosKeepTheEarlierSign) {
@@ -507,7 +506,7 @@ bool Copies(Copier copier, int64_t size, int64_t from_offset,
   copier(from.data(), to.data(), size);
   FinishStreaming();
   bytes.pop_back();
-  return Holds(to, bytes);
+  return to.Holds(bytes);
 }
 
 TEST(StreamCopyTest, EverySizeAndAlignment) {

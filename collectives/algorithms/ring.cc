@@ -1,9 +1,7 @@
-#include "collectives/algorithms/ring.h"
-
+// The collectives as rings.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <span>
 #include <vector>
 
@@ -11,7 +9,7 @@
 #include "absl/status/status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/copy.h"
+#include "collectives/algorithms/over_transport.h"
 #include "collectives/algorithms/reduction.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/algorithms/transport.h"
@@ -60,19 +58,13 @@ int Previous(const Transport& transport) {
 }
 
 absl::Status SendElements(Transport& transport, int peer, ConstBuffer data) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::span<std::byte> room,
-                            RoomFor(transport, peer));
-  std::memcpy(room.data(), data.data, static_cast<size_t>(data.size_bytes()));
-  transport.Send(peer, data.size_bytes());
-  return absl::OkStatus();
+  return SendPiece(transport, peer, {0, data.size_bytes()},
+                   CopyFrom(data.bytes()));
 }
 
 absl::Status ReceiveElements(Transport& transport, int peer, Buffer data) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::span<const std::byte> piece,
-                            PieceFrom(transport, peer, data.size_bytes()));
-  std::memcpy(data.data, piece.data(), piece.size());
-  transport.Release(peer);
-  return absl::OkStatus();
+  return ReceivePiece(transport, peer, {0, data.size_bytes()},
+                      CopyTo(data.bytes()));
 }
 
 // Segments, in `output`, that go round whole: each rank receives `received` in
@@ -216,10 +208,6 @@ absl::Status RingAllReduce(Transport& transport, ConstBuffer input,
                            Buffer output, ReduceOp op) {
   const int rank = transport.rank();
   const int world_size = transport.world_size();
-  if (world_size == 1) {
-    CopyElements(input, output);
-    return absl::OkStatus();
-  }
   ReducingRing ring(transport, input, op, rank);
   const Segment own = ring.SegmentAt(CompletedSegment(rank, world_size));
   const ReducingRing::Target target = {output.Part(own.begin, 0).bytes(),
@@ -241,10 +229,6 @@ absl::Status RingReduce(Transport& transport, ConstBuffer input, Buffer output,
                         ReduceOp op, int root) {
   const int rank = transport.rank();
   const int world_size = transport.world_size();
-  if (world_size == 1) {
-    CopyElements(input, output);
-    return absl::OkStatus();
-  }
   ReducingRing ring(transport, input, op, rank);
   ReducingRing::Target target;
   if (rank == root) {
@@ -271,10 +255,6 @@ absl::Status RingReduce(Transport& transport, ConstBuffer input, Buffer output,
 absl::Status RingReduceScatter(Transport& transport, ConstBuffer input,
                                Buffer output, ReduceOp op) {
   const int world_size = transport.world_size();
-  if (world_size == 1) {
-    CopyElements(input, output);
-    return absl::OkStatus();
-  }
   ReducingRing ring(transport, input, op,
                     ReduceScatterRank(transport.rank(), world_size));
   return ring.ForEachWindow([&](const Window& window) {

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <span>
 
@@ -81,19 +80,13 @@ absl::Status ReceiveMessage(Transport& transport, int peer, int64_t size,
 absl::Status SendBytes(Transport& transport, int peer,
                        std::span<const std::byte> bytes) {
   return SendMessage(transport, peer, static_cast<int64_t>(bytes.size()),
-                     [bytes](int64_t offset, std::span<std::byte> room) {
-                       std::memcpy(room.data(), bytes.data() + offset,
-                                   room.size());
-                     });
+                     CopyFrom(bytes.data()));
 }
 
 absl::Status ReceiveBytes(Transport& transport, int peer,
                           std::span<std::byte> bytes) {
-  return ReceiveMessage(
-      transport, peer, static_cast<int64_t>(bytes.size()),
-      [bytes](int64_t offset, std::span<const std::byte> piece) {
-        std::memcpy(bytes.data() + offset, piece.data(), piece.size());
-      });
+  return ReceiveMessage(transport, peer, static_cast<int64_t>(bytes.size()),
+                        CopyTo(bytes.data()));
 }
 
 absl::Status ExchangeMessages(Transport& transport, int send_peer,
@@ -105,13 +98,10 @@ absl::Status ExchangeMessages(Transport& transport, int send_peer,
   const Segment in = {0, received_size};
   const int64_t sends = PieceCount(out.count, piece);
   const int64_t receives = PieceCount(in.count, piece);
-  const auto copy = [sent](int64_t offset, std::span<std::byte> room) {
-    std::memcpy(room.data(), sent.data() + offset, room.size());
-  };
   for (int64_t i = 0; i < std::max(sends, receives + ahead); ++i) {
     if (i < sends) {
-      LOCKSTEP_RETURN_IF_ERROR(
-          SendPiece(transport, send_peer, PieceOf(out, piece, i), copy));
+      LOCKSTEP_RETURN_IF_ERROR(SendPiece(
+          transport, send_peer, PieceOf(out, piece, i), CopyFrom(sent.data())));
     }
     if (i >= ahead && i - ahead < receives) {
       LOCKSTEP_RETURN_IF_ERROR(ReceivePiece(

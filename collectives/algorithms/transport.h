@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <optional>
 #include <span>
 
@@ -79,6 +80,18 @@ using FillPiece =
 // Reads them; they are gone afterwards.
 using TakePiece =
     absl::FunctionRef<void(int64_t offset, std::span<const std::byte> piece)>;
+
+// Those of a message in memory.
+inline auto CopyFrom(const std::byte* message) {
+  return [message](int64_t offset, std::span<std::byte> room) {
+    std::memcpy(room.data(), message + offset, room.size());
+  };
+}
+inline auto CopyTo(std::byte* message) {
+  return [message](int64_t offset, std::span<const std::byte> piece) {
+    std::memcpy(message + offset, piece.data(), piece.size());
+  };
+}
 
 // One piece, which is these bytes of a message.
 absl::Status SendPiece(Transport& transport, int peer, Segment bytes,

@@ -1,8 +1,6 @@
-#include "collectives/algorithms/tree.h"
-
+// Reductions in the order of the tree.
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <span>
 #include <vector>
@@ -10,10 +8,8 @@
 #include "absl/status/status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/copy.h"
-#include "collectives/algorithms/pairwise.h"
+#include "collectives/algorithms/over_transport.h"
 #include "collectives/algorithms/reduction.h"
-#include "collectives/algorithms/ring.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"
@@ -83,10 +79,7 @@ class Tree {
       const std::span<std::byte> missing = Sums(r.peers);
       LOCKSTEP_RETURN_IF_ERROR(ExchangeMessages(
           transport_, peer, Sums(r.mine), peer,
-          static_cast<int64_t>(missing.size()),
-          [missing](int64_t offset, std::span<const std::byte> piece) {
-            std::memcpy(missing.data() + offset, piece.data(), piece.size());
-          }));
+          static_cast<int64_t>(missing.size()), CopyTo(missing.data())));
     }
     return absl::OkStatus();
   }
@@ -193,10 +186,6 @@ class Inputs {
 
 absl::Status TreeAllReduce(Transport& transport, ConstBuffer input,
                            Buffer output, ReduceOp op) {
-  if (transport.world_size() == 1) {
-    CopyElements(input, output);
-    return absl::OkStatus();
-  }
   const std::span<std::byte> result(output.bytes(),
                                     static_cast<size_t>(output.size_bytes()));
   Tree tree(transport, input, op, /*root=*/0);
@@ -214,10 +203,6 @@ absl::Status TreeAllReduce(Transport& transport, ConstBuffer input,
 
 absl::Status TreeReduce(Transport& transport, ConstBuffer input, Buffer output,
                         ReduceOp op, int root) {
-  if (transport.world_size() == 1) {
-    CopyElements(input, output);
-    return absl::OkStatus();
-  }
   Tree tree(transport, input, op, root);
   if (!tree.Speaks()) return tree.GiveInput();
   LOCKSTEP_RETURN_IF_ERROR(tree.Begin());

@@ -14,12 +14,10 @@
 #include "absl/status/status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/copy.h"
 #include "collectives/algorithms/reduction.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 #include "collectives/host/group_member.h"
 #include "collectives/host/shared_region.h"
 

@@ -1,8 +1,16 @@
 #include "collectives/host/group_member.h"
 
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <poll.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <climits>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -11,15 +19,17 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/files.h"
+#include "base/process.h"
 #include "base/status_macros.h"
-#include "collectives/call.h"
-#include "collectives/host/peer_watch.h"
+#include "collectives/collective.h"
 #include "collectives/host/shared_region.h"
 
 namespace lockstep {
@@ -28,13 +38,17 @@ namespace {
 // How often a sleeper looks for dead ranks: well under the 100 ms promised.
 constexpr std::chrono::milliseconds kLookEvery(10);
 
-// About as long as a sleep and a wake-up cost, a few tens of microseconds.
+// About as long as a sleep and a wake-up cost, a few tens of microseconds: so a
+// wait takes at most twice as long as with the better of the two ways.
 constexpr int kSpins = 1000;
 
-// Up to this many ranks each look at all the others; more count together.
+// Up to this many ranks each look at all the others, in Meet; more ranks count
+// in one word, since each would be woken once by every other.
 constexpr int kFewRanks = 4;
 
-// A longer gap between two looks is one in which this process did not run.
+// In a longer gap between two looks this process was stopped or had no core.
+// That time is not held against its peers, which may have waited just as long
+// for this rank: of each gap, no more than this counts towards the timeout.
 constexpr absl::Duration kLongestGap = absl::Milliseconds(100);
 
 void Pause() {
@@ -51,7 +65,62 @@ int64_t Nanos(std::chrono::steady_clock::time_point time) {
   return std::chrono::nanoseconds(time.time_since_epoch()).count();
 }
 
+static_assert(sizeof(std::atomic<uint32_t>) == sizeof(uint32_t) &&
+              std::atomic<uint32_t>::is_always_lock_free);
+
+// Sleeps while `word` holds `expected`, until FutexWake or `timeout`. May
+// return early: the caller looks again.
+void FutexWait(std::atomic<uint32_t>& word, uint32_t expected,
+               std::chrono::nanoseconds timeout) {
+  if (timeout.count() <= 0) return;
+  timespec relative;
+  relative.tv_sec = timeout.count() / 1'000'000'000;
+  relative.tv_nsec = timeout.count() % 1'000'000'000;
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAIT, expected,
+          &relative, nullptr, 0);
+}
+
+// Wakes all that sleep on `word`, in any process that maps it.
+void FutexWake(std::atomic<uint32_t>& word) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&word), FUTEX_WAKE, INT_MAX,
+          nullptr, nullptr, 0);
+}
+
 }  // namespace
+
+PeerWatch::PeerWatch(const std::vector<ProcessIdentity>& processes, int rank)
+    : rank_(rank) {
+  for (size_t i = 0; i < processes.size(); ++i) {
+    Peer peer{processes[i], OwnedFd(), false};
+    if (static_cast<int>(i) != rank) {
+      // The kernel closes it on exec.
+      peer.pidfd = OwnedFd(
+          static_cast<int>(syscall(SYS_pidfd_open, processes[i].pid, 0)));
+      // Asked after the handle was taken, so it is a handle of this process
+      // and not of a later one with its number.
+      peer.dead = !IsAlive(processes[i]);
+    }
+    peers_.push_back(std::move(peer));
+  }
+}
+
+uint64_t PeerWatch::Dead() {
+  std::vector<pollfd> handles;
+  for (const Peer& peer : peers_) {
+    handles.push_back({peer.pidfd.get(), POLLIN, 0});
+  }
+  poll(handles.data(), handles.size(), 0);
+  uint64_t dead = 0;
+  for (size_t i = 0; i < peers_.size(); ++i) {
+    Peer& peer = peers_[i];
+    if (static_cast<int>(i) == rank_) continue;
+    const bool ended = peer.pidfd.open() ? handles[i].revents != 0
+                                         : !peer.dead && !IsAlive(peer.process);
+    peer.dead = peer.dead || ended;
+    if (peer.dead) dead |= uint64_t{1} << i;
+  }
+  return dead;
+}
 
 GroupMember::GroupMember(std::shared_ptr<SharedRegion> region, int rank,
                          absl::Duration timeout,
@@ -83,6 +152,8 @@ absl::Status GroupMember::Begin(const Call& call) {
   return failure_ = FirstCause();
 }
 
+// Two slots do: Enter returns once all ranks have begun the call, so none is
+// more than one call ahead of another, and overwrites what that one reads.
 CallSlot& GroupMember::Slot(int peer) const {
   return region_->control(peer).calls[sequence_ % 2];
 }
@@ -123,8 +194,9 @@ void GroupMember::EndInMemory() {
   own_.in_memory.store(0, std::memory_order_seq_cst);
 }
 
-// For as long as others reduce or copy what they have begun. Not of processes,
-// whose group buffers stay where they are, and of which one may be stopped.
+// Waits for as long as others reduce or copy what they have begun, since this
+// rank's caller may free its buffers after the error. Not for processes: group
+// buffers stay where they are, and a stopped process would be waited for.
 void GroupMember::AwaitNobodyInMemory() const {
   if (watch_ != nullptr) return;
   for (int peer = 0; peer < world_size(); ++peer) {
@@ -210,7 +282,9 @@ absl::Status GroupMember::Disagreement() const {
   return absl::OkStatus();
 }
 
-// Of two ranks, one waits for the other alone, and that one for all.
+// Whether one of two ranks is in a call of the two (Send, Receive) and waits
+// for the other, which is in a call of all ranks and waits for the first:
+// neither call can end. Either of the two ranks may be this one.
 absl::Status GroupMember::DisagreementWithPartner() const {
   if (with_partner_) {
     const CallSlot& next =
@@ -229,6 +303,7 @@ absl::Status GroupMember::DisagreementWithPartner() const {
       continue;
     }
     const Call call = control.with_partner.Load();
+    // Else that call ended meanwhile, and what was loaded is of another.
     if (control.partner.load(std::memory_order_seq_cst) != awaited) continue;
     return CallsDiffer("ranks disagree", rank_, call_, peer, call);
   }
@@ -267,7 +342,7 @@ absl::Status GroupMember::Sleep(uint64_t peers,
       last_look = now;
       next_look = now + kLookEvery;
     }
-    // What went wrong may have done so after the step that was waited for.
+    // A peer may have died or left after the step that was waited for.
     if (!trouble.ok()) return ready() ? absl::OkStatus() : trouble;
     FutexWait(own_.doorbell, bell, next_look - now);
   }
@@ -349,7 +424,8 @@ absl::Status GroupMember::Refuse(const Call& call, absl::string_view why) {
 
 absl::Status GroupMember::Fail(const absl::Status& cause) {
   if (!failure_.ok()) return failure_;
-  // Others read this rank's text only if it wins, and it tries but once.
+  // Nobody reads this text while it is written: others do only if the exchange
+  // below succeeds, and it is tried once.
   const size_t size = std::min(cause.message().size(), sizeof(own_.failure));
   std::memcpy(own_.failure, cause.message().data(), size);
   own_.failure_size = static_cast<uint32_t>(size);

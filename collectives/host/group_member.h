@@ -15,11 +15,33 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "collectives/call.h"
-#include "collectives/host/peer_watch.h"
+#include "base/files.h"
+#include "base/process.h"
+#include "collectives/collective.h"
 #include "collectives/host/shared_region.h"
 
 namespace lockstep {
+
+// Watches one process for each rank. Not thread safe.
+class PeerWatch {
+ public:
+  // processes: in rank order; `rank` is the one not to watch: oneself. One that
+  // ended before now counts as dead.
+  PeerWatch(const std::vector<ProcessIdentity>& processes, int rank);
+
+  // The ranks whose process has ended, one bit each. Cost: a system call, and
+  // on a kernel without pidfd_open (before 5.3) one file read for each rank.
+  uint64_t Dead();
+
+ private:
+  struct Peer {
+    ProcessIdentity process;
+    OwnedFd pidfd;  // None: IsAlive decides.
+    bool dead;
+  };
+  std::vector<Peer> peers_;
+  int rank_;
+};
 
 // Not thread safe: one thread at a time uses it. Destroying it is leaving.
 //
@@ -113,8 +135,8 @@ class GroupMember {
   int LongestAsleep() const;
   absl::Status FirstCause() const;
   std::string NameOf(int peer) const;  // "rank 1 (pid 77)".
-  std::string SeenBy()
-      const;  // " (seen by rank 0 in call 12, Barrier() at ..".
+  // " (seen by rank 0 in call 12, Barrier() at ...)".
+  std::string SeenBy() const;
   void WakeAll();
   void AwaitNobodyInMemory() const;
 

@@ -9,7 +9,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 #include "collectives/rendezvous/rendezvous.h"
 
 namespace lockstep {
@@ -35,7 +34,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinProcessGroup(
 //
 // Returns the error of the lowest rank that did not merely lose a peer
 // (kUnavailable), else that of the lowest rank that did; CreateThreadGroup's
-// errors.
+// errors; kResourceExhausted if a thread cannot be started.
 absl::Status RunOnThreads(int world_size, const GroupOptions& options,
                           const std::function<absl::Status(Communicator&)>& fn);
 

@@ -8,12 +8,12 @@
 
 #include "absl/status/status.h"
 #include "base/data_types.h"
+#include "base/slice.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/algorithms/reduction.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -103,6 +103,9 @@ TEST(LargeCountTest, Reduction) {
 
 TEST(LargeCountTest, AllReduce) {
   for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
+    // Takes five seconds. That pieces beyond 32 bits are counted rightly is
+    // also seen in SegmentTest.
+    if (algorithm == Algorithm::kRing && !IsExhaustive()) continue;
     RunRanksOptions options;
     options.group.algorithm = algorithm;
     const auto statuses = RunRanks(

@@ -22,7 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "collectives/group_options.h"
+#include "collectives/communicator.h"
 
 namespace lockstep {
 namespace {
@@ -92,83 +92,54 @@ Directory& TheDirectory() {
 
 }  // namespace
 
-SharedMemory::SharedMemory(void* base, int64_t size, int fd)
-    : base_(static_cast<std::byte*>(base)), size_(size), fd_(fd) {}
-
-SharedMemory::SharedMemory(SharedMemory&& other) noexcept
-    : base_(std::exchange(other.base_, nullptr)),
-      size_(other.size_),
-      fd_(std::exchange(other.fd_, -1)) {}
-
-SharedMemory& SharedMemory::operator=(SharedMemory&& other) noexcept {
-  std::swap(base_, other.base_);
-  std::swap(size_, other.size_);
-  std::swap(fd_, other.fd_);
-  return *this;
+void SharedMemory::Unmap::operator()(std::byte* base) const {
+  munmap(base, size);
 }
 
-SharedMemory::~SharedMemory() {
-  CloseFile();
-  if (base_ != nullptr) munmap(base_, size_);
-}
-
-absl::StatusOr<SharedMemory> SharedMemory::Map(int fd, int64_t size) {
+absl::StatusOr<SharedMemory> SharedMemory::Map(OwnedFd file, int64_t size) {
   const int flags =
-      MAP_NORESERVE | (fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED);
-  void* base = mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, fd, 0);
-  if (base == MAP_FAILED) {
-    absl::Status status = OutOfMemory("mmap", size);
-    if (fd >= 0) close(fd);
-    return status;
-  }
-  return SharedMemory(base, size, fd);
+      MAP_NORESERVE | (file.open() ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS);
+  void* base =
+      mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, file.get(), 0);
+  if (base == MAP_FAILED) return OutOfMemory("mmap", size);
+  return SharedMemory(base, size, std::move(file));
 }
 
 absl::StatusOr<SharedMemory> SharedMemory::CreatePrivate(int64_t size) {
-  return Map(-1, size);
+  return Map(OwnedFd(), size);
 }
 
 absl::StatusOr<SharedMemory> SharedMemory::Create(int64_t size) {
-  const int fd = memfd_create("lockstep", MFD_CLOEXEC);
-  if (fd < 0) return OutOfMemory("memfd_create", size);
+  OwnedFd file(memfd_create("lockstep", MFD_CLOEXEC));
+  if (!file.open()) return OutOfMemory("memfd_create", size);
   const FileSizeSignalBlock block;  // Such memory counts as a file.
-  if (ftruncate(fd, size) != 0) {
-    absl::Status status = OutOfMemory("ftruncate", size);
-    close(fd);
-    return status;
-  }
-  return Map(fd, size);
+  if (ftruncate(file.get(), size) != 0) return OutOfMemory("ftruncate", size);
+  return Map(std::move(file), size);
 }
 
 absl::StatusOr<SharedMemory> SharedMemory::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDWR | O_CLOEXEC);
-  if (fd < 0) {
+  OwnedFd file(open(path.c_str(), O_RDWR | O_CLOEXEC));
+  if (!file.open()) {
     return absl::UnavailableError(absl::StrCat(
         "cannot open the group's memory ", path, ": ", std::strerror(errno)));
   }
   struct stat info;
-  if (fstat(fd, &info) != 0 || info.st_size == 0) {
-    close(fd);
+  if (fstat(file.get(), &info) != 0 || info.st_size == 0) {
     return absl::InvalidArgumentError(
         absl::StrCat(path, " is not a group's memory"));
   }
-  return Map(fd, info.st_size);
+  return Map(std::move(file), info.st_size);
 }
 
 std::string SharedMemory::path() const {
-  if (fd_ < 0) return "";
-  return absl::StrCat("/proc/", getpid(), "/fd/", fd_);
-}
-
-void SharedMemory::CloseFile() {
-  if (fd_ >= 0) close(fd_);
-  fd_ = -1;
+  if (!file_.open()) return "";
+  return absl::StrCat("/proc/", getpid(), "/fd/", file_.get());
 }
 
 void SharedMemory::Discard(int64_t offset, int64_t size) {
   // Of memory without a file, pages are freed by another call.
-  if (madvise(base_ + offset, size, MADV_REMOVE) != 0) {
-    madvise(base_ + offset, size, MADV_DONTNEED);
+  if (madvise(data() + offset, size, MADV_REMOVE) != 0) {
+    madvise(data() + offset, size, MADV_DONTNEED);
   }
 }
 
@@ -190,8 +161,6 @@ Call AtomicCall::Load() const {
   return call;
 }
 
-SharedRegion::SharedRegion(SharedMemory memory) : memory_(std::move(memory)) {}
-
 void SharedRegion::Construct(const RegionShape& shape) {
   auto* header = new (memory_.data()) RegionHeader();
   header->shape = shape;
@@ -204,20 +173,13 @@ void SharedRegion::Construct(const RegionShape& shape) {
   }
 }
 
-absl::StatusOr<SharedRegion> SharedRegion::Create(const RegionShape& shape) {
+absl::StatusOr<SharedRegion> SharedRegion::Create(const RegionShape& shape,
+                                                  bool shareable) {
   LOCKSTEP_RETURN_IF_ERROR(CheckShape(shape));
+  const int64_t bytes = RegionBytes(shape);
   LOCKSTEP_ASSIGN_OR_RETURN(SharedMemory memory,
-                            SharedMemory::CreatePrivate(RegionBytes(shape)));
-  SharedRegion region(std::move(memory));
-  region.Construct(shape);
-  return region;
-}
-
-absl::StatusOr<SharedRegion> SharedRegion::CreateShareable(
-    const RegionShape& shape) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckShape(shape));
-  LOCKSTEP_ASSIGN_OR_RETURN(SharedMemory memory,
-                            SharedMemory::Create(RegionBytes(shape)));
+                            shareable ? SharedMemory::Create(bytes)
+                                      : SharedMemory::CreatePrivate(bytes));
   SharedRegion region(std::move(memory));
   region.Construct(shape);
   return region;

@@ -8,10 +8,12 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
-#include "collectives/call.h"
-#include "collectives/group_options.h"
+#include "base/files.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
 
 namespace lockstep {
 
@@ -32,29 +34,31 @@ class SharedMemory {
   // Maps what Create made, whole. Errors: kUnavailable if it is gone.
   static absl::StatusOr<SharedMemory> Open(const std::string& path);
 
-  SharedMemory(SharedMemory&& other) noexcept;
-  SharedMemory& operator=(SharedMemory&& other) noexcept;
-  ~SharedMemory();
-
-  std::byte* data() const { return base_; }
-  int64_t size() const { return size_; }
+  std::byte* data() const { return base_.get(); }
+  int64_t size() const { return base_.get_deleter().size; }
 
   // "/proc/<pid>/fd/<n>", or empty after CloseFile or without a file.
   std::string path() const;
   // After this nobody else can open it.
-  void CloseFile();
+  void CloseFile() { file_.Close(); }
 
   // Gives the pages of [offset, offset + size), page boundaries, back to the
   // system, for every process; they read as zero after that.
   void Discard(int64_t offset, int64_t size);
 
  private:
-  SharedMemory(void* base, int64_t size, int fd);
-  static absl::StatusOr<SharedMemory> Map(int fd, int64_t size);
+  struct Unmap {
+    void operator()(std::byte* base) const;
+    int64_t size;
+  };
 
-  std::byte* base_;
-  int64_t size_;
-  int fd_;  // -1: none.
+  SharedMemory(void* base, int64_t size, OwnedFd file)
+      : base_(static_cast<std::byte*>(base), Unmap{size}),
+        file_(std::move(file)) {}
+  static absl::StatusOr<SharedMemory> Map(OwnedFd file, int64_t size);
+
+  std::unique_ptr<std::byte, Unmap> base_;
+  OwnedFd file_;
 };
 
 // Two lines, since processors fetch cache lines in pairs.
@@ -173,14 +177,13 @@ struct Mailbox {
 // name in the file system: it goes when the last mapping does.
 class SharedRegion {
  public:
-  // For threads. Errors, of all three: kResourceExhausted without memory.
-  static absl::StatusOr<SharedRegion> Create(const RegionShape& shape);
+  // For threads; if shareable for processes, of which the others open `path()`
+  // while this one holds it. Error: kResourceExhausted without memory.
+  static absl::StatusOr<SharedRegion> Create(const RegionShape& shape,
+                                             bool shareable);
 
-  // For processes: the others open `path()` while this process holds it.
-  static absl::StatusOr<SharedRegion> CreateShareable(const RegionShape& shape);
-
-  // Maps what CreateShareable made. Errors: kUnavailable if it is gone;
-  // kInvalidArgument if it is something else.
+  // Maps what a shareable Create made. Errors: Create's; kUnavailable if it is
+  // gone; kInvalidArgument if it is something else.
   static absl::StatusOr<SharedRegion> Open(const std::string& path);
 
   // As of SharedMemory.
@@ -198,7 +201,7 @@ class SharedRegion {
   std::span<std::byte> slot(int from, int to, uint64_t piece) const;
 
  private:
-  explicit SharedRegion(SharedMemory memory);
+  explicit SharedRegion(SharedMemory memory) : memory_(std::move(memory)) {}
   void Construct(const RegionShape& shape);
 
   SharedMemory memory_;

@@ -1,15 +1,21 @@
-// A group of ranks, by the name of its backend.
+// A group of ranks, by the name of its backend; and of the ranks that a
+// launcher started, whichever it is: where they meet, and how they join.
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_CREATE_GROUP_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_CREATE_GROUP_H_
 
 #include <functional>
 #include <memory>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/process.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
+#include "collectives/launch/rank_environment.h"
+#include "collectives/rendezvous/rendezvous.h"
 
 namespace lockstep {
 
@@ -47,6 +53,68 @@ using BackendFactory =
     std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
         const GroupOptions& options)>;
 bool RegisterBackend(absl::string_view name, BackendFactory factory);
+
+// The nearest ancestor of this process that does not belong to this rank, that
+// is, whose environment does not have `variables` as this process has them: all
+// ranks that one launcher started on this host find the same, also those that
+// shells or other programs stand before.
+//
+// variables: names of those that tell a rank from others and one launcher's
+// from another's.
+ProcessIdentity FindLauncherProcess(
+    std::span<const absl::string_view> variables);
+
+// A file, or a port of rank 0's host.
+struct MeetingPlace {
+  // One of these two, unless the place is a port.
+  std::string file = {};    // Exists, or may be created by any rank.
+  std::string folder = {};  // A private one, to be created, for a file.
+  std::string address = {};
+  int port = 0;
+  std::string listen_address = {};
+  std::string token = {};
+
+  friend bool operator==(const MeetingPlace&, const MeetingPlace&) = default;
+};
+
+// What all ranks of a run work out alike, without a word between them:
+//
+//   LOCKSTEP_RENDEZVOUS    the file of that path: our launcher sets it.
+//   LOCKSTEP_MASTER_PORT   else this port of MASTER_ADDR's host, 127.0.0.1 if
+//                          that is not set and all ranks are on one host.
+//   all ranks on one host  else a folder in TMPDIR, or /tmp, whose name is made
+//                          of the user and of what tells this run from others:
+//                          torchrun's run id, restart and port, or mpirun's
+//                          namespace, each with the launcher's process; srun's
+//                          job and step; or MASTER_ADDR and MASTER_PORT.
+//   several hosts          MASTER_PORT of MASTER_ADDR's host; under torchrun,
+//                          whose agent has that port, the next one.
+//
+// A port asks for LOCKSTEP_TOKEN, which only loopback addresses can do without,
+// and rank 0 listens at LOCKSTEP_LISTEN_ADDRESS if it is set.
+//
+// launcher: from FindLauncherProcess(), for torchrun and mpirun.
+// Errors: kInvalidArgument, one line naming the variable that is missing or no
+// port.
+absl::StatusOr<MeetingPlace> ChooseMeetingPlace(
+    const RankEnvironment& environment, EnvironmentLookup lookup,
+    const ProcessIdentity& launcher);
+
+// Goes to the meeting place of this process's environment. Folder and file are
+// gone once all ranks have met and their rendezvous are destroyed. Errors:
+// those of ChooseMeetingPlace, of OpenFileRendezvous and of TcpRendezvous;
+// those of the file system, and kPermissionDenied if another user has taken the
+// folder's name, with its path.
+absl::StatusOr<std::unique_ptr<Rendezvous>> OpenLaunchedRendezvous(
+    const RankEnvironment& environment, absl::Duration timeout);
+
+// Joins the `processes` group of all ranks of `environment`, which
+// ReadRankEnvironment() gives; they meet as ChooseMeetingPlace() says.
+// Ranks that meet in a file may join several groups, all in the same order.
+// Errors: kUnimplemented, naming the backends for that, if the ranks are on
+// several hosts; those of OpenLaunchedRendezvous and of JoinProcessGroup.
+absl::StatusOr<std::unique_ptr<Communicator>> JoinLaunchedGroup(
+    const RankEnvironment& environment, const GroupOptions& options = {});
 
 }  // namespace lockstep
 

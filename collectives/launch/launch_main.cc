@@ -1,5 +1,8 @@
 // launch: starts N ranks of any program on this host.
+#include <cstddef>
 #include <cstdio>
+#include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -9,26 +12,40 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/command_line.h"
-#include "base/cores.h"
-#include "collectives/launch/launch_summary.h"
+#include "base/process.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_placement.h"
 
-ABSL_FLAG(int, nproc, lockstep::UsableCores(), "ranks to start");
-ABSL_FLAG(bool, prefix_output, true, "put \"[rank] \" before each line");
-ABSL_FLAG(std::string, log_dir, "", "folder for a log file of each rank");
-ABSL_FLAG(bool, bind_cores, false, "give each rank cores of its own");
-ABSL_FLAG(int, gpus_per_rank, 0, "GPUs that each rank sees; 0: all");
-ABSL_FLAG(bool, share_gpus, false, "let several ranks have one GPU");
+ABSL_FLAG(int, nproc, lockstep::UsableCores(),
+          "ranks to start, 1 to 4096; by default one for each core");
+ABSL_FLAG(std::string, log_dir, "",
+          "write all that rank R prints to DIR/rank-R.log too, without the "
+          "\"[R] \"; makes DIR, overwrites earlier logs");
+ABSL_FLAG(bool, prefix_output, true,
+          "pass on the ranks' output as it comes; by default each line of rank "
+          "1 starts with \"[1] \"");
+ABSL_FLAG(bool, bind_cores, false,
+          "bind each rank to cores of its own, an equal part of those that "
+          "this program may use, and say which; ranks take turns if there are "
+          "too few. Off by default, since two runs at once would be bound to "
+          "the same cores");
+ABSL_FLAG(int, gpus_per_rank, 0,
+          "show each rank N of the GPUs in CUDA_VISIBLE_DEVICES, or of this "
+          "host's if that is not set, as numbers 0 to N-1. By default, 0, "
+          "every rank sees all and takes number LOCAL_RANK");
+ABSL_FLAG(bool, share_gpus, false,
+          "let ranks take turns on the GPUs if there are too few");
 ABSL_FLAG(absl::Duration, timeout, absl::InfiniteDuration(),
-          "how long the ranks may take");
-ABSL_FLAG(bool, help, false, "print the usage");
+          "end the ranks that have not ended after TIME: 90s, 1h30m");
 
 namespace lockstep {
 namespace {
 
-constexpr char kUsage[] =
-    R"(launch [FLAGS] [--] COMMAND ARGS...
+constexpr char kName[] = "launch";
+
+Usage LaunchUsage() {
+  return {.command = kName,
+          .introduction = R"(launch [FLAGS] [--] COMMAND ARGS...
 
 Starts N ranks (processes) of COMMAND on this host and waits for them.
 
@@ -36,25 +53,11 @@ Starts N ranks (processes) of COMMAND on this host and waits for them.
   launch --nproc=4 --log_dir=logs -- python3 train.py
   launch --nproc=8 --gpus_per_rank=1 --bind_cores -- ./train
   bazel run //collectives:launch -- --nproc=2 -- sh -c 'echo rank $RANK'
-
-Flags:
-  --nproc=N          ranks to start, 1 to 4096; by default one for each core
-  --log_dir=DIR      write all that rank R prints to DIR/rank-R.log too, without
-                     the "[R] "; makes DIR, overwrites earlier logs
-  --noprefix_output  pass on the ranks' output as it comes; by default each line
-                     of rank 1 starts with "[1] "
-  --bind_cores       bind each rank to cores of its own, an equal part of those
-                     that this program may use, and say which; ranks take turns
-                     if there are too few. Off by default, since two runs at
-                     once would be bound to the same cores
-  --gpus_per_rank=N  show each rank N of the GPUs in CUDA_VISIBLE_DEVICES, or of
-                     this host's if that is not set, as numbers 0 to N-1. By
-                     default, 0, every rank sees all and takes number LOCAL_RANK
-  --share_gpus       let ranks take turns on the GPUs if there are too few
-  --timeout=TIME     end the ranks that have not ended after TIME: 90s, 1h30m
-  --help             this text
-
-Each rank finds in its environment, as under torchrun:
+)",
+          .sections = {{"Flags:",
+                        "nproc=N log_dir=DIR noprefix_output bind_cores "
+                        "gpus_per_rank=N share_gpus timeout=TIME help"}},
+          .ending = R"(Each rank finds in its environment, as under torchrun:
   RANK, LOCAL_RANK               0 to N-1
   WORLD_SIZE, LOCAL_WORLD_SIZE   N
   GROUP_RANK, GROUP_WORLD_SIZE   0 and 1: there is one host
@@ -76,13 +79,7 @@ Exit status: 0 if every rank exits with 0; else that of the first rank to fail,
 or 128 + N if signal N killed it. 124: the time was up. 2: wrong usage. 126:
 COMMAND cannot be run. 127: COMMAND not found. 1: anything else that keeps the
 ranks from running.
-)";
-
-constexpr int kUsageError = 2;
-
-int Fail(const std::string& message, int exit_status) {
-  std::fprintf(stderr, "launch: %s\n", message.c_str());
-  return exit_status;
+)"};
 }
 
 int ExitStatusOf(const absl::Status& error) {
@@ -94,7 +91,7 @@ int ExitStatusOf(const absl::Status& error) {
     case absl::StatusCode::kInvalidArgument:
       return kUsageError;
     default:
-      return 1;
+      return kFailure;
   }
 }
 
@@ -124,62 +121,53 @@ int Report(const LaunchSummary& summary) {
   return ExitStatus(summary);
 }
 
-// What is wrong with a flag's value; "" for nothing.
-std::string WrongFlag() {
+absl::Status CheckFlags() {
   const int nproc = absl::GetFlag(FLAGS_nproc);
-  if (nproc < 1) return absl::StrCat("--nproc=", nproc, " is less than 1");
+  const auto wrong = [](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat(what...));
+  };
+  if (nproc < 1) return wrong("--nproc=", nproc, " is less than 1");
   if (nproc > kMostRanksOnHost) {
-    return absl::StrCat("--nproc=", nproc, " is more than ", kMostRanksOnHost);
+    return wrong("--nproc=", nproc, " is more than ", kMostRanksOnHost);
   }
   const absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
   if (timeout <= absl::ZeroDuration()) {
-    return absl::StrCat("--timeout=", absl::FormatDuration(timeout),
-                        " is not more than 0");
+    return wrong("--timeout=", absl::FormatDuration(timeout),
+                 " is not more than 0");
   }
-  return "";
+  return absl::OkStatus();
 }
 
-int Main(std::vector<std::string> arguments) {
-  absl::StatusOr<std::vector<std::string>> command =
-      ParseFlagsBeforeCommand(arguments);
-  if (!command.ok()) {
-    return Fail(std::string(command.status().message()), kUsageError);
+int Main(std::span<char* const> argv) {
+  std::vector<std::string> command;
+  const std::optional<int> ended = BeginCommand(LaunchUsage(), argv, &command);
+  if (ended.has_value()) return *ended;
+  absl::Status status = CheckFlags();
+  if (!status.ok()) return Fail(kName, status);
+  if (command.empty()) {
+    Fail(kName, absl::NotFoundError("no command to launch; see --help"));
+    return kUsageError;
   }
-  if (absl::GetFlag(FLAGS_help)) {
-    std::fputs(kUsage, stdout);
-    return 0;
-  }
+  status = EnterUserDirectory();
+  if (!status.ok()) return Fail(kName, status);
   const int nproc = absl::GetFlag(FLAGS_nproc);
-  if (const std::string wrong = WrongFlag(); !wrong.empty()) {
-    return Fail(wrong, kUsageError);
-  }
-  if (command->empty()) {
-    return Fail("no command to launch; see --help", kUsageError);
-  }
-  if (const absl::Status entered = EnterUserDirectory(); !entered.ok()) {
-    return Fail(std::string(entered.message()), 1);
-  }
   const absl::StatusOr<std::vector<RankPlacement>> placements = Place(nproc);
-  if (!placements.ok()) {
-    return Fail(std::string(placements.status().message()), kUsageError);
-  }
+  if (!placements.ok()) return Fail(kName, placements.status());
   const absl::StatusOr<LaunchSummary> summary =
       Launch({.nproc = nproc,
-              .argv = *command,
+              .argv = command,
               .prefix_output = absl::GetFlag(FLAGS_prefix_output),
               .log_dir = absl::GetFlag(FLAGS_log_dir),
               .placements = *placements,
               .timeout = absl::GetFlag(FLAGS_timeout)});
-  if (!summary.ok()) {
-    return Fail(std::string(summary.status().message()),
-                ExitStatusOf(summary.status()));
-  }
-  return Report(*summary);
+  if (summary.ok()) return Report(*summary);
+  Fail(kName, summary.status());
+  return ExitStatusOf(summary.status());
 }
 
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  return lockstep::Main(std::vector<std::string>(argv + 1, argv + argc));
+  return lockstep::Main({argv, static_cast<size_t>(argc)});
 }

@@ -1,15 +1,12 @@
 // The command `launch` from outside: real processes, ended in every way, and
 // what its flags give to ranks, as the ranks see it.
 #include <signal.h>
-#include <stdlib.h>
 #include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -19,10 +16,11 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/cores.h"
+#include "base/files.h"
 #include "base/process.h"
+#include "base/run_command.h"
 #include "base/status_matchers.h"
-#include "collectives/launch/rank_process.h"
+#include "collectives/launch/supervisor.h"
 #include "collectives/launch/testing/child_process.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -79,14 +77,41 @@ std::vector<std::string> SortedLines(const std::string& text) {
   return lines;
 }
 
-// Reads one "[rank] pid" line per rank; returns the pids by rank.
+struct Ended {
+  int status;
+  std::string out;
+  std::string err;
+};
+
+// Runs a command to its end, after which nothing of it may be left.
+Ended RunToEnd(const std::vector<std::string>& argv,
+               const std::vector<std::string>& environment = {}) {
+  ChildProcess process(argv, environment);
+  const int status = process.Wait();
+  EXPECT_THAT(process.Marked(), IsEmpty());
+  return {status, process.out(), process.err()};
+}
+
+// Runs a script on ranks that all succeed; `lines` are theirs, sorted.
+void ExpectLines(std::vector<std::string> flags, const std::string& script,
+                 const std::vector<std::string>& lines,
+                 const std::vector<std::string>& environment = {}) {
+  const Ended run =
+      RunToEnd(ShellCommand(std::move(flags), script), environment);
+  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(SortedLines(run.out), lines);
+}
+
+// Reads one "[rank] pid" line per rank, among others; returns the pids by rank.
 std::vector<pid_t> ReadPids(ChildProcess& launch, int nproc) {
   std::vector<pid_t> pids(nproc, -1);
-  for (int i = 0; i < nproc; ++i) {
-    const std::string line = launch.ReadLine().value_or("");
+  while (std::count(pids.begin(), pids.end(), -1) > 0) {
+    const std::optional<std::string> line = launch.ReadLine();
+    EXPECT_TRUE(line.has_value());
+    if (!line.has_value()) break;
     int rank = -1;
     int pid = -1;
-    if (std::sscanf(line.c_str(), "[%d] %d", &rank, &pid) == 2) {
+    if (std::sscanf(line->c_str(), "[%d] %d", &rank, &pid) == 2) {
       pids[rank] = pid;
     }
   }
@@ -96,51 +121,54 @@ std::vector<pid_t> ReadPids(ChildProcess& launch, int nproc) {
 
 // Waits until all the processes of `nproc` stubborn ranks, the launcher and its
 // supervisor are there: the proof that Marked() sees them while they live.
-void AwaitStubborn(const ChildProcess& launch, int nproc) {
+// Returns the ranks' pids.
+std::vector<pid_t> AwaitStubborn(ChildProcess& launch, int nproc) {
+  std::vector<pid_t> pids = ReadPids(launch, nproc);
   const int expected = nproc * kProcessesPerStubbornRank + 2;
-  ASSERT_TRUE(launch.AwaitMarked([=](int count) { return count == expected; }))
+  EXPECT_TRUE(launch.AwaitMarked([=](int count) { return count == expected; }))
       << launch.Marked().size() << " of " << expected;
+  return pids;
+}
+
+pid_t SupervisorOf(const ChildProcess& launch) {
+  const auto children = ListChildren(launch.pid());
+  EXPECT_THAT(children, IsOkAndHolds(SizeIs(1)));
+  return children->front();
 }
 
 TEST(LaunchTest, RunsEightRanks) {
-  ChildProcess launch(Script(
+  const Ended run = RunToEnd(Script(
       8, "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE; echo e >&2"));
-  EXPECT_EQ(launch.Wait(), 0);
+  EXPECT_EQ(run.status, 0);
   std::vector<std::string> out;
   std::vector<std::string> err;
   for (int rank = 0; rank < 8; ++rank) {
     out.push_back(absl::StrCat("[", rank, "] ", rank, "/8 ", rank, "/8"));
     err.push_back(absl::StrCat("[", rank, "] e"));
   }
-  EXPECT_EQ(SortedLines(launch.out()), out);
-  EXPECT_EQ(SortedLines(launch.err()), err);
+  EXPECT_EQ(SortedLines(run.out), out);
+  EXPECT_EQ(SortedLines(run.err), err);
 }
 
-TEST(LaunchTest, FlushesUnterminatedLine) {
-  ChildProcess launch(Script(1, "printf 'no end'"));
-  EXPECT_EQ(launch.Wait(), 0);
-  EXPECT_EQ(launch.out(), "[0] no end\n");
-}
-
-TEST(LaunchTest, WritesStraightWithoutPrefix) {
-  ChildProcess launch(
-      Command({"--nproc=1", "--noprefix_output"}, {"printf", "as it is"}));
-  EXPECT_EQ(launch.Wait(), 0);
-  EXPECT_EQ(launch.out(), "as it is");
+TEST(LaunchTest, EndsTheLastLineOnlyWithAPrefix) {
+  EXPECT_EQ(RunToEnd(Script(1, "printf 'no end'")).out, "[0] no end\n");
+  EXPECT_EQ(RunToEnd(Command({"--nproc=1", "--noprefix_output"},
+                             {"printf", "as it is"}))
+                .out,
+            "as it is");
 }
 
 TEST(LaunchTest, ExitsLikeFirstRankToFail) {
   for (const int status : {1, 3, 255}) {
-    ChildProcess launch(
-        Script(3, absl::StrCat("[ $RANK = 1 ] && exit ", status,
-                               "; while :; do sleep 1000; done")));
-    EXPECT_EQ(launch.Wait(), status);
+    const Ended run =
+        RunToEnd(Script(3, absl::StrCat("[ $RANK = 1 ] && exit ", status,
+                                        "; while :; do sleep 1000; done")));
+    EXPECT_EQ(run.status, status);
     EXPECT_THAT(
-        launch.err(),
+        run.err,
         MatchesRegex(absl::StrCat(
             "lockstep: rank 1 \\(pid [0-9]+\\) exited with status ", status,
             " after [0-9]\\.[0-9] s; ranks 0, 2 were stopped\\.\n")));
-    EXPECT_THAT(launch.Marked(), IsEmpty());
   }
 }
 
@@ -148,8 +176,7 @@ TEST(LaunchTest, KilledRankEndsAll) {
   constexpr int kRanks = 3;
   for (int victim = 0; victim < kRanks; ++victim) {
     ChildProcess launch(Script(kRanks, kStubborn));
-    const std::vector<pid_t> pids = ReadPids(launch, kRanks);
-    AwaitStubborn(launch, kRanks);
+    const std::vector<pid_t> pids = AwaitStubborn(launch, kRanks);
     const absl::Time killed = absl::Now();
     kill(pids[victim], SIGKILL);
     EXPECT_EQ(launch.Wait(), 128 + SIGKILL);
@@ -167,15 +194,14 @@ TEST(LaunchTest, NamesFirstOfFailuresSeenTogether) {
   for (const auto& [first, second] : {std::pair(2, 0), std::pair(0, 2)}) {
     ChildProcess launch(Script(3, "echo $$; while :; do sleep 1000; done"));
     const std::vector<pid_t> pids = ReadPids(launch, 3);
-    const auto children = ListChildren(launch.pid());
-    ASSERT_THAT(children, IsOkAndHolds(SizeIs(1)));
+    const pid_t supervisor = SupervisorOf(launch);
     // A supervisor that is late finds both ended.
-    kill(children->front(), SIGSTOP);
+    kill(supervisor, SIGSTOP);
     for (const int rank : {first, second}) {
       kill(pids[rank], SIGKILL);
       ASSERT_TRUE(AwaitProcessEnd(pids[rank], kTestDeadline));
     }
-    kill(children->front(), SIGCONT);
+    kill(supervisor, SIGCONT);
     EXPECT_EQ(launch.Wait(), 128 + SIGKILL);
     EXPECT_THAT(launch.err(),
                 StartsWith(absl::StrCat("lockstep: rank ", first)));
@@ -183,65 +209,46 @@ TEST(LaunchTest, NamesFirstOfFailuresSeenTogether) {
 }
 
 TEST(LaunchTest, KilledLauncherLeavesNothing) {
-  ChildProcess launch(Script(2, kStubborn));
-  ReadPids(launch, 2);
-  AwaitStubborn(launch, 2);
-  kill(launch.pid(), SIGKILL);
-  EXPECT_TRUE(
-      launch.AwaitMarked([](int count) { return count == 0; }, kEndDeadline));
-  EXPECT_EQ(launch.Wait(), 128 + SIGKILL);
-}
-
-TEST(LaunchTest, KilledProcessGroupOfLauncherLeavesNothing) {
-  ChildProcess launch(Script(2, kStubborn));  // Leads its process group.
-  ReadPids(launch, 2);
-  AwaitStubborn(launch, 2);
-  ASSERT_EQ(kill(-launch.pid(), SIGKILL), 0);
-  EXPECT_TRUE(
-      launch.AwaitMarked([](int count) { return count == 0; }, kEndDeadline));
+  for (const bool with_its_group : {false, true}) {  // Which it leads.
+    ChildProcess launch(Script(2, kStubborn));
+    AwaitStubborn(launch, 2);
+    ASSERT_EQ(kill(with_its_group ? -launch.pid() : launch.pid(), SIGKILL), 0);
+    EXPECT_TRUE(
+        launch.AwaitMarked([](int count) { return count == 0; }, kEndDeadline));
+    EXPECT_EQ(launch.Wait(), 128 + SIGKILL);
+  }
 }
 
 TEST(LaunchTest, KilledSupervisorLeavesNothing) {
   ChildProcess launch(Script(2, kStubborn));
-  ReadPids(launch, 2);
   AwaitStubborn(launch, 2);
-  const auto children = ListChildren(launch.pid());
-  ASSERT_THAT(children, IsOkAndHolds(SizeIs(1)));
+  const pid_t supervisor = SupervisorOf(launch);
   const absl::Time killed = absl::Now();
-  kill(children->front(), SIGKILL);
+  kill(supervisor, SIGKILL);
   EXPECT_EQ(launch.Wait(), 1);
   EXPECT_LT(absl::Now() - killed, kEndDeadline);
   EXPECT_THAT(launch.Marked(), IsEmpty());
   EXPECT_THAT(launch.err(),
-              HasSubstr(absl::StrCat("supervisor process (pid ",
-                                     children->front(), ") was killed")));
+              HasSubstr(absl::StrCat("supervisor process (pid ", supervisor,
+                                     ") was killed")));
 }
 
-TEST(LaunchTest, NormalEndLeavesNothing) {
-  ChildProcess launch(Script(2,
-                             "setsid sleep 1000 & trap 'exit 0' USR1; echo $$; "
-                             "while :; do wait; done"));
-  ReadPids(launch, 2);
-  ASSERT_TRUE(launch.AwaitMarked([](int count) { return count == 6; }));
-  kill(launch.pid(), SIGUSR1);
-  EXPECT_EQ(launch.Wait(), 0);
-  EXPECT_THAT(launch.Marked(), IsEmpty());
-  EXPECT_EQ(launch.err(), "");
-}
-
-TEST(LaunchTest, PassesSignalsOn) {
+TEST(LaunchTest, PassesSignalsOnAndNormalEndLeavesNothing) {
   const std::pair<int, std::string> kSignals[] = {
       {SIGHUP, "HUP"},   {SIGINT, "INT"},   {SIGQUIT, "QUIT"},
       {SIGTERM, "TERM"}, {SIGUSR1, "USR1"}, {SIGUSR2, "USR2"}};
   for (const auto& [signal, name] : kSignals) {
     ChildProcess launch(Script(
-        2, absl::StrCat("trap 'echo got ", name, "; exit 0' ", name,
-                        "; echo $$; while :; do sleep 1000 & wait; done")));
+        2,
+        absl::StrCat("setsid sleep 1000 & trap 'echo got ", name, "; exit 0' ",
+                     name, "; echo $$; while :; do wait; done")));
     ReadPids(launch, 2);
+    ASSERT_TRUE(launch.AwaitMarked([](int count) { return count == 6; }));
     kill(launch.pid(), signal);
     EXPECT_EQ(launch.Wait(), 0) << name;
     EXPECT_THAT(SortedLines(launch.out()),
                 ElementsAre("[0] got " + name, "[1] got " + name));
+    EXPECT_EQ(launch.err(), "");
     EXPECT_THAT(launch.Marked(), IsEmpty());
   }
 }
@@ -285,17 +292,8 @@ TEST(LaunchTest, LeavesIgnoredSignalsIgnored) {
 TEST(LaunchTest, UnreadOutputDoesNotDelayTheEnd) {
   ChildProcess launch(Script(
       2, "echo $$; [ $RANK = 0 ] && exec yes; while :; do sleep 1000; done"));
-  std::vector<pid_t> pids(2, -1);
   // Rank 0 may write much before rank 1 writes its one line.
-  while (pids[0] < 0 || pids[1] < 0) {
-    const std::optional<std::string> line = launch.ReadLine();
-    ASSERT_TRUE(line.has_value());
-    int rank = -1;
-    int pid = -1;
-    if (std::sscanf(line->c_str(), "[%d] %d", &rank, &pid) == 2) {
-      pids[rank] = pid;
-    }
-  }
+  const std::vector<pid_t> pids = ReadPids(launch, 2);
   kill(pids[1], SIGKILL);
   // Only the launcher is left, to write what the ranks have written.
   EXPECT_TRUE(
@@ -329,10 +327,8 @@ TEST(LaunchTest, RankInheritsNoDescriptors) {
 }
 
 TEST(LaunchTest, InputOfRanksIsEmpty) {
-  ChildProcess launch(Script(2, "cat; readlink /proc/self/fd/0"));
-  EXPECT_EQ(launch.Wait(), 0);
-  EXPECT_THAT(SortedLines(launch.out()),
-              ElementsAre("[0] /dev/null", "[1] /dev/null"));
+  ExpectLines({"--nproc=2"}, "cat; readlink /proc/self/fd/0",
+              {"[0] /dev/null", "[1] /dev/null"});
 }
 
 TEST(LaunchTest, RanksShareRendezvousFileThatVanishes) {
@@ -350,62 +346,73 @@ TEST(LaunchTest, RanksShareRendezvousFileThatVanishes) {
 }
 
 TEST(LaunchTest, LaunchesItself) {
-  ChildProcess launch(
-      Command({"--nproc=2"}, Script(2, "echo $RANK of $WORLD_SIZE")));
-  EXPECT_EQ(launch.Wait(), 0);
-  EXPECT_THAT(SortedLines(launch.out()),
+  const Ended run =
+      RunToEnd(Command({"--nproc=2"}, Script(2, "echo $RANK of $WORLD_SIZE")));
+  EXPECT_EQ(run.status, 0);
+  EXPECT_THAT(SortedLines(run.out),
               ElementsAre("[0] [0] 0 of 2", "[0] [1] 1 of 2", "[1] [0] 0 of 2",
                           "[1] [1] 1 of 2"));
 }
 
-TEST(LaunchTest, RunsInBuildWorkingDirectory) {
-  ChildProcess launch(Script(1, "pwd"), {"BUILD_WORKING_DIRECTORY=/proc"});
-  EXPECT_EQ(launch.Wait(), 0);
-  EXPECT_EQ(launch.out(), "[0] /proc\n");
+// An empty folder for logs, below which the launcher makes others.
+std::string LogRoot() {
+  const std::string root = absl::StrCat(testing::TempDir(), "/launch_test");
+  std::filesystem::remove_all(root);
+  std::filesystem::create_directories(root);
+  return root;
 }
 
 TEST(LaunchTest, LogsWhatEachRankPrints) {
-  const std::string folder =
-      absl::StrCat(testing::TempDir(), "/launch_test_logs/new");
-  std::filesystem::remove_all(folder);
+  const std::string folder = LogRoot() + "/new/folder";
+  const std::string script = "echo $RANK; printf end >&2; exit 0";
   for (const bool prefix : {true, false}) {
     std::vector<std::string> flags = {"--nproc=2", "--log_dir=" + folder};
     if (!prefix) flags.push_back("--noprefix_output");
-    ChildProcess launch(
-        ShellCommand(flags, "echo $RANK; printf end >&2; exit 0"));
-    EXPECT_EQ(launch.Wait(), 0);
-    EXPECT_THAT(SortedLines(launch.out()),
-                prefix ? ElementsAre("[0] 0", "[1] 1") : ElementsAre("0", "1"));
+    ExpectLines(flags, script,
+                prefix ? std::vector<std::string>{"[0] 0", "[1] 1"}
+                       : std::vector<std::string>{"0", "1"});
     for (int rank = 0; rank < 2; ++rank) {
-      const std::string path = absl::StrCat(folder, "/rank-", rank, ".log");
-      std::ifstream file(path);
-      const std::string text(std::istreambuf_iterator<char>(file), {});
       // The two streams come in either order.
-      EXPECT_THAT(text, AnyOf(absl::StrCat(rank, "\nend"),
-                              absl::StrCat("end", rank, "\n")));
+      EXPECT_THAT(ReadFile(absl::StrCat(folder, "/rank-", rank, ".log")),
+                  IsOkAndHolds(AnyOf(absl::StrCat(rank, "\nend"),
+                                     absl::StrCat("end", rank, "\n"))));
     }
   }
 }
 
-TEST(LaunchTest, LogFolderIsWhereTheUserIs) {
-  const std::string root = absl::StrCat(testing::TempDir(), "/launch_test_cwd");
-  std::filesystem::remove_all(root);
-  std::filesystem::create_directories(root);
-  ChildProcess launch(ShellCommand({"--nproc=1", "--log_dir=logs"}, "true"),
-                      {"BUILD_WORKING_DIRECTORY=" + root});
-  EXPECT_EQ(launch.Wait(), 0) << launch.err();
+TEST(LaunchTest, SaysWhichLogIsBeyondTheFileSizeLimit) {
+  const std::string root = LogRoot();
+  const Ended run =
+      RunToEnd({"sh", "-c",
+                absl::StrCat("ulimit -f 1; exec ", kLaunch,
+                             " --nproc=1 --log_dir=", root,
+                             " -- sh -c 'printf %05000d 7; echo; echo on'")});
+  EXPECT_EQ(run.status, 0);
+  EXPECT_EQ(run.out,
+            absl::StrCat("[0] ", std::string(4999, '0'), "7\n[0] on\n"));
+  EXPECT_EQ(run.err,
+            absl::StrCat("launch: cannot write the log of rank 0 (", root,
+                         "/rank-0.log): beyond the file size limit (ulimit "
+                         "-f); the log is not complete\n"));
+}
+
+TEST(LaunchTest, WorksWhereTheUserIs) {
+  const std::string root = LogRoot();
+  ExpectLines({"--nproc=1", "--log_dir=logs"},
+              "[ . -ef " + root + " ] && echo here", {"[0] here"},
+              {"BUILD_WORKING_DIRECTORY=" + root});
   EXPECT_TRUE(std::filesystem::exists(root + "/logs/rank-0.log"));
 }
 
 TEST(LaunchTest, BindsRanksToCoresAndSaysSo) {
   const std::vector<int> cpus = AffinityCpus();
   const int ranks = static_cast<int>(cpus.size()) + 1;  // Ranks take turns.
-  ChildProcess launch(
+  const Ended run = RunToEnd(
       ShellCommand({absl::StrCat("--nproc=", ranks), "--bind_cores"},
                    "grep Cpus_allowed_list /proc/self/status; exit 0"));
-  EXPECT_EQ(launch.Wait(), 0);
+  EXPECT_EQ(run.status, 0);
   std::vector<int> bound(cpus.back() + 1);
-  for (const std::string& line : SortedLines(launch.out())) {
+  for (const std::string& line : SortedLines(run.out)) {
     int rank = -1;
     int cpu = -1;
     ASSERT_EQ(
@@ -415,69 +422,46 @@ TEST(LaunchTest, BindsRanksToCoresAndSaysSo) {
     ++bound[cpu];
   }
   for (const int cpu : cpus) EXPECT_GE(bound[cpu], 1);
-  EXPECT_THAT(launch.err(), MatchesRegex("lockstep: bound to cores: rank 0: "
-                                         "[0-9]+; rank 1: [0-9]+.*\n"));
-  ChildProcess unbound(
-      ShellCommand({"--nproc=1"}, "grep Cpus_allowed_list /proc/self/status"));
-  EXPECT_EQ(unbound.Wait(), 0);
-  EXPECT_EQ(unbound.err(), "");
-}
-
-TEST(LaunchTest, SetsOneThreadUnlessToldOtherwise) {
-  unsetenv("OMP_NUM_THREADS");
-  ChildProcess by_default(ShellCommand({"--nproc=1"}, "echo $OMP_NUM_THREADS"));
-  EXPECT_EQ(by_default.Wait(), 0);
-  EXPECT_EQ(by_default.out(), "[0] 1\n");
-  ChildProcess told(ShellCommand({"--nproc=1"}, "echo $OMP_NUM_THREADS"),
-                    {"OMP_NUM_THREADS=3"});
-  EXPECT_EQ(told.Wait(), 0);
-  EXPECT_EQ(told.out(), "[0] 3\n");
+  EXPECT_THAT(run.err, MatchesRegex("lockstep: bound to cores: rank 0: "
+                                    "[0-9]+; rank 1: [0-9]+.*\n"));
+  EXPECT_EQ(RunToEnd(Script(1, "true")).err, "");
 }
 
 TEST(LaunchTest, DealsOutGpus) {
   const std::string script = "echo ${CUDA_VISIBLE_DEVICES-unset}";
-  ChildProcess dealt(ShellCommand({"--nproc=2", "--gpus_per_rank=2"}, script),
-                     {"CUDA_VISIBLE_DEVICES=3,GPU-1a,5,6"});
-  EXPECT_EQ(dealt.Wait(), 0) << dealt.err();
-  EXPECT_THAT(SortedLines(dealt.out()), ElementsAre("[0] 3,GPU-1a", "[1] 5,6"));
-  ChildProcess shared(
-      ShellCommand({"--nproc=2", "--gpus_per_rank=1", "--share_gpus"}, script),
-      {"CUDA_VISIBLE_DEVICES=7"});
-  EXPECT_EQ(shared.Wait(), 0) << shared.err();
-  EXPECT_THAT(SortedLines(shared.out()), ElementsAre("[0] 7", "[1] 7"));
-  ChildProcess alone(ShellCommand({"--nproc=1"}, script),
-                     {"CUDA_VISIBLE_DEVICES=3,4"});
-  EXPECT_EQ(alone.Wait(), 0);
-  EXPECT_EQ(alone.out(), "[0] 3,4\n");
-}
-
-TEST(LaunchTest, SaysWhichGpusAreMissing) {
-  ChildProcess launch(ShellCommand({"--nproc=2", "--gpus_per_rank=1"}, "true"),
-                      {"CUDA_VISIBLE_DEVICES=7"});
-  EXPECT_EQ(launch.Wait(), 2);
-  EXPECT_EQ(launch.err(),
+  ExpectLines({"--nproc=2", "--gpus_per_rank=2"}, script,
+              {"[0] 3,GPU-1a", "[1] 5,6"},
+              {"CUDA_VISIBLE_DEVICES=3,GPU-1a,5,6"});
+  ExpectLines({"--nproc=2", "--gpus_per_rank=1", "--share_gpus"}, script,
+              {"[0] 7", "[1] 7"}, {"CUDA_VISIBLE_DEVICES=7"});
+  ExpectLines({"--nproc=1"}, script, {"[0] 3,4"}, {"CUDA_VISIBLE_DEVICES=3,4"});
+  const Ended missing =
+      RunToEnd(ShellCommand({"--nproc=2", "--gpus_per_rank=1"}, "true"),
+               {"CUDA_VISIBLE_DEVICES=7"});
+  EXPECT_EQ(missing.status, 2);
+  EXPECT_EQ(missing.err,
             "launch: --gpus_per_rank=1: 2 ranks with 1 GPU each: "
             "CUDA_VISIBLE_DEVICES=\"7\" has 1 (see --share_gpus)\n");
 }
 
 TEST(LaunchTest, EndsRanksWhoseTimeIsUp) {
-  ChildProcess launch(ShellCommand({"--nproc=3", "--timeout=100ms"},
-                                   "while :; do sleep 1000; done"));
-  EXPECT_EQ(launch.Wait(), 124);
-  EXPECT_EQ(launch.err(),
+  const Ended run = RunToEnd(ShellCommand({"--nproc=3", "--timeout=100ms"},
+                                          "while :; do sleep 1000; done"));
+  EXPECT_EQ(run.status, 124);
+  EXPECT_EQ(run.err,
             "lockstep: the time limit of 0.1 s was over; ranks 0-2 were "
             "stopped.\n");
 }
 
 TEST(LaunchTest, GivesAllRanksOnePortAndEachLaunchAnother) {
   // The inner launch runs while the outer one's port is taken.
-  ChildProcess launch(ShellCommand(
+  const Ended run = RunToEnd(ShellCommand(
       {"--nproc=2"},
       absl::StrCat("echo $MASTER_ADDR:$MASTER_PORT; [ $RANK = 1 ] || ", kLaunch,
                    " --nproc=1 -- sh -c 'echo $MASTER_PORT'",
                    "; echo $GROUP_RANK/$GROUP_WORLD_SIZE")));
-  EXPECT_EQ(launch.Wait(), 0);
-  const std::vector<std::string> lines = SortedLines(launch.out());
+  EXPECT_EQ(run.status, 0);
+  const std::vector<std::string> lines = SortedLines(run.out);
   ASSERT_THAT(lines, SizeIs(5));
   EXPECT_THAT(lines[0], MatchesRegex("\\[0\\] 0/1"));
   EXPECT_THAT(lines[1], MatchesRegex("\\[0\\] 127\\.0\\.0\\.1:[0-9]+"));
@@ -513,21 +497,18 @@ TEST(LaunchTest, SaysWhatIsWrong) {
        "--timeout=-inf is not more than 0"},
   };
   for (const auto& test : kCases) {
-    ChildProcess launch(test.argv);
-    EXPECT_EQ(launch.Wait(), test.exit_status) << test.named;
-    EXPECT_EQ(launch.out(), "");
-    EXPECT_THAT(SortedLines(launch.err()), ElementsAre(HasSubstr(test.named)));
+    const Ended run = RunToEnd(test.argv);
+    EXPECT_EQ(run.status, test.exit_status) << test.named;
+    EXPECT_EQ(run.out, "");
+    EXPECT_THAT(SortedLines(run.err), ElementsAre(HasSubstr(test.named)));
   }
 }
 
 TEST(LaunchTest, HelpExplains) {
-  ChildProcess launch({kLaunch, "--help"});
-  EXPECT_EQ(launch.Wait(), 0);
-  EXPECT_THAT(launch.out(),
-              AllOf(HasSubstr("--nproc=N"), HasSubstr("--log_dir=DIR"),
-                    HasSubstr("--bind_cores"), HasSubstr("--gpus_per_rank=N"),
-                    HasSubstr("--share_gpus"), HasSubstr("OMP_NUM_THREADS"),
-                    HasSubstr("LOCKSTEP_RENDEZVOUS")));
+  const Ended run = RunToEnd({kLaunch, "--help"});
+  ExpectUsage({run.status, run.out}, "launch");
+  EXPECT_THAT(run.out, AllOf(HasSubstr("--help"), HasSubstr("OMP_NUM_THREADS"),
+                             HasSubstr("LOCKSTEP_RENDEZVOUS")));
 }
 
 }  // namespace

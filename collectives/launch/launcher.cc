@@ -9,6 +9,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/types.h>
@@ -17,6 +18,7 @@
 
 #include <cstddef>
 #include <cstdio>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <utility>
@@ -28,10 +30,8 @@
 #include "absl/time/time.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "collectives/launch/launch_summary.h"
 #include "collectives/launch/output_forwarder.h"
 #include "collectives/launch/rank_placement.h"
-#include "collectives/launch/rank_process.h"
 #include "collectives/launch/supervisor.h"
 
 namespace lockstep {
@@ -56,6 +56,64 @@ LoopbackPort ReserveLoopbackPort() {
 }
 
 namespace {
+
+// While it lives: the signals that a launcher passes on, and SIGCHLD, are
+// blocked, to be read from a signalfd; SIGCHLD is not ignored; orphaned
+// descendants become children of this process (PR_SET_CHILD_SUBREAPER). All is
+// put back at the end. For single-threaded processes.
+class ProcessScope {
+ public:
+  ProcessScope() {
+    sigemptyset(&passed_on_);
+    for (const int signal :
+         {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2}) {
+      struct sigaction action;
+      sigaction(signal, nullptr, &action);
+      if (action.sa_handler != SIG_IGN) sigaddset(&passed_on_, signal);
+    }
+    sigset_t blocked = passed_on_;
+    sigaddset(&blocked, SIGCHLD);
+    pthread_sigmask(SIG_BLOCK, &blocked, &old_mask_);
+
+    struct sigaction default_action = {};
+    default_action.sa_handler = SIG_DFL;
+    sigaction(SIGCHLD, &default_action, &old_child_action_);
+    sigaction(SIGPIPE, nullptr, &old_pipe_action_);
+
+    prctl(PR_GET_CHILD_SUBREAPER, &old_subreaper_);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+  }
+  ProcessScope(const ProcessScope&) = delete;
+  ProcessScope& operator=(const ProcessScope&) = delete;
+  ~ProcessScope() {
+    prctl(PR_SET_CHILD_SUBREAPER, old_subreaper_);
+    sigaction(SIGPIPE, &old_pipe_action_, nullptr);
+    sigaction(SIGCHLD, &old_child_action_, nullptr);
+    pthread_sigmask(SIG_SETMASK, &old_mask_, nullptr);
+  }
+
+  // SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, without those that the
+  // process ignores: a run under nohup must outlive its terminal.
+  const sigset_t& passed_on() const { return passed_on_; }
+
+  // The signal mask from before.
+  const sigset_t& old_mask() const { return old_mask_; }
+
+  // Turns SIGPIPE into an error of write(). Not from the start, since children
+  // would inherit it.
+  void IgnoreBrokenPipes() {
+    struct sigaction ignore = {};
+    ignore.sa_handler = SIG_IGN;
+    sigaction(SIGPIPE, &ignore, nullptr);
+  }
+
+ private:
+  sigset_t passed_on_ = {};
+  sigset_t old_mask_ = {};
+  struct sigaction old_child_action_ = {};
+  struct sigaction old_pipe_action_ = {};
+  int old_subreaper_ = 0;
+};
 
 // What the launcher does while the supervisor lives, and the output after.
 class Session {

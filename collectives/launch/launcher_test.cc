@@ -14,6 +14,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <initializer_list>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -22,13 +23,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/files.h"
 #include "base/status_matchers.h"
-#include "collectives/launch/launch_summary.h"
-#include "collectives/launch/rank_process.h"
-#include "collectives/launch/testing/child_process.h"
+#include "collectives/launch/supervisor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -36,70 +36,71 @@ namespace lockstep {
 namespace {
 
 using testing::AllOf;
-using testing::Contains;
-using testing::ElementsAre;
 using testing::HasSubstr;
-using testing::Not;
-using testing::Pair;
 using testing::StartsWith;
 
 constexpr int Exited(int status) { return status << 8; }
 
-TEST(LaunchSummaryTest, SuccessIsSilent) {
-  const LaunchSummary summary = {
-      .ranks = {{.rank = 1, .pid = 11, .wait_status = Exited(0)},
-                {.rank = 0, .pid = 10, .wait_status = Exited(0)}}};
-  EXPECT_FALSE(FirstFailure(summary).has_value());
-  EXPECT_EQ(ExitStatus(summary), 0);
-  EXPECT_EQ(FormatSummary(summary), "");
-  EXPECT_EQ(DescribeFailure(summary), "");
-}
-
-TEST(LaunchSummaryTest, NamesKilledRank) {
-  const LaunchSummary summary = {
-      .ranks = {
-          {.rank = 1,
-           .pid = 4242,
-           .wait_status = SIGKILL,
-           .after = absl::Milliseconds(12345)},
-          {.rank = 0, .pid = 10, .wait_status = SIGTERM, .stopped = true}}};
-  EXPECT_EQ(FirstFailure(summary)->rank, 1);
-  EXPECT_EQ(ExitStatus(summary), 137);
-  EXPECT_EQ(FormatSummary(summary),
-            "lockstep: rank 1 (pid 4242) was killed by signal 9 (SIGKILL) "
-            "after 12.3 s; rank 0 was stopped.");
-}
-
-TEST(LaunchSummaryTest, SaysThatTheTimeWasUp) {
-  const LaunchSummary summary = {
-      .ranks = {{.rank = 1, .pid = 11, .wait_status = 0},
-                {.rank = 2, .pid = 12, .wait_status = SIGKILL, .stopped = true},
-                {.rank = 0, .pid = 10, .wait_status = 0, .stopped = true}},
-      .timed_out = absl::Seconds(90)};
-  EXPECT_FALSE(FirstFailure(summary).has_value());
-  EXPECT_EQ(ExitStatus(summary), 124);
-  EXPECT_EQ(DescribeFailure(summary),
-            "the time limit of 90.0 s was over; ranks 0, 2 were stopped; 1 "
-            "rank ended well");
-}
-
-TEST(LaunchSummaryTest, FirstFailureDecides) {
-  const LaunchSummary summary = {
-      .ranks = {
-          {.rank = 2, .pid = 12, .wait_status = Exited(0)},
-          {.rank = 1, .pid = 11, .wait_status = Exited(3)},
-          {.rank = 4, .pid = 14, .wait_status = Exited(1)},
-          {.rank = 3, .pid = 13, .wait_status = SIGKILL, .stopped = true},
-          {.rank = 0, .pid = 10, .wait_status = SIGTERM, .stopped = true}}};
-  EXPECT_EQ(ExitStatus(summary), 3);
-  EXPECT_EQ(
-      FormatSummary(summary),
-      "lockstep: rank 1 (pid 11) exited with status 3 after 0.0 s; rank 4 "
-      "failed after it;\n"
-      "lockstep: ranks 0, 3 were stopped; 1 rank ended well.");
-  EXPECT_EQ(DescribeFailure(summary),
-            "rank 1 (pid 11) exited with status 3 after 0.0 s; rank 4 failed "
-            "after it; ranks 0, 3 were stopped; 1 rank ended well");
+TEST(LaunchSummaryTest, FirstFailureDecidesThenTheTimeThenTheSignal) {
+  const struct {
+    LaunchSummary summary;
+    int exit_status;
+    int first_failure;  // -1: none.
+    std::vector<std::string> lines;
+  } kCases[] = {
+      {{.ranks = {{.rank = 1, .pid = 11, .wait_status = Exited(0)},
+                  {.rank = 0, .pid = 10, .wait_status = Exited(0)}}},
+       0,
+       -1,
+       {}},
+      {{.ranks = {{.rank = 1,
+                   .pid = 4242,
+                   .wait_status = SIGKILL,
+                   .after = absl::Milliseconds(12345)},
+                  {.rank = 0, .wait_status = SIGTERM, .stopped = true}}},
+       137,
+       1,
+       {"rank 1 (pid 4242) was killed by signal 9 (SIGKILL) after 12.3 s; rank "
+        "0 was stopped"}},
+      {{.ranks = {{.rank = 2, .pid = 12, .wait_status = Exited(0)},
+                  {.rank = 1, .pid = 11, .wait_status = Exited(3)},
+                  {.rank = 4, .pid = 14, .wait_status = Exited(1)},
+                  {.rank = 3, .wait_status = SIGKILL, .stopped = true},
+                  {.rank = 0, .wait_status = SIGTERM, .stopped = true}}},
+       3,
+       1,
+       {"rank 1 (pid 11) exited with status 3 after 0.0 s; rank 4 failed after "
+        "it",
+        "ranks 0, 3 were stopped; 1 rank ended well"}},
+      {{.ranks = {{.rank = 1, .wait_status = 0},
+                  {.rank = 2, .wait_status = SIGKILL, .stopped = true},
+                  {.rank = 0, .wait_status = 0, .stopped = true}},
+        .timed_out = absl::Seconds(90)},
+       124,
+       -1,
+       {"the time limit of 90.0 s was over; ranks 0, 2 were stopped; 1 rank "
+        "ended well"}},
+      {{.ranks = {{.rank = 0, .wait_status = SIGTERM, .stopped = true},
+                  {.rank = 1, .wait_status = Exited(0), .stopped = true}},
+        .received_signal = SIGTERM},
+       143,
+       -1,
+       {"the launcher received signal 15 (SIGTERM); ranks 0, 1 were stopped"}},
+      {{.ranks = {{.rank = 0, .wait_status = Exited(0), .stopped = true}},
+        .received_signal = SIGTERM},
+       0,
+       -1,
+       {}},
+  };
+  for (const auto& test : kCases) {
+    const std::optional<RankOutcome> first = FirstFailure(test.summary);
+    EXPECT_EQ(first.has_value() ? first->rank : -1, test.first_failure);
+    EXPECT_EQ(ExitStatus(test.summary), test.exit_status);
+    EXPECT_EQ(DescribeFailure(test.summary), absl::StrJoin(test.lines, "; "));
+    std::string printed = absl::StrJoin(test.lines, ";\nlockstep: ");
+    if (!printed.empty()) printed = absl::StrCat("lockstep: ", printed, ".");
+    EXPECT_EQ(FormatSummary(test.summary), printed);
+  }
 }
 
 TEST(LaunchSummaryTest, StaysWithinHundredColumns) {
@@ -139,21 +140,6 @@ TEST(LaunchSummaryTest, ShortensListsOfRanks) {
             "ranks 0, 2, 4, 6, 8, 10 and 2 more");
 }
 
-TEST(LaunchSummaryTest, SignalToLauncherDecidesIfNoRankFailedBefore) {
-  LaunchSummary summary = {
-      .ranks =
-          {{.rank = 0, .pid = 10, .wait_status = SIGTERM, .stopped = true},
-           {.rank = 1, .pid = 11, .wait_status = Exited(0), .stopped = true}},
-      .received_signal = SIGTERM};
-  EXPECT_EQ(ExitStatus(summary), 143);
-  EXPECT_EQ(FormatSummary(summary),
-            "lockstep: the launcher received signal 15 (SIGTERM); ranks 0, 1 "
-            "were stopped.");
-  summary.ranks[0].wait_status = Exited(0);
-  EXPECT_EQ(ExitStatus(summary), 0);
-  EXPECT_EQ(FormatSummary(summary), "");
-}
-
 // The errno of binding to the port and listening there; 0 if that works.
 int Listen(int port, bool reuse) {
   const OwnedFd server(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -181,148 +167,59 @@ TEST(LoopbackPortTest, IsForWhoAsksForItByNumber) {
   EXPECT_EQ(Listen(port.port, /*reuse=*/false), 0);
 }
 
-TEST(LoopbackPortTest, IsGivenOnce) {
-  std::vector<LoopbackPort> ports;
-  std::set<int> numbers;
-  for (int i = 0; i < 100; ++i) {
-    ports.push_back(ReserveLoopbackPort());
-    numbers.insert(ports.back().port);
-  }
-  EXPECT_EQ(numbers.size(), ports.size());
-}
-
-class ProcessTreeTest : public testing::Test {
- protected:
-  ProcessTreeTest() {
-    prctl(PR_SET_CHILD_SUBREAPER, 1);
-    sigset_t child;
-    sigemptyset(&child);
-    sigaddset(&child, SIGCHLD);
-    pthread_sigmask(SIG_BLOCK, &child, &mask_before_);
-  }
-  ~ProcessTreeTest() override {
-    pthread_sigmask(SIG_SETMASK, &mask_before_, nullptr);
-    prctl(PR_SET_CHILD_SUBREAPER, 0);
-  }
-
-  // A child that waits for a signal.
-  static pid_t StartIdleChild() {
-    const pid_t pid = fork();
-    if (pid == 0) {
-      while (true) pause();
-    }
-    return pid;
-  }
-
- private:
-  sigset_t mask_before_;
-};
-
-TEST_F(ProcessTreeTest, ListsOwnChildrenOnly) {
-  EXPECT_THAT(ListChildren(getpid()), IsOkAndHolds(ElementsAre()));
-  const pid_t child = StartIdleChild();
-  EXPECT_THAT(ListChildren(getpid()), IsOkAndHolds(ElementsAre(child)));
-  EXPECT_THAT(ListChildren(child), IsOkAndHolds(ElementsAre()));
-  EXPECT_THAT(ListChildren(getppid()), IsOkAndHolds(Contains(getpid())));
-  EXPECT_THAT(ListChildren(getppid()), IsOkAndHolds(Not(Contains(child))));
-  kill(child, SIGKILL);
-  waitpid(child, nullptr, 0);
-}
-
-TEST_F(ProcessTreeTest, ReportsEndsAndSparesOthers) {
-  const pid_t spared = StartIdleChild();
-  const pid_t child = StartIdleChild();
-  std::vector<std::pair<pid_t, int>> ended;
-  EXPECT_THAT(KillChildren(std::vector<pid_t>{spared}, kTestDeadline,
-                           [&](pid_t pid, int status) {
-                             ended.push_back({pid, status});
-                           }),
-              IsOk());
-  EXPECT_THAT(ended, ElementsAre(Pair(child, SIGKILL)));
-  EXPECT_EQ(waitpid(spared, nullptr, WNOHANG), 0);  // It lives.
-  EXPECT_THAT(KillChildren({}, kTestDeadline, [](pid_t, int) {}), IsOk());
-  EXPECT_EQ(waitpid(spared, nullptr, WNOHANG), -1);  // It is gone, and reaped.
-}
-
-TEST_F(ProcessTreeTest, EndsDescendantsInOtherSessions) {
-  ChildProcess tree({"sh", "-c",
-                     "setsid sh -c 'trap \"\" TERM; setsid sleep 1000 & "
-                     "echo ready; wait' & (setsid sleep 1000 &) ; sleep 1000"});
-  ASSERT_EQ(tree.ReadLine(), "ready");
-  ASSERT_TRUE(tree.AwaitMarked([](int count) { return count >= 5; }));
-  EXPECT_THAT(KillChildren({}, kTestDeadline, [](pid_t, int) {}), IsOk());
-  EXPECT_THAT(tree.Marked(), ElementsAre());
-}
-
 std::vector<std::string> Shell(const std::string& script) {
   return {"sh", "-c", script};
 }
 
 void HandleNothing(int) {}
 
-TEST(LauncherTest, ReportsEveryRank) {
-  const absl::StatusOr<LaunchSummary> summary =
-      Launch({.nproc = 8, .argv = Shell("true")});
+TEST(LauncherTest, ReportsEveryRankInItsEnvironment) {
+  const absl::StatusOr<LaunchSummary> summary = Launch(
+      {.nproc = 8,
+       .argv = Shell("[ \"$COLOUR\" = 'dark red' ] && [ $WORLD_SIZE = 8 ]"),
+       .environment = {{"COLOUR", "dark red"}, {"WORLD_SIZE", "7"}}});
   ASSERT_THAT(summary, IsOk());
-  ASSERT_EQ(summary->ranks.size(), 8);
-  std::vector<bool> seen(8);
+  std::set<int> ranks;
   for (const RankOutcome& outcome : summary->ranks) {
-    seen[outcome.rank] = true;
+    ranks.insert(outcome.rank);
     EXPECT_GT(outcome.pid, 0);
     EXPECT_EQ(outcome.wait_status, 0);
     EXPECT_FALSE(outcome.stopped);
   }
-  EXPECT_EQ(seen, std::vector<bool>(8, true));
+  EXPECT_EQ(ranks, (std::set<int>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(summary->ranks.size(), 8);
   EXPECT_EQ(summary->received_signal, 0);
 }
 
-TEST(LauncherTest, SetsEnvironment) {
-  LaunchOptions options = {
-      .nproc = 2,
-      .argv = Shell("[ \"$COLOUR\" = 'dark red' ] && [ $WORLD_SIZE = 2 ]")};
-  options.environment = {{"COLOUR", "dark red"}, {"WORLD_SIZE", "7"}};
-  const absl::StatusOr<LaunchSummary> summary = Launch(options);
-  ASSERT_THAT(summary, IsOk());
-  EXPECT_EQ(ExitStatus(*summary), 0);
-}
-
 TEST(LauncherTest, ListsOutcomesInOrderOfEnd) {
-  // Rank 0 ends when rank 1 has failed: its SIGTERM comes after that.
+  // Rank 0 ends when rank 1 has failed: its SIGTERM comes after that. A failure
+  // before the time is up is a failure.
   const absl::StatusOr<LaunchSummary> summary = Launch(
       {.nproc = 2,
        .argv = Shell("[ $RANK = 1 ] && exit 4; while :; do sleep 1000; done"),
-       .grace = {.report = absl::ZeroDuration()}});
+       .grace = {.report = absl::ZeroDuration()},
+       .timeout = absl::Hours(1)});
   ASSERT_THAT(summary, IsOk());
   ASSERT_EQ(summary->ranks.size(), 2);
   EXPECT_EQ(summary->ranks[0].rank, 1);
   EXPECT_FALSE(summary->ranks[0].stopped);
   EXPECT_TRUE(summary->ranks[1].stopped);
+  EXPECT_FALSE(summary->timed_out.has_value());
   EXPECT_EQ(ExitStatus(*summary), 4);
 }
 
 TEST(LauncherTest, RejectsBadOptions) {
-  EXPECT_THAT(
-      Launch({.nproc = 0, .argv = Shell("true")}),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("nproc is 0")));
-  EXPECT_THAT(Launch({.nproc = 4097, .argv = Shell("true")}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("nproc is 4097; it must be at most 4096")));
-  EXPECT_THAT(
-      Launch(
-          {.nproc = 1, .argv = Shell("true"), .timeout = absl::ZeroDuration()}),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("the timeout is 0")));
-  EXPECT_THAT(Launch({.nproc = 1}), StatusIs(absl::StatusCode::kInvalidArgument,
-                                             HasSubstr("no command")));
-}
-
-TEST(LauncherTest, NamesCommandThatCannotRun) {
-  EXPECT_THAT(Launch({.nproc = 2, .argv = {"lockstep-no-such-command"}}),
-              StatusIs(absl::StatusCode::kNotFound,
-                       HasSubstr("lockstep-no-such-command")));
-  EXPECT_THAT(
-      Launch({.nproc = 2, .argv = {"/"}}),
-      StatusIs(absl::StatusCode::kPermissionDenied, HasSubstr("\"/\"")));
+  const std::pair<LaunchOptions, const char*> kCases[] = {
+      {{.nproc = 0, .argv = Shell("true")}, "nproc is 0"},
+      {{.nproc = 4097, .argv = Shell("true")},
+       "nproc is 4097; it must be at most 4096"},
+      {{.argv = Shell("true"), .timeout = absl::ZeroDuration()},
+       "the timeout is 0"},
+      {{.nproc = 1}, "no command"}};
+  for (const auto& [options, named] : kCases) {
+    EXPECT_THAT(Launch(options),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(named)));
+  }
 }
 
 TEST(LauncherTest, GraceAfterSignalEndsInKill) {
@@ -357,14 +254,6 @@ TEST(LauncherTest, EndsRanksWhoseTimeIsUp) {
     EXPECT_GE(outcome.after, absl::Milliseconds(300));
   }
   EXPECT_EQ(waitpid(-1, nullptr, 0), -1);  // Nothing is left.
-}
-
-TEST(LauncherTest, AFailureBeforeTheTimeIsUpIsAFailure) {
-  const absl::StatusOr<LaunchSummary> summary =
-      Launch({.nproc = 1, .argv = Shell("exit 3"), .timeout = absl::Hours(1)});
-  ASSERT_THAT(summary, IsOk());
-  EXPECT_FALSE(summary->timed_out.has_value());
-  EXPECT_EQ(ExitStatus(*summary), 3);
 }
 
 TEST(LauncherTest, KeepsTheEndOfTheOutput) {

@@ -10,7 +10,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <ostream>
 #include <set>
 #include <string>
 #include <utility>
@@ -20,19 +19,16 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/cores.h"
 #include "base/process.h"
 #include "base/status_matchers.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 #include "collectives/launch/create_group.h"
-#include "collectives/launch/launched_group.h"
 #include "collectives/launch/rank_environment.h"
 #include "collectives/launch/testing/child_process.h"
-#include "collectives/launch/testing/find_launchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -54,18 +50,14 @@ std::string ThisProcessText() {
   return absl::StrCat(self.pid, " ", self.start_ticks, "\n");
 }
 
-TEST(LauncherProcessTest, IsTheParentOfAPlainRank) {
-  ChildProcess rank({kRank, "launcher"}, {"RANK=1", "RUN=a"});
-  EXPECT_EQ(rank.Wait(), 0);
-  EXPECT_EQ(rank.out(), ThisProcessText());
-}
-
-TEST(LauncherProcessTest, IsAboveShellsOfTheRank) {
-  const std::string shells =
-      absl::StrCat("sh -c '", kPrintLauncher, "; true'; true");
-  ChildProcess rank({"sh", "-c", shells}, {"RANK=1", "RUN=a"});
-  EXPECT_EQ(rank.Wait(), 0);
-  EXPECT_EQ(rank.out(), ThisProcessText());
+TEST(LauncherProcessTest, IsTheParentOfARankAndAboveItsShells) {
+  const std::vector<std::string> shells = {
+      "sh", "-c", absl::StrCat("sh -c '", kPrintLauncher, "; true'; true")};
+  for (const auto& command : {{kRank, "launcher"}, shells}) {
+    ChildProcess rank(command, {"RANK=1", "RUN=a"});
+    EXPECT_EQ(rank.Wait(), 0);
+    EXPECT_EQ(rank.out(), ThisProcessText());
+  }
 }
 
 TEST(LauncherProcessTest, IsTheInnerOfTwo) {
@@ -124,8 +116,7 @@ std::string Folder(const RankEnvironment& environment, const Variables& set,
   const absl::StatusOr<MeetingPlace> place = Choose(environment, set, launcher);
   EXPECT_THAT(place, IsOk());
   if (!place.ok()) return "";
-  EXPECT_EQ(place->file, "");
-  EXPECT_EQ(place->address, "");
+  EXPECT_EQ(*place, MeetingPlace{.folder = place->folder});
   return place->folder;
 }
 
@@ -135,10 +126,7 @@ TEST(LaunchedRendezvousTest, TakesTheFileThatIsNamed) {
     RankEnvironment environment = launched;
     environment.rendezvous = "/proc/7/fd/3";
     const auto place = Choose(environment, {{"LOCKSTEP_MASTER_PORT", "1"}});
-    ASSERT_THAT(place, IsOk());
-    EXPECT_EQ(place->file, "/proc/7/fd/3");
-    EXPECT_EQ(place->folder, "");
-    EXPECT_EQ(place->address, "");
+    EXPECT_THAT(place, IsOkAndHolds(MeetingPlace{.file = "/proc/7/fd/3"}));
   }
 }
 
@@ -208,22 +196,43 @@ TEST(LaunchedRendezvousTest, EachRunHasAFolderOfItsOwn) {
   }
 }
 
-TEST(LaunchedRendezvousTest, AsksForAPathIfNothingTellsRunsApart) {
-  const struct {
-    RankLauncher launcher;
-    Variables variables;
-    const char* named;
-  } kCases[] = {
-      {RankLauncher::kVariables, {}, "MASTER_ADDR"},
-      {RankLauncher::kVariables, {{"MASTER_ADDR", "here"}}, "MASTER_PORT"},
-      {RankLauncher::kSlurm, {{"SLURM_STEP_ID", "0"}}, "SLURM_JOB_ID"},
+// What cannot be chosen is asked for, or named.
+TEST(LaunchedRendezvousTest, SaysWhatIsMissingOrWrong) {
+  const RankEnvironment variables = OneHost(RankLauncher::kVariables);
+  const RankEnvironment slurm = TwoHosts(RankLauncher::kSlurm);
+  const auto path = [](const char* name) {
+    return AllOf(StartsWith(name), HasSubstr("LOCKSTEP_RENDEZVOUS"));
   };
-  for (const auto& test : kCases) {
-    EXPECT_THAT(
-        Choose(OneHost(test.launcher), test.variables),
-        StatusIs(absl::StatusCode::kInvalidArgument,
-                 AllOf(StartsWith(test.named), HasSubstr("LOCKSTEP_RENDEZVOUS"),
-                       Not(HasSubstr("\n")))));
+  const auto port = AllOf(HasSubstr("of 4 ranks only 2 are on this host"),
+                          HasSubstr("MASTER_ADDR"));
+  struct Case {
+    RankEnvironment environment;
+    Variables set;
+    testing::Matcher<std::string> message;
+  };
+  std::vector<Case> cases = {
+      {variables, {}, path("MASTER_ADDR")},
+      {variables, {{"MASTER_ADDR", "here"}}, path("MASTER_PORT")},
+      {OneHost(RankLauncher::kSlurm),
+       {{"SLURM_STEP_ID", "0"}},
+       path("SLURM_JOB_ID")},
+      {slurm, {}, port},
+      {slurm, {{"MASTER_ADDR", "node0"}}, port},
+      {slurm, {{"MASTER_PORT", "29500"}}, port},
+      {slurm, {{"LOCKSTEP_MASTER_PORT", "29500"}}, port},
+  };
+  for (const std::string name : {"MASTER_PORT", "LOCKSTEP_MASTER_PORT"}) {
+    for (const std::string bad : {"", "x", "0", "-1", "65536", "1.5"}) {
+      cases.push_back({slurm,
+                       {{"MASTER_ADDR", "node0"}, {name, bad}},
+                       absl::StrCat("environment variable ", name, "=\"", bad,
+                                    "\" is not a port")});
+    }
+  }
+  for (const Case& test : cases) {
+    EXPECT_THAT(Choose(test.environment, test.set),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(test.message, Not(HasSubstr("\n")))));
   }
 }
 
@@ -238,13 +247,11 @@ TEST(LaunchedRendezvousTest, SeveralHostsMeetAtAPort) {
            {RankLauncher::kMpich, 29500},
            {RankLauncher::kSlurm, 29500},
            {RankLauncher::kTorchrun, 29501}}) {  // Its agent has the first.
-    const auto place = Choose(TwoHosts(launcher), variables);
-    ASSERT_THAT(place, IsOk());
-    EXPECT_EQ(place->address, "node0");
-    EXPECT_EQ(place->port, port);
-    EXPECT_EQ(place->token, "secret");
-    EXPECT_EQ(place->listen_address, "0.0.0.0");
-    EXPECT_EQ(place->folder, "");
+    EXPECT_THAT(Choose(TwoHosts(launcher), variables),
+                IsOkAndHolds(MeetingPlace{.address = "node0",
+                                          .port = port,
+                                          .listen_address = "0.0.0.0",
+                                          .token = "secret"}));
     Variables own = variables;
     own["LOCKSTEP_MASTER_PORT"] = "4000";
     EXPECT_EQ(Choose(TwoHosts(launcher), own)->port, 4000);
@@ -252,37 +259,9 @@ TEST(LaunchedRendezvousTest, SeveralHostsMeetAtAPort) {
 }
 
 TEST(LaunchedRendezvousTest, OwnPortIsTakenOnOneHostToo) {
-  const auto place = Choose(OneHost(RankLauncher::kOpenMpi),
-                            {{"LOCKSTEP_MASTER_PORT", "4000"}});
-  ASSERT_THAT(place, IsOk());
-  EXPECT_EQ(place->address, "127.0.0.1");
-  EXPECT_EQ(place->port, 4000);
-  EXPECT_EQ(place->folder, "");
-}
-
-TEST(LaunchedRendezvousTest, SaysWhatSeveralHostsNeed) {
-  for (const Variables& variables :
-       {Variables{}, Variables{{"MASTER_ADDR", "node0"}},
-        Variables{{"MASTER_PORT", "29500"}},
-        Variables{{"LOCKSTEP_MASTER_PORT", "29500"}}}) {
-    EXPECT_THAT(
-        Choose(TwoHosts(RankLauncher::kSlurm), variables),
-        StatusIs(absl::StatusCode::kInvalidArgument,
-                 AllOf(HasSubstr("of 4 ranks only 2 are on this host"),
-                       HasSubstr("MASTER_ADDR"), Not(HasSubstr("\n")))));
-  }
-}
-
-TEST(LaunchedRendezvousTest, NamesWhatIsNoPort) {
-  for (const std::string name : {"MASTER_PORT", "LOCKSTEP_MASTER_PORT"}) {
-    for (const std::string bad : {"", "x", "0", "-1", "65536", "1.5"}) {
-      EXPECT_THAT(Choose(TwoHosts(RankLauncher::kSlurm),
-                         {{"MASTER_ADDR", "node0"}, {name, bad}}),
-                  StatusIs(absl::StatusCode::kInvalidArgument,
-                           absl::StrCat("environment variable ", name, "=\"",
-                                        bad, "\" is not a port")));
-    }
-  }
+  EXPECT_THAT(Choose(OneHost(RankLauncher::kOpenMpi),
+                     {{"LOCKSTEP_MASTER_PORT", "4000"}}),
+              IsOkAndHolds(MeetingPlace{.address = "127.0.0.1", .port = 4000}));
 }
 
 TEST(JoinLaunchedGroupTest, SaysWhichBackendsAreForSeveralHosts) {
@@ -354,18 +333,8 @@ constexpr char kLaunch[] = "collectives/launch/launch";
 // torchrun takes seconds to start, and longer on a busy machine.
 constexpr absl::Duration kDeadline = absl::Seconds(100);
 
-// What a rank does, and the line that each of two ranks then prints.
-struct Program {
-  const char* name;
-  std::string argument;
-  std::string line;
-
-  friend void PrintTo(const Program& program, std::ostream* out) {
-    *out << program.name;
-  }
-};
-
-class LaunchersTest : public testing::TestWithParam<Program> {
+// Two ranks join the group of a launcher, and sum up their numbers.
+class LaunchersTest : public testing::Test {
  protected:
   LaunchersTest()
       : folder_(absl::StrCat(testing::TempDir(), "/launchers_test")) {
@@ -376,22 +345,19 @@ class LaunchersTest : public testing::TestWithParam<Program> {
 
   static std::vector<std::string> WithRank(std::vector<std::string> command) {
     command.push_back(std::filesystem::absolute(kRank).string());
-    command.push_back(GetParam().argument);
+    command.push_back("sum");
     return command;
   }
 
   // What a launcher is started with, so that what it leaves shows.
   std::vector<std::string> Environment() const { return {"TMPDIR=" + folder_}; }
 
-  void ExpectLines(const std::string& out, int ranks) const {
+  // Of both ranks; and no folder or file of the rendezvous is left.
+  void ExpectSums(const std::string& out) const {
     const std::vector<std::string> lines =
         absl::StrSplit(out, '\n', absl::SkipEmpty());
-    EXPECT_THAT(lines, SizeIs(ranks));
-    EXPECT_THAT(lines, Each(HasSubstr(GetParam().line)));
-  }
-
-  // No folder or file of the rendezvous is left.
-  void ExpectNothingLeft() const {
+    EXPECT_THAT(lines, SizeIs(2));
+    EXPECT_THAT(lines, Each(HasSubstr("sum 3")));
     for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
       EXPECT_THAT(entry.path().string(), Not(HasSubstr("lockstep-")));
     }
@@ -400,120 +366,58 @@ class LaunchersTest : public testing::TestWithParam<Program> {
   void ExpectRuns(const std::vector<std::string>& command) const {
     ChildProcess launcher(command, Environment());
     EXPECT_EQ(launcher.Wait(kDeadline), 0) << launcher.err();
-    ExpectLines(launcher.out(), 2);
-    ExpectNothingLeft();
+    ExpectSums(launcher.out());
   }
 
   const std::string folder_;
 };
 
-TEST_P(LaunchersTest, OurOwn) {
+TEST_F(LaunchersTest, OurOwn) {
   ExpectRuns(WithRank({kLaunch, "--nproc=2", "--"}));
 }
 
-TEST_P(LaunchersTest, Mpirun) {
+TEST_F(LaunchersTest, MpirunAlsoWithAShellBeforeEachRank) {
   std::vector<std::string> command = FindMpirun(2);
   if (command.empty()) GTEST_SKIP() << "no mpirun of Open MPI on this machine";
   ExpectRuns(WithRank(command));
-}
-
-TEST_P(LaunchersTest, MpirunWithAShellBeforeEachRank) {
-  std::vector<std::string> command = FindMpirun(2);
-  if (command.empty()) GTEST_SKIP() << "no mpirun of Open MPI on this machine";
   // Not the last command of its shell, so that it does not become the shell.
   command.insert(command.end(),
                  {"sh", "-c", absl::StrJoin(WithRank({}), " ") + " && true"});
   ExpectRuns(command);
 }
 
-TEST_P(LaunchersTest, Torchrun) {
+TEST_F(LaunchersTest, Torchrun) {
   static const std::vector<std::string> torchrun = FindTorchrun(2);
   if (torchrun.empty()) GTEST_SKIP() << "no torchrun on this machine";
   ExpectRuns(WithRank(torchrun));
 }
 
-TEST(FindMpirunTest, KeepsTheMemoryOfRanksInTheTestsFolder) {
-  std::vector<std::string> command = FindMpirun(2);
-  if (command.empty()) GTEST_SKIP() << "no mpirun of Open MPI on this machine";
-  command.insert(command.end(),
-                 {"printenv", "OMPI_MCA_btl_vader_backing_directory"});
-  ChildProcess launcher(command);
-  EXPECT_EQ(launcher.Wait(kDeadline), 0) << launcher.err();
-  EXPECT_EQ(launcher.out(),
-            absl::StrCat(testing::TempDir(), "\n", testing::TempDir(), "\n"));
-}
-
-// Ranks of our own making, with the variables that a launcher would set.
-class RanksByHand {
- public:
-  void Start(const std::vector<std::string>& command,
-             const std::vector<std::string>& environment) {
-    ranks_.push_back(std::make_unique<ChildProcess>(command, environment));
-  }
-
-  // The output of all, once they have ended; expects success.
-  std::string Out() {
+// Ranks that the test starts, with the variables that a launcher would set.
+TEST_F(LaunchersTest, Environments) {
+  const std::vector<std::string> launchers[] = {
+      {"SLURM_JOB_ID=7", "SLURM_STEP_ID=1", "SLURM_NTASKS=2",
+       "SLURM_STEP_TASKS_PER_NODE=2", "SLURM_PROCID=$", "SLURM_LOCALID=$"},
+      {"PMI_RANK=$", "PMI_SIZE=2", "MPI_LOCALRANKID=$", "MPI_LOCALNRANKS=2"},
+      {"RANK=$", "WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29500"},
+  };
+  for (const std::vector<std::string>& variables : launchers) {
+    std::vector<std::unique_ptr<ChildProcess>> ranks;
+    for (const std::string rank : {"0", "1"}) {
+      std::vector<std::string> environment = Environment();
+      for (const std::string& variable : variables) {
+        environment.push_back(absl::StrReplaceAll(variable, {{"$", rank}}));
+      }
+      ranks.push_back(
+          std::make_unique<ChildProcess>(WithRank({}), environment));
+    }
     std::string out;
-    for (const std::unique_ptr<ChildProcess>& rank : ranks_) {
+    for (const auto& rank : ranks) {
       EXPECT_EQ(rank->Wait(kDeadline), 0) << rank->err();
       absl::StrAppend(&out, rank->out());
     }
-    return out;
+    ExpectSums(out);
   }
-
- private:
-  std::vector<std::unique_ptr<ChildProcess>> ranks_;
-};
-
-TEST_P(LaunchersTest, EnvironmentOfSrun) {
-  RanksByHand ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    std::vector<std::string> environment = Environment();
-    environment.insert(
-        environment.end(),
-        {"SLURM_JOB_ID=7", "SLURM_STEP_ID=1", "SLURM_NTASKS=2",
-         "SLURM_STEP_TASKS_PER_NODE=2", absl::StrCat("SLURM_PROCID=", rank),
-         absl::StrCat("SLURM_LOCALID=", rank)});
-    ranks.Start(WithRank({}), environment);
-  }
-  ExpectLines(ranks.Out(), 2);
-  ExpectNothingLeft();
 }
-
-TEST_P(LaunchersTest, EnvironmentOfMpich) {
-  RanksByHand ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    std::vector<std::string> environment = Environment();
-    environment.insert(
-        environment.end(),
-        {absl::StrCat("PMI_RANK=", rank), "PMI_SIZE=2",
-         absl::StrCat("MPI_LOCALRANKID=", rank), "MPI_LOCALNRANKS=2"});
-    ranks.Start(WithRank({}), environment);
-  }
-  ExpectLines(ranks.Out(), 2);
-  ExpectNothingLeft();
-}
-
-TEST_P(LaunchersTest, EnvironmentByHand) {
-  RanksByHand ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    std::vector<std::string> environment = Environment();
-    environment.insert(environment.end(),
-                       {absl::StrCat("RANK=", rank), "WORLD_SIZE=2",
-                        "MASTER_ADDR=127.0.0.1", "MASTER_PORT=29500"});
-    ranks.Start(WithRank({}), environment);
-  }
-  ExpectLines(ranks.Out(), 2);
-  ExpectNothingLeft();
-}
-
-INSTANTIATE_TEST_SUITE_P(Programs, LaunchersTest,
-                         testing::Values(Program{"Rendezvous", "meet",
-                                                 "met r0,r1"},
-                                         Program{"Group", "sum", "sum 3"}),
-                         [](const testing::TestParamInfo<Program>& info) {
-                           return info.param.name;
-                         });
 
 }  // namespace
 }  // namespace lockstep

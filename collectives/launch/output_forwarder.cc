@@ -85,11 +85,7 @@ std::string LinePrefixer::Finish() {
   return line;
 }
 
-std::string RankLogPath(const std::string& folder, int rank) {
-  return absl::StrCat(folder, "/rank-", rank, ".log");
-}
-
-absl::StatusOr<std::vector<OwnedFd>> OpenRankLogs(const std::string& folder,
+absl::StatusOr<std::vector<RankLog>> OpenRankLogs(const std::string& folder,
                                                   int world_size) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
@@ -97,11 +93,11 @@ absl::StatusOr<std::vector<OwnedFd>> OpenRankLogs(const std::string& folder,
     return absl::InvalidArgumentError(absl::StrCat(
         "cannot create the log folder ", folder, ": ", error.message()));
   }
-  std::vector<OwnedFd> logs;
+  std::vector<RankLog> logs;
   for (int rank = 0; rank < world_size; ++rank) {
-    const std::string path = RankLogPath(folder, rank);
-    LOCKSTEP_ASSIGN_OR_RETURN(OwnedFd log, OpenLog(path));
-    logs.push_back(std::move(log));
+    std::string path = absl::StrCat(folder, "/rank-", rank, ".log");
+    LOCKSTEP_ASSIGN_OR_RETURN(OwnedFd file, OpenLog(path));
+    logs.push_back({std::move(path), std::move(file)});
   }
   return logs;
 }
@@ -212,14 +208,20 @@ void OutputForwarder::Read(Source& source) {
 
 void OutputForwarder::WriteLog(int rank, absl::string_view bytes) {
   if (options_.logs.empty()) return;
-  OwnedFd& log = options_.logs[static_cast<size_t>(rank)];
+  const FileSizeSignalBlock block;
+  auto& [path, log] = options_.logs[static_cast<size_t>(rank)];
   while (log.open() && !bytes.empty()) {
     const ssize_t written = write(log.get(), bytes.data(), bytes.size());
     if (written >= 0) {
       bytes.remove_prefix(static_cast<size_t>(written));
     } else if (errno != EINTR) {
-      log_status_.Update(absl::ErrnoToStatus(
-          errno, absl::StrCat("cannot write the log of rank ", rank)));
+      const std::string what =
+          absl::StrCat("cannot write the log of rank ", rank, " (", path, ")");
+      log_status_.Update(
+          errno == EFBIG
+              ? absl::ResourceExhaustedError(absl::StrCat(
+                    what, ": beyond the file size limit (ulimit -f)"))
+              : absl::ErrnoToStatus(errno, what));
       log.Close();
     }
   }

@@ -42,13 +42,16 @@ class LinePrefixer {
   std::string partial_;  // The bytes since the last line end.
 };
 
-// "<folder>/rank-<rank>.log".
-std::string RankLogPath(const std::string& folder, int rank);
+struct RankLog {
+  std::string path;
+  OwnedFd file;
+};
 
-// Opens the log of each rank, empty, for appending; creates the folder, and
-// those above it, where they are missing. Errors: kInvalidArgument, naming the
-// path, if that cannot be done; files that were opened before it stay.
-absl::StatusOr<std::vector<OwnedFd>> OpenRankLogs(const std::string& folder,
+// Opens the log of each rank, <folder>/rank-<rank>.log, empty, for appending;
+// creates the folder, and those above it, where they are missing. Errors:
+// kInvalidArgument, naming the path, if that cannot be done; files that were
+// opened before it stay.
+absl::StatusOr<std::vector<RankLog>> OpenRankLogs(const std::string& folder,
                                                   int world_size);
 
 // Where one rank writes.
@@ -63,7 +66,7 @@ struct OutputOptions {
   // they come, so that lines of two ranks may mix.
   bool prefix = true;
   // By rank, or empty: files that get the bytes of both streams as they come.
-  std::vector<OwnedFd> logs = {};
+  std::vector<RankLog> logs = {};
   // If not 0: the last bytes of both streams of each rank, so many of them, are
   // kept for TakeKept(), and none are written to the caller's descriptors.
   size_t keep_bytes = 0;
@@ -114,8 +117,9 @@ class OutputForwarder {
   // By rank, what OutputOptions::keep_bytes asks for; else empty.
   std::vector<std::string> TakeKept();
 
-  // The first log that could not be written, with its rank. It gets no more;
-  // the ranks and the other logs go on.
+  // The first log that could not be written, with its rank and path: also one
+  // beyond the process's file size limit, which raises no SIGXFSZ. It gets no
+  // more; the ranks and the other logs go on.
   const absl::Status& log_status() const { return log_status_; }
 
  private:

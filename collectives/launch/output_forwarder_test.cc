@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <poll.h>
-#include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -12,7 +11,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,17 +29,11 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::Not;
-using testing::SizeIs;
-
-TEST(LinePrefixerTest, PrefixesCompleteLines) {
-  LinePrefixer prefixer("[3] ");
-  EXPECT_EQ(prefixer.Add("one\ntwo\n"), "[3] one\n[3] two\n");
-  EXPECT_EQ(prefixer.Add("\n"), "[3] \n");
-  EXPECT_EQ(prefixer.Finish(), "");
-}
 
 TEST(LinePrefixerTest, HoldsPartialLineBack) {
   LinePrefixer prefixer("[0] ");
+  EXPECT_EQ(prefixer.Add("one\ntwo\n"), "[0] one\n[0] two\n");
+  EXPECT_EQ(prefixer.Finish(), "");
   EXPECT_EQ(prefixer.Add("par"), "");
   EXPECT_EQ(prefixer.Add("tial"), "");
   EXPECT_EQ(prefixer.Add("\nnext"), "[0] partial\n");
@@ -85,26 +77,6 @@ class RankLogsTest : public testing::Test {
   const std::string root_;
 };
 
-std::string Contents(const std::string& path) {
-  std::ifstream file(path);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
-TEST_F(RankLogsTest, CreatesFoldersAndOneEmptyFileForEachRank) {
-  const std::string folder = root_ + "/a/b";
-  for (int run = 0; run < 2; ++run) {  // The second finds the first's files.
-    const auto logs = OpenRankLogs(folder, 3);
-    ASSERT_THAT(logs, IsOkAndHolds(SizeIs(3)));
-    for (int rank = 0; rank < 3; ++rank) {
-      const std::string path = RankLogPath(folder, rank);
-      EXPECT_EQ(path, absl::StrCat(folder, "/rank-", rank, ".log"));
-      EXPECT_EQ(Contents(path), "");
-      ASSERT_EQ(write((*logs)[rank].get(), "text", 4), 4);
-      EXPECT_EQ(Contents(path), "text");
-    }
-  }
-}
-
 TEST_F(RankLogsTest, NamesWhatCannotBeWritten) {
   const std::string file = root_ + "/file";
   std::ofstream(file) << "here";
@@ -124,23 +96,7 @@ TEST_F(RankLogsTest, NamesWhatCannotBeWritten) {
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr(test.named), Not(HasSubstr("\n")))));
   }
-  EXPECT_EQ(Contents(file), "here");
-}
-
-void WriteText(const OwnedFd& fd, absl::string_view text) {
-  ASSERT_EQ(write(fd.get(), text.data(), text.size()),
-            static_cast<ssize_t>(text.size()));
-}
-
-// Moves what can be moved now.
-void Pump(OutputForwarder& forwarder) {
-  while (true) {
-    std::vector<pollfd> fds;
-    forwarder.AddPollFds(fds);
-    if (poll(fds.data(), fds.size(), 0) == 0) return;
-    forwarder.HandleEvents(fds);
-    if (forwarder.Done()) return;
-  }
+  EXPECT_THAT(ReadFile(file), IsOkAndHolds("here"));
 }
 
 std::string Contents(int fd) {
@@ -152,93 +108,101 @@ std::string Contents(int fd) {
 
 OwnedFd NewFile() { return OwnedFd(memfd_create("output", MFD_CLOEXEC)); }
 
-TEST(OutputForwarderTest, NeverMixesLines) {
-  const OwnedFd out = NewFile();
-  auto forwarder = OutputForwarder::Create(2, out.get(), out.get());
-  ASSERT_TRUE(forwarder.ok());
-  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
-  WriteText(ranks[0].out, "zero ");
-  Pump(*forwarder);
-  WriteText(ranks[1].out, "one ");
-  Pump(*forwarder);
-  WriteText(ranks[1].err, "error\n");
-  Pump(*forwarder);
-  WriteText(ranks[0].out, "a\nzero b");
-  Pump(*forwarder);
-  WriteText(ranks[1].out, "c\n");
-  Pump(*forwarder);
-  EXPECT_FALSE(forwarder->Done());
-  ranks.clear();
-  Pump(*forwarder);
-  EXPECT_TRUE(forwarder->Done());
-  EXPECT_EQ(Contents(out.get()),
+// A forwarder to two files, or to one.
+class OutputForwarderTest : public testing::Test {
+ protected:
+  void Create(int world_size, OutputOptions options = {}) {
+    CreateTo(world_size, out_, err_, std::move(options));
+  }
+  void CreateTo(int world_size, const OwnedFd& out, const OwnedFd& err,
+                OutputOptions options = {}) {
+    auto made = OutputForwarder::Create(world_size, out.get(), err.get(),
+                                        std::move(options));
+    ASSERT_THAT(made.status(), IsOk());
+    forwarder_ = *std::move(made);
+    ranks_ = forwarder_.TakeRankEnds();
+  }
+
+  // Moves what can be moved now.
+  void Pump() {
+    while (!forwarder_.Done()) {
+      std::vector<pollfd> fds;
+      forwarder_.AddPollFds(fds);
+      if (poll(fds.data(), fds.size(), 0) == 0) return;
+      forwarder_.HandleEvents(fds);
+    }
+  }
+  // A rank's next output, and its way to the files.
+  void Say(const OwnedFd& stream, absl::string_view text) {
+    ASSERT_EQ(write(stream.get(), text.data(), text.size()),
+              static_cast<ssize_t>(text.size()));
+    Pump();
+  }
+  void EndRanks() {
+    ranks_.clear();
+    Pump();
+    EXPECT_TRUE(forwarder_.Done());
+  }
+
+  const OwnedFd out_ = NewFile();
+  const OwnedFd err_ = NewFile();
+  OutputForwarder forwarder_;
+  std::vector<RankStreams> ranks_;
+};
+
+TEST_F(OutputForwarderTest, NeverMixesLines) {
+  CreateTo(2, out_, out_);
+  Say(ranks_[0].out, "zero ");
+  Say(ranks_[1].out, "one ");
+  Say(ranks_[1].err, "error\n");
+  Say(ranks_[0].out, "a\nzero b");
+  Say(ranks_[1].out, "c\n");
+  EXPECT_FALSE(forwarder_.Done());
+  EndRanks();
+  EXPECT_EQ(Contents(out_.get()),
             "[1] error\n[0] zero a\n[1] one c\n[0] zero b\n");
 }
 
-TEST(OutputForwarderTest, KeepsStreamsApart) {
-  const OwnedFd out = NewFile();
-  const OwnedFd err = NewFile();
-  auto forwarder = OutputForwarder::Create(1, out.get(), err.get());
-  ASSERT_TRUE(forwarder.ok());
-  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
-  WriteText(ranks[0].out, "to out\n");
-  WriteText(ranks[0].err, "to err\n");
-  ranks.clear();
-  Pump(*forwarder);
-  EXPECT_TRUE(forwarder->Done());
-  EXPECT_EQ(Contents(out.get()), "[0] to out\n");
-  EXPECT_EQ(Contents(err.get()), "[0] to err\n");
-}
-
-TEST(OutputForwarderTest, KeepsTheEndAndWritesNothing) {
-  const OwnedFd out = NewFile();
-  auto forwarder =
-      OutputForwarder::Create(2, out.get(), out.get(), {.keep_bytes = 4});
-  ASSERT_TRUE(forwarder.ok());
-  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
-  WriteText(ranks[0].out, "12");
+TEST_F(OutputForwarderTest, KeepsTheEndAndWritesNothing) {
+  Create(2, {.keep_bytes = 4});
+  Say(ranks_[0].out, "12");
   for (const char* text : {"123", "4", "567890", "\n", "ab"}) {
-    WriteText(ranks[1].err, text);
-    Pump(*forwarder);
+    Say(ranks_[1].err, text);
   }
-  ranks.clear();
-  Pump(*forwarder);
-  EXPECT_TRUE(forwarder->Done());
-  EXPECT_EQ(Contents(out.get()), "");
-  EXPECT_EQ(forwarder->TakeKept(), (std::vector<std::string>{"12", "0\nab"}));
+  EndRanks();
+  EXPECT_EQ(Contents(out_.get()), "");
+  EXPECT_EQ(forwarder_.TakeKept(), (std::vector<std::string>{"12", "0\nab"}));
 }
 
 // One line of `rank` that no pipe takes at once.
 std::string LongLine(int rank) { return std::string(100'000, 'a' + rank); }
 
-TEST(OutputForwarderTest, LongLinesOfManyRanksStayWhole) {
+TEST_F(OutputForwarderTest, LongLinesOfManyRanksStayWhole) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
   const OwnedFd reader(ends[0]);
   const OwnedFd out(ends[1]);
   constexpr int kRanks = 3;
-  auto forwarder = OutputForwarder::Create(kRanks, out.get(), out.get());
-  ASSERT_TRUE(forwarder.ok());
-  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
+  CreateTo(kRanks, out, out);
   std::vector<std::string> unsent;
   for (int rank = 0; rank < kRanks; ++rank) {
-    fcntl(ranks[rank].out.get(), F_SETFL, O_NONBLOCK);
+    fcntl(ranks_[rank].out.get(), F_SETFL, O_NONBLOCK);
     unsent.push_back(LongLine(rank) + "\n");
   }
   std::string received;
-  while (!forwarder->Done()) {
+  while (!forwarder_.Done()) {
     for (int rank = 0; rank < kRanks; ++rank) {
       if (unsent[rank].empty()) {
-        ranks[rank].out.Close();
-        ranks[rank].err.Close();
+        ranks_[rank].out.Close();
+        ranks_[rank].err.Close();
         continue;
       }
       const ssize_t size =
-          write(ranks[rank].out.get(), unsent[rank].data(),
+          write(ranks_[rank].out.get(), unsent[rank].data(),
                 std::min<size_t>(unsent[rank].size(), 1000 + rank));
       if (size > 0) unsent[rank].erase(0, size);
     }
-    Pump(*forwarder);
+    Pump();
     char buffer[5000];
     const ssize_t size = read(reader.get(), buffer, sizeof(buffer));
     if (size > 0) received.append(buffer, size);
@@ -256,91 +220,67 @@ TEST(OutputForwarderTest, LongLinesOfManyRanksStayWhole) {
   EXPECT_EQ(received.size(), length);
 }
 
-TEST(OutputForwarderTest, HoldsRanksBackWhenNobodyReads) {
+TEST_F(OutputForwarderTest, HoldsRanksBackWhenNobodyReads) {
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
   const OwnedFd reader(ends[0]);
   const OwnedFd out(ends[1]);
-  auto forwarder = OutputForwarder::Create(1, out.get(), out.get());
-  ASSERT_TRUE(forwarder.ok());
-  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
-  fcntl(ranks[0].out.get(), F_SETFL, O_NONBLOCK);
+  CreateTo(1, out, out);
+  fcntl(ranks_[0].out.get(), F_SETFL, O_NONBLOCK);
   const std::string lines(4096, '\n');
   int64_t taken = 0;
-  while (write(ranks[0].out.get(), lines.data(), lines.size()) > 0) {
+  while (write(ranks_[0].out.get(), lines.data(), lines.size()) > 0) {
     taken += lines.size();
     ASSERT_LT(taken, 1 << 20);  // Else everything is kept in memory.
-    Pump(*forwarder);
+    Pump();
   }
-  EXPECT_TRUE(forwarder->HasPending());
-  forwarder->CloseSources();
-  EXPECT_FALSE(forwarder->Done());
+  EXPECT_TRUE(forwarder_.HasPending());
+  forwarder_.CloseSources();
+  EXPECT_FALSE(forwarder_.Done());
 }
 
-TEST(OutputForwarderTest, LogsBothStreamsOfARankAsTheyCome) {
-  const OwnedFd out = NewFile();
-  const OwnedFd err = NewFile();
+TEST_F(OutputForwarderTest, LogsBothStreamsOfARankAsTheyCome) {
   OutputOptions options;
   std::vector<int> files;  // Of the same logs, to read after the forwarder.
   for (int rank = 0; rank < 2; ++rank) {
-    options.logs.push_back(NewFile());
-    files.push_back(dup(options.logs[rank].get()));
+    options.logs.push_back({"log", NewFile()});
+    files.push_back(dup(options.logs[rank].file.get()));
   }
-  auto forwarder =
-      OutputForwarder::Create(2, out.get(), err.get(), std::move(options));
-  ASSERT_TRUE(forwarder.ok());
-  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
+  Create(2, std::move(options));
   for (const char* text : {"one ", "two\n", "three"}) {
-    WriteText(ranks[1].out, text);
-    Pump(*forwarder);
-    WriteText(ranks[1].err, "E");
-    Pump(*forwarder);
+    Say(ranks_[1].out, text);
+    Say(ranks_[1].err, "E");
   }
-  WriteText(ranks[0].out, "\r\n");
-  ranks.clear();
-  Pump(*forwarder);
-  EXPECT_TRUE(forwarder->Done());
+  Say(ranks_[0].out, "\r\n");
+  EndRanks();
   EXPECT_EQ(Contents(files[0]), "\r\n");
   EXPECT_EQ(Contents(files[1]), "one Etwo\nEthreeE");
-  EXPECT_EQ(Contents(out.get()), "[1] one two\n[0] \r\n[1] three\n");
-  EXPECT_EQ(Contents(err.get()), "[1] EEE\n");
-  EXPECT_TRUE(forwarder->log_status().ok());
+  EXPECT_EQ(Contents(out_.get()), "[1] one two\n[0] \r\n[1] three\n");
+  EXPECT_EQ(Contents(err_.get()), "[1] EEE\n");
+  EXPECT_THAT(forwarder_.log_status(), IsOk());
   for (const int file : files) close(file);
 }
 
-TEST(OutputForwarderTest, PassesBytesOnWithoutPrefix) {
-  const OwnedFd out = NewFile();
-  auto forwarder =
-      OutputForwarder::Create(1, out.get(), out.get(), {.prefix = false});
-  ASSERT_TRUE(forwarder.ok());
-  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
-  WriteText(ranks[0].out, "10%\r");
-  Pump(*forwarder);
-  EXPECT_EQ(Contents(out.get()), "10%\r");  // Before the line ends.
-  WriteText(ranks[0].out, "20%\r");
-  ranks.clear();
-  Pump(*forwarder);
-  EXPECT_EQ(Contents(out.get()), "10%\r20%\r");
+TEST_F(OutputForwarderTest, PassesBytesOnWithoutPrefix) {
+  Create(1, {.prefix = false});
+  Say(ranks_[0].out, "10%\r");
+  EXPECT_EQ(Contents(out_.get()), "10%\r");  // Before the line ends.
+  Say(ranks_[0].out, "20%\r");
+  EndRanks();
+  EXPECT_EQ(Contents(out_.get()), "10%\r20%\r");
 }
 
-TEST(OutputForwarderTest, FullDiskEndsTheLogAndNothingElse) {
-  const OwnedFd out = NewFile();
-  OwnedFd full(open("/dev/full", O_WRONLY | O_CLOEXEC));
-  ASSERT_TRUE(full.open());
+TEST_F(OutputForwarderTest, FullDiskEndsTheLogAndNothingElse) {
   OutputOptions options;
-  options.logs.push_back(std::move(full));
-  auto forwarder =
-      OutputForwarder::Create(1, out.get(), out.get(), std::move(options));
-  ASSERT_TRUE(forwarder.ok());
-  std::vector<RankStreams> ranks = forwarder->TakeRankEnds();
-  for (int line = 0; line < 2; ++line) {
-    WriteText(ranks[0].out, "line\n");
-    Pump(*forwarder);
-  }
-  EXPECT_EQ(Contents(out.get()), "[0] line\n[0] line\n");
-  EXPECT_THAT(forwarder->log_status(),
-              StatusIs(absl::StatusCode::kResourceExhausted,
-                       testing::HasSubstr("the log of rank 0")));
+  options.logs.push_back(
+      {"logs/rank-0.log", OwnedFd(open("/dev/full", O_WRONLY | O_CLOEXEC))});
+  Create(1, std::move(options));
+  for (int line = 0; line < 2; ++line) Say(ranks_[0].out, "line\n");
+  EXPECT_EQ(Contents(out_.get()), "[0] line\n[0] line\n");
+  EXPECT_THAT(
+      forwarder_.log_status(),
+      StatusIs(absl::StatusCode::kResourceExhausted,
+               HasSubstr("cannot write the log of rank 0 (logs/rank-0.log)")));
 }
 
 }  // namespace

@@ -82,28 +82,36 @@ std::vector<Place> AllPlaces() {
   return places;
 }
 
+// The place in variables of these names: rank, size, and both on the host.
+Variables Named(const std::array<const char*, 4>& names, const Place& p) {
+  return {{names[0], absl::StrCat(p.rank)},
+          {names[1], absl::StrCat(p.world_size)},
+          {names[2], absl::StrCat(p.local_rank)},
+          {names[3], absl::StrCat(p.local_world_size)}};
+}
+
+Variables Merged(Variables a, const Variables& b) {
+  a.insert(b.begin(), b.end());
+  return a;
+}
+
 Variables Torchrun(const Place& p) {
-  return {{"RANK", absl::StrCat(p.rank)},
-          {"WORLD_SIZE", absl::StrCat(p.world_size)},
-          {"LOCAL_RANK", absl::StrCat(p.local_rank)},
-          {"LOCAL_WORLD_SIZE", absl::StrCat(p.local_world_size)},
-          {"TORCHELASTIC_RUN_ID", "none"}};
+  return Merged(
+      Named({"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}, p),
+      {{"TORCHELASTIC_RUN_ID", "none"}});
 }
 
 Variables OpenMpi(const Place& p) {
-  return {{"OMPI_COMM_WORLD_RANK", absl::StrCat(p.rank)},
-          {"OMPI_COMM_WORLD_SIZE", absl::StrCat(p.world_size)},
-          {"OMPI_COMM_WORLD_LOCAL_RANK", absl::StrCat(p.local_rank)},
-          {"OMPI_COMM_WORLD_LOCAL_SIZE", absl::StrCat(p.local_world_size)},
-          {"PMIX_RANK", absl::StrCat(p.rank)},
-          {"PMIX_NAMESPACE", "1234"}};
+  return Merged(
+      Named({"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+             "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+            p),
+      {{"PMIX_RANK", absl::StrCat(p.rank)}, {"PMIX_NAMESPACE", "1234"}});
 }
 
 Variables Mpich(const Place& p) {
-  return {{"PMI_RANK", absl::StrCat(p.rank)},
-          {"PMI_SIZE", absl::StrCat(p.world_size)},
-          {"MPI_LOCALRANKID", absl::StrCat(p.local_rank)},
-          {"MPI_LOCALNRANKS", absl::StrCat(p.local_world_size)}};
+  return Named({"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+               p);
 }
 
 // As Slurm writes it: runs of equal counts are shortened.
@@ -127,11 +135,6 @@ Variables Srun(const Place& p) {
           {"SLURM_LOCALID", absl::StrCat(p.local_rank)},
           {"SLURM_NODEID", absl::StrCat(p.host)},
           {"SLURM_STEP_TASKS_PER_NODE", TaskList(p.ranks_of_hosts)}};
-}
-
-Variables Merged(Variables a, const Variables& b) {
-  a.insert(b.begin(), b.end());
-  return a;
 }
 
 void ExpectPlace(const Variables& variables, RankLauncher launcher,
@@ -194,6 +197,10 @@ TEST(RankEnvironmentTest, TakesOneHostIfNothingIsSaid) {
               RankLauncher::kOpenMpi, place);
   ExpectPlace({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}}, RankLauncher::kMpich,
               place);
+  // Where it is said, the ranks of the host may be in any order.
+  Place other = place;
+  other.local_rank = 1;
+  ExpectPlace(OpenMpi(other), RankLauncher::kOpenMpi, other);
   ExpectPlace(
       {{"SLURM_PROCID", "2"}, {"SLURM_NTASKS", "3"}, {"SLURM_STEP_ID", "4"}},
       RankLauncher::kSlurm, place);
@@ -343,17 +350,6 @@ TEST(RankEnvironmentTest, NamesContradictions) {
   }
 }
 
-TEST(RankEnvironmentTest, TakesRanksOfOneHostInAnyOrder) {
-  const auto result = Read({{"OMPI_COMM_WORLD_RANK", "0"},
-                            {"OMPI_COMM_WORLD_SIZE", "2"},
-                            {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
-                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}});
-  ASSERT_THAT(result, IsOk());
-  ASSERT_TRUE(result->has_value());
-  EXPECT_EQ((*result)->rank, 0);
-  EXPECT_EQ((*result)->local_rank, 1);
-}
-
 TEST(RankEnvironmentTest, RejectsTaskListsThatAreNone) {
   for (const char* list :
        {"", ",", "x", "2(x", "2(x)", "2(x0)", "2(2)", "(x2)", "0", "2(x2)x",
@@ -369,20 +365,15 @@ TEST(RankEnvironmentTest, RejectsTaskListsThatAreNone) {
   }
 }
 
-TEST(RankEnvironmentTest, ReadsProcessEnvironment) {
-  setenv("RANK", "0", 1);
-  setenv("WORLD_SIZE", "5", 1);
-  EXPECT_THAT(
-      ReadRankEnvironment(),
-      IsOkAndHolds(Optional(IsRank(RankLauncher::kVariables, 0, 5, 0, 5))));
-}
-
-TEST(CheckNotLaunchedTest, RefusesALaunchersEnvironment) {
+TEST(RankEnvironmentTest, IsThatOfTheProcessWhichCheckNotLaunchedRefuses) {
   unsetenv("RANK");
   unsetenv("WORLD_SIZE");
   EXPECT_THAT(CheckNotLaunched(), IsOk());
   ASSERT_EQ(setenv("RANK", "0", 1), 0);
-  ASSERT_EQ(setenv("WORLD_SIZE", "2", 1), 0);
+  ASSERT_EQ(setenv("WORLD_SIZE", "5", 1), 0);
+  EXPECT_THAT(
+      ReadRankEnvironment(),
+      IsOkAndHolds(Optional(IsRank(RankLauncher::kVariables, 0, 5, 0, 5))));
   EXPECT_THAT(CheckNotLaunched(),
               StatusIs(absl::StatusCode::kFailedPrecondition,
                        HasSubstr("starts its ranks itself")));

@@ -23,7 +23,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "base/cores.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "collectives/launch/rank_environment.h"
 
@@ -110,6 +110,35 @@ absl::Status BindCores(std::vector<RankPlacement>& placements) {
   return absl::OkStatus();
 }
 
+// "0-3,8": the numbers, ascending, as the kernel writes lists of CPUs.
+std::string FormatCpus(const std::vector<int>& cpus) {
+  std::vector<std::string> runs;
+  for (size_t i = 0; i < cpus.size();) {
+    size_t end = i + 1;
+    while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1) ++end;
+    runs.push_back(end - i == 1 ? absl::StrCat(cpus[i])
+                                : absl::StrCat(cpus[i], "-", cpus[end - 1]));
+    i = end;
+  }
+  return absl::StrJoin(runs, ",");
+}
+
+// How many GPUs of NVIDIA this host shows to this process: its /dev/nvidia<n>.
+int GpusOnHost() {
+  int count = 0;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", error)) {
+    const std::string name = entry.path().filename().string();
+    absl::string_view number = name;
+    int ignored = 0;
+    if (absl::ConsumePrefix(&number, "nvidia") &&
+        absl::SimpleAtoi(number, &ignored)) {
+      ++count;
+    }
+  }
+  return count;
+}
+
 absl::Status GiveGpus(const PlacementOptions& options,
                       std::vector<RankPlacement>& placements) {
   constexpr char kVariable[] = "CUDA_VISIBLE_DEVICES";
@@ -167,18 +196,6 @@ std::vector<CoreShare> ShareCores(std::vector<Cpu> cpus, int ranks) {
   return shares;
 }
 
-std::string FormatCpus(const std::vector<int>& cpus) {
-  std::vector<std::string> runs;
-  for (size_t i = 0; i < cpus.size();) {
-    size_t end = i + 1;
-    while (end < cpus.size() && cpus[end] == cpus[end - 1] + 1) ++end;
-    runs.push_back(end - i == 1 ? absl::StrCat(cpus[i])
-                                : absl::StrCat(cpus[i], "-", cpus[end - 1]));
-    i = end;
-  }
-  return absl::StrJoin(runs, ",");
-}
-
 absl::StatusOr<std::vector<std::string>> AssignGpus(
     const GpuRequest& request, const std::optional<std::string>& visible,
     int gpus_on_host) {
@@ -208,21 +225,6 @@ absl::StatusOr<std::vector<std::string>> AssignGpus(
     values.push_back(absl::StrJoin(mine, ","));
   }
   return values;
-}
-
-int GpusOnHost() {
-  int count = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev", error)) {
-    const std::string name = entry.path().filename().string();
-    absl::string_view number = name;
-    int ignored = 0;
-    if (absl::ConsumePrefix(&number, "nvidia") &&
-        absl::SimpleAtoi(number, &ignored)) {
-      ++count;
-    }
-  }
-  return count;
 }
 
 absl::StatusOr<std::vector<RankPlacement>> PlaceRanks(

@@ -43,9 +43,6 @@ struct CoreShare {
 // cpus: at least one. ranks: at least 1.
 std::vector<CoreShare> ShareCores(std::vector<Cpu> cpus, int ranks);
 
-// "0-3,8": the numbers, ascending, as the kernel writes lists of CPUs.
-std::string FormatCpus(const std::vector<int>& cpus);
-
 struct GpuRequest {
   int ranks = 1;
   int gpus_per_rank = 1;  // At least 1.
@@ -66,9 +63,6 @@ struct GpuRequest {
 absl::StatusOr<std::vector<std::string>> AssignGpus(
     const GpuRequest& request, const std::optional<std::string>& visible,
     int gpus_on_host);
-
-// How many GPUs of NVIDIA this host shows to this process: its /dev/nvidia<n>.
-int GpusOnHost();
 
 // Far more than the cores of any host: a larger number is a slip of the hand.
 inline constexpr int kMostRanksOnHost = 4096;

@@ -2,7 +2,10 @@
 // channel to the launcher, and by one deadline.
 #include "collectives/launch/supervisor.h"
 
+#include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -10,6 +13,7 @@
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,18 +21,101 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/files.h"
-#include "collectives/launch/rank_process.h"
+#include "base/process.h"
+#include "base/status_macros.h"
+#include "base/subprocess.h"
 
 namespace lockstep {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+
+struct RankStart {
+  pid_t pid = 0;  // Of the running command; 0 if it was not started.
+  int error = 0;  // Else the errno that says why.
+};
+
+struct CloseDirectory {
+  void operator()(DIR* directory) const { closedir(directory); }
+};
+
+// Waits until a child ends, or a moment has passed.
+void AwaitChild() {
+  sigset_t child;
+  sigemptyset(&child);
+  sigaddset(&child, SIGCHLD);
+  const timespec moment = {.tv_sec = 0, .tv_nsec = 5'000'000};
+  sigtimedwait(&child, nullptr, &moment);
+}
+
+// The child's side; returns only if the command could not be started.
+void BecomeRank(const SupervisorPlan& plan, size_t rank, char* const* argv,
+                char* const* environment, pid_t parent, int error_fd) {
+  setpgid(0, 0);
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  if (getppid() != parent) _exit(1);  // It died before the line above.
+  const int null_fd = open("/dev/null", O_RDONLY);
+  if (null_fd < 0 || dup2(null_fd, STDIN_FILENO) < 0) return;
+  if (!plan.outputs.empty() &&
+      (dup2(plan.outputs[rank].out.get(), STDOUT_FILENO) < 0 ||
+       dup2(plan.outputs[rank].err.get(), STDERR_FILENO) < 0)) {
+    return;
+  }
+  if (error_fd > 3) close_range(3, error_fd - 1, 0);
+  close_range(error_fd + 1, UINT_MAX, 0);
+  const bool binds = !plan.cpus.empty() && !plan.cpus[rank].empty();
+  if (binds && !SetAffinity(plan.cpus[rank])) return;
+  pthread_sigmask(SIG_SETMASK, &plan.rank_mask, nullptr);
+  execvpe(argv[0], argv, environment);
+}
+
+// Runs the command of `rank` as a child of this process, in a process group of
+// its own, reading /dev/null, with no other descriptor than 0, 1 and 2. It is
+// killed when this process dies. Returns when the command is running, or could
+// not be started.
+RankStart StartRank(const SupervisorPlan& plan, size_t rank) {
+  const std::vector<char*> argv = ExecPointers(plan.argv);
+  const std::vector<char*> environment = ExecPointers(plan.environments[rank]);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return {.error = errno};
+  OwnedFd error_reader(ends[0]);
+  OwnedFd error_writer(ends[1]);
+  const pid_t parent = getpid();
+  const pid_t pid = fork();
+  if (pid < 0) return {.error = errno};
+  if (pid == 0) {
+    BecomeRank(plan, rank, argv.data(), environment.data(), parent,
+               error_writer.get());
+    const int error = errno;
+    if (write(error_writer.get(), &error, sizeof(error)) < 0) _exit(1);
+    _exit(127);
+  }
+  error_writer.Close();
+  int error = 0;
+  ssize_t size = 0;
+  do {
+    size = read(error_reader.get(), &error, sizeof(error));
+  } while (size < 0 && errno == EINTR);
+  if (size != sizeof(error)) return {.pid = pid};
+  waitpid(pid, nullptr, 0);
+  return {.error = error};
+}
 
 class Supervisor {
  public:
@@ -93,15 +180,7 @@ bool Supervisor::StartRanks() {
   signals_ = OwnedFd(signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
   const int world_size = static_cast<int>(plan_.environments.size());
   for (int rank = 0; rank < world_size; ++rank) {
-    RankCommand command = {.argv = plan_.argv,
-                           .environment = std::move(plan_.environments[rank]),
-                           .signal_mask = plan_.rank_mask};
-    if (!plan_.cpus.empty()) command.cpus = plan_.cpus[rank];
-    if (!plan_.outputs.empty()) {
-      command.out_fd = plan_.outputs[rank].out.get();
-      command.err_fd = plan_.outputs[rank].err.get();
-    }
-    const RankStart start = StartRank(command);
+    const RankStart start = StartRank(plan_, static_cast<size_t>(rank));
     if (start.error != 0) {
       Send({.kind = SupervisorEvent::kRankNotStarted,
             .rank = rank,
@@ -228,6 +307,50 @@ int Supervisor::MillisecondsLeft() const {
 }
 
 }  // namespace
+
+absl::StatusOr<std::vector<pid_t>> ListChildren(pid_t parent) {
+  const std::unique_ptr<DIR, CloseDirectory> proc(opendir("/proc"));
+  if (proc == nullptr) {
+    return absl::ErrnoToStatus(errno, "cannot list the processes in /proc");
+  }
+  std::vector<pid_t> children;
+  while (const dirent* entry = readdir(proc.get())) {
+    int pid = 0;
+    if (!absl::SimpleAtoi(entry->d_name, &pid)) continue;
+    const std::optional<ProcessStat> stat = ReadProcessStat(pid);
+    if (stat.has_value() && stat->parent == parent) children.push_back(pid);
+  }
+  return children;
+}
+
+absl::Status KillChildren(
+    std::span<const pid_t> spared, absl::Duration timeout,
+    absl::FunctionRef<void(pid_t pid, int wait_status)> on_exit) {
+  const Deadline deadline(timeout);
+  while (true) {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::vector<pid_t> children,
+                              ListChildren(getpid()));
+    std::erase_if(children, [&](pid_t pid) {
+      return std::find(spared.begin(), spared.end(), pid) != spared.end();
+    });
+    if (children.empty()) return absl::OkStatus();
+    if (deadline.passed()) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          "cannot end process ", absl::StrJoin(children, ", "),
+          ": still there ", absl::FormatDuration(timeout), " after SIGKILL"));
+    }
+    bool any_ended = false;
+    for (const pid_t pid : children) {
+      kill(pid, SIGKILL);
+      int wait_status = 0;
+      if (waitpid(pid, &wait_status, WNOHANG) == pid) {
+        on_exit(pid, wait_status);
+        any_ended = true;
+      }
+    }
+    if (!any_ended) AwaitChild();
+  }
+}
 
 bool AsksToEnd(int signal) {
   return signal == SIGHUP || signal == SIGINT || signal == SIGQUIT ||

@@ -8,7 +8,6 @@
 
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 
 namespace lockstep {
 

@@ -1,13 +1,17 @@
 #include "collectives/mpi/mpi_member.h"
 
+#include <mpi.h>
 #include <sched.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
+#include <memory>
 #include <span>
 #include <string>
 #include <thread>
@@ -19,25 +23,40 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/cores.h"
 #include "base/process.h"
 #include "base/status_macros.h"
-#include "collectives/call.h"
-#include "collectives/mpi/control_channel.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "collectives/mpi/mpi_runtime.h"
 
 namespace lockstep {
 namespace {
 
+// A boot of a kernel, and a space of process numbers in it: containers of one
+// host may each have their own.
+std::string System() {
+  std::string boot;
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), boot);
+  char space[64] = {};
+  if (readlink("/proc/self/ns/pid", space, sizeof(space) - 1) < 0) {
+    space[0] = '\0';
+  }
+  return boot + space;
+}
+
 using Kind = ControlMessage::Kind;
 
-// How often a rank that waits looks for what went wrong.
+// How often a rank that waits looks for what went wrong. Each look reads a file
+// of /proc for every rank of this host; a dead rank is to be named within some
+// 100 ms.
 constexpr std::chrono::milliseconds kLookEvery(20);
 
-// Ranks that disagree wait so long for the others, so that all name the same
-// two.
+// A rank that knows of two calls that differ waits this long for the calls of
+// the other ranks, so that all name the same two.
 constexpr absl::Duration kDisagreementPatience = absl::Milliseconds(100);
 
-// For the words of a failure to be the same on all ranks.
+// A rank that fails listens this long for ranks that failed at the same time:
+// then all of them return the words of the lowest one (Tell).
 constexpr std::chrono::milliseconds kSettle(50);
 
 // Longer than a piece takes, so that the core is not given away between pieces.
@@ -49,6 +68,113 @@ constexpr std::chrono::milliseconds kYieldFor(2);
 constexpr std::chrono::microseconds kSleep(100);
 
 }  // namespace
+
+MpiIntroduction IntroduceSelf(const GroupOptions& options) {
+  MpiIntroduction self;
+  self.process = ThisProcess();
+  gethostname(self.host.data(), self.host.size() - 1);
+  const std::string system = System();
+  std::copy_n(system.data(), std::min(system.size(), self.system.size() - 1),
+              self.system.data());
+  self.slot_bytes = options.slot_bytes;
+  self.algorithm = options.algorithm;
+  return self;
+}
+
+ControlChannel::ControlChannel(MpiMembers members, int tag)
+    : members_(std::move(members)), tag_(tag) {
+  int processes = 0;
+  MPI_Comm_size(members_.comm, &processes);
+  rank_of_process_.assign(static_cast<size_t>(processes), -1);
+  for (size_t rank = 0; rank < members_.processes.size(); ++rank) {
+    rank_of_process_[members_.processes[rank]] = static_cast<int>(rank);
+  }
+  Receive();
+}
+
+void ControlChannel::Note(int code, const char* what) {
+  error_.Update(MpiStatus(code, what));
+}
+
+void ControlChannel::Receive() {
+  Note(MPI_Irecv(&incoming_, static_cast<int>(sizeof(incoming_)), MPI_BYTE,
+                 MPI_ANY_SOURCE, tag_, members_.comm, &receive_),
+       "MPI_Irecv");
+}
+
+bool ControlChannel::IsSent(Outgoing& outgoing) {
+  int sent = 0;
+  const int code =
+      MPI_Testall(static_cast<int>(outgoing.requests.size()),
+                  outgoing.requests.data(), &sent, MPI_STATUSES_IGNORE);
+  return code == MPI_SUCCESS && sent != 0;
+}
+
+ControlChannel::Outgoing& ControlChannel::NextOutgoing() {
+  for (const std::unique_ptr<Outgoing>& outgoing : outgoing_) {
+    if (IsSent(*outgoing)) return *outgoing;
+  }
+  outgoing_.push_back(std::make_unique<Outgoing>());
+  return *outgoing_.back();
+}
+
+void ControlChannel::Post(const ControlMessage& message,
+                          std::span<const int> peers) {
+  Outgoing& outgoing = NextOutgoing();
+  const size_t size = offsetof(ControlMessage, body) + message.size;
+  std::copy_n(reinterpret_cast<const char*>(&message), size,
+              reinterpret_cast<char*>(&outgoing.message));
+  outgoing.requests.assign(peers.size(), MPI_REQUEST_NULL);
+  for (size_t i = 0; i < peers.size(); ++i) {
+    Note(MPI_Isend(&outgoing.message, static_cast<int>(size), MPI_BYTE,
+                   members_.processes[peers[i]], tag_, members_.comm,
+                   &outgoing.requests[i]),
+         "MPI_Isend");
+  }
+}
+
+// MPI may read the message for as long as it likes.
+void ControlChannel::PostLeft() const {
+  static const ControlMessage* const left =
+      new ControlMessage{ControlMessage::Kind::kLeft, 0, 0, {}};
+  for (size_t peer = 0; peer < members_.processes.size(); ++peer) {
+    if (static_cast<int>(peer) == members_.rank) continue;
+    MPI_Request request = MPI_REQUEST_NULL;
+    const int code = MPI_Isend(
+        left, static_cast<int>(offsetof(ControlMessage, body)), MPI_BYTE,
+        members_.processes[peer], tag_, members_.comm, &request);
+    if (code == MPI_SUCCESS) MPI_Request_free(&request);
+  }
+}
+
+void ControlChannel::Poll(
+    absl::FunctionRef<void(int, const ControlMessage&)> take) {
+  while (receive_ != MPI_REQUEST_NULL) {
+    int came = 0;
+    MPI_Status status = {};
+    Note(MPI_Test(&receive_, &came, &status), "MPI_Test");
+    if (came == 0 || !error_.ok()) return;
+    take(rank_of_process_[status.MPI_SOURCE], incoming_);
+    Receive();
+  }
+}
+
+bool ControlChannel::IsIdle() {
+  return std::all_of(outgoing_.begin(), outgoing_.end(),
+                     [](const auto& outgoing) { return IsSent(*outgoing); });
+}
+
+void ControlChannel::Close() {
+  if (receive_ != MPI_REQUEST_NULL) MPI_Cancel(&receive_);
+}
+
+bool ControlChannel::IsClosed() {
+  int done = 1;
+  if (receive_ != MPI_REQUEST_NULL) {
+    MPI_Test(&receive_, &done, MPI_STATUS_IGNORE);
+  }
+  return done != 0;
+}
 
 MpiMember::MpiMember(MpiMembers members, int first_tag, absl::Duration timeout)
     : members_(std::move(members)),
@@ -176,6 +302,8 @@ absl::Status MpiMember::EnterWithPartner(const Call& call) {
   return absl::OkStatus();
 }
 
+// Two slots do: Enter returns once all ranks have begun the call, so none is
+// more than one call ahead of another.
 bool MpiMember::HasReached(int peer) const {
   return peers_[peer].calls[sequence_ % 2].sequence == sequence_;
 }
@@ -200,7 +328,9 @@ absl::Status MpiMember::Disagreement() const {
   return absl::OkStatus();
 }
 
-// Of two ranks, one waits for the other alone, and that one for all.
+// Whether one of two ranks is in a call of the two (Send, Receive) and waits
+// for the other, which is in a call of all ranks and waits for the first:
+// neither call can end. Either of the two ranks may be this one.
 absl::Status MpiMember::DisagreementWithPartner() const {
   if (with_partner_) {
     const Begun& next = peers_[call_.peer].calls[(sequence_ + 1) % 2];
@@ -235,7 +365,7 @@ absl::Status MpiMember::Wait(const Awaited& awaited,
       trouble = LookForTrouble(awaited, absl::FromChrono(now - start));
       next_look = now + kLookEvery;
     }
-    // What went wrong may have done so after the step that was waited for.
+    // A peer may have died or left after the step that was waited for.
     if (!trouble.ok()) return ready() ? absl::OkStatus() : Fail(trouble);
     Idle(now - start);
   }
@@ -278,6 +408,8 @@ absl::Status MpiMember::LookForTrouble(const Awaited& awaited,
       " did not come within ", absl::FormatDuration(timeout_), SeenBy()));
 }
 
+// Only on this host, whose kernel can be asked. A rank that dies on another one
+// is silent, and is named at the deadline.
 absl::Status MpiMember::LookForDead() {
   for (const int peer : others_) {
     if (!IsNeighbour(peer) || peers_[peer].left ||
@@ -292,14 +424,15 @@ absl::Status MpiMember::LookForDead() {
   return absl::OkStatus();
 }
 
-// Ranks that wait say so, several times within a timeout.
+// Ranks that wait say so, several times within a timeout, so that LongestSilent
+// can tell them from the rank that they wait for.
 void MpiMember::SayAwake() {
   const absl::Duration silent = absl::FromChrono(Clock::now() - spoke_);
   if (silent >= timeout_ / 8) Post(Kind::kAwake, 0, nullptr, 0, others_);
 }
 
-// A rank that waits is heard of, so the one that holds the others up is one
-// that is not: the one that is waited for, or one that it waits for.
+// A rank that waits is heard from, so the one that holds the others up is
+// silent: the rank that this one waits for, or one that that rank waits for.
 int MpiMember::LongestSilent(const Awaited& awaited) const {
   if (with_partner_) return call_.peer;
   const bool all_reached =

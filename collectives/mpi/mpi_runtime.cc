@@ -91,18 +91,14 @@ absl::StatusOr<MpiRuntime*> MpiRuntime::Start(absl::Duration timeout) {
     }
     runtime = started;
   }
-  return runtime->AwaitStart(timeout);
-}
-
-absl::StatusOr<MpiRuntime*> MpiRuntime::AwaitStart(absl::Duration timeout) {
-  if (!start_is_over_.WaitForNotificationWithTimeout(timeout)) {
+  if (!runtime->start_is_over_.WaitForNotificationWithTimeout(timeout)) {
     return absl::DeadlineExceededError(
         absl::StrCat("a process of the MPI job did not start MPI within ",
                      absl::FormatDuration(timeout)));
   }
-  const absl::MutexLock lock(&mutex_);
-  LOCKSTEP_RETURN_IF_ERROR(start_status_);
-  return this;
+  const absl::MutexLock lock(&runtime->mutex_);
+  LOCKSTEP_RETURN_IF_ERROR(runtime->start_status_);
+  return runtime;
 }
 
 // The thread that MPI knows as its main thread, where it is ours.

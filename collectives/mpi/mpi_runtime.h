@@ -88,7 +88,6 @@ class MpiRuntime {
   static void EndAtExit();
   void Run();
   absl::Status StartMpi();
-  absl::StatusOr<MpiRuntime*> AwaitStart(absl::Duration timeout);
   void EndMpi();
   bool AwaitOthers();
   bool LostANeighbour();

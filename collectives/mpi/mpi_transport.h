@@ -13,7 +13,6 @@
 
 #include "absl/status/status.h"
 #include "collectives/algorithms/transport.h"
-#include "collectives/mpi/control_channel.h"
 #include "collectives/mpi/mpi_member.h"
 
 namespace lockstep {

@@ -16,7 +16,6 @@
 #include "base/status_macros.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
-#include "collectives/nccl/cuda_handles.h"
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/peers.h"
 #include "collectives/nccl/reduce.h"
@@ -142,15 +141,9 @@ absl::Status GpuRing::AddUp(const Job& job, int64_t first,
                     : ConstBuffer(slot.partial, out.count, travels);
       // `partial` is made, and `incoming` read.
       LOCKSTEP_RETURN_IF_ERROR(StreamWaits(slot));
-      LOCKSTEP_RETURN_IF_ERROR(handle_->Group(
-          [&] {
-            const ncclResult_t result = handle_->Send(sent, next(), stream_);
-            return result == ncclSuccess || result == ncclInProgress
-                       ? handle_->Receive({slot.incoming, in.count, travels},
-                                          previous(), stream_)
-                       : result;
-          },
-          progress));
+      LOCKSTEP_RETURN_IF_ERROR(
+          handle_->Exchange(sent, next(), {slot.incoming, in.count, travels},
+                            previous(), stream_, progress));
       LOCKSTEP_RETURN_IF_ERROR(ReduceChunk(job, step, in, slot));
     }
   }
@@ -192,16 +185,9 @@ absl::Status GpuRing::Circulate(const Job& job, Buffer output, int64_t first,
           ChunkAt(job, ReceivedSegment(rank_, world_size_, step), first, i);
       if (out.count == 0 && in.count == 0) continue;
       LOCKSTEP_RETURN_IF_ERROR(StreamWaits(slots_[i]));
-      LOCKSTEP_RETURN_IF_ERROR(handle_->Group(
-          [&] {
-            const ncclResult_t result = handle_->Send(
-                output.Part(out.begin, out.count), next(), stream_);
-            return result == ncclSuccess || result == ncclInProgress
-                       ? handle_->Receive(output.Part(in.begin, in.count),
-                                          previous(), stream_)
-                       : result;
-          },
-          progress));
+      LOCKSTEP_RETURN_IF_ERROR(handle_->Exchange(
+          output.Part(out.begin, out.count), next(),
+          output.Part(in.begin, in.count), previous(), stream_, progress));
     }
   }
   return absl::OkStatus();

@@ -10,16 +10,16 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/cuda_status.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
-#include "collectives/nccl/cuda_handles.h"
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/peers.h"
 
 namespace lockstep {
 
 // Enqueues reductions in the order of additions of algorithms/schedule.h:
-// the bits are those of algorithms/ring.h on the CPU.
+// the bits are those of RingAllReduce (algorithms/over_transport.h) on the CPU.
 //
 // Segments travel in chunks. Transfers go to the stream that the caller gives,
 // kernels to one of the ring's own, and events order the two chunk by chunk: a

@@ -10,11 +10,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/call.h"
+#include "base/cuda_status.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
-#include "collectives/nccl/cuda_handles.h"
 #include "collectives/nccl/gpu_ring.h"
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/peers.h"
@@ -68,7 +66,7 @@ class NcclCommunicator : public Communicator {
   //
   // Errors, beside those of Communicator's calls and the same on every rank:
   // kInvalidArgument for options that cannot be had; kFailedPrecondition where
-  // ranks share a GPU in a way that NCCL cannot do (gpu_sharing.h); what CUDA
+  // ranks share a GPU in a way that NCCL cannot do (nccl_handle.h); what CUDA
   // and NCCL say. Sets environment variables if ranks share a GPU: no other
   // thread should use the environment then.
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(

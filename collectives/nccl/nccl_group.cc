@@ -4,13 +4,11 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 #include "collectives/launch/create_group.h"
-#include "collectives/launch/launched_group.h"
 #include "collectives/launch/rank_environment.h"
-#include "collectives/nccl/cuda_handles.h"
 #include "collectives/nccl/nccl_communicator.h"
 
 namespace lockstep {

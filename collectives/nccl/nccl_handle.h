@@ -1,12 +1,17 @@
-// One NCCL communicator, which never blocks: how ranks agree to make it, NCCL's
-// names for our types and operations, and its results as statuses.
+// One NCCL communicator, which never blocks: how ranks agree to make it, also
+// where several share a GPU, NCCL's names for our types and operations, and its
+// results as statuses.
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_NCCL_HANDLE_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_NCCL_HANDLE_H_
 
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#include <array>
 #include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -14,7 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
-#include "collectives/group_options.h"
+#include "collectives/communicator.h"
 #include "collectives/nccl/peers.h"
 
 namespace lockstep {
@@ -86,6 +91,39 @@ constexpr bool NcclKeepsMeaning(DataType type, ReduceOp op) {
   return op != ReduceOp::kAverage;
 }
 
+// Where a rank runs.
+struct RankPlace {
+  std::array<char, 16> gpu_uuid = {};
+  uint64_t host = 0;     // The same for ranks of one host, else different.
+  uint64_t process = 0;  // The same for ranks of one process of a host.
+};
+
+struct EnvironmentVariable {
+  std::string name;
+  std::string value;
+
+  friend bool operator==(const EnvironmentVariable&,
+                         const EnvironmentVariable&) = default;
+};
+
+struct GpuSharing {
+  bool shared = false;  // Whether any two ranks have one GPU.
+  // What `rank` sets before its process's first call of NCCL, unless it is set
+  // already. Empty if not shared.
+  std::vector<EnvironmentVariable> environment = {};
+};
+
+// A function of its arguments alone; `shared` and errors are the same for every
+// rank. ranks: in rank order. nccl_version: as ncclGetVersion gives it.
+//
+// Before 2.30 NCCL refuses two ranks with one GPU on one host, so every process
+// calls itself a host (NCCL_HOSTID), which talk over the loopback interface if
+// they are really one. From 2.30 on it can be asked to allow it.
+// Error: kFailedPrecondition if two ranks share a GPU and a process, and NCCL
+// is older than 2.30: one process has one NCCL_HOSTID.
+absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankPlace> ranks,
+                                          int rank, int nccl_version);
+
 // What rank 0 decides for the group. Travels as bytes.
 struct NcclSetup {
   ncclUniqueId id = {};
@@ -131,6 +169,10 @@ class NcclHandle {
   // no bytes.
   ncclResult_t Send(ConstBuffer data, int peer, cudaStream_t stream) const;
   ncclResult_t Receive(Buffer data, int peer, cudaStream_t stream) const;
+
+  // A group of both, with two peers or one.
+  absl::Status Exchange(ConstBuffer sent, int to, Buffer received, int from,
+                        cudaStream_t stream, CallProgress& progress);
 
   // Whether NCCL has taken all that it was asked for. Error: what went wrong
   // since, also on its streams.

@@ -18,7 +18,6 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "collectives/call.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 
@@ -75,14 +74,11 @@ Peers::Peers(std::unique_ptr<Communicator> control)
 absl::Status Peers::Agree(const Call& call, const absl::Status& arguments,
                           const CallSite& site) {
   site_ = site;
-  partner_ = IsBetweenTwo(call) && call.peer >= 0 && call.peer < world_size() &&
-                     call.peer != rank()
-                 ? call.peer
-                 : -1;
+  partner_ = IsBetweenTwo(call) && IsPartner(call.peer) ? call.peer : -1;
   const absl::Status own = arguments.ok()
                                ? arguments
                                : CallRefused(rank(), call, arguments.message());
-  if (IsBetweenTwo(call) && !IsPartner(call.peer)) {
+  if (IsBetweenTwo(call) && partner_ < 0) {
     // There is nobody to tell but all: the control group refuses it for them.
     LOCKSTEP_RETURN_IF_ERROR(
         control_->Send(std::span<const std::byte>(), call.peer, site));

@@ -11,7 +11,6 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
-#include "collectives/call.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 

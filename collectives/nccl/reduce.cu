@@ -20,6 +20,7 @@ constexpr int64_t kVectorBytes = 16;  // The widest load and store there is.
 // A multiprocessor holds 2048 threads; eight blocks of 256 keep more loads in
 // flight than memory needs to be busy.
 constexpr int kBlocksPerMultiprocessor = 8;
+constexpr int kThreadsPerBlock = 256;
 
 // kSize elements that are loaded and stored at once.
 template <typename T, int kSize>
@@ -165,16 +166,6 @@ absl::Status CheckMemory(ReduceOp op, const ConstBuffer& earlier,
   return absl::OkStatus();
 }
 
-absl::Status CheckShape(const ReduceShape& shape) {
-  if (shape.max_blocks < 0 || shape.threads_per_block < 1 ||
-      shape.threads_per_block > 1024) {
-    return Wrong(absl::StrCat("max_blocks=", shape.max_blocks,
-                              ", threads_per_block=", shape.threads_per_block,
-                              ": want at least 0, and 1 to 1024"));
-  }
-  return absl::OkStatus();
-}
-
 // What a launch is made from.
 struct Launch {
   ConstBuffer earlier;
@@ -182,7 +173,6 @@ struct Launch {
   Buffer result;
   int divisor;
   cudaStream_t stream;
-  int64_t threads;
   int64_t max_blocks;
 };
 
@@ -211,14 +201,12 @@ Plan MakePlan(const Launch& launch, int64_t vector_size) {
   const int64_t wanted =
       std::max(plan.vectors, size - plan.vectors * vector_size);
   plan.blocks = std::min(launch.max_blocks,
-                         (wanted + launch.threads - 1) / launch.threads);
+                         (wanted + kThreadsPerBlock - 1) / kThreadsPerBlock);
   return plan;
 }
 
-// Sets `blocks` to shape.max_blocks, or to what fills the current device.
-absl::Status MaxBlocks(const ReduceShape& shape, int64_t& blocks) {
-  blocks = shape.max_blocks;
-  if (blocks > 0) return absl::OkStatus();
+// Sets `blocks` to what fills the current device.
+absl::Status MaxBlocks(int64_t& blocks) {
   int device = 0;
   int multiprocessors = 0;
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
@@ -235,7 +223,7 @@ absl::Status LaunchKernel(const Launch& launch) {
   const Plan plan = MakePlan(launch, kVectorSize<E, T, R>);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(plan.blocks));
-  config.blockDim = dim3(static_cast<unsigned>(launch.threads));
+  config.blockDim = dim3(kThreadsPerBlock);
   config.stream = launch.stream;
   return CudaStatus(
       cudaLaunchKernelEx(&config, ReduceKernel<op, A, E, T, R>,
@@ -303,18 +291,15 @@ absl::Status LaunchType(ReduceOp op, const Launch& launch) {
 }  // namespace
 
 absl::Status Reduce(ReduceOp op, ConstBuffer earlier, ConstBuffer input,
-                    Buffer result, int divisor, cudaStream_t stream,
-                    const ReduceShape& shape) {
+                    Buffer result, int divisor, cudaStream_t stream) {
   LOCKSTEP_RETURN_IF_ERROR(CheckMemory(op, earlier, input, result));
-  LOCKSTEP_RETURN_IF_ERROR(CheckShape(shape));
   if (divisor < 1 || (divisor > 1 && op != ReduceOp::kAverage)) {
     return Wrong(absl::StrCat("a divisor of ", divisor, " for ", Name(op)));
   }
   if (input.count == 0) return absl::OkStatus();
   int64_t max_blocks = 0;
-  LOCKSTEP_RETURN_IF_ERROR(MaxBlocks(shape, max_blocks));
-  return LaunchType(op, {earlier, input, result, divisor, stream,
-                         shape.threads_per_block, max_blocks});
+  LOCKSTEP_RETURN_IF_ERROR(MaxBlocks(max_blocks));
+  return LaunchType(op, {earlier, input, result, divisor, stream, max_blocks});
 }
 
 }  // namespace lockstep

@@ -13,14 +13,6 @@
 
 namespace lockstep {
 
-// How many threads a reduction gets.
-struct ReduceShape {
-  // Thread blocks at most, so that communication kernels find room beside them;
-  // 0 leaves it to the device: enough to fill it.
-  int max_blocks = 0;
-  int threads_per_block = 256;  // In [1, 1024].
-};
-
 // result[i] = earlier[i] op input[i], computed in accumulators, with the
 // meaning that collective.h gives it, so that the bits are those of the CPU's
 // Reduction (algorithms/reduction.h). With `divisor` over 1, which is for the
@@ -38,11 +30,10 @@ struct ReduceShape {
 // Cost: two reads and a write of memory per element.
 // Errors, before anything is enqueued: kInvalidArgument for counts or types
 // that do not fit, misaligned or overlapping memory, an unknown op, a divisor
-// without kAverage, or a bad shape or stream; otherwise CudaStatus of what the
-// runtime says.
+// without kAverage, or a bad stream; otherwise CudaStatus of what the runtime
+// says.
 absl::Status Reduce(ReduceOp op, ConstBuffer earlier, ConstBuffer input,
-                    Buffer result, int divisor, cudaStream_t stream,
-                    const ReduceShape& shape = {});
+                    Buffer result, int divisor, cudaStream_t stream);
 
 }  // namespace lockstep
 

@@ -24,7 +24,7 @@
 #include "collectives/algorithms/collective_reference.h"
 #include "collectives/algorithms/reduction.h"
 #include "collectives/collective.h"
-#include "collectives/nccl/nccl_check.h"
+#include "collectives/nccl/run_nccl_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/cuda/gpu_test.h"
@@ -75,19 +75,17 @@ class ReduceTest : public GpuTest,
   // Reduces copies of `a` and `b` on the device, `a` being the accumulator, and
   // compares with the reference. Offsets are in bytes.
   static void Check(ReduceOp op, const Bytes& a, const Bytes& b,
-                    int64_t a_offset = 0, int64_t b_offset = 0,
-                    const ReduceShape& shape = {}) {
+                    int64_t a_offset = 0, int64_t b_offset = 0) {
     const int64_t size = CountOf(a, type());
-    SCOPED_TRACE(absl::StrCat(
-        Name(op), ", ", size, " elements at ", a_offset, " and ", b_offset,
-        ", max_blocks ", shape.max_blocks, " of ", shape.threads_per_block));
+    SCOPED_TRACE(absl::StrCat(Name(op), ", ", size, " elements at ", a_offset,
+                              " and ", b_offset));
     const auto accumulator = MakeDeviceMemory(a, a_offset);
     const auto incoming = MakeDeviceMemory(b, b_offset);
     ASSERT_THAT(accumulator, IsOk());
     ASSERT_THAT(incoming, IsOk());
     const Buffer result((*accumulator)->data(), size, type());
     ASSERT_THAT(Reduce(op, result, {(*incoming)->data(), size, type()}, result,
-                       1, nullptr, shape),
+                       1, nullptr),
                 IsOk());
     ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
     const absl::StatusOr<Bytes> got = (*accumulator)->Read();
@@ -115,17 +113,6 @@ TEST_P(ReduceTest, EqualsTheReferenceAtEveryAlignment) {
       for (int64_t b = 0; b < 16; b += SizeOf(type())) {
         Check(ReduceOp::kSum, inputs[0], inputs[1], a, b);
       }
-    }
-  }
-}
-
-TEST_P(ReduceTest, EqualsTheReferenceInEveryShape) {
-  const std::vector<Bytes> inputs = DrawInputs(type(), 2, 1003);
-  const int64_t offset = 16 - SizeOf(type());
-  for (const int max_blocks : {0, 1, 2, 3, 1000}) {
-    for (const int threads : {1, 31, 32, 33, 256, 1024}) {
-      Check(ReduceOp::kSum, inputs[0], inputs[1], offset, offset,
-            {max_blocks, threads});
     }
   }
 }
@@ -166,10 +153,9 @@ TEST_P(ReduceTest, RefusesBadArguments) {
   std::byte* const y = x + 128;
   const int64_t size = SizeOf(type());
   const auto reduce = [](std::byte* input, int64_t in, std::byte* result,
-                         int64_t out, ReduceOp op = ReduceOp::kSum,
-                         const ReduceShape& shape = {}) {
+                         int64_t out, ReduceOp op = ReduceOp::kSum) {
     return Reduce(op, {result, out, type()}, {input, in, type()},
-                  {result, out, type()}, 1, nullptr, shape);
+                  {result, out, type()}, 1, nullptr);
   };
   EXPECT_THAT(reduce(x, 3, y, 4), StatusIs(kInvalidArgument, HasSubstr("3")));
   EXPECT_THAT(reduce(x, 3, x + 2 * size, 3),
@@ -183,20 +169,8 @@ TEST_P(ReduceTest, RefusesBadArguments) {
               StatusIs(kInvalidArgument, HasSubstr("aligned")));
   EXPECT_THAT(reduce(x, 3, y, 3, static_cast<ReduceOp>(9)),
               StatusIs(kInvalidArgument, HasSubstr("9")));
-  for (const ReduceShape& shape :
-       {ReduceShape{-1, 256}, ReduceShape{0, 0}, ReduceShape{0, 1025}}) {
-    EXPECT_THAT(reduce(x, 3, y, 3, ReduceOp::kSum, shape),
-                StatusIs(kInvalidArgument, HasSubstr("threads_per_block")));
-  }
-  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
-}
-
-TEST_P(ReduceTest, RefusesTypesAndDivisorsThatDoNotFit) {
-  using absl::StatusCode::kInvalidArgument;
-  const auto memory = MakeDeviceMemory(Bytes(64));
-  ASSERT_THAT(memory, IsOk());
-  const Buffer data((*memory)->data(), 3, type());
-  const Buffer other((*memory)->data() + 32, 3, DataType::kInt64);
+  const Buffer data(x, 3, type());
+  const Buffer other(x + 32, 3, DataType::kInt64);
   EXPECT_THAT(Reduce(ReduceOp::kSum, other, data, data, 1, nullptr),
               StatusIs(kInvalidArgument, HasSubstr("int64")));
   EXPECT_THAT(Reduce(ReduceOp::kSum, data, data, other, 1, nullptr),
@@ -205,9 +179,8 @@ TEST_P(ReduceTest, RefusesTypesAndDivisorsThatDoNotFit) {
               StatusIs(kInvalidArgument, HasSubstr("divisor of 2 for sum")));
   EXPECT_THAT(Reduce(ReduceOp::kAverage, data, data, data, 0, nullptr),
               StatusIs(kInvalidArgument, HasSubstr("divisor of 0")));
-}
-
-TEST_P(ReduceTest, NullIsNoElements) {
+  EXPECT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+  // Null is no elements.
   const Buffer none(nullptr, 0, type());
   EXPECT_THAT(Reduce(ReduceOp::kSum, none, none, none, 1, nullptr), IsOk());
 }

@@ -210,9 +210,8 @@ class FileRendezvous : public Rendezvous {
     for (const RendezvousRecord& record : file_.records()) {
       if (record.meeting == meeting_ && record.rank == rank() &&
           TakesPart(record)) {
-        return absl::AlreadyExistsError(
-            absl::StrCat("rendezvous file ", options_.path, ": ",
-                         Describe(record), " is there already"));
+        return Error(absl::StatusCode::kAlreadyExists, Describe(record),
+                     " is there already");
       }
     }
     return absl::OkStatus();
@@ -229,12 +228,10 @@ class FileRendezvous : public Rendezvous {
   absl::Status CheckRecords() const {
     for (const RendezvousRecord& record : file_.records()) {
       if (record.meeting == meeting_ && record.world_size != world_size()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("rendezvous file ", options_.path,
-                         ": ranks disagree on the world "
-                         "size: ",
-                         Describe(record), " says ", record.world_size,
-                         ", rank ", rank(), " says ", world_size()));
+        return Error(absl::StatusCode::kInvalidArgument,
+                     "ranks disagree on the world size: ", Describe(record),
+                     " says ", record.world_size, ", rank ", rank(), " says ",
+                     world_size());
       }
     }
     if (Gather().has_value()) return absl::OkStatus();
@@ -243,17 +240,15 @@ class FileRendezvous : public Rendezvous {
         continue;
       }
       if (auto cause = DecodeCause(record.blob)) return *cause;
-      return absl::UnavailableError(absl::StrCat(
-          "rendezvous file ", options_.path, ": ", Describe(record), " left"));
+      return Error(absl::StatusCode::kUnavailable, Describe(record), " left");
     }
     return absl::OkStatus();
   }
 
   // Every rank's blob of this round, or none before all are there.
   std::optional<std::vector<std::string>> Gather() const {
-    std::vector<const RendezvousRecord*> found = Found();
     std::vector<std::string> blobs;
-    for (const RendezvousRecord* record : found) {
+    for (const RendezvousRecord* record : Found()) {
       if (record == nullptr) return std::nullopt;
       blobs.push_back(record->blob);
     }
@@ -276,9 +271,7 @@ class FileRendezvous : public Rendezvous {
   absl::Status LookForDead() const {
     for (const RendezvousRecord& record : file_.records()) {
       if (record.meeting == meeting_ && !IsAlive(record.writer)) {
-        return absl::UnavailableError(absl::StrCat("rendezvous file ",
-                                                   options_.path, ": ",
-                                                   Describe(record), " died"));
+        return Error(absl::StatusCode::kUnavailable, Describe(record), " died");
       }
     }
     return absl::OkStatus();
@@ -290,10 +283,16 @@ class FileRendezvous : public Rendezvous {
     for (int i = 0; i < world_size(); ++i) {
       if (found[static_cast<size_t>(i)] == nullptr) missing.push_back(i);
     }
-    return absl::DeadlineExceededError(absl::StrCat(
-        "rendezvous file ", options_.path, ": rank ",
-        absl::StrJoin(missing, ", "), " of ", world_size(),
-        " did not come within ", absl::FormatDuration(options_.timeout)));
+    return Error(absl::StatusCode::kDeadlineExceeded, "rank ",
+                 absl::StrJoin(missing, ", "), " of ", world_size(),
+                 " did not come within ",
+                 absl::FormatDuration(options_.timeout));
+  }
+
+  template <typename... What>
+  absl::Status Error(absl::StatusCode code, const What&... what) const {
+    return absl::Status(
+        code, absl::StrCat("rendezvous file ", options_.path, ": ", what...));
   }
 
   void RemoveName(const Deadline& deadline) {

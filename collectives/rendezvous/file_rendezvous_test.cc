@@ -11,11 +11,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <fstream>
-#include <iterator>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
@@ -25,7 +24,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/files.h"
 #include "base/process.h"
 #include "base/status_matchers.h"
 #include "collectives/rendezvous/record_file.h"
@@ -37,6 +38,7 @@ namespace lockstep {
 namespace {
 
 using testing::AllOf;
+using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
@@ -47,9 +49,8 @@ std::string PathOf(const std::string& name) {
   return absl::StrCat(testing::TempDir(), "/", getpid(), "_", name);
 }
 
-std::string ReadFile(const std::string& path) {
-  std::ifstream stream(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(stream), {}};
+std::string Contents(const std::string& path) {
+  return ReadFile(path).value_or("");
 }
 
 bool Exists(const std::string& path) {
@@ -106,20 +107,30 @@ std::vector<Blobs> ExchangeAll(
   return results;
 }
 
+// Exchanges on another thread, and returns once the blob stands in the file.
+std::future<Blobs> ExchangeMeanwhile(Rendezvous& rank, const std::string& path,
+                                     const std::string& blob = "") {
+  const size_t before = Contents(path).size();
+  std::future<Blobs> result = std::async(
+      std::launch::async, [&rank, blob] { return rank.Exchange(blob); });
+  while (Contents(path).size() == before) std::this_thread::yield();
+  return result;
+}
+
 // Of a process that has ended.
 ProcessIdentity IdentityOfTheDead() {
   int ends[2];
   EXPECT_EQ(pipe(ends), 0);
+  const OwnedFd reader(ends[0]);
+  const OwnedFd writer(ends[1]);
   const pid_t child = fork();
   if (child == 0) {
     const ProcessIdentity self = ThisProcess();
-    _exit(write(ends[1], &self, sizeof(self)) == sizeof(self) ? 0 : 1);
+    _exit(write(writer.get(), &self, sizeof(self)) == sizeof(self) ? 0 : 1);
   }
   ProcessIdentity identity;
-  EXPECT_EQ(read(ends[0], &identity, sizeof(identity)),
+  EXPECT_EQ(read(reader.get(), &identity, sizeof(identity)),
             static_cast<ssize_t>(sizeof(identity)));
-  close(ends[0]);
-  close(ends[1]);
   EXPECT_EQ(waitpid(child, nullptr, 0), child);
   return identity;
 }
@@ -147,17 +158,11 @@ TEST(FileRendezvousTest, RanksMeetInEveryRound) {
   const std::string path = PathOf("meet");
   std::vector<std::unique_ptr<Rendezvous>> ranks = OpenAll(path, 4);
   for (int round = 0; round < 10; ++round) {
-    for (const Blobs& blobs : ExchangeAll(ranks)) {
-      EXPECT_THAT(blobs, IsOkAndHolds(ElementsAre("rank 0", "rank 1", "rank 2",
-                                                  "rank 3")));
-    }
+    EXPECT_THAT(ExchangeAll(ranks),
+                Each(IsOkAndHolds(
+                    ElementsAre("rank 0", "rank 1", "rank 2", "rank 3"))));
   }
   EXPECT_FALSE(Exists(path));  // Since all have met.
-}
-
-TEST(FileRendezvousTest, RankAloneMeetsItself) {
-  EXPECT_THAT(OpenAt(PathOf("alone"), 0, 1)->Exchange("me"),
-              IsOkAndHolds(ElementsAre("me")));
 }
 
 TEST(FileRendezvousTest, BlobsMayHoldAnyBytes) {
@@ -176,22 +181,11 @@ TEST(FileRendezvousTest, EveryRankIsToldOfABlobThatIsTooLarge) {
       StatusIs(absl::StatusCode::kInvalidArgument,
                "rank 1 publishes 65537 bytes: more than 65536");
   const auto zero = OpenAt(path, 0, 2);
-  std::thread waiting([&] { EXPECT_THAT(zero->Exchange(""), too_large); });
-  while (ReadFile(path).empty()) std::this_thread::yield();
+  std::future<Blobs> other = ExchangeMeanwhile(*zero, path);
   const auto one = OpenAt(path, 1, 2);
   EXPECT_THAT(one->Exchange(std::string(kMaxBlobBytes + 1, 'x')), too_large);
   EXPECT_THAT(one->Exchange(""), too_large);
-  waiting.join();
-}
-
-TEST(FileRendezvousTest, WorksInAMemfdAndEmptiesIt) {
-  const Memfd file;
-  {
-    std::vector<std::unique_ptr<Rendezvous>> ranks = OpenAll(file.path(), 2);
-    for (const Blobs& blobs : ExchangeAll(ranks)) EXPECT_THAT(blobs, IsOk());
-    EXPECT_GT(file.size(), 0);
-  }
-  EXPECT_EQ(file.size(), 0);
+  EXPECT_THAT(other.get(), too_large);
 }
 
 TEST(FileRendezvousTest, DoesNotRemoveWhatASymbolicLinkLeadsTo) {
@@ -201,30 +195,25 @@ TEST(FileRendezvousTest, DoesNotRemoveWhatASymbolicLinkLeadsTo) {
   ASSERT_EQ(symlink(target.c_str(), link.c_str()), 0);
   EXPECT_THAT(OpenAt(link, 0, 1)->Exchange(""), IsOk());
   EXPECT_TRUE(Exists(link));
-  EXPECT_EQ(ReadFile(target), "");
+  EXPECT_EQ(Contents(target), "");
   EXPECT_TRUE(Exists(target));
 }
 
 TEST(FileRendezvousTest, WrongRankWorldSizeAndPath) {
-  EXPECT_THAT(
-      OpenFileRendezvous({PathOf("x"), 2, 2}).status(),
-      StatusIs(absl::StatusCode::kInvalidArgument, "rank 2 is outside [0, 2)"));
-  EXPECT_THAT(OpenFileRendezvous({PathOf("x"), -1, 2}).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       "rank -1 is outside [0, 2)"));
-  EXPECT_THAT(
-      OpenFileRendezvous({PathOf("x"), 0, 0}).status(),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("world size 0")));
-  EXPECT_THAT(OpenFileRendezvous({PathOf("no/folder"), 0, 1}).status(),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no/folder")));
-  EXPECT_THAT(OpenFileRendezvous({"/dev/null", 0, 1}).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("/dev/null: is not a regular file")));
   const std::string pipe = PathOf("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  EXPECT_THAT(OpenFileRendezvous({pipe, 0, 1}).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("is not a regular file")));
+  for (const auto& [options, named] :
+       std::vector<std::pair<FileRendezvousOptions, std::string>>{
+           {{PathOf("x"), 2, 2}, "rank 2 is outside [0, 2)"},
+           {{PathOf("x"), -1, 2}, "rank -1 is outside [0, 2)"},
+           {{PathOf("x"), 0, 0}, "world size 0"},
+           {{"/dev/null", 0, 1}, "/dev/null: is not a regular file"},
+           {{pipe, 0, 1}, "is not a regular file"}}) {
+    EXPECT_THAT(OpenFileRendezvous(options).status(),
+                StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(named)));
+  }
+  EXPECT_THAT(OpenFileRendezvous({PathOf("no/folder"), 0, 1}).status(),
+              StatusIs(absl::StatusCode::kNotFound, HasSubstr("no/folder")));
 }
 
 TEST(FileRendezvousTest, NamesTheRanksThatDoNotCome) {
@@ -241,22 +230,19 @@ TEST(FileRendezvousTest, NamesTheRanksThatDoNotCome) {
 TEST(FileRendezvousTest, EveryRankGetsTheFirstErrorAndKeepsIt) {
   const std::string path = PathOf("first_error");
   const auto one = OpenAt(path, 1, 3);
-  absl::Status other;
-  std::thread waiting([&] { other = one->Exchange("").status(); });
-  while (ReadFile(path).empty()) std::this_thread::yield();
+  std::future<Blobs> other = ExchangeMeanwhile(*one, path);
   const auto zero = OpenAt(path, 0, 3, absl::Milliseconds(50));
   const absl::Status first = zero->Exchange("").status();
   EXPECT_THAT(first, StatusIs(absl::StatusCode::kDeadlineExceeded,
                               HasSubstr("rank 2 of 3 did not come")));
   EXPECT_EQ(zero->Exchange("").status(), first);
-  waiting.join();
-  EXPECT_EQ(other, first);
+  EXPECT_EQ(other.get().status(), first);
 }
 
 TEST(FileRendezvousTest, NamesARankThatLeft) {
   const std::string path = PathOf("left");
   std::vector<std::unique_ptr<Rendezvous>> ranks = OpenAll(path, 2);
-  for (const Blobs& blobs : ExchangeAll(ranks)) EXPECT_THAT(blobs, IsOk());
+  EXPECT_THAT(ExchangeAll(ranks), Each(IsOk()));
   ranks[1].reset();
   EXPECT_THAT(ranks[0]->Exchange(""),
               StatusIs(absl::StatusCode::kUnavailable,
@@ -268,29 +254,25 @@ TEST(FileRendezvousTest, RanksThatDisagreeOnTheWorldSize) {
   std::vector<std::unique_ptr<Rendezvous>> ranks;
   ranks.push_back(OpenAt(path, 0, 3));
   ranks.push_back(OpenAt(path, 1, 4));
-  for (const Blobs& blobs : ExchangeAll(ranks)) {
-    EXPECT_THAT(blobs,
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         AllOf(HasSubstr("disagree on the world size: rank "),
-                               HasSubstr(" says 3"), HasSubstr(" says 4"))));
-  }
+  EXPECT_THAT(
+      ExchangeAll(ranks),
+      Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                    AllOf(HasSubstr("disagree on the world size: rank "),
+                          HasSubstr(" says 3"), HasSubstr(" says 4")))));
 }
 
 // Another rank 0 comes while the first still waits, and only it is refused.
 TEST(FileRendezvousTest, SecondClaimantOfARankIsRefused) {
   const std::string path = PathOf("claim");
   const auto first = OpenAt(path, 0, 2);
-  Blobs first_result = absl::UnknownError("not set");
-  std::thread waiting([&] { first_result = first->Exchange("first"); });
-  while (ReadFile(path).empty()) std::this_thread::yield();
+  std::future<Blobs> result = ExchangeMeanwhile(*first, path, "first");
   EXPECT_THAT(OpenAt(path, 0, 2)->Exchange("second"),
               StatusIs(absl::StatusCode::kAlreadyExists,
                        HasSubstr(absl::StrCat("rank 0 (pid ", getpid(),
                                               ") is there already"))));
   EXPECT_THAT(OpenAt(path, 1, 2)->Exchange("other"),
               IsOkAndHolds(ElementsAre("first", "other")));
-  waiting.join();
-  EXPECT_THAT(first_result, IsOkAndHolds(ElementsAre("first", "other")));
+  EXPECT_THAT(result.get(), IsOkAndHolds(ElementsAre("first", "other")));
 }
 
 TEST(FileRendezvousTest, IgnoresWhatAnEarlierRunLeft) {
@@ -302,9 +284,8 @@ TEST(FileRendezvousTest, IgnoresWhatAnEarlierRunLeft) {
   }
   WriteFile(path, bytes + bytes.substr(0, 30));
   std::vector<std::unique_ptr<Rendezvous>> ranks = OpenAll(path, 2);
-  for (const Blobs& blobs : ExchangeAll(ranks)) {
-    EXPECT_THAT(blobs, IsOkAndHolds(ElementsAre("rank 0", "rank 1")));
-  }
+  EXPECT_THAT(ExchangeAll(ranks),
+              Each(IsOkAndHolds(ElementsAre("rank 0", "rank 1"))));
 }
 
 // The control of the test above: the same record, written after this process
@@ -328,20 +309,18 @@ TEST(FileRendezvousTest, NamesARankThatIsKilledWhileItWaits) {
     (void)OpenAt(path, 1, 3)->Exchange("");
     _exit(0);
   }
-  const auto start = std::chrono::steady_clock::now();
-  Blobs result = absl::UnknownError("not set");
-  std::thread waiting([&] { result = OpenAt(path, 0, 3)->Exchange(""); });
+  const absl::Time start = absl::Now();
+  const auto zero = OpenAt(path, 0, 3);
+  std::future<Blobs> result = ExchangeMeanwhile(*zero, path);
   // Two records: both wait for rank 2.
-  while (ReadFile(path).size() < 144) std::this_thread::yield();
+  while (Contents(path).size() < 144) std::this_thread::yield();
   kill(child, SIGKILL);
-  waiting.join();
-  EXPECT_EQ(waitpid(child, nullptr, 0), child);
   EXPECT_THAT(
-      result,
+      result.get(),
       StatusIs(absl::StatusCode::kUnavailable,
                HasSubstr(absl::StrCat("rank 1 (pid ", child, ") died"))));
-  EXPECT_LT(absl::FromChrono(std::chrono::steady_clock::now() - start),
-            absl::Seconds(10));
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
+  EXPECT_LT(absl::Now() - start, absl::Seconds(10));
 }
 
 TEST(FileRendezvousTest, LeavesAForeignFileAsItIs) {
@@ -352,31 +331,28 @@ TEST(FileRendezvousTest, LeavesAForeignFileAsItIs) {
     WriteFile(path, content);
     EXPECT_THAT(OpenAt(path, 0, 1)->Exchange(""),
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
-    EXPECT_TRUE(ReadFile(path) == content);
+    EXPECT_TRUE(Contents(path) == content);
   }
 }
 
 TEST(FileRendezvousTest, FileThatIsCutWhileInUse) {
   const std::string path = PathOf("cut");
   const auto rank = OpenAt(path, 0, 2);
-  Blobs result = absl::UnknownError("not set");
-  std::thread waiting([&] { result = rank->Exchange(""); });
-  while (ReadFile(path).empty()) std::this_thread::yield();
+  std::future<Blobs> result = ExchangeMeanwhile(*rank, path);
   ASSERT_EQ(truncate(path.c_str(), 10), 0);
-  waiting.join();
-  EXPECT_THAT(result, StatusIs(absl::StatusCode::kDataLoss,
-                               HasSubstr("something cut it to 10 bytes")));
+  EXPECT_THAT(result.get(),
+              StatusIs(absl::StatusCode::kDataLoss,
+                       HasSubstr("something cut it to 10 bytes")));
 }
 
 // As when a process is stopped at the wrong moment.
 TEST(FileRendezvousTest, LockThatIsNeverGivenBack) {
   const std::string path = PathOf("locked");
-  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-  ASSERT_EQ(flock(file, LOCK_EX), 0);
+  const OwnedFd file(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600));
+  ASSERT_EQ(flock(file.get(), LOCK_EX), 0);
   EXPECT_THAT(OpenAt(path, 0, 1, absl::Milliseconds(50))->Exchange(""),
               StatusIs(absl::StatusCode::kDeadlineExceeded,
                        HasSubstr("another process keeps it locked")));
-  close(file);
 }
 
 // A rank that opened the file just before another run removed it.
@@ -386,16 +362,14 @@ TEST(FileRendezvousTest, FileThatIsRemovedBeforeTheFirstExchange) {
   ranks.push_back(OpenAt(path, 0, 2));
   ASSERT_EQ(unlink(path.c_str()), 0);
   ranks.push_back(OpenAt(path, 1, 2));
-  for (const Blobs& blobs : ExchangeAll(ranks)) EXPECT_THAT(blobs, IsOk());
+  EXPECT_THAT(ExchangeAll(ranks), Each(IsOk()));
 }
 
 TEST(FileRendezvousTest, PathServesOneRunAfterTheOther) {
   const std::string path = PathOf("again");
   for (int run = 0; run < 20; ++run) {
     const int world_size = 1 + run % 3;
-    for (const Blobs& blobs : ExchangeAll(OpenAll(path, world_size))) {
-      EXPECT_THAT(blobs, IsOk());
-    }
+    EXPECT_THAT(ExchangeAll(OpenAll(path, world_size)), Each(IsOk()));
   }
 }
 
@@ -408,8 +382,8 @@ struct Pair {
   std::unique_ptr<Rendezvous> one;
 };
 
-Pair MeetAt(const std::string& path) {
-  Pair pair = {OpenAt(path, 0, 2), OpenAt(path, 1, 2)};
+// Both exchange their names.
+void Meet(const Pair& pair) {
   std::thread other([&] {
     EXPECT_THAT(pair.one->Exchange("one"),
                 IsOkAndHolds(ElementsAre("zero", "one")));
@@ -417,6 +391,11 @@ Pair MeetAt(const std::string& path) {
   EXPECT_THAT(pair.zero->Exchange("zero"),
               IsOkAndHolds(ElementsAre("zero", "one")));
   other.join();
+}
+
+Pair MeetAt(const std::string& path) {
+  Pair pair = {OpenAt(path, 0, 2), OpenAt(path, 1, 2)};
+  Meet(pair);
   return pair;
 }
 
@@ -425,16 +404,13 @@ TEST(FileRendezvousMeetingsTest, WhoIsFirstAtTheNextWaitsThere) {
   Pair first = MeetAt(file.path());
   first.one.reset();
   const auto next_one = OpenAt(file.path(), 1, 2);
-  Blobs result = absl::UnknownError("not set");
-  const int64_t before = file.size();
-  std::thread waiting([&] { result = next_one->Exchange("next one"); });
-  while (file.size() == before) std::this_thread::yield();
+  std::future<Blobs> result =
+      ExchangeMeanwhile(*next_one, file.path(), "next one");
   // Rank 0 is at the first until now.
   first.zero.reset();
   EXPECT_THAT(OpenAt(file.path(), 0, 2)->Exchange("next zero"),
               IsOkAndHolds(ElementsAre("next zero", "next one")));
-  waiting.join();
-  EXPECT_THAT(result, IsOkAndHolds(ElementsAre("next zero", "next one")));
+  EXPECT_THAT(result.get(), IsOkAndHolds(ElementsAre("next zero", "next one")));
 }
 
 TEST(FileRendezvousMeetingsTest, RanksMayKeepTheLastWhileTheyMeetAgain) {
@@ -442,12 +418,7 @@ TEST(FileRendezvousMeetingsTest, RanksMayKeepTheLastWhileTheyMeetAgain) {
   {
     const Pair first = MeetAt(file.path());
     const Pair second = MeetAt(file.path());
-    std::thread other([&] {
-      EXPECT_THAT(first.one->Exchange("1"),
-                  IsOkAndHolds(ElementsAre("0", "1")));
-    });
-    EXPECT_THAT(first.zero->Exchange("0"), IsOkAndHolds(ElementsAre("0", "1")));
-    other.join();
+    Meet(first);
   }
   EXPECT_EQ(file.size(), 0);  // The last to go empties it.
 }
@@ -472,14 +443,12 @@ TEST(FileRendezvousMeetingsTest, SecondClaimantAtTheNextIsRefused) {
   const Memfd file;
   const Pair pair = MeetAt(file.path());
   const auto next_one = OpenAt(file.path(), 1, 2);
-  const int64_t before = file.size();
-  std::thread waiting([&] { EXPECT_THAT(next_one->Exchange(""), IsOk()); });
-  while (file.size() == before) std::this_thread::yield();
+  std::future<Blobs> result = ExchangeMeanwhile(*next_one, file.path());
   EXPECT_THAT(OpenAt(file.path(), 1, 2)->Exchange(""),
               StatusIs(absl::StatusCode::kAlreadyExists,
                        HasSubstr("is there already")));
   EXPECT_THAT(OpenAt(file.path(), 0, 2)->Exchange(""), IsOk());
-  waiting.join();
+  EXPECT_THAT(result.get(), IsOk());
 }
 
 // Each rank meets the others again and again, as fast as it can.
@@ -501,13 +470,10 @@ void MeetManyTimes(const std::string& path) {
   for (std::thread& rank : ranks) rank.join();
 }
 
-TEST(FileRendezvousMeetingsTest, ManyInAMemfd) {
+TEST(FileRendezvousMeetingsTest, Many) {
   const Memfd file;
   MeetManyTimes(file.path());
   EXPECT_EQ(file.size(), 0);
-}
-
-TEST(FileRendezvousMeetingsTest, ManyAtAName) {
   const std::string path = PathOf("meetings");
   MeetManyTimes(path);
   EXPECT_FALSE(Exists(path));

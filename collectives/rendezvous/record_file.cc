@@ -149,37 +149,15 @@ absl::StatusOr<ParsedRecords> ParseRecords(absl::string_view bytes) {
 absl::StatusOr<RecordFile> RecordFile::Open(const std::string& path) {
   // Without blocking, as a pipe could make it; a pipe is refused below.
   const int flags = O_RDWR | O_CLOEXEC | O_NONBLOCK;
-  int fd = open(path.c_str(), flags | O_CREAT, 0600);
-  if (fd < 0) return FileError("open", path);
-  RecordFile file(path, fd);
+  OwnedFd file(open(path.c_str(), flags | O_CREAT, 0600));
+  if (!file.open()) return FileError("open", path);
   struct stat info;
-  if (fstat(fd, &info) != 0) return FileError("fstat", path);
+  if (fstat(file.get(), &info) != 0) return FileError("fstat", path);
   if (!S_ISREG(info.st_mode)) {
     return absl::InvalidArgumentError(
         absl::StrCat("rendezvous file ", path, ": is not a regular file"));
   }
-  return file;
-}
-
-RecordFile::RecordFile(std::string path, int fd)
-    : path_(std::move(path)), fd_(fd) {}
-
-RecordFile::RecordFile(RecordFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      fd_(std::exchange(other.fd_, -1)),
-      used_(other.used_),
-      records_(std::move(other.records_)) {}
-
-RecordFile& RecordFile::operator=(RecordFile&& other) noexcept {
-  path_.swap(other.path_);
-  std::swap(fd_, other.fd_);
-  std::swap(used_, other.used_);
-  records_.swap(other.records_);
-  return *this;
-}
-
-RecordFile::~RecordFile() {
-  if (fd_ >= 0) close(fd_);  // Which gives up the lock, too.
+  return RecordFile(path, std::move(file));
 }
 
 absl::Status RecordFile::Error(const char* call) const {
@@ -188,7 +166,7 @@ absl::Status RecordFile::Error(const char* call) const {
 
 absl::Status RecordFile::Lock(const Deadline& deadline) {
   // Not the flock that blocks: a stopped process could hold the lock for ever.
-  while (flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+  while (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno != EWOULDBLOCK && errno != EINTR) return Error("flock");
     if (deadline.passed()) {
       return absl::DeadlineExceededError(absl::StrCat(
@@ -199,23 +177,23 @@ absl::Status RecordFile::Lock(const Deadline& deadline) {
   return absl::OkStatus();
 }
 
-void RecordFile::Unlock() { flock(fd_, LOCK_UN); }
+void RecordFile::Unlock() { flock(file_.get(), LOCK_UN); }
 
 bool RecordFile::IsAtPath() const {
   struct stat mine;
   struct stat at_path;
-  return fstat(fd_, &mine) == 0 && stat(path_.c_str(), &at_path) == 0 &&
+  return fstat(file_.get(), &mine) == 0 && stat(path_.c_str(), &at_path) == 0 &&
          IsSameFile(mine, at_path);
 }
 
 bool RecordFile::HasGrown() const {
   struct stat info;
-  return fstat(fd_, &info) != 0 || info.st_size != used_;
+  return fstat(file_.get(), &info) != 0 || info.st_size != used_;
 }
 
 absl::Status RecordFile::Read() {
   struct stat info;
-  if (fstat(fd_, &info) != 0) return Error("fstat");
+  if (fstat(file_.get(), &info) != 0) return Error("fstat");
   if (info.st_size < used_) {
     return absl::DataLossError(
         absl::StrCat("rendezvous file ", path_, ": something cut it to ",
@@ -224,7 +202,7 @@ absl::Status RecordFile::Read() {
   std::string chunk;
   while (true) {
     chunk.resize(kChunkBytes);
-    const ssize_t size = pread(fd_, chunk.data(), chunk.size(), used_);
+    const ssize_t size = pread(file_.get(), chunk.data(), chunk.size(), used_);
     if (size < 0) return Error("read");
     auto parsed = ParseRecords(
         absl::string_view(chunk).substr(0, static_cast<size_t>(size)));
@@ -241,9 +219,10 @@ absl::Status RecordFile::Read() {
 }
 
 absl::Status RecordFile::Append(const RendezvousRecord& record) {
-  if (ftruncate(fd_, used_) != 0) return Error("ftruncate");
+  if (ftruncate(file_.get(), used_) != 0) return Error("ftruncate");
   const std::string bytes = Encode(record);
-  const ssize_t written = pwrite(fd_, bytes.data(), bytes.size(), used_);
+  const ssize_t written =
+      pwrite(file_.get(), bytes.data(), bytes.size(), used_);
   if (written < 0) return Error("write");
   if (static_cast<size_t>(written) != bytes.size()) {
     return absl::ResourceExhaustedError(
@@ -255,7 +234,7 @@ absl::Status RecordFile::Append(const RendezvousRecord& record) {
 }
 
 absl::Status RecordFile::Clear() {
-  if (ftruncate(fd_, 0) != 0) return Error("ftruncate");
+  if (ftruncate(file_.get(), 0) != 0) return Error("ftruncate");
   used_ = 0;
   records_.clear();
   return absl::OkStatus();
@@ -265,7 +244,7 @@ bool RecordFile::Unlink() {
   struct stat mine;
   struct stat at_path;
   // Not through a symbolic link: the link, or what it leads to, is not ours.
-  if (fstat(fd_, &mine) != 0 || lstat(path_.c_str(), &at_path) != 0 ||
+  if (fstat(file_.get(), &mine) != 0 || lstat(path_.c_str(), &at_path) != 0 ||
       !IsSameFile(mine, at_path)) {
     return false;
   }

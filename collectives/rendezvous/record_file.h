@@ -10,12 +10,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
+#include "base/files.h"
 #include "base/process.h"
 
 namespace lockstep {
@@ -60,10 +62,6 @@ class RecordFile {
   // something else than a regular file; the file system's.
   static absl::StatusOr<RecordFile> Open(const std::string& path);
 
-  RecordFile(RecordFile&& other) noexcept;
-  RecordFile& operator=(RecordFile&& other) noexcept;
-  ~RecordFile();
-
   const std::string& path() const { return path_; }
   // All records read so far.
   const std::vector<RendezvousRecord>& records() const { return records_; }
@@ -91,11 +89,12 @@ class RecordFile {
   bool Unlink();
 
  private:
-  RecordFile(std::string path, int fd);
+  RecordFile(std::string path, OwnedFd file)
+      : path_(std::move(path)), file_(std::move(file)) {}
   absl::Status Error(const char* call) const;
 
   std::string path_;
-  int fd_;
+  OwnedFd file_;      // Closing it gives up the lock, too.
   int64_t used_ = 0;  // Bytes of records_.
   std::vector<RendezvousRecord> records_;
 };

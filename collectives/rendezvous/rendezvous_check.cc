@@ -19,10 +19,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "collectives/rendezvous/frame.h"
-#include "collectives/rendezvous/handshake.h"
-#include "collectives/rendezvous/rendezvous_client.h"
-#include "collectives/rendezvous/rendezvous_server.h"
+#include "collectives/rendezvous/protocol.h"
+#include "collectives/rendezvous/rendezvous_sessions.h"
 
 namespace lockstep {
 namespace {

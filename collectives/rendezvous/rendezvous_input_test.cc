@@ -15,13 +15,11 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/string_view.h"
 #include "base/status_matchers.h"
-#include "collectives/rendezvous/frame.h"
-#include "collectives/rendezvous/handshake.h"
+#include "collectives/rendezvous/protocol.h"
 #include "collectives/rendezvous/record_file.h"
 #include "collectives/rendezvous/rendezvous.h"
 #include "collectives/rendezvous/rendezvous_check.h"
-#include "collectives/rendezvous/rendezvous_client.h"
-#include "collectives/rendezvous/rendezvous_server.h"
+#include "collectives/rendezvous/rendezvous_sessions.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -62,7 +60,7 @@ TEST(RecordTest, ParsesWhatItEncodes) {
   EXPECT_EQ(parsed->used, EncodeAll(ThreeRecords()).size());
 }
 
-TEST(RecordTest, LargestBlob) {
+TEST(RecordTest, TakesTheLargestBlobAndNoFieldBeyond) {
   const RendezvousRecord record =
       MakeRecord(0, std::string(kMaxBlobBytes, 'b'));
   const auto parsed = ParseRecords(Encode(record));
@@ -71,6 +69,10 @@ TEST(RecordTest, LargestBlob) {
   EXPECT_THAT(
       ParseRecords(Encode(MakeRecord(0, std::string(kMaxBlobBytes + 1, 'b')))),
       StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong field")));
+  RendezvousRecord outside = MakeRecord(0, "");
+  outside.rank = outside.world_size;
+  EXPECT_THAT(ParseRecords(Encode(outside)),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong field")));
 }
 
 TEST(RecordTest, EveryBeginningIsUnfinishedAndNotWrong) {
@@ -98,13 +100,6 @@ TEST(RecordTest, SomethingElseIsNamedWithItsPlace) {
                        "byte 72: not a rendezvous record"));
 }
 
-TEST(RecordTest, RankOutsideTheWorldIsWrong) {
-  RendezvousRecord record = MakeRecord(0, "");
-  record.rank = 3;
-  EXPECT_THAT(ParseRecords(Encode(record)),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong field")));
-}
-
 // Whether `records` are the first of the three that were written: what was
 // changed is never taken for a record.
 bool IsBeginning(const std::vector<RendezvousRecord>& records) {
@@ -129,43 +124,6 @@ TEST(RecordTest, NoChangedByteIsAccepted) {
       // A changed size can make the last records look unfinished.
       EXPECT_TRUE(IsBeginning(parsed->records) && parsed->records.size() < 3)
           << "byte " << at << " xor " << change;
-    }
-  }
-}
-
-// Bytes removed, repeated and overwritten, in a fixed pseudo-random order.
-TEST(RecordTest, NoMutationIsAccepted) {
-  const std::string bytes = EncodeAll(ThreeRecords());
-  uint64_t state = 17;
-  const auto next = [&state](size_t limit) {
-    state = state * 6364136223846793005 + 1442695040888963407;
-    return static_cast<size_t>(state >> 33) % limit;
-  };
-  for (int round = 0; round < 20000; ++round) {
-    std::string changed = bytes;
-    for (size_t edits = 1 + next(3); edits > 0; --edits) {
-      const size_t at = next(changed.size());
-      const size_t size = 1 + next(std::min<size_t>(80, changed.size() - at));
-      switch (next(3)) {
-        case 0:
-          changed.erase(at, size);
-          break;
-        case 1:
-          changed.insert(at, changed.substr(at, size));
-          break;
-        default:
-          for (size_t i = at; i < at + size; ++i) {
-            changed[i] = static_cast<char>(next(256));
-          }
-      }
-      if (changed.empty()) break;
-    }
-    const auto parsed = ParseRecords(changed);
-    if (!parsed.ok()) continue;
-    // Whole records may have been removed or repeated.
-    for (const RendezvousRecord& record : parsed->records) {
-      const std::vector<RendezvousRecord> three = ThreeRecords();
-      EXPECT_NE(std::find(three.begin(), three.end(), record), three.end());
     }
   }
 }
@@ -212,9 +170,7 @@ TEST(HandshakeTest, EachSideRefusesAnotherToken) {
     EXPECT_FALSE(JoinKnowsToken(other, kServerNonce, Join()));
     EXPECT_FALSE(WelcomeKnowsToken(other, kServerNonce, Join(), Welcome()));
   }
-}
-
-TEST(HandshakeTest, EmptyTokenIsATokenLikeAnother) {
+  // An empty token is a token like another.
   const Frame join = JoinFrame("", kServerNonce, kRankNonce, kClaim);
   EXPECT_TRUE(JoinKnowsToken("", kServerNonce, join));
   EXPECT_FALSE(JoinKnowsToken(kToken, kServerNonce, join));
@@ -227,28 +183,14 @@ TEST(HandshakeTest, EachSideRefusesAProofForOtherNonces) {
   const Frame other =
       JoinFrame(kToken, kServerNonce, CountingFrom(101), kClaim);
   EXPECT_FALSE(WelcomeKnowsToken(kToken, kServerNonce, other, Welcome()));
-}
-
-TEST(HandshakeTest, NeitherSideCanSendTheOthersProofBack) {
+  // Nor can the rank's own be sent back to it.
   Frame echo = Welcome();
   echo.payload = Join().payload.substr(kNonceBytes, kProofBytes);
   EXPECT_FALSE(WelcomeKnowsToken(kToken, kServerNonce, Join(), echo));
 }
 
-TEST(HandshakeTest, EveryBitOfWhatIsProvedCounts) {
-  for (int bit = 0; bit < 32; ++bit) {
-    Frame rank = Join();
-    rank.rank ^= static_cast<int32_t>(uint32_t{1} << bit);
-    EXPECT_FALSE(JoinKnowsToken(kToken, kServerNonce, rank)) << bit;
-    Frame size = Join();
-    size.number ^= uint32_t{1} << bit;
-    EXPECT_FALSE(JoinKnowsToken(kToken, kServerNonce, size)) << bit;
-  }
-  for (size_t bit = 0; bit < 8 * kJoinBytes; ++bit) {
-    Frame join = Join();
-    join.payload[bit / 8] ^= static_cast<char>(1 << bit % 8);
-    EXPECT_FALSE(JoinKnowsToken(kToken, kServerNonce, join)) << bit;
-  }
+// RendezvousServerTest.RequestToJoinWithAnyBitChanged has those of the join.
+TEST(HandshakeTest, EveryBitOfTheServersProofCounts) {
   for (size_t bit = 0; bit < 8 * kProofBytes; ++bit) {
     Frame welcome = Welcome();
     welcome.payload[bit / 8] ^= static_cast<char>(1 << bit % 8);
@@ -269,21 +211,39 @@ TEST(NonceSourceTest, NeverRepeatsItselfOrAnother) {
   EXPECT_EQ(a.Next(), b.Next());
 }
 
-// Who poses as rank 0 gets a request to join and no more.
-TEST(RendezvousClientTest, RefusesAServerThatDoesNotKnowTheToken) {
+// Rank 1 of 2, which publishes "secret" to a server that welcomes it, knowing
+// the token or not.
+RendezvousClient Welcomed(absl::string_view servers_token) {
   RendezvousClient client({"rendezvous", {1, 2, 7}, kToken}, Nonce{1});
   client.Publish(1, "secret");
   client.Receive(EncodeFrame(GreetingFrame(Nonce{2})));
-  Frame join;
-  join.payload = std::string(client.Output().substr(kFrameHeaderBytes));
-  client.Receive(EncodeFrame(WelcomeFrame("a guess", Nonce{2}, join, 1)));
+  Frame join = {FrameKind::kJoin, 1, 2,
+                std::string(client.Output().substr(kFrameHeaderBytes))};
+  EXPECT_EQ(client.Output().size(), kFrameHeaderBytes + kJoinBytes);
+  client.Sent(client.Output().size());
+  client.Receive(EncodeFrame(WelcomeFrame(servers_token, Nonce{2}, join, 1)));
+  return client;
+}
+
+// Who poses as rank 0 gets a request to join and no more.
+TEST(RendezvousClientTest, RefusesAServerThatDoesNotKnowTheToken) {
+  const RendezvousClient client = Welcomed("a guess");
   EXPECT_FALSE(client.joined());
   ASSERT_TRUE(client.outcome().has_value());
   EXPECT_THAT(*client.outcome(),
               StatusIs(absl::StatusCode::kUnauthenticated,
                        "rendezvous: what listens there does not know the "
                        "token"));
-  EXPECT_EQ(client.Output().size(), kFrameHeaderBytes + kJoinBytes);
+  EXPECT_EQ(client.Output(), "");
+}
+
+// The control: who knows the token is told what there is to publish.
+TEST(RendezvousClientTest, PublishesToAServerThatKnowsTheToken) {
+  const RendezvousClient client = Welcomed(kToken);
+  EXPECT_TRUE(client.joined());
+  EXPECT_EQ(client.ServerName(), "rank 0 (pid 1)");
+  EXPECT_EQ(client.Output(),
+            EncodeFrame({FrameKind::kPublish, 0, 1, "secret"}));
 }
 
 TEST(RendezvousClientTest, SaysWhatListensInPlaceOfRankZero) {
@@ -294,23 +254,6 @@ TEST(RendezvousClientTest, SaysWhatListensInPlaceOfRankZero) {
               StatusIs(absl::StatusCode::kDataLoss,
                        "rendezvous: what listens there is not this run's rank "
                        "0: it sent not a frame"));
-}
-
-// The control: who knows the token is told what there is to publish.
-TEST(RendezvousClientTest, PublishesToAServerThatKnowsTheToken) {
-  RendezvousClient client({"rendezvous", {1, 2, 7}, kToken}, Nonce{1});
-  client.Publish(1, "secret");
-  client.Receive(EncodeFrame(GreetingFrame(Nonce{2})));
-  Frame join;
-  join.rank = 1;
-  join.number = 2;
-  join.payload = std::string(client.Output().substr(kFrameHeaderBytes));
-  client.Sent(client.Output().size());
-  client.Receive(EncodeFrame(WelcomeFrame(kToken, Nonce{2}, join, 1)));
-  EXPECT_TRUE(client.joined());
-  EXPECT_EQ(client.ServerName(), "rank 0 (pid 1)");
-  EXPECT_EQ(client.Output(),
-            EncodeFrame({FrameKind::kPublish, 0, 1, "secret"}));
 }
 
 using Input = std::vector<uint8_t>;
@@ -423,6 +366,25 @@ Input Mutate(const std::vector<Input>& seeds, std::mt19937& random) {
   return input;
 }
 
+// Also whole records, or several, may have come in between.
+TEST(RecordTest, NoMutationIsAccepted) {
+  const std::vector<RendezvousRecord> three = ThreeRecords();
+  std::vector<Input> seeds;
+  for (const std::string& bytes : {EncodeAll(three), Encode(three[0])}) {
+    seeds.emplace_back(bytes.begin(), bytes.end());
+  }
+  std::mt19937 random(17);
+  for (int round = 0; round < 20000; ++round) {
+    const Input changed = Mutate(seeds, random);
+    const auto parsed =
+        ParseRecords(std::string(changed.begin(), changed.end()));
+    if (!parsed.ok()) continue;
+    for (const RendezvousRecord& record : parsed->records) {
+      EXPECT_NE(std::find(three.begin(), three.end(), record), three.end());
+    }
+  }
+}
+
 TEST(ServerFuzzTest, SeedsReachWhatTheyAreFor) {
   const ServerCheckResult met = CheckServer(TwoRounds(0));
   EXPECT_EQ(met.wrong, "");
@@ -462,32 +424,34 @@ TEST(ServerFuzzTest, KeepsItsPromisesOnMutations) {
 
 // The controls: a server that is broken in each of these ways is found out.
 TEST(ServerFuzzTest, FindsOutABrokenServer) {
-  const auto wrong = [](const std::function<void(bool, std::string&)>& tamper) {
-    return CheckServer(TwoRounds(0), tamper).wrong;
+  EXPECT_EQ(CheckServer(TwoRounds(0), [](bool, std::string&) {}).wrong, "");
+  const struct {
+    bool to_members;  // Else to strangers.
+    std::function<void(std::string& sent)> tamper;
+    std::string wrong;
+  } kCases[] = {
+      {true, [](std::string& sent) { sent.back() ^= 1; },
+       "a result that is not what the rank published"},
+      {true, [](std::string& sent) { sent += sent; }, "a result out of turn"},
+      {false,
+       [](std::string& sent) {
+         sent += EncodeFrame({FrameKind::kWelcome, 0, 1, std::string(32, 'p')});
+       },
+       "a stranger was let in"},
+      {false,
+       [](std::string& sent) {
+         sent += EncodeFrame({FrameKind::kResult, 0, 1, "x"});
+       },
+       "a stranger was sent a result"},
+      {false, [](std::string& sent) { sent += "GET / HTTP/1.1\r\n\r\n...."; },
+       "the server sent not a frame"},
   };
-  EXPECT_EQ(wrong([](bool, std::string&) {}), "");
-  EXPECT_EQ(wrong([](bool joined, std::string& sent) {
-              if (joined) sent.back() ^= 1;
-            }),
-            "a result that is not what the rank published");
-  EXPECT_EQ(wrong([](bool joined, std::string& sent) {
-              if (joined) sent += sent;
-            }),
-            "a result out of turn");
-  EXPECT_EQ(wrong([](bool joined, std::string& sent) {
-              if (!joined)
-                sent += EncodeFrame(
-                    {FrameKind::kWelcome, 0, 1, std::string(32, 'p')});
-            }),
-            "a stranger was let in");
-  EXPECT_EQ(wrong([](bool joined, std::string& sent) {
-              if (!joined) sent += EncodeFrame({FrameKind::kResult, 0, 1, "x"});
-            }),
-            "a stranger was sent a result");
-  EXPECT_EQ(wrong([](bool joined, std::string& sent) {
-              if (!joined) sent += "GET / HTTP/1.1\r\n\r\n....";
-            }),
-            "the server sent not a frame");
+  for (const auto& test : kCases) {
+    const auto tamper = [&](bool joined, std::string& sent) {
+      if (joined == test.to_members) test.tamper(sent);
+    };
+    EXPECT_EQ(CheckServer(TwoRounds(0), tamper).wrong, test.wrong);
+  }
 }
 
 TEST(ClientFuzzTest, KeepsItsPromisesOnMutations) {

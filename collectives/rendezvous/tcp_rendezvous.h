@@ -2,26 +2,20 @@
 #ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_TCP_RENDEZVOUS_H_
 #define LOCKSTEP_COLLECTIVES_RENDEZVOUS_TCP_RENDEZVOUS_H_
 
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/deadline.h"
-#include "base/files.h"
 #include "collectives/rendezvous/rendezvous.h"
-#include "collectives/rendezvous/rendezvous_client.h"
-#include "collectives/rendezvous/rendezvous_host.h"
 
 namespace lockstep {
 
 // For rank 0 to say which ranks are missing at the deadline.
 inline constexpr absl::Duration kAnswerTimeout = absl::Seconds(1);
+
+// For rank 0 to hand over, as it ends, what others have not received yet.
+inline constexpr absl::Duration kHandOverTimeout = absl::Seconds(1);
 
 struct TcpRendezvousOptions {
   // Rank 0's host, by name or number, the same for all ranks. Rank 0 listens at
@@ -67,42 +61,8 @@ class TcpRendezvous : public Rendezvous {
   static absl::StatusOr<std::unique_ptr<TcpRendezvous>> Open(
       const TcpRendezvousOptions& options);
 
-  ~TcpRendezvous() override;
-
-  int rank() const override { return options_.rank; }
-  int world_size() const override { return options_.world_size; }
-  absl::StatusOr<std::vector<std::string>> Exchange(
-      absl::string_view blob) override;
-
   // Where rank 0 listens.
-  int port() const { return options_.port; }
-
- private:
-  explicit TcpRendezvous(const TcpRendezvousOptions& options);
-
-  // Of rank 0.
-  absl::Status StartHost();
-  // Of the others.
-  absl::Status ConnectToHost(const Deadline& deadline);
-  absl::StatusOr<OwnedFd> TryToConnect(const Deadline& deadline);
-
-  absl::StatusOr<std::vector<std::string>> TryExchange(absl::string_view blob);
-  // The deadline has passed: what rank 0 says to that.
-  absl::StatusOr<std::vector<std::string>> GiveUp();
-  // Publishes, or fails the run if that cannot be published.
-  void Ask(absl::string_view blob);
-  // Waits for the socket, at most `limit`, and sends and receives. False if
-  // the connection has ended.
-  bool Turn(absl::Duration limit);
-  absl::Status Error(absl::StatusCode code, absl::string_view what) const;
-  std::string Where() const;
-
-  TcpRendezvousOptions options_;
-  std::unique_ptr<RendezvousHost> host_;  // Rank 0's. Ends after socket_.
-  std::optional<RendezvousClient> client_;
-  OwnedFd socket_;
-  uint32_t round_ = 0;
-  absl::Status failure_;
+  virtual int port() const = 0;
 };
 
 }  // namespace lockstep

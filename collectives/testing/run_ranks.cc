@@ -12,18 +12,17 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <future>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -45,36 +44,24 @@ using Function = std::function<Result(Communicator&)>;
 
 std::vector<Result> RunThreads(int world_size, const Function& fn,
                                const RunRanksOptions& options) {
-  auto group = CreateThreadGroup(world_size, options.group);
-  if (!group.ok()) {
-    return std::vector<Result>(static_cast<size_t>(std::max(world_size, 1)),
-                               group.status());
-  }
-  std::vector<Result> results(group->size(), std::string());
-  std::mutex mutex;
-  std::condition_variable changed;
-  size_t done = 0;
-  std::vector<std::thread> threads;
-  for (size_t rank = 0; rank < group->size(); ++rank) {
-    threads.emplace_back([&, rank] {
-      Result result = fn(*(*group)[rank]);
-      (*group)[rank].reset();
-      const std::lock_guard<std::mutex> lock(mutex);
-      results[rank] = std::move(result);
-      ++done;
-      changed.notify_all();
-    });
-  }
-  std::unique_lock<std::mutex> lock(mutex);
-  if (!changed.wait_for(lock, absl::ToChronoNanoseconds(options.deadline),
-                        [&] { return done == threads.size(); })) {
-    std::fprintf(stderr, "RunRanks: %zu of %zu threads did not end within %s\n",
-                 threads.size() - done, threads.size(),
+  std::promise<void> done;
+  std::thread watch([&options, ended = done.get_future()] {
+    const auto limit = absl::ToChronoNanoseconds(options.deadline);
+    if (ended.wait_for(limit) == std::future_status::ready) return;
+    std::fprintf(stderr, "RunRanks: threads did not end within %s\n",
                  absl::FormatDuration(options.deadline).c_str());
     std::abort();
-  }
-  lock.unlock();
-  for (std::thread& thread : threads) thread.join();
+  });
+  std::vector<Result> results(static_cast<size_t>(std::max(world_size, 1)),
+                              std::string());
+  const absl::Status status =
+      RunOnThreads(world_size, options.group, [&](Communicator& communicator) {
+        results[communicator.rank()] = fn(communicator);
+        return absl::OkStatus();
+      });
+  if (!status.ok()) results.assign(results.size(), status);
+  done.set_value();
+  watch.join();
   return results;
 }
 
@@ -271,15 +258,8 @@ std::vector<Result> RunProcesses(int world_size, int ranks_per_process,
 }  // namespace
 
 const char* Name(Backend backend) {
-  switch (backend) {
-    case Backend::kThreads:
-      return "Threads";
-    case Backend::kProcesses:
-      return "Processes";
-    case Backend::kMixed:
-      break;
-  }
-  return "Mixed";
+  constexpr const char* kNames[] = {"Threads", "Processes", "Mixed"};
+  return kNames[static_cast<size_t>(backend)];
 }
 
 std::vector<absl::StatusOr<std::string>> RunRanksCollect(

@@ -1,8 +1,11 @@
-// Runs a function on every rank of a new group, for tests of any backend.
+// For tests: a function that runs on every rank of a new group of any backend,
+// and groups that are made up.
 #ifndef LOCKSTEP_COLLECTIVES_TESTING_RUN_RANKS_H_
 #define LOCKSTEP_COLLECTIVES_TESTING_RUN_RANKS_H_
 
+#include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -10,8 +13,8 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 
 namespace lockstep {
 
@@ -54,6 +57,21 @@ std::vector<absl::StatusOr<std::string>> RunRanksCollect(
 // What a rank returned as bytes, for those that are processes; and back.
 std::string SerializeResult(const absl::StatusOr<std::string>& result);
 absl::StatusOr<std::string> ParseResult(absl::string_view bytes);
+
+// A base for communicators that tests make up: rank 0 of 1 unless overridden;
+// what runs a call is the test's.
+class FakeCommunicator : public Communicator {
+ public:
+  int rank() const override { return 0; }
+  int world_size() const override { return 1; }
+  absl::StatusOr<GroupBuffer> Allocate(int64_t, CallSite) override {
+    return absl::UnimplementedError("a fake allocates nothing");
+  }
+  absl::StatusOr<std::unique_ptr<Communicator>> Split(int, int,
+                                                      CallSite) override {
+    return absl::UnimplementedError("a fake does not split");
+  }
+};
 
 }  // namespace lockstep
 

@@ -20,13 +20,12 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
-#include "collectives/launch/launched_group.h"
+#include "collectives/launch/create_group.h"
 #include "collectives/launch/rank_environment.h"
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
 #include "models/cpu/classifier.h"
 #include "models/data/dataset.h"
-#include "models/io/model_tensors.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
@@ -49,11 +48,28 @@ std::string KeyOf(std::span<const float> image, int32_t label) {
 // several times, the first counts.
 class SampleFinder {
  public:
-  explicit SampleFinder(const Dataset& data);
+  explicit SampleFinder(const Dataset& data) : image_size_(data.image_size()) {
+    std::vector<float> image(data.image_size());
+    for (int64_t i = 0; i < data.size; ++i) {
+      data.GatherImages(std::span(&i, 1), image);
+      positions_.emplace(KeyOf(image, data.labels[i]), i);
+    }
+  }
 
   // The positions of a batch's samples. Errors: kInternal if one is none of
   // the data set's.
-  absl::StatusOr<std::vector<int64_t>> Find(const Batch& batch) const;
+  absl::StatusOr<std::vector<int64_t>> Find(const Batch& batch) const {
+    std::vector<int64_t> positions;
+    for (size_t i = 0; i < batch.labels.size(); ++i) {
+      const auto found = positions_.find(KeyOf(
+          batch.images.subspan(i * image_size_, image_size_), batch.labels[i]));
+      if (found == positions_.end()) {
+        return absl::InternalError("a sample is none of the data set's");
+      }
+      positions.push_back(found->second);
+    }
+    return positions;
+  }
 
  private:
   const int64_t image_size_;
@@ -78,8 +94,16 @@ class ObservedModel : public Model {
   }
   absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
                                           float gradient_scale,
-                                          GradientReady ready) override;
-  absl::StatusOr<Metrics> Evaluate(const Batch& batch) override;
+                                          GradientReady ready) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(trained_, train_.Find(batch));
+    return model_->ForwardBackward(batch, gradient_scale, ready);
+  }
+  absl::StatusOr<Metrics> Evaluate(const Batch& batch) override {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> positions,
+                              test_.Find(batch));
+    evaluated_.insert(evaluated_.end(), positions.begin(), positions.end());
+    return model_->Evaluate(batch);
+  }
 
   // Of the last ForwardBackward; of all calls of Evaluate.
   const std::vector<int64_t>& trained() const { return trained_; }
@@ -87,48 +111,9 @@ class ObservedModel : public Model {
 
  private:
   const std::unique_ptr<Model> model_;
-  const SampleFinder train_;
-  const SampleFinder test_;
-  std::vector<int64_t> trained_;
-  std::vector<int64_t> evaluated_;
+  const SampleFinder train_, test_;
+  std::vector<int64_t> trained_, evaluated_;
 };
-
-SampleFinder::SampleFinder(const Dataset& data)
-    : image_size_(data.image_size()) {
-  std::vector<float> image(data.image_size());
-  for (int64_t i = 0; i < data.size; ++i) {
-    data.GatherImages(std::span(&i, 1), image);
-    positions_.emplace(KeyOf(image, data.labels[i]), i);
-  }
-}
-
-absl::StatusOr<std::vector<int64_t>> SampleFinder::Find(
-    const Batch& batch) const {
-  std::vector<int64_t> positions;
-  for (size_t i = 0; i < batch.labels.size(); ++i) {
-    const auto found = positions_.find(KeyOf(
-        batch.images.subspan(i * image_size_, image_size_), batch.labels[i]));
-    if (found == positions_.end()) {
-      return absl::InternalError("a sample is none of the data set's");
-    }
-    positions.push_back(found->second);
-  }
-  return positions;
-}
-
-absl::StatusOr<Metrics> ObservedModel::ForwardBackward(const Batch& batch,
-                                                       float gradient_scale,
-                                                       GradientReady ready) {
-  LOCKSTEP_ASSIGN_OR_RETURN(trained_, train_.Find(batch));
-  return model_->ForwardBackward(batch, gradient_scale, ready);
-}
-
-absl::StatusOr<Metrics> ObservedModel::Evaluate(const Batch& batch) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> positions,
-                            test_.Find(batch));
-  evaluated_.insert(evaluated_.end(), positions.begin(), positions.end());
-  return model_->Evaluate(batch);
-}
 
 // Why the trainer cannot run the case; "" if it can.
 std::string WhyUnsupported(const Case& c) {
@@ -194,7 +179,7 @@ absl::StatusOr<Dataset> ReadDataset(const Safetensors& data,
 }
 
 bool Contains(const std::vector<int64_t>& steps, int64_t step) {
-  return std::find(steps.begin(), steps.end(), step) != steps.end();
+  return std::ranges::find(steps, step) != steps.end();
 }
 
 void Append(const std::string& prefix, NamedTensors tensors,
@@ -305,10 +290,9 @@ absl::Status Run() {
   LOCKSTEP_ASSIGN_OR_RETURN(const CaseFolder folder,
                             ReadCaseFolder(environment.case_folder));
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> group, Join());
-  RankOutput output;
-  output.rank = group->rank();
-  output.world_size = group->world_size();
-  output.software = "Lockstep";
+  RankOutput output = {.rank = group->rank(),
+                       .world_size = group->world_size(),
+                       .software = "Lockstep"};
   const std::string why = WhyUnsupported(folder.c);
   if (!why.empty()) {
     output.unsupported = why;

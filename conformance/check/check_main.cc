@@ -3,7 +3,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,19 +16,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
-#include "base/command.h"
 #include "base/command_line.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "conformance/check/cases/built_in_cases.h"
 #include "conformance/check/cases/check_case.h"
 #include "conformance/check/check_report.h"
-#include "conformance/check/check_run.h"
 #include "conformance/check/run/run_trainer.h"
 #include "report/document.h"
-#include "report/machine.h"
-#include "report/output_files.h"
-#include "report/terminal.h"
 #include "report/write.h"
 
 namespace lockstep {
@@ -40,61 +33,56 @@ constexpr char kNoCommand[] = "none";
 
 // An empty --command, as from a shell's empty variable, is an error; so the
 // default is another text.
-ABSL_FLAG(std::string, command, lockstep::kNoCommand, "see kUsage");
-ABSL_FLAG(std::string, trainer, "pytorch", "see kUsage");
-ABSL_FLAG(std::string, python, "/usr/bin/python3", "see kUsage");
-ABSL_FLAG(int32_t, world_size, 2, "see kUsage");
-ABSL_FLAG(std::string, cases, "", "see kUsage");
-ABSL_FLAG(double, timeout, 120, "see kUsage");
-ABSL_FLAG(std::string, documented, "", "see kUsage");
-ABSL_FLAG(std::string, output_dir, "lockstep-check", "see kUsage");
-ABSL_FLAG(bool, list, false, "see kUsage");
+ABSL_FLAG(std::string, command, lockstep::kNoCommand,
+          "a shell command that starts the trainer, in the current folder; "
+          "with {world_size} in it, it is started once and starts its ranks "
+          "itself, else it is started as every rank, with RANK, WORLD_SIZE, "
+          "MASTER_ADDR ... as torchrun sets them");
+ABSL_FLAG(std::string, trainer, "pytorch",
+          "without --command, one of the suite's own:\n"
+          "pytorch           DistributedDataParallel used so that N ranks do "
+          "what one does\n"
+          "pytorch_tutorial  the same as tutorials have it\n"
+          "lockstep          the trainer of //models:train");
+ABSL_FLAG(std::string, python, "/usr/bin/python3",
+          "the interpreter of pytorch and pytorch_tutorial");
+ABSL_FLAG(int32_t, world_size, 2, "N, from 2 to 64");
+ABSL_FLAG(std::string, cases, "", "some of the cases; default: all");
+ABSL_FLAG(double, timeout, 120, "seconds that one start may take");
+ABSL_FLAG(std::string, documented, "",
+          "differences that the trainer documents: a JSON array of {\"case\", "
+          "\"claim\", \"cause\", \"cited\"}, by the names in the table; "
+          "pytorch_tutorial brings its own");
+ABSL_FLAG(std::string, output_dir, "lockstep-check",
+          "where to write; default: lockstep-check in the current folder");
+ABSL_FLAG(bool, list, false, "print the cases and what they are about");
 
 namespace lockstep {
 namespace {
 
-constexpr char kName[] = "check";
-
-constexpr char kUsage[] = R"(check [FLAGS]
+Usage CheckUsage() {
+  return {.command = "check",
+          .introduction = R"(check [FLAGS]
 
 Judges a trainer: starts it on small cases, with one rank and with N, and says
 whether the N ranks do what one rank does; where not, what differs first, the
 likely cause, and how to mend it. What a trainer must read and write is one
 page, conformance/PROTOCOL.md. Prints a table; writes check.json, check.md and
 check.html, which opens offline.
-
-what is judged
-  --command=COMMAND     a shell command that starts the trainer, in the current
-                        folder; with {world_size} in it, it is started once and
-                        starts its ranks itself, else it is started as every
-                        rank, with RANK, WORLD_SIZE, MASTER_ADDR ... as torchrun
-                        sets them
-  --trainer=pytorch     without --command, one of the suite's own:
-                        pytorch           DistributedDataParallel used so that
-                                          N ranks do what one does
-                        pytorch_tutorial  the same as tutorials have it
-                        lockstep          the trainer of //models:train
-  --python=/usr/bin/python3
-                        the interpreter of pytorch and pytorch_tutorial
-  --world_size=2        N, from 2 to 64
-  --cases=NAME,NAME     some of the cases; default: all
-  --timeout=120         seconds that one start may take
-  --documented=FILE     differences that the trainer documents: a JSON array of
-                        {"case", "claim", "cause", "cited"}, by the names in the
-                        table; pytorch_tutorial brings its own
-
-  --output_dir=DIR      where to write; default: lockstep-check in the current
-                        folder
-  --list                print the cases and what they are about
-
-Examples
+)",
+          .sections = {{"what is judged",
+                        "command=COMMAND trainer python world_size "
+                        "cases=NAME,NAME timeout documented=FILE"},
+                       {"", "output_dir=DIR list"}},
+          .ending = R"(Examples
   check
   check --command='python3 train.py' --world_size=4
   check --command='torchrun --nproc_per_node={world_size} train.py'
 
 Exit status: 0 if every case holds, differs as documented or is not supported;
 1 if one fails, or for another error; 2 for a wrong flag.
-)";
+)"};
+}
 
 // Where `bazel run` and `bazel test` put what this program brings.
 constexpr char kAdapters[] = "conformance/adapters/";
@@ -200,29 +188,20 @@ absl::Status CheckAll(const std::vector<CheckCase>& cases,
   return absl::OkStatus();
 }
 
-absl::Status WriteReport(const report::Document& document,
-                         const std::string& folder) {
-  const std::pair<const char*, std::string> kForms[] = {
-      {".json", JsonText(document)},
-      {".md", MarkdownPage(document)},
-      {".html", HtmlPage(document)}};
-  for (const auto& [end, text] : kForms) {
-    const std::string path = absl::StrCat(folder, "/check", end);
-    LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(path, text));
-    Print(absl::StrCat("Wrote ", path, "\n"));
-  }
-  return absl::OkStatus();
-}
-
 void PrintCases(const std::vector<CheckCase>& cases) {
   for (const CheckCase& check : cases) {
     absl::PrintF("%-18s %s\n", check.name, check.about);
   }
 }
 
-// Whether no case fails.
-absl::StatusOr<bool> Run(const std::vector<CheckCase>& cases,
-                         const std::string& command_text) {
+// Returns the exit status.
+absl::StatusOr<int> Run(std::span<char* const> argv) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<CheckCase> cases,
+                            CasesFromFlags());
+  if (absl::GetFlag(FLAGS_list)) {
+    PrintCases(cases);
+    return 0;
+  }
   LOCKSTEP_ASSIGN_OR_RETURN(const ChosenTrainer chosen, TrainerFromFlags());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Documented> documented,
                             ReadDocumented(chosen.documented));
@@ -238,35 +217,19 @@ absl::StatusOr<bool> Run(const std::vector<CheckCase>& cases,
   trainer.working_folder = UserPath(".");
   trainer.timeout = absl::Seconds(timeout);
   CheckReport report;
-  report.origin = {.machine = DescribeMachine(),
-                   .command = command_text,
-                   .commit = CommitText(),
-                   .created = TimeStamp()};
+  report.origin = report::OriginOf("//conformance:check", argv);
   report.world_size = absl::GetFlag(FLAGS_world_size);
   LOCKSTEP_RETURN_IF_ERROR(CheckAll(cases, trainer, documented, report));
   const report::Document document = CheckDocument(report);
   Print(TerminalText(document) + "\n");
-  LOCKSTEP_RETURN_IF_ERROR(WriteReport(document, folder));
-  return TotalsOf(report).failed == 0;
-}
-
-int Main(std::span<char* const> argv) {
-  const std::optional<int> ended = BeginCommand(kName, kUsage, argv);
-  if (ended.has_value()) return *ended;
-  const auto cases = CasesFromFlags();
-  if (!cases.ok()) return Fail(kName, cases.status());
-  if (absl::GetFlag(FLAGS_list)) {
-    PrintCases(*cases);
-    return 0;
-  }
-  const auto holds = Run(*cases, CommandText("//conformance:check", argv));
-  if (!holds.ok()) return Fail(kName, holds.status());
-  return *holds ? 0 : kFailure;
+  LOCKSTEP_RETURN_IF_ERROR(WriteReport(folder, "check", document));
+  return TotalsOf(report).failed == 0 ? 0 : kFailure;
 }
 
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  return lockstep::Main({argv, static_cast<size_t>(argc)});
+  return lockstep::CommandMain(
+      lockstep::CheckUsage(), {argv, static_cast<size_t>(argc)}, lockstep::Run);
 }

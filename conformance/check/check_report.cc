@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <iterator>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -12,13 +15,15 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/judge/verdict.h"
+#include "conformance/check/judge/judge.h"
+#include "conformance/check/run/run_trainer.h"
 #include "conformance/protocol/json_fields.h"
 #include "nlohmann/json.hpp"
 #include "report/document.h"
-#include "report/format.h"
 
 namespace lockstep {
 namespace {
@@ -40,9 +45,8 @@ constexpr const char* kMethod[] = {
 };
 
 bool Has(const CaseReport& c, Outcome outcome) {
-  return std::any_of(
-      c.verdicts.begin(), c.verdicts.end(),
-      [outcome](const Verdict& v) { return v.outcome == outcome; });
+  return std::ranges::any_of(
+      c.verdicts, [outcome](const Verdict& v) { return v.outcome == outcome; });
 }
 
 std::string TotalsText(const CheckReport& report) {
@@ -67,9 +71,9 @@ std::vector<const Verdict*> VerdictsWith(const CheckReport& report,
                                          Outcome outcome) {
   std::vector<const Verdict*> found;
   for (const CaseReport& c : report.cases) {
-    const bool whole = std::all_of(
-        c.verdicts.begin(), c.verdicts.end(),
-        [](const Verdict& v) { return v.outcome == Outcome::kSkipped; });
+    const bool whole = std::ranges::all_of(c.verdicts, [](const Verdict& v) {
+      return v.outcome == Outcome::kSkipped;
+    });
     for (const Verdict& verdict : c.verdicts) {
       if (verdict.outcome != outcome) continue;
       if (outcome == Outcome::kSkipped && !whole) continue;
@@ -125,16 +129,15 @@ report::Section Finding(const Verdict& verdict) {
 report::Value CaseValue(const CaseReport& c) {
   report::Value verdicts = report::Value::Array();
   for (const Verdict& verdict : c.verdicts) {
-    verdicts.Add(
-        report::Value{{"claim", ClaimName(verdict.claim)},
-                      {"outcome", OutcomeName(verdict.outcome)},
-                      {"error_over_allowed", verdict.error_over_allowed},
-                      {"cell", CellOf(c, verdict.claim)},
-                      {"cause", CauseName(verdict.cause)},
-                      {"what", verdict.what},
-                      {"why", verdict.why},
-                      {"fix", verdict.fix},
-                      {"cited", verdict.cited}});
+    verdicts.Add({{"claim", ClaimName(verdict.claim)},
+                  {"outcome", OutcomeName(verdict.outcome)},
+                  {"error_over_allowed", verdict.error_over_allowed},
+                  {"cell", CellOf(c, verdict.claim)},
+                  {"cause", CauseName(verdict.cause)},
+                  {"what", verdict.what},
+                  {"why", verdict.why},
+                  {"fix", verdict.fix},
+                  {"cited", verdict.cited}});
   }
   return {{"name", c.name},
           {"about", c.about},
@@ -148,38 +151,33 @@ report::Value DataOf(const CheckReport& report) {
   const CheckTotals totals = TotalsOf(report);
   return {{"software", report.software},
           {"world_size", report.world_size},
-          {"totals", report::Value{{"passed", totals.passed},
-                                   {"failed", totals.failed},
-                                   {"documented", totals.documented},
-                                   {"skipped", totals.skipped}}},
+          {"totals",
+           {{"passed", totals.passed},
+            {"failed", totals.failed},
+            {"documented", totals.documented},
+            {"skipped", totals.skipped}}},
           {"cases", cases}};
 }
 
-Claim ClaimNamed(const std::string& name) {
-  return *std::find_if(std::begin(kAllClaims), std::end(kAllClaims),
-                       [&](Claim claim) { return ClaimName(claim) == name; });
-}
-
-Cause CauseNamed(const std::string& name) {
-  const auto causes = AllCauses();
-  return *std::find_if(causes.begin(), causes.end(),
-                       [&](Cause cause) { return CauseName(cause) == name; });
+// The one of `all` that `name_of` calls what the member says.
+template <typename Range, typename NameOf>
+auto ReadNamed(JsonFields& fields, const char* key, const Range& all,
+               NameOf name_of) {
+  std::vector<std::string> names;
+  for (const auto one : all) names.push_back(name_of(one));
+  const auto found = std::ranges::find(names, fields.OneOf(key, names));
+  return all[found == names.end() ? 0 : found - names.begin()];
 }
 
 absl::StatusOr<Documented> ReadOne(const nlohmann::json& json,
                                    const std::string& path, size_t index) {
-  std::vector<std::string> claims, causes;
-  for (const Claim claim : kAllClaims) claims.push_back(ClaimName(claim));
-  for (const Cause cause : AllCauses()) causes.push_back(CauseName(cause));
   JsonFields fields(json, path, absl::StrCat("[", index, "]"));
   Documented read;
   read.case_name = fields.Text("case");
-  const std::string claim = fields.OneOf("claim", claims);
-  const std::string cause = fields.OneOf("cause", causes);
+  read.claim = ReadNamed(fields, "claim", kAllClaims, ClaimName);
+  read.cause = ReadNamed(fields, "cause", AllCauses(), CauseName);
   read.cited = fields.Text("cited");
   LOCKSTEP_RETURN_IF_ERROR(fields.Finish());
-  read.claim = ClaimNamed(claim);
-  read.cause = CauseNamed(cause);
   return read;
 }
 
@@ -202,9 +200,7 @@ CheckTotals TotalsOf(const CheckReport& report) {
 }
 
 std::string CellOf(const CaseReport& c, Claim claim) {
-  const auto found =
-      std::find_if(c.verdicts.begin(), c.verdicts.end(),
-                   [claim](const Verdict& v) { return v.claim == claim; });
+  const auto found = std::ranges::find(c.verdicts, claim, &Verdict::claim);
   if (found == c.verdicts.end()) return "-";
   switch (found->outcome) {
     case Outcome::kFailed:
@@ -272,8 +268,8 @@ void ApplyDocumented(const std::vector<Documented>& documented,
                      std::vector<Verdict>& verdicts) {
   for (Verdict& verdict : verdicts) {
     if (verdict.outcome != Outcome::kFailed) continue;
-    const auto found = std::find_if(
-        documented.begin(), documented.end(), [&](const Documented& known) {
+    const auto found =
+        std::ranges::find_if(documented, [&](const Documented& known) {
           return known.case_name == verdict.case_name &&
                  known.claim == verdict.claim && known.cause == verdict.cause;
         });
@@ -281,6 +277,99 @@ void ApplyDocumented(const std::vector<Documented>& documented,
     verdict.outcome = Outcome::kDocumented;
     verdict.cited = found->cited;
   }
+}
+
+namespace {
+
+// Gives each start a folder, which is removed once it has been read.
+class Player {
+ public:
+  Player(const TrainerCommand& trainer, std::string work_folder,
+         const std::function<void(const std::string&)>& on_start)
+      : trainer_(trainer),
+        work_folder_(std::move(work_folder)),
+        on_start_(on_start) {}
+
+  absl::StatusOr<TrainerRun> Play(const std::string& what, const CasePlan& plan,
+                                  const CaseFiles& files) {
+    if (on_start_) on_start_(what);
+    const std::string folder = absl::StrCat(work_folder_, "/start", ++starts_);
+    absl::StatusOr<TrainerRun> run = PlayRun(trainer_, plan, files, folder);
+    std::error_code ignored;  // The whole work folder goes in the end.
+    std::filesystem::remove_all(folder, ignored);
+    return run;
+  }
+
+ private:
+  const TrainerCommand& trainer_;
+  const std::string work_folder_;
+  const std::function<void(const std::string&)>& on_start_;
+  int starts_ = 0;
+};
+
+bool EndedWell(const TrainerRun& run) {
+  return run.end == TrainerRun::End::kExited &&
+         std::ranges::all_of(run.ranks, [](const TrainerRun::Rank& rank) {
+           return rank.status.ok() && !rank.output.unsupported.has_value();
+         });
+}
+
+absl::StatusOr<CaseRuns> PlayAll(const CheckCase& check, Player& player) {
+  CaseRuns runs;
+  LOCKSTEP_ASSIGN_OR_RETURN(runs.one_rank,
+                            player.Play("1 rank", check.one_rank, check.files));
+  // Other runs could not be compared with anything. Runs that were not started
+  // have no ranks, which is to say that they wrote nothing.
+  if (!EndedWell(runs.one_rank)) return runs;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      runs.all_ranks,
+      player.Play(absl::StrCat(check.all_ranks.c.world_size(), " ranks"),
+                  check.all_ranks, check.files));
+  if (!EndedWell(runs.all_ranks)) return runs;
+  for (const ExtraStart& start : ReorderedStarts(check)) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        TrainerRun run,
+        player.Play("1 rank, for its rounding", start.plan, start.files));
+    runs.reordered.push_back(std::move(run));
+  }
+  return runs;
+}
+
+std::string SoftwareOf(const CaseRuns& runs) {
+  for (const TrainerRun* run : {&runs.all_ranks, &runs.one_rank}) {
+    for (const TrainerRun::Rank& rank : run->ranks) {
+      if (!rank.output.software.empty()) return rank.output.software;
+    }
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<CheckRun> RunCheck(
+    const CheckCase& check, const TrainerCommand& trainer,
+    const std::string& work_folder,
+    const std::function<void(const std::string&)>& on_start) {
+  const absl::Time start = absl::Now();
+  std::error_code error;
+  std::filesystem::create_directory(work_folder, error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat(work_folder, ": ", error.message()));
+  }
+  Player player(trainer, work_folder, on_start);
+  LOCKSTEP_ASSIGN_OR_RETURN(const CaseRuns runs, PlayAll(check, player));
+  const RunExtra run_extra = [&player](const ExtraStart& start) {
+    return player.Play("1 rank, for the cause", start.plan, start.files);
+  };
+  CheckRun result;
+  result.report.name = check.name;
+  result.report.about = check.about;
+  result.report.verdicts = Judge(check, runs, run_extra);
+  result.report.seconds = absl::ToDoubleSeconds(absl::Now() - start);
+  result.software = SoftwareOf(runs);
+  std::filesystem::remove_all(work_folder, error);
+  return result;
 }
 
 }  // namespace lockstep

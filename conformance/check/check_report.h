@@ -1,14 +1,16 @@
-// What a run of the checker found, and which of it the trainer's documentation
-// states.
+// Runs a case with a trainer and judges it; what a run of the checker found,
+// and which of it the trainer's documentation states.
 #ifndef LOCKSTEP_CONFORMANCE_CHECK_CHECK_REPORT_H_
 #define LOCKSTEP_CONFORMANCE_CHECK_CHECK_REPORT_H_
 
+#include <functional>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/judge/verdict.h"
+#include "conformance/check/judge/judge.h"
+#include "conformance/check/run/run_trainer.h"
 #include "report/document.h"
 
 namespace lockstep {
@@ -65,6 +67,24 @@ absl::StatusOr<std::vector<Documented>> ParseDocumented(
 // failure stays one.
 void ApplyDocumented(const std::vector<Documented>& documented,
                      std::vector<Verdict>& verdicts);
+
+struct CheckRun {
+  CaseReport report;
+  std::string software;  // As a rank of the runs names it; "" if none did.
+};
+
+// Starts the trainer on the case with one rank, with all ranks, and with one
+// rank again for its rounding and, where a claim fails, for the cause; each in
+// a folder of its own below `work_folder`, which must not exist. `on_start` is
+// told what runs next ("2 ranks"). A trainer that fails with one rank, or does
+// not write what it should, is not started again. Only for single-threaded
+// processes.
+//
+// What the trainer does is never an error, but a verdict. Errors: PlayRun's.
+absl::StatusOr<CheckRun> RunCheck(
+    const CheckCase& check, const TrainerCommand& trainer,
+    const std::string& work_folder,
+    const std::function<void(const std::string&)>& on_start);
 
 }  // namespace lockstep
 

@@ -1,19 +1,29 @@
-// The command `check`, on trainers of the suite's own that need no Python.
+// The report's counts and cells, differences that are documented; and the
+// command `check`, on trainers of the suite's own that need no Python.
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/files.h"
+#include "base/run_command.h"
+#include "base/status_matchers.h"
 #include "base/subprocess.h"
+#include "conformance/check/check_report.h"
+#include "conformance/check/judge/judge.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
+#include "report/document.h"
+#include "report/write.h"
 
 namespace lockstep {
 namespace {
@@ -21,7 +31,181 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
+using testing::SizeIs;
 using testing::StartsWith;
+
+Verdict VerdictOf(const std::string& name, Claim claim, Outcome outcome,
+                  double error = 0) {
+  return {.case_name = name,
+          .claim = claim,
+          .outcome = outcome,
+          .error_over_allowed = error};
+}
+
+Verdict Failure(const std::string& name, Claim claim, Outcome outcome) {
+  return {.case_name = name,
+          .claim = claim,
+          .outcome = outcome,
+          .error_over_allowed = 12,
+          .cause = Cause::kMeanOfMeans,
+          .what = "W1 is off by 0.5.",
+          .why = "Means are averaged.",
+          .fix = "Weight them."};
+}
+
+// One case that holds, one that fails, one as documented, one unsupported.
+CheckReport Report() {
+  CheckReport report;
+  report.software = "Trainer 1.0";
+  report.origin.command = "check --command=`x`";
+  report.cases = {
+      {.name = "even",
+       .about = "Even.",
+       .verdicts = {VerdictOf("even", Claim::kRun, Outcome::kPassed),
+                    VerdictOf("even", Claim::kGradients, Outcome::kPassed,
+                              0.25)},
+       .seconds = 1.5},
+      {.name = "uneven",
+       .about = "Uneven.",
+       .verdicts = {VerdictOf("uneven", Claim::kRun, Outcome::kPassed),
+                    Failure("uneven", Claim::kGradients, Outcome::kFailed),
+                    VerdictOf("uneven", Claim::kState, Outcome::kSkipped)}},
+      {.name = "evaluation",
+       .about = "Evaluated.",
+       .verdicts = {Failure("evaluation", Claim::kEvaluation,
+                            Outcome::kDocumented)}},
+      {.name = "sync_bn",
+       .about = "Batch norm.",
+       .verdicts = {VerdictOf("sync_bn", Claim::kRun, Outcome::kSkipped)}}};
+  report.cases[2].verdicts[0].cited = "its manual";
+  report.cases[3].verdicts[0].what = "There is no batch norm.";
+  return report;
+}
+
+TEST(CheckReportTest, HasACellForEachOutcome) {
+  const CheckReport report = Report();
+  EXPECT_EQ(CellOf(report.cases[0], Claim::kRun), "ok");
+  EXPECT_EQ(CellOf(report.cases[0], Claim::kGradients), "0.25");
+  EXPECT_EQ(CellOf(report.cases[0], Claim::kEvaluation), "-");
+  EXPECT_EQ(CellOf(report.cases[1], Claim::kGradients), "FAIL");
+  EXPECT_EQ(CellOf(report.cases[1], Claim::kState), "skip");
+  EXPECT_EQ(CellOf(report.cases[2], Claim::kEvaluation), "docs");
+}
+
+// A case counts as its worst claim.
+TEST(CheckReportTest, SaysWhatIsWrongAndHowToMendIt) {
+  const std::string table = TerminalText(CheckDocument(Report()));
+  EXPECT_THAT(table, HasSubstr("Trainer 1.0: 2 ranks against 1; 4 cases\n"));
+  EXPECT_THAT(table, HasSubstr("\nuneven, gradients: failed (mean_of_means)\n"
+                               "W1 is off by 0.5.\nMeans are averaged.\n"
+                               "Weight them.\n"));
+  EXPECT_THAT(table, HasSubstr("\nevaluation, evaluation: documented"));
+  EXPECT_THAT(table, HasSubstr("\nDocumented: its manual\n"));
+  EXPECT_THAT(table, HasSubstr("sync_bn, skipped: There is no batch norm.\n"));
+  EXPECT_THAT(table, HasSubstr("1 case holds, 1 fails, 1 differs as "
+                               "documented, 1 skipped.\n"));
+  // No news: a claim that was not judged after one that failed.
+  EXPECT_THAT(table, Not(HasSubstr("uneven, skipped")));
+}
+
+TEST(CheckReportTest, HasNoLineBeyondTheWidth) {
+  CheckReport report = Report();
+  report.cases[1].verdicts[1].what = std::string(30, 'x');
+  for (int i = 0; i < 40; ++i) {
+    report.cases[1].verdicts[1].what += " word" + std::to_string(i);
+  }
+  for (const absl::string_view line :
+       absl::StrSplit(TerminalText(CheckDocument(report)), '\n')) {
+    EXPECT_LE(line.size(), static_cast<size_t>(kTableColumns)) << line;
+  }
+}
+
+TEST(CheckReportTest, HasEveryVerdict) {
+  const report::Value json = CheckDocument(Report()).data;
+  EXPECT_EQ(json["software"], "Trainer 1.0");
+  EXPECT_EQ(json["world_size"], 2);
+  EXPECT_EQ(json["totals"]["failed"], 1);
+  ASSERT_EQ(json["cases"].size(), 4u);
+  const report::Value& verdict = json["cases"][1]["verdicts"][1];
+  EXPECT_EQ(verdict["claim"], "gradients");
+  EXPECT_EQ(verdict["outcome"], "failed");
+  EXPECT_EQ(verdict["cause"], "mean_of_means");
+  EXPECT_EQ(verdict["fix"], "Weight them.");
+}
+
+// 0.125 is between two cells: it must not be rounded up in one form and down in
+// another.
+TEST(CheckReportTest, ShowsTheSameCellsInEveryForm) {
+  CheckReport report = Report();
+  report.cases[0].verdicts[1].error_over_allowed = 0.125;
+  const report::Document document = CheckDocument(report);
+  EXPECT_EQ(document.data["cases"][0]["verdicts"][1]["cell"], "0.12");
+  EXPECT_THAT(TerminalText(document), HasSubstr(" 0.12 "));
+  EXPECT_THAT(MarkdownPage(document),
+              HasSubstr("| even | ok | - | - | 0.12 | - | - | - | 1.5 |"));
+  EXPECT_THAT(HtmlPage(document), HasSubstr(">0.12</td>"));
+}
+
+constexpr char kOne[] =
+    R"([{"case": "evaluation", "claim": "evaluation",
+         "cause": "evaluation_padded", "cited": "the manual"}])";
+
+TEST(DocumentedTest, ReadsAFile) {
+  const auto documented = ParseDocumented(kOne, "f.json");
+  ASSERT_THAT(documented, IsOk());
+  ASSERT_THAT(*documented, SizeIs(1));
+  EXPECT_EQ((*documented)[0].case_name, "evaluation");
+  EXPECT_EQ((*documented)[0].claim, Claim::kEvaluation);
+  EXPECT_EQ((*documented)[0].cause, Cause::kEvaluationPadded);
+  EXPECT_EQ((*documented)[0].cited, "the manual");
+  const auto none = ParseDocumented("[]", "f.json");
+  ASSERT_THAT(none, IsOk());
+  EXPECT_THAT(*none, IsEmpty());
+}
+
+TEST(DocumentedTest, SaysWhatIsWrongWithAFile) {
+  const auto expect_error = [](const std::string& text,
+                               const std::string& says) {
+    EXPECT_THAT(ParseDocumented(text, "f.json"),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         testing::AllOf(HasSubstr("f.json"), HasSubstr(says))))
+        << text;
+  };
+  expect_error("", "");
+  expect_error("{}", "not a JSON array");
+  expect_error("[1]", "[0]");
+  expect_error(R"([{"case": "x", "claim": "run", "cause": "hangs"}])", "cited");
+  expect_error(R"([{"case": "x", "claim": "x", "cause": "hangs",
+                    "cited": "x"}])",
+               "claim");
+  expect_error(R"([{"case": "x", "claim": "run", "cause": "x",
+                    "cited": "x"}])",
+               "cause");
+  expect_error(R"([{"case": "x", "claim": "run", "cause": "hangs",
+                    "cited": "x", "more": 1}])",
+               "more");
+}
+
+TEST(DocumentedTest, OnlyTheSameFailureIsDocumented) {
+  const auto documented = ParseDocumented(kOne, "f.json");
+  ASSERT_THAT(documented, IsOk());
+  Verdict same = Failure("evaluation", Claim::kEvaluation, Outcome::kFailed);
+  same.cause = Cause::kEvaluationPadded;
+  std::vector<Verdict> verdicts(5, same);
+  verdicts[1].case_name = "even";
+  verdicts[2].claim = Claim::kSamples;
+  verdicts[3].cause = Cause::kMetricsUnweighted;
+  verdicts[4].outcome = Outcome::kPassed;
+  ApplyDocumented(*documented, verdicts);
+  EXPECT_EQ(verdicts[0].outcome, Outcome::kDocumented);
+  EXPECT_EQ(verdicts[0].cited, "the manual");
+  for (int i = 1; i < 4; ++i) {
+    EXPECT_EQ(verdicts[i].outcome, Outcome::kFailed) << i;
+    EXPECT_EQ(verdicts[i].cited, "") << i;
+  }
+  EXPECT_EQ(verdicts[4].outcome, Outcome::kPassed);
+}
 
 constexpr absl::Duration kDeadline = absl::Minutes(2);
 
@@ -37,11 +221,6 @@ std::string OutputDir() {
   return absl::StrCat(testing::TempDir(), "/", test->name());
 }
 
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return std::string(std::istreambuf_iterator<char>(file), {});
-}
-
 TEST(CheckTest, TheProjectsOwnTrainerHolds) {
   const std::string folder = OutputDir();
   const SubprocessResult result = RunCheck(
@@ -54,13 +233,15 @@ TEST(CheckTest, TheProjectsOwnTrainerHolds) {
     if (absl::StrContains(line, folder)) continue;  // It has a long path.
     EXPECT_LE(line.size(), 100u) << line;
   }
-  const auto json =
-      nlohmann::json::parse(ReadText(folder + "/check.json"), nullptr, false);
+  const auto json = nlohmann::json::parse(
+      ReadFile(folder + "/check.json").value_or(""), nullptr, false);
   ASSERT_TRUE(json.is_object());
   EXPECT_GE(json["totals"]["passed"], 6);
   EXPECT_EQ(json["totals"]["failed"], 0);
-  EXPECT_THAT(ReadText(folder + "/check.md"), HasSubstr("| even |"));
-  EXPECT_THAT(ReadText(folder + "/check.html"), HasSubstr("</html>"));
+  EXPECT_THAT(ReadFile(folder + "/check.md").value_or(""),
+              HasSubstr("| even |"));
+  EXPECT_THAT(ReadFile(folder + "/check.html").value_or(""),
+              HasSubstr("</html>"));
 }
 
 // Each is `check` with a trainer that does not keep to the protocol.
@@ -114,46 +295,31 @@ TEST(CheckTest, ListsTheCases) {
 
 TEST(CheckTest, HelpSaysEveryFlag) {
   const SubprocessResult result = RunCheck({"--help"});
-  EXPECT_EQ(result.exit_status, 0);
-  for (const char* flag :
-       {"--command=", "--trainer=", "--python=", "--world_size=", "--cases=",
-        "--timeout=", "--documented=", "--output_dir=", "--list"}) {
-    EXPECT_THAT(result.out, HasSubstr(flag));
-  }
-  for (const absl::string_view line : absl::StrSplit(result.out, '\n')) {
-    EXPECT_LE(line.size(), 80u) << line;
-  }
+  ExpectUsage({result.exit_status, result.out}, "check");
 }
 
 TEST(CheckTest, AWrongFlagIsOneLine) {
+  const std::pair<const char*, const char*> kFlags[] = {
+      {"--world_size=1", "--world_size is 1, must be in [2, 64]"},
+      {"--world_size=65", "--world_size is 65"},
+      {"--world_size=two", "--world_size"},
+      {"--cases=even,odd", "--cases: there is no 'odd'; there are even, "},
+      {"--trainer=jax", "--trainer: there is no 'jax'; there are pytorch"},
+      {"--command=", "--command is empty"},
+      {"--timeout=0", "--timeout is 0 s, must be in [0.1, 86400]"},
+      {"--timeout=nan", "--timeout is nan s"},
+      {"--documented=/no/such/file", "--documented: /no/such/file"},
+      {"--output_dir=/proc/none", "--output_dir"},
+      {"--no_such_flag", "no_such_flag"},
+      {"stray", "stray"},
+  };
+  for (const auto& [flag, says] : kFlags) {
+    const SubprocessResult result = RunCheck({flag});
+    ExpectUsageError({result.exit_status, result.out + result.err}, "check",
+                     flag, says);
+  }
   const std::string documented = OutputDir() + ".json";
   std::ofstream(documented) << "[1]";
-  const struct {
-    const char* flag;
-    int status;
-    const char* says;
-  } kFlags[] = {
-      {"--world_size=1", 2, "--world_size is 1, must be in [2, 64]"},
-      {"--world_size=65", 2, "--world_size is 65"},
-      {"--world_size=two", 2, "--world_size"},
-      {"--cases=even,odd", 2, "--cases: there is no 'odd'; there are even, "},
-      {"--trainer=jax", 2, "--trainer: there is no 'jax'; there are pytorch"},
-      {"--command=", 2, "--command is empty"},
-      {"--timeout=0", 2, "--timeout is 0 s, must be in [0.1, 86400]"},
-      {"--timeout=nan", 2, "--timeout is nan s"},
-      {"--documented=/no/such/file", 2, "--documented: /no/such/file"},
-      {"--output_dir=/proc/none", 2, "--output_dir"},
-      {"--no_such_flag", 2, "no_such_flag"},
-      {"stray", 2, "stray"},
-  };
-  for (const auto& flag : kFlags) {
-    const SubprocessResult result = RunCheck({flag.flag});
-    EXPECT_EQ(result.exit_status, flag.status) << flag.flag << result.err;
-    EXPECT_THAT(result.err, AllOf(StartsWith("check: "), HasSubstr(flag.says)))
-        << flag.flag;
-    EXPECT_EQ(result.err.find('\n'), result.err.size() - 1) << result.err;
-    EXPECT_THAT(result.out, IsEmpty()) << flag.flag;
-  }
   const SubprocessResult result = RunCheck({"--documented=" + documented});
   EXPECT_EQ(result.exit_status, 1);
   EXPECT_THAT(result.err, AllOf(StartsWith("check: "), HasSubstr("[0]")));

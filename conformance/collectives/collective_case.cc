@@ -14,6 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
+#include "base/slice.h"
 #include "collectives/collective.h"
 
 namespace lockstep {
@@ -215,6 +216,11 @@ std::string ToString(const CollectiveCase& call) {
 
 std::vector<CollectiveCase> CollectiveCases(int world_size) {
   return Cases(world_size).All();
+}
+
+std::vector<CollectiveCase> SomeCollectiveCases(int world_size, uint64_t salt) {
+  return SliceOf(CollectiveCases(world_size),
+                 4 * static_cast<uint64_t>(world_size), salt);
 }
 
 std::vector<int64_t> CountsOf(const CollectiveCase& call, int world_size) {

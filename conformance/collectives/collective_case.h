@@ -47,6 +47,10 @@ std::string ToString(const CollectiveCase& call);
 // root for one of them. kSend stands for kSend and kReceive.
 std::vector<CollectiveCase> CollectiveCases(int world_size);
 
+// The slice of them (base/slice.h) that `salt` draws: the more ranks, the
+// fewer, as a case costs the square of their number.
+std::vector<CollectiveCase> SomeCollectiveCases(int world_size, uint64_t salt);
+
 bool HasRoot(Operation operation);
 
 // The destination of kSend.

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,12 +52,15 @@ inline constexpr const char* kCollectiveChecks[] = {"Output", "Input",
 // Where the buffers lie.
 enum class Memory { kOrdinary, kGroup };
 
-// Borrows the communicator. Every rank of the group makes the same calls of it.
+// Every rank of the group makes the same calls of it.
 class CollectiveChecker {
  public:
+  // Borrows the communicator.
   static absl::StatusOr<std::unique_ptr<CollectiveChecker>> Create(
       Communicator& communicator, Memory memory,
       AdditionOrder order = AdditionOrder::kBySize);
+
+  virtual ~CollectiveChecker() = default;
 
   // Makes the call, and asks in this order:
   //
@@ -69,43 +71,8 @@ class CollectiveChecker {
   // Errors: the communicator's; kDataLoss if the answer is no. The message
   // starts with the name, and has the case, the rank, the first wrong element,
   // and the cause that explains the whole output, if there is one
-  // (collective_causes.h).
-  absl::Status Check(const CollectiveCase& call);
-
- private:
-  CollectiveChecker(Communicator& communicator, AdditionOrder order)
-      : communicator_(communicator), order_(order) {}
-
-  // One case as this rank sees it.
-  struct OwnCase {
-    const CollectiveCase& call;
-    Bytes input_values;
-    std::optional<Bytes> output_values;  // As it must become.
-    std::byte* input;
-    std::byte* output;
-    bool apart;    // Input and output do not overlap.
-    Bytes before;  // What the output's memory held, where it gets one.
-    // The parts of inputs_ and outputs_ that are watched.
-    std::span<std::byte> inputs;
-    std::span<std::byte> outputs;
-  };
-  OwnCase OwnCaseOf(const CollectiveCase& call) const;
-  absl::Status Make(const OwnCase& own);
-  absl::Status CheckOutput(const OwnCase& own) const;
-  absl::Status CheckBeside(const OwnCase& own) const;
-  // The only way to reject.
-  absl::Status Wrong(NameIn<kCollectiveChecks> check,
-                     const CollectiveCase& call, const std::string& what) const;
-  // ", as if ..." or "": for memory that was written without a cause to.
-  std::string CauseOfStray(const OwnCase& own) const;
-
-  Communicator& communicator_;
-  const AdditionOrder order_;
-  GroupBuffer group_memory_;
-  std::unique_ptr<std::byte[]> ordinary_memory_;
-  Bytes stale_;  // What inputs_ and outputs_ hold before a call.
-  std::span<std::byte> inputs_;
-  std::span<std::byte> outputs_;
+  // (CauseOfOutput).
+  virtual absl::Status Check(const CollectiveCase& call) = 0;
 };
 
 // Every case of CollectiveCases, or the slice of them (slice.h) that `salt`

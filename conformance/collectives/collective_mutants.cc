@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
+#include "base/slice.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/reduction.h"
 #include "collectives/collective.h"
@@ -23,67 +26,214 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
-#include "base/slice.h"
+#include "conformance/decorators.h"
+#include "conformance/mutant.h"
 
 namespace lockstep {
 namespace {
 
 constexpr int kRanks = 3;
 
+// What a group does of a call instead.
+using RunWrong =
+    std::function<absl::Status(Communicator& real, const Collective& call)>;
+
+class MutatedCommunicator : public ForwardingCommunicator {
+ public:
+  MutatedCommunicator(Communicator& real, RunWrong run)
+      : ForwardingCommunicator(real), run_(std::move(run)) {}
+
+  absl::Status Run(const Collective& call) override {
+    return run_(inner(), call);
+  }
+
+ private:
+  const RunWrong run_;
+};
+
+bool GetsOutput(const Communicator& group, const Collective& call) {
+  switch (call.operation) {
+    case Operation::kReduce:
+    case Operation::kGather:
+      return group.rank() == call.peer;
+    case Operation::kSend:
+    case Operation::kBarrier:
+    case Operation::kAllocate:
+    case Operation::kSplit:
+      return false;
+    default:
+      return call.output.count > 0;
+  }
+}
+
 std::byte* LastElement(const Buffer& buffer) {
   return buffer.Part(buffer.count - 1, 0).bytes();
 }
 
-void SwapEnds(const Buffer& buffer) {
-  const int64_t element = SizeOf(buffer.type);
-  std::swap_ranges(buffer.bytes(), buffer.bytes() + element,
-                   LastElement(buffer));
+absl::Status SwapEnds(Communicator& real, const Collective& call) {
+  LOCKSTEP_RETURN_IF_ERROR(real.Run(call));
+  if (!GetsOutput(real, call)) return absl::OkStatus();
+  std::byte* const first = call.output.bytes();
+  std::swap_ranges(first, first + SizeOf(call.output.type),
+                   LastElement(call.output));
+  return absl::OkStatus();
 }
 
-// Whether the mutation must show in the case, in a group of three.
-bool ShowsIn(CollectiveMutation mutation, const CollectiveCase& call) {
-  if (call.operation == Operation::kBarrier || call.count < 3) return false;
-  // Of small sets of special values, many stay the same.
-  if (call.values == ValueKind::kSpecial) return false;
-  switch (mutation) {
-    case CollectiveMutation::kSwappedChunks:
-    case CollectiveMutation::kOneTooMany:
-      return true;
-    case CollectiveMutation::kLostTail:
-      // In place, what was there may be right already.
-      return !call.in_place;
-    case CollectiveMutation::kStaleBuffer:
-      // The last rank must get an output, or be the one that does.
-      return !HasRoot(call.operation) ||
-             (call.operation == Operation::kReduce ||
-                      call.operation == Operation::kGather
-                  ? call.root == 2
-              : call.operation == Operation::kSend ? DestinationOf(call, 3) == 2
-                                                   : call.root != 2);
-    case CollectiveMutation::kWrongRoot:
-      // In place, the root's own input may be the extreme already.
-      return HasRoot(call.operation) && call.operation != Operation::kSend &&
-             !(call.operation == Operation::kReduce && call.in_place &&
-               (call.op == ReduceOp::kMin || call.op == ReduceOp::kMax));
-    case CollectiveMutation::kDoubleCount:
-      return Reduces(call.operation) && call.op != ReduceOp::kMin &&
-             call.op != ReduceOp::kMax && call.count > 3;
-    case CollectiveMutation::kWritesInput:
-      return !call.in_place && call.operation != Operation::kBroadcast;
-    case CollectiveMutation::kOrderOfArrival:
-      return call.operation == Operation::kAllReduce && call.count > 3 &&
-             (call.type == DataType::kFloat32 ||
-              call.type == DataType::kFloat64) &&
-             call.op != ReduceOp::kMin && call.op != ReduceOp::kMax;
-    case CollectiveMutation::kUnscaledAverage:
-      return Reduces(call.operation) && call.op == ReduceOp::kAverage;
-    case CollectiveMutation::kOrderBySize:
-      return call.uniform &&
-             (call.type == DataType::kFloat32 ||
-              call.type == DataType::kFloat64) &&
-             call.op != ReduceOp::kMin && call.op != ReduceOp::kMax;
+absl::Status KeepLastElement(Communicator& real, const Collective& call) {
+  if (!GetsOutput(real, call)) return real.Run(call);
+  std::byte old[8] = {};
+  const auto size = static_cast<size_t>(SizeOf(call.output.type));
+  std::memcpy(old, LastElement(call.output), size);
+  LOCKSTEP_RETURN_IF_ERROR(real.Run(call));
+  std::memcpy(LastElement(call.output), old, size);
+  return absl::OkStatus();
+}
+
+absl::Status TakeNextForRoot(Communicator& real, const Collective& call) {
+  Collective changed = call;
+  if (call.operation != Operation::kSend &&
+      call.operation != Operation::kReceive) {
+    changed.peer = (call.peer + 1) % real.world_size();
   }
-  return false;
+  return real.Run(changed);
+}
+
+absl::Status TakeRankZeroTwice(Communicator& real, const Collective& call) {
+  if (!Reduces(call.operation) || real.rank() != 0 || call.input.count == 0) {
+    return real.Run(call);
+  }
+  const size_t count = static_cast<size_t>(call.input.count);
+  // An average cannot overflow, so it may not hold twice an integer; a sum
+  // wraps.
+  const ReduceOp op = call.op == ReduceOp::kAverage ? ReduceOp::kSum : call.op;
+  const Reduction once(call.input.type, op, /*world_size=*/1);
+  std::vector<std::byte> sums(count * 8);
+  once.Begin(call.input.data, sums.data(), call.input.count);
+  std::vector<std::byte> twice(count * 8);
+  once.Accumulate(sums.data(), call.input.data, twice.data(), call.input.count);
+  std::vector<std::byte> input(count * 8);
+  once.Finish(twice.data(), input.data(), call.input.count);
+  Collective wrong = call;
+  wrong.input = {input.data(), call.input.count, call.input.type};
+  return real.Run(wrong);
+}
+
+absl::Status KeepOutputOfLastRank(Communicator& real, const Collective& call) {
+  if (!GetsOutput(real, call) || real.rank() != real.world_size() - 1) {
+    return real.Run(call);
+  }
+  std::vector<std::byte> scratch(static_cast<size_t>(call.output.size_bytes()) +
+                                 1);
+  Collective wrong = call;
+  wrong.output.data = scratch.data();
+  if (call.operation == Operation::kBroadcast) {
+    wrong.input.data = scratch.data();
+  }
+  return real.Run(wrong);
+}
+
+absl::Status WriteBesideOutput(Communicator& real, const Collective& call) {
+  LOCKSTEP_RETURN_IF_ERROR(real.Run(call));
+  if (GetsOutput(real, call)) {
+    call.output.bytes()[call.output.size_bytes()] ^= std::byte{1};
+  }
+  return absl::OkStatus();
+}
+
+absl::Status WriteInput(Communicator& real, const Collective& call) {
+  LOCKSTEP_RETURN_IF_ERROR(real.Run(call));
+  if (call.input.count > 0) {
+    *static_cast<std::byte*>(const_cast<void*>(call.input.data)) ^=
+        std::byte{1};
+  }
+  return absl::OkStatus();
+}
+
+// In a group of the same ranks in reverse order.
+RunWrong AddInReverse() {
+  return [reversed = std::shared_ptr<Communicator>()](
+             Communicator& real, const Collective& call) mutable {
+    if (call.operation != Operation::kAllReduce) return real.Run(call);
+    if (reversed == nullptr) {
+      LOCKSTEP_ASSIGN_OR_RETURN(reversed, real.Split(0, -real.rank()));
+    }
+    return reversed->Run(call);
+  };
+}
+
+absl::Status SumForAverage(Communicator& real, const Collective& call) {
+  Collective changed = call;
+  if (call.op == ReduceOp::kAverage) changed.op = ReduceOp::kSum;
+  return real.Run(changed);
+}
+
+absl::Status AddBySize(Communicator& real, const Collective& call) {
+  Collective changed = call;
+  changed.uniform = false;
+  return real.Run(changed);
+}
+
+// Whether a mutation must show in a case, in a group of three.
+
+bool Always(const CollectiveCase&) { return true; }
+
+// In place, what was there may be right already.
+bool IsApart(const CollectiveCase& call) { return !call.in_place; }
+
+// The last rank must get an output, or be the one that does.
+bool LastRankGetsOutput(const CollectiveCase& call) {
+  switch (call.operation) {
+    case Operation::kReduce:
+    case Operation::kGather:
+      return call.root == 2;
+    case Operation::kSend:
+      return DestinationOf(call, kRanks) == 2;
+    default:
+      return !HasRoot(call.operation) || call.root != 2;
+  }
+}
+
+bool IsExtreme(const CollectiveCase& call) {
+  return call.op == ReduceOp::kMin || call.op == ReduceOp::kMax;
+}
+
+// In place, the root's own input may be the extreme already.
+bool RootCounts(const CollectiveCase& call) {
+  return HasRoot(call.operation) && call.operation != Operation::kSend &&
+         !(call.operation == Operation::kReduce && call.in_place &&
+           IsExtreme(call));
+}
+
+bool TwiceCounts(const CollectiveCase& call) {
+  return Reduces(call.operation) && !IsExtreme(call) && call.count > 3;
+}
+
+bool HasInput(const CollectiveCase& call) {
+  return !call.in_place && call.operation != Operation::kBroadcast;
+}
+
+bool OrderCounts(const CollectiveCase& call) {
+  return call.operation == Operation::kAllReduce && call.count > 3 &&
+         (call.type == DataType::kFloat32 || call.type == DataType::kFloat64) &&
+         !IsExtreme(call);
+}
+
+bool OrderOfSizeCounts(const CollectiveCase& call) {
+  return call.uniform && OrderCounts(call);
+}
+
+bool Averages(const CollectiveCase& call) {
+  return Reduces(call.operation) && call.op == ReduceOp::kAverage;
+}
+
+// Of small sets of special values, many stay the same.
+std::vector<CollectiveCase> CasesOf(bool (*shows)(const CollectiveCase&)) {
+  std::vector<CollectiveCase> cases = CollectiveCases(kRanks);
+  std::erase_if(cases, [&](const CollectiveCase& call) {
+    return call.operation == Operation::kBarrier || call.count < 3 ||
+           call.values == ValueKind::kSpecial || !shows(call);
+  });
+  return cases;
 }
 
 // ", as if ..." at the end of what a check says; all of it if there is none.
@@ -109,23 +259,15 @@ absl::StatusOr<Caught> Together(const std::vector<absl::Status>& ranks) {
   return all;
 }
 
-std::vector<CollectiveCase> CasesOf(CollectiveMutation mutation) {
-  std::vector<CollectiveCase> cases = CollectiveCases(kRanks);
-  std::erase_if(cases, [&](const CollectiveCase& call) {
-    return !ShowsIn(mutation, call);
-  });
-  return cases;
-}
-
 // What the check says of each case on each rank: by case, then by rank. Errors:
 // those of a case that are not kDataLoss.
 absl::StatusOr<std::vector<std::vector<absl::Status>>> CheckMutated(
-    CollectiveMutation mutation, std::span<const CollectiveCase> cases) {
+    const RunWrong& run, std::span<const CollectiveCase> cases) {
   std::vector<std::vector<absl::Status>> by_case(
       cases.size(), std::vector<absl::Status>(kRanks));
   const auto statuses = RunRanks(
       Backend::kThreads, kRanks, [&](Communicator& real) -> absl::Status {
-        MutatedCommunicator mutated(real, mutation);
+        MutatedCommunicator mutated(real, run);
         LOCKSTEP_ASSIGN_OR_RETURN(
             const std::unique_ptr<CollectiveChecker> checker,
             CollectiveChecker::Create(mutated, Memory::kOrdinary));
@@ -142,15 +284,14 @@ absl::StatusOr<std::vector<std::vector<absl::Status>>> CheckMutated(
   return by_case;
 }
 
-// Some rank names it; of kWrongRoot, some rank has the check and some the
-// words: it shows on two ranks, one that does not write its output and one that
-// should not write.
+// Some rank names it. With two checks some rank has the first and some the
+// words: it shows on one that does not write its output, and on one that should
+// not write.
 absl::Status ExpectNamedBySome(const Mutant& mutant,
-                               CollectiveMutation mutation,
                                const std::vector<absl::Status>& ranks,
                                const CollectiveCase& call) {
   Mutant words = mutant;
-  if (mutation == CollectiveMutation::kWrongRoot) words.says = "";
+  if (mutant.checks.size() > 1) words.says = "";
   absl::Status wrong = absl::InternalError("there are no ranks");
   bool says = false;
   for (const absl::Status& rank : ranks) {
@@ -163,21 +304,20 @@ absl::Status ExpectNamedBySome(const Mutant& mutant,
       absl::StrCat(ToString(call), ": no rank says '", mutant.says, "'"));
 }
 
-Mutant Planted(Mutant mutant, CollectiveMutation mutation) {
-  mutant.plant = [mutation]() -> absl::StatusOr<Caught> {
-    const std::vector<CollectiveCase> cases = CasesOf(mutation);
+Mutant Planted(Mutant mutant, bool (*shows)(const CollectiveCase&),
+               const RunWrong& run) {
+  mutant.plant = [shows, run]() -> absl::StatusOr<Caught> {
+    const std::vector<CollectiveCase> cases = CasesOf(shows);
     if (cases.empty()) return absl::InternalError("it shows in no case");
     LOCKSTEP_ASSIGN_OR_RETURN(const auto by_case,
-                              CheckMutated(mutation, {cases.data(), 1}));
+                              CheckMutated(run, {cases.data(), 1}));
     return Together(by_case[0]);
   };
-  mutant.plant_everywhere = [mutant, mutation]() -> absl::StatusOr<int64_t> {
-    const std::vector<CollectiveCase> cases = SliceOf(CasesOf(mutation), 8);
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto by_case,
-                              CheckMutated(mutation, cases));
+  mutant.plant_everywhere = [mutant, shows, run]() -> absl::StatusOr<int64_t> {
+    const std::vector<CollectiveCase> cases = SliceOf(CasesOf(shows), 8);
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto by_case, CheckMutated(run, cases));
     for (size_t i = 0; i < cases.size(); ++i) {
-      LOCKSTEP_RETURN_IF_ERROR(
-          ExpectNamedBySome(mutant, mutation, by_case[i], cases[i]));
+      LOCKSTEP_RETURN_IF_ERROR(ExpectNamedBySome(mutant, by_case[i], cases[i]));
     }
     return std::ssize(cases);
   };
@@ -186,166 +326,44 @@ Mutant Planted(Mutant mutant, CollectiveMutation mutation) {
 
 }  // namespace
 
-bool MutatedCommunicator::GetsOutput(const Collective& call) const {
-  switch (call.operation) {
-    case Operation::kReduce:
-    case Operation::kGather:
-      return rank() == call.peer;
-    case Operation::kSend:
-    case Operation::kBarrier:
-    case Operation::kAllocate:
-    case Operation::kSplit:
-      return false;
-    default:
-      return call.output.count > 0;
-  }
-}
-
-absl::Status MutatedCommunicator::RunWithRankZeroTwice(const Collective& call) {
-  if (rank() != 0 || call.input.count == 0) return inner().Run(call);
-  const size_t count = static_cast<size_t>(call.input.count);
-  // An average cannot overflow, so it may not hold twice an integer; a sum
-  // wraps.
-  const ReduceOp op = call.op == ReduceOp::kAverage ? ReduceOp::kSum : call.op;
-  const Reduction once(call.input.type, op, /*world_size=*/1);
-  std::vector<std::byte> sums(count * 8);
-  once.Begin(call.input.data, sums.data(), call.input.count);
-  std::vector<std::byte> twice(count * 8);
-  once.Accumulate(sums.data(), call.input.data, twice.data(), call.input.count);
-  std::vector<std::byte> input(count * 8);
-  once.Finish(twice.data(), input.data(), call.input.count);
-  Collective wrong = call;
-  wrong.input = {input.data(), call.input.count, call.input.type};
-  return inner().Run(wrong);
-}
-
-absl::Status MutatedCommunicator::RunWithoutOutput(const Collective& call) {
-  std::vector<std::byte> scratch(static_cast<size_t>(call.output.size_bytes()) +
-                                 1);
-  Collective wrong = call;
-  wrong.output.data = scratch.data();
-  if (call.operation == Operation::kBroadcast)
-    wrong.input.data = scratch.data();
-  return inner().Run(wrong);
-}
-
-absl::Status MutatedCommunicator::RunInReverseOrder(const Collective& call) {
-  if (reversed_ == nullptr) {
-    LOCKSTEP_ASSIGN_OR_RETURN(reversed_, inner().Split(0, -rank()));
-  }
-  return reversed_->Run(call);
-}
-
-absl::Status MutatedCommunicator::Run(const Collective& call) {
-  const bool gets_output = GetsOutput(call);
-  Collective changed = call;
-  switch (mutation_) {
-    case CollectiveMutation::kSwappedChunks: {
-      LOCKSTEP_RETURN_IF_ERROR(inner().Run(call));
-      if (gets_output) SwapEnds(call.output);
-      return absl::OkStatus();
-    }
-    case CollectiveMutation::kLostTail: {
-      std::byte old[8] = {};
-      const auto size = static_cast<size_t>(SizeOf(call.output.type));
-      if (gets_output) std::memcpy(old, LastElement(call.output), size);
-      LOCKSTEP_RETURN_IF_ERROR(inner().Run(call));
-      if (gets_output) std::memcpy(LastElement(call.output), old, size);
-      return absl::OkStatus();
-    }
-    case CollectiveMutation::kWrongRoot:
-      if (call.operation != Operation::kSend &&
-          call.operation != Operation::kReceive) {
-        changed.peer = (call.peer + 1) % world_size();
-      }
-      return inner().Run(changed);
-    case CollectiveMutation::kDoubleCount:
-      return Reduces(call.operation) ? RunWithRankZeroTwice(call)
-                                     : inner().Run(call);
-    case CollectiveMutation::kStaleBuffer:
-      return gets_output && rank() == world_size() - 1 ? RunWithoutOutput(call)
-                                                       : inner().Run(call);
-    case CollectiveMutation::kOneTooMany:
-      LOCKSTEP_RETURN_IF_ERROR(inner().Run(call));
-      if (gets_output)
-        call.output.bytes()[call.output.size_bytes()] ^= std::byte{1};
-      return absl::OkStatus();
-    case CollectiveMutation::kWritesInput: {
-      LOCKSTEP_RETURN_IF_ERROR(inner().Run(call));
-      if (call.input.count > 0) {
-        auto* input =
-            static_cast<std::byte*>(const_cast<void*>(call.input.data));
-        input[0] ^= std::byte{1};
-      }
-      return absl::OkStatus();
-    }
-    case CollectiveMutation::kOrderOfArrival:
-      return call.operation == Operation::kAllReduce ? RunInReverseOrder(call)
-                                                     : inner().Run(call);
-    case CollectiveMutation::kUnscaledAverage:
-      if (call.op == ReduceOp::kAverage) changed.op = ReduceOp::kSum;
-      return inner().Run(changed);
-    case CollectiveMutation::kOrderBySize:
-      changed.uniform = false;
-      return inner().Run(changed);
-  }
-  return absl::InternalError("no such mutation");
+std::unique_ptr<Communicator> LoseTail(Communicator& real) {
+  return std::make_unique<MutatedCommunicator>(real, KeepLastElement);
 }
 
 MutantSuite CollectiveMutants() {
-  using enum CollectiveMutation;
   return MakeSuite(
       "collectives", kCollectiveChecks,
-      {Planted({"SwappedChunks",
-                "the first and the last element change places",
-                {"Output"},
+      {Planted({"SwappedChunks", "the first and the last element change places",
+                "Output",
                 "as if the first and the last element had changed places"},
-               kSwappedChunks),
-       Planted({"LostTail",
-                "the last element is not written",
-                {"Output"},
+               Always, SwapEnds),
+       Planted({"LostTail", "the last element is not written", "Output",
                 "as if the last element had not been written"},
-               kLostTail),
-       Planted({"WrongRoot",
-                "the rank after the root takes its part",
-                {"Output", "Beside"},
-                "were the root"},
-               kWrongRoot),
-       Planted({"DoubleCount",
-                "rank 0's input is reduced twice",
-                {"Output"},
+               IsApart, KeepLastElement),
+       Planted({"WrongRoot", "the rank after the root takes its part",
+                "Output, Beside", "were the root"},
+               RootCounts, TakeNextForRoot),
+       Planted({"DoubleCount", "rank 0's input is reduced twice", "Output",
                 "as if rank 0's input were taken twice"},
-               kDoubleCount),
-       Planted({"StaleBuffer",
-                "the last rank keeps what it had",
-                {"Output"},
+               TwiceCounts, TakeRankZeroTwice),
+       Planted({"StaleBuffer", "the last rank keeps what it had", "Output",
                 "as if nothing had been written"},
-               kStaleBuffer),
-       Planted({"OneTooMany",
-                "one byte after the output is written",
-                {"Beside"},
+               LastRankGetsOutput, KeepOutputOfLastRank),
+       Planted({"OneTooMany", "one byte after the output is written", "Beside",
                 " beside the "},
-               kOneTooMany),
-       Planted({"WritesInput",
-                "the first byte of the input changes",
-                {"Input"},
+               Always, WriteBesideOutput),
+       Planted({"WritesInput", "the first byte of the input changes", "Input",
                 "the input was written"},
-               kWritesInput),
-       Planted({"OrderOfArrival",
-                "the ranks are added in another order",
-                {"Output"},
-                "as if the ranks were added in the order"},
-               kOrderOfArrival),
-       Planted({"UnscaledAverage",
-                "an average is the sum",
-                {"Output"},
+               HasInput, WriteInput),
+       Planted({"OrderOfArrival", "the ranks are added in another order",
+                "Output", "as if the ranks were added in the order"},
+               OrderCounts, AddInReverse()),
+       Planted({"UnscaledAverage", "an average is the sum", "Output",
                 "as if it were the sum, not the average"},
-               kUnscaledAverage),
-       Planted({"OrderBySize",
-                "a uniform call adds in the order of its size",
-                {"Output"},
-                "as if it were added in the order of its size"},
-               kOrderBySize)});
+               Averages, SumForAverage),
+       Planted({"OrderBySize", "a uniform call adds in the order of its size",
+                "Output", "as if it were added in the order of its size"},
+               OrderOfSizeCounts, AddBySize)});
 }
 
 }  // namespace lockstep

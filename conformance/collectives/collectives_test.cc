@@ -15,7 +15,6 @@
 #include "base/status_matchers.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 #include "collectives/mpi/testing/mpirun.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/collectives/collective_case.h"
@@ -119,7 +118,7 @@ class CollectivesMpiTest
 TEST_P(CollectivesMpiTest, GiveWhatTheReferenceGives) {
   CollectiveClaims claims("mpi", std::get<0>(GetParam()));
   if (!WhyNoMpirun().empty()) GTEST_SKIP() << WhyNoMpirun();
-  MpiRunOptions options;
+  RunRanksOptions options;
   options.group.algorithm = std::get<1>(GetParam());
   options.deadline = kDeadline;
   const auto salt = static_cast<uint64_t>(options.group.algorithm);
@@ -143,7 +142,7 @@ INSTANTIATE_TEST_SUITE_P(Groups, CollectivesMpiTest,
                                                "P", std::get<0>(info.param));
                          });
 
-// What is said of wrong outputs.
+// What is said of wrong outputs, beside what the mutants are named by.
 
 constexpr int kRanks = 3;
 constexpr int kRank = 1;
@@ -167,59 +166,15 @@ std::string CauseOf(const CollectiveCase& call, const Bytes& got,
                         got.data(), want, before});
 }
 
-TEST(CollectiveCausesTest, NamesWhatIsNotWritten) {
-  const CollectiveCase call = AllReduce(ReduceOp::kSum);
-  Bytes got = Wanted(call);
-  std::fill(got.end() - 4, got.end(), std::byte{0x5a});
-  EXPECT_EQ(CauseOf(call, got),
-            ", as if the last element had not been written");
-  std::fill(got.begin(), got.end(), std::byte{0x5a});
-  EXPECT_EQ(CauseOf(call, got), ", as if nothing had been written");
-}
-
-TEST(CollectiveCausesTest, NamesWhatIsInAnotherPlace) {
-  CollectiveCase call = AllReduce(ReduceOp::kMax);
-  Bytes got = Wanted(call);
-  std::swap_ranges(got.begin(), got.begin() + 4, got.end() - 4);
-  EXPECT_EQ(CauseOf(call, got),
-            ", as if the first and the last element had changed places");
-  call.operation = Operation::kScatter;
-  call.root = 2;
-  CollectiveCase other = call;
-  other.root = 0;
-  EXPECT_EQ(CauseOf(call, Wanted(other)), ", as if rank 0 were the root");
-}
-
-TEST(CollectiveCausesTest, NamesWhatIsReduced) {
-  EXPECT_EQ(
-      CauseOf(AllReduce(ReduceOp::kAverage), Wanted(AllReduce(ReduceOp::kSum))),
-      ", as if it were the sum, not the average");
-  for (const ReduceOp op :
-       {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kProduct}) {
-    const CollectiveCase call = AllReduce(op);
-    EXPECT_EQ(CauseOf(call, OutputOf(call, AdditionOrder::kBySize, kRanks,
-                                     kRank, {.ranks = {}, .twice = 2})
-                                .value()),
-              ", as if rank 2's input were taken twice");
-  }
-}
-
-TEST(CollectiveCausesTest, NamesTheOrder) {
-  CollectiveCase call = AllReduce(ReduceOp::kSum, 9000);
-  EXPECT_EQ(CauseOf(call, OutputOf(call, AdditionOrder::kBySize, kRanks, kRank,
-                                   {.ranks = {2, 1, 0}, .twice = -1})
-                              .value()),
-            ", as if the ranks were added in the order 2, 1, 0");
+// Of more ranks than are tried in every order.
+TEST(CollectiveCausesTest, NamesTheOrderOfManyRanks) {
+  const CollectiveCase call = AllReduce(ReduceOp::kSum, 9000);
   EXPECT_EQ(CauseOf(call,
                     OutputOf(call, AdditionOrder::kBySize, 5, kRank,
                              {.ranks = {1, 0, 4, 3, 2}, .twice = -1})
                         .value(),
                     5),
             ", as if the ranks were added in the order 1, 0, 4, 3, 2");
-  CollectiveCase uniform = call;
-  uniform.uniform = uniform.in_place = true;
-  EXPECT_EQ(CauseOf(uniform, Wanted(call)),
-            ", as if it were added in the order of its size");
 }
 
 TEST(CollectiveCausesTest, NamesNothingThatDoesNotGiveEveryBit) {
@@ -233,15 +188,12 @@ TEST(CollectiveCausesTest, NamesNothingThatDoesNotGiveEveryBit) {
   }
 }
 
-TEST(CollectiveCausesTest, NamesTheRootOfAStrayOutput) {
+TEST(CollectiveCausesTest, NamesNoRootOfAStrayOutputThatIsNotIts) {
   CollectiveCase call = AllReduce(ReduceOp::kSum);
   call.operation = Operation::kReduce;
   call.root = kRank;
   Bytes got = Wanted(call);
   call.root = 0;
-  EXPECT_EQ(CauseOfStrayOutput(call, AdditionOrder::kBySize, kRanks, kRank,
-                               got.data()),
-            ", as if rank 1 were the root");
   got[0] ^= std::byte{1};
   EXPECT_EQ(CauseOfStrayOutput(call, AdditionOrder::kBySize, kRanks, kRank,
                                got.data()),

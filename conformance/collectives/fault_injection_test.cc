@@ -24,12 +24,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/slice.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
-#include "base/slice.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -101,45 +101,24 @@ template <typename T>
 absl::Status Make(Communicator& communicator, const CallPlan& call) {
   const size_t count = static_cast<size_t>(call.count);
   const size_t all = count * static_cast<size_t>(communicator.world_size());
+  std::vector<T> one(count), other(count), many(all), others(all);
   switch (call.operation) {
-    case 0: {
-      std::vector<T> data(count);
-      return communicator.AllReduce(data, call.op);
-    }
-    case 1: {
-      std::vector<T> data(count);
-      return communicator.Broadcast(data, call.root);
-    }
-    case 2: {
-      const std::vector<T> input(count);
-      std::vector<T> output(all);
-      return communicator.AllGather(input, output);
-    }
-    case 3: {
-      const std::vector<T> input(all);
-      std::vector<T> output(count);
-      return communicator.ReduceScatter(input, output, call.op);
-    }
-    case 4: {
-      const std::vector<T> input(count);
-      std::vector<T> output(count);
-      return communicator.Reduce(input, output, call.op, call.root);
-    }
-    case 5: {
-      const std::vector<T> input(count);
-      std::vector<T> output(all);
-      return communicator.Gather(input, output, call.root);
-    }
-    case 6: {
-      const std::vector<T> input(all);
-      std::vector<T> output(count);
-      return communicator.Scatter(input, output, call.root);
-    }
-    default: {
-      const std::vector<T> input(all);
-      std::vector<T> output(all);
-      return communicator.AllToAll(input, output);
-    }
+    case 0:
+      return communicator.AllReduce(one, call.op);
+    case 1:
+      return communicator.Broadcast(one, call.root);
+    case 2:
+      return communicator.AllGather(one, many);
+    case 3:
+      return communicator.ReduceScatter(many, one, call.op);
+    case 4:
+      return communicator.Reduce(other, one, call.op, call.root);
+    case 5:
+      return communicator.Gather(one, many, call.root);
+    case 6:
+      return communicator.Scatter(many, one, call.root);
+    default:
+      return communicator.AllToAll(others, many);
   }
 }
 

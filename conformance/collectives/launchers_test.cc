@@ -27,9 +27,9 @@
 #include "base/subprocess.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
-#include "collectives/launch/launched_group.h"
+#include "collectives/launch/create_group.h"
 #include "collectives/launch/rank_environment.h"
-#include "collectives/launch/testing/find_launchers.h"
+#include "collectives/launch/testing/child_process.h"
 #include "conformance/collectives/collective_checker.h"
 #include "conformance/collectives/collective_mutants.h"
 #include "gmock/gmock.h"
@@ -66,8 +66,7 @@ TEST(LaunchedGroupTest, GivesWhatTheReferenceGives) {
   EXPECT_THAT(CheckCollectives(**group, Memory::kOrdinary), IsOk());
   EXPECT_THAT(CheckCollectives(**group, Memory::kGroup), IsOk());
   // The control.
-  MutatedCommunicator mutated(**group, CollectiveMutation::kLostTail);
-  EXPECT_THAT(CheckCollectives(mutated, Memory::kOrdinary),
+  EXPECT_THAT(CheckCollectives(*LoseTail(**group), Memory::kOrdinary),
               StatusIs(absl::StatusCode::kDataLoss, HasSubstr("AllReduce")));
 }
 

@@ -8,7 +8,6 @@
 #include <iterator>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"

@@ -1,7 +1,6 @@
 #include "conformance/mutants/mutants_command.h"
 
 #include <algorithm>
-#include <optional>
 #include <set>
 #include <span>
 #include <string>
@@ -14,39 +13,31 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "base/command.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "collectives/launch/rank_environment.h"
 #include "conformance/mutant.h"
 #include "report/document.h"
-#include "report/machine.h"
-#include "report/output_files.h"
-#include "report/terminal.h"
 #include "report/write.h"
 
-ABSL_FLAG(std::string, folder, "", "see kUsage");
-ABSL_FLAG(std::string, name, "", "see kUsage");
-ABSL_FLAG(bool, list, false, "see kUsage");
-ABSL_FLAG(std::string, json, "", "see kUsage");
+ABSL_FLAG(std::string, folder, "",
+          "some of the folders: training, evaluation, sampling, syncbn, "
+          "network, collectives, check; default: all");
+ABSL_FLAG(std::string, name, "",
+          "some of the mutants, as --list names them, with their folder or "
+          "without; default: all");
+ABSL_FLAG(bool, list, false, "print the mutants and do not plant them");
+ABSL_FLAG(std::string, json, "", "also write the table as JSON");
 
 namespace lockstep {
 namespace {
 
-constexpr char kMargin[] = "  ";
-
-// The text wrapped, each line after the margin.
+// The text wrapped, each line after two spaces.
 std::string Indented(const std::string& text) {
-  std::string wrapped = WrapText(text, kTableColumns - 2);
-  wrapped.pop_back();  // Its line end.
-  return absl::StrCat(
-      kMargin,
-      absl::StrReplaceAll(wrapped, {{"\n", absl::StrCat("\n", kMargin)}}),
-      "\n");
+  return absl::StrCat("  ", WrapText(text, kTableColumns, /*margin=*/2));
 }
 
 std::string Fate(const PlantedResult& result) {
@@ -84,28 +75,23 @@ void AppendRow(const std::string& name, std::span<const PlantedResult> results,
                         totals.caught, totals.named, totals.seconds);
 }
 
-constexpr char kName[] = "mutants";
-
-constexpr char kUsage[] = R"(mutants [FLAGS]
+Usage MutantsUsage() {
+  return {.command = "mutants",
+          .introduction = R"(mutants [FLAGS]
 
 Plants every mutant that the suite is known to catch, each around the product's
 parts in a small case in which it must show, and prints which checks caught
 it, what they said of it, and whether that names what was planted.
-
-  --folder=NAME,NAME  some of the folders: training, evaluation, sampling,
-                      syncbn, network, collectives, check; default: all
-  --name=NAME,NAME    some of the mutants, as --list names them, with their
-                      folder or without; default: all
-  --list              print the mutants and do not plant them
-  --json=FILE         also write the table as JSON
-
-Examples
+)",
+          .sections = {{"", "folder=NAME,NAME name=NAME,NAME list json=FILE"}},
+          .ending = R"(Examples
   mutants
   mutants --folder=training --name=SumNotMean
 
 Exit status: 0 if every mutant is caught and named; 1 if one survives or is
 not named, or for another error; 2 for a wrong flag.
-)";
+)"};
+}
 
 std::set<std::string> ListOf(const std::string& flag) {
   const std::vector<std::string> parts =
@@ -179,14 +165,14 @@ PlantedResult Plant(const Mutant& mutant) {
   return result;
 }
 
-// Whether every mutant is caught and named.
-absl::StatusOr<bool> Run(const std::vector<Mutant>& mutants,
-                         const std::string& command_text) {
+// Returns the exit status.
+absl::StatusOr<int> PlantAll(const std::vector<Mutant>& mutants,
+                             std::span<char* const> argv) {
   LOCKSTEP_RETURN_IF_ERROR(CheckNotLaunched());
   const std::string json = absl::GetFlag(FLAGS_json);
   LOCKSTEP_RETURN_IF_ERROR(CheckJsonPath(json));
   MutantsReport report;
-  report.origin = {DescribeMachine(), command_text, CommitText(), TimeStamp()};
+  report.origin = report::OriginOf("//conformance:mutants", argv);
   for (const Mutant& mutant : mutants) {
     ShowProgress(absl::StrCat("mutant ", report.results.size() + 1, " of ",
                               mutants.size(), ", ", FullName(mutant)));
@@ -198,7 +184,9 @@ absl::StatusOr<bool> Run(const std::vector<Mutant>& mutants,
   LOCKSTEP_RETURN_IF_ERROR(
       WriteJsonFile(json, report::JsonText(MutantsDocument(report))));
   return MutantTotalsOf(report.results).named ==
-         static_cast<int>(report.results.size());
+                 static_cast<int>(report.results.size())
+             ? 0
+             : kFailure;
 }
 
 }  // namespace
@@ -286,22 +274,18 @@ report::Document MutantsDocument(const MutantsReport& report) {
 
 int MutantsCommand(std::span<char* const> argv,
                    std::span<const MutantSuite> suites) {
-  const std::optional<int> ended = BeginCommand(kName, kUsage, argv);
-  if (ended.has_value()) return *ended;
-  const absl::Status together = CheckFlags();
-  if (!together.ok()) return Fail(kName, together);
-  const auto mutants = MutantsFromFlags(suites);
-  if (!mutants.ok()) return Fail(kName, mutants.status());
-  if (absl::GetFlag(FLAGS_list)) {
-    for (const Mutant& mutant : *mutants) {
+  const auto run = [suites](std::span<char* const> all) -> absl::StatusOr<int> {
+    LOCKSTEP_RETURN_IF_ERROR(CheckFlags());
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Mutant> mutants,
+                              MutantsFromFlags(suites));
+    if (!absl::GetFlag(FLAGS_list)) return PlantAll(mutants, all);
+    for (const Mutant& mutant : mutants) {
       Print(WrapText(absl::StrCat(FullName(mutant), ": ", mutant.planted),
                      kTableColumns));
     }
     return 0;
-  }
-  const auto holds = Run(*mutants, CommandText("//conformance:mutants", argv));
-  if (!holds.ok()) return Fail(kName, holds.status());
-  return *holds ? 0 : kFailure;
+  };
+  return CommandMain(MutantsUsage(), argv, run);
 }
 
 }  // namespace lockstep

@@ -1,21 +1,25 @@
 // The command, and the forms of what planting gave.
 #include "conformance/mutants/mutants_command.h"
 
-#include <fstream>
-#include <iterator>
+#include <unistd.h>
+
+#include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/files.h"
+#include "base/run_command.h"
 #include "base/subprocess.h"
 #include "conformance/mutant.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
-#include "report/terminal.h"
 #include "report/write.h"
 
 namespace lockstep {
@@ -50,14 +54,6 @@ std::vector<PlantedResult> Results() {
       Result("network", "Failed", {}, "")};
   results[4].error = "DEADLINE_EXCEEDED: rank 1 did not come";
   return results;
-}
-
-TEST(MutantsReportTest, CountsWhatIsCaughtAndNamed) {
-  const MutantTotals totals = MutantTotalsOf(Results());
-  EXPECT_EQ(totals.mutants, 5);
-  EXPECT_EQ(totals.caught, 2);
-  EXPECT_EQ(totals.named, 1);
-  EXPECT_EQ(totals.seconds, 7.5);
 }
 
 TEST(MutantsReportTest, SaysWhatBecameOfAMutant) {
@@ -128,30 +124,48 @@ TEST(MutantsReportTest, HasEveryFieldAsJson) {
   EXPECT_EQ(json["bugs"][4]["error"], report.results[4].error);
 }
 
-SubprocessResult RunProgram(const std::string& command,
-                            std::vector<std::string> flags) {
-  flags.insert(flags.begin(), "conformance/mutants/" + command);
-  return RunSubprocess(flags, absl::Minutes(1));
+// A mutant of which planting gives `becomes`.
+Mutant Made(const std::string& name, absl::StatusOr<Caught> becomes) {
+  Mutant mutant = Result("control", name, {}, "").mutant;
+  mutant.plant = [becomes] { return becomes; };
+  return mutant;
 }
 
-SubprocessResult RunMutants(const std::vector<std::string>& flags) {
-  return RunProgram("mutants_main", flags);
+// Ends as the command on mutants of all kinds; what it prints goes to standard
+// error, which the caller sees.
+[[noreturn]] void ExitAsCommand(std::string flag) {
+  const MutantSuite suite =
+      MakeSuite("control", std::vector<std::string>{"Coverage"},
+                {Made("Named", Caught{{"Coverage"}, "sample 3 is lost"}),
+                 Made("Unnamed", Caught{{"Coverage"}, "4 of 5"}),
+                 Made("Survivor", Caught{}),
+                 Made("Failed", absl::UnavailableError("rank 1 has gone"))});
+  dup2(STDERR_FILENO, STDOUT_FILENO);
+  std::string name = "mutants";
+  char* const argv[] = {name.data(), flag.data()};
+  std::exit(MutantsCommand(argv, {&suite, 1}));
 }
 
-TEST(MutantsMainTest, FailsIfAMutantSurvivesOrIsNotNamed) {
-  EXPECT_EQ(RunProgram("control_main", {"--name=Named"}).exit_status, 0);
-  const SubprocessResult unnamed =
-      RunProgram("control_main", {"--name=Named,Unnamed"});
-  EXPECT_EQ(unnamed.exit_status, 1);
-  EXPECT_THAT(unnamed.out,
-              HasSubstr("\nCaught, but not named: control.Unnamed\n"));
-  for (const std::string name : {"Survivor", "Failed"}) {
-    const SubprocessResult result =
-        RunProgram("control_main", {"--name=Named," + name});
-    EXPECT_EQ(result.exit_status, 1);
-    EXPECT_THAT(result.out, HasSubstr("\nSurviving: control." + name + "\n"));
+TEST(MutantsDeathTest, FailsIfAMutantSurvivesOrIsNotNamed) {
+  const struct {
+    const char* flag;
+    int status;
+    const char* says;
+  } kRuns[] = {
+      {"--name=Named", 0, "Every mutant is caught and named"},
+      {"--name=Named,Unnamed", 1, "Caught, but not named: control.Unnamed\n"},
+      {"--name=Named,Survivor", 1, "Surviving: control.Survivor\n"},
+      {"--name=Named,Failed", 1, "Surviving: control.Failed\n"},
+      {"--folder=control", 1, "Surviving: "}};
+  for (const auto& run : kRuns) {
+    EXPECT_EXIT(ExitAsCommand(run.flag), testing::ExitedWithCode(run.status),
+                run.says);
   }
-  EXPECT_EQ(RunProgram("control_main", {}).exit_status, 1);
+}
+
+SubprocessResult RunMutants(std::vector<std::string> flags) {
+  flags.insert(flags.begin(), "conformance/mutants/mutants_main");
+  return RunSubprocess(flags, absl::Minutes(1));
 }
 
 TEST(MutantsMainTest, PlantsOne) {
@@ -165,9 +179,8 @@ TEST(MutantsMainTest, PlantsOne) {
                                "end of the order, not its start\n"
                                "  caught by Padding; the cause is named\n"),
                     HasSubstr("Every mutant is caught and named.\nWrote ")));
-  std::ifstream file(path);
-  const auto json = nlohmann::json::parse(
-      std::string(std::istreambuf_iterator<char>(file), {}), nullptr, false);
+  const auto json =
+      nlohmann::json::parse(ReadFile(path).value_or(""), nullptr, false);
   ASSERT_TRUE(json.is_object());
   EXPECT_EQ(json["totals"]["named"], 1);
   EXPECT_THAT(json["command"].get<std::string>(),
@@ -203,13 +216,7 @@ TEST(MutantsMainTest, ListsEveryFolder) {
 
 TEST(MutantsMainTest, HelpSaysEveryFlag) {
   const SubprocessResult result = RunMutants({"--help"});
-  EXPECT_EQ(result.exit_status, 0);
-  for (const char* flag : {"--folder=", "--name=", "--list", "--json="}) {
-    EXPECT_THAT(result.out, HasSubstr(flag));
-  }
-  for (const absl::string_view line : absl::StrSplit(result.out, '\n')) {
-    EXPECT_LE(line.size(), 80u) << line;
-  }
+  ExpectUsage({result.exit_status, result.out}, "mutants");
 }
 
 TEST(MutantsMainTest, AWrongFlagIsOneLine) {
@@ -229,11 +236,8 @@ TEST(MutantsMainTest, AWrongFlagIsOneLine) {
   };
   for (const auto& flag : kFlags) {
     const SubprocessResult result = RunMutants(flag.flags);
-    EXPECT_EQ(result.exit_status, 2) << flag.says << result.err;
-    EXPECT_THAT(result.err,
-                AllOf(StartsWith("mutants: "), HasSubstr(flag.says)));
-    EXPECT_EQ(result.err.find('\n'), result.err.size() - 1) << result.err;
-    EXPECT_THAT(result.out, IsEmpty()) << flag.says;
+    ExpectUsageError({result.exit_status, result.out + result.err}, "mutants",
+                     flag.flags[0], flag.says);
   }
 }
 

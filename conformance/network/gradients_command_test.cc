@@ -25,18 +25,19 @@
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/run_command.h"
+#include "base/slice.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "conformance/network/network_rounding.h"
+#include "conformance/checks.h"
+#include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
 #include "conformance/network/resnet_reference.h"
-#include "conformance/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
-#include "models/train/gradients_files.h"
+#include "models/train/test_inputs.h"
 
 namespace lockstep {
 namespace {
@@ -45,14 +46,17 @@ using testing::HasSubstr;
 using testing::Not;
 
 constexpr int kDeadlineSeconds = 200;
-constexpr int kWorldSizes[] = {1, 2, 4};
 constexpr int64_t kSamples = 5;
 constexpr double kGradient = 3e-2;  // Of a tensor's norm.
 constexpr double kSmooth = 1e-5;    // Of losses and of buffers' norms.
 
-// The samples of each rank, as the command deals them.
-std::map<int, std::vector<int64_t>> Deals() {
-  return {{1, {5}}, {2, {3, 2}}, {4, {2, 2, 1, 0}}};
+// How many samples each rank has, as the command deals them, by world size.
+const std::map<int, std::vector<int64_t>> kDeals = {
+    {1, {5}}, {2, {3, 2}}, {4, {2, 2, 1, 0}}};
+
+// Whether that world size is tried, where a slice (base/slice.h) has these.
+bool IsTried(int nproc, const std::vector<int>& slice) {
+  return IsExhaustive() || std::ranges::count(slice, nproc) > 0;
 }
 
 // What a step gives, by tensor; the counters left out.
@@ -169,21 +173,24 @@ size_t TensorsThatDiffer(const Answer& a, const Answer& b) {
   return count;
 }
 
-// The command's answers to the files in `folder` are `synchronised` and, where
-// batch norm is local, `local` by world size; and those two differ.
-void ExpectAnswers(const std::string& folder, const Answer& synchronised,
+// The command's answers to the files in `folder` are that of one rank and,
+// where batch norm is local, `local` by world size; and those two differ.
+// slice: the world sizes that a slice tries.
+void ExpectAnswers(const std::string& folder, const std::vector<int>& slice,
                    const std::map<int, Answer>& local) {
-  for (const int nproc : kWorldSizes) {
+  const Answer& synchronised = local.at(1);
+  for (const auto& [nproc, without_sync] : local) {
+    if (!IsTried(nproc, slice)) continue;
     const auto with = RunGradients(folder, nproc, /*sync_bn=*/true);
     ASSERT_THAT(with, IsOk()) << nproc;
     EXPECT_THAT(CheckAnswer(*with, synchronised), IsOk()) << nproc;
     const auto without = RunGradients(folder, nproc, /*sync_bn=*/false);
     ASSERT_THAT(without, IsOk()) << nproc;
-    EXPECT_THAT(CheckAnswer(*without, local.at(nproc)), IsOk()) << nproc;
+    EXPECT_THAT(CheckAnswer(*without, without_sync), IsOk()) << nproc;
     if (nproc == 1) continue;
     EXPECT_THAT(CheckAnswer(*without, synchronised), Not(IsOk())) << nproc;
-    EXPECT_THAT(CheckAnswer(*with, local.at(nproc)), Not(IsOk())) << nproc;
-    EXPECT_GT(2 * TensorsThatDiffer(local.at(nproc), synchronised),
+    EXPECT_THAT(CheckAnswer(*with, without_sync), Not(IsOk())) << nproc;
+    EXPECT_GT(2 * TensorsThatDiffer(without_sync, synchronised),
               ResNetParameterSpecs().size())
         << nproc;
   }
@@ -199,8 +206,8 @@ std::string EmptyFolder(const std::string& name) {
 // The fixture's weights as a file, beside RandomBatch.
 void WriteInputs(const std::string& folder, const Safetensors& batch) {
   const std::unique_ptr<Model> model = CreateResNet18(/*seed=*/0);
-  const std::vector<float> parameters = NetworkParameters(1);
-  const std::vector<float> running = NetworkRunning(1);
+  const std::vector<float> parameters = NetworkParameters(1, kResNet);
+  const std::vector<float> running = NetworkRunning(1, kResNet);
   std::ranges::copy(parameters, model->parameters().values().begin());
   std::ranges::copy(running, model->buffers().floats().begin());
   ASSERT_THAT(WriteSafetensors(folder + "/weights", WeightsOf(*model)), IsOk());
@@ -216,15 +223,16 @@ TEST(GradientsCommandTest, GivesWhatTheReferenceGives) {
   for (const double label : Widened<int64_t>(batch.tensors.at("labels"))) {
     samples.labels.push_back(static_cast<int32_t>(label));
   }
-  const std::vector<float> parameters = NetworkParameters(1);
-  const std::vector<float> running = NetworkRunning(1);
+  const std::vector<float> parameters = NetworkParameters(1, kResNet);
+  const std::vector<float> running = NetworkRunning(1, kResNet);
   std::map<int, Answer> local;
-  for (const auto& [nproc, deal] : Deals()) {
+  for (const auto& [nproc, deal] : kDeals) {
+    if (!IsTried(nproc, {1, 2})) continue;
     const LocalStep step =
         LocalReferenceStep(parameters, running, samples, deal);
     local[nproc] = AnswerOf(step.loss_sum, step.gradient, step.running[0]);
   }
-  ExpectAnswers(folder, local.at(1), local);
+  ExpectAnswers(folder, {1, 2}, local);
 }
 
 // A Python that has PyTorch; empty if there is none.
@@ -248,16 +256,17 @@ TEST(GradientsCommandTest, GivesWhatPyTorchGivesOnItsOwnFiles) {
   const CommandOutcome outcome = RunCommand(
       absl::StrCat(python,
                    " -B conformance/network/testdata/torch_gradients.py ",
-                   folder),
+                   folder, IsExhaustive() ? " 1 2 4" : " 1 4"),
       kDeadlineSeconds);
   ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
   std::map<int, Answer> local;
-  for (const int nproc : kWorldSizes) {
+  for (const auto& [nproc, deal] : kDeals) {
+    if (!IsTried(nproc, {1, 4})) continue;
     auto answer = ReadAnswer(absl::StrCat(folder, "/torch_", nproc), 1);
     ASSERT_THAT(answer, IsOk());
     local[nproc] = *std::move(answer);
   }
-  ExpectAnswers(folder, local.at(1), local);
+  ExpectAnswers(folder, {4}, local);
 }
 
 }  // namespace

@@ -13,11 +13,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "conformance/checks.h"
 #include "conformance/network/network_checks.h"
-#include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
 #include "conformance/network/resnet_reference.h"
-#include "conformance/step_causes.h"
 #include "models/model.h"
 
 namespace lockstep {
@@ -70,7 +69,7 @@ std::string LayerOf(const ParameterSpec& spec) {
 
 std::set<std::string> Norms() {
   std::set<std::string> norms;
-  for (const ParameterSpec& spec : ResNetBufferSpecs()) {
+  for (const ParameterSpec& spec : NetworkBufferSpecs()) {
     norms.insert(LayerOf(spec));
   }
   return norms;
@@ -79,7 +78,7 @@ std::set<std::string> Norms() {
 // Where one batch norm's running statistics differ and no other's.
 std::string OneNorm(const RankMoment& a, const RankMoment& b) {
   std::set<std::string> different;
-  for (const ParameterSpec& spec : ResNetBufferSpecs()) {
+  for (const ParameterSpec& spec : NetworkBufferSpecs()) {
     const auto begin = a.running.begin() + spec.offset;
     if (!std::equal(begin, begin + spec.size,
                     b.running.begin() + spec.offset)) {
@@ -94,7 +93,7 @@ std::string OneNorm(const RankMoment& a, const RankMoment& b) {
 // Where the gradients of every batch norm's parameters differ and no other's.
 std::string NormGradients(const RankMoment& a, const RankMoment& b) {
   const std::set<std::string> norms = Norms();
-  const auto& specs = ResNetParameterSpecs();
+  const auto& specs = NetworkSpecs();
   if (a.gradients.size() != specs.size()) return "";
   for (size_t i = 0; i < specs.size(); ++i) {
     const bool is_norm = norms.count(LayerOf(specs[i])) > 0;
@@ -138,7 +137,7 @@ bool Near(double k, double what) {
 }  // namespace
 
 std::string DifferenceOfRanks(const RankMoment& a, const RankMoment& b) {
-  const auto& specs = ResNetParameterSpecs();
+  const auto& specs = NetworkSpecs();
   if (const auto i = FirstDifference(a.gradients, b.gradients)) {
     return "gradients: " + specs[*i].name;
   }
@@ -149,8 +148,8 @@ std::string DifferenceOfRanks(const RankMoment& a, const RankMoment& b) {
     }
     return absl::StrFormat(
         "running statistics: %s is %.9g and %.9g",
-        ElementName(ResNetBufferSpecs(), static_cast<int64_t>(i)), a.running[i],
-        b.running[i]);
+        ElementName(NetworkBufferSpecs(), static_cast<int64_t>(i)),
+        a.running[i], b.running[i]);
   }
   if (a.batches != b.batches) return "num_batches_tracked";
   if (const auto i = FirstDifference(a.parameters, b.parameters)) {

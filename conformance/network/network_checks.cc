@@ -20,10 +20,8 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
 #include "conformance/mutant.h"
-#include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
 #include "conformance/network/resnet_reference.h"
-#include "conformance/trace.h"
 #include "models/cpu/classifier.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
@@ -35,8 +33,7 @@ namespace {
 absl::Status Measure(Communicator& group, const NetworkMutation& mutation,
                      OneRankPath& path) {
   SetComputeThreads(1);
-  const std::unique_ptr<Model> resnet =
-      CreateResNet18(/*seed=*/0, kNetworkSide);
+  const std::unique_ptr<Model> resnet = CreateNetwork();
   std::unique_ptr<Model> mutant;
   if (mutation.model) mutant = mutation.model(*resnet, path.run, /*rank=*/0);
   Model& model = mutant ? *mutant : *resnet;
@@ -110,7 +107,7 @@ void CheckCounts(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
 }
 
 void CheckSgd(const NetworkTrace& trace, NetworkVerdicts& verdicts) {
-  Expectation want{.specs = ResNetParameterSpecs(),
+  Expectation want{.specs = NetworkSpecs(),
                    .start = trace.first.parameters[0],
                    .learning_rate = kNetworkLearningRate,
                    .steps = {},
@@ -161,14 +158,14 @@ class StepChecker {
 
   void CheckTolerances() {
     CheckTolerance("the loss", rounding_.loss_sum, want_.loss_sum, kMostOfLoss);
-    const auto& buffers = ResNetBufferSpecs();
+    const auto& buffers = NetworkBufferSpecs();
     const auto moved =
         TensorDistances(buffers, trace_.ranks[0][step_].running, want_.running);
     for (size_t i = 0; i < buffers.size(); ++i) {
       CheckTolerance(buffers[i].name, rounding_.running[i], moved[i],
                      kMostOfRunning);
     }
-    const auto& specs = ResNetParameterSpecs();
+    const auto& specs = NetworkSpecs();
     const auto norms = TensorNorms(specs, want_.gradient);
     for (size_t i = 0; i < specs.size(); ++i) {
       // A bias without a gradient stands beside its convolution's weights.
@@ -197,7 +194,7 @@ class StepChecker {
   }
 
   void CheckGradients() {
-    const auto& specs = ResNetParameterSpecs();
+    const auto& specs = NetworkSpecs();
     const std::vector<float>& got = trace_.first.gradients[step_];
     const auto distances = TensorDistances(specs, got, want_.gradient);
     const auto norms = TensorNorms(specs, want_.gradient);
@@ -214,7 +211,7 @@ class StepChecker {
   }
 
   void CheckBuffers(int rank) {
-    const auto& specs = ResNetBufferSpecs();
+    const auto& specs = NetworkBufferSpecs();
     const std::vector<float>& zero = trace_.ranks[0][step_].running;
     const std::vector<float>& before = trace_.ranks[rank][step_].running;
     const std::vector<float>& after = trace_.ranks[rank][step_ + 1].running;

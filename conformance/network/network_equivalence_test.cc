@@ -1,5 +1,6 @@
-// ResNet-18 with SyncBatchNorm on 2 and 4 ranks takes one rank's steps on the
-// global batch, however it is dealt; with local batch norm it does not.
+// ResNet-18 (network_run.h says of which width) with SyncBatchNorm on 2 and 4
+// ranks takes one rank's steps on the global batch, however it is dealt; with
+// local batch norm it does not.
 //
 // The trainer too takes these steps, from its sampler's order on, and evaluates
 // to the same metrics; and a rank that leaves a step out is found.
@@ -13,6 +14,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <ostream>
 #include <string>
@@ -29,14 +31,12 @@
 #include "base/status_matchers.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
+#include "conformance/checks.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_mutants.h"
-#include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
 #include "conformance/network/resnet_reference.h"
 #include "conformance/report/claim_recorder.h"
-#include "base/slice.h"
-#include "conformance/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cpu/classifier.h"
@@ -61,12 +61,9 @@ using testing::HasSubstr;
 
 constexpr double kClearance = 4;
 
-// A slice takes the first step of each run.
-int StepsOf(int all) { return IsExhaustive() ? all : 1; }
-
 const OneRankPath& OneRank() {
   static const OneRankPath& path = *[] {
-    auto path = TakeOneRankPath(StepsOf(kNetworkSteps));
+    auto path = TakeOneRankPath(kNetworkSteps);
     EXPECT_THAT(path, IsOk());
     return path.ok() ? new OneRankPath(*std::move(path)) : new OneRankPath;
   }();
@@ -75,9 +72,9 @@ const OneRankPath& OneRank() {
 
 TEST(NetworkToleranceTest, NoReluIsInDoubtAndNoGradientNearZero) {
   const OneRankPath& path = OneRank();
-  ASSERT_EQ(path.rounding.size(), StepsOf(kNetworkSteps));
-  const auto& specs = ResNetParameterSpecs();
-  for (int step = 0; step < StepsOf(kNetworkSteps); ++step) {
+  ASSERT_EQ(path.rounding.size(), kNetworkSteps);
+  const auto& specs = NetworkSpecs();
+  for (int step = 0; step < kNetworkSteps; ++step) {
     const double clearance =
         Clearance(path.trace.first.parameters[step],
                   path.trace.ranks[0][step].running, NetworkStepBatch(step));
@@ -94,22 +91,26 @@ TEST(NetworkToleranceTest, NoReluIsInDoubtAndNoGradientNearZero) {
   }
 }
 
+// That all checks pass; returns how far off anything was of what may be.
+double ExpectPasses(const NetworkVerdicts& verdicts) {
+  for (const auto& [check, status] : verdicts.checks) {
+    EXPECT_THAT(status, IsOk()) << check;
+  }
+  testing::Test::RecordProperty("furthest", absl::StrCat(verdicts.furthest));
+  testing::Test::RecordProperty("widest", absl::StrCat(verdicts.widest));
+  return verdicts.furthest / kNetworkSpread;
+}
+
 // Synchronised or not: a rank alone has no other's batch to miss.
 TEST(NetworkToleranceTest, OneRankPasses) {
   for (const bool sync_bn : {true, false}) {
     const NetworkRun run = {.deal = {kNetworkBatchSize},
-                            .steps = StepsOf(kNetworkSteps),
+                            .steps = kNetworkSteps,
                             .sync_bn = sync_bn};
     const auto trace = RunNetwork(run, NetworkMutation());
     ASSERT_THAT(trace, IsOk());
-    const NetworkVerdicts verdicts =
-        CheckNetwork(run, OneRank().rounding, *trace);
-    for (const auto& [check, status] : verdicts.checks) {
-      EXPECT_THAT(status, IsOk()) << check << ", sync_bn " << sync_bn;
-    }
-    RecordProperty(sync_bn ? "furthest" : "furthest_of_local",
-                   absl::StrCat(verdicts.furthest));
-    RecordProperty("widest", absl::StrCat(verdicts.widest));
+    SCOPED_TRACE(sync_bn);
+    ExpectPasses(CheckNetwork(run, OneRank().rounding, *trace));
   }
 }
 
@@ -126,32 +127,21 @@ TEST_P(NetworkEquivalenceTest, StepsAreOneRanks) {
       {"resnet_steps", "threads", GetParam().world_size(), "float32"});
   const auto trace = RunNetwork(GetParam(), NetworkMutation());
   ASSERT_THAT(trace, IsOk());
-  const NetworkVerdicts verdicts =
-      CheckNetwork(GetParam(), OneRank().rounding, *trace);
-  for (const auto& [check, status] : verdicts.checks) {
-    EXPECT_THAT(status, IsOk()) << check;
-  }
-  RecordProperty("furthest", absl::StrCat(verdicts.furthest));
-  recorder.Measure(verdicts.furthest / kNetworkSpread);
+  recorder.Measure(
+      ExpectPasses(CheckNetwork(GetParam(), OneRank().rounding, *trace)));
 }
 
-std::vector<NetworkRun> Runs() {
-  if (!IsExhaustive()) {
-    return {{.deal = {7, 1}, .steps = 1}, {.deal = {3, 0, 5, 0}, .steps = 1}};
-  }
-  return {{.deal = {4, 4}},
-          {.deal = {7, 1}},
-          {.deal = {0, 8}},
-          {.deal = {2, 2, 2, 2}, .bucket_bytes = 1},
-          {.deal = {1, 4, 1, 2}, .steps = kNetworkSteps},
-          {.deal = {3, 0, 5, 0}}};
-}
-
-INSTANTIATE_TEST_SUITE_P(Ranks, NetworkEquivalenceTest,
-                         testing::ValuesIn(Runs()), RunName);
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, NetworkEquivalenceTest,
+    testing::Values(NetworkRun{.deal = {4, 4}}, NetworkRun{.deal = {7, 1}},
+                    NetworkRun{.deal = {0, 8}},
+                    NetworkRun{.deal = {2, 2, 2, 2}, .bucket_bytes = 1},
+                    NetworkRun{.deal = {1, 4, 1, 2}, .steps = kNetworkSteps},
+                    NetworkRun{.deal = {3, 0, 5, 0}}),
+    RunName);
 
 TEST(NetworkProcessesTest, HaveTheBitsOfThreads) {
-  const NetworkRun run = {.deal = {3, 5}, .steps = StepsOf(2)};
+  const NetworkRun run = {.deal = {3, 5}, .steps = 2};
   ClaimRecorder recorder(
       {"resnet_bits", "processes", run.world_size(), "float32"});
   // Before there are threads.
@@ -259,7 +249,7 @@ absl::Status TrainRank(Communicator& group, int steps, Trained& to) {
   const TrainerOptions options = {.batch_size = kNetworkBatchSize,
                                   .learning_rate = kNetworkLearningRate};
   const Dataset train = TrainData(options.seed, steps * kNetworkBatchSize);
-  const std::unique_ptr<Model> model = CreateResNet18(/*seed=*/0, kNetworkSide);
+  const std::unique_ptr<Model> model = CreateNetwork();
   FillNetworkStart(*model, group.rank());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
                             Trainer::Create(group, *model, train, options));
@@ -287,18 +277,23 @@ absl::Status TrainRank(Communicator& group, int steps, Trained& to) {
   return absl::OkStatus();
 }
 
+// On each of so many ranks. Errors: the first rank's.
+absl::Status OnThreads(int world_size,
+                       const std::function<absl::Status(Communicator&)>& fn) {
+  for (const absl::Status& status :
+       RunRanks(Backend::kThreads, world_size, fn, kRunRanks)) {
+    LOCKSTEP_RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<Trained> TrainOn(int world_size, int steps) {
   Trained trained;
   trained.trace.ranks.resize(world_size);
   trained.evaluations.resize(world_size);
-  for (const absl::Status& status : RunRanks(
-           Backend::kThreads, world_size,
-           [&](Communicator& group) {
-             return TrainRank(group, steps, trained);
-           },
-           kRunRanks)) {
-    LOCKSTEP_RETURN_IF_ERROR(status);
-  }
+  LOCKSTEP_RETURN_IF_ERROR(OnThreads(world_size, [&](Communicator& group) {
+    return TrainRank(group, steps, trained);
+  }));
   return trained;
 }
 
@@ -308,25 +303,20 @@ absl::StatusOr<std::vector<Metrics>> EvaluateOn(
     const std::vector<float>& running) {
   std::vector<Metrics> metrics(world_size);
   const Dataset test = TestData();
-  for (const absl::Status& status : RunRanks(
-           Backend::kThreads, world_size,
-           [&](Communicator& group) -> absl::Status {
-             SetComputeThreads(1);
-             const auto model = CreateResNet18(/*seed=*/0, kNetworkSide);
-             std::ranges::copy(parameters,
-                               model->parameters().values().begin());
-             std::ranges::copy(running, model->buffers().floats().begin());
-             LOCKSTEP_ASSIGN_OR_RETURN(
-                 const auto trainer, Trainer::Create(group, *model, test, {}));
-             LOCKSTEP_ASSIGN_OR_RETURN(const auto norm_group,
-                                       SynchroniseBatchNorm(group, *model));
-             LOCKSTEP_ASSIGN_OR_RETURN(metrics[group.rank()],
-                                       trainer->Evaluate(test));
-             return absl::OkStatus();
-           },
-           kRunRanks)) {
-    LOCKSTEP_RETURN_IF_ERROR(status);
-  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      OnThreads(world_size, [&](Communicator& group) -> absl::Status {
+        SetComputeThreads(1);
+        const auto model = CreateNetwork();
+        std::ranges::copy(parameters, model->parameters().values().begin());
+        std::ranges::copy(running, model->buffers().floats().begin());
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto trainer,
+                                  Trainer::Create(group, *model, test, {}));
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto norm_group,
+                                  SynchroniseBatchNorm(group, *model));
+        LOCKSTEP_ASSIGN_OR_RETURN(metrics[group.rank()],
+                                  trainer->Evaluate(test));
+        return absl::OkStatus();
+      }));
   return metrics;
 }
 
@@ -347,7 +337,7 @@ TEST_P(NetworkTrainerTest, TrainsAndEvaluatesAsOneRank) {
   const int world_size = GetParam();
   ClaimRecorder training({"resnet_trainer", "threads", world_size, "float32"});
   ClaimRecorder evaluation({"evaluation", "threads", world_size, "float32"});
-  const int steps = StepsOf(2);
+  const int steps = 2;
   const auto path = TakeOneRankPath(steps);
   ASSERT_THAT(path, IsOk());
   const auto trained = TrainOn(world_size, steps);
@@ -355,12 +345,8 @@ TEST_P(NetworkTrainerTest, TrainsAndEvaluatesAsOneRank) {
   const NetworkRun run = {
       .deal = std::vector<int64_t>(world_size, kNetworkBatchSize / world_size),
       .steps = steps};
-  const NetworkVerdicts verdicts =
-      CheckNetwork(run, path->rounding, trained->trace);
-  for (const auto& [check, status] : verdicts.checks) {
-    EXPECT_THAT(status, IsOk()) << check;
-  }
-  training.Measure(verdicts.furthest / kNetworkSpread);
+  training.Measure(
+      ExpectPasses(CheckNetwork(run, path->rounding, trained->trace)));
   const std::vector<float>& parameters = trained->trace.first.parameters.back();
   const std::vector<float>& running = trained->trace.ranks[0].back().running;
   const std::vector<double> wide(parameters.begin(), parameters.end());

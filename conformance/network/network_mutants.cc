@@ -2,6 +2,7 @@
 #include "conformance/network/network_mutants.h"
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -22,9 +23,7 @@
 #include "conformance/decorators.h"
 #include "conformance/mutant.h"
 #include "conformance/network/network_checks.h"
-#include "conformance/network/network_rounding.h"
 #include "conformance/network/network_run.h"
-#include "conformance/network/resnet_reference.h"
 #include "models/model.h"
 
 namespace lockstep {
@@ -37,15 +36,14 @@ bool IsNorm(const ParameterSpec& spec) {
          absl::StartsWith(spec.name, "1.");
 }
 
-// Splits `group` off from `inner` by other rules.
+// Splits batch norm's group off by other rules.
 class SplitMutant : public ForwardingCommunicator {
  public:
-  using SplitFunction =
-      std::function<absl::StatusOr<std::unique_ptr<Communicator>>(
-          Communicator& inner, int key)>;
+  using SplitFunction = absl::StatusOr<std::unique_ptr<Communicator>> (*)(
+      Communicator& inner, int key);
 
   SplitMutant(Communicator& inner, SplitFunction split)
-      : ForwardingCommunicator(inner), split_(std::move(split)) {}
+      : ForwardingCommunicator(inner), split_(split) {}
 
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int, int key,
                                                       CallSite) override {
@@ -53,14 +51,13 @@ class SplitMutant : public ForwardingCommunicator {
   }
 
  private:
-  SplitFunction split_;
+  const SplitFunction split_;
 };
 
 NetworkMutation Splitting(SplitMutant::SplitFunction split) {
   NetworkMutation mutation;
-  mutation.group = [split = std::move(split)](Communicator& inner,
-                                              const NetworkRun&,
-                                              std::span<const float>) {
+  mutation.group = [split](Communicator& inner, const NetworkRun&,
+                           std::span<const float>) {
     return std::make_unique<SplitMutant>(inner, split);
   };
   return mutation;
@@ -133,7 +130,7 @@ NetworkMutation LeaveNormGradients() {
       const std::vector<float> own(data.begin(), data.end());
       LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
       const int64_t begin = data.data() - gradients.data();
-      for (const ParameterSpec& spec : ResNetParameterSpecs()) {
+      for (const ParameterSpec& spec : NetworkSpecs()) {
         if (!IsNorm(spec) || spec.offset < begin) continue;
         if (spec.offset - begin >= static_cast<int64_t>(data.size())) continue;
         std::copy_n(own.begin() + (spec.offset - begin), spec.size,
@@ -146,156 +143,149 @@ NetworkMutation LeaveNormGradients() {
   return mutation;
 }
 
-// The layer sums them over the ranks, and so does the trainer.
-NormStep SumNormGradientsTwice(const NetworkRun&, int) {
-  return [](Model& model, Communicator* group, const Batch& batch, float scale,
-            Ready ready) -> absl::StatusOr<Metrics> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics,
-                              model.ForwardBackward(batch, scale, [](int) {}));
-    for (int i = 0; i < model.parameters().count(); ++i) {
-      if (!IsNorm(model.parameters().specs()[i])) continue;
-      LOCKSTEP_RETURN_IF_ERROR(
-          group->AllReduce(model.parameters().gradient(i)));
-    }
-    ReadyAll(model, ready);
-    return metrics;
+// One step of one rank, as the trainer asks it of a model.
+struct StepCall {
+  const NetworkRun& run;
+  const int rank;
+  Model& model;
+  Communicator* norm_group;  // Null in a model that was not converted.
+  const Batch& batch;
+  float scale;
+  Model::GradientReady ready;
+
+  absl::StatusOr<Metrics> Make() const {
+    return model.ForwardBackward(batch, scale, ready);
+  }
+  // But that no gradient is ready; then says so of all, the last first.
+  absl::StatusOr<Metrics> MakeUnready() const {
+    return model.ForwardBackward(batch, scale, [](int) {});
+  }
+  void ReadyAll() const {
+    for (int i = model.parameters().count() - 1; i >= 0; --i) ready(i);
+  }
+};
+
+using RankStep = absl::StatusOr<Metrics> (*)(const StepCall& call);
+
+// Trains by `step` instead of the model's, and keeps the group that the model
+// was converted with.
+class StepMutant : public ModelMutant {
+ public:
+  StepMutant(Model& inner, const NetworkRun& run, int rank, RankStep step)
+      : ModelMutant(
+            inner, [this, &run, rank, step](Model& model, const Batch& batch,
+                                            float scale, GradientReady ready) {
+              return step({run, rank, model, group_, batch, scale, ready});
+            }) {}
+
+  int ConvertSyncBatchNorm(Communicator& group) override {
+    group_ = &group;
+    return ModelMutant::ConvertSyncBatchNorm(group);
+  }
+
+ private:
+  Communicator* group_ = nullptr;
+};
+
+NetworkMutation Stepping(RankStep step) {
+  NetworkMutation mutation;
+  mutation.model = [step](Model& inner, const NetworkRun& run, int rank) {
+    return std::make_unique<StepMutant>(inner, run, rank, step);
   };
+  return mutation;
+}
+
+// The layer sums them over the ranks, and so does the trainer.
+absl::StatusOr<Metrics> SumNormGradientsTwice(const StepCall& call) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+  Parameters& parameters = call.model.parameters();
+  for (int i = 0; i < parameters.count(); ++i) {
+    if (!IsNorm(parameters.specs()[i])) continue;
+    LOCKSTEP_RETURN_IF_ERROR(
+        call.norm_group->AllReduce(parameters.gradient(i)));
+  }
+  call.ReadyAll();
+  return metrics;
 }
 
 // As where activations are computed again for backward.
-NormStep ForwardTwice(const NetworkRun&, int) {
-  return [](Model& model, Communicator*, const Batch& batch, float scale,
-            Ready ready) -> absl::StatusOr<Metrics> {
-    LOCKSTEP_RETURN_IF_ERROR(
-        model.ForwardBackward(batch, scale, [](int) {}).status());
-    return model.ForwardBackward(batch, scale, ready);
-  };
+absl::StatusOr<Metrics> ForwardTwice(const StepCall& call) {
+  LOCKSTEP_RETURN_IF_ERROR(call.MakeUnready().status());
+  return call.Make();
 }
 
-void InvertMomentum(int, std::span<const float> before, Buffers& buffers) {
-  const std::span<float> running = buffers.floats();
+absl::StatusOr<Metrics> InvertMomentum(const StepCall& call) {
+  const std::span<float> running = call.model.buffers().floats();
+  const std::vector<float> before(running.begin(), running.end());
+  const auto metrics = call.Make();
   for (size_t i = 0; i < running.size(); ++i) {
     running[i] = before[i] + 9 * (running[i] - before[i]);
   }
+  return metrics;
 }
 
-void KeepBuffersOffRank0(int rank, std::span<const float> before,
-                         Buffers& buffers) {
-  if (rank == 0) return;
-  std::copy(before.begin(), before.end(), buffers.floats().begin());
-  for (int64_t& batches : buffers.counters()) --batches;
+absl::StatusOr<Metrics> KeepBuffersOffRank0(const StepCall& call) {
+  const std::span<float> running = call.model.buffers().floats();
+  const std::vector<float> before(running.begin(), running.end());
+  const auto metrics = call.Make();
+  if (call.rank == 0) return metrics;
+  std::ranges::copy(before, running.begin());
+  for (int64_t& batches : call.model.buffers().counters()) --batches;
+  return metrics;
 }
 
-void CountTwice(int, std::span<const float>, Buffers& buffers) {
-  for (int64_t& batches : buffers.counters()) ++batches;
+absl::StatusOr<Metrics> CountTwice(const StepCall& call) {
+  for (int64_t& batches : call.model.buffers().counters()) ++batches;
+  return call.Make();
 }
 
-NormStep MeanOfMeans(const NetworkRun& run, int rank) {
-  const float scale =
-      1.0f / static_cast<float>(run.world_size() * run.deal[rank]);
-  return [scale](Model& model, Communicator*, const Batch& batch, float,
-                 Ready ready) {
-    return model.ForwardBackward(batch, scale, ready);
-  };
+absl::StatusOr<Metrics> MeanOfMeans(const StepCall& call) {
+  const float scale = 1.0f / static_cast<float>(call.run.world_size() *
+                                                call.run.deal[call.rank]);
+  return call.model.ForwardBackward(call.batch, scale, call.ready);
 }
 
-NormStep DecayNorms(const NetworkRun&, int) {
-  return [](Model& model, Communicator*, const Batch& batch, float scale,
-            Ready ready) {
-    Parameters& parameters = model.parameters();
-    for (int i = 0; i < parameters.count(); ++i) {
-      if (!IsNorm(parameters.specs()[i])) continue;
-      for (float& v : parameters.value(i)) v *= 0.99f;
-    }
-    return model.ForwardBackward(batch, scale, ready);
-  };
+absl::StatusOr<Metrics> DecayNorms(const StepCall& call) {
+  Parameters& parameters = call.model.parameters();
+  for (int i = 0; i < parameters.count(); ++i) {
+    if (!IsNorm(parameters.specs()[i])) continue;
+    for (float& v : parameters.value(i)) v *= 0.99f;
+  }
+  return call.Make();
 }
 
-NormStep LeaveOutWhereEmpty(const NetworkRun&, int) {
-  return [](Model& model, Communicator*, const Batch& batch, float scale,
-            Ready ready) -> absl::StatusOr<Metrics> {
-    if (!batch.labels.empty()) {
-      return model.ForwardBackward(batch, scale, ready);
-    }
-    std::ranges::fill(model.parameters().gradients(), 0.0f);
-    ReadyAll(model, ready);
-    return Metrics();
-  };
+absl::StatusOr<Metrics> LeaveOutWhereEmpty(const StepCall& call) {
+  if (!call.batch.labels.empty()) return call.Make();
+  std::ranges::fill(call.model.parameters().gradients(), 0.0f);
+  call.ReadyAll();
+  return Metrics();
 }
 
-std::vector<Mutant> GroupMutants() {
-  const NetworkRun two = {.deal = {4, 4}, .steps = 1};
-  const NetworkRun four = {.deal = {2, 2, 2, 2}, .steps = 1};
-  return {
-      Planted(
-          {"OneLayerLocal",
-           "one batch norm layer was not converted",
-           {"RanksAgree", "Buffers", "Gradients", "Loss"},
-           "batch norms, resnet_block2.0.bn1 alone: not synchronised there?"},
-          two, Splitting(SplitForOneLayerAlone)),
-      Planted({"HalfGroups",
-               "batch norm's group is half the ranks",
-               {"RanksAgree", "Buffers", "Gradients", "Loss"},
-               "ranks 0, 1 agree, ranks 2, 3 agree: groups of their own?"},
-              four, Splitting(SplitInHalves)),
-      Planted({"BuffersNotBroadcast",
-               "every rank starts with running statistics of its own",
-               {"SameStart", "RanksAgree"},
-               "disagree on the running statistics: 1.running_mean[0] is"},
-              two, BroadcastOnlyParameters()),
-      Planted(
-          {"NormGradientsNotReduced",
-           "each rank keeps its own gradients of batch norm's weight and bias",
-           {"RanksAgree", "Gradients"},
-           "those of every batch norm differ, and no others: not reduced?"},
-          two, LeaveNormGradients()),
-  };
+// What bfloat16 makes of it.
+float Coarse(float value) {
+  return std::bit_cast<float>((std::bit_cast<uint32_t>(value) + 0x8000u) &
+                              0xffff0000u);
 }
 
-std::vector<Mutant> StepMutants() {
-  const NetworkRun two = {.deal = {4, 4}, .steps = 1};
-  const NetworkRun uneven = {.deal = {6, 2}, .steps = 1};
-  return {
-      Planted({"BuffersOnRank0Alone",
-               "only rank 0 updates its running statistics",
-               {"Buffers", "RanksAgree", "Counts"},
-               "it is what it was before the step: not updated?"},
-              two, ChangingBuffers(KeepBuffersOffRank0)),
-      Planted(
-          {"NormGradientsReducedTwice",
-           "the layer sums the gradients of weight and bias that the trainer "
-           "sums",
-           {"Gradients"},
-           "it is 2 times it, the world size: summed over the ranks twice?"},
-          two, Stepping(SumNormGradientsTwice)),
-      Planted(
-          {"RunningUpdatedTwice",
-           "forward runs twice, and both passes update the running statistics",
-           {"Buffers", "Counts"},
-           "the batch weighs 0.19 in it, not 0.1: updated twice?"},
-          two, Stepping(ForwardTwice)),
-      Planted({"CountedTwice",
-               "num_batches_tracked counts forward and backward",
-               {"Counts"},
-               "num_batches_tracked of batch norm 0 on rank 0 goes up by 2"},
-              two, ChangingBuffers(CountTwice)),
-      Planted({"MomentumInverted",
-               "momentum is the weight of the old statistics",
-               {"Buffers"},
-               "the batch weighs 0.9 in it, not 0.1: momentum inverted?"},
-              two, ChangingBuffers(InvertMomentum)),
-      Planted({"MeanOfMeans",
-               "uneven shards' means are averaged without weights",
-               {"Gradients"},
-               "the mean of the ranks' means, without weights"},
-              uneven, Stepping(MeanOfMeans)),
-      Planted(
-          {"NormsDecayed",
-           "batch norm's weights and biases shrink in every step",
-           {"Updates", "Buffers", "Gradients", "Loss"},
-           "values of 1.weight shrink by 0.01 of themselves: weight decay?"},
-          two, Stepping(DecayNorms)),
-  };
+absl::StatusOr<Metrics> CoarsenBuffers(const StepCall& call) {
+  const auto metrics = call.Make();
+  for (float& value : call.model.buffers().floats()) value = Coarse(value);
+  return metrics;
+}
+
+absl::StatusOr<Metrics> CoarsenLoss(const StepCall& call) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Metrics metrics, call.Make());
+  metrics.loss_sum = Coarse(static_cast<float>(metrics.loss_sum));
+  return metrics;
+}
+
+absl::StatusOr<Metrics> CoarsenGradients(const StepCall& call) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+  for (float& value : call.model.parameters().gradients()) {
+    value = Coarse(value);
+  }
+  call.ReadyAll();
+  return metrics;
 }
 
 // Of the first step.
@@ -313,41 +303,111 @@ const absl::StatusOr<std::vector<Rounding>>& FirstRounding() {
   return rounding;
 }
 
-}  // namespace
-
-NetworkMutation SkipWhereEmpty() { return Stepping(LeaveOutWhereEmpty); }
-
-Mutant Planted(Mutant mutant, const NetworkRun& run,
-               const NetworkMutation& mutation, bool everywhere) {
+// Plants the mutation in one step of ranks dealt so. everywhere: also where
+// rounding is measured.
+Mutant Planted(Mutant mutant, const std::vector<int64_t>& deal,
+               const NetworkMutation& mutation, bool everywhere = false) {
+  const NetworkRun run = {.deal = deal, .steps = 1};
   mutant.plant = [=, check = mutant.checks[0]]() -> absl::StatusOr<Caught> {
     LOCKSTEP_ASSIGN_OR_RETURN(
         const std::vector<Rounding> rounding,
         everywhere ? MeasureFirst(mutation) : FirstRounding());
     LOCKSTEP_ASSIGN_OR_RETURN(const NetworkTrace trace,
                               RunNetwork(run, mutation));
-    const NetworkVerdicts verdicts = CheckNetwork(run, rounding, trace);
-    Caught caught;
+    const auto verdicts = CheckNetwork(run, rounding, trace).checks;
+    std::vector<std::pair<std::string, absl::Status>> in_order;
     for (const std::string name : kNetworkChecks) {
-      const absl::Status& status = verdicts.checks.at(name);
-      if (status.ok()) continue;
-      if (status.code() != absl::StatusCode::kDataLoss) {
-        return absl::InternalError(
-            absl::StrCat(name, " failed: ", status.ToString()));
-      }
-      caught.checks.push_back(name);
-      if (name == check) caught.diagnosis = std::string(status.message());
+      in_order.emplace_back(name, verdicts.at(name));
     }
-    return caught;
+    return CaughtBy(in_order, check);
   };
   return mutant;
 }
 
-MutantSuite NetworkMutants() {
-  std::vector<Mutant> all = GroupMutants();
-  for (const auto& some : {StepMutants(), ArithmeticMutants()}) {
-    all.insert(all.end(), some.begin(), some.end());
-  }
-  return MakeSuite("network", kNetworkChecks, std::move(all));
+std::vector<Mutant> Mutants() {
+  return {
+      Planted(
+          {"OneLayerLocal", "one batch norm layer was not converted",
+           "RanksAgree, Buffers, Gradients, Loss",
+           "batch norms, resnet_block2.0.bn1 alone: not synchronised there?"},
+          {4, 4}, Splitting(SplitForOneLayerAlone)),
+      Planted({"HalfGroups", "batch norm's group is half the ranks",
+               "RanksAgree, Buffers, Gradients, Loss",
+               "ranks 0, 1 agree, ranks 2, 3 agree: groups of their own?"},
+              {2, 2, 2, 2}, Splitting(SplitInHalves)),
+      Planted({"BuffersNotBroadcast",
+               "every rank starts with running statistics of its own",
+               "SameStart, RanksAgree",
+               "disagree on the running statistics: 1.running_mean[0] is"},
+              {4, 4}, BroadcastOnlyParameters()),
+      Planted(
+          {"NormGradientsNotReduced",
+           "each rank keeps its own gradients of batch norm's weight and bias",
+           "RanksAgree, Gradients",
+           "those of every batch norm differ, and no others: not reduced?"},
+          {4, 4}, LeaveNormGradients()),
+      Planted(
+          {"BuffersOnRank0Alone", "only rank 0 updates its running statistics",
+           "Buffers, RanksAgree, Counts",
+           "it is what it was before the step: not updated?"},
+          {4, 4}, Stepping(KeepBuffersOffRank0)),
+      Planted(
+          {"NormGradientsReducedTwice",
+           "the layer sums the gradients of weight and bias that the trainer "
+           "sums",
+           "Gradients",
+           "it is 2 times it, the world size: summed over the ranks twice?"},
+          {4, 4}, Stepping(SumNormGradientsTwice)),
+      Planted(
+          {"RunningUpdatedTwice",
+           "forward runs twice, and both passes update the running statistics",
+           "Buffers, Counts",
+           "the batch weighs 0.19 in it, not 0.1: updated twice?"},
+          {4, 4}, Stepping(ForwardTwice)),
+      Planted({"CountedTwice",
+               "num_batches_tracked counts forward and backward", "Counts",
+               "num_batches_tracked of batch norm 0 on rank 0 goes up by 2"},
+              {4, 4}, Stepping(CountTwice)),
+      Planted({"MomentumInverted",
+               "momentum is the weight of the old statistics", "Buffers",
+               "the batch weighs 0.9 in it, not 0.1: momentum inverted?"},
+              {4, 4}, Stepping(InvertMomentum)),
+      Planted(
+          {"MeanOfMeans", "uneven shards' means are averaged without weights",
+           "Gradients", "the mean of the ranks' means, without weights"},
+          {6, 2}, Stepping(MeanOfMeans)),
+      Planted({"NormsDecayed",
+               "batch norm's weights and biases shrink in every step",
+               "Updates, Buffers, Gradients, Loss",
+               "values of 1.weight shrink by 0.01 of themselves: weight "
+               "decay?"},
+              {4, 4}, Stepping(DecayNorms)),
+      // Arithmetic, which one rank has as N do: what is measured on it lets
+      // them through, and only Tolerances says so.
+      Planted({"RunningInBFloat16",
+               "running statistics are rounded to bfloat16, on one rank too",
+               "Tolerances",
+               "1.running_mean is computed in a coarser type than float32?"},
+              {4, 4}, Stepping(CoarsenBuffers), /*everywhere=*/true),
+      Planted({"LossInBFloat16",
+               "the loss is rounded to bfloat16, on one rank too", "Tolerances",
+               "the loss is computed in a coarser type than float32?"},
+              {4, 4}, Stepping(CoarsenLoss), /*everywhere=*/true),
+      Planted(
+          {"GradientsInBFloat16",
+           "gradients are rounded to bfloat16, on one rank too", "Tolerances",
+           "the gradient of 0.weight is computed in a coarser type than "
+           "float32?"},
+          {4, 4}, Stepping(CoarsenGradients), /*everywhere=*/true),
+  };
 }
+
+}  // namespace
+
+MutantSuite NetworkMutants() {
+  return MakeSuite("network", kNetworkChecks, Mutants());
+}
+
+NetworkMutation SkipWhereEmpty() { return Stepping(LeaveOutWhereEmpty); }
 
 }  // namespace lockstep

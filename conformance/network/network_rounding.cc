@@ -1,5 +1,3 @@
-#include "conformance/network/network_rounding.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -11,9 +9,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "base/status_macros.h"
+#include "conformance/checks.h"
+#include "conformance/network/network_checks.h"
+#include "conformance/network/network_run.h"
 #include "conformance/network/resnet_reference.h"
 #include "conformance/reordering.h"
-#include "conformance/trace.h"
 #include "models/model.h"
 
 namespace lockstep {
@@ -28,10 +28,10 @@ class ChannelOrders {
  public:
   explicit ChannelOrders(Reordering& reordering) : reordering_(reordering) {
     for (int stage = 0; stage < kStages; ++stage) {
-      stages_.push_back(reordering.Shuffled(int64_t{64} << stage));
+      stages_.push_back(reordering.Shuffled(NetworkWidth() << stage));
     }
     for (int block = 0; block < kBlocks; ++block) {
-      inner_.push_back(reordering.Shuffled(int64_t{64} << (block / 2)));
+      inner_.push_back(reordering.Shuffled(NetworkWidth() << (block / 2)));
     }
   }
 
@@ -93,8 +93,8 @@ absl::StatusOr<StepNumbers> ComputeInOrder(uint32_t seed, Model& model,
                                            const Samples& samples) {
   Reordering reordering(seed);
   const ChannelOrders orders(reordering);
-  const IndexOrder places = orders.PlacesOf(ResNetParameterSpecs());
-  const IndexOrder running_places = orders.PlacesOf(ResNetBufferSpecs());
+  const IndexOrder places = orders.PlacesOf(NetworkSpecs());
+  const IndexOrder running_places = orders.PlacesOf(NetworkBufferSpecs());
   Take(places, parameters, model.parameters().values());
   Take(running_places, running, model.buffers().floats());
   const Samples batch = reordering.Batch(samples);
@@ -216,11 +216,11 @@ absl::StatusOr<Rounding> MeasureRounding(Model& model,
         ComputeInOrder(seed, model, parameters, running, samples));
     rounding.loss_sum = std::max(
         rounding.loss_sum, std::abs(numbers.loss_sum - reference.loss_sum));
-    RaiseTo(rounding.gradients,
-            TensorDistances(ResNetParameterSpecs(), numbers.gradient,
-                            reference.gradient));
+    RaiseTo(
+        rounding.gradients,
+        TensorDistances(NetworkSpecs(), numbers.gradient, reference.gradient));
     RaiseTo(rounding.running,
-            TensorDistances(ResNetBufferSpecs(), numbers.running,
+            TensorDistances(NetworkBufferSpecs(), numbers.running,
                             reference.running));
   }
   return rounding;

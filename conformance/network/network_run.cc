@@ -19,8 +19,8 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
+#include "conformance/checks.h"
 #include "conformance/network/resnet_reference.h"
-#include "conformance/trace.h"
 #include "models/cpu/classifier.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
@@ -94,8 +94,7 @@ absl::StatusOr<std::vector<RankMoment>> TrainRank(
     RankTrace* full) {
   SetComputeThreads(1);
   const int rank = group.rank();
-  const std::unique_ptr<Model> resnet =
-      CreateResNet18(/*seed=*/0, kNetworkSide);
+  const std::unique_ptr<Model> resnet = CreateNetwork();
   FillNetworkStart(*resnet, rank);
   Parameters& parameters = resnet->parameters();
   std::unique_ptr<Communicator> mutant_group;
@@ -128,11 +127,15 @@ void Append(std::string& bytes, std::span<const T> values) {
 
 }  // namespace
 
-std::vector<float> NetworkParameters(uint32_t seed) {
+std::unique_ptr<Model> CreateNetwork() {
+  return CreateResNet18(/*seed=*/0, kNetworkSide, NetworkWidth());
+}
+
+std::vector<float> NetworkParameters(uint32_t seed, int64_t width) {
   std::mt19937 random(seed);
   std::vector<float> out;
   std::vector<double> norm_weights;
-  for (const ParameterSpec& spec : ResNetParameterSpecs()) {
+  for (const ParameterSpec& spec : ResNetParameterSpecs(width)) {
     const bool matrix = spec.shape.size() > 1;
     const bool projection = absl::StrContains(spec.name, "conv3");
     const bool norm =
@@ -161,10 +164,10 @@ std::vector<float> NetworkParameters(uint32_t seed) {
   return out;
 }
 
-std::vector<float> NetworkRunning(uint32_t seed) {
+std::vector<float> NetworkRunning(uint32_t seed, int64_t width) {
   std::mt19937 random(seed);
   std::vector<float> out;
-  for (const ParameterSpec& spec : ResNetBufferSpecs()) {
+  for (const ParameterSpec& spec : ResNetBufferSpecs(width)) {
     const bool mean = absl::EndsWith(spec.name, "mean");
     for (int64_t i = 0; i < spec.size; ++i) {
       out.push_back(static_cast<float>(mean ? 0.2 * Centred(random)
@@ -187,8 +190,9 @@ Samples NetworkBatch(uint32_t seed, int64_t n) {
 }
 
 Samples NetworkStepBatch(int step) {
-  constexpr uint32_t kSeeds[kNetworkSteps] = {17, 49, 55};
-  return NetworkBatch(kSeeds[step], kNetworkBatchSize);
+  const uint32_t seeds[kNetworkSteps] = {17, 49,
+                                         NetworkWidth() == kResNet ? 55u : 5u};
+  return NetworkBatch(seeds[step], kNetworkBatchSize);
 }
 
 void FillNetworkStart(Model& model, int rank) {

@@ -1,6 +1,10 @@
 // ResNet-18's parameters, buffers and batches for the network's checks, and
 // steps of data-parallel training on N ranks by the product's code, with hooks
 // through which a mutant is planted around the product, never inside it.
+//
+// An exhaustive run (base/slice.h) trains ResNet-18 itself; others one of a
+// quarter of its width, which has the same layers, so that a step costs a
+// sixteenth.
 #ifndef LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_RUN_H_
 #define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_RUN_H_
 
@@ -13,9 +17,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/slice.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
-#include "conformance/trace.h"
+#include "conformance/checks.h"
+#include "conformance/network/resnet_reference.h"
 #include "models/model.h"
 #include "models/train/data_parallel.h"
 
@@ -25,17 +31,33 @@ namespace lockstep {
 // kernel meets a pixel.
 inline constexpr int64_t kNetworkSide = 10;
 
+inline int64_t NetworkWidth() {
+  return IsExhaustive() ? kResNet : kNarrowResNet;
+}
+
+std::unique_ptr<Model> CreateNetwork();
+
+// What it has, as the reference knows it.
+inline const std::vector<ParameterSpec>& NetworkSpecs() {
+  return ResNetParameterSpecs(NetworkWidth());
+}
+inline const std::vector<ParameterSpec>& NetworkBufferSpecs() {
+  return ResNetBufferSpecs(NetworkWidth());
+}
+
 // Parameters, flat (ResNetParameterSpecs), with which few ReLU inputs come near
 // zero: each batch norm's bias is 1.5 to 2.5 times its weight, upwards in even
 // channels and downwards in odd ones, so that a twentieth of the inputs is on
 // the other side of zero than its channel. Where an input is zero but for
 // rounding its derivative is a matter of the order of additions, and one such
 // input changes a gradient by a thousand times what rounding does.
-std::vector<float> NetworkParameters(uint32_t seed);
+std::vector<float> NetworkParameters(uint32_t seed,
+                                     int64_t width = NetworkWidth());
 
 // Running statistics, flat (ResNetBufferSpecs), that no batch would give:
 // means around zero, variances in [0.5, 1.5).
-std::vector<float> NetworkRunning(uint32_t seed);
+std::vector<float> NetworkRunning(uint32_t seed,
+                                  int64_t width = NetworkWidth());
 
 // n images [1, kNetworkSide, kNetworkSide] of random bytes divided by 255, as a
 // Dataset gives them, with random labels.

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -13,20 +14,19 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "conformance/network/plain_layers.h"
-#include "conformance/trace.h"
+#include "conformance/checks.h"
+#include "conformance/reference/plain_layers.h"
 #include "models/model.h"
 
 namespace lockstep {
 namespace {
 
 constexpr int64_t kClasses = 10;
-constexpr int64_t kFeatures = 512;
 constexpr int kBlocks = 8;
 
 // A convolution or batch norm with the places of its tensors.
 struct ConvolutionPlace {
-  PlainConvolution conv;
+  int64_t in, out, kernel, stride;
   int64_t weight = 0, bias = 0;  // Offsets among the parameters.
 };
 struct NormPlace {
@@ -46,14 +46,14 @@ struct Layout {
   ConvolutionPlace stem;
   NormPlace stem_norm;
   std::array<BlockPlace, kBlocks> blocks;
-  int64_t fc_weight = 0, fc_bias = 0;
+  ConvolutionPlace fc;
 
-  Layout() {
-    stem = AddConvolution("0", 1, 64, 3, 1);
-    stem_norm = AddNorm("1", 64);
-    int64_t in = 64;
+  explicit Layout(int64_t width) {
+    stem = AddConvolution("0", 1, width, 3, 1);
+    stem_norm = AddNorm("1", width);
+    int64_t in = width;
     for (int i = 0; i < kBlocks; ++i) {
-      const int64_t out = int64_t{64} << (i / 2);
+      const int64_t out = width << (i / 2);
       const std::string name =
           absl::StrCat("resnet_block", i / 2 + 1, ".", i % 2, ".");
       BlockPlace& block = blocks[i];
@@ -68,8 +68,9 @@ struct Layout {
       block.bn2 = AddNorm(name + "bn2", out);
       in = out;
     }
-    fc_weight = Add(parameters, "fc.1.weight", {kClasses, kFeatures});
-    fc_bias = Add(parameters, "fc.1.bias", {kClasses});
+    fc = {in, kClasses, /*kernel=*/1, /*stride=*/1};
+    fc.weight = Add(parameters, "fc.1.weight", {kClasses, in});
+    fc.bias = Add(parameters, "fc.1.bias", {kClasses});
   }
 
   static int64_t Add(std::vector<ParameterSpec>& specs, std::string name,
@@ -83,7 +84,7 @@ struct Layout {
 
   ConvolutionPlace AddConvolution(const std::string& name, int64_t in,
                                   int64_t out, int64_t kernel, int64_t stride) {
-    ConvolutionPlace place{.conv = {in, out, kernel, stride}};
+    ConvolutionPlace place{in, out, kernel, stride};
     place.weight = Add(parameters, name + ".weight", {out, in, kernel, kernel});
     place.bias = Add(parameters, name + ".bias", {out});
     return place;
@@ -99,9 +100,18 @@ struct Layout {
   }
 };
 
-const Layout& TheLayout() {
-  static const Layout& layout = *new Layout;
-  return layout;
+// By width.
+const std::map<int64_t, Layout>& Layouts() {
+  static const auto& layouts = *new std::map<int64_t, Layout>{
+      {kNarrowResNet, Layout(kNarrowResNet)}, {kResNet, Layout(kResNet)}};
+  return layouts;
+}
+
+const Layout& LayoutOfSize(size_t parameters) {
+  const Layout& narrow = Layouts().at(kNarrowResNet);
+  const bool is_narrow =
+      narrow.fc.bias + kClasses == static_cast<int64_t>(parameters);
+  return is_narrow ? narrow : Layouts().at(kResNet);
 }
 
 // What backward needs of one block.
@@ -110,22 +120,8 @@ struct BlockState {
   Plane<T> x;             // The block's input.
   Plane<T> inner, outer;  // What its two ReLUs were given.
   Plane<T> activated;     // What the first one gave.
-  NormState<T> norm1, norm2;
+  PlainBatchNorm<T> norm1, norm2;
 };
-
-template <typename T>
-Plane<T> Relu(Plane<T> z) {
-  for (T& v : z.v) v = v > 0 ? v : 0;
-  return z;
-}
-
-template <typename T>
-Plane<T> ReluBackward(const Plane<T>& z, Plane<T> dy) {
-  for (size_t i = 0; i < dy.v.size(); ++i) {
-    if (!(z.v[i] > 0)) dy.v[i] = 0;
-  }
-  return dy;
-}
 
 template <typename T>
 void AddTo(Plane<T>& sum, const Plane<T>& x) {
@@ -136,42 +132,42 @@ void AddTo(Plane<T>& sum, const Plane<T>& x) {
 
 template <typename T>
 struct ResNetReference<T>::State {
-  const Layout& layout = TheLayout();
+  const Layout& layout;
   std::span<const T> parameters;
   std::vector<T> running;
   std::vector<int32_t> labels;
   bool training = true;
 
-  Plane<T> images, stem, features;
-  NormState<T> stem_norm;
-  std::array<BlockState<T>, kBlocks> blocks;
-  std::vector<T> pooled;         // [n, features].
-  std::vector<T> probabilities;  // [n, classes].
+  Plane<T> images = {}, stem = {}, features = {};
+  PlainBatchNorm<T> stem_norm = {};
+  std::array<BlockState<T>, kBlocks> blocks = {};
+  Plane<T> pooled = {};         // [n, 1, 1, features].
+  Plane<T> probabilities = {};  // [n, 1, 1, classes].
   double loss_sum = 0;
   int64_t correct = 0;
 
   std::span<const T> Value(int64_t offset, int64_t size) const {
     return parameters.subspan(offset, size);
   }
-  std::span<const T> Weight(const ConvolutionPlace& at) const {
-    const PlainConvolution& conv = at.conv;
-    return Value(at.weight, conv.out * conv.in * conv.kernel * conv.kernel);
+  static PlainConvolution<T> Convolution(const ConvolutionPlace& at) {
+    return {at.in, at.out, at.kernel, at.stride, /*padding=*/at.kernel / 2};
   }
 
   Plane<T> Convolve(const ConvolutionPlace& at, const Plane<T>& x) const {
-    return at.conv.template Forward<T>(x, Weight(at),
-                                       Value(at.bias, at.conv.out));
+    const PlainConvolution<T> conv = Convolution(at);
+    return conv.Forward(x, Value(at.weight, conv.weights()),
+                        Value(at.bias, conv.biases()));
   }
 
   Plane<T> Normalise(const NormPlace& at, const Plane<T>& x,
-                     NormState<T>& state) {
+                     PlainBatchNorm<T>& norm) {
     const std::span<T> all = running;
     const std::span<T> mean = all.subspan(at.mean, at.channels);
     const std::span<T> variance = all.subspan(at.variance, at.channels);
     const std::span<const T> weight = Value(at.weight, at.channels);
     const std::span<const T> bias = Value(at.bias, at.channels);
-    if (!training) return NormEvaluate<T>(x, weight, bias, mean, variance);
-    return NormTrain<T>(x, weight, bias, mean, variance, state);
+    return training ? norm.Train(x, weight, bias, mean, variance)
+                    : norm.Evaluate(x, weight, bias, mean, variance);
   }
 
   Plane<T> ForwardBlock(const BlockPlace& at, Plane<T> x, BlockState<T>& to) {
@@ -190,65 +186,35 @@ struct ResNetReference<T>::State {
     for (int i = 0; i < kBlocks; ++i) {
       features = ForwardBlock(layout.blocks[i], std::move(features), blocks[i]);
     }
-    Pool();
-    Classify();
-  }
-
-  void Pool() {
     const int64_t area = features.h * features.w;
-    pooled.resize(features.n * kFeatures);
-    for (int64_t pixel = 0; pixel < features.pixels(); ++pixel) {
-      for (int64_t c = 0; c < kFeatures; ++c) {
-        pooled[pixel / area * kFeatures + c] +=
-            features.v[pixel * kFeatures + c] / static_cast<T>(area);
-      }
+    pooled = Plane<T>(features.n, 1, 1, features.c);
+    for (size_t i = 0; i < features.v.size(); ++i) {
+      pooled.v[PooledOf(i)] += features.v[i] / static_cast<T>(area);
     }
+    probabilities = Convolve(layout.fc, pooled);
+    for (size_t n = 0; n < labels.size(); ++n) {
+      const auto z = probabilities.v.begin() + n * kClasses;
+      if (std::max_element(z, z + kClasses) - z == labels[n]) ++correct;
+    }
+    loss_sum = SoftmaxLoss<T>(labels, probabilities);
   }
 
-  void Classify() {
-    const auto weight = Value(layout.fc_weight, kClasses * kFeatures);
-    const auto bias = Value(layout.fc_bias, kClasses);
-    for (size_t n = 0; n < labels.size(); ++n) {
-      std::array<T, kClasses> logits;
-      for (int64_t k = 0; k < kClasses; ++k) {
-        logits[k] = bias[k];
-        for (int64_t c = 0; c < kFeatures; ++c) {
-          logits[k] += weight[k * kFeatures + c] * pooled[n * kFeatures + c];
-        }
-      }
-      const auto most = std::max_element(logits.begin(), logits.end());
-      T sum = 0;
-      for (const T logit : logits) sum += std::exp(logit - *most);
-      for (const T logit : logits) {
-        probabilities.push_back(std::exp(logit - *most) / sum);
-      }
-      loss_sum += std::log(sum) - (logits[labels[n]] - *most);
-      if (most - logits.begin() == labels[n]) ++correct;
-    }
+  // The element of `pooled` that element i of `features` is averaged in.
+  size_t PooledOf(size_t i) const {
+    return i / (features.h * features.w * features.c) * features.c +
+           i % features.c;
   }
 
   // The gradient of `features`, and that of the last layer's parameters.
   Plane<T> BackwardHead(std::span<const T> scales,
                         std::span<T> gradient) const {
+    const Plane<T> dpooled = BackwardConvolution(
+        layout.fc, pooled,
+        SoftmaxLossBackward<T>(labels, probabilities, scales), true, gradient);
     Plane<T> dx(features.n, features.h, features.w, features.c);
-    const auto weight = Value(layout.fc_weight, kClasses * kFeatures);
-    const int64_t area = features.h * features.w;
-    for (int64_t n = 0; n < features.n; ++n) {
-      std::array<T, kFeatures> dpooled = {};
-      for (int64_t k = 0; k < kClasses; ++k) {
-        const T d = scales[n] * (probabilities[n * kClasses + k] -
-                                 (labels[n] == k ? 1 : 0));
-        gradient[layout.fc_bias + k] += d;
-        for (int64_t c = 0; c < kFeatures; ++c) {
-          const int64_t at = k * kFeatures + c;
-          gradient[layout.fc_weight + at] += d * pooled[n * kFeatures + c];
-          dpooled[c] += d * weight[at];
-        }
-      }
-      for (int64_t at = 0; at < area * kFeatures; ++at) {
-        dx.v[n * area * kFeatures + at] =
-            dpooled[at % kFeatures] / static_cast<T>(area);
-      }
+    for (size_t i = 0; i < dx.v.size(); ++i) {
+      dx.v[i] =
+          dpooled.v[PooledOf(i)] / static_cast<T>(features.h * features.w);
     }
     return dx;
   }
@@ -256,18 +222,18 @@ struct ResNetReference<T>::State {
   Plane<T> BackwardConvolution(const ConvolutionPlace& at, const Plane<T>& x,
                                const Plane<T>& dy, bool input_gradient,
                                std::span<T> gradient) const {
-    const std::span<const T> weight = Weight(at);
-    return at.conv.template Backward<T>(
-        x, weight, dy, input_gradient,
-        gradient.subspan(at.weight, weight.size()),
-        gradient.subspan(at.bias, at.conv.out));
+    const PlainConvolution<T> conv = Convolution(at);
+    return conv.Backward(x, Value(at.weight, conv.weights()), dy,
+                         input_gradient,
+                         gradient.subspan(at.weight, conv.weights()),
+                         gradient.subspan(at.bias, conv.biases()));
   }
 
-  Plane<T> BackwardNorm(const NormPlace& at, const NormState<T>& state,
+  Plane<T> BackwardNorm(const NormPlace& at, const PlainBatchNorm<T>& norm,
                         const Plane<T>& dy, std::span<T> gradient) const {
-    return NormBackward<T>(state, Value(at.weight, at.channels), dy,
-                           gradient.subspan(at.weight, at.channels),
-                           gradient.subspan(at.bias, at.channels));
+    return norm.Backward(Value(at.weight, at.channels), dy,
+                         gradient.subspan(at.weight, at.channels),
+                         gradient.subspan(at.bias, at.channels));
   }
 
   Plane<T> BackwardBlock(const BlockPlace& at, const BlockState<T>& state,
@@ -291,14 +257,14 @@ template <typename T>
 ResNetReference<T>::ResNetReference(std::span<const T> parameters,
                                     std::span<const T> running,
                                     const Samples& samples, bool training)
-    : state_(std::make_unique<State>()) {
+    : state_(new State{LayoutOfSize(parameters.size()),
+                       parameters,
+                       {running.begin(), running.end()},
+                       samples.labels,
+                       training}) {
   const int64_t n = samples.size();
   const int64_t side =
       std::lround(std::sqrt(static_cast<double>(samples.images.size()) / n));
-  state_->parameters = parameters;
-  state_->running.assign(running.begin(), running.end());
-  state_->labels = samples.labels;
-  state_->training = training;
   state_->images = Plane<T>(n, side, side, 1);
   std::copy(samples.images.begin(), samples.images.end(),
             state_->images.v.begin());
@@ -359,12 +325,12 @@ std::vector<T> ResNetReference<T>::Gradient(
 template class ResNetReference<float>;
 template class ResNetReference<double>;
 
-const std::vector<ParameterSpec>& ResNetParameterSpecs() {
-  return TheLayout().parameters;
+const std::vector<ParameterSpec>& ResNetParameterSpecs(int64_t width) {
+  return Layouts().at(width).parameters;
 }
 
-const std::vector<ParameterSpec>& ResNetBufferSpecs() {
-  return TheLayout().buffers;
+const std::vector<ParameterSpec>& ResNetBufferSpecs(int64_t width) {
+  return Layouts().at(width).buffers;
 }
 
 bool HasZeroGradient(const ParameterSpec& parameter) {

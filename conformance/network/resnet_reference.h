@@ -8,16 +8,21 @@
 #include <span>
 #include <vector>
 
-#include "conformance/trace.h"
+#include "conformance/checks.h"
 #include "models/model.h"
 
 namespace lockstep {
 
+// Widths that the reference knows: channels of the first stage. The narrow one
+// has all layers of the other at a sixteenth of the cost.
+inline constexpr int64_t kResNet = 64;
+inline constexpr int64_t kNarrowResNet = 16;
+
 // The state_dict of the d2l chapter's module, written down here once more:
 // names, shapes and places of the parameters, and of the running statistics
 // (num_batches_tracked left out).
-const std::vector<ParameterSpec>& ResNetParameterSpecs();
-const std::vector<ParameterSpec>& ResNetBufferSpecs();
+const std::vector<ParameterSpec>& ResNetParameterSpecs(int64_t width = kResNet);
+const std::vector<ParameterSpec>& ResNetBufferSpecs(int64_t width = kResNet);
 
 // Whether the parameter is a convolution's bias that goes straight into a batch
 // norm, which takes every constant away: its gradient in training is zero.
@@ -28,10 +33,10 @@ bool HasZeroGradient(const ParameterSpec& parameter);
 template <typename T>
 class ResNetReference {
  public:
-  // parameters, running: flat, as the specs above lay them out; borrowed while
-  // this object lives. samples: square images, at least one; in training, at
-  // least two values per channel everywhere. Cost: at 10 x 10 pixels, 0.1
-  // GFLOP an image, twice that for Gradient.
+  // parameters, running: flat, as the specs of one width lay them out; the
+  // parameters borrowed while this object lives. samples: square images, at
+  // least one; in training, at least two values per channel everywhere. Cost:
+  // at 10 x 10 pixels, 0.1 GFLOP an image, twice that for Gradient.
   ResNetReference(std::span<const T> parameters, std::span<const T> running,
                   const Samples& samples, bool training);
   ~ResNetReference();

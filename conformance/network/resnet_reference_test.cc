@@ -14,9 +14,9 @@
 
 #include "absl/strings/match.h"
 #include "base/data_types.h"
-#include "conformance/network/network_rounding.h"
+#include "conformance/checks.h"
+#include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
-#include "conformance/trace.h"
 #include "gtest/gtest.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
@@ -60,8 +60,8 @@ struct GoldenTensor {
 class GoldenTest : public testing::Test {
  protected:
   GoldenTest()
-      : parameters_(Widened(NetworkParameters(1))),
-        running_(Widened(NetworkRunning(1))),
+      : parameters_(Widened(NetworkParameters(1, kResNet))),
+        running_(Widened(NetworkRunning(1, kResNet))),
         samples_(NetworkBatch(1, 8)),
         file_("conformance/network/testdata/resnet_golden.txt") {}
 
@@ -127,7 +127,7 @@ TEST_F(GoldenTest, IsPyTorchInFloat64) {
 TEST(ResNetReferenceTest, GradientsAreFarFromZeroButWhereTheyAreZero) {
   const NetworkStep step = ReferenceStep(NetworkParameters(1),
                                          NetworkRunning(1), NetworkBatch(1, 8));
-  const auto& specs = ResNetParameterSpecs();
+  const auto& specs = NetworkSpecs();
   const std::vector<double> norms = TensorNorms(specs, step.gradient);
   int zero = 0;
   for (size_t i = 0; i < specs.size(); ++i) {
@@ -143,25 +143,27 @@ TEST(ResNetReferenceTest, GradientsAreFarFromZeroButWhereTheyAreZero) {
 
 // The model under test has these tensors, in these places.
 TEST(ResNetReferenceTest, NamesAndShapesAreTheModels) {
-  const auto model = CreateResNet18(/*seed=*/0, kNetworkSide);
-  const auto& parameters = model->parameters().specs();
-  const auto& want = ResNetParameterSpecs();
-  ASSERT_EQ(parameters.size(), want.size());
-  for (size_t i = 0; i < want.size(); ++i) {
-    EXPECT_EQ(parameters[i].name, want[i].name);
-    EXPECT_EQ(parameters[i].shape, want[i].shape) << want[i].name;
-    EXPECT_EQ(parameters[i].offset, want[i].offset) << want[i].name;
+  for (const int64_t width : {kResNet, kNarrowResNet}) {
+    const auto model = CreateResNet18(/*seed=*/0, kNetworkSide, width);
+    const auto& parameters = model->parameters().specs();
+    const auto& want = ResNetParameterSpecs(width);
+    ASSERT_EQ(parameters.size(), want.size());
+    for (size_t i = 0; i < want.size(); ++i) {
+      EXPECT_EQ(parameters[i].name, want[i].name);
+      EXPECT_EQ(parameters[i].shape, want[i].shape) << want[i].name;
+      EXPECT_EQ(parameters[i].offset, want[i].offset) << want[i].name;
+    }
+    size_t next = 0;
+    for (const BufferSpec& buffer : model->buffers().specs()) {
+      if (buffer.type == DataType::kInt64) continue;
+      ASSERT_LT(next, ResNetBufferSpecs(width).size());
+      const ParameterSpec& spec = ResNetBufferSpecs(width)[next++];
+      EXPECT_EQ(buffer.name, spec.name);
+      EXPECT_EQ(buffer.shape, spec.shape) << spec.name;
+      EXPECT_EQ(buffer.offset, spec.offset) << spec.name;
+    }
+    EXPECT_EQ(next, ResNetBufferSpecs(width).size());
   }
-  size_t next = 0;
-  for (const BufferSpec& buffer : model->buffers().specs()) {
-    if (buffer.type == DataType::kInt64) continue;
-    ASSERT_LT(next, ResNetBufferSpecs().size());
-    const ParameterSpec& spec = ResNetBufferSpecs()[next++];
-    EXPECT_EQ(buffer.name, spec.name);
-    EXPECT_EQ(buffer.shape, spec.shape) << spec.name;
-    EXPECT_EQ(buffer.offset, spec.offset) << spec.name;
-  }
-  EXPECT_EQ(next, ResNetBufferSpecs().size());
 }
 
 // A direction of norm 1 in one tensor: half along the gradient, so that the
@@ -209,7 +211,7 @@ TEST(ResNetReferenceTest, GradientIsTheSlopeOfTheLoss) {
           .Gradient(1);
   std::mt19937 random(1);
   int compared = 0;
-  for (const ParameterSpec& spec : ResNetParameterSpecs()) {
+  for (const ParameterSpec& spec : NetworkSpecs()) {
     // Every kind: the stem, a block with a projection, the head.
     const bool chosen = !absl::StartsWith(spec.name, "resnet_block") ||
                         absl::StartsWith(spec.name, "resnet_block3.0");

@@ -24,17 +24,10 @@ constexpr int64_t kProtocol = 1;
 // Of samples in a step, of steps, of epochs.
 constexpr int64_t kMostCount = 1'000'000'000;
 
-std::string CasePath(const std::string& folder) {
-  return absl::StrCat(folder, "/case.json");
-}
-
-std::string WeightsPath(const std::string& folder) {
-  return absl::StrCat(folder, "/weights.safetensors");
-}
-
-std::string DataPath(const std::string& folder) {
-  return absl::StrCat(folder, "/data.safetensors");
-}
+// In a case's folder.
+constexpr char kCase[] = "/case.json";
+constexpr char kWeights[] = "/weights.safetensors";
+constexpr char kData[] = "/data.safetensors";
 
 void ReadOptimizer(JsonFields& fields, Case& c) {
   JsonFields optimizer = fields.Object("optimizer");
@@ -154,22 +147,21 @@ std::string FormatCase(const Case& c) {
 
 absl::StatusOr<CaseFolder> ReadCaseFolder(const std::string& folder) {
   CaseFolder result;
-  const std::string path = CasePath(folder);
+  const std::string path = folder + kCase;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string text,
                             ReadForeignFile(path, kMostJsonBytes));
   LOCKSTEP_ASSIGN_OR_RETURN(result.c, ParseCase(text, path));
   LOCKSTEP_ASSIGN_OR_RETURN(result.files.weights,
-                            ReadTensors(WeightsPath(folder)));
-  LOCKSTEP_ASSIGN_OR_RETURN(result.files.data, ReadTensors(DataPath(folder)));
+                            ReadTensors(folder + kWeights));
+  LOCKSTEP_ASSIGN_OR_RETURN(result.files.data, ReadTensors(folder + kData));
   return result;
 }
 
 absl::Status WriteCaseFolder(const std::string& folder, const Case& c,
                              const CaseFiles& files) {
-  LOCKSTEP_RETURN_IF_ERROR(
-      WriteSafetensors(WeightsPath(folder), files.weights));
-  LOCKSTEP_RETURN_IF_ERROR(WriteSafetensors(DataPath(folder), files.data));
-  return ReplaceFile(CasePath(folder), FormatCase(c));
+  LOCKSTEP_RETURN_IF_ERROR(WriteSafetensors(folder + kWeights, files.weights));
+  LOCKSTEP_RETURN_IF_ERROR(WriteSafetensors(folder + kData, files.data));
+  return ReplaceFile(folder + kCase, FormatCase(c));
 }
 
 absl::StatusOr<CaseEnvironment> ReadCaseEnvironment() {

@@ -14,16 +14,17 @@ namespace lockstep {
 
 // case.json; the fields are its keys, and PROTOCOL.md says what they mean.
 struct Case {
-  std::string name;
-  std::string model;                // "lenet" or "lenet_bn", or a user's own.
+  std::string name = {};
+  std::string model = {};           // "lenet" or "lenet_bn", or a user's own.
   std::string batch_norm = "none";  // "none", "sync" or "local".
-  std::vector<std::string> unused;
-  std::vector<std::string> frozen;
+  std::vector<std::string> unused = {};
+  std::vector<std::string> frozen = {};
   std::string dtype = "float32";  // Or "bfloat16".
   double learning_rate = 0.05;
   double momentum = 0;
   double weight_decay = 0;
-  std::vector<int64_t> batch_sizes;  // By rank; none negative, their sum > 0.
+  // By rank; none negative, their sum > 0.
+  std::vector<int64_t> batch_sizes = {};
   int64_t accumulate = 1;
   int64_t epochs = 1;
   bool shuffle = false;
@@ -31,8 +32,8 @@ struct Case {
   bool resume = false;
   int64_t stop_after = 0;
   bool evaluate = false;
-  std::vector<int64_t> write_gradients;  // Steps, from 1, ascending.
-  std::vector<int64_t> write_state;      // The same.
+  std::vector<int64_t> write_gradients = {};  // Steps, from 1, ascending.
+  std::vector<int64_t> write_state = {};      // The same.
 
   friend bool operator==(const Case&, const Case&) = default;
 

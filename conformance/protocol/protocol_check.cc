@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -88,48 +87,53 @@ std::string CheckRankOutputText(const std::string& text, bool& accepted) {
   return FormatRankOutput(*again) == written ? "" : "another output after it";
 }
 
+Case ExampleCase() {
+  return {.name = "resume, \"quoted\" and é",
+          .model = "one's own",
+          .batch_norm = "local",
+          .unused = {"u"},
+          .frozen = {"W1"},
+          .dtype = "bfloat16",
+          .learning_rate = 0.1,
+          .momentum = 0.9,
+          .weight_decay = 1e-4,
+          .batch_sizes = {4, 0, 3},
+          .accumulate = 2,
+          .epochs = 3,
+          .shuffle = true,
+          .seed = std::numeric_limits<int64_t>::max(),
+          .resume = true,
+          .stop_after = 5,
+          .evaluate = true,
+          .write_gradients = {1, 2},
+          .write_state = {12}};
+}
+
 std::vector<std::string> CaseSeeds() {
-  Case small;
-  small.name = "even";
-  small.model = "lenet";
-  small.batch_sizes = {2, 2};
-  Case large = small;
-  large.model = "lenet_bn";
-  large.batch_norm = "sync";
-  large.unused = {"u"};
-  large.frozen = {"W1", "b1"};
-  large.dtype = "bfloat16";
-  large.momentum = 0.9;
-  large.weight_decay = 1e-4;
-  large.batch_sizes = {4, 0, 3};
-  large.shuffle = true;
-  large.seed = std::numeric_limits<int64_t>::max();
-  large.resume = true;
-  large.stop_after = 5;
-  large.evaluate = true;
-  large.write_gradients = {1, 2};
-  large.write_state = {7};
-  return {FormatCase(small), FormatCase(large)};
+  return {FormatCase({.name = "even", .model = "lenet", .batch_sizes = {2, 2}}),
+          FormatCase(ExampleCase())};
+}
+
+RankOutput ExampleRankOutput() {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  return {.rank = 1,
+          .world_size = 3,
+          .software = "a trainer é \"1.0\"",
+          .steps = {{.epoch = 0, .indices = {0, 2, 4}, .loss = 2.25},
+                    {.epoch = 7},
+                    {.epoch = 8,
+                     .indices = {std::numeric_limits<int64_t>::max()},
+                     .loss = -kInfinity}},
+          .evaluation = EvaluationOutput{
+              .indices = {1}, .loss = 0.1, .accuracy = 1, .count = 5}};
 }
 
 std::vector<std::string> RankOutputSeeds() {
-  RankOutput full;
-  full.rank = 1;
-  full.world_size = 2;
-  full.software = "a trainer é \"1.0\"";
-  full.steps = {
-      {.epoch = 0, .indices = {1, 3}, .loss = 2.25},
-      {.epoch = 1, .indices = {}, .loss = std::nullopt},
-      {.epoch = 1, .indices = {1}, .loss = std::nan("")},
-      {.epoch = 2,
-       .indices = {0},
-       .loss = -std::numeric_limits<double>::infinity()},
-  };
-  full.evaluation = {.indices = {1}, .loss = 1e-3, .accuracy = 0.5, .count = 3};
-  RankOutput unsupported;
-  unsupported.unsupported = "there is no bfloat16";
-  return {FormatRankOutput(full), FormatRankOutput({}),
-          FormatRankOutput(unsupported)};
+  RankOutput no_number = ExampleRankOutput();
+  no_number.steps[0].loss = std::nan("");
+  return {FormatRankOutput(ExampleRankOutput()), FormatRankOutput(no_number),
+          FormatRankOutput({}),
+          FormatRankOutput({.unsupported = "there is no bfloat16"})};
 }
 
 }  // namespace lockstep

@@ -5,6 +5,9 @@
 #include <string>
 #include <vector>
 
+#include "conformance/protocol/case.h"
+#include "conformance/protocol/rank_output.h"
+
 namespace lockstep {
 
 // The first promise that was not kept, "" for none: text that is refused is
@@ -14,6 +17,10 @@ namespace lockstep {
 // accepted: set to whether the text was.
 std::string CheckCaseText(const std::string& text, bool& accepted);
 std::string CheckRankOutputText(const std::string& text, bool& accepted);
+
+// A case, and an output without tensors, in which no field has its default.
+Case ExampleCase();
+RankOutput ExampleRankOutput();
 
 // Texts to start from, all of them good.
 std::vector<std::string> CaseSeeds();

@@ -15,14 +15,14 @@ namespace lockstep {
 
 struct StepOutput {
   int64_t epoch = 0;
-  std::vector<int64_t> indices;  // Of this rank, in the order computed.
-  std::optional<double> loss;    // Mean over them; may be NaN or infinite.
+  std::vector<int64_t> indices = {};  // Of this rank, in the order computed.
+  std::optional<double> loss = {};    // Mean over them; may be NaN or infinite.
 
   friend bool operator==(const StepOutput&, const StepOutput&) = default;
 };
 
 struct EvaluationOutput {
-  std::vector<int64_t> indices;  // Of this rank.
+  std::vector<int64_t> indices = {};  // Of this rank.
   // What the rank reports for the whole set.
   double loss = 0;
   double accuracy = 0;
@@ -35,13 +35,13 @@ struct EvaluationOutput {
 struct RankOutput {
   int rank = 0;
   int world_size = 1;
-  std::string software;
+  std::string software = {};
   // Why the rank cannot run the case; then it wrote nothing else.
-  std::optional<std::string> unsupported;
-  std::vector<StepOutput> steps;
-  std::optional<EvaluationOutput> evaluation;
+  std::optional<std::string> unsupported = {};
+  std::vector<StepOutput> steps = {};
+  std::optional<EvaluationOutput> evaluation = {};
   // By the file's names: "gradient.1/W1", "parameter.2/b1", ...
-  NamedTensors tensors;
+  NamedTensors tensors = {};
 
   friend bool operator==(const RankOutput&, const RankOutput&) = default;
 };

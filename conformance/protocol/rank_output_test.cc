@@ -1,5 +1,7 @@
 // Outputs: round trips, and each way in which a rank's files can be wrong; and
 // the fuzz checks of all readers, on seeds and on mutations of them.
+// lockstep_protocol.py passes its own tests; it and C++ read each other's
+// files.
 #include "conformance/protocol/rank_output.h"
 
 #include <sys/stat.h>
@@ -13,59 +15,51 @@
 #include <optional>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
+#include "base/files.h"
+#include "base/run_command.h"
 #include "base/status_matchers.h"
+#include "conformance/protocol/case.h"
 #include "conformance/protocol/protocol_check.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/io/fuzz_inputs.h"
+#include "models/io/safetensors.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep {
 namespace {
 
 using nlohmann::json;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
+
+template <typename T>
+NamedTensor Tensor(std::vector<int64_t> shape, const std::vector<T>& values) {
+  return NamedTensor::Of<T>(std::move(shape), values);
+}
 
 RankOutput Example() {
-  RankOutput output;
-  output.rank = 1;
-  output.world_size = 3;
-  output.software = "a trainer 1.0";
-  output.steps = {{.epoch = 0, .indices = {0, 2, 4}, .loss = 2.25},
-                  {.epoch = 7, .indices = {}, .loss = std::nullopt},
-                  {.epoch = 8,
-                   .indices = {std::numeric_limits<int64_t>::max()},
-                   .loss = -std::numeric_limits<double>::infinity()}};
-  output.evaluation = {.indices = {1}, .loss = 0.1, .accuracy = 1, .count = 5};
-  output.tensors["gradient.1/W1"] = {
-      DataType::kFloat32, {2}, std::vector<std::byte>(8)};
-  output.tensors["parameter.12/bn1.weight"] = {
-      DataType::kFloat32, {}, std::vector<std::byte>(4)};
-  output.tensors["buffer.12/a/b"] = {
-      DataType::kInt64, {1}, std::vector<std::byte>(8)};
+  RankOutput output = ExampleRankOutput();
+  output.tensors = {{"gradient.1/W1", Tensor<float>({2}, {0, 0})},
+                    {"parameter.12/bn1.weight", Tensor<float>({}, {0})},
+                    {"buffer.12/a/b", Tensor<int64_t>({1}, {0})}};
   return output;
 }
 
 RankOutput Unsupported() {
-  RankOutput output;
-  output.world_size = 2;
-  output.unsupported = "there is no \"bfloat16\"\nhere";
-  return output;
-}
-
-RankOutput WithoutTensors(RankOutput output) {
-  output.tensors.clear();
-  return output;
+  return {.world_size = 2, .unsupported = "there is no \"bfloat16\"\nhere"};
 }
 
 TEST(RankOutputTest, ReadsBackWhatItFormats) {
   EXPECT_THAT(ParseRankOutput(FormatRankOutput(Example()), "f"),
-              IsOkAndHolds(WithoutTensors(Example())));
+              IsOkAndHolds(ExampleRankOutput()));
   EXPECT_THAT(ParseRankOutput(FormatRankOutput(Unsupported()), "f"),
               IsOkAndHolds(Unsupported()));
   EXPECT_THAT(ParseRankOutput(FormatRankOutput({}), "f"),
@@ -312,6 +306,94 @@ TEST(ProtocolFuzzTest, ReaderOfCasesKeepsItsPromises) {
 
 TEST(ProtocolFuzzTest, ReaderOfRankOutputsKeepsItsPromises) {
   ExpectPromisesKept(CheckRankOutputText, RankOutputSeeds());
+}
+
+TEST(LockstepProtocolTest, PassesInPython) {
+  RunPythonTest("numpy", "conformance/protocol/lockstep_protocol_test.py",
+                /*deadline_seconds=*/55);
+}
+
+CaseFiles Files() {
+  CaseFiles files;
+  files.weights.tensors = {
+      {"W1", Tensor<float>({2, 2}, {1, -2, 1e-40f, 3e38f})},
+      {"bn.num_batches_tracked", Tensor<int64_t>({}, {7})},
+      {"empty", Tensor<float>({0, 3}, {})},
+      {"u", Tensor<float>({4}, {0, 1, 2, 3})}};
+  for (const char* part : {"train", "test"}) {
+    files.data.tensors[absl::StrCat(part, ".images")] =
+        Tensor<float>({1, 1, 28, 28}, std::vector<float>(784, 0.5f));
+    files.data.tensors[absl::StrCat(part, ".labels")] =
+        Tensor<int64_t>({1}, {3});
+  }
+  return files;
+}
+
+// Of every type that numpy has too.
+Safetensors Types() {
+  Safetensors content;
+  content.tensors = {{"f64", Tensor<double>({1}, {1e-300})},
+                     {"f32", Tensor<float>({1}, {-0.0f})},
+                     {"f16", Tensor<Float16>({1}, {{0x7e01}})},
+                     {"i32", Tensor<int32_t>({}, {-5})},
+                     {"i64", Tensor<int64_t>({2, 1}, {1, -1})},
+                     {"u8", Tensor<uint8_t>({3}, {0, 255, 7})}};
+  return content;
+}
+
+// What Python reads of C++'s files is what it writes again.
+TEST(PythonAgreementTest, EachReadsTheOthersFiles) {
+  const std::string folder =
+      absl::StrCat(testing::TempDir(), "/python_agreement");
+  const std::string input = folder + "/case", written = folder + "/output";
+  std::filesystem::create_directories(input);
+  std::filesystem::create_directories(written);
+  ASSERT_THAT(WriteCaseFolder(input, ExampleCase(), Files()), IsOk());
+  ASSERT_THAT(WriteSafetensors(input + "/types", Types()), IsOk());
+  RunPythonTest("numpy",
+                absl::StrCat("conformance/protocol/python_agreement.py ", input,
+                             " ", written),
+                /*deadline_seconds=*/55);
+  if (testing::Test::IsSkipped()) return;
+  const auto text = ReadFile(written + "/read.json");
+  ASSERT_THAT(text, IsOk());
+  EXPECT_THAT(ParseCase(*text, "read.json"), IsOkAndHolds(ExampleCase()));
+  EXPECT_THAT(ReadSafetensors(written + "/weights"),
+              IsOkAndHolds(Files().weights));
+  EXPECT_THAT(ReadSafetensors(written + "/types"), IsOkAndHolds(Types()));
+  const auto unsupported = ReadRankOutput(written, 2);
+  ASSERT_THAT(unsupported, IsOk());
+  EXPECT_EQ(unsupported->unsupported, "there is no \"bfloat16\", é\n");
+  const auto output = ReadRankOutput(written, 1);
+  ASSERT_THAT(output, IsOk());
+  EXPECT_EQ(output->world_size, 3);
+  EXPECT_EQ(output->software, "numpy é \"1\"");
+  ASSERT_EQ(output->steps.size(), 7u);
+  for (size_t i = 0; i < 7; ++i) {
+    EXPECT_EQ(output->steps[i].epoch, static_cast<int64_t>(i));
+  }
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(output->steps[0].loss, 0.1);
+  EXPECT_THAT(output->steps[0].indices, IsEmpty());
+  EXPECT_TRUE(std::isnan(*output->steps[1].loss));
+  EXPECT_THAT(output->steps[2].indices, ElementsAre(2, 3));
+  EXPECT_EQ(output->steps[2].loss, kInfinity);
+  EXPECT_EQ(output->steps[3].loss, -kInfinity);
+  EXPECT_EQ(output->steps[4].loss, std::nullopt);
+  EXPECT_EQ(output->steps[5].loss, 1e-300);
+  EXPECT_EQ(output->steps[6].loss, 7);
+  ASSERT_TRUE(output->evaluation.has_value());
+  EXPECT_THAT(output->evaluation->indices, ElementsAre(4, 5));
+  EXPECT_EQ(output->evaluation->loss, 0.5);
+  EXPECT_TRUE(std::isnan(output->evaluation->accuracy));
+  EXPECT_EQ(output->evaluation->count, 6);
+  // As bytes, in which NaN equals NaN and 0 is not -0.
+  const NamedTensors want = {
+      {"gradient.1/W1",
+       Tensor<float>({2, 2}, {0.5f, -0.0f, std::nanf(""), 3e38f})},
+      {"parameter.12/W1", Tensor<double>({2, 2}, {1, 2, 3, 4})},
+      {"buffer.12/bn.num_batches_tracked", Tensor<int64_t>({}, {9})}};
+  EXPECT_EQ(output->tensors, want);
 }
 
 }  // namespace

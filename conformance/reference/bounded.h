@@ -27,6 +27,8 @@
 #include <span>
 #include <vector>
 
+#include "base/bounded.h"
+
 namespace lockstep {
 
 inline constexpr double kUnitRoundoff = 0x1p-24;
@@ -35,16 +37,6 @@ inline constexpr double kOwnError = 0x1p-20;
 
 // n u / (1 - n u). n in [0, 2^23].
 double Gamma(int64_t n);
-
-// Exact values, and for each how far a float32 implementation may be from it.
-struct Bounded {
-  explicit Bounded(int64_t size) : value(size), bound(size) {}
-
-  int64_t size() const { return static_cast<int64_t>(value.size()); }
-
-  std::vector<double> value;
-  std::vector<double> bound;  // At least 0.
-};
 
 // How many times `allowed` an error is: 0 where there is none, an infinity for
 // NaN.

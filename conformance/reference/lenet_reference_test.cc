@@ -1,19 +1,23 @@
 // The error bound on sums of products, on sums whose float32 error is known;
 // the float64 reference against an independent one and against differences of
-// the loss; its bounds against float32 computations in two orders.
+// the loss; its bounds against a float32 computation.
 #include "conformance/reference/lenet_reference.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <limits>
+#include <numeric>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "conformance/reference/bounded.h"
 #include "conformance/reference/lenet_fixtures.h"
+#include "conformance/reference/plain_layers.h"
 #include "gtest/gtest.h"
 #include "models/data/dataset.h"
 
@@ -82,170 +86,6 @@ TEST(BoundedTest, NanStaysNan) {
   EXPECT_TRUE(std::isnan(sums.Finish(1).bound[0]));
 }
 
-// LeNet in the plainest loops there are, in any precision and with its sums
-// taken in either order: the second opinion on LeNetReference.
-//
-// All arithmetic is in T; tensors are [c, h, w]. `reversed` runs every loop
-// backwards, so that every sum is taken in the opposite order.
-template <typename T>
-class PlainLeNet {
- public:
-  PlainLeNet(std::span<const T> parameters, bool reversed)
-      : p_(parameters), reversed_(reversed), gradient_(parameters.size()) {}
-
-  // Adds the gradients of scale * loss of one image; returns the loss.
-  T Step(const std::vector<T>& x, int label, T scale) {
-    const std::vector<T> z1 = Conv(x, {1, 28, 3, 20}, 0);
-    const std::vector<T> h1 = Pool(Relu(z1), 26, 20);
-    const std::vector<T> z2 = Conv(h1, {20, 13, 5, 50}, 200);
-    const std::vector<T> h2 = Pool(Relu(z2), 9, 50);
-    const std::vector<T> z3 = Linear(h2, 128, 25250);
-    const std::vector<T> h3 = Relu(z3);
-    const std::vector<T> z4 = Linear(h3, 10, 127778);
-    std::vector<T> d4(10);
-    const T largest = *std::max_element(z4.begin(), z4.end());
-    T sum = 0;
-    For(10, [&](int k) { sum += std::exp(z4[k] - largest); });
-    for (int k = 0; k < 10; ++k) {
-      d4[k] = (std::exp(z4[k] - largest) / sum - T(k == label)) * scale;
-    }
-    std::vector<T> d3 = LinearBackward(h3, d4, 127778);
-    ReluBackward(z3, d3);
-    std::vector<T> d2 = PoolBackward(LinearBackward(h2, d3, 25250), 9, 50);
-    ReluBackward(z2, d2);
-    std::vector<T> d1 =
-        PoolBackward(ConvBackward(h1, {20, 13, 5, 50}, d2, 200), 26, 20);
-    ReluBackward(z1, d1);
-    ConvBackward(x, {1, 28, 3, 20}, d1, 0);
-    return std::log(sum) - (z4[label] - largest);
-  }
-
-  const std::vector<T>& gradient() const { return gradient_; }
-
- private:
-  struct Shape {
-    int in_channels, side, kernel, out_channels;
-    int out_side() const { return side - kernel + 1; }
-    int weights() const { return out_channels * in_channels * kernel * kernel; }
-  };
-
-  template <typename F>
-  void For(int64_t n, F f) const {
-    for (int64_t i = 0; i < n; ++i) {
-      f(static_cast<int>(reversed_ ? n - 1 - i : i));
-    }
-  }
-
-  // Calls f(output, input, weight) for every product of a convolution.
-  template <typename F>
-  void ForTaps(const Shape& s, F f) const {
-    const int n = s.out_side();
-    For(s.out_channels * n * n, [&](int out) {
-      const int o = out / (n * n), y = out / n % n, x = out % n;
-      For(s.in_channels * s.kernel * s.kernel, [&](int t) {
-        const int c = t / (s.kernel * s.kernel);
-        const int ky = t / s.kernel % s.kernel, kx = t % s.kernel;
-        f(out, (c * s.side + y + ky) * s.side + x + kx,
-          o * s.in_channels * s.kernel * s.kernel + t);
-      });
-    });
-  }
-
-  std::vector<T> Conv(const std::vector<T>& in, const Shape& s, int at) {
-    const int area = s.out_side() * s.out_side();
-    std::vector<T> out(s.out_channels * area);
-    ForTaps(s, [&](int o, int i, int w) { out[o] += p_[at + w] * in[i]; });
-    for (size_t o = 0; o < out.size(); ++o) {
-      out[o] += p_[at + s.weights() + o / area];
-    }
-    return out;
-  }
-
-  std::vector<T> ConvBackward(const std::vector<T>& in, const Shape& s,
-                              const std::vector<T>& delta, int at) {
-    std::vector<T> d(in.size());
-    ForTaps(s, [&](int o, int i, int w) {
-      gradient_[at + w] += delta[o] * in[i];
-      d[i] += delta[o] * p_[at + w];
-    });
-    const int area = s.out_side() * s.out_side();
-    For(delta.size(),
-        [&](int o) { gradient_[at + s.weights() + o / area] += delta[o]; });
-    return d;
-  }
-
-  std::vector<T> Linear(const std::vector<T>& in, int outputs, int at) {
-    std::vector<T> out(outputs);
-    For(in.size(), [&](int i) {
-      for (int o = 0; o < outputs; ++o) {
-        out[o] += in[i] * p_[at + i * outputs + o];
-      }
-    });
-    for (int o = 0; o < outputs; ++o) {
-      out[o] += p_[at + in.size() * outputs + o];
-    }
-    return out;
-  }
-
-  std::vector<T> LinearBackward(const std::vector<T>& in,
-                                const std::vector<T>& delta, int at) {
-    const int outputs = static_cast<int>(delta.size());
-    std::vector<T> d(in.size());
-    For(in.size(), [&](int i) {
-      For(outputs, [&](int o) {
-        gradient_[at + i * outputs + o] += in[i] * delta[o];
-        d[i] += delta[o] * p_[at + i * outputs + o];
-      });
-    });
-    for (int o = 0; o < outputs; ++o) {
-      gradient_[at + in.size() * outputs + o] += delta[o];
-    }
-    return d;
-  }
-
-  static std::vector<T> Relu(std::vector<T> z) {
-    for (T& v : z) v = std::max(v, T(0));
-    return z;
-  }
-
-  static void ReluBackward(const std::vector<T>& z, std::vector<T>& delta) {
-    for (size_t i = 0; i < z.size(); ++i) {
-      if (!(z[i] > 0)) delta[i] = 0;
-    }
-  }
-
-  static std::vector<T> Pool(const std::vector<T>& in, int side, int channels) {
-    const int half = side / 2;
-    std::vector<T> out(channels * half * half);
-    for (size_t i = 0; i < out.size(); ++i) {
-      const int at = TopLeft(static_cast<int>(i), side);
-      out[i] = (in[at] + in[at + 1] + in[at + side] + in[at + side + 1]) / 4;
-    }
-    return out;
-  }
-
-  static std::vector<T> PoolBackward(const std::vector<T>& delta, int side,
-                                     int channels) {
-    std::vector<T> in(channels * side * side);
-    for (size_t i = 0; i < delta.size(); ++i) {
-      const int at = TopLeft(static_cast<int>(i), side);
-      in[at] = in[at + 1] = in[at + side] = in[at + side + 1] = delta[i] / 4;
-    }
-    return in;
-  }
-
-  // The first input of the block that pooled output i averages.
-  static int TopLeft(int i, int side) {
-    const int half = side / 2;
-    const int channel = i / (half * half), y = i / half % half, x = i % half;
-    return (channel * side + 2 * y) * side + 2 * x;
-  }
-
-  std::span<const T> p_;
-  bool reversed_;
-  std::vector<T> gradient_;
-};
-
 struct Problem {
   std::vector<float> parameters;
   std::vector<float> images;
@@ -257,32 +97,125 @@ Problem MakeProblem(std::vector<float> parameters, int64_t samples) {
   Problem problem{std::move(parameters), std::vector<float>(samples * 784),
                   std::vector<int32_t>(samples)};
   std::vector<int64_t> all(samples);
-  for (int64_t i = 0; i < samples; ++i) all[i] = i;
+  std::iota(all.begin(), all.end(), 0);
   data.GatherImages(all, problem.images);
   data.GatherLabels(all, problem.labels);
   return problem;
 }
 
+// LeNet out of plain layers, in any precision: the second opinion on
+// LeNetReference. A linear layer is a convolution whose kernel is as large as
+// its input, with its weights transposed.
+struct PlainLayer {
+  int64_t in, out, kernel;
+  bool pools, is_linear;
+};
+constexpr PlainLayer kPlainLeNet[] = {{1, 20, 3, true, false},
+                                      {20, 50, 5, true, false},
+                                      {50, 128, 4, false, true},
+                                      {128, 10, 1, false, true}};
+
+// [inputs, outputs] to [outputs, inputs].
+template <typename T>
+std::vector<T> Transposed(const std::vector<T>& m, int64_t rows) {
+  const int64_t columns = static_cast<int64_t>(m.size()) / rows;
+  std::vector<T> t(m.size());
+  for (int64_t i = 0; i < rows * columns; ++i) {
+    t[i % columns * rows + i / columns] = m[i];
+  }
+  return t;
+}
+
+// Calls f(output, input) for each element of 2 x 2 blocks.
+template <typename T, typename F>
+void ForBlocks(const Plane<T>& x, F f) {
+  const int64_t h = x.h / 2, w = x.w / 2;
+  for (int64_t out = 0; out < x.n * h * w * x.c; ++out) {
+    const int64_t pixel = out / x.c;
+    const int64_t row = pixel / w / h * x.h + pixel / w % h * 2;
+    for (int64_t k = 0; k < 4; ++k) {
+      const int64_t in = (row + k / 2) * x.w + pixel % w * 2 + k % 2;
+      f(out, in * x.c + out % x.c);
+    }
+  }
+}
+
 struct Plain {
   double loss_sum = 0;
-  std::vector<double> gradient;
+  std::vector<double> gradient;  // Of the mean loss.
 };
 
 template <typename T>
-Plain RunPlain(const Problem& problem, bool reversed) {
-  const std::vector<T> parameters(problem.parameters.begin(),
-                                  problem.parameters.end());
-  PlainLeNet<T> net(parameters, reversed);
-  const int64_t samples = static_cast<int64_t>(problem.labels.size());
-  T loss = 0;
-  for (int64_t k = 0; k < samples; ++k) {
-    const int64_t i = reversed ? samples - 1 - k : k;
-    loss += net.Step({problem.images.begin() + i * 784,
-                      problem.images.begin() + (i + 1) * 784},
-                     problem.labels[i], T(1) / static_cast<T>(samples));
+class PlainLeNet {
+ public:
+  PlainLeNet(const std::vector<T>& parameters, const Problem& problem)
+      : labels_(problem.labels) {
+    Plane<T> x(std::ssize(labels_), 28, 28, 1);
+    std::ranges::copy(problem.images, x.v.begin());
+    auto next = parameters.begin();
+    for (const PlainLayer& layer : kPlainLeNet) {
+      const PlainConvolution<T> conv = ConvolutionOf(layer);
+      std::vector<T> weight(next, next + conv.weights());
+      next += conv.weights();
+      if (layer.is_linear) {
+        weight = Transposed(weight, conv.weights() / conv.biases());
+      }
+      const std::vector<T> bias(next, next + conv.biases());
+      next += conv.biases();
+      sums_.push_back(conv.Forward(x, weight, bias));
+      inputs_.push_back(std::move(x));
+      weights_.push_back(std::move(weight));
+      x = Relu(sums_.back());
+      if (!layer.pools) continue;
+      Plane<T> pooled(x.n, x.h / 2, x.w / 2, x.c);
+      ForBlocks(x,
+                [&](int64_t out, int64_t in) { pooled.v[out] += x.v[in] / 4; });
+      x = std::move(pooled);
+    }
   }
-  return {static_cast<double>(loss),
-          {net.gradient().begin(), net.gradient().end()}};
+
+  Plain Run() const {
+    Plane<T> p = sums_.back();
+    Plain plain{.loss_sum = SoftmaxLoss<T>(labels_, p), .gradient = {}};
+    const auto samples = static_cast<T>(labels_.size());
+    Plane<T> d = SoftmaxLossBackward<T>(
+        labels_, std::move(p), std::vector<T>(labels_.size(), 1 / samples));
+    for (size_t i = std::size(kPlainLeNet); i-- > 0;) {
+      const PlainConvolution<T> conv = ConvolutionOf(kPlainLeNet[i]);
+      std::vector<T> weight(conv.weights()), bias(conv.biases());
+      d = conv.Backward(inputs_[i], weights_[i], d, i > 0, weight, bias);
+      if (kPlainLeNet[i].is_linear) weight = Transposed(weight, conv.biases());
+      weight.insert(weight.end(), bias.begin(), bias.end());
+      plain.gradient.insert(plain.gradient.begin(), weight.begin(),
+                            weight.end());
+      if (i == 0) break;
+      if (kPlainLeNet[i - 1].pools) {
+        const Plane<T>& z = sums_[i - 1];
+        Plane<T> unpooled(z.n, z.h, z.w, z.c);
+        ForBlocks(
+            z, [&](int64_t out, int64_t in) { unpooled.v[in] = d.v[out] / 4; });
+        d = std::move(unpooled);
+      }
+      d = ReluBackward(sums_[i - 1], std::move(d));
+    }
+    return plain;
+  }
+
+ private:
+  static PlainConvolution<T> ConvolutionOf(const PlainLayer& layer) {
+    return {layer.in, layer.out, layer.kernel, /*stride=*/1, /*padding=*/0};
+  }
+
+  const std::vector<int32_t>& labels_;
+  std::vector<Plane<T>> inputs_, sums_;
+  std::vector<std::vector<T>> weights_;
+};
+
+template <typename T>
+Plain RunPlain(const Problem& problem) {
+  return PlainLeNet<T>({problem.parameters.begin(), problem.parameters.end()},
+                       problem)
+      .Run();
 }
 
 LeNetResult RunReference(const Problem& problem) {
@@ -300,7 +233,7 @@ class LeNetReferenceTest : public testing::TestWithParam<std::string> {
 TEST_P(LeNetReferenceTest, EqualsAnIndependentComputationInFloat64) {
   const Problem problem = MakeParamProblem();
   const LeNetResult got = RunReference(problem);
-  const Plain want = RunPlain<double>(problem, false);
+  const Plain want = RunPlain<double>(problem);
   EXPECT_NEAR(got.loss_sum, want.loss_sum, 1e-12 * want.loss_sum);
   ASSERT_EQ(got.gradient.value.size(), want.gradient.size());
   const double norm = Norm(want.gradient);
@@ -310,22 +243,20 @@ TEST_P(LeNetReferenceTest, EqualsAnIndependentComputationInFloat64) {
   }
 }
 
-TEST_P(LeNetReferenceTest, BoundsHoldInFloat32InEitherOrder) {
+// In other orders: ReorderedLeNetTest of conformance/checks_test.cc.
+TEST_P(LeNetReferenceTest, BoundsHoldInFloat32) {
   const Problem problem = MakeParamProblem();
   const LeNetResult want = RunReference(problem);
-  for (const bool reversed : {false, true}) {
-    const Plain got = RunPlain<float>(problem, reversed);
-    EXPECT_NEAR(got.loss_sum, want.loss_sum, want.loss_sum_bound);
-    double largest_share = 0;  // Of the bound that an error takes up.
-    for (size_t i = 0; i < got.gradient.size(); ++i) {
-      const double error = std::abs(got.gradient[i] - want.gradient.value[i]);
-      ASSERT_LE(error, want.gradient.bound[i]) << i;
-      largest_share = std::max(largest_share, error / want.gradient.bound[i]);
-    }
-    RecordProperty(reversed ? "largest_share_reversed" : "largest_share",
-                   absl::StrCat(largest_share));
-    EXPECT_GT(largest_share, 0);  // Float32 does round.
+  const Plain got = RunPlain<float>(problem);
+  EXPECT_NEAR(got.loss_sum, want.loss_sum, want.loss_sum_bound);
+  double largest_share = 0;  // Of the bound that an error takes up.
+  for (size_t i = 0; i < got.gradient.size(); ++i) {
+    const double error = std::abs(got.gradient[i] - want.gradient.value[i]);
+    ASSERT_LE(error, want.gradient.bound[i]) << i;
+    largest_share = std::max(largest_share, error / want.gradient.bound[i]);
   }
+  RecordProperty("largest_share", absl::StrCat(largest_share));
+  EXPECT_GT(largest_share, 0);  // Float32 does round.
 }
 
 INSTANTIATE_TEST_SUITE_P(Weights, LeNetReferenceTest,
@@ -342,14 +273,7 @@ TEST(LeNetReferenceDifferencesTest, GradientIsTheSlopeOfTheLoss) {
     std::vector<double> parameters(problem.parameters.begin(),
                                    problem.parameters.end());
     parameters[element] += shift;
-    PlainLeNet<double> net(parameters, false);
-    double sum = 0;
-    for (int64_t i = 0; i < 4; ++i) {
-      sum += net.Step({problem.images.begin() + i * 784,
-                       problem.images.begin() + (i + 1) * 784},
-                      problem.labels[i], 1.0);
-    }
-    return sum / 4;
+    return PlainLeNet<double>(parameters, problem).Run().loss_sum / 4;
   };
   constexpr double kShift = 1e-5;
   for (const int64_t i :

@@ -12,7 +12,6 @@
 #include "absl/strings/str_replace.h"
 #include "conformance/report/conformance_report.h"
 #include "report/document.h"
-#include "report/format.h"
 
 namespace lockstep {
 namespace {
@@ -29,19 +28,9 @@ std::string Count(int64_t count, const char* one, const char* more) {
 }
 
 const char* NameOf(ClaimState state) {
-  switch (state) {
-    case ClaimState::kHolds:
-      return "passed";
-    case ClaimState::kInPart:
-      return "in_part";
-    case ClaimState::kSkipped:
-      return "skipped";
-    case ClaimState::kNotRun:
-      return "not_run";
-    case ClaimState::kFailed:
-      break;
-  }
-  return "failed";
+  constexpr const char* kNames[] = {"passed", "in_part", "skipped", "not_run",
+                                    "failed"};
+  return kNames[static_cast<size_t>(state)];
 }
 
 // For a reader.
@@ -216,7 +205,22 @@ std::vector<report::Term> Terms() {
           {"mixed", "two threads in each process."}};
 }
 
-Value CellValue(int world_size, const ClaimCell& cell) {
+template <typename Range, typename Make>
+Value ArrayOf(const Range& range, const Make& make) {
+  Value array = Value::Array();
+  for (const auto& one : range) array.Add(make(one));
+  return array;
+}
+
+template <typename Map>
+Value ObjectOf(const Map& pairs) {
+  Value object = Value::Object();
+  for (const auto& [name, value] : pairs) object.Add(name, value);
+  return object;
+}
+
+Value CellValue(const std::pair<const int, ClaimCell>& entry) {
+  const auto& [world_size, cell] = entry;
   const double error = cell.error_over_allowed;
   return {{"world_size", world_size},
           {"outcome", NameOf(StateOf(cell))},
@@ -227,45 +231,36 @@ Value CellValue(int world_size, const ClaimCell& cell) {
 }
 
 Value ClaimValue(const ClaimReport& claim) {
-  Value rows = Value::Array(), missing = Value::Array(),
-        gpu_rows = Value::Array();
-  for (const ClaimRow& row : claim.rows) {
-    Value cells = Value::Array();
-    for (const auto& [world_size, cell] : row.cells) {
-      cells.Add(CellValue(world_size, cell));
-    }
-    rows.Add(Value{
-        {"backend", row.backend}, {"types", row.types}, {"cells", cells}});
-  }
-  for (const MissingCells& row : claim.missing) {
-    missing.Add(Value{{"backend", row.backend},
-                      {"test", row.test},
-                      {"cells", row.cells},
-                      {"expected", row.expected}});
-  }
-  for (const GpuRow& row : claim.gpu_rows) {
-    gpu_rows.Add(Value{{"backend", row.backend},
-                       {"test", row.test},
-                       {"asks", row.asks},
-                       {"outcome", NameOf(row.state)},
-                       {"why", row.why}});
-  }
-  return {{"name", claim.name},
-          {"says", claim.says},
-          {"allowed", claim.allowed},
-          {"test", claim.test},
-          {"outcome", NameOf(StateOf(claim))},
-          {"failed_tests", claim.failed_tests},
-          {"rows", rows},
-          {"gpu_rows", gpu_rows},
-          {"missing", missing}};
+  return {
+      {"name", claim.name},
+      {"says", claim.says},
+      {"allowed", claim.allowed},
+      {"test", claim.test},
+      {"outcome", NameOf(StateOf(claim))},
+      {"failed_tests", claim.failed_tests},
+      {"rows", ArrayOf(claim.rows,
+                       [](const ClaimRow& row) -> Value {
+                         return {{"backend", row.backend},
+                                 {"types", row.types},
+                                 {"cells", ArrayOf(row.cells, CellValue)}};
+                       })},
+      {"gpu_rows", ArrayOf(claim.gpu_rows,
+                           [](const GpuRow& row) -> Value {
+                             return {{"backend", row.backend},
+                                     {"test", row.test},
+                                     {"asks", row.asks},
+                                     {"outcome", NameOf(row.state)},
+                                     {"why", row.why}};
+                           })},
+      {"missing", ArrayOf(claim.missing, [](const MissingCells& row) -> Value {
+         return {{"backend", row.backend},
+                 {"test", row.test},
+                 {"cells", row.cells},
+                 {"expected", row.expected}};
+       })}};
 }
 
 Value TotalsValue(const ReportTotals& totals) {
-  Value configurations = Value::Object();
-  for (const auto& [configuration, count] : totals.configurations) {
-    configurations.Add(configuration, count);
-  }
   return {{"claims_hold", totals.claims_hold},
           {"claims_in_part", totals.claims_in_part},
           {"claims_not_run", totals.claims_not_run},
@@ -274,49 +269,44 @@ Value TotalsValue(const ReportTotals& totals) {
           {"tests_failed", totals.tests_failed},
           {"tests_skipped", totals.tests_skipped},
           {"targets_older", totals.targets_older},
-          {"configurations", configurations}};
+          {"configurations", ObjectOf(totals.configurations)}};
+}
+
+Value TargetValue(const TargetSummary& target) {
+  return {{"label", target.label},
+          {"passed", target.passed},
+          {"failed", target.failed},
+          {"skipped", target.skipped},
+          {"seconds", target.seconds},
+          {"started", target.started},
+          {"older", target.older},
+          {"configurations",
+           std::vector<std::string>(target.configurations.begin(),
+                                    target.configurations.end())}};
 }
 
 Value DataOf(const ConformanceReport& report) {
-  Value versions = Value::Object(), claims = Value::Array(),
-        failures = Value::Array(), skipped = Value::Array(),
-        targets = Value::Array();
-  for (const auto& [what, version] : report.versions) {
-    versions.Add(what, version);
-  }
-  for (const ClaimReport& claim : report.claims) claims.Add(ClaimValue(claim));
-  for (const Failure& failure : report.failures) {
-    failures.Add(Value{{"target", failure.target},
-                       {"test", failure.test},
-                       {"what", failure.what}});
-  }
-  for (const Skip& skip : report.skips) {
-    skipped.Add(Value{
-        {"target", skip.target}, {"tests", skip.tests}, {"why", skip.why}});
-  }
-  for (const TargetSummary& target : report.targets) {
-    targets.Add(Value{{"label", target.label},
-                      {"passed", target.passed},
-                      {"failed", target.failed},
-                      {"skipped", target.skipped},
-                      {"seconds", target.seconds},
-                      {"started", target.started},
-                      {"older", target.older},
-                      {"configurations",
-                       std::vector<std::string>(target.configurations.begin(),
-                                                target.configurations.end())}});
-  }
   return {{"committed", report.committed},
           {"testlogs", report.testlogs},
           {"first_started", report.first_started},
           {"last_started", report.last_started},
-          {"versions", versions},
+          {"versions", ObjectOf(report.versions)},
           {"totals", TotalsValue(TotalsOf(report))},
           {"world_sizes", report.world_sizes},
-          {"claims", claims},
-          {"failures", failures},
-          {"skipped", skipped},
-          {"targets", targets}};
+          {"claims", ArrayOf(report.claims, ClaimValue)},
+          {"failures", ArrayOf(report.failures,
+                               [](const Failure& failure) -> Value {
+                                 return {{"target", failure.target},
+                                         {"test", failure.test},
+                                         {"what", failure.what}};
+                               })},
+          {"skipped", ArrayOf(report.skips,
+                              [](const Skip& skip) -> Value {
+                                return {{"target", skip.target},
+                                        {"tests", skip.tests},
+                                        {"why", skip.why}};
+                              })},
+          {"targets", ArrayOf(report.targets, TargetValue)}};
 }
 
 Section MeaningSection(const ConformanceReport& report) {

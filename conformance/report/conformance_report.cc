@@ -21,7 +21,7 @@
 #include "absl/time/time.h"
 #include "conformance/report/claims.h"
 #include "conformance/report/test_logs.h"
-#include "report/format.h"
+#include "report/document.h"
 
 namespace lockstep {
 namespace {
@@ -276,16 +276,14 @@ class ReportMaker {
   }
 
   const KnownClaim* KnownOf(const std::string& name) const {
-    for (const KnownClaim& claim : known_) {
-      if (claim.name == name) return &claim;
-    }
-    return nullptr;
+    const auto found = std::ranges::find(known_, name, &KnownClaim::name);
+    return found == known_.end() ? nullptr : &*found;
   }
 
   ClaimReport& ClaimOf(const std::string& name) {
-    for (ClaimReport& claim : report_.claims) {
-      if (claim.name == name) return claim;
-    }
+    const auto found =
+        std::ranges::find(report_.claims, name, &ClaimReport::name);
+    if (found != report_.claims.end()) return *found;
     ClaimReport& made = report_.claims.emplace_back();
     made.name = name;
     return made;

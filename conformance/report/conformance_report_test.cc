@@ -1,35 +1,134 @@
-// From what the tests say to cells, claims and totals.
+// From what the tests say to cells, claims and totals; the report as Markdown,
+// JSON and a page.
 #include "conformance/report/conformance_report.h"
 
 #include <cstdint>
 #include <limits>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/time/time.h"
 #include "conformance/report/claims.h"
-#include "conformance/report/sample_report.h"
 #include "conformance/report/test_logs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "report/document.h"
+#include "report/write.h"
 
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
+using testing::Not;
 using testing::Pair;
 using testing::SizeIs;
 
 constexpr char kSums[] = "//conformance:sums_test";
+constexpr char kBits[] = "//conformance:bits_test";
+constexpr char kAbsent[] = "//conformance:absent_test";
 constexpr char kGpu[] = "//sums:gpu_test";
+
+// "sums", which allows a rounding: on threads (float32 at 1 and 2 ranks,
+// float16 and float64 at 1), processes (float32 at 2) and a GPU. "bits", which
+// allows nothing: on threads and mpi (float32 at 4). "absent", which allows
+// nothing: on threads.
+const std::vector<KnownClaim>& SampleClaims() {
+  static const auto& known =
+      *new std::vector<KnownClaim>{{"sums",
+                                    "Sums are right.",
+                                    "a rounding",
+                                    false,
+                                    {{"threads", kSums, {"float32"}, {1, 2}},
+                                     {"threads", kSums, {"float16"}, {1}},
+                                     {"threads", kSums, {"float64"}, {1}},
+                                     {"processes", kSums, {"float32"}, {2}},
+                                     {"gpus", kGpu, {}, {}, "small sums"}}},
+                                   {"bits",
+                                    "Bits are the same.",
+                                    "none",
+                                    true,
+                                    {{"threads", kBits, {"float32"}, {4}},
+                                     {"mpi", kBits, {"float32"}, {4}}}},
+                                   {"absent",
+                                    "Nobody asks.",
+                                    "none",
+                                    true,
+                                    {{"threads", kAbsent, {"float32"}, {1}}}}};
+  return known;
+}
+
+// Of ten cases.
+ClaimResult SampleClaim(const std::string& name, const std::string& backend,
+                        int world_size, const std::string& type, double error,
+                        bool exact = false) {
+  return {name, backend, world_size, type, 10, error, exact};
+}
+
+// A test of half a second that recorded the claims.
+TestCaseResult SampleCase(const std::string& name, TestOutcome outcome,
+                          const std::vector<ClaimResult>& claims,
+                          const std::string& message = "") {
+  TestCaseResult result = {
+      .name = name, .outcome = outcome, .message = message, .seconds = 0.5};
+  for (const ClaimResult& claim : claims) {
+    result.properties.emplace_back(
+        kClaimProperty + std::to_string(result.properties.size()),
+        FormatClaimResult(claim));
+  }
+  result.properties.emplace_back(kConfigurationProperty, "optimised");
+  return result;
+}
+
+// Begun at midnight and, its last shard, a minute later.
+TestTarget SampleTarget(const std::string& label,
+                        std::vector<TestCaseResult> cases) {
+  return {.label = label,
+          .cases = std::move(cases),
+          .first_started = "2026-01-01T00:00:00.000",
+          .last_started = "2026-01-01T00:01:00.000"};
+}
+
+// Sums fail on processes, and hold on threads at one rank; bits hold on threads
+// and are skipped on mpi; all else was not run.
+ConformanceReport SampleReport() {
+  std::vector<TestTarget> targets = {
+      SampleTarget(
+          kSums,
+          {SampleCase("Sums.A", TestOutcome::kPassed,
+                      {SampleClaim("sums", "threads", 1, "float32", 0.5),
+                       SampleClaim("sums", "threads", 1, "float16", 0.5)}),
+           SampleCase("Sums.B", TestOutcome::kPassed,
+                      {SampleClaim("sums", "threads", 1, "float16", 0.25),
+                       SampleClaim("sums", "threads", 1, "float64", 0.5)}),
+           SampleCase("Sums.C", TestOutcome::kFailed,
+                      {SampleClaim("sums", "processes", 2, "float32", 12.5)},
+                      "sums_test.cc:7\nExpected: right\n  Actual: wrong")}),
+      SampleTarget(
+          kBits,
+          {SampleCase("Bits.A", TestOutcome::kPassed,
+                      {SampleClaim("bits", "threads", 4, "float32", 0, true)}),
+           SampleCase("Bits.B", TestOutcome::kSkipped,
+                      {SampleClaim("bits", "mpi", 4, "float32", 0, true)},
+                      "/a/bits_test.cc:12\nno mpirun here"),
+           SampleCase("Bits.C", TestOutcome::kSkipped, {},
+                      "/a/bits_test.cc:12\nno mpirun here")})};
+  ConformanceReport report = MakeReport(targets, SampleClaims());
+  report.origin = {.machine = {.cpu = "a CPU", .cores = 2, .system = "Linux"},
+                   .command = "bazel run //conformance:report"};
+  report.testlogs = "logs";
+  report.versions = {{"Compiler", "GCC 12"}};
+  return report;
+}
 
 // "sums" with these rows, and two claims of which nothing is run.
 std::vector<KnownClaim> ClaimsWith(const std::vector<ExpectedRow>& sums) {
   std::vector<KnownClaim> claims = SampleClaims();
   claims[0].rows = sums;
-  claims[1].rows = {{"threads", "//conformance:bits_test", {"float32"}, {1}}};
+  claims[1].rows = {{"threads", kBits, {"float32"}, {1}}};
   return claims;
 }
 
@@ -59,85 +158,34 @@ ClaimState StateOfSums(const ConformanceReport& report) {
   return StateOf(report.claims[0]);
 }
 
-TEST(MakeReportTest, SortsCellsByClaimBackendAndType) {
-  const ConformanceReport report = SampleReport();
-  EXPECT_THAT(report.world_sizes, ElementsAre(1, 2, 4));
-  ASSERT_THAT(report.claims, SizeIs(3));
-  const std::vector<ClaimRow>& rows = report.claims[0].rows;
-  ASSERT_THAT(rows, SizeIs(3));
-  EXPECT_EQ(rows[0].backend, "processes");
-  EXPECT_EQ(CellText(rows[0].cells.at(2)), "FAIL 12.5");
-  // Two types that say the same, of 20 and 10 cases.
-  EXPECT_EQ(rows[1].backend, "threads");
-  EXPECT_THAT(rows[1].types, ElementsAre("float16", "float64"));
-  EXPECT_EQ(CellText(rows[1].cells.at(1)), "0.5");
-  EXPECT_EQ(rows[1].cells.at(1).cases, 30);
-  EXPECT_EQ(rows[1].cells.at(1).passed, 3);
-  EXPECT_THAT(rows[2].types, ElementsAre("float32"));
-  EXPECT_EQ(CellText(report.claims[1].rows[0].cells.at(4)), "skip");
-  EXPECT_EQ(CellText(report.claims[1].rows[1].cells.at(4)), "exact");
-  EXPECT_EQ(report.first_started, "2026-01-01T00:00:00.000");
-}
-
-TEST(MakeReportTest, CountsAndNamesWhatFailedAndWasSkipped) {
-  const ConformanceReport report = SampleReport();
-  const ReportTotals totals = TotalsOf(report);
-  EXPECT_EQ(totals.claims_hold, 0);
-  EXPECT_EQ(totals.claims_in_part, 1);
-  EXPECT_EQ(totals.claims_not_run, 1);
-  EXPECT_EQ(totals.claims_failed, 1);
-  EXPECT_EQ(totals.tests_passed, 3);
-  EXPECT_EQ(totals.tests_failed, 1);
-  EXPECT_EQ(totals.tests_skipped, 2);
-  EXPECT_THAT(totals.configurations, ElementsAre(Pair("optimised", 2)));
-  ASSERT_THAT(report.failures, SizeIs(1));
-  EXPECT_EQ(report.failures[0].test, "Sums.C");
-  EXPECT_EQ(report.failures[0].what,
-            "sums_test.cc:7 Expected: right Actual: wrong");
-  ASSERT_THAT(report.skips, SizeIs(1));
-  EXPECT_EQ(report.skips[0].why, "no mpirun here");
-  EXPECT_EQ(report.skips[0].tests, 2);
-}
-
-TEST(MakeReportTest, AProblemOfATargetIsAFailure) {
-  TestTarget target = SampleTarget(kSums, {});
-  target.problems = {"shard 1 of 2: it wrote no test.xml"};
-  const ConformanceReport report = ReportOf({target});
-  ASSERT_THAT(report.failures, SizeIs(1));
-  EXPECT_EQ(report.failures[0].what, "shard 1 of 2: it wrote no test.xml");
-  EXPECT_EQ(TotalsOf(report).tests_failed, 1);
-}
-
-// Of two shards one crashed: what the other measured does not show the claim.
+// Of two shards one crashed, or the test ran too long: what was measured does
+// not show the claim.
 TEST(MakeReportTest, AClaimFailsWithAPartOfItsTestThatRecordedNothing) {
   TestTarget crashed = SampleTarget(kSums, {SumsAt(1), SumsAt(2)});
   crashed.problems = {"shard 2 of 2: it wrote no test.xml"};
+  TestTarget late = SampleTarget(kSums, {});
+  late.problems = {"it ran past its time limit"};
   const TestTarget control = SampleTarget(
       kSums, {SumsAt(1), SumsAt(2),
               SampleCase("Control", TestOutcome::kFailed, {}, "passed")});
-  for (const TestTarget& target : {crashed, control}) {
+  for (const TestTarget& target : {crashed, late, control}) {
     const ConformanceReport report = ReportOf({target});
+    ASSERT_THAT(report.failures, SizeIs(1));
+    EXPECT_EQ(report.failures[0].what,
+              target.problems.empty() ? "passed" : target.problems[0]);
     EXPECT_THAT(report.claims[0].failed_tests, ElementsAre(kSums));
     EXPECT_EQ(StateOfSums(report), ClaimState::kFailed);
     EXPECT_EQ(TotalsOf(report).claims_failed, 1);
+    EXPECT_EQ(TotalsOf(report).tests_failed, 1);
     EXPECT_EQ(TotalsOf(report).claims_not_run, 2);
   }
   // A failure of another test.
   const ConformanceReport report = ReportOf(
       {SampleTarget(kSums, {SumsAt(1), SumsAt(2)}),
-       SampleTarget("//conformance:bits_test",
+       SampleTarget(kBits,
                     {SampleCase("B", TestOutcome::kFailed, {}, "bad")})});
   EXPECT_EQ(StateOfSums(report), ClaimState::kHolds);
   EXPECT_EQ(StateOf(report.claims[1]), ClaimState::kFailed);
-}
-
-// What it would have measured is not known.
-TEST(MakeReportTest, AClaimWhoseTestFailedAndRecordedNothingIsNotOnlyNotRun) {
-  TestTarget target = SampleTarget(kSums, {});
-  target.problems = {"it ran past its time limit"};
-  const ConformanceReport report = ReportOf({target});
-  EXPECT_EQ(StateOfSums(report), ClaimState::kFailed);
-  EXPECT_EQ(StateOf(report.claims[1]), ClaimState::kNotRun);
 }
 
 TEST(MakeReportTest, AClaimOfWhichAllWasRunHolds) {
@@ -266,41 +314,26 @@ TEST(MakeReportTest, ARowOfAGpuIsWhatItsTestLeft) {
   }
 }
 
-// Were a test to record what it does not ask.
+// Were a test to pass without asking it. "Allowed: none" is no matter of what
+// the test says.
 TEST(MakeReportTest, AClaimThatIsNotWithinWhatIsAllowedFails) {
-  const struct {
-    double error;
-    bool holds;
-    int64_t cases = 10;
-  } kClaims[] = {{0.5, false, 0},
-                 {1, true},
-                 {1.0001, false},
-                 {std::numeric_limits<double>::infinity(), false}};
-  for (const auto& claim : kClaims) {
-    ClaimResult result =
-        SampleClaim("sums", "threads", 2, "float32", claim.error);
-    result.cases = claim.cases;
-    const ConformanceReport report = ReportOfCases(
-        {SumsAt(1), SampleCase("Sums.A", TestOutcome::kPassed, {result})});
-    EXPECT_EQ(report.failures.empty(), claim.holds) << claim.error;
-    EXPECT_EQ(StateOfSums(report),
-              claim.holds ? ClaimState::kHolds : ClaimState::kFailed)
-        << claim.error;
-  }
-}
-
-// "Allowed: none" is no matter of what the test says.
-TEST(MakeReportTest, AClaimOfTheWrongKindFails) {
   const struct {
     const char* claim;
     double error;
     bool exact;
     bool holds;
     int64_t cases = 10;
-  } kClaims[] = {{"bits", 0, true, true},     {"bits", 0, true, false, 0},
-                 {"bits", 0, false, false},   {"bits", 0.9, false, false},
-                 {"bits", 1e-9, true, false}, {"sums", 0.9, false, true},
-                 {"sums", 0, true, false}};
+  } kClaims[] = {
+      {"bits", 0, true, true},
+      {"bits", 0, true, false, 0},
+      {"bits", 0, false, false},
+      {"bits", 0.9, false, false},
+      {"bits", 1e-9, true, false},
+      {"sums", 0, true, false},
+      {"sums", 0.5, false, false, 0},
+      {"sums", 1, false, true},
+      {"sums", 1.0001, false, false},
+      {"sums", std::numeric_limits<double>::infinity(), false, false}};
   std::vector<KnownClaim> claims =
       ClaimsWith({{"threads", kSums, {"float32"}, {1}}});
   claims[1].rows = claims[0].rows;
@@ -371,6 +404,120 @@ TEST(CellTextTest, SaysHowFarAFailureIsOff) {
   EXPECT_EQ(CellText(cell), "0");
   cell = {.passed = 1, .skipped = 1};
   EXPECT_EQ(CellText(cell), "exact in part");
+}
+
+std::string Markdown(const ConformanceReport& report) {
+  return MarkdownPage(ConformanceDocument(report));
+}
+
+TEST(ReportMarkdownTest, HasWhatFailedBeforeTheTable) {
+  const std::string markdown = Markdown(SampleReport());
+  EXPECT_THAT(
+      markdown,
+      AllOf(HasSubstr("# Conformance: 0 claims hold, 1 in part, 1 not run, 1 "
+                      "fails; 3 tests pass, 1 fails, 2 skipped\n\n## Failed"
+                      "\n\n- `//conformance:sums_test, Sums.C: "
+                      "sums_test.cc:7 Expected: right Actual: wrong`\n"),
+            HasSubstr("| claim | backend | type | 1 rank | 2 | 4 |\n"
+                      "| --- | --- | --- | ---: | ---: | ---: |\n"),
+            HasSubstr("| sums | processes | float32 | - | FAIL 12.5 | - |"),
+            HasSubstr("| sums | threads | float16, float64 | 0.5 | - | - |"),
+            HasSubstr("| sums | threads | float32 | 0.5 | not run | - |"),
+            HasSubstr("| bits | mpi | float32 | - | - | skip |"),
+            HasSubstr("- `skipped: //conformance:bits_test, 2 tests: no "
+                      "mpirun here`\n"),
+            HasSubstr("- 2 targets record claims, built: optimised\n"),
+            HasSubstr("- `Compiler GCC 12; tests begun 2026-01-01T00:00:00.000 "
+                      "to 2026-01-01T00:01:00.000`\n"),
+            HasSubstr("`bazel run //conformance:report`\n")));
+  EXPECT_LT(markdown.find("## Failed"), markdown.find("| claim |"));
+}
+
+TEST(ReportMarkdownTest, NamesWhatWasNotRun) {
+  EXPECT_THAT(
+      Markdown(SampleReport()),
+      AllOf(HasSubstr("| absent | threads | float32 | not run | - | - |\n"),
+            HasSubstr("- `not run: absent, threads, 1 of the 1 cell of "
+                      "//conformance:absent_test`\n"),
+            HasSubstr("- `not run: sums, threads, 1 of the 2 cells of "
+                      "//conformance:sums_test`\n"),
+            HasSubstr("| sums | gpus | skipped | | | |\n"),
+            HasSubstr("- `skipped: sums, gpus, by //sums:gpu_test: needs a "
+                      "GPU (--config=cuda runs it). It asks: small sums`\n")));
+}
+
+TEST(ReportMarkdownTest, ShowsARowOfAGpuThatFailed) {
+  const std::vector<TestTarget> targets = {
+      SampleTarget(kGpu, {SampleCase("A", TestOutcome::kFailed, {}, "bad")})};
+  EXPECT_THAT(Markdown(MakeReport(targets, SampleClaims())),
+              AllOf(HasSubstr("- `//sums:gpu_test, A: bad`\n"),
+                    HasSubstr("- `sums: not shown to hold, since part of "
+                              "//sums:gpu_test failed and recorded nothing`"),
+                    HasSubstr("| FAIL sums | gpus | FAIL | | | |\n")));
+}
+
+TEST(ReportMarkdownTest, NamesWhatIsOlderThanTheCommit) {
+  ConformanceReport report = SampleReport();
+  EXPECT_THAT(Markdown(report), Not(HasSubstr("older")));
+  MarkOlder(absl::FromUnixSeconds(1800000000), report);
+  EXPECT_THAT(
+      Markdown(report),
+      AllOf(HasSubstr("; 2 of 2 targets older than the checked-out commit"),
+            HasSubstr("made 2027-01-15T08:00:00Z, so of another tree unless "
+                      "Bazel found nothing changed: all targets")));
+  report.targets[0].older = false;
+  EXPECT_THAT(Markdown(report),
+              HasSubstr("nothing changed: //conformance:bits_test`\n"));
+  const report::Value data = ConformanceDocument(report).data;
+  EXPECT_EQ(data["targets"][1]["older"], true);
+  EXPECT_EQ(data["committed"], "2027-01-15T08:00:00Z");
+  report.targets.resize(8, report.targets[1]);
+  report.targets[0].older = false;
+  EXPECT_THAT(Markdown(report),
+              HasSubstr("//conformance:bits_test and 2 more`\n"));
+}
+
+TEST(ReportMarkdownTest, SaysThatThereIsNoClaimOrConfigurationsAreMixed) {
+  EXPECT_THAT(Markdown(MakeReport({}, {})),
+              AllOf(HasSubstr("No test recorded a claim."),
+                    Not(HasSubstr("| claim |"))));
+  ConformanceReport report = SampleReport();
+  EXPECT_THAT(Markdown(report), Not(HasSubstr("configurations mixed")));
+  report.targets[0].configurations = {"optimised, thread sanitizer"};
+  EXPECT_THAT(Markdown(report),
+              AllOf(HasSubstr("; 2 configurations mixed"),
+                    HasSubstr("- 1 target records claims, built: optimised, "
+                              "thread sanitizer\n")));
+}
+
+TEST(ReportJsonTest, HasEveryCell) {
+  const report::Value json = ConformanceDocument(SampleReport()).data;
+  EXPECT_EQ(json["totals"]["claims_failed"], 1);
+  EXPECT_EQ(json["totals"]["claims_in_part"], 1);
+  EXPECT_EQ(json["totals"]["configurations"]["optimised"], 2);
+  const report::Value& claim = json["claims"][0];
+  EXPECT_EQ(claim["name"], "sums");
+  EXPECT_EQ(claim["outcome"], "failed");
+  EXPECT_EQ(claim["test"], kSums);
+  EXPECT_EQ(claim["rows"][0]["backend"], "processes");
+  EXPECT_EQ(claim["gpu_rows"][0]["asks"], "small sums");
+  EXPECT_EQ(claim["gpu_rows"][0]["outcome"], "skipped");
+  EXPECT_EQ(claim["missing"][0]["cells"], 1);
+  const report::Value& cell = claim["rows"][0]["cells"][0];
+  EXPECT_EQ(cell["world_size"], 2);
+  EXPECT_EQ(cell["outcome"], "failed");
+  EXPECT_EQ(cell["error_over_allowed"], 12.5);
+  EXPECT_EQ(cell["cases"], 10);
+  // Two types that say the same, of 20 and 10 cases.
+  EXPECT_EQ(claim["rows"][1]["types"].size(), 2u);
+  EXPECT_EQ(claim["rows"][1]["cells"][0]["cases"], 30);
+  EXPECT_EQ(json["claims"][1]["outcome"], "in_part");
+  EXPECT_EQ(json["claims"][2]["outcome"], "not_run");
+  EXPECT_EQ(json["claims"][2]["rows"][0]["cells"][0]["outcome"], "not_run");
+  EXPECT_EQ(json["skipped"][0]["why"], "no mpirun here");
+  EXPECT_EQ(json["targets"][0]["seconds"], 1.5);
+  EXPECT_EQ(json["targets"][0]["started"], "2026-01-01T00:00:00.000");
+  EXPECT_EQ(json["versions"]["Compiler"], "GCC 12");
 }
 
 }  // namespace

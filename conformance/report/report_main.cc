@@ -1,5 +1,8 @@
 // The command `report`: what a run of the conformance tests showed.
+#include <dnnl.h>
+
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <optional>
 #include <span>
@@ -7,34 +10,43 @@
 #include <utility>
 #include <vector>
 
+#include "absl/base/config.h"
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "base/command.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
 #include "base/command_line.h"
-#include "base/files.h"
 #include "base/status_macros.h"
+#include "base/subprocess.h"
 #include "conformance/report/claims.h"
 #include "conformance/report/conformance_report.h"
 #include "conformance/report/test_logs.h"
-#include "conformance/report/versions.h"
 #include "report/document.h"
-#include "report/machine.h"
-#include "report/output_files.h"
-#include "report/terminal.h"
 #include "report/write.h"
 
-ABSL_FLAG(std::string, testlogs, "", "see kUsage");
-ABSL_FLAG(std::string, output_dir, "lockstep-conformance", "see kUsage");
-ABSL_FLAG(bool, require_all, false, "see kUsage");
+ABSL_FLAG(std::string, testlogs, "",
+          "where Bazel keeps the results of tests, of which those in "
+          "DIR/conformance are read, and those of tests that need a GPU; "
+          "default: bazel-testlogs in the workspace, or without `bazel run` in "
+          "the current folder");
+ABSL_FLAG(std::string, output_dir, "lockstep-conformance",
+          "where to write; default: lockstep-conformance in the current "
+          "folder");
+ABSL_FLAG(bool, require_all, false,
+          "exit with 1 also if a claim holds in part only or was not run; what "
+          "was skipped for lack of a GPU does not count");
 
 namespace lockstep {
 namespace {
 
-constexpr char kName[] = "report";
-
-constexpr char kUsage[] = R"(report [FLAGS]
+Usage ReportUsage() {
+  return {
+      .command = "report",
+      .introduction = R"(report [FLAGS]
 
 Reports what the conformance tests showed when they were last run, by
   bazel test --keep_going //conformance/...
@@ -43,19 +55,75 @@ largest error over the allowed error; what failed, first; what was skipped, why,
 and what was not run; what is older than the checked-out commit, and what was
 built differently. Prints a table in Markdown; writes conformance.md,
 conformance.json and conformance.html, which opens offline.
-
-  --testlogs=DIR    where Bazel keeps the results of tests, of which those in
-                    DIR/conformance are read, and those of tests that need a
-                    GPU; default: bazel-testlogs in the workspace, or without
-                    `bazel run` in the current folder
-  --output_dir=DIR  where to write; default: lockstep-conformance in the
-                    current folder
-  --require_all     exit with 1 also if a claim holds in part only or was not
-                    run; what was skipped for lack of a GPU does not count
-
-Exit status: 0 if nothing failed, though some may not have run, which the first
+)",
+      .sections = {{"", "testlogs=DIR output_dir=DIR require_all"}},
+      .ending =
+          R"(Exit status: 0 if nothing failed, though some may not have run, which the first
 line says; 1 if something failed, or for another error; 2 for a wrong flag.
-)";
+)"};
+}
+
+std::string Compiler() {
+#ifdef __clang__
+  return __VERSION__;
+#else
+  return absl::StrCat("GCC ", __VERSION__);
+#endif
+}
+
+std::string Abseil() {
+#ifdef ABSL_LTS_RELEASE_VERSION
+  return absl::StrCat(ABSL_LTS_RELEASE_VERSION);
+#else
+  return "between releases";
+#endif
+}
+
+std::string Onednn() {
+  const dnnl_version_t& version = *dnnl_version();
+  return absl::StrCat(version.major, ".", version.minor, ".", version.patch);
+}
+
+// The first line that a command prints, if it exits with 0; else "".
+std::string FirstLine(const std::vector<std::string>& command) {
+  const SubprocessResult result = RunSubprocess(command, absl::Seconds(10));
+  if (result.exit_status != 0) return "";
+  return result.out.substr(0, result.out.find('\n'));
+}
+
+// Of the `bazel` on the path, which started this program if `bazel run` did;
+// empty if it cannot be told. It starts no server. Debian's does not know its
+// version; its package does.
+std::string Bazel() {
+  const std::string line = FirstLine({"bazel", "--version"});
+  absl::string_view version = line;
+  absl::ConsumePrefix(&version, "bazel ");
+  if (version != "no_version") return std::string(version);
+  return FirstLine(
+      {"dpkg-query", "--show", "--showformat=${Version}", "bazel-bootstrap"});
+}
+
+// Pairs of what this program was built with or runs on, and its version; Bazel
+// only where `bazel --version` answers.
+std::vector<std::pair<std::string, std::string>> Versions() {
+  std::vector<std::pair<std::string, std::string>> versions = {
+      {"Compiler", Compiler()}, {"abseil", Abseil()}, {"oneDNN", Onednn()}};
+  const std::string bazel = Bazel();
+  if (!bazel.empty()) versions.emplace_back("Bazel", bazel);
+  return versions;
+}
+
+// When the commit was made that is checked out where `bazel run` was called;
+// nothing if git does not say.
+std::optional<absl::Time> CommitTime() {
+  const char* const workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
+  if (workspace == nullptr) return std::nullopt;
+  const std::string line = FirstLine(
+      {"git", "-C", workspace, "show", "--no-patch", "--format=%ct", "HEAD"});
+  int64_t seconds = 0;
+  if (!absl::SimpleAtoi(line, &seconds)) return std::nullopt;
+  return absl::FromUnixSeconds(seconds);
+}
 
 std::string TestLogsFromFlags() {
   const std::string& given = absl::GetFlag(FLAGS_testlogs);
@@ -63,22 +131,6 @@ std::string TestLogsFromFlags() {
   const char* const workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
   return workspace != nullptr ? absl::StrCat(workspace, "/bazel-testlogs")
                               : UserPath("bazel-testlogs");
-}
-
-absl::Status WriteReport(const ConformanceReport& report,
-                         const std::string& folder) {
-  const report::Document document = ConformanceDocument(report);
-  const std::pair<const char*, std::string> kForms[] = {
-      {".json", JsonText(document)},
-      {".md", MarkdownPage(document)},
-      {".html", HtmlPage(ConformancePage(report))}};
-  Print(kForms[1].second + "\n");
-  for (const auto& [end, text] : kForms) {
-    const std::string path = absl::StrCat(folder, "/conformance", end);
-    LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(path, text));
-    Print(absl::StrCat("Wrote ", path, "\n"));
-  }
-  return absl::OkStatus();
 }
 
 std::vector<std::string> ExpectedTests() {
@@ -89,8 +141,9 @@ std::vector<std::string> ExpectedTests() {
   return labels;
 }
 
-// Whether nothing failed and, if that is asked for, everything was run.
-absl::StatusOr<bool> Run(const std::string& command_text) {
+// The exit status: kFailure if something failed or, if that is asked for, was
+// not run.
+absl::StatusOr<int> Run(std::span<char* const> argv) {
   const std::string folder = UserPath(absl::GetFlag(FLAGS_output_dir));
   LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));
   const std::string testlogs = TestLogsFromFlags();
@@ -104,29 +157,25 @@ absl::StatusOr<bool> Run(const std::string& command_text) {
   }
   ConformanceReport report = MakeReport(*targets, KnownClaims());
   report.testlogs = testlogs;
-  report.origin = {.machine = DescribeMachine(),
-                   .command = command_text,
-                   .commit = CommitText(),
-                   .created = TimeStamp()};
+  report.origin = report::OriginOf("//conformance:report", argv);
   if (const auto committed = CommitTime()) MarkOlder(*committed, report);
   report.versions = Versions();
-  LOCKSTEP_RETURN_IF_ERROR(WriteReport(report, folder));
+  const report::Document document = ConformanceDocument(report);
+  const report::Document page = ConformancePage(report);
+  Print(report::MarkdownPage(document) + "\n");
+  LOCKSTEP_RETURN_IF_ERROR(WriteReport(folder, "conformance", document, &page));
   const ReportTotals totals = TotalsOf(report);
   const bool all = totals.claims_in_part + totals.claims_not_run == 0;
-  return report.failures.empty() && (all || !absl::GetFlag(FLAGS_require_all));
-}
-
-int Main(std::span<char* const> argv) {
-  const std::optional<int> ended = BeginCommand(kName, kUsage, argv);
-  if (ended.has_value()) return *ended;
-  const auto passed = Run(CommandText("//conformance:report", argv));
-  if (!passed.ok()) return Fail(kName, passed.status());
-  return *passed ? 0 : kFailure;
+  const bool passed =
+      report.failures.empty() && (all || !absl::GetFlag(FLAGS_require_all));
+  return passed ? 0 : kFailure;
 }
 
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  return lockstep::Main({argv, static_cast<size_t>(argc)});
+  return lockstep::CommandMain(lockstep::ReportUsage(),
+                               {argv, static_cast<size_t>(argc)},
+                               lockstep::Run);
 }

@@ -1,17 +1,31 @@
-// The command `report`, on folders such as Bazel leaves.
+// The table of claims is whole; what a recorder says, as the property of a
+// test's XML and as the report reads it; and the command `report`, on folders
+// such as Bazel leaves.
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
+#include <limits>
+#include <random>
+#include <set>
 #include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/strings/str_split.h"
-#include "absl/strings/string_view.h"
+#include "base/files.h"
 #include "base/run_command.h"
+#include "base/status_matchers.h"
+#include "conformance/report/claim_recorder.h"
 #include "conformance/report/claims.h"
 #include "gmock/gmock.h"
+#include "gtest/gtest-spi.h"
 #include "gtest/gtest.h"
+#include "models/io/fuzz_inputs.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep {
@@ -19,7 +33,238 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
 using testing::StartsWith;
+
+// Each known claim has a row, or it would be left out when it is not run; its
+// first row, which readers are sent to, records numbers; and no test has a cell
+// twice.
+TEST(KnownClaimsTest, AreWhole) {
+  std::set<std::string> names;
+  std::set<std::tuple<std::string, std::string, std::string, std::string, int>>
+      cells;
+  for (const KnownClaim& claim : KnownClaims()) {
+    SCOPED_TRACE(claim.name);
+    EXPECT_TRUE(names.insert(claim.name).second);
+    EXPECT_THAT(claim.says, testing::EndsWith("."));
+    EXPECT_THAT(claim.allowed, Not(IsEmpty()));
+    EXPECT_EQ(claim.exact, claim.allowed.starts_with("none"));
+    ASSERT_THAT(claim.rows, Not(IsEmpty()));
+    EXPECT_THAT(claim.rows.front().test, StartsWith("//conformance"));
+    for (const ExpectedRow& row : claim.rows) {
+      EXPECT_THAT(row.backend, Not(IsEmpty()));
+      EXPECT_THAT(row.test, StartsWith("//"));
+      EXPECT_EQ(row.types.empty(), !row.gpu_asks.empty());
+      EXPECT_EQ(row.world_sizes.empty(), !row.gpu_asks.empty());
+      for (const std::string& type : row.types) {
+        for (const int size : row.world_sizes) {
+          EXPECT_TRUE(
+              cells.insert({claim.name, row.backend, row.test, type, size})
+                  .second)
+              << row.backend;
+        }
+      }
+    }
+  }
+}
+
+class ClaimRecorderTest : public testing::Test {
+ protected:
+  // Not the XML of this test, which the report reads like any other.
+  PropertySink Sink() {
+    return [this](const std::string& name, const std::string& value) {
+      properties_.emplace_back(name, value);
+    };
+  }
+
+  // What a recorder says after `measure`.
+  template <typename Measure>
+  ClaimResult Recorded(const ClaimPlace& place, const Measure& measure) {
+    {
+      ClaimRecorder recorder(place, Sink());
+      measure(recorder);
+    }
+    EXPECT_EQ(properties_.size(), 2u);
+    EXPECT_THAT(properties_[0].first, StartsWith(kClaimProperty));
+    const auto claim = ParseClaimResult(properties_[0].second);
+    properties_.clear();
+    EXPECT_THAT(claim, IsOk());
+    return claim.ok() ? *claim : ClaimResult();
+  }
+
+  std::vector<std::pair<std::string, std::string>> properties_;
+};
+
+TEST_F(ClaimRecorderTest, KeepsTheLargestErrorOfAllCases) {
+  const ClaimResult claim =
+      Recorded({"gradients", "threads", 3, "float32"}, [](ClaimRecorder& r) {
+        for (const double error : {0.25, 0.75, 0.5}) r.Measure(error);
+      });
+  EXPECT_EQ(claim.claim, "gradients");
+  EXPECT_EQ(claim.backend, "threads");
+  EXPECT_EQ(claim.world_size, 3);
+  EXPECT_EQ(claim.type, "float32");
+  EXPECT_EQ(claim.cases, 3);
+  EXPECT_EQ(claim.error_over_allowed, 0.75);
+  EXPECT_FALSE(claim.exact);
+}
+
+TEST_F(ClaimRecorderTest, TellsExactFromMeasured) {
+  const ClaimResult exact = Recorded({"evaluation", "mpi", 1, "float32"},
+                                     [](ClaimRecorder& r) { r.AddExact(7); });
+  EXPECT_TRUE(exact.exact);
+  EXPECT_EQ(exact.cases, 7);
+  const ClaimResult measured = Recorded({"gradients", "threads", 1, "float32"},
+                                        [](ClaimRecorder& r) { r.Measure(0); });
+  EXPECT_FALSE(measured.exact);
+  EXPECT_EQ(measured.error_over_allowed, 0);
+}
+
+TEST_F(ClaimRecorderTest, NanIsAnInfinity) {
+  const ClaimResult claim =
+      Recorded({"gradients", "threads", 3, "float32"}, [](ClaimRecorder& r) {
+        r.Measure(std::nan(""));
+        r.Measure(0.5);
+      });
+  EXPECT_EQ(claim.error_over_allowed, std::numeric_limits<double>::infinity());
+}
+
+TEST_F(ClaimRecorderTest, ClaimsOfOneTestHaveTheirOwnProperties) {
+  {
+    ClaimRecorder one({"epochs", "torch", 1, "indices"}, Sink());
+    ClaimRecorder other({"epochs", "torch", 1, "indices"}, Sink());
+    one.AddExact();
+    other.AddExact();
+  }
+  ASSERT_EQ(properties_.size(), 4u);
+  EXPECT_THAT(properties_[0].first, StartsWith(kClaimProperty));
+  EXPECT_EQ(properties_[1].first, kConfigurationProperty);
+  EXPECT_THAT(properties_[2].first, StartsWith(kClaimProperty));
+  EXPECT_NE(properties_[0].first, properties_[2].first);
+}
+
+TEST_F(ClaimRecorderTest, FailsWhereItIsMisused) {
+  EXPECT_NONFATAL_FAILURE(
+      ClaimRecorder({"epochs", "torch", 1, "indices"}, Sink()),
+      "nothing was measured of the claim epochs");
+  EXPECT_NONFATAL_FAILURE(
+      ClaimRecorder({"immortality", "threads", 1, "float32"}, Sink())
+          .AddExact(),
+      "immortality is not in claims.cc");
+  EXPECT_NONFATAL_FAILURE(
+      ClaimRecorder({"trained_bits", "mpi", 4, "float32"}, Sink()).Measure(0.9),
+      "the claim trained_bits allows no error");
+  EXPECT_NONFATAL_FAILURE(
+      ClaimRecorder({"gradients", "threads", 4, "float32"}, Sink()).AddExact(),
+      "the claim gradients allows an error");
+}
+
+TEST_F(ClaimRecorderTest, SaysHowTheTestWasBuiltAndRun) {
+  { ClaimRecorder({"evaluation", "mpi", 1, "float32"}, Sink()).AddExact(); }
+  ASSERT_EQ(properties_.size(), 2u);
+  EXPECT_EQ(properties_[1].second, TestConfiguration());
+  const std::string filter = testing::GTEST_FLAG(filter);
+  testing::GTEST_FLAG(filter) = "*";
+  const std::string whole = TestConfiguration();
+  testing::GTEST_FLAG(filter) = "ClaimRecorderTest.*";
+  EXPECT_EQ(TestConfiguration(), whole + ", filtered");
+  testing::GTEST_FLAG(filter) = filter;
+#ifdef __OPTIMIZE__
+  EXPECT_THAT(whole, StartsWith("optimised"));
+#else
+  EXPECT_THAT(whole, StartsWith("not optimised"));
+#endif
+#ifdef __SANITIZE_ADDRESS__
+  EXPECT_THAT(whole, HasSubstr("address sanitizer"));
+#endif
+#ifdef __SANITIZE_THREAD__
+  EXPECT_THAT(whole, HasSubstr("thread sanitizer"));
+#endif
+}
+
+TEST(RecordInXmlTest, IsAPropertyOfTheRunningTest) {
+  RecordInXml("no_claim", "a value");
+  const testing::TestResult& result =
+      *testing::UnitTest::GetInstance()->current_test_info()->result();
+  ASSERT_EQ(result.test_property_count(), 1);
+  EXPECT_STREQ(result.GetTestProperty(0).key(), "no_claim");
+  EXPECT_STREQ(result.GetTestProperty(0).value(), "a value");
+}
+
+TEST(ClaimResultTest, SurvivesAnyText) {
+  ClaimResult result;
+  result.claim = "a\"<b>\n\x01\\";
+  result.backend = "\xc3\xa9";
+  result.type = "float32, bfloat16";
+  result.world_size = 1024;
+  result.cases = int64_t{1} << 40;
+  result.error_over_allowed = 0x1.23456789abcdep-3;
+  const auto back = ParseClaimResult(FormatClaimResult(result));
+  ASSERT_THAT(back, IsOk());
+  EXPECT_EQ(back->claim, result.claim);
+  EXPECT_EQ(back->backend, result.backend);
+  EXPECT_EQ(back->type, result.type);
+  EXPECT_EQ(back->world_size, result.world_size);
+  EXPECT_EQ(back->cases, result.cases);
+  EXPECT_EQ(back->error_over_allowed, result.error_over_allowed);
+}
+
+TEST(ClaimResultTest, RefusesWhatItDidNotWrite) {
+  const std::string good = FormatClaimResult({.claim = "c"});
+  ASSERT_THAT(ParseClaimResult(good), IsOk());
+  const struct {
+    const char* part;
+    const char* in_its_place;
+    const char* says;
+  } kSpoilt[] = {
+      {"\"claim\"", "\"klaim\"", "\"claim\""},
+      {"\"world_size\":1", "\"world_size\":0", "\"world_size\""},
+      {"\"world_size\":1", "\"world_size\":1e300", "\"world_size\""},
+      {"\"world_size\":1", "\"world_size\":99999999999", "\"world_size\""},
+      {"\"cases\":0", "\"cases\":-1", "\"cases\""},
+      {"\"error_over_allowed\":0.0", "\"error_over_allowed\":-1",
+       "\"error_over_allowed\""},
+      {"\"error_over_allowed\":0.0", "\"error_over_allowed\":\"1\"",
+       "\"error_over_allowed\""},
+      {"\"exact\":false", "\"exact\":0", "\"exact\""},
+      {"}", "", "no JSON object"},
+      {"{", "[{", "no JSON object"},
+  };
+  for (const auto& spoilt : kSpoilt) {
+    std::string text = good;
+    const size_t at = text.find(spoilt.part);
+    ASSERT_NE(at, std::string::npos) << spoilt.part << " in " << good;
+    text.replace(at, std::string(spoilt.part).size(), spoilt.in_its_place);
+    EXPECT_THAT(
+        ParseClaimResult(text),
+        StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(spoilt.says)))
+        << text;
+  }
+}
+
+TEST(ClaimResultTest, AnyChangeIsReadOrRefused) {
+  const std::vector<std::string> seeds = {
+      FormatClaimResult({.claim = "gradients", .cases = 3}),
+      FormatClaimResult({.claim = "epochs", .world_size = 8, .exact = true})};
+  std::mt19937 random(29);
+  int read = 0, refused = 0;
+  for (int i = 0; i < 5000; ++i) {
+    const std::string text = Mutated(seeds, random);
+    const auto claim = ParseClaimResult(text);
+    if (!claim.ok()) {
+      ++refused;
+      continue;
+    }
+    ++read;
+    ASSERT_GE(claim->world_size, 1) << text;
+    ASSERT_GE(claim->cases, 0) << text;
+    ASSERT_GE(claim->error_over_allowed, 0) << text;
+  }
+  // Both were tried.
+  EXPECT_GT(read, 0);
+  EXPECT_GT(refused, 0);
+}
 
 constexpr int kDeadlineSeconds = 30;
 // One that records gradients.
@@ -33,11 +278,6 @@ CommandOutcome RunReport(const std::string& flags,
                    "-u BUILD_WORKING_DIRECTORY ",
                    environment, " conformance/report/report ", flags),
       kDeadlineSeconds);
-}
-
-std::string ReadText(const std::string& path) {
-  std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 class ReportTest : public testing::Test {
@@ -97,13 +337,14 @@ TEST_F(ReportTest, WhatPassesIsATableAndZero) {
                       "not run | 0.5 |"),
             HasSubstr("Compiler "), HasSubstr("oneDNN "), HasSubstr("Wrote ")));
   const auto json = nlohmann::json::parse(
-      ReadText(folder_ + "/out/conformance.json"), nullptr, false);
+      ReadFile(folder_ + "/out/conformance.json").value_or(""), nullptr, false);
   ASSERT_TRUE(json.is_object());
   EXPECT_EQ(json["totals"]["tests_passed"], 2);
   EXPECT_EQ(json["failures"].size(), 0u);
-  EXPECT_THAT(outcome.output,
-              StartsWith(ReadText(folder_ + "/out/conformance.md")));
-  EXPECT_THAT(ReadText(folder_ + "/out/conformance.html"),
+  EXPECT_THAT(
+      outcome.output,
+      StartsWith(ReadFile(folder_ + "/out/conformance.md").value_or("")));
+  EXPECT_THAT(ReadFile(folder_ + "/out/conformance.html").value_or(""),
               HasSubstr("</html>"));
 }
 
@@ -174,7 +415,7 @@ TEST_F(ReportTest, FindsTheWorkspacesLogs) {
                 absl::StrCat("BUILD_WORKSPACE_DIRECTORY=", folder_,
                              " BUILD_WORKING_DIRECTORY=", folder_));
   EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
-  EXPECT_THAT(ReadText(folder_ + "/there/out/conformance.md"),
+  EXPECT_THAT(ReadFile(folder_ + "/there/out/conformance.md").value_or(""),
               AllOf(HasSubstr("| gradients |"),
                     HasSubstr("`bazel run //conformance:report -- "
                               "--output_dir=there/out`")));
@@ -205,14 +446,7 @@ TEST(ReportFlagsTest, WrongOnesAreOneLine) {
 }
 
 TEST(ReportFlagsTest, HelpSaysEveryFlag) {
-  const CommandOutcome outcome = RunReport("--help");
-  EXPECT_EQ(outcome.exit_status, 0);
-  for (const char* flag : {"--testlogs=", "--output_dir=", "--require_all"}) {
-    EXPECT_THAT(outcome.output, HasSubstr(flag));
-  }
-  for (const absl::string_view line : absl::StrSplit(outcome.output, '\n')) {
-    EXPECT_LE(line.size(), 80u) << line;
-  }
+  ExpectUsage(RunReport("--help"), "report");
 }
 
 }  // namespace

@@ -18,9 +18,9 @@ enum class TestOutcome { kPassed, kFailed, kSkipped };
 struct TestCaseResult {
   std::string name;  // "Suite.Name".
   TestOutcome outcome = TestOutcome::kPassed;
-  std::string message;  // Of its first failure, or why it was skipped.
+  std::string message = {};  // Of its first failure, or why it was skipped.
   double seconds = 0;
-  std::vector<std::pair<std::string, std::string>> properties;
+  std::vector<std::pair<std::string, std::string>> properties = {};
 };
 
 struct TestXml {
@@ -35,13 +35,13 @@ absl::StatusOr<TestXml> ParseTestXml(absl::string_view text);
 // One test target, of all its shards.
 struct TestTarget {
   std::string label;  // "//conformance/syncbn:sync_batch_norm_test".
-  std::vector<TestCaseResult> cases;
+  std::vector<TestCaseResult> cases = {};
   // What is wrong beside the cases that failed: one line each.
-  std::vector<std::string> problems;
+  std::vector<std::string> problems = {};
   // When the first and the last shard began, as their XML has it; "" if none
   // says.
-  std::string first_started;
-  std::string last_started;
+  std::string first_started = {};
+  std::string last_started = {};
 };
 
 // Reads the targets below `testlogs`/`part`, and those of `labels` that left

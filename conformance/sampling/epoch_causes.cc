@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "conformance/sampling/sampling_causes.h"
+#include "conformance/sampling/sampler_checker.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 
@@ -196,8 +196,7 @@ std::string CauseOfSharing(const DrawnEpoch& drawn) {
   SamplingCase one = drawn.c;
   one.world_size = 1;
   one.drop_last = false;
-  for (size_t rank = 1; rank < drawn.ranks.size(); ++rank) {
-    ++one.seed;
+  for (size_t rank = 0; rank < drawn.ranks.size(); ++rank, ++one.seed) {
     const auto order = DrawRanks(drawn.make, one, drawn.epoch);
     if (!order.ok() ||
         drawn.ranks[rank] != DealtAs(drawn, Flat((*order)[0]))[rank]) {

@@ -15,7 +15,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "conformance/sampling/sampler_checker.h"
-#include "conformance/sampling/sampling_causes.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "conformance/sampling/sampling_causes.h"
+#include "conformance/sampling/sampler_checker.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 

@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "conformance/sampling/sampler_checker.h"
-#include "conformance/sampling/sampling_causes.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 #include "sampler/sampler.h"
@@ -34,306 +33,283 @@ struct Run {
   std::vector<SamplerState> states;
 };
 
-class ResumeChecker {
- public:
-  ResumeChecker(const SamplerFactory& make, const SamplingCase& c)
-      : make_(make), case_(c) {}
-
-  absl::Status Check();
-
- private:
-  using Prepare = absl::FunctionRef<absl::Status(TestedSampler&)>;
-
-  // Each rank of `c`, once prepared, step by step; that their states agree.
-  absl::StatusOr<Run> RunRanks(const SamplingCase& c, Prepare prepare) const;
-  absl::Status CompareState(const SamplerState& state, int rank, size_t step,
-                            Run& run) const;
-  // What the ranks of `c` draw from there on, for a check of that property.
-  absl::StatusOr<std::vector<Batches>> DrawFrom(SamplingProperty property,
-                                                const SamplerState& state,
-                                                const SamplingCase& c) const;
-  // The order of the epoch: the sampler's own where it is keyed.
-  absl::StatusOr<std::vector<int64_t>> Order() const;
-
-  absl::Status CheckResume(size_t step) const;
-  absl::Status CheckRescale(size_t step) const;
-  absl::Status CheckSecondStop(size_t step) const;
-  absl::Status CheckNextEpoch(size_t step, const SamplingCase& next) const;
-
-  absl::Status CheckTakeOver(const TakeOver& take_over,
-                             const std::string& when) const;
-
-  // A number in [0, end) that depends on the case, the step and the use.
-  int64_t Pick(size_t step, int64_t use, int64_t end) const;
-  SamplingCase AtSize(int64_t world_size, int64_t batch_size) const;
-  int64_t OtherBatchSize(size_t step) const;
-
-  const SamplerFactory& make_;
-  const SamplingCase& case_;
-  Run run_;
-  std::optional<EpochPlace> start_;
-};
-
 std::string Steps(size_t step) { return absl::StrCat("after step ", step); }
 
 std::string SizeText(const SamplingCase& c) {
   return absl::StrCat("P=", c.world_size, " B=", c.batch_size);
 }
 
-int64_t ResumeChecker::Pick(size_t step, int64_t use, int64_t end) const {
-  uint64_t x = static_cast<uint64_t>(
-      ((case_.dataset_size * 16 + case_.world_size) * 16 + case_.batch_size) *
-          64 +
-      static_cast<int64_t>(step));
-  x = (x * 8 + static_cast<uint64_t>(use) + 1) * 0x9E3779B97F4A7C15u;
-  return static_cast<int64_t>((x >> 32) % static_cast<uint64_t>(end));
-}
+class ResumeChecker {
+ public:
+  ResumeChecker(const SamplerFactory& make, const SamplingCase& c)
+      : make_(make), case_(c) {}
 
-SamplingCase ResumeChecker::AtSize(int64_t world_size,
-                                   int64_t batch_size) const {
-  SamplingCase c = case_;
-  c.world_size = static_cast<int>(world_size);
-  c.batch_size = batch_size;
-  return c;
-}
-
-int64_t ResumeChecker::OtherBatchSize(size_t step) const {
-  const int64_t other = 1 + Pick(step, 0, kMaxBatchSize - 1);
-  return other < case_.batch_size ? other : other + 1;
-}
-
-absl::Status ResumeChecker::CompareState(const SamplerState& state, int rank,
-                                         size_t step, Run& run) const {
-  if (rank == 0) {
-    const auto kept = SamplerStateFromJson(ToJson(state));
-    if (!kept.ok()) return At(case_, rank, kept.status());
-    if (!(*kept == state)) {
-      return Breaks("States", case_,
-                    absl::StrCat(Steps(step), ": JSON keeps ", ToJson(*kept),
-                                 " of ", ToJson(state)));
+  absl::Status Check() {
+    if (StepsOf(case_) == 0) return absl::OkStatus();
+    LOCKSTEP_ASSIGN_OR_RETURN(run_, RunRanks(case_, [](TestedSampler& sampler) {
+                                sampler.SetEpoch(kEpoch);
+                                return absl::OkStatus();
+                              }));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> order, Order());
+    start_.emplace(case_, kEpoch, order);
+    const size_t stops = run_.states.size();
+    for (size_t step = 0; step < stops; ++step) {
+      LOCKSTEP_RETURN_IF_ERROR(CheckResume(step));
     }
-    run.states.push_back(*kept);
-    return absl::OkStatus();
-  }
-  if (step < run.states.size() && state == run.states[step]) {
-    return absl::OkStatus();
-  }
-  return Breaks(
-      "States", case_,
-      absl::StrCat(Steps(step), ": rank ", rank, "'s state is ", ToJson(state),
-                   ", rank 0's is ",
-                   step < run.states.size() ? ToJson(run.states[step])
-                                            : "none: it has fewer steps"));
-}
-
-absl::StatusOr<Run> ResumeChecker::RunRanks(const SamplingCase& c,
-                                            Prepare prepare) const {
-  Run run;
-  for (int rank = 0; rank < c.world_size; ++rank) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make_(c, rank));
-    LOCKSTEP_RETURN_IF_ERROR(prepare(*sampler));
-    LOCKSTEP_RETURN_IF_ERROR(sampler->BeginEpoch());
-    Batches& batches = run.ranks.emplace_back();
-    for (;;) {
-      const auto state = sampler->State();
-      if (!state.ok()) return At(c, rank, state.status());
-      LOCKSTEP_RETURN_IF_ERROR(CompareState(*state, rank, batches.size(), run));
-      std::optional<std::vector<int64_t>> batch = sampler->NextBatch();
-      if (!batch.has_value()) break;
-      batches.push_back(*std::move(batch));
-      const absl::Status ends = CheckEnds(batches);
-      if (!ends.ok()) return At(c, rank, ends);
+    for (size_t step = 0; step < stops; ++step) {
+      LOCKSTEP_RETURN_IF_ERROR(CheckRescale(step));
     }
-    if (batches.size() != run.ranks[0].size()) {
-      return Breaks("States", case_,
-                    absl::StrCat("rank ", rank, " takes ", batches.size(),
-                                 " steps, rank 0 takes ", run.ranks[0].size()));
+    for (size_t step = 0; step < stops; ++step) {
+      LOCKSTEP_RETURN_IF_ERROR(CheckSecondStop(step));
     }
-  }
-  return run;
-}
-
-absl::StatusOr<std::vector<Batches>> ResumeChecker::DrawFrom(
-    SamplingProperty property, const SamplerState& state,
-    const SamplingCase& c) const {
-  std::vector<Batches> ranks;
-  for (int rank = 0; rank < c.world_size; ++rank) {
-    auto sampler = make_(c, rank);
-    if (!sampler.ok()) return At(c, rank, sampler.status());
-    const absl::Status restored = (*sampler)->Restore(state);
-    if (!restored.ok()) return At(c, rank, restored);
-    const int64_t said = (*sampler)->num_batches();
-    auto batches = DrawEpoch(**sampler);
-    if (!batches.ok()) return At(c, rank, batches.status());
-    if (std::ssize(*batches) != said) {
-      return Breaks(
-          property, case_,
-          absl::StrCat("restored at ", SizeText(c), ", num_batches() says ",
-                       said, ", there are ", batches->size()));
-    }
-    ranks.push_back(*std::move(batches));
-  }
-  return ranks;
-}
-
-absl::StatusOr<std::vector<int64_t>> ResumeChecker::Order() const {
-  if (case_.shuffle != Shuffle::kKeyed) return ReferenceOrder(case_, kEpoch);
-  SamplingCase one_rank = AtSize(1, case_.dataset_size);
-  one_rank.drop_last = false;
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto ranks,
-                            DrawRanks(make_, one_rank, kEpoch));
-  std::vector<int64_t> order;
-  std::vector<bool> seen(static_cast<size_t>(case_.dataset_size));
-  for (const auto& batch : ranks[0]) {
-    for (const int64_t index : batch) {
-      if (index < 0 || index >= case_.dataset_size ||
-          seen[static_cast<size_t>(index)]) {
-        return Breaks("Rescale", case_, "one rank draws no permutation");
-      }
-      seen[static_cast<size_t>(index)] = true;
-      order.push_back(index);
-    }
-  }
-  return order;
-}
-
-absl::Status ResumeChecker::CheckResume(size_t step) const {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto got,
-                            DrawFrom("Resume", run_.states[step], case_));
-  for (size_t rank = 0; rank < got.size(); ++rank) {
-    const Batches& whole = run_.ranks[rank];
-    const Batches left(whole.begin() + static_cast<ptrdiff_t>(step),
-                       whole.end());
-    const auto difference =
-        FirstDifference(got[rank], left, static_cast<int>(rank));
-    if (difference.has_value()) {
-      return Breaks(
-          "Resume", case_,
-          absl::StrCat(Steps(step), ", resumed: ", *difference,
-                       CauseOfResume({make_, case_, static_cast<int>(rank),
-                                      kEpoch, step, whole, got[rank]})));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status ResumeChecker::CheckTakeOver(const TakeOver& take_over,
-                                          const std::string& when) const {
-  const std::optional<std::string> wrong = WrongTakeOver(take_over);
-  if (!wrong.has_value()) return absl::OkStatus();
-  return Breaks(
-      "Rescale", case_,
-      absl::StrCat(when, ", at ", SizeText(take_over.next), ": ", *wrong));
-}
-
-absl::Status ResumeChecker::CheckRescale(size_t step) const {
-  const EpochPlace stopped = start_->After(static_cast<int64_t>(step));
-  for (int world_size = 1; world_size <= kMaxSamplingRanks; ++world_size) {
-    for (const int64_t batch : {case_.batch_size, OtherBatchSize(step)}) {
-      const SamplingCase next = AtSize(world_size, batch);
+    for (size_t step = 0; step < stops; ++step) {
+      LOCKSTEP_RETURN_IF_ERROR(CheckNextEpoch(step, case_));
+      const SamplingCase next =
+          AtSize(1 + Pick(step, 5, kMaxSamplingRanks), case_.batch_size);
       if (StepsOf(next) == 0) continue;
-      LOCKSTEP_ASSIGN_OR_RETURN(const auto got,
-                                DrawFrom("Rescale", run_.states[step], next));
-      LOCKSTEP_RETURN_IF_ERROR(CheckTakeOver(
-          {*start_, case_, static_cast<int64_t>(step), stopped, next, got},
-          Steps(step)));
+      LOCKSTEP_RETURN_IF_ERROR(CheckNextEpoch(step, next));
     }
+    return CheckBadStates(make_, case_, run_.states[0], run_.ranks.back());
   }
-  return absl::OkStatus();
-}
 
-absl::Status ResumeChecker::CheckSecondStop(size_t step) const {
-  const SamplingCase second = AtSize(1 + Pick(step, 1, kMaxSamplingRanks),
-                                     1 + Pick(step, 2, kMaxBatchSize));
-  if (StepsOf(second) == 0) return absl::OkStatus();
-  const SamplerState& state = run_.states[step];
-  LOCKSTEP_ASSIGN_OR_RETURN(const Run run,
-                            RunRanks(second, [&state](TestedSampler& sampler) {
-                              return sampler.Restore(state);
-                            }));
-  const EpochPlace taken_over =
-      start_->After(static_cast<int64_t>(step)).TakenOverBy(second);
-  for (size_t more = 0; more < run.states.size(); ++more) {
-    const EpochPlace stopped = taken_over.After(static_cast<int64_t>(more));
-    const std::string when =
-        absl::StrCat(Steps(step), " and step ", more, " at ", SizeText(second));
-    for (const SamplingCase& third :
-         {case_, AtSize(1 + Pick(step + more, 3, kMaxSamplingRanks),
-                        1 + Pick(step + more, 4, kMaxBatchSize))}) {
-      if (StepsOf(third) == 0) continue;
-      LOCKSTEP_ASSIGN_OR_RETURN(const auto got,
-                                DrawFrom("Rescale", run.states[more], third));
-      LOCKSTEP_RETURN_IF_ERROR(CheckTakeOver(
-          {*start_, second, static_cast<int64_t>(more), stopped, third, got},
-          when));
-    }
+ private:
+  using Prepare = absl::FunctionRef<absl::Status(TestedSampler&)>;
+
+  // A number in [0, end) that depends on the case, the step and the use.
+  int64_t Pick(size_t step, int64_t use, int64_t end) const {
+    uint64_t x = static_cast<uint64_t>(
+        ((case_.dataset_size * 16 + case_.world_size) * 16 + case_.batch_size) *
+            64 +
+        static_cast<int64_t>(step));
+    x = (x * 8 + static_cast<uint64_t>(use) + 1) * 0x9E3779B97F4A7C15u;
+    return static_cast<int64_t>((x >> 32) % static_cast<uint64_t>(end));
   }
-  return absl::OkStatus();
-}
 
-absl::Status ResumeChecker::CheckNextEpoch(size_t step,
-                                           const SamplingCase& next) const {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto want,
-                            DrawRanks(make_, next, kEpoch + 1));
-  for (int rank = 0; rank < next.world_size; ++rank) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make_(next, rank));
-    for (const Draws draws : {Draws::kNothing, Draws::kABatch, Draws::kAll}) {
-      LOCKSTEP_RETURN_IF_ERROR(sampler->Restore(run_.states[step]));
-      if (draws == Draws::kABatch) {
-        LOCKSTEP_RETURN_IF_ERROR(sampler->BeginEpoch());
-        sampler->NextBatch();
-      } else if (draws == Draws::kAll) {
-        LOCKSTEP_RETURN_IF_ERROR(DrawEpoch(*sampler).status());
+  SamplingCase AtSize(int64_t world_size, int64_t batch_size) const {
+    SamplingCase c = case_;
+    c.world_size = static_cast<int>(world_size);
+    c.batch_size = batch_size;
+    return c;
+  }
+
+  int64_t OtherBatchSize(size_t step) const {
+    const int64_t other = 1 + Pick(step, 0, kMaxBatchSize - 1);
+    return other < case_.batch_size ? other : other + 1;
+  }
+
+  absl::Status CompareState(const SamplerState& state, int rank, size_t step,
+                            Run& run) const {
+    if (rank == 0) {
+      const auto kept = SamplerStateFromJson(ToJson(state));
+      if (!kept.ok()) return At(case_, rank, kept.status());
+      if (!(*kept == state)) {
+        return Breaks("States", case_,
+                      absl::StrCat(Steps(step), ": JSON keeps ", ToJson(*kept),
+                                   " of ", ToJson(state)));
       }
-      // Paddle's goes on to it by itself.
-      if (draws != Draws::kAll || next.semantics != Semantics::kPaddle) {
-        sampler->SetEpoch(kEpoch + 1);
-      }
-      LOCKSTEP_ASSIGN_OR_RETURN(const Batches got, DrawEpoch(*sampler));
-      const Batches& due = want[static_cast<size_t>(rank)];
-      const auto difference = FirstDifference(got, due, rank);
-      if (!difference.has_value()) continue;
-      return Breaks(
-          "NextEpoch", case_,
-          absl::StrCat(Steps(step), ", at ", SizeText(next),
-                       draws == Draws::kNothing  ? ""
-                       : draws == Draws::kABatch ? ", a batch drawn"
-                                                 : ", the rest drawn",
-                       ", the epoch after: ", *difference,
-                       CauseOfNextEpoch(
-                           {make_, next, rank, kEpoch + 1, step, due, got})));
+      run.states.push_back(*kept);
+      return absl::OkStatus();
     }
+    if (step < run.states.size() && state == run.states[step]) {
+      return absl::OkStatus();
+    }
+    return Breaks(
+        "States", case_,
+        absl::StrCat(Steps(step), ": rank ", rank, "'s state is ",
+                     ToJson(state), ", rank 0's is ",
+                     step < run.states.size() ? ToJson(run.states[step])
+                                              : "none: it has fewer steps"));
   }
-  return absl::OkStatus();
-}
 
-absl::Status ResumeChecker::Check() {
-  if (StepsOf(case_) == 0) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(run_, RunRanks(case_, [](TestedSampler& sampler) {
-                              sampler.SetEpoch(kEpoch);
-                              return absl::OkStatus();
-                            }));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> order, Order());
-  start_.emplace(case_, kEpoch, order);
-  const size_t stops = run_.states.size();
-  for (size_t step = 0; step < stops; ++step) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckResume(step));
+  // Each rank of `c`, once prepared, step by step; that their states agree.
+  absl::StatusOr<Run> RunRanks(const SamplingCase& c, Prepare prepare) const {
+    Run run;
+    for (int rank = 0; rank < c.world_size; ++rank) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make_(c, rank));
+      LOCKSTEP_RETURN_IF_ERROR(prepare(*sampler));
+      LOCKSTEP_RETURN_IF_ERROR(sampler->BeginEpoch());
+      Batches& batches = run.ranks.emplace_back();
+      for (;;) {
+        const auto state = sampler->State();
+        if (!state.ok()) return At(c, rank, state.status());
+        LOCKSTEP_RETURN_IF_ERROR(
+            CompareState(*state, rank, batches.size(), run));
+        std::optional<std::vector<int64_t>> batch = sampler->NextBatch();
+        if (!batch.has_value()) break;
+        batches.push_back(*std::move(batch));
+        const absl::Status ends = CheckEnds(batches);
+        if (!ends.ok()) return At(c, rank, ends);
+      }
+      if (batches.size() != run.ranks[0].size()) {
+        return Breaks(
+            "States", case_,
+            absl::StrCat("rank ", rank, " takes ", batches.size(),
+                         " steps, rank 0 takes ", run.ranks[0].size()));
+      }
+    }
+    return run;
   }
-  for (size_t step = 0; step < stops; ++step) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckRescale(step));
+
+  // What the ranks of `c` draw from there on, for a check of that property.
+  absl::StatusOr<std::vector<Batches>> DrawFrom(SamplingProperty property,
+                                                const SamplerState& state,
+                                                const SamplingCase& c) const {
+    std::vector<Batches> ranks;
+    for (int rank = 0; rank < c.world_size; ++rank) {
+      auto sampler = make_(c, rank);
+      if (!sampler.ok()) return At(c, rank, sampler.status());
+      const absl::Status restored = (*sampler)->Restore(state);
+      if (!restored.ok()) return At(c, rank, restored);
+      const int64_t said = (*sampler)->num_batches();
+      auto batches = DrawEpoch(**sampler);
+      if (!batches.ok()) return At(c, rank, batches.status());
+      if (std::ssize(*batches) != said) {
+        return Breaks(
+            property, case_,
+            absl::StrCat("restored at ", SizeText(c), ", num_batches() says ",
+                         said, ", there are ", batches->size()));
+      }
+      ranks.push_back(*std::move(batches));
+    }
+    return ranks;
   }
-  for (size_t step = 0; step < stops; ++step) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckSecondStop(step));
+
+  // The order of the epoch: the sampler's own where it is keyed.
+  absl::StatusOr<std::vector<int64_t>> Order() const {
+    if (case_.shuffle != Shuffle::kKeyed) return ReferenceOrder(case_, kEpoch);
+    SamplingCase one_rank = AtSize(1, case_.dataset_size);
+    one_rank.drop_last = false;
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto ranks,
+                              DrawRanks(make_, one_rank, kEpoch));
+    std::vector<int64_t> order;
+    std::vector<bool> seen(static_cast<size_t>(case_.dataset_size));
+    for (const auto& batch : ranks[0]) {
+      for (const int64_t index : batch) {
+        if (index < 0 || index >= case_.dataset_size ||
+            seen[static_cast<size_t>(index)]) {
+          return Breaks("Rescale", case_, "one rank draws no permutation");
+        }
+        seen[static_cast<size_t>(index)] = true;
+        order.push_back(index);
+      }
+    }
+    return order;
   }
-  for (size_t step = 0; step < stops; ++step) {
-    LOCKSTEP_RETURN_IF_ERROR(CheckNextEpoch(step, case_));
-    const SamplingCase next =
-        AtSize(1 + Pick(step, 5, kMaxSamplingRanks), case_.batch_size);
-    if (StepsOf(next) == 0) continue;
-    LOCKSTEP_RETURN_IF_ERROR(CheckNextEpoch(step, next));
+
+  absl::Status CheckTakeOver(const TakeOver& take_over,
+                             const std::string& when) const {
+    const std::optional<std::string> wrong = WrongTakeOver(take_over);
+    if (!wrong.has_value()) return absl::OkStatus();
+    return Breaks(
+        "Rescale", case_,
+        absl::StrCat(when, ", at ", SizeText(take_over.next), ": ", *wrong));
   }
-  return CheckBadStates(make_, case_, run_.states[0], run_.ranks.back());
-}
+
+  absl::Status CheckResume(size_t step) const {
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto got,
+                              DrawFrom("Resume", run_.states[step], case_));
+    for (size_t rank = 0; rank < got.size(); ++rank) {
+      const Batches& whole = run_.ranks[rank];
+      const Batches left(whole.begin() + static_cast<ptrdiff_t>(step),
+                         whole.end());
+      const auto difference =
+          FirstDifference(got[rank], left, static_cast<int>(rank));
+      if (difference.has_value()) {
+        return Breaks(
+            "Resume", case_,
+            absl::StrCat(Steps(step), ", resumed: ", *difference,
+                         CauseOfResume({make_, case_, static_cast<int>(rank),
+                                        kEpoch, step, whole, got[rank]})));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckRescale(size_t step) const {
+    const EpochPlace stopped = start_->After(static_cast<int64_t>(step));
+    for (int world_size = 1; world_size <= kMaxSamplingRanks; ++world_size) {
+      for (const int64_t batch : {case_.batch_size, OtherBatchSize(step)}) {
+        const SamplingCase next = AtSize(world_size, batch);
+        if (StepsOf(next) == 0) continue;
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto got,
+                                  DrawFrom("Rescale", run_.states[step], next));
+        LOCKSTEP_RETURN_IF_ERROR(CheckTakeOver(
+            {*start_, case_, static_cast<int64_t>(step), stopped, next, got},
+            Steps(step)));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckSecondStop(size_t step) const {
+    const SamplingCase second = AtSize(1 + Pick(step, 1, kMaxSamplingRanks),
+                                       1 + Pick(step, 2, kMaxBatchSize));
+    if (StepsOf(second) == 0) return absl::OkStatus();
+    const SamplerState& state = run_.states[step];
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const Run run, RunRanks(second, [&state](TestedSampler& sampler) {
+          return sampler.Restore(state);
+        }));
+    const EpochPlace taken_over =
+        start_->After(static_cast<int64_t>(step)).TakenOverBy(second);
+    for (size_t more = 0; more < run.states.size(); ++more) {
+      const EpochPlace stopped = taken_over.After(static_cast<int64_t>(more));
+      const std::string when = absl::StrCat(Steps(step), " and step ", more,
+                                            " at ", SizeText(second));
+      for (const SamplingCase& third :
+           {case_, AtSize(1 + Pick(step + more, 3, kMaxSamplingRanks),
+                          1 + Pick(step + more, 4, kMaxBatchSize))}) {
+        if (StepsOf(third) == 0) continue;
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto got,
+                                  DrawFrom("Rescale", run.states[more], third));
+        LOCKSTEP_RETURN_IF_ERROR(CheckTakeOver(
+            {*start_, second, static_cast<int64_t>(more), stopped, third, got},
+            when));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status CheckNextEpoch(size_t step, const SamplingCase& next) const {
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto want,
+                              DrawRanks(make_, next, kEpoch + 1));
+    for (int rank = 0; rank < next.world_size; ++rank) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make_(next, rank));
+      for (const Draws draws : {Draws::kNothing, Draws::kABatch, Draws::kAll}) {
+        LOCKSTEP_RETURN_IF_ERROR(sampler->Restore(run_.states[step]));
+        if (draws == Draws::kABatch) {
+          LOCKSTEP_RETURN_IF_ERROR(sampler->BeginEpoch());
+          sampler->NextBatch();
+        } else if (draws == Draws::kAll) {
+          LOCKSTEP_RETURN_IF_ERROR(DrawEpoch(*sampler).status());
+        }
+        // Paddle's goes on to it by itself.
+        if (draws != Draws::kAll || next.semantics != Semantics::kPaddle) {
+          sampler->SetEpoch(kEpoch + 1);
+        }
+        LOCKSTEP_ASSIGN_OR_RETURN(const Batches got, DrawEpoch(*sampler));
+        const Batches& due = want[static_cast<size_t>(rank)];
+        const auto difference = FirstDifference(got, due, rank);
+        if (!difference.has_value()) continue;
+        return Breaks(
+            "NextEpoch", case_,
+            absl::StrCat(Steps(step), ", at ", SizeText(next),
+                         draws == Draws::kNothing  ? ""
+                         : draws == Draws::kABatch ? ", a batch drawn"
+                                                   : ", the rest drawn",
+                         ", the epoch after: ", *difference,
+                         CauseOfNextEpoch(
+                             {make_, next, rank, kEpoch + 1, step, due, got})));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const SamplerFactory& make_;
+  const SamplingCase& case_;
+  Run run_;
+  std::optional<EpochPlace> start_;
+};
 
 }  // namespace
 

@@ -1,5 +1,6 @@
 // Mutants of states: what is saved, and what becomes of it.
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>
@@ -13,16 +14,10 @@
 #include "conformance/sampling/sampling_mutants.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
-#include "conformance/sampling/wrong_draws.h"
 #include "sampler/sampler.h"
 
 namespace lockstep {
 namespace {
-
-bool Always(const SamplingCase&) { return true; }
-bool DropsNothing(const SamplingCase& c) {
-  return !c.drop_last && !c.drop_tail;
-}
 
 absl::Status RestoreMoved(TestedSampler& real, SamplerState state,
                           int64_t samples) {
@@ -145,161 +140,138 @@ void ForgetWhatOthersVisited(SamplerState& state, int) {
   state.before = 0;
 }
 
-std::vector<Mutant> StateMutants() {
-  return {
-      Planted({"SavesAnotherStateOnEachRank",
-               "a state counts what this rank alone has visited",
-               {"States"},
-               "rank 1's state is"},
-              {.shows = [](const SamplingCase& c) { return c.world_size > 1; },
-               .saves = [](SamplerState& state,
-                           int rank) { state.visited += rank; }}),
-      Planted({"SavesNoEpoch",
-               "a resumed epoch is the first",
-               {"Resume"},
-               "as if it were epoch 0"},
-              {.shows =
-                   [](const SamplingCase& c) {
-                     return c.shuffle != Shuffle::kNone &&
-                            c.dataset_size >= kManySamples;
-                   },
-               .saves = [](SamplerState& state, int) { state.epoch = 0; }}),
-      Planted({"ForgetsWhatOthersVisited",
-               "a second state has lost what was visited before the first",
-               {"Rescale"},
-               "as if only what the last ranks visited had been"},
-              {.shows =
-                   [](const SamplingCase& c) {
-                     return c.semantics != Semantics::kPaddle &&
-                            DropsNothing(c) && StepsOf(c) >= 6;
-                   },
-               .saves = ForgetWhatOthersVisited}),
-  };
+// From a state on, at another world size. Preconditions: not kPaddle, nothing
+// is dropped.
+
+// What one rank draws from there on: no padding.
+std::vector<int64_t> RealRest(SamplingCase c, const SamplerState& state) {
+  c.world_size = 1;
+  c.batch_size = c.dataset_size;
+  const auto sampler = MakeTestedSampler(c, 0).value();
+  if (!sampler->Restore(state).ok()) return {};
+  const Batches batches = DrawEpoch(*sampler).value();
+  return batches.empty() ? std::vector<int64_t>() : batches[0];
 }
 
-std::vector<Mutant> RestoreMutants() {
-  return {
-      Planted({"RepeatsABatch",
-               "a batch that was drawn before the stop comes again",
-               {"Resume"},
-               "as if a batch came again"},
-              {.shows =
-                   [](const SamplingCase& c) {
-                     return LengthOf(c, 0) > c.batch_size;
-                   },
-               .restores = RepeatABatch}),
-      Planted({"SkipsABatch",
-               "the first batch after the stop does not come",
-               {"Resume"},
-               "as if a batch were skipped"},
-              {.shows =
-                   [](const SamplingCase& c) {
-                     return LengthOf(c, c.world_size - 1) >= c.batch_size;
-                   },
-               .restores = SkipABatch}),
-      Planted({"StartsAgainAtAnotherWorldSize",
-               "ranks of another number begin the epoch anew",
-               {"Rescale"},
-               "as if the epoch began anew"},
-              {.shows = DropsNothing, .restores = StartAgain}),
-      Planted({"KeepsTheCountAtAnotherWorldSize",
-               "as many samples of each rank are taken as visited, of whatever "
-               "number of ranks",
-               {"Rescale"},
-               "ranks had visited as many as each of 1"},
-              {.shows =
-                   [](const SamplingCase& c) {
-                     // Padding would be found first.
-                     return c.semantics == Semantics::kExact && !c.drop_last &&
-                            c.world_size == 1 &&
-                            c.dataset_size >= 4 * c.batch_size;
-                   },
-               .restores = KeepTheCount}),
-      Planted({"ReversesTheRest",
-               "at another world size, what is left is dealt from its end",
-               {"Rescale"},
-               "those that were left, in another order"},
-              {.shows =
-                   [](const SamplingCase& c) {
-                     return c.semantics != Semantics::kPaddle &&
-                            DropsNothing(c) && c.dataset_size > 1;
-                   },
-               .draws_rest = ReverseTheRest}),
-      Planted({"PadsTheRestTwice",
-               "at another world size, each rank gets one padding index more",
-               {"Rescale"},
-               "indices are drawn twice, padding is at most"},
-              {.shows =
-                   [](const SamplingCase& c) {
-                     return c.semantics != Semantics::kPaddle &&
-                            DropsNothing(c);
-                   },
-               .draws_rest = PadTheRestTwice}),
-      Planted({"KeepsItsPlaceInTheNextEpoch",
-               "an epoch set after a restored one begins where that did",
-               {"NextEpoch"},
-               "where the one before was stopped"},
-              {.shows = Always, .sets_epoch = KeepThePlace}),
-      Planted({"StaysInABegunEpoch",
-               "no epoch can be set once a batch is drawn after a state",
-               {"NextEpoch"},
-               "as if it were still epoch 1"},
-              {.shows =
-                   [](const SamplingCase& c) {
-                     return c.shuffle != Shuffle::kNone &&
-                            c.dataset_size >= kManySamples;
-                   },
-               .sets_epoch = StayInABegunEpoch}),
-      Planted({"TakesAnyState",
-               "a state that is impossible or of another order is taken",
-               {"BadStates"},
-               "a state of another data set is not refused"},
-              {.shows = Always, .restores = TakeAnyState}),
-      Planted({"TakesAnyPlace",
-               "a state of this order is taken though its place is impossible",
-               {"BadStates"},
-               "a state of before=-1 is not refused"},
-              {.shows = Always, .restores = TakeAnyPlace}),
-      Planted({"TakesAnyOrder",
-               "a state in order is taken for a shuffled one, and the reverse",
-               {"BadStates"},
-               "a state of another order is not refused"},
-              {.shows = Always, .restores = TakeAnyOrder}),
-      Planted({"TakesAnySeed",
-               "a state of another seed's order is taken",
-               {"BadStates"},
-               "a state of another seed is not refused"},
-              {.shows =
-                   [](const SamplingCase& c) {
-                     return c.semantics != Semantics::kPaddle &&
-                            c.shuffle != Shuffle::kNone;
-                   },
-               .restores = TakeAnySeed}),
-      Planted({"RefusesWithoutSaying",
-               "a state is refused, but not by what is wrong with it",
-               {"BadStates"},
-               "is refused without saying"},
-              {.shows = Always, .restores = RefuseWithoutSaying}),
-      Planted({"MovesFromABatchOnARefusedState",
-               "a state that is refused ends the epoch that was being drawn",
-               {"BadStates"},
-               "is refused after a batch, the sampler is not as it was"},
-              {.shows = [](const SamplingCase& c) { return StepsOf(c) > 1; },
-               .restores = MoveFromABatchIfRefused}),
-      Planted({"MovesOnARefusedState",
-               "a state that is refused moves the sampler all the same",
-               {"BadStates"},
-               "is refused, the sampler is not as it was"},
-              {.shows = Always, .restores = MoveIfRefused}),
-  };
+// What is left is dealt from its end.
+Batches ReverseTheRest(const SamplingCase& c, int rank,
+                       const SamplerState& state) {
+  std::vector<int64_t> left = RealRest(c, state);
+  std::reverse(left.begin(), left.end());
+  return DealPart(c, PadOrCut(c, left), rank);
+}
+
+// Each rank draws one index of padding too many.
+Batches PadTheRestTwice(const SamplingCase& c, int rank,
+                        const SamplerState& state) {
+  std::vector<int64_t> order = PadOrCut(c, RealRest(c, state));
+  const size_t n = order.size();
+  for (int more = 0; n > 0 && more < c.world_size; ++more) {
+    order.push_back(order[static_cast<size_t>(more) % n]);
+  }
+  return DealPart(c, order, rank);
 }
 
 }  // namespace
 
-std::vector<Mutant> ResumeMutants() {
-  std::vector<Mutant> all = StateMutants();
-  for (const Mutant& mutant : RestoreMutants()) all.push_back(mutant);
-  return all;
+std::vector<SamplingMutant> ResumeMutants() {
+  return {
+      Planted({"SavesAnotherStateOnEachRank",
+               "a state counts what this rank alone has visited", "States",
+               "rank 1's state is"},
+              {.shows = {HasSeveralRanks},
+               .saves = [](SamplerState& state,
+                           int rank) { state.visited += rank; }}),
+      Planted({"SavesNoEpoch", "a resumed epoch is the first", "Resume",
+               "as if it were epoch 0"},
+              {.shows = {IsShuffled},
+               .saves = [](SamplerState& state, int) { state.epoch = 0; }}),
+      Planted({"ForgetsWhatOthersVisited",
+               "a second state has lost what was visited before the first",
+               "Rescale", "as if only what the last ranks visited had been"},
+              {.shows = {IsNotPaddle, KeepsAll,
+                         [](const SamplingCase& c) { return StepsOf(c) >= 6; }},
+               .saves = ForgetWhatOthersVisited}),
+      Planted({"RepeatsABatch",
+               "a batch that was drawn before the stop comes again", "Resume",
+               "as if a batch came again"},
+              {.shows = {[](const SamplingCase& c) {
+                 return LengthOf(c, 0) > c.batch_size;
+               }},
+               .restores = RepeatABatch}),
+      Planted({"SkipsABatch", "the first batch after the stop does not come",
+               "Resume", "as if a batch were skipped"},
+              {.shows = {[](const SamplingCase& c) {
+                 return LengthOf(c, c.world_size - 1) >= c.batch_size;
+               }},
+               .restores = SkipABatch}),
+      Planted({"StartsAgainAtAnotherWorldSize",
+               "ranks of another number begin the epoch anew", "Rescale",
+               "as if the epoch began anew"},
+              {.shows = {KeepsAll}, .restores = StartAgain}),
+      Planted({"KeepsTheCountAtAnotherWorldSize",
+               "as many samples of each rank are taken as visited, of whatever "
+               "number of ranks",
+               "Rescale", "ranks had visited as many as each of 1"},
+              {// Where there is padding, that is found first.
+               .shows = {IsExact, KeepsLast,
+                         [](const SamplingCase& c) {
+                           return c.world_size == 1 &&
+                                  c.dataset_size >= 4 * c.batch_size;
+                         }},
+               .restores = KeepTheCount}),
+      Planted({"ReversesTheRest",
+               "at another world size, what is left is dealt from its end",
+               "Rescale", "those that were left, in another order"},
+              {.shows = {IsNotPaddle, KeepsAll, HasSeveralSamples},
+               .draws_rest = ReverseTheRest}),
+      Planted(
+          {"PadsTheRestTwice",
+           "at another world size, each rank gets one padding index more",
+           "Rescale", "indices are drawn twice, padding is at most"},
+          {.shows = {IsNotPaddle, KeepsAll}, .draws_rest = PadTheRestTwice}),
+      Planted({"KeepsItsPlaceInTheNextEpoch",
+               "an epoch set after a restored one begins where that did",
+               "NextEpoch", "where the one before was stopped"},
+              {.sets_epoch = KeepThePlace}),
+      Planted({"StaysInABegunEpoch",
+               "no epoch can be set once a batch is drawn after a state",
+               "NextEpoch", "as if it were still epoch 1"},
+              {.shows = {IsShuffled}, .sets_epoch = StayInABegunEpoch}),
+      Planted({"TakesAnyState",
+               "a state that is impossible or of another order is taken",
+               "BadStates", "a state of another data set is not refused"},
+              {.restores = TakeAnyState}),
+      Planted({"TakesAnyPlace",
+               "a state of this order is taken though its place is impossible",
+               "BadStates", "a state of before=-1 is not refused"},
+              {.restores = TakeAnyPlace}),
+      Planted({"TakesAnyOrder",
+               "a state in order is taken for a shuffled one, and the reverse",
+               "BadStates", "a state of another order is not refused"},
+              {.restores = TakeAnyOrder}),
+      Planted({"TakesAnySeed", "a state of another seed's order is taken",
+               "BadStates", "a state of another seed is not refused"},
+              {.shows = {IsNotPaddle,
+                         [](const SamplingCase& c) {
+                           return c.shuffle != Shuffle::kNone;
+                         }},
+               .restores = TakeAnySeed}),
+      Planted({"RefusesWithoutSaying",
+               "a state is refused, but not by what is wrong with it",
+               "BadStates", "is refused without saying"},
+              {.restores = RefuseWithoutSaying}),
+      Planted({"MovesFromABatchOnARefusedState",
+               "a state that is refused ends the epoch that was being drawn",
+               "BadStates",
+               "is refused after a batch, the sampler is not as it was"},
+              {.shows = {[](const SamplingCase& c) { return StepsOf(c) > 1; }},
+               .restores = MoveFromABatchIfRefused}),
+      Planted({"MovesOnARefusedState",
+               "a state that is refused moves the sampler all the same",
+               "BadStates", "is refused, the sampler is not as it was"},
+              {.restores = MoveIfRefused}),
+  };
 }
 
 }  // namespace lockstep

@@ -4,13 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "conformance/mutant.h"
-#include "conformance/sampling/sampling_causes.h"
 #include "conformance/sampling/sampling_mutants.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
@@ -32,40 +32,121 @@ static_assert(!IsNameIn(kSamplingProperties, "Guard"));
 static_assert(!IsNameIn(kSamplingProperties, "Guardses"));
 static_assert(!IsNameIn(kSamplingProperties, ""));
 
-// The epoch without the last step of one of the ranks.
-template <int kRank>
+const SamplerFactory kMake = MakeTestedSampler;
+
+// Of three ranks, rank 0 takes a step less.
 Batches LoseTheLastStep(const SamplingCase& c, int rank, int64_t epoch) {
   const auto sampler = MakeTestedSampler(c, rank).value();
   sampler->SetEpoch(epoch);
   Batches batches = DrawEpoch(*sampler).value();
-  if (rank == kRank && c.world_size > 1) batches.pop_back();
+  if (rank == 0 && c.world_size > 1) batches.pop_back();
   return batches;
 }
 
-class EpochCheckerTest : public testing::TestWithParam<int> {
- protected:
-  static std::string Says(Batches (*draws)(const SamplingCase&, int, int64_t)) {
-    const SamplingCase c = {.semantics = Semantics::kExact,
-                            .dataset_size = 2 * GetParam() + 1,
-                            .world_size = GetParam()};
-    return CheckEpochs(MakeMutated({.draws = draws}), c).ToString();
-  }
-};
-
-// Rank 0 has samples for its last step; the others must take an empty one.
-TEST_P(EpochCheckerTest, TellsTheRankThatParts) {
-  EXPECT_THAT(Says(LoseTheLastStep<1>),
-              HasSubstr("rank 1 takes 2 steps, rank 0 takes 3; it has no "
-                        "sample left, and must take an empty step"));
-}
-
-TEST_P(EpochCheckerTest, DoesNotTellItToARankThatTakesMore) {
-  const std::string says = Says(LoseTheLastStep<0>);
+// That the others have no sample for it is not to be said.
+TEST(EpochCheckerTest, DoesNotTellARankThatTakesMoreToTakeAnEmptyStep) {
+  const SamplingCase c = {
+      .semantics = Semantics::kExact, .dataset_size = 7, .world_size = 3};
+  const std::string says =
+      CheckEpochs(MakeMutated({.draws = LoseTheLastStep}), c).ToString();
   EXPECT_THAT(says, HasSubstr("rank 1 takes 3 steps, rank 0 takes 2"));
   EXPECT_THAT(says, Not(HasSubstr("no sample left")));
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, EpochCheckerTest, testing::Values(2, 3, 4),
+// Causes by how often indices come, wherever.
+
+std::vector<int64_t> OrderOf(SamplingCase c) {
+  c.world_size = 1;
+  return ReferenceOrder(c, 0);
+}
+
+std::vector<Batches> Dealt(const SamplingCase& c,
+                           const std::vector<int64_t>& order) {
+  return Cut(c, Deal(c, PadOrCut(c, order)));
+}
+
+// Epoch 0 of a case, drawn rightly by one rank.
+DrawnEpoch EpochOf(const SamplingCase& c, const std::vector<Batches>& ranks,
+                   const std::vector<int64_t>& one_rank) {
+  return {kMake, c, 0, ranks, one_rank};
+}
+
+class EpochCausesTest : public testing::TestWithParam<int> {};
+
+TEST_P(EpochCausesTest, NamesIndicesFromOne) {
+  const SamplingCase c = {.dataset_size = 4 * GetParam(),
+                          .world_size = GetParam()};
+  const std::vector<int64_t> right = OrderOf(c);
+  std::vector<int64_t> order = right;
+  for (int64_t& index : order) ++index;
+  EXPECT_EQ(CauseOfIndex(EpochOf(c, Dealt(c, order), order)),
+            "; they go from 1 to n, not from 0 to n - 1");
+  // One wrong index, with the same least and most.
+  std::vector<Batches> ranks = Dealt(c, right);
+  ranks[0][0][0] = c.dataset_size;
+  EXPECT_THAT(CauseOfIndex(EpochOf(c, ranks, right)), IsEmpty());
+}
+
+TEST_P(EpochCausesTest, NamesWhatComesInPlaceOfTheAbsent) {
+  const SamplingCase c = {.semantics = Semantics::kExact,
+                          .dataset_size = 4 * GetParam(),
+                          .world_size = GetParam()};
+  const std::vector<int64_t> order = OrderOf(c);
+  std::vector<Batches> ranks = Dealt(c, order);
+  ranks[0][1][0] = 0;
+  EXPECT_EQ(CauseOfAbsence(EpochOf(c, ranks, order)),
+            ", but 0 comes 2 times in its place");
+  ranks[0][2][0] = 0;
+  EXPECT_EQ(CauseOfAbsence(EpochOf(c, ranks, order)), ", but 0 comes 3 times");
+}
+
+TEST_P(EpochCausesTest, NamesWhatPaddingRepeats) {
+  const int world_size = GetParam();
+  SamplingCase c = {.shuffle = Shuffle::kOwn,
+                    .dataset_size = 8 * world_size + 1,
+                    .world_size = world_size};
+  const std::vector<int64_t> order = OrderOf(c);
+  const auto padded = [&](const std::vector<int64_t>& with) {
+    std::vector<int64_t> all = order;
+    all.insert(all.end(), with.begin(), with.end());
+    return Cut(c, Deal(c, all));
+  };
+  const ptrdiff_t padding = world_size - 1;
+  std::vector<int64_t> first(static_cast<size_t>(padding));
+  std::iota(first.begin(), first.end(), 0);
+  EXPECT_THAT(CauseOfPadding(EpochOf(
+                  c, padded({order.end() - padding, order.end()}), order)),
+              HasSubstr("padding is the end of the order"));
+  EXPECT_THAT(CauseOfPadding(EpochOf(c, padded(first), order)),
+              HasSubstr("padded, then shuffled"));
+  std::vector<int64_t> middle(order.begin() + 5, order.begin() + 5 + padding);
+  EXPECT_THAT(CauseOfPadding(EpochOf(c, padded(middle), order)), IsEmpty());
+  c.semantics = Semantics::kPaddle;
+  EXPECT_THAT(CauseOfPadding(EpochOf(
+                  c, padded({order.begin(), order.begin() + padding}), order)),
+              HasSubstr("shuffled, then padded"));
+}
+
+TEST_P(EpochCausesTest, NamesWhatIsLost) {
+  const SamplingCase c = {.semantics = Semantics::kExact,
+                          .dataset_size = 4 * GetParam(),
+                          .world_size = GetParam()};
+  const std::vector<int64_t> order = OrderOf(c);
+  std::vector<Batches> ranks = Dealt(c, order);
+  ranks[1].back().clear();
+  EXPECT_EQ(CauseOfLengths(EpochOf(c, ranks, order)),
+            "; lost: index " + std::to_string(3 * GetParam() + 1) +
+                " is drawn by no rank");
+  // Nor does one rank draw it.
+  const std::vector<int64_t> fewer(order.begin(), order.end() - 1);
+  EXPECT_THAT(CauseOfLengths(EpochOf(c, ranks, fewer)), HasSubstr("; lost: "));
+  EXPECT_THAT(CauseOfLengths(EpochOf(c, ranks, {})), HasSubstr("; lost: "));
+  // An index that does not exist: nothing is known of the others.
+  ranks[0][0][0] = -1;
+  EXPECT_THAT(CauseOfLengths(EpochOf(c, ranks, order)), IsEmpty());
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, EpochCausesTest, testing::Values(3, 4),
                          [](const auto& info) {
                            return "P" + std::to_string(info.param);
                          });
@@ -162,8 +243,6 @@ TEST(SamplingReferenceTest, LeavesNoSampleThatCameAsPadding) {
                           ElementsAre(ElementsAre(7), ElementsAre(5))));
 }
 
-const SamplerFactory kMake = MakeTestedSampler;
-
 class ResumeCausesTest : public testing::TestWithParam<int> {
  protected:
   // What a rank draws of an epoch from a step on.
@@ -187,13 +266,6 @@ class ResumeCausesTest : public testing::TestWithParam<int> {
                               .world_size = GetParam(),
                               .batch_size = 2};
 };
-
-TEST_P(ResumeCausesTest, NamesAnotherPlace) {
-  EXPECT_EQ(Resume(From(1, 1)), ", as if a batch came again");
-  EXPECT_EQ(Resume(From(1, 3)), ", as if a batch were skipped");
-  EXPECT_EQ(Resume(From(0, 2)), ", as if it were epoch 0");
-  EXPECT_EQ(Resume(From(2, 2)), ", as if it were epoch 2");
-}
 
 TEST_P(ResumeCausesTest, NamesNoneWhereOneIndexIsAnother) {
   for (const auto& [epoch, step] :
@@ -249,26 +321,19 @@ class TakeOverTest : public testing::TestWithParam<int> {
 
 TEST_P(TakeOverTest, TakesWhatIsRight) { EXPECT_EQ(Wrong(right_), ""); }
 
-TEST_P(TakeOverTest, NamesAnEpochThatBeginsAnew) {
-  std::vector<Batches> got = start_.TakenOverBy(next_).Rest();
-  EXPECT_THAT(Wrong(got), HasSubstr("; as if the epoch began anew"));
-  std::swap(got[0][0], got[1][0]);
-  EXPECT_THAT(Wrong(got), Not(HasSubstr("as if")));
-}
-
-TEST_P(TakeOverTest, NamesWhatTheLastRanksVisited) {
-  std::vector<Batches> got =
-      start_.TakenOverBy(last_).After(kSteps).TakenOverBy(next_).Rest();
-  EXPECT_THAT(Wrong(got), HasSubstr("; as if only what the last ranks"));
-  std::swap(got[0][0], got[1][0]);
-  EXPECT_THAT(Wrong(got), Not(HasSubstr("as if")));
-}
-
-TEST_P(TakeOverTest, NamesACountThatIsKept) {
-  std::vector<Batches> got = start_.TakenOverBy(next_).After(kSteps).Rest();
-  EXPECT_THAT(Wrong(got), HasSubstr("ranks had visited as many as each of"));
-  std::swap(got[0][0], got[1][0]);
-  EXPECT_THAT(Wrong(got), Not(HasSubstr("as if")));
+TEST_P(TakeOverTest, NamesACauseThatGivesEveryIndex) {
+  const std::pair<const char*, EpochPlace> causes[] = {
+      {"; as if the epoch began anew", start_},
+      {"; as if only what the last ranks",
+       start_.TakenOverBy(last_).After(kSteps)},
+      {"ranks had visited as many as each of",
+       start_.TakenOverBy(next_).After(kSteps)}};
+  for (const auto& [says, place] : causes) {
+    std::vector<Batches> got = place.TakenOverBy(next_).Rest();
+    EXPECT_THAT(Wrong(got), HasSubstr(says));
+    std::swap(got[0][0], got[1][0]);
+    EXPECT_THAT(Wrong(got), Not(HasSubstr("as if")));
+  }
 }
 
 TEST_P(TakeOverTest, SaysWhichIndexIsWrongAndNoCause) {

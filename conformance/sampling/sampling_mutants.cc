@@ -12,12 +12,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/slice.h"
 #include "base/status_macros.h"
 #include "conformance/mutant.h"
 #include "conformance/sampling/sampler_checker.h"
 #include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
-#include "base/slice.h"
 #include "sampler/sampler.h"
 
 namespace lockstep {
@@ -47,12 +47,20 @@ class MutatedSampler : public TestedSampler {
   }
 
   std::optional<std::vector<int64_t>> NextBatch() override {
-    std::optional<std::vector<int64_t>> batch = real_->NextBatch();
-    if (!batch.has_value() && mutation_.never_ends)
+    auto batch = real_->NextBatch();
+    if (!batch.has_value() && mutation_.never_ends) {
       return std::vector<int64_t>();
-    if (!drawn_.has_value()) return batch;
-    if (step_ == drawn_->size()) return std::nullopt;
-    return (*drawn_)[step_++];
+    }
+    if (drawn_.has_value()) {
+      if (step_ == drawn_->size()) return std::nullopt;
+      batch = (*drawn_)[step_];
+    }
+    if (mutation_.swaps && case_.world_size > 1 && rank_ == 0 && step_ == 0 &&
+        batch.has_value() && batch->size() > 1) {
+      std::swap((*batch)[0], (*batch)[1]);
+    }
+    ++step_;
+    return batch;
   }
 
   int64_t num_batches() const override {
@@ -103,65 +111,52 @@ class MutatedSampler : public TestedSampler {
 bool HasSteps(const SamplingCase& c) { return StepsOf(c) > 0; }
 
 // Ranks beside the group, sizes below 1, and epochs of no step.
-std::vector<Mutant> GuardMutants() {
+std::vector<SamplingMutant> GuardMutants() {
   return {
-      Planted({"TakesRanksModulo",
-               "a rank outside the group is taken for another",
-               {"Guards"},
-               "a rank of -1 is not refused"},
-              {.shows = HasSteps,
-               .told =
-                   [](SamplingCase& c, int& rank) {
-                     if (c.world_size > 0 &&
-                         (rank < 0 || rank >= c.world_size)) {
-                       rank = 0;
-                     }
-                   }}),
+      Planted(
+          {"TakesRanksModulo", "a rank outside the group is taken for another",
+           "Guards", "a rank of -1 is not refused"},
+          {.shows = {HasSteps},
+           .told =
+               [](SamplingCase& c, int& rank) {
+                 if (c.world_size < 1) return;
+                 if (rank < 0 || rank >= c.world_size) rank = 0;
+               }}),
       Planted({"TakesAnEmptyEpoch",
-               "an epoch of which drop_last leaves nothing is taken",
-               {"Guards"},
+               "an epoch of which drop_last leaves nothing is taken", "Guards",
                "an epoch that drop_last empties is not refused"},
-              {.shows = [](const SamplingCase& c) { return StepsOf(c) == 0; },
+              {.shows = {[](const SamplingCase& c) { return !HasSteps(c); }},
                .told =
                    [](SamplingCase& c, int&) {
-                     if (c.world_size < 1 || c.batch_size < 1 || StepsOf(c) > 0)
-                       return;
-                     c.drop_tail = c.drop_last = false;
+                     if (c.world_size < 1 || c.batch_size < 1) return;
+                     if (!HasSteps(c)) c.drop_tail = c.drop_last = false;
                    }}),
-      Planted({"CountsRanksFromOne",
-               "a rank of the world size is taken",
-               {"Guards"},
-               "a rank as large as the world is not refused"},
-              {.shows = HasSteps,
+      Planted({"CountsRanksFromOne", "a rank of the world size is taken",
+               "Guards", "a rank as large as the world is not refused"},
+              {.shows = {HasSteps},
                .told =
                    [](SamplingCase& c, int& rank) {
                      if (c.world_size > 0 && rank == c.world_size) rank = 0;
                    }}),
+      // Under a drop_..., that sample would be dropped.
       Planted({"TakesNoSamples",
                "a data set of less than one sample is taken for one of one",
-               {"Guards"},
-               "a dataset_size of 0 is not refused"},
-              // Else that sample is dropped.
-              {.shows =
-                   [](const SamplingCase& c) {
-                     return !c.drop_tail && !c.drop_last;
-                   },
+               "Guards", "a dataset_size of 0 is not refused"},
+              {.shows = {KeepsAll},
                .told =
                    [](SamplingCase& c, int&) {
                      c.dataset_size = std::max<int64_t>(1, c.dataset_size);
                    }}),
       Planted({"TakesNoRanks",
                "a world of less than one rank is taken for one of one",
-               {"Guards"},
-               "a world_size of 0 is not refused"},
-              {.shows = HasSteps,
+               "Guards", "a world_size of 0 is not refused"},
+              {.shows = {HasSteps},
                .told = [](SamplingCase& c,
                           int&) { c.world_size = std::max(1, c.world_size); }}),
       Planted({"TakesNoBatch",
                "batches of less than one sample are taken for batches of one",
-               {"Guards"},
-               "a batch_size of 0 is not refused"},
-              {.shows = HasSteps,
+               "Guards", "a batch_size of 0 is not refused"},
+              {.shows = {HasSteps},
                .told =
                    [](SamplingCase& c, int&) {
                      c.batch_size = std::max<int64_t>(1, c.batch_size);
@@ -170,6 +165,15 @@ std::vector<Mutant> GuardMutants() {
 }
 
 }  // namespace
+
+Batches DealPart(const SamplingCase& c, const std::vector<int64_t>& order,
+                 int rank) {
+  return Cut(c, Deal(c, order))[static_cast<size_t>(rank)];
+}
+
+bool SamplingMutation::ShowsIn(const SamplingCase& c) const {
+  return std::ranges::all_of(shows, [&](const auto in) { return in(c); });
+}
 
 SamplerFactory MakeMutated(const SamplingMutation& mutation) {
   return [mutation](
@@ -187,14 +191,14 @@ std::vector<SamplingCase> SamplingMutantCases() {
   constexpr int64_t kDatasetSizes[] = {1, 2, 5, 11, 24, 40};
   constexpr int kWorldSizes[] = {1, 2, 3, 4, 9};
   constexpr int64_t kBatchSizes[] = {1, 3, 7};
-  return CasesOf(kDatasetSizes, kWorldSizes, kBatchSizes);
+  return CasesOf(SamplingKinds(), kDatasetSizes, kWorldSizes, kBatchSizes);
 }
 
-Mutant Planted(Mutant mutant, const SamplingMutation& mutation) {
+SamplingMutant Planted(Mutant mutant, const SamplingMutation& mutation) {
   const auto cases = [mutation, refused = mutant.checks[0] == "Guards"] {
     std::vector<SamplingCase> shown = SamplingMutantCases();
     std::erase_if(shown, [&](const SamplingCase& c) {
-      return (StepsOf(c) == 0 && !refused) || !mutation.shows(c);
+      return (!HasSteps(c) && !refused) || !mutation.ShowsIn(c);
     });
     return shown;
   };
@@ -212,15 +216,23 @@ Mutant Planted(Mutant mutant, const SamplingMutation& mutation) {
     }
     return std::ssize(shown);
   };
-  return mutant;
+  return {std::move(mutant), mutation};
 }
 
-MutantSuite SamplingMutants() {
-  std::vector<Mutant> all = GuardMutants();
+std::vector<SamplingMutant> AllSamplingMutants() {
+  std::vector<SamplingMutant> all = GuardMutants();
   for (const auto& some : {EpochMutants(), ResumeMutants()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
-  return MakeSuite("sampling", kSamplingProperties, std::move(all));
+  return all;
+}
+
+MutantSuite SamplingMutants() {
+  std::vector<Mutant> mutants;
+  for (SamplingMutant& row : AllSamplingMutants()) {
+    mutants.push_back(std::move(row.mutant));
+  }
+  return MakeSuite("sampling", kSamplingProperties, std::move(mutants));
 }
 
 }  // namespace lockstep

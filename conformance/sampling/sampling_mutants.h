@@ -16,8 +16,9 @@ namespace lockstep {
 // What is done to the samplers of MakeTestedSampler. The hooks that are null
 // change nothing.
 struct SamplingMutation {
-  // The cases in which the mutant must be rejected.
-  bool (*shows)(const SamplingCase& c) = nullptr;
+  // The mutant must be rejected in a case of which all of these are true.
+  std::vector<bool (*)(const SamplingCase& c)> shows = {};
+  bool ShowsIn(const SamplingCase& c) const;
 
   // What the sampler is told instead.
   void (*told)(SamplingCase& c, int& rank) = nullptr;
@@ -39,6 +40,14 @@ struct SamplingMutation {
   void (*sets_epoch)(TestedSampler& real,
                      const std::optional<SamplerState>& restored,
                      int64_t epoch) = nullptr;
+  // Whether rank 0 also exchanges the first two indices of its first batch, so
+  // that no cause gives every index in its place.
+  bool swaps = false;
+};
+
+struct SamplingMutant {
+  Mutant mutant;  // Not yet of a suite.
+  SamplingMutation mutation;
 };
 
 // Makes samplers with the mutation, which they keep a copy of.
@@ -49,12 +58,38 @@ SamplerFactory MakeMutated(const SamplingMutation& mutation);
 // must show, CheckSampler must reject a mutant.
 std::vector<SamplingCase> SamplingMutantCases();
 
+// For `shows`.
+inline bool IsPaddle(const SamplingCase& c) {
+  return c.semantics == Semantics::kPaddle;
+}
+inline bool IsNotPaddle(const SamplingCase& c) { return !IsPaddle(c); }
+inline bool IsExact(const SamplingCase& c) {
+  return c.semantics == Semantics::kExact;
+}
+// Enough samples for no two orders to be alike by chance.
+inline bool IsShuffled(const SamplingCase& c) {
+  return c.shuffle != Shuffle::kNone && c.dataset_size >= kManySamples;
+}
+inline bool HasSeveralRanks(const SamplingCase& c) { return c.world_size > 1; }
+inline bool HasSeveralSamples(const SamplingCase& c) {
+  return c.dataset_size > 1;
+}
+inline bool KeepsLast(const SamplingCase& c) { return !c.drop_last; }
+inline bool KeepsAll(const SamplingCase& c) {
+  return !c.drop_last && !c.drop_tail;
+}
+
+// For what they draw instead: the batches of a rank that is dealt that order.
+Batches DealPart(const SamplingCase& c, const std::vector<int64_t>& order,
+                 int rank);
+
 // The mutant with how it is planted.
-Mutant Planted(Mutant mutant, const SamplingMutation& mutation);
+SamplingMutant Planted(Mutant mutant, const SamplingMutation& mutation);
 
 // In what is refused (guards), in whole epochs and in states.
-std::vector<Mutant> EpochMutants();
-std::vector<Mutant> ResumeMutants();
+std::vector<SamplingMutant> EpochMutants();
+std::vector<SamplingMutant> ResumeMutants();
+std::vector<SamplingMutant> AllSamplingMutants();
 MutantSuite SamplingMutants();
 
 }  // namespace lockstep

@@ -4,17 +4,22 @@
 // batch size, or a slice of these (slice.h). The controls are the mutants; that
 // each property has one, and none is named for another, is asked of all folders
 // at once (conformance/mutants/all_mutants_test.cc).
+#include <set>
 #include <string>
 #include <tuple>
+#include <vector>
 
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/slice.h"
 #include "base/status_matchers.h"
 #include "conformance/mutant.h"
 #include "conformance/report/claim_recorder.h"
 #include "conformance/sampling/sampler_checker.h"
 #include "conformance/sampling/sampling_mutants.h"
+#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
-#include "base/slice.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
@@ -71,6 +76,36 @@ TEST(SamplingMutantsTest, WithoutAMutationPasses) {
   for (const SamplingCase& c : SliceOf(SamplingMutantCases(), 10)) {
     ASSERT_THAT(CheckSampler(make, c), IsOk());
   }
+}
+
+// A cause gives every index in its place: it is not named where rank 0
+// exchanges two.
+TEST(SamplingMutantsTest, AreNotNamedWhereTwoIndicesAreExchanged) {
+  const std::set<std::string> causes = {
+      "DropsTheTail",  "KeepsTheTail",      "GivesTheTailToTheLastRank",
+      "PadsInExact",   "DrawsTheSameShard", "DrawsAnothersSample",
+      "SeedsByRank",   "StridesByBlocks",   "ReversesTheRanks",
+      "DealsOneByOne", "ShufflesByKey",     "SeedsByTheNextEpoch"};
+  size_t tried = 0;
+  for (auto& [mutant, mutation] : AllSamplingMutants()) {
+    if (causes.count(mutant.name) == 0) continue;
+    ++tried;
+    mutation.swaps = true;
+    std::vector<SamplingCase> cases = SamplingMutantCases();
+    std::erase_if(cases, [&](const SamplingCase& c) {
+      // Rank 0 has a whole batch, of two at least, whatever becomes of a tail.
+      return c.world_size < 2 || c.batch_size < 2 ||
+             c.dataset_size / c.world_size < c.batch_size ||
+             !mutation.ShowsIn(c);
+    });
+    for (const SamplingCase& c : SliceOf(cases, 4)) {
+      const absl::Status status = CheckEpochs(MakeMutated(mutation), c);
+      EXPECT_FALSE(status.ok()) << mutant.name;
+      EXPECT_FALSE(absl::StrContains(status.message(), mutant.says))
+          << mutant.name << ": " << status;
+    }
+  }
+  EXPECT_EQ(tried, causes.size());
 }
 
 class SamplingMutantTest : public testing::TestWithParam<Mutant> {};

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <ostream>
 #include <span>
@@ -114,24 +115,15 @@ std::vector<SamplingCase> SamplingKinds() {
 }
 
 const char* Name(Semantics semantics) {
-  switch (semantics) {
-    case Semantics::kTorch:
-      return "torch";
-    case Semantics::kPaddle:
-      return "paddle";
-    case Semantics::kExact:
-      break;
-  }
-  return "exact";
+  constexpr const char* kNames[] = {"torch", "paddle", "exact"};
+  return kNames[static_cast<int>(semantics)];
 }
 
 std::string KindName(const SamplingCase& kind) {
-  return absl::StrCat(kind.semantics == Semantics::kTorch    ? "Torch"
-                      : kind.semantics == Semantics::kPaddle ? "Paddle"
-                                                             : "Exact",
-                      kind.shuffle == Shuffle::kNone  ? "InOrder"
-                      : kind.shuffle == Shuffle::kOwn ? "Shuffled"
-                                                      : "Keyed",
+  constexpr const char* kSemantics[] = {"Torch", "Paddle", "Exact"};
+  constexpr const char* kShuffles[] = {"InOrder", "Shuffled", "Keyed"};
+  return absl::StrCat(kSemantics[static_cast<int>(kind.semantics)],
+                      kShuffles[static_cast<int>(kind.shuffle)],
                       kind.drop_tail ? "DropTail" : "",
                       kind.drop_last ? "DropLast" : "");
 }
@@ -141,33 +133,19 @@ void PrintTo(const SamplingCase& kind, std::ostream* out) {
 }
 
 std::string ToString(const SamplingCase& c) {
-  return absl::StrCat(Name(c.semantics),
-                      c.shuffle == Shuffle::kNone  ? ", in order"
-                      : c.shuffle == Shuffle::kOwn ? ", shuffled"
-                                                   : ", keyed shuffle",
-                      c.drop_tail ? ", drop_tail" : "",
-                      c.drop_last ? ", drop_last" : "", ", n=", c.dataset_size,
-                      " P=", c.world_size, " B=", c.batch_size);
+  constexpr const char* kShuffles[] = {"in order", "shuffled", "keyed shuffle"};
+  return absl::StrCat(
+      Name(c.semantics), ", ", kShuffles[static_cast<int>(c.shuffle)],
+      c.drop_tail ? ", drop_tail" : "", c.drop_last ? ", drop_last" : "",
+      ", n=", c.dataset_size, " P=", c.world_size, " B=", c.batch_size);
 }
 
-std::vector<SamplingCase> CasesAt(SamplingCase kind, int world_size) {
-  std::vector<SamplingCase> cases;
-  kind.world_size = world_size;
-  for (int64_t n = 1; n <= kMaxDatasetSize; ++n) {
-    for (int64_t batch = 1; batch <= kMaxBatchSize; ++batch) {
-      kind.dataset_size = n;
-      kind.batch_size = batch;
-      cases.push_back(kind);
-    }
-  }
-  return cases;
-}
-
-std::vector<SamplingCase> CasesOf(std::span<const int64_t> dataset_sizes,
+std::vector<SamplingCase> CasesOf(std::span<const SamplingCase> kinds,
+                                  std::span<const int64_t> dataset_sizes,
                                   std::span<const int> world_sizes,
                                   std::span<const int64_t> batch_sizes) {
   std::vector<SamplingCase> cases;
-  for (SamplingCase kind : SamplingKinds()) {
+  for (SamplingCase kind : kinds) {
     for (const int64_t n : dataset_sizes) {
       for (const int world_size : world_sizes) {
         for (const int64_t batch : batch_sizes) {
@@ -180,6 +158,13 @@ std::vector<SamplingCase> CasesOf(std::span<const int64_t> dataset_sizes,
     }
   }
   return cases;
+}
+
+std::vector<SamplingCase> CasesAt(const SamplingCase& kind, int world_size) {
+  std::vector<int64_t> sizes(kMaxDatasetSize), batches(kMaxBatchSize);
+  std::iota(sizes.begin(), sizes.end(), 1);
+  std::iota(batches.begin(), batches.end(), 1);
+  return CasesOf({&kind, 1}, sizes, {&world_size, 1}, batches);
 }
 
 absl::StatusOr<std::unique_ptr<TestedSampler>> MakeTestedSampler(

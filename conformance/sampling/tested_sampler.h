@@ -71,14 +71,15 @@ void PrintTo(const SamplingCase& kind, std::ostream* out);
 // "torch, keyed shuffle, drop_tail, n=11 P=2 B=3".
 std::string ToString(const SamplingCase& c);
 
-// The kind at every data set size x batch size up to the largest, at one world
-// size.
-std::vector<SamplingCase> CasesAt(SamplingCase kind, int world_size);
-
 // The kinds at these sizes, in every combination.
-std::vector<SamplingCase> CasesOf(std::span<const int64_t> dataset_sizes,
+std::vector<SamplingCase> CasesOf(std::span<const SamplingCase> kinds,
+                                  std::span<const int64_t> dataset_sizes,
                                   std::span<const int> world_sizes,
                                   std::span<const int64_t> batch_sizes);
+
+// The kind at every data set size x batch size up to the largest, at one world
+// size.
+std::vector<SamplingCase> CasesAt(const SamplingCase& kind, int world_size);
 
 // What is asked of whole epochs and of states, in this order: the names that a
 // failure may have.

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <iterator>
 #include <optional>
 #include <span>
 #include <string>
@@ -12,8 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
+#include "collectives/collective.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
+#include "syncbn/testing/numbers.h"
 
 namespace lockstep {
 namespace {
@@ -26,103 +28,23 @@ struct Size {
 constexpr Size kSizes[] = {{1, 1031, 15}, {3, 529, 15}, {63, 49, 15},
                            {64, 49, 15},  {65, 49, 15}, {2048, 4, 4}};
 
-const char* Name(Fused fused) {
-  switch (fused) {
-    case Fused::kNothing:
-      return "";
-    case Fused::kRelu:
-      return " relu";
-    case Fused::kResidual:
-      return " residual";
-    case Fused::kResidualRelu:
-      return " residual+relu";
-    case Fused::kInPlace:
-      break;
-  }
-  return " residual+relu in place";
-}
-
-const char* Name(Tracking tracking) {
-  switch (tracking) {
-    case Tracking::kMomentum:
-      return "momentum";
-    case Tracking::kCumulative:
-      return "cumulative";
-    case Tracking::kNone:
-      break;
-  }
-  return "not tracked";
-}
+// In the order of the enumerators.
+constexpr const char* kFusedNames[] = {
+    "", " relu", " residual", " residual+relu", " residual+relu in place"};
+constexpr const char* kTrackingNames[] = {"momentum", "cumulative",
+                                          "not tracked"};
+constexpr const char* kBatchesNames[] = {"Even",      "Uneven",   "OneSample",
+                                         "EmptyRank", "OneInAll", "Large"};
 
 bool HasFarOffset(DataType type, const Size& size, int64_t hw) {
   const bool wide = type == DataType::kFloat32 || type == DataType::kFloat64;
   return wide || (hw > 4 && hw == size.large_hw_far);
 }
 
-void Narrow(double value, double& out) { out = value; }
-void Narrow(double value, float& out) { out = static_cast<float>(value); }
-void Narrow(double value, Float16& out) {
-  out = ToFloat16(static_cast<float>(value));
-}
-void Narrow(double value, BFloat16& out) {
-  out = ToBFloat16(static_cast<float>(value));
-}
-
-double Widen(double value) { return value; }
-double Widen(float value) { return value; }
-double Widen(Float16 value) { return ToFloat(value); }
-double Widen(BFloat16 value) { return ToFloat(value); }
-
-// Calls fn with an element of the type.
-template <typename Fn>
-auto WithType(DataType type, Fn fn) {
-  switch (type) {
-    case DataType::kFloat64:
-      return fn(double());
-    case DataType::kFloat16:
-      return fn(Float16());
-    case DataType::kBFloat16:
-      return fn(BFloat16());
-    default:
-      return fn(float());
-  }
-}
-
-// Calls fn(place in [n, c, hw], place in the layout) for each element.
-template <typename Fn>
-void ForEachPlace(const ActivationShape& shape, Fn fn) {
-  const bool first = shape.layout == Layout::kNchw;
-  const int64_t channel_stride = first ? shape.hw : 1;
-  const int64_t pixel_stride = first ? 1 : shape.c;
-  size_t from = 0;
-  for (int64_t n = 0; n < shape.n; ++n) {
-    for (int64_t c = 0; c < shape.c; ++c) {
-      int64_t to = n * shape.c * shape.hw + c * channel_stride;
-      for (int64_t i = 0; i < shape.hw; ++i, to += pixel_stride) {
-        fn(from++, static_cast<size_t>(to));
-      }
-    }
-  }
-}
-
 }  // namespace
 
 const char* Name(RankBatches batches) {
-  switch (batches) {
-    case RankBatches::kEven:
-      return "Even";
-    case RankBatches::kUneven:
-      return "Uneven";
-    case RankBatches::kOneSample:
-      return "OneSample";
-    case RankBatches::kEmptyRank:
-      return "EmptyRank";
-    case RankBatches::kOneInAll:
-      return "OneInAll";
-    case RankBatches::kLarge:
-      break;
-  }
-  return "Large";
+  return kBatchesNames[static_cast<size_t>(batches)];
 }
 
 bool HasRelu(Fused fused) {
@@ -137,14 +59,14 @@ std::string ToString(const BatchNormProblem& problem) {
   return absl::StrCat("P=", problem.world_size, " ", Name(problem.type), " ",
                       Name(problem.batches), " [.., ", problem.channels, ", ",
                       problem.hw, "]", problem.affine ? " affine" : "",
-                      Name(problem.fused),
+                      kFusedNames[static_cast<size_t>(problem.fused)],
                       problem.offsets == Offsets::kFar ? " far" : "");
 }
 
 std::string ToString(const BatchNormVariant& variant) {
   return absl::StrCat(Name(variant.layout), ", ",
                       std::string(variant.semantics.name), ", ",
-                      Name(variant.tracking));
+                      kTrackingNames[static_cast<size_t>(variant.tracking)]);
 }
 
 std::vector<int64_t> BatchSizes(const BatchNormProblem& problem, int step) {
@@ -251,10 +173,28 @@ std::vector<BatchNormProblem> LargeProblems() {
                             .hw = hw,
                             .fused = fused};
   };
-  return {large(DataType::kFloat32, 64, 784, Fused::kResidualRelu),
-          large(DataType::kBFloat16, 64, 784, Fused::kNothing),
-          // Channels first are cut within a channel alone.
-          large(DataType::kFloat64, 1, 12304, Fused::kNothing)};
+  return {// Channels first are cut within a channel alone.
+          large(DataType::kFloat64, 1, 12304, Fused::kNothing),
+          large(DataType::kFloat32, 64, 784, Fused::kResidualRelu),
+          large(DataType::kBFloat16, 64, 784, Fused::kNothing)};
+}
+
+std::vector<MatrixPart> PartsOf(std::span<const int> world_sizes,
+                                std::span<const DataType> types) {
+  std::vector<MatrixPart> parts;
+  for (const int world_size : world_sizes) {
+    for (const DataType type : types) {
+      for (const RankBatches batches : kAllBatches) {
+        parts.push_back({world_size, type, batches});
+      }
+    }
+  }
+  return parts;
+}
+
+std::string ToString(const MatrixPart& part) {
+  return absl::StrCat("P", part.world_size, "_", Name(part.type), "_",
+                      Name(part.batches));
 }
 
 bool IsSpiked(const BatchNormProblem& problem) {
@@ -283,49 +223,22 @@ std::vector<BatchNormVariant> LayoutVariants() {
   return {{.layout = Layout::kNchw}, {.layout = Layout::kNhwc}};
 }
 
-double RoundTo(DataType type, double value) {
-  return WithType(type, [&](auto element) {
-    Narrow(value, element);
-    return Widen(element);
-  });
-}
-
 std::string Encode(DataType type, std::span<const double> values) {
-  return WithType(type, [&](auto element) {
-    std::string bytes(values.size() * sizeof(element), '\0');
-    for (size_t i = 0; i < values.size(); ++i) {
-      Narrow(values[i], element);
-      std::memcpy(bytes.data() + i * sizeof(element), &element,
-                  sizeof(element));
-    }
-    return bytes;
-  });
+  std::string bytes(values.size() * static_cast<size_t>(SizeOf(type)), '\0');
+  const Buffer buffer(bytes.data(), std::ssize(values), type);
+  for (size_t i = 0; i < values.size(); ++i) {
+    SetNumber(buffer, static_cast<int64_t>(i), values[i]);
+  }
+  return bytes;
 }
 
 std::vector<double> Decode(DataType type, absl::string_view bytes) {
-  return WithType(type, [&](auto element) {
-    std::vector<double> values(bytes.size() / sizeof(element));
-    for (size_t i = 0; i < values.size(); ++i) {
-      std::memcpy(&element, bytes.data() + i * sizeof(element),
-                  sizeof(element));
-      values[i] = Widen(element);
-    }
-    return values;
-  });
-}
-
-std::vector<double> ToLayout(const ActivationShape& shape,
-                             std::span<const double> nchw) {
-  std::vector<double> out(nchw.size());
-  ForEachPlace(shape, [&](size_t from, size_t to) { out[to] = nchw[from]; });
-  return out;
-}
-
-std::vector<double> FromLayout(const ActivationShape& shape,
-                               std::span<const double> values) {
-  std::vector<double> out(values.size());
-  ForEachPlace(shape, [&](size_t from, size_t to) { out[from] = values[to]; });
-  return out;
+  std::vector<double> values(bytes.size() / static_cast<size_t>(SizeOf(type)));
+  const ConstBuffer buffer(bytes.data(), std::ssize(values), type);
+  for (size_t i = 0; i < values.size(); ++i) {
+    values[i] = GetNumber(buffer, static_cast<int64_t>(i));
+  }
+  return values;
 }
 
 uint64_t Hash(uint64_t key) {

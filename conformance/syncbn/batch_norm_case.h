@@ -116,8 +116,20 @@ std::vector<BatchNormProblem> FusedProblemsOf(int world_size, DataType type,
 std::vector<BatchNormProblem> OneValueProblems(int world_size);
 
 // On two ranks; of activations so large that the CPU's kernels cut each layout
-// into several segments, and write 4 MiB of float32 past the caches.
+// into several segments; the second writes 4 MiB of float32 past the caches.
 std::vector<BatchNormProblem> LargeProblems();
+
+// Problems of one kind, which a test tries as one case.
+struct MatrixPart {
+  int world_size;
+  DataType type;
+  RankBatches batches;
+};
+// With every one of kAllBatches.
+std::vector<MatrixPart> PartsOf(std::span<const int> world_sizes,
+                                std::span<const DataType> types);
+// "P2_float32_Even".
+std::string ToString(const MatrixPart& part);
 
 // Whether the last value of each channel of each sample is 16 deviations off,
 // so that a kernel cannot leave it out unseen: in the cases of 529 and 1031
@@ -131,18 +143,9 @@ std::vector<BatchNormVariant> AllVariants();
 // Two layouts.
 std::vector<BatchNormVariant> LayoutVariants();
 
-// The nearest number that `type`, one of IsActivationType, can hold.
-double RoundTo(DataType type, double value);
-
 // Elements of `type`, each rounded to it.
 std::string Encode(DataType type, std::span<const double> values);
 std::vector<double> Decode(DataType type, absl::string_view bytes);
-
-// Values [n, c, hw] in the order of the shape's layout, and back.
-std::vector<double> ToLayout(const ActivationShape& shape,
-                             std::span<const double> nchw);
-std::vector<double> FromLayout(const ActivationShape& shape,
-                               std::span<const double> values);
 
 // Random bits of a key: the same on every machine.
 uint64_t Hash(uint64_t key);

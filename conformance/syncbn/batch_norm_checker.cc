@@ -1,9 +1,10 @@
 // Compares what the ranks have with the reference, output by output.
 #include "conformance/syncbn/batch_norm_checker.h"
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <iterator>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,16 +14,155 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/bounded.h"
 #include "conformance/reference/bounded.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/batch_norm_causes.h"
-#include "conformance/syncbn/batch_norm_reference.h"
-#include "conformance/syncbn/layer_run.h"
 #include "conformance/syncbn/solved_problem.h"
 #include "conformance/syncbn/step_checks.h"
+#include "syncbn/testing/batch_norm_reference.h"
 
 namespace lockstep {
 namespace {
+
+std::string OnRank(int rank, const std::string& what) {
+  return absl::StrCat("rank ", rank, ": ", what);
+}
+
+// The element that is furthest off, in bounds, if one is off by more than its
+// bound. NaN is. Raises view.largest.
+std::optional<size_t> Worst(const StepView& view, std::span<const double> got,
+                            const Bounded& want) {
+  std::optional<size_t> worst;
+  double most = 1;
+  BoundedError largest = *view.largest;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double off = std::fabs(got[i] - want.value[i]);
+    // Quotients compared without dividing.
+    if (off * largest.bound > largest.error * want.bound[i]) {
+      largest = {off, want.bound[i]};
+    }
+    if (off <= want.bound[i]) continue;
+    const double times = ErrorOverAllowed(off, want.bound[i]);
+    if (times < most) continue;
+    worst = i;
+    most = times;
+  }
+  *view.largest = largest;
+  return worst;
+}
+
+std::string Describe(const std::string& where, double got, double want,
+                     double bound) {
+  return absl::StrCat(where, " is ", got, ", wanted ", want, ", off by ",
+                      std::fabs(got - want), ", bound ", bound);
+}
+
+// What the running statistics were before the step.
+struct Before {
+  std::vector<double> mean;
+  std::vector<double> variance;
+  int64_t batches = 0;
+};
+
+Before BeforeStep(const StepView& view, int rank) {
+  const SolvedStep& step = view.solved_step();
+  if (!step.training) return {step.running_mean, step.running_variance, 0};
+  if (view.step == 0)
+    return {view.solved.first_mean, view.solved.first_variance};
+  const RankOutputs& last =
+      view.ranks[static_cast<size_t>(rank)][static_cast<size_t>(view.step - 1)];
+  return {view.Statistics(last.running_mean),
+          view.Statistics(last.running_variance), last.batches};
+}
+
+bool Enters(const StepView& view) {
+  const ReferenceStatistics& batch = view.solved_step().statistics;
+  return view.solved_step().training && batch.count > 0 &&
+         !(batch.count == 1 && view.variant.semantics.refuses_one_value);
+}
+
+// Written out from the definition, not the product's WeightOfBatch.
+double BatchWeight(const StepView& view, int64_t batches_before) {
+  switch (view.variant.tracking) {
+    case Tracking::kCumulative:
+      return 1 / static_cast<double>(batches_before + 1);
+    case Tracking::kMomentum:
+      return view.variant.semantics.name == "torch" ? 0.3 : 1 - 0.8;
+    case Tracking::kNone:
+      break;
+  }
+  return 0;
+}
+
+ReferenceRunning WantedRunning(const StepView& view, const Before& before) {
+  return EnterRunning(
+      before.mean, before.variance, BatchWeight(view, before.batches),
+      view.variant.semantics.name == "torch",
+      Enters(view) ? view.solved_step().statistics : ReferenceStatistics(),
+      view.solved.precision);
+}
+
+// One running statistic, [c].
+std::string CheckRunning(const StepView& view, const char* name,
+                         std::string RankOutputs::*field,
+                         Bounded ReferenceRunning::*reference,
+                         decltype(CauseOfRunningMean)* cause_of) {
+  for (int rank = 0; view.tracked() && rank < view.world_size(); ++rank) {
+    const Before before = BeforeStep(view, rank);
+    const Bounded want = WantedRunning(view, before).*reference;
+    const auto got = view.Statistics(view.Of(rank).*field);
+    if (const auto c = Worst(view, got, want)) {
+      const std::string cause = cause_of(
+          view, rank,
+          {before.mean, before.variance, BatchWeight(view, before.batches)},
+          want, got);
+      return OnRank(rank, Describe(absl::StrCat(name, "[c=", *c, "]"), got[*c],
+                                   want.value[*c], want.bound[*c]) +
+                              cause);
+    }
+  }
+  return "";
+}
+
+std::string CheckRunningMean(const StepView& view) {
+  return CheckRunning(view, "running mean", &RankOutputs::running_mean,
+                      &ReferenceRunning::mean, CauseOfRunningMean);
+}
+std::string CheckRunningVariance(const StepView& view) {
+  return CheckRunning(view, "running variance", &RankOutputs::running_variance,
+                      &ReferenceRunning::variance, CauseOfRunningVariance);
+}
+
+std::string CheckBatchCount(const StepView& view) {
+  for (int rank = 0; view.tracked() && rank < view.world_size(); ++rank) {
+    const int64_t want =
+        BeforeStep(view, rank).batches + (Enters(view) ? 1 : 0);
+    const int64_t got = view.Of(rank).batches;
+    if (got != want) {
+      return OnRank(rank,
+                    absl::StrCat(got, " batches are counted, not ", want));
+    }
+  }
+  return "";
+}
+
+std::string CheckRanksAgree(const StepView& view) {
+  const RankOutputs& first = view.Of(0);
+  for (int rank = 1; view.tracked() && rank < view.world_size(); ++rank) {
+    const RankOutputs& step = view.Of(rank);
+    const std::pair<const char*, bool> same[] = {
+        {"running mean", step.running_mean == first.running_mean},
+        {"running variance", step.running_variance == first.running_variance},
+        {"count of batches", step.batches == first.batches}};
+    for (const auto& [name, is_same] : same) {
+      if (!is_same) {
+        return OnRank(rank, absl::StrCat("the ", name, " has other bits than ",
+                                         "on rank 0"));
+      }
+    }
+  }
+  return "";
+}
 
 std::string Place(const SolvedProblem& solved, const char* name, size_t index) {
   const auto i = static_cast<int64_t>(index);
@@ -76,20 +216,34 @@ std::string CheckReady(const StepView& view) {
   return CheckComplaint(view, "Ready");
 }
 
-std::string CheckOutput(const StepView& view) {
+// y or dx, [n, c, hw].
+std::string CheckActivations(const StepView& view, const char* name,
+                             std::string RankOutputs::*field,
+                             std::vector<Bounded> ReferenceResult::*reference,
+                             decltype(CauseOfOutput)* cause_of) {
   for (int rank = 0; rank < view.world_size(); ++rank) {
     if (view.MustRefuse(rank)) continue;
-    const Bounded& want = view.WantOn(rank).y[view.IndexOf(rank)];
-    const std::vector<double> got = view.Activations(rank, view.Of(rank).y);
+    const Bounded& want = (view.WantOn(rank).*reference)[view.IndexOf(rank)];
+    const std::vector<double> got =
+        view.Activations(rank, view.Of(rank).*field);
     if (const auto i = Worst(view, got, want)) {
       const int64_t c = static_cast<int64_t>(*i) / view.solved.problem.hw %
                         view.solved.problem.channels;
-      return OnRank(rank, Describe(Place(view.solved, "y", *i), got[*i],
+      return OnRank(rank, Describe(Place(view.solved, name, *i), got[*i],
                                    want.value[*i], want.bound[*i]) +
-                              CauseOfOutput(view, rank, c, got));
+                              cause_of(view, rank, c, got));
     }
   }
   return "";
+}
+
+std::string CheckOutput(const StepView& view) {
+  return CheckActivations(view, "y", &RankOutputs::y, &ReferenceResult::y,
+                          CauseOfOutput);
+}
+std::string CheckInputGradient(const StepView& view) {
+  return CheckActivations(view, "dx", &RankOutputs::dx, &ReferenceResult::dx,
+                          CauseOfInputGradient);
 }
 
 bool AnyRefuses(const StepView& view) {
@@ -135,22 +289,6 @@ std::string CheckBiasGradient(const StepView& view) {
 std::string CheckWeightGradient(const StepView& view) {
   return CheckParameterGradient(view, "dweight", &RankOutputs::dweight,
                                 &ReferenceResult::dweight);
-}
-
-std::string CheckInputGradient(const StepView& view) {
-  for (int rank = 0; rank < view.world_size(); ++rank) {
-    if (view.MustRefuse(rank)) continue;
-    const Bounded& want = view.WantOn(rank).dx[view.IndexOf(rank)];
-    const std::vector<double> got = view.Activations(rank, view.Of(rank).dx);
-    if (const auto i = Worst(view, got, want)) {
-      const int64_t c = static_cast<int64_t>(*i) / view.solved.problem.hw %
-                        view.solved.problem.channels;
-      return OnRank(rank, Describe(Place(view.solved, "dx", *i), got[*i],
-                                   want.value[*i], want.bound[*i]) +
-                              CauseOfInputGradient(view, rank, c, got));
-    }
-  }
-  return "";
 }
 
 std::string CheckResidualGradient(const StepView& view) {
@@ -228,16 +366,8 @@ absl::Status CheckSameBits(const SolvedProblem& solved,
     for (int rank = 0; rank < view.world_size(); ++rank) {
       const RankOutputs& a = view.Of(rank);
       const RankOutputs& b = other.Of(rank);
-      const std::pair<const char*, bool> same[] = {
-          {"y", a.y == b.y},
-          {"dx", a.dx == b.dx},
-          {"dresidual", a.dresidual == b.dresidual},
-          {"dweight", a.dweight == b.dweight},
-          {"dbias", a.dbias == b.dbias},
-          {"running mean", a.running_mean == b.running_mean},
-          {"running variance", a.running_variance == b.running_variance}};
-      for (const auto& [name, is_same] : same) {
-        if (is_same) continue;
+      for (const auto& [name, field] : kOutputFields) {
+        if (a.*field == b.*field) continue;
         return Failure(
             "SameBits", view,
             OnRank(rank, absl::StrCat(name, " has other bits ", between)));

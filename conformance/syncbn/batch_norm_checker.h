@@ -1,17 +1,95 @@
-// Holds a layer's run through a problem, on all ranks, to the reference.
+// Runs a layer through a problem on one rank, or on every rank of a new group,
+// and holds what came of it to the reference.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CHECKER_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CHECKER_H_
 
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/layer_run.h"
 #include "conformance/syncbn/solved_problem.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
 
 namespace lockstep {
+
+// Makes the layer of one rank.
+using LayerFactory = std::function<absl::StatusOr<std::unique_ptr<BatchNorm>>(
+    const BatchNormOptions& options, Communicator& group)>;
+
+// What one rank has after one step: bytes as the layer left them.
+struct RankOutputs {
+  std::string y;
+  std::string dx;
+  std::string dresidual;
+  std::string dweight;
+  std::string dbias;
+  std::string running_mean;
+  std::string running_variance;
+  int64_t batches = 0;
+  // What the layer did that it may not: wrote to its inputs or beside its
+  // outputs ("Untouched: ..."), did not call `gradients_ready` once, with the
+  // final gradients ("Ready: ..."). Empty: nothing.
+  std::string complaint;
+  absl::Status status;  // Of Forward, or else of Backward.
+};
+
+inline constexpr std::pair<const char*, std::string RankOutputs::*>
+    kOutputFields[] = {{"y", &RankOutputs::y},
+                       {"dx", &RankOutputs::dx},
+                       {"dresidual", &RankOutputs::dresidual},
+                       {"dweight", &RankOutputs::dweight},
+                       {"dbias", &RankOutputs::dbias},
+                       {"running mean", &RankOutputs::running_mean},
+                       {"running variance", &RankOutputs::running_variance}};
+
+// What each byte of outputs holds before, but of those in an input's place:
+// NaN in every type of float, of bits that no computation gives.
+inline constexpr char kUnwritten = '\xff';
+
+// Memory that the layer can use and the host too, aligned to 64.
+using MemoryFactory = std::function<std::shared_ptr<void>(size_t bytes)>;
+std::shared_ptr<void> HostMemory(size_t bytes);
+
+// Of one rank, by step.
+using RankRun = std::vector<RankOutputs>;
+
+// Trains the layer twice and evaluates it once. Outputs hold NaN before; in
+// step 1 no buffer of activations or parameters is aligned to more than its
+// elements. Errors: the factory's.
+absl::StatusOr<RankRun> RunOnRank(const SolvedProblem& solved,
+                                  const BatchNormVariant& variant,
+                                  const LayerFactory& make, Communicator& group,
+                                  const MemoryFactory& allocate = HostMemory);
+
+// Runs as bytes, to hand from process to process and to compare.
+std::string Serialize(const std::vector<RankRun>& runs);
+std::vector<RankRun> ParseRuns(absl::string_view bytes);
+
+// SyncBatchNorm over kernels of its own. wait: what each call ends with, and
+// gradients_ready begins with, where kernels only enqueue.
+using KernelsFactory =
+    std::function<absl::StatusOr<std::unique_ptr<BatchNormKernels>>()>;
+LayerFactory SyncBatchNormOver(const KernelsFactory& make_kernels,
+                               absl::Status (*wait)() = absl::OkStatus);
+
+// The runs by variant, then by rank, all in one group. Error: what the first
+// rank got that could not join it or make the layer, or died.
+absl::StatusOr<std::vector<std::vector<RankRun>>> RunVariants(
+    Backend backend, const SolvedProblem& solved,
+    std::span<const BatchNormVariant> variants, const LayerFactory& make,
+    const RunRanksOptions& options = {});
 
 // `ranks` is by rank. Asks in this order, each of every step:
 //

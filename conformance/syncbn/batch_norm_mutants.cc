@@ -14,29 +14,33 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/data_types.h"
+#include "base/slice.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/decorators.h"
 #include "conformance/mutant.h"
-#include "base/slice.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
-#include "conformance/syncbn/layer_run.h"
-#include "conformance/syncbn/plain_kernels.h"
 #include "conformance/syncbn/solved_problem.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"
+#include "syncbn/testing/numbers.h"
 
 namespace lockstep {
 namespace {
 
 bool AsksSameBits(const Mutant& mutant) {
   return mutant.checks[0] == "SameBits";
+}
+
+std::string BytesOf(const ConstBuffer& buffer) {
+  return std::string(reinterpret_cast<const char*>(buffer.bytes()),
+                     static_cast<size_t>(buffer.size_bytes()));
 }
 
 class MutatedKernels : public BatchNormKernels {
@@ -53,39 +57,26 @@ class MutatedKernels : public BatchNormKernels {
                               std::byte* record) override {
     LOCKSTEP_RETURN_IF_ERROR(real_->ComputeMoments(shape, x, record));
     if (mutation_.moments != nullptr) {
-      mutation_.moments(
-          shape, x,
-          RecordAccess({.channels = shape.c, .type = StatisticsTypeOf(x.type)},
-                       record));
+      mutation_.moments(shape, x,
+                        RecordAccess(RecordOf(shape.c, x.type), record));
     }
     return absl::OkStatus();
   }
 
-  absl::StatusOr<int64_t> Merge(const StatisticsRecord& record,
-                                const std::byte* gathered, int ranks,
-                                const MergeOptions& options,
-                                const RunningStatistics& running,
-                                std::byte* saved) override {
-    if (mutation_.merges == nullptr) {
-      return real_->Merge(record, gathered, ranks, options, running, saved);
-    }
-    return mutation_.merges(*real_, {record, gathered, ranks, options, running,
-                                     saved, ranks == 1 ? 0 : rank_});
+  absl::StatusOr<int64_t> Merge(
+      const BatchNormKernels::MergeCall& call) override {
+    if (mutation_.merges == nullptr) return real_->Merge(call);
+    return mutation_.merges(*real_, {call, call.ranks == 1 ? 0 : rank_});
   }
 
-  absl::Status UseRunning(const StatisticsRecord& record,
-                          const RunningStatistics& running, double epsilon,
-                          std::byte* saved) override {
-    return real_->UseRunning(record, running, epsilon, saved);
+  absl::Status UseRunning(const RunningCall& call) override {
+    return real_->UseRunning(call);
   }
 
   absl::Status Normalize(const NormalizeCall& call) override {
     // As it was, in case y is written there.
-    const std::string residual(
-        reinterpret_cast<const char*>(call.residual.bytes()),
-        static_cast<size_t>(call.residual.size_bytes()));
-    const std::string y(reinterpret_cast<const char*>(call.y.bytes()),
-                        static_cast<size_t>(call.y.size_bytes()));
+    const std::string residual = BytesOf(call.residual);
+    const std::string y = BytesOf(call.y);
     LOCKSTEP_RETURN_IF_ERROR(real_->Normalize(call));
     if (mutation_.normalized == nullptr) return absl::OkStatus();
     NormalizeCall before = call;
@@ -95,30 +86,26 @@ class MutatedKernels : public BatchNormKernels {
     return absl::OkStatus();
   }
 
-  absl::Status BackwardReduce(const BackwardCall& call, Buffer sums,
-                              Buffer dweight, Buffer dbias) override {
+  absl::Status BackwardReduce(const BackwardCall& call) override {
     BackwardCall told = call;
     if (mutation_.told_reduce != nullptr) mutation_.told_reduce(told);
-    LOCKSTEP_RETURN_IF_ERROR(real_->BackwardReduce(told, sums, dweight, dbias));
-    if (mutation_.reduced != nullptr) mutation_.reduced(rank_, dweight, dbias);
+    LOCKSTEP_RETURN_IF_ERROR(real_->BackwardReduce(told));
+    if (mutation_.reduced != nullptr) {
+      mutation_.reduced(rank_, call.dweight, call.dbias);
+    }
     return absl::OkStatus();
   }
 
-  absl::Status BackwardInput(const BackwardCall& call, ConstBuffer sums,
-                             Buffer dx, Buffer dresidual) override {
-    std::string copy(reinterpret_cast<const char*>(sums.bytes()),
-                     static_cast<size_t>(sums.size_bytes()));
-    const Buffer told_sums(copy.data(), sums.count, sums.type);
-    const std::string dy(reinterpret_cast<const char*>(call.dy.bytes()),
-                         static_cast<size_t>(call.dy.size_bytes()));
+  absl::Status BackwardInput(const BackwardCall& call) override {
+    std::string sums = BytesOf(call.sums);
+    const std::string dy = BytesOf(call.dy);
     BackwardCall told = call;
-    if (mutation_.told_input != nullptr) mutation_.told_input(told, told_sums);
-    LOCKSTEP_RETURN_IF_ERROR(
-        real_->BackwardInput(told, told_sums, dx, dresidual));
+    told.sums.data = sums.data();
+    if (mutation_.told_input != nullptr) mutation_.told_input(told);
+    LOCKSTEP_RETURN_IF_ERROR(real_->BackwardInput(told));
     if (mutation_.input_gradient != nullptr) {
       mutation_.input_gradient(
-          call, ConstBuffer(dy.data(), call.dy.count, call.dy.type), dx,
-          dresidual);
+          call, ConstBuffer(dy.data(), call.dy.count, call.dy.type));
     }
     return absl::OkStatus();
   }
@@ -149,8 +136,10 @@ class MutatedLayer : public BatchNorm {
   static absl::StatusOr<std::unique_ptr<BatchNorm>> Create(
       const BatchNormMutation& mutation, const KernelsFactory& make_kernels,
       BatchNormOptions options, Communicator& group) {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNormKernels> kernels,
+                              make_kernels());
     auto layer = std::unique_ptr<MutatedLayer>(
-        new MutatedLayer(mutation, make_kernels(), group));
+        new MutatedLayer(mutation, std::move(kernels), group));
     if (mutation.told != nullptr) mutation.told(options);
     LOCKSTEP_ASSIGN_OR_RETURN(
         layer->real_,
@@ -199,10 +188,6 @@ RunRanksOptions GroupOf() {
   return options;
 }
 
-std::unique_ptr<BatchNormKernels> MakeCpuKernels() {
-  return std::make_unique<CpuBatchNormKernels>();
-}
-
 // The problems and the variants in which it must show.
 struct Shown {
   BatchNormProblem problem;
@@ -214,7 +199,7 @@ std::vector<Shown> WhereItShows(const BatchNormMutation& mutation) {
        mutation.problems != nullptr ? mutation.problems() : MutantProblems()) {
     Shown shown = {problem, AllVariants()};
     std::erase_if(shown.variants, [&](const BatchNormVariant& variant) {
-      return !mutation.shows(problem, variant);
+      return !mutation.shows.In(problem, variant);
     });
     if (!shown.variants.empty()) all.push_back(std::move(shown));
   }
@@ -242,6 +227,10 @@ absl::StatusOr<int64_t> PlantIn(const Shown& shown, const Mutant& mutant,
 
 }  // namespace
 
+std::unique_ptr<BatchNormKernels> MakeCpuKernels() {
+  return std::make_unique<CpuBatchNormKernels>();
+}
+
 LayerFactory MakeMutated(const BatchNormMutation& mutation,
                          const KernelsFactory& make_kernels) {
   return [=](const BatchNormOptions& options, Communicator& group) {
@@ -249,16 +238,30 @@ LayerFactory MakeMutated(const BatchNormMutation& mutation,
   };
 }
 
-int64_t ValuesOf(const BatchNormProblem& problem, int step) {
-  int64_t values = 0;
-  for (const int64_t n : BatchSizes(problem, step)) values += n * problem.hw;
-  return values;
-}
-
-int RanksWithValues(const BatchNormProblem& problem, int step) {
-  int ranks = 0;
-  for (const int64_t n : BatchSizes(problem, step)) ranks += n > 0 ? 1 : 0;
-  return ranks;
+bool Shows::In(const BatchNormProblem& problem,
+               const BatchNormVariant& variant) const {
+  int64_t count = 0;
+  int ranks_with_values = 0;
+  for (const int64_t n : BatchSizes(problem, 0)) {
+    count += n * problem.hw;
+    ranks_with_values += n > 0;
+  }
+  const bool refuses = variant.semantics.refuses_one_value;
+  const bool enters = variant.tracking != Tracking::kNone && count > 1;
+  return (!affine || problem.affine) && (!relu || HasRelu(problem.fused)) &&
+         (!residual || HasResidual(problem.fused)) &&
+         (!pixels || problem.hw > 1) && (!one_pixel || problem.hw == 1) &&
+         problem.channels >= channels && (!spiked || IsSpiked(problem)) &&
+         count >= values && (!one_value || count == 1) &&
+         (!outputs || count > (refuses ? 1 : 0)) &&
+         (!own_accepted || !(refuses && problem.hw == 1)) &&
+         ranks_with_values >= ranks &&
+         (!empty_rank || (problem.batches == RankBatches::kEmptyRank &&
+                          problem.world_size > 1)) &&
+         (!tracked || enters) &&
+         (!momentum || variant.tracking == Tracking::kMomentum) &&
+         (semantics == nullptr || variant.semantics.name == semantics) &&
+         (also == nullptr || also(problem));
 }
 
 std::vector<BatchNormProblem> MutantProblems() {
@@ -328,8 +331,8 @@ Mutant Planted(Mutant mutant, const BatchNormMutation& mutation) {
 
 MutantSuite BatchNormMutants() {
   std::vector<Mutant> all;
-  for (const auto& some : {SumMutants(), StatisticsMutants(), RunningMutants(),
-                           GradientMutants()}) {
+  for (const auto& some :
+       {StatisticsMutants(), RunningMutants(), GradientMutants()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
   return MakeSuite("syncbn", kBatchNormChecks, std::move(all));

@@ -3,9 +3,8 @@
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_MUTANTS_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_MUTANTS_H_
 
-#include <cstddef>
 #include <cstdint>
-#include <string>
+#include <memory>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -15,24 +14,45 @@
 #include "collectives/communicator.h"
 #include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/layer_run.h"
-#include "conformance/syncbn/plain_kernels.h"
+#include "conformance/syncbn/batch_norm_checker.h"
 #include "conformance/syncbn/solved_problem.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
+#include "syncbn/testing/numbers.h"
 
 namespace lockstep {
 
-// The arguments of BatchNormKernels::Merge.
-struct MergeCall {
-  StatisticsRecord record;
-  const std::byte* gathered = nullptr;
-  int ranks = 0;
-  MergeOptions options;
-  RunningStatistics running;
-  std::byte* saved = nullptr;
+// A merge on one of the ranks.
+struct MergeCall : BatchNormKernels::MergeCall {
   int own = 0;  // The rank that merges.
+};
+
+// The cases in which a mutant must be rejected: those that have all of it.
+struct Shows {
+  bool affine = false;
+  bool relu = false;
+  bool residual = false;
+  bool pixels = false;     // Several,
+  bool one_pixel = false;  // or so few values that n and n - 1 differ by more
+                           // than rounding.
+  int64_t channels = 1;    // At least.
+  bool spiked = false;
+  // Values per channel in the batch, at least: from 4 on dx does not vanish,
+  // and chance does not hide a wrong statistic.
+  int64_t values = 0;
+  bool one_value = false;     // Exactly.
+  bool outputs = false;       // y is computed: the batch is not refused,
+  bool own_accepted = false;  // nor would a rank's own be.
+  int ranks = 0;              // That have values, at least.
+  bool empty_rank = false;    // One of several.
+  bool tracked = false;       // Batches enter running statistics,
+  bool momentum = false;      // by momentum.
+  const char* semantics = nullptr;
+  bool (*also)(const BatchNormProblem& problem) = nullptr;
+
+  bool In(const BatchNormProblem& problem,
+          const BatchNormVariant& variant) const;
 };
 
 // What is done to the kernels, the group or the layer. The hooks that are null
@@ -42,9 +62,7 @@ struct BatchNormMutation {
   using NormalizeCall = BatchNormKernels::NormalizeCall;
   using Ready = absl::FunctionRef<void()>;
 
-  // The cases in which the mutant must be rejected.
-  bool (*shows)(const BatchNormProblem& problem,
-                const BatchNormVariant& variant) = nullptr;
+  Shows shows;
   // Where it is planted, if not in MutantProblems().
   std::vector<BatchNormProblem> (*problems)() = nullptr;
   // Whether it leaves the group unusable, so that each case has its own.
@@ -64,10 +82,9 @@ struct BatchNormMutation {
   void (*reduced)(int rank, Buffer dweight, Buffer dbias) = nullptr;
   // Before BackwardReduce, and before BackwardInput.
   void (*told_reduce)(BackwardCall& call) = nullptr;
-  void (*told_input)(BackwardCall& call, Buffer sums) = nullptr;
+  void (*told_input)(BackwardCall& call) = nullptr;
   // After BackwardInput; dy as it was before.
-  void (*input_gradient)(const BackwardCall& call, ConstBuffer dy, Buffer dx,
-                         Buffer dresidual) = nullptr;
+  void (*input_gradient)(const BackwardCall& call, ConstBuffer dy) = nullptr;
   // In place of the group's call.
   absl::Status (*runs)(Communicator& real, const Collective& call) = nullptr;
   // In place of Forward and Backward. `untracked` is a layer that tracks
@@ -79,15 +96,12 @@ struct BatchNormMutation {
                             Ready ready) = nullptr;
 };
 
+std::unique_ptr<BatchNormKernels> MakeCpuKernels();
+
 // Makes SyncBatchNorm with the mutation, which it keeps a copy of, over kernels
 // of its own.
 LayerFactory MakeMutated(const BatchNormMutation& mutation,
                          const KernelsFactory& make_kernels);
-
-// Of a step's batch: values per channel of all ranks, and how many ranks have
-// some.
-int64_t ValuesOf(const BatchNormProblem& problem, int step);
-int RanksWithValues(const BatchNormProblem& problem, int step);
 
 // Where mutants are planted: in a third, drawn once, of a part of the grid:
 // float32 and bfloat16, 1 and 3 ranks, 3 and 65 channels; fused with everything
@@ -104,9 +118,8 @@ std::vector<absl::Status> CheckMutated(
 // The mutant with how it is planted.
 Mutant Planted(Mutant mutant, const BatchNormMutation& mutation);
 
-// In a rank's sums; in the batch's statistics and y; in running statistics; in
-// gradients, and in how the layer is called and what it leaves.
-std::vector<Mutant> SumMutants();
+// In the batch's sums, statistics and y; in running statistics; in gradients,
+// and in how the layer is called and what it leaves.
 std::vector<Mutant> StatisticsMutants();
 std::vector<Mutant> RunningMutants();
 std::vector<Mutant> GradientMutants();

@@ -1,30 +1,37 @@
 // The reference's gradients are the slopes of its own loss; its results are
 // PyTorch's; its bounds grow with the precision and are not all-allowing.
-#include "conformance/syncbn/batch_norm_reference.h"
+#include "syncbn/testing/batch_norm_reference.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <fstream>
+#include <limits>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "base/bounded.h"
 #include "base/data_types.h"
 #include "base/status_matchers.h"
-#include "conformance/reference/bounded.h"
+#include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/batch_norm_checker.h"
 #include "conformance/syncbn/solved_problem.h"
+#include "conformance/syncbn/step_checks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::Not;
+using testing::StartsWith;
 
 constexpr Precision kExact = {.unit = 0x1p-53};
 
@@ -122,14 +129,6 @@ INSTANTIATE_TEST_SUITE_P(
 // PyTorch's numbers, from testdata/make_golden.py.
 class GoldenFile {
  public:
-  GoldenFile() {
-    const char* const root = std::getenv("TEST_SRCDIR");
-    const char* const workspace = std::getenv("TEST_WORKSPACE");
-    if (root == nullptr || workspace == nullptr) return;
-    file_.open(std::string(root) + "/" + workspace +
-               "/conformance/syncbn/testdata/torch_golden.txt");
-  }
-
   // The next line that is no comment, by its first word and the rest.
   bool Next(std::string& name, std::vector<double>& numbers) {
     std::string line;
@@ -153,7 +152,7 @@ class GoldenFile {
   }
 
  private:
-  std::ifstream file_;
+  std::ifstream file_{"conformance/syncbn/testdata/torch_golden.txt"};
 };
 
 // One line of `case`.
@@ -337,15 +336,17 @@ TEST(MeaningTest, RejectsABoundThatOneChannelIsTooSmallFor) {
 }
 
 TEST(MeaningTest, RejectsBoundsOfGradients) {
-  SolvedProblem solved = SmallProblem();
-  solved.steps[0].want.dx[1].bound[8 * 4] = 10;
-  EXPECT_THAT(CheckMeaning(solved), Rejects("channel 8: "));
-  solved = SmallProblem();
-  solved.steps[2].want.dweight.bound[3] = 8 * 0.26;
-  EXPECT_THAT(CheckMeaning(solved), Rejects("channel 3: "));
-  solved = SmallProblem();
-  solved.steps[2].want.y[0].bound[5 * 4 + 1] = NAN;
-  EXPECT_THAT(CheckMeaning(solved), Rejects("channel 5: "));
+  const auto rejects = [](auto change, const std::string& channel) {
+    SolvedProblem solved = SmallProblem();
+    change(solved.steps);
+    EXPECT_THAT(CheckMeaning(solved), Rejects(channel));
+  };
+  rejects([](auto& steps) { steps[0].want.dx[1].bound[8 * 4] = 10; },
+          "channel 8: ");
+  rejects([](auto& steps) { steps[2].want.dweight.bound[3] = 8 * 0.26; },
+          "channel 3: ");
+  rejects([](auto& steps) { steps[2].want.y[0].bound[5 * 4 + 1] = NAN; },
+          "channel 5: ");
 }
 
 // By chance, up to a third of the channels may have a gradient near zero.
@@ -375,7 +376,7 @@ TEST(MeaningTest, RejectsGradientsThatReluTakesAway) {
   EXPECT_THAT(CheckMeaning(solved), Rejects("9 have none"));
 }
 
-// The sizes from which the CPU's kernels take other ways (column_plan.cc,
+// The sizes from which the CPU's kernels take other ways (reductions.cc,
 // elementwise.h), aligned, in the first step.
 TEST(LargeProblemsTest, HaveSegmentsAndStreams) {
   constexpr int64_t kTwoSegments = 2 << 17;
@@ -393,6 +394,235 @@ TEST(LargeProblemsTest, HaveSegmentsAndStreams) {
   EXPECT_EQ(last, 3);
   EXPECT_EQ(first, 1);
   EXPECT_EQ(streams, 1);
+}
+
+// A cause fits numbers that are wrong, all of them, and no others. The mutants
+// (batch_norm_mutants.h) show that each is named where it is one, but for the
+// running statistics.
+
+// Of any other name, BatchNormCheck does not compile.
+static_assert(IsNameIn(kBatchNormChecks, "Status"));
+static_assert(IsNameIn(kBatchNormChecks, "SameBits"));
+static_assert(!IsNameIn(kBatchNormChecks, "Outputs"));
+static_assert(!IsNameIn(kBatchNormChecks, "Out"));
+static_assert(!IsNameIn(kBatchNormChecks, ""));
+
+constexpr double kBound = 0.01;
+
+// 1, 2, 3, ..., each within kBound.
+Bounded Wanted(int64_t size) {
+  Bounded want(size);
+  for (size_t i = 0; i < want.value.size(); ++i) {
+    want.value[i] = static_cast<double>(i) + 1;
+    want.bound[i] = kBound;
+  }
+  return want;
+}
+
+class BestFitTest : public testing::Test {
+ protected:
+  Alternative Times(const std::string& name, double factor) const {
+    return {name, [this, factor](size_t i, size_t) {
+              return factor * want_.value[i];
+            }};
+  }
+  std::string Fit(const std::vector<double>& got,
+                  const std::vector<Alternative>& alternatives) const {
+    return BestFit(got, want_, Precision(), 1, 1, alternatives);
+  }
+  std::vector<double> Scaled(double factor) const {
+    std::vector<double> got = want_.value;
+    for (double& value : got) value *= factor;
+    return got;
+  }
+
+  const Bounded want_ = Wanted(6);
+};
+
+TEST_F(BestFitTest, NamesTheClosestMistake) {
+  const std::vector<Alternative> alternatives = {
+      Times("halved", 0.5), Times("a bit more", 0.503), Times("doubled", 2)};
+  EXPECT_EQ(Fit(Scaled(0.5), alternatives), ", as if halved");
+  EXPECT_EQ(Fit(Scaled(0.503), alternatives), ", as if a bit more");
+  EXPECT_EQ(Fit(Scaled(2), alternatives), ", as if doubled");
+  EXPECT_EQ(Fit(Scaled(3), alternatives), "");
+}
+
+// What is two bounds off for any reason.
+TEST_F(BestFitTest, DoesNotNameWhatWouldNotBeRejected) {
+  std::vector<double> got = want_.value;
+  got[2] += 2 * kBound;
+  EXPECT_EQ(Fit(got, {Times("right, nearly", 1 + 1e-5)}), "");
+  EXPECT_EQ(Fit(got, {Times("within the bounds", 1 + 0.1 * kBound)}), "");
+}
+
+TEST_F(BestFitTest, DoesNotNameWhatIsNoCloser) {
+  std::vector<double> got = want_.value;
+  got[2] += 2 * kBound;
+  const auto off_at = [this](size_t at) {
+    return Alternative{at == 2 ? "it is off" : "another is off",
+                       [this, at](size_t i, size_t) {
+                         return want_.value[i] + (i == at ? 1.5 : 0) * kBound;
+                       }};
+  };
+  EXPECT_EQ(Fit(got, {off_at(4)}), "");
+  EXPECT_EQ(Fit(got, {off_at(4), off_at(2)}), ", as if it is off");
+}
+
+TEST_F(BestFitTest, AsksForEveryElement) {
+  for (size_t i = 0; i < 6; ++i) {
+    std::vector<double> got = Scaled(0.5);
+    got[i] = 7;
+    EXPECT_EQ(Fit(got, {Times("halved", 0.5)}), "") << i;
+    got[i] = std::numeric_limits<double>::quiet_NaN();
+    EXPECT_EQ(Fit(got, {Times("halved", 0.5), Times("NaN", NAN)}), "") << i;
+  }
+}
+
+TEST_F(BestFitTest, StretchesBounds) {
+  std::vector<double> got = Scaled(2);
+  got[0] += 6 * kBound;
+  Alternative doubled = Times("doubled", 2);
+  EXPECT_EQ(Fit(got, {doubled}), "");
+  doubled.stretch = [](size_t) { return 2.0; };
+  EXPECT_EQ(Fit(got, {doubled}), ", as if doubled");
+}
+
+// Of 66 channels with 3 values.
+class FirstChannelsTest : public testing::Test {
+ protected:
+  std::string Of(const std::vector<double>& got) const {
+    return FirstChannelsOnly(got, want_, 3, 66, 65);
+  }
+  const Bounded want_ = Wanted(66 * 3);
+};
+
+TEST_F(FirstChannelsTest, NamesWhatIsNotComputed) {
+  std::vector<double> got = want_.value;
+  for (size_t i = 64 * 3; i < got.size(); ++i) got[i] = 0;
+  EXPECT_EQ(Of(got), ", as if only the first 64 channels were computed");
+  EXPECT_EQ(FirstChannelsOnly(got, want_, 3, 66, 63), "");
+  got[5] = NAN;
+  EXPECT_EQ(Of(got), "");
+}
+
+TEST_F(FirstChannelsTest, DoesNotNameItForAFewElements) {
+  std::vector<double> got = want_.value;
+  got.back() = 0;
+  EXPECT_EQ(Of(got), "");
+  for (size_t i = 65 * 3; i < got.size(); ++i) got[i] = 0;
+  EXPECT_EQ(Of(got), "");  // Channel 64 is right.
+}
+
+TEST(NotWrittenTest, AsksForTheBytesOfEveryWrongElement) {
+  const Bounded want = Wanted(4);
+  std::vector<double> got = want.value;
+  got[1] = got[3] = NAN;
+  EXPECT_EQ(NotWritten(got, want, {false, true, false, true}),
+            ", as if it had not been written, 2 of 4");
+  // A NaN that was computed.
+  EXPECT_EQ(NotWritten(got, want, {false, true, false, false}), "");
+  got[0] = 7;
+  EXPECT_EQ(NotWritten(got, want, {false, true, false, true}), "");
+}
+
+// Rank 0's y of a problem's first step, [n, c, hw].
+struct Outputs {
+  explicit Outputs(const BatchNormProblem& problem)
+      : solved(SolveProblem(problem)), y(solved.steps[0].want.y[0].value) {}
+
+  SolvedStep& step() { return solved.steps[0]; }
+  void Normalize(const ChannelMoments& m) {
+    const ReferenceLayer& layer = solved.layer;
+    for (size_t i = 0; i < y.size(); ++i) {
+      const auto c = static_cast<size_t>(static_cast<int64_t>(i) / layer.hw %
+                                         layer.channels);
+      y[i] = (step().ranks[0].x[i] - m.mean[c]) /
+                 std::sqrt(m.variance[c] + layer.epsilon) * layer.weight[c] +
+             layer.bias[c];
+    }
+  }
+  // By means that are moved, and variances `times` as large.
+  void Normalize(double moved, double times) {
+    ChannelMoments m = MomentsOf(step().statistics);
+    for (double& mean : m.mean) mean += moved;
+    for (double& variance : m.variance) variance *= times;
+    Normalize(m);
+  }
+  std::string Cause(int64_t channel = 0) const {
+    const BatchNormVariant variant;
+    std::vector<RankRun> runs(solved.steps[0].ranks.size(), RankRun(kSteps));
+    runs[0][0].y = Encode(solved.problem.type, y);
+    const StepView view = {solved, variant, runs, /*step=*/0};
+    return CauseOfOutput(view, 0, channel, view.Activations(0, runs[0][0].y));
+  }
+
+  SolvedProblem solved;
+  std::vector<double> y;
+};
+
+BatchNormProblem Uneven(int world_size) {
+  return {.world_size = world_size,
+          .batches = RankBatches::kUneven,
+          .channels = 3,
+          .hw = 5};
+}
+
+TEST(OutputCausesTest, NamesNoneForOneWrongElement) {
+  for (const int world_size : {3, 4}) {
+    Outputs outputs(Uneven(world_size));
+    for (const double wrong : {7.0, 0.0, static_cast<double>(NAN)}) {
+      for (const size_t i : {0, 4, 7, 29}) {
+        const double right = std::exchange(outputs.y[i], wrong);
+        EXPECT_EQ(outputs.Cause(static_cast<int64_t>(i / 5 % 3)), "")
+            << wrong << " at " << i;
+        outputs.y[i] = right;
+      }
+    }
+    // Beside a mistake.
+    outputs.Normalize(0, 1.5);
+    outputs.y[2] += 0.5;
+    EXPECT_EQ(outputs.Cause(), "");
+  }
+}
+
+// No mutant uses them, and other causes give almost the same y.
+TEST(OutputCausesTest, NamesRunningStatistics) {
+  for (const int world_size : {3, 4}) {
+    Outputs outputs(Uneven(world_size));
+    const SolvedStep& step = outputs.step();
+    outputs.Normalize({step.running_mean, step.running_variance});
+    EXPECT_EQ(outputs.Cause(), ", as if the running statistics were used");
+  }
+}
+
+TEST(OutputCausesTest, FitsALineThroughEveryElement) {
+  for (const int world_size : {3, 4}) {
+    Outputs outputs(Uneven(world_size));
+    outputs.Normalize(0.25, 1.5);
+    EXPECT_THAT(outputs.Cause(), StartsWith(", as if the mean were "));
+    std::vector<double>& x = outputs.step().ranks[0].x;
+    x.assign(x.size(), 3);
+    EXPECT_EQ(outputs.Cause(), "");
+  }
+}
+
+// Nor in bfloat16, where x itself has few digits, for a halved one.
+TEST(OutputCausesTest, DoesNotNameACancellationForAnotherVariance) {
+  for (const DataType type :
+       {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
+    const bool few = type == DataType::kBFloat16;
+    Outputs outputs(
+        {.type = type, .offsets = Offsets::kFar, .channels = 65, .hw = 15});
+    for (const double times : {0.5, 0.8, 2.0}) {
+      if (few && times != 0.5) continue;
+      outputs.Normalize(0, times);
+      EXPECT_THAT(outputs.Cause(),
+                  AllOf(StartsWith(few ? "" : ", as if the mean were "),
+                        Not(HasSubstr("E[x^2]"))))
+          << Name(type) << " " << times;
+    }
+  }
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
@@ -14,28 +13,14 @@
 #include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_mutants.h"
-#include "conformance/syncbn/plain_kernels.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
+#include "syncbn/testing/numbers.h"
 
 namespace lockstep {
 namespace {
 
 using BackwardCall = BatchNormKernels::BackwardCall;
-
-// Enough for dx not to vanish.
-bool HasGradients(const BatchNormProblem& problem) {
-  return ValuesOf(problem, 0) >= 4;
-}
-
-bool HasOthers(const BatchNormProblem& problem, const BatchNormVariant&) {
-  return RanksWithValues(problem, 0) > 1 && HasGradients(problem);
-}
-
-bool HasOtherParameters(const BatchNormProblem& problem,
-                        const BatchNormVariant& variant) {
-  return problem.affine && HasOthers(problem, variant);
-}
 
 void Clear(Buffer buffer) {
   if (buffer.count > 0) {
@@ -67,130 +52,6 @@ absl::Status ReduceParametersToo(BatchNorm& real, Communicator& group,
     ready();
   }));
   return status;
-}
-
-std::vector<Mutant> InputGradientMutants() {
-  const auto with_gradients = [](const BatchNormProblem& problem,
-                                 const BatchNormVariant&) {
-    return HasGradients(problem);
-  };
-  return {
-      Planted({"GivesNoInputGradient",
-               "dx is 0",
-               {"InputGradient"},
-               "as if it was 0"},
-              {.shows = with_gradients,
-               .input_gradient = [](const BackwardCall&, ConstBuffer, Buffer dx,
-                                    Buffer) { Clear(dx); }}),
-      Planted({"MissesTheCrossTerm",
-               "dx lacks z sum(g z) / n",
-               {"InputGradient"},
-               "as if the term of sum g z were missing"},
-              {.shows = with_gradients,
-               .told_input = [](BackwardCall&,
-                                Buffer sums) { ClearHalf(sums, 1); }}),
-      Planted({"MissesTheMeanTerm",
-               "dx lacks sum(g) / n",
-               {"InputGradient"},
-               "as if the term of sum g were missing"},
-              {.shows = with_gradients,
-               .told_input = [](BackwardCall&,
-                                Buffer sums) { ClearHalf(sums, 0); }}),
-      Planted({"TakesStatisticsAsConstants",
-               "dx is weight r g, as in evaluation",
-               {"InputGradient"},
-               "as if mean and variance were constants"},
-              {.shows = with_gradients,
-               .told_input = [](BackwardCall&, Buffer sums) { Clear(sums); }}),
-      Planted({"DoesNotReduceSums",
-               "the sums of backward stay each rank's own",
-               {"InputGradient"},
-               "as if the sums were this rank's own, over the global count"},
-              {.shows = HasOthers, .runs = ReduceNothing}),
-  };
-}
-
-// In what ReLU lets through.
-std::vector<Mutant> ReluMutants() {
-  return {
-      Planted(
-          {"LetsEveryGradientThrough",
-           "dx is of dy, not of what ReLU let through",
-           {"InputGradient"},
-           "as if ReLU let every gradient through"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant&) {
-                 return HasRelu(problem.fused) && ValuesOf(problem, 0) >= 4 &&
-                        problem.hw > 1;
-               },
-           .told_input = [](BackwardCall& call,
-                            Buffer) { call.relu = false; }}),
-      Planted(
-          {"GivesTheResidualEverything",
-           "dresidual is dy, not what ReLU let through",
-           {"ResidualGradient"},
-           "as if ReLU let every gradient through"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant&) {
-                 return HasRelu(problem.fused) && HasResidual(problem.fused) &&
-                        HasGradients(problem) && problem.hw > 1;
-               },
-           .input_gradient =
-               [](const BackwardCall&, ConstBuffer dy, Buffer,
-                  Buffer dresidual) {
-                 if (dresidual.count == 0) return;
-                 std::memcpy(dresidual.data, dy.data,
-                             static_cast<size_t>(dy.size_bytes()));
-               }}),
-      Planted(
-          {"SumsEveryGradient",
-           "dweight and dbias are of dy, not of what ReLU let through",
-           {"BiasGradient"},
-           "as if ReLU let every gradient through"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant&) {
-                 return HasRelu(problem.fused) && problem.affine &&
-                        HasGradients(problem) && problem.hw > 1;
-               },
-           .told_reduce = [](BackwardCall& call) { call.relu = false; }}),
-  };
-}
-
-std::vector<Mutant> ParameterMutants() {
-  return {
-      Planted({"LosesOtherWeightGradients",
-               "dweight is rank 0's alone",
-               {"WeightGradient"},
-               "as if the other ranks' parts were lost"},
-              {.shows = HasOtherParameters,
-               .reduced =
-                   [](int rank, Buffer dweight, Buffer) {
-                     if (rank > 0) Clear(dweight);
-                   }}),
-      Planted({"LosesOtherBiasGradients",
-               "dbias is rank 0's alone",
-               {"BiasGradient"},
-               "as if the other ranks' parts were lost"},
-              {.shows = HasOtherParameters,
-               .reduced =
-                   [](int rank, Buffer, Buffer dbias) {
-                     if (rank > 0) Clear(dbias);
-                   }}),
-      Planted({"ReducesParametersTwice",
-               "dweight and dbias are summed here and by the trainer again",
-               {"BiasGradient"},
-               "as if each rank had the sum over all ranks"},
-              {.shows = HasOtherParameters, .backwards = ReduceParametersToo}),
-  };
-}
-
-// Whether y is computed at all.
-bool HasOutputs(const BatchNormProblem& problem, const BatchNormVariant& v) {
-  return ValuesOf(problem, 0) > (v.semantics.refuses_one_value ? 1 : 0);
-}
-
-bool HasOneValue(const BatchNormProblem& problem) {
-  return ValuesOf(problem, 0) == 1;
 }
 
 absl::Status ParticipateUnlessEmpty(BatchNorm& real, BatchNorm&,
@@ -242,137 +103,142 @@ void DriftWithEveryCall(const BatchNormKernels::NormalizeCall& call,
   SetNumber(call.y, 0, y * (1 + ++calls * 0x1p-23));
 }
 
-std::vector<Mutant> MemoryMutants() {
+}  // namespace
+
+std::vector<Mutant> GradientMutants() {
   return {
+      Planted({"GivesNoInputGradient", "dx is 0", "InputGradient",
+               "as if it was 0"},
+              {.shows = {.values = 4},
+               .input_gradient = [](const BackwardCall& call,
+                                    ConstBuffer) { Clear(call.dx); }}),
       Planted(
-          {"WritesToInput",
-           "the first value of x is changed",
-           {"Untouched"},
+          {"MissesTheCrossTerm", "dx lacks z sum(g z) / n", "InputGradient",
+           "as if the term of sum g z were missing"},
+          {.shows = {.values = 4},
+           .told_input = [](BackwardCall& call) { ClearHalf(call.sums, 1); }}),
+      Planted(
+          {"MissesTheMeanTerm", "dx lacks sum(g) / n", "InputGradient",
+           "as if the term of sum g were missing"},
+          {.shows = {.values = 4},
+           .told_input = [](BackwardCall& call) { ClearHalf(call.sums, 0); }}),
+      Planted(
+          {"TakesStatisticsAsConstants", "dx is weight r g, as in evaluation",
+           "InputGradient", "as if mean and variance were constants"},
+          {.shows = {.values = 4},
+           .told_input = [](BackwardCall& call) { Clear(call.sums); }}),
+      Planted({"DoesNotReduceSums", "the sums of backward stay each rank's own",
+               "InputGradient",
+               "as if the sums were this rank's own, over the global count"},
+              {.shows = {.values = 4, .ranks = 2}, .runs = ReduceNothing}),
+      // In what ReLU lets through.
+      Planted({"LetsEveryGradientThrough",
+               "dx is of dy, not of what ReLU let through", "InputGradient",
+               "as if ReLU let every gradient through"},
+              {.shows = {.relu = true, .pixels = true, .values = 4},
+               .told_input = [](BackwardCall& call) { call.relu = false; }}),
+      Planted({"GivesTheResidualEverything",
+               "dresidual is dy, not what ReLU let through", "ResidualGradient",
+               "as if ReLU let every gradient through"},
+              {.shows = {.relu = true,
+                         .residual = true,
+                         .pixels = true,
+                         .values = 4},
+               .input_gradient =
+                   [](const BackwardCall& call, ConstBuffer dy) {
+                     if (call.dresidual.count == 0) return;
+                     std::memcpy(call.dresidual.data, dy.data,
+                                 static_cast<size_t>(dy.size_bytes()));
+                   }}),
+      Planted(
+          {"SumsEveryGradient",
+           "dweight and dbias are of dy, not of what ReLU let through",
+           "BiasGradient", "as if ReLU let every gradient through"},
+          {.shows = {.affine = true, .relu = true, .pixels = true, .values = 4},
+           .told_reduce = [](BackwardCall& call) { call.relu = false; }}),
+      Planted({"LosesOtherWeightGradients", "dweight is rank 0's alone",
+               "WeightGradient", "as if the other ranks' parts were lost"},
+              {.shows = {.affine = true, .values = 4, .ranks = 2},
+               .reduced =
+                   [](int rank, Buffer dweight, Buffer) {
+                     if (rank > 0) Clear(dweight);
+                   }}),
+      Planted({"LosesOtherBiasGradients", "dbias is rank 0's alone",
+               "BiasGradient", "as if the other ranks' parts were lost"},
+              {.shows = {.affine = true, .values = 4, .ranks = 2},
+               .reduced =
+                   [](int rank, Buffer, Buffer dbias) {
+                     if (rank > 0) Clear(dbias);
+                   }}),
+      Planted({"ReducesParametersTwice",
+               "dweight and dbias are summed here and by the trainer again",
+               "BiasGradient", "as if each rank had the sum over all ranks"},
+              {.shows = {.affine = true, .values = 4, .ranks = 2},
+               .backwards = ReduceParametersToo}),
+      Planted(
+          {"WritesToInput", "the first value of x is changed", "Untouched",
            "x has changed"},
-          {.shows = HasOutputs,
+          {.shows = {.outputs = true},
            .normalized =
                [](const BatchNormKernels::NormalizeCall& call, ConstBuffer) {
                  SetNumber({const_cast<void*>(call.x.data), 1, call.x.type}, 0,
                            0);
                }}),
-      Planted(
-          {"WritesBesideBias",
-           "dbias has one element too many",
-           {"Untouched"},
-           "bytes beside dbias have changed"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return problem.affine && HasOutputs(problem, v);
-               },
-           .reduced =
-               [](int, Buffer, Buffer dbias) {
-                 if (dbias.count > 0) SetNumber(dbias, dbias.count, 0);
-               }}),
-  };
-}
-
-std::vector<Mutant> OrderMutants() {
-  return {
-      Planted({"IsReadyTwice",
-               "gradients_ready is called twice",
-               {"Ready"},
+      Planted({"WritesBesideBias", "dbias has one element too many",
+               "Untouched", "bytes beside dbias have changed"},
+              {.shows = {.affine = true, .outputs = true},
+               .reduced =
+                   [](int, Buffer, Buffer dbias) {
+                     if (dbias.count > 0) SetNumber(dbias, dbias.count, 0);
+                   }}),
+      Planted({"IsReadyTwice", "gradients_ready is called twice", "Ready",
                "gradients_ready was called 2 times"},
-              {.shows = HasOutputs, .backwards = ReadyTwice}),
+              {.shows = {.outputs = true}, .backwards = ReadyTwice}),
+      Planted({"IsReadyTooEarly",
+               "gradients_ready is called before there are gradients", "Ready",
+               "changed after gradients_ready"},
+              {.shows = {.affine = true, .outputs = true},
+               .backwards = ReadyBefore}),
+      Planted({"EmptyRankSkips",
+               "a rank without samples skips the call, and joins the next",
+               "Status", "left the group"},
+              {.shows = {.empty_rank = true},
+               .breaks_group = true,
+               .forwards = ParticipateUnlessEmpty,
+               .backwards = ReduceUnlessEmpty}),
+      Planted({"AcceptsOneValue", "torch: one value per channel is trained on",
+               "Status", "one value per channel is accepted"},
+              {.shows = {.one_value = true, .semantics = "torch"},
+               .told =
+                   [](BatchNormOptions& options) {
+                     options.semantics.refuses_one_value = false;
+                     options.semantics.unbiased_running_variance = false;
+                   }}),
+      Planted({"RefusesOneValue", "paddle: one value per channel is refused",
+               "Status", "failed: batch norm: one value per channel"},
+              {.shows = {.one_value = true, .semantics = "paddle"},
+               .told =
+                   [](BatchNormOptions& options) {
+                     options.semantics.refuses_one_value = true;
+                   }}),
+      Planted({"TellsEmptyRanksOtherwise",
+               "only the rank that has the one value is told so in full",
+               "Status", "; on rank 0 as: batch norm: one value per channel"},
+              {.shows = {.one_value = true, .semantics = "torch"},
+               .problems = [] { return OneValueProblems(/*world_size=*/2); },
+               .forwards = RefuseByBatch}),
       Planted(
-          {"IsReadyTooEarly",
-           "gradients_ready is called before there are gradients",
-           {"Ready"},
-           "changed after gradients_ready"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return problem.affine && HasOutputs(problem, v);
-               },
-           .backwards = ReadyBefore}),
-      Planted(
-          {"EmptyRankSkips",
-           "a rank without samples skips the call, and joins the next",
-           {"Status"},
-           "left the group"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant&) {
-                 return problem.batches == RankBatches::kEmptyRank &&
-                        problem.world_size > 1;
-               },
-           .breaks_group = true,
-           .forwards = ParticipateUnlessEmpty,
-           .backwards = ReduceUnlessEmpty}),
-  };
-}
-
-std::vector<Mutant> RefusalMutants() {
-  return {
-      Planted(
-          {"AcceptsOneValue",
-           "torch: one value per channel is trained on",
-           {"Status"},
-           "one value per channel is accepted"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return HasOneValue(problem) && v.semantics.name == "torch";
-               },
-           .told =
-               [](BatchNormOptions& options) {
-                 options.semantics.refuses_one_value = false;
-                 options.semantics.unbiased_running_variance = false;
-               }}),
-      Planted(
-          {"RefusesOneValue",
-           "paddle: one value per channel is refused",
-           {"Status"},
-           "failed: batch norm: one value per channel"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return HasOneValue(problem) && v.semantics.name == "paddle";
-               },
-           .told =
-               [](BatchNormOptions& options) {
-                 options.semantics.refuses_one_value = true;
-               }}),
-      Planted(
-          {"TellsEmptyRanksOtherwise",
-           "only the rank that has the one value is told so in full",
-           {"Status"},
-           "; on rank 0 as: batch norm: one value per channel"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return HasOneValue(problem) && v.semantics.name == "torch";
-               },
-           .problems = [] { return OneValueProblems(/*world_size=*/2); },
-           .forwards = RefuseByBatch}),
-  };
-}
-
-std::vector<Mutant> RunMutants() {
-  return {
-      Planted(
-          {"DependsOnTheRun",
-           "the first y has other last bits in every run",
-           {"SameBits"},
-           "y has other bits in another run"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return HasOutputs(problem, v) && problem.hw > 1 &&
-                        problem.type == DataType::kFloat32 &&
-                        problem.fused == Fused::kNothing;
-               },
+          {"DependsOnTheRun", "the first y has other last bits in every run",
+           "SameBits", "y has other bits in another run"},
+          {.shows = {.pixels = true,
+                     .outputs = true,
+                     .also =
+                         [](const BatchNormProblem& problem) {
+                           return problem.type == DataType::kFloat32 &&
+                                  problem.fused == Fused::kNothing;
+                         }},
            .normalized = DriftWithEveryCall}),
   };
-}
-
-}  // namespace
-
-std::vector<Mutant> GradientMutants() {
-  std::vector<Mutant> all = InputGradientMutants();
-  for (const auto& some : {ReluMutants(), ParameterMutants(), MemoryMutants(),
-                           OrderMutants(), RefusalMutants(), RunMutants()}) {
-    all.insert(all.end(), some.begin(), some.end());
-  }
-  return all;
 }
 
 }  // namespace lockstep

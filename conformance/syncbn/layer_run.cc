@@ -1,9 +1,8 @@
 // Calls a layer with memory that shows what it writes.
-#include "conformance/syncbn/layer_run.h"
-
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <span>
@@ -11,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -19,10 +19,14 @@
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
 #include "conformance/syncbn/batch_norm_case.h"
+#include "conformance/syncbn/batch_norm_checker.h"
 #include "conformance/syncbn/solved_problem.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/sync_batch_norm.h"
 
 namespace lockstep {
 namespace {
@@ -41,12 +45,12 @@ class GuardedBuffer {
   GuardedBuffer(const MemoryFactory& allocate, DataType type,
                 absl::string_view bytes, size_t offset)
       : type_(type),
-        size_(bytes.size()),
+        first_(bytes),
         offset_(kGuardBytes + offset),
-        total_(offset_ + size_ + kGuardBytes),
+        total_(offset_ + bytes.size() + kGuardBytes),
         memory_(std::static_pointer_cast<char>(allocate(total_))) {
     std::memset(memory_.get(), kGuard, total_);
-    if (size_ > 0) std::memcpy(begin(), bytes.data(), size_);
+    if (!bytes.empty()) std::memcpy(begin(), bytes.data(), bytes.size());
   }
 
   static GuardedBuffer Unwritten(const MemoryFactory& allocate, DataType type,
@@ -57,15 +61,15 @@ class GuardedBuffer {
   }
 
   Buffer buffer() const {
-    return Buffer(begin(), static_cast<int64_t>(size_) / SizeOf(type_), type_);
+    return Buffer(begin(), std::ssize(first_) / SizeOf(type_), type_);
   }
-  std::string bytes() const { return std::string(begin(), size_); }
-  bool Holds(absl::string_view bytes) const {
-    return absl::string_view(begin(), size_) == bytes;
+  std::string bytes() const { return std::string(begin(), first_.size()); }
+  bool IsUntouched() const {
+    return absl::string_view(begin(), first_.size()) == first_;
   }
   bool GuardsHold() const {
     for (size_t i = 0; i < total_; ++i) {
-      if (i == offset_) i += size_;
+      if (i == offset_) i += first_.size();
       if (memory_.get()[i] != kGuard) return false;
     }
     return true;
@@ -75,7 +79,7 @@ class GuardedBuffer {
   char* begin() const { return memory_.get() + offset_; }
 
   DataType type_;
-  size_t size_;
+  std::string first_;  // What it held first.
   size_t offset_;
   size_t total_;
   std::shared_ptr<char> memory_;
@@ -93,8 +97,6 @@ class StepMemory {
         shape_(solved.ShapeOf(step, rank, variant.layout)),
         training_(IsTraining(step)),
         in_(InputsOf(solved, variant, step, rank)),
-        weight_bytes_(ParameterBytes(solved.layer.weight)),
-        bias_bytes_(ParameterBytes(solved.layer.bias)),
         offset_(OffsetIn(step, solved.problem.type)),
         parameter_offset_(OffsetIn(step, solved.statistics_type)),
         x_(allocate, solved.problem.type, in_.x, offset_),
@@ -103,9 +105,8 @@ class StepMemory {
         y_(Activations(!InPlace())),
         dx_(Activations(!InPlace())),
         dresidual_(Activations(HasResidual(fused_))),
-        weight_(allocate, solved.statistics_type, weight_bytes_,
-                parameter_offset_),
-        bias_(allocate, solved.statistics_type, bias_bytes_, parameter_offset_),
+        weight_(Given(solved.layer.weight)),
+        bias_(Given(solved.layer.bias)),
         dweight_(Parameters()),
         dbias_(Parameters()),
         saved_(GuardedBuffer::Unwritten(allocate, DataType::kUInt8, saved_bytes,
@@ -142,33 +143,30 @@ class StepMemory {
 
   // The first thing written that should not be.
   std::string Touched() const {
-    const std::pair<const char*, bool> inputs[] = {
-        {"x", x_.Holds(in_.x)},
-        {"the residual", InPlace() || residual_.Holds(in_.residual)},
-        {"dy", InPlace() || dy_.Holds(in_.dy)},
-        {"the weight", weight_.Holds(weight_bytes_)},
-        {"the bias", bias_.Holds(bias_bytes_)}};
-    for (const auto& [name, holds] : inputs) {
-      if (holds) continue;
+    struct Part {
+      const char* name;
+      const GuardedBuffer& buffer;
+      bool is_input = false;
+    };
+    const Part parts[] = {{"x", x_, true},
+                          {"the residual", residual_, !InPlace()},
+                          {"dy", dy_, !InPlace()},
+                          {"y", y_},
+                          {"dx", dx_},
+                          {"dresidual", dresidual_},
+                          {"the weight", weight_, true},
+                          {"the bias", bias_, true},
+                          {"dweight", dweight_},
+                          {"dbias", dbias_},
+                          {"saved", saved_}};
+    for (const auto& [name, buffer, is_input] : parts) {
+      if (!is_input || buffer.IsUntouched()) continue;
       return Complaint("Untouched", absl::StrCat(name, " has changed"));
     }
-    const std::pair<const char*, const GuardedBuffer*> buffers[] = {
-        {"x", &x_},
-        {"the residual", &residual_},
-        {"dy", &dy_},
-        {"y", &y_},
-        {"dx", &dx_},
-        {"dresidual", &dresidual_},
-        {"the weight", &weight_},
-        {"the bias", &bias_},
-        {"dweight", &dweight_},
-        {"dbias", &dbias_},
-        {"saved", &saved_}};
-    for (const auto& [name, buffer] : buffers) {
-      if (!buffer->GuardsHold()) {
-        return Complaint("Untouched",
-                         absl::StrCat("bytes beside ", name, " have changed"));
-      }
+    for (const auto& [name, buffer, is_input] : parts) {
+      if (buffer.GuardsHold()) continue;
+      return Complaint("Untouched",
+                       absl::StrCat("bytes beside ", name, " have changed"));
     }
     return "";
   }
@@ -197,8 +195,11 @@ class StepMemory {
   const GuardedBuffer& y() const { return InPlace() ? residual_ : y_; }
   const GuardedBuffer& dx() const { return InPlace() ? dy_ : dx_; }
 
-  std::string ParameterBytes(const std::vector<double>& values) const {
-    return exam_.problem.affine ? Encode(exam_.statistics_type, values) : "";
+  GuardedBuffer Given(const std::vector<double>& parameter) const {
+    const DataType type = exam_.statistics_type;
+    return {allocate_, type,
+            exam_.problem.affine ? Encode(type, parameter) : "",
+            parameter_offset_};
   }
   GuardedBuffer Activations(bool wanted) const {
     return GuardedBuffer::Unwritten(allocate_, exam_.problem.type,
@@ -216,8 +217,6 @@ class StepMemory {
   const ActivationShape shape_;
   const bool training_;
   const EncodedBatch& in_;
-  const std::string weight_bytes_;
-  const std::string bias_bytes_;
   const size_t offset_;
   const size_t parameter_offset_;
   const GuardedBuffer x_;
@@ -314,16 +313,6 @@ std::string TakeBytes(absl::string_view& in) {
   return bytes;
 }
 
-// All fields that are bytes, but for the status.
-template <typename Step, typename Fn>
-void ForEachField(Step& step, Fn fn) {
-  for (auto* field :
-       {&step.y, &step.dx, &step.dresidual, &step.dweight, &step.dbias,
-        &step.running_mean, &step.running_variance, &step.complaint}) {
-    fn(*field);
-  }
-}
-
 }  // namespace
 
 std::shared_ptr<void> HostMemory(size_t bytes) {
@@ -358,7 +347,10 @@ std::string Serialize(const std::vector<RankRun>& runs) {
   std::string out;
   for (const RankRun& run : runs) {
     for (const RankOutputs& step : run) {
-      ForEachField(step, [&](const std::string& f) { AppendBytes(f, out); });
+      for (const auto& [name, field] : kOutputFields) {
+        AppendBytes(step.*field, out);
+      }
+      AppendBytes(step.complaint, out);
       AppendNumber(step.batches, out);
       AppendNumber(static_cast<int64_t>(step.status.code()), out);
       AppendBytes(std::string(step.status.message()), out);
@@ -372,7 +364,10 @@ std::vector<RankRun> ParseRuns(absl::string_view bytes) {
   while (!bytes.empty()) {
     RankRun run(kSteps);
     for (RankOutputs& step : run) {
-      ForEachField(step, [&](std::string& f) { f = TakeBytes(bytes); });
+      for (const auto& [name, field] : kOutputFields) {
+        step.*field = TakeBytes(bytes);
+      }
+      step.complaint = TakeBytes(bytes);
       step.batches = TakeNumber(bytes);
       const auto code = static_cast<absl::StatusCode>(TakeNumber(bytes));
       step.status = absl::Status(code, TakeBytes(bytes));
@@ -380,6 +375,82 @@ std::vector<RankRun> ParseRuns(absl::string_view bytes) {
     runs.push_back(std::move(run));
   }
   return runs;
+}
+
+namespace {
+
+// Owns its kernels, and waits for what they do.
+class OwningLayer : public BatchNorm {
+ public:
+  OwningLayer(std::unique_ptr<BatchNormKernels> kernels,
+              std::unique_ptr<BatchNorm> layer, absl::Status (*wait)())
+      : kernels_(std::move(kernels)), layer_(std::move(layer)), wait_(wait) {}
+
+  int64_t SavedBytes(DataType type) const override {
+    return layer_->SavedBytes(type);
+  }
+  absl::Status Forward(const Forwards& buffers) override {
+    LOCKSTEP_RETURN_IF_ERROR(layer_->Forward(buffers));
+    return wait_();
+  }
+  absl::Status Backward(const Backwards& buffers,
+                        absl::FunctionRef<void()> gradients_ready) override {
+    absl::Status ready;
+    LOCKSTEP_RETURN_IF_ERROR(layer_->Backward(buffers, [&] {
+      ready = wait_();
+      gradients_ready();
+    }));
+    LOCKSTEP_RETURN_IF_ERROR(ready);
+    return wait_();
+  }
+
+ private:
+  const std::unique_ptr<BatchNormKernels> kernels_;  // Outlives layer_.
+  const std::unique_ptr<BatchNorm> layer_;
+  absl::Status (*const wait_)();
+};
+
+}  // namespace
+
+LayerFactory SyncBatchNormOver(const KernelsFactory& make_kernels,
+                               absl::Status (*wait)()) {
+  return [make_kernels, wait](const BatchNormOptions& options,
+                              Communicator& group)
+             -> absl::StatusOr<std::unique_ptr<BatchNorm>> {
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNormKernels> kernels,
+                              make_kernels());
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNorm> layer,
+                              SyncBatchNorm::Create(options, *kernels, group));
+    return std::make_unique<OwningLayer>(std::move(kernels), std::move(layer),
+                                         wait);
+  };
+}
+
+absl::StatusOr<std::vector<std::vector<RankRun>>> RunVariants(
+    Backend backend, const SolvedProblem& solved,
+    std::span<const BatchNormVariant> variants, const LayerFactory& make,
+    const RunRanksOptions& options) {
+  const auto outputs = RunRanksCollect(
+      backend, solved.problem.world_size,
+      [&](Communicator& group) -> absl::StatusOr<std::string> {
+        std::vector<RankRun> runs;
+        for (const BatchNormVariant& variant : variants) {
+          LOCKSTEP_ASSIGN_OR_RETURN(RankRun run,
+                                    RunOnRank(solved, variant, make, group));
+          runs.push_back(std::move(run));
+        }
+        return Serialize(runs);
+      },
+      options);
+  std::vector<std::vector<RankRun>> by_variant(variants.size());
+  for (const absl::StatusOr<std::string>& output : outputs) {
+    LOCKSTEP_RETURN_IF_ERROR(output.status());
+    std::vector<RankRun> runs = ParseRuns(*output);
+    for (size_t v = 0; v < variants.size(); ++v) {
+      by_variant[v].push_back(std::move(runs[v]));
+    }
+  }
+  return by_variant;
 }
 
 }  // namespace lockstep

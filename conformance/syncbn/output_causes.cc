@@ -11,15 +11,15 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "base/bounded.h"
 #include "base/data_types.h"
-#include "conformance/reference/bounded.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/batch_norm_causes.h"
-#include "conformance/syncbn/batch_norm_reference.h"
-#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/batch_norm_checker.h"
 #include "conformance/syncbn/solved_problem.h"
 #include "conformance/syncbn/step_checks.h"
 #include "syncbn/activations.h"
+#include "syncbn/testing/batch_norm_reference.h"
+#include "syncbn/testing/numbers.h"
 
 namespace lockstep {
 namespace {
@@ -144,39 +144,23 @@ class OtherOutputs {
   OtherOutputs(const StepView& view, int rank)
       : layer_(view.solved.layer), batch_(view.BatchOn(rank)) {}
 
-  Value With(const ChannelMoments& m) const {
-    return With(m, RightInverse(), /*scales_residual=*/false);
-  }
-  Value WithScaledResidual(const ChannelMoments& m) const {
-    return With(m, RightInverse(), /*scales_residual=*/true);
-  }
-  Value WithEpsilonOutside(const ChannelMoments& m) const {
-    const double epsilon = layer_.epsilon;
-    return With(
-        m, [epsilon](double v) { return 1 / (std::sqrt(v) + epsilon); },
-        /*scales_residual=*/false);
-  }
-
- private:
-  using Inverse = std::function<double(double variance)>;
-
-  Inverse RightInverse() const {
-    const double epsilon = layer_.epsilon;
-    return [epsilon](double v) { return 1 / std::sqrt(v + epsilon); };
-  }
-  Value With(const ChannelMoments& m, Inverse inverse,
-             bool scales_residual) const {
-    return [&layer = layer_, &batch = batch_, m, inverse, scales_residual](
-               size_t i, size_t c) {
+  Value With(const ChannelMoments& m, bool epsilon_outside = false,
+             bool scales_residual = false) const {
+    return [&layer = layer_, &batch = batch_, m, epsilon_outside,
+            scales_residual](size_t i, size_t c) {
       const double weight = layer.weight[c];
       const double residual = batch.residual.empty() ? 0 : batch.residual[i];
-      const double y =
-          (batch.x[i] - m.mean[c]) * inverse(m.variance[c]) * weight +
-          layer.bias[c] + (scales_residual ? weight : 1) * residual;
+      const double deviation = epsilon_outside
+                                   ? std::sqrt(m.variance[c]) + layer.epsilon
+                                   : std::sqrt(m.variance[c] + layer.epsilon);
+      const double y = (batch.x[i] - m.mean[c]) * (1 / deviation) * weight +
+                       layer.bias[c] +
+                       (scales_residual ? weight : 1) * residual;
       return layer.relu ? std::max(y, 0.0) : y;
     };
   }
 
+ private:
   const ReferenceLayer& layer_;
   const ReferenceBatch& batch_;
 };
@@ -243,8 +227,10 @@ std::vector<Alternative> OutputAlternatives(const StepView& view, int rank) {
       {"the ranks' means had equal weights",
        y.With(UnweightedMoments(view, false))},
       {"an empty rank counted as one", y.With(UnweightedMoments(view, true))},
-      {"epsilon stood outside the root", y.WithEpsilonOutside(right)},
-      {"the residual were scaled by the weight", y.WithScaledResidual(right)},
+      {"epsilon stood outside the root",
+       y.With(right, /*epsilon_outside=*/true)},
+      {"the residual were scaled by the weight",
+       y.With(right, /*epsilon_outside=*/false, /*scales_residual=*/true)},
       {"the variance were divided by n - 1",
        y.With(UnbiasedMomentsOf(view.StatisticsOn(rank)))},
       {"it was 0", [](size_t, size_t) { return 0.0; }}};

@@ -8,32 +8,16 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
+#include "collectives/collective.h"
 #include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_mutants.h"
-#include "conformance/syncbn/plain_kernels.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
+#include "syncbn/testing/numbers.h"
 
 namespace lockstep {
 namespace {
-
-bool IsTorch(const BatchNormVariant& variant) {
-  return variant.semantics.name == "torch";
-}
-
-// Whether batches enter running statistics.
-bool Enters(const BatchNormProblem& problem, const BatchNormVariant& variant) {
-  return variant.tracking != Tracking::kNone && ValuesOf(problem, 0) > 1;
-}
-
-// Few enough values for n and n - 1 to differ by more than rounding.
-bool HasFewValues(const BatchNormProblem& problem) { return problem.hw == 1; }
-
-absl::StatusOr<int64_t> Merge(BatchNormKernels& real, const MergeCall& call) {
-  return real.Merge(call.record, call.gathered, call.ranks, call.options,
-                    call.running, call.saved);
-}
 
 std::vector<double> NumbersOf(const Buffer& buffer) {
   std::vector<double> numbers;
@@ -57,7 +41,7 @@ void ScaleEntered(const MergeCall& call, const std::vector<double>& before,
 absl::StatusOr<int64_t> MergeWithOwnCount(BatchNormKernels& real,
                                           const MergeCall& call) {
   const std::vector<double> before = NumbersOf(call.running.variance);
-  const auto values = Merge(real, call);
+  const auto values = real.Merge(call);
   const RecordAccess own(call.record, const_cast<std::byte*>(call.gathered) +
                                           call.own * call.record.size_bytes());
   if (!values.ok() || *values < 2 || !call.options.unbiased_running_variance) {
@@ -71,8 +55,8 @@ absl::StatusOr<int64_t> MergeWithOwnCount(BatchNormKernels& real,
 
 absl::StatusOr<int64_t> MergeTwice(BatchNormKernels& real,
                                    const MergeCall& call) {
-  const auto values = Merge(real, call);
-  return values.ok() ? Merge(real, call) : values;
+  const auto values = real.Merge(call);
+  return values.ok() ? real.Merge(call) : values;
 }
 
 // The variance that enters is that of the normalised values: v / (v + epsilon),
@@ -80,7 +64,7 @@ absl::StatusOr<int64_t> MergeTwice(BatchNormKernels& real,
 absl::StatusOr<int64_t> MergeNormalizedVariance(BatchNormKernels& real,
                                                 const MergeCall& call) {
   const std::vector<double> before = NumbersOf(call.running.variance);
-  const auto values = Merge(real, call);
+  const auto values = real.Merge(call);
   if (!values.ok() || *values < 2) return values;
   const double w = call.options.weight_of_batch;
   const auto n = static_cast<double>(*values);
@@ -112,7 +96,7 @@ absl::StatusOr<int64_t> MergeUntracked(BatchNormKernels& real,
                                        const MergeCall& call) {
   MergeCall told = call;
   told.running = {};
-  return Merge(real, told);
+  return real.Merge(told);
 }
 
 // Only this rank's batch enters; the whole is normalised with.
@@ -121,14 +105,14 @@ absl::StatusOr<int64_t> MergeOwnIntoRunning(BatchNormKernels& real,
   MergeCall own = call;
   own.gathered += call.own * call.record.size_bytes();
   own.ranks = 1;
-  const auto entered = Merge(real, own);
+  const auto entered = real.Merge(own);
   return entered.ok() ? MergeUntracked(real, call) : entered;
 }
 
 // One unit in the last place, on all ranks but the first.
 absl::StatusOr<int64_t> MergeWithRounding(BatchNormKernels& real,
                                           const MergeCall& call) {
-  const auto values = Merge(real, call);
+  const auto values = real.Merge(call);
   if (!values.ok() || *values < 2 || call.own == 0) return values;
   if (!call.running.tracked()) return values;
   const double value = GetNumber(call.running.mean, 0);
@@ -155,132 +139,83 @@ absl::StatusOr<int64_t> MergeOtherVariance(BatchNormKernels& real,
   MergeCall other = call;
   other.options.unbiased_running_variance =
       !call.options.unbiased_running_variance;
-  return Merge(real, other);
-}
-
-std::vector<Mutant> VarianceMutants() {
-  return {
-      Planted(
-          {"TracksBiasedVariance",
-           "torch: the running variance is of M2 / n",
-           {"RunningVariance"},
-           "as if the variance were biased"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return IsTorch(v) && HasFewValues(problem) &&
-                        Enters(problem, v);
-               },
-           .merges = MergeOtherVariance}),
-      Planted(
-          {"TracksUnbiasedVariance",
-           "paddle: the running variance is of M2 / (n - 1)",
-           {"RunningVariance"},
-           "as if the variance were unbiased"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return !IsTorch(v) && HasFewValues(problem) &&
-                        Enters(problem, v) && ValuesOf(problem, 0) > 1;
-               },
-           .merges = MergeOtherVariance}),
-      Planted(
-          {"CountsOwnInVariance",
-           "torch: n / (n - 1) is of this rank's count",
-           {"RunningVariance"},
-           "as if this rank's own count were the global one"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return IsTorch(v) && HasFewValues(problem) &&
-                        Enters(problem, v) && RanksWithValues(problem, 0) > 1 &&
-                        problem.batches != RankBatches::kOneSample;
-               },
-           .merges = MergeWithOwnCount}),
-      Planted({"TracksNormalizedVariance",
-               "the variance is taken after normalising",
-               {"RunningVariance"},
-               "as if the normalised values had entered"},
-              {.shows = Enters, .merges = MergeNormalizedVariance}),
-  };
-}
-
-// Of the wrong batch, or with the wrong weight.
-std::vector<Mutant> EntryMutants() {
-  return {
-      Planted(
-          {"InvertsMomentum",
-           "momentum is the weight of the other one",
-           {"RunningMean"},
-           "as if momentum were inverted"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return v.tracking == Tracking::kMomentum && Enters(problem, v);
-               },
-           .told =
-               [](BatchNormOptions& options) {
-                 if (options.momentum) options.momentum = 1 - *options.momentum;
-               }}),
-      Planted({"UpdatesTwice",
-               "a batch enters the running statistics twice",
-               {"RunningMean"},
-               "as if the batch had entered twice"},
-              {.shows = Enters, .merges = MergeTwice}),
-      Planted({"TracksNormalizedValues",
-               "mean and variance are taken after normalising",
-               {"RunningMean"},
-               "as if the normalised values had entered"},
-              {.shows = Enters, .merges = MergeNormalized}),
-      Planted({"TracksNothing",
-               "nothing enters the running statistics",
-               {"RunningMean"},
-               "as if nothing had entered"},
-              {.shows = Enters, .merges = MergeUntracked}),
-      Planted(
-          {"TracksOwnBatch",
-           "a rank's own batch alone enters its running statistics",
-           {"RunningMean"},
-           "as if this rank's own batch had entered"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return Enters(problem, v) && RanksWithValues(problem, 0) > 1 &&
-                        problem.batches != RankBatches::kEmptyRank &&
-                        problem.hw > 1;
-               },
-           .merges = MergeOwnIntoRunning}),
-  };
-}
-
-// Of ranks that no longer agree, or have lost count.
-std::vector<Mutant> AgreementMutants() {
-  return {
-      Planted(
-          {"RoundsByRank",
-           "the ranks' running means differ in the last bit",
-           {"RanksAgree"},
-           "has other bits than on rank 0"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return problem.world_size > 1 && Enters(problem, v);
-               },
-           .merges = MergeWithRounding}),
-      Planted(
-          {"CountsBatchesTwice",
-           "the count of batches grows by two",
-           {"BatchCount"},
-           "2 batches are counted, not 1"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return v.tracking == Tracking::kMomentum && Enters(problem, v);
-               },
-           .forwards = CountTwice}),
-  };
+  return real.Merge(other);
 }
 
 }  // namespace
 
 std::vector<Mutant> RunningMutants() {
-  std::vector<Mutant> all = VarianceMutants();
-  for (const Mutant& mutant : EntryMutants()) all.push_back(mutant);
-  for (const Mutant& mutant : AgreementMutants()) all.push_back(mutant);
-  return all;
+  return {
+      Planted(
+          {"TracksBiasedVariance", "torch: the running variance is of M2 / n",
+           "RunningVariance", "as if the variance were biased"},
+          {.shows = {.one_pixel = true, .tracked = true, .semantics = "torch"},
+           .merges = MergeOtherVariance}),
+      Planted(
+          {"TracksUnbiasedVariance",
+           "paddle: the running variance is of M2 / (n - 1)", "RunningVariance",
+           "as if the variance were unbiased"},
+          {.shows = {.one_pixel = true, .tracked = true, .semantics = "paddle"},
+           .merges = MergeOtherVariance}),
+      Planted({"CountsOwnInVariance",
+               "torch: n / (n - 1) is of this rank's count", "RunningVariance",
+               "as if this rank's own count were the global one"},
+              {.shows = {.one_pixel = true,
+                         .ranks = 2,
+                         .tracked = true,
+                         .semantics = "torch",
+                         .also =
+                             [](const BatchNormProblem& problem) {
+                               return problem.batches !=
+                                      RankBatches::kOneSample;
+                             }},
+               .merges = MergeWithOwnCount}),
+      Planted({"TracksNormalizedVariance",
+               "the variance is taken after normalising", "RunningVariance",
+               "as if the normalised values had entered"},
+              {.shows = {.tracked = true}, .merges = MergeNormalizedVariance}),
+      // Of the wrong batch, or with the wrong weight.
+      Planted({"InvertsMomentum", "momentum is the weight of the other one",
+               "RunningMean", "as if momentum were inverted"},
+              {.shows = {.tracked = true, .momentum = true},
+               .told =
+                   [](BatchNormOptions& options) {
+                     if (options.momentum)
+                       options.momentum = 1 - *options.momentum;
+                   }}),
+      Planted({"UpdatesTwice", "a batch enters the running statistics twice",
+               "RunningMean", "as if the batch had entered twice"},
+              {.shows = {.tracked = true}, .merges = MergeTwice}),
+      Planted({"TracksNormalizedValues",
+               "mean and variance are taken after normalising", "RunningMean",
+               "as if the normalised values had entered"},
+              {.shows = {.tracked = true}, .merges = MergeNormalized}),
+      Planted({"TracksNothing", "nothing enters the running statistics",
+               "RunningMean", "as if nothing had entered"},
+              {.shows = {.tracked = true}, .merges = MergeUntracked}),
+      Planted({"TracksOwnBatch",
+               "a rank's own batch alone enters its running statistics",
+               "RunningMean", "as if this rank's own batch had entered"},
+              {.shows = {.pixels = true,
+                         .ranks = 2,
+                         .tracked = true,
+                         .also =
+                             [](const BatchNormProblem& problem) {
+                               return problem.batches !=
+                                      RankBatches::kEmptyRank;
+                             }},
+               .merges = MergeOwnIntoRunning}),
+      // Of ranks that no longer agree, or have lost count.
+      Planted(
+          {"RoundsByRank", "the ranks' running means differ in the last bit",
+           "RanksAgree", "has other bits than on rank 0"},
+          {.shows = {.ranks = 2, .tracked = true},
+           .merges = MergeWithRounding}),
+      Planted({"CountsBatchesTwice", "the count of batches grows by two",
+               "BatchCount", "2 batches are counted, not 1"},
+              {.shows = {.tracked = true, .momentum = true},
+               .forwards = CountTwice}),
+  };
 }
 
 }  // namespace lockstep

@@ -11,12 +11,13 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/bounded.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "conformance/reference/bounded.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/batch_norm_reference.h"
 #include "syncbn/activations.h"
+#include "syncbn/testing/batch_norm_reference.h"
+#include "syncbn/testing/numbers.h"
 
 namespace lockstep {
 namespace {
@@ -128,29 +129,23 @@ std::vector<EncodedBatch> EncodeAll(const SolvedProblem& solved,
   return encoded;
 }
 
-void FinishTraining(const SolvedProblem& solved, SolvedStep& step) {
-  step.statistics = StatisticsOf(solved.layer, step.ranks, solved.precision);
+// The reference of the step, whose inputs and running statistics are there.
+void Finish(const SolvedProblem& solved, SolvedStep& step) {
+  const ReferenceLayer& layer = solved.layer;
+  const Precision& precision = solved.precision;
+  step.statistics = step.training
+                        ? StatisticsOf(layer, step.ranks, precision)
+                        : ConstantStatistics(layer, step.running_mean,
+                                             step.running_variance, precision);
   for (ReferenceBatch& batch : step.ranks) {
     Forgive(solved, step.statistics, batch);
+    if (step.training) continue;
+    const ReferenceStatistics own = StatisticsOf(layer, {&batch, 1}, precision);
+    Forgive(solved, own, batch);
+    step.own_statistics.push_back(own);
+    step.own_want.push_back(ReferenceOf(layer, own, {&batch, 1}, precision));
   }
-  step.want =
-      ReferenceOf(solved.layer, step.statistics, step.ranks, solved.precision);
-}
-
-void FinishEvaluation(const SolvedProblem& solved, SolvedStep& step) {
-  step.statistics = ConstantStatistics(solved.layer, step.running_mean,
-                                       step.running_variance, solved.precision);
-  for (ReferenceBatch& batch : step.ranks) {
-    step.own_statistics.push_back(
-        StatisticsOf(solved.layer, {&batch, 1}, solved.precision));
-    Forgive(solved, step.statistics, batch);
-    Forgive(solved, step.own_statistics.back(), batch);
-    step.own_want.push_back(ReferenceOf(solved.layer,
-                                        step.own_statistics.back(), {&batch, 1},
-                                        solved.precision));
-  }
-  step.want =
-      ReferenceOf(solved.layer, step.statistics, step.ranks, solved.precision);
+  step.want = ReferenceOf(layer, step.statistics, step.ranks, precision);
 }
 
 // Running statistics that no batch gave.
@@ -278,11 +273,7 @@ SolvedProblem SolveProblem(const BatchNormProblem& problem) {
           MakeBatch(problem, i, rank, sizes[static_cast<size_t>(rank)]));
     }
     DrawRunning(solved, i, step.running_mean, step.running_variance);
-    if (step.training) {
-      FinishTraining(solved, step);
-    } else {
-      FinishEvaluation(solved, step);
-    }
+    Finish(solved, step);
     step.nchw = EncodeAll(solved, step, Layout::kNchw);
     step.nhwc = EncodeAll(solved, step, Layout::kNhwc);
     solved.steps.push_back(std::move(step));

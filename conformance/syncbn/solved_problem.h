@@ -8,8 +8,8 @@
 #include "absl/status/status.h"
 #include "base/data_types.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/batch_norm_reference.h"
 #include "syncbn/activations.h"
+#include "syncbn/testing/batch_norm_reference.h"
 
 namespace lockstep {
 

@@ -1,9 +1,11 @@
-// Mutants of the statistics that a layer normalises with, and of y.
+// Mutants of how a batch is added up, of the statistics that a layer normalises
+// with, and of y.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,30 +15,137 @@
 #include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_mutants.h"
-#include "conformance/syncbn/plain_kernels.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
+#include "syncbn/testing/numbers.h"
 
 namespace lockstep {
 namespace {
 
 using NormalizeCall = BatchNormKernels::NormalizeCall;
 
-// Enough for a wrong statistic to be off by more than chance allows.
-bool HasManyValues(const BatchNormProblem& problem) {
-  return ValuesOf(problem, 0) >= 4;
+constexpr int64_t kFirstChannels = 64;
+
+// Calls fn(value, n, i) for each value of a channel.
+template <typename Fn>
+void ForValues(const ActivationShape& shape, ConstBuffer x, int64_t c, Fn fn) {
+  for (int64_t n = 0; n < shape.n; ++n) {
+    for (int64_t i = 0; i < shape.hw; ++i) {
+      fn(GetNumber(x, PlaceOf(shape, n, c, i)), n, i);
+    }
+  }
 }
 
-absl::StatusOr<int64_t> Merge(BatchNormKernels& real, const MergeCall& call) {
-  return real.Merge(call.record, call.gathered, call.ranks, call.options,
-                    call.running, call.saved);
+void SquareInFloat(const ActivationShape& shape, ConstBuffer x,
+                   const RecordAccess& record) {
+  const auto count = static_cast<float>(shape.values_per_channel());
+  for (int64_t c = 0; shape.n > 0 && c < shape.c; ++c) {
+    float sum = 0;
+    float squares = 0;
+    ForValues(shape, x, c, [&](double number, int64_t, int64_t) {
+      const auto value = static_cast<float>(number);
+      sum += value;
+      squares += value * value;
+    });
+    const float mean = sum / count;
+    const float variance = std::max(0.0F, squares / count - mean * mean);
+    SetNumber(record.second, c, variance * count);
+  }
+}
+
+// E[x^2] - E[x]^2, with sums as narrow as x.
+void SquareInOwnType(const ActivationShape& shape, ConstBuffer x,
+                     const RecordAccess& record) {
+  const auto count = static_cast<double>(shape.values_per_channel());
+  for (int64_t c = 0; shape.n > 0 && c < shape.c; ++c) {
+    double sum = 0;
+    double squares = 0;
+    ForValues(shape, x, c, [&](double value, int64_t, int64_t) {
+      sum = RoundTo(x.type, sum + value);
+      squares = RoundTo(x.type, squares + RoundTo(x.type, value * value));
+    });
+    const double mean = sum / count;
+    SetNumber(record.second, c, std::max(0.0, squares - mean * mean * count));
+  }
+}
+
+// Mean and M2 of the values that `takes` wants, divided by `count`, which may
+// be of more.
+template <typename Takes>
+void SetMoments(const ActivationShape& shape, ConstBuffer x, double count,
+                const RecordAccess& record, Takes takes) {
+  for (int64_t c = 0; shape.n > 0 && c < shape.c; ++c) {
+    double mean = 0;
+    ForValues(shape, x, c, [&](double value, int64_t n, int64_t i) {
+      if (takes(n, i)) mean += value / count;
+    });
+    double m2 = 0;
+    ForValues(shape, x, c, [&](double value, int64_t n, int64_t i) {
+      if (takes(n, i)) m2 += (value - mean) * (value - mean);
+    });
+    SetNumber(record.mean, c, mean);
+    SetNumber(record.second, c, m2);
+  }
+}
+
+void SkipTheLastOfRows(const ActivationShape& shape, ConstBuffer x,
+                       const RecordAccess& record) {
+  SetMoments(shape, x, static_cast<double>(shape.values_per_channel()), record,
+             [&](int64_t, int64_t i) { return i < shape.hw - 1; });
+}
+
+void SkipTheLastOfBatch(const ActivationShape& shape, ConstBuffer x,
+                        const RecordAccess& record) {
+  SetMoments(shape, x, static_cast<double>(shape.values_per_channel()), record,
+             [&](int64_t n, int64_t i) {
+               return n < shape.n - 1 || i < shape.hw - 1;
+             });
+}
+
+// The first half of the samples stands for both.
+void TakeOneSegment(const ActivationShape& shape, ConstBuffer x,
+                    const RecordAccess& record) {
+  const int64_t half = shape.n / 2;
+  SetMoments(shape, x, static_cast<double>(half * shape.hw), record,
+             [half](int64_t n, int64_t) { return n < half; });
+  const double times = static_cast<double>(shape.n) / static_cast<double>(half);
+  for (int64_t c = 0; c < shape.c; ++c) {
+    SetNumber(record.second, c, GetNumber(record.second, c) * times);
+  }
+}
+
+void LeaveChannelsOut(const ActivationShape& shape, ConstBuffer,
+                      const RecordAccess& record) {
+  for (int64_t c = kFirstChannels; c < shape.c; ++c) {
+    SetNumber(record.mean, c, 0);
+    SetNumber(record.second, c, 0);
+  }
+}
+
+// Of so many channels that in one of them chance does not hide the mutant.
+std::vector<BatchNormProblem> FarProblems(
+    std::initializer_list<DataType> types) {
+  std::vector<BatchNormProblem> far;
+  for (const DataType type : types) {
+    for (const RankBatches batches : kAllBatches) {
+      for (const int world_size : {1, 3}) {
+        for (const auto& problem : ProblemsOf(world_size, type, batches)) {
+          if (problem.offsets == Offsets::kFar && problem.channels == 65 &&
+              problem.hw > 1) {
+            far.push_back(problem);
+          }
+        }
+      }
+    }
+  }
+  return far;
 }
 
 // Each rank's record as of as many values as any other's.
+template <bool empty_too>
 absl::StatusOr<int64_t> MergeWithEqualWeights(BatchNormKernels& real,
-                                              const MergeCall& call,
-                                              bool empty_too) {
+                                              const MergeCall& call) {
   constexpr int64_t kCount = 1000;
   const int64_t size = call.record.size_bytes();
   std::vector<std::byte> copy(static_cast<size_t>(size * call.ranks) + 16);
@@ -56,22 +165,12 @@ absl::StatusOr<int64_t> MergeWithEqualWeights(BatchNormKernels& real,
     }
     record.set_count(kCount);
   }
-  if (values == 0) return Merge(real, call);
+  if (values == 0) return real.Merge(call);
   MergeCall told = call;
   told.gathered = records;
-  const auto result = Merge(real, told);
+  const auto result = real.Merge(told);
   RecordAccess(call.record, call.saved).set_count(values);
   return result.ok() ? absl::StatusOr<int64_t>(values) : result;
-}
-
-absl::StatusOr<int64_t> MergeMeansUnweighted(BatchNormKernels& real,
-                                             const MergeCall& call) {
-  return MergeWithEqualWeights(real, call, /*empty_too=*/false);
-}
-
-absl::StatusOr<int64_t> MergeWithFlags(BatchNormKernels& real,
-                                       const MergeCall& call) {
-  return MergeWithEqualWeights(real, call, /*empty_too=*/true);
 }
 
 absl::StatusOr<int64_t> MergeOwnAlone(BatchNormKernels& real,
@@ -79,12 +178,12 @@ absl::StatusOr<int64_t> MergeOwnAlone(BatchNormKernels& real,
   MergeCall told = call;
   told.gathered += call.own * call.record.size_bytes();
   told.ranks = 1;
-  return Merge(real, told);
+  return real.Merge(told);
 }
 
 absl::StatusOr<int64_t> MergeWithEpsilonOutside(BatchNormKernels& real,
                                                 const MergeCall& call) {
-  const auto result = Merge(real, call);
+  const auto result = real.Merge(call);
   const RecordAccess saved(call.record, call.saved);
   const double epsilon = call.options.epsilon;
   for (int64_t c = 0; c < call.record.channels; ++c) {
@@ -97,7 +196,7 @@ absl::StatusOr<int64_t> MergeWithEpsilonOutside(BatchNormKernels& real,
 
 absl::StatusOr<int64_t> MergeUnbiased(BatchNormKernels& real,
                                       const MergeCall& call) {
-  const auto result = Merge(real, call);
+  const auto result = real.Merge(call);
   const RecordAccess saved(call.record, call.saved);
   const auto n = static_cast<double>(saved.count());
   const double epsilon = call.options.epsilon;
@@ -111,9 +210,8 @@ absl::StatusOr<int64_t> MergeUnbiased(BatchNormKernels& real,
 
 void ScaleResidual(const NormalizeCall& call, ConstBuffer) {
   if (call.residual.count == 0 || call.weight.count == 0) return;
-  const RecordAccess saved(
-      {.channels = call.shape.c, .type = StatisticsTypeOf(call.x.type)},
-      const_cast<std::byte*>(call.saved));
+  const RecordAccess saved(RecordOf(call.shape.c, call.x.type),
+                           const_cast<std::byte*>(call.saved));
   const ActivationShape& shape = call.shape;
   for (int64_t c = 0; c < shape.c; ++c) {
     for (int64_t n = 0; n < shape.n; ++n) {
@@ -153,122 +251,98 @@ absl::Status EvaluateWithBatch(BatchNorm& real, BatchNorm& untracked,
   return untracked.Forward(buffers);
 }
 
-bool DiffersByWeights(const BatchNormProblem& problem,
-                      const BatchNormVariant&) {
-  return problem.world_size == 3 &&
-         (problem.batches == RankBatches::kUneven ||
-          problem.batches == RankBatches::kEmptyRank);
-}
-
-std::vector<Mutant> MergeMutants() {
-  return {
-      Planted({"AveragesMeans",
-               "the ranks' means and variances are merged without weights",
-               {"Output"},
-               "as if the ranks' means had equal weights"},
-              {.shows = DiffersByWeights, .merges = MergeMeansUnweighted}),
-      Planted(
-          {"TakesCountsAsFlags",
-           "a rank's count is 1, also where the rank is empty",
-           {"Output"},
-           "as if an empty rank counted as one"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant&) {
-                 return problem.batches == RankBatches::kEmptyRank &&
-                        problem.world_size > 1 && HasManyValues(problem);
-               },
-           .merges = MergeWithFlags}),
-      Planted(
-          {"UsesOwnStatistics",
-           "a rank normalises with the statistics of its own batch",
-           {"Output"},
-           "as if this rank's own batch were the whole"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return RanksWithValues(problem, 0) > 1 &&
-                        !(v.semantics.refuses_one_value &&
-                          problem.hw == 1);  // Then it is refused.
-               },
-           .merges = MergeOwnAlone}),
-      Planted(
-          {"PutsEpsilonOutside",
-           "epsilon is added to the root of the variance",
-           {"Output"},
-           "as if epsilon stood outside the root"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant&) {
-                 return problem.affine && HasManyValues(problem);
-               },
-           .merges = MergeWithEpsilonOutside}),
-      Planted(
-          {"NormalizesUnbiased",
-           "the variance that is normalised with is divided by n - 1",
-           {"Output"},
-           "as if the variance were divided by n - 1"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant&) {
-                 return problem.hw == 1 && HasManyValues(problem);
-               },
-           .merges = MergeUnbiased}),
-  };
-}
-
-std::vector<Mutant> ElementMutants() {
-  return {
-      Planted(
-          {"StopsBeforeTheLast",
-           "the last element of y is not written",
-           {"Output"},
-           "as if it had not been written"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return ValuesOf(problem, 0) > 1 ||
-                        (ValuesOf(problem, 0) == 1 &&
-                         !v.semantics.refuses_one_value);
-               },
-           .normalized = LeaveTheLastOut}),
-      Planted(
-          {"ScalesTheResidual",
-           "the residual is added before the weight",
-           {"Output"},
-           "as if the residual were scaled by the weight"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant&) {
-                 return HasResidual(problem.fused) && problem.affine &&
-                        HasManyValues(problem);
-               },
-           .normalized = ScaleResidual}),
-      Planted(
-          {"ConfusesLayouts",
-           "channels first is read as channels last, and the other way",
-           {"Output"},
-           "as if the memory had the other layout"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant&) {
-                 return problem.channels > 1 && problem.hw > 1 &&
-                        HasManyValues(problem);
-               },
-           .forwards = ForwardInOtherLayout}),
-      Planted(
-          {"EvaluatesWithBatch",
-           "evaluation normalises with the batch, though the layer tracks",
-           {"Output"},
-           "as if this rank's own batch were used in evaluation"},
-          {.shows =
-               [](const BatchNormProblem& problem, const BatchNormVariant& v) {
-                 return v.tracking != Tracking::kNone &&
-                        ValuesOf(problem, 2) >= 4 && problem.hw > 1;
-               },
-           .forwards = EvaluateWithBatch}),
-  };
-}
-
 }  // namespace
 
 std::vector<Mutant> StatisticsMutants() {
-  std::vector<Mutant> all = MergeMutants();
-  for (const Mutant& mutant : ElementMutants()) all.push_back(mutant);
-  return all;
+  return {
+      Planted(
+          {"SquaresInFloat", "the variance is E[x^2] - E[x]^2, in float32",
+           "Output", "as if the variance were E[x^2] - E[x]^2, in float32"},
+          {.shows = {.values = 4},
+           .problems =
+               [] {
+                 // Not bfloat16: its squares have 16 bits, so that float32 adds
+                 // 256 of them exactly, and nothing is wrong.
+                 return FarProblems({DataType::kFloat32, DataType::kFloat16});
+               },
+           .moments = SquareInFloat}),
+      Planted({"SquaresInOwnType",
+               "the variance is E[x^2] - E[x]^2, in the type of x", "Output",
+               "as if the variance were E[x^2] - E[x]^2, in the type of x"},
+              {.shows = {.values = 4},
+               .problems = [] { return FarProblems({DataType::kBFloat16}); },
+               .moments = SquareInOwnType}),
+      Planted({"StopsAtChannel64",
+               "the statistics of channels from 64 on are not computed",
+               "Output", "as if only the first 64 channels were computed"},
+              {.shows = {.channels = kFirstChannels + 1, .values = 4},
+               .moments = LeaveChannelsOut}),
+      Planted({"SkipsTheLastValue",
+               "the statistics leave out the last value of each row", "Output",
+               "as if the statistics lacked the last value of each row"},
+              {.shows = {.spiked = true, .values = 4},
+               .moments = SkipTheLastOfRows}),
+      Planted({"SkipsTheLastOfTheBatch",
+               "the statistics leave out the last value of the batch", "Output",
+               "of every rank"},
+              {.shows = {.spiked = true, .values = 4},
+               .moments = SkipTheLastOfBatch}),
+      Planted(
+          {"TakesOneSegment",
+           "segments are merged as if all were like the first", "Output",
+           "as if the first half of each rank's samples stood for all"},
+          {.shows = {.tracked = true, .momentum = true, .semantics = "torch"},
+           .problems = LargeProblems,
+           .moments = TakeOneSegment}),
+      Planted(
+          {"AveragesMeans",
+           "the ranks' means and variances are merged without weights",
+           "Output", "as if the ranks' means had equal weights"},
+          {.shows = {.also =
+                         [](const BatchNormProblem& problem) {
+                           return problem.world_size == 3 &&
+                                  (problem.batches == RankBatches::kUneven ||
+                                   problem.batches == RankBatches::kEmptyRank);
+                         }},
+           .merges = MergeWithEqualWeights</*empty_too=*/false>}),
+      Planted({"TakesCountsAsFlags",
+               "a rank's count is 1, also where the rank is empty", "Output",
+               "as if an empty rank counted as one"},
+              {.shows = {.values = 4, .empty_rank = true},
+               .merges = MergeWithEqualWeights</*empty_too=*/true>}),
+      Planted({"UsesOwnStatistics",
+               "a rank normalises with the statistics of its own batch",
+               "Output", "as if this rank's own batch were the whole"},
+              {.shows = {.own_accepted = true, .ranks = 2},
+               .merges = MergeOwnAlone}),
+      Planted(
+          {"PutsEpsilonOutside", "epsilon is added to the root of the variance",
+           "Output", "as if epsilon stood outside the root"},
+          {.shows = {.affine = true, .values = 4},
+           .merges = MergeWithEpsilonOutside}),
+      Planted(
+          {"NormalizesUnbiased",
+           "the variance that is normalised with is divided by n - 1", "Output",
+           "as if the variance were divided by n - 1"},
+          {.shows = {.one_pixel = true, .values = 4}, .merges = MergeUnbiased}),
+      Planted({"StopsBeforeTheLast", "the last element of y is not written",
+               "Output", "as if it had not been written"},
+              {.shows = {.outputs = true}, .normalized = LeaveTheLastOut}),
+      Planted({"ScalesTheResidual", "the residual is added before the weight",
+               "Output", "as if the residual were scaled by the weight"},
+              {.shows = {.affine = true, .residual = true, .values = 4},
+               .normalized = ScaleResidual}),
+      Planted({"ConfusesLayouts",
+               "channels first is read as channels last, and the other way",
+               "Output", "as if the memory had the other layout"},
+              {.shows = {.pixels = true, .channels = 2, .values = 4},
+               .forwards = ForwardInOtherLayout}),
+      Planted({"EvaluatesWithBatch",
+               "evaluation normalises with the batch, though the layer tracks",
+               "Output", "as if this rank's own batch were used in evaluation"},
+              {.shows = {.pixels = true, .values = 4, .tracked = true},
+               .forwards = EvaluateWithBatch}),
+  };
 }
 
 }  // namespace lockstep

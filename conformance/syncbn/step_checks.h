@@ -1,22 +1,24 @@
-// One step of a run on all ranks, beside what must have come of it, and its
-// checks.
+// One step of a run on all ranks, beside what must have come of it; and what a
+// wrong result looks like: the causes that would give it.
 #ifndef LOCKSTEP_CONFORMANCE_SYNCBN_STEP_CHECKS_H_
 #define LOCKSTEP_CONFORMANCE_SYNCBN_STEP_CHECKS_H_
 
 #include <cstddef>
-#include <optional>
+#include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "conformance/reference/bounded.h"
+#include "base/bounded.h"
+#include "base/data_types.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/batch_norm_reference.h"
-#include "conformance/syncbn/layer_run.h"
+#include "conformance/syncbn/batch_norm_checker.h"
 #include "conformance/syncbn/solved_problem.h"
+#include "syncbn/testing/batch_norm_reference.h"
+#include "syncbn/testing/numbers.h"
 
 namespace lockstep {
-
 // An error and its bound.
 struct BoundedError {
   double error = 0;
@@ -72,23 +74,107 @@ struct StepView {
   }
 };
 
-// "rank 1: what".
-std::string OnRank(int rank, const std::string& what);
+// Each returns ", as if ..." for the first cause that fits the numbers within
+// four times their bounds, or else "". They look at the inputs and the
+// reference of a step, and at `got` in place of what the ranks have. A cause
+// whose numbers would not be rejected, or that come no closer, explains
+// nothing.
 
-// The element that is furthest off, in bounds, if one is off by more than its
-// bound. NaN is. Raises view.largest.
-std::optional<size_t> Worst(const StepView& view, std::span<const double> got,
-                            const Bounded& want);
+// y of one channel on one rank. got: [n, c, hw] of the rank; which of it was
+// never written is told by the rank's bytes.
+std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
+                          std::span<const double> got);
 
-// "y[n=0, c=3, i=5] is 1, wanted 2, off by 1, bound 0.1".
-std::string Describe(const std::string& where, double got, double want,
-                     double bound);
+// dx, likewise.
+std::string CauseOfInputGradient(const StepView& view, int rank,
+                                 int64_t channel, std::span<const double> got);
 
-// Of what a layer tracks. Each returns what is wrong, or "".
-std::string CheckRunningMean(const StepView& view);
-std::string CheckRunningVariance(const StepView& view);
-std::string CheckBatchCount(const StepView& view);
-std::string CheckRanksAgree(const StepView& view);
+// Running statistics [c] of one rank, which were `mean` and `variance` before a
+// batch of weight `weight` entered.
+struct RunningBefore {
+  std::span<const double> mean;
+  std::span<const double> variance;
+  double weight = 0;
+};
+std::string CauseOfRunningMean(const StepView& view, int rank,
+                               const RunningBefore& before, const Bounded& want,
+                               std::span<const double> got);
+std::string CauseOfRunningVariance(const StepView& view, int rank,
+                                   const RunningBefore& before,
+                                   const Bounded& want,
+                                   std::span<const double> got);
+
+// The sum over ranks [c] of a parameter's gradient, which `gradient` is in the
+// reference. own: that of rank 0 alone.
+std::string CauseOfParameterGradient(const StepView& view, const Bounded& want,
+                                     Bounded ReferenceResult::*gradient,
+                                     std::span<const double> own,
+                                     std::span<const double> got);
+
+// dresidual of one rank, [n, c, hw], to the bit.
+std::string CauseOfResidualGradient(const StepView& view, int rank,
+                                    std::span<const double> got);
+
+// What may have been computed instead: a cause, and what it makes of element i,
+// which is of channel c.
+struct Alternative {
+  std::string name;
+  std::function<double(size_t i, size_t c)> value;
+  // How many times the bounds of a channel are larger by it; once, if null.
+  std::function<double(size_t c)> stretch = nullptr;
+};
+
+// ", as if NAME" of the alternative that comes closest to all numbers [..,
+// channels, hw], if it fits them, or else "": each is off by no more than
+// four times its bound, which may be of a smaller number; in bounds, none is
+// off by as much as the worst is from `want`; and the alternative's own numbers
+// are not within the bounds of `want`, or it would explain what is right.
+std::string BestFit(std::span<const double> got, const Bounded& want,
+                    const Precision& precision, int64_t hw, int64_t channels,
+                    const std::vector<Alternative>& alternatives);
+
+// ", as if only the first 64 channels were computed", if `channel` is not one
+// of them, those are right, and of each other one more than half is wrong, or
+// else "".
+std::string FirstChannelsOnly(std::span<const double> got, const Bounded& want,
+                              int64_t hw, int64_t channels, int64_t channel);
+
+// ", as if it had not been written ...", if every number that is wrong is
+// `unwritten`: its bytes are those that the memory held before; or else "". A
+// NaN that was computed has others.
+std::string NotWritten(std::span<const double> got, const Bounded& want,
+                       const std::vector<bool>& unwritten);
+
+// Mean and variance that each channel may have been normalised with.
+struct ChannelMoments {
+  std::vector<double> mean;
+  std::vector<double> variance;
+};
+
+ChannelMoments MomentsOf(const ReferenceStatistics& statistics);
+
+// Divided by n - 1.
+ChannelMoments UnbiasedMomentsOf(const ReferenceStatistics& statistics);
+
+// The ranks' moments, averaged without weights. An empty rank, which has zeros,
+// may count as any other.
+ChannelMoments UnweightedMoments(const StepView& view, bool with_empty);
+
+// Which values of a rank's batch were taken.
+using Takes =
+    std::function<bool(const ReferenceBatch& batch, int64_t n, int64_t i)>;
+
+// All ranks' moments had each taken some of its values for all: with the right
+// count, so that the others seem to be zeros in the mean, or with theirs.
+ChannelMoments IncompleteMoments(const StepView& view, bool own_count,
+                                 const Takes& takes);
+
+// The right means, and variances that are E[x^2] - E[x]^2, or 0 where that is
+// negative: of sums that are rounded to `type` value by value, in the order of
+// samples and pixels. In float32 and float64 all that follows is rounded so
+// too; of 16 bits only the sums are. `whole`: the ranks' sums are added up, in
+// `type`; else each rank's variance is made so, and these are merged rightly.
+ChannelMoments SquaredMoments(const StepView& view, DataType type, bool whole);
 
 }  // namespace lockstep
 

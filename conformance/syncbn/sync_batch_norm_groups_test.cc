@@ -1,6 +1,7 @@
 // What ranks do together: processes give the bits of threads and every run
 // those of the last; and what goes wrong on one rank ends on all of them, in an
-// error that says so.
+// error that says so (that one value per channel does, sync_batch_norm_test
+// says).
 #include <algorithm>
 #include <array>
 #include <cstddef>
@@ -15,6 +16,7 @@
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 #include "base/data_types.h"
+#include "base/slice.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/communicator.h"
@@ -22,11 +24,9 @@
 #include "conformance/report/claim_recorder.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
-#include "conformance/syncbn/layer_run.h"
 #include "conformance/syncbn/solved_problem.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
@@ -53,8 +53,8 @@ struct Part {
 
 class SyncBatchNormBackendsTest : public testing::TestWithParam<Part> {};
 
-// A slice: every kind of batch, of 3 and 64 channels, affine, with ReLU alone
-// and with all that is fused.
+// Every kind of batch, of 3 and 64 channels, affine, with ReLU alone and with
+// all that is fused; always one of these with each kind of batch.
 TEST_P(SyncBatchNormBackendsTest, GiveTheSameBits) {
   const auto& [world_size, type] = GetParam();
   ClaimRecorder claim(
@@ -62,6 +62,7 @@ TEST_P(SyncBatchNormBackendsTest, GiveTheSameBits) {
   ClaimRecorder same_bits({"sync_batch_norm_bits", "threads and processes",
                            world_size, Name(type)});
   const std::vector<BatchNormVariant> variants = AllVariants();
+  int turn = 0;
   for (const RankBatches batches : kAllBatches) {
     std::vector<BatchNormProblem> problems;
     for (const auto& problem : FusedProblemsOf(world_size, type, batches)) {
@@ -70,6 +71,8 @@ TEST_P(SyncBatchNormBackendsTest, GiveTheSameBits) {
         problems.push_back(problem);
       }
     }
+    std::rotate(problems.begin(), problems.begin() + turn++, problems.end());
+    if (!IsExhaustive()) problems.resize(1);
     for (const auto& problem : problems) {
       const SolvedProblem solved = SolveProblem(problem);
       const auto make = SyncBatchNormOver(MakeKernels);
@@ -107,20 +110,21 @@ INSTANTIATE_TEST_SUITE_P(Parts, SyncBatchNormBackendsTest,
                                                Name(info.param.type));
                          });
 
-// One rank's layer of one channel, with n samples of one pixel.
+// One rank's layer, with n samples of one pixel.
 class SmallLayer {
  public:
-  SmallLayer(const BatchNormOptions& options, int64_t n)
-      : options_(options),
-        x_(static_cast<size_t>(n * options.channels), 1),
+  explicit SmallLayer(int64_t n, int64_t channels = 3,
+                      const BatchNormSemantics& semantics = kTorchBatchNorm)
+      : options_{.channels = channels, .semantics = semantics},
+        x_(static_cast<size_t>(n * channels), 1),
         y_(x_.size()),
-        mean_(static_cast<size_t>(options.channels)),
+        mean_(static_cast<size_t>(channels)),
         variance_(mean_.size(), 1),
         weight_(mean_.size(), 1),
         bias_(mean_.size()),
         saved_(static_cast<size_t>(
-            StatisticsRecord{.channels = options.channels}.size_bytes())) {
-    forwards_ = {.shape = {.n = n, .c = options.channels, .hw = 1},
+            StatisticsRecord{.channels = channels}.size_bytes())) {
+    forwards_ = {.shape = {.n = n, .c = channels, .hw = 1},
                  .x = x_,
                  .residual = {},
                  .weight = weight_,
@@ -130,17 +134,18 @@ class SmallLayer {
                  .saved = saved_};
   }
 
-  absl::Status Forward(Communicator& group) {
+  BatchNorm::Forwards& forwards() { return forwards_; }
+
+  // What the rank gets, or an error if the running statistics have changed.
+  absl::Status ForwardUntouched(Communicator& group) {
     LOCKSTEP_ASSIGN_OR_RETURN(const auto layer,
                               SyncBatchNorm::Create(options_, kernels_, group));
-    return layer->Forward(forwards_);
-  }
-
-  BatchNorm::Forwards& forwards() { return forwards_; }
-  int64_t batches() const { return batches_; }
-  bool IsUntouched() const {
+    const absl::Status status = layer->Forward(forwards_);
     return mean_ == std::vector<float>(mean_.size()) &&
-           variance_ == std::vector<float>(mean_.size(), 1) && batches_ == 0;
+                   variance_ == std::vector<float>(mean_.size(), 1) &&
+                   batches_ == 0
+               ? status
+               : absl::InternalError("the running statistics have changed");
   }
 
  private:
@@ -157,22 +162,6 @@ class SmallLayer {
   BatchNorm::Forwards forwards_;
 };
 
-BatchNormOptions OptionsOf(const BatchNormSemantics& semantics,
-                           int64_t channels = 3) {
-  BatchNormOptions options;
-  options.channels = channels;
-  options.semantics = semantics;
-  return options;
-}
-
-// What a rank gets, and that its running statistics are as they were.
-absl::Status ForwardUntouched(SmallLayer& layer, Communicator& group) {
-  const absl::Status status = layer.Forward(group);
-  return layer.IsUntouched()
-             ? status
-             : absl::InternalError("the running statistics have changed");
-}
-
 RunRanksOptions ShortTimeout() {
   RunRanksOptions options;
   options.group.timeout = absl::Seconds(1);
@@ -184,39 +173,11 @@ MATCHER(IsOneLine, "is one line") {
   return arg.find('\n') == std::string::npos;
 }
 
-TEST(SyncBatchNormErrorsTest, OneValueIsRefusedOnEveryRank) {
-  for (const int owner : {0, 1, 2}) {
-    const auto statuses =
-        RunRanks(Backend::kThreads, 3, [&](Communicator& group) {
-          SmallLayer layer(OptionsOf(kTorchBatchNorm),
-                           group.rank() == owner ? 1 : 0);
-          return ForwardUntouched(layer, group);
-        });
-    EXPECT_THAT(
-        statuses,
-        Each(StatusIs(absl::StatusCode::kInvalidArgument,
-                      AllOf(HasSubstr("one value per channel"), IsOneLine()))));
-    EXPECT_THAT(statuses, Each(statuses[0]));
-  }
-}
-
-TEST(SyncBatchNormErrorsTest, OneValueIsTrainedOnInPaddle) {
-  const auto statuses =
-      RunRanks(Backend::kThreads, 3, [&](Communicator& group) -> absl::Status {
-        SmallLayer layer(OptionsOf(kPaddleBatchNorm), group.rank() == 1);
-        LOCKSTEP_RETURN_IF_ERROR(layer.Forward(group));
-        return layer.batches() == 1 ? absl::OkStatus()
-                                    : absl::InternalError("not counted");
-      });
-  EXPECT_THAT(statuses, Each(IsOk()));
-}
-
 TEST(SyncBatchNormErrorsTest, AnEmptyGlobalBatchChangesNothing) {
   for (const BatchNormSemantics& semantics : kAllBatchNormSemantics) {
     const auto statuses =
         RunRanks(Backend::kThreads, 3, [&](Communicator& group) {
-          SmallLayer layer(OptionsOf(semantics), 0);
-          return ForwardUntouched(layer, group);
+          return SmallLayer(0, 3, semantics).ForwardUntouched(group);
         });
     EXPECT_THAT(statuses, Each(IsOk()));
   }
@@ -225,9 +186,7 @@ TEST(SyncBatchNormErrorsTest, AnEmptyGlobalBatchChangesNothing) {
 TEST(SyncBatchNormErrorsTest, RanksWithOtherChannelsAreTold) {
   const auto statuses =
       RunRanks(Backend::kThreads, 3, [&](Communicator& group) {
-        SmallLayer layer(OptionsOf(kTorchBatchNorm, group.rank() == 2 ? 5 : 3),
-                         2);
-        return ForwardUntouched(layer, group);
+        return SmallLayer(2, group.rank() == 2 ? 5 : 3).ForwardUntouched(group);
       });
   EXPECT_THAT(
       statuses,
@@ -240,9 +199,9 @@ TEST(SyncBatchNormErrorsTest, RanksWithOtherChannelsAreTold) {
 TEST(SyncBatchNormErrorsTest, WrongArgumentsOfOneRankEndOnAll) {
   const auto statuses =
       RunRanks(Backend::kThreads, 3, [&](Communicator& group) {
-        SmallLayer layer(OptionsOf(kTorchBatchNorm), 2);
+        SmallLayer layer(2);
         if (group.rank() == 1) layer.forwards().y.count = 5;
-        return ForwardUntouched(layer, group);
+        return layer.ForwardUntouched(group);
       });
   const auto cause =
       AllOf(HasSubstr("y has 5 elements, must have 6"), IsOneLine());
@@ -254,43 +213,32 @@ TEST(SyncBatchNormErrorsTest, WrongArgumentsOfOneRankEndOnAll) {
   }
 }
 
-// An empty rank that does not take part is a fault that ends in time.
-TEST(SyncBatchNormErrorsTest, AnEmptyRankThatLeavesIsNamed) {
-  const auto statuses = RunRanks(
-      Backend::kThreads, 3,
-      [&](Communicator& group) -> absl::Status {
-        if (group.rank() == 1) return absl::OkStatus();
-        SmallLayer layer(OptionsOf(kTorchBatchNorm), 2);
-        return ForwardUntouched(layer, group);
-      },
-      ShortTimeout());
-  for (const int rank : {0, 2}) {
-    EXPECT_THAT(
-        statuses[static_cast<size_t>(rank)],
-        StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 1 left")));
-  }
-}
-
-TEST(SyncBatchNormErrorsTest, AnEmptyRankThatStaysAwayIsNamedInTime) {
-  std::array<absl::Notification, 3> done;
-  const auto statuses = RunRanks(
-      Backend::kThreads, 3,
-      [&](Communicator& group) -> absl::Status {
-        if (group.rank() == 1) {
-          done[0].WaitForNotification();
-          done[2].WaitForNotification();
-          return absl::OkStatus();
-        }
-        SmallLayer layer(OptionsOf(kTorchBatchNorm), 2);
-        const absl::Status status = ForwardUntouched(layer, group);
-        done[static_cast<size_t>(group.rank())].Notify();
-        return status;
-      },
-      ShortTimeout());
-  for (const int rank : {0, 2}) {
-    EXPECT_THAT(statuses[static_cast<size_t>(rank)],
-                StatusIs(absl::StatusCode::kDeadlineExceeded,
-                         AllOf(HasSubstr("rank 1"), IsOneLine())));
+// An empty rank that does not take part is a fault that ends in time: it leaves
+// the group, or stays in it without a call.
+TEST(SyncBatchNormErrorsTest, AnEmptyRankThatLeavesOrStaysAwayIsNamed) {
+  for (const bool stays : {false, true}) {
+    std::array<absl::Notification, 3> done;
+    const auto statuses = RunRanks(
+        Backend::kThreads, 3,
+        [&](Communicator& group) -> absl::Status {
+          if (group.rank() == 1) {
+            for (const size_t rank : {0, 2}) {
+              if (stays) done[rank].WaitForNotification();
+            }
+            return absl::OkStatus();
+          }
+          const absl::Status status = SmallLayer(2).ForwardUntouched(group);
+          done[static_cast<size_t>(group.rank())].Notify();
+          return status;
+        },
+        ShortTimeout());
+    for (const size_t rank : {0, 2}) {
+      EXPECT_THAT(statuses[rank],
+                  StatusIs(stays ? absl::StatusCode::kDeadlineExceeded
+                                 : absl::StatusCode::kUnavailable,
+                           AllOf(HasSubstr(stays ? "rank 1" : "rank 1 left"),
+                                 IsOneLine())));
+    }
   }
 }
 
@@ -304,22 +252,34 @@ absl::StatusOr<std::unique_ptr<BatchNorm>> MakeLocal(
   return layer;
 }
 
-class LocalBatchNormTest : public testing::TestWithParam<RankBatches> {};
+class LocalBatchNormTest : public testing::TestWithParam<MatrixPart> {};
 
 TEST_P(LocalBatchNormTest, IsBatchNormOfOneRank) {
+  const auto& [world_size, type, batches] = GetParam();
   std::vector<BatchNormProblem> problems =
-      ProblemsOf(1, DataType::kFloat32, GetParam());
-  for (const auto& fused : FusedProblemsOf(1, DataType::kFloat32, GetParam())) {
+      ProblemsOf(world_size, type, batches);
+  for (const auto& fused : FusedProblemsOf(world_size, type, batches)) {
+    // A bfloat16 output with a residual is rounded twice
+    // (//syncbn/cpu:onednn_batch_norm_test).
+    if (type == DataType::kBFloat16 && HasResidual(fused.fused)) continue;
     problems.push_back(fused);
   }
   const std::vector<BatchNormVariant> variants = AllVariants();
   double largest = 0;
-  for (const BatchNormProblem& problem : problems) {
+  for (const BatchNormProblem& problem :
+       SliceOf(problems, 6, static_cast<uint64_t>(batches))) {
     const SolvedProblem solved = SolveProblem(problem);
     ASSERT_THAT(CheckMeaning(solved), IsOk());
     const auto runs =
         RunVariants(Backend::kThreads, solved, variants, MakeLocal);
     ASSERT_THAT(runs, IsOk());
+    for (const std::vector<RankRun>& run : *runs) {
+      for (const RankOutputs& step : run[0]) {
+        if (!absl::IsUnimplemented(step.status)) continue;
+        ASSERT_EQ(type, DataType::kBFloat16);
+        GTEST_SKIP() << step.status;  // oneDNN lacks it on this processor.
+      }
+    }
     for (size_t v = 0; v < variants.size(); ++v) {
       const auto error = MeasureRun(solved, variants[v], (*runs)[v]);
       ASSERT_THAT(error, IsOk());
@@ -328,19 +288,23 @@ TEST_P(LocalBatchNormTest, IsBatchNormOfOneRank) {
   }
   // Float32 rounds, but where the only rank is empty and there is nothing to
   // round: any other measure of 0 is one that was not taken.
-  EXPECT_EQ(largest == 0, GetParam() == RankBatches::kEmptyRank) << largest;
+  EXPECT_EQ(largest == 0, batches == RankBatches::kEmptyRank) << largest;
   EXPECT_LE(largest, 1);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, LocalBatchNormTest,
-                         testing::ValuesIn(kAllBatches),
-                         [](const auto& info) { return Name(info.param); });
+                         testing::ValuesIn(PartsOf(std::vector<int>{1},
+                                                   std::vector<DataType>{
+                                                       DataType::kFloat32,
+                                                       DataType::kBFloat16})),
+                         [](const auto& info) { return ToString(info.param); });
 
 TEST(LocalBatchNormControlTest, IsNotBatchNormOfTwoRanks) {
-  for (const auto& problem :
-       ProblemsOf(2, DataType::kFloat32, RankBatches::kUneven)) {
-    // Of one value per channel on a rank, it is refused.
-    if (problem.hw == 1) continue;
+  std::vector<BatchNormProblem> problems =
+      ProblemsOf(2, DataType::kFloat32, RankBatches::kUneven);
+  // Of one value per channel on a rank, it is refused.
+  std::erase_if(problems, [](const auto& problem) { return problem.hw == 1; });
+  for (const auto& problem : SliceOf(problems, 6)) {
     const SolvedProblem solved = SolveProblem(problem);
     const std::vector<BatchNormVariant> variants = LayoutVariants();
     const auto runs =

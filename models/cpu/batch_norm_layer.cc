@@ -1,4 +1,6 @@
-// Binds a BatchNorm to a layer's parameters and buffers.
+// Batch norm, bound to a layer's parameters and buffers, and the residual block
+// that adds its shortcut in it.
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -10,7 +12,6 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
-#include "models/cpu/batch_norm_plan.h"
 #include "models/cpu/layer.h"
 #include "models/cpu/layers.h"
 #include "models/cpu/onednn.h"
@@ -44,23 +45,6 @@ absl::Status CheckTensors(const BatchNormLayerOptions& options,
   return CheckBuffer(options.name, *context.buffers, options.batches, {});
 }
 
-class BatchNormLayer : public Layer {
- public:
-  explicit BatchNormLayer(BatchNormLayerOptions options)
-      : options_(std::move(options)) {}
-
-  int batch_norm_count() const override { return 1; }
-
-  absl::StatusOr<std::unique_ptr<LayerPlan>> Plan(
-      const LayerContext& context, const Shape& input,
-      bool /*input_gradient*/) const override {
-    return PlanBatchNorm(options_, context, input);
-  }
-
- private:
-  BatchNormLayerOptions options_;
-};
-
 // `status` with the layer's name, which those of BatchNorm lack.
 absl::Status Named(const std::string& layer, const absl::Status& status) {
   if (status.ok()) return status;
@@ -68,20 +52,50 @@ absl::Status Named(const std::string& layer, const absl::Status& status) {
                       absl::StrCat(layer, ": ", status.message()));
 }
 
-}  // namespace
+// A batch norm layer's plan. `saved` holds the batch's statistics. In training
+// on a group every rank runs Forward and Backward at the same time; messages
+// wait for each other, planning sends none. Errors, beside LayerPlan's:
+// kInvalidArgument for a batch of one value per channel, over all ranks, in
+// training.
+class BatchNormPlan : public LayerPlan {
+ public:
+  BatchNormPlan(const LayerContext& context, BatchNormLayerOptions options,
+                const Shape& shape, std::unique_ptr<BatchNorm> batch_norm)
+      : context_(context),
+        options_(std::move(options)),
+        shape_(shape),
+        batch_norm_(std::move(batch_norm)) {}
 
-BatchNormPlan::BatchNormPlan(const LayerContext& context,
-                             BatchNormLayerOptions options, const Shape& shape,
-                             std::unique_ptr<BatchNorm> batch_norm)
-    : context_(context),
-      options_(std::move(options)),
-      shape_(shape),
-      batch_norm_(std::move(batch_norm)) {}
+  const Shape& output() const override { return shape_; }
+  int64_t saved_size() const override {
+    const int64_t bytes = batch_norm_->SavedBytes(kFloat);
+    return (bytes + sizeof(float) - 1) / sizeof(float);
+  }
+  int64_t temporary_size() const override { return 0; }
 
-int64_t BatchNormPlan::saved_size() const {
-  const int64_t bytes = batch_norm_->SavedBytes(kFloat);
-  return (bytes + sizeof(float) - 1) / sizeof(float);
-}
+  absl::Status Forward(const Forwards& buffers) override {
+    return ForwardAdding(buffers, /*residual=*/nullptr);
+  }
+  absl::Status Backward(const Backwards& buffers,
+                        Model::GradientReady ready) override {
+    return BackwardAdding(buffers, /*dresidual=*/nullptr, ready);
+  }
+
+  // Forward with `residual`, [output()], added before ReLU; it may be the
+  // memory of y. Null: none.
+  absl::Status ForwardAdding(const Forwards& buffers, const float* residual);
+
+  // Backward that also overwrites `dresidual`, [output()], with the residual's
+  // gradient; dx or dresidual may be the memory of dy. Null: not wanted.
+  absl::Status BackwardAdding(const Backwards& buffers, float* dresidual,
+                              Model::GradientReady ready);
+
+ private:
+  LayerContext context_;
+  BatchNormLayerOptions options_;
+  Shape shape_;
+  std::unique_ptr<BatchNorm> batch_norm_;
+};
 
 absl::Status BatchNormPlan::ForwardAdding(const Forwards& buffers,
                                           const float* residual) {
@@ -137,6 +151,9 @@ absl::Status BatchNormPlan::BackwardAdding(const Backwards& buffers,
           }));
 }
 
+// As Layer::Plan. With or without context.batch_norm_group it computes with
+// context.batch_norm_kernels, so that a rank alone has the bits of a group of
+// one.
 absl::StatusOr<std::unique_ptr<BatchNormPlan>> PlanBatchNorm(
     const BatchNormLayerOptions& options, const LayerContext& context,
     const Shape& input) {
@@ -154,8 +171,239 @@ absl::StatusOr<std::unique_ptr<BatchNormPlan>> PlanBatchNorm(
                                          std::move(batch_norm));
 }
 
+class BatchNormLayer : public Layer {
+ public:
+  explicit BatchNormLayer(BatchNormLayerOptions options)
+      : options_(std::move(options)) {}
+
+  int batch_norm_count() const override { return 1; }
+
+  absl::StatusOr<std::unique_ptr<LayerPlan>> Plan(
+      const LayerContext& context, const Shape& input,
+      bool /*input_gradient*/) const override {
+    return PlanBatchNorm(options_, context, input);
+  }
+
+ private:
+  BatchNormLayerOptions options_;
+};
+
+struct Plans {
+  std::unique_ptr<LayerPlan> conv1, conv2;
+  std::unique_ptr<LayerPlan> conv3;  // Null: identity.
+  std::unique_ptr<BatchNormPlan> bn1, bn2;
+};
+
+// Saved space: the outputs of conv1, bn1 and conv2, and what the layers save;
+// conv3's output is not kept, for bn2 adds to it in y. Temporary space: two
+// gradients, and what one layer needs.
+class ResidualPlan : public LayerPlan {
+ public:
+  // accumulation: of size input.size(), if not empty.
+  ResidualPlan(const LayerContext& context, Plans plans, const Shape& input,
+               Accumulation accumulation)
+      : context_(context),
+        plans_(std::move(plans)),
+        input_size_(input.size()),
+        accumulation_(std::move(accumulation)) {
+    const int64_t inner = plans_.conv1->output().size();
+    const int64_t outer = plans_.bn2->output().size();
+    conv1_y_ = Save(inner);
+    bn1_y_ = Save(inner);
+    conv2_y_ = Save(outer);
+    conv1_saved_ = Own(*plans_.conv1);
+    conv2_saved_ = Own(*plans_.conv2);
+    if (plans_.conv3 != nullptr) conv3_saved_ = Own(*plans_.conv3);
+    bn1_saved_ = Own(*plans_.bn1);
+    bn2_saved_ = Own(*plans_.bn2);
+    gradient_size_ = AlignedSize(std::max({inner, outer, input_size_}));
+  }
+
+  const Shape& output() const override { return plans_.bn2->output(); }
+  int64_t saved_size() const override { return saved_size_; }
+  int64_t temporary_size() const override {
+    return 2 * gradient_size_ + AlignedSize(child_temporary_);
+  }
+
+  absl::Status Forward(const Forwards& buffers) override {
+    float* const conv1_y = buffers.saved + conv1_y_;
+    float* const bn1_y = buffers.saved + bn1_y_;
+    float* const conv2_y = buffers.saved + conv2_y_;
+    const auto call = [&](int64_t saved, const float* x, float* y) {
+      return Forwards{.x = x,
+                      .y = y,
+                      .saved = buffers.saved + saved,
+                      .temporary = buffers.temporary + 2 * gradient_size_,
+                      .training = buffers.training};
+    };
+    LOCKSTEP_RETURN_IF_ERROR(
+        plans_.conv1->Forward(call(conv1_saved_, buffers.x, conv1_y)));
+    LOCKSTEP_RETURN_IF_ERROR(
+        plans_.bn1->Forward(call(bn1_saved_, conv1_y, bn1_y)));
+    LOCKSTEP_RETURN_IF_ERROR(
+        plans_.conv2->Forward(call(conv2_saved_, bn1_y, conv2_y)));
+    const float* shortcut = buffers.x;
+    if (plans_.conv3 != nullptr) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          plans_.conv3->Forward(call(conv3_saved_, buffers.x, buffers.y)));
+      shortcut = buffers.y;
+    }
+    return plans_.bn2->ForwardAdding(call(bn2_saved_, conv2_y, buffers.y),
+                                     shortcut);
+  }
+
+  absl::Status Backward(const Backwards& buffers,
+                        Model::GradientReady ready) override {
+    float* const conv1_y = buffers.saved + conv1_y_;
+    float* const bn1_y = buffers.saved + bn1_y_;
+    float* const conv2_y = buffers.saved + conv2_y_;
+    float* const first = buffers.temporary;
+    float* const second = buffers.temporary + gradient_size_;
+    const bool identity = plans_.conv3 == nullptr;
+    // From here on dy is the gradient of the shortcut's output.
+    LOCKSTEP_RETURN_IF_ERROR(plans_.bn2->BackwardAdding(
+        Call(buffers, bn2_saved_, conv2_y, buffers.y, buffers.dy, first),
+        identity && buffers.dx == nullptr ? nullptr : buffers.dy, ready));
+    if (!identity) {
+      // Without ReLU it does not need its output.
+      LOCKSTEP_RETURN_IF_ERROR(
+          plans_.conv3->Backward(Call(buffers, conv3_saved_, buffers.x, nullptr,
+                                      buffers.dy, buffers.dx),
+                                 ready));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(plans_.conv2->Backward(
+        Call(buffers, conv2_saved_, bn1_y, conv2_y, first, second), ready));
+    LOCKSTEP_RETURN_IF_ERROR(plans_.bn1->Backward(
+        Call(buffers, bn1_saved_, conv1_y, bn1_y, second, second), ready));
+    // Of the two gradients of x the one in dx takes up the other.
+    const bool direct = identity || buffers.dx == nullptr;
+    LOCKSTEP_RETURN_IF_ERROR(
+        plans_.conv1->Backward(Call(buffers, conv1_saved_, buffers.x, conv1_y,
+                                    second, direct ? buffers.dx : first),
+                               ready));
+    return Accumulate(identity ? buffers.dy : first, buffers.dx);
+  }
+
+ private:
+  // A layer's call within the block's.
+  Backwards Call(const Backwards& block, int64_t saved, const float* x,
+                 const float* y, float* dy, float* dx) const {
+    return {.x = x,
+            .y = y,
+            .saved = block.saved + saved,
+            .dy = dy,
+            .dx = dx,
+            .temporary = block.temporary + 2 * gradient_size_};
+  }
+
+  // dx += other, where dx is wanted.
+  absl::Status Accumulate(const float* other, float* dx) {
+    if (dx == nullptr || input_size_ == 0) return absl::OkStatus();
+    return CatchOnednn("the sum of gradients",
+                       [&] { accumulation_.Run(context_.stream, other, dx); });
+  }
+
+  // Reserves saved space and returns where it starts.
+  int64_t Save(int64_t size) {
+    const int64_t offset = saved_size_;
+    saved_size_ += AlignedSize(size);
+    return offset;
+  }
+  int64_t Own(const LayerPlan& plan) {
+    child_temporary_ = std::max(child_temporary_, plan.temporary_size());
+    return Save(plan.saved_size());
+  }
+
+  LayerContext context_;
+  Plans plans_;
+  int64_t input_size_;
+  Accumulation accumulation_;
+  int64_t saved_size_ = 0;
+  int64_t gradient_size_ = 0;
+  int64_t child_temporary_ = 0;
+  // Offsets into the saved space.
+  int64_t conv1_y_ = 0, bn1_y_ = 0, conv2_y_ = 0;
+  int64_t conv1_saved_ = 0, conv2_saved_ = 0, conv3_saved_ = 0;
+  int64_t bn1_saved_ = 0, bn2_saved_ = 0;
+};
+
+class Residual : public Layer {
+ public:
+  explicit Residual(ResidualOptions options)
+      : name_(std::move(options.name)),
+        conv1_(CreateConvolution(WithoutRelu(std::move(options.conv1)))),
+        conv2_(CreateConvolution(WithoutRelu(std::move(options.conv2)))),
+        bn1_(std::move(options.bn1)),
+        bn2_(std::move(options.bn2)) {
+    if (options.conv3.has_value()) {
+      conv3_ = CreateConvolution(WithoutRelu(*std::move(options.conv3)));
+    }
+    bn1_.relu = true;
+    bn2_.relu = true;
+  }
+
+  int batch_norm_count() const override { return 2; }
+
+  absl::StatusOr<std::unique_ptr<LayerPlan>> Plan(
+      const LayerContext& context, const Shape& input,
+      bool input_gradient) const override {
+    Plans plans;
+    LOCKSTEP_ASSIGN_OR_RETURN(plans.conv1,
+                              conv1_->Plan(context, input, input_gradient));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        plans.bn1, PlanBatchNorm(bn1_, context, plans.conv1->output()));
+    LOCKSTEP_ASSIGN_OR_RETURN(plans.conv2,
+                              conv2_->Plan(context, plans.conv1->output(),
+                                           /*input_gradient=*/true));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        plans.bn2, PlanBatchNorm(bn2_, context, plans.conv2->output()));
+    if (conv3_ != nullptr) {
+      LOCKSTEP_ASSIGN_OR_RETURN(plans.conv3,
+                                conv3_->Plan(context, input, input_gradient));
+    }
+    LOCKSTEP_RETURN_IF_ERROR(
+        CheckShortcut(conv3_ == nullptr ? input : plans.conv3->output(),
+                      plans.conv2->output()));
+    Accumulation accumulation;
+    if (input_gradient && input.n > 0) {
+      LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(name_, [&] {
+        accumulation = Accumulation(context.engine, input.size());
+      }));
+    }
+    return std::make_unique<ResidualPlan>(context, std::move(plans), input,
+                                          std::move(accumulation));
+  }
+
+ private:
+  static ConvolutionOptions WithoutRelu(ConvolutionOptions options) {
+    options.relu = false;
+    return options;
+  }
+
+  absl::Status CheckShortcut(const Shape& shortcut, const Shape& branch) const {
+    if (shortcut == branch) return absl::OkStatus();
+    const auto text = [](const Shape& shape) {
+      return absl::StrCat(shape.c, "x", shape.h, "x", shape.w);
+    };
+    return absl::InvalidArgumentError(
+        absl::StrCat(name_, ": the shortcut gives ", text(shortcut),
+                     ", the convolutions ", text(branch)));
+  }
+
+  std::string name_;
+  std::unique_ptr<Layer> conv1_, conv2_;
+  std::unique_ptr<Layer> conv3_;  // Null: identity.
+  BatchNormLayerOptions bn1_, bn2_;
+};
+
+}  // namespace
+
 std::unique_ptr<Layer> CreateBatchNormLayer(BatchNormLayerOptions options) {
   return std::make_unique<BatchNormLayer>(std::move(options));
+}
+
+std::unique_ptr<Layer> CreateResidual(ResidualOptions options) {
+  return std::make_unique<Residual>(std::move(options));
 }
 
 }  // namespace lockstep

@@ -91,27 +91,26 @@ class Classifier : public Model {
       for (int i = parameters_.count(); i-- > 0;) ready(i);
       return Metrics();
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(LayerPlan * plan, Prepare(batch));
-    const Space space = Divide(*plan);
-    LOCKSTEP_RETURN_IF_ERROR(Forward(*plan, batch, space, /*training=*/true));
+    LOCKSTEP_ASSIGN_OR_RETURN(const Space space, Prepare(batch));
+    LOCKSTEP_RETURN_IF_ERROR(Forward(batch, space, /*training=*/true));
     const Metrics metrics = SoftmaxCrossEntropy(
         space.logits, batch.labels, classes_, gradient_scale, space.gradient);
-    LOCKSTEP_RETURN_IF_ERROR(plan->Backward({.x = batch.images.data(),
-                                             .y = space.logits.data(),
-                                             .saved = space.saved,
-                                             .dy = space.gradient.data(),
-                                             .dx = nullptr,
-                                             .temporary = space.temporary},
-                                            ready));
+    LOCKSTEP_RETURN_IF_ERROR(
+        space.plan->Backward({.x = batch.images.data(),
+                              .y = space.logits.data(),
+                              .saved = space.saved,
+                              .dy = space.gradient.data(),
+                              .dx = nullptr,
+                              .temporary = space.temporary},
+                             ready));
     return metrics;
   }
 
   absl::StatusOr<Metrics> Evaluate(const Batch& batch) override {
     LOCKSTEP_RETURN_IF_ERROR(Check(batch));
     if (batch.labels.empty()) return Metrics();
-    LOCKSTEP_ASSIGN_OR_RETURN(LayerPlan * plan, Prepare(batch));
-    const Space space = Divide(*plan);
-    LOCKSTEP_RETURN_IF_ERROR(Forward(*plan, batch, space, /*training=*/false));
+    LOCKSTEP_ASSIGN_OR_RETURN(const Space space, Prepare(batch));
+    LOCKSTEP_RETURN_IF_ERROR(Forward(batch, space, /*training=*/false));
     return SoftmaxCrossEntropy(space.logits, batch.labels, classes_,
                                /*gradient_scale=*/0, /*gradient=*/{});
   }
@@ -120,8 +119,9 @@ class Classifier : public Model {
   // A run meets a few sizes: the batch, the last of an epoch, the evaluation's.
   static constexpr size_t kMaxPlans = 8;
 
-  // The parts of memory_ in a step.
+  // A step's plan, and its parts of memory_.
   struct Space {
+    LayerPlan* plan;
     std::span<float> logits;
     std::span<float> gradient;  // Of the logits.
     float* saved;
@@ -135,11 +135,18 @@ class Classifier : public Model {
           batch.images.size(), " floats of images for ", batch.labels.size(),
           " labels: ", sample_.size(), " a label would be ", want));
     }
-    return CheckLabels(batch.labels, classes_);
+    for (size_t i = 0; i < batch.labels.size(); ++i) {
+      if (batch.labels[i] < 0 || batch.labels[i] >= classes_) {
+        return absl::InvalidArgumentError(
+            absl::StrCat("label ", batch.labels[i], " of sample ", i,
+                         " is not in [0, ", classes_, ")"));
+      }
+    }
+    return absl::OkStatus();
   }
 
   // The plan for the batch's size, with memory_ large enough for it.
-  absl::StatusOr<LayerPlan*> Prepare(const Batch& batch) {
+  absl::StatusOr<Space> Prepare(const Batch& batch) {
     const int64_t n = static_cast<int64_t>(batch.labels.size());
     auto found = plans_.find(n);
     if (found == plans_.end()) {
@@ -148,13 +155,20 @@ class Classifier : public Model {
       found = plans_.emplace(n, std::move(plan)).first;
     }
     LayerPlan* plan = found->second.get();
-    const int64_t size = LogitsSize(*plan) * 2 +
-                         AlignedSize(plan->saved_size()) +
-                         AlignedSize(plan->temporary_size());
+    const int64_t logits = AlignedSize(plan->output().size());
+    const int64_t saved = AlignedSize(plan->saved_size());
+    const int64_t size =
+        logits * 2 + saved + AlignedSize(plan->temporary_size());
     if (memory_.size() < size) {
       LOCKSTEP_RETURN_IF_ERROR(Grow(n, size));
     }
-    return plan;
+    float* const start = memory_.data();
+    const auto count = static_cast<size_t>(plan->output().size());
+    return Space{.plan = plan,
+                 .logits = {start, count},
+                 .gradient = {start + logits, count},
+                 .saved = start + 2 * logits,
+                 .temporary = start + 2 * logits + saved};
   }
 
   absl::Status Grow(int64_t n, int64_t size) {
@@ -169,7 +183,22 @@ class Classifier : public Model {
     return absl::OkStatus();
   }
 
+  // oneDNN crashes where the code that it makes for a primitive finds no
+  // memory, so looks first whether there is enough: LeNet's plans take up to
+  // 25 MB, those of ResNet-18, whose parameters have 45 MB, 70 MB.
+  absl::Status CheckMemoryForPlan() {
+    const int64_t bytes =
+        (int64_t{32} << 20) +
+        5 * static_cast<int64_t>(parameters_.values().size_bytes()) / 4;
+    void* const space = ::operator new(bytes, std::nothrow);
+    ::operator delete(space);
+    if (space != nullptr) return absl::OkStatus();
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "no memory to plan a step: it needs about ", bytes >> 20, " MiB"));
+  }
+
   absl::StatusOr<std::unique_ptr<LayerPlan>> MakePlan(int64_t n) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckMemoryForPlan());
     if (!context_.has_value()) {
       LOCKSTEP_RETURN_IF_ERROR(CatchOnednn("engine", [&] {
         const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
@@ -188,38 +217,19 @@ class Classifier : public Model {
         network_->Plan(*context_, input, /*input_gradient=*/false));
     if (plan->output() != Shape{.n = n, .c = classes_}) {
       return absl::InternalError(
-          absl::StrCat("the network gives ", Logits(plan->output()),
+          absl::StrCat("the network gives ", plan->output().size() / n,
                        " logits a sample for ", classes_, " classes"));
     }
     return plan;
   }
 
-  static int64_t Logits(const Shape& output) {
-    return output.c * output.h * output.w;
-  }
-
-  static int64_t LogitsSize(const LayerPlan& plan) {
-    return AlignedSize(plan.output().size());
-  }
-
-  Space Divide(const LayerPlan& plan) {
-    float* start = memory_.data();
-    const size_t logits = plan.output().size();
-    Space space;
-    space.logits = {start, logits};
-    space.gradient = {start + LogitsSize(plan), logits};
-    space.saved = start + 2 * LogitsSize(plan);
-    space.temporary = space.saved + AlignedSize(plan.saved_size());
-    return space;
-  }
-
-  absl::Status Forward(LayerPlan& plan, const Batch& batch, const Space& space,
-                       bool training) {
-    return plan.Forward({.x = batch.images.data(),
-                         .y = space.logits.data(),
-                         .saved = space.saved,
-                         .temporary = space.temporary,
-                         .training = training});
+  static absl::Status Forward(const Batch& batch, const Space& space,
+                              bool training) {
+    return space.plan->Forward({.x = batch.images.data(),
+                                .y = space.logits.data(),
+                                .saved = space.saved,
+                                .temporary = space.temporary,
+                                .training = training});
   }
 
   const Shape sample_;
@@ -237,17 +247,6 @@ class Classifier : public Model {
 }  // namespace
 
 void SetComputeThreads(int count) { omp_set_num_threads(count); }
-
-absl::Status CheckLabels(std::span<const int32_t> labels, int64_t classes) {
-  for (size_t i = 0; i < labels.size(); ++i) {
-    if (labels[i] < 0 || labels[i] >= classes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("label ", labels[i], " of sample ", i, " is not in [0, ",
-                       classes, ")"));
-    }
-  }
-  return absl::OkStatus();
-}
 
 Metrics SoftmaxCrossEntropy(std::span<const float> logits,
                             std::span<const int32_t> labels, int64_t classes,

@@ -6,7 +6,6 @@
 #include <memory>
 #include <span>
 
-#include "absl/status/status.h"
 #include "models/model.h"
 
 namespace lockstep {
@@ -18,16 +17,12 @@ struct Shape;
 // from now on; each rank thread calls it for itself. count: at least 1.
 void SetComputeThreads(int count);
 
-// Errors: kInvalidArgument, naming the sample, if a label is not in
-// [0, classes).
-absl::Status CheckLabels(std::span<const int32_t> labels, int64_t classes);
-
 // Sums -log softmax(logits)[label] over the samples and counts the samples
 // whose label has the highest logit: of equal ones the first counts, and a
 // sample with a NaN is never correct.
 //
 // logits: host float32 [n, classes], row-major. labels: host [n], each in
-// [0, classes) (a precondition: see CheckLabels). gradient: host float32
+// [0, classes) (a precondition). gradient: host float32
 // [n, classes], overwritten with gradient_scale * (softmax - onehot), rounded
 // once from float64, may be `logits` itself; or empty: not wanted.
 Metrics SoftmaxCrossEntropy(std::span<const float> logits,
@@ -40,8 +35,8 @@ Metrics SoftmaxCrossEntropy(std::span<const float> logits,
 // lie as the layers want them. network: from [n, 1, h, w] to [n, classes, 1, 1]
 // logits. The model plans for a batch size when it first meets it and keeps
 // the plans of the last few; errors of planning come from that call, and so
-// do kResourceExhausted if there is no memory for its activations and kInternal
-// if the network gives another number of logits.
+// do kResourceExhausted if there is no memory for the plan or its activations
+// and kInternal if the network gives another number of logits.
 //
 // Runs on the calling thread's OpenMP threads, whose number must not change
 // once the model is in use. With the same number, the same inputs give the same

@@ -1,3 +1,4 @@
+// Batch norm and residual blocks as layers, and networks as classifiers.
 #include "models/cpu/classifier.h"
 
 #include <algorithm>
@@ -11,12 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "collectives/collective.h"
-#include "collectives/communicator.h"
-#include "collectives/testing/fake_communicator.h"
-#include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cpu/layer.h"
@@ -27,11 +23,316 @@
 namespace lockstep {
 namespace {
 
-using testing::_;
 using testing::Contains;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::Ne;
+
+auto Invalid(const char* what) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
+}
+
+// Unrelated tensors come first: indices matter.
+BatchNormLayerOptions Options(bool relu) {
+  return {.name = "bn",
+          .weight = 1,
+          .bias = 2,
+          .running_mean = 1,
+          .running_variance = 2,
+          .batches = 3,
+          .relu = relu};
+}
+
+Parameters MakeParameters(int64_t channels) {
+  Parameters parameters(
+      {{"other", {3}}, {"weight", {channels}}, {"bias", {channels}}});
+  for (int64_t c = 0; c < channels; ++c) {
+    parameters.value(1)[c] = 1 + static_cast<float>(c % 5 - 2) / 4;
+    parameters.value(2)[c] = static_cast<float>(c % 7 - 3) / 8;
+  }
+  return parameters;
+}
+
+Buffers MakeBuffers(int64_t channels) {
+  Buffers buffers;
+  buffers.AddFloats("other", {2});
+  buffers.AddFloats("running_mean", {channels});
+  buffers.AddFloats("running_var", {channels});
+  buffers.AddCounter("num_batches_tracked");
+  std::ranges::fill(buffers.value(1), 2.0f);
+  std::ranges::fill(buffers.value(2), 3.0f);
+  return buffers;
+}
+
+struct Want {
+  std::vector<double> y, dx, dweight, dbias, mean, variance;
+};
+
+// The definition, in float64, of channel c of the batch and of the running
+// statistics after it.
+void Reference(const Shape& shape, bool relu, const Parameters& parameters,
+               const LayerRun& run, int64_t c, Want& want) {
+  const int64_t count = shape.n * shape.h * shape.w;
+  const double n = static_cast<double>(count);
+  const double weight = parameters.value(1)[c], bias = parameters.value(2)[c];
+  double mean = 0, m2 = 0, sum = 0, product = 0;
+  for (int64_t i = 0; i < count; ++i) mean += run.x[i * shape.c + c] / n;
+  for (int64_t i = 0; i < count; ++i) {
+    m2 += std::pow(run.x[i * shape.c + c] - mean, 2);
+  }
+  const double inverse = 1 / std::sqrt(m2 / n + 1e-5);
+  std::vector<double> normal(count), g(count);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t at = i * shape.c + c;
+    normal[i] = (run.x[at] - mean) * inverse;
+    const double y = normal[i] * weight + bias;
+    want.y[at] = relu ? std::max(y, 0.0) : y;
+    g[i] = relu && !(y > 0) ? 0 : run.dy[at];
+    sum += g[i];
+    product += g[i] * normal[i];
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    want.dx[i * shape.c + c] =
+        weight * inverse * (g[i] - sum / n - normal[i] * product / n);
+  }
+  want.dbias[c] = sum;
+  want.dweight[c] = product;
+  want.mean[c] = 0.9 * 2 + 0.1 * mean;
+  want.variance[c] = 0.9 * 3 + 0.1 * m2 / (n - 1);
+}
+
+Want Reference(const Shape& shape, bool relu, const Parameters& parameters,
+               const LayerRun& run) {
+  Want want;
+  for (auto* values : {&want.y, &want.dx}) values->resize(shape.size());
+  for (auto* values :
+       {&want.dweight, &want.dbias, &want.mean, &want.variance}) {
+    values->resize(shape.c);
+  }
+  for (int64_t c = 0; c < shape.c; ++c) {
+    Reference(shape, relu, parameters, run, c, want);
+  }
+  return want;
+}
+
+// Sums of up to 300 numbers of magnitude `size`, rounded 300 times.
+double Tolerance(double size) { return 300 * 0x1p-24 * size; }
+
+void ExpectNear(std::span<const float> got, std::span<const double> want,
+                double size) {
+  EXPECT_THAT(CheckNear(got, want, Tolerance(size)), IsOk());
+}
+
+TEST(BatchNormLayerTest, MatchesTheDefinition) {
+  for (const Shape& shape : {Shape{2, 1, 1, 1}, Shape{3, 5, 4, 7},
+                             Shape{17, 64, 4, 4}, Shape{2, 33, 1, 3}}) {
+    for (const bool relu : {false, true}) {
+      SCOPED_TRACE(testing::Message() << shape.c << " channels, ReLU " << relu);
+      Parameters parameters = MakeParameters(shape.c);
+      Buffers buffers = MakeBuffers(shape.c);
+      const auto run = RunLayer(*CreateBatchNormLayer(Options(relu)),
+                                parameters, buffers, shape, true);
+      ASSERT_THAT(run, IsOk());
+      EXPECT_EQ(run->output, shape);
+      const Want want = Reference(shape, relu, parameters, *run);
+      ExpectNear(run->y, want.y, 4);
+      ExpectNear(parameters.gradient(1), want.dweight, kOtherLimit * 4);
+      ExpectNear(parameters.gradient(2), want.dbias, kOtherLimit);
+      ExpectNear(run->dx, want.dx, kOtherLimit);
+      ExpectNear(buffers.value(1), want.mean, kInputLimit);
+      ExpectNear(buffers.value(2), want.variance, kInputLimit * kInputLimit);
+      EXPECT_EQ(buffers.counter(3), 1);
+      EXPECT_THAT(buffers.value(0), Each(0.0f));
+      EXPECT_THAT(parameters.gradient(0), Each(0.0f));
+      EXPECT_THAT(run->ready, ElementsAre(2, 1));
+    }
+  }
+}
+
+TEST(BatchNormLayerTest, AnEmptyBatchHasZeroGradientsAndIsNotTracked) {
+  Parameters parameters = MakeParameters(3);
+  Buffers buffers = MakeBuffers(3);
+  std::ranges::fill(parameters.gradients(), std::nanf(""));
+  const auto run = RunLayer(*CreateBatchNormLayer(Options(true)), parameters,
+                            buffers, {0, 3, 2, 2}, true);
+  ASSERT_THAT(run, IsOk());
+  EXPECT_THAT(parameters.gradient(1), Each(0.0f));
+  EXPECT_THAT(parameters.gradient(2), Each(0.0f));
+  EXPECT_THAT(buffers.value(1), Each(2.0f));
+  EXPECT_THAT(buffers.value(2), Each(3.0f));
+  EXPECT_EQ(buffers.counter(3), 0);
+  EXPECT_THAT(run->ready, ElementsAre(2, 1));
+}
+
+TEST(BatchNormLayerTest, NamesWhatDoesNotFit) {
+  Parameters parameters = MakeParameters(3);
+  Buffers buffers = MakeBuffers(3);
+  const auto run = [&](const BatchNormLayerOptions& options,
+                       const Shape& input) {
+    return RunLayer(*CreateBatchNormLayer(options), parameters, buffers, input,
+                    true)
+        .status();
+  };
+  const Shape input = {2, 3, 1, 1};
+  EXPECT_THAT(run(Options(false), input), IsOk());
+  EXPECT_THAT(
+      run(Options(false), {2, 4, 1, 1}),
+      Invalid("bn: parameter weight is [3], the layer and its input need [4]"));
+  EXPECT_THAT(run(Options(false), {1, 3, 1, 1}),
+              Invalid("bn: batch norm: one value"));
+  BatchNormLayerOptions options = Options(false);
+  options.running_mean = 0;
+  EXPECT_THAT(run(options, input), Invalid("bn: buffer other is [2]"));
+  options = Options(false);
+  options.batches = 4;
+  EXPECT_THAT(run(options, input), Invalid("bn: no buffer 4 among 4"));
+  options.batches = 2;
+  EXPECT_THAT(run(options, input), Invalid("bn: buffer running_var is [3]"));
+  options = Options(false);
+  options.bias = -1;
+  EXPECT_THAT(run(options, input), Invalid("bn: no parameter -1 among 3"));
+}
+
+// Residual blocks, as far as golden_test.cc does not show them: the order of
+// what a block does, its memory, and blocks that do not fit.
+
+// A block of 1x1 convolutions; the parameters of each layer lie in the order
+// conv1, conv2, bn1, bn2, conv3.
+struct Block {
+  Block(int64_t in, int64_t out, bool shortcut, int64_t stride)
+      : parameters({{"conv1.weight", {out, in, 1, 1}},
+                    {"conv1.bias", {out}},
+                    {"conv2.weight", {out, out, 1, 1}},
+                    {"conv2.bias", {out}},
+                    {"bn1.weight", {out}},
+                    {"bn1.bias", {out}},
+                    {"bn2.weight", {out}},
+                    {"bn2.bias", {out}},
+                    {"conv3.weight", {out, in, 1, 1}},
+                    {"conv3.bias", {out}}}) {
+    std::ranges::copy(Integers(parameters.values().size(), 2, /*seed=*/6),
+                      parameters.values().begin());
+    for (const char* name : {"bn1", "bn2"}) {
+      buffers.AddFloats(name, {out});
+      buffers.AddFloats(name, {out});
+      buffers.AddCounter(name);
+    }
+    options = {.name = "block",
+               .conv1 = Convolution(0, out, stride),
+               .conv2 = Convolution(2, out, 1),
+               .conv3 = {},
+               .bn1 = BatchNorm(4, 0),
+               .bn2 = BatchNorm(6, 3)};
+    if (shortcut) options.conv3 = Convolution(8, out, stride);
+  }
+
+  static ConvolutionOptions Convolution(int weights, int64_t out,
+                                        int64_t stride) {
+    return {.name = "conv",
+            .weights = weights,
+            .bias = weights + 1,
+            .out_channels = out,
+            .stride = stride};
+  }
+  static BatchNormLayerOptions BatchNorm(int weight, int mean) {
+    return {.name = "bn",
+            .weight = weight,
+            .bias = weight + 1,
+            .running_mean = mean,
+            .running_variance = mean + 1,
+            .batches = mean + 2};
+  }
+
+  absl::StatusOr<LayerRun> Run(const Shape& input, bool input_gradient) {
+    return RunLayer(*CreateResidual(options), parameters, buffers, input,
+                    input_gradient);
+  }
+
+  Parameters parameters;
+  Buffers buffers;
+  ResidualOptions options;
+};
+
+// With bn2's weight 0 and its bias 1 the convolutions are of no effect: what
+// is left is relu(shortcut(x) + 1), and its gradient, exactly.
+TEST(ResidualTest, AddsTheShortcut) {
+  const Shape input = {.n = 3, .c = 4, .h = 4, .w = 2};
+  Block block(4, 4, /*shortcut=*/false, 1);
+  std::ranges::fill(block.parameters.value(6), 0.0f);
+  std::ranges::fill(block.parameters.value(7), 1.0f);
+  const auto run = block.Run(input, true);
+  ASSERT_THAT(run, IsOk());
+  ASSERT_EQ(run->output, input);
+  std::vector<double> y, dx;
+  for (size_t i = 0; i < run->x.size(); ++i) {
+    const double sum = run->x[i] + 1;
+    y.push_back(std::max(sum, 0.0));
+    dx.push_back(sum > 0 ? run->dy[i] : 0);
+  }
+  EXPECT_THAT(CheckNear(run->y, y), IsOk());
+  EXPECT_THAT(CheckNear(run->dx, dx), IsOk());
+}
+
+// With the shortcut's weights 0 what is left of it is its bias; the gradient of
+// x comes from both, so a wrong or missing one shows in their difference.
+TEST(ResidualTest, AddsTheGradientsOfBothBranches) {
+  const Shape input = {.n = 3, .c = 4, .h = 4, .w = 2};
+  const auto gradient = [&](bool branch, bool shortcut) {
+    Block block(4, 4, /*shortcut=*/true, 1);
+    // ReLU passes all, whatever the branches give: y > 0.
+    std::ranges::fill(block.parameters.value(7), 1e6f);
+    if (!branch) std::ranges::fill(block.parameters.value(6), 0.0f);
+    if (!shortcut) std::ranges::fill(block.parameters.value(8), 0.0f);
+    const auto run = block.Run(input, true);
+    EXPECT_THAT(run, IsOk());
+    return run->dx;
+  };
+  const std::vector<float> both = gradient(true, true);
+  const std::vector<float> branch = gradient(true, false);
+  const std::vector<float> shortcut = gradient(false, true);
+  ASSERT_THAT(branch, Contains(Ne(0.0f)));
+  ASSERT_THAT(shortcut, Contains(Ne(0.0f)));
+  for (size_t i = 0; i < both.size(); ++i) {
+    // Of magnitude 7 * 2 * 4 each, rounded once.
+    EXPECT_NEAR(both[i], branch[i] + shortcut[i], 0x1p-24 * 2 * 56);
+  }
+}
+
+TEST(ResidualTest, GradientsAreReadyAsTheyBecomeFinal) {
+  for (const int64_t n : {0, 3}) {
+    for (const bool input_gradient : {false, true}) {
+      Block identity(4, 4, /*shortcut=*/false, 1);
+      const auto run = identity.Run({n, 4, 4, 2}, input_gradient);
+      ASSERT_THAT(run, IsOk());
+      EXPECT_THAT(run->ready, ElementsAre(7, 6, 3, 2, 5, 4, 1, 0));
+      Block strided(4, 6, /*shortcut=*/true, 2);
+      const auto strided_run = strided.Run({n, 4, 4, 2}, input_gradient);
+      ASSERT_THAT(strided_run, IsOk());
+      EXPECT_EQ(strided_run->output, (Shape{n, 6, 2, 1}));
+      EXPECT_THAT(strided_run->ready,
+                  ElementsAre(7, 6, 9, 8, 3, 2, 5, 4, 1, 0));
+      if (n == 0) {
+        EXPECT_THAT(strided.parameters.gradients(), Each(0.0f));
+      }
+    }
+  }
+}
+
+TEST(ResidualTest, RejectsAShortcutOfAnotherShape) {
+  EXPECT_THAT(
+      Block(4, 6, false, 1).Run({2, 4, 4, 2}, true).status(),
+      Invalid("block: the shortcut gives 4x4x2, the convolutions 6x4x2"));
+  EXPECT_THAT(
+      Block(4, 4, false, 2).Run({2, 4, 4, 2}, true).status(),
+      Invalid("block: the shortcut gives 4x4x2, the convolutions 4x2x1"));
+  EXPECT_THAT(Block(4, 4, true, 1).Run({2, 5, 4, 2}, true).status(),
+              Invalid("conv: parameter conv1.weight is [4,4,1,1]"));
+  EXPECT_EQ(CreateResidual(Block(4, 4, true, 1).options)->batch_norm_count(),
+            2);
+}
+
+// The loss.
 
 constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
@@ -71,7 +372,7 @@ TEST(SoftmaxCrossEntropyTest, GradientIsTheSlopeOfTheLoss) {
   }
 }
 
-TEST(SoftmaxCrossEntropyTest, HugeLogitsDoNotOverflow) {
+TEST(SoftmaxCrossEntropyTest, TakesHugeLogitsAndNone) {
   std::vector<float> gradient(2, kNan);
   const Metrics metrics =
       SoftmaxCrossEntropy(std::vector<float>{1e30f, -1e30f},
@@ -79,6 +380,8 @@ TEST(SoftmaxCrossEntropyTest, HugeLogitsDoNotOverflow) {
   EXPECT_NEAR(metrics.loss_sum, 2e30, 1e24);
   EXPECT_EQ(metrics.correct, 0);
   EXPECT_THAT(gradient, ElementsAre(1.0f, -1.0f));
+  EXPECT_EQ(Loss({}, {}, 10).loss_sum, 0);
+  EXPECT_EQ(Loss({}, {}, 10).samples, 0);
 }
 
 TEST(SoftmaxCrossEntropyTest, GradientMayOverwriteLogits) {
@@ -105,172 +408,14 @@ TEST(SoftmaxCrossEntropyTest, NanIsNeverCorrectAndShowsInTheLoss) {
   EXPECT_TRUE(std::isnan(Loss({kInfinity, 0}, {0}, 2).loss_sum));
 }
 
-TEST(SoftmaxCrossEntropyTest, EmptyBatchIsZero) {
-  const Metrics metrics = Loss({}, {}, 10);
-  EXPECT_EQ(metrics.loss_sum, 0);
-  EXPECT_EQ(metrics.samples, 0);
-}
-
-TEST(CheckLabelsTest, NamesTheFirstOutOfRange) {
-  const auto bad = [](const char* what) {
-    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
-  };
-  EXPECT_THAT(CheckLabels({}, 3), IsOk());
-  EXPECT_THAT(CheckLabels(std::vector<int32_t>{0, 1, 2}, 3), IsOk());
-  EXPECT_THAT(CheckLabels(std::vector<int32_t>{0, 3, 4}, 3),
-              bad("label 3 of sample 1 is not in [0, 3)"));
-  EXPECT_THAT(CheckLabels(std::vector<int32_t>{-1}, 3),
-              bad("label -1 of sample 0"));
-}
-
-// For two 1x1 convolutions and a linear layer. Values up to 1 keep the sums
-// small, so that they are exact: every y is below 500 * 2 * 3 * 8 + 33.
-Parameters MakeParameters() {
-  Parameters parameters({{"W1", {3, 2, 1, 1}},
-                         {"b1", {3}},
-                         {"W2", {2, 3, 1, 1}},
-                         {"b2", {2}},
-                         {"W3", {8, 2}},
-                         {"b3", {2}}});
-  std::ranges::copy(Integers(parameters.values().size(), 1, /*seed=*/5),
-                    parameters.values().begin());
-  return parameters;
-}
-
-std::unique_ptr<Layer> Convolution(int weights, int64_t out, bool relu) {
-  return CreateConvolution({.name = "conv",
-                            .weights = weights,
-                            .bias = weights + 1,
-                            .out_channels = out,
-                            .relu = relu});
-}
-
-std::unique_ptr<Layer> Linear() {
-  return CreateLinear({.name = "linear",
-                       .weights = 4,
-                       .bias = 5,
-                       .out_features = 2,
-                       .relu = false});
-}
-
-// Nested in several ways, the same layers are the same function.
-std::vector<std::unique_ptr<Layer>> Nestings() {
-  std::vector<std::unique_ptr<Layer>> nestings;
-  for (int inner = 1; inner <= 3; ++inner) {
-    std::vector<std::unique_ptr<Layer>> first, all;
-    first.push_back(Convolution(0, 3, true));
-    if (inner >= 2) first.push_back(Convolution(2, 2, true));
-    if (inner >= 3) first.push_back(Linear());
-    all.push_back(CreateSequential("inner", std::move(first)));
-    if (inner < 2) all.push_back(Convolution(2, 2, true));
-    if (inner < 3) all.push_back(Linear());
-    nestings.push_back(CreateSequential("outer", std::move(all)));
-  }
-  return nestings;
-}
-
-// y = A3 relu(A2 relu(A1 x)), and its derivative by x along the chain, in
-// float64.
-struct Chain {
-  std::vector<double> y, dx, db1;
-};
-
-std::vector<double> Pointwise(const std::vector<double>& x,
-                              std::span<const float> w,
-                              std::span<const float> b, bool relu) {
-  const size_t in = w.size() / b.size();
-  std::vector<double> y;
-  for (size_t i = 0; i < x.size(); i += in) {
-    for (size_t o = 0; o < b.size(); ++o) {
-      double sum = b[o];
-      for (size_t k = 0; k < in; ++k) sum += x[i + k] * w[o * in + k];
-      y.push_back(relu ? std::max(sum, 0.0) : sum);
-    }
-  }
-  return y;
-}
-
-// The gradient of x from that of y, masked by y > 0; y's in place.
-std::vector<double> PointwiseBackward(const std::vector<double>& y,
-                                      std::vector<double>& dy,
-                                      std::span<const float> w, size_t out) {
-  const size_t in = w.size() / out;
-  std::vector<double> dx(dy.size() / out * in);
-  for (size_t i = 0; i < dy.size(); ++i) {
-    if (!(y[i] > 0)) dy[i] = 0;
-    for (size_t k = 0; k < in; ++k) {
-      dx[i / out * in + k] += dy[i] * w[i % out * in + k];
-    }
-  }
-  return dx;
-}
-
-Chain Reference(const Parameters& parameters, const LayerRun& run, int64_t n) {
-  const auto p = [&](int i) { return parameters.value(i); };
-  const std::vector<double> x(run.x.begin(), run.x.end());
-  const std::vector<double> h1 = Pointwise(x, p(0), p(1), true);
-  const std::vector<double> h2 = Pointwise(h1, p(2), p(3), true);
-  Chain chain;
-  std::vector<double> dh2(h2.size());
-  const Shape hidden{.n = n, .c = 2, .h = 2, .w = 2};
-  for (int64_t i = 0; i < n * 2; ++i) {
-    double sum = p(5)[i % 2];
-    for (int64_t f = 0; f < 8; ++f) {
-      const int64_t at = At(hidden, i / 2, f / 4, f / 2 % 2, f % 2);
-      sum += h2[at] * p(4)[f * 2 + i % 2];
-      dh2[at] += double{run.dy[i]} * p(4)[f * 2 + i % 2];
-    }
-    chain.y.push_back(sum);
-  }
-  std::vector<double> dh1 = PointwiseBackward(h2, dh2, p(2), 2);
-  chain.dx = PointwiseBackward(h1, dh1, p(0), 3);
-  chain.db1.resize(3);
-  for (size_t i = 0; i < dh1.size(); ++i) chain.db1[i % 3] += dh1[i];
-  return chain;
-}
-
-TEST(SequentialTest, IsTheChainOfItsLayersHoweverNested) {
-  const Shape input{.n = 3, .c = 2, .h = 2, .w = 2};
-  for (const auto& layer : Nestings()) {
-    Parameters parameters = MakeParameters();
-    const auto run = RunLayer(*layer, parameters, input, true);
-    ASSERT_THAT(run, IsOk());
-    const Chain want = Reference(parameters, *run, input.n);
-    EXPECT_THAT(CheckNear(run->y, want.y), IsOk());
-    EXPECT_THAT(CheckNear(run->dx, want.dx), IsOk());
-    EXPECT_THAT(CheckNear(parameters.gradient(1), want.db1), IsOk());
-    EXPECT_THAT(run->ready, ElementsAre(5, 4, 3, 2, 1, 0));
-  }
-}
-
-TEST(SequentialTest, PassesOnItsLayersErrors) {
-  Parameters parameters = MakeParameters();
-  std::vector<std::unique_ptr<Layer>> layers;
-  layers.push_back(Convolution(0, 3, true));
-  layers.push_back(Linear());
-  const auto sequential = CreateSequential("net", std::move(layers));
-  EXPECT_THAT(RunLayer(*sequential, parameters, {1, 2, 2, 2}, true).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("linear: parameter W3")));
-}
-
-TEST(SequentialTest, RejectsNoLayers) {
-  Parameters parameters = MakeParameters();
-  EXPECT_THAT(
-      RunLayer(*CreateSequential("net", {}), parameters, {1, 2, 2, 2}, true)
-          .status(),
-      StatusIs(absl::StatusCode::kInvalidArgument, "net: no layers"));
-}
-
-// What lenet_test.cc does not show of classifiers: networks that do not fit,
-// and batch norm over a group.
+// Networks that do not fit. models/networks tests the rest of a classifier.
 
 constexpr Shape kSample = {.n = 1, .c = 1, .h = 1, .w = 2};
 
-std::unique_ptr<Model> LinearClassifier(int64_t inputs, int64_t outputs,
-                                        int64_t classes) {
+// Of two classes, whatever the outputs.
+std::unique_ptr<Model> LinearClassifier(int64_t inputs, int64_t outputs) {
   Parameters parameters({{"W", {inputs, outputs}}, {"b", {outputs}}});
-  return CreateClassifier(kSample, classes, std::move(parameters), Buffers(),
+  return CreateClassifier(kSample, 2, std::move(parameters), Buffers(),
                           CreateLinear({.name = "linear",
                                         .weights = 0,
                                         .bias = 1,
@@ -278,7 +423,7 @@ std::unique_ptr<Model> LinearClassifier(int64_t inputs, int64_t outputs,
 }
 
 TEST(ClassifierTest, GradientOfALinearClassifier) {
-  const std::unique_ptr<Model> model = LinearClassifier(2, 2, 2);
+  const std::unique_ptr<Model> model = LinearClassifier(2, 2);
   const std::vector<float> images = {1, 2, 4, 8};
   const std::vector<int32_t> labels = {0, 1};
   ASSERT_THAT(model->ForwardBackward({images, labels}, 1, [](int) {}), IsOk());
@@ -292,162 +437,11 @@ TEST(ClassifierTest, RejectsANetworkThatGivesOtherLogits) {
   const std::vector<float> images = {1, 2};
   const std::vector<int32_t> labels = {1};
   EXPECT_THAT(
-      LinearClassifier(2, 3, 2)->Evaluate({images, labels}),
+      LinearClassifier(2, 3)->Evaluate({images, labels}),
       StatusIs(absl::StatusCode::kInternal,
                HasSubstr("the network gives 3 logits a sample for 2 classes")));
-  EXPECT_THAT(LinearClassifier(3, 2, 2)->Evaluate({images, labels}),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       HasSubstr("linear: parameter W is [3,2]")));
-}
-
-constexpr Shape kImage = {.n = 1, .c = 1, .h = 3, .w = 3};
-constexpr int64_t kPixels = 9;
-
-// Convolution, batch norm, ReLU, average, linear.
-std::unique_ptr<Model> BatchNormClassifier() {
-  Parameters parameters({{"conv.weight", {4, 1, 2, 2}},
-                         {"conv.bias", {4}},
-                         {"bn.weight", {4}},
-                         {"bn.bias", {4}},
-                         {"fc.weight", {3, 4}},
-                         {"fc.bias", {3}}});
-  const std::span<float> values = parameters.values();
-  for (size_t i = 0; i < values.size(); ++i) {
-    values[i] = static_cast<float>(i * 7 % 11) / 8 - 0.5f;
-  }
-  Buffers buffers;
-  buffers.AddFloats("bn.running_mean", {4});
-  buffers.AddFloats("bn.running_var", {4});
-  buffers.AddCounter("bn.num_batches_tracked");
-  std::vector<std::unique_ptr<Layer>> layers;
-  layers.push_back(CreateConvolution({.name = "conv",
-                                      .weights = 0,
-                                      .bias = 1,
-                                      .out_channels = 4,
-                                      .kernel = 2}));
-  layers.push_back(CreateBatchNormLayer({.name = "bn",
-                                         .weight = 2,
-                                         .bias = 3,
-                                         .running_mean = 0,
-                                         .running_variance = 1,
-                                         .batches = 2,
-                                         .relu = true}));
-  layers.push_back(CreateGlobalAveragePool("pool"));
-  layers.push_back(CreateLinear({.name = "fc",
-                                 .weights = 4,
-                                 .bias = 5,
-                                 .out_features = 3,
-                                 .outputs_first = true}));
-  return CreateClassifier(kImage, 3, std::move(parameters), std::move(buffers),
-                          CreateSequential("net", std::move(layers)));
-}
-
-// n samples, or a rank's none.
-struct Samples {
-  explicit Samples(int64_t n) : images(n * kPixels), labels(n) {
-    for (int64_t i = 0; i < n * kPixels; ++i) {
-      images[i] = static_cast<float>(i * i % 29) / 16 - 1;
-    }
-    for (int64_t i = 0; i < n; ++i) labels[i] = static_cast<int32_t>(i % 3);
-  }
-  Batch batch() const { return {images, labels}; }
-
-  std::vector<float> images;
-  std::vector<int32_t> labels;
-};
-
-// What a rank has after a step on its part of a group's batch.
-struct StepResult {
-  Metrics metrics;
-  std::vector<float> gradients, buffers;
-  std::vector<int> ready;
-};
-
-absl::StatusOr<StepResult> Step(Communicator& group, int64_t samples) {
-  SetComputeThreads(1);
-  const std::unique_ptr<Model> model = BatchNormClassifier();
-  EXPECT_EQ(model->ConvertSyncBatchNorm(group), 1);
-  StepResult result;
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      result.metrics,
-      model->ForwardBackward(Samples(samples).batch(), 1, [&](int index) {
-        result.ready.push_back(index);
-      }));
-  result.gradients.assign(model->parameters().gradients().begin(),
-                          model->parameters().gradients().end());
-  result.buffers.assign(model->buffers().floats().begin(),
-                        model->buffers().floats().end());
-  EXPECT_EQ(model->buffers().counter(2), 1);
-  return result;
-}
-
-// Each rank's result of a step; rank r has samples[r].
-std::vector<StepResult> Steps(const std::vector<int64_t>& samples) {
-  std::vector<StepResult> results(samples.size());
-  const auto statuses = RunRanks(
-      Backend::kThreads, static_cast<int>(samples.size()),
-      [&](Communicator& group) -> absl::Status {
-        const int rank = group.rank();
-        LOCKSTEP_ASSIGN_OR_RETURN(results[rank], Step(group, samples[rank]));
-        return absl::OkStatus();
-      });
-  EXPECT_THAT(statuses, Each(IsOk()));
-  return results;
-}
-
-// An empty rank adds nothing, to the bit, wherever it stands among the ranks.
-TEST(ClassifierTest, ARankWithoutSamplesTakesPartInBatchNorm) {
-  const StepResult one = Steps({5})[0];
-  ASSERT_EQ(one.metrics.samples, 5);
-  ASSERT_THAT(one.gradients, Contains(testing::Gt(0.01f)));
-  for (const auto& samples :
-       std::vector<std::vector<int64_t>>{{5, 0}, {0, 5}, {0, 5, 0}}) {
-    const std::vector<StepResult> results = Steps(samples);
-    for (size_t rank = 0; rank < samples.size(); ++rank) {
-      EXPECT_EQ(results[rank].metrics.samples, samples[rank]);
-      EXPECT_EQ(results[rank].buffers, one.buffers);
-      EXPECT_THAT(results[rank].ready, ElementsAre(5, 4, 3, 2, 1, 0));
-      if (samples[rank] == 0) {
-        EXPECT_THAT(results[rank].gradients, Each(0.0f));
-      } else {
-        EXPECT_EQ(results[rank].gradients, one.gradients);
-        EXPECT_EQ(results[rank].metrics.loss_sum, one.metrics.loss_sum);
-      }
-    }
-  }
-}
-
-// The control: a rank that leaves the step out, as a model without plans for
-// empty batches would, is missed. It says so at its next call.
-TEST(ClassifierTest, ARankThatSkipsTheStepIsMissed) {
-  const auto statuses =
-      RunRanks(Backend::kThreads, 2, [&](Communicator& group) -> absl::Status {
-        if (group.rank() == 1) return group.Barrier();
-        return Step(group, 5).status();
-      });
-  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInvalidArgument, _)));
-}
-
-TEST(ClassifierTest, EvaluatesWithoutMessages) {
-  class Silent : public FakeCommunicator {
-   public:
-    absl::Status Run(const Collective&) override {
-      return absl::InternalError("a message");
-    }
-  };
-  Silent group;
-  const std::unique_ptr<Model> model = BatchNormClassifier();
-  ASSERT_EQ(model->ConvertSyncBatchNorm(group), 1);
-  for (const int64_t n : {0, 5}) {
-    const auto metrics = model->Evaluate(Samples(n).batch());
-    ASSERT_THAT(metrics, IsOk());
-    EXPECT_EQ(metrics->samples, n);
-  }
-  for (const int64_t n : {0, 5}) {
-    EXPECT_THAT(model->ForwardBackward(Samples(n).batch(), 1, [](int) {}),
-                StatusIs(absl::StatusCode::kInternal, HasSubstr("a message")));
-  }
-  EXPECT_EQ(model->buffers().counter(2), 0);
+  EXPECT_THAT(LinearClassifier(3, 2)->Evaluate({images, labels}),
+              Invalid("linear: parameter W is [3,2]"));
 }
 
 }  // namespace

@@ -9,8 +9,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/status_macros.h"
+#include "models/cpu/layers.h"
+#include "models/cpu/onednn.h"
 #include "models/model.h"
 
 namespace lockstep {
@@ -60,6 +64,115 @@ absl::Status CheckTensor(const std::string& layer, const char* what,
       "], the layer and its input need [", absl::StrJoin(want, ","), "]"));
 }
 
+// Saved space: for each layer what it saves itself and, but for the last, its
+// output. Temporary space: the gradients of two neighbouring inner outputs, and
+// what one layer needs.
+class SequentialPlan : public LayerPlan {
+ public:
+  explicit SequentialPlan(std::vector<std::unique_ptr<LayerPlan>> plans)
+      : plans_(std::move(plans)) {
+    for (size_t i = 0; i < plans_.size(); ++i) {
+      const LayerPlan& plan = *plans_[i];
+      own_saved_.push_back(saved_size_);
+      saved_size_ += AlignedSize(plan.saved_size());
+      inner_output_.push_back(saved_size_);
+      child_temporary_ = std::max(child_temporary_, plan.temporary_size());
+      if (i + 1 == plans_.size()) break;
+      const int64_t size = AlignedSize(plan.output().size());
+      saved_size_ += size;
+      gradient_size_ = std::max(gradient_size_, size);
+    }
+  }
+
+  const Shape& output() const override { return plans_.back()->output(); }
+  int64_t saved_size() const override { return saved_size_; }
+  int64_t temporary_size() const override {
+    return 2 * gradient_size_ + AlignedSize(child_temporary_);
+  }
+
+  absl::Status Forward(const Forwards& buffers) override {
+    const float* x = buffers.x;
+    for (size_t i = 0; i < plans_.size(); ++i) {
+      float* y =
+          i + 1 == plans_.size() ? buffers.y : buffers.saved + inner_output_[i];
+      LOCKSTEP_RETURN_IF_ERROR(plans_[i]->Forward(
+          {.x = x,
+           .y = y,
+           .saved = buffers.saved + own_saved_[i],
+           .temporary = buffers.temporary + 2 * gradient_size_,
+           .training = buffers.training}));
+      x = y;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Backward(const Backwards& buffers,
+                        Model::GradientReady ready) override {
+    const float* y = buffers.y;
+    float* dy = buffers.dy;
+    for (size_t i = plans_.size(); i-- > 0;) {
+      const bool first = i == 0;
+      const float* x = first ? buffers.x : buffers.saved + inner_output_[i - 1];
+      // Neighbours take turns with the two gradient buffers.
+      float* dx =
+          first ? buffers.dx : buffers.temporary + i % 2 * gradient_size_;
+      LOCKSTEP_RETURN_IF_ERROR(plans_[i]->Backward(
+          {.x = x,
+           .y = y,
+           .saved = buffers.saved + own_saved_[i],
+           .dy = dy,
+           .dx = dx,
+           .temporary = buffers.temporary + 2 * gradient_size_},
+          ready));
+      y = x;
+      dy = dx;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  std::vector<std::unique_ptr<LayerPlan>> plans_;
+  std::vector<int64_t> own_saved_;     // Offsets into the saved space.
+  std::vector<int64_t> inner_output_;  // Likewise.
+  int64_t saved_size_ = 0;
+  int64_t gradient_size_ = 0;
+  int64_t child_temporary_ = 0;
+};
+
+class Sequential : public Layer {
+ public:
+  Sequential(std::string name, std::vector<std::unique_ptr<Layer>> layers)
+      : name_(std::move(name)), layers_(std::move(layers)) {}
+
+  int batch_norm_count() const override {
+    int count = 0;
+    for (const auto& layer : layers_) count += layer->batch_norm_count();
+    return count;
+  }
+
+  absl::StatusOr<std::unique_ptr<LayerPlan>> Plan(
+      const LayerContext& context, const Shape& input,
+      bool input_gradient) const override {
+    if (layers_.empty()) {
+      return absl::InvalidArgumentError(absl::StrCat(name_, ": no layers"));
+    }
+    std::vector<std::unique_ptr<LayerPlan>> plans;
+    Shape shape = input;
+    for (const auto& layer : layers_) {
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          std::unique_ptr<LayerPlan> plan,
+          layer->Plan(context, shape, input_gradient || !plans.empty()));
+      shape = plan->output();
+      plans.push_back(std::move(plan));
+    }
+    return std::make_unique<SequentialPlan>(std::move(plans));
+  }
+
+ private:
+  std::string name_;
+  std::vector<std::unique_ptr<Layer>> layers_;
+};
+
 }  // namespace
 
 std::unique_ptr<LayerPlan> CreateEmptyPlan(Parameters& parameters,
@@ -77,6 +190,11 @@ absl::Status CheckParameter(const std::string& layer,
 absl::Status CheckBuffer(const std::string& layer, const Buffers& buffers,
                          int index, const std::vector<int64_t>& want) {
   return CheckTensor(layer, "buffer", buffers.specs(), index, want);
+}
+
+std::unique_ptr<Layer> CreateSequential(
+    std::string name, std::vector<std::unique_ptr<Layer>> layers) {
+  return std::make_unique<Sequential>(std::move(name), std::move(layers));
 }
 
 }  // namespace lockstep

@@ -65,13 +65,12 @@ int64_t At(const Shape& shape, int64_t n, int64_t c, int64_t h, int64_t w) {
 absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
                                   const Shape& input, bool input_gradient) {
   Buffers none;
-  return RunLayer(layer, parameters, none, /*group=*/nullptr, input,
-                  input_gradient);
+  return RunLayer(layer, parameters, none, input, input_gradient);
 }
 
 absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
-                                  Buffers& buffers, Communicator* group,
-                                  const Shape& input, bool input_gradient) {
+                                  Buffers& buffers, const Shape& input,
+                                  bool input_gradient) {
   SetComputeThreads(1);  // As a rank runs; more would spin on a busy machine.
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   CpuBatchNormKernels kernels;
@@ -79,7 +78,6 @@ absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
                              .stream = dnnl::stream(engine),
                              .parameters = &parameters,
                              .buffers = &buffers,
-                             .batch_norm_group = group,
                              .batch_norm_kernels = &kernels};
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<LayerPlan> plan,
                             layer.Plan(context, input, input_gradient));

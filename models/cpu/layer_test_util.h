@@ -8,7 +8,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/communicator.h"
 #include "models/cpu/layer.h"
 #include "models/model.h"
 
@@ -37,12 +36,12 @@ struct LayerRun {
 // kOtherLimit. Every buffer that the layer writes starts as NaN and has guard
 // zones, which are checked (kInternal).
 //
-// buffers: for layers that have some. group: for batch norm, or null.
+// buffers: for layers that have some.
 absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
                                   const Shape& input, bool input_gradient);
 absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
-                                  Buffers& buffers, Communicator* group,
-                                  const Shape& input, bool input_gradient);
+                                  Buffers& buffers, const Shape& input,
+                                  bool input_gradient);
 
 // OK if got[i] is within tolerance of want[i] for every i and the sizes are
 // equal; a NaN is not. Else kDataLoss with the first difference.

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <memory>
-#include <ostream>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -26,6 +28,10 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
+auto Invalid(const char* what) {
+  return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
+}
+
 // An unrelated parameter comes first: offsets matter.
 Parameters MakeParameters(std::vector<int64_t> weights, int64_t out) {
   Parameters parameters(
@@ -36,135 +42,165 @@ Parameters MakeParameters(std::vector<int64_t> weights, int64_t out) {
   return parameters;
 }
 
-struct Case {
-  Shape input;
-  int64_t out, kernel, stride, padding;
+// A convolution, or a linear layer, whose kernel is the whole image.
+struct Affine {
+  Shape in;
+  int64_t out, kernel_h, kernel_w, stride, padding;
   bool relu;
 };
-
-void PrintTo(const Case& c, std::ostream* os) {
-  *os << c.input.n << "x" << c.input.c << "x" << c.input.h << "x" << c.input.w
-      << " out " << c.out << " kernel " << c.kernel << " stride " << c.stride
-      << " padding " << c.padding << (c.relu ? " relu" : "");
-}
-
-ConvolutionOptions Options(const Case& c) {
-  return {.name = "conv",
-          .weights = 1,
-          .bias = 2,
-          .out_channels = c.out,
-          .kernel = c.kernel,
-          .stride = c.stride,
-          .padding = c.padding,
-          .relu = c.relu};
-}
-
-Parameters ParametersOf(const Case& c) {
-  return MakeParameters({c.out, c.input.c, c.kernel, c.kernel}, c.out);
-}
 
 struct Want {
   std::vector<double> y, dw, db, dx;
 };
 
-// The definition, in float64.
-Want Reference(const Case& c, const Parameters& parameters,
-               const LayerRun& run) {
-  const Shape& in = c.input;
-  const Shape& out = run.output;
-  const auto w = parameters.value(1), b = parameters.value(2);
+// The definition, in float64. w: [out, in.c, kernel_h, kernel_w]. Without dy
+// only y.
+Want Reference(const Affine& a, std::span<const float> w,
+               std::span<const float> b, std::span<const double> x,
+               std::span<const double> dy = {}) {
+  const int64_t kernel = a.kernel_h * a.kernel_w;
+  const int64_t height = (a.in.h + 2 * a.padding - a.kernel_h) / a.stride + 1;
+  const int64_t width = (a.in.w + 2 * a.padding - a.kernel_w) / a.stride + 1;
   Want want;
-  want.y.resize(out.size());
+  want.y.resize(a.in.n * height * width * a.out);
   want.dw.resize(w.size());
   want.db.resize(b.size());
-  want.dx.resize(in.size());
+  want.dx.resize(a.in.size());
   // Calls f(input index, weight index) for each product of one output.
   const auto taps = [&](int64_t n, int64_t o, int64_t p, int64_t q, auto f) {
-    for (int64_t ch = 0; ch < in.c; ++ch) {
-      for (int64_t k = 0; k < c.kernel * c.kernel; ++k) {
-        const int64_t h = p * c.stride + k / c.kernel - c.padding;
-        const int64_t v = q * c.stride + k % c.kernel - c.padding;
-        if (h < 0 || h >= in.h || v < 0 || v >= in.w) continue;
-        f(At(in, n, ch, h, v), (o * in.c + ch) * c.kernel * c.kernel + k);
+    for (int64_t ch = 0; ch < a.in.c; ++ch) {
+      for (int64_t k = 0; k < kernel; ++k) {
+        const int64_t h = p * a.stride + k / a.kernel_w - a.padding;
+        const int64_t v = q * a.stride + k % a.kernel_w - a.padding;
+        if (h < 0 || h >= a.in.h || v < 0 || v >= a.in.w) continue;
+        f(At(a.in, n, ch, h, v), (o * a.in.c + ch) * kernel + k);
       }
     }
   };
-  for (int64_t i = 0; i < out.size(); ++i) {
-    const int64_t o = i % out.c, q = i / out.c % out.w;
-    const int64_t p = i / out.c / out.w % out.h, n = i / out.c / out.w / out.h;
+  for (size_t i = 0; i < want.y.size(); ++i) {
+    const int64_t at = static_cast<int64_t>(i) / a.out;
+    const int64_t o = static_cast<int64_t>(i) % a.out, q = at % width;
+    const int64_t p = at / width % height, n = at / width / height;
     double sum = b[o];
-    taps(n, o, p, q,
-         [&](int64_t x, int64_t k) { sum += double{run.x[x]} * w[k]; });
-    want.y[i] = c.relu ? std::max(sum, 0.0) : sum;
-    if (c.relu && !(sum > 0)) continue;
-    want.db[o] += run.dy[i];
-    taps(n, o, p, q, [&](int64_t x, int64_t k) {
-      want.dw[k] += double{run.dy[i]} * run.x[x];
-      want.dx[x] += double{run.dy[i]} * w[k];
+    taps(n, o, p, q, [&](int64_t j, int64_t k) { sum += x[j] * w[k]; });
+    want.y[i] = a.relu ? std::max(sum, 0.0) : sum;
+    if (dy.empty() || (a.relu && !(sum > 0))) continue;
+    want.db[o] += dy[i];
+    taps(n, o, p, q, [&](int64_t j, int64_t k) {
+      want.dw[k] += dy[i] * x[j];
+      want.dx[j] += dy[i] * w[k];
     });
   }
   return want;
 }
 
-class ConvolutionTest : public testing::TestWithParam<Case> {};
+std::vector<double> Doubles(std::span<const float> values) {
+  return {values.begin(), values.end()};
+}
 
-TEST_P(ConvolutionTest, MatchesTheDefinition) {
-  Parameters parameters = ParametersOf(GetParam());
-  for (const bool input_gradient : {true, false}) {
-    const auto run = RunLayer(*CreateConvolution(Options(GetParam())),
-                              parameters, GetParam().input, input_gradient);
-    ASSERT_THAT(run, IsOk());
-    const Want want = Reference(GetParam(), parameters, *run);
-    EXPECT_THAT(CheckNear(run->y, want.y), IsOk());
-    EXPECT_THAT(CheckNear(parameters.gradient(1), want.dw), IsOk());
-    EXPECT_THAT(CheckNear(parameters.gradient(2), want.db), IsOk());
-    if (input_gradient) {
-      EXPECT_THAT(CheckNear(run->dx, want.dx), IsOk());
+// [rows, columns] as [columns, rows].
+template <typename T>
+std::vector<T> Transposed(std::span<const T> values, int64_t columns) {
+  const int64_t rows = std::ssize(values) / columns;
+  std::vector<T> transposed;
+  for (int64_t i = 0; i < std::ssize(values); ++i) {
+    transposed.push_back(values[i % rows * columns + i / rows]);
+  }
+  return transposed;
+}
+
+// Expects of a layer with parameters of MakeParameters what the definition
+// gives. transposed: whether its weights are [in.c * in.h * in.w, out].
+void CheckAffine(const Layer& layer, const Affine& affine,
+                 Parameters& parameters, bool transposed, bool input_gradient) {
+  SCOPED_TRACE(testing::Message()
+               << affine.in.n << "x" << affine.in.c << "x" << affine.in.h << "x"
+               << affine.in.w << " to " << affine.out << " kernel "
+               << affine.kernel_h << " stride " << affine.stride << " padding "
+               << affine.padding << " relu " << affine.relu << " transposed "
+               << transposed);
+  const auto run = RunLayer(layer, parameters, affine.in, input_gradient);
+  ASSERT_THAT(run, IsOk());
+  EXPECT_EQ(run->output.c, affine.out);
+  const std::span<const float> w = parameters.value(1);
+  const std::vector<float> weights =
+      transposed ? Transposed(w, affine.out)
+                 : std::vector<float>(w.begin(), w.end());
+  Want want = Reference(affine, weights, parameters.value(2), Doubles(run->x),
+                        Doubles(run->dy));
+  if (transposed) {
+    want.dw = Transposed(std::span<const double>(want.dw),
+                         std::ssize(want.dw) / affine.out);
+  }
+  EXPECT_THAT(CheckNear(run->y, want.y), IsOk());
+  EXPECT_THAT(CheckNear(parameters.gradient(1), want.dw), IsOk());
+  EXPECT_THAT(CheckNear(parameters.gradient(2), want.db), IsOk());
+  if (input_gradient) {
+    EXPECT_THAT(CheckNear(run->dx, want.dx), IsOk());
+  }
+  EXPECT_THAT(parameters.gradient(0), ElementsAre(0, 0, 0));
+  EXPECT_THAT(run->ready, ElementsAre(2, 1));
+}
+
+ConvolutionOptions Options(const Affine& a) {
+  return {.name = "conv",
+          .weights = 1,
+          .bias = 2,
+          .out_channels = a.out,
+          .kernel = a.kernel_h,
+          .stride = a.stride,
+          .padding = a.padding,
+          .relu = a.relu};
+}
+
+Parameters ParametersOf(const Affine& a) {
+  return MakeParameters({a.out, a.in.c, a.kernel_h, a.kernel_w}, a.out);
+}
+
+TEST(ConvolutionTest, MatchesTheDefinition) {
+  for (const Affine& c : {Affine{{1, 1, 1, 1}, 1, 1, 1, 1, 0, false},
+                          Affine{{1, 1, 1, 1}, 1, 1, 1, 1, 0, true},
+                          Affine{{2, 3, 5, 7}, 4, 3, 3, 1, 1, false},
+                          Affine{{3, 1, 28, 28}, 20, 3, 3, 1, 0, true},
+                          Affine{{17, 20, 13, 13}, 50, 5, 5, 1, 0, true},
+                          Affine{{1, 20, 13, 13}, 50, 5, 5, 1, 0, false},
+                          Affine{{2, 17, 9, 8}, 33, 3, 3, 2, 1, true},
+                          Affine{{3, 64, 7, 5}, 32, 1, 1, 2, 0, false},
+                          Affine{{2, 64, 8, 8}, 32, 3, 3, 2, 1, false},
+                          Affine{{3, 32, 8, 6}, 64, 1, 1, 2, 0, false},
+                          Affine{{2, 16, 1, 1}, 16, 3, 3, 1, 1, false},
+                          Affine{{2, 16, 1, 1}, 32, 3, 3, 2, 1, false},
+                          Affine{{0, 3, 5, 7}, 4, 3, 3, 2, 1, false}}) {
+    Parameters parameters = ParametersOf(c);
+    for (const bool input_gradient : {true, false}) {
+      CheckAffine(*CreateConvolution(Options(c)), c, parameters,
+                  /*transposed=*/false, input_gradient);
     }
-    EXPECT_THAT(parameters.gradient(0), ElementsAre(0, 0, 0));
-    EXPECT_THAT(run->ready, ElementsAre(2, 1));
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, ConvolutionTest,
-    testing::Values(Case{{1, 1, 1, 1}, 1, 1, 1, 0, false},
-                    Case{{1, 1, 1, 1}, 1, 1, 1, 0, true},
-                    Case{{2, 3, 5, 7}, 4, 3, 1, 1, false},
-                    Case{{3, 1, 28, 28}, 20, 3, 1, 0, true},
-                    Case{{17, 20, 13, 13}, 50, 5, 1, 0, true},
-                    Case{{1, 20, 13, 13}, 50, 5, 1, 0, false},
-                    Case{{2, 17, 9, 8}, 33, 3, 2, 1, true},
-                    Case{{3, 64, 7, 5}, 32, 1, 2, 0, false},
-                    Case{{2, 64, 8, 8}, 32, 3, 2, 1, false},
-                    Case{{3, 32, 8, 6}, 64, 1, 2, 0, false},
-                    Case{{2, 16, 1, 1}, 16, 3, 1, 1, false},
-                    Case{{2, 16, 1, 1}, 32, 3, 2, 1, false},
-                    Case{{0, 3, 5, 7}, 4, 3, 2, 1, false}));
-
 TEST(ConvolutionErrorsTest, NameTheLayerAndTheSizes) {
-  const Case c{{1, 2, 4, 4}, 3, 5, 1, 0, false};
+  const Affine c{{1, 2, 4, 4}, 3, 5, 5, 1, 0, false};
   Parameters parameters = ParametersOf(c);
   const std::unique_ptr<Layer> layer = CreateConvolution(Options(c));
   const auto run = [&](const Layer& l, const Shape& input) {
     return RunLayer(l, parameters, input, true).status();
   };
-  const auto is = [](const char* what) {
-    return StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr(what));
-  };
-  EXPECT_THAT(run(*layer, c.input),
-              is("conv: kernel 5 with padding 0 does not fit an input of 4x4"));
-  EXPECT_THAT(run(*layer, {1, 2, 5, 4}), is("5x4"));
+  EXPECT_THAT(
+      run(*layer, c.in),
+      Invalid("conv: kernel 5 with padding 0 does not fit an input of 4x4"));
+  EXPECT_THAT(run(*layer, {1, 2, 5, 4}), Invalid("5x4"));
   EXPECT_THAT(run(*layer, {1, 2, 5, 5}), IsOk());
-  EXPECT_THAT(run(*layer, {1, 4, 5, 5}),
-              is("conv: parameter W is [3,2,5,5], the layer and its input need "
-                 "[3,4,5,5]"));
+  EXPECT_THAT(
+      run(*layer, {1, 4, 5, 5}),
+      Invalid("conv: parameter W is [3,2,5,5], the layer and its input need "
+              "[3,4,5,5]"));
   ConvolutionOptions options = Options(c);
   options.bias = 0;
   EXPECT_THAT(run(*CreateConvolution(options), {1, 2, 5, 5}), IsOk());
   options.bias = 3;
   EXPECT_THAT(run(*CreateConvolution(options), {1, 2, 5, 5}),
-              is("conv: no parameter 3 among 3"));
+              Invalid("conv: no parameter 3 among 3"));
 }
 
 // The controls of the comparison that the layers' tests rest on.
@@ -190,68 +226,26 @@ LinearOptions Options(int64_t out, bool relu, bool outputs_first = false) {
           .outputs_first = outputs_first};
 }
 
-// Checks one size against the definition, in float64.
-void CheckLinear(const Shape& in, int64_t out, bool relu,
-                 bool outputs_first = false) {
-  SCOPED_TRACE(testing::Message() << in.n << "x" << in.c << "x" << in.h << "x"
-                                  << in.w << " to " << out << " relu " << relu
-                                  << " outputs first " << outputs_first);
+void CheckLinear(const Shape& in, int64_t out, bool relu, bool outputs_first) {
   const int64_t features = in.c * in.h * in.w;
   Parameters parameters = outputs_first ? MakeParameters({out, features}, out)
                                         : MakeParameters({features, out}, out);
-  const auto run = RunLayer(*CreateLinear(Options(out, relu, outputs_first)),
-                            parameters, in, true);
-  ASSERT_THAT(run, IsOk());
-  ASSERT_EQ(run->output, (Shape{.n = in.n, .c = out}));
-  const auto w = parameters.value(1), b = parameters.value(2);
-  std::vector<double> y(in.n * out), dw(w.size()), db(out), dx(in.size());
-  for (int64_t i = 0; i < in.n * out; ++i) {
-    const int64_t n = i / out, o = i % out;
-    // Row f of the weights belongs to feature f in the order c, h, w.
-    const auto x_at = [&](int64_t f) {
-      return At(in, n, f / (in.h * in.w), f / in.w % in.h, f % in.w);
-    };
-    const auto weight_at = [&](int64_t f) {
-      return outputs_first ? o * features + f : f * out + o;
-    };
-    double sum = b[o];
-    for (int64_t f = 0; f < features; ++f) {
-      sum += double{run->x[x_at(f)]} * w[weight_at(f)];
-    }
-    y[i] = relu ? std::max(sum, 0.0) : sum;
-    if (relu && !(sum > 0)) continue;
-    db[o] += run->dy[i];
-    for (int64_t f = 0; f < features; ++f) {
-      dw[weight_at(f)] += double{run->dy[i]} * run->x[x_at(f)];
-      dx[x_at(f)] += double{run->dy[i]} * w[weight_at(f)];
-    }
-  }
-  EXPECT_THAT(CheckNear(run->y, y), IsOk());
-  EXPECT_THAT(CheckNear(parameters.gradient(1), dw), IsOk());
-  EXPECT_THAT(CheckNear(parameters.gradient(2), db), IsOk());
-  EXPECT_THAT(CheckNear(run->dx, dx), IsOk());
-  EXPECT_THAT(parameters.gradient(0), ElementsAre(0, 0, 0));
-  EXPECT_THAT(run->ready, ElementsAre(2, 1));
+  CheckAffine(*CreateLinear(Options(out, relu, outputs_first)),
+              {in, out, in.h, in.w, 1, 0, relu}, parameters, !outputs_first,
+              /*input_gradient=*/true);
 }
 
-TEST(LinearTest, MatchesTheDefinition) {
-  for (const bool relu : {false, true}) {
-    CheckLinear({1, 1, 1, 1}, 1, relu);
-    CheckLinear({3, 7, 1, 1}, 5, relu);
-    CheckLinear({17, 128, 1, 1}, 10, relu);
-    CheckLinear({2, 3, 5, 4}, 7, relu);
-    CheckLinear({17, 50, 4, 4}, 128, relu);
-    CheckLinear({0, 3, 2, 2}, 5, relu);
-  }
-}
-
-TEST(LinearTest, TakesWeightsWithTheirOutputsFirst) {
-  for (const bool relu : {false, true}) {
-    CheckLinear({1, 1, 1, 1}, 1, relu, true);
-    CheckLinear({3, 7, 1, 1}, 5, relu, true);
-    CheckLinear({32, 512, 1, 1}, 10, relu, true);
-    CheckLinear({2, 3, 5, 4}, 7, relu, true);
-    CheckLinear({0, 3, 2, 2}, 5, relu, true);
+TEST(LinearTest, MatchesTheDefinitionWithEitherOrderOfWeights) {
+  const std::pair<Shape, int64_t> cases[] = {
+      {{1, 1, 1, 1}, 1},     {{3, 7, 1, 1}, 5}, {{17, 128, 1, 1}, 10},
+      {{32, 512, 1, 1}, 10}, {{2, 3, 5, 4}, 7}, {{17, 50, 4, 4}, 128},
+      {{0, 3, 2, 2}, 5},
+  };
+  for (const auto& [in, out] : cases) {
+    for (const bool relu : {false, true}) {
+      CheckLinear(in, out, relu, /*outputs_first=*/false);
+      CheckLinear(in, out, relu, /*outputs_first=*/true);
+    }
   }
 }
 
@@ -260,14 +254,13 @@ TEST(LinearTest, NamesWhatDoesNotFit) {
   EXPECT_THAT(
       RunLayer(*CreateLinear(Options(3, false)), parameters, {1, 3, 2, 2}, true)
           .status(),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               HasSubstr("linear: parameter W is [8,3], the layer and its "
-                         "input need [12,3]")));
+      Invalid("linear: parameter W is [8,3], the layer and its input need "
+              "[12,3]"));
   LinearOptions options = Options(3, false);
   options.bias = 1;
   EXPECT_THAT(
       RunLayer(*CreateLinear(options), parameters, {1, 2, 2, 2}, true).status(),
-      StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("need [3]")));
+      Invalid("need [3]"));
 }
 
 // Checks a layer that averages windows of height x width against the
@@ -304,30 +297,28 @@ void CheckPool(const Layer& layer, const Shape& in, int64_t height,
   EXPECT_THAT(run->ready, IsEmpty());
 }
 
-void CheckPool(const Shape& in, int64_t window) {
-  CheckPool(*CreateAveragePool("pool", window), in, window, window);
-}
-
-void CheckGlobalPool(const Shape& in) {
-  CheckPool(*CreateGlobalAveragePool("pool"), in, in.h, in.w);
-}
-
 TEST(AveragePoolTest, MatchesTheDefinition) {
-  CheckPool({1, 1, 1, 1}, 1);
-  CheckPool({1, 1, 2, 2}, 2);
-  CheckPool({3, 5, 6, 4}, 2);
-  CheckPool({17, 20, 26, 26}, 2);
-  CheckPool({2, 50, 9, 9}, 2);  // A row and a column are left over.
-  CheckPool({2, 33, 7, 10}, 3);
-  CheckPool({0, 3, 4, 4}, 2);
+  const std::pair<Shape, int64_t> cases[] = {
+      {{1, 1, 1, 1}, 1},
+      {{1, 1, 2, 2}, 2},
+      {{3, 5, 6, 4}, 2},
+      {{17, 20, 26, 26}, 2},
+      {{2, 50, 9, 9}, 2},  // A row and a column are left
+                           // over.
+      {{2, 33, 7, 10}, 3},
+      {{0, 3, 4, 4}, 2},
+  };
+  for (const auto& [in, window] : cases) {
+    CheckPool(*CreateAveragePool("pool", window), in, window, window);
+  }
 }
 
 TEST(AveragePoolTest, GlobalTakesWholeImages) {
-  CheckGlobalPool({1, 1, 1, 1});
-  CheckGlobalPool({2, 512, 4, 4});
-  CheckGlobalPool({3, 5, 2, 8});
-  CheckGlobalPool({2, 33, 3, 7});
-  CheckGlobalPool({0, 3, 4, 4});
+  for (const Shape& in :
+       {Shape{1, 1, 1, 1}, Shape{2, 512, 4, 4}, Shape{3, 5, 2, 8},
+        Shape{2, 33, 3, 7}, Shape{0, 3, 4, 4}}) {
+    CheckPool(*CreateGlobalAveragePool("pool"), in, in.h, in.w);
+  }
 }
 
 TEST(AveragePoolTest, RejectsAWindowLargerThanTheInput) {
@@ -335,10 +326,95 @@ TEST(AveragePoolTest, RejectsAWindowLargerThanTheInput) {
   const auto layer = CreateAveragePool("pool", 3);
   for (const Shape& input : {Shape{1, 1, 2, 3}, Shape{1, 1, 3, 2}}) {
     EXPECT_THAT(RunLayer(*layer, none, input, true).status(),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr("pool: window 3 does not fit")));
+                Invalid("pool: window 3 does not fit"));
   }
   EXPECT_THAT(RunLayer(*layer, none, {1, 1, 3, 3}, true).status(), IsOk());
+}
+
+// For two 1x1 convolutions and a linear layer. Values up to 1 keep the sums
+// small, so that they are exact: every y is below 500 * 2 * 3 * 8 + 33.
+Parameters SequentialParameters() {
+  Parameters parameters({{"W1", {3, 2, 1, 1}},
+                         {"b1", {3}},
+                         {"W2", {2, 3, 1, 1}},
+                         {"b2", {2}},
+                         {"W3", {8, 2}},
+                         {"b3", {2}}});
+  std::ranges::copy(Integers(parameters.values().size(), 1, /*seed=*/5),
+                    parameters.values().begin());
+  return parameters;
+}
+
+std::unique_ptr<Layer> Convolution(int weights, int64_t out, bool relu) {
+  return CreateConvolution({.name = "conv",
+                            .weights = weights,
+                            .bias = weights + 1,
+                            .out_channels = out,
+                            .relu = relu});
+}
+
+std::unique_ptr<Layer> Linear() {
+  return CreateLinear({.name = "linear",
+                       .weights = 4,
+                       .bias = 5,
+                       .out_features = 2,
+                       .relu = false});
+}
+
+// Nested in several ways, the same layers are the same function.
+std::vector<std::unique_ptr<Layer>> Nestings() {
+  std::vector<std::unique_ptr<Layer>> nestings;
+  for (int inner = 1; inner <= 3; ++inner) {
+    std::vector<std::unique_ptr<Layer>> first, all;
+    first.push_back(Convolution(0, 3, true));
+    if (inner >= 2) first.push_back(Convolution(2, 2, true));
+    if (inner >= 3) first.push_back(Linear());
+    all.push_back(CreateSequential("inner", std::move(first)));
+    if (inner < 2) all.push_back(Convolution(2, 2, true));
+    if (inner < 3) all.push_back(Linear());
+    nestings.push_back(CreateSequential("outer", std::move(all)));
+  }
+  return nestings;
+}
+
+TEST(SequentialTest, IsTheChainOfItsLayersHoweverNested) {
+  const Shape input{.n = 3, .c = 2, .h = 2, .w = 2};
+  const Affine first{input, 3, 1, 1, 1, 0, true};
+  const Affine second{{3, 3, 2, 2}, 2, 1, 1, 1, 0, true};
+  const Affine last{input, 2, 2, 2, 1, 0, false};
+  for (const auto& layer : Nestings()) {
+    Parameters parameters = SequentialParameters();
+    const auto run = RunLayer(*layer, parameters, input, true);
+    ASSERT_THAT(run, IsOk());
+    const auto p = [&](int i) {
+      return std::span<const float>(parameters.value(i));
+    };
+    const std::vector<double> x = Doubles(run->x);
+    const std::vector<double> h1 = Reference(first, p(0), p(1), x).y;
+    const std::vector<double> h2 = Reference(second, p(2), p(3), h1).y;
+    const Want top =
+        Reference(last, Transposed(p(4), 2), p(5), h2, Doubles(run->dy));
+    const Want middle = Reference(second, p(2), p(3), h1, top.dx);
+    const Want bottom = Reference(first, p(0), p(1), x, middle.dx);
+    EXPECT_THAT(CheckNear(run->y, top.y), IsOk());
+    EXPECT_THAT(CheckNear(run->dx, bottom.dx), IsOk());
+    EXPECT_THAT(CheckNear(parameters.gradient(1), bottom.db), IsOk());
+    EXPECT_THAT(run->ready, ElementsAre(5, 4, 3, 2, 1, 0));
+  }
+}
+
+TEST(SequentialTest, PassesOnItsLayersErrorsAndRejectsNoLayers) {
+  Parameters parameters = SequentialParameters();
+  std::vector<std::unique_ptr<Layer>> layers;
+  layers.push_back(Convolution(0, 3, true));
+  layers.push_back(Linear());
+  const auto error = [&](std::vector<std::unique_ptr<Layer>> of) {
+    return RunLayer(*CreateSequential("net", std::move(of)), parameters,
+                    {1, 2, 2, 2}, true)
+        .status();
+  };
+  EXPECT_THAT(error(std::move(layers)), Invalid("linear: parameter W3"));
+  EXPECT_THAT(error({}), Invalid("net: no layers"));
 }
 
 TEST(CatchOnednnTest, TurnsAnErrorIntoAStatusThatNamesTheLayer) {
@@ -361,37 +437,6 @@ TEST(AlignedSizeTest, RoundsUpToCacheLines) {
     EXPECT_EQ(AlignedSize(ChannelsLast({.n = 1, .c = floats})), want);
   }
   EXPECT_EQ(AlignedSize(memory::desc()), 0);
-}
-
-TEST(FormatConversionTest, TransposesAndCopiesNothingIfEqual) {
-  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  dnnl::stream stream(engine);
-  const auto type = memory::data_type::f32;
-  const memory::desc rows({2, 3}, type, memory::format_tag::ab);
-  const memory::desc columns({2, 3}, type, memory::format_tag::ba);
-  FormatConversion transpose(engine, rows, columns);
-  ASSERT_FALSE(transpose.is_identity());
-  const std::vector<float> from = {1, 2, 3, 4, 5, 6};
-  std::vector<float> to(6);
-  transpose.Run(stream, from.data(), to.data());
-  EXPECT_THAT(to, ElementsAre(1, 4, 2, 5, 3, 6));
-  EXPECT_TRUE(FormatConversion(engine, rows, rows).is_identity());
-}
-
-TEST(AccumulationTest, AddsAndLeavesWhatItAdds) {
-  const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
-  dnnl::stream stream(engine);
-  for (const int64_t size : {1, 2, 15, 16, 17, 1000}) {
-    std::vector<float> from(size), to(size + 1, 0.5f), want(size + 1, 0.5f);
-    for (int64_t i = 0; i < size; ++i) {
-      from[i] = static_cast<float>(i % 37);
-      want[i] += from[i];
-    }
-    const std::vector<float> before = from;
-    Accumulation(engine, size).Run(stream, from.data(), to.data());
-    EXPECT_EQ(to, want);
-    EXPECT_EQ(from, before);
-  }
 }
 
 }  // namespace

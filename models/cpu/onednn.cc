@@ -16,114 +16,25 @@ using dnnl::algorithm;
 using dnnl::memory;
 using dnnl::prop_kind;
 
-constexpr auto kConvolution = algorithm::convolution_direct;
 constexpr auto kTraining = prop_kind::forward_training;
 constexpr auto kAverage = algorithm::pooling_avg_exclude_padding;
 constexpr auto kReluFromOutput = algorithm::eltwise_relu_use_dst_for_bwd;
 
-#if DNNL_VERSION_MAJOR >= 3
+}  // namespace
 
-void AppendRelu(dnnl::post_ops& post) {
-  post.append_eltwise(algorithm::eltwise_relu, 0.0f, 0.0f);
-}
-
-#else
-
-void AppendRelu(dnnl::post_ops& post) {
-  post.append_eltwise(/*scale=*/1.0f, algorithm::eltwise_relu, 0.0f, 0.0f);
-}
-
-#endif
-
-// Scratch space comes from the caller; ReLU follows the operation if `relu`.
 dnnl::primitive_attr Attributes(bool relu) {
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
   if (relu) {
     dnnl::post_ops post;
-    AppendRelu(post);
+#if DNNL_VERSION_MAJOR >= 3
+    post.append_eltwise(algorithm::eltwise_relu, 0.0f, 0.0f);
+#else
+    post.append_eltwise(/*scale=*/1.0f, algorithm::eltwise_relu, 0.0f, 0.0f);
+#endif
     attributes.set_post_ops(post);
   }
   return attributes;
-}
-
-// oneDNN 2 describes an operation (P::desc) and then the primitive for it, with
-// attributes before the engine; oneDNN 3 does both at once. `args` are the same
-// in both.
-#if DNNL_VERSION_MAJOR >= 3
-
-template <typename P, typename... Args>
-typename P::primitive_desc Forward(const dnnl::engine& engine, bool relu,
-                                   const Args&... args) {
-  return {engine, args..., Attributes(relu)};
-}
-
-template <typename P, typename Hint, typename... Args>
-typename P::primitive_desc Backward(const dnnl::engine& engine,
-                                    const Hint& forward, const Args&... args) {
-  return {engine, args..., forward, Attributes(false)};
-}
-
-#else
-
-template <typename P, typename... Args>
-typename P::primitive_desc Forward(const dnnl::engine& engine, bool relu,
-                                   const Args&... args) {
-  return {typename P::desc(args...), Attributes(relu), engine};
-}
-
-template <typename P, typename Hint, typename... Args>
-typename P::primitive_desc Backward(const dnnl::engine& engine,
-                                    const Hint& forward, const Args&... args) {
-  return {typename P::desc(args...), Attributes(false), engine, forward};
-}
-
-#endif
-
-}  // namespace
-
-dnnl::convolution_forward::primitive_desc ConvolutionForward(
-    const dnnl::engine& engine, const ConvolutionShape& shape, bool relu) {
-  return Forward<dnnl::convolution_forward>(
-      engine, relu, kTraining, kConvolution, shape.x, shape.weights, shape.bias,
-      shape.y, shape.strides, shape.padding, shape.padding);
-}
-
-dnnl::convolution_backward_weights::primitive_desc ConvolutionBackwardWeights(
-    const dnnl::engine& engine, const ConvolutionShape& shape,
-    const dnnl::convolution_forward::primitive_desc& forward) {
-  return Backward<dnnl::convolution_backward_weights>(
-      engine, forward, kConvolution, shape.x, shape.weights, shape.bias,
-      shape.y, shape.strides, shape.padding, shape.padding);
-}
-
-dnnl::convolution_backward_data::primitive_desc ConvolutionBackwardData(
-    const dnnl::engine& engine, const ConvolutionShape& shape,
-    const dnnl::convolution_forward::primitive_desc& forward) {
-  return Backward<dnnl::convolution_backward_data>(
-      engine, forward, kConvolution, shape.x, shape.weights, shape.y,
-      shape.strides, shape.padding, shape.padding);
-}
-
-dnnl::inner_product_forward::primitive_desc InnerProductForward(
-    const dnnl::engine& engine, const InnerProductShape& shape, bool relu) {
-  return Forward<dnnl::inner_product_forward>(
-      engine, relu, kTraining, shape.x, shape.weights, shape.bias, shape.y);
-}
-
-dnnl::inner_product_backward_weights::primitive_desc
-InnerProductBackwardWeights(
-    const dnnl::engine& engine, const InnerProductShape& shape,
-    const dnnl::inner_product_forward::primitive_desc& forward) {
-  return Backward<dnnl::inner_product_backward_weights>(
-      engine, forward, shape.x, shape.weights, shape.bias, shape.y);
-}
-
-dnnl::inner_product_backward_data::primitive_desc InnerProductBackwardData(
-    const dnnl::engine& engine, const InnerProductShape& shape,
-    const dnnl::inner_product_forward::primitive_desc& forward) {
-  return Backward<dnnl::inner_product_backward_data>(engine, forward, shape.x,
-                                                     shape.weights, shape.y);
 }
 
 // Pooling in oneDNN 3 has a dilation too, and element-wise primitives there

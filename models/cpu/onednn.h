@@ -38,33 +38,42 @@ struct LayerContext {
 // are the only place that knows. All are float32; they throw dnnl::error.
 namespace lockstep::onednn {
 
-// Scratch space comes from the caller. relu: whether ReLU follows the
-// operation.
-struct ConvolutionShape {
-  dnnl::memory::desc x, weights, bias, y;
-  dnnl::memory::dims strides, padding;
-};
-dnnl::convolution_forward::primitive_desc ConvolutionForward(
-    const dnnl::engine& engine, const ConvolutionShape& shape, bool relu);
-dnnl::convolution_backward_weights::primitive_desc ConvolutionBackwardWeights(
-    const dnnl::engine& engine, const ConvolutionShape& shape,
-    const dnnl::convolution_forward::primitive_desc& forward);
-dnnl::convolution_backward_data::primitive_desc ConvolutionBackwardData(
-    const dnnl::engine& engine, const ConvolutionShape& shape,
-    const dnnl::convolution_forward::primitive_desc& forward);
+// Scratch space comes from the caller; ReLU follows the operation if `relu`.
+dnnl::primitive_attr Attributes(bool relu);
 
-struct InnerProductShape {
-  dnnl::memory::desc x, weights, bias, y;
-};
-dnnl::inner_product_forward::primitive_desc InnerProductForward(
-    const dnnl::engine& engine, const InnerProductShape& shape, bool relu);
-dnnl::inner_product_backward_weights::primitive_desc
-InnerProductBackwardWeights(
-    const dnnl::engine& engine, const InnerProductShape& shape,
-    const dnnl::inner_product_forward::primitive_desc& forward);
-dnnl::inner_product_backward_data::primitive_desc InnerProductBackwardData(
-    const dnnl::engine& engine, const InnerProductShape& shape,
-    const dnnl::inner_product_forward::primitive_desc& forward);
+// The descriptors of primitive P. oneDNN 2 describes an operation (P::desc) and
+// then the primitive for it, with attributes before the engine; oneDNN 3 does
+// both at once. `args` are the same in both. forward: the descriptor of the
+// forward primitive.
+#if DNNL_VERSION_MAJOR >= 3
+
+template <typename P, typename... Args>
+typename P::primitive_desc Forward(const dnnl::engine& engine, bool relu,
+                                   const Args&... args) {
+  return {engine, args..., Attributes(relu)};
+}
+
+template <typename P, typename Hint, typename... Args>
+typename P::primitive_desc Backward(const dnnl::engine& engine,
+                                    const Hint& forward, const Args&... args) {
+  return {engine, args..., forward, Attributes(false)};
+}
+
+#else
+
+template <typename P, typename... Args>
+typename P::primitive_desc Forward(const dnnl::engine& engine, bool relu,
+                                   const Args&... args) {
+  return {typename P::desc(args...), Attributes(relu), engine};
+}
+
+template <typename P, typename Hint, typename... Args>
+typename P::primitive_desc Backward(const dnnl::engine& engine,
+                                    const Hint& forward, const Args&... args) {
+  return {typename P::desc(args...), Attributes(false), engine, forward};
+}
+
+#endif
 
 struct PoolingShape {
   dnnl::memory::desc x, y;

@@ -43,8 +43,8 @@ struct Dataset {
 inline constexpr char kFashionMnistDir[] = "/usr/share/datasets/fashion-mnist";
 
 // Fashion-MNIST, or MNIST, which has the same four files: 1 x 28 x 28 images of
-// 10 classes; 60,000 to train on and 10,000 to test with
-// in the original, any number of each here.
+// 10 classes. The original has 60,000 to train on and 10,000 to test with; any
+// number of each is taken here.
 struct FashionMnist {
   Dataset train;
   Dataset test;

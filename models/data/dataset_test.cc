@@ -1,19 +1,27 @@
+// The bytes of a data set, from files to batches.
 #include "models/data/dataset.h"
 
+#include <sys/stat.h>
 #include <zlib.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <numeric>
+#include <random>
+#include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/data/idx.h"
 #include "models/data/idx_files.h"
 
 namespace lockstep {
@@ -23,6 +31,9 @@ using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
+
+constexpr auto kDataLoss = absl::StatusCode::kDataLoss;
+constexpr auto kInvalidArgument = absl::StatusCode::kInvalidArgument;
 
 // Image i holds the bytes 8i, 8i + 1, ..., 8i + 7.
 Dataset CountingDataset() {
@@ -35,16 +46,23 @@ Dataset CountingDataset() {
   return dataset;
 }
 
-TEST(DatasetTest, GathersImagesInTheGivenOrderWithRepeats) {
+TEST(DatasetTest, GathersInTheGivenOrderWithRepeats) {
+  const Dataset dataset = CountingDataset();
   const std::vector<int64_t> indices = {31, 0, 2, 0};
-  std::vector<float> out(4 * 8);
-  CountingDataset().GatherImages(indices, out);
+  std::vector<float> images(4 * 8);
+  dataset.GatherImages(indices, images);
   for (int i = 0; i < 4; ++i) {
     for (int j = 0; j < 8; ++j) {
       const auto value = static_cast<float>(8 * indices[i] + j);
-      EXPECT_EQ(out[8 * i + j], value / 255.0f) << i << " " << j;
+      EXPECT_EQ(images[8 * i + j], value / 255.0f) << i << " " << j;
     }
   }
+  std::vector<int32_t> labels(4, -1);
+  dataset.GatherLabels(indices, labels);
+  EXPECT_THAT(labels, ElementsAre(31, 0, 2, 0));
+  EXPECT_EQ(dataset.image_size(), 8);
+  dataset.GatherImages({}, {});
+  dataset.GatherLabels({}, {});
 }
 
 // The checksum is that of torch.arange(256,
@@ -62,20 +80,6 @@ TEST(DatasetTest, ScalesEveryByteAsTorchvisionDoes) {
   EXPECT_EQ(crc32(0, bytes, 1024), 3023629315u);
   out[77] = std::nextafter(out[77], 1.0f);
   EXPECT_NE(crc32(0, bytes, 1024), 3023629315u);
-}
-
-TEST(DatasetTest, GathersLabels) {
-  const std::vector<int64_t> indices = {5, 31, 5, 0};
-  std::vector<int32_t> out(4, -1);
-  CountingDataset().GatherLabels(indices, out);
-  EXPECT_THAT(out, ElementsAre(5, 31, 5, 0));
-}
-
-TEST(DatasetTest, GathersNothingForNoIndices) {
-  const Dataset dataset = CountingDataset();
-  EXPECT_EQ(dataset.image_size(), 8);
-  dataset.GatherImages({}, {});
-  dataset.GatherLabels({}, {});
 }
 
 // Loading the four files: the real ones, and small ones with every fault.
@@ -121,14 +125,11 @@ TEST(FashionMnistTest, ReadsPlainAndCompressedFiles) {
   EXPECT_EQ(data->test.labels, Ramp(5, 10));
 }
 
-TEST(FashionMnistTest, NamesAMissingFolder) {
-  const std::string dir = MakeTestDir() + "/absent";
-  EXPECT_THAT(LoadError(dir),
+TEST(FashionMnistTest, NamesAMissingFolderAndEachMissingFile) {
+  const std::string absent = MakeTestDir() + "/absent";
+  EXPECT_THAT(LoadError(absent),
               StatusIs(absl::StatusCode::kNotFound,
-                       AllOf(HasSubstr(dir), HasSubstr("does not exist"))));
-}
-
-TEST(FashionMnistTest, NamesEachMissingFile) {
+                       AllOf(HasSubstr(absent), HasSubstr("does not exist"))));
   for (const std::string name :
        {kTrainImages, kTrainLabels, kTestImages, kTestLabels}) {
     const std::string dir = MakeDataDir();
@@ -139,48 +140,32 @@ TEST(FashionMnistTest, NamesEachMissingFile) {
   }
 }
 
-TEST(FashionMnistTest, RejectsSwappedImagesAndLabels) {
-  const std::string dir = MakeDataDir();
-  WriteBytes(dir + kTestLabels, ImagesOf(5));
-  EXPECT_THAT(LoadError(dir), StatusIs(absl::StatusCode::kInvalidArgument,
-                                       AllOf(StartsWith(dir + kTestLabels),
-                                             HasSubstr("holds images"))));
-}
-
-TEST(FashionMnistTest, RejectsATruncatedFile) {
-  const std::string dir = MakeDataDir();
-  Bytes images = ImagesOf(12);
-  images.pop_back();
-  WriteBytes(dir + kTrainImages, images);
-  EXPECT_THAT(LoadError(dir), StatusIs(absl::StatusCode::kDataLoss,
-                                       AllOf(StartsWith(dir + kTrainImages),
-                                             HasSubstr("truncated"))));
-}
-
-TEST(FashionMnistTest, RejectsCountsThatDiffer) {
-  const std::string dir = MakeDataDir();
-  WriteBytes(dir + kTestLabels, LabelsOf(6));
-  EXPECT_THAT(
-      LoadError(dir),
-      StatusIs(absl::StatusCode::kInvalidArgument,
-               AllOf(StartsWith(dir + kTestImages), HasSubstr("holds 5 images"),
-                     HasSubstr(dir + kTestLabels + " holds 6 labels"))));
-}
-
-TEST(FashionMnistTest, RejectsALabelAboveNine) {
-  const std::string dir = MakeDataDir();
-  WriteBytes(dir + kTestLabels, IdxBytes({5}, {0, 9, 3, 10, 255}));
-  EXPECT_THAT(LoadError(dir), StatusIs(absl::StatusCode::kInvalidArgument,
-                                       AllOf(StartsWith(dir + kTestLabels),
-                                             HasSubstr("label 3 is 10"))));
-}
-
-TEST(FashionMnistTest, RejectsImagesOfAnotherSize) {
-  const std::string dir = MakeDataDir();
-  WriteBytes(dir + kTrainImages, IdxBytes({12, 32, 28}, Ramp(12 * 32 * 28)));
-  EXPECT_THAT(LoadError(dir), StatusIs(absl::StatusCode::kInvalidArgument,
-                                       AllOf(StartsWith(dir + kTrainImages),
-                                             HasSubstr("32 x 28"))));
+TEST(FashionMnistTest, NamesTheFileAndTheFault) {
+  Bytes cut = ImagesOf(12);
+  cut.pop_back();
+  const struct {
+    const char* file;
+    Bytes bytes;
+    absl::StatusCode code;
+    const char* named;
+    std::string what;
+  } cases[] = {
+      {kTestLabels, ImagesOf(5), kInvalidArgument, kTestLabels, "holds images"},
+      {kTrainImages, cut, kDataLoss, kTrainImages, "truncated"},
+      {kTestLabels, LabelsOf(6), kInvalidArgument, kTestImages,
+       "holds 5 images"},
+      {kTestLabels, LabelsOf(6), kInvalidArgument, kTestImages,
+       "/t10k-labels-idx1-ubyte holds 6 labels"},
+      {kTestLabels, IdxBytes({5}, {0, 9, 3, 10, 255}), kInvalidArgument,
+       kTestLabels, "label 3 is 10"},
+      {kTrainImages, IdxBytes({12, 32, 28}, Ramp(12 * 32 * 28)),
+       kInvalidArgument, kTrainImages, "32 x 28"}};
+  for (const auto& [file, bytes, code, named, what] : cases) {
+    const std::string dir = MakeDataDir();
+    WriteBytes(dir + file, bytes);
+    EXPECT_THAT(LoadError(dir), StatusIs(code, AllOf(StartsWith(dir + named),
+                                                     HasSubstr(what))));
+  }
 }
 
 // What Python's gzip, zlib.crc32 and sum say of the four files.
@@ -212,6 +197,272 @@ TEST(FashionMnistTest, ReadsThePublishedDataSet) {
   ASSERT_THAT(data, IsOk());
   ExpectPublished(data->train, {60000, 2925911245, 785835114, 3431114169});
   ExpectPublished(data->test, {10000, 309494841, 606848831, 573469082});
+}
+
+// Files that may be compressed.
+
+// Everything in the file, read in pieces of `piece` bytes.
+absl::StatusOr<Bytes> ReadAll(const std::string& path, int64_t piece) {
+  LOCKSTEP_ASSIGN_OR_RETURN(GzipFile file, GzipFile::Open(path));
+  Bytes content;
+  while (true) {
+    Bytes buffer(piece);
+    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t count, file.Read(buffer));
+    content.insert(content.end(), buffer.begin(), buffer.begin() + count);
+    if (count < piece) return content;
+  }
+}
+
+TEST(GzipFileTest, ReadsPlainAndCompressedAlike) {
+  const std::string dir = MakeTestDir();
+  for (const int64_t size : {0, 1, 2, 3, 1000, 300000}) {
+    const Bytes content = Ramp(size);
+    WriteBytes(dir + "/plain", content);
+    WriteGzip(dir + "/compressed", content);
+    for (const int64_t piece : {1000, 4096, 1 << 20}) {
+      EXPECT_THAT(ReadAll(dir + "/plain", piece), IsOkAndHolds(content));
+      EXPECT_THAT(ReadAll(dir + "/compressed", piece), IsOkAndHolds(content));
+    }
+  }
+}
+
+TEST(GzipFileTest, NamesWhatIsNoRegularFile) {
+  const std::string dir = MakeTestDir();
+  // Opening a pipe that nobody writes to would wait for ever.
+  ASSERT_EQ(mkfifo((dir + "/pipe").c_str(), 0600), 0);
+  for (const auto& [name, code, what] :
+       {std::tuple("/absent", absl::StatusCode::kNotFound, "No such file"),
+        {"", kInvalidArgument, "is a directory"},
+        {"/pipe", kInvalidArgument, "regular file"}}) {
+    EXPECT_THAT(GzipFile::Open(dir + name).status(),
+                StatusIs(code, AllOf(StartsWith(dir + name), HasSubstr(what))));
+  }
+}
+
+TEST(GzipFileTest, RejectsEveryTruncation) {
+  const std::string path = MakeTestDir() + "/cut.gz";
+  WriteGzip(path, Ramp(2000));
+  const Bytes whole = ReadBytes(path);
+  // Up to three bytes of gzip, depending on zlib, are no gzip yet but a plain
+  // file, which the IDX reader then finds too short.
+  for (size_t size = 4; size < whole.size(); ++size) {
+    WriteBytes(path, Bytes(whole.begin(), whole.begin() + size));
+    ASSERT_THAT(ReadAll(path, 4096),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         AllOf(StartsWith(path), HasSubstr("truncated"))))
+        << size << " of " << whole.size() << " bytes";
+  }
+}
+
+TEST(GzipFileTest, RejectsAWrongChecksumOrLength) {
+  const std::string path = MakeTestDir() + "/damaged.gz";
+  WriteGzip(path, Ramp(2000));
+  const Bytes whole = ReadBytes(path);
+  for (size_t from_end = 1; from_end <= 8; ++from_end) {
+    Bytes damaged = whole;
+    damaged[damaged.size() - from_end] ^= 1;
+    WriteBytes(path, damaged);
+    // The file is named once, although zlib's own message names it too.
+    EXPECT_THAT(ReadAll(path, 4096),
+                StatusIs(absl::StatusCode::kDataLoss,
+                         StartsWith(path + ": its gzip data is damaged (inco")))
+        << from_end << " bytes from the end";
+  }
+}
+
+// IDX parsing: right files, every kind of wrong one, and mutations.
+
+// Moves the first bytes of `rest` to `out`.
+int64_t Take(std::span<const uint8_t>& rest, std::span<uint8_t> out) {
+  const size_t count = std::min(out.size(), rest.size());
+  std::copy_n(rest.begin(), count, out.begin());
+  rest = rest.subspan(count);
+  return static_cast<int64_t>(count);
+}
+
+absl::StatusOr<IdxImages> Images(const Bytes& bytes) {
+  std::span<const uint8_t> rest(bytes);
+  return ParseIdxImages("some/images", [&rest](std::span<uint8_t> out) {
+    return absl::StatusOr<int64_t>(Take(rest, out));
+  });
+}
+
+absl::StatusOr<Bytes> Labels(const Bytes& bytes) {
+  std::span<const uint8_t> rest(bytes);
+  return ParseIdxLabels("some/labels", [&rest](std::span<uint8_t> out) {
+    return absl::StatusOr<int64_t>(Take(rest, out));
+  });
+}
+
+absl::Status ImagesError(const Bytes& bytes) { return Images(bytes).status(); }
+
+auto ImagesFault(absl::StatusCode code, const std::string& what) {
+  return StatusIs(code, AllOf(StartsWith("some/images: "), HasSubstr(what)));
+}
+
+TEST(IdxTest, ReadsImagesAndLabels) {
+  const Bytes pixels = Ramp(2 * 3 * 4);
+  const absl::StatusOr<IdxImages> images = Images(IdxBytes({2, 3, 4}, pixels));
+  ASSERT_THAT(images, IsOk());
+  EXPECT_EQ(images->count, 2);
+  EXPECT_EQ(images->height, 3);
+  EXPECT_EQ(images->width, 4);
+  EXPECT_EQ(images->pixels, pixels);
+  // More than one chunk of the growing buffer, and not a whole number of them.
+  const Bytes labels = Ramp((3 << 20) + 5);
+  EXPECT_THAT(Labels(IdxBytes({static_cast<uint32_t>(labels.size())}, labels)),
+              IsOkAndHolds(labels));
+}
+
+TEST(IdxTest, RejectsLabelsWhereImagesAreExpectedAndTheOtherWayRound) {
+  EXPECT_THAT(ImagesError(IdxBytes({20}, Ramp(20))),
+              ImagesFault(kInvalidArgument,
+                          "holds labels (1 dimension), must hold images"));
+  EXPECT_THAT(Labels(IdxBytes({1, 2, 2}, Ramp(4))).status(),
+              StatusIs(kInvalidArgument,
+                       AllOf(StartsWith("some/labels: "),
+                             HasSubstr("holds images (3 dimensions), must "
+                                       "hold labels"))));
+}
+
+TEST(IdxTest, RejectsEveryTruncation) {
+  const Bytes whole = IdxBytes({2, 2, 2}, Ramp(8));
+  for (size_t size = 1; size < whole.size(); ++size) {
+    EXPECT_THAT(ImagesError(Bytes(whole.begin(), whole.begin() + size)),
+                ImagesFault(kDataLoss, "truncated"))
+        << size;
+  }
+  EXPECT_THAT(ImagesError(IdxBytes({2, 2, 2}, Ramp(5))),
+              ImagesFault(kDataLoss, "data needs 8 bytes, got 5"));
+}
+
+TEST(IdxTest, NamesWhatIsWrong) {
+  Bytes floats = IdxBytes({1, 1, 4}, Ramp(4));
+  floats[2] = 0x0d;
+  constexpr uint32_t kMost = 0xffffffff;
+  const struct {
+    Bytes bytes;
+    absl::StatusCode code;
+    const char* what;
+  } cases[] = {
+      {{}, kDataLoss, "is empty"},
+      {{0x89, 'P', 'N', 'G', 1, 2, 3, 4},
+       kInvalidArgument,
+       "starts with bytes 0x89 0x50"},
+      {floats, kInvalidArgument, "IDX type is 0x0d"},
+      {IdxBytes({2, 2}, Ramp(4)), kInvalidArgument,
+       "holds values of 2 dimensions"},
+      {IdxBytes({2, 2, 2}, Ramp(9)), kDataLoss,
+       "too long: bytes follow the 8 bytes"},
+      {IdxBytes({0, 28, 28}, {}), kInvalidArgument, "holds nothing"},
+      {IdxBytes({1, 0, 28}, {}), kInvalidArgument, "holds nothing"},
+      {IdxBytes({1, 28, 0}, {}), kInvalidArgument, "holds nothing"},
+      {IdxBytes({kMost, kMost, kMost}, Ramp(100)), kDataLoss,
+       "absurd dimensions"},
+      // The product is 2^64, which would wrap to 0.
+      {IdxBytes({1u << 31, 1u << 31, 4}, Ramp(100)), kDataLoss,
+       "absurd dimensions"},
+      {IdxBytes({kMost, 257, 1}, Ramp(100)), kDataLoss, "absurd dimensions"},
+      // 2^40 bytes claimed and 100 there: fails on the bytes, not on memory.
+      {IdxBytes({1u << 20, 1u << 10, 1u << 10}, Ramp(100)), kDataLoss,
+       "data needs 1099511627776 bytes, got 100"}};
+  for (const auto& [bytes, code, what] : cases) {
+    EXPECT_THAT(ImagesError(bytes), ImagesFault(code, what));
+  }
+}
+
+TEST(IdxTest, PassesOnWhatTheReaderSays) {
+  const auto broken = [](std::span<uint8_t>) -> absl::StatusOr<int64_t> {
+    return absl::UnavailableError("disk on fire");
+  };
+  EXPECT_THAT(ParseIdxImages("some/images", broken).status(),
+              StatusIs(absl::StatusCode::kUnavailable, "disk on fire"));
+}
+
+// The end of the gzip stream, where its checksum is, lies behind the last
+// pixel: it must be read although the parser has all it needs.
+TEST(IdxTest, NoticesAWrongGzipChecksum) {
+  const std::string path = MakeTestDir() + "/labels.gz";
+  WriteGzip(path, IdxBytes({3}, {1, 2, 3}));
+  Bytes bytes = ReadBytes(path);
+  bytes[bytes.size() - 8] ^= 1;
+  WriteBytes(path, bytes);
+  EXPECT_THAT(ReadIdxLabels(path).status(),
+              StatusIs(kDataLoss, AllOf(StartsWith(path),
+                                        HasSubstr("gzip data is damaged"))));
+}
+
+// A random edit: bytes changed, cut off, added, or repeated.
+void Mutate(std::mt19937& random, Bytes& bytes) {
+  const size_t at = bytes.empty() ? 0 : random() % bytes.size();
+  switch (random() % 4) {
+    case 0:
+      if (!bytes.empty()) bytes[at] = static_cast<uint8_t>(random());
+      break;
+    case 1:
+      bytes.resize(at);
+      break;
+    case 2:
+      bytes.insert(bytes.begin() + at, static_cast<uint8_t>(random()));
+      break;
+    default:
+      const Bytes copy = bytes;
+      bytes.insert(bytes.begin() + at, copy.begin(), copy.end());
+  }
+}
+
+// Whatever the bytes, the parser either names a fault or returns exactly what
+// the header describes.
+TEST(IdxTest, SurvivesMutations) {
+  std::mt19937 random(20240607);
+  int accepted = 0, rejected = 0;
+  for (int round = 0; round < 20000; ++round) {
+    Bytes bytes = round % 2 == 0 ? IdxBytes({3, 4, 5}, Ramp(60))
+                                 : IdxBytes({64}, Ramp(64, 10));
+    const int edits = static_cast<int>(random() % 4);
+    for (int i = 0; i < edits; ++i) Mutate(random, bytes);
+    const absl::StatusOr<IdxImages> images = Images(bytes);
+    const absl::StatusOr<Bytes> labels = Labels(bytes);
+    if (images.ok()) {
+      const auto size =
+          static_cast<size_t>(images->count * images->height * images->width);
+      ASSERT_EQ(images->pixels.size(), size);
+      ASSERT_EQ(bytes.size(), 16 + size);
+    } else {
+      ASSERT_THAT(std::string(images.status().message()),
+                  StartsWith("some/images: "));
+    }
+    if (labels.ok()) {
+      ASSERT_EQ(bytes.size(), 8 + labels->size());
+    }
+    ASSERT_FALSE(images.ok() && labels.ok());
+    ++(images.ok() || labels.ok() ? accepted : rejected);
+  }
+  EXPECT_GT(accepted, 1000);
+  EXPECT_GT(rejected, 1000);
+}
+
+// The same through gzip: a mutated stream never yields a wrong label unnoticed.
+TEST(IdxTest, SurvivesMutationsOfCompressedFiles) {
+  const std::string path = MakeTestDir() + "/labels.gz";
+  const Bytes labels = Ramp(200, 10);
+  WriteGzip(path, IdxBytes({200}, labels));
+  const Bytes whole = ReadBytes(path);
+  std::mt19937 random(20240608);
+  int rejected = 0;
+  for (int round = 0; round < 1000; ++round) {
+    Bytes bytes = whole;
+    bytes[random() % bytes.size()] ^= static_cast<uint8_t>(1 + random() % 255);
+    WriteBytes(path, bytes);
+    const absl::StatusOr<Bytes> read = ReadIdxLabels(path);
+    if (read.ok()) {
+      ASSERT_EQ(*read, labels);  // In gzip's header, some bytes do not matter.
+    } else {
+      ++rejected;
+      ASSERT_THAT(std::string(read.status().message()), StartsWith(path));
+    }
+  }
+  EXPECT_GT(rejected, 500);
 }
 
 }  // namespace

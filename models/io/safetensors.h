@@ -1,4 +1,5 @@
-// Reads and writes safetensors files: named tensors and a few strings.
+// Reads and writes safetensors files, named tensors and a few strings, and puts
+// a model's parameters and buffers into such tensors.
 #ifndef LOCKSTEP_MODELS_IO_SAFETENSORS_H_
 #define LOCKSTEP_MODELS_IO_SAFETENSORS_H_
 
@@ -15,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
+#include "models/model.h"
 
 namespace lockstep {
 
@@ -69,6 +71,20 @@ absl::Status WriteSafetensors(const std::string& path,
 absl::StatusOr<Safetensors> ParseSafetensors(absl::string_view bytes,
                                              absl::string_view name);
 absl::StatusOr<std::string> SerializeSafetensors(const Safetensors& content);
+
+// Each parameter's value, or its gradient, as a float32 tensor under its name.
+NamedTensors ValueTensors(const Parameters& parameters);
+NamedTensors GradientTensors(const Parameters& parameters);
+
+// Each buffer under its name: a float32 tensor, or an int64 scalar.
+NamedTensors BufferTensors(const Buffers& buffers);
+
+// Copies the values of all parameters and buffers from `tensors`, the content
+// of `file`. Errors: kInvalidArgument, with the file and the tensor, if one is
+// missing, is none of the model's, or has another type or shape; parameters and
+// buffers are then as before.
+absl::Status LoadTensors(const NamedTensors& tensors, absl::string_view file,
+                         Parameters& parameters, Buffers& buffers);
 
 }  // namespace lockstep
 

@@ -19,7 +19,6 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/io/fuzz_inputs.h"
-#include "models/io/model_tensors.h"
 #include "models/io/safetensors_check.h"
 #include "models/model.h"
 
@@ -104,13 +103,8 @@ TEST(SafetensorsTest, NamesAMissingFileAndAnUnwritableFolder) {
                        HasSubstr("cannot read")));  // A folder.
 }
 
-struct BrokenHeader {
-  std::string header;
-  std::string message;
-};
-
 TEST(SafetensorsTest, NamesTheFileAndTheFaultOfABrokenHeader) {
-  const BrokenHeader cases[] = {
+  const std::pair<std::string, std::string> cases[] = {
       {"", "not JSON"},
       {"[]", "not JSON"},
       {"{\"a\":", "not JSON"},
@@ -140,27 +134,17 @@ TEST(SafetensorsTest, NamesTheFileAndTheFaultOfABrokenHeader) {
        "begin"},
       {"{}", "accounts for 0"},
   };
-  for (const BrokenHeader& c : cases) {
+  for (const auto& [header, message] : cases) {
     EXPECT_THAT(
-        ParseSafetensors(SafetensorsBytes(c.header, "1234"), "w.safetensors"),
+        ParseSafetensors(SafetensorsBytes(header, "1234"), "w.safetensors"),
         StatusIs(absl::StatusCode::kDataLoss,
                  testing::AllOf(testing::StartsWith("w.safetensors: "),
-                                HasSubstr(c.message))))
-        << c.header;
+                                HasSubstr(message))))
+        << header;
   }
 }
 
-TEST(SafetensorsTest, NamesATypeThatItDoesNotKnow) {
-  EXPECT_THAT(
-      ParseSafetensors(
-          SafetensorsBytes(
-              R"({"a":{"dtype":"F8_E5M2","shape":[4],"data_offsets":[0,4]}})",
-              "1234"),
-          "w"),
-      StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("F8_E5M2")));
-}
-
-TEST(SafetensorsTest, ShowsLittleOfALongName) {
+TEST(SafetensorsTest, NamesAnUnknownTypeAndShowsLittleOfALongName) {
   std::string name(99, 'n');
   for (int i = 0; i < 1000; ++i) name += "\u00e9";
   EXPECT_THAT(
@@ -169,16 +153,20 @@ TEST(SafetensorsTest, ShowsLittleOfALongName) {
       StatusIs(absl::StatusCode::kDataLoss,
                absl::StrCat("w: tensor '", std::string(99, 'n'),
                             "...' lacks a dtype, shape or data_offsets")));
-  EXPECT_THAT(ParseSafetensors(
-                  SafetensorsBytes(
-                      absl::StrCat(R"({"a\u001b":{"dtype":")", name,
-                                   R"(","shape":[4],"data_offsets":[0,4]}})"),
-                      "1234"),
-                  "w"),
-              StatusIs(absl::StatusCode::kUnimplemented,
-                       testing::AllOf(
-                           HasSubstr(R"('a\033' has type nnn)"),
-                           testing::EndsWith("n..., which this cannot read"))));
+  for (const auto& [type, end] :
+       {std::pair<std::string, std::string>("F8_E5M2", "F8_E5M2"),
+        {name, "n..."}}) {
+    const std::string header =
+        absl::StrCat(R"({"a\u001b":{"dtype":")", type,
+                     R"(","shape":[4],"data_offsets":[0,4]}})");
+    EXPECT_THAT(
+        ParseSafetensors(SafetensorsBytes(header, "1234"), "w"),
+        StatusIs(absl::StatusCode::kUnimplemented,
+                 testing::AllOf(
+                     HasSubstr(absl::StrCat(R"('a\033' has type )",
+                                            type.substr(0, 3))),
+                     testing::EndsWith(end + ", which this cannot read"))));
+  }
 }
 
 TEST(SafetensorsTest, RejectsEveryTruncationAndAnyTrailingByte) {
@@ -244,7 +232,7 @@ class ModelTensorsTest : public testing::Test {
   int variance_ = 0;
 };
 
-TEST_F(ModelTensorsTest, NamesEveryValueGradientAndBuffer) {
+TEST_F(ModelTensorsTest, NamesEveryValueGradientAndBufferAndLoadsThem) {
   Filled();
   std::iota(parameters_.gradients().begin(), parameters_.gradients().end(),
             -8.0f);
@@ -262,9 +250,7 @@ TEST_F(ModelTensorsTest, NamesEveryValueGradientAndBuffer) {
   EXPECT_EQ(buffers.at("batches").type, DataType::kInt64);
   EXPECT_TRUE(buffers.at("batches").shape.empty());
   EXPECT_THAT(buffers.at("batches").Values<int64_t>(), ElementsAre(77));
-}
 
-TEST_F(ModelTensorsTest, LoadsWhatItNamed) {
   const NamedTensors tensors = Filled();
   Clear();
   ASSERT_THAT(LoadTensors(tensors, "file", parameters_, buffers_), IsOk());
@@ -317,26 +303,20 @@ TEST_F(ModelTensorsTest, NamesTheTensorThatDoesNotFitAndLoadsNothing) {
 
 constexpr int kMutations = 5000;
 
-TEST(SafetensorsFuzzTest, KeepsItsPromisesOnSeeds) {
-  int accepted = 0;
-  for (const std::string& seed : SafetensorsSeeds()) {
-    bool ok = false;
-    EXPECT_EQ(CheckSafetensors(seed, ok), "");
-    accepted += ok ? 1 : 0;
-  }
-  EXPECT_EQ(SafetensorsSeeds().size(), 8u);
-  EXPECT_EQ(accepted, 5);
-}
-
-TEST(SafetensorsFuzzTest, KeepsItsPromisesOnMutations) {
-  std::mt19937 random(17);
+TEST(SafetensorsFuzzTest, KeepsItsPromisesOnSeedsAndMutations) {
   const std::vector<std::string> seeds = SafetensorsSeeds();
-  int accepted = 0;
-  for (int i = 0; i < kMutations; ++i) {
+  const auto accepts = [](const std::string& bytes) {
     bool ok = false;
-    ASSERT_EQ(CheckSafetensors(Mutated(seeds, random), ok), "")
-        << "mutation " << i;
-    accepted += ok ? 1 : 0;
+    EXPECT_EQ(CheckSafetensors(bytes, ok), "");
+    return ok;
+  };
+  EXPECT_EQ(seeds.size(), 8u);
+  EXPECT_EQ(std::count_if(seeds.begin(), seeds.end(), accepts), 5);
+  std::mt19937 random(17);
+  int accepted = 0;
+  for (int i = 0; i < kMutations && !HasFailure(); ++i) {
+    SCOPED_TRACE(i);
+    accepted += accepts(Mutated(seeds, random)) ? 1 : 0;
   }
   // Else the mutations would have tested the refusals alone.
   EXPECT_GT(accepted, kMutations / 200);

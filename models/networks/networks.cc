@@ -1,37 +1,206 @@
+// The networks' layers and their initial weights.
 #include "models/networks/networks.h"
 
 #include <algorithm>
+#include <cmath>
+#include <cstdint>
 #include <iterator>
+#include <memory>
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "models/cpu/classifier.h"
+#include "models/cpu/layer.h"
+#include "models/cpu/layers.h"
+#include "models/model.h"
+#include "models/networks/initialization.h"
 
 namespace lockstep {
 namespace {
 
+constexpr int64_t kClasses = 10;
+constexpr int kStages = 4;  // ResNet's, each of twice the channels of the last.
+constexpr int kBlocksPerStage = 2;
+constexpr float kWeightScale = 0.01f;
+
 constexpr ModelInfo kModels[] = {
-    {.name = "lenet",
-     .channels = 1,
-     .height = 28,
-     .width = 28,
-     .classes = 10,
-     .has_batch_norm = false},
-    {.name = "lenet_bn",
-     .channels = 1,
-     .height = 28,
-     .width = 28,
-     .classes = 10,
-     .has_batch_norm = true},
-    {.name = "resnet18",
-     .channels = 1,
-     .height = 28,
-     .width = 28,
-     .classes = 10,
-     .has_batch_norm = true},
+    {.name = "lenet", .has_batch_norm = false},
+    {.name = "lenet_bn", .has_batch_norm = true},
+    {.name = "resnet18", .has_batch_norm = true},
 };
+
+// The description of a network as its layers are named, one by one: ResNet's in
+// the order of PyTorch's state_dict.
+struct Description {
+  std::vector<std::pair<std::string, std::vector<int64_t>>> shapes;
+  Buffers buffers;
+  std::vector<std::unique_ptr<Layer>> layers;
+
+  // Returns the index of the first of the two.
+  int Add(std::string weight, std::vector<int64_t> shape, std::string bias,
+          int64_t out) {
+    shapes.emplace_back(std::move(weight), std::move(shape));
+    shapes.emplace_back(std::move(bias), std::vector<int64_t>{out});
+    return static_cast<int>(shapes.size()) - 2;
+  }
+
+  BatchNormLayerOptions BatchNorm(const std::string& name, int64_t channels) {
+    const int weight =
+        Add(name + ".weight", {channels}, name + ".bias", channels);
+    const int mean = buffers.AddFloats(name + ".running_mean", {channels});
+    const int variance = buffers.AddFloats(name + ".running_var", {channels});
+    std::ranges::fill(buffers.value(variance), 1.0f);
+    return {.name = name,
+            .weight = weight,
+            .bias = weight + 1,
+            .running_mean = mean,
+            .running_variance = variance,
+            .batches = buffers.AddCounter(name + ".num_batches_tracked")};
+  }
+
+  void AddBatchNorm(const std::string& name, int64_t channels) {
+    BatchNormLayerOptions options = BatchNorm(name, channels);
+    options.relu = true;
+    layers.push_back(CreateBatchNormLayer(std::move(options)));
+  }
+};
+
+// Weights of convolutions and linear layers are normal numbers, in their order;
+// batch norm's are 1.
+void FillWeights(TorchGenerator& generator, Parameters& parameters) {
+  for (int i = 0; i < parameters.count(); i += 2) {
+    const std::span<float> weights = parameters.value(i);
+    if (parameters.specs()[i].shape.size() == 1) {
+      std::ranges::fill(weights, 1.0f);
+      continue;
+    }
+    generator.FillNormal(weights);
+    for (float& x : weights) x *= kWeightScale;
+  }
+}
+
+// LeNet's: ReLU follows its convolutions, or their batch norm.
+void AddConvolution(Description& network, int number, int64_t in, int64_t out,
+                    int64_t kernel, bool batch_norm) {
+  const int weights =
+      network.Add(absl::StrCat("W", number), {out, in, kernel, kernel},
+                  absl::StrCat("b", number), out);
+  network.layers.push_back(
+      CreateConvolution({.name = absl::StrCat("conv", number),
+                         .weights = weights,
+                         .bias = weights + 1,
+                         .out_channels = out,
+                         .kernel = kernel,
+                         .relu = !batch_norm}));
+  if (batch_norm) network.AddBatchNorm(absl::StrCat("bn", number), out);
+  network.layers.push_back(
+      CreateAveragePool(absl::StrCat("pool", number), /*window=*/2));
+}
+
+void AddLinear(Description& network, int number, int64_t in, int64_t out,
+               bool relu) {
+  const int weights = network.Add(absl::StrCat("W", number + 2), {in, out},
+                                  absl::StrCat("b", number + 2), out);
+  network.layers.push_back(CreateLinear({.name = absl::StrCat("linear", number),
+                                         .weights = weights,
+                                         .bias = weights + 1,
+                                         .out_features = out,
+                                         .relu = relu}));
+}
+
+std::unique_ptr<Model> CreateLeNet(const std::string& name, bool batch_norm,
+                                   uint64_t seed) {
+  Description network;
+  AddConvolution(network, 1, 1, 20, 3, batch_norm);
+  AddConvolution(network, 2, 20, 50, 5, batch_norm);
+  AddLinear(network, 1, 800, 128, /*relu=*/true);
+  AddLinear(network, 2, 128, kClasses, /*relu=*/false);
+  Parameters parameters(network.shapes);
+  TorchGenerator generator(seed);
+  FillWeights(generator, parameters);
+  return CreateClassifier({.n = 1, .c = 1, .h = 28, .w = 28}, kClasses,
+                          std::move(parameters), std::move(network.buffers),
+                          CreateSequential(name, std::move(network.layers)));
+}
+
+ConvolutionOptions Convolution(Description& network, const std::string& name,
+                               int64_t in, int64_t out, int64_t kernel,
+                               int64_t stride) {
+  const int weights = network.Add(name + ".weight", {out, in, kernel, kernel},
+                                  name + ".bias", out);
+  return {.name = name,
+          .weights = weights,
+          .bias = weights + 1,
+          .out_channels = out,
+          .kernel = kernel,
+          .stride = stride,
+          .padding = kernel / 2};
+}
+
+// Its shortcut is a convolution if stride > 1.
+void AddResidual(Description& network, const std::string& name, int64_t in,
+                 int64_t out, int64_t stride) {
+  ResidualOptions options;
+  options.name = name;
+  options.conv1 = Convolution(network, name + ".conv1", in, out, 3, stride);
+  options.conv2 = Convolution(network, name + ".conv2", out, out, 3, 1);
+  if (stride > 1) {
+    options.conv3 = Convolution(network, name + ".conv3", in, out, 1, stride);
+  }
+  options.bn1 = network.BatchNorm(name + ".bn1", out);
+  options.bn2 = network.BatchNorm(name + ".bn2", out);
+  network.layers.push_back(CreateResidual(std::move(options)));
+}
+
+Description DescribeResNet18(int64_t width) {
+  Description network;
+  network.layers.push_back(
+      CreateConvolution(Convolution(network, "0", 1, width, 3, 1)));
+  network.AddBatchNorm("1", width);
+  int64_t in = width;
+  for (int stage = 0; stage < kStages; ++stage) {
+    const int64_t out = width << stage;
+    for (int block = 0; block < kBlocksPerStage; ++block) {
+      AddResidual(network, absl::StrCat("resnet_block", stage + 1, ".", block),
+                  in, out, in == out ? 1 : 2);
+      in = out;
+    }
+  }
+  network.layers.push_back(CreateGlobalAveragePool("global_avg_pool"));
+  const int weights =
+      network.Add("fc.1.weight", {kClasses, in}, "fc.1.bias", kClasses);
+  network.layers.push_back(CreateLinear({.name = "fc.1",
+                                         .weights = weights,
+                                         .bias = weights + 1,
+                                         .out_features = kClasses,
+                                         .outputs_first = true}));
+  return network;
+}
+
+Parameters InitialResNetParameters(const Description& description,
+                                   uint64_t seed) {
+  Parameters parameters(description.shapes);
+  TorchGenerator generator(seed);
+  // What PyTorch's modules are constructed with: uniform in +-1/sqrt(fan in).
+  // The weights' numbers are drawn, in their turn, and overwritten below.
+  for (int i = 0; i < parameters.count(); i += 2) {
+    const ParameterSpec& spec = parameters.specs()[i];
+    if (spec.shape.size() == 1) continue;  // Batch norm's.
+    const int64_t fan_in = spec.size / spec.shape[0];
+    const float bound =
+        static_cast<float>(1 / std::sqrt(static_cast<double>(fan_in)));
+    generator.FillUniform(-bound, bound, parameters.value(i));
+    generator.FillUniform(-bound, bound, parameters.value(i + 1));
+  }
+  FillWeights(generator, parameters);
+  return parameters;
+}
 
 }  // namespace
 
@@ -59,6 +228,24 @@ absl::StatusOr<std::unique_ptr<Model>> CreateModel(absl::string_view name,
   if (name == "resnet18") return CreateResNet18(seed);
   return absl::InvalidArgumentError(
       absl::StrCat("no such model; there are ", ModelNames()));
+}
+
+std::unique_ptr<Model> CreateLeNet(uint64_t seed) {
+  return CreateLeNet("lenet", /*batch_norm=*/false, seed);
+}
+
+std::unique_ptr<Model> CreateLeNetWithBatchNorm(uint64_t seed) {
+  return CreateLeNet("lenet_bn", /*batch_norm=*/true, seed);
+}
+
+std::unique_ptr<Model> CreateResNet18(uint64_t seed, int64_t image_size,
+                                      int64_t width) {
+  Description network = DescribeResNet18(width);
+  Parameters parameters = InitialResNetParameters(network, seed);
+  return CreateClassifier(
+      {.n = 1, .c = 1, .h = image_size, .w = image_size}, kClasses,
+      std::move(parameters), std::move(network.buffers),
+      CreateSequential("resnet18", std::move(network.layers)));
 }
 
 }  // namespace lockstep

@@ -1,6 +1,7 @@
 // The d2l chapter's recipe on the real data, which is needed where the
 // distribution's package puts it: LeNet learns as fast as in PyTorch from the
-// same weights and batches, and reaches the accuracy that it is known for.
+// same weights and batches, and reaches the accuracy that it is known for. A
+// slice takes two epochs of three, and one of smaller batches in place of ten.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -19,6 +20,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "base/slice.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "base/subprocess.h"
@@ -85,15 +87,14 @@ class GlobalGeneratorSampler : public Sampler {
   int rank_;
 };
 
-struct Epoch {
-  double loss;      // Mean over the training samples, while training.
-  double accuracy;  // On the test set, afterwards.
+struct Result {
+  std::vector<double> losses;  // Of each epoch: the mean while training.
+  double accuracy = 0;         // On the test set, after the first.
 };
 
-absl::StatusOr<std::vector<Epoch>> TrainOnRank(Communicator& group,
-                                               const FashionMnist& data,
-                                               float learning_rate,
-                                               int64_t epochs) {
+absl::StatusOr<Result> TrainOnRank(Communicator& group,
+                                   const FashionMnist& data,
+                                   float learning_rate, int64_t epochs) {
   SetComputeThreads(1);
   const std::unique_ptr<Model> model = CreateLeNet(/*seed=*/0);
   LOCKSTEP_ASSIGN_OR_RETURN(
@@ -102,39 +103,38 @@ absl::StatusOr<std::vector<Epoch>> TrainOnRank(Communicator& group,
                       {.batch_size = 256, .learning_rate = learning_rate},
                       std::make_unique<GlobalGeneratorSampler>(
                           data.train.size, group.world_size(), group.rank())));
-  std::vector<Epoch> results;
+  Result result;
   for (int64_t epoch = 0; epoch < epochs; ++epoch) {
     LOCKSTEP_ASSIGN_OR_RETURN(const Metrics train,
                               trainer->TrainEpoch(epoch, nullptr));
+    result.losses.push_back(train.mean_loss());
+    if (epoch > 0) continue;
     LOCKSTEP_ASSIGN_OR_RETURN(const Metrics test, trainer->Evaluate(data.test));
-    results.push_back({train.loss_sum / static_cast<double>(train.samples),
-                       static_cast<double>(test.correct) /
-                           static_cast<double>(test.samples)});
+    result.accuracy = test.accuracy();
   }
-  return results;
+  return result;
 }
 
-// Rank 0's results at 2 ranks; empty after a failure.
-std::vector<Epoch> Train(float learning_rate, int64_t epochs) {
+// Rank 0's result at 2 ranks; without losses after a failure.
+Result Train(float learning_rate, int64_t epochs) {
   const absl::StatusOr<FashionMnist> data = LoadFashionMnist();
   EXPECT_THAT(data, IsOk());
-  std::vector<Epoch> results;
-  if (!data.ok()) return results;
+  Result result;
+  if (!data.ok()) return result;
   RunRanksOptions options;
   options.deadline = absl::Minutes(10);
   for (const absl::Status& status : RunRanks(
            Backend::kThreads, /*world_size=*/2,
            [&](Communicator& group) -> absl::Status {
              LOCKSTEP_ASSIGN_OR_RETURN(
-                 std::vector<Epoch> rank_results,
-                 TrainOnRank(group, *data, learning_rate, epochs));
-             if (group.rank() == 0) results = std::move(rank_results);
+                 Result mine, TrainOnRank(group, *data, learning_rate, epochs));
+             if (group.rank() == 0) result = std::move(mine);
              return absl::OkStatus();
            },
            options)) {
     EXPECT_THAT(status, IsOk());
   }
-  return results;
+  return result;
 }
 
 bool AsFast(double loss, size_t epoch) {
@@ -142,47 +142,63 @@ bool AsFast(double loss, size_t epoch) {
 }
 
 TEST(RecipeTest, LearnsAsFastAsPyTorch) {
-  const std::vector<Epoch> epochs = Train(0.2f, std::size(kTorchLoss));
-  ASSERT_EQ(epochs.size(), std::size(kTorchLoss));
-  for (size_t i = 0; i < epochs.size(); ++i) {
-    EXPECT_TRUE(AsFast(epochs[i].loss, i))
-        << "loss " << epochs[i].loss << " in epoch " << i;
+  const size_t epochs = IsExhaustive() ? std::size(kTorchLoss) : 2;
+  const Result result = Train(0.2f, static_cast<int64_t>(epochs));
+  ASSERT_EQ(result.losses.size(), epochs);
+  for (size_t i = 0; i < epochs; ++i) {
+    EXPECT_TRUE(AsFast(result.losses[i], i))
+        << "loss " << result.losses[i] << " in epoch " << i;
   }
   // In the first epoch the loss hardly moves and rounding hardly grows.
-  EXPECT_NEAR(epochs[0].accuracy, kTorchAccuracy, 0.01);
+  EXPECT_NEAR(result.accuracy, kTorchAccuracy, 0.01);
 }
 
 // The control: half the step is slower, and is seen to be.
 TEST(RecipeTest, RejectsHalfTheLearningRate) {
-  const std::vector<Epoch> epochs = Train(0.1f, 2);
-  ASSERT_EQ(epochs.size(), 2);
-  EXPECT_FALSE(AsFast(epochs[1].loss, 1)) << epochs[1].loss;
+  const Result result = Train(0.1f, 2);
+  ASSERT_EQ(result.losses.size(), 2);
+  EXPECT_FALSE(AsFast(result.losses[1], 1)) << result.losses[1];
 }
 
 constexpr absl::Duration kDeadline = absl::Minutes(14);
+
+// The test accuracy after each epoch of a run of the command on two ranks.
+std::vector<double> TrainByCommand(std::vector<std::string> flags) {
+  const std::string dir = absl::StrCat(testing::TempDir(), "/accuracy");
+  std::filesystem::create_directories(dir);
+  flags.insert(flags.begin(), {"models/train/train", "--nproc=2",
+                               absl::StrCat("--output_dir=", dir)});
+  const SubprocessResult result = RunSubprocess(flags, kDeadline);
+  EXPECT_EQ(result.exit_status, 0) << result.out << result.err;
+  const nlohmann::json metrics =
+      nlohmann::json::parse(std::ifstream(dir + "/metrics.json"), nullptr,
+                            /*allow_exceptions=*/false);
+  std::vector<double> accuracies;
+  for (const nlohmann::json& epoch : metrics["epochs"]) {
+    accuracies.push_back(epoch["test_accuracy"]);
+  }
+  return accuracies;
+}
 
 // PyTorch's own run of the recipe gives 0.19, 0.56, 0.71, 0.78, 0.78, 0.81,
 // 0.82, 0.78, 0.78, 0.80. From one epoch to the next the accuracy of such a run
 // moves by up to 0.05, and which epoch is the first to pass 0.80 depends on the
 // seed, so the bounds are on the best so far: 0.80 in the end and, since it
-// must not be slower to get there, 0.05 below PyTorch's best when half way.
+// must not be slower to get there, 0.05 below PyTorch's best when half way. An
+// epoch of batches of 32 takes nearly as many steps as ten of 256: seeds 0 to 2
+// end at 0.78 to 0.80.
 TEST(AccuracyTest, TwoRanksReachThePublishedAccuracyOfTheRecipe) {
-  const std::string dir = absl::StrCat(testing::TempDir(), "/accuracy");
-  std::filesystem::create_directories(dir);
-  const SubprocessResult result = RunSubprocess(
-      {"models/train/train", "--nproc=2", "--output_dir=" + dir}, kDeadline);
-  ASSERT_EQ(result.exit_status, 0) << result.out << result.err;
-  const nlohmann::json metrics =
-      nlohmann::json::parse(std::ifstream(dir + "/metrics.json"), nullptr,
-                            /*allow_exceptions=*/false);
-  ASSERT_EQ(metrics["epochs"].size(), 10u) << result.out;
-  std::vector<double> best;
-  for (const nlohmann::json& epoch : metrics["epochs"]) {
-    const double accuracy = epoch["test_accuracy"];
-    best.push_back(best.empty() ? accuracy : std::max(best.back(), accuracy));
+  if (!IsExhaustive()) {
+    const std::vector<double> one =
+        TrainByCommand({"--epochs=1", "--batch_size=32"});
+    ASSERT_EQ(one.size(), 1u);
+    EXPECT_GE(one[0], 0.75);
+    return;
   }
-  EXPECT_GE(best[4], 0.73) << result.out;
-  EXPECT_GE(best[9], 0.80) << result.out;
+  const std::vector<double> all = TrainByCommand({});
+  ASSERT_EQ(all.size(), 10u);
+  EXPECT_GE(*std::max_element(all.begin(), all.begin() + 5), 0.73);
+  EXPECT_GE(*std::max_element(all.begin(), all.end()), 0.80);
 }
 
 }  // namespace

@@ -42,10 +42,10 @@ absl::Status BroadcastBuffers(Communicator& communicator, Buffers& buffers);
 // own, since a GradientReducer uses the communicator while backward waits for
 // them. Returns that group, which the model borrows.
 //
-// After an error, destroy that group before the reducer, so declare it after
-// the reducer: ranks that wait in the group for this one then go on, and the
+// After an error, destroy that group before the reducer: declare it after the
+// reducer. Ranks that wait for this one in that group then go on, so that the
 // reducer, whose destructor waits for the sums that it has begun, gets their
-// part or their error.
+// part of the sums or their error.
 //
 // Errors: kInvalidArgument if the model has no batch norm; the communicator's.
 absl::StatusOr<std::unique_ptr<Communicator>> SynchroniseBatchNorm(

@@ -1,13 +1,17 @@
 #include "models/train/data_parallel.h"
 
+#include <signal.h>
+
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
-#include <numeric>
+#include <memory>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,22 +19,24 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
+#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/testing/fake_communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/data/dataset.h"
 #include "models/model.h"
-#include "models/train/counting_model.h"
+#include "models/train/test_inputs.h"
 
 namespace lockstep {
 namespace {
 
+using testing::_;
+using testing::AllOf;
+using testing::AnyOf;
 using testing::Each;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -52,23 +58,16 @@ TEST(SgdUpdateTest, RoundsTheProductAndThenTheDifference) {
   }
 }
 
-// The control: on these inputs a fused update gives other bits.
+// The control: on these inputs a fused update gives other bits. NaN stays NaN.
 TEST(SgdUpdateTest, DiffersFromAFusedUpdate) {
   const float e = std::numeric_limits<float>::epsilon();
-  std::vector<float> values = {1.0f + 2 * e};
-  const std::vector<float> gradients = {1.0f + e};
+  std::vector<float> values = {1.0f + 2 * e, 1.0f};
+  const std::vector<float> gradients = {1.0f + e, std::nanf("")};
   SgdUpdate(values, gradients, 1.0f + e);
+  EXPECT_TRUE(std::isnan(values[1]));
   // (1 + e)^2 rounds to 1 + 2e, which loses e^2.
   EXPECT_EQ(values[0], 0.0f);
   EXPECT_EQ(std::fma(-(1.0f + e), 1.0f + e, 1.0f + 2 * e), -e * e);
-}
-
-TEST(SgdUpdateTest, NanStaysNan) {
-  std::vector<float> values = {1.0f, 1.0f};
-  const std::vector<float> gradients = {std::nanf(""), 0.0f};
-  SgdUpdate(values, gradients, 0.5f);
-  EXPECT_TRUE(std::isnan(values[0]));
-  EXPECT_EQ(values[1], 1.0f);
 }
 
 // Gradient buckets and the data-parallel step, with sums that are exact.
@@ -85,9 +84,9 @@ std::vector<std::vector<int>> AllOrders() {
   return orders;
 }
 
-std::vector<absl::Status> RunThreads(
-    int world_size, const std::function<absl::Status(Communicator&)>& fn) {
-  return RunRanks(Backend::kThreads, world_size, fn);
+void OnRanks(int world_size,
+             const std::function<absl::Status(Communicator&)>& fn) {
+  EXPECT_THAT(RunRanks(Backend::kThreads, world_size, fn), Each(IsOk()));
 }
 
 float Gradient(int rank, int step, size_t element) {
@@ -109,10 +108,7 @@ absl::Status ReduceAndCheck(Communicator& communicator,
     for (int rank = 0; rank < communicator.world_size(); ++rank) {
       want += Gradient(rank, step, i);
     }
-    if (gradients[i] != want) {
-      return absl::InternalError(
-          absl::StrCat("element ", i, " is ", gradients[i], ", wanted ", want));
-    }
+    EXPECT_EQ(gradients[i], want) << "element " << i;
   }
   return absl::OkStatus();
 }
@@ -127,112 +123,46 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, WorldSizeTest, testing::Range(1, 5),
 // Ranks finish their gradients in different orders, and still meet.
 TEST_P(WorldSizeTest, SumsEveryGradientForEveryBucketSizeAndOrder) {
   const std::vector<std::vector<int>> orders = AllOrders();
-  EXPECT_THAT(
-      RunThreads(GetParam(),
-                 [&](Communicator& communicator) -> absl::Status {
-                   for (int64_t bytes = 1; bytes <= kAllBytes + 4; bytes += 3) {
-                     CountingModel model;
-                     GradientReducer reducer(communicator, model.parameters(),
-                                             bytes);
-                     for (size_t step = 0; step < orders.size(); ++step) {
-                       const size_t order =
-                           (step + 7 * communicator.rank()) % orders.size();
-                       LOCKSTEP_RETURN_IF_ERROR(ReduceAndCheck(
-                           communicator, reducer, model.parameters(),
+  OnRanks(GetParam(), [&](Communicator& communicator) -> absl::Status {
+    for (int64_t bytes = 1; bytes <= kAllBytes + 4; bytes += 3) {
+      CountingModel model;
+      GradientReducer reducer(communicator, model.parameters(), bytes);
+      for (size_t step = 0; step < orders.size(); ++step) {
+        const size_t order = (step + 7 * communicator.rank()) % orders.size();
+        LOCKSTEP_RETURN_IF_ERROR(
+            ReduceAndCheck(communicator, reducer, model.parameters(),
                            orders[order], static_cast<int>(step)));
-                     }
-                   }
-                   return absl::OkStatus();
-                 }),
-      Each(IsOk()));
-}
-
-TEST_P(WorldSizeTest, StepsAsOneRankWouldAlsoWithUnevenAndEmptyShards) {
-  const Dataset dataset = NumberedDataset(8);
-  // Sizes that add up to a power of two keep the scaled gradients exact.
-  const std::vector<std::vector<int64_t>> cuts = {
-      {8}, {5, 3}, {5, 0, 3}, {0, 7, 1, 0}};
-  std::vector<std::vector<float>> values(GetParam());
-  const auto step = [&](Communicator& communicator) -> absl::Status {
-    const std::vector<int64_t>& sizes = cuts[communicator.world_size() - 1];
-    const int rank = communicator.rank();
-    std::vector<int64_t> indices(sizes[rank]);
-    std::iota(indices.begin(), indices.end(),
-              std::accumulate(sizes.begin(), sizes.begin() + rank, 0));
-    std::vector<float> images(2 * indices.size());
-    std::vector<int32_t> labels(indices.size());
-    dataset.GatherImages(indices, images);
-    dataset.GatherLabels(indices, labels);
-    CountingModel model(1.0f);
-    GradientReducer reducer(communicator, model.parameters(), /*bucket=*/8);
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        const StepResult result,
-        TrainStep(model, reducer, {images, labels}, 8, /*lr=*/0.5f));
-    if (result.metrics.samples != sizes[rank]) {
-      return absl::InternalError("wrong metrics");
+      }
     }
-    const std::span<const float> all = model.parameters().values();
-    values[rank].assign(all.begin(), all.end());
     return absl::OkStatus();
-  };
-  EXPECT_THAT(RunThreads(GetParam(), step), Each(IsOk()));
-  std::vector<float> want;
-  for (const auto& [p, size] : {std::pair(0, 3), {1, 1}, {2, 5}, {3, 2}}) {
-    for (int j = 0; j < size; ++j) {
-      float sum = 0;
-      for (int i = 0; i < 8; ++i)
-        sum += static_cast<float>((i + 3 * p + j) % 11);
-      want.push_back(1.0f - 0.5f * sum / 8);
-    }
-  }
-  EXPECT_THAT(values, Each(want));
+  });
 }
 
-TEST_P(WorldSizeTest, BroadcastsRankZerosParametersAndSumsMetrics) {
+TEST_P(WorldSizeTest, BroadcastsRankZerosParametersAndBuffersAndSumsMetrics) {
   const int world_size = GetParam();
-  EXPECT_THAT(
-      RunThreads(world_size,
-                 [&](Communicator& communicator) -> absl::Status {
-                   const int rank = communicator.rank();
-                   CountingModel model(static_cast<float>(7 + rank));
-                   LOCKSTEP_RETURN_IF_ERROR(
-                       BroadcastParameters(communicator, model.parameters()));
-                   for (const float value : model.parameters().values()) {
-                     if (value != 7)
-                       return absl::InternalError("not rank 0's value");
-                   }
-                   LOCKSTEP_ASSIGN_OR_RETURN(
-                       const Metrics sum,
-                       AllReduceMetrics(communicator, {0.5 * rank, rank, 1}));
-                   const int ranks = world_size * (world_size - 1) / 2;
-                   return sum.loss_sum == 0.5 * ranks && sum.correct == ranks &&
-                                  sum.samples == world_size
-                              ? absl::OkStatus()
-                              : absl::InternalError("wrong metrics");
-                 }),
-      Each(IsOk()));
-}
-
-TEST_P(WorldSizeTest, BroadcastsRankZerosBuffersInOneMessage) {
-  EXPECT_THAT(
-      RunThreads(
-          GetParam(),
-          [&](Communicator& communicator) -> absl::Status {
-            const int rank = communicator.rank();
-            CountingModel model;
-            Buffers& buffers = model.buffers();
-            buffers.floats()[0] = 0.5f + static_cast<float>(rank);
-            buffers.floats()[1] = -2.0f - static_cast<float>(rank);
-            // More than a float32 could hold.
-            buffers.counters()[0] = (int64_t{1} << 60) + 1 + rank;
-            LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(communicator, buffers));
-            return buffers.floats()[0] == 0.5f &&
-                           buffers.floats()[1] == -2.0f &&
-                           buffers.counters()[0] == (int64_t{1} << 60) + 1
-                       ? absl::OkStatus()
-                       : absl::InternalError("not rank 0's buffers");
-          }),
-      Each(IsOk()));
+  OnRanks(world_size, [&](Communicator& communicator) -> absl::Status {
+    const int rank = communicator.rank();
+    CountingModel model(static_cast<float>(7 + rank));
+    Buffers& buffers = model.buffers();
+    buffers.floats()[0] = 0.5f + static_cast<float>(rank);
+    buffers.floats()[1] = -2.0f - static_cast<float>(rank);
+    // More than a float32 could hold.
+    buffers.counters()[0] = (int64_t{1} << 60) + 1 + rank;
+    LOCKSTEP_RETURN_IF_ERROR(
+        BroadcastParameters(communicator, model.parameters()));
+    LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(communicator, buffers));
+    EXPECT_THAT(model.parameters().values(), Each(7.0f));
+    EXPECT_THAT(buffers.floats(), ElementsAre(0.5f, -2.0f));
+    EXPECT_THAT(buffers.counters(), ElementsAre((int64_t{1} << 60) + 1));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const Metrics sum,
+        AllReduceMetrics(communicator, {0.5 * rank, rank, 1}));
+    const int ranks = world_size * (world_size - 1) / 2;
+    EXPECT_EQ(sum.loss_sum, 0.5 * ranks);
+    EXPECT_EQ(sum.correct, ranks);
+    EXPECT_EQ(sum.samples, world_size);
+    return absl::OkStatus();
+  });
 }
 
 TEST_P(WorldSizeTest, RefusesAStepInWhichAGradientWasNotMarkedOnce) {
@@ -240,12 +170,13 @@ TEST_P(WorldSizeTest, RefusesAStepInWhichAGradientWasNotMarkedOnce) {
        {std::pair(std::vector<int>{3, 1, 0}, "parameter c was marked ready 0"),
         std::pair(std::vector<int>{3, 2, 2, 1, 0}, "c was marked ready 2")}) {
     const std::vector<absl::Status> statuses =
-        RunThreads(GetParam(), [&, &marks = marks](Communicator& communicator) {
-          CountingModel model;
-          GradientReducer reducer(communicator, model.parameters(), 1);
-          for (const int index : marks) reducer.MarkReady(index);
-          return reducer.Finish();
-        });
+        RunRanks(Backend::kThreads, GetParam(),
+                 [&, &marks = marks](Communicator& communicator) {
+                   CountingModel model;
+                   GradientReducer reducer(communicator, model.parameters(), 1);
+                   for (const int index : marks) reducer.MarkReady(index);
+                   return reducer.Finish();
+                 });
     EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kFailedPrecondition,
                                         HasSubstr(message))));
   }
@@ -296,17 +227,11 @@ TEST(GradientReducerTest,
 TEST(GradientReducerTest, CutsBucketsAtTheirSize) {
   RecordingCommunicator communicator;
   CountingModel model;
-  for (const auto& [bytes, buckets] : {std::pair(1, 4),
-                                       {4, 4},
-                                       {5, 3},
-                                       {8, 3},
-                                       {9, 2},
-                                       {28, 2},
-                                       {29, 2},
-                                       {32, 2},
-                                       {33, 1},
-                                       {44, 1},
-                                       {1 << 20, 1}}) {
+  constexpr std::pair<int, int> kCases[] = {
+      {1, 4},  {4, 4},  {5, 3},  {8, 3},  {9, 2},       {28, 2},
+      {29, 2}, {32, 2}, {33, 1}, {44, 1}, {1 << 20, 1},
+  };
+  for (const auto& [bytes, buckets] : kCases) {
     EXPECT_EQ(
         GradientReducer(communicator, model.parameters(), bytes).bucket_count(),
         buckets)
@@ -315,24 +240,22 @@ TEST(GradientReducerTest, CutsBucketsAtTheirSize) {
 }
 
 TEST(GradientReducerTest, SumsTheFirstBucketWhileTheLastGradientIsComputed) {
-  RecordingCommunicator communicator(/*hold=*/true);
   CountingModel model;
-  GradientReducer reducer(communicator, model.parameters(), /*bucket=*/1);
-  reducer.MarkReady(3);
-  // The sum has begun although three gradients are still to come,
-  EXPECT_TRUE(communicator.started.WaitForNotificationWithTimeout(kDeadline));
-  // and marking them does not wait for it.
-  for (const int index : {2, 1, 0}) reducer.MarkReady(index);
-  EXPECT_EQ(communicator.calls, 1);
-  communicator.release.Notify();
-  EXPECT_THAT(reducer.Finish(), IsOk());
-  EXPECT_THAT(communicator.sums, SizeIs(4));
-}
-
-// The control of the test above: with one bucket there is no overlap.
-TEST(GradientReducerTest, SumsNothingBeforeTheOnlyBucketIsComplete) {
+  {
+    RecordingCommunicator communicator(/*hold=*/true);
+    GradientReducer reducer(communicator, model.parameters(), /*bucket=*/1);
+    reducer.MarkReady(3);
+    // The sum has begun although three gradients are still to come,
+    EXPECT_TRUE(communicator.started.WaitForNotificationWithTimeout(kDeadline));
+    // and marking them does not wait for it.
+    for (const int index : {2, 1, 0}) reducer.MarkReady(index);
+    EXPECT_EQ(communicator.calls, 1);
+    communicator.release.Notify();
+    EXPECT_THAT(reducer.Finish(), IsOk());
+    EXPECT_THAT(communicator.sums, SizeIs(4));
+  }
+  // The control: with one bucket there is no overlap.
   RecordingCommunicator communicator;
-  CountingModel model;
   GradientReducer reducer(communicator, model.parameters(), kAllBytes);
   for (const int index : {3, 2, 1}) reducer.MarkReady(index);
   EXPECT_EQ(communicator.calls, 0);
@@ -378,6 +301,185 @@ TEST(TrainStepTest, RefusesAnEmptyGlobalBatchAndReportsTheModelsError) {
   EXPECT_THAT(TrainStep(model, reducer, {{}, {&label, 1}}, 1, 0.1f),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        HasSubstr("differ in number")));
+}
+
+// Batch norm's messages beside the sums of gradients: both at once, and how a
+// step ends in which a rank fails between them.
+
+// A model whose step is what the test says.
+class ScriptedModel : public CountingModel {
+ public:
+  using Script = std::function<absl::Status(
+      ScriptedModel& model, Communicator& group, GradientReady ready)>;
+
+  explicit ScriptedModel(Script script) : script_(std::move(script)) {}
+
+  int ConvertSyncBatchNorm(Communicator& group) override {
+    group_ = &group;
+    return 1;
+  }
+
+  absl::StatusOr<Metrics> ForwardBackward(const Batch&, float,
+                                          GradientReady ready) override {
+    LOCKSTEP_RETURN_IF_ERROR(script_(*this, *group_, ready));
+    return Metrics();
+  }
+
+ private:
+  const Script script_;
+  Communicator* group_ = nullptr;
+};
+
+// As batch norm's.
+absl::Status Message(Communicator& group) {
+  int64_t ranks = 1;
+  LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(std::span<int64_t>(&ranks, 1)));
+  return ranks == group.world_size()
+             ? absl::OkStatus()
+             : absl::DataLossError(absl::StrCat("sum is ", ranks));
+}
+
+// One step, of which the communicators are then left in the order in which
+// data_parallel.h asks for it, or in the other.
+absl::Status RunStep(Communicator& communicator, ScriptedModel::Script script,
+                     bool group_first = true) {
+  ScriptedModel model(std::move(script));
+  auto reducer = std::make_unique<GradientReducer>(
+      communicator, model.parameters(), /*bucket_bytes=*/1);
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> group,
+                            SynchroniseBatchNorm(communicator, model));
+  const absl::Status status =
+      TrainStep(model, *reducer, {}, /*global_samples=*/1, /*lr=*/1).status();
+  if (group_first) group.reset();
+  reducer.reset();
+  return status;
+}
+
+class BackendTest : public testing::TestWithParam<std::tuple<Backend, int>> {};
+
+INSTANTIATE_TEST_SUITE_P(Groups, BackendTest,
+                         testing::Combine(testing::Values(Backend::kThreads,
+                                                          Backend::kProcesses),
+                                          testing::Values(1, 2, 3)),
+                         [](const auto& info) {
+                           return absl::StrCat(Name(std::get<0>(info.param)),
+                                               "P", std::get<1>(info.param));
+                         });
+
+TEST_P(BackendTest, MessagesPassWhileGradientsAreSummed) {
+  const auto script = [](ScriptedModel& model, Communicator& group,
+                         Model::GradientReady ready) -> absl::Status {
+    for (int index = model.parameters().count() - 1; index >= 0; --index) {
+      const std::span<float> gradient = model.parameters().gradient(index);
+      std::fill(gradient.begin(), gradient.end(),
+                static_cast<float>(group.rank() + 1));
+      // Ranks differ in what comes first.
+      if (group.rank() == index) LOCKSTEP_RETURN_IF_ERROR(Message(group));
+      ready(index);
+      if (group.rank() != index) LOCKSTEP_RETURN_IF_ERROR(Message(group));
+    }
+    return absl::OkStatus();
+  };
+  const auto [backend, world_size] = GetParam();
+  EXPECT_THAT(
+      RunRanks(backend, world_size,
+               [&](Communicator& communicator) -> absl::Status {
+                 ScriptedModel model(script);
+                 GradientReducer reducer(communicator, model.parameters(), 1);
+                 LOCKSTEP_ASSIGN_OR_RETURN(
+                     const std::unique_ptr<Communicator> group,
+                     SynchroniseBatchNorm(communicator, model));
+                 const int ranks = communicator.world_size();
+                 const auto sum = static_cast<float>(ranks * (ranks + 1) / 2);
+                 for (int step = 1; step <= 20; ++step) {
+                   LOCKSTEP_RETURN_IF_ERROR(
+                       TrainStep(model, reducer, {}, 1, 1.0f).status());
+                   for (const float value : model.parameters().values()) {
+                     if (value == -sum * static_cast<float>(step)) continue;
+                     return absl::DataLossError(absl::StrCat(value));
+                   }
+                 }
+                 return absl::OkStatus();
+               }),
+      Each(IsOk()));
+}
+
+TEST(SynchroniseBatchNormTest, RefusesAModelWithoutBatchNorm) {
+  EXPECT_THAT(
+      RunRanks(Backend::kThreads, 2,
+               [](Communicator& communicator) {
+                 CountingModel model;
+                 return SynchroniseBatchNorm(communicator, model).status();
+               }),
+      Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                    HasSubstr("no batch norm"))));
+}
+
+// Rank 1 fails where rank 0 waits for its message; `pending` of the two has
+// begun to sum a gradient by then, which the other never will.
+ScriptedModel::Script FailingScript(int pending,
+                                    std::function<absl::Status()> fail) {
+  return [pending, fail](ScriptedModel& model, Communicator& group,
+                         Model::GradientReady ready) -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(Message(group));
+    if (group.rank() == pending) ready(model.parameters().count() - 1);
+    if (group.rank() == 1) return fail();
+    return Message(group);
+  };
+}
+
+absl::Status Fault() { return absl::DataLossError("a fault of rank 1"); }
+
+TEST(SynchroniseBatchNormTest, NoRankWaitsForOneThatFailedBetweenMessages) {
+  for (const Backend backend : {Backend::kThreads, Backend::kProcesses}) {
+    for (const int pending : {0, 1}) {
+      const std::vector<absl::Status> statuses =
+          RunRanks(backend, 2, [&](Communicator& communicator) {
+            return RunStep(communicator, FailingScript(pending, Fault));
+          });
+      // Not kDeadlineExceeded.
+      EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kUnavailable,
+                                        HasSubstr("rank 1")));
+      EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kDataLoss, _));
+    }
+  }
+}
+
+// The control: rank 1 waits for rank 0's part of the sum, and rank 0 for rank
+// 1's message, until one of the two waits is over: no sooner than the timeout.
+TEST(SynchroniseBatchNormTest, InTheOtherOrderTheyWaitForEachOther) {
+  RunRanksOptions options;
+  options.group.timeout = absl::Milliseconds(300);
+  const absl::Time start = absl::Now();
+  const std::vector<absl::Status> statuses = RunRanks(
+      Backend::kThreads, 2,
+      [&](Communicator& communicator) {
+        return RunStep(communicator, FailingScript(/*pending=*/1, Fault),
+                       /*group_first=*/false);
+      },
+      options);
+  EXPECT_GE(absl::Now() - start, options.group.timeout);
+  EXPECT_THAT(statuses[0],
+              AnyOf(StatusIs(absl::StatusCode::kDeadlineExceeded, _),
+                    StatusIs(absl::StatusCode::kUnavailable,
+                             HasSubstr("rank 1 left"))));
+}
+
+TEST(SynchroniseBatchNormTest, TheDeathOfARankEndsAWaitForItsMessage) {
+  for (const int pending : {0, 1}) {
+    const std::vector<absl::Status> statuses =
+        RunRanks(Backend::kProcesses, 2, [&](Communicator& communicator) {
+          return RunStep(communicator, FailingScript(pending, [] {
+                           raise(SIGKILL);
+                           return absl::OkStatus();
+                         }));
+        });
+    EXPECT_THAT(statuses[0],
+                StatusIs(absl::StatusCode::kUnavailable,
+                         AllOf(HasSubstr("rank 1 (pid "), HasSubstr("died"),
+                               HasSubstr("data_parallel_test.cc"))));
+    EXPECT_THAT(statuses[1], StatusIs(absl::StatusCode::kAborted, _));
+  }
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // gradients: loss, gradients and buffers of one step.
 #include <cstddef>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -10,63 +9,59 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/command.h"
 #include "base/command_line.h"
 #include "base/files.h"
 #include "base/status_macros.h"
-#include "collectives/group_options.h"
+#include "collectives/communicator.h"
 #include "models/io/safetensors.h"
-#include "models/train/check_flags.h"
 #include "models/train/gradients_run.h"
+#include "models/train/train_run.h"
 
-ABSL_FLAG(std::string, model, "lenet", "see kUsage");
-ABSL_FLAG(std::string, weights, "", "see kUsage");
-ABSL_FLAG(std::string, batch, "", "see kUsage");
-ABSL_FLAG(std::string, out, "", "see kUsage");
-ABSL_FLAG(int, nproc, 1, "see kUsage");
-ABSL_FLAG(bool, sync_bn, false, "see kUsage");
-ABSL_FLAG(int, threads_per_rank, 1, "see kUsage");
-ABSL_FLAG(double, timeout_s, 600, "see kUsage");
+ABSL_FLAG(std::string, model, "lenet",
+          "lenet or resnet18, as d2l's chapter on training on several GPUs has "
+          "them; or lenet_bn, lenet with batch norm after each convolution");
+ABSL_FLAG(std::string, weights, "",
+          "every parameter (float32) and every buffer (float32, "
+          "num_batches_tracked int64) under the names that the chapter's code "
+          "gives them: a state_dict as safetensors, or a checkpoint of train");
+ABSL_FLAG(std::string, batch, "",
+          "images: float32 [n, 1, 28, 28]; labels: int64 [n], 0 to 9; n from "
+          "1, also below the number of ranks");
+ABSL_FLAG(std::string, out, "",
+          "receives every parameter's gradient and every buffer of rank 0, as "
+          "it is after the step, under the same names, and loss: float32 [1]");
+ABSL_FLAG(int, nproc, 1,
+          "ranks; rank r takes the r-th block of ceil(n / nproc) images");
+ABSL_FLAG(bool, sync_bn, false,
+          "batch norm with the statistics of the whole batch, over all ranks; "
+          "otherwise each rank has those of its block, as PyTorch's "
+          "DataParallel has");
+ABSL_FLAG(int, threads_per_rank, 1, "threads that a rank computes on");
+ABSL_FLAG(double, timeout_s, 600, "how long a rank waits for another");
 
 namespace lockstep {
 namespace {
 
-constexpr char kUsage[] =
-    R"(gradients --weights=W.safetensors --batch=B.safetensors --out=G.safetensors
+Usage GradientsUsage() {
+  return {
+      .command = "gradients",
+      .introduction =
+          R"(gradients --weights=W.safetensors --batch=B.safetensors --out=G.safetensors
           [FLAGS]
 
 Computes the loss, the gradients and the buffers of one training step on one or
 more ranks, which are threads that each take a block of the batch. Nothing is
 updated but the buffers. However the batch is split, the loss is the mean over
 it, and the gradients are that mean's.
-
-  --model=lenet         lenet or resnet18, as d2l's chapter on training on
-                        several GPUs has them; or lenet_bn, lenet with batch
-                        norm after each convolution
-  --weights=FILE        every parameter (float32) and every buffer (float32,
-                        num_batches_tracked int64) under the names that the
-                        chapter's code gives them: a state_dict as safetensors,
-                        or a checkpoint of train
-  --batch=FILE          images: float32 [n, 1, 28, 28]; labels: int64 [n], 0 to
-                        9; n from 1, also below the number of ranks
-  --out=FILE            receives every parameter's gradient and every buffer of
-                        rank 0, as it is after the step, under the same names,
-                        and loss: float32 [1]
-
-  --nproc=1             ranks; rank r takes the r-th block of ceil(n / nproc)
-                        images
-  --sync_bn             batch norm with the statistics of the whole batch, over
-                        all ranks; otherwise each rank has those of its block,
-                        as PyTorch's DataParallel has
-  --threads_per_rank=1  threads that a rank computes on
-  --timeout_s=600       how long a rank waits for another
-
-Relative paths start from the folder in which bazel was called.
+)",
+      .sections = {{"", "model weights=FILE batch=FILE out=FILE"},
+                   {"", "nproc sync_bn threads_per_rank timeout_s"}},
+      .ending =
+          R"(Relative paths start from the folder in which bazel was called.
 
 Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
-)";
-
-constexpr char kProgram[] = "gradients";
+)"};
+}
 
 struct Config {
   GradientsOptions options;
@@ -108,7 +103,8 @@ absl::StatusOr<SafetensorsFile> Read(const std::string& path) {
   return SafetensorsFile{path, std::move(content)};
 }
 
-absl::Status Run(const Config& config) {
+absl::Status ComputeAndWrite() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Config config, ReadConfig());
   // Before minutes are spent on what nothing would be left of.
   LOCKSTEP_RETURN_IF_ERROR(CheckReplaceable(config.out));
   LOCKSTEP_ASSIGN_OR_RETURN(const SafetensorsFile weights,
@@ -119,20 +115,15 @@ absl::Status Run(const Config& config) {
   return WriteSafetensors(config.out, result);
 }
 
-int Main(std::span<char* const> argv) {
-  if (const std::optional<int> exit_status =
-          BeginCommand(kProgram, kUsage, argv)) {
-    return *exit_status;
-  }
-  const absl::StatusOr<Config> config = ReadConfig();
-  if (!config.ok()) return Fail(kProgram, config.status());
-  const absl::Status status = Run(*config);
-  return status.ok() ? 0 : Fail(kProgram, status);
+absl::Status Run(std::span<char* const> /*argv*/) {
+  return CatchBadAlloc(ComputeAndWrite);
 }
 
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  return lockstep::Main({argv, static_cast<size_t>(argc)});
+  return lockstep::CommandMain(lockstep::GradientsUsage(),
+                               {argv, static_cast<size_t>(argc)},
+                               lockstep::Run);
 }

@@ -18,11 +18,11 @@
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
 #include "models/cpu/classifier.h"
-#include "models/io/model_tensors.h"
 #include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
+#include "models/train/train_run.h"
 #include "sampler/shard.h"
 
 namespace lockstep {
@@ -138,8 +138,7 @@ absl::StatusOr<Safetensors> Step(Communicator& communicator,
   if (communicator.rank() != 0) return result;
   result.tensors = GradientTensors(model->parameters());
   result.tensors.merge(BufferTensors(model->buffers()));
-  const auto loss = static_cast<float>(metrics.loss_sum /
-                                       static_cast<double>(metrics.samples));
+  const auto loss = static_cast<float>(metrics.mean_loss());
   result.tensors[kLoss] = NamedTensor::Of({1}, std::span(&loss, 1));
   return result;
 }
@@ -156,14 +155,17 @@ absl::StatusOr<Safetensors> ComputeGradients(const GradientsOptions& options,
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const GlobalBatch global, ReadBatch(batch, *info));
   Safetensors result;
-  LOCKSTEP_RETURN_IF_ERROR(RunOnThreads(
-      options.world_size, options.group,
-      [&](Communicator& communicator) -> absl::Status {
-        LOCKSTEP_ASSIGN_OR_RETURN(Safetensors mine,
-                                  Step(communicator, options, weights, global));
-        if (communicator.rank() == 0) result = std::move(mine);
-        return absl::OkStatus();
-      }));
+  LOCKSTEP_RETURN_IF_ERROR(
+      RunOnThreads(options.world_size, options.group,
+                   [&](Communicator& communicator) -> absl::Status {
+                     // On a rank's thread, which no exception may leave.
+                     LOCKSTEP_ASSIGN_OR_RETURN(
+                         Safetensors mine, CatchBadAlloc([&] {
+                           return Step(communicator, options, weights, global);
+                         }));
+                     if (communicator.rank() == 0) result = std::move(mine);
+                     return absl::OkStatus();
+                   }));
   return result;
 }
 

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "collectives/group_options.h"
+#include "collectives/communicator.h"
 #include "models/io/safetensors.h"
 
 namespace lockstep {
@@ -25,11 +25,11 @@ struct SafetensorsFile {
   Safetensors content;
 };
 
-// The step that follows from `weights`: every parameter and buffer of the model
-// (LoadTensors), on `batch`: "images" float32 [n, c, h, w] of the model's size
-// and "labels" int64 [n], n >= 1; other tensors of it are not looked at. Ranks
-// take blocks of the batch as d2l's split_batch cuts it, which are empty on
-// some if n is small.
+// Computes one step. weights: every parameter and buffer of the model
+// (LoadTensors). batch: "images" float32 [n, c, h, w] of the model's size and
+// "labels" int64 [n], n >= 1; its other tensors are ignored. Ranks take blocks
+// of the batch as d2l's split_batch cuts it, which are empty on some if n is
+// small.
 //
 // Returns the gradient of the mean loss over the whole batch for each parameter
 // under its name, each buffer of rank 0 after the step under its name, and that

@@ -3,12 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -16,49 +14,75 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/command.h"
 #include "base/command_line.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
-#include "collectives/group_options.h"
 #include "collectives/host/host_group.h"
-#include "collectives/launch/launch_summary.h"
-#include "collectives/launch/launched_group.h"
+#include "collectives/launch/create_group.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_environment.h"
 #include "models/data/dataset.h"
-#include "models/train/check_flags.h"
 #include "models/train/train_run.h"
 #include "models/train/trainer.h"
 
-ABSL_FLAG(std::string, model, "lenet", "network to train");
-ABSL_FLAG(std::string, dataset, "fashion_mnist", "data to train it on");
-ABSL_FLAG(std::string, data_dir, "", "folder of the data set's files");
+ABSL_FLAG(std::string, model, "lenet",
+          "network: lenet or resnet18, both as d2l's chapter on training on "
+          "several GPUs has them; or lenet_bn, lenet with batch norm after "
+          "each convolution");
+ABSL_FLAG(std::string, dataset, "fashion_mnist", "data set");
+ABSL_FLAG(std::string, data_dir, "",
+          "folder of its four IDX files, plain or gzip; by default where the "
+          "distribution's package dataset-fashion-mnist puts them");
 ABSL_FLAG(std::optional<int64_t>, train_samples, std::nullopt,
-          "images to train on");
+          "train on the first N images alone; by default on all, which takes "
+          "resnet18 minutes an epoch");
 ABSL_FLAG(std::optional<int64_t>, test_samples, std::nullopt,
-          "images to test with");
+          "test with the first N images alone; by default with all");
 ABSL_FLAG(int64_t, epochs, 10, "passes over the training set");
-ABSL_FLAG(int64_t, batch_size, 256, "global batch size");
-ABSL_FLAG(double, lr, 0.2, "learning rate");
-ABSL_FLAG(uint64_t, seed, 0, "seed of the weights and of the order of samples");
-ABSL_FLAG(std::optional<int>, nproc, std::nullopt, "number of ranks");
-ABSL_FLAG(std::string, parallelism, "", "single, dp or ddp");
-ABSL_FLAG(int, threads_per_rank, 1, "compute threads of each rank");
-ABSL_FLAG(int64_t, bucket_kb, 256, "gradients summed in one call, in KiB");
-ABSL_FLAG(double, timeout_s, 60, "seconds to wait for a rank");
-ABSL_FLAG(bool, sync_bn, false, "batch statistics over all ranks");
-ABSL_FLAG(std::string, output_dir, "", "folder for weights and metrics");
-ABSL_FLAG(std::string, resume, "", "checkpoint to go on from");
+ABSL_FLAG(int64_t, batch_size, 256,
+          "images in a step, over all ranks together");
+ABSL_FLAG(double, lr, 0.2,
+          "learning rate of SGD. The chapter trains lenet with batches of 256 "
+          "at 0.2 on 1 or 2 GPUs, resnet18 with 256 at 0.1 on 1 GPU, 512 at "
+          "0.2 on 2");
+ABSL_FLAG(uint64_t, seed, 0,
+          "of the first weights and of the order of the images");
+ABSL_FLAG(bool, sync_bn, false,
+          "batch norm with the statistics of the whole batch, over all ranks, "
+          "in place of each rank's own part; for networks with batch norm "
+          "(lenet has none)");
+ABSL_FLAG(std::optional<int>, nproc, std::nullopt, "ranks");
+ABSL_FLAG(std::string, parallelism, "",
+          "single  one rank (the default if nproc is 1)\n"
+          "dp      ranks are threads; each takes a block of the batch, as "
+          "d2l's split_batch cuts it\n"
+          "ddp     ranks are processes; each takes every nproc-th image (the "
+          "default for nproc > 1)");
+ABSL_FLAG(int, threads_per_rank, 1, "threads that a rank computes on");
+ABSL_FLAG(int64_t, bucket_kb, 256,
+          "gradients are summed over the ranks in pieces of about this many "
+          "KiB, while backward still runs");
+ABSL_FLAG(double, timeout_s, 60,
+          "how long a rank waits for another that is alive; a dead one ends "
+          "the run at once");
+ABSL_FLAG(std::string, output_dir, "",
+          "after every epoch: weights.safetensors, which is also the "
+          "checkpoint, and metrics.json");
+ABSL_FLAG(std::string, resume, "",
+          "go on after the epochs of such a checkpoint, bit for bit as if the "
+          "run had not stopped; --epochs counts them too");
 
 namespace lockstep {
 namespace {
 
 constexpr char kProgram[] = "train";
 
-constexpr char kUsage[] = R"(train [FLAGS]
+Usage TrainUsage() {
+  return {
+      .command = kProgram,
+      .introduction = R"(train [FLAGS]
 
 Trains a network on one or more ranks that share the work of every batch, and
 prints its accuracy on the test set after each epoch.
@@ -72,56 +96,24 @@ prints its accuracy on the test set after each epoch.
   bazel run //models:train -- --model=resnet18 --nproc=2 --sync_bn \
       --train_samples=2560 --test_samples=1000 --lr=0.1
   torchrun --no-python --nproc-per-node=2 bazel-bin/models/train/train
-
-What to train:
-  --model=lenet            network: lenet or resnet18, both as d2l's chapter on
-                           training on several GPUs has them; or lenet_bn,
-                           lenet with batch norm after each convolution
-  --dataset=fashion_mnist  data set
-  --data_dir=DIR           folder of its four IDX files, plain or gzip; by
-                           default where the distribution's package
-                           dataset-fashion-mnist puts them
-  --train_samples=N        the first N images of each part alone; by default
-  --test_samples=N         all, which takes resnet18 minutes an epoch
-
-How:
-  --epochs=10              passes over the training set
-  --batch_size=256         images in a step, over all ranks together
-  --lr=0.2                 learning rate of SGD. The chapter trains lenet with
-                           batches of 256 at 0.2 on 1 or 2 GPUs, resnet18 with
-                           256 at 0.1 on 1 GPU, 512 at 0.2 on 2
-  --seed=0                 of the first weights and of the order of the images
-  --sync_bn                batch norm with the statistics of the whole batch,
-                           over all ranks, in place of each rank's own part;
-                           for networks with batch norm (lenet has none)
-
-On what:
-  --nproc=1                ranks
-  --parallelism=MODE       single  one rank (the default if nproc is 1)
-                           dp      ranks are threads; each takes a block of
-                                   the batch, as d2l's split_batch cuts it
-                           ddp     ranks are processes; each takes every
-                                   nproc-th image (the default for nproc > 1)
-  --threads_per_rank=1     threads that a rank computes on
-  --bucket_kb=256          gradients are summed over the ranks in pieces of
-                           about this many KiB, while backward still runs
-  --timeout_s=60           how long a rank waits for another that is alive; a
-                           dead one ends the run at once
-
-What to keep:
-  --output_dir=DIR         after every epoch: weights.safetensors, which is
-                           also the checkpoint, and metrics.json
-  --resume=FILE            go on after the epochs of such a checkpoint, bit for
-                           bit as if the run had not stopped; --epochs counts
-                           them too
-
-Under torchrun --no-python, mpirun, srun or //collectives:launch this process
+)",
+      .sections = {{"What to train:",
+                    "model dataset data_dir=DIR train_samples=N "
+                    "test_samples=N"},
+                   {"How:", "epochs batch_size lr seed sync_bn"},
+                   {"On what:",
+                    "nproc=1 parallelism=MODE threads_per_rank bucket_kb "
+                    "timeout_s"},
+                   {"What to keep:", "output_dir=DIR resume=FILE"}},
+      .ending =
+          R"(Under torchrun --no-python, mpirun, srun or //collectives:launch this process
 is one rank of theirs, and --nproc is not needed. The ranks meet in the file
 that LOCKSTEP_RENDEZVOUS names, or else in one in the temporary folder.
 
 Exit status: 0 on success, 2 for a wrong flag, 1 for any other error; 128 + N
 if signal N killed a rank.
-)";
+)"};
+}
 
 struct Config {
   int world_size = 1;
@@ -242,16 +234,9 @@ absl::Status TrainAsLaunchedRank(const RankEnvironment& environment,
 absl::StatusOr<LaunchSummary> StartProcesses(
     int world_size, int threads_per_rank,
     const std::vector<std::string>& arguments) {
-  std::error_code error;
-  const std::string program =
-      std::filesystem::read_symlink("/proc/self/exe", error).string();
-  if (error) {
-    return absl::InternalError(
-        absl::StrCat("/proc/self/exe: ", error.message()));
-  }
   LaunchOptions options;
   options.nproc = world_size;
-  options.argv = {program};
+  options.argv = {OwnProgram()};
   options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
   options.environment = {{"OMP_NUM_THREADS", absl::StrCat(threads_per_rank)}};
   // Only rank 0 prints progress, and errors name their rank.
@@ -260,8 +245,8 @@ absl::StatusOr<LaunchSummary> StartProcesses(
 }
 
 // Returns the exit status, or an error of this process.
-absl::StatusOr<int> Run(const Config& config,
-                        const std::vector<std::string>& arguments) {
+absl::StatusOr<int> Train(const Config& config,
+                          const std::vector<std::string>& arguments) {
   if (config.launched.has_value()) {
     LOCKSTEP_RETURN_IF_ERROR(
         TrainAsLaunchedRank(*config.launched, config.group, config.run));
@@ -285,31 +270,25 @@ absl::StatusOr<int> Run(const Config& config,
   return ExitStatus(summary);
 }
 
-int Main(std::span<char* const> argv) {
-  if (const std::optional<int> exit_status =
-          BeginCommand(kProgram, kUsage, argv)) {
-    return *exit_status;
-  }
-  absl::StatusOr<std::optional<RankEnvironment>> launched =
-      ReadRankEnvironment();
-  if (!launched.ok()) return Fail(kProgram, launched.status());
-  const absl::StatusOr<Config> config = ReadConfig(*std::move(launched));
-  if (!config.ok()) return Fail(kProgram, config.status());
-  if (const absl::Status status = PrepareRun(config->run); !status.ok()) {
-    return Fail(kProgram, status);
-  }
-  const absl::StatusOr<int> result =
-      Run(*config, std::vector<std::string>(argv.begin() + 1, argv.end()));
-  if (result.ok()) return *result;
-  const int exit_status = Fail(kProgram, result.status());
+absl::StatusOr<int> Run(std::span<char* const> argv) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::optional<RankEnvironment> launched,
+                            ReadRankEnvironment());
+  LOCKSTEP_ASSIGN_OR_RETURN(const Config config,
+                            ReadConfig(std::move(launched)));
+  LOCKSTEP_RETURN_IF_ERROR(PrepareRun(config.run));
+  absl::StatusOr<int> result =
+      Train(config, std::vector<std::string>(argv.begin() + 1, argv.end()));
+  if (!absl::IsOutOfRange(result.status())) return result;
   // A launched rank's error begins with the rank, also where it names a flag: a
   // number of samples that the data set turned out not to have.
-  return absl::IsOutOfRange(result.status()) ? kUsageError : exit_status;
+  Fail(kProgram, result.status());
+  return kUsageError;
 }
 
 }  // namespace
 }  // namespace lockstep
 
 int main(int argc, char** argv) {
-  return lockstep::Main({argv, static_cast<size_t>(argc)});
+  return lockstep::CommandMain(
+      lockstep::TrainUsage(), {argv, static_cast<size_t>(argc)}, lockstep::Run);
 }

@@ -16,19 +16,21 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/escaping.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/command_line.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "models/cpu/classifier.h"
 #include "models/data/dataset.h"
+#include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
-#include "models/train/checkpoint.h"
 #include "models/train/data_parallel.h"
 #include "models/train/trainer.h"
 
@@ -47,22 +49,13 @@ std::string Counter(const char* what, int64_t done, int64_t total) {
   return absl::StrFormat("%s %*d/%d", what, width, done, total);
 }
 
-double Loss(const Metrics& metrics) {
-  return metrics.loss_sum / static_cast<double>(metrics.samples);
-}
-
-double Accuracy(const Metrics& metrics) {
-  return static_cast<double>(metrics.correct) /
-         static_cast<double>(metrics.samples);
-}
-
 Json EpochJson(const EpochSummary& summary) {
   return {
       {"epoch", summary.epoch + 1},
-      {"train_loss", Loss(summary.train)},
-      {"train_accuracy", Accuracy(summary.train)},
-      {"test_loss", Loss(summary.test)},
-      {"test_accuracy", Accuracy(summary.test)},
+      {"train_loss", summary.train.mean_loss()},
+      {"train_accuracy", summary.train.accuracy()},
+      {"test_loss", summary.test.mean_loss()},
+      {"test_accuracy", summary.test.accuracy()},
       {"train_samples", summary.train.samples},
       {"test_samples", summary.test.samples},
       {"images_per_second", summary.images_per_second()},
@@ -72,6 +65,32 @@ Json EpochJson(const EpochSummary& summary) {
        absl::ToDoubleSeconds(summary.times.exposed_communication)},
       {"data_wait_seconds", absl::ToDoubleSeconds(summary.times.data_wait)},
   };
+}
+
+constexpr char kModel[] = "model";
+constexpr char kSeed[] = "seed";
+constexpr char kEpochs[] = "epochs";
+
+absl::Status Unfit(const std::string& path, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
+}
+
+absl::StatusOr<CheckpointInfo> InfoOf(const Safetensors& content,
+                                      const std::string& path) {
+  const auto& metadata = content.metadata;
+  const auto model = metadata.find(kModel);
+  const auto seed = metadata.find(kSeed);
+  const auto epochs = metadata.find(kEpochs);
+  CheckpointInfo info;
+  if (model == metadata.end() || seed == metadata.end() ||
+      epochs == metadata.end() || !absl::SimpleAtoi(seed->second, &info.seed) ||
+      !absl::SimpleAtoi(epochs->second, &info.epochs) || info.epochs < 0) {
+    return Unfit(path,
+                 "is no checkpoint: its metadata lacks a model, a seed or a "
+                 "number of epochs");
+  }
+  info.model = absl::Utf8SafeCEscape(model->second);
+  return info;
 }
 
 // The double that has the fewest digits of those that round to `value`.
@@ -216,19 +235,18 @@ absl::Status CheckResume(const TrainRunOptions& options) {
   LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info,
                             ReadCheckpointInfo(options.resume));
   if (info.model != options.model) {
-    return absl::InvalidArgumentError(absl::StrCat("--model=", options.model,
-                                                   ": ", options.resume,
-                                                   " holds a ", info.model));
+    return FlagError("model", options.model,
+                     absl::StrCat(options.resume, " holds a ", info.model));
   }
   if (info.seed != options.trainer.seed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--seed=", options.trainer.seed, ": ", options.resume,
-                     " comes from a run with seed ", info.seed));
+    return FlagError("seed", options.trainer.seed,
+                     absl::StrCat(options.resume,
+                                  " comes from a run with seed ", info.seed));
   }
   if (info.epochs >= options.epochs) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--epochs=", options.epochs, ": ", options.resume,
-                     " has finished ", info.epochs, " already"));
+    return FlagError("epochs", options.epochs,
+                     absl::StrCat(options.resume, " has finished ", info.epochs,
+                                  " already"));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                             CreateModel(options.model, options.trainer.seed));
@@ -236,90 +254,8 @@ absl::Status CheckResume(const TrainRunOptions& options) {
       .status();
 }
 
-}  // namespace
-
-TrainingProgress::TrainingProgress(Communicator& communicator, int64_t epochs,
-                                   std::ostream& out, bool rewrite)
-    : communicator_(communicator),
-      epochs_(epochs),
-      out_(out),
-      rewrite_(rewrite) {}
-
-absl::Status TrainingProgress::OnStep(const StepReport& report) {
-  shard_ += report.shard_metrics;
-  wall_ += report.wall;
-  const int64_t done = report.step + 1;
-  const int64_t interval =
-      std::max<int64_t>(1, report.steps_per_epoch / kSumsPerEpoch);
-  if (done % interval != 0) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics sum,
-                            AllReduceMetrics(communicator_, shard_));
-  shard_ = Metrics();
-  unprinted_ += sum;
-  if (communicator_.rank() == 0 && (!printed_ || wall_ >= kInterval)) {
-    Print(report, unprinted_);
-    unprinted_ = Metrics();
-    wall_ = absl::ZeroDuration();
-    printed_ = true;
-  }
-  return absl::OkStatus();
-}
-
-void TrainingProgress::Print(const StepReport& report, const Metrics& sum) {
-  const std::string line = absl::StrFormat(
-      "%s  %s  loss %.4f  accuracy %.3f  %.0f images/s",
-      Counter("epoch", report.epoch + 1, epochs_),
-      Counter("step", report.step + 1, report.steps_per_epoch), Loss(sum),
-      Accuracy(sum),
-      static_cast<double>(sum.samples) / absl::ToDoubleSeconds(wall_));
-  // The cursor waits at the start of the line, so that whatever is printed
-  // next, an error too, takes its place.
-  out_ << (rewrite_ ? absl::StrCat("\x1b[2K", line, "\r")
-                    : absl::StrCat(line, "\n"))
-       << std::flush;
-}
-
-void TrainingProgress::OnEpoch(const EpochSummary& summary) {
-  shard_ = Metrics();
-  unprinted_ = Metrics();
-  wall_ = absl::ZeroDuration();
-  if (communicator_.rank() != 0) return;
-  out_ << (rewrite_ ? "\x1b[2K" : "")
-       << absl::StrFormat(
-              "%s  train loss %.4f  train accuracy %.3f  test accuracy %.4f  "
-              "%.0f images/s  %.1f s\n",
-              Counter("epoch", summary.epoch + 1, epochs_), Loss(summary.train),
-              Accuracy(summary.train), Accuracy(summary.test),
-              summary.images_per_second(),
-              absl::ToDoubleSeconds(summary.train_time))
-       << std::flush;
-}
-
-absl::StatusOr<FashionMnist> LoadData(const TrainRunOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(FashionMnist data,
-                            LoadFashionMnist(options.data_dir));
-  LOCKSTEP_RETURN_IF_ERROR(
-      KeepFirst("train_samples", options.train_samples, data.train));
-  LOCKSTEP_RETURN_IF_ERROR(
-      KeepFirst("test_samples", options.test_samples, data.test));
-  return data;
-}
-
-absl::Status PrepareRun(const TrainRunOptions& options) {
-  if (!options.resume.empty()) LOCKSTEP_RETURN_IF_ERROR(CheckResume(options));
-  if (options.output_dir.empty()) return absl::OkStatus();
-  std::error_code error;
-  std::filesystem::create_directories(options.output_dir, error);
-  if (!std::filesystem::is_directory(options.output_dir, error)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--output_dir=", options.output_dir,
-                     ": is no folder and cannot be created"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status RunTraining(Communicator& communicator, const FashionMnist& data,
-                         const TrainRunOptions& options) {
+absl::Status Train(Communicator& communicator, const FashionMnist& data,
+                   const TrainRunOptions& options) {
   SetComputeThreads(options.threads_per_rank);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                             CreateModel(options.model, options.trainer.seed));
@@ -353,6 +289,140 @@ absl::Status RunTraining(Communicator& communicator, const FashionMnist& data,
   }
   // No rank ends, which would look like its death, before all are done.
   return communicator.Barrier();
+}
+
+}  // namespace
+
+absl::Status SaveCheckpoint(const std::string& path, const CheckpointInfo& info,
+                            const Parameters& parameters,
+                            const Buffers& buffers) {
+  Safetensors content;
+  content.metadata = {{kModel, info.model},
+                      {kSeed, absl::StrCat(info.seed)},
+                      {kEpochs, absl::StrCat(info.epochs)}};
+  content.tensors = ValueTensors(parameters);
+  content.tensors.merge(BufferTensors(buffers));
+  return WriteSafetensors(path, content);
+}
+
+absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(const std::string& path) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors content, ReadSafetensors(path));
+  return InfoOf(content, path);
+}
+
+absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
+                                              Parameters& parameters,
+                                              Buffers& buffers) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors content, ReadSafetensors(path));
+  LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info, InfoOf(content, path));
+  LOCKSTEP_RETURN_IF_ERROR(
+      LoadTensors(content.tensors, path, parameters, buffers));
+  return info;
+}
+
+absl::Status CheckCommonFlags(absl::string_view model, bool sync_bn, int nproc,
+                              int threads_per_rank, double timeout_s) {
+  const ModelInfo* const info = FindModel(model);
+  if (info == nullptr) {
+    return FlagError("model", model,
+                     absl::StrCat("no such model; there are ", ModelNames()));
+  }
+  if (sync_bn && !info->has_batch_norm) {
+    return FlagError("sync_bn", "true",
+                     absl::StrCat(model, " has no batch norm"));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckRange("--nproc", nproc, 1, kMaxWorldSize));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--threads_per_rank", threads_per_rank, 1, 1024));
+  return CheckSeconds("--timeout_s", timeout_s);
+}
+
+TrainingProgress::TrainingProgress(Communicator& communicator, int64_t epochs,
+                                   std::ostream& out, bool rewrite)
+    : communicator_(communicator),
+      epochs_(epochs),
+      out_(out),
+      rewrite_(rewrite) {}
+
+absl::Status TrainingProgress::OnStep(const StepReport& report) {
+  shard_ += report.shard_metrics;
+  wall_ += report.wall;
+  const int64_t done = report.step + 1;
+  const int64_t interval =
+      std::max<int64_t>(1, report.steps_per_epoch / kSumsPerEpoch);
+  if (done % interval != 0) return absl::OkStatus();
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics sum,
+                            AllReduceMetrics(communicator_, shard_));
+  shard_ = Metrics();
+  unprinted_ += sum;
+  if (communicator_.rank() == 0 && (!printed_ || wall_ >= kInterval)) {
+    Print(report, unprinted_);
+    unprinted_ = Metrics();
+    wall_ = absl::ZeroDuration();
+    printed_ = true;
+  }
+  return absl::OkStatus();
+}
+
+void TrainingProgress::Print(const StepReport& report, const Metrics& sum) {
+  const std::string line = absl::StrFormat(
+      "%s  %s  loss %.4f  accuracy %.3f  %.0f images/s",
+      Counter("epoch", report.epoch + 1, epochs_),
+      Counter("step", report.step + 1, report.steps_per_epoch), sum.mean_loss(),
+      sum.accuracy(),
+      static_cast<double>(sum.samples) / absl::ToDoubleSeconds(wall_));
+  // The cursor waits at the start of the line, so that whatever is printed
+  // next, an error too, takes its place.
+  out_ << (rewrite_ ? absl::StrCat("\x1b[2K", line, "\r")
+                    : absl::StrCat(line, "\n"))
+       << std::flush;
+}
+
+void TrainingProgress::OnEpoch(const EpochSummary& summary) {
+  shard_ = Metrics();
+  unprinted_ = Metrics();
+  wall_ = absl::ZeroDuration();
+  if (communicator_.rank() != 0) return;
+  out_ << (rewrite_ ? "\x1b[2K" : "")
+       << absl::StrFormat(
+              "%s  train loss %.4f  train accuracy %.3f  test accuracy %.4f  "
+              "%.0f images/s  %.1f s\n",
+              Counter("epoch", summary.epoch + 1, epochs_),
+              summary.train.mean_loss(), summary.train.accuracy(),
+              summary.test.accuracy(), summary.images_per_second(),
+              absl::ToDoubleSeconds(summary.train_time))
+       << std::flush;
+}
+
+absl::StatusOr<FashionMnist> LoadData(const TrainRunOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(FashionMnist data, CatchBadAlloc([&] {
+                              return LoadFashionMnist(options.data_dir);
+                            }));
+  LOCKSTEP_RETURN_IF_ERROR(
+      KeepFirst("train_samples", options.train_samples, data.train));
+  LOCKSTEP_RETURN_IF_ERROR(
+      KeepFirst("test_samples", options.test_samples, data.test));
+  return data;
+}
+
+absl::Status PrepareRun(const TrainRunOptions& options) {
+  if (!options.resume.empty()) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        CatchBadAlloc([&] { return CheckResume(options); }));
+  }
+  if (options.output_dir.empty()) return absl::OkStatus();
+  std::error_code error;
+  std::filesystem::create_directories(options.output_dir, error);
+  if (!std::filesystem::is_directory(options.output_dir, error)) {
+    return FlagError("output_dir", options.output_dir,
+                     "is no folder and cannot be created");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status RunTraining(Communicator& communicator, const FashionMnist& data,
+                         const TrainRunOptions& options) {
+  return CatchBadAlloc([&] { return Train(communicator, data, options); });
 }
 
 }  // namespace lockstep

@@ -1,14 +1,19 @@
-// One rank's whole training run: epochs, evaluation, progress, files.
+// One rank's whole training run: epochs, evaluation, progress, and files that
+// hold what a run needs to go on as if it had not stopped.
 #ifndef LOCKSTEP_MODELS_TRAIN_TRAIN_RUN_H_
 #define LOCKSTEP_MODELS_TRAIN_TRAIN_RUN_H_
 
 #include <cstdint>
+#include <new>
 #include <optional>
 #include <ostream>
 #include <string>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
 #include "models/data/dataset.h"
@@ -16,6 +21,33 @@
 #include "models/train/trainer.h"
 
 namespace lockstep {
+
+// kInvalidArgument: "--name=value: what".
+template <typename T>
+absl::Status FlagError(absl::string_view name, const T& value,
+                       absl::string_view what) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("--", name, "=", value, ": ", what));
+}
+
+// What `run` returns; kResourceExhausted if it found too little memory.
+template <typename Run>
+auto CatchBadAlloc(const Run& run) -> decltype(run()) {
+  try {
+    return run();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError("not enough memory");
+  } catch (const std::system_error& error) {  // No thread could be started.
+    return absl::ResourceExhaustedError(
+        absl::StrCat("not enough memory: ", error.what()));
+  }
+}
+
+// Checks the flags that both commands have. Errors: kInvalidArgument, beginning
+// with the flag, if there is no such model, if it has no batch norm that
+// `sync_bn` could synchronise, or if a number is out of its range.
+absl::Status CheckCommonFlags(absl::string_view model, bool sync_bn, int nproc,
+                              int threads_per_rank, double timeout_s);
 
 // One epoch over all ranks.
 struct EpochSummary {
@@ -86,10 +118,39 @@ struct TrainRunOptions {
   std::string resume;      // Path of a checkpoint; empty: start anew.
 };
 
+// What a checkpoint says besides parameters and buffers. SGD without momentum
+// has no state of its own, nor has SyncBatchNorm beyond the buffers that batch
+// norm has anyway, and the order of samples is a function of seed and epoch.
+struct CheckpointInfo {
+  std::string model;
+  uint64_t seed = 0;
+  int64_t epochs = 0;  // Finished; the next one is number `epochs`, from 0.
+
+  friend bool operator==(const CheckpointInfo&,
+                         const CheckpointInfo&) = default;
+};
+
+// A safetensors file: each parameter and buffer under its own name
+// (models/io/safetensors.h), the info as metadata. Errors: those of
+// WriteSafetensors.
+absl::Status SaveCheckpoint(const std::string& path, const CheckpointInfo& info,
+                            const Parameters& parameters,
+                            const Buffers& buffers);
+
+// Reads the info alone. Errors: those of ReadSafetensors; kInvalidArgument,
+// with the path, if the file is no checkpoint.
+absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(const std::string& path);
+
+// Reads the values of parameters and buffers too. Errors: as above, and
+// LoadTensors'.
+absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
+                                              Parameters& parameters,
+                                              Buffers& buffers);
+
 // The files of output_dir, which rank 0 replaces after every epoch: a
 // checkpoint, which holds the weights, and the numbers of each epoch of this
-// run; and, if it goes on from a checkpoint in output_dir, those that the file
-// already has of the epochs before, unless they are of another model or seed.
+// run. A run that resumes from a checkpoint in output_dir keeps the numbers of
+// the epochs before, unless the file's are of another model or seed.
 inline constexpr char kCheckpointName[] = "weights.safetensors";
 inline constexpr char kMetricsName[] = "metrics.json";
 

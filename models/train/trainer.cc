@@ -35,21 +35,6 @@ using Clock = std::chrono::steady_clock;
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
     Communicator& communicator, Model& model, const Dataset& train,
-    const TrainerOptions& options) {
-  const bool strided = options.sharding == Sharding::kStrided;
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      DistributedSampler sampler,
-      DistributedSampler::Create(
-          {.dataset_size = train.size,
-           .world_size = strided ? communicator.world_size() : 1,
-           .rank = strided ? communicator.rank() : 0,
-           .seed = static_cast<int64_t>(options.seed)}));
-  return Create(communicator, model, train, options,
-                std::make_unique<DistributedSampler>(std::move(sampler)));
-}
-
-absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
-    Communicator& communicator, Model& model, const Dataset& train,
     const TrainerOptions& options, std::unique_ptr<Sampler> sampler) {
   if (!(options.learning_rate > 0) || !std::isfinite(options.learning_rate)) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -58,9 +43,19 @@ absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
   if (train.size < 1) {
     return absl::InvalidArgumentError("the training set is empty");
   }
+  const bool strided = options.sharding == Sharding::kStrided;
+  if (sampler == nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        DistributedSampler shuffled,
+        DistributedSampler::Create(
+            {.dataset_size = train.size,
+             .world_size = strided ? communicator.world_size() : 1,
+             .rank = strided ? communicator.rank() : 0,
+             .seed = static_cast<int64_t>(options.seed)}));
+    sampler = std::make_unique<DistributedSampler>(std::move(shuffled));
+  }
   // Counting positions up to the size of the data set, not of the padded list,
   // makes the batches of every world size those of one rank.
-  const bool strided = options.sharding == Sharding::kStrided;
   LOCKSTEP_ASSIGN_OR_RETURN(
       const GlobalBatches batches,
       GlobalBatches::Create(train.size, options.batch_size,

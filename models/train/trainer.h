@@ -54,19 +54,15 @@ struct StepReport {
 // ranks are no longer in step: destroy the trainer and leave the group.
 class Trainer {
  public:
-  // Broadcasts rank 0's parameters and buffers. Errors: kInvalidArgument for a
-  // batch size or learning rate that is not positive, or an empty data set; the
-  // communicator's.
+  // Broadcasts rank 0's parameters and buffers. sampler: an order of samples
+  // other than the one that seed + epoch shuffles them to: for kStrided what
+  // this rank visits, padding allowed, for kContiguous the order of all
+  // samples. Errors: kInvalidArgument for a batch size or learning rate that is
+  // not positive, or an empty data set; the communicator's.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(
       Communicator& communicator, Model& model, const Dataset& train,
-      const TrainerOptions& options);
-
-  // The same with another order of samples than seed + epoch's. `sampler` gives
-  // for kStrided what this rank visits, padding allowed, for kContiguous the
-  // order of all samples.
-  static absl::StatusOr<std::unique_ptr<Trainer>> Create(
-      Communicator& communicator, Model& model, const Dataset& train,
-      const TrainerOptions& options, std::unique_ptr<Sampler> sampler);
+      const TrainerOptions& options,
+      std::unique_ptr<Sampler> sampler = nullptr);
 
   // Trains on one pass over the training set, in the order that seed + epoch
   // shuffles it to, calling `on_step` (which may be empty) after each step;
@@ -84,15 +80,15 @@ class Trainer {
   // for bit those of one rank. Batch k is samples [k, k + 1) * kEvaluationBatch
   // whoever computes it; whole batches are dealt to the ranks, so some have one
   // more than others, or none; their losses are summed exactly, and the sum is
-  // rounded once. This takes of the model that a batch gives the same bits on
-  // every rank, as those here do on machines of one kind with the same number
-  // of compute threads. Every sample counts exactly once. Errors: kInternal if
+  // rounded once. This requires that a batch gives the same bits on every rank,
+  // as the models here do on machines of one kind with the same number of
+  // compute threads. Every sample counts exactly once. Errors: kInternal if
   // they did not; the model's; the communicator's.
   absl::StatusOr<Metrics> Evaluate(const Dataset& dataset);
 
   // Small enough that 10,000 test images are 80 batches, an equal share each
   // for 2, 4, 5 and 8 ranks, and that a small network's activations stay in the
-  // cache; large enough that per-call costs vanish (lenet_benchmark).
+  // cache; large enough that per-call costs vanish (training_step_benchmark).
   static constexpr int64_t kEvaluationBatch = 125;
 
  private:

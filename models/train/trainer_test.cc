@@ -1,11 +1,21 @@
-// Who trains on what, at several numbers of ranks.
+// Who trains on what and evaluates what, at several numbers of ranks; progress
+// lines, and checkpoints.
 #include "models/train/trainer.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
 #include <cstdint>
+#include <cstring>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <set>
+#include <span>
+#include <sstream>
+#include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -15,23 +25,29 @@
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/data/dataset.h"
+#include "models/io/safetensors.h"
 #include "models/model.h"
-#include "models/train/counting_model.h"
+#include "models/train/metrics.h"
+#include "models/train/test_inputs.h"
+#include "models/train/train_run.h"
 #include "sampler/distributed_sampler.h"
 #include "sampler/sampler.h"
 
 namespace lockstep {
 namespace {
 
+using testing::AllOf;
 using testing::Each;
 using testing::ElementsAreArray;
 using testing::HasSubstr;
 using testing::SizeIs;
+using testing::StartsWith;
 
 constexpr int64_t kSamples = 13;
 using Batches = std::vector<std::vector<int64_t>>;
@@ -45,9 +61,14 @@ std::vector<int64_t> EpochOrder(uint64_t seed, int64_t epoch) {
   return sampler->Indices().value();
 }
 
+// Runs `fn` on ranks that are threads; expects success.
+void OnRanks(int world_size,
+             const std::function<absl::Status(Communicator&)>& fn) {
+  EXPECT_THAT(RunRanks(Backend::kThreads, world_size, fn), Each(IsOk()));
+}
+
 struct RankRun {
   Batches trained;
-  Batches evaluated;
   std::vector<StepReport> reports;
   Metrics metrics;
 };
@@ -58,23 +79,20 @@ std::vector<RankRun> TrainOneEpoch(int world_size,
                                    int64_t epoch) {
   const Dataset dataset = NumberedDataset(kSamples);
   std::vector<RankRun> runs(world_size);
-  const std::vector<absl::Status> statuses = RunRanks(
-      Backend::kThreads, world_size,
-      [&](Communicator& communicator) -> absl::Status {
-        RankRun& run = runs[communicator.rank()];
-        CountingModel model;
-        LOCKSTEP_ASSIGN_OR_RETURN(
-            const std::unique_ptr<Trainer> trainer,
-            Trainer::Create(communicator, model, dataset, options));
-        LOCKSTEP_ASSIGN_OR_RETURN(
-            run.metrics, trainer->TrainEpoch(epoch, [&](const StepReport& r) {
-              run.reports.push_back(r);
-              return true;
-            }));
-        run.trained = model.trained();
-        return absl::OkStatus();
-      });
-  EXPECT_THAT(statuses, Each(IsOk()));
+  OnRanks(world_size, [&](Communicator& communicator) -> absl::Status {
+    RankRun& run = runs[communicator.rank()];
+    CountingModel model;
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const std::unique_ptr<Trainer> trainer,
+        Trainer::Create(communicator, model, dataset, options));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        run.metrics, trainer->TrainEpoch(epoch, [&](const StepReport& report) {
+          run.reports.push_back(report);
+          return true;
+        }));
+    run.trained = model.trained();
+    return absl::OkStatus();
+  });
   return runs;
 }
 
@@ -83,6 +101,7 @@ struct Case {
   int64_t batch_size;
 };
 
+// The model is called in every step, also where a rank has no sample for it.
 class ShardingTest : public testing::TestWithParam<Case> {};
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ShardingTest,
@@ -109,7 +128,9 @@ TEST_P(ShardingTest, ContiguousRanksTakeBlocksInRankOrder) {
       world_size,
       {.batch_size = batch_size, .seed = 5, .sharding = Sharding::kContiguous},
       /*epoch=*/2);
-  for (size_t step = 0; step < runs[0].trained.size(); ++step) {
+  const int64_t steps = (kSamples + batch_size - 1) / batch_size;
+  for (const RankRun& run : runs) ASSERT_THAT(run.trained, SizeIs(steps));
+  for (int64_t step = 0; step < steps; ++step) {
     const std::vector<int64_t> want = GlobalBatch(order, batch_size, step);
     // As torch.chunk: all pieces but the last have ceil(n / P) samples.
     const size_t piece = (want.size() + world_size - 1) / world_size;
@@ -185,30 +206,25 @@ absl::Status WithTrainer(Model& model, std::unique_ptr<Sampler> sampler,
   const Dataset dataset = NumberedDataset(kSamples);
   return RunRanks(
       Backend::kThreads, 1, [&](Communicator& communicator) -> absl::Status {
-        absl::StatusOr<std::unique_ptr<Trainer>> trainer =
-            sampler == nullptr
-                ? Trainer::Create(communicator, model, dataset, options)
-                : Trainer::Create(communicator, model, dataset, options,
-                                  std::move(sampler));
-        LOCKSTEP_RETURN_IF_ERROR(trainer.status());
-        return fn(**trainer);
+        LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
+                                  Trainer::Create(communicator, model, dataset,
+                                                  options, std::move(sampler)));
+        return fn(*trainer);
       })[0];
 }
 
 TEST(TrainerTest, EndsAnEpochEarlyWhenTold) {
   CountingModel model;
-  EXPECT_THAT(
-      WithTrainer(model, nullptr, {.batch_size = 4},
-                  [](Trainer& trainer) -> absl::Status {
-                    LOCKSTEP_ASSIGN_OR_RETURN(
-                        const Metrics metrics,
-                        trainer.TrainEpoch(0, [](const StepReport& report) {
-                          return report.step < 1;
-                        }));
-                    EXPECT_EQ(metrics.samples, 8);
-                    return absl::OkStatus();
-                  }),
-      IsOk());
+  const auto two_steps = [](Trainer& trainer) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const Metrics metrics,
+        trainer.TrainEpoch(
+            0, [](const StepReport& report) { return report.step < 1; }));
+    EXPECT_EQ(metrics.samples, 8);
+    return absl::OkStatus();
+  };
+  EXPECT_THAT(WithTrainer(model, nullptr, {.batch_size = 4}, two_steps),
+              IsOk());
   EXPECT_THAT(model.trained(), SizeIs(2));
 }
 
@@ -240,47 +256,31 @@ class FixedSampler : public Sampler {
   std::vector<int64_t> indices_;
 };
 
+absl::Status TrainOne(Trainer& trainer) {
+  return trainer.TrainEpoch(0, {}).status();
+}
+
 TEST(TrainerTest, TrainsInTheOrderOfAGivenSampler) {
   std::vector<int64_t> backwards(kSamples);
   std::iota(backwards.rbegin(), backwards.rend(), 0);
   CountingModel model;
-  EXPECT_THAT(
-      WithTrainer(
-          model, std::make_unique<FixedSampler>(backwards), {.batch_size = 13},
-          [](Trainer& trainer) { return trainer.TrainEpoch(0, {}).status(); }),
-      IsOk());
+  EXPECT_THAT(WithTrainer(model, std::make_unique<FixedSampler>(backwards),
+                          {.batch_size = 13}, TrainOne),
+              IsOk());
   EXPECT_THAT(model.trained(), ElementsAreArray({backwards}));
 }
 
 TEST(TrainerTest, RefusesASamplerThatDrawsTooLittleOrBeyondTheDataSet) {
-  std::vector<int64_t> indices(kSamples);
-  std::vector<int64_t> few(kSamples - 1);
-  std::vector<int64_t> high(kSamples, kSamples);
-  std::vector<int64_t> low(kSamples, -1);
+  using Indices = std::vector<int64_t>;
   for (const auto& [drawn, message] :
-       {std::pair(few, "drew 12 indices for rank 0 in epoch 0, needed 13"),
-        {high, "drew index 13"},
-        {low, "drew index -1"}}) {
+       {std::pair(Indices(kSamples - 1),
+                  "drew 12 indices for rank 0 in epoch 0, needed 13"),
+        {Indices(kSamples, kSamples), "drew index 13"},
+        {Indices(kSamples, -1), "drew index -1"}}) {
     CountingModel model;
-    EXPECT_THAT(WithTrainer(model, std::make_unique<FixedSampler>(drawn), {},
-                            [](Trainer& trainer) {
-                              return trainer.TrainEpoch(0, {}).status();
-                            }),
-                StatusIs(absl::StatusCode::kOutOfRange, HasSubstr(message)));
-  }
-}
-
-// Batches of one sample: a rank has nothing to train on in most steps.
-TEST(TrainerTest, CallsTheModelInEveryStepAlsoWithAnEmptyShard) {
-  for (const Sharding sharding : {Sharding::kStrided, Sharding::kContiguous}) {
-    const std::vector<RankRun> runs =
-        TrainOneEpoch(3, {.batch_size = 1, .sharding = sharding}, /*epoch=*/0);
-    size_t empty = 0;
-    for (const RankRun& run : runs) {
-      EXPECT_THAT(run.trained, SizeIs(kSamples));
-      for (const auto& batch : run.trained) empty += batch.empty() ? 1 : 0;
-    }
-    EXPECT_EQ(empty, 2u * kSamples);
+    EXPECT_THAT(
+        WithTrainer(model, std::make_unique<FixedSampler>(drawn), {}, TrainOne),
+        StatusIs(absl::StatusCode::kOutOfRange, HasSubstr(message)));
   }
 }
 
@@ -303,6 +303,232 @@ TEST(TrainerTest, RefusesAnEvaluationThatCountsSamplesTwice) {
                           }),
               StatusIs(absl::StatusCode::kInternal,
                        HasSubstr("counted 14 samples of a data set of 7")));
+}
+
+// What a trainer evaluates, on which ranks, and with which buffers.
+// Also that the batches are those of one rank.
+TEST(TrainerEvaluationTest, EvaluatesEverySampleExactlyOnce) {
+  constexpr int64_t kBatch = Trainer::kEvaluationBatch;
+  for (const int64_t size : {int64_t{0}, int64_t{1}, int64_t{7}, kBatch,
+                             kBatch + 1, 9 * kBatch + 78}) {
+    const Dataset test = NumberedDataset(size);
+    const Dataset train = NumberedDataset(1);
+    Batches want;
+    for (int64_t i = 0; i < size; ++i) {
+      if (i % kBatch == 0) want.emplace_back();
+      want.back().push_back(i);
+    }
+    for (int world_size = 1; world_size <= 4; ++world_size) {
+      std::vector<Batches> evaluated(world_size);
+      OnRanks(world_size, [&](Communicator& communicator) -> absl::Status {
+        CountingModel model;
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const std::unique_ptr<Trainer> trainer,
+            Trainer::Create(communicator, model, train, {}));
+        LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics,
+                                  trainer->Evaluate(test));
+        evaluated[communicator.rank()] = model.evaluated();
+        return metrics.samples == size && metrics.correct == (size + 1) / 2
+                   ? absl::OkStatus()
+                   : absl::InternalError("wrong metrics");
+      });
+      Batches got;
+      for (const Batches& batches : evaluated) {
+        // No rank has more than one batch beyond its share.
+        EXPECT_LE(batches.size(), want.size() / world_size + 1);
+        got.insert(got.end(), batches.begin(), batches.end());
+      }
+      EXPECT_EQ(got, want);
+    }
+  }
+}
+
+// Writes down the buffers that it evaluates with.
+class BufferReadingModel : public CountingModel {
+ public:
+  absl::StatusOr<Metrics> Evaluate(const Batch& batch) override {
+    evaluated_with.push_back(State());
+    return CountingModel::Evaluate(batch);
+  }
+
+  std::vector<double> State() {
+    return {buffers().floats()[0], buffers().floats()[1],
+            static_cast<double>(buffers().counters()[0])};
+  }
+
+  std::vector<std::vector<double>> evaluated_with;
+};
+
+TEST(TrainerEvaluationTest,
+     EvaluatesWithTheBuffersOfRankZeroAndLeavesThemOnEveryRank) {
+  constexpr int kRanks = 3;
+  const Dataset train = NumberedDataset(kSamples);
+  const Dataset test = NumberedDataset(3 * Trainer::kEvaluationBatch);
+  // By rank: the buffers after Create, after TrainEpoch, after Evaluate.
+  std::vector<std::vector<double>> created(kRanks), trained(kRanks),
+      left(kRanks);
+  std::vector<std::vector<std::vector<double>>> evaluated_with(kRanks);
+  OnRanks(kRanks, [&](Communicator& communicator) -> absl::Status {
+    const int rank = communicator.rank();
+    BufferReadingModel model;
+    model.buffers().floats()[0] = 10.0f * (1.0f + rank);
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const std::unique_ptr<Trainer> trainer,
+        Trainer::Create(communicator, model, train, {.batch_size = 4}));
+    created[rank] = model.State();
+    LOCKSTEP_RETURN_IF_ERROR(trainer->TrainEpoch(0, {}).status());
+    trained[rank] = model.State();
+    LOCKSTEP_RETURN_IF_ERROR(trainer->Evaluate(test).status());
+    left[rank] = model.State();
+    evaluated_with[rank] = model.evaluated_with;
+    return absl::OkStatus();
+  });
+  EXPECT_THAT(created, Each(std::vector<double>({10, 0, 0})));
+  EXPECT_THAT(left, Each(trained[0]));
+  EXPECT_THAT(evaluated_with,
+              Each(std::vector<std::vector<double>>({trained[0]})));
+  // Else there would have been nothing to broadcast.
+  EXPECT_NE(trained[1], trained[0]);
+  EXPECT_NE(trained[2], trained[0]);
+}
+
+const CheckpointInfo kInfo = {
+    .model = "lenet", .seed = ~uint64_t{0}, .epochs = 3};
+
+Parameters TwoParameters() { return Parameters({{"W", {2, 3}}, {"b", {2}}}); }
+
+Buffers TwoBuffers() {
+  Buffers buffers;
+  buffers.AddFloats("running_mean", {3});
+  buffers.AddCounter("num_batches_tracked");
+  return buffers;
+}
+
+class CheckpointTest : public testing::Test {
+ protected:
+  CheckpointTest()
+      : path_(absl::StrCat(testing::TempDir(), "/checkpoint.safetensors")) {
+    const std::span<float> values = saved_.values();
+    std::iota(values.begin(), values.end(), 0.1f);
+    const std::span<float> floats = buffers_.floats();
+    std::iota(floats.begin(), floats.end(), -0.3f);
+    buffers_.counters()[0] = (int64_t{1} << 60) + 1;
+    EXPECT_THAT(SaveCheckpoint(path_, kInfo, saved_, buffers_), IsOk());
+  }
+
+  const std::string path_;
+  Parameters saved_ = TwoParameters();
+  Buffers buffers_ = TwoBuffers();
+};
+
+TEST_F(CheckpointTest, ReadsBackTheTensorsAndInfoThatItWroteAlone) {
+  Parameters loaded = TwoParameters();
+  Buffers buffers = TwoBuffers();
+  EXPECT_THAT(LoadCheckpoint(path_, loaded, buffers), IsOkAndHolds(kInfo));
+  EXPECT_THAT(loaded.values(), ElementsAreArray(saved_.values()));
+  EXPECT_THAT(buffers.floats(), ElementsAreArray(buffers_.floats()));
+  EXPECT_EQ(buffers.counters()[0], buffers_.counters()[0]);
+  EXPECT_THAT(ReadCheckpointInfo(path_), IsOkAndHolds(kInfo));
+  NamedTensors want = ValueTensors(saved_);
+  want.merge(BufferTensors(buffers_));
+  EXPECT_EQ(want.size(), 4u);
+  EXPECT_EQ(ReadSafetensors(path_).value().tensors, want);
+}
+
+TEST_F(CheckpointTest, ReadsACheckpointOfAModelWithoutBuffers) {
+  Buffers none;
+  ASSERT_THAT(SaveCheckpoint(path_, kInfo, saved_, none), IsOk());
+  Parameters loaded = TwoParameters();
+  // A model with buffers cannot go on from it, and keeps what it has.
+  Buffers buffers = TwoBuffers();
+  EXPECT_THAT(
+      LoadCheckpoint(path_, loaded, buffers),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               AllOf(StartsWith(path_),
+                     HasSubstr("has no tensor 'num_batches_tracked'"))));
+  EXPECT_THAT(loaded.values(), Each(0.0f));
+  EXPECT_THAT(LoadCheckpoint(path_, loaded, none), IsOkAndHolds(kInfo));
+  EXPECT_THAT(loaded.values(), ElementsAreArray(saved_.values()));
+}
+
+TEST_F(CheckpointTest, RefusesFilesThatAreNoCheckpoint) {
+  const Safetensors good = ReadSafetensors(path_).value();
+  std::vector<Safetensors> contents(4, good);
+  contents[0].metadata["seed"] = "x";
+  contents[1].metadata["epochs"] = "-1";
+  contents[2].metadata["epochs"] = "";
+  contents[3].metadata.erase("model");
+  for (const Safetensors& content : contents) {
+    ASSERT_THAT(WriteSafetensors(path_, content), IsOk());
+    EXPECT_THAT(ReadCheckpointInfo(path_),
+                StatusIs(absl::StatusCode::kInvalidArgument,
+                         AllOf(StartsWith(path_), HasSubstr("no checkpoint"))));
+  }
+}
+
+// Progress lines: what they say, how often, and that all ranks add to them.
+// What rank 0, then rank 1, prints of an epoch of `steps` steps of the given
+// length, in each of which rank r has r + 1 samples of loss r + 1, all correct
+// on rank 0 and none on rank 1.
+std::vector<std::string> PrintEpoch(int64_t steps, absl::Duration wall,
+                                    bool rewrite = false) {
+  std::vector<std::ostringstream> outs(2);
+  OnRanks(2, [&](Communicator& communicator) {
+    const int rank = communicator.rank();
+    TrainingProgress progress(communicator, /*epochs=*/10, outs[rank], rewrite);
+    for (int64_t step = 0; step < steps; ++step) {
+      StepReport report;
+      report.epoch = 1;
+      report.step = step;
+      report.steps_per_epoch = steps;
+      report.global_samples = 3;
+      report.shard_metrics = {(rank + 1.0) * (rank + 1), 1 - rank, rank + 1};
+      report.wall = wall;
+      LOCKSTEP_RETURN_IF_ERROR(progress.OnStep(report));
+    }
+    EpochSummary summary;
+    summary.epoch = 1;
+    summary.train = {6.0, 3, 4};
+    summary.test = {1.0, 7, 8};
+    summary.train_time = absl::Milliseconds(500);
+    progress.OnEpoch(summary);
+    return absl::OkStatus();
+  });
+  return {outs[0].str(), outs[1].str()};
+}
+
+constexpr char kSummary[] =
+    "epoch  2/10  train loss 1.5000  train accuracy 0.750  test accuracy "
+    "0.8750  8 images/s  0.5 s\n";
+
+TEST(ProgressTest, WeighsRanksBySamplesAndPrintsOnRankZeroOnly) {
+  const std::vector<std::string> printed = PrintEpoch(2, absl::Seconds(2));
+  EXPECT_EQ(printed[0],
+            std::string("epoch  2/10  step 1/2  loss 1.6667  accuracy 0.333  2 "
+                        "images/s\n"
+                        "epoch  2/10  step 2/2  loss 1.6667  accuracy 0.333  2 "
+                        "images/s\n") +
+                kSummary);
+  EXPECT_EQ(printed[1], "");
+}
+
+int64_t Lines(const std::string& text) {
+  return std::count(text.begin(), text.end(), '\n');
+}
+
+TEST(ProgressTest, PrintsTenTimesAnEpochAndAtMostOnceASecond) {
+  EXPECT_EQ(Lines(PrintEpoch(235, absl::Seconds(1))[0]), 10 + 1);
+  EXPECT_EQ(Lines(PrintEpoch(5, absl::Seconds(1))[0]), 5 + 1);
+  // 23 steps of 20 ms a tenth: the first, and then every third.
+  EXPECT_EQ(Lines(PrintEpoch(235, absl::Milliseconds(20))[0]), 4 + 1);
+  EXPECT_EQ(Lines(PrintEpoch(235, absl::Milliseconds(1))[0]), 1 + 1);
+}
+
+TEST(ProgressTest, RewritesTheLineOnATerminal) {
+  EXPECT_EQ(PrintEpoch(1, absl::Seconds(3), /*rewrite=*/true)[0],
+            std::string("\x1b[2Kepoch  2/10  step 1/1  loss 1.6667  accuracy "
+                        "0.333  1 images/s\r\x1b[2K") +
+                kSummary);
 }
 
 }  // namespace

@@ -13,9 +13,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "base/data_types.h"
@@ -34,14 +34,20 @@ using Clock = std::chrono::steady_clock;
 
 bool failed = false;
 
-double MicrosecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double, std::micro>(Clock::now() - start)
-      .count();
-}
+// The least time of each part, in microseconds, by the counter's name.
+class Times {
+ public:
+  void Note(const std::string& name, Clock::time_point start) {
+    const double time =
+        std::chrono::duration<double, std::micro>(Clock::now() - start).count();
+    const auto [at, is_first] = least_.try_emplace(name, time);
+    if (!is_first) at->second = std::min(at->second, time);
+  }
+  const std::map<std::string, double>& least() const { return least_; }
 
-double Least(const std::vector<double>& values) {
-  return values.empty() ? 0 : *std::min_element(values.begin(), values.end());
-}
+ private:
+  std::map<std::string, double> least_;
+};
 
 // 64-byte aligned, as the models' activations are.
 class Floats {
@@ -100,11 +106,6 @@ struct Layer {
   int64_t batches = 0;
 };
 
-struct Times {
-  std::vector<double> moments, normalize, reduce, input, ours, onednn_forward,
-      onednn, copy;
-};
-
 // One step of SyncBatchNorm of one rank, without its calls of the group.
 absl::Status RunOurs(CpuBatchNormKernels& kernels, Layer& layer, Times& times) {
   const auto start = Clock::now();
@@ -115,10 +116,10 @@ absl::Status RunOurs(CpuBatchNormKernels& kernels, Layer& layer, Times& times) {
   absl::Status status =
       kernels.ComputeMoments(layer.shape, layer.x.buffer(), layer.own.get());
   status.Update(kernels
-                    .Merge(layer.record(), layer.own.get(), 1, merge,
-                           layer.running(), layer.saved.get())
+                    .Merge({layer.record(), layer.own.get(), 1, merge,
+                            layer.running(), layer.saved.get()})
                     .status());
-  times.moments.push_back(MicrosecondsSince(start));
+  times.Note("moments", start);
   const auto normalize = Clock::now();
   status.Update(kernels.Normalize({.shape = layer.shape,
                                    .relu = layer.relu,
@@ -128,23 +129,27 @@ absl::Status RunOurs(CpuBatchNormKernels& kernels, Layer& layer, Times& times) {
                                    .bias = layer.bias.buffer(),
                                    .saved = layer.saved.get(),
                                    .y = layer.y.buffer()}));
-  times.normalize.push_back(MicrosecondsSince(normalize));
-  const BatchNormKernels::BackwardCall call = {.shape = layer.shape,
-                                               .relu = layer.relu,
-                                               .x = layer.x.buffer(),
-                                               .y = layer.y.buffer(),
-                                               .dy = layer.dy.buffer(),
-                                               .weight = layer.weight.buffer(),
-                                               .saved = layer.saved.get()};
+  times.Note("normalize", normalize);
+  const BatchNormKernels::BackwardCall call = {
+      .shape = layer.shape,
+      .relu = layer.relu,
+      .x = layer.x.buffer(),
+      .y = layer.y.buffer(),
+      .dy = layer.dy.buffer(),
+      .weight = layer.weight.buffer(),
+      .saved = layer.saved.get(),
+      .sums = layer.sums.buffer(),
+      .dweight = layer.dweight.buffer(),
+      .dbias = layer.dbias.buffer(),
+      .dx = layer.dx.buffer(),
+      .dresidual = {}};
   const auto reduce = Clock::now();
-  status.Update(kernels.BackwardReduce(
-      call, layer.sums.buffer(), layer.dweight.buffer(), layer.dbias.buffer()));
-  times.reduce.push_back(MicrosecondsSince(reduce));
+  status.Update(kernels.BackwardReduce(call));
+  times.Note("reduce", reduce);
   const auto input = Clock::now();
-  status.Update(kernels.BackwardInput(call, layer.sums.buffer(),
-                                      layer.dx.buffer(), Buffer()));
-  times.input.push_back(MicrosecondsSince(input));
-  times.ours.push_back(MicrosecondsSince(start));
+  status.Update(kernels.BackwardInput(call));
+  times.Note("input", input);
+  times.Note("ours", start);
   return status;
 }
 
@@ -160,7 +165,7 @@ absl::Status RunOnednn(OnednnBatchNorm& norm, Layer& layer, Times& times) {
                                       .running = layer.running(),
                                       .y = layer.y.buffer(),
                                       .saved = layer.saved_buffer()});
-  times.onednn_forward.push_back(MicrosecondsSince(start));
+  times.Note("onednn_forward", start);
   status.Update(norm.Backward({.shape = layer.shape,
                                .training = true,
                                .relu = layer.relu,
@@ -174,7 +179,7 @@ absl::Status RunOnednn(OnednnBatchNorm& norm, Layer& layer, Times& times) {
                                .dx = layer.dx.buffer(),
                                .dresidual = {}},
                               [] {}));
-  times.onednn.push_back(MicrosecondsSince(start));
+  times.Note("onednn", start);
   return status;
 }
 
@@ -205,7 +210,7 @@ void TrainingStep(benchmark::State& state, bool relu) {
     const auto copy = Clock::now();
     std::memcpy(ours.y.data(), ours.x.data(),
                 static_cast<size_t>(ours.x.buffer().size_bytes()));
-    times.copy.push_back(MicrosecondsSince(copy));
+    times.Note("copy", copy);
     status.Update(RunOurs(kernels, ours, times));
     status.Update(RunOnednn(*norm, theirs, times));
   }
@@ -218,15 +223,9 @@ void TrainingStep(benchmark::State& state, bool relu) {
     failed = true;
     state.SkipWithError(std::string(status.message()).c_str());
   }
-  state.counters["copy"] = Least(times.copy);
-  state.counters["moments"] = Least(times.moments);
-  state.counters["normalize"] = Least(times.normalize);
-  state.counters["reduce"] = Least(times.reduce);
-  state.counters["input"] = Least(times.input);
-  state.counters["ours"] = Least(times.ours);
-  state.counters["onednn_forward"] = Least(times.onednn_forward);
-  state.counters["onednn"] = Least(times.onednn);
-  state.counters["ratio"] = Least(times.ours) / Least(times.onednn);
+  for (const auto& [name, time] : times.least()) state.counters[name] = time;
+  state.counters["ratio"] =
+      state.counters["ours"].value / state.counters["onednn"].value;
 }
 
 void ResNet18Shapes(benchmark::internal::Benchmark* benchmark) {

@@ -83,25 +83,17 @@ class CpuBatchNormKernels : public BatchNormKernels {
   // and rounded to T at the end. So sum of g is off by at most 19 u sum |g|,
   // and the other by 22 u sum |g (x - mean)| * inverse deviation, to first
   // order in the unit round-off u.
-  absl::Status BackwardReduce(const BackwardCall& call, Buffer sums,
-                              Buffer dweight, Buffer dbias) override;
+  absl::Status BackwardReduce(const BackwardCall& call) override;
 
   // Per element, each operation rounded to T,
   //
   //   dx = a * ((g - b) - (x - mean) * c),  a = weight * inverse deviation,
   //   b = sums[0] / count,  c = sums[1] / count * inverse deviation
-  absl::Status BackwardInput(const BackwardCall& call, ConstBuffer sums,
-                             Buffer dx, Buffer dresidual) override;
+  absl::Status BackwardInput(const BackwardCall& call) override;
 
   // These two cannot fail.
-  absl::StatusOr<int64_t> Merge(const StatisticsRecord& record,
-                                const std::byte* gathered, int ranks,
-                                const MergeOptions& options,
-                                const RunningStatistics& running,
-                                std::byte* saved) override;
-  absl::Status UseRunning(const StatisticsRecord& record,
-                          const RunningStatistics& running, double epsilon,
-                          std::byte* saved) override;
+  absl::StatusOr<int64_t> Merge(const MergeCall& call) override;
+  absl::Status UseRunning(const RunningCall& call) override;
 
  private:
   const VectorUnit unit_;

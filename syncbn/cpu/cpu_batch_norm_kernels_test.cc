@@ -1,15 +1,14 @@
-// What the class adds to its operations, whose numbers the other tests check:
-// how loops are cut and shared by threads, and that the bits are the same on
-// any number of them.
+// The suite of all kernels on the CPU; how loops are cut and shared by threads;
+// and that the bits are the same on any number of them.
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
-#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -23,8 +22,10 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/column_plan.h"
-#include "syncbn/cpu/test_activations.h"
 #include "syncbn/cpu/workspace.h"
+#include "syncbn/moments.h"
+#include "syncbn/testing/device_tensor.h"
+#include "syncbn/testing/kernel_suite.h"
 
 // Of the OpenMP runtime, which the kernels bring along.
 extern "C" void omp_set_num_threads(int count);
@@ -161,41 +162,98 @@ TEST(ParallelForTest, IsAPlainCallInsideAnother) {
   }
 }
 
+// The suite of all kernels.
+
+// As cpu_batch_norm_kernels.h derives them.
+MomentErrors ErrorsOfMoments(const Moments<double>& exact, double largest,
+                             double u) {
+  if (exact.count == 0) return {0, 0};
+  const double n = static_cast<double>(exact.count);
+  const double g = 20 * u;
+  const double d = g * largest;
+  const double merges = n / 64 + 74;
+  const double e = 2 * merges * 0x1p-53 * largest;
+  return {g * (std::sqrt(exact.m2 / n) + d) + e + u * std::abs(exact.mean),
+          (5 * g + 4 * merges * 0x1p-53) * (exact.m2 + n * d * d) +
+              3 * (std::sqrt(exact.m2 * n) * e + n * e * e)};
+}
+
+// Likewise, and in float64 what merging rounds.
+double ErrorsOfSums(int64_t n, double u) {
+  return 23 * u + (static_cast<double>(n) / 64 + 74) * 0x1p-53;
+}
+
+std::vector<ActivationShape> Shapes() {
+  std::vector<ActivationShape> shapes;
+  for (const int64_t c : {1, 3, 63, 64, 65, 130}) {
+    for (const auto& [n, hw] : std::vector<std::pair<int64_t, int64_t>>{
+             {0, 4}, {1, 1}, {5, 1}, {3, 7}, {4, 49}, {2, 130}}) {
+      shapes.push_back({n, c, hw});
+    }
+  }
+  return shapes;
+}
+
+// dx is rounded eight times, and once for what these make of each other. Large
+// shapes are cut into several segments and shared by threads.
+const KernelsUnderTest kKernels = {
+    .make = []() -> std::unique_ptr<BatchNormKernels> {
+      return std::make_unique<CpuBatchNormKernels>();
+    },
+    .shapes = Shapes(),
+    .large = {{3, 16, 6001}, {7, 1, 40021}, {270, 2, 600}},
+    .moment_errors = ErrorsOfMoments,
+    .sum_errors = ErrorsOfSums,
+    .input_gradient_roundings = 9,
+    .exact_of_equal_values = true};
+
+const std::vector<DataType> kTypes = {DataType::kFloat32, DataType::kFloat16,
+                                      DataType::kBFloat16, DataType::kFloat64};
+
+INSTANTIATE_TEST_SUITE_P(Cpu, KernelsTest,
+                         testing::ValuesIn(CasesOf(&kKernels, kTypes)),
+                         CaseName);
+
 // A layer's forward and backward pass.
 struct Step {
-  Step(const ActivationShape& shape, DataType type)
-      : x(shape, type, /*seed=*/1, /*center=*/0.25),
-        residual(shape, type, /*seed=*/2, /*center=*/0),
-        dy(shape, type, /*seed=*/3, /*center=*/0),
-        y(shape, type),
-        dx(shape, type),
-        dresidual(shape, type),
-        weight(TestParameters(shape.c, StatisticsTypeOf(type), 4, 0.5, 1.5)),
-        sums(2 * shape.c, StatisticsTypeOf(type)),
-        record(shape.c, type),
-        saved(shape.c, type) {}
+  // Tensors are aligned to their elements alone.
+  Step(const ActivationShape& shape, DataType type, bool fused = true,
+       std::vector<double> values = {})
+      : fused(fused),
+        shape(shape),
+        x(type, values.empty() ? RandomValues(shape.size(), 1, 0.25) : values,
+          1),
+        residual(type, RandomValues(shape.size(), 2), 1),
+        dy(type, RandomValues(shape.size(), 3), 1),
+        y(type, shape.size(), 1),
+        dx(type, shape.size(), 1),
+        dresidual(type, shape.size(), 1),
+        weight(StatisticsTypeOf(type), RandomValues(shape.c, 4, 1, 0.2), 1),
+        sums(StatisticsTypeOf(type), 2 * shape.c, 1),
+        record({UnwrittenRecord(shape.c)}, StatisticsTypeOf(type)),
+        saved({UnwrittenRecord(shape.c)}, StatisticsTypeOf(type)) {}
 
   void Run(CpuBatchNormKernels& kernels) {
-    EXPECT_THAT(
-        kernels.ComputeMoments(x.shape, x.array.buffer(), record.data()),
-        IsOk());
-    EXPECT_THAT(
-        kernels.Merge(record.layout(), record.data(), 1, {.epsilon = 1e-5},
-                      RunningStatistics(), saved.data()),
-        IsOkAndHolds(x.shape.values_per_channel()));
-    Normalize(kernels, y.array.buffer());
-    EXPECT_THAT(
-        kernels.BackwardReduce(Backward(), sums.buffer(), Buffer(), Buffer()),
-        IsOk());
-    InputGradient(kernels, dx.array.buffer(), dresidual.array.buffer());
+    EXPECT_THAT(kernels.ComputeMoments(shape, x.buffer(), record.data()),
+                IsOk());
+    EXPECT_THAT(kernels.Merge({record.layout(),
+                               record.data(),
+                               1,
+                               {.epsilon = 1e-5},
+                               {},
+                               saved.data()}),
+                IsOkAndHolds(shape.values_per_channel()));
+    Normalize(kernels, y.buffer());
+    EXPECT_THAT(kernels.BackwardReduce(Backward()), IsOk());
+    InputGradient(kernels, dx.buffer(), dresidual.buffer());
   }
 
   void Normalize(CpuBatchNormKernels& kernels, Buffer to) {
     BatchNormKernels::NormalizeCall normalize;
-    normalize.shape = x.shape;
-    normalize.relu = true;
-    normalize.x = x.array.buffer();
-    normalize.residual = residual.array.buffer();
+    normalize.shape = shape;
+    normalize.relu = fused;
+    normalize.x = x.buffer();
+    if (fused) normalize.residual = residual.buffer();
     normalize.weight = weight.buffer();
     normalize.saved = saved.data();
     normalize.y = to;
@@ -204,50 +262,69 @@ struct Step {
 
   void InputGradient(CpuBatchNormKernels& kernels, Buffer to_dx,
                      Buffer to_dresidual) {
-    EXPECT_THAT(
-        kernels.BackwardInput(Backward(), sums.buffer(), to_dx, to_dresidual),
-        IsOk());
+    BatchNormKernels::BackwardCall backward = Backward();
+    backward.dx = to_dx;
+    backward.dresidual = to_dresidual;
+    EXPECT_THAT(kernels.BackwardInput(backward), IsOk());
   }
 
   BatchNormKernels::BackwardCall Backward() {
     BatchNormKernels::BackwardCall backward;
-    backward.shape = x.shape;
-    backward.relu = true;
-    backward.x = x.array.buffer();
-    backward.y = y.array.buffer();
-    backward.dy = dy.array.buffer();
+    backward.shape = shape;
+    backward.relu = fused;
+    backward.x = x.buffer();
+    backward.y = y.buffer();
+    backward.dy = dy.buffer();
     backward.weight = weight.buffer();
     backward.saved = saved.data();
+    backward.sums = sums.buffer();
     return backward;
   }
 
-  bool SameBits(const Step& other) const {
-    return record.SameBits(other.record) && saved.SameBits(other.saved) &&
-           y.array.SameBits(other.y.array) && sums.SameBits(other.sums) &&
-           dx.array.SameBits(other.dx.array) &&
-           dresidual.array.SameBits(other.dresidual.array);
+  // Of all that is written.
+  std::string Bytes() const {
+    std::string bytes =
+        sums.Bytes() + y.Bytes() + dx.Bytes() + dresidual.Bytes();
+    for (const DeviceRecords* r : {&record, &saved}) {
+      bytes.append(reinterpret_cast<const char*>(r->data()),
+                   static_cast<size_t>(r->layout().size_bytes()));
+    }
+    return bytes;
   }
 
-  TestActivations x, residual, dy, y, dx, dresidual;
-  GuardedArray weight;
-  GuardedArray sums;
-  TestRecord record;
-  TestRecord saved;
+  const bool fused;  // With ReLU and residual.
+  const ActivationShape shape;
+  DeviceTensor x, residual, dy, y, dx, dresidual, weight, sums;
+  DeviceRecords record, saved;
 };
 
 TEST(CpuBatchNormKernelsTest, BitsDoNotDependOnThreadsOrInstructions) {
   CpuBatchNormKernels kernels;
   CpuBatchNormKernels baseline(VectorUnit::kBaseline);
-  for (const ActivationCase& test_case : LargeActivationCases()) {
+  for (const KernelsCase& c : CasesOf(&kKernels, kTypes)) {
+    for (ActivationShape shape : kKernels.large) {
+      shape.layout = c.layout;
+      omp_set_num_threads(1);
+      Step want(shape, c.type);
+      want.Run(baseline);
+      for (int threads : {2, 5}) {
+        omp_set_num_threads(threads);
+        Step step(shape, c.type);
+        step.Run(kernels);
+        EXPECT_TRUE(step.Bytes() == want.Bytes())
+            << Describe(shape) << " on " << threads << " threads";
+      }
+    }
     omp_set_num_threads(1);
-    Step want(test_case.shape, test_case.type);
-    want.Run(baseline);
-    for (int threads : {2, 5}) {
-      omp_set_num_threads(threads);
-      Step step(test_case.shape, test_case.type);
-      step.Run(kernels);
-      EXPECT_TRUE(step.SameBits(want))
-          << Name(test_case) << " on " << threads << " threads";
+    for (ActivationShape shape : kKernels.shapes) {
+      shape.layout = c.layout;
+      for (const bool fused : {false, true}) {
+        Step want(shape, c.type, fused);
+        Step step(shape, c.type, fused);
+        want.Run(baseline);
+        step.Run(kernels);
+        EXPECT_TRUE(step.Bytes() == want.Bytes()) << Describe(shape);
+      }
     }
   }
 }
@@ -256,45 +333,14 @@ TEST(CpuBatchNormKernelsTest, BitsDoNotDependOnThreadsOrInstructions) {
 TEST(CpuBatchNormKernelsTest, BitsDependOnTheValues) {
   CpuBatchNormKernels kernels;
   const ActivationShape shape = {.n = 2, .c = 3, .hw = 4};
-  Step a(shape, DataType::kFloat64);
-  Step b(shape, DataType::kFloat64);
-  b.x.array.Set(7, b.x.array.Get(7) * (1 + 0x1p-52));
+  Step a(shape, DataType::kFloat64, /*fused=*/false);
+  std::vector<double> values = a.x.values();
+  values[7] *= 1 + 0x1p-52;
+  Step b(shape, DataType::kFloat64, /*fused=*/false, values);
   a.Run(kernels);
   b.Run(kernels);
-  EXPECT_FALSE(a.SameBits(b));
+  EXPECT_NE(a.Bytes(), b.Bytes());
 }
-
-// Float32 on cache lines, between guard zones.
-class AlignedFloats {
- public:
-  AlignedFloats(CpuBatchNormKernels& kernels, int64_t size) : size_(size) {
-    auto memory = kernels.Allocate((size + 2 * kGuard) * sizeof(float));
-    EXPECT_THAT(memory, IsOk());
-    memory_ = *std::move(memory);
-    std::memset(memory_.get(), kPattern, (size + 2 * kGuard) * sizeof(float));
-  }
-
-  Buffer buffer() { return {data(), size_, DataType::kFloat32}; }
-  bool HasBits(const GuardedArray& want) {
-    return std::memcmp(data(), want.data(), size_ * sizeof(float)) == 0;
-  }
-  bool GuardsAreIntact() {
-    const auto intact = [](const std::byte* guard) {
-      return std::all_of(guard, guard + kGuard * sizeof(float),
-                         [](std::byte b) { return b == std::byte{kPattern}; });
-    };
-    return intact(memory_.get()) && intact(data() + size_ * sizeof(float));
-  }
-
- private:
-  static constexpr int64_t kGuard = 16;
-  static constexpr uint8_t kPattern = 0xa5;
-
-  std::byte* data() { return memory_.get() + kGuard * sizeof(float); }
-
-  int64_t size_;
-  std::shared_ptr<std::byte> memory_;
-};
 
 // Outputs of several MiB on cache lines are written past the caches; those of
 // Step are not, since they are not aligned.
@@ -311,18 +357,15 @@ TEST(CpuBatchNormKernelsTest, LargeAlignedOutputsHaveTheSameBits) {
       ASSERT_GT(shape.size() * 4, 4 << 20);
       Step step(shape, DataType::kFloat32);
       step.Run(kernels);
-      AlignedFloats y(kernels, shape.size());
-      AlignedFloats dx(kernels, shape.size());
-      AlignedFloats dresidual(kernels, shape.size());
+      DeviceTensor y(DataType::kFloat32, shape.size());
+      DeviceTensor dx(DataType::kFloat32, shape.size());
+      DeviceTensor dresidual(DataType::kFloat32, shape.size());
       step.Normalize(kernels, y.buffer());
       step.InputGradient(kernels, dx.buffer(), dresidual.buffer());
-      EXPECT_TRUE(y.HasBits(step.y.array)) << Name(layout);
-      EXPECT_TRUE(dx.HasBits(step.dx.array)) << Name(layout);
-      EXPECT_TRUE(dresidual.HasBits(step.dresidual.array)) << Name(layout);
-      EXPECT_FALSE(dx.HasBits(step.dresidual.array)) << Name(layout);
-      for (AlignedFloats* output : {&y, &dx, &dresidual}) {
-        EXPECT_TRUE(output->GuardsAreIntact()) << Name(layout);
-      }
+      EXPECT_TRUE(y.Bytes() == step.y.Bytes()) << Name(layout);
+      EXPECT_TRUE(dx.Bytes() == step.dx.Bytes()) << Name(layout);
+      EXPECT_TRUE(dresidual.Bytes() == step.dresidual.Bytes()) << Name(layout);
+      EXPECT_FALSE(dx.Bytes() == step.dresidual.Bytes()) << Name(layout);
     }
   }
 }

@@ -53,8 +53,7 @@ template <typename T>
 NormalizeParameters<T> MakeNormalizeParameters(
     const BatchNormKernels::NormalizeCall& call, const RunPlan& plan,
     T* memory) {
-  const StatisticsRecord layout = {.channels = plan.channels,
-                                   .type = StatisticsTypeOf(call.x.type)};
+  const StatisticsRecord layout = RecordOf(plan.channels, call.x.type);
   const T* const saved_mean = layout.Mean<T>(call.saved);
   const T* const inverse = layout.Second<T>(call.saved);
   const T* const weight = static_cast<const T*>(call.weight.data);
@@ -138,20 +137,11 @@ struct InputGradient {
   }
 };
 
-struct Gradients {
-  const BatchNormKernels::BackwardCall& call;
-  ConstBuffer sums;
-  Buffer dx;
-  Buffer dresidual;
-};
-
 // memory: [kGradientArrays, plan.parameters()]: a, b, c, mean.
 template <typename T>
-void MakeGradientParameters(const Gradients& gradients, const RunPlan& plan,
-                            int64_t count, T* memory) {
-  const BatchNormKernels::BackwardCall& call = gradients.call;
-  const StatisticsRecord layout = {.channels = plan.channels,
-                                   .type = StatisticsTypeOf(call.x.type)};
+void MakeGradientParameters(const BatchNormKernels::BackwardCall& call,
+                            const RunPlan& plan, int64_t count, T* memory) {
+  const StatisticsRecord layout = RecordOf(plan.channels, call.x.type);
   const T* const saved_mean = layout.Mean<T>(call.saved);
   const T* const inverse = layout.Second<T>(call.saved);
   const T* const weight = static_cast<const T*>(call.weight.data);
@@ -161,7 +151,7 @@ void MakeGradientParameters(const Gradients& gradients, const RunPlan& plan,
     memory[j] = has_weight ? inverse[j] * weight[j] : inverse[j];
   }
   if (count > 0) {
-    const T* const sum = static_cast<const T*>(gradients.sums.data);
+    const T* const sum = static_cast<const T*>(call.sums.data);
     const double n = static_cast<double>(count);
     for (int64_t j = 0; j < plan.channels; ++j) {
       const double product = sum[plan.channels + j];
@@ -176,61 +166,63 @@ void MakeGradientParameters(const Gradients& gradients, const RunPlan& plan,
 }
 
 template <typename E, bool batch, bool relu, bool residual>
-void RunInputGradient(const Gradients& gradients, const RunPlan& plan,
-                      const ComputeType<E>* parameters, VectorUnit unit) {
+void RunInputGradient(const BatchNormKernels::BackwardCall& call,
+                      const RunPlan& plan, const ComputeType<E>* parameters,
+                      VectorUnit unit) {
   using Operation = InputGradient<ComputeType<E>, batch, relu, residual>;
   ElementwiseArgs<E, Operation> args;
   args.plan = plan;
-  args.inputs[0] = static_cast<const E*>(gradients.call.dy.data);
+  args.inputs[0] = static_cast<const E*>(call.dy.data);
   if constexpr (relu) {
-    args.inputs[1] = static_cast<const E*>(gradients.call.y.data);
+    args.inputs[1] = static_cast<const E*>(call.y.data);
   }
   if constexpr (batch) {
-    args.inputs[1 + relu] = static_cast<const E*>(gradients.call.x.data);
+    args.inputs[1 + relu] = static_cast<const E*>(call.x.data);
   }
   for (int k = 0; k < Operation::kParameters; ++k) {
     args.parameters[k] = parameters + k * plan.parameters();
   }
-  args.outputs[0] = static_cast<E*>(gradients.dx.data);
+  args.outputs[0] = static_cast<E*>(call.dx.data);
   if constexpr (residual) {
-    args.outputs[1] = static_cast<E*>(gradients.dresidual.data);
+    args.outputs[1] = static_cast<E*>(call.dresidual.data);
   }
   RunElementwise(unit, args);
 }
 
 template <typename E, bool batch, bool relu>
-void RunResidual(const Gradients& gradients, const RunPlan& plan,
-                 const ComputeType<E>* parameters, VectorUnit unit) {
-  if (gradients.dresidual.count > 0) {
-    RunInputGradient<E, batch, relu, true>(gradients, plan, parameters, unit);
+void RunResidual(const BatchNormKernels::BackwardCall& call,
+                 const RunPlan& plan, const ComputeType<E>* parameters,
+                 VectorUnit unit) {
+  if (call.dresidual.count > 0) {
+    RunInputGradient<E, batch, relu, true>(call, plan, parameters, unit);
   } else {
-    RunInputGradient<E, batch, relu, false>(gradients, plan, parameters, unit);
+    RunInputGradient<E, batch, relu, false>(call, plan, parameters, unit);
   }
 }
 
 template <typename E, bool batch>
-void RunRelu(const Gradients& gradients, const RunPlan& plan,
+void RunRelu(const BatchNormKernels::BackwardCall& call, const RunPlan& plan,
              const ComputeType<E>* parameters, VectorUnit unit) {
-  if (gradients.call.relu) {
-    RunResidual<E, batch, true>(gradients, plan, parameters, unit);
+  if (call.relu) {
+    RunResidual<E, batch, true>(call, plan, parameters, unit);
   } else {
-    RunResidual<E, batch, false>(gradients, plan, parameters, unit);
+    RunResidual<E, batch, false>(call, plan, parameters, unit);
   }
 }
 
 struct InputForType {
   template <typename E>
-  static void Run(const Gradients& gradients, const RunPlan& plan,
-                  std::byte* memory, VectorUnit unit) {
+  static void Run(const BatchNormKernels::BackwardCall& call,
+                  const RunPlan& plan, std::byte* memory, VectorUnit unit) {
     using T = ComputeType<E>;
     T* const parameters = reinterpret_cast<T*>(memory);
     int64_t count;
-    std::memcpy(&count, gradients.call.saved, sizeof(count));
-    MakeGradientParameters(gradients, plan, count, parameters);
+    std::memcpy(&count, call.saved, sizeof(count));
+    MakeGradientParameters(call, plan, count, parameters);
     if (count > 0) {
-      RunRelu<E, true>(gradients, plan, parameters, unit);
+      RunRelu<E, true>(call, plan, parameters, unit);
     } else {
-      RunRelu<E, false>(gradients, plan, parameters, unit);
+      RunRelu<E, false>(call, plan, parameters, unit);
     }
   }
 };
@@ -324,17 +316,13 @@ absl::Status CpuBatchNormKernels::Normalize(const NormalizeCall& call) {
   return absl::OkStatus();
 }
 
-absl::Status CpuBatchNormKernels::BackwardInput(const BackwardCall& call,
-                                                ConstBuffer sums, Buffer dx,
-                                                Buffer dresidual) {
+absl::Status CpuBatchNormKernels::BackwardInput(const BackwardCall& call) {
   const RunPlan plan = MakeRunPlan(call.shape);
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::byte* const memory,
       scratch_.Reserve(kGradientArrays * plan.parameters() *
                        SizeOf(StatisticsTypeOf(call.x.type))));
-  const Gradients gradients = {
-      .call = call, .sums = sums, .dx = dx, .dresidual = dresidual};
-  ForActivationType<InputForType>(call.x.type, gradients, plan, memory, unit_);
+  ForActivationType<InputForType>(call.x.type, call, plan, memory, unit_);
   return absl::OkStatus();
 }
 

@@ -71,40 +71,40 @@ void UpdateRunning(const Chunk& chunk, const MergeOptions& options,
 }
 
 template <typename T>
-int64_t MergeOf(const StatisticsRecord& record, const std::byte* gathered,
-                int ranks, const MergeOptions& options,
-                const RunningStatistics& running, std::byte* saved) {
-  T* const mean = record.Mean<T>(saved);
-  T* const inverse = record.Second<T>(saved);
+int64_t MergeOf(const BatchNormKernels::MergeCall& call) {
+  const StatisticsRecord& record = call.record;
+  T* const mean = record.Mean<T>(call.saved);
+  T* const inverse = record.Second<T>(call.saved);
   int64_t count = 0;
   for (int64_t begin = 0; begin < record.channels; begin += kChunk) {
     const int64_t size = std::min(kChunk, record.channels - begin);
-    const Chunk chunk = MergeChunk<T>(record, gathered, ranks, begin, size);
+    const Chunk chunk =
+        MergeChunk<T>(record, call.gathered, call.ranks, begin, size);
     count = chunk.count;
     const double n = static_cast<double>(std::max<int64_t>(count, 1));
     for (int64_t j = 0; j < size; ++j) {
       mean[begin + j] = static_cast<T>(chunk.mean[j]);
-      inverse[begin + j] =
-          static_cast<T>(InverseDeviation(chunk.m2[j] / n, options.epsilon));
+      inverse[begin + j] = static_cast<T>(
+          InverseDeviation(chunk.m2[j] / n, call.options.epsilon));
     }
-    const bool refused = count == 1 && options.refuses_one_value;
-    if (running.tracked() && count > 0 && !refused) {
-      UpdateRunning<T>(chunk, options, running, begin, size);
+    const bool refused = count == 1 && call.options.refuses_one_value;
+    if (call.running.tracked() && count > 0 && !refused) {
+      UpdateRunning<T>(chunk, call.options, call.running, begin, size);
     }
   }
   return count;
 }
 
 template <typename T>
-void CopyRunning(const StatisticsRecord& record,
-                 const RunningStatistics& running, double epsilon,
-                 std::byte* saved) {
-  T* const mean = record.Mean<T>(saved);
-  T* const inverse = record.Second<T>(saved);
-  const T* const variance = static_cast<const T*>(running.variance.data);
-  std::copy_n(static_cast<const T*>(running.mean.data), record.channels, mean);
-  for (int64_t j = 0; j < record.channels; ++j) {
-    inverse[j] = static_cast<T>(InverseDeviation(double{variance[j]}, epsilon));
+void CopyRunning(const BatchNormKernels::RunningCall& call) {
+  const int64_t channels = call.record.channels;
+  T* const inverse = call.record.Second<T>(call.saved);
+  const T* const variance = static_cast<const T*>(call.running.variance.data);
+  std::copy_n(static_cast<const T*>(call.running.mean.data), channels,
+              call.record.Mean<T>(call.saved));
+  for (int64_t j = 0; j < channels; ++j) {
+    inverse[j] =
+        static_cast<T>(InverseDeviation(double{variance[j]}, call.epsilon));
   }
 }
 
@@ -117,28 +117,22 @@ void StartRecord(const StatisticsRecord& record, int64_t count,
 
 }  // namespace
 
-absl::StatusOr<int64_t> CpuBatchNormKernels::Merge(
-    const StatisticsRecord& record, const std::byte* gathered, int ranks,
-    const MergeOptions& options, const RunningStatistics& running,
-    std::byte* saved) {
+absl::StatusOr<int64_t> CpuBatchNormKernels::Merge(const MergeCall& call) {
   int64_t count = 0;
-  for (int rank = 0; rank < ranks; ++rank) {
-    count += CountOf(gathered + rank * record.size_bytes());
+  for (int rank = 0; rank < call.ranks; ++rank) {
+    count += CountOf(call.gathered + rank * call.record.size_bytes());
   }
-  StartRecord(record, count, saved);
-  return record.type == DataType::kFloat64
-             ? MergeOf<double>(record, gathered, ranks, options, running, saved)
-             : MergeOf<float>(record, gathered, ranks, options, running, saved);
+  StartRecord(call.record, count, call.saved);
+  return call.record.type == DataType::kFloat64 ? MergeOf<double>(call)
+                                                : MergeOf<float>(call);
 }
 
-absl::Status CpuBatchNormKernels::UseRunning(const StatisticsRecord& record,
-                                             const RunningStatistics& running,
-                                             double epsilon, std::byte* saved) {
-  StartRecord(record, /*count=*/0, saved);
-  if (record.type == DataType::kFloat64) {
-    CopyRunning<double>(record, running, epsilon, saved);
+absl::Status CpuBatchNormKernels::UseRunning(const RunningCall& call) {
+  StartRecord(call.record, /*count=*/0, call.saved);
+  if (call.record.type == DataType::kFloat64) {
+    CopyRunning<double>(call);
   } else {
-    CopyRunning<float>(record, running, epsilon, saved);
+    CopyRunning<float>(call);
   }
   return absl::OkStatus();
 }

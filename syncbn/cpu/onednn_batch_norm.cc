@@ -19,7 +19,6 @@
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/check_batch_norm.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/cpu/workspace.h"
 
@@ -150,7 +149,7 @@ absl::StatusOr<std::unique_ptr<OnednnBatchNorm>> OnednnBatchNorm::Create(
 }
 
 int64_t OnednnBatchNorm::SavedBytes(DataType type) const {
-  return RecordOf(type).size_bytes();
+  return RecordOf(options_.channels, type).size_bytes();
 }
 
 absl::Status OnednnBatchNorm::Forward(const Forwards& buffers) {
@@ -176,9 +175,9 @@ absl::StatusOr<Buffer> OnednnBatchNorm::NormalFor(const Forwards& buffers) {
 }
 
 absl::Status OnednnBatchNorm::ForwardRunning(const Forwards& buffers) {
-  LOCKSTEP_RETURN_IF_ERROR(
-      kernels_.UseRunning(RecordOf(buffers.x.type), buffers.running,
-                          options_.epsilon, buffers.saved.bytes()));
+  LOCKSTEP_RETURN_IF_ERROR(kernels_.UseRunning(
+      {RecordOf(options_.channels, buffers.x.type), buffers.running,
+       options_.epsilon, buffers.saved.bytes()}));
   if (buffers.shape.n == 0) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(const Buffer normal, NormalFor(buffers));
   const Plan& plan = PlanFor(
@@ -238,7 +237,7 @@ absl::Status OnednnBatchNorm::NormalizeByBatch(const Forwards& buffers,
 absl::Status OnednnBatchNorm::SaveBatch(const Forwards& buffers,
                                         const float* mean,
                                         const float* variance) {
-  const StatisticsRecord layout = RecordOf(buffers.x.type);
+  const StatisticsRecord layout = RecordOf(options_.channels, buffers.x.type);
   LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const record,
                             record_.Reserve(layout.size_bytes()));
   const int64_t count = buffers.shape.values_per_channel();
@@ -251,9 +250,9 @@ absl::Status OnednnBatchNorm::SaveBatch(const Forwards& buffers,
   }
   const RunningStatistics& running = buffers.running;
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t values,
-                            kernels_.Merge(layout, record, /*ranks=*/1,
-                                           MergeOptionsFor(options_, running),
-                                           running, buffers.saved.bytes()));
+                            kernels_.Merge({layout, record, /*ranks=*/1,
+                                            MergeOptionsFor(options_, running),
+                                            running, buffers.saved.bytes()}));
   return CountBatch(options_, values, running);
 }
 
@@ -287,7 +286,7 @@ absl::Status OnednnBatchNorm::Backward(
 
 absl::Status OnednnBatchNorm::BackwardOf(const Backwards& buffers,
                                          const ConstBuffer& g) {
-  const StatisticsRecord layout = RecordOf(buffers.x.type);
+  const StatisticsRecord layout = RecordOf(options_.channels, buffers.x.type);
   const std::byte* const saved =
       static_cast<const std::byte*>(buffers.saved.data);
   int64_t count;

@@ -58,9 +58,6 @@ class OnednnBatchNorm : public BatchNorm {
   };
   explicit OnednnBatchNorm(const BatchNormOptions& options);
 
-  StatisticsRecord RecordOf(DataType type) const {
-    return {.channels = options_.channels, .type = StatisticsTypeOf(type)};
-  }
   absl::Status ForwardRunning(const Forwards& buffers);
   absl::Status ForwardBatch(const Forwards& buffers);
   // Writes x normalised with the batch's statistics, which it writes too, and

@@ -1,9 +1,10 @@
 // The operations that reduce a batch to numbers per channel: moments forward,
-// sums backward.
+// sums backward; and how they cut it.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <numeric>
 
 #include "absl/status/status.h"
 #include "base/status_macros.h"
@@ -21,6 +22,20 @@
 
 namespace lockstep {
 namespace {
+
+constexpr int64_t kVector = 16;
+constexpr int64_t kLongRow = 256;
+// Of rows that consist of several pixels: their parameters, some arrays of
+// float64, stay in the caches.
+constexpr int64_t kLongestRow = 4096;
+// Values of one segment, and segments, at most: enough for every core, and the
+// merge of segments stays a small part.
+constexpr int64_t kSegmentValues = int64_t{1} << 17;
+constexpr int64_t kMaxSegments = 64;
+// With fewer rows than this the columns' own merge costs more than rows gain.
+constexpr int64_t kFewRows = 16;
+
+int64_t TilesOf(int64_t rows) { return (rows + kTileRows - 1) / kTileRows; }
 
 // The float64 numbers that RunScan needs.
 int64_t ScanNumbers(const ColumnPlan& plan) {
@@ -163,8 +178,7 @@ struct MomentsForType {
     args.inputs.shape = shape;
     args.inputs.data = {static_cast<const E*>(x.data)};
     RunScan<MomentsReduction<E>>(args, memory, unit);
-    const StatisticsRecord layout = {.channels = shape.c,
-                                     .type = StatisticsTypeOf(x.type)};
+    const StatisticsRecord layout = RecordOf(shape.c, x.type);
     WriteRecord<ComputeType<E>>(plan, layout, shape.values_per_channel(),
                                 args.results, record);
   }
@@ -247,9 +261,9 @@ struct SumsReduction {
 
 template <typename T>
 void WriteSums(const ColumnPlan& plan, const double* results, const T* inverse,
-               const Buffer& sums, const Buffer& dweight, const Buffer& dbias) {
+               const BatchNormKernels::BackwardCall& call) {
   const int64_t channels = plan.series * plan.period;
-  T* const sum = static_cast<T*>(sums.data);
+  T* const sum = static_cast<T*>(call.sums.data);
   T* const product = sum + channels;
   for (int64_t i = 0; i < plan.series; ++i) {
     const double* const series = results + 2 * i * plan.segments * plan.period;
@@ -260,9 +274,11 @@ void WriteSums(const ColumnPlan& plan, const double* results, const T* inverse,
           static_cast<T>(series[plan.period + j] * double{inverse[channel]});
     }
   }
-  if (dbias.count > 0) std::copy_n(sum, channels, static_cast<T*>(dbias.data));
-  if (dweight.count > 0) {
-    std::copy_n(product, channels, static_cast<T*>(dweight.data));
+  if (call.dbias.count > 0) {
+    std::copy_n(sum, channels, static_cast<T*>(call.dbias.data));
+  }
+  if (call.dweight.count > 0) {
+    std::copy_n(product, channels, static_cast<T*>(call.dweight.data));
   }
 }
 
@@ -295,11 +311,9 @@ struct SumsForType {
   template <typename E>
   static void Run(const BatchNormKernels::BackwardCall& call,
                   const ColumnPlan& plan, double* memory, std::byte* means,
-                  const Buffer& sums, const Buffer& dweight,
-                  const Buffer& dbias, VectorUnit unit) {
+                  VectorUnit unit) {
     using T = ComputeType<E>;
-    const StatisticsRecord layout = {.channels = call.shape.c,
-                                     .type = StatisticsTypeOf(call.x.type)};
+    const StatisticsRecord layout = RecordOf(call.shape.c, call.x.type);
     const T* const mean = ColumnMeans(plan, layout.Mean<T>(call.saved),
                                       reinterpret_cast<T*>(means));
     if (call.relu) {
@@ -307,11 +321,42 @@ struct SumsForType {
     } else {
       RunSums<E, false>(call, plan, mean, memory, unit);
     }
-    WriteSums(plan, memory, layout.Second<T>(call.saved), sums, dweight, dbias);
+    WriteSums(plan, memory, layout.Second<T>(call.saved), call);
   }
 };
 
 }  // namespace
+
+int64_t ColumnPlan::SegmentBegin(int64_t segment) const {
+  return std::min(rows, TilesOf(rows) * segment / segments * kTileRows);
+}
+
+int64_t PixelsPerRow(int64_t channels) {
+  const int64_t step = kVector / std::gcd(kVector, channels);
+  const int64_t wanted = (kLongRow + channels - 1) / channels;
+  const int64_t pixels = (wanted + step - 1) / step * step;
+  return pixels * channels <= std::max(kLongestRow, channels) ? pixels : 1;
+}
+
+ColumnPlan MakeColumnPlan(const ActivationShape& shape) {
+  ColumnPlan plan;
+  const bool last = IsChannelsLast(shape);
+  plan.series = last ? 1 : shape.c;
+  plan.period = last ? shape.c : 1;
+  plan.group = kTileColumns;
+  const int64_t periods = shape.values_per_channel();
+  if (last) {
+    const bool whole = shape.c >= kTileColumns && shape.c % kVector == 0;
+    plan.group = whole ? 1 : PixelsPerRow(shape.c);
+    if (periods < kFewRows * plan.group) plan.group = 1;
+  }
+  plan.rows = periods / plan.group;
+  plan.rest = periods % plan.group;
+  const int64_t values = plan.rows * plan.columns();
+  plan.segments = std::clamp<int64_t>(
+      std::min(values / kSegmentValues, TilesOf(plan.rows)), 1, kMaxSegments);
+  return plan;
+}
 
 absl::Status CpuBatchNormKernels::ComputeMoments(const ActivationShape& shape,
                                                  ConstBuffer x,
@@ -325,18 +370,16 @@ absl::Status CpuBatchNormKernels::ComputeMoments(const ActivationShape& shape,
   return absl::OkStatus();
 }
 
-absl::Status CpuBatchNormKernels::BackwardReduce(const BackwardCall& call,
-                                                 Buffer sums, Buffer dweight,
-                                                 Buffer dbias) {
+absl::Status CpuBatchNormKernels::BackwardReduce(const BackwardCall& call) {
   const ColumnPlan plan = MakeColumnPlan(call.shape);
   const int64_t numbers = ScanNumbers(plan);
   const int64_t means = std::max(plan.columns(), call.shape.c) + kColumnPadding;
   const int64_t size = sizeof(double);
   LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const memory,
                             scratch_.Reserve((numbers + means) * size));
-  ForActivationType<SumsForType>(
-      call.x.type, call, plan, reinterpret_cast<double*>(memory),
-      memory + numbers * size, sums, dweight, dbias, unit_);
+  ForActivationType<SumsForType>(call.x.type, call, plan,
+                                 reinterpret_cast<double*>(memory),
+                                 memory + numbers * size, unit_);
   return absl::OkStatus();
 }
 

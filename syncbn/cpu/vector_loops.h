@@ -125,7 +125,7 @@ struct BaselineUnit {
 
 #if defined(__x86_64__)
 
-// F16C's conversions give the bits of half.h in one instruction.
+// F16C converts in one instruction, to the same bits as base/data_types.h.
 struct Avx2Unit {
   template <typename Loop, typename... Args>
   LOCKSTEP_SYNCBN_CALL LOCKSTEP_SYNCBN_AVX2 static void Run(Args... args) {

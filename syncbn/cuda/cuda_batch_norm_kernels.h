@@ -10,8 +10,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/cuda_status.h"
 #include "collectives/collective.h"
-#include "collectives/nccl/cuda_handles.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
@@ -28,7 +28,10 @@ struct FreePinnedMemory {
 // Everything is enqueued on one stream, in the order of the calls; Merge alone
 // waits for it. The same calls give the same bits in every run and on every
 // GPU. Scratch memory grows to what the largest call needs, which waits for the
-// device, and is then kept.
+// device, and is then kept: 16 bytes (ComputeMoments) or 8 (BackwardReduce) for
+// each block and channel, less than a sixteenth of the activations where
+// channels have more than some hundred values. Merging moves tens of bytes a
+// channel. Errors, beside kUnimplemented: what the launches say.
 //
 // For SyncBatchNorm the group is an NcclCommunicator with this very stream as
 // NcclOptions::stream: its calls start after the kernels enqueued so far, and
@@ -37,10 +40,11 @@ struct FreePinnedMemory {
 // Not thread safe. The calling thread's current device is the stream's.
 class CudaBatchNormKernels : public BatchNormKernels {
  public:
-  // Borrows the stream, which outlives this. Errors: CudaStatus of what the
-  // runtime says.
+  // Borrows the stream, which outlives this. max_blocks: of element-wise
+  // kernels, which does not change their results; 0: as many as keep the device
+  // busy. Errors: CudaStatus of what the runtime says.
   static absl::StatusOr<std::unique_ptr<CudaBatchNormKernels>> Create(
-      cudaStream_t stream);
+      cudaStream_t stream, int64_t max_blocks = 0);
 
   // Waits for the stream, since what is enqueued uses scratch memory.
   ~CudaBatchNormKernels() override;
@@ -51,19 +55,20 @@ class CudaBatchNormKernels : public BatchNormKernels {
   absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t bytes) override;
   absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
                               std::byte* record) override;
-  absl::StatusOr<int64_t> Merge(const StatisticsRecord& record,
-                                const std::byte* gathered, int ranks,
-                                const MergeOptions& options,
-                                const RunningStatistics& running,
-                                std::byte* saved) override;
-  absl::Status UseRunning(const StatisticsRecord& record,
-                          const RunningStatistics& running, double epsilon,
-                          std::byte* saved) override;
+  absl::StatusOr<int64_t> Merge(const MergeCall& call) override;
+  absl::Status UseRunning(const RunningCall& call) override;
   absl::Status Normalize(const NormalizeCall& call) override;
-  absl::Status BackwardReduce(const BackwardCall& call, Buffer sums,
-                              Buffer dweight, Buffer dbias) override;
-  absl::Status BackwardInput(const BackwardCall& call, ConstBuffer sums,
-                             Buffer dx, Buffer dresidual) override;
+  absl::Status BackwardReduce(const BackwardCall& call) override;
+  absl::Status BackwardInput(const BackwardCall& call) override;
+
+  // Lets a batch of `count` values per channel, at least 2, with the mean and
+  // the unbiased variance [c] in device float32, enter the running statistics
+  // with its variance divided by count: for libraries that know the unbiased
+  // one alone.
+  absl::Status TrackBiased(const StatisticsRecord& record, const float* mean,
+                           const float* unbiased_variance, int64_t count,
+                           double weight_of_batch,
+                           const RunningStatistics& running);
 
  private:
   explicit CudaBatchNormKernels(cudaStream_t stream) : stream_(stream) {}
@@ -72,7 +77,7 @@ class CudaBatchNormKernels : public BatchNormKernels {
   absl::Status Reserve(int64_t bytes);
 
   const cudaStream_t stream_;
-  int64_t max_blocks_ = 0;  // Of element-wise kernels.
+  int64_t max_blocks_ = 0;
   std::unique_ptr<int64_t, FreePinnedMemory> count_;  // One, pinned.
   DeviceMemory scratch_;
   int64_t scratch_bytes_ = 0;

@@ -14,7 +14,6 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/communicator.h"
-#include "collectives/nccl/cuda_handles.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
@@ -22,8 +21,9 @@
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
-#include "syncbn/cuda/kernel_testing.h"
+#include "syncbn/cuda/cuda_test_device.h"
 #include "syncbn/sync_batch_norm.h"
+#include "syncbn/testing/device_tensor.h"
 #include "tools/cuda/standin/control.h"
 
 namespace lockstep {

@@ -7,13 +7,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
-#include <numeric>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/bounded.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -25,8 +27,11 @@
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
-#include "syncbn/cuda/kernel_testing.h"
+#include "syncbn/cuda/cuda_test_device.h"
 #include "syncbn/sync_batch_norm.h"
+#include "syncbn/testing/batch_norm_reference.h"
+#include "syncbn/testing/device_tensor.h"
+#include "syncbn/testing/numbers.h"
 
 namespace lockstep {
 namespace {
@@ -34,7 +39,7 @@ namespace {
 using testing::HasSubstr;
 
 constexpr int64_t kChannels = 5;
-constexpr int64_t kPixels = 9;
+constexpr double kEpsilon = 1e-3;
 
 struct Case {
   std::vector<int64_t> samples;  // Of each rank.
@@ -42,175 +47,164 @@ struct Case {
   Layout layout = Layout::kNchw;
   BatchNormSemantics semantics = kTorchBatchNorm;
   bool relu = true;
-  double mean = 3;
+  double mean = 3;  // Of x, in deviations.
+  int64_t pixels = 9;
 };
 
-ProblemOptions ProblemOf(const Case& c) {
-  ProblemOptions options;
-  options.shape = {
-      std::accumulate(c.samples.begin(), c.samples.end(), int64_t{0}),
-      kChannels, kPixels, c.layout};
-  options.type = c.type;
-  options.relu = c.relu;
-  options.mean = c.mean;
-  return options;
-}
+// The batch of all ranks and what one float64 layer makes of it.
+struct Whole {
+  explicit Whole(const Case& c) : precision(PrecisionOf(c.type)) {
+    const auto parameters = [](uint32_t seed, double mean, double deviation) {
+      return RoundedTo(DataType::kFloat32,
+                       RandomValues(kChannels, seed, mean, deviation));
+    };
+    layer = {.channels = kChannels,
+             .hw = c.pixels,
+             .epsilon = kEpsilon,
+             .relu = c.relu,
+             .weight = parameters(4, 1, 0.2),
+             .bias = parameters(5, 0, 1)};
+    uint32_t seed = 10;
+    for (const int64_t n : c.samples) {
+      const auto draw = [&](double mean) {
+        return RoundedTo(c.type,
+                         RandomValues(n * kChannels * c.pixels, seed++, mean));
+      };
+      ReferenceBatch batch;
+      batch.n = n;
+      batch.x = draw(c.mean);
+      batch.residual = draw(0);
+      batch.dy = draw(0);
+      ranks.push_back(batch);
+    }
+    statistics = StatisticsOf(layer, ranks, precision);
+    // Rounding must not decide what ReLU does.
+    for (ReferenceBatch& batch : ranks) {
+      const Bounded y =
+          ReferenceBeforeRelu(layer, statistics, batch, precision);
+      for (size_t i = 0; i < batch.dy.size(); ++i) {
+        if (std::abs(y.value[i]) <= y.bound[i]) batch.dy[i] = 0;
+      }
+    }
+    want = ReferenceOf(layer, statistics, ranks, precision);
+  }
+
+  Precision precision;
+  ReferenceLayer layer;
+  std::vector<ReferenceBatch> ranks;
+  ReferenceStatistics statistics;
+  ReferenceResult want;
+};
 
 absl::Status Near(std::string_view name, const std::vector<double>& got,
-                  const std::vector<double>& want, DataType type,
-                  double error) {
-  const testing::AssertionResult result = AllNear(got, want, [&](size_t i) {
-    return error + RoundingError(type, want[i]);
-  });
+                  const Bounded& want) {
+  const testing::AssertionResult result =
+      AllNear(got, want.value, [&](size_t i) { return want.bound[i]; });
   if (result) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(name.data(), ": ", result.message()));
 }
 
-std::vector<double> Part(const std::vector<double>& all, int64_t begin,
-                         int64_t count) {
-  return {all.begin() + begin, all.begin() + begin + count};
+BatchNormOptions OptionsOf(const Case& c) {
+  return {.channels = kChannels,
+          .semantics = c.semantics,
+          .epsilon = kEpsilon,
+          .momentum = c.semantics.default_momentum};
 }
 
 // One rank's layer and its tensors.
 struct RankState {
-  RankState(const Case& c, const Problem& p, int rank)
-      : shape(p.shape),
-        begin(std::accumulate(c.samples.begin(), c.samples.begin() + rank,
-                              int64_t{0}) *
-              kChannels * kPixels),
-        size(c.samples[static_cast<size_t>(rank)] * kChannels * kPixels),
-        x(c.type, Part(p.x, begin, size), 1),
-        residual(c.type, Part(p.residual, begin, size), 1),
-        dy(c.type, Part(p.dy, begin, size)),
-        y(c.type, size, 1),
-        dx(c.type, size),
-        dresidual(c.type, size),
-        weight(DataType::kFloat32, p.weight),
-        bias(DataType::kFloat32, p.bias),
-        dweight(DataType::kFloat32, kChannels),
-        dbias(DataType::kFloat32, kChannels),
-        mean(DataType::kFloat32, std::vector<double>(kChannels, 0.0)),
-        variance(DataType::kFloat32, std::vector<double>(kChannels, 1.0)) {
-    shape.n = c.samples[static_cast<size_t>(rank)];
+  static absl::StatusOr<std::unique_ptr<RankState>> Create(
+      const Case& c, int rank, Communicator& group) {
+    auto state = std::make_unique<RankState>(c, rank);
+    LOCKSTEP_ASSIGN_OR_RETURN(state->kernels,
+                              CudaBatchNormKernels::Create(nullptr));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        state->layer,
+        SyncBatchNorm::Create(OptionsOf(c), *state->kernels, group));
+    return state;
+  }
+  RankState(const Case& c, int rank)
+      : whole(c),
+        rank(static_cast<size_t>(rank)),
+        batch(whole.ranks[this->rank]),
+        shape{batch.n, kChannels, c.pixels, c.layout},
+        call{.relu = c.relu, .residual = true},
+        tensors(OptionsOf(c), shape, c.type,
+                {.x = ToLayout(shape, batch.x),
+                 .residual = ToLayout(shape, batch.residual),
+                 .dy = ToLayout(shape, batch.dy),
+                 .weight = whole.layer.weight,
+                 .bias = whole.layer.bias},
+                /*offset=*/1) {}
+
+  std::vector<double> Read(const DeviceTensor& activations) const {
+    return FromLayout(shape, activations.Read());
   }
 
-  BatchNorm::Forwards Forwards(const Case& c, std::byte* saved, int64_t bytes,
-                               bool training) {
-    return {shape,
-            training,
-            c.relu,
-            x.buffer(),
-            residual.buffer(),
-            weight.buffer(),
-            bias.buffer(),
-            {mean.buffer(), variance.buffer(), &batches},
-            y.buffer(),
-            {saved, bytes, DataType::kUInt8}};
-  }
-  BatchNorm::Backwards Backwards(const Case& c, std::byte* saved,
-                                 int64_t bytes) {
-    return {shape,
-            true,
-            c.relu,
-            x.buffer(),
-            y.buffer(),
-            dy.buffer(),
-            weight.buffer(),
-            {saved, bytes, DataType::kUInt8},
-            dweight.buffer(),
-            dbias.buffer(),
-            dx.buffer(),
-            dresidual.buffer()};
-  }
-
-  ActivationShape shape;
-  int64_t begin;
-  int64_t size;
-  DeviceTensor x, residual, dy, y, dx, dresidual;
-  DeviceTensor weight, bias, dweight, dbias, mean, variance;
-  int64_t batches = 0;
+  const Whole whole;
+  const size_t rank;
+  const ReferenceBatch& batch;
+  const ActivationShape shape;
+  const LayerCall call;
+  LayerTensors tensors;
+  std::unique_ptr<CudaBatchNormKernels> kernels;
+  std::unique_ptr<SyncBatchNorm> layer;
 };
 
-// Running statistics after two batches that were the same.
-absl::Status CheckTracked(const Case& c, const Problem& p,
-                          const ProblemErrors& errors, const RankState& rank) {
-  if (rank.batches != 2) {
-    return absl::DataLossError(absl::StrCat(rank.batches, " batches tracked"));
-  }
+// Forward, and what it does to the running statistics.
+absl::Status CheckForward(const Case& c, int64_t batches, RankState& rank) {
   const double w =
       c.semantics.momentum_of == BatchNormSemantics::MomentumOf::kBatch
           ? c.semantics.default_momentum
           : 1 - c.semantics.default_momentum;
-  const double n = static_cast<double>(p.shape.values_per_channel());
-  const double entering =
-      c.semantics.unbiased_running_variance && n > 1 ? n / (n - 1) : 1;
-  const double kept = (1 - w) * (1 - w);
-  std::vector<double> mean, variance;
-  for (size_t k = 0; k < kChannels; ++k) {
-    mean.push_back((1 - kept) * p.mean[k]);
-    variance.push_back(kept + (1 - kept) * p.variance[k] * entering);
+  const ReferenceRunning want =
+      EnterRunning(rank.tensors.mean.Read(), rank.tensors.variance.Read(), w,
+                   c.semantics.unbiased_running_variance, rank.whole.statistics,
+                   rank.whole.precision);
+  LOCKSTEP_RETURN_IF_ERROR(
+      rank.layer->Forward(rank.tensors.Forwards(rank.call)));
+  LOCKSTEP_RETURN_IF_ERROR(
+      Near("y", rank.Read(rank.tensors.y), rank.whole.want.y[rank.rank]));
+  if (rank.tensors.batches != batches) {
+    return absl::DataLossError(
+        absl::StrCat(rank.tensors.batches, " batches tracked"));
   }
-  LOCKSTEP_RETURN_IF_ERROR(Near("running mean", rank.mean.Read(), mean,
-                                DataType::kFloat32, 2 * errors.mean));
-  return Near("running variance", rank.variance.Read(), variance,
-              DataType::kFloat32,
-              8 * Largest(p.variance) * errors.scale + 8 * kRoundOff);
+  LOCKSTEP_RETURN_IF_ERROR(
+      Near("running mean", rank.tensors.mean.Read(), want.mean));
+  return Near("running variance", rank.tensors.variance.Read(), want.variance);
 }
 
-absl::Status CheckGradients(const Problem& p, const ProblemErrors& errors,
-                            const Case& c, const RankState& rank) {
-  const auto part = [&](const std::vector<double>& all) {
-    return Part(all, rank.begin, rank.size);
-  };
+absl::Status CheckGradients(const RankState& rank) {
+  const Whole& whole = rank.whole;
   LOCKSTEP_RETURN_IF_ERROR(
-      Near("dx", rank.dx.Read(), part(p.dx), c.type, errors.dx));
-  LOCKSTEP_RETURN_IF_ERROR(
-      Near("dresidual", rank.dresidual.Read(), part(p.g), c.type, 0));
-  std::vector<double> dweight(kChannels), dbias(kChannels);
-  for (int64_t i = rank.begin; i < rank.begin + rank.size; ++i) {
-    const auto k = static_cast<size_t>(ChannelOf(p.shape, i));
-    const auto at = static_cast<size_t>(i);
-    dbias[k] += p.g[at];
-    dweight[k] += p.g[at] * (p.x[at] - p.mean[k]) * p.inverse[k];
+      Near("dx", rank.Read(rank.tensors.dx), whole.want.dx[rank.rank]));
+  // Parameters' gradients are of the rank's own values.
+  const ReferenceResult own = ReferenceOf(whole.layer, whole.statistics,
+                                          {&rank.batch, 1}, whole.precision);
+  if (rank.Read(rank.tensors.dresidual) != own.dresidual[0]) {
+    return absl::DataLossError("dresidual is not what ReLU let through");
   }
-  LOCKSTEP_RETURN_IF_ERROR(Near("dweight", rank.dweight.Read(), dweight,
-                                DataType::kFloat32, errors.gradient));
-  return Near("dbias", rank.dbias.Read(), dbias, DataType::kFloat32,
-              errors.gradient);
+  LOCKSTEP_RETURN_IF_ERROR(
+      Near("dweight", rank.tensors.dweight.Read(), own.dweight));
+  return Near("dbias", rank.tensors.dbias.Read(), own.dbias);
 }
 
 // Forward twice, backward, and all of it compared, on one rank of `group`.
 absl::Status CheckRank(const Case& c, int rank, Communicator& group) {
-  const Problem p = MakeProblem(ProblemOf(c));
-  const ProblemErrors errors(p);
-  if (Largest(p.dx) < 50 * errors.dx) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto state,
+                            RankState::Create(c, rank, group));
+  const Bounded& dx = state->whole.want.dx[state->rank];
+  if (dx.size() > 0 && Largest(dx.value) < 50 * Largest(dx.bound)) {
     return absl::InternalError("dx is too small to tell right from wrong");
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto kernels,
-                            CudaBatchNormKernels::Create(nullptr));
-  BatchNormOptions options;
-  options.channels = kChannels;
-  options.semantics = c.semantics;
-  options.momentum = c.semantics.default_momentum;
-  options.epsilon = ProblemOf(c).epsilon;
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto layer,
-                            SyncBatchNorm::Create(options, *kernels, group));
-  RankState state(c, p, rank);
-  const int64_t bytes = layer->SavedBytes(c.type);
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto saved, kernels->Allocate(bytes));
-  for (int step = 0; step < 2; ++step) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        layer->Forward(state.Forwards(c, saved.get(), bytes, true)));
+  for (const int64_t batches : {1, 2}) {
+    LOCKSTEP_RETURN_IF_ERROR(CheckForward(c, batches, *state));
   }
-  LOCKSTEP_RETURN_IF_ERROR(Near("y", state.y.Read(),
-                                Part(p.y, state.begin, state.size), c.type,
-                                errors.y));
-  LOCKSTEP_RETURN_IF_ERROR(CheckTracked(c, p, errors, state));
   bool ready = false;
-  LOCKSTEP_RETURN_IF_ERROR(layer->Backward(
-      state.Backwards(c, saved.get(), bytes), [&ready] { ready = true; }));
+  LOCKSTEP_RETURN_IF_ERROR(state->layer->Backward(
+      state->tensors.Backwards(state->call), [&ready] { ready = true; }));
   if (!ready) return absl::DataLossError("gradients were never ready");
-  return CheckGradients(p, errors, c, state);
+  return CheckGradients(*state);
 }
 
 // Runs `fn` on every rank. Without a GPU the test is skipped, or fails where
@@ -283,35 +277,18 @@ TEST(CudaSyncBatchNormCheckTest, RejectsLocalStatistics) {
 // Trains on one value per channel, of which rank 1 has it.
 absl::Status TrainOnOneValue(const BatchNormSemantics& semantics,
                              NcclCommunicator& group) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto kernels,
-                            CudaBatchNormKernels::Create(nullptr));
-  const BatchNormOptions options = {
-      .channels = 2, .semantics = semantics, .epsilon = 1, .affine = false};
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto layer,
-                            SyncBatchNorm::Create(options, *kernels, group));
-  const int64_t n = group.rank() == 1 ? 1 : 0;
-  const DeviceTensor x(DataType::kFloat32,
-                       std::vector<double>(static_cast<size_t>(2 * n), 4.0));
-  const DeviceTensor y(DataType::kFloat32, 2 * n);
-  const DeviceTensor mean(DataType::kFloat32, {0.0, 0.0});
-  const DeviceTensor variance(DataType::kFloat32, {1.0, 1.0});
-  const int64_t bytes = layer->SavedBytes(DataType::kFloat32);
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto saved, kernels->Allocate(bytes));
-  int64_t batches = 0;
-  BatchNorm::Forwards forwards;
-  forwards.shape = {n, 2, 1, Layout::kNchw};
-  forwards.x = x.buffer();
-  forwards.y = y.buffer();
-  forwards.running = {mean.buffer(), variance.buffer(), &batches};
-  forwards.saved = {saved.get(), bytes, DataType::kUInt8};
-  const absl::Status status = layer->Forward(forwards);
-  const std::vector<double> untouched = {0.0, 0.0};
-  if (!status.ok() && (batches != 0 || mean.Read() != untouched)) {
-    return absl::DataLossError("a refused batch was tracked");
+  const Case c = {.samples = {0, 1}, .semantics = semantics, .pixels = 1};
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto state,
+                            RankState::Create(c, group.rank(), group));
+  const absl::Status status =
+      state->layer->Forward(state->tensors.Forwards(state->call));
+  if (status.ok()) {
+    return Near("y", state->Read(state->tensors.y),
+                state->whole.want.y[state->rank]);
   }
-  if (status.ok() &&
-      y.Read() != std::vector<double>(static_cast<size_t>(2 * n), 0.0)) {
-    return absl::DataLossError("one value is not normalised to 0");
+  if (state->tensors.batches != 0 ||
+      state->tensors.mean.Read() != state->tensors.mean.values()) {
+    return absl::DataLossError("a refused batch was tracked");
   }
   return status;
 }
@@ -331,20 +308,14 @@ TEST(CudaSyncBatchNormOneValueTest, IsRefusedByTorchAlone) {
 // Trains with one of rank 1's tensors too short, forward or backward.
 absl::Status TrainOnTooLittle(bool forward, NcclCommunicator& group) {
   const Case c = {.samples = {2, 1}};
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto kernels,
-                            CudaBatchNormKernels::Create(nullptr));
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const auto layer,
-      SyncBatchNorm::Create({.channels = kChannels}, *kernels, group));
-  RankState state(c, MakeProblem(ProblemOf(c)), group.rank());
-  const int64_t bytes = layer->SavedBytes(c.type);
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto saved, kernels->Allocate(bytes));
-  auto forwards = state.Forwards(c, saved.get(), bytes, true);
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto state,
+                            RankState::Create(c, group.rank(), group));
+  auto forwards = state->tensors.Forwards(state->call);
   if (forward && group.rank() == 1) --forwards.x.count;
-  LOCKSTEP_RETURN_IF_ERROR(layer->Forward(forwards));
-  auto backwards = state.Backwards(c, saved.get(), bytes);
+  LOCKSTEP_RETURN_IF_ERROR(state->layer->Forward(forwards));
+  auto backwards = state->tensors.Backwards(state->call);
   if (group.rank() == 1) --backwards.dy.count;
-  return layer->Backward(backwards, [] {});
+  return state->layer->Backward(backwards, [] {});
 }
 
 TEST(CudaSyncBatchNormArgumentsTest, OfOneRankEndOnAll) {
@@ -359,33 +330,22 @@ TEST(CudaSyncBatchNormArgumentsTest, OfOneRankEndOnAll) {
   }
 }
 
-// In evaluation: running statistics, and no message.
+// In evaluation: running statistics, and no message, as rank 1 evaluates alone.
 absl::Status Evaluate(NcclCommunicator& group) {
   const Case c = {.samples = {2, 1}, .relu = false};
-  const Problem p = MakeProblem(ProblemOf(c));
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto kernels,
-                            CudaBatchNormKernels::Create(nullptr));
-  const BatchNormOptions options = {.channels = kChannels};
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto layer,
-                            SyncBatchNorm::Create(options, *kernels, group));
-  RankState state(c, p, group.rank());
-  const int64_t bytes = layer->SavedBytes(c.type);
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto saved, kernels->Allocate(bytes));
-  // Rank 1 evaluates alone.
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto state,
+                            RankState::Create(c, group.rank(), group));
   if (group.rank() == 0) return absl::OkStatus();
-  LOCKSTEP_RETURN_IF_ERROR(
-      layer->Forward(state.Forwards(c, saved.get(), bytes, false)));
-  std::vector<double> want;
-  for (int64_t i = state.begin; i < state.begin + state.size; ++i) {
-    const auto at = static_cast<size_t>(i);
-    const auto k = static_cast<size_t>(ChannelOf(p.shape, i));
-    want.push_back(p.x[at] / std::sqrt(1 + options.epsilon) * p.weight[k] +
-                   p.bias[k] + p.residual[at]);
-  }
-  const double error = 8 * kRoundOff *
-                       (Largest(p.x) * Largest(p.weight) + Largest(p.bias) +
-                        Largest(p.residual));
-  return Near("y", state.y.Read(), want, c.type, error);
+  LOCKSTEP_RETURN_IF_ERROR(state->layer->Forward(state->tensors.Forwards(
+      {.training = false, .relu = false, .residual = true})));
+  const Whole& whole = state->whole;
+  const ReferenceStatistics running =
+      ConstantStatistics(whole.layer, state->tensors.mean.values(),
+                         state->tensors.variance.values(), whole.precision);
+  return Near(
+      "y", state->Read(state->tensors.y),
+      ReferenceOf(whole.layer, running, {&state->batch, 1}, whole.precision)
+          .y[0]);
 }
 
 TEST(CudaSyncBatchNormEvaluationTest, UsesRunningStatistics) {

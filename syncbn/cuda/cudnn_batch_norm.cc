@@ -19,13 +19,10 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
-#include "collectives/nccl/cuda_handles.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/check_batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
-#include "syncbn/cuda/kernels.h"
 #include "syncbn/sync_batch_norm.h"
 
 namespace lockstep {
@@ -118,7 +115,7 @@ absl::Status CudnnBatchNorm::FillMemory() {
 }
 
 int64_t CudnnBatchNorm::SavedBytes(DataType type) const {
-  return RecordOf(type).size_bytes();
+  return RecordOf(options_.channels, type).size_bytes();
 }
 
 absl::Status CudnnBatchNorm::Describe(const ActivationShape& shape,
@@ -148,7 +145,7 @@ absl::Status CudnnBatchNorm::Forward(const Forwards& buffers) {
 absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
   LOCKSTEP_RETURN_IF_ERROR(Describe(buffers.shape, buffers.x.type));
   const RunningStatistics& running = buffers.running;
-  const StatisticsRecord record = RecordOf(buffers.x.type);
+  const StatisticsRecord record = RecordOf(options_.channels, buffers.x.type);
   std::byte* const saved = buffers.saved.bytes();
   // cuDNN tracks the unbiased variance. Where the biased one is wanted, it
   // writes those of the batch to scratch memory.
@@ -181,8 +178,8 @@ absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
                  "cudaMemcpyAsync"));
   if (!running.tracked()) return absl::OkStatus();
   if (biased) {
-    LOCKSTEP_RETURN_IF_ERROR(TrackBiased(record, mean, variance, count, weight,
-                                         running, kernels_.stream()));
+    LOCKSTEP_RETURN_IF_ERROR(
+        kernels_.TrackBiased(record, mean, variance, count, weight, running));
   }
   ++*running.batches;
   return absl::OkStatus();
@@ -191,9 +188,9 @@ absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
 absl::Status CudnnBatchNorm::Infer(const Forwards& buffers) {
   LOCKSTEP_RETURN_IF_ERROR(Describe(buffers.shape, buffers.x.type));
   // Backward of an evaluation needs it.
-  LOCKSTEP_RETURN_IF_ERROR(
-      kernels_.UseRunning(RecordOf(buffers.x.type), buffers.running,
-                          options_.epsilon, buffers.saved.bytes()));
+  LOCKSTEP_RETURN_IF_ERROR(kernels_.UseRunning(
+      {RecordOf(options_.channels, buffers.x.type), buffers.running,
+       options_.epsilon, buffers.saved.bytes()}));
   return CudnnStatus(
       cudnnBatchNormalizationForwardInference(
           cudnn_.get(), kMode, &kOne, &kZero, activations_.get(),
@@ -212,7 +209,7 @@ absl::Status CudnnBatchNorm::Backward(
                      buffers.dx.data != buffers.dy.data && Fits(buffers.shape);
   if (!plain) return by_kernels_->Backward(buffers, gradients_ready);
   LOCKSTEP_RETURN_IF_ERROR(Describe(buffers.shape, buffers.x.type));
-  const StatisticsRecord record = RecordOf(buffers.x.type);
+  const StatisticsRecord record = RecordOf(options_.channels, buffers.x.type);
   const auto* const saved = static_cast<const std::byte*>(buffers.saved.data);
   LOCKSTEP_RETURN_IF_ERROR(CudnnStatus(
       cudnnBatchNormalizationBackward(

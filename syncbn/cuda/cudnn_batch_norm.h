@@ -13,8 +13,8 @@
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/cuda_status.h"
 #include "base/data_types.h"
-#include "collectives/nccl/cuda_handles.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
@@ -68,9 +68,6 @@ class CudnnBatchNorm : public BatchNorm {
   CudnnBatchNorm(const BatchNormOptions& options, CudaBatchNormKernels& kernels)
       : options_(options), kernels_(kernels) {}
 
-  StatisticsRecord RecordOf(DataType type) const {
-    return {.channels = options_.channels, .type = StatisticsTypeOf(type)};
-  }
   // [c] floats of this layer's memory: ones, zeros, and two to write to.
   float* Ones() const { return reinterpret_cast<float*>(memory_.get()); }
   float* Zeros() const { return Ones() + options_.channels; }

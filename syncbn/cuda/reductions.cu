@@ -1,21 +1,93 @@
 // The reductions of batch norm: moments forward, sums backward. Every element
 // is read once, 16 bytes an access.
+#include <cuda_runtime.h>
+
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "syncbn/activations.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cuda/channel_reduction.h"
+#include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/kernel_operands.h"
-#include "syncbn/cuda/kernels.h"
+#include "syncbn/cuda/partition.h"
+#include "syncbn/cuda/reduction_kernels.h"
 #include "syncbn/moments.h"
 
 namespace lockstep {
 namespace {
+
+// A reduction of tensors of one shape: how they are cut, and for how much
+// scratch memory that asks.
+template <typename Reduction>
+class ChannelReduction {
+ public:
+  ChannelReduction(const ActivationShape& shape,
+                   std::span<const void* const> tensors)
+      : shape_(Canonical(shape)) {
+    constexpr int kWide = kVectorSize<Element>;
+    const int64_t past = ElementsPastBoundary(tensors, sizeof(Element), kWide);
+    wide_ = past >= 0;
+    const int size = wide_ ? kWide : 1;
+    if (shape_.layout == Layout::kNchw) {
+      planes_ =
+          CutPlanes(shape_, wide_ ? past : 0, size, Reduction::kPlanesUnroll);
+      partials_ = PartialsOf(planes_);
+    } else {
+      rows_ = CutRows(shape_, wide_ ? past : 0, size, Reduction::kRowsUnroll);
+      partials_ = PartialsOf(rows_, size);
+    }
+  }
+
+  int64_t scratch_bytes() const {
+    return partials_.splits * partials_.columns *
+           static_cast<int64_t>(sizeof(Partial));
+  }
+
+  // scratch: device memory [scratch_bytes], aligned to 16. Only enqueues.
+  absl::Status Run(const Reduction& reduction, std::byte* scratch,
+                   cudaStream_t stream, absl::string_view what) const {
+    Partial* const partials = reinterpret_cast<Partial*>(scratch);
+    cudaLaunchConfig_t config = {};
+    config.stream = stream;
+    const auto launch = [&](auto kernel, const auto& cut) {
+      return CudaStatus(
+          cudaLaunchKernelEx(&config, kernel, cut, reduction, partials), what);
+    };
+    if (partials_.splits > 0) {
+      const bool planes = shape_.layout == Layout::kNchw;
+      config.gridDim =
+          dim3(static_cast<unsigned>(planes ? planes_.c : rows_.tiles),
+               static_cast<unsigned>(partials_.splits));
+      config.blockDim = dim3(static_cast<unsigned>(
+          planes ? planes_.threads : rows_.width * rows_.height));
+      constexpr int kWide = kVectorSize<Element>;
+      LOCKSTEP_RETURN_IF_ERROR(
+          planes ? (wide_ ? launch(PlanesKernel<kWide, Reduction>, planes_)
+                          : launch(PlanesKernel<1, Reduction>, planes_))
+                 : (wide_ ? launch(RowsKernel<kWide, Reduction>, rows_)
+                          : launch(RowsKernel<1, Reduction>, rows_)));
+    }
+    config.gridDim = dim3(static_cast<unsigned>(shape_.c));
+    config.blockDim = dim3(static_cast<unsigned>(partials_.threads));
+    return launch(PartialsKernel<Reduction>, partials_);
+  }
+
+ private:
+  using Element = typename Reduction::Element;
+  using Partial = typename Reduction::template State<1>;
+
+  ActivationShape shape_;
+  bool wide_ = true;
+  PlanesPartition planes_;
+  RowsPartition rows_;
+  PartialsPartition partials_;
+};
 
 // Count, mean and M2 of each channel in one pass: a thread takes the mean of a
 // tile of values that it holds in registers, then their squared deviations from
@@ -113,13 +185,6 @@ struct MomentsReduction {
   }
 };
 
-template <typename T>
-ChannelReduction<MomentsReduction<T>> MakeReduction(
-    const ActivationShape& shape, ConstBuffer x) {
-  const void* const tensors[] = {x.data};
-  return {shape, tensors};
-}
-
 // The sums that backward needs, in one pass: of g, and of g * (x - mean), which
 // is multiplied by the inverse deviation at the end.
 
@@ -208,52 +273,24 @@ struct SumsReduction {
   float* dbias;
 };
 
-template <typename T>
-ChannelReduction<SumsReduction<T>> MakeReduction(
-    const BatchNormKernels::BackwardCall& call) {
-  const void* const tensors[] = {call.x.data, call.relu ? call.y.data : nullptr,
-                                 call.dy.data};
-  return {call.shape, tensors};
-}
-
 }  // namespace
 
-absl::StatusOr<int64_t> MomentsScratchBytes(const ActivationShape& shape,
-                                            ConstBuffer x) {
-  int64_t bytes = 0;
-  LOCKSTEP_RETURN_IF_ERROR(SwitchType(x.type, [&]<typename T>(T) {
-    bytes = MakeReduction<T>(shape, x).scratch_bytes();
-    return absl::OkStatus();
-  }));
-  return bytes;
-}
-
-absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
-                            std::byte* record, std::byte* scratch,
-                            cudaStream_t stream) {
+absl::Status CudaBatchNormKernels::ComputeMoments(const ActivationShape& shape,
+                                                  ConstBuffer x,
+                                                  std::byte* record) {
   return SwitchType(x.type, [&]<typename T>(T) {
-    MomentsReduction<T> reduction = {};
-    reduction.x = static_cast<const T*>(x.data);
-    reduction.record = PointersOf<float>(record, shape.c);
-    reduction.channels = shape.c;
-    return MakeReduction<T>(shape, x).Run(reduction, scratch, stream,
-                                          "ComputeMoments launch");
+    const MomentsReduction<T> reduction = {
+        .x = static_cast<const T*>(x.data),
+        .record = PointersOf<float>(record, shape.c),
+        .channels = shape.c};
+    const void* const tensors[] = {x.data};
+    const ChannelReduction<MomentsReduction<T>> cut(shape, tensors);
+    LOCKSTEP_RETURN_IF_ERROR(Reserve(cut.scratch_bytes()));
+    return cut.Run(reduction, scratch_.get(), stream_, "ComputeMoments launch");
   });
 }
 
-absl::StatusOr<int64_t> BackwardReduceScratchBytes(
-    const BatchNormKernels::BackwardCall& call) {
-  int64_t bytes = 0;
-  LOCKSTEP_RETURN_IF_ERROR(SwitchType(call.x.type, [&]<typename T>(T) {
-    bytes = MakeReduction<T>(call).scratch_bytes();
-    return absl::OkStatus();
-  }));
-  return bytes;
-}
-
-absl::Status BackwardReduce(const BatchNormKernels::BackwardCall& call,
-                            Buffer sums, Buffer dweight, Buffer dbias,
-                            std::byte* scratch, cudaStream_t stream) {
+absl::Status CudaBatchNormKernels::BackwardReduce(const BackwardCall& call) {
   return SwitchType(call.x.type, [&]<typename T>(T) {
     const SumsReduction<T> reduction = {
         .x = static_cast<const T*>(call.x.data),
@@ -261,11 +298,13 @@ absl::Status BackwardReduce(const BatchNormKernels::BackwardCall& call,
         .dy = static_cast<const T*>(call.dy.data),
         .saved = PointersOf<const float>(call.saved, call.shape.c),
         .channels = call.shape.c,
-        .sums = static_cast<float*>(sums.data),
-        .dweight = PointerOrNull<float>(dweight),
-        .dbias = PointerOrNull<float>(dbias)};
-    return MakeReduction<T>(call).Run(reduction, scratch, stream,
-                                      "BackwardReduce launch");
+        .sums = static_cast<float*>(call.sums.data),
+        .dweight = PointerOrNull<float>(call.dweight),
+        .dbias = PointerOrNull<float>(call.dbias)};
+    const void* const tensors[] = {reduction.x, reduction.y, reduction.dy};
+    const ChannelReduction<SumsReduction<T>> cut(call.shape, tensors);
+    LOCKSTEP_RETURN_IF_ERROR(Reserve(cut.scratch_bytes()));
+    return cut.Run(reduction, scratch_.get(), stream_, "BackwardReduce launch");
   });
 }
 

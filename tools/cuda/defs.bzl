@@ -209,9 +209,7 @@ def cuda_cc_library(name, deps = [], cuda_deps = [], nccl = False, testonly = Fa
     native.cc_library(
         name = name + "_standin",
         testonly = True,
-        deps = deps + _twins(cuda_deps) +
-               ["//tools/cuda/standin:cuda_runtime"] +
-               (["//tools/cuda/standin:nccl"] if nccl else []),
+        deps = deps + _twins(cuda_deps) + ["//tools/cuda/standin:cuda_runtime"],
         **kwargs
     )
 

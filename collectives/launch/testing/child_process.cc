@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -12,12 +13,14 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/process.h"
 #include "base/subprocess.h"
+#include "gtest/gtest.h"
 
 namespace lockstep {
 namespace {
@@ -26,6 +29,9 @@ std::string NewMark() {
   static int count = 0;
   return absl::StrCat("LOCKSTEP_TEST_MARK=", getpid(), ".", ++count);
 }
+
+// torchrun takes seconds to start, and longer on a busy machine.
+constexpr absl::Duration kDeadline = absl::Seconds(100);
 
 Subprocess Start(const std::vector<std::string>& argv,
                  std::vector<std::string> environment,
@@ -67,6 +73,44 @@ bool ChildProcess::AwaitMarked(absl::FunctionRef<bool(int count)> done,
     poll(nullptr, 0, 2);  // Leaves the core to those that are waited for.
   }
   return false;
+}
+
+std::vector<std::string> FindMpirun(int nproc) {
+  // From 6 on, Open MPI insists on a home, which Bazel gives no test.
+  setenv("HOME", testing::TempDir().c_str(), /*overwrite=*/0);
+  // An mpirun that is killed leaves the memory that its ranks share: by default
+  // in /dev/shm.
+  setenv("OMPI_MCA_btl_vader_backing_directory", testing::TempDir().c_str(),
+         /*overwrite=*/1);
+  const SubprocessResult version =
+      RunSubprocess({"mpirun", "--version"}, kDeadline);
+  if (version.exit_status != 0 || !absl::StrContains(version.out, "Open MPI")) {
+    return {};
+  }
+  // As root, and with more ranks than cores, Open MPI wants to be asked.
+  return {"mpirun", "-n", absl::StrCat(nproc), "--oversubscribe",
+          "--allow-run-as-root"};
+}
+
+std::vector<std::string> FindTorchrun(int nproc) {
+  // A distribution's PyTorch may be for its own python3 only.
+  const std::vector<std::vector<std::string>> kCandidates = {
+      {"torchrun"},
+      {"python3", "-m", "torch.distributed.run"},
+      {"/usr/bin/python3", "-m", "torch.distributed.run"}};
+  for (std::vector<std::string> candidate : kCandidates) {
+    candidate.push_back("--help");
+    if (RunSubprocess(candidate, kDeadline).exit_status != 0) continue;
+    candidate.pop_back();
+    // Newer releases write --no-python and take this, too. PyTorch 1.13 cannot
+    // read its own default of --redirects and --tee under Python 3.11.
+    candidate.insert(candidate.end(),
+                     {"--no_python", "--standalone",
+                      absl::StrCat("--nproc_per_node=", nproc), "--redirects=1",
+                      "--tee=1", "--monitor_interval=0.1"});
+    return candidate;
+  }
+  return {};
 }
 
 }  // namespace lockstep

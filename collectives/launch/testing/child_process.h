@@ -57,6 +57,14 @@ class ChildProcess {
   Subprocess process_;
 };
 
+// The command that starts `nproc` ranks of the program that is put behind it;
+// empty if there is none here. Sets HOME for this process and its children if
+// it is not set, since Open MPI needs it, and has Open MPI keep the memory that
+// ranks share in the test's own folder. Cost: starting the launcher once,
+// which for torchrun takes seconds; so keep the result.
+std::vector<std::string> FindMpirun(int nproc);  // Open MPI's.
+std::vector<std::string> FindTorchrun(int nproc);
+
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_COLLECTIVES_LAUNCH_TESTING_CHILD_PROCESS_H_

@@ -26,7 +26,7 @@
 #include "base/status_macros.h"
 #include "base/subprocess.h"
 #include "collectives/communicator.h"
-#include "collectives/launch/testing/find_launchers.h"
+#include "collectives/launch/testing/child_process.h"
 #include "collectives/mpi/mpi_group.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
@@ -44,24 +44,20 @@ constexpr char kCallVariable[] = "LOCKSTEP_MPI_TEST_CALL";
 // For mpirun to end once it has been told to.
 constexpr absl::Duration kMpirunPatience = absl::Seconds(5);
 
-// The files of one call.
-class Files {
- public:
-  explicit Files(std::string folder) : folder_(std::move(folder)) {}
-
-  const std::string& folder() const { return folder_; }
+// The files of one call: a rank's process number, what it returned, and what it
+// returned in an earlier call.
+struct Files {
   std::string pid(int rank) const {
-    return absl::StrCat(folder_, "/pid.", rank);
+    return absl::StrCat(folder, "/pid.", rank);
   }
   std::string result(int rank) const {
-    return absl::StrCat(folder_, "/result.", rank);
+    return absl::StrCat(folder, "/result.", rank);
   }
   std::string earlier(size_t call, int rank) const {
-    return absl::StrCat(folder_, "/earlier.", call, ".", rank);
+    return absl::StrCat(folder, "/earlier.", call, ".", rank);
   }
 
- private:
-  std::string folder_;
+  std::string folder;
 };
 
 // The file is there whole or not at all.
@@ -147,10 +143,10 @@ SubprocessOptions Options(const Files& files, size_t call) {
                    "XML_OUTPUT_FILE"};
   const char* const asan = std::getenv("ASAN_OPTIONS");
   options.environment = {
-      {kFolderVariable, files.folder()},
+      {kFolderVariable, files.folder},
       {kCallVariable, absl::StrCat(call)},
-      {"TMPDIR", files.folder()},
-      {"OMPI_MCA_btl_vader_backing_directory", files.folder()},
+      {"TMPDIR", files.folder},
+      {"OMPI_MCA_btl_vader_backing_directory", files.folder},
       // Open MPI does not release all that it allocates.
       {"ASAN_OPTIONS",
        absl::StrCat(asan == nullptr ? "" : asan, ":detect_leaks=0")}};
@@ -247,7 +243,7 @@ std::vector<Result> RunJob(int world_size, const History& history,
   const absl::StatusOr<TemporaryFolder> folder =
       TemporaryFolder::Create("mpirun", testing::TempDir());
   if (!folder.ok()) return all(folder.status());
-  const Files files(folder->path());
+  const Files files{folder->path()};
   for (size_t call = 0; call < history.calls.size(); ++call) {
     for (size_t rank = 0; rank < history.calls[call].size(); ++rank) {
       WriteFile(files.earlier(call, static_cast<int>(rank)),
@@ -282,7 +278,7 @@ std::vector<absl::StatusOr<std::string>> RunMpiRanksCollect(
   size_t call = 0;
   const char* const text = std::getenv(kCallVariable);
   if (folder != nullptr && text != nullptr && absl::SimpleAtoi(text, &call)) {
-    const Files files(folder);
+    const Files files{folder};
     if (history.calls.size() == call) RunAsRank(files, fn, options);
     history.calls.push_back(
         EarlierResults(files, history.calls.size(), world_size));

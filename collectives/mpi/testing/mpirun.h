@@ -13,8 +13,6 @@
 
 namespace lockstep {
 
-using MpiRunOptions = RunRanksOptions;
-
 // Why no MPI job can be started here; empty if one can. For GTEST_SKIP.
 std::string WhyNoMpirun();
 
@@ -30,10 +28,7 @@ std::string WhyNoMpirun();
 // those before the one that it is to run return what they returned in the test.
 // What `fn` writes to memory, its test assertions included, is lost: return it.
 //
-// Instead of fn's status: that of joining the group, if it failed; kAborted for
-// a rank that ended without a result; kDeadlineExceeded for one that outlived
-// the deadline. When a rank dies the others go on (mpirun --enable-recovery).
-// A stopped process is killed once all the others are done.
+// When a rank dies the others go on (mpirun --enable-recovery).
 //
 // Cost: about half a second. Leaves nothing behind: all that Open MPI writes is
 // in a temporary folder of this call's, which is removed.

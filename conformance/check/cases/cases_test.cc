@@ -13,9 +13,7 @@
 #include <vector>
 
 #include "base/data_types.h"
-#include "conformance/check/cases/built_in_cases.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/cases/tensors.h"
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
 #include "gtest/gtest.h"
@@ -34,9 +32,7 @@ int64_t Sum(const Indices& values) {
 
 const CheckCase& Find(const std::vector<CheckCase>& cases,
                       const std::string& name) {
-  return *std::find_if(cases.begin(), cases.end(), [&](const CheckCase& check) {
-    return check.name == name;
-  });
+  return *std::ranges::find(cases, name, &CheckCase::name);
 }
 
 int64_t LastBatch(const CheckCase& check) {
@@ -175,7 +171,7 @@ TEST(BuiltInCasesTest, SharesDiffer) {
     for (const char* name : {"uneven_batches", "local_bn"}) {
       const CheckCase& check = Find(cases, name);
       const Indices& sizes = check.all_ranks.c.batch_sizes;
-      Indices all(static_cast<size_t>(Sum(sizes)));
+      Indices all(Sum(sizes));
       std::iota(all.begin(), all.end(), 0);
       const Values whole = MeanImage(check, all);
       for (const std::vector<Indices>& shares : WaysToDeal(sizes)) {
@@ -200,7 +196,7 @@ CheckCase SevenSamples() {
   check.one_rank.c.batch_sizes = {3};
   for (const auto& [part, size] :
        {std::pair<std::string, int64_t>{"train", 7}, {"test", 5}}) {
-    std::vector<int64_t> labels(static_cast<size_t>(size));
+    std::vector<int64_t> labels(size);
     std::iota(labels.begin(), labels.end(), 0);
     const std::vector<float> images(labels.begin(), labels.end());
     check.files.data.tensors[part + ".labels"] =
@@ -271,16 +267,6 @@ TEST(NumbersTest, ReadsEveryType) {
   EXPECT_EQ(ToValues(Tensor<uint8_t>(DataType::kUInt8, {7})), Values{7});
 }
 
-TEST(NumbersTest, ReadsOddHalves) {
-  const Values values = ToValues(Tensor<uint16_t>(
-      DataType::kFloat16, {1, 0x7c00, 0xfc00, 0x7e00, 0x7bff}));
-  EXPECT_EQ(values[0], 0x1p-24);
-  EXPECT_EQ(values[1], std::numeric_limits<double>::infinity());
-  EXPECT_EQ(values[2], -std::numeric_limits<double>::infinity());
-  EXPECT_TRUE(std::isnan(values[3]));
-  EXPECT_EQ(values[4], 65504);
-}
-
 TEST(NumbersTest, PicksTensorsByKindAndStep) {
   RankOutput output;
   for (const char* name :
@@ -301,12 +287,6 @@ TEST(NumbersTest, DifferencesKeepNaN) {
   EXPECT_TRUE(std::isinf(LargestDifference(Values{1}, Values{1, 2})));
   EXPECT_TRUE(std::isnan(LargestMagnitude(Values{1, nan, 2})));
   EXPECT_EQ(LargestMagnitude(Values{1, -3}), 3);
-}
-
-TEST(NumbersTest, Sums) {
-  const std::vector<Tensors> terms = {{{"a", {1, 2}}}, {{"a", {3, 5}}}};
-  const std::vector<double> weights = {2, -1};
-  EXPECT_EQ(WeightedSum(weights, terms).at("a"), (Values{-1, -1}));
 }
 
 TEST(NumbersTest, UnitsInTheLastPlace) {

@@ -1,14 +1,21 @@
 #include "conformance/check/cases/check_case.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <numeric>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
-#include "conformance/check/cases/tensors.h"
+#include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "conformance/protocol/case.h"
+#include "conformance/protocol/rank_output.h"
+#include "models/io/safetensors.h"
 
 namespace lockstep {
 namespace {
@@ -17,7 +24,7 @@ enum class Order { kReversed, kRotated };
 
 // [0, size) with every block of `block` indices in another order.
 std::vector<int64_t> Permuted(int64_t size, int64_t block, Order order) {
-  std::vector<int64_t> indices(static_cast<size_t>(size));
+  std::vector<int64_t> indices(size);
   std::iota(indices.begin(), indices.end(), 0);
   for (int64_t begin = 0; begin < size; begin += block) {
     const int64_t end = std::min(size, begin + block);
@@ -32,7 +39,7 @@ std::vector<int64_t> Permuted(int64_t size, int64_t block, Order order) {
 }
 
 bool ComparesNumbers(const CheckCase& check) {
-  return std::any_of(check.claims.begin(), check.claims.end(), [](Claim claim) {
+  return std::ranges::any_of(check.claims, [](Claim claim) {
     return claim == Claim::kGradients || claim == Claim::kLoss ||
            claim == Claim::kState || claim == Claim::kEvaluation;
   });
@@ -41,23 +48,10 @@ bool ComparesNumbers(const CheckCase& check) {
 }  // namespace
 
 const char* ClaimName(Claim claim) {
-  switch (claim) {
-    case Claim::kRun:
-      return "run";
-    case Claim::kSamples:
-      return "samples";
-    case Claim::kRanksAgree:
-      return "ranks_agree";
-    case Claim::kGradients:
-      return "gradients";
-    case Claim::kLoss:
-      return "loss";
-    case Claim::kState:
-      return "state";
-    case Claim::kEvaluation:
-      break;
-  }
-  return "evaluation";
+  constexpr const char* kNames[] = {"run",       "samples", "ranks_agree",
+                                    "gradients", "loss",    "state",
+                                    "evaluation"};
+  return kNames[static_cast<size_t>(claim)];
 }
 
 std::vector<ExtraStart> ReorderedStarts(const CheckCase& check) {
@@ -74,6 +68,186 @@ std::vector<ExtraStart> ReorderedStarts(const CheckCase& check) {
     starts.push_back({.plan = check.one_rank, .files = std::move(files)});
   }
   return starts;
+}
+
+namespace {
+
+NamedTensor Rows(const NamedTensor& tensor, std::span<const int64_t> indices) {
+  NamedTensor result{.type = tensor.type, .shape = tensor.shape, .data = {}};
+  const auto rows = static_cast<size_t>(tensor.shape[0]);
+  const size_t bytes = rows == 0 ? 0 : tensor.data.size() / rows;
+  result.shape[0] = static_cast<int64_t>(indices.size());
+  for (const int64_t index : indices) {
+    const auto begin =
+        static_cast<std::ptrdiff_t>(static_cast<size_t>(index) * bytes);
+    result.data.insert(
+        result.data.end(), tensor.data.begin() + begin,
+        tensor.data.begin() + begin + static_cast<std::ptrdiff_t>(bytes));
+  }
+  return result;
+}
+
+double ToDouble(Float16 value) { return ToFloat(value); }
+double ToDouble(BFloat16 value) { return ToFloat(value); }
+template <typename T>
+double ToDouble(T value) {
+  return static_cast<double>(value);
+}
+
+template <typename T>
+Values Convert(const NamedTensor& tensor) {
+  Values values;
+  for (const T value : tensor.Values<T>()) values.push_back(ToDouble(value));
+  return values;
+}
+
+}  // namespace
+
+int64_t SampleCount(const CaseFiles& files, const std::string& part) {
+  const auto labels = files.data.tensors.find(part + ".labels");
+  if (labels == files.data.tensors.end()) return 0;
+  const std::vector<int64_t>& shape = labels->second.shape;
+  return shape.empty() ? 0 : shape[0];
+}
+
+CaseFiles WithSamples(const CaseFiles& files, const std::string& part,
+                      std::span<const int64_t> indices) {
+  CaseFiles result = files;
+  for (auto& [name, tensor] : result.data.tensors) {
+    if (name.starts_with(part + ".")) tensor = Rows(tensor, indices);
+  }
+  return result;
+}
+
+Values ToValues(const NamedTensor& tensor) {
+  switch (tensor.type) {
+    case DataType::kFloat64:
+      return Convert<double>(tensor);
+    case DataType::kFloat32:
+      return Convert<float>(tensor);
+    case DataType::kFloat16:
+      return Convert<Float16>(tensor);
+    case DataType::kBFloat16:
+      return Convert<BFloat16>(tensor);
+    case DataType::kInt32:
+      return Convert<int32_t>(tensor);
+    case DataType::kInt64:
+      return Convert<int64_t>(tensor);
+    case DataType::kUInt8:
+      break;
+  }
+  return Convert<uint8_t>(tensor);
+}
+
+Tensors TensorsOf(const RankOutput& output, const std::string& kind,
+                  int64_t step) {
+  const std::string prefix = absl::StrCat(kind, ".", step, "/");
+  Tensors tensors;
+  for (auto it = output.tensors.lower_bound(prefix);
+       it != output.tensors.end() && it->first.starts_with(prefix); ++it) {
+    tensors[it->first.substr(prefix.size())] = ToValues(it->second);
+  }
+  return tensors;
+}
+
+Tensors StartOf(const CheckCase& check) {
+  Tensors tensors;
+  for (const auto& [name, tensor] : check.files.weights.tensors) {
+    tensors[name] = ToValues(tensor);
+  }
+  return tensors;
+}
+
+double LargestMagnitude(std::span<const double> values) {
+  double largest = 0;
+  for (const double value : values) {
+    if (std::isnan(value)) return value;
+    largest = std::max(largest, std::fabs(value));
+  }
+  return largest;
+}
+
+double LargestDifference(std::span<const double> a, std::span<const double> b) {
+  if (a.size() != b.size()) return std::numeric_limits<double>::infinity();
+  double largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    const double off = std::fabs(a[i] - b[i]);
+    if (std::isnan(off)) return off;
+    largest = std::max(largest, off);
+  }
+  return largest;
+}
+
+Values PlusTimes(const Values& a, double factor, const Values& b) {
+  Values result(std::min(a.size(), b.size()));
+  for (size_t i = 0; i < result.size(); ++i) result[i] = a[i] + factor * b[i];
+  return result;
+}
+
+Values Minus(const Values& a, const Values& b) { return PlusTimes(a, -1, b); }
+
+Tensors PlusTimes(const Tensors& a, double factor, const Tensors& b) {
+  Tensors result;
+  for (const auto& [name, values] : a) {
+    const auto other = b.find(name);
+    if (other == b.end()) continue;
+    result[name] = PlusTimes(values, factor, other->second);
+  }
+  return result;
+}
+
+Tensors Minus(const Tensors& a, const Tensors& b) {
+  return PlusTimes(a, -1, b);
+}
+
+Tensors Times(double factor, const Tensors& a) {
+  Tensors result = a;
+  for (auto& [name, values] : result) {
+    for (double& value : values) value *= factor;
+  }
+  return result;
+}
+
+Tensors WeightedMean(std::span<const double> weights,
+                     std::span<const Tensors> terms) {
+  if (terms.empty()) return {};
+  const double total = std::accumulate(weights.begin(), weights.end(), 0.0);
+  Tensors sum = Times(weights[0] / total, terms[0]);
+  for (size_t i = 1; i < terms.size(); ++i) {
+    sum = PlusTimes(sum, weights[i] / total, terms[i]);
+  }
+  return sum;
+}
+
+double UnitInLastPlace(double value, int digits) {
+  if (value == 0 || !std::isfinite(value)) return 0;
+  return std::ldexp(1, std::ilogb(value) - digits + 1);
+}
+
+std::vector<std::string> NamesInOrder(const CheckCase& check) {
+  const auto& weights = check.files.weights.tensors;
+  std::vector<std::string> names;
+  for (const NamedLayer& layer : check.layers) {
+    for (const std::string& name : layer.tensors) {
+      if (weights.contains(name)) names.push_back(name);
+    }
+  }
+  for (const auto& [name, tensor] : weights) {
+    if (!Includes(names, name)) {
+      names.push_back(name);
+    }
+  }
+  return names;
+}
+
+std::string WithLayer(const CheckCase& check, const std::string& name) {
+  for (const NamedLayer& layer : check.layers) {
+    const auto& tensors = layer.tensors;
+    if (Includes(tensors, name)) {
+      return absl::StrCat(name, " (", layer.name, ")");
+    }
+  }
+  return name;
 }
 
 }  // namespace lockstep

@@ -1,6 +1,5 @@
 #include "conformance/check/judge/claims.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -13,9 +12,8 @@
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/cases/tensors.h"
-#include "conformance/check/judge/tolerance.h"
-#include "conformance/check/judge/verdict.h"
+#include "conformance/check/judge/compare.h"
+#include "conformance/check/judge/judge.h"
 #include "conformance/protocol/rank_output.h"
 
 namespace lockstep {
@@ -24,7 +22,7 @@ namespace {
 // One step of one rank on the samples `indices` of the training set.
 ExtraStart StartOnShare(const CheckCase& check,
                         const std::vector<int64_t>& indices) {
-  ExtraStart start{.plan = {.c = check.one_rank.c, .resumed = {}},
+  ExtraStart start{.plan = {.c = check.one_rank.c},
                    .files = WithSamples(check.files, "train", indices)};
   Case& c = start.plan.c;
   c.name = absl::StrCat(check.name, "_share");
@@ -38,15 +36,6 @@ ExtraStart StartOnShare(const CheckCase& check,
   return start;
 }
 
-std::vector<Tensors> OfReordered(const Evidence& evidence,
-                                 const std::string& kind, int64_t step) {
-  std::vector<Tensors> result;
-  for (const TrainerRun& run : evidence.runs.reordered) {
-    result.push_back(TensorsOf(run.ranks[0].output, kind, step));
-  }
-  return result;
-}
-
 Tensors Moving(const CheckCase& check, Tensors tensors) {
   std::erase_if(tensors, [&check](const auto& entry) {
     return IsStill(check, entry.first);
@@ -57,7 +46,7 @@ Tensors Moving(const CheckCase& check, Tensors tensors) {
 }  // namespace
 
 absl::StatusOr<std::vector<ShareResult>> Evidence::MakeShares() const {
-  std::vector<ShareResult> shares(static_cast<size_t>(world_size()));
+  std::vector<ShareResult> shares(world_size());
   for (int r = 0; r < world_size(); ++r) {
     const std::vector<StepOutput>& steps = rank(r).steps;
     if (steps.empty() || steps[0].indices.empty()) continue;
@@ -69,11 +58,10 @@ absl::StatusOr<std::vector<ShareResult>> Evidence::MakeShares() const {
           "one rank on the share of rank ", r, " did not give one step"));
     }
     const RankOutput& output = run.ranks[0].output;
-    shares[static_cast<size_t>(r)] = {
-        .count = static_cast<double>(steps[0].indices.size()),
-        .gradients = Moving(check, TensorsOf(output, "gradient", 1)),
-        .buffers = TensorsOf(output, "buffer", 1),
-        .loss = output.steps[0].loss.value_or(0)};
+    shares[r] = {.count = static_cast<double>(steps[0].indices.size()),
+                 .gradients = Moving(check, TensorsOf(output, "gradient", 1)),
+                 .buffers = TensorsOf(output, "buffer", 1),
+                 .loss = output.steps[0].loss.value_or(0)};
   }
   return shares;
 }
@@ -98,26 +86,32 @@ Tensors MeanOfShares(const std::vector<ShareResult>& shares, bool weighted,
                      Tensors ShareResult::*field) {
   std::vector<double> weights;
   std::vector<Tensors> terms;
-  double total = 0;
   for (const ShareResult& share : shares) {
     if (share.count == 0) continue;
     weights.push_back(weighted ? share.count : 1);
-    total += weights.back();
     terms.push_back(share.*field);
   }
-  for (double& weight : weights) weight /= total;
-  return WeightedSum(weights, terms);
+  return WeightedMean(weights, terms);
+}
+
+Reference OneRanksReference(const Evidence& evidence, const std::string& kind,
+                            int64_t step) {
+  const CheckCase& check = evidence.check;
+  Reference reference;
+  reference.want = Moving(check, TensorsOf(evidence.one_rank(), kind, step));
+  std::vector<Tensors> reordered;
+  for (const TrainerRun& run : evidence.runs.reordered) {
+    reordered.push_back(TensorsOf(run.ranks[0].output, kind, step));
+  }
+  reference.allowed =
+      AllowedErrorsOf(check, kind == "gradient" ? Tensors() : StartOf(check),
+                      reference.want, reordered);
+  return reference;
 }
 
 absl::StatusOr<Reference> GradientReference(Evidence& evidence, int64_t step) {
-  const CheckCase& check = evidence.check;
-  Reference reference;
-  const Tensors one =
-      Moving(check, TensorsOf(evidence.one_rank(), "gradient", step));
-  reference.allowed =
-      AllowedErrorsOf(check, {}, one, OfReordered(evidence, "gradient", step));
-  reference.want = one;
-  if (check.all_ranks.c.batch_norm == "local" && step == 1) {
+  Reference reference = OneRanksReference(evidence, "gradient", step);
+  if (evidence.check.all_ranks.c.batch_norm == "local" && step == 1) {
     LOCKSTEP_RETURN_IF_ERROR(evidence.Shares().status());
     reference.want =
         MeanOfShares(*evidence.Shares(), true, &ShareResult::gradients);
@@ -125,21 +119,9 @@ absl::StatusOr<Reference> GradientReference(Evidence& evidence, int64_t step) {
   return reference;
 }
 
-Reference StateReference(const Evidence& evidence, const std::string& kind,
-                         int64_t step) {
-  const CheckCase& check = evidence.check;
-  Reference reference;
-  reference.want = Moving(check, TensorsOf(evidence.one_rank(), kind, step));
-  reference.allowed = AllowedErrorsOf(check, StartOf(check), reference.want,
-                                      OfReordered(evidence, kind, step));
-  return reference;
-}
-
 bool IsStill(const CheckCase& check, const std::string& name) {
-  const auto has = [&name](const std::vector<std::string>& names) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  return has(check.all_ranks.c.frozen) || has(check.all_ranks.c.unused);
+  const Case& c = check.all_ranks.c;
+  return Includes(c.frozen, name) || Includes(c.unused, name);
 }
 
 std::string OnlyThese(const CheckCase& check,
@@ -167,7 +149,10 @@ Verdict Passed(const CheckCase& check, Claim claim, double error_over_allowed,
 
 Verdict Failed(const CheckCase& check, Claim claim, const std::string& what,
                const Diagnosis& diagnosis, double error_over_allowed) {
-  Explanation explanation = Explain(diagnosis.cause, diagnosis.facts);
+  CauseFacts facts = diagnosis.facts;
+  facts.world_size = check.all_ranks.c.world_size();
+  facts.accumulate = check.all_ranks.c.accumulate;
+  Explanation explanation = Explain(diagnosis.cause, facts);
   return {.case_name = check.name,
           .claim = claim,
           .outcome = Outcome::kFailed,

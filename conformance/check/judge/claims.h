@@ -12,11 +12,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/cases/tensors.h"
+#include "conformance/check/judge/compare.h"
 #include "conformance/check/judge/judge.h"
-#include "conformance/check/judge/tolerance.h"
-#include "conformance/check/judge/verdict.h"
-#include "conformance/check/run/trainer_run.h"
 #include "conformance/protocol/rank_output.h"
 
 namespace lockstep {
@@ -44,9 +41,7 @@ class Evidence {
 
   int world_size() const { return runs.all_ranks.world_size; }
   const RankOutput& one_rank() const { return runs.one_rank.ranks[0].output; }
-  const RankOutput& rank(int r) const {
-    return runs.all_ranks.ranks[static_cast<size_t>(r)].output;
-  }
+  const RankOutput& rank(int r) const { return runs.all_ranks.ranks[r].output; }
 
   // By rank; of count 0 for a rank without samples in the first step. Errors:
   // run_extra's; kFailedPrecondition if it did not give one step.
@@ -72,13 +67,14 @@ struct Reference {
   AllowedErrors allowed;
 };
 
+// One rank's output of the kind, "gradient", "parameter" or "buffer", of or
+// after `step`.
+Reference OneRanksReference(const Evidence& evidence, const std::string& kind,
+                            int64_t step);
+
 // The gradients of `step` that the ranks should hold: one rank's; with local
 // batch norm the weighted mean of the shares'. Errors: those of Shares().
 absl::StatusOr<Reference> GradientReference(Evidence& evidence, int64_t step);
-
-// One rank's output of the kind, "parameter" or "buffer", after `step`.
-Reference StateReference(const Evidence& evidence, const std::string& kind,
-                         int64_t step);
 
 // Whether a tensor is a frozen or unused parameter, which must stay where it
 // started.
@@ -91,7 +87,8 @@ std::string OnlyThese(const CheckCase& check,
 // "With 2 ranks".
 std::string WithRanks(int world_size);
 
-// A cause and what is known of it.
+// A cause and what is known of it, besides the case's world size and
+// accumulation, which Failed() adds.
 struct Diagnosis {
   Cause cause = Cause::kUnknown;
   CauseFacts facts = {};

@@ -4,20 +4,238 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "base/data_types.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/cases/tensors.h"
-#include "conformance/check/judge/tolerance.h"
-#include "conformance/check/judge/verdict.h"
+#include "conformance/check/judge/judge.h"
 #include "conformance/reference/bounded.h"
 
 namespace lockstep {
+namespace {
+
+// compare.h derives them.
+constexpr int kFloatDigits = 24;
+constexpr double kSpreadFactor = 8;
+constexpr double kUnits = 4;          // Of float32, for each rank.
+constexpr double kBFloat16Units = 8;  // Of bfloat16.
+// Four times kUnits: a scalar is one number, so its reordered runs may agree by
+// chance, where some of a tensor's many elements do not.
+constexpr double kScalarUnits = 16;
+// A tensor whose spread is this part of its magnitude is rounding. With
+// kSpreadFactor, its tolerance would be nearly as large as the tensor.
+constexpr double kNoise = 0.1;
+// In place of kSpreadFactor and kUnits for a tensor that is rounding.
+constexpr double kNoiseFactor = 64;
+// Of the layer's magnitude: with more allowed, a value that is wrongly there
+// could pass for rounding.
+constexpr double kNoiseCap = 0.1;
+// Below this part of the largest change in its layer, a change may be rounding.
+constexpr double kSmall = 0.01;
+// Of the change of a small tensor. Less than half, so that the mistakes that
+// leave zero, the double, or half (two ranks that divide twice) are found.
+constexpr double kSmallCap = 0.4;
+
+// The least that is allowed of a magnitude, in the type computed in.
+double UnitsOf(const CheckCase& check, double magnitude) {
+  const int digits = DigitsOf(check);
+  const int ranks = std::max(1, check.all_ranks.c.world_size());
+  const double units = digits == kFloatDigits ? kUnits * ranks : kBFloat16Units;
+  return units * UnitInLastPlace(magnitude, digits);
+}
+
+// A tensor and how it rounds.
+struct Rounding {
+  double change = 0;  // Magnitude of the change since the start.
+  double units = 0;   // The least that is allowed.
+  double spread = 0;
+  double scale = 0;    // The largest change in its layer.
+  bool noise = false;  // By its spread or the units of its value.
+  bool small = false;  // By its size alone.
+};
+
+Rounding RoundingOf(const CheckCase& check, const std::string& name,
+                    const Tensors& start, const Tensors& want,
+                    std::span<const Tensors> reordered) {
+  const Values& values = want.at(name);
+  const auto began = start.find(name);
+  Rounding result;
+  const double value = LargestMagnitude(values);
+  result.change = began == start.end()
+                      ? value
+                      : LargestMagnitude(Minus(values, began->second));
+  const double kept =
+      began == start.end() ? 0 : kUnits * UnitInLastPlace(value, kFloatDigits);
+  result.units = kept + UnitsOf(check, result.change);
+  for (const Tensors& run : reordered) {
+    const auto other = run.find(name);
+    const double off =
+        other == run.end() ? value : LargestDifference(values, other->second);
+    if (!(off <= result.spread)) result.spread = off;
+  }
+  result.noise =
+      result.spread >= kNoise * result.change || result.change <= kept;
+  return result;
+}
+
+using Roundings = std::map<std::string, Rounding>;
+
+// The tensors of the layer of `name`; all, if it is in no layer.
+std::vector<std::string> Layer(const CheckCase& check,
+                               const std::string& name) {
+  for (const NamedLayer& layer : check.layers) {
+    const auto& all = layer.tensors;
+    if (Includes(all, name)) return all;
+  }
+  return NamesInOrder(check);
+}
+
+bool IsInteger(const CheckCase& check, const std::string& name) {
+  const auto found = check.files.weights.tensors.find(name);
+  return found != check.files.weights.tensors.end() &&
+         found->second.type == DataType::kInt64;
+}
+
+// The largest change in the layer of `name`, of tensors that are not noise (nor
+// counters, which have no scale).
+double LayerScale(const CheckCase& check, const std::string& name,
+                  const Roundings& roundings) {
+  double scale = 0;
+  for (const std::string& other : Layer(check, name)) {
+    const auto found = roundings.find(other);
+    if (found == roundings.end() || found->second.noise) continue;
+    if (IsInteger(check, other)) continue;
+    scale = std::max(scale, found->second.change);
+  }
+  return scale;
+}
+
+void CompareWithLayers(const CheckCase& check, Roundings& roundings) {
+  for (auto& [name, rounding] : roundings) {
+    rounding.scale = LayerScale(check, name, roundings);
+    rounding.small =
+        !rounding.noise && rounding.change <= kSmall * rounding.scale;
+  }
+}
+
+// By tensor: the largest relative spread of it and all behind it.
+std::map<std::string, double> SpreadsBehind(const CheckCase& check,
+                                            const Roundings& roundings) {
+  std::map<std::string, double> spreads;
+  double largest = 0;
+  std::vector<std::string> names = NamesInOrder(check);
+  std::ranges::reverse(names);
+  for (const std::string& name : names) {
+    const auto found = roundings.find(name);
+    if (found == roundings.end()) continue;
+    const Rounding& rounding = found->second;
+    if (!rounding.noise && !rounding.small) {
+      largest = std::max(largest, rounding.spread / rounding.change);
+    }
+    spreads[name] = largest;
+  }
+  return spreads;
+}
+
+double CapOf(const CheckCase& check) {
+  return check.one_rank.c.dtype == "bfloat16" ? 0.1 : 0.01;
+}
+
+// The least that ranks' parts, as large as the layer's, lose as they round.
+double UnitsOfParts(const CheckCase& check, const Rounding& rounding) {
+  return std::max(UnitsOf(check, rounding.scale),
+                  kNoiseFactor * UnitInLastPlace(rounding.scale, kFloatDigits));
+}
+
+// Whether a small tensor may be nothing but what its layer's parts lose as they
+// round. behind: the relative spread of it and all behind it.
+bool MayBeRounding(const CheckCase& check, const Rounding& rounding,
+                   double behind) {
+  const double spread = std::max(rounding.spread, behind * rounding.scale);
+  const double lost = std::max(
+      {kSpreadFactor * spread, rounding.units, UnitsOfParts(check, rounding)});
+  return lost > kSmallCap * rounding.change;
+}
+
+Allowed HeldToItself(const CheckCase& check, const Rounding& rounding,
+                     double behind) {
+  Allowed allowed;
+  allowed.magnitude = rounding.change;
+  allowed.spread = std::max(rounding.spread, behind * rounding.change);
+  allowed.error = std::max(kSpreadFactor * allowed.spread, rounding.units);
+  allowed.meaningful = allowed.error <= CapOf(check) * allowed.magnitude;
+  return allowed;
+}
+
+Allowed HeldToLayer(const CheckCase& check, const Rounding& rounding,
+                    double behind) {
+  const bool full = DigitsOf(check) == kFloatDigits;
+  const double factor = full ? kNoiseFactor : kSpreadFactor;
+  Allowed allowed;
+  allowed.magnitude = rounding.scale;
+  allowed.spread = std::max(rounding.spread, behind * rounding.scale);
+  allowed.error = std::max(factor * allowed.spread,
+                           rounding.units + UnitsOfParts(check, rounding));
+  allowed.meaningful = allowed.error <= kNoiseCap * allowed.magnitude;
+  return allowed;
+}
+
+Allowed AllowedError(const CheckCase& check, const Rounding& rounding,
+                     double behind) {
+  const Allowed by_layer = HeldToLayer(check, rounding, behind);
+  if (rounding.noise) return by_layer;
+  Allowed allowed = HeldToItself(check, rounding, behind);
+  if (!rounding.small) return allowed;
+  if (MayBeRounding(check, rounding, behind)) return by_layer;
+  const double most = kSmallCap * rounding.change;
+  allowed.error = std::max(allowed.error, std::min(by_layer.error, most));
+  allowed.meaningful = allowed.error <= most;
+  return allowed;
+}
+
+}  // namespace
+
+int DigitsOf(const CheckCase& check) {
+  return check.one_rank.c.dtype == "bfloat16" ? 8 : kFloatDigits;
+}
+
+AllowedErrors AllowedErrorsOf(const CheckCase& check, const Tensors& start,
+                              const Tensors& want,
+                              std::span<const Tensors> reordered) {
+  Roundings roundings;
+  for (const auto& [name, values] : want) {
+    roundings[name] = RoundingOf(check, name, start, want, reordered);
+  }
+  CompareWithLayers(check, roundings);
+  const auto spreads = SpreadsBehind(check, roundings);
+  AllowedErrors result;
+  for (const auto& [name, rounding] : roundings) {
+    result[name] = AllowedError(check, rounding, spreads.at(name));
+  }
+  return result;
+}
+
+Allowed AllowedScalarError(const CheckCase& check, double want,
+                           std::span<const double> reordered) {
+  Allowed allowed;
+  allowed.magnitude = std::fabs(want);
+  allowed.spread = LargestMagnitude(reordered);
+  double units = kScalarUnits * UnitInLastPlace(want, kFloatDigits);
+  if (DigitsOf(check) != kFloatDigits) {
+    units += UnitsOf(check, want);
+  }
+  allowed.error = std::max(kSpreadFactor * allowed.spread, units);
+  allowed.meaningful = allowed.error <= CapOf(check) * allowed.magnitude;
+  return allowed;
+}
+
 namespace {
 
 Difference DifferenceOf(const std::string& name, const Values& want,
@@ -85,14 +303,13 @@ std::vector<std::string> NamesOf(const Compared& compared) {
 }
 
 const Difference* FirstNotJudged(const Compared& compared) {
-  const auto found =
-      std::find_if(compared.differing.begin(), compared.differing.end(),
-                   [](const Difference& d) { return !d.allowed.meaningful; });
+  const auto found = std::ranges::find_if(
+      compared.differing,
+      [](const Difference& d) { return !d.allowed.meaningful; });
   return found == compared.differing.end() ? nullptr : &*found;
 }
 
-std::string Describe(const CheckCase& check, const Difference& difference,
-                     const std::string& reference) {
+std::string Describe(const CheckCase& check, const Difference& difference) {
   const Allowed& allowed = difference.allowed;
   const std::string place = WithLayer(check, difference.name);
   if (!(difference.error > allowed.error) && !allowed.meaningful) {
@@ -104,10 +321,11 @@ std::string Describe(const CheckCase& check, const Difference& difference,
   }
   const double unit = UnitInLastPlace(difference.want, DigitsOf(check));
   return absl::StrCat(
-      absl::StrFormat("%s is off by %.3g at element %d: it is %.7g, %s has "
-                      "%.7g (",
-                      place, difference.error, difference.element,
-                      difference.got, reference, difference.want),
+      absl::StrFormat(
+          "%s is off by %.3g at element %d: it is %.7g, one rank has "
+          "%.7g (",
+          place, difference.error, difference.element, difference.got,
+          difference.want),
       difference.want == 0
           ? std::string("where 0 is expected, relative error has no meaning")
           : absl::StrFormat("relative %.2g, %.3g units in the last place",
@@ -153,9 +371,9 @@ std::vector<NamedFactor> NamedFactors(int world_size, int64_t accumulate) {
 std::vector<NamedFactor> BatchFactors(const std::vector<double>& counts,
                                       double full) {
   const double total = std::accumulate(counts.begin(), counts.end(), 0.0);
-  const double most = *std::max_element(counts.begin(), counts.end());
-  const auto active = static_cast<double>(std::count_if(
-      counts.begin(), counts.end(), [](double count) { return count > 0; }));
+  const double most = *std::ranges::max_element(counts);
+  const auto active = static_cast<double>(
+      std::ranges::count_if(counts, [](double count) { return count > 0; }));
   const auto ranks = static_cast<double>(counts.size());
   if (!(total > 0 && total < full)) return {};
   std::vector<NamedFactor> factors = {

@@ -15,10 +15,9 @@
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/claims.h"
-#include "conformance/check/judge/tolerance.h"
-#include "conformance/check/judge/verdict.h"
+#include "conformance/check/judge/compare.h"
+#include "conformance/check/judge/judge.h"
 #include "conformance/protocol/rank_output.h"
 #include "conformance/reference/bounded.h"
 
@@ -26,11 +25,6 @@ namespace lockstep {
 namespace {
 
 using Indices = std::vector<int64_t>;
-
-// Of one rank's run, in which JudgeRun has seen an evaluation.
-const EvaluationOutput& EvaluationOf(const RankOutput& output) {
-  return *output.evaluation;
-}
 
 // Loss and accuracy of some samples.
 struct Scores {
@@ -47,13 +41,8 @@ Scores ScoresOf(const EvaluationOutput& output) {
 
 constexpr double kAccuracyError = 1e-5;
 
-// How far loss and accuracy may be off.
-struct Limits {
-  double loss = 0;
-  double accuracy = 0;
-};
-
-bool Near(const Scores& a, const Scores& b, const Limits& limits) {
+// limits: how far loss and accuracy may be off.
+bool Near(const Scores& a, const Scores& b, const Scores& limits) {
   return std::fabs(a.loss - b.loss) <= limits.loss &&
          std::fabs(a.accuracy - b.accuracy) <= limits.accuracy;
 }
@@ -66,7 +55,7 @@ absl::StatusOr<Scores> ScoresOn(const Evidence& evidence,
   if (indices.empty() || check.all_ranks.c.write_state.empty()) {
     return absl::FailedPreconditionError("nothing to evaluate");
   }
-  ExtraStart start{.plan = {.c = check.one_rank.c, .resumed = {}},
+  ExtraStart start{.plan = {.c = check.one_rank.c},
                    .files = WithSamples(check.files, "test", indices)};
   Case& c = start.plan.c;
   c.name = absl::StrCat(check.name, "_evaluation");
@@ -183,28 +172,32 @@ std::vector<Indices> PartsOf(const TrainerRun& run) {
 // Why `got`, which rank `rank` of `run` reports, is wrong.
 Diagnosis DiagnoseMetrics(const Evidence& evidence, const TrainerRun& run,
                           const Case& c, int rank, const Scores& got,
-                          const Limits& limits) {
+                          const Scores& limits) {
   const auto shares = EvaluateShares(evidence, PartsOf(run), c.batch_sizes);
-  if (!shares.ok()) return {.cause = Cause::kUnknown, .facts = {.rank = rank}};
+  const auto is = [rank](Cause cause) -> Diagnosis {
+    return {.cause = cause, .facts = {.rank = rank}};
+  };
+  if (!shares.ok()) return is(Cause::kUnknown);
   for (const Share& share : *shares) {
     if (run.world_size > 1 && Near(got, share.whole, limits)) {
-      return {.cause = Cause::kMetricsOfOneRank, .facts = {.rank = rank}};
+      return is(Cause::kMetricsOfOneRank);
     }
   }
   for (const Scores& candidate : UnweightedMeans(*shares)) {
-    if (Near(got, candidate, limits)) {
-      return {.cause = Cause::kMetricsUnweighted, .facts = {.rank = rank}};
-    }
+    if (Near(got, candidate, limits)) return is(Cause::kMetricsUnweighted);
   }
-  return {.cause = Cause::kUnknown, .facts = {.rank = rank}};
+  return is(Cause::kUnknown);
+}
+
+Indices AllOf(int64_t size) {
+  Indices all(size);
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
 
 bool WholeSet(Indices indices, int64_t size) {
-  std::sort(indices.begin(), indices.end());
-  for (int64_t i = 0; i < static_cast<int64_t>(indices.size()); ++i) {
-    if (indices[static_cast<size_t>(i)] != i) return false;
-  }
-  return static_cast<int64_t>(indices.size()) == size;
+  std::ranges::sort(indices);
+  return indices == AllOf(size);
 }
 
 // Why the ranks' parts are not the test set, each sample once. `counts` says
@@ -214,13 +207,13 @@ Diagnosis DiagnoseCoverage(const CheckCase& check,
                            const std::vector<int64_t>& counts) {
   const int64_t batch = check.all_ranks.c.global_batch();
   const auto size = static_cast<int64_t>(counts.size());
-  const auto missing = std::count(counts.begin(), counts.end(), 0);
+  const auto missing = std::ranges::count(counts, 0);
   const int64_t extra =
       std::accumulate(counts.begin(), counts.end(), int64_t{0}) -
       (size - missing);
   const auto none = [](const Indices& part) { return part.empty(); };
-  const auto idle = std::count_if(parts.begin(), parts.end(), none);
-  const auto busy = std::find_if_not(parts.begin(), parts.end(), none);
+  const auto idle = std::ranges::count_if(parts, none);
+  const auto busy = std::ranges::find_if_not(parts, none);
   if (missing > 0 && parts.size() > 1 &&
       idle + 1 == static_cast<int64_t>(parts.size())) {
     return {.cause = Cause::kMetricsOfOneRank,
@@ -242,11 +235,11 @@ std::optional<Verdict> CoverageVerdict(const CheckCase& check,
     each = each && WholeSet(part, size);
   }
   if (each || WholeSet(all, size)) return std::nullopt;
-  std::vector<int64_t> counts(static_cast<size_t>(size));
-  for (const int64_t index : all) ++counts[static_cast<size_t>(index)];
-  const int64_t missing = std::count(counts.begin(), counts.end(), 0);
-  const int64_t repeated = std::count_if(
-      counts.begin(), counts.end(), [](int64_t count) { return count > 1; });
+  std::vector<int64_t> counts(size);
+  for (const int64_t index : all) ++counts[index];
+  const int64_t missing = std::ranges::count(counts, 0);
+  const int64_t repeated =
+      std::ranges::count_if(counts, [](int64_t count) { return count > 1; });
   return Failed(
       check, Claim::kEvaluation,
       absl::StrCat(WithRanks(run.world_size), ", of ", size, " test samples ",
@@ -255,10 +248,10 @@ std::optional<Verdict> CoverageVerdict(const CheckCase& check,
       DiagnoseCoverage(check, PartsOf(run), counts));
 }
 
-Limits LimitsOf(const Evidence& evidence, const Scores& want) {
+Scores LimitsOf(const Evidence& evidence, const Scores& want) {
   std::vector<double> reordered;
   for (const TrainerRun& run : evidence.runs.reordered) {
-    reordered.push_back(EvaluationOf(run.ranks[0].output).loss - want.loss);
+    reordered.push_back(run.ranks[0].output.evaluation->loss - want.loss);
   }
   // Accuracy is a quotient of two whole numbers, rounded to float32 perhaps.
   return {
@@ -267,7 +260,7 @@ Limits LimitsOf(const Evidence& evidence, const Scores& want) {
 }
 
 std::string DescribeMetrics(const Scores& got, const Scores& want,
-                            const Limits& limits) {
+                            const Scores& limits) {
   const double off = std::fabs(got.loss - want.loss);
   return absl::StrFormat(
       "loss %.7g, accuracy %.6g, count %.0f, where loss %.7g, accuracy %.6g, "
@@ -283,9 +276,9 @@ std::optional<Verdict> MetricsVerdict(const Evidence& evidence,
                                       const TrainerRun& run, const Case& c,
                                       const Scores& want, double& worst) {
   const CheckCase& check = evidence.check;
-  const Limits limits = LimitsOf(evidence, want);
+  const Scores limits = LimitsOf(evidence, want);
   for (int r = 0; r < run.world_size; ++r) {
-    const auto& reported = run.ranks[static_cast<size_t>(r)].output.evaluation;
+    const auto& reported = run.ranks[r].output.evaluation;
     if (!reported.has_value()) continue;  // It evaluates nothing.
     const Scores got = ScoresOf(*reported);
     const double error = std::fabs(got.loss - want.loss);
@@ -310,12 +303,14 @@ bool IsWhole(const Scores& metrics) {
 Verdict BothVerdict(const Evidence& evidence, const Scores& want) {
   const CheckCase& check = evidence.check;
   double worst = 0;
-  const auto one = MetricsVerdict(evidence, evidence.runs.one_rank,
-                                  check.one_rank.c, want, worst);
-  if (one.has_value()) return *one;
-  const auto all = MetricsVerdict(evidence, evidence.runs.all_ranks,
-                                  check.all_ranks.c, want, worst);
-  if (all.has_value()) return *all;
+  for (const auto& [run, plan] :
+       {std::pair(&evidence.runs.one_rank, &check.one_rank),
+        std::pair(&evidence.runs.all_ranks, &check.all_ranks)}) {
+    if (const auto wrong =
+            MetricsVerdict(evidence, *run, plan->c, want, worst)) {
+      return *wrong;
+    }
+  }
   return Passed(check, Claim::kEvaluation, worst);
 }
 
@@ -330,15 +325,14 @@ Verdict JudgeEvaluation(Evidence& evidence) {
        {&evidence.runs.one_rank, &evidence.runs.all_ranks}) {
     if (const auto verdict = CoverageVerdict(check, *run)) return *verdict;
   }
-  Scores want = ScoresOf(EvaluationOf(evidence.one_rank()));
+  Scores want = ScoresOf(*evidence.one_rank().evaluation);
   want.count = static_cast<double>(SampleCount(check.files, "test"));
   const Verdict verdict = BothVerdict(evidence, want);
   if (verdict.outcome == Outcome::kPassed && IsWhole(want)) return verdict;
   // One rank may average its batches wrongly itself: ask it for all samples in
   // one batch.
-  Indices all(static_cast<size_t>(want.count));
-  std::iota(all.begin(), all.end(), 0);
-  const auto in_one_batch = ScoresOn(evidence, all);
+  const auto in_one_batch =
+      ScoresOn(evidence, AllOf(static_cast<int64_t>(want.count)));
   return in_one_batch.ok() ? BothVerdict(evidence, *in_one_batch) : verdict;
 }
 

@@ -11,11 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/claims.h"
 #include "conformance/check/judge/compare.h"
-#include "conformance/check/judge/tolerance.h"
-#include "conformance/check/judge/verdict.h"
+#include "conformance/check/judge/judge.h"
 #include "conformance/protocol/rank_output.h"
 
 namespace lockstep {
@@ -71,53 +69,24 @@ std::string Describe(const Evidence& evidence, const Disagreement& found,
       found.names.size());
 }
 
-// Whether every rank holds what it should, but for rounding.
-bool HoldReference(const Evidence& evidence, const Reference& reference,
-                   const Names& names, int64_t step) {
-  for (int r = 0; r < evidence.world_size(); ++r) {
-    if (!Fits(names, reference.want,
-              TensorsOf(evidence.rank(r), "gradient", step),
-              reference.allowed)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-// Whether what the ranks hold averages to what each should hold.
-bool AverageToReference(const Evidence& evidence, const Reference& reference,
-                        const Names& names, int64_t step) {
+// What every rank holds of the gradients of `step`.
+std::vector<Tensors> Held(const Evidence& evidence, int64_t step) {
   std::vector<Tensors> held;
   for (int r = 0; r < evidence.world_size(); ++r) {
     held.push_back(TensorsOf(evidence.rank(r), "gradient", step));
   }
-  std::vector<double> weights = evidence.Counts(step);
-  double total = 0;
-  for (const double weight : weights) total += weight;
-  for (double& weight : weights) weight /= total;
-  const std::vector<double> equal(weights.size(),
-                                  1 / static_cast<double>(weights.size()));
-  const auto fits = [&](const std::vector<double>& by) {
-    return Fits(names, WeightedSum(by, held), reference.want,
-                reference.allowed);
-  };
-  return fits(weights) || fits(equal);
+  return held;
 }
 
-// Whether each rank holds the gradient of its own share, however scaled.
-bool HoldOwnShares(Evidence& evidence, const Reference& reference,
-                   const Names& names, int64_t step) {
-  const auto& shares = evidence.Shares();
-  if (step != 1 || !shares.ok()) return false;
-  for (int r = 0; r < evidence.world_size(); ++r) {
-    const ShareResult& share = (*shares)[static_cast<size_t>(r)];
-    const Tensors held = TensorsOf(evidence.rank(r), "gradient", step);
-    if (share.count == 0 ||
-        Fits(names, share.gradients, held, reference.allowed)) {
-      continue;
-    }
-    if (!FactorOf(names, share.gradients, held, reference.allowed, {},
-                  /*any=*/true)) {
+// Whether each rank holds the gradient of its own share of the first step,
+// however scaled.
+bool HoldOwnShares(const std::vector<Tensors>& held,
+                   const std::vector<ShareResult>& shares,
+                   const Reference& reference, const Names& names) {
+  for (size_t r = 0; r < held.size(); ++r) {
+    const Tensors& own = shares[r].gradients;
+    if (shares[r].count > 0 && !Fits(names, own, held[r], reference.allowed) &&
+        !FactorOf(names, own, held[r], reference.allowed, {}, /*any=*/true)) {
       return false;
     }
   }
@@ -129,28 +98,35 @@ Cause CauseOfParting(Evidence& evidence, const Names& names, int64_t step) {
   if (!reference.ok()) return Cause::kUnknown;
   // Ranks may then part for no other reason than that a rank parts from itself.
   const AllowedErrors& allowed = reference->allowed;
-  const bool noisy =
-      std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-        const auto found = allowed.find(name);
-        return found != allowed.end() && !found->second.meaningful;
-      });
+  const bool noisy = std::ranges::any_of(names, [&](const std::string& name) {
+    const auto found = allowed.find(name);
+    return found != allowed.end() && !found->second.meaningful;
+  });
   if (noisy) return Cause::kTooNoisy;
-  if (HoldReference(evidence, *reference, names, step)) {
+  const std::vector<Tensors> held = Held(evidence, step);
+  if (std::ranges::all_of(held, [&](const Tensors& one) {
+        return Fits(names, reference->want, one, allowed);
+      })) {
     return Cause::kRanksRoundApart;
   }
-  if (HoldOwnShares(evidence, *reference, names, step)) {
+  if (step == 1 && evidence.Shares().ok() &&
+      HoldOwnShares(held, *evidence.Shares(), *reference, names)) {
     return Cause::kNotReduced;
   }
-  return AverageToReference(evidence, *reference, names, step)
-             ? Cause::kReducedInPart
-             : Cause::kUnknown;
+  // Whether what the ranks hold averages to what each should hold.
+  for (const std::vector<double>& weights :
+       {evidence.Counts(step), std::vector<double>(held.size(), 1)}) {
+    if (Fits(names, WeightedMean(weights, held), reference->want, allowed)) {
+      return Cause::kReducedInPart;
+    }
+  }
+  return Cause::kUnknown;
 }
 
 Verdict GradientsPart(Evidence& evidence, const Disagreement& found,
                       int64_t step) {
   Diagnosis diagnosis{.cause = CauseOfParting(evidence, found.names, step)};
   diagnosis.facts.step = step;
-  diagnosis.facts.world_size = evidence.world_size();
   diagnosis.facts.tensors =
       OnlyThese(evidence.check, found.names,
                 TensorsOf(evidence.one_rank(), "gradient", step).size());
@@ -162,20 +138,14 @@ Verdict ParametersPart(const Evidence& evidence, const Disagreement& found,
                        int64_t step) {
   const Case& c = evidence.check.all_ranks.c;
   const std::string& name = found.names.front();
-  const auto has = [&name](const Names& names) {
-    return std::find(names.begin(), names.end(), name) != names.end();
-  };
-  const auto& known = c.write_gradients;  // To agree.
-  const bool equal = std::find(known.begin(), known.end(), step) != known.end();
-  const bool still = has(c.frozen) || has(c.unused);
-  Diagnosis diagnosis{.cause =
-                          equal ? Cause::kRanksUpdateApart : Cause::kDrifts};
-  if (has(c.frozen)) diagnosis.cause = Cause::kFrozenMoves;
-  if (has(c.unused)) diagnosis.cause = Cause::kUnusedMoves;
-  diagnosis.facts.step = step;
-  diagnosis.facts.rank = found.rank;
-  diagnosis.facts.world_size = evidence.world_size();
-  if (still) diagnosis.facts.tensors = name;
+  // Written gradients are known to agree.
+  Diagnosis diagnosis{.cause = Includes(c.write_gradients, step)
+                                   ? Cause::kRanksUpdateApart
+                                   : Cause::kDrifts,
+                      .facts = {.rank = found.rank, .step = step}};
+  if (Includes(c.frozen, name)) diagnosis.cause = Cause::kFrozenMoves;
+  if (Includes(c.unused, name)) diagnosis.cause = Cause::kUnusedMoves;
+  if (IsStill(evidence.check, name)) diagnosis.facts.tensors = name;
   return Failed(evidence.check, Claim::kRanksAgree,
                 Describe(evidence, found, "parameter", step), diagnosis);
 }
@@ -236,8 +206,6 @@ Diagnosis DiagnoseGradients(Evidence& evidence, const Names& names,
     diagnosis.facts.k = factor->k;
     whose = factor->names;
   }
-  diagnosis.facts.world_size = evidence.world_size();
-  diagnosis.facts.accumulate = c.accumulate;
   diagnosis.facts.tensors =
       OnlyThese(evidence.check, whose, reference.want.size());
   return diagnosis;

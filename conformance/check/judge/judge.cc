@@ -4,16 +4,271 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "conformance/check/cases/check_case.h"
 #include "conformance/check/judge/claims.h"
-#include "conformance/check/judge/verdict.h"
 
 namespace lockstep {
+
+namespace {
+
+// One row for each cause; "{k}" and the like are filled in.
+struct Row {
+  Cause cause;
+  const char* name;
+  const char* why;
+  const char* fix;
+};
+
+constexpr Row kRows[] = {
+    {Cause::kNone, "none", "", ""},
+    {Cause::kUnknown, "unknown", "No known cause explains these numbers.",
+     "Start from the first tensor, layer and step that differ, and compare "
+     "what each rank holds there."},
+    {Cause::kTooNoisy, "too_noisy",
+     "The trainer gives other results when the samples of a step change "
+     "places, on one rank already, as if something in it were random.",
+     "Turn off dropout, random augmentation and reduced-precision kernels "
+     "(TF32) for the case, and seed what stays random."},
+    // Runs.
+    {Cause::kHangs, "hangs",
+     "Either it waits for something that never comes, with several ranks most "
+     "often a collective call that another rank does not make, or it needs "
+     "more time than --timeout gives it.",
+     "If it only is slow, raise --timeout; else make every rank issue the same "
+     "collective calls in the same order (TORCH_DISTRIBUTED_DEBUG=DETAIL says "
+     "which call each rank is in)."},
+    {Cause::kCrashes, "crashes",
+     "The trainer itself failed; its last lines say how.",
+     "Read the trainer's last lines and run its command by hand on this case."},
+    {Cause::kWritesNothing, "writes_nothing",
+     "The trainer ended well without writing rank<r>.json for {rank}.",
+     "Write both files into the folder that LOCKSTEP_OUTPUT names, on every "
+     "rank, with WriteRankOutput or lockstep_protocol.py."},
+    {Cause::kWritesGarbage, "writes_garbage",
+     "What the trainer wrote breaks the protocol.",
+     "Write the files with WriteRankOutput or lockstep_protocol.py, which "
+     "check what they write."},
+    {Cause::kWrongWorldSize, "wrong_world_size",
+     "A rank believes in another number of ranks than were started.",
+     "Take the world size from WORLD_SIZE, or put {world_size} into the "
+     "command where it starts its own ranks, and initialise the process group "
+     "before asking for it."},
+    {Cause::kNotFinite, "not_finite",
+     "A number became NaN or infinite in step {step}.",
+     "Look for a division by the number of samples of a rank that has none, "
+     "a mean over an empty batch, or an overflow in the loss."},
+    {Cause::kIncomplete, "incomplete",
+     "The trainer left out what the case asks it to write.",
+     "Write every gradient, parameter and buffer of the steps in the case's "
+     "\"write\", and each step's loss."},
+    // Samples.
+    {Cause::kSameOrderEveryEpoch, "same_order_every_epoch",
+     "The order of the samples is not drawn anew for each epoch.",
+     "Call sampler.set_epoch(epoch) before every epoch, or mix the epoch into "
+     "the shuffle's seed."},
+    {Cause::kRanksDrawTheSame, "ranks_draw_the_same",
+     "Every rank draws as if it were alone.",
+     "Give each rank its share with "
+     "DistributedSampler(dataset, num_replicas=world_size, rank=rank)."},
+    {Cause::kRanksShuffleApart, "ranks_shuffle_apart",
+     "Ranks shuffle with different seeds, so their shares overlap.",
+     "Seed the shuffle alike on all ranks (DistributedSampler's seed must not "
+     "depend on the rank) and take the rank's share after shuffling."},
+    {Cause::kPadded, "padded",
+     "Samples are repeated at the end of an epoch to give every rank as many.",
+     "Let ranks end with unlike numbers of samples: a sampler that does not "
+     "pad, with gradients weighted by samples."},
+    {Cause::kRankSkipsLastBatch, "rank_skips_last_batch",
+     "{rank} leaves out the last batch of an epoch that the others compute.",
+     "Let a rank without samples still take part in the step's collective "
+     "calls with a gradient of zero, or decide together to leave it out."},
+    {Cause::kDropsLastBatch, "drops_last_batch",
+     "The samples that do not fill a last batch are left out.",
+     "Set drop_last=False in the sampler and in the data loader."},
+    {Cause::kResumesAtStart, "resumes_at_start",
+     "After a resume, the epoch begins anew in place of going on.",
+     "Keep the position in the epoch in the checkpoint and skip the samples "
+     "before it."},
+    {Cause::kOrderDependsOnWorldSize, "order_depends_on_world_size",
+     "Each epoch has every sample once, but which samples make a step depends "
+     "on the number of ranks.",
+     "Shuffle the whole set first and deal each global batch out to the ranks "
+     "(rank r takes every N-th), in place of shuffling within a rank's part."},
+    // Gradients.
+    {Cause::kSummedNotAveraged, "summed_not_averaged",
+     "Gradients{tensors} are {k} times {of} on {world_size} ranks: "
+     "summed and not averaged, or reduced twice.",
+     "Divide the sum over ranks by their number once, or leave the reduction "
+     "to DistributedDataParallel alone."},
+    {Cause::kDividedTwice, "divided_twice",
+     "Gradients{tensors} are {k} times {of} on {world_size} ranks: "
+     "divided by the number of ranks once too often.",
+     "Do not divide the loss or the gradients by the world size where the "
+     "reduction averages already, as DistributedDataParallel does."},
+    {Cause::kAccumulationNotScaled, "accumulation_not_scaled",
+     "The result{tensors} is {k} times {of} with {accumulate} "
+     "micro-batches: their sum is not divided as it should be.",
+     "Divide each micro-batch's mean loss by their number (or sum the losses "
+     "and divide once by the samples) before backward."},
+    {Cause::kRanksAndMicroBatches, "ranks_and_micro_batches",
+     "The result{tensors} is {k} times {of} with {world_size} ranks and "
+     "{accumulate} micro-batches: neither sum is divided as it should be.",
+     "Mend them one at a time: divide each micro-batch's mean loss by their "
+     "number, and the sum over ranks by theirs, once each."},
+    {Cause::kMeanOfMeans, "mean_of_means",
+     "The ranks' means are averaged as if every rank had as many samples.",
+     "Scale each rank's loss to local_sum * world_size / global_count before "
+     "backward, since DistributedDataParallel averages over ranks."},
+    {Cause::kDividedByFullBatch, "divided_by_full_batch",
+     "In step {step}, whose batch is smaller than the others, the result is "
+     "{k} times {of}: a sum over its samples is divided by the size of a full "
+     "batch.",
+     "Divide by the samples that the step has, over all ranks, and not by the "
+     "batch size that was asked for."},
+    {Cause::kNotReduced, "not_reduced",
+     "Gradients{tensors} are not reduced over the ranks: {rank} keeps those of "
+     "its own share.",
+     "Register every parameter with the model before wrapping it in "
+     "DistributedDataParallel, call the wrapped model and not .module, and "
+     "reduce once after no_sync()."},
+    {Cause::kReducedInPart, "reduced_in_part",
+     "Gradients{tensors} are right on average over the ranks and on no rank: "
+     "they are reduced over some of the ranks only, in part, or not at all.",
+     "Reduce over the group of all ranks, once, before the update: not over a "
+     "node's ranks, neighbours or a subgroup alone."},
+    {Cause::kRanksRoundApart, "ranks_round_apart",
+     "Every rank has the right gradients{tensors}, but for rounding, in which "
+     "they differ: ranks add the same numbers in another order, and will "
+     "drift apart.",
+     "Let all ranks have one sum: reduce on one and broadcast, use a "
+     "collective that gives every rank the same bits, or add in the order of "
+     "the ranks and not one's own first."},
+    {Cause::kScaled, "scaled",
+     "The result{tensors} is {k} times {of}, which is neither the number of "
+     "ranks or micro-batches nor made of them.",
+     "Look for a constant factor on the loss: a mean over something other "
+     "than samples, or a gradient scaler that is not undone."},
+    // Batch norm.
+    {Cause::kLocalBatchNorm, "local_batch_norm",
+     "Each rank normalises over its own batch and not over all ranks'.",
+     "Call torch.nn.SyncBatchNorm.convert_sync_batchnorm(model) before "
+     "wrapping the model in DistributedDataParallel."},
+    {Cause::kBuffersOfOneRank, "buffers_of_one_rank",
+     "{rank} holds running statistics of other batches than it normalises "
+     "with, or of none.",
+     "Update running statistics from the same merged statistics that "
+     "normalise; SyncBatchNorm does, and broadcast_buffers only copies rank "
+     "0's."},
+    {Cause::kBuffersCountedTwice, "buffers_counted_twice",
+     "A batch enters the running statistics twice.",
+     "Run the forward pass once per step in training mode, with "
+     "model.eval() or no statistics in any second pass."},
+    // Updates.
+    {Cause::kLearningRateScaled, "learning_rate_scaled",
+     "The first step's gradients are right, but the update is {k} times one "
+     "rank's on {world_size} ranks: the learning rate depends on their number.",
+     "Use the case's learning rate as it is: the global batch is the same at "
+     "every world size, so nothing is to be scaled."},
+    {Cause::kRanksUpdateApart, "ranks_update_apart",
+     "In step {step} all ranks have the same gradients, and {rank} another "
+     "parameter after the update: their optimizers differ.",
+     "Give every rank's optimizer the same learning rate, momentum, weight "
+     "decay and state; let nothing in the update depend on the rank."},
+    {Cause::kMomentumLost, "momentum_lost",
+     "After the resume, in step {step}, momentum starts from zero.",
+     "Put optimizer.state_dict() into the checkpoint and load it on every "
+     "rank before the first step."},
+    {Cause::kFrozenMoves, "frozen_moves",
+     "{named} is frozen and moves all the same.",
+     "Give the optimizer only parameters with requires_grad; weight decay "
+     "moves others even without a gradient."},
+    {Cause::kUnusedMoves, "unused_moves",
+     "{named} has no part in the loss, and moves on {world_size} ranks and "
+     "not on one.",
+     "Keep its gradient None (zero_grad(set_to_none=True), "
+     "find_unused_parameters=True), since weight decay and momentum act on a "
+     "gradient of zero."},
+    {Cause::kDrifts, "drifts",
+     "From step {step} on the parameters part, after the steps before it were "
+     "right.",
+     "Look at what enters an update besides the first step's gradient: the "
+     "optimizer's state, later gradients, schedules, clipping by a local "
+     "norm."},
+    // Evaluation.
+    {Cause::kEvaluationPadded, "evaluation_padded",
+     "Test samples are repeated so that every rank evaluates as many, and are "
+     "counted twice.",
+     "Evaluate with a sampler that does not pad, or drop the repeated samples "
+     "before the metrics are summed."},
+    {Cause::kMetricsUnweighted, "metrics_unweighted",
+     "The means of ranks or of batches are averaged without weights.",
+     "Sum correct answers, losses and counts over batches and ranks, and "
+     "divide once at the end."},
+    {Cause::kMetricsOfOneRank, "metrics_of_one_rank",
+     "{rank} reports the metrics of one rank's share.",
+     "All-reduce the sums of losses, correct answers and counts before "
+     "dividing."}};
+
+const Row& RowOf(Cause cause) {
+  return *std::ranges::find(kRows, cause, &Row::cause);
+}
+
+std::string Filled(const char* text, const CauseFacts& facts) {
+  const std::string tensors =
+      facts.tensors.empty() ? "" : absl::StrCat(" of ", facts.tensors);
+  const std::string rank =
+      facts.rank < 0 ? "a rank" : absl::StrCat("rank ", facts.rank);
+  std::string filled = absl::StrReplaceAll(
+      text,
+      {{"{k}", absl::StrFormat("%.4g", facts.k)},
+       {"{world_size}", absl::StrCat(facts.world_size)},
+       {"{rank}", rank},
+       {"{step}", absl::StrCat(facts.step)},
+       {"{accumulate}", absl::StrCat(facts.accumulate)},
+       {"{tensors}", tensors},
+       {"{of}", facts.of},
+       {"{named}", facts.tensors.empty() ? "A parameter" : facts.tensors}});
+  if (filled.starts_with("a rank")) filled[0] = 'A';
+  if (filled.starts_with("rank ")) filled[0] = 'R';
+  return filled;
+}
+
+}  // namespace
+
+const char* OutcomeName(Outcome outcome) {
+  constexpr const char* kNames[] = {"passed", "failed", "documented",
+                                    "skipped"};
+  return kNames[static_cast<size_t>(outcome)];
+}
+
+std::span<const Cause> AllCauses() {
+  static const std::vector<Cause>* const causes = [] {
+    auto* all = new std::vector<Cause>;
+    for (const Row& row : kRows) all->push_back(row.cause);
+    return all;
+  }();
+  return *causes;
+}
+
+std::string CauseName(Cause cause) { return RowOf(cause).name; }
+
+Explanation Explain(Cause cause, const CauseFacts& facts) {
+  const Row& row = RowOf(cause);
+  // The command's placeholder is not one of the facts.
+  const char* fix = row.fix;
+  return {.why = Filled(row.why, facts),
+          .fix = cause == Cause::kWrongWorldSize ? std::string(fix)
+                                                 : Filled(fix, facts)};
+}
+
 namespace {
 
 using Found = std::map<Claim, Verdict>;
@@ -89,8 +344,8 @@ std::vector<Verdict> Judge(const CheckCase& check, const CaseRuns& runs,
   found[Claim::kRun] = std::move(run);
   std::vector<Claim> order = check.claims;
   // The state before the loss, which rests on it.
-  std::stable_partition(order.begin(), order.end(),
-                        [](Claim claim) { return claim != Claim::kLoss; });
+  std::ranges::stable_partition(
+      order, [](Claim claim) { return claim != Claim::kLoss; });
   for (const Claim claim : order) {
     if (claim == Claim::kRun) continue;
     found[claim] = unsupported ? Skipped(check, claim, why)

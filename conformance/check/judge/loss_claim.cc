@@ -9,11 +9,9 @@
 
 #include "absl/strings/str_format.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/claims.h"
 #include "conformance/check/judge/compare.h"
-#include "conformance/check/judge/tolerance.h"
-#include "conformance/check/judge/verdict.h"
+#include "conformance/check/judge/judge.h"
 #include "conformance/protocol/rank_output.h"
 #include "conformance/reference/bounded.h"
 
@@ -25,10 +23,9 @@ double MeanLoss(const Evidence& evidence, int64_t step,
                 const std::vector<double>& weights) {
   double sum = 0, total = 0;
   for (int r = 0; r < evidence.world_size(); ++r) {
-    const double weight = weights[static_cast<size_t>(r)];
+    const double weight = weights[r];
     if (weight == 0) continue;
-    const StepOutput& output =
-        evidence.rank(r).steps[static_cast<size_t>(step - 1)];
+    const StepOutput& output = evidence.rank(r).steps[step - 1];
     sum += weight * output.loss.value_or(0);
     total += weight;
   }
@@ -129,8 +126,6 @@ Diagnosis DiagnoseLoss(Evidence& evidence, int64_t step, double want,
   // The only type in which a later state is not judged.
   if (step > 1 && c.dtype == "bfloat16") diagnosis.cause = Cause::kDrifts;
   diagnosis.facts.step = step;
-  diagnosis.facts.world_size = evidence.world_size();
-  diagnosis.facts.accumulate = c.accumulate;
   return diagnosis;
 }
 

@@ -11,10 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/claims.h"
-#include "conformance/check/judge/verdict.h"
-#include "conformance/check/run/trainer_run.h"
+#include "conformance/check/judge/judge.h"
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
 #include "models/io/safetensors.h"
@@ -68,8 +66,7 @@ MaybeProblem ShortRank(const JudgedRun& judged, const std::string& how) {
     }
   }
   if (early < 0 || silent.empty()) return std::nullopt;
-  const size_t done =
-      judged.run.ranks[static_cast<size_t>(early)].output.steps.size();
+  const size_t done = judged.run.ranks[early].output.steps.size();
   return ProblemOf(absl::StrCat(how, "; rank ", early, " was done after ", done,
                                 " of ", judged.steps, " steps, while rank ",
                                 absl::StrJoin(silent, ", "), " wrote nothing"),
@@ -113,9 +110,8 @@ MaybeProblem ReadProblem(const JudgedRun& judged) {
 }
 
 bool InRange(const std::vector<int64_t>& indices, int64_t size) {
-  return std::all_of(indices.begin(), indices.end(), [size](int64_t index) {
-    return index >= 0 && index < size;
-  });
+  return std::ranges::all_of(
+      indices, [size](int64_t index) { return index >= 0 && index < size; });
 }
 
 MaybeProblem StepsProblem(const JudgedRun& judged, int r,
@@ -143,19 +139,14 @@ MaybeProblem StepsProblem(const JudgedRun& judged, int r,
   return std::nullopt;
 }
 
-bool AnyEvaluation(const TrainerRun& run) {
-  return std::any_of(run.ranks.begin(), run.ranks.end(),
-                     [](const TrainerRun::Rank& rank) {
-                       return rank.output.evaluation.has_value();
-                     });
-}
-
 MaybeProblem EvaluationProblem(const JudgedRun& judged, int r,
                                const RankOutput& output) {
   if (!judged.c.evaluate) return std::nullopt;
   if (!output.evaluation.has_value()) {
     // Others may have evaluated what there is.
-    if (AnyEvaluation(judged.run)) return std::nullopt;
+    for (const TrainerRun::Rank& rank : judged.run.ranks) {
+      if (rank.output.evaluation.has_value()) return std::nullopt;
+    }
     return ProblemOf(absl::StrCat("rank ", r, " wrote no evaluation"),
                      Cause::kIncomplete, r);
   }
@@ -215,10 +206,6 @@ MaybeProblem TensorProblem(const JudgedRun& judged, int r,
   return std::nullopt;
 }
 
-bool Includes(const std::vector<int64_t>& steps, int64_t step) {
-  return std::find(steps.begin(), steps.end(), step) != steps.end();
-}
-
 // What a rank must have written of one step, in the order of the pass.
 MaybeProblem TensorsProblem(const JudgedRun& judged, int r,
                             const RankOutput& output, const RankOutput& one,
@@ -252,7 +239,7 @@ MaybeProblem TensorsProblem(const JudgedRun& judged, int r,
 
 MaybeProblem OutputProblem(const JudgedRun& judged, int r,
                            const RankOutput& one) {
-  const RankOutput& output = judged.run.ranks[static_cast<size_t>(r)].output;
+  const RankOutput& output = judged.run.ranks[r].output;
   if (MaybeProblem problem = StepsProblem(judged, r, output)) return problem;
   int64_t number = 0;
   for (const StepOutput& step : output.steps) {
@@ -308,7 +295,6 @@ Verdict JudgeRun(const CheckCase& check, const CaseRuns& runs) {
     MaybeProblem problem =
         RunProblem(judged, ranks.empty() ? none : ranks[0].output);
     if (!problem.has_value()) continue;
-    problem->diagnosis.facts.world_size = all[i]->world_size;
     return Failed(check, Claim::kRun,
                   absl::StrCat(WithRanks(all[i]->world_size),
                                i > 1 ? " and samples in another order, " : ", ",

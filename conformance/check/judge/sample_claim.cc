@@ -11,10 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/claims.h"
-#include "conformance/check/judge/verdict.h"
-#include "conformance/check/run/trainer_run.h"
+#include "conformance/check/judge/judge.h"
 #include "conformance/protocol/rank_output.h"
 
 namespace lockstep {
@@ -36,7 +34,7 @@ Indices Flat(const RankDraws& draws) {
 }
 
 Indices Sorted(Indices indices) {
-  std::sort(indices.begin(), indices.end());
+  std::ranges::sort(indices);
   return indices;
 }
 
@@ -67,15 +65,6 @@ Indices Together(const EpochDraws& draws, size_t step) {
   return Sorted(std::move(all));
 }
 
-// How often each sample of [0, size) is drawn in an epoch.
-std::vector<int64_t> CountsOf(const EpochDraws& draws, int64_t size) {
-  std::vector<int64_t> counts(static_cast<size_t>(size));
-  for (const RankDraws& rank : draws) {
-    for (const int64_t index : Flat(rank)) ++counts[static_cast<size_t>(index)];
-  }
-  return counts;
-}
-
 // An epoch that does not have every sample once.
 struct Miscount {
   Indices missing;
@@ -84,11 +73,14 @@ struct Miscount {
 };
 
 Miscount MiscountOf(const EpochDraws& draws, int64_t size) {
-  const std::vector<int64_t> counts = CountsOf(draws, size);
+  std::vector<int64_t> counts(size);
+  for (const RankDraws& rank : draws) {
+    for (const int64_t index : Flat(rank)) ++counts[index];
+  }
   Miscount miscount;
   for (int64_t i = 0; i < size; ++i) {
-    if (counts[static_cast<size_t>(i)] == 0) miscount.missing.push_back(i);
-    if (counts[static_cast<size_t>(i)] > 1) miscount.repeated.push_back(i);
+    if (counts[i] == 0) miscount.missing.push_back(i);
+    if (counts[i] > 1) miscount.repeated.push_back(i);
   }
   return miscount;
 }
@@ -140,12 +132,6 @@ bool RepeatsOnlyAtEnd(EpochDraws draws, int64_t size) {
   return MiscountOf(draws, size).repeated.empty();
 }
 
-bool NoRankRepeats(const EpochDraws& draws, int64_t size) {
-  return std::all_of(draws.begin(), draws.end(), [size](const RankDraws& rank) {
-    return MiscountOf({rank}, size).repeated.empty();
-  });
-}
-
 // The first rank without samples in a step, the last, that others have samples
 // in; -1 if there is none.
 int RankWithoutLastStep(const EpochDraws& draws, size_t steps) {
@@ -191,22 +177,20 @@ Diagnosis DiagnoseMiscount(const Evidence& evidence, const EpochDraws& draws,
                         : Diagnosis{.cause = Cause::kDropsLastBatch};
   }
   if (DrawAlike(draws, size)) return {.cause = Cause::kRanksDrawTheSame};
-  const bool apart =
-      evidence.check.all_ranks.c.shuffle && NoRankRepeats(draws, size);
+  const bool no_rank_repeats =
+      std::ranges::all_of(draws, [size](const RankDraws& rank) {
+        return MiscountOf({rank}, size).repeated.empty();
+      });
+  const bool apart = evidence.check.all_ranks.c.shuffle && no_rank_repeats;
   return {.cause = apart ? Cause::kRanksShuffleApart : Cause::kUnknown};
-}
-
-// The step, from 0, at which a resumed run went on; 0 if it was not resumed.
-size_t ResumedAt(const Evidence& evidence) {
-  const CasePlan& plan = evidence.check.all_ranks;
-  return plan.resumed.has_value() ? static_cast<size_t>(plan.c.stop_after) : 0;
 }
 
 // Whether the first step after a resume draws what its epoch began with.
 bool BeginsAnew(const Evidence& evidence) {
-  const size_t at = ResumedAt(evidence);
+  const CasePlan& plan = evidence.check.all_ranks;
+  const auto at = static_cast<size_t>(plan.c.stop_after);
   const std::vector<StepOutput>& one = evidence.one_rank().steps;
-  if (at == 0 || at >= one.size()) return false;
+  if (!plan.resumed.has_value() || at >= one.size()) return false;
   size_t begin = at;
   while (begin > 0 && one[begin - 1].epoch == one[at].epoch) --begin;
   Indices drawn;

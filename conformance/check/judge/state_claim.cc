@@ -1,10 +1,8 @@
 // Judges parameters and buffers after each step.
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -12,11 +10,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/cases/tensors.h"
 #include "conformance/check/judge/claims.h"
 #include "conformance/check/judge/compare.h"
-#include "conformance/check/judge/tolerance.h"
-#include "conformance/check/judge/verdict.h"
+#include "conformance/check/judge/judge.h"
 #include "conformance/protocol/rank_output.h"
 
 namespace lockstep {
@@ -35,8 +31,7 @@ std::optional<Verdict> StillVerdict(const Evidence& evidence, int64_t step) {
   for (const std::string& name : NamesInOrder(check)) {
     const auto found = got.find(name);
     if (!IsStill(check, name) || found == got.end()) continue;
-    const bool unused =
-        std::find(c.unused.begin(), c.unused.end(), name) != c.unused.end();
+    const bool unused = Includes(c.unused, name);
     const auto alone = one.find(name);
     const Values& want =
         unused && alone != one.end() ? alone->second : start.at(name);
@@ -45,9 +40,7 @@ std::optional<Verdict> StillVerdict(const Evidence& evidence, int64_t step) {
     const std::string place = WithLayer(check, name);
     const Diagnosis diagnosis{
         .cause = unused ? Cause::kUnusedMoves : Cause::kFrozenMoves,
-        .facts = {.world_size = evidence.world_size(),
-                  .step = step,
-                  .tensors = place}};
+        .facts = {.step = step, .tensors = place}};
     return Failed(check, Claim::kState,
                   absl::StrFormat("After step %d, %s has moved by %.3g and "
                                   "should not have moved at all",
@@ -91,12 +84,6 @@ bool LostMomentum(const Evidence& evidence, const Names& names,
               allowed, 4);
 }
 
-// An update is a difference of two numbers that may be off.
-AllowedErrors TwiceAllowed(AllowedErrors allowed) {
-  for (auto& [name, one] : allowed) one.error *= 2;
-  return allowed;
-}
-
 // The factor between the updates: of the learning rate in the first step, whose
 // gradients are right; of a smaller batch where updates are gradients.
 std::optional<FoundFactor> UpdateFactor(const Evidence& evidence,
@@ -123,7 +110,6 @@ Diagnosis DiagnoseParameters(const Evidence& evidence, const Compared& compared,
       UpdatesOf(evidence, evidence.rank(0), "parameter", step);
   Diagnosis diagnosis{.cause = step > 1 ? Cause::kDrifts : Cause::kUnknown};
   diagnosis.facts.step = step;
-  diagnosis.facts.world_size = evidence.world_size();
   const bool resumed =
       plan.resumed.has_value() && step == plan.c.stop_after + 1;
   if (resumed &&
@@ -131,8 +117,10 @@ Diagnosis DiagnoseParameters(const Evidence& evidence, const Compared& compared,
     diagnosis.cause = Cause::kMomentumLost;
     return diagnosis;
   }
-  const auto factor = UpdateFactor(evidence, names, updates, step,
-                                   TwiceAllowed(reference.allowed));
+  // An update is a difference of two numbers that may be off.
+  AllowedErrors allowed = reference.allowed;
+  for (auto& [name, one] : allowed) one.error *= 2;
+  const auto factor = UpdateFactor(evidence, names, updates, step, allowed);
   if (factor.has_value()) {
     diagnosis.cause = factor->cause == Cause::kScaled
                           ? Cause::kLearningRateScaled
@@ -167,11 +155,11 @@ Tensors AfterFirstStep(const Evidence& evidence, const Tensors& gradients) {
 // The buffers that a rank should hold: one rank's, or those of its own share.
 absl::StatusOr<Reference> BufferReference(Evidence& evidence, int rank,
                                           int64_t step) {
-  Reference reference = StateReference(evidence, "buffer", step);
+  Reference reference = OneRanksReference(evidence, "buffer", step);
   if (evidence.check.all_ranks.c.batch_norm != "local") return reference;
   const auto& shares = evidence.Shares();
   if (!shares.ok()) return shares.status();
-  const ShareResult& share = (*shares)[static_cast<size_t>(rank)];
+  const ShareResult& share = (*shares)[rank];
   if (share.count > 0) reference.want = share.buffers;
   return reference;
 }
@@ -180,10 +168,9 @@ bool HoldsAShare(Evidence& evidence, const Names& names, const Tensors& got,
                  const AllowedErrors& allowed) {
   const auto& shares = evidence.Shares();
   if (!shares.ok()) return false;
-  return std::any_of(
-      shares->begin(), shares->end(), [&](const ShareResult& share) {
-        return share.count > 0 && Fits(names, share.buffers, got, allowed);
-      });
+  return std::ranges::any_of(*shares, [&](const ShareResult& share) {
+    return share.count > 0 && Fits(names, share.buffers, got, allowed);
+  });
 }
 
 // Counted twice: a second update with the same batch adds (1 - momentum) of
@@ -199,7 +186,7 @@ bool CountedTwice(const Evidence& evidence, const Compared& compared, int rank,
     return Fits({name}, Times(k, updates.want), updates.got, allowed, 4);
   };
   const Names names = NamesOf(compared);
-  return std::all_of(names.begin(), names.end(), holds);
+  return std::ranges::all_of(names, holds);
 }
 
 // Whether the buffers did not move in the step.
@@ -207,7 +194,7 @@ bool LeftBehind(const Evidence& evidence, const Names& names, int rank,
                 int64_t step) {
   const Updates updates =
       UpdatesOf(evidence, evidence.rank(rank), "buffer", step);
-  return std::all_of(names.begin(), names.end(), [&](const std::string& name) {
+  return std::ranges::all_of(names, [&](const std::string& name) {
     const auto moved = updates.got.find(name);
     return moved != updates.got.end() && LargestMagnitude(moved->second) == 0;
   });
@@ -230,19 +217,14 @@ Diagnosis DiagnoseBuffers(Evidence& evidence, const Compared& compared,
   return diagnosis;
 }
 
-// A step's judgement: a failure, or how large the errors are.
-struct StepResult {
-  std::optional<Verdict> verdict;
-  double error_over_allowed = 0;
-};
-
-StepResult JudgeParameters(Evidence& evidence, int64_t step) {
+// What the parameters after a step differ in, or that they do not.
+Verdict JudgeParameters(Evidence& evidence, int64_t step) {
   const CheckCase& check = evidence.check;
-  Reference reference = StateReference(evidence, "parameter", step);
+  Reference reference = OneRanksReference(evidence, "parameter", step);
   if (check.all_ranks.c.batch_norm == "local") {
     const auto gradients = GradientReference(evidence, step);
     if (!gradients.ok()) {
-      return {NoReference(check, Claim::kState, gradients.status()), 0};
+      return NoReference(check, Claim::kState, gradients.status());
     }
     reference.want = AfterFirstStep(evidence, gradients->want);
   }
@@ -250,43 +232,42 @@ StepResult JudgeParameters(Evidence& evidence, int64_t step) {
       check, reference.want, TensorsOf(evidence.rank(0), "parameter", step),
       reference.allowed);
   if (compared.differing.empty()) {
-    return {std::nullopt, compared.error_over_allowed};
+    return Passed(check, Claim::kState, compared.error_over_allowed);
   }
-  return {StateVerdict(check, step, compared,
-                       DiagnoseParameters(evidence, compared, reference, step)),
-          0};
+  return StateVerdict(check, step, compared,
+                      DiagnoseParameters(evidence, compared, reference, step));
 }
 
-StepResult JudgeBuffers(Evidence& evidence, int rank, int64_t step) {
+Verdict JudgeBuffers(Evidence& evidence, int rank, int64_t step) {
   const CheckCase& check = evidence.check;
   const auto reference = BufferReference(evidence, rank, step);
   if (!reference.ok()) {
-    return {NoReference(check, Claim::kState, reference.status()), 0};
+    return NoReference(check, Claim::kState, reference.status());
   }
   const Tensors got = TensorsOf(evidence.rank(rank), "buffer", step);
   const Compared compared =
       Compare(check, reference->want, got, reference->allowed);
   if (compared.differing.empty()) {
-    return {std::nullopt, compared.error_over_allowed};
+    return Passed(check, Claim::kState, compared.error_over_allowed);
   }
   Verdict verdict = StateVerdict(
       check, step, compared,
       DiagnoseBuffers(evidence, compared, got, rank, step, *reference));
   verdict.what = absl::StrCat("On rank ", rank, ": ", verdict.what);
-  return {verdict, 0};
+  return verdict;
 }
 
-StepResult JudgeStep(Evidence& evidence, int64_t step) {
-  if (auto verdict = StillVerdict(evidence, step)) return {verdict, 0};
-  StepResult result = JudgeParameters(evidence, step);
+Verdict JudgeStep(Evidence& evidence, int64_t step) {
+  if (auto verdict = StillVerdict(evidence, step)) return *verdict;
+  Verdict verdict = JudgeParameters(evidence, step);
   for (int r = 0; r < evidence.world_size(); ++r) {
-    if (result.verdict.has_value()) break;
-    StepResult buffers = JudgeBuffers(evidence, r, step);
-    result.error_over_allowed =
-        std::max(result.error_over_allowed, buffers.error_over_allowed);
-    result.verdict = std::move(buffers.verdict);
+    if (verdict.outcome != Outcome::kPassed) break;
+    const double before = verdict.error_over_allowed;
+    verdict = JudgeBuffers(evidence, r, step);
+    if (verdict.outcome != Outcome::kPassed) break;
+    verdict.error_over_allowed = std::max(before, verdict.error_over_allowed);
   }
-  return result;
+  return verdict;
 }
 
 }  // namespace
@@ -301,9 +282,9 @@ Verdict JudgeState(Evidence& evidence) {
   double worst = 0;
   for (const int64_t step : c.write_state) {
     if (first_only && step > 1) break;
-    const StepResult result = JudgeStep(evidence, step);
-    if (result.verdict.has_value()) return *result.verdict;
-    worst = std::max(worst, result.error_over_allowed);
+    const Verdict verdict = JudgeStep(evidence, step);
+    if (verdict.outcome != Outcome::kPassed) return verdict;
+    worst = std::max(worst, verdict.error_over_allowed);
   }
   return Passed(evidence.check, Claim::kState, worst);
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -17,14 +18,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "collectives/launch/launch_summary.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_placement.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/run/trainer_run.h"
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
 
@@ -234,10 +232,9 @@ absl::StatusOr<TrainerRun> Start(const TrainerCommand& trainer, const Case& c,
 
 bool CanGoOn(const TrainerRun& run) {
   return run.end == TrainerRun::End::kExited &&
-         std::none_of(run.ranks.begin(), run.ranks.end(),
-                      [](const TrainerRun::Rank& rank) {
-                        return rank.output.unsupported.has_value();
-                      });
+         std::ranges::none_of(run.ranks, [](const TrainerRun::Rank& rank) {
+           return rank.output.unsupported.has_value();
+         });
 }
 
 }  // namespace
@@ -253,20 +250,18 @@ absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
   LOCKSTEP_ASSIGN_OR_RETURN(
       const LaunchOptions options,
       Options(trainer, case_folder, output_folder, world_size));
-  const absl::Time start = absl::Now();
   LOCKSTEP_ASSIGN_OR_RETURN(const LaunchSummary summary, Launch(options));
   if (summary.received_signal != 0) {
     return absl::CancelledError(absl::StrCat(
         "interrupted by signal ", FormatSignal(summary.received_signal)));
   }
   TrainerRun run;
-  run.wall = absl::Now() - start;
   run.world_size = world_size;
   SetEnd(trainer, summary, run);
   run.last_lines = ChooseLines(trainer, summary);
   for (int rank = 0; rank < world_size; ++rank) {
     absl::StatusOr<RankOutput> output = ReadRankOutput(output_folder, rank);
-    run.ranks.push_back({.status = output.status(), .output = {}});
+    run.ranks.push_back({.status = output.status()});
     if (output.ok()) run.ranks.back().output = *std::move(output);
   }
   return run;
@@ -311,8 +306,48 @@ std::vector<std::string> LastLines(const std::string& output, size_t most) {
     if (!line.empty()) lines.push_back(std::move(line));
     end = begin == 0 ? 0 : begin - 1;
   }
-  std::reverse(lines.begin(), lines.end());
+  std::ranges::reverse(lines);
   return lines;
+}
+
+namespace {
+
+void JoinRank(TrainerRun::Rank& first, TrainerRun::Rank second) {
+  if (!first.status.ok()) return;
+  if (!second.status.ok()) {
+    first.status = absl::Status(
+        second.status.code(),
+        absl::StrCat("after the resume: ", second.status.message()));
+    first.output = RankOutput();
+    return;
+  }
+  if (first.output.unsupported.has_value()) return;
+  if (second.output.unsupported.has_value()) {
+    first.output = std::move(second.output);
+    return;
+  }
+  first.output.steps.insert(
+      first.output.steps.end(),
+      std::make_move_iterator(second.output.steps.begin()),
+      std::make_move_iterator(second.output.steps.end()));
+  first.output.tensors.merge(second.output.tensors);
+  first.output.evaluation = std::move(second.output.evaluation);
+  // A rank that changes its mind in between is seen by the later one.
+  first.output.world_size = second.output.world_size;
+}
+
+}  // namespace
+
+TrainerRun JoinRuns(TrainerRun first, TrainerRun second) {
+  first.end = second.end;
+  if (second.end != TrainerRun::End::kExited) {
+    first.how = absl::StrCat("after the resume: ", second.how);
+  }
+  first.last_lines = std::move(second.last_lines);
+  for (size_t r = 0; r < first.ranks.size() && r < second.ranks.size(); ++r) {
+    JoinRank(first.ranks[r], std::move(second.ranks[r]));
+  }
+  return first;
 }
 
 }  // namespace lockstep

@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/run/trainer_run.h"
 #include "conformance/protocol/case.h"
 
 namespace lockstep {
@@ -56,6 +55,14 @@ absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
 absl::StatusOr<TrainerRun> PlayRun(const TrainerCommand& trainer,
                                    const CasePlan& plan, const CaseFiles& files,
                                    const std::string& work_folder);
+
+// Joins the two starts of a run that is stopped and resumed: `first`, which
+// ended well, and then `second`, of the same world size. By rank: the steps of
+// the second follow those of the first; of a tensor that both wrote, the
+// first's is kept, which took that step; the evaluation is the second's. So are
+// how the run ended, its last lines and a rank's failure, which says that it
+// came after the resume.
+TrainerRun JoinRuns(TrainerRun first, TrainerRun second);
 
 inline constexpr size_t kMostLineBytes = 200;
 

@@ -1,5 +1,6 @@
-// Trainers that do what they should, trainers that do everything else, and the
-// last lines of what they print.
+// Trainers that do what they should, and trainers that do everything else: in
+// one start, and in two that are joined into one run; the last lines of what
+// they print.
 #include "conformance/check/run/run_trainer.h"
 
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -19,18 +21,21 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/status_matchers.h"
-#include "conformance/check/run/trainer_run.h"
+#include "conformance/check/cases/check_case.h"
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/io/safetensors.h"
 
 namespace lockstep {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -54,21 +59,17 @@ TEST(LastLinesTest, ShowsNothingThatATerminalWouldObey) {
               ElementsAre("red end"));
   EXPECT_THAT(LastLines(std::string("a\0b\x07\xc3\xa9\x7f", 7), 2),
               ElementsAre("a?b????"));
-  EXPECT_THAT(LastLines("a\x1b", 2), ElementsAre("a"));
-  EXPECT_THAT(LastLines("a\x1b[", 2), ElementsAre("a"));
-  EXPECT_THAT(LastLines("a\x1b[31", 2), ElementsAre("a"));
-  EXPECT_THAT(LastLines("a\x1b"
-                        "cb",
-                        2),
-              ElementsAre("acb"));
+  for (const char* escape : {"\x1b", "\x1b[", "\x1b[31"}) {
+    EXPECT_THAT(LastLines(absl::StrCat("a", escape), 2), ElementsAre("a"));
+  }
+  EXPECT_THAT(LastLines("a\033cb", 2), ElementsAre("acb"));
 }
 
 TEST(LastLinesTest, CutsLongLines) {
   const std::string longest(kMostLineBytes, 'x');
   EXPECT_THAT(LastLines(longest, 1), ElementsAre(longest));
-  const std::vector<std::string> lines = LastLines(longest + "y", 1);
-  ASSERT_EQ(lines.size(), 1u);
-  EXPECT_EQ(lines[0], std::string(kMostLineBytes - 3, 'x') + "...");
+  EXPECT_THAT(LastLines(longest + "y", 1),
+              ElementsAre(std::string(kMostLineBytes - 3, 'x') + "..."));
 }
 
 constexpr char kTrainer[] = "conformance/check/run/trainer_for_tests";
@@ -82,16 +83,17 @@ constexpr char kNoTensors[] =
     R"(printf '\2\0\0\0\0\0\0\0{}' > rank$RANK.safetensors)";
 constexpr char kForEver[] = "while :; do sleep 1000; done";
 
+NamedTensor Tensor(int64_t size) {
+  return NamedTensor::Of<float>({size}, std::vector<float>(size));
+}
+
 class RunTrainerTest : public testing::Test {
  protected:
   void SetUp() override {
     folder_ = absl::StrCat(testing::TempDir(), "/run_trainer");
     fs::remove_all(folder_);
     fs::create_directories(folder_ + "/case");
-    Case c;
-    c.name = "n";
-    c.model = "m";
-    c.batch_sizes = {1};
+    const Case c = {.name = "n", .model = "m", .batch_sizes = {1}};
     ASSERT_THAT(WriteCaseFolder(folder_ + "/case", c, {}), IsOk());
   }
 
@@ -115,6 +117,17 @@ class RunTrainerTest : public testing::Test {
     return *std::move(run);
   }
 
+  // A plan of a command that must not fail to run.
+  TrainerRun Played(const std::string& command, const CasePlan& plan) {
+    fs::remove_all(folder_ + "/played");
+    CaseFiles files;
+    files.weights.tensors["W"] = Tensor(2);
+    absl::StatusOr<TrainerRun> run =
+        PlayRun({.command = command}, plan, files, folder_ + "/played/here");
+    EXPECT_THAT(run, IsOk());
+    return run.ok() ? *std::move(run) : TrainerRun();
+  }
+
   std::string folder_;
 };
 
@@ -124,7 +137,6 @@ TEST_F(RunTrainerTest, GathersWhatEachRankWrote) {
       const TrainerRun run = Result(absl::StrCat(kTrainer, all), world_size);
       EXPECT_EQ(run.end, End::kExited);
       EXPECT_THAT(run.last_lines, IsEmpty());
-      EXPECT_GT(run.wall, absl::ZeroDuration());
       for (int rank = 0; rank < world_size; ++rank) {
         ASSERT_THAT(run.ranks[rank].status, IsOk());
         EXPECT_EQ(run.ranks[rank].output.rank, rank);
@@ -153,22 +165,18 @@ TEST_F(RunTrainerTest, TellsACommandThatStartsItsRanksNothingOfRanks) {
 
 // A check that was itself started by a launcher.
 TEST_F(RunTrainerTest, PassesNoLaunchersRankOn) {
-  constexpr const char* kNames[] = {"OMPI_COMM_WORLD_RANK",
-                                    "OMPI_COMM_WORLD_SIZE",
-                                    "PMI_RANK",
-                                    "PMI_SIZE",
-                                    "MPI_LOCALRANKID",
-                                    "SLURM_PROCID",
-                                    "SLURM_STEP_ID",
-                                    "SLURM_STEP_NUM_TASKS",
-                                    "TORCHELASTIC_RUN_ID"};
-  for (const char* name : kNames) setenv(name, "1", 1);
+  const std::vector<std::string> kNames = absl::StrSplit(
+      "OMPI_COMM_WORLD_RANK OMPI_COMM_WORLD_SIZE PMI_RANK PMI_SIZE "
+      "MPI_LOCALRANKID SLURM_PROCID SLURM_STEP_ID SLURM_STEP_NUM_TASKS "
+      "TORCHELASTIC_RUN_ID",
+      ' ');
+  for (const std::string& name : kNames) setenv(name.c_str(), "1", 1);
   const std::string echo =
       absl::StrCat("echo -$", absl::StrJoin(kNames, "$"), "-");
   EXPECT_THAT(Result(echo, 2).last_lines, ElementsAre("[1] --", "[0] --"));
   EXPECT_THAT(Result(echo + " {world_size}", 2).last_lines,
               ElementsAre("-- 2"));
-  for (const char* name : kNames) unsetenv(name);
+  for (const std::string& name : kNames) unsetenv(name.c_str());
 }
 
 TEST_F(RunTrainerTest, NamesTheFoldersFromWhereverItStarts) {
@@ -372,6 +380,144 @@ TEST_F(RunTrainerTest, StopsWhenItIsToldTo) {
   EXPECT_THAT(
       Run({.command = absl::StrCat("kill -TERM ", getpid(), "; ", kForEver)}),
       StatusIs(absl::StatusCode::kCancelled, HasSubstr("SIGTERM")));
+}
+
+// A start of one rank that drew these samples, one in each step.
+TrainerRun Start(const std::string& line, const std::vector<int64_t>& samples,
+                 NamedTensors tensors) {
+  RankOutput output = {.tensors = std::move(tensors)};
+  for (const int64_t sample : samples) {
+    output.steps.push_back({.indices = {sample}});
+  }
+  return {.last_lines = {line}, .ranks = {{.output = std::move(output)}}};
+}
+
+TrainerRun First() {
+  return Start("first", {1, 2}, {{"gradient.1/W", Tensor(1)}});
+}
+
+TrainerRun Second() {
+  TrainerRun run =
+      Start("second", {3},
+            {{"gradient.1/W", Tensor(9)}, {"gradient.3/W", Tensor(3)}});
+  run.ranks[0].output.evaluation = {.count = 7};
+  return run;
+}
+
+TEST(JoinRunsTest, PutsTheSecondAfterTheFirst) {
+  const TrainerRun run = JoinRuns(First(), Second());
+  EXPECT_EQ(run.end, TrainerRun::End::kExited);
+  EXPECT_EQ(run.how, "");
+  EXPECT_THAT(run.last_lines, ElementsAre("second"));
+  ASSERT_EQ(run.ranks.size(), 1u);
+  const RankOutput& output = run.ranks[0].output;
+  ASSERT_EQ(output.steps.size(), 3u);
+  for (int64_t i = 0; i < 3; ++i) {
+    EXPECT_THAT(output.steps[i].indices, ElementsAre(i + 1));
+  }
+  ASSERT_EQ(output.tensors.size(), 2u);
+  EXPECT_EQ(output.tensors.at("gradient.1/W"), Tensor(1));
+  EXPECT_EQ(output.tensors.at("gradient.3/W"), Tensor(3));
+  EXPECT_EQ(output.evaluation->count, 7);
+}
+
+TEST(JoinRunsTest, KeepsTheFirstErrorAndIsUnsupportedIfEitherIs) {
+  TrainerRun first = First();
+  first.ranks[0] = {.status = absl::DataLossError("rank0.json: half")};
+  EXPECT_THAT(JoinRuns(first, Second()).ranks[0].status,
+              StatusIs(absl::StatusCode::kDataLoss, "rank0.json: half"));
+  const TrainerRun refuses = {
+      .ranks = {{.output = {.unsupported = "no resume"}}}};
+  for (const TrainerRun& run :
+       {JoinRuns(First(), refuses), JoinRuns(refuses, Second())}) {
+    EXPECT_EQ(run.ranks[0].output.unsupported, "no resume");
+    EXPECT_THAT(run.ranks[0].output.steps, IsEmpty());
+  }
+}
+
+CasePlan Plan(int64_t stop_after, int world_size) {
+  CasePlan plan;
+  plan.c = {.name = "n",
+            .model = "m",
+            .batch_sizes = std::vector<int64_t>(world_size, 1),
+            .evaluate = true};
+  if (stop_after == 0) return plan;
+  plan.resumed = plan.c;
+  plan.resumed->resume = true;
+  plan.c.stop_after = stop_after;
+  return plan;
+}
+
+TEST_F(RunTrainerTest, PlaysTheSameInTwoStartsAsInOne) {
+  for (const int world_size : {1, 3}) {
+    const TrainerRun whole = Played(kTrainer, Plan(0, world_size));
+    ASSERT_THAT(whole.ranks, SizeIs(world_size));
+    for (const int64_t stop_after : {1, 4}) {
+      const TrainerRun joined = Played(kTrainer, Plan(stop_after, world_size));
+      EXPECT_EQ(joined.end, End::kExited);
+      ASSERT_THAT(joined.ranks, SizeIs(world_size));
+      for (int rank = 0; rank < world_size; ++rank) {
+        ASSERT_THAT(joined.ranks[rank].status, IsOk());
+        EXPECT_THAT(joined.ranks[rank].output.steps, SizeIs(5));
+        EXPECT_EQ(joined.ranks[rank].output, whole.ranks[rank].output);
+      }
+    }
+  }
+}
+
+TEST_F(RunTrainerTest, NeedsACheckpointToGoOn) {
+  for (const char* after : {"", "; : > $LOCKSTEP_OUTPUT/checkpoint",
+                            "; ln -s nowhere $LOCKSTEP_OUTPUT/checkpoint"}) {
+    const TrainerRun run = Played(
+        absl::StrCat(kTrainer, "; rm -r $LOCKSTEP_OUTPUT/checkpoint", after),
+        Plan(2, 1));
+    EXPECT_EQ(run.end, End::kFailed);
+    EXPECT_THAT(run.how, AllOf(HasSubstr("no folder \"checkpoint\""),
+                               HasSubstr("after step 2")));
+    EXPECT_THAT(run.ranks.at(0).output.steps, SizeIs(2));
+  }
+}
+
+TEST_F(RunTrainerTest, DoesNotGoOnAfterAFailure) {
+  EXPECT_EQ(Played("exit 3", Plan(2, 1)).how, "rank 0 exited with status 3");
+  EXPECT_FALSE(fs::exists(folder_ + "/played/here/resumed_case"));
+}
+
+TEST_F(RunTrainerTest, DoesNotGoOnWithWhatIsNotSupported) {
+  const TrainerRun run = Played(
+      "echo '{\"protocol\":1,\"rank\":0,\"world_size\":1,"
+      "\"unsupported\":\"why\"}' > $LOCKSTEP_OUTPUT/rank0.json",
+      Plan(2, 1));
+  EXPECT_EQ(run.end, End::kExited);
+  EXPECT_EQ(run.ranks.at(0).output.unsupported, "why");
+}
+
+TEST_F(RunTrainerTest, SaysThatTheSecondStartFailed) {
+  const TrainerRun run = Played(
+      absl::StrCat("grep -q '\"resume\": true' $LOCKSTEP_CASE/case.json && "
+                   "echo oh no && exit 5; ",
+                   kTrainer),
+      Plan(2, 1));
+  EXPECT_EQ(run.end, End::kFailed);
+  EXPECT_EQ(run.how, "after the resume: rank 0 exited with status 5");
+  EXPECT_THAT(run.ranks.at(0).status,
+              StatusIs(absl::StatusCode::kNotFound,
+                       testing::StartsWith("after the resume: ")));
+  EXPECT_EQ(run.ranks[0].output, RankOutput());
+  EXPECT_THAT(run.last_lines, ElementsAre("[0] oh no"));
+}
+
+TEST_F(RunTrainerTest, NamesAFolderThatItCannotPlayIn) {
+  const auto play = [](const std::string& folder) {
+    return PlayRun({.command = "true"}, Plan(0, 1), {}, folder);
+  };
+  EXPECT_THAT(play("/dev/null/x"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("/dev/null/x")));
+  Played(kTrainer, Plan(0, 1));
+  EXPECT_THAT(play(folder_ + "/played/here"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("has something in it")));
 }
 
 }  // namespace

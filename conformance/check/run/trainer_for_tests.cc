@@ -40,10 +40,9 @@ absl::Status PlayRank(const CaseEnvironment& environment, const Case& c,
   const int64_t begin = c.resume ? ReadCheckpoint(checkpoint) : 0;
   if (begin < 0) return absl::NotFoundError("there is no checkpoint");
   const int64_t end = c.stop_after > 0 ? c.stop_after : kSteps;
-  RankOutput output;
-  output.rank = rank;
-  output.world_size = world_size;
-  output.software = "a trainer for tests";
+  RankOutput output = {.rank = rank,
+                       .world_size = world_size,
+                       .software = "a trainer for tests"};
   for (int64_t step = begin + 1; step <= end; ++step) {
     output.steps.push_back({.epoch = 0,
                             .indices = {step - 1 + rank},

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What //models:gradients is asked, and what PyTorch answers: torch_gradients.py FOLDER
+"""What //models:gradients is asked, and what PyTorch answers: torch_gradients.py FOLDER RANKS...
 
-Writes to FOLDER, as safetensors: weights and batch, a state_dict and a batch as a user of PyTorch has them; and for 1, 2
-and 4 ranks torch_1, torch_2 and torch_4, the gradients, buffers and loss of one training step in float64 on ranks that
-normalise each its own block of the batch, blocks as torch.chunk cuts them. With synchronised batch norm torch_1 is the
-answer for any number of ranks.
+Writes to FOLDER, as safetensors: weights and batch, a state_dict and a batch as a user of PyTorch has them; and for each
+number of ranks, say 4, torch_4: the gradients, buffers and loss of one training step in float64 on ranks that normalise
+each its own block of the batch, blocks as torch.chunk cuts them. With synchronised batch norm torch_1 is the answer for
+any number of ranks.
 """
 import copy
 import json
@@ -59,7 +59,7 @@ def step(net, x, y, ranks):
     return answer
 
 
-def main(folder):
+def main(folder, world_sizes):
     torch.set_num_threads(1)
     net = make_resnet_golden.resnet18()
     make_resnet_golden.fill_parameters(net, 1)
@@ -69,9 +69,9 @@ def main(folder):
     x, y = batch()
     save(folder + "/batch", {"images": x, "labels": y})
     net.double().train()
-    for ranks in (1, 2, 4):
+    for ranks in world_sizes:
         save(f"{folder}/torch_{ranks}", step(net, x, y, ranks))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], [int(ranks) for ranks in sys.argv[2:]])

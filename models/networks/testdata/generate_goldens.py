@@ -31,7 +31,7 @@ def randn():
 
 
 def images(n):
-    """The synthetic batch, the same as in lenet_test.cc: small integers over 64, exact in float32."""
+    """The synthetic batch, the same as in golden_test.cc: small integers over 64, exact in float32."""
     i = torch.arange(n * 784, dtype=torch.int64)
     pixels = ((i * i + 31 * i) % 127 - 40).to(torch.float32) / 64
     labels = (torch.arange(n) * 7 + 3) % 10

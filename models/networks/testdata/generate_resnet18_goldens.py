@@ -119,7 +119,7 @@ def weights():
 
 
 def batch(pixels=PIXELS):
-    """The same as in resnet18_test.cc: multiples of 1/512, exact in float32."""
+    """The same as in golden_test.cc: multiples of 1/512, exact in float32."""
     i = torch.arange(SAMPLES * IMAGE_SIZE**2, dtype=torch.int64)
     x = ((i * i + pixels * i) % 1009 - 500).double() / 512
     return x.reshape(SAMPLES, 1, IMAGE_SIZE, IMAGE_SIZE), (torch.arange(SAMPLES) * 7 + 3) % 10

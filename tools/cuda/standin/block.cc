@@ -1,13 +1,33 @@
-// The threads of a block: starting them, and releasing those that wait.
-#include "tools/cuda/standin/block.h"
+// One block of a kernel at a time, its threads taking turns on one host thread:
+// starting them, and releasing those that wait.
+#include <sys/mman.h>
+#include <ucontext.h>
 
 #include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
 #include <set>
+#include <string>
 #include <utility>
+#include <vector>
 
+#include "absl/base/config.h"
 #include "absl/strings/str_format.h"
 #include "tools/cuda/standin/device_code.h"
+#include "tools/cuda/standin/types.h"
+
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+#ifdef ABSL_HAVE_THREAD_SANITIZER
+#include <sanitizer/tsan_interface.h>
+#endif
 
 constinit thread_local uint3 threadIdx = {};
 constinit thread_local uint3 blockIdx = {};
@@ -17,8 +37,176 @@ constinit thread_local dim3 gridDim;
 namespace lockstep::standin {
 namespace {
 
-constexpr size_t kWarp = 32;
+// Room for a kernel's locals with the sanitizers' red zones. Memory that is
+// never touched costs nothing.
+constexpr size_t kStackBytes = 256 << 10;
+// At least a page on every Linux machine: an overrun faults.
+constexpr size_t kGuardBytes = 64 << 10;
 
+// Runs `body` on a stack of its own, in turns with the thread that resumes it.
+// AddressSanitizer and ThreadSanitizer are told of every switch. Used by one
+// thread. Destroying a fiber whose body has not returned abandons it: nothing
+// on its stack is destroyed.
+class Fiber {
+ public:
+  // Null if there is no memory for the stack.
+  static std::unique_ptr<Fiber> Create(std::function<void(Fiber&)> body);
+  ~Fiber();
+
+  Fiber(const Fiber&) = delete;
+  Fiber& operator=(const Fiber&) = delete;
+
+  // Goes on with the body until it suspends or returns; not after it returned.
+  void Resume();
+
+  // Called by the body: goes back to where Resume was called.
+  void Suspend();
+
+ private:
+  Fiber(std::function<void(Fiber&)> body, std::byte* memory);
+
+  static void Enter(unsigned high, unsigned low);
+  void SwitchToOwner(void** fake_stack);
+
+  const std::function<void(Fiber&)> body_;
+  std::byte* const memory_;  // A guard page, and the stack above it.
+  ucontext_t context_;
+  ucontext_t owner_;
+
+  // What the sanitizers need; unused without them.
+  [[maybe_unused]] void* fake_stack_ = nullptr;
+  [[maybe_unused]] const void* owner_stack_ = nullptr;
+  [[maybe_unused]] size_t owner_stack_size_ = 0;
+  [[maybe_unused]] void* tsan_fiber_ = nullptr;
+  [[maybe_unused]] void* tsan_owner_ = nullptr;
+};
+
+// Fibers to use again: making one is slow, above all with ThreadSanitizer. Used
+// by one thread.
+class FiberPool {
+ public:
+  // The fibers call `work` each time they are resumed, and suspend after it.
+  explicit FiberPool(std::function<void(Fiber&)> work)
+      : work_(std::move(work)) {}
+  ~FiberPool() {
+    closing_ = true;
+    // Each body returns, so that AddressSanitizer frees what it keeps of it.
+    for (const std::unique_ptr<Fiber>& fiber : fibers_) fiber->Resume();
+  }
+
+  FiberPool(const FiberPool&) = delete;
+  FiberPool& operator=(const FiberPool&) = delete;
+
+  // Null if there is no memory for another.
+  std::unique_ptr<Fiber> Take() {
+    if (fibers_.empty()) {
+      return Fiber::Create([this](Fiber& self) {
+        while (!closing_) {
+          work_(self);
+          self.Suspend();
+        }
+      });
+    }
+    std::unique_ptr<Fiber> fiber = std::move(fibers_.back());
+    fibers_.pop_back();
+    return fiber;
+  }
+
+  // Takes back a fiber that is not in the middle of `work`.
+  void Give(std::unique_ptr<Fiber> fiber) {
+    fibers_.push_back(std::move(fiber));
+  }
+
+ private:
+  const std::function<void(Fiber&)> work_;
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  bool closing_ = false;
+};
+
+std::unique_ptr<Fiber> Fiber::Create(std::function<void(Fiber&)> body) {
+  void* const memory =
+      mmap(nullptr, kGuardBytes + kStackBytes, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  mprotect(memory, kGuardBytes, PROT_NONE);
+  return std::unique_ptr<Fiber>(
+      new Fiber(std::move(body), static_cast<std::byte*>(memory)));
+}
+
+Fiber::Fiber(std::function<void(Fiber&)> body, std::byte* memory)
+    : body_(std::move(body)), memory_(memory) {
+#ifdef ABSL_HAVE_THREAD_SANITIZER
+  tsan_fiber_ = __tsan_create_fiber(0);
+#endif
+  getcontext(&context_);
+  context_.uc_stack.ss_sp = memory_ + kGuardBytes;
+  context_.uc_stack.ss_size = kStackBytes;
+  context_.uc_link = nullptr;
+  const uint64_t self = reinterpret_cast<uintptr_t>(this);
+  // makecontext passes ints, so the pointer goes in two halves.
+  makecontext(&context_, reinterpret_cast<void (*)()>(&Fiber::Enter), 2,
+              static_cast<unsigned>(self >> 32), static_cast<unsigned>(self));
+}
+
+Fiber::~Fiber() {
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+  // An abandoned stack leaves its red zones behind, where memory of somebody
+  // else may come to lie.
+  __asan_unpoison_memory_region(memory_ + kGuardBytes, kStackBytes);
+#endif
+#ifdef ABSL_HAVE_THREAD_SANITIZER
+  __tsan_destroy_fiber(tsan_fiber_);
+#endif
+  munmap(memory_, kGuardBytes + kStackBytes);
+}
+
+void Fiber::Enter(unsigned high, unsigned low) {
+  auto* const self = reinterpret_cast<Fiber*>(
+      static_cast<uintptr_t>(static_cast<uint64_t>(high) << 32 | low));
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+  __sanitizer_finish_switch_fiber(nullptr, &self->owner_stack_,
+                                  &self->owner_stack_size_);
+#endif
+  self->body_(*self);
+  // No place to save to tells AddressSanitizer that this stack is done with.
+  self->SwitchToOwner(nullptr);
+}
+
+void Fiber::Resume() {
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+  void* fake_stack = nullptr;
+  __sanitizer_start_switch_fiber(&fake_stack, memory_ + kGuardBytes,
+                                 kStackBytes);
+#endif
+#ifdef ABSL_HAVE_THREAD_SANITIZER
+  tsan_owner_ = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(tsan_fiber_, 0);
+#endif
+  swapcontext(&owner_, &context_);
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+}
+
+void Fiber::Suspend() {
+  SwitchToOwner(&fake_stack_);
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+  __sanitizer_finish_switch_fiber(fake_stack_, &owner_stack_,
+                                  &owner_stack_size_);
+#endif
+}
+
+void Fiber::SwitchToOwner([[maybe_unused]] void** fake_stack) {
+#ifdef ABSL_HAVE_ADDRESS_SANITIZER
+  __sanitizer_start_switch_fiber(fake_stack, owner_stack_, owner_stack_size_);
+#endif
+#ifdef ABSL_HAVE_THREAD_SANITIZER
+  __tsan_switch_to_fiber(tsan_owner_, 0);
+#endif
+  swapcontext(&context_, &owner_);
+}
+
+class Block;
 thread_local Block* current_block = nullptr;
 
 bool Same(const Site& a, const Site& b) {
@@ -29,246 +217,211 @@ std::string Coordinates(const uint3& v) {
   return absl::StrFormat("(%d,%d,%d)", v.x, v.y, v.z);
 }
 
+// Runs the blocks of one launch. A thread runs until it waits or exits, then
+// the next goes on. A fiber that has run a thread to its end takes the next
+// thread, so a kernel that never waits needs one fiber. When every thread waits
+// or has exited, those whose company is complete are released; if none can be,
+// that is a fault. Used by one host thread.
+class Block {
+ public:
+  // `thread` is the kernel with its arguments; it must outlive the block.
+  Block(const cudaLaunchConfig_t& config, const std::function<void()>& thread)
+      : config_(config), kernel_(thread) {
+    const dim3& size = config.blockDim;
+    for (unsigned z = 0; z < size.z; ++z) {
+      for (unsigned y = 0; y < size.y; ++y) {
+        for (unsigned x = 0; x < size.x; ++x) {
+          Thread thread = {};
+          thread.index = {x, y, z};
+          threads_.push_back(thread);
+        }
+      }
+    }
+  }
+
+  ~Block() {
+    // Fibers that wait in the middle of a kernel are abandoned.
+    const std::set<Fiber*> idle(idle_.begin(), idle_.end());
+    for (std::unique_ptr<Fiber>& fiber : fibers_) {
+      if (idle.count(fiber.get()) > 0) Pool().Give(std::move(fiber));
+    }
+  }
+
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+
+  // Runs the block `index`; false if it ended in a fault, after which no other
+  // block can run. Threads start in descending order in every other block, so
+  // that code which relies on the order fails in one of them.
+  bool Run(uint3 index) {
+    Reset(index);
+    current_block = this;
+    while (fault_.empty() && exited_ < threads_.size()) {
+      if (!ready_.empty()) {
+        MakeCurrent(*ready_.front());
+        ready_.pop_front();
+        current_->fiber->Resume();
+      } else if (started_ < threads_.size()) {
+        if (!StartFiber())
+          fault_ = "no memory for the stacks of device threads";
+      } else if (!Release()) {
+        fault_ = DescribeDivergence();
+      }
+    }
+    current_block = nullptr;
+    return fault_.empty();
+  }
+
+  // What went wrong, if Run returned false.
+  const std::string& fault() const { return fault_; }
+
+  // The block that this host thread runs a device thread of.
+  static Block& Current() { return *current_block; }
+
+  // For the device thread that runs; the meanings are in launch.h.
+  void WaitForBlock(Site site) {
+    current_->state = State::kAtBarrier;
+    current_->site = site;
+    current_->fiber->Suspend();
+  }
+
+ private:
+  enum class State { kReady, kAtBarrier, kExited };
+
+  struct Thread {
+    uint3 index;
+    Fiber* fiber;
+    State state;
+    Site site;
+  };
+
+  static FiberPool& Pool() {
+    thread_local FiberPool pool(
+        [](Fiber& fiber) { current_block->RunThreads(fiber); });
+    return pool;
+  }
+
+  void Reset(uint3 index) {
+    index_ = index;
+    blockIdx = index;
+    blockDim = config_.blockDim;
+    gridDim = config_.gridDim;
+    const dim3& grid = config_.gridDim;
+    const uint64_t linear =
+        index.x + uint64_t{grid.x} * (index.y + uint64_t{grid.y} * index.z);
+    descending_ = linear % 2 == 1;
+    started_ = 0;
+    exited_ = 0;
+  }
+
+  bool StartFiber() {
+    if (idle_.empty()) {
+      std::unique_ptr<Fiber> fiber = Pool().Take();
+      if (fiber == nullptr) return false;
+      idle_.push_back(fiber.get());
+      fibers_.push_back(std::move(fiber));
+    }
+    Fiber* const fiber = idle_.back();
+    idle_.pop_back();
+    fiber->Resume();
+    return true;
+  }
+
+  void RunThreads(Fiber& self) {
+    while (started_ < threads_.size()) {
+      const size_t next = started_++;
+      Thread& thread =
+          threads_[descending_ ? threads_.size() - 1 - next : next];
+      thread.fiber = &self;
+      thread.state = State::kReady;
+      MakeCurrent(thread);
+      kernel_();
+      thread.state = State::kExited;
+      ++exited_;
+    }
+    idle_.push_back(&self);
+  }
+
+  void MakeCurrent(Thread& thread) {
+    current_ = &thread;
+    threadIdx = thread.index;
+  }
+
+  // Lets all threads go on, in the order in which they started, if all wait in
+  // one place.
+  bool Release() {
+    for (const Thread& thread : threads_) {
+      if (thread.state != State::kAtBarrier ||
+          !Same(thread.site, threads_.front().site)) {
+        return false;
+      }
+    }
+    for (Thread& thread : threads_) {
+      thread.state = State::kReady;
+      ready_.push_back(&thread);
+    }
+    if (descending_) std::reverse(ready_.begin(), ready_.end());
+    return true;
+  }
+
+  std::string Describe(const Thread& thread) const {
+    const std::string name = "thread " + Coordinates(thread.index);
+    if (thread.state == State::kExited) return name + " has exited";
+    return absl::StrFormat("%s waits at %s:%d", name, thread.site.file,
+                           thread.site.line);
+  }
+
+  std::string DescribeDivergence() const {
+    const auto waits = [](const Thread& t) {
+      return t.state != State::kExited;
+    };
+    const Thread& waiter =
+        *std::find_if(threads_.begin(), threads_.end(), waits);
+    const auto elsewhere = [&](const Thread& t) {
+      return t.state != waiter.state || !Same(t.site, waiter.site);
+    };
+    const auto other =
+        std::find_if(threads_.begin(), threads_.end(), elsewhere);
+    return absl::StrFormat(
+        "block %s: divergence: %s, %s", Coordinates(index_), Describe(waiter),
+        other == threads_.end() ? "and nobody comes" : Describe(*other));
+  }
+
+  const cudaLaunchConfig_t config_;
+  const std::function<void()>& kernel_;
+
+  std::vector<std::unique_ptr<Fiber>> fibers_;
+  std::vector<Fiber*> idle_;
+
+  // Of the block that runs.
+  uint3 index_ = {};
+  std::vector<Thread> threads_;  // By linear index.
+  size_t started_ = 0;
+  size_t exited_ = 0;
+  bool descending_ = false;
+  std::deque<Thread*> ready_;
+  Thread* current_ = nullptr;
+  std::string fault_;
+};
+
 }  // namespace
 
-Block& Block::Current() { return *current_block; }
-
-Block::Block(const cudaLaunchConfig_t& config,
-             const std::function<void()>& thread)
-    : config_(config), kernel_(thread) {
-  const dim3& size = config.blockDim;
-  for (unsigned z = 0; z < size.z; ++z) {
-    for (unsigned y = 0; y < size.y; ++y) {
-      for (unsigned x = 0; x < size.x; ++x) {
-        Thread thread = {};
-        thread.linear = static_cast<int>(threads_.size());
-        thread.index = {x, y, z};
-        threads_.push_back(thread);
+void RunBlocks(const cudaLaunchConfig_t& config,
+               const std::function<void()>& thread) {
+  Block block(config, thread);
+  for (unsigned z = 0; z < config.gridDim.z; ++z) {
+    for (unsigned y = 0; y < config.gridDim.y; ++y) {
+      for (unsigned x = 0; x < config.gridDim.x; ++x) {
+        if (block.Run({x, y, z})) continue;
+        std::fprintf(stderr, "stand-in kernel fault: %s\n",
+                     block.fault().c_str());
+        SetFault(block.fault());
+        return;
       }
     }
   }
 }
 
-Block::~Block() {
-  // Fibers that wait in the middle of a kernel are abandoned.
-  const std::set<Fiber*> idle(idle_.begin(), idle_.end());
-  for (std::unique_ptr<Fiber>& fiber : fibers_) {
-    if (idle.count(fiber.get()) > 0) Pool().Give(std::move(fiber));
-  }
-}
-
-FiberPool& Block::Pool() {
-  thread_local FiberPool pool(
-      [](Fiber& fiber) { current_block->RunThreads(fiber); });
-  return pool;
-}
-
-bool Block::Run(uint3 index) {
-  Reset(index);
-  if (!fault_.empty()) return false;
-  current_block = this;
-  while (fault_.empty() && exited_ < threads_.size()) {
-    if (!ready_.empty()) {
-      MakeCurrent(*ready_.front());
-      ready_.pop_front();
-      current_->fiber->Resume();
-    } else if (started_ < threads_.size()) {
-      if (!StartFiber()) fault_ = "no memory for the stacks of device threads";
-    } else if (!Release()) {
-      fault_ = DescribeDivergence();
-    }
-  }
-  current_block = nullptr;
-  return fault_.empty();
-}
-
-void Block::Reset(uint3 index) {
-  index_ = index;
-  blockIdx = index;
-  blockDim = config_.blockDim;
-  gridDim = config_.gridDim;
-  const dim3& grid = config_.gridDim;
-  const uint64_t linear =
-      index.x + uint64_t{grid.x} * (index.y + uint64_t{grid.y} * index.z);
-  descending_ = linear % 2 == 1;
-  started_ = 0;
-  exited_ = 0;
-  if (config_.dynamicSmemBytes > 0) {
-    // Each block gets fresh memory, so nothing is handed on from the last.
-    void* memory = nullptr;
-    if (posix_memalign(&memory, 16, config_.dynamicSmemBytes) != 0) {
-      fault_ = "no memory for dynamic shared memory";
-      return;
-    }
-    std::memset(memory, 0xff, config_.dynamicSmemBytes);
-    shared_.reset(memory);
-  }
-}
-
-bool Block::StartFiber() {
-  if (idle_.empty()) {
-    std::unique_ptr<Fiber> fiber = Pool().Take();
-    if (fiber == nullptr) return false;
-    idle_.push_back(fiber.get());
-    fibers_.push_back(std::move(fiber));
-  }
-  Fiber* const fiber = idle_.back();
-  idle_.pop_back();
-  fiber->Resume();
-  return true;
-}
-
-void Block::RunThreads(Fiber& self) {
-  while (started_ < threads_.size()) {
-    const size_t next = started_++;
-    Thread& thread = threads_[descending_ ? threads_.size() - 1 - next : next];
-    thread.fiber = &self;
-    thread.state = State::kReady;
-    MakeCurrent(thread);
-    kernel_();
-    thread.state = State::kExited;
-    ++exited_;
-  }
-  idle_.push_back(&self);
-}
-
-void Block::MakeCurrent(Thread& thread) {
-  current_ = &thread;
-  threadIdx = thread.index;
-}
-
-void Block::Suspend(State state, Site site) {
-  current_->state = state;
-  current_->site = site;
-  current_->fiber->Suspend();
-}
-
-void Block::Fail(std::string what) {
-  fault_ = std::move(what);
-  // Run returns, and nobody comes back here.
-  current_->fiber->Suspend();
-}
-
-void Block::WaitForBlock(Site site) { Suspend(State::kAtBlockBarrier, site); }
-
-uint64_t Block::WaitForLanes(uint32_t mask, bool predicate, uint64_t value,
-                             int source, Site site) {
-  if ((mask >> lane() & 1) == 0) {
-    Fail(absl::StrFormat(
-        "block %s: thread %s is not in the mask %#x that it names at %s:%d",
-        Coordinates(index_), Coordinates(current_->index), mask, site.file,
-        site.line));
-  }
-  current_->mask = mask;
-  current_->predicate = predicate;
-  current_->value = value;
-  current_->source = source;
-  Suspend(State::kAtWarpBarrier, site);
-  return current_->result;
-}
-
-bool Block::Release() {
-  bool released = false;
-  for (size_t first = 0; first < threads_.size(); first += kWarp) {
-    while (ReleaseLanes(first)) released = true;
-  }
-  if (!released) released = ReleaseBlock();
-  // Threads go on in the order in which they started.
-  std::sort(ready_.begin(), ready_.end(), [this](Thread* a, Thread* b) {
-    return descending_ ? a->linear > b->linear : a->linear < b->linear;
-  });
-  return released;
-}
-
-bool Block::ReleaseLanes(size_t first_of_warp) {
-  const size_t end = std::min(first_of_warp + kWarp, threads_.size());
-  for (size_t i = first_of_warp; i < end; ++i) {
-    if (threads_[i].state == State::kAtWarpBarrier &&
-        IsComplete(first_of_warp, threads_[i])) {
-      Exchange(first_of_warp, threads_[i].mask);
-      return true;
-    }
-  }
-  return false;
-}
-
-bool Block::IsComplete(size_t first_of_warp, const Thread& thread) const {
-  const size_t end = std::min(first_of_warp + kWarp, threads_.size());
-  for (size_t i = first_of_warp; i < end; ++i) {
-    const Thread& other = threads_[i];
-    const bool named = (thread.mask >> (i - first_of_warp) & 1) != 0;
-    // Lanes that have exited are not waited for.
-    if (!named || other.state == State::kExited) continue;
-    if (other.state != State::kAtWarpBarrier || other.mask != thread.mask ||
-        !Same(other.site, thread.site)) {
-      return false;
-    }
-  }
-  return true;
-}
-
-void Block::Exchange(size_t first_of_warp, uint32_t mask) {
-  const auto lane_of = [&](int lane) -> Thread* {
-    const size_t i = first_of_warp + static_cast<size_t>(lane);
-    const bool here = (mask >> lane & 1) != 0 && i < threads_.size() &&
-                      threads_[i].state == State::kAtWarpBarrier;
-    return here ? &threads_[i] : nullptr;
-  };
-  std::vector<Thread*> lanes;
-  uint32_t votes = 0;
-  for (int lane = 0; lane < static_cast<int>(kWarp); ++lane) {
-    Thread* const thread = lane_of(lane);
-    if (thread == nullptr) continue;
-    lanes.push_back(thread);
-    if (thread->predicate) votes |= 1u << lane;
-  }
-  for (Thread* const thread : lanes) {
-    const Thread* const source = lane_of(thread->source);
-    thread->result = source == nullptr ? ~uint64_t{0} : source->value;
-    thread->votes = votes;
-  }
-  for (Thread* const thread : lanes) {
-    thread->state = State::kReady;
-    ready_.push_back(thread);
-  }
-}
-
-bool Block::ReleaseBlock() {
-  for (const Thread& thread : threads_) {
-    if (thread.state != State::kAtBlockBarrier ||
-        !Same(thread.site, threads_.front().site)) {
-      return false;
-    }
-  }
-  for (Thread& thread : threads_) {
-    thread.state = State::kReady;
-    ready_.push_back(&thread);
-  }
-  return true;
-}
-
-std::string Block::Describe(const Thread& thread) const {
-  const std::string name = "thread " + Coordinates(thread.index);
-  if (thread.state == State::kExited) return name + " has exited";
-  std::string what = absl::StrFormat("%s waits at %s:%d", name,
-                                     thread.site.file, thread.site.line);
-  if (thread.state == State::kAtWarpBarrier) {
-    what += absl::StrFormat(" for lanes %#x", thread.mask);
-  }
-  return what;
-}
-
-std::string Block::DescribeDivergence() const {
-  const auto waits = [](const Thread& t) { return t.state != State::kExited; };
-  const Thread& waiter = *std::find_if(threads_.begin(), threads_.end(), waits);
-  const auto elsewhere = [&](const Thread& t) {
-    return t.state != waiter.state || !Same(t.site, waiter.site) ||
-           t.mask != waiter.mask;
-  };
-  const auto other = std::find_if(threads_.begin(), threads_.end(), elsewhere);
-  return absl::StrFormat(
-      "block %s: divergence: %s, %s", Coordinates(index_), Describe(waiter),
-      other == threads_.end() ? "and nobody comes" : Describe(*other));
-}
+void SyncThreads(Site site) { Block::Current().WaitForBlock(site); }
 
 }  // namespace lockstep::standin

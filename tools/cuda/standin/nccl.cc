@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "tools/cuda/standin/nccl_faults.h"
+#include "tools/cuda/standin/control.h"
 #include "tools/cuda/standin/nccl_world.h"
 #include "tools/cuda/standin/queue.h"
 
@@ -181,24 +181,16 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id) {
 }
 
 const char* ncclGetErrorString(ncclResult_t result) {
-  switch (result) {
-    case ncclSuccess:
-      return "no error";
-    case ncclUnhandledCudaError:
-      return "unhandled cuda error";
-    case ncclSystemError:
-      return "unhandled system error";
-    case ncclInternalError:
-      return "internal error";
-    case ncclInvalidArgument:
-      return "invalid argument";
-    case ncclInvalidUsage:
-      return "invalid usage";
-    case ncclRemoteError:
-      return "remote process exited or there was a network error";
-    case ncclInProgress:
-      return "NCCL operation in progress";
-  }
+  constexpr const char* kTexts[] = {
+      "no error",
+      "unhandled cuda error",
+      "unhandled system error",
+      "internal error",
+      "invalid argument",
+      "invalid usage",
+      "remote process exited or there was a network error",
+      "NCCL operation in progress"};
+  if (result >= ncclSuccess && result <= ncclInProgress) return kTexts[result];
   return "unknown result code";
 }
 

@@ -8,9 +8,9 @@
 #include <type_traits>
 #include <vector>
 
+#include "tools/cuda/standin/control.h"
 #include "tools/cuda/standin/include/cuda_bf16.h"
 #include "tools/cuda/standin/include/cuda_fp16.h"
-#include "tools/cuda/standin/nccl_faults.h"
 #include "tools/cuda/standin/queue.h"
 
 namespace lockstep::standin {
@@ -150,6 +150,44 @@ void Deliver(void* to, const void* from, size_t bytes, Damage damage) {
   }
 }
 
+bool Fit(const NcclOperation& a, const NcclOperation& b) {
+  return a.call == b.call && a.count == b.count && a.type == b.type &&
+         a.op == b.op && a.peer == b.peer;
+}
+
+// Runs a collective: element r is rank r's call, and all fit together.
+// Reductions add rank after rank, in the elements' own type; averages of
+// floating-point numbers scale each rank's first, as NCCL does.
+void MoveCollective(std::span<const NcclOperation* const> operations,
+                    Damage damage) {
+  const NcclOperation& any = *operations.front();
+  const size_t size = operations.size();
+  const size_t bytes = any.count * SizeOf(any.type);
+  std::vector<std::byte> result;
+  if (any.call == NcclCall::kReduceScatter) {
+    result = Reduce(operations, 0, any.count * size);
+  } else if (any.call == NcclCall::kAllReduce ||
+             any.call == NcclCall::kReduce) {
+    result = Reduce(operations, 0, any.count);
+  } else if (any.call == NcclCall::kBroadcast) {
+    const auto* const from =
+        static_cast<const std::byte*>(operations[any.peer]->send);
+    result.assign(from, from + bytes);
+  } else {
+    for (const NcclOperation* const each : operations) {
+      const auto* const from = static_cast<const std::byte*>(each->send);
+      result.insert(result.end(), from, from + bytes);
+    }
+  }
+  for (size_t rank = 0; rank < size; ++rank) {
+    const int r = static_cast<int>(rank);
+    const size_t begin =
+        any.call == NcclCall::kReduceScatter ? rank * bytes : 0;
+    Deliver(operations[rank]->receive, result.data() + begin,
+            ReceivedBytes(any, r, static_cast<int>(size)), damage);
+  }
+}
+
 // One operation of each: they are done.
 void Finish(std::span<const Pending> met) {
   for (const Pending& each : met) --each.batch->pending;
@@ -180,7 +218,9 @@ void MeetMessage(World& world, int from, int to, Damage damage) {
         met[0].operation->type != met[1].operation->type) {
       return;
     }
-    MoveMessage(*met[0].operation, *met[1].operation, damage);
+    const NcclOperation& sent = *met[0].operation;
+    Deliver(met[1].operation->receive, sent.send,
+            sent.count * SizeOf(sent.type), damage);
     Finish(met);
     sends.pop_front();
     receives.pop_front();
@@ -232,46 +272,6 @@ size_t ReceivedBytes(const NcclOperation& operation, int rank, int size) {
     default:
       return bytes;
   }
-}
-
-bool Fit(const NcclOperation& a, const NcclOperation& b) {
-  return a.call == b.call && a.count == b.count && a.type == b.type &&
-         a.op == b.op && a.peer == b.peer;
-}
-
-void MoveCollective(std::span<const NcclOperation* const> operations,
-                    Damage damage) {
-  const NcclOperation& any = *operations.front();
-  const size_t size = operations.size();
-  const size_t bytes = any.count * SizeOf(any.type);
-  std::vector<std::byte> result;
-  if (any.call == NcclCall::kReduceScatter) {
-    result = Reduce(operations, 0, any.count * size);
-  } else if (any.call == NcclCall::kAllReduce ||
-             any.call == NcclCall::kReduce) {
-    result = Reduce(operations, 0, any.count);
-  } else if (any.call == NcclCall::kBroadcast) {
-    const auto* const from =
-        static_cast<const std::byte*>(operations[any.peer]->send);
-    result.assign(from, from + bytes);
-  } else {
-    for (const NcclOperation* const each : operations) {
-      const auto* const from = static_cast<const std::byte*>(each->send);
-      result.insert(result.end(), from, from + bytes);
-    }
-  }
-  for (size_t rank = 0; rank < size; ++rank) {
-    const int r = static_cast<int>(rank);
-    const size_t begin =
-        any.call == NcclCall::kReduceScatter ? rank * bytes : 0;
-    Deliver(operations[rank]->receive, result.data() + begin,
-            ReceivedBytes(any, r, static_cast<int>(size)), damage);
-  }
-}
-
-void MoveMessage(const NcclOperation& send, const NcclOperation& receive,
-                 Damage damage) {
-  Deliver(receive.receive, send.send, send.count * SizeOf(send.type), damage);
 }
 
 void Start(Batch& batch) {

@@ -8,12 +8,11 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <span>
 #include <utility>
 #include <vector>
 
+#include "tools/cuda/standin/control.h"
 #include "tools/cuda/standin/include/nccl.h"
-#include "tools/cuda/standin/nccl_faults.h"
 #include "tools/cuda/standin/types.h"
 
 namespace lockstep::standin {
@@ -46,18 +45,6 @@ size_t SizeOf(ncclDataType_t type);
 // 0 where `rank` does not use it.
 size_t SentBytes(const NcclOperation& operation, int rank, int size);
 size_t ReceivedBytes(const NcclOperation& operation, int rank, int size);
-
-// Whether calls of two ranks, kSend and kReceive aside, fit together.
-bool Fit(const NcclOperation& a, const NcclOperation& b);
-
-// Runs a collective: element r is rank r's call, and all fit together.
-// Reductions add rank after rank, in the elements' own type; averages of
-// floating-point numbers scale each rank's first, as NCCL does.
-void MoveCollective(std::span<const NcclOperation* const> operations,
-                    Damage damage);
-// Runs a send and the receive that it meets.
-void MoveMessage(const NcclOperation& send, const NcclOperation& receive,
-                 Damage damage);
 
 // Calls of one rank that start and end together on one stream: a group's.
 struct Batch {

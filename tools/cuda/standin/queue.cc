@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "tools/cuda/standin/control.h"
+#include "tools/cuda/standin/device_code.h"
 #include "tools/cuda/standin/include/cuda_runtime.h"
-#include "tools/cuda/standin/launch.h"
 
 struct CUstream_st {
   int64_t number = 0;  // The default stream's; others count up.
@@ -183,10 +183,6 @@ cudaError_t cudaDeviceSynchronize() {
     return std::ranges::all_of(
         All().streams, [](const auto& each) { return each->work.empty(); });
   });
-}
-
-cudaError_t cudaStreamCreate(cudaStream_t* stream) {
-  return cudaStreamCreateWithFlags(stream, cudaStreamDefault);
 }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {

@@ -8,8 +8,8 @@
 #include <mutex>
 
 #include "tools/cuda/standin/control.h"
+#include "tools/cuda/standin/device_code.h"
 #include "tools/cuda/standin/include/cuda_runtime.h"
-#include "tools/cuda/standin/launch.h"
 #include "tools/cuda/standin/queue.h"
 
 namespace lockstep::standin {
@@ -122,17 +122,6 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
   *properties = {};
   std::memcpy(properties->uuid.bytes, &device, sizeof(device));
   std::snprintf(properties->name, sizeof(properties->name), "stand-in");
-  properties->totalGlobalMem = size_t{1} << 30;
-  properties->sharedMemPerBlock = kMaxSharedBytes;
-  properties->warpSize = warpSize;
-  properties->maxThreadsPerBlock = kMaxThreadsPerBlock;
-  properties->maxThreadsDim[0] = kMaxThreadsPerBlock;
-  properties->maxThreadsDim[1] = kMaxThreadsPerBlock;
-  properties->maxThreadsDim[2] = kMaxBlockZ;
-  properties->maxGridSize[0] = kMaxGridX;
-  properties->maxGridSize[1] = kMaxGridYz;
-  properties->maxGridSize[2] = kMaxGridYz;
-  properties->major = 8;
   properties->multiProcessorCount = 2;
   return cudaSuccess;
 }
@@ -142,25 +131,9 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
   cudaDeviceProp properties;
   const cudaError_t error = cudaGetDeviceProperties(&properties, device);
   if (error != cudaSuccess) return error;
-  switch (attribute) {
-    case cudaDevAttrMaxThreadsPerBlock:
-      *value = properties.maxThreadsPerBlock;
-      return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-      *value = static_cast<int>(properties.sharedMemPerBlock);
-      return cudaSuccess;
-    case cudaDevAttrWarpSize:
-      *value = properties.warpSize;
-      return cudaSuccess;
-    case cudaDevAttrMultiProcessorCount:
-      *value = properties.multiProcessorCount;
-      return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMajor:
-      *value = properties.major;
-      return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor:
-      *value = properties.minor;
-      return cudaSuccess;
+  if (attribute == cudaDevAttrMultiProcessorCount) {
+    *value = properties.multiProcessorCount;
+    return cudaSuccess;
   }
   return Record(cudaErrorInvalidValue);
 }

@@ -23,7 +23,6 @@ enum cudaError_t {
 };
 
 enum cudaMemcpyKind {
-  cudaMemcpyHostToHost = 0,
   cudaMemcpyHostToDevice = 1,
   cudaMemcpyDeviceToHost = 2,
   cudaMemcpyDeviceToDevice = 3,
@@ -31,15 +30,9 @@ enum cudaMemcpyKind {
 };
 
 enum cudaDeviceAttr {
-  cudaDevAttrMaxThreadsPerBlock = 1,
-  cudaDevAttrMaxSharedMemoryPerBlock = 8,
-  cudaDevAttrWarpSize = 10,
   cudaDevAttrMultiProcessorCount = 16,
-  cudaDevAttrComputeCapabilityMajor = 75,
-  cudaDevAttrComputeCapabilityMinor = 76,
 };
 
-inline constexpr unsigned cudaStreamDefault = 0;
 inline constexpr unsigned cudaStreamNonBlocking = 1;
 inline constexpr unsigned cudaEventDefault = 0;
 inline constexpr unsigned cudaEventDisableTiming = 2;
@@ -51,20 +44,11 @@ struct cudaUUID_t {
 struct cudaDeviceProp {
   char name[256];
   cudaUUID_t uuid;
-  size_t totalGlobalMem;
-  size_t sharedMemPerBlock;
-  int warpSize;
-  int maxThreadsPerBlock;
-  int maxThreadsDim[3];
-  int maxGridSize[3];
-  int major;
-  int minor;
   int multiProcessorCount;
 };
 
 enum cudaMemoryType {
   cudaMemoryTypeUnregistered = 0,
-  cudaMemoryTypeHost = 1,
   cudaMemoryTypeDevice = 2,
   cudaMemoryTypeManaged = 3,
 };
@@ -76,27 +60,8 @@ struct cudaPointerAttributes {
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
 
-// Vectors, aligned as CUDA aligns them.
 struct uint3 {
   unsigned x, y, z;
-};
-struct alignas(8) uint2 {
-  unsigned x, y;
-};
-struct alignas(16) uint4 {
-  unsigned x, y, z, w;
-};
-struct alignas(8) int2 {
-  int x, y;
-};
-struct alignas(16) int4 {
-  int x, y, z, w;
-};
-struct alignas(8) float2 {
-  float x, y;
-};
-struct alignas(16) float4 {
-  float x, y, z, w;
 };
 
 struct dim3 {
@@ -112,7 +77,7 @@ struct cudaLaunchAttribute;  // None is modelled.
 struct cudaLaunchConfig_t {
   dim3 gridDim;
   dim3 blockDim;
-  size_t dynamicSmemBytes;
+  size_t dynamicSmemBytes;  // 0: no kernel here has any.
   cudaStream_t stream;
   cudaLaunchAttribute* attrs;
   unsigned numAttrs;

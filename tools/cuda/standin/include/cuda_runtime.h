@@ -13,11 +13,9 @@
 #include <utility>
 
 #include "tools/cuda/standin/device_code.h"
-#include "tools/cuda/standin/launch.h"
 #include "tools/cuda/standin/types.h"
 
 cudaError_t cudaGetLastError();  // Of this host thread; clears it.
-cudaError_t cudaPeekAtLastError();
 const char* cudaGetErrorName(cudaError_t error);
 const char* cudaGetErrorString(cudaError_t error);
 
@@ -53,7 +51,6 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
 // event of another stream, or behind an operation of NCCL's stand-in, which
 // waits for other ranks. Streams do not wait for the default stream, nor it for
 // them.
-cudaError_t cudaStreamCreate(cudaStream_t* stream);
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);

@@ -1,0 +1,207 @@
+#include "collectives/rendezvous/sockets.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/types.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/deadline.h"
+#include "base/files.h"
+
+namespace lockstep {
+namespace {
+
+absl::Status SystemError(int error) {
+  return absl::Status(absl::ErrnoToStatusCode(error), std::strerror(error));
+}
+
+const sockaddr* Generic(const SocketAddress& address) {
+  return reinterpret_cast<const sockaddr*>(&address.storage);
+}
+
+bool IsSame(const SocketAddress& a, const SocketAddress& b) {
+  return a.size == b.size && std::memcmp(&a.storage, &b.storage, a.size) == 0;
+}
+
+absl::StatusOr<OwnedFd> NewSocket(const SocketAddress& address) {
+  OwnedFd fd(socket(address.storage.ss_family,
+                    SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.open()) return SystemError(errno);
+  return fd;
+}
+
+// What is sent is short, and somebody waits for it.
+void SendAtOnce(const OwnedFd& socket) {
+  const int on = 1;
+  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+}
+
+// While nobody listens at a port of the range from which the system picks, a
+// socket may be given that very port for itself and connect to itself.
+bool IsConnectedToItself(const OwnedFd& socket) {
+  SocketAddress self, peer;
+  self.size = peer.size = sizeof(sockaddr_storage);
+  return getsockname(socket.get(), reinterpret_cast<sockaddr*>(&self.storage),
+                     &self.size) == 0 &&
+         getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer.storage),
+                     &peer.size) == 0 &&
+         IsSame(self, peer);
+}
+
+bool WouldWait(int error) { return error == EAGAIN || error == EINTR; }
+
+}  // namespace
+
+bool SocketAddress::IsLoopback() const {
+  if (storage.ss_family == AF_INET) {
+    const auto* v4 = reinterpret_cast<const sockaddr_in*>(&storage);
+    return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
+  }
+  const in6_addr& v6 =
+      reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_addr;
+  return IN6_IS_ADDR_LOOPBACK(&v6) ||
+         (IN6_IS_ADDR_V4MAPPED(&v6) && v6.s6_addr[12] == 127);
+}
+
+std::string HostAndPort(absl::string_view host, int port) {
+  const bool colons = host.find(':') != absl::string_view::npos;
+  return colons ? absl::StrCat("[", host, "]:", port)
+                : absl::StrCat(host, ":", port);
+}
+
+absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& host,
+                                                   int port) {
+  addrinfo hints = {};
+  hints.ai_family = AF_UNSPEC;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  addrinfo* found = nullptr;
+  const int error =
+      getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &found);
+  if (error != 0) return absl::UnavailableError(gai_strerror(error));
+  const absl::Cleanup free = [found] { freeaddrinfo(found); };
+  std::vector<SocketAddress> addresses;
+  for (const addrinfo* info = found; info != nullptr; info = info->ai_next) {
+    if (info->ai_family != AF_INET && info->ai_family != AF_INET6) continue;
+    SocketAddress address;
+    address.size = info->ai_addrlen;
+    std::memcpy(&address.storage, info->ai_addr, info->ai_addrlen);
+    const bool known = std::any_of(
+        addresses.begin(), addresses.end(),
+        [&](const SocketAddress& other) { return IsSame(other, address); });
+    if (!known) addresses.push_back(address);
+  }
+  if (addresses.empty()) return absl::UnavailableError("no such address");
+  return addresses;
+}
+
+absl::StatusOr<OwnedFd> Listen(const SocketAddress& address) {
+  absl::StatusOr<OwnedFd> socket = NewSocket(address);
+  if (!socket.ok()) return socket;
+  const int on = 1;
+  // Connections of a run that has ended do not keep the port from the next.
+  setsockopt(socket->get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  // "::" leaves IPv4 to a socket of its own.
+  if (address.storage.ss_family == AF_INET6) {
+    setsockopt(socket->get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
+  }
+  if (bind(socket->get(), Generic(address), address.size) == 0 &&
+      listen(socket->get(), SOMAXCONN) == 0) {
+    return socket;
+  }
+  switch (errno) {
+    case EADDRINUSE:
+      return absl::AlreadyExistsError("the port is taken");
+    case EADDRNOTAVAIL:
+      return absl::UnavailableError("not an address of this host");
+    default:
+      return SystemError(errno);
+  }
+}
+
+int PortOf(const OwnedFd& listener) {
+  sockaddr_storage address = {};
+  socklen_t size = sizeof(address);
+  if (getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address),
+                  &size) != 0) {
+    return 0;
+  }
+  return ntohs(
+      address.ss_family == AF_INET
+          ? reinterpret_cast<const sockaddr_in*>(&address)->sin_port
+          : reinterpret_cast<const sockaddr_in6*>(&address)->sin6_port);
+}
+
+absl::StatusOr<std::optional<OwnedFd>> Accept(const OwnedFd& listener) {
+  OwnedFd socket(
+      accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (socket.open()) {
+    SendAtOnce(socket);
+    return std::optional<OwnedFd>(std::move(socket));
+  }
+  // What went wrong with one connection, as accept(2) lists it, says nothing
+  // of the next.
+  for (const int error : {EMFILE, ENFILE, ENOBUFS, ENOMEM, EBADF, EINVAL}) {
+    if (errno == error) return SystemError(error);
+  }
+  return std::nullopt;
+}
+
+absl::StatusOr<OwnedFd> Connect(const SocketAddress& address,
+                                absl::Duration timeout) {
+  absl::StatusOr<OwnedFd> socket = NewSocket(address);
+  if (!socket.ok()) return socket;
+  SendAtOnce(*socket);
+  if (connect(socket->get(), Generic(address), address.size) != 0) {
+    if (errno != EINPROGRESS && errno != EINTR) return SystemError(errno);
+    pollfd waiting = {socket->get(), POLLOUT, 0};
+    const int ready = poll(&waiting, 1, PollMilliseconds(Deadline(timeout)));
+    if (ready < 0) return SystemError(errno);
+    if (ready == 0) return absl::DeadlineExceededError("no answer");
+    int error = 0;
+    socklen_t size = sizeof(error);
+    getsockopt(socket->get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) return SystemError(error);
+  }
+  if (IsConnectedToItself(*socket)) {
+    return absl::UnavailableError("nobody listens there");
+  }
+  return socket;
+}
+
+std::optional<size_t> SendSome(const OwnedFd& socket, absl::string_view bytes) {
+  const ssize_t size =
+      send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);
+  if (size >= 0) return static_cast<size_t>(size);
+  if (WouldWait(errno)) return 0;
+  return std::nullopt;
+}
+
+std::optional<size_t> ReceiveSome(const OwnedFd& socket,
+                                  std::span<char> buffer) {
+  const ssize_t size = recv(socket.get(), buffer.data(), buffer.size(), 0);
+  if (size > 0) return static_cast<size_t>(size);
+  if (size < 0 && WouldWait(errno)) return 0;
+  return std::nullopt;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,59 @@
+// Addresses and sockets of the TCP rendezvous.
+#ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_SOCKETS_H_
+#define LOCKSTEP_COLLECTIVES_RENDEZVOUS_SOCKETS_H_
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/files.h"
+
+namespace lockstep {
+
+struct SocketAddress {
+  sockaddr_storage storage = {};
+  socklen_t size = 0;
+
+  // Whether only processes of this host can reach it, or be reached from it.
+  bool IsLoopback() const;
+};
+
+// "host:port", or "[host]:port" if the host has colons.
+std::string HostAndPort(absl::string_view host, int port);
+
+// The addresses of a host name, or of a number ("127.0.0.1", "::1"), without
+// repetitions. Waits for the resolver, as long as its configuration says.
+// Error: kUnavailable if there are none.
+absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& host,
+                                                   int port);
+
+// A socket that listens there. Port 0 is one that is free. Errors:
+// kAlreadyExists if the port is taken; else the system's.
+absl::StatusOr<OwnedFd> Listen(const SocketAddress& address);
+// The port of a socket that listens.
+int PortOf(const OwnedFd& listener);
+
+// The next connection, or none if none is waiting. Errors: the system's.
+absl::StatusOr<std::optional<OwnedFd>> Accept(const OwnedFd& listener);
+
+// Connects within the timeout. Errors: the system's, kDeadlineExceeded.
+absl::StatusOr<OwnedFd> Connect(const SocketAddress& address,
+                                absl::Duration timeout);
+
+// How many bytes went, 0 if none can go now, nullopt if the connection has
+// ended, in whatever way.
+std::optional<size_t> SendSome(const OwnedFd& socket, absl::string_view bytes);
+// The same of bytes that came, at most as many as `buffer` holds.
+std::optional<size_t> ReceiveSome(const OwnedFd& socket,
+                                  std::span<char> buffer);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_RENDEZVOUS_SOCKETS_H_

@@ -1,0 +1,131 @@
+#include "models/train/test_inputs.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <random>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "base/status_macros.h"
+#include "models/data/dataset.h"
+#include "models/io/safetensors.h"
+#include "models/model.h"
+
+namespace lockstep {
+namespace {
+
+constexpr int kLabels = 7;     // Of the numbered data set.
+constexpr int64_t kSide = 28;  // Of the random images.
+
+// An image is two pixels: the index's high and low byte.
+absl::StatusOr<std::vector<int64_t>> IndicesOf(const Batch& batch) {
+  if (batch.images.size() != 2 * batch.labels.size()) {
+    return absl::InvalidArgumentError("images and labels differ in number");
+  }
+  std::vector<int64_t> indices;
+  for (size_t i = 0; i < batch.labels.size(); ++i) {
+    indices.push_back(256 * std::lround(255 * batch.images[2 * i]) +
+                      std::lround(255 * batch.images[2 * i + 1]));
+    if (batch.labels[i] != indices[i] % kLabels) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "image ", indices[i], " came with label ", batch.labels[i]));
+    }
+  }
+  return indices;
+}
+
+Metrics MetricsOf(const std::vector<int64_t>& indices) {
+  Metrics metrics;
+  for (const int64_t index : indices) {
+    metrics += {static_cast<double>(index % 5), index % 2 == 0 ? 1 : 0, 1};
+  }
+  return metrics;
+}
+
+}  // namespace
+
+Dataset NumberedDataset(int64_t n) {
+  Dataset dataset;
+  dataset.size = n;
+  dataset.channels = 1;
+  dataset.height = 1;
+  dataset.width = 2;
+  dataset.num_classes = kLabels;
+  for (int64_t i = 0; i < n; ++i) {
+    dataset.images.push_back(static_cast<uint8_t>(i / 256));
+    dataset.images.push_back(static_cast<uint8_t>(i % 256));
+    dataset.labels.push_back(static_cast<uint8_t>(i % kLabels));
+  }
+  return dataset;
+}
+
+CountingModel::CountingModel(float value)
+    : parameters_({{"a", {3}}, {"b", {}}, {"c", {5, 1}}, {"d", {2}}}) {
+  const std::span<float> values = parameters_.values();
+  std::fill(values.begin(), values.end(), value);
+  buffers_.AddFloats("sums", {2});
+  buffers_.AddCounter("batches");
+}
+
+absl::StatusOr<Metrics> CountingModel::ForwardBackward(const Batch& batch,
+                                                       float gradient_scale,
+                                                       GradientReady ready) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> indices,
+                            IndicesOf(batch));
+  trained_.push_back(indices);
+  for (int p = parameters_.count() - 1; p >= 0; --p) {
+    const std::span<float> gradient = parameters_.gradient(p);
+    for (size_t j = 0; j < gradient.size(); ++j) {
+      int64_t sum = 0;
+      for (const int64_t i : indices) {
+        sum += (i + 3 * p + static_cast<int64_t>(j)) % 11;
+      }
+      gradient[j] = gradient_scale * static_cast<float>(sum);
+    }
+    ready(p);
+  }
+  for (const int64_t i : indices) {
+    buffers_.floats()[0] += 1;
+    buffers_.floats()[1] += static_cast<float>(i);
+  }
+  if (!indices.empty()) ++buffers_.counters()[0];
+  return MetricsOf(indices);
+}
+
+absl::StatusOr<Metrics> CountingModel::Evaluate(const Batch& batch) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> indices,
+                            IndicesOf(batch));
+  evaluated_.push_back(indices);
+  return MetricsOf(indices);
+}
+
+Safetensors WeightsOf(Model& model) {
+  Safetensors weights;
+  weights.tensors = ValueTensors(model.parameters());
+  weights.tensors.merge(BufferTensors(model.buffers()));
+  return weights;
+}
+
+Safetensors RandomBatch(int64_t n) {
+  std::mt19937 generator(11);
+  std::vector<float> images;
+  std::vector<int64_t> labels;
+  for (int64_t i = 0; i < n; ++i) {
+    labels.push_back(generator() % 10);
+    for (int64_t j = 0; j < kSide * kSide; ++j) {
+      images.push_back(static_cast<float>(generator() >> 8) * 0x1p-24f);
+    }
+  }
+  Safetensors batch;
+  batch.tensors["images"] =
+      NamedTensor::Of<float>({n, 1, kSide, kSide}, images);
+  batch.tensors["labels"] = NamedTensor::Of<int64_t>({n}, labels);
+  return batch;
+}
+
+}  // namespace lockstep

@@ -1,0 +1,190 @@
+// The stream, its memory, and what merges statistics: one thread per channel,
+// in float64.
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "base/cuda_status.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/cuda/cuda_batch_norm_kernels.h"
+#include "syncbn/cuda/kernel_operands.h"
+#include "syncbn/moments.h"
+
+namespace lockstep {
+namespace {
+
+// Eight blocks of 256 threads are all the threads that a multiprocessor holds;
+// where registers let it hold fewer, the others follow.
+constexpr int64_t kBlocksPerMultiprocessor = 8;
+
+// Two warps: so few channels spread over as many multiprocessors as can be, and
+// all that a thread does is wait for memory and divide.
+constexpr int kThreads = 64;
+
+// Null pointers: not tracked.
+struct Running {
+  float* mean;
+  float* variance;
+};
+
+__device__ inline void Track(const Running& running, int64_t channel,
+                             double weight, double mean, double variance) {
+  running.mean[channel] =
+      static_cast<float>((1 - weight) * running.mean[channel] + weight * mean);
+  running.variance[channel] = static_cast<float>(
+      (1 - weight) * running.variance[channel] + weight * variance);
+}
+
+// `first` is of the first rank; the others follow, `stride` bytes each.
+__global__ void MergeKernel(int64_t channels, RecordPointers<const float> first,
+                            int64_t stride, int ranks, MergeOptions options,
+                            Running running, RecordPointers<float> saved) {
+  const int64_t channel = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (channel >= channels) return;
+  Moments<double> all;
+  for (int rank = 0; rank < ranks; ++rank) {
+    // Strides are whole multiples of 16.
+    const int64_t floats = rank * (stride / int64_t{sizeof(float)});
+    const int64_t counts = rank * (stride / int64_t{sizeof(int64_t)});
+    all = MergeMoments<double>(
+        all, {first.count[counts], first.mean[channel + floats],
+              first.second[channel + floats]});
+  }
+  const double variance = BiasedVariance(all);
+  if (channel == 0) StartRecord(saved, channels, all.count);
+  saved.mean[channel] = static_cast<float>(all.mean);
+  saved.second[channel] =
+      static_cast<float>(InverseDeviation(variance, options.epsilon));
+  const bool refused = all.count == 1 && options.refuses_one_value;
+  if (running.mean == nullptr || all.count == 0 || refused) return;
+  Track(running, channel, options.weight_of_batch, all.mean,
+        options.unbiased_running_variance ? UnbiasedVariance(all) : variance);
+}
+
+__global__ void UseRunningKernel(int64_t channels, Running running,
+                                 double epsilon, RecordPointers<float> saved) {
+  const int64_t channel = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (channel >= channels) return;
+  if (channel == 0) StartRecord(saved, channels, 0);
+  saved.mean[channel] = running.mean[channel];
+  saved.second[channel] =
+      static_cast<float>(InverseDeviation(running.variance[channel], epsilon));
+}
+
+__global__ void TrackBiasedKernel(int64_t channels, const float* mean,
+                                  const float* unbiased_variance, int64_t count,
+                                  double weight, Running running) {
+  const int64_t channel = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (channel >= channels) return;
+  const double share =
+      static_cast<double>(count - 1) / static_cast<double>(count);
+  Track(running, channel, weight, mean[channel],
+        unbiased_variance[channel] * share);
+}
+
+Running RunningOf(const RunningStatistics& running) {
+  return {PointerOrNull<float>(running.mean),
+          PointerOrNull<float>(running.variance)};
+}
+
+// Launches one thread for each channel.
+template <typename... Parameters>
+absl::Status Launch(const StatisticsRecord& record, cudaStream_t stream,
+                    absl::string_view what, void (*kernel)(Parameters...),
+                    Parameters... parameters) {
+  if (record.type != DataType::kFloat32) {
+    return absl::UnimplementedError(
+        absl::StrCat("batch norm on a GPU has no kernels for statistics in ",
+                     Name(record.type), "; it has them for float32"));
+  }
+  cudaLaunchConfig_t config = {};
+  config.gridDim =
+      dim3(static_cast<unsigned>((record.channels + kThreads - 1) / kThreads));
+  config.blockDim = dim3(kThreads);
+  config.stream = stream;
+  return CudaStatus(cudaLaunchKernelEx(&config, kernel, parameters...), what);
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CudaBatchNormKernels>>
+CudaBatchNormKernels::Create(cudaStream_t stream, int64_t max_blocks) {
+  std::unique_ptr<CudaBatchNormKernels> made(new CudaBatchNormKernels(stream));
+  int device = 0;
+  int multiprocessors = 0;
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceGetAttribute(&multiprocessors,
+                                        cudaDevAttrMultiProcessorCount, device),
+                 "cudaDeviceGetAttribute"));
+  made->max_blocks_ =
+      max_blocks > 0 ? max_blocks : kBlocksPerMultiprocessor * multiprocessors;
+  int64_t* count = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaMallocHost(&count, sizeof(int64_t)), "cudaMallocHost"));
+  made->count_.reset(count);
+  return made;
+}
+
+CudaBatchNormKernels::~CudaBatchNormKernels() {
+  cudaStreamSynchronize(stream_);
+}
+
+absl::StatusOr<std::shared_ptr<std::byte>> CudaBatchNormKernels::Allocate(
+    int64_t bytes) {
+  LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory memory, AllocateDeviceMemory(bytes));
+  return std::shared_ptr<std::byte>(std::move(memory));
+}
+
+absl::Status CudaBatchNormKernels::Reserve(int64_t bytes) {
+  if (bytes <= scratch_bytes_) return absl::OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"));
+  LOCKSTEP_ASSIGN_OR_RETURN(scratch_, AllocateDeviceMemory(bytes));
+  scratch_bytes_ = bytes;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> CudaBatchNormKernels::Merge(const MergeCall& call) {
+  const int64_t channels = call.record.channels;
+  LOCKSTEP_RETURN_IF_ERROR(
+      Launch(call.record, stream_, "Merge launch", MergeKernel, channels,
+             PointersOf<const float>(call.gathered, channels),
+             call.record.size_bytes(), call.ranks, call.options,
+             RunningOf(call.running), PointersOf<float>(call.saved, channels)));
+  // The count is the first thing in a record.
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(count_.get(), call.saved, sizeof(int64_t),
+                                 cudaMemcpyDeviceToHost, stream_),
+                 "cudaMemcpyAsync"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"));
+  return *count_;
+}
+
+absl::Status CudaBatchNormKernels::UseRunning(const RunningCall& call) {
+  return Launch(call.record, stream_, "UseRunning launch", UseRunningKernel,
+                call.record.channels, RunningOf(call.running), call.epsilon,
+                PointersOf<float>(call.saved, call.record.channels));
+}
+
+absl::Status CudaBatchNormKernels::TrackBiased(
+    const StatisticsRecord& record, const float* mean,
+    const float* unbiased_variance, int64_t count, double weight_of_batch,
+    const RunningStatistics& running) {
+  return Launch(record, stream_, "TrackBiased launch", TrackBiasedKernel,
+                record.channels, mean, unbiased_variance, count,
+                weight_of_batch, RunningOf(running));
+}
+
+}  // namespace lockstep

@@ -1,0 +1,146 @@
+// The suite of all kernels on a GPU, or on the stand-in runtime, which needs
+// none; and what a GPU's kernels have beside.
+#include "syncbn/cuda/cuda_batch_norm_kernels.h"
+
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/data_types.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
+#include "syncbn/cuda/cuda_test_device.h"
+#include "syncbn/moments.h"
+#include "syncbn/testing/device_tensor.h"
+#include "syncbn/testing/kernel_suite.h"
+#include "tools/cuda/gpu_test.h"
+
+namespace lockstep {
+namespace {
+
+using testing::HasSubstr;
+
+// So few that threads take several vectors of the largest shapes, and as many
+// threads as three channels do not divide.
+constexpr int64_t kMaxBlocks = 5;
+
+class CudaBatchNormKernelsTest : public GpuTest {
+ public:
+  using GpuTest::SetUp;
+
+ private:
+  void TestBody() override {}
+};
+
+std::unique_ptr<BatchNormKernels> MakeKernels() {
+  CudaBatchNormKernelsTest().SetUp();
+  if (testing::Test::IsSkipped() || testing::Test::HasFatalFailure()) {
+    return nullptr;
+  }
+  auto kernels = CudaBatchNormKernels::Create(nullptr, kMaxBlocks);
+  EXPECT_THAT(kernels, IsOk());
+  return kernels.ok() ? *std::move(kernels) : nullptr;
+}
+
+// Of means: a value goes through the sum of a tile, at most 32 additions, and
+// through at most 32 merges (tiles of a thread, a tree of threads, partial
+// results, a tree of them), each of which adds an error of at most 6 round-offs
+// and averages those before. M2 suffers from an error e of means as
+// sum (x - mean)^2 does: n e^2 and, by Cauchy and Schwarz, 2 e sqrt(n M2); and
+// from rounding: 4 for each of the same steps.
+MomentErrors ErrorsOfMoments(const Moments<double>& exact, double largest,
+                             double u) {
+  const double n = static_cast<double>(exact.count);
+  const double e = (32 + 32 * 6) * u * largest;
+  return {e,
+          64 * 4 * u * exact.m2 + 2 * e * std::sqrt(n * exact.m2) + n * e * e};
+}
+
+// A term is rounded four times, and goes through at most so many additions: of
+// a thread (at most 96 of the largest shape here), of a tree, of partial
+// results, of a tree.
+double ErrorsOfSums(int64_t, double u) { return (4 + 96 + 8 + 8 + 8) * u; }
+
+// The shapes have every kind of size: one, primes, 63 to 65, planes with and
+// without whole vectors, several blocks to a channel. Of dx the longest product
+// is a difference, a reciprocal and three factors; then there are two
+// differences and the scale, itself a product: nine roundings, and one for what
+// these make of each other.
+const KernelsUnderTest kKernels = {.make = MakeKernels,
+                                   .shapes = {{1, 1, 1},
+                                              {2, 1, 1},
+                                              {1, 2, 1},
+                                              {5, 3, 1},
+                                              {1, 1, 7},
+                                              {3, 2, 4},
+                                              {2, 3, 49},
+                                              {1, 5, 63},
+                                              {2, 7, 64},
+                                              {1, 2, 65},
+                                              {67, 8, 1},
+                                              {3, 63, 5},
+                                              {2, 64, 9},
+                                              {1, 65, 17},
+                                              {4, 4, 16},
+                                              {40, 3, 13},
+                                              {1, 1, 9001},
+                                              {2, 2, 17001},
+                                              {1, 3, 22003}},
+                                   .large = {},
+                                   .moment_errors = ErrorsOfMoments,
+                                   .sum_errors = ErrorsOfSums,
+                                   .input_gradient_roundings = 10,
+                                   .exact_of_equal_values = false};
+
+INSTANTIATE_TEST_SUITE_P(Cuda, KernelsTest,
+                         testing::ValuesIn(CasesOf(
+                             &kKernels, {DataType::kFloat32, DataType::kFloat16,
+                                         DataType::kBFloat16})),
+                         CaseName);
+
+TEST(CudaKernelsTest, TrackBiasedVariance) {
+  const auto kernels = MakeKernels();
+  if (kernels == nullptr) return;
+  const DeviceTensor mean(DataType::kFloat32, {4.0, 8.0});
+  const DeviceTensor unbiased(DataType::kFloat32, {3.0, 6.0});
+  const DeviceTensor running_mean(DataType::kFloat32, {0.0, 0.0});
+  const DeviceTensor running_variance(DataType::kFloat32, {1.0, 1.0});
+  const auto data = [](const DeviceTensor& tensor) {
+    return static_cast<const float*>(tensor.buffer().data);
+  };
+  ASSERT_THAT(static_cast<CudaBatchNormKernels&>(*kernels).TrackBiased(
+                  {.channels = 2}, data(mean), data(unbiased), 3, 0.25,
+                  {running_mean.buffer(), running_variance.buffer(), nullptr}),
+              IsOk());
+  EXPECT_EQ(running_mean.Read(), (std::vector<double>{1, 2}));
+  EXPECT_TRUE(AllNear(running_variance.Read(), {1.25, 1.75},
+                      [](size_t) { return 0x1p-23; }));
+}
+
+TEST(CudaKernelsTest, RefuseFloat64) {
+  const auto kernels = MakeKernels();
+  if (kernels == nullptr) return;
+  BatchNormKernels::NormalizeCall forward;
+  forward.x.type = DataType::kFloat64;
+  BatchNormKernels::BackwardCall backward;
+  backward.x.type = DataType::kFloat64;
+  const StatisticsRecord record = {.type = DataType::kFloat64};
+  for (const absl::Status& status :
+       {kernels->ComputeMoments({0, 1, 1}, forward.x, nullptr),
+        kernels->Merge({.record = record}).status(),
+        kernels->UseRunning({.record = record}), kernels->Normalize(forward),
+        kernels->BackwardReduce(backward), kernels->BackwardInput(backward)}) {
+    EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnimplemented,
+                                 HasSubstr("float64")));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep

@@ -1,0 +1,146 @@
+// Memory of the device that is tested, between guards, with numbers in float64:
+// what the tests of kernels and of layers share.
+#ifndef LOCKSTEP_SYNCBN_TESTING_DEVICE_TENSOR_H_
+#define LOCKSTEP_SYNCBN_TESTING_DEVICE_TENSOR_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "base/data_types.h"
+#include "collectives/collective.h"
+#include "gtest/gtest.h"
+#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
+
+namespace lockstep {
+
+// How tests reach the memory that is tested: the host's, until a test sets
+// another (cuda/cuda_test_device.h).
+struct TestDevice {
+  std::byte* (*allocate)(size_t bytes);  // Aligned to 64.
+  void (*free)(std::byte* memory);
+  // To memory that nothing enqueued uses.
+  void (*write)(std::byte* to, const void* from, size_t bytes);
+  // Once all that is enqueued is done.
+  void (*read)(void* to, const std::byte* from, size_t bytes);
+};
+// Before any memory is allocated. Returns true.
+bool SetTestDevice(const TestDevice& device);
+
+// Elements in the device's memory, `offset` elements past a boundary of 64
+// bytes, with guards around.
+class DeviceTensor {
+ public:
+  // Holds `values`, rounded.
+  DeviceTensor(DataType type, const std::vector<double>& values,
+               int64_t offset = 0);
+  // Holds NaN.
+  DeviceTensor(DataType type, int64_t count, int64_t offset = 0);
+  ~DeviceTensor();
+  DeviceTensor(const DeviceTensor&) = delete;
+  DeviceTensor& operator=(const DeviceTensor&) = delete;
+
+  // As they were written.
+  const std::vector<double>& values() const { return values_; }
+  Buffer buffer() const;
+  // What there is now. Fails the test if a guard has changed.
+  std::vector<double> Read() const;
+  std::string Bytes() const;
+
+ private:
+  DataType type_;
+  std::vector<double> values_;
+  size_t start_;  // Byte of the first element.
+  std::string image_;
+  std::byte* memory_;
+};
+
+// The fields of a record.
+struct RecordValues {
+  int64_t count = 0;
+  std::vector<double> mean;
+  std::vector<double> second;
+};
+// What no kernel writes: for memory that one is to overwrite.
+RecordValues UnwrittenRecord(int64_t channels);
+
+// Records of statistics of `type` in the device's memory, one after the other;
+// not zero in their gaps.
+class DeviceRecords {
+ public:
+  explicit DeviceRecords(const std::vector<RecordValues>& records,
+                         DataType type = DataType::kFloat32);
+  ~DeviceRecords();
+  DeviceRecords(const DeviceRecords&) = delete;
+  DeviceRecords& operator=(const DeviceRecords&) = delete;
+
+  const StatisticsRecord& layout() const { return layout_; }
+  std::byte* data() const { return memory_; }
+  // The first record, which a kernel has written since. Fails the test if its
+  // gaps are not zero, or if memory behind the records has changed.
+  RecordValues Read() const;
+
+ private:
+  StatisticsRecord layout_;
+  std::vector<std::byte> image_;
+  std::byte* memory_;
+};
+
+// How a layer is called.
+struct LayerCall {
+  bool training = true;
+  bool relu = false;
+  bool residual = false;  // It is added, and its gradient wanted.
+};
+
+// One layer's memory: inputs that hold given numbers, outputs that hold NaN.
+struct LayerTensors {
+  struct Values {
+    std::vector<double> x, residual, dy, weight, bias;
+    // Of every channel's running statistics.
+    double mean = 0;
+    double variance = 1;
+  };
+
+  // x, residual and y lie `offset` elements past a boundary, the gradients of
+  // activations `gradient_offset`.
+  LayerTensors(const BatchNormOptions& options, const ActivationShape& shape,
+               DataType type, const Values& values, int64_t offset = 0,
+               int64_t gradient_offset = 0);
+
+  // With weights and running statistics if the layer has them.
+  BatchNorm::Forwards Forwards(const LayerCall& call);
+  BatchNorm::Backwards Backwards(const LayerCall& call) const;
+  // Forward, and Backward after it, which must say once that gradients are
+  // ready.
+  absl::Status Run(BatchNorm& layer, const LayerCall& call);
+
+  const BatchNormOptions options;
+  const ActivationShape shape;
+  DeviceTensor x, residual, dy, y, dx, dresidual;
+  DeviceTensor weight, bias, dweight, dbias, mean, variance;
+  DeviceRecords saved;
+  int64_t batches = 0;
+};
+
+// `count` normal numbers about `mean`.
+std::vector<double> RandomValues(int64_t count, uint32_t seed, double mean = 0,
+                                 double deviation = 1);
+
+// Success if |got[i] - want[i]| <= tolerance(i) for all i; NaN is wanted where
+// `want` is NaN, and only there.
+testing::AssertionResult AllNear(
+    const std::vector<double>& got, const std::vector<double>& want,
+    const std::function<double(size_t)>& tolerance);
+
+// "n=1 c=2 hw=3 nchw".
+std::string Describe(const ActivationShape& shape);
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_SYNCBN_TESTING_DEVICE_TENSOR_H_
