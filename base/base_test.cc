@@ -1,4 +1,5 @@
-// Statuses, CUDA's errors (on the stand-in runtime), and the 16-bit floats.
+// Statuses, CUDA's errors (on the stand-in runtime, and on CUDA's), and the
+// 16-bit floats.
 #include <cuda_runtime.h>
 
 #include <bit>

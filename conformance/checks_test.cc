@@ -340,6 +340,13 @@ TEST_F(GradientCausesTest, LeavesOutRanksWithoutSamples) {
   EXPECT_EQ(CauseOf(Weighted({1.0 / 3, 0, 0})), "");
 }
 
+TEST_F(GradientCausesTest, NamesValuesOfAnotherPlace) {
+  std::vector<float> got = Weighted({1, 1, 1});
+  std::swap_ranges(got.begin(), got.begin() + 12, got.begin() + 12);
+  EXPECT_EQ(CauseOf(got),
+            "; it has there the values of W[12]: in another's place?");
+}
+
 TEST_F(GradientCausesTest, NamesATensorOfZeros) {
   std::vector<float> got = Weighted({1, 1, 1});
   std::fill(got.begin() + 36, got.end(), 0.0f);
@@ -442,7 +449,7 @@ TEST_F(UpdateCausesTest, OneWrongElementIsNoDecay) {
   }
 }
 
-TEST_F(UpdateCausesTest, NamesOneTensorsDecayAndAStepOfAnotherSize) {
+TEST_F(UpdateCausesTest, NamesOneTensorsDecayAStepOfAnotherSizeAndNan) {
   const std::vector<float> decayed = Updated(0.5f, 1);
   for (size_t i = 0; i < 10; ++i) after_[i] = decayed[i];
   EXPECT_EQ(Cause(),
@@ -450,6 +457,14 @@ TEST_F(UpdateCausesTest, NamesOneTensorsDecayAndAStepOfAnotherSize) {
   EXPECT_THAT(Cause(/*wrong=*/10), IsEmpty());
   after_ = Updated(1, 2);
   EXPECT_EQ(Cause(), "; the step is 2 times it");
+  after_ = Updated(1, 3);
+  EXPECT_EQ(Cause(),
+            "; the step is 3 times it, the world size: the learning rate "
+            "multiplied by the ranks?");
+  gradient_[3] = gradient_[7] = std::nanf("");
+  EXPECT_EQ(Cause(/*wrong=*/3),
+            "; its gradient is NaN, one of 2 elements of the gradient that "
+            "are");
 }
 
 TEST(TraceTest, SurvivesTheWayThroughBytes) {

@@ -72,7 +72,16 @@ absl::Status Check(const Planting& planting) {
           const std::vector<Evaluation> ranks,
           RunEvaluation(Backend::kThreads, world_size, planting.size,
                         *planting.evaluate, draw));
-      LOCKSTEP_RETURN_IF_ERROR(CheckEvaluation(want, ranks));
+      const absl::Status rejected = CheckEvaluation(want, ranks);
+      if (rejected.ok()) continue;
+      if (!planting.by_chance) return rejected;
+      // The trainer is right where this is wrong, not by the same chance.
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          const std::vector<Evaluation> exact,
+          RunEvaluation(Backend::kThreads, world_size, planting.size,
+                        EvaluateByTrainer, draw));
+      const absl::Status right = CheckEvaluation(want, exact);
+      return right.ok() ? rejected : absl::InternalError(right.message());
     }
   }
   return absl::OkStatus();

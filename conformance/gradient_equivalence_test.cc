@@ -142,6 +142,15 @@ double WorstRelativeBound(const Bounded& gradient) {
   return worst;
 }
 
+// Of the trainer: four steps, or ten in exhaustive runs.
+RunOptions TwoEpochs() {
+  RunOptions options;
+  if (!IsExhaustive()) return options;
+  options.dataset_size = 71;
+  options.trainer.batch_size = 17;
+  return options;
+}
+
 using Case = std::tuple<Backend, int>;
 
 std::string CaseName(const testing::TestParamInfo<Case>& info) {
@@ -201,12 +210,10 @@ TEST_P(GradientEquivalenceTest, TwoEpochsMatchOneRank) {
     if (sharding == Sharding::kContiguous && backend != Backend::kThreads) {
       continue;
     }
-    RunOptions options = {.backend = backend, .world_size = world_size};
+    RunOptions options = TwoEpochs();
+    options.backend = backend;
+    options.world_size = world_size;
     options.trainer.sharding = sharding;
-    if (IsExhaustive()) {
-      options.dataset_size = 71;
-      options.trainer.batch_size = 17;
-    }
     const auto ranks = RunTraining(options, Mutation());
     ASSERT_THAT(ranks, IsOk());
     const Expectation want = OneRank(options);
@@ -240,10 +247,11 @@ INSTANTIATE_TEST_SUITE_P(Ranks, GradientControlTest,
 // Here, in each of the steps, the tolerance is below a hundredth of the
 // gradient in norm, and below a fiftieth of each tensor's.
 TEST(GradientToleranceTest, IsSmallInEveryStep) {
-  const RunOptions options;
+  const RunOptions options = TwoEpochs();
   const auto ranks = RunTraining(options, Mutation());
   ASSERT_THAT(ranks, IsOk());
   const Expectation want = OneRank(options);
+  ASSERT_EQ(want.steps.size(), IsExhaustive() ? 10 : 4);
   double worst = 0, worst_tensor = 0;
   for (size_t s = 0; s < want.steps.size(); ++s) {
     const Bounded gradient =

@@ -279,10 +279,11 @@ absl::StatusOr<std::string> TrainedBits(Communicator& group,
   const Dataset data = BlobDataset(run.steps * run.batch_size);
   // Another draw on each rank: the trainer gives all rank 0's.
   const uint64_t seed = 1 + static_cast<uint64_t>(group.rank());
-  const std::unique_ptr<Model> model =
-      run.model == "resnet18"
-          ? CreateResNet18(seed, /*image_size=*/28, run.width)
-          : CreateLeNet(seed);
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
+                            CreateModel(run.model, seed));
+  if (run.model == "resnet18") {
+    model = CreateResNet18(seed, /*image_size=*/28, run.width);
+  }
   TrainerOptions options;
   options.batch_size = run.batch_size;
   options.learning_rate = run.learning_rate;

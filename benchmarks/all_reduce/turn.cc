@@ -47,6 +47,19 @@ bool IsInteger(DataType type) {
          type == DataType::kUInt8;
 }
 
+// Float16 and bfloat16 from the nearest float32, to nearest even; only normal
+// numbers and zero come here. Not the conversion that reductions use.
+uint64_t Narrow(float value, int mantissa_bits, int bias) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  const uint32_t sign = (bits >> 31) << 15;
+  if ((bits << 1) == 0) return sign;
+  const int drop = 23 - mantissa_bits;
+  uint32_t magnitude = bits & 0x7fffffff;
+  magnitude += ((1u << (drop - 1)) - 1) + ((magnitude >> drop) & 1);
+  const int rebias = (127 - bias) << mantissa_bits;
+  return sign | ((magnitude >> drop) - static_cast<uint32_t>(rebias));
+}
+
 // The bits of numerator / denominator as an element of the type.
 uint64_t Encode(DataType type, int64_t numerator, int64_t denominator) {
   const auto quotient =
@@ -58,9 +71,9 @@ uint64_t Encode(DataType type, int64_t numerator, int64_t denominator) {
     case DataType::kFloat32:
       return std::bit_cast<uint32_t>(quotient);
     case DataType::kFloat16:
-      return std::bit_cast<uint16_t>(ToFloat16(quotient));
+      return Narrow(quotient, 10, 15);
     case DataType::kBFloat16:
-      return std::bit_cast<uint16_t>(ToBFloat16(quotient));
+      return Narrow(quotient, 7, 127);
     case DataType::kInt32:
       return static_cast<uint32_t>(numerator / denominator);
     case DataType::kInt64:

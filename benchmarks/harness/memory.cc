@@ -123,8 +123,9 @@ absl::StatusOr<int64_t> ResidentGrowth(
     const std::function<absl::Status()>& work) {
   void* const shared = mmap(nullptr, sizeof(Growth), PROT_READ | PROT_WRITE,
                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  if (shared == MAP_FAILED)
+  if (shared == MAP_FAILED) {
     return absl::ErrnoToStatus(errno, "cannot map memory");
+  }
   Growth* const shared_growth = new (shared) Growth;
   const pid_t pid = fork();
   if (pid == 0) Measure(warm_up, work, *shared_growth);

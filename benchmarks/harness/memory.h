@@ -38,8 +38,9 @@ std::optional<int64_t> MemAvailable(absl::string_view meminfo);
 // do not count, on something small. The kernel counts in pages, and may be a
 // few dozen of them off.
 //
-// Only for a process of one thread. Errors: kInternal with the message of the
-// one that fails; kAborted if the copy does not finish within a minute.
+// Only for a process of one thread. Errors: kInternal with the first 1023 bytes
+// of the message of the one that fails; kAborted if the copy does not finish
+// within a minute.
 absl::StatusOr<int64_t> ResidentGrowth(
     const std::function<absl::Status()>& warm_up,
     const std::function<absl::Status()>& work);

@@ -35,7 +35,9 @@
 namespace lockstep::benchmarks {
 namespace {
 
+using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::Gt;
 using ::testing::IsEmpty;
 
 constexpr double kEpsilon = 1e-5;
@@ -300,11 +302,18 @@ TEST(SyncBnLayerTest, FindsWhatAnEarlierTurnLeftWrong) {
 double now = 0;
 double Now() { return now; }
 
-// Each reading of it is a second later.
-double Tick() { return now += 1; }
+// Each reading of it is twice as much later, so that no two kernels take alike.
+double step = 1;
+double Tick() { return now += step *= 2; }
 
 class NoMerge : public CpuBatchNormKernels {
  public:
+  absl::Status Normalize(const NormalizeCall&) override {
+    return absl::OkStatus();
+  }
+  absl::Status UseRunning(const RunningCall&) override {
+    return absl::OkStatus();
+  }
   absl::StatusOr<int64_t> Merge(const MergeCall&) override {
     return absl::AbortedError("no merge");
   }
@@ -312,6 +321,8 @@ class NoMerge : public CpuBatchNormKernels {
 
 // The turn of SyncBatchNorm on those kernels, with timers, on one rank.
 absl::StatusOr<RankTurn> TimeWith(BatchNormKernels& kernels) {
+  now = 0;
+  step = 1;
   CallTiming timing = {.clock = Tick, .call = {}};
   TimedKernels timed(kernels, timing);
   absl::StatusOr<RankTurn> turn;
@@ -333,16 +344,31 @@ TEST(TimedKernelsTest, TimesEachKernelAndHandsItsResultOn) {
   const absl::StatusOr<RankTurn> turn = TimeWith(kernels);
   ASSERT_THAT(turn, IsOk());
   EXPECT_EQ(turn->wrong, 0);
+  // In the order in which they ran, and nothing else is timed.
   for (const CallTimes& call : turn->forward) {
-    EXPECT_THAT(call.kernels, ElementsAre(1, 1, 1, 0, 0));
+    EXPECT_THAT(call.kernels, ElementsAre(Gt(0), Gt(call.kernels[0]),
+                                          Gt(call.kernels[1]), 0, 0));
     EXPECT_THAT(call.messages, IsEmpty());
   }
   for (const CallTimes& call : turn->backward) {
-    EXPECT_THAT(call.kernels, ElementsAre(0, 0, 0, 1, 1));
+    EXPECT_THAT(call.kernels, ElementsAre(0, 0, 0, Gt(0), Gt(call.kernels[3])));
   }
   NoMerge no_merge;
   EXPECT_THAT(TimeWith(no_merge),
               StatusIs(absl::StatusCode::kAborted, "no merge"));
+}
+
+TEST(TimedKernelsTest, AddsUpAKernelsCallsAndTimesNoMemory) {
+  NoMerge kernels;
+  CallTiming timing = {.clock = Tick, .call = {}};
+  TimedKernels timed(kernels, timing);
+  EXPECT_THAT(timed.Allocate(8), IsOk());
+  EXPECT_THAT(timed.UseRunning({}), IsOk());
+  EXPECT_THAT(timing.call.kernels, Each(0));
+  now = 0;
+  step = 1;  // The clock reads 2, 6, 14 and 30.
+  for (int i = 0; i < 2; ++i) EXPECT_THAT(timed.Normalize({}), IsOk());
+  EXPECT_THAT(timing.call.kernels, ElementsAre(0, 0, 20, 0, 0));
 }
 
 class FakeGroup : public FakeCommunicator {

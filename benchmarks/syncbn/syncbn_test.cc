@@ -136,6 +136,14 @@ TEST(SyncBnCommandTest, ComparesWithPyTorch) {
   const nlohmann::json without =
       Report(absl::StrCat("--python=/absent/python", kSmall));
   EXPECT_THAT(without["not_available"].dump(), HasSubstr("/absent/python"));
+  const std::string hangs = MakePython("sleep 1000");
+  const nlohmann::json late = Report(
+      absl::StrCat("--timeout=6 --world_size=1 --python=", hangs, kSmall));
+  ExpectLayers(late);
+  ASSERT_EQ(late["not_available"].size(), 1u);
+  EXPECT_THAT(late["not_available"][0].get<std::string>(),
+              AllOf(StartsWith("PyTorch: "), HasSubstr(hangs),
+                    HasSubstr("it did not answer in time")));
 }
 
 TEST(SyncBnCommandTest, RefusesToBeARank) {

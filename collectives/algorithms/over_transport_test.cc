@@ -303,7 +303,8 @@ INSTANTIATE_TEST_SUITE_P(WorldSizes, OverTransportTest,
 
 class TreeTest : public OverTransportTest {};
 
-// To each root, around 1, 2, 4 and 8 times what is not halved.
+// To each root, around 1, 2, 4 and 8 times what is not halved. Which of two
+// equal zeros is kept shows the order.
 TEST_P(TreeTest, HalvesWhatIsLarge) {
   std::vector<CheckedCall> calls;
   for (const auto& [type, op] :
@@ -328,6 +329,10 @@ TEST_P(TreeTest, HalvesWhatIsLarge) {
       }
     }
   }
+  CheckedCall zeros = {Operation::kAllReduce, DataType::kFloat32,
+                       ReduceOp::kMax, 8 * kTreeWholeBytes / 4 + 1};
+  zeros.input = CallInput::kZeros;
+  calls.push_back(zeros);
   for (const int max_pieces : {2, 4}) {
     Check(calls, Algorithm::kTree,
           {.max_piece_bytes = 192, .max_pieces = max_pieces});

@@ -9,12 +9,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
-#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -468,13 +468,14 @@ absl::Status RunOnThreads(
       CreateThreadGroup(world_size, options));
   std::vector<absl::Status> statuses(communicators.size());
   std::vector<std::thread> threads;
+  threads.reserve(communicators.size());
   for (size_t rank = 0; rank < communicators.size(); ++rank) {
     try {
       threads.emplace_back([&, rank] {
         statuses[rank] = fn(*communicators[rank]);
         communicators[rank].reset();
       });
-    } catch (const std::system_error& error) {
+    } catch (const std::exception& error) {
       statuses[rank] = absl::ResourceExhaustedError(absl::StrCat(
           "rank ", rank, ": cannot start its thread: ", error.what()));
       communicators[rank].reset();  // The ranks that run learn of it.

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -425,6 +426,13 @@ TEST(LaunchTest, BindsRanksToCoresAndSaysSo) {
   EXPECT_THAT(run.err, MatchesRegex("lockstep: bound to cores: rank 0: "
                                     "[0-9]+; rank 1: [0-9]+.*\n"));
   EXPECT_EQ(RunToEnd(Script(1, "true")).err, "");
+}
+
+TEST(LaunchTest, SetsOneThreadUnlessToldOtherwise) {
+  unsetenv("OMP_NUM_THREADS");
+  ExpectLines({"--nproc=1"}, "echo $OMP_NUM_THREADS", {"[0] 1"});
+  ExpectLines({"--nproc=1"}, "echo $OMP_NUM_THREADS", {"[0] 3"},
+              {"OMP_NUM_THREADS=3"});
 }
 
 TEST(LaunchTest, DealsOutGpus) {

@@ -108,9 +108,13 @@ absl::Status CheckLargeMessages(Communicator& first) {
       {Operation::kAllReduce, DataType::kFloat32, ReduceOp::kSum, count},
       {Operation::kReduceScatter, DataType::kBFloat16, ReduceOp::kSum, count},
       {Operation::kBroadcast, DataType::kFloat64, {}, count},
-      {Operation::kAllToAll, DataType::kInt32, {}, count / 8}};
+      {Operation::kAllToAll, DataType::kInt32, {}, count / 8},
+      {Operation::kReduce, DataType::kFloat16, ReduceOp::kAverage, 5000,
+       /*root=*/0, /*in_place=*/true}};
   LOCKSTEP_ASSIGN_OR_RETURN(const auto second, JoinMpiGroup());
   LOCKSTEP_RETURN_IF_ERROR(RunAndCheck(first, calls, kOrder));
+  LOCKSTEP_RETURN_IF_ERROR(
+      RunAndCheck(first, Moves(first.world_size()), kOrder));
   LOCKSTEP_RETURN_IF_ERROR(RunAndCheck(*second, calls, kOrder));
   return first.Barrier();
 }
@@ -133,7 +137,7 @@ TEST_P(MpiCommunicatorTest, SeveralGroupsAndTheirPartsGiveTheStatedBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(WorldSizes, MpiCommunicatorTest,
-                         testing::Values(1, 2, 3, 5), [](const auto& info) {
+                         testing::Values(1, 2, 3, 5, 8), [](const auto& info) {
                            return absl::StrCat("P", info.param);
                          });
 
@@ -251,7 +255,13 @@ TEST_F(MpiFailureTest, AllRanksSayWhichTwoDisagreeOrWhoIsWrong) {
          if (c.rank() == 1) return absl::OkStatus();
          return Within(kSoon, [&] { return c.Barrier(); });
        },
-       FailInAPart});
+       FailInAPart,
+       [](Communicator& c) {
+         return RunAndCheck(c,
+                            {{Operation::kAllReduce, DataType::kFloat32,
+                              ReduceOp::kSum, 5000}},
+                            AdditionOrder::kTree);  // It is the ring's.
+       }});
   const auto invalid = [](const testing::Matcher<std::string>& text) {
     return StatusIs(absl::StatusCode::kInvalidArgument, text);
   };
@@ -292,6 +302,8 @@ TEST_F(MpiFailureTest, AllRanksSayWhichTwoDisagreeOrWhoIsWrong) {
                                     "by rank [02] in call 2, Barrier.*")));
   EXPECT_EQ(statuses[5][2], statuses[5][0]);
   EXPECT_THAT(statuses[6], Each(IsOk()));
+  EXPECT_THAT(statuses[7],
+              Each(StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong"))));
 }
 
 // A rank that is stopped does not keep the others from finding out.

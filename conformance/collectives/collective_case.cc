@@ -219,8 +219,23 @@ std::vector<CollectiveCase> CollectiveCases(int world_size) {
 }
 
 std::vector<CollectiveCase> SomeCollectiveCases(int world_size, uint64_t salt) {
-  return SliceOf(CollectiveCases(world_size),
-                 4 * static_cast<uint64_t>(world_size), salt);
+  std::vector<CollectiveCase> cases = SliceOf(
+      CollectiveCases(world_size), 4 * static_cast<uint64_t>(world_size), salt);
+  if (IsExhaustive()) return cases;
+  CollectiveCase call;
+  const auto add = [&](Operation operation) {
+    if (operation == Operation::kSend && world_size == 1) return;
+    call.operation = operation;
+    call.type = kAllDataTypes[salt++ % std::size(kAllDataTypes)];
+    call.count = LargeCount(call.type);
+    call.root = HasRoot(operation) ? world_size - 1 : 0;
+    cases.push_back(call);
+  };
+  std::for_each(std::begin(kOperations), std::end(kOperations), add);
+  call.unequal = true;
+  add(Operation::kAllGather);
+  cases.push_back({Operation::kBarrier});
+  return cases;
 }
 
 std::vector<int64_t> CountsOf(const CollectiveCase& call, int world_size) {

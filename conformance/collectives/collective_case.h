@@ -48,7 +48,8 @@ std::string ToString(const CollectiveCase& call);
 std::vector<CollectiveCase> CollectiveCases(int world_size);
 
 // The slice of them (base/slice.h) that `salt` draws: the more ranks, the
-// fewer, as a case costs the square of their number.
+// fewer, as a case costs the square of their number. In every slice are a
+// message of several slots of each operation, an unequal AllGather and Barrier.
 std::vector<CollectiveCase> SomeCollectiveCases(int world_size, uint64_t salt);
 
 bool HasRoot(Operation operation);

@@ -166,6 +166,27 @@ std::string CauseOf(const CollectiveCase& call, const Bytes& got,
                         got.data(), want, before});
 }
 
+TEST(CollectiveCausesTest, NamesTheRightRanks) {
+  CollectiveCase call = AllReduce(ReduceOp::kSum, 9000);
+  EXPECT_EQ(CauseOf(call, OutputOf(call, AdditionOrder::kBySize, kRanks, kRank,
+                                   {.ranks = {2, 1, 0}, .twice = -1})
+                              .value()),
+            ", as if the ranks were added in the order 2, 1, 0");
+  for (const ReduceOp op :
+       {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kProduct}) {
+    call = AllReduce(op);
+    EXPECT_EQ(CauseOf(call, OutputOf(call, AdditionOrder::kBySize, kRanks,
+                                     kRank, {.ranks = {}, .twice = 2})
+                                .value()),
+              ", as if rank 2's input were taken twice");
+  }
+  call.operation = Operation::kScatter;
+  call.root = 2;
+  CollectiveCase other = call;
+  other.root = 0;
+  EXPECT_EQ(CauseOf(call, Wanted(other)), ", as if rank 0 were the root");
+}
+
 // Of more ranks than are tried in every order.
 TEST(CollectiveCausesTest, NamesTheOrderOfManyRanks) {
   const CollectiveCase call = AllReduce(ReduceOp::kSum, 9000);
@@ -188,12 +209,15 @@ TEST(CollectiveCausesTest, NamesNothingThatDoesNotGiveEveryBit) {
   }
 }
 
-TEST(CollectiveCausesTest, NamesNoRootOfAStrayOutputThatIsNotIts) {
+TEST(CollectiveCausesTest, NamesTheRootOfAStrayOutputIfItIsIts) {
   CollectiveCase call = AllReduce(ReduceOp::kSum);
   call.operation = Operation::kReduce;
   call.root = kRank;
   Bytes got = Wanted(call);
   call.root = 0;
+  EXPECT_EQ(CauseOfStrayOutput(call, AdditionOrder::kBySize, kRanks, kRank,
+                               got.data()),
+            ", as if rank 1 were the root");
   got[0] ^= std::byte{1};
   EXPECT_EQ(CauseOfStrayOutput(call, AdditionOrder::kBySize, kRanks, kRank,
                                got.data()),

@@ -90,7 +90,7 @@ const std::vector<KnownClaim>& KnownClaims() {
        {{"threads", kGradients, f32, with_four},
         {"processes", kGradients, f32, with_four}}},
       {"training_steps",
-       "In ten steps of the trainer each gradient and each update is one "
+       "In two epochs of the trainer each gradient and each update is one "
        "rank's.",
        kInAnyOrder,
        false,
@@ -113,8 +113,9 @@ const std::vector<KnownClaim>& KnownClaims() {
        true,
        {{"threads", kRecipe, f32, {2}}}},
       {"trained_bits",
-       "Twenty steps of LeNet and ResNet-18 end with the same bits on every "
-       "host backend, whatever the buckets.",
+       "Twenty steps of LeNet and ResNet-18 (in an ordinary run three, of one "
+       "a quarter as wide) end with the same bits on every host backend, "
+       "whatever the buckets.",
        kNone,
        true,
        {{"threads", kBits, f32, {4}},
@@ -180,18 +181,20 @@ const std::vector<KnownClaim>& KnownClaims() {
         {"threads and processes", kNormGroups, {"bfloat16"}, {3}},
         {"threads and processes", kNormGroups, {"float16"}, {4}}}},
       {"resnet_steps",
-       "Each step of ResNet-18 with SyncBatchNorm is one rank's: gradients, "
-       "running statistics and loss.",
+       "Each step of ResNet-18 (in an ordinary run a quarter as wide) with "
+       "SyncBatchNorm is one rank's: gradients, running statistics and loss.",
        kSpreads,
        false,
        {{"threads", kNetwork, f32, {2, 4}}}},
       {"resnet_bits",
-       "ResNet-18 with SyncBatchNorm ends a step with the bits of threads.",
+       "ResNet-18 (in an ordinary run a quarter as wide) with SyncBatchNorm "
+       "ends a step with the bits of threads.",
        kNone,
        true,
        {{"processes", kNetwork, f32, {2}}}},
       {"resnet_trainer",
-       "The same through the trainer and its sampler.",
+       "The same through the trainer and its sampler (in an ordinary run a "
+       "quarter as wide).",
        kSpreads,
        false,
        {{"threads", kNetwork, f32, {2, 4}}}},

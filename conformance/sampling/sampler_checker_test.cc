@@ -87,6 +87,16 @@ TEST_P(EpochCausesTest, NamesIndicesFromOne) {
   EXPECT_THAT(CauseOfIndex(EpochOf(c, ranks, right)), IsEmpty());
 }
 
+TEST_P(EpochCausesTest, NamesPaddingThatEnds) {
+  const SamplingCase c = {.dataset_size = 1, .world_size = GetParam()};
+  std::vector<Batches> ranks = Cut(c, Deal(c, {0, 0}));
+  EXPECT_EQ(CauseOfLengths(EpochOf(c, ranks, {0})),
+            "; padding goes through the data set once and ends, not round it");
+  // As many, but not where they belong.
+  std::swap(ranks.front(), ranks.back());
+  EXPECT_THAT(CauseOfLengths(EpochOf(c, ranks, {0})), IsEmpty());
+}
+
 TEST_P(EpochCausesTest, NamesWhatComesInPlaceOfTheAbsent) {
   const SamplingCase c = {.semantics = Semantics::kExact,
                           .dataset_size = 4 * GetParam(),

@@ -98,6 +98,7 @@ TEST(SamplingMutantsTest, AreNotNamedWhereTwoIndicesAreExchanged) {
              c.dataset_size / c.world_size < c.batch_size ||
              !mutation.ShowsIn(c);
     });
+    ASSERT_FALSE(cases.empty()) << mutant.name;
     for (const SamplingCase& c : SliceOf(cases, 4)) {
       const absl::Status status = CheckEpochs(MakeMutated(mutation), c);
       EXPECT_FALSE(status.ok()) << mutant.name;

@@ -6,6 +6,7 @@
 // (conformance/mutants/all_mutants_test).
 #include "syncbn/sync_batch_norm.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -72,14 +73,16 @@ void CheckProblem(const BatchNormProblem& problem,
   }
 }
 
-// Of a part's problems, those that are tried; of each part others.
-std::vector<BatchNormProblem> PartOf(
-    const std::vector<BatchNormProblem>& problems) {
-  const BatchNormProblem& first = problems[0];
-  return SliceOf(problems, first.world_size == 8 ? 24 : 10,
-                 static_cast<uint64_t>(first.world_size) * 64 +
-                     static_cast<uint64_t>(first.type) * 8 +
-                     static_cast<uint64_t>(first.batches));
+// Of a part's problems, those that are tried; of each part others, also the
+// first, which every slice has.
+std::vector<BatchNormProblem> PartOf(std::vector<BatchNormProblem> problems) {
+  const int world_size = problems[0].world_size;
+  const uint64_t part = static_cast<uint64_t>(world_size) * 64 +
+                        static_cast<uint64_t>(problems[0].type) * 8 +
+                        static_cast<uint64_t>(problems[0].batches);
+  const auto first = static_cast<ptrdiff_t>(part % problems.size());
+  std::rotate(problems.begin(), problems.begin() + first, problems.end());
+  return SliceOf(problems, world_size == 8 ? 24 : 10, part);
 }
 
 class SyncBatchNormMatrixTest : public testing::TestWithParam<MatrixPart> {};

@@ -215,9 +215,10 @@ class Classifier : public Model {
     LOCKSTEP_ASSIGN_OR_RETURN(
         std::unique_ptr<LayerPlan> plan,
         network_->Plan(*context_, input, /*input_gradient=*/false));
-    if (plan->output() != Shape{.n = n, .c = classes_}) {
+    const Shape output = plan->output();
+    if (output != Shape{.n = n, .c = classes_}) {
       return absl::InternalError(
-          absl::StrCat("the network gives ", plan->output().size() / n,
+          absl::StrCat("the network gives ", output.c * output.h * output.w,
                        " logits a sample for ", classes_, " classes"));
     }
     return plan;

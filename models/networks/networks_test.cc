@@ -451,6 +451,10 @@ TEST(ResNet18Test, StartsWithBuffersOfZeroAndOne) {
   const std::unique_ptr<Model> model = CreateResNet18(0, /*image_size=*/8);
   const Buffers& buffers = model->buffers();
   ASSERT_EQ(buffers.count(), 51);
+  // PyTorch's names, also of the counters.
+  EXPECT_EQ(buffers.specs()[2].name, "1.num_batches_tracked");
+  EXPECT_EQ(buffers.specs()[50].name,
+            "resnet_block4.1.bn2.num_batches_tracked");
   for (int i = 0; i < buffers.count(); i += 3) {
     EXPECT_THAT(buffers.value(i), Each(0.0f));
     EXPECT_THAT(buffers.value(i + 1), Each(1.0f));

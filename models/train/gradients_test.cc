@@ -407,6 +407,9 @@ TEST_F(GradientsTest, WritesWhatTheLibraryComputes) {
     EXPECT_TRUE(got->tensors == Compute(options, *weights, RandomBatch(3)))
         << flags;
     EXPECT_TRUE(got->metadata.empty());
+    EXPECT_EQ(got->tensors.size(), weights->tensors.size() + 1);
+    EXPECT_EQ(got->tensors.at("loss").type, DataType::kFloat32);
+    EXPECT_EQ(got->tensors.at("loss").shape, std::vector<int64_t>{1});
     for (const auto& [name, tensor] : weights->tensors) {
       ASSERT_TRUE(got->tensors.contains(name)) << name;
       EXPECT_EQ(got->tensors.at(name).shape, tensor.shape) << name;
@@ -459,6 +462,12 @@ TEST_F(GradientsTest, NamesTheFileThatDoesNotFit) {
   ExpectError("--weights=batch --nproc=3",
               Path("batch") + ": has no tensor 'W1'");
   ExpectError("--batch=lenet", Path("lenet") + ": has no tensor 'images'");
+  ExpectError("--model=resnet18", Path("lenet") + ": has no tensor '0.bias'");
+  Safetensors bad = RandomBatch(3);
+  bad.tensors.at("labels").data[16] = std::byte{10};
+  Write("bad", bad);
+  ExpectError("--batch=bad --nproc=2",
+              Path("bad") + ": tensor 'labels' has 10 at 2");
 }
 
 // Sanitizers need more address space than any limit that could be set.

@@ -554,6 +554,22 @@ TEST_P(TrainBatchNormTest, SynchronisedRanksHaveTheStatisticsOfOne) {
   EXPECT_TRUE(train("alone", "--nproc=1") == one);
 }
 
+// What the test above shows, of ResNet-18 itself in every run.
+TEST_F(TrainTest, SynchronisedRanksOfResNet18HaveTheStatisticsOfOne) {
+  const auto train = [this](const std::string& name, Flags flags) {
+    for (const char* flag :
+         {"--model=resnet18", "--train_samples=8", "--batch_size=8",
+          "--test_samples=1", "--lr=0.05", "--epochs=1"}) {
+      flags.push_back(flag);
+    }
+    return WeightsOf(Train(name, flags));
+  };
+  const NamedTensors one = train("one", {"--sync_bn"});
+  EXPECT_GT(StatisticsDistance(one, train("local", {"--nproc=2"})), 0.01);
+  EXPECT_LT(StatisticsDistance(one, train("ddp", {"--nproc=2", "--sync_bn"})),
+            1e-5);
+}
+
 TEST_P(TrainBatchNormTest, ResumesBitForBitAsIfItHadNotStopped) {
   const std::map<std::string, std::string> runs = {
       {"local", "--nproc=2"},

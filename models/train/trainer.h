@@ -55,8 +55,8 @@ struct StepReport {
 class Trainer {
  public:
   // Broadcasts rank 0's parameters and buffers. sampler: an order of samples
-  // other than the one that seed + epoch shuffles them to: for kStrided what
-  // this rank visits, padding allowed, for kContiguous the order of all
+  // other than the one that seed + epoch shuffles them to (null): for kStrided
+  // what this rank visits, padding allowed, for kContiguous the order of all
   // samples. Errors: kInvalidArgument for a batch size or learning rate that is
   // not positive, or an empty data set; the communicator's.
   static absl::StatusOr<std::unique_ptr<Trainer>> Create(

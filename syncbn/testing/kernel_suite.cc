@@ -363,18 +363,21 @@ TEST_P(KernelsTest, BackwardInputIsThatOfEachChannel) {
   const KernelsCase& c = GetParam();
   for (const ActivationShape& shape : Shapes()) {
     BackwardValues in(shape, c.type, 0);
+    in.saved.count = 3 * shape.values_per_channel();
     for (const bool relu : {false, true}) {
-      for (const bool affine : {false, true}) {
-        if (shape.size() > kSmallShape && !affine) continue;
-        in.saved.count = 3 * shape.values_per_channel();
-        CheckInput(*kernels_, c, in,
-                   {.affine = affine, .relu = relu, .wants_dresidual = relu});
-      }
-      BackwardValues constant = in;
+      BackwardValues constant = in;  // What is not used may be anything.
       constant.saved.count = 0;
       constant.sums.assign(constant.sums.size(), std::nan(""));
-      CheckInput(*kernels_, c, constant,
-                 {.affine = false, .relu = relu, .wants_dresidual = relu});
+      if (c.kernels->leaves_out_x_of_constants) {
+        constant.x.assign(constant.x.size(), std::nan(""));
+      }
+      for (const bool affine : {false, true}) {
+        if (shape.size() > kSmallShape && !affine) continue;
+        for (const BackwardValues* const values : {&in, &constant}) {
+          CheckInput(*kernels_, c, *values,
+                     {.affine = affine, .relu = relu, .wants_dresidual = relu});
+        }
+      }
     }
   }
 }

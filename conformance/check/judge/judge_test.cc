@@ -159,8 +159,10 @@ TEST(JudgeTest, GuessesNothingWhereNoCauseFits) {
 
 TEST(JudgeTest, LetsOneRankEvaluateForAll) {
   const CheckCase check = FakeCase("evaluation", 3);
-  for (const Verdict& verdict :
-       JudgeTrainer("first_rank_evaluates_all", check)) {
+  const char kMutant[] = "first_rank_evaluates_all";
+  const CaseRuns runs = FakeRuns(check, kMutant);
+  EXPECT_FALSE(runs.all_ranks.ranks[1].output.evaluation.has_value());
+  for (const Verdict& verdict : JudgeTrainer(kMutant, check)) {
     EXPECT_EQ(verdict.outcome, Outcome::kPassed) << Said(verdict);
   }
 }

@@ -2,7 +2,7 @@
 """Writes resnet_golden.txt from a real PyTorch (python3-torch): make_resnet_golden.py > resnet_golden.txt
 
 ResNet-18 as the d2l chapter has it, in float64, on the float32 parameters, running statistics and batch of
-network_fixtures.cc, which are computed here once more. Floats are hexadecimal, so that they are exact.
+network_run.cc, which are computed here once more. Floats are hexadecimal, so that they are exact.
 """
 import numpy as np
 import torch

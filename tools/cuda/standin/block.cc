@@ -220,7 +220,7 @@ std::string Coordinates(const uint3& v) {
 // Runs the blocks of one launch. A thread runs until it waits or exits, then
 // the next goes on. A fiber that has run a thread to its end takes the next
 // thread, so a kernel that never waits needs one fiber. When every thread waits
-// or has exited, those whose company is complete are released; if none can be,
+// at the same barrier, all are released; if some have exited or wait elsewhere,
 // that is a fault. Used by one host thread.
 class Block {
  public:
@@ -278,7 +278,7 @@ class Block {
   // The block that this host thread runs a device thread of.
   static Block& Current() { return *current_block; }
 
-  // For the device thread that runs; the meanings are in launch.h.
+  // For the device thread that runs; the meanings are in device_code.h.
   void WaitForBlock(Site site) {
     current_->state = State::kAtBarrier;
     current_->site = site;

@@ -1,10 +1,14 @@
-// What kernels see of the stand-in: indices, barriers, and the faults that it
-// must find in broken kernels.
+// What kernels see of the stand-in: indices, barriers, half floats, and the
+// faults that it must find in broken kernels.
 #include "tools/cuda/standin/device_code.h"
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
+#include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -137,6 +141,15 @@ TEST(FaultTest, NamesThreadsThatWaitForOnesThatNeverCome) {
   for (const auto& [what, named] : kCases) {
     const std::string fault = FaultOf(what);
     for (const std::string& part : named) EXPECT_THAT(fault, HasSubstr(part));
+  }
+  EXPECT_EQ(FaultOf(Break::kNothing), "");
+}
+
+TEST(HalfTest, NanHasNoPayload) {
+  for (const uint32_t bits : {0x7f800001u, 0x7fc00000u, 0xff800001u}) {
+    const float nan = std::bit_cast<float>(bits);
+    EXPECT_EQ(std::bit_cast<uint16_t>(__float2half_rn(nan)), 0x7fff);
+    EXPECT_EQ(std::bit_cast<uint16_t>(__float2bfloat16_rn(nan)), 0x7fff);
   }
 }
 

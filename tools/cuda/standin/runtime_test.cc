@@ -38,7 +38,14 @@ cudaError_t Launch(dim3 grid, dim3 block) {
   return cudaLaunchKernelEx(&config, Nothing);
 }
 
-TEST(LaunchConfigTest, RefusesMore) {
+TEST(LaunchConfigTest, TakesTheLimitsAndRefusesMore) {
+  for (const auto& [grid, block] :
+       std::vector<std::array<dim3, 2>>{{dim3(1), dim3(1024)},
+                                        {dim3(1), dim3(4, 4, 64)},
+                                        {dim3(1), dim3(1, 1024, 1)},
+                                        {dim3(1, 65535, 1), dim3(1)}}) {
+    Ok(Launch(grid, block));
+  }
   for (const auto& [grid, block] : std::vector<std::array<dim3, 2>>{
            {dim3(0), dim3(1)},
            {dim3(1, 0, 1), dim3(1)},
@@ -256,6 +263,28 @@ TEST_F(QueueTest, WaitsAreForTheRecordBefore) {
   Ok(cudaStreamWaitEvent(older_, event_));
   Ok(cudaEventRecord(event_, older_));
   Ok(cudaStreamSynchronize(older_));
+}
+
+TEST_F(QueueTest, QueriesLetWorkRun) {
+  SetSchedule({.order = Order::kOldestStreamFirst});
+  Ok(cudaEventRecord(event_, older_));
+  Ok(cudaStreamQuery(older_));
+  Ok(cudaEventRecord(event_, older_));
+  Ok(cudaEventQuery(event_));
+}
+
+TEST_F(QueueTest, DestroyedStreamFinishesItsWork) {
+  SetSchedule({.order = Order::kOldestStreamFirst});
+  cudaStream_t stream = nullptr;
+  Ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  Ok(cudaEventRecord(event_, newer_));
+  Ok(cudaStreamWaitEvent(stream, event_));
+  Ok(cudaMemsetAsync(memory_, 7, 1, stream));
+  Ok(cudaStreamDestroy(stream));
+  Ok(cudaDeviceSynchronize());
+  unsigned char a = 0;
+  Ok(cudaMemcpy(&a, memory_, 1, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(a, 7);
 }
 
 // NCCL: the ranks are one thread's here, so nothing blocks.
