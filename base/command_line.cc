@@ -81,6 +81,23 @@ absl::StatusOr<size_t> ParseFlag(std::span<const std::string> arguments) {
   return 2;
 }
 
+// Sets the flags at the front of `arguments` and returns what follows them.
+// absl::ParseCommandLine takes flags from anywhere and exits by itself; here
+// the command's own flags stay its own, and the caller chooses the exit status.
+absl::StatusOr<std::vector<std::string>> ParseFlagsBeforeCommand(
+    std::span<const std::string> arguments) {
+  while (!arguments.empty()) {
+    if (arguments[0] == "--") {
+      arguments = arguments.subspan(1);
+      break;
+    }
+    if (!absl::StartsWith(arguments[0], "-") || arguments[0] == "-") break;
+    LOCKSTEP_ASSIGN_OR_RETURN(const size_t taken, ParseFlag(arguments));
+    arguments = arguments.subspan(taken);
+  }
+  return std::vector<std::string>(arguments.begin(), arguments.end());
+}
+
 constexpr int kUsageColumns = 80;
 constexpr int kHelpColumn = 27;  // Where the help of a flag begins.
 
@@ -150,20 +167,6 @@ absl::Status EnterUserDirectory() {
   }
   unsetenv(kVariable);
   return absl::OkStatus();
-}
-
-absl::StatusOr<std::vector<std::string>> ParseFlagsBeforeCommand(
-    std::span<const std::string> arguments) {
-  while (!arguments.empty()) {
-    if (arguments[0] == "--") {
-      arguments = arguments.subspan(1);
-      break;
-    }
-    if (!absl::StartsWith(arguments[0], "-") || arguments[0] == "-") break;
-    LOCKSTEP_ASSIGN_OR_RETURN(const size_t taken, ParseFlag(arguments));
-    arguments = arguments.subspan(taken);
-  }
-  return std::vector<std::string>(arguments.begin(), arguments.end());
 }
 
 std::string WrapText(absl::string_view text, int columns, int margin) {

@@ -32,17 +32,6 @@ std::string UserPath(const std::string& path);
 // Errors: the file system's, naming the variable and the folder.
 absl::Status EnterUserDirectory();
 
-// Reads absl flags from the front of `arguments` (without the program's name)
-// and returns the command that follows: everything after the first "--", or
-// from the first argument that is not a flag; empty if there is none. Flags are
-// written --name=value, --name value, and --name or --noname for booleans.
-//
-// absl::ParseCommandLine takes flags from anywhere and exits by itself; here
-// the command's own flags stay its own, and the caller chooses the exit status.
-// Errors: kInvalidArgument, one line that names the flag.
-absl::StatusOr<std::vector<std::string>> ParseFlagsBeforeCommand(
-    std::span<const std::string> arguments);
-
 // Names that a flag takes, and what each stands for.
 template <typename T>
 using NamedValues = std::vector<std::pair<const char*, T>>;
@@ -128,7 +117,9 @@ struct Usage {
 // for users begins with "internal:".
 absl::StatusOr<std::string> UsageText(const Usage& usage);
 
-// Sets the flags from the command line; argv[0] is the program. Returns
+// Sets the flags from the command line; argv[0] is the program. Flags are
+// written --name=value, --name value, and --name or --noname for booleans, and
+// end at the first "--", or at the first argument that is not a flag. Returns
 // nullopt if the command goes on, and the exit status if it ends here: 0 after
 // printing the usage for --help, which this adds to the command's flags;
 // kUsageError after naming the unknown or malformed flag on standard error;

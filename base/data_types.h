@@ -84,6 +84,28 @@ LOCKSTEP_DATA_TYPE(uint8_t, DataType::kUInt8)
 LOCKSTEP_DATA_TYPE(std::byte, DataType::kUInt8)
 #undef LOCKSTEP_DATA_TYPE
 
+// Returns fn(an element of the type).
+template <typename Fn>
+constexpr decltype(auto) WithDataType(DataType type, Fn fn) {
+  switch (type) {
+    case DataType::kFloat64:
+      return fn(double());
+    case DataType::kFloat32:
+      return fn(float());
+    case DataType::kFloat16:
+      return fn(Float16());
+    case DataType::kBFloat16:
+      return fn(BFloat16());
+    case DataType::kInt32:
+      return fn(int32_t());
+    case DataType::kInt64:
+      return fn(int64_t());
+    case DataType::kUInt8:
+      break;
+  }
+  return fn(uint8_t());
+}
+
 // Conversions between the 16-bit floats and float32.
 //
 // Widening is exact. Narrowing rounds to nearest, ties to even; what is too

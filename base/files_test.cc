@@ -16,11 +16,9 @@
 #include <optional>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
@@ -54,30 +52,17 @@ TEST(FilesTest, NamesThePathInErrors) {
                        HasSubstr("cannot read")));
 }
 
-// Allows this process files of `bytes` bytes as long as it exists.
-class FileSizeLimit {
- public:
-  explicit FileSizeLimit(rlim_t bytes) {
-    EXPECT_EQ(getrlimit(RLIMIT_FSIZE, &old_), 0);
-    const rlimit limit = {bytes, old_.rlim_max};
-    EXPECT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
-  }
-  ~FileSizeLimit() { setrlimit(RLIMIT_FSIZE, &old_); }
-
- private:
-  rlimit old_;
-};
-
 TEST(FilesTest, NamesAFileBeyondTheSizeLimitAndLeavesNothingPartial) {
   const std::string path = absl::StrCat(testing::TempDir(), "/limited");
   ASSERT_THAT(ReplaceFile(path, "old"), IsOk());
   sigset_t before;
   ASSERT_EQ(pthread_sigmask(SIG_SETMASK, nullptr, &before), 0);
-  absl::Status status;
-  {
-    const FileSizeLimit limit(1000);
-    status = ReplaceFile(path, std::string(1001, 'x'));
-  }
+  rlimit old;
+  ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &old), 0);
+  const rlimit limit = {1000, old.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+  const absl::Status status = ReplaceFile(path, std::string(1001, 'x'));
+  setrlimit(RLIMIT_FSIZE, &old);
   EXPECT_THAT(status,
               StatusIs(absl::StatusCode::kResourceExhausted,
                        absl::StrCat(path,
@@ -94,16 +79,7 @@ TEST(FilesTest, NamesAFileBeyondTheSizeLimitAndLeavesNothingPartial) {
   EXPECT_EQ(sigismember(&after, SIGXFSZ), sigismember(&before, SIGXFSZ));
 }
 
-TEST(FilesTest, LeavesAFolderInTheWayAndNothingPartial) {
-  const std::string path = absl::StrCat(testing::TempDir(), "/folder");
-  std::filesystem::create_directory(path);
-  EXPECT_THAT(ReplaceFile(path, "x"),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("/folder: cannot replace")));
-  EXPECT_FALSE(std::filesystem::exists(path + ".partial"));
-}
-
-TEST(FilesTest, SaysBeforehandWhatCannotBeReplaced) {
+TEST(FilesTest, SaysBeforehandAndThenWhatCannotBeReplaced) {
   const std::string file = absl::StrCat(testing::TempDir(), "/kept");
   EXPECT_THAT(CheckReplaceable(file), IsOk());
   EXPECT_FALSE(std::filesystem::exists(file));
@@ -111,8 +87,12 @@ TEST(FilesTest, SaysBeforehandWhatCannotBeReplaced) {
   EXPECT_THAT(CheckReplaceable(file), IsOk());
   EXPECT_THAT(ReadFile(file), IsOkAndHolds(std::string("old")));
   EXPECT_FALSE(std::filesystem::exists(file + ".partial"));
-  const std::string folder = absl::StrCat(testing::TempDir(), "/in_the_way");
+  const std::string folder = absl::StrCat(testing::TempDir(), "/folder");
   std::filesystem::create_directory(folder);
+  EXPECT_THAT(ReplaceFile(folder, "x"),
+              StatusIs(absl::StatusCode::kFailedPrecondition,
+                       HasSubstr("/folder: cannot replace")));
+  EXPECT_FALSE(std::filesystem::exists(folder + ".partial"));
   for (const std::string& path : {std::string("/nonexistent/file"), folder}) {
     EXPECT_EQ(CheckReplaceable(path), ReplaceFile(path, "")) << path;
     EXPECT_FALSE(CheckReplaceable(path).ok()) << path;
@@ -121,14 +101,8 @@ TEST(FilesTest, SaysBeforehandWhatCannotBeReplaced) {
 
 class ForeignFileTest : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = absl::StrCat(testing::TempDir(), "/foreign_file");
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directory(folder_);
-  }
-
   std::string Path(const std::string& name) const {
-    return absl::StrCat(folder_, "/", name);
+    return absl::StrCat(folder_.path(), "/", name);
   }
 
   std::string Write(const std::string& name, const std::string& bytes) const {
@@ -142,7 +116,8 @@ class ForeignFileTest : public testing::Test {
                          absl::StrCat(path, ": is not a regular file")));
   }
 
-  std::string folder_;
+  const TemporaryFolder folder_ =
+      TemporaryFolder::Create("foreign", testing::TempDir()).value();
 };
 
 TEST_F(ForeignFileTest, ReadsWhatIsThere) {
@@ -205,18 +180,13 @@ TEST_F(ForeignFileTest, RefusesWhatIsNoFile) {
   unlink(name.c_str());
 }
 
-class TemporaryFolderTest : public testing::Test {
- protected:
-  void SetUp() override { SetTmpdir(testing::TempDir()); }
+void SetTmpdir(const std::string& path) {
+  ASSERT_EQ(setenv("TMPDIR", path.c_str(), /*replace=*/1), 0);
+}
 
-  static void SetTmpdir(const std::string& path) {
-    ASSERT_EQ(setenv("TMPDIR", path.c_str(), /*replace=*/1), 0);
-  }
-};
-
-TEST_F(TemporaryFolderTest, IsBelowTmpdirForThisUserAlone) {
-  const absl::StatusOr<TemporaryFolder> folder =
-      TemporaryFolder::Create("lockstep-test");
+TEST(TemporaryFolderTest, IsBelowTmpdirForThisUserAlone) {
+  SetTmpdir(testing::TempDir());
+  const auto folder = TemporaryFolder::Create("lockstep-test");
   ASSERT_THAT(folder, IsOk());
   const std::filesystem::path path = folder->path();
   EXPECT_TRUE(
@@ -225,23 +195,17 @@ TEST_F(TemporaryFolderTest, IsBelowTmpdirForThisUserAlone) {
   EXPECT_EQ(std::filesystem::status(path).permissions(), perms::owner_all);
 }
 
-TEST_F(TemporaryFolderTest, IsAnotherEachTime) {
-  const absl::StatusOr<TemporaryFolder> first = TemporaryFolder::Create("same");
-  const absl::StatusOr<TemporaryFolder> next = TemporaryFolder::Create("same");
-  ASSERT_THAT(first, IsOk());
-  ASSERT_THAT(next, IsOk());
-  EXPECT_NE(first->path(), next->path());
-  const absl::StatusOr<TemporaryFolder> below =
-      TemporaryFolder::Create("same", first->path());
-  ASSERT_THAT(below, IsOk());
-  EXPECT_THAT(below->path(), testing::StartsWith(first->path() + "/same-"));
+TEST(TemporaryFolderTest, IsAnotherEachTime) {
+  const TemporaryFolder first = TemporaryFolder::Create("same").value();
+  EXPECT_NE(TemporaryFolder::Create("same")->path(), first.path());
+  EXPECT_THAT(TemporaryFolder::Create("same", first.path())->path(),
+              testing::StartsWith(first.path() + "/same-"));
 }
 
-TEST_F(TemporaryFolderTest, GoesWithAllThatIsInIt) {
-  absl::StatusOr<TemporaryFolder> made = TemporaryFolder::Create("gone");
-  ASSERT_THAT(made, IsOk());
-  const std::string path = made->path();
-  std::optional<TemporaryFolder> folder(*std::move(made));
+TEST(TemporaryFolderTest, GoesWithAllThatIsInIt) {
+  std::optional<TemporaryFolder> folder =
+      TemporaryFolder::Create("gone").value();
+  const std::string path = folder->path();
   ASSERT_TRUE(std::filesystem::create_directory(path + "/sub"));
   ASSERT_THAT(ReplaceFile(path + "/sub/file", "bytes"), IsOk());
   ASSERT_TRUE(std::filesystem::exists(path));
@@ -249,48 +213,35 @@ TEST_F(TemporaryFolderTest, GoesWithAllThatIsInIt) {
   EXPECT_FALSE(std::filesystem::exists(path));
 }
 
-TEST_F(TemporaryFolderTest, AnEmptyTmpdirIsAsNone) {
+TEST(TemporaryFolderTest, AnEmptyTmpdirIsAsNoneAndAnUnusableOneIsNamed) {
   SetTmpdir("");
-  const absl::StatusOr<TemporaryFolder> folder = TemporaryFolder::Create("any");
-  ASSERT_THAT(folder, IsOk());
-  EXPECT_THAT(folder->path(), testing::StartsWith("/tmp/any-"));
-}
-
-TEST_F(TemporaryFolderTest, AnUnusableTmpdirIsNamed) {
+  EXPECT_THAT(TemporaryFolder::Create("any").value().path(),
+              testing::StartsWith("/tmp/any-"));
   SetTmpdir("/nonexistent");
   EXPECT_THAT(TemporaryFolder::Create("any"),
               StatusIs(absl::StatusCode::kUnavailable,
                        HasSubstr("(TMPDIR): /nonexistent")));
+  SetTmpdir(testing::TempDir());
 }
 
 class SharedFolderTest : public testing::Test {
  protected:
-  SharedFolderTest()
-      : root_(absl::StrCat(testing::TempDir(), "/shared_folder_test")),
-        path_(root_ + "/run") {
-    std::filesystem::remove_all(root_);
-    std::filesystem::create_directories(root_);
-  }
-  ~SharedFolderTest() override { std::filesystem::remove_all(root_); }
-
   void ExpectRefused() {
     EXPECT_THAT(TemporaryFolder::OpenShared(path_),
                 StatusIs(absl::StatusCode::kPermissionDenied,
                          HasSubstr(path_ + " is not a folder")));
   }
 
-  const std::string root_;
-  const std::string path_;
+  const TemporaryFolder folder_ =
+      TemporaryFolder::Create("shared", testing::TempDir()).value();
+  const std::string& root_ = folder_.path();
+  const std::string path_ = root_ + "/run";
 };
 
 TEST_F(SharedFolderTest, LastToGoRemovesIt) {
   const mode_t before = umask(0);
-  std::optional<TemporaryFolder> first;
-  {
-    auto opened = TemporaryFolder::OpenShared(path_);
-    ASSERT_THAT(opened, IsOk());
-    first.emplace(*std::move(opened));
-  }
+  std::optional<TemporaryFolder> first =
+      TemporaryFolder::OpenShared(path_).value();
   EXPECT_EQ(first->path(), path_);
   struct stat info;
   ASSERT_EQ(stat(path_.c_str(), &info), 0);

@@ -88,19 +88,22 @@ uint64_t TicksSinceHostStart() {
          static_cast<uint64_t>(now.tv_nsec) * ticks / 1'000'000'000;
 }
 
+bool HasVariable(pid_t process, absl::string_view variable) {
+  std::ifstream file(absl::StrCat("/proc/", process, "/environ"));
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::vector<absl::string_view> all = absl::StrSplit(text, '\0');
+  return std::find(all.begin(), all.end(), variable) != all.end();
+}
+
 std::vector<pid_t> ProcessesWithVariable(absl::string_view variable) {
-  // Each variable ends with a zero byte; one more in front marks the first.
-  const std::string wanted = absl::StrCat(absl::string_view("\0", 1), variable,
-                                          absl::string_view("\0", 1));
   std::vector<pid_t> found;
   std::error_code gone;
   for (const auto& entry : std::filesystem::directory_iterator("/proc", gone)) {
     pid_t pid = 0;
-    if (!absl::SimpleAtoi(entry.path().filename().string(), &pid)) continue;
-    std::ifstream file(entry.path() / "environ", std::ios::binary);
-    std::string environment(1, '\0');
-    environment.append(std::istreambuf_iterator<char>(file), {});
-    if (environment.find(wanted) != std::string::npos) found.push_back(pid);
+    if (absl::SimpleAtoi(entry.path().filename().string(), &pid) &&
+        HasVariable(pid, variable)) {
+      found.push_back(pid);
+    }
   }
   return found;
 }

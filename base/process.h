@@ -51,9 +51,12 @@ bool IsAlive(const ProcessIdentity& process);
 // Now, on the clock of ProcessIdentity::start_ticks.
 uint64_t TicksSinceHostStart();
 
-// The live processes whose environment has the variable ("RANK=1"), in no
-// order. A process shows the environment that it was started with. Cost: reads
-// a file of every process of the host.
+// Whether the process's environment has the variable ("RANK=1"). A process
+// shows the environment that it was started with; none if it is another user's.
+bool HasVariable(pid_t process, absl::string_view variable);
+
+// The live processes that have the variable, in no order. Cost: reads a file of
+// every process of the host.
 std::vector<pid_t> ProcessesWithVariable(absl::string_view variable);
 
 // Whether the process is `ancestor`, or a descendant of it.

@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -77,21 +78,7 @@ TEST(ProcessStatTest, ReadsThisProcessWhateverItsName) {
   EXPECT_GT(stat->start_ticks, 0u);
 }
 
-TEST(ProcessStatTest, SeesAZombieAndThenNothing) {
-  const pid_t child = fork();
-  if (child == 0) _exit(0);
-  siginfo_t info;
-  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT),
-            0);
-  const std::optional<ProcessStat> ended = ReadProcessStat(child);
-  ASSERT_TRUE(ended.has_value());
-  EXPECT_EQ(ended->state, 'Z');
-  EXPECT_EQ(ended->parent, getpid());
-  EXPECT_EQ(waitpid(child, nullptr, 0), child);
-  EXPECT_FALSE(ReadProcessStat(child).has_value());
-}
-
-TEST(ProcessIdentityTest, ThisProcessIsAlive) {
+TEST(ProcessIdentityTest, ThisProcessIsAliveAndStartedBeforeNow) {
   EXPECT_EQ(ThisProcess().pid, getpid());
   EXPECT_EQ(ThisProcess(), ThisProcess());
   EXPECT_TRUE(IsAlive(ThisProcess()));
@@ -99,56 +86,52 @@ TEST(ProcessIdentityTest, ThisProcessIsAlive) {
   ProcessIdentity earlier = ThisProcess();
   --earlier.start_ticks;
   EXPECT_FALSE(IsAlive(earlier));
-}
-
-TEST(ProcessIdentityTest, StartLiesBeforeNow) {
   const uint64_t now = TicksSinceHostStart();
   EXPECT_LE(ThisProcess().start_ticks, now);
   // A test that started an hour ago would have been killed.
   EXPECT_GT(ThisProcess().start_ticks + 360'000, now);
 }
 
-TEST(ProcessIdentityTest, StoppedIsAliveAndZombieIsNot) {
-  int ready[2];
-  ASSERT_EQ(pipe(ready), 0);
+TEST(ProcessIdentityTest, StoppedIsAliveAndZombieIsNotAndThenNothing) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    const ProcessIdentity self = ThisProcess();
-    if (write(ready[1], &self, sizeof(self)) != sizeof(self)) _exit(1);
-    raise(SIGSTOP);
+    if (IsAlive(ThisProcess()) && ThisProcess().pid == getpid()) raise(SIGSTOP);
     _exit(0);
   }
-  ProcessIdentity identity;
-  ASSERT_EQ(read(ready[0], &identity, sizeof(identity)),
-            static_cast<ssize_t>(sizeof(identity)));
-  close(ready[0]);
-  close(ready[1]);
+  const ProcessIdentity identity = {child, ReadProcessStat(child)->start_ticks};
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, WUNTRACED), child);
-  EXPECT_TRUE(WIFSTOPPED(status));
+  ASSERT_TRUE(WIFSTOPPED(status));  // So it has an identity of its own.
   EXPECT_TRUE(IsAlive(identity));
 
   kill(child, SIGKILL);
-  siginfo_t ended;  // WNOWAIT leaves a zombie.
-  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &ended, WEXITED | WNOWAIT),
+  siginfo_t info;  // WNOWAIT leaves a zombie.
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT),
             0);
   EXPECT_FALSE(IsAlive(identity));
+  const std::optional<ProcessStat> ended = ReadProcessStat(child);
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_EQ(ended->state, 'Z');
+  EXPECT_EQ(ended->parent, getpid());
   ASSERT_EQ(waitpid(child, nullptr, 0), child);
   EXPECT_FALSE(IsAlive(identity));
+  EXPECT_FALSE(ReadProcessStat(child).has_value());
 }
 
-TEST(CoresOfQuotaTest, RoundsUpToWholeCores) {
-  EXPECT_EQ(CoresOfQuota("200000 100000\n"), 2);
-  EXPECT_EQ(CoresOfQuota("150000 100000\n"), 2);
-  EXPECT_EQ(CoresOfQuota("50000 100000\n"), 1);
-  EXPECT_EQ(CoresOfQuota("100001 100000"), 2);
-}
-
-TEST(CoresOfQuotaTest, IsZeroWithoutAQuota) {
-  for (const char* text :
-       {"", "max 100000\n", "7", "1 2 3", "-5 100000", "5 0"}) {
-    EXPECT_EQ(CoresOfQuota(text), 0) << text;
+TEST(CoresOfQuotaTest, RoundsUpToWholeCoresAndIsZeroWithoutAQuota) {
+  for (const auto& [text, cores] :
+       std::vector<std::pair<const char*, int>>{{"200000 100000\n", 2},
+                                                {"150000 100000\n", 2},
+                                                {"50000 100000\n", 1},
+                                                {"100001 100000", 2},
+                                                {"", 0},
+                                                {"max 100000\n", 0},
+                                                {"7", 0},
+                                                {"1 2 3", 0},
+                                                {"-5 100000", 0},
+                                                {"5 0", 0}}) {
+    EXPECT_EQ(CoresOfQuota(text), cores) << text;
   }
 }
 
@@ -178,25 +161,18 @@ TEST(SetAffinityTest, RefusesCpusThatAreNotThere) {
 }
 
 TEST(UsableCoresTest, JoinsTheCoresOfBoundProcesses) {
-  std::vector<int> cpus = AffinityCpus();
+  const std::vector<int> all = AffinityCpus();
+  std::vector<int> cpus = all;
   cpus.resize(std::min<size_t>(cpus.size(), 4));
   std::vector<pid_t> children;
   for (const int cpu : cpus) {
-    int bound[2];
-    ASSERT_EQ(pipe(bound), 0);
+    ASSERT_TRUE(SetAffinity(std::span(&cpu, 1)));  // The child has it, too.
     children.push_back(fork());
-    if (children.back() == 0) {
-      SetAffinity(std::span(&cpu, 1));
-      close(bound[1]);
-      while (true) pause();
-    }
-    close(bound[1]);
-    char end = 0;
-    EXPECT_EQ(read(bound[0], &end, 1), 0);  // Returns once it is bound.
-    close(bound[0]);
+    while (children.back() == 0) pause();
     EXPECT_EQ(AffinityCpus(children.back()), std::vector<int>{cpu});
     EXPECT_EQ(UsableCores(std::span(&children.back(), 1)), 1);
   }
+  ASSERT_TRUE(SetAffinity(all));
   EXPECT_EQ(UsableCores(children),
             std::min<int>(static_cast<int>(cpus.size()), UsableCores()));
   for (const pid_t child : children) {
@@ -271,13 +247,11 @@ TEST(SubprocessTest, ReadsNothingUnlessItIsWrittenTo) {
 TEST(SubprocessTest, SetsAndRemovesVariables) {
   setenv("SUBPROCESS_TEST_KEPT", "kept", 1);
   setenv("SUBPROCESS_TEST_LOST", "lost", 1);
-  SubprocessOptions options;
-  options.environment = {{"SUBPROCESS_TEST_NEW", "a"},
-                         {"SUBPROCESS_TEST_NEW", "b=c"}};
-  options.unset = {"SUBPROCESS_TEST_LOST"};
   EXPECT_EQ(Shell("echo $SUBPROCESS_TEST_KEPT ${SUBPROCESS_TEST_LOST-none} "
                   "$SUBPROCESS_TEST_NEW",
-                  options)
+                  {.environment = {{"SUBPROCESS_TEST_NEW", "a"},
+                                   {"SUBPROCESS_TEST_NEW", "b=c"}},
+                   .unset = {"SUBPROCESS_TEST_LOST"}})
                 .out,
             "kept none b=c\n");
 }
@@ -353,9 +327,9 @@ TEST(SubprocessTest, EndsWhatTheProgramHasStarted) {
 
 TEST(ProcessesTest, AreFoundByAVariableAndAsDescendants) {
   const std::string variable = absl::StrCat("PROCESSES_TEST=", getpid());
-  SubprocessOptions options;
-  options.environment = {{"PROCESSES_TEST", absl::StrCat(getpid())}};
-  Subprocess process = Start("echo ready; sleep 1000; true", options);
+  Subprocess process =
+      Start("echo ready; sleep 1000; true",
+            {.environment = {{"PROCESSES_TEST", absl::StrCat(getpid())}}});
   ASSERT_TRUE(process.AwaitOutput("ready", kPatience));
   EXPECT_THAT(ProcessesWithVariable(variable), Contains(process.pid()));
   EXPECT_THAT(ProcessesWithVariable(variable + "0"), ElementsAre());

@@ -16,7 +16,6 @@
 #include "base/status_matchers.h"
 #include "collectives/async_communicator.h"
 #include "collectives/collective.h"
-#include "collectives/objects.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -217,34 +216,6 @@ TEST_F(AsyncCommunicatorTest, DestructorFinishesWhatWasStarted) {
   for (int i = 0; i < 100; ++i) Start(5);
   async_.reset();
   EXPECT_THAT(data_, Each(100));
-}
-
-// Without the fixture, whose thread a fork would not copy.
-TEST(AsyncCommunicatorRanksTest, SumsOverRanksWhileTheCallerComputes) {
-  for (const Backend backend : {Backend::kThreads, Backend::kProcesses}) {
-    const auto statuses = RunRanks(backend, 3, [](Communicator& communicator) {
-      AsyncCommunicator async(communicator);
-      for (int step = 0; step < 20; ++step) {
-        std::vector<std::vector<int64_t>> buckets;
-        for (int bucket = 0; bucket < 5; ++bucket) {
-          buckets.emplace_back(1000 * bucket + step,
-                               communicator.rank() + bucket);
-        }
-        for (auto& bucket : buckets) {
-          async.Start(Collective::AllReduce(std::span(bucket)));
-        }
-        LOCKSTEP_RETURN_IF_ERROR(async.Wait());
-        for (int bucket = 0; bucket < 5; ++bucket) {
-          for (const int64_t x : buckets[bucket]) {
-            if (x != 3 + 3 * bucket) return absl::DataLossError("sum");
-          }
-        }
-        LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
-      }
-      return absl::OkStatus();
-    });
-    EXPECT_THAT(statuses, Each(IsOk()));
-  }
 }
 
 class ObjectsTest : public testing::TestWithParam<Backend> {};

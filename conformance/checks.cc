@@ -20,7 +20,7 @@
 #include "conformance/reference/bounded.h"
 #include "models/model.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // How far, of the gradient's norm, a gradient may be from k times the reference
@@ -151,6 +151,15 @@ std::string DisagreementCause(const Expectation& want,
   return "";
 }
 
+// A field of the ranks' traces at step s.
+std::vector<std::vector<float>> ByRank(
+    std::span<const RankTrace> ranks,
+    std::vector<std::vector<float>> RankTrace::*field, size_t s) {
+  std::vector<std::vector<float>> by_rank;
+  for (const RankTrace& trace : ranks) by_rank.push_back((trace.*field)[s]);
+  return by_rank;
+}
+
 }  // namespace
 
 std::string StepName(const Expectation& want, size_t s) {
@@ -247,18 +256,12 @@ absl::Status CheckSameStart(const Expectation& want,
 absl::Status CheckRanksAgree(const Expectation& want,
                              std::span<const RankTrace> ranks) {
   LOCKSTEP_RETURN_IF_ERROR(CheckShapes(want, ranks));
-  std::vector<std::vector<float>> by_rank(ranks.size());
   for (size_t s = 0; s <= want.steps.size(); ++s) {
-    for (size_t r = 0; r < ranks.size(); ++r) {
-      by_rank[r] = ranks[r].parameters[s];
-    }
-    const absl::Status status =
-        CheckBitsAgree(want.specs, "parameters", by_rank);
+    const absl::Status status = CheckBitsAgree(
+        want.specs, "parameters", ByRank(ranks, &RankTrace::parameters, s));
     if (s == want.steps.size()) return status;
     LOCKSTEP_RETURN_IF_ERROR(AtStep(want, s, status));
-    for (size_t r = 0; r < ranks.size(); ++r) {
-      by_rank[r] = ranks[r].gradients[s];
-    }
+    const auto by_rank = ByRank(ranks, &RankTrace::gradients, s);
     const absl::Status agree = CheckBitsAgree(want.specs, "gradients", by_rank);
     if (agree.ok()) continue;
     return AtStep(want, s,
@@ -270,13 +273,10 @@ absl::Status CheckRanksAgree(const Expectation& want,
 absl::Status CheckStepGradients(const Expectation& want,
                                 std::span<const RankTrace> ranks) {
   LOCKSTEP_RETURN_IF_ERROR(CheckShapes(want, ranks));
-  std::vector<std::vector<float>> by_rank(ranks.size());
   for (size_t s = 0; s < want.steps.size(); ++s) {
     const Bounded reference =
         want.reference(ranks[0].parameters[s], want.steps[s].samples);
-    for (size_t r = 0; r < ranks.size(); ++r) {
-      by_rank[r] = ranks[r].gradients[s];
-    }
+    const auto by_rank = ByRank(ranks, &RankTrace::gradients, s);
     for (const std::vector<float>& got : by_rank) {
       if (want.measure) want.measure(LargestError(reference, got));
     }
@@ -342,4 +342,4 @@ absl::Status CheckSameTraining(const Expectation& want,
   return absl::OkStatus();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

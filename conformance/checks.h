@@ -18,7 +18,7 @@
 #include "conformance/reference/bounded.h"
 #include "models/model.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // The samples of one step: of one rank, or of all.
 struct Samples {
@@ -180,6 +180,6 @@ struct ParameterUpdate {
 // or both.
 std::string CauseOfUpdate(const ParameterUpdate& update, size_t wrong);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_CHECKS_H_

@@ -1,5 +1,5 @@
 // The check compares bit by bit, and looks for why evaluations differ; the runs
-// evaluate LeNet.
+// evaluate LeNet; the mutants evaluate it wrongly.
 #include "conformance/evaluation.h"
 
 #include <algorithm>
@@ -13,6 +13,7 @@
 #include <numeric>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,16 +25,17 @@
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/mutant.h"
-#include "conformance/reference/lenet_fixtures.h"
+#include "conformance/reference/lenet_reference.h"
 #include "models/cpu/classifier.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
 #include "models/train/trainer.h"
+#include "sampler/distributed_sampler.h"
 #include "sampler/shard.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using CheckName = NameIn<kEvaluationChecks>;
@@ -162,6 +164,12 @@ absl::Status CheckMean(const OneRankEvaluation& want,
                    CauseOfMean(want, got, field, ranks.size())));
 }
 
+std::vector<int64_t> Range(int64_t begin, int64_t end) {
+  std::vector<int64_t> range(end - begin);
+  std::iota(range.begin(), range.end(), begin);
+  return range;
+}
+
 void SetParameters(Model& lenet, uint32_t draw) {
   const std::vector<float> values = HeLeNet(draw);
   std::copy(values.begin(), values.end(), lenet.parameters().values().begin());
@@ -172,21 +180,7 @@ Evaluation Mean(double loss_sum, int64_t correct, int64_t samples) {
   return {loss_sum / n, static_cast<double>(correct) / n, samples};
 }
 
-}  // namespace
-
-absl::Status CheckEvaluation(const OneRankEvaluation& want,
-                             std::span<const Evaluation> ranks) {
-  if (ranks.empty()) {
-    return Wrong("RanksAgree", "no rank reports anything");
-  }
-  LOCKSTEP_RETURN_IF_ERROR(CheckRanksReportTheSame(want, ranks));
-  LOCKSTEP_RETURN_IF_ERROR(CheckSampleCount(
-      want, ranks[0].samples, static_cast<int64_t>(ranks.size())));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckMean(want, ranks, &Evaluation::loss, "Loss", "loss"));
-  return CheckMean(want, ranks, &Evaluation::accuracy, "Accuracy", "accuracy");
-}
-
+// BlobDataset, made once.
 const Dataset& EvaluationData(int64_t size) {
   static auto& cache = *new std::map<int64_t, Dataset>;
   if (!cache.contains(size)) cache.emplace(size, BlobDataset(size));
@@ -197,6 +191,7 @@ Evaluation MeanOf(const Metrics& metrics) {
   return Mean(metrics.loss_sum, metrics.correct, metrics.samples);
 }
 
+// What the model makes of each batch of the samples, in order.
 absl::StatusOr<std::vector<Metrics>> EvaluateBatches(
     Model& model, const Dataset& data, std::span<const int64_t> samples) {
   std::vector<Metrics> parts;
@@ -214,16 +209,29 @@ absl::StatusOr<std::vector<Metrics>> EvaluateBatches(
   return parts;
 }
 
+}  // namespace
+
+absl::Status CheckEvaluation(const OneRankEvaluation& want,
+                             std::span<const Evaluation> ranks) {
+  if (ranks.empty()) {
+    return Wrong("RanksAgree", "no rank reports anything");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckRanksReportTheSame(want, ranks));
+  LOCKSTEP_RETURN_IF_ERROR(CheckSampleCount(
+      want, ranks[0].samples, static_cast<int64_t>(ranks.size())));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckMean(want, ranks, &Evaluation::loss, "Loss", "loss"));
+  return CheckMean(want, ranks, &Evaluation::accuracy, "Accuracy", "accuracy");
+}
+
 absl::StatusOr<OneRankEvaluation> EvaluateOnOneRank(int64_t size,
                                                     uint32_t draw) {
   SetComputeThreads(1);
   const std::unique_ptr<Model> model = CreateLeNet(/*seed=*/0);
   SetParameters(*model, draw);
-  std::vector<int64_t> samples(size);
-  std::iota(samples.begin(), samples.end(), 0);
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::vector<Metrics> parts,
-      EvaluateBatches(*model, EvaluationData(size), samples));
+      EvaluateBatches(*model, EvaluationData(size), Range(0, size)));
   OneRankEvaluation result;
   __int128 loss = 0;
   Metrics sum;
@@ -276,4 +284,169 @@ absl::StatusOr<std::vector<Evaluation>> RunEvaluation(Backend backend,
   return ranks;
 }
 
-}  // namespace lockstep
+namespace {
+
+// The mutants.
+
+constexpr int64_t kBatch = Trainer::kEvaluationBatch;
+
+Metrics SumOf(const std::vector<Metrics>& parts) {
+  Metrics sum;
+  for (const Metrics& part : parts) sum += part;
+  return sum;
+}
+
+// The rank's share of the first `size` samples, in whole batches.
+absl::StatusOr<Metrics> EvaluateShare(const Communicator& group, Model& model,
+                                      const Dataset& data, int64_t size) {
+  const int64_t batches = (size + kBatch - 1) / kBatch;
+  const Shard shard = ExactShard(batches, group.world_size(), group.rank());
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::vector<Metrics> parts,
+      EvaluateBatches(model, data,
+                      Range(std::min(size, shard.begin * kBatch),
+                            std::min(size, shard.end * kBatch))));
+  return SumOf(parts);
+}
+
+absl::StatusOr<Evaluation> ReduceShares(Communicator& group, Model& model,
+                                        const Dataset& data, int64_t size) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics share,
+                            EvaluateShare(group, model, data, size));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics sum, AllReduceMetrics(group, share));
+  return MeanOf(sum);
+}
+
+// An evaluator, and where it must be seen to be wrong.
+struct Planting {
+  Evaluator* evaluate;
+  int64_t size = kEvaluationSamples;
+  int world_size = 2;
+  // It shows in the last bits alone, and where is chance that depends on the
+  // machine: it is tried at several world sizes and draws until it does.
+  bool by_chance = false;
+};
+
+absl::Status Check(const Planting& planting) {
+  const std::vector<int> world_sizes =
+      planting.by_chance ? std::vector<int>{1, 2, 3, 4, 8}
+                         : std::vector<int>{planting.world_size};
+  const uint32_t draws = planting.by_chance ? 12 : 1;
+  for (uint32_t draw = kEvaluationDraw; draw < kEvaluationDraw + draws;
+       ++draw) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const OneRankEvaluation want,
+                              EvaluateOnOneRank(planting.size, draw));
+    for (const int world_size : world_sizes) {
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          const std::vector<Evaluation> ranks,
+          RunEvaluation(Backend::kThreads, world_size, planting.size,
+                        *planting.evaluate, draw));
+      const absl::Status rejected = CheckEvaluation(want, ranks);
+      if (rejected.ok()) continue;
+      if (!planting.by_chance) return rejected;
+      // The trainer is right where this is wrong, not by the same chance.
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          const std::vector<Evaluation> exact,
+          RunEvaluation(Backend::kThreads, world_size, planting.size,
+                        EvaluateByTrainer, draw));
+      const absl::Status right = CheckEvaluation(want, exact);
+      return right.ok() ? rejected : absl::InternalError(right.message());
+    }
+  }
+  return absl::OkStatus();
+}
+
+Mutant Planted(Mutant mutant, const Planting& planting) {
+  mutant.plant = [planting] { return CaughtBy(Check(planting)); };
+  return mutant;
+}
+
+}  // namespace
+
+absl::StatusOr<Evaluation> ReportOwnShare(Communicator& group, Model& model,
+                                          const Dataset& data) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics share,
+                            EvaluateShare(group, model, data, data.size));
+  return MeanOf(share);
+}
+
+absl::StatusOr<Evaluation> PadSampler(Communicator& group, Model& model,
+                                      const Dataset& data) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      DistributedSampler sampler,
+      DistributedSampler::Create({.dataset_size = data.size,
+                                  .world_size = group.world_size(),
+                                  .rank = group.rank(),
+                                  .shuffle = false}));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> samples,
+                            sampler.Indices());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Metrics> parts,
+                            EvaluateBatches(model, data, samples));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics sum,
+                            AllReduceMetrics(group, SumOf(parts)));
+  return MeanOf(sum);
+}
+
+absl::StatusOr<Evaluation> DropPartialBatch(Communicator& group, Model& model,
+                                            const Dataset& data) {
+  return ReduceShares(group, model, data, data.size / kBatch * kBatch);
+}
+
+absl::StatusOr<Evaluation> AverageRanksMeans(Communicator& group, Model& model,
+                                             const Dataset& data) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Metrics share,
+                            EvaluateShare(group, model, data, data.size));
+  double means[] = {MeanOf(share).loss, MeanOf(share).accuracy};
+  LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(means));
+  return Evaluation{means[0] / group.world_size(),
+                    means[1] / group.world_size(), data.size};
+}
+
+absl::StatusOr<Evaluation> AverageRanksAccuracies(Communicator& group,
+                                                  Model& model,
+                                                  const Dataset& data) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Evaluation right,
+                            EvaluateByTrainer(group, model, data));
+  LOCKSTEP_ASSIGN_OR_RETURN(const Evaluation wrong,
+                            AverageRanksMeans(group, model, data));
+  right.accuracy = wrong.accuracy;
+  return right;
+}
+
+absl::StatusOr<Evaluation> SumPlainly(Communicator& group, Model& model,
+                                      const Dataset& data) {
+  return ReduceShares(group, model, data, data.size);
+}
+
+MutantSuite EvaluationMutants() {
+  std::vector<Mutant> mutants = {
+      Planted({"OwnShare", "every rank reports the metrics of its own share",
+               "RanksAgree",
+               "each of its own samples, not reduced over the ranks?"},
+              {.evaluate = ReportOwnShare}),
+      Planted({"Padded", "the sampler repeats samples so that ranks are even",
+               "Samples", "1 count twice, those of a padded sampler?"},
+              {.evaluate = PadSampler}),
+      Planted({"PartialBatchDropped",
+               "the last batch is left out as it is not whole", "Samples",
+               "are left out, those of the partial batch?"},
+              {.evaluate = DropPartialBatch}),
+      Planted({"MeanOfMeans", "the ranks' means are averaged without weights",
+               "Loss", "it is the mean of the ranks' means"},
+              {.evaluate = AverageRanksMeans}),
+      Planted({"MeanWithoutSamples", "the same where a rank has no sample",
+               "Loss", "the mean of a rank without samples?"},
+              {.evaluate = AverageRanksMeans, .size = 1}),
+      Planted({"MeanOfAccuracies",
+               "the ranks' accuracies are averaged without weights", "Accuracy",
+               "it is the mean of the ranks' means"},
+              {.evaluate = AverageRanksAccuracies}),
+      Planted({"PlainSum",
+               "losses are added rank by rank, so rounded by the ranks' number",
+               "Loss", "within rounding, so float64 sums of parts"},
+              {.evaluate = SumPlainly, .by_chance = true}),
+  };
+  return MakeSuite("evaluation", kEvaluationChecks, std::move(mutants));
+}
+
+}  // namespace lockstep::conformance

@@ -16,7 +16,7 @@
 #include "models/model.h"
 #include "models/train/trainer.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // What a rank reports of some samples.
 struct Evaluation {
@@ -62,15 +62,6 @@ static_assert(kEvaluationSamples > 10 * Trainer::kEvaluationBatch);
 // Of LeNet's parameters, at which the suite evaluates.
 inline constexpr uint32_t kEvaluationDraw = 53;
 
-// BlobDataset, made once.
-const Dataset& EvaluationData(int64_t size);
-
-Evaluation MeanOf(const Metrics& metrics);
-
-// What the model makes of each batch of the samples, in order.
-absl::StatusOr<std::vector<Metrics>> EvaluateBatches(
-    Model& model, const Dataset& data, std::span<const int64_t> samples);
-
 // One rank, without the code under test: the batches' losses, which must be
 // below 2^20, are added as whole multiples of 2^-100. Errors: the model's;
 // kInternal if a loss is too large for that, or too small.
@@ -100,6 +91,6 @@ Evaluator ReportOwnShare, PadSampler, DropPartialBatch, AverageRanksMeans,
 // Each of them, planted where it must show.
 MutantSuite EvaluationMutants();
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_EVALUATION_H_

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <memory>
 #include <numeric>
 #include <span>
 #include <string>
@@ -23,20 +22,17 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
 #include "conformance/reference/bounded.h"
-#include "conformance/reference/lenet_fixtures.h"
 #include "conformance/reference/lenet_reference.h"
 #include "conformance/report/claim_recorder.h"
 #include "conformance/training_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/cpu/classifier.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
-#include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
 #include "models/train/trainer.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using testing::HasSubstr;
@@ -91,41 +87,28 @@ Expectation OneStep() {
           }};
 }
 
-// One training step of a rank that starts with parameters of its own.
-absl::StatusOr<std::string> StepOfRank(Communicator& group,
-                                       const Shards& shards,
-                                       int64_t bucket_bytes, float scale) {
-  SetComputeThreads(1);
-  const std::unique_ptr<Model> lenet = CreateLeNet(/*seed=*/0);
-  const std::vector<float> start = StartOfRank(group.rank());
-  std::copy(start.begin(), start.end(), lenet->parameters().values().begin());
-  RecordingModel model(*lenet);
-  LOCKSTEP_RETURN_IF_ERROR(BroadcastParameters(group, model.parameters()));
-  GradientReducer reducer(group, model.parameters(), bucket_bytes);
-  const auto first = shards.begin();
-  const int64_t begin =
-      std::accumulate(first, first + group.rank(), int64_t{0});
-  const int64_t count = shards[group.rank()];
-  const Batch shard = {std::span(GlobalBatch().images)
-                           .subspan(begin * kLeNetPixels, count * kLeNetPixels),
-                       std::span(GlobalBatch().labels).subspan(begin, count)};
-  LOCKSTEP_RETURN_IF_ERROR(TrainStep(model, reducer, shard,
-                                     static_cast<int64_t>(kGlobalBatch / scale),
-                                     kLearningRate)
-                               .status());
-  return SerializeTrace(model.Finish());
-}
-
-// `scale` other than 1 plants a mutant: gradients are that many times too
-// large.
+// One training step of ranks that start with parameters of their own. `scale`
+// other than 1 plants a mutant: gradients are that many times too large.
 absl::StatusOr<std::vector<RankTrace>> RunStep(Backend backend,
                                                const Shards& shards,
                                                int64_t bucket_bytes,
                                                float scale = 1) {
-  return ParseTraces(RunRanksCollect(
-      backend, static_cast<int>(shards.size()), [&](Communicator& group) {
-        return StepOfRank(group, shards, bucket_bytes, scale);
-      }));
+  const auto step = [&](Communicator& group, RecordingModel& model) {
+    LOCKSTEP_RETURN_IF_ERROR(BroadcastParameters(group, model.parameters()));
+    GradientReducer reducer(group, model.parameters(), bucket_bytes);
+    const auto first = shards.begin();
+    const int64_t begin =
+        std::accumulate(first, first + group.rank(), int64_t{0});
+    const int64_t count = shards[group.rank()];
+    const Batch shard = {
+        std::span(GlobalBatch().images)
+            .subspan(begin * kLeNetPixels, count * kLeNetPixels),
+        std::span(GlobalBatch().labels).subspan(begin, count)};
+    return TrainStep(model, reducer, shard,
+                     static_cast<int64_t>(kGlobalBatch / scale), kLearningRate)
+        .status();
+  };
+  return RecordRanks(backend, static_cast<int>(shards.size()), step);
 }
 
 // The largest of the tensors' |bound| / |gradient|, in norm; an infinity if a
@@ -268,4 +251,4 @@ TEST(GradientToleranceTest, IsSmallInEveryStep) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

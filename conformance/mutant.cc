@@ -6,7 +6,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -14,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 absl::StatusOr<Caught> CaughtBy(const absl::Status& status) {
   if (status.ok()) return Caught{};
@@ -80,19 +79,4 @@ absl::Status ExpectNamed(const Mutant& mutant, const absl::Status& status,
                    " to say '", mutant.says, "', got ", status.ToString()));
 }
 
-MutantSuite MakeSuite(const std::string& folder,
-                      const std::vector<std::string>& checks,
-                      std::vector<Mutant> mutants) {
-  for (Mutant& mutant : mutants) mutant.folder = folder;
-  return {folder, checks, std::move(mutants)};
-}
-
-MutantSuite MakeSuite(const std::string& folder,
-                      std::span<const char* const> checks,
-                      std::vector<Mutant> mutants) {
-  return MakeSuite(folder,
-                   std::vector<std::string>(checks.begin(), checks.end()),
-                   std::move(mutants));
-}
-
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -7,6 +7,7 @@
 #include <functional>
 #include <initializer_list>
 #include <iosfwd>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,8 +18,27 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
+
+// Makes each call by `run` of the group that it borrows.
+class GroupMutant : public ForwardingCommunicator {
+ public:
+  using RunWrong =
+      std::function<absl::Status(Communicator& real, const Collective& call)>;
+
+  GroupMutant(Communicator& real, RunWrong run)
+      : ForwardingCommunicator(real), run_(std::move(run)) {}
+
+  absl::Status Run(const Collective& call) override {
+    return run_(inner(), call);
+  }
+
+ private:
+  const RunWrong run_;
+};
 
 // What became of a mutant.
 struct Caught {
@@ -85,13 +105,13 @@ struct MutantSuite {
   std::vector<Mutant> mutants;      // With this folder.
 };
 
-// A suite of these mutants, whose `folder` it sets.
-MutantSuite MakeSuite(const std::string& folder,
-                      const std::vector<std::string>& checks,
-                      std::vector<Mutant> mutants);
-MutantSuite MakeSuite(const std::string& folder,
-                      std::span<const char* const> checks,
-                      std::vector<Mutant> mutants);
+// A suite of these mutants, whose `folder` it sets. checks: names.
+template <typename Checks>
+MutantSuite MakeSuite(const std::string& folder, const Checks& checks,
+                      std::vector<Mutant> mutants) {
+  for (Mutant& mutant : mutants) mutant.folder = folder;
+  return {folder, {std::begin(checks), std::end(checks)}, std::move(mutants)};
+}
 
 constexpr bool IsNameIn(std::span<const char* const> table,
                         std::string_view name) {
@@ -121,6 +141,6 @@ class NameIn {
   const char* name_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_MUTANT_H_

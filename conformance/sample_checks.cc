@@ -13,7 +13,7 @@
 #include "base/status_macros.h"
 #include "conformance/checks.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using Multiset = std::map<std::string, int64_t>;
@@ -174,4 +174,4 @@ absl::Status CheckEpochsDiffer(const Expectation& want,
   return absl::OkStatus();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

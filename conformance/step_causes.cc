@@ -17,7 +17,7 @@
 #include "conformance/reference/bounded.h"
 #include "models/model.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // Of a gradient's norm, how far a sum of parts may be off to explain it.
@@ -413,4 +413,4 @@ std::string CauseOfUpdate(const ParameterUpdate& update, size_t wrong) {
   return cause;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

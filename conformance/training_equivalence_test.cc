@@ -1,9 +1,9 @@
 // The seed's recipe on the real Fashion-MNIST: 2 ranks stay within rounding of
 // 1 rank for the first hundred steps, or the first twenty in a slice (slice.h).
 //
-// What rounding alone does is had from reference runs (reordering.h): one rank
-// with every sum added in another order, which to the sums is what 2 ranks are.
-// Three things are checked.
+// What rounding alone does is had from reference runs (training_run.h): one
+// rank with every sum added in another order, which to the sums is what 2 ranks
+// are. Three things are checked.
 //
 // 1. Step by step, to the bit: the gradient that the ranks use is the sum of
 //    what one rank computes on each shard, at the parameters the ranks are at.
@@ -56,7 +56,6 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
 #include "conformance/reference/bounded.h"
-#include "conformance/reordering.h"
 #include "conformance/report/claim_recorder.h"
 #include "conformance/training_run.h"
 #include "gmock/gmock.h"
@@ -67,7 +66,7 @@
 #include "models/networks/networks.h"
 #include "models/train/trainer.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using testing::HasSubstr;
@@ -408,4 +407,4 @@ TEST_F(TrainingEquivalenceTest, GradientsAreTheSumsOfTheShardsToTheBit) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

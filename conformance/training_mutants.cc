@@ -16,12 +16,11 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "conformance/checks.h"
-#include "conformance/decorators.h"
 #include "conformance/mutant.h"
 #include "conformance/training_run.h"
 #include "models/model.h"
@@ -29,29 +28,13 @@
 #include "sampler/distributed_sampler.h"
 #include "sampler/sampler.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using Data = std::span<float>;
 
-// A mutation whose all-reduce of gradients is `sum`, of which every rank has a
-// copy.
-Mutation Summing(AllReduceMutant::Sum sum) {
-  Mutation mutation;
-  mutation.communicator = [sum = std::move(sum)](Communicator& inner,
-                                                 const RankContext&) {
-    return std::make_unique<AllReduceMutant>(inner, sum);
-  };
-  return mutation;
-}
-
-Mutation Broadcasting(BroadcastMutant::Send send) {
-  Mutation mutation;
-  mutation.communicator = [send = std::move(send)](Communicator& inner,
-                                                   const RankContext&) {
-    return std::make_unique<BroadcastMutant>(inner, send);
-  };
-  return mutation;
+Mutation Summing(std::function<absl::Status(Communicator&, Data)> sum) {
+  return Calling(SumBy(std::move(sum)));
 }
 
 void Scale(Data data, float factor) {
@@ -83,30 +66,28 @@ absl::Status SwapChunks(Communicator& group, Data data) {
 }
 
 Mutation SkipLastBucket() {
-  Mutation mutation;
-  mutation.communicator = [](Communicator& inner, const RankContext& context) {
+  return {.communicator = [](Communicator& inner, const RankContext& context) {
     // The last to be sent begins where the parameters do.
-    return std::make_unique<AllReduceMutant>(
-        inner,
-        [first = context.gradients.data()](Communicator& group, Data data) {
+    return std::make_unique<GroupMutant>(
+        inner, SumBy([first = context.gradients.data()](Communicator& group,
+                                                        Data data) {
           return data.data() == first ? absl::OkStatus()
                                       : group.AllReduce(data);
-        });
-  };
-  return mutation;
+        }));
+  }};
 }
 
 // Returns each bucket's sum of the step before.
-AllReduceMutant::Sum OneStepStale() {
+Mutation OneStepStale() {
   std::map<const float*, std::vector<float>> sums;
-  return [sums](Communicator& group, Data data) mutable {
+  return Summing([sums](Communicator& group, Data data) mutable {
     LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
     std::vector<float>& before = sums[data.data()];
     std::vector<float> sum(data.begin(), data.end());
     if (!before.empty()) std::copy(before.begin(), before.end(), data.begin());
     before = std::move(sum);
     return absl::OkStatus();
-  };
+  });
 }
 
 absl::Status KeepOwnOnOneRank(Communicator& group, Data data) {
@@ -158,12 +139,16 @@ absl::Status SumFromOwnRank(Communicator& group, Data data) {
   return absl::OkStatus();
 }
 
-absl::Status NoBroadcast(Communicator&, Buffer, int) {
-  return absl::OkStatus();
+absl::Status NoBroadcast(Communicator& group, const Collective& call) {
+  return call.operation == Operation::kBroadcast ? absl::OkStatus()
+                                                 : group.Run(call);
 }
 
-absl::Status BroadcastFromLastRank(Communicator& group, Buffer data, int) {
-  return group.Broadcast(data, group.world_size() - 1);
+absl::Status BroadcastFromLastRank(Communicator& group,
+                                   const Collective& call) {
+  return call.operation == Operation::kBroadcast
+             ? group.Broadcast(call.output, group.world_size() - 1)
+             : group.Run(call);
 }
 
 std::vector<TrainingMutant> CommunicatorMutants() {
@@ -188,7 +173,7 @@ std::vector<TrainingMutant> CommunicatorMutants() {
        SkipLastBucket()},
       {{"OneStepStale", "each step applies the gradient of the step before",
         "Gradients", "the step before: stale"},
-       Summing(OneStepStale())},
+       OneStepStale()},
       {{"NotWrittenBack", "rank 1 keeps its own gradient",
         "RanksAgree, Gradients",
         "rank 1 has there the gradient of its own samples"},
@@ -217,51 +202,30 @@ std::vector<TrainingMutant> CommunicatorMutants() {
       {{"NotBroadcast", "every rank starts with parameters of its own",
         "SameStart, RanksAgree, Gradients",
         "parameters not broadcast from rank 0?"},
-       Broadcasting(NoBroadcast)},
+       Calling(NoBroadcast)},
       {{"WrongRoot", "the parameters are broadcast from the last rank",
         "SameStart", "and all ranks start alike: broadcast from another rank?"},
-       Broadcasting(BroadcastFromLastRank)},
+       Calling(BroadcastFromLastRank)},
   };
-}
-
-using Ready = Model::GradientReady;
-
-// A mutation whose step is `step`, of which every rank has a copy.
-Mutation Stepping(
-    std::function<absl::StatusOr<Metrics>(const RankContext&, Model&,
-                                          const Batch&, float scale, Ready)>
-        step) {
-  Mutation mutation;
-  mutation.model = [step = std::move(step)](Model& inner,
-                                            const RankContext& context) {
-    return std::make_unique<ModelMutant>(
-        inner, [step, context](Model& model, const Batch& batch, float scale,
-                               Ready ready) {
-          return step(context, model, batch, scale, ready);
-        });
-  };
-  return mutation;
 }
 
 // A step whose gradients are scaled by `scale` of the shard and the scale that
 // was asked for.
 Mutation Scaling(float (*scale)(const RankContext&, int64_t samples, float)) {
-  return Stepping([scale](const RankContext& context, Model& model,
-                          const Batch& batch, float asked, Ready ready) {
-    const auto samples = static_cast<int64_t>(batch.labels.size());
-    return model.ForwardBackward(batch, scale(context, samples, asked), ready);
+  return Stepping([scale](const StepCall& call) {
+    const auto samples = static_cast<int64_t>(call.batch.labels.size());
+    return call.model.ForwardBackward(
+        call.batch, scale(call.on, samples, call.scale), call.ready);
   });
 }
 
 // Runs the step and then `change`s the gradients before any is ready.
 Mutation Changing(std::function<void(Parameters&)> change) {
   return Stepping([change = std::move(change)](
-                      const RankContext&, Model& model, const Batch& batch,
-                      float scale, Ready ready) -> absl::StatusOr<Metrics> {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics,
-                              model.ForwardBackward(batch, scale, [](int) {}));
-    change(model.parameters());
-    for (int i = model.parameters().count() - 1; i >= 0; --i) ready(i);
+                      const StepCall& call) -> absl::StatusOr<Metrics> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, call.MakeUnready());
+    change(call.model.parameters());
+    call.ReadyAll();
     return metrics;
   });
 }
@@ -284,34 +248,29 @@ void LeaveOutB3(Parameters& parameters) {
   }
 }
 
-absl::StatusOr<Metrics> ShiftLabelsOfRank1(const RankContext& context,
-                                           Model& model, const Batch& batch,
-                                           float scale, Ready ready) {
-  std::vector<int32_t> labels(batch.labels.begin(), batch.labels.end());
-  for (int32_t& label : labels) {
-    if (context.rank == 1) label = (label + 1) % 10;
-  }
-  return model.ForwardBackward({batch.images, labels}, scale, ready);
+absl::StatusOr<Metrics> ShiftLabelsOfRank1(const StepCall& call) {
+  if (call.on.rank != 1) return call.Make();
+  std::vector<int32_t> labels(call.batch.labels.begin(),
+                              call.batch.labels.end());
+  for (int32_t& label : labels) label = (label + 1) % 10;
+  return call.model.ForwardBackward({call.batch.images, labels}, call.scale,
+                                    call.ready);
 }
 
 Mutation Decay() {
-  return Stepping([first = true](const RankContext&, Model& model,
-                                 const Batch& batch, float scale,
-                                 Ready ready) mutable {
-    for (float& v : model.parameters().values()) {
+  return Stepping([first = true](const StepCall& call) mutable {
+    for (float& v : call.model.parameters().values()) {
       if (!first) v *= 0.9999f;
     }
     first = false;
-    return model.ForwardBackward(batch, scale, ready);
+    return call.Make();
   });
 }
 
 Mutation ScaleLearningRate() {
-  Mutation mutation;
-  mutation.trainer = [](TrainerOptions& options, int world_size) {
+  return {.trainer = [](TrainerOptions& options, int world_size) {
     options.learning_rate *= static_cast<float>(world_size);
-  };
-  return mutation;
+  }};
 }
 
 std::vector<TrainingMutant> StepMutants() {
@@ -355,26 +314,38 @@ std::vector<TrainingMutant> StepMutants() {
   };
 }
 
-// Draws `draw` from the sampler.
-Mutation Drawing(absl::StatusOr<std::vector<int64_t>> (*draw)(Sampler&,
-                                                              int64_t epoch,
-                                                              int rank)) {
-  Mutation mutation;
-  mutation.sampler = [draw](std::unique_ptr<Sampler> inner,
+// Draws by `draw` from the sampler that it owns and the epoch that was set.
+class SamplerMutant : public Sampler {
+ public:
+  using Draw = absl::StatusOr<std::vector<int64_t>> (*)(Sampler&, int64_t epoch,
+                                                        int rank);
+
+  SamplerMutant(std::unique_ptr<Sampler> inner, int rank, Draw draw)
+      : inner_(std::move(inner)), rank_(rank), draw_(draw) {}
+
+  void SetEpoch(int64_t epoch) override { epoch_ = epoch; }
+  absl::StatusOr<std::vector<int64_t>> Indices() override {
+    return draw_(*inner_, epoch_, rank_);
+  }
+
+ private:
+  const std::unique_ptr<Sampler> inner_;
+  const int rank_;
+  const Draw draw_;
+  int64_t epoch_ = 0;
+};
+
+Mutation Drawing(SamplerMutant::Draw draw) {
+  return {.sampler = [draw](std::unique_ptr<Sampler> inner,
                             const RankContext& context) {
-    return std::make_unique<SamplerMutant>(
-        std::move(inner),
-        [draw, rank = context.rank](Sampler& sampler, int64_t epoch) {
-          return draw(sampler, epoch, rank);
-        });
-  };
-  return mutation;
+    return std::make_unique<SamplerMutant>(std::move(inner), context.rank,
+                                           draw);
+  }};
 }
 
 // Draws from a sampler that was created with changed options.
 Mutation DrawingWith(void (*change)(DistributedSamplerOptions&)) {
-  Mutation mutation;
-  mutation.sampler = [change](std::unique_ptr<Sampler>,
+  return {.sampler = [change](std::unique_ptr<Sampler>,
                               const RankContext& context) {
     DistributedSamplerOptions options = {
         .dataset_size = context.dataset_size,
@@ -384,8 +355,7 @@ Mutation DrawingWith(void (*change)(DistributedSamplerOptions&)) {
     change(options);
     return std::make_unique<DistributedSampler>(
         DistributedSampler::Create(options).value());
-  };
-  return mutation;
+  }};
 }
 
 absl::StatusOr<std::vector<int64_t>> ForgetEpoch(Sampler& sampler, int64_t,
@@ -443,6 +413,32 @@ absl::StatusOr<Caught> Plant(const Mutation& mutation) {
 
 }  // namespace
 
+Mutation Calling(GroupMutant::RunWrong run) {
+  return {.communicator = [run = std::move(run)](Communicator& inner,
+                                                 const RankContext&) {
+    return std::make_unique<GroupMutant>(inner, run);
+  }};
+}
+
+GroupMutant::RunWrong SumBy(
+    std::function<absl::Status(Communicator&, Data)> sum) {
+  return [sum = std::move(sum)](Communicator& real, const Collective& call) {
+    if (call.operation != Operation::kAllReduce ||
+        call.output.type != DataType::kFloat32) {
+      return real.Run(call);
+    }
+    return sum(real, {static_cast<float*>(call.output.data),
+                      static_cast<size_t>(call.output.count)});
+  };
+}
+
+Mutation Stepping(SteppedModel::Step step) {
+  return {.model = [step = std::move(step)](Model& inner,
+                                            const RankContext& context) {
+    return std::make_unique<SteppedModel>(inner, step, context);
+  }};
+}
+
 std::vector<TrainingMutant> AllTrainingMutants() {
   std::vector<TrainingMutant> all = CommunicatorMutants();
   for (auto& some : {StepMutants(), SamplerMutants()}) {
@@ -464,4 +460,4 @@ MutantSuite TrainingMutants() {
   return MakeSuite("training", checks, std::move(mutants));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -1,10 +1,10 @@
 #include "conformance/training_run.h"
 
 #include <algorithm>
-#include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <functional>
 #include <memory>
 #include <numeric>
 #include <span>
@@ -15,25 +15,22 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
-#include "conformance/reference/lenet_fixtures.h"
+#include "conformance/rank_bytes.h"
 #include "conformance/reference/lenet_reference.h"
 #include "models/cpu/classifier.h"
 #include "models/data/dataset.h"
-#include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
-#include "models/train/data_parallel.h"
 #include "models/train/trainer.h"
 #include "sampler/distributed_sampler.h"
 #include "sampler/sampler.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr absl::Duration kDeadline = absl::Seconds(120);
@@ -65,128 +62,36 @@ std::vector<Samples> BatchesOf(const Dataset& data,
   return batches;
 }
 
-// One rank's training; returns its serialised trace.
-absl::StatusOr<std::string> TrainRank(Communicator& group,
-                                      const RunOptions& options,
-                                      const Mutation& mutation) {
-  SetComputeThreads(1);
-  const Dataset data = BlobDataset(options.dataset_size);
-  const std::unique_ptr<Model> lenet = CreateLeNet(/*seed=*/0);
-  const std::vector<float> start = StartOfRank(group.rank());
-  std::copy(start.begin(), start.end(), lenet->parameters().values().begin());
-  RecordingModel recorder(*lenet);
-  LOCKSTEP_RETURN_IF_ERROR(Train(group, recorder, data, options.trainer,
-                                 mutation, options.epochs, nullptr));
-  return SerializeTrace(recorder.Finish());
-}
-
-// Traces as bytes: for each array its element count, then its elements.
-void Append(int64_t value, std::string& out) {
-  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
-template <typename T>
-void Append(const std::vector<T>& values, std::string& out) {
-  Append(static_cast<int64_t>(values.size()), out);
-  out.append(reinterpret_cast<const char*>(values.data()),
-             values.size() * sizeof(T));
-}
-
-absl::Status TooShort() {
-  return absl::DataLossError("a rank's trace ends too early");
-}
-
-absl::StatusOr<int64_t> TakeCount(absl::string_view& rest) {
-  int64_t count = 0;
-  if (rest.size() < sizeof(count)) return TooShort();
-  std::memcpy(&count, rest.data(), sizeof(count));
-  rest.remove_prefix(sizeof(count));
-  if (count < 0 || static_cast<uint64_t>(count) > rest.size()) {
-    return TooShort();
+// Passes what a trace holds to a RankBytesWriter or RankBytesReader.
+template <typename Bytes, typename Trace>
+void PassTrace(Bytes& bytes, Trace& trace) {
+  bytes(trace.parameters);
+  bytes(trace.gradients);
+  for (auto& samples : trace.samples) {
+    bytes(samples.images);
+    bytes(samples.labels);
   }
-  return count;
 }
 
-template <typename T>
-absl::Status TakeArray(absl::string_view& rest, std::vector<T>& out) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t count, TakeCount(rest));
-  const size_t bytes = static_cast<size_t>(count) * sizeof(T);
-  if (rest.size() < bytes) return TooShort();
-  out.resize(count);
-  if (count > 0) std::memcpy(out.data(), rest.data(), bytes);
-  rest.remove_prefix(bytes);
-  return absl::OkStatus();
-}
-
-absl::Status TakeArrays(absl::string_view& rest,
-                        std::vector<std::vector<float>>& out) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t count, TakeCount(rest));
-  out.resize(count);
-  for (std::vector<float>& array : out) {
-    LOCKSTEP_RETURN_IF_ERROR(TakeArray(rest, array));
-  }
-  return absl::OkStatus();
-}
-
-uint64_t Digest(std::span<const std::byte> bytes) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const std::byte byte : bytes) {
-    hash = (hash ^ static_cast<uint64_t>(byte)) * 0x100000001b3;
-  }
-  return hash;
-}
-
-void AppendDigests(const NamedTensors& tensors, std::string& out) {
-  for (const auto& [name, tensor] : tensors) {
-    absl::StrAppend(&out, name, " ", absl::Hex(Digest(tensor.data)), "\n");
-  }
+IndexOrder LeNetPlaces(Reordering& reordering) {
+  const IndexOrder first = reordering.Shuffled(20);
+  const IndexOrder second = reordering.Shuffled(50);
+  const IndexOrder hidden = reordering.Shuffled(128);
+  const IndexOrder classes = IdentityOf(10);
+  IndexOrder places;
+  AppendTensor({first, reordering.Square(3)}, places);  // W1 [20,1,3,3]
+  AppendTensor({first}, places);                        // b1
+  AppendTensor({second, first, reordering.Square(5)},   // W2 [50,20,5,5]
+               places);
+  AppendTensor({second}, places);                                // b2
+  AppendTensor({second, reordering.Square(4), hidden}, places);  // W3 [800,128]
+  AppendTensor({hidden}, places);                                // b3
+  AppendTensor({hidden, classes}, places);                       // W4 [128,10]
+  AppendTensor({classes}, places);                               // b4
+  return places;
 }
 
 }  // namespace
-
-std::string SerializeTrace(const RankTrace& trace) {
-  std::string out;
-  Append(static_cast<int64_t>(trace.parameters.size()), out);
-  for (const std::vector<float>& array : trace.parameters) Append(array, out);
-  Append(static_cast<int64_t>(trace.gradients.size()), out);
-  for (const std::vector<float>& array : trace.gradients) Append(array, out);
-  Append(static_cast<int64_t>(trace.samples.size()), out);
-  for (const Samples& samples : trace.samples) {
-    Append(samples.images, out);
-    Append(samples.labels, out);
-  }
-  return out;
-}
-
-absl::StatusOr<RankTrace> ParseTrace(absl::string_view bytes) {
-  RankTrace trace;
-  LOCKSTEP_RETURN_IF_ERROR(TakeArrays(bytes, trace.parameters));
-  LOCKSTEP_RETURN_IF_ERROR(TakeArrays(bytes, trace.gradients));
-  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t steps, TakeCount(bytes));
-  trace.samples.resize(steps);
-  for (Samples& samples : trace.samples) {
-    LOCKSTEP_RETURN_IF_ERROR(TakeArray(bytes, samples.images));
-    LOCKSTEP_RETURN_IF_ERROR(TakeArray(bytes, samples.labels));
-  }
-  if (!bytes.empty()) {
-    return absl::DataLossError("a rank's trace goes on after its end");
-  }
-  return trace;
-}
-
-absl::StatusOr<std::vector<RankTrace>> ParseTraces(
-    std::span<const absl::StatusOr<std::string>> ranks) {
-  std::vector<RankTrace> traces;
-  for (const absl::StatusOr<std::string>& rank : ranks) {
-    if (!rank.ok()) {
-      return absl::Status(rank.status().code(),
-                          absl::StrCat("rank ", traces.size(), ": ",
-                                       std::string(rank.status().message())));
-    }
-    LOCKSTEP_ASSIGN_OR_RETURN(traces.emplace_back(), ParseTrace(*rank));
-  }
-  return traces;
-}
 
 Samples GatherSamples(const Dataset& data, std::span<const int64_t> indices) {
   Samples samples;
@@ -265,47 +170,130 @@ absl::Status Train(Communicator& group, Model& model, const Dataset& data,
   return absl::OkStatus();
 }
 
+absl::StatusOr<std::vector<RankTrace>> RecordRanks(
+    Backend backend, int world_size,
+    const std::function<absl::Status(Communicator&, RecordingModel&)>& train) {
+  const auto ranks = RunRanksCollect(
+      backend, world_size,
+      [&](Communicator& group) -> absl::StatusOr<std::string> {
+        SetComputeThreads(1);
+        const std::unique_ptr<Model> lenet = CreateLeNet(/*seed=*/0);
+        std::ranges::copy(StartOfRank(group.rank()),
+                          lenet->parameters().values().begin());
+        RecordingModel recorder(*lenet);
+        LOCKSTEP_RETURN_IF_ERROR(train(group, recorder));
+        const RankTrace trace = recorder.Finish();
+        RankBytesWriter writer;
+        writer(trace.samples.size());
+        PassTrace(writer, trace);
+        return std::move(writer.bytes);
+      },
+      {.group = {.timeout = kDeadline}, .deadline = kDeadline});
+  std::vector<RankTrace> traces;
+  for (const absl::StatusOr<std::string>& rank : ranks) {
+    if (!rank.ok()) {
+      return absl::Status(rank.status().code(),
+                          absl::StrCat("rank ", traces.size(), ": ",
+                                       std::string(rank.status().message())));
+    }
+    RankBytesReader reader(*rank);
+    RankTrace& trace = traces.emplace_back();
+    size_t steps = 0;
+    reader(steps);
+    trace.samples.resize(std::min(steps, rank->size()));
+    PassTrace(reader, trace);
+    if (reader.too_short || !reader.rest.empty()) {
+      return absl::DataLossError("a rank's trace has another length");
+    }
+  }
+  return traces;
+}
+
 absl::StatusOr<std::vector<RankTrace>> RunTraining(const RunOptions& options,
                                                    const Mutation& mutation) {
-  return ParseTraces(RunRanksCollect(
-      options.backend, options.world_size,
-      [&](Communicator& group) { return TrainRank(group, options, mutation); },
-      {.group = {.timeout = kDeadline}, .deadline = kDeadline}));
+  const Dataset data = BlobDataset(options.dataset_size);
+  return RecordRanks(options.backend, options.world_size,
+                     [&](Communicator& group, RecordingModel& model) {
+                       return Train(group, model, data, options.trainer,
+                                    mutation, options.epochs, nullptr);
+                     });
 }
 
-absl::StatusOr<std::string> TrainedBits(Communicator& group,
-                                        const BitsRun& run) {
-  SetComputeThreads(1);
-  const Dataset data = BlobDataset(run.steps * run.batch_size);
-  // Another draw on each rank: the trainer gives all rank 0's.
-  const uint64_t seed = 1 + static_cast<uint64_t>(group.rank());
-  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Model> model,
-                            CreateModel(run.model, seed));
-  if (run.model == "resnet18") {
-    model = CreateResNet18(seed, /*image_size=*/28, run.width);
-  }
-  TrainerOptions options;
-  options.batch_size = run.batch_size;
-  options.learning_rate = run.learning_rate;
-  options.bucket_bytes = run.bucket_bytes;
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
-                            Trainer::Create(group, *model, data, options));
-  std::unique_ptr<Communicator> batch_norm_group;
-  if (model->buffers().count() > 0) {
-    LOCKSTEP_ASSIGN_OR_RETURN(batch_norm_group,
-                              SynchroniseBatchNorm(group, *model));
-  }
-  std::string bits;
-  const auto on_step = [&](const StepReport& report) {
-    const auto loss = std::bit_cast<uint64_t>(report.shard_metrics.loss_sum);
-    absl::StrAppend(&bits, "step ", report.step, " loss ", absl::Hex(loss),
-                    "\n");
-    return true;
-  };
-  LOCKSTEP_RETURN_IF_ERROR(trainer->TrainEpoch(0, on_step).status());
-  AppendDigests(ValueTensors(model->parameters()), bits);
-  AppendDigests(BufferTensors(model->buffers()), bits);
-  return bits;
+IndexOrder IdentityOf(int64_t size) {
+  IndexOrder order(size);
+  std::iota(order.begin(), order.end(), 0);
+  return order;
 }
 
-}  // namespace lockstep
+IndexOrder Reordering::Shuffled(int64_t size) {
+  IndexOrder order = IdentityOf(size);
+  if (seed_ != 0) std::shuffle(order.begin(), order.end(), random_);
+  return order;
+}
+
+IndexOrder Reordering::Square(int64_t side) const {
+  IndexOrder order = IdentityOf(side * side);
+  if (seed_ == 0) return order;
+  for (int64_t& i : order) i = i % side * side + i / side;
+  return order;
+}
+
+Samples Reordering::Batch(const Samples& samples) {
+  const int64_t pixels =
+      static_cast<int64_t>(samples.images.size()) / samples.size();
+  const IndexOrder square =
+      Square(std::lround(std::sqrt(static_cast<double>(pixels))));
+  Samples out;
+  for (const int64_t sample : Shuffled(samples.size())) {
+    out.labels.push_back(samples.labels[sample]);
+    const float* const image = &samples.images[sample * pixels];
+    for (const int64_t pixel : square) out.images.push_back(image[pixel]);
+  }
+  return out;
+}
+
+void AppendTensor(const std::vector<IndexOrder>& axes, IndexOrder& places) {
+  IndexOrder tensor = {0};
+  for (const IndexOrder& axis : axes) {
+    IndexOrder longer;
+    for (const int64_t place : tensor) {
+      for (const int64_t along : axis) {
+        longer.push_back(place * static_cast<int64_t>(axis.size()) + along);
+      }
+    }
+    tensor = std::move(longer);
+  }
+  const auto begin = static_cast<int64_t>(places.size());
+  for (const int64_t place : tensor) places.push_back(begin + place);
+}
+
+void Take(const IndexOrder& places, std::span<const float> from,
+          std::span<float> to) {
+  for (size_t i = 0; i < places.size(); ++i) to[i] = from[places[i]];
+}
+
+std::vector<float> PutBack(const IndexOrder& places,
+                           std::span<const float> from) {
+  std::vector<float> to(from.size());
+  for (size_t i = 0; i < places.size(); ++i) to[places[i]] = from[i];
+  return to;
+}
+
+ReorderedLeNet::ReorderedLeNet(uint32_t seed)
+    : reordering_(seed),
+      model_(CreateLeNet(/*seed=*/0)),
+      places_(LeNetPlaces(reordering_)) {}
+
+absl::StatusOr<std::vector<float>> ReorderedLeNet::Gradient(
+    std::span<const float> parameters, const Samples& samples) {
+  Take(places_, parameters, model_->parameters().values());
+  const Samples batch = reordering_.Batch(samples);
+  LOCKSTEP_RETURN_IF_ERROR(
+      model_
+          ->ForwardBackward({batch.images, batch.labels},
+                            1.0f / static_cast<float>(batch.size()), [](int) {})
+          .status());
+  return PutBack(places_, model_->parameters().gradients());
+}
+
+}  // namespace lockstep::conformance

@@ -50,18 +50,15 @@ Parameters::Parameters(
 
 int Buffers::AddFloats(std::string name, std::vector<int64_t> shape) {
   const int64_t size = ElementsOf(shape);
-  specs_.push_back({std::move(name), std::move(shape), DataType::kFloat32,
+  specs_.push_back({std::move(name), std::move(shape),
                     static_cast<int64_t>(floats_.size()), size});
   floats_.resize(floats_.size() + size);
   return count() - 1;
 }
 
 int Buffers::AddCounter(std::string name) {
-  specs_.push_back({std::move(name),
-                    {},
-                    DataType::kInt64,
-                    static_cast<int64_t>(counters_.size()),
-                    1});
+  const auto offset = static_cast<int64_t>(counters_.size());
+  specs_.push_back({std::move(name), {}, offset, 1, DataType::kInt64});
   counters_.push_back(0);
   return count() - 1;
 }

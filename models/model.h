@@ -44,14 +44,16 @@ class AlignedBuffer {
   std::unique_ptr<float[], Free> data_;
 };
 
-// One parameter tensor: the name that the model's source gives it, its shape,
-// and where it lies in the flat arrays.
-struct ParameterSpec {
+// One tensor of a model: the name that the model's source gives it, its shape,
+// and where it lies in the flat array of its type.
+struct TensorSpec {
   std::string name;
   std::vector<int64_t> shape;
   int64_t offset = 0;  // Elements from the start of the flat array.
   int64_t size = 0;    // Product of the shape.
+  DataType type = DataType::kFloat32;
 };
+using ParameterSpec = TensorSpec;
 
 // All parameters of one replica in one contiguous float32 array (row-major
 // tensors one after the other, in the order in which the model's source
@@ -93,17 +95,10 @@ class Parameters {
   AlignedBuffer gradients_;
 };
 
-// One buffer, state that training changes but no gradient does, such as batch
-// norm's running statistics: the name that the model's source gives it, and
-// either a float32 tensor or one int64 (num_batches_tracked), which has the
-// empty shape.
-struct BufferSpec {
-  std::string name;
-  std::vector<int64_t> shape;
-  DataType type = DataType::kFloat32;
-  int64_t offset = 0;  // Elements from the start of the flat array of its type.
-  int64_t size = 0;    // Product of the shape.
-};
+// State that training changes but no gradient does, such as batch norm's
+// running statistics: a float32 tensor, or one int64 (num_batches_tracked),
+// which has the empty shape.
+using BufferSpec = TensorSpec;
 
 // All buffers of one replica, in the order in which the model's source declares
 // them: the float32 ones in one contiguous array, the int64 ones in another.

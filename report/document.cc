@@ -1,16 +1,96 @@
+// The machine is read from /proc, /sys and .git.
 #include "report/document.h"
 
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <span>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "base/files.h"
+#include "base/process.h"
 
-namespace lockstep::report {
+namespace lockstep {
+namespace {
+
+bool IsCommit(absl::string_view text) {
+  return text.size() >= 40 && std::all_of(text.begin(), text.end(), [](char c) {
+           return ('0' <= c && c <= '9') || ('a' <= c && c <= 'f');
+         });
+}
+
+std::string CommitOr(absl::string_view text, absl::string_view otherwise) {
+  return std::string(IsCommit(text) ? text : otherwise);
+}
+
+// The commit of `ref` in the text of .git/packed-refs.
+std::string PackedCommit(absl::string_view packed_refs, absl::string_view ref) {
+  for (const absl::string_view line : absl::StrSplit(packed_refs, '\n')) {
+    const std::vector<absl::string_view> fields = absl::StrSplit(line, ' ');
+    if (fields.size() == 2 && fields[1] == ref) return CommitOr(fields[0], "");
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string CpuModel(absl::string_view cpuinfo) {
+  for (const absl::string_view line : absl::StrSplit(cpuinfo, '\n')) {
+    const std::vector<absl::string_view> fields =
+        absl::StrSplit(line, absl::MaxSplits(':', 1));
+    if (fields.size() != 2) continue;
+    if (absl::StripAsciiWhitespace(fields[0]) != "model name") continue;
+    return std::string(absl::StripAsciiWhitespace(fields[1]));
+  }
+  return "unknown CPU";
+}
+
+Machine DescribeMachine() {
+  Machine machine = {
+      .cpu = CpuModel(ReadFile("/proc/cpuinfo").value_or("")),
+      .cores = UsableCores(),
+      .memory_bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) *
+                      static_cast<int64_t>(sysconf(_SC_PAGE_SIZE))};
+  utsname name;
+  if (uname(&name) == 0) {
+    machine.system = absl::StrCat(name.sysname, " ", name.release);
+  }
+  return machine;
+}
+
+std::string MachineText(const Machine& machine) {
+  const double gib = static_cast<double>(machine.memory_bytes) / (1 << 30);
+  return absl::StrCat(machine.cpu, ", ", report::Counted(machine.cores, "core"),
+                      absl::StrFormat(", %.0f GiB, ", gib), machine.system);
+}
+
+std::string CheckedOutCommit(const std::string& folder) {
+  const std::string git = absl::StrCat(folder, "/.git/");
+  const std::string text = ReadFile(git + "HEAD").value_or("");
+  absl::string_view head = absl::StripAsciiWhitespace(text);
+  if (!absl::ConsumePrefix(&head, "ref: ")) return CommitOr(head, "");
+  const std::string loose = ReadFile(absl::StrCat(git, head)).value_or("");
+  return CommitOr(
+      absl::StripAsciiWhitespace(loose),
+      PackedCommit(ReadFile(git + "packed-refs").value_or(""), head));
+}
+
+namespace report {
 namespace {
 
 const Value& Null() {
@@ -83,8 +163,28 @@ std::string Bar::Outcome() const {
   return absl::StrCat(Significant(*value, 3), Met() ? ": met" : ": NOT met");
 }
 
+std::string Bar::Text() const {
+  return absl::StrCat(what, ", ", Goal(), ": ", Outcome());
+}
+
 Value TextOrNull(absl::string_view text) {
   return text.empty() ? Value() : Value(text);
 }
 
-}  // namespace lockstep::report
+Origin OriginOf(const std::string& label, std::span<char* const> argv) {
+  // Set by `bazel run`.
+  const char* const workspace = std::getenv("BUILD_WORKSPACE_DIRECTORY");
+  const bool bazel = workspace != nullptr;
+  std::vector<std::string> words = {bazel ? absl::StrCat("bazel run ", label)
+                                          : std::string(argv[0])};
+  if (bazel && argv.size() > 1) words.push_back("--");
+  words.insert(words.end(), argv.begin() + 1, argv.end());
+  return {.machine = DescribeMachine(),
+          .command = absl::StrJoin(words, " "),
+          .commit = bazel ? CheckedOutCommit(workspace) : "",
+          .created = absl::FormatTime("%Y-%m-%dT%H:%M:%SZ", absl::Now(),
+                                      absl::UTCTimeZone())};
+}
+
+}  // namespace report
+}  // namespace lockstep

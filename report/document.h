@@ -197,9 +197,11 @@ struct Bar {
   bool Met() const {
     return value && (at_most ? *value <= needed : *value >= needed);
   }
-  // "at least 20 times as fast"; "25.0: met", "19.9: NOT met", "not measured".
+  // "at least 20 times as fast"; "25.0: met", "19.9: NOT met", "not measured";
+  // all three, as "sums, at least 20 times as fast: 25.0: met".
   std::string Goal() const;
   std::string Outcome() const;
+  std::string Text() const;
 };
 
 struct Document {
@@ -226,6 +228,9 @@ struct Document {
 // With `digits` significant digits, as far as decimals can do that: at 4, 0.12
 // is "0.120", 45.678 "45.68" and 123456 "123456". value: at least 0.
 std::string Significant(double value, int digits);
+
+// A time in milliseconds, with four significant digits.
+std::string Milliseconds(double seconds);
 
 // 0.805 as "81%", or with one decimal as "80.5%".
 std::string Percent(double share, int decimals = 0);

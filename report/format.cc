@@ -89,6 +89,10 @@ std::string Significant(double value, int digits) {
   return absl::StrFormat("%.0f", value);
 }
 
+std::string Milliseconds(double seconds) {
+  return Significant(1e3 * seconds, 4);
+}
+
 std::string Percent(double share, int decimals) {
   return absl::StrFormat("%.*f%%", decimals, 100 * share);
 }

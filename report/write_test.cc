@@ -165,9 +165,8 @@ bar: the second thing, at least 3: 1.00: NOT met
 }
 
 TEST(TerminalTextTest, LeavesOutWhatThereIsNot) {
-  Document document;
-  document.origin.created = "now";
-  document.no_bars = "there are none";
+  Document document = {.origin = {.created = "now"},
+                       .no_bars = "there are none"};
   EXPECT_EQ(TerminalText(document),
             ", 1 core, 0 GiB, ; now\n\n\n"
             "no bar: there are none.\n");
@@ -182,8 +181,7 @@ TEST(TerminalTextTest, TakesACharacterForAColumn) {
 
 TEST(GrowingReportTest, PrintsWhatIsNew) {
   GrowingReport shown;
-  Document document;
-  document.origin.created = "now";
+  Document document = {.origin = {.created = "now"}};
   testing::internal::CaptureStdout();
   shown.Show(document);
   EXPECT_EQ(testing::internal::GetCapturedStdout(), TerminalText(document));
@@ -228,16 +226,15 @@ TEST(JsonTextTest, BeginsWithTheOrigin) {
 }
 
 TEST(JsonTextTest, KeepsEveryValueAsItIs) {
-  Document document;
-  document.data = {{"third", 1.0 / 3},
-                   {"whole", 20.0},
-                   {"negative", -7},
-                   {"large", std::numeric_limits<uint64_t>::max()},
-                   {"none", Value()},
-                   {"true", true},
-                   {"empty", Value::Array()},
-                   {"nothing", Value::Object()},
-                   {"list", std::vector<double>{0.5, 1e300}}};
+  Document document = {.data = {{"third", 1.0 / 3},
+                                {"whole", 20.0},
+                                {"negative", -7},
+                                {"large", std::numeric_limits<uint64_t>::max()},
+                                {"none", Value()},
+                                {"true", true},
+                                {"empty", Value::Array()},
+                                {"nothing", Value::Object()},
+                                {"list", std::vector<double>{0.5, 1e300}}}};
   const nlohmann::ordered_json json = Parse(JsonText(document));
   EXPECT_TRUE(json["commit"].is_null());
   EXPECT_EQ(json["third"].get<double>(), 1.0 / 3);
@@ -252,8 +249,7 @@ TEST(JsonTextTest, KeepsEveryValueAsItIs) {
 }
 
 TEST(JsonTextTest, SurvivesBytesThatAreNotText) {
-  Document document;
-  document.origin.command = "\xff\"";
+  Document document = {.origin = {.command = "\xff\""}};
   EXPECT_EQ(Parse(JsonText(document))["command"], "\uFFFD\"");
 }
 

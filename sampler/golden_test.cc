@@ -27,7 +27,6 @@
 #include "gtest/gtest.h"
 #include "sampler/batch_sampler.h"
 #include "sampler/distributed_sampler.h"
-#include "sampler/paddle_sampler.h"
 #include "sampler/permutation.h"
 
 namespace lockstep {
@@ -59,10 +58,14 @@ std::vector<Record> ReadRecords(
   return records;
 }
 
-// A step of the scripts' hash: a polynomial modulo 2^64, sensitive to the items
-// and to their order. It starts at 0; an index enters as index + 1.
-uint64_t HashStep(uint64_t hash, uint64_t item) {
-  return hash * 6364136223846793005u + item;
+// The scripts' hash of a list: a polynomial modulo 2^64, sensitive to the items
+// and to their order.
+uint64_t HashOf(const std::vector<int64_t>& items) {
+  uint64_t hash = 0;
+  for (const int64_t item : items) {
+    hash = hash * 6364136223846793005u + static_cast<uint64_t>(item + 1);
+  }
+  return hash;
 }
 
 // What a record says about a list.
@@ -106,11 +109,7 @@ absl::Status CheckGoldenList(const GoldenList& golden,
     return items == golden.items ? absl::OkStatus()
                                  : absl::DataLossError("items differ");
   }
-  uint64_t hash = 0;
-  for (const int64_t item : items) {
-    hash = HashStep(hash, static_cast<uint64_t>(item) + 1);
-  }
-  if (std::ssize(items) != golden.count || hash != golden.hash) {
+  if (std::ssize(items) != golden.count || HashOf(items) != golden.hash) {
     return absl::DataLossError("hash differs");
   }
   return Ends(items) == golden.items ? absl::OkStatus()
@@ -136,16 +135,16 @@ void ExpectChangesRejected(const std::vector<Record>& records) {
   EXPECT_GT(hashed, 0);
 }
 
-// testdata/make_numpy_golden.py
-struct NumpyRecord {
+// testdata/make_numpy_golden.py, and make_large_golden.py.
+struct ShuffleRecord {
   std::string line;
   uint32_t seed = 0;
   int64_t size = 0;
   GoldenList list = {};
 };
 
-absl::StatusOr<NumpyRecord> ParseNumpy(const std::string& line) {
-  NumpyRecord record = {.line = line};
+absl::StatusOr<ShuffleRecord> ParseNumpy(const std::string& line) {
+  ShuffleRecord record = {.line = line};
   std::istringstream in(line);
   std::string kind;
   in >> kind >> record.seed >> record.size;
@@ -160,15 +159,15 @@ std::vector<int32_t> Shuffled(uint32_t seed, int64_t n) {
   return values;
 }
 
-absl::Status CheckRecord(const NumpyRecord& record) {
+absl::Status CheckRecord(const ShuffleRecord& record) {
   const std::vector<int32_t> values = Shuffled(record.seed, record.size);
   return CheckGoldenList(record.list, {values.begin(), values.end()});
 }
 
 TEST(NumpyShuffleTest, ShufflesAsNumpyDoesAndCheckRejectsAChangedRecord) {
-  const std::vector<NumpyRecord> records =
+  const std::vector<ShuffleRecord> records =
       ReadRecords("numpy_golden.txt", 374, ParseNumpy);
-  for (const NumpyRecord& record : records) {
+  for (const ShuffleRecord& record : records) {
     EXPECT_THAT(CheckRecord(record), IsOk()) << record.line;
   }
   ExpectChangesRejected(records);
@@ -258,23 +257,17 @@ TEST(DistributedSamplerGoldenTest,
   ExpectChangesRejected(records);
 }
 
-// testdata/make_large_golden.py: RandomPermutation around the size from which
-// PyTorch draws 64 bits an element.
-struct LargeRecord {
-  std::string line;
-  int64_t size = 0;
-  uint64_t seed = 0;
-  uint64_t hash = 0;
-  std::vector<int64_t> ends = std::vector<int64_t>(6);
-};
-
-absl::StatusOr<LargeRecord> ParseLarge(const std::string& line) {
-  LargeRecord record = {.line = line};
+// RandomPermutation around the size from which PyTorch draws 64 bits an
+// element.
+absl::StatusOr<ShuffleRecord> ParseLarge(const std::string& line) {
+  ShuffleRecord record = {.line = line};
   std::istringstream in(line);
   std::string kind;
-  in >> kind >> record.size >> record.seed >> record.hash;
-  for (int64_t& end : record.ends) in >> end;
-  if (!in || kind != "hash") return absl::DataLossError("bad record: " + line);
+  in >> kind >> record.size >> record.seed >> record.list.hash;
+  for (int64_t item = 0; in >> item;) record.list.items.push_back(item);
+  if (!in.eof() || kind != "hash" || record.list.items.size() != 6) {
+    return absl::DataLossError("bad record: " + line);
+  }
   return record;
 }
 
@@ -290,90 +283,83 @@ uint64_t WeightedSum(std::span<const int32_t> values) {
   return sum;
 }
 
-absl::Status CheckRecord(const LargeRecord& record,
-                         void (*shuffle)(uint64_t, std::span<int32_t>)) {
+absl::Status CheckLarge(const ShuffleRecord& record,
+                        void (*shuffle)(uint64_t, std::span<int32_t>)) {
   // Not a vector, which would be written twice.
   const auto buffer = std::make_unique_for_overwrite<int32_t[]>(record.size);
   const std::span<int32_t> values(buffer.get(), record.size);
   shuffle(record.seed, values);
-  if (Ends(values) != record.ends || WeightedSum(values) != record.hash) {
+  if (Ends(values) != record.list.items ||
+      WeightedSum(values) != record.list.hash) {
     return absl::DataLossError("differs: " + record.line);
   }
   return absl::OkStatus();
 }
 
 TEST(PermutationLargeTest, DrawsWhatPyTorchDrawsAroundTheWideSize) {
-  const std::vector<LargeRecord> records =
+  const std::vector<ShuffleRecord> records =
       ReadRecords("torch_large_golden.txt", 2, ParseLarge);
   ASSERT_EQ(records.size(), 2u);
   EXPECT_EQ(records[0].size, kWideDrawSize - 1);
   EXPECT_EQ(records[1].size, kWideDrawSize);
-  for (const LargeRecord& record : records) {
-    EXPECT_THAT(CheckRecord(record, RandomPermutation), IsOk());
+  for (const ShuffleRecord& record : records) {
+    EXPECT_THAT(CheckLarge(record, RandomPermutation), IsOk());
   }
   // The control: the other width of draws.
   EXPECT_THAT(
-      CheckRecord(records[1], permutation_internal::ShuffleByNarrowDraws),
+      CheckLarge(records[1], permutation_internal::ShuffleByNarrowDraws),
       Differs("differs"));
 }
 
 // testdata/make_paddle_golden.py: batches, so PaddleSampler is cut by
-// BatchSampler.
-using Batches = std::vector<std::vector<int64_t>>;
-
-enum class Kind { kList, kHash, kError };
+// BatchSampler. They are written here as one list, with kEnd after each batch,
+// and after each rank's where the script has hashed those of all ranks.
+constexpr int64_t kEnd = -1;
 
 struct PaddleRecord {
   std::string line;
-  Kind kind = Kind::kList;
+  std::string kind;              // "list", "hash" or "error".
   PaddleSamplerOptions options;  // The rank only of a list.
   bool drop_last = false;
   std::string epoch;  // Or "-".
   int iteration = 0;
-  Batches list;             // Of a list.
-  int64_t num_batches = 0;  // These three of a hash.
+  std::vector<int64_t> items;  // Of a list.
+  int64_t num_batches = 0;     // These three of a hash.
   int64_t count = 0;
   uint64_t hash = 0;
 };
-
-absl::StatusOr<Batches> ParseBatches(std::istream& in) {
-  Batches batches;
-  for (std::string joined; in >> joined;) {
-    std::vector<int64_t>& batch = batches.emplace_back();
-    for (const absl::string_view index : absl::StrSplit(joined, ',')) {
-      if (!absl::SimpleAtoi(index, &batch.emplace_back())) {
-        return absl::DataLossError(absl::StrCat("not a number: ", index));
-      }
-    }
-  }
-  return batches;
-}
 
 absl::StatusOr<PaddleRecord> ParsePaddle(const std::string& line) {
   PaddleRecord record;
   record.line = line;
   std::istringstream in(line);
-  std::string kind;
-  in >> kind >> record.options.dataset_size >> record.options.world_size >>
-      record.options.batch_size >> record.drop_last >> record.options.shuffle >>
-      record.epoch >> record.iteration;
-  if (kind == "hash") {
-    record.kind = Kind::kHash;
+  in >> record.kind >> record.options.dataset_size >>
+      record.options.world_size >> record.options.batch_size >>
+      record.drop_last >> record.options.shuffle >> record.epoch >>
+      record.iteration;
+  if (record.kind == "hash") {
     in >> record.num_batches >> record.count >> record.hash;
-  } else if (kind == "error") {
-    record.kind = Kind::kError;
-  } else {
+  } else if (record.kind == "list") {
     in >> record.options.rank;
   }
-  if (!in || (record.kind == Kind::kList && kind != "list")) {
+  if (!in || (record.kind != "hash" && record.kind != "list" &&
+              record.kind != "error")) {
     return absl::DataLossError(absl::StrCat("bad record: ", line));
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(record.list, ParseBatches(in));
+  for (std::string joined; in >> joined;) {
+    for (const absl::string_view index : absl::StrSplit(joined, ',')) {
+      if (!absl::SimpleAtoi(index, &record.items.emplace_back())) {
+        return absl::DataLossError(absl::StrCat("not a number: ", index));
+      }
+    }
+    record.items.push_back(kEnd);
+  }
   return record;
 }
 
 // A rank's batches of the record's iteration, after those before it.
-absl::StatusOr<Batches> Draw(const PaddleRecord& record, int rank) {
+absl::StatusOr<std::vector<int64_t>> Draw(const PaddleRecord& record,
+                                          int rank) {
   PaddleSamplerOptions options = record.options;
   options.rank = rank;
   LOCKSTEP_ASSIGN_OR_RETURN(PaddleSampler sampler,
@@ -391,54 +377,42 @@ absl::StatusOr<Batches> Draw(const PaddleRecord& record, int rank) {
     }
   }
   LOCKSTEP_RETURN_IF_ERROR(batch_sampler.BeginEpoch());
-  Batches batches;
+  std::vector<int64_t> items;
   while (const auto batch = batch_sampler.NextBatch()) {
-    batches.emplace_back(batch->begin(), batch->end());
+    items.insert(items.end(), batch->begin(), batch->end());
+    items.push_back(kEnd);
   }
-  return batches;
-}
-
-absl::Status CheckHash(const PaddleRecord& record) {
-  int64_t num_batches = 0;
-  int64_t count = 0;
-  uint64_t hash = 0;
-  for (int rank = 0; rank < record.options.world_size; ++rank) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Batches batches, Draw(record, rank));
-    for (const std::vector<int64_t>& batch : batches) {
-      for (const int64_t index : batch) {
-        hash = HashStep(hash, static_cast<uint64_t>(index) + 1);
-      }
-      hash = HashStep(hash, 0);
-      count += std::ssize(batch);
-    }
-    hash = HashStep(hash, 0);
-    num_batches += std::ssize(batches);
-  }
-  if (num_batches == record.num_batches && count == record.count &&
-      hash == record.hash) {
-    return absl::OkStatus();
-  }
-  return absl::DataLossError(absl::StrCat("hash differs: ", record.line));
+  return items;
 }
 
 absl::Status CheckRecord(const PaddleRecord& record) {
-  for (int rank = 0;
-       record.kind == Kind::kError && rank < record.options.world_size;
-       ++rank) {
-    if (!absl::IsInvalidArgument(Draw(record, rank).status())) {
-      return absl::DataLossError(absl::StrCat("no error: ", record.line));
-    }
+  const bool listed = record.kind == "list";
+  const bool fails = record.kind == "error";
+  const bool empty = record.items.empty() && record.num_batches == 0;
+  const auto differs = [&record](const char* what) {
+    return absl::DataLossError(absl::StrCat(what, ": ", record.line));
+  };
+  std::vector<int64_t> items;
+  int64_t num_batches = 0;
+  for (int rank = 0; rank < record.options.world_size; ++rank) {
+    if (listed && rank != record.options.rank) continue;
+    const absl::StatusOr<std::vector<int64_t>> drawn = Draw(record, rank);
+    // Where Paddle draws nothing we say so at once.
+    if (empty && absl::IsInvalidArgument(drawn.status())) continue;
+    if (fails) return differs("no error");
+    LOCKSTEP_RETURN_IF_ERROR(drawn.status());
+    items.insert(items.end(), drawn->begin(), drawn->end());
+    num_batches += std::count(drawn->begin(), drawn->end(), kEnd);
+    if (!listed) items.push_back(kEnd);
   }
-  if (record.kind == Kind::kError) return absl::OkStatus();
-  const bool empty = record.list.empty() && record.num_batches == 0;
-  if (empty && absl::IsInvalidArgument(Draw(record, 0).status())) {
-    return absl::OkStatus();  // Paddle draws nothing; we say so at once.
+  if (listed) {
+    return items == record.items ? absl::OkStatus() : differs("batches differ");
   }
-  if (record.kind == Kind::kHash) return CheckHash(record);
-  LOCKSTEP_ASSIGN_OR_RETURN(const Batches batches,
-                            Draw(record, record.options.rank));
-  if (batches == record.list) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat("batches differ: ", record.line));
+  const int64_t count =
+      std::ssize(items) - std::count(items.begin(), items.end(), kEnd);
+  const bool same = num_batches == record.num_batches &&
+                    count == record.count && HashOf(items) == record.hash;
+  return fails || same ? absl::OkStatus() : differs("hash differs");
 }
 
 absl::Status CheckChanged(PaddleRecord record, void (*change)(PaddleRecord&)) {
@@ -457,12 +431,12 @@ TEST(PaddleSamplerGoldenTest, DrawsWhatPaddleDrawsAndRejectsAChangedRecord) {
         EXPECT_THAT(CheckChanged(record, change), Differs(message));
       }
     };
-    if (record.kind == Kind::kError) {
+    if (record.kind == "error") {
       expect("no error", {[](PaddleRecord& r) { r.epoch = "7"; }});
-    } else if (record.kind == Kind::kList && !record.list.empty()) {
+    } else if (!record.items.empty()) {
       expect("batches differ",
-             {[](PaddleRecord& r) { r.list.back().back() += 1; },
-              [](PaddleRecord& r) { r.list.back().pop_back(); }});
+             {[](PaddleRecord& r) { *(r.items.end() - 2) += 1; },
+              [](PaddleRecord& r) { r.items.erase(r.items.end() - 2); }});
     } else if (record.num_batches > 0) {
       expect("hash differs", {[](PaddleRecord& r) { r.num_batches += 1; },
                               [](PaddleRecord& r) { r.count += 1; },

@@ -6,7 +6,6 @@
 #include <cstdio>
 #include <limits>
 #include <new>
-#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -20,7 +19,6 @@
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "sampler/distributed_sampler.h"
-#include "sampler/paddle_sampler.h"
 #include "sampler/sampler.h"
 #include "sampler/shard.h"
 
@@ -78,16 +76,12 @@ absl::Status WrongFlag(const std::string& what) {
   return absl::InvalidArgumentError(what);
 }
 
-// None if the flag was not given.
-absl::StatusOr<std::optional<int64_t>> BatchSize() {
+absl::StatusOr<int64_t> BatchSize() {
   const std::string text = absl::GetFlag(FLAGS_batch_size);
-  if (text.empty()) return std::nullopt;
-  int64_t size = 0;
-  if (!absl::SimpleAtoi(text, &size) || size < 1) {
-    return WrongFlag(absl::StrCat("batch_size is '", text,
-                                  "', must be a number of at least 1"));
-  }
-  return size;
+  int64_t size = 1;
+  if (text.empty() || (absl::SimpleAtoi(text, &size) && size >= 1)) return size;
+  return WrongFlag(absl::StrCat("batch_size is '", text,
+                                "', must be a number of at least 1"));
 }
 
 // PyTorch takes seeds from -2^63 to 2^64 - 1.
@@ -184,73 +178,53 @@ absl::StatusOr<EpochIndices> Draw(int64_t batch_size) {
                                 "' is not one of torch, paddle, exact, split"));
 }
 
-struct PrintOptions {
-  int64_t start_index = 0;    // In [0, size]: those before it are left out.
-  int64_t batch_size = 1;     // Indices of a line, separated by one space.
-  bool drop_partial = false;  // Leave out the last batch if it is partial.
-};
-
-// Enough for reads and writes to cost next to nothing.
-constexpr int64_t kBlock = 1 << 14;
-
-absl::Status Write(const std::string& text, std::FILE* out) {
-  if (std::fwrite(text.data(), 1, text.size(), out) == text.size()) {
-    return absl::OkStatus();
-  }
-  return absl::ErrnoToStatus(errno, "cannot write the indices");
-}
-
-// Writes the indices to `out`, a line at a time, in O(batch_size) memory.
-absl::Status PrintIndices(const EpochIndices& indices,
-                          const PrintOptions& options, std::FILE* out) {
-  int64_t end = indices.size();
-  if (options.drop_partial) {
-    end -= end % options.batch_size;
-  }
+// Prints the indices [start, end), `batch_size` of them in a line, separated by
+// one space, in O(batch_size) memory.
+absl::Status PrintIndices(const EpochIndices& indices, int64_t start,
+                          int64_t end, int64_t batch_size) {
+  // Enough for reads and writes to cost next to nothing.
+  constexpr int64_t kBlock = 1 << 14;
   std::vector<int64_t> block;
   std::string text;
   int64_t in_line = 0;
-  for (int64_t begin = options.start_index; begin < end; begin += kBlock) {
+  bool written = true;
+  for (int64_t begin = start; written && begin < end; begin += kBlock) {
     block.resize(std::min(kBlock, end - begin));
     indices.Read(begin, block);
     text.clear();
     for (const int64_t index : block) {
       absl::StrAppend(&text, in_line > 0 ? " " : "", index);
-      if (++in_line == options.batch_size) {
+      if (++in_line == batch_size) {
         text += '\n';
         in_line = 0;
       }
     }
     if (begin + kBlock >= end && in_line > 0) text += '\n';
-    if (absl::Status status = Write(text, out); !status.ok()) return status;
+    written = std::fwrite(text.data(), 1, text.size(), stdout) == text.size();
   }
-  if (std::fflush(out) != 0) {
-    return absl::ErrnoToStatus(errno, "cannot write the indices");
-  }
-  return absl::OkStatus();
+  if (written && std::fflush(stdout) == 0) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, "cannot write the indices");
 }
 
 absl::Status Run() {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<int64_t> batch_size,
-                            BatchSize());
-  PrintOptions options;
-  options.batch_size = batch_size.value_or(1);
-  const absl::StatusOr<EpochIndices> drawn = Draw(options.batch_size);
-  LOCKSTEP_RETURN_IF_ERROR(drawn.status());
-  options.start_index = absl::GetFlag(FLAGS_start_index);
-  if (options.start_index < 0 || options.start_index > drawn->size()) {
-    return WrongFlag(absl::StrCat("start_index is ", options.start_index,
-                                  ", must be in [0, ", drawn->size(),
-                                  "]: as many as the rank draws"));
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t batch_size, BatchSize());
+  LOCKSTEP_ASSIGN_OR_RETURN(const EpochIndices drawn, Draw(batch_size));
+  const int64_t start = absl::GetFlag(FLAGS_start_index);
+  const int64_t size = drawn.size();
+  if (start < 0 || start > size) {
+    return WrongFlag(absl::StrCat("start_index is ", start, ", must be in [0, ",
+                                  size, "]: as many as the rank draws"));
   }
-  options.drop_partial = absl::GetFlag(FLAGS_semantics) == "paddle" &&
-                         absl::GetFlag(FLAGS_drop_last);
-  if (options.drop_partial && drawn->size() < options.batch_size) {
-    return WrongFlag(absl::StrCat(
-        "drop_last leaves no batch: the rank draws ", drawn->size(),
-        " samples, below the batch_size of ", options.batch_size));
+  // Paddle leaves out the last batch if it is partial.
+  const bool drop_partial = absl::GetFlag(FLAGS_semantics) == "paddle" &&
+                            absl::GetFlag(FLAGS_drop_last);
+  if (drop_partial && size < batch_size) {
+    return WrongFlag(absl::StrCat("drop_last leaves no batch: the rank draws ",
+                                  size, " samples, below the batch_size of ",
+                                  batch_size));
   }
-  return PrintIndices(*drawn, options, stdout);
+  return PrintIndices(
+      drawn, start, drop_partial ? size - size % batch_size : size, batch_size);
 }
 
 // An error that is about a flag begins with it.

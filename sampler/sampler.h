@@ -139,8 +139,7 @@ class ResumableSampler : public Sampler {
   virtual absl::Status Restore(const SamplerState& state) = 0;
 };
 
-// What samplers share: checks of their options, and which place of which epoch
-// they draw from next.
+// What samplers share: checks of their options, and the place they draw from.
 
 // kInvalidArgument unless the size is in [1, most].
 absl::Status CheckDatasetSize(int64_t dataset_size, int64_t most);
@@ -151,18 +150,19 @@ absl::Status CheckRankInWorld(int rank, int world_size);
 // kInvalidArgument unless the batch size is at least 1.
 absl::Status CheckBatchSize(int64_t batch_size);
 
-// The common part of SetEpoch, Draw and Restore. Not thread safe.
-class EpochCursor {
+// The common part of samplers: which place of which epoch is drawn next.
+class EpochSampler : public ResumableSampler {
  public:
+  void SetEpoch(int64_t epoch) override;
+  int64_t epoch() const override { return place_.epoch; }
+
+ protected:
   // `start` is the state at the start of epoch 0; `shuffle` is whether the
   // order depends on the epoch.
-  EpochCursor(SamplerState start, bool shuffle, RepeatedDraw repeated_draw);
-
-  // Goes to the start of the epoch.
-  void SetEpoch(int64_t epoch);
+  EpochSampler(SamplerState start, bool shuffle, RepeatedDraw repeated_draw);
 
   // Goes to a place that was checked.
-  void Restore(const SamplerState& state);
+  void GoTo(const SamplerState& state);
 
   // To be called by each draw: where it starts is then place(). Errors:
   // kFailedPrecondition for a second draw under kRefuse.
@@ -171,6 +171,7 @@ class EpochCursor {
   // The epoch that the next draw is of.
   int64_t next_epoch() const;
 
+  const SamplerState& start() const { return start_; }
   const SamplerState& place() const { return place_; }
 
  private:

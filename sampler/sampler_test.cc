@@ -7,6 +7,7 @@
 #include <functional>
 #include <limits>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -24,7 +25,6 @@
 #include "sampler/batch_sampler.h"
 #include "sampler/distributed_sampler.h"
 #include "sampler/keyed_permutation.h"
-#include "sampler/paddle_sampler.h"
 #include "sampler/shard.h"
 
 namespace lockstep {
@@ -204,10 +204,6 @@ PaddleSampler MakePaddle(const PaddleSamplerOptions& options) {
   return *std::move(sampler);
 }
 
-absl::Status ErrorOf(const DistributedSamplerOptions& options) {
-  return DistributedSampler::Create(options).status();
-}
-
 TEST(DistributedSamplerTest, CountsSayWhatRanksDraw) {
   DistributedSamplerOptions options = {
       .dataset_size = 11, .world_size = 4, .rank = 3};
@@ -219,30 +215,30 @@ TEST(DistributedSamplerTest, CountsSayWhatRanksDraw) {
 }
 
 TEST(DistributedSamplerTest, RejectsOptionsOutOfRange) {
-  DistributedSamplerOptions options;
-  for (const int64_t size : {int64_t{0}, int64_t{-1}, int64_t{1} << 31}) {
-    options.dataset_size = size;
-    EXPECT_THAT(ErrorOf(options),
+  constexpr int64_t kTooMany = int64_t{1} << 31;
+  constexpr Permutation kKeyed = Permutation::kKeyed;
+  const auto error = [](const DistributedSamplerOptions& options) {
+    return DistributedSampler::Create(options).status();
+  };
+  for (const int64_t size : {int64_t{0}, int64_t{-1}, kTooMany}) {
+    EXPECT_THAT(error({.dataset_size = size}),
                 Invalid(absl::StrCat("dataset_size is ", size)));
   }
-  options.permutation = Permutation::kKeyed;
-  EXPECT_THAT(ErrorOf(options), IsOk());  // 2^31 samples.
-  options.dataset_size = (int64_t{1} << 62) + 1;
-  EXPECT_THAT(ErrorOf(options), Invalid("dataset_size is 4611686018427387905"));
-  options.dataset_size = 3;
+  EXPECT_THAT(error({.dataset_size = kTooMany, .permutation = kKeyed}), IsOk());
+  EXPECT_THAT(
+      error({.dataset_size = (int64_t{1} << 62) + 1, .permutation = kKeyed}),
+      Invalid("dataset_size is 4611686018427387905"));
   for (const int ranks : {0, -1}) {
-    options.world_size = ranks;
-    EXPECT_THAT(ErrorOf(options),
+    EXPECT_THAT(error({.dataset_size = 3, .world_size = ranks}),
                 Invalid(absl::StrCat("world_size is ", ranks)));
   }
-  options.world_size = 4;
-  options.tail = Tail::kDrop;
-  EXPECT_THAT(ErrorOf(options), Invalid("drop_last leaves no sample"));
-  options.dataset_size = 4;
-  EXPECT_THAT(ErrorOf(options), IsOk());
+  EXPECT_THAT(error({.dataset_size = 3, .world_size = 4, .tail = Tail::kDrop}),
+              Invalid("drop_last leaves no sample"));
+  EXPECT_THAT(error({.dataset_size = 4, .world_size = 4, .tail = Tail::kDrop}),
+              IsOk());
   for (const int rank : {-1, 4, std::numeric_limits<int>::max()}) {
-    options.rank = rank;
-    EXPECT_THAT(ErrorOf(options), Invalid(absl::StrCat("rank is ", rank)));
+    EXPECT_THAT(error({.dataset_size = 4, .world_size = 4, .rank = rank}),
+                Invalid(absl::StrCat("rank is ", rank)));
   }
 }
 
@@ -426,6 +422,12 @@ TEST(ExactShardTest, CoversEverySampleOnceAndEvenly) {
   EXPECT_THAT(CheckShards(ExactShard), IsOk());
 }
 
+TEST(ExactShardTest, DividesTheTestSetOfFashionMnist) {
+  EXPECT_EQ(ExactShard(10000, 3, 0), (Shard{0, 3334}));
+  EXPECT_EQ(ExactShard(10000, 3, 1), (Shard{3334, 6667}));
+  EXPECT_EQ(ExactShard(10000, 3, 2), (Shard{6667, 10000}));
+}
+
 // The controls: padding, samples that are dropped, one shard for all ranks.
 TEST(ExactShardTest, CheckRejectsOtherShards) {
   const auto padded = [](int64_t n, int64_t ranks, int64_t rank) {
@@ -445,12 +447,6 @@ TEST(ExactShardTest, CheckRejectsOtherShards) {
     EXPECT_THAT(CheckShards(shards),
                 StatusIs(absl::StatusCode::kDataLoss, HasSubstr(message)));
   }
-}
-
-TEST(ExactShardTest, DividesTheTestSetOfFashionMnist) {
-  EXPECT_EQ(ExactShard(10000, 3, 0), (Shard{0, 3334}));
-  EXPECT_EQ(ExactShard(10000, 3, 1), (Shard{3334, 6667}));
-  EXPECT_EQ(ExactShard(10000, 3, 2), (Shard{6667, 10000}));
 }
 
 std::vector<int64_t> Sizes(int64_t n, int64_t world_size) {
@@ -486,50 +482,30 @@ struct Case {
 using SliceFn = std::function<BatchSlice(
     const Case& c, const GlobalBatches& batches, int rank, int64_t batch)>;
 
-BatchSlice OurSlice(const Case&, const GlobalBatches& batches, int rank,
-                    int64_t batch) {
-  return batches.SliceOf(rank, batch);
-}
-
-// The batch in which each position is found by walking the ranks' slices, or
-// an error if a slice leaves its rank's list or a position is found twice.
-absl::Status MarkPositions(const Case& c, const GlobalBatches& batches,
-                           const SliceFn& slice_of,
-                           std::vector<int64_t>& found_in) {
+// Whether the ranks' slices of each batch are its positions, each of them once.
+absl::Status CheckCase(const Case& c, const SliceFn& slice_of) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const GlobalBatches batches,
+      GlobalBatches::Create(c.total, c.batch_size, c.ranks));
+  if (batches.num_batches() != (c.total + c.batch_size - 1) / c.batch_size) {
+    return absl::DataLossError("wrong number of batches");
+  }
   for (int64_t k = 0; k < batches.num_batches(); ++k) {
-    int64_t count = 0;
+    std::vector<int64_t> positions;
     for (int rank = 0; rank < c.ranks; ++rank) {
       const BatchSlice slice = slice_of(c, batches, rank, k);
       for (int64_t j = slice.begin; j < slice.end; ++j) {
-        const int64_t position = rank + j * c.ranks;
-        if (j < 0 || position >= c.total) {
-          return absl::DataLossError("beyond the rank's list");
-        }
-        if (found_in[position] >= 0) {
-          return absl::DataLossError("position in two slices");
-        }
-        found_in[position] = k;
-        ++count;
+        positions.push_back(rank + j * c.ranks);
       }
     }
-    if (count != batches.CountInBatch(k)) {
-      return absl::DataLossError("slices do not add up to the count");
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckCase(const Case& c, const SliceFn& slice_of) {
-  auto batches = GlobalBatches::Create(c.total, c.batch_size, c.ranks);
-  LOCKSTEP_RETURN_IF_ERROR(batches.status());
-  if (batches->num_batches() != (c.total + c.batch_size - 1) / c.batch_size) {
-    return absl::DataLossError("wrong number of batches");
-  }
-  std::vector<int64_t> found_in(c.total, -1);
-  LOCKSTEP_RETURN_IF_ERROR(MarkPositions(c, *batches, slice_of, found_in));
-  for (int64_t p = 0; p < c.total; ++p) {
-    if (found_in[p] != p / c.batch_size) {
-      return absl::DataLossError("position in the wrong batch");
+    std::sort(positions.begin(), positions.end());
+    const int64_t first = k * c.batch_size;
+    std::vector<int64_t> want(std::min(c.batch_size, c.total - first));
+    std::iota(want.begin(), want.end(), first);
+    if (positions != want || batches.CountInBatch(k) != std::ssize(want)) {
+      return absl::DataLossError(
+          absl::StrCat("wrong positions in batch ", k, ": total=", c.total,
+                       " B=", c.batch_size, " P=", c.ranks));
     }
   }
   return absl::OkStatus();
@@ -539,22 +515,23 @@ absl::Status CheckAll(const SliceFn& slice_of) {
   for (int64_t total = 0; total <= 40; ++total) {
     for (int64_t batch_size = 1; batch_size <= 43; ++batch_size) {
       for (int ranks = 1; ranks <= 9; ++ranks) {
-        const Case c{total, batch_size, ranks};
-        const absl::Status status = CheckCase(c, slice_of);
-        if (!status.ok()) {
-          return absl::Status(
-              status.code(),
-              absl::StrCat(std::string(status.message()), ": total=", total,
-                           " B=", batch_size, " P=", ranks));
-        }
+        LOCKSTEP_RETURN_IF_ERROR(
+            CheckCase({total, batch_size, ranks}, slice_of));
       }
     }
   }
   return absl::OkStatus();
 }
 
+auto WrongPositions() {
+  return StatusIs(absl::StatusCode::kDataLoss, HasSubstr("wrong positions"));
+}
+
 TEST(GlobalBatchTest, RanksTogetherHoldExactlyThePositionsOfTheBatch) {
-  EXPECT_THAT(CheckAll(OurSlice), IsOk());
+  const auto ours = [](const Case&, const GlobalBatches& batches, int rank,
+                       int64_t k) { return batches.SliceOf(rank, k); };
+  EXPECT_THAT(CheckAll(ours), IsOk());
+  EXPECT_THAT(CheckCase({60000, 256, 2}, ours), IsOk());  // Fashion-MNIST.
 }
 
 // Right while P divides B, wrong else: the usual way to cut a rank's list.
@@ -567,31 +544,19 @@ TEST(GlobalBatchTest, CheckRejectsEqualPartsOnEveryRank) {
     return slice;
   };
   EXPECT_THAT(CheckCase({40, 8, 4}, equal), IsOk());
-  EXPECT_THAT(CheckCase({40, 9, 4}, equal),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("count")));
+  EXPECT_THAT(CheckCase({40, 9, 4}, equal), WrongPositions());
 }
 
 TEST(GlobalBatchTest, CheckRejectsAnotherRanksSliceAndADroppedLastBatch) {
   const auto another = [](const Case&, const GlobalBatches& batches, int,
                           int64_t k) { return batches.SliceOf(0, k); };
-  EXPECT_THAT(CheckAll(another),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("beyond")));
+  EXPECT_THAT(CheckAll(another), WrongPositions());
   const auto dropped = [](const Case&, const GlobalBatches& batches, int rank,
                           int64_t k) {
     return k + 1 == batches.num_batches() ? BatchSlice{}
                                           : batches.SliceOf(rank, k);
   };
-  EXPECT_THAT(CheckAll(dropped),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("count")));
-}
-
-TEST(GlobalBatchTest, LastBatchOfFashionMnistIsPartial) {
-  auto batches = GlobalBatches::Create(60000, 256, 2);
-  ASSERT_THAT(batches, IsOk());
-  EXPECT_EQ(batches->num_batches(), 235);
-  EXPECT_EQ(batches->CountInBatch(233), 256);
-  EXPECT_EQ(batches->CountInBatch(234), 96);
-  EXPECT_EQ(batches->SliceOf(1, 234), (BatchSlice{29952, 30000}));
+  EXPECT_THAT(CheckAll(dropped), WrongPositions());
 }
 
 TEST(GlobalBatchTest, BatchBeyondTheEpochIsTheEpoch) {

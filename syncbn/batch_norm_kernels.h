@@ -2,18 +2,70 @@
 #ifndef LOCKSTEP_SYNCBN_BATCH_NORM_KERNELS_H_
 #define LOCKSTEP_SYNCBN_BATCH_NORM_KERNELS_H_
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 
+#ifdef __CUDACC__
+#define LOCKSTEP_HOST_DEVICE __host__ __device__
+#else
+#define LOCKSTEP_HOST_DEVICE
+#endif
+
 namespace lockstep {
+
+// Count, mean and sum of squared deviations of a set of numbers, of which
+// count 0 has mean 0 and m2 0. Used by the CPU's loops, by CUDA kernels, and by
+// the merge over ranks. T: float or double.
+template <typename T>
+struct Moments {
+  int64_t count = 0;
+  T mean = 0;
+  T m2 = 0;  // Sum of (x - mean)^2.
+};
+
+// The moments of both sets together (Chan, Golub & LeVeque 1983, formulas 2.1
+// and 2.2; written so that equal means stay the same bits). A set that is empty
+// changes nothing, whatever its mean and m2 are.
+template <typename T>
+LOCKSTEP_HOST_DEVICE constexpr Moments<T> MergeMoments(const Moments<T>& a,
+                                                       const Moments<T>& b) {
+  if (b.count == 0) return a;
+  if (a.count == 0) return b;
+  const int64_t count = a.count + b.count;
+  const T delta = b.mean - a.mean;
+  const T share = static_cast<T>(b.count) / static_cast<T>(count);
+  return {count, a.mean + delta * share,
+          a.m2 + b.m2 + delta * delta * static_cast<T>(a.count) * share};
+}
+
+// Variance about the mean; divided by n. 0 of no numbers.
+template <typename T>
+LOCKSTEP_HOST_DEVICE constexpr T BiasedVariance(const Moments<T>& moments) {
+  return moments.count == 0 ? T{0} : moments.m2 / static_cast<T>(moments.count);
+}
+
+// The same divided by n - 1; NaN of fewer than two numbers.
+template <typename T>
+LOCKSTEP_HOST_DEVICE inline T UnbiasedVariance(const Moments<T>& moments) {
+  return moments.count < 2 ? static_cast<T>(NAN)
+                           : moments.m2 / static_cast<T>(moments.count - 1);
+}
+
+// 1 / sqrt(variance + epsilon).
+LOCKSTEP_HOST_DEVICE inline double InverseDeviation(double biased_variance,
+                                                    double epsilon) {
+  return 1 / std::sqrt(biased_variance + epsilon);
+}
 
 // Where count, mean and M2 lie in one rank's message, and count, mean and
 // inverse deviation in `saved`: an int64 count, padding up to 16 bytes, then
@@ -35,27 +87,32 @@ struct StatisticsRecord {
   }
 
   // The arrays of a record, null for none; T is what `type` names.
-  template <typename T>
-  const T* Mean(const std::byte* record) const {
-    return reinterpret_cast<const T*>(At(record, mean_offset()));
+  template <typename T, typename Byte>
+  auto Mean(Byte* record) const {
+    return At<T>(record, mean_offset());
   }
-  template <typename T>
-  T* Mean(std::byte* record) const {
-    return reinterpret_cast<T*>(At(record, mean_offset()));
+  template <typename T, typename Byte>
+  auto Second(Byte* record) const {
+    return At<T>(record, second_offset());
   }
-  template <typename T>
-  const T* Second(const std::byte* record) const {
-    return reinterpret_cast<const T*>(At(record, second_offset()));
+
+  static int64_t Count(const std::byte* record) {
+    int64_t count;
+    std::memcpy(&count, record, sizeof(count));
+    return count;
   }
-  template <typename T>
-  T* Second(std::byte* record) const {
-    return reinterpret_cast<T*>(At(record, second_offset()));
+  // Clears a record, since its gaps are saved and sent too, and sets its count.
+  void Start(std::byte* record, int64_t count) const {
+    std::memset(record, 0, static_cast<size_t>(size_bytes()));
+    std::memcpy(record, &count, sizeof(count));
   }
 
  private:
-  template <typename Byte>
-  static Byte* At(Byte* record, int64_t offset) {
-    return record == nullptr ? nullptr : record + offset;
+  template <typename T, typename Byte>
+  static auto At(Byte* record, int64_t offset) {
+    using Pointer = std::conditional_t<std::is_const_v<Byte>, const T*, T*>;
+    return record == nullptr ? nullptr
+                             : reinterpret_cast<Pointer>(record + offset);
   }
 };
 
@@ -78,29 +135,11 @@ struct MergeOptions {
 // states the activations' bytes it must move: B = size() * SizeOf(type).
 class BatchNormKernels {
  public:
-  struct NormalizeCall {
-    ActivationShape shape;
-    bool relu = false;
-    ConstBuffer x;
-    ConstBuffer residual;              // Empty: none.
-    ConstBuffer weight;                // Empty: 1.
-    ConstBuffer bias;                  // Empty: 0.
-    const std::byte* saved = nullptr;  // Record: mean, inverse deviation.
-    Buffer y;                          // May be x or residual.
-  };
-  struct BackwardCall {
-    ActivationShape shape;
-    bool relu = false;
-    ConstBuffer x;
-    ConstBuffer y;  // With relu alone.
-    ConstBuffer dy;
-    ConstBuffer weight;  // Empty: 1.
-    const std::byte* saved = nullptr;
-    Buffer sums;       // [2, c] of the statistics type.
-    Buffer dweight;    // Empty: not wanted.
-    Buffer dbias;      // Likewise.
-    Buffer dx;         // May be dy.
-    Buffer dresidual;  // Empty: not wanted. May be dy, if dx is not.
+  // Of them kernels use neither `training` nor `running`: those are
+  // SyncBatchNorm's to read. `saved` is a record of mean and inverse deviation.
+  using NormalizeCall = BatchNorm::Forwards;
+  struct BackwardCall : BatchNorm::Backwards {
+    Buffer sums;  // [2, c] of the statistics type.
   };
   struct MergeCall {
     StatisticsRecord record;

@@ -15,7 +15,6 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 

@@ -17,9 +17,9 @@
 #include "collectives/collective.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
+#include "syncbn/testing/device_tensor.h"
 
 namespace lockstep {
 namespace {
@@ -111,66 +111,41 @@ TEST(CheckBatchNormOptionsTest, NamesWhatIsWrong) {
 constexpr int64_t kChannels = 2;
 constexpr ActivationShape kShape = {.n = 3, .c = kChannels, .hw = 5};
 
-// Memory of a layer with weights and running statistics, for bfloat16.
-struct Memory {
-  std::vector<BFloat16> x = std::vector<BFloat16>(kShape.size());
-  std::vector<BFloat16> y = x, dy = x, dx = x, residual = x, dresidual = x;
-  std::vector<float> weight = std::vector<float>(kChannels);
-  std::vector<float> bias = weight, dweight = weight, dbias = weight;
-  std::vector<float> mean = weight, variance = weight;
-  int64_t batches = 0;
-  alignas(16) std::byte saved[64];
-
-  Buffer Saved() {
-    const StatisticsRecord record = {.channels = kChannels,
-                                     .type = DataType::kFloat32};
-    return {saved, record.size_bytes(), DataType::kUInt8};
-  }
-  BatchNorm::Forwards Forwards() {
-    return {.shape = kShape,
-            .x = x,
-            .residual = residual,
-            .weight = weight,
-            .bias = bias,
-            .running = {mean, variance, &batches},
-            .y = y,
-            .saved = Saved()};
-  }
-  BatchNorm::Backwards Backwards() {
-    return {.shape = kShape,
-            .relu = true,
-            .x = x,
-            .y = y,
-            .dy = dy,
-            .weight = weight,
-            .saved = Saved(),
-            .dweight = dweight,
-            .dbias = dbias,
-            .dx = dx,
-            .dresidual = dresidual};
-  }
-};
-
 BatchNormOptions Options() { return {.channels = kChannels}; }
 
+// Memory of a layer with weights and running statistics, for bfloat16.
+LayerTensors MakeMemory() {
+  const std::vector<double> activations(kShape.size());
+  const std::vector<double> parameters(kChannels);
+  return LayerTensors(
+      Options(), kShape, DataType::kBFloat16,
+      {activations, activations, activations, parameters, parameters});
+}
+BatchNorm::Forwards ForwardsOf(LayerTensors& memory) {
+  return memory.Forwards({.residual = true});
+}
+BatchNorm::Backwards BackwardsOf(LayerTensors& memory) {
+  return memory.Backwards({.relu = true, .residual = true});
+}
+
 TEST(CheckForwardsTest, TakesMemoryThatFits) {
-  Memory memory;
-  BatchNorm::Forwards forwards = memory.Forwards();
+  LayerTensors memory = MakeMemory();
+  BatchNorm::Forwards forwards = ForwardsOf(memory);
   EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
-  forwards.y = memory.residual;  // In place.
+  forwards.y = memory.residual.buffer();  // In place.
   EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
-  forwards.y = memory.x;
+  forwards.y = memory.x.buffer();
   EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
-  forwards.residual = memory.x;
+  forwards.residual = memory.x.buffer();
   EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
   forwards.residual = ConstBuffer();
-  forwards.bias = memory.weight;  // Both are only read.
+  forwards.bias = memory.weight.buffer();  // Both are only read.
   EXPECT_THAT(CheckForwards(Options(), forwards), IsOk());
 }
 
 TEST(CheckForwardsTest, TakesAnEmptyBatchWithoutMemory) {
-  Memory memory;
-  BatchNorm::Forwards forwards = memory.Forwards();
+  LayerTensors memory = MakeMemory();
+  BatchNorm::Forwards forwards = ForwardsOf(memory);
   forwards.shape.n = 0;
   forwards.x = ConstBuffer(nullptr, 0, DataType::kBFloat16);
   forwards.y = Buffer();
@@ -179,12 +154,12 @@ TEST(CheckForwardsTest, TakesAnEmptyBatchWithoutMemory) {
 }
 
 template <typename Call>
-void ExpectRefusals(Call (Memory::*make)(),
+void ExpectRefusals(Call (*make)(LayerTensors&),
                     absl::Status (*check)(const BatchNormOptions&, const Call&),
                     const std::vector<Misfit<Call>>& misfits) {
   for (const Misfit<Call>& misfit : misfits) {
-    Memory memory;
-    Call call = (memory.*make)();
+    LayerTensors memory = MakeMemory();
+    Call call = make(memory);
     misfit.change(call);
     EXPECT_THAT(check(Options(), call),
                 StatusIs(absl::StatusCode::kInvalidArgument,
@@ -194,7 +169,7 @@ void ExpectRefusals(Call (Memory::*make)(),
 
 TEST(CheckForwardsTest, NamesWhatDoesNotFit) {
   ExpectRefusals<BatchNorm::Forwards>(
-      &Memory::Forwards, CheckForwards,
+      ForwardsOf, CheckForwards,
       {
           {[](auto& f) { f.shape.c = 3; }, "shape has 3 channels"},
           {[](auto& f) { f.shape.n = -1; }, "shape has n = -1"},
@@ -235,8 +210,8 @@ TEST(CheckForwardsTest, NamesWhatDoesNotFit) {
 }
 
 TEST(CheckForwardsTest, RefusesWhatTheLayerLacks) {
-  Memory memory;
-  const BatchNorm::Forwards forwards = memory.Forwards();
+  LayerTensors memory = MakeMemory();
+  const BatchNorm::Forwards forwards = ForwardsOf(memory);
   BatchNormOptions plain = Options();
   plain.affine = false;
   EXPECT_THAT(std::string(CheckForwards(plain, forwards).message()),
@@ -248,23 +223,23 @@ TEST(CheckForwardsTest, RefusesWhatTheLayerLacks) {
 }
 
 TEST(CheckBackwardsTest, TakesMemoryThatFits) {
-  Memory memory;
-  BatchNorm::Backwards backwards = memory.Backwards();
+  LayerTensors memory = MakeMemory();
+  BatchNorm::Backwards backwards = BackwardsOf(memory);
   EXPECT_THAT(CheckBackwards(Options(), backwards), IsOk());
-  backwards.dx = memory.dy;  // In place.
+  backwards.dx = memory.dy.buffer();  // In place.
   EXPECT_THAT(CheckBackwards(Options(), backwards), IsOk());
   backwards.relu = false;
-  backwards.y = memory.dx;  // Not used.
+  backwards.y = memory.dx.buffer();  // Not used.
   backwards.dresidual = Buffer();
   EXPECT_THAT(CheckBackwards(Options(), backwards), IsOk());
-  backwards.dx = memory.dx;
-  backwards.dresidual = memory.dy;
+  backwards.dx = memory.dx.buffer();
+  backwards.dresidual = memory.dy.buffer();
   EXPECT_THAT(CheckBackwards(Options(), backwards), IsOk());
 }
 
 TEST(CheckBackwardsTest, TakesAnEmptyBatchWithoutMemory) {
-  Memory memory;
-  BatchNorm::Backwards backwards = memory.Backwards();
+  LayerTensors memory = MakeMemory();
+  BatchNorm::Backwards backwards = BackwardsOf(memory);
   backwards.shape.n = 0;
   backwards.x = backwards.y = backwards.dy =
       ConstBuffer(nullptr, 0, DataType::kBFloat16);
@@ -274,7 +249,7 @@ TEST(CheckBackwardsTest, TakesAnEmptyBatchWithoutMemory) {
 
 TEST(CheckBackwardsTest, NamesWhatDoesNotFit) {
   ExpectRefusals<BatchNorm::Backwards>(
-      &Memory::Backwards, CheckBackwards,
+      BackwardsOf, CheckBackwards,
       {
           {[](auto& b) { b.shape.c = 1; }, "shape has 1 channels"},
           {[](auto& b) { b.x.count = 0; }, "x has 0"},
@@ -384,27 +359,27 @@ void ExpectOverlapsRefused(
 }
 
 TEST(CheckForwardsTest, RefusesOutputsOverOtherMemory) {
-  Memory memory;
+  LayerTensors memory = MakeMemory();
   ExpectOverlapsRefused<BatchNorm::Forwards>(
-      memory.Forwards(), ForwardSlots(), kForwardWritten,
+      ForwardsOf(memory), ForwardSlots(), kForwardWritten,
       {{"y", "x"}, {"y", "residual"}},
       [](const auto& call) { return CheckForwards(Options(), call); });
 }
 
 TEST(CheckBackwardsTest, RefusesOutputsOverOtherMemory) {
-  Memory memory;
+  LayerTensors memory = MakeMemory();
   ExpectOverlapsRefused<BatchNorm::Backwards>(
-      memory.Backwards(), BackwardSlots(), kBackwardWritten,
+      BackwardsOf(memory), BackwardSlots(), kBackwardWritten,
       {{"dx", "dy"}, {"dresidual", "dy"}},
       [](const auto& call) { return CheckBackwards(Options(), call); });
 }
 
 // Each alone may be dy.
 TEST(CheckBackwardsTest, RefusesTwoOutputsInOnePlace) {
-  Memory memory;
-  BatchNorm::Backwards backwards = memory.Backwards();
-  backwards.dx = memory.dy;
-  backwards.dresidual = memory.dy;
+  LayerTensors memory = MakeMemory();
+  BatchNorm::Backwards backwards = BackwardsOf(memory);
+  backwards.dx = memory.dy.buffer();
+  backwards.dresidual = memory.dy.buffer();
   EXPECT_THAT(CheckBackwards(Options(), backwards),
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "batch norm: dresidual overlaps dx"));

@@ -10,7 +10,6 @@
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 
@@ -45,14 +44,7 @@ absl::Status SyncBatchNorm::Forward(const Forwards& buffers) {
          options_.epsilon, buffers.saved.bytes()}));
   }
   if (buffers.shape.n == 0) return absl::OkStatus();
-  return kernels_.Normalize({.shape = buffers.shape,
-                             .relu = buffers.relu,
-                             .x = buffers.x,
-                             .residual = buffers.residual,
-                             .weight = buffers.weight,
-                             .bias = buffers.bias,
-                             .saved = buffers.saved.bytes(),
-                             .y = buffers.y});
+  return kernels_.Normalize(buffers);
 }
 
 absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
@@ -61,7 +53,13 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
   const int64_t size = record.size_bytes();
   const int ranks = shared ? group_->world_size() : 1;
   const int64_t own = shared ? group_->rank() * size : 0;
-  const absl::Status computed = ComputeRecord(buffers, ranks * size, own);
+  const auto compute = [&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
+    LOCKSTEP_RETURN_IF_ERROR(Reserve(ranks * size));
+    return kernels_.ComputeMoments(buffers.shape, buffers.x,
+                                   scratch_.get() + own);
+  };
+  const absl::Status computed = compute();
   if (!computed.ok()) return Refuse(shared, Operation::kAllGather, computed);
   if (shared) {
     const Buffer records(scratch_.get(), ranks * size, DataType::kUInt8);
@@ -77,45 +75,24 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
   return CountBatch(options_, values, running);
 }
 
-absl::Status SyncBatchNorm::ComputeRecord(const Forwards& buffers,
-                                          int64_t bytes, int64_t offset) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
-  LOCKSTEP_RETURN_IF_ERROR(Reserve(bytes));
-  return kernels_.ComputeMoments(buffers.shape, buffers.x,
-                                 scratch_.get() + offset);
-}
-
 absl::Status SyncBatchNorm::Backward(
     const Backwards& buffers, absl::FunctionRef<void()> gradients_ready) {
   const bool shared = IsShared(buffers.training);
-  BatchNormKernels::BackwardCall call = {.shape = buffers.shape,
-                                         .relu = buffers.relu,
-                                         .x = buffers.x,
-                                         .y = buffers.y,
-                                         .dy = buffers.dy,
-                                         .weight = buffers.weight,
-                                         .saved = buffers.saved.bytes(),
-                                         .sums = {},
-                                         .dweight = buffers.dweight,
-                                         .dbias = buffers.dbias,
-                                         .dx = buffers.dx,
-                                         .dresidual = buffers.dresidual};
-  const absl::Status reduced = ReduceOwn(buffers, call);
+  BatchNormKernels::BackwardCall call = {buffers, /*sums=*/{}};
+  const auto reduce = [&]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckBackwards(options_, buffers));
+    const DataType type = StatisticsTypeOf(buffers.x.type);
+    const int64_t count = 2 * options_.channels;
+    LOCKSTEP_RETURN_IF_ERROR(Reserve(count * SizeOf(type)));
+    call.sums = Buffer(scratch_.get(), count, type);
+    return kernels_.BackwardReduce(call);
+  };
+  const absl::Status reduced = reduce();
   if (!reduced.ok()) return Refuse(shared, Operation::kAllReduce, reduced);
   gradients_ready();
   if (shared) LOCKSTEP_RETURN_IF_ERROR(group_->AllReduce(call.sums));
   if (buffers.shape.n == 0) return absl::OkStatus();
   return kernels_.BackwardInput(call);
-}
-
-absl::Status SyncBatchNorm::ReduceOwn(const Backwards& buffers,
-                                      BatchNormKernels::BackwardCall& call) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckBackwards(options_, buffers));
-  const DataType type = StatisticsTypeOf(buffers.x.type);
-  const int64_t count = 2 * options_.channels;
-  LOCKSTEP_RETURN_IF_ERROR(Reserve(count * SizeOf(type)));
-  call.sums = Buffer(scratch_.get(), count, type);
-  return kernels_.BackwardReduce(call);
 }
 
 absl::Status SyncBatchNorm::Refuse(bool shared, Operation operation,

@@ -12,7 +12,6 @@
 #include "base/data_types.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 
@@ -71,17 +70,9 @@ class SyncBatchNorm : public BatchNorm {
   // `operation`.
   absl::Status Refuse(bool shared, Operation operation,
                       const absl::Status& cause);
-  // Checks the call and writes this batch's record to scratch space for
-  // `bytes`, at `offset`.
-  absl::Status ComputeRecord(const Forwards& buffers, int64_t bytes,
-                             int64_t offset);
   // Checks the call and writes `saved` and the running statistics from the
   // batch.
   absl::Status UseBatch(const Forwards& buffers);
-  // Checks the call, and writes dweight and dbias, and this batch's sums to
-  // scratch space.
-  absl::Status ReduceOwn(const Backwards& buffers,
-                         BatchNormKernels::BackwardCall& call);
 
   const BatchNormOptions options_;
   BatchNormKernels& kernels_;

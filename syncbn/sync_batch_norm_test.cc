@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,10 +20,9 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/moments.h"
+#include "syncbn/testing/device_tensor.h"
 
 namespace lockstep {
 namespace {
@@ -141,72 +139,52 @@ class NotingKernels : public BatchNormKernels {
   Log& log_;
 };
 
-// Memory for calls on two samples of one pixel.
+// Calls on samples of one pixel.
 class SyncBatchNormTest : public testing::Test {
  protected:
-  SyncBatchNormTest() {
-    options_.channels = kChannels;
-    std::memset(saved_, 0, sizeof(saved_));
-  }
+  SyncBatchNormTest() { options_.channels = kChannels; }
 
   absl::Status Forward(bool training, int64_t n = 2) {
-    return With([&](SyncBatchNorm& layer) {
-      BatchNorm::Forwards forwards;
-      forwards.shape = {.n = n, .c = kChannels, .hw = 1};
-      forwards.training = training;
-      forwards.x = ConstBuffer(x_.data(), n * kChannels, DataType::kFloat32);
-      forwards.y = Buffer(y_.data(), n * kChannels, DataType::kFloat32);
-      if (options_.affine) {
-        forwards.weight = weight_;
-        forwards.bias = weight_;
-      }
-      if (options_.track_running_stats) {
-        forwards.running = {mean_, variance_, &batches_};
-      }
-      forwards.saved = Buffer(saved_, kRecordBytes, DataType::kUInt8);
+    return With(n, [&](SyncBatchNorm& layer, LayerTensors& tensors) {
+      BatchNorm::Forwards forwards = tensors.Forwards({.training = training});
+      if (short_weight_) --forwards.weight.count;
       return layer.Forward(forwards);
     });
   }
 
   absl::Status Backward(bool training, int64_t n = 2) {
-    return With([&](SyncBatchNorm& layer) {
-      BatchNorm::Backwards backwards;
-      backwards.shape = {.n = n, .c = kChannels, .hw = 1};
-      backwards.training = training;
-      backwards.x = ConstBuffer(x_.data(), n * kChannels, DataType::kFloat32);
-      backwards.dy = backwards.x;
-      backwards.dx = Buffer(y_.data(), n * kChannels, DataType::kFloat32);
-      if (options_.affine) {
-        backwards.weight = weight_;
-        backwards.dweight = dweight_;
-        backwards.dbias = dbias_;
-      }
-      backwards.saved = ConstBuffer(saved_, kRecordBytes, DataType::kUInt8);
+    return With(n, [&](SyncBatchNorm& layer, LayerTensors& tensors) {
+      BatchNorm::Backwards backwards =
+          tensors.Backwards({.training = training});
+      if (short_weight_) --backwards.weight.count;
       return layer.Backward(backwards, [&] { log_.push_back("ready"); });
     });
   }
 
   template <typename Call>
-  absl::Status With(Call call) {
+  absl::Status With(int64_t n, Call call) {
     const absl::StatusOr<std::unique_ptr<SyncBatchNorm>> layer =
         local_ ? SyncBatchNorm::CreateLocal(options_, kernels_)
                : SyncBatchNorm::Create(options_, kernels_, group_);
     if (!layer.ok()) return layer.status();
-    return call(**layer);
+    const std::vector<double> activations(static_cast<size_t>(n * kChannels));
+    const std::vector<double> parameters(kChannels);
+    LayerTensors tensors(
+        options_, {n, kChannels, 1}, DataType::kFloat32,
+        {activations, activations, activations, parameters, parameters});
+    tensors.batches = batches_;
+    const absl::Status status = call(**layer, tensors);
+    batches_ = tensors.batches;
+    return status;
   }
 
   bool local_ = false;
+  bool short_weight_ = false;
   BatchNormOptions options_;
   Log log_;
   NotingGroup group_{log_};
   NotingKernels kernels_{log_};
-  std::vector<float> x_ = std::vector<float>(2 * kChannels);
-  std::vector<float> y_ = x_;
-  std::vector<float> weight_ = std::vector<float>(kChannels);
-  std::vector<float> dweight_ = weight_, dbias_ = weight_;
-  std::vector<float> mean_ = weight_, variance_ = weight_;
   int64_t batches_ = 4;
-  alignas(16) std::byte saved_[kRecordBytes];
 };
 
 TEST_F(SyncBatchNormTest, SendsOneMessageEachWayInTrainingAlone) {
@@ -292,7 +270,7 @@ TEST_F(SyncBatchNormTest, ReturnsTheGroupsError) {
 
 // The others wait for a message of this rank.
 TEST_F(SyncBatchNormTest, TellsTheOthersOfMemoryThatDoesNotFit) {
-  weight_.resize(2);
+  short_weight_ = true;
   group_.failure = absl::UnavailableError("rank 2 is gone");
   const absl::Status forward = Forward(/*training=*/true);
   EXPECT_THAT(forward, StatusIs(absl::StatusCode::kInvalidArgument,
@@ -316,7 +294,7 @@ TEST_F(SyncBatchNormTest, TellsTheOthersOfItsDevicesError) {
 }
 
 TEST_F(SyncBatchNormTest, TellsNobodyWhereNobodyWaits) {
-  weight_.resize(2);
+  short_weight_ = true;
   EXPECT_TRUE(absl::IsInvalidArgument(Forward(/*training=*/false)));
   EXPECT_TRUE(absl::IsInvalidArgument(Backward(/*training=*/false)));
   options_.track_running_stats = false;

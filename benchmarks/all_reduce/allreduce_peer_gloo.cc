@@ -65,43 +65,43 @@ class GlooGroup : public PeerCommunicator {
   int rank() const override { return context_->rank; }
   int world_size() const override { return context_->size; }
 
-  absl::Status PeerAllReduce(ConstBuffer input, Buffer output,
-                             ReduceOp op) override {
-    switch (input.type) {
+  absl::Status Run(const Collective& call) override {
+    if (call.operation == Operation::kBarrier) {
+      gloo::BarrierOptions options(context_);
+      gloo::barrier(options);
+      return absl::OkStatus();
+    }
+    switch (call.input.type) {
       case DataType::kFloat64:
-        return Reduce<double>(input, output, op);
+        return Reduce<double>(call);
       case DataType::kFloat32:
-        return Reduce<float>(input, output, op);
+        return Reduce<float>(call);
       case DataType::kFloat16:
-        return Reduce<gloo::float16>(input, output, op);
+        return Reduce<gloo::float16>(call);
       case DataType::kInt32:
-        return Reduce<int32_t>(input, output, op);
+        return Reduce<int32_t>(call);
       case DataType::kInt64:
-        return Reduce<int64_t>(input, output, op);
+        return Reduce<int64_t>(call);
       case DataType::kUInt8:
-        return Reduce<uint8_t>(input, output, op);
+        return Reduce<uint8_t>(call);
       case DataType::kBFloat16:
         break;
     }
-    return Missing(input.type, op);
-  }
-
-  absl::Status PeerBarrier() override {
-    gloo::BarrierOptions options(context_);
-    gloo::barrier(options);
-    return absl::OkStatus();
+    return Missing(call);
   }
 
  private:
-  static absl::Status Missing(DataType type, ReduceOp op) {
-    return absl::UnimplementedError(
-        absl::StrCat("Gloo has no ", Name(op), " of ", Name(type)));
+  static absl::Status Missing(const Collective& call) {
+    return absl::UnimplementedError(absl::StrCat(
+        "Gloo has no ", Name(call.op), " of ", Name(call.input.type)));
   }
 
   template <typename T>
-  absl::Status Reduce(ConstBuffer input, Buffer output, ReduceOp op) {
-    const ReduceFunction function = FunctionOf<T>(op);
-    if (function == nullptr) return Missing(input.type, op);
+  absl::Status Reduce(const Collective& call) {
+    const ReduceFunction function = FunctionOf<T>(call.op);
+    if (function == nullptr) return Missing(call);
+    const ConstBuffer& input = call.input;
+    const Buffer& output = call.output;
     const auto count = static_cast<size_t>(input.count);
     gloo::AllreduceOptions options(context_);
     // In place is having no input.

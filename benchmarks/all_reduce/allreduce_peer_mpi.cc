@@ -64,13 +64,17 @@ class MpiGroup : public PeerCommunicator {
   int rank() const override { return rank_; }
   int world_size() const override { return world_size_; }
 
-  absl::Status PeerAllReduce(ConstBuffer input, Buffer output,
-                             ReduceOp op) override {
+  absl::Status Run(const Collective& call) override {
+    if (call.operation == Operation::kBarrier) {
+      return MpiStatus(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
+    }
+    const ConstBuffer& input = call.input;
+    const Buffer& output = call.output;
     const std::optional<MPI_Datatype> type = MpiType(input.type);
-    const std::optional<MPI_Op> operation = MpiOp(op);
+    const std::optional<MPI_Op> operation = MpiOp(call.op);
     if (!type.has_value() || !operation.has_value()) {
       return absl::UnimplementedError(
-          absl::StrCat("MPI has no ", Name(op), " of ", Name(input.type)));
+          absl::StrCat("MPI has no ", Name(call.op), " of ", Name(input.type)));
     }
     if (input.count > INT_MAX) {
       return absl::UnimplementedError("MPI takes counts below 2^31 only");
@@ -81,10 +85,6 @@ class MpiGroup : public PeerCommunicator {
         MPI_Allreduce(from, output.data, static_cast<int>(input.count), *type,
                       *operation, MPI_COMM_WORLD),
         "MPI_Allreduce");
-  }
-
-  absl::Status PeerBarrier() override {
-    return MpiStatus(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
   }
 
  private:

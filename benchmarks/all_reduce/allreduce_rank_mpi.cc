@@ -15,8 +15,7 @@ namespace lockstep::benchmarks {
 namespace {
 
 absl::Status Run(const std::string& listener, Algorithm algorithm) {
-  GroupOptions options;
-  options.algorithm = algorithm;
+  GroupOptions options = {.algorithm = algorithm};
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
                             JoinMpiGroup(options));
   return ServeGroup(listener, *communicator);

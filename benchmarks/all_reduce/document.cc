@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/data_types.h"
-#include "benchmarks/all_reduce/plan.h"
 #include "benchmarks/all_reduce/report.h"
+#include "benchmarks/all_reduce/turn.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 
@@ -77,7 +77,7 @@ Value RowData(const AllReduceSettings& settings, const AllReduceSize& size,
         std::pair("min", row.min), std::pair("max", row.max)}) {
     data.Add(key, seconds * kMicroseconds);
   }
-  data.Add("samples", row.samples);
+  data.Add("samples", row.seconds.size());
   data.Add("rounds", size.rounds);
   data.Add("copy_bw", size.copy_bw * kGigabytes);
   data.Add("bound", Scaled(size.bound_seconds, kMicroseconds));

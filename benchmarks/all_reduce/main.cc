@@ -18,13 +18,10 @@
 #include "base/files.h"
 #include "base/process.h"
 #include "base/status_macros.h"
-#include "benchmarks/all_reduce/plan.h"
-#include "benchmarks/all_reduce/ranks.h"
 #include "benchmarks/all_reduce/report.h"
+#include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/command.h"
-#include "benchmarks/harness/memory.h"
-#include "benchmarks/harness/ranks.h"
-#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/measure.h"
 #include "collectives/launch/rank_environment.h"
 #include "report/document.h"
 #include "report/write.h"
@@ -117,8 +114,7 @@ absl::Status SetSizes(AllReduceSettings& settings) {
 }
 
 absl::StatusOr<AllReduceSettings> SettingsFromFlags() {
-  AllReduceSettings settings;
-  settings.world_size = absl::GetFlag(FLAGS_world_size);
+  AllReduceSettings settings = {.world_size = absl::GetFlag(FLAGS_world_size)};
   LOCKSTEP_ASSIGN_OR_RETURN(settings.backends,
                             ParseBackends(absl::GetFlag(FLAGS_backend)));
   LOCKSTEP_ASSIGN_OR_RETURN(settings.algorithms,
@@ -183,7 +179,7 @@ absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report,
   for (const int64_t bytes : report.settings.sizes) {
     shown.Show(AllReduceDocument(report, /*finished=*/false));
     LOCKSTEP_ASSIGN_OR_RETURN(
-        const MeasuredSize measured,
+        const AllReduceSize measured,
         MeasureSize(report.settings, bytes, take_turn, SteadySeconds, subjects,
                     report.missing));
     report.sizes.push_back(DeriveSize(report.settings, measured));

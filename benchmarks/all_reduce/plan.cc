@@ -1,5 +1,3 @@
-#include "benchmarks/all_reduce/plan.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -18,6 +16,7 @@
 #include "absl/strings/strip.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
+#include "benchmarks/all_reduce/turn.h"
 #include "collectives/communicator.h"
 
 namespace lockstep::benchmarks {

@@ -15,9 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/rank_service.h"
-#include "benchmarks/harness/rounds.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 

@@ -7,7 +7,6 @@
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "report/document.h"
@@ -27,8 +26,7 @@ absl::Status CheckBars(const report::Document& document) {
   if (!absl::GetFlag(FLAGS_require_bars)) return absl::OkStatus();
   for (const report::Bar& bar : document.bars) {
     if (!bar.value.has_value() || bar.Met()) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat(bar.what, ", ", bar.Goal(), ": ", bar.Outcome()));
+    return absl::FailedPreconditionError(bar.Text());
   }
   return absl::OkStatus();
 }
@@ -52,13 +50,13 @@ absl::StatusOr<ReportOutput> ReportOutput::Create(const std::string& name,
     chosen = UserPath(chosen);
     LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(chosen));
   }
-  return ReportOutput(name, json, chosen);
+  return ReportOutput{name, json, chosen};
 }
 
 absl::Status ReportOutput::Write(const report::Document& document) const {
-  LOCKSTEP_RETURN_IF_ERROR(WriteJsonFile(json_, report::JsonText(document)));
-  if (!folder_.empty()) {
-    LOCKSTEP_RETURN_IF_ERROR(WriteReport(folder_, name_, document));
+  LOCKSTEP_RETURN_IF_ERROR(WriteJsonFile(json, report::JsonText(document)));
+  if (!folder.empty()) {
+    LOCKSTEP_RETURN_IF_ERROR(WriteReport(folder, name, document));
   }
   return CheckBars(document);
 }

@@ -22,8 +22,7 @@ std::vector<std::pair<std::string, std::string>> OutputWords(
     const std::string& name, const std::string& folder);
 
 // Where a report will be written.
-class ReportOutput {
- public:
+struct ReportOutput {
   // Reads the flags, and finds out before a long run what would otherwise fail
   // at its end. folder: as of OutputWords. Errors: kInvalidArgument, beginning
   // with --json; kPermissionDenied, beginning with --output_dir.
@@ -36,15 +35,9 @@ class ReportOutput {
   // was measured and is not met.
   absl::Status Write(const report::Document& document) const;
 
- private:
-  ReportOutput(std::string name, std::string json, std::string folder)
-      : name_(std::move(name)),
-        json_(std::move(json)),
-        folder_(std::move(folder)) {}
-
-  std::string name_;
-  std::string json_;    // As its user typed it; empty for none.
-  std::string folder_;  // Empty for none.
+  std::string name;
+  std::string json;    // As its user typed it; empty for none.
+  std::string folder;  // Empty for none.
 };
 
 }  // namespace lockstep::benchmarks

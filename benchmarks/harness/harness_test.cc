@@ -1,11 +1,13 @@
 // What all benchmarks measure with: statistics, numbers by position, memory,
-// copies, bytes and rounds.
+// copies, bytes and rounds; where reports go, and what becomes of a bar that is
+// not met.
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <set>
@@ -13,17 +15,35 @@
 #include <tuple>
 #include <vector>
 
+#include "absl/flags/declare.h"
+#include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/command_line.h"
+#include "base/files.h"
 #include "base/status_matchers.h"
-#include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/command.h"
+#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/rank_service.h"
-#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/testing.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "report/document.h"
+#include "report/write.h"
+
+ABSL_DECLARE_FLAG(std::string, json);
+ABSL_DECLARE_FLAG(std::string, output_dir);
+ABSL_DECLARE_FLAG(bool, require_bars);
 
 namespace lockstep::benchmarks {
 namespace {
+
+using ::testing::Each;
+using ::testing::Gt;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 TEST(PercentileTest, IsTheNearestRank) {
   const std::vector<double> samples = {15, 20, 35, 40, 50};
@@ -115,8 +135,6 @@ TEST(CheckMemoryTest, RefusesWhatHasNoRoom) {
 
 // Memory that is taken is seen, and a process that fails is no number.
 
-using ::testing::HasSubstr;
-
 constexpr int64_t kMiB = 1 << 20;
 
 // What the kernel, or a sanitizer, may add.
@@ -178,10 +196,6 @@ TEST(ResidentGrowthTest, ReportsAProcessThatDoesNotFinish) {
 }
 
 // That copies happen and are timed; not how fast they are.
-
-using ::testing::Each;
-using ::testing::Gt;
-using ::testing::SizeIs;
 
 TEST(TimeCopiesTest, TimesEveryCopyAndMissesNoByte) {
   for (const int threads : {1, 2, 3}) {
@@ -325,6 +339,79 @@ TEST(MeasureRoundsTest, StopsAtTheFirstTurnThatFails) {
   EXPECT_EQ(turns, 2);
   EXPECT_THAT(Named("it", absl::AbortedError("broke")),
               StatusIs(absl::StatusCode::kAborted, "it: broke"));
+}
+
+report::Document Example() {
+  return {.name = "lockstep.example",
+          .origin = ExampleOrigin("example"),
+          .bars = {{.what = "met", .needed = 1, .value = 2},
+                   {.what = "not measured", .needed = 1}}};
+}
+
+absl::Status Write(const report::Document& document,
+                   const std::string& folder = "") {
+  const absl::StatusOr<ReportOutput> output =
+      ReportOutput::Create("example", folder);
+  return output.ok() ? output->Write(document) : output.status();
+}
+
+TEST(ReportOutputTest, WritesEveryFormToTheFolder) {
+  const report::Document document = Example();
+  ASSERT_THAT(Write(document, TestPath("")), IsOk());
+  const std::string path = TestPath("") + "/example";
+  EXPECT_THAT(ReadFile(path + ".json"),
+              IsOkAndHolds(report::JsonText(document)));
+  EXPECT_THAT(ReadFile(path + ".html"),
+              IsOkAndHolds(report::HtmlPage(document)));
+  EXPECT_THAT(ReadFile(path + ".md"),
+              IsOkAndHolds(report::MarkdownPage(document)));
+}
+
+TEST(ReportOutputTest, GoesWhereTheFlagsSay) {
+  const absl::FlagSaver saver;
+  absl::SetFlag(&FLAGS_output_dir, TestPath("") + "/chosen");
+  absl::SetFlag(&FLAGS_json, TestPath("") + "/other.json");
+  std::filesystem::create_directories(TestPath(""));
+  ASSERT_THAT(Write(Example(), TestPath("") + "/default"), IsOk());
+  EXPECT_TRUE(std::filesystem::exists(TestPath("") + "/chosen/example.json"));
+  EXPECT_TRUE(std::filesystem::exists(TestPath("") + "/other.json"));
+  EXPECT_FALSE(std::filesystem::exists(TestPath("") + "/default"));
+}
+
+TEST(ReportOutputTest, SaysBeforeTheRunWhatCannotBeWritten) {
+  const absl::FlagSaver saver;
+  EXPECT_THAT(ReportOutput::Create("example", "/dev/null/out").status(),
+              StatusIs(absl::StatusCode::kPermissionDenied,
+                       StartsWith("--output_dir: cannot write to")));
+  absl::SetFlag(&FLAGS_json, "/absent/x.json");
+  EXPECT_THAT(ReportOutput::Create("example", "").status(),
+              StatusIs(absl::StatusCode::kInvalidArgument,
+                       StartsWith("--json: cannot write to")));
+}
+
+TEST(ReportOutputTest, RequiresOfBarsThatTheyAreMetIfAsked) {
+  const absl::FlagSaver saver;
+  report::Document document = Example();
+  document.bars.push_back({.what = "missed", .needed = 1, .value = 0.5});
+  EXPECT_THAT(Write(document), IsOk());
+  absl::SetFlag(&FLAGS_require_bars, true);
+  EXPECT_THAT(Write(Example()), IsOk());
+  EXPECT_THAT(Write(document), StatusIs(absl::StatusCode::kFailedPrecondition,
+                                        "missed, at least 1: 0.50: NOT met"));
+}
+
+TEST(OutputFlagsTest, NameTheFilesAndTheFolder) {
+  Usage usage;
+  usage.sections = {{"", kOutputFlags}};
+  usage.words = OutputWords("example", "lockstep-example");
+  EXPECT_THAT(UsageText(usage), IsOkAndHolds(R"(
+  --output_dir=DIR         where to write example.json, example.html, which
+                           opens offline, and example.md; default:
+                           lockstep-example in the current folder
+  --json=FILE              also writes the JSON there
+  --require_bars=false     true: a bar that is not met is a failure
+
+)"));
 }
 
 }  // namespace

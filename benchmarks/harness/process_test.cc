@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
@@ -37,7 +38,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::StartsWith;
 
-absl::Time Soon() { return absl::Now() + absl::Seconds(20); }
+Deadline Soon() { return Deadline(absl::Seconds(20)); }
 
 struct Ends {
   TurnChannel near;
@@ -46,10 +47,8 @@ struct Ends {
 
 Ends Connect() {
   TurnListener listener = *TurnListener::Create();
-  Ends ends;
-  ends.near = *TurnChannel::Connect(listener.name());
-  ends.far = *listener.Accept();
-  return ends;
+  return {.near = *TurnChannel::Connect(listener.name()),
+          .far = *listener.Accept()};
 }
 
 TEST(TurnChannelTest, CarriesWholeMessagesBothWays) {
@@ -95,7 +94,7 @@ TEST(TurnChannelTest, RefusesLongerMessagesAndSeesThatTheOtherEndIsGone) {
               StatusIs(absl::StatusCode::kInvalidArgument,
                        "a message of 67108865 bytes"));
   ends.far = TurnChannel();
-  EXPECT_THAT(ends.near.Receive(absl::InfiniteFuture()),
+  EXPECT_THAT(ends.near.Receive(Deadline(absl::InfiniteDuration())),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("gone")));
   EXPECT_THAT(ends.near.Send("x"),
               StatusIs(absl::StatusCode::kUnavailable, HasSubstr("gone")));
@@ -104,7 +103,7 @@ TEST(TurnChannelTest, RefusesLongerMessagesAndSeesThatTheOtherEndIsGone) {
 TEST(TurnChannelTest, WaitsNoLongerThanTheDeadline) {
   Ends ends = Connect();
   EXPECT_THAT(
-      ends.near.Receive(absl::Now() + absl::Milliseconds(1)),
+      ends.near.Receive(Deadline(absl::Milliseconds(1))),
       StatusIs(absl::StatusCode::kDeadlineExceeded, HasSubstr("in time")));
 }
 
@@ -134,14 +133,20 @@ constexpr absl::Duration kDeadline = absl::Seconds(20);
 std::unique_ptr<RankTeam> StartTeam(const std::string& how) {
   absl::StatusOr<std::unique_ptr<RankTeam>> team =
       RankTeam::Start([&](const std::string& listener) {
-        TeamCommand command;
-        command.argv = {"benchmarks/harness/rank_team_test_rank", listener,
-                        how};
-        command.nproc = command.world_size = 2;
-        return command;
+        return TeamCommand{
+            .argv = {"benchmarks/harness/rank_team_test_rank", listener, how},
+            .nproc = 2,
+            .world_size = 2};
       });
   EXPECT_THAT(team, IsOk());
   return *std::move(team);
+}
+
+// One whose ranks are there.
+std::unique_ptr<RankTeam> StartReadyTeam(const std::string& how) {
+  std::unique_ptr<RankTeam> team = StartTeam(how);
+  EXPECT_THAT(team->AwaitRanks(kDeadline), IsOk());
+  return team;
 }
 
 absl::StatusOr<TimedCalls> TakeTurn(RankTeam& team, int64_t request,
@@ -152,8 +157,7 @@ absl::StatusOr<TimedCalls> TakeTurn(RankTeam& team, int64_t request,
 }
 
 TEST(RankTeamTest, TakesTurnsAndCombinesThem) {
-  const std::unique_ptr<RankTeam> team = StartTeam("well");
-  ASSERT_THAT(team->AwaitRanks(kDeadline), IsOk());
+  const std::unique_ptr<RankTeam> team = StartReadyTeam("well");
   for (int i = 0; i < 3; ++i) {
     const absl::StatusOr<TimedCalls> all = TakeTurn(*team, 1);
     ASSERT_THAT(all, IsOk());
@@ -166,18 +170,15 @@ TEST(RankTeamTest, TakesTurnsAndCombinesThem) {
 TEST(RankTeamTest, RefusesRequestsAndAnswersOfAnotherKind) {
   const auto refused =
       StatusIs(absl::StatusCode::kDataLoss, HasSubstr("another size"));
-  const std::unique_ptr<RankTeam> team = StartTeam("well");
-  ASSERT_THAT(team->AwaitRanks(kDeadline), IsOk());
+  const std::unique_ptr<RankTeam> team = StartReadyTeam("well");
   EXPECT_THAT(team->Ask<RankHello>(int64_t{1}, kDeadline), refused);
   EXPECT_THAT(team->Ask<TimedCalls>(std::string("go"), kDeadline), refused);
   EXPECT_EQ(team->Stop(kDeadline).code(), absl::StatusCode::kAborted);
 }
 
 TEST(RankTeamTest, EndsWhileAnotherGoesOn) {
-  const std::unique_ptr<RankTeam> first = StartTeam("well");
-  ASSERT_THAT(first->AwaitRanks(kDeadline), IsOk());
-  const std::unique_ptr<RankTeam> second = StartTeam("well");
-  ASSERT_THAT(second->AwaitRanks(kDeadline), IsOk());
+  const std::unique_ptr<RankTeam> first = StartReadyTeam("well");
+  const std::unique_ptr<RankTeam> second = StartReadyTeam("well");
   EXPECT_THAT(first->Stop(kDeadline), IsOk());
   EXPECT_THAT(TakeTurn(*second, 1), IsOk());
   EXPECT_THAT(second->Stop(kDeadline), IsOk());
@@ -205,36 +206,32 @@ TEST(RankTeamTest, DoesNotWaitForeverForRanks) {
                        "the ranks did not end within 50ms"));
 }
 
-TEST(RankTeamTest, SaysWhichRankFailedOrDied) {
-  const std::tuple<const char*, absl::StatusCode, const char*> cases[] = {
-      {"fails", absl::StatusCode::kAborted, "rank 1: unlucky"},
+TEST(RankTeamTest, SaysWhichRankFailedOrDiedOrHangs) {
+  struct Case {
+    const char* how;
+    absl::StatusCode code;
+    testing::Matcher<std::string> why, end;
+    absl::Duration timeout = kDeadline;
+  };
+  const Case cases[] = {
+      {"fails", absl::StatusCode::kAborted, HasSubstr("rank 1: unlucky"),
+       testing::_},
       {"dies", absl::StatusCode::kUnavailable,
-       "was killed by signal 9 (SIGKILL)"}};
-  for (const auto& [how, code, why] : cases) {
-    const std::unique_ptr<RankTeam> team = StartTeam(how);
-    ASSERT_THAT(team->AwaitRanks(kDeadline), IsOk());
-    EXPECT_THAT(TakeTurn(*team, 13), StatusIs(code, HasSubstr(why)));
-    EXPECT_EQ(team->Stop(kDeadline).code(), absl::StatusCode::kAborted);
+       HasSubstr("was killed by signal 9 (SIGKILL)"), testing::_},
+      {"hangs", absl::StatusCode::kDeadlineExceeded,
+       "rank 1: no answer came in time", "the ranks did not end within 50ms",
+       absl::Milliseconds(50)}};
+  for (const auto& [how, code, why, end, timeout] : cases) {
+    const std::unique_ptr<RankTeam> team = StartReadyTeam(how);
+    EXPECT_THAT(TakeTurn(*team, 13, timeout), StatusIs(code, why));
+    EXPECT_THAT(team->Stop(timeout), StatusIs(absl::StatusCode::kAborted, end));
   }
-}
-
-TEST(RankTeamTest, GivesATurnUp) {
-  const std::unique_ptr<RankTeam> team = StartTeam("hangs");
-  ASSERT_THAT(team->AwaitRanks(kDeadline), IsOk());
-  EXPECT_THAT(TakeTurn(*team, 13, absl::Milliseconds(50)),
-              StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       "rank 1: no answer came in time"));
-  EXPECT_THAT(team->Stop(absl::Milliseconds(50)),
-              StatusIs(absl::StatusCode::kAborted,
-                       "the ranks did not end within 50ms"));
 }
 
 TEST(RankTeamTest, ReportsAProgramThatIsNotThere) {
   absl::StatusOr<std::unique_ptr<RankTeam>> team =
-      RankTeam::Start([&](const std::string&) {
-        TeamCommand command;
-        command.argv = {"/absent/program"};
-        return command;
+      RankTeam::Start([](const std::string&) {
+        return TeamCommand{.argv = {"/absent/program"}};
       });
   ASSERT_THAT(team, IsOk());
   EXPECT_THAT(

@@ -22,8 +22,8 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 
 namespace lockstep::benchmarks {
@@ -61,11 +61,6 @@ absl::Status SendPacket(int fd, absl::string_view packet) {
 }
 
 }  // namespace
-
-int PollMilliseconds(absl::Time deadline) {
-  const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
-  return static_cast<int>(std::clamp<int64_t>(left, -1, 24 * 3600 * 1000)) + 1;
-}
 
 absl::StatusOr<TurnListener> TurnListener::Create() {
   OwnedFd fd = NewSocket();
@@ -133,12 +128,13 @@ absl::Status TurnChannel::Send(absl::string_view message) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> TurnChannel::ReceivePacket(absl::Time deadline) {
+absl::StatusOr<std::string> TurnChannel::ReceivePacket(
+    const Deadline& deadline) {
   while (true) {
     pollfd readable = {fd_.get(), POLLIN, 0};
     const int ready = poll(&readable, 1, PollMilliseconds(deadline));
     if (ready > 0) break;
-    if (absl::Now() >= deadline) {
+    if (deadline.passed()) {
       return absl::DeadlineExceededError("no answer came in time");
     }
   }
@@ -152,12 +148,12 @@ absl::StatusOr<std::string> TurnChannel::ReceivePacket(absl::Time deadline) {
   return packet;
 }
 
-absl::StatusOr<std::string> TurnChannel::Receive(absl::Time deadline) {
+absl::StatusOr<std::string> TurnChannel::Receive(const Deadline& deadline) {
   const absl::StatusOr<std::string> first = ReceivePacket(deadline);
   if (!first.ok()) return first.status();
   int64_t size = -1;
-  if (!ByteReader(*first).Read(size) || size < 0 ||
-      size > kLargestTurnMessage) {
+  absl::string_view begin = *first;
+  if (!TakeBytes(begin, size) || size < 0 || size > kLargestTurnMessage) {
     return absl::DataLossError("what came is no message");
   }
   std::string message = first->substr(sizeof(size));
@@ -201,7 +197,7 @@ absl::Status ServeMessages(
   LOCKSTEP_RETURN_IF_ERROR(driver.Send(Encode(hello)));
   while (true) {
     const absl::StatusOr<std::string> message =
-        driver.Receive(absl::InfiniteFuture());
+        driver.Receive(Deadline(absl::InfiniteDuration()));
     if (!message.ok()) return absl::OkStatus();
     const absl::StatusOr<std::string> reply = answer(*message);
     LOCKSTEP_RETURN_IF_ERROR(driver.Send(EncodeAnswer(reply)));

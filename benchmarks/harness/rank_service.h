@@ -18,7 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 
@@ -38,107 +38,88 @@ concept ListsMembers = requires(T& value) {
   T::Members(value);
 };
 
-// Writes and reads values one after the other. Encode and Decode below are for
-// who has one value.
-class ByteWriter {
- public:
-  template <typename T>
-  void Write(const T& value) {
-    if constexpr (ListsMembers<T>) {
-      std::apply([this](const auto&... member) { (this->Write(member), ...); },
-                 T::Members(value));
-    } else {
-      static_assert(std::is_trivially_copyable_v<T>);
-      bytes_.append(reinterpret_cast<const char*>(&value), sizeof(T));
-    }
+// Appends the value as bytes: of types that can be copied byte by byte, as they
+// lie in memory, since both ends are programs of one build on one machine;
+// strings; vectors; and structs that list their members.
+template <typename T>
+void AppendBytes(const T& value, std::string& bytes) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof(T));
+}
+inline void AppendBytes(const std::string& text, std::string& bytes) {
+  AppendBytes(static_cast<int64_t>(text.size()), bytes);
+  bytes += text;
+}
+template <typename T>
+void AppendBytes(const std::vector<T>& values, std::string& bytes);
+template <ListsMembers T>
+void AppendBytes(const T& value, std::string& bytes) {
+  std::apply([&](const auto&... member) { (AppendBytes(member, bytes), ...); },
+             T::Members(value));
+}
+template <typename T>
+void AppendBytes(const std::vector<T>& values, std::string& bytes) {
+  AppendBytes(static_cast<int64_t>(values.size()), bytes);
+  for (const T& value : values) AppendBytes(value, bytes);
+}
+
+// Takes a value off the front of the bytes; false where they end too early.
+template <typename T>
+bool TakeBytes(absl::string_view& bytes, T& value) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  if (bytes.size() < sizeof(T)) return false;
+  std::memcpy(&value, bytes.data(), sizeof(T));
+  bytes.remove_prefix(sizeof(T));
+  return true;
+}
+// A count of what takes at least a byte each.
+inline bool TakeCount(absl::string_view& bytes, int64_t& count) {
+  return TakeBytes(bytes, count) && count >= 0 &&
+         count <= static_cast<int64_t>(bytes.size());
+}
+inline bool TakeBytes(absl::string_view& bytes, std::string& text) {
+  int64_t count = 0;
+  if (!TakeCount(bytes, count)) return false;
+  text = std::string(bytes.substr(0, static_cast<size_t>(count)));
+  bytes.remove_prefix(text.size());
+  return true;
+}
+template <typename T>
+bool TakeBytes(absl::string_view& bytes, std::vector<T>& values);
+template <ListsMembers T>
+bool TakeBytes(absl::string_view& bytes, T& value) {
+  return std::apply(
+      [&](auto&... member) { return (TakeBytes(bytes, member) && ...); },
+      T::Members(value));
+}
+template <typename T>
+bool TakeBytes(absl::string_view& bytes, std::vector<T>& values) {
+  int64_t count = 0;
+  if (!TakeCount(bytes, count)) return false;
+  values.clear();  // Grows as elements arrive, whatever the count says.
+  for (int64_t i = 0; i < count; ++i) {
+    if (!TakeBytes(bytes, values.emplace_back())) return false;
   }
-  template <typename T>
-  void Write(const std::vector<T>& values) {
-    Write(static_cast<int64_t>(values.size()));
-    for (const T& value : values) Write(value);
-  }
-  void Write(const std::string& text) {
-    Write(static_cast<int64_t>(text.size()));
-    bytes_ += text;
-  }
+  return true;
+}
 
-  std::string Take() { return std::move(bytes_); }
-
- private:
-  std::string bytes_;
-};
-
-// Each Read is false where the bytes end too early.
-class ByteReader {
- public:
-  explicit ByteReader(absl::string_view bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  bool Read(T& value) {
-    if constexpr (ListsMembers<T>) {
-      return std::apply(
-          [this](auto&... member) { return (this->Read(member) && ...); },
-          T::Members(value));
-    } else {
-      static_assert(std::is_trivially_copyable_v<T>);
-      if (bytes_.size() < sizeof(T)) return false;
-      std::memcpy(&value, bytes_.data(), sizeof(T));
-      bytes_.remove_prefix(sizeof(T));
-      return true;
-    }
-  }
-  template <typename T>
-  bool Read(std::vector<T>& values) {
-    int64_t count = 0;
-    if (!Read(count) || !IsLeft(count)) return false;
-    values.clear();  // Grows as elements arrive, whatever the count says.
-    for (int64_t i = 0; i < count; ++i) {
-      if (!Read(values.emplace_back())) return false;
-    }
-    return true;
-  }
-  bool Read(std::string& text) {
-    int64_t count = 0;
-    if (!Read(count) || !IsLeft(count)) return false;
-    text.assign(bytes_.data(), static_cast<size_t>(count));
-    bytes_.remove_prefix(static_cast<size_t>(count));
-    return true;
-  }
-
-  bool done() const { return bytes_.empty(); }
-
- private:
-  bool IsLeft(int64_t count) const {
-    return count >= 0 && count <= static_cast<int64_t>(bytes_.size());
-  }
-
-  absl::string_view bytes_;
-};
-
-// The value as bytes: of types that can be copied byte by byte, as they lie in
-// memory, since both ends are programs of one build on one machine; strings;
-// vectors; and structs that list their members.
 template <typename T>
 std::string Encode(const T& value) {
-  ByteWriter writer;
-  writer.Write(value);
-  return writer.Take();
+  std::string bytes;
+  AppendBytes(value, bytes);
+  return bytes;
 }
 
 // Error: kDataLoss for bytes that are no T, the whole T and nothing else.
 template <typename T>
 absl::StatusOr<T> Decode(absl::string_view bytes) {
   T value = {};
-  ByteReader reader(bytes);
-  if (reader.Read(value) && reader.done()) return value;
+  if (TakeBytes(bytes, value) && bytes.empty()) return value;
   return absl::DataLossError("a message of another size than expected");
 }
 
 // The longest message that goes over a channel.
 inline constexpr int64_t kLargestTurnMessage = 64 << 20;
-
-// The time until the deadline as poll() takes it: a little more, not less.
-int PollMilliseconds(absl::Time deadline);
 
 // One end of a connection between two processes of one user and host, over
 // which whole messages go. Whoever waits for one sleeps in the kernel: it takes
@@ -159,12 +140,12 @@ class TurnChannel {
   // The next message. Errors: kUnavailable if the other end is gone;
   // kDeadlineExceeded; kDataLoss for what Send did not write. After an error no
   // other message can be read.
-  absl::StatusOr<std::string> Receive(absl::Time deadline);
+  absl::StatusOr<std::string> Receive(const Deadline& deadline);
 
   int fd() const { return fd_.get(); }
 
  private:
-  absl::StatusOr<std::string> ReceivePacket(absl::Time deadline);
+  absl::StatusOr<std::string> ReceivePacket(const Deadline& deadline);
 
   OwnedFd fd_;
 };
@@ -216,7 +197,7 @@ absl::Status ServeMessages(
     const std::function<absl::StatusOr<std::string>(absl::string_view)>&
         answer);
 
-// The same with the types of ByteWriter: `take` returns absl::StatusOr of what
+// The same with the types of Encode: `take` returns absl::StatusOr of what
 // RankTeam::Ask gives the driver.
 template <typename Request, typename Take>
 absl::Status ServeTurns(const std::string& listener, const RankHello& hello,

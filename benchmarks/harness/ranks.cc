@@ -26,8 +26,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/rank_service.h"
 #include "collectives/communicator.h"
@@ -73,13 +73,11 @@ constexpr int64_t kLongestQuote = 4096;  // Of the end of a log.
   dup2(log, STDERR_FILENO);
   // Held open here, this process's connections would not end with the driver's.
   close_range(STDERR_FILENO + 1, ~0U, 0);
-  LaunchOptions options;
-  options.nproc = command.nproc;
-  options.argv = command.argv;
-  options.environment = command.environment;
-  options.prefix_output = false;
-  PlacementOptions placement;
-  placement.bind_cores = command.bind_cores;
+  LaunchOptions options = {.nproc = command.nproc,
+                           .argv = command.argv,
+                           .environment = command.environment,
+                           .prefix_output = false};
+  PlacementOptions placement = {.bind_cores = command.bind_cores};
   auto placements = PlaceRanks(command.nproc, placement);
   if (placements.ok()) options.placements = *std::move(placements);
   const absl::StatusOr<LaunchSummary> summary = lockstep::Launch(options);
@@ -141,7 +139,7 @@ absl::Status RankTeam::Launch() {
 RankTeam::~RankTeam() { Stop(absl::Seconds(10)).IgnoreError(); }
 
 absl::Status RankTeam::AwaitRanks(absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline(timeout);
   for (size_t i = 0; i < ranks_.size();) {
     pollfd events[] = {{listener_.fd(), POLLIN, 0},
                        {process_.get(), POLLIN, 0}};
@@ -162,7 +160,7 @@ absl::Status RankTeam::AwaitRanks(absl::Duration timeout) {
   return absl::OkStatus();
 }
 
-absl::Status RankTeam::AcceptRank(absl::Time deadline) {
+absl::Status RankTeam::AcceptRank(const Deadline& deadline) {
   LOCKSTEP_ASSIGN_OR_RETURN(TurnChannel channel, listener_.Accept());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string message,
                             channel.Receive(deadline));
@@ -184,7 +182,7 @@ absl::Status RankTeam::AcceptRank(absl::Time deadline) {
 
 absl::StatusOr<std::vector<std::string>> RankTeam::Exchange(
     absl::string_view message, absl::Duration timeout) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline(timeout);
   absl::Status cause;
   for (TurnChannel& rank : ranks_) KeepCause(cause, rank.Send(message));
   std::vector<std::string> answers;
@@ -227,10 +225,10 @@ absl::Status RankTeam::EndedEarly() {
 
 bool RankTeam::AwaitEnd(absl::Duration timeout) {
   if (pid_ < 0) return true;
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline(timeout);
   pollfd ended = {process_.get(), POLLIN, 0};
   while (poll(&ended, 1, PollMilliseconds(deadline)) <= 0) {
-    if (absl::Now() >= deadline) return false;
+    if (deadline.passed()) return false;
   }
   while (waitpid(pid_, &wait_status_, 0) < 0 && errno == EINTR) {
   }

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/rank_service.h"
@@ -72,7 +73,7 @@ class RankTeam {
   absl::StatusOr<std::vector<std::string>> Exchange(absl::string_view message,
                                                     absl::Duration timeout);
 
-  // The same with the types of ByteWriter: what ServeTurns<Request> answers.
+  // The same with the types of Encode: what ServeTurns<Request> answers.
   // Error also: kDataLoss for what is no Answer.
   template <typename Answer, typename Request>
   absl::StatusOr<std::vector<Answer>> Ask(const Request& request,
@@ -98,7 +99,7 @@ class RankTeam {
         log_(std::move(log)) {}
 
   absl::Status Launch();
-  absl::Status AcceptRank(absl::Time deadline);
+  absl::Status AcceptRank(const Deadline& deadline);
   absl::Status EndedEarly();
   bool AwaitEnd(absl::Duration timeout);
   std::string LastLine() const;

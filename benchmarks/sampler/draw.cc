@@ -1,5 +1,3 @@
-#include "benchmarks/sampler/draw.h"
-
 #include <zlib.h>
 
 #include <algorithm>
@@ -27,11 +25,10 @@
 #include "absl/time/time.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/torch_process.h"
-#include "benchmarks/sampler/torch_peer_py.h"
+#include "benchmarks/sampler/report.h"
 #include "sampler/distributed_sampler.h"
-#include "sampler/paddle_sampler.h"
 #include "sampler/permutation.h"
 #include "sampler/sampler.h"
 
@@ -227,11 +224,6 @@ absl::StatusOr<double> TimeRandomUpdates(int64_t size) {
 }
 
 // What is said to torch_peer.py, and what it answers.
-absl::StatusOr<TorchProcess> StartSamplerPeer(const SamplerSettings& settings) {
-  return TorchProcess::Start(settings.pythons, SamplerPeerTorch(),
-                             absl::Now() + absl::Seconds(settings.timeout));
-}
-
 absl::StatusOr<DrawResult> DrawWithPeer(TorchProcess& peer, int64_t size,
                                         const SamplerSettings& settings) {
   if (size >= kWideDrawSize && !DrawsWide(peer.version())) {

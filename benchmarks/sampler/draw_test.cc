@@ -1,7 +1,5 @@
 // Flags; timed draws: what they draw, and that wrong indices are seen; the
 // order of draws; and PyTorch as it is and as it fails.
-#include "benchmarks/sampler/draw.h"
-
 #include <cstdint>
 #include <map>
 #include <string>
@@ -12,8 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/status_matchers.h"
-#include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/testing.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/sampler/report.h"
@@ -196,7 +196,7 @@ class MeasureEpochTest : public testing::Test {
  protected:
   MeasureEpochTest() { settings_.rounds = 3; }
 
-  absl::StatusOr<MeasuredEpoch> Measure() {
+  absl::StatusOr<DrawRows> Measure() {
     return MeasureEpoch(
         settings_, 1000,
         [this](DrawSubject subject, int64_t size) {
@@ -233,14 +233,14 @@ class MeasureEpochTest : public testing::Test {
 };
 
 TEST_F(MeasureEpochTest, GivesEachATurnInEveryRound) {
-  const absl::StatusOr<MeasuredEpoch> measured = Measure();
+  const absl::StatusOr<DrawRows> measured = Measure();
   ASSERT_THAT(measured, IsOk());
   EXPECT_THAT(turns_, ElementsAre("torch", "PyTorch", "table",  //
                                   "PyTorch", "torch", "table",  //
                                   "PyTorch", "table", "torch"));
   EXPECT_EQ(measured->size, 1000);
-  ASSERT_THAT(measured->draws, SizeIs(3));
-  for (const MeasuredDraws& draws : measured->draws) {
+  ASSERT_THAT(measured->rows, SizeIs(3));
+  for (const DrawRow& draws : measured->rows) {
     EXPECT_THAT(draws.seconds, ElementsAre(0.5, 0.5, 0.5));
     EXPECT_EQ(draws.count, 125);
     EXPECT_EQ(draws.checksum, 7u);
@@ -256,24 +256,24 @@ TEST_F(MeasureEpochTest, TakesAsManyRoundsAsTheTimeAllows) {
   for (const auto& [seconds, rounds] : rounds_of_seconds) {
     seconds_ = seconds;
     now_ = 0;
-    const absl::StatusOr<MeasuredEpoch> measured = Measure();
+    const absl::StatusOr<DrawRows> measured = Measure();
     ASSERT_THAT(measured, IsOk());
-    EXPECT_THAT(measured->draws[0].seconds, SizeIs(rounds)) << seconds;
+    EXPECT_THAT(measured->rows[0].seconds, SizeIs(rounds)) << seconds;
   }
   // What earlier sizes took is gone.
   seconds_ = 0.5;
   now_ = 9;
-  EXPECT_THAT(Measure()->draws[0].seconds, SizeIs(2));
+  EXPECT_THAT(Measure()->rows[0].seconds, SizeIs(2));
 }
 
 TEST_F(MeasureEpochTest, GoesOnWithoutPyTorch) {
   failing_ = DrawSubject::kPyTorch;
-  const absl::StatusOr<MeasuredEpoch> measured = Measure();
+  const absl::StatusOr<DrawRows> measured = Measure();
   ASSERT_THAT(measured, IsOk());
   EXPECT_EQ(missing_, "at 1000 samples: it broke");
   EXPECT_THAT(subjects_, ElementsAre(DrawSubject::kTorch, DrawSubject::kTable));
-  ASSERT_THAT(measured->draws, SizeIs(2));
-  for (const MeasuredDraws& draws : measured->draws) {
+  ASSERT_THAT(measured->rows, SizeIs(2));
+  for (const DrawRow& draws : measured->rows) {
     EXPECT_THAT(draws.seconds, SizeIs(3));
   }
 }
@@ -300,9 +300,8 @@ TEST_F(MeasureEpochTest, ComparesWithPyTorchAndWithTheRoundBefore) {
 // Programs in the place of Python.
 
 absl::StatusOr<TorchProcess> Start(const std::string& script) {
-  SamplerSettings settings;
-  settings.pythons = {MakePython(script)};
-  return StartSamplerPeer(settings);
+  const std::string pythons[] = {MakePython(script)};
+  return TorchProcess::Start(pythons, "script", absl::Now() + absl::Minutes(1));
 }
 
 TEST(SamplerPeerTest, SaysWhatToDraw) {

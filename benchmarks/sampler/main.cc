@@ -13,14 +13,15 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
-#include "benchmarks/harness/memory.h"
-#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/torch_process.h"
-#include "benchmarks/sampler/draw.h"
 #include "benchmarks/sampler/report.h"
+#include "benchmarks/sampler/torch_peer_py.h"
 #include "report/document.h"
 #include "report/write.h"
 #include "sampler/sampler.h"
@@ -89,7 +90,9 @@ absl::StatusOr<SamplerSettings> SettingsFromFlags() {
 // None if it was not asked for, or is not there: report.missing then says why.
 std::optional<TorchProcess> StartPeer(SamplerReport& report) {
   if (!report.settings.torch) return std::nullopt;
-  absl::StatusOr<TorchProcess> peer = StartSamplerPeer(report.settings);
+  absl::StatusOr<TorchProcess> peer =
+      TorchProcess::Start(report.settings.pythons, SamplerPeerTorch(),
+                          absl::Now() + absl::Seconds(report.settings.timeout));
   if (!peer.ok()) {
     report.missing = std::string(peer.status().message());
     return std::nullopt;
@@ -118,7 +121,7 @@ absl::Status MeasureSizes(std::optional<TorchProcess>& peer,
                : Draw(subject, size);
   };
   for (const int64_t size : report.settings.sizes) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const MeasuredEpoch measured,
+    LOCKSTEP_ASSIGN_OR_RETURN(const DrawRows measured,
                               MeasureEpoch(report.settings, size, draw, elapsed,
                                            subjects, report.missing));
     report.sizes.push_back(DeriveRows(measured));
@@ -156,9 +159,9 @@ absl::Status Run(std::span<char* const> argv) {
                             SettingsFromFlags());
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
                             ReportOutput::Create(kName, /*folder=*/""));
-  SamplerReport report;
-  report.settings = settings;
-  report.origin = report::OriginOf("//benchmarks:sampler", argv);
+  SamplerReport report = {
+      .settings = settings,
+      .origin = report::OriginOf("//benchmarks:sampler", argv)};
   // While this process has no memory to reuse.
   LOCKSTEP_ASSIGN_OR_RETURN(const int64_t keyed_memory,
                             KeyedMemory(kKeyedSize));

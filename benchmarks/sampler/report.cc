@@ -13,8 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/rounds.h"
-#include "benchmarks/sampler/draw.h"
+#include "benchmarks/harness/measure.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
@@ -22,7 +21,7 @@ namespace lockstep::benchmarks {
 // The order of draws.
 namespace {
 
-absl::Status AddDraw(const DrawResult& result, MeasuredDraws& draws) {
+absl::Status AddDraw(const DrawResult& result, DrawRow& draws) {
   if (!draws.seconds.empty() &&
       (result.count != draws.count || result.checksum != draws.checksum)) {
     return absl::DataLossError(
@@ -35,16 +34,17 @@ absl::Status AddDraw(const DrawResult& result, MeasuredDraws& draws) {
   return absl::OkStatus();
 }
 
-const MeasuredDraws* Find(const MeasuredEpoch& measured, DrawSubject subject) {
-  for (const MeasuredDraws& draws : measured.draws) {
-    if (draws.subject == subject && !draws.seconds.empty()) return &draws;
+// Null if it was not drawn.
+const DrawRow* Find(const DrawRows& measured, DrawSubject subject) {
+  for (const DrawRow& row : measured.rows) {
+    if (row.subject == subject && !row.seconds.empty()) return &row;
   }
   return nullptr;
 }
 
-absl::Status CompareWithPyTorch(const MeasuredEpoch& measured) {
-  const MeasuredDraws* const ours = Find(measured, DrawSubject::kTorch);
-  const MeasuredDraws* const theirs = Find(measured, DrawSubject::kPyTorch);
+absl::Status CompareWithPyTorch(const DrawRows& measured) {
+  const DrawRow* const ours = Find(measured, DrawSubject::kTorch);
+  const DrawRow* const theirs = Find(measured, DrawSubject::kPyTorch);
   if (ours == nullptr || theirs == nullptr ||
       (ours->count == theirs->count && ours->checksum == theirs->checksum)) {
     return absl::OkStatus();
@@ -57,30 +57,32 @@ absl::Status CompareWithPyTorch(const MeasuredEpoch& measured) {
 
 }  // namespace
 
-absl::StatusOr<MeasuredEpoch> MeasureEpoch(const SamplerSettings& settings,
-                                           int64_t size,
-                                           const DrawFunction& draw,
-                                           const ClockFunction& elapsed,
-                                           std::vector<DrawSubject>& subjects,
-                                           std::string& missing) {
-  MeasuredEpoch measured = {.size = size};
+absl::StatusOr<DrawRows> MeasureEpoch(const SamplerSettings& settings,
+                                      int64_t size, const DrawFunction& draw,
+                                      const ClockFunction& elapsed,
+                                      std::vector<DrawSubject>& subjects,
+                                      std::string& missing) {
+  DrawRows measured = {.size = size};
   for (const DrawSubject subject : subjects) {
-    measured.draws.push_back({.subject = subject});
+    measured.rows.push_back({.subject = subject});
   }
-  bool peer_failed = false;
+  const auto is_gone = [&](const DrawRow& row) {
+    return std::ranges::count(subjects, row.subject) == 0;
+  };
   const auto take_turn = [&](int, size_t next) -> absl::Status {
-    MeasuredDraws& draws = measured.draws[next];
-    const bool peer = draws.subject == DrawSubject::kPyTorch;
-    if (peer && peer_failed) return absl::OkStatus();
-    const absl::StatusOr<DrawResult> result = draw(draws.subject, size);
+    DrawRow& row = measured.rows[next];
+    if (is_gone(row)) return absl::OkStatus();
+    const absl::StatusOr<DrawResult> result = draw(row.subject, size);
     if (result.ok()) {
-      LOCKSTEP_RETURN_IF_ERROR(AddDraw(*result, draws));
+      LOCKSTEP_RETURN_IF_ERROR(AddDraw(*result, row));
       return CompareWithPyTorch(measured);
     }
-    if (!peer) return Named(Name(draws.subject), result.status());
+    if (row.subject != DrawSubject::kPyTorch) {
+      return Named(Name(row.subject), result.status());
+    }
     missing = absl::StrCat(
         "at ", size, " samples: ", std::string(result.status().message()));
-    peer_failed = true;
+    std::erase(subjects, row.subject);
     return absl::OkStatus();
   };
   const RoundLimits limits = {.rounds = settings.rounds,
@@ -89,62 +91,43 @@ absl::StatusOr<MeasuredEpoch> MeasureEpoch(const SamplerSettings& settings,
                               .seconds = settings.seconds - elapsed()};
   LOCKSTEP_RETURN_IF_ERROR(
       MeasureRounds(limits, subjects.size(), elapsed, take_turn).status());
-  if (peer_failed) {
-    std::erase(subjects, DrawSubject::kPyTorch);
-    std::erase_if(measured.draws, [](const MeasuredDraws& draws) {
-      return draws.subject == DrawSubject::kPyTorch;
-    });
-  }
+  std::erase_if(measured.rows, is_gone);
   return measured;
 }
 
 // Numbers from samples.
 namespace {
 
-std::optional<double> MedianOf(const MeasuredEpoch& measured,
-                               DrawSubject subject) {
-  for (const MeasuredDraws& draws : measured.draws) {
-    if (draws.subject == subject) return Median(draws.seconds);
-  }
-  return std::nullopt;
+std::optional<double> MedianOf(const DrawRows& measured, DrawSubject subject) {
+  const DrawRow* const row = Find(measured, subject);
+  return row == nullptr ? std::nullopt : std::optional(Median(row->seconds));
 }
 
 std::optional<double> TorchRatio(const SamplerReport& report, int64_t size) {
   for (const DrawRows& rows : report.sizes) {
-    if (rows.size != size) continue;
-    for (const DrawRow& row : rows.rows) {
-      if (row.subject == DrawSubject::kTorch) return row.torch_ratio;
-    }
+    const DrawRow* const row = Find(rows, DrawSubject::kTorch);
+    if (rows.size == size && row != nullptr) return row->torch_ratio;
   }
   return std::nullopt;
 }
 
 }  // namespace
 
-DrawRows DeriveRows(const MeasuredEpoch& measured) {
+DrawRows DeriveRows(DrawRows measured) {
   const std::optional<double> table = MedianOf(measured, DrawSubject::kTable);
   const std::optional<double> peer = MedianOf(measured, DrawSubject::kPyTorch);
-  DrawRows rows = {.size = measured.size};
-  for (const MeasuredDraws& draws : measured.draws) {
-    DrawRow row = {
-        .subject = draws.subject,
-        .count = draws.count,
-        .checksum = draws.checksum,
-        .median = Median(draws.seconds),
-        .min = *std::min_element(draws.seconds.begin(), draws.seconds.end()),
-        .max = *std::max_element(draws.seconds.begin(), draws.seconds.end()),
-        .seconds = draws.seconds};
-    rows.rounds = static_cast<int>(draws.seconds.size());
-    if (draws.subject != DrawSubject::kTable) {
-      row.indices_per_second = static_cast<double>(draws.count) / row.median;
-      if (draws.subject != DrawSubject::kPyTorch) {
-        if (table) row.table_ratio = *table / row.median;
-        if (peer) row.torch_ratio = *peer / row.median;
-      }
-    }
-    rows.rows.push_back(row);
+  for (DrawRow& row : measured.rows) {
+    row.median = Median(row.seconds);
+    row.min = std::ranges::min(row.seconds);
+    row.max = std::ranges::max(row.seconds);
+    measured.rounds = static_cast<int>(row.seconds.size());
+    if (row.subject == DrawSubject::kTable) continue;
+    row.indices_per_second = static_cast<double>(row.count) / row.median;
+    if (row.subject == DrawSubject::kPyTorch) continue;
+    if (table) row.table_ratio = *table / row.median;
+    if (peer) row.torch_ratio = *peer / row.median;
   }
-  return rows;
+  return measured;
 }
 
 KeyedRow DeriveKeyed(const std::vector<double>& speeds,
@@ -153,8 +136,8 @@ KeyedRow DeriveKeyed(const std::vector<double>& speeds,
   return {.size = kKeyedSize,
           .block = kKeyedBlock,
           .median = Median(speeds),
-          .min = *std::min_element(speeds.begin(), speeds.end()),
-          .max = *std::max_element(speeds.begin(), speeds.end()),
+          .min = std::ranges::min(speeds),
+          .max = std::ranges::max(speeds),
           .seconds_per_index = Median(seconds_per_index),
           .memory_bytes = memory_bytes};
 }
@@ -189,6 +172,7 @@ namespace {
 
 using report::Cell;
 using report::Grouped;
+using report::Milliseconds;
 using report::Significant;
 using report::Value;
 
@@ -256,10 +240,6 @@ Value DataOf(const SamplerReport& report) {
           {"bars", BarsData(report)}};
 }
 
-std::string Milliseconds(double seconds) {
-  return Significant(1e3 * seconds, 4);
-}
-
 std::string Millions(double count) { return Significant(count / 1e6, 3); }
 
 std::string OrDash(const std::optional<double>& ratio) {
@@ -312,12 +292,9 @@ report::Table TableOf(const SamplerReport& report) {
 }
 
 bool HasPyTorch(const SamplerReport& report) {
-  for (const DrawRows& rows : report.sizes) {
-    for (const DrawRow& row : rows.rows) {
-      if (row.subject == DrawSubject::kPyTorch) return true;
-    }
-  }
-  return false;
+  return std::ranges::any_of(report.sizes, [](const DrawRows& rows) {
+    return Find(rows, DrawSubject::kPyTorch) != nullptr;
+  });
 }
 
 // How many indices a second each draws, by size.
@@ -338,10 +315,8 @@ report::Chart ChartOf(const SamplerReport& report) {
     chart.places.push_back(Grouped(rows.size));
     for (size_t i = 0; i < chart.series.size(); ++i) {
       std::optional<double> speed;
-      for (const DrawRow& row : rows.rows) {
-        if (row.subject == subjects[i].first && row.indices_per_second) {
-          speed = *row.indices_per_second / 1e6;
-        }
+      if (const DrawRow* const row = Find(rows, subjects[i].first)) {
+        speed = *row->indices_per_second / 1e6;
       }
       chart.series[i].values.push_back(speed);
     }

@@ -1,15 +1,19 @@
 // The formulas, and the report's forms, on numbers that can be worked out by
-// hand.
+// hand; then the command itself, from end to end, on small data sets.
 #include "benchmarks/sampler/report.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+#include "base/run_command.h"
 #include "benchmarks/harness/testing.h"
-#include "benchmarks/sampler/draw.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 #include "report/document.h"
 #include "report/write.h"
 
@@ -30,33 +34,31 @@ using ::testing::StartsWith;
 
 // 1,281,167 samples: torch in 4 ms, paddle in 8, PyTorch in 100, the table in 2
 // (medians of 3 rounds).
-MeasuredEpoch ExampleEpoch() {
+DrawRows ExampleEpoch() {
   return {.size = 1'281'167,
-          .draws = {{.subject = DrawSubject::kTorch,
-                     .seconds = {0.005, 0.003, 0.004},
-                     .count = 160'146,
-                     .checksum = 4'000'000'000u},
-                    {.subject = DrawSubject::kPaddle,
-                     .seconds = {0.008, 0.008, 0.009},
-                     .count = 160'146,
-                     .checksum = 2},
-                    {.subject = DrawSubject::kPyTorch,
-                     .seconds = {0.1, 0.09, 0.2},
-                     .count = 160'146,
-                     .checksum = 4'000'000'000u},
-                    {.subject = DrawSubject::kTable,
-                     .seconds = {0.002, 0.001, 0.002}}}};
+          .rows = {{.subject = DrawSubject::kTorch,
+                    .seconds = {0.005, 0.003, 0.004},
+                    .count = 160'146,
+                    .checksum = 4'000'000'000u},
+                   {.subject = DrawSubject::kPaddle,
+                    .seconds = {0.008, 0.008, 0.009},
+                    .count = 160'146,
+                    .checksum = 2},
+                   {.subject = DrawSubject::kPyTorch,
+                    .seconds = {0.1, 0.09, 0.2},
+                    .count = 160'146,
+                    .checksum = 4'000'000'000u},
+                   {.subject = DrawSubject::kTable,
+                    .seconds = {0.002, 0.001, 0.002}}}};
 }
 
 // That size, and the keyed order at 80 million indices a second in 256 KiB.
 SamplerReport ExampleReport() {
-  SamplerReport report;
-  report.settings.sizes = {1'281'167};
-  report.origin = ExampleOrigin("bazel run //benchmarks:sampler");
-  report.peer = "PyTorch 2.6.0 (python3)";
-  report.sizes = {DeriveRows(ExampleEpoch())};
-  report.keyed = DeriveKeyed({70e6, 80e6, 90e6}, {50e-9}, 256 << 10);
-  return report;
+  return {.settings = {.sizes = {1'281'167}},
+          .origin = ExampleOrigin("bazel run //benchmarks:sampler"),
+          .peer = "PyTorch 2.6.0 (python3)",
+          .sizes = {DeriveRows(ExampleEpoch())},
+          .keyed = DeriveKeyed({70e6, 80e6, 90e6}, {50e-9}, 256 << 10)};
 }
 
 TEST(DeriveRowsTest, DividesMedians) {
@@ -85,8 +87,8 @@ TEST(DeriveRowsTest, DividesMedians) {
 }
 
 TEST(DeriveRowsTest, HasNoRatioWithoutPyTorch) {
-  MeasuredEpoch measured = ExampleEpoch();
-  measured.draws.erase(measured.draws.begin() + 2);
+  DrawRows measured = ExampleEpoch();
+  measured.rows.erase(measured.rows.begin() + 2);
   const DrawRows rows = DeriveRows(measured);
   EXPECT_TRUE(rows.rows[0].table_ratio.has_value());
   EXPECT_FALSE(rows.rows[0].torch_ratio.has_value());
@@ -228,6 +230,136 @@ TEST(SamplerDocumentTest, FitsItsColumns) {
   report.keyed = DeriveKeyed({999e6}, {999e-9}, int64_t{99} << 20);
   report.missing = "python3: " + std::string(80, 'y');
   ExpectNarrow(report::TerminalText(SamplerDocument(report)));
+}
+
+CommandOutcome RunSampler(const std::string& flags) {
+  return RunCommand(absl::StrCat("benchmarks/sampler/sampler ", flags),
+                    /*deadline_seconds=*/120);
+}
+
+// As one line: where sentences are wrapped depends on the lengths of paths.
+std::string Unwrapped(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return text;
+}
+
+constexpr char kSmall[] = " --sizes=11,60000 --rounds=2";
+
+TEST(SamplerCommandTest, MeasuresEverySampler) {
+  const std::string path = TestPath(".json");
+  const CommandOutcome outcome =
+      RunSampler(absl::StrCat("--peers= --json=", path, kSmall));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(
+      outcome.output,
+      AllOf(HasSubstr("for rank 3 of 8"), HasSubstr("           60,000 torch"),
+            HasSubstr("\n                  exact"),
+            HasSubstr("\n                  paddle"),
+            HasSubstr("\n                  table"),
+            HasSubstr("\n1,000,000,000,000 keyed"), HasSubstr("\nbar: torch"),
+            HasSubstr("PyTorch, at least 20 times as fast: not measured"),
+            HasSubstr(absl::StrCat("Wrote ", path)),
+            Not(HasSubstr("not available"))));
+  const nlohmann::json json = ReadJson(path);
+  ASSERT_EQ(json["results"].size(), 2u);
+  for (const auto& result : json["results"]) {
+    EXPECT_EQ(result["rounds"], 2);
+    ASSERT_EQ(result["draws"].size(), 4u);
+    for (const auto& draw : result["draws"]) EXPECT_GT(draw["median"], 0);
+  }
+  EXPECT_EQ(json["results"][0]["draws"][0]["count"], 2);
+  EXPECT_GT(json["keyed"]["indices_per_second"]["median"], 0);
+  EXPECT_TRUE(json["peer"].is_null());
+}
+
+// With PyTorch where there is one; its indices are then ours, or this fails.
+TEST(SamplerCommandTest, ComparesWithPyTorchIfThereIsOne) {
+  const std::string path = TestPath(".json");
+  const CommandOutcome outcome =
+      RunSampler(absl::StrCat("--json=", path, kSmall));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  const nlohmann::json json = ReadJson(path);
+  if (json["peer"].is_null()) {
+    EXPECT_THAT(outcome.output,
+                AllOf(HasSubstr("PyTorch: not available: python3: "),
+                      HasSubstr("; /usr/bin/python3: ")));
+    return;
+  }
+  EXPECT_THAT(outcome.output, HasSubstr("\n                  PyTorch"));
+  for (const auto& result : json["results"]) {
+    EXPECT_GT(result["draws"][0]["ratio_torch"], 0);
+    EXPECT_EQ(result["draws"][0]["crc32"], result["draws"][3]["crc32"]);
+  }
+}
+
+TEST(SamplerCommandTest, GoesOnWithoutPyTorch) {
+  const auto breaks = [](const std::string& script) {
+    return MakePython("echo lockstep: ready 2.1.0; read line;" + script);
+  };
+  // Those with a size break only when they are asked.
+  struct Case {
+    std::string python, size, why;
+    int timeout = 100;
+  };
+  const std::vector<Case> cases = {
+      {"/bin/false", "", "it ended with exit status 1"},
+      {"/absent/python", "", "cannot run it: No such file or directory"},
+      {MakePython("echo lockstep: missing No module named torch"), "",
+       "No module named torch"},
+      {breaks("echo nonsense; exit 0"), "11", "it said: nonsense"},
+      {breaks("echo lockstep: nonsense; cat"), "11",
+       "is not understood: nonsense"},
+      {breaks("echo MemoryError >&2; exit 1"), "11", "it said: MemoryError"},
+      {breaks("kill -9 $$"), "11", "signal 9 ended it"},
+      {breaks("sleep 1000"), "11", "it did not answer in time", 3}};
+  for (const auto& [python, size, why, timeout] : cases) {
+    const CommandOutcome outcome = RunSampler(
+        absl::StrCat("--timeout=", timeout, " --python=", python, kSmall));
+    EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+    const std::string text = Unwrapped(outcome.output);
+    const std::string where =
+        size.empty() ? python : absl::StrCat("at ", size, " samples");
+    EXPECT_THAT(text, HasSubstr("PyTorch: not available: " + where + ": "));
+    EXPECT_THAT(
+        text, AllOf(HasSubstr("           60,000 torch"),
+                    HasSubstr("bar: torch at n = 1,281,167"), HasSubstr(why)));
+  }
+}
+
+TEST(SamplerCommandTest, FailsIfPyTorchDrawsOtherIndices) {
+  const CommandOutcome outcome = RunSampler(
+      absl::StrCat("--python=",
+                   MakePython("echo lockstep: ready 2.1.0; read line;"
+                              "echo lockstep: drew 0.5 2 12345; cat"),
+                   kSmall));
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.output,
+              HasSubstr("\nsampler: torch: of 11 samples it draws 2 indices"));
+}
+
+// Every wrong flag: exit status 2, one line, and the flag in it.
+TEST(SamplerCommandTest, NamesAFlagThatIsWrong) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--sizes=0", "--sizes has '0'"},
+      {"--sizes=", "--sizes has ''"},
+      {"--sizes=9,x", "--sizes has 'x'"},
+      {"--peers=numpy", "--peers is 'numpy'"},
+      {"--peers=torch,mpi", "--peers is 'torch,mpi'"},
+      {"--rounds=-1", "--rounds is -1, must be"},
+      {"--rounds=few", "--rounds=few"},
+      {"--seconds=0", "--seconds: 0"},
+      {"--timeout=-1", "--timeout: -1"},
+      {"--timeout=nan", "--timeout: nan is not"},
+      {"--json=/absent/folder/x.json", "--json: cannot write to /absent"},
+      {"--speed=fast", "--speed"},
+      {"fast", "'fast'"}};
+  for (const auto& [flags, expected] : cases) {
+    ExpectUsageError(RunSampler(flags), "sampler", flags, expected);
+  }
+}
+
+TEST(SamplerCommandTest, ExplainsItsFlags) {
+  ExpectUsage(RunSampler("--help"), "sampler");
 }
 
 }  // namespace

@@ -12,7 +12,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "benchmarks/harness/ranks.h"
-#include "benchmarks/scaling/plan.h"
 #include "benchmarks/scaling/report.h"
 
 namespace lockstep::benchmarks {
@@ -22,6 +21,7 @@ using report::Cell;
 using report::Chart;
 using report::Counted;
 using report::Grouped;
+using report::Milliseconds;
 using report::Percent;
 using report::Series;
 using report::Value;
@@ -97,10 +97,6 @@ std::string Throughput(double images_per_second) {
   return images_per_second < 999999.5
              ? Grouped(std::llround(images_per_second))
              : Grouped(std::llround(images_per_second / 1000)) + "k";
-}
-
-std::string Milliseconds(double seconds) {
-  return report::Significant(1e3 * seconds, 4);
 }
 
 std::vector<Cell> RowCells(const ConfigurationReport& at) {
@@ -216,17 +212,14 @@ Chart EfficiencyChart(const ModeReport& mode) {
 
 // The ideal step: the baseline's, times the work that a rank has in comparison.
 Series IdealSteps(const ModeReport& mode) {
-  const auto per_rank = [](const ConfigurationReport& at) {
-    return static_cast<double>(at.global_batch()) / at.world_size();
-  };
   const ConfigurationReport& base = mode.baseline();
   Series ideal = {.name = "ideal step",
                   .kind = Series::Kind::kLevel,
                   .color = "text",
                   .stack = "ideal"};
   for (const ConfigurationReport& at : mode.configurations) {
-    ideal.values.push_back(1e3 * base.step_seconds() * per_rank(at) /
-                           per_rank(base));
+    ideal.values.push_back(1e3 * base.step_seconds() * at.batch_per_rank() /
+                           base.batch_per_rank());
   }
   return ideal;
 }

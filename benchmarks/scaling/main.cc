@@ -15,7 +15,6 @@
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/ranks.h"
-#include "benchmarks/scaling/plan.h"
 #include "benchmarks/scaling/report.h"
 #include "models/data/dataset.h"
 #include "report/document.h"
@@ -72,8 +71,7 @@ writes a report.
 }
 
 absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
-  ScalingSettings settings;
-  settings.world_sizes = DefaultWorldSizes(cores);
+  ScalingSettings settings = {.world_sizes = DefaultWorldSizes(cores)};
   if (!absl::GetFlag(FLAGS_world_sizes).empty()) {
     LOCKSTEP_ASSIGN_OR_RETURN(
         settings.world_sizes,
@@ -90,9 +88,8 @@ absl::StatusOr<ScalingSettings> SettingsFromFlags(int cores) {
   settings.rounds = absl::GetFlag(FLAGS_rounds);
   settings.steps = absl::GetFlag(FLAGS_steps);
   settings.warmup_steps = absl::GetFlag(FLAGS_warmup_steps);
+  settings.seconds = absl::GetFlag(FLAGS_seconds);
   LOCKSTEP_RETURN_IF_ERROR(Validate(settings));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckSeconds("--seconds", absl::GetFlag(FLAGS_seconds)));
   return settings;
 }
 
@@ -130,10 +127,7 @@ absl::Status Measure(const ScalingSettings& settings,
   };
   LOCKSTEP_ASSIGN_OR_RETURN(
       ScalingReport report,
-      MeasureScaling(settings,
-                     {.seconds = absl::GetFlag(FLAGS_seconds),
-                      .cores = origin.machine.cores},
-                     RunOnce, progress));
+      MeasureScaling(settings, origin.machine.cores, RunOnce, progress));
   report.origin = origin;
   const report::Document document = ScalingDocument(report);
   Print(report::TerminalText(document) + "\n");

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <utility>
@@ -13,10 +14,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/rounds.h"
-#include "benchmarks/scaling/plan.h"
+#include "benchmarks/harness/measure.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
@@ -97,8 +98,7 @@ double KeptWaiting(const RankResult& result) {
 absl::StatusOr<RoundSample> CombineRanks(const RunSpec& spec,
                                          std::span<const RankResult> results) {
   LOCKSTEP_RETURN_IF_ERROR(CheckRun(spec, results));
-  RoundSample sample;
-  sample.loss = results[0].loss;
+  RoundSample sample = {.loss = results[0].loss};
   sample.step_seconds.resize(spec.steps, 0);
   const double weight =
       1.0 / (static_cast<double>(results.size()) * spec.steps);
@@ -153,16 +153,12 @@ ConfigurationReport Summarise(MeasuredConfiguration measured, int cores) {
   return report;
 }
 
-double BatchPerRank(const ConfigurationReport& report) {
-  return static_cast<double>(report.global_batch()) / report.world_size();
-}
-
 void Compare(const ConfigurationReport& baseline, ConfigurationReport& report) {
   report.speedup = report.images_per_second / baseline.images_per_second;
   report.efficiency =
       report.speedup * baseline.world_size() / report.world_size();
 
-  const double work = BatchPerRank(report) / BatchPerRank(baseline);
+  const double work = report.batch_per_rank() / baseline.batch_per_rank();
   const double step = report.step_seconds();
   for (double StepParts::*const part : kStepParts) {
     report.lost.*part =
@@ -174,8 +170,7 @@ void Compare(const ConfigurationReport& baseline, ConfigurationReport& report) {
 
 ModeReport DeriveMode(ScalingMode mode,
                       std::vector<MeasuredConfiguration> measured, int cores) {
-  ModeReport report;
-  report.mode = mode;
+  ModeReport report = {.mode = mode};
   for (MeasuredConfiguration& configuration : measured) {
     report.configurations.push_back(Summarise(std::move(configuration), cores));
   }
@@ -217,12 +212,12 @@ absl::StatusOr<RoundSample> RunAndShow(absl::string_view name,
 
 // Sets the number of steps, unless it was asked for, and drops rounds for which
 // the time is too short.
-absl::Status ChooseLength(double seconds, const ScalingRunner& run,
+absl::Status ChooseLength(const ScalingRunner& run,
                           const ScalingProgress& progress,
                           ScalingSettings& settings) {
   if (settings.steps > 0) return absl::OkStatus();
   const double start = SteadySeconds();
-  std::vector<RunCost> costs;
+  RunCost round;
   for (const Configuration& configuration : DistinctConfigurations(settings)) {
     const double begin = SteadySeconds();
     LOCKSTEP_ASSIGN_OR_RETURN(
@@ -232,12 +227,12 @@ absl::Status ChooseLength(double seconds, const ScalingRunner& run,
                    progress));
     const double step = sample.parts.Sum();
     const double whole = SteadySeconds() - begin;
-    costs.push_back({.fixed_seconds = std::max(0.0, whole - kProbeSteps * step),
-                     .step_seconds = step});
+    round.fixed_seconds += std::max(0.0, whole - kProbeSteps * step);
+    round.step_seconds += step;
   }
-  const double left = seconds - (SteadySeconds() - start);
-  settings.rounds = RoundsWithin(left, settings.rounds, costs);
-  settings.steps = StepsWithin(left, settings.rounds, costs);
+  const double left = settings.seconds - (SteadySeconds() - start);
+  settings.rounds = RoundsWithin(left, settings.rounds, round);
+  settings.steps = StepsWithin(left, settings.rounds, round);
   return absl::OkStatus();
 }
 
@@ -257,13 +252,11 @@ std::vector<MeasuredConfiguration> Select(
 }  // namespace
 
 absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
-                                             const MeasureOptions& options,
+                                             int cores,
                                              const ScalingRunner& run,
                                              const ScalingProgress& progress) {
-  ScalingReport report;
-  report.settings = settings;
-  LOCKSTEP_RETURN_IF_ERROR(
-      ChooseLength(options.seconds, run, progress, report.settings));
+  ScalingReport report = {.settings = settings};
+  LOCKSTEP_RETURN_IF_ERROR(ChooseLength(run, progress, report.settings));
   std::vector<MeasuredConfiguration> measured;
   for (const Configuration& configuration : DistinctConfigurations(settings)) {
     measured.push_back({.configuration = configuration, .rounds = {}});
@@ -284,11 +277,159 @@ absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
                                .status());
   for (const ScalingMode mode : settings.modes) {
     report.modes.push_back(
-        DeriveMode(mode, Select(settings, mode, measured), options.cores));
-    report.modes.back().limits =
-        DescribeLimits(report.modes.back(), options.cores);
+        DeriveMode(mode, Select(settings, mode, measured), cores));
+    report.modes.back().limits = DescribeLimits(report.modes.back(), cores);
   }
   return report;
+}
+
+namespace {
+
+using report::Percent;
+
+std::string Ranks(int count) { return report::Counted(count, "rank"); }
+
+// Shares below half a percent are left out: they would print as 0%.
+constexpr double kWorthSaying = 0.005;
+constexpr double kMuchImbalance = 0.05;
+constexpr double kMuchSpread = 0.10;
+constexpr double kMuchWaiting = 0.05;
+
+std::string Milliseconds(double seconds) {
+  return absl::StrFormat("%.2f ms", 1e3 * seconds);
+}
+
+// Images a rank computes in a step: the most that any has.
+int64_t ImagesPerRank(const ConfigurationReport& report) {
+  return (report.global_batch() + report.world_size() - 1) /
+         report.world_size();
+}
+
+std::string DescribeCompute(ScalingMode mode, const ConfigurationReport& base,
+                            const ConfigurationReport& at) {
+  const double ratio = at.parts.compute / base.parts.compute;
+  if (mode == ScalingMode::kWeak) {
+    return absl::StrFormat(
+        "a rank's %d images take %.2f times as long as at %s",
+        ImagesPerRank(at), ratio, Ranks(base.world_size()));
+  }
+  return absl::StrFormat(
+      "a rank's %d images take %s of the time of %d at %s, not %s",
+      ImagesPerRank(at), Percent(ratio), ImagesPerRank(base),
+      Ranks(base.world_size()),
+      Percent(static_cast<double>(base.world_size()) / at.world_size()));
+}
+
+struct Loss {
+  double share;
+  std::string name;
+  std::string detail;
+};
+
+// What takes from the efficiency, the worst first, then what adds to it.
+std::vector<Loss> Losses(ScalingMode mode, const ConfigurationReport& base,
+                         const ConfigurationReport& at) {
+  std::vector<Loss> losses = {
+      {at.lost.compute, "compute", DescribeCompute(mode, base, at)},
+      {at.lost.exposed_communication, "exposed communication",
+       absl::StrCat(Milliseconds(at.parts.exposed_communication), " a step")},
+      {at.lost.data_wait, "data wait",
+       absl::StrCat(Milliseconds(at.parts.data_wait), " a step")},
+      {at.lost.rest, "the rest of the step",
+       absl::StrCat(Milliseconds(at.parts.rest), " a step")}};
+  std::erase_if(losses, [](const Loss& loss) {
+    return std::abs(loss.share) < kWorthSaying;
+  });
+  std::ranges::sort(losses, std::greater<>(), &Loss::share);
+  return losses;
+}
+
+std::string DescribeEfficiency(const ModeReport& report,
+                               const ConfigurationReport& at) {
+  const double lost = 1 - at.efficiency;
+  std::string text = absl::StrFormat(
+      "At %s, %s scaling reaches %.2f times the images/s of %s: %s of ideal.",
+      Ranks(at.world_size()), Name(report.mode), at.speedup,
+      Ranks(report.baseline().world_size()), Percent(at.efficiency));
+  if (lost < kWorthSaying) return text + " Nothing limits it here.";
+  std::vector<std::string> takes, gives;
+  for (const Loss& loss : Losses(report.mode, report.baseline(), at)) {
+    (loss.share > 0 ? takes : gives)
+        .push_back(absl::StrCat(Percent(std::abs(loss.share)), " ", loss.name,
+                                " (", loss.detail, ")"));
+  }
+  absl::StrAppend(&text, " The ", Percent(lost),
+                  " of a step that is lost: ", absl::StrJoin(takes, "; "));
+  if (!gives.empty()) {
+    absl::StrAppend(&text, "; less a gain of ", absl::StrJoin(gives, "; "));
+  }
+  return text + ".";
+}
+
+// The others wait for the slowest rank when they need its gradients, so what it
+// computes longer than the mean is exposed communication to the mean rank,
+// unless the overlap with its own backward hides some of it.
+std::string DescribeImbalance(const ConfigurationReport& at) {
+  const double waited =
+      std::min(at.imbalance * at.parts.compute, at.parts.exposed_communication);
+  return absl::StrFormat(
+      "The slowest rank of a step computes %s longer than the mean; waiting "
+      "for it is up to %s of the %s of exposed communication.",
+      Percent(at.imbalance), Milliseconds(waited),
+      Milliseconds(at.parts.exposed_communication));
+}
+
+// The configuration to talk about.
+const ConfigurationReport& Subject(const ModeReport& report) {
+  const ConfigurationReport* subject = &report.configurations.back();
+  for (const ConfigurationReport& at : report.configurations) {
+    if (&at != &report.baseline() && !at.oversubscribed) subject = &at;
+  }
+  return *subject;
+}
+
+double WorstSpread(const ModeReport& report) {
+  double worst = 0;
+  for (const ConfigurationReport& at : report.configurations) {
+    worst = std::max(
+        worst, (at.fastest_round - at.slowest_round) / at.images_per_second);
+  }
+  return worst;
+}
+
+}  // namespace
+
+std::string DescribeLimits(const ModeReport& report, int cores) {
+  std::vector<std::string> sentences;
+  const ConfigurationReport& subject = Subject(report);
+  if (report.configurations.size() == 1) {
+    sentences.push_back("One world size alone says nothing about scaling.");
+  } else {
+    sentences.push_back(DescribeEfficiency(report, subject));
+  }
+  if (subject.oversubscribed) {
+    sentences.push_back(absl::StrCat("Its ranks share ", cores,
+                                     cores == 1 ? " core" : " cores",
+                                     ", which alone keeps it from scaling."));
+  } else if (subject.kept_waiting >= kMuchWaiting) {
+    sentences.push_back(absl::StrCat(
+        "The cores were busy otherwise (with the ranks' own communication "
+        "threads, or with other programs): ranks with something to do did not "
+        "run ",
+        Percent(subject.kept_waiting), " of the time (",
+        Percent(report.baseline().kept_waiting), " at ",
+        Ranks(report.baseline().world_size()), ")."));
+  }
+  if (subject.imbalance >= kMuchImbalance) {
+    sentences.push_back(DescribeImbalance(subject));
+  }
+  const double spread = WorstSpread(report);
+  if (spread >= kMuchSpread) {
+    sentences.push_back(absl::StrCat(
+        "Rounds of one configuration differ by up to ", Percent(spread),
+        ": the machine was not quiet, so read small differences with care."));
+  }
+  return absl::StrJoin(sentences, " ");
 }
 
 }  // namespace lockstep::benchmarks

@@ -1,5 +1,6 @@
-// What a rank does and measures, in which order configurations are run; and
-// from rounds to throughput, speed-up, efficiency and lost time.
+// What a scaling measurement runs: settings, configurations, their length; what
+// a rank does and measures, in which order configurations are run; and from
+// rounds to throughput, speed-up, efficiency and lost time.
 #ifndef LOCKSTEP_BENCHMARKS_SCALING_REPORT_H_
 #define LOCKSTEP_BENCHMARKS_SCALING_REPORT_H_
 
@@ -14,12 +15,94 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "benchmarks/harness/ranks.h"
-#include "benchmarks/scaling/plan.h"
 #include "collectives/communicator.h"
 #include "models/data/dataset.h"
 #include "report/document.h"
 
 namespace lockstep::benchmarks {
+
+// What stays fixed as ranks are added.
+enum class ScalingMode {
+  kStrong,  // The global batch.
+  kWeak,    // The batch of each rank.
+};
+
+const char* Name(ScalingMode mode);
+
+struct ScalingSettings {
+  std::vector<ScalingMode> modes = {ScalingMode::kStrong, ScalingMode::kWeak};
+  std::vector<int> world_sizes = {};  // Ascending, distinct, each at least 1.
+  RankKind ranks = RankKind::kProcesses;
+  std::string model = "lenet";
+  std::string dataset = "fashion_mnist";
+  std::string data_dir = {};
+  int64_t batch_size = 256;  // Global in strong scaling, a rank's in weak.
+  int rounds = 5;            // Each runs every configuration once.
+  int steps = 0;             // Timed, in one run; 0: as the time allows.
+  int warmup_steps = 5;      // Before them, in every run.
+  double seconds = 40;       // That all should take, if steps is 0.
+};
+
+// What is run. Strong and weak scaling at world size 1 are the same one.
+struct Configuration {
+  int world_size = 1;
+  int64_t global_batch = 0;
+
+  friend bool operator==(const Configuration&, const Configuration&) = default;
+};
+
+// One run of one configuration: what every rank of it is told.
+struct RunSpec {
+  Configuration configuration = {};
+  RankKind ranks = RankKind::kProcesses;
+  std::string data_dir = {};
+  int steps = 0;
+  int warmup_steps = 0;
+
+  static auto Members(auto& self) {
+    return std::tie(self.configuration, self.ranks, self.data_dir, self.steps,
+                    self.warmup_steps);
+  }
+  friend bool operator==(const RunSpec&, const RunSpec&) = default;
+};
+
+// Powers of two below `cores`, and `cores`: 1, 2, 4, 6 for six. None is above
+// what a group may have, kMaxWorldSize.
+std::vector<int> DefaultWorldSizes(int cores);
+
+// The lists that the flags of the same name hold ("1,2,4"; "strong,weak"),
+// ascending and without repetition. Errors: kInvalidArgument, naming the flag.
+absl::StatusOr<std::vector<int>> ParseWorldSizes(absl::string_view text);
+absl::StatusOr<std::vector<ScalingMode>> ParseModes(absl::string_view text);
+absl::StatusOr<RankKind> ParseRankKind(absl::string_view text);
+
+// kInvalidArgument, naming the flag, if a number is out of range or a global
+// batch has fewer images than ranks.
+absl::Status Validate(const ScalingSettings& settings);
+
+// The global batch is batch_size (strong) or batch_size * world_size (weak).
+Configuration ConfigurationOf(const ScalingSettings& settings, ScalingMode mode,
+                              int world_size);
+
+// The distinct configurations, by world size, then by batch.
+std::vector<Configuration> DistinctConfigurations(
+    const ScalingSettings& settings);
+
+// What runs were seen to cost.
+struct RunCost {
+  double fixed_seconds = 0;  // Start, data, warm-up: whatever is not a step.
+  double step_seconds = 0;
+};
+
+// The number of rounds, at most `rounds` and at least 1, that leave `seconds`
+// enough for the fewest steps that StepsWithin gives. round: the cost of one
+// run of every configuration.
+int RoundsWithin(double seconds, int rounds, const RunCost& round);
+
+// The number of timed steps with which `rounds` runs of each configuration
+// take about `seconds`, within [10, 60]: fewer say nothing about tails, more
+// teach nothing that more rounds would not teach better.
+int StepsWithin(double seconds, int rounds, const RunCost& round);
 
 // Where a step's time goes, in seconds (or any share of a step).
 struct StepParts {
@@ -65,7 +148,7 @@ struct RankResult {
 // One run, all ranks together.
 struct RoundSample {
   double images_per_second = 0;  // steps * global_batch / slowest rank's time.
-  StepParts parts;       // A step's, mean over steps and ranks; they add up to
+  StepParts parts = {};  // A step's, mean over steps and ranks; they add up to
                          // global_batch / images_per_second.
   double imbalance = 0;  // Mean over steps of the slowest rank's
                          // compute / the ranks' mean - 1.
@@ -119,20 +202,23 @@ struct ConfigurationReport {
   int world_size() const { return measured.configuration.world_size; }
   int64_t global_batch() const { return measured.configuration.global_batch; }
   double step_seconds() const { return parts.Sum(); }
+  double batch_per_rank() const {
+    return static_cast<double>(global_batch()) / world_size();
+  }
 };
 
 struct ModeReport {
   ScalingMode mode = ScalingMode::kStrong;
-  std::vector<ConfigurationReport> configurations;  // By world size.
-  std::string limits;  // What limits scaling, in sentences.
+  std::vector<ConfigurationReport> configurations = {};  // By world size.
+  std::string limits = {};  // What limits scaling, in sentences.
 
   const ConfigurationReport& baseline() const { return configurations[0]; }
 };
 
 struct ScalingReport {
   ScalingSettings settings;  // `steps` as they were run.
-  report::Origin origin;
-  std::vector<ModeReport> modes;
+  report::Origin origin = {};
+  std::vector<ModeReport> modes = {};
 };
 
 // Derives a mode's numbers, all but `limits`. measured: at least one, by
@@ -155,17 +241,13 @@ using ScalingRunner =
 // Takes text to show to whoever waits, line ends included.
 using ScalingProgress = std::function<void(absl::string_view text)>;
 
-struct MeasureOptions {
-  double seconds = 40;  // To aim at, if settings.steps is 0.
-  int cores = 1;        // That the ranks may use.
-};
-
-// Runs every configuration once in each round (harness/rounds.h). Before that,
+// Runs every configuration once in each round (harness/measure.h). Before that,
 // if settings.steps is 0, a short round that does not count finds out how many
-// steps fit. The report's origin is left to the caller. settings: valid.
+// steps fit. The report's origin is left to the caller. settings: valid. cores:
+// those that the ranks may use.
 // Errors: the runner's first.
 absl::StatusOr<ScalingReport> MeasureScaling(const ScalingSettings& settings,
-                                             const MeasureOptions& options,
+                                             int cores,
                                              const ScalingRunner& run,
                                              const ScalingProgress& progress);
 

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "benchmarks/harness/testing.h"
-#include "benchmarks/scaling/plan.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "report/document.h"
@@ -175,33 +174,42 @@ TEST(DescribeLimitsTest, NamesWhatWeakScalingLosesAndGains) {
       "wait (1.00 ms a step); 4% the rest of the step (0.00 ms a step).");
 }
 
-TEST(DescribeLimitsTest, SaysWhenNothingIsLost) {
-  EXPECT_THAT(Limits(ScalingMode::kWeak,
-                     {Measured({1, 256}, {.compute = 40}),
-                      Measured({2, 512}, {.compute = 40.1})},
-                     2),
-              EndsWith("100% of ideal. Nothing limits it here."));
-}
-
-TEST(DescribeLimitsTest, TalksOfTheLargestThatHasACoreForEachRank) {
-  EXPECT_THAT(Limits(ScalingMode::kStrong,
-                     {Measured({1, 64}, {.compute = 40}),
-                      Measured({2, 64}, {.compute = 25}),
-                      Measured({4, 64}, {.compute = 30})},
-                     2),
-              AllOf(StartsWith("At 2 ranks, "), Not(HasSubstr("share"))));
-}
-
-TEST(DescribeLimitsTest, SaysThatRanksShareCoresOrThatOneSizeIsNotEnough) {
-  EXPECT_THAT(Limits(ScalingMode::kStrong,
-                     {Measured({1, 64}, {.compute = 40}),
-                      Measured({2, 64}, {.compute = 40})},
-                     1),
-              EndsWith("Its ranks share 1 core, which alone keeps it from "
-                       "scaling."));
-  EXPECT_EQ(
-      Limits(ScalingMode::kStrong, {Measured({1, 64}, {.compute = 40})}, 1),
-      "One world size alone says nothing about scaling.");
+TEST(DescribeLimitsTest, SaysWhatTheNumbersComeTo) {
+  struct Case {
+    ScalingMode mode;
+    std::vector<MeasuredConfiguration> measured;
+    int cores;
+    testing::Matcher<std::string> limits;
+  };
+  const MeasuredConfiguration one = Measured({1, 64}, {.compute = 40});
+  const Case cases[] = {
+      {ScalingMode::kWeak,
+       {one, Measured({2, 128}, {.compute = 40.1})},
+       2,
+       EndsWith("100% of ideal. Nothing limits it here.")},
+      // Of the largest that has a core for each rank.
+      {ScalingMode::kStrong,
+       {one, Measured({2, 64}, {.compute = 25}),
+        Measured({4, 64}, {.compute = 30})},
+       2,
+       AllOf(StartsWith("At 2 ranks, "), Not(HasSubstr("share")))},
+      {ScalingMode::kStrong,
+       {one, Measured({2, 64}, {.compute = 40})},
+       1,
+       EndsWith("Its ranks share 1 core, which alone keeps it from scaling.")},
+      {ScalingMode::kStrong,
+       {one},
+       1,
+       "One world size alone says nothing about scaling."},
+      // Imbalance is blamed for no more than was exposed.
+      {ScalingMode::kStrong,
+       {one, Measured({2, 64}, {.compute = 20, .exposed_communication = 1},
+                      /*imbalance=*/0.5)},
+       2,
+       HasSubstr("up to 1.00 ms of the 1.00 ms")}};
+  for (const Case& c : cases) {
+    EXPECT_THAT(Limits(c.mode, c.measured, c.cores), c.limits);
+  }
 }
 
 TEST(DescribeLimitsTest, ReportsImbalanceAndRoundsThatDiffer) {
@@ -234,16 +242,6 @@ TEST(DescribeLimitsTest, BlamesOtherWorkForTheCoresItTook) {
               Not(HasSubstr("busy otherwise")));
 }
 
-TEST(DescribeLimitsTest, BlamesImbalanceForNoMoreThanWasExposed) {
-  EXPECT_THAT(
-      Limits(ScalingMode::kStrong,
-             {Measured({1, 64}, {.compute = 40}),
-              Measured({2, 64}, {.compute = 20, .exposed_communication = 1},
-                       /*imbalance=*/0.5)},
-             2),
-      HasSubstr("up to 1.00 ms of the 1.00 ms"));
-}
-
 // The report's forms.
 
 constexpr int kCores = 2;
@@ -251,8 +249,7 @@ constexpr int kCores = 2;
 // Three rounds whose median has the given parts of a step, in milliseconds; the
 // others are 1% slower and faster.
 MeasuredConfiguration ThreeRounds(Configuration configuration, StepParts ms) {
-  MeasuredConfiguration measured;
-  measured.configuration = configuration;
+  MeasuredConfiguration measured = {.configuration = configuration};
   for (const double factor : {1.01, 1.0, 0.99}) {
     RoundSample round;
     const double scale = 1e-3 * factor;
@@ -279,10 +276,8 @@ ModeReport Mode(ScalingMode mode, std::vector<MeasuredConfiguration> measured) {
 // rounds of 2 steps. At 1 rank a step takes 40 ms; at 2, 25 ms (strong) and 50
 // ms (weak).
 ScalingReport ExampleReport() {
-  ScalingReport report;
-  report.settings.world_sizes = {1, 2, 4};
-  report.settings.rounds = 3;
-  report.settings.steps = 2;
+  ScalingReport report = {
+      .settings = {.world_sizes = {1, 2, 4}, .rounds = 3, .steps = 2}};
   report.origin =
       ExampleOrigin("scaling --world_sizes=1,2,4 --rounds=3 --steps=2");
   const StepParts one = {.compute = 38, .data_wait = 1.5, .rest = 0.5};

@@ -1,7 +1,12 @@
-// The plan and the order of runs; ranks to rounds, on made-up numbers; and
-// ranks that train.
+// The plan and the order of runs; ranks to rounds, on made-up numbers; ranks
+// that train; and the command itself, from end to end, on a small data set.
+#include <unistd.h>
+
 #include <cmath>
+#include <cstdlib>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <limits>
 #include <string>
 #include <thread>
@@ -12,15 +17,19 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/files.h"
+#include "base/run_command.h"
 #include "base/status_matchers.h"
 #include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/ranks.h"
-#include "benchmarks/scaling/plan.h"
+#include "benchmarks/harness/testing.h"
 #include "benchmarks/scaling/report.h"
 #include "collectives/host/host_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/data/dataset.h"
+#include "models/data/idx_files.h"
+#include "nlohmann/json.hpp"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -29,6 +38,7 @@ using ::testing::AllOf;
 using ::testing::DoubleEq;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 RankStep MakeStep(double seconds, double compute, double communication,
                   double data) {
@@ -40,10 +50,7 @@ RankStep MakeStep(double seconds, double compute, double communication,
 }
 
 RunSpec TwoRanksTwoSteps() {
-  RunSpec spec;
-  spec.configuration = {.world_size = 2, .global_batch = 100};
-  spec.steps = 2;
-  return spec;
+  return {.configuration = {.world_size = 2, .global_batch = 100}, .steps = 2};
 }
 
 std::vector<RankResult> GoodResults() {
@@ -274,17 +281,15 @@ TEST(DistinctConfigurationsTest, RunsWhatTheModesShareOnce) {
 }
 
 TEST(RoundsWithinTest, DropsRoundsThatDoNotFitAndDividesTheTimeThatIsLeft) {
-  const std::vector<RunCost> costs = {
-      {.fixed_seconds = 1, .step_seconds = 0.1},
-      {.fixed_seconds = 2, .step_seconds = 0.3}};
+  const RunCost round = {.fixed_seconds = 3, .step_seconds = 0.4};
   // A round of the fewest steps, 10, takes 7 seconds.
-  EXPECT_EQ(RoundsWithin(35.01, 5, costs), 5);
-  EXPECT_EQ(RoundsWithin(34.99, 5, costs), 4);
-  EXPECT_EQ(RoundsWithin(0, 5, costs), 1);
+  EXPECT_EQ(RoundsWithin(35.01, 5, round), 5);
+  EXPECT_EQ(RoundsWithin(34.99, 5, round), 4);
+  EXPECT_EQ(RoundsWithin(0, 5, round), 1);
   // 5 rounds of 3 + 0.4 n seconds: 55 seconds allow n = 20.
-  EXPECT_EQ(StepsWithin(55.01, 5, costs), 20);
-  EXPECT_EQ(StepsWithin(1, 5, costs), 10);
-  EXPECT_EQ(StepsWithin(1e6, 5, costs), 60);
+  EXPECT_EQ(StepsWithin(55.01, 5, round), 20);
+  EXPECT_EQ(StepsWithin(1, 5, round), 10);
+  EXPECT_EQ(StepsWithin(1e6, 5, round), 60);
 }
 
 // The order of runs and what becomes of their samples, with made-up runs.
@@ -312,11 +317,10 @@ class FakeRuns {
     }
     runs.push_back(
         absl::StrCat(c.world_size, "x", c.global_batch, "x", spec.steps));
-    RoundSample sample;
-    sample.parts.compute = 0.25;
-    sample.images_per_second = static_cast<double>(4 * c.global_batch);
-    sample.step_seconds.assign(spec.steps, 0.25);
-    return sample;
+    return RoundSample{
+        .images_per_second = static_cast<double>(4 * c.global_batch),
+        .parts = {.compute = 0.25},
+        .step_seconds = std::vector<double>(spec.steps, 0.25)};
   }
 };
 
@@ -326,8 +330,8 @@ ScalingSettings SmallSettings() {
 
 TEST(MeasureScalingTest, InterleavesConfigurationsAndGivesEachModeItsOwn) {
   FakeRuns fake;
-  const auto report = MeasureScaling(SmallSettings(), {.cores = 2},
-                                     fake.runner(), fake.progress());
+  const auto report =
+      MeasureScaling(SmallSettings(), 2, fake.runner(), fake.progress());
   ASSERT_THAT(report, IsOk());
   EXPECT_THAT(fake.runs, ElementsAre("1x8x3", "2x8x3", "2x16x3",  //
                                      "2x8x3", "1x8x3", "2x16x3"));
@@ -355,8 +359,9 @@ TEST(MeasureScalingTest, ProbesToFindOutHowManyStepsFit) {
   settings.steps = 0;
   settings.modes = {ScalingMode::kStrong};
   // Two rounds of two runs of 20 steps of 0.25 s take 20 s.
-  const auto report = MeasureScaling(settings, {.seconds = 20.3, .cores = 2},
-                                     fake.runner(), fake.progress());
+  settings.seconds = 20.3;
+  const auto report =
+      MeasureScaling(settings, 2, fake.runner(), fake.progress());
   ASSERT_THAT(report, IsOk());
   EXPECT_THAT(fake.runs, ElementsAre("1x8x3", "2x8x3", "1x8x20", "2x8x20",
                                      "2x8x20", "1x8x20"));
@@ -368,10 +373,147 @@ TEST(MeasureScalingTest, ProbesToFindOutHowManyStepsFit) {
 TEST(MeasureScalingTest, StopsAtTheFirstRunThatFails) {
   FakeRuns fake;
   fake.fail_at = 4;
-  EXPECT_THAT(MeasureScaling(SmallSettings(), {.cores = 2}, fake.runner(),
-                             fake.progress()),
-              StatusIs(absl::StatusCode::kAborted, "rank 1 died"));
+  EXPECT_THAT(
+      MeasureScaling(SmallSettings(), 2, fake.runner(), fake.progress()),
+      StatusIs(absl::StatusCode::kAborted, "rank 1 died"));
   EXPECT_EQ(fake.runs.size(), 4u);
+}
+
+// The command itself.
+
+CommandOutcome RunScaling(const std::string& flags) {
+  return RunCommand(absl::StrCat("benchmarks/scaling/scaling ", flags),
+                    /*deadline_seconds=*/60);
+}
+
+// The four files, with 64 images to train on.
+std::string MakeDataFolder() {
+  const std::string folder = TestPath("-data");
+  std::filesystem::create_directories(folder);
+  WriteIdxFiles(folder, /*train=*/64, /*test=*/8);
+  return folder;
+}
+
+int CountEntries(const std::string& folder) {
+  return static_cast<int>(
+      std::distance(std::filesystem::directory_iterator(folder),
+                    std::filesystem::directory_iterator()));
+}
+
+void ExpectWholeReport(const CommandOutcome& outcome, const std::string& folder,
+                       const std::string& backend) {
+  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("round 1 of 1: 2 ranks, 32 images a step: "),
+                    HasSubstr("Strong scaling: a step is 16 images in all"),
+                    HasSubstr("Weak scaling: a step is 16 images on each"),
+                    HasSubstr("At 2 ranks, weak scaling reaches"),
+                    HasSubstr("Wrote ")));
+  const nlohmann::json json = ReadJson(folder + "/scaling.json");
+  EXPECT_EQ(json["settings"]["backend"], backend);
+  for (const int mode : {0, 1}) {
+    const auto& configurations = json["modes"][mode]["configurations"];
+    ASSERT_EQ(configurations.size(), 2u);
+    for (const int i : {0, 1}) {
+      EXPECT_EQ(configurations[i]["world_size"], i + 1);
+      EXPECT_EQ(configurations[i]["step_seconds"]["steps"], 3);
+      EXPECT_GT(configurations[i]["images_per_second"]["median"], 0);
+      EXPECT_GT(configurations[i]["parts_seconds"]["compute"], 0);
+    }
+  }
+  EXPECT_THAT(
+      ReadFile(folder + "/scaling.html"),
+      IsOkAndHolds(AllOf(StartsWith("<!DOCTYPE html>"),
+                         HasSubstr("<h1>Lockstep scaling report</h1>"))));
+  EXPECT_THAT(ReadFile(folder + "/scaling.md"),
+              IsOkAndHolds(StartsWith("# Lockstep scaling report\n")));
+  EXPECT_EQ(CountEntries(folder), 3);
+}
+
+constexpr char kSmall[] =
+    " --steps=3 --rounds=1 --warmup_steps=1 --world_sizes=1,2 --batch_size=16";
+
+// By default into the folder where `bazel run` was called, and nothing else
+// there or among temporary files.
+TEST(ScalingTest, WritesTheReportOfProcessesAndThreads) {
+  const std::string data = MakeDataFolder();
+  for (const std::string backend : {"processes", "threads"}) {
+    const std::string folder = TestPath("-" + backend);
+    const std::string temporary = folder + "-tmp";
+    std::filesystem::create_directories(folder);
+    std::filesystem::create_directories(temporary);
+    ASSERT_EQ(setenv("BUILD_WORKING_DIRECTORY", folder.c_str(), 1), 0);
+    ASSERT_EQ(setenv("TMPDIR", temporary.c_str(), 1), 0);
+    const CommandOutcome outcome = RunScaling(
+        absl::StrCat("--data_dir=", data, " --backend=", backend, kSmall));
+    ASSERT_EQ(unsetenv("BUILD_WORKING_DIRECTORY"), 0);
+    ASSERT_EQ(unsetenv("TMPDIR"), 0);
+    ExpectWholeReport(outcome, folder + "/lockstep-scaling", backend);
+    EXPECT_EQ(CountEntries(folder), 1);
+    EXPECT_EQ(CountEntries(temporary), 0);
+  }
+}
+
+TEST(ScalingTest, WarnsOfMoreRanksThanCores) {
+  const std::string data = MakeDataFolder();
+  const CommandOutcome outcome = RunScaling(absl::StrCat(
+      "--data_dir=", data, " --output_dir=", TestPath(""),
+      " --world_sizes=48 --mode=weak --steps=1 --rounds=1 --warmup_steps=1",
+      " --batch_size=1 --backend=threads"));
+  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+  if (sysconf(_SC_NPROCESSORS_ONLN) < 48) {
+    EXPECT_THAT(outcome.output,
+                AllOf(HasSubstr("warning: 48 ranks on"), HasSubstr("48*")));
+  }
+}
+
+// Every wrong flag: exit status 2, one line, and the flag in it.
+TEST(ScalingTest, NamesAFlagThatIsWrong) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--world_sizes=0", "--world_sizes: '0'"},
+      {"--world_sizes=1,x", "--world_sizes: 'x'"},
+      {"--mode=medium", "--mode: 'medium'"},
+      {"--backend=mpi", "--backend: 'mpi'"},
+      {"--model=alexnet", "--model: 'alexnet'"},
+      {"--dataset=cifar", "--dataset: 'cifar'"},
+      {"--batch_size=0", "--batch_size: 0"},
+      {"--batch_size=many", "--batch_size=many"},
+      {"--world_sizes=4 --batch_size=3", "--batch_size: 3"},
+      {"--rounds=-1", "--rounds: -1"},
+      {"--steps=-1", "--steps: -1"},
+      {"--warmup_steps=0", "--warmup_steps: 0"},
+      {"--seconds=nan", "--seconds: nan"},
+      {"--speed=fast", "--speed"},
+      {"fast", "'fast'"}};
+  for (const auto& [flags, expected] : cases) {
+    ExpectUsageError(RunScaling(flags), "scaling", flags, expected);
+  }
+}
+
+TEST(ScalingTest, NamesABatchLargerThanTheDataSetAndAFolderThatCannotBe) {
+  const std::string data = MakeDataFolder();
+  const CommandOutcome outcome = RunScaling(
+      absl::StrCat("--data_dir=", data, " --world_sizes=1,2 --batch_size=33"));
+  EXPECT_EQ(outcome.exit_status, 2);
+  EXPECT_THAT(outcome.output, StartsWith("scaling: --batch_size: a step of 66 "
+                                         "images, at 2 ranks, is more than"));
+  const CommandOutcome unwritable = RunScaling(absl::StrCat(
+      "--data_dir=", data, " --output_dir=/dev/null/out --batch_size=16"));
+  EXPECT_EQ(unwritable.exit_status, 2);
+  EXPECT_THAT(unwritable.output,
+              StartsWith("scaling: --output_dir: cannot write to "
+                         "/dev/null/out"));
+}
+
+TEST(ScalingTest, NamesDataThatIsMissing) {
+  const CommandOutcome outcome = RunScaling("--data_dir=/absent/data");
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.output,
+              AllOf(StartsWith("scaling: "), HasSubstr("/absent/data")));
+}
+
+TEST(ScalingTest, ExplainsItsFlags) {
+  ExpectUsage(RunScaling("--help"), "scaling");
 }
 
 }  // namespace

@@ -18,13 +18,11 @@
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "benchmarks/harness/rank_service.h"
-#include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/rank_suite.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"
@@ -61,9 +59,9 @@ std::vector<TeamTurn> Take(int world_size,
   for (const SyncBnRequest& request : requests) {
     const auto run = [&](Communicator& group) -> absl::StatusOr<std::string> {
       LOCKSTEP_ASSIGN_OR_RETURN(
-          const std::unique_ptr<SyncBnCudaRank> rank,
-          SyncBnCudaRank::Create(group, GroupOptions(), create_local));
-      LOCKSTEP_ASSIGN_OR_RETURN(const RankTurn turn, rank->Take(request));
+          const TakeCudaTurn take,
+          CreateSyncBnCudaRank(group, GroupOptions(), create_local));
+      LOCKSTEP_ASSIGN_OR_RETURN(const RankTurn turn, take(request));
       return Encode(turn);
     };
     std::vector<RankTurn> turns;

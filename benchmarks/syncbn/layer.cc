@@ -16,9 +16,8 @@
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/rounds.h"
+#include "benchmarks/harness/measure.h"
 #include "collectives/collective.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"
@@ -61,9 +60,8 @@ absl::Status TimedKernels::Time(TimedKernel kernel,
 
 absl::Status TimedCommunicator::Run(const Collective& call) {
   if (prepare_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(prepare_());
-  MessageTimes times;
-  times.bytes = call.input.size_bytes();
-  times.entered = timing_.clock();
+  MessageTimes times = {.entered = timing_.clock(),
+                        .bytes = call.input.size_bytes()};
   const absl::Status status = inner().Run(call);
   times.left = timing_.clock();
   timing_.call.messages.push_back(times);
@@ -120,9 +118,7 @@ absl::StatusOr<RankTurn> TimeMessages(const SyncBnRequest& request,
 }
 
 BatchNormOptions OptionsOf(const LayerSpec& spec) {
-  BatchNormOptions options;
-  options.channels = spec.c;
-  return options;
+  return {.channels = spec.c};
 }
 
 SyncBnLayer::SyncBnLayer(const LayerSpec& spec, Communicator& group,
@@ -211,31 +207,29 @@ Buffer SyncBnLayer::PlacedChannels(AlignedBuffer& memory) const {
 }
 
 BatchNorm::Forwards SyncBnLayer::ForwardBuffers() {
-  BatchNorm::Forwards buffers;
-  buffers.shape = spec_.shape();
-  buffers.x = PlacedTensor(x_);
-  buffers.weight = PlacedChannels(weight_);
-  buffers.bias = PlacedChannels(bias_);
-  buffers.running = {.mean = PlacedChannels(mean_),
-                     .variance = PlacedChannels(variance_),
-                     .batches = &batches_};
-  buffers.y = PlacedTensor(y_);
-  buffers.saved = Placed(saved_, RecordBytes(spec_), DataType::kUInt8);
-  return buffers;
+  return {.shape = spec_.shape(),
+          .x = PlacedTensor(x_),
+          .residual = {},
+          .weight = PlacedChannels(weight_),
+          .bias = PlacedChannels(bias_),
+          .running = {.mean = PlacedChannels(mean_),
+                      .variance = PlacedChannels(variance_),
+                      .batches = &batches_},
+          .y = PlacedTensor(y_),
+          .saved = Placed(saved_, RecordBytes(spec_), DataType::kUInt8)};
 }
 
 BatchNorm::Backwards SyncBnLayer::BackwardBuffers() {
-  BatchNorm::Backwards buffers;
-  buffers.shape = spec_.shape();
-  buffers.x = PlacedTensor(x_);
-  buffers.y = PlacedTensor(y_);
-  buffers.dy = PlacedTensor(dy_);
-  buffers.weight = PlacedChannels(weight_);
-  buffers.saved = Placed(saved_, RecordBytes(spec_), DataType::kUInt8);
-  buffers.dweight = PlacedChannels(dweight_);
-  buffers.dbias = PlacedChannels(dbias_);
-  buffers.dx = PlacedTensor(dx_);
-  return buffers;
+  return {.shape = spec_.shape(),
+          .x = PlacedTensor(x_),
+          .y = PlacedTensor(y_),
+          .dy = PlacedTensor(dy_),
+          .weight = PlacedChannels(weight_),
+          .saved = Placed(saved_, RecordBytes(spec_), DataType::kUInt8),
+          .dweight = PlacedChannels(dweight_),
+          .dbias = PlacedChannels(dbias_),
+          .dx = PlacedTensor(dx_),
+          .dresidual = {}};
 }
 
 LayerInputs SyncBnLayer::Inputs() const {

@@ -18,12 +18,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/data_types.h"
-#include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "models/model.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 

@@ -15,8 +15,7 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "benchmarks/harness/rounds.h"
-#include "benchmarks/syncbn/plan.h"
+#include "benchmarks/harness/measure.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
@@ -24,7 +23,6 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
@@ -49,10 +47,11 @@ class Example {
  public:
   Example(DataType type, Layout layout, int ranks)
       : type_(type), shape_{kBatch, kChannels, kPixels, layout} {
-    ReferenceLayer layer;
-    layer.channels = kChannels;
-    layer.hw = kPixels;
-    layer.epsilon = kEpsilon;
+    ReferenceLayer layer = {.channels = kChannels,
+                            .hw = kPixels,
+                            .epsilon = kEpsilon,
+                            .weight = {},
+                            .bias = {}};
     for (int64_t c = 0; c < kChannels; ++c) {
       layer.weight.push_back(0.5 + static_cast<double>(c));
       layer.bias.push_back(1.0 - static_cast<double>(c));
@@ -207,11 +206,8 @@ TEST_P(LayerReferenceTest, TakesTheBatchesOfAllRanksTogether) {
 // Layers under the clock: right ones, and wrong ones.
 
 SyncBnRequest Request() {
-  SyncBnRequest request;
-  request.layer = {.n = 2, .h = 3, .w = 5, .c = 7};
-  request.warmup = 1;
-  request.iterations = 3;
-  return request;
+  return {
+      .layer = {.n = 2, .h = 3, .w = 5, .c = 7}, .warmup = 1, .iterations = 3};
 }
 
 // Every y and dx, of which there are 2 * 210 on each of two ranks, but for a

@@ -16,18 +16,23 @@
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/command.h"
-#include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/ranks.h"
-#include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/torch_process.h"
-#include "benchmarks/syncbn/gpu_rank.h"
-#include "benchmarks/syncbn/plan.h"
-#include "benchmarks/syncbn/rank.h"
 #include "benchmarks/syncbn/report.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/launch/rank_environment.h"
 #include "report/document.h"
 #include "report/write.h"
+
+#ifdef LOCKSTEP_SYNCBN_GPU
+#include "benchmarks/harness/rank_service.h"
+#include "benchmarks/syncbn/cuda_rank.h"
+#include "collectives/communicator.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/cuda/cuda_batch_norm_kernels.h"
+#include "syncbn/cuda/cudnn_batch_norm.h"
+#endif
 
 ABSL_FLAG(std::string, shapes, "resnet18,resnet50,mobilenet,detection",
           "layers of these networks; may be empty");
@@ -119,30 +124,25 @@ absl::StatusOr<SyncBnSettings> SettingsFromFlags() {
 }
 
 SyncBnRankOptions RankOptions() {
-  SyncBnRankOptions options;
-  options.pythons = PythonsToTry(absl::GetFlag(FLAGS_python));
-  options.timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout));
-  return options;
+  return {.pythons = PythonsToTry(absl::GetFlag(FLAGS_python)),
+          .timeout = absl::Seconds(absl::GetFlag(FLAGS_timeout))};
 }
 
 // The command of the ranks, which are this program again.
 TeamCommand CommandOf(const SyncBnSettings& settings, int cores,
                       const std::string& listener) {
   const bool processes = settings.ranks == RankKind::kProcesses;
-  TeamCommand command;
-  command.argv = {OwnProgram(),
-                  absl::StrCat("--worker=", listener),
-                  absl::StrCat("--world_size=", settings.world_size),
-                  absl::StrCat("--backend=", BackendName(settings)),
-                  absl::StrCat("--timeout=", absl::GetFlag(FLAGS_timeout)),
-                  absl::StrCat("--python=", absl::GetFlag(FLAGS_python))};
-  command.environment = {{"OMP_NUM_THREADS", "1"}};
-  command.nproc = processes ? settings.world_size : 1;
-  // NCCL has threads of its own, which would share the rank's core.
-  command.bind_cores =
-      processes && !settings.gpu && settings.world_size <= cores;
-  command.world_size = settings.world_size;
-  return command;
+  return {
+      .argv = {OwnProgram(), absl::StrCat("--worker=", listener),
+               absl::StrCat("--world_size=", settings.world_size),
+               absl::StrCat("--backend=", BackendName(settings)),
+               absl::StrCat("--timeout=", absl::GetFlag(FLAGS_timeout)),
+               absl::StrCat("--python=", absl::GetFlag(FLAGS_python))},
+      .nproc = processes ? settings.world_size : 1,
+      // NCCL has threads of its own, which would share the rank's core.
+      .bind_cores = processes && !settings.gpu && settings.world_size <= cores,
+      .environment = {{"OMP_NUM_THREADS", "1"}},
+      .world_size = settings.world_size};
 }
 
 absl::StatusOr<TeamTurn> TakeTurn(RankTeam& team,
@@ -199,10 +199,10 @@ absl::Status Measure(const SyncBnSettings& settings,
                      std::span<char* const> argv) {
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
                             ReportOutput::Create(kName, kFolder));
-  SyncBnReport report;
-  report.settings = settings;
-  report.missing = std::move(left_out);
-  report.origin = report::OriginOf("//benchmarks:syncbn", argv);
+  SyncBnReport report = {
+      .settings = settings,
+      .origin = report::OriginOf("//benchmarks:syncbn", argv),
+      .missing = std::move(left_out)};
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<RankTeam> team,
       RankTeam::Start([&](const std::string& listener) {
@@ -224,9 +224,44 @@ absl::Status Measure(const SyncBnSettings& settings,
   return written;
 }
 
+#ifdef LOCKSTEP_SYNCBN_GPU
+
+// Error: kFailedPrecondition, in one line, without a GPU.
+absl::Status CheckGpu() { return CountGpus().status(); }
+
+absl::StatusOr<std::unique_ptr<BatchNorm>> CreateCudnn(
+    const BatchNormOptions& options, CudaBatchNormKernels& kernels) {
+  return CudnnBatchNorm::Create(options, kernels);
+}
+
+// The rank that the launcher says, whose local batch norm is cuDNN's.
+absl::Status RunGpuRank(const std::string& listener) {
+  const GroupOptions options = {.timeout = RankOptions().timeout};
+  const auto serve = [&](Communicator& group) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const TakeCudaTurn take,
+        CreateSyncBnCudaRank(group, options, CreateCudnn));
+    return ServeTurns<SyncBnRequest>(listener,
+                                     {group.rank(), group.world_size()}, take);
+  };
+  return RunAsRanks(RankKind::kProcesses, /*world_size=*/0, options, serve);
+}
+
+#else
+
+absl::Status CheckGpu() {
+  return absl::FailedPreconditionError(
+      "this program was built without CUDA, NCCL and cuDNN, which "
+      "--backend=nccl needs");
+}
+
+absl::Status RunGpuRank(const std::string& /*listener*/) { return CheckGpu(); }
+
+#endif
+
 absl::Status RunWorker(const SyncBnSettings& settings,
                        const std::string& listener) {
-  if (settings.gpu) return RunSyncBnGpuRank(listener, RankOptions());
+  if (settings.gpu) return RunGpuRank(listener);
   return RunSyncBnRank(listener, settings.ranks, settings.world_size,
                        RankOptions());
 }

@@ -1,7 +1,5 @@
 // Flags, shapes and sizes; what several ranks' answers are together; and the
 // order of turns.
-#include "benchmarks/syncbn/plan.h"
-
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -15,17 +13,16 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
-#include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/rank_service.h"
-#include "benchmarks/harness/rounds.h"
 #include "benchmarks/syncbn/layer.h"
-#include "benchmarks/syncbn/rank.h"
+#include "benchmarks/syncbn/report.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -63,9 +60,7 @@ TEST(ParseSyncBnFlagsTest, TakesWhatTheyName) {
 }
 
 SyncBnSettings Settings(std::vector<ShapeSet> sets) {
-  SyncBnSettings settings;
-  settings.sets = std::move(sets);
-  return settings;
+  return {.sets = std::move(sets)};
 }
 
 TEST(LeaveOutForGpuTest, LeavesOutNetworkAndPyTorchOnGpusAlone) {
@@ -158,9 +153,7 @@ TEST(SyncBnNetworkMemoryTest, NeedsTheMemoryThatIsAskedFor) {
       ResidentGrowth([] { return absl::OkStatus(); },
                      [&] { return RunOnThreads(1, GroupOptions(), steps); });
   ASSERT_THAT(grown, IsOk());
-  SyncBnSettings settings;
-  settings.world_size = 1;
-  settings.per_rank_batch = kBatch;
+  SyncBnSettings settings = {.world_size = 1, .per_rank_batch = kBatch};
   const int64_t needed = NetworkMemoryNeeded(settings);
   EXPECT_LT(*grown, needed);
   EXPECT_GT(*grown, needed / 2);
@@ -193,20 +186,13 @@ TEST(SpecOfTest, HasAllThatMakesTheInputs) {
 
 // A call from `begin` to `end` with one message in it.
 CallTimes Call(double begin, double end, double entered, double left) {
-  CallTimes call;
-  call.begin = begin;
-  call.end = end;
-  call.kernels = {1, 0, 0.5, 0, 0};
-  call.messages = {{entered, left, 24}};
-  return call;
+  return {.begin = begin,
+          .end = end,
+          .kernels = {1, 0, 0.5, 0, 0},
+          .messages = {{entered, left, 24}}};
 }
 
-RankTurn Turn(const CallTimes& call) {
-  RankTurn turn;
-  turn.forward = {call};
-  turn.wrong = 2;
-  return turn;
-}
+RankTurn Turn(const CallTimes& call) { return {.forward = {call}, .wrong = 2}; }
 
 TEST(RankTurnTest, TravelsWhole) {
   RankTurn turn = Turn(Call(10, 15, 12, 13));
@@ -228,8 +214,7 @@ TEST(OrMissingTest, IsForWhatALayerLacksAlone) {
   EXPECT_EQ(missing->missing, "no such type");
   EXPECT_THAT(OrMissing(absl::AbortedError("it broke")),
               StatusIs(absl::StatusCode::kAborted, "it broke"));
-  RankTurn right;
-  right.wrong = 3;
+  RankTurn right = {.wrong = 3};
   EXPECT_THAT(OrMissing(right), IsOkAndHolds(right));
 }
 

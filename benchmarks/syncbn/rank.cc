@@ -1,5 +1,3 @@
-#include "benchmarks/syncbn/rank.h"
-
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -19,26 +17,21 @@
 #include "absl/time/time.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/memory.h"
+#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/ranks.h"
-#include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/syncbn/layer.h"
+#include "benchmarks/syncbn/report.h"
 #include "benchmarks/syncbn/torch_peer_py.h"
 #include "collectives/collective.h"
 #include "models/cpu/classifier.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cpu/onednn_batch_norm.h"
 
 namespace lockstep::benchmarks {
-absl::StatusOr<TorchProcess> StartSyncBnPeer(
-    const std::vector<std::string>& pythons, absl::Time deadline) {
-  return TorchProcess::Start(pythons, SyncBnPeerTorch(), deadline);
-}
 
 absl::StatusOr<RankTurn> TimePeer(TorchProcess& peer,
                                   const SyncBnRequest& request,
@@ -242,7 +235,8 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeCopies(const SyncBnRequest& request) {
 absl::StatusOr<RankTurn> SyncBnRank::TimePeer(const SyncBnRequest& request) {
   const absl::Duration part = options_.timeout / 2;
   if (!peer_.has_value()) {
-    peer_.emplace(StartSyncBnPeer(options_.pythons, absl::Now() + part));
+    peer_.emplace(TorchProcess::Start(options_.pythons, SyncBnPeerTorch(),
+                                      absl::Now() + part));
   }
   LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
   if (peer_->ok()) {
@@ -267,8 +261,7 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeNetwork(const SyncBnRequest& request) {
 
 absl::Status RunSyncBnRank(const std::string& listener, RankKind kind,
                            int world_size, const SyncBnRankOptions& options) {
-  GroupOptions group_options;
-  group_options.timeout = options.timeout;
+  GroupOptions group_options = {.timeout = options.timeout};
   return RunAsRanks(kind, world_size, group_options, [&](Communicator& group) {
     SyncBnRank rank(group, options);
     return ServeTurns<SyncBnRequest>(

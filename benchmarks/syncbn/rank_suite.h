@@ -7,23 +7,20 @@
 #include <vector>
 
 #include "base/data_types.h"
-#include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/turn.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
 
 namespace lockstep::benchmarks {
 
 inline SyncBnRequest LayerRequest(SyncBnSubject subject,
                                   DataType type = DataType::kFloat32,
                                   Layout layout = Layout::kNhwc) {
-  SyncBnRequest request;
-  request.subject = subject;
-  request.layer = {
-      .n = 2, .h = 4, .w = 4, .c = 16, .layout = layout, .type = type};
-  request.warmup = 1;
-  request.iterations = 2;
-  return request;
+  return {.subject = subject,
+          .layer =
+              {.n = 2, .h = 4, .w = 4, .c = 16, .layout = layout, .type = type},
+          .warmup = 1,
+          .iterations = 2};
 }
 
 // Takes the turns on as many ranks, and combines each. Empty where there is not

@@ -1,8 +1,10 @@
 // What ResNet-18 takes of memory, and its steps; turns of every kind;
-// PyTorch's.
-#include "benchmarks/syncbn/rank.h"
+// PyTorch's. Then the commands as their users run them: syncbn on small
+// batches, the experiment on a handful of images.
+#include <stdlib.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,42 +12,48 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/data_types.h"
+#include "base/files.h"
+#include "base/run_command.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/ranks.h"
-#include "benchmarks/harness/rounds.h"
 #include "benchmarks/harness/testing.h"
 #include "benchmarks/harness/torch_process.h"
 #include "benchmarks/syncbn/layer.h"
-#include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/rank_suite.h"
+#include "benchmarks/syncbn/report.h"
+#include "benchmarks/syncbn/torch_peer_py.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
+#include "models/data/idx_files.h"
+#include "nlohmann/json.hpp"
+#include "syncbn/batch_norm.h"
 
 namespace lockstep::benchmarks {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::StartsWith;
 
 SyncBnRequest Step(SyncBnSubject subject) {
-  SyncBnRequest request;
-  request.subject = subject;
-  request.network = 1;
-  request.layer.n = 2;
-  return request;
+  return {.subject = subject, .network = 1, .layer = {.n = 2}};
 }
 
 // ResNet-18 has 17 batch norms, since d2l's shortcuts have none: 1, and in each
@@ -115,8 +123,7 @@ std::vector<TeamTurn> TakeTurns(int world_size,
                                 const std::vector<SyncBnRequest>& requests) {
   std::vector<std::vector<RankTurn>> turns(requests.size());
   for (auto& ranks : turns) ranks.resize(static_cast<size_t>(world_size));
-  SyncBnRankOptions options;
-  options.pythons = {"/absent/python"};
+  SyncBnRankOptions options = {.pythons = {"/absent/python"}};
   const auto run = [&](Communicator& group) -> absl::Status {
     SyncBnRank rank(group, options);
     for (size_t i = 0; i < requests.size(); ++i) {
@@ -204,9 +211,9 @@ TEST(SyncBnRankTest, GivesUpPyTorchThatHangs) {
   for (const std::string& before : {ready, std::string()}) {
     const std::string hangs = MakePython(absl::StrCat(before, "sleep 1000"));
     const auto run = [&](Communicator& group) -> absl::Status {
-      SyncBnRankOptions options;
-      options.pythons = {group.rank() == 0 ? hangs : good};
-      options.timeout = absl::Seconds(group.rank() == 0 ? 1 : 100);
+      SyncBnRankOptions options = {
+          .pythons = {group.rank() == 0 ? hangs : good},
+          .timeout = absl::Seconds(group.rank() == 0 ? 1 : 100)};
       SyncBnRank rank(group, options);
       const absl::Time begin = absl::Now();
       for (int turn = 0; turn < 20; ++turn) {
@@ -236,15 +243,14 @@ TEST(SyncBnRankTest, NeedsALauncherForProcesses) {
 absl::Time Later() { return absl::Now() + absl::Minutes(1); }
 
 absl::StatusOr<TorchProcess> Start(const std::string& script) {
-  return StartSyncBnPeer({MakePython(script)}, Later());
+  const std::string pythons[] = {MakePython(script)};
+  return TorchProcess::Start(pythons, SyncBnPeerTorch(), Later());
 }
 
 SyncBnRequest PeerRequest(int iterations) {
-  SyncBnRequest request;
-  request.layer = {.n = 2, .h = 3, .w = 5, .c = 7, .seed = 11};
-  request.warmup = 1;
-  request.iterations = iterations;
-  return request;
+  return {.layer = {.n = 2, .h = 3, .w = 5, .c = 7, .seed = 11},
+          .warmup = 1,
+          .iterations = iterations};
 }
 
 constexpr char kReady[] = "echo 'lockstep: ready 2.1.0 ValueError: no'; ";
@@ -293,7 +299,7 @@ TEST(ParsePeerAnswerTest, TakesNothingElse) {
 // With the script itself, if some Python has PyTorch.
 TEST(SyncBnPeerTest, TimesPyTorch) {
   absl::StatusOr<TorchProcess> peer =
-      StartSyncBnPeer(PythonsToTry(""), Later());
+      TorchProcess::Start(PythonsToTry(""), SyncBnPeerTorch(), Later());
   if (!peer.ok()) GTEST_SKIP() << peer.status();
   for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
     SyncBnRequest request = PeerRequest(3);
@@ -303,6 +309,254 @@ TEST(SyncBnPeerTest, TimesPyTorch) {
     EXPECT_EQ(turn->missing, "");
     EXPECT_THAT(turn->forward, SizeIs(3));
   }
+}
+
+// The command.
+
+CommandOutcome RunSyncBn(const std::string& flags) {
+  return RunCommand(absl::StrCat("benchmarks/syncbn/syncbn ", flags),
+                    /*deadline_seconds=*/120);
+}
+
+constexpr char kSmall[] =
+    " --shapes=resnet18 --network=none --per_rank_batch=1 --rounds=1";
+
+// The report of a run with `flags`, which goes well.
+nlohmann::json Report(const std::string& flags) {
+  const std::string folder = TestPath("");
+  const CommandOutcome outcome =
+      RunSyncBn(absl::StrCat(flags, " --output_dir=", folder));
+  EXPECT_EQ(outcome.exit_status, 0) << outcome.output;
+  for (const absl::string_view line : absl::StrSplit(outcome.output, '\n')) {
+    const bool free_text = absl::StrContains(line, testing::TempDir()) ||
+                           absl::StrContains(line, "benchmarks/syncbn/syncbn ");
+    if (!free_text) ExpectNarrow(line);
+  }
+  EXPECT_THAT(
+      ReadFile(folder + "/syncbn.html"),
+      IsOkAndHolds(AllOf(StartsWith("<!DOCTYPE html>"),
+                         HasSubstr("<h1>Lockstep SyncBN report</h1>"))));
+  return ReadJson(folder + "/syncbn.json");
+}
+
+void ExpectLayers(const nlohmann::json& json) {
+  ASSERT_EQ(json["layers"].size(), 4u);
+  for (const auto& layer : json["layers"]) {
+    EXPECT_EQ(layer["wrong"], 0);
+    for (const char* pass : {"forward", "backward", "both"}) {
+      EXPECT_GT(layer["passes"][pass]["sync"]["median"], 0);
+      EXPECT_GT(layer["passes"][pass]["own_local"]["median"], 0);
+      EXPECT_GT(layer["passes"][pass]["message"], 0);
+      EXPECT_GT(layer["passes"][pass]["split"]["kernels"], 0);
+    }
+    for (const auto& kernel : layer["kernels"]) EXPECT_GT(kernel["seconds"], 0);
+    EXPECT_GT(layer["copy_bandwidth"], 0);
+  }
+}
+
+TEST(SyncBnCommandTest, MeasuresLayersOnProcessesAndThreads) {
+  for (const std::string backend : {"processes", "threads"}) {
+    const nlohmann::json json =
+        Report(absl::StrCat("--peers= --backend=", backend, kSmall));
+    ExpectLayers(json);
+    EXPECT_EQ(json["settings"]["backend"], backend);
+    EXPECT_GT(json["layers"][0]["passes"]["both"]["beyond"], 0);
+    if (json["machine"]["cores"] >= 2) {
+      EXPECT_EQ(json["bars"].size(), 4u);
+      EXPECT_TRUE(json["no_bar"].is_null());
+    } else {
+      EXPECT_THAT(json["no_bar"].dump(), HasSubstr("a core each"));
+    }
+    EXPECT_TRUE(json["network"].is_null());
+  }
+}
+
+TEST(SyncBnCommandTest, TakesEveryTypeAndLayout) {
+  for (const char* flags :
+       {"--dtype=float16 --layout=nchw", "--dtype=bfloat16 --layout=nhwc"}) {
+    const nlohmann::json json =
+        Report(absl::StrCat(flags, " --peers= --world_size=3", kSmall));
+    ExpectLayers(json);
+    EXPECT_TRUE(json["bars"].empty());
+    EXPECT_EQ(json["no_bar"], "it is for 2 ranks");
+  }
+}
+
+// On a machine with a GPU it measures; else it says why not.
+TEST(SyncBnCommandTest, MeasuresOnGpusOrSaysThatThereAreNone) {
+  const std::string flags = absl::StrCat("--backend=nccl", kSmall);
+  const CommandOutcome outcome =
+      RunSyncBn(absl::StrCat(flags, " --output_dir=", TestPath("")));
+  if (outcome.exit_status == 0) {
+    const nlohmann::json json = Report(flags);
+    ExpectLayers(json);
+    EXPECT_TRUE(json["gpu"].is_string());
+    EXPECT_THAT(json["not_available"].dump(), HasSubstr("PyTorch: "));
+    return;
+  }
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.output, AnyOf(StartsWith("syncbn: no GPU: "),
+                                    StartsWith("syncbn: this program was "
+                                               "built without CUDA")));
+  EXPECT_EQ(outcome.output.find('\n'), outcome.output.size() - 1);
+}
+
+TEST(SyncBnCommandTest, TrainsTheNetwork) {
+  const nlohmann::json json = Report(
+      "--shapes= --network=resnet18 --per_rank_batch=1 --rounds=1 --peers=");
+  EXPECT_TRUE(json["layers"].empty());
+  EXPECT_EQ(json["network"]["messages"], 34);
+  EXPECT_EQ(json["network"]["wrong"], 0);
+  EXPECT_GT(json["network"]["sync"]["median"], 0);
+}
+
+// With PyTorch if there is one; else it says why not.
+TEST(SyncBnCommandTest, ComparesWithPyTorch) {
+  const nlohmann::json json = Report(kSmall);
+  if (json["peer"].is_null()) {
+    EXPECT_THAT(json["not_available"].dump(), HasSubstr("PyTorch: "));
+  } else {
+    EXPECT_GT(json["layers"][0]["passes"]["both"]["torch"]["median"], 0);
+  }
+  const nlohmann::json without =
+      Report(absl::StrCat("--python=/absent/python", kSmall));
+  EXPECT_THAT(without["not_available"].dump(), HasSubstr("/absent/python"));
+  const std::string hangs = MakePython("sleep 1000");
+  const nlohmann::json late = Report(
+      absl::StrCat("--timeout=6 --world_size=1 --python=", hangs, kSmall));
+  ExpectLayers(late);
+  ASSERT_EQ(late["not_available"].size(), 1u);
+  EXPECT_THAT(late["not_available"][0].get<std::string>(),
+              AllOf(StartsWith("PyTorch: "), HasSubstr(hangs),
+                    HasSubstr("it did not answer in time")));
+}
+
+TEST(SyncBnCommandTest, RefusesToBeARank) {
+  ASSERT_EQ(setenv("RANK", "0", 1), 0);
+  ASSERT_EQ(setenv("WORLD_SIZE", "2", 1), 0);
+  const CommandOutcome outcome = RunSyncBn(kSmall);
+  ASSERT_EQ(unsetenv("RANK"), 0);
+  ASSERT_EQ(unsetenv("WORLD_SIZE"), 0);
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.output, StartsWith("syncbn: it starts its ranks itself"));
+}
+
+// Every wrong flag: exit status 2, one line, and the flag in it.
+TEST(SyncBnCommandTest, NamesAFlagThatIsWrong) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"--shapes=resnet18,vgg",
+       "--shapes: 'vgg' is not one of resnet18, resnet50, mobilenet, "
+       "detection"},
+      {"--network=lenet", "--network: 'lenet'"},
+      {"--shapes= --network=none", "--shapes: empty"},
+      {"--world_size=0", "--world_size: 0"},
+      {"--world_size=65", "--world_size: 65"},
+      {"--world_size=two", "--world_size=two"},
+      {"--backend=mpi",
+       "--backend: 'mpi' is not one of processes, threads, nccl"},
+      {"--backend=nccl --shapes=", "--shapes: empty, and --backend=nccl"},
+      {"--per_rank_batch=-1", "--per_rank_batch: -1"},
+      {"--per_rank_batch=1000000",
+       "--per_rank_batch: 1000000 images of 28x28x"},
+      {"--shapes= --per_rank_batch=1000000",
+       "--per_rank_batch: 1000000 images of 28x28, to train ResNet-18"},
+      {"--layout=chwn", "--layout: 'chwn' is not one of nhwc, nchw"},
+      // The layers could, but the check could not tell right from wrong.
+      {"--dtype=float64", "--dtype: 'float64'"},
+      {"--peers=apex", "--peers: 'apex'"},
+      {"--rounds=-1", "--rounds: -1"},
+      {"--seconds=0", "--seconds: 0"},
+      {"--seconds=nan", "--seconds: nan"},
+      {"--timeout=0", "--timeout: 0"},
+      {"--timeout=1e7", "--timeout: 1e+07 is not above 0 and below 1e+06"},
+      {"--seed=-1", "--seed"},
+      {"--output_dir=/dev/null/out", "--output_dir: cannot write to /dev/null"},
+      {"--speed=fast", "--speed"},
+      {"fast", "'fast'"}};
+  for (const auto& [flags, expected] : cases) {
+    ExpectUsageError(RunSyncBn(flags), "syncbn", flags, expected);
+  }
+}
+
+TEST(SyncBnCommandTest, ExplainsItsFlagsAndColumns) {
+  const CommandOutcome outcome = RunSyncBn("--help");
+  ExpectUsage(outcome, "syncbn", /*columns=*/100);
+  EXPECT_THAT(outcome.output, HasSubstr("beyond: (SyncBN - message) /"));
+}
+
+// The experiment.
+
+CommandOutcome RunExperiment(const std::string& flags) {
+  return RunCommand(absl::StrCat("benchmarks/syncbn/experiment ", flags),
+                    /*deadline_seconds=*/240);
+}
+
+TEST(SyncbnExperimentTest, TrainsThreeTimesAndDrawsTheCurves) {
+  const std::string data = TestPath("-data");
+  const std::string output = TestPath("-output");
+  std::filesystem::create_directories(data);
+  WriteIdxFiles(data, /*train=*/24, /*test=*/10);
+  const CommandOutcome outcome = RunExperiment(
+      absl::StrCat("--data_dir=", data, " --output_dir=", output,
+                   " --train_samples=20 --test_samples=9 --epochs=2"));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("== 1 rank =="),
+                    HasSubstr("== 2 ranks, local batch norm =="),
+                    HasSubstr("== 2 ranks, SyncBN =="),
+                    HasSubstr("Mean distance of the train loss"),
+                    HasSubstr(absl::StrCat("Wrote ", output))));
+  EXPECT_THAT(ReadFile(output + "/experiment.png"),
+              IsOkAndHolds(StartsWith("\x89PNG")));
+  const nlohmann::json json = ReadJson(output + "/experiment.json");
+  ASSERT_EQ(json["runs"].size(), 3u);
+  const int world_sizes[] = {1, 2, 2};
+  const bool sync_bn[] = {false, false, true};
+  for (int i = 0; i < 3; ++i) {
+    const auto& metrics = json["runs"][i]["metrics"];
+    EXPECT_EQ(metrics["world_size"], world_sizes[i]);
+    EXPECT_EQ(metrics["sync_bn"], sync_bn[i]);
+    EXPECT_EQ(metrics["batch_size"], 4);
+    ASSERT_EQ(metrics["epochs"].size(), 2u);
+    EXPECT_EQ(metrics["epochs"][1]["train_samples"], 20);
+    EXPECT_EQ(metrics["epochs"][1]["test_samples"], 9);
+  }
+  const auto loss = [&](int run) {
+    return json["runs"][run]["metrics"]["epochs"][0]["train_loss"];
+  };
+  EXPECT_NE(loss(1), loss(2));  // Else --sync_bn did nothing.
+}
+
+TEST(SyncbnExperimentTest, NamesTheRunThatFails) {
+  const CommandOutcome outcome = RunExperiment(absl::StrCat(
+      "--data_dir=/nowhere --output_dir=", testing::TempDir(), "/failed"));
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("/nowhere"),
+                    HasSubstr("syncbn_experiment: the run 'single' failed")));
+}
+
+TEST(SyncbnExperimentTest, NamesTheFlagThatIsWrong) {
+  const std::pair<std::string, std::string> cases[] = {
+      {"--epochs=0", "--epochs: 0: must be at least 1"},
+      {"--ranks=1", "--ranks: 1: must be at least 2"},
+      {"--per_rank_batch=x", "--per_rank_batch: invalid number value: 'x'"},
+      {"--lr=-1", "--lr: -1: must be a positive number"},
+      {"--output_dir=/dev/null/x", "--output_dir=/dev/null/x"},
+      {"--unknown", "unrecognized arguments: --unknown"},
+  };
+  for (const auto& [flags, expected] : cases) {
+    ExpectUsageError(RunExperiment(flags), "syncbn_experiment", flags,
+                     expected);
+  }
+}
+
+TEST(SyncbnExperimentTest, ExplainsItself) {
+  const CommandOutcome outcome = RunExperiment("--help");
+  EXPECT_EQ(outcome.exit_status, 0);
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("--per_rank_batch"), HasSubstr("default: 2"),
+                    HasSubstr("Exit status")));
 }
 
 }  // namespace

@@ -10,22 +10,20 @@
 
 #include "absl/strings/str_cat.h"
 #include "base/data_types.h"
-#include "benchmarks/harness/rounds.h"
-#include "syncbn/activations.h"
+#include "benchmarks/harness/measure.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 
 namespace lockstep::benchmarks {
 namespace {
 
 CallSpread SpreadOf(std::span<const double> seconds) {
-  CallSpread spread;
-  spread.median = Median(seconds);
-  spread.p25 = Percentile(seconds, 25);
-  spread.p75 = Percentile(seconds, 75);
-  spread.min = Percentile(seconds, 0);
-  spread.max = Percentile(seconds, 100);
-  spread.samples = static_cast<int64_t>(seconds.size());
-  return spread;
+  return {.median = Median(seconds),
+          .p25 = Percentile(seconds, 25),
+          .p75 = Percentile(seconds, 75),
+          .min = Percentile(seconds, 0),
+          .max = Percentile(seconds, 100),
+          .samples = static_cast<int64_t>(seconds.size())};
 }
 
 std::vector<double> SecondsOf(const TeamTurn& measured, Pass pass) {
@@ -62,10 +60,10 @@ CallSplit MeanOfMiddleHalf(std::span<const TeamCall> calls) {
 PassReport PassOf(const MeasuredTurns& measured, Pass pass) {
   const TeamTurn& sync = *measured.Find(SyncBnSubject::kSync);
   const TeamTurn& split = *measured.Find(SyncBnSubject::kSplit);
-  PassReport report;
-  report.pass = pass;
-  report.sync = SpreadOf(SecondsOf(sync, pass));
-  report.local = OptionalSpread(measured.Find(SyncBnSubject::kLocal), pass);
+  PassReport report = {
+      .pass = pass,
+      .sync = SpreadOf(SecondsOf(sync, pass)),
+      .local = OptionalSpread(measured.Find(SyncBnSubject::kLocal), pass)};
   report.own_local =
       SpreadOf(SecondsOf(*measured.Find(SyncBnSubject::kOwnLocal), pass));
   report.torch = OptionalSpread(measured.Find(SyncBnSubject::kTorch), pass);
@@ -125,28 +123,11 @@ const CallSpread& PassReport::Faster() const {
   return FasterLocal() == SyncBnSubject::kLocal ? *local : own_local;
 }
 
-double PassReport::Ratio() const { return sync.median / Faster().median; }
-
-double PassReport::Beyond() const {
-  return (sync.median - message) / Faster().median;
-}
-
-std::optional<double> PassReport::ToTorch() const {
-  if (!torch.has_value()) return std::nullopt;
-  return torch->median / sync.median;
-}
-
-std::optional<double> KernelReport::Fraction() const {
-  if (!bound_seconds.has_value()) return std::nullopt;
-  return *bound_seconds / seconds;
-}
-
 LayerReport DeriveLayer(const SyncBnSettings& settings, const LayerShape& shape,
                         const MeasuredTurns& measured) {
-  LayerReport report;
-  report.shape = shape;
-  report.rounds = measured.rounds;
-  report.tensor_bytes = TensorBytes(settings, shape);
+  LayerReport report = {.shape = shape,
+                        .rounds = measured.rounds,
+                        .tensor_bytes = TensorBytes(settings, shape)};
   const DataType statistics = StatisticsTypeOf(settings.type);
   report.forward_message =
       StatisticsRecord{.channels = shape.c, .type = statistics}.size_bytes();
@@ -174,17 +155,16 @@ NetworkReport DeriveNetwork(const SyncBnSettings& settings,
   const auto spread = [&](SyncBnSubject subject) {
     return SpreadOf(SecondsOf(*measured.Find(subject), Pass::kForward));
   };
-  NetworkReport report;
-  report.batch = NetworkBatch(settings);
-  report.rounds = measured.rounds;
-  report.local = spread(SyncBnSubject::kLocal);
-  report.sync = spread(SyncBnSubject::kSync);
-  report.split = MeanOfMiddleHalf(split.forward);
-  report.timers = spread(SyncBnSubject::kSplit).median / report.sync.median - 1;
-  report.messages = split.forward[0].messages;
-  report.message_bytes = split.forward[0].message_bytes;
-  report.wrong = WrongOf(measured);
-  return report;
+  const CallSpread sync = spread(SyncBnSubject::kSync);
+  return {.batch = NetworkBatch(settings),
+          .rounds = measured.rounds,
+          .local = spread(SyncBnSubject::kLocal),
+          .sync = sync,
+          .split = MeanOfMiddleHalf(split.forward),
+          .timers = spread(SyncBnSubject::kSplit).median / sync.median - 1,
+          .messages = split.forward[0].messages,
+          .message_bytes = split.forward[0].message_bytes,
+          .wrong = WrongOf(measured)};
 }
 
 void AddNotes(const MeasuredTurns& measured, SyncBnReport& report) {
@@ -201,19 +181,6 @@ void AddNotes(const MeasuredTurns& measured, SyncBnReport& report) {
       report.missing.push_back(missing);
     }
   }
-}
-
-std::vector<SyncBnBar> BarsOf(const SyncBnReport& report) {
-  std::vector<SyncBnBar> bars;
-  if (!WhyNoBar(report).empty()) return bars;
-  for (const LayerReport& layer : report.layers) {
-    if (layer.shape.set != ShapeSet::kResNet18) continue;
-    const PassReport& both = layer.passes[static_cast<size_t>(Pass::kBoth)];
-    bars.push_back({.shape = layer.shape,
-                    .against = both.FasterLocal(),
-                    .value = both.Beyond()});
-  }
-  return bars;
 }
 
 std::string WhyNoBar(const SyncBnReport& report) {

@@ -1,18 +1,139 @@
-// The numbers of the command `syncbn`, and the formulas behind them.
+// What a rank of the command `syncbn` does: its turns, the steps of a network
+// among them, and its PyTorch, in a process of its own; and the numbers of the
+// command, with the formulas behind them.
 #ifndef LOCKSTEP_BENCHMARKS_SYNCBN_REPORT_H_
 #define LOCKSTEP_BENCHMARKS_SYNCBN_REPORT_H_
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "benchmarks/syncbn/plan.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "benchmarks/harness/ranks.h"
+#include "benchmarks/harness/torch_process.h"
+#include "benchmarks/syncbn/layer.h"
 #include "benchmarks/syncbn/turn.h"
+#include "collectives/communicator.h"
+#include "models/model.h"
+#include "models/train/data_parallel.h"
 #include "report/document.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
 namespace lockstep::benchmarks {
+
+// Has PyTorch's BatchNorm2d timed on one thread, by a Python that runs the
+// script SyncBnPeerTorch() (torch_peer.py).
+//
+// turn.note is "PyTorch 1.13.0 (/usr/bin/python3); its SyncBatchNorm on the
+// CPU: ValueError: ...", or "... on the CPU: runs"; turn.missing is set where
+// this PyTorch lacks the type or the memory, or does it wrong. Errors:
+// kUnavailable and kDeadlineExceeded if the process ended or said nothing by
+// `deadline`; kInternal if it said something else.
+absl::StatusOr<RankTurn> TimePeer(TorchProcess& peer,
+                                  const SyncBnRequest& request,
+                                  absl::Time deadline);
+
+// What torch_peer.py is told, and its answer to that. Errors: kInternal.
+std::string PeerLine(const SyncBnRequest& request);
+absl::StatusOr<RankTurn> ParsePeerAnswer(const SyncBnRequest& request,
+                                         const std::string& answer);
+
+// ResNet-18 three times, from the same seed: with local batch norm (kLocal),
+// with SyncBatchNorm (kSync), and with SyncBatchNorm whose messages are timed
+// (kSplit). Each rank has images of its own. Batch norm's messages have a group
+// of their own, and gradients are summed meanwhile, as the trainer has it. Not
+// thread safe.
+class SyncBnNetwork {
+ public:
+  // Collective; borrows the group, and `timing`, where timers write.
+  // `batch`: images on this rank. Errors: the group's and CreateModel's.
+  static absl::StatusOr<std::unique_ptr<SyncBnNetwork>> Create(
+      Communicator& group, CallTiming& timing, uint64_t seed, int64_t batch);
+
+  // Steps (forward, backward, all-reduce of the gradients; no update) of the
+  // network that request.subject names; turn.forward has one call for each.
+  // turn.wrong: elements of the gradients of the last step that are not finite,
+  // differ between ranks, or between kSync and kSplit, if the other has been
+  // run. Collective. Errors: the group's.
+  absl::StatusOr<RankTurn> Time(const SyncBnRequest& request);
+
+ private:
+  struct Replica {
+    std::unique_ptr<Model> model;
+    std::unique_ptr<GradientReducer> reducer;
+    bool stepped = false;
+  };
+
+  SyncBnNetwork(Communicator& group, CallTiming& timing, int64_t batch)
+      : group_(group), timing_(timing), batch_(batch) {}
+
+  void FillBatch(uint64_t seed);
+
+  absl::Status Step(Replica& replica);
+  absl::StatusOr<int64_t> CountWrong(const Replica& replica);
+
+  Communicator& group_;
+  CallTiming& timing_;
+  const int64_t batch_;
+  std::vector<float> images_;
+  std::vector<int32_t> labels_;
+  // By SyncBnSubject. Before the group, which is to be left first
+  // (models/train/data_parallel.h).
+  std::array<Replica, 3> replicas_;
+  std::unique_ptr<Communicator> norm_group_;  // Of SyncBatchNorm's messages.
+  std::unique_ptr<TimedCommunicator> timed_group_;
+};
+
+struct SyncBnRankOptions {
+  std::vector<std::string> pythons;  // Where PyTorch is looked for.
+  // Of the group. PyTorch has half of it to start in and half of it for a turn,
+  // so that one that hangs is missing before anybody gives up the turn.
+  absl::Duration timeout = absl::Seconds(120);
+};
+
+// Takes turns on one thread. Keeps the memory of one layer shape, that of its
+// last turn, and of the network from its first step on; PyTorch until then. Not
+// thread safe.
+class SyncBnRank {
+ public:
+  // Borrows the group.
+  SyncBnRank(Communicator& group, const SyncBnRankOptions& options);
+
+  // Collective: every rank takes the same turns. Errors: those of the group, of
+  // layers and of memory. That there is no PyTorch, that it ended or hangs, or
+  // that it or oneDNN lacks the type, is no error, but turn.missing.
+  absl::StatusOr<RankTurn> Take(const SyncBnRequest& request);
+
+ private:
+  absl::Status UseLayer(const LayerSpec& spec);
+  absl::StatusOr<RankTurn> TimeMessages(const SyncBnRequest& request);
+  absl::StatusOr<RankTurn> TimeCopies(const SyncBnRequest& request);
+  absl::StatusOr<RankTurn> TimePeer(const SyncBnRequest& request);
+  absl::StatusOr<RankTurn> TimeNetwork(const SyncBnRequest& request);
+
+  Communicator& group_;
+  const SyncBnRankOptions options_;
+  CallTiming timing_;
+  CpuBatchNormKernels kernels_;
+  TimedKernels timed_kernels_;
+  TimedCommunicator timed_group_;
+  std::unique_ptr<SyncBnLayer> layer_;
+  LayerSubjects subjects_;                            // Of layer_'s channels.
+  std::optional<absl::StatusOr<TorchProcess>> peer_;  // Once looked for.
+  std::unique_ptr<SyncBnNetwork> network_;
+};
+
+// Is a rank of the team (kProcesses: the one that the launcher says; kThreads:
+// all of them) and takes turns until the driver that listens at `listener` says
+// that it is over. Errors: of the group, of a turn.
+absl::Status RunSyncBnRank(const std::string& listener, RankKind kind,
+                           int world_size, const SyncBnRankOptions& options);
 
 // Seconds of a call on its slowest rank, over all timed calls.
 struct CallSpread {
@@ -31,10 +152,10 @@ struct PassReport {
   Pass pass = Pass::kForward;
   CallSpread sync;
   std::optional<CallSpread> local;  // The library's.
-  CallSpread own_local;
-  std::optional<CallSpread> torch;
-  double message = 0;  // The median of the message alone.
-  CallSplit split;     // The mean over the middle half of the calls by time.
+  CallSpread own_local = {};
+  std::optional<CallSpread> torch = {};
+  double message = 0;    // The median of the message alone.
+  CallSplit split = {};  // The mean over the middle half of the calls by time.
   // What the timers of the split cost: its median over sync's, less 1.
   double timers = 0;
 
@@ -43,9 +164,13 @@ struct PassReport {
   SyncBnSubject FasterLocal() const;
   const CallSpread& Faster() const;
 
-  double Ratio() const;                   // sync / faster local.
-  double Beyond() const;                  // (sync - message) / faster local.
-  std::optional<double> ToTorch() const;  // torch / sync: above 1 is faster.
+  // sync / faster local; (sync - message) / faster local.
+  double Ratio() const { return sync.median / Faster().median; }
+  double Beyond() const { return (sync.median - message) / Faster().median; }
+  // torch / sync: above 1 is faster.
+  std::optional<double> ToTorch() const {
+    return torch ? std::optional(torch->median / sync.median) : std::nullopt;
+  }
 };
 
 // A kernel of SyncBN.
@@ -56,7 +181,11 @@ struct KernelReport {
   // What moving them takes at the bandwidth of the copy.
   std::optional<double> bound_seconds = {};
 
-  std::optional<double> Fraction() const;  // bound_seconds / seconds.
+  // bound_seconds / seconds.
+  std::optional<double> Fraction() const {
+    return bound_seconds ? std::optional(*bound_seconds / seconds)
+                         : std::nullopt;
+  }
 };
 
 struct LayerReport {
@@ -69,8 +198,8 @@ struct LayerReport {
   // copying two tensors to two others: 4 P B / the median copy, on its slowest
   // rank.
   double copy_bandwidth = 0;
-  std::array<PassReport, 3> passes;  // By Pass.
-  std::vector<KernelReport> kernels;
+  std::array<PassReport, 3> passes = {};  // By Pass.
+  std::vector<KernelReport> kernels = {};
   int64_t wrong = 0;
 };
 
@@ -93,24 +222,16 @@ struct NetworkReport {
 inline constexpr double kMostBeyond = 1.15;
 inline constexpr int kBarWorldSize = 2;
 
-struct SyncBnBar {
-  LayerShape shape;
-  SyncBnSubject against = SyncBnSubject::kLocal;  // The faster local one.
-  double value = 0;
-
-  bool Met() const { return value <= kMostBeyond; }
-};
-
 struct SyncBnReport {
   SyncBnSettings settings;
   report::Origin origin;
-  std::string gpu;  // Empty if it was measured on the CPU.
+  std::string gpu = {};  // Empty if it was measured on the CPU.
   bool shared_gpu = false;
-  std::string peer;  // Which PyTorch; empty if none was measured.
+  std::string peer = {};  // Which PyTorch; empty if none was measured.
   // What could not be measured, and why: "PyTorch: ...".
   std::vector<std::string> missing;
-  std::vector<LayerReport> layers;
-  std::optional<NetworkReport> network;
+  std::vector<LayerReport> layers = {};
+  std::optional<NetworkReport> network = {};
 };
 
 // measured: at least one sample of each subject but kLocal and kTorch.
@@ -122,9 +243,6 @@ NetworkReport DeriveNetwork(const SyncBnSettings& settings,
 // Adds to report.peer, .gpu, .shared_gpu and .missing what the turns say of
 // peers, of GPUs, and of what is missing; nothing twice.
 void AddNotes(const MeasuredTurns& measured, SyncBnReport& report);
-
-// Of ResNet-18's shapes, forward and backward; none if WhyNoBar has a reason.
-std::vector<SyncBnBar> BarsOf(const SyncBnReport& report);
 
 // Why the report says nothing of the bar, which is for float32 and
 // kBarWorldSize ranks on the CPU, each with a core of its own: "it is for

@@ -11,7 +11,6 @@
 
 #include "base/data_types.h"
 #include "benchmarks/harness/testing.h"
-#include "benchmarks/syncbn/plan.h"
 #include "benchmarks/syncbn/turn.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -32,11 +31,7 @@ using ::testing::Optional;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
-TeamCall Call(double seconds) {
-  TeamCall call;
-  call.seconds = seconds;
-  return call;
-}
+TeamCall Call(double seconds) { return {.seconds = seconds}; }
 
 // Calls of 1, 0.5, 2, 1 times `call`.
 std::vector<TeamCall> Spread(const TeamCall& call) {
@@ -70,10 +65,10 @@ TeamTurn Split(double seconds) {
 }
 
 MeasuredTurns NetworkTurns() {
-  MeasuredTurns turns;
-  turns.rounds = 4;
-  turns.subjects = {Measured(SyncBnSubject::kLocal, 0.8, 0),
-                    Measured(SyncBnSubject::kSync, 1, 0), Split(1)};
+  MeasuredTurns turns = {
+      .rounds = 4,
+      .subjects = {Measured(SyncBnSubject::kLocal, 0.8, 0),
+                   Measured(SyncBnSubject::kSync, 1, 0), Split(1)}};
   for (TeamTurn& subject : turns.subjects) subject.backward.clear();
   for (TeamCall& step : turns.subjects[2].forward) {
     step.split.kernels = {};
@@ -88,15 +83,15 @@ MeasuredTurns NetworkTurns() {
 // local BN 1 forward and 2 backward, SyncBN 1.25 and 2, its message 0.25 each,
 // PyTorch 2 and 3, a copy of two tensors 1.
 MeasuredTurns ExampleTurns(double seconds, bool torch) {
-  MeasuredTurns turns;
-  turns.rounds = 4;
-  turns.subjects = {
-      Measured(SyncBnSubject::kLocal, seconds, 2 * seconds),
-      Measured(SyncBnSubject::kSync, 1.25 * seconds, 2 * seconds),
-      Split(seconds),
-      Measured(SyncBnSubject::kOwnLocal, 1.25 * seconds, 1.5 * seconds),
-      Measured(SyncBnSubject::kMessage, 0.25 * seconds, 0.25 * seconds),
-      Measured(SyncBnSubject::kCopy, seconds, 0)};
+  MeasuredTurns turns = {
+      .rounds = 4,
+      .subjects = {
+          Measured(SyncBnSubject::kLocal, seconds, 2 * seconds),
+          Measured(SyncBnSubject::kSync, 1.25 * seconds, 2 * seconds),
+          Split(seconds),
+          Measured(SyncBnSubject::kOwnLocal, 1.25 * seconds, 1.5 * seconds),
+          Measured(SyncBnSubject::kMessage, 0.25 * seconds, 0.25 * seconds),
+          Measured(SyncBnSubject::kCopy, seconds, 0)}};
   turns.subjects.back().backward.clear();
   if (torch) {
     turns.subjects.push_back(
@@ -249,23 +244,26 @@ TEST(AddNotesTest, NamesThePeerAndWhatIsMissingOnce) {
               ElementsAre("local BN: no such type", "PyTorch: not there"));
 }
 
-TEST(SyncBnBarsOfTest, HasResNet18sShapesAtTwoRanks) {
+TEST(SyncBnBarsTest, AreOfResNet18sShapesAtTwoRanks) {
   SyncBnReport report = ExampleSyncBnReport();
-  std::vector<SyncBnBar> bars = BarsOf(report);
-  ASSERT_THAT(bars, SizeIs(1));
-  EXPECT_EQ(bars[0].shape, kShape);
-  EXPECT_EQ(bars[0].against, SyncBnSubject::kOwnLocal);
-  EXPECT_DOUBLE_EQ(bars[0].value, 1);
-  EXPECT_TRUE(bars[0].Met());
+  report::Document document = SyncBnDocument(report);
+  ASSERT_THAT(document.bars, SizeIs(1));
+  ASSERT_EQ(document.data["bars"].size(), 1u);
+  EXPECT_EQ(document.data["bars"][0]["shape"], "28x28x64");
+  EXPECT_EQ(document.data["bars"][0]["at_most"], 1.15);
+  EXPECT_EQ(document.data["bars"][0]["met"], true);
+  EXPECT_EQ(document.data["bars"][0]["against"], "own_local");
+  EXPECT_THAT(document.bars[0].value, Optional(DoubleEq(1)));
+  EXPECT_TRUE(document.bars[0].Met());
   EXPECT_EQ(WhyNoBar(report), "");
   report.layers[0].passes[2].local->median = 2e-3;
-  bars = BarsOf(report);
-  EXPECT_EQ(bars[0].against, SyncBnSubject::kLocal);
-  EXPECT_DOUBLE_EQ(bars[0].value, 2.75 / 2);
-  EXPECT_FALSE(bars[0].Met());
+  document = SyncBnDocument(report);
+  EXPECT_EQ(document.data["bars"][0]["against"], "local");
+  EXPECT_THAT(document.bars[0].value, Optional(DoubleEq(2.75 / 2)));
+  EXPECT_FALSE(document.bars[0].Met());
 }
 
-TEST(SyncBnBarsOfTest, SaysWhyThereIsNone) {
+TEST(SyncBnBarsTest, SaysWhyThereIsNone) {
   using Change = void (*)(SyncBnReport&);
   const std::pair<const char*, Change> cases[] = {
       {"it is for the CPU", [](SyncBnReport& r) { r.settings.gpu = true; }},
@@ -279,7 +277,7 @@ TEST(SyncBnBarsOfTest, SaysWhyThereIsNone) {
   for (const auto& [why, change] : cases) {
     SyncBnReport report = ExampleSyncBnReport();
     change(report);
-    EXPECT_THAT(BarsOf(report), IsEmpty());
+    EXPECT_THAT(SyncBnDocument(report).bars, IsEmpty());
     EXPECT_EQ(WhyNoBar(report), why);
   }
 }
@@ -352,11 +350,6 @@ TEST(SyncBnDocumentTest, SaysWhereItIsFromAndHasEveryNumber) {
       ElementsAre("model", "per_rank_batch", "rounds", "local", "sync", "share",
                   "split", "timers", "messages", "message_bytes", "wrong"));
   EXPECT_EQ(data["network"]["share"], report.network->Share());
-  ASSERT_EQ(data["bars"].size(), 1u);
-  EXPECT_EQ(data["bars"][0]["shape"], "28x28x64");
-  EXPECT_EQ(data["bars"][0]["at_most"], 1.15);
-  EXPECT_EQ(data["bars"][0]["against"], "own_local");
-  EXPECT_EQ(data["bars"][0]["met"], true);
   EXPECT_TRUE(data["no_bar"].is_null());
 }
 

@@ -36,8 +36,18 @@ uint64_t Mix(uint64_t x) {
   return x ^ (x >> 33);
 }
 
+// 0 for integers.
+int ExponentBits(DataType type) {
+  if (type == DataType::kFloat64) return 11;
+  if (type == DataType::kFloat16) return 5;
+  return type == DataType::kFloat32 || type == DataType::kBFloat16 ? 8 : 0;
+}
+
 // A floating-point number of either sign between 1/4 and 4.
-uint64_t FloatBits(uint64_t random, int exponent_bits, int mantissa_bits) {
+uint64_t FloatBits(uint64_t random, DataType type) {
+  const int exponent_bits = ExponentBits(type);
+  const auto mantissa_bits =
+      static_cast<int>(8 * SizeOf(type)) - 1 - exponent_bits;
   const uint64_t bias = (uint64_t{1} << (exponent_bits - 1)) - 1;
   const uint64_t mantissa =
       (random >> 8) & ((uint64_t{1} << mantissa_bits) - 1);
@@ -73,14 +83,7 @@ class Answer {
     for (int other = 0; other < world_size; ++other) {
       inputs.push_back(InputOf(other));
     }
-    output_ = ReferenceOutput({.operation = call.operation,
-                               .type = call.type,
-                               .op = call.op,
-                               .count = call.count,
-                               .root = call.root,
-                               .destination = Destination()},
-                              order, rank, inputs)
-                  .value_or(Bytes());
+    output_ = ReferenceOutput(call, order, rank, inputs).value_or(Bytes());
     input_ = std::move(inputs[rank]);
   }
 
@@ -113,8 +116,11 @@ class Answer {
 
   Collective ToCollective(ConstBuffer input, Buffer output) const {
     switch (call_.operation) {
-      case Operation::kAllReduce:
-        return Collective::AllReduce(input, output, call_.op);
+      case Operation::kAllReduce: {
+        Collective all = Collective::AllReduce(input, output, call_.op);
+        all.uniform = call_.uniform;
+        return all;
+      }
       case Operation::kReduce:
         return Collective::Reduce(input, output, call_.op, call_.root);
       case Operation::kReduceScatter:
@@ -247,6 +253,14 @@ absl::Status RunWithBuffers(
   return Compare("the input, afterwards,", call.type, 0, input_after, input);
 }
 
+// "AllReduce of float32[10], sum, root 1, in place".
+std::string Describe(const CheckedCall& call) {
+  return absl::StrCat(Name(call.operation), " of ", Name(call.type), "[",
+                      call.counts.empty() ? absl::StrCat(call.count) : "...",
+                      "], ", Name(call.op), ", root ", call.root,
+                      call.in_place ? ", in place" : "");
+}
+
 absl::Status RunAndCheckAll(
     int rank, int world_size, const std::vector<CheckedCall>& calls,
     AdditionOrder order, const MakeMemory& memory,
@@ -269,68 +283,52 @@ absl::Status RunAndCheckAll(
 
 }  // namespace
 
-std::string Describe(const CheckedCall& call) {
-  return absl::StrCat(Name(call.operation), " of ", Name(call.type), "[",
-                      call.counts.empty() ? absl::StrCat(call.count) : "...",
-                      "], ", Name(call.op), ", root ", call.root,
-                      call.in_place ? ", in place" : "");
+void FillInput(int rank, DataType type, int64_t count, void* data) {
+  const auto size = static_cast<size_t>(SizeOf(type));
+  for (int64_t i = 0; i < count; ++i) {
+    const uint64_t random =
+        Mix(static_cast<uint64_t>(rank + 1) << 40 | static_cast<uint64_t>(i));
+    const uint64_t bits =
+        ExponentBits(type) > 0 ? FloatBits(random, type) : random | 1;
+    // Little endian, as every machine that this is tested on.
+    std::memcpy(static_cast<std::byte*>(data) + i * SizeOf(type), &bits, size);
+  }
 }
 
-void FillInput(int rank, DataType type, int64_t count, void* data) {
-  const auto fill = [&]<typename Bits>(Bits, auto bits_of) {
-    for (int64_t i = 0; i < count; ++i) {
-      const auto bits = static_cast<Bits>(bits_of(Mix(
-          static_cast<uint64_t>(rank + 1) << 40 | static_cast<uint64_t>(i))));
-      std::memcpy(static_cast<std::byte*>(data) + i * sizeof(Bits), &bits,
-                  sizeof(Bits));
-    }
-  };
-  const auto odd = [](uint64_t random) { return random | 1; };
-  switch (type) {
-    case DataType::kFloat64:
-      return fill(uint64_t(), [](uint64_t x) { return FloatBits(x, 11, 52); });
-    case DataType::kFloat32:
-      return fill(uint32_t(), [](uint64_t x) { return FloatBits(x, 8, 23); });
-    case DataType::kFloat16:
-      return fill(uint16_t(), [](uint64_t x) { return FloatBits(x, 5, 10); });
-    case DataType::kBFloat16:
-      return fill(uint16_t(), [](uint64_t x) { return FloatBits(x, 8, 7); });
-    case DataType::kInt32:
-      return fill(uint32_t(), odd);
-    case DataType::kInt64:
-      return fill(uint64_t(), odd);
-    case DataType::kUInt8:
-      return fill(uint8_t(), odd);
+absl::StatusOr<Bytes> CheckedMemory::Read() const {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes image, Image());
+  const auto content = image.begin() + static_cast<ptrdiff_t>(begin_);
+  const auto end = content + static_cast<ptrdiff_t>(size_);
+  const auto is_guard = [](std::byte b) { return b == kGuard; };
+  if (std::all_of(image.begin(), content, is_guard) &&
+      std::all_of(end, image.end(), is_guard)) {
+    return Bytes(content, end);
   }
+  return absl::DataLossError("memory beside a buffer was written");
+}
+
+bool CheckedMemory::Holds(const Bytes& content) const {
+  const absl::StatusOr<Bytes> held = Read();
+  return held.ok() && Same(*held, content);
+}
+
+Bytes CheckedMemory::Guarded(const Bytes& content, size_t begin,
+                             size_t behind) {
+  begin_ = begin;
+  Bytes image(begin + content.size() + behind, kGuard);
+  std::copy(content.begin(), content.end(),
+            image.begin() + static_cast<ptrdiff_t>(begin));
+  return image;
 }
 
 GuardedMemory::GuardedMemory(const Bytes& content, int64_t offset)
-    : size_(content.size()), bytes_(content.size() + 3 * kGuardBytes, kGuard) {
+    : CheckedMemory(content.size()), bytes_(content.size() + 3 * kGuardBytes) {
   const auto address = reinterpret_cast<uintptr_t>(bytes_.data());
-  begin_ = kGuardBytes + (-address & 63) + static_cast<size_t>(offset);
-  std::copy(content.begin(), content.end(), data());
-}
-
-bool GuardedMemory::GuardsHold() const {
-  const auto begin = bytes_.begin() + static_cast<ptrdiff_t>(begin_);
-  const auto is_guard = [](std::byte b) { return b == kGuard; };
-  return std::all_of(bytes_.begin(), begin, is_guard) &&
-         std::all_of(begin + static_cast<ptrdiff_t>(size_), bytes_.end(),
-                     is_guard);
-}
-
-absl::StatusOr<Bytes> GuardedMemory::Read() const {
-  if (!GuardsHold()) {
-    return absl::DataLossError("memory beside a buffer was written");
-  }
-  const auto begin = bytes_.begin() + static_cast<ptrdiff_t>(begin_);
-  return Bytes(begin, begin + static_cast<ptrdiff_t>(size_));
-}
-
-bool GuardedMemory::Holds(const Bytes& content) const {
-  return GuardsHold() && content.size() == size_ &&
-         (size_ == 0 ||
-          std::memcmp(bytes_.data() + begin_, content.data(), size_) == 0);
+  const size_t begin =
+      kGuardBytes + (-address & 63) + static_cast<size_t>(offset);
+  const Bytes image =
+      Guarded(content, begin, bytes_.size() - begin - content.size());
+  std::copy(image.begin(), image.end(), bytes_.begin());
 }
 
 absl::StatusOr<std::unique_ptr<CheckedMemory>> MakeGuardedMemory(

@@ -8,7 +8,6 @@
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -23,68 +22,53 @@
 
 namespace lockstep {
 
-// What the elements of the inputs are.
-enum class CallInput {
-  kAny,    // FillInput's.
-  kZeros,  // Floating-point zeros of both signs.
-  kExact,  // Small numbers, whose reduction by up to 5 ranks is exact.
-};
-
-// A call of all ranks. kSend stands for a Send of `root` and a Receive of the
-// rank `hops` after it; the others do nothing, nor does that one if it is root.
-struct CheckedCall {
-  Operation operation;
-  DataType type = DataType::kInt64;
-  ReduceOp op = ReduceOp::kSum;
-  int64_t count = 0;  // AgreedCount, unless there are counts.
-  int root = 0;
-  bool in_place = false;  // On the root, where it is the only one to have both.
-  std::vector<int64_t> counts = {};  // Of an AllGather of unequal counts.
-  int hops = 1;
-  CallInput input = CallInput::kAny;
-  bool rounds = false;  // Results of kExact may be off by P + 2 roundings.
-
-  friend bool operator==(const CheckedCall&, const CheckedCall&) = default;
-};
-
-// "AllReduce of float32[10], sum, root 1, in place".
-std::string Describe(const CheckedCall& call);
-
 // The input of a rank, whose elements differ by rank and index as far as the
 // type can tell them apart: never a NaN or zero, and of sizes that make
 // floating-point sums depend on their order. For tests that add up themselves.
 void FillInput(int rank, DataType type, int64_t count, void* data);
 
-// Memory of one buffer, of which it shows whether anything beside it was
-// written.
+// Memory of one buffer, with guards beside it that show whether anything there
+// was written.
 class CheckedMemory {
  public:
   virtual ~CheckedMemory() = default;
   virtual std::byte* data() = 0;
   // What it holds; kDataLoss if what is beside it has changed.
-  virtual absl::StatusOr<Bytes> Read() const = 0;
+  absl::StatusOr<Bytes> Read() const;
+  // Whether that is what it holds, and nothing beside it was written.
+  bool Holds(const Bytes& content) const;
+
+ protected:
+  explicit CheckedMemory(size_t size) : size_(size) {}
+
+  // What memory must be at first: `content` behind `begin` bytes of guards, and
+  // before `behind` more.
+  Bytes Guarded(const Bytes& content, size_t begin, size_t behind);
+  // All of the memory, guards included, as it is now.
+  virtual absl::StatusOr<Bytes> Image() const = 0;
+
+  size_t begin() const { return begin_; }
+
+ private:
+  size_t size_;
+  size_t begin_ = 0;
 };
 
 // Memory that holds `content`.
 using MakeMemory = std::function<absl::StatusOr<std::unique_ptr<CheckedMemory>>(
     const Bytes& content)>;
 
-// Memory of the host, `offset` bytes past a multiple of 64, between guards.
+// Memory of the host, `offset` bytes past a multiple of 64.
 class GuardedMemory : public CheckedMemory {
  public:
   explicit GuardedMemory(const Bytes& content, int64_t offset = 1);
 
-  std::byte* data() override { return bytes_.data() + begin_; }
-  absl::StatusOr<Bytes> Read() const override;
-  // Whether that is what it holds, and nothing beside it was written.
-  bool Holds(const Bytes& content) const;
+  std::byte* data() override { return bytes_.data() + begin(); }
 
  private:
-  bool GuardsHold() const;
+  absl::StatusOr<Bytes> Image() const override { return bytes_; }
 
-  size_t size_;
   Bytes bytes_;
-  size_t begin_;
 };
 
 // For RunAndCheck, in the place of a MakeMemory.

@@ -123,28 +123,6 @@ E Finish(ReduceOp op, Wide<E> x, size_t world_size) {
   }
 }
 
-// Calls fn with an element of the type.
-template <typename Fn>
-auto WithType(DataType type, Fn fn) {
-  switch (type) {
-    case DataType::kFloat64:
-      return fn(double());
-    case DataType::kFloat32:
-      return fn(float());
-    case DataType::kFloat16:
-      return fn(Float16());
-    case DataType::kBFloat16:
-      return fn(BFloat16());
-    case DataType::kInt32:
-      return fn(int32_t());
-    case DataType::kInt64:
-      return fn(int64_t());
-    case DataType::kUInt8:
-      break;
-  }
-  return fn(uint8_t());
-}
-
 template <typename E>
 E Load(const Bytes& bytes, int64_t i) {
   E element;
@@ -154,10 +132,10 @@ E Load(const Bytes& bytes, int64_t i) {
 
 // Elements [begin, begin + count) of the reduction, whose chain begins with
 // rank `first` and goes round.
-Bytes Reduce(const ReferenceCall& call, FoldOrder order, int64_t begin,
+Bytes Reduce(const CheckedCall& call, FoldOrder order, int64_t begin,
              int64_t count, size_t first, const std::vector<Bytes>& inputs) {
   constexpr int64_t kRow = 256;
-  return WithType(call.type, [&]<typename E>(E) {
+  return WithDataType(call.type, [&]<typename E>(E) {
     std::vector<Row<Wide<E>>> rows(inputs.size());
     Bytes output(static_cast<size_t>(count) * sizeof(E));
     for (int64_t i = 0; i < count; i += kRow) {
@@ -184,7 +162,7 @@ void Append(const Bytes& part, Bytes& whole) {
   whole.insert(whole.end(), part.begin(), part.end());
 }
 
-Bytes AllReduced(const ReferenceCall& call, AdditionOrder order,
+Bytes AllReduced(const CheckedCall& call, AdditionOrder order,
                  const std::vector<Bytes>& inputs) {
   const bool tree = order == AdditionOrder::kTree ||
                     (order == AdditionOrder::kBySize &&
@@ -205,7 +183,7 @@ Bytes AllReduced(const ReferenceCall& call, AdditionOrder order,
 }
 
 // The part of `whole` that is the rank's.
-Bytes PartOf(const ReferenceCall& call, const Bytes& whole, int rank) {
+Bytes PartOf(const CheckedCall& call, const Bytes& whole, int rank) {
   const int64_t size = call.count * SizeOf(call.type);
   return {whole.begin() + rank * size, whole.begin() + (rank + 1) * size};
 }
@@ -248,14 +226,14 @@ E DrawElement(Draws& draws) {
 }  // namespace
 
 double ElementAt(DataType type, const std::byte* element) {
-  return WithType(type, [element]<typename E>(E value) {
+  return WithDataType(type, [element]<typename E>(E value) {
     std::memcpy(&value, element, sizeof(E));
     return static_cast<double>(Widen(value));
   });
 }
 
 void SetElement(DataType type, double value, std::byte* element) {
-  WithType(type, [&]<typename E>(E) {
+  WithDataType(type, [&]<typename E>(E) {
     const E rounded = RoundTo<E>(value);
     std::memcpy(element, &rounded, sizeof(E));
   });
@@ -263,12 +241,12 @@ void SetElement(DataType type, double value, std::byte* element) {
 
 Bytes Reference(DataType type, ReduceOp op, FoldOrder order,
                 const std::vector<Bytes>& inputs) {
-  return Reduce({.type = type, .op = op}, order, 0,
+  return Reduce({Operation::kAllReduce, type, op}, order, 0,
                 static_cast<int64_t>(inputs[0].size()) / SizeOf(type), 0,
                 inputs);
 }
 
-std::optional<Bytes> ReferenceOutput(const ReferenceCall& call,
+std::optional<Bytes> ReferenceOutput(const CheckedCall& call,
                                      AdditionOrder order, int rank,
                                      const std::vector<Bytes>& inputs) {
   const bool is_root = rank == call.root;
@@ -297,7 +275,9 @@ std::optional<Bytes> ReferenceOutput(const ReferenceCall& call,
     case Operation::kScatter:
       return PartOf(call, inputs[root], rank);
     case Operation::kSend:
-      if (rank != call.destination) return std::nullopt;
+      if (rank != (call.root + call.hops) % static_cast<int>(inputs.size())) {
+        return std::nullopt;
+      }
       return inputs[root];
     case Operation::kReceive:
     case Operation::kBarrier:
@@ -311,7 +291,7 @@ std::optional<Bytes> ReferenceOutput(const ReferenceCall& call,
 std::vector<Bytes> DrawInputs(DataType type, int world_size, int64_t n) {
   std::vector<Bytes> inputs;
   for (int rank = 0; rank < world_size; ++rank) {
-    inputs.push_back(WithType(type, [&]<typename E>(E) {
+    inputs.push_back(WithDataType(type, [&]<typename E>(E) {
       Draws draws(static_cast<uint64_t>(rank) + 17);
       Bytes bytes(static_cast<size_t>(n) * sizeof(E));
       for (size_t i = 0; i < bytes.size(); i += sizeof(E)) {

@@ -38,20 +38,34 @@ Bytes Reference(DataType type, ReduceOp op, FoldOrder order,
 // of its size and kind, or always the one.
 enum class AdditionOrder { kBySize, kRing, kTree };
 
-// A call of all ranks.
-struct ReferenceCall {
-  Operation operation = Operation::kAllReduce;
-  DataType type = DataType::kFloat32;
+// What the elements of the inputs are.
+enum class CallInput {
+  kAny,    // FillInput's.
+  kZeros,  // Floating-point zeros of both signs.
+  kExact,  // Small numbers, whose reduction by up to 5 ranks is exact.
+};
+
+// A call of all ranks. kSend stands for a Send of `root` and a Receive of the
+// rank `hops` after it; the others do nothing, nor does that one if it is root.
+struct CheckedCall {
+  Operation operation;
+  DataType type = DataType::kInt64;
   ReduceOp op = ReduceOp::kSum;
-  int64_t count = 0;     // Collective's AgreedCount.
-  int root = 0;          // Or the source of kSend.
-  int destination = 0;   // Of kSend.
+  int64_t count = 0;  // AgreedCount, unless there are counts.
+  int root = 0;
+  bool in_place = false;  // On the root, where it is the only one to have both.
+  std::vector<int64_t> counts = {};  // Of an AllGather of unequal counts.
+  int hops = 1;
+  CallInput input = CallInput::kAny;
+  bool rounds = false;   // Results of kExact may be off by P + 2 roundings.
   bool uniform = false;  // UniformAllReduce.
+
+  friend bool operator==(const CheckedCall&, const CheckedCall&) = default;
 };
 
 // The output of one rank, of the ranks' inputs; of calls with a root that gives
 // the input, only that one's matters. None where the rank gets no output.
-std::optional<Bytes> ReferenceOutput(const ReferenceCall& call,
+std::optional<Bytes> ReferenceOutput(const CheckedCall& call,
                                      AdditionOrder order, int rank,
                                      const std::vector<Bytes>& inputs);
 

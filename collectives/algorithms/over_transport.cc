@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <type_traits>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/reduction.h"
 #include "collectives/algorithms/schedule.h"
@@ -63,33 +65,6 @@ absl::Status ServeAll(const Transport& transport, int64_t size,
   }
 }
 
-absl::Status ScatterFromRoot(Transport& transport, ConstBuffer input,
-                             int64_t part) {
-  return ServeAll(
-      transport, part * SizeOf(input.type),
-      [&](int peer, Segment bytes) -> absl::StatusOr<bool> {
-        if (!transport.Room(peer).has_value()) return false;
-        LOCKSTEP_RETURN_IF_ERROR(
-            SendPiece(transport, peer, bytes,
-                      CopyFrom(input.Part(peer * part, part).bytes())));
-        return true;
-      },
-      [&](int peer) { return transport.Wait(peer, Transport::kNobody); });
-}
-
-absl::Status GatherAtRoot(Transport& transport, Buffer output, int64_t part) {
-  return ServeAll(
-      transport, part * SizeOf(output.type),
-      [&](int peer, Segment bytes) -> absl::StatusOr<bool> {
-        if (!transport.Received(peer).has_value()) return false;
-        LOCKSTEP_RETURN_IF_ERROR(
-            ReceivePiece(transport, peer, bytes,
-                         CopyTo(output.Part(peer * part, part).bytes())));
-        return true;
-      },
-      [&](int peer) { return transport.Wait(Transport::kNobody, peer); });
-}
-
 static_assert(std::is_trivially_copyable_v<Call>);
 
 absl::Status AgreeWithPeer(Transport& transport, const Collective& collective) {
@@ -112,13 +87,47 @@ absl::Status AgreeWithPeer(Transport& transport, const Collective& collective) {
                      : CallsDiffer("ranks disagree", peer, other, rank, call);
 }
 
-absl::Status PairwiseScatter(Transport& transport, ConstBuffer input,
-                             Buffer output, int root) {
+// Gather, straight from one rank to another. The root serves whichever rank is
+// ready, and waits only while none is, then for the rank that has got on best:
+// not for one that is late.
+absl::Status PairwiseGather(Transport& transport, const Collective& call) {
+  const ConstBuffer& input = call.input;
+  const Buffer& output = call.output;
+  const int root = call.peer;
+  if (transport.rank() != root) {
+    return SendBytes(transport, root, BytesOf(input));
+  }
+  CopyElements(input, output.Part(root * input.count, input.count));
+  return ServeAll(
+      transport, input.size_bytes(),
+      [&](int peer, Segment bytes) -> absl::StatusOr<bool> {
+        if (!transport.Received(peer).has_value()) return false;
+        const Buffer place = output.Part(peer * input.count, input.count);
+        LOCKSTEP_RETURN_IF_ERROR(
+            ReceivePiece(transport, peer, bytes, CopyTo(place.bytes())));
+        return true;
+      },
+      [&](int peer) { return transport.Wait(Transport::kNobody, peer); });
+}
+
+absl::Status PairwiseScatter(Transport& transport, const Collective& call) {
+  const ConstBuffer& input = call.input;
+  const Buffer& output = call.output;
+  const int root = call.peer;
   if (transport.rank() != root) {
     return ReceiveBytes(transport, root, BytesOf(output));
   }
   CopyElements(input.Part(root * output.count, output.count), output);
-  return ScatterFromRoot(transport, input, output.count);
+  return ServeAll(
+      transport, output.size_bytes(),
+      [&](int peer, Segment bytes) -> absl::StatusOr<bool> {
+        if (!transport.Room(peer).has_value()) return false;
+        const ConstBuffer part = input.Part(peer * output.count, output.count);
+        LOCKSTEP_RETURN_IF_ERROR(
+            SendPiece(transport, peer, bytes, CopyFrom(part.bytes())));
+        return true;
+      },
+      [&](int peer) { return transport.Wait(peer, Transport::kNobody); });
 }
 
 // P-1 steps: in step s each rank sends to rank + s and receives from rank - s.
@@ -147,6 +156,192 @@ absl::Status SendOrReceive(Transport& transport, const Collective& call) {
   return ReceiveBytes(transport, call.peer, BytesOf(call.output));
 }
 
+// One rank's part in a reduction. What travels is accumulators; those of a rank
+// that speaks for its group lie in sums_, one for each element of the input.
+class Tree {
+ public:
+  Tree(Transport& transport, const Collective& call)
+      : transport_(transport),
+        reduction_(call.input.type, call.op, transport.world_size()),
+        input_(call.input),
+        root_(call.peer),
+        world_size_(transport.world_size()),
+        group_(TreeGroupOf(world_size_, transport.rank())),
+        rounds_(TreeRounds(world_size_)),
+        accumulator_bytes_(SizeOf(reduction_.accumulator())) {}
+
+  bool Speaks() const { return Speaker(group_) == transport_.rank(); }
+  bool IsInPair() const { return IsTreePair(world_size_, group_); }
+  int partner() const { return TreePartner(transport_.rank()); }
+
+  // A rank that does not speak: hands its input over.
+  absl::Status GiveInput() {
+    return SendMessage(
+        transport_, partner(), input_.count * accumulator_bytes_,
+        [this](int64_t offset, std::span<std::byte> room) {
+          const Segment piece = ElementsAt({0, input_.count}, offset, room);
+          reduction_.Begin(input_.Part(piece.begin, piece.count).data,
+                           room.data(), piece.count);
+        });
+  }
+
+  // One that does: begins with its own input, and its partner's.
+  absl::Status Begin() {
+    const Segment all = {0, input_.count};
+    sums_ = std::make_unique_for_overwrite<std::byte[]>(
+        static_cast<size_t>(all.count * accumulator_bytes_));
+    reduction_.Begin(input_.data, sums_.get(), all.count);
+    if (!IsInPair()) return absl::OkStatus();
+    return ReceiveMessage(
+        transport_, partner(), all.count * accumulator_bytes_,
+        Merge{*this, all, /*peer_is_earlier=*/partner() < transport_.rank()});
+  }
+
+  absl::Status Halve() {
+    for (int round = 0; round < rounds_; ++round) {
+      const TreeRound r = Round(round);
+      const int peer = Speaker(r.peer_group);
+      LOCKSTEP_RETURN_IF_ERROR(
+          ExchangeMessages(transport_, peer, Sums(r.peers), peer,
+                           r.mine.count * accumulator_bytes_,
+                           Merge{*this, r.mine, r.peer_is_earlier}));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status Double() {
+    for (int round = rounds_ - 1; round >= 0; --round) {
+      const TreeRound r = Round(round);
+      if (r.whole) continue;
+      const int peer = Speaker(r.peer_group);
+      const std::span<std::byte> missing = Sums(r.peers);
+      LOCKSTEP_RETURN_IF_ERROR(ExchangeMessages(
+          transport_, peer, Sums(r.mine), peer,
+          static_cast<int64_t>(missing.size()), CopyTo(missing.data())));
+    }
+    return absl::OkStatus();
+  }
+
+  // In place of Double: only the root ends with all sums.
+  absl::Status GatherAtRoot() {
+    const int root_group = TreeGroupOf(world_size_, root_);
+    for (int round = rounds_ - 1; round >= 0; --round) {
+      const TreeRound r = Round(round);
+      const int peer = Speaker(r.peer_group);
+      const bool receives = IsOnRootSide(group_, root_group, round);
+      if (!r.whole) {
+        LOCKSTEP_RETURN_IF_ERROR(
+            receives ? ReceiveBytes(transport_, peer, Sums(r.peers))
+                     : SendBytes(transport_, peer, Sums(r.mine)));
+      }
+      if (!receives) break;
+    }
+    return absl::OkStatus();
+  }
+
+  void Finish(Buffer output) const {
+    reduction_.Finish(sums_.get(), output.data, output.count);
+  }
+
+ private:
+  // Adds what comes to the sums of a range.
+  struct Merge {
+    void operator()(int64_t offset, std::span<const std::byte> piece) const {
+      const Segment place = tree.ElementsAt(range, offset, piece);
+      std::byte* const mine = tree.Sums(place).data();
+      const void* const earlier = peer_is_earlier ? piece.data() : mine;
+      const void* const later = peer_is_earlier ? mine : piece.data();
+      tree.reduction_.Merge(earlier, later, mine, place.count);
+    }
+
+    const Tree& tree;
+    Segment range;
+    bool peer_is_earlier;
+  };
+
+  int Speaker(int group) const {
+    return TreeSpeaker(world_size_, group, root_);
+  }
+
+  TreeRound Round(int round) const {
+    const int64_t whole_elements = kTreeWholeBytes / accumulator_bytes_;
+    return TreeRoundOf(group_, round,
+                       TreeRangeOf(group_, round, input_.count, whole_elements),
+                       whole_elements);
+  }
+
+  // The elements of `range` whose accumulators are this piece of a message.
+  Segment ElementsAt(Segment range, int64_t offset,
+                     std::span<const std::byte> piece) const {
+    return {range.begin + offset / accumulator_bytes_,
+            static_cast<int64_t>(piece.size()) / accumulator_bytes_};
+  }
+
+  std::span<std::byte> Sums(Segment range) const {
+    return {sums_.get() + range.begin * accumulator_bytes_,
+            static_cast<size_t>(range.count * accumulator_bytes_)};
+  }
+
+  Transport& transport_;
+  const Reduction reduction_;
+  const ConstBuffer input_;
+  const int root_;  // 0 where there is none.
+  const int world_size_;
+  const int group_;
+  const int rounds_;
+  const int64_t accumulator_bytes_;
+  std::unique_ptr<std::byte[]> sums_;
+};
+
+// AllReduce and Reduce by recursive halving and doubling, in the order of the
+// tree, for few messages: a rank sends and receives at most 2 log2(P) + 2, each
+// at most as large as the data. Allocates one accumulator per element.
+absl::Status TreeReduce(Transport& transport, const Collective& call) {
+  const bool to_all = call.operation == Operation::kAllReduce;
+  // To one rank, nothing comes back to a partner, or goes to it.
+  const std::span<std::byte> result =
+      to_all ? BytesOf(call.output) : std::span<std::byte>();
+  Tree tree(transport, call);
+  if (!tree.Speaks()) {
+    LOCKSTEP_RETURN_IF_ERROR(tree.GiveInput());
+    return ReceiveBytes(transport, tree.partner(), result);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(tree.Begin());
+  LOCKSTEP_RETURN_IF_ERROR(tree.Halve());
+  LOCKSTEP_RETURN_IF_ERROR(to_all ? tree.Double() : tree.GatherAtRoot());
+  if (to_all || transport.rank() == call.peer) tree.Finish(call.output);
+  if (!tree.IsInPair()) return absl::OkStatus();
+  return SendBytes(transport, tree.partner(), result);
+}
+
+// The same order for little data on few ranks: whole inputs travel, round the
+// ring or straight to the root, and are folded where the result is wanted. P-1
+// messages of the size of the input each way, and P inputs of memory: on every
+// rank, or the root.
+absl::Status GatherReduce(Transport& transport, const Collective& call) {
+  const bool to_all = call.operation == Operation::kAllReduce;
+  const ConstBuffer& input = call.input;
+  if (!to_all && transport.rank() != call.peer) {
+    return PairwiseGather(transport, Collective::Gather(input, {}, call.peer));
+  }
+  const int world_size = transport.world_size();
+  const auto room = std::make_unique_for_overwrite<std::byte[]>(
+      static_cast<size_t>(input.size_bytes() * world_size));
+  const Buffer all(room.get(), input.count * world_size, input.type);
+  LOCKSTEP_RETURN_IF_ERROR(
+      to_all ? RingAllGather(transport, Collective::AllGather(input, all))
+             : PairwiseGather(transport,
+                              Collective::Gather(input, all, call.peer)));
+  std::vector<const void*> inputs;
+  for (int rank = 0; rank < world_size; ++rank) {
+    inputs.push_back(all.Part(rank * input.count, input.count).data);
+  }
+  void* const outputs[] = {call.output.data};
+  Reduction(input.type, call.op, world_size)
+      .FoldTree(inputs, outputs, input.count);
+  return absl::OkStatus();
+}
+
 // A message takes P-1 hops round a ring, and in a tree up to 2 log2(P) + 2, of
 // which there are fewer from 4 ranks on where ranges are not halved.
 constexpr int kMaxGatherRanks = 3;
@@ -157,39 +352,17 @@ bool UsesTree(Algorithm algorithm, int world_size) {
   return algorithm == Algorithm::kTree || world_size > kMaxGatherRanks;
 }
 
-absl::Status AllReduce(Transport& transport, const Collective& call,
-                       Algorithm algorithm) {
-  const bool small = InTreeOrder(call.input.size_bytes());
-  if (!small && !call.uniform) {
-    return RingAllReduce(transport, call.input, call.output, call.op);
-  }
-  if (!small || UsesTree(algorithm, transport.world_size())) {
-    return TreeAllReduce(transport, call.input, call.output, call.op);
-  }
-  return GatherAllReduce(transport, call.input, call.output, call.op);
-}
-
 absl::Status Reduce(Transport& transport, const Collective& call,
                     Algorithm algorithm) {
-  if (!InTreeOrder(call.input.size_bytes())) {
-    return RingReduce(transport, call.input, call.output, call.op, call.peer);
+  const bool small = InTreeOrder(call.input.size_bytes());
+  if (!small && !call.uniform) return RingReduce(transport, call);
+  if (!small || UsesTree(algorithm, transport.world_size())) {
+    return TreeReduce(transport, call);
   }
-  if (UsesTree(algorithm, transport.world_size())) {
-    return TreeReduce(transport, call.input, call.output, call.op, call.peer);
-  }
-  return GatherReduce(transport, call.input, call.output, call.op, call.peer);
+  return GatherReduce(transport, call);
 }
 
 }  // namespace
-
-absl::Status PairwiseGather(Transport& transport, ConstBuffer input,
-                            Buffer output, int root) {
-  if (transport.rank() != root) {
-    return SendBytes(transport, root, BytesOf(input));
-  }
-  CopyElements(input, output.Part(root * input.count, input.count));
-  return GatherAtRoot(transport, output, input.count);
-}
 
 absl::Status RunOverTransport(Transport& transport, const Collective& call,
                               Algorithm algorithm) {
@@ -199,19 +372,18 @@ absl::Status RunOverTransport(Transport& transport, const Collective& call,
   }
   switch (call.operation) {
     case Operation::kAllReduce:
-      return AllReduce(transport, call, algorithm);
     case Operation::kReduce:
       return Reduce(transport, call, algorithm);
     case Operation::kReduceScatter:
-      return RingReduceScatter(transport, call.input, call.output, call.op);
+      return RingReduce(transport, call);
     case Operation::kAllGather:
-      return RingAllGather(transport, call.input, call.output, call.counts);
+      return RingAllGather(transport, call);
     case Operation::kBroadcast:
-      return RingBroadcast(transport, call.output, call.peer);
+      return RingBroadcast(transport, call);
     case Operation::kScatter:
-      return PairwiseScatter(transport, call.input, call.output, call.peer);
+      return PairwiseScatter(transport, call);
     case Operation::kGather:
-      return PairwiseGather(transport, call.input, call.output, call.peer);
+      return PairwiseGather(transport, call);
     case Operation::kAllToAll:
       return PairwiseAllToAll(transport, call.input, call.output);
     case Operation::kSend:

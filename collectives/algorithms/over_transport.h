@@ -2,9 +2,6 @@
 #ifndef LOCKSTEP_COLLECTIVES_ALGORITHMS_OVER_TRANSPORT_H_
 #define LOCKSTEP_COLLECTIVES_ALGORITHMS_OVER_TRANSPORT_H_
 
-#include <cstdint>
-#include <span>
-
 #include "absl/status/status.h"
 #include "collectives/algorithms/transport.h"
 #include "collectives/collective.h"
@@ -40,47 +37,18 @@ namespace lockstep {
 absl::Status RunOverTransport(Transport& transport, const Collective& call,
                               Algorithm algorithm);
 
-// The algorithms alone; those that reduce, for two ranks and more. Every rank
-// calls the same function, with arguments that are valid (collective.h) and
-// agree. Communicator has the contracts, schedule.h the order of additions.
+// The rings alone; RingReduce for two ranks and more. Every rank makes the same
+// call, which is valid (collective.h) and of an operation that the function is
+// for. Communicator has the contracts, schedule.h the order of additions.
 // Errors: the transport's, and kInternal if a piece of the wrong size comes.
-
-// Rings: each rank sends to the next and receives from the one before it. A
-// piece goes on to the next rank as soon as it is there, while later ones still
-// come. Partial sums travel as accumulators, complete ones as elements.
-absl::Status RingAllReduce(Transport& transport, ConstBuffer input,
-                           Buffer output, ReduceOp op);
-absl::Status RingReduce(Transport& transport, ConstBuffer input, Buffer output,
-                        ReduceOp op, int root);
-absl::Status RingReduceScatter(Transport& transport, ConstBuffer input,
-                               Buffer output, ReduceOp op);
-// counts: elements by rank; empty where all have input.count.
-absl::Status RingAllGather(Transport& transport, ConstBuffer input,
-                           Buffer output, std::span<const int64_t> counts);
-absl::Status RingBroadcast(Transport& transport, Buffer data, int root);
-
-// Recursive halving and doubling, in the order of the tree, for few messages: a
-// rank sends and receives at most 2 log2(P) + 2, each at most as large as the
-// data. Allocates one accumulator per element.
-absl::Status TreeAllReduce(Transport& transport, ConstBuffer input,
-                           Buffer output, ReduceOp op);
-absl::Status TreeReduce(Transport& transport, ConstBuffer input, Buffer output,
-                        ReduceOp op, int root);
-
-// The same order for little data on few ranks: whole inputs travel, round the
-// ring or straight to the root, and are folded where the result is wanted. P-1
-// messages of the size of the input each way, and P inputs of memory: on every
-// rank, or the root.
-absl::Status GatherAllReduce(Transport& transport, ConstBuffer input,
-                             Buffer output, ReduceOp op);
-absl::Status GatherReduce(Transport& transport, ConstBuffer input,
-                          Buffer output, ReduceOp op, int root);
-
-// Data that goes straight from one rank to another. The root serves whichever
-// rank is ready, and waits only while none is, then for the rank that has got
-// on best: not for one that is late.
-absl::Status PairwiseGather(Transport& transport, ConstBuffer input,
-                            Buffer output, int root);
+//
+// Each rank sends to the next and receives from the one before it. A piece goes
+// on to the next rank as soon as it is there, while later ones still come.
+// Partial sums travel as accumulators, complete ones as elements. RingReduce is
+// for AllReduce, Reduce and ReduceScatter.
+absl::Status RingReduce(Transport& transport, const Collective& call);
+absl::Status RingAllGather(Transport& transport, const Collective& call);
+absl::Status RingBroadcast(Transport& transport, const Collective& call);
 
 }  // namespace lockstep
 

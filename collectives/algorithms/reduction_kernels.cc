@@ -280,23 +280,9 @@ const ReductionKernels& KernelsOf(ReduceOp op) {
 
 template <typename Unit>
 const ReductionKernels& KernelsOf(DataType type, ReduceOp op) {
-  switch (type) {
-    case DataType::kFloat64:
-      return KernelsOf<Unit, double>(op);
-    case DataType::kFloat32:
-      return KernelsOf<Unit, float>(op);
-    case DataType::kFloat16:
-      return KernelsOf<Unit, Float16>(op);
-    case DataType::kBFloat16:
-      return KernelsOf<Unit, BFloat16>(op);
-    case DataType::kInt32:
-      return KernelsOf<Unit, int32_t>(op);
-    case DataType::kInt64:
-      return KernelsOf<Unit, int64_t>(op);
-    case DataType::kUInt8:
-      break;
-  }
-  return KernelsOf<Unit, uint8_t>(op);
+  return WithDataType(type, [op]<typename E>(E) -> const ReductionKernels& {
+    return KernelsOf<Unit, E>(op);
+  });
 }
 
 #if defined(__x86_64__)

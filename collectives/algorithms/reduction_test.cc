@@ -312,28 +312,20 @@ INSTANTIATE_TEST_SUITE_P(Each, LargeReductionTest,
                                                           ReduceOp::kAverage)),
                          ParamName);
 
-TEST(ReductionControlsTest, RejectsAnotherOrderOfAdditions) {
+TEST(ReductionControlsTest, RejectsAnotherOrderOfAdditionsAndASumForAnAverage) {
+  using enum ReduceOp;
+  using enum FoldOrder;
   for (const DataType type : {DataType::kFloat32, DataType::kFloat64}) {
-    const std::vector<Bytes> inputs = DrawInputs(type, 4, 67);
-    const Bytes chain =
-        Reference(type, ReduceOp::kSum, FoldOrder::kChain, inputs);
-    const Bytes tree =
-        Reference(type, ReduceOp::kSum, FoldOrder::kTree, inputs);
+    const std::vector<Bytes> x = DrawInputs(type, 4, 67);
+    const Bytes chain = Reference(type, kSum, kChain, x);
     EXPECT_FALSE(
-        Gives({type, ReduceOp::kSum, FoldOrder::kChain}, inputs, tree));
-    EXPECT_FALSE(
-        Gives({type, ReduceOp::kSum, FoldOrder::kTree}, inputs, chain));
-    EXPECT_FALSE(Gives({type, ReduceOp::kSum},
-                       {inputs[1], inputs[2], inputs[3], inputs[0]}, chain));
+        Gives({type, kSum, kChain}, x, Reference(type, kSum, kTree, x)));
+    EXPECT_FALSE(Gives({type, kSum, kTree}, x, chain));
+    EXPECT_FALSE(Gives({type, kSum}, {x[1], x[2], x[3], x[0]}, chain));
   }
-}
-
-TEST(ReductionControlsTest, RejectsASumForAnAverage) {
   for (const DataType type : kAllDataTypes) {
-    const std::vector<Bytes> inputs = DrawInputs(type, 3, 67);
-    EXPECT_FALSE(
-        Gives({type, ReduceOp::kSum}, inputs,
-              Reference(type, ReduceOp::kAverage, FoldOrder::kChain, inputs)));
+    const std::vector<Bytes> x = DrawInputs(type, 3, 67);
+    EXPECT_FALSE(Gives({type, kSum}, x, Reference(type, kAverage, kChain, x)));
   }
 }
 
@@ -415,12 +407,13 @@ TEST_P(ReductionKernelsTest, RejectsOtherOperands) {
 INSTANTIATE_TEST_SUITE_P(Each, ReductionKernelsTest, kEach, ParamName);
 
 template <typename E>
-std::vector<E> FoldValues(ReduceOp op, std::vector<E> a, std::vector<E> b) {
-  const void* const inputs[] = {a.data(), b.data()};
-  std::vector<E> result(a.size());
+std::vector<E> FoldValues(ReduceOp op, const std::vector<std::vector<E>>& x) {
+  std::vector<const void*> inputs;
+  for (const std::vector<E>& input : x) inputs.push_back(input.data());
+  std::vector<E> result(x[0].size());
   void* const outputs[] = {result.data()};
-  Reduction(kDataTypeOf<E>, op, 2)
-      .Fold(inputs, outputs, static_cast<int64_t>(a.size()));
+  Reduction(kDataTypeOf<E>, op, static_cast<int>(x.size()))
+      .Fold(inputs, outputs, static_cast<int64_t>(result.size()));
   return result;
 }
 
@@ -439,7 +432,7 @@ TEST(ReductionValuesTest, NanInEitherOperandGivesOneNan) {
     }
   }
   for (const ReduceOp op : kAllReduceOps) {
-    for (const float x : FoldValues(op, a, b)) {
+    for (const float x : FoldValues<float>(op, {a, b})) {
       EXPECT_EQ(std::bit_cast<uint32_t>(x), 0x7fc0'0000u) << Name(op);
     }
   }
@@ -447,8 +440,8 @@ TEST(ReductionValuesTest, NanInEitherOperandGivesOneNan) {
 
 TEST(ReductionValuesTest, InfinitiesThatCancelGiveTheSameNan) {
   for (const float nan :
-       {FoldValues<float>(ReduceOp::kSum, {kInfinity}, {-kInfinity})[0],
-        FoldValues<float>(ReduceOp::kProduct, {kInfinity}, {0})[0]}) {
+       {FoldValues<float>(ReduceOp::kSum, {{kInfinity}, {-kInfinity}})[0],
+        FoldValues<float>(ReduceOp::kProduct, {{kInfinity}, {0}})[0]}) {
     EXPECT_EQ(std::bit_cast<uint32_t>(nan), 0x7fc0'0000u);
   }
 }
@@ -456,7 +449,7 @@ TEST(ReductionValuesTest, InfinitiesThatCancelGiveTheSameNan) {
 TEST(ReductionValuesTest, ZerosKeepTheEarlierSign) {
   for (const ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
     const std::vector<float> zeros =
-        FoldValues<float>(op, {0.0f, -0.0f}, {-0.0f, 0.0f});
+        FoldValues<float>(op, {{0.0f, -0.0f}, {-0.0f, 0.0f}});
     EXPECT_FALSE(std::signbit(zeros[0])) << Name(op);
     EXPECT_TRUE(std::signbit(zeros[1])) << Name(op);
   }
@@ -464,33 +457,28 @@ TEST(ReductionValuesTest, ZerosKeepTheEarlierSign) {
 
 TEST(ReductionValuesTest, SixteenBitFloatsRoundOnceAtTheEnd) {
   // 2048 + 1 + 1: rounded in between, the ones would be lost.
-  const std::vector<Float16> x = {ToFloat16(2048)};
-  const std::vector<Float16> one = {ToFloat16(1)};
-  const void* const inputs[] = {x.data(), one.data(), one.data()};
-  Float16 result;
-  void* const outputs[] = {&result};
-  Reduction(DataType::kFloat16, ReduceOp::kSum, 3).Fold(inputs, outputs, 1);
-  EXPECT_EQ(ToFloat(result), 2050);
+  const Float16 one = ToFloat16(1);
+  EXPECT_EQ(ToFloat(FoldValues<Float16>(ReduceOp::kSum,
+                                        {{ToFloat16(2048)}, {one}, {one}})[0]),
+            2050);
 }
 
-TEST(ReductionValuesTest, IntegersWrap) {
+TEST(ReductionValuesTest, IntegersWrapAndAverageTheExactSumTowardZero) {
   constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
   constexpr int32_t kMin = std::numeric_limits<int32_t>::min();
-  EXPECT_EQ(FoldValues<int32_t>(ReduceOp::kSum, {kMax, kMin}, {1, -1}),
-            (std::vector<int32_t>{kMin, kMax}));
-  EXPECT_EQ(FoldValues<int32_t>(ReduceOp::kProduct, {kMin, 65536}, {-1, 65537}),
-            (std::vector<int32_t>{kMin, 65536}));
-  EXPECT_EQ(FoldValues<uint8_t>(ReduceOp::kSum, {200}, {100}),
-            (std::vector<uint8_t>{44}));
-}
-
-TEST(ReductionValuesTest, IntegerAveragesAreOfTheExactSumTowardZero) {
-  constexpr int32_t kMax = std::numeric_limits<int32_t>::max();
+  using I = std::vector<int32_t>;
+  using U = std::vector<uint8_t>;
+  EXPECT_EQ(FoldValues<int32_t>(ReduceOp::kSum, {{kMax, kMin}, {1, -1}}),
+            (I{kMin, kMax}));
   EXPECT_EQ(
-      FoldValues<int32_t>(ReduceOp::kAverage, {kMax, -3, 3}, {kMax, -4, 4}),
-      (std::vector<int32_t>{kMax, -3, 3}));
-  EXPECT_EQ(FoldValues<uint8_t>(ReduceOp::kAverage, {255, 0}, {254, 1}),
-            (std::vector<uint8_t>{254, 0}));
+      FoldValues<int32_t>(ReduceOp::kProduct, {{kMin, 65536}, {-1, 65537}}),
+      (I{kMin, 65536}));
+  EXPECT_EQ(FoldValues<uint8_t>(ReduceOp::kSum, {{200}, {100}}), U{44});
+  EXPECT_EQ(
+      FoldValues<int32_t>(ReduceOp::kAverage, {{kMax, -3, 3}, {kMax, -4, 4}}),
+      (I{kMax, -3, 3}));
+  EXPECT_EQ(FoldValues<uint8_t>(ReduceOp::kAverage, {{255, 0}, {254, 1}}),
+            (U{254, 0}));
 }
 
 using Copier = void (*)(const std::byte* from, std::byte* to, int64_t bytes);

@@ -204,70 +204,51 @@ std::vector<Segment> PartsOf(std::span<const int64_t> counts, int world_size,
 
 }  // namespace
 
-absl::Status RingAllReduce(Transport& transport, ConstBuffer input,
-                           Buffer output, ReduceOp op) {
+absl::Status RingReduce(Transport& transport, const Collective& call) {
   const int rank = transport.rank();
   const int world_size = transport.world_size();
-  ReducingRing ring(transport, input, op, rank);
-  const Segment own = ring.SegmentAt(CompletedSegment(rank, world_size));
-  const ReducingRing::Target target = {output.Part(own.begin, 0).bytes(),
-                                       Next(transport)};
+  const bool scatters = call.operation == Operation::kReduceScatter;
+  const bool to_all = call.operation == Operation::kAllReduce;
+  const bool is_root = !scatters && !to_all && rank == call.peer;
+  ReducingRing ring(transport, call.input, call.op,
+                    scatters ? ReduceScatterRank(rank, world_size) : rank);
+  const auto completed = [&](int peer) {
+    return ring.SegmentAt(CompletedSegment(peer, world_size));
+  };
+  ReducingRing::Target target;
+  if (scatters) target.segment = call.output.bytes();
+  if (to_all || is_root) {
+    target.segment = call.output.Part(completed(rank).begin, 0).bytes();
+  }
+  if (!scatters && !is_root) target.peer = to_all ? Next(transport) : call.peer;
   return ring.ForEachWindow([&](const Window& window) {
     LOCKSTEP_RETURN_IF_ERROR(ring.AddUp(window, target));
-    const int steps = AllReduceSteps(world_size);
+    const int steps = to_all ? AllReduceSteps(world_size) : 0;
     for (int step = HalfRingSteps(world_size); step < steps; ++step) {
       LOCKSTEP_RETURN_IF_ERROR(
-          Circulate(transport, window, output,
+          Circulate(transport, window, call.output,
                     ring.SegmentAt(ReceivedSegment(rank, world_size, step)),
                     /*pass_on=*/step < steps - 1));
     }
-    return absl::OkStatus();
-  });
-}
-
-absl::Status RingReduce(Transport& transport, ConstBuffer input, Buffer output,
-                        ReduceOp op, int root) {
-  const int rank = transport.rank();
-  const int world_size = transport.world_size();
-  ReducingRing ring(transport, input, op, rank);
-  ReducingRing::Target target;
-  if (rank == root) {
-    const Segment own = ring.SegmentAt(CompletedSegment(rank, world_size));
-    target.segment = output.Part(own.begin, 0).bytes();
-  } else {
-    target.peer = root;
-  }
-  return ring.ForEachWindow([&](const Window& window) {
-    LOCKSTEP_RETURN_IF_ERROR(ring.AddUp(window, target));
-    for (int peer = 0; rank == root && peer < world_size; ++peer) {
-      if (peer == root) continue;
-      LOCKSTEP_RETURN_IF_ERROR(ForEachPiece(
-          window, ring.SegmentAt(CompletedSegment(peer, world_size)),
-          [&](Segment piece) {
+    for (int peer = 0; is_root && peer < world_size; ++peer) {
+      if (peer == rank) continue;
+      LOCKSTEP_RETURN_IF_ERROR(
+          ForEachPiece(window, completed(peer), [&](Segment piece) {
             return ReceiveElements(transport, peer,
-                                   output.Part(piece.begin, piece.count));
+                                   call.output.Part(piece.begin, piece.count));
           }));
     }
     return absl::OkStatus();
   });
 }
 
-absl::Status RingReduceScatter(Transport& transport, ConstBuffer input,
-                               Buffer output, ReduceOp op) {
-  const int world_size = transport.world_size();
-  ReducingRing ring(transport, input, op,
-                    ReduceScatterRank(transport.rank(), world_size));
-  return ring.ForEachWindow([&](const Window& window) {
-    return ring.AddUp(window, {output.bytes(), Transport::kNobody});
-  });
-}
-
-absl::Status RingAllGather(Transport& transport, ConstBuffer input,
-                           Buffer output, std::span<const int64_t> counts) {
+absl::Status RingAllGather(Transport& transport, const Collective& call) {
   const int rank = transport.rank();
   const int world_size = transport.world_size();
-  const std::vector<Segment> parts = PartsOf(counts, world_size, input.count);
-  CopyElements(input, output.Part(parts[rank].begin, parts[rank].count));
+  const Buffer& output = call.output;
+  const std::vector<Segment> parts =
+      PartsOf(call.counts, world_size, call.input.count);
+  CopyElements(call.input, output.Part(parts[rank].begin, parts[rank].count));
   if (world_size == 1) return absl::OkStatus();
   int64_t longest = 0;
   for (const Segment& part : parts) longest = std::max(longest, part.count);
@@ -292,9 +273,10 @@ absl::Status RingAllGather(Transport& transport, ConstBuffer input,
       });
 }
 
-absl::Status RingBroadcast(Transport& transport, Buffer data, int root) {
+absl::Status RingBroadcast(Transport& transport, const Collective& call) {
+  const Buffer& data = call.output;
   const int world_size = transport.world_size();
-  const int distance = RankModulo(transport.rank() - root, world_size);
+  const int distance = RankModulo(transport.rank() - call.peer, world_size);
   const bool pass_on = distance < world_size - 1;
   const Window all = {transport.max_piece_bytes() / SizeOf(data.type), 0,
                       INT64_MAX};

@@ -1,6 +1,6 @@
 // What is special about groups that share memory: buffers that the group
-// allocates, groups within groups, messages between two, sizes of every kind;
-// and what runs a function on all ranks. conformance/collectives checks what
+// allocates, groups within groups, sizes of every kind; and what runs a
+// function on all ranks. conformance/collectives checks what
 // each call gives.
 #include <signal.h>
 #include <sys/mman.h>
@@ -47,37 +47,29 @@ using testing::HasSubstr;
 class GroupMemory : public CheckedMemory {
  public:
   GroupMemory(std::span<std::byte> room, const Bytes& content)
-      : room_(room.first(content.size() + kGuardBytes)), size_(content.size()) {
-    std::fill(room_.begin(), room_.end(), kGuard);
-    std::copy(content.begin(), content.end(), room_.begin());
+      : CheckedMemory(content.size()),
+        room_(room.first(content.size() + kGuardBytes)) {
+    const Bytes image = Guarded(content, 0, kGuardBytes);
+    std::copy(image.begin(), image.end(), room_.begin());
   }
   std::byte* data() override { return room_.data(); }
-  absl::StatusOr<Bytes> Read() const override {
-    const auto beside = room_.subspan(size_);
-    if (std::any_of(beside.begin(), beside.end(),
-                    [](std::byte b) { return b != kGuard; })) {
-      return absl::DataLossError("memory behind a buffer was written");
-    }
-    return Bytes(room_.begin(), room_.begin() + static_cast<int64_t>(size_));
-  }
 
   static constexpr size_t kGuardBytes = 64;
 
  private:
-  static constexpr std::byte kGuard{0x5a};
+  absl::StatusOr<Bytes> Image() const override {
+    return Bytes(room_.begin(), room_.end());
+  }
 
-  std::span<std::byte> room_;
-  size_t size_;
+  const std::span<std::byte> room_;
 };
 
 class HostCommunicatorTest
     : public testing::TestWithParam<std::tuple<Backend, int>> {
  protected:
   std::vector<absl::Status> Run(
-      const std::function<absl::Status(Communicator&)>& fn,
-      const RunRanksOptions& options = {}) {
-    return RunRanks(std::get<0>(GetParam()), std::get<1>(GetParam()), fn,
-                    options);
+      const std::function<absl::Status(Communicator&)>& fn) {
+    return RunRanks(std::get<0>(GetParam()), std::get<1>(GetParam()), fn);
   }
 };
 
@@ -308,45 +300,6 @@ INSTANTIATE_TEST_SUITE_P(Groups, HostCommunicatorTest,
                            return absl::StrCat(Name(std::get<0>(info.param)),
                                                "P", std::get<1>(info.param));
                          });
-
-class SendReceiveTest : public testing::TestWithParam<Backend> {
- protected:
-  // What both of two ranks get, each of its own call.
-  std::vector<absl::Status> RunPair(
-      const std::function<absl::Status(Communicator&)>& first,
-      const std::function<absl::Status(Communicator&)>& second) {
-    return RunRanks(GetParam(), 2, [&](Communicator& communicator) {
-      return communicator.rank() == 0 ? first(communicator)
-                                      : second(communicator);
-    });
-  }
-};
-
-TEST_P(SendReceiveTest, MustAgree) {
-  std::vector<float> data(11);
-  const auto ten = std::span(data).first(10);
-  const auto send = [&](Communicator& c) { return c.Send(ten, 1 - c.rank()); };
-  const auto receive = [&](Communicator& c) {
-    return c.Receive(ten, 1 - c.rank());
-  };
-  EXPECT_THAT(
-      RunPair(send, [&](Communicator& c) { return c.Receive(data, 0); }),
-      Each(StatusIs(absl::StatusCode::kInvalidArgument,
-                    AllOf(HasSubstr("rank 0 called Send(float32[10], to rank 1"
-                                    ") at collectives/host/"),
-                          HasSubstr("rank 1 called Receive(float32[11], from "
-                                    "rank 0) at collectives/host/")))));
-  const auto disagree =
-      Each(StatusIs(absl::StatusCode::kInvalidArgument,
-                    HasSubstr("ranks disagree: rank 0 called ")));
-  EXPECT_THAT(RunPair(send, send), disagree);
-  EXPECT_THAT(RunPair(receive, receive), disagree);
-}
-
-INSTANTIATE_TEST_SUITE_P(Backends, SendReceiveTest,
-                         testing::Values(Backend::kThreads,
-                                         Backend::kProcesses),
-                         [](const auto& info) { return Name(info.param); });
 
 TEST(RunOnThreadsTest, RunsEveryRankOnce) {
   for (const int world_size : {1, 2, 3, 8}) {

@@ -12,7 +12,6 @@
 #include <exception>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -84,21 +83,18 @@ absl::Status FirstError(const std::vector<absl::StatusOr<std::string>>& offers,
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<SharedRegion>> RegionNumbered(
-    const std::string& text) {
-  int64_t number = 0;
-  std::shared_ptr<SharedRegion> region;
-  if (absl::SimpleAtoi(text, &number)) region = FindListedRegion(number);
-  if (region == nullptr) {
-    return absl::UnavailableError("the new group's memory is gone");
-  }
-  return region;
-}
-
 absl::StatusOr<std::shared_ptr<SharedRegion>> Shared(
     absl::StatusOr<SharedRegion> region) {
   LOCKSTEP_RETURN_IF_ERROR(region.status());
   return std::make_shared<SharedRegion>(*std::move(region));
+}
+
+// What a rank tells the others: `text`, or why it has none.
+template <typename T>
+absl::StatusOr<std::string> Told(const absl::StatusOr<T>& made,
+                                 const std::string& text = "") {
+  if (!made.ok()) return made.status();
+  return text;
 }
 
 class HostCommunicator : public Communicator {
@@ -107,32 +103,204 @@ class HostCommunicator : public Communicator {
   // one process.
   HostCommunicator(std::shared_ptr<SharedRegion> region, int rank,
                    absl::Duration timeout,
-                   std::vector<ProcessIdentity> processes);
+                   std::vector<ProcessIdentity> processes)
+      : timeout_(timeout),
+        processes_(std::move(processes)),
+        member_(std::move(region), rank, timeout, Watch(processes_, rank),
+                CoresOf(processes_)),
+        transport_(member_),
+        memory_(rank, ranks_are_threads()) {}
 
   int rank() const override { return member_.rank(); }
   int world_size() const override { return member_.world_size(); }
-  absl::Status Run(const Collective& call) override;
-  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override;
+
+  absl::Status Run(const Collective& call) override {
+    const absl::Status valid = Validate(call, rank(), world_size());
+    if (!valid.ok()) {
+      return member_.Refuse(CallOf(call, world_size()), valid.message());
+    }
+    return IsBetweenTwo(call.operation) ? RunWithPartner(call)
+                                        : RunWithAll(call);
+  }
+
+  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override {
+    LOCKSTEP_RETURN_IF_ERROR(Enter(Operation::kAllocate, bytes, site));
+    if (bytes == 0) return GroupBuffer();
+    return ranks_are_threads() ? AllocatePrivate(bytes, site)
+                               : AllocateShared(bytes, site);
+  }
+
   absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key,
-                                                      CallSite site) override;
+                                                      CallSite site) override {
+    LOCKSTEP_RETURN_IF_ERROR(Enter(Operation::kSplit, 0, site));
+    LOCKSTEP_ASSIGN_OR_RETURN(std::vector<int> ranks,
+                              RanksOfColor(color, key, site));
+    const bool joins = color >= 0;
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const std::shared_ptr<SharedRegion> region,
+        MeetInRegion(joins ? ranks : std::vector<int>{rank()}, site));
+    if (!joins) return nullptr;
+    const int new_rank = static_cast<int>(
+        std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
+    std::vector<ProcessIdentity> processes;
+    if (!ranks_are_threads()) {
+      for (const int old : ranks) processes.push_back(processes_[old]);
+      region->control(new_rank).pid.store(processes[new_rank].pid,
+                                          std::memory_order_relaxed);
+    }
+    return std::make_unique<HostCommunicator>(region, new_rank, timeout_,
+                                              std::move(processes));
+  }
 
  private:
-  absl::Status RunWithAll(const Collective& call);
-  absl::Status RunWithPartner(const Collective& call);
-  absl::Status Finish(const absl::Status& status);
-  absl::Status Enter(Operation operation, int64_t count, const CallSite& site);
-  absl::StatusOr<std::vector<absl::StatusOr<std::string>>> ExchangeOffers(
-      const absl::StatusOr<std::string>& mine, const CallSite& site);
-  absl::StatusOr<GroupBuffer> AllocatePrivate(int64_t bytes,
-                                              const CallSite& site);
-  absl::StatusOr<GroupBuffer> AllocateShared(int64_t bytes,
-                                             const CallSite& site);
-  absl::StatusOr<std::vector<int>> RanksOfColor(int color, int key,
-                                                const CallSite& site);
-  absl::StatusOr<std::shared_ptr<SharedRegion>> MeetInRegion(
-      const std::vector<int>& ranks, const CallSite& site);
-  std::vector<int> AllRanks() const;
   bool ranks_are_threads() const { return processes_.empty(); }
+
+  // An error that the algorithm itself found makes the group fail as well.
+  absl::Status Finish(const absl::Status& status) {
+    return status.ok() ? status : member_.Fail(status);
+  }
+
+  absl::Status RunWithAll(const Collective& call) {
+    const Algorithm algorithm = member_.region().shape().algorithm;
+    const bool by_messages =
+        algorithm == Algorithm::kRing || algorithm == Algorithm::kTree;
+    Places places;
+    if (!by_messages && !member_.has_failed()) {
+      places = PlacesOf(call, member_, memory_);
+    }
+    LOCKSTEP_RETURN_IF_ERROR(
+        member_.Enter(CallOf(call, world_size()), places.input, places.output));
+    if (call.operation == Operation::kBarrier) return absl::OkStatus();
+    if (!by_messages && CanRunDirect(member_)) {
+      return RunDirect(call, member_, memory_);
+    }
+    return Finish(RunOverTransport(transport_, call,
+                                   by_messages ? algorithm : Algorithm::kAuto));
+  }
+
+  absl::Status RunWithPartner(const Collective& call) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        member_.EnterWithPartner(CallOf(call, world_size())));
+    absl::Status status =
+        Finish(RunOverTransport(transport_, call, Algorithm::kAuto));
+    member_.LeavePartner();
+    return status;
+  }
+
+  absl::Status Enter(Operation operation, int64_t count, const CallSite& site) {
+    const Call call = CallOf(operation, count, site);
+    if (count < 0 || count > INT64_MAX / 2 / world_size()) {
+      return member_.Refuse(call, "that is no size");
+    }
+    return member_.Enter(call);
+  }
+
+  absl::StatusOr<std::vector<absl::StatusOr<std::string>>> ExchangeOffers(
+      const absl::StatusOr<std::string>& mine, const CallSite& site) {
+    const Offer offer = OfferOf(mine);
+    std::vector<Offer> offers(world_size());
+    LOCKSTEP_RETURN_IF_ERROR(
+        AllGather(std::as_bytes(std::span(&offer, 1)),
+                  std::as_writable_bytes(std::span(offers)), site));
+    std::vector<absl::StatusOr<std::string>> results;
+    for (const Offer& other : offers) {
+      if (other.code == 0) {
+        results.emplace_back(std::string(other.text));
+      } else {
+        results.emplace_back(absl::Status(
+            static_cast<absl::StatusCode>(other.code), other.text));
+      }
+    }
+    return results;
+  }
+
+  absl::StatusOr<GroupBuffer> AllocatePrivate(int64_t bytes,
+                                              const CallSite& site) {
+    absl::StatusOr<SharedMemory> memory = SharedMemory::CreatePrivate(bytes);
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto offers,
+                              ExchangeOffers(Told(memory), site));
+    LOCKSTEP_RETURN_IF_ERROR(FirstError(offers, AllRanks()));
+    auto owner = std::make_shared<SharedMemory>(*std::move(memory));
+    std::byte* data = owner->data();
+    return GroupBuffer(std::move(owner), {data, static_cast<size_t>(bytes)});
+  }
+
+  // Rank 0 makes the memory and the others open it.
+  absl::StatusOr<GroupBuffer> AllocateShared(int64_t bytes,
+                                             const CallSite& site) {
+    absl::StatusOr<SharedMemory> memory = absl::UnavailableError("not rank 0");
+    absl::StatusOr<std::string> mine = std::string();
+    if (rank() == 0) {
+      memory = SharedMemory::Create(GroupMemory::Stride(bytes) * world_size());
+      mine = Told(memory, memory.ok() ? memory->path() : "");
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto paths, ExchangeOffers(mine, site));
+    LOCKSTEP_RETURN_IF_ERROR(FirstError(paths, {0}));
+    if (rank() != 0) memory = SharedMemory::Open(*paths[0]);
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto opened,
+                              ExchangeOffers(Told(memory), site));
+    LOCKSTEP_RETURN_IF_ERROR(FirstError(opened, AllRanks()));
+    memory->CloseFile();
+    return memory_.Add(std::make_shared<SharedMemory>(*std::move(memory)),
+                       bytes);
+  }
+
+  std::vector<int> AllRanks() const {
+    std::vector<int> ranks(world_size());
+    for (int rank = 0; rank < world_size(); ++rank) ranks[rank] = rank;
+    return ranks;
+  }
+
+  absl::StatusOr<std::vector<int>> RanksOfColor(int color, int key,
+                                                const CallSite& site) {
+    const int64_t mine[2] = {color, key};
+    std::vector<int64_t> all(2 * static_cast<size_t>(world_size()));
+    LOCKSTEP_RETURN_IF_ERROR(AllGather(std::span<const int64_t>(mine),
+                                       std::span<int64_t>(all), site));
+    std::vector<int> ranks;
+    for (const int rank : AllRanks()) {
+      if (all[2 * rank] == color) ranks.push_back(rank);
+    }
+    std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
+      return all[2 * a + 1] < all[2 * b + 1];
+    });
+    return ranks;
+  }
+
+  // The first of `ranks` makes the region and the others open it.
+  absl::StatusOr<std::shared_ptr<SharedRegion>> MeetInRegion(
+      const std::vector<int>& ranks, const CallSite& site) {
+    RegionShape shape = member_.region().shape();
+    shape.world_size = static_cast<int>(ranks.size());
+    absl::StatusOr<std::shared_ptr<SharedRegion>> region =
+        absl::UnavailableError("made by another rank");
+    absl::StatusOr<std::string> mine = std::string();
+    if (rank() == ranks[0]) {
+      region = Shared(
+          SharedRegion::Create(shape, /*shareable=*/!ranks_are_threads()));
+      mine = Told(region, region.ok() ? (*region)->path() : "");
+      if (region.ok() && ranks_are_threads()) {
+        member_.region().handed_over(rank()) = *region;
+      }
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto made, ExchangeOffers(mine, site));
+    if (rank() != ranks[0] && made[ranks[0]].ok()) {
+      if (ranks_are_threads()) {
+        region = member_.region().handed_over(ranks[0]);
+      } else {
+        region = Shared(SharedRegion::Open(*made[ranks[0]]));
+      }
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto opened,
+                              ExchangeOffers(Told(region), site));
+    // All have taken it. (After an error some may still be about to.)
+    if (rank() == ranks[0] && ranks_are_threads()) {
+      member_.region().handed_over(rank()).reset();
+    }
+    LOCKSTEP_RETURN_IF_ERROR(FirstError(opened, ranks));
+    if (!ranks_are_threads()) (*region)->CloseFile();
+    return region;
+  }
 
   const absl::Duration timeout_;
   const std::vector<ProcessIdentity> processes_;
@@ -140,204 +308,6 @@ class HostCommunicator : public Communicator {
   SharedTransport transport_;
   GroupMemory memory_;
 };
-
-HostCommunicator::HostCommunicator(std::shared_ptr<SharedRegion> region,
-                                   int rank, absl::Duration timeout,
-                                   std::vector<ProcessIdentity> processes)
-    : timeout_(timeout),
-      processes_(std::move(processes)),
-      member_(std::move(region), rank, timeout, Watch(processes_, rank),
-              CoresOf(processes_)),
-      transport_(member_),
-      memory_(rank, ranks_are_threads()) {}
-
-// An error that the algorithm itself found makes the group fail as well.
-absl::Status HostCommunicator::Finish(const absl::Status& status) {
-  return status.ok() ? status : member_.Fail(status);
-}
-
-absl::Status HostCommunicator::Run(const Collective& call) {
-  const absl::Status valid = Validate(call, rank(), world_size());
-  if (!valid.ok()) {
-    return member_.Refuse(CallOf(call, world_size()), valid.message());
-  }
-  return IsBetweenTwo(call.operation) ? RunWithPartner(call) : RunWithAll(call);
-}
-
-absl::Status HostCommunicator::RunWithAll(const Collective& call) {
-  const Algorithm algorithm = member_.region().shape().algorithm;
-  const bool by_messages =
-      algorithm == Algorithm::kRing || algorithm == Algorithm::kTree;
-  Places places;
-  if (!by_messages && !member_.has_failed()) {
-    places = PlacesOf(call, member_, memory_);
-  }
-  LOCKSTEP_RETURN_IF_ERROR(
-      member_.Enter(CallOf(call, world_size()), places.input, places.output));
-  if (call.operation == Operation::kBarrier) return absl::OkStatus();
-  if (!by_messages && CanRunDirect(member_)) {
-    return RunDirect(call, member_, memory_);
-  }
-  return Finish(RunOverTransport(transport_, call,
-                                 by_messages ? algorithm : Algorithm::kAuto));
-}
-
-absl::Status HostCommunicator::RunWithPartner(const Collective& call) {
-  LOCKSTEP_RETURN_IF_ERROR(
-      member_.EnterWithPartner(CallOf(call, world_size())));
-  absl::Status status =
-      Finish(RunOverTransport(transport_, call, Algorithm::kAuto));
-  member_.LeavePartner();
-  return status;
-}
-
-absl::Status HostCommunicator::Enter(Operation operation, int64_t count,
-                                     const CallSite& site) {
-  const Call call = CallOf(operation, count, site);
-  if (count < 0 || count > INT64_MAX / 2 / world_size()) {
-    return member_.Refuse(call, "that is no size");
-  }
-  return member_.Enter(call);
-}
-
-absl::StatusOr<std::vector<absl::StatusOr<std::string>>>
-HostCommunicator::ExchangeOffers(const absl::StatusOr<std::string>& mine,
-                                 const CallSite& site) {
-  const Offer offer = OfferOf(mine);
-  std::vector<Offer> offers(world_size());
-  LOCKSTEP_RETURN_IF_ERROR(AllGather(std::as_bytes(std::span(&offer, 1)),
-                                     std::as_writable_bytes(std::span(offers)),
-                                     site));
-  std::vector<absl::StatusOr<std::string>> results;
-  for (const Offer& other : offers) {
-    if (other.code == 0) {
-      results.emplace_back(std::string(other.text));
-    } else {
-      results.emplace_back(
-          absl::Status(static_cast<absl::StatusCode>(other.code), other.text));
-    }
-  }
-  return results;
-}
-
-absl::StatusOr<GroupBuffer> HostCommunicator::Allocate(int64_t bytes,
-                                                       CallSite site) {
-  LOCKSTEP_RETURN_IF_ERROR(Enter(Operation::kAllocate, bytes, site));
-  if (bytes == 0) return GroupBuffer();
-  return ranks_are_threads() ? AllocatePrivate(bytes, site)
-                             : AllocateShared(bytes, site);
-}
-
-absl::StatusOr<GroupBuffer> HostCommunicator::AllocatePrivate(
-    int64_t bytes, const CallSite& site) {
-  absl::StatusOr<SharedMemory> memory = SharedMemory::CreatePrivate(bytes);
-  absl::StatusOr<std::string> mine = std::string();
-  if (!memory.ok()) mine = memory.status();
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto offers, ExchangeOffers(mine, site));
-  LOCKSTEP_RETURN_IF_ERROR(FirstError(offers, AllRanks()));
-  auto owner = std::make_shared<SharedMemory>(*std::move(memory));
-  std::byte* data = owner->data();
-  return GroupBuffer(std::move(owner), {data, static_cast<size_t>(bytes)});
-}
-
-absl::StatusOr<GroupBuffer> HostCommunicator::AllocateShared(
-    int64_t bytes, const CallSite& site) {
-  const int64_t all = GroupMemory::Stride(bytes) * world_size();
-  absl::StatusOr<SharedMemory> memory = absl::UnavailableError("not rank 0");
-  absl::StatusOr<std::string> mine = std::string();
-  if (rank() == 0) {
-    memory = SharedMemory::Create(all);
-    mine = memory.ok() ? absl::StatusOr<std::string>(memory->path())
-                       : memory.status();
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto paths, ExchangeOffers(mine, site));
-  LOCKSTEP_RETURN_IF_ERROR(FirstError(paths, {0}));
-  if (rank() != 0) memory = SharedMemory::Open(*paths[0]);
-  mine = memory.ok() ? absl::StatusOr<std::string>(std::string())
-                     : memory.status();
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto opened, ExchangeOffers(mine, site));
-  LOCKSTEP_RETURN_IF_ERROR(FirstError(opened, AllRanks()));
-  memory->CloseFile();
-  return memory_.Add(std::make_shared<SharedMemory>(*std::move(memory)), bytes);
-}
-
-std::vector<int> HostCommunicator::AllRanks() const {
-  std::vector<int> ranks(world_size());
-  for (int rank = 0; rank < world_size(); ++rank) ranks[rank] = rank;
-  return ranks;
-}
-
-absl::StatusOr<std::vector<int>> HostCommunicator::RanksOfColor(
-    int color, int key, const CallSite& site) {
-  const int64_t mine[2] = {color, key};
-  std::vector<int64_t> all(2 * static_cast<size_t>(world_size()));
-  LOCKSTEP_RETURN_IF_ERROR(
-      AllGather(std::span<const int64_t>(mine), std::span<int64_t>(all), site));
-  std::vector<int> ranks;
-  for (const int rank : AllRanks()) {
-    if (all[2 * rank] == color) ranks.push_back(rank);
-  }
-  std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
-    return all[2 * a + 1] < all[2 * b + 1];
-  });
-  return ranks;
-}
-
-// The first of `ranks` makes the region and the others open it.
-absl::StatusOr<std::shared_ptr<SharedRegion>> HostCommunicator::MeetInRegion(
-    const std::vector<int>& ranks, const CallSite& site) {
-  RegionShape shape = member_.region().shape();
-  shape.world_size = static_cast<int>(ranks.size());
-  absl::StatusOr<std::shared_ptr<SharedRegion>> region =
-      absl::UnavailableError("made by another rank");
-  absl::StatusOr<std::string> mine = std::string();
-  std::optional<ListedRegion> listed;
-  if (rank() == ranks[0]) {
-    region =
-        Shared(SharedRegion::Create(shape, /*shareable=*/!ranks_are_threads()));
-    if (!region.ok()) {
-      mine = region.status();
-    } else {
-      if (ranks_are_threads()) listed.emplace(*region);
-      mine = ranks_are_threads() ? absl::StrCat(listed->number())
-                                 : (*region)->path();
-    }
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto made, ExchangeOffers(mine, site));
-  if (rank() != ranks[0] && made[ranks[0]].ok()) {
-    const std::string& where = *made[ranks[0]];
-    region = ranks_are_threads() ? RegionNumbered(where)
-                                 : Shared(SharedRegion::Open(where));
-  }
-  mine = std::string();
-  if (!region.ok()) mine = region.status();
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto opened, ExchangeOffers(mine, site));
-  LOCKSTEP_RETURN_IF_ERROR(FirstError(opened, ranks));
-  if (!ranks_are_threads()) (*region)->CloseFile();
-  return region;
-}
-
-absl::StatusOr<std::unique_ptr<Communicator>> HostCommunicator::Split(
-    int color, int key, CallSite site) {
-  LOCKSTEP_RETURN_IF_ERROR(Enter(Operation::kSplit, 0, site));
-  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<int> ranks,
-                            RanksOfColor(color, key, site));
-  const bool joins = color >= 0;
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::shared_ptr<SharedRegion> region,
-      MeetInRegion(joins ? ranks : std::vector<int>{rank()}, site));
-  if (!joins) return nullptr;
-  const int new_rank = static_cast<int>(
-      std::find(ranks.begin(), ranks.end(), rank()) - ranks.begin());
-  std::vector<ProcessIdentity> processes;
-  if (!ranks_are_threads()) {
-    for (const int old : ranks) processes.push_back(processes_[old]);
-    region->control(new_rank).pid.store(processes[new_rank].pid,
-                                        std::memory_order_relaxed);
-  }
-  return std::make_unique<HostCommunicator>(region, new_rank, timeout_,
-                                            std::move(processes));
-}
 
 absl::Status DidNotCome(size_t rank) {
   return absl::InvalidArgumentError(
@@ -446,14 +416,12 @@ absl::StatusOr<std::unique_ptr<Communicator>> JoinProcessGroup(
   if (rank != 0) {
     region = OpenRegion(introductions[0].path, rendezvous.world_size());
   }
-  absl::StatusOr<std::string> joined = std::string();
-  if (!region.ok()) joined = region.status();
   if (region.ok()) {
     region->control(rank).pid.store(ThisProcess().pid,
                                     std::memory_order_relaxed);
   }
   // Once all hold the memory, nobody else needs to find it.
-  LOCKSTEP_RETURN_IF_ERROR(ExchangeResults(rendezvous, joined).status());
+  LOCKSTEP_RETURN_IF_ERROR(ExchangeResults(rendezvous, Told(region)).status());
   region->CloseFile();
   return std::make_unique<HostCommunicator>(
       std::make_shared<SharedRegion>(*std::move(region)), rank, options.timeout,

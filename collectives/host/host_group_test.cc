@@ -29,7 +29,6 @@
 #include "base/status_matchers.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/rendezvous/file_rendezvous.h"
 #include "collectives/rendezvous/rendezvous.h"
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
@@ -86,18 +85,30 @@ absl::Status SumOfOnes(Communicator& communicator) {
   return absl::DataLossError(absl::StrCat("sum of ones is ", one));
 }
 
-TEST(ProcessGroupTest, JoinsTwoHundredTimesAndLeavesNothing) {
+// In groups of the same processes, whose first rank is another.
+absl::Status UseInTurn(Communicator& outer, Communicator& inner) {
+  int64_t data[2] = {outer.rank(), inner.rank()};
+  LOCKSTEP_RETURN_IF_ERROR(outer.Broadcast(std::span(&data[0], 1), 1));
+  LOCKSTEP_RETURN_IF_ERROR(inner.Broadcast(std::span(&data[1], 1), 0));
+  if (data[0] != 1 || data[1] != 0) {
+    return absl::DataLossError("groups are mixed up");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(SumOfOnes(inner));
+  return SumOfOnes(outer);
+}
+
+TEST(ProcessGroupTest, TwoHundredGroupsDoNotMixAndLeaveNothing) {
   const std::string path = PathOf("two_hundred");
   const auto shared_before = NamesIn("/dev/shm");
   const auto statuses =
-      RunRanks(Backend::kProcesses, 2, [&](Communicator& outer) {
+      RunRanks(Backend::kProcesses, 3, [&](Communicator& outer) {
         const auto files = NamesIn("/proc/self/fd");
         const int mappings = GroupMappings();
         for (int i = 0; i < 200; ++i) {
           LOCKSTEP_ASSIGN_OR_RETURN(
               const std::unique_ptr<Communicator> inner,
-              JoinAt(path, outer.rank(), outer.world_size()));
-          LOCKSTEP_RETURN_IF_ERROR(SumOfOnes(*inner));
+              JoinAt(path, 2 - outer.rank(), outer.world_size()));
+          LOCKSTEP_RETURN_IF_ERROR(UseInTurn(outer, *inner));
         }
         if (NamesIn("/proc/self/fd") != files) {
           return absl::InternalError("files are left open");
@@ -118,30 +129,6 @@ TEST(ProcessGroupTest, GroupHoldsAMapping) {
     return GroupMappings() == 1 ? absl::OkStatus()
                                 : absl::InternalError("no mapping");
   });
-  EXPECT_THAT(statuses, Each(IsOk()));
-}
-
-TEST(ProcessGroupTest, TwoGroupsAtOnceDoNotMix) {
-  const std::string path = PathOf("inner");
-  const auto statuses =
-      RunRanks(Backend::kProcesses, 3, [&](Communicator& outer) {
-        // The same processes, in another order.
-        LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> inner,
-                                  JoinAt(path, 2 - outer.rank(), 3));
-        for (int i = 0; i < 100; ++i) {
-          int64_t data[2] = {outer.rank(), inner->rank()};
-          LOCKSTEP_RETURN_IF_ERROR(outer.Broadcast(
-              std::as_writable_bytes(std::span(&data[0], 1)), 1));
-          LOCKSTEP_RETURN_IF_ERROR(inner->Broadcast(
-              std::as_writable_bytes(std::span(&data[1], 1)), 0));
-          if (data[0] != 1 || data[1] != 0) {
-            return absl::DataLossError("groups are mixed up");
-          }
-          LOCKSTEP_RETURN_IF_ERROR(SumOfOnes(*inner));
-          LOCKSTEP_RETURN_IF_ERROR(SumOfOnes(outer));
-        }
-        return absl::OkStatus();
-      });
   EXPECT_THAT(statuses, Each(IsOk()));
 }
 
@@ -200,10 +187,10 @@ absl::Status Broadcast(Communicator& communicator, size_t size, int root) {
   return communicator.Broadcast(data, root);
 }
 
-absl::Status AllGather(Communicator& communicator, size_t size) {
-  const std::vector<std::byte> input(size);
-  std::vector<std::byte> output(size * communicator.world_size());
-  return communicator.AllGather(input, output);
+using CallFn = std::function<absl::Status(Communicator&)>;
+
+CallFn Making(const Collective& call) {
+  return [&call](Communicator& communicator) { return communicator.Run(call); };
 }
 
 class GroupMemberTest : public testing::TestWithParam<Backend> {
@@ -211,9 +198,7 @@ class GroupMemberTest : public testing::TestWithParam<Backend> {
   // What three ranks get of a second call, in which rank 2 calls something
   // else. Each also checks that it gets the error once and that the group stays
   // failed.
-  std::vector<absl::Status> Disagree(
-      const std::function<absl::Status(Communicator&)>& call,
-      const std::function<absl::Status(Communicator&)>& other) {
+  std::vector<absl::Status> Disagree(const CallFn& call, const CallFn& other) {
     return RunRanks(GetParam(), 3, [&](Communicator& communicator) {
       LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
       absl::Status status =
@@ -228,6 +213,14 @@ class GroupMemberTest : public testing::TestWithParam<Backend> {
       return status;
     });
   }
+
+  // For calls that end before any data moves.
+  std::vector<float> floats_ = std::vector<float>(11);
+  std::vector<int64_t> int64s_ = std::vector<int64_t>(10);
+  std::vector<std::byte> bytes_ = std::vector<std::byte>(12);
+  const Buffer ten_floats_ = Buffer(floats_).Part(0, 10);
+  const Buffer five_bytes_ = Buffer(bytes_).Part(0, 5);
+  const std::vector<std::byte> four_bytes_ = std::vector<std::byte>(4);
 };
 
 // Not in a macro, whose arguments all have the same line.
@@ -248,42 +241,29 @@ TEST_P(GroupMemberTest, DisagreementNamesTheTwoPlacesInTheSource) {
 }
 
 TEST_P(GroupMemberTest, RanksDisagree) {
-  using CallFn = std::function<absl::Status(Communicator&)>;
-  const CallFn all_reduce = [](Communicator& c) { return AllReduce(c, 10); };
-  const CallFn broadcast = [](Communicator& c) { return Broadcast(c, 5, 0); };
-  const CallFn all_gather = [](Communicator& c) { return AllGather(c, 4); };
-  const CallFn of_int64 = [](Communicator& c) {
-    std::vector<int64_t> data(10);
-    return c.AllReduce(data);
-  };
-  const CallFn maximum = [](Communicator& c) {
-    std::vector<float> data(10);
-    return c.AllReduce(data, ReduceOp::kMax);
-  };
+  const Collective sum = Collective::AllReduce(ten_floats_);
   const struct {
-    CallFn call;
+    Collective call;
     std::string name;
-    CallFn other;
+    Collective other;
     std::string other_name;
   } kCases[] = {
-      {all_reduce, "AllReduce(float32[10], sum)",
-       [](Communicator& c) { return c.Barrier(); }, "Barrier()"},
-      {all_reduce, "AllReduce(float32[10], sum)",
-       [](Communicator& c) { return AllReduce(c, 11); },
+      {sum, "AllReduce(float32[10], sum)", Collective::Barrier(), "Barrier()"},
+      {sum, "AllReduce(float32[10], sum)", Collective::AllReduce(floats_),
        "AllReduce(float32[11], sum)"},
-      {all_reduce, "AllReduce(float32[10], sum)", of_int64,
+      {sum, "AllReduce(float32[10], sum)", Collective::AllReduce(int64s_),
        "AllReduce(int64[10], sum)"},
-      {all_reduce, "AllReduce(float32[10], sum)", maximum,
+      {sum, "AllReduce(float32[10], sum)",
+       Collective::AllReduce(ten_floats_, ReduceOp::kMax),
        "AllReduce(float32[10], max)"},
-      {broadcast, "Broadcast(uint8[5], root 0)",
-       [](Communicator& c) { return Broadcast(c, 5, 1); },
-       "Broadcast(uint8[5], root 1)"},
-      {all_gather, "AllGather(uint8[4])",
-       [](Communicator& c) { return AllGather(c, 0); }, "AllGather(uint8[0])"},
+      {Collective::Broadcast(five_bytes_, 0), "Broadcast(uint8[5], root 0)",
+       Collective::Broadcast(five_bytes_, 1), "Broadcast(uint8[5], root 1)"},
+      {Collective::AllGather(four_bytes_, bytes_), "AllGather(uint8[4])",
+       Collective::AllGather({}, {}), "AllGather(uint8[0])"},
   };
   for (const auto& test : kCases) {
     EXPECT_THAT(
-        Disagree(test.call, test.other),
+        Disagree(Making(test.call), Making(test.other)),
         Each(StatusIs(
             absl::StatusCode::kInvalidArgument,
             AllOf(StartsWith(absl::StrCat("ranks disagree on call 2: rank 0 "
@@ -291,6 +271,34 @@ TEST_P(GroupMemberTest, RanksDisagree) {
                                           test.name, " at collectives/")),
                   HasSubstr(absl::StrCat(", rank 2 called ", test.other_name,
                                          " at collectives/"))))));
+  }
+}
+
+TEST_P(GroupMemberTest, PartnersDisagree) {
+  const auto ten = std::span(floats_).first(10);
+  const CallFn send = [&](Communicator& c) {
+    return c.Send(ten, 1 - c.rank());
+  };
+  const CallFn receive = [&](Communicator& c) {
+    return c.Receive(ten, 1 - c.rank());
+  };
+  const auto run = [&](const CallFn& first, const CallFn& second) {
+    return RunRanks(GetParam(), 2, [&](Communicator& communicator) {
+      return communicator.rank() == 0 ? first(communicator)
+                                      : second(communicator);
+    });
+  };
+  EXPECT_THAT(
+      run(send, [&](Communicator& c) { return c.Receive(floats_, 0); }),
+      Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                    AllOf(HasSubstr("rank 0 called Send(float32[10], to rank 1"
+                                    ") at collectives/host/"),
+                          HasSubstr("rank 1 called Receive(float32[11], from "
+                                    "rank 0) at collectives/host/")))));
+  for (const CallFn& both : {send, receive}) {
+    EXPECT_THAT(run(both, both),
+                Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                              HasSubstr("ranks disagree: rank 0 called "))));
   }
 }
 
@@ -307,34 +315,27 @@ TEST_P(GroupMemberTest, RankThatSendsWhileTheOthersCallTogether) {
 
 TEST_P(GroupMemberTest, ArgumentsThatAreWrongOnOneRankAreNamedByAll) {
   // The others' calls differ in nothing that is compared, or in the root alone.
-  const auto broadcast = [](Communicator& c) { return Broadcast(c, 5, 0); };
-  const auto all_gather = [](Communicator& c) { return AllGather(c, 4); };
+  const Collective broadcast = Collective::Broadcast(five_bytes_, 0);
+  const Collective all_gather = Collective::AllGather(four_bytes_, bytes_);
+  const Buffer all(bytes_);
   const struct {
-    std::function<absl::Status(Communicator&)> good;
-    std::function<absl::Status(Communicator&)> call;
+    Collective good;
+    Collective call;
     std::string name;
     std::string why;
   } kCases[] = {
-      {broadcast, [](Communicator& c) { return Broadcast(c, 5, -1); },
+      {broadcast, Collective::Broadcast(five_bytes_, -1),
        "Broadcast(uint8[5], root -1)", "the root is outside [0, 3)"},
-      {broadcast, [](Communicator& c) { return Broadcast(c, 5, 3); },
+      {broadcast, Collective::Broadcast(five_bytes_, 3),
        "Broadcast(uint8[5], root 3)", "the root is outside [0, 3)"},
-      {all_gather,
-       [](Communicator& c) {
-         std::vector<std::byte> input(4), output(11);
-         return c.AllGather(input, output);
-       },
+      {all_gather, Collective::AllGather(four_bytes_, all.Part(0, 11)),
        "AllGather(uint8[4])", "its output has 11 elements in place of 3 * 4"},
-      {all_gather,
-       [](Communicator& c) {
-         std::vector<std::byte> output(12);
-         return c.AllGather(std::span(output).subspan(7, 4), output);
-       },
+      {all_gather, Collective::AllGather(all.Part(7, 4), all),
        "AllGather(uint8[4])",
        "its input and output overlap elsewhere than in place"}};
   for (const auto& test : kCases) {
     EXPECT_THAT(
-        Disagree(test.good, test.call),
+        Disagree(Making(test.good), Making(test.call)),
         Each(StatusIs(absl::StatusCode::kInvalidArgument,
                       AllOf(StartsWith(absl::StrCat("rank 2 called ", test.name,
                                                     " at collectives/")),

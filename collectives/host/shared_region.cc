@@ -9,9 +9,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <map>
-#include <memory>
-#include <mutex>
 #include <new>
 #include <span>
 #include <string>
@@ -76,18 +73,6 @@ absl::Status CheckShape(const RegionShape& shape) {
                      " is not a multiple of 64 in [64, ", kMaxSlotBytes, "]"));
   }
   return absl::OkStatus();
-}
-
-struct Directory {
-  std::mutex mutex;
-  int64_t last = 0;
-  std::map<int64_t, std::shared_ptr<SharedRegion>> regions;
-};
-
-// Never destroyed, since threads may outlive main.
-Directory& TheDirectory() {
-  static auto* const directory = new Directory();
-  return *directory;
 }
 
 }  // namespace
@@ -182,6 +167,7 @@ absl::StatusOr<SharedRegion> SharedRegion::Create(const RegionShape& shape,
                                       : SharedMemory::CreatePrivate(bytes));
   SharedRegion region(std::move(memory));
   region.Construct(shape);
+  region.handed_over_.resize(static_cast<size_t>(shape.world_size));
   return region;
 }
 
@@ -224,26 +210,6 @@ std::span<std::byte> SharedRegion::slot(int from, int to,
                         static_cast<int64_t>(piece % kSlotsPerMailbox);
   return {memory_.data() + SlotsBegin(shape()) + index * shape().slot_bytes,
           static_cast<size_t>(shape().slot_bytes)};
-}
-
-ListedRegion::ListedRegion(std::shared_ptr<SharedRegion> region) {
-  Directory& directory = TheDirectory();
-  const std::lock_guard<std::mutex> lock(directory.mutex);
-  number_ = ++directory.last;
-  directory.regions[number_] = std::move(region);
-}
-
-ListedRegion::~ListedRegion() {
-  Directory& directory = TheDirectory();
-  const std::lock_guard<std::mutex> lock(directory.mutex);
-  directory.regions.erase(number_);
-}
-
-std::shared_ptr<SharedRegion> FindListedRegion(int64_t number) {
-  Directory& directory = TheDirectory();
-  const std::lock_guard<std::mutex> lock(directory.mutex);
-  const auto found = directory.regions.find(number);
-  return found == directory.regions.end() ? nullptr : found->second;
 }
 
 }  // namespace lockstep

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "base/files.h"
@@ -200,30 +201,19 @@ class SharedRegion {
   // Memory of the region, shape().slot_bytes, aligned to 64.
   std::span<std::byte> slot(int from, int to, uint64_t piece) const;
 
+  // Where `rank` puts a region for the others, where ranks are threads, which
+  // have this object in common. They read it after a call that comes after it.
+  std::shared_ptr<SharedRegion>& handed_over(int rank) {
+    return handed_over_[rank];
+  }
+
  private:
   explicit SharedRegion(SharedMemory memory) : memory_(std::move(memory)) {}
   void Construct(const RegionShape& shape);
 
   SharedMemory memory_;
+  std::vector<std::shared_ptr<SharedRegion>> handed_over_;
 };
-
-// The region can be found by number(), by any thread of this process, until
-// this is destroyed.
-class ListedRegion {
- public:
-  explicit ListedRegion(std::shared_ptr<SharedRegion> region);
-  ~ListedRegion();
-  ListedRegion(const ListedRegion&) = delete;
-  ListedRegion& operator=(const ListedRegion&) = delete;
-
-  int64_t number() const { return number_; }
-
- private:
-  int64_t number_;
-};
-
-// Null if it is listed no more.
-std::shared_ptr<SharedRegion> FindListedRegion(int64_t number);
 
 }  // namespace lockstep
 

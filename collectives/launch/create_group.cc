@@ -6,13 +6,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
-#include <fstream>
 #include <functional>
-#include <iterator>
 #include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <utility>
@@ -22,35 +19,25 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "base/files.h"
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
 #include "collectives/launch/rank_environment.h"
-#include "collectives/rendezvous/file_rendezvous.h"
 #include "collectives/rendezvous/rendezvous.h"
-#include "collectives/rendezvous/tcp_rendezvous.h"
 
 namespace lockstep {
 namespace {
-
-// The variables that the process started with; none if it is another user's.
-std::set<std::string> EnvironmentOf(pid_t pid) {
-  std::ifstream file(absl::StrCat("/proc/", pid, "/environ"));
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  return absl::StrSplit(text, '\0', absl::SkipEmpty());
-}
 
 // How one launcher's runs are told apart.
 struct RunMarks {
   absl::string_view name;  // For the folder.
   std::vector<absl::string_view> variables;
-  bool all_needed = false;   // Else those that are not set do not count.
-  bool one_process = false;  // It started all ranks of this host.
+  bool all_needed = false;  // Else those that are not set do not count.
+  // Where one process has started all ranks of a host: for
+  // FindLauncherProcess.
   std::vector<absl::string_view> rank_variables = {};
 };
 
@@ -60,17 +47,14 @@ RunMarks MarksOf(RankLauncher launcher) {
       return {.name = "torchrun",
               .variables = {"TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT",
                             "MASTER_ADDR", "MASTER_PORT"},
-              .one_process = true,
               .rank_variables = {"RANK", "TORCHELASTIC_RUN_ID", "MASTER_PORT"}};
     case RankLauncher::kOpenMpi:
       return {.name = "mpirun",
               .variables = {"PMIX_NAMESPACE"},
-              .one_process = true,
               .rank_variables = {"OMPI_COMM_WORLD_RANK", "PMIX_NAMESPACE"}};
     case RankLauncher::kMpich:
       return {.name = "mpirun",
               .variables = {"PMI_SIZE"},
-              .one_process = true,
               .rank_variables = {"PMI_RANK", "PMI_SIZE"}};
     case RankLauncher::kSlurm:
       return {.name = "srun",
@@ -109,7 +93,7 @@ absl::StatusOr<std::string> FolderOfRun(const RankEnvironment& environment,
     }
     absl::StrAppend(&run, name, "=", value.value_or(""), "\n");
   }
-  if (marks.one_process) {
+  if (!marks.rank_variables.empty()) {
     absl::StrAppend(&run, launcher.pid, " ", launcher.start_ticks);
   }
   const std::string temporary = lookup("TMPDIR").value_or("");
@@ -128,12 +112,10 @@ absl::StatusOr<int> ReadPort(EnvironmentLookup lookup, absl::string_view name) {
   return port;
 }
 
-absl::Status NeedsPort(const RankEnvironment& environment) {
-  return absl::InvalidArgumentError(absl::StrCat(
-      "of ", environment.world_size, " ranks only ",
-      environment.local_world_size,
-      " are on this host: set MASTER_ADDR to the "
-      "host of rank 0 and MASTER_PORT to a free port there, for all ranks"));
+// "of 4 ranks only 2 are on this host".
+std::string OtherHosts(const RankEnvironment& environment) {
+  return absl::StrCat("of ", environment.world_size, " ranks only ",
+                      environment.local_world_size, " are on this host");
 }
 
 absl::StatusOr<MeetingPlace> PortOfRun(const RankEnvironment& environment,
@@ -144,7 +126,10 @@ absl::StatusOr<MeetingPlace> PortOfRun(const RankEnvironment& environment,
   const bool own = lookup(kOwnPort).has_value();
   if ((!one_host && !lookup("MASTER_ADDR").has_value()) ||
       (!own && !lookup(kPort).has_value())) {
-    return NeedsPort(environment);
+    return absl::InvalidArgumentError(
+        absl::StrCat(OtherHosts(environment),
+                     ": set MASTER_ADDR to the host of rank 0 and MASTER_PORT "
+                     "to a free port there, for all ranks"));
   }
   MeetingPlace place;
   place.address = lookup("MASTER_ADDR").value_or("127.0.0.1");
@@ -156,74 +141,36 @@ absl::StatusOr<MeetingPlace> PortOfRun(const RankEnvironment& environment,
   return place;
 }
 
-// Of several ranks that come and go at once, one may remove the folder, or the
-// file, before another one is in.
-constexpr int kAttempts = 100;
-
-struct FileInFolder {
-  TemporaryFolder folder;
-  std::unique_ptr<Rendezvous> file;  // Ends before the folder.
-};
-
-absl::StatusOr<FileInFolder> OpenInFolder(const std::string& path,
-                                          FileRendezvousOptions options) {
-  options.path = absl::StrCat(path, "/rendezvous");
-  absl::Status failure;
-  for (int i = 0; i < kAttempts; ++i) {
-    absl::StatusOr<TemporaryFolder> folder = TemporaryFolder::OpenShared(path);
-    if (!folder.ok()) return folder.status();
-    absl::StatusOr<std::unique_ptr<Rendezvous>> file =
-        OpenFileRendezvous(options);
-    if (file.ok()) return FileInFolder{*std::move(folder), *std::move(file)};
-    failure = file.status();
-    if (!absl::IsNotFound(failure)) break;
-  }
-  return failure;
-}
-
-// A file rendezvous in a folder that goes with it.
-class FolderRendezvous : public Rendezvous {
- public:
-  FolderRendezvous(FileInFolder place, std::string path,
-                   FileRendezvousOptions options)
-      : place_(std::move(place)),
-        path_(std::move(path)),
-        options_(std::move(options)) {}
-
-  int rank() const override { return options_.rank; }
-  int world_size() const override { return options_.world_size; }
-
-  absl::StatusOr<std::vector<std::string>> Exchange(
-      absl::string_view blob) override {
-    absl::StatusOr<std::vector<std::string>> blobs =
-        place_.file->Exchange(blob);
-    // Only who has not come yet can miss the file.
-    for (int i = 0; i < kAttempts && !came_ && absl::IsNotFound(blobs.status());
-         ++i) {
-      LOCKSTEP_ASSIGN_OR_RETURN(place_, OpenInFolder(path_, options_));
-      blobs = place_.file->Exchange(blob);
-    }
-    came_ = true;
-    return blobs;
-  }
-
- private:
-  FileInFolder place_;
-  const std::string path_;
-  const FileRendezvousOptions options_;
-  bool came_ = false;  // Has exchanged, or failed to.
-};
-
-absl::StatusOr<std::unique_ptr<Rendezvous>> MeetInFolder(
-    const std::string& path, const FileRendezvousOptions& options) {
-  LOCKSTEP_ASSIGN_OR_RETURN(FileInFolder place, OpenInFolder(path, options));
-  return std::make_unique<FolderRendezvous>(std::move(place), path, options);
-}
-
 ProcessIdentity LauncherOf(const RankEnvironment& environment) {
   const RunMarks marks = MarksOf(environment.launcher);
-  if (!marks.one_process) return {};
+  if (marks.rank_variables.empty()) return {};
   return FindLauncherProcess(marks.rank_variables);
+}
+
+// Goes to the meeting place of this process's environment. Folder and file are
+// gone once all ranks have met and their rendezvous are destroyed.
+absl::StatusOr<std::unique_ptr<Rendezvous>> OpenLaunchedRendezvous(
+    const RankEnvironment& environment, absl::Duration timeout) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const MeetingPlace place,
+      ChooseMeetingPlace(environment, LookUpProcessEnvironment,
+                         LauncherOf(environment)));
+  const bool own_folder = !place.folder.empty();
+  if (own_folder || !place.file.empty()) {
+    return OpenFileRendezvous(
+        {.path = own_folder ? place.folder + "/rendezvous" : place.file,
+         .rank = environment.rank,
+         .world_size = environment.world_size,
+         .timeout = timeout,
+         .own_folder = own_folder});
+  }
+  return TcpRendezvous::Open({.address = place.address,
+                              .port = place.port,
+                              .token = place.token,
+                              .listen_address = place.listen_address,
+                              .rank = environment.rank,
+                              .world_size = environment.world_size,
+                              .timeout = timeout});
 }
 
 using Backends = std::map<std::string, BackendFactory, std::less<>>;
@@ -269,11 +216,10 @@ ProcessIdentity FindLauncherProcess(
   while (true) {
     const std::optional<ProcessStat> stat = ReadProcessStat(pid);
     if (!stat.has_value()) return {.pid = pid};
-    const std::set<std::string> environment = EnvironmentOf(pid);
     const bool is_of_this_rank =
         !mine.empty() &&
-        std::all_of(mine.begin(), mine.end(), [&](const std::string& entry) {
-          return environment.contains(entry);
+        std::all_of(mine.begin(), mine.end(), [pid](const std::string& entry) {
+          return HasVariable(pid, entry);
         });
     if (!is_of_this_rank || stat->parent == 0) {
       return {.pid = pid, .start_ticks = stat->start_ticks};
@@ -298,35 +244,13 @@ absl::StatusOr<MeetingPlace> ChooseMeetingPlace(
   return place;
 }
 
-absl::StatusOr<std::unique_ptr<Rendezvous>> OpenLaunchedRendezvous(
-    const RankEnvironment& environment, absl::Duration timeout) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const MeetingPlace place,
-      ChooseMeetingPlace(environment, LookUpProcessEnvironment,
-                         LauncherOf(environment)));
-  const FileRendezvousOptions file = {.path = place.file,
-                                      .rank = environment.rank,
-                                      .world_size = environment.world_size,
-                                      .timeout = timeout};
-  if (!place.file.empty()) return OpenFileRendezvous(file);
-  if (!place.folder.empty()) return MeetInFolder(place.folder, file);
-  return TcpRendezvous::Open({.address = place.address,
-                              .port = place.port,
-                              .token = place.token,
-                              .listen_address = place.listen_address,
-                              .rank = environment.rank,
-                              .world_size = environment.world_size,
-                              .timeout = timeout});
-}
-
 absl::StatusOr<std::unique_ptr<Communicator>> JoinLaunchedGroup(
     const RankEnvironment& environment, const GroupOptions& options) {
   if (environment.local_world_size != environment.world_size) {
-    return absl::UnimplementedError(absl::StrCat(
-        "of ", environment.world_size, " ranks only ",
-        environment.local_world_size,
-        " are on this host, and shared memory ends there: use the mpi or the "
-        "nccl backend for several hosts"));
+    return absl::UnimplementedError(
+        absl::StrCat(OtherHosts(environment),
+                     ", and shared memory ends there: use the mpi or the nccl "
+                     "backend for several hosts"));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<Rendezvous> rendezvous,

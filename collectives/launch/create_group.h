@@ -11,11 +11,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/time.h"
 #include "base/process.h"
 #include "collectives/communicator.h"
 #include "collectives/launch/rank_environment.h"
-#include "collectives/rendezvous/rendezvous.h"
 
 namespace lockstep {
 
@@ -100,19 +98,12 @@ absl::StatusOr<MeetingPlace> ChooseMeetingPlace(
     const RankEnvironment& environment, EnvironmentLookup lookup,
     const ProcessIdentity& launcher);
 
-// Goes to the meeting place of this process's environment. Folder and file are
-// gone once all ranks have met and their rendezvous are destroyed. Errors:
-// those of ChooseMeetingPlace, of OpenFileRendezvous and of TcpRendezvous;
-// those of the file system, and kPermissionDenied if another user has taken the
-// folder's name, with its path.
-absl::StatusOr<std::unique_ptr<Rendezvous>> OpenLaunchedRendezvous(
-    const RankEnvironment& environment, absl::Duration timeout);
-
 // Joins the `processes` group of all ranks of `environment`, which
 // ReadRankEnvironment() gives; they meet as ChooseMeetingPlace() says.
 // Ranks that meet in a file may join several groups, all in the same order.
 // Errors: kUnimplemented, naming the backends for that, if the ranks are on
-// several hosts; those of OpenLaunchedRendezvous and of JoinProcessGroup.
+// several hosts; those of ChooseMeetingPlace, of OpenFileRendezvous, of
+// TcpRendezvous and of JoinProcessGroup.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinLaunchedGroup(
     const RankEnvironment& environment, const GroupOptions& options = {});
 

@@ -1,6 +1,10 @@
 // The command `launch` from outside: real processes, ended in every way, and
-// what its flags give to ranks, as the ranks see it.
+// what its flags give to ranks, as the ranks see it. And the same program as
+// the ranks of `launch`, of torchrun, of mpirun and, as far as its environment
+// goes, of srun. A launcher that this machine does not have is a skip that says
+// so.
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -8,19 +12,23 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/files.h"
 #include "base/process.h"
 #include "base/run_command.h"
 #include "base/status_matchers.h"
+#include "collectives/launch/create_group.h"
 #include "collectives/launch/supervisor.h"
 #include "collectives/launch/testing/child_process.h"
 #include "gmock/gmock.h"
@@ -38,6 +46,7 @@ using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::IsSupersetOf;
 using testing::MatchesRegex;
+using testing::Not;
 using testing::SizeIs;
 using testing::StartsWith;
 
@@ -78,15 +87,9 @@ std::vector<std::string> SortedLines(const std::string& text) {
   return lines;
 }
 
-struct Ended {
-  int status;
-  std::string out;
-  std::string err;
-};
-
 // Runs a command to its end, after which nothing of it may be left.
-Ended RunToEnd(const std::vector<std::string>& argv,
-               const std::vector<std::string>& environment = {}) {
+SubprocessResult RunToEnd(const std::vector<std::string>& argv,
+                          const Environment& environment = {}) {
   ChildProcess process(argv, environment);
   const int status = process.Wait();
   EXPECT_THAT(process.Marked(), IsEmpty());
@@ -96,10 +99,10 @@ Ended RunToEnd(const std::vector<std::string>& argv,
 // Runs a script on ranks that all succeed; `lines` are theirs, sorted.
 void ExpectLines(std::vector<std::string> flags, const std::string& script,
                  const std::vector<std::string>& lines,
-                 const std::vector<std::string>& environment = {}) {
-  const Ended run =
+                 const Environment& environment = {}) {
+  const SubprocessResult run =
       RunToEnd(ShellCommand(std::move(flags), script), environment);
-  EXPECT_EQ(run.status, 0) << run.err;
+  EXPECT_EQ(run.exit_status, 0) << run.err;
   EXPECT_EQ(SortedLines(run.out), lines);
 }
 
@@ -138,9 +141,9 @@ pid_t SupervisorOf(const ChildProcess& launch) {
 }
 
 TEST(LaunchTest, RunsEightRanks) {
-  const Ended run = RunToEnd(Script(
+  const SubprocessResult run = RunToEnd(Script(
       8, "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE; echo e >&2"));
-  EXPECT_EQ(run.status, 0);
+  EXPECT_EQ(run.exit_status, 0);
   std::vector<std::string> out;
   std::vector<std::string> err;
   for (int rank = 0; rank < 8; ++rank) {
@@ -161,10 +164,10 @@ TEST(LaunchTest, EndsTheLastLineOnlyWithAPrefix) {
 
 TEST(LaunchTest, ExitsLikeFirstRankToFail) {
   for (const int status : {1, 3, 255}) {
-    const Ended run =
+    const SubprocessResult run =
         RunToEnd(Script(3, absl::StrCat("[ $RANK = 1 ] && exit ", status,
                                         "; while :; do sleep 1000; done")));
-    EXPECT_EQ(run.status, status);
+    EXPECT_EQ(run.exit_status, status);
     EXPECT_THAT(
         run.err,
         MatchesRegex(absl::StrCat(
@@ -346,15 +349,6 @@ TEST(LaunchTest, RanksShareRendezvousFileThatVanishes) {
   EXPECT_NE(access(words[1].c_str(), F_OK), 0);
 }
 
-TEST(LaunchTest, LaunchesItself) {
-  const Ended run =
-      RunToEnd(Command({"--nproc=2"}, Script(2, "echo $RANK of $WORLD_SIZE")));
-  EXPECT_EQ(run.status, 0);
-  EXPECT_THAT(SortedLines(run.out),
-              ElementsAre("[0] [0] 0 of 2", "[0] [1] 1 of 2", "[1] [0] 0 of 2",
-                          "[1] [1] 1 of 2"));
-}
-
 // An empty folder for logs, below which the launcher makes others.
 std::string LogRoot() {
   const std::string root = absl::StrCat(testing::TempDir(), "/launch_test");
@@ -383,12 +377,12 @@ TEST(LaunchTest, LogsWhatEachRankPrints) {
 
 TEST(LaunchTest, SaysWhichLogIsBeyondTheFileSizeLimit) {
   const std::string root = LogRoot();
-  const Ended run =
+  const SubprocessResult run =
       RunToEnd({"sh", "-c",
                 absl::StrCat("ulimit -f 1; exec ", kLaunch,
                              " --nproc=1 --log_dir=", root,
                              " -- sh -c 'printf %05000d 7; echo; echo on'")});
-  EXPECT_EQ(run.status, 0);
+  EXPECT_EQ(run.exit_status, 0);
   EXPECT_EQ(run.out,
             absl::StrCat("[0] ", std::string(4999, '0'), "7\n[0] on\n"));
   EXPECT_EQ(run.err,
@@ -401,17 +395,17 @@ TEST(LaunchTest, WorksWhereTheUserIs) {
   const std::string root = LogRoot();
   ExpectLines({"--nproc=1", "--log_dir=logs"},
               "[ . -ef " + root + " ] && echo here", {"[0] here"},
-              {"BUILD_WORKING_DIRECTORY=" + root});
+              {{"BUILD_WORKING_DIRECTORY", root}});
   EXPECT_TRUE(std::filesystem::exists(root + "/logs/rank-0.log"));
 }
 
 TEST(LaunchTest, BindsRanksToCoresAndSaysSo) {
   const std::vector<int> cpus = AffinityCpus();
   const int ranks = static_cast<int>(cpus.size()) + 1;  // Ranks take turns.
-  const Ended run = RunToEnd(
+  const SubprocessResult run = RunToEnd(
       ShellCommand({absl::StrCat("--nproc=", ranks), "--bind_cores"},
                    "grep Cpus_allowed_list /proc/self/status; exit 0"));
-  EXPECT_EQ(run.status, 0);
+  EXPECT_EQ(run.exit_status, 0);
   std::vector<int> bound(cpus.back() + 1);
   for (const std::string& line : SortedLines(run.out)) {
     int rank = -1;
@@ -432,50 +426,54 @@ TEST(LaunchTest, SetsOneThreadUnlessToldOtherwise) {
   unsetenv("OMP_NUM_THREADS");
   ExpectLines({"--nproc=1"}, "echo $OMP_NUM_THREADS", {"[0] 1"});
   ExpectLines({"--nproc=1"}, "echo $OMP_NUM_THREADS", {"[0] 3"},
-              {"OMP_NUM_THREADS=3"});
+              {{"OMP_NUM_THREADS", "3"}});
 }
 
 TEST(LaunchTest, DealsOutGpus) {
   const std::string script = "echo ${CUDA_VISIBLE_DEVICES-unset}";
   ExpectLines({"--nproc=2", "--gpus_per_rank=2"}, script,
               {"[0] 3,GPU-1a", "[1] 5,6"},
-              {"CUDA_VISIBLE_DEVICES=3,GPU-1a,5,6"});
+              {{"CUDA_VISIBLE_DEVICES", "3,GPU-1a,5,6"}});
   ExpectLines({"--nproc=2", "--gpus_per_rank=1", "--share_gpus"}, script,
-              {"[0] 7", "[1] 7"}, {"CUDA_VISIBLE_DEVICES=7"});
-  ExpectLines({"--nproc=1"}, script, {"[0] 3,4"}, {"CUDA_VISIBLE_DEVICES=3,4"});
-  const Ended missing =
+              {"[0] 7", "[1] 7"}, {{"CUDA_VISIBLE_DEVICES", "7"}});
+  ExpectLines({"--nproc=1"}, script, {"[0] 3,4"},
+              {{"CUDA_VISIBLE_DEVICES", "3,4"}});
+  const SubprocessResult missing =
       RunToEnd(ShellCommand({"--nproc=2", "--gpus_per_rank=1"}, "true"),
-               {"CUDA_VISIBLE_DEVICES=7"});
-  EXPECT_EQ(missing.status, 2);
+               {{"CUDA_VISIBLE_DEVICES", "7"}});
+  EXPECT_EQ(missing.exit_status, 2);
   EXPECT_EQ(missing.err,
             "launch: --gpus_per_rank=1: 2 ranks with 1 GPU each: "
             "CUDA_VISIBLE_DEVICES=\"7\" has 1 (see --share_gpus)\n");
 }
 
 TEST(LaunchTest, EndsRanksWhoseTimeIsUp) {
-  const Ended run = RunToEnd(ShellCommand({"--nproc=3", "--timeout=100ms"},
-                                          "while :; do sleep 1000; done"));
-  EXPECT_EQ(run.status, 124);
+  const SubprocessResult run = RunToEnd(ShellCommand(
+      {"--nproc=3", "--timeout=100ms"}, "while :; do sleep 1000; done"));
+  EXPECT_EQ(run.exit_status, 124);
   EXPECT_EQ(run.err,
             "lockstep: the time limit of 0.1 s was over; ranks 0-2 were "
             "stopped.\n");
 }
 
-TEST(LaunchTest, GivesAllRanksOnePortAndEachLaunchAnother) {
+TEST(LaunchTest, LaunchesItselfAndGivesAllRanksOnePortAndEachLaunchAnother) {
   // The inner launch runs while the outer one's port is taken.
-  const Ended run = RunToEnd(ShellCommand(
+  const SubprocessResult run = RunToEnd(ShellCommand(
       {"--nproc=2"},
-      absl::StrCat("echo $MASTER_ADDR:$MASTER_PORT; [ $RANK = 1 ] || ", kLaunch,
-                   " --nproc=1 -- sh -c 'echo $MASTER_PORT'",
-                   "; echo $GROUP_RANK/$GROUP_WORLD_SIZE")));
-  EXPECT_EQ(run.status, 0);
+      absl::StrCat(
+          "echo $MASTER_ADDR:$MASTER_PORT; [ $RANK = 0 ] || ", kLaunch,
+          " --nproc=2 -- sh -c 'echo $RANK of $WORLD_SIZE $MASTER_PORT'",
+          "; echo $GROUP_RANK/$GROUP_WORLD_SIZE")));
+  EXPECT_EQ(run.exit_status, 0);
   const std::vector<std::string> lines = SortedLines(run.out);
-  ASSERT_THAT(lines, SizeIs(5));
-  EXPECT_THAT(lines[0], MatchesRegex("\\[0\\] 0/1"));
+  ASSERT_THAT(lines, SizeIs(6));
+  EXPECT_EQ(lines[0], "[0] 0/1");
   EXPECT_THAT(lines[1], MatchesRegex("\\[0\\] 127\\.0\\.0\\.1:[0-9]+"));
-  EXPECT_THAT(lines[2], MatchesRegex("\\[0\\] \\[0\\] [0-9]+"));
-  EXPECT_EQ(lines[4].substr(4), lines[1].substr(4));
-  EXPECT_NE(lines[1].substr(14), lines[2].substr(8));
+  EXPECT_EQ(lines[2], "[1] 0/1");
+  EXPECT_EQ(lines[3].substr(4), lines[1].substr(4));
+  EXPECT_THAT(lines[4], MatchesRegex("\\[1\\] \\[0\\] 0 of 2 [0-9]+"));
+  EXPECT_EQ(lines[5], "[1] [1] 1 of 2 " + lines[4].substr(15));
+  EXPECT_NE(lines[1].substr(14), lines[4].substr(15));
 }
 
 TEST(LaunchTest, SaysWhatIsWrong) {
@@ -505,18 +503,147 @@ TEST(LaunchTest, SaysWhatIsWrong) {
        "--timeout=-inf is not more than 0"},
   };
   for (const auto& test : kCases) {
-    const Ended run = RunToEnd(test.argv);
-    EXPECT_EQ(run.status, test.exit_status) << test.named;
+    const SubprocessResult run = RunToEnd(test.argv);
+    EXPECT_EQ(run.exit_status, test.exit_status) << test.named;
     EXPECT_EQ(run.out, "");
     EXPECT_THAT(SortedLines(run.err), ElementsAre(HasSubstr(test.named)));
   }
 }
 
 TEST(LaunchTest, HelpExplains) {
-  const Ended run = RunToEnd({kLaunch, "--help"});
-  ExpectUsage({run.status, run.out}, "launch");
+  const SubprocessResult run = RunToEnd({kLaunch, "--help"});
+  ExpectUsage({run.exit_status, run.out}, "launch");
   EXPECT_THAT(run.out, AllOf(HasSubstr("--help"), HasSubstr("OMP_NUM_THREADS"),
                              HasSubstr("LOCKSTEP_RENDEZVOUS")));
+}
+
+constexpr char kRank[] = "collectives/launch/testing/rank";
+constexpr char kPrintLauncher[] = "collectives/launch/testing/rank launcher";
+
+std::string ThisProcessText() {
+  const ProcessIdentity self = ThisProcess();
+  return absl::StrCat(self.pid, " ", self.start_ticks, "\n");
+}
+
+TEST(LauncherProcessTest, IsTheParentOfARankAndAboveItsShells) {
+  const std::vector<std::string> shells = {
+      "sh", "-c", absl::StrCat("sh -c '", kPrintLauncher, "; true'; true")};
+  for (const auto& command : {{kRank, "launcher"}, shells}) {
+    ChildProcess rank(command, {{"RANK", "1"}, {"RUN", "a"}});
+    EXPECT_EQ(rank.Wait(), 0);
+    EXPECT_EQ(rank.out(), ThisProcessText());
+  }
+}
+
+TEST(LauncherProcessTest, IsTheInnerOfTwo) {
+  // The shell is rank 0 of run a, and starts rank 0 of run b.
+  ChildProcess outer(
+      {"sh", "-c", absl::StrCat("echo $$; RUN=b ", kPrintLauncher, "; true")},
+      {{"RANK", "0"}, {"RUN", "a"}});
+  EXPECT_EQ(outer.Wait(), 0);
+  const std::string shell = absl::StrCat(outer.pid(), "\n", outer.pid(), " ");
+  EXPECT_EQ(outer.out().substr(0, shell.size()), shell);
+}
+
+TEST(LauncherProcessTest, IsTheParentIfNothingMarksARank) {
+  unsetenv("RANK");
+  unsetenv("RUN");
+  const std::vector<absl::string_view> names = {"RANK", "RUN"};
+  EXPECT_EQ(FindLauncherProcess(names).pid, getppid());
+  EXPECT_EQ(FindLauncherProcess({}).pid, getppid());
+}
+
+// torchrun takes seconds to start, and longer on a busy machine.
+constexpr absl::Duration kDeadline = absl::Seconds(100);
+
+// Two ranks join the group of a launcher, and sum up their numbers.
+class LaunchersTest : public testing::Test {
+ protected:
+  static std::vector<std::string> WithRank(std::vector<std::string> command) {
+    command.push_back(std::filesystem::absolute(kRank).string());
+    command.push_back("sum");
+    return command;
+  }
+
+  // Of both ranks; and no folder or file of the rendezvous is left.
+  void ExpectSums(const std::string& out) const {
+    const std::vector<std::string> lines =
+        absl::StrSplit(out, '\n', absl::SkipEmpty());
+    EXPECT_THAT(lines, SizeIs(2));
+    EXPECT_THAT(lines, Each(HasSubstr("sum 3")));
+    for (const auto& entry :
+         std::filesystem::directory_iterator(folder_.path())) {
+      EXPECT_THAT(entry.path().string(), Not(HasSubstr("lockstep-")));
+    }
+  }
+
+  void ExpectRuns(const std::vector<std::string>& command) const {
+    ChildProcess launcher(command, kept_);
+    EXPECT_EQ(launcher.Wait(kDeadline), 0) << launcher.err();
+    ExpectSums(launcher.out());
+  }
+
+  const TemporaryFolder folder_ =
+      TemporaryFolder::Create("launchers", testing::TempDir()).value();
+  // Shows what a launcher leaves.
+  const Environment kept_ = {{"TMPDIR", folder_.path()}};
+};
+
+TEST_F(LaunchersTest, OurOwn) {
+  ExpectRuns(WithRank({kLaunch, "--nproc=2", "--"}));
+}
+
+TEST_F(LaunchersTest, MpirunAlsoWithAShellBeforeEachRank) {
+  std::vector<std::string> command = FindMpirun(2);
+  if (command.empty()) GTEST_SKIP() << "no mpirun of Open MPI on this machine";
+  ExpectRuns(WithRank(command));
+  // Not the last command of its shell, so that it does not become the shell.
+  command.insert(command.end(),
+                 {"sh", "-c", absl::StrJoin(WithRank({}), " ") + " && true"});
+  ExpectRuns(command);
+}
+
+TEST_F(LaunchersTest, Torchrun) {
+  static const std::vector<std::string> torchrun = FindTorchrun(2);
+  if (torchrun.empty()) GTEST_SKIP() << "no torchrun on this machine";
+  ExpectRuns(WithRank(torchrun));
+}
+
+// Ranks that the test starts, with the variables that a launcher would set.
+TEST_F(LaunchersTest, Environments) {
+  const Environment launchers[] = {
+      {{"SLURM_JOB_ID", "7"},
+       {"SLURM_STEP_ID", "1"},
+       {"SLURM_NTASKS", "2"},
+       {"SLURM_STEP_TASKS_PER_NODE", "2"},
+       {"SLURM_PROCID", "$"},
+       {"SLURM_LOCALID", "$"}},
+      {{"PMI_RANK", "$"},
+       {"PMI_SIZE", "2"},
+       {"MPI_LOCALRANKID", "$"},
+       {"MPI_LOCALNRANKS", "2"}},
+      {{"RANK", "$"},
+       {"WORLD_SIZE", "2"},
+       {"MASTER_ADDR", "127.0.0.1"},
+       {"MASTER_PORT", "29500"}},
+  };
+  for (const Environment& variables : launchers) {
+    std::vector<std::unique_ptr<ChildProcess>> ranks;
+    for (const std::string rank : {"0", "1"}) {
+      Environment environment = kept_;
+      for (const auto& [name, value] : variables) {
+        environment.push_back({name, value == "$" ? rank : value});
+      }
+      ranks.push_back(
+          std::make_unique<ChildProcess>(WithRank({}), environment));
+    }
+    std::string out;
+    for (const auto& rank : ranks) {
+      EXPECT_EQ(rank->Wait(kDeadline), 0) << rank->err();
+      absl::StrAppend(&out, rank->out());
+    }
+    ExpectSums(out);
+  }
 }
 
 }  // namespace

@@ -18,7 +18,6 @@
 
 #include <cstddef>
 #include <cstdio>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <utility>
@@ -186,27 +185,27 @@ class Session {
 };
 
 absl::Status CheckOptions(const LaunchOptions& options) {
+  const auto wrong = [](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat(what...));
+  };
   if (options.nproc < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("nproc is ", options.nproc, "; it must be at least 1"));
+    return wrong("nproc is ", options.nproc, "; it must be at least 1");
   }
   if (options.nproc > kMostRanksOnHost) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "nproc is ", options.nproc, "; it must be at most ", kMostRanksOnHost));
+    return wrong("nproc is ", options.nproc, "; it must be at most ",
+                 kMostRanksOnHost);
   }
   if (options.argv.empty() || options.argv[0].empty()) {
-    return absl::InvalidArgumentError("no command to launch");
+    return wrong("no command to launch");
   }
   if (options.timeout <= absl::ZeroDuration()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the timeout is ", absl::FormatDuration(options.timeout),
-                     "; it must be more than 0"));
+    return wrong("the timeout is ", absl::FormatDuration(options.timeout),
+                 "; it must be more than 0");
   }
   const size_t nproc = static_cast<size_t>(options.nproc);
   if (!options.placements.empty() && options.placements.size() != nproc) {
-    return absl::InvalidArgumentError(absl::StrCat(options.placements.size(),
-                                                   " placements for ",
-                                                   options.nproc, " ranks"));
+    return wrong(options.placements.size(), " placements for ", nproc,
+                 " ranks");
   }
   return absl::OkStatus();
 }
@@ -220,19 +219,24 @@ void FillStandardDescriptors() {
   if (fd >= 0) close(fd);
 }
 
-// What the ranks meet at; held open as long as they may need it.
-struct MeetingPlaces {
+// All that a run needs before it starts.
+struct Preparation {
+  // What the ranks meet at; held open as long as they may need it.
   OwnedFd file;  // Anonymous memory.
   LoopbackPort port;
+  OwnedFd signals;
+  OwnedFd channel;  // To the supervisor.
+  OutputForwarder output;
+  SupervisorPlan plan;
 };
 
 std::vector<std::string> RankVariables(const LaunchOptions& options, int rank,
                                        const RankPlacement& placement,
-                                       const MeetingPlaces& meeting) {
+                                       const Preparation& run) {
   Environment changes = placement.environment;
-  if (meeting.port.port != 0) {
+  if (run.port.port != 0) {
     changes.push_back({"MASTER_ADDR", "127.0.0.1"});
-    changes.push_back({"MASTER_PORT", absl::StrCat(meeting.port.port)});
+    changes.push_back({"MASTER_PORT", absl::StrCat(run.port.port)});
   }
   changes.insert(changes.end(), options.environment.begin(),
                  options.environment.end());
@@ -242,9 +246,8 @@ std::vector<std::string> RankVariables(const LaunchOptions& options, int rank,
   changes.push_back({"LOCAL_WORLD_SIZE", absl::StrCat(options.nproc)});
   changes.push_back({"GROUP_RANK", "0"});
   changes.push_back({"GROUP_WORLD_SIZE", "1"});
-  changes.push_back(
-      {"LOCKSTEP_RENDEZVOUS",
-       absl::StrCat("/proc/", getpid(), "/fd/", meeting.file.get())});
+  changes.push_back({"LOCKSTEP_RENDEZVOUS",
+                     absl::StrCat("/proc/", getpid(), "/fd/", run.file.get())});
   return MergedEnvironment(changes);
 }
 
@@ -254,16 +257,12 @@ absl::StatusOr<LaunchSummary> Summarize(
   for (const SupervisorEvent& event : events) {
     switch (event.kind) {
       case SupervisorEvent::kRankEnded:
-        summary.ranks.push_back({.rank = event.rank,
-                                 .pid = event.pid,
-                                 .wait_status = event.value,
-                                 .stopped = event.stopped,
-                                 .after = absl::Nanoseconds(event.after_ns)});
+        summary.ranks.push_back(event.ended);
         break;
       case SupervisorEvent::kRankNotStarted:
         return absl::ErrnoToStatus(
             event.value, absl::StrCat("cannot run \"", options.argv[0],
-                                      "\" as rank ", event.rank));
+                                      "\" as rank ", event.ended.rank));
       case SupervisorEvent::kSignalReceived:
         summary.received_signal = event.value;
         break;
@@ -296,15 +295,6 @@ absl::Status AwaitSupervisor(pid_t supervisor, std::span<const pid_t> spared) {
       "; all ranks were stopped"));
 }
 
-// All that a run needs before it starts.
-struct Preparation {
-  MeetingPlaces meeting;
-  OwnedFd signals;
-  OwnedFd channel;  // To the supervisor.
-  OutputForwarder output;
-  SupervisorPlan plan;
-};
-
 // The pipes and the logs, if the launcher is to see the ranks' output at all.
 absl::Status PrepareOutput(const LaunchOptions& options, Preparation& run) {
   if (!options.prefix_output && options.log_dir.empty() &&
@@ -333,7 +323,7 @@ absl::Status PrepareRanks(const LaunchOptions& options, Preparation& run) {
   for (int rank = 0; rank < options.nproc; ++rank) {
     RankPlacement& placement = placements[static_cast<size_t>(rank)];
     run.plan.environments.push_back(
-        RankVariables(options, rank, placement, run.meeting));
+        RankVariables(options, rank, placement, run));
     run.plan.cpus.push_back(std::move(placement.cpus));
   }
   return absl::OkStatus();
@@ -342,12 +332,12 @@ absl::Status PrepareRanks(const LaunchOptions& options, Preparation& run) {
 absl::StatusOr<Preparation> Prepare(const LaunchOptions& options,
                                     const ProcessScope& scope) {
   Preparation run;
-  run.meeting.file = OwnedFd(memfd_create("lockstep-rendezvous", MFD_CLOEXEC));
-  run.meeting.port = ReserveLoopbackPort();
+  run.file = OwnedFd(memfd_create("lockstep-rendezvous", MFD_CLOEXEC));
+  run.port = ReserveLoopbackPort();
   run.signals =
       OwnedFd(signalfd(-1, &scope.passed_on(), SFD_CLOEXEC | SFD_NONBLOCK));
   int channel[2] = {-1, -1};
-  if (!run.meeting.file.open() || !run.signals.open() ||
+  if (!run.file.open() || !run.signals.open() ||
       socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, channel) != 0) {
     return absl::ErrnoToStatus(errno, "cannot prepare a launch");
   }

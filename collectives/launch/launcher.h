@@ -51,15 +51,6 @@ struct LaunchOptions {
   absl::Duration timeout = absl::InfiniteDuration();
 };
 
-// The end of one rank.
-struct RankOutcome {
-  int rank = 0;
-  pid_t pid = 0;
-  int wait_status = 0;   // As waitpid() gives it.
-  bool stopped = false;  // The launcher had told it to stop before it ended.
-  absl::Duration after = absl::ZeroDuration();  // Since the ranks started.
-};
-
 struct LaunchSummary {
   std::vector<RankOutcome> ranks = {};  // In the order in which they ended.
   // The first signal to the launcher that asks a program to end (SIGHUP,

@@ -135,16 +135,12 @@ absl::StatusOr<OwnedFd> OutputForwarder::AddSource(int rank, size_t sink) {
   return OwnedFd(ends[1]);
 }
 
-size_t OutputForwarder::Waiting(const Sink& sink) {
-  return sink.pending.size() - sink.written;
-}
-
 void OutputForwarder::AddPollFds(std::vector<pollfd>& fds) const {
   for (const Sink& sink : sinks_) {
-    fds.push_back({Waiting(sink) > 0 ? sink.fd : -1, POLLOUT, 0});
+    fds.push_back({sink.waiting() > 0 ? sink.fd : -1, POLLOUT, 0});
   }
   for (const Source& source : sources_) {
-    const bool room = Waiting(sinks_[source.sink]) < kMaxWaiting;
+    const bool room = sinks_[source.sink].waiting() < kMaxWaiting;
     fds.push_back({room ? source.fd.get() : -1, POLLIN, 0});
   }
 }
@@ -160,7 +156,7 @@ void OutputForwarder::HandleEvents(std::span<const pollfd> fds) {
 
 void OutputForwarder::Write(Sink& sink) {
   // A writable pipe has room for PIPE_BUF bytes: more could block.
-  const size_t size = std::min<size_t>(Waiting(sink), PIPE_BUF);
+  const size_t size = std::min<size_t>(sink.waiting(), PIPE_BUF);
   const ssize_t written =
       write(sink.fd, sink.pending.data() + sink.written, size);
   if (written < 0 && (errno == EAGAIN || errno == EINTR)) return;
@@ -177,7 +173,7 @@ void OutputForwarder::Write(Sink& sink) {
   }
   // Also while more keeps coming, so that memory stays bounded; not after
   // every write, since erasing moves what is left.
-  if (Waiting(sink) == 0 || sink.written >= kMaxWaiting) {
+  if (sink.waiting() == 0 || sink.written >= kMaxWaiting) {
     sink.pending.erase(0, sink.written);
     sink.written = 0;
   }
@@ -255,7 +251,7 @@ void OutputForwarder::Close(Source& source) {
 
 bool OutputForwarder::HasPending() const {
   return std::any_of(sinks_.begin(), sinks_.end(),
-                     [](const Sink& sink) { return Waiting(sink) > 0; });
+                     [](const Sink& sink) { return sink.waiting() > 0; });
 }
 
 void OutputForwarder::CloseSources() {

@@ -128,6 +128,8 @@ class OutputForwarder {
     std::string pending = {};
     size_t written = 0;  // Bytes at the front of `pending` already written.
     bool broken = false;
+
+    size_t waiting() const { return pending.size() - written; }
   };
   struct Source {
     OwnedFd fd;
@@ -136,7 +138,6 @@ class OutputForwarder {
     std::optional<LinePrefixer> prefixer = std::nullopt;
   };
 
-  static size_t Waiting(const Sink& sink);
   absl::StatusOr<OwnedFd> AddSource(int rank, size_t sink);
   void WriteLog(int rank, absl::string_view bytes);
   void Keep(int rank, absl::string_view bytes);

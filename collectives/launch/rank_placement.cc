@@ -143,9 +143,7 @@ absl::Status GiveGpus(const PlacementOptions& options,
                       std::vector<RankPlacement>& placements) {
   constexpr char kVariable[] = "CUDA_VISIBLE_DEVICES";
   const absl::StatusOr<std::vector<std::string>> values =
-      AssignGpus({.ranks = static_cast<int>(placements.size()),
-                  .gpus_per_rank = options.gpus_per_rank,
-                  .share = options.share_gpus},
+      AssignGpus(static_cast<int>(placements.size()), options,
                  LookUpProcessEnvironment(kVariable), GpusOnHost());
   if (!values.ok()) {
     return absl::InvalidArgumentError(
@@ -197,8 +195,8 @@ std::vector<CoreShare> ShareCores(std::vector<Cpu> cpus, int ranks) {
 }
 
 absl::StatusOr<std::vector<std::string>> AssignGpus(
-    const GpuRequest& request, const std::optional<std::string>& visible,
-    int gpus_on_host) {
+    int ranks, const PlacementOptions& options,
+    const std::optional<std::string>& visible, int gpus_on_host) {
   std::vector<std::string> gpus;
   if (visible.has_value()) {
     LOCKSTEP_ASSIGN_OR_RETURN(gpus, ParseVisible(*visible));
@@ -206,19 +204,19 @@ absl::StatusOr<std::vector<std::string>> AssignGpus(
     for (int i = 0; i < gpus_on_host; ++i) gpus.push_back(absl::StrCat(i));
   }
   const int64_t count = static_cast<int64_t>(gpus.size());
-  const int64_t n = request.gpus_per_rank;
-  const int64_t needed = request.share ? n : n * request.ranks;
+  const int64_t n = options.gpus_per_rank;
+  const int64_t needed = options.share_gpus ? n : n * ranks;
   if (needed > count) {
     const std::string source =
         visible ? absl::StrCat("CUDA_VISIBLE_DEVICES=\"", *visible, "\" has ")
                 : std::string("this host has ");
     return absl::InvalidArgumentError(absl::StrCat(
-        Count(request.ranks, "rank"), " with ",
-        Count(request.gpus_per_rank, "GPU"), " each: ", source, count,
-        request.share || count == 0 ? "" : " (see --share_gpus)"));
+        Count(ranks, "rank"), " with ", Count(options.gpus_per_rank, "GPU"),
+        " each: ", source, count,
+        options.share_gpus || count == 0 ? "" : " (see --share_gpus)"));
   }
   std::vector<std::string> values;
-  for (int64_t rank = 0; rank < request.ranks; ++rank) {
+  for (int64_t rank = 0; rank < ranks; ++rank) {
     std::vector<std::string> mine;
     for (int64_t i = 0; i < n; ++i)
       mine.push_back(gpus[(rank * n + i) % count]);

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "base/subprocess.h"
 
 namespace lockstep {
@@ -43,27 +42,6 @@ struct CoreShare {
 // cpus: at least one. ranks: at least 1.
 std::vector<CoreShare> ShareCores(std::vector<Cpu> cpus, int ranks);
 
-struct GpuRequest {
-  int ranks = 1;
-  int gpus_per_rank = 1;  // At least 1.
-  bool share = false;  // Let several ranks have one GPU if there are too few.
-};
-
-// The value of CUDA_VISIBLE_DEVICES for each rank: rank r gets the N =
-// gpus_per_rank entries from r N on. If that is more than there are and
-// request.share, the ranks take turns: entries count modulo the number of GPUs.
-//
-// visible: this process's own CUDA_VISIBLE_DEVICES, numbers or names such as
-//   GPU-8932f937 and MIG-..., of which ranks get a part as they are written;
-//   nullopt if it is not set, which means all GPUs.
-// gpus_on_host: how many there are; used only for the latter.
-//
-// Errors: kInvalidArgument, naming CUDA_VISIBLE_DEVICES and its value, for an
-// entry that is neither, for one that comes twice, and for too few GPUs.
-absl::StatusOr<std::vector<std::string>> AssignGpus(
-    const GpuRequest& request, const std::optional<std::string>& visible,
-    int gpus_on_host);
-
 // Far more than the cores of any host: a larger number is a slip of the hand.
 inline constexpr int kMostRanksOnHost = 4096;
 
@@ -77,6 +55,22 @@ struct PlacementOptions {
   // runs on one host would be bound to the same cores.
   bool bind_cores = false;
 };
+
+// The value of CUDA_VISIBLE_DEVICES for each rank: rank r gets the N =
+// gpus_per_rank entries from r N on. If that is more than there are and
+// share_gpus, the ranks take turns: entries count modulo the number of GPUs.
+//
+// options: gpus_per_rank at least 1.
+// visible: this process's own CUDA_VISIBLE_DEVICES, numbers or names such as
+//   GPU-8932f937 and MIG-..., of which ranks get a part as they are written;
+//   nullopt if it is not set, which means all GPUs.
+// gpus_on_host: how many there are; used only for the latter.
+//
+// Errors: kInvalidArgument, naming CUDA_VISIBLE_DEVICES and its value, for an
+// entry that is neither, for one that comes twice, and for too few GPUs.
+absl::StatusOr<std::vector<std::string>> AssignGpus(
+    int ranks, const PlacementOptions& options,
+    const std::optional<std::string>& visible, int gpus_on_host);
 
 struct RankPlacement {
   Environment environment;  // OMP_NUM_THREADS, CUDA_VISIBLE_DEVICES.

@@ -2,6 +2,7 @@
 
 #include <stdlib.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 #include <set>
@@ -9,7 +10,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -48,16 +48,17 @@ std::vector<Cpu> TwoPackages() {
   return cpus;
 }
 
-TEST(ShareCoresTest, SharesAreEqualDisjointAndContiguous) {
+TEST(ShareCoresTest, SharesAreEqualDisjointAndContiguousOrTakeTurns) {
   for (int cpus = 1; cpus <= 13; ++cpus) {
-    for (int ranks = 1; ranks <= cpus; ++ranks) {
+    for (int ranks = 1; ranks <= 3 * cpus + 1; ++ranks) {
       const std::vector<CoreShare> shares = ShareCores(Plain(cpus), ranks);
       ASSERT_EQ(shares.size(), ranks);
+      const int each = std::max(cpus / ranks, 1);
       int next = 0;
       for (const CoreShare& share : shares) {
-        EXPECT_EQ(share.cores, cpus / ranks);
-        ASSERT_EQ(share.cpus.size(), cpus / ranks);
-        for (const int cpu : share.cpus) EXPECT_EQ(cpu, next++);
+        EXPECT_EQ(share.cores, each);
+        ASSERT_EQ(share.cpus.size(), each);
+        for (const int cpu : share.cpus) EXPECT_EQ(cpu, next++ % cpus);
       }
     }
   }
@@ -73,9 +74,7 @@ TEST(ShareCoresTest, KeepsHardwareThreadsAndPackagesTogether) {
   EXPECT_THAT(ShareCores(TwoPackages(), 3),
               ElementsAre(CoreShare{{0, 4}, 1}, CoreShare{{1, 5}, 1},
                           CoreShare{{2, 6}, 1}));
-}
-
-TEST(ShareCoresTest, SplitsCoresIfThereAreMoreRanks) {
+  // More ranks than cores.
   EXPECT_THAT(
       ShareCores(TwoPackages(), 5),
       ElementsAre(CoreShare{{0}, 1}, CoreShare{{4}, 1}, CoreShare{{1}, 1},
@@ -88,18 +87,6 @@ TEST(ShareCoresTest, TakesCpusInAnyOrderAndWithGaps) {
                           {.number = 5, .core = 5}},
                          2),
               ElementsAre(CoreShare{{3}, 1}, CoreShare{{5}, 1}));
-}
-
-TEST(ShareCoresTest, RanksTakeTurnsIfThereAreMoreThanCpus) {
-  for (int cpus = 1; cpus <= 5; ++cpus) {
-    for (int ranks = cpus + 1; ranks <= 3 * cpus + 1; ++ranks) {
-      const std::vector<CoreShare> shares = ShareCores(Plain(cpus), ranks);
-      ASSERT_EQ(shares.size(), ranks);
-      for (int rank = 0; rank < ranks; ++rank) {
-        EXPECT_EQ(shares[rank], (CoreShare{{rank % cpus}, 1}));
-      }
-    }
-  }
 }
 
 TEST(ReadUsableCpusTest, ListsTheAffinityWithItsCores) {
@@ -127,7 +114,7 @@ TEST(GpuAssignmentTest, EveryRankGetsItsOwn) {
       for (int ranks = 1; ranks * per_rank <= gpus; ++ranks) {
         for (const bool share : {false, true}) {
           const auto values =
-              AssignGpus({ranks, per_rank, share}, absl::StrJoin(all, ","), 0);
+              AssignGpus(ranks, {per_rank, share}, absl::StrJoin(all, ","), 0);
           ASSERT_THAT(values, IsOk());
           ASSERT_EQ(values->size(), ranks);
           // In rank order they are the first of all, each once.
@@ -144,7 +131,7 @@ TEST(GpuAssignmentTest, SharingSpreadsRanksEvenly) {
   for (int gpus = 1; gpus <= 6; ++gpus) {
     for (int per_rank = 1; per_rank <= gpus; ++per_rank) {
       for (int ranks = 1; ranks <= 12; ++ranks) {
-        const auto values = AssignGpus({ranks, per_rank, /*share=*/true},
+        const auto values = AssignGpus(ranks, {per_rank, /*share_gpus=*/true},
                                        absl::StrJoin(Numbers(gpus), ","), 0);
         ASSERT_THAT(values, IsOk());
         std::map<std::string, int> users;
@@ -162,62 +149,74 @@ TEST(GpuAssignmentTest, SharingSpreadsRanksEvenly) {
   }
 }
 
-TEST(GpuAssignmentTest, TakesNamesAndSpaces) {
-  EXPECT_THAT(AssignGpus({.ranks = 2}, "GPU-8932f937, MIG-1a/2/0", 0),
-              IsOkAndHolds(ElementsAre("GPU-8932f937", "MIG-1a/2/0")));
-  EXPECT_THAT(AssignGpus({.ranks = 3}, " 7 ,3, 5 ", 0),
-              IsOkAndHolds(ElementsAre("7", "3", "5")));
-}
-
-TEST(GpuAssignmentTest, TakesAllOfTheHostIfNotTold) {
-  EXPECT_THAT(AssignGpus({.ranks = 2, .gpus_per_rank = 2}, std::nullopt, 5),
-              IsOkAndHolds(ElementsAre("0,1", "2,3")));
-}
-
-TEST(GpuAssignmentTest, StopsWhereCudaStops) {
-  EXPECT_THAT(AssignGpus({.ranks = 2}, "3,2,-1,1", 0),
-              IsOkAndHolds(ElementsAre("3", "2")));
-  EXPECT_THAT(AssignGpus({.ranks = 3}, "3,2,-1,1", 0),
-              StatusIs(absl::StatusCode::kInvalidArgument, HasSubstr("has 2")));
+TEST(GpuAssignmentTest, TakesWhatIsVisibleOrAllOfTheHost) {
+  const struct {
+    int ranks, gpus_per_rank;
+    std::optional<std::string> visible;
+    std::vector<std::string> want;
+  } kCases[] = {
+      {2, 1, "GPU-8932f937, MIG-1a/2/0", {"GPU-8932f937", "MIG-1a/2/0"}},
+      {3, 1, " 7 ,3, 5 ", {"7", "3", "5"}},
+      {2, 1, "3,2,-1,1", {"3", "2"}},  // CUDA stops at -1.
+      {2, 2, std::nullopt, {"0,1", "2,3"}},
+  };
+  for (const auto& test : kCases) {
+    EXPECT_THAT(AssignGpus(test.ranks, {test.gpus_per_rank}, test.visible, 5),
+                IsOkAndHolds(test.want));
+  }
 }
 
 TEST(GpuAssignmentTest, SaysHowManyAreMissing) {
   const struct {
-    GpuRequest request;
+    int ranks;
+    PlacementOptions options;
     std::optional<std::string> visible;
     int on_host;
     std::string message;
   } kCases[] = {
-      {{.ranks = 3},
+      {3,
+       {1},
        "0,1",
        8,
        "3 ranks with 1 GPU each: CUDA_VISIBLE_DEVICES=\"0,1\" has 2 (see "
        "--share_gpus)"},
-      {{.ranks = 2, .gpus_per_rank = 4},
+      {3,
+       {1},
+       "3,2,-1,1",
+       8,
+       "3 ranks with 1 GPU each: CUDA_VISIBLE_DEVICES=\"3,2,-1,1\" has 2 (see "
+       "--share_gpus)"},
+      {2,
+       {4},
        std::nullopt,
        7,
        "2 ranks with 4 GPUs each: this host has 7 (see --share_gpus)"},
-      {{.ranks = 1, .gpus_per_rank = 3, .share = true},
+      {1,
+       {3, true},
        "0,1",
        8,
        "1 rank with 3 GPUs each: CUDA_VISIBLE_DEVICES=\"0,1\" has 2"},
-      {{.ranks = 2, .share = true},
+      {2,
+       {1, true},
        std::nullopt,
        0,
        "2 ranks with 1 GPU each: this host has 0"},
-      {{.ranks = 2},
+      {2,
+       {1},
        "",
        8,
        "2 ranks with 1 GPU each: CUDA_VISIBLE_DEVICES=\"\" has 0"},
-      {{.ranks = 1 << 20, .gpus_per_rank = 1 << 20},
+      {1 << 20,
+       {1 << 20},
        "0",
        8,
        "1048576 ranks with 1048576 GPUs each: CUDA_VISIBLE_DEVICES=\"0\" has "
        "1 (see --share_gpus)"},
   };
   for (const auto& test : kCases) {
-    EXPECT_THAT(AssignGpus(test.request, test.visible, test.on_host),
-                StatusIs(absl::StatusCode::kInvalidArgument, test.message));
+    EXPECT_THAT(
+        AssignGpus(test.ranks, test.options, test.visible, test.on_host),
+        StatusIs(absl::StatusCode::kInvalidArgument, test.message));
   }
 }
 
@@ -230,7 +229,7 @@ TEST(GpuAssignmentTest, NamesEntryAtFault) {
                 {"gpu-1", "\"gpu-1"}, {"0 1", "\"0 1\""}, {"0,1,0", "0 twice"},
                 {"1,01", "1 twice"}};
   for (const auto& test : kCases) {
-    EXPECT_THAT(AssignGpus({}, test.visible, 8),
+    EXPECT_THAT(AssignGpus(1, {1}, test.visible, 8),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr(absl::StrCat("CUDA_VISIBLE_DEVICES=\"",
                                                       test.visible, "\"")),

@@ -19,12 +19,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <cstdint>
-#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -122,8 +119,7 @@ class Supervisor {
   explicit Supervisor(SupervisorPlan plan) : plan_(std::move(plan)) {}
 
   void Run() {
-    // A hundred years are as good as no limit, and fit the clock.
-    EnterPhase(Phase::kRun, std::min(plan_.timeout, absl::Hours(1'000'000)));
+    EnterPhase(Phase::kRun, plan_.timeout);
     if (StartRanks()) {
       while (live_ranks_ > 0 && phase_ != Phase::kKill) WaitForNews();
     }
@@ -147,16 +143,129 @@ class Supervisor {
     bool alive = true;
   };
 
-  bool StartRanks();
-  void WaitForNews();
-  void ReadSignals();
-  void ReadChannel();
-  void PassOn(int signal);
-  void ReapAll(pid_t first);
-  void ChildEnded(pid_t pid, int wait_status);
-  void EnterPhase(Phase phase, absl::Duration length);
-  void HandleDeadline();
-  int MillisecondsLeft() const;
+  bool StartRanks() {
+    sigset_t watched = plan_.passed_on;
+    sigaddset(&watched, SIGCHLD);
+    signals_ = OwnedFd(signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
+    const int world_size = static_cast<int>(plan_.environments.size());
+    for (int rank = 0; rank < world_size; ++rank) {
+      const RankStart start = StartRank(plan_, static_cast<size_t>(rank));
+      if (start.error != 0) {
+        Send({.kind = SupervisorEvent::kRankNotStarted,
+              .ended = {.rank = rank},
+              .value = start.error});
+        return false;
+      }
+      ranks_.push_back({.pid = start.pid});
+      ++live_ranks_;
+    }
+    // From here on only the ranks hold these, so their end shows in the pipes.
+    plan_.outputs.clear();
+    return signals_.open();
+  }
+
+  void WaitForNews() {
+    pollfd fds[] = {{signals_.get(), POLLIN, 0},
+                    {plan_.channel.get(), POLLIN, 0}};
+    if (poll(fds, 2, PollMilliseconds(deadline_)) > 0) {
+      if (fds[0].revents != 0) ReadSignals();
+      if (fds[1].revents != 0) ReadChannel();
+    }
+    HandleDeadline();
+  }
+
+  void ReadSignals() {
+    signalfd_siginfo info;
+    while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
+      if (info.ssi_signo == SIGCHLD) {
+        // Of several children that ended since the last read, this is the
+        // first; one signal stands for all, so the order of the others is lost.
+        ReapAll(static_cast<pid_t>(info.ssi_pid));
+      } else {
+        PassOn(static_cast<int>(info.ssi_signo));
+      }
+    }
+  }
+
+  void ReadChannel() {
+    unsigned char signal = 0;
+    const ssize_t size =
+        recv(plan_.channel.get(), &signal, sizeof(signal), MSG_DONTWAIT);
+    if (size == sizeof(signal)) {
+      PassOn(signal);
+    } else if (size == 0 || (errno != EAGAIN && errno != EINTR)) {
+      EnterPhase(Phase::kKill, absl::ZeroDuration());  // The launcher is dead.
+    }
+  }
+
+  void PassOn(int signal) {
+    for (const Rank& rank : ranks_) {
+      if (rank.alive) kill(-rank.pid, signal);
+    }
+    if (!AsksToEnd(signal)) return;
+    if (!told_signal_) {
+      Send({.kind = SupervisorEvent::kSignalReceived, .value = signal});
+      told_signal_ = true;
+    }
+    if (signal == SIGINT && interrupted_) {
+      EnterPhase(Phase::kKill, absl::ZeroDuration());
+    } else if (phase_ == Phase::kRun) {
+      EnterPhase(Phase::kTerminate, plan_.grace.after_signal);
+    } else if (phase_ == Phase::kReport) {
+      EnterPhase(Phase::kTerminate, plan_.grace.terminate);
+    }
+    interrupted_ |= signal == SIGINT;
+  }
+
+  void ReapAll(pid_t first) {
+    int wait_status = 0;
+    if (first > 0 && waitpid(first, &wait_status, WNOHANG) == first) {
+      ChildEnded(first, wait_status);
+    }
+    while (true) {
+      const pid_t pid = waitpid(-1, &wait_status, WNOHANG);
+      if (pid <= 0) return;
+      ChildEnded(pid, wait_status);
+    }
+  }
+
+  void ChildEnded(pid_t pid, int wait_status) {
+    for (size_t i = 0; i < ranks_.size(); ++i) {
+      Rank& rank = ranks_[i];
+      if (!rank.alive || rank.pid != pid) continue;
+      rank.alive = false;
+      --live_ranks_;
+      Send({.kind = SupervisorEvent::kRankEnded,
+            .ended = {.rank = static_cast<int>(i),
+                      .pid = pid,
+                      .wait_status = wait_status,
+                      .stopped = phase_ >= Phase::kTerminate,
+                      .after = absl::FromChrono(Clock::now() - start_)}});
+      if (wait_status != 0 && phase_ == Phase::kRun) {
+        EnterPhase(Phase::kReport, plan_.grace.report);
+      }
+      return;
+    }
+  }
+
+  void EnterPhase(Phase phase, absl::Duration length) {
+    phase_ = phase;
+    deadline_ = Deadline(length);
+  }
+
+  void HandleDeadline() {
+    if (phase_ == Phase::kKill || live_ranks_ == 0) return;
+    if (!deadline_.passed()) return;
+    if (phase_ == Phase::kTerminate) {
+      EnterPhase(Phase::kKill, absl::ZeroDuration());
+      return;
+    }
+    if (phase_ == Phase::kRun) Send({.kind = SupervisorEvent::kTimedOut});
+    for (const Rank& rank : ranks_) {
+      if (rank.alive) kill(-rank.pid, SIGTERM);
+    }
+    EnterPhase(Phase::kTerminate, plan_.grace.terminate);
+  }
 
   // The launcher may be gone: then nobody needs to know.
   void Send(const SupervisorEvent& event) {
@@ -169,142 +278,10 @@ class Supervisor {
   std::vector<Rank> ranks_;
   int live_ranks_ = 0;
   Phase phase_ = Phase::kRun;
-  Clock::time_point deadline_;  // Of every phase but kKill.
-  bool interrupted_ = false;    // Has received SIGINT.
-  bool told_signal_ = false;    // kSignalReceived was sent.
+  Deadline deadline_{absl::ZeroDuration()};  // Of every phase but kKill.
+  bool interrupted_ = false;                 // Has received SIGINT.
+  bool told_signal_ = false;                 // kSignalReceived was sent.
 };
-
-bool Supervisor::StartRanks() {
-  sigset_t watched = plan_.passed_on;
-  sigaddset(&watched, SIGCHLD);
-  signals_ = OwnedFd(signalfd(-1, &watched, SFD_CLOEXEC | SFD_NONBLOCK));
-  const int world_size = static_cast<int>(plan_.environments.size());
-  for (int rank = 0; rank < world_size; ++rank) {
-    const RankStart start = StartRank(plan_, static_cast<size_t>(rank));
-    if (start.error != 0) {
-      Send({.kind = SupervisorEvent::kRankNotStarted,
-            .rank = rank,
-            .value = start.error});
-      return false;
-    }
-    ranks_.push_back({.pid = start.pid});
-    ++live_ranks_;
-  }
-  // From here on only the ranks hold these, so their end shows in the pipes.
-  plan_.outputs.clear();
-  return signals_.open();
-}
-
-void Supervisor::WaitForNews() {
-  pollfd fds[] = {{signals_.get(), POLLIN, 0},
-                  {plan_.channel.get(), POLLIN, 0}};
-  if (poll(fds, 2, MillisecondsLeft()) > 0) {
-    if (fds[0].revents != 0) ReadSignals();
-    if (fds[1].revents != 0) ReadChannel();
-  }
-  HandleDeadline();
-}
-
-void Supervisor::ReadSignals() {
-  signalfd_siginfo info;
-  while (read(signals_.get(), &info, sizeof(info)) == sizeof(info)) {
-    if (info.ssi_signo == SIGCHLD) {
-      // Of several children that ended since the last read, this is the first;
-      // one signal stands for all, so the order of the others is lost.
-      ReapAll(static_cast<pid_t>(info.ssi_pid));
-    } else {
-      PassOn(static_cast<int>(info.ssi_signo));
-    }
-  }
-}
-
-void Supervisor::ReadChannel() {
-  unsigned char signal = 0;
-  const ssize_t size =
-      recv(plan_.channel.get(), &signal, sizeof(signal), MSG_DONTWAIT);
-  if (size == sizeof(signal)) {
-    PassOn(signal);
-  } else if (size == 0 || (errno != EAGAIN && errno != EINTR)) {
-    EnterPhase(Phase::kKill, absl::ZeroDuration());  // The launcher is dead.
-  }
-}
-
-void Supervisor::PassOn(int signal) {
-  for (const Rank& rank : ranks_) {
-    if (rank.alive) kill(-rank.pid, signal);
-  }
-  if (!AsksToEnd(signal)) return;
-  if (!told_signal_) {
-    Send({.kind = SupervisorEvent::kSignalReceived, .value = signal});
-    told_signal_ = true;
-  }
-  if (signal == SIGINT && interrupted_) {
-    EnterPhase(Phase::kKill, absl::ZeroDuration());
-  } else if (phase_ == Phase::kRun) {
-    EnterPhase(Phase::kTerminate, plan_.grace.after_signal);
-  } else if (phase_ == Phase::kReport) {
-    EnterPhase(Phase::kTerminate, plan_.grace.terminate);
-  }
-  interrupted_ |= signal == SIGINT;
-}
-
-void Supervisor::ReapAll(pid_t first) {
-  int wait_status = 0;
-  if (first > 0 && waitpid(first, &wait_status, WNOHANG) == first) {
-    ChildEnded(first, wait_status);
-  }
-  while (true) {
-    const pid_t pid = waitpid(-1, &wait_status, WNOHANG);
-    if (pid <= 0) return;
-    ChildEnded(pid, wait_status);
-  }
-}
-
-void Supervisor::ChildEnded(pid_t pid, int wait_status) {
-  for (size_t i = 0; i < ranks_.size(); ++i) {
-    Rank& rank = ranks_[i];
-    if (!rank.alive || rank.pid != pid) continue;
-    rank.alive = false;
-    --live_ranks_;
-    Send({.kind = SupervisorEvent::kRankEnded,
-          .rank = static_cast<int32_t>(i),
-          .pid = pid,
-          .value = wait_status,
-          .stopped = phase_ >= Phase::kTerminate,
-          .after_ns = std::chrono::nanoseconds(Clock::now() - start_).count()});
-    if (wait_status != 0 && phase_ == Phase::kRun) {
-      EnterPhase(Phase::kReport, plan_.grace.report);
-    }
-    return;
-  }
-}
-
-void Supervisor::EnterPhase(Phase phase, absl::Duration length) {
-  phase_ = phase;
-  deadline_ = Clock::now() + absl::ToChronoNanoseconds(length);
-}
-
-void Supervisor::HandleDeadline() {
-  if (phase_ == Phase::kKill || live_ranks_ == 0) return;
-  if (Clock::now() < deadline_) return;
-  if (phase_ == Phase::kTerminate) {
-    EnterPhase(Phase::kKill, absl::ZeroDuration());
-    return;
-  }
-  if (phase_ == Phase::kRun) Send({.kind = SupervisorEvent::kTimedOut});
-  for (const Rank& rank : ranks_) {
-    if (rank.alive) kill(-rank.pid, SIGTERM);
-  }
-  EnterPhase(Phase::kTerminate, plan_.grace.terminate);
-}
-
-int Supervisor::MillisecondsLeft() const {
-  if (phase_ == Phase::kKill) return -1;
-  const auto left =
-      std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now());
-  constexpr int64_t kMost = std::numeric_limits<int>::max();
-  return static_cast<int>(std::clamp<int64_t>(left.count(), 0, kMost));
-}
 
 }  // namespace
 

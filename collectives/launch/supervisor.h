@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -56,23 +57,30 @@ struct LaunchGrace {
 // it would hang the launcher too.
 inline constexpr absl::Duration kSurvivalLimit = absl::Seconds(10);
 
+// The end of one rank.
+struct RankOutcome {
+  int rank = 0;
+  pid_t pid = 0;
+  int wait_status = 0;   // As waitpid() gives it.
+  bool stopped = false;  // The launcher had told it to stop before it ended.
+  absl::Duration after = absl::ZeroDuration();  // Since the ranks started.
+};
+
 // What the supervisor tells the launcher, one message of a SOCK_SEQPACKET each.
 // The launcher sends single bytes: numbers of signals to pass on.
 struct SupervisorEvent {
   enum Kind : int32_t {
-    kRankEnded,       // rank, pid, value: its wait status, stopped, after_ns.
-    kRankNotStarted,  // rank, value: the errno.
+    kRankEnded,       // ended.
+    kRankNotStarted,  // ended.rank; value: the errno.
     kSignalReceived,  // value: the first signal that asks to end.
     kTimedOut,        // The plan's timeout was over.
     kSurvivors,       // Some process has survived kSurvivalLimit.
   };
   Kind kind = kRankEnded;
-  int32_t rank = 0;
-  pid_t pid = 0;
+  RankOutcome ended = {};
   int32_t value = 0;
-  bool stopped = false;
-  int64_t after_ns = 0;  // Since the first rank was started.
 };
+static_assert(std::is_trivially_copyable_v<SupervisorEvent>);
 
 struct SupervisorPlan {
   OwnedFd channel;                                     // To the launcher.

@@ -141,14 +141,9 @@ class MpiMember {
   // being there that do not; and WaitFor's.
   absl::Status Enter(const Call& call);
 
-  // Begins and ends a call of this rank and `call.peer` alone. In between, the
-  // group fails with kInvalidArgument if the peer is in a call of all ranks,
-  // where it would wait for this rank for ever.
+  // As GroupMember's of these names.
   absl::Status EnterWithPartner(const Call& call);
   void LeavePartner() { with_partner_ = false; }
-
-  // In place of Enter, for a call whose arguments are wrong on this rank: makes
-  // the group fail with kInvalidArgument, "rank 1 called X but <why>".
   absl::Status Refuse(const Call& call, absl::string_view why);
 
   // Returns once `ready` holds; it may look at MPI, and is asked again and

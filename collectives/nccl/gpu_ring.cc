@@ -8,7 +8,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
@@ -49,43 +48,33 @@ absl::StatusOr<GpuRing> GpuRing::Create(int rank, int world_size,
   return ring;
 }
 
-absl::Status GpuRing::AllReduce(ConstBuffer input, Buffer output, ReduceOp op,
-                                CallProgress& progress) {
-  Job job = {input, op, rank_, nullptr};
-  job.completed =
-      output.Part(SegmentAt(job, CompletedSegment(rank_, world_size_)).begin, 0)
-          .bytes();
-  LOCKSTEP_RETURN_IF_ERROR(Prepare(job));
-  LOCKSTEP_RETURN_IF_ERROR(ForEachWindow(job, [&](int64_t first) {
-    const absl::Status added = AddUp(job, first, progress);
-    return added.ok() ? Circulate(job, output, first, progress) : added;
-  }));
-  return Join();
-}
-
-absl::Status GpuRing::Reduce(ConstBuffer input, Buffer output, ReduceOp op,
-                             int root, CallProgress& progress) {
-  Job job = {input, op, rank_, nullptr};
-  if (rank_ == root) {
+absl::Status GpuRing::Reduce(const Collective& call, CallProgress& progress) {
+  const bool scatters = call.operation == Operation::kReduceScatter;
+  const bool to_all = call.operation == Operation::kAllReduce;
+  LOCKSTEP_RETURN_IF_ERROR(Prepare());
+  Job job = {call.input, call.op,
+             scatters ? ReduceScatterRank(rank_, world_size_) : rank_,
+             chunk_bytes_ / SizeOf(AccumulatorOf(call.input.type, call.op))};
+  if (scatters) {
+    job.completed = call.output.bytes();
+  } else if (to_all || rank_ == call.peer) {
     const Segment own = SegmentAt(job, CompletedSegment(rank_, world_size_));
-    job.completed = output.Part(own.begin, 0).bytes();
+    job.completed = call.output.Part(own.begin, 0).bytes();
   }
-  LOCKSTEP_RETURN_IF_ERROR(Prepare(job));
-  LOCKSTEP_RETURN_IF_ERROR(ForEachWindow(job, [&](int64_t first) {
-    const absl::Status added = AddUp(job, first, progress);
-    return added.ok() ? GatherAtRoot(job, output, root, first, progress)
-                      : added;
-  }));
-  return Join();
-}
-
-absl::Status GpuRing::ReduceScatter(ConstBuffer input, Buffer output,
-                                    ReduceOp op, CallProgress& progress) {
-  Job job = {input, op, ReduceScatterRank(rank_, world_size_), output.bytes()};
-  LOCKSTEP_RETURN_IF_ERROR(Prepare(job));
-  LOCKSTEP_RETURN_IF_ERROR(ForEachWindow(
-      job, [&](int64_t first) { return AddUp(job, first, progress); }));
-  return Join();
+  // As many windows as the longest segment, which is the first, has.
+  const int64_t chunks = PieceCount(SegmentAt(job, 0).count, job.chunk);
+  for (int64_t first = 0; first < chunks; first += kWindow) {
+    LOCKSTEP_RETURN_IF_ERROR(AddUp(job, first, progress));
+    if (to_all) {
+      LOCKSTEP_RETURN_IF_ERROR(Circulate(job, call.output, first, progress));
+    } else if (!scatters) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          GatherAtRoot(job, call.output, call.peer, first, progress));
+    }
+  }
+  // What comes next on stream_ comes after all kernels.
+  LOCKSTEP_RETURN_IF_ERROR(Record(joined_, reduce_stream_.get()));
+  return Wait(stream_, joined_);
 }
 
 Segment GpuRing::SegmentAt(const Job& job, int index) const {
@@ -97,9 +86,7 @@ Segment GpuRing::ChunkAt(const Job& job, int index, int64_t first,
   return PieceOf(SegmentAt(job, index), job.chunk, first + number);
 }
 
-// Chunks of accumulators fill the slots.
-absl::Status GpuRing::Prepare(Job& job) {
-  job.chunk = chunk_bytes_ / SizeOf(AccumulatorOf(job.input.type, job.op));
+absl::Status GpuRing::Prepare() {
   if (memory_ != nullptr) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(memory_,
                             AllocateDeviceMemory(2 * kWindow * chunk_bytes_));
@@ -108,17 +95,6 @@ absl::Status GpuRing::Prepare(Job& job) {
     slot.incoming = next;
     slot.partial = next + chunk_bytes_;
     next += 2 * chunk_bytes_;
-  }
-  return absl::OkStatus();
-}
-
-// Calls `window` with the first chunk of each, as many as the longest segment,
-// which is the first, has.
-absl::Status GpuRing::ForEachWindow(
-    const Job& job, absl::FunctionRef<absl::Status(int64_t)> window) {
-  const int64_t chunks = PieceCount(SegmentAt(job, 0).count, job.chunk);
-  for (int64_t first = 0; first < chunks; first += kWindow) {
-    LOCKSTEP_RETURN_IF_ERROR(window(first));
   }
   return absl::OkStatus();
 }
@@ -140,7 +116,7 @@ absl::Status GpuRing::AddUp(const Job& job, int64_t first,
           step == 0 ? job.input.Part(out.begin, out.count)
                     : ConstBuffer(slot.partial, out.count, travels);
       // `partial` is made, and `incoming` read.
-      LOCKSTEP_RETURN_IF_ERROR(StreamWaits(slot));
+      LOCKSTEP_RETURN_IF_ERROR(Wait(stream_, slot.reduced));
       LOCKSTEP_RETURN_IF_ERROR(
           handle_->Exchange(sent, next(), {slot.incoming, in.count, travels},
                             previous(), stream_, progress));
@@ -184,7 +160,7 @@ absl::Status GpuRing::Circulate(const Job& job, Buffer output, int64_t first,
       const Segment in =
           ChunkAt(job, ReceivedSegment(rank_, world_size_, step), first, i);
       if (out.count == 0 && in.count == 0) continue;
-      LOCKSTEP_RETURN_IF_ERROR(StreamWaits(slots_[i]));
+      LOCKSTEP_RETURN_IF_ERROR(Wait(stream_, slots_[i].reduced));
       LOCKSTEP_RETURN_IF_ERROR(handle_->Exchange(
           output.Part(out.begin, out.count), next(),
           output.Part(in.begin, in.count), previous(), stream_, progress));
@@ -212,20 +188,10 @@ absl::Status GpuRing::GatherAtRoot(const Job& job, Buffer output, int root,
     return ncclSuccess;
   };
   for (int i = 0; i < kWindow; ++i) {
-    LOCKSTEP_RETURN_IF_ERROR(StreamWaits(slots_[i]));
+    LOCKSTEP_RETURN_IF_ERROR(Wait(stream_, slots_[i].reduced));
     LOCKSTEP_RETURN_IF_ERROR(handle_->Group([&] { return move(i); }, progress));
   }
   return absl::OkStatus();
-}
-
-absl::Status GpuRing::StreamWaits(const Slot& slot) {
-  return Wait(stream_, slot.reduced);
-}
-
-// What comes next on stream_ comes after all kernels.
-absl::Status GpuRing::Join() {
-  LOCKSTEP_RETURN_IF_ERROR(Record(joined_, reduce_stream_.get()));
-  return Wait(stream_, joined_);
 }
 
 }  // namespace lockstep

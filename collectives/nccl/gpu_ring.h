@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
@@ -19,7 +18,7 @@
 namespace lockstep {
 
 // Enqueues reductions in the order of additions of algorithms/schedule.h:
-// the bits are those of RingAllReduce (algorithms/over_transport.h) on the CPU.
+// the bits are those of RingReduce (algorithms/over_transport.h) on the CPU.
 //
 // Segments travel in chunks. Transfers go to the stream that the caller gives,
 // kernels to one of the ring's own, and events order the two chunk by chunk: a
@@ -37,15 +36,11 @@ class GpuRing {
                                         int64_t chunk_bytes, NcclHandle& handle,
                                         cudaStream_t stream);
 
-  // The arguments are valid (collective.h), device memory, and aligned to their
-  // elements; world_size is at least 2. Only enqueue; all has been done when
-  // `stream` has come past. Errors: NcclHandle::Group's, CudaStatus's.
-  absl::Status AllReduce(ConstBuffer input, Buffer output, ReduceOp op,
-                         CallProgress& progress);
-  absl::Status Reduce(ConstBuffer input, Buffer output, ReduceOp op, int root,
-                      CallProgress& progress);
-  absl::Status ReduceScatter(ConstBuffer input, Buffer output, ReduceOp op,
-                             CallProgress& progress);
+  // An AllReduce, Reduce or ReduceScatter, which is valid (collective.h), of
+  // device memory that is aligned to its elements; world_size is at least 2.
+  // Only enqueues; all has been done when `stream` has come past. Errors:
+  // NcclHandle::Group's, CudaStatus's.
+  absl::Status Reduce(const Collective& call, CallProgress& progress);
 
  private:
   // One of the chunks that are under way.
@@ -60,10 +55,10 @@ class GpuRing {
   struct Job {
     ConstBuffer input;
     ReduceOp op;
-    int as_rank;  // Whose steps of an all-reduce this rank takes.
+    int as_rank;    // Whose steps of an all-reduce this rank takes.
+    int64_t chunk;  // Elements, whose accumulators fill a slot.
     // Where the segment that this rank completes goes; null: to the slots.
-    std::byte* completed;
-    int64_t chunk = 0;  // Elements.
+    std::byte* completed = nullptr;
   };
 
   GpuRing(int rank, int world_size, int64_t chunk_bytes, NcclHandle& handle,
@@ -80,9 +75,7 @@ class GpuRing {
   // `number` of the window that begins with chunk `first`, of a segment.
   Segment ChunkAt(const Job& job, int index, int64_t first, int number) const;
 
-  absl::Status Prepare(Job& job);
-  absl::Status ForEachWindow(const Job& job,
-                             absl::FunctionRef<absl::Status(int64_t)> window);
+  absl::Status Prepare();
   absl::Status AddUp(const Job& job, int64_t first, CallProgress& progress);
   absl::Status ReduceChunk(const Job& job, int step, Segment chunk,
                            const Slot& slot);
@@ -90,8 +83,6 @@ class GpuRing {
                          CallProgress& progress);
   absl::Status GatherAtRoot(const Job& job, Buffer output, int root,
                             int64_t first, CallProgress& progress);
-  absl::Status StreamWaits(const Slot& slot);
-  absl::Status Join();
 
   int rank_;
   int world_size_;

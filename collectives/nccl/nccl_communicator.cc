@@ -19,6 +19,8 @@
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/launch/create_group.h"
+#include "collectives/launch/rank_environment.h"
 #include "collectives/nccl/gpu_ring.h"
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/peers.h"
@@ -245,20 +247,19 @@ absl::Status NcclCommunicator::Join() {
   if (own.ok()) own = Prepare();
   LOCKSTEP_ASSIGN_OR_RETURN(shared_gpu_,
                             ShareGpus(peers_, options_.device, own));
-  NcclSetup setup = {{},
-                     options_.group.algorithm,
-                     options_.nccl_arithmetic,
-                     options_.chunk_bytes,
-                     options_.check_calls};
+  NcclSetup setup = {.algorithm = options_.group.algorithm,
+                     .nccl_arithmetic = options_.nccl_arithmetic,
+                     .chunk_bytes = options_.chunk_bytes,
+                     .check_calls = options_.check_calls};
   LOCKSTEP_RETURN_IF_ERROR(ExchangeSetup(peers_, setup));
   options_.group.algorithm = setup.algorithm;
-  options_.nccl_arithmetic = setup.nccl_arithmetic != 0;
+  options_.nccl_arithmetic = setup.nccl_arithmetic;
   options_.chunk_bytes = setup.chunk_bytes;
   CallProgress progress(peers_, absl::StrCat("rank ", rank(), ": joining NCCL"),
                         options_.group.timeout);
   own = handle_.Init(setup.id, rank(), world_size(), progress);
   LOCKSTEP_RETURN_IF_ERROR(progress.Finish(own));
-  peers_.set_checks(setup.check_calls != 0);
+  peers_.set_checks(setup.check_calls);
   return absl::OkStatus();
 }
 
@@ -356,15 +357,7 @@ absl::Status NcclCommunicator::Enqueue(const Collective& call,
         ring_, GpuRing::Create(rank(), world_size(), options_.chunk_bytes,
                                handle_, stream_.get()));
   }
-  switch (call.operation) {
-    case Operation::kReduce:
-      return ring_->Reduce(call.input, call.output, call.op, call.peer,
-                           progress);
-    case Operation::kReduceScatter:
-      return ring_->ReduceScatter(call.input, call.output, call.op, progress);
-    default:
-      return ring_->AllReduce(call.input, call.output, call.op, progress);
-  }
+  return ring_->Reduce(call, progress);
 }
 
 absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
@@ -405,4 +398,24 @@ absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Split(
   return Create(*std::move(control), options_);
 }
 
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> JoinNcclGroup(
+    NcclOptions options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const RankEnvironment environment,
+                            RequireRankEnvironment());
+  // First, so that the others miss a rank without a GPU at once.
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> control,
+                            JoinLaunchedGroup(environment, options.group));
+  LOCKSTEP_ASSIGN_OR_RETURN(options.device,
+                            DeviceOfRank(environment.local_rank));
+  return NcclCommunicator::Create(std::move(control), options);
+}
+
+namespace {
+
+[[maybe_unused]] const bool kRegistered =
+    RegisterBackend("nccl", [](const GroupOptions& options) {
+      return JoinNcclGroup({.group = options});
+    });
+
+}  // namespace
 }  // namespace lockstep

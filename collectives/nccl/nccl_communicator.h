@@ -1,4 +1,5 @@
-// The `nccl` backend: ranks with a GPU each, or several on one.
+// The `nccl` backend: ranks with a GPU each, or several on one. In programs
+// that are linked with this, CreateGroup("nccl") is JoinNcclGroup().
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_NCCL_COMMUNICATOR_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_NCCL_COMMUNICATOR_H_
 
@@ -116,6 +117,17 @@ class NcclCommunicator : public Communicator {
   NcclHandle handle_;
   std::optional<GpuRing> ring_;
 };
+
+// Joins the `nccl` group of all ranks that a launcher started on this host. A
+// rank has GPU number LOCAL_RANK modulo the number of GPUs that it sees, in
+// place of options.device. Its control group is that of JoinLaunchedGroup, with
+// options.group; for ranks on several hosts, give NcclCommunicator::Create one
+// of JoinMpiGroup.
+//
+// Errors: kFailedPrecondition if no launcher started this process; kNotFound
+// without a GPU; those of JoinLaunchedGroup and of NcclCommunicator::Create.
+absl::StatusOr<std::unique_ptr<NcclCommunicator>> JoinNcclGroup(
+    NcclOptions options = {});
 
 }  // namespace lockstep
 

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <set>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -35,9 +37,6 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-constexpr Operation kReductions[] = {Operation::kAllReduce, Operation::kReduce,
-                                     Operation::kReduceScatter};
-
 // The same in every order of additions.
 CheckedCall ExactSum() {
   return {.operation = Operation::kAllReduce,
@@ -48,15 +47,13 @@ CheckedCall ExactSum() {
 
 enum class Mode { kAuto, kNative, kRing };
 
-struct Case {
-  int world_size;
-  Mode mode;
-};
+// With a world size.
+using Case = std::tuple<int, Mode>;
 
 std::string NameOf(const testing::TestParamInfo<Case>& info) {
   constexpr const char* kNames[] = {"Auto", "Native", "Ring"};
-  return absl::StrCat(kNames[static_cast<int>(info.param.mode)], "P",
-                      info.param.world_size);
+  const auto [world_size, mode] = info.param;
+  return absl::StrCat(kNames[static_cast<int>(mode)], "P", world_size);
 }
 
 NcclOptions OptionsOf(Mode mode) {
@@ -93,56 +90,44 @@ class NcclCommunicatorTest : public testing::TestWithParam<Case> {
  protected:
   // Runs `fn` on every rank; all must succeed.
   static void RunOk(const NcclRankFunction& fn) {
+    const auto [world_size, mode] = GetParam();
     const std::vector<absl::Status> statuses =
-        RunNcclRanks(GetParam().world_size, OptionsOf(GetParam().mode), fn);
+        RunNcclRanks(world_size, OptionsOf(mode), fn);
     SkipWithoutGpu(statuses);
     if (testing::Test::IsSkipped()) return;
     EXPECT_THAT(statuses, Each(IsOk()));
   }
 };
 
-// What the reductions of a mode are checked with: the ring's order of additions
-// is stated, NCCL's is not.
-CallInput InputOf(Mode mode) {
-  return mode == Mode::kRing ? CallInput::kAny : CallInput::kExact;
-}
-
-TEST_P(NcclCommunicatorTest, ReducesEveryTypeByEveryOperation) {
+TEST_P(NcclCommunicatorTest, Reduces) {
   RunOk([](NcclCommunicator& communicator) {
+    const Mode mode = std::get<1>(GetParam());
     std::vector<CheckedCall> calls;
+    const auto add = [&](DataType type, ReduceOp op, int64_t count,
+                         bool in_place) {
+      for (const Operation operation :
+           {Operation::kAllReduce, Operation::kReduce,
+            Operation::kReduceScatter}) {
+        CheckedCall call = {operation, type, op, count};
+        call.root = static_cast<int>(count) % communicator.world_size();
+        call.in_place = in_place;
+        // The ring's order of additions is stated, NCCL's is not.
+        if (mode != Mode::kRing) call.input = CallInput::kExact;
+        call.rounds = Scales(mode, type, op);
+        calls.push_back(call);
+      }
+    };
     for (const DataType type : kAllDataTypes) {
       for (const ReduceOp op : kAllReduceOps) {
-        for (const Operation operation : kReductions) {
-          // The last takes several windows of the ring.
-          for (const int64_t count : {1, 67, 301}) {
-            if (count == 301 && GetParam().mode != Mode::kRing) continue;
-            CheckedCall call = {operation, type, op, count};
-            call.root = communicator.world_size() - 1;
-            call.in_place = count == 67;
-            call.input = InputOf(GetParam().mode);
-            call.rounds = Scales(GetParam().mode, type, op);
-            calls.push_back(call);
-          }
-        }
+        add(type, op, 1, false);
+        add(type, op, 67, true);
+        // Takes several windows of the ring.
+        if (mode == Mode::kRing) add(type, op, 301, false);
       }
     }
-    return CheckOnDevice(communicator, calls);
-  });
-}
-
-TEST_P(NcclCommunicatorTest, ReducesEveryCountToEveryRoot) {
-  RunOk([](NcclCommunicator& communicator) {
-    std::vector<CheckedCall> calls;
-    for (const Operation operation : kReductions) {
-      for (const int64_t count : {0, 1, 2, 3, 4, 5, 6, 7, 127, 1000, 1283}) {
-        for (const bool in_place : {false, true}) {
-          CheckedCall call = {operation, DataType::kFloat32, ReduceOp::kSum,
-                              count};
-          call.root = static_cast<int>(count) % communicator.world_size();
-          call.in_place = in_place;
-          call.input = InputOf(GetParam().mode);
-          calls.push_back(call);
-        }
+    for (const int64_t count : {0, 1, 2, 3, 4, 5, 6, 7, 127, 1000, 1283}) {
+      for (const bool in_place : {false, true}) {
+        add(DataType::kFloat32, ReduceOp::kSum, count, in_place);
       }
     }
     return CheckOnDevice(communicator, calls);
@@ -152,11 +137,11 @@ TEST_P(NcclCommunicatorTest, ReducesEveryCountToEveryRoot) {
 // What follows moves alike in all modes.
 class NcclAutoTest : public NcclCommunicatorTest {};
 
-TEST_P(NcclAutoTest, MovesToAndFromEveryRank) {
-  RunOk([](NcclCommunicator& communicator) {
+TEST_P(NcclAutoTest, MovesData) {
+  RunOk([](NcclCommunicator& communicator) -> absl::Status {
     std::vector<CheckedCall> calls;
-    for (int root = 0; root < communicator.world_size(); ++root) {
-      for (const int64_t count : {0, 1, 13}) {
+    for (const int64_t count : {0, 1, 13}) {
+      for (int root = 0; root < communicator.world_size(); ++root) {
         CheckedCall call = {
             Operation::kSend, DataType::kInt32, {}, count, root};
         for (; call.hops < communicator.world_size(); ++call.hops) {
@@ -164,28 +149,18 @@ TEST_P(NcclAutoTest, MovesToAndFromEveryRank) {
         }
         for (const Operation operation :
              {Operation::kBroadcast, Operation::kScatter, Operation::kGather}) {
-          call.operation = operation;
           for (const bool in_place : {false, true}) {
-            call.in_place = in_place;
-            calls.push_back(call);
+            calls.push_back(
+                {operation, DataType::kInt32, {}, count, root, in_place});
           }
         }
       }
-    }
-    return CheckOnDevice(communicator, calls);
-  });
-}
-
-TEST_P(NcclAutoTest, GathersAndExchangesEveryType) {
-  RunOk([](NcclCommunicator& communicator) {
-    std::vector<CheckedCall> calls;
-    for (const DataType type : kAllDataTypes) {
-      for (const int64_t count : {0, 1, 13}) {
+      std::vector<int64_t> unequal;
+      for (int rank = 0; rank < communicator.world_size(); ++rank) {
+        unequal.push_back(count + rank % 3);
+      }
+      for (const DataType type : kAllDataTypes) {
         calls.push_back({Operation::kAllToAll, type, {}, count});
-        std::vector<int64_t> unequal;
-        for (int rank = 0; rank < communicator.world_size(); ++rank) {
-          unequal.push_back(count + rank % 3);
-        }
         for (const bool in_place : {false, true}) {
           calls.push_back(
               {Operation::kAllGather, type, {}, count, 0, in_place});
@@ -193,20 +168,16 @@ TEST_P(NcclAutoTest, GathersAndExchangesEveryType) {
               {Operation::kAllGather, type, {}, 0, 0, in_place, unequal});
         }
       }
+      calls.push_back({Operation::kBarrier});
     }
-    return CheckOnDevice(communicator, calls);
-  });
-}
-
-TEST_P(NcclAutoTest, MovesUnalignedMemory) {
-  RunOk([](NcclCommunicator& communicator) {
-    std::vector<CheckedCall> calls;
+    LOCKSTEP_RETURN_IF_ERROR(CheckOnDevice(communicator, calls));
+    std::vector<CheckedCall> unaligned;
     for (const Operation operation :
          {Operation::kBroadcast, Operation::kScatter, Operation::kGather,
           Operation::kSend, Operation::kAllToAll, Operation::kAllGather}) {
-      calls.push_back({operation, DataType::kFloat64, {}, /*count=*/13});
+      unaligned.push_back({operation, DataType::kFloat64, {}, /*count=*/13});
     }
-    return CheckOnDevice(communicator, calls, /*offset=*/1);
+    return CheckOnDevice(communicator, unaligned, /*offset=*/1);
   });
 }
 
@@ -263,29 +234,15 @@ TEST_P(NcclAutoTest, SplitsIntoGroupsThatWork) {
   });
 }
 
-TEST_P(NcclAutoTest, MeetsAtBarriers) {
-  RunOk([](NcclCommunicator& communicator) -> absl::Status {
-    for (int i = 0; i < 10; ++i) {
-      LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
-    }
-    return absl::OkStatus();
-  });
-}
-
-std::vector<Case> Cases(const std::vector<Mode>& modes) {
-  std::vector<Case> cases;
-  for (const int world_size : {1, 2, 3, 5}) {
-    for (const Mode mode : modes) cases.push_back({world_size, mode});
-  }
-  return cases;
-}
-
-INSTANTIATE_TEST_SUITE_P(Ranks, NcclCommunicatorTest,
-                         testing::ValuesIn(Cases({Mode::kAuto, Mode::kNative,
-                                                  Mode::kRing})),
-                         NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Ranks, NcclCommunicatorTest,
+    testing::Combine(testing::Values(1, 2, 3, 5),
+                     testing::Values(Mode::kAuto, Mode::kNative, Mode::kRing)),
+    NameOf);
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclAutoTest,
-                         testing::ValuesIn(Cases({Mode::kAuto})), NameOf);
+                         testing::Combine(testing::Values(1, 2, 3, 5),
+                                          testing::Values(Mode::kAuto)),
+                         NameOf);
 
 #ifdef LOCKSTEP_CUDA_STANDIN
 constexpr int kLaunchedRanks = 1;  // Its NCCL does not reach other processes.
@@ -324,21 +281,8 @@ RankPlace Place(int gpu, int host, int process) {
 
 // "" if it is not set.
 std::string Find(const GpuSharing& sharing, const std::string& name) {
-  for (const EnvironmentVariable& variable : sharing.environment) {
-    if (variable.name == name) return variable.value;
-  }
-  return "";
-}
-
-// Every assignment of one of `values` to each of three ranks.
-std::vector<std::vector<int>> Assignments(int values) {
-  std::vector<std::vector<int>> all;
-  for (int a = 0; a < values; ++a) {
-    for (int b = 0; b < values; ++b) {
-      for (int c = 0; c < values; ++c) all.push_back({a, b, c});
-    }
-  }
-  return all;
+  const auto found = sharing.environment.find(name);
+  return found == sharing.environment.end() ? "" : found->second;
 }
 
 // What holds for a placement, said the slow way.
@@ -397,7 +341,7 @@ void CheckNewer(const std::vector<RankPlace>& places, const Facts& facts) {
     const auto sharing = PlanGpuSharing(places, rank, 23004);
     ASSERT_THAT(sharing, IsOk());
     EXPECT_TRUE(sharing->shared);
-    const std::vector<EnvironmentVariable> want = {
+    const std::map<std::string, std::string> want = {
         {"NCCL_MULTI_RANK_GPU_ENABLE", "1"},
         {"NCCL_NVLS_ENABLE", "0"},
         {"NCCL_MAX_CTAS", facts.most == 2 ? "16" : "10"}};
@@ -407,27 +351,24 @@ void CheckNewer(const std::vector<RankPlace>& places, const Facts& facts) {
 
 TEST(GpuSharingTest, EveryPlacementOfThreeRanks) {
   int shared = 0;
-  for (const std::vector<int>& gpus : Assignments(3)) {
-    for (const std::vector<int>& hosts : Assignments(2)) {
-      for (const std::vector<int>& processes : Assignments(3)) {
-        std::vector<RankPlace> places;
-        for (int rank = 0; rank < 3; ++rank) {
-          places.push_back(Place(gpus[rank], hosts[rank], processes[rank]));
-        }
-        const Facts facts = FactsOf(places);
-        if (facts.shared) {
-          ++shared;
-          CheckOlder(places, facts);
-          CheckNewer(places, facts);
-          continue;
-        }
-        for (const int version : {22809, 23004}) {
-          const auto sharing = PlanGpuSharing(places, 1, version);
-          ASSERT_THAT(sharing, IsOk());
-          EXPECT_FALSE(sharing->shared);
-          EXPECT_THAT(sharing->environment, IsEmpty());
-        }
-      }
+  // Each of three GPUs, two hosts and three processes for each of three ranks.
+  for (int placement = 0; placement < 18 * 18 * 18; ++placement) {
+    std::vector<RankPlace> places;
+    for (int rank = 0, rest = placement; rank < 3; ++rank, rest /= 18) {
+      places.push_back(Place(rest % 3, rest / 3 % 2, rest / 6 % 3));
+    }
+    const Facts facts = FactsOf(places);
+    if (facts.shared) {
+      ++shared;
+      CheckOlder(places, facts);
+      CheckNewer(places, facts);
+      continue;
+    }
+    for (const int version : {22809, 23004}) {
+      const auto sharing = PlanGpuSharing(places, 1, version);
+      ASSERT_THAT(sharing, IsOk());
+      EXPECT_FALSE(sharing->shared);
+      EXPECT_THAT(sharing->environment, IsEmpty());
     }
   }
   // 27 - 6 ways to share a GPU.

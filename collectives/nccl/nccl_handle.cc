@@ -178,7 +178,7 @@ absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankPlace> ranks,
   if (std::ranges::all_of(ranks, [&](const RankPlace& other) {
         return other.host == own.host;
       })) {
-    sharing.environment.push_back({"NCCL_SOCKET_IFNAME", "lo"});
+    sharing.environment["NCCL_SOCKET_IFNAME"] = "lo";
   }
   return sharing;
 }

@@ -8,10 +8,12 @@
 #include <nccl.h>
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <map>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -34,39 +36,17 @@ namespace lockstep {
 absl::Status NcclStatus(ncclResult_t result, absl::string_view what);
 
 constexpr ncclDataType_t NcclType(DataType type) {
-  switch (type) {
-    case DataType::kFloat64:
-      return ncclFloat64;
-    case DataType::kFloat32:
-      return ncclFloat32;
-    case DataType::kFloat16:
-      return ncclFloat16;
-    case DataType::kBFloat16:
-      return ncclBfloat16;
-    case DataType::kInt32:
-      return ncclInt32;
-    case DataType::kInt64:
-      return ncclInt64;
-    case DataType::kUInt8:
-      break;
-  }
-  return ncclUint8;
+  constexpr ncclDataType_t kTypes[] = {ncclFloat64,  ncclFloat32, ncclFloat16,
+                                       ncclBfloat16, ncclInt32,   ncclInt64,
+                                       ncclUint8};
+  static_assert(std::size(kTypes) == std::size(kAllDataTypes));
+  return kTypes[static_cast<size_t>(type)];
 }
 
 constexpr ncclRedOp_t NcclOp(ReduceOp op) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return ncclSum;
-    case ReduceOp::kProduct:
-      return ncclProd;
-    case ReduceOp::kMin:
-      return ncclMin;
-    case ReduceOp::kMax:
-      return ncclMax;
-    case ReduceOp::kAverage:
-      break;
-  }
-  return ncclAvg;
+  constexpr ncclRedOp_t kOps[] = {ncclSum, ncclProd, ncclMin, ncclMax, ncclAvg};
+  static_assert(std::size(kOps) == std::size(kAllReduceOps));
+  return kOps[static_cast<size_t>(op)];
 }
 
 // Whether NCCL reduces with the meaning that collective.h gives the operation,
@@ -98,19 +78,11 @@ struct RankPlace {
   uint64_t process = 0;  // The same for ranks of one process of a host.
 };
 
-struct EnvironmentVariable {
-  std::string name;
-  std::string value;
-
-  friend bool operator==(const EnvironmentVariable&,
-                         const EnvironmentVariable&) = default;
-};
-
 struct GpuSharing {
   bool shared = false;  // Whether any two ranks have one GPU.
   // What `rank` sets before its process's first call of NCCL, unless it is set
   // already. Empty if not shared.
-  std::vector<EnvironmentVariable> environment = {};
+  std::map<std::string, std::string> environment = {};
 };
 
 // A function of its arguments alone; `shared` and errors are the same for every
@@ -128,9 +100,9 @@ absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankPlace> ranks,
 struct NcclSetup {
   ncclUniqueId id = {};
   Algorithm algorithm = Algorithm::kAuto;
-  int32_t nccl_arithmetic = 0;
+  bool nccl_arithmetic = false;
   int64_t chunk_bytes = 0;
-  int32_t check_calls = 1;
+  bool check_calls = true;
 };
 
 // Whether any two ranks share a GPU. If so, sets the variables of the

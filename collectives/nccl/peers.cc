@@ -32,15 +32,10 @@ constexpr absl::Duration kShareEvery = absl::Milliseconds(5);
 constexpr int kYields = 200;
 constexpr absl::Duration kSleep = absl::Microseconds(50);
 
-bool IsBetweenTwo(const Call& call) {
-  return call.operation == Operation::kSend ||
-         call.operation == Operation::kReceive;
-}
-
 // Whether rank a's and rank b's calls fit together.
 bool FitTogether(int a, const Call& of_a, int b, const Call& of_b) {
-  if (!IsBetweenTwo(of_a)) return Agree(of_a, of_b);
-  return IsBetweenTwo(of_b) && of_a.operation != of_b.operation &&
+  if (!IsBetweenTwo(of_a.operation)) return Agree(of_a, of_b);
+  return IsBetweenTwo(of_b.operation) && of_a.operation != of_b.operation &&
          of_a.peer == b && of_b.peer == a && of_a.type == of_b.type &&
          of_a.count == of_b.count;
 }
@@ -74,11 +69,12 @@ Peers::Peers(std::unique_ptr<Communicator> control)
 absl::Status Peers::Agree(const Call& call, const absl::Status& arguments,
                           const CallSite& site) {
   site_ = site;
-  partner_ = IsBetweenTwo(call) && IsPartner(call.peer) ? call.peer : -1;
+  const bool between_two = IsBetweenTwo(call.operation);
+  partner_ = between_two && IsPartner(call.peer) ? call.peer : -1;
   const absl::Status own = arguments.ok()
                                ? arguments
                                : CallRefused(rank(), call, arguments.message());
-  if (IsBetweenTwo(call) && partner_ < 0) {
+  if (between_two && partner_ < 0) {
     // There is nobody to tell but all: the control group refuses it for them.
     LOCKSTEP_RETURN_IF_ERROR(
         control_->Send(std::span<const std::byte>(), call.peer, site));

@@ -2,7 +2,6 @@
 
 #include <cuda_runtime.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -55,40 +54,39 @@ absl::Status RunRank(Communicator& control, NcclOptions options,
 }
 
 constexpr int64_t kRoom = 256;  // Keeps the alignment of what it is before.
-constexpr std::byte kCanary{0xa5};
 
-absl::StatusOr<Bytes> CopyToHost(const void* memory, int64_t size) {
-  Bytes bytes(static_cast<size_t>(size), kCanary);
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-      cudaMemcpy(bytes.data(), memory, bytes.size(), cudaMemcpyDeviceToHost),
-      "cudaMemcpy"));
+absl::StatusOr<Bytes> CopyToHost(const void* memory, size_t size) {
+  Bytes bytes(size);
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpy(bytes.data(), memory, size, cudaMemcpyDeviceToHost),
+                 "cudaMemcpy"));
   return bytes;
 }
 
 class GuardedDeviceMemory : public CheckedMemory {
  public:
-  GuardedDeviceMemory(DeviceMemory memory, int64_t begin, int64_t size)
-      : memory_(std::move(memory)), begin_(begin), size_(size) {}
+  GuardedDeviceMemory(const Bytes& content, int64_t offset)
+      : CheckedMemory(content.size()),
+        image_(Guarded(content, static_cast<size_t>(kRoom + offset), kRoom)) {}
 
-  std::byte* data() override { return memory_.get() + begin_; }
-
-  absl::StatusOr<Bytes> Read() const override {
+  // Comes before all else.
+  absl::Status Allocate() {
     LOCKSTEP_ASSIGN_OR_RETURN(
-        const Bytes image, CopyToHost(memory_.get(), begin_ + size_ + kRoom));
-    const auto begin = image.begin() + begin_;
-    const auto end = begin + size_;
-    const auto is_canary = [](std::byte b) { return b == kCanary; };
-    if (std::all_of(image.begin(), begin, is_canary) &&
-        std::all_of(end, image.end(), is_canary)) {
-      return Bytes(begin, end);
-    }
-    return absl::DataLossError("memory beside a buffer was written");
+        memory_, AllocateDeviceMemory(static_cast<int64_t>(image_.size())));
+    return CudaStatus(cudaMemcpy(memory_.get(), image_.data(), image_.size(),
+                                 cudaMemcpyHostToDevice),
+                      "cudaMemcpy");
   }
 
+  std::byte* data() override { return memory_.get() + begin(); }
+
  private:
+  absl::StatusOr<Bytes> Image() const override {
+    return CopyToHost(memory_.get(), image_.size());
+  }
+
+  const Bytes image_;  // At first.
   DeviceMemory memory_;
-  int64_t begin_;
-  int64_t size_;
 };
 
 }  // namespace
@@ -125,18 +123,9 @@ std::vector<absl::Status> RunNcclRanks(int world_size,
 
 absl::StatusOr<std::unique_ptr<CheckedMemory>> MakeDeviceMemory(
     const Bytes& content, int64_t offset) {
-  const auto size = static_cast<int64_t>(content.size());
-  const int64_t begin = kRoom + offset;
-  Bytes image(static_cast<size_t>(begin + size + kRoom), kCanary);
-  std::copy(content.begin(), content.end(), image.begin() + begin);
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      DeviceMemory memory,
-      AllocateDeviceMemory(static_cast<int64_t>(image.size())));
-  LOCKSTEP_RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpy(memory.get(), image.data(), image.size(),
-                            cudaMemcpyHostToDevice),
-                 "cudaMemcpy"));
-  return std::make_unique<GuardedDeviceMemory>(std::move(memory), begin, size);
+  auto memory = std::make_unique<GuardedDeviceMemory>(content, offset);
+  LOCKSTEP_RETURN_IF_ERROR(memory->Allocate());
+  return memory;
 }
 
 absl::Status CheckOnDevice(Communicator& communicator,
@@ -160,8 +149,9 @@ absl::Status CheckRingBits(Communicator& communicator, DataType type,
 }
 
 absl::Status CheckZeros(const ConstBuffer& memory) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Bytes bytes,
-                            CopyToHost(memory.data, memory.size_bytes()));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const Bytes bytes,
+      CopyToHost(memory.data, static_cast<size_t>(memory.size_bytes())));
   if (bytes == Bytes(bytes.size())) return absl::OkStatus();
   return absl::DataLossError("memory is not zero");
 }

@@ -1,12 +1,12 @@
-// Publishing, waiting and cleaning up in the rendezvous file.
-#include "collectives/rendezvous/file_rendezvous.h"
-
+// What every rendezvous asks of its arguments; and publishing, waiting and
+// cleaning up in the rendezvous file.
 #include <sys/random.h>
 #include <sys/types.h>
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <set>
@@ -24,6 +24,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
+#include "base/files.h"
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "collectives/rendezvous/record_file.h"
@@ -72,11 +73,38 @@ std::string Describe(const RendezvousRecord& record) {
   return absl::StrCat("rank ", record.rank, " (pid ", record.writer.pid, ")");
 }
 
+struct OpenedFile {
+  std::optional<TemporaryFolder> folder;  // The file's own, if it has one.
+  RecordFile file;                        // Closes before the folder goes.
+};
+
+absl::StatusOr<OpenedFile> OpenFile(const FileRendezvousOptions& options) {
+  const std::string folder_path =
+      std::filesystem::path(options.path).parent_path();
+  // Of several ranks that come and go at once, one may remove the folder before
+  // another one is in.
+  constexpr int kAttempts = 100;
+  for (int i = 1; true; ++i) {
+    std::optional<TemporaryFolder> folder;
+    if (options.own_folder) {
+      LOCKSTEP_ASSIGN_OR_RETURN(folder,
+                                TemporaryFolder::OpenShared(folder_path));
+    }
+    absl::StatusOr<RecordFile> file = RecordFile::Open(options.path);
+    if (file.ok()) return OpenedFile{std::move(folder), *std::move(file)};
+    if (!folder.has_value() || !absl::IsNotFound(file.status()) ||
+        i == kAttempts) {
+      return file.status();
+    }
+  }
+}
+
 class FileRendezvous : public Rendezvous {
  public:
-  FileRendezvous(const FileRendezvousOptions& options, RecordFile file)
+  FileRendezvous(const FileRendezvousOptions& options, OpenedFile opened)
       : options_(options),
-        file_(std::move(file)),
+        folder_(std::move(opened.folder)),
+        file_(std::move(opened.file)),
         self_(ThisProcess()),
         token_(NewToken(self_)) {}
 
@@ -130,7 +158,9 @@ class FileRendezvous : public Rendezvous {
     // A file that was removed before this rank first wrote to it was another
     // run's.
     while (round_ == 1 && !file_.IsAtPath()) {
-      LOCKSTEP_ASSIGN_OR_RETURN(file_, RecordFile::Open(options_.path));
+      LOCKSTEP_ASSIGN_OR_RETURN(OpenedFile opened, OpenFile(options_));
+      file_ = std::move(opened.file);
+      folder_ = std::move(opened.folder);
       LOCKSTEP_RETURN_IF_ERROR(file_.Lock(deadline));
     }
     const absl::Cleanup unlock = [this] { file_.Unlock(); };
@@ -146,17 +176,15 @@ class FileRendezvous : public Rendezvous {
   }
 
   RendezvousRecord NewRecord(RecordKind kind, std::string blob) const {
-    RendezvousRecord record;
-    record.kind = kind;
-    record.meeting = meeting_;
-    record.round = std::max<uint32_t>(round_, 1);
-    record.rank = rank();
-    record.world_size = world_size();
-    record.writer = self_;
-    record.token = token_;
-    record.written_ticks = TicksSinceHostStart();
-    record.blob = std::move(blob);
-    return record;
+    return {.kind = kind,
+            .meeting = meeting_,
+            .round = std::max<uint32_t>(round_, 1),
+            .rank = rank(),
+            .world_size = world_size(),
+            .writer = self_,
+            .token = token_,
+            .written_ticks = TicksSinceHostStart(),
+            .blob = std::move(blob)};
   }
 
   bool HasLeft(const RendezvousRecord& record) const {
@@ -210,8 +238,8 @@ class FileRendezvous : public Rendezvous {
     for (const RendezvousRecord& record : file_.records()) {
       if (record.meeting == meeting_ && record.rank == rank() &&
           TakesPart(record)) {
-        return Error(absl::StatusCode::kAlreadyExists, Describe(record),
-                     " is there already");
+        return file_.Error(absl::StatusCode::kAlreadyExists, Describe(record),
+                           " is there already");
       }
     }
     return absl::OkStatus();
@@ -228,10 +256,10 @@ class FileRendezvous : public Rendezvous {
   absl::Status CheckRecords() const {
     for (const RendezvousRecord& record : file_.records()) {
       if (record.meeting == meeting_ && record.world_size != world_size()) {
-        return Error(absl::StatusCode::kInvalidArgument,
-                     "ranks disagree on the world size: ", Describe(record),
-                     " says ", record.world_size, ", rank ", rank(), " says ",
-                     world_size());
+        return file_.Error(
+            absl::StatusCode::kInvalidArgument,
+            "ranks disagree on the world size: ", Describe(record), " says ",
+            record.world_size, ", rank ", rank(), " says ", world_size());
       }
     }
     if (Gather().has_value()) return absl::OkStatus();
@@ -240,7 +268,8 @@ class FileRendezvous : public Rendezvous {
         continue;
       }
       if (auto cause = DecodeCause(record.blob)) return *cause;
-      return Error(absl::StatusCode::kUnavailable, Describe(record), " left");
+      return file_.Error(absl::StatusCode::kUnavailable, Describe(record),
+                         " left");
     }
     return absl::OkStatus();
   }
@@ -271,7 +300,8 @@ class FileRendezvous : public Rendezvous {
   absl::Status LookForDead() const {
     for (const RendezvousRecord& record : file_.records()) {
       if (record.meeting == meeting_ && !IsAlive(record.writer)) {
-        return Error(absl::StatusCode::kUnavailable, Describe(record), " died");
+        return file_.Error(absl::StatusCode::kUnavailable, Describe(record),
+                           " died");
       }
     }
     return absl::OkStatus();
@@ -283,16 +313,10 @@ class FileRendezvous : public Rendezvous {
     for (int i = 0; i < world_size(); ++i) {
       if (found[static_cast<size_t>(i)] == nullptr) missing.push_back(i);
     }
-    return Error(absl::StatusCode::kDeadlineExceeded, "rank ",
-                 absl::StrJoin(missing, ", "), " of ", world_size(),
-                 " did not come within ",
-                 absl::FormatDuration(options_.timeout));
-  }
-
-  template <typename... What>
-  absl::Status Error(absl::StatusCode code, const What&... what) const {
-    return absl::Status(
-        code, absl::StrCat("rendezvous file ", options_.path, ": ", what...));
+    return file_.Error(absl::StatusCode::kDeadlineExceeded, "rank ",
+                       absl::StrJoin(missing, ", "), " of ", world_size(),
+                       " did not come within ",
+                       absl::FormatDuration(options_.timeout));
   }
 
   void RemoveName(const Deadline& deadline) {
@@ -318,11 +342,13 @@ class FileRendezvous : public Rendezvous {
     };
     if (std::none_of(file_.records().begin(), file_.records().end(),
                      takes_part)) {
-      file_.Remove();
+      // Nothing is lost if it cannot be emptied: the next run does that.
+      if (!file_.Unlink()) (void)file_.Clear();
     }
   }
 
   const FileRendezvousOptions options_;
+  std::optional<TemporaryFolder> folder_;
   RecordFile file_;
   const ProcessIdentity self_;
   const uint64_t token_;
@@ -334,10 +360,29 @@ class FileRendezvous : public Rendezvous {
 
 }  // namespace
 
+absl::Status CheckRank(int rank, int world_size) {
+  if (world_size < 1 || world_size > kLargestWorldSize) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "world size ", world_size, " is outside [1, ", kLargestWorldSize, "]"));
+  }
+  if (rank < 0 || rank >= world_size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", rank, " is outside [0, ", world_size, ")"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckBlob(int rank, absl::string_view blob) {
+  if (blob.size() <= kMaxBlobBytes) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("rank ", rank, " publishes ", blob.size(),
+                   " bytes: more than ", kMaxBlobBytes));
+}
+
 absl::StatusOr<std::unique_ptr<Rendezvous>> OpenFileRendezvous(
     const FileRendezvousOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckRank(options.rank, options.world_size));
-  LOCKSTEP_ASSIGN_OR_RETURN(RecordFile file, RecordFile::Open(options.path));
+  LOCKSTEP_ASSIGN_OR_RETURN(OpenedFile file, OpenFile(options));
   return std::make_unique<FileRendezvous>(options, std::move(file));
 }
 

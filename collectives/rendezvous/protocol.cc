@@ -12,7 +12,6 @@
 #include <iterator>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -82,33 +81,32 @@ absl::string_view RankNonceOf(const Frame& join) {
   return absl::string_view(join.payload).substr(0, kNonceBytes);
 }
 
-// HMAC-SHA256; zeros if the library refuses to compute it, and `known` says
-// whether it did.
-struct Digest {
-  Nonce bytes = {};
-  bool known = false;
-};
+// HMAC-SHA256; none if the library refuses to compute it.
+using Digest = std::optional<Nonce>;
+static_assert(kNonceBytes == kProofBytes);
 
 #ifdef LOCKSTEP_HAS_OPENSSL
 
 Digest Hmac(absl::string_view key, absl::string_view message) {
-  Digest digest;
+  Nonce digest;
   unsigned int size = 0;
-  digest.known = HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
-                      reinterpret_cast<const unsigned char*>(message.data()),
-                      message.size(), digest.bytes.data(), &size) != nullptr;
+  if (HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+           reinterpret_cast<const unsigned char*>(message.data()),
+           message.size(), digest.data(), &size) == nullptr) {
+    return std::nullopt;
+  }
   return digest;
 }
 
 // In a time that does not tell where they differ.
 bool IsProof(absl::string_view bytes, const Digest& proof) {
-  return proof.known && CRYPTO_memcmp(bytes.data(), proof.bytes.data(),
-                                      proof.bytes.size()) == 0;
+  return proof.has_value() &&
+         CRYPTO_memcmp(bytes.data(), proof->data(), proof->size()) == 0;
 }
 
 #else
 
-Digest Hmac(absl::string_view, absl::string_view) { return {}; }
+Digest Hmac(absl::string_view, absl::string_view) { return std::nullopt; }
 bool IsProof(absl::string_view, const Digest&) { return false; }
 
 #endif
@@ -208,27 +206,17 @@ absl::StatusOr<std::optional<Frame>> FrameReader::Parse() {
   return frame;
 }
 
-static_assert(kNonceBytes == kProofBytes);
+bool CanProve() { return Hmac("key", "message").has_value(); }
 
-bool CanProve() { return Hmac("key", "message").known; }
-
-absl::StatusOr<NonceSource> NonceSource::Create() {
-  Nonce seed;
+absl::StatusOr<Nonce> NewNonce() {
+  Nonce nonce;
   // No signal interrupts so small a request.
-  if (getrandom(seed.data(), seed.size(), 0) !=
-      static_cast<ssize_t>(seed.size())) {
+  if (getrandom(nonce.data(), nonce.size(), 0) !=
+      static_cast<ssize_t>(nonce.size())) {
     return absl::UnavailableError(
         absl::StrCat("getrandom: ", std::strerror(errno)));
   }
-  return NonceSource(seed);
-}
-
-Nonce NonceSource::Next() {
-  std::string seed;
-  AppendBytes(seed_, seed);
-  std::string count;
-  AppendLittleEndian(count_++, count);
-  return Hmac(seed, count).bytes;
+  return nonce;
 }
 
 Frame GreetingFrame(const Nonce& server_nonce) {
@@ -249,7 +237,7 @@ Frame JoinFrame(absl::string_view token, const Nonce& server_nonce,
   AppendBytes(rank_nonce, frame.payload);
   const Digest proof =
       Proof(token, kRankProves, server_nonce, RankNonceOf(frame), claim);
-  AppendBytes(proof.bytes, frame.payload);
+  AppendBytes(proof.value_or(Nonce{}), frame.payload);
   AppendLittleEndian(claim.pid, frame.payload);
   return frame;
 }
@@ -273,7 +261,7 @@ Frame WelcomeFrame(absl::string_view token, const Nonce& server_nonce,
   Frame frame = {FrameKind::kWelcome, 0, server_pid, ""};
   const Digest proof = Proof(token, kServerProves, server_nonce,
                              RankNonceOf(join), ClaimOfJoin(join));
-  AppendBytes(proof.bytes, frame.payload);
+  AppendBytes(proof.value_or(Nonce{}), frame.payload);
   return frame;
 }
 

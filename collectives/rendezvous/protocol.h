@@ -28,6 +28,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
 namespace lockstep {
@@ -72,17 +73,15 @@ Frame FailureFrame(const absl::Status& failure);
 absl::Status DecodeFailure(const Frame& frame);
 
 // A set of frame kinds.
-class FrameKinds {
- public:
+struct FrameKinds {
   template <typename... Kinds>
-  constexpr explicit FrameKinds(Kinds... kinds) : bits_((Bit(kinds) | ...)) {}
-  constexpr bool Has(FrameKind kind) const { return (bits_ & Bit(kind)) != 0; }
-
- private:
-  static constexpr uint32_t Bit(FrameKind kind) {
-    return uint32_t{1} << static_cast<uint8_t>(kind);
+  constexpr explicit FrameKinds(Kinds... kinds)
+      : bits(((1u << static_cast<int>(kinds)) | ...)) {}
+  constexpr bool Has(FrameKind kind) const {
+    return (bits >> static_cast<int>(kind) & 1) != 0;
   }
-  uint32_t bits_;
+
+  uint32_t bits;
 };
 
 // Takes a stream of bytes, in pieces of any size, apart. Holds what was
@@ -114,20 +113,9 @@ class FrameReader {
 
 using Nonce = std::array<unsigned char, kNonceBytes>;
 
-// Nonces that nobody else can foresee or meets twice.
-class NonceSource {
- public:
-  // Seeded by the kernel. Error: kUnavailable if it gives no random bytes.
-  static absl::StatusOr<NonceSource> Create();
-  // The same seed gives the same nonces.
-  explicit NonceSource(const Nonce& seed) : seed_(seed) {}
-
-  Nonce Next();
-
- private:
-  Nonce seed_;
-  uint32_t count_ = 0;
-};
+// One that nobody can foresee or meets twice. Error: kUnavailable if the kernel
+// gives no random bytes.
+absl::StatusOr<Nonce> NewNonce();
 
 // Whether this was built with OpenSSL, without which nobody can prove anything.
 bool CanProve();
@@ -139,6 +127,18 @@ struct RankClaim {
   uint32_t pid = 0;
 
   friend bool operator==(const RankClaim&, const RankClaim&) = default;
+};
+
+// One end of the rendezvous: a rank, or the server, which claims to be rank 0.
+struct RendezvousEnd {
+  template <typename... What>
+  absl::Status Error(absl::StatusCode code, const What&... what) const {
+    return absl::Status(code, absl::StrCat(where, ": ", what...));
+  }
+
+  std::string where;  // Begins every message: "rendezvous host:port".
+  RankClaim claim;
+  std::string token;
 };
 
 // kGreeting with the server's nonce, and the nonce of one.

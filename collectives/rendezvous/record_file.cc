@@ -70,28 +70,19 @@ absl::Status Corrupt(size_t offset, absl::string_view what) {
 }
 
 RendezvousRecord Decode(const Header& header, absl::string_view blob) {
-  RendezvousRecord record;
-  record.kind = static_cast<RecordKind>(header.kind);
-  record.meeting = header.meeting;
-  record.round = header.round;
-  record.rank = header.rank;
-  record.world_size = header.world_size;
-  record.writer = {header.pid, header.start_ticks};
-  record.token = header.token;
-  record.written_ticks = header.written_ticks;
-  record.blob = std::string(blob);
-  return record;
+  return {.kind = static_cast<RecordKind>(header.kind),
+          .meeting = header.meeting,
+          .round = header.round,
+          .rank = header.rank,
+          .world_size = header.world_size,
+          .writer = {header.pid, header.start_ticks},
+          .token = header.token,
+          .written_ticks = header.written_ticks,
+          .blob = std::string(blob)};
 }
 
 // More than the longest record, so that each chunk makes progress.
 constexpr size_t kChunkBytes = 1 << 20;
-
-absl::Status FileError(const char* call, const std::string& path) {
-  const int error = errno;
-  return absl::Status(absl::ErrnoToStatusCode(error),
-                      absl::StrCat("rendezvous file ", path, ": ", call, ": ",
-                                   std::strerror(error)));
-}
 
 bool IsSameFile(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
@@ -100,24 +91,24 @@ bool IsSameFile(const struct stat& a, const struct stat& b) {
 }  // namespace
 
 std::string Encode(const RendezvousRecord& record) {
-  Header header;
+  Header header = {
+      .magic = {},
+      .checksum = 0,
+      .token = record.token,
+      .start_ticks = record.writer.start_ticks,
+      .written_ticks = record.written_ticks,
+      .meeting = record.meeting,
+      .pid = record.writer.pid,
+      .rank = record.rank,
+      .world_size = record.world_size,
+      .round = record.round,
+      .kind = static_cast<uint32_t>(record.kind),
+      .blob_size = static_cast<uint32_t>(record.blob.size()),
+  };
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
-  header.token = record.token;
-  header.start_ticks = record.writer.start_ticks;
-  header.written_ticks = record.written_ticks;
-  header.meeting = record.meeting;
-  header.pid = record.writer.pid;
-  header.rank = record.rank;
-  header.world_size = record.world_size;
-  header.round = record.round;
-  header.kind = static_cast<uint32_t>(record.kind);
-  header.blob_size = static_cast<uint32_t>(record.blob.size());
   header.checksum = Checksum(header, record.blob);
-  std::string bytes(sizeof(header) + record.blob.size(), '\0');
-  std::memcpy(bytes.data(), &header, sizeof(header));
-  std::copy(record.blob.begin(), record.blob.end(),
-            bytes.begin() + sizeof(header));
-  return bytes;
+  return std::string(reinterpret_cast<const char*>(&header), sizeof(header)) +
+         record.blob;
 }
 
 absl::StatusOr<ParsedRecords> ParseRecords(absl::string_view bytes) {
@@ -149,28 +140,30 @@ absl::StatusOr<ParsedRecords> ParseRecords(absl::string_view bytes) {
 absl::StatusOr<RecordFile> RecordFile::Open(const std::string& path) {
   // Without blocking, as a pipe could make it; a pipe is refused below.
   const int flags = O_RDWR | O_CLOEXEC | O_NONBLOCK;
-  OwnedFd file(open(path.c_str(), flags | O_CREAT, 0600));
-  if (!file.open()) return FileError("open", path);
+  RecordFile file(path, OwnedFd(open(path.c_str(), flags | O_CREAT, 0600)));
+  if (!file.file_.open()) return file.SystemError("open");
   struct stat info;
-  if (fstat(file.get(), &info) != 0) return FileError("fstat", path);
+  if (fstat(file.file_.get(), &info) != 0) return file.SystemError("fstat");
   if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rendezvous file ", path, ": is not a regular file"));
+    return file.Error(absl::StatusCode::kInvalidArgument,
+                      "is not a regular file");
   }
-  return RecordFile(path, std::move(file));
+  return file;
 }
 
-absl::Status RecordFile::Error(const char* call) const {
-  return FileError(call, path_);
+absl::Status RecordFile::SystemError(const char* call) const {
+  const int error = errno;
+  return Error(absl::ErrnoToStatusCode(error), call, ": ",
+               std::strerror(error));
 }
 
 absl::Status RecordFile::Lock(const Deadline& deadline) {
   // Not the flock that blocks: a stopped process could hold the lock for ever.
   while (flock(file_.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return Error("flock");
+    if (errno != EWOULDBLOCK && errno != EINTR) return SystemError("flock");
     if (deadline.passed()) {
-      return absl::DeadlineExceededError(absl::StrCat(
-          "rendezvous file ", path_, ": another process keeps it locked"));
+      return Error(absl::StatusCode::kDeadlineExceeded,
+                   "another process keeps it locked");
     }
     absl::SleepFor(absl::Milliseconds(1));
   }
@@ -193,23 +186,21 @@ bool RecordFile::HasGrown() const {
 
 absl::Status RecordFile::Read() {
   struct stat info;
-  if (fstat(file_.get(), &info) != 0) return Error("fstat");
+  if (fstat(file_.get(), &info) != 0) return SystemError("fstat");
   if (info.st_size < used_) {
-    return absl::DataLossError(
-        absl::StrCat("rendezvous file ", path_, ": something cut it to ",
-                     info.st_size, " bytes while it was in use"));
+    return Error(absl::StatusCode::kDataLoss, "something cut it to ",
+                 info.st_size, " bytes while it was in use");
   }
   std::string chunk;
   while (true) {
     chunk.resize(kChunkBytes);
     const ssize_t size = pread(file_.get(), chunk.data(), chunk.size(), used_);
-    if (size < 0) return Error("read");
+    if (size < 0) return SystemError("read");
     auto parsed = ParseRecords(
         absl::string_view(chunk).substr(0, static_cast<size_t>(size)));
     if (!parsed.ok()) {
-      return absl::DataLossError(absl::StrCat("rendezvous file ", path_,
-                                              ": after byte ", used_, ", ",
-                                              parsed.status().message()));
+      return Error(absl::StatusCode::kDataLoss, "after byte ", used_, ", ",
+                   parsed.status().message());
     }
     if (parsed->used == 0) return absl::OkStatus();
     used_ += static_cast<int64_t>(parsed->used);
@@ -219,14 +210,13 @@ absl::Status RecordFile::Read() {
 }
 
 absl::Status RecordFile::Append(const RendezvousRecord& record) {
-  if (ftruncate(file_.get(), used_) != 0) return Error("ftruncate");
+  if (ftruncate(file_.get(), used_) != 0) return SystemError("ftruncate");
   const std::string bytes = Encode(record);
   const ssize_t written =
       pwrite(file_.get(), bytes.data(), bytes.size(), used_);
-  if (written < 0) return Error("write");
+  if (written < 0) return SystemError("write");
   if (static_cast<size_t>(written) != bytes.size()) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("rendezvous file ", path_, ": no space"));
+    return Error(absl::StatusCode::kResourceExhausted, "no space");
   }
   used_ += written;
   records_.push_back(record);
@@ -234,7 +224,7 @@ absl::Status RecordFile::Append(const RendezvousRecord& record) {
 }
 
 absl::Status RecordFile::Clear() {
-  if (ftruncate(file_.get(), 0) != 0) return Error("ftruncate");
+  if (ftruncate(file_.get(), 0) != 0) return SystemError("ftruncate");
   used_ = 0;
   records_.clear();
   return absl::OkStatus();
@@ -249,11 +239,6 @@ bool RecordFile::Unlink() {
     return false;
   }
   return unlink(path_.c_str()) == 0;
-}
-
-void RecordFile::Remove() {
-  // Nothing is lost if it cannot be emptied: the next run does that.
-  if (!Unlink()) (void)Clear();
 }
 
 }  // namespace lockstep

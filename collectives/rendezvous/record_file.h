@@ -15,6 +15,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/deadline.h"
 #include "base/files.h"
@@ -62,7 +63,13 @@ class RecordFile {
   // something else than a regular file; the file system's.
   static absl::StatusOr<RecordFile> Open(const std::string& path);
 
-  const std::string& path() const { return path_; }
+  // An error that begins with the path.
+  template <typename... What>
+  absl::Status Error(absl::StatusCode code, const What&... what) const {
+    return absl::Status(code,
+                        absl::StrCat("rendezvous file ", path_, ": ", what...));
+  }
+
   // All records read so far.
   const std::vector<RendezvousRecord>& records() const { return records_; }
 
@@ -82,16 +89,14 @@ class RecordFile {
   absl::Status Append(const RendezvousRecord& record);
   // Forgets and deletes all records. [locked]
   absl::Status Clear();
-  // Removes the file, if it is reached by its own name, or else clears it.
-  // [locked]
-  void Remove();
-  // Removes the file, if it is reached by its own name. [locked]
+  // Removes the file, if it is reached by its own name; else false. [locked]
   bool Unlink();
 
  private:
   RecordFile(std::string path, OwnedFd file)
       : path_(std::move(path)), file_(std::move(file)) {}
-  absl::Status Error(const char* call) const;
+  // That of errno, after `call` failed.
+  absl::Status SystemError(const char* call) const;
 
   std::string path_;
   OwnedFd file_;      // Closing it gives up the lock, too.

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
@@ -125,7 +124,8 @@ class ServerCheck {
     may_reach_others_ = false;
     acting_ = kNobody;
     if (step == ServerStep::kConnect) {
-      acting_ = server_.AddStranger(now_);
+      if (++nonce_[0] == 0) ++nonce_[1];
+      acting_ = server_.AddStranger(now_, nonce_);
       peers_[acting_] = Peer();
       return;
     }
@@ -182,17 +182,12 @@ class ServerCheck {
   }
 
   void Publish(SessionId id, Peer& peer) {
-    Frame frame;
-    frame.kind = FrameKind::kPublish;
-    frame.number = Take();
+    const uint32_t round = Take();
     // Blobs of one round differ from another's, and one rank's from another's.
-    const int size = Take();
-    frame.payload = absl::StrCat(peer.rank, ":", frame.number, ":",
-                                 std::string(static_cast<size_t>(size), 'b'));
-    if (peer.knows_token) {
-      published_.insert({frame.number, peer.rank, frame.payload});
-    }
-    Send(id, frame);
+    const std::string blob =
+        absl::StrCat(peer.rank, ":", round, ":", std::string(Take(), 'b'));
+    if (peer.knows_token) published_.insert({round, peer.rank, blob});
+    Send(id, {FrameKind::kPublish, 0, round, blob});
   }
 
   void Send(SessionId id, const Frame& frame) {
@@ -302,8 +297,8 @@ class ServerCheck {
   std::span<const uint8_t> input_;
   std::function<void(bool, std::string&)> tamper_;
   RendezvousServer server_{
-      {"rendezvous", kServerCheckWorldSize, std::string(kToken), 1},
-      NonceSource(Nonce{})};
+      {"rendezvous", {0, kServerCheckWorldSize, 1}, std::string(kToken)}};
+  Nonce nonce_ = {};
   std::map<SessionId, Peer> peers_;
   absl::Duration now_;
   // Round, rank and blob; also of those that were refused.

@@ -30,30 +30,23 @@ constexpr FrameKinds kAnswersToJoin(FrameKind::kWelcome, FrameKind::kDenied);
 
 }  // namespace
 
-RendezvousServer::RendezvousServer(Options options, NonceSource nonces)
-    : options_(std::move(options)),
-      nonces_(nonces),
-      members_(static_cast<size_t>(options_.world_size)) {}
+RendezvousServer::RendezvousServer(RendezvousEnd self)
+    : self_(std::move(self)), members_(self_.claim.world_size) {}
 
 RendezvousServer::SessionId RendezvousServer::AddRankZero() {
   const SessionId id = next_id_++;
-  Session& session = sessions_[id];
-  session.stage = Stage::kMember;
-  session.reader.Expect(kFromMembers);
-  session.rank = 0;
-  members_[0].presence = Presence::kPresent;
-  members_[0].pid = options_.pid;
-  members_[0].session = id;
+  Enter(id, sessions_[id], self_.claim);
   return id;
 }
 
-RendezvousServer::SessionId RendezvousServer::AddStranger(absl::Duration now) {
-  if (strangers_ >= kMaxStrangers + options_.world_size) {
+RendezvousServer::SessionId RendezvousServer::AddStranger(absl::Duration now,
+                                                          const Nonce& nonce) {
+  if (strangers_ >= kMaxStrangers + static_cast<int>(members_.size())) {
     SendOldestStrangerAway();
   }
   const SessionId id = next_id_++;
   Session& session = sessions_[id];
-  session.nonce = nonces_.Next();
+  session.nonce = nonce;
   session.since = now;
   ++strangers_;
   Send(session, GreetingFrame(session.nonce));
@@ -68,9 +61,8 @@ void RendezvousServer::Receive(SessionId id, absl::string_view bytes) {
     const absl::StatusOr<std::optional<Frame>> frame = session.reader.Next();
     if (!frame.ok()) {
       if (session.stage == Stage::kMember) {
-        Fail(Error(absl::StatusCode::kDataLoss,
-                   absl::StrCat(Name(session.rank), " sent ",
-                                frame.status().message())));
+        Fail(self_.Error(absl::StatusCode::kDataLoss, Name(session.rank),
+                         " sent ", frame.status().message()));
         Part(session, Presence::kDied);
       }
       Drop(session);
@@ -89,31 +81,19 @@ void RendezvousServer::Disconnect(SessionId id) {
 }
 
 void RendezvousServer::Tick(absl::Duration now) {
-  for (auto& [id, session] : sessions_) {
-    if (session.stage == Stage::kStranger &&
-        now - session.since >= kHandshakeTimeout) {
-      Drop(session);
-    }
-  }
+  while (NextTick() <= now) SendOldestStrangerAway();
 }
 
-absl::Duration RendezvousServer::NextTick() const {
-  for (const auto& [id, session] : sessions_) {
-    if (session.stage == Stage::kStranger) {
-      return session.since + kHandshakeTimeout;
-    }
-  }
-  return absl::InfiniteDuration();
+absl::Duration RendezvousServer::NextTick() {
+  const Session* const oldest = OldestStranger();
+  return oldest == nullptr ? absl::InfiniteDuration()
+                           : oldest->since + kHandshakeTimeout;
 }
 
 bool RendezvousServer::SendOldestStrangerAway() {
-  for (auto& [id, session] : sessions_) {
-    if (session.stage == Stage::kStranger) {
-      Drop(session);
-      return true;
-    }
-  }
-  return false;
+  Session* const oldest = OldestStranger();
+  if (oldest != nullptr) Drop(*oldest);
+  return oldest != nullptr;
 }
 
 void RendezvousServer::Fail(const absl::Status& failure) {
@@ -144,6 +124,13 @@ bool RendezvousServer::ShouldClose(SessionId id) const {
   return session.stage == Stage::kClosing && session.output.empty();
 }
 
+RendezvousServer::Session* RendezvousServer::OldestStranger() {
+  for (auto& [id, session] : sessions_) {
+    if (session.stage == Stage::kStranger) return &session;
+  }
+  return nullptr;
+}
+
 RendezvousServer::Member& RendezvousServer::MemberOf(const Session& session) {
   return members_[static_cast<size_t>(session.rank)];
 }
@@ -153,16 +140,11 @@ std::string RendezvousServer::Name(int rank) const {
                       members_[static_cast<size_t>(rank)].pid, ")");
 }
 
-absl::Status RendezvousServer::Error(absl::StatusCode code,
-                                     absl::string_view what) const {
-  return absl::Status(code, absl::StrCat(options_.where, ": ", what));
-}
-
 absl::Status RendezvousServer::GoneError(int rank) const {
   const bool left =
       members_[static_cast<size_t>(rank)].presence == Presence::kLeft;
-  return Error(absl::StatusCode::kUnavailable,
-               absl::StrCat(Name(rank), left ? " left" : " died"));
+  return self_.Error(absl::StatusCode::kUnavailable, Name(rank),
+                     left ? " left" : " died");
 }
 
 void RendezvousServer::Handle(SessionId id, Session& session,
@@ -188,11 +170,11 @@ void RendezvousServer::Join(SessionId id, Session& session,
                             const Frame& frame) {
   --strangers_;
   session.stage = Stage::kClosing;  // Unless it becomes a member.
-  if (!JoinKnowsToken(options_.token, session.nonce, frame)) {
+  if (!JoinKnowsToken(self_.token, session.nonce, frame)) {
     return Send(session, {FrameKind::kDenied, 0, 0, ""});
   }
   const Frame welcome =
-      WelcomeFrame(options_.token, session.nonce, frame, options_.pid);
+      WelcomeFrame(self_.token, session.nonce, frame, self_.claim.pid);
   const absl::Status refusal = Admit(id, session, ClaimOfJoin(frame));
   // In one piece with the refusal: who has read it would answer, and the end of
   // a connection with something unread takes along what is on its way.
@@ -204,49 +186,52 @@ void RendezvousServer::Join(SessionId id, Session& session,
 
 absl::Status RendezvousServer::Admit(SessionId id, Session& session,
                                      const RankClaim& claim) {
-  const uint32_t world_size = static_cast<uint32_t>(options_.world_size);
+  const uint32_t world_size = self_.claim.world_size;
   if (claim.world_size != world_size) {
-    Fail(Error(
-        absl::StatusCode::kInvalidArgument,
-        absl::StrCat("ranks disagree on the world size: rank ", claim.rank,
+    Fail(self_.Error(absl::StatusCode::kInvalidArgument,
+                     "ranks disagree on the world size: rank ", claim.rank,
                      " (pid ", claim.pid, ") says ", claim.world_size, ", ",
-                     Name(0), " says ", world_size)));
+                     Name(0), " says ", world_size));
     return failure_;
   }
-  if (claim.rank < 0 || claim.rank >= options_.world_size) {
-    return Error(
-        absl::StatusCode::kInvalidArgument,
-        absl::StrCat("rank ", claim.rank, " is outside [0, ", world_size, ")"));
+  if (claim.rank < 0 || claim.rank >= static_cast<int64_t>(world_size)) {
+    return self_.Error(absl::StatusCode::kInvalidArgument, "rank ", claim.rank,
+                       " is outside [0, ", world_size, ")");
   }
   Member& member = members_[static_cast<size_t>(claim.rank)];
   if (member.presence == Presence::kPresent) {
-    return Error(absl::StatusCode::kAlreadyExists,
-                 absl::StrCat(Name(claim.rank), " is there already"));
+    return self_.Error(absl::StatusCode::kAlreadyExists, Name(claim.rank),
+                       " is there already");
   }
   if (member.presence != Presence::kAbsent) Fail(GoneError(claim.rank));
   if (!failure_.ok()) return failure_;
-  member.presence = Presence::kPresent;
-  member.pid = claim.pid;
-  member.session = id;
+  Enter(id, session, claim);
+  return absl::OkStatus();
+}
+
+void RendezvousServer::Enter(SessionId id, Session& session,
+                             const RankClaim& claim) {
   session.stage = Stage::kMember;
   session.rank = claim.rank;
   session.reader.Expect(kFromMembers);
-  return absl::OkStatus();
+  Member& member = MemberOf(session);
+  member.presence = Presence::kPresent;
+  member.pid = claim.pid;
+  member.session = id;
 }
 
 void RendezvousServer::Publish(const Session& session, const Frame& frame) {
   if (!failure_.ok()) return;  // Which this rank has been sent.
   Member& member = MemberOf(session);
   if (frame.number != round_ || member.blob.has_value()) {
-    return Fail(
-        Error(absl::StatusCode::kDataLoss,
-              absl::StrCat(Name(session.rank), " published in round ",
-                           frame.number, " when it was round ", round_)));
+    return Fail(self_.Error(absl::StatusCode::kDataLoss, Name(session.rank),
+                            " published in round ", frame.number,
+                            " when it was round ", round_));
   }
   if (gone_rank_ >= 0) return Fail(GoneError(gone_rank_));
   member.blob = frame.payload;
   ++published_;
-  if (published_ == options_.world_size) EndRound();
+  if (published_ == static_cast<int>(members_.size())) EndRound();
 }
 
 void RendezvousServer::EndRound() {
@@ -272,18 +257,15 @@ void RendezvousServer::GiveUp(const Session& session, const Frame& frame) {
     if (!members_[rank].blob.has_value()) missing.push_back(rank);
   }
   const size_t named = std::min(missing.size(), kMissingRanksNamed);
-  Fail(Error(
-      absl::StatusCode::kDeadlineExceeded,
-      absl::StrCat(
-          "rank ",
-          absl::StrJoin(missing.begin(),
-                        missing.begin() + static_cast<std::ptrdiff_t>(named),
-                        ", "),
-          named < missing.size()
-              ? absl::StrCat(" and ", missing.size() - named, " more")
-              : "",
-          " of ", options_.world_size, " did not come within ",
-          absl::FormatDuration(absl::Milliseconds(frame.number)))));
+  Fail(self_.Error(
+      absl::StatusCode::kDeadlineExceeded, "rank ",
+      absl::StrJoin(missing.begin(),
+                    missing.begin() + static_cast<std::ptrdiff_t>(named), ", "),
+      named < missing.size()
+          ? absl::StrCat(" and ", missing.size() - named, " more")
+          : "",
+      " of ", members_.size(), " did not come within ",
+      absl::FormatDuration(absl::Milliseconds(frame.number))));
 }
 
 void RendezvousServer::Part(const Session& session, Presence presence) {
@@ -304,15 +286,15 @@ void RendezvousServer::Drop(Session& session) {
   session.sent = 0;
 }
 
-RendezvousClient::RendezvousClient(Options options, const Nonce& nonce)
-    : options_(std::move(options)),
+RendezvousClient::RendezvousClient(RendezvousEnd self, const Nonce& nonce)
+    : self_(std::move(self)),
       nonce_(nonce),
       reader_(FrameKinds(FrameKind::kGreeting)) {}
 
-RendezvousClient RendezvousClient::ForRankZero(Options options) {
-  RendezvousClient client(std::move(options), Nonce{});
+RendezvousClient RendezvousClient::ForRankZero(RendezvousEnd self) {
+  RendezvousClient client(std::move(self), Nonce{});
   client.joined_ = true;
-  client.server_pid_ = client.options_.claim.pid;
+  client.server_pid_ = client.self_.claim.pid;
   client.reader_.Expect(kToMembers);
   return client;
 }
@@ -348,10 +330,11 @@ void RendezvousClient::Receive(absl::string_view bytes) {
   while (!outcome_.has_value() || outcome_->ok()) {
     const absl::StatusOr<std::optional<Frame>> frame = reader_.Next();
     if (!frame.ok()) {
-      return End(frame.status().code(),
-                 absl::StrCat("what listens there is not this run's rank 0: "
-                              "it sent ",
-                              frame.status().message()));
+      outcome_ = self_.Error(frame.status().code(),
+                             "what listens there is not this run's rank 0: "
+                             "it sent ",
+                             frame.status().message());
+      return;
     }
     if (!frame->has_value()) return;
     Handle(**frame);
@@ -373,28 +356,28 @@ void RendezvousClient::Handle(const Frame& frame) {
   switch (frame.kind) {
     case FrameKind::kGreeting:
       server_nonce_ = NonceOfGreeting(frame);
-      join_ = JoinFrame(options_.token, server_nonce_, nonce_, options_.claim);
+      join_ = JoinFrame(self_.token, server_nonce_, nonce_, self_.claim);
       output_ += EncodeFrame(join_);
       return reader_.Expect(kAnswersToJoin);
     case FrameKind::kWelcome:
       return TakeWelcome(frame);
     case FrameKind::kDenied:
-      return End(absl::StatusCode::kUnauthenticated,
-                 absl::StrCat("rank ", options_.claim.rank,
-                              " was refused: its token is not rank 0's"));
+      outcome_ = self_.Error(absl::StatusCode::kUnauthenticated, "rank ",
+                             self_.claim.rank,
+                             " was refused: its token is not rank 0's");
+      return;
     case FrameKind::kResult:
       return TakeResult(frame);
-    default: {  // The reader lets no others through but kFailure.
+    default:  // The reader lets no others through but kFailure.
       outcome_ = DecodeFailure(frame);
-      return;
-    }
   }
 }
 
 void RendezvousClient::TakeWelcome(const Frame& frame) {
-  if (!WelcomeKnowsToken(options_.token, server_nonce_, join_, frame)) {
-    return End(absl::StatusCode::kUnauthenticated,
-               "what listens there does not know the token");
+  if (!WelcomeKnowsToken(self_.token, server_nonce_, join_, frame)) {
+    outcome_ = self_.Error(absl::StatusCode::kUnauthenticated,
+                           "what listens there does not know the token");
+    return;
   }
   joined_ = true;
   server_pid_ = frame.number;
@@ -407,21 +390,18 @@ void RendezvousClient::TakeResult(const Frame& frame) {
   const bool awaited = !outcome_.has_value() && frame.number == round_ &&
                        frame.rank == static_cast<int64_t>(results_.size());
   if (!awaited) {
-    return End(absl::StatusCode::kDataLoss,
-               absl::StrCat(ServerName(), " sent a result out of turn"));
+    outcome_ = self_.Error(absl::StatusCode::kDataLoss, ServerName(),
+                           " sent a result out of turn");
+    return;
   }
   results_.push_back(frame.payload);
-  if (results_.size() == options_.claim.world_size) {
+  if (results_.size() == self_.claim.world_size) {
     outcome_ = std::exchange(results_, {});
   }
 }
 
 void RendezvousClient::Ask(const Frame& frame) {
   (joined_ ? output_ : waiting_) += EncodeFrame(frame);
-}
-
-void RendezvousClient::End(absl::StatusCode code, absl::string_view what) {
-  outcome_ = absl::Status(code, absl::StrCat(options_.where, ": ", what));
 }
 
 }  // namespace lockstep

@@ -34,20 +34,15 @@ class RendezvousServer {
  public:
   using SessionId = int64_t;
 
-  struct Options {
-    std::string where;  // Begins every message: "rendezvous host:port".
-    int world_size = 1;
-    std::string token;
-    uint32_t pid = 0;  // Rank 0's.
-  };
-
-  RendezvousServer(Options options, NonceSource nonces);
+  // self: the claim is rank 0's.
+  explicit RendezvousServer(RendezvousEnd self);
 
   // Rank 0's own session, which needs no handshake. Once, and first.
   SessionId AddRankZero();
-  // A new connection at `now`, the time since any fixed moment. The stranger
-  // that has been here longest has to go if there are too many.
-  SessionId AddStranger(absl::Duration now);
+  // A new connection at `now`, the time since any fixed moment; `nonce` is a
+  // new one. The stranger that has been here longest has to go if there are too
+  // many.
+  SessionId AddStranger(absl::Duration now, const Nonce& nonce);
 
   // What came over a session that is not closed.
   void Receive(SessionId id, absl::string_view bytes);
@@ -57,7 +52,7 @@ class RendezvousServer {
   // Sends away strangers whose time is up at `now`.
   void Tick(absl::Duration now);
   // When Tick has something to do; infinite if never.
-  absl::Duration NextTick() const;
+  absl::Duration NextTick();
 
   // Makes room by sending the oldest stranger away; false if there is none.
   bool SendOldestStrangerAway();
@@ -99,9 +94,10 @@ class RendezvousServer {
   };
 
   Member& MemberOf(const Session& session);
+  // Null if there is none.
+  Session* OldestStranger();
   // "rank 1 (pid 23)".
   std::string Name(int rank) const;
-  absl::Status Error(absl::StatusCode code, absl::string_view what) const;
   // Why the round cannot end, if `rank` is missing from it for good.
   absl::Status GoneError(int rank) const;
 
@@ -110,6 +106,7 @@ class RendezvousServer {
   void Join(SessionId id, Session& session, const Frame& frame);
   // Makes the session a member's, or says why not.
   absl::Status Admit(SessionId id, Session& session, const RankClaim& claim);
+  void Enter(SessionId id, Session& session, const RankClaim& claim);
   void Publish(const Session& session, const Frame& frame);
   void GiveUp(const Session& session, const Frame& frame);
 
@@ -121,8 +118,7 @@ class RendezvousServer {
   // Sends nothing more, and closes at once.
   void Drop(Session& session);
 
-  const Options options_;
-  NonceSource nonces_;
+  const RendezvousEnd self_;
   SessionId next_id_ = 1;
   std::map<SessionId, Session> sessions_;  // Older sessions first.
   int strangers_ = 0;
@@ -137,16 +133,10 @@ class RendezvousServer {
 // has shown that it knows the token.
 class RendezvousClient {
  public:
-  struct Options {
-    std::string where;  // Begins every message: "rendezvous host:port".
-    RankClaim claim;
-    std::string token;
-  };
-
   // Begins with the handshake.
-  RendezvousClient(Options options, const Nonce& nonce);
+  RendezvousClient(RendezvousEnd self, const Nonce& nonce);
   // Of rank 0, whose session needs none.
-  static RendezvousClient ForRankZero(Options options);
+  static RendezvousClient ForRankZero(RendezvousEnd self);
 
   // Whether the server has let this rank in.
   bool joined() const { return joined_; }
@@ -183,9 +173,7 @@ class RendezvousClient {
   void TakeWelcome(const Frame& frame);
   void TakeResult(const Frame& frame);
   void Ask(const Frame& frame);
-  void End(absl::StatusCode code, absl::string_view what);
-
-  Options options_;
+  RendezvousEnd self_;
   Nonce nonce_ = {};
   FrameReader reader_;
   bool joined_ = false;

@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstddef>
-#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <span>
@@ -49,10 +48,14 @@ absl::StatusOr<OwnedFd> NewSocket(const SocketAddress& address) {
   return fd;
 }
 
+void TurnOn(const OwnedFd& socket, int level, int option) {
+  const int on = 1;
+  setsockopt(socket.get(), level, option, &on, sizeof(on));
+}
+
 // What is sent is short, and somebody waits for it.
 void SendAtOnce(const OwnedFd& socket) {
-  const int on = 1;
-  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  TurnOn(socket, IPPROTO_TCP, TCP_NODELAY);
 }
 
 // While nobody listens at a port of the range from which the system picks, a
@@ -117,12 +120,11 @@ absl::StatusOr<std::vector<SocketAddress>> Resolve(const std::string& host,
 absl::StatusOr<OwnedFd> Listen(const SocketAddress& address) {
   absl::StatusOr<OwnedFd> socket = NewSocket(address);
   if (!socket.ok()) return socket;
-  const int on = 1;
   // Connections of a run that has ended do not keep the port from the next.
-  setsockopt(socket->get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  TurnOn(*socket, SOL_SOCKET, SO_REUSEADDR);
   // "::" leaves IPv4 to a socket of its own.
   if (address.storage.ss_family == AF_INET6) {
-    setsockopt(socket->get(), IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof(on));
+    TurnOn(*socket, IPPROTO_IPV6, IPV6_V6ONLY);
   }
   if (bind(socket->get(), Generic(address), address.size) == 0 &&
       listen(socket->get(), SOMAXCONN) == 0) {

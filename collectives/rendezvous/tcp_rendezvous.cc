@@ -1,5 +1,4 @@
-#include "collectives/rendezvous/tcp_rendezvous.h"
-
+// The TCP rendezvous: a rank, and in rank 0 also the server's sockets.
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -43,9 +42,12 @@ constexpr absl::Duration kLongestPause = absl::Milliseconds(100);
 // For one address of a name that has several.
 constexpr absl::Duration kConnectTimeout = absl::Seconds(2);
 
-constexpr size_t kBufferBytes = 64 << 10;
+// For rank 0 to say which ranks are missing at the deadline.
+constexpr absl::Duration kAnswerTimeout = absl::Seconds(1);
+// For rank 0 to hand over, as it ends, what others have not received yet.
+constexpr absl::Duration kHandOverTimeout = absl::Seconds(1);
 
-uint32_t ThisPid() { return static_cast<uint32_t>(getpid()); }
+constexpr size_t kBufferBytes = 64 << 10;
 
 absl::Status CheckOptions(const TcpRendezvousOptions& options) {
   LOCKSTEP_RETURN_IF_ERROR(CheckRank(options.rank, options.world_size));
@@ -61,13 +63,16 @@ absl::Status CheckOptions(const TcpRendezvousOptions& options) {
   return absl::OkStatus();
 }
 
-// Anybody on the network could join, or pose as rank 0.
-absl::Status CheckToken(const TcpRendezvousOptions& options,
-                        const std::vector<SocketAddress>& addresses) {
+// The addresses of `host`, which need a token unless they are loopback: anybody
+// on the network could join, or pose as rank 0.
+absl::StatusOr<std::vector<SocketAddress>> AddressesOf(
+    const std::string& host, const TcpRendezvousOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<SocketAddress> addresses,
+                            Resolve(host, options.port));
   const bool loopback =
       std::all_of(addresses.begin(), addresses.end(),
                   [](const SocketAddress& a) { return a.IsLoopback(); });
-  if (loopback || !options.token.empty()) return absl::OkStatus();
+  if (loopback || !options.token.empty()) return addresses;
   return absl::InvalidArgumentError(
       "an address that is not loopback needs a token (LOCKSTEP_TOKEN)");
 }
@@ -177,7 +182,9 @@ class RendezvousHost {
       return;
     }
     if (!socket->has_value()) return;
-    sockets_[server_.AddStranger(Now())] = *std::move(*socket);
+    const absl::StatusOr<Nonce> nonce = NewNonce();
+    if (!nonce.ok()) return server_.Fail(nonce.status());
+    sockets_[server_.AddStranger(Now(), *nonce)] = *std::move(*socket);
   }
 
   void ReceiveFrom(SessionId id, const OwnedFd& socket) {
@@ -249,36 +256,30 @@ class SocketRendezvous : public TcpRendezvous {
                                      ? options_.address
                                      : options_.listen_address;
     absl::StatusOr<std::vector<SocketAddress>> at =
-        Resolve(address, options_.port);
-    absl::Status checked = at.status();
-    if (checked.ok()) checked = CheckToken(options_, *at);
-    if (!checked.ok()) return Error(checked.code(), checked.message());
+        AddressesOf(address, options_);
+    if (!at.ok()) {
+      return Self().Error(at.status().code(), at.status().message());
+    }
     // Another address would get another free port.
     if (options_.port == 0) at->resize(1);
     absl::StatusOr<std::vector<OwnedFd>> listeners = ListenAtAll(*at);
     if (!listeners.ok()) {
-      return Error(listeners.status().code(),
-                   absl::StrCat("rank 0 cannot listen at ",
-                                HostAndPort(address, options_.port), ": ",
-                                listeners.status().message()));
+      return Self().Error(listeners.status().code(), "rank 0 cannot listen at ",
+                          HostAndPort(address, options_.port), ": ",
+                          listeners.status().message());
     }
     options_.port = PortOf(listeners->front());
-    LOCKSTEP_ASSIGN_OR_RETURN(NonceSource nonces, NonceSource::Create());
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0,
                    ends) != 0) {
-      return Error(absl::ErrnoToStatusCode(errno), std::strerror(errno));
+      const int error = errno;
+      return Self().Error(absl::ErrnoToStatusCode(error), std::strerror(error));
     }
     socket_ = OwnedFd(ends[0]);
     OwnedFd rank_zero(ends[1]);
-    client_ = RendezvousClient::ForRankZero(
-        {Where(),
-         {0, static_cast<uint32_t>(options_.world_size), ThisPid()},
-         options_.token});
+    client_ = RendezvousClient::ForRankZero(Self());
     host_ = std::make_unique<RendezvousHost>(
-        RendezvousServer(
-            {Where(), options_.world_size, options_.token, ThisPid()}, nonces),
-        *std::move(listeners), std::move(rank_zero));
+        RendezvousServer(Self()), *std::move(listeners), std::move(rank_zero));
     return absl::OkStatus();
   }
 
@@ -303,8 +304,8 @@ class SocketRendezvous : public TcpRendezvous {
       const bool connected = Turn(deadline.remaining());
       if (client_->outcome().has_value()) break;
       if (!connected && client_->joined()) {
-        return Error(absl::StatusCode::kUnavailable,
-                     absl::StrCat(client_->ServerName(), " is gone"));
+        return Self().Error(absl::StatusCode::kUnavailable,
+                            client_->ServerName(), " is gone");
       }
       // Rank 0 had no room among strangers, say.
       if (!connected) socket_.Close();
@@ -327,9 +328,9 @@ class SocketRendezvous : public TcpRendezvous {
       }
       if (client_->outcome().has_value()) return *client_->outcome();
     }
-    return Error(absl::StatusCode::kDeadlineExceeded,
-                 absl::StrCat(client_->ServerName(), " did not answer within ",
-                              absl::FormatDuration(options_.timeout)));
+    return Self().Error(absl::StatusCode::kDeadlineExceeded,
+                        client_->ServerName(), " did not answer within ",
+                        absl::FormatDuration(options_.timeout));
   }
 
   // Publishes, or fails the run if that cannot be published.
@@ -349,32 +350,26 @@ class SocketRendezvous : public TcpRendezvous {
         break;
       }
       if (absl::IsInvalidArgument(socket.status())) {
-        return Error(socket.status().code(), socket.status().message());
+        return Self().Error(socket.status().code(), socket.status().message());
       }
       if (deadline.passed()) {
-        return Error(absl::StatusCode::kDeadlineExceeded,
-                     absl::StrCat("rank 0 did not answer within ",
-                                  absl::FormatDuration(options_.timeout), ": ",
-                                  socket.status().message()));
+        return Self().Error(absl::StatusCode::kDeadlineExceeded,
+                            "rank 0 did not answer within ",
+                            absl::FormatDuration(options_.timeout), ": ",
+                            socket.status().message());
       }
       absl::SleepFor(std::min(pause, deadline.remaining()));
       pause = std::min(pause * 1.5, kLongestPause);
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(NonceSource nonces, NonceSource::Create());
-    client_.emplace(
-        RendezvousClient::Options{
-            Where(),
-            {rank(), static_cast<uint32_t>(world_size()), ThisPid()},
-            options_.token},
-        nonces.Next());
+    LOCKSTEP_ASSIGN_OR_RETURN(const Nonce nonce, NewNonce());
+    client_.emplace(Self(), nonce);
     return absl::OkStatus();
   }
 
   absl::StatusOr<OwnedFd> TryToConnect(const Deadline& deadline) {
     // Each time, since a name may be known only once rank 0's host is up.
     LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<SocketAddress> addresses,
-                              Resolve(options_.address, options_.port));
-    LOCKSTEP_RETURN_IF_ERROR(CheckToken(options_, addresses));
+                              AddressesOf(options_.address, options_));
     absl::StatusOr<OwnedFd> socket;
     for (const SocketAddress& address : addresses) {
       socket =
@@ -404,8 +399,11 @@ class SocketRendezvous : public TcpRendezvous {
     return true;
   }
 
-  absl::Status Error(absl::StatusCode code, absl::string_view what) const {
-    return absl::Status(code, absl::StrCat(Where(), ": ", what));
+  RendezvousEnd Self() const {
+    return {Where(),
+            {rank(), static_cast<uint32_t>(world_size()),
+             static_cast<uint32_t>(getpid())},
+            options_.token};
   }
 
   std::string Where() const {

@@ -1,7 +1,5 @@
 // The TCP rendezvous over real sockets of this host, also among strangers, and
 // with ranks that end or stop.
-#include "collectives/rendezvous/tcp_rendezvous.h"
-
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -11,7 +9,6 @@
 #include <unistd.h>
 
 #include <array>
-#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -57,13 +54,12 @@ using TcpRanks = std::vector<std::unique_ptr<TcpRendezvous>>;
 
 // At 127.0.0.1, with a token and kPatience.
 TcpRendezvousOptions TcpOptions(int rank, int world_size, int port) {
-  TcpRendezvousOptions options;
-  options.port = port;
-  options.token = "the token";
-  options.rank = rank;
-  options.world_size = world_size;
-  options.timeout = kPatience;
-  return options;
+  return {.port = port,
+          .token = "the token",
+          .listen_address = "",
+          .rank = rank,
+          .world_size = world_size,
+          .timeout = kPatience};
 }
 
 std::unique_ptr<TcpRendezvous> OpenTcp(const TcpRendezvousOptions& options) {
@@ -266,24 +262,31 @@ TEST(TcpRendezvousTest, NamesThePortThatIsTaken) {
 }
 
 TEST(TcpRendezvousTest, WrongOptions) {
-  for (const auto& [rank, port] :
-       {std::pair<int, int>{0, -1}, {0, 65536}, {1, 0}}) {
-    EXPECT_THAT(TcpRendezvous::Open(TcpOptions(rank, 2, port)).status(),
-                StatusIs(absl::StatusCode::kInvalidArgument,
-                         HasSubstr(absl::StrCat("port ", port))));
+  const struct {
+    const char* address;
+    int rank, port;
+    absl::StatusCode code;
+    testing::Matcher<std::string> message;
+  } kCases[] = {
+      {"127.0.0.1", 0, -1, absl::StatusCode::kInvalidArgument,
+       HasSubstr("port -1")},
+      {"127.0.0.1", 0, 65536, absl::StatusCode::kInvalidArgument,
+       HasSubstr("port 65536")},
+      {"127.0.0.1", 1, 0, absl::StatusCode::kInvalidArgument,
+       HasSubstr("port 0")},
+      {"127.0.0.1", 2, 1, absl::StatusCode::kInvalidArgument,
+       "rank 2 is outside [0, 2)"},
+      {"", 0, 0, absl::StatusCode::kInvalidArgument,
+       "the rendezvous address is empty"},
+      {"no such host", 0, 0, absl::StatusCode::kUnavailable,
+       HasSubstr("rendezvous no such host:0: ")},
+  };
+  for (const auto& test : kCases) {
+    TcpRendezvousOptions options = TcpOptions(test.rank, 2, test.port);
+    options.address = test.address;
+    EXPECT_THAT(TcpRendezvous::Open(options).status(),
+                StatusIs(test.code, test.message));
   }
-  EXPECT_THAT(
-      TcpRendezvous::Open(TcpOptions(2, 2, 1)).status(),
-      StatusIs(absl::StatusCode::kInvalidArgument, "rank 2 is outside [0, 2)"));
-  TcpRendezvousOptions options = TcpOptions(0, 2, 0);
-  options.address = "";
-  EXPECT_THAT(TcpRendezvous::Open(options).status(),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       "the rendezvous address is empty"));
-  options.address = "no such host";
-  EXPECT_THAT(TcpRendezvous::Open(options).status(),
-              StatusIs(absl::StatusCode::kUnavailable,
-                       HasSubstr("rendezvous no such host:0: ")));
 }
 
 TEST(TcpRendezvousTest, OnlyLoopbackNeedsNoToken) {
@@ -392,11 +395,7 @@ pid_t StartChild(const std::function<void()>& body) {
 
 void Kill(pid_t child) {
   kill(child, SIGKILL);
-  pid_t ended;
-  do {
-    ended = waitpid(child, nullptr, 0);
-  } while (ended < 0 && errno == EINTR);
-  EXPECT_EQ(ended, child);
+  EXPECT_EQ(waitpid(child, nullptr, 0), child);
 }
 
 // What a stranger may send in place of a request to join.

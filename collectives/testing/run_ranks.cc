@@ -33,7 +33,6 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
-#include "collectives/rendezvous/file_rendezvous.h"
 #include "collectives/rendezvous/rendezvous.h"
 
 namespace lockstep {

@@ -34,7 +34,7 @@
 #include "sampler/distributed_sampler.h"
 #include "sampler/shard.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 std::string KeyOf(std::span<const float> image, int32_t label) {
@@ -95,24 +95,22 @@ class ObservedModel : public Model {
   absl::StatusOr<Metrics> ForwardBackward(const Batch& batch,
                                           float gradient_scale,
                                           GradientReady ready) override {
-    LOCKSTEP_ASSIGN_OR_RETURN(trained_, train_.Find(batch));
+    LOCKSTEP_ASSIGN_OR_RETURN(trained, train_.Find(batch));
     return model_->ForwardBackward(batch, gradient_scale, ready);
   }
   absl::StatusOr<Metrics> Evaluate(const Batch& batch) override {
     LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> positions,
                               test_.Find(batch));
-    evaluated_.insert(evaluated_.end(), positions.begin(), positions.end());
+    evaluated.insert(evaluated.end(), positions.begin(), positions.end());
     return model_->Evaluate(batch);
   }
 
   // Of the last ForwardBackward; of all calls of Evaluate.
-  const std::vector<int64_t>& trained() const { return trained_; }
-  const std::vector<int64_t>& evaluated() const { return evaluated_; }
+  std::vector<int64_t> trained, evaluated;
 
  private:
   const std::unique_ptr<Model> model_;
   const SampleFinder train_, test_;
-  std::vector<int64_t> trained_, evaluated_;
 };
 
 // Why the trainer cannot run the case; "" if it can.
@@ -178,10 +176,6 @@ absl::StatusOr<Dataset> ReadDataset(const Safetensors& data,
   return set;
 }
 
-bool Contains(const std::vector<int64_t>& steps, int64_t step) {
-  return std::ranges::find(steps, step) != steps.end();
-}
-
 void Append(const std::string& prefix, NamedTensors tensors,
             NamedTensors& out) {
   for (auto& [name, tensor] : tensors) {
@@ -194,16 +188,16 @@ void Record(const Case& c, ObservedModel& model, int64_t step,
             const StepReport& report, RankOutput& output) {
   StepOutput& recorded = output.steps.emplace_back();
   recorded.epoch = report.epoch;
-  recorded.indices = model.trained();
+  recorded.indices = model.trained;
   const Metrics& metrics = report.shard_metrics;
   if (metrics.samples > 0) {
     recorded.loss = metrics.loss_sum / static_cast<double>(metrics.samples);
   }
-  if (Contains(c.write_gradients, step)) {
+  if (std::ranges::count(c.write_gradients, step) > 0) {
     Append(absl::StrCat("gradient.", step, "/"),
            GradientTensors(model.parameters()), output.tensors);
   }
-  if (Contains(c.write_state, step)) {
+  if (std::ranges::count(c.write_state, step) > 0) {
     Append(absl::StrCat("parameter.", step, "/"),
            ValueTensors(model.parameters()), output.tensors);
     Append(absl::StrCat("buffer.", step, "/"), BufferTensors(model.buffers()),
@@ -233,7 +227,7 @@ absl::Status Evaluate(Trainer& trainer, const Dataset& test,
                       const ObservedModel& model, RankOutput& output) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics, trainer.Evaluate(test));
   const auto count = static_cast<double>(metrics.samples);
-  output.evaluation = {.indices = model.evaluated(),
+  output.evaluation = {.indices = model.evaluated,
                        .loss = metrics.loss_sum / count,
                        .accuracy = static_cast<double>(metrics.correct) / count,
                        .count = metrics.samples};
@@ -303,10 +297,10 @@ absl::Status Run() {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 int main() {
-  const absl::Status status = lockstep::Run();
+  const absl::Status status = lockstep::conformance::Run();
   if (status.ok()) return 0;
   const std::string line =
       absl::StrCat("lockstep_trainer: ", status.message(), "\n");

@@ -20,7 +20,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 struct BrokenTrainer {
   const char* mutant;  // Of broken_pytorch_ddp.py.
@@ -216,4 +216,4 @@ TEST(PyTorchTest, IsKnownByName) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -1,5 +1,4 @@
 // The command `check`: judges somebody else's trainer.
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
@@ -25,15 +24,10 @@
 #include "report/document.h"
 #include "report/write.h"
 
-namespace lockstep {
-namespace {
-constexpr char kNoCommand[] = "none";
-}  // namespace
-}  // namespace lockstep
-
 // An empty --command, as from a shell's empty variable, is an error; so the
 // default is another text.
-ABSL_FLAG(std::string, command, lockstep::kNoCommand,
+constexpr char kNoCommand[] = "none";
+ABSL_FLAG(std::string, command, kNoCommand,
           "a shell command that starts the trainer, in the current folder; "
           "with {world_size} in it, it is started once and starts its ranks "
           "itself, else it is started as every rank, with RANK, WORLD_SIZE, "
@@ -57,7 +51,7 @@ ABSL_FLAG(std::string, output_dir, "lockstep-check",
           "where to write; default: lockstep-check in the current folder");
 ABSL_FLAG(bool, list, false, "print the cases and what they are about");
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 Usage CheckUsage() {
@@ -89,7 +83,6 @@ constexpr char kAdapters[] = "conformance/adapters/";
 constexpr int kMostRanks = 64;
 constexpr int64_t kMostDocumentedBytes = 1 << 20;
 
-// The trainer to judge.
 struct ChosenTrainer {
   std::string command;
   std::string documented;  // A file; "" for none.
@@ -101,28 +94,28 @@ std::string Quoted(const std::string& path) {
 }
 
 absl::StatusOr<ChosenTrainer> TrainerFromFlags() {
-  const std::string& command = absl::GetFlag(FLAGS_command);
-  const std::string& documented = absl::GetFlag(FLAGS_documented);
-  if (command.empty()) {
+  ChosenTrainer chosen = {absl::GetFlag(FLAGS_command),
+                          UserPath(absl::GetFlag(FLAGS_documented))};
+  if (chosen.command.empty()) {
     return absl::InvalidArgumentError(
         "--command is empty, must start a trainer");
   }
-  if (command != kNoCommand)
-    return ChosenTrainer{command, UserPath(documented)};
+  if (chosen.command != kNoCommand) return chosen;
   const std::string trainer = absl::GetFlag(FLAGS_trainer);
   const std::string adapters = kAdapters;
   if (trainer == "lockstep") {
-    return ChosenTrainer{Quoted(adapters + "lockstep_trainer"),
-                         UserPath(documented)};
+    chosen.command = Quoted(adapters + "lockstep_trainer");
+    return chosen;
   }
-  const std::string python =
-      absl::StrCat("'", absl::GetFlag(FLAGS_python), "' ",
-                   Quoted(adapters + "pytorch_ddp.py"));
-  if (trainer == "pytorch") return ChosenTrainer{python, UserPath(documented)};
+  chosen.command = absl::StrCat("'", absl::GetFlag(FLAGS_python), "' ",
+                                Quoted(adapters + "pytorch_ddp.py"));
+  if (trainer == "pytorch") return chosen;
   if (trainer == "pytorch_tutorial") {
-    return ChosenTrainer{python + " --recipe=tutorial",
-                         documented.empty() ? adapters + "pytorch_tutorial.json"
-                                            : UserPath(documented)};
+    chosen.command += " --recipe=tutorial";
+    if (absl::GetFlag(FLAGS_documented).empty()) {
+      chosen.documented = adapters + "pytorch_tutorial.json";
+    }
+    return chosen;
   }
   return absl::InvalidArgumentError(
       absl::StrCat("--trainer: there is no '", trainer,
@@ -142,14 +135,13 @@ absl::StatusOr<std::vector<CheckCase>> CasesFromFlags() {
   std::vector<std::string> names;
   for (const CheckCase& check : all) names.push_back(check.name);
   for (const std::string& name : wanted) {
-    if (std::find(names.begin(), names.end(), name) == names.end()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("--cases: there is no '", name, "'; there are ",
-                       absl::StrJoin(names, ", ")));
-    }
+    if (Includes(names, name)) continue;
+    return absl::InvalidArgumentError(absl::StrCat("--cases: there is no '",
+                                                   name, "'; there are ",
+                                                   absl::StrJoin(names, ", ")));
   }
   std::erase_if(all, [&](const CheckCase& check) {
-    return std::find(wanted.begin(), wanted.end(), check.name) == wanted.end();
+    return !Includes(wanted, check.name);
   });
   return all;
 }
@@ -177,21 +169,15 @@ absl::Status CheckAll(const std::vector<CheckCase>& cases,
         absl::StrCat("case ", report.cases.size() + 1, " of ", cases.size(),
                      ", ", check.name, ": ");
     LOCKSTEP_ASSIGN_OR_RETURN(
-        CheckRun run,
+        CaseReport judged,
         RunCheck(check, trainer, absl::StrCat(work.path(), "/", check.name),
                  [&](const std::string& what) { ShowProgress(place + what); }));
-    ApplyDocumented(documented, run.report.verdicts);
-    if (report.software.empty()) report.software = run.software;
-    report.cases.push_back(std::move(run.report));
+    ApplyDocumented(documented, judged.verdicts);
+    if (report.software.empty()) report.software = judged.software;
+    report.cases.push_back(std::move(judged));
   }
   ShowProgress("");
   return absl::OkStatus();
-}
-
-void PrintCases(const std::vector<CheckCase>& cases) {
-  for (const CheckCase& check : cases) {
-    absl::PrintF("%-18s %s\n", check.name, check.about);
-  }
 }
 
 // Returns the exit status.
@@ -199,7 +185,9 @@ absl::StatusOr<int> Run(std::span<char* const> argv) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<CheckCase> cases,
                             CasesFromFlags());
   if (absl::GetFlag(FLAGS_list)) {
-    PrintCases(cases);
+    for (const CheckCase& check : cases) {
+      absl::PrintF("%-18s %s\n", check.name, check.about);
+    }
     return 0;
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const ChosenTrainer chosen, TrainerFromFlags());
@@ -212,10 +200,9 @@ absl::StatusOr<int> Run(std::span<char* const> argv) {
   }
   const std::string folder = UserPath(absl::GetFlag(FLAGS_output_dir));
   LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));
-  TrainerCommand trainer;
-  trainer.command = chosen.command;
-  trainer.working_folder = UserPath(".");
-  trainer.timeout = absl::Seconds(timeout);
+  const TrainerCommand trainer = {.command = chosen.command,
+                                  .working_folder = UserPath("."),
+                                  .timeout = absl::Seconds(timeout)};
   CheckReport report;
   report.origin = report::OriginOf("//conformance:check", argv);
   report.world_size = absl::GetFlag(FLAGS_world_size);
@@ -227,9 +214,10 @@ absl::StatusOr<int> Run(std::span<char* const> argv) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 int main(int argc, char** argv) {
-  return lockstep::CommandMain(
-      lockstep::CheckUsage(), {argv, static_cast<size_t>(argc)}, lockstep::Run);
+  return lockstep::CommandMain(lockstep::conformance::CheckUsage(),
+                               {argv, static_cast<size_t>(argc)},
+                               lockstep::conformance::Run);
 }

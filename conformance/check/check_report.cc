@@ -25,7 +25,7 @@
 #include "nlohmann/json.hpp"
 #include "report/document.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // For a reader of the page.
@@ -202,17 +202,10 @@ CheckTotals TotalsOf(const CheckReport& report) {
 std::string CellOf(const CaseReport& c, Claim claim) {
   const auto found = std::ranges::find(c.verdicts, claim, &Verdict::claim);
   if (found == c.verdicts.end()) return "-";
-  switch (found->outcome) {
-    case Outcome::kFailed:
-      return "FAIL";
-    case Outcome::kDocumented:
-      return "docs";
-    case Outcome::kSkipped:
-      return "skip";
-    case Outcome::kPassed:
-      break;
+  constexpr const char* kCells[] = {"ok", "FAIL", "docs", "skip"};
+  if (found->outcome != Outcome::kPassed || found->error_over_allowed == 0) {
+    return kCells[static_cast<size_t>(found->outcome)];
   }
-  if (found->error_over_allowed == 0) return "ok";
   return absl::StrFormat("%.2f", found->error_over_allowed);
 }
 
@@ -281,31 +274,9 @@ void ApplyDocumented(const std::vector<Documented>& documented,
 
 namespace {
 
-// Gives each start a folder, which is removed once it has been read.
-class Player {
- public:
-  Player(const TrainerCommand& trainer, std::string work_folder,
-         const std::function<void(const std::string&)>& on_start)
-      : trainer_(trainer),
-        work_folder_(std::move(work_folder)),
-        on_start_(on_start) {}
-
-  absl::StatusOr<TrainerRun> Play(const std::string& what, const CasePlan& plan,
-                                  const CaseFiles& files) {
-    if (on_start_) on_start_(what);
-    const std::string folder = absl::StrCat(work_folder_, "/start", ++starts_);
-    absl::StatusOr<TrainerRun> run = PlayRun(trainer_, plan, files, folder);
-    std::error_code ignored;  // The whole work folder goes in the end.
-    std::filesystem::remove_all(folder, ignored);
-    return run;
-  }
-
- private:
-  const TrainerCommand& trainer_;
-  const std::string work_folder_;
-  const std::function<void(const std::string&)>& on_start_;
-  int starts_ = 0;
-};
+// One start, of which on_start is told.
+using Play = std::function<absl::StatusOr<TrainerRun>(
+    const std::string& what, const CasePlan& plan, const CaseFiles& files)>;
 
 bool EndedWell(const TrainerRun& run) {
   return run.end == TrainerRun::End::kExited &&
@@ -314,22 +285,21 @@ bool EndedWell(const TrainerRun& run) {
          });
 }
 
-absl::StatusOr<CaseRuns> PlayAll(const CheckCase& check, Player& player) {
+absl::StatusOr<CaseRuns> PlayAll(const CheckCase& check, const Play& play) {
   CaseRuns runs;
   LOCKSTEP_ASSIGN_OR_RETURN(runs.one_rank,
-                            player.Play("1 rank", check.one_rank, check.files));
+                            play("1 rank", check.one_rank, check.files));
   // Other runs could not be compared with anything. Runs that were not started
   // have no ranks, which is to say that they wrote nothing.
   if (!EndedWell(runs.one_rank)) return runs;
   LOCKSTEP_ASSIGN_OR_RETURN(
       runs.all_ranks,
-      player.Play(absl::StrCat(check.all_ranks.c.world_size(), " ranks"),
-                  check.all_ranks, check.files));
+      play(absl::StrCat(check.all_ranks.c.world_size(), " ranks"),
+           check.all_ranks, check.files));
   if (!EndedWell(runs.all_ranks)) return runs;
   for (const ExtraStart& start : ReorderedStarts(check)) {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        TrainerRun run,
-        player.Play("1 rank, for its rounding", start.plan, start.files));
+    LOCKSTEP_ASSIGN_OR_RETURN(TrainerRun run, play("1 rank, for its rounding",
+                                                   start.plan, start.files));
     runs.reordered.push_back(std::move(run));
   }
   return runs;
@@ -346,7 +316,7 @@ std::string SoftwareOf(const CaseRuns& runs) {
 
 }  // namespace
 
-absl::StatusOr<CheckRun> RunCheck(
+absl::StatusOr<CaseReport> RunCheck(
     const CheckCase& check, const TrainerCommand& trainer,
     const std::string& work_folder,
     const std::function<void(const std::string&)>& on_start) {
@@ -357,19 +327,27 @@ absl::StatusOr<CheckRun> RunCheck(
     return absl::UnavailableError(
         absl::StrCat(work_folder, ": ", error.message()));
   }
-  Player player(trainer, work_folder, on_start);
-  LOCKSTEP_ASSIGN_OR_RETURN(const CaseRuns runs, PlayAll(check, player));
-  const RunExtra run_extra = [&player](const ExtraStart& start) {
-    return player.Play("1 rank, for the cause", start.plan, start.files);
+  int starts = 0;
+  // Gives each start a folder, which is removed once it has been read.
+  const Play play = [&](const std::string& what, const CasePlan& plan,
+                        const CaseFiles& files) {
+    if (on_start) on_start(what);
+    const std::string folder = absl::StrCat(work_folder, "/start", ++starts);
+    absl::StatusOr<TrainerRun> run = PlayRun(trainer, plan, files, folder);
+    std::error_code ignored;  // The whole work folder goes in the end.
+    std::filesystem::remove_all(folder, ignored);
+    return run;
   };
-  CheckRun result;
-  result.report.name = check.name;
-  result.report.about = check.about;
-  result.report.verdicts = Judge(check, runs, run_extra);
-  result.report.seconds = absl::ToDoubleSeconds(absl::Now() - start);
-  result.software = SoftwareOf(runs);
+  LOCKSTEP_ASSIGN_OR_RETURN(const CaseRuns runs, PlayAll(check, play));
+  const RunExtra run_extra = [&play](const ExtraStart& start) {
+    return play("1 rank, for the cause", start.plan, start.files);
+  };
+  CaseReport report = {
+      .name = check.name, .about = check.about, .software = SoftwareOf(runs)};
+  report.verdicts = Judge(check, runs, run_extra);
+  report.seconds = absl::ToDoubleSeconds(absl::Now() - start);
   std::filesystem::remove_all(work_folder, error);
-  return result;
+  return report;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -13,13 +13,14 @@
 #include "conformance/check/run/run_trainer.h"
 #include "report/document.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 struct CaseReport {
   std::string name;
-  std::string about;              // One sentence.
-  std::vector<Verdict> verdicts;  // Of the claims that were judged, in order.
-  double seconds = 0;             // That its starts took.
+  std::string about;                   // One sentence.
+  std::string software = {};           // As a rank names it; "" if none did.
+  std::vector<Verdict> verdicts = {};  // Of the judged claims, in order.
+  double seconds = 0;                  // That its starts took.
 };
 
 struct CheckReport {
@@ -68,11 +69,6 @@ absl::StatusOr<std::vector<Documented>> ParseDocumented(
 void ApplyDocumented(const std::vector<Documented>& documented,
                      std::vector<Verdict>& verdicts);
 
-struct CheckRun {
-  CaseReport report;
-  std::string software;  // As a rank of the runs names it; "" if none did.
-};
-
 // Starts the trainer on the case with one rank, with all ranks, and with one
 // rank again for its rounding and, where a claim fails, for the cause; each in
 // a folder of its own below `work_folder`, which must not exist. `on_start` is
@@ -81,11 +77,11 @@ struct CheckRun {
 // processes.
 //
 // What the trainer does is never an error, but a verdict. Errors: PlayRun's.
-absl::StatusOr<CheckRun> RunCheck(
+absl::StatusOr<CaseReport> RunCheck(
     const CheckCase& check, const TrainerCommand& trainer,
     const std::string& work_folder,
     const std::function<void(const std::string&)>& on_start);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_CHECK_CHECK_REPORT_H_

@@ -25,7 +25,7 @@
 #include "report/document.h"
 #include "report/write.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using testing::AllOf;
@@ -337,4 +337,4 @@ TEST(CheckTest, LeavesNothingBehind) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -17,7 +17,7 @@
 #include "base/slice.h"
 #include "collectives/collective.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr Operation kOperations[] = {
@@ -277,7 +277,7 @@ std::optional<Bytes> OutputOf(const CollectiveCase& call, AdditionOrder order,
                           .op = call.op,
                           .count = call.count,
                           .root = call.root,
-                          .destination = DestinationOf(call, world_size),
+                          .hops = call.distance,
                           .uniform = call.uniform},
                          order, rank, inputs);
 }
@@ -295,4 +295,4 @@ std::optional<std::string> Difference(const CollectiveCase& call,
   return std::nullopt;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

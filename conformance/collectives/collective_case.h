@@ -13,7 +13,7 @@
 #include "collectives/algorithms/collective_reference.h"
 #include "collectives/collective.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // What the ranks' inputs hold.
 enum class ValueKind {
@@ -81,6 +81,6 @@ std::optional<Bytes> OutputOf(const CollectiveCase& call, AdditionOrder order,
 std::optional<std::string> Difference(const CollectiveCase& call,
                                       const std::byte* got, const Bytes& want);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_COLLECTIVES_COLLECTIVE_CASE_H_

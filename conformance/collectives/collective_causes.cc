@@ -14,7 +14,7 @@
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // Up to so many ranks are tried in every order.
@@ -154,4 +154,4 @@ std::string CauseOfStrayOutput(const CollectiveCase& call, AdditionOrder order,
   return absl::StrCat(", as if rank ", rank, " were the root");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -24,7 +24,7 @@
 #include "conformance/collectives/collective_case.h"
 #include "conformance/report/claim_recorder.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // Watched on either side of a buffer.
@@ -115,7 +115,7 @@ struct OwnCase {
   std::span<std::byte> outputs;
 };
 
-class Checker : public CollectiveChecker {
+class Checker {
  public:
   Checker(Communicator& communicator, AdditionOrder order)
       : communicator_(communicator), order_(order) {}
@@ -138,7 +138,7 @@ class Checker : public CollectiveChecker {
     return absl::OkStatus();
   }
 
-  absl::Status Check(const CollectiveCase& call) override {
+  absl::Status Check(const CollectiveCase& call) {
     OwnCase own = OwnCaseOf(call);
     std::copy_n(stale_.begin(), own.inputs.size(), own.inputs.begin());
     std::copy_n(stale_.begin(), own.outputs.size(), own.outputs.begin());
@@ -259,15 +259,6 @@ class Checker : public CollectiveChecker {
                                               *own.output_values, own.before}));
   }
 
-  // ", as if ..." or "": for memory that was written without a cause to.
-  std::string CauseOfStray(const OwnCase& own) const {
-    return own.output_values.has_value()
-               ? ""
-               : CauseOfStrayOutput(own.call, order_,
-                                    communicator_.world_size(),
-                                    communicator_.rank(), own.output);
-  }
-
   // That memory was not written but where it may be: the output, and inputs
   // that it is a part of.
   absl::Status CheckBeside(const OwnCase& own) const {
@@ -280,28 +271,34 @@ class Checker : public CollectiveChecker {
                                  own.input_values.end(), own.input)) {
       return Wrong("Input", own.call, "the input was written");
     }
-    const bool in_inputs = own.apart || OutputIsPart(own.call.operation);
-    const int64_t input_at = own.input - own.inputs.data();
-    const std::optional<int64_t> near_input =
-        in_inputs
-            ? FirstWritten(own.inputs, stale_, input_at, input_at + input_size)
-            : FirstWritten(own.inputs, stale_, 0, 0);
-    if (near_input.has_value()) {
-      return Wrong("Beside", own.call,
-                   absl::StrCat("byte ", *near_input - input_at,
-                                " beside the input was written"));
+    const bool of_inputs = OutputIsPart(own.call.operation);
+    const auto near = [&](std::span<const std::byte> area, const std::byte* at,
+                          int64_t size, bool may_be_there) {
+      const int64_t begin = at - area.data();
+      std::optional<int64_t> written =
+          may_be_there ? FirstWritten(area, stale_, begin, begin + size)
+                       : FirstWritten(area, stale_, 0, 0);
+      if (written.has_value()) *written -= begin;
+      return written;
+    };
+    if (const auto byte =
+            near(own.inputs, own.input, input_size, own.apart || of_inputs)) {
+      return Wrong(
+          "Beside", own.call,
+          absl::StrCat("byte ", *byte, " beside the input was written"));
     }
-    const bool in_outputs = own.apart || !OutputIsPart(own.call.operation);
-    const int64_t output_at = own.output - own.outputs.data();
-    const std::optional<int64_t> near_output =
-        in_outputs ? FirstWritten(own.outputs, stale_, output_at,
-                                  output_at + output_size)
-                   : FirstWritten(own.outputs, stale_, 0, 0);
-    if (!near_output.has_value()) return absl::OkStatus();
-    return Wrong(
-        "Beside", own.call,
-        absl::StrCat("byte ", *near_output - output_at,
-                     " beside the output was written", CauseOfStray(own)));
+    if (const auto byte = near(own.outputs, own.output, output_size,
+                               own.apart || !of_inputs)) {
+      return Wrong(
+          "Beside", own.call,
+          absl::StrCat("byte ", *byte, " beside the output was written",
+                       own.output_values.has_value()
+                           ? ""
+                           : CauseOfStrayOutput(
+                                 own.call, order_, communicator_.world_size(),
+                                 communicator_.rank(), own.output)));
+    }
+    return absl::OkStatus();
   }
 
   Communicator& communicator_;
@@ -315,26 +312,26 @@ class Checker : public CollectiveChecker {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<CollectiveChecker>> CollectiveChecker::Create(
+absl::StatusOr<CollectiveChecker> MakeCollectiveChecker(
     Communicator& communicator, Memory memory, AdditionOrder order) {
-  auto checker = std::make_unique<Checker>(communicator, order);
+  const auto checker = std::make_shared<Checker>(communicator, order);
   LOCKSTEP_RETURN_IF_ERROR(checker->Allocate(memory));
-  return checker;
+  return [checker](const CollectiveCase& call) { return checker->Check(call); };
 }
 
 absl::StatusOr<std::string> CheckCollectives(Communicator& communicator,
                                              Memory memory, uint64_t salt) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<CollectiveChecker> checker,
-                            CollectiveChecker::Create(communicator, memory));
-  return CheckCollectives(*checker,
+  LOCKSTEP_ASSIGN_OR_RETURN(const CollectiveChecker check,
+                            MakeCollectiveChecker(communicator, memory));
+  return CheckCollectives(check,
                           SomeCollectiveCases(communicator.world_size(), salt));
 }
 
 absl::StatusOr<std::string> CheckCollectives(
-    CollectiveChecker& checker, std::span<const CollectiveCase> cases) {
+    const CollectiveChecker& check, std::span<const CollectiveCase> cases) {
   std::string asked;
   for (const CollectiveCase& call : cases) {
-    LOCKSTEP_RETURN_IF_ERROR(checker.Check(call));
+    LOCKSTEP_RETURN_IF_ERROR(check(call));
     asked.push_back(static_cast<char>(call.type));
   }
   return asked;
@@ -354,4 +351,4 @@ void CollectiveClaims::Add(std::span<const absl::StatusOr<std::string>> asked) {
   }
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

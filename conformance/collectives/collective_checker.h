@@ -5,11 +5,11 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -19,7 +19,7 @@
 #include "conformance/mutant.h"
 #include "conformance/report/claim_recorder.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // What one rank got, of as many bytes as it should have.
 struct WrongOutput {
@@ -52,28 +52,21 @@ inline constexpr const char* kCollectiveChecks[] = {"Output", "Input",
 // Where the buffers lie.
 enum class Memory { kOrdinary, kGroup };
 
-// Every rank of the group makes the same calls of it.
-class CollectiveChecker {
- public:
-  // Borrows the communicator.
-  static absl::StatusOr<std::unique_ptr<CollectiveChecker>> Create(
-      Communicator& communicator, Memory memory,
-      AdditionOrder order = AdditionOrder::kBySize);
+// Makes a call, and asks in this order:
+//
+//   Output  is the output the reference's to the bit?
+//   Input   is an input that lies elsewhere as it was?
+//   Beside  is what lies beside inputs and output as it was?
+//
+// Errors: the communicator's; kDataLoss if the answer is no. The message starts
+// with the name, and has the case, the rank, the first wrong element, and the
+// cause that explains the whole output, if there is one (CauseOfOutput).
+using CollectiveChecker = std::function<absl::Status(const CollectiveCase&)>;
 
-  virtual ~CollectiveChecker() = default;
-
-  // Makes the call, and asks in this order:
-  //
-  //   Output  is the output the reference's to the bit?
-  //   Input   is an input that lies elsewhere as it was?
-  //   Beside  is what lies beside inputs and output as it was?
-  //
-  // Errors: the communicator's; kDataLoss if the answer is no. The message
-  // starts with the name, and has the case, the rank, the first wrong element,
-  // and the cause that explains the whole output, if there is one
-  // (CauseOfOutput).
-  virtual absl::Status Check(const CollectiveCase& call) = 0;
-};
+// Every rank of the group, which it borrows, makes the same calls of it.
+absl::StatusOr<CollectiveChecker> MakeCollectiveChecker(
+    Communicator& communicator, Memory memory,
+    AdditionOrder order = AdditionOrder::kBySize);
 
 // Every case of CollectiveCases, or the slice of them (slice.h) that `salt`
 // draws, one after the other. The first error ends it. Gives what was asked, in
@@ -81,7 +74,7 @@ class CollectiveChecker {
 absl::StatusOr<std::string> CheckCollectives(Communicator& communicator,
                                              Memory memory, uint64_t salt = 0);
 absl::StatusOr<std::string> CheckCollectives(
-    CollectiveChecker& checker, std::span<const CollectiveCase> cases);
+    const CollectiveChecker& check, std::span<const CollectiveCase> cases);
 
 // The claim that all operations are right to the bit, of each type. From the
 // beginning of a test that asks it to its end.
@@ -97,6 +90,15 @@ class CollectiveClaims {
   std::map<DataType, std::unique_ptr<ClaimRecorder>> recorders_;
 };
 
-}  // namespace lockstep
+// Mutants of a group, each in groups of three ranks. What the first of `checks`
+// must say, some rank's check says; the other checks are those that reject it
+// on other ranks, in the first case in which it shows.
+MutantSuite CollectiveMutants();
+
+// One of them, for the controls of other suites: `real`, which it borrows, but
+// that the last element of what a rank gets is not written.
+std::unique_ptr<Communicator> LoseTail(Communicator& real);
+
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_COLLECTIVES_COLLECTIVE_CHECKER_H_

@@ -1,16 +1,13 @@
-#include "conformance/collectives/collective_mutants.h"
-
+// Mutants, as decorators of a group.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <iterator>
 #include <memory>
 #include <set>
 #include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -26,30 +23,14 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
-#include "conformance/decorators.h"
 #include "conformance/mutant.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr int kRanks = 3;
 
-// What a group does of a call instead.
-using RunWrong =
-    std::function<absl::Status(Communicator& real, const Collective& call)>;
-
-class MutatedCommunicator : public ForwardingCommunicator {
- public:
-  MutatedCommunicator(Communicator& real, RunWrong run)
-      : ForwardingCommunicator(real), run_(std::move(run)) {}
-
-  absl::Status Run(const Collective& call) override {
-    return run_(inner(), call);
-  }
-
- private:
-  const RunWrong run_;
-};
+using RunWrong = GroupMutant::RunWrong;
 
 bool GetsOutput(const Communicator& group, const Collective& call) {
   switch (call.operation) {
@@ -177,9 +158,6 @@ absl::Status AddBySize(Communicator& real, const Collective& call) {
 
 bool Always(const CollectiveCase&) { return true; }
 
-// In place, what was there may be right already.
-bool IsApart(const CollectiveCase& call) { return !call.in_place; }
-
 // The last rank must get an output, or be the one that does.
 bool LastRankGetsOutput(const CollectiveCase& call) {
   switch (call.operation) {
@@ -208,22 +186,10 @@ bool TwiceCounts(const CollectiveCase& call) {
   return Reduces(call.operation) && !IsExtreme(call) && call.count > 3;
 }
 
-bool HasInput(const CollectiveCase& call) {
-  return !call.in_place && call.operation != Operation::kBroadcast;
-}
-
 bool OrderCounts(const CollectiveCase& call) {
   return call.operation == Operation::kAllReduce && call.count > 3 &&
          (call.type == DataType::kFloat32 || call.type == DataType::kFloat64) &&
          !IsExtreme(call);
-}
-
-bool OrderOfSizeCounts(const CollectiveCase& call) {
-  return call.uniform && OrderCounts(call);
-}
-
-bool Averages(const CollectiveCase& call) {
-  return Reduces(call.operation) && call.op == ReduceOp::kAverage;
 }
 
 // Of small sets of special values, many stay the same.
@@ -267,13 +233,13 @@ absl::StatusOr<std::vector<std::vector<absl::Status>>> CheckMutated(
       cases.size(), std::vector<absl::Status>(kRanks));
   const auto statuses = RunRanks(
       Backend::kThreads, kRanks, [&](Communicator& real) -> absl::Status {
-        MutatedCommunicator mutated(real, run);
+        GroupMutant mutated(real, run);
         LOCKSTEP_ASSIGN_OR_RETURN(
-            const std::unique_ptr<CollectiveChecker> checker,
-            CollectiveChecker::Create(mutated, Memory::kOrdinary));
+            const CollectiveChecker check,
+            MakeCollectiveChecker(mutated, Memory::kOrdinary));
         for (size_t i = 0; i < cases.size(); ++i) {
           absl::Status& status = by_case[i][static_cast<size_t>(real.rank())];
-          status = checker->Check(cases[i]);
+          status = check(cases[i]);
           if (!status.ok() && status.code() != absl::StatusCode::kDataLoss) {
             return status;
           }
@@ -327,7 +293,7 @@ Mutant Planted(Mutant mutant, bool (*shows)(const CollectiveCase&),
 }  // namespace
 
 std::unique_ptr<Communicator> LoseTail(Communicator& real) {
-  return std::make_unique<MutatedCommunicator>(real, KeepLastElement);
+  return std::make_unique<GroupMutant>(real, KeepLastElement);
 }
 
 MutantSuite CollectiveMutants() {
@@ -337,9 +303,12 @@ MutantSuite CollectiveMutants() {
                 "Output",
                 "as if the first and the last element had changed places"},
                Always, SwapEnds),
-       Planted({"LostTail", "the last element is not written", "Output",
-                "as if the last element had not been written"},
-               IsApart, KeepLastElement),
+       Planted(
+           {"LostTail", "the last element is not written", "Output",
+            "as if the last element had not been written"},
+           // In place, what was there may be right already.
+           [](const CollectiveCase& call) { return !call.in_place; },
+           KeepLastElement),
        Planted({"WrongRoot", "the rank after the root takes its part",
                 "Output, Beside", "were the root"},
                RootCounts, TakeNextForRoot),
@@ -352,18 +321,30 @@ MutantSuite CollectiveMutants() {
        Planted({"OneTooMany", "one byte after the output is written", "Beside",
                 " beside the "},
                Always, WriteBesideOutput),
-       Planted({"WritesInput", "the first byte of the input changes", "Input",
-                "the input was written"},
-               HasInput, WriteInput),
+       Planted(
+           {"WritesInput", "the first byte of the input changes", "Input",
+            "the input was written"},
+           [](const CollectiveCase& call) {
+             return !call.in_place && call.operation != Operation::kBroadcast;
+           },
+           WriteInput),
        Planted({"OrderOfArrival", "the ranks are added in another order",
                 "Output", "as if the ranks were added in the order"},
                OrderCounts, AddInReverse()),
-       Planted({"UnscaledAverage", "an average is the sum", "Output",
-                "as if it were the sum, not the average"},
-               Averages, SumForAverage),
-       Planted({"OrderBySize", "a uniform call adds in the order of its size",
-                "Output", "as if it were added in the order of its size"},
-               OrderOfSizeCounts, AddBySize)});
+       Planted(
+           {"UnscaledAverage", "an average is the sum", "Output",
+            "as if it were the sum, not the average"},
+           [](const CollectiveCase& call) {
+             return Reduces(call.operation) && call.op == ReduceOp::kAverage;
+           },
+           SumForAverage),
+       Planted(
+           {"OrderBySize", "a uniform call adds in the order of its size",
+            "Output", "as if it were added in the order of its size"},
+           [](const CollectiveCase& call) {
+             return call.uniform && OrderCounts(call);
+           },
+           AddBySize)});
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -4,7 +4,6 @@
 // By the project's own ring, whose order of additions is stated; what NCCL's
 // own calls add, in an order of its own, //collectives/nccl checks.
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -18,11 +17,10 @@
 #include "collectives/nccl/run_nccl_ranks.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
-#include "conformance/collectives/collective_mutants.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using testing::Contains;
@@ -30,17 +28,16 @@ using testing::Each;
 using testing::HasSubstr;
 
 absl::StatusOr<std::string> CheckAll(Communicator& communicator) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<CollectiveChecker> checker,
-      CollectiveChecker::Create(communicator, Memory::kGroup,
-                                AdditionOrder::kRing));
+  LOCKSTEP_ASSIGN_OR_RETURN(const CollectiveChecker check,
+                            MakeCollectiveChecker(communicator, Memory::kGroup,
+                                                  AdditionOrder::kRing));
   std::vector<CollectiveCase> cases =
       SomeCollectiveCases(communicator.world_size(), /*salt=*/1);
   for (CollectiveCase& call : cases) {
     // The kernels want elements that are aligned.
     if (Reduces(call.operation)) call.misalignment *= SizeOf(call.type);
   }
-  return CheckCollectives(*checker, cases);
+  return CheckCollectives(check, cases);
 }
 
 NcclOptions OurRing() {
@@ -82,4 +79,4 @@ TEST(CollectivesNcclMutantTest, ALostTailIsRejected) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

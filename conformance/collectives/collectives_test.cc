@@ -19,12 +19,11 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
-#include "conformance/collectives/collective_mutants.h"
 #include "conformance/mutant.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using testing::Each;
@@ -154,13 +153,16 @@ CollectiveCase AllReduce(ReduceOp op, int64_t count = 67) {
           .count = count};
 }
 
-Bytes Wanted(const CollectiveCase& call, int world_size = kRanks) {
-  return OutputOf(call, AdditionOrder::kBySize, world_size, kRank).value();
+// On rank 1, by a reduction of `taken`.
+Bytes Output(const CollectiveCase& call, const Taken& taken = {},
+             int world_size = kRanks) {
+  return OutputOf(call, AdditionOrder::kBySize, world_size, kRank, taken)
+      .value();
 }
 
 std::string CauseOf(const CollectiveCase& call, const Bytes& got,
                     int world_size = kRanks) {
-  const Bytes want = Wanted(call, world_size);
+  const Bytes want = Output(call, {}, world_size);
   const Bytes before(want.size(), std::byte{0x5a});
   return CauseOfOutput({call, AdditionOrder::kBySize, world_size, kRank,
                         got.data(), want, before});
@@ -168,40 +170,30 @@ std::string CauseOf(const CollectiveCase& call, const Bytes& got,
 
 TEST(CollectiveCausesTest, NamesTheRightRanks) {
   CollectiveCase call = AllReduce(ReduceOp::kSum, 9000);
-  EXPECT_EQ(CauseOf(call, OutputOf(call, AdditionOrder::kBySize, kRanks, kRank,
-                                   {.ranks = {2, 1, 0}, .twice = -1})
-                              .value()),
+  EXPECT_EQ(CauseOf(call, Output(call, {.ranks = {2, 1, 0}, .twice = -1})),
             ", as if the ranks were added in the order 2, 1, 0");
+  // More ranks than are tried in every order.
+  EXPECT_EQ(
+      CauseOf(call, Output(call, {.ranks = {1, 0, 4, 3, 2}, .twice = -1}, 5),
+              5),
+      ", as if the ranks were added in the order 1, 0, 4, 3, 2");
   for (const ReduceOp op :
        {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kProduct}) {
     call = AllReduce(op);
-    EXPECT_EQ(CauseOf(call, OutputOf(call, AdditionOrder::kBySize, kRanks,
-                                     kRank, {.ranks = {}, .twice = 2})
-                                .value()),
+    EXPECT_EQ(CauseOf(call, Output(call, {.ranks = {}, .twice = 2})),
               ", as if rank 2's input were taken twice");
   }
   call.operation = Operation::kScatter;
   call.root = 2;
   CollectiveCase other = call;
   other.root = 0;
-  EXPECT_EQ(CauseOf(call, Wanted(other)), ", as if rank 0 were the root");
-}
-
-// Of more ranks than are tried in every order.
-TEST(CollectiveCausesTest, NamesTheOrderOfManyRanks) {
-  const CollectiveCase call = AllReduce(ReduceOp::kSum, 9000);
-  EXPECT_EQ(CauseOf(call,
-                    OutputOf(call, AdditionOrder::kBySize, 5, kRank,
-                             {.ranks = {1, 0, 4, 3, 2}, .twice = -1})
-                        .value(),
-                    5),
-            ", as if the ranks were added in the order 1, 0, 4, 3, 2");
+  EXPECT_EQ(CauseOf(call, Output(other)), ", as if rank 0 were the root");
 }
 
 TEST(CollectiveCausesTest, NamesNothingThatDoesNotGiveEveryBit) {
   for (const ReduceOp op : kAllReduceOps) {
     const CollectiveCase call = AllReduce(op);
-    Bytes got = Wanted(call);
+    Bytes got = Output(call);
     got[4 * 33] ^= std::byte{1};
     EXPECT_EQ(CauseOf(call, got), "");
     std::swap_ranges(got.begin(), got.begin() + 4, got.end() - 4);
@@ -213,16 +205,16 @@ TEST(CollectiveCausesTest, NamesTheRootOfAStrayOutputIfItIsIts) {
   CollectiveCase call = AllReduce(ReduceOp::kSum);
   call.operation = Operation::kReduce;
   call.root = kRank;
-  Bytes got = Wanted(call);
+  Bytes got = Output(call);
   call.root = 0;
-  EXPECT_EQ(CauseOfStrayOutput(call, AdditionOrder::kBySize, kRanks, kRank,
-                               got.data()),
-            ", as if rank 1 were the root");
+  const auto cause = [&] {
+    return CauseOfStrayOutput(call, AdditionOrder::kBySize, kRanks, kRank,
+                              got.data());
+  };
+  EXPECT_EQ(cause(), ", as if rank 1 were the root");
   got[0] ^= std::byte{1};
-  EXPECT_EQ(CauseOfStrayOutput(call, AdditionOrder::kBySize, kRanks, kRank,
-                               got.data()),
-            "");
+  EXPECT_EQ(cause(), "");
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

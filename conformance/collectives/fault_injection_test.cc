@@ -33,7 +33,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr int kRuns = 200;
@@ -310,26 +310,43 @@ INSTANTIATE_TEST_SUITE_P(Lots, FaultInjectionTest,
 
 // The controls: what the checks above must reject.
 
-TEST(FaultInjectionControlTest, AnotherCauseIsAnotherResult) {
-  Plan plan = PlanOf(0);
-  plan.world_size = 3;
+// What rank 0 gets where no fault is injected, but the last rank leaves, after
+// a barrier if `late`: then the fault seems to have struck long ago.
+absl::Status WhereTheLastRankLeaves(Plan& plan, int world_size, bool late) {
+  plan = PlanOf(0);
+  plan.world_size = world_size;
   plan.victim = 1;
   plan.call = kMaxCalls;  // Never.
-  const auto statuses =
-      RunRanks(Backend::kThreads, 3, [&](Communicator& communicator) {
-        if (communicator.rank() == 2) return absl::OkStatus();  // Leaves.
-        SharedTime struck;
-        struck.Set();
-        return RunRank(communicator, plan, struck);
-      });
-  EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kUnavailable,
-                                    testing::StartsWith("rank 2 left")));
+  return RunRanks(Backend::kThreads, world_size,
+                  [&](Communicator& communicator) {
+                    if (communicator.rank() == world_size - 1) {
+                      return late ? communicator.Barrier() : absl::OkStatus();
+                    }
+                    SharedTime struck;
+                    if (!late) struck.Set();
+                    return RunRank(communicator, plan, struck);
+                  })[0];
+}
+
+TEST(FaultInjectionControlTest, AnotherCauseIsAnotherResult) {
+  Plan plan;
+  const absl::Status status =
+      WhereTheLastRankLeaves(plan, /*world_size=*/3, /*late=*/false);
+  EXPECT_THAT(status, StatusIs(absl::StatusCode::kUnavailable,
+                               testing::StartsWith("rank 2 left")));
   for (const Fault fault :
        {Fault::kKilled, Fault::kStopped, Fault::kDisagrees}) {
     plan.fault = fault;
-    EXPECT_THAT(statuses[0], testing::Not(IsCause(plan)));
+    EXPECT_THAT(status, testing::Not(IsCause(plan)));
     EXPECT_THAT(absl::OkStatus(), testing::Not(IsCause(plan)));
   }
+}
+
+TEST(FaultInjectionControlTest, ALateReportShows) {
+  Plan plan;
+  EXPECT_THAT(
+      WhereTheLastRankLeaves(plan, /*world_size=*/2, /*late=*/true),
+      StatusIs(absl::StatusCode::kInternal, testing::StartsWith("after ")));
 }
 
 TEST(FaultInjectionControlTest, WhatIsLeftShows) {
@@ -344,20 +361,5 @@ TEST(FaultInjectionControlTest, WhatIsLeftShows) {
   EXPECT_EQ(Traces(), before);
 }
 
-TEST(FaultInjectionControlTest, ALateReportShows) {
-  Plan plan = PlanOf(0);
-  plan.world_size = 2;
-  plan.victim = 1;
-  plan.call = kMaxCalls;
-  const auto statuses =
-      RunRanks(Backend::kThreads, 2, [&](Communicator& communicator) {
-        if (communicator.rank() == 1) return communicator.Barrier();  // Leaves.
-        SharedTime never_set;  // Struck long ago.
-        return RunRank(communicator, plan, never_set);
-      });
-  EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kInternal,
-                                    testing::StartsWith("after ")));
-}
-
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -31,14 +31,13 @@
 #include "collectives/launch/rank_environment.h"
 #include "collectives/launch/testing/child_process.h"
 #include "conformance/collectives/collective_checker.h"
-#include "conformance/collectives/collective_mutants.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #ifdef LOCKSTEP_HAS_MPI
 #include "collectives/mpi/mpi_group.h"
 #endif
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using testing::HasSubstr;
@@ -98,15 +97,10 @@ TEST(LaunchersTest, OurOwn) {
   ExpectPasses({"collectives/launch/launch", "--nproc=3", "--"}, 3);
 }
 
-TEST(LaunchersTest, Mpirun) {
+TEST(LaunchersTest, MpirunWithEitherBackend) {
   const std::vector<std::string> mpirun = FindMpirun(3);
   if (mpirun.empty()) GTEST_SKIP() << "no mpirun of Open MPI on this machine";
   ExpectPasses(mpirun, 3);
-}
-
-TEST(LaunchersTest, MpirunWithTheMpiBackend) {
-  const std::vector<std::string> mpirun = FindMpirun(3);
-  if (mpirun.empty()) GTEST_SKIP() << "no mpirun of Open MPI on this machine";
   ExpectPasses(mpirun, 3, "mpi");
 }
 
@@ -129,4 +123,4 @@ TEST(LaunchersTest, AFailureIsSeen) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -2,8 +2,6 @@
 // which name it and no other; and no check of any folder is there without a
 // mutant. Each is planted in one case; the folders' own tests go over their
 // grids.
-#include "conformance/mutants/all_mutants.h"
-
 #include <algorithm>
 #include <iterator>
 #include <set>
@@ -13,10 +11,11 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
 #include "conformance/mutant.h"
+#include "conformance/mutants/mutants_command.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using testing::HasSubstr;
@@ -115,4 +114,4 @@ INSTANTIATE_TEST_SUITE_P(All, PlantedMutantTest,
                          });
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

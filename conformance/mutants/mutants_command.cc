@@ -19,7 +19,14 @@
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "collectives/launch/rank_environment.h"
+#include "conformance/check/judge/judge_mutants.h"
+#include "conformance/collectives/collective_checker.h"
+#include "conformance/evaluation.h"
 #include "conformance/mutant.h"
+#include "conformance/network/network_checks.h"
+#include "conformance/sampling/sampling_mutants.h"
+#include "conformance/syncbn/batch_norm_mutants.h"
+#include "conformance/training_run.h"
 #include "report/document.h"
 #include "report/write.h"
 
@@ -32,7 +39,7 @@ ABSL_FLAG(std::string, name, "",
 ABSL_FLAG(bool, list, false, "print the mutants and do not plant them");
 ABSL_FLAG(std::string, json, "", "also write the table as JSON");
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // The text wrapped, each line after two spaces.
@@ -171,25 +178,30 @@ absl::StatusOr<int> PlantAll(const std::vector<Mutant>& mutants,
   LOCKSTEP_RETURN_IF_ERROR(CheckNotLaunched());
   const std::string json = absl::GetFlag(FLAGS_json);
   LOCKSTEP_RETURN_IF_ERROR(CheckJsonPath(json));
-  MutantsReport report;
-  report.origin = report::OriginOf("//conformance:mutants", argv);
+  const report::Origin origin = report::OriginOf("//conformance:mutants", argv);
+  std::vector<PlantedResult> results;
   for (const Mutant& mutant : mutants) {
-    ShowProgress(absl::StrCat("mutant ", report.results.size() + 1, " of ",
+    ShowProgress(absl::StrCat("mutant ", results.size() + 1, " of ",
                               mutants.size(), ", ", FullName(mutant)));
-    report.results.push_back(Plant(mutant));
+    results.push_back(Plant(mutant));
     ShowProgress("");
-    Print(FormatPlanted(report.results.back()) + "\n");
+    Print(FormatPlanted(results.back()) + "\n");
   }
-  Print(FormatMutantTotals(report.results));
+  Print(FormatMutantTotals(results));
   LOCKSTEP_RETURN_IF_ERROR(
-      WriteJsonFile(json, report::JsonText(MutantsDocument(report))));
-  return MutantTotalsOf(report.results).named ==
-                 static_cast<int>(report.results.size())
+      WriteJsonFile(json, report::JsonText(MutantsDocument(origin, results))));
+  return MutantTotalsOf(results).named == static_cast<int>(results.size())
              ? 0
              : kFailure;
 }
 
 }  // namespace
+
+std::vector<MutantSuite> AllMutantSuites() {
+  return {TrainingMutants(),  EvaluationMutants(), SamplingMutants(),
+          BatchNormMutants(), NetworkMutants(),    CollectiveMutants(),
+          JudgeMutants()};
+}
 
 MutantTotals MutantTotalsOf(std::span<const PlantedResult> results) {
   MutantTotals totals;
@@ -245,9 +257,10 @@ std::string FormatMutantTotals(std::span<const PlantedResult> results) {
   return out;
 }
 
-report::Document MutantsDocument(const MutantsReport& report) {
+report::Document MutantsDocument(const report::Origin& origin,
+                                 std::span<const PlantedResult> results) {
   report::Value::Array mutants;
-  for (const PlantedResult& result : report.results) {
+  for (const PlantedResult& result : results) {
     mutants.push_back({{"folder", result.mutant.folder},
                        {"name", result.mutant.name},
                        {"planted", result.mutant.planted},
@@ -260,10 +273,10 @@ report::Document MutantsDocument(const MutantsReport& report) {
                        {"error", result.error},
                        {"seconds", result.seconds}});
   }
-  const MutantTotals totals = MutantTotalsOf(report.results);
+  const MutantTotals totals = MutantTotalsOf(results);
   report::Document document;
   document.name = "lockstep.mutants";
-  document.origin = report.origin;
+  document.origin = origin;
   document.data = {{"totals",
                     {{"bugs", totals.mutants},
                      {"caught", totals.caught},
@@ -288,4 +301,4 @@ int MutantsCommand(std::span<char* const> argv,
   return CommandMain(MutantsUsage(), argv, run);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

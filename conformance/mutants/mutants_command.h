@@ -9,7 +9,11 @@
 #include "conformance/mutant.h"
 #include "report/document.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
+
+// Every folder's mutants. Not to be called, nor a mutant planted, by two
+// threads at once.
+std::vector<MutantSuite> AllMutantSuites();
 
 struct PlantedResult {
   Mutant mutant;
@@ -19,11 +23,6 @@ struct PlantedResult {
 
   bool is_caught() const { return error.empty() && IsCaught(mutant, caught); }
   bool is_named() const { return is_caught() && IsNamed(mutant, caught); }
-};
-
-struct MutantsReport {
-  report::Origin origin;
-  std::vector<PlantedResult> results;
 };
 
 struct MutantTotals {
@@ -44,13 +43,14 @@ std::string FormatMutantTotals(std::span<const PlantedResult> results);
 // The report as JSON: its data are {"totals": {"bugs", "caught", "named"},
 // "bugs": [{"folder", "name", "planted", "checks", "caught_by", "diagnosis",
 // "says", "caught", "named", "error", "seconds"}]}.
-report::Document MutantsDocument(const MutantsReport& report);
+report::Document MutantsDocument(const report::Origin& origin,
+                                 std::span<const PlantedResult> results);
 
 // Plants the mutants of `suites` that the flags in `argv` ask for, each as it
 // is printed; returns the exit status. --help says what flags there are.
 int MutantsCommand(std::span<char* const> argv,
                    std::span<const MutantSuite> suites);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_MUTANTS_MUTANTS_COMMAND_H_

@@ -22,7 +22,7 @@
 #include "nlohmann/json.hpp"
 #include "report/write.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using testing::AllOf;
@@ -100,11 +100,11 @@ TEST(MutantsReportTest, AddsUpByFolder) {
 }
 
 TEST(MutantsReportTest, HasEveryFieldAsJson) {
-  MutantsReport report;
-  report.origin.command = "mutants";
-  report.results = Results();
+  report::Origin origin;
+  origin.command = "mutants";
+  const std::vector<PlantedResult> results = Results();
   const auto json = nlohmann::json::parse(
-      report::JsonText(MutantsDocument(report)), nullptr, false);
+      report::JsonText(MutantsDocument(origin, results)), nullptr, false);
   EXPECT_EQ(json["command"], "mutants");
   EXPECT_EQ(json["totals"]["bugs"], 5);
   EXPECT_EQ(json["totals"]["caught"], 2);
@@ -121,7 +121,7 @@ TEST(MutantsReportTest, HasEveryFieldAsJson) {
   EXPECT_EQ(first["named"], true);
   EXPECT_EQ(first["seconds"], 1.5);
   EXPECT_EQ(json["bugs"][2]["caught"], false);
-  EXPECT_EQ(json["bugs"][4]["error"], report.results[4].error);
+  EXPECT_EQ(json["bugs"][4]["error"], results[4].error);
 }
 
 // A mutant of which planting gives `becomes`.
@@ -242,4 +242,4 @@ TEST(MutantsMainTest, AWrongFlagIsOneLine) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -1,10 +1,10 @@
 // The command `mutants`, of every folder's mutants.
 #include <cstddef>
 
-#include "conformance/mutants/all_mutants.h"
 #include "conformance/mutants/mutants_command.h"
 
 int main(int argc, char** argv) {
-  return lockstep::MutantsCommand({argv, static_cast<size_t>(argc)},
-                                  lockstep::AllMutantSuites());
+  return lockstep::conformance::MutantsCommand(
+      {argv, static_cast<size_t>(argc)},
+      lockstep::conformance::AllMutantSuites());
 }

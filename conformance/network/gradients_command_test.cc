@@ -32,6 +32,7 @@
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
 #include "conformance/network/resnet_reference.h"
+#include "conformance/reference/bounded.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/io/safetensors.h"
@@ -39,7 +40,7 @@
 #include "models/networks/networks.h"
 #include "models/train/test_inputs.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using testing::HasSubstr;
@@ -65,15 +66,9 @@ struct Answer {
   std::map<std::string, std::vector<double>> tensors;
 };
 
-double NormOf(const std::vector<double>& a) {
-  double sum = 0;
-  for (const double v : a) sum += v * v;
-  return std::sqrt(sum);
-}
-
 double DistanceOf(std::vector<double> a, const std::vector<double>& b) {
   for (size_t i = 0; i < a.size(); ++i) a[i] -= b[i];
-  return NormOf(a);
+  return Norm(a);
 }
 
 // OK if `got` is `want`: kDataLoss with the first tensor that is not.
@@ -99,12 +94,12 @@ absl::Status CheckAnswer(const Answer& got, const Answer& want) {
   double norm = 0;
   for (const ParameterSpec& spec : ResNetParameterSpecs()) {
     // A gradient that is zero is compared with its convolution's, the last.
-    if (!HasZeroGradient(spec)) norm = NormOf(want.tensors.at(spec.name));
+    if (!HasZeroGradient(spec)) norm = Norm(want.tensors.at(spec.name));
     LOCKSTEP_RETURN_IF_ERROR(compare(spec, kGradient * norm));
   }
   for (const ParameterSpec& spec : ResNetBufferSpecs()) {
     LOCKSTEP_RETURN_IF_ERROR(
-        compare(spec, kSmooth * NormOf(want.tensors.at(spec.name))));
+        compare(spec, kSmooth * Norm(want.tensors.at(spec.name))));
   }
   return absl::OkStatus();
 }
@@ -168,7 +163,7 @@ size_t TensorsThatDiffer(const Answer& a, const Answer& b) {
     if (HasZeroGradient(spec)) continue;
     const std::vector<double>& want = b.tensors.at(spec.name);
     const double distance = DistanceOf(a.tensors.at(spec.name), want);
-    if (distance > 10 * kGradient * NormOf(want)) ++count;
+    if (distance > 10 * kGradient * Norm(want)) ++count;
   }
   return count;
 }
@@ -270,4 +265,4 @@ TEST(GradientsCommandTest, GivesWhatPyTorchGivesOnItsOwnFiles) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -19,7 +19,7 @@
 #include "conformance/network/resnet_reference.h"
 #include "models/model.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // How far, of what it would explain, an explanation may be off.
@@ -67,18 +67,11 @@ std::string LayerOf(const ParameterSpec& spec) {
   return spec.name.substr(0, spec.name.rfind('.'));
 }
 
-std::set<std::string> Norms() {
-  std::set<std::string> norms;
-  for (const ParameterSpec& spec : NetworkBufferSpecs()) {
-    norms.insert(LayerOf(spec));
-  }
-  return norms;
-}
-
 // Where one batch norm's running statistics differ and no other's.
 std::string OneNorm(const RankMoment& a, const RankMoment& b) {
-  std::set<std::string> different;
+  std::set<std::string> norms, different;
   for (const ParameterSpec& spec : NetworkBufferSpecs()) {
+    norms.insert(LayerOf(spec));
     const auto begin = a.running.begin() + spec.offset;
     if (!std::equal(begin, begin + spec.size,
                     b.running.begin() + spec.offset)) {
@@ -86,18 +79,17 @@ std::string OneNorm(const RankMoment& a, const RankMoment& b) {
     }
   }
   if (different.size() != 1) return "";
-  return absl::StrCat("; of ", Norms().size(), " batch norms, ",
+  return absl::StrCat("; of ", norms.size(), " batch norms, ",
                       *different.begin(), " alone: not synchronised there?");
 }
 
 // Where the gradients of every batch norm's parameters differ and no other's.
 std::string NormGradients(const RankMoment& a, const RankMoment& b) {
-  const std::set<std::string> norms = Norms();
   const auto& specs = NetworkSpecs();
   if (a.gradients.size() != specs.size()) return "";
   for (size_t i = 0; i < specs.size(); ++i) {
-    const bool is_norm = norms.count(LayerOf(specs[i])) > 0;
-    if ((a.gradients[i] != b.gradients[i]) != is_norm) return "";
+    const bool differs = a.gradients[i] != b.gradients[i];
+    if (differs != IsNorm(specs[i])) return "";
   }
   return "; those of every batch norm differ, and no others: not reduced?";
 }
@@ -245,4 +237,4 @@ const LocalStep& StepCauses::Local() {
   return *local_;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -22,20 +22,20 @@
 #include "conformance/mutant.h"
 #include "conformance/network/network_run.h"
 #include "conformance/network/resnet_reference.h"
+#include "conformance/training_run.h"
 #include "models/cpu/classifier.h"
 #include "models/model.h"
-#include "models/networks/networks.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // On a group of one rank.
-absl::Status Measure(Communicator& group, const NetworkMutation& mutation,
+absl::Status Measure(Communicator& group, const Mutation& mutation,
                      OneRankPath& path) {
   SetComputeThreads(1);
   const std::unique_ptr<Model> resnet = CreateNetwork();
   std::unique_ptr<Model> mutant;
-  if (mutation.model) mutant = mutation.model(*resnet, path.run, /*rank=*/0);
+  if (mutation.model) mutant = mutation.model(*resnet, {});
   Model& model = mutant ? *mutant : *resnet;
   model.ConvertSyncBatchNorm(group);
   for (int step = 0; step < path.run.steps; ++step) {
@@ -246,7 +246,7 @@ class StepChecker {
 }  // namespace
 
 absl::StatusOr<OneRankPath> TakeOneRankPath(int steps,
-                                            const NetworkMutation& mutation) {
+                                            const Mutation& mutation) {
   OneRankPath path{.run = {.deal = {kNetworkBatchSize}, .steps = steps},
                    .trace = {},
                    .steps = {},
@@ -278,4 +278,4 @@ NetworkVerdicts CheckNetwork(const NetworkRun& run,
   return verdicts;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

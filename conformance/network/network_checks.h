@@ -15,10 +15,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "conformance/checks.h"
+#include "conformance/mutant.h"
 #include "conformance/network/network_run.h"
+#include "conformance/training_run.h"
 #include "models/model.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // One training step in float64 from float32 parameters and running statistics.
 struct NetworkStep {
@@ -26,6 +28,8 @@ struct NetworkStep {
   std::vector<double> gradient;  // Of the mean loss.
   std::vector<double> running;   // After the step.
 };
+
+std::vector<double> Widened(std::span<const float> values);
 
 // One rank's, on the whole batch.
 NetworkStep ReferenceStep(std::span<const float> parameters,
@@ -61,7 +65,7 @@ std::vector<double> TensorNorms(std::span<const ParameterSpec> specs,
 
 // How far from the reference, in norm, float32 comes: the furthest that the
 // product on one rank is in this step, as it is and in four reference runs
-// (reordering.h): with its channels in another order, images and kernels
+// (training_run.h): with its channels in another order, images and kernels
 // transposed, and the samples in another order, so that every sum, batch norm's
 // included, adds its terms in another order.
 struct Rounding {
@@ -137,8 +141,8 @@ struct OneRankPath {
 
 // mutation: also of the model that rounding is measured on, and so of every
 // tolerance. Cost: about a second a step. Errors: the product's.
-absl::StatusOr<OneRankPath> TakeOneRankPath(
-    int steps, const NetworkMutation& mutation = {});
+absl::StatusOr<OneRankPath> TakeOneRankPath(int steps,
+                                            const Mutation& mutation = {});
 
 // How many times the furthest of five float32 computations the ranks may be
 // from the reference.
@@ -200,6 +204,17 @@ NetworkVerdicts CheckNetwork(const NetworkRun& run,
                              std::span<const Rounding> rounding,
                              const NetworkTrace& trace);
 
-}  // namespace lockstep
+// Mutants of ResNet-18's data-parallel training with batch norm, each planted
+// where it must show. What the first of its checks says is the diagnosis.
+// Rounding is measured on one rank without the mutation, once a process; or
+// with it, where it is in the arithmetic of one rank too. Cost: seconds, at
+// ResNet-18's own width.
+MutantSuite NetworkMutants();
+
+// A rank without samples leaves the model's step out, as one that has nothing
+// to compute. No run of it ends well.
+Mutation SkipWhereEmpty();
+
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_CHECKS_H_

@@ -33,21 +33,20 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
 #include "conformance/network/network_checks.h"
-#include "conformance/network/network_mutants.h"
 #include "conformance/network/network_run.h"
 #include "conformance/network/resnet_reference.h"
 #include "conformance/report/claim_recorder.h"
+#include "conformance/training_run.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cpu/classifier.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
-#include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
 #include "models/train/trainer.h"
 #include "sampler/distributed_sampler.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // How a failing test shows its parameter.
 void PrintTo(const NetworkRun& run, std::ostream* out) {
@@ -81,13 +80,16 @@ TEST(NetworkToleranceTest, NoReluIsInDoubtAndNoGradientNearZero) {
     EXPECT_GT(clearance, kClearance) << "step " << step;
     RecordProperty(absl::StrCat("clearance_", step), absl::StrCat(clearance));
     const auto norms = TensorNorms(specs, path.steps[step].gradient);
+    int zero = 0;
     for (size_t i = 0; i < specs.size(); ++i) {
       if (HasZeroGradient(specs[i])) {
+        ++zero;
         EXPECT_LT(norms[i], 1e-14) << specs[i].name;
       } else {
         EXPECT_GT(norms[i], 1e-4) << specs[i].name;
       }
     }
+    EXPECT_EQ(zero, 17);  // Before each of 17 batch norms.
   }
 }
 
@@ -107,7 +109,7 @@ TEST(NetworkToleranceTest, OneRankPasses) {
     const NetworkRun run = {.deal = {kNetworkBatchSize},
                             .steps = kNetworkSteps,
                             .sync_bn = sync_bn};
-    const auto trace = RunNetwork(run, NetworkMutation());
+    const auto trace = RunNetwork(run, Mutation());
     ASSERT_THAT(trace, IsOk());
     SCOPED_TRACE(sync_bn);
     ExpectPasses(CheckNetwork(run, OneRank().rounding, *trace));
@@ -125,7 +127,7 @@ class NetworkEquivalenceTest : public testing::TestWithParam<NetworkRun> {};
 TEST_P(NetworkEquivalenceTest, StepsAreOneRanks) {
   ClaimRecorder recorder(
       {"resnet_steps", "threads", GetParam().world_size(), "float32"});
-  const auto trace = RunNetwork(GetParam(), NetworkMutation());
+  const auto trace = RunNetwork(GetParam(), Mutation());
   ASSERT_THAT(trace, IsOk());
   recorder.Measure(
       ExpectPasses(CheckNetwork(GetParam(), OneRank().rounding, *trace)));
@@ -147,14 +149,14 @@ TEST(NetworkProcessesTest, HaveTheBitsOfThreads) {
   // Before there are threads.
   const auto processes = FingerprintsOfProcesses(run);
   ASSERT_THAT(processes, IsOk());
-  const auto threads = RunNetwork(run, NetworkMutation());
+  const auto threads = RunNetwork(run, Mutation());
   ASSERT_THAT(threads, IsOk());
   for (int rank = 0; rank < run.world_size(); ++rank) {
     EXPECT_EQ((*processes)[rank], Fingerprint(threads->ranks[rank])) << rank;
   }
   recorder.AddExact();
   const auto other =
-      RunNetwork({.deal = {5, 3}, .steps = run.steps}, NetworkMutation());
+      RunNetwork({.deal = {5, 3}, .steps = run.steps}, Mutation());
   ASSERT_THAT(other, IsOk());
   EXPECT_NE((*processes)[0], Fingerprint(other->ranks[0]));
 }
@@ -162,7 +164,7 @@ TEST(NetworkProcessesTest, HaveTheBitsOfThreads) {
 class LocalBatchNormTest : public testing::TestWithParam<NetworkRun> {};
 
 TEST_P(LocalBatchNormTest, IsRejectedByItsName) {
-  const auto trace = RunNetwork(GetParam(), NetworkMutation());
+  const auto trace = RunNetwork(GetParam(), Mutation());
   ASSERT_THAT(trace, IsOk());
   auto verdicts = CheckNetwork(GetParam(), OneRank().rounding, *trace).checks;
   const auto rejects = [](const std::string& what) {
@@ -192,51 +194,47 @@ INSTANTIATE_TEST_SUITE_P(
 constexpr int64_t kTestSize = Trainer::kEvaluationBatch + 5;
 const RunRanksOptions kRunRanks = {.group = {}, .deadline = absl::Seconds(200)};
 
-Dataset EmptyDataset(int64_t size) {
-  Dataset data{.size = size,
+// The samples as the bytes that they came from, sample i in place places[i].
+Dataset DataOf(const Samples& samples, const IndexOrder& places) {
+  Dataset data{.size = samples.size(),
                .channels = 1,
                .height = kNetworkSide,
                .width = kNetworkSide,
                .num_classes = 10,
-               .images = {},
-               .labels = std::vector<uint8_t>(size)};
-  data.images.resize(size * data.image_size());
-  return data;
-}
-
-// Puts sample `from` of a batch in place `to`, as the bytes that it came from.
-void Place(const Samples& samples, int64_t from, int64_t to, Dataset& data) {
+               .images = std::vector<uint8_t>(samples.images.size()),
+               .labels = std::vector<uint8_t>(samples.labels.size())};
   const int64_t pixels = data.image_size();
-  for (int64_t i = 0; i < pixels; ++i) {
-    data.images[to * pixels + i] = static_cast<uint8_t>(
-        std::lround(samples.images[from * pixels + i] * 255));
+  for (int64_t from = 0; from < samples.size(); ++from) {
+    for (int64_t i = 0; i < pixels; ++i) {
+      data.images[places[from] * pixels + i] = static_cast<uint8_t>(
+          std::lround(samples.images[from * pixels + i] * 255));
+    }
+    data.labels[places[from]] = static_cast<uint8_t>(samples.labels[from]);
   }
-  data.labels[to] = static_cast<uint8_t>(samples.labels[from]);
+  return data;
 }
 
 // The data set whose shuffled order gives the steps' batches.
-Dataset TrainData(uint64_t seed, int64_t size) {
+Dataset TrainData(uint64_t seed, int steps) {
+  Samples all;
+  for (int step = 0; step < steps; ++step) {
+    const Samples batch = NetworkStepBatch(step);
+    all.images.insert(all.images.end(), batch.images.begin(),
+                      batch.images.end());
+    all.labels.insert(all.labels.end(), batch.labels.begin(),
+                      batch.labels.end());
+  }
   auto sampler = DistributedSampler::Create(
-      {.dataset_size = size, .seed = static_cast<int64_t>(seed)});
+      {.dataset_size = all.size(), .seed = static_cast<int64_t>(seed)});
   EXPECT_THAT(sampler, IsOk());
   const auto order = sampler->Indices();
   EXPECT_THAT(order, IsOk());
-  Dataset data = EmptyDataset(size);
-  for (int64_t i = 0; i < size; ++i) {
-    Place(NetworkStepBatch(static_cast<int>(i / kNetworkBatchSize)),
-          i % kNetworkBatchSize, (*order)[i], data);
-  }
-  return data;
+  return DataOf(all, *order);
 }
 
 Samples TestSamples() { return NetworkBatch(100, kTestSize); }
 
-Dataset TestData() {
-  const Samples samples = TestSamples();
-  Dataset data = EmptyDataset(kTestSize);
-  for (int64_t i = 0; i < kTestSize; ++i) Place(samples, i, i, data);
-  return data;
-}
+Dataset TestData() { return DataOf(TestSamples(), IdentityOf(kTestSize)); }
 
 // What a run of the trainer leaves.
 struct Trained {
@@ -248,7 +246,7 @@ absl::Status TrainRank(Communicator& group, int steps, Trained& to) {
   SetComputeThreads(1);
   const TrainerOptions options = {.batch_size = kNetworkBatchSize,
                                   .learning_rate = kNetworkLearningRate};
-  const Dataset train = TrainData(options.seed, steps * kNetworkBatchSize);
+  const Dataset train = TrainData(options.seed, steps);
   const std::unique_ptr<Model> model = CreateNetwork();
   FillNetworkStart(*model, group.rank());
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Trainer> trainer,
@@ -256,19 +254,11 @@ absl::Status TrainRank(Communicator& group, int steps, Trained& to) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> norm_group,
                             SynchroniseBatchNorm(group, *model));
   std::vector<RankMoment>& moments = to.trace.ranks[group.rank()];
-  moments.push_back(MomentOf(*model, 0));
-  const auto values = model->parameters().values();
-  const auto gradients = model->parameters().gradients();
-  RankTrace& first = to.trace.first;
-  if (group.rank() == 0) {
-    first.parameters.emplace_back(values.begin(), values.end());
-  }
+  RankTrace* const full = group.rank() == 0 ? &to.trace.first : nullptr;
+  RecordMoment(*model, -1, 0, moments, full);
   const auto record = [&](const StepReport& report) {
-    moments.push_back(MomentOf(*model, report.shard_metrics.loss_sum));
-    if (group.rank() != 0) return true;
-    first.parameters.emplace_back(values.begin(), values.end());
-    first.gradients.emplace_back(gradients.begin(), gradients.end());
-    first.samples.push_back(NetworkStepBatch(static_cast<int>(report.step)));
+    RecordMoment(*model, static_cast<int>(report.step),
+                 report.shard_metrics.loss_sum, moments, full);
     return true;
   };
   LOCKSTEP_RETURN_IF_ERROR(trainer->TrainEpoch(0, record).status());
@@ -349,13 +339,12 @@ TEST_P(NetworkTrainerTest, TrainsAndEvaluatesAsOneRank) {
       ExpectPasses(CheckNetwork(run, path->rounding, trained->trace)));
   const std::vector<float>& parameters = trained->trace.first.parameters.back();
   const std::vector<float>& running = trained->trace.ranks[0].back().running;
-  const std::vector<double> wide(parameters.begin(), parameters.end());
-  const ResNetReference<double> want(
-      wide, std::vector<double>(running.begin(), running.end()), TestSamples(),
-      /*training=*/false);
+  const std::vector<double> wide = Widened(parameters);
+  const ResNetReference<double> want(wide, Widened(running), TestSamples(),
+                                     /*training=*/false);
   const Metrics& got = trained->evaluations[0];
-  EXPECT_NEAR(got.loss_sum, want.loss_sum(), 1e-5 * want.loss_sum());
-  EXPECT_EQ(got.correct, want.correct());
+  EXPECT_NEAR(got.loss_sum, want.loss_sum, 1e-5 * want.loss_sum);
+  EXPECT_EQ(got.correct, want.correct);
   EXPECT_EQ(got.samples, kTestSize);
   ExpectBits(trained->evaluations, got);
   for (const int other : {1, 2, 4}) {
@@ -396,4 +385,4 @@ TEST(SkippedStepTest, EndsEveryRankWithinTheDeadline) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -1,11 +1,8 @@
 // The mutants, as decorators of groups and models.
-#include "conformance/network/network_mutants.h"
-
 #include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -14,27 +11,21 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "conformance/decorators.h"
 #include "conformance/mutant.h"
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
+#include "conformance/network/resnet_reference.h"
+#include "conformance/training_run.h"
 #include "models/model.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr int kNorms = 17;  // In the network.
-
-bool IsNorm(const ParameterSpec& spec) {
-  return absl::StrContains(spec.name, "bn") ||
-         absl::StartsWith(spec.name, "1.");
-}
 
 // Splits batch norm's group off by other rules.
 class SplitMutant : public ForwardingCommunicator {
@@ -54,13 +45,10 @@ class SplitMutant : public ForwardingCommunicator {
   const SplitFunction split_;
 };
 
-NetworkMutation Splitting(SplitMutant::SplitFunction split) {
-  NetworkMutation mutation;
-  mutation.group = [split](Communicator& inner, const NetworkRun&,
-                           std::span<const float>) {
+Mutation Splitting(SplitMutant::SplitFunction split) {
+  return {.communicator = [split](Communicator& inner, const RankContext&) {
     return std::make_unique<SplitMutant>(inner, split);
-  };
-  return mutation;
+  }};
 }
 
 // Batch norm's group, whose calls of one layer go to nobody: that layer sees no
@@ -108,25 +96,19 @@ absl::StatusOr<std::unique_ptr<Communicator>> SplitInHalves(Communicator& inner,
   return inner.Split(/*color=*/2 * inner.rank() / inner.world_size(), key);
 }
 
-NetworkMutation BroadcastOnlyParameters() {
-  NetworkMutation mutation;
-  mutation.group = [](Communicator& inner, const NetworkRun&,
-                      std::span<const float>) {
-    return std::make_unique<BroadcastMutant>(
-        inner, [](Communicator& group, Buffer data, int root) {
-          if (data.type != DataType::kFloat32) return absl::OkStatus();
-          return group.Broadcast(data, root);
-        });
-  };
-  return mutation;
+absl::Status BroadcastOnlyParameters(Communicator& group,
+                                     const Collective& call) {
+  return call.operation == Operation::kBroadcast &&
+                 call.output.type != DataType::kFloat32
+             ? absl::OkStatus()
+             : group.Run(call);
 }
 
 // All-reduces but leaves each rank its own gradients of batch norms.
-NetworkMutation LeaveNormGradients() {
-  NetworkMutation mutation;
-  mutation.group = [](Communicator& inner, const NetworkRun&,
-                      std::span<const float> gradients) {
-    const auto sum = [gradients](Communicator& group, std::span<float> data) {
+Mutation LeaveNormGradients() {
+  return {.communicator = [](Communicator& inner, const RankContext& context) {
+    const auto sum = [gradients = context.gradients](Communicator& group,
+                                                     std::span<float> data) {
       const std::vector<float> own(data.begin(), data.end());
       LOCKSTEP_RETURN_IF_ERROR(group.AllReduce(data));
       const int64_t begin = data.data() - gradients.data();
@@ -138,61 +120,8 @@ NetworkMutation LeaveNormGradients() {
       }
       return absl::OkStatus();
     };
-    return std::make_unique<AllReduceMutant>(inner, sum);
-  };
-  return mutation;
-}
-
-// One step of one rank, as the trainer asks it of a model.
-struct StepCall {
-  const NetworkRun& run;
-  const int rank;
-  Model& model;
-  Communicator* norm_group;  // Null in a model that was not converted.
-  const Batch& batch;
-  float scale;
-  Model::GradientReady ready;
-
-  absl::StatusOr<Metrics> Make() const {
-    return model.ForwardBackward(batch, scale, ready);
-  }
-  // But that no gradient is ready; then says so of all, the last first.
-  absl::StatusOr<Metrics> MakeUnready() const {
-    return model.ForwardBackward(batch, scale, [](int) {});
-  }
-  void ReadyAll() const {
-    for (int i = model.parameters().count() - 1; i >= 0; --i) ready(i);
-  }
-};
-
-using RankStep = absl::StatusOr<Metrics> (*)(const StepCall& call);
-
-// Trains by `step` instead of the model's, and keeps the group that the model
-// was converted with.
-class StepMutant : public ModelMutant {
- public:
-  StepMutant(Model& inner, const NetworkRun& run, int rank, RankStep step)
-      : ModelMutant(
-            inner, [this, &run, rank, step](Model& model, const Batch& batch,
-                                            float scale, GradientReady ready) {
-              return step({run, rank, model, group_, batch, scale, ready});
-            }) {}
-
-  int ConvertSyncBatchNorm(Communicator& group) override {
-    group_ = &group;
-    return ModelMutant::ConvertSyncBatchNorm(group);
-  }
-
- private:
-  Communicator* group_ = nullptr;
-};
-
-NetworkMutation Stepping(RankStep step) {
-  NetworkMutation mutation;
-  mutation.model = [step](Model& inner, const NetworkRun& run, int rank) {
-    return std::make_unique<StepMutant>(inner, run, rank, step);
-  };
-  return mutation;
+    return std::make_unique<GroupMutant>(inner, SumBy(sum));
+  }};
 }
 
 // The layer sums them over the ranks, and so does the trainer.
@@ -228,7 +157,7 @@ absl::StatusOr<Metrics> KeepBuffersOffRank0(const StepCall& call) {
   const std::span<float> running = call.model.buffers().floats();
   const std::vector<float> before(running.begin(), running.end());
   const auto metrics = call.Make();
-  if (call.rank == 0) return metrics;
+  if (call.on.rank == 0) return metrics;
   std::ranges::copy(before, running.begin());
   for (int64_t& batches : call.model.buffers().counters()) --batches;
   return metrics;
@@ -240,8 +169,8 @@ absl::StatusOr<Metrics> CountTwice(const StepCall& call) {
 }
 
 absl::StatusOr<Metrics> MeanOfMeans(const StepCall& call) {
-  const float scale = 1.0f / static_cast<float>(call.run.world_size() *
-                                                call.run.deal[call.rank]);
+  const float scale =
+      1.0f / static_cast<float>(call.on.world_size * call.batch.labels.size());
   return call.model.ForwardBackward(call.batch, scale, call.ready);
 }
 
@@ -289,8 +218,7 @@ absl::StatusOr<Metrics> CoarsenGradients(const StepCall& call) {
 }
 
 // Of the first step.
-absl::StatusOr<std::vector<Rounding>> MeasureFirst(
-    const NetworkMutation& mutation) {
+absl::StatusOr<std::vector<Rounding>> MeasureFirst(const Mutation& mutation) {
   LOCKSTEP_ASSIGN_OR_RETURN(const OneRankPath path,
                             TakeOneRankPath(/*steps=*/1, mutation));
   return path.rounding;
@@ -298,15 +226,15 @@ absl::StatusOr<std::vector<Rounding>> MeasureFirst(
 
 // Of the product without a mutation, once a process.
 const absl::StatusOr<std::vector<Rounding>>& FirstRounding() {
-  static const auto& rounding = *new absl::StatusOr<std::vector<Rounding>>(
-      MeasureFirst(NetworkMutation()));
+  static const auto& rounding =
+      *new absl::StatusOr<std::vector<Rounding>>(MeasureFirst(Mutation()));
   return rounding;
 }
 
 // Plants the mutation in one step of ranks dealt so. everywhere: also where
 // rounding is measured.
 Mutant Planted(Mutant mutant, const std::vector<int64_t>& deal,
-               const NetworkMutation& mutation, bool everywhere = false) {
+               const Mutation& mutation, bool everywhere = false) {
   const NetworkRun run = {.deal = deal, .steps = 1};
   mutant.plant = [=, check = mutant.checks[0]]() -> absl::StatusOr<Caught> {
     LOCKSTEP_ASSIGN_OR_RETURN(
@@ -339,7 +267,7 @@ std::vector<Mutant> Mutants() {
                "every rank starts with running statistics of its own",
                "SameStart, RanksAgree",
                "disagree on the running statistics: 1.running_mean[0] is"},
-              {4, 4}, BroadcastOnlyParameters()),
+              {4, 4}, Calling(BroadcastOnlyParameters)),
       Planted(
           {"NormGradientsNotReduced",
            "each rank keeps its own gradients of batch norm's weight and bias",
@@ -408,6 +336,6 @@ MutantSuite NetworkMutants() {
   return MakeSuite("network", kNetworkChecks, Mutants());
 }
 
-NetworkMutation SkipWhereEmpty() { return Stepping(LeaveOutWhereEmpty); }
+Mutation SkipWhereEmpty() { return Stepping(LeaveOutWhereEmpty); }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -13,10 +13,10 @@
 #include "conformance/network/network_checks.h"
 #include "conformance/network/network_run.h"
 #include "conformance/network/resnet_reference.h"
-#include "conformance/reordering.h"
+#include "conformance/training_run.h"
 #include "models/model.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr int kBlocks = 8;
@@ -108,10 +108,6 @@ absl::StatusOr<StepNumbers> ComputeInOrder(uint32_t seed, Model& model,
                      PutBack(running_places, model.buffers().floats())};
 }
 
-std::vector<double> Widened(std::span<const float> values) {
-  return {values.begin(), values.end()};
-}
-
 Samples Part(const Samples& samples, int64_t begin, int64_t count) {
   const int64_t pixels =
       static_cast<int64_t>(samples.images.size()) / samples.size();
@@ -143,15 +139,19 @@ void RaiseTo(std::vector<double>& most, const std::vector<double>& values) {
 
 }  // namespace
 
+std::vector<double> Widened(std::span<const float> values) {
+  return {values.begin(), values.end()};
+}
+
 NetworkStep ReferenceStep(std::span<const float> parameters,
                           std::span<const float> running,
                           const Samples& samples) {
   const std::vector<double> wide = Widened(parameters);
   const ResNetReference<double> pass(wide, Widened(running), samples,
                                      /*training=*/true);
-  return {pass.loss_sum(),
+  return {pass.loss_sum,
           pass.Gradient(1.0 / static_cast<double>(samples.size())),
-          pass.running()};
+          pass.running};
 }
 
 std::vector<double> MeanOfMeansGradient(std::span<const float> parameters,
@@ -184,8 +184,8 @@ LocalStep LocalReferenceStep(std::span<const float> parameters,
                                        Part(samples, begin, count),
                                        /*training=*/true);
     begin += count;
-    step.loss_sum += pass.loss_sum();
-    step.running.back() = pass.running();
+    step.loss_sum += pass.loss_sum;
+    step.running.back() = pass.running;
     const std::vector<double> part =
         pass.Gradient(1.0 / static_cast<double>(samples.size()));
     for (size_t i = 0; i < part.size(); ++i) step.gradient[i] += part[i];
@@ -231,8 +231,8 @@ double Clearance(std::span<const float> parameters,
   const std::vector<double> wide = Widened(parameters);
   const ResNetReference<double> exact(wide, Widened(running), samples, true);
   const ResNetReference<float> rounded(parameters, running, samples, true);
-  const auto z = exact.relu_inputs();
-  const auto z_rounded = rounded.relu_inputs();
+  const auto& z = exact.relu_inputs;
+  const auto& z_rounded = rounded.relu_inputs;
   double clearance = std::numeric_limits<double>::infinity();
   for (size_t relu = 0; relu < z.size(); ++relu) {
     double least = std::numeric_limits<double>::infinity();
@@ -246,4 +246,4 @@ double Clearance(std::span<const float> parameters,
   return clearance;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -10,6 +10,7 @@
 #include <random>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -21,12 +22,14 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
 #include "conformance/network/resnet_reference.h"
+#include "conformance/rank_bytes.h"
+#include "conformance/training_run.h"
 #include "models/cpu/classifier.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // In [0, 1).
@@ -69,41 +72,39 @@ absl::StatusOr<std::vector<RankMoment>> TakeSteps(Model& model,
                                                   GradientReducer& reducer,
                                                   const NetworkRun& run,
                                                   int rank, RankTrace* full) {
-  std::vector<RankMoment> moments = {MomentOf(model, 0)};
-  const auto values = model.parameters().values();
-  const auto gradients = model.parameters().gradients();
-  if (full) full->parameters.emplace_back(values.begin(), values.end());
+  std::vector<RankMoment> moments;
+  RecordMoment(model, -1, 0, moments, full);
   for (int step = 0; step < run.steps; ++step) {
     const Samples samples = NetworkStepBatch(step);
     LOCKSTEP_ASSIGN_OR_RETURN(
         const StepResult result,
         TrainStep(model, reducer, ShardOf(samples, run, rank),
                   kNetworkBatchSize, kNetworkLearningRate));
-    moments.push_back(MomentOf(model, result.metrics.loss_sum));
-    if (!full) continue;
-    full->parameters.emplace_back(values.begin(), values.end());
-    full->gradients.emplace_back(gradients.begin(), gradients.end());
-    full->samples.push_back(samples);
+    RecordMoment(model, step, result.metrics.loss_sum, moments, full);
   }
   return moments;
 }
 
 // One rank's part of a run.
-absl::StatusOr<std::vector<RankMoment>> TrainRank(
-    Communicator& group, const NetworkRun& run, const NetworkMutation& mutation,
-    RankTrace* full) {
+absl::StatusOr<std::vector<RankMoment>> TrainRank(Communicator& group,
+                                                  const NetworkRun& run,
+                                                  const Mutation& mutation,
+                                                  RankTrace* full) {
   SetComputeThreads(1);
   const int rank = group.rank();
   const std::unique_ptr<Model> resnet = CreateNetwork();
   FillNetworkStart(*resnet, rank);
   Parameters& parameters = resnet->parameters();
+  const RankContext context = {.rank = rank,
+                               .world_size = run.world_size(),
+                               .gradients = parameters.gradients()};
   std::unique_ptr<Communicator> mutant_group;
-  if (mutation.group) {
-    mutant_group = mutation.group(group, run, parameters.gradients());
+  if (mutation.communicator) {
+    mutant_group = mutation.communicator(group, context);
   }
   Communicator& ranks = mutant_group ? *mutant_group : group;
   std::unique_ptr<Model> mutant_model;
-  if (mutation.model) mutant_model = mutation.model(*resnet, run, rank);
+  if (mutation.model) mutant_model = mutation.model(*resnet, context);
   Model& model = mutant_model ? *mutant_model : *resnet;
   LOCKSTEP_RETURN_IF_ERROR(BroadcastParameters(ranks, parameters));
   LOCKSTEP_RETURN_IF_ERROR(BroadcastBuffers(ranks, model.buffers()));
@@ -119,12 +120,6 @@ RunRanksOptions OptionsOf(const NetworkRun& run) {
   return {.group = {.timeout = run.timeout}, .deadline = absl::Seconds(200)};
 }
 
-template <typename T>
-void Append(std::string& bytes, std::span<const T> values) {
-  bytes.append(reinterpret_cast<const char*>(values.data()),
-               values.size_bytes());
-}
-
 }  // namespace
 
 std::unique_ptr<Model> CreateNetwork() {
@@ -138,8 +133,7 @@ std::vector<float> NetworkParameters(uint32_t seed, int64_t width) {
   for (const ParameterSpec& spec : ResNetParameterSpecs(width)) {
     const bool matrix = spec.shape.size() > 1;
     const bool projection = absl::StrContains(spec.name, "conv3");
-    const bool norm =
-        absl::StrContains(spec.name, "bn") || absl::StartsWith(spec.name, "1.");
+    const bool norm = IsNorm(spec);
     const bool weight = absl::EndsWith(spec.name, "weight");
     if (norm && weight) norm_weights.clear();
     // A shortcut is small beside what batch norm puts on top of it.
@@ -207,13 +201,11 @@ void FillNetworkStart(Model& model, int rank) {
   for (int64_t& batches : model.buffers().counters()) batches = rank;
 }
 
-RankMoment MomentOf(Model& model, double loss_sum) {
+void RecordMoment(Model& model, int step, double loss_sum,
+                  std::vector<RankMoment>& moments, RankTrace* full) {
   const Parameters& parameters = model.parameters();
-  RankMoment moment{.loss_sum = loss_sum,
-                    .parameters = {},
-                    .gradients = {},
-                    .running = {},
-                    .batches = {}};
+  RankMoment& moment = moments.emplace_back();
+  moment.loss_sum = loss_sum;
   for (int i = 0; i < parameters.count(); ++i) {
     moment.parameters.push_back(Digest(parameters.value(i)));
     moment.gradients.push_back(Digest(parameters.gradient(i)));
@@ -222,11 +214,17 @@ RankMoment MomentOf(Model& model, double loss_sum) {
   const auto counters = model.buffers().counters();
   moment.running.assign(floats.begin(), floats.end());
   moment.batches.assign(counters.begin(), counters.end());
-  return moment;
+  if (full == nullptr) return;
+  const auto values = parameters.values();
+  const auto gradients = parameters.gradients();
+  full->parameters.emplace_back(values.begin(), values.end());
+  if (step < 0) return;
+  full->gradients.emplace_back(gradients.begin(), gradients.end());
+  full->samples.push_back(NetworkStepBatch(step));
 }
 
 std::vector<absl::Status> RunNetworkRanks(const NetworkRun& run,
-                                          const NetworkMutation& mutation,
+                                          const Mutation& mutation,
                                           NetworkTrace& trace) {
   trace.ranks.resize(run.world_size());
   return RunRanks(
@@ -242,7 +240,7 @@ std::vector<absl::Status> RunNetworkRanks(const NetworkRun& run,
 }
 
 absl::StatusOr<NetworkTrace> RunNetwork(const NetworkRun& run,
-                                        const NetworkMutation& mutation) {
+                                        const Mutation& mutation) {
   NetworkTrace trace;
   const std::vector<absl::Status> statuses =
       RunNetworkRanks(run, mutation, trace);
@@ -256,15 +254,15 @@ absl::StatusOr<NetworkTrace> RunNetwork(const NetworkRun& run,
 }
 
 std::string Fingerprint(std::span<const RankMoment> moments) {
-  std::string bytes;
+  RankBytesWriter writer;
   for (const RankMoment& moment : moments) {
-    Append(bytes, std::span<const double>(&moment.loss_sum, 1));
-    Append<uint64_t>(bytes, moment.parameters);
-    Append<uint64_t>(bytes, moment.gradients);
-    Append<float>(bytes, moment.running);
-    Append<int64_t>(bytes, moment.batches);
+    writer(moment.loss_sum);
+    writer(moment.parameters);
+    writer(moment.gradients);
+    writer(moment.running);
+    writer(moment.batches);
   }
-  return bytes;
+  return std::move(writer.bytes);
 }
 
 absl::StatusOr<std::vector<std::string>> FingerprintsOfProcesses(
@@ -272,9 +270,8 @@ absl::StatusOr<std::vector<std::string>> FingerprintsOfProcesses(
   const auto results = RunRanksCollect(
       Backend::kProcesses, run.world_size(),
       [&](Communicator& group) -> absl::StatusOr<std::string> {
-        LOCKSTEP_ASSIGN_OR_RETURN(
-            const std::vector<RankMoment> moments,
-            TrainRank(group, run, NetworkMutation(), nullptr));
+        LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<RankMoment> moments,
+                                  TrainRank(group, run, Mutation(), nullptr));
         return Fingerprint(moments);
       },
       OptionsOf(run));
@@ -285,4 +282,4 @@ absl::StatusOr<std::vector<std::string>> FingerprintsOfProcesses(
   return fingerprints;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -9,7 +9,6 @@
 #define LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_RUN_H_
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -22,10 +21,11 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
 #include "conformance/network/resnet_reference.h"
+#include "conformance/training_run.h"
 #include "models/model.h"
 #include "models/train/data_parallel.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // 10 -> 5 -> 3 -> 2 pixels: odd sizes under strides, and every tap of every
 // kernel meets a pixel.
@@ -83,16 +83,6 @@ struct NetworkRun {
   int world_size() const { return static_cast<int>(deal.size()); }
 };
 
-// Decorators; those that are empty change nothing.
-struct NetworkMutation {
-  // Of the group that the trainer uses; batch norm's is split off from it.
-  std::function<std::unique_ptr<Communicator>(Communicator&, const NetworkRun&,
-                                              std::span<const float> gradients)>
-      group;
-  std::function<std::unique_ptr<Model>(Model&, const NetworkRun&, int rank)>
-      model;
-};
-
 // What a rank has at the start (moment 0) and after each step. Of what is
 // large, a digest of each tensor's bits.
 struct RankMoment {
@@ -111,17 +101,21 @@ struct NetworkTrace {
 // NetworkParameters(1), NetworkRunning(1) and counters of 0.
 void FillNetworkStart(Model& model, int rank);
 
-RankMoment MomentOf(Model& model, double loss_sum);
+// Appends what a rank has after a step, or at the start (step -1). full: null,
+// or where rank 0 keeps the values themselves.
+void RecordMoment(Model& model, int step, double loss_sum,
+                  std::vector<RankMoment>& moments, RankTrace* full);
 
 // On threads. Every rank starts with parameters and buffers of its own, which
-// the product replaces with rank 0's. Errors: the
-// first rank's, with its number.
+// the product replaces with rank 0's. Of the mutation only the group, from
+// which batch norm's is split off, and the model count. Errors: the first
+// rank's, with its number.
 absl::StatusOr<NetworkTrace> RunNetwork(const NetworkRun& run,
-                                        const NetworkMutation& mutation);
+                                        const Mutation& mutation);
 
 // The same; every rank's status.
 std::vector<absl::Status> RunNetworkRanks(const NetworkRun& run,
-                                          const NetworkMutation& mutation,
+                                          const Mutation& mutation,
                                           NetworkTrace& trace);
 
 // What every rank's moments are, as bytes: equal if and only if they are (but
@@ -132,6 +126,6 @@ std::string Fingerprint(std::span<const RankMoment> moments);
 absl::StatusOr<std::vector<std::string>> FingerprintsOfProcesses(
     const NetworkRun& run);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_NETWORK_NETWORK_RUN_H_

@@ -18,7 +18,7 @@
 #include "conformance/reference/plain_layers.h"
 #include "models/model.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr int64_t kClasses = 10;
@@ -143,8 +143,6 @@ struct ResNetReference<T>::State {
   std::array<BlockState<T>, kBlocks> blocks = {};
   Plane<T> pooled = {};         // [n, 1, 1, features].
   Plane<T> probabilities = {};  // [n, 1, 1, classes].
-  double loss_sum = 0;
-  int64_t correct = 0;
 
   std::span<const T> Value(int64_t offset, int64_t size) const {
     return parameters.subspan(offset, size);
@@ -179,7 +177,8 @@ struct ResNetReference<T>::State {
     return Relu(to.outer);
   }
 
-  void Forward() {
+  // Sets the loss and the count of right answers of `to`.
+  void Forward(ResNetReference& to) {
     stem =
         Normalise(layout.stem_norm, Convolve(layout.stem, images), stem_norm);
     features = Relu(stem);
@@ -194,9 +193,9 @@ struct ResNetReference<T>::State {
     probabilities = Convolve(layout.fc, pooled);
     for (size_t n = 0; n < labels.size(); ++n) {
       const auto z = probabilities.v.begin() + n * kClasses;
-      if (std::max_element(z, z + kClasses) - z == labels[n]) ++correct;
+      if (std::max_element(z, z + kClasses) - z == labels[n]) ++to.correct;
     }
-    loss_sum = SoftmaxLoss<T>(labels, probabilities);
+    to.loss_sum = SoftmaxLoss<T>(labels, probabilities);
   }
 
   // The element of `pooled` that element i of `features` is averaged in.
@@ -255,48 +254,28 @@ struct ResNetReference<T>::State {
 
 template <typename T>
 ResNetReference<T>::ResNetReference(std::span<const T> parameters,
-                                    std::span<const T> running,
-                                    const Samples& samples, bool training)
-    : state_(new State{LayoutOfSize(parameters.size()),
-                       parameters,
-                       {running.begin(), running.end()},
-                       samples.labels,
-                       training}) {
+                                    std::span<const T> running_before,
+                                    const Samples& samples, bool training) {
+  const auto state = std::make_shared<State>(
+      State{LayoutOfSize(parameters.size()),
+            parameters,
+            {running_before.begin(), running_before.end()},
+            samples.labels,
+            training});
   const int64_t n = samples.size();
   const int64_t side =
       std::lround(std::sqrt(static_cast<double>(samples.images.size()) / n));
-  state_->images = Plane<T>(n, side, side, 1);
+  state->images = Plane<T>(n, side, side, 1);
   std::copy(samples.images.begin(), samples.images.end(),
-            state_->images.v.begin());
-  state_->Forward();
-}
-
-template <typename T>
-ResNetReference<T>::~ResNetReference() = default;
-
-template <typename T>
-double ResNetReference<T>::loss_sum() const {
-  return state_->loss_sum;
-}
-
-template <typename T>
-int64_t ResNetReference<T>::correct() const {
-  return state_->correct;
-}
-
-template <typename T>
-const std::vector<T>& ResNetReference<T>::running() const {
-  return state_->running;
-}
-
-template <typename T>
-std::vector<std::span<const T>> ResNetReference<T>::relu_inputs() const {
-  std::vector<std::span<const T>> inputs = {state_->stem.v};
-  for (const BlockState<T>& block : state_->blocks) {
-    inputs.push_back(block.inner.v);
-    inputs.push_back(block.outer.v);
+            state->images.v.begin());
+  state->Forward(*this);
+  running = state->running;
+  relu_inputs = {state->stem.v};
+  for (const BlockState<T>& block : state->blocks) {
+    relu_inputs.push_back(block.inner.v);
+    relu_inputs.push_back(block.outer.v);
   }
-  return inputs;
+  state_ = state;
 }
 
 template <typename T>
@@ -333,10 +312,15 @@ const std::vector<ParameterSpec>& ResNetBufferSpecs(int64_t width) {
   return Layouts().at(width).buffers;
 }
 
+bool IsNorm(const ParameterSpec& parameter) {
+  return absl::StrContains(parameter.name, "bn") ||
+         absl::StartsWith(parameter.name, "1.");
+}
+
 bool HasZeroGradient(const ParameterSpec& parameter) {
   const std::string& name = parameter.name;
   return name == "0.bias" || absl::EndsWith(name, "conv1.bias") ||
          absl::EndsWith(name, "conv2.bias");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -11,7 +11,7 @@
 #include "conformance/checks.h"
 #include "models/model.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // Widths that the reference knows: channels of the first stage. The narrow one
 // has all layers of the other at a sixteenth of the cost.
@@ -23,6 +23,9 @@ inline constexpr int64_t kNarrowResNet = 16;
 // (num_batches_tracked left out).
 const std::vector<ParameterSpec>& ResNetParameterSpecs(int64_t width = kResNet);
 const std::vector<ParameterSpec>& ResNetBufferSpecs(int64_t width = kResNet);
+
+// Whether it is a batch norm's.
+bool IsNorm(const ParameterSpec& parameter);
 
 // Whether the parameter is a convolution's bias that goes straight into a batch
 // norm, which takes every constant away: its gradient in training is zero.
@@ -39,14 +42,13 @@ class ResNetReference {
   // at 10 x 10 pixels, 0.1 GFLOP an image, twice that for Gradient.
   ResNetReference(std::span<const T> parameters, std::span<const T> running,
                   const Samples& samples, bool training);
-  ~ResNetReference();
 
-  double loss_sum() const;  // Over the batch, not its mean.
-  int64_t correct() const;
+  double loss_sum = 0;  // Over the batch, not its mean.
+  int64_t correct = 0;
   // The running statistics after this batch.
-  const std::vector<T>& running() const;
+  std::vector<T> running;
   // What every ReLU was given, in the network's order: [n, h, w, c].
-  std::vector<std::span<const T>> relu_inputs() const;
+  std::vector<std::span<const T>> relu_inputs;
 
   // Of scale * loss_sum, all parameters, flat. The derivative of ReLU at zero
   // is zero. Only after training.
@@ -56,9 +58,9 @@ class ResNetReference {
 
  private:
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<const State> state_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_NETWORK_RESNET_REFERENCE_H_

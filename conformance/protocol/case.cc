@@ -17,10 +17,9 @@
 #include "models/io/safetensors.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
-constexpr int64_t kProtocol = 1;
 // Of samples in a step, of steps, of epochs.
 constexpr int64_t kMostCount = 1'000'000'000;
 
@@ -118,31 +117,29 @@ absl::StatusOr<Case> ParseCase(const std::string& text,
 }
 
 std::string FormatCase(const Case& c) {
-  nlohmann::ordered_json json;
-  json["protocol"] = kProtocol;
-  json["name"] = c.name;
-  json["model"] = c.model;
-  json["batch_norm"] = c.batch_norm;
-  json["unused"] = c.unused;
-  json["frozen"] = c.frozen;
-  json["dtype"] = c.dtype;
-  json["optimizer"]["name"] = "sgd";
-  json["optimizer"]["learning_rate"] = c.learning_rate;
-  json["optimizer"]["momentum"] = c.momentum;
-  json["optimizer"]["weight_decay"] = c.weight_decay;
-  json["batch_sizes"] = c.batch_sizes;
-  json["accumulate"] = c.accumulate;
-  json["epochs"] = c.epochs;
-  json["shuffle"] = c.shuffle;
-  json["seed"] = c.seed;
-  json["resume"] = c.resume;
-  json["stop_after"] = c.stop_after;
-  json["evaluate"] = c.evaluate;
-  json["write"]["gradients"] = c.write_gradients;
-  json["write"]["state"] = c.write_state;
-  return json.dump(/*indent=*/1, ' ', /*ensure_ascii=*/false,
-                   nlohmann::ordered_json::error_handler_t::replace) +
-         "\n";
+  return FormatJson(
+      {{"protocol", kProtocol},
+       {"name", c.name},
+       {"model", c.model},
+       {"batch_norm", c.batch_norm},
+       {"unused", c.unused},
+       {"frozen", c.frozen},
+       {"dtype", c.dtype},
+       {"optimizer",
+        {{"name", "sgd"},
+         {"learning_rate", c.learning_rate},
+         {"momentum", c.momentum},
+         {"weight_decay", c.weight_decay}}},
+       {"batch_sizes", c.batch_sizes},
+       {"accumulate", c.accumulate},
+       {"epochs", c.epochs},
+       {"shuffle", c.shuffle},
+       {"seed", c.seed},
+       {"resume", c.resume},
+       {"stop_after", c.stop_after},
+       {"evaluate", c.evaluate},
+       {"write", {{"gradients", c.write_gradients}, {"state", c.write_state}}}},
+      /*indent=*/1);
 }
 
 absl::StatusOr<CaseFolder> ReadCaseFolder(const std::string& folder) {
@@ -172,4 +169,4 @@ absl::StatusOr<CaseEnvironment> ReadCaseEnvironment() {
   return environment;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

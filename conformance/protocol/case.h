@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "models/io/safetensors.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // case.json; the fields are its keys, and PROTOCOL.md says what they mean.
 struct Case {
@@ -73,6 +73,6 @@ struct CaseEnvironment {
 };
 absl::StatusOr<CaseEnvironment> ReadCaseEnvironment();
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_PROTOCOL_CASE_H_

@@ -18,7 +18,7 @@
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using Json = nlohmann::json;
@@ -123,6 +123,12 @@ absl::StatusOr<Json> ParseForeignJson(const std::string& text,
     return absl::DataLossError(absl::StrCat(path, ": ", check.What(text)));
   }
   return Json::parse(text, /*cb=*/nullptr, /*allow_exceptions=*/false);
+}
+
+std::string FormatJson(const nlohmann::ordered_json& json, int indent) {
+  return json.dump(indent, ' ', /*ensure_ascii=*/false,
+                   nlohmann::ordered_json::error_handler_t::replace) +
+         "\n";
 }
 
 JsonFields::JsonFields(const Json& json, std::string path, std::string where)
@@ -288,4 +294,4 @@ std::string JsonFields::Full(absl::string_view key) const {
   return absl::StrCat(where_, where_.empty() ? "" : ".", key);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -13,7 +13,9 @@
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::conformance {
+
+inline constexpr int64_t kProtocol = 1;  // The version.
 
 inline constexpr int kMostRanksOfACase = 4096;
 // Some ten million indices. In memory a document of single digits takes eight
@@ -29,6 +31,10 @@ inline constexpr int64_t kMostTextBytes = 1 << 16;
 inline constexpr int kMostJsonDepth = 16;
 absl::StatusOr<nlohmann::json> ParseForeignJson(const std::string& text,
                                                 const std::string& path);
+
+// The text of a document, in UTF-8, with a line feed at the end. indent: -1 for
+// one line.
+std::string FormatJson(const nlohmann::ordered_json& json, int indent);
 
 // Reads the members of an object, one by one. Finish() returns the first error:
 // a member that is missing or has a value that it cannot have. After an error
@@ -84,6 +90,6 @@ class JsonFields {
   absl::Status status_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_PROTOCOL_JSON_FIELDS_H_

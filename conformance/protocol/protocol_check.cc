@@ -1,7 +1,9 @@
 #include "conformance/protocol/protocol_check.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <limits>
 #include <string>
 #include <vector>
@@ -13,7 +15,7 @@
 #include "conformance/protocol/rank_output.h"
 #include "models/io/fuzz_inputs.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 std::string CheckError(const absl::Status& error) {
@@ -23,38 +25,33 @@ std::string CheckError(const absl::Status& error) {
   return CheckMessage(error, "file");
 }
 
-bool Ascends(const std::vector<int64_t>& steps) {
-  int64_t before = 0;
-  for (const int64_t step : steps) {
-    if (step <= before) return false;
-    before = step;
-  }
-  return true;
+bool AreNatural(const std::vector<int64_t>& numbers) {
+  return std::ranges::all_of(numbers, [](int64_t n) { return n >= 0; });
+}
+
+// From 1, each larger than the one before.
+bool AreSteps(const std::vector<int64_t>& steps) {
+  return std::ranges::adjacent_find(steps, std::greater_equal()) ==
+             steps.end() &&
+         (steps.empty() || steps[0] > 0);
 }
 
 bool IsPossible(const Case& c) {
-  for (const int64_t size : c.batch_sizes) {
-    if (size < 0) return false;
-  }
-  return c.global_batch() > 0 && c.accumulate > 0 && c.epochs >= 0 &&
-         c.seed >= 0 && c.stop_after >= 0 && !c.name.empty() &&
-         !c.model.empty() && std::isfinite(c.learning_rate) &&
-         std::isfinite(c.momentum) && std::isfinite(c.weight_decay) &&
-         Ascends(c.write_gradients) && Ascends(c.write_state);
+  return AreNatural(c.batch_sizes) && c.global_batch() > 0 &&
+         c.accumulate > 0 && c.epochs >= 0 && c.seed >= 0 &&
+         c.stop_after >= 0 && !c.name.empty() && !c.model.empty() &&
+         std::isfinite(c.learning_rate) && std::isfinite(c.momentum) &&
+         std::isfinite(c.weight_decay) && AreSteps(c.write_gradients) &&
+         AreSteps(c.write_state);
 }
 
 bool IsPossible(const RankOutput& output) {
-  const auto natural = [](const std::vector<int64_t>& indices) {
-    for (const int64_t index : indices) {
-      if (index < 0) return false;
-    }
-    return true;
-  };
   for (const StepOutput& step : output.steps) {
-    if (step.epoch < 0 || !natural(step.indices)) return false;
+    if (step.epoch < 0 || !AreNatural(step.indices)) return false;
   }
   if (output.evaluation.has_value() &&
-      (output.evaluation->count < 0 || !natural(output.evaluation->indices))) {
+      (output.evaluation->count < 0 ||
+       !AreNatural(output.evaluation->indices))) {
     return false;
   }
   return output.rank >= 0 && output.rank < output.world_size &&
@@ -63,28 +60,35 @@ bool IsPossible(const RankOutput& output) {
           (output.steps.empty() && !output.evaluation.has_value()));
 }
 
+bool AreTheSame(const Case& a, const Case& b) { return a == b; }
+
+// By their text, in which NaN equals NaN.
+bool AreTheSame(const RankOutput& a, const RankOutput& b) {
+  return FormatRankOutput(a) == FormatRankOutput(b);
+}
+
+template <typename T>
+std::string CheckText(const std::string& text, bool& accepted,
+                      absl::StatusOr<T> (*parse)(const std::string& text,
+                                                 const std::string& path),
+                      std::string (*format)(const T&)) {
+  const absl::StatusOr<T> read = parse(text, "file");
+  accepted = read.ok();
+  if (!accepted) return CheckError(read.status());
+  if (!IsPossible(*read)) return "a value that cannot be";
+  const absl::StatusOr<T> again = parse(format(*read), "file");
+  if (!again.ok()) return "a written value that is refused";
+  return AreTheSame(*again, *read) ? "" : "another value after writing";
+}
+
 }  // namespace
 
 std::string CheckCaseText(const std::string& text, bool& accepted) {
-  const absl::StatusOr<Case> c = ParseCase(text, "file");
-  accepted = c.ok();
-  if (!accepted) return CheckError(c.status());
-  if (!IsPossible(*c)) return "a case that cannot be";
-  const absl::StatusOr<Case> again = ParseCase(FormatCase(*c), "file");
-  if (!again.ok()) return "a written case that is refused";
-  return *again == *c ? "" : "another case after writing";
+  return CheckText(text, accepted, ParseCase, FormatCase);
 }
 
 std::string CheckRankOutputText(const std::string& text, bool& accepted) {
-  const absl::StatusOr<RankOutput> output = ParseRankOutput(text, "file");
-  accepted = output.ok();
-  if (!accepted) return CheckError(output.status());
-  if (!IsPossible(*output)) return "an output that cannot be";
-  // By its text, in which NaN equals NaN.
-  const std::string written = FormatRankOutput(*output);
-  const absl::StatusOr<RankOutput> again = ParseRankOutput(written, "file");
-  if (!again.ok()) return "a written output that is refused";
-  return FormatRankOutput(*again) == written ? "" : "another output after it";
+  return CheckText(text, accepted, ParseRankOutput, FormatRankOutput);
 }
 
 Case ExampleCase() {
@@ -136,4 +140,4 @@ std::vector<std::string> RankOutputSeeds() {
           FormatRankOutput({.unsupported = "there is no bfloat16"})};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -8,7 +8,7 @@
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // The first promise that was not kept, "" for none: text that is refused is
 // refused as kDataLoss, in one line with the file's name; what is accepted is
@@ -26,6 +26,6 @@ RankOutput ExampleRankOutput();
 std::vector<std::string> CaseSeeds();
 std::vector<std::string> RankOutputSeeds();
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_PROTOCOL_PROTOCOL_CHECK_H_

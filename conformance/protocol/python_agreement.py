@@ -1,4 +1,4 @@
-"""The Python side of rank_output_test.cc: python_agreement.py CASE OUTPUT."""
+"""The Python side of protocol_files_test.cc: python_agreement.py CASE OUTPUT."""
 import json
 import os
 import sys

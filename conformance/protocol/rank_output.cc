@@ -19,12 +19,11 @@
 #include "models/io/safetensors.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int64_t kProtocol = 1;
 constexpr int64_t kMostInt64 = std::numeric_limits<int64_t>::max();
 
 std::string PathOf(const std::string& folder, int rank, const char* ending) {
@@ -61,20 +60,16 @@ Json NumberJson(double value) {
 }
 
 Json StepJson(const StepOutput& step) {
-  Json json;
-  json["epoch"] = step.epoch;
-  json["indices"] = step.indices;
-  json["loss"] = step.loss.has_value() ? NumberJson(*step.loss) : Json(nullptr);
-  return json;
+  return {{"epoch", step.epoch},
+          {"indices", step.indices},
+          {"loss", step.loss.has_value() ? NumberJson(*step.loss) : Json()}};
 }
 
 Json EvaluationJson(const EvaluationOutput& evaluation) {
-  Json json;
-  json["indices"] = evaluation.indices;
-  json["loss"] = NumberJson(evaluation.loss);
-  json["accuracy"] = NumberJson(evaluation.accuracy);
-  json["count"] = evaluation.count;
-  return json;
+  return {{"indices", evaluation.indices},
+          {"loss", NumberJson(evaluation.loss)},
+          {"accuracy", NumberJson(evaluation.accuracy)},
+          {"count", evaluation.count}};
 }
 
 // Whether a name is "gradient.<step>/<name>" or one of its like.
@@ -146,10 +141,9 @@ absl::StatusOr<RankOutput> ParseRankOutput(const std::string& text,
 }
 
 std::string FormatRankOutput(const RankOutput& output) {
-  Json json;
-  json["protocol"] = kProtocol;
-  json["rank"] = output.rank;
-  json["world_size"] = output.world_size;
+  Json json = {{"protocol", kProtocol},
+               {"rank", output.rank},
+               {"world_size", output.world_size}};
   if (output.unsupported.has_value()) {
     json["unsupported"] = *output.unsupported;
   } else {
@@ -160,11 +154,9 @@ std::string FormatRankOutput(const RankOutput& output) {
     }
     json["evaluation"] = output.evaluation.has_value()
                              ? EvaluationJson(*output.evaluation)
-                             : Json(nullptr);
+                             : Json();
   }
-  return json.dump(-1, ' ', /*ensure_ascii=*/false,
-                   Json::error_handler_t::replace) +
-         "\n";
+  return FormatJson(json, /*indent=*/-1);
 }
 
 absl::StatusOr<RankOutput> ReadRankOutput(const std::string& folder, int rank) {
@@ -193,4 +185,4 @@ absl::Status WriteRankOutput(const std::string& folder,
                      FormatRankOutput(output));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -11,7 +11,7 @@
 #include "absl/status/statusor.h"
 #include "models/io/safetensors.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 struct StepOutput {
   int64_t epoch = 0;
@@ -62,6 +62,6 @@ absl::StatusOr<RankOutput> ReadRankOutput(const std::string& folder, int rank);
 absl::Status WriteRankOutput(const std::string& folder,
                              const RankOutput& output);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_PROTOCOL_RANK_OUTPUT_H_

@@ -13,10 +13,10 @@ int main(int argc, char** argv) {
     return 2;
   }
   const std::string folder = argv[1];
-  absl::Status status =
-      lockstep::WriteSeeds(folder + "/case", lockstep::CaseSeeds());
+  absl::Status status = lockstep::WriteSeeds(
+      folder + "/case", lockstep::conformance::CaseSeeds());
   status.Update(lockstep::WriteSeeds(folder + "/rank_output",
-                                     lockstep::RankOutputSeeds()));
+                                     lockstep::conformance::RankOutputSeeds()));
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   return 1;

@@ -7,7 +7,7 @@
 #include <limits>
 #include <span>
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // The inner loop of the whole reference, in a form that compilers vectorise.
@@ -85,4 +85,4 @@ double Norm(std::span<const double> values) {
   return std::sqrt(sum);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -22,14 +22,13 @@
 #ifndef LOCKSTEP_CONFORMANCE_REFERENCE_BOUNDED_H_
 #define LOCKSTEP_CONFORMANCE_REFERENCE_BOUNDED_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
 
 #include "base/bounded.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 inline constexpr double kUnitRoundoff = 0x1p-24;
 inline constexpr double kSmallest = 0x1p-126;
@@ -87,6 +86,6 @@ class Sums {
 // Euclidean norm.
 double Norm(std::span<const double> values);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_REFERENCE_BOUNDED_H_

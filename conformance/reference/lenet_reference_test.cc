@@ -16,12 +16,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "conformance/reference/bounded.h"
-#include "conformance/reference/lenet_fixtures.h"
 #include "conformance/reference/plain_layers.h"
 #include "gtest/gtest.h"
 #include "models/data/dataset.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // 1 + 2^-24 rounds to 1: n such additions lose n * 2^-24 together, the worst
@@ -302,4 +301,4 @@ TEST(LeNetReferenceBoundsTest, AreSmallAgainstWellConditionedGradients) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

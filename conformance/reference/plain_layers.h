@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // Activations of T, channels last.
 template <typename T>
@@ -302,6 +302,6 @@ Plane<T> SoftmaxLossBackward(std::span<const int32_t> labels,
   return probabilities;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_REFERENCE_PLAIN_LAYERS_H_

@@ -13,16 +13,7 @@
 #include "conformance/report/claims.h"
 #include "gtest/gtest.h"
 
-namespace lockstep {
-namespace {
-
-// No two properties of a test have the same name.
-std::string NextProperty() {
-  static std::atomic<int64_t> next{0};
-  return absl::StrCat(kClaimProperty, next.fetch_add(1));
-}
-
-}  // namespace
+namespace lockstep::conformance {
 
 void RecordInXml(const std::string& name, const std::string& value) {
   testing::Test::RecordProperty(name, value);
@@ -53,7 +44,7 @@ ClaimRecorder::ClaimRecorder(const ClaimPlace& place, PropertySink sink)
   for (const KnownClaim& claim : KnownClaims()) {
     if (claim.name != place.claim) continue;
     known_ = true;
-    result_.exact = claim.exact;
+    result_.exact = claim.exact();
   }
   EXPECT_TRUE(known_) << place.claim << " is not in claims.cc";
 }
@@ -63,7 +54,10 @@ ClaimRecorder::~ClaimRecorder() {
     EXPECT_GT(result_.cases, 0)
         << "nothing was measured of the claim " << result_.claim;
   }
-  sink_(NextProperty(), FormatClaimResult(result_));
+  // No two properties of a test have the same name.
+  static std::atomic<int64_t> next{0};
+  sink_(absl::StrCat(kClaimProperty, next.fetch_add(1)),
+        FormatClaimResult(result_));
   sink_(kConfigurationProperty, TestConfiguration());
 }
 
@@ -89,4 +83,4 @@ void ClaimRecorder::AddExact(int64_t cases) {
   result_.cases += cases;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -8,7 +8,7 @@
 
 #include "conformance/report/claims.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // Where a claim is measured.
 struct ClaimPlace {
@@ -66,6 +66,6 @@ class ClaimRecorder {
   PropertySink sink_;
 };
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_REPORT_CLAIM_RECORDER_H_

@@ -12,10 +12,9 @@
 #include "absl/strings/string_view.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
-constexpr char kNone[] = "none: the same bits";
 constexpr char kInAnyOrder[] =
     "element by element, what float32 can be off in any order of additions";
 constexpr char kSpreads[] =
@@ -51,23 +50,11 @@ using Types = std::vector<std::string>;
 using Sizes = std::vector<int>;
 
 constexpr int64_t kMostRanks = 1 << 20;
+constexpr int64_t kMostCases = std::numeric_limits<int64_t>::max();
 
-bool IsText(const nlohmann::json& json, const char* key) {
-  return json.contains(key) && json[key].is_string();
-}
-
-bool IsIn(const nlohmann::json& json, const char* key, int64_t low,
-          int64_t high) {
-  if (!json.contains(key) || !json[key].is_number_integer()) return false;
-  const auto value = json[key].get<int64_t>();
-  return low <= value && value <= high;
-}
-
-// JSON has no infinity: null is one.
-bool IsError(const nlohmann::json& json, const char* key) {
-  if (!json.contains(key)) return false;
-  return json[key].is_null() ||
-         (json[key].is_number() && json[key].get<double>() >= 0);
+bool IsIn(const nlohmann::json& value, int64_t low, int64_t high) {
+  return value.is_number_integer() && low <= value.get<int64_t>() &&
+         value.get<int64_t>() <= high;
 }
 
 }  // namespace
@@ -86,38 +73,32 @@ const std::vector<KnownClaim>& KnownClaims() {
        "LeNet's gradients in one step are one rank's on the global batch, "
        "however samples are dealt and whatever the buckets.",
        kInAnyOrder,
-       false,
        {{"threads", kGradients, f32, with_four},
         {"processes", kGradients, f32, with_four}}},
       {"training_steps",
        "In two epochs of the trainer each gradient and each update is one "
        "rank's.",
        kInAnyOrder,
-       false,
        {{"threads", kGradients, f32, with_four},
         {"processes", kGradients, f32, with_four}}},
       {"recipe_steps",
        "Each of a hundred steps on Fashion-MNIST leads where one rank's does.",
        "16 times what other orders of additions do, in 3 of 5 steps; in the "
        "others a quarter of what one sample weighs",
-       false,
        {{"threads", kRecipe, f32, {2}}}},
       {"recipe_end",
        "A hundred steps on Fashion-MNIST end where one rank's do.",
        "16 times the furthest of five ranks that add in other orders",
-       false,
        {{"threads", kRecipe, f32, {2}}}},
       {"gradient_sums",
        "Each gradient of a hundred steps is the sum of the ranks' own.",
-       kNone,
-       true,
+       kNoError,
        {{"threads", kRecipe, f32, {2}}}},
       {"trained_bits",
        "Twenty steps of LeNet and ResNet-18 (in an ordinary run three, of one "
        "a quarter as wide) end with the same bits on every host backend, "
        "whatever the buckets.",
-       kNone,
-       true,
+       kNoError,
        {{"threads", kBits, f32, {4}},
         {"processes", kBits, f32, {4}},
         {"mixed", kBits, f32, {4}},
@@ -125,16 +106,14 @@ const std::vector<KnownClaim>& KnownClaims() {
       {"evaluation",
        "Loss and accuracy are one rank's, also on sets that the ranks do not "
        "divide.",
-       kNone,
-       true,
+       kNoError,
        {{"threads", kEvaluation, f32, with_four},
         {"processes", kEvaluation, f32, with_four},
         {"threads", kNetwork, f32, {2, 4}}}},
       {"collectives",
        "Every operation gives what the reference gives in the stated order of "
        "additions, and writes nothing beside it.",
-       kNone,
-       true,
+       kNoError,
        {{"threads", kHost, all, with_five},
         {"processes", kHost, all, with_five},
         {"mixed", kHost, all, with_five},
@@ -143,16 +122,14 @@ const std::vector<KnownClaim>& KnownClaims() {
         {"nccl", kNccl, {}, {}, kNcclAsks}}},
       {"epochs",
        "Each epoch deals to each rank what its semantics say.",
-       kNone,
-       true,
+       kNoError,
        {{"torch sampler", kSampling, indices, to_nine},
         {"paddle sampler", kSampling, indices, to_nine},
         {"exact sampler", kSampling, indices, to_nine}}},
       {"resuming",
        "An epoch can be stopped after any step and gone on with at any world "
        "size, no sample drawn twice and none lost.",
-       kNone,
-       true,
+       kNoError,
        {{"torch sampler", kSampling, indices, to_nine},
         {"paddle sampler", kSampling, indices, to_nine},
         {"exact sampler", kSampling, indices, to_nine}}},
@@ -161,7 +138,6 @@ const std::vector<KnownClaim>& KnownClaims() {
        "outputs, gradients and running statistics.",
        "element by element, what the type can be off in any order of "
        "additions, and its last rounding",
-       false,
        {{"threads, CPU kernels", kNorm, floats, with_four},
         {"threads, plain kernels", kNorm, floats, {2}},
         {"processes, CPU kernels", kNormGroups, {"float32", "float64"}, {2}},
@@ -175,8 +151,7 @@ const std::vector<KnownClaim>& KnownClaims() {
       {"sync_batch_norm_bits",
        "SyncBatchNorm gives the same bits on threads, processes and in every "
        "run.",
-       kNone,
-       true,
+       kNoError,
        {{"threads and processes", kNormGroups, {"float32", "float64"}, {2}},
         {"threads and processes", kNormGroups, {"bfloat16"}, {3}},
         {"threads and processes", kNormGroups, {"float16"}, {4}}}},
@@ -184,19 +159,16 @@ const std::vector<KnownClaim>& KnownClaims() {
        "Each step of ResNet-18 (in an ordinary run a quarter as wide) with "
        "SyncBatchNorm is one rank's: gradients, running statistics and loss.",
        kSpreads,
-       false,
        {{"threads", kNetwork, f32, {2, 4}}}},
       {"resnet_bits",
        "ResNet-18 (in an ordinary run a quarter as wide) with SyncBatchNorm "
        "ends a step with the bits of threads.",
-       kNone,
-       true,
+       kNoError,
        {{"processes", kNetwork, f32, {2}}}},
       {"resnet_trainer",
        "The same through the trainer and its sampler (in an ordinary run a "
        "quarter as wide).",
        kSpreads,
-       false,
        {{"threads", kNetwork, f32, {2, 4}}}},
   };
   return claims;
@@ -220,34 +192,40 @@ std::string FormatClaimResult(const ClaimResult& result) {
 absl::StatusOr<ClaimResult> ParseClaimResult(absl::string_view text) {
   const auto json =
       nlohmann::json::parse(text.begin(), text.end(), nullptr, false);
-  const char* wrong = nullptr;
   if (!json.is_object()) {
     return absl::InvalidArgumentError("a claim that is no JSON object");
   }
-  for (const char* key : {"claim", "backend", "type"}) {
-    if (!IsText(json, key)) wrong = key;
-  }
-  if (!IsIn(json, "world_size", 1, kMostRanks)) wrong = "world_size";
-  if (!IsIn(json, "cases", 0, std::numeric_limits<int64_t>::max())) {
-    wrong = "cases";
-  }
-  if (!IsError(json, "error_over_allowed")) wrong = "error_over_allowed";
-  if (!json.contains("exact") || !json["exact"].is_boolean()) wrong = "exact";
-  if (wrong != nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a claim whose \"", wrong, "\" is missing or wrong"));
-  }
   ClaimResult result;
-  result.claim = json["claim"].get<std::string>();
-  result.backend = json["backend"].get<std::string>();
-  result.world_size = json["world_size"].get<int>();
-  result.type = json["type"].get<std::string>();
-  result.cases = json["cases"].get<int64_t>();
-  result.error_over_allowed = json["error_over_allowed"].is_null()
-                                  ? std::numeric_limits<double>::infinity()
-                                  : json["error_over_allowed"].get<double>();
-  result.exact = json["exact"].get<bool>();
-  return result;
+  const char* wrong = nullptr;
+  const auto read = [&](const char* key, auto is_right, auto& value) {
+    if (json.contains(key) && is_right(json[key])) {
+      json[key].get_to(value);
+    } else {
+      wrong = key;
+    }
+  };
+  const auto is_text = [](const auto& value) { return value.is_string(); };
+  read("claim", is_text, result.claim);
+  read("backend", is_text, result.backend);
+  read("type", is_text, result.type);
+  const auto is_size = [](const auto& v) { return IsIn(v, 1, kMostRanks); };
+  read("world_size", is_size, result.world_size);
+  const auto is_count = [](const auto& v) { return IsIn(v, 0, kMostCases); };
+  read("cases", is_count, result.cases);
+  // JSON has no infinity: null is one.
+  result.error_over_allowed = std::numeric_limits<double>::infinity();
+  if (!json.contains("error_over_allowed") ||
+      !json["error_over_allowed"].is_null()) {
+    const auto is_error = [](const auto& value) {
+      return value.is_number() && value.template get<double>() >= 0;
+    };
+    read("error_over_allowed", is_error, result.error_over_allowed);
+  }
+  const auto is_bool = [](const auto& value) { return value.is_boolean(); };
+  read("exact", is_bool, result.exact);
+  if (wrong == nullptr) return result;
+  return absl::InvalidArgumentError(
+      absl::StrCat("a claim whose \"", wrong, "\" is missing or wrong"));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

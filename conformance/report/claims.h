@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // What one test records of a claim on a backend: a cell of each type at each
 // world size. Several rows of a claim may have the same backend, and even the
@@ -26,15 +26,18 @@ struct ExpectedRow {
   std::string gpu_asks = {};
 };
 
+// What a claim allows that asks for the same bits: its tests measure no error.
+inline constexpr char kNoError[] = "none: the same bits";
+
 struct KnownClaim {
   std::string name;
   std::string says;     // A sentence.
   std::string allowed;  // What error is allowed, and where it comes from.
-  // No error is allowed: its tests ask for the same bits, and measure none.
-  bool exact = false;
   // All cells of a whole run, so that the report sees which are missing. The
   // first row's test is the one to read.
   std::vector<ExpectedRow> rows;
+
+  bool exact() const { return allowed == kNoError; }
 };
 
 // In the order of the report. A ClaimRecorder takes no other name.
@@ -51,6 +54,8 @@ struct ClaimResult {
   // error is allowed and there was none.
   double error_over_allowed = 0;
   bool exact = false;  // No error is allowed.
+
+  friend bool operator==(const ClaimResult&, const ClaimResult&) = default;
 };
 
 // How the name of a property that holds a ClaimResult begins.
@@ -69,6 +74,6 @@ std::string FormatClaimResult(const ClaimResult& result);
 // what is wrong.
 absl::StatusOr<ClaimResult> ParseClaimResult(absl::string_view text);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_REPORT_CLAIMS_H_

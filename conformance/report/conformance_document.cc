@@ -13,7 +13,7 @@
 #include "conformance/report/conformance_report.h"
 #include "report/document.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using report::Cell;
@@ -180,7 +180,7 @@ std::vector<std::string> Remarks(const ConformanceReport& report) {
   }
   std::vector<std::string> from;
   for (const auto& [what, version] : report.versions) {
-    from.push_back(absl::StrCat(what, " ", version));
+    from.push_back(what + " " + version);
   }
   if (!report.first_started.empty()) {
     from.push_back(absl::StrCat("tests begun ", report.first_started, " to ",
@@ -389,4 +389,4 @@ report::Document ConformancePage(const ConformanceReport& report) {
   return document;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

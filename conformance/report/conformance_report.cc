@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <map>
 #include <set>
 #include <span>
@@ -16,14 +17,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "conformance/report/claims.h"
-#include "conformance/report/test_logs.h"
 #include "report/document.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // GoogleTest puts the place in the source in front of the reason for a skip.
@@ -36,32 +35,22 @@ std::string SkipReason(const std::string& message) {
   return why.empty() ? "no reason is given" : why;
 }
 
-// What is wrong with a claim of a test that passed; "" for nothing.
-std::string WrongWith(const ClaimResult& result, const KnownClaim* known) {
+// What is wrong with a claim of a test that passed; "" for nothing. `exact`:
+// whether the claim allows no error.
+std::string WrongWith(const ClaimResult& result, bool exact) {
   if (result.cases == 0) {
     return absl::StrCat("it passed, but measured nothing of the claim ",
                         result.claim);
   }
-  if (known != nullptr && known->exact != result.exact) {
-    return absl::StrCat(
-        "it passed, but ",
-        known->exact ? "measured an error of the claim "
-                     : "measured no error of the claim ",
-        result.claim,
-        known->exact ? ", which allows none" : ", which allows one");
+  if (exact != result.exact) {
+    return absl::StrCat("it passed, but measured ", exact ? "an" : "no",
+                        " error of the claim ", result.claim, ", which allows ",
+                        exact ? "none" : "one");
   }
   if (result.error_over_allowed <= (result.exact ? 0 : 1)) return "";
   return absl::StrFormat(
       "it passed, but measured %.3g times what the claim %s allows",
       result.error_over_allowed, result.claim);
-}
-
-// "" if no test says.
-std::string PropertyOf(const TestCaseResult& test, absl::string_view name) {
-  for (const auto& [key, value] : test.properties) {
-    if (key == name) return value;
-  }
-  return "";
 }
 
 using Cells = std::map<int, ClaimCell>;  // By world size.
@@ -112,15 +101,18 @@ class ReportMaker {
       }
     }
     std::set<int> world_sizes;
-    for (auto& [key, cells] : table_) {
+    for (const auto& [key, cells] : table_) {
       const auto& [name, backend, type] = key;
       for (const auto& [world_size, cell] : cells) {
         world_sizes.insert(world_size);
       }
-      AddRow(ClaimOf(name), backend, type, std::move(cells));
+      AddRow(ClaimOf(name), backend, type, cells);
     }
     report_.world_sizes.assign(world_sizes.begin(), world_sizes.end());
-    AddFailedTests();
+    for (ClaimReport& claim : report_.claims) {
+      std::ranges::set_intersection(askers_[claim.name], failed_unrecorded_,
+                                    std::back_inserter(claim.failed_tests));
+    }
     for (auto& [key, tests] : skips_) {
       report_.skips.push_back({key.first, key.second, tests});
     }
@@ -170,7 +162,10 @@ class ReportMaker {
 
   // Returns what is wrong with the first of the claims with which something is.
   std::string AddClaims(const std::string& target, const TestCaseResult& test) {
-    const std::string configuration = PropertyOf(test, kConfigurationProperty);
+    std::string configuration;  // "" if the test does not say.
+    for (const auto& [name, value] : test.properties) {
+      if (name == kConfigurationProperty) configuration = value;
+    }
     const bool filtered = absl::EndsWith(configuration, kFiltered);
     std::string first_wrong;
     bool recorded = false;
@@ -179,8 +174,7 @@ class ReportMaker {
       const absl::StatusOr<ClaimResult> result = ParseClaimResult(value);
       const std::string wrong =
           result.ok() ? AddClaim(target, *result, test.outcome, filtered)
-                      : absl::StrCat("it recorded ",
-                                     std::string(result.status().message()));
+                      : absl::StrCat("it recorded ", result.status().message());
       recorded = recorded || result.ok();
       if (first_wrong.empty()) first_wrong = report::OneLine(wrong);
     }
@@ -206,7 +200,9 @@ class ReportMaker {
                            result.world_size,
                            " ranks, which claims.cc does not have");
     } else if (outcome == TestOutcome::kPassed) {
-      wrong = WrongWith(result, KnownOf(result.claim));
+      wrong = WrongWith(
+          result,
+          std::ranges::find(known_, result.claim, &KnownClaim::name)->exact());
     }
     recorded_.insert(std::move(key));
     ClaimCell& cell =
@@ -224,16 +220,6 @@ class ReportMaker {
     return wrong;
   }
 
-  void AddFailedTests() {
-    for (ClaimReport& claim : report_.claims) {
-      for (const std::string& target : askers_[claim.name]) {
-        if (failed_unrecorded_.contains(target)) {
-          claim.failed_tests.push_back(target);
-        }
-      }
-    }
-  }
-
   // The row's cells that its test did not record.
   void AddMissing(const KnownClaim& known, const ExpectedRow& row) {
     const std::vector<CellOfTest> cells = CellsOf(known, row);
@@ -249,21 +235,18 @@ class ReportMaker {
   }
 
   void AddGpuRow(const KnownClaim& known, const ExpectedRow& row) {
-    GpuRow& made =
-        ClaimOf(known.name)
-            .gpu_rows.emplace_back(GpuRow{
-                row.backend, row.test, row.gpu_asks, ClaimState::kSkipped,
-                "needs a GPU (--config=cuda runs it)"});
+    GpuRow made = {row.backend, row.test, row.gpu_asks, ClaimState::kSkipped,
+                   "needs a GPU (--config=cuda runs it)"};
     for (const TargetSummary& target : report_.targets) {
       if (target.label != row.test) continue;
-      const ClaimCell counts = {target.passed, target.failed, target.skipped,
-                                0};
-      made.state = StateOf(counts);
+      made.state =
+          StateOf(ClaimCell{target.passed, target.failed, target.skipped});
       made.why = "";
       for (const auto& [key, tests] : skips_) {
         if (key.first == row.test && made.why.empty()) made.why = key.second;
       }
     }
+    ClaimOf(known.name).gpu_rows.push_back(std::move(made));
   }
 
   void AddStarted(const TestTarget& target) {
@@ -273,11 +256,6 @@ class ReportMaker {
       first = target.first_started;
     }
     report_.last_started = std::max(report_.last_started, target.last_started);
-  }
-
-  const KnownClaim* KnownOf(const std::string& name) const {
-    const auto found = std::ranges::find(known_, name, &KnownClaim::name);
-    return found == known_.end() ? nullptr : &*found;
   }
 
   ClaimReport& ClaimOf(const std::string& name) {
@@ -290,25 +268,21 @@ class ReportMaker {
   }
 
   static bool SayTheSame(const Cells& a, const Cells& b) {
-    return a.size() == b.size() &&
-           std::equal(a.begin(), a.end(), b.begin(),
-                      [](const auto& x, const auto& y) {
-                        return x.first == y.first &&
-                               StateOf(x.second) == StateOf(y.second) &&
-                               x.second.exact == y.second.exact &&
-                               x.second.error_over_allowed ==
-                                   y.second.error_over_allowed;
-                      });
+    return std::ranges::equal(a, b, [](const auto& x, const auto& y) {
+      return x.first == y.first && StateOf(x.second) == StateOf(y.second) &&
+             x.second.exact == y.second.exact &&
+             x.second.error_over_allowed == y.second.error_over_allowed;
+    });
   }
 
   // In the row of another type, where it says the same.
   static void AddRow(ClaimReport& claim, const std::string& backend,
-                     const std::string& type, Cells cells) {
+                     const std::string& type, const Cells& cells) {
     for (ClaimRow& row : claim.rows) {
       if (row.backend != backend || !SayTheSame(row.cells, cells)) continue;
       row.types.push_back(type);
       for (auto& [world_size, cell] : row.cells) {
-        const ClaimCell& other = cells[world_size];
+        const ClaimCell& other = cells.at(world_size);
         cell.passed += other.passed;
         cell.failed += other.failed;
         cell.skipped += other.skipped;
@@ -317,7 +291,7 @@ class ReportMaker {
       }
       return;
     }
-    claim.rows.push_back({backend, {type}, std::move(cells)});
+    claim.rows.push_back({backend, {type}, cells});
   }
 
   const std::vector<KnownClaim>& known_;
@@ -421,4 +395,4 @@ std::string CellText(const ClaimCell& cell) {
       state == ClaimState::kInPart ? " in part" : "");
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -1,4 +1,4 @@
-// What a run of the conformance tests showed.
+// What the conformance tests left when they were run, and what that shows.
 #ifndef LOCKSTEP_CONFORMANCE_REPORT_CONFORMANCE_REPORT_H_
 #define LOCKSTEP_CONFORMANCE_REPORT_CONFORMANCE_REPORT_H_
 
@@ -10,12 +10,59 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "conformance/report/claims.h"
-#include "conformance/report/test_logs.h"
 #include "report/document.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
+
+// What Bazel keeps of tests: the JUnit XML of each, as GoogleTest writes it or
+// Bazel for a test that wrote none, in a folder for each.
+enum class TestOutcome { kPassed, kFailed, kSkipped };
+
+struct TestCaseResult {
+  std::string name;  // "Suite.Name".
+  TestOutcome outcome = TestOutcome::kPassed;
+  std::string message = {};  // Of its first failure, or why it was skipped.
+  double seconds = 0;
+  std::vector<std::pair<std::string, std::string>> properties = {};
+
+  friend bool operator==(const TestCaseResult&,
+                         const TestCaseResult&) = default;
+};
+
+struct TestXml {
+  std::string started;  // As the file has it; "" if it does not.
+  std::vector<TestCaseResult> cases;
+};
+
+// Reads one XML file. Errors: kInvalidArgument, one line, where the text is no
+// XML, has a document type, which no test writes, or is no test's.
+absl::StatusOr<TestXml> ParseTestXml(absl::string_view text);
+
+// One test target, of all its shards.
+struct TestTarget {
+  std::string label;  // "//conformance/syncbn:sync_batch_norm_test".
+  std::vector<TestCaseResult> cases = {};
+  // What is wrong beside the cases that failed: one line each.
+  std::vector<std::string> problems = {};
+  // When the first and the last shard began, as their XML has it; "" if none
+  // says.
+  std::string first_started = {};
+  std::string last_started = {};
+};
+
+// Reads the targets below `testlogs`/conformance, and those of `labels` that
+// left results, sorted by label. If a target has shards of several runs, the
+// newest run counts. It is no error but a problem of the target if a shard is
+// missing, ran past its time limit, failed although no case did, wrote no
+// readable XML, or has no readable status of Bazel's. Errors: kNotFound, one
+// line, if there is no such folder or no result in it; kUnavailable if a part
+// of it cannot be read.
+absl::StatusOr<std::vector<TestTarget>> ReadTestLogs(
+    const std::string& testlogs, std::span<const std::string> labels = {});
 
 // The state of a cell, a row or a claim, by all the tests that are expected to
 // measure it. kInPart: some passed, and others were skipped or not run.
@@ -166,6 +213,6 @@ report::Document ConformanceDocument(const ConformanceReport& report);
 // The same and, for a page, what each claim says and what each target did.
 report::Document ConformancePage(const ConformanceReport& report);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_REPORT_CONFORMANCE_REPORT_H_

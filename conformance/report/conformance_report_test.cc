@@ -10,13 +10,12 @@
 
 #include "absl/time/time.h"
 #include "conformance/report/claims.h"
-#include "conformance/report/test_logs.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "report/document.h"
 #include "report/write.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using testing::AllOf;
@@ -36,29 +35,19 @@ constexpr char kGpu[] = "//sums:gpu_test";
 // float16 and float64 at 1), processes (float32 at 2) and a GPU. "bits", which
 // allows nothing: on threads and mpi (float32 at 4). "absent", which allows
 // nothing: on threads.
-const std::vector<KnownClaim>& SampleClaims() {
-  static const auto& known =
-      *new std::vector<KnownClaim>{{"sums",
-                                    "Sums are right.",
-                                    "a rounding",
-                                    false,
-                                    {{"threads", kSums, {"float32"}, {1, 2}},
-                                     {"threads", kSums, {"float16"}, {1}},
-                                     {"threads", kSums, {"float64"}, {1}},
-                                     {"processes", kSums, {"float32"}, {2}},
-                                     {"gpus", kGpu, {}, {}, "small sums"}}},
-                                   {"bits",
-                                    "Bits are the same.",
-                                    "none",
-                                    true,
-                                    {{"threads", kBits, {"float32"}, {4}},
-                                     {"mpi", kBits, {"float32"}, {4}}}},
-                                   {"absent",
-                                    "Nobody asks.",
-                                    "none",
-                                    true,
-                                    {{"threads", kAbsent, {"float32"}, {1}}}}};
-  return known;
+std::vector<KnownClaim> SampleClaims() {
+  const std::vector<ExpectedRow> sums = {
+      {"threads", kSums, {"float32"}, {1, 2}},
+      {"threads", kSums, {"float16"}, {1}},
+      {"threads", kSums, {"float64"}, {1}},
+      {"processes", kSums, {"float32"}, {2}},
+      {"gpus", kGpu, {}, {}, "small sums"}};
+  const std::vector<ExpectedRow> bits = {{"threads", kBits, {"float32"}, {4}},
+                                         {"mpi", kBits, {"float32"}, {4}}};
+  const ExpectedRow absent = {"threads", kAbsent, {"float32"}, {1}};
+  return {{"sums", "Sums are right.", "a rounding", sums},
+          {"bits", "Bits are the same.", kNoError, bits},
+          {"absent", "Nobody asks.", kNoError, {absent}}};
 }
 
 // Of ten cases.
@@ -132,12 +121,6 @@ std::vector<KnownClaim> ClaimsWith(const std::vector<ExpectedRow>& sums) {
   return claims;
 }
 
-// Two cells of one claim, and a GPU.
-std::vector<KnownClaim> SumsClaims() {
-  return ClaimsWith({{"threads", kSums, {"float32"}, {1, 2}},
-                     {"gpus", kGpu, {}, {}, "small sums"}});
-}
-
 TestCaseResult SumsAt(int world_size,
                       TestOutcome outcome = TestOutcome::kPassed) {
   return SampleCase(
@@ -146,8 +129,11 @@ TestCaseResult SumsAt(int world_size,
       outcome == TestOutcome::kPassed ? "" : "why");
 }
 
+// Of two cells of one claim, and a GPU.
 ConformanceReport ReportOf(const std::vector<TestTarget>& targets) {
-  return MakeReport(targets, SumsClaims());
+  return MakeReport(targets,
+                    ClaimsWith({{"threads", kSums, {"float32"}, {1, 2}},
+                                {"gpus", kGpu, {}, {}, "small sums"}}));
 }
 
 ConformanceReport ReportOfCases(const std::vector<TestCaseResult>& cases) {
@@ -431,11 +417,9 @@ TEST(ReportMarkdownTest, HasWhatFailedBeforeTheTable) {
                       "to 2026-01-01T00:01:00.000`\n"),
             HasSubstr("`bazel run //conformance:report`\n")));
   EXPECT_LT(markdown.find("## Failed"), markdown.find("| claim |"));
-}
-
-TEST(ReportMarkdownTest, NamesWhatWasNotRun) {
+  // And what was not run.
   EXPECT_THAT(
-      Markdown(SampleReport()),
+      markdown,
       AllOf(HasSubstr("| absent | threads | float32 | not run | - | - |\n"),
             HasSubstr("- `not run: absent, threads, 1 of the 1 cell of "
                       "//conformance:absent_test`\n"),
@@ -521,4 +505,4 @@ TEST(ReportJsonTest, HasEveryCell) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -24,7 +24,6 @@
 #include "base/subprocess.h"
 #include "conformance/report/claims.h"
 #include "conformance/report/conformance_report.h"
-#include "conformance/report/test_logs.h"
 #include "report/document.h"
 #include "report/write.h"
 
@@ -40,7 +39,7 @@ ABSL_FLAG(bool, require_all, false,
           "exit with 1 also if a claim holds in part only or was not run; what "
           "was skipped for lack of a GPU does not count");
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 Usage ReportUsage() {
@@ -61,27 +60,6 @@ conformance.json and conformance.html, which opens offline.
           R"(Exit status: 0 if nothing failed, though some may not have run, which the first
 line says; 1 if something failed, or for another error; 2 for a wrong flag.
 )"};
-}
-
-std::string Compiler() {
-#ifdef __clang__
-  return __VERSION__;
-#else
-  return absl::StrCat("GCC ", __VERSION__);
-#endif
-}
-
-std::string Abseil() {
-#ifdef ABSL_LTS_RELEASE_VERSION
-  return absl::StrCat(ABSL_LTS_RELEASE_VERSION);
-#else
-  return "between releases";
-#endif
-}
-
-std::string Onednn() {
-  const dnnl_version_t& version = *dnnl_version();
-  return absl::StrCat(version.major, ".", version.minor, ".", version.patch);
 }
 
 // The first line that a command prints, if it exits with 0; else "".
@@ -106,8 +84,22 @@ std::string Bazel() {
 // Pairs of what this program was built with or runs on, and its version; Bazel
 // only where `bazel --version` answers.
 std::vector<std::pair<std::string, std::string>> Versions() {
+#ifdef __clang__
+  const char* const compiler = "";  // Its version has its name.
+#else
+  const char* const compiler = "GCC ";
+#endif
+#ifdef ABSL_LTS_RELEASE_VERSION
+  const std::string abseil = absl::StrCat(ABSL_LTS_RELEASE_VERSION);
+#else
+  const std::string abseil = "between releases";
+#endif
+  const dnnl_version_t& onednn = *dnnl_version();
   std::vector<std::pair<std::string, std::string>> versions = {
-      {"Compiler", Compiler()}, {"abseil", Abseil()}, {"oneDNN", Onednn()}};
+      {"Compiler", absl::StrCat(compiler, __VERSION__)},
+      {"abseil", abseil},
+      {"oneDNN",
+       absl::StrCat(onednn.major, ".", onednn.minor, ".", onednn.patch)}};
   const std::string bazel = Bazel();
   if (!bazel.empty()) versions.emplace_back("Bazel", bazel);
   return versions;
@@ -133,25 +125,21 @@ std::string TestLogsFromFlags() {
                               : UserPath("bazel-testlogs");
 }
 
-std::vector<std::string> ExpectedTests() {
-  std::vector<std::string> labels;
-  for (const KnownClaim& claim : KnownClaims()) {
-    for (const ExpectedRow& row : claim.rows) labels.push_back(row.test);
-  }
-  return labels;
-}
-
 // The exit status: kFailure if something failed or, if that is asked for, was
 // not run.
 absl::StatusOr<int> Run(std::span<char* const> argv) {
   const std::string folder = UserPath(absl::GetFlag(FLAGS_output_dir));
   LOCKSTEP_RETURN_IF_ERROR(MakeOutputFolder(folder));
   const std::string testlogs = TestLogsFromFlags();
-  const auto targets = ReadTestLogs(testlogs, "conformance", ExpectedTests());
+  std::vector<std::string> expected;
+  for (const KnownClaim& claim : KnownClaims()) {
+    for (const ExpectedRow& row : claim.rows) expected.push_back(row.test);
+  }
+  const auto targets = ReadTestLogs(testlogs, expected);
   if (!targets.ok()) {
     return absl::Status(
         targets.status().code(),
-        absl::StrCat(std::string(targets.status().message()),
+        absl::StrCat(targets.status().message(),
                      "; run bazel test //conformance/... first, or name "
                      "another folder with --testlogs"));
   }
@@ -172,10 +160,10 @@ absl::StatusOr<int> Run(std::span<char* const> argv) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 int main(int argc, char** argv) {
-  return lockstep::CommandMain(lockstep::ReportUsage(),
+  return lockstep::CommandMain(lockstep::conformance::ReportUsage(),
                                {argv, static_cast<size_t>(argc)},
-                               lockstep::Run);
+                               lockstep::conformance::Run);
 }

@@ -1,6 +1,3 @@
-// Expat's calls, put together.
-#include "conformance/report/test_logs.h"
-
 #include <expat.h>
 
 #include <algorithm>
@@ -10,6 +7,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <system_error>
@@ -29,8 +27,9 @@
 #include "absl/strings/strip.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "conformance/report/conformance_report.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr int kMostDepth = 32;
@@ -58,8 +57,9 @@ class Reader {
         });
   }
 
-  const std::string& refusal() const { return refusal_; }
-  TestXml Take() { return std::move(xml_); }
+  // Why the parser was stopped; "" if it was not.
+  std::string refusal;
+  TestXml xml;
 
  private:
   static std::string Attribute(const char** attributes,
@@ -71,7 +71,7 @@ class Reader {
   }
 
   void Stop(const std::string& why) {
-    if (refusal_.empty()) refusal_ = why;
+    if (refusal.empty()) refusal = why;
     XML_StopParser(parser_, XML_FALSE);
   }
 
@@ -81,14 +81,14 @@ class Reader {
     }
     if (++depth_ > kMostDepth) return Stop("its elements are too deep");
     if (name == "testsuites" || name == "testsuite") {
-      if (xml_.started.empty()) {
-        xml_.started = Attribute(attributes, "timestamp");
+      if (xml.started.empty()) {
+        xml.started = Attribute(attributes, "timestamp");
       }
     } else if (name == "testcase") {
       StartCase(attributes);
     } else if (in_case_ && name == "property") {
-      xml_.cases.back().properties.emplace_back(Attribute(attributes, "name"),
-                                                Attribute(attributes, "value"));
+      xml.cases.back().properties.emplace_back(Attribute(attributes, "name"),
+                                               Attribute(attributes, "value"));
     } else if (in_case_ && (name == "failure" || name == "error")) {
       StartMessage(TestOutcome::kFailed, attributes);
     } else if (in_case_ && name == "skipped") {
@@ -98,7 +98,7 @@ class Reader {
 
   void StartCase(const char** attributes) {
     in_case_ = true;
-    TestCaseResult& made = xml_.cases.emplace_back();
+    TestCaseResult& made = xml.cases.emplace_back();
     const std::string suite = Attribute(attributes, "classname");
     const std::string name = Attribute(attributes, "name");
     made.name = suite.empty() ? name : absl::StrCat(suite, ".", name);
@@ -113,7 +113,7 @@ class Reader {
 
   // A failure counts, whatever else the test says of itself.
   void StartMessage(TestOutcome outcome, const char** attributes) {
-    TestCaseResult& made = xml_.cases.back();
+    TestCaseResult& made = xml.cases.back();
     if (made.outcome == TestOutcome::kFailed) return;
     made.outcome = outcome;
     made.message = Attribute(attributes, "message");
@@ -121,7 +121,7 @@ class Reader {
   }
 
   void AddText(absl::string_view text) {
-    if (in_message_) absl::StrAppend(&xml_.cases.back().message, text);
+    if (in_message_) absl::StrAppend(&xml.cases.back().message, text);
   }
 
   void End(absl::string_view name) {
@@ -133,11 +133,9 @@ class Reader {
   }
 
   const XML_Parser parser_;
-  std::string refusal_;
   int depth_ = 0;
   bool in_case_ = false;
   bool in_message_ = false;
-  TestXml xml_;
 };
 
 }  // namespace
@@ -155,10 +153,10 @@ absl::StatusOr<TestXml> ParseTestXml(absl::string_view text) {
   Reader reader(parser.get());
   if (XML_Parse(parser.get(), text.data(), static_cast<int>(text.size()),
                 XML_TRUE) == XML_STATUS_OK) {
-    return reader.Take();
+    return std::move(reader.xml);
   }
-  if (!reader.refusal().empty()) {
-    return absl::InvalidArgumentError(reader.refusal());
+  if (!reader.refusal.empty()) {
+    return absl::InvalidArgumentError(reader.refusal);
   }
   return absl::InvalidArgumentError(
       absl::StrCat("line ", XML_GetCurrentLineNumber(parser.get()), ": ",
@@ -178,10 +176,10 @@ constexpr const char* kFiles[] = {"test.xml", "test.log", "test.cache_status"};
 // A folder with the results of a test, or of one shard or run of it.
 struct Leaf {
   std::string folder;
-  std::string name;    // "shard 2 of 4", or "".
-  std::string layout;  // The same for all leaves of one `bazel test`.
-  int64_t leaves = 1;  // How many of this layout there must be.
-  fs::file_time_type written;
+  std::string name = {};    // "shard 2 of 4", or "".
+  std::string layout = {};  // The same for all leaves of one `bazel test`.
+  int64_t leaves = 1;       // How many of this layout there must be.
+  fs::file_time_type written = {};
 };
 
 // A count, from 1 to kMostParts, as Bazel writes it: without leading zeros.
@@ -227,33 +225,28 @@ std::string PathOf(absl::string_view label) {
   return absl::StrReplaceAll(label, {{":", "/"}});
 }
 
-// When Bazel wrote the newest of the folder's results; false if it has none.
-bool HasResults(const fs::path& folder, fs::file_time_type& newest) {
-  bool found = false;
-  newest = fs::file_time_type::min();
+// When Bazel wrote the newest of the folder's results; none if it has none.
+std::optional<fs::file_time_type> NewestResult(const fs::path& folder) {
+  std::optional<fs::file_time_type> newest;
   for (const char* name : kFiles) {
     std::error_code error;
+    // One that cannot be looked at, of the least time, is a result that cannot
+    // be read.
     const fs::file_time_type written =
         fs::last_write_time(folder / name, error);
     if (error == std::errc::no_such_file_or_directory) continue;
-    // One that cannot be looked at is a result that cannot be read.
-    if (error) {
-      found = true;
-      continue;
-    }
-    newest = std::max(newest, written);
-    found = true;
+    newest = std::max(newest.value_or(written), written);
   }
-  return found;
+  return newest;
 }
 
 using Leaves = std::map<std::string, std::vector<Leaf>>;  // By label.
 
 void AddFolder(const fs::path& testlogs, const fs::path& folder,
                Leaves& leaves) {
-  Leaf leaf;
-  if (!HasResults(folder, leaf.written)) return;
-  leaf.folder = folder.string();
+  const auto written = NewestResult(folder);
+  if (!written.has_value()) return;
+  Leaf leaf = {.folder = folder.string(), .written = *written};
   const bool is_part = ParseLeafName(folder.filename().string(), leaf);
   const fs::path target = is_part ? folder.parent_path() : folder;
   leaves[LabelOf(target.lexically_relative(testlogs).generic_string())]
@@ -286,105 +279,16 @@ absl::Status AddFolders(const fs::path& testlogs, const fs::path& folder,
 // Those of the layout that was written last, by name.
 std::vector<Leaf> Newest(std::vector<Leaf> leaves) {
   const std::string layout =
-      std::ranges::max_element(leaves, [](const Leaf& a, const Leaf& b) {
-        return a.written < b.written;
-      })->layout;
+      std::ranges::max_element(leaves, {}, &Leaf::written)->layout;
   std::erase_if(leaves, [&](const Leaf& l) { return l.layout != layout; });
-  std::ranges::sort(
-      leaves, [](const Leaf& a, const Leaf& b) { return a.name < b.name; });
+  std::ranges::sort(leaves, {}, &Leaf::name);
   return leaves;
 }
 
-// kUnknown if there is no status.
-absl::StatusOr<BazelStatus> StatusOf(const Leaf& leaf) {
-  const auto bytes =
-      ReadForeignFile(leaf.folder + "/test.cache_status", kMostBytes);
-  if (bytes.ok()) return ParseBazelStatus(*bytes);
-  if (absl::IsNotFound(bytes.status())) return BazelStatus::kUnknown;
-  return bytes.status();
-}
-
-void AddProblem(const Leaf& leaf, const std::string& what, TestTarget& target) {
-  target.problems.push_back(
-      leaf.name.empty() ? what : absl::StrCat(leaf.name, ": ", what));
-}
-
-void AddStarted(const std::string& started, TestTarget& target) {
-  if (started.empty()) return;
-  if (target.first_started.empty() || started < target.first_started) {
-    target.first_started = started;
-  }
-  target.last_started = std::max(target.last_started, started);
-}
-
-// What Bazel's status says beside the cases, of which one `failed` or none.
-void AddStatus(const Leaf& leaf, const absl::StatusOr<BazelStatus>& status,
-               bool failed, TestTarget& target) {
-  if (!status.ok()) {
-    return AddProblem(leaf, std::string(status.status().message()), target);
-  }
-  switch (*status) {
-    case BazelStatus::kUnknown:
-      // It may have failed after it wrote its XML.
-      return AddProblem(leaf, "Bazel left no status for it", target);
-    case BazelStatus::kFlaky:
-      return AddProblem(leaf, "it failed before it passed", target);
-    case BazelStatus::kFailed:
-      if (failed) return;
-      return AddProblem(leaf, "it failed although no case did: it ended badly",
-                        target);
-    case BazelStatus::kPassed:
-    case BazelStatus::kTimeout:  // Said already.
-      return;
-  }
-}
-
-void AddLeaf(const Leaf& leaf, TestTarget& target) {
-  const absl::StatusOr<BazelStatus> status = StatusOf(leaf);
-  if (status.ok() && *status == BazelStatus::kTimeout) {
-    // What Bazel then writes as XML says less.
-    return AddProblem(leaf, "it ran past its time limit", target);
-  }
-  const std::string path = leaf.folder + "/test.xml";
-  const auto text = ReadForeignFile(path, kMostBytes);
-  if (!text.ok()) {
-    return AddProblem(leaf,
-                      absl::IsNotFound(text.status())
-                          ? "it wrote no test.xml"
-                          : std::string(text.status().message()),
-                      target);
-  }
-  absl::StatusOr<TestXml> xml = ParseTestXml(*text);
-  if (!xml.ok()) {
-    return AddProblem(leaf,
-                      absl::StrCat("its test.xml cannot be read: ",
-                                   std::string(xml.status().message())),
-                      target);
-  }
-  AddStarted(xml->started, target);
-  bool failed = false;
-  for (TestCaseResult& result : xml->cases) {
-    failed = failed || result.outcome == TestOutcome::kFailed;
-    target.cases.push_back(std::move(result));
-  }
-  AddStatus(leaf, status, failed, target);
-}
-
-TestTarget ReadTarget(const std::string& label, std::vector<Leaf> all) {
-  TestTarget target;
-  target.label = label;
-  const std::vector<Leaf> leaves = Newest(std::move(all));
-  for (const Leaf& leaf : leaves) AddLeaf(leaf, target);
-  const int64_t missing =
-      leaves[0].leaves - static_cast<int64_t>(leaves.size());
-  if (missing > 0) {
-    target.problems.push_back(absl::StrCat(
-        missing, " of its ", leaves[0].leaves, " shards left no result"));
-  }
-  return target;
-}
-
-}  // namespace
+// What Bazel says of a test, in the file test.cache_status beside its XML: a
+// protocol buffer, TestResultData of Bazel's test_status.proto, of which this
+// reads the third field.
+enum class BazelStatus { kUnknown, kPassed, kFlaky, kTimeout, kFailed };
 
 BazelStatus ParseBazelStatus(absl::string_view bytes) {
   // The fields before the third are booleans: a byte of key, one of value.
@@ -403,10 +307,91 @@ BazelStatus ParseBazelStatus(absl::string_view bytes) {
   return BazelStatus::kUnknown;
 }
 
+// kUnknown if there is no status.
+absl::StatusOr<BazelStatus> StatusOf(const Leaf& leaf) {
+  const auto bytes =
+      ReadForeignFile(leaf.folder + "/test.cache_status", kMostBytes);
+  if (bytes.ok()) return ParseBazelStatus(*bytes);
+  if (absl::IsNotFound(bytes.status())) return BazelStatus::kUnknown;
+  return bytes.status();
+}
+
+void AddStarted(const std::string& started, TestTarget& target) {
+  if (started.empty()) return;
+  if (target.first_started.empty() || started < target.first_started) {
+    target.first_started = started;
+  }
+  target.last_started = std::max(target.last_started, started);
+}
+
+// What Bazel's status says beside the cases, of which one `failed` or none; ""
+// for nothing.
+std::string ProblemOf(const absl::StatusOr<BazelStatus>& status, bool failed) {
+  if (!status.ok()) return std::string(status.status().message());
+  switch (*status) {
+    case BazelStatus::kUnknown:
+      // It may have failed after it wrote its XML.
+      return "Bazel left no status for it";
+    case BazelStatus::kFlaky:
+      return "it failed before it passed";
+    case BazelStatus::kFailed:
+      return failed ? "" : "it failed although no case did: it ended badly";
+    case BazelStatus::kPassed:
+    case BazelStatus::kTimeout:  // Said already.
+      break;
+  }
+  return "";
+}
+
+// Adds what a leaf has; returns what is wrong with it, "" for nothing.
+std::string AddLeaf(const Leaf& leaf, TestTarget& target) {
+  const absl::StatusOr<BazelStatus> status = StatusOf(leaf);
+  if (status.ok() && *status == BazelStatus::kTimeout) {
+    // What Bazel then writes as XML says less.
+    return "it ran past its time limit";
+  }
+  const auto text = ReadForeignFile(leaf.folder + "/test.xml", kMostBytes);
+  if (absl::IsNotFound(text.status())) return "it wrote no test.xml";
+  if (!text.ok()) return std::string(text.status().message());
+  absl::StatusOr<TestXml> xml = ParseTestXml(*text);
+  if (!xml.ok()) {
+    return absl::StrCat("its test.xml cannot be read: ",
+                        xml.status().message());
+  }
+  AddStarted(xml->started, target);
+  bool failed = false;
+  for (TestCaseResult& result : xml->cases) {
+    failed = failed || result.outcome == TestOutcome::kFailed;
+    target.cases.push_back(std::move(result));
+  }
+  return ProblemOf(status, failed);
+}
+
+TestTarget ReadTarget(const std::string& label, std::vector<Leaf> all) {
+  TestTarget target;
+  target.label = label;
+  const std::vector<Leaf> leaves = Newest(std::move(all));
+  for (const Leaf& leaf : leaves) {
+    const std::string problem = AddLeaf(leaf, target);
+    if (problem.empty()) continue;
+    target.problems.push_back(
+        leaf.name.empty() ? problem : absl::StrCat(leaf.name, ": ", problem));
+  }
+  const int64_t missing =
+      leaves[0].leaves - static_cast<int64_t>(leaves.size());
+  if (missing > 0) {
+    target.problems.push_back(absl::StrCat(
+        missing, " of its ", leaves[0].leaves, " shards left no result"));
+  }
+  return target;
+}
+
+}  // namespace
+
 absl::StatusOr<std::vector<TestTarget>> ReadTestLogs(
-    const std::string& testlogs, const std::string& part,
-    std::span<const std::string> labels) {
+    const std::string& testlogs, std::span<const std::string> labels) {
   const fs::path base = fs::path(testlogs);
+  const std::string part = "conformance";
   Leaves leaves;
   LOCKSTEP_RETURN_IF_ERROR(AddFolders(base, base / part, leaves));
   if (leaves.empty()) {
@@ -426,4 +411,4 @@ absl::StatusOr<std::vector<TestTarget>> ReadTestLogs(
   return targets;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -1,7 +1,5 @@
 // XML of GoogleTest's, of Bazel's, and of nobody's; folders as Bazel leaves
 // them, also after a crash.
-#include "conformance/report/test_logs.h"
-
 #include <chrono>
 #include <cstddef>
 #include <filesystem>
@@ -15,11 +13,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "base/status_matchers.h"
+#include "conformance/report/conformance_report.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/io/fuzz_inputs.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using testing::AllOf;
@@ -27,7 +26,6 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using testing::Not;
-using testing::Pair;
 
 // As GoogleTest 1.12 and later write it.
 constexpr char kGoogleTest[] = R"xml(<?xml version="1.0" encoding="UTF-8"?>
@@ -62,21 +60,18 @@ TEST(ParseTestXmlTest, ReadsGoogleTests) {
   const auto xml = ParseTestXml(kGoogleTest);
   ASSERT_THAT(xml, IsOk());
   EXPECT_EQ(xml->started, "2026-01-02T03:04:05.678");
-  ASSERT_EQ(xml->cases.size(), 5u);
-  EXPECT_EQ(xml->cases[0].name, "Ranks/SumTest.IsRight/P2");
-  EXPECT_EQ(xml->cases[0].outcome, TestOutcome::kPassed);
-  EXPECT_EQ(xml->cases[0].seconds, 0.5);
-  EXPECT_THAT(xml->cases[0].properties, IsEmpty());
-  EXPECT_EQ(xml->cases[1].outcome, TestOutcome::kFailed);
-  EXPECT_EQ(xml->cases[1].message, "a.cc:7\nExpected: 1 < 0");
-  EXPECT_THAT(xml->cases[1].properties,
-              ElementsAre(Pair("one", "{\"a\":<1>}"), Pair("two", "")));
-  EXPECT_EQ(xml->cases[2].outcome, TestOutcome::kSkipped);
-  EXPECT_EQ(xml->cases[2].message, "a.cc:5\nno mpirun");
-  EXPECT_EQ(xml->cases[3].outcome, TestOutcome::kSkipped);
-  EXPECT_EQ(xml->cases[3].message, "disabled");
-  EXPECT_EQ(xml->cases[4].outcome, TestOutcome::kFailed);
-  EXPECT_EQ(xml->cases[4].message, "and failed");
+  const std::string suite = "Ranks/SumTest.";
+  const std::vector<TestCaseResult> cases = {
+      {suite + "IsRight/P2", TestOutcome::kPassed, "", 0.5},
+      {suite + "IsRight/P3",
+       TestOutcome::kFailed,
+       "a.cc:7\nExpected: 1 < 0",
+       1.25,
+       {{"one", "{\"a\":<1>}"}, {"two", ""}}},
+      {suite + "IsRight/P4", TestOutcome::kSkipped, "a.cc:5\nno mpirun"},
+      {suite + "DISABLED_Slow", TestOutcome::kSkipped, "disabled"},
+      {suite + "Both", TestOutcome::kFailed, "and failed"}};
+  EXPECT_EQ(xml->cases, cases);
 }
 
 // As Bazel's generate-xml.sh writes it for a test that wrote none.
@@ -93,10 +88,9 @@ Generated test.log (if the file is not UTF-8, then this may be unreadable):
 </testsuites>)");
   ASSERT_THAT(xml, IsOk());
   EXPECT_EQ(xml->started, "");
-  ASSERT_EQ(xml->cases.size(), 1u);
-  EXPECT_EQ(xml->cases[0].name, "a/b_test");
-  EXPECT_EQ(xml->cases[0].outcome, TestOutcome::kFailed);
-  EXPECT_EQ(xml->cases[0].message, "exited with error code 139");
+  EXPECT_THAT(xml->cases,
+              ElementsAre(TestCaseResult{"a/b_test", TestOutcome::kFailed,
+                                         "exited with error code 139", 3}));
 }
 
 TEST(ParseTestXmlTest, TakesTheTextWhereThereIsNoMessage) {
@@ -174,10 +168,10 @@ constexpr char kFailing[] =
     "<testsuites timestamp='2026-01-01'><testsuite><testcase name='b'>"
     "<failure message='broken'/></testcase></testsuite></testsuites>";
 
-// TestResultData as Bazel writes it: fields 1 (where it is not the default), 2
-// and 3, and some that follow.
-std::string StatusBytes(int status, bool cachable = true) {
-  std::string bytes = cachable ? "" : std::string("\x08\x00", 2);
+// TestResultData as Bazel writes it: fields 1 (where it is not the default, as
+// here of a timeout), 2 and 3, and some that follow.
+std::string StatusBytes(int status) {
+  std::string bytes = status != 3 ? "" : std::string("\x08\x00", 2);
   bytes += std::string("\x10", 1) + static_cast<char>(status == 1);
   bytes += std::string("\x18", 1) + static_cast<char>(status);
   return bytes + "\x30" + std::string(1, '\0') + "R\x04/log";
@@ -213,7 +207,7 @@ class TestLogsTest : public testing::Test {
 
   // The only target; an empty one if there are others.
   TestTarget Read() {
-    const auto targets = ReadTestLogs(folder_, "conformance");
+    const auto targets = ReadTestLogs(folder_);
     EXPECT_THAT(targets, IsOk());
     if (!targets.ok()) return {};
     EXPECT_EQ(targets->size(), 1u);
@@ -228,12 +222,14 @@ TEST_F(TestLogsTest, LabelsAreOfTheFolders) {
   WriteResult("a_test", kFailing, kFailed);
   Write("a_test/test.log", "log");
   Write("a_test/test.outputs/outputs.zip", "zip");
-  const auto targets = ReadTestLogs(folder_, "conformance");
+  const auto targets = ReadTestLogs(folder_);
   ASSERT_THAT(targets, IsOk());
   ASSERT_EQ(targets->size(), 2u);
   EXPECT_EQ((*targets)[0].label, "//conformance/b:b_test");
   EXPECT_EQ((*targets)[1].label, "//conformance:a_test");
   EXPECT_THAT((*targets)[0].problems, IsEmpty());
+  // Nothing more is said of a case that failed.
+  EXPECT_THAT((*targets)[1].problems, IsEmpty());
   EXPECT_EQ((*targets)[0].cases[0].outcome, TestOutcome::kPassed);
   EXPECT_EQ((*targets)[1].cases[0].outcome, TestOutcome::kFailed);
 }
@@ -283,7 +279,7 @@ TEST_F(TestLogsTest, OtherNamesAreNoShards) {
                                 long_name};
   for (const std::string& name : kNames) {
     WriteResult("a_test/" + name, kPassing);
-    const auto targets = ReadTestLogs(folder_, "conformance");
+    const auto targets = ReadTestLogs(folder_);
     ASSERT_THAT(targets, IsOk());
     ASSERT_EQ(targets->size(), 2u) << name;
     EXPECT_EQ((*targets)[0].label, "//conformance/a_test:" + name);
@@ -300,7 +296,7 @@ TEST_F(TestLogsTest, NamedTestsElsewhereAreReadToo) {
   WriteResult("../gpus/cuda/other_test", kFailing, kFailed);
   const std::vector<std::string> labels = {
       "//gpus/cuda:b_test", "//gpus/cuda:none_test", "//conformance:a_test"};
-  const auto targets = ReadTestLogs(folder_, "conformance", labels);
+  const auto targets = ReadTestLogs(folder_, labels);
   ASSERT_THAT(targets, IsOk());
   ASSERT_EQ(targets->size(), 2u);
   EXPECT_EQ((*targets)[0].label, "//conformance:a_test");
@@ -337,7 +333,8 @@ TEST_F(TestLogsTest, SaysWhatIsWrongBesideTheCases) {
   Write("a_test/test.xml", kPassing);
   expect_problem("Bazel left no status for it");
   for (const std::string& bytes :
-       {std::string(), std::string("hello"), StatusBytes(0)}) {
+       {std::string(), std::string("hello"), std::string("\x18"),
+        std::string("\x10\x01"), std::string("\x18\xff"), StatusBytes(0)}) {
     Write("a_test/test.xml", kPassing);
     Write("a_test/test.cache_status", bytes);
     expect_problem("Bazel left no status for it");
@@ -349,16 +346,14 @@ TEST_F(TestLogsTest, SaysWhatIsWrongBesideTheCases) {
   std::filesystem::create_symlink("test.xml",
                                   folder_ + "/conformance/a_test/test.xml");
   expect_problem(HasSubstr("test.xml: cannot open"));
-  // A sanitizer that complains, or a crash, after the last test.
-  WriteResult("a_test", kPassing, kFailed);
-  expect_problem("it failed although no case did: it ended badly");
+  // A sanitizer that complains, or a crash, after the last test; and other ways
+  // to fail.
+  for (const int status : {kFailed, 5, 6, 9, 127}) {
+    WriteResult("a_test", kPassing, status);
+    expect_problem("it failed although no case did: it ended badly");
+  }
   WriteResult("a_test", kPassing, kFlaky);
   expect_problem("it failed before it passed");
-}
-
-TEST_F(TestLogsTest, SaysNothingMoreOfACaseThatFailed) {
-  WriteResult("a_test", kFailing, kFailed);
-  EXPECT_THAT(Read().problems, IsEmpty());
 }
 
 TEST_F(TestLogsTest, ATimeoutIsAProblem) {
@@ -373,27 +368,13 @@ TEST_F(TestLogsTest, ATimeoutIsAProblem) {
 }
 
 TEST_F(TestLogsTest, NoFolderAndNoResultAreErrors) {
-  EXPECT_THAT(ReadTestLogs(folder_ + "/none", "conformance"),
+  EXPECT_THAT(ReadTestLogs(folder_ + "/none"),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("/none/conformance: No such file")));
-  EXPECT_THAT(ReadTestLogs(folder_, "conformance"),
+  EXPECT_THAT(ReadTestLogs(folder_),
               StatusIs(absl::StatusCode::kNotFound,
                        HasSubstr("no result of a test in ")));
 }
 
-TEST(ParseBazelStatusTest, ReadsTheThirdField) {
-  EXPECT_EQ(ParseBazelStatus(StatusBytes(0)), BazelStatus::kUnknown);
-  EXPECT_EQ(ParseBazelStatus(StatusBytes(1)), BazelStatus::kPassed);
-  EXPECT_EQ(ParseBazelStatus(StatusBytes(1, false)), BazelStatus::kPassed);
-  EXPECT_EQ(ParseBazelStatus(StatusBytes(2)), BazelStatus::kFlaky);
-  EXPECT_EQ(ParseBazelStatus(StatusBytes(3, false)), BazelStatus::kTimeout);
-  for (const int status : {4, 5, 6, 9, 127}) {
-    EXPECT_EQ(ParseBazelStatus(StatusBytes(status)), BazelStatus::kFailed);
-  }
-  for (const char* bytes : {"", "\x18", "\x10\x01", "\x18\xff", "hello"}) {
-    EXPECT_EQ(ParseBazelStatus(bytes), BazelStatus::kUnknown);
-  }
-}
-
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -11,10 +11,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "conformance/sampling/sampler_checker.h"
-#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // So many indices are written out.
@@ -43,12 +42,6 @@ std::string Undrawn(const DrawnEpoch& drawn) {
                       " drawn by no rank");
 }
 
-// How many samples a rank of another number draws, were the tail not split.
-int64_t WholeOf(const SamplingCase& c) {
-  const int64_t turn = c.semantics == Semantics::kPaddle ? c.batch_size : 1;
-  return LengthOf(c, c.world_size - 1) / turn * turn;
-}
-
 // Whether that rank has, beside what it should have of whole turns, all of the
 // tail, and the others have the whole turns alone.
 bool HasTheTail(const DrawnEpoch& drawn, size_t rank) {
@@ -57,7 +50,8 @@ bool HasTheTail(const DrawnEpoch& drawn, size_t rank) {
   const std::vector<int64_t> order = c.semantics == Semantics::kPaddle
                                          ? ReferenceOrder(c, drawn.epoch)
                                          : PadOrCut(c, drawn.one_rank);
-  const int64_t whole = WholeOf(c);
+  const int64_t turn = c.semantics == Semantics::kPaddle ? c.batch_size : 1;
+  const int64_t whole = LengthOf(c, c.world_size - 1) / turn * turn;
   int64_t size = 0;
   for (int of = 0; of < c.world_size; ++of) size += LengthOf(c, of);
   // One rank may lack samples too; and there may be no tail.
@@ -187,10 +181,10 @@ std::string CauseOfLengths(const DrawnEpoch& drawn) {
 }
 
 std::string CauseOfSharing(const DrawnEpoch& drawn) {
-  const bool is_same =
-      std::all_of(drawn.ranks.begin(), drawn.ranks.end(),
-                  [&](const Batches& own) { return own == drawn.ranks[0]; });
-  if (is_same) return "; all ranks draw the same";
+  if (std::ranges::count(drawn.ranks, drawn.ranks[0]) ==
+      std::ssize(drawn.ranks)) {
+    return "; all ranks draw the same";
+  }
   const std::string one_wrong = OneInPlaceOfAnother(drawn);
   if (!one_wrong.empty()) return one_wrong;
   SamplingCase one = drawn.c;
@@ -224,11 +218,10 @@ std::string CauseOfIndex(const DrawnEpoch& drawn) {
 
 std::string CauseOfAbsence(const DrawnEpoch& drawn) {
   const std::vector<int64_t> counts = CountsOf(drawn);
-  const auto again = std::max_element(counts.begin(), counts.end());
+  const auto again = std::ranges::max_element(counts);
   if (*again < 2) return "";
-  const bool in_its_place = std::count(counts.begin(), counts.end(), 0) == 1 &&
-                            std::count(counts.begin(), counts.end(), 2) == 1 &&
-                            *again == 2;
+  const bool in_its_place = std::ranges::count(counts, 0) == 1 &&
+                            std::ranges::count(counts, 2) == 1 && *again == 2;
   return absl::StrCat(", but ", again - counts.begin(), " comes ", *again,
                       " times", in_its_place ? " in its place" : "");
 }
@@ -289,4 +282,4 @@ std::string CauseOfDeal(const DrawnEpoch& drawn) {
   return one_by_one ? "; samples are dealt one by one, not by the batch" : "";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -7,7 +7,6 @@
 #include <numeric>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -15,29 +14,14 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "conformance/sampling/sampler_checker.h"
-#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr int64_t kEpochs = 3;
 
-// What a sampler drew.
-struct Drawn {
-  const SamplerFactory& make;
-  const SamplingCase& c;
-  std::vector<std::vector<Batches>> ranks;     // By epoch.
-  std::vector<std::vector<int64_t>> one_rank;  // By epoch, all of its indices.
-};
-
-using Property = std::optional<std::string> (*)(const Drawn& drawn,
-                                                size_t epoch);
-
-DrawnEpoch EpochOf(const Drawn& drawn, size_t epoch) {
-  return {drawn.make, drawn.c, static_cast<int64_t>(epoch), drawn.ranks[epoch],
-          drawn.one_rank[epoch]};
-}
+using Property = std::optional<std::string> (*)(const DrawnEpoch& drawn);
 
 SamplingCase OneRank(SamplingCase c) {
   c.world_size = 1;
@@ -54,8 +38,8 @@ std::string CauseOfSize(const SamplingCase& c, int64_t size, bool is_last) {
                  : absl::StrCat(", no batch of ", c.batch_size);
 }
 
-std::optional<std::string> WrongBatches(const Drawn& drawn, size_t epoch) {
-  const std::vector<Batches>& ranks = drawn.ranks[epoch];
+std::optional<std::string> WrongBatches(const DrawnEpoch& drawn) {
+  const std::vector<Batches>& ranks = drawn.ranks;
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const Batches& batches = ranks[rank];
     if (batches.size() != ranks[0].size()) {
@@ -84,26 +68,26 @@ std::optional<std::string> WrongBatches(const Drawn& drawn, size_t epoch) {
   return std::nullopt;
 }
 
-std::optional<std::string> WrongLengths(const Drawn& drawn, size_t epoch) {
+std::optional<std::string> WrongLengths(const DrawnEpoch& drawn) {
   const SamplingCase& c = drawn.c;
   for (int rank = 0; rank < c.world_size; ++rank) {
     const int64_t got =
-        std::ssize(Flat(drawn.ranks[epoch][static_cast<size_t>(rank)]));
+        std::ssize(Flat(drawn.ranks[static_cast<size_t>(rank)]));
     const int64_t want =
         c.drop_last ? StepsOf(c) * c.batch_size : LengthOf(c, rank);
     if (got != want) {
       return absl::StrCat("rank ", rank, " draws ", got, " indices, not ", want,
-                          CauseOfLengths(EpochOf(drawn, epoch)));
+                          CauseOfLengths(drawn));
     }
   }
   return std::nullopt;
 }
 
-std::optional<std::string> SharedIndex(const Drawn& drawn, size_t epoch) {
+std::optional<std::string> SharedIndex(const DrawnEpoch& drawn) {
   std::map<int64_t, size_t> first;  // The first rank that draws the index.
   int64_t shared = 0;
-  for (size_t rank = 0; rank < drawn.ranks[epoch].size(); ++rank) {
-    std::vector<int64_t> own = Flat(drawn.ranks[epoch][rank]);
+  for (size_t rank = 0; rank < drawn.ranks.size(); ++rank) {
+    std::vector<int64_t> own = Flat(drawn.ranks[rank]);
     std::sort(own.begin(), own.end());
     own.erase(std::unique(own.begin(), own.end()), own.end());
     for (const int64_t index : own) {
@@ -112,18 +96,10 @@ std::optional<std::string> SharedIndex(const Drawn& drawn, size_t epoch) {
       return absl::StrCat("index ", index, " is drawn by rank ", at->second,
                           " and by rank ", rank, ", and padding is ",
                           PaddingOf(drawn.c), " indices",
-                          CauseOfSharing(EpochOf(drawn, epoch)));
+                          CauseOfSharing(drawn));
     }
   }
   return std::nullopt;
-}
-
-bool IsPermutation(std::vector<int64_t> order, int64_t n) {
-  std::sort(order.begin(), order.end());
-  for (size_t i = 0; i < order.size(); ++i) {
-    if (order[i] != static_cast<int64_t>(i)) return false;
-  }
-  return std::ssize(order) == n;
 }
 
 // How many indices come at least; given the lengths, exactly so many, but where
@@ -140,33 +116,33 @@ int64_t FewestIndices(const SamplingCase& c) {
              : std::min(drawn, c.dataset_size);
 }
 
-std::optional<std::string> Uncovered(const Drawn& drawn, size_t epoch) {
-  for (const Batches& batches : drawn.ranks[epoch]) {
+std::optional<std::string> Uncovered(const DrawnEpoch& drawn) {
+  for (const Batches& batches : drawn.ranks) {
     for (const int64_t index : Flat(batches)) {
       if (index < 0 || index >= drawn.c.dataset_size) {
         return absl::StrCat("index ", index, " does not exist",
-                            CauseOfIndex(EpochOf(drawn, epoch)));
+                            CauseOfIndex(drawn));
       }
     }
   }
-  const std::vector<int64_t> counts = CountsOf(EpochOf(drawn, epoch));
+  const std::vector<int64_t> counts = CountsOf(drawn);
   const auto absent = std::find(counts.begin(), counts.end(), 0);
-  const int64_t covered =
-      std::ssize(counts) - std::count(counts.begin(), counts.end(), 0);
-  if (covered >= FewestIndices(drawn.c)) {
-    return IsPermutation(drawn.one_rank[epoch], drawn.c.dataset_size)
-               ? std::nullopt
-               : std::optional<std::string>("one rank draws no permutation");
+  const int64_t covered = std::ssize(counts) - std::ranges::count(counts, 0);
+  if (covered < FewestIndices(drawn.c)) {
+    return absl::StrCat("only ", covered, " indices are drawn, of ",
+                        FewestIndices(drawn.c), "; not ",
+                        absent - counts.begin(), CauseOfAbsence(drawn));
   }
-  return absl::StrCat("only ", covered, " indices are drawn, of ",
-                      FewestIndices(drawn.c), "; not ", absent - counts.begin(),
-                      CauseOfAbsence(EpochOf(drawn, epoch)));
+  std::vector<int64_t> all(counts.size());
+  std::iota(all.begin(), all.end(), 0);
+  if (std::ranges::is_permutation(drawn.one_rank, all)) return std::nullopt;
+  return "one rank draws no permutation";
 }
 
 // Which indices may come again: kPaddle pads the data set, the others its
 // shuffled order.
-std::vector<int64_t> PaddingCounts(const Drawn& drawn, size_t epoch) {
-  std::vector<int64_t> order = drawn.one_rank[epoch];
+std::vector<int64_t> PaddingCounts(const DrawnEpoch& drawn) {
+  std::vector<int64_t> order = drawn.one_rank;
   if (drawn.c.semantics == Semantics::kPaddle) {
     std::iota(order.begin(), order.end(), 0);
   }
@@ -177,19 +153,19 @@ std::vector<int64_t> PaddingCounts(const Drawn& drawn, size_t epoch) {
   return counts;
 }
 
-std::optional<std::string> WrongPadding(const Drawn& drawn, size_t epoch) {
-  const std::vector<int64_t> counts = CountsOf(EpochOf(drawn, epoch));
-  const std::vector<int64_t> again = PaddingCounts(drawn, epoch);
+std::optional<std::string> WrongPadding(const DrawnEpoch& drawn) {
+  const std::vector<int64_t> counts = CountsOf(drawn);
+  const std::vector<int64_t> again = PaddingCounts(drawn);
   for (size_t index = 0; index < counts.size(); ++index) {
     if (counts[index] <= 1 + again[index]) continue;
     return absl::StrCat("index ", index, " comes ", counts[index],
                         " times, and padding repeats it ", again[index],
-                        " times", CauseOfPadding(EpochOf(drawn, epoch)));
+                        " times", CauseOfPadding(drawn));
   }
   return std::nullopt;
 }
 
-std::optional<std::string> WrongDeal(const Drawn& drawn, size_t epoch) {
+std::optional<std::string> WrongDeal(const DrawnEpoch& drawn) {
   const SamplingCase& c = drawn.c;
   // kPaddle shuffles the padding too, so another number of ranks has another
   // order.
@@ -198,23 +174,24 @@ std::optional<std::string> WrongDeal(const Drawn& drawn, size_t epoch) {
     return std::nullopt;
   }
   const auto difference = FirstDifference(
-      drawn.ranks[epoch], Cut(c, Deal(c, PadOrCut(c, drawn.one_rank[epoch]))));
+      drawn.ranks, Cut(c, Deal(c, PadOrCut(c, drawn.one_rank))));
   if (!difference.has_value()) return std::nullopt;
   return absl::StrCat(*difference, " as dealt from one rank's order",
-                      CauseOfDeal(EpochOf(drawn, epoch)));
+                      CauseOfDeal(drawn));
 }
 
-std::optional<std::string> SameEpochs(const Drawn& drawn, size_t epoch) {
+std::optional<std::string> SameEpochs(const DrawnEpoch& drawn) {
   const bool must_differ =
       drawn.c.shuffle != Shuffle::kNone && drawn.c.dataset_size >= kManySamples;
-  for (size_t earlier = 0; earlier < epoch; ++earlier) {
-    const bool same = drawn.one_rank[epoch] == drawn.one_rank[earlier];
+  for (int64_t earlier = 0; earlier < drawn.epoch; ++earlier) {
+    const bool same =
+        drawn.one_rank == drawn.epochs[static_cast<size_t>(earlier)];
     if (must_differ && same) {
-      return absl::StrCat("it has the order of epoch ", earlier,
-                          std::is_sorted(drawn.one_rank[epoch].begin(),
-                                         drawn.one_rank[epoch].end())
-                              ? "; both are in order: not shuffled"
-                              : "; both are shuffled: by the same seed");
+      return absl::StrCat(
+          "it has the order of epoch ", earlier,
+          std::is_sorted(drawn.one_rank.begin(), drawn.one_rank.end())
+              ? "; both are in order: not shuffled"
+              : "; both are shuffled: by the same seed");
     }
     if (drawn.c.shuffle == Shuffle::kNone && !same) {
       return absl::StrCat("it is unshuffled, and not as epoch ", earlier);
@@ -223,7 +200,7 @@ std::optional<std::string> SameEpochs(const Drawn& drawn, size_t epoch) {
   return std::nullopt;
 }
 
-std::optional<std::string> SameSeeds(const Drawn& drawn, size_t epoch) {
+std::optional<std::string> SameSeeds(const DrawnEpoch& drawn) {
   if (drawn.c.shuffle == Shuffle::kNone ||
       drawn.c.semantics == Semantics::kPaddle ||
       drawn.c.dataset_size < kManySamples) {
@@ -231,40 +208,40 @@ std::optional<std::string> SameSeeds(const Drawn& drawn, size_t epoch) {
   }
   SamplingCase other = OneRank(drawn.c);
   other.seed += 1000;
-  const auto ranks = DrawRanks(drawn.make, other, static_cast<int64_t>(epoch));
+  const auto ranks = DrawRanks(drawn.make, other, drawn.epoch);
   if (!ranks.ok()) return ranks.status().ToString();
-  if (Flat((*ranks)[0]) != drawn.one_rank[epoch]) return std::nullopt;
+  if (Flat((*ranks)[0]) != drawn.one_rank) return std::nullopt;
   return absl::StrCat("seed ", other.seed, " has the order of seed ",
                       drawn.c.seed);
 }
 
-std::optional<std::string> WrongOrder(const Drawn& drawn, size_t epoch) {
+std::optional<std::string> WrongOrder(const DrawnEpoch& drawn) {
   const SamplingCase& c = drawn.c;
   if (c.shuffle == Shuffle::kKeyed) return std::nullopt;
   const auto of_epoch = [&c](int64_t which) {
     return Cut(c, Deal(c, PadOrCut(c, ReferenceOrder(c, which))));
   };
-  const auto number = static_cast<int64_t>(epoch);
+  const int64_t number = drawn.epoch;
   std::optional<std::string> wrong =
-      FirstDifference(drawn.ranks[epoch], of_epoch(number));
+      FirstDifference(drawn.ranks, of_epoch(number));
   if (!wrong.has_value()) return wrong;
   if (c.shuffle == Shuffle::kNone) return *wrong + ", not in order";
   for (int64_t other = std::max<int64_t>(0, number - 1); other <= number + 1;
        ++other) {
-    if (other == number || drawn.ranks[epoch] != of_epoch(other)) continue;
+    if (other == number || drawn.ranks != of_epoch(other)) continue;
     return absl::StrCat(*wrong, ", as if it were epoch ", other);
   }
   const bool last_stays =
       c.dataset_size >= kManySamples &&
-      std::all_of(drawn.one_rank.begin(), drawn.one_rank.end(),
-                  [&c](const std::vector<int64_t>& order) {
-                    return order.back() == c.dataset_size - 1;
-                  });
+      std::ranges::all_of(drawn.epochs,
+                          [&c](const std::vector<int64_t>& order) {
+                            return order.back() == c.dataset_size - 1;
+                          });
   return absl::StrCat(
       *wrong, ", shuffled otherwise than ",
       c.semantics == Semantics::kPaddle ? "Paddle" : "PyTorch", " does",
       last_stays ? "; the last sample stays in its place in every epoch"
-                 : CauseOfOrder(EpochOf(drawn, epoch)));
+                 : CauseOfOrder(drawn));
 }
 
 constexpr struct {
@@ -279,9 +256,9 @@ constexpr struct {
 };
 
 // That num_batches() says, before and after it, how long an epoch is.
-absl::Status CheckNumBatches(const Drawn& drawn) {
-  const SamplingCase& c = drawn.c;
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, drawn.make(c, 0));
+absl::Status CheckNumBatches(const SamplerFactory& make,
+                             const SamplingCase& c) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make(c, 0));
   const int64_t before = sampler->num_batches();
   LOCKSTEP_ASSIGN_OR_RETURN(const Batches batches, DrawEpoch(*sampler));
   for (const int64_t said : {before, sampler->num_batches()}) {
@@ -296,35 +273,33 @@ absl::Status CheckNumBatches(const Drawn& drawn) {
   return absl::OkStatus();
 }
 
-absl::Status CheckAll(const Drawn& drawn) {
-  for (const auto& [name, wrong] : kProperties) {
-    for (size_t epoch = 0; epoch < kEpochs; ++epoch) {
-      const std::optional<std::string> how = wrong(drawn, epoch);
-      if (how.has_value()) {
-        return Breaks(name, drawn.c, absl::StrCat("epoch ", epoch, ": ", *how));
-      }
-    }
-    if (wrong == WrongBatches) {
-      LOCKSTEP_RETURN_IF_ERROR(CheckNumBatches(drawn));
-    }
-  }
-  return CheckRepeatedDraw(drawn.make, drawn.c, drawn.ranks);
-}
-
 }  // namespace
 
 absl::Status CheckEpochs(const SamplerFactory& make, const SamplingCase& c) {
   LOCKSTEP_RETURN_IF_ERROR(CheckGuards(make, c));
   if (StepsOf(c) == 0) return absl::OkStatus();
-  Drawn drawn = {make, c, {}, {}};
+  std::vector<std::vector<Batches>> ranks;
+  std::vector<std::vector<int64_t>> one_rank;
   for (int64_t epoch = 0; epoch < kEpochs; ++epoch) {
-    LOCKSTEP_ASSIGN_OR_RETURN(auto ranks, DrawRanks(make, c, epoch));
-    drawn.ranks.push_back(std::move(ranks));
+    LOCKSTEP_ASSIGN_OR_RETURN(ranks.emplace_back(), DrawRanks(make, c, epoch));
     LOCKSTEP_ASSIGN_OR_RETURN(const auto one,
                               DrawRanks(make, OneRank(c), epoch));
-    drawn.one_rank.push_back(Flat(one[0]));
+    one_rank.push_back(Flat(one[0]));
   }
-  return CheckAll(drawn);
+  for (const auto& [name, wrong] : kProperties) {
+    for (size_t epoch = 0; epoch < kEpochs; ++epoch) {
+      const std::optional<std::string> how =
+          wrong({make, c, static_cast<int64_t>(epoch), ranks[epoch],
+                 one_rank[epoch], one_rank});
+      if (how.has_value()) {
+        return Breaks(name, c, absl::StrCat("epoch ", epoch, ": ", *how));
+      }
+    }
+    if (wrong == WrongBatches) {
+      LOCKSTEP_RETURN_IF_ERROR(CheckNumBatches(make, c));
+    }
+  }
+  return CheckRepeatedDraw(make, c, ranks);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

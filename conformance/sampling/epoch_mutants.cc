@@ -6,13 +6,11 @@
 #include <optional>
 #include <vector>
 
-#include "conformance/mutant.h"
 #include "conformance/sampling/sampling_mutants.h"
-#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 #include "sampler/sampler.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 Batches RealEpoch(const SamplingCase& c, int rank, int64_t epoch) {
@@ -191,205 +189,181 @@ void SeedByTheNextEpoch(TestedSampler& real, const std::optional<SamplerState>&,
 std::vector<SamplingMutant> EpochMutants() {
   return {
       // Repeated draws.
-      Planted({"DoesNotRefuseASecondDraw",
-               "an epoch that nobody set is drawn again", "RepeatedDraw",
-               "the second draw, by default, is not refused"},
-              {.shows = {IsNotPaddle, IsShuffled},
-               .told =
-                   [](SamplingCase& c, int&) {
-                     if (c.repeated_draw.value_or(RepeatedDraw::kRefuse) ==
-                         RepeatedDraw::kRefuse) {
-                       c.repeated_draw = RepeatedDraw::kAllow;
-                     }
-                   }}),
-      Planted({"RefusesEverySecondDraw",
-               "an epoch cannot be drawn again where that is asked for",
-               "RepeatedDraw", "is refused: FAILED_PRECONDITION"},
-              {.shows = {IsShuffled},
-               .told = [](SamplingCase& c,
-                          int&) { c.repeated_draw = RepeatedDraw::kRefuse; }}),
-      Planted(
-          {"StaysInTheEpoch", "paddle: the epoch does not advance by itself",
-           "RepeatedDraw", "the second draw, by default, is not epoch 1"},
-          {.shows = {IsPaddle, IsShuffled},
-           .told =
-               [](SamplingCase& c, int&) {
-                 if (!c.repeated_draw) c.repeated_draw = RepeatedDraw::kAllow;
-               }}),
+      {{"DoesNotRefuseASecondDraw", "an epoch that nobody set is drawn again",
+        "RepeatedDraw", "the second draw, by default, is not refused"},
+       {.shows = {IsNotPaddle, IsShuffled},
+        .told =
+            [](SamplingCase& c, int&) {
+              if (c.repeated_draw.value_or(RepeatedDraw::kRefuse) ==
+                  RepeatedDraw::kRefuse) {
+                c.repeated_draw = RepeatedDraw::kAllow;
+              }
+            }}},
+      {{"RefusesEverySecondDraw",
+        "an epoch cannot be drawn again where that is asked for",
+        "RepeatedDraw", "is refused: FAILED_PRECONDITION"},
+       {.shows = {IsShuffled},
+        .told = Set<&SamplingCase::repeated_draw, RepeatedDraw::kRefuse>}},
+      {{"StaysInTheEpoch", "paddle: the epoch does not advance by itself",
+        "RepeatedDraw", "the second draw, by default, is not epoch 1"},
+       {.shows = {IsPaddle, IsShuffled},
+        .told =
+            [](SamplingCase& c, int&) {
+              if (!c.repeated_draw) c.repeated_draw = RepeatedDraw::kAllow;
+            }}},
       // Batches.
-      Planted({"KeepsThePartialBatch", "the last batch is kept under drop_last",
-               "Batches", "a partial batch, which drop_last leaves out"},
-              {.shows = {[](const SamplingCase& c) {
-                 return c.drop_last && (LengthOf(c, 0) % c.batch_size != 0 ||
-                                        Fewest(c) % c.batch_size != 0);
-               }},
-               .told = [](SamplingCase& c, int&) { c.drop_last = false; }}),
-      Planted({"MakesBatchesTooLarge",
-               "a batch has one sample more than was asked for", "Batches",
-               ", 1 more than a batch of"},
-              {.shows = {[](const SamplingCase& c) {
-                 return Fewest(c) > c.batch_size;
-               }},
-               .told =
-                   [](SamplingCase& c, int&) {
-                     if (c.batch_size > 0) ++c.batch_size;
-                   }}),
-      Planted(
-          {"PartsEarly",
-           "a rank without samples left does not take part in the last step",
-           "Batches", "it has no sample left, and must take an empty step"},
-          {.shows = {IsExact, KeepsLast,
-                     [](const SamplingCase& c) {
-                       return Fewest(c) % c.batch_size == 0 && !IsDivided(c);
-                     }},
-           .draws = PartEarly}),
-      Planted({"NeverEnds", "empty batches come for ever after the last",
-               "Batches", "does not end"},
-              {.never_ends = true}),
-      Planted({"SaysOneBatchLess", "num_batches() leaves the last batch out",
-               "Batches", "it leaves the last one out"},
-              {.says_batches = [](int64_t batches) { return batches - 1; }}),
+      {{"KeepsThePartialBatch", "the last batch is kept under drop_last",
+        "Batches", "a partial batch, which drop_last leaves out"},
+       {.shows = {[](const SamplingCase& c) {
+          return c.drop_last && (LengthOf(c, 0) % c.batch_size != 0 ||
+                                 Fewest(c) % c.batch_size != 0);
+        }},
+        .told = Set<&SamplingCase::drop_last, false>}},
+      {{"MakesBatchesTooLarge",
+        "a batch has one sample more than was asked for", "Batches",
+        ", 1 more than a batch of"},
+       {.shows = {[](const SamplingCase& c) {
+          return Fewest(c) > c.batch_size;
+        }},
+        .told =
+            [](SamplingCase& c, int&) {
+              if (c.batch_size > 0) ++c.batch_size;
+            }}},
+      {{"PartsEarly",
+        "a rank without samples left does not take part in the last step",
+        "Batches", "it has no sample left, and must take an empty step"},
+       {.shows = {IsExact, KeepsLast,
+                  [](const SamplingCase& c) {
+                    return Fewest(c) % c.batch_size == 0 && !IsDivided(c);
+                  }},
+        .draws = PartEarly}},
+      {{"NeverEnds", "empty batches come for ever after the last", "Batches",
+        "does not end"},
+       {.never_ends = true}},
+      {{"SaysOneBatchLess", "num_batches() leaves the last batch out",
+        "Batches", "it leaves the last one out"},
+       {.says_batches = [](int64_t batches) { return batches - 1; }}},
       // Lengths.
-      Planted({"PadsOnlyOnce",
-               "torch: padding does not go round a data set that is too small",
-               "Lengths", "padding goes through the data set once and ends"},
-              {.shows = {IsTorch, KeepsLast,
-                         [](const SamplingCase& c) {
-                           return PaddingOf(c) > c.dataset_size;
-                         }},
-               .draws = PadOnce}),
-      Planted({"DropsTheTail",
-               "the samples that do not go round the ranks are dropped",
-               "Lengths", "the tail is dropped, not padded"},
-              {.shows = {IsTorch, Pads},
-               .told = [](SamplingCase& c, int&) { c.drop_tail = true; }}),
-      Planted({"KeepsTheTail", "drop_last is ignored: the order is padded",
-               "Lengths", "the tail is padded, not dropped"},
-              {.shows = {IsNotDivided, KeepsLast,
-                         [](const SamplingCase& c) { return c.drop_tail; }},
-               .told = [](SamplingCase& c, int&) { c.drop_tail = false; }}),
-      Planted({"GivesTheTailToTheLastRank",
-               "paddle: the tail is not split, the last rank takes it all",
-               "Lengths", "the tail is not split"},
-              {.shows = {IsPaddle, HasSeveralRanks, KeepsLast,
-                         [](const SamplingCase& c) {
-                           const int64_t tail =
-                               LengthOf(c, 0) % c.batch_size * c.world_size;
-                           return tail > 0 && tail <= c.batch_size;
-                         }},
-               .draws = GiveTheTailToTheLast}),
-      Planted(
-          {"PadsInExact", "exact: samples come twice so that ranks are even",
-           "Lengths", "the ranks are padded to be even"},
-          {.shows = {IsExact, IsNotDivided, KeepsLast},
-           .told = [](SamplingCase& c,
-                      int&) { c.semantics = Semantics::kTorch; }}),
-      Planted(
-          {"LosesASample", "exact: the last sample of the order is not drawn",
-           "Lengths", "; lost: index "},
-          {.shows = {IsExact, KeepsLast}, .draws = LoseTheLast}),
+      {{"PadsOnlyOnce",
+        "torch: padding does not go round a data set that is too small",
+        "Lengths", "padding goes through the data set once and ends"},
+       {.shows = {IsTorch, KeepsLast,
+                  [](const SamplingCase& c) {
+                    return PaddingOf(c) > c.dataset_size;
+                  }},
+        .draws = PadOnce}},
+      {{"DropsTheTail",
+        "the samples that do not go round the ranks are dropped", "Lengths",
+        "the tail is dropped, not padded"},
+       {.shows = {IsTorch, Pads}, .told = Set<&SamplingCase::drop_tail, true>}},
+      {{"KeepsTheTail", "drop_last is ignored: the order is padded", "Lengths",
+        "the tail is padded, not dropped"},
+       {.shows = {IsNotDivided, KeepsLast,
+                  [](const SamplingCase& c) { return c.drop_tail; }},
+        .told = Set<&SamplingCase::drop_tail, false>}},
+      {{"GivesTheTailToTheLastRank",
+        "paddle: the tail is not split, the last rank takes it all", "Lengths",
+        "the tail is not split"},
+       {.shows = {IsPaddle, HasSeveralRanks, KeepsLast,
+                  [](const SamplingCase& c) {
+                    const int64_t tail =
+                        LengthOf(c, 0) % c.batch_size * c.world_size;
+                    return tail > 0 && tail <= c.batch_size;
+                  }},
+        .draws = GiveTheTailToTheLast}},
+      {{"PadsInExact", "exact: samples come twice so that ranks are even",
+        "Lengths", "the ranks are padded to be even"},
+       {.shows = {IsExact, IsNotDivided, KeepsLast},
+        .told = Set<&SamplingCase::semantics, Semantics::kTorch>}},
+      {{"LosesASample", "exact: the last sample of the order is not drawn",
+        "Lengths", "; lost: index "},
+       {.shows = {IsExact, KeepsLast}, .draws = LoseTheLast}},
       // Shards.
-      Planted({"DrawsAnothersSample",
-               "exact: rank 1 draws rank 0's first sample, not its own",
-               "Disjointness", "in place of its own"},
-              {.shows = {IsExact, HasSeveralRanks, HasSeveralSamples,
-                         [](const SamplingCase& c) {
-                           // That is DrawsTheSameShard.
-                           return c.world_size != 2 || c.dataset_size != 2;
-                         }},
-               .draws = DrawAnothersFirst}),
-      Planted(
-          {"DrawsASampleTwice",
-           "exact: rank 0 draws its first sample again, its second never",
-           "Coverage", "comes 2 times in its place"},
-          {.shows = {IsExact, KeepsLast,
-                     [](const SamplingCase& c) { return LengthOf(c, 0) > 1; }},
-           .draws = DrawTheFirstTwice}),
-      Planted({"DrawsTheNextIndex", "samples are counted from 1", "Coverage",
-               "they go from 1 to n, not from 0 to n - 1"},
-              {.shows = {KeepsAll}, .draws = DrawTheNextIndex}),
-      Planted({"DrawsTheSameShard", "every rank draws rank 0's samples",
-               "Disjointness", "all ranks draw the same"},
-              {.shows = {HasSeveralRanks, HasSeveralSamples, IsEven},
-               .told =
-                   [](SamplingCase& c, int& rank) {
-                     if (IsOfGroup(c, rank)) rank = 0;
-                   }}),
-      Planted({"ReversesTheRanks", "the last rank draws what the first should",
-               "Deal", "the last rank has what the first should"},
-              {.shows = {HasSeveralRanks, IsEven, HasCommonOrder,
-                         [](const SamplingCase& c) {
-                           return c.dataset_size >= c.world_size;
-                         }},
-               .told =
-                   [](SamplingCase& c, int& rank) {
-                     if (IsOfGroup(c, rank)) rank = c.world_size - 1 - rank;
-                   }}),
-      Planted(
-          {"StridesByBlocks",
-           "torch and exact: ranks take contiguous parts of the order", "Deal",
-           "each rank has a contiguous part of the order"},
-          {.shows = {IsNotPaddle, HasSeveralRanks, HasTwoSamples, KeepsLast},
-           .draws = StrideByBlocks}),
-      Planted(
-          {"DealsOneByOne",
-           "paddle: samples are dealt one by one, not by the batch", "Deal",
-           "samples are dealt one by one, not by the batch"},
-          {.shows = {IsPaddle, HasSeveralRanks, HasTwoSamples, KeepsLast,
-                     HasCommonOrder,
-                     [](const SamplingCase& c) { return c.batch_size > 1; }},
-           .draws = DealOneByOne}),
+      {{"DrawsAnothersSample",
+        "exact: rank 1 draws rank 0's first sample, not its own",
+        "Disjointness", "in place of its own"},
+       {.shows = {IsExact, HasSeveralRanks, HasSeveralSamples,
+                  [](const SamplingCase& c) {
+                    // That is DrawsTheSameShard.
+                    return c.world_size != 2 || c.dataset_size != 2;
+                  }},
+        .draws = DrawAnothersFirst}},
+      {{"DrawsASampleTwice",
+        "exact: rank 0 draws its first sample again, its second never",
+        "Coverage", "comes 2 times in its place"},
+       {.shows = {IsExact, KeepsLast,
+                  [](const SamplingCase& c) { return LengthOf(c, 0) > 1; }},
+        .draws = DrawTheFirstTwice}},
+      {{"DrawsTheNextIndex", "samples are counted from 1", "Coverage",
+        "they go from 1 to n, not from 0 to n - 1"},
+       {.shows = {KeepsAll}, .draws = DrawTheNextIndex}},
+      {{"DrawsTheSameShard", "every rank draws rank 0's samples",
+        "Disjointness", "all ranks draw the same"},
+       {.shows = {HasSeveralRanks, HasSeveralSamples, IsEven},
+        .told =
+            [](SamplingCase& c, int& rank) {
+              if (IsOfGroup(c, rank)) rank = 0;
+            }}},
+      {{"ReversesTheRanks", "the last rank draws what the first should", "Deal",
+        "the last rank has what the first should"},
+       {.shows = {HasSeveralRanks, IsEven, HasCommonOrder,
+                  [](const SamplingCase& c) {
+                    return c.dataset_size >= c.world_size;
+                  }},
+        .told =
+            [](SamplingCase& c, int& rank) {
+              if (IsOfGroup(c, rank)) rank = c.world_size - 1 - rank;
+            }}},
+      {{"StridesByBlocks",
+        "torch and exact: ranks take contiguous parts of the order", "Deal",
+        "each rank has a contiguous part of the order"},
+       {.shows = {IsNotPaddle, HasSeveralRanks, HasTwoSamples, KeepsLast},
+        .draws = StrideByBlocks}},
+      {{"DealsOneByOne",
+        "paddle: samples are dealt one by one, not by the batch", "Deal",
+        "samples are dealt one by one, not by the batch"},
+       {.shows = {IsPaddle, HasSeveralRanks, HasTwoSamples, KeepsLast,
+                  HasCommonOrder,
+                  [](const SamplingCase& c) { return c.batch_size > 1; }},
+        .draws = DealOneByOne}},
       // Padding.
-      Planted({"PadsFromTheEnd",
-               "padding repeats the end of the order, not its start", "Padding",
-               "padding is the end of the order, not its start"},
-              {.shows = {IsTorch, Pads}, .draws = PadFromTheEnd}),
-      Planted({"PadsBeforeTheShuffle",
-               "torch: the data set is padded, then shuffled", "Padding",
-               "the start of the data set: padded, then shuffled"},
-              {.shows = {IsTorch, IsShuffled, Pads}, .draws = PadFirst}),
-      Planted(
-          {"PadsAfterTheShuffle", "paddle: the order is shuffled, then padded",
-           "Padding", "the start of the order: shuffled, then padded"},
-          {.shows = {IsPaddle, IsShuffled, Pads}, .draws = PadLast}),
+      {{"PadsFromTheEnd", "padding repeats the end of the order, not its start",
+        "Padding", "padding is the end of the order, not its start"},
+       {.shows = {IsTorch, Pads}, .draws = PadFromTheEnd}},
+      {{"PadsBeforeTheShuffle", "torch: the data set is padded, then shuffled",
+        "Padding", "the start of the data set: padded, then shuffled"},
+       {.shows = {IsTorch, IsShuffled, Pads}, .draws = PadFirst}},
+      {{"PadsAfterTheShuffle", "paddle: the order is shuffled, then padded",
+        "Padding", "the start of the order: shuffled, then padded"},
+       {.shows = {IsPaddle, IsShuffled, Pads}, .draws = PadLast}},
       // Shuffles.
-      Planted({"ForgetsTheEpoch", "every epoch is the first", "EpochsDiffer",
-               "both are shuffled: by the same seed"},
-              {.shows = {IsShuffled}, .sets_epoch = ForgetEpoch}),
-      Planted(
-          {"DoesNotShuffle", "every epoch is in order", "EpochsDiffer",
-           "both are in order: not shuffled"},
-          {.shows = {IsShuffled},
-           .told = [](SamplingCase& c, int&) { c.shuffle = Shuffle::kNone; }}),
-      Planted({"ForgetsTheSeed", "every seed is 0", "SeedsDiffer",
-               "has the order of seed"},
-              {.shows = {IsNotPaddle, IsShuffled},
-               .told = [](SamplingCase& c, int&) { c.seed = 0; }}),
-      Planted({"SeedsByRank", "each rank shuffles with a seed of its own",
-               "Disjointness", "each rank shuffles by a seed of its own"},
-              {.shows = {IsNotPaddle, IsShuffled, HasSeveralRanks,
-                         [](const SamplingCase& c) {
-                           return c.dataset_size >= 20;
-                         }},
-               .told = [](SamplingCase& c, int& rank) { c.seed += rank; }}),
-      Planted({"LeavesTheLastInItsPlace", "the shuffle ends one place early",
-               "Order", "the last sample stays in its place in every epoch"},
-              {.shows = {IsTorchShuffled}, .draws = LeaveTheLast}),
-      Planted(
-          {"SeedsByTheNextEpoch", "paddle: the shuffle is seeded by epoch + 1",
-           "Order", "as if it were epoch 1"},
-          {.shows = {IsPaddle, IsShuffled}, .sets_epoch = SeedByTheNextEpoch}),
-      Planted(
-          {"ShufflesByKey", "the order is shuffled, but not as PyTorch does",
-           "Order", "; it is the keyed shuffle"},
-          {.shows = {IsTorchShuffled},
-           .told =
-               [](SamplingCase& c, int&) {
-                 if (c.shuffle == Shuffle::kOwn) {
-                   c.shuffle = Shuffle::kKeyed;
-                 }
-               }}),
+      {{"ForgetsTheEpoch", "every epoch is the first", "EpochsDiffer",
+        "both are shuffled: by the same seed"},
+       {.shows = {IsShuffled}, .sets_epoch = ForgetEpoch}},
+      {{"DoesNotShuffle", "every epoch is in order", "EpochsDiffer",
+        "both are in order: not shuffled"},
+       {.shows = {IsShuffled},
+        .told = Set<&SamplingCase::shuffle, Shuffle::kNone>}},
+      {{"ForgetsTheSeed", "every seed is 0", "SeedsDiffer",
+        "has the order of seed"},
+       {.shows = {IsNotPaddle, IsShuffled},
+        .told = Set<&SamplingCase::seed, 0>}},
+      {{"SeedsByRank", "each rank shuffles with a seed of its own",
+        "Disjointness", "each rank shuffles by a seed of its own"},
+       {.shows = {IsNotPaddle, IsShuffled, HasSeveralRanks,
+                  [](const SamplingCase& c) { return c.dataset_size >= 20; }},
+        .told = [](SamplingCase& c, int& rank) { c.seed += rank; }}},
+      {{"LeavesTheLastInItsPlace", "the shuffle ends one place early", "Order",
+        "the last sample stays in its place in every epoch"},
+       {.shows = {IsTorchShuffled}, .draws = LeaveTheLast}},
+      {{"SeedsByTheNextEpoch", "paddle: the shuffle is seeded by epoch + 1",
+        "Order", "as if it were epoch 1"},
+       {.shows = {IsPaddle, IsShuffled}, .sets_epoch = SeedByTheNextEpoch}},
+      {{"ShufflesByKey", "the order is shuffled, but not as PyTorch does",
+        "Order", "; it is the keyed shuffle"},
+       {.shows = {IsTorchShuffled},
+        .told = Set<&SamplingCase::shuffle, Shuffle::kKeyed>}},
   };
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

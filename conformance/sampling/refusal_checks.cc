@@ -12,11 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "conformance/sampling/sampler_checker.h"
-#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 #include "sampler/sampler.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // That the case is refused on the rank, in words that hold `name`. what: the
@@ -37,10 +36,13 @@ absl::Status CheckRefusal(const SamplerFactory& make, const SamplingCase& c,
   return absl::OkStatus();
 }
 
-// Of a number of the case.
-absl::Status CheckNumber(const SamplerFactory& make, const SamplingCase& bad,
-                         const std::string& name, int value) {
-  return CheckRefusal(make, bad, 0, absl::StrCat(name, " is ", value),
+// The same of a case with that value of one of its numbers.
+template <typename T>
+absl::Status CheckNumber(const SamplerFactory& make, SamplingCase c,
+                         T SamplingCase::*number, const std::string& name,
+                         int value) {
+  c.*number = value;
+  return CheckRefusal(make, c, 0, absl::StrCat(name, " is ", value),
                       absl::StrCat("a ", name, " of ", value));
 }
 
@@ -110,31 +112,23 @@ struct BadState {
   std::string words;
 };
 
-absl::StatusOr<SamplerState> StateOf(const SamplerFactory& make,
-                                     const SamplingCase& c) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make(c, 0));
-  return sampler->State();
-}
-
 absl::StatusOr<std::vector<BadState>> StatesOfOthers(const SamplerFactory& make,
                                                      const SamplingCase& c) {
-  std::vector<BadState> bad;
-  SamplingCase larger = c;
+  SamplingCase larger = c, other = c, seeded = c;
   ++larger.dataset_size;
-  LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState of_larger,
-                            StateOf(make, larger));
-  bad.push_back({"another data set", of_larger, of_larger.order});
-  SamplingCase other = c;
   other.shuffle = c.shuffle == Shuffle::kNone ? Shuffle::kOwn : Shuffle::kNone;
-  LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState of_other, StateOf(make, other));
-  bad.push_back({"another order", of_other, of_other.order});
-  if (c.semantics == Semantics::kPaddle || c.shuffle == Shuffle::kNone) {
-    return bad;
-  }
-  SamplingCase seeded = c;
   ++seeded.seed;
-  LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState of_seed, StateOf(make, seeded));
-  bad.push_back({"another seed", of_seed, of_seed.order});
+  std::vector<std::pair<std::string, SamplingCase>> others = {
+      {"another data set", larger}, {"another order", other}};
+  if (c.semantics != Semantics::kPaddle && c.shuffle != Shuffle::kNone) {
+    others.emplace_back("another seed", seeded);
+  }
+  std::vector<BadState> bad;
+  for (const auto& [what, of] : others) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make(of, 0));
+    LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState state, sampler->State());
+    bad.push_back({what, state, state.order});
+  }
   return bad;
 }
 
@@ -214,15 +208,12 @@ absl::Status CheckGuards(const SamplerFactory& make, const SamplingCase& c) {
                                         absl::StrCat("rank is ", c.world_size),
                                         "a rank as large as the world"));
   for (const int wrong : {0, -1}) {
-    SamplingCase bad = c;
-    bad.dataset_size = wrong;
-    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "dataset_size", wrong));
-    bad = c;
-    bad.world_size = wrong;
-    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "world_size", wrong));
-    bad = c;
-    bad.batch_size = wrong;
-    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, bad, "batch_size", wrong));
+    LOCKSTEP_RETURN_IF_ERROR(CheckNumber(make, c, &SamplingCase::dataset_size,
+                                         "dataset_size", wrong));
+    LOCKSTEP_RETURN_IF_ERROR(
+        CheckNumber(make, c, &SamplingCase::world_size, "world_size", wrong));
+    LOCKSTEP_RETURN_IF_ERROR(
+        CheckNumber(make, c, &SamplingCase::batch_size, "batch_size", wrong));
   }
   return absl::OkStatus();
 }
@@ -253,4 +244,4 @@ absl::Status CheckBadStates(const SamplerFactory& make, const SamplingCase& c,
   return absl::OkStatus();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

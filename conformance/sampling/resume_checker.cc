@@ -1,4 +1,5 @@
 // Stopping, going on, and what is in between.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -7,17 +8,15 @@
 #include <utility>
 #include <vector>
 
-#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "conformance/sampling/sampler_checker.h"
-#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 #include "sampler/sampler.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // Not 0, where a state that has lost its epoch would be right.
@@ -46,35 +45,20 @@ class ResumeChecker {
 
   absl::Status Check() {
     if (StepsOf(case_) == 0) return absl::OkStatus();
-    LOCKSTEP_ASSIGN_OR_RETURN(run_, RunRanks(case_, [](TestedSampler& sampler) {
-                                sampler.SetEpoch(kEpoch);
-                                return absl::OkStatus();
-                              }));
+    LOCKSTEP_ASSIGN_OR_RETURN(run_, RunRanks(case_, nullptr));
     LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> order, Order());
     start_.emplace(case_, kEpoch, order);
-    const size_t stops = run_.states.size();
-    for (size_t step = 0; step < stops; ++step) {
-      LOCKSTEP_RETURN_IF_ERROR(CheckResume(step));
-    }
-    for (size_t step = 0; step < stops; ++step) {
-      LOCKSTEP_RETURN_IF_ERROR(CheckRescale(step));
-    }
-    for (size_t step = 0; step < stops; ++step) {
-      LOCKSTEP_RETURN_IF_ERROR(CheckSecondStop(step));
-    }
-    for (size_t step = 0; step < stops; ++step) {
-      LOCKSTEP_RETURN_IF_ERROR(CheckNextEpoch(step, case_));
-      const SamplingCase next =
-          AtSize(1 + Pick(step, 5, kMaxSamplingRanks), case_.batch_size);
-      if (StepsOf(next) == 0) continue;
-      LOCKSTEP_RETURN_IF_ERROR(CheckNextEpoch(step, next));
+    for (const auto check :
+         {&ResumeChecker::CheckResume, &ResumeChecker::CheckRescale,
+          &ResumeChecker::CheckSecondStop, &ResumeChecker::CheckNextEpochs}) {
+      for (size_t step = 0; step < run_.states.size(); ++step) {
+        LOCKSTEP_RETURN_IF_ERROR((this->*check)(step));
+      }
     }
     return CheckBadStates(make_, case_, run_.states[0], run_.ranks.back());
   }
 
  private:
-  using Prepare = absl::FunctionRef<absl::Status(TestedSampler&)>;
-
   // A number in [0, end) that depends on the case, the step and the use.
   int64_t Pick(size_t step, int64_t use, int64_t end) const {
     uint64_t x = static_cast<uint64_t>(
@@ -121,12 +105,18 @@ class ResumeChecker {
                                               : "none: it has fewer steps"));
   }
 
-  // Each rank of `c`, once prepared, step by step; that their states agree.
-  absl::StatusOr<Run> RunRanks(const SamplingCase& c, Prepare prepare) const {
+  // Each rank of `c` from a state, or the start of the epoch, step by step;
+  // that their states agree.
+  absl::StatusOr<Run> RunRanks(const SamplingCase& c,
+                               const SamplerState* from) const {
     Run run;
     for (int rank = 0; rank < c.world_size; ++rank) {
       LOCKSTEP_ASSIGN_OR_RETURN(const auto sampler, make_(c, rank));
-      LOCKSTEP_RETURN_IF_ERROR(prepare(*sampler));
+      if (from == nullptr) {
+        sampler->SetEpoch(kEpoch);
+      } else {
+        LOCKSTEP_RETURN_IF_ERROR(sampler->Restore(*from));
+      }
       LOCKSTEP_RETURN_IF_ERROR(sampler->BeginEpoch());
       Batches& batches = run.ranks.emplace_back();
       for (;;) {
@@ -245,11 +235,8 @@ class ResumeChecker {
     const SamplingCase second = AtSize(1 + Pick(step, 1, kMaxSamplingRanks),
                                        1 + Pick(step, 2, kMaxBatchSize));
     if (StepsOf(second) == 0) return absl::OkStatus();
-    const SamplerState& state = run_.states[step];
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        const Run run, RunRanks(second, [&state](TestedSampler& sampler) {
-          return sampler.Restore(state);
-        }));
+    LOCKSTEP_ASSIGN_OR_RETURN(const Run run,
+                              RunRanks(second, &run_.states[step]));
     const EpochPlace taken_over =
         start_->After(static_cast<int64_t>(step)).TakenOverBy(second);
     for (size_t more = 0; more < run.states.size(); ++more) {
@@ -268,6 +255,13 @@ class ResumeChecker {
       }
     }
     return absl::OkStatus();
+  }
+
+  absl::Status CheckNextEpochs(size_t step) const {
+    LOCKSTEP_RETURN_IF_ERROR(CheckNextEpoch(step, case_));
+    const SamplingCase next =
+        AtSize(1 + Pick(step, 5, kMaxSamplingRanks), case_.batch_size);
+    return StepsOf(next) == 0 ? absl::OkStatus() : CheckNextEpoch(step, next);
   }
 
   absl::Status CheckNextEpoch(size_t step, const SamplingCase& next) const {
@@ -322,4 +316,116 @@ absl::Status CheckSampler(const SamplerFactory& make, const SamplingCase& c) {
   return CheckResuming(make, c);
 }
 
-}  // namespace lockstep
+namespace {
+
+// Whether `got` is `whole` from a step on.
+bool IsFrom(const Batches& whole, size_t step, const Batches& got) {
+  return step <= whole.size() &&
+         std::equal(got.begin(), got.end(),
+                    whole.begin() + static_cast<ptrdiff_t>(step), whole.end());
+}
+
+// How the samples that were left, as a set, are wrongly dealt.
+std::optional<std::string> WrongSamples(const SamplingCase& c,
+                                        const std::vector<int64_t>& left,
+                                        const std::vector<Batches>& got) {
+  std::vector<int64_t> counts(static_cast<size_t>(c.dataset_size), -1);
+  for (const int64_t index : left) counts[static_cast<size_t>(index)] = 0;
+  int64_t drawn = 0;
+  for (const Batches& batches : got) {
+    for (const auto& batch : batches) {
+      for (const int64_t index : batch) {
+        if (index < 0 || index >= c.dataset_size) {
+          return absl::StrCat("index ", index, " does not exist");
+        }
+        if (counts[static_cast<size_t>(index)]++ < 0) {
+          return absl::StrCat("index ", index,
+                              " was visited and is drawn again");
+        }
+        ++drawn;
+      }
+    }
+  }
+  const auto absent = std::find(counts.begin(), counts.end(), 0);
+  const int64_t lost = std::count(counts.begin(), counts.end(), 0);
+  const int64_t may_drop = c.drop_last   ? c.world_size * c.batch_size - 1
+                           : c.drop_tail ? c.world_size - 1
+                                         : 0;
+  if (lost > may_drop) {
+    return absl::StrCat("index ", absent - counts.begin(), " is lost, one of ",
+                        lost);
+  }
+  const int64_t twice = drawn - (std::ssize(left) - lost);
+  const bool pads = c.semantics != Semantics::kExact && !c.drop_tail;
+  const int64_t most = pads ? c.world_size - 1 : 0;
+  if (twice <= most) return std::nullopt;
+  return absl::StrCat(twice, " indices are drawn twice, padding is at most ",
+                      most);
+}
+
+std::string CauseOf(const TakeOver& of) {
+  const EpochPlace last = of.start.TakenOverBy(of.last).After(of.steps);
+  if (of.got == last.TakenOverBy(of.next).Rest()) {
+    return "; as if only what the last ranks visited had been";
+  }
+  const EpochPlace anew = of.start.TakenOverBy(of.next);
+  if (of.got == anew.Rest()) return "; as if the epoch began anew";
+  if (of.last.batch_size == of.next.batch_size &&
+      of.got == anew.After(of.steps).Rest()) {
+    return absl::StrCat("; as if each of ", of.next.world_size,
+                        " ranks had visited as many as each of ",
+                        of.last.world_size);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string CauseOfResume(const WrongResume& wrong) {
+  const size_t step = wrong.step;
+  if (step > 0 && IsFrom(wrong.whole, step - 1, wrong.got)) {
+    return ", as if a batch came again";
+  }
+  if (IsFrom(wrong.whole, step + 1, wrong.got)) {
+    return ", as if a batch were skipped";
+  }
+  for (const int64_t epoch : {wrong.epoch - 1, wrong.epoch + 1}) {
+    if (epoch < 0) continue;
+    const auto other = DrawRanks(wrong.make, wrong.c, epoch);
+    if (other.ok() &&
+        IsFrom((*other)[static_cast<size_t>(wrong.rank)], step, wrong.got)) {
+      return absl::StrCat(", as if it were epoch ", epoch);
+    }
+  }
+  return "";
+}
+
+std::string CauseOfNextEpoch(const WrongResume& wrong) {
+  if (wrong.step > 0 && IsFrom(wrong.whole, wrong.step, wrong.got)) {
+    return absl::StrCat(", as if it began at step ", wrong.step,
+                        ", where the one before was stopped");
+  }
+  const auto before = DrawRanks(wrong.make, wrong.c, wrong.epoch - 1);
+  if (before.ok() && wrong.got == (*before)[static_cast<size_t>(wrong.rank)]) {
+    return absl::StrCat(", as if it were still epoch ", wrong.epoch - 1);
+  }
+  return "";
+}
+
+std::optional<std::string> WrongTakeOver(const TakeOver& take_over) {
+  const auto& [start, last, steps, stopped, next, got] = take_over;
+  std::optional<std::string> wrong;
+  if (!stopped.IsContinuedBy(next)) {
+    wrong = WrongSamples(next, stopped.Unvisited(), got);
+  }
+  if (!wrong.has_value()) {
+    wrong = FirstDifference(got, stopped.TakenOverBy(next).Rest());
+    if (wrong.has_value() && !stopped.IsContinuedBy(next)) {
+      *wrong += ": those that were left, in another order than they had";
+    }
+  }
+  if (wrong.has_value()) *wrong += CauseOf(take_over);
+  return wrong;
+}
+
+}  // namespace lockstep::conformance

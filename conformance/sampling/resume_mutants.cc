@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -10,29 +11,20 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "conformance/mutant.h"
 #include "conformance/sampling/sampling_mutants.h"
-#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 #include "sampler/sampler.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
-absl::Status RestoreMoved(TestedSampler& real, SamplerState state,
-                          int64_t samples) {
-  state.visited = std::max<int64_t>(0, state.visited + samples);
-  return real.Restore(state);
-}
-
-absl::Status RepeatABatch(TestedSampler& real, const SamplingCase& c,
+// Goes on from so many batches later, or earlier if negative.
+template <int kBatches>
+absl::Status RestoreMoved(TestedSampler& real, const SamplingCase& c,
                           const SamplerState& state) {
-  return RestoreMoved(real, state, -c.batch_size);
-}
-
-absl::Status SkipABatch(TestedSampler& real, const SamplingCase& c,
-                        const SamplerState& state) {
-  return RestoreMoved(real, state, c.batch_size);
+  SamplerState moved = state;
+  moved.visited = std::max<int64_t>(0, moved.visited + kBatches * c.batch_size);
+  return real.Restore(moved);
 }
 
 absl::Status StartAgain(TestedSampler& real, const SamplingCase& c,
@@ -55,37 +47,40 @@ absl::Status TakeAnyState(TestedSampler& real, const SamplingCase&,
   return absl::OkStatus();
 }
 
-// Takes a state of its own order, wherever it is.
-absl::Status TakeAnyPlace(TestedSampler& real, const SamplingCase&,
-                          const SamplerState& state) {
+// Takes a state that is refused if `takes` says so of its order and of that of
+// the sampler.
+template <typename Takes>
+absl::Status TakeIf(TestedSampler& real, const SamplerState& state,
+                    const Takes& takes) {
   const absl::Status status = real.Restore(state);
   LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState here, real.State());
-  return state.order == here.order ? absl::OkStatus() : status;
+  return takes(state.order, here.order) ? absl::OkStatus() : status;
 }
 
-// Takes one of as many samples, where both orders are shuffled or are not ...
+// One of its own order, wherever it is.
+absl::Status TakeAnyPlace(TestedSampler& real, const SamplingCase&,
+                          const SamplerState& state) {
+  return TakeIf(real, state, std::equal_to());
+}
+
+// One of as many samples, where both orders are shuffled or are not ...
 absl::Status TakeAnySeed(TestedSampler& real, const SamplingCase& c,
                          const SamplerState& state) {
-  const absl::Status status = real.Restore(state);
-  LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState here, real.State());
-  const bool is_other_seed =
-      state.order != here.order &&
-      absl::StartsWith(state.order, absl::StrCat(c.dataset_size, " ")) &&
-      absl::StrContains(state.order, "seed") ==
-          absl::StrContains(here.order, "seed");
-  return is_other_seed ? absl::OkStatus() : status;
+  return TakeIf(real, state, [&c](const auto& order, const auto& here) {
+    return order != here &&
+           absl::StartsWith(order, absl::StrCat(c.dataset_size, " ")) &&
+           absl::StrContains(order, "seed") == absl::StrContains(here, "seed");
+  });
 }
 
 // ... and where one is.
 absl::Status TakeAnyOrder(TestedSampler& real, const SamplingCase& c,
                           const SamplerState& state) {
-  const absl::Status status = real.Restore(state);
-  LOCKSTEP_ASSIGN_OR_RETURN(const SamplerState here, real.State());
-  const bool is_other_order =
-      absl::StartsWith(state.order, absl::StrCat(c.dataset_size, " ")) &&
-      absl::StrContains(state.order, "in order") !=
-          absl::StrContains(here.order, "in order");
-  return is_other_order ? absl::OkStatus() : status;
+  return TakeIf(real, state, [&c](const auto& order, const auto& here) {
+    return absl::StartsWith(order, absl::StrCat(c.dataset_size, " ")) &&
+           absl::StrContains(order, "in order") !=
+               absl::StrContains(here, "in order");
+  });
 }
 
 absl::Status RefuseWithoutSaying(TestedSampler& real, const SamplingCase&,
@@ -94,25 +89,15 @@ absl::Status RefuseWithoutSaying(TestedSampler& real, const SamplingCase&,
   return absl::InvalidArgumentError("the state is wrong");
 }
 
-// Once a batch is drawn, goes back to the start.
-absl::Status MoveFromABatchIfRefused(TestedSampler& real, const SamplingCase&,
-                                     const SamplerState& state) {
-  const absl::Status status = real.Restore(state);
-  if (status.ok()) return status;
-  LOCKSTEP_ASSIGN_OR_RETURN(SamplerState moved, real.State());
-  if (moved.visited == 0) return status;
-  moved.visited = 0;
-  LOCKSTEP_RETURN_IF_ERROR(real.Restore(moved));
-  return status;
-}
-
-// Goes to the end of the epoch.
+// Goes to the end of the epoch; or, once a batch is drawn, back to the start.
+template <bool kBack>
 absl::Status MoveIfRefused(TestedSampler& real, const SamplingCase& c,
                            const SamplerState& state) {
   const absl::Status status = real.Restore(state);
   if (status.ok()) return status;
   LOCKSTEP_ASSIGN_OR_RETURN(SamplerState moved, real.State());
-  moved.visited = LengthOf(c, 0);
+  if (kBack && moved.visited == 0) return status;
+  moved.visited = kBack ? 0 : LengthOf(c, 0);
   LOCKSTEP_RETURN_IF_ERROR(real.Restore(moved));
   return status;
 }
@@ -176,102 +161,98 @@ Batches PadTheRestTwice(const SamplingCase& c, int rank,
 
 std::vector<SamplingMutant> ResumeMutants() {
   return {
-      Planted({"SavesAnotherStateOnEachRank",
-               "a state counts what this rank alone has visited", "States",
-               "rank 1's state is"},
-              {.shows = {HasSeveralRanks},
-               .saves = [](SamplerState& state,
-                           int rank) { state.visited += rank; }}),
-      Planted({"SavesNoEpoch", "a resumed epoch is the first", "Resume",
-               "as if it were epoch 0"},
-              {.shows = {IsShuffled},
-               .saves = [](SamplerState& state, int) { state.epoch = 0; }}),
-      Planted({"ForgetsWhatOthersVisited",
-               "a second state has lost what was visited before the first",
-               "Rescale", "as if only what the last ranks visited had been"},
-              {.shows = {IsNotPaddle, KeepsAll,
-                         [](const SamplingCase& c) { return StepsOf(c) >= 6; }},
-               .saves = ForgetWhatOthersVisited}),
-      Planted({"RepeatsABatch",
-               "a batch that was drawn before the stop comes again", "Resume",
-               "as if a batch came again"},
-              {.shows = {[](const SamplingCase& c) {
-                 return LengthOf(c, 0) > c.batch_size;
-               }},
-               .restores = RepeatABatch}),
-      Planted({"SkipsABatch", "the first batch after the stop does not come",
-               "Resume", "as if a batch were skipped"},
-              {.shows = {[](const SamplingCase& c) {
-                 return LengthOf(c, c.world_size - 1) >= c.batch_size;
-               }},
-               .restores = SkipABatch}),
-      Planted({"StartsAgainAtAnotherWorldSize",
-               "ranks of another number begin the epoch anew", "Rescale",
-               "as if the epoch began anew"},
-              {.shows = {KeepsAll}, .restores = StartAgain}),
-      Planted({"KeepsTheCountAtAnotherWorldSize",
-               "as many samples of each rank are taken as visited, of whatever "
-               "number of ranks",
-               "Rescale", "ranks had visited as many as each of 1"},
-              {// Where there is padding, that is found first.
-               .shows = {IsExact, KeepsLast,
-                         [](const SamplingCase& c) {
-                           return c.world_size == 1 &&
-                                  c.dataset_size >= 4 * c.batch_size;
-                         }},
-               .restores = KeepTheCount}),
-      Planted({"ReversesTheRest",
-               "at another world size, what is left is dealt from its end",
-               "Rescale", "those that were left, in another order"},
-              {.shows = {IsNotPaddle, KeepsAll, HasSeveralSamples},
-               .draws_rest = ReverseTheRest}),
-      Planted(
-          {"PadsTheRestTwice",
-           "at another world size, each rank gets one padding index more",
-           "Rescale", "indices are drawn twice, padding is at most"},
-          {.shows = {IsNotPaddle, KeepsAll}, .draws_rest = PadTheRestTwice}),
-      Planted({"KeepsItsPlaceInTheNextEpoch",
-               "an epoch set after a restored one begins where that did",
-               "NextEpoch", "where the one before was stopped"},
-              {.sets_epoch = KeepThePlace}),
-      Planted({"StaysInABegunEpoch",
-               "no epoch can be set once a batch is drawn after a state",
-               "NextEpoch", "as if it were still epoch 1"},
-              {.shows = {IsShuffled}, .sets_epoch = StayInABegunEpoch}),
-      Planted({"TakesAnyState",
-               "a state that is impossible or of another order is taken",
-               "BadStates", "a state of another data set is not refused"},
-              {.restores = TakeAnyState}),
-      Planted({"TakesAnyPlace",
-               "a state of this order is taken though its place is impossible",
-               "BadStates", "a state of before=-1 is not refused"},
-              {.restores = TakeAnyPlace}),
-      Planted({"TakesAnyOrder",
-               "a state in order is taken for a shuffled one, and the reverse",
-               "BadStates", "a state of another order is not refused"},
-              {.restores = TakeAnyOrder}),
-      Planted({"TakesAnySeed", "a state of another seed's order is taken",
-               "BadStates", "a state of another seed is not refused"},
-              {.shows = {IsNotPaddle,
-                         [](const SamplingCase& c) {
-                           return c.shuffle != Shuffle::kNone;
-                         }},
-               .restores = TakeAnySeed}),
-      Planted({"RefusesWithoutSaying",
-               "a state is refused, but not by what is wrong with it",
-               "BadStates", "is refused without saying"},
-              {.restores = RefuseWithoutSaying}),
-      Planted({"MovesFromABatchOnARefusedState",
-               "a state that is refused ends the epoch that was being drawn",
-               "BadStates",
-               "is refused after a batch, the sampler is not as it was"},
-              {.shows = {[](const SamplingCase& c) { return StepsOf(c) > 1; }},
-               .restores = MoveFromABatchIfRefused}),
-      Planted({"MovesOnARefusedState",
-               "a state that is refused moves the sampler all the same",
-               "BadStates", "is refused, the sampler is not as it was"},
-              {.restores = MoveIfRefused}),
+      {{"SavesAnotherStateOnEachRank",
+        "a state counts what this rank alone has visited", "States",
+        "rank 1's state is"},
+       {.shows = {HasSeveralRanks},
+        .saves = [](SamplerState& state, int rank) { state.visited += rank; }}},
+      {{"SavesNoEpoch", "a resumed epoch is the first", "Resume",
+        "as if it were epoch 0"},
+       {.shows = {IsShuffled},
+        .saves = [](SamplerState& state, int) { state.epoch = 0; }}},
+      {{"ForgetsWhatOthersVisited",
+        "a second state has lost what was visited before the first", "Rescale",
+        "as if only what the last ranks visited had been"},
+       {.shows = {IsNotPaddle, KeepsAll,
+                  [](const SamplingCase& c) { return StepsOf(c) >= 6; }},
+        .saves = ForgetWhatOthersVisited}},
+      {{"RepeatsABatch", "a batch that was drawn before the stop comes again",
+        "Resume", "as if a batch came again"},
+       {.shows = {[](const SamplingCase& c) {
+          return LengthOf(c, 0) > c.batch_size;
+        }},
+        .restores = RestoreMoved<-1>}},
+      {{"SkipsABatch", "the first batch after the stop does not come", "Resume",
+        "as if a batch were skipped"},
+       {.shows = {[](const SamplingCase& c) {
+          return LengthOf(c, c.world_size - 1) >= c.batch_size;
+        }},
+        .restores = RestoreMoved<1>}},
+      {{"StartsAgainAtAnotherWorldSize",
+        "ranks of another number begin the epoch anew", "Rescale",
+        "as if the epoch began anew"},
+       {.shows = {KeepsAll}, .restores = StartAgain}},
+      {{"KeepsTheCountAtAnotherWorldSize",
+        "as many samples of each rank are taken as visited, of whatever "
+        "number of ranks",
+        "Rescale", "ranks had visited as many as each of 1"},
+       {// Where there is padding, that is found first.
+        .shows = {IsExact, KeepsLast,
+                  [](const SamplingCase& c) {
+                    return c.world_size == 1 &&
+                           c.dataset_size >= 4 * c.batch_size;
+                  }},
+        .restores = KeepTheCount}},
+      {{"ReversesTheRest",
+        "at another world size, what is left is dealt from its end", "Rescale",
+        "those that were left, in another order"},
+       {.shows = {IsNotPaddle, KeepsAll, HasSeveralSamples},
+        .draws_rest = ReverseTheRest}},
+      {{"PadsTheRestTwice",
+        "at another world size, each rank gets one padding index more",
+        "Rescale", "indices are drawn twice, padding is at most"},
+       {.shows = {IsNotPaddle, KeepsAll}, .draws_rest = PadTheRestTwice}},
+      {{"KeepsItsPlaceInTheNextEpoch",
+        "an epoch set after a restored one begins where that did", "NextEpoch",
+        "where the one before was stopped"},
+       {.sets_epoch = KeepThePlace}},
+      {{"StaysInABegunEpoch",
+        "no epoch can be set once a batch is drawn after a state", "NextEpoch",
+        "as if it were still epoch 1"},
+       {.shows = {IsShuffled}, .sets_epoch = StayInABegunEpoch}},
+      {{"TakesAnyState",
+        "a state that is impossible or of another order is taken", "BadStates",
+        "a state of another data set is not refused"},
+       {.restores = TakeAnyState}},
+      {{"TakesAnyPlace",
+        "a state of this order is taken though its place is impossible",
+        "BadStates", "a state of before=-1 is not refused"},
+       {.restores = TakeAnyPlace}},
+      {{"TakesAnyOrder",
+        "a state in order is taken for a shuffled one, and the reverse",
+        "BadStates", "a state of another order is not refused"},
+       {.restores = TakeAnyOrder}},
+      {{"TakesAnySeed", "a state of another seed's order is taken", "BadStates",
+        "a state of another seed is not refused"},
+       {.shows = {IsNotPaddle,
+                  [](const SamplingCase& c) {
+                    return c.shuffle != Shuffle::kNone;
+                  }},
+        .restores = TakeAnySeed}},
+      {{"RefusesWithoutSaying",
+        "a state is refused, but not by what is wrong with it", "BadStates",
+        "is refused without saying"},
+       {.restores = RefuseWithoutSaying}},
+      {{"MovesFromABatchOnARefusedState",
+        "a state that is refused ends the epoch that was being drawn",
+        "BadStates", "is refused after a batch, the sampler is not as it was"},
+       {.shows = {[](const SamplingCase& c) { return StepsOf(c) > 1; }},
+        .restores = MoveIfRefused<true>}},
+      {{"MovesOnARefusedState",
+        "a state that is refused moves the sampler all the same", "BadStates",
+        "is refused, the sampler is not as it was"},
+       {.restores = MoveIfRefused<false>}},
   };
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

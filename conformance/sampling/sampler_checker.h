@@ -6,15 +6,15 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
-#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 #include "sampler/sampler.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // Draws epochs 0, 1 and 2 of the case on every rank and asks, in this order:
 //
@@ -93,25 +93,22 @@ struct DrawnEpoch {
   int64_t epoch;
   const std::vector<Batches>& ranks;
   const std::vector<int64_t>& one_rank;  // The whole of it, as one rank draws.
+  // All epochs of the case, so.
+  std::span<const std::vector<int64_t>> epochs = {};
 };
 
 // Each returns "; ..." for the first cause that gives every index of the
 // epoch, on every rank and in its place, or else "", but where another measure
 // is named.
 
-// A rank with another number of indices than it should have: the tail dropped,
-// not padded; padded, not dropped; all of it on one rank; padded where nothing
-// is; padding that does not go round. Else, whatever gave them, the indices
-// that nobody draws.
+// A rank with another number of indices than it should have. Without a cause,
+// the indices that nobody draws.
 std::string CauseOfLengths(const DrawnEpoch& drawn);
 
-// An index on two ranks, not as padding: the same shard on all, right or not;
-// one index in place of another, all others right; a shuffle by each rank's own
-// seed, its number more.
+// An index on two ranks, not as padding.
 std::string CauseOfSharing(const DrawnEpoch& drawn);
 
-// An index that does not exist: all of them counted from 1, by one rank alone
-// too.
+// An index that does not exist.
 std::string CauseOfIndex(const DrawnEpoch& drawn);
 
 // An index that nobody draws: the one that comes most often, and whether it
@@ -119,16 +116,14 @@ std::string CauseOfIndex(const DrawnEpoch& drawn);
 // Precondition: all that are drawn exist.
 std::string CauseOfAbsence(const DrawnEpoch& drawn);
 
-// An index that comes more often than it should: the end of the order repeated,
-// not its start; the data set padded, not the order; the order, not the data
-// set. By how often each index comes, wherever.
+// An index that comes more often than it should. By how often each index comes,
+// wherever.
 std::string CauseOfPadding(const DrawnEpoch& drawn);
 
-// A shuffle that is not the wanted one: the keyed one, by one rank's order.
+// A shuffle that is not the wanted one, by one rank's order.
 std::string CauseOfOrder(const DrawnEpoch& drawn);
 
-// Ranks that are not dealt the order of one: from the last to the first; in
-// contiguous parts; one by one, not by the batch.
+// Ranks that are not dealt the order of one.
 std::string CauseOfDeal(const DrawnEpoch& drawn);
 
 // How often each index of the data set is drawn. Precondition: they exist.
@@ -151,12 +146,11 @@ struct WrongResume {
   const Batches& got;
 };
 
-// ", as if ..." where one of these gives every index, else "": a batch again; a
-// batch skipped; the same place of the epoch before or after.
+// ", as if ..." where a cause gives every index, else "".
 std::string CauseOfResume(const WrongResume& wrong);
 
 // The same of a whole epoch that is set after the one before was stopped after
-// `step` and gone on with: it begins there; it is still the one before.
+// `step` and gone on with.
 std::string CauseOfNextEpoch(const WrongResume& wrong);
 
 // Ranks that go on with an epoch that others stopped. Borrows all of it.
@@ -169,11 +163,10 @@ struct TakeOver {
   const std::vector<Batches>& got;  // What they draw.
 };
 
-// What is wrong with that, or none; then "; as if ..." where one of these gives
-// every index: the epoch begun anew; what was visited before the last ranks
-// forgotten; as many samples of each rank taken as visited as each had before.
+// What is wrong with that, or none; then "; as if ..." where a cause gives
+// every index.
 std::optional<std::string> WrongTakeOver(const TakeOver& take_over);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_SAMPLING_SAMPLER_CHECKER_H_

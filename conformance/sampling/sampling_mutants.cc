@@ -2,11 +2,11 @@
 #include "conformance/sampling/sampling_mutants.h"
 
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -16,11 +16,10 @@
 #include "base/status_macros.h"
 #include "conformance/mutant.h"
 #include "conformance/sampling/sampler_checker.h"
-#include "conformance/sampling/sampling_reference.h"
 #include "conformance/sampling/tested_sampler.h"
 #include "sampler/sampler.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 class MutatedSampler : public TestedSampler {
@@ -110,57 +109,77 @@ class MutatedSampler : public TestedSampler {
 
 bool HasSteps(const SamplingCase& c) { return StepsOf(c) > 0; }
 
+template <auto kMember>
+void AtLeastOne(SamplingCase& c, int&) {
+  if (c.*kMember < 1) c.*kMember = 1;
+}
+
 // Ranks beside the group, sizes below 1, and epochs of no step.
 std::vector<SamplingMutant> GuardMutants() {
   return {
-      Planted(
-          {"TakesRanksModulo", "a rank outside the group is taken for another",
-           "Guards", "a rank of -1 is not refused"},
-          {.shows = {HasSteps},
-           .told =
-               [](SamplingCase& c, int& rank) {
-                 if (c.world_size < 1) return;
-                 if (rank < 0 || rank >= c.world_size) rank = 0;
-               }}),
-      Planted({"TakesAnEmptyEpoch",
-               "an epoch of which drop_last leaves nothing is taken", "Guards",
-               "an epoch that drop_last empties is not refused"},
-              {.shows = {[](const SamplingCase& c) { return !HasSteps(c); }},
-               .told =
-                   [](SamplingCase& c, int&) {
-                     if (c.world_size < 1 || c.batch_size < 1) return;
-                     if (!HasSteps(c)) c.drop_tail = c.drop_last = false;
-                   }}),
-      Planted({"CountsRanksFromOne", "a rank of the world size is taken",
-               "Guards", "a rank as large as the world is not refused"},
-              {.shows = {HasSteps},
-               .told =
-                   [](SamplingCase& c, int& rank) {
-                     if (c.world_size > 0 && rank == c.world_size) rank = 0;
-                   }}),
+      {{"TakesRanksModulo", "a rank outside the group is taken for another",
+        "Guards", "a rank of -1 is not refused"},
+       {.shows = {HasSteps},
+        .told =
+            [](SamplingCase& c, int& rank) {
+              if (c.world_size < 1) return;
+              if (rank < 0 || rank >= c.world_size) rank = 0;
+            }}},
+      {{"TakesAnEmptyEpoch",
+        "an epoch of which drop_last leaves nothing is taken", "Guards",
+        "an epoch that drop_last empties is not refused"},
+       {.shows = {[](const SamplingCase& c) { return !HasSteps(c); }},
+        .told =
+            [](SamplingCase& c, int&) {
+              if (c.world_size < 1 || c.batch_size < 1) return;
+              if (!HasSteps(c)) c.drop_tail = c.drop_last = false;
+            }}},
+      {{"CountsRanksFromOne", "a rank of the world size is taken", "Guards",
+        "a rank as large as the world is not refused"},
+       {.shows = {HasSteps},
+        .told =
+            [](SamplingCase& c, int& rank) {
+              if (c.world_size > 0 && rank == c.world_size) rank = 0;
+            }}},
       // Under a drop_..., that sample would be dropped.
-      Planted({"TakesNoSamples",
-               "a data set of less than one sample is taken for one of one",
-               "Guards", "a dataset_size of 0 is not refused"},
-              {.shows = {KeepsAll},
-               .told =
-                   [](SamplingCase& c, int&) {
-                     c.dataset_size = std::max<int64_t>(1, c.dataset_size);
-                   }}),
-      Planted({"TakesNoRanks",
-               "a world of less than one rank is taken for one of one",
-               "Guards", "a world_size of 0 is not refused"},
-              {.shows = {HasSteps},
-               .told = [](SamplingCase& c,
-                          int&) { c.world_size = std::max(1, c.world_size); }}),
-      Planted({"TakesNoBatch",
-               "batches of less than one sample are taken for batches of one",
-               "Guards", "a batch_size of 0 is not refused"},
-              {.shows = {HasSteps},
-               .told =
-                   [](SamplingCase& c, int&) {
-                     c.batch_size = std::max<int64_t>(1, c.batch_size);
-                   }}),
+      {{"TakesNoSamples",
+        "a data set of less than one sample is taken for one of one", "Guards",
+        "a dataset_size of 0 is not refused"},
+       {.shows = {KeepsAll}, .told = AtLeastOne<&SamplingCase::dataset_size>}},
+      {{"TakesNoRanks", "a world of less than one rank is taken for one of one",
+        "Guards", "a world_size of 0 is not refused"},
+       {.shows = {HasSteps}, .told = AtLeastOne<&SamplingCase::world_size>}},
+      {{"TakesNoBatch",
+        "batches of less than one sample are taken for batches of one",
+        "Guards", "a batch_size of 0 is not refused"},
+       {.shows = {HasSteps}, .told = AtLeastOne<&SamplingCase::batch_size>}},
+  };
+}
+
+// Adds how the mutant is planted.
+void Plant(SamplingMutant& planted) {
+  auto& [mutant, mutation] = planted;
+  const auto cases = [mutation = mutation,
+                      refused = mutant.checks[0] == "Guards"] {
+    std::vector<SamplingCase> shown = SamplingMutantCases();
+    std::erase_if(shown, [&](const SamplingCase& c) {
+      return (!HasSteps(c) && !refused) || !mutation.ShowsIn(c);
+    });
+    return shown;
+  };
+  mutant.plant = [cases, mutation = mutation]() -> absl::StatusOr<Caught> {
+    const std::vector<SamplingCase> shown = cases();
+    if (shown.empty()) return absl::InternalError("it shows in no case");
+    return CaughtBy(CheckSampler(MakeMutated(mutation), shown[0]));
+  };
+  mutant.plant_everywhere = [cases, mutation = mutation,
+                             mutant = mutant]() -> absl::StatusOr<int64_t> {
+    const std::vector<SamplingCase> shown = SliceOf(cases(), 10);
+    for (const SamplingCase& c : shown) {
+      LOCKSTEP_RETURN_IF_ERROR(ExpectNamed(
+          mutant, CheckSampler(MakeMutated(mutation), c), ToString(c)));
+    }
+    return std::ssize(shown);
   };
 }
 
@@ -194,36 +213,12 @@ std::vector<SamplingCase> SamplingMutantCases() {
   return CasesOf(SamplingKinds(), kDatasetSizes, kWorldSizes, kBatchSizes);
 }
 
-SamplingMutant Planted(Mutant mutant, const SamplingMutation& mutation) {
-  const auto cases = [mutation, refused = mutant.checks[0] == "Guards"] {
-    std::vector<SamplingCase> shown = SamplingMutantCases();
-    std::erase_if(shown, [&](const SamplingCase& c) {
-      return (!HasSteps(c) && !refused) || !mutation.ShowsIn(c);
-    });
-    return shown;
-  };
-  mutant.plant = [cases, mutation]() -> absl::StatusOr<Caught> {
-    const std::vector<SamplingCase> shown = cases();
-    if (shown.empty()) return absl::InternalError("it shows in no case");
-    return CaughtBy(CheckSampler(MakeMutated(mutation), shown[0]));
-  };
-  mutant.plant_everywhere = [cases, mutation,
-                             mutant]() -> absl::StatusOr<int64_t> {
-    const std::vector<SamplingCase> shown = SliceOf(cases(), 10);
-    for (const SamplingCase& c : shown) {
-      LOCKSTEP_RETURN_IF_ERROR(ExpectNamed(
-          mutant, CheckSampler(MakeMutated(mutation), c), ToString(c)));
-    }
-    return std::ssize(shown);
-  };
-  return {std::move(mutant), mutation};
-}
-
 std::vector<SamplingMutant> AllSamplingMutants() {
   std::vector<SamplingMutant> all = GuardMutants();
   for (const auto& some : {EpochMutants(), ResumeMutants()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
+  for (SamplingMutant& mutant : all) Plant(mutant);
   return all;
 }
 
@@ -235,4 +230,4 @@ MutantSuite SamplingMutants() {
   return MakeSuite("sampling", kSamplingProperties, std::move(mutants));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -11,7 +11,7 @@
 #include "conformance/sampling/tested_sampler.h"
 #include "sampler/sampler.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // What is done to the samplers of MakeTestedSampler. The hooks that are null
 // change nothing.
@@ -83,15 +83,19 @@ inline bool KeepsAll(const SamplingCase& c) {
 Batches DealPart(const SamplingCase& c, const std::vector<int64_t>& order,
                  int rank);
 
-// The mutant with how it is planted.
-SamplingMutant Planted(Mutant mutant, const SamplingMutation& mutation);
+// For `told`.
+template <auto kMember, auto kValue>
+void Set(SamplingCase& c, int&) {
+  c.*kMember = kValue;
+}
 
-// In what is refused (guards), in whole epochs and in states.
+// In whole epochs and in states; not yet with how they are planted.
 std::vector<SamplingMutant> EpochMutants();
 std::vector<SamplingMutant> ResumeMutants();
+// These, and those in what is refused (guards).
 std::vector<SamplingMutant> AllSamplingMutants();
 MutantSuite SamplingMutants();
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_SAMPLING_SAMPLING_MUTANTS_H_

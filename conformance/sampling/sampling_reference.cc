@@ -1,6 +1,4 @@
 // Shuffles, padding, dealing and resuming by their definitions.
-#include "conformance/sampling/sampling_reference.h"
-
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -11,7 +9,7 @@
 
 #include "conformance/sampling/tested_sampler.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 std::vector<int64_t> InOrder(int64_t n) {
@@ -142,15 +140,11 @@ std::vector<Batches> Cut(const SamplingCase& c, const Lists& lists) {
 }
 
 EpochPlace::EpochPlace(const SamplingCase& c, int64_t epoch,
-                       std::vector<int64_t> order, Lists dealt)
+                       const std::vector<int64_t>& order)
     : case_(c),
       epoch_(epoch),
-      order_(std::move(order)),
-      dealt_(std::move(dealt)) {}
-
-EpochPlace::EpochPlace(const SamplingCase& c, int64_t epoch,
-                       const std::vector<int64_t>& order)
-    : EpochPlace(c, epoch, EachOnce(order), Deal(c, PadOrCut(c, order))) {}
+      order_(EachOnce(order)),
+      dealt_(Deal(c, PadOrCut(c, order))) {}
 
 std::vector<Batches> EpochPlace::Rest() const {
   Lists rest = dealt_;
@@ -186,7 +180,7 @@ EpochPlace EpochPlace::TakenOverBy(const SamplingCase& c) const {
   if (std::ssize(left) == c.dataset_size && c.semantics == Semantics::kPaddle) {
     return EpochPlace(c, epoch_, ReferenceOrder(c, epoch_));
   }
-  return EpochPlace(c, epoch_, left, Deal(c, PadOrCut(c, left)));
+  return EpochPlace(c, epoch_, left);
 }
 
 std::vector<int64_t> EpochPlace::Unvisited() const {
@@ -200,4 +194,4 @@ std::vector<int64_t> EpochPlace::Unvisited() const {
   return left;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -20,10 +20,9 @@
 #include "base/status_macros.h"
 #include "sampler/batch_sampler.h"
 #include "sampler/distributed_sampler.h"
-#include "sampler/paddle_sampler.h"
 #include "sampler/sampler.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 class BatchesOfSampler : public TestedSampler {
@@ -259,4 +258,4 @@ absl::Status Breaks(SamplingProperty property, const std::string& how) {
   return absl::DataLossError(absl::StrCat(property.name(), ": ", how));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -13,11 +13,10 @@
 #include "absl/strings/string_view.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/testing/numbers.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 struct Size {
@@ -251,4 +250,4 @@ double Uniform(uint64_t key) {
   return static_cast<double>(static_cast<int64_t>(Hash(key))) * 0x1p-63;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

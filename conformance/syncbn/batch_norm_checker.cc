@@ -17,11 +17,10 @@
 #include "base/bounded.h"
 #include "conformance/reference/bounded.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/solved_problem.h"
 #include "conformance/syncbn/step_checks.h"
 #include "syncbn/testing/batch_norm_reference.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 std::string OnRank(int rank, const std::string& what) {
@@ -57,24 +56,6 @@ std::string Describe(const std::string& where, double got, double want,
                       std::fabs(got - want), ", bound ", bound);
 }
 
-// What the running statistics were before the step.
-struct Before {
-  std::vector<double> mean;
-  std::vector<double> variance;
-  int64_t batches = 0;
-};
-
-Before BeforeStep(const StepView& view, int rank) {
-  const SolvedStep& step = view.solved_step();
-  if (!step.training) return {step.running_mean, step.running_variance, 0};
-  if (view.step == 0)
-    return {view.solved.first_mean, view.solved.first_variance};
-  const RankOutputs& last =
-      view.ranks[static_cast<size_t>(rank)][static_cast<size_t>(view.step - 1)];
-  return {view.Statistics(last.running_mean),
-          view.Statistics(last.running_variance), last.batches};
-}
-
 bool Enters(const StepView& view) {
   const ReferenceStatistics& batch = view.solved_step().statistics;
   return view.solved_step().training && batch.count > 0 &&
@@ -94,9 +75,25 @@ double BatchWeight(const StepView& view, int64_t batches_before) {
   return 0;
 }
 
-ReferenceRunning WantedRunning(const StepView& view, const Before& before) {
+RunningBefore BeforeStep(const StepView& view, int rank) {
+  const SolvedStep& step = view.solved_step();
+  RunningBefore before = {view.solved.first_mean, view.solved.first_variance};
+  if (!step.training) {
+    before = {step.running_mean, step.running_variance};
+  } else if (view.step > 0) {
+    const RankOutputs& last = view.ranks[static_cast<size_t>(rank)]
+                                        [static_cast<size_t>(view.step - 1)];
+    before = {view.Statistics(last.running_mean),
+              view.Statistics(last.running_variance), last.batches};
+  }
+  before.weight = BatchWeight(view, before.batches);
+  return before;
+}
+
+ReferenceRunning WantedRunning(const StepView& view,
+                               const RunningBefore& before) {
   return EnterRunning(
-      before.mean, before.variance, BatchWeight(view, before.batches),
+      before.mean, before.variance, before.weight,
       view.variant.semantics.name == "torch",
       Enters(view) ? view.solved_step().statistics : ReferenceStatistics(),
       view.solved.precision);
@@ -108,17 +105,13 @@ std::string CheckRunning(const StepView& view, const char* name,
                          Bounded ReferenceRunning::*reference,
                          decltype(CauseOfRunningMean)* cause_of) {
   for (int rank = 0; view.tracked() && rank < view.world_size(); ++rank) {
-    const Before before = BeforeStep(view, rank);
+    const RunningBefore before = BeforeStep(view, rank);
     const Bounded want = WantedRunning(view, before).*reference;
     const auto got = view.Statistics(view.Of(rank).*field);
     if (const auto c = Worst(view, got, want)) {
-      const std::string cause = cause_of(
-          view, rank,
-          {before.mean, before.variance, BatchWeight(view, before.batches)},
-          want, got);
       return OnRank(rank, Describe(absl::StrCat(name, "[c=", *c, "]"), got[*c],
                                    want.value[*c], want.bound[*c]) +
-                              cause);
+                              cause_of(view, rank, before, want, got));
     }
   }
   return "";
@@ -349,12 +342,6 @@ absl::StatusOr<double> MeasureRun(const SolvedProblem& solved,
   return largest.error / largest.bound;
 }
 
-absl::Status CheckRun(const SolvedProblem& solved,
-                      const BatchNormVariant& variant,
-                      std::span<const RankRun> ranks) {
-  return MeasureRun(solved, variant, ranks).status();
-}
-
 absl::Status CheckSameBits(const SolvedProblem& solved,
                            const BatchNormVariant& variant,
                            std::span<const RankRun> runs,
@@ -377,4 +364,4 @@ absl::Status CheckSameBits(const SolvedProblem& solved,
   return absl::OkStatus();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

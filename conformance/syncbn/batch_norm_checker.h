@@ -14,15 +14,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/solved_problem.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // Makes the layer of one rank.
 using LayerFactory = std::function<absl::StatusOr<std::unique_ptr<BatchNorm>>(
@@ -73,10 +71,6 @@ absl::StatusOr<RankRun> RunOnRank(const SolvedProblem& solved,
                                   const LayerFactory& make, Communicator& group,
                                   const MemoryFactory& allocate = HostMemory);
 
-// Runs as bytes, to hand from process to process and to compare.
-std::string Serialize(const std::vector<RankRun>& runs);
-std::vector<RankRun> ParseRuns(absl::string_view bytes);
-
 // SyncBatchNorm over kernels of its own. wait: what each call ends with, and
 // gradients_ready begins with, where kernels only enqueue.
 using KernelsFactory =
@@ -112,12 +106,9 @@ absl::StatusOr<std::vector<std::vector<RankRun>>> RunVariants(
 // grows with the number of steps. Errors: kDataLoss, "NAME: CASE, step S, rank
 // R: ..." with the element, by how much it is off, the bound, and the cause
 // where it can be told.
-absl::Status CheckRun(const SolvedProblem& solved,
-                      const BatchNormVariant& variant,
-                      std::span<const RankRun> ranks);
-
-// The same, and where there is no error, the largest that any number is off,
-// over its bound: at most 1.
+//
+// Where there is no error, returns the largest that any number is off, over its
+// bound: at most 1.
 absl::StatusOr<double> MeasureRun(const SolvedProblem& solved,
                                   const BatchNormVariant& variant,
                                   std::span<const RankRun> ranks);
@@ -130,6 +121,6 @@ absl::Status CheckSameBits(const SolvedProblem& solved,
                            std::span<const RankRun> others,
                            const std::string& between);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_CHECKER_H_

@@ -19,19 +19,16 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
-#include "conformance/decorators.h"
 #include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
-#include "conformance/syncbn/solved_problem.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"
 #include "syncbn/testing/numbers.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 bool AsksSameBits(const Mutant& mutant) {
@@ -116,20 +113,6 @@ class MutatedKernels : public BatchNormKernels {
   const std::unique_ptr<BatchNormKernels> real_;
 };
 
-class MutatedGroup : public ForwardingCommunicator {
- public:
-  MutatedGroup(const BatchNormMutation& mutation, Communicator& real)
-      : ForwardingCommunicator(real), mutation_(mutation) {}
-
-  absl::Status Run(const Collective& call) override {
-    return mutation_.runs != nullptr ? mutation_.runs(inner(), call)
-                                     : inner().Run(call);
-  }
-
- private:
-  const BatchNormMutation& mutation_;
-};
-
 // Owns the parts, which refer to each other.
 class MutatedLayer : public BatchNorm {
  public:
@@ -162,7 +145,7 @@ class MutatedLayer : public BatchNorm {
   absl::Status Backward(const Backwards& buffers,
                         absl::FunctionRef<void()> gradients_ready) override {
     return mutation_.backwards != nullptr
-               ? mutation_.backwards(*real_, group_, buffers, gradients_ready)
+               ? mutation_.backwards({*real_, group_, buffers, gradients_ready})
                : real_->Backward(buffers, gradients_ready);
   }
 
@@ -171,11 +154,14 @@ class MutatedLayer : public BatchNorm {
                std::unique_ptr<BatchNormKernels> kernels, Communicator& group)
       : mutation_(mutation),
         kernels_(mutation_, group.rank(), std::move(kernels)),
-        group_(mutation_, group) {}
+        group_(group, [this](Communicator& real, const Collective& call) {
+          return mutation_.runs != nullptr ? mutation_.runs(real, call)
+                                           : real.Run(call);
+        }) {}
 
   const BatchNormMutation mutation_;
   MutatedKernels kernels_;
-  MutatedGroup group_;
+  GroupMutant group_;
   std::unique_ptr<BatchNorm> real_;
   std::unique_ptr<BatchNorm> untracked_;
 };
@@ -299,7 +285,7 @@ std::vector<absl::Status> CheckMutated(
   std::vector<absl::Status> statuses;
   for (size_t v = 0; v < variants.size(); ++v) {
     const auto& run = (*runs)[v];
-    absl::Status status = CheckRun(problem, variants[v], run);
+    absl::Status status = MeasureRun(problem, variants[v], run).status();
     if (status.ok() && twice) {
       status = CheckSameBits(problem, variants[v], run,
                              (*runs)[variants.size() + v], "in another run");
@@ -338,4 +324,4 @@ MutantSuite BatchNormMutants() {
   return MakeSuite("syncbn", kBatchNormChecks, std::move(all));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

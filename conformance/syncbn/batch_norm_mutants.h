@@ -15,18 +15,26 @@
 #include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
-#include "conformance/syncbn/solved_problem.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/testing/numbers.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // A merge on one of the ranks.
 struct MergeCall : BatchNormKernels::MergeCall {
   int own = 0;  // The rank that merges.
 };
+
+// A call of Backward.
+struct BackwardsCall {
+  BatchNorm& real;
+  Communicator& group;
+  const BatchNorm::Backwards& buffers;
+  absl::FunctionRef<void()> ready;
+};
+
+using MergeResult = absl::StatusOr<int64_t>;
 
 // The cases in which a mutant must be rejected: those that have all of it.
 struct Shows {
@@ -60,7 +68,6 @@ struct Shows {
 struct BatchNormMutation {
   using BackwardCall = BatchNormKernels::BackwardCall;
   using NormalizeCall = BatchNormKernels::NormalizeCall;
-  using Ready = absl::FunctionRef<void()>;
 
   Shows shows;
   // Where it is planted, if not in MutantProblems().
@@ -74,8 +81,8 @@ struct BatchNormMutation {
   void (*moments)(const ActivationShape& shape, ConstBuffer x,
                   const RecordAccess& record) = nullptr;
   // In place of Merge.
-  absl::StatusOr<int64_t> (*merges)(BatchNormKernels& real,
-                                    const MergeCall& call) = nullptr;
+  MergeResult (*merges)(BatchNormKernels& real,
+                        const MergeCall& call) = nullptr;
   // After Normalize; y as it was before.
   void (*normalized)(const NormalizeCall& call, ConstBuffer y) = nullptr;
   // After BackwardReduce.
@@ -91,9 +98,7 @@ struct BatchNormMutation {
   // nothing and is otherwise the same.
   absl::Status (*forwards)(BatchNorm& real, BatchNorm& untracked,
                            BatchNorm::Forwards buffers) = nullptr;
-  absl::Status (*backwards)(BatchNorm& real, Communicator& group,
-                            BatchNorm::Backwards buffers,
-                            Ready ready) = nullptr;
+  absl::Status (*backwards)(const BackwardsCall& call) = nullptr;
 };
 
 std::unique_ptr<BatchNormKernels> MakeCpuKernels();
@@ -108,7 +113,7 @@ LayerFactory MakeMutated(const BatchNormMutation& mutation,
 // at 3 ranks, 64 channels too.
 std::vector<BatchNormProblem> MutantProblems();
 
-// What CheckRun says of a layer over the CPU's kernels with the mutation, by
+// What MeasureRun says of a layer over the CPU's kernels with the mutation, by
 // variant, all run in one group of threads; if `twice`, in two runs, and what
 // CheckSameBits says of them.
 std::vector<absl::Status> CheckMutated(
@@ -125,6 +130,6 @@ std::vector<Mutant> RunningMutants();
 std::vector<Mutant> GradientMutants();
 MutantSuite BatchNormMutants();
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_MUTANTS_H_

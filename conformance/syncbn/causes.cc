@@ -1,25 +1,21 @@
 // Measures numbers against alternatives, in units of their bounds; and the
 // causes of all that a step gives but y.
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "base/bounded.h"
-#include "base/data_types.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "conformance/syncbn/solved_problem.h"
 #include "conformance/syncbn/step_checks.h"
 #include "syncbn/testing/batch_norm_reference.h"
 #include "syncbn/testing/numbers.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr double kSlack = 4;
@@ -34,53 +30,29 @@ double Times(double off, double bound) {
   return times < kSlack ? times : kSlack;
 }
 
-// Sums of values and their squares, each addition rounded.
-struct SquareSums {
-  DataType type;
-  double count = 0;
-  double sum = 0;
-  double squares = 0;
-
-  void Add(double x) {
-    ++count;
-    sum = RoundTo(type, sum + x);
-    squares = RoundTo(type, squares + RoundTo(type, x * x));
-  }
-  void Add(const SquareSums& other) {
-    count += other.count;
-    sum = RoundTo(type, sum + other.sum);
-    squares = RoundTo(type, squares + other.squares);
-  }
-  double M2() const {
-    if (type == DataType::kFloat16 || type == DataType::kBFloat16) {
-      const double mean = sum / count;
-      return std::max(0.0, squares - mean * mean * count);
-    }
-    const double mean = RoundTo(type, sum / count);
-    const double variance = RoundTo(
-        type, RoundTo(type, squares / count) - RoundTo(type, mean * mean));
-    return RoundTo(type, std::max(0.0, variance) * count);
-  }
-};
-
-SquareSums SquareSumsOf(const StepView& view, const ReferenceBatch& batch,
-                        size_t c, DataType type) {
-  const auto hw = static_cast<size_t>(view.solved.problem.hw);
-  const auto channels = static_cast<size_t>(view.solved.problem.channels);
-  SquareSums sums = {type};
-  for (size_t n = 0; n < static_cast<size_t>(batch.n); ++n) {
-    const size_t begin = (n * channels + c) * hw;
-    for (size_t i = begin; i < begin + hw; ++i) sums.Add(batch.x[i]);
-  }
-  return sums;
-}
-
 // The running statistic [c] that `entering`, of channel c, makes of `before`.
 template <typename Fn>
 auto Entered(std::span<const double> before, double weight, Fn entering) {
   return [before, weight, entering](size_t, size_t c) {
     return (1 - weight) * before[c] + weight * entering(c);
   };
+}
+
+// The cause of a wrong running statistic [c] that was `before`: of another
+// batch than `right`, or by another weight; `others` are tried first.
+template <typename Right, typename Normalized, typename Own>
+std::string CauseOfRunning(std::span<const double> before, double w,
+                           const Bounded& want, std::span<const double> got,
+                           Right right, Normalized normalized, Own own,
+                           std::vector<Alternative> others) {
+  const std::vector<Alternative> all = {
+      {"nothing had entered", [before](size_t, size_t c) { return before[c]; }},
+      {"momentum were inverted", Entered(before, 1 - w, right)},
+      {"the batch had entered twice", Entered(before, w * (2 - w), right)},
+      {"the normalised values had entered", Entered(before, w, normalized)},
+      {"this rank's own batch had entered", Entered(before, w, own)}};
+  others.insert(others.end(), all.begin(), all.end());
+  return BestFit(got, want, {}, 1, want.size(), others);
 }
 
 }  // namespace
@@ -152,113 +124,15 @@ ChannelMoments MomentsOf(const ReferenceStatistics& statistics) {
   return result;
 }
 
-ChannelMoments UnbiasedMomentsOf(const ReferenceStatistics& statistics) {
-  ChannelMoments result = MomentsOf(statistics);
-  const auto count = static_cast<double>(statistics.count);
-  for (double& variance : result.variance) {
-    variance *= count / std::max(1.0, count - 1);
-  }
-  return result;
-}
-
-ChannelMoments UnweightedMoments(const StepView& view, bool with_empty) {
-  std::vector<ChannelMoments> all;
-  for (int rank = 0; rank < view.world_size(); ++rank) {
-    const ReferenceStatistics own = view.OwnStatisticsOf(rank);
-    if (own.count > 0 || with_empty) all.push_back(MomentsOf(own));
-  }
-  const auto channels = static_cast<size_t>(view.solved.problem.channels);
-  ChannelMoments result = {std::vector<double>(channels),
-                           std::vector<double>(channels)};
-  const double count = std::max(1.0, static_cast<double>(all.size()));
-  for (size_t c = 0; c < channels; ++c) {
-    for (const ChannelMoments& m : all) result.mean[c] += m.mean[c] / count;
-    for (const ChannelMoments& m : all) {
-      const double off = m.mean[c] - result.mean[c];
-      result.variance[c] += (m.variance[c] + off * off) / count;
-    }
-  }
-  return result;
-}
-
-ChannelMoments IncompleteMoments(const StepView& view, bool own_count,
-                                 const Takes& takes) {
-  const int64_t hw = view.solved.problem.hw;
-  const auto channels = static_cast<size_t>(view.solved.problem.channels);
-  ChannelMoments all = {std::vector<double>(channels),
-                        std::vector<double>(channels)};
-  for (size_t c = 0; c < channels; ++c) {
-    std::vector<std::array<double, 3>> parts;  // Count, mean, M2 by rank.
-    double count = 0;
-    for (const ReferenceBatch& batch : view.solved_step().ranks) {
-      std::vector<double> taken;
-      for (int64_t k = 0; k < batch.n * hw; ++k) {
-        if (!takes(batch, k / hw, k % hw)) continue;
-        const size_t row = static_cast<size_t>(k / hw) * channels + c;
-        taken.push_back(batch.x[row * static_cast<size_t>(hw) +
-                                static_cast<size_t>(k % hw)]);
-      }
-      if (taken.empty()) continue;
-      const auto n = static_cast<double>(batch.n * hw);
-      const double as = own_count ? static_cast<double>(taken.size()) : n;
-      const double mean = std::accumulate(taken.begin(), taken.end(), 0.0) / as;
-      double m2 = 0;
-      for (const double x : taken) m2 += (x - mean) * (x - mean);
-      parts.push_back({n, mean, m2 * n / as});
-      count += n;
-      all.mean[c] += mean * n;
-    }
-    all.mean[c] /= std::max(1.0, count);
-    for (const auto& [n, mean, m2] : parts) {
-      const double off = mean - all.mean[c];
-      all.variance[c] += (m2 + n * off * off) / count;
-    }
-  }
-  return all;
-}
-
-ChannelMoments SquaredMoments(const StepView& view, DataType type, bool whole) {
-  ChannelMoments result = MomentsOf(view.solved_step().statistics);
-  std::vector<ReferenceStatistics> own;
-  for (int rank = 0; rank < view.world_size(); ++rank) {
-    own.push_back(view.OwnStatisticsOf(rank));
-  }
-  for (size_t c = 0; c < result.mean.size(); ++c) {
-    SquareSums all = {type};
-    double m2 = 0;
-    for (int rank = 0; rank < view.world_size(); ++rank) {
-      const SquareSums sums = SquareSumsOf(view, view.BatchOn(rank), c, type);
-      if (sums.count == 0) continue;
-      all.Add(sums);
-      const auto of = static_cast<size_t>(rank);
-      const double off = own[of].mean.value[c] - result.mean[c];
-      m2 += sums.M2() + sums.count * off * off;
-    }
-    if (all.count == 0) continue;
-    result.variance[c] = (whole ? all.M2() : m2) / all.count;
-  }
-  return result;
-}
-
 std::string CauseOfRunningMean(const StepView& view, int rank,
                                const RunningBefore& before, const Bounded& want,
                                std::span<const double> got) {
   const ReferenceStatistics own = view.OwnStatisticsOf(rank);
-  const double w = before.weight;
-  const auto right = [&](size_t c) {
-    return view.solved_step().statistics.mean.value[c];
-  };
-  return BestFit(
-      got, want, {}, 1, view.solved.problem.channels,
-      {{"nothing had entered",
-        [&](size_t, size_t c) { return before.mean[c]; }},
-       {"momentum were inverted", Entered(before.mean, 1 - w, right)},
-       {"the batch had entered twice",
-        Entered(before.mean, w * (2 - w), right)},
-       {"the normalised values had entered",
-        Entered(before.mean, w, [](size_t) { return 0.0; })},
-       {"this rank's own batch had entered",
-        Entered(before.mean, w, [&](size_t c) { return own.mean.value[c]; })}});
+  return CauseOfRunning(
+      before.mean, before.weight, want, got,
+      [&](size_t c) { return view.solved_step().statistics.mean.value[c]; },
+      [](size_t) { return 0.0; }, [&](size_t c) { return own.mean.value[c]; },
+      {});
 }
 
 std::string CauseOfRunningVariance(const StepView& view, int rank,
@@ -270,10 +144,6 @@ std::string CauseOfRunningVariance(const StepView& view, int rank,
   const double n = static_cast<double>(batch.count);
   const double k = static_cast<double>(own.count);
   const bool unbiased = view.variant.semantics.unbiased_running_variance;
-  const double w = before.weight;
-  const auto enter = [&before](double weight, auto entering) {
-    return Entered(before.variance, weight, entering);
-  };
   const auto over = [&batch](double divisor) {
     return [&batch, divisor](size_t c) { return batch.m2.value[c] / divisor; };
   };
@@ -285,18 +155,13 @@ std::string CauseOfRunningVariance(const StepView& view, int rank,
   const auto own_alone = [&](size_t c) {
     return own.m2.value[c] / (unbiased ? k - 1 : k);
   };
-  return BestFit(
-      got, want, {}, 1, view.solved.problem.channels,
-      {{"nothing had entered",
-        [&](size_t, size_t c) { return before.variance[c]; }},
-       {unbiased ? "the variance were biased" : "the variance were unbiased",
-        enter(w, over(unbiased ? n : n - 1))},
+  return CauseOfRunning(
+      before.variance, before.weight, want, got, right, normalized, own_alone,
+      {{unbiased ? "the variance were biased" : "the variance were unbiased",
+        Entered(before.variance, before.weight, over(unbiased ? n : n - 1))},
        {"this rank's own count were the global one",
-        enter(w, over(unbiased ? n * (k - 1) / k : n))},
-       {"momentum were inverted", enter(1 - w, right)},
-       {"the batch had entered twice", enter(w * (2 - w), right)},
-       {"the normalised values had entered", enter(w, normalized)},
-       {"this rank's own batch had entered", enter(w, own_alone)}});
+        Entered(before.variance, before.weight,
+                over(unbiased ? n * (k - 1) / k : n))}});
 }
 
 std::string CauseOfInputGradient(const StepView& view, int rank,
@@ -367,4 +232,4 @@ std::string CauseOfResidualGradient(const StepView& view, int rank,
              : "";
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

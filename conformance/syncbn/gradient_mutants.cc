@@ -17,7 +17,7 @@
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/testing/numbers.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using BackwardCall = BatchNormKernels::BackwardCall;
@@ -40,16 +40,14 @@ absl::Status ReduceNothing(Communicator& real, const Collective& call) {
                                                  : real.Run(call);
 }
 
-absl::Status ReduceParametersToo(BatchNorm& real, Communicator& group,
-                                 BatchNorm::Backwards buffers,
-                                 BatchNormMutation::Ready ready) {
+absl::Status ReduceParametersToo(const BackwardsCall& call) {
   absl::Status status;
-  LOCKSTEP_RETURN_IF_ERROR(real.Backward(buffers, [&] {
-    if (buffers.training && buffers.dweight.count > 0) {
-      status = group.AllReduce(buffers.dweight);
-      if (status.ok()) status = group.AllReduce(buffers.dbias);
+  LOCKSTEP_RETURN_IF_ERROR(call.real.Backward(call.buffers, [&] {
+    if (call.buffers.training && call.buffers.dweight.count > 0) {
+      status = call.group.AllReduce(call.buffers.dweight);
+      if (status.ok()) status = call.group.AllReduce(call.buffers.dbias);
     }
-    ready();
+    call.ready();
   }));
   return status;
 }
@@ -59,28 +57,24 @@ absl::Status ParticipateUnlessEmpty(BatchNorm& real, BatchNorm&,
   return buffers.shape.n == 0 ? absl::OkStatus() : real.Forward(buffers);
 }
 
-absl::Status ReduceUnlessEmpty(BatchNorm& real, Communicator&,
-                               BatchNorm::Backwards buffers,
-                               BatchNormMutation::Ready ready) {
-  if (buffers.shape.n > 0) return real.Backward(buffers, ready);
-  ready();
+absl::Status ReduceUnlessEmpty(const BackwardsCall& call) {
+  if (call.buffers.shape.n > 0) {
+    return call.real.Backward(call.buffers, call.ready);
+  }
+  call.ready();
   return absl::OkStatus();
 }
 
-absl::Status ReadyTwice(BatchNorm& real, Communicator&,
-                        BatchNorm::Backwards buffers,
-                        BatchNormMutation::Ready ready) {
-  return real.Backward(buffers, [&] {
-    ready();
-    ready();
+absl::Status ReadyTwice(const BackwardsCall& call) {
+  return call.real.Backward(call.buffers, [&] {
+    call.ready();
+    call.ready();
   });
 }
 
-absl::Status ReadyBefore(BatchNorm& real, Communicator&,
-                         BatchNorm::Backwards buffers,
-                         BatchNormMutation::Ready ready) {
-  ready();
-  return real.Backward(buffers, [] {});
+absl::Status ReadyBefore(const BackwardsCall& call) {
+  call.ready();
+  return call.real.Backward(call.buffers, [] {});
 }
 
 absl::Status RefuseByBatch(BatchNorm& real, BatchNorm&,
@@ -96,8 +90,7 @@ absl::Status RefuseByBatch(BatchNorm& real, BatchNorm&,
 void DriftWithEveryCall(const BatchNormKernels::NormalizeCall& call,
                         ConstBuffer) {
   thread_local int calls = 0;
-  const RecordAccess saved({.channels = call.shape.c},
-                           const_cast<std::byte*>(call.saved));
+  const RecordAccess saved({.channels = call.shape.c}, call.saved.bytes());
   if (saved.count() == 0) return;
   const double y = GetNumber(call.y, 0);
   SetNumber(call.y, 0, y * (1 + ++calls * 0x1p-23));
@@ -241,4 +234,4 @@ std::vector<Mutant> GradientMutants() {
   };
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -7,6 +7,7 @@
 #include <new>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -20,15 +21,14 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
+#include "conformance/rank_bytes.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
-#include "conformance/syncbn/solved_problem.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr size_t kGuardBytes = 64;
@@ -51,13 +51,6 @@ class GuardedBuffer {
         memory_(std::static_pointer_cast<char>(allocate(total_))) {
     std::memset(memory_.get(), kGuard, total_);
     if (!bytes.empty()) std::memcpy(begin(), bytes.data(), bytes.size());
-  }
-
-  static GuardedBuffer Unwritten(const MemoryFactory& allocate, DataType type,
-                                 int64_t count, size_t offset) {
-    return {allocate, type,
-            std::string(static_cast<size_t>(count * SizeOf(type)), kUnwritten),
-            offset};
   }
 
   Buffer buffer() const {
@@ -91,145 +84,118 @@ class StepMemory {
   StepMemory(const MemoryFactory& allocate, const SolvedProblem& solved,
              const BatchNormVariant& variant, int step, int rank,
              int64_t saved_bytes)
-      : allocate_(allocate),
-        exam_(solved),
-        fused_(solved.problem.fused),
-        shape_(solved.ShapeOf(step, rank, variant.layout)),
+      : shape_(solved.ShapeOf(step, rank, variant.layout)),
         training_(IsTraining(step)),
-        in_(InputsOf(solved, variant, step, rank)),
-        offset_(OffsetIn(step, solved.problem.type)),
-        parameter_offset_(OffsetIn(step, solved.statistics_type)),
-        x_(allocate, solved.problem.type, in_.x, offset_),
-        residual_(allocate, solved.problem.type, in_.residual, offset_),
-        dy_(allocate, solved.problem.type, in_.dy, offset_),
-        y_(Activations(!InPlace())),
-        dx_(Activations(!InPlace())),
-        dresidual_(Activations(HasResidual(fused_))),
-        weight_(Given(solved.layer.weight)),
-        bias_(Given(solved.layer.bias)),
-        dweight_(Parameters()),
-        dbias_(Parameters()),
-        saved_(GuardedBuffer::Unwritten(allocate, DataType::kUInt8, saved_bytes,
-                                        0)) {}
+        relu_(HasRelu(solved.problem.fused)),
+        in_place_(solved.problem.fused == Fused::kInPlace) {
+    const auto add = [&](DataType type, const std::string& bytes) {
+      const int64_t offset = step == 1 ? SizeOf(type) : 0;
+      parts_.emplace_back(allocate, type, bytes, static_cast<size_t>(offset));
+    };
+    const auto unwritten = [](int64_t bytes) {
+      return std::string(static_cast<size_t>(bytes), kUnwritten);
+    };
+    const DataType type = solved.problem.type;
+    const EncodedBatch& in =
+        solved.steps[static_cast<size_t>(step)].InputsOf(variant.layout, rank);
+    for (const std::string& bytes : {in.x, in.residual, in.dy}) {
+      add(type, bytes);
+    }
+    for (const bool wanted :
+         {!in_place_, !in_place_, HasResidual(solved.problem.fused)}) {
+      add(type, unwritten(wanted ? shape_.size() * SizeOf(type) : 0));
+    }
+    const DataType parameters = solved.statistics_type;
+    const bool affine = solved.problem.affine;
+    for (const auto& values : {solved.layer.weight, solved.layer.bias}) {
+      add(parameters, affine ? Encode(parameters, values) : "");
+    }
+    for (int gradient = 0; gradient < 2; ++gradient) {
+      add(parameters, unwritten(affine ? shape_.c * SizeOf(parameters) : 0));
+    }
+    parts_.emplace_back(allocate, DataType::kUInt8, unwritten(saved_bytes), 0);
+  }
 
   BatchNorm::Forwards Forwards(const RunningStatistics& running) const {
     return {.shape = shape_,
             .training = training_,
-            .relu = HasRelu(fused_),
-            .x = x_.buffer(),
-            .residual = residual_.buffer(),
-            .weight = weight_.buffer(),
-            .bias = bias_.buffer(),
+            .relu = relu_,
+            .x = Of(kX),
+            .residual = Of(kResidual),
+            .weight = Of(kWeight),
+            .bias = Of(kBias),
             .running = running,
-            .y = y().buffer(),
-            .saved = saved_.buffer()};
+            .y = Of(y()),
+            .saved = Of(kSaved)};
   }
   BatchNorm::Backwards Backwards() const {
     return {.shape = shape_,
             .training = training_,
-            .relu = HasRelu(fused_),
-            .x = x_.buffer(),
-            .y = y().buffer(),
-            .dy = dy_.buffer(),
-            .weight = weight_.buffer(),
-            .saved = saved_.buffer(),
-            .dweight = dweight_.buffer(),
-            .dbias = dbias_.buffer(),
-            .dx = dx().buffer(),
-            .dresidual = dresidual_.buffer()};
+            .relu = relu_,
+            .x = Of(kX),
+            .y = Of(y()),
+            .dy = Of(kDy),
+            .weight = Of(kWeight),
+            .saved = Of(kSaved),
+            .dweight = Of(kDweight),
+            .dbias = Of(kDbias),
+            .dx = Of(dx()),
+            .dresidual = Of(kDresidual)};
   }
 
-  std::string Gradients() const { return dweight_.bytes() + dbias_.bytes(); }
+  std::string Gradients() const {
+    return parts_[kDweight].bytes() + parts_[kDbias].bytes();
+  }
 
   // The first thing written that should not be.
   std::string Touched() const {
-    struct Part {
-      const char* name;
-      const GuardedBuffer& buffer;
-      bool is_input = false;
-    };
-    const Part parts[] = {{"x", x_, true},
-                          {"the residual", residual_, !InPlace()},
-                          {"dy", dy_, !InPlace()},
-                          {"y", y_},
-                          {"dx", dx_},
-                          {"dresidual", dresidual_},
-                          {"the weight", weight_, true},
-                          {"the bias", bias_, true},
-                          {"dweight", dweight_},
-                          {"dbias", dbias_},
-                          {"saved", saved_}};
-    for (const auto& [name, buffer, is_input] : parts) {
-      if (!is_input || buffer.IsUntouched()) continue;
-      return Complaint("Untouched", absl::StrCat(name, " has changed"));
-    }
-    for (const auto& [name, buffer, is_input] : parts) {
-      if (buffer.GuardsHold()) continue;
+    for (const Part input : {kX, kResidual, kDy, kWeight, kBias}) {
+      if (in_place_ && (input == kResidual || input == kDy)) continue;
+      if (parts_[input].IsUntouched()) continue;
       return Complaint("Untouched",
-                       absl::StrCat("bytes beside ", name, " have changed"));
+                       absl::StrCat(kNames[input], " has changed"));
+    }
+    for (size_t part = 0; part < parts_.size(); ++part) {
+      if (parts_[part].GuardsHold()) continue;
+      return Complaint("Untouched", absl::StrCat("bytes beside ", kNames[part],
+                                                 " have changed"));
     }
     return "";
   }
 
   void MoveTo(RankOutputs& out) const {
-    out.y = y().bytes();
-    out.dx = dx().bytes();
-    out.dresidual = dresidual_.bytes();
-    out.dweight = dweight_.bytes();
-    out.dbias = dbias_.bytes();
+    out.y = parts_[y()].bytes();
+    out.dx = parts_[dx()].bytes();
+    out.dresidual = parts_[kDresidual].bytes();
+    out.dweight = parts_[kDweight].bytes();
+    out.dbias = parts_[kDbias].bytes();
   }
 
  private:
-  static const EncodedBatch& InputsOf(const SolvedProblem& solved,
-                                      const BatchNormVariant& variant, int step,
-                                      int rank) {
-    const SolvedStep& of = solved.steps[static_cast<size_t>(step)];
-    const auto& batches = variant.layout == Layout::kNchw ? of.nchw : of.nhwc;
-    return batches[static_cast<size_t>(rank)];
-  }
-  static size_t OffsetIn(int step, DataType type) {
-    return step == 1 ? static_cast<size_t>(SizeOf(type)) : 0;
-  }
+  enum Part : size_t {
+    kX,
+    kResidual,
+    kDy,
+    kY,
+    kDx,
+    kDresidual,
+    kWeight,
+    kBias,
+    kDweight,
+    kDbias,
+    kSaved
+  };
+  static constexpr const char* kNames[] = {
+      "x",          "the residual", "dy",      "y",     "dx",   "dresidual",
+      "the weight", "the bias",     "dweight", "dbias", "saved"};
 
-  bool InPlace() const { return fused_ == Fused::kInPlace; }
-  const GuardedBuffer& y() const { return InPlace() ? residual_ : y_; }
-  const GuardedBuffer& dx() const { return InPlace() ? dy_ : dx_; }
+  Buffer Of(Part part) const { return parts_[part].buffer(); }
+  Part y() const { return in_place_ ? kResidual : kY; }
+  Part dx() const { return in_place_ ? kDy : kDx; }
 
-  GuardedBuffer Given(const std::vector<double>& parameter) const {
-    const DataType type = exam_.statistics_type;
-    return {allocate_, type,
-            exam_.problem.affine ? Encode(type, parameter) : "",
-            parameter_offset_};
-  }
-  GuardedBuffer Activations(bool wanted) const {
-    return GuardedBuffer::Unwritten(allocate_, exam_.problem.type,
-                                    wanted ? shape_.size() : 0, offset_);
-  }
-  GuardedBuffer Parameters() const {
-    return GuardedBuffer::Unwritten(allocate_, exam_.statistics_type,
-                                    exam_.problem.affine ? shape_.c : 0,
-                                    parameter_offset_);
-  }
-
-  const MemoryFactory& allocate_;
-  const SolvedProblem& exam_;
-  const Fused fused_;
   const ActivationShape shape_;
-  const bool training_;
-  const EncodedBatch& in_;
-  const size_t offset_;
-  const size_t parameter_offset_;
-  const GuardedBuffer x_;
-  const GuardedBuffer residual_;
-  const GuardedBuffer dy_;
-  const GuardedBuffer y_;
-  const GuardedBuffer dx_;
-  const GuardedBuffer dresidual_;
-  const GuardedBuffer weight_;
-  const GuardedBuffer bias_;
-  const GuardedBuffer dweight_;
-  const GuardedBuffer dbias_;
-  const GuardedBuffer saved_;
+  const bool training_, relu_, in_place_;
+  std::vector<GuardedBuffer> parts_;  // By Part.
 };
 
 // The running statistics of one rank's layer.
@@ -290,27 +256,21 @@ RankOutputs RunStep(StepMemory& memory, RunningMemory& running,
   return out;
 }
 
-void AppendNumber(int64_t value, std::string& out) {
-  out.append(reinterpret_cast<const char*>(&value), sizeof(value));
-}
-
-int64_t TakeNumber(absl::string_view& in) {
-  int64_t value = 0;
-  std::memcpy(&value, in.data(), sizeof(value));
-  in.remove_prefix(sizeof(value));
-  return value;
-}
-
-void AppendBytes(absl::string_view bytes, std::string& out) {
-  AppendNumber(static_cast<int64_t>(bytes.size()), out);
-  out.append(bytes.data(), bytes.size());
-}
-
-std::string TakeBytes(absl::string_view& in) {
-  const auto size = static_cast<size_t>(TakeNumber(in));
-  std::string bytes(in.substr(0, size));
-  in.remove_prefix(size);
-  return bytes;
+// Passes what a run holds to a RankBytesWriter or RankBytesReader.
+template <typename Bytes, typename Run>
+void PassRun(Bytes& bytes, Run& run) {
+  for (auto& step : run) {
+    for (const auto& [name, field] : kOutputFields) bytes(step.*field);
+    bytes(step.complaint);
+    bytes(step.batches);
+    int code = step.status.raw_code();
+    std::string message(step.status.message());
+    bytes(code);
+    bytes(message);
+    if constexpr (std::is_same_v<Bytes, RankBytesReader>) {
+      step.status = absl::Status(static_cast<absl::StatusCode>(code), message);
+    }
+  }
 }
 
 }  // namespace
@@ -341,40 +301,6 @@ absl::StatusOr<RankRun> RunOnRank(const SolvedProblem& solved,
     run.push_back(RunStep(memory, step.training ? trained : given, *layer));
   }
   return run;
-}
-
-std::string Serialize(const std::vector<RankRun>& runs) {
-  std::string out;
-  for (const RankRun& run : runs) {
-    for (const RankOutputs& step : run) {
-      for (const auto& [name, field] : kOutputFields) {
-        AppendBytes(step.*field, out);
-      }
-      AppendBytes(step.complaint, out);
-      AppendNumber(step.batches, out);
-      AppendNumber(static_cast<int64_t>(step.status.code()), out);
-      AppendBytes(std::string(step.status.message()), out);
-    }
-  }
-  return out;
-}
-
-std::vector<RankRun> ParseRuns(absl::string_view bytes) {
-  std::vector<RankRun> runs;
-  while (!bytes.empty()) {
-    RankRun run(kSteps);
-    for (RankOutputs& step : run) {
-      for (const auto& [name, field] : kOutputFields) {
-        step.*field = TakeBytes(bytes);
-      }
-      step.complaint = TakeBytes(bytes);
-      step.batches = TakeNumber(bytes);
-      const auto code = static_cast<absl::StatusCode>(TakeNumber(bytes));
-      step.status = absl::Status(code, TakeBytes(bytes));
-    }
-    runs.push_back(std::move(run));
-  }
-  return runs;
 }
 
 namespace {
@@ -433,24 +359,24 @@ absl::StatusOr<std::vector<std::vector<RankRun>>> RunVariants(
   const auto outputs = RunRanksCollect(
       backend, solved.problem.world_size,
       [&](Communicator& group) -> absl::StatusOr<std::string> {
-        std::vector<RankRun> runs;
+        RankBytesWriter writer;
         for (const BatchNormVariant& variant : variants) {
-          LOCKSTEP_ASSIGN_OR_RETURN(RankRun run,
+          LOCKSTEP_ASSIGN_OR_RETURN(const RankRun run,
                                     RunOnRank(solved, variant, make, group));
-          runs.push_back(std::move(run));
+          PassRun(writer, run);
         }
-        return Serialize(runs);
+        return std::move(writer.bytes);
       },
       options);
   std::vector<std::vector<RankRun>> by_variant(variants.size());
   for (const absl::StatusOr<std::string>& output : outputs) {
     LOCKSTEP_RETURN_IF_ERROR(output.status());
-    std::vector<RankRun> runs = ParseRuns(*output);
-    for (size_t v = 0; v < variants.size(); ++v) {
-      by_variant[v].push_back(std::move(runs[v]));
+    RankBytesReader reader(*output);
+    for (std::vector<RankRun>& runs : by_variant) {
+      PassRun(reader, runs.emplace_back(kSteps));
     }
   }
   return by_variant;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

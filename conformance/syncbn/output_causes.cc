@@ -1,9 +1,11 @@
 // The causes of what comes forward.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <numeric>
 #include <set>
 #include <span>
 #include <string>
@@ -15,13 +17,12 @@
 #include "base/data_types.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
-#include "conformance/syncbn/solved_problem.h"
 #include "conformance/syncbn/step_checks.h"
-#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/testing/batch_norm_reference.h"
 #include "syncbn/testing/numbers.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // y of one rank, [n, c, hw], had every rank read its memory in the other
@@ -87,10 +88,7 @@ std::vector<bool> Unwritten(const StepView& view, int rank) {
   const std::string& y = view.Of(rank).y;
   std::string before(y.size(), kUnwritten);
   if (solved.problem.fused == Fused::kInPlace) {
-    before = (view.variant.layout == Layout::kNchw
-                  ? step.nchw
-                  : step.nhwc)[static_cast<size_t>(rank)]
-                 .residual;
+    before = step.InputsOf(view.variant.layout, rank).residual;
   }
   const auto size = static_cast<size_t>(SizeOf(solved.problem.type));
   std::vector<double> is_unwritten;
@@ -136,62 +134,196 @@ std::string WithFit(const StepView& view, int rank, int64_t channel,
         [&](size_t) { return std::max(1.0, inverse / right); }}});
 }
 
-// y of one rank, by other moments, roots and residuals. Borrows the view.
-class OtherOutputs {
- public:
-  using Value = std::function<double(size_t i, size_t c)>;
+// Sums of values and their squares, each addition rounded.
+struct SquareSums {
+  DataType type;
+  double count = 0;
+  double sum = 0;
+  double squares = 0;
 
-  OtherOutputs(const StepView& view, int rank)
-      : layer_(view.solved.layer), batch_(view.BatchOn(rank)) {}
-
-  Value With(const ChannelMoments& m, bool epsilon_outside = false,
-             bool scales_residual = false) const {
-    return [&layer = layer_, &batch = batch_, m, epsilon_outside,
-            scales_residual](size_t i, size_t c) {
-      const double weight = layer.weight[c];
-      const double residual = batch.residual.empty() ? 0 : batch.residual[i];
-      const double deviation = epsilon_outside
-                                   ? std::sqrt(m.variance[c]) + layer.epsilon
-                                   : std::sqrt(m.variance[c] + layer.epsilon);
-      const double y = (batch.x[i] - m.mean[c]) * (1 / deviation) * weight +
-                       layer.bias[c] +
-                       (scales_residual ? weight : 1) * residual;
-      return layer.relu ? std::max(y, 0.0) : y;
-    };
+  void Add(double x) {
+    ++count;
+    sum = RoundTo(type, sum + x);
+    squares = RoundTo(type, squares + RoundTo(type, x * x));
   }
-
- private:
-  const ReferenceLayer& layer_;
-  const ReferenceBatch& batch_;
+  void Add(const SquareSums& other) {
+    count += other.count;
+    sum = RoundTo(type, sum + other.sum);
+    squares = RoundTo(type, squares + other.squares);
+  }
+  double M2() const {
+    if (type == DataType::kFloat16 || type == DataType::kBFloat16) {
+      const double mean = sum / count;
+      return std::max(0.0, squares - mean * mean * count);
+    }
+    const double mean = RoundTo(type, sum / count);
+    const double variance = RoundTo(
+        type, RoundTo(type, squares / count) - RoundTo(type, mean * mean));
+    return RoundTo(type, std::max(0.0, variance) * count);
+  }
 };
+
+SquareSums SquareSumsOf(const StepView& view, const ReferenceBatch& batch,
+                        size_t c, DataType type) {
+  const auto hw = static_cast<size_t>(view.solved.problem.hw);
+  const auto channels = static_cast<size_t>(view.solved.problem.channels);
+  SquareSums sums = {type};
+  for (size_t n = 0; n < static_cast<size_t>(batch.n); ++n) {
+    const size_t begin = (n * channels + c) * hw;
+    for (size_t i = begin; i < begin + hw; ++i) sums.Add(batch.x[i]);
+  }
+  return sums;
+}
+
+// Divided by n - 1.
+ChannelMoments UnbiasedMomentsOf(const ReferenceStatistics& statistics) {
+  ChannelMoments result = MomentsOf(statistics);
+  const auto count = static_cast<double>(statistics.count);
+  for (double& variance : result.variance) {
+    variance *= count / std::max(1.0, count - 1);
+  }
+  return result;
+}
+
+// The ranks' moments, averaged without weights. An empty rank, which has zeros,
+// may count as any other.
+ChannelMoments UnweightedMoments(const StepView& view, bool with_empty) {
+  std::vector<ChannelMoments> all;
+  for (int rank = 0; rank < view.world_size(); ++rank) {
+    const ReferenceStatistics own = view.OwnStatisticsOf(rank);
+    if (own.count > 0 || with_empty) all.push_back(MomentsOf(own));
+  }
+  const auto channels = static_cast<size_t>(view.solved.problem.channels);
+  ChannelMoments result = {std::vector<double>(channels),
+                           std::vector<double>(channels)};
+  const double count = std::max(1.0, static_cast<double>(all.size()));
+  for (size_t c = 0; c < channels; ++c) {
+    for (const ChannelMoments& m : all) result.mean[c] += m.mean[c] / count;
+    for (const ChannelMoments& m : all) {
+      const double off = m.mean[c] - result.mean[c];
+      result.variance[c] += (m.variance[c] + off * off) / count;
+    }
+  }
+  return result;
+}
+
+// Which values of a rank's batch were taken.
+using Takes =
+    std::function<bool(const ReferenceBatch& batch, int64_t n, int64_t i)>;
+
+// All ranks' moments had each taken some of its values for all: with the right
+// count, so that the others seem to be zeros in the mean, or with theirs.
+ChannelMoments IncompleteMoments(const StepView& view, bool own_count,
+                                 const Takes& takes) {
+  const int64_t hw = view.solved.problem.hw;
+  const auto channels = static_cast<size_t>(view.solved.problem.channels);
+  ChannelMoments all = {std::vector<double>(channels),
+                        std::vector<double>(channels)};
+  for (size_t c = 0; c < channels; ++c) {
+    std::vector<std::array<double, 3>> parts;  // Count, mean, M2 by rank.
+    double count = 0;
+    for (const ReferenceBatch& batch : view.solved_step().ranks) {
+      std::vector<double> taken;
+      for (int64_t k = 0; k < batch.n * hw; ++k) {
+        if (!takes(batch, k / hw, k % hw)) continue;
+        const size_t row = static_cast<size_t>(k / hw) * channels + c;
+        taken.push_back(batch.x[row * static_cast<size_t>(hw) +
+                                static_cast<size_t>(k % hw)]);
+      }
+      if (taken.empty()) continue;
+      const auto n = static_cast<double>(batch.n * hw);
+      const double as = own_count ? static_cast<double>(taken.size()) : n;
+      const double mean = std::accumulate(taken.begin(), taken.end(), 0.0) / as;
+      double m2 = 0;
+      for (const double x : taken) m2 += (x - mean) * (x - mean);
+      parts.push_back({n, mean, m2 * n / as});
+      count += n;
+      all.mean[c] += mean * n;
+    }
+    all.mean[c] /= std::max(1.0, count);
+    for (const auto& [n, mean, m2] : parts) {
+      const double off = mean - all.mean[c];
+      all.variance[c] += (m2 + n * off * off) / count;
+    }
+  }
+  return all;
+}
+
+// The right means, and variances that are E[x^2] - E[x]^2, or 0 where that is
+// negative: of sums that are rounded to `type` value by value, in the order of
+// samples and pixels. In float32 and float64 all that follows is rounded so
+// too; of 16 bits only the sums are. `whole`: the ranks' sums are added up, in
+// `type`; else each rank's variance is made so, and these are merged rightly.
+ChannelMoments SquaredMoments(const StepView& view, DataType type, bool whole) {
+  ChannelMoments result = MomentsOf(view.solved_step().statistics);
+  std::vector<ReferenceStatistics> own;
+  for (int rank = 0; rank < view.world_size(); ++rank) {
+    own.push_back(view.OwnStatisticsOf(rank));
+  }
+  for (size_t c = 0; c < result.mean.size(); ++c) {
+    SquareSums all = {type};
+    double m2 = 0;
+    for (int rank = 0; rank < view.world_size(); ++rank) {
+      const SquareSums sums = SquareSumsOf(view, view.BatchOn(rank), c, type);
+      if (sums.count == 0) continue;
+      all.Add(sums);
+      const auto of = static_cast<size_t>(rank);
+      const double off = own[of].mean.value[c] - result.mean[c];
+      m2 += sums.M2() + sums.count * off * off;
+    }
+    if (all.count == 0) continue;
+    result.variance[c] = (whole ? all.M2() : m2) / all.count;
+  }
+  return result;
+}
+
+// y of one rank, by other moments, roots and residuals. Borrows the view.
+std::function<double(size_t i, size_t c)> OutputBy(
+    const StepView& view, int rank, const ChannelMoments& m,
+    bool epsilon_outside = false, bool scales_residual = false) {
+  return [&layer = view.solved.layer, &batch = view.BatchOn(rank), m,
+          epsilon_outside, scales_residual](size_t i, size_t c) {
+    const double weight = layer.weight[c];
+    const double residual = batch.residual.empty() ? 0 : batch.residual[i];
+    const double deviation = epsilon_outside
+                                 ? std::sqrt(m.variance[c]) + layer.epsilon
+                                 : std::sqrt(m.variance[c] + layer.epsilon);
+    const double y = (batch.x[i] - m.mean[c]) * (1 / deviation) * weight +
+                     layer.bias[c] + (scales_residual ? weight : 1) * residual;
+    return layer.relu ? std::max(y, 0.0) : y;
+  };
+}
 
 // Statistics of a part of the values.
 std::vector<Alternative> IncompleteAlternatives(const StepView& view,
-                                                const OtherOutputs& y) {
+                                                int rank) {
   const int64_t hw = view.solved.problem.hw;
   const bool is_last = std::all_of(
       view.solved_step().ranks.begin(), view.solved_step().ranks.end(),
       [](const ReferenceBatch& batch) { return batch.n <= 1; });
-  return {{absl::StrCat("the statistics lacked the last value of each row",
-                        is_last ? ", and so of every rank" : ""),
-           y.With(IncompleteMoments(view, /*own_count=*/false,
-                                    [hw](const ReferenceBatch&, int64_t,
-                                         int64_t i) { return i < hw - 1; }))},
-          {"the statistics lacked the last value of every rank",
-           y.With(IncompleteMoments(
-               view, /*own_count=*/false,
-               [hw](const ReferenceBatch& batch, int64_t n, int64_t i) {
-                 return n < batch.n - 1 || i < hw - 1;
-               }))},
-          {"the first half of each rank's samples stood for all",
-           y.With(IncompleteMoments(view, /*own_count=*/true,
-                                    [](const ReferenceBatch& batch, int64_t n,
-                                       int64_t) { return n < batch.n / 2; }))}};
+  return {
+      {absl::StrCat("the statistics lacked the last value of each row",
+                    is_last ? ", and so of every rank" : ""),
+       OutputBy(view, rank,
+                IncompleteMoments(view, /*own_count=*/false,
+                                  [hw](const ReferenceBatch&, int64_t,
+                                       int64_t i) { return i < hw - 1; }))},
+      {"the statistics lacked the last value of every rank",
+       OutputBy(view, rank,
+                IncompleteMoments(
+                    view, /*own_count=*/false,
+                    [hw](const ReferenceBatch& batch, int64_t n, int64_t i) {
+                      return n < batch.n - 1 || i < hw - 1;
+                    }))},
+      {"the first half of each rank's samples stood for all",
+       OutputBy(view, rank,
+                IncompleteMoments(view, /*own_count=*/true,
+                                  [](const ReferenceBatch& batch, int64_t n,
+                                     int64_t) { return n < batch.n / 2; }))}};
 }
 
 // Variances whose digits cancelled. Bounds grow with the inverse deviation.
-std::vector<Alternative> SquareAlternatives(const StepView& view,
-                                            const OtherOutputs& y) {
+std::vector<Alternative> SquareAlternatives(const StepView& view, int rank) {
   std::vector<std::pair<DataType, const char*>> types = {
       {DataType::kFloat32, "in float32"}};
   if (view.solved.problem.type != DataType::kFloat32) {
@@ -205,8 +337,8 @@ std::vector<Alternative> SquareAlternatives(const StepView& view,
     for (const bool whole : {false, true}) {
       const ChannelMoments m = SquaredMoments(view, type, whole);
       alternatives.push_back(
-          {absl::StrCat("the variance were E[x^2] - E[x]^2, ", name), y.With(m),
-           [m, right, epsilon](size_t c) {
+          {absl::StrCat("the variance were E[x^2] - E[x]^2, ", name),
+           OutputBy(view, rank, m), [m, right, epsilon](size_t c) {
              return std::max(1.0,
                              1 / std::sqrt(m.variance[c] + epsilon) / right[c]);
            }});
@@ -218,34 +350,37 @@ std::vector<Alternative> SquareAlternatives(const StepView& view,
 // What y may have been computed from.
 std::vector<Alternative> OutputAlternatives(const StepView& view, int rank) {
   const SolvedStep& of = view.solved_step();
-  const OtherOutputs y(view, rank);
   const ChannelMoments right = MomentsOf(view.StatisticsOn(rank));
   std::vector<Alternative> alternatives = {
       {of.training ? "this rank's own batch were the whole"
                    : "this rank's own batch were used in evaluation",
-       y.With(MomentsOf(view.OwnStatisticsOf(rank)))},
+       OutputBy(view, rank, MomentsOf(view.OwnStatisticsOf(rank)))},
       {"the ranks' means had equal weights",
-       y.With(UnweightedMoments(view, false))},
-      {"an empty rank counted as one", y.With(UnweightedMoments(view, true))},
+       OutputBy(view, rank, UnweightedMoments(view, false))},
+      {"an empty rank counted as one",
+       OutputBy(view, rank, UnweightedMoments(view, true))},
       {"epsilon stood outside the root",
-       y.With(right, /*epsilon_outside=*/true)},
+       OutputBy(view, rank, right, /*epsilon_outside=*/true)},
       {"the residual were scaled by the weight",
-       y.With(right, /*epsilon_outside=*/false, /*scales_residual=*/true)},
+       OutputBy(view, rank, right, /*epsilon_outside=*/false,
+                /*scales_residual=*/true)},
       {"the variance were divided by n - 1",
-       y.With(UnbiasedMomentsOf(view.StatisticsOn(rank)))},
+       OutputBy(view, rank, UnbiasedMomentsOf(view.StatisticsOn(rank)))},
       {"it was 0", [](size_t, size_t) { return 0.0; }}};
   if (of.training) {
-    alternatives.push_back({"the running statistics were used",
-                            y.With({of.running_mean, of.running_variance})});
+    alternatives.push_back(
+        {"the running statistics were used",
+         OutputBy(view, rank, {of.running_mean, of.running_variance})});
     for (const auto& some :
-         {IncompleteAlternatives(view, y), SquareAlternatives(view, y)}) {
+         {IncompleteAlternatives(view, rank), SquareAlternatives(view, rank)}) {
       alternatives.insert(alternatives.end(), some.begin(), some.end());
     }
   } else {
     alternatives.push_back(
         {"the batch of all ranks were used",
-         y.With(MomentsOf(StatisticsOf(view.solved.layer, of.ranks,
-                                       view.solved.precision)))});
+         OutputBy(view, rank,
+                  MomentsOf(StatisticsOf(view.solved.layer, of.ranks,
+                                         view.solved.precision)))});
   }
   return alternatives;
 }
@@ -271,4 +406,4 @@ std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
   return WithFit(view, rank, channel, got);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
 #include "conformance/mutant.h"
@@ -16,7 +15,7 @@
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/testing/numbers.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 std::vector<double> NumbersOf(const Buffer& buffer) {
@@ -38,8 +37,7 @@ void ScaleEntered(const MergeCall& call, const std::vector<double>& before,
   }
 }
 
-absl::StatusOr<int64_t> MergeWithOwnCount(BatchNormKernels& real,
-                                          const MergeCall& call) {
+MergeResult MergeWithOwnCount(BatchNormKernels& real, const MergeCall& call) {
   const std::vector<double> before = NumbersOf(call.running.variance);
   const auto values = real.Merge(call);
   const RecordAccess own(call.record, const_cast<std::byte*>(call.gathered) +
@@ -53,16 +51,15 @@ absl::StatusOr<int64_t> MergeWithOwnCount(BatchNormKernels& real,
   return values;
 }
 
-absl::StatusOr<int64_t> MergeTwice(BatchNormKernels& real,
-                                   const MergeCall& call) {
+MergeResult MergeTwice(BatchNormKernels& real, const MergeCall& call) {
   const auto values = real.Merge(call);
   return values.ok() ? real.Merge(call) : values;
 }
 
 // The variance that enters is that of the normalised values: v / (v + epsilon),
 // or 1 - epsilon r^2.
-absl::StatusOr<int64_t> MergeNormalizedVariance(BatchNormKernels& real,
-                                                const MergeCall& call) {
+MergeResult MergeNormalizedVariance(BatchNormKernels& real,
+                                    const MergeCall& call) {
   const std::vector<double> before = NumbersOf(call.running.variance);
   const auto values = real.Merge(call);
   if (!values.ok() || *values < 2) return values;
@@ -80,8 +77,7 @@ absl::StatusOr<int64_t> MergeNormalizedVariance(BatchNormKernels& real,
 }
 
 // And so is the mean, which is 0.
-absl::StatusOr<int64_t> MergeNormalized(BatchNormKernels& real,
-                                        const MergeCall& call) {
+MergeResult MergeNormalized(BatchNormKernels& real, const MergeCall& call) {
   const std::vector<double> mean = NumbersOf(call.running.mean);
   const auto values = MergeNormalizedVariance(real, call);
   if (!values.ok() || *values < 2) return values;
@@ -92,16 +88,14 @@ absl::StatusOr<int64_t> MergeNormalized(BatchNormKernels& real,
   return values;
 }
 
-absl::StatusOr<int64_t> MergeUntracked(BatchNormKernels& real,
-                                       const MergeCall& call) {
+MergeResult MergeUntracked(BatchNormKernels& real, const MergeCall& call) {
   MergeCall told = call;
   told.running = {};
   return real.Merge(told);
 }
 
 // Only this rank's batch enters; the whole is normalised with.
-absl::StatusOr<int64_t> MergeOwnIntoRunning(BatchNormKernels& real,
-                                            const MergeCall& call) {
+MergeResult MergeOwnIntoRunning(BatchNormKernels& real, const MergeCall& call) {
   MergeCall own = call;
   own.gathered += call.own * call.record.size_bytes();
   own.ranks = 1;
@@ -110,8 +104,7 @@ absl::StatusOr<int64_t> MergeOwnIntoRunning(BatchNormKernels& real,
 }
 
 // One unit in the last place, on all ranks but the first.
-absl::StatusOr<int64_t> MergeWithRounding(BatchNormKernels& real,
-                                          const MergeCall& call) {
+MergeResult MergeWithRounding(BatchNormKernels& real, const MergeCall& call) {
   const auto values = real.Merge(call);
   if (!values.ok() || *values < 2 || call.own == 0) return values;
   if (!call.running.tracked()) return values;
@@ -134,8 +127,7 @@ absl::Status CountTwice(BatchNorm& real, BatchNorm&,
   return status;
 }
 
-absl::StatusOr<int64_t> MergeOtherVariance(BatchNormKernels& real,
-                                           const MergeCall& call) {
+MergeResult MergeOtherVariance(BatchNormKernels& real, const MergeCall& call) {
   MergeCall other = call;
   other.options.unbiased_running_variance =
       !call.options.unbiased_running_variance;
@@ -218,4 +210,4 @@ std::vector<Mutant> RunningMutants() {
   };
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

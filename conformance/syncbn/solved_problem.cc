@@ -1,6 +1,4 @@
 // Makes inputs and their reference.
-#include "conformance/syncbn/solved_problem.h"
-
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -15,11 +13,11 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "conformance/syncbn/batch_norm_case.h"
-#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/testing/batch_norm_reference.h"
 #include "syncbn/testing/numbers.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // Keys of what is random.
@@ -293,4 +291,4 @@ absl::Status CheckMeaning(const SolvedProblem& solved) {
   return absl::OkStatus();
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

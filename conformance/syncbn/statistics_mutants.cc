@@ -9,18 +9,16 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
 #include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_mutants.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/testing/numbers.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using NormalizeCall = BatchNormKernels::NormalizeCall;
@@ -37,37 +35,34 @@ void ForValues(const ActivationShape& shape, ConstBuffer x, int64_t c, Fn fn) {
   }
 }
 
-void SquareInFloat(const ActivationShape& shape, ConstBuffer x,
-                   const RecordAccess& record) {
-  const auto count = static_cast<float>(shape.values_per_channel());
-  for (int64_t c = 0; shape.n > 0 && c < shape.c; ++c) {
-    float sum = 0;
-    float squares = 0;
-    ForValues(shape, x, c, [&](double number, int64_t, int64_t) {
-      const auto value = static_cast<float>(number);
-      sum += value;
-      squares += value * value;
-    });
-    const float mean = sum / count;
-    const float variance = std::max(0.0F, squares / count - mean * mean);
-    SetNumber(record.second, c, variance * count);
-  }
-}
-
-// E[x^2] - E[x]^2, with sums as narrow as x.
-void SquareInOwnType(const ActivationShape& shape, ConstBuffer x,
-                     const RecordAccess& record) {
+// E[x^2] - E[x]^2, with sums as narrow as `type`, and where that is float32 all
+// that follows.
+void Square(DataType type, const ActivationShape& shape, ConstBuffer x,
+            const RecordAccess& record) {
   const auto count = static_cast<double>(shape.values_per_channel());
+  const DataType then = type == DataType::kFloat32 ? type : DataType::kFloat64;
   for (int64_t c = 0; shape.n > 0 && c < shape.c; ++c) {
     double sum = 0;
     double squares = 0;
     ForValues(shape, x, c, [&](double value, int64_t, int64_t) {
-      sum = RoundTo(x.type, sum + value);
-      squares = RoundTo(x.type, squares + RoundTo(x.type, value * value));
+      sum = RoundTo(type, sum + value);
+      squares = RoundTo(type, squares + RoundTo(type, value * value));
     });
-    const double mean = sum / count;
-    SetNumber(record.second, c, std::max(0.0, squares - mean * mean * count));
+    const double mean = RoundTo(then, sum / count);
+    const double variance = RoundTo(
+        then, RoundTo(then, squares / count) - RoundTo(then, mean * mean));
+    SetNumber(record.second, c, RoundTo(then, std::max(0.0, variance) * count));
   }
+}
+
+void SquareInFloat(const ActivationShape& shape, ConstBuffer x,
+                   const RecordAccess& record) {
+  Square(DataType::kFloat32, shape, x, record);
+}
+
+void SquareInOwnType(const ActivationShape& shape, ConstBuffer x,
+                     const RecordAccess& record) {
+  Square(x.type, shape, x, record);
 }
 
 // Mean and M2 of the values that `takes` wants, divided by `count`, which may
@@ -144,8 +139,8 @@ std::vector<BatchNormProblem> FarProblems(
 
 // Each rank's record as of as many values as any other's.
 template <bool empty_too>
-absl::StatusOr<int64_t> MergeWithEqualWeights(BatchNormKernels& real,
-                                              const MergeCall& call) {
+MergeResult MergeWithEqualWeights(BatchNormKernels& real,
+                                  const MergeCall& call) {
   constexpr int64_t kCount = 1000;
   const int64_t size = call.record.size_bytes();
   std::vector<std::byte> copy(static_cast<size_t>(size * call.ranks) + 16);
@@ -170,48 +165,50 @@ absl::StatusOr<int64_t> MergeWithEqualWeights(BatchNormKernels& real,
   told.gathered = records;
   const auto result = real.Merge(told);
   RecordAccess(call.record, call.saved).set_count(values);
-  return result.ok() ? absl::StatusOr<int64_t>(values) : result;
+  return result.ok() ? MergeResult(values) : result;
 }
 
-absl::StatusOr<int64_t> MergeOwnAlone(BatchNormKernels& real,
-                                      const MergeCall& call) {
+MergeResult MergeOwnAlone(BatchNormKernels& real, const MergeCall& call) {
   MergeCall told = call;
   told.gathered += call.own * call.record.size_bytes();
   told.ranks = 1;
   return real.Merge(told);
 }
 
-absl::StatusOr<int64_t> MergeWithEpsilonOutside(BatchNormKernels& real,
-                                                const MergeCall& call) {
-  const auto result = real.Merge(call);
-  const RecordAccess saved(call.record, call.saved);
-  const double epsilon = call.options.epsilon;
-  for (int64_t c = 0; c < call.record.channels; ++c) {
-    const double r = GetNumber(saved.second, c);
-    const double variance = std::max(0.0, 1 / (r * r) - epsilon);
-    SetNumber(saved.second, c, 1 / (std::sqrt(variance) + epsilon));
-  }
-  return result;
-}
-
-absl::StatusOr<int64_t> MergeUnbiased(BatchNormKernels& real,
-                                      const MergeCall& call) {
+// With inverse(r, variance, epsilon, n) in place of the inverse deviation r.
+template <typename Fn>
+MergeResult MergeWith(BatchNormKernels& real, const MergeCall& call,
+                      Fn inverse) {
   const auto result = real.Merge(call);
   const RecordAccess saved(call.record, call.saved);
   const auto n = static_cast<double>(saved.count());
   const double epsilon = call.options.epsilon;
-  for (int64_t c = 0; n > 1 && c < call.record.channels; ++c) {
+  for (int64_t c = 0; c < call.record.channels; ++c) {
     const double r = GetNumber(saved.second, c);
-    const double variance = (1 / (r * r) - epsilon) * n / (n - 1);
-    SetNumber(saved.second, c, 1 / std::sqrt(variance + epsilon));
+    SetNumber(saved.second, c, inverse(r, 1 / (r * r) - epsilon, epsilon, n));
   }
   return result;
+}
+
+MergeResult MergeWithEpsilonOutside(BatchNormKernels& real,
+                                    const MergeCall& call) {
+  return MergeWith(real, call,
+                   [](double, double variance, double epsilon, double) {
+                     return 1 / (std::sqrt(std::max(0.0, variance)) + epsilon);
+                   });
+}
+
+MergeResult MergeUnbiased(BatchNormKernels& real, const MergeCall& call) {
+  return MergeWith(
+      real, call, [](double r, double variance, double epsilon, double n) {
+        return n > 1 ? 1 / std::sqrt(variance * n / (n - 1) + epsilon) : r;
+      });
 }
 
 void ScaleResidual(const NormalizeCall& call, ConstBuffer) {
   if (call.residual.count == 0 || call.weight.count == 0) return;
   const RecordAccess saved(RecordOf(call.shape.c, call.x.type),
-                           const_cast<std::byte*>(call.saved));
+                           call.saved.bytes());
   const ActivationShape& shape = call.shape;
   for (int64_t c = 0; c < shape.c; ++c) {
     for (int64_t n = 0; n < shape.n; ++n) {
@@ -345,4 +342,4 @@ std::vector<Mutant> StatisticsMutants() {
   };
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

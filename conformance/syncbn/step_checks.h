@@ -11,14 +11,12 @@
 #include <vector>
 
 #include "base/bounded.h"
-#include "base/data_types.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
-#include "conformance/syncbn/solved_problem.h"
 #include "syncbn/testing/batch_norm_reference.h"
 #include "syncbn/testing/numbers.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 // An error and its bound.
 struct BoundedError {
   double error = 0;
@@ -89,11 +87,11 @@ std::string CauseOfOutput(const StepView& view, int rank, int64_t channel,
 std::string CauseOfInputGradient(const StepView& view, int rank,
                                  int64_t channel, std::span<const double> got);
 
-// Running statistics [c] of one rank, which were `mean` and `variance` before a
-// batch of weight `weight` entered.
+// Running statistics [c] of one rank before a batch of weight `weight` entered.
 struct RunningBefore {
-  std::span<const double> mean;
-  std::span<const double> variance;
+  std::vector<double> mean;
+  std::vector<double> variance;
+  int64_t batches = 0;
   double weight = 0;
 };
 std::string CauseOfRunningMean(const StepView& view, int rank,
@@ -153,29 +151,6 @@ struct ChannelMoments {
 
 ChannelMoments MomentsOf(const ReferenceStatistics& statistics);
 
-// Divided by n - 1.
-ChannelMoments UnbiasedMomentsOf(const ReferenceStatistics& statistics);
-
-// The ranks' moments, averaged without weights. An empty rank, which has zeros,
-// may count as any other.
-ChannelMoments UnweightedMoments(const StepView& view, bool with_empty);
-
-// Which values of a rank's batch were taken.
-using Takes =
-    std::function<bool(const ReferenceBatch& batch, int64_t n, int64_t i)>;
-
-// All ranks' moments had each taken some of its values for all: with the right
-// count, so that the others seem to be zeros in the mean, or with theirs.
-ChannelMoments IncompleteMoments(const StepView& view, bool own_count,
-                                 const Takes& takes);
-
-// The right means, and variances that are E[x^2] - E[x]^2, or 0 where that is
-// negative: of sums that are rounded to `type` value by value, in the order of
-// samples and pixels. In float32 and float64 all that follows is rounded so
-// too; of 16 bits only the sums are. `whole`: the ranks' sums are added up, in
-// `type`; else each rank's variance is made so, and these are merged rightly.
-ChannelMoments SquaredMoments(const StepView& view, DataType type, bool whole);
-
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_SYNCBN_STEP_CHECKS_H_

@@ -24,7 +24,7 @@
 #include "conformance/report/claim_recorder.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
-#include "conformance/syncbn/solved_problem.h"
+#include "conformance/syncbn/batch_norm_mutants.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncbn/batch_norm.h"
@@ -33,7 +33,7 @@
 #include "syncbn/cpu/onednn_batch_norm.h"
 #include "syncbn/sync_batch_norm.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using testing::AllOf;
@@ -41,10 +41,6 @@ using testing::Each;
 using testing::HasSubstr;
 using testing::Not;
 using testing::StartsWith;
-
-std::unique_ptr<BatchNormKernels> MakeKernels() {
-  return std::make_unique<CpuBatchNormKernels>();
-}
 
 struct Part {
   int world_size;
@@ -75,7 +71,7 @@ TEST_P(SyncBatchNormBackendsTest, GiveTheSameBits) {
     if (!IsExhaustive()) problems.resize(1);
     for (const auto& problem : problems) {
       const SolvedProblem solved = SolveProblem(problem);
-      const auto make = SyncBatchNormOver(MakeKernels);
+      const auto make = SyncBatchNormOver(MakeCpuKernels);
       const auto threads =
           RunVariants(Backend::kThreads, solved, variants, make);
       const auto again = RunVariants(Backend::kThreads, solved, variants, make);
@@ -312,7 +308,7 @@ TEST(LocalBatchNormControlTest, IsNotBatchNormOfTwoRanks) {
     ASSERT_THAT(runs, IsOk());
     for (size_t v = 0; v < variants.size(); ++v) {
       EXPECT_THAT(
-          CheckRun(solved, variants[v], (*runs)[v]),
+          MeasureRun(solved, variants[v], (*runs)[v]),
           StatusIs(absl::StatusCode::kDataLoss,
                    AllOf(StartsWith("Output: "),
                          HasSubstr("as if this rank's own batch were"))));
@@ -321,4 +317,4 @@ TEST(LocalBatchNormControlTest, IsNotBatchNormOfTwoRanks) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -19,15 +19,13 @@
 #include "conformance/report/claim_recorder.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
-#include "conformance/syncbn/solved_problem.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using testing::Each;
@@ -127,4 +125,4 @@ INSTANTIATE_TEST_SUITE_P(All, SyncBatchNormNcclTest, testing::ValuesIn(Parts()),
                          [](const auto& info) { return ToString(info.param); });
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

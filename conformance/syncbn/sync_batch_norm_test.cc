@@ -24,13 +24,12 @@
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
 #include "conformance/syncbn/batch_norm_mutants.h"
-#include "conformance/syncbn/solved_problem.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/testing/plain_kernels.h"
+#include "syncbn/testing/numbers.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // Of a group that hangs; no measure of its speed.
@@ -85,15 +84,21 @@ std::vector<BatchNormProblem> PartOf(std::vector<BatchNormProblem> problems) {
   return SliceOf(problems, world_size == 8 ? 24 : 10, part);
 }
 
+// Some of the problems, over the CPU's kernels.
+void CheckPart(const std::vector<BatchNormProblem>& problems,
+               const std::vector<BatchNormVariant>& variants) {
+  ClaimRecorder recorder(OnThreads(problems[0].world_size, problems[0].type));
+  for (const auto& problem : PartOf(problems)) {
+    CheckProblem(problem, variants, MakeCpuKernels, recorder);
+    if (testing::Test::HasFatalFailure()) return;
+  }
+}
+
 class SyncBatchNormMatrixTest : public testing::TestWithParam<MatrixPart> {};
 
 TEST_P(SyncBatchNormMatrixTest, IsBatchNormOfTheWholeBatch) {
   const auto& [world_size, type, batches] = GetParam();
-  ClaimRecorder recorder(OnThreads(world_size, type));
-  for (const auto& problem : PartOf(ProblemsOf(world_size, type, batches))) {
-    CheckProblem(problem, AllVariants(), MakeCpuKernels, recorder);
-    if (HasFatalFailure()) return;
-  }
+  CheckPart(ProblemsOf(world_size, type, batches), AllVariants());
 }
 
 INSTANTIATE_TEST_SUITE_P(Parts, SyncBatchNormMatrixTest,
@@ -124,12 +129,7 @@ class FusedSyncBatchNormTest : public testing::TestWithParam<MatrixPart> {};
 
 TEST_P(FusedSyncBatchNormTest, IsFusedBatchNormOfTheWholeBatch) {
   const auto& [world_size, type, batches] = GetParam();
-  ClaimRecorder recorder(OnThreads(world_size, type));
-  for (const auto& problem :
-       PartOf(FusedProblemsOf(world_size, type, batches))) {
-    CheckProblem(problem, LayoutVariants(), MakeCpuKernels, recorder);
-    if (HasFatalFailure()) return;
-  }
+  CheckPart(FusedProblemsOf(world_size, type, batches), LayoutVariants());
 }
 
 INSTANTIATE_TEST_SUITE_P(Parts, FusedSyncBatchNormTest,
@@ -181,4 +181,4 @@ INSTANTIATE_TEST_SUITE_P(All, BatchNormMutantTest,
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

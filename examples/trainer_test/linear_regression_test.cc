@@ -31,8 +31,8 @@ std::vector<Sample> Shard(int rank) {
 
 // One rank on all samples, in float64, and how far float32 may be from it: each
 // of the six terms has three roundings, and their sum and its mean six more.
-lockstep::Bounded OneRank() {
-  lockstep::Bounded gradient(1);
+lockstep::conformance::Bounded OneRank() {
+  lockstep::conformance::Bounded gradient(1);
   double magnitude = 0;
   for (int rank = 0; rank < 3; ++rank) {
     for (const Sample& sample : Shard(rank)) {
@@ -41,7 +41,7 @@ lockstep::Bounded OneRank() {
       magnitude += 2 * (kWeight * x + y) * x / 6;
     }
   }
-  gradient.bound[0] = lockstep::Gamma(3 + 6) * magnitude;
+  gradient.bound[0] = lockstep::conformance::Gamma(3 + 6) * magnitude;
   return gradient;
 }
 
@@ -56,7 +56,7 @@ absl::Status Check(Trainer trainer) {
     return trainer(group, kWeight, Shard(rank), gradients[rank][0]);
   });
   if (!status.ok()) return status;
-  return lockstep::CheckGradients(
+  return lockstep::conformance::CheckGradients(
       std::vector<lockstep::ParameterSpec>{{"w", {1}, 0, 1}}, OneRank(),
       gradients);
 }

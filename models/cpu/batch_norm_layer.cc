@@ -2,7 +2,9 @@
 // that adds its shortcut in it.
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,11 +14,9 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
-#include "models/cpu/layer.h"
 #include "models/cpu/layers.h"
 #include "models/cpu/onednn.h"
 #include "models/model.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/sync_batch_norm.h"
 
@@ -61,17 +61,13 @@ class BatchNormPlan : public LayerPlan {
  public:
   BatchNormPlan(const LayerContext& context, BatchNormLayerOptions options,
                 const Shape& shape, std::unique_ptr<BatchNorm> batch_norm)
-      : context_(context),
+      : LayerPlan(shape),
+        context_(context),
         options_(std::move(options)),
-        shape_(shape),
-        batch_norm_(std::move(batch_norm)) {}
-
-  const Shape& output() const override { return shape_; }
-  int64_t saved_size() const override {
+        batch_norm_(std::move(batch_norm)) {
     const int64_t bytes = batch_norm_->SavedBytes(kFloat);
-    return (bytes + sizeof(float) - 1) / sizeof(float);
+    saved_size = (bytes + sizeof(float) - 1) / sizeof(float);
   }
-  int64_t temporary_size() const override { return 0; }
 
   absl::Status Forward(const Forwards& buffers) override {
     return ForwardAdding(buffers, /*residual=*/nullptr);
@@ -81,77 +77,70 @@ class BatchNormPlan : public LayerPlan {
     return BackwardAdding(buffers, /*dresidual=*/nullptr, ready);
   }
 
-  // Forward with `residual`, [output()], added before ReLU; it may be the
+  // Forward with `residual`, [output], added before ReLU; it may be the
   // memory of y. Null: none.
-  absl::Status ForwardAdding(const Forwards& buffers, const float* residual);
+  absl::Status ForwardAdding(const Forwards& buffers, const float* residual) {
+    const int64_t size = output.size();
+    const Parameters& parameters = *context_.parameters;
+    Buffers& statistics = *context_.buffers;
+    return Named(
+        options_.name,
+        batch_norm_->Forward(
+            {.shape = ActivationsOf(output),
+             .training = buffers.training,
+             .relu = true,
+             .x = ConstBuffer(buffers.x, size, kFloat),
+             .residual =
+                 ConstBuffer(residual, residual == nullptr ? 0 : size, kFloat),
+             .weight = parameters.value(options_.weight),
+             .bias = parameters.value(options_.bias),
+             .running = {.mean = statistics.value(options_.running_mean),
+                         .variance =
+                             statistics.value(options_.running_variance),
+                         .batches = &statistics.counter(options_.batches)},
+             .y = Buffer(buffers.y, size, kFloat),
+             .saved = Buffer(buffers.saved, batch_norm_->SavedBytes(kFloat),
+                             DataType::kUInt8)}));
+  }
 
-  // Backward that also overwrites `dresidual`, [output()], with the residual's
+  // Backward that also overwrites `dresidual`, [output], with the residual's
   // gradient; dx or dresidual may be the memory of dy. Null: not wanted.
   absl::Status BackwardAdding(const Backwards& buffers, float* dresidual,
-                              Model::GradientReady ready);
+                              Model::GradientReady ready) {
+    const int64_t size = output.size();
+    Parameters& parameters = *context_.parameters;
+    // dx is always computed: where nobody wants it, in place of dy.
+    float* dx = buffers.dx == nullptr ? buffers.dy : buffers.dx;
+    return Named(options_.name,
+                 batch_norm_->Backward(
+                     {.shape = ActivationsOf(output),
+                      .training = true,
+                      .relu = true,
+                      .x = ConstBuffer(buffers.x, size, kFloat),
+                      .y = ConstBuffer(buffers.y, size, kFloat),
+                      .dy = ConstBuffer(buffers.dy, size, kFloat),
+                      .weight = ConstBuffer(parameters.value(options_.weight)),
+                      .saved = ConstBuffer(buffers.saved,
+                                           batch_norm_->SavedBytes(kFloat),
+                                           DataType::kUInt8),
+                      .dweight = parameters.gradient(options_.weight),
+                      .dbias = parameters.gradient(options_.bias),
+                      .dx = Buffer(dx, size, kFloat),
+                      .dresidual = Buffer(
+                          dresidual, dresidual == nullptr ? 0 : size, kFloat)},
+                     [&] {
+                       ready(options_.bias);
+                       ready(options_.weight);
+                     }));
+  }
 
  private:
   LayerContext context_;
   BatchNormLayerOptions options_;
-  Shape shape_;
   std::unique_ptr<BatchNorm> batch_norm_;
 };
 
-absl::Status BatchNormPlan::ForwardAdding(const Forwards& buffers,
-                                          const float* residual) {
-  const int64_t size = shape_.size();
-  const Parameters& parameters = *context_.parameters;
-  Buffers& statistics = *context_.buffers;
-  return Named(
-      options_.name,
-      batch_norm_->Forward(
-          {.shape = ActivationsOf(shape_),
-           .training = buffers.training,
-           .relu = options_.relu,
-           .x = ConstBuffer(buffers.x, size, kFloat),
-           .residual =
-               ConstBuffer(residual, residual == nullptr ? 0 : size, kFloat),
-           .weight = parameters.value(options_.weight),
-           .bias = parameters.value(options_.bias),
-           .running = {.mean = statistics.value(options_.running_mean),
-                       .variance = statistics.value(options_.running_variance),
-                       .batches = &statistics.counter(options_.batches)},
-           .y = Buffer(buffers.y, size, kFloat),
-           .saved = Buffer(buffers.saved, batch_norm_->SavedBytes(kFloat),
-                           DataType::kUInt8)}));
-}
-
-absl::Status BatchNormPlan::BackwardAdding(const Backwards& buffers,
-                                           float* dresidual,
-                                           Model::GradientReady ready) {
-  const int64_t size = shape_.size();
-  Parameters& parameters = *context_.parameters;
-  // dx is always computed: where nobody wants it, in place of dy.
-  float* dx = buffers.dx == nullptr ? buffers.dy : buffers.dx;
-  return Named(
-      options_.name,
-      batch_norm_->Backward(
-          {.shape = ActivationsOf(shape_),
-           .training = true,
-           .relu = options_.relu,
-           .x = ConstBuffer(buffers.x, size, kFloat),
-           .y = ConstBuffer(buffers.y, size, kFloat),
-           .dy = ConstBuffer(buffers.dy, size, kFloat),
-           .weight = ConstBuffer(parameters.value(options_.weight)),
-           .saved = ConstBuffer(buffers.saved, batch_norm_->SavedBytes(kFloat),
-                                DataType::kUInt8),
-           .dweight = parameters.gradient(options_.weight),
-           .dbias = parameters.gradient(options_.bias),
-           .dx = Buffer(dx, size, kFloat),
-           .dresidual =
-               Buffer(dresidual, dresidual == nullptr ? 0 : size, kFloat)},
-          [&] {
-            ready(options_.bias);
-            ready(options_.weight);
-          }));
-}
-
-// As Layer::Plan. With or without context.batch_norm_group it computes with
+// As Layer::plan. With or without context.batch_norm_group it computes with
 // context.batch_norm_kernels, so that a rank alone has the bits of a group of
 // one.
 absl::StatusOr<std::unique_ptr<BatchNormPlan>> PlanBatchNorm(
@@ -171,23 +160,6 @@ absl::StatusOr<std::unique_ptr<BatchNormPlan>> PlanBatchNorm(
                                          std::move(batch_norm));
 }
 
-class BatchNormLayer : public Layer {
- public:
-  explicit BatchNormLayer(BatchNormLayerOptions options)
-      : options_(std::move(options)) {}
-
-  int batch_norm_count() const override { return 1; }
-
-  absl::StatusOr<std::unique_ptr<LayerPlan>> Plan(
-      const LayerContext& context, const Shape& input,
-      bool /*input_gradient*/) const override {
-    return PlanBatchNorm(options_, context, input);
-  }
-
- private:
-  BatchNormLayerOptions options_;
-};
-
 struct Plans {
   std::unique_ptr<LayerPlan> conv1, conv2;
   std::unique_ptr<LayerPlan> conv3;  // Null: identity.
@@ -201,13 +173,14 @@ class ResidualPlan : public LayerPlan {
  public:
   // accumulation: of size input.size(), if not empty.
   ResidualPlan(const LayerContext& context, Plans plans, const Shape& input,
-               Accumulation accumulation)
-      : context_(context),
+               Reorder accumulation)
+      : LayerPlan(plans.bn2->output),
+        context_(context),
         plans_(std::move(plans)),
         input_size_(input.size()),
         accumulation_(std::move(accumulation)) {
-    const int64_t inner = plans_.conv1->output().size();
-    const int64_t outer = plans_.bn2->output().size();
+    const int64_t inner = plans_.conv1->output.size();
+    const int64_t outer = plans_.bn2->output.size();
     conv1_y_ = Save(inner);
     bn1_y_ = Save(inner);
     conv2_y_ = Save(outer);
@@ -217,12 +190,7 @@ class ResidualPlan : public LayerPlan {
     bn1_saved_ = Own(*plans_.bn1);
     bn2_saved_ = Own(*plans_.bn2);
     gradient_size_ = AlignedSize(std::max({inner, outer, input_size_}));
-  }
-
-  const Shape& output() const override { return plans_.bn2->output(); }
-  int64_t saved_size() const override { return saved_size_; }
-  int64_t temporary_size() const override {
-    return 2 * gradient_size_ + AlignedSize(child_temporary_);
+    temporary_size = 2 * gradient_size_ + AlignedSize(child_temporary_);
   }
 
   absl::Status Forward(const Forwards& buffers) override {
@@ -305,20 +273,19 @@ class ResidualPlan : public LayerPlan {
 
   // Reserves saved space and returns where it starts.
   int64_t Save(int64_t size) {
-    const int64_t offset = saved_size_;
-    saved_size_ += AlignedSize(size);
+    const int64_t offset = saved_size;
+    saved_size += AlignedSize(size);
     return offset;
   }
   int64_t Own(const LayerPlan& plan) {
-    child_temporary_ = std::max(child_temporary_, plan.temporary_size());
-    return Save(plan.saved_size());
+    child_temporary_ = std::max(child_temporary_, plan.temporary_size);
+    return Save(plan.saved_size);
   }
 
   LayerContext context_;
   Plans plans_;
   int64_t input_size_;
-  Accumulation accumulation_;
-  int64_t saved_size_ = 0;
+  Reorder accumulation_;
   int64_t gradient_size_ = 0;
   int64_t child_temporary_ = 0;
   // Offsets into the saved space.
@@ -327,83 +294,80 @@ class ResidualPlan : public LayerPlan {
   int64_t bn1_saved_ = 0, bn2_saved_ = 0;
 };
 
-class Residual : public Layer {
- public:
-  explicit Residual(ResidualOptions options)
-      : name_(std::move(options.name)),
-        conv1_(CreateConvolution(WithoutRelu(std::move(options.conv1)))),
-        conv2_(CreateConvolution(WithoutRelu(std::move(options.conv2)))),
-        bn1_(std::move(options.bn1)),
-        bn2_(std::move(options.bn2)) {
-    if (options.conv3.has_value()) {
-      conv3_ = CreateConvolution(WithoutRelu(*std::move(options.conv3)));
-    }
-    bn1_.relu = true;
-    bn2_.relu = true;
-  }
-
-  int batch_norm_count() const override { return 2; }
-
-  absl::StatusOr<std::unique_ptr<LayerPlan>> Plan(
-      const LayerContext& context, const Shape& input,
-      bool input_gradient) const override {
-    Plans plans;
-    LOCKSTEP_ASSIGN_OR_RETURN(plans.conv1,
-                              conv1_->Plan(context, input, input_gradient));
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        plans.bn1, PlanBatchNorm(bn1_, context, plans.conv1->output()));
-    LOCKSTEP_ASSIGN_OR_RETURN(plans.conv2,
-                              conv2_->Plan(context, plans.conv1->output(),
-                                           /*input_gradient=*/true));
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        plans.bn2, PlanBatchNorm(bn2_, context, plans.conv2->output()));
-    if (conv3_ != nullptr) {
-      LOCKSTEP_ASSIGN_OR_RETURN(plans.conv3,
-                                conv3_->Plan(context, input, input_gradient));
-    }
-    LOCKSTEP_RETURN_IF_ERROR(
-        CheckShortcut(conv3_ == nullptr ? input : plans.conv3->output(),
-                      plans.conv2->output()));
-    Accumulation accumulation;
-    if (input_gradient && input.n > 0) {
-      LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(name_, [&] {
-        accumulation = Accumulation(context.engine, input.size());
-      }));
-    }
-    return std::make_unique<ResidualPlan>(context, std::move(plans), input,
-                                          std::move(accumulation));
-  }
-
- private:
-  static ConvolutionOptions WithoutRelu(ConvolutionOptions options) {
-    options.relu = false;
-    return options;
-  }
-
-  absl::Status CheckShortcut(const Shape& shortcut, const Shape& branch) const {
-    if (shortcut == branch) return absl::OkStatus();
-    const auto text = [](const Shape& shape) {
-      return absl::StrCat(shape.c, "x", shape.h, "x", shape.w);
-    };
-    return absl::InvalidArgumentError(
-        absl::StrCat(name_, ": the shortcut gives ", text(shortcut),
-                     ", the convolutions ", text(branch)));
-  }
-
-  std::string name_;
-  std::unique_ptr<Layer> conv1_, conv2_;
-  std::unique_ptr<Layer> conv3_;  // Null: identity.
-  BatchNormLayerOptions bn1_, bn2_;
+// A residual block's parts, its convolutions as layers.
+struct Block {
+  std::string name;
+  Layer conv1, conv2;
+  std::optional<Layer> conv3;  // None: identity.
+  BatchNormLayerOptions bn1, bn2;
 };
+
+absl::Status CheckShortcut(const std::string& name, const Shape& shortcut,
+                           const Shape& branch) {
+  if (shortcut == branch) return absl::OkStatus();
+  const auto text = [](const Shape& shape) {
+    return absl::StrCat(shape.c, "x", shape.h, "x", shape.w);
+  };
+  return absl::InvalidArgumentError(
+      absl::StrCat(name, ": the shortcut gives ", text(shortcut),
+                   ", the convolutions ", text(branch)));
+}
+
+absl::StatusOr<std::unique_ptr<LayerPlan>> PlanResidual(
+    const Block& block, const LayerContext& context, const Shape& input,
+    bool input_gradient) {
+  Plans plans;
+  LOCKSTEP_ASSIGN_OR_RETURN(plans.conv1,
+                            block.conv1.plan(context, input, input_gradient));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      plans.bn1, PlanBatchNorm(block.bn1, context, plans.conv1->output));
+  LOCKSTEP_ASSIGN_OR_RETURN(plans.conv2,
+                            block.conv2.plan(context, plans.conv1->output,
+                                             /*input_gradient=*/true));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      plans.bn2, PlanBatchNorm(block.bn2, context, plans.conv2->output));
+  if (block.conv3.has_value()) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        plans.conv3, block.conv3->plan(context, input, input_gradient));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CheckShortcut(
+      block.name, plans.conv3 == nullptr ? input : plans.conv3->output,
+      plans.conv2->output));
+  Reorder accumulation;
+  if (input_gradient && input.n > 0) {
+    LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(block.name, [&] {
+      accumulation = Reorder::Sum(context.engine, input.size());
+    }));
+  }
+  return std::make_unique<ResidualPlan>(context, std::move(plans), input,
+                                        std::move(accumulation));
+}
 
 }  // namespace
 
-std::unique_ptr<Layer> CreateBatchNormLayer(BatchNormLayerOptions options) {
-  return std::make_unique<BatchNormLayer>(std::move(options));
+Layer CreateBatchNormLayer(BatchNormLayerOptions options) {
+  return {[options = std::move(options)](const LayerContext& context,
+                                         const Shape& input,
+                                         bool /*input_gradient*/) {
+            return PlanBatchNorm(options, context, input);
+          },
+          /*batch_norm_count=*/1};
 }
 
-std::unique_ptr<Layer> CreateResidual(ResidualOptions options) {
-  return std::make_unique<Residual>(std::move(options));
+Layer CreateResidual(ResidualOptions options) {
+  options.conv1.relu = options.conv2.relu = false;
+  Block block{.name = std::move(options.name),
+              .conv1 = CreateConvolution(std::move(options.conv1)),
+              .conv2 = CreateConvolution(std::move(options.conv2)),
+              .conv3 = {},
+              .bn1 = std::move(options.bn1),
+              .bn2 = std::move(options.bn2)};
+  if (options.conv3.has_value()) {
+    options.conv3->relu = false;
+    block.conv3 = CreateConvolution(*std::move(options.conv3));
+  }
+  return {std::bind_front(PlanResidual, std::move(block)),
+          /*batch_norm_count=*/2};
 }
 
 }  // namespace lockstep

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
-#include "models/cpu/layer.h"
+#include "models/cpu/layers.h"
 #include "models/cpu/onednn.h"
 #include "models/model.h"
 #include "oneapi/dnnl/dnnl.hpp"
@@ -63,7 +63,7 @@ double SampleLoss(std::span<const float> logits, int32_t label, double scale,
 class Classifier : public Model {
  public:
   Classifier(const Shape& sample, int64_t classes, Parameters parameters,
-             Buffers buffers, std::unique_ptr<Layer> network)
+             Buffers buffers, Layer network)
       : sample_(sample),
         classes_(classes),
         parameters_(std::move(parameters)),
@@ -74,7 +74,7 @@ class Classifier : public Model {
   Buffers& buffers() override { return buffers_; }
 
   int ConvertSyncBatchNorm(Communicator& group) override {
-    const int count = network_->batch_norm_count();
+    const int count = network_.batch_norm_count;
     if (count == 0) return 0;
     batch_norm_group_ = &group;
     plans_.clear();
@@ -155,15 +155,14 @@ class Classifier : public Model {
       found = plans_.emplace(n, std::move(plan)).first;
     }
     LayerPlan* plan = found->second.get();
-    const int64_t logits = AlignedSize(plan->output().size());
-    const int64_t saved = AlignedSize(plan->saved_size());
-    const int64_t size =
-        logits * 2 + saved + AlignedSize(plan->temporary_size());
+    const int64_t logits = AlignedSize(plan->output.size());
+    const int64_t saved = AlignedSize(plan->saved_size);
+    const int64_t size = logits * 2 + saved + AlignedSize(plan->temporary_size);
     if (memory_.size() < size) {
       LOCKSTEP_RETURN_IF_ERROR(Grow(n, size));
     }
     float* const start = memory_.data();
-    const auto count = static_cast<size_t>(plan->output().size());
+    const auto count = static_cast<size_t>(plan->output.size());
     return Space{.plan = plan,
                  .logits = {start, count},
                  .gradient = {start + logits, count},
@@ -214,8 +213,8 @@ class Classifier : public Model {
     input.n = n;
     LOCKSTEP_ASSIGN_OR_RETURN(
         std::unique_ptr<LayerPlan> plan,
-        network_->Plan(*context_, input, /*input_gradient=*/false));
-    const Shape output = plan->output();
+        network_.plan(*context_, input, /*input_gradient=*/false));
+    const Shape output = plan->output;
     if (output != Shape{.n = n, .c = classes_}) {
       return absl::InternalError(
           absl::StrCat("the network gives ", output.c * output.h * output.w,
@@ -239,7 +238,7 @@ class Classifier : public Model {
   Buffers buffers_;
   Communicator* batch_norm_group_ = nullptr;
   CpuBatchNormKernels batch_norm_kernels_;
-  const std::unique_ptr<Layer> network_;
+  const Layer network_;
   std::optional<LayerContext> context_;
   std::map<int64_t, std::unique_ptr<LayerPlan>> plans_;  // By batch size.
   AlignedBuffer memory_;
@@ -266,7 +265,7 @@ Metrics SoftmaxCrossEntropy(std::span<const float> logits,
 
 std::unique_ptr<Model> CreateClassifier(const Shape& sample, int64_t classes,
                                         Parameters parameters, Buffers buffers,
-                                        std::unique_ptr<Layer> network) {
+                                        Layer network) {
   return std::make_unique<Classifier>(sample, classes, std::move(parameters),
                                       std::move(buffers), std::move(network));
 }

@@ -10,7 +10,7 @@
 
 namespace lockstep {
 
-class Layer;
+struct Layer;
 struct Shape;
 
 // Sets how many OpenMP threads oneDNN uses for what the calling thread computes
@@ -43,7 +43,7 @@ Metrics SoftmaxCrossEntropy(std::span<const float> logits,
 // bits in every run and replica.
 std::unique_ptr<Model> CreateClassifier(const Shape& sample, int64_t classes,
                                         Parameters parameters, Buffers buffers,
-                                        std::unique_ptr<Layer> network);
+                                        Layer network);
 
 }  // namespace lockstep
 

@@ -63,29 +63,24 @@ int64_t At(const Shape& shape, int64_t n, int64_t c, int64_t h, int64_t w) {
 }
 
 absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
-                                  const Shape& input, bool input_gradient) {
+                                  const Shape& input, bool input_gradient,
+                                  Buffers* buffers) {
   Buffers none;
-  return RunLayer(layer, parameters, none, input, input_gradient);
-}
-
-absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
-                                  Buffers& buffers, const Shape& input,
-                                  bool input_gradient) {
   SetComputeThreads(1);  // As a rank runs; more would spin on a busy machine.
   const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   CpuBatchNormKernels kernels;
   const LayerContext context{.engine = engine,
                              .stream = dnnl::stream(engine),
                              .parameters = &parameters,
-                             .buffers = &buffers,
+                             .buffers = buffers == nullptr ? &none : buffers,
                              .batch_norm_kernels = &kernels};
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<LayerPlan> plan,
-                            layer.Plan(context, input, input_gradient));
+                            layer.plan(context, input, input_gradient));
   LayerRun run;
-  run.output = plan->output();
+  run.output = plan->output;
   const int64_t size = run.output.size();
   GuardedBuffer x(input.size()), y(size), dy(size), dx(input.size()),
-      saved(plan->saved_size()), temporary(plan->temporary_size());
+      saved(plan->saved_size), temporary(plan->temporary_size);
   run.x = Integers(input.size(), kInputLimit, 1);
   run.dy = Integers(size, kOtherLimit, 2);
   std::ranges::copy(run.x, x.data());

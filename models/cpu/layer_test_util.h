@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "models/cpu/layer.h"
+#include "models/cpu/layers.h"
 #include "models/model.h"
 
 namespace lockstep {
@@ -38,10 +38,8 @@ struct LayerRun {
 //
 // buffers: for layers that have some.
 absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
-                                  const Shape& input, bool input_gradient);
-absl::StatusOr<LayerRun> RunLayer(const Layer& layer, Parameters& parameters,
-                                  Buffers& buffers, const Shape& input,
-                                  bool input_gradient);
+                                  const Shape& input, bool input_gradient,
+                                  Buffers* buffers = nullptr);
 
 // OK if got[i] is within tolerance of want[i] for every i and the sizes are
 // equal; a NaN is not. Else kDataLoss with the first difference.

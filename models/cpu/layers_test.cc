@@ -14,7 +14,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/cpu/layer.h"
 #include "models/cpu/layer_test_util.h"
 #include "models/cpu/onednn.h"
 #include "models/model.h"
@@ -173,7 +172,7 @@ TEST(ConvolutionTest, MatchesTheDefinition) {
                           Affine{{0, 3, 5, 7}, 4, 3, 3, 2, 1, false}}) {
     Parameters parameters = ParametersOf(c);
     for (const bool input_gradient : {true, false}) {
-      CheckAffine(*CreateConvolution(Options(c)), c, parameters,
+      CheckAffine(CreateConvolution(Options(c)), c, parameters,
                   /*transposed=*/false, input_gradient);
     }
   }
@@ -182,24 +181,24 @@ TEST(ConvolutionTest, MatchesTheDefinition) {
 TEST(ConvolutionErrorsTest, NameTheLayerAndTheSizes) {
   const Affine c{{1, 2, 4, 4}, 3, 5, 5, 1, 0, false};
   Parameters parameters = ParametersOf(c);
-  const std::unique_ptr<Layer> layer = CreateConvolution(Options(c));
+  const Layer layer = CreateConvolution(Options(c));
   const auto run = [&](const Layer& l, const Shape& input) {
     return RunLayer(l, parameters, input, true).status();
   };
   EXPECT_THAT(
-      run(*layer, c.in),
+      run(layer, c.in),
       Invalid("conv: kernel 5 with padding 0 does not fit an input of 4x4"));
-  EXPECT_THAT(run(*layer, {1, 2, 5, 4}), Invalid("5x4"));
-  EXPECT_THAT(run(*layer, {1, 2, 5, 5}), IsOk());
+  EXPECT_THAT(run(layer, {1, 2, 5, 4}), Invalid("5x4"));
+  EXPECT_THAT(run(layer, {1, 2, 5, 5}), IsOk());
   EXPECT_THAT(
-      run(*layer, {1, 4, 5, 5}),
+      run(layer, {1, 4, 5, 5}),
       Invalid("conv: parameter W is [3,2,5,5], the layer and its input need "
               "[3,4,5,5]"));
   ConvolutionOptions options = Options(c);
   options.bias = 0;
-  EXPECT_THAT(run(*CreateConvolution(options), {1, 2, 5, 5}), IsOk());
+  EXPECT_THAT(run(CreateConvolution(options), {1, 2, 5, 5}), IsOk());
   options.bias = 3;
-  EXPECT_THAT(run(*CreateConvolution(options), {1, 2, 5, 5}),
+  EXPECT_THAT(run(CreateConvolution(options), {1, 2, 5, 5}),
               Invalid("conv: no parameter 3 among 3"));
 }
 
@@ -230,7 +229,7 @@ void CheckLinear(const Shape& in, int64_t out, bool relu, bool outputs_first) {
   const int64_t features = in.c * in.h * in.w;
   Parameters parameters = outputs_first ? MakeParameters({out, features}, out)
                                         : MakeParameters({features, out}, out);
-  CheckAffine(*CreateLinear(Options(out, relu, outputs_first)),
+  CheckAffine(CreateLinear(Options(out, relu, outputs_first)),
               {in, out, in.h, in.w, 1, 0, relu}, parameters, !outputs_first,
               /*input_gradient=*/true);
 }
@@ -252,14 +251,14 @@ TEST(LinearTest, MatchesTheDefinitionWithEitherOrderOfWeights) {
 TEST(LinearTest, NamesWhatDoesNotFit) {
   Parameters parameters = MakeParameters({8, 3}, 3);
   EXPECT_THAT(
-      RunLayer(*CreateLinear(Options(3, false)), parameters, {1, 3, 2, 2}, true)
+      RunLayer(CreateLinear(Options(3, false)), parameters, {1, 3, 2, 2}, true)
           .status(),
       Invalid("linear: parameter W is [8,3], the layer and its input need "
               "[12,3]"));
   LinearOptions options = Options(3, false);
   options.bias = 1;
   EXPECT_THAT(
-      RunLayer(*CreateLinear(options), parameters, {1, 2, 2, 2}, true).status(),
+      RunLayer(CreateLinear(options), parameters, {1, 2, 2, 2}, true).status(),
       Invalid("need [3]"));
 }
 
@@ -309,7 +308,7 @@ TEST(AveragePoolTest, MatchesTheDefinition) {
       {{0, 3, 4, 4}, 2},
   };
   for (const auto& [in, window] : cases) {
-    CheckPool(*CreateAveragePool("pool", window), in, window, window);
+    CheckPool(CreateAveragePool("pool", window), in, window, window);
   }
 }
 
@@ -317,7 +316,7 @@ TEST(AveragePoolTest, GlobalTakesWholeImages) {
   for (const Shape& in :
        {Shape{1, 1, 1, 1}, Shape{2, 512, 4, 4}, Shape{3, 5, 2, 8},
         Shape{2, 33, 3, 7}, Shape{0, 3, 4, 4}}) {
-    CheckPool(*CreateGlobalAveragePool("pool"), in, in.h, in.w);
+    CheckPool(CreateGlobalAveragePool("pool"), in, in.h, in.w);
   }
 }
 
@@ -325,10 +324,10 @@ TEST(AveragePoolTest, RejectsAWindowLargerThanTheInput) {
   Parameters none({});
   const auto layer = CreateAveragePool("pool", 3);
   for (const Shape& input : {Shape{1, 1, 2, 3}, Shape{1, 1, 3, 2}}) {
-    EXPECT_THAT(RunLayer(*layer, none, input, true).status(),
+    EXPECT_THAT(RunLayer(layer, none, input, true).status(),
                 Invalid("pool: window 3 does not fit"));
   }
-  EXPECT_THAT(RunLayer(*layer, none, {1, 1, 3, 3}, true).status(), IsOk());
+  EXPECT_THAT(RunLayer(layer, none, {1, 1, 3, 3}, true).status(), IsOk());
 }
 
 // For two 1x1 convolutions and a linear layer. Values up to 1 keep the sums
@@ -345,7 +344,7 @@ Parameters SequentialParameters() {
   return parameters;
 }
 
-std::unique_ptr<Layer> Convolution(int weights, int64_t out, bool relu) {
+Layer Convolution(int weights, int64_t out, bool relu) {
   return CreateConvolution({.name = "conv",
                             .weights = weights,
                             .bias = weights + 1,
@@ -353,7 +352,7 @@ std::unique_ptr<Layer> Convolution(int weights, int64_t out, bool relu) {
                             .relu = relu});
 }
 
-std::unique_ptr<Layer> Linear() {
+Layer Linear() {
   return CreateLinear({.name = "linear",
                        .weights = 4,
                        .bias = 5,
@@ -362,10 +361,10 @@ std::unique_ptr<Layer> Linear() {
 }
 
 // Nested in several ways, the same layers are the same function.
-std::vector<std::unique_ptr<Layer>> Nestings() {
-  std::vector<std::unique_ptr<Layer>> nestings;
+std::vector<Layer> Nestings() {
+  std::vector<Layer> nestings;
   for (int inner = 1; inner <= 3; ++inner) {
-    std::vector<std::unique_ptr<Layer>> first, all;
+    std::vector<Layer> first, all;
     first.push_back(Convolution(0, 3, true));
     if (inner >= 2) first.push_back(Convolution(2, 2, true));
     if (inner >= 3) first.push_back(Linear());
@@ -384,7 +383,7 @@ TEST(SequentialTest, IsTheChainOfItsLayersHoweverNested) {
   const Affine last{input, 2, 2, 2, 1, 0, false};
   for (const auto& layer : Nestings()) {
     Parameters parameters = SequentialParameters();
-    const auto run = RunLayer(*layer, parameters, input, true);
+    const auto run = RunLayer(layer, parameters, input, true);
     ASSERT_THAT(run, IsOk());
     const auto p = [&](int i) {
       return std::span<const float>(parameters.value(i));
@@ -405,11 +404,11 @@ TEST(SequentialTest, IsTheChainOfItsLayersHoweverNested) {
 
 TEST(SequentialTest, PassesOnItsLayersErrorsAndRejectsNoLayers) {
   Parameters parameters = SequentialParameters();
-  std::vector<std::unique_ptr<Layer>> layers;
+  std::vector<Layer> layers;
   layers.push_back(Convolution(0, 3, true));
   layers.push_back(Linear());
-  const auto error = [&](std::vector<std::unique_ptr<Layer>> of) {
-    return RunLayer(*CreateSequential("net", std::move(of)), parameters,
+  const auto error = [&](std::vector<Layer> of) {
+    return RunLayer(CreateSequential("net", std::move(of)), parameters,
                     {1, 2, 2, 2}, true)
         .status();
   };

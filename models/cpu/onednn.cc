@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "models/model.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
 namespace lockstep::onednn {
@@ -39,68 +40,50 @@ dnnl::primitive_attr Attributes(bool relu) {
 
 // Pooling in oneDNN 3 has a dilation too, and element-wise primitives there
 // have a second descriptor: of the output, or of its gradient.
-#if DNNL_VERSION_MAJOR >= 3
 
 dnnl::pooling_forward::primitive_desc AveragePoolForward(
-    const dnnl::engine& engine, const PoolingShape& shape) {
-  return Forward<dnnl::pooling_forward>(
-      engine, /*relu=*/false, kTraining, kAverage, shape.x, shape.y,
-      shape.strides, shape.window, memory::dims{0, 0}, shape.padding,
-      shape.padding);
+    const dnnl::engine& engine, const memory::desc& x, const memory::desc& y,
+    const memory::dims& window) {
+  const memory::dims none = {0, 0};  // No padding, no dilation.
+  return Forward<dnnl::pooling_forward>(engine, /*relu=*/false, kTraining,
+                                        kAverage, x, y, window, window,
+#if DNNL_VERSION_MAJOR >= 3
+                                        none,
+#endif
+                                        none, none);
 }
 
 dnnl::pooling_backward::primitive_desc AveragePoolBackward(
-    const dnnl::engine& engine, const PoolingShape& shape,
-    const dnnl::pooling_forward::primitive_desc& forward) {
-  return Backward<dnnl::pooling_backward>(
-      engine, forward, kAverage, shape.x, shape.y, shape.strides, shape.window,
-      memory::dims{0, 0}, shape.padding, shape.padding);
+    const dnnl::pooling_forward::primitive_desc& forward,
+    const dnnl::engine& engine, const memory::desc& x, const memory::desc& y,
+    const memory::dims& window) {
+  const memory::dims none = {0, 0};
+  return Backward<dnnl::pooling_backward>(engine, forward, kAverage, x, y,
+                                          window, window,
+#if DNNL_VERSION_MAJOR >= 3
+                                          none,
+#endif
+                                          none, none);
 }
 
 dnnl::eltwise_backward::primitive_desc ReluBackwardFromOutput(
     const dnnl::engine& engine, const memory::desc& y) {
+#if DNNL_VERSION_MAJOR >= 3
   const auto forward = Forward<dnnl::eltwise_forward>(
       engine, /*relu=*/false, kTraining, kReluFromOutput, y, y, 0.0f, 0.0f);
   return Backward<dnnl::eltwise_backward>(engine, forward, kReluFromOutput, y,
                                           y, y, 0.0f, 0.0f);
-}
-
 #else
-
-dnnl::pooling_forward::primitive_desc AveragePoolForward(
-    const dnnl::engine& engine, const PoolingShape& shape) {
-  return Forward<dnnl::pooling_forward>(
-      engine, /*relu=*/false, kTraining, kAverage, shape.x, shape.y,
-      shape.strides, shape.window, shape.padding, shape.padding);
-}
-
-dnnl::pooling_backward::primitive_desc AveragePoolBackward(
-    const dnnl::engine& engine, const PoolingShape& shape,
-    const dnnl::pooling_forward::primitive_desc& forward) {
-  return Backward<dnnl::pooling_backward>(engine, forward, kAverage, shape.x,
-                                          shape.y, shape.strides, shape.window,
-                                          shape.padding, shape.padding);
-}
-
-dnnl::eltwise_backward::primitive_desc ReluBackwardFromOutput(
-    const dnnl::engine& engine, const memory::desc& y) {
   const auto forward = Forward<dnnl::eltwise_forward>(
       engine, /*relu=*/false, kTraining, kReluFromOutput, y, 0.0f, 0.0f);
   return Backward<dnnl::eltwise_backward>(engine, forward, kReluFromOutput, y,
                                           y, 0.0f, 0.0f);
-}
-
 #endif
+}
 
 }  // namespace lockstep::onednn
 
 namespace lockstep {
-
-namespace {
-
-constexpr int64_t kAlignedFloats = 16;  // 64 bytes.
-
-}  // namespace
 
 absl::Status CatchOnednn(const std::string& layer,
                          absl::FunctionRef<void()> body) {
@@ -121,7 +104,8 @@ dnnl::memory::desc ChannelsLast(const Shape& shape) {
 }
 
 int64_t AlignedSize(int64_t floats) {
-  return (floats + kAlignedFloats - 1) / kAlignedFloats * kAlignedFloats;
+  constexpr int64_t kUnit = AlignedBuffer::kAlignment / sizeof(float);
+  return (floats + kUnit - 1) / kUnit * kUnit;
 }
 
 int64_t AlignedSize(const dnnl::memory::desc& desc) {
@@ -149,34 +133,28 @@ void Primitive::Run(
   stream.wait();
 }
 
-FormatConversion::FormatConversion(const dnnl::engine& engine,
-                                   const dnnl::memory::desc& from,
-                                   const dnnl::memory::desc& to)
-    : identity_(from == to) {
+Reorder::Reorder(const dnnl::engine& engine, const dnnl::memory::desc& from,
+                 const dnnl::memory::desc& to,
+                 const dnnl::primitive_attr& attributes)
+    : identity_(from == to && attributes.get_post_ops().len() == 0) {
   if (identity_) return;
-  const dnnl::reorder::primitive_desc desc(engine, from, engine, to);
+  const dnnl::reorder::primitive_desc desc(engine, from, engine, to,
+                                           attributes);
   reorder_ = Primitive(engine, dnnl::reorder(desc),
                        {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }
 
-void FormatConversion::Run(dnnl::stream& stream, const float* from, float* to) {
-  reorder_.Run(stream, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
-}
-
-Accumulation::Accumulation(const dnnl::engine& engine, int64_t size) {
+Reorder Reorder::Sum(const dnnl::engine& engine, int64_t size) {
   const dnnl::memory::desc flat({size}, dnnl::memory::data_type::f32,
                                 dnnl::memory::format_tag::a);
   dnnl::post_ops add;
   add.append_sum(1.0f);
   dnnl::primitive_attr attributes;
   attributes.set_post_ops(add);
-  const dnnl::reorder::primitive_desc desc(engine, flat, engine, flat,
-                                           attributes);
-  reorder_ = Primitive(engine, dnnl::reorder(desc),
-                       {{DNNL_ARG_FROM, flat}, {DNNL_ARG_TO, flat}});
+  return Reorder(engine, flat, flat, attributes);
 }
 
-void Accumulation::Run(dnnl::stream& stream, const float* from, float* to) {
+void Reorder::Run(dnnl::stream& stream, const float* from, float* to) {
   reorder_.Run(stream, {{DNNL_ARG_FROM, from}, {DNNL_ARG_TO, to}});
 }
 

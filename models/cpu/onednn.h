@@ -11,7 +11,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "models/cpu/layer.h"
+#include "models/cpu/layers.h"
 #include "models/model.h"
 #include "oneapi/dnnl/dnnl.hpp"
 
@@ -45,45 +45,34 @@ dnnl::primitive_attr Attributes(bool relu);
 // then the primitive for it, with attributes before the engine; oneDNN 3 does
 // both at once. `args` are the same in both. forward: the descriptor of the
 // forward primitive.
+template <typename P, typename... Args>
+typename P::primitive_desc Forward(const dnnl::engine& engine, bool relu,
+                                   const Args&... args) {
 #if DNNL_VERSION_MAJOR >= 3
-
-template <typename P, typename... Args>
-typename P::primitive_desc Forward(const dnnl::engine& engine, bool relu,
-                                   const Args&... args) {
   return {engine, args..., Attributes(relu)};
-}
-
-template <typename P, typename Hint, typename... Args>
-typename P::primitive_desc Backward(const dnnl::engine& engine,
-                                    const Hint& forward, const Args&... args) {
-  return {engine, args..., forward, Attributes(false)};
-}
-
 #else
-
-template <typename P, typename... Args>
-typename P::primitive_desc Forward(const dnnl::engine& engine, bool relu,
-                                   const Args&... args) {
   return {typename P::desc(args...), Attributes(relu), engine};
+#endif
 }
 
 template <typename P, typename Hint, typename... Args>
 typename P::primitive_desc Backward(const dnnl::engine& engine,
                                     const Hint& forward, const Args&... args) {
+#if DNNL_VERSION_MAJOR >= 3
+  return {engine, args..., forward, Attributes(false)};
+#else
   return {typename P::desc(args...), Attributes(false), engine, forward};
+#endif
 }
 
-#endif
-
-struct PoolingShape {
-  dnnl::memory::desc x, y;
-  dnnl::memory::dims strides, window, padding;
-};
+// Average pooling of x to y over windows that do not overlap.
 dnnl::pooling_forward::primitive_desc AveragePoolForward(
-    const dnnl::engine& engine, const PoolingShape& shape);
+    const dnnl::engine& engine, const dnnl::memory::desc& x,
+    const dnnl::memory::desc& y, const dnnl::memory::dims& window);
 dnnl::pooling_backward::primitive_desc AveragePoolBackward(
-    const dnnl::engine& engine, const PoolingShape& shape,
-    const dnnl::pooling_forward::primitive_desc& forward);
+    const dnnl::pooling_forward::primitive_desc& forward,
+    const dnnl::engine& engine, const dnnl::memory::desc& x,
+    const dnnl::memory::desc& y, const dnnl::memory::dims& window);
 
 // The gradient of ReLU from its output: dx = y > 0 ? dy : 0.
 dnnl::eltwise_backward::primitive_desc ReluBackwardFromOutput(
@@ -124,35 +113,30 @@ class Primitive {
   std::unordered_map<int, dnnl::memory> args_;
 };
 
-// One parameter in two formats: the plain one it has in Parameters and the one
-// that a primitive works in. Where they are the same, nothing is copied. Throws
-// dnnl::error.
-class FormatConversion {
+// A copy from one format to another, as of a parameter between the plain one
+// that it has in Parameters and the one that a primitive works in; or a sum.
+// Throws dnnl::error.
+class Reorder {
  public:
-  FormatConversion() = default;
-  FormatConversion(const dnnl::engine& engine, const dnnl::memory::desc& from,
-                   const dnnl::memory::desc& to);
+  Reorder() = default;
+  Reorder(const dnnl::engine& engine, const dnnl::memory::desc& from,
+          const dnnl::memory::desc& to)
+      : Reorder(engine, from, to, {}) {}
 
+  // One that adds: to[i] += from[i] for i in [0, size).
+  static Reorder Sum(const dnnl::engine& engine, int64_t size);
+
+  // Whether there is nothing to do: the formats are the same.
   bool is_identity() const { return identity_; }
 
-  // Copies `from` into `to`; only if not is_identity().
+  // Overwrites `to`, or adds to it; only if not is_identity().
   void Run(dnnl::stream& stream, const float* from, float* to);
 
  private:
+  Reorder(const dnnl::engine& engine, const dnnl::memory::desc& from,
+          const dnnl::memory::desc& to, const dnnl::primitive_attr& attributes);
+
   bool identity_ = true;
-  Primitive reorder_;
-};
-
-// Sums of arrays. Throws dnnl::error.
-class Accumulation {
- public:
-  Accumulation() = default;
-  Accumulation(const dnnl::engine& engine, int64_t size);
-
-  // to[i] += from[i] for i in [0, size).
-  void Run(dnnl::stream& stream, const float* from, float* to);
-
- private:
   Primitive reorder_;
 };
 

@@ -2,6 +2,7 @@
 // perhaps ReLU, and average pools.
 #include <algorithm>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,7 +13,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/cpu/layer.h"
 #include "models/cpu/layers.h"
 #include "models/cpu/onednn.h"
 #include "models/model.h"
@@ -43,7 +43,7 @@ class AffinePlan : public LayerPlan {
              const Shape& output, const dnnl::memory::desc& plain_weights,
              const Forward& forward, const BackwardWeights& backward_weights,
              const BackwardData* backward_data)
-      : context_(context), affine_(affine), output_(output) {
+      : LayerPlan(output), context_(context), affine_(affine) {
     forward_ = Primitive(context.engine, dnnl::primitive(forward.get()),
                          {{DNNL_ARG_SRC, forward.src_desc()},
                           {DNNL_ARG_WEIGHTS, forward.weights_desc()},
@@ -51,7 +51,7 @@ class AffinePlan : public LayerPlan {
                           {DNNL_ARG_DST, forward.dst_desc()},
                           {DNNL_ARG_SCRATCHPAD, forward.scratchpad_desc()}});
     forward_weights_ =
-        FormatConversion(context.engine, plain_weights, forward.weights_desc());
+        Reorder(context.engine, plain_weights, forward.weights_desc());
     Reserve(forward.weights_desc(), forward.scratchpad_desc());
     backward_weights_ = Primitive(
         context.engine, dnnl::primitive(backward_weights.get()),
@@ -60,8 +60,8 @@ class AffinePlan : public LayerPlan {
          {DNNL_ARG_DIFF_WEIGHTS, backward_weights.diff_weights_desc()},
          {DNNL_ARG_DIFF_BIAS, backward_weights.diff_bias_desc()},
          {DNNL_ARG_SCRATCHPAD, backward_weights.scratchpad_desc()}});
-    gradients_ = FormatConversion(
-        context.engine, backward_weights.diff_weights_desc(), plain_weights);
+    gradients_ = Reorder(context.engine, backward_weights.diff_weights_desc(),
+                         plain_weights);
     Reserve(backward_weights.diff_weights_desc(),
             backward_weights.scratchpad_desc());
     if (affine.relu) PlanRelu();
@@ -72,15 +72,9 @@ class AffinePlan : public LayerPlan {
                    {DNNL_ARG_WEIGHTS, backward_data->weights_desc()},
                    {DNNL_ARG_DIFF_DST, backward_data->diff_dst_desc()},
                    {DNNL_ARG_SCRATCHPAD, backward_data->scratchpad_desc()}});
-    data_weights_ = FormatConversion(context.engine, plain_weights,
-                                     backward_data->weights_desc());
+    data_weights_ =
+        Reorder(context.engine, plain_weights, backward_data->weights_desc());
     Reserve(backward_data->weights_desc(), backward_data->scratchpad_desc());
-  }
-
-  const Shape& output() const override { return output_; }
-  int64_t saved_size() const override { return 0; }
-  int64_t temporary_size() const override {
-    return weights_size_ + scratchpad_size_;
   }
 
   absl::Status Forward(const Forwards& buffers) override {
@@ -128,7 +122,7 @@ class AffinePlan : public LayerPlan {
 
   void PlanRelu() {
     // Element by element, so one flat dimension serves any layout.
-    const Desc flat({output_.size()}, dnnl::memory::data_type::f32,
+    const Desc flat({output.size()}, dnnl::memory::data_type::f32,
                     dnnl::memory::format_tag::a);
     const auto desc = onednn::ReluBackwardFromOutput(context_.engine, flat);
     relu_backward_ = Primitive(context_.engine, dnnl::eltwise_backward(desc),
@@ -142,11 +136,11 @@ class AffinePlan : public LayerPlan {
   void Reserve(const Desc& weights, const Desc& scratch) {
     weights_size_ = std::max(weights_size_, AlignedSize(weights));
     scratchpad_size_ = std::max(scratchpad_size_, AlignedSize(scratch));
+    temporary_size = weights_size_ + scratchpad_size_;
   }
 
   // The weights as `conversion` makes them: in `temporary`, or where they are.
-  const float* ConvertedWeights(FormatConversion& conversion,
-                                float* temporary) {
+  const float* ConvertedWeights(Reorder& conversion, float* temporary) {
     const float* plain = context_.parameters->value(affine_.weights).data();
     if (conversion.is_identity()) return plain;
     conversion.Run(context_.stream, plain, temporary);
@@ -171,12 +165,11 @@ class AffinePlan : public LayerPlan {
 
   LayerContext context_;
   AffineParameters affine_;
-  Shape output_;
   // Temporary space: converted weights, then oneDNN's scratchpad.
   int64_t weights_size_ = 0;
   int64_t scratchpad_size_ = 0;
   Primitive forward_, backward_weights_, backward_data_, relu_backward_;
-  FormatConversion forward_weights_, data_weights_, gradients_;
+  Reorder forward_weights_, data_weights_, gradients_;
 };
 
 // What `make`, which may throw dnnl::error, gives for such a layer; for no
@@ -199,59 +192,42 @@ absl::StatusOr<std::unique_ptr<LayerPlan>> PlanAffine(
   return plan;
 }
 
+absl::StatusOr<Shape> OutputOf(const ConvolutionOptions& options,
+                               const Shape& input) {
+  const auto extent = [&](int64_t size) {
+    return size + 2 * options.padding - options.kernel;
+  };
+  if (extent(input.h) < 0 || extent(input.w) < 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        options.name, ": kernel ", options.kernel, " with padding ",
+        options.padding, " does not fit an input of ", input.h, "x", input.w));
+  }
+  return Shape{.n = input.n,
+               .c = options.out_channels,
+               .h = extent(input.h) / options.stride + 1,
+               .w = extent(input.w) / options.stride + 1};
+}
+
 // Lets oneDNN choose the weights' format and keeps activations channels last.
-class Convolution : public Layer {
- public:
-  explicit Convolution(ConvolutionOptions options)
-      : options_(std::move(options)) {}
-
-  absl::StatusOr<std::unique_ptr<LayerPlan>> Plan(
-      const LayerContext& context, const Shape& input,
-      bool input_gradient) const override {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Shape output, Output(input));
-    const AffineParameters affine{options_.name, options_.weights,
-                                  options_.bias, options_.relu};
-    return PlanAffine(context, affine, WeightsShape(input), output, [&] {
-      return MakePlan(context, affine, input, output, input_gradient);
-    });
-  }
-
- private:
-  memory::dims WeightsShape(const Shape& input) const {
-    return {options_.out_channels, input.c, options_.kernel, options_.kernel};
-  }
-
-  absl::StatusOr<Shape> Output(const Shape& input) const {
-    const auto extent = [&](int64_t size) {
-      return size + 2 * options_.padding - options_.kernel;
-    };
-    if (extent(input.h) < 0 || extent(input.w) < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(options_.name, ": kernel ", options_.kernel,
-                       " with padding ", options_.padding,
-                       " does not fit an input of ", input.h, "x", input.w));
-    }
-    return Shape{.n = input.n,
-                 .c = options_.out_channels,
-                 .h = extent(input.h) / options_.stride + 1,
-                 .w = extent(input.w) / options_.stride + 1};
-  }
-
-  std::unique_ptr<LayerPlan> MakePlan(const LayerContext& context,
-                                      const AffineParameters& affine,
-                                      const Shape& input, const Shape& output,
-                                      bool input_gradient) const {
+absl::StatusOr<std::unique_ptr<LayerPlan>> PlanConvolution(
+    const ConvolutionOptions& options, const LayerContext& context,
+    const Shape& input, bool input_gradient) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Shape output, OutputOf(options, input));
+  const AffineParameters affine{options.name, options.weights, options.bias,
+                                options.relu};
+  const memory::dims weights_shape = {options.out_channels, input.c,
+                                      options.kernel, options.kernel};
+  return PlanAffine(context, affine, weights_shape, output, [&] {
     constexpr auto kDirect = dnnl::algorithm::convolution_direct;
-    const memory::dims weights_shape = WeightsShape(input);
     const auto type = memory::data_type::f32;
     const memory::desc x = ChannelsLast(input);
     const memory::desc y = ChannelsLast(output);
     const memory::desc weights(weights_shape, type, memory::format_tag::any);
     const memory::desc bias({output.c}, type, memory::format_tag::a);
-    const memory::dims strides = {options_.stride, options_.stride};
-    const memory::dims padding = {options_.padding, options_.padding};
+    const memory::dims strides = {options.stride, options.stride};
+    const memory::dims padding = {options.padding, options.padding};
     const auto forward = onednn::Forward<dnnl::convolution_forward>(
-        context.engine, options_.relu, dnnl::prop_kind::forward_training,
+        context.engine, options.relu, dnnl::prop_kind::forward_training,
         kDirect, x, weights, bias, y, strides, padding, padding);
     const auto backward_weights =
         onednn::Backward<dnnl::convolution_backward_weights>(
@@ -267,59 +243,39 @@ class Convolution : public Layer {
     return std::make_unique<AffinePlan>(context, affine, output, plain, forward,
                                         backward_weights,
                                         data.has_value() ? &*data : nullptr);
-  }
-
-  ConvolutionOptions options_;
-};
+  });
+}
 
 // oneDNN's inner product, on weights whose formats convert row by row.
-class Linear : public Layer {
- public:
-  explicit Linear(LinearOptions options) : options_(std::move(options)) {}
-
-  absl::StatusOr<std::unique_ptr<LayerPlan>> Plan(
-      const LayerContext& context, const Shape& input,
-      bool input_gradient) const override {
-    const AffineParameters affine{options_.name, options_.weights,
-                                  options_.bias, options_.relu};
-    const Shape output{.n = input.n, .c = options_.out_features};
-    return PlanAffine(context, affine, WeightsShape(input), output, [&] {
-      return MakePlan(context, affine, input, output, input_gradient);
-    });
-  }
-
- private:
-  memory::dims WeightsShape(const Shape& input) const {
-    const int64_t in = input.c * input.h * input.w;
-    const int64_t out = options_.out_features;
-    return options_.outputs_first ? memory::dims{out, in}
-                                  : memory::dims{in, out};
-  }
-
-  std::unique_ptr<LayerPlan> MakePlan(const LayerContext& context,
-                                      const AffineParameters& affine,
-                                      const Shape& input, const Shape& output,
-                                      bool input_gradient) const {
-    const int64_t out = options_.out_features;
+absl::StatusOr<std::unique_ptr<LayerPlan>> PlanLinear(
+    const LinearOptions& options, const LayerContext& context,
+    const Shape& input, bool input_gradient) {
+  const AffineParameters affine{options.name, options.weights, options.bias,
+                                options.relu};
+  const int64_t in = input.c * input.h * input.w;
+  const int64_t out = options.out_features;
+  const memory::dims weights_shape =
+      options.outputs_first ? memory::dims{out, in} : memory::dims{in, out};
+  const Shape output{.n = input.n, .c = out};
+  return PlanAffine(context, affine, weights_shape, output, [&] {
     const auto type = memory::data_type::f32;
     const memory::dims dims{out, input.c, input.h, input.w};
     // Outputs innermost, or outermost, in both, so that the conversion between
     // them moves whole rows, and for a 1x1 input there is none. `any` would
     // pick a blocked format whose conversion costs more than it saves.
     const memory::dims plain_strides =
-        options_.outputs_first
-            ? memory::dims{input.c * input.h * input.w, input.h * input.w,
-                           input.w, 1}
+        options.outputs_first
+            ? memory::dims{in, input.h * input.w, input.w, 1}
             : memory::dims{1, input.h * input.w * out, input.w * out, out};
     const memory::desc plain(dims, type, plain_strides);
-    const auto inner = options_.outputs_first ? memory::format_tag::ohwi
-                                              : memory::format_tag::hwio;
+    const auto inner = options.outputs_first ? memory::format_tag::ohwi
+                                             : memory::format_tag::hwio;
     const memory::desc x = ChannelsLast(input);
     const memory::desc weights(dims, type, inner);
     const memory::desc bias({out}, type, memory::format_tag::a);
     const memory::desc y({input.n, out}, type, memory::format_tag::ab);
     const auto forward = onednn::Forward<dnnl::inner_product_forward>(
-        context.engine, options_.relu, dnnl::prop_kind::forward_training, x,
+        context.engine, options.relu, dnnl::prop_kind::forward_training, x,
         weights, bias, y);
     const auto backward_weights =
         onednn::Backward<dnnl::inner_product_backward_weights>(
@@ -332,10 +288,8 @@ class Linear : public Layer {
     return std::make_unique<AffinePlan>(context, affine, output, plain, forward,
                                         backward_weights,
                                         data.has_value() ? &*data : nullptr);
-  }
-
-  LinearOptions options_;
-};
+  });
+}
 
 class AveragePoolPlan : public LayerPlan {
  public:
@@ -343,30 +297,24 @@ class AveragePoolPlan : public LayerPlan {
   AveragePoolPlan(const LayerContext& context, std::string name,
                   const Shape& input, const Shape& output,
                   const memory::dims& window)
-      : context_(context), name_(std::move(name)), output_(output) {
-    const onednn::PoolingShape shape{.x = ChannelsLast(input),
-                                     .y = ChannelsLast(output),
-                                     .strides = window,
-                                     .window = window,
-                                     .padding = {0, 0}};
-    const auto forward = onednn::AveragePoolForward(context.engine, shape);
+      : LayerPlan(output), context_(context), name_(std::move(name)) {
+    const memory::desc x = ChannelsLast(input);
+    const memory::desc y = ChannelsLast(output);
+    const auto forward =
+        onednn::AveragePoolForward(context.engine, x, y, window);
     const auto backward =
-        onednn::AveragePoolBackward(context.engine, shape, forward);
+        onednn::AveragePoolBackward(forward, context.engine, x, y, window);
     forward_ = Primitive(context.engine, dnnl::pooling_forward(forward),
-                         {{DNNL_ARG_SRC, shape.x},
-                          {DNNL_ARG_DST, shape.y},
+                         {{DNNL_ARG_SRC, x},
+                          {DNNL_ARG_DST, y},
                           {DNNL_ARG_SCRATCHPAD, forward.scratchpad_desc()}});
     backward_ = Primitive(context.engine, dnnl::pooling_backward(backward),
-                          {{DNNL_ARG_DIFF_SRC, shape.x},
-                           {DNNL_ARG_DIFF_DST, shape.y},
+                          {{DNNL_ARG_DIFF_SRC, x},
+                           {DNNL_ARG_DIFF_DST, y},
                            {DNNL_ARG_SCRATCHPAD, backward.scratchpad_desc()}});
-    temporary_size_ = std::max(AlignedSize(forward.scratchpad_desc()),
-                               AlignedSize(backward.scratchpad_desc()));
+    temporary_size = std::max(AlignedSize(forward.scratchpad_desc()),
+                              AlignedSize(backward.scratchpad_desc()));
   }
-
-  const Shape& output() const override { return output_; }
-  int64_t saved_size() const override { return 0; }
-  int64_t temporary_size() const override { return temporary_size_; }
 
   absl::Status Forward(const Forwards& buffers) override {
     return CatchOnednn(name_, [&] {
@@ -390,25 +338,20 @@ class AveragePoolPlan : public LayerPlan {
  private:
   LayerContext context_;
   std::string name_;
-  Shape output_;
-  int64_t temporary_size_ = 0;
   Primitive forward_, backward_;
 };
 
-class AveragePool : public Layer {
- public:
-  // window: none for all of the input.
-  AveragePool(std::string name, std::optional<int64_t> window)
-      : name_(std::move(name)), window_(window) {}
-
-  absl::StatusOr<std::unique_ptr<LayerPlan>> Plan(
-      const LayerContext& context, const Shape& input,
-      bool /*input_gradient*/) const override {
-    const int64_t height = window_.value_or(input.h);
-    const int64_t width = window_.value_or(input.w);
+// window: none for all of the input.
+Layer AveragePool(std::string name, std::optional<int64_t> window) {
+  return {[name = std::move(name), window](const LayerContext& context,
+                                           const Shape& input,
+                                           bool /*input_gradient*/)
+              -> absl::StatusOr<std::unique_ptr<LayerPlan>> {
+    const int64_t height = window.value_or(input.h);
+    const int64_t width = window.value_or(input.w);
     if (input.h < height || input.w < width) {
       return absl::InvalidArgumentError(
-          absl::StrCat(name_, ": window ", height, " does not fit an input of ",
+          absl::StrCat(name, ": window ", height, " does not fit an input of ",
                        input.h, "x", input.w));
     }
     const Shape output{.n = input.n,
@@ -417,34 +360,30 @@ class AveragePool : public Layer {
                        .w = input.w / width};
     if (input.n == 0) return CreateEmptyPlan(*context.parameters, {}, output);
     std::unique_ptr<LayerPlan> plan;
-    LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(name_, [&] {
-      plan = std::make_unique<AveragePoolPlan>(context, name_, input, output,
+    LOCKSTEP_RETURN_IF_ERROR(CatchOnednn(name, [&] {
+      plan = std::make_unique<AveragePoolPlan>(context, name, input, output,
                                                memory::dims{height, width});
     }));
     return plan;
-  }
-
- private:
-  std::string name_;
-  std::optional<int64_t> window_;
-};
+  }};
+}
 
 }  // namespace
 
-std::unique_ptr<Layer> CreateConvolution(ConvolutionOptions options) {
-  return std::make_unique<Convolution>(std::move(options));
+Layer CreateConvolution(ConvolutionOptions options) {
+  return {std::bind_front(PlanConvolution, std::move(options))};
 }
 
-std::unique_ptr<Layer> CreateLinear(LinearOptions options) {
-  return std::make_unique<Linear>(std::move(options));
+Layer CreateLinear(LinearOptions options) {
+  return {std::bind_front(PlanLinear, std::move(options))};
 }
 
-std::unique_ptr<Layer> CreateAveragePool(std::string name, int64_t window) {
-  return std::make_unique<AveragePool>(std::move(name), window);
+Layer CreateAveragePool(std::string name, int64_t window) {
+  return AveragePool(std::move(name), window);
 }
 
-std::unique_ptr<Layer> CreateGlobalAveragePool(std::string name) {
-  return std::make_unique<AveragePool>(std::move(name), std::nullopt);
+Layer CreateGlobalAveragePool(std::string name) {
+  return AveragePool(std::move(name), std::nullopt);
 }
 
 }  // namespace lockstep

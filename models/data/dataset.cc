@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_macros.h"
-#include "models/data/idx.h"
 
 namespace lockstep {
 namespace {

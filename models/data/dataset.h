@@ -1,4 +1,5 @@
-// Labelled images in memory, and the data set that they are loaded from.
+// Labelled images in memory, the data set that they are loaded from, and its
+// files: MNIST's IDX format.
 #ifndef LOCKSTEP_MODELS_DATA_DATASET_H_
 #define LOCKSTEP_MODELS_DATA_DATASET_H_
 
@@ -57,9 +58,35 @@ struct FashionMnist {
 //
 // Errors name the file and the fault: kNotFound if the folder or a file is
 // missing, with the package and the flag that help; kInvalidArgument if images
-// are not 28 x 28, a label is above 9 or counts differ; those of idx.h.
+// are not 28 x 28, a label is above 9 or counts differ; those of
+// ReadIdxImages.
 absl::StatusOr<FashionMnist> LoadFashionMnist(
     const std::string& dir = kFashionMnistDir);
+
+// An IDX file is two zero bytes, a type, a rank (the number of dimensions),
+// each dimension as a big-endian uint32, and the values, the last dimension
+// fastest. Unsigned bytes, type 8, are the only type read here.
+
+struct IdxImages {
+  int64_t count = 0;
+  int64_t height = 0;
+  int64_t width = 0;
+  std::vector<uint8_t> pixels;  // [count, height, width].
+};
+
+// Read a regular file: images, rank 3, or labels, rank 1; decompressed if it
+// starts with gzip's magic bytes, whatever it is called. Memory grows with the
+// bytes that arrive, never with what a header claims. Bytes after the end of
+// the last gzip member are ignored, as gzip does.
+//
+// Errors, all starting with `path`: kNotFound if nothing is there;
+// kInvalidArgument if it is a directory or anything else but a regular file, is
+// not IDX, or holds labels where images are expected or the other way round, or
+// another type or rank, or nothing; kDataLoss if it ends too early or goes on
+// too long, its dimensions cannot be true, or compressed data is damaged, down
+// to the checksum at its end; otherwise the code of the system's errno.
+absl::StatusOr<IdxImages> ReadIdxImages(const std::string& path);
+absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(const std::string& path);
 
 }  // namespace lockstep
 

@@ -4,24 +4,20 @@
 #include <sys/stat.h>
 #include <zlib.h>
 
-#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
 #include <numeric>
 #include <random>
-#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "models/data/idx.h"
 #include "models/data/idx_files.h"
 
 namespace lockstep {
@@ -199,34 +195,32 @@ TEST(FashionMnistTest, ReadsThePublishedDataSet) {
   ExpectPublished(data->test, {10000, 309494841, 606848831, 573469082});
 }
 
-// Files that may be compressed.
+// IDX files, plain and compressed: right ones, every kind of wrong one, and
+// mutations.
 
-// Everything in the file, read in pieces of `piece` bytes.
-absl::StatusOr<Bytes> ReadAll(const std::string& path, int64_t piece) {
-  LOCKSTEP_ASSIGN_OR_RETURN(GzipFile file, GzipFile::Open(path));
-  Bytes content;
-  while (true) {
-    Bytes buffer(piece);
-    LOCKSTEP_ASSIGN_OR_RETURN(const int64_t count, file.Read(buffer));
-    content.insert(content.end(), buffer.begin(), buffer.begin() + count);
-    if (count < piece) return content;
+TEST(IdxTest, ReadsPlainAndCompressedAlike) {
+  const std::string path = MakeTestDir() + "/file";
+  // The last is more than one chunk of the growing buffer, and not a whole
+  // number of them.
+  for (const uint32_t size : {1u, 2u, 3u, 1000u, 300000u, (3u << 20) + 5}) {
+    const Bytes labels = Ramp(size);
+    WriteBytes(path, IdxBytes({size}, labels));
+    EXPECT_THAT(ReadIdxLabels(path), IsOkAndHolds(labels));
+    WriteGzip(path, IdxBytes({size}, labels));
+    EXPECT_THAT(ReadIdxLabels(path), IsOkAndHolds(labels));
   }
+  WriteGzip(path, {});
+  EXPECT_THAT(ReadIdxLabels(path), StatusIs(kDataLoss, path + ": is empty"));
+  WriteBytes(path, IdxBytes({2, 3, 4}, Ramp(24)));
+  const absl::StatusOr<IdxImages> images = ReadIdxImages(path);
+  ASSERT_THAT(images, IsOk());
+  EXPECT_EQ(images->count, 2);
+  EXPECT_EQ(images->height, 3);
+  EXPECT_EQ(images->width, 4);
+  EXPECT_EQ(images->pixels, Ramp(24));
 }
 
-TEST(GzipFileTest, ReadsPlainAndCompressedAlike) {
-  const std::string dir = MakeTestDir();
-  for (const int64_t size : {0, 1, 2, 3, 1000, 300000}) {
-    const Bytes content = Ramp(size);
-    WriteBytes(dir + "/plain", content);
-    WriteGzip(dir + "/compressed", content);
-    for (const int64_t piece : {1000, 4096, 1 << 20}) {
-      EXPECT_THAT(ReadAll(dir + "/plain", piece), IsOkAndHolds(content));
-      EXPECT_THAT(ReadAll(dir + "/compressed", piece), IsOkAndHolds(content));
-    }
-  }
-}
-
-TEST(GzipFileTest, NamesWhatIsNoRegularFile) {
+TEST(IdxTest, NamesWhatIsNoRegularFile) {
   const std::string dir = MakeTestDir();
   // Opening a pipe that nobody writes to would wait for ever.
   ASSERT_EQ(mkfifo((dir + "/pipe").c_str(), 0600), 0);
@@ -234,109 +228,49 @@ TEST(GzipFileTest, NamesWhatIsNoRegularFile) {
        {std::tuple("/absent", absl::StatusCode::kNotFound, "No such file"),
         {"", kInvalidArgument, "is a directory"},
         {"/pipe", kInvalidArgument, "regular file"}}) {
-    EXPECT_THAT(GzipFile::Open(dir + name).status(),
+    EXPECT_THAT(ReadIdxLabels(dir + name),
                 StatusIs(code, AllOf(StartsWith(dir + name), HasSubstr(what))));
   }
 }
 
-TEST(GzipFileTest, RejectsEveryTruncation) {
-  const std::string path = MakeTestDir() + "/cut.gz";
-  WriteGzip(path, Ramp(2000));
-  const Bytes whole = ReadBytes(path);
-  // Up to three bytes of gzip, depending on zlib, are no gzip yet but a plain
-  // file, which the IDX reader then finds too short.
-  for (size_t size = 4; size < whole.size(); ++size) {
-    WriteBytes(path, Bytes(whole.begin(), whole.begin() + size));
-    ASSERT_THAT(ReadAll(path, 4096),
-                StatusIs(absl::StatusCode::kDataLoss,
-                         AllOf(StartsWith(path), HasSubstr("truncated"))))
-        << size << " of " << whole.size() << " bytes";
+// Up to three bytes of gzip, depending on zlib, are no gzip yet but a plain
+// file, which is no IDX.
+TEST(IdxTest, RejectsEveryTruncation) {
+  const std::string path = MakeTestDir() + "/cut";
+  for (const bool compressed : {false, true}) {
+    (compressed ? WriteGzip : WriteBytes)(path,
+                                          IdxBytes({2, 20, 5}, Ramp(200)));
+    const Bytes whole = ReadBytes(path);
+    for (size_t size = compressed ? 4 : 1; size < whole.size(); ++size) {
+      WriteBytes(path, Bytes(whole.begin(), whole.begin() + size));
+      ASSERT_THAT(ReadIdxImages(path),
+                  StatusIs(kDataLoss, AllOf(StartsWith(path + ": "),
+                                            HasSubstr("truncated"))))
+          << size << " of " << whole.size() << " bytes";
+    }
   }
 }
 
-TEST(GzipFileTest, RejectsAWrongChecksumOrLength) {
+// The end of the gzip stream, where checksum and length are, lies behind the
+// last value: it must be read although nothing of it is needed.
+TEST(IdxTest, RejectsAWrongGzipChecksumOrLength) {
   const std::string path = MakeTestDir() + "/damaged.gz";
-  WriteGzip(path, Ramp(2000));
+  WriteGzip(path, IdxBytes({200}, Ramp(200)));
   const Bytes whole = ReadBytes(path);
   for (size_t from_end = 1; from_end <= 8; ++from_end) {
     Bytes damaged = whole;
     damaged[damaged.size() - from_end] ^= 1;
     WriteBytes(path, damaged);
     // The file is named once, although zlib's own message names it too.
-    EXPECT_THAT(ReadAll(path, 4096),
-                StatusIs(absl::StatusCode::kDataLoss,
+    EXPECT_THAT(ReadIdxLabels(path),
+                StatusIs(kDataLoss,
                          StartsWith(path + ": its gzip data is damaged (inco")))
         << from_end << " bytes from the end";
   }
 }
 
-// IDX parsing: right files, every kind of wrong one, and mutations.
-
-// Moves the first bytes of `rest` to `out`.
-int64_t Take(std::span<const uint8_t>& rest, std::span<uint8_t> out) {
-  const size_t count = std::min(out.size(), rest.size());
-  std::copy_n(rest.begin(), count, out.begin());
-  rest = rest.subspan(count);
-  return static_cast<int64_t>(count);
-}
-
-absl::StatusOr<IdxImages> Images(const Bytes& bytes) {
-  std::span<const uint8_t> rest(bytes);
-  return ParseIdxImages("some/images", [&rest](std::span<uint8_t> out) {
-    return absl::StatusOr<int64_t>(Take(rest, out));
-  });
-}
-
-absl::StatusOr<Bytes> Labels(const Bytes& bytes) {
-  std::span<const uint8_t> rest(bytes);
-  return ParseIdxLabels("some/labels", [&rest](std::span<uint8_t> out) {
-    return absl::StatusOr<int64_t>(Take(rest, out));
-  });
-}
-
-absl::Status ImagesError(const Bytes& bytes) { return Images(bytes).status(); }
-
-auto ImagesFault(absl::StatusCode code, const std::string& what) {
-  return StatusIs(code, AllOf(StartsWith("some/images: "), HasSubstr(what)));
-}
-
-TEST(IdxTest, ReadsImagesAndLabels) {
-  const Bytes pixels = Ramp(2 * 3 * 4);
-  const absl::StatusOr<IdxImages> images = Images(IdxBytes({2, 3, 4}, pixels));
-  ASSERT_THAT(images, IsOk());
-  EXPECT_EQ(images->count, 2);
-  EXPECT_EQ(images->height, 3);
-  EXPECT_EQ(images->width, 4);
-  EXPECT_EQ(images->pixels, pixels);
-  // More than one chunk of the growing buffer, and not a whole number of them.
-  const Bytes labels = Ramp((3 << 20) + 5);
-  EXPECT_THAT(Labels(IdxBytes({static_cast<uint32_t>(labels.size())}, labels)),
-              IsOkAndHolds(labels));
-}
-
-TEST(IdxTest, RejectsLabelsWhereImagesAreExpectedAndTheOtherWayRound) {
-  EXPECT_THAT(ImagesError(IdxBytes({20}, Ramp(20))),
-              ImagesFault(kInvalidArgument,
-                          "holds labels (1 dimension), must hold images"));
-  EXPECT_THAT(Labels(IdxBytes({1, 2, 2}, Ramp(4))).status(),
-              StatusIs(kInvalidArgument,
-                       AllOf(StartsWith("some/labels: "),
-                             HasSubstr("holds images (3 dimensions), must "
-                                       "hold labels"))));
-}
-
-TEST(IdxTest, RejectsEveryTruncation) {
-  const Bytes whole = IdxBytes({2, 2, 2}, Ramp(8));
-  for (size_t size = 1; size < whole.size(); ++size) {
-    EXPECT_THAT(ImagesError(Bytes(whole.begin(), whole.begin() + size)),
-                ImagesFault(kDataLoss, "truncated"))
-        << size;
-  }
-  EXPECT_THAT(ImagesError(IdxBytes({2, 2, 2}, Ramp(5))),
-              ImagesFault(kDataLoss, "data needs 8 bytes, got 5"));
-}
-
 TEST(IdxTest, NamesWhatIsWrong) {
+  const std::string path = MakeTestDir() + "/images";
   Bytes floats = IdxBytes({1, 1, 4}, Ramp(4));
   floats[2] = 0x0d;
   constexpr uint32_t kMost = 0xffffffff;
@@ -365,31 +299,21 @@ TEST(IdxTest, NamesWhatIsWrong) {
       {IdxBytes({kMost, 257, 1}, Ramp(100)), kDataLoss, "absurd dimensions"},
       // 2^40 bytes claimed and 100 there: fails on the bytes, not on memory.
       {IdxBytes({1u << 20, 1u << 10, 1u << 10}, Ramp(100)), kDataLoss,
-       "data needs 1099511627776 bytes, got 100"}};
+       "data needs 1099511627776 bytes, got 100"},
+      {IdxBytes({2, 2, 2}, Ramp(5)), kDataLoss, "data needs 8 bytes, got 5"},
+      {IdxBytes({20}, Ramp(20)), kInvalidArgument,
+       "holds labels (1 dimension), must hold images"}};
   for (const auto& [bytes, code, what] : cases) {
-    EXPECT_THAT(ImagesError(bytes), ImagesFault(code, what));
+    WriteBytes(path, bytes);
+    EXPECT_THAT(
+        ReadIdxImages(path),
+        StatusIs(code, AllOf(StartsWith(path + ": "), HasSubstr(what))));
   }
-}
-
-TEST(IdxTest, PassesOnWhatTheReaderSays) {
-  const auto broken = [](std::span<uint8_t>) -> absl::StatusOr<int64_t> {
-    return absl::UnavailableError("disk on fire");
-  };
-  EXPECT_THAT(ParseIdxImages("some/images", broken).status(),
-              StatusIs(absl::StatusCode::kUnavailable, "disk on fire"));
-}
-
-// The end of the gzip stream, where its checksum is, lies behind the last
-// pixel: it must be read although the parser has all it needs.
-TEST(IdxTest, NoticesAWrongGzipChecksum) {
-  const std::string path = MakeTestDir() + "/labels.gz";
-  WriteGzip(path, IdxBytes({3}, {1, 2, 3}));
-  Bytes bytes = ReadBytes(path);
-  bytes[bytes.size() - 8] ^= 1;
-  WriteBytes(path, bytes);
-  EXPECT_THAT(ReadIdxLabels(path).status(),
-              StatusIs(kDataLoss, AllOf(StartsWith(path),
-                                        HasSubstr("gzip data is damaged"))));
+  WriteBytes(path, IdxBytes({1, 2, 2}, Ramp(4)));
+  EXPECT_THAT(ReadIdxLabels(path),
+              StatusIs(kInvalidArgument,
+                       StartsWith(path + ": holds images (3 dimensions), must "
+                                         "hold labels")));
 }
 
 // A random edit: bytes changed, cut off, added, or repeated.
@@ -411,9 +335,10 @@ void Mutate(std::mt19937& random, Bytes& bytes) {
   }
 }
 
-// Whatever the bytes, the parser either names a fault or returns exactly what
+// Whatever the bytes, the reader either names a fault or returns exactly what
 // the header describes.
 TEST(IdxTest, SurvivesMutations) {
+  const std::string path = MakeTestDir() + "/file";
   std::mt19937 random(20240607);
   int accepted = 0, rejected = 0;
   for (int round = 0; round < 20000; ++round) {
@@ -421,8 +346,9 @@ TEST(IdxTest, SurvivesMutations) {
                                  : IdxBytes({64}, Ramp(64, 10));
     const int edits = static_cast<int>(random() % 4);
     for (int i = 0; i < edits; ++i) Mutate(random, bytes);
-    const absl::StatusOr<IdxImages> images = Images(bytes);
-    const absl::StatusOr<Bytes> labels = Labels(bytes);
+    WriteBytes(path, bytes);
+    const absl::StatusOr<IdxImages> images = ReadIdxImages(path);
+    const absl::StatusOr<Bytes> labels = ReadIdxLabels(path);
     if (images.ok()) {
       const auto size =
           static_cast<size_t>(images->count * images->height * images->width);
@@ -430,7 +356,7 @@ TEST(IdxTest, SurvivesMutations) {
       ASSERT_EQ(bytes.size(), 16 + size);
     } else {
       ASSERT_THAT(std::string(images.status().message()),
-                  StartsWith("some/images: "));
+                  StartsWith(path + ": "));
     }
     if (labels.ok()) {
       ASSERT_EQ(bytes.size(), 8 + labels->size());

@@ -1,5 +1,4 @@
-#include "models/data/idx.h"
-
+// The IDX format, in files that may be compressed.
 #include <sys/stat.h>
 #include <zlib.h>
 
@@ -7,6 +6,7 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <utility>
@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "base/status_macros.h"
+#include "models/data/dataset.h"
 
 namespace lockstep {
 namespace {
@@ -26,14 +27,86 @@ namespace {
 constexpr size_t kMaxRead = size_t{1} << 30;
 constexpr unsigned kBufferBytes = 1 << 18;
 
-gzFile AsGzFile(void* file) { return static_cast<gzFile>(file); }
-
 constexpr uint8_t kUnsignedByte = 0x08;
 constexpr int kLabelsRank = 1;
 constexpr int kImagesRank = 3;
 // No data set of bytes in one file is that large; a header that says so lies.
 constexpr int64_t kMaxPayload = int64_t{1} << 40;
 constexpr int64_t kFirstChunk = int64_t{1} << 20;
+
+// A sequential reader of a regular file's content, decompressed or as it is.
+// Errors begin with the path.
+class GzipFile {
+ public:
+  static absl::StatusOr<GzipFile> Open(const std::string& path) {
+    // Before opening, since opening a pipe would wait for its writer.
+    struct stat info;
+    if (stat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
+    if (!S_ISREG(info.st_mode)) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          path, S_ISDIR(info.st_mode) ? ": is a directory, not a file"
+                                      : ": is not a regular file"));
+    }
+    errno = 0;  // gzopen leaves it alone where memory is what it lacks.
+    const gzFile file = gzopen(path.c_str(), "rb");
+    if (file == nullptr) {
+      return absl::ErrnoToStatus(errno != 0 ? errno : ENOMEM, path);
+    }
+    gzbuffer(file, kBufferBytes);
+    return GzipFile(path, file);
+  }
+
+  // Reads up to out.size() bytes and returns how many; fewer only at the end of
+  // the content, and 0 after it. The checksum at the end of gzip's data is
+  // verified by the read that meets the end, so read until 0.
+  absl::StatusOr<int64_t> Read(std::span<uint8_t> out) {
+    int64_t total = 0;
+    while (!out.empty()) {
+      const auto wanted = static_cast<unsigned>(std::min(out.size(), kMaxRead));
+      const int count = gzread(file_.get(), out.data(), wanted);
+      // A stream that is cut off is an error state beside a count of bytes.
+      LOCKSTEP_RETURN_IF_ERROR(Fault());
+      if (count <= 0) break;
+      total += count;
+      out = out.subspan(static_cast<size_t>(count));
+    }
+    return total;
+  }
+
+ private:
+  struct Closer {
+    void operator()(gzFile file) const { gzclose(file); }
+  };
+
+  GzipFile(const std::string& path, gzFile file) : path_(path), file_(file) {}
+
+  // What zlib holds against the file, or OK.
+  absl::Status Fault() const {
+    int code = Z_OK;
+    const int system_error = errno;
+    const char* const what = gzerror(file_.get(), &code);
+    switch (code) {
+      case Z_OK:
+      case Z_STREAM_END:
+        return absl::OkStatus();
+      case Z_ERRNO:
+        return absl::ErrnoToStatus(system_error, path_);
+      case Z_BUF_ERROR:
+        return absl::DataLossError(
+            absl::StrCat(path_, ": truncated: its gzip data ends too early"));
+      case Z_MEM_ERROR:
+        return absl::ResourceExhaustedError(
+            absl::StrCat(path_, ": out of memory while decompressing"));
+      default:
+        return absl::DataLossError(absl::StrCat(
+            path_, ": its gzip data is damaged (",
+            absl::StripPrefix(what, absl::StrCat(path_, ": ")), ")"));
+    }
+  }
+
+  std::string path_;
+  std::unique_ptr<gzFile_s, Closer> file_;
+};
 
 std::string RankName(int rank) {
   if (rank == kLabelsRank) return "labels (1 dimension)";
@@ -89,11 +162,11 @@ absl::StatusOr<int64_t> PayloadSize(const std::string& name,
 }
 
 // Reads the dimensions of an IDX file of unsigned bytes of the given rank.
-absl::StatusOr<std::vector<int64_t>> ParseHeader(const std::string& name,
-                                                 int rank, ReadFn read) {
+absl::StatusOr<std::vector<int64_t>> ReadHeader(const std::string& name,
+                                                int rank, GzipFile& file) {
   std::array<uint8_t, 4 + 4 * kImagesRank> header;
   const std::span<uint8_t> bytes = std::span(header).first(4 + 4 * rank);
-  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t got, read(bytes));
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t got, file.Read(bytes));
   if (got == 0) {
     return absl::DataLossError(absl::StrCat(name, ": is empty"));
   }
@@ -111,8 +184,8 @@ absl::StatusOr<std::vector<int64_t>> ParseHeader(const std::string& name,
 
 // Reads exactly `size` bytes and then the end. A header may claim any size, so
 // the buffer only doubles as bytes arrive.
-absl::StatusOr<std::vector<uint8_t>> ParsePayload(const std::string& name,
-                                                  int64_t size, ReadFn read) {
+absl::StatusOr<std::vector<uint8_t>> ReadPayload(const std::string& name,
+                                                 int64_t size, GzipFile& file) {
   std::vector<uint8_t> payload;
   while (static_cast<int64_t>(payload.size()) < size) {
     const auto before = static_cast<int64_t>(payload.size());
@@ -120,11 +193,11 @@ absl::StatusOr<std::vector<uint8_t>> ParsePayload(const std::string& name,
         std::min(size - before, std::max(before, kFirstChunk));
     payload.resize(before + chunk);
     LOCKSTEP_ASSIGN_OR_RETURN(const int64_t got,
-                              read(std::span(payload).subspan(before)));
+                              file.Read(std::span(payload).subspan(before)));
     if (got < chunk) return Truncated(name, "data", size, before + got);
   }
   uint8_t beyond;
-  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t got, read({&beyond, 1}));
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t got, file.Read({&beyond, 1}));
   if (got != 0) {
     return absl::DataLossError(
         absl::StrCat(name, ": too long: bytes follow the ", size,
@@ -133,93 +206,28 @@ absl::StatusOr<std::vector<uint8_t>> ParsePayload(const std::string& name,
   return payload;
 }
 
+// The values of a file of the given rank, and their dimensions.
+absl::StatusOr<std::vector<uint8_t>> ReadIdx(const std::string& path, int rank,
+                                             std::vector<int64_t>& dimensions) {
+  LOCKSTEP_ASSIGN_OR_RETURN(GzipFile file, GzipFile::Open(path));
+  LOCKSTEP_ASSIGN_OR_RETURN(dimensions, ReadHeader(path, rank, file));
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t size, PayloadSize(path, dimensions));
+  return ReadPayload(path, size, file);
+}
+
 }  // namespace
 
-void GzipFile::Closer::operator()(void* file) const { gzclose(AsGzFile(file)); }
-
-absl::StatusOr<GzipFile> GzipFile::Open(const std::string& path) {
-  // Before opening, since opening a pipe would wait for its writer.
-  struct stat info;
-  if (stat(path.c_str(), &info) != 0) return absl::ErrnoToStatus(errno, path);
-  if (!S_ISREG(info.st_mode)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, S_ISDIR(info.st_mode) ? ": is a directory, not a file"
-                                    : ": is not a regular file"));
-  }
-  errno = 0;  // gzopen leaves it alone where memory is what it lacks.
-  const gzFile file = gzopen(path.c_str(), "rb");
-  if (file == nullptr) {
-    return absl::ErrnoToStatus(errno != 0 ? errno : ENOMEM, path);
-  }
-  gzbuffer(file, kBufferBytes);
-  return GzipFile(path, file);
-}
-
-absl::StatusOr<int64_t> GzipFile::Read(std::span<uint8_t> out) {
-  int64_t total = 0;
-  while (!out.empty()) {
-    const auto wanted = static_cast<unsigned>(std::min(out.size(), kMaxRead));
-    const int count = gzread(AsGzFile(file_.get()), out.data(), wanted);
-    // A stream that is cut off is an error state beside a count of bytes.
-    LOCKSTEP_RETURN_IF_ERROR(Fault());
-    if (count <= 0) break;
-    total += count;
-    out = out.subspan(static_cast<size_t>(count));
-  }
-  return total;
-}
-
-absl::Status GzipFile::Fault() const {
-  int code = Z_OK;
-  const int system_error = errno;
-  const char* const what = gzerror(AsGzFile(file_.get()), &code);
-  switch (code) {
-    case Z_OK:
-    case Z_STREAM_END:
-      return absl::OkStatus();
-    case Z_ERRNO:
-      return absl::ErrnoToStatus(system_error, path_);
-    case Z_BUF_ERROR:
-      return absl::DataLossError(
-          absl::StrCat(path_, ": truncated: its gzip data ends too early"));
-    case Z_MEM_ERROR:
-      return absl::ResourceExhaustedError(
-          absl::StrCat(path_, ": out of memory while decompressing"));
-    default:
-      return absl::DataLossError(absl::StrCat(
-          path_, ": its gzip data is damaged (",
-          absl::StripPrefix(what, absl::StrCat(path_, ": ")), ")"));
-  }
-}
-
-absl::StatusOr<IdxImages> ParseIdxImages(const std::string& name, ReadFn read) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> dimensions,
-                            ParseHeader(name, kImagesRank, read));
-  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t size, PayloadSize(name, dimensions));
+absl::StatusOr<IdxImages> ReadIdxImages(const std::string& path) {
+  std::vector<int64_t> dimensions;
   LOCKSTEP_ASSIGN_OR_RETURN(std::vector<uint8_t> pixels,
-                            ParsePayload(name, size, read));
+                            ReadIdx(path, kImagesRank, dimensions));
   return IdxImages{dimensions[0], dimensions[1], dimensions[2],
                    std::move(pixels)};
 }
 
-absl::StatusOr<std::vector<uint8_t>> ParseIdxLabels(const std::string& name,
-                                                    ReadFn read) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> dimensions,
-                            ParseHeader(name, kLabelsRank, read));
-  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t size, PayloadSize(name, dimensions));
-  return ParsePayload(name, size, read);
-}
-
-absl::StatusOr<IdxImages> ReadIdxImages(const std::string& path) {
-  LOCKSTEP_ASSIGN_OR_RETURN(GzipFile file, GzipFile::Open(path));
-  return ParseIdxImages(
-      path, [&file](std::span<uint8_t> out) { return file.Read(out); });
-}
-
 absl::StatusOr<std::vector<uint8_t>> ReadIdxLabels(const std::string& path) {
-  LOCKSTEP_ASSIGN_OR_RETURN(GzipFile file, GzipFile::Open(path));
-  return ParseIdxLabels(
-      path, [&file](std::span<uint8_t> out) { return file.Read(out); });
+  std::vector<int64_t> dimensions;
+  return ReadIdx(path, kLabelsRank, dimensions);
 }
 
 }  // namespace lockstep

@@ -3,59 +3,46 @@
 #include <algorithm>
 #include <cstddef>
 #include <filesystem>
-#include <iterator>
 #include <random>
 #include <span>
 #include <string>
 #include <system_error>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "base/files.h"
 #include "base/status_macros.h"
 
 namespace lockstep {
 namespace {
 
-constexpr const char* kWords[] = {"null",
-                                  "true",
-                                  "{}",
-                                  "[]",
-                                  "\"\"",
-                                  "-1",
-                                  "1e999",
-                                  "0.5",
-                                  "\"nan\"",
-                                  "NaN",
-                                  "[[[[[[[[[[[[[[[[[",
-                                  "18446744073709551616",
-                                  "9223372036854775808",
-                                  "\"\\ud800\"",
-                                  "\xff",
-                                  "\"a\":1,",
-                                  ",",
-                                  "}"};
+// Separated by spaces.
+constexpr absl::string_view kWords =
+    "null true {} [] \"\" -1 1e999 0.5 \"nan\" NaN [[[[[[[[[[[[[[[[[ "
+    "18446744073709551616 9223372036854775808 \"\\ud800\" \xff \"a\":1, , }";
+
+}  // namespace
 
 // Plain mutations: libFuzzer has better ones, and needs clang.
-class Mutation {
- public:
-  Mutation(std::span<const std::string> seeds, std::mt19937& random)
-      : seeds_(seeds), random_(random) {}
-
-  size_t Below(size_t end) { return end == 0 ? 0 : random_() % end; }
-  const std::string& Seed() { return seeds_[Below(seeds_.size())]; }
-
-  void Change(std::string& input) {
-    const size_t at = Below(input.size());
-    const size_t length = 1 + Below(8);
-    switch (Below(7)) {
+std::string Mutated(std::span<const std::string> seeds, std::mt19937& random) {
+  static const auto& words =
+      *new std::vector<std::string>(absl::StrSplit(kWords, ' '));
+  const auto below = [&](size_t end) { return end == 0 ? 0 : random() % end; };
+  std::string input = seeds[below(seeds.size())];
+  for (size_t left = 1 + below(4); left > 0; --left) {
+    const size_t at = below(input.size());
+    const size_t length = 1 + below(8);
+    switch (below(7)) {
       case 0:
-        if (!input.empty()) input[at] = static_cast<char>(random_());
+        if (!input.empty()) input[at] = static_cast<char>(random());
         break;
       case 1:
-        if (!input.empty()) input[at] ^= static_cast<char>(1 << Below(8));
+        if (!input.empty()) input[at] ^= static_cast<char>(1 << below(8));
         break;
       case 2:
         input.erase(at, length);
@@ -64,31 +51,19 @@ class Mutation {
         input.insert(at, input.substr(at, length));
         break;
       case 4: {
-        const std::string& other = Seed();
-        const size_t from = Below(other.size());
-        input.insert(at, other.substr(from, Below(other.size() - from)));
+        const std::string& other = seeds[below(seeds.size())];
+        const size_t from = below(other.size());
+        input.insert(at, other.substr(from, below(other.size() - from)));
         break;
       }
       case 5:
         input.resize(at);
         break;
-      default:
-        input.replace(at, Below(3), kWords[Below(std::size(kWords))]);
+      default: {
+        const size_t removed = below(3);
+        input.replace(at, removed, words[below(words.size())]);
+      }
     }
-  }
-
- private:
-  std::span<const std::string> seeds_;
-  std::mt19937& random_;
-};
-
-}  // namespace
-
-std::string Mutated(std::span<const std::string> seeds, std::mt19937& random) {
-  Mutation mutation(seeds, random);
-  std::string input = mutation.Seed();
-  for (size_t left = 1 + mutation.Below(4); left > 0; --left) {
-    mutation.Change(input);
   }
   return input;
 }

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <istream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <span>
@@ -149,13 +150,25 @@ struct Samples {
   }
 };
 
+// How far the model's step on the samples is from the golden one; the loss is
+// the sum over the samples divided by `divisor`.
+Worst ErrorOf(Model& model, const Samples& samples, const GoldenStep& golden,
+              int64_t divisor = 1) {
+  const absl::StatusOr<Metrics> metrics = model.ForwardBackward(
+      samples.batch(), 1.0f / static_cast<float>(divisor), [](int) {});
+  EXPECT_THAT(metrics, IsOk());
+  EXPECT_EQ(metrics->samples, std::ssize(samples.labels));
+  return Compare(golden, metrics->loss_sum / static_cast<double>(divisor),
+                 model);
+}
+
 // As a rank runs; more threads would spin on a busy machine.
 class GoldenTest : public testing::Test {
  protected:
   void SetUp() override { SetComputeThreads(1); }
 };
-using LeNetTest = GoldenTest;
-using ResNet18Test = GoldenTest;
+using LeNetGoldenTest = GoldenTest;
+using ResNet18GoldenTest = GoldenTest;
 
 struct Golden {
   std::string name;        // resnet18's: "reference", or a planted bug's.
@@ -205,7 +218,7 @@ std::vector<Golden> ResNetGoldens() {
 }
 
 // PyTorch's values are float64 ones of the same float32 weights, but for the
-// few roundings of initialization.h. A float32 gradient here sums up to
+// few roundings of networks.h. A float32 gradient here sums up to
 // 17 * 26 * 26 = 11492 products, whose roundings, were they independent, would
 // leave about sqrt(11492) * 2^-24 = 6e-6 of the norm; four layers of them.
 constexpr double kLeNetTolerance = 4 * 6e-6;
@@ -218,7 +231,7 @@ std::unique_ptr<Model> ScaledLeNet(float scale) {
   return model;
 }
 
-TEST_F(LeNetTest, MatchesPyTorch) {
+TEST_F(LeNetGoldenTest, MatchesPyTorch) {
   const std::vector<Golden> goldens = LeNetGoldens("lenet_golden.txt");
   ASSERT_EQ(goldens.size(), 2u);
   for (const Golden& golden : goldens) {
@@ -227,37 +240,29 @@ TEST_F(LeNetTest, MatchesPyTorch) {
       ASSERT_GT(gradient.norm, 0) << name;
       ASSERT_EQ(gradient.entries.size(), 10u) << name;
     }
-    const std::unique_ptr<Model> model = ScaledLeNet(golden.weight_scale);
-    const Samples samples = Samples::ForLeNet(golden.n);
-    const absl::StatusOr<Metrics> metrics =
-        model->ForwardBackward(samples.batch(), 1, [](int) {});
-    ASSERT_THAT(metrics, IsOk());
-    EXPECT_EQ(metrics->samples, golden.n);
-    const Worst worst = Compare(golden.steps[0], metrics->loss_sum, *model);
+    const Worst worst = ErrorOf(*ScaledLeNet(golden.weight_scale),
+                                Samples::ForLeNet(golden.n), golden.steps[0]);
     EXPECT_TRUE(worst.value <= kLeNetTolerance)
         << worst.what << " " << worst.value;
   }
 }
 
 // The controls: one sample's label, one weight, or a NaN, and the check fails.
-TEST_F(LeNetTest, GoldenRejectsSmallFaults) {
+TEST_F(LeNetGoldenTest, GoldenRejectsSmallFaults) {
   const Golden golden = LeNetGoldens("lenet_golden.txt").at(1);
-  const auto error = [&](Model& model, const Samples& samples) {
-    const absl::StatusOr<Metrics> metrics =
-        model.ForwardBackward(samples.batch(), 1, [](int) {});
-    EXPECT_THAT(metrics, IsOk());
-    return Compare(golden.steps[0], metrics->loss_sum, model).value;
-  };
   std::unique_ptr<Model> model = ScaledLeNet(golden.weight_scale);
   Samples samples = Samples::ForLeNet(golden.n);
-  EXPECT_TRUE(error(*model, samples) <= kLeNetTolerance);
+  const auto passes = [&] {
+    return ErrorOf(*model, samples, golden.steps[0]).value <= kLeNetTolerance;
+  };
+  EXPECT_TRUE(passes());
   model->parameters().value(0)[0] *= 1.1f;
-  EXPECT_FALSE(error(*model, samples) <= kLeNetTolerance);
+  EXPECT_FALSE(passes());
   model = ScaledLeNet(golden.weight_scale);
   samples.labels[16] = 0;
-  EXPECT_FALSE(error(*model, samples) <= kLeNetTolerance);
+  EXPECT_FALSE(passes());
   model->parameters().value(7)[0] = std::nanf("");
-  EXPECT_FALSE(error(*model, samples) <= kLeNetTolerance);
+  EXPECT_FALSE(passes());
 }
 
 // The weights of the script.
@@ -279,7 +284,8 @@ std::unique_ptr<Model> GoldenLeNet(float scale) {
 }
 
 // The controls are one weight of a norm, or one running mean.
-TEST_F(LeNetTest, WithBatchNormMatchesPyTorchAndGoldenRejectsSmallFaults) {
+TEST_F(LeNetGoldenTest,
+       WithBatchNormMatchesPyTorchAndGoldenRejectsSmallFaults) {
   const std::vector<Golden> goldens = LeNetGoldens("lenet_bn_golden.txt");
   ASSERT_EQ(goldens.size(), 1u);
   const Golden& golden = goldens[0];
@@ -289,10 +295,7 @@ TEST_F(LeNetTest, WithBatchNormMatchesPyTorchAndGoldenRejectsSmallFaults) {
   const auto error = [&](void (*change)(Model&)) {
     const std::unique_ptr<Model> model = GoldenLeNet(golden.weight_scale);
     change(*model);
-    const auto metrics = model->ForwardBackward(
-        Samples::ForLeNet(golden.n).batch(), 1, [](int) {});
-    EXPECT_THAT(metrics, IsOk());
-    return Compare(golden.steps[0], metrics->loss_sum, *model).value;
+    return ErrorOf(*model, Samples::ForLeNet(golden.n), golden.steps[0]).value;
   };
   EXPECT_LE(error([](Model&) {}), kLeNetTolerance);
   EXPECT_GT(
@@ -323,7 +326,7 @@ std::unique_ptr<Model> ScatteredResNet18() {
 }
 
 // PyTorch's values are float64 ones of the same float32 weights, but for the
-// few roundings of initialization.h. A float32 activation sums up to
+// few roundings of networks.h. A float32 activation sums up to
 // 512 * 9 = 4608 products, whose roundings, were they independent, would leave
 // about sqrt(4608) * 2^-24 = 4e-6 of it; 18 layers forward and 18 backward
 // leave sqrt(36) times that. Batch norm divides by the deviation of what it is
@@ -333,7 +336,7 @@ constexpr double kRelative = 6 * 4e-6;
 // channel, which are all that the last stage has, do not average them out.
 constexpr double kRelativeAfterUpdate = 4 * kRelative;
 
-TEST_F(ResNet18Test, MatchesPyTorchForTwoStepsAndAnEvaluation) {
+TEST_F(ResNet18GoldenTest, MatchesPyTorchForTwoStepsAndAnEvaluation) {
   const Golden golden = ResNetGoldens().at(0);
   ASSERT_EQ(golden.name, "reference");
   ASSERT_EQ(golden.steps.size(), 2u);
@@ -355,10 +358,7 @@ TEST_F(ResNet18Test, MatchesPyTorchForTwoStepsAndAnEvaluation) {
         values[i] -= kLearningRate * model->parameters().gradients()[i];
       }
     }
-    const absl::StatusOr<Metrics> metrics =
-        model->ForwardBackward(samples.batch(), 1.0f / kSamples, [](int) {});
-    ASSERT_THAT(metrics, IsOk());
-    const Worst worst = Compare(step, metrics->loss_sum / kSamples, *model);
+    const Worst worst = ErrorOf(*model, samples, step, kSamples);
     EXPECT_TRUE(worst.value <= tolerance) << worst.what << " " << worst.value;
   }
   const std::vector<float> buffers(model->buffers().floats().begin(),
@@ -373,7 +373,7 @@ TEST_F(ResNet18Test, MatchesPyTorchForTwoStepsAndAnEvaluation) {
 }
 
 // The controls: PyTorch with a bug planted in the network is rejected.
-TEST_F(ResNet18Test, GoldenRejectsPlantedBugs) {
+TEST_F(ResNet18GoldenTest, GoldenRejectsPlantedBugs) {
   const std::vector<Golden> goldens = ResNetGoldens();
   ASSERT_EQ(goldens.size(), 13u);
   const std::unique_ptr<Model> model = ScatteredResNet18();
@@ -434,11 +434,11 @@ double WorstDifference(const GoldenWeights& golden,
   return worst.value;
 }
 
-// initialization.h's bound on a normal number, times 0.01, and the rounding of
+// networks.h's bound on a normal number, times 0.01, and the rounding of
 // that product.
 constexpr double kNormalDifference = 0.01 * 0x1p-19 + 0.06 * 0x1p-24;
 
-TEST_F(ResNet18Test, StartsWithPyTorchsWeights) {
+TEST_F(ResNet18GoldenTest, StartsWithPyTorchsWeights) {
   const auto goldens = ReadGoldenWeights();
   ASSERT_EQ(goldens.size(), 2u);
   for (const auto& [seed, golden] : goldens) {
@@ -461,7 +461,7 @@ TEST_F(ResNet18Test, StartsWithPyTorchsWeights) {
 
 // The controls: a generator one number out of step, or the weights of another
 // layer.
-TEST_F(ResNet18Test, GoldenWeightsRejectOtherWeights) {
+TEST_F(ResNet18GoldenTest, GoldenWeightsRejectOtherWeights) {
   const std::vector<GoldenWeights> golden = ReadGoldenWeights().at(0);
   const std::unique_ptr<Model> model = CreateResNet18(0, kImageSize);
   const auto value = [&](const char* name) {

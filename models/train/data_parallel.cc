@@ -22,11 +22,6 @@
 #include "models/model.h"
 
 namespace lockstep {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
 
 void SgdUpdate(std::span<float> values, std::span<const float> gradients,
                float learning_rate) {
@@ -148,6 +143,7 @@ absl::StatusOr<StepResult> TrainStep(Model& model, GradientReducer& reducer,
     return absl::InvalidArgumentError(absl::StrCat(
         "a step needs at least 1 sample over all ranks, got ", global_samples));
   }
+  using Clock = std::chrono::steady_clock;
   const Clock::time_point start = Clock::now();
   StepResult result;
   LOCKSTEP_ASSIGN_OR_RETURN(

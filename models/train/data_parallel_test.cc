@@ -29,6 +29,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/model.h"
+#include "models/train/metrics.h"
 #include "models/train/test_inputs.h"
 
 namespace lockstep {
@@ -272,12 +273,13 @@ class BrokenCommunicator : public RecordingCommunicator {
   }
 };
 
-TEST(GradientReducerTest, ReportsTheCommunicatorsError) {
+TEST(CommunicatorsErrorTest, IsReported) {
   BrokenCommunicator communicator;
   CountingModel model;
   GradientReducer reducer(communicator, model.parameters());
-  EXPECT_THAT(TrainStep(model, reducer, {}, 1, 0.1f),
-              StatusIs(absl::StatusCode::kUnavailable, "rank 1 died"));
+  const auto dead = StatusIs(absl::StatusCode::kUnavailable, "rank 1 died");
+  EXPECT_THAT(TrainStep(model, reducer, {}, 1, 0.1f), dead);
+  EXPECT_THAT(AllReduceMeter(communicator, AverageMeter()), dead);
 }
 
 TEST(BroadcastBuffersTest, SendsOneMessageAndNoneWithoutBuffers) {

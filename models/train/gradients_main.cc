@@ -14,8 +14,7 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "models/io/safetensors.h"
-#include "models/train/gradients_run.h"
-#include "models/train/train_run.h"
+#include "models/train/runs.h"
 
 ABSL_FLAG(std::string, model, "lenet",
           "lenet or resnet18, as d2l's chapter on training on several GPUs has "
@@ -63,13 +62,6 @@ Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
 )"};
 }
 
-struct Config {
-  GradientsOptions options;
-  std::string weights;
-  std::string batch;
-  std::string out;
-};
-
 absl::StatusOr<std::string> Path(absl::string_view flag,
                                  const std::string& path) {
   if (path.empty()) {
@@ -78,9 +70,13 @@ absl::StatusOr<std::string> Path(absl::string_view flag,
   return UserPath(path);
 }
 
-absl::StatusOr<Config> ReadConfig() {
-  Config config;
-  GradientsOptions& options = config.options;
+absl::StatusOr<SafetensorsFile> Read(const std::string& path) {
+  LOCKSTEP_ASSIGN_OR_RETURN(Safetensors content, ReadSafetensors(path));
+  return SafetensorsFile{path, std::move(content)};
+}
+
+absl::Status ComputeAndWrite() {
+  GradientsOptions options;
   options.model = absl::GetFlag(FLAGS_model);
   options.world_size = absl::GetFlag(FLAGS_nproc);
   options.threads_per_rank = absl::GetFlag(FLAGS_threads_per_rank);
@@ -90,29 +86,19 @@ absl::StatusOr<Config> ReadConfig() {
                                             options.world_size,
                                             options.threads_per_rank, timeout));
   options.group.timeout = absl::Seconds(timeout);
-  LOCKSTEP_ASSIGN_OR_RETURN(config.weights,
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string weights_path,
                             Path("weights", absl::GetFlag(FLAGS_weights)));
-  LOCKSTEP_ASSIGN_OR_RETURN(config.batch,
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string batch_path,
                             Path("batch", absl::GetFlag(FLAGS_batch)));
-  LOCKSTEP_ASSIGN_OR_RETURN(config.out, Path("out", absl::GetFlag(FLAGS_out)));
-  return config;
-}
-
-absl::StatusOr<SafetensorsFile> Read(const std::string& path) {
-  LOCKSTEP_ASSIGN_OR_RETURN(Safetensors content, ReadSafetensors(path));
-  return SafetensorsFile{path, std::move(content)};
-}
-
-absl::Status ComputeAndWrite() {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Config config, ReadConfig());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string out_path,
+                            Path("out", absl::GetFlag(FLAGS_out)));
   // Before minutes are spent on what nothing would be left of.
-  LOCKSTEP_RETURN_IF_ERROR(CheckReplaceable(config.out));
-  LOCKSTEP_ASSIGN_OR_RETURN(const SafetensorsFile weights,
-                            Read(config.weights));
-  LOCKSTEP_ASSIGN_OR_RETURN(const SafetensorsFile batch, Read(config.batch));
+  LOCKSTEP_RETURN_IF_ERROR(CheckReplaceable(out_path));
+  LOCKSTEP_ASSIGN_OR_RETURN(const SafetensorsFile weights, Read(weights_path));
+  LOCKSTEP_ASSIGN_OR_RETURN(const SafetensorsFile batch, Read(batch_path));
   LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors result,
-                            ComputeGradients(config.options, weights, batch));
-  return WriteSafetensors(config.out, result);
+                            ComputeGradients(options, weights, batch));
+  return WriteSafetensors(out_path, result);
 }
 
 absl::Status Run(std::span<char* const> /*argv*/) {

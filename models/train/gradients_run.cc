@@ -1,5 +1,4 @@
-#include "models/train/gradients_run.h"
-
+// One step's gradients, from tensors to tensors.
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,7 +21,7 @@
 #include "models/model.h"
 #include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
-#include "models/train/train_run.h"
+#include "models/train/runs.h"
 #include "sampler/shard.h"
 
 namespace lockstep {

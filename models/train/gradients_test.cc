@@ -7,6 +7,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <numeric>
@@ -28,7 +29,7 @@
 #include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/networks/networks.h"
-#include "models/train/gradients_run.h"
+#include "models/train/runs.h"
 #include "models/train/test_inputs.h"
 
 namespace lockstep {
@@ -37,7 +38,6 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// Over 4 ranks 2, 2, 2 and none; over 7 one each and none.
 constexpr int64_t kImages = 6;
 
 std::unique_ptr<Model> MakeModel(const std::string& name) {
@@ -158,83 +158,118 @@ class Rounding {
   std::map<std::string, double> bounds_;
 };
 
-class ModelTest : public testing::TestWithParam<std::string> {
- protected:
-  ModelTest() {
-    MoveAwayFromZero(model_->parameters());
-    weights_ = WeightsOf(*model_);
-  }
-
-  bool has_batch_norm() const { return GetParam() != "lenet"; }
-  GradientsOptions Options(int world_size) const {
-    return {.model = GetParam(),
-            .world_size = world_size,
-            .sync_bn = has_batch_norm()};
-  }
-
-  const std::unique_ptr<Model> model_ = MakeModel(GetParam());
-  Safetensors weights_;
-  const Safetensors batch_ = RandomBatch(kImages);
-};
-
 // Of resnet18 conformance/network compares the command's answers with a
 // reference's.
+class ModelTest : public testing::TestWithParam<std::string> {};
+
 INSTANTIATE_TEST_SUITE_P(Models, ModelTest,
                          testing::Values("lenet", "lenet_bn"),
                          [](const auto& info) { return info.param; });
 
-TEST_P(ModelTest, IsTheModelsOwnStep) {
-  const NamedTensors got = Compute({.model = GetParam()}, weights_, batch_);
+// Four ranks have 2, 2, 2 and no images; of seven the last has none.
+TEST_P(ModelTest, AddsUpTheRanksOwnStepsAndRepeatsItselfBitForBit) {
   SetComputeThreads(1);
-  const std::vector<float> images = batch_.tensors.at("images").Values<float>();
+  const Safetensors weights = WeightsOf(*MakeModel(GetParam()));
+  const Safetensors batch = RandomBatch(kImages);
+  const std::vector<float> images = batch.tensors.at("images").Values<float>();
   const std::vector<int64_t> wide =
-      batch_.tensors.at("labels").Values<int64_t>();
+      batch.tensors.at("labels").Values<int64_t>();
   const std::vector<int32_t> labels(wide.begin(), wide.end());
-  const absl::StatusOr<Metrics> metrics =
-      model_->ForwardBackward({images, labels}, 1.0f / kImages, [](int) {});
-  ASSERT_THAT(metrics, IsOk());
-  NamedTensors want = GradientTensors(model_->parameters());
-  want.merge(BufferTensors(model_->buffers()));
-  EXPECT_EQ(got.size(), want.size() + 1);
-  for (const auto& [name, tensor] : want) {
-    EXPECT_TRUE(got.contains(name) && got.at(name) == tensor) << name;
+  const int64_t pixels = std::ssize(images) / kImages;
+  for (const int world_size : {1, 2, 4, 7}) {
+    const GradientsOptions options = {.model = GetParam(),
+                                      .world_size = world_size};
+    const NamedTensors got = Compute(options, weights, batch);
+    EXPECT_TRUE(Compute(options, weights, batch) == got);
+    const int64_t block = (kImages + world_size - 1) / world_size;
+    double loss_sum = 0;
+    std::vector<double> sum, magnitude;  // Of all ranks' gradients.
+    std::unique_ptr<Model> model;
+    for (int64_t begin = (kImages - 1) / block * block; begin >= 0;
+         begin -= block) {
+      const int64_t size = std::min(block, kImages - begin);
+      model = MakeModel(GetParam());
+      const absl::StatusOr<Metrics> metrics = model->ForwardBackward(
+          {std::span(images).subspan(begin * pixels, size * pixels),
+           std::span(labels).subspan(begin, size)},
+          1.0f / kImages, [](int) {});
+      ASSERT_THAT(metrics, IsOk());
+      loss_sum += metrics->loss_sum;
+      const std::span<const float> gradients = model->parameters().gradients();
+      sum.resize(gradients.size());
+      magnitude.resize(gradients.size());
+      for (size_t i = 0; i < gradients.size(); ++i) {
+        sum[i] += gradients[i];
+        magnitude[i] += std::abs(gradients[i]);
+      }
+    }
+    // The model is now rank 0's, whose buffers count.
+    const NamedTensors buffers = BufferTensors(model->buffers());
+    for (const auto& [name, tensor] : buffers) {
+      EXPECT_TRUE(got.at(name) == tensor) << name;
+    }
+    // The parameters whose gradient is not the sum.
+    const auto outside = [&](const NamedTensors& tensors) {
+      std::vector<std::string> names;
+      for (const ParameterSpec& spec : model->parameters().specs()) {
+        const std::vector<float> values = tensors.at(spec.name).Values<float>();
+        bool same = std::ssize(values) == spec.size;
+        for (int64_t i = 0; same && i < spec.size; ++i) {
+          const int64_t at = spec.offset + i;
+          // Of P numbers, in any order: |error| <= (P - 1) u sum |x| (Jeannerod
+          // and Rump, 2013). Of one rank there is no addition.
+          same = std::abs(values[i] - sum[at]) <=
+                 (world_size - 1) * 0x1p-24 * magnitude[at];
+        }
+        if (!same) names.push_back(spec.name);
+      }
+      return names;
+    };
+    EXPECT_THAT(outside(got), testing::IsEmpty()) << world_size;
+    // The control: without one of the samples.
+    EXPECT_THAT(
+        outside(Compute(options, weights, RandomBatch(kImages - 1))),
+        testing::SizeIs(testing::Ge(model->parameters().specs().size() / 2)));
+    // Rounded to float32 once, after float64 sums in the ranks' order.
+    const double loss = loss_sum / kImages;
+    const NamedTensor& got_loss = got.at("loss");
+    EXPECT_EQ(got_loss.shape, std::vector<int64_t>{1});
+    if (world_size == 1) {
+      EXPECT_EQ(got_loss.Values<float>().at(0), static_cast<float>(loss));
+    }
+    EXPECT_NEAR(got_loss.Values<float>().at(0), loss,
+                (0x1p-24 + world_size * 0x1p-52) * loss);
+    EXPECT_EQ(got.size(),
+              model->parameters().specs().size() + buffers.size() + 1);
   }
-  const NamedTensor& loss = got.at("loss");
-  EXPECT_EQ(loss.shape, std::vector<int64_t>{1});
-  EXPECT_EQ(
-      loss.Values<float>(),
-      std::vector<float>{static_cast<float>(metrics->loss_sum / kImages)});
 }
 
-TEST_P(ModelTest, IsTheSameOverAnyNumberOfRanks) {
-  const Rounding rounding(Options(1), weights_, batch_);
+TEST(SyncBatchNormTest, IsTheSameOverAnyNumberOfRanks) {
+  const std::unique_ptr<Model> model = MakeModel("lenet_bn");
+  MoveAwayFromZero(model->parameters());
+  const Safetensors weights = WeightsOf(*model);
+  const Safetensors batch = RandomBatch(kImages);
+  GradientsOptions options = {.model = "lenet_bn", .sync_bn = true};
+  const Rounding rounding(options, weights, batch);
   // Else everything would be the same.
   EXPECT_LT(rounding.RelativeBound(), 1e-5);
   for (const int world_size : {2, 4, 7}) {
-    const NamedTensors got = Compute(Options(world_size), weights_, batch_);
+    options.world_size = world_size;
+    const NamedTensors got = Compute(options, weights, batch);
     EXPECT_EQ(got.size(), rounding.want().size());
     EXPECT_THAT(rounding.Outside(got), testing::IsEmpty()) << world_size;
+    EXPECT_TRUE(Compute(options, weights, batch) == got);
   }
   // The controls: without one of the samples, and where ranks have statistics
   // of their own.
+  options.world_size = 2;
   EXPECT_THAT(
-      rounding.Outside(Compute(Options(2), weights_, RandomBatch(kImages - 1))),
-      testing::SizeIs(testing::Ge(model_->parameters().count() / 2)));
-  if (!has_batch_norm()) return;
-  GradientsOptions local = Options(2);
-  local.sync_bn = false;
-  const auto outside = rounding.Outside(Compute(local, weights_, batch_));
-  for (const std::string& name :
-       {model_->parameters().specs()[0].name, std::string("loss"),
-        model_->buffers().specs()[0].name}) {
+      rounding.Outside(Compute(options, weights, RandomBatch(kImages - 1))),
+      testing::SizeIs(testing::Ge(model->parameters().count() / 2)));
+  options.sync_bn = false;
+  const auto outside = rounding.Outside(Compute(options, weights, batch));
+  for (const char* name : {"W1", "loss", "bn1.running_mean"}) {
     EXPECT_THAT(outside, testing::Contains(name));
-  }
-}
-
-TEST_P(ModelTest, RepeatsItselfBitForBit) {
-  for (const int world_size : {1, 2}) {
-    EXPECT_TRUE(Compute(Options(world_size), weights_, batch_) ==
-                Compute(Options(world_size), weights_, batch_));
   }
 }
 

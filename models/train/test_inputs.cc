@@ -77,7 +77,7 @@ absl::StatusOr<Metrics> CountingModel::ForwardBackward(const Batch& batch,
                                                        GradientReady ready) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> indices,
                             IndicesOf(batch));
-  trained_.push_back(indices);
+  trained.push_back(indices);
   for (int p = parameters_.count() - 1; p >= 0; --p) {
     const std::span<float> gradient = parameters_.gradient(p);
     for (size_t j = 0; j < gradient.size(); ++j) {
@@ -100,7 +100,7 @@ absl::StatusOr<Metrics> CountingModel::ForwardBackward(const Batch& batch,
 absl::StatusOr<Metrics> CountingModel::Evaluate(const Batch& batch) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> indices,
                             IndicesOf(batch));
-  evaluated_.push_back(indices);
+  evaluated.push_back(indices);
   return MetricsOf(indices);
 }
 

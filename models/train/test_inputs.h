@@ -41,16 +41,11 @@ class CountingModel : public Model {
   absl::StatusOr<Metrics> Evaluate(const Batch& batch) override;
 
   // The indices of each batch so far.
-  const std::vector<std::vector<int64_t>>& trained() const { return trained_; }
-  const std::vector<std::vector<int64_t>>& evaluated() const {
-    return evaluated_;
-  }
+  std::vector<std::vector<int64_t>> trained, evaluated;
 
  private:
   Parameters parameters_;
   Buffers buffers_;
-  std::vector<std::vector<int64_t>> trained_;
-  std::vector<std::vector<int64_t>> evaluated_;
 };
 
 // A model's parameters and buffers, as weights files have them.

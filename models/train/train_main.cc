@@ -24,7 +24,7 @@
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_environment.h"
 #include "models/data/dataset.h"
-#include "models/train/train_run.h"
+#include "models/train/runs.h"
 #include "models/train/trainer.h"
 
 ABSL_FLAG(std::string, model, "lenet",
@@ -204,16 +204,6 @@ absl::Status WithRank(int rank, const absl::Status& status) {
                       absl::StrCat("rank ", rank, ": ", status.message()));
 }
 
-// Trains with `world_size` threads of this process as ranks.
-absl::Status TrainOnThreads(int world_size, const GroupOptions& group,
-                            const FashionMnist& data,
-                            const TrainRunOptions& options) {
-  return RunOnThreads(world_size, group, [&](Communicator& communicator) {
-    return WithRank(communicator.rank(),
-                    RunTraining(communicator, data, options));
-  });
-}
-
 // Joins the launched run of which `environment` says this process is a rank,
 // and trains.
 absl::Status TrainAsLaunchedRank(const RankEnvironment& environment,
@@ -229,21 +219,6 @@ absl::Status TrainAsLaunchedRank(const RankEnvironment& environment,
   return WithRank(environment.rank, train());
 }
 
-// Starts this program again `world_size` times, with `arguments`, as the ranks
-// of a run that call TrainAsLaunchedRank, and waits for their end.
-absl::StatusOr<LaunchSummary> StartProcesses(
-    int world_size, int threads_per_rank,
-    const std::vector<std::string>& arguments) {
-  LaunchOptions options;
-  options.nproc = world_size;
-  options.argv = {OwnProgram()};
-  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
-  options.environment = {{"OMP_NUM_THREADS", absl::StrCat(threads_per_rank)}};
-  // Only rank 0 prints progress, and errors name their rank.
-  options.prefix_output = false;
-  return Launch(options);
-}
-
 // Returns the exit status, or an error of this process.
 absl::StatusOr<int> Train(const Config& config,
                           const std::vector<std::string>& arguments) {
@@ -256,15 +231,24 @@ absl::StatusOr<int> Train(const Config& config,
     // Read before any rank exists, so that a fault is reported once.
     LOCKSTEP_ASSIGN_OR_RETURN(const FashionMnist data, LoadData(config.run));
     if (config.run.parallelism != "ddp" || config.world_size == 1) {
-      LOCKSTEP_RETURN_IF_ERROR(
-          TrainOnThreads(config.world_size, config.group, data, config.run));
+      LOCKSTEP_RETURN_IF_ERROR(RunOnThreads(
+          config.world_size, config.group, [&](Communicator& communicator) {
+            return WithRank(communicator.rank(),
+                            RunTraining(communicator, data, config.run));
+          }));
       return 0;
     }
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const LaunchSummary summary,
-      StartProcesses(config.world_size, config.run.threads_per_rank,
-                     arguments));
+  // This program again, as the ranks of a run that call TrainAsLaunchedRank.
+  LaunchOptions options;
+  options.nproc = config.world_size;
+  options.argv = {OwnProgram()};
+  options.argv.insert(options.argv.end(), arguments.begin(), arguments.end());
+  options.environment = {
+      {"OMP_NUM_THREADS", absl::StrCat(config.run.threads_per_rank)}};
+  // Only rank 0 prints progress, and errors name their rank.
+  options.prefix_output = false;
+  LOCKSTEP_ASSIGN_OR_RETURN(const LaunchSummary summary, Launch(options));
   const std::string text = FormatSummary(summary);
   if (!text.empty()) std::fprintf(stderr, "%s\n", text.c_str());
   return ExitStatus(summary);

@@ -1,5 +1,3 @@
-#include "models/train/train_run.h"
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -32,6 +30,7 @@
 #include "models/model.h"
 #include "models/networks/networks.h"
 #include "models/train/data_parallel.h"
+#include "models/train/runs.h"
 #include "models/train/trainer.h"
 
 namespace lockstep {
@@ -71,10 +70,6 @@ constexpr char kModel[] = "model";
 constexpr char kSeed[] = "seed";
 constexpr char kEpochs[] = "epochs";
 
-absl::Status Unfit(const std::string& path, absl::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", what));
-}
-
 absl::StatusOr<CheckpointInfo> InfoOf(const Safetensors& content,
                                       const std::string& path) {
   const auto& metadata = content.metadata;
@@ -85,9 +80,10 @@ absl::StatusOr<CheckpointInfo> InfoOf(const Safetensors& content,
   if (model == metadata.end() || seed == metadata.end() ||
       epochs == metadata.end() || !absl::SimpleAtoi(seed->second, &info.seed) ||
       !absl::SimpleAtoi(epochs->second, &info.epochs) || info.epochs < 0) {
-    return Unfit(path,
-                 "is no checkpoint: its metadata lacks a model, a seed or a "
-                 "number of epochs");
+    return absl::InvalidArgumentError(
+        absl::StrCat(path,
+                     ": is no checkpoint: its metadata lacks a model, a "
+                     "seed or a number of epochs"));
   }
   info.model = absl::Utf8SafeCEscape(model->second);
   return info;
@@ -175,33 +171,22 @@ absl::StatusOr<EpochSummary> RunEpoch(Trainer& trainer, int64_t epoch,
   return summary;
 }
 
-// What rank 0 keeps of a run.
-class RunFiles {
- public:
-  // finished: by the run that this one goes on from.
-  RunFiles(const TrainRunOptions& options, const FashionMnist& data,
-           int world_size, int64_t finished)
-      : options_(options), report_(RunJson(options, data, world_size)) {
-    report_["epochs"] = EarlierEpochs(options, report_, finished);
-  }
-
-  absl::Status OnEpoch(const EpochSummary& summary, Model& model) {
-    if (options_.output_dir.empty()) return absl::OkStatus();
-    report_["epochs"].push_back(EpochJson(summary));
-    LOCKSTEP_RETURN_IF_ERROR(
-        SaveCheckpoint(absl::StrCat(options_.output_dir, "/", kCheckpointName),
-                       {.model = options_.model,
-                        .seed = options_.trainer.seed,
-                        .epochs = summary.epoch + 1},
-                       model.parameters(), model.buffers()));
-    return ReplaceFile(absl::StrCat(options_.output_dir, "/", kMetricsName),
-                       report_.dump(/*indent=*/2) + "\n");
-  }
-
- private:
-  const TrainRunOptions& options_;
-  Json report_;
-};
+// Keeps the epoch in output_dir: the model, and in `report` (RunJson's) the
+// numbers.
+absl::Status WriteFiles(const TrainRunOptions& options,
+                        const EpochSummary& summary, Model& model,
+                        Json& report) {
+  if (options.output_dir.empty()) return absl::OkStatus();
+  report["epochs"].push_back(EpochJson(summary));
+  LOCKSTEP_RETURN_IF_ERROR(
+      SaveCheckpoint(absl::StrCat(options.output_dir, "/", kCheckpointName),
+                     {.model = options.model,
+                      .seed = options.trainer.seed,
+                      .epochs = summary.epoch + 1},
+                     model.parameters(), model.buffers()));
+  return ReplaceFile(absl::StrCat(options.output_dir, "/", kMetricsName),
+                     report.dump(/*indent=*/2) + "\n");
+}
 
 void Announce(const TrainRunOptions& options, const FashionMnist& data,
               int world_size) {
@@ -232,8 +217,10 @@ absl::Status KeepFirst(absl::string_view flag,
 
 // Checks that the checkpoint to resume from fits the flags and the model.
 absl::Status CheckResume(const TrainRunOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors content,
+                            ReadSafetensors(options.resume));
   LOCKSTEP_ASSIGN_OR_RETURN(const CheckpointInfo info,
-                            ReadCheckpointInfo(options.resume));
+                            InfoOf(content, options.resume));
   if (info.model != options.model) {
     return FlagError("model", options.model,
                      absl::StrCat(options.resume, " holds a ", info.model));
@@ -250,8 +237,8 @@ absl::Status CheckResume(const TrainRunOptions& options) {
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Model> model,
                             CreateModel(options.model, options.trainer.seed));
-  return LoadCheckpoint(options.resume, model->parameters(), model->buffers())
-      .status();
+  return LoadTensors(content.tensors, options.resume, model->parameters(),
+                     model->buffers());
 }
 
 absl::Status Train(Communicator& communicator, const FashionMnist& data,
@@ -279,12 +266,13 @@ absl::Status Train(Communicator& communicator, const FashionMnist& data,
   }
   TrainingProgress progress(communicator, options.epochs, std::cout,
                             isatty(STDOUT_FILENO) == 1);
-  RunFiles files(options, data, communicator.world_size(), resumed.epochs);
+  Json report = RunJson(options, data, communicator.world_size());
+  report["epochs"] = EarlierEpochs(options, report, resumed.epochs);
   for (int64_t epoch = resumed.epochs; epoch < options.epochs; ++epoch) {
     LOCKSTEP_ASSIGN_OR_RETURN(const EpochSummary summary,
                               RunEpoch(*trainer, epoch, data, progress));
     if (communicator.rank() == 0) {
-      LOCKSTEP_RETURN_IF_ERROR(files.OnEpoch(summary, *model));
+      LOCKSTEP_RETURN_IF_ERROR(WriteFiles(options, summary, *model, report));
     }
   }
   // No rank ends, which would look like its death, before all are done.
@@ -303,11 +291,6 @@ absl::Status SaveCheckpoint(const std::string& path, const CheckpointInfo& info,
   content.tensors = ValueTensors(parameters);
   content.tensors.merge(BufferTensors(buffers));
   return WriteSafetensors(path, content);
-}
-
-absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(const std::string& path) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const Safetensors content, ReadSafetensors(path));
-  return InfoOf(content, path);
 }
 
 absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,

@@ -27,11 +27,6 @@
 #include "sampler/shard.h"
 
 namespace lockstep {
-namespace {
-
-using Clock = std::chrono::steady_clock;
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<Trainer>> Trainer::Create(
     Communicator& communicator, Model& model, const Dataset& train,
@@ -80,6 +75,7 @@ Trainer::Trainer(Communicator& communicator, Model& model, const Dataset& train,
 
 absl::StatusOr<Metrics> Trainer::TrainEpoch(
     int64_t epoch, const std::function<bool(const StepReport&)>& on_step) {
+  using Clock = std::chrono::steady_clock;
   Clock::time_point start = Clock::now();
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> indices,
                             DrawIndices(epoch));

@@ -34,8 +34,8 @@
 #include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/train/metrics.h"
+#include "models/train/runs.h"
 #include "models/train/test_inputs.h"
-#include "models/train/train_run.h"
 #include "sampler/distributed_sampler.h"
 #include "sampler/sampler.h"
 
@@ -90,7 +90,7 @@ std::vector<RankRun> TrainOneEpoch(int world_size,
           run.reports.push_back(report);
           return true;
         }));
-    run.trained = model.trained();
+    run.trained = model.trained;
     return absl::OkStatus();
   });
   return runs;
@@ -101,7 +101,6 @@ struct Case {
   int64_t batch_size;
 };
 
-// The model is called in every step, also where a rank has no sample for it.
 class ShardingTest : public testing::TestWithParam<Case> {};
 
 INSTANTIATE_TEST_SUITE_P(Worlds, ShardingTest,
@@ -113,79 +112,60 @@ INSTANTIATE_TEST_SUITE_P(Worlds, ShardingTest,
                                                "Batch", info.param.batch_size);
                          });
 
-// Batch `step` of the epoch order.
-std::vector<int64_t> GlobalBatch(const std::vector<int64_t>& order,
-                                 int64_t batch_size, int64_t step) {
-  const int64_t begin = step * batch_size;
-  const int64_t end = std::min(kSamples, begin + batch_size);
-  return {order.begin() + begin, order.begin() + end};
-}
-
-TEST_P(ShardingTest, ContiguousRanksTakeBlocksInRankOrder) {
-  const auto [world_size, batch_size] = GetParam();
-  const std::vector<int64_t> order = EpochOrder(/*seed=*/5, /*epoch=*/2);
-  const std::vector<RankRun> runs = TrainOneEpoch(
-      world_size,
-      {.batch_size = batch_size, .seed = 5, .sharding = Sharding::kContiguous},
-      /*epoch=*/2);
-  const int64_t steps = (kSamples + batch_size - 1) / batch_size;
-  for (const RankRun& run : runs) ASSERT_THAT(run.trained, SizeIs(steps));
-  for (int64_t step = 0; step < steps; ++step) {
-    const std::vector<int64_t> want = GlobalBatch(order, batch_size, step);
+// What the rank takes of each global batch, from the definition. The model is
+// called in every step, also where a rank has no sample for it.
+Batches PartsOf(int rank, const Case& c, Sharding sharding,
+                const std::vector<int64_t>& order) {
+  Batches parts;
+  for (int64_t begin = 0; begin < kSamples; begin += c.batch_size) {
+    const int64_t end = std::min(kSamples, begin + c.batch_size);
     // As torch.chunk: all pieces but the last have ceil(n / P) samples.
-    const size_t piece = (want.size() + world_size - 1) / world_size;
-    std::vector<int64_t> got;
-    for (const RankRun& run : runs) {
-      EXPECT_EQ(run.trained[step].size(),
-                std::min(piece, want.size() - got.size()));
-      got.insert(got.end(), run.trained[step].begin(), run.trained[step].end());
+    const int64_t piece = (end - begin + c.world_size - 1) / c.world_size;
+    parts.emplace_back();
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t taker = sharding == Sharding::kContiguous
+                                ? (i - begin) / piece
+                                : i % c.world_size;
+      if (taker == rank) parts.back().push_back(order[i]);
     }
-    EXPECT_EQ(got, want) << step;
   }
+  return parts;
 }
 
-TEST_P(ShardingTest, StridedRanksTakeEveryPthSampleOfTheSameBatches) {
+TEST_P(ShardingTest, RanksTakeTheirPartsOfEachBatchAndReportAllSamples) {
   const auto [world_size, batch_size] = GetParam();
   const std::vector<int64_t> order = EpochOrder(/*seed=*/5, /*epoch=*/2);
-  const std::vector<RankRun> runs = TrainOneEpoch(
-      world_size, {.batch_size = batch_size, .seed = 5}, /*epoch=*/2);
-  for (int rank = 0; rank < world_size; ++rank) {
-    Batches want;
-    for (int64_t begin = 0; begin < kSamples; begin += batch_size) {
-      want.emplace_back();
-      for (int64_t i = begin; i < std::min(kSamples, begin + batch_size); ++i) {
-        if (i % world_size == rank) want.back().push_back(order[i]);
-      }
-    }
-    EXPECT_EQ(runs[rank].trained, want) << rank;
-  }
-}
-
-TEST_P(ShardingTest, ReportsEveryStepAndTheMetricsOfAllSamples) {
-  const auto [world_size, batch_size] = GetParam();
+  const int64_t steps = (kSamples + batch_size - 1) / batch_size;
   Metrics want;
   for (int64_t i = 0; i < kSamples; ++i) {
     want += {static_cast<double>(i % 5), i % 2 == 0 ? 1 : 0, 1};
   }
-  const int64_t steps = (kSamples + batch_size - 1) / batch_size;
-  for (const RankRun& run :
-       TrainOneEpoch(world_size, {.batch_size = batch_size}, /*epoch=*/3)) {
-    EXPECT_EQ(run.metrics.loss_sum, want.loss_sum);
-    EXPECT_EQ(run.metrics.correct, want.correct);
-    EXPECT_EQ(run.metrics.samples, kSamples);
-    ASSERT_THAT(run.reports, SizeIs(steps));
-    for (int64_t step = 0; step < steps; ++step) {
-      const StepReport& report = run.reports[step];
-      EXPECT_EQ(report.epoch, 3);
-      EXPECT_EQ(report.step, step);
-      EXPECT_EQ(report.steps_per_epoch, steps);
-      EXPECT_EQ(report.global_samples,
-                std::min(batch_size, kSamples - step * batch_size));
-      EXPECT_EQ(report.shard_metrics.samples,
-                static_cast<int64_t>(run.trained[step].size()));
-      EXPECT_GE(report.wall, report.times.compute +
-                                 report.times.exposed_communication +
-                                 report.times.data_wait);
+  EXPECT_EQ(TrainerOptions().sharding, Sharding::kStrided);
+  for (const Sharding sharding : {Sharding::kContiguous, Sharding::kStrided}) {
+    const std::vector<RankRun> runs = TrainOneEpoch(
+        world_size, {.batch_size = batch_size, .seed = 5, .sharding = sharding},
+        /*epoch=*/2);
+    for (int rank = 0; rank < world_size; ++rank) {
+      const RankRun& run = runs[rank];
+      EXPECT_EQ(run.trained, PartsOf(rank, GetParam(), sharding, order));
+      EXPECT_EQ(run.metrics.loss_sum, want.loss_sum);
+      EXPECT_EQ(run.metrics.correct, want.correct);
+      EXPECT_EQ(run.metrics.samples, kSamples);
+      ASSERT_THAT(run.reports, SizeIs(steps));
+      ASSERT_THAT(run.trained, SizeIs(steps));
+      for (int64_t step = 0; step < steps; ++step) {
+        const StepReport& report = run.reports[step];
+        EXPECT_EQ(report.epoch, 2);
+        EXPECT_EQ(report.step, step);
+        EXPECT_EQ(report.steps_per_epoch, steps);
+        EXPECT_EQ(report.global_samples,
+                  std::min(batch_size, kSamples - step * batch_size));
+        EXPECT_EQ(report.shard_metrics.samples,
+                  static_cast<int64_t>(run.trained[step].size()));
+        EXPECT_GE(report.wall, report.times.compute +
+                                   report.times.exposed_communication +
+                                   report.times.data_wait);
+      }
     }
   }
 }
@@ -225,7 +205,7 @@ TEST(TrainerTest, EndsAnEpochEarlyWhenTold) {
   };
   EXPECT_THAT(WithTrainer(model, nullptr, {.batch_size = 4}, two_steps),
               IsOk());
-  EXPECT_THAT(model.trained(), SizeIs(2));
+  EXPECT_THAT(model.trained, SizeIs(2));
 }
 
 TEST(TrainerTest, RefusesOptionsThatCannotTrain) {
@@ -267,7 +247,7 @@ TEST(TrainerTest, TrainsInTheOrderOfAGivenSampler) {
   EXPECT_THAT(WithTrainer(model, std::make_unique<FixedSampler>(backwards),
                           {.batch_size = 13}, TrainOne),
               IsOk());
-  EXPECT_THAT(model.trained(), ElementsAreArray({backwards}));
+  EXPECT_THAT(model.trained, ElementsAreArray({backwards}));
 }
 
 TEST(TrainerTest, RefusesASamplerThatDrawsTooLittleOrBeyondTheDataSet) {
@@ -327,7 +307,7 @@ TEST(TrainerEvaluationTest, EvaluatesEverySampleExactlyOnce) {
             Trainer::Create(communicator, model, train, {}));
         LOCKSTEP_ASSIGN_OR_RETURN(const Metrics metrics,
                                   trainer->Evaluate(test));
-        evaluated[communicator.rank()] = model.evaluated();
+        evaluated[communicator.rank()] = model.evaluated;
         return metrics.samples == size && metrics.correct == (size + 1) / 2
                    ? absl::OkStatus()
                    : absl::InternalError("wrong metrics");
@@ -395,60 +375,46 @@ TEST(TrainerEvaluationTest,
 const CheckpointInfo kInfo = {
     .model = "lenet", .seed = ~uint64_t{0}, .epochs = 3};
 
-Parameters TwoParameters() { return Parameters({{"W", {2, 3}}, {"b", {2}}}); }
-
-Buffers TwoBuffers() {
-  Buffers buffers;
-  buffers.AddFloats("running_mean", {3});
-  buffers.AddCounter("num_batches_tracked");
-  return buffers;
-}
-
 class CheckpointTest : public testing::Test {
  protected:
   CheckpointTest()
       : path_(absl::StrCat(testing::TempDir(), "/checkpoint.safetensors")) {
-    const std::span<float> values = saved_.values();
+    const std::span<float> values = saved_.parameters().values();
     std::iota(values.begin(), values.end(), 0.1f);
-    const std::span<float> floats = buffers_.floats();
+    const std::span<float> floats = saved_.buffers().floats();
     std::iota(floats.begin(), floats.end(), -0.3f);
-    buffers_.counters()[0] = (int64_t{1} << 60) + 1;
-    EXPECT_THAT(SaveCheckpoint(path_, kInfo, saved_, buffers_), IsOk());
+    saved_.buffers().counters()[0] = (int64_t{1} << 60) + 1;
+    EXPECT_THAT(
+        SaveCheckpoint(path_, kInfo, saved_.parameters(), saved_.buffers()),
+        IsOk());
   }
 
   const std::string path_;
-  Parameters saved_ = TwoParameters();
-  Buffers buffers_ = TwoBuffers();
+  CountingModel saved_, loaded_;
 };
 
 TEST_F(CheckpointTest, ReadsBackTheTensorsAndInfoThatItWroteAlone) {
-  Parameters loaded = TwoParameters();
-  Buffers buffers = TwoBuffers();
-  EXPECT_THAT(LoadCheckpoint(path_, loaded, buffers), IsOkAndHolds(kInfo));
-  EXPECT_THAT(loaded.values(), ElementsAreArray(saved_.values()));
-  EXPECT_THAT(buffers.floats(), ElementsAreArray(buffers_.floats()));
-  EXPECT_EQ(buffers.counters()[0], buffers_.counters()[0]);
-  EXPECT_THAT(ReadCheckpointInfo(path_), IsOkAndHolds(kInfo));
-  NamedTensors want = ValueTensors(saved_);
-  want.merge(BufferTensors(buffers_));
-  EXPECT_EQ(want.size(), 4u);
-  EXPECT_EQ(ReadSafetensors(path_).value().tensors, want);
+  EXPECT_THAT(LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers()),
+              IsOkAndHolds(kInfo));
+  const Safetensors want = WeightsOf(saved_);
+  EXPECT_EQ(want.tensors.size(), 6u);
+  EXPECT_EQ(WeightsOf(loaded_), want);
+  EXPECT_EQ(ReadSafetensors(path_).value().tensors, want.tensors);
 }
 
 TEST_F(CheckpointTest, ReadsACheckpointOfAModelWithoutBuffers) {
   Buffers none;
-  ASSERT_THAT(SaveCheckpoint(path_, kInfo, saved_, none), IsOk());
-  Parameters loaded = TwoParameters();
+  ASSERT_THAT(SaveCheckpoint(path_, kInfo, saved_.parameters(), none), IsOk());
   // A model with buffers cannot go on from it, and keeps what it has.
-  Buffers buffers = TwoBuffers();
   EXPECT_THAT(
-      LoadCheckpoint(path_, loaded, buffers),
+      LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers()),
       StatusIs(absl::StatusCode::kInvalidArgument,
-               AllOf(StartsWith(path_),
-                     HasSubstr("has no tensor 'num_batches_tracked'"))));
-  EXPECT_THAT(loaded.values(), Each(0.0f));
-  EXPECT_THAT(LoadCheckpoint(path_, loaded, none), IsOkAndHolds(kInfo));
-  EXPECT_THAT(loaded.values(), ElementsAreArray(saved_.values()));
+               AllOf(StartsWith(path_), HasSubstr("has no tensor 'batches'"))));
+  EXPECT_THAT(loaded_.parameters().values(), Each(0.0f));
+  EXPECT_THAT(LoadCheckpoint(path_, loaded_.parameters(), none),
+              IsOkAndHolds(kInfo));
+  EXPECT_THAT(loaded_.parameters().values(),
+              ElementsAreArray(saved_.parameters().values()));
 }
 
 TEST_F(CheckpointTest, RefusesFilesThatAreNoCheckpoint) {
@@ -460,7 +426,7 @@ TEST_F(CheckpointTest, RefusesFilesThatAreNoCheckpoint) {
   contents[3].metadata.erase("model");
   for (const Safetensors& content : contents) {
     ASSERT_THAT(WriteSafetensors(path_, content), IsOk());
-    EXPECT_THAT(ReadCheckpointInfo(path_),
+    EXPECT_THAT(LoadCheckpoint(path_, loaded_.parameters(), loaded_.buffers()),
                 StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(StartsWith(path_), HasSubstr("no checkpoint"))));
   }

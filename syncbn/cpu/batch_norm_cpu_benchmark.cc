@@ -16,16 +16,17 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "base/data_types.h"
 #include "benchmark/benchmark.h"
 #include "collectives/collective.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/cpu/onednn_batch_norm.h"
+#include "syncbn/testing/device_tensor.h"
 
 namespace lockstep {
 namespace {
@@ -49,145 +50,69 @@ class Times {
   std::map<std::string, double> least_;
 };
 
-// 64-byte aligned, as the models' activations are.
-class Floats {
- public:
-  explicit Floats(int64_t size, float value = 0)
-      : size_(size),
-        memory_(*CpuBatchNormKernels().Allocate(size * int64_t{4})) {
-    std::fill_n(data(), size, value);
+// What one layer works on, 64-byte aligned as the models' activations are.
+LayerTensors MakeLayer(const ActivationShape& shape) {
+  const auto channels = static_cast<size_t>(shape.c);
+  LayerTensors::Values values = {.x = {},
+                                 .residual = {},
+                                 .dy = {},
+                                 .weight = std::vector(channels, 1.25),
+                                 .bias = std::vector(channels, -0.25)};
+  for (int64_t i = 0; i < shape.size(); ++i) {
+    values.x.push_back(static_cast<double>(i * 37 % 101) / 101);
+    values.dy.push_back(static_cast<double>(i * 41 % 103) / 103 - 0.5);
   }
-  float* data() { return reinterpret_cast<float*>(memory_.get()); }
-  Buffer buffer() { return {data(), size_, DataType::kFloat32}; }
+  return LayerTensors({.channels = shape.c}, shape, DataType::kFloat32, values);
+}
 
- private:
-  int64_t size_;
-  std::shared_ptr<std::byte> memory_;
-};
-
-// What one layer works on.
-struct Layer {
-  Layer(const ActivationShape& shape, bool relu)
-      : shape(shape),
-        relu(relu),
-        x(shape.size()),
-        y(shape.size()),
-        dy(shape.size()),
-        dx(shape.size()),
-        weight(shape.c, 1.25f),
-        bias(shape.c, -0.25f),
-        running_mean(shape.c),
-        running_variance(shape.c, 1),
-        dweight(shape.c),
-        dbias(shape.c),
-        saved(*CpuBatchNormKernels().Allocate(record().size_bytes())),
-        own(*CpuBatchNormKernels().Allocate(record().size_bytes())),
-        sums(2 * shape.c) {
-    for (int64_t i = 0; i < shape.size(); ++i) {
-      x.data()[i] = static_cast<float>(i * 37 % 101) / 101;
-      dy.data()[i] = static_cast<float>(i * 41 % 103) / 103 - 0.5f;
-    }
-  }
-
-  StatisticsRecord record() const { return {.channels = shape.c}; }
-  Buffer saved_buffer() const {
-    return {saved.get(), record().size_bytes(), DataType::kUInt8};
-  }
-  RunningStatistics running() {
-    return {running_mean.buffer(), running_variance.buffer(), &batches};
-  }
-
-  ActivationShape shape;
-  bool relu;
-  Floats x, y, dy, dx, weight, bias, running_mean, running_variance, dweight,
-      dbias;
-  std::shared_ptr<std::byte> saved, own;
-  Floats sums;
-  int64_t batches = 0;
-};
-
-// One step of SyncBatchNorm of one rank, without its calls of the group.
-absl::Status RunOurs(CpuBatchNormKernels& kernels, Layer& layer, Times& times) {
+// One step of SyncBatchNorm of one rank, without its calls of the group. own:
+// for the batch's record; sums: [2, c].
+absl::Status RunOurs(CpuBatchNormKernels& kernels, LayerTensors& layer,
+                     const LayerCall& how, const DeviceRecords& own,
+                     const Buffer& sums, Times& times) {
+  const BatchNorm::Forwards forward = layer.Forwards(how);
+  const BatchNormKernels::BackwardCall backward = {layer.Backwards(how), sums};
   const auto start = Clock::now();
-  const MergeOptions merge = {.epsilon = 1e-5,
-                              .weight_of_batch = 0.1,
-                              .unbiased_running_variance = true,
-                              .refuses_one_value = true};
   absl::Status status =
-      kernels.ComputeMoments(layer.shape, layer.x.buffer(), layer.own.get());
+      kernels.ComputeMoments(forward.shape, forward.x, own.data());
   status.Update(kernels
-                    .Merge({layer.record(), layer.own.get(), 1, merge,
-                            layer.running(), layer.saved.get()})
+                    .Merge({own.layout(), own.data(), /*ranks=*/1,
+                            MergeOptionsFor(layer.options, forward.running),
+                            forward.running, forward.saved.bytes()})
                     .status());
   times.Note("moments", start);
   const auto normalize = Clock::now();
-  status.Update(kernels.Normalize({.shape = layer.shape,
-                                   .relu = layer.relu,
-                                   .x = layer.x.buffer(),
-                                   .residual = {},
-                                   .weight = layer.weight.buffer(),
-                                   .bias = layer.bias.buffer(),
-                                   .saved = layer.saved.get(),
-                                   .y = layer.y.buffer()}));
+  status.Update(kernels.Normalize(forward));
   times.Note("normalize", normalize);
-  const BatchNormKernels::BackwardCall call = {
-      .shape = layer.shape,
-      .relu = layer.relu,
-      .x = layer.x.buffer(),
-      .y = layer.y.buffer(),
-      .dy = layer.dy.buffer(),
-      .weight = layer.weight.buffer(),
-      .saved = layer.saved.get(),
-      .sums = layer.sums.buffer(),
-      .dweight = layer.dweight.buffer(),
-      .dbias = layer.dbias.buffer(),
-      .dx = layer.dx.buffer(),
-      .dresidual = {}};
   const auto reduce = Clock::now();
-  status.Update(kernels.BackwardReduce(call));
+  status.Update(kernels.BackwardReduce(backward));
   times.Note("reduce", reduce);
   const auto input = Clock::now();
-  status.Update(kernels.BackwardInput(call));
+  status.Update(kernels.BackwardInput(backward));
   times.Note("input", input);
   times.Note("ours", start);
   return status;
 }
 
-absl::Status RunOnednn(OnednnBatchNorm& norm, Layer& layer, Times& times) {
+absl::Status RunOnednn(OnednnBatchNorm& norm, LayerTensors& layer,
+                       const LayerCall& how, Times& times) {
+  const BatchNorm::Forwards forward = layer.Forwards(how);
+  const BatchNorm::Backwards backward = layer.Backwards(how);
   const auto start = Clock::now();
-  absl::Status status = norm.Forward({.shape = layer.shape,
-                                      .training = true,
-                                      .relu = layer.relu,
-                                      .x = layer.x.buffer(),
-                                      .residual = {},
-                                      .weight = layer.weight.buffer(),
-                                      .bias = layer.bias.buffer(),
-                                      .running = layer.running(),
-                                      .y = layer.y.buffer(),
-                                      .saved = layer.saved_buffer()});
+  absl::Status status = norm.Forward(forward);
   times.Note("onednn_forward", start);
-  status.Update(norm.Backward({.shape = layer.shape,
-                               .training = true,
-                               .relu = layer.relu,
-                               .x = layer.x.buffer(),
-                               .y = layer.y.buffer(),
-                               .dy = layer.dy.buffer(),
-                               .weight = layer.weight.buffer(),
-                               .saved = layer.saved_buffer(),
-                               .dweight = layer.dweight.buffer(),
-                               .dbias = layer.dbias.buffer(),
-                               .dx = layer.dx.buffer(),
-                               .dresidual = {}},
-                              [] {}));
+  status.Update(norm.Backward(backward, [] {}));
   times.Note("onednn", start);
   return status;
 }
 
 // Whether both gave the same, but for rounding.
-bool Agree(Floats& a, Floats& b) {
-  for (int64_t i = 0; i < a.buffer().count; ++i) {
-    const float scale = 1 + std::abs(b.data()[i]);
-    if (!(std::abs(a.data()[i] - b.data()[i]) <= 1e-4f * scale)) return false;
+bool Agree(const DeviceTensor& a, const DeviceTensor& b) {
+  const std::vector<double> ours = a.Read();
+  const std::vector<double> theirs = b.Read();
+  for (size_t i = 0; i < ours.size(); ++i) {
+    const double scale = 1 + std::abs(theirs[i]);
+    if (!(std::abs(ours[i] - theirs[i]) <= 1e-4 * scale)) return false;
   }
   return true;
 }
@@ -197,26 +122,28 @@ void TrainingStep(benchmark::State& state, bool relu) {
                                  .c = state.range(1),
                                  .hw = state.range(2),
                                  .layout = Layout::kNhwc};
-  BatchNormOptions options;
-  options.channels = shape.c;
   CpuBatchNormKernels kernels;
+  LayerTensors ours = MakeLayer(shape);
+  LayerTensors theirs = MakeLayer(shape);
   const std::unique_ptr<OnednnBatchNorm> norm =
-      *OnednnBatchNorm::Create(options);
-  Layer ours(shape, relu);
-  Layer theirs(shape, relu);
+      *OnednnBatchNorm::Create(theirs.options);
+  const DeviceRecords own({UnwrittenRecord(shape.c)});
+  const DeviceTensor sums(DataType::kFloat32, 2 * shape.c);
+  const Buffer x = ours.x.buffer();
+  const Buffer y = ours.y.buffer();
+  const LayerCall how = {.relu = relu};
   Times times;
   absl::Status status;
   for (auto _ : state) {
     const auto copy = Clock::now();
-    std::memcpy(ours.y.data(), ours.x.data(),
-                static_cast<size_t>(ours.x.buffer().size_bytes()));
+    std::memcpy(y.data, x.data, static_cast<size_t>(x.size_bytes()));
     times.Note("copy", copy);
-    status.Update(RunOurs(kernels, ours, times));
-    status.Update(RunOnednn(*norm, theirs, times));
+    status.Update(RunOurs(kernels, ours, how, own, sums.buffer(), times));
+    status.Update(RunOnednn(*norm, theirs, how, times));
   }
   if (status.ok() && (!Agree(ours.y, theirs.y) || !Agree(ours.dx, theirs.dx) ||
                       !Agree(ours.dweight, theirs.dweight) ||
-                      !Agree(ours.running_variance, theirs.running_variance))) {
+                      !Agree(ours.variance, theirs.variance))) {
     status = absl::DataLossError("ours and oneDNN's do not agree");
   }
   if (!status.ok()) {

@@ -1,5 +1,5 @@
 // Reduces activations to two float64 numbers per channel, in an order that
-// depends on their shape alone (column_plan.h): the frame that statistics and
+// depends on their shape alone (workspace.h): the frame that statistics and
 // gradient sums have in common. For files that are compiled with
 // -ffp-contract=off.
 #ifndef LOCKSTEP_SYNCBN_CPU_COLUMN_SCAN_H_
@@ -10,9 +10,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "syncbn/activations.h"
-#include "syncbn/cpu/column_plan.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/cpu/vector_loops.h"
+#include "syncbn/cpu/workspace.h"
 
 namespace lockstep {
 

@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "collectives/algorithms/reduction_kernels.h"
 #include "collectives/collective.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/workspace.h"
@@ -37,7 +36,7 @@ class CpuBatchNormKernels : public BatchNormKernels {
     return AllocateHost(bytes);
   }
 
-  // Reads x from memory once: tiles of 64 rows of 64 columns (column_plan.h)
+  // Reads x from memory once: tiles of 64 rows of 64 columns (workspace.h)
   // are gone over twice, the second time out of the cache.
   //
   // Per column of a tile, in the type T that statistics have, with n <= 64
@@ -78,7 +77,7 @@ class CpuBatchNormKernels : public BatchNormKernels {
   // with each operation rounded to T, and y once more to a 16-bit type.
   absl::Status Normalize(const NormalizeCall& call) override;
 
-  // In one pass. Sums of a tile of 64 rows (column_plan.h) are in the type T of
+  // In one pass. Sums of a tile of 64 rows (workspace.h) are in the type T of
   // the statistics, with at most 18 additions in a row; all else is in float64,
   // and rounded to T at the end. So sum of g is off by at most 19 u sum |g|,
   // and the other by 22 u sum |g (x - mean)| * inverse deviation, to first

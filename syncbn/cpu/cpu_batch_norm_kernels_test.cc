@@ -18,12 +18,9 @@
 #include "collectives/algorithms/reduction_kernels.h"
 #include "collectives/collective.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cpu/column_plan.h"
 #include "syncbn/cpu/workspace.h"
-#include "syncbn/moments.h"
 #include "syncbn/testing/device_tensor.h"
 #include "syncbn/testing/kernel_suite.h"
 
@@ -80,18 +77,22 @@ struct Part {
   int64_t begin;
   int64_t end;
   int thread;
+
+  friend bool operator==(const Part&, const Part&) = default;
 };
 
-std::vector<Part> PartsOf(int64_t items) {
+std::vector<Part> PartsOf(int64_t items, int64_t work = kMuchWork) {
   std::vector<Part> parts;
   // The thread sanitizer sees this one whether or not abseil is built with it.
   std::mutex mutex;
-  ParallelFor(items, kMuchWork, [&](int64_t begin, int64_t end, int thread) {
+  ParallelFor(items, work, [&](int64_t begin, int64_t end, int thread) {
     const std::lock_guard<std::mutex> lock(mutex);
     parts.push_back({begin, end, thread});
   });
   return parts;
 }
+
+const std::vector<Part> kOnePart = {{.begin = 0, .end = 10, .thread = 0}};
 
 TEST(ParallelForTest, VisitsEachItemOnceOnDifferentThreads) {
   for (int threads : {1, 2, 3, 8}) {
@@ -135,14 +136,7 @@ TEST(ParallelForTest, WritesAreSeenBeforeAndAfter) {
 TEST(ParallelForTest, LittleWorkHasFewThreads) {
   omp_set_num_threads(4);
   for (int64_t work : {int64_t{0}, kWorkOfThread, 2 * kWorkOfThread - 1}) {
-    int calls = 0;
-    ParallelFor(10, work, [&](int64_t begin, int64_t end, int thread) {
-      ++calls;
-      EXPECT_EQ(begin, 0);
-      EXPECT_EQ(end, 10);
-      EXPECT_EQ(thread, 0);
-    });
-    EXPECT_EQ(calls, 1);
+    EXPECT_EQ(PartsOf(10, work), kOnePart) << work;
   }
 }
 
@@ -154,12 +148,7 @@ TEST(ParallelForTest, IsAPlainCallInsideAnother) {
       parts[static_cast<size_t>(i)] = PartsOf(10);
     }
   });
-  for (const std::vector<Part>& inner : parts) {
-    ASSERT_EQ(inner.size(), 1u);
-    EXPECT_EQ(inner[0].begin, 0);
-    EXPECT_EQ(inner[0].end, 10);
-    EXPECT_EQ(inner[0].thread, 0);
-  }
+  EXPECT_EQ(parts, std::vector(2, kOnePart));
 }
 
 // The suite of all kernels.
@@ -215,24 +204,23 @@ INSTANTIATE_TEST_SUITE_P(Cpu, KernelsTest,
                          testing::ValuesIn(CasesOf(&kKernels, kTypes)),
                          CaseName);
 
-// A layer's forward and backward pass.
-struct Step {
-  // Tensors are aligned to their elements alone.
+// A layer's forward and backward pass, on tensors that are aligned to their
+// elements alone.
+struct Step : LayerTensors {
+  // fused: with ReLU and residual.
   Step(const ActivationShape& shape, DataType type, bool fused = true,
-       std::vector<double> values = {})
-      : fused(fused),
-        shape(shape),
-        x(type, values.empty() ? RandomValues(shape.size(), 1, 0.25) : values,
-          1),
-        residual(type, RandomValues(shape.size(), 2), 1),
-        dy(type, RandomValues(shape.size(), 3), 1),
-        y(type, shape.size(), 1),
-        dx(type, shape.size(), 1),
-        dresidual(type, shape.size(), 1),
-        weight(StatisticsTypeOf(type), RandomValues(shape.c, 4, 1, 0.2), 1),
+       const std::vector<double>& values = {})
+      : LayerTensors(
+            {.channels = shape.c}, shape, type,
+            {.x = values.empty() ? RandomValues(shape.size(), 1, 0.25) : values,
+             .residual = RandomValues(shape.size(), 2),
+             .dy = RandomValues(shape.size(), 3),
+             .weight = RandomValues(shape.c, 4, 1, 0.2),
+             .bias = RandomValues(shape.c, 5)},
+            /*offset=*/1, /*gradient_offset=*/1, /*channel_offset=*/1),
+        call{.relu = fused, .residual = fused},
         sums(StatisticsTypeOf(type), 2 * shape.c, 1),
-        record({UnwrittenRecord(shape.c)}, StatisticsTypeOf(type)),
-        saved({UnwrittenRecord(shape.c)}, StatisticsTypeOf(type)) {}
+        record({UnwrittenRecord(shape.c)}, StatisticsTypeOf(type)) {}
 
   void Run(CpuBatchNormKernels& kernels) {
     EXPECT_THAT(kernels.ComputeMoments(shape, x.buffer(), record.data()),
@@ -244,48 +232,24 @@ struct Step {
                                {},
                                saved.data()}),
                 IsOkAndHolds(shape.values_per_channel()));
-    Normalize(kernels, y.buffer());
+    EXPECT_THAT(kernels.Normalize(Forwards(call)), IsOk());
     EXPECT_THAT(kernels.BackwardReduce(Backward()), IsOk());
-    InputGradient(kernels, dx.buffer(), dresidual.buffer());
+    EXPECT_THAT(kernels.BackwardInput(Backward()), IsOk());
   }
 
-  void Normalize(CpuBatchNormKernels& kernels, Buffer to) {
-    BatchNormKernels::NormalizeCall normalize;
-    normalize.shape = shape;
-    normalize.relu = fused;
-    normalize.x = x.buffer();
-    if (fused) normalize.residual = residual.buffer();
-    normalize.weight = weight.buffer();
-    normalize.saved = saved.data();
-    normalize.y = to;
-    EXPECT_THAT(kernels.Normalize(normalize), IsOk());
-  }
-
-  void InputGradient(CpuBatchNormKernels& kernels, Buffer to_dx,
-                     Buffer to_dresidual) {
-    BatchNormKernels::BackwardCall backward = Backward();
-    backward.dx = to_dx;
-    backward.dresidual = to_dresidual;
-    EXPECT_THAT(kernels.BackwardInput(backward), IsOk());
-  }
-
-  BatchNormKernels::BackwardCall Backward() {
-    BatchNormKernels::BackwardCall backward;
-    backward.shape = shape;
-    backward.relu = fused;
-    backward.x = x.buffer();
-    backward.y = y.buffer();
-    backward.dy = dy.buffer();
-    backward.weight = weight.buffer();
-    backward.saved = saved.data();
-    backward.sums = sums.buffer();
+  BatchNormKernels::BackwardCall Backward() const {
+    BatchNormKernels::BackwardCall backward = {Backwards(call), sums.buffer()};
+    backward.dresidual = dresidual.buffer();
     return backward;
   }
 
   // Of all that is written.
   std::string Bytes() const {
-    std::string bytes =
-        sums.Bytes() + y.Bytes() + dx.Bytes() + dresidual.Bytes();
+    std::string bytes;
+    for (const DeviceTensor* t :
+         {&sums, &y, &dx, &dresidual, &dweight, &dbias}) {
+      bytes += t->Bytes();
+    }
     for (const DeviceRecords* r : {&record, &saved}) {
       bytes.append(reinterpret_cast<const char*>(r->data()),
                    static_cast<size_t>(r->layout().size_bytes()));
@@ -293,10 +257,9 @@ struct Step {
     return bytes;
   }
 
-  const bool fused;  // With ReLU and residual.
-  const ActivationShape shape;
-  DeviceTensor x, residual, dy, y, dx, dresidual, weight, sums;
-  DeviceRecords record, saved;
+  const LayerCall call;
+  const DeviceTensor sums;
+  const DeviceRecords record;
 };
 
 TEST(CpuBatchNormKernelsTest, BitsDoNotDependOnThreadsOrInstructions) {
@@ -361,8 +324,13 @@ TEST(CpuBatchNormKernelsTest, LargeAlignedOutputsHaveTheSameBits) {
       DeviceTensor y(DataType::kFloat32, shape.size());
       DeviceTensor dx(DataType::kFloat32, shape.size());
       DeviceTensor dresidual(DataType::kFloat32, shape.size());
-      step.Normalize(kernels, y.buffer());
-      step.InputGradient(kernels, dx.buffer(), dresidual.buffer());
+      BatchNorm::Forwards forward = step.Forwards(step.call);
+      forward.y = y.buffer();
+      EXPECT_THAT(kernels.Normalize(forward), IsOk());
+      BatchNormKernels::BackwardCall backward = step.Backward();
+      backward.dx = dx.buffer();
+      backward.dresidual = dresidual.buffer();
+      EXPECT_THAT(kernels.BackwardInput(backward), IsOk());
       EXPECT_TRUE(y.Bytes() == step.y.Bytes()) << Name(layout);
       EXPECT_TRUE(dx.Bytes() == step.dx.Bytes()) << Name(layout);
       EXPECT_TRUE(dresidual.Bytes() == step.dresidual.Bytes()) << Name(layout);

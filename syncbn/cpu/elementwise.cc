@@ -1,26 +1,224 @@
-// The operations on each activation by itself: normalising forward, the
-// gradient of the input backward, and what oneDNN's batch norm leaves to be
-// done.
-#include "syncbn/cpu/elementwise.h"
-
+// Operations on each activation by itself, with parameters of its channel: the
+// frame that they have in common, then normalising forward, the gradient of the
+// input backward, and what oneDNN's batch norm leaves to be done.
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
+#include <type_traits>
 
 #include "absl/status/status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/reduction_kernels.h"
 #include "collectives/collective.h"
-#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cpu/column_plan.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
 #include "syncbn/cpu/vector_loops.h"
 #include "syncbn/cpu/workspace.h"
 
 namespace lockstep {
 namespace {
+
+// An operation:
+//
+//   template <typename T>
+//   struct Operation {
+//     static constexpr int kInputs, kParameters, kOutputs;
+//     static void Apply(const T* inputs, const T* parameters, T* outputs);
+//   };
+//
+// Outputs may be inputs, but not one another.
+template <typename E, typename Operation>
+struct ElementwiseArgs {
+  // memory: [kParameters, plan.parameters()].
+  explicit ElementwiseArgs(const RunPlan& plan,
+                           const ComputeType<E>* memory = nullptr)
+      : plan(plan) {
+    for (auto& parameter : parameters) {
+      parameter = memory;
+      memory += plan.parameters();
+    }
+  }
+
+  RunPlan plan;
+  std::array<const E*, Operation::kInputs> inputs;
+  std::array<const ComputeType<E>*, Operation::kParameters> parameters;
+  std::array<E*, Operation::kOutputs> outputs;
+
+  // Whether to write past the caches, in vectors of so many floats: outputs
+  // that are larger than a core's own caches, so that they would be gone before
+  // they are needed, and that are none of the inputs.
+  bool Streams() const {
+    constexpr int64_t kLargeBytes = int64_t{4} << 20;
+    if (!std::is_same_v<E, float> || kStreamFloats == 0 ||
+        plan.run % kStreamFloats != 0 ||
+        plan.size * int64_t{sizeof(E)} < kLargeBytes) {
+      return false;
+    }
+    for (const E* output : outputs) {
+      const auto address = reinterpret_cast<uintptr_t>(output);
+      if (address % (kStreamFloats * sizeof(float)) != 0) {
+        return false;
+      }
+      for (const E* input : inputs) {
+        if (input == output) return false;
+      }
+    }
+    return true;
+  }
+};
+
+template <typename E, typename Operation>
+struct ElementwiseLoop {
+  using Compute = ComputeType<E>;
+  using Args = ElementwiseArgs<E, Operation>;
+  static constexpr int kInputs = Operation::kInputs;
+  static constexpr int kParameters = Operation::kParameters;
+  static constexpr int kOutputs = Operation::kOutputs;
+  static constexpr int64_t kChunk = 512;
+  // Elements: long enough for prefetchers, short against a cache.
+  static constexpr int64_t kBlock = 1 << 14;
+
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void Run(const Args* args, int64_t begin,
+                                         int64_t end) {
+    // Block by block from the end: the reduction before has read the inputs
+    // from the start, so their end is what caches still hold.
+    const int64_t block = std::max<int64_t>(1, kBlock / args->plan.run);
+    const bool streams = args->Streams();
+    for (; end > begin; end -= std::min(block, end - begin)) {
+      RunBlock<Unit>(*args, std::max(begin, end - block), end, streams);
+    }
+    if (streams) FinishStreaming();
+  }
+
+ private:
+  template <typename Unit>
+  static LOCKSTEP_SYNCBN_INLINE void RunBlock(const Args& args, int64_t begin,
+                                              int64_t end, bool streams) {
+    const RunPlan& plan = args.plan;
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t at = i * plan.run;
+      const int64_t n = std::min(plan.run, plan.size - at);
+      if (plan.by_column) {
+        RunOne<Unit, true>(args, at, n, 0, streams);
+      } else {
+        RunOne<Unit, false>(args, at, n, i % plan.channels, streams);
+      }
+    }
+  }
+
+  template <typename Unit, bool by_column>
+  static LOCKSTEP_SYNCBN_INLINE void RunOne(const Args& args, int64_t at,
+                                            int64_t n, int64_t channel,
+                                            bool streams) {
+    std::array<const Compute*, kParameters> parameters = args.parameters;
+    for (auto& parameter : parameters) parameter += channel;
+    if constexpr (std::is_same_v<E, Compute>) {
+      std::array<const E*, kInputs> inputs = args.inputs;
+      std::array<E*, kOutputs> outputs = args.outputs;
+      for (auto& input : inputs) input += at;
+      for (auto& output : outputs) output += at;
+      int64_t done = 0;
+      if constexpr (std::is_same_v<E, float> && kStreamFloats > 0) {
+        if (streams) {
+          done = StreamLoop<by_column>(inputs, parameters, outputs, n);
+        }
+      }
+      for (auto& input : inputs) input += done;
+      for (auto& output : outputs) output += done;
+      if constexpr (by_column) {
+        for (auto& parameter : parameters) parameter += done;
+      }
+      Loop<by_column>(inputs, parameters, outputs, n - done);
+    } else {
+      for (int64_t i = 0; i < n; i += kChunk) {
+        RunChunk<Unit, by_column>(args, at + i, std::min(kChunk, n - i),
+                                  parameters);
+        if constexpr (by_column) {
+          for (auto& parameter : parameters) parameter += kChunk;
+        }
+      }
+    }
+  }
+
+  template <typename Unit, bool by_column>
+  static LOCKSTEP_SYNCBN_INLINE void RunChunk(
+      const Args& args, int64_t at, int64_t n,
+      const std::array<const Compute*, kParameters>& parameters) {
+    alignas(64) Compute in[kInputs][kChunk];
+    alignas(64) Compute out[kOutputs][kChunk];
+    std::array<const Compute*, kInputs> inputs;
+    std::array<Compute*, kOutputs> outputs;
+    for (int k = 0; k < kInputs; ++k) {
+      Unit::template Widen<E>(args.inputs[k] + at, in[k], n);
+      inputs[k] = in[k];
+    }
+    for (int k = 0; k < kOutputs; ++k) outputs[k] = out[k];
+    Loop<by_column>(inputs, parameters, outputs, n);
+    for (int k = 0; k < kOutputs; ++k) {
+      Unit::template Narrow<E>(out[k], args.outputs[k] + at, n);
+    }
+  }
+
+  // As Loop, past the caches; returns how many of n that did.
+  template <bool by_column>
+  static LOCKSTEP_SYNCBN_INLINE int64_t
+  StreamLoop(const std::array<const Compute*, kInputs> inputs,
+             const std::array<const Compute*, kParameters> parameters,
+             const std::array<Compute*, kOutputs> outputs, int64_t n) {
+    int64_t j = 0;
+    for (; j + kStreamFloats <= n; j += kStreamFloats) {
+      Compute out[kOutputs][kStreamFloats];
+      for (int64_t i = j; i < j + kStreamFloats; ++i) {
+        Compute in[kInputs];
+        Compute parameter[kParameters];
+        Compute result[kOutputs];
+        for (int k = 0; k < kInputs; ++k) in[k] = inputs[k][i];
+        for (int k = 0; k < kParameters; ++k) {
+          parameter[k] = parameters[k][by_column ? i : 0];
+        }
+        Operation::Apply(in, parameter, result);
+        for (int k = 0; k < kOutputs; ++k) out[k][i - j] = result[k];
+      }
+      for (int k = 0; k < kOutputs; ++k) StreamFloats(out[k], outputs[k] + j);
+    }
+    return j;
+  }
+
+  template <bool by_column>
+  static LOCKSTEP_SYNCBN_INLINE void Loop(
+      const std::array<const Compute*, kInputs> inputs,
+      const std::array<const Compute*, kParameters> parameters,
+      const std::array<Compute*, kOutputs> outputs, int64_t n) {
+    std::array<Compute, kParameters> constant;
+    for (int k = 0; k < kParameters; ++k) constant[k] = *parameters[k];
+    LOCKSTEP_SYNCBN_SAME_OR_APART
+    for (int64_t j = 0; j < n; ++j) {
+      Compute in[kInputs];
+      std::array<Compute, kParameters> parameter;
+      Compute out[kOutputs];
+      for (int k = 0; k < kInputs; ++k) in[k] = inputs[k][j];
+      for (int k = 0; k < kParameters; ++k) {
+        parameter[k] = by_column ? parameters[k][j] : constant[k];
+      }
+      Operation::Apply(in, parameter.data(), out);
+      for (int k = 0; k < kOutputs; ++k) outputs[k][j] = out[k];
+    }
+  }
+};
+
+// Runs the operation over all runs, on the rank's threads.
+template <typename E, typename Operation>
+void RunElementwise(VectorUnit unit,
+                    const ElementwiseArgs<E, Operation>& args) {
+  ParallelFor(args.plan.runs, args.plan.size,
+              [&](int64_t begin, int64_t end, int /*thread*/) {
+                RunOn<ElementwiseLoop<E, Operation>>(unit, &args, begin, end);
+              });
+}
 
 // Of parameters.
 constexpr int kNormalizeArrays = 3;
@@ -41,21 +239,13 @@ struct NormalizeOperation {
   }
 };
 
+// memory: [kNormalizeArrays, plan.parameters()]: mean, scale, bias.
 template <typename T>
-struct NormalizeParameters {
-  const T* mean;
-  const T* scale;
-  const T* bias;
-};
-
-// memory: [kNormalizeArrays, plan.parameters()].
-template <typename T>
-NormalizeParameters<T> MakeNormalizeParameters(
-    const BatchNormKernels::NormalizeCall& call, const RunPlan& plan,
-    T* memory) {
+void MakeNormalizeParameters(const BatchNormKernels::NormalizeCall& call,
+                             const RunPlan& plan, T* memory) {
   const StatisticsRecord layout = RecordOf(plan.channels, call.x.type);
-  const T* const saved_mean = layout.Mean<T>(call.saved);
-  const T* const inverse = layout.Second<T>(call.saved);
+  const T* const saved_mean = layout.Mean<T>(call.saved.bytes());
+  const T* const inverse = layout.Second<T>(call.saved.bytes());
   const T* const weight = static_cast<const T*>(call.weight.data);
   const T* const saved_bias = static_cast<const T*>(call.bias.data);
   const bool has_weight = call.weight.count > 0;
@@ -72,45 +262,7 @@ NormalizeParameters<T> MakeNormalizeParameters(
   for (T* array : {mean, scale, bias}) {
     RepeatChannels(plan.channels, size, array);
   }
-  return {mean, scale, bias};
 }
-
-template <typename E, bool relu, bool residual>
-void RunNormalize(const BatchNormKernels::NormalizeCall& call,
-                  const RunPlan& plan,
-                  const NormalizeParameters<ComputeType<E>>& parameters,
-                  VectorUnit unit) {
-  using Operation = NormalizeOperation<ComputeType<E>, relu, residual>;
-  ElementwiseArgs<E, Operation> args;
-  args.plan = plan;
-  args.inputs[0] = static_cast<const E*>(call.x.data);
-  if constexpr (residual) {
-    args.inputs[1] = static_cast<const E*>(call.residual.data);
-  }
-  args.parameters = {parameters.mean, parameters.scale, parameters.bias};
-  args.outputs = {static_cast<E*>(call.y.data)};
-  RunElementwise(unit, args);
-}
-
-struct NormalizeForType {
-  template <typename E>
-  static void Run(const BatchNormKernels::NormalizeCall& call,
-                  const RunPlan& plan, std::byte* memory, VectorUnit unit) {
-    using T = ComputeType<E>;
-    const NormalizeParameters<T> parameters =
-        MakeNormalizeParameters(call, plan, reinterpret_cast<T*>(memory));
-    const bool residual = call.residual.count > 0;
-    if (call.relu && residual) {
-      RunNormalize<E, true, true>(call, plan, parameters, unit);
-    } else if (call.relu) {
-      RunNormalize<E, true, false>(call, plan, parameters, unit);
-    } else if (residual) {
-      RunNormalize<E, false, true>(call, plan, parameters, unit);
-    } else {
-      RunNormalize<E, false, false>(call, plan, parameters, unit);
-    }
-  }
-};
 
 // Of parameters.
 constexpr int kGradientArrays = 4;
@@ -142,8 +294,8 @@ template <typename T>
 void MakeGradientParameters(const BatchNormKernels::BackwardCall& call,
                             const RunPlan& plan, int64_t count, T* memory) {
   const StatisticsRecord layout = RecordOf(plan.channels, call.x.type);
-  const T* const saved_mean = layout.Mean<T>(call.saved);
-  const T* const inverse = layout.Second<T>(call.saved);
+  const T* const saved_mean = layout.Mean<T>(call.saved.bytes());
+  const T* const inverse = layout.Second<T>(call.saved.bytes());
   const T* const weight = static_cast<const T*>(call.weight.data);
   const bool has_weight = call.weight.count > 0;
   const int64_t size = plan.parameters();
@@ -164,68 +316,6 @@ void MakeGradientParameters(const BatchNormKernels::BackwardCall& call,
     RepeatChannels(plan.channels, size, memory + k * size);
   }
 }
-
-template <typename E, bool batch, bool relu, bool residual>
-void RunInputGradient(const BatchNormKernels::BackwardCall& call,
-                      const RunPlan& plan, const ComputeType<E>* parameters,
-                      VectorUnit unit) {
-  using Operation = InputGradient<ComputeType<E>, batch, relu, residual>;
-  ElementwiseArgs<E, Operation> args;
-  args.plan = plan;
-  args.inputs[0] = static_cast<const E*>(call.dy.data);
-  if constexpr (relu) {
-    args.inputs[1] = static_cast<const E*>(call.y.data);
-  }
-  if constexpr (batch) {
-    args.inputs[1 + relu] = static_cast<const E*>(call.x.data);
-  }
-  for (int k = 0; k < Operation::kParameters; ++k) {
-    args.parameters[k] = parameters + k * plan.parameters();
-  }
-  args.outputs[0] = static_cast<E*>(call.dx.data);
-  if constexpr (residual) {
-    args.outputs[1] = static_cast<E*>(call.dresidual.data);
-  }
-  RunElementwise(unit, args);
-}
-
-template <typename E, bool batch, bool relu>
-void RunResidual(const BatchNormKernels::BackwardCall& call,
-                 const RunPlan& plan, const ComputeType<E>* parameters,
-                 VectorUnit unit) {
-  if (call.dresidual.count > 0) {
-    RunInputGradient<E, batch, relu, true>(call, plan, parameters, unit);
-  } else {
-    RunInputGradient<E, batch, relu, false>(call, plan, parameters, unit);
-  }
-}
-
-template <typename E, bool batch>
-void RunRelu(const BatchNormKernels::BackwardCall& call, const RunPlan& plan,
-             const ComputeType<E>* parameters, VectorUnit unit) {
-  if (call.relu) {
-    RunResidual<E, batch, true>(call, plan, parameters, unit);
-  } else {
-    RunResidual<E, batch, false>(call, plan, parameters, unit);
-  }
-}
-
-struct InputForType {
-  template <typename E>
-  static void Run(const BatchNormKernels::BackwardCall& call,
-                  const RunPlan& plan, std::byte* memory, VectorUnit unit) {
-    using T = ComputeType<E>;
-    T* const parameters = reinterpret_cast<T*>(memory);
-    int64_t count;
-    std::memcpy(&count, call.saved, sizeof(count));
-    MakeGradientParameters(call, plan, count, parameters);
-    if (count > 0) {
-      RunRelu<E, true>(call, plan, parameters, unit);
-    } else {
-      RunRelu<E, false>(call, plan, parameters, unit);
-    }
-  }
-};
 
 // A run's values; their places mean nothing here.
 constexpr int64_t kRun = 4096;
@@ -265,45 +355,6 @@ struct MaskOperation {
   }
 };
 
-struct AddReluForType {
-  template <typename E>
-  static void Run(const ConstBuffer& normal, const ConstBuffer& residual,
-                  bool relu, const Buffer& y) {
-    if (residual.count == 0) {
-      if (relu) RunOperation<E, false, true>(normal, residual, y);
-    } else if (relu) {
-      RunOperation<E, true, true>(normal, residual, y);
-    } else {
-      RunOperation<E, true, false>(normal, residual, y);
-    }
-  }
-
- private:
-  template <typename E, bool add, bool relu>
-  static void RunOperation(const ConstBuffer& normal,
-                           const ConstBuffer& residual, const Buffer& y) {
-    ElementwiseArgs<E, AddReluOperation<ComputeType<E>, add, relu>> args;
-    args.plan = FlatPlan(y.count);
-    args.inputs[0] = static_cast<const E*>(normal.data);
-    if constexpr (add) args.inputs[1] = static_cast<const E*>(residual.data);
-    args.outputs[0] = static_cast<E*>(y.data);
-    RunElementwise(BestVectorUnit(), args);
-  }
-};
-
-struct MaskForType {
-  template <typename E>
-  static void Run(const ConstBuffer& y, const ConstBuffer& dy,
-                  const Buffer& g) {
-    ElementwiseArgs<E, MaskOperation<ComputeType<E>>> args;
-    args.plan = FlatPlan(y.count);
-    args.inputs = {static_cast<const E*>(y.data),
-                   static_cast<const E*>(dy.data)};
-    args.outputs = {static_cast<E*>(g.data)};
-    RunElementwise(BestVectorUnit(), args);
-  }
-};
-
 }  // namespace
 
 absl::Status CpuBatchNormKernels::Normalize(const NormalizeCall& call) {
@@ -312,7 +363,23 @@ absl::Status CpuBatchNormKernels::Normalize(const NormalizeCall& call) {
       std::byte* const memory,
       scratch_.Reserve(kNormalizeArrays * plan.parameters() *
                        SizeOf(StatisticsTypeOf(call.x.type))));
-  ForActivationType<NormalizeForType>(call.x.type, call, plan, memory, unit_);
+  ForActivationType(call.x.type, [&]<typename E>(E) {
+    auto* const parameters = reinterpret_cast<ComputeType<E>*>(memory);
+    MakeNormalizeParameters(call, plan, parameters);
+    ForFlags(
+        [&](auto relu, auto residual) {
+          using Operation =
+              NormalizeOperation<ComputeType<E>, relu(), residual()>;
+          ElementwiseArgs<E, Operation> args(plan, parameters);
+          args.inputs[0] = static_cast<const E*>(call.x.data);
+          if constexpr (residual()) {
+            args.inputs[1] = static_cast<const E*>(call.residual.data);
+          }
+          args.outputs = {static_cast<E*>(call.y.data)};
+          RunElementwise(unit_, args);
+        },
+        call.relu, call.residual.count > 0);
+  });
   return absl::OkStatus();
 }
 
@@ -322,17 +389,60 @@ absl::Status CpuBatchNormKernels::BackwardInput(const BackwardCall& call) {
       std::byte* const memory,
       scratch_.Reserve(kGradientArrays * plan.parameters() *
                        SizeOf(StatisticsTypeOf(call.x.type))));
-  ForActivationType<InputForType>(call.x.type, call, plan, memory, unit_);
+  const int64_t count = StatisticsRecord::Count(call.saved.bytes());
+  ForActivationType(call.x.type, [&]<typename E>(E) {
+    auto* const parameters = reinterpret_cast<ComputeType<E>*>(memory);
+    MakeGradientParameters(call, plan, count, parameters);
+    ForFlags(
+        [&](auto batch, auto relu, auto residual) {
+          using Operation =
+              InputGradient<ComputeType<E>, batch(), relu(), residual()>;
+          ElementwiseArgs<E, Operation> args(plan, parameters);
+          args.inputs[0] = static_cast<const E*>(call.dy.data);
+          if constexpr (relu()) {
+            args.inputs[1] = static_cast<const E*>(call.y.data);
+          }
+          if constexpr (batch()) {
+            args.inputs[1 + relu()] = static_cast<const E*>(call.x.data);
+          }
+          args.outputs[0] = static_cast<E*>(call.dx.data);
+          if constexpr (residual()) {
+            args.outputs[1] = static_cast<E*>(call.dresidual.data);
+          }
+          RunElementwise(unit_, args);
+        },
+        count > 0, call.relu, call.dresidual.count > 0);
+  });
   return absl::OkStatus();
 }
 
 void AddAndRelu(const ConstBuffer& normal, const ConstBuffer& residual,
                 bool relu, const Buffer& y) {
-  ForActivationType<AddReluForType>(y.type, normal, residual, relu, y);
+  if (residual.count == 0 && !relu) return;
+  ForActivationType(y.type, [&]<typename E>(E) {
+    ForFlags(
+        [&](auto adds, auto relus) {
+          ElementwiseArgs<E, AddReluOperation<ComputeType<E>, adds(), relus()>>
+              args(FlatPlan(y.count));
+          args.inputs[0] = static_cast<const E*>(normal.data);
+          if constexpr (adds()) {
+            args.inputs[1] = static_cast<const E*>(residual.data);
+          }
+          args.outputs[0] = static_cast<E*>(y.data);
+          RunElementwise(BestVectorUnit(), args);
+        },
+        residual.count > 0, relu);
+  });
 }
 
 void MaskByRelu(const ConstBuffer& y, const ConstBuffer& dy, const Buffer& g) {
-  ForActivationType<MaskForType>(g.type, y, dy, g);
+  ForActivationType(g.type, [&]<typename E>(E) {
+    ElementwiseArgs<E, MaskOperation<ComputeType<E>>> args(FlatPlan(y.count));
+    args.inputs = {static_cast<const E*>(y.data),
+                   static_cast<const E*>(dy.data)};
+    args.outputs = {static_cast<E*>(g.data)};
+    RunElementwise(BestVectorUnit(), args);
+  });
 }
 
 }  // namespace lockstep

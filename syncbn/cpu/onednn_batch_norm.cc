@@ -16,7 +16,6 @@
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "oneapi/dnnl/dnnl.hpp"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
@@ -40,45 +39,29 @@ dnnl::primitive_attr CallersScratch() {
 // `data` describes x, y and their gradients. Scratch space comes from the
 // caller. A backward pass is of a forward pass with the same flags; its kind is
 // backward, with the gradients of scale and shift, or backward_data.
-#if DNNL_VERSION_MAJOR >= 3
-
 dnnl::batch_normalization_forward::primitive_desc BatchNormForward(
-    const dnnl::engine& engine, dnnl::prop_kind kind,
-    const dnnl::memory::desc& data, float epsilon,
-    dnnl::normalization_flags flags) {
+    const dnnl::engine& engine, prop_kind kind, const dnnl::memory::desc& data,
+    float epsilon, normalization_flags flags) {
+#if DNNL_VERSION_MAJOR >= 3
   return {engine, kind, data, data, epsilon, flags, CallersScratch()};
+#else
+  return {{kind, data, epsilon, flags}, CallersScratch(), engine};
+#endif
 }
 
 dnnl::batch_normalization_backward::primitive_desc BatchNormBackward(
-    const dnnl::engine& engine, dnnl::prop_kind kind,
-    const dnnl::memory::desc& data, float epsilon,
-    dnnl::normalization_flags flags) {
-  const auto forward = BatchNormForward(
-      engine, dnnl::prop_kind::forward_training, data, epsilon, flags);
+    const dnnl::engine& engine, prop_kind kind, const dnnl::memory::desc& data,
+    float epsilon, normalization_flags flags) {
+  const auto forward = BatchNormForward(engine, prop_kind::forward_training,
+                                        data, epsilon, flags);
+#if DNNL_VERSION_MAJOR >= 3
   return {engine,          kind, data, data, data, epsilon, flags, forward,
           CallersScratch()};
-}
-
 #else
-
-dnnl::batch_normalization_forward::primitive_desc BatchNormForward(
-    const dnnl::engine& engine, dnnl::prop_kind kind,
-    const dnnl::memory::desc& data, float epsilon,
-    dnnl::normalization_flags flags) {
-  return {{kind, data, epsilon, flags}, CallersScratch(), engine};
-}
-
-dnnl::batch_normalization_backward::primitive_desc BatchNormBackward(
-    const dnnl::engine& engine, dnnl::prop_kind kind,
-    const dnnl::memory::desc& data, float epsilon,
-    dnnl::normalization_flags flags) {
-  const auto forward = BatchNormForward(
-      engine, dnnl::prop_kind::forward_training, data, epsilon, flags);
   return {
       {kind, data, data, epsilon, flags}, CallersScratch(), engine, forward};
-}
-
 #endif
+}
 
 constexpr int64_t kFloat = sizeof(float);
 
@@ -121,13 +104,10 @@ normalization_flags AffineFlags(bool affine) {
              : normalization_flags::none;
 }
 
-bool AreFinite(const float* values, int64_t count) {
-  return std::all_of(values, values + count,
+bool AreFinite(const ConstBuffer& floats) {
+  const auto* const values = static_cast<const float*>(floats.data);
+  return std::all_of(values, values + floats.count,
                      [](float value) { return std::isfinite(value); });
-}
-
-bool AreFinite(const ConstBuffer& values) {
-  return AreFinite(static_cast<const float*>(values.data), values.count);
 }
 
 }  // namespace
@@ -180,16 +160,10 @@ absl::Status OnednnBatchNorm::ForwardRunning(const Forwards& buffers) {
        options_.epsilon, buffers.saved.bytes()}));
   if (buffers.shape.n == 0) return absl::OkStatus();
   LOCKSTEP_ASSIGN_OR_RETURN(const Buffer normal, NormalFor(buffers));
-  const Plan& plan = PlanFor(
-      buffers.shape, buffers.x.type, prop_kind::forward_inference,
-      AffineFlags(options_.affine) | normalization_flags::use_global_stats);
   LOCKSTEP_RETURN_IF_ERROR(
-      Execute(plan, {{DNNL_ARG_SRC, Activations(plan, buffers.x.data)},
-                     {DNNL_ARG_DST, Activations(plan, normal.data)},
-                     {DNNL_ARG_MEAN, Vector(buffers.running.mean.data)},
-                     {DNNL_ARG_VARIANCE, Vector(buffers.running.variance.data)},
-                     {DNNL_ARG_SCALE, Vector(buffers.weight.data)},
-                     {DNNL_ARG_SHIFT, Vector(buffers.bias.data)}}));
+      Normalize(buffers, normal, prop_kind::forward_inference,
+                normalization_flags::use_global_stats,
+                buffers.running.mean.data, buffers.running.variance.data));
   AddAndRelu(normal, buffers.residual, buffers.relu, buffers.y);
   return absl::OkStatus();
 }
@@ -205,27 +179,31 @@ absl::Status OnednnBatchNorm::ForwardBatch(const Forwards& buffers) {
     LOCKSTEP_ASSIGN_OR_RETURN(const Buffer normal, NormalFor(buffers));
     bool fused = buffers.relu && buffers.residual.count == 0 &&
                  buffers.x.data != buffers.y.data;
-    LOCKSTEP_RETURN_IF_ERROR(
-        NormalizeByBatch(buffers, normal, fused, mean, variance));
-    const bool finite = AreFinite(mean, 2 * channels) &&
+    const auto normalize = [&] {
+      return Normalize(buffers, normal, prop_kind::forward_training,
+                       fused ? normalization_flags::fuse_norm_relu
+                             : normalization_flags::none,
+                       mean, variance);
+    };
+    LOCKSTEP_RETURN_IF_ERROR(normalize());
+    const bool finite = AreFinite({mean, 2 * channels, DataType::kFloat32}) &&
                         AreFinite(buffers.weight) && AreFinite(buffers.bias);
     if (fused && !finite) {
       fused = false;
-      LOCKSTEP_RETURN_IF_ERROR(
-          NormalizeByBatch(buffers, normal, fused, mean, variance));
+      LOCKSTEP_RETURN_IF_ERROR(normalize());
     }
     AddAndRelu(normal, buffers.residual, buffers.relu && !fused, buffers.y);
   }
   return SaveBatch(buffers, mean, variance);
 }
 
-absl::Status OnednnBatchNorm::NormalizeByBatch(const Forwards& buffers,
-                                               const Buffer& normal, bool fused,
-                                               float* mean, float* variance) {
-  normalization_flags flags = AffineFlags(options_.affine);
-  if (fused) flags |= normalization_flags::fuse_norm_relu;
-  const Plan& plan = PlanFor(buffers.shape, buffers.x.type,
-                             prop_kind::forward_training, flags);
+absl::Status OnednnBatchNorm::Normalize(const Forwards& buffers,
+                                        const Buffer& normal, prop_kind kind,
+                                        normalization_flags flags,
+                                        const void* mean,
+                                        const void* variance) {
+  const Plan& plan = PlanFor(buffers.shape, buffers.x.type, kind,
+                             AffineFlags(options_.affine) | flags);
   return Execute(plan, {{DNNL_ARG_SRC, Activations(plan, buffers.x.data)},
                         {DNNL_ARG_DST, Activations(plan, normal.data)},
                         {DNNL_ARG_MEAN, Vector(mean)},
@@ -241,7 +219,7 @@ absl::Status OnednnBatchNorm::SaveBatch(const Forwards& buffers,
   LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const record,
                             record_.Reserve(layout.size_bytes()));
   const int64_t count = buffers.shape.values_per_channel();
-  std::memcpy(record, &count, sizeof(count));
+  layout.Start(record, count);
   std::copy_n(mean, layout.channels, layout.Mean<float>(record));
   float* const m2 = layout.Second<float>(record);
   for (int64_t c = 0; c < layout.channels; ++c) {
@@ -289,8 +267,7 @@ absl::Status OnednnBatchNorm::BackwardOf(const Backwards& buffers,
   const StatisticsRecord layout = RecordOf(options_.channels, buffers.x.type);
   const std::byte* const saved =
       static_cast<const std::byte*>(buffers.saved.data);
-  int64_t count;
-  std::memcpy(&count, saved, sizeof(count));
+  const int64_t count = StatisticsRecord::Count(saved);
   LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const memory,
                             statistics_.Reserve(layout.channels * kFloat));
   float* const variance = reinterpret_cast<float*>(memory);
@@ -328,11 +305,7 @@ const OnednnBatchNorm::Plan& OnednnBatchNorm::PlanFor(
                .type = type,
                .kind = kind,
                .flags = flags,
-               .primitive = {},
-               .data = Describe(shape, type),
-               .scratchpad = {},
-               .has_workspace = false,
-               .workspace = {}};
+               .data = Describe(shape, type)};
   if (kind == prop_kind::backward || kind == prop_kind::backward_data) {
     // The saved deviation already has the layer's epsilon in it.
     const auto desc = BatchNormBackward(engine_, kind, plan.data,

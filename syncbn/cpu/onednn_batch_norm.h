@@ -13,7 +13,6 @@
 #include "base/data_types.h"
 #include "collectives/collective.h"
 #include "oneapi/dnnl/dnnl.hpp"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
@@ -49,21 +48,22 @@ class OnednnBatchNorm : public BatchNorm {
     DataType type;
     dnnl::prop_kind kind;
     dnnl::normalization_flags flags;
-    dnnl::primitive primitive;
+    dnnl::primitive primitive = {};
     dnnl::memory::desc data;
-    dnnl::memory::desc scratchpad;
+    dnnl::memory::desc scratchpad = {};
     // With ReLU: what its gradient would need.
     bool has_workspace = false;
-    dnnl::memory::desc workspace;
+    dnnl::memory::desc workspace = {};
   };
   explicit OnednnBatchNorm(const BatchNormOptions& options);
 
   absl::Status ForwardRunning(const Forwards& buffers);
   absl::Status ForwardBatch(const Forwards& buffers);
-  // Writes x normalised with the batch's statistics, which it writes too, and
-  // `normal` after ReLU if `fused`.
-  absl::Status NormalizeByBatch(const Forwards& buffers, const Buffer& normal,
-                                bool fused, float* mean, float* variance);
+  // Writes x normalised, and after ReLU where the flags say so, to `normal`. In
+  // training, mean and variance are the batch's and written too.
+  absl::Status Normalize(const Forwards& buffers, const Buffer& normal,
+                         dnnl::prop_kind kind, dnnl::normalization_flags flags,
+                         const void* mean, const void* variance);
   // Writes `saved` and the running statistics.
   absl::Status SaveBatch(const Forwards& buffers, const float* mean,
                          const float* variance);

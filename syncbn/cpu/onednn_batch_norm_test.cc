@@ -18,7 +18,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/testing/batch_norm_reference.h"
 #include "syncbn/testing/device_tensor.h"

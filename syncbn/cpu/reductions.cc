@@ -1,24 +1,22 @@
 // The operations that reduce a batch to numbers per channel: moments forward,
-// sums backward; and how they cut it.
+// sums backward; how they cut it; and the merge of ranks' records.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <numeric>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/reduction_kernels.h"
 #include "collectives/collective.h"
-#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/cpu/column_plan.h"
 #include "syncbn/cpu/column_scan.h"
 #include "syncbn/cpu/cpu_batch_norm_kernels.h"
-#include "syncbn/cpu/elementwise.h"
 #include "syncbn/cpu/vector_loops.h"
 #include "syncbn/cpu/workspace.h"
-#include "syncbn/moments.h"
 
 namespace lockstep {
 namespace {
@@ -155,8 +153,7 @@ struct MomentsReduction {
 template <typename T>
 void WriteRecord(const ColumnPlan& plan, const StatisticsRecord& layout,
                  int64_t count, const double* results, std::byte* record) {
-  std::memset(record, 0, static_cast<size_t>(layout.size_bytes()));
-  std::memcpy(record, &count, sizeof(count));
+  layout.Start(record, count);
   T* const mean = layout.Mean<T>(record);
   T* const m2 = layout.Second<T>(record);
   for (int64_t i = 0; i < plan.series; ++i) {
@@ -167,22 +164,6 @@ void WriteRecord(const ColumnPlan& plan, const StatisticsRecord& layout,
     }
   }
 }
-
-struct MomentsForType {
-  template <typename E>
-  static void Run(const ActivationShape& shape, const ConstBuffer& x,
-                  const ColumnPlan& plan, double* memory, VectorUnit unit,
-                  std::byte* record) {
-    ScanArgs<E, 1> args;
-    args.plan = plan;
-    args.inputs.shape = shape;
-    args.inputs.data = {static_cast<const E*>(x.data)};
-    RunScan<MomentsReduction<E>>(args, memory, unit);
-    const StatisticsRecord layout = RecordOf(shape.c, x.type);
-    WriteRecord<ComputeType<E>>(plan, layout, shape.values_per_channel(),
-                                args.results, record);
-  }
-};
 
 // Inputs x, dy, and y with ReLU; results sum of g, sum of g * (x - mean).
 template <typename Compute, bool relu, int64_t W>
@@ -293,37 +274,93 @@ const T* ColumnMeans(const ColumnPlan& plan, const T* mean, T* memory) {
   return memory;
 }
 
-template <typename E, bool relu>
-void RunSums(const BatchNormKernels::BackwardCall& call, const ColumnPlan& plan,
-             const ComputeType<E>* mean, double* memory, VectorUnit unit) {
-  using Reduction = SumsReduction<E, relu>;
-  ScanArgs<E, Reduction::kInputs> args;
-  args.plan = plan;
-  args.inputs.shape = call.shape;
-  args.inputs.data[0] = static_cast<const E*>(call.x.data);
-  args.inputs.data[1] = static_cast<const E*>(call.dy.data);
-  if constexpr (relu) args.inputs.data[2] = static_cast<const E*>(call.y.data);
-  args.mean = mean;
-  RunScan<Reduction>(args, memory, unit);
+// Merges in float64, for some channels at a time: ranks have one count for all
+// channels, so that a merge divides once.
+constexpr int64_t kChunk = 64;
+
+struct Chunk {
+  double mean[kChunk] = {};
+  double m2[kChunk] = {};
+  int64_t count = 0;
+};
+
+// The ranks' channels [begin, begin + size), in rank order.
+template <typename T>
+Chunk MergeChunk(const StatisticsRecord& record, const std::byte* gathered,
+                 int ranks, int64_t begin, int64_t size) {
+  Chunk chunk;
+  for (int rank = 0; rank < ranks; ++rank) {
+    const std::byte* const more = gathered + rank * record.size_bytes();
+    const int64_t count = StatisticsRecord::Count(more);
+    const T* const mean = record.Mean<T>(more) + begin;
+    const T* const m2 = record.Second<T>(more) + begin;
+    for (int64_t j = 0; j < size; ++j) {
+      const Moments<double> merged = MergeMoments<double>(
+          {chunk.count, chunk.mean[j], chunk.m2[j]}, {count, mean[j], m2[j]});
+      chunk.mean[j] = merged.mean;
+      chunk.m2[j] = merged.m2;
+    }
+    chunk.count += count;
+  }
+  return chunk;
 }
 
-struct SumsForType {
-  template <typename E>
-  static void Run(const BatchNormKernels::BackwardCall& call,
-                  const ColumnPlan& plan, double* memory, std::byte* means,
-                  VectorUnit unit) {
-    using T = ComputeType<E>;
-    const StatisticsRecord layout = RecordOf(call.shape.c, call.x.type);
-    const T* const mean = ColumnMeans(plan, layout.Mean<T>(call.saved),
-                                      reinterpret_cast<T*>(means));
-    if (call.relu) {
-      RunSums<E, true>(call, plan, mean, memory, unit);
-    } else {
-      RunSums<E, false>(call, plan, mean, memory, unit);
-    }
-    WriteSums(plan, memory, layout.Second<T>(call.saved), call);
+template <typename T>
+void UpdateRunning(const Chunk& chunk, const MergeOptions& options,
+                   const RunningStatistics& running, int64_t begin,
+                   int64_t size) {
+  T* const mean = static_cast<T*>(running.mean.data) + begin;
+  T* const variance = static_cast<T*>(running.variance.data) + begin;
+  const double weight = options.weight_of_batch;
+  for (int64_t j = 0; j < size; ++j) {
+    const Moments<double> moments = {chunk.count, chunk.mean[j], chunk.m2[j]};
+    const double batch_variance = options.unbiased_running_variance
+                                      ? UnbiasedVariance(moments)
+                                      : BiasedVariance(moments);
+    mean[j] =
+        static_cast<T>((1 - weight) * double{mean[j]} + weight * moments.mean);
+    variance[j] = static_cast<T>((1 - weight) * double{variance[j]} +
+                                 weight * batch_variance);
   }
-};
+}
+
+template <typename T>
+int64_t MergeOf(const BatchNormKernels::MergeCall& call) {
+  const StatisticsRecord& record = call.record;
+  T* const mean = record.Mean<T>(call.saved);
+  T* const inverse = record.Second<T>(call.saved);
+  int64_t count = 0;
+  for (int64_t begin = 0; begin < record.channels; begin += kChunk) {
+    const int64_t size = std::min(kChunk, record.channels - begin);
+    const Chunk chunk =
+        MergeChunk<T>(record, call.gathered, call.ranks, begin, size);
+    count = chunk.count;
+    const double n = static_cast<double>(std::max<int64_t>(count, 1));
+    for (int64_t j = 0; j < size; ++j) {
+      mean[begin + j] = static_cast<T>(chunk.mean[j]);
+      inverse[begin + j] = static_cast<T>(
+          InverseDeviation(chunk.m2[j] / n, call.options.epsilon));
+    }
+    const bool refused = count == 1 && call.options.refuses_one_value;
+    if (call.running.tracked() && count > 0 && !refused) {
+      UpdateRunning<T>(chunk, call.options, call.running, begin, size);
+    }
+  }
+  return count;
+}
+
+template <typename T>
+void CopyRunning(const BatchNormKernels::RunningCall& call) {
+  const int64_t channels = call.record.channels;
+  T* const inverse = call.record.Second<T>(call.saved);
+  const T* const variance = static_cast<const T*>(call.running.variance.data);
+  std::copy_n(static_cast<const T*>(call.running.mean.data), channels,
+              call.record.Mean<T>(call.saved));
+  for (int64_t j = 0; j < channels; ++j) {
+    inverse[j] =
+        static_cast<T>(InverseDeviation(double{variance[j]}, call.epsilon));
+  }
+}
 
 }  // namespace
 
@@ -365,8 +402,17 @@ absl::Status CpuBatchNormKernels::ComputeMoments(const ActivationShape& shape,
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::byte* const memory,
       scratch_.Reserve(ScanNumbers(plan) * int64_t{sizeof(double)}));
-  ForActivationType<MomentsForType>(
-      x.type, shape, x, plan, reinterpret_cast<double*>(memory), unit_, record);
+  ForActivationType(x.type, [&]<typename E>(E) {
+    ScanArgs<E, 1> args;
+    args.plan = plan;
+    args.inputs.shape = shape;
+    args.inputs.data = {static_cast<const E*>(x.data)};
+    RunScan<MomentsReduction<E>>(args, reinterpret_cast<double*>(memory),
+                                 unit_);
+    WriteRecord<ComputeType<E>>(plan, RecordOf(shape.c, x.type),
+                                shape.values_per_channel(), args.results,
+                                record);
+  });
   return absl::OkStatus();
 }
 
@@ -377,9 +423,51 @@ absl::Status CpuBatchNormKernels::BackwardReduce(const BackwardCall& call) {
   const int64_t size = sizeof(double);
   LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const memory,
                             scratch_.Reserve((numbers + means) * size));
-  ForActivationType<SumsForType>(call.x.type, call, plan,
-                                 reinterpret_cast<double*>(memory),
-                                 memory + numbers * size, unit_);
+  auto* const results = reinterpret_cast<double*>(memory);
+  const StatisticsRecord layout = RecordOf(call.shape.c, call.x.type);
+  ForActivationType(call.x.type, [&]<typename E>(E) {
+    using T = ComputeType<E>;
+    const T* const mean =
+        ColumnMeans(plan, layout.Mean<T>(call.saved.bytes()),
+                    reinterpret_cast<T*>(memory + numbers * size));
+    ForFlags(
+        [&](auto relu) {
+          using Reduction = SumsReduction<E, relu()>;
+          ScanArgs<E, Reduction::kInputs> args;
+          args.plan = plan;
+          args.inputs.shape = call.shape;
+          args.inputs.data[0] = static_cast<const E*>(call.x.data);
+          args.inputs.data[1] = static_cast<const E*>(call.dy.data);
+          if constexpr (relu()) {
+            args.inputs.data[2] = static_cast<const E*>(call.y.data);
+          }
+          args.mean = mean;
+          RunScan<Reduction>(args, results, unit_);
+        },
+        call.relu);
+    WriteSums(plan, results, layout.Second<T>(call.saved.bytes()), call);
+  });
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> CpuBatchNormKernels::Merge(const MergeCall& call) {
+  int64_t count = 0;
+  for (int rank = 0; rank < call.ranks; ++rank) {
+    count += StatisticsRecord::Count(call.gathered +
+                                     rank * call.record.size_bytes());
+  }
+  call.record.Start(call.saved, count);
+  return call.record.type == DataType::kFloat64 ? MergeOf<double>(call)
+                                                : MergeOf<float>(call);
+}
+
+absl::Status CpuBatchNormKernels::UseRunning(const RunningCall& call) {
+  call.record.Start(call.saved, /*count=*/0);
+  if (call.record.type == DataType::kFloat64) {
+    CopyRunning<double>(call);
+  } else {
+    CopyRunning<float>(call);
+  }
   return absl::OkStatus();
 }
 

@@ -191,19 +191,45 @@ void RunOn(VectorUnit unit, Args... args) {
   }
 }
 
-// Calls F::Run<E>(args...) for the E of an activation type.
-template <typename F, typename... Args>
-void ForActivationType(DataType type, Args&&... args) {
+// Calls fn(E()) for the E of an activation type.
+template <typename Fn>
+void ForActivationType(DataType type, const Fn& fn) {
   switch (type) {
     case DataType::kFloat64:
-      return F::template Run<double>(args...);
+      return fn(double());
     case DataType::kFloat16:
-      return F::template Run<Float16>(args...);
+      return fn(Float16());
     case DataType::kBFloat16:
-      return F::template Run<BFloat16>(args...);
+      return fn(BFloat16());
     default:
-      return F::template Run<float>(args...);
+      return fn(float());
   }
+}
+
+// Calls fn with a std::bool_constant for each flag.
+template <typename Fn>
+void ForFlags(const Fn& fn) {
+  fn();
+}
+template <typename Fn, typename... Flags>
+void ForFlags(const Fn& fn, bool flag, Flags... flags) {
+  if (flag) {
+    ForFlags([&](auto... rest) { fn(std::true_type(), rest...); }, flags...);
+  } else {
+    ForFlags([&](auto... rest) { fn(std::false_type(), rest...); }, flags...);
+  }
+}
+
+// max(0, value), but NaN stays NaN.
+template <typename T>
+LOCKSTEP_SYNCBN_INLINE T Relu(T value) {
+  return value <= 0 ? T{0} : value;
+}
+
+// The gradient of what went into ReLU, from that of its output y.
+template <typename T>
+LOCKSTEP_SYNCBN_INLINE T ReluGradient(T y, T dy) {
+  return y <= 0 ? T{0} : dy;
 }
 
 }  // namespace lockstep

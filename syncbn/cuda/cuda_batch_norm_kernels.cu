@@ -18,7 +18,6 @@
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/kernel_operands.h"
-#include "syncbn/moments.h"
 
 namespace lockstep {
 namespace {

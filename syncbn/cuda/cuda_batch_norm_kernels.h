@@ -12,7 +12,6 @@
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
 #include "collectives/collective.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 

@@ -18,7 +18,6 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_test_device.h"
@@ -48,33 +47,20 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> MakeGroup(
 
 // Rank 0 has four zeros and rank 1 four twos: mean 1, variance 1. One gradient
 // of each rank is 1, so that the mean gradient is 1/4 and the cross-term 0.
-absl::Status TrainOnce(SyncBatchNorm& layer, CudaBatchNormKernels& kernels,
-                       int rank) {
-  const DeviceTensor x(DataType::kFloat32, std::vector<double>(4, 2.0 * rank));
-  const DeviceTensor dy(DataType::kFloat32, {1, 0, 0, 0});
-  const DeviceTensor y(DataType::kFloat32, 4);
-  const DeviceTensor dx(DataType::kFloat32, 4);
-  const ActivationShape shape = {1, 1, 4, Layout::kNchw};
-  const int64_t bytes = layer.SavedBytes(DataType::kFloat32);
-  LOCKSTEP_ASSIGN_OR_RETURN(const auto memory, kernels.Allocate(bytes));
-  BatchNorm::Forwards forwards;
-  forwards.shape = shape;
-  forwards.x = x.buffer();
-  forwards.y = y.buffer();
-  forwards.saved = {memory.get(), bytes, DataType::kUInt8};
-  LOCKSTEP_RETURN_IF_ERROR(layer.Forward(forwards));
-  BatchNorm::Backwards backwards;
-  backwards.shape = shape;
-  backwards.x = x.buffer();
-  backwards.dy = dy.buffer();
-  backwards.dx = dx.buffer();
-  backwards.saved = forwards.saved;
-  LOCKSTEP_RETURN_IF_ERROR(layer.Backward(backwards, [] {}));
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(kernels.stream()),
-                                      "cudaStreamSynchronize"));
+absl::Status TrainOnce(const BatchNormOptions& options, SyncBatchNorm& layer,
+                       cudaStream_t stream, int rank) {
+  LayerTensors tensors(options, {1, 1, 4}, DataType::kFloat32,
+                       {.x = std::vector<double>(4, 2.0 * rank),
+                        .residual = {},
+                        .dy = {1, 0, 0, 0},
+                        .weight = {1},
+                        .bias = {0}});
+  LOCKSTEP_RETURN_IF_ERROR(tensors.Run(layer, {}));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
   const std::vector<double> wanted_dx = {0.75, -0.25, -0.25, -0.25};
-  if (y.Read() != std::vector<double>(4, 2.0 * rank - 1) ||
-      dx.Read() != wanted_dx) {
+  if (tensors.y.Read() != std::vector<double>(4, 2.0 * rank - 1) ||
+      tensors.dx.Read() != wanted_dx) {
     return absl::DataLossError("y or dx is wrong");
   }
   return absl::OkStatus();
@@ -100,7 +86,7 @@ std::vector<absl::Status> Train(Order order, bool one_stream) {
         options.track_running_stats = false;
         LOCKSTEP_ASSIGN_OR_RETURN(
             const auto layer, SyncBatchNorm::Create(options, *kernels, *group));
-        return TrainOnce(*layer, *kernels, control.rank());
+        return TrainOnce(options, *layer, stream.get(), control.rank());
       });
   standin::SetSchedule({});
   return statuses;

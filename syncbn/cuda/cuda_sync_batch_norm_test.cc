@@ -24,7 +24,6 @@
 #include "collectives/nccl/run_nccl_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_test_device.h"

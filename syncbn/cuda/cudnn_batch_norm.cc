@@ -19,7 +19,6 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
@@ -84,8 +83,7 @@ absl::StatusOr<std::unique_ptr<CudnnBatchNorm>> CudnnBatchNorm::Create(
   made->cudnn_.reset(handle);
   LOCKSTEP_RETURN_IF_ERROR(
       CudnnStatus(cudnnSetStream(handle, kernels.stream()), "cudnnSetStream"));
-  for (TensorDescriptor* const owner :
-       {&made->activations_, &made->channels_}) {
+  for (auto* const owner : {&made->activations_, &made->channels_}) {
     cudnnTensorDescriptor_t descriptor = nullptr;
     LOCKSTEP_RETURN_IF_ERROR(
         CudnnStatus(cudnnCreateTensorDescriptor(&descriptor),

@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
@@ -25,17 +24,12 @@ namespace lockstep {
 
 struct DestroyCudnn {
   void operator()(cudnnHandle_t handle) const { cudnnDestroy(handle); }
-};
-struct DestroyTensorDescriptor {
   void operator()(cudnnTensorDescriptor_t descriptor) const {
     cudnnDestroyTensorDescriptor(descriptor);
   }
 };
-using Cudnn =
-    std::unique_ptr<std::remove_pointer_t<cudnnHandle_t>, DestroyCudnn>;
-using TensorDescriptor =
-    std::unique_ptr<std::remove_pointer_t<cudnnTensorDescriptor_t>,
-                    DestroyTensorDescriptor>;
+template <typename Handle>
+using CudnnOwner = std::unique_ptr<std::remove_pointer_t<Handle>, DestroyCudnn>;
 
 // A BatchNorm of this rank's own batch: what SyncBatchNorm is measured against.
 // All memory is the device's.
@@ -83,9 +77,8 @@ class CudnnBatchNorm : public BatchNorm {
 
   const BatchNormOptions options_;
   CudaBatchNormKernels& kernels_;
-  Cudnn cudnn_;
-  TensorDescriptor activations_;
-  TensorDescriptor channels_;
+  CudnnOwner<cudnnHandle_t> cudnn_;
+  CudnnOwner<cudnnTensorDescriptor_t> activations_, channels_;
   DeviceMemory memory_;
   std::unique_ptr<SyncBatchNorm> by_kernels_;  // What cuDNN does not do.
 };

@@ -8,7 +8,9 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -17,7 +19,6 @@
 #include "base/status_matchers.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_test_device.h"
@@ -107,22 +108,30 @@ class CudnnBatchNormTest : public GpuTest {
     return testing::AssertionSuccess();
   }
 
-  static Outputs Wanted(const Case& c, CudaBatchNormKernels& kernels) {
-    const auto layer = SyncBatchNorm::CreateLocal(OptionsOf(c), kernels);
+  void SetUp() override {
+    GpuTest::SetUp();
+    if (IsSkipped() || HasFatalFailure()) return;
+    auto kernels = CudaBatchNormKernels::Create(nullptr);
+    ASSERT_THAT(kernels, IsOk());
+    kernels_ = *std::move(kernels);
+  }
+
+  Outputs Wanted(const Case& c) const {
+    const auto layer = SyncBatchNorm::CreateLocal(OptionsOf(c), *kernels_);
     EXPECT_THAT(layer, IsOk());
     return Run(c, **layer);
   }
 
-  static Outputs Cudnns(const Case& c, CudaBatchNormKernels& kernels) {
-    const auto layer = CudnnBatchNorm::Create(OptionsOf(c), kernels);
+  Outputs Cudnns(const Case& c) const {
+    const auto layer = CudnnBatchNorm::Create(OptionsOf(c), *kernels_);
     EXPECT_THAT(layer, IsOk());
     return Run(c, **layer);
   }
+
+  std::unique_ptr<CudaBatchNormKernels> kernels_;
 };
 
 TEST_F(CudnnBatchNormTest, EqualsOurKernels) {
-  const auto kernels = CudaBatchNormKernels::Create(nullptr);
-  ASSERT_THAT(kernels, IsOk());
   for (const DataType type :
        {DataType::kFloat32, DataType::kFloat16, DataType::kBFloat16}) {
     for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
@@ -140,7 +149,7 @@ TEST_F(CudnnBatchNormTest, EqualsOurKernels) {
             SCOPED_TRACE(absl::StrCat(Name(type), " ", Describe(shape), " ",
                                       choice, " ",
                                       std::string(semantics.name)));
-            EXPECT_TRUE(Same(c, Cudnns(c, **kernels), Wanted(c, **kernels)));
+            EXPECT_TRUE(Same(c, Cudnns(c), Wanted(c)));
           }
         }
       }
@@ -151,32 +160,28 @@ TEST_F(CudnnBatchNormTest, EqualsOurKernels) {
 // The control: the comparison tells training from evaluation, and the two
 // variances apart.
 TEST_F(CudnnBatchNormTest, ComparisonRejectsWhatIsWrong) {
-  const auto kernels = CudaBatchNormKernels::Create(nullptr);
-  ASSERT_THAT(kernels, IsOk());
   const Case c = {.shape = {2, 8, 9, Layout::kNchw}};
-  const Outputs right = Wanted(c, **kernels);
+  const Outputs right = Wanted(c);
   EXPECT_TRUE(Same(c, right, right));
   Case other = c;
   other.training = false;
-  Outputs wrong = Wanted(other, **kernels);
+  Outputs wrong = Wanted(other);
   wrong.batches = right.batches;
   EXPECT_FALSE(Same(c, wrong, right));
   other = c;
   other.semantics.unbiased_running_variance = false;
-  EXPECT_FALSE(Same(c, Wanted(other, **kernels), right));
+  EXPECT_FALSE(Same(c, Wanted(other), right));
 }
 
 TEST_F(CudnnBatchNormTest, TakesNoneAndRefusesOneValue) {
-  const auto kernels = CudaBatchNormKernels::Create(nullptr);
-  ASSERT_THAT(kernels, IsOk());
   const Case empty = {.shape = {0, 3, 4, Layout::kNchw}};
-  const Outputs out = Cudnns(empty, **kernels);
+  const Outputs out = Cudnns(empty);
   EXPECT_EQ(out.batches, 0);
   EXPECT_EQ(out.tensors[5], std::vector<double>(3, 0.25));
   EXPECT_EQ(out.tensors[4], std::vector<double>(3, 0.0));
 
   const Case one = {.shape = {1, 3, 1, Layout::kNchw}};
-  const auto layer = CudnnBatchNorm::Create(OptionsOf(one), **kernels);
+  const auto layer = CudnnBatchNorm::Create(OptionsOf(one), *kernels_);
   ASSERT_THAT(layer, IsOk());
   LayerTensors t = TensorsOf(one);
   EXPECT_THAT(
@@ -189,18 +194,16 @@ TEST_F(CudnnBatchNormTest, TakesNoneAndRefusesOneValue) {
 // cuDNN writes the batch's statistics there where the biased variance is
 // tracked.
 TEST_F(CudnnBatchNormTest, ForgetsWhatScratchMemoryHeld) {
-  const auto kernels = CudaBatchNormKernels::Create(nullptr);
-  ASSERT_THAT(kernels, IsOk());
   const Case c = {.shape = {2, 8, 9, Layout::kNchw},
                   .semantics = kPaddleBatchNorm,
                   .affine = false};
-  const auto layer = CudnnBatchNorm::Create(OptionsOf(c), **kernels);
+  const auto layer = CudnnBatchNorm::Create(OptionsOf(c), *kernels_);
   ASSERT_THAT(layer, IsOk());
   Case of_nan = c;
   of_nan.dy = std::nan("");
   const Outputs first = Run(of_nan, **layer);
   EXPECT_TRUE(std::isnan(first.tensors[1][0]));
-  EXPECT_TRUE(Same(c, Run(c, **layer), Wanted(c, **kernels)));
+  EXPECT_TRUE(Same(c, Run(c, **layer), Wanted(c)));
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 #include "absl/strings/string_view.h"
 #include "base/cuda_status.h"
 #include "collectives/collective.h"
-#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/kernel_operands.h"
@@ -257,14 +257,12 @@ struct BackwardInputOperation {
 
 absl::Status CudaBatchNormKernels::Normalize(const NormalizeCall& call) {
   return SwitchType(call.x.type, [&]<typename T>(T) {
-    // An absent buffer has no elements, whatever its pointer is.
-    const bool adds = call.residual.count > 0;
     const NormalizeOperation<T> operation = {
         .x = static_cast<const T*>(call.x.data),
-        .residual = adds ? static_cast<const T*>(call.residual.data) : nullptr,
+        .residual = PointerOrNull<T>(call.residual),
         .weight = PointerOrNull<float>(call.weight),
         .bias = PointerOrNull<float>(call.bias),
-        .saved = PointersOf<const float>(call.saved, call.shape.c),
+        .saved = PointersOf<const float>(call.saved.bytes(), call.shape.c),
         .y = static_cast<T*>(call.y.data),
         .relu = call.relu};
     const void* const tensors[] = {operation.x, operation.residual,
@@ -281,7 +279,7 @@ absl::Status CudaBatchNormKernels::BackwardInput(const BackwardCall& call) {
         .y = call.relu ? static_cast<const T*>(call.y.data) : nullptr,
         .dy = static_cast<const T*>(call.dy.data),
         .weight = PointerOrNull<float>(call.weight),
-        .saved = PointersOf<const float>(call.saved, call.shape.c),
+        .saved = PointersOf<const float>(call.saved.bytes(), call.shape.c),
         .sums = static_cast<const float*>(call.sums.data),
         .channels = call.shape.c,
         .dx = static_cast<T*>(call.dx.data),

@@ -121,13 +121,11 @@ __device__ inline void StartRecord(const RecordPointers<float>& record,
 }
 
 // What an optional buffer points to: null if it has no elements.
-template <typename T>
-const T* PointerOrNull(const ConstBuffer& buffer) {
-  return buffer.count == 0 ? nullptr : static_cast<const T*>(buffer.data);
-}
-template <typename T>
-T* PointerOrNull(const Buffer& buffer) {
-  return buffer.count == 0 ? nullptr : static_cast<T*>(buffer.data);
+template <typename T, typename AnyBuffer>
+auto PointerOrNull(const AnyBuffer& buffer) {
+  using Pointer =
+      std::conditional_t<std::is_same_v<AnyBuffer, Buffer>, T*, const T*>;
+  return buffer.count == 0 ? nullptr : static_cast<Pointer>(buffer.data);
 }
 
 }  // namespace lockstep

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <span>
 
-#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
 
 namespace lockstep {
 namespace {

@@ -10,8 +10,8 @@
 #include <cstdint>
 #include <span>
 
-#include "syncbn/activations.h"
-#include "syncbn/moments.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
 
 namespace lockstep {
 

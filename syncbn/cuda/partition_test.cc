@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
 
 namespace lockstep {
 namespace {

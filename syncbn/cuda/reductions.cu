@@ -11,13 +11,12 @@
 #include "base/cuda_status.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
-#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/kernel_operands.h"
 #include "syncbn/cuda/partition.h"
 #include "syncbn/cuda/reduction_kernels.h"
-#include "syncbn/moments.h"
 
 namespace lockstep {
 namespace {
@@ -296,7 +295,7 @@ absl::Status CudaBatchNormKernels::BackwardReduce(const BackwardCall& call) {
         .x = static_cast<const T*>(call.x.data),
         .y = call.relu ? static_cast<const T*>(call.y.data) : nullptr,
         .dy = static_cast<const T*>(call.dy.data),
-        .saved = PointersOf<const float>(call.saved, call.shape.c),
+        .saved = PointersOf<const float>(call.saved.bytes(), call.shape.c),
         .channels = call.shape.c,
         .sums = static_cast<float*>(call.sums.data),
         .dweight = PointerOrNull<float>(call.dweight),

@@ -17,7 +17,6 @@
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/testing/numbers.h"
@@ -161,7 +160,7 @@ RecordValues DeviceRecords::Read() const {
 LayerTensors::LayerTensors(const BatchNormOptions& options,
                            const ActivationShape& shape, DataType type,
                            const Values& values, int64_t offset,
-                           int64_t gradient_offset)
+                           int64_t gradient_offset, int64_t channel_offset)
     : options(options),
       shape(shape),
       x(type, values.x, offset),
@@ -170,51 +169,48 @@ LayerTensors::LayerTensors(const BatchNormOptions& options,
       y(type, shape.size(), offset),
       dx(type, shape.size(), gradient_offset),
       dresidual(type, shape.size(), gradient_offset),
-      weight(StatisticsTypeOf(type), values.weight),
-      bias(StatisticsTypeOf(type), values.bias),
-      dweight(StatisticsTypeOf(type), shape.c),
-      dbias(StatisticsTypeOf(type), shape.c),
+      weight(StatisticsTypeOf(type), values.weight, channel_offset),
+      bias(StatisticsTypeOf(type), values.bias, channel_offset),
+      dweight(StatisticsTypeOf(type), shape.c, channel_offset),
+      dbias(StatisticsTypeOf(type), shape.c, channel_offset),
       mean(StatisticsTypeOf(type),
-           std::vector<double>(static_cast<size_t>(shape.c), values.mean)),
+           std::vector<double>(static_cast<size_t>(shape.c), values.mean),
+           channel_offset),
       variance(
           StatisticsTypeOf(type),
-          std::vector<double>(static_cast<size_t>(shape.c), values.variance)),
+          std::vector<double>(static_cast<size_t>(shape.c), values.variance),
+          channel_offset),
       saved({UnwrittenRecord(shape.c)}, StatisticsTypeOf(type)) {}
 
 BatchNorm::Forwards LayerTensors::Forwards(const LayerCall& call) {
-  BatchNorm::Forwards forwards;
-  forwards.shape = shape;
-  forwards.training = call.training;
-  forwards.relu = call.relu;
-  forwards.x = x.buffer();
-  if (call.residual) forwards.residual = residual.buffer();
-  if (options.affine) forwards.weight = weight.buffer();
-  if (options.affine) forwards.bias = bias.buffer();
-  if (options.track_running_stats) {
-    forwards.running = {mean.buffer(), variance.buffer(), &batches};
-  }
-  forwards.y = y.buffer();
-  forwards.saved = {saved.data(), saved.layout().size_bytes(),
-                    DataType::kUInt8};
-  return forwards;
+  const bool tracks = options.track_running_stats;
+  return {.shape = shape,
+          .training = call.training,
+          .relu = call.relu,
+          .x = x.buffer(),
+          .residual = call.residual ? residual.buffer() : Buffer(),
+          .weight = options.affine ? weight.buffer() : Buffer(),
+          .bias = options.affine ? bias.buffer() : Buffer(),
+          .running = tracks ? RunningStatistics{mean.buffer(),
+                                                variance.buffer(), &batches}
+                            : RunningStatistics(),
+          .y = y.buffer(),
+          .saved = saved.buffer()};
 }
 
 BatchNorm::Backwards LayerTensors::Backwards(const LayerCall& call) const {
-  BatchNorm::Backwards backwards;
-  backwards.shape = shape;
-  backwards.training = call.training;
-  backwards.relu = call.relu;
-  backwards.x = x.buffer();
-  backwards.y = y.buffer();
-  backwards.dy = dy.buffer();
-  if (options.affine) backwards.weight = weight.buffer();
-  backwards.saved = {saved.data(), saved.layout().size_bytes(),
-                     DataType::kUInt8};
-  if (options.affine) backwards.dweight = dweight.buffer();
-  if (options.affine) backwards.dbias = dbias.buffer();
-  backwards.dx = dx.buffer();
-  if (call.residual) backwards.dresidual = dresidual.buffer();
-  return backwards;
+  return {.shape = shape,
+          .training = call.training,
+          .relu = call.relu,
+          .x = x.buffer(),
+          .y = y.buffer(),
+          .dy = dy.buffer(),
+          .weight = options.affine ? weight.buffer() : Buffer(),
+          .saved = saved.buffer(),
+          .dweight = options.affine ? dweight.buffer() : Buffer(),
+          .dbias = options.affine ? dbias.buffer() : Buffer(),
+          .dx = dx.buffer(),
+          .dresidual = call.residual ? dresidual.buffer() : Buffer()};
 }
 
 absl::Status LayerTensors::Run(BatchNorm& layer, const LayerCall& call) {

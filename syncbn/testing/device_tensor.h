@@ -13,7 +13,6 @@
 #include "base/data_types.h"
 #include "collectives/collective.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 
@@ -81,6 +80,10 @@ class DeviceRecords {
 
   const StatisticsRecord& layout() const { return layout_; }
   std::byte* data() const { return memory_; }
+  // The first record, as a layer's `saved`.
+  Buffer buffer() const {
+    return {memory_, layout_.size_bytes(), DataType::kUInt8};
+  }
   // The first record, which a kernel has written since. Fails the test if its
   // gaps are not zero, or if memory behind the records has changed.
   RecordValues Read() const;
@@ -108,10 +111,10 @@ struct LayerTensors {
   };
 
   // x, residual and y lie `offset` elements past a boundary, the gradients of
-  // activations `gradient_offset`.
+  // activations `gradient_offset`, and arrays of channels `channel_offset`.
   LayerTensors(const BatchNormOptions& options, const ActivationShape& shape,
                DataType type, const Values& values, int64_t offset = 0,
-               int64_t gradient_offset = 0);
+               int64_t gradient_offset = 0, int64_t channel_offset = 0);
 
   // With weights and running statistics if the layer has them.
   BatchNorm::Forwards Forwards(const LayerCall& call);

@@ -3,6 +3,7 @@
 #ifndef LOCKSTEP_SYNCBN_TESTING_KERNEL_SUITE_H_
 #define LOCKSTEP_SYNCBN_TESTING_KERNEL_SUITE_H_
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -11,10 +12,10 @@
 
 #include "base/data_types.h"
 #include "gtest/gtest.h"
-#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
-#include "syncbn/moments.h"
 #include "syncbn/testing/device_tensor.h"
+#include "syncbn/testing/numbers.h"
 
 namespace lockstep {
 
@@ -68,7 +69,9 @@ class KernelsTest : public testing::TestWithParam<KernelsCase> {
 
 inline constexpr int64_t kSmallShape = 700;
 // Elements past a boundary that leave a head and a tail of single elements.
-std::vector<int64_t> OffsetsOf(DataType type);
+inline std::vector<int64_t> OffsetsOf(DataType type) {
+  return {1, 16 / SizeOf(type) - 1};
+}
 
 // Numbers, and how far each may be off.
 struct Wanted {
@@ -83,17 +86,46 @@ struct Wanted {
   }
 };
 
-size_t ChannelAt(const ActivationShape& shape, size_t i);
+// The controls of every reference: it takes its own numbers, and not one of
+// them lost, nor twice as far off as it may be.
+inline void ExpectTellsApart(const Wanted& wanted, size_t i) {
+  EXPECT_TRUE(wanted.Holds(wanted.values));
+  for (const double off : {std::nan(""), 2 * wanted.tolerance[i]}) {
+    std::vector<double> wrong = wanted.values;
+    wrong[i] += off;
+    EXPECT_FALSE(wanted.Holds(wrong));
+  }
+}
+
+inline size_t ChannelAt(const ActivationShape& shape, size_t i) {
+  return static_cast<size_t>(ChannelOf(shape, static_cast<int64_t>(i)));
+}
 
 // Of 7 values: means, and inverse deviations about 2.
-RecordValues RandomSaved(int64_t channels, DataType type, double mean = 0,
-                         double deviation = 1);
+inline RecordValues RandomSaved(int64_t channels, DataType type,
+                                double mean = 0, double deviation = 1) {
+  const DataType statistics = StatisticsTypeOf(type);
+  return {7, RoundedTo(statistics, RandomValues(channels, 11, mean, deviation)),
+          RoundedTo(statistics, RandomValues(channels, 12, 2, 0.2))};
+}
 
 // What the backward operations read: y has zeros and, since they count as let
 // through, NaN.
 struct BackwardValues {
   // mean: of x, in deviations, and of the saved means.
-  BackwardValues(const ActivationShape& shape, DataType type, double mean);
+  BackwardValues(const ActivationShape& shape, DataType type, double mean)
+      : shape(shape),
+        type(type),
+        x(RoundedTo(type, RandomValues(shape.size(), 1, mean))),
+        y(RoundedTo(type, RandomValues(shape.size(), 2))),
+        dy(RoundedTo(type, RandomValues(shape.size(), 3, 0.1))),
+        weight(RoundedTo(StatisticsTypeOf(type), RandomValues(shape.c, 4, 1))),
+        sums(RoundedTo(StatisticsTypeOf(type),
+                       RandomValues(2 * shape.c, 5, 0, 5))),
+        saved(RandomSaved(shape.c, type, mean, mean == 0 ? 1 : 0.1)) {
+    for (size_t i = 0; i < y.size(); i += 5) y[i] = 0;
+    for (size_t i = 3; i < y.size(); i += 17) y[i] = std::nan("");
+  }
   double g(bool relu, size_t i) const { return relu && y[i] <= 0 ? 0 : dy[i]; }
 
   ActivationShape shape;
@@ -106,10 +138,25 @@ struct BackwardValues {
 // Such values in the device's memory. Tensors lie `offset` elements past a
 // boundary, dy `dy_offset` more.
 struct DeviceBackward {
-  DeviceBackward(const BackwardValues& in, int64_t offset, int64_t dy_offset);
+  DeviceBackward(const BackwardValues& in, int64_t offset, int64_t dy_offset)
+      : x(in.type, in.x, offset),
+        y(in.type, in.y, offset),
+        dy(in.type, in.dy, offset + dy_offset),
+        weight(StatisticsTypeOf(in.type), in.weight),
+        saved({in.saved}, StatisticsTypeOf(in.type)) {}
 
   BatchNormKernels::BackwardCall Call(const ActivationShape& shape, bool relu,
-                                      bool affine) const;
+                                      bool affine) const {
+    BatchNormKernels::BackwardCall call;
+    call.shape = shape;
+    call.relu = relu;
+    call.x = x.buffer();
+    if (relu) call.y = y.buffer();
+    call.dy = dy.buffer();
+    if (affine) call.weight = weight.buffer();
+    call.saved = saved.buffer();
+    return call;
+  }
 
   const DeviceTensor x, y, dy, weight;
   const DeviceRecords saved;

@@ -1,16 +1,19 @@
 // Elements of every type of activations as float64, and statistics records in
-// host memory: what tests set and read.
+// host memory: what tests set and read; and batch norm's operations on them.
 #ifndef LOCKSTEP_SYNCBN_TESTING_NUMBERS_H_
 #define LOCKSTEP_SYNCBN_TESTING_NUMBERS_H_
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
-#include "syncbn/activations.h"
+#include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 
 namespace lockstep {
@@ -34,7 +37,7 @@ double RoundingError(DataType type, double x);
 struct RecordAccess {
   RecordAccess(const StatisticsRecord& record, std::byte* memory);
 
-  int64_t count() const;
+  int64_t count() const { return StatisticsRecord::Count(memory); }
   void set_count(int64_t count) const;
 
   std::byte* memory;
@@ -55,6 +58,20 @@ std::vector<double> FromLayout(const ActivationShape& shape,
 
 // The largest absolute value; 0 of none.
 double Largest(const std::vector<double>& values);
+
+// The operations of batch norm as loops in float64, one number at a time: an
+// independent layer to check. Host memory; no state.
+class PlainKernels : public BatchNormKernels {
+ public:
+  absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t bytes) override;
+  absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
+                              std::byte* record) override;
+  absl::StatusOr<int64_t> Merge(const MergeCall& call) override;
+  absl::Status UseRunning(const RunningCall& call) override;
+  absl::Status Normalize(const NormalizeCall& call) override;
+  absl::Status BackwardReduce(const BackwardCall& call) override;
+  absl::Status BackwardInput(const BackwardCall& call) override;
+};
 
 }  // namespace lockstep
 

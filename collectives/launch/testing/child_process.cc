@@ -15,7 +15,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/process.h"
@@ -25,44 +24,42 @@
 namespace lockstep {
 namespace {
 
+constexpr char kMark[] = "LOCKSTEP_TEST_MARK";
+
 std::string NewMark() {
   static int count = 0;
-  return absl::StrCat("LOCKSTEP_TEST_MARK=", getpid(), ".", ++count);
+  return absl::StrCat(getpid(), ".", ++count);
 }
 
 // torchrun takes seconds to start, and longer on a busy machine.
 constexpr absl::Duration kDeadline = absl::Seconds(100);
 
-Subprocess Start(const std::vector<std::string>& argv,
-                 std::vector<std::string> environment,
-                 const std::string& mark) {
-  environment.push_back(mark);
-  SubprocessOptions options;
-  for (const std::string& variable : environment) {
-    options.environment.push_back(
-        absl::StrSplit(variable, absl::MaxSplits('=', 1)));
-  }
-  return Subprocess::Start(argv, options).value();
-}
-
 }  // namespace
 
 ChildProcess::ChildProcess(const std::vector<std::string>& argv,
-                           const std::vector<std::string>& environment)
-    : mark_(NewMark()), process_(Start(argv, environment, mark_)) {}
+                           const Environment& environment)
+    : ChildProcess(argv, environment, NewMark()) {}
+
+ChildProcess::ChildProcess(const std::vector<std::string>& argv,
+                           Environment environment, const std::string& mark)
+    : Subprocess([&] {
+        environment.push_back({kMark, mark});
+        return Start(argv, {.environment = environment}).value();
+      }()),
+      mark_(mark) {}
 
 ChildProcess::~ChildProcess() {
   for (const pid_t pid : Marked()) kill(pid, SIGKILL);
 }
 
 std::optional<std::string> ChildProcess::ReadLine() {
-  absl::StatusOr<std::string> line = process_.ReadLine(kTestDeadline);
+  absl::StatusOr<std::string> line = Subprocess::ReadLine(kTestDeadline);
   if (!line.ok()) return std::nullopt;
   return *std::move(line);
 }
 
 std::vector<pid_t> ChildProcess::Marked() const {
-  return ProcessesWithVariable(mark_);
+  return ProcessesWithVariable(absl::StrCat(kMark, "=", mark_));
 }
 
 bool ChildProcess::AwaitMarked(absl::FunctionRef<bool(int count)> done,

@@ -21,28 +21,23 @@ inline constexpr absl::Duration kTestDeadline = absl::Seconds(20);
 // A Subprocess in whose environment, and so in that of all its descendants, is
 // a mark by which they can be found. Destruction kills every process that
 // carries the mark.
-class ChildProcess {
+class ChildProcess : public Subprocess {
  public:
-  // environment: "NAME=value", set besides that of this process.
+  // environment: set besides that of this process.
   explicit ChildProcess(const std::vector<std::string>& argv,
-                        const std::vector<std::string>& environment = {});
+                        const Environment& environment = {});
   ChildProcess(const ChildProcess&) = delete;
   ChildProcess& operator=(const ChildProcess&) = delete;
   ~ChildProcess();
 
-  pid_t pid() const { return process_.pid(); }
-
   // The next line of standard output, without its end; nullopt at the end of
   // the output or the deadline.
   std::optional<std::string> ReadLine();
-  void CloseOutput() { process_.CloseOutput(); }
 
   // As Subprocess::Wait.
   int Wait(absl::Duration deadline = kTestDeadline) {
-    return process_.Wait(deadline);
+    return Subprocess::Wait(deadline);
   }
-  const std::string& out() const { return process_.out(); }
-  const std::string& err() const { return process_.err(); }
 
   // The live processes that carry the mark, the child included.
   std::vector<pid_t> Marked() const;
@@ -53,8 +48,10 @@ class ChildProcess {
                    absl::Duration deadline = kTestDeadline) const;
 
  private:
+  ChildProcess(const std::vector<std::string>& argv, Environment environment,
+               const std::string& mark);
+
   const std::string mark_;
-  Subprocess process_;
 };
 
 // The command that starts `nproc` ranks of the program that is put behind it;

@@ -44,17 +44,13 @@ constexpr char kCallVariable[] = "LOCKSTEP_MPI_TEST_CALL";
 // For mpirun to end once it has been told to.
 constexpr absl::Duration kMpirunPatience = absl::Seconds(5);
 
-// The files of one call: a rank's process number, what it returned, and what it
-// returned in an earlier call.
+// The files of one call: a rank's process number, and what it returned.
 struct Files {
   std::string pid(int rank) const {
     return absl::StrCat(folder, "/pid.", rank);
   }
   std::string result(int rank) const {
     return absl::StrCat(folder, "/result.", rank);
-  }
-  std::string earlier(size_t call, int rank) const {
-    return absl::StrCat(folder, "/earlier.", call, ".", rank);
   }
 
   std::string folder;
@@ -74,19 +70,17 @@ std::optional<Result> ReadResult(const std::string& path) {
   return ParseResult(bytes);
 }
 
-// The calls that the running test has made so far.
-struct History {
-  std::string test;
-  std::vector<std::vector<Result>> calls;
-};
-
-History& CurrentHistory() {
-  static History* const history = new History;
+std::string RunningTest() {
   const testing::TestInfo* const info =
       testing::UnitTest::GetInstance()->current_test_info();
-  std::string test = absl::StrCat(info->test_suite_name(), ".", info->name());
-  if (history->test != test) *history = {std::move(test), {}};
-  return *history;
+  return absl::StrCat(info->test_suite_name(), ".", info->name());
+}
+
+// The calls that the test has made before this one.
+size_t EarlierCalls(const std::string& test) {
+  static auto* const last = new std::pair<std::string, size_t>;
+  *last = {test, last->first == test ? last->second + 1 : 0};
+  return last->second;
 }
 
 Result RunFunction(const Function& fn, const RunRanksOptions& options) {
@@ -105,16 +99,6 @@ Result RunFunction(const Function& fn, const RunRanksOptions& options) {
   const Result result = RunFunction(fn, options);
   WriteFile(files.result(rank), SerializeResult(result));
   std::exit(0);
-}
-
-std::vector<Result> EarlierResults(const Files& files, size_t call,
-                                   int world_size) {
-  std::vector<Result> results;
-  for (int rank = 0; rank < world_size; ++rank) {
-    results.push_back(ReadResult(files.earlier(call, rank))
-                          .value_or(absl::InternalError("no earlier result")));
-  }
-  return results;
 }
 
 std::vector<std::string> Command(int world_size, const std::string& test) {
@@ -235,7 +219,7 @@ std::vector<Result> CollectResults(const Files& files, int world_size,
   return results;
 }
 
-std::vector<Result> RunJob(int world_size, const History& history,
+std::vector<Result> RunJob(int world_size, const std::string& test, size_t call,
                            const RunRanksOptions& options) {
   const auto all = [&](const absl::Status& status) {
     return std::vector<Result>(static_cast<size_t>(world_size), status);
@@ -244,16 +228,10 @@ std::vector<Result> RunJob(int world_size, const History& history,
       TemporaryFolder::Create("mpirun", testing::TempDir());
   if (!folder.ok()) return all(folder.status());
   const Files files{folder->path()};
-  for (size_t call = 0; call < history.calls.size(); ++call) {
-    for (size_t rank = 0; rank < history.calls[call].size(); ++rank) {
-      WriteFile(files.earlier(call, static_cast<int>(rank)),
-                SerializeResult(history.calls[call][rank]));
-    }
-  }
   std::vector<RankWatch> ranks;
   for (int rank = 0; rank < world_size; ++rank) ranks.emplace_back(files, rank);
-  absl::StatusOr<Subprocess> mpirun = Subprocess::Start(
-      Command(world_size, history.test), Options(files, history.calls.size()));
+  absl::StatusOr<Subprocess> mpirun =
+      Subprocess::Start(Command(world_size, test), Options(files, call));
   if (!mpirun.ok()) return all(mpirun.status());
   const bool in_time = AwaitMpirun(*mpirun, ranks, options.deadline);
   return CollectResults(files, world_size, in_time, options.deadline,
@@ -273,19 +251,15 @@ std::vector<absl::StatusOr<std::string>> RunMpiRanksCollect(
     int world_size,
     const std::function<absl::StatusOr<std::string>(Communicator&)>& fn,
     const RunRanksOptions& options) {
-  History& history = CurrentHistory();
+  const std::string test = RunningTest();
+  const size_t call = EarlierCalls(test);
   const char* const folder = std::getenv(kFolderVariable);
-  size_t call = 0;
+  if (folder == nullptr) return RunJob(world_size, test, call, options);
+  size_t own = 0;
   const char* const text = std::getenv(kCallVariable);
-  if (folder != nullptr && text != nullptr && absl::SimpleAtoi(text, &call)) {
-    const Files files{folder};
-    if (history.calls.size() == call) RunAsRank(files, fn, options);
-    history.calls.push_back(
-        EarlierResults(files, history.calls.size(), world_size));
-  } else {
-    history.calls.push_back(RunJob(world_size, history, options));
-  }
-  return history.calls.back();
+  if (text == nullptr || !absl::SimpleAtoi(text, &own)) std::abort();
+  if (call == own) RunAsRank(Files{folder}, fn, options);
+  return std::vector<Result>(static_cast<size_t>(world_size), std::string());
 }
 
 std::vector<absl::Status> RunMpiRanks(

@@ -25,7 +25,7 @@ std::string WhyNoMpirun();
 // test that is running, and the same call there runs `fn`, writes down what it
 // returned and exits. So the body up to the call runs on every rank as well: it
 // must come to the same calls. Several calls in one body are fine; on a rank,
-// those before the one that it is to run return what they returned in the test.
+// those before the one that it is to run return OK, and no bytes.
 // What `fn` writes to memory, its test assertions included, is lost: return it.
 //
 // When a rank dies the others go on (mpirun --enable-recovery).

@@ -9,32 +9,30 @@
 
 #include "conformance/check/cases/check_case.h"
 #include "conformance/protocol/case.h"
-#include "conformance/reference/lenet_fixtures.h"
+#include "conformance/reference/lenet_reference.h"
 #include "models/data/dataset.h"
 #include "models/io/safetensors.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr uint32_t kWeightSeed = 3;
 
-std::vector<int64_t> UpTo(int64_t steps) {
-  std::vector<int64_t> result(steps);
-  std::iota(result.begin(), result.end(), 1);
+// begin, begin + 1, ...
+std::vector<int64_t> Range(int64_t begin, int64_t count) {
+  std::vector<int64_t> result(count);
+  std::iota(result.begin(), result.end(), begin);
   return result;
 }
 
 // Samples [begin, begin + count) of the blobs, as `part` of a case's data.
 void AddSamples(const Dataset& blobs, int64_t begin, int64_t count,
                 const std::string& part, Safetensors& data) {
-  std::vector<int64_t> indices(count);
-  std::iota(indices.begin(), indices.end(), begin);
+  const std::vector<int64_t> indices = Range(begin, count);
   std::vector<float> images(count * blobs.image_size());
   blobs.GatherImages(indices, images);
   std::vector<int64_t> labels;
-  for (const int64_t index : indices) {
-    labels.push_back(blobs.labels[index]);
-  }
+  for (const int64_t index : indices) labels.push_back(blobs.labels[index]);
   data.tensors[part + ".images"] =
       NamedTensor::Of<float>({count, 1, 28, 28}, images);
   data.tensors[part + ".labels"] = NamedTensor::Of<int64_t>({count}, labels);
@@ -113,7 +111,7 @@ CheckCase MakeCase(Case c, const std::string& about, int64_t train,
   const int64_t batch = c.global_batch();
   if (c.model.empty()) c.model = "lenet";
   c.write_gradients = {1};
-  c.write_state = UpTo((train + batch - 1) / batch * c.epochs);
+  c.write_state = Range(1, (train + batch - 1) / batch * c.epochs);
   CheckCase check{.name = c.name, .about = about, .layers = LayersOf(c.model)};
   check.claims.assign(std::begin(kAllClaims), std::end(kAllClaims));
   if (!c.evaluate) check.claims.pop_back();
@@ -143,9 +141,7 @@ std::vector<int64_t> Even(int world_size, int64_t per_rank) {
 // The first `total` % N ranks take one more than the others.
 std::vector<int64_t> Dealt(int world_size, int64_t total) {
   std::vector<int64_t> sizes = Even(world_size, total / world_size);
-  for (int64_t rank = 0; rank < total % world_size; ++rank) {
-    ++sizes[rank];
-  }
+  for (int64_t rank = 0; rank < total % world_size; ++rank) ++sizes[rank];
   return sizes;
 }
 
@@ -173,23 +169,6 @@ CheckCase ShuffledCase(int n) {
   return check;
 }
 
-CheckCase UnevenBatchesCase(int n) {
-  return MakeCase(
-      {.name = "uneven_batches", .batch_sizes = Dealt(n, 4 * n - 1)},
-      "In every step the last rank has one sample fewer than the "
-      "others, so gradients must be weighted by samples.",
-      StepsThatDivide(n) * (4 * n - 1));
-}
-
-CheckCase UnevenLastBatchCase(int n) {
-  return MakeCase({.name = "uneven_last_batch",
-                   .batch_sizes = Even(n, PerRank(n)),
-                   .epochs = 2},
-                  "The last global batch of an epoch is smaller than the "
-                  "number of ranks, so some rank has no sample in it.",
-                  2 * n * PerRank(n) + n - 1);
-}
-
 CheckCase AccumulationCase(int n) {
   const int64_t accumulate = n == 3 ? 2 : 3;
   const int64_t per_rank =
@@ -200,22 +179,6 @@ CheckCase AccumulationCase(int n) {
                   "Every rank computes its share in several micro-batches "
                   "before one update; one rank does it in one go.",
                   2 * n * per_rank);
-}
-
-CheckCase SyncBatchNormCase(int n) {
-  return EvenCase(
-      n, {.name = "sync_bn", .model = "lenet_bn", .batch_norm = "sync"},
-      "Batch norm over the samples of all ranks.", StepsThatDivide(n));
-}
-
-CheckCase LocalBatchNormCase(int n) {
-  return MakeCase({.name = "local_bn",
-                   .model = "lenet_bn",
-                   .batch_norm = "local",
-                   .batch_sizes = Dealt(n, 4 * n - 1)},
-                  "Batch norm over each rank's own samples, of which ranks "
-                  "have unlike numbers; compared with one rank on each share.",
-                  StepsThatDivide(n) * (4 * n - 1));
 }
 
 CheckCase EvaluationCase(int n) {
@@ -264,11 +227,27 @@ std::vector<CheckCase> BuiltInCases(int world_size) {
                 .epochs = 2},
                "The same with momentum and weight decay."),
       ShuffledCase(n),
-      UnevenBatchesCase(n),
-      UnevenLastBatchCase(n),
+      MakeCase({.name = "uneven_batches", .batch_sizes = Dealt(n, 4 * n - 1)},
+               "In every step the last rank has one sample fewer than the "
+               "others, so gradients must be weighted by samples.",
+               StepsThatDivide(n) * (4 * n - 1)),
+      MakeCase({.name = "uneven_last_batch",
+                .batch_sizes = Even(n, PerRank(n)),
+                .epochs = 2},
+               "The last global batch of an epoch is smaller than the "
+               "number of ranks, so some rank has no sample in it.",
+               2 * n * PerRank(n) + n - 1),
       AccumulationCase(n),
-      SyncBatchNormCase(n),
-      LocalBatchNormCase(n),
+      EvenCase(n,
+               {.name = "sync_bn", .model = "lenet_bn", .batch_norm = "sync"},
+               "Batch norm over the samples of all ranks.", StepsThatDivide(n)),
+      MakeCase({.name = "local_bn",
+                .model = "lenet_bn",
+                .batch_norm = "local",
+                .batch_sizes = Dealt(n, 4 * n - 1)},
+               "Batch norm over each rank's own samples, of which ranks "
+               "have unlike numbers; compared with one rank on each share.",
+               StepsThatDivide(n) * (4 * n - 1)),
       EvaluationCase(n),
       ResumeCase(n),
       UnusedParameterCase(n),
@@ -282,4 +261,4 @@ std::vector<CheckCase> BuiltInCases(int world_size) {
                "are compared after the first step.")};
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

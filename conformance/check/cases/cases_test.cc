@@ -19,16 +19,12 @@
 #include "gtest/gtest.h"
 #include "models/io/safetensors.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using Indices = std::vector<int64_t>;
 
 constexpr int kWorldSizes[] = {2, 3, 4, 5, 8};
-
-int64_t Sum(const Indices& values) {
-  return std::accumulate(values.begin(), values.end(), int64_t{0});
-}
 
 const CheckCase& Find(const std::vector<CheckCase>& cases,
                       const std::string& name) {
@@ -36,7 +32,7 @@ const CheckCase& Find(const std::vector<CheckCase>& cases,
 }
 
 int64_t LastBatch(const CheckCase& check) {
-  const int64_t batch = Sum(check.all_ranks.c.batch_sizes);
+  const int64_t batch = check.all_ranks.c.global_batch();
   return (SampleCount(check.files, "train") - 1) % batch + 1;
 }
 
@@ -56,7 +52,7 @@ TEST(BuiltInCasesTest, ComparesLikeWithLike) {
       SCOPED_TRACE(check.name);
       EXPECT_EQ(check.all_ranks.c.world_size(), n);
       EXPECT_EQ(check.one_rank.c.batch_sizes,
-                Indices{Sum(check.all_ranks.c.batch_sizes)});
+                Indices{check.all_ranks.c.global_batch()});
       Case alike = check.one_rank.c;
       alike.batch_sizes = check.all_ranks.c.batch_sizes;
       alike.accumulate = check.all_ranks.c.accumulate;
@@ -75,7 +71,7 @@ TEST(BuiltInCasesTest, StaysSmall) {
     for (const CheckCase& check : BuiltInCases(n)) {
       SCOPED_TRACE(check.name);
       const Case& c = check.all_ranks.c;
-      const int64_t batch = Sum(c.batch_sizes);
+      const int64_t batch = c.global_batch();
       EXPECT_LE(batch, std::max(16, 4 * n));
       const int64_t size = SampleCount(check.files, "train");
       const int64_t steps = (size + batch - 1) / batch * c.epochs;
@@ -99,12 +95,12 @@ TEST(BuiltInCasesTest, SizesAreAsNamed) {
     const CheckCase& evaluation = Find(cases, "evaluation");
     const int64_t test = SampleCount(evaluation.files, "test");
     EXPECT_NE(test % n, 0);
-    EXPECT_NE(test % Sum(evaluation.all_ranks.c.batch_sizes), 0);
+    EXPECT_NE(test % evaluation.all_ranks.c.global_batch(), 0);
     EXPECT_EQ(evaluation.claims.back(), Claim::kEvaluation);
     const Case& resume = Find(cases, "resume").all_ranks.c;
     const int64_t per_epoch =
         SampleCount(Find(cases, "resume").files, "train") /
-        Sum(resume.batch_sizes);
+        resume.global_batch();
     EXPECT_NE(resume.stop_after % per_epoch, 0);
     EXPECT_GT(resume.momentum, 0);
     EXPECT_TRUE(Find(cases, "resume").all_ranks.resumed->resume);
@@ -171,7 +167,7 @@ TEST(BuiltInCasesTest, SharesDiffer) {
     for (const char* name : {"uneven_batches", "local_bn"}) {
       const CheckCase& check = Find(cases, name);
       const Indices& sizes = check.all_ranks.c.batch_sizes;
-      Indices all(Sum(sizes));
+      Indices all(check.all_ranks.c.global_batch());
       std::iota(all.begin(), all.end(), 0);
       const Values whole = MeanImage(check, all);
       for (const std::vector<Indices>& shares : WaysToDeal(sizes)) {
@@ -309,4 +305,4 @@ TEST(NumbersTest, OrdersByLayerThenName) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

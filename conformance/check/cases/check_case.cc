@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <span>
@@ -17,32 +18,23 @@
 #include "conformance/protocol/rank_output.h"
 #include "models/io/safetensors.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
-enum class Order { kReversed, kRotated };
-
-// [0, size) with every block of `block` indices in another order.
-std::vector<int64_t> Permuted(int64_t size, int64_t block, Order order) {
+// [0, size) with every block of `block` indices reversed, or rotated by half.
+std::vector<int64_t> Permuted(int64_t size, int64_t block, bool reversed) {
   std::vector<int64_t> indices(size);
   std::iota(indices.begin(), indices.end(), 0);
   for (int64_t begin = 0; begin < size; begin += block) {
     const int64_t end = std::min(size, begin + block);
     const auto first = indices.begin() + begin, last = indices.begin() + end;
-    if (order == Order::kReversed) {
+    if (reversed) {
       std::reverse(first, last);
     } else {
       std::rotate(first, first + (end - begin) / 2, last);
     }
   }
   return indices;
-}
-
-bool ComparesNumbers(const CheckCase& check) {
-  return std::ranges::any_of(check.claims, [](Claim claim) {
-    return claim == Claim::kGradients || claim == Claim::kLoss ||
-           claim == Claim::kState || claim == Claim::kEvaluation;
-  });
 }
 
 }  // namespace
@@ -56,15 +48,19 @@ const char* ClaimName(Claim claim) {
 
 std::vector<ExtraStart> ReorderedStarts(const CheckCase& check) {
   const Case& c = check.one_rank.c;
-  if (c.shuffle || !ComparesNumbers(check)) return {};
+  const auto compares = [](Claim claim) {
+    return claim == Claim::kGradients || claim == Claim::kLoss ||
+           claim == Claim::kState || claim == Claim::kEvaluation;
+  };
+  if (c.shuffle || std::ranges::none_of(check.claims, compares)) return {};
   const int64_t train = SampleCount(check.files, "train");
   const int64_t test = SampleCount(check.files, "test");
   std::vector<ExtraStart> starts;
-  for (const Order order : {Order::kReversed, Order::kRotated}) {
+  for (const bool reversed : {true, false}) {
     CaseFiles files = WithSamples(check.files, "train",
-                                  Permuted(train, c.global_batch(), order));
+                                  Permuted(train, c.global_batch(), reversed));
     files = WithSamples(files, "test",
-                        Permuted(test, std::max<int64_t>(test, 1), order));
+                        Permuted(test, std::max<int64_t>(test, 1), reversed));
     starts.push_back({.plan = check.one_rank, .files = std::move(files)});
   }
   return starts;
@@ -74,15 +70,12 @@ namespace {
 
 NamedTensor Rows(const NamedTensor& tensor, std::span<const int64_t> indices) {
   NamedTensor result{.type = tensor.type, .shape = tensor.shape, .data = {}};
-  const auto rows = static_cast<size_t>(tensor.shape[0]);
-  const size_t bytes = rows == 0 ? 0 : tensor.data.size() / rows;
-  result.shape[0] = static_cast<int64_t>(indices.size());
+  const int64_t rows = tensor.shape[0];
+  const int64_t bytes = rows == 0 ? 0 : std::ssize(tensor.data) / rows;
+  result.shape[0] = std::ssize(indices);
   for (const int64_t index : indices) {
-    const auto begin =
-        static_cast<std::ptrdiff_t>(static_cast<size_t>(index) * bytes);
-    result.data.insert(
-        result.data.end(), tensor.data.begin() + begin,
-        tensor.data.begin() + begin + static_cast<std::ptrdiff_t>(bytes));
+    const auto begin = tensor.data.begin() + index * bytes;
+    result.data.insert(result.data.end(), begin, begin + bytes);
   }
   return result;
 }
@@ -120,23 +113,8 @@ CaseFiles WithSamples(const CaseFiles& files, const std::string& part,
 }
 
 Values ToValues(const NamedTensor& tensor) {
-  switch (tensor.type) {
-    case DataType::kFloat64:
-      return Convert<double>(tensor);
-    case DataType::kFloat32:
-      return Convert<float>(tensor);
-    case DataType::kFloat16:
-      return Convert<Float16>(tensor);
-    case DataType::kBFloat16:
-      return Convert<BFloat16>(tensor);
-    case DataType::kInt32:
-      return Convert<int32_t>(tensor);
-    case DataType::kInt64:
-      return Convert<int64_t>(tensor);
-    case DataType::kUInt8:
-      break;
-  }
-  return Convert<uint8_t>(tensor);
+  return WithDataType(tensor.type,
+                      [&]<typename E>(E) { return Convert<E>(tensor); });
 }
 
 Tensors TensorsOf(const RankOutput& output, const std::string& kind,
@@ -233,21 +211,17 @@ std::vector<std::string> NamesInOrder(const CheckCase& check) {
     }
   }
   for (const auto& [name, tensor] : weights) {
-    if (!Includes(names, name)) {
-      names.push_back(name);
-    }
+    if (!Includes(names, name)) names.push_back(name);
   }
   return names;
 }
 
 std::string WithLayer(const CheckCase& check, const std::string& name) {
   for (const NamedLayer& layer : check.layers) {
-    const auto& tensors = layer.tensors;
-    if (Includes(tensors, name)) {
-      return absl::StrCat(name, " (", layer.name, ")");
-    }
+    if (!Includes(layer.tensors, name)) continue;
+    return absl::StrCat(name, " (", layer.name, ")");
   }
   return name;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -17,7 +17,7 @@
 #include "conformance/protocol/rank_output.h"
 #include "models/io/safetensors.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // The claims, in the order in which they are judged: the first that fails is
 // the one to read.
@@ -174,13 +174,13 @@ std::string WithLayer(const CheckCase& check, const std::string& name);
 // case takes two with all ranks.
 //
 // The data are BlobDataset's and the weights WellConditionedLeNet's
-// (lenet_fixtures.h). Batch norms have weights of 0.1 and biases of 1: ten
+// (lenet_reference.h). Batch norms have weights of 0.1 and biases of 1: ten
 // standard deviations from zero, where the ReLU behind them has its kink.
 //
 // In the case of accumulation, `accumulate` is none of 1, N, N * N, so that a
 // missing division shows as a factor of its own; one rank accumulates nothing.
 std::vector<CheckCase> BuiltInCases(int world_size);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_CHECK_CASES_CHECK_CASE_H_

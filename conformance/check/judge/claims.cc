@@ -1,22 +1,27 @@
 #include "conformance/check/judge/claims.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
+#include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
 #include "conformance/check/cases/check_case.h"
 #include "conformance/check/judge/compare.h"
 #include "conformance/check/judge/judge.h"
 #include "conformance/protocol/rank_output.h"
+#include "conformance/reference/bounded.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // One step of one rank on the samples `indices` of the training set.
@@ -43,15 +48,15 @@ Tensors Moving(const CheckCase& check, Tensors tensors) {
   return tensors;
 }
 
-}  // namespace
-
-absl::StatusOr<std::vector<ShareResult>> Evidence::MakeShares() const {
-  std::vector<ShareResult> shares(world_size());
-  for (int r = 0; r < world_size(); ++r) {
-    const std::vector<StepOutput>& steps = rank(r).steps;
+absl::StatusOr<std::vector<ShareResult>> MakeShares(const Evidence& evidence) {
+  const CheckCase& check = evidence.check;
+  std::vector<ShareResult> shares(evidence.world_size());
+  for (int r = 0; r < evidence.world_size(); ++r) {
+    const std::vector<StepOutput>& steps = evidence.rank(r).steps;
     if (steps.empty() || steps[0].indices.empty()) continue;
-    LOCKSTEP_ASSIGN_OR_RETURN(const TrainerRun run,
-                              run_extra(StartOnShare(check, steps[0].indices)));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const TrainerRun run,
+        evidence.run_extra(StartOnShare(check, steps[0].indices)));
     if (run.ranks.size() != 1 || !run.ranks[0].status.ok() ||
         run.ranks[0].output.steps.size() != 1) {
       return absl::FailedPreconditionError(absl::StrCat(
@@ -66,9 +71,11 @@ absl::StatusOr<std::vector<ShareResult>> Evidence::MakeShares() const {
   return shares;
 }
 
+}  // namespace
+
 const absl::StatusOr<std::vector<ShareResult>>& Evidence::Shares() {
-  if (!shares_.has_value()) shares_ = MakeShares();
-  return *shares_;
+  if (!shares.has_value()) shares = MakeShares(*this);
+  return *shares;
 }
 
 std::vector<double> Evidence::Counts(int64_t step) const {
@@ -82,14 +89,13 @@ std::vector<double> Evidence::Counts(int64_t step) const {
   return counts;
 }
 
-Tensors MeanOfShares(const std::vector<ShareResult>& shares, bool weighted,
-                     Tensors ShareResult::*field) {
+Tensors MeanOfShares(const std::vector<ShareResult>& shares, bool weighted) {
   std::vector<double> weights;
   std::vector<Tensors> terms;
   for (const ShareResult& share : shares) {
     if (share.count == 0) continue;
     weights.push_back(weighted ? share.count : 1);
-    terms.push_back(share.*field);
+    terms.push_back(share.gradients);
   }
   return WeightedMean(weights, terms);
 }
@@ -111,10 +117,9 @@ Reference OneRanksReference(const Evidence& evidence, const std::string& kind,
 
 absl::StatusOr<Reference> GradientReference(Evidence& evidence, int64_t step) {
   Reference reference = OneRanksReference(evidence, "gradient", step);
-  if (evidence.check.all_ranks.c.batch_norm == "local" && step == 1) {
+  if (evidence.c.batch_norm == "local" && step == 1) {
     LOCKSTEP_RETURN_IF_ERROR(evidence.Shares().status());
-    reference.want =
-        MeanOfShares(*evidence.Shares(), true, &ShareResult::gradients);
+    reference.want = MeanOfShares(*evidence.Shares(), true);
   }
   return reference;
 }
@@ -139,43 +144,160 @@ std::string WithRanks(int world_size) {
                       world_size == 1 ? " rank" : " ranks");
 }
 
-Verdict Passed(const CheckCase& check, Claim claim, double error_over_allowed,
-               const std::string& what) {
-  return {.case_name = check.name,
-          .claim = claim,
-          .error_over_allowed = error_over_allowed,
-          .what = what};
-}
-
-Verdict Failed(const CheckCase& check, Claim claim, const std::string& what,
-               const Diagnosis& diagnosis, double error_over_allowed) {
-  CauseFacts facts = diagnosis.facts;
-  facts.world_size = check.all_ranks.c.world_size();
-  facts.accumulate = check.all_ranks.c.accumulate;
-  Explanation explanation = Explain(diagnosis.cause, facts);
-  return {.case_name = check.name,
-          .claim = claim,
-          .outcome = Outcome::kFailed,
-          .error_over_allowed = error_over_allowed,
-          .cause = diagnosis.cause,
-          .what = what + ".",
-          .why = std::move(explanation.why),
-          .fix = std::move(explanation.fix)};
-}
-
-Verdict Skipped(const CheckCase& check, Claim claim, const std::string& why) {
-  return {.case_name = check.name,
-          .claim = claim,
-          .outcome = Outcome::kSkipped,
-          .what = why};
-}
-
-Verdict NoReference(const CheckCase& check, Claim claim,
-                    const absl::Status& status) {
-  return Failed(check, claim,
-                absl::StrCat("There is no reference to judge by: ",
+Judgement NoReference(const absl::Status& status) {
+  return Failed(absl::StrCat("There is no reference to judge by: ",
                              std::string(status.message())),
                 {});
 }
 
-}  // namespace lockstep
+// Judges the losses that ranks report.
+namespace {
+
+// The losses of a step, averaged over ranks with these weights.
+double MeanLoss(const Evidence& evidence, int64_t step,
+                const std::vector<double>& weights) {
+  double sum = 0, total = 0;
+  for (int r = 0; r < evidence.world_size(); ++r) {
+    const double weight = weights[r];
+    if (weight == 0) continue;
+    const StepOutput& output = evidence.rank(r).steps[step - 1];
+    sum += weight * output.loss.value_or(0);
+    total += weight;
+  }
+  return sum / total;
+}
+
+double LossOf(const RankOutput& output, int64_t step) {
+  const auto i = static_cast<size_t>(step - 1);
+  return i < output.steps.size() ? output.steps[i].loss.value_or(0) : 0;
+}
+
+std::vector<double> ReorderedDifferences(const Evidence& evidence) {
+  std::vector<double> differences;
+  for (const TrainerRun& run : evidence.runs.reordered) {
+    const RankOutput& output = run.ranks[0].output;
+    for (int64_t step = 1; step <= std::ssize(output.steps); ++step) {
+      differences.push_back(LossOf(output, step) -
+                            LossOf(evidence.one_rank(), step));
+    }
+  }
+  return differences;
+}
+
+double MeanShareLoss(const std::vector<ShareResult>& shares, bool weighted) {
+  double sum = 0, total = 0;
+  for (const ShareResult& share : shares) {
+    const double weight = weighted ? share.count : share.count > 0 ? 1 : 0;
+    sum += weight * share.loss;
+    total += weight;
+  }
+  return sum / total;
+}
+
+// The factor that the losses of all steps have in common; 0 if there is none,
+// or one step only, in which any number is a factor.
+double CommonFactor(const Evidence& evidence, double k,
+                    const Allowed& allowed) {
+  const int64_t last = std::ssize(evidence.one_rank().steps);
+  for (int64_t step = 1; step <= last; ++step) {
+    const double got = MeanLoss(evidence, step, evidence.Counts(step));
+    const double want = LossOf(evidence.one_rank(), step);
+    if (!(std::fabs(got - k * want) <=
+          std::max(1.0, std::fabs(k)) * allowed.error)) {
+      return 0;
+    }
+  }
+  return last > 1 ? k : 0;
+}
+
+// Factors that would explain the loss of this step.
+std::vector<NamedFactor> FactorsOf(const Evidence& evidence, int64_t step) {
+  const Case& c = evidence.c;
+  if (step == 1) return NamedFactors(evidence.world_size(), c.accumulate);
+  return BatchFactors(evidence.Counts(step),
+                      static_cast<double>(c.global_batch()));
+}
+
+// A loss that is made of the shares', as of the first step.
+std::optional<Diagnosis> LossFromShares(Evidence& evidence, double got,
+                                        const Allowed& allowed) {
+  const auto& shares = evidence.Shares();
+  if (!shares.ok()) return std::nullopt;
+  const auto fits = [&](double value) {
+    return std::fabs(got - value) <= allowed.error;
+  };
+  if (fits(MeanShareLoss(*shares, false))) {
+    return Diagnosis{.cause = Cause::kMeanOfMeans};
+  }
+  for (size_t r = 0; r < shares->size(); ++r) {
+    if ((*shares)[r].count == 0 || !fits((*shares)[r].loss)) continue;
+    return Diagnosis{.cause = Cause::kMetricsOfOneRank,
+                     .facts = {.rank = static_cast<int>(r)}};
+  }
+  return std::nullopt;
+}
+
+Diagnosis DiagnoseLoss(Evidence& evidence, int64_t step, double want,
+                       double got, const Allowed& allowed) {
+  const Case& c = evidence.c;
+  Diagnosis diagnosis;
+  for (const NamedFactor& factor : FactorsOf(evidence, step)) {
+    if (std::fabs(got - factor.k * want) >
+        std::max(1.0, factor.k) * allowed.error) {
+      continue;
+    }
+    diagnosis.cause = factor.cause;
+    diagnosis.facts.k = factor.k;
+    break;
+  }
+  if (step == 1 && diagnosis.cause == Cause::kUnknown) {
+    diagnosis = LossFromShares(evidence, got, allowed).value_or(diagnosis);
+  }
+  if (step == 1 && diagnosis.cause == Cause::kUnknown) {
+    const double k = CommonFactor(evidence, got / want, allowed);
+    if (k != 0) diagnosis = {.cause = Cause::kScaled, .facts = {.k = k}};
+  }
+  // The only type in which a later state is not judged.
+  if (step > 1 && c.dtype == "bfloat16") diagnosis.cause = Cause::kDrifts;
+  diagnosis.facts.step = step;
+  return diagnosis;
+}
+
+}  // namespace
+
+Judgement JudgeLoss(Evidence& evidence, int64_t last_step) {
+  const CheckCase& check = evidence.check;
+  const bool local = check.all_ranks.c.batch_norm == "local";
+  const std::vector<double> reordered = ReorderedDifferences(evidence);
+  double worst = 0;
+  for (int64_t step = 1; step <= (local ? 1 : last_step); ++step) {
+    const std::vector<double> counts = evidence.Counts(step);
+    const double got = MeanLoss(evidence, step, counts);
+    double want = LossOf(evidence.one_rank(), step);
+    if (local) {
+      const auto& shares = evidence.Shares();
+      if (!shares.ok()) {
+        return NoReference(shares.status());
+      }
+      want = MeanShareLoss(*shares, true);
+    }
+    const Allowed allowed = AllowedScalarError(check, want, reordered);
+    const double error = std::fabs(got - want);
+    const double ratio = ErrorOverAllowed(error, allowed.error);
+    if (!(ratio <= worst)) worst = ratio;
+    if (error <= allowed.error && allowed.meaningful) continue;
+    const std::string what = absl::StrFormat(
+        "In step %d the ranks' losses, weighted by their samples, are %.7g and "
+        "one rank's %.7g: %.3g apart (relative %.2g, %.3g units in the last "
+        "place; %.2g is allowed)",
+        step, got, want, error, error / std::fabs(want),
+        error / UnitInLastPlace(want, DigitsOf(check)), allowed.error);
+    const Diagnosis diagnosis =
+        allowed.meaningful ? DiagnoseLoss(evidence, step, want, got, allowed)
+                           : Diagnosis{.cause = Cause::kTooNoisy};
+    return Failed(what, diagnosis, ratio);
+  }
+  return Passed(worst);
+}
+
+}  // namespace lockstep::conformance

@@ -14,9 +14,10 @@
 #include "conformance/check/cases/check_case.h"
 #include "conformance/check/judge/compare.h"
 #include "conformance/check/judge/judge.h"
+#include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // What one rank computes on exactly one rank's share of the first step.
 struct ShareResult {
@@ -29,15 +30,11 @@ struct ShareResult {
 // A case's runs, and extra runs on the ranks' shares, which are started when
 // they are first asked for. Not thread safe. Holds references: what they refer
 // to must outlive it.
-class Evidence {
- public:
-  Evidence(const CheckCase& check, const CaseRuns& runs,
-           const RunExtra& run_extra)
-      : check(check), runs(runs), run_extra(run_extra) {}
-
+struct Evidence {
   const CheckCase& check;
   const CaseRuns& runs;
   const RunExtra& run_extra;
+  const Case& c = check.all_ranks.c;
 
   int world_size() const { return runs.all_ranks.world_size; }
   const RankOutput& one_rank() const { return runs.one_rank.ranks[0].output; }
@@ -50,16 +47,12 @@ class Evidence {
   // The samples of each rank in `step`, from 1.
   std::vector<double> Counts(int64_t step) const;
 
- private:
-  absl::StatusOr<std::vector<ShareResult>> MakeShares() const;
-
-  std::optional<absl::StatusOr<std::vector<ShareResult>>> shares_;
+  std::optional<absl::StatusOr<std::vector<ShareResult>>> shares = {};
 };
 
-// The mean of a field over the shares that have samples, weighted by their
-// samples or, if not `weighted`, equally.
-Tensors MeanOfShares(const std::vector<ShareResult>& shares, bool weighted,
-                     Tensors ShareResult::*field);
+// The mean gradients of the shares that have samples, weighted by their samples
+// or, if not `weighted`, equally.
+Tensors MeanOfShares(const std::vector<ShareResult>& shares, bool weighted);
 
 // What the ranks should hold of one set of tensors.
 struct Reference {
@@ -88,21 +81,34 @@ std::string OnlyThese(const CheckCase& check,
 std::string WithRanks(int world_size);
 
 // A cause and what is known of it, besides the case's world size and
-// accumulation, which Failed() adds.
+// accumulation, which Judge() adds.
 struct Diagnosis {
   Cause cause = Cause::kUnknown;
   CauseFacts facts = {};
 };
 
-Verdict Passed(const CheckCase& check, Claim claim, double error_over_allowed,
-               const std::string& what = "");
-Verdict Failed(const CheckCase& check, Claim claim, const std::string& what,
-               const Diagnosis& diagnosis, double error_over_allowed = 0);
-Verdict Skipped(const CheckCase& check, Claim claim, const std::string& why);
+// A verdict on a claim, to which Judge() adds the claim and the explanation.
+struct Judgement {
+  Outcome outcome = Outcome::kPassed;
+  double error_over_allowed = 0;
+  std::string what = {};     // As Verdict's; without the last dot if it failed.
+  Diagnosis diagnosis = {};  // If it failed.
+};
+
+inline Judgement Passed(double error_over_allowed = 0,
+                        const std::string& what = "") {
+  return {Outcome::kPassed, error_over_allowed, what};
+}
+inline Judgement Failed(const std::string& what, const Diagnosis& diagnosis,
+                        double error_over_allowed = 0) {
+  return {Outcome::kFailed, error_over_allowed, what, diagnosis};
+}
+inline Judgement Skipped(const std::string& why) {
+  return {Outcome::kSkipped, 0, why};
+}
 
 // A failure because the runs that a reference is made of failed with `status`.
-Verdict NoReference(const CheckCase& check, Claim claim,
-                    const absl::Status& status);
+Judgement NoReference(const absl::Status& status);
 
 // The claims. All judges but JudgeRun take for granted that JudgeRun passed:
 // every rank's output is there, with the steps that it says it did, finite and
@@ -113,32 +119,32 @@ Verdict NoReference(const CheckCase& check, Claim claim,
 // does not support the case. Where a run failed although a rank wrote its
 // output after fewer steps than the others, that rank's missing steps are the
 // cause.
-Verdict JudgeRun(const CheckCase& check, const CaseRuns& runs);
+Judgement JudgeRun(Evidence& evidence);
 
 // Every epoch of either run draws each sample once, and every step of all ranks
 // together the samples of one rank's step; shuffled epochs differ.
-Verdict JudgeSamples(const Evidence& evidence);
+Judgement JudgeSamples(Evidence& evidence);
 
 // All gradients and parameters that were written have the same bits on every
 // rank.
-Verdict JudgeRanksAgree(Evidence& evidence);
+Judgement JudgeRanksAgree(Evidence& evidence);
 
 // The written gradients are the reference's.
-Verdict JudgeGradients(Evidence& evidence);
+Judgement JudgeGradients(Evidence& evidence);
 
 // The ranks' losses, weighted by their samples, are one rank's in the steps
 // from 1 to `last_step`.
-Verdict JudgeLoss(Evidence& evidence, int64_t last_step);
+Judgement JudgeLoss(Evidence& evidence, int64_t last_step);
 
 // The written parameters and buffers are one rank's; frozen and unused ones
 // are where they started. With local batch norm and in bfloat16 only the first
 // step is judged; with local batch norm, buffers are each rank's own.
-Verdict JudgeState(Evidence& evidence);
+Judgement JudgeState(Evidence& evidence);
 
 // The ranks evaluate every sample once between them (or every rank all of
 // them), and all report the metrics of one rank.
-Verdict JudgeEvaluation(Evidence& evidence);
+Judgement JudgeEvaluation(Evidence& evidence);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_CHECK_JUDGE_CLAIMS_H_

@@ -18,7 +18,7 @@
 #include "conformance/check/judge/judge.h"
 #include "conformance/reference/bounded.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 // compare.h derives them.
@@ -91,38 +91,26 @@ using Roundings = std::map<std::string, Rounding>;
 std::vector<std::string> Layer(const CheckCase& check,
                                const std::string& name) {
   for (const NamedLayer& layer : check.layers) {
-    const auto& all = layer.tensors;
-    if (Includes(all, name)) return all;
+    if (Includes(layer.tensors, name)) return layer.tensors;
   }
   return NamesInOrder(check);
-}
-
-bool IsInteger(const CheckCase& check, const std::string& name) {
-  const auto found = check.files.weights.tensors.find(name);
-  return found != check.files.weights.tensors.end() &&
-         found->second.type == DataType::kInt64;
 }
 
 // The largest change in the layer of `name`, of tensors that are not noise (nor
 // counters, which have no scale).
 double LayerScale(const CheckCase& check, const std::string& name,
                   const Roundings& roundings) {
+  const NamedTensors& weights = check.files.weights.tensors;
   double scale = 0;
   for (const std::string& other : Layer(check, name)) {
     const auto found = roundings.find(other);
     if (found == roundings.end() || found->second.noise) continue;
-    if (IsInteger(check, other)) continue;
-    scale = std::max(scale, found->second.change);
+    const auto tensor = weights.find(other);
+    const bool is_counter =
+        tensor != weights.end() && tensor->second.type == DataType::kInt64;
+    if (!is_counter) scale = std::max(scale, found->second.change);
   }
   return scale;
-}
-
-void CompareWithLayers(const CheckCase& check, Roundings& roundings) {
-  for (auto& [name, rounding] : roundings) {
-    rounding.scale = LayerScale(check, name, roundings);
-    rounding.small =
-        !rounding.noise && rounding.change <= kSmall * rounding.scale;
-  }
 }
 
 // By tensor: the largest relative spread of it and all behind it.
@@ -142,6 +130,21 @@ std::map<std::string, double> SpreadsBehind(const CheckCase& check,
     spreads[name] = largest;
   }
   return spreads;
+}
+
+Difference DifferenceOf(const std::string& name, const Values& want,
+                        const Values& got, const Allowed& allowed) {
+  Difference difference{.name = name, .allowed = allowed};
+  difference.error = LargestDifference(want, got);
+  for (size_t i = 0; i < want.size() && i < got.size(); ++i) {
+    const double off = std::fabs(want[i] - got[i]);
+    if (off != difference.error && !std::isnan(off)) continue;
+    difference.element = i;
+    difference.want = want[i];
+    difference.got = got[i];
+    break;
+  }
+  return difference;
 }
 
 double CapOf(const CheckCase& check) {
@@ -213,7 +216,11 @@ AllowedErrors AllowedErrorsOf(const CheckCase& check, const Tensors& start,
   for (const auto& [name, values] : want) {
     roundings[name] = RoundingOf(check, name, start, want, reordered);
   }
-  CompareWithLayers(check, roundings);
+  for (auto& [name, rounding] : roundings) {
+    rounding.scale = LayerScale(check, name, roundings);
+    rounding.small =
+        !rounding.noise && rounding.change <= kSmall * rounding.scale;
+  }
   const auto spreads = SpreadsBehind(check, roundings);
   AllowedErrors result;
   for (const auto& [name, rounding] : roundings) {
@@ -228,32 +235,11 @@ Allowed AllowedScalarError(const CheckCase& check, double want,
   allowed.magnitude = std::fabs(want);
   allowed.spread = LargestMagnitude(reordered);
   double units = kScalarUnits * UnitInLastPlace(want, kFloatDigits);
-  if (DigitsOf(check) != kFloatDigits) {
-    units += UnitsOf(check, want);
-  }
+  if (DigitsOf(check) != kFloatDigits) units += UnitsOf(check, want);
   allowed.error = std::max(kSpreadFactor * allowed.spread, units);
   allowed.meaningful = allowed.error <= CapOf(check) * allowed.magnitude;
   return allowed;
 }
-
-namespace {
-
-Difference DifferenceOf(const std::string& name, const Values& want,
-                        const Values& got, const Allowed& allowed) {
-  Difference difference{.name = name, .allowed = allowed};
-  difference.error = LargestDifference(want, got);
-  for (size_t i = 0; i < want.size() && i < got.size(); ++i) {
-    const double off = std::fabs(want[i] - got[i]);
-    if (off != difference.error && !std::isnan(off)) continue;
-    difference.element = i;
-    difference.want = want[i];
-    difference.got = got[i];
-    break;
-  }
-  return difference;
-}
-
-}  // namespace
 
 Compared Compare(const CheckCase& check, const Tensors& want,
                  const Tensors& got, const AllowedErrors& allowed) {
@@ -418,4 +404,4 @@ std::optional<FoundFactor> FactorOf(const std::vector<std::string>& names,
   return first;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

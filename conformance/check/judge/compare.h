@@ -73,7 +73,7 @@
 #include "conformance/check/cases/check_case.h"
 #include "conformance/check/judge/judge.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 // Of one tensor.
 struct Allowed {
@@ -169,6 +169,6 @@ std::optional<FoundFactor> FactorOf(const std::vector<std::string>& names,
                                     const std::vector<NamedFactor>& named,
                                     bool any);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_CHECK_JUDGE_COMPARE_H_

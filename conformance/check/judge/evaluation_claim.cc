@@ -21,7 +21,7 @@
 #include "conformance/protocol/rank_output.h"
 #include "conformance/reference/bounded.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using Indices = std::vector<int64_t>;
@@ -179,9 +179,8 @@ Diagnosis DiagnoseMetrics(const Evidence& evidence, const TrainerRun& run,
   };
   if (!shares.ok()) return is(Cause::kUnknown);
   for (const Share& share : *shares) {
-    if (run.world_size > 1 && Near(got, share.whole, limits)) {
-      return is(Cause::kMetricsOfOneRank);
-    }
+    if (run.world_size == 1 || !Near(got, share.whole, limits)) continue;
+    return is(Cause::kMetricsOfOneRank);
   }
   for (const Scores& candidate : UnweightedMeans(*shares)) {
     if (Near(got, candidate, limits)) return is(Cause::kMetricsUnweighted);
@@ -225,8 +224,8 @@ Diagnosis DiagnoseCoverage(const CheckCase& check,
   return {.cause = drops ? Cause::kDropsLastBatch : Cause::kUnknown};
 }
 
-std::optional<Verdict> CoverageVerdict(const CheckCase& check,
-                                       const TrainerRun& run) {
+std::optional<Judgement> CoverageVerdict(const CheckCase& check,
+                                         const TrainerRun& run) {
   const int64_t size = SampleCount(check.files, "test");
   Indices all;
   bool each = true;
@@ -241,7 +240,6 @@ std::optional<Verdict> CoverageVerdict(const CheckCase& check,
   const int64_t repeated =
       std::ranges::count_if(counts, [](int64_t count) { return count > 1; });
   return Failed(
-      check, Claim::kEvaluation,
       absl::StrCat(WithRanks(run.world_size), ", of ", size, " test samples ",
                    repeated, " are evaluated more than once and ", missing,
                    " never"),
@@ -272,10 +270,9 @@ std::string DescribeMetrics(const Scores& got, const Scores& want,
 }
 
 // One run's reports against the right metrics.
-std::optional<Verdict> MetricsVerdict(const Evidence& evidence,
-                                      const TrainerRun& run, const Case& c,
-                                      const Scores& want, double& worst) {
-  const CheckCase& check = evidence.check;
+std::optional<Judgement> MetricsVerdict(const Evidence& evidence,
+                                        const TrainerRun& run, const Case& c,
+                                        const Scores& want, double& worst) {
   const Scores limits = LimitsOf(evidence, want);
   for (int r = 0; r < run.world_size; ++r) {
     const auto& reported = run.ranks[r].output.evaluation;
@@ -285,41 +282,29 @@ std::optional<Verdict> MetricsVerdict(const Evidence& evidence,
     const double ratio = ErrorOverAllowed(error, limits.loss);
     if (!(ratio <= worst)) worst = ratio;
     if (Near(got, want, limits) && got.count == want.count) continue;
-    return Failed(check, Claim::kEvaluation,
-                  absl::StrCat(WithRanks(run.world_size), ", rank ", r,
+    return Failed(absl::StrCat(WithRanks(run.world_size), ", rank ", r,
                                " reports ", DescribeMetrics(got, want, limits)),
                   DiagnoseMetrics(evidence, run, c, r, got, limits), ratio);
   }
   return std::nullopt;
 }
 
-// Whether one rank's accuracy is a whole number of its samples.
-bool IsWhole(const Scores& metrics) {
-  const double right = metrics.accuracy * metrics.count;
-  return std::fabs(right - std::round(right)) <= 0.25 * 1e-2;
-}
-
 // Both runs' reports against the right metrics.
-Verdict BothVerdict(const Evidence& evidence, const Scores& want) {
-  const CheckCase& check = evidence.check;
+Judgement BothVerdict(const Evidence& evidence, const Scores& want) {
+  const auto& [check, runs, run_extra, c, shares] = evidence;
   double worst = 0;
-  for (const auto& [run, plan] :
-       {std::pair(&evidence.runs.one_rank, &check.one_rank),
-        std::pair(&evidence.runs.all_ranks, &check.all_ranks)}) {
-    if (const auto wrong =
-            MetricsVerdict(evidence, *run, plan->c, want, worst)) {
-      return *wrong;
-    }
-  }
-  return Passed(check, Claim::kEvaluation, worst);
+  auto wrong =
+      MetricsVerdict(evidence, runs.one_rank, check.one_rank.c, want, worst);
+  if (!wrong) wrong = MetricsVerdict(evidence, runs.all_ranks, c, want, worst);
+  return wrong ? *wrong : Passed(worst);
 }
 
 }  // namespace
 
-Verdict JudgeEvaluation(Evidence& evidence) {
+Judgement JudgeEvaluation(Evidence& evidence) {
   const CheckCase& check = evidence.check;
   if (!check.all_ranks.c.evaluate) {
-    return Skipped(check, Claim::kEvaluation, "The case evaluates nothing.");
+    return Skipped("The case evaluates nothing.");
   }
   for (const TrainerRun* run :
        {&evidence.runs.one_rank, &evidence.runs.all_ranks}) {
@@ -327,8 +312,10 @@ Verdict JudgeEvaluation(Evidence& evidence) {
   }
   Scores want = ScoresOf(*evidence.one_rank().evaluation);
   want.count = static_cast<double>(SampleCount(check.files, "test"));
-  const Verdict verdict = BothVerdict(evidence, want);
-  if (verdict.outcome == Outcome::kPassed && IsWhole(want)) return verdict;
+  const Judgement verdict = BothVerdict(evidence, want);
+  const double right = want.accuracy * want.count;
+  const bool is_whole = std::fabs(right - std::round(right)) <= 0.25 * 1e-2;
+  if (verdict.outcome == Outcome::kPassed && is_whole) return verdict;
   // One rank may average its batches wrongly itself: ask it for all samples in
   // one batch.
   const auto in_one_batch =
@@ -336,4 +323,4 @@ Verdict JudgeEvaluation(Evidence& evidence) {
   return in_one_batch.ok() ? BothVerdict(evidence, *in_one_batch) : verdict;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

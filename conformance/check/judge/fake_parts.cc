@@ -1,5 +1,4 @@
-#include "conformance/check/judge/fake_parts.h"
-
+// The parts of the fake trainer.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -19,7 +18,7 @@
 #include "conformance/protocol/case.h"
 #include "models/io/safetensors.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr size_t kInputs = 4, kHidden = 6, kClasses = 3;
@@ -118,7 +117,7 @@ void CrossEntropy(const FakeBatch& batch, Rows& logits, FakePass& pass) {
 }  // namespace
 
 FakeBatch GatherFake(const CaseFiles& files, const std::string& part,
-                     const Indices& indices) {
+                     const FakeIndices& indices) {
   const Values images = ToValues(files.data.tensors.at(part + ".images"));
   const Values labels = ToValues(files.data.tensors.at(part + ".labels"));
   FakeBatch batch;
@@ -179,7 +178,7 @@ CheckCase WithFakeModel(CheckCase check) {
   for (const std::string& part : {std::string("train"), std::string("test")}) {
     const int64_t size = SampleCount(check.files, part);
     std::vector<float> images;
-    Indices labels;
+    FakeIndices labels;
     for (int64_t n = 0; n < size; ++n) {
       labels.push_back(static_cast<int64_t>(engine() * 0x1p-32 * kClasses));
       for (size_t i = 0; i < kInputs; ++i) {
@@ -211,7 +210,7 @@ CheckCase WithFakeModel(CheckCase check) {
     add("bn.running_mean", {kHidden}, 0, 0);
     add("bn.running_var", {kHidden}, 1, 1);
     weights["bn.num_batches_tracked"] =
-        NamedTensor::Of<int64_t>({}, Indices{0});
+        NamedTensor::Of<int64_t>({}, FakeIndices{0});
     check.layers.insert(check.layers.begin() + 1,
                         {"the batch norm",
                          {"bn.weight", "bn.bias", "bn.running_mean",
@@ -226,13 +225,13 @@ CheckCase WithFakeModel(CheckCase check) {
 namespace {
 
 // begin, begin + 1, ...
-Indices Range(int64_t begin, int64_t size) {
-  Indices indices(size);
+FakeIndices Range(int64_t begin, int64_t size) {
+  FakeIndices indices(size);
   std::iota(indices.begin(), indices.end(), begin);
   return indices;
 }
 
-Indices Shuffled(Indices indices, int64_t seed) {
+FakeIndices Shuffled(FakeIndices indices, int64_t seed) {
   std::mt19937 random(static_cast<uint32_t>(seed));
   for (size_t i = indices.size(); i > 1; --i) {
     std::swap(indices[i - 1], indices[random() % i]);
@@ -240,8 +239,8 @@ Indices Shuffled(Indices indices, int64_t seed) {
   return indices;
 }
 
-Indices OrderOf(const Case& c, int64_t size, int64_t epoch, size_t rank,
-                const std::string& mutant) {
+FakeIndices OrderOf(const Case& c, int64_t size, int64_t epoch, size_t rank,
+                    const std::string& mutant) {
   if (!c.shuffle) return Range(0, size);
   int64_t seed = c.seed;
   if (mutant != "no_set_epoch") seed += epoch;
@@ -253,9 +252,9 @@ Indices OrderOf(const Case& c, int64_t size, int64_t epoch, size_t rank,
 
 // Samples of one global batch, order[begin, end), dealt to the ranks in turn
 // until each has its number.
-std::vector<Indices> Deal(const Case& c, const Indices& order, size_t begin,
-                          size_t end) {
-  std::vector<Indices> shares(c.batch_sizes.size());
+std::vector<FakeIndices> Deal(const Case& c, const FakeIndices& order,
+                              size_t begin, size_t end) {
+  std::vector<FakeIndices> shares(c.batch_sizes.size());
   size_t rank = 0;
   for (size_t i = begin; i < end; ++i) {
     while (static_cast<int64_t>(shares[rank].size()) >= c.batch_sizes[rank]) {
@@ -269,9 +268,9 @@ std::vector<Indices> Deal(const Case& c, const Indices& order, size_t begin,
 
 // The orders of ranks that each go through one of their own: all of the data,
 // or a contiguous part. None without such a mutant.
-std::vector<Indices> OwnOrders(const Case& c, int64_t size, int64_t epoch,
-                               const std::string& mutant) {
-  std::vector<Indices> orders;
+std::vector<FakeIndices> OwnOrders(const Case& c, int64_t size, int64_t epoch,
+                                   const std::string& mutant) {
+  std::vector<FakeIndices> orders;
   int64_t begin = 0;
   for (size_t rank = 0; rank < c.batch_sizes.size(); ++rank) {
     if (mutant == "no_distributed_sampler" || mutant == "each_shuffles_alone") {
@@ -286,10 +285,10 @@ std::vector<Indices> OwnOrders(const Case& c, int64_t size, int64_t epoch,
 }
 
 // The last step, with the first samples again until all ranks have as many.
-void Pad(const Indices& order, std::vector<Indices>& shares) {
+void Pad(const FakeIndices& order, std::vector<FakeIndices>& shares) {
   size_t most = 0, next = 0;
-  for (const Indices& share : shares) most = std::max(most, share.size());
-  for (Indices& share : shares) {
+  for (const FakeIndices& share : shares) most = std::max(most, share.size());
+  for (FakeIndices& share : shares) {
     while (share.size() < most) share.push_back(order[next++]);
   }
 }
@@ -297,19 +296,19 @@ void Pad(const Indices& order, std::vector<Indices>& shares) {
 void AddEpoch(const Case& c, int64_t size, int64_t epoch,
               const std::string& mutant, std::vector<FakeStep>& steps) {
   const size_t before = steps.size(), ranks = c.batch_sizes.size();
-  const std::vector<Indices> own = OwnOrders(c, size, epoch, mutant);
+  const std::vector<FakeIndices> own = OwnOrders(c, size, epoch, mutant);
   for (size_t rank = 0; rank < own.size(); ++rank) {
     for (size_t i = 0; i < own[rank].size(); ++i) {
       const size_t step = before + i / static_cast<size_t>(c.batch_sizes[rank]);
       if (step == steps.size()) {
-        steps.push_back({epoch, std::vector<Indices>(ranks)});
+        steps.push_back({epoch, std::vector<FakeIndices>(ranks)});
       }
       steps[step].shares[rank].push_back(own[rank][i]);
     }
   }
   if (!own.empty()) return;
   const auto batch = static_cast<size_t>(c.global_batch());
-  const Indices order = OrderOf(c, size, epoch, 0, mutant);
+  const FakeIndices order = OrderOf(c, size, epoch, 0, mutant);
   for (size_t begin = 0; begin < order.size(); begin += batch) {
     const size_t end = std::min(order.size(), begin + batch);
     if (mutant == "drop_last" && end - begin < batch) break;
@@ -342,20 +341,20 @@ std::vector<FakeStep> FakeSchedule(const CasePlan& plan, int64_t size,
   return steps;
 }
 
-std::vector<Indices> FakeTestShares(size_t world_size, int64_t size,
-                                    const std::string& mutant) {
-  const Indices all = Range(0, size);
-  std::vector<Indices> shares(world_size);
+std::vector<FakeIndices> FakeTestShares(size_t world_size, int64_t size,
+                                        const std::string& mutant) {
+  const FakeIndices all = Range(0, size);
+  std::vector<FakeIndices> shares(world_size);
   size_t end = all.size();
   if (mutant == "evaluation_tail_dropped") end -= end % world_size;
   for (size_t i = 0; i < end; ++i) shares[i % world_size].push_back(all[i]);
   if (mutant == "evaluation_padded") Pad(all, shares);
   const bool alone = mutant == "first_rank_evaluates_all";
   if (alone || mutant == "evaluates_on_first_rank") {
-    std::fill(shares.begin() + 1, shares.end(), Indices());
+    std::fill(shares.begin() + 1, shares.end(), FakeIndices());
   }
   if (alone || mutant == "first_rank_evaluates_all_too") shares[0] = all;
   return shares;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -9,6 +9,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <valarray>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -16,14 +17,13 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "conformance/check/cases/check_case.h"
-#include "conformance/check/judge/fake_parts.h"
 #include "conformance/check/judge/judge.h"
 #include "conformance/check/judge/judge_mutants.h"
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
 #include "models/io/safetensors.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 void Add(FakeTensors& sum, float factor, const FakeTensors& term) {
@@ -34,24 +34,16 @@ void Add(FakeTensors& sum, float factor, const FakeTensors& term) {
   }
 }
 
-// Sums over test samples.
-struct Sums {
-  double loss = 0, right = 0, count = 0;
-
-  void Add(const Sums& other) {
-    loss += other.loss;
-    right += other.right;
-    count += other.count;
-  }
-};
+// Over test samples: their losses, the right answers, their number.
+using Sums = std::valarray<double>;
 
 // The mean of the parts' means, not weighted.
 EvaluationOutput MeanOf(std::span<const Sums> parts) {
   EvaluationOutput mean;
   for (const Sums& part : parts) {
-    const double share = part.count * static_cast<double>(parts.size());
-    mean.loss += part.loss / share;
-    mean.accuracy += part.right / share;
+    const double share = part[2] * static_cast<double>(parts.size());
+    mean.loss += part[0] / share;
+    mean.accuracy += part[1] / share;
   }
   return mean;
 }
@@ -121,9 +113,9 @@ class Trainer {
   // By rank; empty where a rank has no samples.
   std::vector<FakePass> Forward(const FakeStep& step) const {
     std::vector<FakePass> passes(n_);
-    Indices all;
+    FakeIndices all;
     for (size_t r = 0; r < n_; ++r) {
-      const Indices& share = step.shares[r];
+      const FakeIndices& share = step.shares[r];
       all.insert(all.end(), share.begin(), share.end());
       if (share.empty()) continue;
       FakeBatch batch = GatherFake(files_, "train", share);
@@ -177,7 +169,7 @@ class Trainer {
     const bool idle = IsParallel("idle_ranks");
     float total = 0;
     std::vector<float> weights;
-    for (const Indices& share : step.shares) {
+    for (const FakeIndices& share : step.shares) {
       const auto count = static_cast<float>(share.size());
       weights.push_back((unweighted || idle) && count > 0 ? 1 : count);
       total += weights.back();
@@ -299,7 +291,7 @@ class Trainer {
       if (Is("micro_batch_loss")) {
         loss = means[r] / static_cast<float>(c_.accumulate);
       }
-      const Indices& share = step.shares[r];
+      const FakeIndices& share = step.shares[r];
       if (loss.has_value() && n_ > 1) {
         if (Is("scaled_loss")) *loss *= 1.1;
         if (Is("rounded_loss")) *loss = std::round(*loss * 1000) / 1000;
@@ -322,7 +314,7 @@ class Trainer {
       replica.output.tensors[absl::StrCat(kind, ".", step_, "/", name)] =
           name.ends_with("tracked")
               ? NamedTensor::Of<int64_t>(
-                    shape, Indices{static_cast<int64_t>(values[0])})
+                    shape, FakeIndices{static_cast<int64_t>(values[0])})
               : NamedTensor::Of<float>(shape,
                                        {std::begin(values), values.size()});
     };
@@ -343,21 +335,22 @@ class Trainer {
   void Evaluate() {
     const int64_t size = SampleCount(files_, "test");
     const auto shares = FakeTestShares(n_, size, mutant_);
-    Sums all;
-    std::vector<Sums> ranks(n_), batches;
+    Sums all(3);
+    std::vector<Sums> ranks(n_, all), batches;
     for (size_t r = 0; r < n_; ++r) {
       for (auto next = shares[r].begin(); next != shares[r].end();) {
         const auto begin = next;
         next += std::min(c_.batch_sizes[r], shares[r].end() - begin);
         const FakePass pass = RunFakeModel(
             replicas_[r].weights,
-            GatherFake(files_, "test", Indices(begin, next)), c_, false);
+            GatherFake(files_, "test", FakeIndices(begin, next)), c_, false);
+        const double loss =
+            std::accumulate(pass.losses.begin(), pass.losses.end(), 0.0);
         batches.push_back(
-            {.right = pass.right, .count = static_cast<double>(next - begin)});
-        for (const float loss : pass.losses) batches.back().loss += loss;
-        ranks[r].Add(batches.back());
+            {loss, pass.right, static_cast<double>(next - begin)});
+        ranks[r] += batches.back();
       }
-      all.Add(ranks[r]);
+      all += ranks[r];
     }
     for (size_t r = 0; r < n_; ++r) {
       EvaluationOutput output = MeanOf({&all, 1});
@@ -370,7 +363,7 @@ class Trainer {
       }
       output.indices = shares[r];
       output.count =
-          Is("evaluation_padded") ? static_cast<int64_t>(all.count) : size;
+          Is("evaluation_padded") ? static_cast<int64_t>(all[2]) : size;
       replicas_[r].output.evaluation = std::move(output);
     }
   }
@@ -463,4 +456,4 @@ RunExtra FakeExtraRuns(const std::string& mutant) {
   };
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

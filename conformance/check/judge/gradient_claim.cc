@@ -14,9 +14,8 @@
 #include "conformance/check/judge/claims.h"
 #include "conformance/check/judge/compare.h"
 #include "conformance/check/judge/judge.h"
-#include "conformance/protocol/rank_output.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using Names = std::vector<std::string>;
@@ -27,11 +26,6 @@ struct Disagreement {
   Names names;  // In the order of the forward pass.
 };
 
-const NamedTensor* Find(const RankOutput& output, const std::string& key) {
-  const auto found = output.tensors.find(key);
-  return found == output.tensors.end() ? nullptr : &found->second;
-}
-
 std::optional<Disagreement> DisagreementIn(const Evidence& evidence,
                                            const std::string& kind,
                                            int64_t step) {
@@ -40,13 +34,13 @@ std::optional<Disagreement> DisagreementIn(const Evidence& evidence,
     Disagreement found{.rank = r, .names = {}};
     for (const std::string& name : order) {
       const std::string key = absl::StrCat(kind, ".", step, "/", name);
-      const NamedTensor* mine = Find(evidence.rank(r), key);
-      const NamedTensor* first = Find(evidence.rank(0), key);
-      const bool still = kind == "gradient" && IsStill(evidence.check, name);
-      if (still || (mine == nullptr && first == nullptr)) continue;
-      if (mine == nullptr || first == nullptr || !(*mine == *first)) {
-        found.names.push_back(name);
-      }
+      if (kind == "gradient" && IsStill(evidence.check, name)) continue;
+      const NamedTensors& mine = evidence.rank(r).tensors;
+      const NamedTensors& first = evidence.rank(0).tensors;
+      const bool same = mine.contains(key) && first.contains(key)
+                            ? mine.at(key) == first.at(key)
+                            : mine.contains(key) == first.contains(key);
+      if (!same) found.names.push_back(name);
     }
     if (!found.names.empty()) return found;
   }
@@ -67,15 +61,6 @@ std::string Describe(const Evidence& evidence, const Disagreement& found,
       step, found.rank, kind, WithLayer(evidence.check, name), off,
       off / magnitude, off / UnitInLastPlace(magnitude, 24),
       found.names.size());
-}
-
-// What every rank holds of the gradients of `step`.
-std::vector<Tensors> Held(const Evidence& evidence, int64_t step) {
-  std::vector<Tensors> held;
-  for (int r = 0; r < evidence.world_size(); ++r) {
-    held.push_back(TensorsOf(evidence.rank(r), "gradient", step));
-  }
-  return held;
 }
 
 // Whether each rank holds the gradient of its own share of the first step,
@@ -103,7 +88,10 @@ Cause CauseOfParting(Evidence& evidence, const Names& names, int64_t step) {
     return found != allowed.end() && !found->second.meaningful;
   });
   if (noisy) return Cause::kTooNoisy;
-  const std::vector<Tensors> held = Held(evidence, step);
+  std::vector<Tensors> held;  // By rank.
+  for (int r = 0; r < evidence.world_size(); ++r) {
+    held.push_back(TensorsOf(evidence.rank(r), "gradient", step));
+  }
   if (std::ranges::all_of(held, [&](const Tensors& one) {
         return Fits(names, reference->want, one, allowed);
       })) {
@@ -123,20 +111,19 @@ Cause CauseOfParting(Evidence& evidence, const Names& names, int64_t step) {
   return Cause::kUnknown;
 }
 
-Verdict GradientsPart(Evidence& evidence, const Disagreement& found,
-                      int64_t step) {
+Judgement GradientsPart(Evidence& evidence, const Disagreement& found,
+                        int64_t step) {
   Diagnosis diagnosis{.cause = CauseOfParting(evidence, found.names, step)};
   diagnosis.facts.step = step;
   diagnosis.facts.tensors =
       OnlyThese(evidence.check, found.names,
                 TensorsOf(evidence.one_rank(), "gradient", step).size());
-  return Failed(evidence.check, Claim::kRanksAgree,
-                Describe(evidence, found, "gradient", step), diagnosis);
+  return Failed(Describe(evidence, found, "gradient", step), diagnosis);
 }
 
-Verdict ParametersPart(const Evidence& evidence, const Disagreement& found,
-                       int64_t step) {
-  const Case& c = evidence.check.all_ranks.c;
+Judgement ParametersPart(const Evidence& evidence, const Disagreement& found,
+                         int64_t step) {
+  const Case& c = evidence.c;
   const std::string& name = found.names.front();
   // Written gradients are known to agree.
   Diagnosis diagnosis{.cause = Includes(c.write_gradients, step)
@@ -146,8 +133,7 @@ Verdict ParametersPart(const Evidence& evidence, const Disagreement& found,
   if (Includes(c.frozen, name)) diagnosis.cause = Cause::kFrozenMoves;
   if (Includes(c.unused, name)) diagnosis.cause = Cause::kUnusedMoves;
   if (IsStill(evidence.check, name)) diagnosis.facts.tensors = name;
-  return Failed(evidence.check, Claim::kRanksAgree,
-                Describe(evidence, found, "parameter", step), diagnosis);
+  return Failed(Describe(evidence, found, "parameter", step), diagnosis);
 }
 
 // What the ranks' differing gradients are, where they are no factor of one
@@ -157,9 +143,9 @@ std::optional<Diagnosis> FromShares(Evidence& evidence, const Names& names,
                                     const AllowedErrors& allowed) {
   const auto& shares = evidence.Shares();
   if (!shares.ok()) return std::nullopt;
-  const Tensors mean = MeanOfShares(*shares, false, &ShareResult::gradients);
-  const Tensors weighted = MeanOfShares(*shares, true, &ShareResult::gradients);
-  const std::string& norm = evidence.check.all_ranks.c.batch_norm;
+  const Tensors mean = MeanOfShares(*shares, false);
+  const Tensors weighted = MeanOfShares(*shares, true);
+  const std::string& norm = evidence.c.batch_norm;
   if (norm == "sync" && (Fits(names, weighted, got, allowed) ||
                          Fits(names, mean, got, allowed))) {
     return Diagnosis{.cause = Cause::kLocalBatchNorm};
@@ -175,8 +161,7 @@ std::optional<Diagnosis> FromShares(Evidence& evidence, const Names& names,
   }
   const auto factor =
       FactorOf(names, mean, got, allowed,
-               NamedFactors(evidence.world_size(),
-                            evidence.check.all_ranks.c.accumulate),
+               NamedFactors(evidence.world_size(), evidence.c.accumulate),
                /*any=*/false);
   if (!factor.has_value()) return std::nullopt;
   return Diagnosis{
@@ -186,21 +171,19 @@ std::optional<Diagnosis> FromShares(Evidence& evidence, const Names& names,
 
 Diagnosis DiagnoseGradients(Evidence& evidence, const Names& names,
                             const Reference& reference, const Tensors& got) {
-  const Case& c = evidence.check.all_ranks.c;
-  Diagnosis diagnosis;
+  const Case& c = evidence.c;
   Names whose = names;
-  const auto named = NamedFactors(evidence.world_size(), c.accumulate);
-  auto factor = FactorOf(names, reference.want, got, reference.allowed, named,
-                         /*any=*/false);
+  const auto factor_of = [&](bool any) {
+    return FactorOf(names, reference.want, got, reference.allowed,
+                    NamedFactors(evidence.world_size(), c.accumulate), any);
+  };
+  auto factor = factor_of(/*any=*/false);
+  std::optional<Diagnosis> shares;
   if (!factor.has_value()) {
-    const auto shares = FromShares(evidence, names, got, reference.allowed);
-    if (shares.has_value()) {
-      diagnosis = *shares;
-    } else {
-      factor = FactorOf(names, reference.want, got, reference.allowed, named,
-                        /*any=*/true);
-    }
+    shares = FromShares(evidence, names, got, reference.allowed);
+    if (!shares.has_value()) factor = factor_of(/*any=*/true);
   }
+  Diagnosis diagnosis = shares.value_or(Diagnosis());
   if (factor.has_value()) {
     diagnosis.cause = factor->cause;
     diagnosis.facts.k = factor->k;
@@ -211,14 +194,13 @@ Diagnosis DiagnoseGradients(Evidence& evidence, const Names& names,
   return diagnosis;
 }
 
-Verdict GradientVerdict(Evidence& evidence, const Compared& compared,
-                        const Reference& reference, const Tensors& got,
-                        int64_t step) {
+Judgement GradientVerdict(Evidence& evidence, const Compared& compared,
+                          const Reference& reference, const Tensors& got,
+                          int64_t step) {
   const CheckCase& check = evidence.check;
   // A tolerance without meaning comes before any error.
   if (const Difference* noisy = FirstNotJudged(compared)) {
-    return Failed(check, Claim::kGradients,
-                  absl::StrCat("In step ", step, ", the gradient of ",
+    return Failed(absl::StrCat("In step ", step, ", the gradient of ",
                                Describe(check, *noisy)),
                   {.cause = Cause::kTooNoisy}, compared.error_over_allowed);
   }
@@ -234,8 +216,7 @@ Verdict GradientVerdict(Evidence& evidence, const Compared& compared,
                     absl::StrFormat(", and the factor that fits best is %.4g",
                                     FittedFactor(names, reference.want, got)));
   }
-  return Failed(check, Claim::kGradients, what, diagnosis,
-                compared.error_over_allowed);
+  return Failed(what, diagnosis, compared.error_over_allowed);
 }
 
 // How far local batch norm is from batch norm over all samples.
@@ -263,8 +244,8 @@ std::string LocalDistance(const Evidence& evidence, const Tensors& want) {
 
 }  // namespace
 
-Verdict JudgeRanksAgree(Evidence& evidence) {
-  const Case& c = evidence.check.all_ranks.c;
+Judgement JudgeRanksAgree(Evidence& evidence) {
+  const Case& c = evidence.c;
   for (const int64_t step : c.write_gradients) {
     const auto found = DisagreementIn(evidence, "gradient", step);
     if (found.has_value()) return GradientsPart(evidence, *found, step);
@@ -273,10 +254,10 @@ Verdict JudgeRanksAgree(Evidence& evidence) {
     const auto found = DisagreementIn(evidence, "parameter", step);
     if (found.has_value()) return ParametersPart(evidence, *found, step);
   }
-  return Passed(evidence.check, Claim::kRanksAgree, 0);
+  return Passed(0);
 }
 
-Verdict JudgeGradients(Evidence& evidence) {
+Judgement JudgeGradients(Evidence& evidence) {
   const CheckCase& check = evidence.check;
   double worst = 0;
   std::string what;
@@ -285,7 +266,7 @@ Verdict JudgeGradients(Evidence& evidence) {
     const absl::StatusOr<Reference> reference =
         GradientReference(evidence, step);
     if (!reference.ok()) {
-      return NoReference(check, Claim::kGradients, reference.status());
+      return NoReference(reference.status());
     }
     const Tensors got = TensorsOf(evidence.rank(0), "gradient", step);
     const Compared compared =
@@ -298,7 +279,7 @@ Verdict JudgeGradients(Evidence& evidence) {
       what = LocalDistance(evidence, reference->want);
     }
   }
-  return Passed(check, Claim::kGradients, worst, what);
+  return Passed(worst, what);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -4,9 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
-#include <span>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +13,7 @@
 #include "conformance/check/cases/check_case.h"
 #include "conformance/check/judge/claims.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 namespace {
 
@@ -249,13 +247,10 @@ const char* OutcomeName(Outcome outcome) {
   return kNames[static_cast<size_t>(outcome)];
 }
 
-std::span<const Cause> AllCauses() {
-  static const std::vector<Cause>* const causes = [] {
-    auto* all = new std::vector<Cause>;
-    for (const Row& row : kRows) all->push_back(row.cause);
-    return all;
-  }();
-  return *causes;
+std::vector<Cause> AllCauses() {
+  std::vector<Cause> all;
+  for (const Row& row : kRows) all.push_back(row.cause);
+  return all;
 }
 
 std::string CauseName(Cause cause) { return RowOf(cause).name; }
@@ -271,89 +266,87 @@ Explanation Explain(Cause cause, const CauseFacts& facts) {
 
 namespace {
 
-using Found = std::map<Claim, Verdict>;
+using Found = std::map<Claim, Judgement>;
 
 bool Failing(const Found& found, Claim claim) {
-  const auto it = found.find(claim);
-  return it != found.end() && it->second.outcome == Outcome::kFailed;
+  return found.contains(claim) && found.at(claim).outcome == Outcome::kFailed;
 }
 
 // The first failed claim that `claim` rests on: numbers can be compared only
 // where the same samples were computed with, a state only where its gradients
 // are right.
 std::optional<Claim> LostGround(const Found& found, Claim claim) {
-  static constexpr Claim kGrounds[] = {Claim::kRun, Claim::kSamples,
-                                       Claim::kRanksAgree, Claim::kGradients,
-                                       Claim::kState};
-  for (const Claim ground : kGrounds) {
+  for (const Claim ground : kAllClaims) {
     if (ground == claim) break;
-    if (Failing(found, ground)) return ground;
+    if (ground != Claim::kLoss && Failing(found, ground)) return ground;
   }
   return std::nullopt;
 }
 
 // After a wrong state, losses differ for that reason; only the first step's
 // can still be judged.
-Verdict LossVerdict(Evidence& evidence, const Found& found) {
+Judgement LossJudgement(Evidence& evidence, const Found& found) {
   const auto last = static_cast<int64_t>(evidence.one_rank().steps.size());
   const bool parts = Failing(found, Claim::kState);
-  Verdict verdict = JudgeLoss(evidence, parts ? 1 : last);
-  if (!parts || verdict.outcome != Outcome::kPassed) return verdict;
-  return Skipped(evidence.check, Claim::kLoss,
-                 "The first step's loss is right; later ones are not judged "
-                 "because state failed.");
+  const Judgement judgement = JudgeLoss(evidence, parts ? 1 : last);
+  if (!parts || judgement.outcome != Outcome::kPassed) return judgement;
+  return Skipped(
+      "The first step's loss is right; later ones are not judged because state "
+      "failed.");
 }
 
-Verdict VerdictOf(Evidence& evidence, const Found& found, Claim claim) {
-  // The loss does without the state; it is judged after it all the same.
-  const auto ground = claim == Claim::kLoss ? LostGround(found, Claim::kState)
-                                            : LostGround(found, claim);
-  if (ground.has_value()) {
+Judgement JudgementOf(Evidence& evidence, const Found& found, Claim claim) {
+  if (const auto ground = LostGround(found, claim)) {
     return Skipped(
-        evidence.check, claim,
         absl::StrCat("Not judged because ", ClaimName(*ground), " failed."));
   }
-  switch (claim) {
-    case Claim::kSamples:
-      return JudgeSamples(evidence);
-    case Claim::kRanksAgree:
-      return JudgeRanksAgree(evidence);
-    case Claim::kGradients:
-      return JudgeGradients(evidence);
-    case Claim::kLoss:
-      return LossVerdict(evidence, found);
-    case Claim::kState:
-      return JudgeState(evidence);
-    case Claim::kEvaluation:
-      return JudgeEvaluation(evidence);
-    case Claim::kRun:
-      break;
-  }
-  return JudgeRun(evidence.check, evidence.runs);
+  if (claim == Claim::kLoss) return LossJudgement(evidence, found);
+  static constexpr Judgement (*kJudges[])(Evidence&) = {
+      JudgeRun, JudgeSamples, JudgeRanksAgree, JudgeGradients,
+      nullptr,  JudgeState,   JudgeEvaluation};  // By claim.
+  return kJudges[static_cast<size_t>(claim)](evidence);
+}
+
+Verdict VerdictOf(const CheckCase& check, Claim claim,
+                  const Judgement& judgement) {
+  Verdict verdict = {.case_name = check.name,
+                     .claim = claim,
+                     .outcome = judgement.outcome,
+                     .error_over_allowed = judgement.error_over_allowed,
+                     .what = judgement.what};
+  if (judgement.outcome != Outcome::kFailed) return verdict;
+  verdict.what += ".";
+  verdict.cause = judgement.diagnosis.cause;
+  CauseFacts facts = judgement.diagnosis.facts;
+  facts.world_size = check.all_ranks.c.world_size();
+  facts.accumulate = check.all_ranks.c.accumulate;
+  const Explanation explanation = Explain(verdict.cause, facts);
+  verdict.why = explanation.why;
+  verdict.fix = explanation.fix;
+  return verdict;
 }
 
 }  // namespace
 
 std::vector<Verdict> Judge(const CheckCase& check, const CaseRuns& runs,
                            const RunExtra& run_extra) {
-  Evidence evidence(check, runs, run_extra);
+  Evidence evidence{check, runs, run_extra};
   Found found;
-  Verdict run = JudgeRun(check, runs);
+  const Judgement run = found[Claim::kRun] = JudgeRun(evidence);
   const bool unsupported = run.outcome == Outcome::kSkipped;
-  const std::string why = run.what;
-  found[Claim::kRun] = std::move(run);
   std::vector<Claim> order = check.claims;
   // The state before the loss, which rests on it.
   std::ranges::stable_partition(
       order, [](Claim claim) { return claim != Claim::kLoss; });
   for (const Claim claim : order) {
     if (claim == Claim::kRun) continue;
-    found[claim] = unsupported ? Skipped(check, claim, why)
-                               : VerdictOf(evidence, found, claim);
+    found[claim] = unsupported ? run : JudgementOf(evidence, found, claim);
   }
   std::vector<Verdict> verdicts;
-  for (const Claim claim : check.claims) verdicts.push_back(found.at(claim));
+  for (const Claim claim : check.claims) {
+    verdicts.push_back(VerdictOf(check, claim, found.at(claim)));
+  }
   return verdicts;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -5,14 +5,13 @@
 
 #include <cstdint>
 #include <functional>
-#include <span>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "conformance/check/cases/check_case.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 enum class Outcome {
   kPassed,
@@ -106,7 +105,7 @@ struct Explanation {
   std::string fix;  // One sentence: what to do about it.
 };
 
-std::span<const Cause> AllCauses();
+std::vector<Cause> AllCauses();
 
 // "ranks_shuffle_apart": the name of kRanksShuffleApart.
 std::string CauseName(Cause cause);
@@ -124,6 +123,6 @@ using RunExtra = std::function<absl::StatusOr<TrainerRun>(const ExtraStart&)>;
 std::vector<Verdict> Judge(const CheckCase& check, const CaseRuns& runs,
                            const RunExtra& run_extra);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_CHECK_JUDGE_JUDGE_H_

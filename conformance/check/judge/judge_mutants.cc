@@ -1,5 +1,6 @@
 #include "conformance/check/judge/judge_mutants.h"
 
+#include <map>
 #include <span>
 #include <string>
 #include <utility>
@@ -11,7 +12,7 @@
 #include "conformance/check/judge/judge.h"
 #include "conformance/mutant.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr JudgeMutant kOfRun[] = {
@@ -224,11 +225,15 @@ MutantSuite JudgeMutants() {
   return MakeSuite("check", claims, std::move(mutants));
 }
 
-CheckCase FakeCase(const std::string& name, int world_size) {
-  for (CheckCase& check : BuiltInCases(world_size)) {
-    if (check.name == name) return WithFakeModel(std::move(check));
+const CheckCase& FakeCase(const std::string& name, int world_size) {
+  static auto& cases = *new std::map<std::pair<int, std::string>, CheckCase>;
+  if (!cases.contains({world_size, name})) {
+    for (CheckCase& check : BuiltInCases(world_size)) {
+      CheckCase& made = cases[{world_size, check.name}];
+      made = WithFakeModel(std::move(check));
+    }
   }
-  return {};
+  return cases.at({world_size, name});
 }
 
 std::vector<Verdict> JudgeTrainer(const std::string& mutant,
@@ -236,4 +241,4 @@ std::vector<Verdict> JudgeTrainer(const std::string& mutant,
   return Judge(check, FakeRuns(check, mutant), FakeExtraRuns(mutant));
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

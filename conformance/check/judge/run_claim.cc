@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -17,19 +18,14 @@
 #include "conformance/protocol/rank_output.h"
 #include "models/io/safetensors.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
-struct Problem {
-  std::string what;
-  Diagnosis diagnosis;
-};
-using MaybeProblem = std::optional<Problem>;
+using MaybeProblem = std::optional<Judgement>;
 
-Problem ProblemOf(const std::string& what, Cause cause, int rank = -1,
-                  int64_t step = 0) {
-  return {.what = what,
-          .diagnosis = {.cause = cause, .facts = {.rank = rank, .step = step}}};
+Judgement ProblemOf(const std::string& what, Cause cause, int rank = -1,
+                    int64_t step = 0) {
+  return Failed(what, {.cause = cause, .facts = {.rank = rank, .step = step}});
 }
 
 // One run of the case.
@@ -40,28 +36,17 @@ struct JudgedRun {
   int64_t steps;  // That the case has.
 };
 
-int64_t StepsOf(const Case& c, const CaseFiles& files) {
-  const int64_t batch = c.global_batch();
-  return (SampleCount(files, "train") + batch - 1) / batch * c.epochs;
-}
-
-// Whether a rank did fewer steps than there are, and not as many as it was to
-// stop after.
-bool EndedEarly(const JudgedRun& judged, const RankOutput& output) {
-  const auto done = static_cast<int64_t>(output.steps.size());
-  return done < judged.steps && done != judged.c.stop_after;
-}
-
-// A rank that wrote its output after fewer steps than there are, while others
-// wrote nothing.
+// A rank that wrote its output after fewer steps than there are, and not as
+// many as it was to stop after, while others wrote nothing.
 MaybeProblem ShortRank(const JudgedRun& judged, const std::string& how) {
   std::vector<int> silent;
   int early = -1;
   for (size_t r = 0; r < judged.run.ranks.size(); ++r) {
     const TrainerRun::Rank& rank = judged.run.ranks[r];
+    const int64_t done = std::ssize(rank.output.steps);
     if (!rank.status.ok()) {
       silent.push_back(static_cast<int>(r));
-    } else if (EndedEarly(judged, rank.output)) {
+    } else if (done < judged.steps && done != judged.c.stop_after) {
       early = static_cast<int>(r);
     }
   }
@@ -78,7 +63,7 @@ MaybeProblem EndProblem(const JudgedRun& judged) {
   const std::string how = judged.run.how.empty() ? "it failed" : judged.run.how;
   if (MaybeProblem problem = ShortRank(judged, how)) return problem;
   const bool hangs = judged.run.end == TrainerRun::End::kTimedOut;
-  Problem problem = ProblemOf(how, hangs ? Cause::kHangs : Cause::kCrashes);
+  Judgement problem = ProblemOf(how, hangs ? Cause::kHangs : Cause::kCrashes);
   if (!judged.run.last_lines.empty()) {
     absl::StrAppend(&problem.what,
                     "; its last line: ", judged.run.last_lines.back());
@@ -194,14 +179,12 @@ MaybeProblem TensorProblem(const JudgedRun& judged, int r,
                      absl::StrJoin(start.shape, ", "), "]"),
         Cause::kWritesGarbage, r);
   }
-  const Values values = ToValues(tensor);
-  for (const double value : values) {
-    if (!std::isfinite(value)) {
-      return ProblemOf(
-          absl::StrCat("rank ", r, "'s ", key, ", of ",
-                       WithLayer(judged.check, name), ", has ", value),
-          Cause::kNotFinite, r, step);
-    }
+  for (const double value : ToValues(tensor)) {
+    if (std::isfinite(value)) continue;
+    return ProblemOf(
+        absl::StrCat("rank ", r, "'s ", key, ", of ",
+                     WithLayer(judged.check, name), ", has ", value),
+        Cause::kNotFinite, r, step);
   }
   return std::nullopt;
 }
@@ -275,33 +258,33 @@ std::optional<std::string> Unsupported(const TrainerRun& run) {
 
 }  // namespace
 
-Verdict JudgeRun(const CheckCase& check, const CaseRuns& runs) {
+Judgement JudgeRun(Evidence& evidence) {
+  const CheckCase& check = evidence.check;
+  const CaseRuns& runs = evidence.runs;
   std::vector<const TrainerRun*> all = {&runs.one_rank, &runs.all_ranks};
   for (const TrainerRun& run : runs.reordered) all.push_back(&run);
   for (const TrainerRun* run : all) {
     const std::optional<std::string> why = Unsupported(*run);
     if (!why.has_value()) continue;
-    return Skipped(check, Claim::kRun,
-                   absl::StrCat("The trainer does not run this case: ", *why));
+    return Skipped(absl::StrCat("The trainer does not run this case: ", *why));
   }
   for (size_t i = 0; i < all.size(); ++i) {
     const Case& c = i == 1 ? check.all_ranks.c : check.one_rank.c;
-    const JudgedRun judged{.check = check,
-                           .c = c,
-                           .run = *all[i],
-                           .steps = StepsOf(c, check.files)};
+    const int64_t batch = c.global_batch();
+    const int64_t size = SampleCount(check.files, "train");
+    const JudgedRun judged{check, c, *all[i],
+                           (size + batch - 1) / batch * c.epochs};
     const RankOutput none;
     const auto& ranks = runs.one_rank.ranks;
     MaybeProblem problem =
         RunProblem(judged, ranks.empty() ? none : ranks[0].output);
     if (!problem.has_value()) continue;
-    return Failed(check, Claim::kRun,
-                  absl::StrCat(WithRanks(all[i]->world_size),
-                               i > 1 ? " and samples in another order, " : ", ",
-                               problem->what),
-                  problem->diagnosis);
+    problem->what = absl::StrCat(
+        WithRanks(all[i]->world_size),
+        i > 1 ? " and samples in another order, " : ", ", problem->what);
+    return *problem;
   }
-  return Passed(check, Claim::kRun, 0);
+  return Passed(0);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

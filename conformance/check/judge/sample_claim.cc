@@ -15,7 +15,7 @@
 #include "conformance/check/judge/judge.h"
 #include "conformance/protocol/rank_output.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using Indices = std::vector<int64_t>;
@@ -135,17 +135,12 @@ bool RepeatsOnlyAtEnd(EpochDraws draws, int64_t size) {
 // The first rank without samples in a step, the last, that others have samples
 // in; -1 if there is none.
 int RankWithoutLastStep(const EpochDraws& draws, size_t steps) {
-  int without = -1;
-  bool others = false;
-  for (size_t r = 0; r < draws.size(); ++r) {
-    const bool has = draws[r].size() >= steps && !draws[r][steps - 1].empty();
-    if (has) {
-      others = true;
-    } else if (without < 0) {
-      without = static_cast<int>(r);
-    }
-  }
-  return others ? without : -1;
+  const auto has = [steps](const RankDraws& rank) {
+    return rank.size() >= steps && !rank[steps - 1].empty();
+  };
+  const auto without = std::ranges::find_if_not(draws, has);
+  if (without == draws.end() || std::ranges::none_of(draws, has)) return -1;
+  return static_cast<int>(without - draws.begin());
 }
 
 // Whether nothing but the end of the epoch is missing.
@@ -166,7 +161,7 @@ Diagnosis DiagnoseMiscount(const Evidence& evidence, const EpochDraws& draws,
                                                    : Cause::kUnknown};
   }
   if (miscount.repeated.empty()) {
-    const int64_t batch = evidence.check.all_ranks.c.global_batch();
+    const int64_t batch = evidence.c.global_batch();
     const auto steps = static_cast<size_t>((size + batch - 1) / batch);
     if (draws.size() > 1 && !MissesOnlyEnd(draws, one)) {
       return {.cause = Cause::kUnknown};
@@ -181,7 +176,7 @@ Diagnosis DiagnoseMiscount(const Evidence& evidence, const EpochDraws& draws,
       std::ranges::all_of(draws, [size](const RankDraws& rank) {
         return MiscountOf({rank}, size).repeated.empty();
       });
-  const bool apart = evidence.check.all_ranks.c.shuffle && no_rank_repeats;
+  const bool apart = evidence.c.shuffle && no_rank_repeats;
   return {.cause = apart ? Cause::kRanksShuffleApart : Cause::kUnknown};
 }
 
@@ -203,8 +198,8 @@ bool BeginsAnew(const Evidence& evidence) {
   return begin < at && Sorted(drawn) == Sorted(one[begin].indices);
 }
 
-std::optional<Verdict> MiscountVerdict(const Evidence& evidence,
-                                       const TrainerRun& run, int64_t epoch) {
+std::optional<Judgement> MiscountVerdict(const Evidence& evidence,
+                                         const TrainerRun& run, int64_t epoch) {
   const CheckCase& check = evidence.check;
   const int64_t size = SampleCount(check.files, "train");
   const EpochDraws draws = DrawsOf(run, epoch);
@@ -215,20 +210,18 @@ std::optional<Verdict> MiscountVerdict(const Evidence& evidence,
   if (run.world_size > 1 && BeginsAnew(evidence)) {
     diagnosis.cause = Cause::kResumesAtStart;
   }
-  return Failed(check, Claim::kSamples,
-                absl::StrCat(WithRanks(run.world_size), ", in epoch ", epoch,
+  return Failed(absl::StrCat(WithRanks(run.world_size), ", in epoch ", epoch,
                              ", ", Describe(miscount)),
                 diagnosis);
 }
 
 // Whether a run draws the same in two epochs: rank by rank, step by step.
-std::optional<Verdict> SameOrderVerdict(const Evidence& evidence,
-                                        const TrainerRun& run) {
-  const Case& c = evidence.check.all_ranks.c;
+std::optional<Judgement> SameOrderVerdict(const Evidence& evidence,
+                                          const TrainerRun& run) {
+  const Case& c = evidence.c;
   for (int64_t epoch = 1; c.shuffle && epoch < c.epochs; ++epoch) {
     if (DrawsOf(run, epoch) != DrawsOf(run, epoch - 1)) continue;
     return Failed(
-        evidence.check, Claim::kSamples,
         absl::StrCat(WithRanks(run.world_size), ", epoch ", epoch,
                      " draws the samples in the order of epoch ", epoch - 1),
         {.cause = Cause::kSameOrderEveryEpoch});
@@ -236,15 +229,14 @@ std::optional<Verdict> SameOrderVerdict(const Evidence& evidence,
   return std::nullopt;
 }
 
-std::optional<Verdict> StepVerdict(const Evidence& evidence, int64_t epoch) {
+std::optional<Judgement> StepVerdict(const Evidence& evidence, int64_t epoch) {
   const EpochDraws draws = DrawsOf(evidence.runs.all_ranks, epoch);
   const EpochDraws one = DrawsOf(evidence.runs.one_rank, epoch);
   const size_t steps = std::max(StepCount(draws), StepCount(one));
   for (size_t step = 0; step < steps; ++step) {
     const Indices got = Together(draws, step), want = Together(one, step);
     if (got == want) continue;
-    return Failed(evidence.check, Claim::kSamples,
-                  absl::StrCat("In epoch ", epoch, ", step ", step + 1,
+    return Failed(absl::StrCat("In epoch ", epoch, ", step ", step + 1,
                                ", the ranks draw ", got.size(), " samples (",
                                FirstOf(got), ") and one rank ", want.size(),
                                " (", FirstOf(want), ")"),
@@ -254,7 +246,8 @@ std::optional<Verdict> StepVerdict(const Evidence& evidence, int64_t epoch) {
 }
 
 // Without shuffling one rank takes the samples as they stand.
-std::optional<Verdict> InOrderVerdict(const Evidence& evidence, int64_t epoch) {
+std::optional<Judgement> InOrderVerdict(const Evidence& evidence,
+                                        int64_t epoch) {
   if (evidence.check.one_rank.c.shuffle) return std::nullopt;
   const EpochDraws one = DrawsOf(evidence.runs.one_rank, epoch);
   int64_t next = 0;
@@ -262,7 +255,6 @@ std::optional<Verdict> InOrderVerdict(const Evidence& evidence, int64_t epoch) {
     for (const int64_t index : Together(one, step)) {
       if (index == next++) continue;
       return Failed(
-          evidence.check, Claim::kSamples,
           absl::StrCat("With 1 rank, in epoch ", epoch, ", step ", step + 1,
                        ", sample ", index,
                        " is drawn where the data's order has ", next - 1),
@@ -274,22 +266,22 @@ std::optional<Verdict> InOrderVerdict(const Evidence& evidence, int64_t epoch) {
 
 }  // namespace
 
-Verdict JudgeSamples(const Evidence& evidence) {
-  const int64_t epochs = evidence.check.all_ranks.c.epochs;
+Judgement JudgeSamples(Evidence& evidence) {
+  const int64_t epochs = evidence.c.epochs;
   for (const TrainerRun* run :
        {&evidence.runs.one_rank, &evidence.runs.all_ranks}) {
     for (int64_t epoch = 0; epoch < epochs; ++epoch) {
-      const auto verdict = MiscountVerdict(evidence, *run, epoch);
-      if (verdict.has_value()) return *verdict;
+      if (const auto wrong = MiscountVerdict(evidence, *run, epoch)) {
+        return *wrong;
+      }
     }
-    const auto verdict = SameOrderVerdict(evidence, *run);
-    if (verdict.has_value()) return *verdict;
+    if (const auto wrong = SameOrderVerdict(evidence, *run)) return *wrong;
   }
   for (int64_t epoch = 0; epoch < epochs; ++epoch) {
     if (const auto verdict = InOrderVerdict(evidence, epoch)) return *verdict;
     if (const auto verdict = StepVerdict(evidence, epoch)) return *verdict;
   }
-  return Passed(evidence.check, Claim::kSamples, 0);
+  return Passed(0);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

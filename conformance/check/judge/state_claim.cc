@@ -15,14 +15,14 @@
 #include "conformance/check/judge/judge.h"
 #include "conformance/protocol/rank_output.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using Names = std::vector<std::string>;
 
 // Frozen and unused parameters: bit for bit where they started, but that an
 // unused one may do what it does on one rank (decay, where its gradient is 0).
-std::optional<Verdict> StillVerdict(const Evidence& evidence, int64_t step) {
+std::optional<Judgement> StillVerdict(const Evidence& evidence, int64_t step) {
   const CheckCase& check = evidence.check;
   const Case& c = check.all_ranks.c;
   const Tensors start = StartOf(check);
@@ -41,8 +41,7 @@ std::optional<Verdict> StillVerdict(const Evidence& evidence, int64_t step) {
     const Diagnosis diagnosis{
         .cause = unused ? Cause::kUnusedMoves : Cause::kFrozenMoves,
         .facts = {.step = step, .tensors = place}};
-    return Failed(check, Claim::kState,
-                  absl::StrFormat("After step %d, %s has moved by %.3g and "
+    return Failed(absl::StrFormat("After step %d, %s has moved by %.3g and "
                                   "should not have moved at all",
                                   step, place, off),
                   diagnosis);
@@ -53,22 +52,17 @@ std::optional<Verdict> StillVerdict(const Evidence& evidence, int64_t step) {
 // What a tensor did in `step`, on one rank and on all; empty if the state
 // before was not written.
 struct Updates {
-  Tensors before_want, before_got;
   Tensors want, got;
 };
 
 Updates UpdatesOf(const Evidence& evidence, const RankOutput& output,
                   const std::string& kind, int64_t step) {
-  Updates updates;
-  updates.before_want = step == 1
-                            ? StartOf(evidence.check)
-                            : TensorsOf(evidence.one_rank(), kind, step - 1);
-  updates.before_got =
-      step == 1 ? updates.before_want : TensorsOf(output, kind, step - 1);
-  updates.want =
-      Minus(TensorsOf(evidence.one_rank(), kind, step), updates.before_want);
-  updates.got = Minus(TensorsOf(output, kind, step), updates.before_got);
-  return updates;
+  const auto moved = [&](const RankOutput& of) {
+    return Minus(
+        TensorsOf(of, kind, step),
+        step == 1 ? StartOf(evidence.check) : TensorsOf(of, kind, step - 1));
+  };
+  return {moved(evidence.one_rank()), moved(output)};
 }
 
 // As if momentum began at zero: an update is momentum times the one before it
@@ -76,7 +70,7 @@ Updates UpdatesOf(const Evidence& evidence, const RankOutput& output,
 bool LostMomentum(const Evidence& evidence, const Names& names,
                   const Updates& updates, int64_t step,
                   const AllowedErrors& allowed) {
-  const double momentum = evidence.check.all_ranks.c.momentum;
+  const double momentum = evidence.c.momentum;
   if (step < 2 || momentum == 0) return false;
   const Tensors before =
       UpdatesOf(evidence, evidence.one_rank(), "parameter", step - 1).want;
@@ -90,7 +84,7 @@ std::optional<FoundFactor> UpdateFactor(const Evidence& evidence,
                                         const Names& names,
                                         const Updates& updates, int64_t step,
                                         const AllowedErrors& allowed) {
-  const Case& c = evidence.check.all_ranks.c;
+  const Case& c = evidence.c;
   std::vector<NamedFactor> named;
   if (c.momentum == 0 && c.weight_decay == 0) {
     named = BatchFactors(evidence.Counts(step),
@@ -130,20 +124,10 @@ Diagnosis DiagnoseParameters(const Evidence& evidence, const Compared& compared,
   return diagnosis;
 }
 
-Verdict StateVerdict(const CheckCase& check, int64_t step,
-                     const Compared& compared, const Diagnosis& diagnosis) {
-  const Difference* const noisy = FirstNotJudged(compared);
-  const Difference& shown = noisy ? *noisy : compared.differing.front();
-  return Failed(check, Claim::kState,
-                absl::StrCat("After step ", step, ", ", Describe(check, shown)),
-                noisy ? Diagnosis{.cause = Cause::kTooNoisy} : diagnosis,
-                compared.error_over_allowed);
-}
-
 // The parameters after step 1 that follow from the reference's gradients, where
 // one rank's run does not have the semantics asked for.
 Tensors AfterFirstStep(const Evidence& evidence, const Tensors& gradients) {
-  const Case& c = evidence.check.all_ranks.c;
+  const Case& c = evidence.c;
   Tensors start = StartOf(evidence.check);
   std::erase_if(start, [&gradients](const auto& entry) {
     return !gradients.contains(entry.first);
@@ -152,11 +136,22 @@ Tensors AfterFirstStep(const Evidence& evidence, const Tensors& gradients) {
                    -c.learning_rate, gradients);
 }
 
+// The parameters that every rank should hold.
+absl::StatusOr<Reference> ParameterReference(Evidence& evidence, int64_t step) {
+  Reference reference = OneRanksReference(evidence, "parameter", step);
+  if (evidence.c.batch_norm == "local") {
+    const auto gradients = GradientReference(evidence, step);
+    if (!gradients.ok()) return gradients.status();
+    reference.want = AfterFirstStep(evidence, gradients->want);
+  }
+  return reference;
+}
+
 // The buffers that a rank should hold: one rank's, or those of its own share.
 absl::StatusOr<Reference> BufferReference(Evidence& evidence, int rank,
                                           int64_t step) {
   Reference reference = OneRanksReference(evidence, "buffer", step);
-  if (evidence.check.all_ranks.c.batch_norm != "local") return reference;
+  if (evidence.c.batch_norm != "local") return reference;
   const auto& shares = evidence.Shares();
   if (!shares.ok()) return shares.status();
   const ShareResult& share = (*shares)[rank];
@@ -167,10 +162,9 @@ absl::StatusOr<Reference> BufferReference(Evidence& evidence, int rank,
 bool HoldsAShare(Evidence& evidence, const Names& names, const Tensors& got,
                  const AllowedErrors& allowed) {
   const auto& shares = evidence.Shares();
-  if (!shares.ok()) return false;
-  return std::ranges::any_of(*shares, [&](const ShareResult& share) {
-    return share.count > 0 && Fits(names, share.buffers, got, allowed);
-  });
+  return shares.ok() && std::ranges::any_of(*shares, [&](const auto& share) {
+           return share.count > 0 && Fits(names, share.buffers, got, allowed);
+         });
 }
 
 // Counted twice: a second update with the same batch adds (1 - momentum) of
@@ -217,53 +211,38 @@ Diagnosis DiagnoseBuffers(Evidence& evidence, const Compared& compared,
   return diagnosis;
 }
 
-// What the parameters after a step differ in, or that they do not.
-Verdict JudgeParameters(Evidence& evidence, int64_t step) {
+// What rank 0's parameters, or a rank's buffers, differ in after a step.
+Judgement JudgeTensors(Evidence& evidence, const std::string& kind, int rank,
+                       int64_t step) {
   const CheckCase& check = evidence.check;
-  Reference reference = OneRanksReference(evidence, "parameter", step);
-  if (check.all_ranks.c.batch_norm == "local") {
-    const auto gradients = GradientReference(evidence, step);
-    if (!gradients.ok()) {
-      return NoReference(check, Claim::kState, gradients.status());
-    }
-    reference.want = AfterFirstStep(evidence, gradients->want);
-  }
-  const Compared compared = Compare(
-      check, reference.want, TensorsOf(evidence.rank(0), "parameter", step),
-      reference.allowed);
-  if (compared.differing.empty()) {
-    return Passed(check, Claim::kState, compared.error_over_allowed);
-  }
-  return StateVerdict(check, step, compared,
-                      DiagnoseParameters(evidence, compared, reference, step));
-}
-
-Verdict JudgeBuffers(Evidence& evidence, int rank, int64_t step) {
-  const CheckCase& check = evidence.check;
-  const auto reference = BufferReference(evidence, rank, step);
-  if (!reference.ok()) {
-    return NoReference(check, Claim::kState, reference.status());
-  }
-  const Tensors got = TensorsOf(evidence.rank(rank), "buffer", step);
+  const bool buffers = kind == "buffer";
+  const auto reference = buffers ? BufferReference(evidence, rank, step)
+                                 : ParameterReference(evidence, step);
+  if (!reference.ok()) return NoReference(reference.status());
+  const Tensors got = TensorsOf(evidence.rank(rank), kind, step);
   const Compared compared =
       Compare(check, reference->want, got, reference->allowed);
-  if (compared.differing.empty()) {
-    return Passed(check, Claim::kState, compared.error_over_allowed);
-  }
-  Verdict verdict = StateVerdict(
-      check, step, compared,
-      DiagnoseBuffers(evidence, compared, got, rank, step, *reference));
-  verdict.what = absl::StrCat("On rank ", rank, ": ", verdict.what);
-  return verdict;
+  const double error = compared.error_over_allowed;
+  if (compared.differing.empty()) return Passed(error);
+  const Difference* const noisy = FirstNotJudged(compared);
+  const std::string what = absl::StrCat(
+      buffers ? absl::StrCat("On rank ", rank, ": ") : "", "After step ", step,
+      ", ", Describe(check, noisy ? *noisy : compared.differing.front()));
+  if (noisy) return Failed(what, {.cause = Cause::kTooNoisy}, error);
+  return Failed(
+      what,
+      buffers ? DiagnoseBuffers(evidence, compared, got, rank, step, *reference)
+              : DiagnoseParameters(evidence, compared, *reference, step),
+      error);
 }
 
-Verdict JudgeStep(Evidence& evidence, int64_t step) {
+Judgement JudgeStep(Evidence& evidence, int64_t step) {
   if (auto verdict = StillVerdict(evidence, step)) return *verdict;
-  Verdict verdict = JudgeParameters(evidence, step);
+  Judgement verdict = JudgeTensors(evidence, "parameter", 0, step);
   for (int r = 0; r < evidence.world_size(); ++r) {
     if (verdict.outcome != Outcome::kPassed) break;
     const double before = verdict.error_over_allowed;
-    verdict = JudgeBuffers(evidence, r, step);
+    verdict = JudgeTensors(evidence, "buffer", r, step);
     if (verdict.outcome != Outcome::kPassed) break;
     verdict.error_over_allowed = std::max(before, verdict.error_over_allowed);
   }
@@ -272,8 +251,8 @@ Verdict JudgeStep(Evidence& evidence, int64_t step) {
 
 }  // namespace
 
-Verdict JudgeState(Evidence& evidence) {
-  const Case& c = evidence.check.all_ranks.c;
+Judgement JudgeState(Evidence& evidence) {
+  const Case& c = evidence.c;
   // With local batch norm only the first step's shares are run again. In
   // bfloat16 a parameter that differs in its last float32 bit may be rounded to
   // another bfloat16, 2^-8 away, before the next step is computed: from there
@@ -282,11 +261,11 @@ Verdict JudgeState(Evidence& evidence) {
   double worst = 0;
   for (const int64_t step : c.write_state) {
     if (first_only && step > 1) break;
-    const Verdict verdict = JudgeStep(evidence, step);
+    const Judgement verdict = JudgeStep(evidence, step);
     if (verdict.outcome != Outcome::kPassed) return verdict;
     worst = std::max(worst, verdict.error_over_allowed);
   }
-  return Passed(evidence.check, Claim::kState, worst);
+  return Passed(worst);
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -18,7 +18,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/time/time.h"
 #include "base/status_macros.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/rank_placement.h"
@@ -26,7 +25,7 @@
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 namespace fs = std::filesystem;
@@ -46,15 +45,12 @@ size_t EndOfEscape(const std::string& text, size_t begin) {
 std::string Printable(const std::string& line) {
   constexpr size_t kDots = 3;
   std::string printable;
-  for (size_t i = 0; i < line.size();) {
+  for (size_t i = 0; i < line.size(); ++i) {
+    while (i < line.size() && line[i] == kEscape) i = EndOfEscape(line, i);
+    if (i == line.size()) break;
     const char c = line[i];
-    if (c == kEscape) {
-      i = EndOfEscape(line, i);
-      continue;
-    }
     const unsigned char byte = static_cast<unsigned char>(c);
     printable += c == '\t' ? ' ' : absl::ascii_isprint(byte) ? c : '?';
-    ++i;
   }
   absl::StripAsciiWhitespace(&printable);
   if (printable.size() > kMostLineBytes) {
@@ -198,23 +194,6 @@ std::vector<std::string> ChooseLines(const TrainerCommand& trainer,
   return lines;
 }
 
-absl::StatusOr<LaunchOptions> Options(const TrainerCommand& trainer,
-                                      const std::string& case_folder,
-                                      const std::string& output_folder,
-                                      int world_size) {
-  LaunchOptions options;
-  options.nproc = StartsItsRanks(trainer) ? 1 : world_size;
-  LOCKSTEP_ASSIGN_OR_RETURN(options.argv, ShellCommand(trainer, world_size));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string input,
-                            ExistingFolder(case_folder));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::string output,
-                            OutputFolder(output_folder));
-  options.environment = {{"LOCKSTEP_CASE", input}, {"LOCKSTEP_OUTPUT", output}};
-  options.keep_output_bytes = kKeptBytes;
-  options.timeout = trainer.timeout;
-  return options;
-}
-
 absl::Status FileError(const std::error_code& error, const std::string& path) {
   return absl::ErrnoToStatus(error.value(), absl::StrCat(path, ": cannot use"));
 }
@@ -230,13 +209,6 @@ absl::StatusOr<TrainerRun> Start(const TrainerCommand& trainer, const Case& c,
   return RunTrainer(trainer, case_folder, output_folder, c.world_size());
 }
 
-bool CanGoOn(const TrainerRun& run) {
-  return run.end == TrainerRun::End::kExited &&
-         std::ranges::none_of(run.ranks, [](const TrainerRun::Rank& rank) {
-           return rank.output.unsupported.has_value();
-         });
-}
-
 }  // namespace
 
 absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
@@ -247,9 +219,16 @@ absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
     return absl::InvalidArgumentError(absl::StrCat(
         "the world size is ", world_size, ", not 1 to ", kMostRanksOnHost));
   }
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const LaunchOptions options,
-      Options(trainer, case_folder, output_folder, world_size));
+  LaunchOptions options;
+  options.nproc = StartsItsRanks(trainer) ? 1 : world_size;
+  LOCKSTEP_ASSIGN_OR_RETURN(options.argv, ShellCommand(trainer, world_size));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string input,
+                            ExistingFolder(case_folder));
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string output,
+                            OutputFolder(output_folder));
+  options.environment = {{"LOCKSTEP_CASE", input}, {"LOCKSTEP_OUTPUT", output}};
+  options.keep_output_bytes = kKeptBytes;
+  options.timeout = trainer.timeout;
   LOCKSTEP_ASSIGN_OR_RETURN(const LaunchSummary summary, Launch(options));
   if (summary.received_signal != 0) {
     return absl::CancelledError(absl::StrCat(
@@ -260,9 +239,9 @@ absl::StatusOr<TrainerRun> RunTrainer(const TrainerCommand& trainer,
   SetEnd(trainer, summary, run);
   run.last_lines = ChooseLines(trainer, summary);
   for (int rank = 0; rank < world_size; ++rank) {
-    absl::StatusOr<RankOutput> output = ReadRankOutput(output_folder, rank);
-    run.ranks.push_back({.status = output.status()});
-    if (output.ok()) run.ranks.back().output = *std::move(output);
+    absl::StatusOr<RankOutput> read = ReadRankOutput(output_folder, rank);
+    run.ranks.push_back({.status = read.status()});
+    if (read.ok()) run.ranks.back().output = *std::move(read);
   }
   return run;
 }
@@ -274,7 +253,12 @@ absl::StatusOr<TrainerRun> PlayRun(const TrainerCommand& trainer,
   LOCKSTEP_ASSIGN_OR_RETURN(TrainerRun first,
                             Start(trainer, plan.c, files,
                                   absl::StrCat(work_folder, "/case"), output));
-  if (!plan.resumed.has_value() || !CanGoOn(first)) return first;
+  const bool can_go_on =
+      first.end == TrainerRun::End::kExited &&
+      std::ranges::none_of(first.ranks, [](const TrainerRun::Rank& rank) {
+        return rank.output.unsupported.has_value();
+      });
+  if (!plan.resumed.has_value() || !can_go_on) return first;
   const std::string checkpoint = absl::StrCat(output, "/checkpoint");
   const std::string resumed = absl::StrCat(work_folder, "/resumed_output");
   std::error_code error;
@@ -350,4 +334,4 @@ TrainerRun JoinRuns(TrainerRun first, TrainerRun second) {
   return first;
 }
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance

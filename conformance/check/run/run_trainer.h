@@ -12,7 +12,7 @@
 #include "conformance/check/cases/check_case.h"
 #include "conformance/protocol/case.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 
 struct TrainerCommand {
   // For /bin/sh. With "{world_size}" in it, it is started once, with the number
@@ -72,6 +72,6 @@ inline constexpr size_t kMostLineBytes = 200;
 // last one. A line of more than kMostLineBytes is cut, and ends in "...".
 std::vector<std::string> LastLines(const std::string& output, size_t most);
 
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 #endif  // LOCKSTEP_CONFORMANCE_CHECK_RUN_RUN_TRAINER_H_

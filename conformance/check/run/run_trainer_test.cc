@@ -31,7 +31,7 @@
 #include "gtest/gtest.h"
 #include "models/io/safetensors.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 namespace fs = std::filesystem;
@@ -521,4 +521,4 @@ TEST_F(RunTrainerTest, NamesAFolderThatItCannotPlayIn) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

@@ -16,7 +16,7 @@
 #include "conformance/protocol/case.h"
 #include "conformance/protocol/rank_output.h"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 constexpr int64_t kSteps = 5;  // Of the whole run.
@@ -27,18 +27,13 @@ int Variable(const char* name) {
   return value != nullptr && absl::SimpleAtoi(value, &number) ? number : -1;
 }
 
-// The steps before a resume, or -1 if there is no checkpoint.
-int64_t ReadCheckpoint(const std::string& folder) {
-  int64_t steps = -1;
-  std::ifstream(folder + "/steps") >> steps;
-  return steps;
-}
-
 absl::Status PlayRank(const CaseEnvironment& environment, const Case& c,
                       const CaseFiles& files, int rank, int world_size) {
   const std::string checkpoint = environment.output_folder + "/checkpoint";
-  const int64_t begin = c.resume ? ReadCheckpoint(checkpoint) : 0;
-  if (begin < 0) return absl::NotFoundError("there is no checkpoint");
+  int64_t begin = 0;
+  if (c.resume && !(std::ifstream(checkpoint + "/steps") >> begin)) {
+    return absl::NotFoundError("there is no checkpoint");
+  }
   const int64_t end = c.stop_after > 0 ? c.stop_after : kSteps;
   RankOutput output = {.rank = rank,
                        .world_size = world_size,
@@ -79,10 +74,10 @@ absl::Status Play(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance
 
 int main(int argc, char** argv) {
-  const absl::Status status = lockstep::Play(argc, argv);
+  const absl::Status status = lockstep::conformance::Play(argc, argv);
   if (status.ok()) return 0;
   std::fprintf(stderr, "%s\n", status.ToString().c_str());
   return 1;

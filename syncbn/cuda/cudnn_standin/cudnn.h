@@ -1,15 +1,17 @@
 // A stand-in for the part of cuDNN that CudnnBatchNorm calls: names and
 // meanings are cuDNN's, memory and streams those of the CUDA runtime's
-// stand-in.
+// stand-in, and batch norm is that of its definition, in float64.
 #ifndef LOCKSTEP_SYNCBN_CUDA_CUDNN_STANDIN_CUDNN_H_
 #define LOCKSTEP_SYNCBN_CUDA_CUDNN_STANDIN_CUDNN_H_
 
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 
-struct cudnnContext;
-using cudnnHandle_t = cudnnContext*;
-struct cudnnTensorStruct;
-using cudnnTensorDescriptor_t = cudnnTensorStruct*;
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
 
 enum cudnnStatus_t {
   CUDNN_STATUS_SUCCESS = 0,
@@ -23,47 +25,203 @@ enum cudnnDataType_t {
 enum cudnnTensorFormat_t { CUDNN_TENSOR_NCHW = 0, CUDNN_TENSOR_NHWC = 1 };
 enum cudnnBatchNormMode_t { CUDNN_BATCHNORM_SPATIAL = 1 };
 
-const char* cudnnGetErrorString(cudnnStatus_t status);
+struct cudnnContext {
+  // Waits for the stream. alpha, beta: as all calls here take them, 1 and 0.
+  bool Accepts(const void* alpha, const void* beta) const {
+    return cudaStreamSynchronize(stream) == cudaSuccess &&
+           *static_cast<const float*>(alpha) == 1 &&
+           *static_cast<const float*>(beta) == 0;
+  }
 
-cudnnStatus_t cudnnCreate(cudnnHandle_t* handle);
-cudnnStatus_t cudnnDestroy(cudnnHandle_t handle);
+  cudaStream_t stream = nullptr;
+};
+using cudnnHandle_t = cudnnContext*;
+
+struct cudnnTensorStruct {
+  int64_t size() const { return int64_t{n} * c * hw; }
+  int64_t values() const { return int64_t{n} * hw; }
+  int64_t ChannelOf(int64_t i) const {
+    return format == CUDNN_TENSOR_NCHW ? i / hw % c : i % c;
+  }
+  double Read(const void* data, int64_t i) const {
+    switch (type) {
+      case CUDNN_DATA_HALF:
+        return __half2float(static_cast<const __half*>(data)[i]);
+      case CUDNN_DATA_BFLOAT16:
+        return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
+      default:
+        return static_cast<const float*>(data)[i];
+    }
+  }
+  void Write(double value, void* data, int64_t i) const {
+    const float narrow = static_cast<float>(value);
+    switch (type) {
+      case CUDNN_DATA_HALF:
+        static_cast<__half*>(data)[i] = __float2half_rn(narrow);
+        return;
+      case CUDNN_DATA_BFLOAT16:
+        static_cast<__nv_bfloat16*>(data)[i] = __float2bfloat16_rn(narrow);
+        return;
+      default:
+        static_cast<float*>(data)[i] = narrow;
+    }
+  }
+  // Means over each channel's values.
+  template <typename Value>
+  std::vector<double> Means(Value value) const {
+    std::vector<double> sums(static_cast<size_t>(c));
+    for (int64_t i = 0; i < size(); ++i) {
+      sums[static_cast<size_t>(ChannelOf(i))] += value(i);
+    }
+    for (double& sum : sums) sum /= static_cast<double>(values());
+    return sums;
+  }
+
+  cudnnTensorFormat_t format = CUDNN_TENSOR_NCHW;
+  cudnnDataType_t type = CUDNN_DATA_FLOAT;
+  int n = 0;
+  int c = 0;
+  int hw = 0;
+};
+using cudnnTensorDescriptor_t = cudnnTensorStruct*;
+
+inline const char* cudnnGetErrorString(cudnnStatus_t status) {
+  return status == CUDNN_STATUS_SUCCESS ? "success" : "a bad parameter";
+}
+
+inline cudnnStatus_t cudnnCreate(cudnnHandle_t* handle) {
+  *handle = new cudnnContext;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+inline cudnnStatus_t cudnnDestroy(cudnnHandle_t handle) {
+  delete handle;
+  return CUDNN_STATUS_SUCCESS;
+}
+
 // Calls wait for what the stream holds, and are finished when they return.
-cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream);
+inline cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, cudaStream_t stream) {
+  handle->stream = stream;
+  return CUDNN_STATUS_SUCCESS;
+}
 
-cudnnStatus_t cudnnCreateTensorDescriptor(cudnnTensorDescriptor_t* descriptor);
-cudnnStatus_t cudnnDestroyTensorDescriptor(cudnnTensorDescriptor_t descriptor);
-cudnnStatus_t cudnnSetTensor4dDescriptor(cudnnTensorDescriptor_t descriptor,
-                                         cudnnTensorFormat_t format,
-                                         cudnnDataType_t type, int n, int c,
-                                         int h, int w);
-cudnnStatus_t cudnnDeriveBNTensorDescriptor(cudnnTensorDescriptor_t derived,
-                                            cudnnTensorDescriptor_t x,
-                                            cudnnBatchNormMode_t mode);
+inline cudnnStatus_t cudnnCreateTensorDescriptor(
+    cudnnTensorDescriptor_t* descriptor) {
+  *descriptor = new cudnnTensorStruct;
+  return CUDNN_STATUS_SUCCESS;
+}
 
-// All: alpha is 1 and beta 0; the descriptors of activations are one. Running
-// statistics become (1 - factor) * running + factor * batch, of the unbiased
-// variance, also where factor is 1.
-cudnnStatus_t cudnnBatchNormalizationForwardTraining(
+inline cudnnStatus_t cudnnDestroyTensorDescriptor(
+    cudnnTensorDescriptor_t descriptor) {
+  delete descriptor;
+  return CUDNN_STATUS_SUCCESS;
+}
+
+inline cudnnStatus_t cudnnSetTensor4dDescriptor(
+    cudnnTensorDescriptor_t descriptor, cudnnTensorFormat_t format,
+    cudnnDataType_t type, int n, int c, int h, int w) {
+  if (n < 1 || c < 1 || h < 1 || w < 1) return CUDNN_STATUS_BAD_PARAM;
+  *descriptor = {format, type, n, c, h * w};
+  return CUDNN_STATUS_SUCCESS;
+}
+
+inline cudnnStatus_t cudnnDeriveBNTensorDescriptor(
+    cudnnTensorDescriptor_t derived, cudnnTensorDescriptor_t x,
+    cudnnBatchNormMode_t) {
+  *derived = {CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 1, x->c, 1};
+  return CUDNN_STATUS_SUCCESS;
+}
+
+// All: alpha is 1 and beta 0; the descriptors of activations are one.
+inline cudnnStatus_t cudnnBatchNormalizationForwardInference(
+    cudnnHandle_t handle, cudnnBatchNormMode_t, const void* alpha,
+    const void* beta, cudnnTensorDescriptor_t t, const void* x,
+    cudnnTensorDescriptor_t, void* y, cudnnTensorDescriptor_t channels,
+    const void* scale, const void* bias, const void* mean, const void* variance,
+    double epsilon) {
+  if (!handle->Accepts(alpha, beta)) return CUDNN_STATUS_BAD_PARAM;
+  for (int64_t i = 0; i < t->size(); ++i) {
+    const int64_t k = t->ChannelOf(i);
+    const double inverse = 1 / std::sqrt(channels->Read(variance, k) + epsilon);
+    t->Write((t->Read(x, i) - channels->Read(mean, k)) * inverse *
+                     channels->Read(scale, k) +
+                 channels->Read(bias, k),
+             y, i);
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
+
+// Running statistics become (1 - factor) * running + factor * batch, of the
+// unbiased variance, also where factor is 1.
+inline cudnnStatus_t cudnnBatchNormalizationForwardTraining(
     cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha,
-    const void* beta, cudnnTensorDescriptor_t x_descriptor, const void* x,
+    const void* beta, cudnnTensorDescriptor_t t, const void* x,
     cudnnTensorDescriptor_t y_descriptor, void* y,
     cudnnTensorDescriptor_t channels, const void* scale, const void* bias,
     double factor, void* running_mean, void* running_variance, double epsilon,
-    void* saved_mean, void* saved_inverse);
-cudnnStatus_t cudnnBatchNormalizationForwardInference(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha,
-    const void* beta, cudnnTensorDescriptor_t x_descriptor, const void* x,
-    cudnnTensorDescriptor_t y_descriptor, void* y,
-    cudnnTensorDescriptor_t channels, const void* scale, const void* bias,
-    const void* mean, const void* variance, double epsilon);
-cudnnStatus_t cudnnBatchNormalizationBackward(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha_data,
+    void* saved_mean, void* saved_inverse) {
+  if (!handle->Accepts(alpha, beta) || t->values() < 2) {
+    return CUDNN_STATUS_BAD_PARAM;
+  }
+  const std::vector<double> mean =
+      t->Means([&](int64_t i) { return t->Read(x, i); });
+  const std::vector<double> variance = t->Means([&](int64_t i) {
+    const double d = t->Read(x, i) - mean[static_cast<size_t>(t->ChannelOf(i))];
+    return d * d;
+  });
+  const double n = static_cast<double>(t->values());
+  const auto blend = [&](double batch, void* running, int64_t k) {
+    channels->Write((1 - factor) * channels->Read(running, k) + factor * batch,
+                    running, k);
+  };
+  for (int64_t k = 0; k < t->c; ++k) {
+    const auto at = static_cast<size_t>(k);
+    channels->Write(mean[at], saved_mean, k);
+    channels->Write(1 / std::sqrt(variance[at] + epsilon), saved_inverse, k);
+    if (running_mean == nullptr) continue;
+    blend(mean[at], running_mean, k);
+    blend(variance[at] * n / (n - 1), running_variance, k);
+  }
+  const std::vector<float> narrow_variance(variance.begin(), variance.end());
+  return cudnnBatchNormalizationForwardInference(
+      handle, mode, alpha, beta, t, x, y_descriptor, y, channels, scale, bias,
+      saved_mean, narrow_variance.data(), epsilon);
+}
+
+inline cudnnStatus_t cudnnBatchNormalizationBackward(
+    cudnnHandle_t handle, cudnnBatchNormMode_t, const void* alpha_data,
     const void* beta_data, const void* alpha_parameters,
-    const void* beta_parameters, cudnnTensorDescriptor_t x_descriptor,
-    const void* x, cudnnTensorDescriptor_t dy_descriptor, const void* dy,
-    cudnnTensorDescriptor_t dx_descriptor, void* dx,
+    const void* beta_parameters, cudnnTensorDescriptor_t t, const void* x,
+    cudnnTensorDescriptor_t, const void* dy, cudnnTensorDescriptor_t, void* dx,
     cudnnTensorDescriptor_t channels, const void* scale, void* dscale,
-    void* dbias, double epsilon, const void* saved_mean,
-    const void* saved_inverse);
+    void* dbias, double, const void* saved_mean, const void* saved_inverse) {
+  if (!handle->Accepts(alpha_data, beta_data) ||
+      !handle->Accepts(alpha_parameters, beta_parameters)) {
+    return CUDNN_STATUS_BAD_PARAM;
+  }
+  const auto normalized = [&](int64_t i) {
+    const int64_t k = t->ChannelOf(i);
+    return (t->Read(x, i) - channels->Read(saved_mean, k)) *
+           channels->Read(saved_inverse, k);
+  };
+  const std::vector<double> g =
+      t->Means([&](int64_t i) { return t->Read(dy, i); });
+  const std::vector<double> gx =
+      t->Means([&](int64_t i) { return t->Read(dy, i) * normalized(i); });
+  for (int64_t i = 0; i < t->size(); ++i) {
+    const int64_t channel = t->ChannelOf(i);
+    const auto k = static_cast<size_t>(channel);
+    t->Write(channels->Read(scale, channel) *
+                 channels->Read(saved_inverse, channel) *
+                 (t->Read(dy, i) - g[k] - normalized(i) * gx[k]),
+             dx, i);
+  }
+  const double n = static_cast<double>(t->values());
+  for (int64_t k = 0; k < t->c; ++k) {
+    channels->Write(n * gx[static_cast<size_t>(k)], dscale, k);
+    channels->Write(n * g[static_cast<size_t>(k)], dbias, k);
+  }
+  return CUDNN_STATUS_SUCCESS;
+}
 
 #endif  // LOCKSTEP_SYNCBN_CUDA_CUDNN_STANDIN_CUDNN_H_

@@ -1,5 +1,5 @@
-// One block of a kernel at a time, its threads taking turns on one host thread:
-// starting them, and releasing those that wait.
+// Launches of kernels, which run one block at a time, its threads taking turns
+// on one host thread: starting them, and releasing those that wait.
 #include <sys/mman.h>
 #include <ucontext.h>
 
@@ -19,7 +19,7 @@
 #include "absl/base/config.h"
 #include "absl/strings/str_format.h"
 #include "tools/cuda/standin/device_code.h"
-#include "tools/cuda/standin/types.h"
+#include "tools/cuda/standin/queue.h"
 
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER
 #include <sanitizer/asan_interface.h>
@@ -404,8 +404,7 @@ class Block {
   std::string fault_;
 };
 
-}  // namespace
-
+// Runs all blocks of a launch on this host thread, one after the other.
 void RunBlocks(const cudaLaunchConfig_t& config,
                const std::function<void()>& thread) {
   Block block(config, thread);
@@ -420,6 +419,41 @@ void RunBlocks(const cudaLaunchConfig_t& config,
       }
     }
   }
+}
+
+cudaError_t Check(const cudaLaunchConfig_t& config) {
+  const dim3& grid = config.gridDim;
+  const dim3& block = config.blockDim;
+  if (config.numAttrs != 0 || config.dynamicSmemBytes != 0) {
+    return cudaErrorNotSupported;
+  }
+  if (!IsStream(config.stream)) return cudaErrorInvalidResourceHandle;
+  const uint64_t threads = uint64_t{block.x} * block.y * block.z;
+  if (grid.x == 0 || grid.y == 0 || grid.z == 0 || threads == 0) {
+    return cudaErrorInvalidConfiguration;
+  }
+  if (grid.x > kMaxGridX || grid.y > kMaxGridYz || grid.z > kMaxGridYz) {
+    return cudaErrorInvalidConfiguration;
+  }
+  // Each dimension too, since the product may have wrapped around.
+  if (threads > kMaxThreadsPerBlock || block.x > kMaxThreadsPerBlock ||
+      block.y > kMaxThreadsPerBlock || block.z > kMaxBlockZ) {
+    return cudaErrorInvalidConfiguration;
+  }
+  return cudaSuccess;
+}
+
+}  // namespace
+
+cudaError_t Launch(const cudaLaunchConfig_t& config,
+                   std::function<void()> thread) {
+  const cudaError_t error = Record(Check(config));
+  if (error != cudaSuccess) return error;
+  Enqueue(config.stream, [config, thread = std::move(thread)] {
+    RunBlocks(config, thread);
+    return true;
+  });
+  return cudaSuccess;
 }
 
 void SyncThreads(Site site) { Block::Current().WaitForBlock(site); }

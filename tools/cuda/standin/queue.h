@@ -7,7 +7,7 @@
 #include <functional>
 #include <mutex>
 
-#include "tools/cuda/standin/types.h"
+#include "tools/cuda/standin/device_code.h"
 
 namespace lockstep::standin {
 

@@ -1,4 +1,4 @@
-// The stand-in's devices and memory.
+// The stand-in's devices, memory and errors.
 #include <atomic>
 #include <cstdint>
 #include <cstdio>
@@ -6,6 +6,8 @@
 #include <cstring>
 #include <map>
 #include <mutex>
+#include <string>
+#include <utility>
 
 #include "tools/cuda/standin/control.h"
 #include "tools/cuda/standin/device_code.h"
@@ -15,10 +17,54 @@
 namespace lockstep::standin {
 namespace {
 
+constinit thread_local cudaError_t last_error = cudaSuccess;
+
+std::mutex fault_mutex;  // Guards what follows.
+bool fault_pending = false;
+
+std::string& Fault() {
+  static std::string& fault = *new std::string;
+  return fault;
+}
+
+struct Description {
+  cudaError_t error;
+  const char* name;
+  const char* text;
+};
+
+constexpr Description kDescriptions[] = {
+    {cudaSuccess, "cudaSuccess", "no error"},
+    {cudaErrorInvalidValue, "cudaErrorInvalidValue", "invalid argument"},
+    {cudaErrorMemoryAllocation, "cudaErrorMemoryAllocation", "out of memory"},
+    {cudaErrorInvalidConfiguration, "cudaErrorInvalidConfiguration",
+     "invalid configuration argument"},
+    {cudaErrorInsufficientDriver, "cudaErrorInsufficientDriver",
+     "driver too old for the CUDA runtime"},
+    {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device"},
+    {cudaErrorInvalidDevice, "cudaErrorInvalidDevice",
+     "invalid device ordinal"},
+    {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle",
+     "invalid resource handle"},
+    {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
+    {cudaErrorLaunchOutOfResources, "cudaErrorLaunchOutOfResources",
+     "too many resources requested for launch"},
+    {cudaErrorLaunchFailure, "cudaErrorLaunchFailure",
+     "unspecified launch failure"},
+    {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+};
+
+Description Describe(cudaError_t error) {
+  for (const Description& each : kDescriptions) {
+    if (each.error == error) return each;
+  }
+  return {error, "unrecognized error code", "unrecognized error code"};
+}
+
 std::atomic<int> device_count = 1;
 constinit thread_local int current_device = 0;
 
-std::mutex mutex;  // Guards Memory() and PinnedMemory().
+std::mutex memory_mutex;  // Guards Memory() and PinnedMemory().
 
 // Address to bytes of what there is. Never destroyed, since other destructors
 // may free memory.
@@ -41,7 +87,7 @@ cudaError_t AllocateNoted(void** pointer, size_t bytes,
     return Record(cudaErrorMemoryAllocation);
   }
   std::memset(*pointer, 0xff, bytes);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(memory_mutex);
   owner[reinterpret_cast<uintptr_t>(*pointer)] = bytes;
   return cudaSuccess;
 }
@@ -49,7 +95,7 @@ cudaError_t AllocateNoted(void** pointer, size_t bytes,
 cudaError_t FreeNoted(void* pointer, std::map<uintptr_t, size_t>& owner) {
   if (pointer == nullptr) return cudaSuccess;
   {
-    const std::lock_guard lock(mutex);
+    const std::lock_guard lock(memory_mutex);
     if (owner.erase(reinterpret_cast<uintptr_t>(pointer)) == 0) {
       return Record(cudaErrorInvalidValue);
     }
@@ -71,11 +117,33 @@ cudaError_t CheckCopy(const void* to, const void* from, size_t bytes,
 
 }  // namespace
 
+cudaError_t Record(cudaError_t error) {
+  if (error != cudaSuccess) last_error = error;
+  return error;
+}
+
+void SetFault(std::string what) {
+  const std::lock_guard lock(fault_mutex);
+  Fault() = std::move(what);
+  fault_pending = true;
+}
+
+cudaError_t TakeFault() {
+  const std::lock_guard lock(fault_mutex);
+  return std::exchange(fault_pending, false) ? cudaErrorLaunchFailure
+                                             : cudaSuccess;
+}
+
+std::string LastFault() {
+  const std::lock_guard lock(fault_mutex);
+  return Fault();
+}
+
 void SetDeviceCount(int count) { device_count = count; }
 
 bool IsDeviceRange(const void* pointer, size_t bytes) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(memory_mutex);
   auto after = Memory().upper_bound(address);
   if (after == Memory().begin()) return false;
   const auto& [start, size] = *std::prev(after);
@@ -86,15 +154,27 @@ bool IsDeviceRange(const void* pointer, size_t bytes) {
 
 using lockstep::standin::AllocateNoted;
 using lockstep::standin::current_device;
+using lockstep::standin::Describe;
 using lockstep::standin::device_count;
 using lockstep::standin::Enqueue;
 using lockstep::standin::FreeNoted;
 using lockstep::standin::IsDeviceRange;
 using lockstep::standin::IsStream;
+using lockstep::standin::last_error;
 using lockstep::standin::Memory;
 using lockstep::standin::PinnedMemory;
 using lockstep::standin::Record;
 using lockstep::standin::TakeFault;
+
+cudaError_t cudaGetLastError() {
+  return std::exchange(last_error, cudaSuccess);
+}
+
+const char* cudaGetErrorName(cudaError_t error) { return Describe(error).name; }
+
+const char* cudaGetErrorString(cudaError_t error) {
+  return Describe(error).text;
+}
 
 cudaError_t cudaGetDeviceCount(int* count) {
   *count = device_count;
@@ -115,7 +195,6 @@ cudaError_t cudaSetDevice(int device) {
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp* properties, int device) {
-  using namespace lockstep::standin;
   if (device < 0 || device >= device_count) {
     return Record(cudaErrorInvalidDevice);
   }

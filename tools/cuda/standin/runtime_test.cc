@@ -163,6 +163,7 @@ TEST(EventTest, TimesWhatWasRecorded) {
   }
 }
 
+// By which collectives/nccl sees whether ranks share one.
 TEST(DeviceTest, ThereAreAsManyAsWereSetAndEachHasItsUuid) {
   for (const int count : {1, 3}) {
     SetDeviceCount(count);

@@ -13,7 +13,6 @@
 #include <utility>
 
 #include "tools/cuda/standin/device_code.h"
-#include "tools/cuda/standin/types.h"
 
 cudaError_t cudaGetLastError();  // Of this host thread; clears it.
 const char* cudaGetErrorName(cudaError_t error);

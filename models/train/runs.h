@@ -1,7 +1,9 @@
-// One rank's whole training run: epochs, evaluation, progress, and files that
-// hold what a run needs to go on as if it had not stopped.
-#ifndef LOCKSTEP_MODELS_TRAIN_TRAIN_RUN_H_
-#define LOCKSTEP_MODELS_TRAIN_TRAIN_RUN_H_
+// What the commands do. train: one rank's whole run, with epochs, evaluation,
+// progress, and files that hold what a run needs to go on as if it had not
+// stopped. gradients: one step's loss, gradients and buffers, from tensors to
+// tensors.
+#ifndef LOCKSTEP_MODELS_TRAIN_RUNS_H_
+#define LOCKSTEP_MODELS_TRAIN_RUNS_H_
 
 #include <cstdint>
 #include <new>
@@ -17,6 +19,7 @@
 #include "absl/time/time.h"
 #include "collectives/communicator.h"
 #include "models/data/dataset.h"
+#include "models/io/safetensors.h"
 #include "models/model.h"
 #include "models/train/trainer.h"
 
@@ -137,12 +140,9 @@ absl::Status SaveCheckpoint(const std::string& path, const CheckpointInfo& info,
                             const Parameters& parameters,
                             const Buffers& buffers);
 
-// Reads the info alone. Errors: those of ReadSafetensors; kInvalidArgument,
-// with the path, if the file is no checkpoint.
-absl::StatusOr<CheckpointInfo> ReadCheckpointInfo(const std::string& path);
-
-// Reads the values of parameters and buffers too. Errors: as above, and
-// LoadTensors'.
+// Reads the values of parameters and buffers too. Errors: those of
+// ReadSafetensors and LoadTensors; kInvalidArgument, with the path, if the file
+// is no checkpoint.
 absl::StatusOr<CheckpointInfo> LoadCheckpoint(const std::string& path,
                                               Parameters& parameters,
                                               Buffers& buffers);
@@ -177,6 +177,37 @@ absl::StatusOr<FashionMnist> LoadData(const TrainRunOptions& options);
 absl::Status RunTraining(Communicator& communicator, const FashionMnist& data,
                          const TrainRunOptions& options);
 
+struct GradientsOptions {
+  std::string model = "lenet";
+  int world_size = 1;  // Ranks, which are threads of this process.
+  int threads_per_rank = 1;
+  bool sync_bn = false;  // Batch norm over the batches of all ranks.
+  GroupOptions group = {};
+};
+
+// What a file holds, and what messages call it.
+struct SafetensorsFile {
+  std::string name;
+  Safetensors content;
+};
+
+// Computes one step. weights: every parameter and buffer of the model
+// (LoadTensors). batch: "images" float32 [n, c, h, w] of the model's size and
+// "labels" int64 [n], n >= 1; its other tensors are ignored. Ranks take blocks
+// of the batch as d2l's split_batch cuts it, which are empty on some if n is
+// small.
+//
+// Returns the gradient of the mean loss over the whole batch for each parameter
+// under its name, each buffer of rank 0 after the step under its name, and that
+// "loss", float32 [1]. The same arguments give the same bits.
+//
+// Errors: kInvalidArgument, with the file and the tensor, for what does not fit
+// the above, for an unknown model, and for sync_bn with a model that has no
+// batch norm; the model's.
+absl::StatusOr<Safetensors> ComputeGradients(const GradientsOptions& options,
+                                             const SafetensorsFile& weights,
+                                             const SafetensorsFile& batch);
+
 }  // namespace lockstep
 
-#endif  // LOCKSTEP_MODELS_TRAIN_TRAIN_RUN_H_
+#endif  // LOCKSTEP_MODELS_TRAIN_RUNS_H_

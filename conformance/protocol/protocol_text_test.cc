@@ -1,10 +1,10 @@
-// Cases: round trips, and each way in which one can be wrong; and every kind of
-// JSON value that is not the one that was asked for.
-#include "conformance/protocol/case.h"
-
+// Texts of cases and of outputs: round trips, each way in which one can be
+// wrong, and the fuzz checks of their readers, on seeds and on mutations of
+// them; and every kind of JSON value that is not the one that was asked for.
+#include <cmath>
 #include <cstdint>
-#include <cstdlib>
-#include <filesystem>
+#include <limits>
+#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,17 +12,26 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "base/status_matchers.h"
+#include "conformance/protocol/case.h"
 #include "conformance/protocol/json_fields.h"
 #include "conformance/protocol/protocol_check.h"
+#include "conformance/protocol/rank_output.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "models/io/fuzz_inputs.h"
 #include "nlohmann/json.hpp"
 
-namespace lockstep {
+namespace lockstep::conformance {
 namespace {
 
 using nlohmann::json;
 using testing::HasSubstr;
+using testing::StartsWith;
+
+// Refused as damaged, in these words.
+auto IsRefused(const testing::Matcher<std::string>& words) {
+  return StatusIs(absl::StatusCode::kDataLoss, words);
+}
 
 std::string Repeated(const std::string& text, int times) {
   std::string result;
@@ -63,8 +72,7 @@ TEST(ParseForeignJsonTest, RefusesDeepNesting) {
   for (const int depth : {kMostJsonDepth + 1, 100'000}) {
     for (const char* open : {"[", "{\"a\":"}) {
       EXPECT_THAT(ParseForeignJson(Repeated(open, depth), "f"),
-                  StatusIs(absl::StatusCode::kDataLoss,
-                           "f: is nested more than 16 deep"));
+                  IsRefused("f: is nested more than 16 deep"));
     }
   }
 }
@@ -137,14 +145,12 @@ TEST(JsonFieldsTest, NamesTheKeyAndTheValueThatItCannotHave) {
   };
   for (const auto& c : cases) {
     EXPECT_THAT(Asked(absl::StrCat("{\"a\": ", c.value, "}"), c.ask),
-                StatusIs(absl::StatusCode::kDataLoss,
-                         testing::StartsWith(absl::StrCat("f: ", c.message))))
+                IsRefused(StartsWith("f: " + c.message)))
         << c.value;
   }
   for (Ask ask : {kBool, kInteger, kNumber, kAnyNumber, kText, kOneOf, kNames,
                   kIntegers, kArray, kObject}) {
-    EXPECT_THAT(Asked("{}", ask),
-                StatusIs(absl::StatusCode::kDataLoss, "f: a is missing"));
+    EXPECT_THAT(Asked("{}", ask), IsRefused("f: a is missing"));
   }
 }
 
@@ -154,14 +160,13 @@ TEST(JsonFieldsTest, GivesTheFirstErrorAndUnknownKeysLast) {
                       f.Bool("a");
                       f.Bool("c");
                     }),
-              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("a is 1")));
+              IsRefused(StartsWith("f: a is 1")));
   EXPECT_THAT(Asked(R"({"b": 1, "a": true})", kBool),
-              StatusIs(absl::StatusCode::kDataLoss, "f: unknown key 'b'"));
-  EXPECT_THAT(Asked("[1]", kBool), StatusIs(absl::StatusCode::kDataLoss,
-                                            "f: the document is an array, not "
-                                            "an object"));
+              IsRefused("f: unknown key 'b'"));
+  EXPECT_THAT(Asked("[1]", kBool),
+              IsRefused("f: the document is an array, not an object"));
   EXPECT_THAT(Asked("{}", [](JsonFields& f) { f.Fail("a", "is odd"); }),
-              StatusIs(absl::StatusCode::kDataLoss, "f: a is odd"));
+              IsRefused("f: a is odd"));
 }
 
 TEST(CaseTest, ReadsBackWhatItFormats) {
@@ -169,6 +174,7 @@ TEST(CaseTest, ReadsBackWhatItFormats) {
   for (const Case& c : {ExampleCase(), smallest}) {
     EXPECT_THAT(ParseCase(FormatCase(c), "f"), IsOkAndHolds(c));
   }
+  EXPECT_EQ(json::parse(FormatCase(ExampleCase())).size(), 17u);
   EXPECT_EQ(ExampleCase().world_size(), 3);
 }
 
@@ -194,15 +200,53 @@ TEST(CaseTest, ReadsTheKeysOfTheProtocol) {
                         .write_state = {2}}));
 }
 
+TEST(RankOutputTest, ReadsBackWhatItFormats) {
+  const RankOutput unsupported = {.unsupported = "no \"bfloat16\"\nhere"};
+  for (const RankOutput& output :
+       {ExampleRankOutput(), unsupported, RankOutput()}) {
+    EXPECT_THAT(ParseRankOutput(FormatRankOutput(output), "f"),
+                IsOkAndHolds(output));
+  }
+}
+
+TEST(RankOutputTest, ReadsBackWhatIsNoNumber) {
+  RankOutput output = ExampleRankOutput();
+  output.steps[0].loss = std::numeric_limits<double>::quiet_NaN();
+  output.evaluation->loss = std::numeric_limits<double>::quiet_NaN();
+  output.evaluation->accuracy = std::numeric_limits<double>::infinity();
+  const auto read = ParseRankOutput(FormatRankOutput(output), "f");
+  ASSERT_THAT(read, IsOk());
+  EXPECT_TRUE(std::isnan(*read->steps[0].loss));
+  EXPECT_TRUE(std::isnan(read->evaluation->loss));
+  EXPECT_EQ(read->evaluation->accuracy,
+            std::numeric_limits<double>::infinity());
+}
+
+TEST(RankOutputTest, ReadsTheExampleOfTheProtocol) {
+  const auto read = ParseRankOutput(
+      R"({"protocol": 1, "rank": 0, "world_size": 2,
+          "software": "PyTorch 1.13.1, gloo",
+          "steps": [{"epoch": 0, "indices": [0, 2, 4, 6], "loss": 2.31}],
+          "evaluation": {"indices": [0, 2, 4], "loss": 2.30, "accuracy": 0.1,
+                         "count": 5}})",
+      "f");
+  ASSERT_THAT(read, IsOk());
+  EXPECT_EQ(read->world_size, 2);
+  EXPECT_EQ(read->steps[0].indices, (std::vector<int64_t>{0, 2, 4, 6}));
+  EXPECT_EQ(read->evaluation->count, 5);
+  EXPECT_THAT(ParseRankOutput(R"({"protocol": 1, "rank": 1, "world_size": 2,
+                                  "unsupported": "why"})",
+                              "f"),
+              IsOk());
+}
+
 struct Change {
   const char* pointer;  // A JSON pointer.
-  json value;           // Discarded: take the key away.
-  std::string message;
+  json value;
+  const char* message;
 };
 
-json Away() { return json(json::value_t::discarded); }
-
-std::vector<Change> Changes() {
+std::vector<Change> CaseChanges() {
   const json many(4097, 1);
   return {
       {"/protocol", 2, "protocol is 2, not an integer from 1 to 1"},
@@ -218,7 +262,6 @@ std::vector<Change> Changes() {
       {"/optimizer/name", "adam", "optimizer.name is \"adam\""},
       {"/optimizer/learning_rate", -0.1, "optimizer.learning_rate is -0.1"},
       {"/optimizer/learning_rate", "nan", "optimizer.learning_rate is \"nan\""},
-      {"/optimizer/momentum", Away(), "optimizer.momentum is missing"},
       {"/optimizer/nesterov", true, "unknown key 'optimizer.nesterov'"},
       {"/batch_sizes", json::array(), "batch_sizes has 0 numbers"},
       {"/batch_sizes", many, "batch_sizes has 4097 numbers; 1 to 4096"},
@@ -243,96 +286,121 @@ std::vector<Change> Changes() {
   };
 }
 
-void Apply(const Change& change, json& document) {
-  const json::json_pointer pointer(change.pointer);
-  if (change.value.is_discarded()) {
-    document[pointer.parent_pointer()].erase(pointer.back());
-  } else {
-    document[pointer] = change.value;
-  }
+std::vector<Change> OutputChanges() {
+  return {
+      {"/protocol", 0, "protocol is 0, not an integer from 1 to 1"},
+      {"/rank", -1, "rank is -1, not an integer from 0 to 2"},
+      {"/rank", 3, "rank is 3, not an integer from 0 to 2"},
+      {"/rank", "1", "rank is \"1\", not"},
+      {"/world_size", 0, "world_size is 0, not an integer from 1"},
+      {"/world_size", 1e18, "world_size is 1e+18, not an integer"},
+      {"/software", 1.13, "software is 1.13, not a string"},
+      {"/software", std::string(70000, 's'), "software has 70000 bytes"},
+      {"/steps", nullptr, "steps is null, not an array"},
+      {"/steps/0", 3, "steps[0] is 3, not an object"},
+      {"/steps/1/epoch", -1, "steps[1].epoch is -1"},
+      {"/steps/1/epoch", 0.5, "steps[1].epoch is 0.5"},
+      {"/steps/0/indices", 3, "steps[0].indices is 3, not an array"},
+      {"/steps/0/indices/1", -2, "steps[0].indices[1] is -2, not an integer"},
+      {"/steps/0/indices/2", 4.0, "steps[0].indices[2] is 4.0"},
+      {"/steps/0/indices/0", uint64_t{1} << 63, "steps[0].indices[0] is 9223"},
+      {"/steps/0/loss", "NaN", "steps[0].loss is \"NaN\", not a number"},
+      {"/steps/0/loss", {1}, "steps[0].loss is an array"},
+      {"/steps/2/lr", 1, "unknown key 'steps[2].lr'"},
+      {"/evaluation", json::array(), "evaluation is an array"},
+      {"/evaluation/loss", nullptr, "evaluation.loss is null, not a number"},
+      {"/evaluation/accuracy", true, "evaluation.accuracy is true"},
+      {"/evaluation/count", -5, "evaluation.count is -5"},
+      {"/evaluation/count", 5.0, "evaluation.count is 5.0"},
+      {"/evaluation/f1", 1, "unknown key 'evaluation.f1'"},
+      {"/colour", "red", "unknown key 'colour'"},
+      {"/unsupported", "why", "unknown key 'evaluation'"},
+      {"/unsupported", 1, "unsupported is 1, not a string"},
+  };
 }
 
-TEST(CaseTest, NamesTheFileAndTheKeyThatIsWrong) {
-  const json good = json::parse(FormatCase(ExampleCase()));
-  for (const Change& change : Changes()) {
-    json bad = good;
-    Apply(change, bad);
-    EXPECT_THAT(
-        ParseCase(bad.dump(), "c/case.json"),
-        StatusIs(absl::StatusCode::kDataLoss,
-                 testing::StartsWith("c/case.json: " + change.message)));
-  }
-}
-
-TEST(CaseTest, NamesEachKeyThatIsMissing) {
-  const json good = json::parse(FormatCase(ExampleCase()));
-  EXPECT_EQ(good.size(), 17u);
-  for (const auto& [key, value] : good.items()) {
-    json bad = good;
-    bad.erase(key);
-    EXPECT_THAT(ParseCase(bad.dump(), "f"),
-                StatusIs(absl::StatusCode::kDataLoss,
-                         testing::StartsWith("f: " + key)));
-  }
-}
-
-class CaseFolderTest : public testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = absl::StrCat(testing::TempDir(), "/case_folder");
-    std::filesystem::remove_all(folder_);
-    std::filesystem::create_directory(folder_);
-    files_.weights.tensors["W1"] =
-        NamedTensor::Of<float>({2}, std::vector<float>(2));
-    files_.data.tensors["train.labels"] =
-        NamedTensor::Of<int64_t>({1}, std::vector<int64_t>(1));
-  }
-
-  std::string folder_;
-  CaseFiles files_;
+// A document of the protocol, its objects with how the paths of their keys
+// begin, and what each change of it must give.
+struct Document {
+  json good;
+  absl::Status (*parse)(const std::string& text, const std::string& path);
+  std::vector<std::pair<const char*, const char*>> objects;
+  std::vector<Change> changes;
 };
 
-TEST_F(CaseFolderTest, ReadsBackWhatItWrote) {
-  ASSERT_THAT(WriteCaseFolder(folder_, ExampleCase(), files_), IsOk());
-  const auto read = ReadCaseFolder(folder_);
-  ASSERT_THAT(read, IsOk());
-  EXPECT_EQ(read->c, ExampleCase());
-  EXPECT_EQ(read->files.weights, files_.weights);
-  EXPECT_EQ(read->files.data, files_.data);
+std::vector<Document> Documents() {
+  return {
+      {json::parse(FormatCase(ExampleCase())),
+       [](const std::string& text, const std::string& path) {
+         return ParseCase(text, path).status();
+       },
+       {{"", ""}, {"/optimizer", "optimizer."}, {"/write", "write."}},
+       CaseChanges()},
+      {json::parse(FormatRankOutput(ExampleRankOutput())),
+       [](const std::string& text, const std::string& path) {
+         return ParseRankOutput(text, path).status();
+       },
+       {{"", ""}, {"/steps/0", "steps[0]."}, {"/evaluation", "evaluation."}},
+       OutputChanges()}};
 }
 
-TEST_F(CaseFolderTest, NamesTheFileThatIsWrong) {
-  for (const char* name :
-       {"case.json", "weights.safetensors", "data.safetensors"}) {
-    const std::string path = absl::StrCat(folder_, "/", name);
-    ASSERT_THAT(WriteCaseFolder(folder_, ExampleCase(), files_), IsOk());
-    std::filesystem::resize_file(path, 7);
-    EXPECT_THAT(ReadCaseFolder(folder_),
-                StatusIs(absl::StatusCode::kDataLoss, HasSubstr(path)));
-    std::filesystem::remove(path);
-    EXPECT_THAT(ReadCaseFolder(folder_),
-                StatusIs(absl::StatusCode::kNotFound, HasSubstr(path)));
+TEST(DocumentTest, NamesTheFileAndTheKeyThatIsWrong) {
+  for (const Document& document : Documents()) {
+    for (const Change& change : document.changes) {
+      json bad = document.good;
+      bad[json::json_pointer(change.pointer)] = change.value;
+      EXPECT_THAT(
+          document.parse(bad.dump(), "c/f.json"),
+          IsRefused(StartsWith(absl::StrCat("c/f.json: ", change.message))));
+    }
   }
-  EXPECT_THAT(WriteCaseFolder(folder_ + "/none", ExampleCase(), files_),
-              StatusIs(absl::StatusCode::kNotFound, HasSubstr(folder_)));
 }
 
-TEST(CaseEnvironmentTest, NamesTheVariableThatIsNotSet) {
-  setenv("LOCKSTEP_CASE", "/a", 1);
-  setenv("LOCKSTEP_OUTPUT", "/b", 1);
-  const auto environment = ReadCaseEnvironment();
-  ASSERT_THAT(environment, IsOk());
-  EXPECT_EQ(environment->case_folder, "/a");
-  EXPECT_EQ(environment->output_folder, "/b");
-  setenv("LOCKSTEP_OUTPUT", "", 1);
-  EXPECT_THAT(ReadCaseEnvironment(),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("LOCKSTEP_OUTPUT is not set")));
-  unsetenv("LOCKSTEP_CASE");
-  EXPECT_THAT(ReadCaseEnvironment(),
-              StatusIs(absl::StatusCode::kFailedPrecondition,
-                       HasSubstr("LOCKSTEP_CASE is not set")));
+TEST(DocumentTest, NamesEachKeyThatIsMissing) {
+  for (const Document& document : Documents()) {
+    for (const auto& [object, path] : document.objects) {
+      const json::json_pointer pointer(object);
+      for (const auto& [key, value] : document.good[pointer].items()) {
+        json bad = document.good;
+        bad[pointer].erase(key);
+        EXPECT_THAT(document.parse(bad.dump(), "f"),
+                    IsRefused(absl::StrCat("f: ", path, key, " is missing")));
+      }
+    }
+  }
+}
+
+constexpr int kMutations = 5000;
+
+using Check = std::string (*)(const std::string& text, bool& accepted);
+
+// Also that some mutations are accepted: else they would have tested the
+// refusals alone.
+void ExpectPromisesKept(Check check, const std::vector<std::string>& seeds) {
+  for (const std::string& seed : seeds) {
+    bool accepted = false;
+    EXPECT_EQ(check(seed, accepted), "");
+    EXPECT_TRUE(accepted);
+  }
+  std::mt19937 random(17);
+  int accepted = 0;
+  for (int i = 0; i < kMutations; ++i) {
+    bool ok = false;
+    const std::string text = Mutated(seeds, random);
+    ASSERT_EQ(check(text, ok), "") << text;
+    accepted += ok ? 1 : 0;
+  }
+  EXPECT_GT(accepted, kMutations / 200);
+  EXPECT_LT(accepted, kMutations / 2);
+}
+
+TEST(ProtocolFuzzTest, ReaderOfCasesKeepsItsPromises) {
+  ExpectPromisesKept(CheckCaseText, CaseSeeds());
+}
+
+TEST(ProtocolFuzzTest, ReaderOfRankOutputsKeepsItsPromises) {
+  ExpectPromisesKept(CheckRankOutputText, RankOutputSeeds());
 }
 
 }  // namespace
-}  // namespace lockstep
+}  // namespace lockstep::conformance

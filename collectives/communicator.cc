@@ -1,14 +1,16 @@
-#include "collectives/objects.h"
+#include "collectives/communicator.h"
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -17,7 +19,6 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
-#include "collectives/communicator.h"
 
 namespace lockstep {
 namespace {
@@ -85,6 +86,18 @@ absl::Status ReduceDict(Communicator& communicator,
     LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(tensor, op, site));
   }
   return absl::OkStatus();
+}
+
+absl::Status OnRank(const Communicator& communicator,
+                    std::optional<int> dst_rank,
+                    absl::FunctionRef<absl::Status()> fn) {
+  if (!dst_rank.has_value()) return fn();
+  if (*dst_rank < 0 || *dst_rank >= communicator.world_size()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rank ", *dst_rank, " is outside [0, ",
+                     communicator.world_size(), ")"));
+  }
+  return communicator.rank() == *dst_rank ? fn() : absl::OkStatus();
 }
 
 }  // namespace lockstep

@@ -1,4 +1,4 @@
-#include "models/cpu/layer.h"
+#include "models/cpu/layers.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/status_macros.h"
-#include "models/cpu/layers.h"
 #include "models/cpu/onednn.h"
 #include "models/model.h"
 
@@ -24,13 +23,9 @@ class EmptyPlan : public LayerPlan {
  public:
   EmptyPlan(Parameters& parameters, std::vector<int> indices,
             const Shape& output)
-      : parameters_(parameters),
-        indices_(std::move(indices)),
-        output_(output) {}
-
-  const Shape& output() const override { return output_; }
-  int64_t saved_size() const override { return 0; }
-  int64_t temporary_size() const override { return 0; }
+      : LayerPlan(output),
+        parameters_(parameters),
+        indices_(std::move(indices)) {}
 
   absl::Status Forward(const Forwards&) override { return absl::OkStatus(); }
 
@@ -45,13 +40,11 @@ class EmptyPlan : public LayerPlan {
  private:
   Parameters& parameters_;
   const std::vector<int> indices_;
-  const Shape output_;
 };
 
-// specs: ParameterSpec or BufferSpec. what: "parameter", "buffer".
-template <typename Specs>
+// what: "parameter", "buffer".
 absl::Status CheckTensor(const std::string& layer, const char* what,
-                         const Specs& specs, int index,
+                         const std::vector<TensorSpec>& specs, int index,
                          const std::vector<int64_t>& want) {
   if (index < 0 || static_cast<size_t>(index) >= specs.size()) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -70,24 +63,20 @@ absl::Status CheckTensor(const std::string& layer, const char* what,
 class SequentialPlan : public LayerPlan {
  public:
   explicit SequentialPlan(std::vector<std::unique_ptr<LayerPlan>> plans)
-      : plans_(std::move(plans)) {
+      : LayerPlan(plans.back()->output), plans_(std::move(plans)) {
+    int64_t child_temporary = 0;
     for (size_t i = 0; i < plans_.size(); ++i) {
       const LayerPlan& plan = *plans_[i];
-      own_saved_.push_back(saved_size_);
-      saved_size_ += AlignedSize(plan.saved_size());
-      inner_output_.push_back(saved_size_);
-      child_temporary_ = std::max(child_temporary_, plan.temporary_size());
+      own_saved_.push_back(saved_size);
+      saved_size += AlignedSize(plan.saved_size);
+      inner_output_.push_back(saved_size);
+      child_temporary = std::max(child_temporary, plan.temporary_size);
       if (i + 1 == plans_.size()) break;
-      const int64_t size = AlignedSize(plan.output().size());
-      saved_size_ += size;
+      const int64_t size = AlignedSize(plan.output.size());
+      saved_size += size;
       gradient_size_ = std::max(gradient_size_, size);
     }
-  }
-
-  const Shape& output() const override { return plans_.back()->output(); }
-  int64_t saved_size() const override { return saved_size_; }
-  int64_t temporary_size() const override {
-    return 2 * gradient_size_ + AlignedSize(child_temporary_);
+    temporary_size = 2 * gradient_size_ + AlignedSize(child_temporary);
   }
 
   absl::Status Forward(const Forwards& buffers) override {
@@ -134,43 +123,7 @@ class SequentialPlan : public LayerPlan {
   std::vector<std::unique_ptr<LayerPlan>> plans_;
   std::vector<int64_t> own_saved_;     // Offsets into the saved space.
   std::vector<int64_t> inner_output_;  // Likewise.
-  int64_t saved_size_ = 0;
   int64_t gradient_size_ = 0;
-  int64_t child_temporary_ = 0;
-};
-
-class Sequential : public Layer {
- public:
-  Sequential(std::string name, std::vector<std::unique_ptr<Layer>> layers)
-      : name_(std::move(name)), layers_(std::move(layers)) {}
-
-  int batch_norm_count() const override {
-    int count = 0;
-    for (const auto& layer : layers_) count += layer->batch_norm_count();
-    return count;
-  }
-
-  absl::StatusOr<std::unique_ptr<LayerPlan>> Plan(
-      const LayerContext& context, const Shape& input,
-      bool input_gradient) const override {
-    if (layers_.empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(name_, ": no layers"));
-    }
-    std::vector<std::unique_ptr<LayerPlan>> plans;
-    Shape shape = input;
-    for (const auto& layer : layers_) {
-      LOCKSTEP_ASSIGN_OR_RETURN(
-          std::unique_ptr<LayerPlan> plan,
-          layer->Plan(context, shape, input_gradient || !plans.empty()));
-      shape = plan->output();
-      plans.push_back(std::move(plan));
-    }
-    return std::make_unique<SequentialPlan>(std::move(plans));
-  }
-
- private:
-  std::string name_;
-  std::vector<std::unique_ptr<Layer>> layers_;
 };
 
 }  // namespace
@@ -192,9 +145,27 @@ absl::Status CheckBuffer(const std::string& layer, const Buffers& buffers,
   return CheckTensor(layer, "buffer", buffers.specs(), index, want);
 }
 
-std::unique_ptr<Layer> CreateSequential(
-    std::string name, std::vector<std::unique_ptr<Layer>> layers) {
-  return std::make_unique<Sequential>(std::move(name), std::move(layers));
+Layer CreateSequential(std::string name, std::vector<Layer> layers) {
+  int batch_norm_count = 0;
+  for (const Layer& layer : layers) batch_norm_count += layer.batch_norm_count;
+  return {
+      [name = std::move(name), layers = std::move(layers)](
+          const LayerContext& context, const Shape& input,
+          bool input_gradient) -> absl::StatusOr<std::unique_ptr<LayerPlan>> {
+        if (layers.empty()) {
+          return absl::InvalidArgumentError(absl::StrCat(name, ": no layers"));
+        }
+        std::vector<std::unique_ptr<LayerPlan>> plans;
+        for (const Layer& layer : layers) {
+          LOCKSTEP_ASSIGN_OR_RETURN(
+              std::unique_ptr<LayerPlan> plan,
+              layer.plan(context, plans.empty() ? input : plans.back()->output,
+                         input_gradient || !plans.empty()));
+          plans.push_back(std::move(plan));
+        }
+        return std::make_unique<SequentialPlan>(std::move(plans));
+      },
+      batch_norm_count};
 }
 
 }  // namespace lockstep

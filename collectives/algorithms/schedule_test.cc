@@ -1,33 +1,16 @@
-// The algorithms alone: that segments tile what they are cut from, the shape of
-// the trees, and rings and trees at every small size, also where
-// RunOverTransport would choose another algorithm; and messages between two.
+// That segments tile what they are cut from, and the shape of the trees.
+#include "collectives/algorithms/schedule.h"
+
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
-#include <tuple>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
-#include "base/data_types.h"
-#include "base/status_matchers.h"
-#include "collectives/algorithms/checked_call.h"
-#include "collectives/algorithms/over_transport.h"
-#include "collectives/algorithms/schedule.h"
-#include "collectives/algorithms/transport.h"
-#include "collectives/collective.h"
-#include "collectives/communicator.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep {
 namespace {
-
-using testing::Each;
-using testing::HasSubstr;
 
 constexpr int64_t kCounts = 60;
 constexpr int kParts = 9;
@@ -174,122 +157,6 @@ TEST(TreeScheduleTest, HalvesDataBeyondInt32) {
   EXPECT_TRUE(r.peer_is_earlier);
   EXPECT_EQ(r.mine, (Segment{2 * half + 1, half}));
   EXPECT_EQ(r.peers, (Segment{half, half + 1}));
-}
-
-constexpr int64_t kRingCounts = 40;
-
-absl::Status RunRing(Transport& transport, const Collective& call) {
-  switch (call.operation) {
-    case Operation::kAllReduce:
-      return RingAllReduce(transport, call.input, call.output, call.op);
-    case Operation::kReduce:
-      return RingReduce(transport, call.input, call.output, call.op, call.peer);
-    case Operation::kReduceScatter:
-      return RingReduceScatter(transport, call.input, call.output, call.op);
-    default:
-      return absl::InternalError("no reduction");
-  }
-}
-
-// World size, and how many pieces may be under way.
-class RingTest : public testing::TestWithParam<std::tuple<int, int>> {
- protected:
-  int world_size() const { return std::get<0>(GetParam()); }
-
-  // All ranks make the calls, one after the other, without meeting in between.
-  void Check(const std::vector<CheckedCall>& calls) {
-    const auto statuses = RunOverMemory(
-        world_size(), {.max_pieces = std::get<1>(GetParam())},
-        [&](Transport& transport) {
-          return RunAndCheck(transport, calls, AdditionOrder::kRing, RunRing);
-        });
-    EXPECT_THAT(FirstCause(statuses), IsOk());
-  }
-};
-
-TEST_P(RingTest, ReducesInTheOrderOfTheRing) {
-  std::vector<CheckedCall> calls;
-  for (int64_t count = 0; count < kRingCounts; ++count) {
-    for (const bool in_place : {false, true}) {
-      for (const DataType type :
-           {DataType::kFloat32, DataType::kBFloat16, DataType::kUInt8}) {
-        CheckedCall call = {Operation::kAllReduce, type, ReduceOp::kAverage,
-                            count};
-        call.in_place = in_place;
-        calls.push_back(call);
-        call.operation = Operation::kReduceScatter;
-        calls.push_back(call);
-        call.operation = Operation::kReduce;
-        call.root = static_cast<int>(count % world_size());
-        calls.push_back(call);
-      }
-    }
-  }
-  Check(calls);
-}
-
-INSTANTIATE_TEST_SUITE_P(WorldSizes, RingTest,
-                         testing::Combine(testing::Values(2, 3, 4, 5, 8),
-                                          testing::Values(2, 3, 6)),
-                         [](const auto& info) {
-                           return absl::StrCat("P", std::get<0>(info.param),
-                                               "Pieces",
-                                               std::get<1>(info.param));
-                         });
-
-// Runs one call on rank 0 and one on rank 1.
-std::vector<absl::Status> RunPair(const Collective& first,
-                                  const Collective& second) {
-  return RunOverMemory(
-      2, {.timeout = absl::Seconds(5)}, [&](Transport& transport) {
-        return RunOverTransport(transport,
-                                transport.rank() == 0 ? first : second,
-                                Algorithm::kAuto);
-      });
-}
-
-TEST(SendReceiveTest, BothReportTheSameDisagreement) {
-  float a[4] = {};
-  float b[4] = {};
-  int32_t ints[4] = {};
-  const Collective send = Collective::Send(a, 1, {"sender.cc", 7});
-  const struct {
-    Collective second;
-    const char* call;
-  } kCases[] = {
-      {Collective::Receive(std::span(b, 3), 0, {"peer.cc", 9}),
-       "Receive(float32[3], from rank 0) at peer.cc:9"},
-      {Collective::Receive(ints, 0, {"peer.cc", 9}),
-       "Receive(int32[4], from rank 0) at peer.cc:9"},
-      {Collective::Send(b, 0, {"peer.cc", 9}),
-       "Send(float32[4], to rank 0) at peer.cc:9"},
-  };
-  for (const auto& [second, call] : kCases) {
-    EXPECT_THAT(
-        RunPair(send, second),
-        Each(StatusIs(
-            absl::StatusCode::kInvalidArgument,
-            absl::StrCat("ranks disagree: rank 0 called Send(float32[4], to "
-                         "rank 1) at sender.cc:7, rank 1 called ",
-                         call))));
-  }
-}
-
-TEST(SendReceiveTest, NobodyThereEndsAtTheDeadline) {
-  float a[2] = {};
-  const auto statuses = RunOverMemory(
-      2, {.timeout = absl::Milliseconds(50)},
-      [&](Transport& transport) -> absl::Status {
-        // Rank 1 waits for something else.
-        if (transport.rank() == 1) {
-          return transport.Wait(Transport::kNobody, 1);
-        }
-        return RunOverTransport(transport, Collective::Receive(a, 1),
-                                Algorithm::kAuto);
-      });
-  EXPECT_THAT(FirstCause(statuses),
-              StatusIs(absl::StatusCode::kDeadlineExceeded,
-                       HasSubstr("waited for rank 1")));
 }
 
 }  // namespace
