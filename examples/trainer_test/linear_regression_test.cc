@@ -31,8 +31,8 @@ std::vector<Sample> Shard(int rank) {
 
 // One rank on all samples, in float64, and how far float32 may be from it: each
 // of the six terms has three roundings, and their sum and its mean six more.
-lockstep::conformance::Bounded OneRank() {
-  lockstep::conformance::Bounded gradient(1);
+lockstep::Bounded OneRank() {
+  lockstep::Bounded gradient(1);
   double magnitude = 0;
   for (int rank = 0; rank < 3; ++rank) {
     for (const Sample& sample : Shard(rank)) {
