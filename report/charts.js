@@ -84,9 +84,11 @@ function positionAxes(chart) {
 
 function axesOf(chart) {
   const stacked = chart.series.some((series) => series.stack !== '');
+  // Room for the labels above the bars.
+  const grace = chart.series.some((series) => series.labels.length > 0) ? '15%' : 0;
   const axes = chart.positions.length > 0 ? positionAxes(chart) : {
     x: axis(chart.x_title, {grid: {display: false}, stacked}),
-    y: axis(chart.y_title, {beginAtZero: true, stacked}),
+    y: axis(chart.y_title, {beginAtZero: true, stacked, grace}),
   };
   axes.y.ticks.callback = (value) => chart.percent ? (100 * value).toFixed(0) + '%' :
       value.toLocaleString('en-US', {maximumSignificantDigits: 3});
