@@ -134,11 +134,10 @@ int64_t MemoryNeeded(const AllReduceSettings& settings, int64_t bytes);
 
 // One rank's side of somebody else's library, for as much of a Communicator as
 // is measured: all-reduces, of the types and operations that the library has,
-// and barriers. Not thread safe.
+// and barriers. Not thread safe. Errors of Run: also kUnimplemented for what the
+// library does not have; the library's own.
 class PeerCommunicator : public Communicator {
  public:
-  // Run's errors: also kUnimplemented for what the library does not have; the
-  // library's own.
   absl::StatusOr<GroupBuffer> Allocate(int64_t, CallSite) override {
     return absl::UnimplementedError("a peer's ranks use ordinary memory");
   }
