@@ -134,8 +134,8 @@ int64_t MemoryNeeded(const AllReduceSettings& settings, int64_t bytes);
 
 // One rank's side of somebody else's library, for as much of a Communicator as
 // is measured: all-reduces, of the types and operations that the library has,
-// and barriers. Not thread safe. Errors of Run: also kUnimplemented for what the
-// library does not have; the library's own.
+// and barriers. Not thread safe. Errors of Run: also kUnimplemented for what
+// the library does not have; the library's own.
 class PeerCommunicator : public Communicator {
  public:
   absl::StatusOr<GroupBuffer> Allocate(int64_t, CallSite) override {
