@@ -13,8 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <optional>
 #include <set>
 #include <span>
@@ -89,8 +87,8 @@ uint64_t TicksSinceHostStart() {
 }
 
 bool HasVariable(pid_t process, absl::string_view variable) {
-  std::ifstream file(absl::StrCat("/proc/", process, "/environ"));
-  const std::string text(std::istreambuf_iterator<char>(file), {});
+  const std::string text =
+      ReadFile(absl::StrCat("/proc/", process, "/environ")).value_or("");
   const std::vector<absl::string_view> all = absl::StrSplit(text, '\0');
   return std::find(all.begin(), all.end(), variable) != all.end();
 }
@@ -187,9 +185,8 @@ int UsableCores(std::span<const pid_t> processes) {
     cpus.insert(some.begin(), some.end());
   }
   const int cores = std::max(static_cast<int>(cpus.size()), 1);
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  const std::string text(std::istreambuf_iterator<char>(file), {});
-  const int quota = CoresOfQuota(text);
+  const int quota =
+      CoresOfQuota(ReadFile("/sys/fs/cgroup/cpu.max").value_or(""));
   return quota > 0 ? std::min(cores, quota) : cores;
 }
 

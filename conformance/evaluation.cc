@@ -24,8 +24,10 @@
 #include "base/status_macros.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
+#include "conformance/checks.h"
 #include "conformance/mutant.h"
 #include "conformance/reference/lenet_reference.h"
+#include "conformance/training_run.h"
 #include "models/cpu/classifier.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
@@ -199,12 +201,10 @@ absl::StatusOr<std::vector<Metrics>> EvaluateBatches(
     const std::span<const int64_t> batch = samples.first(
         std::min<size_t>(samples.size(), Trainer::kEvaluationBatch));
     samples = samples.subspan(batch.size());
-    std::vector<float> images(batch.size() * data.image_size());
-    std::vector<int32_t> labels(batch.size());
-    data.GatherImages(batch, images);
-    data.GatherLabels(batch, labels);
-    LOCKSTEP_ASSIGN_OR_RETURN(parts.emplace_back(),
-                              model.Evaluate({images, labels}));
+    const Samples gathered = GatherSamples(data, batch);
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        parts.emplace_back(),
+        model.Evaluate({gathered.images, gathered.labels}));
   }
   return parts;
 }
@@ -327,7 +327,7 @@ struct Planting {
   bool by_chance = false;
 };
 
-absl::Status Check(const Planting& planting) {
+absl::Status CheckPlanted(const Planting& planting) {
   const std::vector<int> world_sizes =
       planting.by_chance ? std::vector<int>{1, 2, 3, 4, 8}
                          : std::vector<int>{planting.world_size};
@@ -357,7 +357,7 @@ absl::Status Check(const Planting& planting) {
 }
 
 Mutant Planted(Mutant mutant, const Planting& planting) {
-  mutant.plant = [planting] { return CaughtBy(Check(planting)); };
+  mutant.plant = [planting] { return CaughtBy(CheckPlanted(planting)); };
   return mutant;
 }
 

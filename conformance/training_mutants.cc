@@ -2,7 +2,6 @@
 // step computes, of the settings of a run, and of which samples a rank draws;
 // and how a mutant is planted.
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -117,11 +116,7 @@ absl::Status AverageAgain(Communicator& group, Data data) {
 
 // To the nearest of the 8 significant bits of bfloat16, on the wire.
 absl::Status SumInBFloat16(Communicator& group, Data data) {
-  for (float& v : data) {
-    const uint32_t bits = std::bit_cast<uint32_t>(v);
-    v = std::bit_cast<float>((bits + 0x7fff + ((bits >> 16) & 1)) &
-                             0xffff0000u);
-  }
+  for (float& v : data) v = ToFloat(ToBFloat16(v));
   return group.AllReduce(data);
 }
 

@@ -134,9 +134,8 @@ Expectation OneRank(const RunOptions& options) {
       want.steps.push_back({epoch, step++, std::move(batch)});
     }
   }
-  std::vector<int64_t> in_order(data.size);
-  std::iota(in_order.begin(), in_order.end(), 0);
-  want.unshuffled = BatchesOf(data, in_order, options.trainer.batch_size);
+  want.unshuffled =
+      BatchesOf(data, IdentityOf(data.size), options.trainer.batch_size);
   return want;
 }
 

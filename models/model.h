@@ -52,6 +52,13 @@ struct TensorSpec {
   int64_t offset = 0;  // Elements from the start of the flat array.
   int64_t size = 0;    // Product of the shape.
   DataType type = DataType::kFloat32;
+
+  // Its part of that array.
+  template <typename T>
+  std::span<T> Part(std::span<T> all) const {
+    assert(type == kDataTypeOf<std::remove_const_t<T>>);
+    return all.subspan(offset, size);
+  }
 };
 using ParameterSpec = TensorSpec;
 
@@ -75,21 +82,18 @@ class Parameters {
   std::span<const float> gradients() const { return gradients_.span(); }
 
   // One parameter's part of those; index in [0, count()).
-  std::span<float> value(int index) { return Part(values(), index); }
+  std::span<float> value(int index) { return specs_[index].Part(values()); }
   std::span<const float> value(int index) const {
-    return Part(values(), index);
+    return specs_[index].Part(values());
   }
-  std::span<float> gradient(int index) { return Part(gradients(), index); }
+  std::span<float> gradient(int index) {
+    return specs_[index].Part(gradients());
+  }
   std::span<const float> gradient(int index) const {
-    return Part(gradients(), index);
+    return specs_[index].Part(gradients());
   }
 
  private:
-  template <typename T>
-  std::span<T> Part(std::span<T> all, int index) const {
-    return all.subspan(specs_[index].offset, specs_[index].size);
-  }
-
   std::vector<ParameterSpec> specs_;
   AlignedBuffer values_;
   AlignedBuffer gradients_;
@@ -120,20 +124,14 @@ class Buffers {
   std::span<const int64_t> counters() const { return counters_; }
 
   // One buffer's part of those; index in [0, count()), of that type.
-  std::span<float> value(int index) { return Part(floats(), index); }
+  std::span<float> value(int index) { return specs_[index].Part(floats()); }
   std::span<const float> value(int index) const {
-    return Part(floats(), index);
+    return specs_[index].Part(floats());
   }
-  int64_t& counter(int index) { return Part(counters(), index)[0]; }
-  int64_t counter(int index) const { return Part(counters(), index)[0]; }
+  int64_t& counter(int index) { return specs_[index].Part(counters())[0]; }
+  int64_t counter(int index) const { return specs_[index].Part(counters())[0]; }
 
  private:
-  template <typename T>
-  std::span<T> Part(std::span<T> all, int index) const {
-    assert(specs_[index].type == kDataTypeOf<std::remove_const_t<T>>);
-    return all.subspan(specs_[index].offset, specs_[index].size);
-  }
-
   std::vector<BufferSpec> specs_;
   std::vector<float> floats_;
   std::vector<int64_t> counters_;

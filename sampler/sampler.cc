@@ -253,8 +253,7 @@ int64_t BatchSampler::num_batches() const {
 }
 
 absl::StatusOr<SamplerState> BatchSampler::State() const {
-  return sampler_->StateAfter(
-      std::min(step_ * options_.batch_size, sampler_->Counts().most));
+  return sampler_->StateAfter(step_ * options_.batch_size);
 }
 
 absl::Status BatchSampler::Restore(const SamplerState& state) {

@@ -142,9 +142,8 @@ absl::StatusOr<AllReduceSettings> SettingsFromFlags() {
 std::vector<std::string> NotesOn(const AllReduceSettings& settings, int cores) {
   std::vector<std::string> notes;
   if (settings.world_size <= cores) return notes;
-  notes.push_back(absl::StrCat(settings.world_size, " ranks on ", cores,
-                               cores == 1 ? " core" : " cores",
-                               " take turns."));
+  notes.push_back(absl::StrCat(settings.world_size, " ranks on ",
+                               report::Counted(cores, "core"), " take turns."));
   for (const TeamKind peer : settings.peers) {
     if (peer != TeamKind::kOpenMpi) continue;
     notes.push_back(
@@ -184,7 +183,6 @@ absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report,
                     report.missing));
     report.sizes.push_back(DeriveSize(report.settings, measured));
   }
-  shown.Show(AllReduceDocument(report));
   return absl::OkStatus();
 }
 
@@ -202,8 +200,10 @@ absl::Status RunDriver(std::span<char* const> argv) {
                             StartTeams(report));
   report::GrowingReport shown;
   LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(*teams, report, shown));
+  const report::Document document = AllReduceDocument(report);
+  shown.Show(document);
   LOCKSTEP_RETURN_IF_ERROR(teams->Stop());
-  const absl::Status written = output.Write(AllReduceDocument(report));
+  const absl::Status written = output.Write(document);
   if (const int64_t wrong = CountWrong(report); wrong > 0) {
     return absl::DataLossError(
         absl::StrCat(wrong, " elements are not the exact result"));

@@ -29,6 +29,7 @@
 #include "absl/time/time.h"
 #include "base/deadline.h"
 #include "base/status_macros.h"
+#include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/rank_service.h"
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
@@ -193,9 +194,7 @@ absl::StatusOr<std::vector<std::string>> RankTeam::Exchange(
     if (answer.ok()) {
       answers.push_back(*answer);
     } else {
-      KeepCause(cause, absl::Status(answer.status().code(),
-                                    absl::StrCat("rank ", rank, ": ",
-                                                 answer.status().message())));
+      KeepCause(cause, Named(absl::StrCat("rank ", rank), answer.status()));
     }
   }
   if (absl::IsUnavailable(cause) && AwaitEnd(absl::Seconds(2))) {

@@ -18,6 +18,7 @@
 #include "base/command_line.h"
 #include "base/status_macros.h"
 #include "base/subprocess.h"
+#include "benchmarks/harness/measure.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -81,8 +82,7 @@ absl::StatusOr<std::string> TorchProcess::Ask(absl::string_view line,
                                            ? Receive(deadline)
                                            : absl::UnavailableError(End());
   if (answer.ok()) return answer;
-  return absl::Status(answer.status().code(),
-                      absl::StrCat(python_, ": ", answer.status().message()));
+  return Named(python_, answer.status());
 }
 
 absl::StatusOr<std::string> TorchProcess::Receive(absl::Time deadline) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -95,12 +94,6 @@ int64_t PyTorchMemory(int64_t size) {
 // Our samplers under the clock.
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
-
 template <typename T>
 absl::StatusOr<std::unique_ptr<Sampler>> OnHeap(absl::StatusOr<T> sampler) {
   if (!sampler.ok()) return sampler.status();
@@ -129,11 +122,11 @@ absl::StatusOr<std::unique_ptr<Sampler>> MakeSampler(DrawSubject subject,
 absl::StatusOr<DrawResult> DrawEpoch(DrawSubject subject, int64_t size) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Sampler> sampler,
                             MakeSampler(subject, size));
-  const Clock::time_point start = Clock::now();
+  const double start = SteadySeconds();
   sampler->SetEpoch(kDrawEpoch);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<int64_t> indices,
                             sampler->Indices());
-  const double elapsed = SecondsSince(start);
+  const double elapsed = SteadySeconds() - start;
   LOCKSTEP_RETURN_IF_ERROR(
       CheckIndices(indices, size, DrawnCounts(subject, size)));
   return DrawResult{.seconds = elapsed,
@@ -213,9 +206,9 @@ absl::StatusOr<double> TimeRandomUpdates(int64_t size) {
         absl::StrCat("no memory for a table of ", size));
   }
   std::fill_n(table.get(), size, 0);
-  const Clock::time_point start = Clock::now();
+  const double start = SteadySeconds();
   Update(table.get(), size);
-  const double elapsed = SecondsSince(start);
+  const double elapsed = SteadySeconds() - start;
   const int64_t updates =
       std::accumulate(table.get(), table.get() + size, int64_t{0});
   if (updates == size) return elapsed;
@@ -296,14 +289,14 @@ absl::StatusOr<double> TimeKeyedBlocks(const EpochIndices& indices,
   const auto length = static_cast<int64_t>(block.size());
   int64_t first = -length, read = 0;
   double elapsed = 0;
-  const Clock::time_point start = Clock::now();
+  const double start = SteadySeconds();
   while (elapsed < seconds) {
     for (int i = 0; i < kBlocksAtOnce; ++i, read += length) {
       first += length;
       if (first + length > indices.size()) first = 0;
       indices.Read(first, block);
     }
-    elapsed = SecondsSince(start);
+    elapsed = SteadySeconds() - start;
   }
   for (int64_t k = 0; k < length; ++k) {
     if (block[k] != ReadOne(indices, first + k)) {
@@ -316,7 +309,7 @@ absl::StatusOr<double> TimeKeyedBlocks(const EpochIndices& indices,
 
 double TimeKeyedIndex(const EpochIndices& indices) {
   constexpr int64_t kReads = 1 << 14;
-  const Clock::time_point start = Clock::now();
+  const double start = SteadySeconds();
   int64_t k = 0;
   for (int64_t i = 0; i < kReads; ++i) {
     // Each place depends on the index before, as it does for who needs one.
@@ -324,7 +317,7 @@ double TimeKeyedIndex(const EpochIndices& indices) {
   }
   // k is used, so that the loop is not left out.
   asm volatile("" : : "r"(k));
-  return SecondsSince(start) / static_cast<double>(kReads);
+  return (SteadySeconds() - start) / static_cast<double>(kReads);
 }
 
 absl::Status CheckKeyed(const EpochIndices& indices, int64_t size) {

@@ -99,12 +99,11 @@ absl::Status CheckData(const ScalingSettings& settings) {
                             LoadFashionMnist(settings.data_dir));
   for (const Configuration& configuration : DistinctConfigurations(settings)) {
     if (configuration.global_batch <= data.train.size) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("--batch_size: a step of ", configuration.global_batch,
-                     " images, at ", configuration.world_size,
-                     configuration.world_size == 1 ? " rank" : " ranks",
-                     ", is more than the ", data.train.size, " images in ",
-                     settings.data_dir));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--batch_size: a step of ", configuration.global_batch, " images, at ",
+        report::Counted(configuration.world_size, "rank"),
+        ", is more than the ", data.train.size, " images in ",
+        settings.data_dir));
   }
   return absl::OkStatus();
 }
@@ -113,9 +112,9 @@ void WarnOfOversubscription(const ScalingSettings& settings, int cores) {
   for (const int world_size : settings.world_sizes) {
     if (world_size <= cores) continue;
     std::fprintf(stderr,
-                 "scaling: warning: %d ranks on %d %s take turns; their "
+                 "scaling: warning: %d ranks on %s take turns; their "
                  "numbers say little\n",
-                 world_size, cores, cores == 1 ? "core" : "cores");
+                 world_size, report::Counted(cores, "core").c_str());
   }
 }
 

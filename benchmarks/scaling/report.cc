@@ -408,8 +408,8 @@ std::string DescribeLimits(const ModeReport& report, int cores) {
     sentences.push_back(DescribeEfficiency(report, subject));
   }
   if (subject.oversubscribed) {
-    sentences.push_back(absl::StrCat("Its ranks share ", cores,
-                                     cores == 1 ? " core" : " cores",
+    sentences.push_back(absl::StrCat("Its ranks share ",
+                                     report::Counted(cores, "core"),
                                      ", which alone keeps it from scaling."));
   } else if (subject.kept_waiting >= kMuchWaiting) {
     sentences.push_back(absl::StrCat(

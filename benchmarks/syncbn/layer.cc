@@ -97,9 +97,7 @@ absl::StatusOr<RankTurn> TimeCalls(const SyncBnRequest& request,
 }
 
 int64_t RecordBytes(const LayerSpec& spec) {
-  return StatisticsRecord{.channels = spec.c,
-                          .type = StatisticsTypeOf(spec.type)}
-      .size_bytes();
+  return RecordOf(spec.c, spec.type).size_bytes();
 }
 
 absl::StatusOr<RankTurn> TimeMessages(const SyncBnRequest& request,

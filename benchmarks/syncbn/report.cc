@@ -12,7 +12,6 @@
 #include "base/data_types.h"
 #include "benchmarks/harness/measure.h"
 #include "syncbn/batch_norm.h"
-#include "syncbn/batch_norm_kernels.h"
 
 namespace lockstep::benchmarks {
 namespace {
@@ -128,10 +127,9 @@ LayerReport DeriveLayer(const SyncBnSettings& settings, const LayerShape& shape,
   LayerReport report = {.shape = shape,
                         .rounds = measured.rounds,
                         .tensor_bytes = TensorBytes(settings, shape)};
-  const DataType statistics = StatisticsTypeOf(settings.type);
-  report.forward_message =
-      StatisticsRecord{.channels = shape.c, .type = statistics}.size_bytes();
-  report.backward_message = 2 * shape.c * SizeOf(statistics);
+  report.forward_message = RecordBytes(SpecOf(settings, shape));
+  report.backward_message =
+      2 * shape.c * SizeOf(StatisticsTypeOf(settings.type));
   for (const Pass pass : {Pass::kForward, Pass::kBackward, Pass::kBoth}) {
     report.passes[static_cast<size_t>(pass)] = PassOf(measured, pass);
   }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -209,8 +208,8 @@ ProcessIdentity FindLauncherProcess(
     std::span<const absl::string_view> variables) {
   std::vector<std::string> mine;
   for (const absl::string_view name : variables) {
-    const char* value = std::getenv(std::string(name).c_str());
-    if (value != nullptr) mine.push_back(absl::StrCat(name, "=", value));
+    const std::optional<std::string> value = LookUpProcessEnvironment(name);
+    if (value.has_value()) mine.push_back(absl::StrCat(name, "=", *value));
   }
   pid_t pid = getppid();
   while (true) {

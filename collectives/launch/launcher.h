@@ -3,8 +3,6 @@
 #ifndef LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHER_H_
 #define LOCKSTEP_COLLECTIVES_LAUNCH_LAUNCHER_H_
 
-#include <sys/types.h>
-
 #include <cstddef>
 #include <optional>
 #include <string>

@@ -3,7 +3,6 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
-#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -183,7 +182,7 @@ absl::Status GpuRing::GatherAtRoot(const Job& job, Buffer output, int root,
                                  stream_)
               : handle_->Send({slots_[i].partial, chunk.count, job.input.type},
                               root, stream_);
-      if (result != ncclSuccess && result != ncclInProgress) return result;
+      if (!Started(result)) return result;
     }
     return ncclSuccess;
   };

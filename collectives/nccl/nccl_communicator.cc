@@ -148,9 +148,7 @@ absl::Status EnqueueMessages(const Messages& messages, int rank,
               handle.Send(messages.sent[peer], peer, stream),
               handle.Receive(messages.received[peer], peer, stream)};
           for (const ncclResult_t result : results) {
-            if (result != ncclSuccess && result != ncclInProgress) {
-              return result;
-            }
+            if (!Started(result)) return result;
           }
         }
         return ncclSuccess;

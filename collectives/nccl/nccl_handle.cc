@@ -144,10 +144,6 @@ absl::Status CheckProcesses(std::span<const RankPlace> ranks,
   return absl::OkStatus();
 }
 
-bool Started(ncclResult_t result) {
-  return result == ncclSuccess || result == ncclInProgress;
-}
-
 }  // namespace
 
 absl::Status NcclStatus(ncclResult_t result, absl::string_view what) {

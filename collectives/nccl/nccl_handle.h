@@ -35,6 +35,11 @@ namespace lockstep {
 //                     success nor failure: poll before asking.
 absl::Status NcclStatus(ncclResult_t result, absl::string_view what);
 
+// Whether NCCL took a call: it is done, or goes on.
+constexpr bool Started(ncclResult_t result) {
+  return result == ncclSuccess || result == ncclInProgress;
+}
+
 constexpr ncclDataType_t NcclType(DataType type) {
   constexpr ncclDataType_t kTypes[] = {ncclFloat64,  ncclFloat32, ncclFloat16,
                                        ncclBfloat16, ncclInt32,   ncclInt64,

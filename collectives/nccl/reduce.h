@@ -5,10 +5,7 @@
 
 #include <cuda_runtime.h>
 
-#include <cstdint>
-
 #include "absl/status/status.h"
-#include "base/data_types.h"
 #include "collectives/collective.h"
 
 namespace lockstep {

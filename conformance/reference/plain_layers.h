@@ -60,7 +60,6 @@ Plane<T> ReluBackward(const Plane<T>& z, Plane<T> dy) {
 template <typename T>
 class PlainConvolution {
  public:
-  PlainConvolution() = default;
   PlainConvolution(int64_t in, int64_t out, int64_t kernel, int64_t stride,
                    int64_t padding)
       : in_(in),
@@ -195,7 +194,7 @@ class PlainConvolution {
     }
   }
 
-  int64_t in_ = 1, out_ = 1, kernel_ = 1, stride_ = 1, padding_ = 0;
+  int64_t in_, out_, kernel_, stride_, padding_;
 };
 
 // torch.nn.BatchNorm2d with its defaults.

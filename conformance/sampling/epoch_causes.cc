@@ -187,9 +187,7 @@ std::string CauseOfSharing(const DrawnEpoch& drawn) {
   }
   const std::string one_wrong = OneInPlaceOfAnother(drawn);
   if (!one_wrong.empty()) return one_wrong;
-  SamplingCase one = drawn.c;
-  one.world_size = 1;
-  one.drop_last = false;
+  SamplingCase one = OneRank(drawn.c);
   for (size_t rank = 0; rank < drawn.ranks.size(); ++rank, ++one.seed) {
     const auto order = DrawRanks(drawn.make, one, drawn.epoch);
     if (!order.ok() ||
@@ -250,9 +248,7 @@ std::string CauseOfOrder(const DrawnEpoch& drawn) {
       drawn.c.dataset_size < kManySamples) {
     return "";
   }
-  SamplingCase keyed = drawn.c;
-  keyed.world_size = 1;
-  keyed.drop_last = false;
+  SamplingCase keyed = OneRank(drawn.c);
   keyed.shuffle = Shuffle::kKeyed;
   // The keyed shuffle is defined by its own code.
   const auto order = DrawRanks(MakeTestedSampler, keyed, drawn.epoch);

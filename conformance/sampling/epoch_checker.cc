@@ -23,12 +23,6 @@ constexpr int64_t kEpochs = 3;
 
 using Property = std::optional<std::string> (*)(const DrawnEpoch& drawn);
 
-SamplingCase OneRank(SamplingCase c) {
-  c.world_size = 1;
-  c.drop_last = false;
-  return c;
-}
-
 std::string CauseOfSize(const SamplingCase& c, int64_t size, bool is_last) {
   if (size > c.batch_size) {
     return absl::StrCat(", ", size - c.batch_size, " more than a batch of ",

@@ -21,9 +21,8 @@ Batches RealEpoch(const SamplingCase& c, int rank, int64_t epoch) {
 
 // The order that one rank draws of so many samples.
 std::vector<int64_t> RealOrder(SamplingCase c, int64_t epoch) {
-  c.world_size = 1;
+  c = OneRank(c);
   c.batch_size = c.dataset_size;
-  c.drop_last = false;
   return RealEpoch(c, 0, epoch)[0];
 }
 

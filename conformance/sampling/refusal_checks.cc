@@ -18,7 +18,7 @@
 namespace lockstep::conformance {
 namespace {
 
-// That the case is refused on the rank, in words that hold `name`. what: the
+// That the case is refused on the rank, in words that hold `name`. what:
 // what is wrong with it.
 absl::Status CheckRefusal(const SamplerFactory& make, const SamplingCase& c,
                           int rank, const std::string& name,

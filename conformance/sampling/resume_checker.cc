@@ -167,21 +167,17 @@ class ResumeChecker {
   // The order of the epoch: the sampler's own where it is keyed.
   absl::StatusOr<std::vector<int64_t>> Order() const {
     if (case_.shuffle != Shuffle::kKeyed) return ReferenceOrder(case_, kEpoch);
-    SamplingCase one_rank = AtSize(1, case_.dataset_size);
-    one_rank.drop_last = false;
+    const SamplingCase one_rank = OneRank(AtSize(1, case_.dataset_size));
     LOCKSTEP_ASSIGN_OR_RETURN(const auto ranks,
                               DrawRanks(make_, one_rank, kEpoch));
-    std::vector<int64_t> order;
+    std::vector<int64_t> order = Flat(ranks[0]);
     std::vector<bool> seen(static_cast<size_t>(case_.dataset_size));
-    for (const auto& batch : ranks[0]) {
-      for (const int64_t index : batch) {
-        if (index < 0 || index >= case_.dataset_size ||
-            seen[static_cast<size_t>(index)]) {
-          return Breaks("Rescale", case_, "one rank draws no permutation");
-        }
-        seen[static_cast<size_t>(index)] = true;
-        order.push_back(index);
+    for (const int64_t index : order) {
+      if (index < 0 || index >= case_.dataset_size ||
+          seen[static_cast<size_t>(index)]) {
+        return Breaks("Rescale", case_, "one rank draws no permutation");
       }
+      seen[static_cast<size_t>(index)] = true;
     }
     return order;
   }
@@ -333,17 +329,14 @@ std::optional<std::string> WrongSamples(const SamplingCase& c,
   for (const int64_t index : left) counts[static_cast<size_t>(index)] = 0;
   int64_t drawn = 0;
   for (const Batches& batches : got) {
-    for (const auto& batch : batches) {
-      for (const int64_t index : batch) {
-        if (index < 0 || index >= c.dataset_size) {
-          return absl::StrCat("index ", index, " does not exist");
-        }
-        if (counts[static_cast<size_t>(index)]++ < 0) {
-          return absl::StrCat("index ", index,
-                              " was visited and is drawn again");
-        }
-        ++drawn;
+    for (const int64_t index : Flat(batches)) {
+      if (index < 0 || index >= c.dataset_size) {
+        return absl::StrCat("index ", index, " does not exist");
       }
+      if (counts[static_cast<size_t>(index)]++ < 0) {
+        return absl::StrCat("index ", index, " was visited and is drawn again");
+      }
+      ++drawn;
     }
   }
   const auto absent = std::find(counts.begin(), counts.end(), 0);

@@ -166,6 +166,12 @@ std::vector<SamplingCase> CasesAt(const SamplingCase& kind, int world_size) {
   return CasesOf({&kind, 1}, sizes, {&world_size, 1}, batches);
 }
 
+SamplingCase OneRank(SamplingCase c) {
+  c.world_size = 1;
+  c.drop_last = false;
+  return c;
+}
+
 absl::StatusOr<std::unique_ptr<TestedSampler>> MakeTestedSampler(
     const SamplingCase& c, int rank) {
   LOCKSTEP_ASSIGN_OR_RETURN(auto sampler, c.semantics == Semantics::kPaddle

@@ -81,6 +81,9 @@ std::vector<SamplingCase> CasesOf(std::span<const SamplingCase> kinds,
 // size.
 std::vector<SamplingCase> CasesAt(const SamplingCase& kind, int world_size);
 
+// The case of one rank that draws all that its ranks are dealt.
+SamplingCase OneRank(SamplingCase c);
+
 // What is asked of whole epochs and of states, in this order: the names that a
 // failure may have.
 inline constexpr const char* kSamplingProperties[] = {

@@ -71,11 +71,11 @@ class MutatedKernels : public BatchNormKernels {
   }
 
   absl::Status Normalize(const NormalizeCall& call) override {
+    if (mutation_.normalized == nullptr) return real_->Normalize(call);
     // As it was, in case y is written there.
     const std::string residual = BytesOf(call.residual);
     const std::string y = BytesOf(call.y);
     LOCKSTEP_RETURN_IF_ERROR(real_->Normalize(call));
-    if (mutation_.normalized == nullptr) return absl::OkStatus();
     NormalizeCall before = call;
     if (!residual.empty()) before.residual.data = residual.data();
     mutation_.normalized(before,

@@ -211,17 +211,15 @@ void ScaleResidual(const NormalizeCall& call, ConstBuffer) {
                            call.saved.bytes());
   const ActivationShape& shape = call.shape;
   for (int64_t c = 0; c < shape.c; ++c) {
-    for (int64_t n = 0; n < shape.n; ++n) {
-      for (int64_t i = 0; i < shape.hw; ++i) {
-        const int64_t at = PlaceOf(shape, n, c, i);
-        const double z = (GetNumber(call.x, at) - GetNumber(saved.mean, c)) *
-                         GetNumber(saved.second, c);
-        const double y =
-            (z + GetNumber(call.residual, at)) * GetNumber(call.weight, c) +
-            GetNumber(call.bias, c);
-        SetNumber(call.y, at, call.relu ? std::max(y, 0.0) : y);
-      }
-    }
+    ForValues(shape, call.x, c, [&](double x, int64_t n, int64_t i) {
+      const int64_t at = PlaceOf(shape, n, c, i);
+      const double z =
+          (x - GetNumber(saved.mean, c)) * GetNumber(saved.second, c);
+      const double y =
+          (z + GetNumber(call.residual, at)) * GetNumber(call.weight, c) +
+          GetNumber(call.bias, c);
+      SetNumber(call.y, at, call.relu ? std::max(y, 0.0) : y);
+    });
   }
 }
 

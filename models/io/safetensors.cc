@@ -278,8 +278,7 @@ NamedTensors TensorsOf(const Parameters& parameters,
                        std::span<const float> flat) {
   NamedTensors tensors;
   for (const ParameterSpec& spec : parameters.specs()) {
-    tensors[spec.name] =
-        NamedTensor::Of(spec.shape, flat.subspan(spec.offset, spec.size));
+    tensors[spec.name] = NamedTensor::Of(spec.shape, spec.Part(flat));
   }
   return tensors;
 }

@@ -261,13 +261,13 @@ absl::Status Train(Communicator& communicator, const FashionMnist& data,
     LOCKSTEP_ASSIGN_OR_RETURN(batch_norm_group,
                               SynchroniseBatchNorm(communicator, *model));
   }
-  if (communicator.rank() == 0) {
-    Announce(options, data, communicator.world_size());
-  }
   TrainingProgress progress(communicator, options.epochs, std::cout,
                             isatty(STDOUT_FILENO) == 1);
   Json report = RunJson(options, data, communicator.world_size());
-  report["epochs"] = EarlierEpochs(options, report, resumed.epochs);
+  if (communicator.rank() == 0) {
+    Announce(options, data, communicator.world_size());
+    report["epochs"] = EarlierEpochs(options, report, resumed.epochs);
+  }
   for (int64_t epoch = resumed.epochs; epoch < options.epochs; ++epoch) {
     LOCKSTEP_ASSIGN_OR_RETURN(const EpochSummary summary,
                               RunEpoch(*trainer, epoch, data, progress));

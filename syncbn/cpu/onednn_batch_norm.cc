@@ -265,8 +265,7 @@ absl::Status OnednnBatchNorm::Backward(
 absl::Status OnednnBatchNorm::BackwardOf(const Backwards& buffers,
                                          const ConstBuffer& g) {
   const StatisticsRecord layout = RecordOf(options_.channels, buffers.x.type);
-  const std::byte* const saved =
-      static_cast<const std::byte*>(buffers.saved.data);
+  const std::byte* const saved = buffers.saved.bytes();
   const int64_t count = StatisticsRecord::Count(saved);
   LOCKSTEP_ASSIGN_OR_RETURN(std::byte* const memory,
                             statistics_.Reserve(layout.channels * kFloat));

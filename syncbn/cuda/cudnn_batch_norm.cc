@@ -148,8 +148,7 @@ absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
   // cuDNN tracks the unbiased variance. Where the biased one is wanted, it
   // writes those of the batch to scratch memory.
   const bool biased = !options_.semantics.unbiased_running_variance;
-  const double weight =
-      running.tracked() ? WeightOfBatch(options_, *running.batches + 1) : 0;
+  const double weight = MergeOptionsFor(options_, running).weight_of_batch;
   float* mean = Floats(running.mean, nullptr);
   float* variance = Floats(running.variance, nullptr);
   if (running.tracked() && biased) {
@@ -174,13 +173,11 @@ absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
       CudaStatus(cudaMemcpyAsync(saved, &count, sizeof(count),
                                  cudaMemcpyHostToDevice, kernels_.stream()),
                  "cudaMemcpyAsync"));
-  if (!running.tracked()) return absl::OkStatus();
-  if (biased) {
+  if (running.tracked() && biased) {
     LOCKSTEP_RETURN_IF_ERROR(
         kernels_.TrackBiased(record, mean, variance, count, weight, running));
   }
-  ++*running.batches;
-  return absl::OkStatus();
+  return CountBatch(options_, count, running);
 }
 
 absl::Status CudnnBatchNorm::Infer(const Forwards& buffers) {
@@ -208,7 +205,7 @@ absl::Status CudnnBatchNorm::Backward(
   if (!plain) return by_kernels_->Backward(buffers, gradients_ready);
   LOCKSTEP_RETURN_IF_ERROR(Describe(buffers.shape, buffers.x.type));
   const StatisticsRecord record = RecordOf(options_.channels, buffers.x.type);
-  const auto* const saved = static_cast<const std::byte*>(buffers.saved.data);
+  const std::byte* const saved = buffers.saved.bytes();
   LOCKSTEP_RETURN_IF_ERROR(CudnnStatus(
       cudnnBatchNormalizationBackward(
           cudnn_.get(), kMode, &kOne, &kZero, &kOne, &kZero, activations_.get(),

@@ -108,8 +108,7 @@ std::vector<std::string> Command(int world_size, const std::string& test) {
           // containers forbid.
           "--mca", "btl", "self,vader", "--mca",
           "btl_vader_single_copy_mechanism", "none", "-n",
-          absl::StrCat(world_size),
-          std::filesystem::read_symlink("/proc/self/exe").string(),
+          absl::StrCat(world_size), OwnProgram(),
           absl::StrCat("--gtest_filter=", test)};
 }
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
-#include <numeric>
 #include <span>
 #include <string>
 #include <utility>
@@ -17,13 +16,6 @@ namespace lockstep::conformance {
 namespace {
 
 constexpr uint32_t kWeightSeed = 3;
-
-// begin, begin + 1, ...
-std::vector<int64_t> Range(int64_t begin, int64_t count) {
-  std::vector<int64_t> result(count);
-  std::iota(result.begin(), result.end(), begin);
-  return result;
-}
 
 // Samples [begin, begin + count) of the blobs, as `part` of a case's data.
 void AddSamples(const Dataset& blobs, int64_t begin, int64_t count,

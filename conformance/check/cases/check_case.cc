@@ -23,8 +23,7 @@ namespace {
 
 // [0, size) with every block of `block` indices reversed, or rotated by half.
 std::vector<int64_t> Permuted(int64_t size, int64_t block, bool reversed) {
-  std::vector<int64_t> indices(size);
-  std::iota(indices.begin(), indices.end(), 0);
+  std::vector<int64_t> indices = Range(0, size);
   for (int64_t begin = 0; begin < size; begin += block) {
     const int64_t end = std::min(size, begin + block);
     const auto first = indices.begin() + begin, last = indices.begin() + end;
@@ -95,6 +94,12 @@ Values Convert(const NamedTensor& tensor) {
 }
 
 }  // namespace
+
+std::vector<int64_t> Range(int64_t begin, int64_t count) {
+  std::vector<int64_t> result(count);
+  std::iota(result.begin(), result.end(), begin);
+  return result;
+}
 
 int64_t SampleCount(const CaseFiles& files, const std::string& part) {
   const auto labels = files.data.tensors.find(part + ".labels");

@@ -116,6 +116,9 @@ bool Includes(const std::vector<T>& all, const T& one) {
   return std::ranges::find(all, one) != all.end();
 }
 
+// begin, begin + 1, ...
+std::vector<int64_t> Range(int64_t begin, int64_t count);
+
 // How many samples "train" or "test" has; 0 if there are no labels of it.
 int64_t SampleCount(const CaseFiles& files, const std::string& part);
 

@@ -188,15 +188,9 @@ Diagnosis DiagnoseMetrics(const Evidence& evidence, const TrainerRun& run,
   return is(Cause::kUnknown);
 }
 
-Indices AllOf(int64_t size) {
-  Indices all(size);
-  std::iota(all.begin(), all.end(), 0);
-  return all;
-}
-
 bool WholeSet(Indices indices, int64_t size) {
   std::ranges::sort(indices);
-  return indices == AllOf(size);
+  return indices == Range(0, size);
 }
 
 // Why the ranks' parts are not the test set, each sample once. `counts` says
@@ -319,7 +313,7 @@ Judgement JudgeEvaluation(Evidence& evidence) {
   // One rank may average its batches wrongly itself: ask it for all samples in
   // one batch.
   const auto in_one_batch =
-      ScoresOn(evidence, AllOf(static_cast<int64_t>(want.count)));
+      ScoresOn(evidence, Range(0, static_cast<int64_t>(want.count)));
   return in_one_batch.ok() ? BothVerdict(evidence, *in_one_batch) : verdict;
 }
 

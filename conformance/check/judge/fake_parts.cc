@@ -224,13 +224,6 @@ CheckCase WithFakeModel(CheckCase check) {
 
 namespace {
 
-// begin, begin + 1, ...
-FakeIndices Range(int64_t begin, int64_t size) {
-  FakeIndices indices(size);
-  std::iota(indices.begin(), indices.end(), begin);
-  return indices;
-}
-
 FakeIndices Shuffled(FakeIndices indices, int64_t seed) {
   std::mt19937 random(static_cast<uint32_t>(seed));
   for (size_t i = indices.size(); i > 1; --i) {

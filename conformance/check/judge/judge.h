@@ -93,7 +93,7 @@ struct Verdict {
 struct CauseFacts {
   double k = 1;                   // Of g_N = k * g_1, or of an update.
   int world_size = 1;             // Of the run that is wrong.
-  int rank = -1;                  // The one at mutant; -1: none in particular.
+  int rank = -1;                  // The one at fault; -1: none in particular.
   int64_t step = 0;               // From 1; 0: none in particular.
   int64_t accumulate = 1;         // Micro-batches of a step.
   std::string tensors = {};       // "W3 (the first linear layer)"; "" for all.

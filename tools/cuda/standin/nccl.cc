@@ -186,17 +186,17 @@ T Load(const std::byte* from, size_t index) {
   return value;
 }
 
-// result = elements [begin, begin + n) of all inputs, reduced.
+// result = the first n elements of all inputs, reduced.
 template <typename T>
 void ReduceAs(std::span<const std::byte* const> inputs, ncclRedOp_t op,
-              size_t begin, size_t n, std::byte* result) {
+              size_t n, std::byte* result) {
   using Wide = decltype(Widen(T()));
   const bool scales = op == ncclAvg && !std::is_integral_v<T>;
   const Wide factor = scales ? Wide{1} / static_cast<Wide>(inputs.size()) : 1;
   for (size_t i = 0; i < n; ++i) {
     T sum = {};
     for (size_t rank = 0; rank < inputs.size(); ++rank) {
-      T value = Load<T>(inputs[rank], begin + i);
+      T value = Load<T>(inputs[rank], i);
       if (scales) value = Narrow<T>(Widen(value) * factor);
       sum = rank == 0
                 ? value
@@ -210,7 +210,7 @@ void ReduceAs(std::span<const std::byte* const> inputs, ncclRedOp_t op,
 }
 
 std::vector<std::byte> Reduce(std::span<const NcclOperation* const> operations,
-                              size_t begin, size_t n) {
+                              size_t n) {
   const NcclOperation& any = *operations.front();
   std::vector<std::byte> result(n * SizeOf(any.type));
   std::vector<const std::byte*> inputs;
@@ -218,7 +218,7 @@ std::vector<std::byte> Reduce(std::span<const NcclOperation* const> operations,
     inputs.push_back(static_cast<const std::byte*>(each->send));
   }
   WithType(any.type, [&](auto zero) {
-    ReduceAs<decltype(zero)>(inputs, any.op, begin, n, result.data());
+    ReduceAs<decltype(zero)>(inputs, any.op, n, result.data());
   });
   return result;
 }
@@ -258,10 +258,10 @@ void MoveCollective(std::span<const NcclOperation* const> operations,
   const size_t bytes = any.count * SizeOf(any.type);
   std::vector<std::byte> result;
   if (any.call == NcclCall::kReduceScatter) {
-    result = Reduce(operations, 0, any.count * size);
+    result = Reduce(operations, any.count * size);
   } else if (any.call == NcclCall::kAllReduce ||
              any.call == NcclCall::kReduce) {
-    result = Reduce(operations, 0, any.count);
+    result = Reduce(operations, any.count);
   } else if (any.call == NcclCall::kBroadcast) {
     const auto* const from =
         static_cast<const std::byte*>(operations[any.peer]->send);

@@ -27,9 +27,7 @@ struct CUstream_st {
   std::deque<lockstep::standin::Work> work = {};
 };
 
-struct CUevent_st {
-  bool timed;
-};
+struct CUevent_st {};  // Its address names an EventState.
 
 namespace lockstep::standin {
 namespace {
@@ -251,10 +249,10 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned flags) {
   if ((flags & ~cudaEventDisableTiming) != 0) {
     return Record(cudaErrorInvalidValue);
   }
-  *event = new CUevent_st{.timed = (flags & cudaEventDisableTiming) == 0};
+  *event = new CUevent_st;
   const DeviceLock lock;
-  All().events[*event] =
-      std::make_shared<EventState>(EventState{.timed = (*event)->timed});
+  All().events[*event] = std::make_shared<EventState>(
+      EventState{.timed = (flags & cudaEventDisableTiming) == 0});
   return cudaSuccess;
 }
 
