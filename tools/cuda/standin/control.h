@@ -3,6 +3,7 @@
 #ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_CONTROL_H_
 #define LOCKSTEP_TOOLS_CUDA_STANDIN_CONTROL_H_
 
+#include <chrono>
 #include <cstdint>
 
 #include "tools/cuda/standin/include/nccl.h"
@@ -21,6 +22,8 @@ enum class Order {
   // an event, or waits for one. Then the oldest stream runs as far as events
   // let it, then the next; or the newest first. Work on the default stream
   // still runs at once. Code whose result depends on the order lacks an event.
+  // As a GPU waits for nobody, work is held back for a second at most while
+  // other threads ask or wait.
   kOldestStreamFirst,
   kNewestStreamFirst,
 };
@@ -52,14 +55,24 @@ enum class Damage {
 struct NcclFaults {
   // What ncclGetVersion says, as 10000 major + 100 minor + patch.
   int version = 22809;
+  // This rank's ncclCommInitRankConfig never returns, nor, if they block, those
+  // of the ranks that wait for it: -1 for none.
+  int stalled_init_rank = -1;
   // This rank's operations never start: -1 for none.
   int stalled_rank = -1;
+  // An operation of this rank starts only after threads have asked streams or
+  // events `late_polls` times, where each millisecond of a wait is a question
+  // too: -1 for none.
+  int late_rank = -1;
+  int64_t late_polls = 0;
   // From its operation number `error_from` on, ncclCommGetAsyncError gives this
   // rank `error`. -1 for none. An operation is a call, or a group of calls.
   int failing_rank = -1;
   int64_t error_from = 0;
   ncclResult_t error = ncclSuccess;
   Damage damage = Damage::kNone;
+  // How long ncclCommFinalize waits before it fails.
+  std::chrono::milliseconds finalize_limit = std::chrono::seconds(10);
 };
 
 // Not while another thread uses NCCL.
@@ -67,6 +80,26 @@ void SetNcclFaults(const NcclFaults& faults);
 
 // Communicators that were neither aborted nor destroyed.
 int LiveNcclCommunicators();
+
+// What host threads have called.
+struct CallCounts {
+  // Of NCCL's calls: a call outside a group counts as one.
+  int64_t groups = 0;
+  // Calls in which the host waits for the device, whether or not there was
+  // something to wait for: cudaStreamSynchronize, cudaEventSynchronize,
+  // cudaDeviceSynchronize, cudaMemcpy but between places of device memory,
+  // cudaFree, cudaFreeHost and ncclCommFinalize. Not queries.
+  int64_t host_waits = 0;
+  int64_t communicators_destroyed = 0;  // By ncclCommDestroy.
+  int64_t communicators_aborted = 0;
+};
+
+// Of all threads since the last reset.
+CallCounts Counts();
+// Of the calling thread since the last reset.
+CallCounts CountsOfThisThread();
+// Sets the counts of all threads to zero.
+void ResetCounts();
 
 }  // namespace lockstep::standin
 

@@ -62,6 +62,13 @@ struct cudaPointerAttributes {
   cudaMemoryType type;
 };
 
+struct cudaFuncAttributes {
+  size_t sharedSizeBytes;
+  size_t localSizeBytes;
+  int maxThreadsPerBlock;
+  int numRegs;
+};
+
 using cudaStream_t = struct CUstream_st*;
 using cudaEvent_t = struct CUevent_st*;
 

@@ -22,8 +22,10 @@
 struct CUstream_st {
   int64_t number = 0;  // The default stream's; others count up.
   std::thread::id owner = {};
+  int priority = 0;        // Less is more urgent.
   bool destroyed = false;  // Goes once its work is done.
   size_t released = 0;     // How many pieces of its work may run.
+  std::chrono::steady_clock::time_point last_put = {};
   std::deque<lockstep::standin::Work> work = {};
 };
 
@@ -31,6 +33,8 @@ struct CUevent_st {};  // Its address names an EventState.
 
 namespace lockstep::standin {
 namespace {
+
+constexpr int kGreatestPriority = -5;
 
 // Outlives its handle while work on a stream names it.
 struct EventState {
@@ -49,6 +53,7 @@ struct Queues {
   std::condition_variable done;  // Some work was.
   Schedule schedule;
   bool progressed = false;  // In the run that is under way.
+  int64_t polls = 0;
   int64_t streams_made = 0;
   std::vector<std::unique_ptr<CUstream_st>> streams;  // The oldest first.
   std::map<cudaEvent_t, std::shared_ptr<EventState>> events;
@@ -78,24 +83,35 @@ bool RunFront(CUstream_st& stream) {
   return All().progressed;
 }
 
-// Runs the first stream that has something to run.
-bool RunOnce() {
-  Queues& all = All();
-  std::erase_if(all.streams, [](auto& stream) {
-    return stream->destroyed && stream->work.empty();
-  });
-  const size_t size = all.streams.size();
-  for (size_t i = 0; i < size; ++i) {
-    const bool newest_first = all.schedule.order == Order::kNewestStreamFirst;
-    if (RunFront(*all.streams[newest_first ? size - 1 - i : i])) return true;
+// In the order in which they run what they can.
+std::vector<CUstream_st*> InOrder() {
+  std::vector<CUstream_st*> streams;
+  for (const auto& stream : All().streams) streams.push_back(stream.get());
+  if (All().schedule.order == Order::kNewestStreamFirst) {
+    std::ranges::reverse(streams);
   }
-  return false;
+  std::ranges::stable_sort(streams, {}, &CUstream_st::priority);
+  return streams;
 }
 
-// Lets the work of this thread's streams run.
-void Release(const DeviceLock& lock) {
+// Runs the first stream that has something to run.
+bool RunOnce() {
+  std::erase_if(All().streams, [](auto& stream) {
+    return stream->destroyed && stream->work.empty();
+  });
+  return std::ranges::any_of(
+      InOrder(), [](CUstream_st* stream) { return RunFront(*stream); });
+}
+
+// A thread asks: the work of its streams may run, and what was held back for so
+// long that its owner seems to leave the asking to others.
+void Ask(const DeviceLock& lock) {
+  constexpr auto kHeldBackAtMost = std::chrono::seconds(1);
+  ++All().polls;
+  const auto now = std::chrono::steady_clock::now();
   for (const auto& stream : All().streams) {
-    if (stream->owner == std::this_thread::get_id()) {
+    if (stream->owner == std::this_thread::get_id() ||
+        now - stream->last_put > kHeldBackAtMost) {
       stream->released = stream->work.size();
     }
   }
@@ -108,11 +124,9 @@ std::shared_ptr<EventState> FindEvent(cudaEvent_t event) {
 }
 
 cudaError_t WaitFor(const std::function<bool()>& ready) {
-  Release(DeviceLock());
-  {
-    std::unique_lock lock(All().mutex);
-    All().done.wait(lock, ready);
-  }
+  NoteHostWait();
+  DeviceLock lock;
+  WaitUntil(lock, ready);
   return Record(TakeFault());
 }
 
@@ -132,11 +146,34 @@ bool IsDropped(const CUstream_st& stream, const EventState& event) {
 
 DeviceLock::DeviceLock() : lock_(All().mutex) {}
 
-void RunWork(const DeviceLock&) {
-  while (RunOnce()) {
-  }
-  All().done.notify_all();
+void DeviceLock::Yield() {
+  All().done.wait_for(lock_, std::chrono::milliseconds(1));
 }
+
+void RunWork(const DeviceLock&) {
+  while (RunOnce()) All().done.notify_all();
+}
+
+void Release(const DeviceLock& lock, cudaStream_t stream) {
+  CUstream_st* const found = Find(stream);
+  if (found == nullptr) return;
+  found->released = found->work.size();
+  RunWork(lock);
+}
+
+bool WaitUntil(DeviceLock& lock, const std::function<bool()>& ready,
+               std::chrono::milliseconds limit) {
+  const auto start = std::chrono::steady_clock::now();
+  Ask(lock);
+  while (!ready()) {
+    if (std::chrono::steady_clock::now() - start > limit) return false;
+    lock.Yield();
+    Ask(lock);
+  }
+  return true;
+}
+
+int64_t Polls() { return All().polls; }
 
 void NoteProgress() { All().progressed = true; }
 
@@ -144,6 +181,7 @@ void Enqueue(const DeviceLock& lock, cudaStream_t stream, Work work) {
   CUstream_st* const found = Find(stream);
   if (found == nullptr) return;
   found->work.push_back(std::move(work));
+  found->last_put = std::chrono::steady_clock::now();
   if (stream != nullptr && All().schedule.order != Order::kAtOnce) return;
   found->released = found->work.size();
   RunWork(lock);
@@ -166,13 +204,13 @@ bool IsStream(cudaStream_t stream) {
 }  // namespace lockstep::standin
 
 using lockstep::standin::All;
+using lockstep::standin::Ask;
 using lockstep::standin::DeviceLock;
 using lockstep::standin::EventState;
 using lockstep::standin::Find;
 using lockstep::standin::FindEvent;
 using lockstep::standin::IsDropped;
 using lockstep::standin::Record;
-using lockstep::standin::Release;
 using lockstep::standin::TakeFault;
 using lockstep::standin::WaitFor;
 
@@ -183,14 +221,35 @@ cudaError_t cudaDeviceSynchronize() {
   });
 }
 
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {
+  *least = 0;
+  *greatest = lockstep::standin::kGreatestPriority;
+  return cudaSuccess;
+}
+
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags) {
+  return cudaStreamCreateWithPriority(stream, flags, 0);
+}
+
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags,
+                                         int priority) {
   if (flags > cudaStreamNonBlocking) return Record(cudaErrorInvalidValue);
   auto made = std::make_unique<CUstream_st>();
   *stream = made.get();
   made->owner = std::this_thread::get_id();
+  made->priority =
+      std::clamp(priority, lockstep::standin::kGreatestPriority, 0);
   const DeviceLock lock;
   made->number = ++All().streams_made;
   All().streams.push_back(std::move(made));
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority) {
+  const DeviceLock lock;
+  const CUstream_st* const found = Find(stream);
+  if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
+  *priority = found->priority;
   return cudaSuccess;
 }
 
@@ -219,7 +278,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream) {
     const DeviceLock lock;
     const CUstream_st* const found = Find(stream);
     if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
-    Release(lock);
+    Ask(lock);
     if (!found->work.empty()) return cudaErrorNotReady;
   }
   return Record(TakeFault());
@@ -296,7 +355,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event) {
     const DeviceLock lock;
     const std::shared_ptr<EventState> state = FindEvent(event);
     if (state == nullptr) return Record(cudaErrorInvalidResourceHandle);
-    Release(lock);
+    Ask(lock);
     if (state->reached < state->recorded) return cudaErrorNotReady;
   }
   return Record(TakeFault());

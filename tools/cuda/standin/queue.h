@@ -3,7 +3,9 @@
 #ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_QUEUE_H_
 #define LOCKSTEP_TOOLS_CUDA_STANDIN_QUEUE_H_
 
+#include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 
@@ -20,8 +22,11 @@ class DeviceLock {
  public:
   DeviceLock();
 
+  // Lets others have the lock until work was done, or for a millisecond.
+  void Yield();
+
  private:
-  std::lock_guard<std::mutex> lock_;
+  std::unique_lock<std::mutex> lock_;
 };
 
 // Appends work to a stream that exists, then runs all that may run now
@@ -36,8 +41,24 @@ void NoteProgress();
 // Runs what may run, after something that work waits for has come about.
 void RunWork(const DeviceLock& lock);
 
+// Lets what is on a stream run, where the schedule holds it back.
+void Release(const DeviceLock& lock, cudaStream_t stream);
+
+// Runs what may run until `ready`; false if it is not after `limit`.
+bool WaitUntil(DeviceLock& lock, const std::function<bool()>& ready,
+               std::chrono::milliseconds limit = std::chrono::hours(24));
+
+// How often threads have asked a stream or an event; each millisecond of a wait
+// is a question too.
+int64_t Polls();
+
 // Whether a stream is the default one or one that exists.
 bool IsStream(cudaStream_t stream);
+
+// Counts (control.h) for the calling thread.
+void NoteGroup();
+void NoteHostWait();
+void NoteCommunicatorEnd(bool healthy);
 
 // Whether the range lies in one piece of device memory.
 bool IsDeviceRange(const void* pointer, size_t bytes);

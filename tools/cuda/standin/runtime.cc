@@ -61,6 +61,28 @@ Description Describe(cudaError_t error) {
   return {error, "unrecognized error code", "unrecognized error code"};
 }
 
+std::mutex count_mutex;  // Guards these.
+CallCounts counts;
+int64_t resets = 0;
+struct ThreadCounts {
+  CallCounts counts;
+  int64_t resets = 0;  // After how many of them it began.
+};
+thread_local ThreadCounts thread_counts;
+
+CallCounts& OfThisThread() {
+  if (thread_counts.resets != resets) {
+    thread_counts = {.counts = {}, .resets = resets};
+  }
+  return thread_counts.counts;
+}
+
+void Note(int64_t CallCounts::*member) {
+  const std::lock_guard lock(count_mutex);
+  ++(counts.*member);
+  ++(OfThisThread().*member);
+}
+
 std::atomic<int> device_count = 1;
 constinit thread_local int current_device = 0;
 
@@ -94,6 +116,7 @@ cudaError_t AllocateNoted(void** pointer, size_t bytes,
 
 cudaError_t FreeNoted(void* pointer, std::map<uintptr_t, size_t>& owner) {
   if (pointer == nullptr) return cudaSuccess;
+  NoteHostWait();
   {
     const std::lock_guard lock(memory_mutex);
     if (owner.erase(reinterpret_cast<uintptr_t>(pointer)) == 0) {
@@ -137,6 +160,31 @@ cudaError_t TakeFault() {
 std::string LastFault() {
   const std::lock_guard lock(fault_mutex);
   return Fault();
+}
+
+CallCounts Counts() {
+  const std::lock_guard lock(count_mutex);
+  return counts;
+}
+
+CallCounts CountsOfThisThread() {
+  const std::lock_guard lock(count_mutex);
+  return OfThisThread();
+}
+
+void ResetCounts() {
+  const std::lock_guard lock(count_mutex);
+  counts = {};
+  ++resets;
+}
+
+void NoteGroup() { Note(&CallCounts::groups); }
+
+void NoteHostWait() { Note(&CallCounts::host_waits); }
+
+void NoteCommunicatorEnd(bool healthy) {
+  Note(healthy ? &CallCounts::communicators_destroyed
+               : &CallCounts::communicators_aborted);
 }
 
 void SetDeviceCount(int count) { device_count = count; }
@@ -256,7 +304,8 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
   const cudaError_t fault = Record(TakeFault());
   if (fault != cudaSuccess) return fault;
   const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind);
-  return error == cudaSuccess ? cudaStreamSynchronize(nullptr) : error;
+  if (error != cudaSuccess || kind == cudaMemcpyDeviceToDevice) return error;
+  return cudaStreamSynchronize(nullptr);
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,

@@ -1,13 +1,12 @@
-// The stand-in's host side refuses what the CUDA runtime and NCCL refuse,
-// orders the work of streams and events as the runtime does, in every schedule,
-// and waits and is aborted as NCCL is.
+// The stand-in's host side refuses what the CUDA runtime refuses,
+// orders the work of streams and events as the runtime does, in every schedule.
 #include <cuda_runtime.h>
-#include <nccl.h>
 
 #include <array>
 #include <cmath>
 #include <cstddef>
 #include <set>
+#include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -16,11 +15,12 @@
 namespace lockstep {
 namespace {
 
+using standin::Counts;
+using standin::CountsOfThisThread;
 using standin::DroppedWaits;
-using standin::LiveNcclCommunicators;
 using standin::Order;
+using standin::ResetCounts;
 using standin::SetDeviceCount;
-using standin::SetNcclFaults;
 using standin::SetSchedule;
 
 // Expects cudaSuccess, or ncclSuccess.
@@ -163,6 +163,46 @@ TEST(EventTest, TimesWhatWasRecorded) {
   }
 }
 
+TEST(CountsTest, HostWaitsAreCountedAndQueriesAreNot) {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t event = nullptr;
+  std::byte* device = nullptr;
+  std::byte host = {};
+  Ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  Ok(cudaEventCreate(&event));
+  Ok(cudaMalloc(&device, 2));
+  ResetCounts();
+  Ok(cudaMemset(device, 0, 2));
+  Ok(cudaMemcpy(device, device + 1, 1, cudaMemcpyDeviceToDevice));
+  Ok(cudaEventRecord(event, stream));
+  Ok(cudaStreamWaitEvent(stream, event));
+  Ok(cudaEventQuery(event));
+  Ok(cudaStreamQuery(stream));
+  EXPECT_EQ(Counts().host_waits, 0);
+  int waits = 0;
+  const auto waited = [&](cudaError_t error) {
+    Ok(error);
+    EXPECT_EQ(Counts().host_waits, ++waits);
+  };
+  waited(cudaStreamSynchronize(stream));
+  waited(cudaEventSynchronize(event));
+  waited(cudaDeviceSynchronize());
+  waited(cudaMemcpy(device, &host, 1, cudaMemcpyHostToDevice));
+  waited(cudaMemcpy(&host, device, 1, cudaMemcpyDeviceToHost));
+  waited(cudaFree(device));
+  std::thread([] {
+    EXPECT_EQ(CountsOfThisThread().host_waits, 0);
+    Ok(cudaDeviceSynchronize());
+    EXPECT_EQ(CountsOfThisThread().host_waits, 1);
+  }).join();
+  EXPECT_EQ(CountsOfThisThread().host_waits, waits);
+  EXPECT_EQ(Counts().host_waits, waits + 1);
+  ResetCounts();
+  EXPECT_EQ(CountsOfThisThread().host_waits, 0);
+  Ok(cudaEventDestroy(event));
+  Ok(cudaStreamDestroy(stream));
+}
+
 // By which collectives/nccl sees whether ranks share one.
 TEST(DeviceTest, ThereAreAsManyAsWereSetAndEachHasItsUuid) {
   for (const int count : {1, 3}) {
@@ -266,6 +306,35 @@ TEST_F(QueueTest, WaitsAreForTheRecordBefore) {
   Ok(cudaStreamSynchronize(older_));
 }
 
+// The newer stream runs last, unless its priority is higher.
+TEST_F(QueueTest, StreamsOfHigherPriorityRunFirst) {
+  int least = -1;
+  int greatest = -1;
+  Ok(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  EXPECT_LT(greatest, least);
+  SetSchedule({.order = Order::kOldestStreamFirst});
+  for (const int priority : {least, greatest - 1}) {
+    cudaStream_t urgent = nullptr;
+    Ok(cudaStreamCreateWithPriority(&urgent, cudaStreamNonBlocking, priority));
+    int found = 1;
+    Ok(cudaStreamGetPriority(urgent, &found));
+    EXPECT_EQ(found, priority == least ? least : greatest);
+    EXPECT_EQ(Copied(urgent, older_, /*waits=*/false),
+              priority == least ? 0 : 7);
+    Ok(cudaStreamDestroy(urgent));
+  }
+}
+
+// So that a thread which only watches does not wait for ever.
+TEST_F(QueueTest, OtherThreadsWaitForWorkThatIsHeldBack) {
+  SetSchedule({.order = Order::kOldestStreamFirst});
+  Ok(cudaEventRecord(event_, older_));
+  std::thread([&] {
+    EXPECT_EQ(cudaEventQuery(event_), cudaErrorNotReady);
+    Ok(cudaEventSynchronize(event_));
+  }).join();
+}
+
 TEST_F(QueueTest, QueriesLetWorkRun) {
   SetSchedule({.order = Order::kOldestStreamFirst});
   Ok(cudaEventRecord(event_, older_));
@@ -286,179 +355,6 @@ TEST_F(QueueTest, DestroyedStreamFinishesItsWork) {
   unsigned char a = 0;
   Ok(cudaMemcpy(&a, memory_, 1, cudaMemcpyDeviceToHost));
   EXPECT_EQ(a, 7);
-}
-
-// NCCL: the ranks are one thread's here, so nothing blocks.
-
-ncclResult_t Poll(ncclComm_t comm) {
-  ncclResult_t state = ncclInternalError;
-  Ok(ncclCommGetAsyncError(comm, &state));
-  return state;
-}
-
-// Two ranks with a device, a stream and four floats each.
-class NcclTest : public testing::Test {
- protected:
-  void SetUp() override {
-    SetDeviceCount(2);
-    Ok(ncclGetUniqueId(&id_));
-    for (int rank = 0; rank < 2; ++rank) {
-      Ok(cudaSetDevice(rank));
-      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-      config.blocking = 0;
-      ASSERT_EQ(ncclCommInitRankConfig(&comms_[rank], 2, id_, rank, &config),
-                ncclInProgress);
-      Ok(cudaStreamCreateWithFlags(&streams_[rank], cudaStreamNonBlocking));
-      Ok(cudaMalloc(&data_[rank], 4 * sizeof(float)));
-      if (rank == 0) {
-        EXPECT_EQ(Poll(comms_[0]), ncclInProgress);
-      }
-    }
-    for (int rank = 0; rank < 2; ++rank) {
-      Ok(Poll(comms_[rank]));
-      const float values[4] = {1.0f + rank, 2, 3, 4};
-      Write(rank, values);
-    }
-  }
-  void TearDown() override {
-    for (int rank = 0; rank < 2; ++rank) {
-      if (comms_[rank] != nullptr) Abort(rank);
-      Ok(cudaStreamSynchronize(streams_[rank]));
-      Ok(cudaStreamDestroy(streams_[rank]));
-      Ok(cudaFree(data_[rank]));
-    }
-    EXPECT_EQ(LiveNcclCommunicators(), 0);
-    Ok(cudaSetDevice(0));
-    SetDeviceCount(1);
-    SetNcclFaults({});
-  }
-
-  void Write(int rank, const float* values) {
-    Ok(cudaMemcpy(data_[rank], values, 4 * sizeof(float),
-                  cudaMemcpyHostToDevice));
-  }
-  std::vector<float> Read(int rank) {
-    std::vector<float> values(4);
-    Ok(cudaMemcpy(values.data(), data_[rank], 4 * sizeof(float),
-                  cudaMemcpyDeviceToHost));
-    return values;
-  }
-  ncclResult_t AllReduce(int rank, size_t count = 4) {
-    return ncclAllReduce(data_[rank], data_[rank], count, ncclFloat32, ncclSum,
-                         comms_[rank], streams_[rank]);
-  }
-  // Puts what was asked for on the stream.
-  void Submit(int rank) {
-    EXPECT_EQ(Poll(comms_[rank]), ncclInProgress);
-    Ok(Poll(comms_[rank]));
-  }
-  void Abort(int rank) {
-    Ok(ncclCommAbort(comms_[rank]));
-    comms_[rank] = nullptr;
-  }
-
-  ncclUniqueId id_;
-  ncclComm_t comms_[2] = {};
-  cudaStream_t streams_[2] = {};
-  float* data_[2] = {};
-};
-
-TEST_F(NcclTest, CallsMeet) {
-  EXPECT_EQ(AllReduce(0), ncclInProgress);
-  Submit(0);
-  EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
-  EXPECT_EQ(AllReduce(1), ncclInProgress);
-  EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
-  Submit(1);
-  for (const int rank : {0, 1}) {
-    Ok(cudaStreamQuery(streams_[rank]));
-    EXPECT_EQ(Read(rank), (std::vector<float>{3, 4, 6, 8}));
-  }
-}
-
-TEST_F(NcclTest, TakesNothingBeforeItHasTakenTheLast) {
-  EXPECT_EQ(AllReduce(0), ncclInProgress);
-  EXPECT_EQ(AllReduce(0), ncclInvalidUsage);
-  Submit(0);
-  EXPECT_EQ(AllReduce(0), ncclInProgress);
-}
-
-TEST_F(NcclTest, RefusesBadArguments) {
-  float host[4] = {};
-  const auto reduce = [&](void* data, ncclDataType_t type,
-                          cudaStream_t stream) {
-    return ncclAllReduce(data, data, 4, type, ncclSum, comms_[0], stream);
-  };
-  EXPECT_EQ(reduce(host, ncclFloat32, streams_[0]), ncclInvalidArgument);
-  EXPECT_EQ(reduce(data_[0], ncclFloat64, streams_[0]), ncclInvalidArgument);
-  EXPECT_EQ(reduce(data_[0], static_cast<ncclDataType_t>(0), streams_[0]),
-            ncclInvalidArgument);
-  EXPECT_EQ(ncclSend(data_[0], 4, ncclFloat32, 2, comms_[0], streams_[0]),
-            ncclInvalidArgument);
-  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
-  ncclComm_t other = nullptr;
-  ncclConfig_t blocking = NCCL_CONFIG_INITIALIZER;
-  EXPECT_EQ(ncclCommInitRankConfig(&other, 2, id_, 0, &blocking),
-            ncclInvalidArgument);
-}
-
-// Both send and then receive: in a group they meet, one after the other not.
-TEST_F(NcclTest, MessagesOfAGroupGoTogether) {
-  for (const int rank : {0, 1}) {
-    Ok(ncclGroupStart());
-    Ok(ncclSend(data_[rank], 2, ncclFloat32, 1 - rank, comms_[rank],
-                streams_[rank]));
-    Ok(ncclRecv(data_[rank] + 2, 2, ncclFloat32, 1 - rank, comms_[rank],
-                streams_[rank]));
-    EXPECT_EQ(ncclGroupEnd(), ncclInProgress);
-    Submit(rank);
-  }
-  EXPECT_EQ(Read(0), (std::vector<float>{1, 2, 2, 2}));
-  EXPECT_EQ(Read(1), (std::vector<float>{2, 2, 1, 2}));
-}
-
-TEST_F(NcclTest, MessagesOneByOneWaitForEachOther) {
-  for (const int rank : {0, 1}) {
-    EXPECT_EQ(ncclSend(data_[rank], 2, ncclFloat32, 1 - rank, comms_[rank],
-                       streams_[rank]),
-              ncclInProgress);
-    Submit(rank);
-    EXPECT_EQ(ncclRecv(data_[rank] + 2, 2, ncclFloat32, 1 - rank, comms_[rank],
-                       streams_[rank]),
-              ncclInProgress);
-    Submit(rank);
-  }
-  for (const int rank : {0, 1}) {
-    EXPECT_EQ(cudaStreamQuery(streams_[rank]), cudaErrorNotReady);
-  }
-}
-
-TEST_F(NcclTest, CallsThatDoNotFitNeverEndUntilAborted) {
-  EXPECT_EQ(AllReduce(0, 4), ncclInProgress);
-  EXPECT_EQ(AllReduce(1, 3), ncclInProgress);
-  Submit(0);
-  Submit(1);
-  for (const int rank : {0, 1}) {
-    EXPECT_EQ(cudaStreamQuery(streams_[rank]), cudaErrorNotReady);
-    Abort(rank);
-    Ok(cudaStreamQuery(streams_[rank]));
-  }
-  EXPECT_EQ(Read(0), (std::vector<float>{1, 2, 3, 4}));
-}
-
-TEST_F(NcclTest, FaultsAreOfTheirRank) {
-  SetNcclFaults({.stalled_rank = 0,
-                 .failing_rank = 1,
-                 .error_from = 0,
-                 .error = ncclRemoteError});
-  Ok(Poll(comms_[1]));
-  for (const int rank : {0, 1}) {
-    EXPECT_EQ(AllReduce(rank), ncclInProgress);
-    EXPECT_EQ(Poll(comms_[rank]), ncclInProgress);
-  }
-  Ok(Poll(comms_[0]));
-  EXPECT_EQ(Poll(comms_[1]), ncclRemoteError);
-  EXPECT_EQ(cudaStreamQuery(streams_[1]), cudaErrorNotReady);
 }
 
 }  // namespace

@@ -51,6 +51,12 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
 // waits for other ranks. Streams do not wait for the default stream, nor it for
 // them.
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
+// Among streams that have something to run, those of the higher priority (the
+// lower number; others than 0 to -5 become the nearest of these) run first.
+cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest);
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags,
+                                         int priority);
+cudaError_t cudaStreamGetPriority(cudaStream_t stream, int* priority);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
 cudaError_t cudaStreamQuery(cudaStream_t stream);
@@ -74,6 +80,14 @@ cudaError_t cudaMalloc(T** pointer, size_t bytes) {
 template <typename T>
 cudaError_t cudaMallocHost(T** pointer, size_t bytes) {
   return cudaMallocHost(reinterpret_cast<void**>(pointer), bytes);
+}
+
+// All kernels are loaded from the start.
+template <typename Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel*) {
+  *attributes = {};
+  attributes->maxThreadsPerBlock = lockstep::standin::kMaxThreadsPerBlock;
+  return cudaSuccess;
 }
 
 // Runs the kernel before it returns, if nothing on the stream waits. A fault in

@@ -58,15 +58,24 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 const char* ncclGetErrorString(ncclResult_t result);
 const char* ncclGetLastError(ncclComm_t comm);
 
-// Communicators are non-blocking (blocking = 0), others are refused. So every
-// call that starts something returns ncclInProgress, and the communicator takes
-// no other before ncclCommGetAsyncError has said ncclSuccess.
+// With blocking = 1, as by default, ncclCommInitRankConfig returns when all
+// ranks have called it, and other calls when they are on their streams. With
+// blocking = 0 every call that starts something returns ncclInProgress, and the
+// communicator takes no other before ncclCommGetAsyncError has said
+// ncclSuccess.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
                                     int rank, ncclConfig_t* config);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
 // Drops what the communicator has on streams; does not touch other ranks',
 // which may wait for it for ever.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
+// Waits until nothing of the communicator is on a stream; what does not end
+// within 10 seconds is told on standard error, and is ncclInternalError. For
+// communicators that block.
+ncclResult_t ncclCommFinalize(ncclComm_t comm);
+// Frees the communicator, finalizing it where that was not done; not if that
+// fails.
+ncclResult_t ncclCommDestroy(ncclComm_t comm);
 
 ncclResult_t ncclGroupStart();
 ncclResult_t ncclGroupEnd();

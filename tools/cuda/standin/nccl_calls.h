@@ -1,0 +1,86 @@
+// How the calls of NCCL's ranks meet, and what is then done to their memory.
+// The device's lock (queue.h) guards all of it.
+#ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_CALLS_H_
+#define LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_CALLS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "tools/cuda/standin/control.h"
+#include "tools/cuda/standin/include/nccl.h"
+
+namespace lockstep::standin {
+
+enum class NcclCall {
+  kAllReduce,
+  kReduce,
+  kReduceScatter,
+  kAllGather,
+  kBroadcast,
+  kSend,
+  kReceive,
+};
+
+// One rank's call.
+struct NcclOperation {
+  NcclCall call;
+  const void* send;
+  void* receive;
+  size_t count;  // As the function's argument has it.
+  ncclDataType_t type;
+  ncclRedOp_t op;
+  int peer;  // Or root.
+};
+
+struct World;
+
+// Calls of one rank that start and end together on one stream: a group's.
+struct Batch {
+  std::shared_ptr<World> world = {};
+  int rank = 0;
+  cudaStream_t stream = nullptr;
+  std::vector<NcclOperation> operations = {};
+  std::vector<int64_t> numbers = {};  // Of the world's collectives.
+  Damage damage = Damage::kNone;
+  bool started = false;
+  bool aborted = false;
+  size_t pending = 0;
+};
+
+struct Pending {
+  Batch* batch;
+  const NcclOperation* operation;
+};
+
+// What the ranks of one unique id share.
+struct World {
+  int size = 0;
+  std::vector<int> devices = {};  // Of the ranks that have joined, else -1.
+  std::map<int64_t, std::map<int, Pending>> collectives = {};  // By rank.
+  std::map<std::pair<int, int>, std::deque<Pending>> sends = {};
+  std::map<std::pair<int, int>, std::deque<Pending>> receives = {};
+};
+
+// 0 for a type that is not modelled.
+size_t SizeOf(ncclDataType_t type);
+
+// Bytes that a call of `size` ranks reads from `send`, and writes to `receive`;
+// 0 where `rank` does not use it.
+size_t SentBytes(const NcclOperation& operation, int rank, int size);
+size_t ReceivedBytes(const NcclOperation& operation, int rank, int size);
+
+// Lets the calls of a batch meet the other ranks': each is done, and `pending`
+// one less, once all that it needs have started.
+void Start(Batch& batch);
+
+// Forgets what a batch waits for: nobody can meet it any more.
+void Withdraw(Batch& batch);
+
+}  // namespace lockstep::standin
+
+#endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_CALLS_H_
