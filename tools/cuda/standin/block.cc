@@ -449,11 +449,12 @@ cudaError_t Launch(const cudaLaunchConfig_t& config,
                    std::function<void()> thread) {
   const cudaError_t error = Record(Check(config));
   if (error != cudaSuccess) return error;
-  Enqueue(config.stream, [config, thread = std::move(thread)] {
-    RunBlocks(config, thread);
-    return true;
+  return Put(config.stream, [config, thread = std::move(thread)] {
+    return [config, thread] {
+      RunBlocks(config, thread);
+      return true;
+    };
   });
-  return cudaSuccess;
 }
 
 void SyncThreads(Site site) { Block::Current().WaitForBlock(site); }

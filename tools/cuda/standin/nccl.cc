@@ -46,16 +46,23 @@ thread_local std::vector<Call> group;
 }  // namespace lockstep::standin
 
 struct ncclComm {
-  std::shared_ptr<lockstep::standin::World> world;
-  int rank = 0;
-  bool blocking = false;
+  ncclComm(std::shared_ptr<lockstep::standin::World> world, int rank,
+           bool blocking)
+      : world(std::move(world)), rank(rank), blocking(blocking) {}
+
+  const std::shared_ptr<lockstep::standin::World> world;
+  const int rank;
+  const bool blocking;
+  // Of graphs too, that recorded calls of the communicator; null in them when
+  // it is gone.
+  const std::shared_ptr<ncclComm*> self = std::make_shared<ncclComm*>(this);
   bool joined = false;
   bool finalized = false;
   int64_t collectives = 0;
   int64_t batches = 0;
   // Not yet on their streams: with a communicator that does not block,
   // ncclCommGetAsyncError puts them there.
-  std::vector<std::shared_ptr<lockstep::standin::Batch>> asked = {};
+  std::vector<lockstep::standin::Batch> asked = {};
   std::vector<std::weak_ptr<lockstep::standin::Batch>> submitted = {};
 };
 
@@ -105,14 +112,36 @@ Work WorkOf(ncclComm& comm, const std::shared_ptr<Batch>& batch) {
   };
 }
 
-// Puts what the communicator was asked for on its streams.
-void Submit(const DeviceLock& lock, ncclComm& comm) {
-  for (const std::shared_ptr<Batch>& batch : std::exchange(comm.asked, {})) {
-    Enqueue(lock, batch->stream, WorkOf(comm, batch));
+// A run of a batch: its collectives get their numbers now.
+Work MakeBatchWork(ncclComm* comm, const Batch& asked) {
+  if (comm == nullptr) {
+    SetFault("a graph calls an NCCL communicator that is gone");
+    return [] { return true; };
   }
+  const auto batch = std::make_shared<Batch>(asked);
+  for (const NcclOperation& operation : batch->operations) {
+    const bool is_message = operation.call == NcclCall::kSend ||
+                            operation.call == NcclCall::kReceive;
+    batch->numbers.push_back(is_message ? -1 : comm->collectives++);
+  }
+  return WorkOf(*comm, batch);
 }
 
-// Waits until nothing of the communicator is on a stream.
+// Puts what the communicator was asked for on its streams.
+ncclResult_t Submit(const DeviceLock& lock, ncclComm& comm) {
+  ncclResult_t result = ncclSuccess;
+  for (const Batch& batch : std::exchange(comm.asked, {})) {
+    const auto make = [self = comm.self, batch] {
+      return MakeBatchWork(*self, batch);
+    };
+    if (Put(lock, batch.stream, make) != cudaSuccess) {
+      result = ncclUnhandledCudaError;
+    }
+  }
+  return result;
+}
+
+// Waits until nothing of the communicator is on a stream, nor in a graph.
 ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
   if (!comm.blocking || !comm.joined) return ncclInvalidUsage;
   if (comm.finalized) return ncclSuccess;
@@ -123,13 +152,16 @@ ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
   }
   const auto done = [&] {
     std::erase_if(comm.submitted, [](auto& each) { return each.expired(); });
-    return comm.submitted.empty();
+    return comm.submitted.empty() && comm.self.use_count() == 1;
   };
   if (!WaitUntil(lock, done, Global().faults.finalize_limit)) {
-    std::fprintf(stderr,
-                 "stand-in NCCL: rank %d's ncclCommFinalize waits for %d "
-                 "groups that are on streams and do not end\n",
-                 comm.rank, static_cast<int>(comm.submitted.size()));
+    std::fprintf(
+        stderr,
+        "stand-in NCCL: rank %d's ncclCommFinalize waits for ever: for "
+        "%d groups on streams, and for graphs with %d of its groups to "
+        "be destroyed\n",
+        comm.rank, static_cast<int>(comm.submitted.size()),
+        static_cast<int>(comm.self.use_count() - 1));
     return ncclInternalError;
   }
   comm.finalized = true;
@@ -159,23 +191,16 @@ ncclResult_t EndGroup() {
   for (const Call& call : std::exchange(group, {})) {
     ncclComm& comm = *call.comm;
     comms.insert(&comm);
-    if (comm.asked.empty() || comm.asked.back()->stream != call.stream) {
-      comm.asked.push_back(
-          std::make_shared<Batch>(Batch{comm.world, comm.rank, call.stream}));
+    if (comm.asked.empty() || comm.asked.back().stream != call.stream) {
+      comm.asked.push_back(Batch{comm.world, comm.rank, call.stream});
     }
-    Batch& batch = *comm.asked.back();
-    const bool is_message = call.operation.call == NcclCall::kSend ||
-                            call.operation.call == NcclCall::kReceive;
-    batch.numbers.push_back(is_message ? -1 : comm.collectives++);
-    batch.operations.push_back(call.operation);
+    comm.asked.back().operations.push_back(call.operation);
   }
   ncclResult_t result = ncclSuccess;
   for (ncclComm* const comm : comms) {
-    if (comm->blocking) {
-      Submit(lock, *comm);
-    } else {
-      result = ncclInProgress;
-    }
+    const ncclResult_t of_comm =
+        comm->blocking ? Submit(lock, *comm) : ncclInProgress;
+    if (of_comm != ncclSuccess) result = of_comm;
   }
   return result;
 }
@@ -274,8 +299,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     return ncclInvalidUsage;
   }
   world->devices[rank] = device;
-  auto made = std::make_unique<ncclComm>(ncclComm{
-      .world = world, .rank = rank, .blocking = config->blocking != 0});
+  auto made = std::make_unique<ncclComm>(world, rank, config->blocking != 0);
   ncclResult_t result = ncclInProgress;
   if (made->blocking) {
     lockstep::standin::WaitUntil(lock, [&] {
@@ -312,6 +336,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     const std::shared_ptr<Batch> batch = weak.lock();
     if (batch != nullptr) lockstep::standin::Withdraw(*batch);
   }
+  *comm->self = nullptr;
   --Global().live;
   lockstep::standin::NoteCommunicatorEnd(/*healthy=*/false);
   delete comm;

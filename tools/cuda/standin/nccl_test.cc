@@ -359,5 +359,48 @@ TEST_F(BlockingNcclTest, ALateRankStartsAfterSoManyQuestions) {
   Ok(cudaStreamSynchronize(streams_[1]));  // Asks until it is done.
 }
 
+// A rank that replays its call meets one that makes it anew each time.
+TEST_F(BlockingNcclTest, CallsInGraphsMeetAtEachReplay) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  Ok(cudaStreamBeginCapture(streams_[0], cudaStreamCaptureModeThreadLocal));
+  Ok(AllReduce(0));
+  Ok(cudaStreamEndCapture(streams_[0], &graph));
+  Ok(cudaGraphInstantiate(&executable, graph));
+  Ok(cudaGraphDestroy(graph));
+  Ok(AllReduce(0));
+  for (int i = 0; i < 3; ++i) {
+    if (i > 0) Ok(cudaGraphLaunch(executable, streams_[0]));
+    EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
+    Ok(AllReduce(1));
+    Ok(cudaStreamQuery(streams_[0]));
+    EXPECT_EQ(Read(0), 3 << i);
+  }
+  SetNcclFaults({.finalize_limit = std::chrono::milliseconds(5)});
+  EXPECT_EQ(ncclCommFinalize(comms_[0]), ncclInternalError);
+  std::thread destroys([&] { Ok(cudaGraphExecDestroy(executable)); });
+  SetNcclFaults({});
+  Ok(ncclCommFinalize(comms_[0]));
+  destroys.join();
+}
+
+TEST_F(BlockingNcclTest, GraphsOfAnAbortedCommunicatorAreAFault) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  Ok(cudaStreamBeginCapture(streams_[0], cudaStreamCaptureModeThreadLocal));
+  Ok(AllReduce(0));
+  Ok(cudaStreamEndCapture(streams_[0], &graph));
+  Ok(cudaGraphInstantiate(&executable, graph));
+  Ok(cudaGraphLaunch(executable, streams_[0]));
+  EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
+  Ok(ncclCommAbort(comms_[0]));  // Withdraws it.
+  comms_[0] = nullptr;
+  Ok(cudaStreamQuery(streams_[0]));
+  Ok(cudaGraphLaunch(executable, streams_[0]));
+  EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorLaunchFailure);
+  Ok(cudaGraphExecDestroy(executable));
+  Ok(cudaGraphDestroy(graph));
+}
+
 }  // namespace
 }  // namespace lockstep

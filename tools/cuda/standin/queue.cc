@@ -3,14 +3,10 @@
 
 #include <algorithm>
 #include <chrono>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
-#include <map>
 #include <memory>
-#include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -18,16 +14,7 @@
 #include "tools/cuda/standin/control.h"
 #include "tools/cuda/standin/device_code.h"
 #include "tools/cuda/standin/include/cuda_runtime.h"
-
-struct CUstream_st {
-  int64_t number = 0;  // The default stream's; others count up.
-  std::thread::id owner = {};
-  int priority = 0;        // Less is more urgent.
-  bool destroyed = false;  // Goes once its work is done.
-  size_t released = 0;     // How many pieces of its work may run.
-  std::chrono::steady_clock::time_point last_put = {};
-  std::deque<lockstep::standin::Work> work = {};
-};
+#include "tools/cuda/standin/streams.h"
 
 struct CUevent_st {};  // Its address names an EventState.
 
@@ -35,43 +22,6 @@ namespace lockstep::standin {
 namespace {
 
 constexpr int kGreatestPriority = -5;
-
-// Outlives its handle while work on a stream names it.
-struct EventState {
-  bool timed = false;
-  int64_t recorded = 0;     // How often cudaEventRecord was called.
-  int64_t recorded_on = 0;  // The number of the last record's stream.
-  int64_t reached = 0;      // Which of these records the work has come past.
-  std::chrono::steady_clock::time_point time = {};
-};
-
-// Never destroyed, since other destructors may use streams.
-struct Queues {
-  Queues() { streams.push_back(std::make_unique<CUstream_st>()); }
-
-  std::mutex mutex;
-  std::condition_variable done;  // Some work was.
-  Schedule schedule;
-  bool progressed = false;  // In the run that is under way.
-  int64_t polls = 0;
-  int64_t streams_made = 0;
-  std::vector<std::unique_ptr<CUstream_st>> streams;  // The oldest first.
-  std::map<cudaEvent_t, std::shared_ptr<EventState>> events;
-};
-
-Queues& All() {
-  static Queues& queues = *new Queues;
-  return queues;
-}
-
-// Null if there is no such stream.
-CUstream_st* Find(cudaStream_t stream) {
-  if (stream == nullptr) return All().streams.front().get();
-  for (const auto& each : All().streams) {
-    if (each.get() == stream) return each->destroyed ? nullptr : stream;
-  }
-  return nullptr;
-}
 
 bool RunFront(CUstream_st& stream) {
   All().progressed = false;
@@ -123,26 +73,38 @@ std::shared_ptr<EventState> FindEvent(cudaEvent_t event) {
   return found == All().events.end() ? nullptr : found->second;
 }
 
-cudaError_t WaitFor(const std::function<bool()>& ready) {
+cudaError_t WaitFor(DeviceLock& lock, const std::function<bool()>& ready) {
   NoteHostWait();
-  DeviceLock lock;
   WaitUntil(lock, ready);
   return Record(TakeFault());
 }
 
-bool IsDropped(const CUstream_st& stream, const EventState& event) {
+}  // namespace
+
+Queues& All() {
+  static Queues& queues = *new Queues;
+  return queues;
+}
+
+CUstream_st* Find(cudaStream_t stream) {
+  if (stream == nullptr) return All().streams.front().get();
+  for (const auto& each : All().streams) {
+    if (each.get() == stream) return each->destroyed ? nullptr : stream;
+  }
+  return nullptr;
+}
+
+bool IsDropped(int64_t waited_for_on, int64_t recorded_on) {
   switch (All().schedule.dropped_waits) {
     case DroppedWaits::kOfOlderStreams:
-      return stream.number < event.recorded_on;
+      return waited_for_on < recorded_on;
     case DroppedWaits::kOfNewerStreams:
-      return stream.number > event.recorded_on;
+      return waited_for_on > recorded_on;
     case DroppedWaits::kNone:
       break;
   }
   return false;
 }
-
-}  // namespace
 
 DeviceLock::DeviceLock() : lock_(All().mutex) {}
 
@@ -177,14 +139,23 @@ int64_t Polls() { return All().polls; }
 
 void NoteProgress() { All().progressed = true; }
 
-void Enqueue(const DeviceLock& lock, cudaStream_t stream, Work work) {
+cudaError_t Put(const DeviceLock& lock, cudaStream_t stream, MakeWork make) {
   CUstream_st* const found = Find(stream);
-  if (found == nullptr) return;
-  found->work.push_back(std::move(work));
+  if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
+  if (found->capture != nullptr) return RecordNode(*found, std::move(make));
+  const cudaError_t error = CheckPut(*found);
+  if (error != cudaSuccess) return error;
+  found->work.push_back(make());
   found->last_put = std::chrono::steady_clock::now();
-  if (stream != nullptr && All().schedule.order != Order::kAtOnce) return;
-  found->released = found->work.size();
-  RunWork(lock);
+  if (stream != nullptr && All().schedule.order != Order::kAtOnce) {
+    return cudaSuccess;
+  }
+  Release(lock, stream);
+  return cudaSuccess;
+}
+
+cudaError_t Put(cudaStream_t stream, MakeWork make) {
+  return Put(DeviceLock(), stream, std::move(make));
 }
 
 void SetSchedule(const Schedule& schedule) {
@@ -192,30 +163,41 @@ void SetSchedule(const Schedule& schedule) {
   All().schedule = schedule;
 }
 
-void Enqueue(cudaStream_t stream, Work work) {
-  Enqueue(DeviceLock(), stream, std::move(work));
-}
-
 bool IsStream(cudaStream_t stream) {
   const DeviceLock lock;
   return Find(stream) != nullptr;
+}
+
+cudaError_t CheckUnsafeCall() {
+  const DeviceLock lock;
+  return CheckUnsafe();
 }
 
 }  // namespace lockstep::standin
 
 using lockstep::standin::All;
 using lockstep::standin::Ask;
+using lockstep::standin::CheckAsk;
 using lockstep::standin::DeviceLock;
 using lockstep::standin::EventState;
 using lockstep::standin::Find;
 using lockstep::standin::FindEvent;
 using lockstep::standin::IsDropped;
+using lockstep::standin::Put;
 using lockstep::standin::Record;
 using lockstep::standin::TakeFault;
 using lockstep::standin::WaitFor;
+using lockstep::standin::WaitInCapture;
 
 cudaError_t cudaDeviceSynchronize() {
-  return WaitFor([] {
+  DeviceLock lock;
+  for (const auto& each : All().streams) {
+    if (each->capture != nullptr) {
+      const cudaError_t error = CheckAsk(*each);
+      if (error != cudaSuccess) return error;
+    }
+  }
+  return WaitFor(lock, [] {
     return std::ranges::all_of(
         All().streams, [](const auto& each) { return each->work.empty(); });
   });
@@ -237,6 +219,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags,
   auto made = std::make_unique<CUstream_st>();
   *stream = made.get();
   made->owner = std::this_thread::get_id();
+  made->blocking = (flags & cudaStreamNonBlocking) == 0;
   made->priority =
       std::clamp(priority, lockstep::standin::kGreatestPriority, 0);
   const DeviceLock lock;
@@ -257,6 +240,7 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   const DeviceLock lock;
   CUstream_st* const found = stream == nullptr ? nullptr : Find(stream);
   if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
+  if (found->capture != nullptr) return CheckAsk(*found);
   found->destroyed = true;
   found->released = found->work.size();
   RunWork(lock);
@@ -264,23 +248,25 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
-  if (!lockstep::standin::IsStream(stream)) {
-    return Record(cudaErrorInvalidResourceHandle);
-  }
-  return WaitFor([stream] {
+  DeviceLock lock;
+  const CUstream_st* const found = Find(stream);
+  if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
+  const cudaError_t error = CheckAsk(*found);
+  if (error != cudaSuccess) return error;
+  return WaitFor(lock, [stream] {
     const CUstream_st* const found = Find(stream);
     return found == nullptr || found->work.empty();
   });
 }
 
 cudaError_t cudaStreamQuery(cudaStream_t stream) {
-  {
-    const DeviceLock lock;
-    const CUstream_st* const found = Find(stream);
-    if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
-    Ask(lock);
-    if (!found->work.empty()) return cudaErrorNotReady;
-  }
+  const DeviceLock lock;
+  const CUstream_st* const found = Find(stream);
+  if (found == nullptr) return Record(cudaErrorInvalidResourceHandle);
+  const cudaError_t error = CheckAsk(*found);
+  if (error != cudaSuccess) return error;
+  Ask(lock);
+  if (!found->work.empty()) return cudaErrorNotReady;
   return Record(TakeFault());
 }
 
@@ -288,16 +274,18 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event,
                                 unsigned flags) {
   const DeviceLock lock;
   const std::shared_ptr<EventState> state = FindEvent(event);
-  const CUstream_st* const found = Find(stream);
+  CUstream_st* const found = Find(stream);
   if (found == nullptr || state == nullptr) {
     return Record(cudaErrorInvalidResourceHandle);
   }
   if (flags != 0) return Record(cudaErrorInvalidValue);
-  if (IsDropped(*found, *state)) return cudaSuccess;
-  Enqueue(lock, stream, [state, record = state->recorded] {
-    return state->reached >= record;
+  if (found->capture != nullptr || state->capture != nullptr) {
+    return WaitInCapture(*found, *state);
+  }
+  if (IsDropped(found->number, state->recorded_on)) return cudaSuccess;
+  return Put(lock, stream, [state, record = state->recorded] {
+    return [state, record] { return state->reached >= record; };
   });
-  return cudaSuccess;
 }
 
 cudaError_t cudaEventCreate(cudaEvent_t* event) {
@@ -331,33 +319,39 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) {
   if (found == nullptr || state == nullptr) {
     return Record(cudaErrorInvalidResourceHandle);
   }
+  if (found->capture != nullptr && found->capture->invalid) {
+    return Record(cudaErrorStreamCaptureInvalidated);
+  }
   state->recorded_on = found->number;
-  Enqueue(lock, stream, [state, record = ++state->recorded] {
-    state->reached = record;
-    state->time = std::chrono::steady_clock::now();
-    return true;
+  state->capture = found->capture;
+  state->captured = found->needs;
+  if (found->capture != nullptr) return cudaSuccess;
+  return Put(lock, stream, [state, record = ++state->recorded] {
+    return [state, record] {
+      state->reached = record;
+      state->time = std::chrono::steady_clock::now();
+      return true;
+    };
   });
-  return cudaSuccess;
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event) {
-  std::shared_ptr<EventState> state;
-  {
-    const DeviceLock lock;
-    state = FindEvent(event);
-  }
+  DeviceLock lock;
+  const std::shared_ptr<EventState> state = FindEvent(event);
   if (state == nullptr) return Record(cudaErrorInvalidResourceHandle);
-  return WaitFor([&state] { return state->reached >= state->recorded; });
+  const cudaError_t error = CheckAsk(*state);
+  if (error != cudaSuccess) return error;
+  return WaitFor(lock, [&] { return state->reached >= state->recorded; });
 }
 
 cudaError_t cudaEventQuery(cudaEvent_t event) {
-  {
-    const DeviceLock lock;
-    const std::shared_ptr<EventState> state = FindEvent(event);
-    if (state == nullptr) return Record(cudaErrorInvalidResourceHandle);
-    Ask(lock);
-    if (state->reached < state->recorded) return cudaErrorNotReady;
-  }
+  const DeviceLock lock;
+  const std::shared_ptr<EventState> state = FindEvent(event);
+  if (state == nullptr) return Record(cudaErrorInvalidResourceHandle);
+  const cudaError_t error = CheckAsk(*state);
+  if (error != cudaSuccess) return error;
+  Ask(lock);
+  if (state->reached < state->recorded) return cudaErrorNotReady;
   return Record(TakeFault());
 }
 

@@ -17,6 +17,9 @@ namespace lockstep::standin {
 // again after any other work has been done.
 using Work = std::function<bool()>;
 
+// Makes it anew each time that it is to run: more than once in a graph.
+using MakeWork = std::function<Work()>;
+
 // Held while work runs. NCCL's stand-in keeps its own state under it too.
 class DeviceLock {
  public:
@@ -29,10 +32,12 @@ class DeviceLock {
   std::unique_lock<std::mutex> lock_;
 };
 
-// Appends work to a stream that exists, then runs all that may run now
-// (control.h), of any stream, on this host thread.
-void Enqueue(cudaStream_t stream, Work work);
-void Enqueue(const DeviceLock& lock, cudaStream_t stream, Work work);
+// Appends work to a stream, then runs all that may run now (control.h), of any
+// stream, on this host thread; or records it, where the stream is captured.
+// Returns the error, which it notes, of a stream that does not exist or whose
+// capture does not allow it.
+cudaError_t Put(cudaStream_t stream, MakeWork make);
+cudaError_t Put(const DeviceLock& lock, cudaStream_t stream, MakeWork make);
 
 // Called by work that is not done yet, but has changed what other work waits
 // for.
@@ -54,6 +59,10 @@ int64_t Polls();
 
 // Whether a stream is the default one or one that exists.
 bool IsStream(cudaStream_t stream);
+
+// For a call that allocates or frees, which streams that are captured forbid:
+// returns the error, which it notes.
+cudaError_t CheckUnsafeCall();
 
 // Counts (control.h) for the calling thread.
 void NoteGroup();

@@ -44,6 +44,8 @@ constexpr Description kDescriptions[] = {
     {cudaErrorNoDevice, "cudaErrorNoDevice", "no CUDA-capable device"},
     {cudaErrorInvalidDevice, "cudaErrorInvalidDevice",
      "invalid device ordinal"},
+    {cudaErrorIllegalState, "cudaErrorIllegalState",
+     "the operation cannot be performed in the present state"},
     {cudaErrorInvalidResourceHandle, "cudaErrorInvalidResourceHandle",
      "invalid resource handle"},
     {cudaErrorNotReady, "cudaErrorNotReady", "device not ready"},
@@ -52,6 +54,26 @@ constexpr Description kDescriptions[] = {
     {cudaErrorLaunchFailure, "cudaErrorLaunchFailure",
      "unspecified launch failure"},
     {cudaErrorNotSupported, "cudaErrorNotSupported", "operation not supported"},
+    {cudaErrorStreamCaptureUnsupported, "cudaErrorStreamCaptureUnsupported",
+     "operation not permitted when stream is capturing"},
+    {cudaErrorStreamCaptureInvalidated, "cudaErrorStreamCaptureInvalidated",
+     "operation failed due to a previous error during capture"},
+    {cudaErrorStreamCaptureMerge, "cudaErrorStreamCaptureMerge",
+     "operation would result in a merge of separate capture sequences"},
+    {cudaErrorStreamCaptureUnmatched, "cudaErrorStreamCaptureUnmatched",
+     "capture was not ended in the same stream as it began"},
+    {cudaErrorStreamCaptureUnjoined, "cudaErrorStreamCaptureUnjoined",
+     "capturing stream has unjoined work"},
+    {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
+     "dependency created on uncaptured work in another stream"},
+    {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit",
+     "operation would make the legacy stream depend on a capturing blocking "
+     "stream"},
+    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
+     "operation not permitted on an event last recorded in a capturing stream"},
+    {cudaErrorStreamCaptureWrongThread, "cudaErrorStreamCaptureWrongThread",
+     "attempt to terminate a thread-local capture sequence from another "
+     "thread"},
 };
 
 Description Describe(cudaError_t error) {
@@ -103,7 +125,8 @@ std::map<uintptr_t, size_t>& PinnedMemory() {
 cudaError_t AllocateNoted(void** pointer, size_t bytes,
                           std::map<uintptr_t, size_t>& owner) {
   *pointer = nullptr;
-  if (bytes == 0) return cudaSuccess;
+  const cudaError_t error = CheckUnsafeCall();
+  if (error != cudaSuccess || bytes == 0) return error;
   if (posix_memalign(pointer, 256, bytes) != 0) {
     *pointer = nullptr;
     return Record(cudaErrorMemoryAllocation);
@@ -116,6 +139,8 @@ cudaError_t AllocateNoted(void** pointer, size_t bytes,
 
 cudaError_t FreeNoted(void* pointer, std::map<uintptr_t, size_t>& owner) {
   if (pointer == nullptr) return cudaSuccess;
+  const cudaError_t error = CheckUnsafeCall();
+  if (error != cudaSuccess) return error;
   NoteHostWait();
   {
     const std::lock_guard lock(memory_mutex);
@@ -204,13 +229,13 @@ using lockstep::standin::AllocateNoted;
 using lockstep::standin::current_device;
 using lockstep::standin::Describe;
 using lockstep::standin::device_count;
-using lockstep::standin::Enqueue;
 using lockstep::standin::FreeNoted;
 using lockstep::standin::IsDeviceRange;
 using lockstep::standin::IsStream;
 using lockstep::standin::last_error;
 using lockstep::standin::Memory;
 using lockstep::standin::PinnedMemory;
+using lockstep::standin::Put;
 using lockstep::standin::Record;
 using lockstep::standin::TakeFault;
 
@@ -292,18 +317,19 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
   if (bytes == 0) return cudaSuccess;
   const cudaError_t error = lockstep::standin::CheckCopy(to, from, bytes, kind);
   if (error != cudaSuccess) return Record(error);
-  Enqueue(stream, [to, from, bytes] {
-    std::memmove(to, from, bytes);
-    return true;
+  return Put(stream, [to, from, bytes] {
+    return [to, from, bytes] {
+      std::memmove(to, from, bytes);
+      return true;
+    };
   });
-  return cudaSuccess;
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
                        cudaMemcpyKind kind) {
-  const cudaError_t fault = Record(TakeFault());
-  if (fault != cudaSuccess) return fault;
-  const cudaError_t error = cudaMemcpyAsync(to, from, bytes, kind);
+  cudaError_t error = lockstep::standin::CheckUnsafeCall();
+  if (error == cudaSuccess) error = Record(TakeFault());
+  if (error == cudaSuccess) error = cudaMemcpyAsync(to, from, bytes, kind);
   if (error != cudaSuccess || kind == cudaMemcpyDeviceToDevice) return error;
   return cudaStreamSynchronize(nullptr);
 }
@@ -313,13 +339,15 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
   if (!IsStream(stream)) return Record(cudaErrorInvalidResourceHandle);
   if (bytes == 0) return cudaSuccess;
   if (!IsDeviceRange(to, bytes)) return Record(cudaErrorInvalidValue);
-  Enqueue(stream, [to, value, bytes] {
-    std::memset(to, value, bytes);
-    return true;
+  return Put(stream, [to, value, bytes] {
+    return [to, value, bytes] {
+      std::memset(to, value, bytes);
+      return true;
+    };
   });
-  return cudaSuccess;
 }
 
 cudaError_t cudaMemset(void* to, int value, size_t bytes) {
-  return cudaMemsetAsync(to, value, bytes);
+  const cudaError_t error = lockstep::standin::CheckUnsafeCall();
+  return error == cudaSuccess ? cudaMemsetAsync(to, value, bytes) : error;
 }

@@ -69,8 +69,9 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
 // Drops what the communicator has on streams; does not touch other ranks',
 // which may wait for it for ever.
 ncclResult_t ncclCommAbort(ncclComm_t comm);
-// Waits until nothing of the communicator is on a stream; what does not end
-// within 10 seconds is told on standard error, and is ncclInternalError. For
+// Waits until nothing of the communicator is on a stream, and until the graphs
+// that recorded its calls are destroyed, as NCCL does; what does not end within
+// 10 seconds is told on standard error, and is ncclInternalError. For
 // communicators that block.
 ncclResult_t ncclCommFinalize(ncclComm_t comm);
 // Frees the communicator, finalizing it where that was not done; not if that
