@@ -4,8 +4,12 @@
 #ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_DEVICE_CODE_H_
 #define LOCKSTEP_TOOLS_CUDA_STANDIN_DEVICE_CODE_H_
 
+#include <bit>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 
 #define LOCKSTEP_CUDA_STANDIN 1
@@ -101,6 +105,12 @@ struct uint3 {
   unsigned x, y, z;
 };
 
+struct float2 {
+  float x, y;
+};
+
+inline float2 make_float2(float x, float y) { return {x, y}; }
+
 struct dim3 {
   constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1)
       : x(x), y(y), z(z) {}
@@ -148,6 +158,22 @@ struct Site {
 
 // Called by device threads alone: waits for all threads of the block.
 void SyncThreads(Site site);
+
+// x * y + z of 16-bit floats, in float32, rounded to odd: rounding the result
+// to 16 bits then is the same as rounding the exact one.
+inline float FmaToOdd(float x, float y, float z) {
+  const double product = double{x} * y;  // Exact.
+  const double sum = product + z;
+  const double z_part = sum - product;
+  const double lost = (product - (sum - z_part)) + (z - z_part);
+  const float result = static_cast<float>(sum);
+  const double rest = (sum - result) + lost;
+  if (!(rest < 0 || rest > 0) || std::bit_cast<uint32_t>(result) % 2 == 1) {
+    return result;  // Exact, odd, infinite or NaN.
+  }
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  return std::nextafter(result, rest > 0 ? kInfinity : -kInfinity);
+}
 
 // The error state that the stand-in's runtime and its launches share.
 

@@ -7,8 +7,10 @@
 #include <cuda_runtime.h>
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <random>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -151,6 +153,90 @@ TEST(HalfTest, NanHasNoPayload) {
     EXPECT_EQ(std::bit_cast<uint16_t>(__float2half_rn(nan)), 0x7fff);
     EXPECT_EQ(std::bit_cast<uint16_t>(__float2bfloat16_rn(nan)), 0x7fff);
   }
+}
+
+// Distance from the exact a * b + c, which 113 bits hold for these exponents.
+__float128 Error(float result, float a, float b, float c) {
+  const __float128 error = static_cast<__float128>(a) * b + c - result;
+  return error < 0 ? -error : error;
+}
+
+template <typename T>
+T FromBits(uint16_t bits) {
+  return std::bit_cast<T>(bits);
+}
+
+// Of 100,000 triples, each half2 and bfloat162 that __hfma2 returns is the
+// nearest, or the even one of two. Rounding to float32 first is not enough.
+template <typename T, typename Widen, typename Fma, typename Narrow>
+void ExpectRoundedOnce(uint16_t exponents, Widen widen, Fma fma,
+                       Narrow narrow) {
+  std::mt19937 random(17);
+  int rounded_twice = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    uint16_t bits[3];
+    for (uint16_t& each : bits) {
+      each = static_cast<uint16_t>((random() & exponents) |
+                                   (uint16_t{0x3f80} & ~exponents));
+    }
+    const float a = widen(FromBits<T>(bits[0]));
+    const float b = widen(FromBits<T>(bits[1]));
+    const float c = widen(FromBits<T>(bits[2]));
+    const T got =
+        fma(FromBits<T>(bits[0]), FromBits<T>(bits[1]), FromBits<T>(bits[2]));
+    const auto got_bits = std::bit_cast<uint16_t>(got);
+    if (!std::isfinite(a) || !std::isfinite(b) || !std::isfinite(c) ||
+        !std::isfinite(widen(got)) || (got_bits & 0x7fff) == 0) {
+      continue;
+    }
+    const __float128 error = Error(widen(got), a, b, c);
+    for (const int step : {-1, 1}) {
+      const float next =
+          widen(FromBits<T>(static_cast<uint16_t>(got_bits + step)));
+      if (!std::isfinite(next)) continue;
+      const __float128 other = Error(next, a, b, c);
+      ASSERT_TRUE(error < other || (error == other && got_bits % 2 == 0))
+          << a << " * " << b << " + " << c << " = " << widen(got);
+    }
+    rounded_twice += std::bit_cast<uint16_t>(narrow(a * b + c)) != got_bits;
+  }
+  EXPECT_GT(rounded_twice, 0);
+}
+
+TEST(HalfTest, PairsAreRoundedOnce) {
+  ExpectRoundedOnce<__half>(
+      0xffff, __half2float,
+      [](__half a, __half b, __half c) {
+        return __hfma2(__half2half2(a), __half2half2(b), __half2half2(c)).y;
+      },
+      __float2half_rn);
+  ExpectRoundedOnce<__nv_bfloat16>(
+      0x8fff, __bfloat162float,
+      [](__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) {
+        return __hfma2(__bfloat162bfloat162(a), __bfloat162bfloat162(b),
+                       __bfloat162bfloat162(c))
+            .x;
+      },
+      __float2bfloat16_rn);
+}
+
+TEST(HalfTest, PairsKeepTheirOrderAndSigns) {
+  const __half2 a = __float22half2_rn(make_float2(1.5f, -0.0f));
+  const __half2 b = __floats2half2_rn(-2, 0.0f);
+  static_assert(sizeof(a) == 4 && alignof(__half2) == 4);
+  const auto expect = [](__half2 pair, float low, float high) {
+    EXPECT_EQ(__low2float(pair), low);
+    EXPECT_EQ(__half22float2(pair).y, high);
+    EXPECT_EQ(std::signbit(__high2float(pair)), std::signbit(high));
+  };
+  expect(__hadd2(a, b), -0.5f, 0.0f);
+  expect(__hsub2(a, b), 3.5f, -0.0f);
+  expect(__hmul2(a, b), -3, -0.0f);
+  expect(__hmax2(a, b), 1.5f, 0.0f);
+  expect(__hmax2(a, __floats2half2_rn(NAN, -1)), 1.5f, -0.0f);
+  const __nv_bfloat162 c = __float22bfloat162_rn({3, 1.00390625f});
+  EXPECT_EQ(__low2float(__hmul2(c, c)), 9);
+  EXPECT_EQ(__bfloat1622float2(__hadd2(c, c)).y, 2);  // 1 + 2^-8 is a tie.
 }
 
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER

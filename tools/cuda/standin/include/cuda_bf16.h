@@ -3,7 +3,10 @@
 #ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_BF16_H_
 #define LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_BF16_H_
 
+#include <cmath>
+
 #include "base/data_types.h"
+#include "tools/cuda/standin/device_code.h"
 
 // Has the size, alignment and bits of CUDA's, and no implicit conversions.
 class __nv_bfloat16 {
@@ -24,6 +27,71 @@ inline __nv_bfloat16 __float2bfloat16_rn(float value) {
   narrow.value_ =
       value == value ? lockstep::ToBFloat16(value) : lockstep::BFloat16{0x7fff};
   return narrow;
+}
+
+// Two of them. Arithmetic rounds each result once, to nearest; on a GPU a
+// product and a sum may be contracted, unless by the calls that end in _rn.
+struct alignas(4) __nv_bfloat162 {
+  __nv_bfloat16 x, y;
+};
+
+inline __nv_bfloat162 __bfloat162bfloat162(__nv_bfloat16 value) {
+  return {value, value};
+}
+inline __nv_bfloat162 __floats2bfloat162_rn(float x, float y) {
+  return {__float2bfloat16_rn(x), __float2bfloat16_rn(y)};
+}
+inline __nv_bfloat162 __float22bfloat162_rn(float2 value) {
+  return __floats2bfloat162_rn(value.x, value.y);
+}
+inline float2 __bfloat1622float2(__nv_bfloat162 value) {
+  return {__bfloat162float(value.x), __bfloat162float(value.y)};
+}
+inline float __low2float(__nv_bfloat162 value) {
+  return __bfloat162float(value.x);
+}
+inline float __high2float(__nv_bfloat162 value) {
+  return __bfloat162float(value.y);
+}
+
+inline __nv_bfloat16 __hfma(__nv_bfloat16 a, __nv_bfloat16 b, __nv_bfloat16 c) {
+  return __float2bfloat16_rn(lockstep::standin::FmaToOdd(
+      __bfloat162float(a), __bfloat162float(b), __bfloat162float(c)));
+}
+inline __nv_bfloat162 __hfma2(__nv_bfloat162 a, __nv_bfloat162 b,
+                              __nv_bfloat162 c) {
+  return {__hfma(a.x, b.x, c.x), __hfma(a.y, b.y, c.y)};
+}
+inline __nv_bfloat162 __hadd2(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return __hfma2(a, __bfloat162bfloat162(__float2bfloat16_rn(1)), b);
+}
+inline __nv_bfloat162 __hsub2(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return __hfma2(b, __bfloat162bfloat162(__float2bfloat16_rn(-1)), a);
+}
+inline __nv_bfloat162 __hmul2(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return __hfma2(a, b, __bfloat162bfloat162(__float2bfloat16_rn(-0.0f)));
+}
+inline __nv_bfloat162 __hadd2_rn(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return __hadd2(a, b);
+}
+inline __nv_bfloat162 __hsub2_rn(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return __hsub2(a, b);
+}
+inline __nv_bfloat162 __hmul2_rn(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return __hmul2(a, b);
+}
+
+// NaN loses against a number, and -0 against 0.
+inline __nv_bfloat16 __hmax(__nv_bfloat16 a, __nv_bfloat16 b) {
+  const float x = __bfloat162float(a);
+  const float y = __bfloat162float(b);
+  if (x == y) return std::signbit(x) ? b : a;
+  if (x != x || y != y)
+    return x != x ? (y != y ? __float2bfloat16_rn(x) : b) : a;
+  return x > y ? a : b;
+}
+inline __nv_bfloat162 __hmax2(__nv_bfloat162 a, __nv_bfloat162 b) {
+  return {__hmax(a.x, b.x), __hmax(a.y, b.y)};
 }
 
 #endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_CUDA_BF16_H_
