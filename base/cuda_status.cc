@@ -64,6 +64,19 @@ absl::StatusOr<Stream> MakeStream() {
   return Stream(stream);
 }
 
+absl::StatusOr<Stream> MakeUrgentStream() {
+  int least = 0;
+  int greatest = 0;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaDeviceGetStreamPriorityRange(&least, &greatest),
+                 "cudaDeviceGetStreamPriorityRange"));
+  cudaStream_t stream = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, greatest),
+      "cudaStreamCreateWithPriority"));
+  return Stream(stream);
+}
+
 absl::StatusOr<Event> MakeEvent() {
   cudaEvent_t event = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(

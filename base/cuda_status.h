@@ -51,6 +51,9 @@ absl::StatusOr<int> DeviceOfRank(int local_rank);
 
 // Does not wait for the default stream.
 absl::StatusOr<Stream> MakeStream();
+// The same, whose blocks come before those of other streams: for communication,
+// which other ranks wait for.
+absl::StatusOr<Stream> MakeUrgentStream();
 // Cannot be timed.
 absl::StatusOr<Event> MakeEvent();
 // Aligned to 256. Not set to anything.

@@ -38,6 +38,7 @@ absl::Status AsyncCommunicator::Wait() {
 void AsyncCommunicator::Work() {
   while (Pending* const next = Next()) {
     next->status = communicator_.Run(next->call);
+    if (next->status.ok()) next->status = communicator_.Wait();
     next->result.set_value(next->status);
     {
       const std::lock_guard<std::mutex> lock(mutex_);

@@ -123,8 +123,15 @@ class Communicator {
   virtual int world_size() const = 0;  // At least 1.
 
   // Runs a call; blocks until its output is readable and its input is free.
-  // All of the functions below come here.
+  // All of the functions below come here. On a device a call only takes its
+  // place in the order of the device's work: its output is readable there by
+  // what is enqueued later, and on the host after Wait.
   virtual absl::Status Run(const Collective& call) = 0;
+
+  // Blocks until all calls so far have ended on this rank, and every rank was
+  // seen to make the same ones. Errors: those of the calls. On the host calls
+  // end before they return, and this does nothing.
+  virtual absl::Status Wait() { return absl::OkStatus(); }
 
   // output = input reduced element by element over all ranks. In place: the
   // same memory, or the second form.
@@ -239,6 +246,7 @@ class ForwardingCommunicator : public Communicator {
   int rank() const override { return inner_.rank(); }
   int world_size() const override { return inner_.world_size(); }
   absl::Status Run(const Collective& call) override { return inner_.Run(call); }
+  absl::Status Wait() override { return inner_.Wait(); }
   absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override {
     return inner_.Allocate(bytes, site);
   }

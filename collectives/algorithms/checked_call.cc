@@ -341,7 +341,10 @@ absl::Status RunAndCheck(Communicator& communicator,
                          AdditionOrder order, const MakeMemory& memory) {
   return RunAndCheckAll(
       communicator.rank(), communicator.world_size(), calls, order, memory,
-      [&](const Collective& call) { return communicator.Run(call); });
+      [&](const Collective& call) -> absl::Status {
+        LOCKSTEP_RETURN_IF_ERROR(communicator.Run(call));
+        return communicator.Wait();
+      });
 }
 
 absl::Status RunAndCheck(

@@ -3,8 +3,10 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -15,11 +17,24 @@
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
 #include "collectives/nccl/nccl_handle.h"
-#include "collectives/nccl/peers.h"
 #include "collectives/nccl/reduce.h"
 
 namespace lockstep {
 namespace {
+
+// Chunks lie as their part of the input does between two multiples of this many
+// elements, so that a kernel can work on both in vectors (reduce.h).
+constexpr int64_t kAlignedElements = 16;
+
+// Room for that, of elements of any type; keeps the slots aligned.
+constexpr int64_t kShiftBytes = 256;
+
+// Segments from which two chunks are faster than one: reducing half of one
+// takes as long as the NCCL kernel more that it costs, some 7 us at 3 TB/s.
+constexpr int64_t kWorthHalving = 16 << 20;
+
+// Ends the graphs of buffers that are not used any more.
+constexpr size_t kMostGraphs = 64;
 
 absl::Status Record(const Event& event, cudaStream_t stream) {
   return CudaStatus(cudaEventRecord(event.get(), stream), "cudaEventRecord");
@@ -30,30 +45,96 @@ absl::Status Wait(cudaStream_t stream, const Event& event) {
                     "cudaStreamWaitEvent");
 }
 
+// Where in a slot a chunk lies that is reduced with `input`.
+int64_t ShiftBytes(const ConstBuffer& input, DataType travels) {
+  const auto address = reinterpret_cast<uintptr_t>(input.data);
+  return static_cast<int64_t>(address /
+                              static_cast<uintptr_t>(SizeOf(input.type))) %
+         kAlignedElements * SizeOf(travels);
+}
+
 }  // namespace
 
-absl::StatusOr<GpuRing> GpuRing::Create(int rank, int world_size,
-                                        int64_t chunk_bytes, NcclHandle& handle,
-                                        cudaStream_t stream) {
-  GpuRing ring(rank, world_size, chunk_bytes, handle, stream);
-  LOCKSTEP_ASSIGN_OR_RETURN(ring.reduce_stream_, MakeStream());
-  LOCKSTEP_ASSIGN_OR_RETURN(ring.joined_, MakeEvent());
+absl::StatusOr<std::unique_ptr<GpuRing>> GpuRing::Create(int rank,
+                                                         int world_size,
+                                                         int64_t chunk_bytes,
+                                                         NcclHandle& handle,
+                                                         cudaStream_t stream) {
+  std::unique_ptr<GpuRing> ring(
+      new GpuRing(rank, world_size, chunk_bytes, handle, stream));
+  LOCKSTEP_ASSIGN_OR_RETURN(ring->reduce_stream_, MakeStream());
+  LOCKSTEP_ASSIGN_OR_RETURN(ring->joined_, MakeEvent());
+  const int64_t room =
+      (chunk_bytes + kShiftBytes - 1) / kShiftBytes * kShiftBytes + kShiftBytes;
+  LOCKSTEP_ASSIGN_OR_RETURN(ring->memory_,
+                            AllocateDeviceMemory(2 * kWindow * room));
+  std::byte* next = ring->memory_.get();
   for (int i = 0; i < kWindow; ++i) {
     Slot slot;
     LOCKSTEP_ASSIGN_OR_RETURN(slot.received, MakeEvent());
     LOCKSTEP_ASSIGN_OR_RETURN(slot.reduced, MakeEvent());
-    ring.slots_.push_back(std::move(slot));
+    for (std::byte*& memory : slot.memory) {
+      memory = std::exchange(next, next + room);
+    }
+    ring->slots_.push_back(std::move(slot));
   }
+  LOCKSTEP_RETURN_IF_ERROR(LoadReduceKernels());
   return ring;
 }
 
-absl::Status GpuRing::Reduce(const Collective& call, CallProgress& progress) {
+absl::Status GpuRing::Reduce(const Collective& call, bool capturing) {
+  if (capturing) return Enqueue(call);
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool launched, LaunchGraph(call));
+  return launched ? absl::OkStatus() : Enqueue(call);
+}
+
+// False for the first call of its buffers. That one connects ranks that have
+// not met, which cannot be captured; and buffers that are used once are not
+// worth a graph.
+absl::StatusOr<bool> GpuRing::LaunchGraph(const Collective& call) {
+  const std::lock_guard lock(graphs_mutex_);
+  if (graphs_.size() > kMostGraphs) graphs_.clear();
+  const auto [graph, is_first] = graphs_.try_emplace(
+      GraphKey(call.operation, call.op, call.peer, call.input.type,
+               call.input.count, call.input.data, call.output.data));
+  if (is_first) return false;
+  if (graph->second == nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(graph->second, Capture(call));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaGraphLaunch(graph->second.get(), stream_), "cudaGraphLaunch"));
+  return true;
+}
+
+void GpuRing::ForgetGraphs() {
+  const std::lock_guard lock(graphs_mutex_);
+  graphs_.clear();
+}
+
+absl::StatusOr<GpuRing::Graph> GpuRing::Capture(const Collective& call) {
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal),
+      "cudaStreamBeginCapture"));
+  const absl::Status enqueued = Enqueue(call);
+  cudaGraph_t graph = nullptr;
+  const cudaError_t ended = cudaStreamEndCapture(stream_, &graph);
+  cudaGraphExec_t made = nullptr;
+  cudaError_t error = ended;
+  if (ended == cudaSuccess && enqueued.ok()) {
+    error = cudaGraphInstantiate(&made, graph, 0);
+  }
+  if (graph != nullptr) cudaGraphDestroy(graph);
+  LOCKSTEP_RETURN_IF_ERROR(enqueued);
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(error, "capturing the ring"));
+  return Graph(made);
+}
+
+absl::Status GpuRing::Enqueue(const Collective& call) {
   const bool scatters = call.operation == Operation::kReduceScatter;
   const bool to_all = call.operation == Operation::kAllReduce;
-  LOCKSTEP_RETURN_IF_ERROR(Prepare());
   Job job = {call.input, call.op,
-             scatters ? ReduceScatterRank(rank_, world_size_) : rank_,
-             chunk_bytes_ / SizeOf(AccumulatorOf(call.input.type, call.op))};
+             scatters ? ReduceScatterRank(rank_, world_size_) : rank_};
+  job.chunk = ChunkElements(job);
   if (scatters) {
     job.completed = call.output.bytes();
   } else if (to_all || rank_ == call.peer) {
@@ -63,17 +144,34 @@ absl::Status GpuRing::Reduce(const Collective& call, CallProgress& progress) {
   // As many windows as the longest segment, which is the first, has.
   const int64_t chunks = PieceCount(SegmentAt(job, 0).count, job.chunk);
   for (int64_t first = 0; first < chunks; first += kWindow) {
-    LOCKSTEP_RETURN_IF_ERROR(AddUp(job, first, progress));
+    LOCKSTEP_RETURN_IF_ERROR(AddUp(job, first));
+    LOCKSTEP_RETURN_IF_ERROR(WaitForKernels());
     if (to_all) {
-      LOCKSTEP_RETURN_IF_ERROR(Circulate(job, call.output, first, progress));
+      LOCKSTEP_RETURN_IF_ERROR(Circulate(job, call.output, first));
     } else if (!scatters) {
       LOCKSTEP_RETURN_IF_ERROR(
-          GatherAtRoot(job, call.output, call.peer, first, progress));
+          GatherAtRoot(job, call.output, call.peer, first));
     }
   }
-  // What comes next on stream_ comes after all kernels.
+  return absl::OkStatus();
+}
+
+// So that what comes next on stream_ comes after all kernels.
+absl::Status GpuRing::WaitForKernels() {
   LOCKSTEP_RETURN_IF_ERROR(Record(joined_, reduce_stream_.get()));
   return Wait(stream_, joined_);
+}
+
+// A chunk of the longest segment, which is the first: the same on every rank.
+int64_t GpuRing::ChunkElements(const Job& job) const {
+  const DataType type = job.input.type;
+  const int64_t longest = SegmentAt(job, 0).count;
+  int64_t chunk = longest;
+  if (longest * SizeOf(type) >= kWorthHalving) {
+    chunk = (longest / 2 / kAlignedElements + 1) * kAlignedElements;
+  }
+  const int64_t room = chunk_bytes_ / SizeOf(AccumulatorOf(type, job.op));
+  return std::clamp<int64_t>(chunk, 1, room);
 }
 
 Segment GpuRing::SegmentAt(const Job& job, int index) const {
@@ -85,41 +183,40 @@ Segment GpuRing::ChunkAt(const Job& job, int index, int64_t first,
   return PieceOf(SegmentAt(job, index), job.chunk, first + number);
 }
 
-absl::Status GpuRing::Prepare() {
-  if (memory_ != nullptr) return absl::OkStatus();
-  LOCKSTEP_ASSIGN_OR_RETURN(memory_,
-                            AllocateDeviceMemory(2 * kWindow * chunk_bytes_));
-  std::byte* next = memory_.get();
-  for (Slot& slot : slots_) {
-    slot.incoming = next;
-    slot.partial = next + chunk_bytes_;
-    next += 2 * chunk_bytes_;
+Segment GpuRing::WindowAt(const Job& job, int index, int64_t first) const {
+  Segment window = ChunkAt(job, index, first, 0);
+  for (int i = 1; i < kWindow; ++i) {
+    window.count += ChunkAt(job, index, first, i).count;
   }
-  return absl::OkStatus();
+  return window;
 }
 
 // The first half of the ring: after it this rank has one segment complete.
-absl::Status GpuRing::AddUp(const Job& job, int64_t first,
-                            CallProgress& progress) {
+absl::Status GpuRing::AddUp(const Job& job, int64_t first) {
   const DataType accumulator = AccumulatorOf(job.input.type, job.op);
   for (int step = 0; step < HalfRingSteps(world_size_); ++step) {
     const DataType travels = step == 0 ? job.input.type : accumulator;
     for (int i = 0; i < kWindow; ++i) {
-      const Slot& slot = slots_[i];
+      // The longest segment is the first.
+      if (ChunkAt(job, 0, first, i).count == 0) break;
+      Slot& slot = slots_[static_cast<size_t>(i)];
       const Segment out =
           ChunkAt(job, SentSegment(job.as_rank, world_size_, step), first, i);
       const Segment in = ChunkAt(
           job, ReceivedSegment(job.as_rank, world_size_, step), first, i);
-      if (out.count == 0 && in.count == 0) continue;
       const ConstBuffer sent =
           step == 0 ? job.input.Part(out.begin, out.count)
                     : ConstBuffer(slot.partial, out.count, travels);
-      // `partial` is made, and `incoming` read.
-      LOCKSTEP_RETURN_IF_ERROR(Wait(stream_, slot.reduced));
+      // `partial` is made.
+      if (step > 0) LOCKSTEP_RETURN_IF_ERROR(Wait(stream_, slot.reduced));
+      slot.which = 1 - slot.which;
+      const Buffer received(
+          slot.memory[slot.which] +
+              ShiftBytes(job.input.Part(in.begin, in.count), travels),
+          in.count, travels);
       LOCKSTEP_RETURN_IF_ERROR(
-          handle_->Exchange(sent, next(), {slot.incoming, in.count, travels},
-                            previous(), stream_, progress));
-      LOCKSTEP_RETURN_IF_ERROR(ReduceChunk(job, step, in, slot));
+          handle_.Exchange(sent, next(), received, previous(), stream_));
+      LOCKSTEP_RETURN_IF_ERROR(ReduceChunk(job, step, in, received, slot));
     }
   }
   return absl::OkStatus();
@@ -127,70 +224,71 @@ absl::Status GpuRing::AddUp(const Job& job, int64_t first,
 
 // Adds this rank's own to a chunk that comes in `step`.
 absl::Status GpuRing::ReduceChunk(const Job& job, int step, Segment chunk,
-                                  const Slot& slot) {
-  if (chunk.count == 0) return absl::OkStatus();
+                                  const Buffer& received, Slot& slot) {
   const DataType type = job.input.type;
-  const DataType accumulator = AccumulatorOf(type, job.op);
   const bool is_last = step == HalfRingSteps(world_size_) - 1;
-  Buffer result(slot.partial, chunk.count, is_last ? type : accumulator);
+  const ConstBuffer own = job.input.Part(chunk.begin, chunk.count);
+  Buffer result = received;
+  result.type = is_last ? type : AccumulatorOf(type, job.op);
   if (is_last && job.completed != nullptr) {
-    const Segment own =
+    const Segment segment =
         SegmentAt(job, CompletedSegment(job.as_rank, world_size_));
-    result.data = job.completed + (chunk.begin - own.begin) * SizeOf(type);
+    result.data = job.completed + (chunk.begin - segment.begin) * SizeOf(type);
+  } else if (result.type != received.type) {
+    // In the slot's other memory: what was sent from there has gone.
+    slot.which = 1 - slot.which;
+    result.data = slot.memory[slot.which] + ShiftBytes(own, result.type);
   }
+  slot.partial = result.bytes();
   LOCKSTEP_RETURN_IF_ERROR(Record(slot.received, stream_));
   LOCKSTEP_RETURN_IF_ERROR(Wait(reduce_stream_.get(), slot.received));
   LOCKSTEP_RETURN_IF_ERROR(lockstep::Reduce(
-      job.op, {slot.incoming, chunk.count, step == 0 ? type : accumulator},
-      job.input.Part(chunk.begin, chunk.count), result,
+      job.op, received, own, result,
       is_last && job.op == ReduceOp::kAverage ? world_size_ : 1,
       reduce_stream_.get()));
   return Record(slot.reduced, reduce_stream_.get());
 }
 
 // The second half: the complete segments go round, and replace.
-absl::Status GpuRing::Circulate(const Job& job, Buffer output, int64_t first,
-                                CallProgress& progress) {
+absl::Status GpuRing::Circulate(const Job& job, Buffer output, int64_t first) {
   const int steps = AllReduceSteps(world_size_);
   for (int step = HalfRingSteps(world_size_); step < steps; ++step) {
-    for (int i = 0; i < kWindow; ++i) {
-      const Segment out =
-          ChunkAt(job, SentSegment(rank_, world_size_, step), first, i);
-      const Segment in =
-          ChunkAt(job, ReceivedSegment(rank_, world_size_, step), first, i);
-      if (out.count == 0 && in.count == 0) continue;
-      LOCKSTEP_RETURN_IF_ERROR(Wait(stream_, slots_[i].reduced));
-      LOCKSTEP_RETURN_IF_ERROR(handle_->Exchange(
-          output.Part(out.begin, out.count), next(),
-          output.Part(in.begin, in.count), previous(), stream_, progress));
-    }
+    const Segment out =
+        WindowAt(job, SentSegment(rank_, world_size_, step), first);
+    const Segment in =
+        WindowAt(job, ReceivedSegment(rank_, world_size_, step), first);
+    if (out.count == 0 && in.count == 0) continue;
+    LOCKSTEP_RETURN_IF_ERROR(
+        handle_.Exchange(output.Part(out.begin, out.count), next(),
+                         output.Part(in.begin, in.count), previous(), stream_));
   }
   return absl::OkStatus();
 }
 
 // The complete segments go straight to the root.
 absl::Status GpuRing::GatherAtRoot(const Job& job, Buffer output, int root,
-                                   int64_t first, CallProgress& progress) {
-  const auto move = [&](int i) {
-    for (int peer = 0; peer < world_size_; ++peer) {
-      if (peer == root || (rank_ != root && peer != rank_)) continue;
-      const Segment chunk =
-          ChunkAt(job, CompletedSegment(peer, world_size_), first, i);
-      const ncclResult_t result =
-          rank_ == root
-              ? handle_->Receive(output.Part(chunk.begin, chunk.count), peer,
-                                 stream_)
-              : handle_->Send({slots_[i].partial, chunk.count, job.input.type},
-                              root, stream_);
-      if (!Started(result)) return result;
+                                   int64_t first) {
+  const auto move = [&](int i, int peer) {
+    const Segment chunk =
+        ChunkAt(job, CompletedSegment(peer, world_size_), first, i);
+    if (rank_ == root) {
+      return handle_.Receive(output.Part(chunk.begin, chunk.count), peer,
+                             stream_);
+    }
+    const Slot& slot = slots_[static_cast<size_t>(i)];
+    return handle_.Send({slot.partial, chunk.count, job.input.type}, root,
+                        stream_);
+  };
+  return handle_.Group([&] {
+    for (int i = 0; i < kWindow; ++i) {
+      for (int peer = 0; peer < world_size_; ++peer) {
+        if (peer == root || (rank_ != root && peer != rank_)) continue;
+        const ncclResult_t result = move(i, peer);
+        if (result != ncclSuccess) return result;
+      }
     }
     return ncclSuccess;
-  };
-  for (int i = 0; i < kWindow; ++i) {
-    LOCKSTEP_RETURN_IF_ERROR(Wait(stream_, slots_[i].reduced));
-    LOCKSTEP_RETURN_IF_ERROR(handle_->Group([&] { return move(i); }, progress));
-  }
-  return absl::OkStatus();
+  });
 }
 
 }  // namespace lockstep

@@ -4,7 +4,13 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -13,60 +19,84 @@
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
 #include "collectives/nccl/nccl_handle.h"
-#include "collectives/nccl/peers.h"
 
 namespace lockstep {
 
 // Enqueues reductions in the order of additions of algorithms/schedule.h:
 // the bits are those of RingReduce (algorithms/over_transport.h) on the CPU.
 //
-// Segments travel in chunks. Transfers go to the stream that the caller gives,
-// kernels to one of the ring's own, and events order the two chunk by chunk: a
-// kernel reduces one chunk while the next is on its way. Partial sums travel as
-// accumulators (reduce.h), but on the first step, and complete ones as
-// elements. Uses 2 * kWindow chunks of device memory, from the first call on.
+// Transfers go to the stream that the caller gives, kernels to one of the
+// ring's own. Each step of the first half moves a rank's segment in two chunks,
+// one group of NCCL each, so that a kernel reduces one while the other is on
+// its way; segments that are too small to gain from that, in one. Each step of
+// the second half is one group. Segments beyond two chunks take several rounds.
+// Partial sums travel as accumulators (reduce.h), but on the first step, and
+// complete ones as elements.
+//
+// The second reduction of the same buffers captures the ring in a CUDA graph,
+// which further ones launch: that takes the host some microseconds, and NCCL
+// no groups.
+//
+// Everything that a call needs is there from Create on, since allocating memory
+// or loading a kernel waits for the GPU, where another rank's kernels may wait
+// for this rank's.
 class GpuRing {
  public:
-  // Chunks that are under way at once. Two overlap; four let ranks drift.
-  static constexpr int kWindow = 4;
-
-  // Of the current device. handle: initialised before the first call; it must
-  // outlive the ring, as must `stream`. chunk_bytes: at least 16.
-  static absl::StatusOr<GpuRing> Create(int rank, int world_size,
-                                        int64_t chunk_bytes, NcclHandle& handle,
-                                        cudaStream_t stream);
+  // Of the current device. handle: initialised; it must outlive the ring, as
+  // must `stream`, which is not the legacy one. chunk_bytes: of accumulators,
+  // at least 16; the ring allocates four times that.
+  static absl::StatusOr<std::unique_ptr<GpuRing>> Create(int rank,
+                                                         int world_size,
+                                                         int64_t chunk_bytes,
+                                                         NcclHandle& handle,
+                                                         cudaStream_t stream);
 
   // An AllReduce, Reduce or ReduceScatter, which is valid (collective.h), of
   // device memory that is aligned to its elements; world_size is at least 2.
-  // Only enqueues; all has been done when `stream` has come past. Errors:
+  // Only enqueues; all has been done when `stream` has come past. capturing:
+  // whether somebody else captures `stream`, so that this must not. Errors:
   // NcclHandle::Group's, CudaStatus's.
-  absl::Status Reduce(const Collective& call, CallProgress& progress);
+  absl::Status Reduce(const Collective& call, bool capturing);
+
+  // Destroys the graphs, before the communicator, which waits for that. From
+  // any thread.
+  void ForgetGraphs();
 
  private:
-  // One of the chunks that are under way.
+  // Chunks that are under way at once.
+  static constexpr int kWindow = 2;
+
+  // The place of one of them.
   struct Slot {
-    Event received;  // On stream_: `incoming` is there.
-    Event reduced;   // On reduce_stream_: `incoming` was read.
-    std::byte* incoming = nullptr;
-    std::byte* partial = nullptr;  // What was made of it.
+    Event received;                // On stream_.
+    Event reduced;                 // On reduce_stream_.
+    std::byte* memory[2] = {};     // Each has room for a chunk.
+    int which = 0;                 // Of the two, the one that was filled last.
+    std::byte* partial = nullptr;  // What the last step made.
   };
 
   // One reduction.
   struct Job {
     ConstBuffer input;
     ReduceOp op;
-    int as_rank;    // Whose steps of an all-reduce this rank takes.
-    int64_t chunk;  // Elements, whose accumulators fill a slot.
+    int as_rank;        // Whose steps of an all-reduce this rank takes.
+    int64_t chunk = 0;  // Elements.
     // Where the segment that this rank completes goes; null: to the slots.
     std::byte* completed = nullptr;
   };
+
+  using Graph = std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>,
+                                CudaDeleter<&cudaGraphExecDestroy>>;
+  // Operation, reduction, root, type, count, input, output.
+  using GraphKey = std::tuple<Operation, ReduceOp, int, DataType, int64_t,
+                              const void*, const void*>;
 
   GpuRing(int rank, int world_size, int64_t chunk_bytes, NcclHandle& handle,
           cudaStream_t stream)
       : rank_(rank),
         world_size_(world_size),
         chunk_bytes_(chunk_bytes),
-        handle_(&handle),
+        handle_(handle),
         stream_(stream) {}
 
   int next() const { return (rank_ + 1) % world_size_; }
@@ -74,26 +104,32 @@ class GpuRing {
   Segment SegmentAt(const Job& job, int index) const;
   // `number` of the window that begins with chunk `first`, of a segment.
   Segment ChunkAt(const Job& job, int index, int64_t first, int number) const;
+  // All chunks of the window.
+  Segment WindowAt(const Job& job, int index, int64_t first) const;
+  int64_t ChunkElements(const Job& job) const;
 
-  absl::Status Prepare();
-  absl::Status AddUp(const Job& job, int64_t first, CallProgress& progress);
+  absl::StatusOr<bool> LaunchGraph(const Collective& call);
+  absl::StatusOr<Graph> Capture(const Collective& call);
+  absl::Status Enqueue(const Collective& call);
+  absl::Status AddUp(const Job& job, int64_t first);
   absl::Status ReduceChunk(const Job& job, int step, Segment chunk,
-                           const Slot& slot);
-  absl::Status Circulate(const Job& job, Buffer output, int64_t first,
-                         CallProgress& progress);
+                           const Buffer& received, Slot& slot);
+  absl::Status Circulate(const Job& job, Buffer output, int64_t first);
   absl::Status GatherAtRoot(const Job& job, Buffer output, int root,
-                            int64_t first, CallProgress& progress);
+                            int64_t first);
+  absl::Status WaitForKernels();
 
-  int rank_;
-  int world_size_;
-  int64_t chunk_bytes_;
-  NcclHandle* handle_;
-  cudaStream_t stream_;
-  // The slots'; null before the first call. Outlives the stream that uses it.
-  DeviceMemory memory_;
+  const int rank_;
+  const int world_size_;
+  const int64_t chunk_bytes_;
+  NcclHandle& handle_;
+  const cudaStream_t stream_;
+  DeviceMemory memory_;  // The slots'. Outlives the stream that uses it.
   Stream reduce_stream_;
   Event joined_;
   std::vector<Slot> slots_;
+  std::mutex graphs_mutex_;
+  std::map<GraphKey, Graph> graphs_;  // Null after the first call.
 };
 
 }  // namespace lockstep

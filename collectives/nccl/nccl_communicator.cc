@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -23,7 +24,7 @@
 #include "collectives/launch/rank_environment.h"
 #include "collectives/nccl/gpu_ring.h"
 #include "collectives/nccl/nccl_handle.h"
-#include "collectives/nccl/peers.h"
+#include "collectives/nccl/watchdog.h"
 
 namespace lockstep {
 namespace {
@@ -135,25 +136,22 @@ absl::Status CopyOwn(const ConstBuffer& from, const Buffer& to,
 }
 
 absl::Status EnqueueMessages(const Messages& messages, int rank,
-                             NcclHandle& handle, cudaStream_t stream,
-                             CallProgress& progress) {
+                             NcclHandle& handle, cudaStream_t stream) {
   LOCKSTEP_RETURN_IF_ERROR(
       CopyOwn(messages.sent[rank], messages.received[rank], stream));
   const int world_size = static_cast<int>(messages.sent.size());
-  return handle.Group(
-      [&] {
-        for (int peer = 0; peer < world_size; ++peer) {
-          if (peer == rank) continue;
-          const ncclResult_t results[] = {
-              handle.Send(messages.sent[peer], peer, stream),
-              handle.Receive(messages.received[peer], peer, stream)};
-          for (const ncclResult_t result : results) {
-            if (!Started(result)) return result;
-          }
-        }
-        return ncclSuccess;
-      },
-      progress);
+  return handle.Group([&] {
+    for (int peer = 0; peer < world_size; ++peer) {
+      if (peer == rank) continue;
+      const ncclResult_t results[] = {
+          handle.Send(messages.sent[peer], peer, stream),
+          handle.Receive(messages.received[peer], peer, stream)};
+      for (const ncclResult_t result : results) {
+        if (result != ncclSuccess) return result;
+      }
+    }
+    return ncclSuccess;
+  });
 }
 
 // The calls that NCCL has. Bytes are as good as elements where nothing is
@@ -190,8 +188,7 @@ ncclResult_t Issue(const Collective& call, int rank, ncclComm_t comm,
 // are groups of messages. kBarrier, kAllocate and kSplit move nothing.
 // Errors: NcclHandle::Group's, CudaStatus's.
 absl::Status EnqueueNative(const Collective& call, int rank, int world_size,
-                           NcclHandle& handle, cudaStream_t stream,
-                           CallProgress& progress) {
+                           NcclHandle& handle, cudaStream_t stream) {
   switch (call.operation) {
     case Operation::kBarrier:
     case Operation::kAllocate:
@@ -199,11 +196,10 @@ absl::Status EnqueueNative(const Collective& call, int rank, int world_size,
       return absl::OkStatus();
     case Operation::kSend:
       return handle.Group(
-          [&] { return handle.Send(call.input, call.peer, stream); }, progress);
+          [&] { return handle.Send(call.input, call.peer, stream); });
     case Operation::kReceive:
       return handle.Group(
-          [&] { return handle.Receive(call.output, call.peer, stream); },
-          progress);
+          [&] { return handle.Receive(call.output, call.peer, stream); });
     case Operation::kAllGather:
       if (call.counts.empty()) break;
       [[fallthrough]];
@@ -211,15 +207,14 @@ absl::Status EnqueueNative(const Collective& call, int rank, int world_size,
     case Operation::kGather:
     case Operation::kAllToAll:
       return EnqueueMessages(MessagesOf(call, rank, world_size), rank, handle,
-                             stream, progress);
+                             stream);
     case Operation::kAllReduce:
     case Operation::kReduce:
     case Operation::kReduceScatter:
     case Operation::kBroadcast:
       break;
   }
-  return handle.Group([&] { return Issue(call, rank, handle.comm(), stream); },
-                      progress);
+  return handle.Group([&] { return Issue(call, rank, handle.comm(), stream); });
 }
 
 }  // namespace
@@ -230,157 +225,174 @@ absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Create(
     return absl::InvalidArgumentError("the nccl backend has no control group");
   }
   std::unique_ptr<NcclCommunicator> made(
-      new NcclCommunicator(std::move(control), options));
-  LOCKSTEP_RETURN_IF_ERROR(made->Join());
+      new NcclCommunicator(*control, options));
+  LOCKSTEP_RETURN_IF_ERROR(made->Join(std::move(control)));
   return made;
 }
 
 NcclCommunicator::~NcclCommunicator() {
   // The device may be another by now.
   cudaSetDevice(options_.device);
+  if (watchdog_ == nullptr) return;
+  static_cast<void>(watchdog_->WaitForCalls());
+  const bool in_health = watchdog_->Leave();
+  if (ring_ != nullptr) ring_->ForgetGraphs();
+  if (in_health) handle_.Destroy(options_.group.timeout);
 }
 
-absl::Status NcclCommunicator::Join() {
+absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
   absl::Status own = CheckOptions(options_);
   if (own.ok()) own = Prepare();
   LOCKSTEP_ASSIGN_OR_RETURN(shared_gpu_,
-                            ShareGpus(peers_, options_.device, own));
+                            ShareGpus(*control, options_.device, own));
   NcclSetup setup = {.algorithm = options_.group.algorithm,
                      .nccl_arithmetic = options_.nccl_arithmetic,
-                     .chunk_bytes = options_.chunk_bytes,
-                     .check_calls = options_.check_calls};
-  LOCKSTEP_RETURN_IF_ERROR(ExchangeSetup(peers_, setup));
+                     .chunk_bytes = options_.chunk_bytes};
+  LOCKSTEP_RETURN_IF_ERROR(ExchangeSetup(*control, setup));
   options_.group.algorithm = setup.algorithm;
   options_.nccl_arithmetic = setup.nccl_arithmetic;
   options_.chunk_bytes = setup.chunk_bytes;
-  CallProgress progress(peers_, absl::StrCat("rank ", rank(), ": joining NCCL"),
-                        options_.group.timeout);
-  own = handle_.Init(setup.id, rank(), world_size(), progress);
-  LOCKSTEP_RETURN_IF_ERROR(progress.Finish(own));
-  peers_.set_checks(setup.check_calls);
+  own = handle_.Init(setup.id, rank_, world_size_, options_.device,
+                     options_.group.timeout);
+  if (own.ok() && world_size_ > 1) {
+    absl::StatusOr<std::unique_ptr<GpuRing>> ring = GpuRing::Create(
+        rank_, world_size_, options_.chunk_bytes, handle_, stream_.get());
+    own = ring.status();
+    if (own.ok()) ring_ = *std::move(ring);
+  }
+  if (!own.ok()) {
+    own = absl::Status(
+        own.code(),
+        absl::StrCat("rank ", rank_, ": joining NCCL: ", own.message()));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(ShareStatus(*control, own));
+  watchdog_ = std::make_unique<Watchdog>(
+      std::move(control),
+      Watchdog::Options{.device = options_.device,
+                        .timeout = options_.group.timeout,
+                        .health = [this] { return handle_.Health(); },
+                        .abort = [this] { Abort(); }});
   return absl::OkStatus();
+}
+
+void NcclCommunicator::Abort() {
+  // NCCL waits until the graphs that captured its calls are gone; and a graph
+  // that hangs goes once NCCL has let go of it.
+  std::thread forget([this] {
+    if (ring_ != nullptr) ring_->ForgetGraphs();
+  });
+  handle_.Abort();
+  forget.join();
 }
 
 absl::Status NcclCommunicator::Prepare() {
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
       cudaSetDevice(options_.device),
-      absl::StrCat("rank ", rank(), ": cudaSetDevice(", options_.device, ")")));
-  LOCKSTEP_ASSIGN_OR_RETURN(stream_, MakeStream());
-  LOCKSTEP_ASSIGN_OR_RETURN(before_, MakeEvent());
-  LOCKSTEP_ASSIGN_OR_RETURN(done_, MakeEvent());
+      absl::StrCat("rank ", rank_, ": cudaSetDevice(", options_.device, ")")));
+  LOCKSTEP_ASSIGN_OR_RETURN(stream_, MakeUrgentStream());
   return absl::OkStatus();
 }
 
-absl::Status NcclCommunicator::CheckUsable(const Call& call) const {
-  if (failure_.ok()) return absl::OkStatus();
-  return CallAfterFailure(rank(), call, failure_);
-}
-
-absl::Status NcclCommunicator::Fail(const absl::Status& cause) {
-  if (cause.ok()) return cause;
-  failure_ = cause;
-  handle_.Abort();
-  return cause;
-}
-
 absl::Status NcclCommunicator::Run(const Collective& collective) {
-  Call call = CallOf(collective, world_size());
-  LOCKSTEP_RETURN_IF_ERROR(CheckUsable(call));
-  return Fail(RunUnfailed(collective, call));
-}
-
-absl::Status NcclCommunicator::RunUnfailed(const Collective& collective,
-                                           const Call& call) {
+  const Call call = CallOf(collective, world_size_);
   LOCKSTEP_RETURN_IF_ERROR(
-      peers_.Agree(call, CheckArguments(collective), collective.site));
-  CallProgress progress = Begin(call);
-  return progress.Finish(Move(collective, progress));
+      watchdog_->Begin(call, CheckArguments(collective)).status());
+  if (call.operation == Operation::kBarrier) {
+    watchdog_->Issued({});
+    return watchdog_->WaitForRanks();
+  }
+  absl::StatusOr<CallEvents> events = watchdog_->TakeEvents();
+  absl::StatusOr<bool> capturing = IsCapturing();
+  absl::Status status = events.status();
+  status.Update(capturing.status());
+  if (status.ok()) status = Enqueue(collective, *events);
+  if (!status.ok()) return watchdog_->Failed(status);
+  if (*capturing) {
+    // Nobody may ask for an event that is part of a graph.
+    watchdog_->ReturnEvents(*std::move(events));
+    watchdog_->Issued({});
+  } else {
+    watchdog_->Issued(*std::move(events));
+  }
+  return absl::OkStatus();
 }
 
-CallProgress NcclCommunicator::Begin(const Call& call) {
-  return CallProgress(peers_,
-                      absl::StrCat("rank ", rank(), ": ", ToString(call)),
-                      options_.group.timeout);
-}
+absl::Status NcclCommunicator::Wait() { return watchdog_->WaitForCalls(); }
 
 absl::Status NcclCommunicator::CheckArguments(const Collective& call) const {
-  LOCKSTEP_RETURN_IF_ERROR(Validate(call, rank(), world_size()));
+  LOCKSTEP_RETURN_IF_ERROR(Validate(call, rank_, world_size_));
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaSetDevice(options_.device), "cudaSetDevice"));
-  if (!IgnoresInput(call, rank())) {
+  if (!IgnoresInput(call, rank_)) {
     LOCKSTEP_RETURN_IF_ERROR(
         CheckMemory(call.input, "input", Reduces(call.operation)));
   }
-  if (IgnoresOutput(call, rank())) return absl::OkStatus();
+  if (IgnoresOutput(call, rank_)) return absl::OkStatus();
   return CheckMemory(call.output, "output", Reduces(call.operation));
 }
 
-absl::Status NcclCommunicator::Move(const Collective& call,
-                                    CallProgress& progress) {
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-      cudaEventRecord(before_.get(), options_.stream), "cudaEventRecord"));
+absl::StatusOr<bool> NcclCommunicator::IsCapturing() const {
+  if (options_.stream == nullptr) return false;  // It cannot be captured.
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
   LOCKSTEP_RETURN_IF_ERROR(
-      CudaStatus(cudaStreamWaitEvent(stream_.get(), before_.get(), 0),
-                 "cudaStreamWaitEvent"));
-  LOCKSTEP_RETURN_IF_ERROR(Enqueue(call, progress));
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-      cudaEventRecord(done_.get(), stream_.get()), "cudaEventRecord"));
-  return progress.WaitUntil([this] { return Done(); });
+      CudaStatus(cudaStreamIsCapturing(options_.stream, &status),
+                 "cudaStreamIsCapturing"));
+  return status != cudaStreamCaptureStatusNone;
 }
 
-absl::StatusOr<bool> NcclCommunicator::Done() const {
-  LOCKSTEP_ASSIGN_OR_RETURN(const bool ready, handle_.Ready());
-  if (!ready) return false;
-  const cudaError_t error = cudaEventQuery(done_.get());
-  if (error == cudaErrorNotReady) return false;
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(error, "cudaEventQuery"));
-  return true;
+absl::Status NcclCommunicator::Enqueue(const Collective& call,
+                                       const CallEvents& events) {
+  const auto order = [](cudaStream_t earlier, const Event& event,
+                        cudaStream_t later) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaEventRecord(event.get(), earlier), "cudaEventRecord"));
+    return CudaStatus(cudaStreamWaitEvent(later, event.get(), 0),
+                      "cudaStreamWaitEvent");
+  };
+  LOCKSTEP_RETURN_IF_ERROR(
+      order(options_.stream, events.started, stream_.get()));
+  LOCKSTEP_RETURN_IF_ERROR(EnqueueOnOwnStream(call));
+  return order(stream_.get(), events.done, options_.stream);
 }
 
 bool NcclCommunicator::UsesRing(const Collective& call) const {
-  if (!Reduces(call.operation) || world_size() == 1) return false;
+  if (!Reduces(call.operation) || world_size_ == 1) return false;
   if (options_.group.algorithm == Algorithm::kRing) return true;
   return !options_.nccl_arithmetic &&
          !NcclKeepsMeaning(call.input.type, call.op);
 }
 
-absl::Status NcclCommunicator::Enqueue(const Collective& call,
-                                       CallProgress& progress) {
+absl::Status NcclCommunicator::EnqueueOnOwnStream(const Collective& call) {
   if (!UsesRing(call)) {
-    return EnqueueNative(call, rank(), world_size(), handle_, stream_.get(),
-                         progress);
+    return EnqueueNative(call, rank_, world_size_, handle_, stream_.get());
   }
-  if (!ring_.has_value()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        ring_, GpuRing::Create(rank(), world_size(), options_.chunk_bytes,
-                               handle_, stream_.get()));
-  }
-  return ring_->Reduce(call, progress);
+  LOCKSTEP_ASSIGN_OR_RETURN(const bool capturing, IsCapturing());
+  return ring_->Reduce(call, capturing);
 }
 
 absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
                                                        CallSite site) {
   const Call call = CallOf(Operation::kAllocate, bytes, site);
-  LOCKSTEP_RETURN_IF_ERROR(CheckUsable(call));
   absl::Status own;
   if (bytes < 0) own = absl::InvalidArgumentError("that is negative");
-  LOCKSTEP_RETURN_IF_ERROR(Fail(peers_.Agree(call, own, site)));
+  LOCKSTEP_RETURN_IF_ERROR(watchdog_->Begin(call, own).status());
   DeviceMemory memory;
   const auto allocate = [&]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(
         CudaStatus(cudaSetDevice(options_.device), "cudaSetDevice"));
     LOCKSTEP_ASSIGN_OR_RETURN(memory, AllocateDeviceMemory(bytes));
-    if (bytes > 0) {
-      LOCKSTEP_RETURN_IF_ERROR(
-          CudaStatus(cudaMemsetAsync(memory.get(), 0,
-                                     static_cast<size_t>(bytes), stream_.get()),
-                     "cudaMemsetAsync"));
-    }
+    if (bytes == 0) return absl::OkStatus();
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes),
+                                   stream_.get()),
+                   "cudaMemsetAsync"));
     return CudaStatus(cudaStreamSynchronize(stream_.get()),
                       "cudaStreamSynchronize");
   };
-  CallProgress progress = Begin(call);
-  LOCKSTEP_RETURN_IF_ERROR(Fail(progress.Finish(allocate())));
+  const absl::Status status = allocate();
+  if (!status.ok()) return watchdog_->Failed(status);
+  watchdog_->Issued({});
+  LOCKSTEP_RETURN_IF_ERROR(watchdog_->WaitForRanks());
   std::byte* const begin = memory.get();
   return GroupBuffer(std::shared_ptr<std::byte>(std::move(memory)),
                      std::span(begin, static_cast<size_t>(bytes)));
@@ -388,12 +400,12 @@ absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
 
 absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Split(
     int color, int key, CallSite site) {
-  LOCKSTEP_RETURN_IF_ERROR(
-      CheckUsable(CallOf(Operation::kSplit, /*count=*/0, site)));
-  auto control = peers_.control().Split(color, key, site);
-  LOCKSTEP_RETURN_IF_ERROR(Fail(control.status()));
-  if (*control == nullptr) return nullptr;
-  return Create(*std::move(control), options_);
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::unique_ptr<Communicator> control,
+      watchdog_->Split(CallOf(Operation::kSplit, /*count=*/0, site), color, key,
+                       site));
+  if (control == nullptr) return nullptr;
+  return Create(std::move(control), options_);
 }
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> JoinNcclGroup(

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -16,7 +15,7 @@
 #include "collectives/communicator.h"
 #include "collectives/nccl/gpu_ring.h"
 #include "collectives/nccl/nccl_handle.h"
-#include "collectives/nccl/peers.h"
+#include "collectives/nccl/watchdog.h"
 
 namespace lockstep {
 
@@ -24,11 +23,13 @@ struct NcclOptions {
   // Of this rank, as cudaSetDevice takes it.
   int device = 0;
 
-  // Every call starts after what this stream of the device holds by then. By
-  // default the legacy default stream.
+  // In whose order the calls take their place: a call starts after what this
+  // stream of the device holds by then, and what is put on it later sees the
+  // results. By default the legacy default stream. It must outlive the
+  // communicator's last Wait.
   cudaStream_t stream = nullptr;
 
-  // timeout: how long a call, or joining the group, may last.
+  // timeout: how long a call may last, from its turn on the GPU, or joining.
   // algorithm: how AllReduce, Reduce and ReduceScatter go about it. kAuto: by
   // NCCL's own reductions where they mean what collective.h says
   // (nccl_handle.h), in NCCL's order of additions; elsewhere as kRing. kRing:
@@ -40,26 +41,29 @@ struct NcclOptions {
   // With kAuto: NCCL's own reductions for every type and operation.
   bool nccl_arithmetic = false;
 
-  // What our ring moves at once: a multiple of 16. A message of NCCL costs
-  // about as much time as a quarter of the default does on the way.
-  int64_t chunk_bytes = 4 << 20;
-
-  // Whether ranks compare their calls before any data moves, and tell each
-  // other how they go. Costs a small all-gather of the control group before and
-  // one after each call. Without, a disagreement or a lost rank is found at the
-  // deadline, and a rank must not leave before all have ended their last call.
-  bool check_calls = true;
+  // What our ring moves at once: a multiple of 16. It has four times that of
+  // device memory. A message of NCCL costs about as much time as 2 MiB do on
+  // the way, so large ones are better.
+  int64_t chunk_bytes = 32 << 20;
 };
 
 // Buffers are device or managed memory of the rank's device; those of
-// reductions are aligned to their elements (others need not be). Run sets the
-// calling thread's current device.
+// reductions are aligned to their elements (others need not be). They may be
+// freed once the stream has come past the call. Run sets the calling thread's
+// current device.
 //
-// NCCL never blocks here: the communicator is non-blocking, this rank polls it
-// and the stream, and every 5 ms hears from the others over the control group
-// how they fare. On an error of NCCL or of CUDA on any rank, when a rank is
-// gone, and when a call has lasted the timeout, every rank aborts its
-// communicator and returns the same error.
+// Run puts a call in its place on the stream and returns; nothing waits on the
+// host but Wait, Barrier, Allocate and Split. Calls are compared, and watched
+// while they run, by a thread of the communicator (watchdog.h): when ranks
+// disagree, one of them made an impossible call, reported an error of NCCL or
+// CUDA, died or left, or a call has lasted the timeout, all ranks abort their
+// communicators, which lets their streams go on, and return the same error: the
+// call or Wait that comes next, once. The data of calls that have not been
+// waited for is then unspecified.
+//
+// The stream may be one that is being captured in a graph. Ranks that disagree
+// are then told so as above; what happens when the graph runs is for whoever
+// launches it to watch. Graphs must be destroyed before the communicator.
 class NcclCommunicator : public Communicator {
  public:
   // Every rank calls it, with a control group of host memory whose ranks become
@@ -73,11 +77,14 @@ class NcclCommunicator : public Communicator {
   static absl::StatusOr<std::unique_ptr<NcclCommunicator>> Create(
       std::unique_ptr<Communicator> control, const NcclOptions& options);
 
+  // Waits for its calls to end, and at most a second for the other ranks to do
+  // the same, so that NCCL can be left in health.
   ~NcclCommunicator() override;
 
-  int rank() const override { return peers_.rank(); }
-  int world_size() const override { return peers_.world_size(); }
+  int rank() const override { return rank_; }
+  int world_size() const override { return world_size_; }
   absl::Status Run(const Collective& call) override;
+  absl::Status Wait() override;
   // Device memory. Not faster than other.
   absl::StatusOr<GroupBuffer> Allocate(
       int64_t bytes, CallSite site = CallSite::Here()) override;
@@ -91,31 +98,29 @@ class NcclCommunicator : public Communicator {
   bool shared_gpu() const { return shared_gpu_; }
 
  private:
-  NcclCommunicator(std::unique_ptr<Communicator> control,
-                   const NcclOptions& options)
-      : options_(options), peers_(std::move(control)) {}
+  NcclCommunicator(const Communicator& control, const NcclOptions& options)
+      : options_(options),
+        rank_(control.rank()),
+        world_size_(control.world_size()) {}
 
-  absl::Status Join();
+  absl::Status Join(std::unique_ptr<Communicator> control);
   absl::Status Prepare();
-  absl::Status Fail(const absl::Status& cause);
-  absl::Status CheckUsable(const Call& call) const;
+  void Abort();
   absl::Status CheckArguments(const Collective& call) const;
-  absl::Status RunUnfailed(const Collective& collective, const Call& call);
-  absl::Status Move(const Collective& call, CallProgress& progress);
-  absl::Status Enqueue(const Collective& call, CallProgress& progress);
+  // Between two events, which put it in its place on the caller's stream.
+  absl::Status Enqueue(const Collective& call, const CallEvents& events);
+  absl::Status EnqueueOnOwnStream(const Collective& call);
+  absl::StatusOr<bool> IsCapturing() const;
   bool UsesRing(const Collective& call) const;
-  absl::StatusOr<bool> Done() const;
-  CallProgress Begin(const Call& call);
 
   NcclOptions options_;
-  Peers peers_;
+  const int rank_;
+  const int world_size_;
   bool shared_gpu_ = false;
-  absl::Status failure_;
   Stream stream_;
-  Event before_;  // On options_.stream.
-  Event done_;    // On stream_.
   NcclHandle handle_;
-  std::optional<GpuRing> ring_;
+  std::unique_ptr<GpuRing> ring_;
+  std::unique_ptr<Watchdog> watchdog_;  // Last: its thread uses the others.
 };
 
 // Joins the `nccl` group of all ranks that a launcher started on this host. A

@@ -324,7 +324,7 @@ void CheckOlder(const std::vector<RankPlace>& places, const Facts& facts) {
     }
     ASSERT_THAT(sharing, IsOk());
     EXPECT_TRUE(sharing->shared);
-    EXPECT_EQ(sharing->environment.size(), facts.one_host ? 2 : 1);
+    EXPECT_EQ(sharing->environment.size(), facts.one_host ? 4 : 3);
     EXPECT_EQ(Find(*sharing, "NCCL_SOCKET_IFNAME"), facts.one_host ? "lo" : "");
     EXPECT_NE(Find(*sharing, "NCCL_HOSTID"), "");
     names.insert(Find(*sharing, "NCCL_HOSTID"));

@@ -146,7 +146,6 @@ TEST_F(NcclFaultsTest, RankThatNeverCallsIsNamedAtTheDeadline) {
 TEST_F(NcclFaultsTest, WithoutChecksNcclIsAbortedAtTheDeadline) {
   for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
     NcclOptions options = Options(algorithm);
-    options.check_calls = false;
     options.group.timeout = kSoon;
     const auto statuses = RunWithout(1, options, kLong);
     EXPECT_THAT(statuses[1], IsOk());
@@ -340,7 +339,6 @@ TEST_F(NcclFaultsTest, RankZerosOptionsHold) {
   for (int rank = 0; rank < 3; ++rank) options[rank].device = rank;
   options[0].group.algorithm = Algorithm::kRing;
   options[0].chunk_bytes = 64;
-  options[2].check_calls = false;
   EXPECT_THAT(RunNcclRanks(options,
                            [](NcclCommunicator& communicator) {
                              return CheckRingBits(communicator,

@@ -5,15 +5,21 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <functional>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,11 +28,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/cuda_status.h"
+#include "base/deadline.h"
 #include "base/process.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
-#include "collectives/nccl/peers.h"
+#include "collectives/communicator.h"
+#include "collectives/nccl/watchdog.h"
 
 namespace lockstep {
 namespace {
@@ -91,6 +100,39 @@ absl::Status SetEnvironment(const GpuSharing& sharing) {
     }
   }
   return absl::OkStatus();
+}
+
+// How long aborting waits for a call of another thread to return by itself.
+constexpr absl::Duration kCallsEnd = absl::Milliseconds(500);
+
+// Calls `fn` in a thread of its own and returns its status. kDeadlineExceeded
+// if it takes longer than `timeout`: the thread is then left to itself.
+absl::Status Within(absl::Duration timeout, std::function<absl::Status()> fn) {
+  struct Call {
+    std::mutex mutex;
+    std::condition_variable ended;
+    std::optional<absl::Status> status;
+  };
+  const auto call = std::make_shared<Call>();
+  std::thread thread([call, fn = std::move(fn)] {
+    absl::Status status = fn();
+    const std::lock_guard lock(call->mutex);
+    call->status = std::move(status);
+    call->ended.notify_one();
+  });
+  std::unique_lock lock(call->mutex);
+  const bool in_time = call->ended.wait_for(
+      lock, absl::ToChronoMilliseconds(std::min(timeout, absl::Hours(1000))),
+      [&] { return call->status.has_value(); });
+  if (!in_time) {
+    thread.detach();
+    return absl::DeadlineExceededError(
+        absl::StrCat("not finished after ", absl::FormatDuration(timeout)));
+  }
+  absl::Status status = *std::move(call->status);
+  lock.unlock();
+  thread.join();
+  return status;
 }
 
 // What NCCL says about the last error of this thread, in one line.
@@ -167,10 +209,14 @@ absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankPlace> ranks,
   const absl::Status status = CheckProcesses(ranks, nccl_version);
   if (!status.ok()) return status;
   const RankPlace& own = ranks[rank];
+  // Ranks that seem to be on different hosts must not look for a network, or
+  // for NVLink between hosts, that one GPU does not have to itself.
   GpuSharing sharing = {
       true,
       {{"NCCL_HOSTID", absl::StrCat("lockstep-", absl::Hex(own.host), "-",
-                                    absl::Hex(own.process))}}};
+                                    absl::Hex(own.process))},
+       {"NCCL_NET", "Socket"},
+       {"NCCL_MNNVL_ENABLE", "0"}}};
   if (std::ranges::all_of(ranks, [&](const RankPlace& other) {
         return other.host == own.host;
       })) {
@@ -179,15 +225,15 @@ absl::StatusOr<GpuSharing> PlanGpuSharing(std::span<const RankPlace> ranks,
   return sharing;
 }
 
-absl::StatusOr<bool> ShareGpus(Peers& peers, int device,
+absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
                                const absl::Status& own) {
   Introduction introduction;
   absl::Status status = own.ok() ? Introduce(device, introduction) : own;
-  LOCKSTEP_RETURN_IF_ERROR(peers.Share(true, status).status());
-  std::vector<Introduction> all(peers.world_size());
+  LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, status));
+  std::vector<Introduction> all(static_cast<size_t>(control.world_size()));
   LOCKSTEP_RETURN_IF_ERROR(
-      peers.control().AllGather(std::as_bytes(std::span(&introduction, 1)),
-                                std::as_writable_bytes(std::span(all))));
+      control.AllGather(std::as_bytes(std::span(&introduction, 1)),
+                        std::as_writable_bytes(std::span(all))));
   std::vector<RankPlace> places;
   int oldest = all.front().nccl_version;
   for (const Introduction& each : all) {
@@ -195,44 +241,49 @@ absl::StatusOr<bool> ShareGpus(Peers& peers, int device,
     oldest = std::min<int>(oldest, each.nccl_version);
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const GpuSharing sharing,
-                            PlanGpuSharing(places, peers.rank(), oldest));
-  status = SetEnvironment(sharing);
-  LOCKSTEP_RETURN_IF_ERROR(peers.Share(true, status).status());
+                            PlanGpuSharing(places, control.rank(), oldest));
+  LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, SetEnvironment(sharing)));
   return sharing.shared;
 }
 
-absl::Status ExchangeSetup(Peers& peers, NcclSetup& setup) {
+absl::Status ExchangeSetup(Communicator& control, NcclSetup& setup) {
   absl::Status own;
-  if (peers.rank() == 0) {
+  if (control.rank() == 0) {
     own = NcclStatus(ncclGetUniqueId(&setup.id), "ncclGetUniqueId");
   }
-  LOCKSTEP_RETURN_IF_ERROR(peers.Share(true, own).status());
-  return peers.control().Broadcast(std::as_writable_bytes(std::span(&setup, 1)),
-                                   0);
+  LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, own));
+  return control.Broadcast(std::as_writable_bytes(std::span(&setup, 1)), 0);
 }
 
 absl::Status NcclHandle::Init(const ncclUniqueId& id, int rank, int world_size,
-                              CallProgress& progress) {
-  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-  config.blocking = 0;
-  const ncclResult_t result =
-      ncclCommInitRankConfig(&comm_, world_size, id, rank, &config);
-  if (!Started(result)) {
-    return NcclStatus(result, "ncclCommInitRankConfig");
-  }
-  return progress.WaitUntil([this] { return Ready(); });
+                              int device, absl::Duration timeout) {
+  const auto made = std::make_shared<std::atomic<ncclComm_t>>(nullptr);
+  LOCKSTEP_RETURN_IF_ERROR(Within(timeout, [=]() mutable -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaSetDevice(device), "cudaSetDevice"));
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 1;
+    ncclComm_t comm = nullptr;
+    const ncclResult_t result =
+        ncclCommInitRankConfig(&comm, world_size, id, rank, &config);
+    LOCKSTEP_RETURN_IF_ERROR(NcclStatus(
+        result,
+        absl::StrCat("ncclCommInitRankConfig (", LastError(nullptr), ")")));
+    *made = comm;
+    return absl::OkStatus();
+  }));
+  comm_ = made->load();
+  return absl::OkStatus();
 }
 
-absl::Status NcclHandle::Group(absl::FunctionRef<ncclResult_t()> issue,
-                               CallProgress& progress) {
+absl::Status NcclHandle::Group(absl::FunctionRef<ncclResult_t()> issue) {
+  const std::lock_guard lock(calls_);
+  if (comm_ == nullptr) return absl::AbortedError("NCCL was aborted");
   LOCKSTEP_RETURN_IF_ERROR(NcclStatus(ncclGroupStart(), "ncclGroupStart"));
   const ncclResult_t issued = issue();
   const ncclResult_t ended = ncclGroupEnd();
-  if (!Started(issued)) return NcclStatus(issued, "a call of NCCL");
-  if (!Started(ended)) {
-    return NcclStatus(ended, "ncclGroupEnd");
-  }
-  return progress.WaitUntil([this] { return Ready(); });
+  LOCKSTEP_RETURN_IF_ERROR(NcclStatus(issued, "a call of NCCL"));
+  return NcclStatus(ended, "ncclGroupEnd");
 }
 
 ncclResult_t NcclHandle::Send(ConstBuffer data, int peer,
@@ -250,31 +301,46 @@ ncclResult_t NcclHandle::Receive(Buffer data, int peer,
 }
 
 absl::Status NcclHandle::Exchange(ConstBuffer sent, int to, Buffer received,
-                                  int from, cudaStream_t stream,
-                                  CallProgress& progress) {
-  return Group(
-      [&] {
-        const ncclResult_t result = Send(sent, to, stream);
-        return Started(result) ? Receive(received, from, stream) : result;
-      },
-      progress);
+                                  int from, cudaStream_t stream) {
+  return Group([&] {
+    const ncclResult_t result = Send(sent, to, stream);
+    return result == ncclSuccess ? Receive(received, from, stream) : result;
+  });
 }
 
-absl::StatusOr<bool> NcclHandle::Ready() const {
+absl::Status NcclHandle::Health() const {
+  const ncclComm_t comm = comm_;
+  if (comm == nullptr) return absl::OkStatus();
   ncclResult_t state = ncclSuccess;
-  LOCKSTEP_RETURN_IF_ERROR(NcclStatus(ncclCommGetAsyncError(comm_, &state),
-                                      "ncclCommGetAsyncError"));
-  if (state == ncclInProgress) return false;
-  if (state != ncclSuccess) {
-    return NcclStatus(state, absl::StrCat("NCCL (", LastError(comm_), ")"));
-  }
-  return true;
+  LOCKSTEP_RETURN_IF_ERROR(
+      NcclStatus(ncclCommGetAsyncError(comm, &state), "ncclCommGetAsyncError"));
+  // In progress: a call that waits for another rank.
+  if (state == ncclSuccess || state == ncclInProgress) return absl::OkStatus();
+  return NcclStatus(state, absl::StrCat("NCCL (", LastError(comm), ")"));
 }
 
 void NcclHandle::Abort() {
-  if (comm_ == nullptr) return;
+  // A call that is under way in the other thread mostly returns soon. If it
+  // waits for a rank that never comes, aborting is what ends it.
+  std::unique_lock lock(calls_, std::defer_lock);
+  const Deadline deadline(kCallsEnd);
+  while (!lock.try_lock() && !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   // Nothing can be done about an error here.
-  static_cast<void>(ncclCommAbort(std::exchange(comm_, nullptr)));
+  if (const ncclComm_t comm = comm_.exchange(nullptr); comm != nullptr) {
+    static_cast<void>(ncclCommAbort(comm));
+  }
+}
+
+void NcclHandle::Destroy(absl::Duration timeout) {
+  const ncclComm_t comm = comm_.exchange(nullptr);
+  if (comm == nullptr) return;
+  static_cast<void>(Within(timeout, [comm]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(
+        NcclStatus(ncclCommFinalize(comm), "ncclCommFinalize"));
+    return NcclStatus(ncclCommDestroy(comm), "ncclCommDestroy");
+  }));
 }
 
 }  // namespace lockstep

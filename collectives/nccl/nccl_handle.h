@@ -1,6 +1,5 @@
-// One NCCL communicator, which never blocks: how ranks agree to make it, also
-// where several share a GPU, NCCL's names for our types and operations, and its
-// results as statuses.
+// One NCCL communicator: how ranks agree to make it, also where several share a
+// GPU, NCCL's names for our types and operations, and its results as statuses.
 #ifndef LOCKSTEP_COLLECTIVES_NCCL_NCCL_HANDLE_H_
 #define LOCKSTEP_COLLECTIVES_NCCL_NCCL_HANDLE_H_
 
@@ -8,10 +7,12 @@
 #include <nccl.h>
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <map>
+#include <mutex>
 #include <span>
 #include <string>
 
@@ -19,10 +20,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/nccl/peers.h"
 
 namespace lockstep {
 
@@ -34,11 +35,6 @@ namespace lockstep {
 //   kInternal         for everything else; ncclInProgress too, which is neither
 //                     success nor failure: poll before asking.
 absl::Status NcclStatus(ncclResult_t result, absl::string_view what);
-
-// Whether NCCL took a call: it is done, or goes on.
-constexpr bool Started(ncclResult_t result) {
-  return result == ncclSuccess || result == ncclInProgress;
-}
 
 constexpr ncclDataType_t NcclType(DataType type) {
   constexpr ncclDataType_t kTypes[] = {ncclFloat64,  ncclFloat32, ncclFloat16,
@@ -107,25 +103,22 @@ struct NcclSetup {
   Algorithm algorithm = Algorithm::kAuto;
   bool nccl_arithmetic = false;
   int64_t chunk_bytes = 0;
-  bool check_calls = true;
 };
 
 // Whether any two ranks share a GPU. If so, sets the variables of the
 // environment that NCCL then needs, where they are not set yet. Every rank
 // calls it, before any other call of NCCL. `own`: whether this rank could begin
 // at all; its error is then every rank's. Errors: PlanGpuSharing's, CUDA's,
-// those of Peers::Share.
-absl::StatusOr<bool> ShareGpus(Peers& peers, int device,
+// those of ShareStatus.
+absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
                                const absl::Status& own);
 
 // Fills in the unique id on rank 0 and gives every rank rank 0's setup.
-absl::Status ExchangeSetup(Peers& peers, NcclSetup& setup);
+absl::Status ExchangeSetup(Communicator& control, NcclSetup& setup);
 
-// A communicator with blocking = 0: no call of NCCL waits for other ranks, and
-// all waits are CallProgress's. Not thread safe.
-//
-// Destroying it aborts it: ncclCommDestroy may wait for ranks that have died,
-// or that leave later. So let calls end on all ranks before that.
+// A blocking communicator, whose calls return once they are on their streams;
+// the first one between two ranks waits for the other. One thread uses it, and
+// another one may call Health and Abort meanwhile.
 class NcclHandle {
  public:
   NcclHandle() = default;
@@ -133,14 +126,15 @@ class NcclHandle {
   NcclHandle(const NcclHandle&) = delete;
   NcclHandle& operator=(const NcclHandle&) = delete;
 
-  // Joins, on the current device, and waits for the others. Once.
+  // Joins, on `device`, and waits for the others. Once. Errors: NCCL's;
+  // kDeadlineExceeded if that takes longer than `timeout`: what NCCL has begun
+  // is then left behind, since nothing can end it.
   absl::Status Init(const ncclUniqueId& id, int rank, int world_size,
-                    CallProgress& progress);
+                    int device, absl::Duration timeout);
 
-  // Calls `issue`, which calls NCCL with comm(), as one group, and returns once
-  // it is on its streams. Errors: NCCL's, and CallProgress::WaitUntil's.
-  absl::Status Group(absl::FunctionRef<ncclResult_t()> issue,
-                     CallProgress& progress);
+  // Calls `issue`, which calls NCCL with comm(), as one group. Errors: NCCL's;
+  // kAborted after Abort.
+  absl::Status Group(absl::FunctionRef<ncclResult_t()> issue);
 
   // Within `issue`: bytes, so that any type and alignment will do. Nothing for
   // no bytes.
@@ -149,19 +143,25 @@ class NcclHandle {
 
   // A group of both, with two peers or one.
   absl::Status Exchange(ConstBuffer sent, int to, Buffer received, int from,
-                        cudaStream_t stream, CallProgress& progress);
+                        cudaStream_t stream);
 
-  // Whether NCCL has taken all that it was asked for. Error: what went wrong
-  // since, also on its streams.
-  absl::StatusOr<bool> Ready() const;
+  // What went wrong on its streams since.
+  absl::Status Health() const;
 
-  // Ends what is on its streams; the memory is then free. No call may follow.
+  // Ends what is on its streams; the memory is then free. A call that waits for
+  // another rank returns an error.
   void Abort();
+
+  // Ends it in health: all calls have ended on all ranks, and the ranks of a
+  // host do this together. Graphs that captured its calls are gone. Waits at
+  // most `timeout`, as Init.
+  void Destroy(absl::Duration timeout);
 
   ncclComm_t comm() const { return comm_; }
 
  private:
-  ncclComm_t comm_ = nullptr;
+  std::mutex calls_;  // Held in a call of NCCL by the thread that uses it.
+  std::atomic<ncclComm_t> comm_ = nullptr;
 };
 
 }  // namespace lockstep

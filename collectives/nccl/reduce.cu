@@ -1,6 +1,5 @@
 // Element-wise reduction of device memory.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include <cuda_runtime.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -12,85 +11,23 @@
 #include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/nccl/reduce.h"
+#include "collectives/nccl/reduce_arithmetic.h"
 
 namespace lockstep {
 namespace {
 
-constexpr int64_t kVectorBytes = 16;  // The widest load and store there is.
-
-// A multiprocessor holds 2048 threads; eight blocks of 256 keep more loads in
-// flight than memory needs to be busy.
-constexpr int kBlocksPerMultiprocessor = 8;
-constexpr int kThreadsPerBlock = 256;
-
-// kSize elements that are loaded and stored at once.
-template <typename T, int kSize>
-struct alignas(sizeof(T) * kSize) Vector {
-  T elements[kSize];
-};
-
-// Elements in 16 bytes of the widest of the three types.
-template <typename E, typename T, typename R>
-constexpr int kVectorSize = kVectorBytes /
-                            std::max({sizeof(E), sizeof(T), sizeof(R)});
-
-// A is the accumulator's type.
-template <typename A, typename T>
-__device__ inline A Load(T x) {
-  if constexpr (std::is_same_v<T, __half>) {
-    return __half2float(x);
-  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    return __bfloat162float(x);
-  } else {
-    return static_cast<A>(x);
-  }
-}
-
-template <typename A, typename T>
-__device__ inline void Store(A x, T& to) {
-  if constexpr (std::is_same_v<T, __half>) {
-    to = __float2half_rn(x);
-  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
-    to = __float2bfloat16_rn(x);
-  } else {
-    to = static_cast<T>(x);
-  }
-}
-
-// Integers wrap, so they are computed without a sign.
-template <typename A, bool kIsInteger = std::is_integral_v<A>>
-struct Arithmetic {
-  using Type = A;
-};
-template <typename A>
-struct Arithmetic<A, true> {
-  // Of at least 32 bits, since narrower ones would become int.
-  using Type = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
-};
-
-template <ReduceOp op, typename A>
-__device__ inline A Combine(A a, A b) {
-  using U = typename Arithmetic<A>::Type;
-  if constexpr (op == ReduceOp::kSum || op == ReduceOp::kAverage) {
-    return static_cast<A>(static_cast<U>(a) + static_cast<U>(b));
-  } else if constexpr (op == ReduceOp::kProduct) {
-    return static_cast<A>(static_cast<U>(a) * static_cast<U>(b));
-  } else {
-    // A NaN is the one value that differs from itself.
-    if (a != a) return a;
-    if (b != b) return b;
-    if constexpr (op == ReduceOp::kMin) return b < a ? b : a;
-    return a < b ? b : a;
-  }
-}
+// A multiprocessor holds 2048 threads: two blocks of 512 are enough to keep
+// memory busy, since each thread has two loads of each operand under way.
+// Beside them NCCL's blocks need room, as they work at the same time.
+constexpr int kBlocksPerMultiprocessor = 2;
+constexpr int kMostBlocks = 96;
+constexpr int kThreadsPerBlock = 512;
+constexpr int kUnroll = 2;
 
 template <ReduceOp op, typename A, typename E, typename T, typename R>
 __device__ inline void ReduceOne(E earlier, T input, R& result, int divisor) {
-  A value = Combine<op>(Load<A>(earlier), Load<A>(input));
-  if constexpr (op == ReduceOp::kAverage) {
-    if (divisor > 1) value = value / static_cast<A>(divisor);
-  }
-  Store(value, result);
+  const A value = Combine<op>(Load<A>(earlier), Load<A>(input));
+  Store(Divide<op>(value, divisor), result);
 }
 
 // The elements are `head` single ones, `vectors` vectors, and single ones up to
@@ -101,7 +38,7 @@ template <ReduceOp op, typename A, typename E, typename T, typename R>
 __global__ void ReduceKernel(const E* earlier, const T* input, R* result,
                              int64_t head, int64_t vectors, int64_t size,
                              int divisor) {
-  constexpr int kSize = kVectorSize<E, T, R>;
+  constexpr int kSize = kElementsPerVector<E, T, R>;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
 
@@ -109,15 +46,26 @@ __global__ void ReduceKernel(const E* earlier, const T* input, R* result,
       reinterpret_cast<const Vector<E, kSize>*>(earlier + head);
   const auto* const b = reinterpret_cast<const Vector<T, kSize>*>(input + head);
   auto* const out = reinterpret_cast<Vector<R, kSize>*>(result + head);
-  for (int64_t i = first; i < vectors; i += step) {
-    const Vector<E, kSize> x = a[i];
-    const Vector<T, kSize> y = b[i];
-    Vector<R, kSize> z;
+  for (int64_t i = first; i < vectors; i += kUnroll * step) {
+    Vector<E, kSize> x[kUnroll];
+    Vector<T, kSize> y[kUnroll];
 #pragma unroll
-    for (int k = 0; k < kSize; ++k) {
-      ReduceOne<op, A>(x.elements[k], y.elements[k], z.elements[k], divisor);
+    for (int u = 0; u < kUnroll; ++u) {
+      if (i + u * step >= vectors) break;
+      x[u] = a[i + u * step];
+      y[u] = b[i + u * step];
     }
-    out[i] = z;
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      if (i + u * step >= vectors) break;
+      Vector<R, kSize> z;
+#pragma unroll
+      for (int k = 0; k < kSize; ++k) {
+        ReduceOne<op, A>(x[u].elements[k], y[u].elements[k], z.elements[k],
+                         divisor);
+      }
+      out[i + u * step] = z;
+    }
   }
 
   for (int64_t i = first; i < size - vectors * kSize; i += step) {
@@ -175,6 +123,7 @@ struct Launch {
   int divisor;
   cudaStream_t stream;
   int64_t max_blocks;
+  bool only_load;  // The kernel, without running it.
 };
 
 // How the elements are cut (see ReduceKernel) and spread over threads.
@@ -215,19 +164,26 @@ absl::Status MaxBlocks(int64_t& blocks) {
       CudaStatus(cudaDeviceGetAttribute(&multiprocessors,
                                         cudaDevAttrMultiProcessorCount, device),
                  "cudaDeviceGetAttribute"));
-  blocks = int64_t{kBlocksPerMultiprocessor} * multiprocessors;
+  blocks = std::min<int64_t>(
+      kMostBlocks, int64_t{kBlocksPerMultiprocessor} * multiprocessors);
   return absl::OkStatus();
 }
 
 template <ReduceOp op, typename A, typename E, typename T, typename R>
 absl::Status LaunchKernel(const Launch& launch) {
-  const Plan plan = MakePlan(launch, kVectorSize<E, T, R>);
+  const auto kernel = ReduceKernel<op, A, E, T, R>;
+  if (launch.only_load) {
+    cudaFuncAttributes attributes;
+    return CudaStatus(cudaFuncGetAttributes(&attributes, kernel),
+                      "cudaFuncGetAttributes of ReduceKernel");
+  }
+  const Plan plan = MakePlan(launch, kElementsPerVector<E, T, R>);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(plan.blocks));
   config.blockDim = dim3(kThreadsPerBlock);
   config.stream = launch.stream;
   return CudaStatus(
-      cudaLaunchKernelEx(&config, ReduceKernel<op, A, E, T, R>,
+      cudaLaunchKernelEx(&config, kernel,
                          static_cast<const E*>(launch.earlier.data),
                          static_cast<const T*>(launch.input.data),
                          static_cast<R*>(launch.result.data), plan.head,
@@ -251,42 +207,11 @@ absl::Status LaunchAccumulating(const Launch& launch) {
   }
 }
 
-// A: the accumulator of every operation but kAverage; M: of kAverage.
-template <typename T, typename A = T, typename M = A>
-absl::Status LaunchOp(ReduceOp op, const Launch& launch) {
-  switch (op) {
-    case ReduceOp::kSum:
-      return LaunchAccumulating<ReduceOp::kSum, A, T>(launch);
-    case ReduceOp::kProduct:
-      return LaunchAccumulating<ReduceOp::kProduct, A, T>(launch);
-    case ReduceOp::kMin:
-      return LaunchAccumulating<ReduceOp::kMin, A, T>(launch);
-    case ReduceOp::kMax:
-      return LaunchAccumulating<ReduceOp::kMax, A, T>(launch);
-    case ReduceOp::kAverage:
-      return LaunchAccumulating<ReduceOp::kAverage, M, T>(launch);
-  }
-  return Wrong(absl::StrCat("no operation ", static_cast<int>(op)));
-}
-
 absl::Status LaunchType(ReduceOp op, const Launch& launch) {
-  switch (launch.input.type) {
-    case DataType::kFloat64:
-      return LaunchOp<double>(op, launch);
-    case DataType::kFloat32:
-      return LaunchOp<float>(op, launch);
-    case DataType::kFloat16:
-      return LaunchOp<__half, float>(op, launch);
-    case DataType::kBFloat16:
-      return LaunchOp<__nv_bfloat16, float>(op, launch);
-    case DataType::kInt32:
-      return LaunchOp<int32_t, int32_t, int64_t>(op, launch);
-    case DataType::kInt64:
-      return LaunchOp<int64_t>(op, launch);
-    case DataType::kUInt8:
-      return LaunchOp<uint8_t, uint8_t, int64_t>(op, launch);
-  }
-  return Wrong(absl::StrCat("no type ", static_cast<int>(launch.input.type)));
+  return WithReduction(launch.input.type, op,
+                       [&]<ReduceOp o, typename A, typename T>() {
+                         return LaunchAccumulating<o, A, T>(launch);
+                       });
 }
 
 }  // namespace
@@ -300,7 +225,27 @@ absl::Status Reduce(ReduceOp op, ConstBuffer earlier, ConstBuffer input,
   if (input.count == 0) return absl::OkStatus();
   int64_t max_blocks = 0;
   LOCKSTEP_RETURN_IF_ERROR(MaxBlocks(max_blocks));
-  return LaunchType(op, {earlier, input, result, divisor, stream, max_blocks});
+  return LaunchType(op, {earlier, input, result, divisor, stream, max_blocks,
+                         /*only_load=*/false});
+}
+
+absl::Status LoadReduceKernels() {
+  for (const DataType type : kAllDataTypes) {
+    for (const ReduceOp op : kAllReduceOps) {
+      const DataType accumulator = AccumulatorOf(type, op);
+      for (const DataType earlier : {type, accumulator}) {
+        for (const DataType result : {type, accumulator}) {
+          Launch launch = {};
+          launch.earlier.type = earlier;
+          launch.input.type = type;
+          launch.result.type = result;
+          launch.only_load = true;
+          LOCKSTEP_RETURN_IF_ERROR(LaunchType(op, launch));
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace lockstep

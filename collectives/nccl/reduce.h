@@ -32,6 +32,10 @@ namespace lockstep {
 absl::Status Reduce(ReduceOp op, ConstBuffer earlier, ConstBuffer input,
                     Buffer result, int divisor, cudaStream_t stream);
 
+// Loads all kernels that Reduce may launch on the current device. A kernel that
+// is loaded by its first launch waits for the device. Errors: CudaStatus's.
+absl::Status LoadReduceKernels();
+
 }  // namespace lockstep
 
 #endif  // LOCKSTEP_COLLECTIVES_NCCL_REDUCE_H_

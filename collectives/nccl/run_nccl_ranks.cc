@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -32,6 +33,7 @@ namespace {
 constexpr Backend kBackend = Backend::kThreads;
 // Devices of the stand-in: as many as the largest test has ranks.
 constexpr int kStandinDevices = 8;
+constexpr int64_t kStandinChunk = 64 << 10;
 #else
 constexpr Backend kBackend = Backend::kProcesses;
 #endif
@@ -44,6 +46,10 @@ absl::Status RunRank(Communicator& control, NcclOptions options,
   if (options.device == kByRank) {
     LOCKSTEP_ASSIGN_OR_RETURN(options.device, DeviceOfRank(control.rank()));
   }
+#ifdef LOCKSTEP_CUDA_STANDIN
+  // Its memory is written when it is allocated.
+  options.chunk_bytes = std::min(options.chunk_bytes, kStandinChunk);
+#endif
   // A group of its own, since Create takes it over.
   LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> owned,
                             control.Split(0, 0));

@@ -86,8 +86,20 @@ Queues& All() {
   return queues;
 }
 
+// The default stream of the current device: each has its own.
+CUstream_st& DefaultStream() {
+  int device = 0;
+  cudaGetDevice(&device);
+  CUstream_st*& stream = All().default_streams[device];
+  if (stream == nullptr) {
+    All().streams.push_back(std::make_unique<CUstream_st>());
+    stream = All().streams.back().get();
+  }
+  return *stream;
+}
+
 CUstream_st* Find(cudaStream_t stream) {
-  if (stream == nullptr) return All().streams.front().get();
+  if (stream == nullptr) return &DefaultStream();
   for (const auto& each : All().streams) {
     if (each.get() == stream) return each->destroyed ? nullptr : stream;
   }

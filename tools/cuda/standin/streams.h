@@ -80,8 +80,6 @@ namespace lockstep::standin {
 
 // Never destroyed, since other destructors may use streams.
 struct Queues {
-  Queues() { streams.push_back(std::make_unique<CUstream_st>()); }
-
   std::mutex mutex;
   std::condition_variable done;  // Some work was.
   Schedule schedule;
@@ -89,6 +87,7 @@ struct Queues {
   int64_t polls = 0;
   int64_t streams_made = 0;
   std::vector<std::unique_ptr<CUstream_st>> streams;  // The oldest first.
+  std::map<int, CUstream_st*> default_streams;        // By device.
   std::map<cudaEvent_t, std::shared_ptr<EventState>> events;
 };
 

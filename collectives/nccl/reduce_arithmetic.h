@@ -1,0 +1,137 @@
+// The arithmetic of reductions, as device code sees it. Included by .cu files
+// alone.
+#ifndef LOCKSTEP_COLLECTIVES_NCCL_REDUCE_ARITHMETIC_H_
+#define LOCKSTEP_COLLECTIVES_NCCL_REDUCE_ARITHMETIC_H_
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <type_traits>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "base/data_types.h"
+#include "collectives/collective.h"
+
+namespace lockstep {
+
+// kSize elements that are loaded and stored at once.
+template <typename T, int kSize>
+struct alignas(sizeof(T) * kSize) Vector {
+  T elements[kSize];
+};
+
+// The widest load and store there is.
+inline constexpr int64_t kVectorBytes = 16;
+
+// Elements in that of the widest of these types.
+template <typename... Ts>
+constexpr int kElementsPerVector = kVectorBytes / std::max({sizeof(Ts)...});
+
+// A is the accumulator's type.
+template <typename A, typename T>
+__device__ inline A Load(T x) {
+  if constexpr (std::is_same_v<T, __half>) {
+    return __half2float(x);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    return __bfloat162float(x);
+  } else {
+    return static_cast<A>(x);
+  }
+}
+
+template <typename A, typename T>
+__device__ inline void Store(A x, T& to) {
+  if constexpr (std::is_same_v<T, __half>) {
+    to = __float2half_rn(x);
+  } else if constexpr (std::is_same_v<T, __nv_bfloat16>) {
+    to = __float2bfloat16_rn(x);
+  } else {
+    to = static_cast<T>(x);
+  }
+}
+
+// Integers wrap, so they are computed without a sign.
+template <typename A, bool kIsInteger = std::is_integral_v<A>>
+struct Arithmetic {
+  using Type = A;
+};
+template <typename A>
+struct Arithmetic<A, true> {
+  // Of at least 32 bits, since narrower ones would become int.
+  using Type = std::conditional_t<sizeof(A) == 8, uint64_t, uint32_t>;
+};
+
+template <ReduceOp op, typename A>
+__device__ inline A Combine(A a, A b) {
+  using U = typename Arithmetic<A>::Type;
+  if constexpr (op == ReduceOp::kSum || op == ReduceOp::kAverage) {
+    return static_cast<A>(static_cast<U>(a) + static_cast<U>(b));
+  } else if constexpr (op == ReduceOp::kProduct) {
+    return static_cast<A>(static_cast<U>(a) * static_cast<U>(b));
+  } else {
+    // A NaN is the one value that differs from itself.
+    if (a != a) return a;
+    if (b != b) return b;
+    if constexpr (op == ReduceOp::kMin) return b < a ? b : a;
+    return a < b ? b : a;
+  }
+}
+
+// The last step of kAverage: `divisor` over 1 divides.
+template <ReduceOp op, typename A>
+__device__ inline A Divide(A value, int divisor) {
+  if constexpr (op == ReduceOp::kAverage) {
+    if (divisor > 1) return value / static_cast<A>(divisor);
+  }
+  return value;
+}
+
+// Calls fn.template operator()<op, A, T>() for the operation, the type T and
+// its accumulator A. Error: kInvalidArgument for others.
+template <typename T, typename A, typename M, typename Fn>
+absl::Status WithOp(ReduceOp op, const Fn& fn) {
+  switch (op) {
+    case ReduceOp::kSum:
+      return fn.template operator()<ReduceOp::kSum, A, T>();
+    case ReduceOp::kProduct:
+      return fn.template operator()<ReduceOp::kProduct, A, T>();
+    case ReduceOp::kMin:
+      return fn.template operator()<ReduceOp::kMin, A, T>();
+    case ReduceOp::kMax:
+      return fn.template operator()<ReduceOp::kMax, A, T>();
+    case ReduceOp::kAverage:
+      return fn.template operator()<ReduceOp::kAverage, M, T>();
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("no operation ", static_cast<int>(op)));
+}
+
+template <typename Fn>
+absl::Status WithReduction(DataType type, ReduceOp op, const Fn& fn) {
+  switch (type) {
+    case DataType::kFloat64:
+      return WithOp<double, double, double>(op, fn);
+    case DataType::kFloat32:
+      return WithOp<float, float, float>(op, fn);
+    case DataType::kFloat16:
+      return WithOp<__half, float, float>(op, fn);
+    case DataType::kBFloat16:
+      return WithOp<__nv_bfloat16, float, float>(op, fn);
+    case DataType::kInt32:
+      return WithOp<int32_t, int32_t, int64_t>(op, fn);
+    case DataType::kInt64:
+      return WithOp<int64_t, int64_t, int64_t>(op, fn);
+    case DataType::kUInt8:
+      return WithOp<uint8_t, uint8_t, int64_t>(op, fn);
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("no type ", static_cast<int>(type)));
+}
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_COLLECTIVES_NCCL_REDUCE_ARITHMETIC_H_

@@ -1,0 +1,535 @@
+#include "collectives/nccl/watchdog.h"
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+
+namespace lockstep {
+namespace {
+
+// How often the ranks' threads meet. While calls are under way: often enough
+// that nobody notices how late a mistake is found, and seldom beside the time
+// that a rank's other threads need. Else: so that a rank that dies is missed
+// long before a second has gone by.
+constexpr absl::Duration kBusyPause = absl::Milliseconds(1);
+constexpr absl::Duration kIdlePause = absl::Milliseconds(10);
+
+// How long a rank that leaves waits for the others to leave too.
+constexpr absl::Duration kGrace = absl::Seconds(1);
+
+// Polls of an event that only make way for other threads; later ones sleep.
+constexpr int kYields = 200;
+constexpr std::chrono::microseconds kSleep(50);
+
+// A status that travels as bytes; of a long message the beginning.
+struct StatusBytes {
+  StatusBytes() = default;
+  explicit StatusBytes(const absl::Status& status)
+      : code(static_cast<int32_t>(status.code())) {
+    const absl::string_view message = status.message();
+    std::copy_n(message.begin(), std::min(message.size(), sizeof(text) - 1),
+                text);
+  }
+
+  absl::Status status() const {
+    return absl::Status(static_cast<absl::StatusCode>(code), text);
+  }
+
+  int32_t code = 0;
+  char text[500] = {};
+};
+
+template <typename T>
+absl::StatusOr<std::vector<T>> AllGatherBytes(Communicator& control,
+                                              const T& own) {
+  std::vector<T> all(static_cast<size_t>(control.world_size()));
+  LOCKSTEP_RETURN_IF_ERROR(
+      control.AllGather(std::as_bytes(std::span(&own, 1)),
+                        std::as_writable_bytes(std::span(all))));
+  return all;
+}
+
+// Whether the call of rank a and that of rank b, one of them a Send or Receive
+// with the other rank, fit together.
+bool FitTogether(int a, const Call& of_a, int b, const Call& of_b) {
+  return IsBetweenTwo(of_a.operation) && IsBetweenTwo(of_b.operation) &&
+         of_a.operation != of_b.operation && of_a.peer == b && of_b.peer == a &&
+         of_a.type == of_b.type && of_a.count == of_b.count;
+}
+
+// Whether an event has come. Error: CudaStatus of another one than that it has
+// not.
+absl::StatusOr<bool> HasCome(const Event& event) {
+  const cudaError_t error = cudaEventQuery(event.get());
+  if (error == cudaErrorNotReady) return false;
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(error, "cudaEventQuery"));
+  return true;
+}
+
+}  // namespace
+
+absl::Status ShareStatus(Communicator& control, const absl::Status& own) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<StatusBytes> all,
+                            AllGatherBytes(control, StatusBytes(own)));
+  for (const StatusBytes& each : all) {
+    if (each.code != 0) return each.status();
+  }
+  return absl::OkStatus();
+}
+
+// What a rank tells the others each time that they meet.
+struct Watchdog::Beat {
+  // More of them wait for the next time.
+  static constexpr size_t kCalls = 8;
+
+  StatusBytes failure;
+  int64_t ended = 0;  // Calls of all ranks that have ended here.
+  bool leaving = false;
+  bool gone = false;  // It does not come again.
+  int32_t call_count = 0;
+  Call calls[kCalls];
+};
+
+Watchdog::Watchdog(std::unique_ptr<Communicator> control, Options options)
+    : control_(std::move(control)),
+      options_(std::move(options)),
+      standings_(static_cast<size_t>(world_size())),
+      thread_([this] { Watch(); }) {}
+
+Watchdog::~Watchdog() { Leave(); }
+
+// The user's side.
+
+absl::StatusOr<int64_t> Watchdog::Begin(const Call& call,
+                                        const absl::Status& arguments) {
+  std::unique_lock lock(mutex_);
+  if (!failure_.ok()) return Report(&call);
+  if (!arguments.ok()) {
+    own_failure_ = CallRefused(rank(), call, arguments.message());
+    return WaitForFailure(lock);
+  }
+  return Log(call);
+}
+
+int64_t Watchdog::Log(const Call& call) {
+  unpublished_.push_back(call);
+  open_.push_back(
+      {.call = call, .number = begun_, .deadline = Deadline(options_.timeout)});
+  return begun_++;
+}
+
+void Watchdog::Issued(CallEvents events) {
+  const std::lock_guard lock(mutex_);
+  // A failure may have ended the call already.
+  if (open_.empty() || open_.back().number != begun_ - 1) return;
+  open_.back().issued = true;
+  open_.back().events = std::move(events);
+}
+
+absl::Status Watchdog::Failed(const absl::Status& why) {
+  std::unique_lock lock(mutex_);
+  if (!failure_.ok()) return Report(nullptr);
+  own_failure_ = Named(why, open_.empty() ? nullptr : &open_.back().call);
+  return WaitForFailure(lock);
+}
+
+absl::Status Watchdog::WaitForRanks() {
+  std::unique_lock lock(mutex_);
+  waiting_ = true;
+  wake_.notify_one();
+  changed_.wait(lock, [this] { return !failure_.ok() || matched_ == begun_; });
+  waiting_ = false;
+  return failure_.ok() ? absl::OkStatus() : Report(nullptr);
+}
+
+absl::Status Watchdog::WaitForCalls() {
+  LOCKSTEP_RETURN_IF_ERROR(WaitForRanks());
+  for (int polls = 0;; ++polls) {
+    cudaEvent_t last = nullptr;
+    {
+      const std::lock_guard lock(mutex_);
+      if (!failure_.ok()) return Report(nullptr);
+      const auto on_stream = std::find_if(
+          open_.rbegin(), open_.rend(),
+          [](const OpenCall& open) { return open.events.done != nullptr; });
+      if (on_stream == open_.rend()) return absl::OkStatus();
+      last = on_stream->events.done.get();
+    }
+    // Without the lock. Should the watchdog see the call end meanwhile, the
+    // event is a spare one, which only this thread takes.
+    const cudaError_t error = cudaEventQuery(last);
+    if (error == cudaSuccess) return absl::OkStatus();
+    if (error != cudaErrorNotReady) {
+      return Failed(CudaStatus(error, "cudaEventQuery"));
+    }
+    if (polls < kYields) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kSleep);
+    }
+  }
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> Watchdog::Split(
+    const Call& call, int color, int key, const CallSite& site) {
+  std::unique_lock lock(mutex_);
+  if (!failure_.ok()) return Report(&call);
+  split_request_ = {color, key, site};
+  Log(call);
+  open_.back().issued = true;
+  waiting_ = true;
+  wake_.notify_one();
+  changed_.wait(lock, [this] { return !failure_.ok() || split_.has_value(); });
+  waiting_ = false;
+  if (!failure_.ok()) return Report(nullptr);
+  return *std::exchange(split_, std::nullopt);
+}
+
+absl::StatusOr<CallEvents> Watchdog::TakeEvents() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!spare_events_.empty()) {
+      CallEvents events = std::move(spare_events_.back());
+      spare_events_.pop_back();
+      return events;
+    }
+  }
+  CallEvents events;
+  LOCKSTEP_ASSIGN_OR_RETURN(events.started, MakeEvent());
+  LOCKSTEP_ASSIGN_OR_RETURN(events.done, MakeEvent());
+  return events;
+}
+
+void Watchdog::ReturnEvents(CallEvents events) {
+  const std::lock_guard lock(mutex_);
+  spare_events_.push_back(std::move(events));
+}
+
+bool Watchdog::Leave() {
+  if (thread_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      leaving_.emplace(kGrace);
+      wake_.notify_one();
+    }
+    thread_.join();
+  }
+  const std::lock_guard lock(mutex_);
+  return left_together_;
+}
+
+absl::Status Watchdog::Named(const absl::Status& status,
+                             const Call* call) const {
+  return absl::Status(
+      status.code(),
+      absl::StrCat("rank ", rank(), ": ",
+                   call == nullptr ? "" : absl::StrCat(ToString(*call), ": "),
+                   status.message()));
+}
+
+absl::Status Watchdog::Report(const Call* call) {
+  if (!std::exchange(reported_, true)) return failure_;
+  if (call != nullptr) return CallAfterFailure(rank(), *call, failure_);
+  return absl::FailedPreconditionError(
+      absl::StrCat("rank ", rank(),
+                   " waits after the group had failed: ", failure_.message()));
+}
+
+absl::Status Watchdog::WaitForFailure(std::unique_lock<std::mutex>& lock) {
+  waiting_ = true;
+  wake_.notify_one();
+  changed_.wait(lock, [this] { return !failure_.ok(); });
+  waiting_ = false;
+  return Report(nullptr);
+}
+
+// The watchdog's side.
+
+void Watchdog::Watch() {
+  cudaSetDevice(options_.device);
+  // What this thread asks must not end a capture of another one.
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  cudaThreadExchangeStreamCaptureMode(&mode);
+  for (;;) {
+    const absl::StatusOr<bool> last = Meet(NextBeat());
+    if (!last.ok()) return Fail(last.status());
+    const std::lock_guard lock(mutex_);
+    ended_ = *last;
+    changed_.notify_all();
+    if (ended_) return;
+  }
+}
+
+// Waits until it is time to meet, and gathers what this rank has to say.
+Watchdog::Beat Watchdog::NextBeat() {
+  std::unique_lock lock(mutex_);
+  wake_.wait_for(lock, absl::ToChronoMicroseconds(Pause()),
+                 [this] { return waiting_; });
+  if (own_failure_.ok()) {
+    const Call* const oldest = open_.empty() ? nullptr : &open_.front().call;
+    for (const absl::Status& status : {PollCalls(), options_.health()}) {
+      if (!status.ok()) own_failure_ = Named(status, oldest);
+    }
+  }
+  if (own_failure_.ok()) own_failure_ = OverdueCall();
+
+  Beat beat;
+  beat.failure = StatusBytes(own_failure_);
+  beat.ended = collectives_ended_;
+  while (!unpublished_.empty() && beat.call_count < int{Beat::kCalls}) {
+    beat.calls[beat.call_count++] = unpublished_.front();
+    unpublished_.pop_front();
+  }
+  beat.leaving = leaving_.has_value() && unpublished_.empty();
+  beat.gone = beat.leaving && (alone_ || leaving_->passed());
+  return beat;
+}
+
+absl::Duration Watchdog::Pause() const {
+  if (waiting_ || unpublished_.size() > Beat::kCalls) {
+    return absl::ZeroDuration();
+  }
+  const bool busy =
+      !open_.empty() || !unpublished_.empty() || leaving_.has_value();
+  return busy ? kBusyPause : kIdlePause;
+}
+
+// Asks the GPU how far this rank's calls have come.
+absl::Status Watchdog::PollCalls() {
+  for (OpenCall& open : open_) {
+    if (!open.issued) break;
+    if (open.events.done == nullptr) continue;
+    if (!open.started) {
+      LOCKSTEP_ASSIGN_OR_RETURN(open.started, HasCome(open.events.started));
+      if (!open.started) break;
+      open.deadline = Deadline(options_.timeout);
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(open.done, HasCome(open.events.done));
+    if (!open.done) break;
+  }
+  while (!open_.empty() && open_.front().issued &&
+         open_.front().number < matched_ &&
+         (open_.front().done || open_.front().events.done == nullptr)) {
+    OpenCall& front = open_.front();
+    if (!IsBetweenTwo(front.call.operation)) ++collectives_ended_;
+    if (front.events.done != nullptr) {
+      spare_events_.push_back(std::move(front.events));
+    }
+    open_.pop_front();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Watchdog::OverdueCall() const {
+  for (const OpenCall& open : open_) {
+    const bool waits_its_turn =
+        open.issued && open.events.done != nullptr && !open.started;
+    if (waits_its_turn || !open.deadline.passed()) continue;
+    return Named(
+        absl::DeadlineExceededError(absl::StrCat(
+            "not finished after ", absl::FormatDuration(options_.timeout),
+            WhoIsMissing(open))),
+        &open.call);
+  }
+  return absl::OkStatus();
+}
+
+// " on ranks 0, 2; rank 1 has not called it": as far as it is known.
+std::string Watchdog::WhoIsMissing(const OpenCall& open) const {
+  if (IsBetweenTwo(open.call.operation)) {
+    return open.number < matched_
+               ? ""
+               : absl::StrCat("; rank ", open.call.peer, " has not come to it");
+  }
+  // Which of the calls of all ranks it is.
+  int64_t number = collectives_ended_;
+  for (const OpenCall& other : open_) {
+    if (other.number == open.number) break;
+    if (!IsBetweenTwo(other.call.operation)) ++number;
+  }
+  std::vector<int> missing;
+  std::vector<int> unfinished;
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const Standing& standing = standings_[static_cast<size_t>(rank)];
+    if (rank != this->rank() && standing.collectives <= number) {
+      missing.push_back(rank);
+    } else if (standing.ended <= number) {
+      unfinished.push_back(rank);
+    }
+  }
+  const auto list = [](const std::vector<int>& ranks) {
+    return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ",
+                        absl::StrJoin(ranks, ", "));
+  };
+  std::string text = absl::StrCat(" on ", list(unfinished));
+  if (!missing.empty()) {
+    absl::StrAppend(&text, "; ", list(missing),
+                    missing.size() == 1 ? " has" : " have", " not called it");
+  }
+  return text;
+}
+
+// Error: the group's failure.
+absl::StatusOr<bool> Watchdog::Meet(const Beat& own) {
+  if (alone_) {
+    LOCKSTEP_RETURN_IF_ERROR(own.failure.status());
+    Take(rank(), own);
+    LOCKSTEP_RETURN_IF_ERROR(Match());
+    LOCKSTEP_RETURN_IF_ERROR(CheckLeavers());
+    return own.gone;
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Beat> beats,
+                            AllGatherBytes(*control_, own));
+  for (const Beat& beat : beats) {
+    LOCKSTEP_RETURN_IF_ERROR(beat.failure.status());
+  }
+  for (int rank = 0; rank < world_size(); ++rank) {
+    Take(rank, beats[static_cast<size_t>(rank)]);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(Match());
+  LOCKSTEP_RETURN_IF_ERROR(CheckLeavers());
+  const bool together =
+      std::ranges::all_of(beats, [](const Beat& beat) { return beat.leaving; });
+  const std::lock_guard lock(mutex_);
+  left_together_ = together;
+  return together || own.gone;
+}
+
+void Watchdog::Take(int rank, const Beat& beat) {
+  Standing& standing = standings_[static_cast<size_t>(rank)];
+  for (int32_t i = 0; i < beat.call_count; ++i) {
+    standing.unmatched.push_back(beat.calls[i]);
+    if (!IsBetweenTwo(beat.calls[i].operation)) ++standing.collectives;
+  }
+  standing.ended = beat.ended;
+  standing.leaving = beat.leaving;
+  alone_ = alone_ || beat.gone;
+}
+
+absl::Status Watchdog::Match() {
+  for (;;) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool by_all, MatchCollective());
+    LOCKSTEP_ASSIGN_OR_RETURN(const bool by_two, MatchMessages());
+    if (!by_all && !by_two) return absl::OkStatus();
+  }
+}
+
+// Whether all ranks had come to a call of all; it then fits.
+absl::StatusOr<bool> Watchdog::MatchCollective() {
+  for (const Standing& each : standings_) {
+    if (each.unmatched.empty() ||
+        IsBetweenTwo(each.unmatched.front().operation)) {
+      return false;
+    }
+  }
+  const Call first = standings_.front().unmatched.front();
+  for (int rank = 1; rank < world_size(); ++rank) {
+    const Call& call = standings_[static_cast<size_t>(rank)].unmatched.front();
+    if (!Agree(first, call)) {
+      return CallsDiffer("ranks disagree", 0, first, rank, call);
+    }
+  }
+  for (int rank = 0; rank < world_size(); ++rank) Pop(rank);
+  if (first.operation == Operation::kSplit) {
+    LOCKSTEP_RETURN_IF_ERROR(SplitControl());
+  }
+  return true;
+}
+
+// Whether two ranks had come to a Send and a Receive; they then fit.
+absl::StatusOr<bool> Watchdog::MatchMessages() {
+  for (int rank = 0; rank < world_size(); ++rank) {
+    const auto& own = standings_[static_cast<size_t>(rank)].unmatched;
+    if (own.empty() || !IsBetweenTwo(own.front().operation)) continue;
+    const int peer = own.front().peer;
+    const auto& other = standings_[static_cast<size_t>(peer)].unmatched;
+    if (other.empty()) continue;
+    if (IsBetweenTwo(other.front().operation) && other.front().peer != rank) {
+      continue;  // The peer is still in a message with a third rank.
+    }
+    if (!FitTogether(rank, own.front(), peer, other.front())) {
+      const int lower = std::min(rank, peer);
+      const int upper = std::max(rank, peer);
+      return CallsDiffer(
+          "ranks disagree", lower,
+          standings_[static_cast<size_t>(lower)].unmatched.front(), upper,
+          standings_[static_cast<size_t>(upper)].unmatched.front());
+    }
+    Pop(rank);
+    Pop(peer);
+    return true;
+  }
+  return false;
+}
+
+void Watchdog::Pop(int rank) {
+  standings_[static_cast<size_t>(rank)].unmatched.pop_front();
+  if (rank != this->rank()) return;
+  const std::lock_guard lock(mutex_);
+  ++matched_;
+}
+
+// A call that waits for a rank which has left waits for ever.
+absl::Status Watchdog::CheckLeavers() const {
+  for (int gone = 0; gone < world_size(); ++gone) {
+    const Standing& leaver = standings_[static_cast<size_t>(gone)];
+    if (!leaver.leaving || !leaver.unmatched.empty()) continue;
+    for (int rank = 0; rank < world_size(); ++rank) {
+      const auto& waiting = standings_[static_cast<size_t>(rank)].unmatched;
+      if (waiting.empty()) continue;
+      const Call& call = waiting.front();
+      if (IsBetweenTwo(call.operation) && call.peer != gone) continue;
+      return absl::UnavailableError(
+          absl::StrCat("rank ", gone, " has left the group, and rank ", rank,
+                       " called ", ToString(call)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Watchdog::SplitControl() {
+  SplitRequest request;
+  {
+    const std::lock_guard lock(mutex_);
+    request = split_request_;
+  }
+  auto part = control_->Split(request.color, request.key, request.site);
+  LOCKSTEP_RETURN_IF_ERROR(part.status());
+  const std::lock_guard lock(mutex_);
+  split_ = *std::move(part);
+  return absl::OkStatus();
+}
+
+void Watchdog::Fail(const absl::Status& failure) {
+  {
+    const std::lock_guard lock(mutex_);
+    failure_ = failure;
+    ended_ = true;
+    changed_.notify_all();
+  }
+  options_.abort();
+}
+
+}  // namespace lockstep
