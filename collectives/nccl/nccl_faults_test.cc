@@ -88,11 +88,13 @@ absl::Status AllReduceOnce(NcclCommunicator& communicator) {
   return CheckOnDevice(communicator, {ExactCall(Operation::kAllReduce, 1000)});
 }
 
-// Calls, and then once more: which must fail at once, with the first cause.
+// Calls and waits, and calls once more: which must fail at once, with the first
+// cause.
 absl::Status FailTwice(
     NcclCommunicator& communicator,
     const std::function<absl::Status(NcclCommunicator&)>& call) {
-  const absl::Status first = call(communicator);
+  absl::Status first = call(communicator);
+  if (first.ok()) first = communicator.Wait();
   if (first.ok()) return absl::InternalError("did not fail");
   const absl::Time before = absl::Now();
   const absl::Status second = communicator.Barrier();
@@ -114,14 +116,12 @@ std::vector<absl::Status> FailAllReduce(int ranks, const NcclOptions& options) {
 }
 
 // All ranks but `absent` call; that one waits, alive, for their end.
-std::vector<absl::Status> RunWithout(int absent, const NcclOptions& options,
-                                     absl::Duration control_timeout) {
+std::vector<absl::Status> RunWithout(int absent, const NcclOptions& options) {
   constexpr int kRanks = 3;
   std::atomic<int> ended = 0;
   absl::Notification all_ended;
   return RunNcclRanks(
-      kRanks, options,
-      [&](NcclCommunicator& communicator) -> absl::Status {
+      kRanks, options, [&](NcclCommunicator& communicator) -> absl::Status {
         if (communicator.rank() == absent) {
           return all_ended.WaitForNotificationWithTimeout(kLong)
                      ? absl::OkStatus()
@@ -130,33 +130,32 @@ std::vector<absl::Status> RunWithout(int absent, const NcclOptions& options,
         const absl::Status status = FailTwice(communicator, AllReduceOnce);
         if (++ended == kRanks - 1) all_ended.Notify();
         return status;
-      },
-      control_timeout);
+      });
 }
 
 TEST_F(NcclFaultsTest, RankThatNeverCallsIsNamedAtTheDeadline) {
-  const auto statuses = RunWithout(1, Options(), kSoon);
-  EXPECT_THAT(statuses[1], IsOk());
-  for (const int rank : {0, 2}) {
-    EXPECT_THAT(statuses[rank], StatusIs(absl::StatusCode::kDeadlineExceeded,
-                                         HasSubstr("rank 1")));
-  }
-}
-
-TEST_F(NcclFaultsTest, WithoutChecksNcclIsAbortedAtTheDeadline) {
   for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kRing}) {
     NcclOptions options = Options(algorithm);
     options.group.timeout = kSoon;
-    const auto statuses = RunWithout(1, options, kLong);
+    const auto statuses = RunWithout(1, options);
     EXPECT_THAT(statuses[1], IsOk());
-    for (const int rank : {0, 2}) {
-      EXPECT_THAT(
-          statuses[rank],
-          StatusIs(absl::StatusCode::kDeadlineExceeded,
-                   AllOf(HasSubstr(absl::StrCat("rank ", rank, ": AllReduce")),
-                         HasSubstr("not finished after 300ms"))));
-    }
+    EXPECT_THAT(statuses[0],
+                StatusIs(absl::StatusCode::kDeadlineExceeded,
+                         AllOf(HasSubstr(": AllReduce(float32[1000], sum)"),
+                               HasSubstr("not finished after 300ms on ranks "
+                                         "0, 2; rank 1 has not called it"))));
+    EXPECT_EQ(statuses[0], statuses[2]);
   }
+}
+
+TEST_F(NcclFaultsTest, JoiningEndsAtTheDeadlineToo) {
+  standin::SetNcclFaults({.stalled_init_rank = 1});
+  NcclOptions options = Options();
+  options.group.timeout = kSoon;
+  EXPECT_THAT(
+      RunNcclRanks(2, options, AllReduceOnce),
+      Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
+                    HasSubstr("joining NCCL: not finished after 300ms"))));
 }
 
 TEST_F(NcclFaultsTest, StalledRankEndsAllAtTheDeadline) {
@@ -348,20 +347,36 @@ TEST_F(NcclFaultsTest, RankZerosOptionsHold) {
               Each(IsOk()));
 }
 
+// Runs `fn` on each of three ranks, whose calls follow a stream of their own.
+using StreamFunction =
+    std::function<absl::Status(NcclCommunicator&, cudaStream_t)>;
+std::vector<absl::Status> RunOnStreams(const NcclOptions& options,
+                                       bool own_gpus,
+                                       const StreamFunction& fn) {
+  return RunRanks(
+      Backend::kThreads, 3, [&](Communicator& control) -> absl::Status {
+        LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
+        NcclOptions own = options;
+        own.device = own_gpus ? control.rank() : 0;
+        own.stream = stream.get();
+        LOCKSTEP_ASSIGN_OR_RETURN(auto owned, control.Split(0, 0));
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const auto communicator,
+            NcclCommunicator::Create(std::move(owned), own));
+        return fn(*communicator, stream.get());
+      });
+}
+
 TEST_F(NcclFaultsTest, ThreadsThatShareAGpuNeedNewerNccl) {
-  EXPECT_THAT(
-      RunNcclRanks(std::vector<NcclOptions>(3, Options()), AllReduceOnce),
-      Each(StatusIs(absl::StatusCode::kFailedPrecondition,
-                    HasSubstr("threads of one process"))));
+  const auto run = [](NcclCommunicator& communicator, cudaStream_t) {
+    if (!communicator.shared_gpu()) return absl::InternalError("not shared");
+    return AllReduceOnce(communicator);
+  };
+  EXPECT_THAT(RunOnStreams(Options(), /*own_gpus=*/false, run),
+              Each(StatusIs(absl::StatusCode::kFailedPrecondition,
+                            HasSubstr("threads of one process"))));
   standin::SetNcclFaults({.version = 23000});
-  EXPECT_THAT(RunNcclRanks(std::vector<NcclOptions>(3, Options()),
-                           [](NcclCommunicator& communicator) -> absl::Status {
-                             if (!communicator.shared_gpu()) {
-                               return absl::InternalError("not shared");
-                             }
-                             return AllReduceOnce(communicator);
-                           }),
-              Each(IsOk()));
+  EXPECT_THAT(RunOnStreams(Options(), /*own_gpus=*/false, run), Each(IsOk()));
   EXPECT_STREQ(std::getenv("NCCL_MULTI_RANK_GPU_ENABLE"), "1");
   for (const char* const name :
        {"NCCL_MULTI_RANK_GPU_ENABLE", "NCCL_NVLS_ENABLE", "NCCL_MAX_CTAS"}) {
@@ -369,31 +384,37 @@ TEST_F(NcclFaultsTest, ThreadsThatShareAGpuNeedNewerNccl) {
   }
 }
 
-// Data that the caller's stream has yet to write when the call is made.
-TEST_F(NcclFaultsTest, CallsStartAfterTheCallersStream) {
-  standin::SetSchedule({.order = Order::kNewestStreamFirst});
-  const auto run = [](Communicator& control) -> absl::Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
-    NcclOptions options = Options();
-    options.device = control.rank();
-    options.stream = stream.get();
-    LOCKSTEP_ASSIGN_OR_RETURN(auto owned, control.Split(0, 0));
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        const auto communicator,
-        NcclCommunicator::Create(std::move(owned), options));
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto memory,
-                              MakeDeviceMemory(Bytes(256, std::byte{0xa5})));
-    const Buffer data(memory->data(), 64, DataType::kFloat32);
+// Data that the caller's stream has yet to write when the call is made, and
+// that it reads after it.
+TEST_F(NcclFaultsTest, CallsTakeTheirPlaceOnTheCallersStream) {
+  const auto run = [](NcclCommunicator& communicator,
+                      cudaStream_t stream) -> absl::Status {
+    const Bytes unset(256, std::byte{0xa5});
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto data, MakeDeviceMemory(unset));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto copy, MakeDeviceMemory(unset));
     LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-        cudaMemsetAsync(data.data, 0, 256, stream.get()), "cudaMemsetAsync"));
-    LOCKSTEP_RETURN_IF_ERROR(communicator->AllReduce(data));
-    return CheckZeros(data);
+        cudaMemsetAsync(data->data(), 1, 256, stream), "cudaMemsetAsync"));
+    LOCKSTEP_RETURN_IF_ERROR(
+        communicator.AllReduce({data->data(), 256, DataType::kUInt8}));
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(copy->data(), data->data(), 256,
+                                   cudaMemcpyDeviceToDevice, stream),
+                   "cudaMemcpyAsync"));
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
+    return copy->Holds(Bytes(256, std::byte{3}))
+               ? absl::OkStatus()
+               : absl::DataLossError("not the sum of three ones");
   };
-  EXPECT_THAT(RunRanks(Backend::kThreads, 3, run), Each(IsOk()));
-  // The control: without the wait for it the call comes first.
-  standin::SetSchedule({.order = Order::kNewestStreamFirst,
-                        .dropped_waits = DroppedWaits::kOfNewerStreams});
-  EXPECT_FALSE(AllOk(RunRanks(Backend::kThreads, 3, run)));
+  const auto all_ok = [&](DroppedWaits dropped) {
+    standin::SetSchedule(
+        {.order = Order::kNewestStreamFirst, .dropped_waits = dropped});
+    return AllOk(RunOnStreams(Options(), /*own_gpus=*/true, run));
+  };
+  EXPECT_TRUE(all_ok(DroppedWaits::kNone));
+  // The controls: without the wait before, or the one after.
+  EXPECT_FALSE(all_ok(DroppedWaits::kOfNewerStreams));
+  EXPECT_FALSE(all_ok(DroppedWaits::kOfOlderStreams));
 }
 
 // Several of each: the ring's kernels and messages, and NCCL's own calls.
@@ -468,6 +489,133 @@ TEST_F(NcclFaultsTest, AnotherOrderOfAdditionsIsRejected) {
         return CheckRingBits(communicator, DataType::kFloat32, ReduceOp::kSum,
                              301);
       })));
+}
+
+// Nothing waits on the host but Wait: what is held back has not run when Run
+// returns. And NCCL is called as seldom as can be.
+TEST_F(NcclFaultsTest, CallsOnlyEnqueue) {
+  constexpr int kSteps = 3 - 1;  // Of each half of the ring.
+  for (const int chunks : {1, 2}) {
+    standin::SetSchedule({.order = Order::kOldestStreamFirst});
+    NcclOptions options = Options(Algorithm::kRing);
+    options.chunk_bytes = 3 * 1024 / chunks;
+    const auto statuses = RunOnStreams(
+        options, /*own_gpus=*/true,
+        [&](NcclCommunicator& communicator, cudaStream_t) -> absl::Status {
+          const Bytes ones(3 * 3 * 1024, std::byte{1});
+          LOCKSTEP_ASSIGN_OR_RETURN(const auto memory, MakeDeviceMemory(ones));
+          // The first call, the one that is captured, and two replays.
+          for (const int groups :
+               {kSteps * (chunks + 1), kSteps * (chunks + 1), 0, 0}) {
+            LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
+            const standin::CallCounts before = standin::CountsOfThisThread();
+            LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(
+                {memory->data(), 3 * 3 * 1024, DataType::kUInt8}));
+            const standin::CallCounts after = standin::CountsOfThisThread();
+            if (after.host_waits != before.host_waits ||
+                after.groups - before.groups != groups) {
+              return absl::InternalError(absl::StrCat(
+                  after.host_waits - before.host_waits, " host waits and ",
+                  after.groups - before.groups, " groups, not ", groups));
+            }
+            LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
+          }
+          return memory->Holds(Bytes(ones.size(), std::byte{81}))
+                     ? absl::OkStatus()
+                     : absl::DataLossError("not three to the fourth power");
+        });
+    EXPECT_THAT(statuses, Each(IsOk()));
+  }
+}
+
+TEST_F(NcclFaultsTest, NothingHasRunWhenACallReturns) {
+  standin::SetSchedule({.order = Order::kOldestStreamFirst});
+  const auto statuses = RunOnStreams(
+      Options(), /*own_gpus=*/true,
+      [](NcclCommunicator& communicator, cudaStream_t) -> absl::Status {
+        const Bytes ones(64, std::byte{1});
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto memory, MakeDeviceMemory(ones));
+        LOCKSTEP_RETURN_IF_ERROR(
+            communicator.AllReduce({memory->data(), 64, DataType::kUInt8}));
+        // Device memory of the stand-in can be read as it is.
+        if (*memory->data() != std::byte{1}) {
+          return absl::InternalError("the call waited for its result");
+        }
+        return communicator.Wait();
+      });
+  EXPECT_THAT(statuses, Each(IsOk()));
+}
+
+// The first call of these buffers is eager, the next ones replay a graph, and
+// the last is part of one that the caller captured: the same bits.
+TEST_F(NcclFaultsTest, GraphsGiveTheBitsOfEagerCalls) {
+  for (const DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+    const auto statuses = RunOnStreams(
+        Options(Algorithm::kRing), /*own_gpus=*/true,
+        [type](NcclCommunicator& communicator,
+               cudaStream_t stream) -> absl::Status {
+          constexpr int64_t kCount = 1283;
+          Bytes input(kCount * static_cast<size_t>(SizeOf(type)));
+          FillInput(communicator.rank(), type, kCount, input.data());
+          LOCKSTEP_ASSIGN_OR_RETURN(const auto from, MakeDeviceMemory(input));
+          LOCKSTEP_ASSIGN_OR_RETURN(const auto to, MakeDeviceMemory(input));
+          const auto run = [&]() -> absl::Status {
+            return communicator.AllReduce(
+                ConstBuffer(from->data(), kCount, type),
+                Buffer(to->data(), kCount, type));
+          };
+          std::vector<Bytes> results;
+          for (int call = 0; call < 4; ++call) {
+            LOCKSTEP_RETURN_IF_ERROR(run());
+            LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
+            LOCKSTEP_ASSIGN_OR_RETURN(results.emplace_back(), to->Read());
+            LOCKSTEP_RETURN_IF_ERROR(
+                CudaStatus(cudaMemset(to->data(), 0, input.size()), "memset"));
+          }
+          LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+              cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+              "cudaStreamBeginCapture"));
+          LOCKSTEP_RETURN_IF_ERROR(run());
+          cudaGraph_t graph = nullptr;
+          cudaGraphExec_t made = nullptr;
+          LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+              cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture"));
+          LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+              cudaGraphInstantiate(&made, graph, 0), "cudaGraphInstantiate"));
+          LOCKSTEP_RETURN_IF_ERROR(
+              CudaStatus(cudaGraphLaunch(made, stream), "cudaGraphLaunch"));
+          LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream),
+                                              "cudaStreamSynchronize"));
+          cudaGraphExecDestroy(made);
+          cudaGraphDestroy(graph);
+          LOCKSTEP_ASSIGN_OR_RETURN(results.emplace_back(), to->Read());
+          for (const Bytes& result : results) {
+            if (result != results.front() || result == input) {
+              return absl::DataLossError("not the bits of the eager call");
+            }
+          }
+          return communicator.Wait();
+        });
+    EXPECT_THAT(statuses, Each(IsOk()));
+  }
+}
+
+// A group that NCCL has not ready when the next is asked for.
+TEST_F(NcclFaultsTest, LateGroupsChangeNothing) {
+  standin::SetNcclFaults({.late_rank = 1, .late_polls = 20});
+  EXPECT_THAT(RunNcclRanks(3, Options(Algorithm::kRing), UseEverything),
+              Each(IsOk()));
+}
+
+TEST_F(NcclFaultsTest, RanksThatLeaveInHealthDestroyAndOthersAbort) {
+  standin::ResetCounts();
+  EXPECT_THAT(RunNcclRanks(3, Options(), UseEverything), Each(IsOk()));
+  EXPECT_EQ(standin::Counts().communicators_destroyed, 3);
+  EXPECT_EQ(standin::Counts().communicators_aborted, 0);
+  standin::SetNcclFaults({.failing_rank = 1, .error = ncclRemoteError});
+  FailAllReduce(3, Options(Algorithm::kRing));
+  EXPECT_EQ(standin::Counts().communicators_destroyed, 3);
+  EXPECT_EQ(standin::Counts().communicators_aborted, 3);
 }
 
 }  // namespace
