@@ -72,6 +72,11 @@ void NoteCommunicatorEnd(bool healthy);
 // Whether the range lies in one piece of device memory.
 bool IsDeviceRange(const void* pointer, size_t bytes);
 
+// Device memory that NCCL's windows may be made of: cudaMalloc's is not.
+cudaError_t AllocateForWindows(void** pointer, size_t bytes);
+cudaError_t FreeForWindows(void* pointer);
+bool IsForWindows(const void* pointer, size_t bytes);
+
 }  // namespace lockstep::standin
 
 #endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_QUEUE_H_

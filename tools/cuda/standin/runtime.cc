@@ -108,26 +108,41 @@ void Note(int64_t CallCounts::*member) {
 std::atomic<int> device_count = 1;
 constinit thread_local int current_device = 0;
 
-std::mutex memory_mutex;  // Guards Memory() and PinnedMemory().
+std::mutex memory_mutex;  // Guards the three that follow.
 
 // Address to bytes of what there is. Never destroyed, since other destructors
 // may free memory.
-std::map<uintptr_t, size_t>& Memory() {
-  static auto& memory = *new std::map<uintptr_t, size_t>;
+using Pieces = std::map<uintptr_t, size_t>;
+Pieces& Memory() {
+  static Pieces& memory = *new Pieces;
   return memory;
 }
-std::map<uintptr_t, size_t>& PinnedMemory() {
-  static auto& memory = *new std::map<uintptr_t, size_t>;
+Pieces& WindowMemory() {
+  static Pieces& memory = *new Pieces;
+  return memory;
+}
+Pieces& PinnedMemory() {
+  static Pieces& memory = *new Pieces;
   return memory;
 }
 
+// Whether the range lies in one of the pieces.
+bool IsIn(const Pieces& pieces, const void* pointer, size_t bytes) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+  const std::lock_guard lock(memory_mutex);
+  const auto after = pieces.upper_bound(address);
+  if (after == pieces.begin()) return false;
+  const auto& [start, size] = *std::prev(after);
+  return address - start <= size && bytes <= size - (address - start);
+}
+
 // Memory that `owner` notes.
-cudaError_t AllocateNoted(void** pointer, size_t bytes,
-                          std::map<uintptr_t, size_t>& owner) {
+cudaError_t AllocateNoted(void** pointer, size_t bytes, Pieces& owner) {
   *pointer = nullptr;
   const cudaError_t error = CheckUnsafeCall();
   if (error != cudaSuccess || bytes == 0) return error;
-  if (posix_memalign(pointer, 256, bytes) != 0) {
+  const size_t alignment = &owner == &WindowMemory() ? 4096 : 256;
+  if (posix_memalign(pointer, alignment, bytes) != 0) {
     *pointer = nullptr;
     return Record(cudaErrorMemoryAllocation);
   }
@@ -137,7 +152,7 @@ cudaError_t AllocateNoted(void** pointer, size_t bytes,
   return cudaSuccess;
 }
 
-cudaError_t FreeNoted(void* pointer, std::map<uintptr_t, size_t>& owner) {
+cudaError_t FreeNoted(void* pointer, Pieces& owner) {
   if (pointer == nullptr) return cudaSuccess;
   const cudaError_t error = CheckUnsafeCall();
   if (error != cudaSuccess) return error;
@@ -215,12 +230,19 @@ void NoteCommunicatorEnd(bool healthy) {
 void SetDeviceCount(int count) { device_count = count; }
 
 bool IsDeviceRange(const void* pointer, size_t bytes) {
-  const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
-  const std::lock_guard lock(memory_mutex);
-  auto after = Memory().upper_bound(address);
-  if (after == Memory().begin()) return false;
-  const auto& [start, size] = *std::prev(after);
-  return address - start <= size && bytes <= size - (address - start);
+  return IsIn(Memory(), pointer, bytes) || IsForWindows(pointer, bytes);
+}
+
+cudaError_t AllocateForWindows(void** pointer, size_t bytes) {
+  return AllocateNoted(pointer, bytes, WindowMemory());
+}
+
+cudaError_t FreeForWindows(void* pointer) {
+  return FreeNoted(pointer, WindowMemory());
+}
+
+bool IsForWindows(const void* pointer, size_t bytes) {
+  return IsIn(WindowMemory(), pointer, bytes);
 }
 
 }  // namespace lockstep::standin
