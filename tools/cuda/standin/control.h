@@ -20,8 +20,9 @@ enum class Order {
   kAtOnce,
   // Nothing runs before the thread that made the stream next asks a stream or
   // an event, or waits for one. Then the oldest stream runs as far as events
-  // let it, then the next; or the newest first. Work on the default stream
-  // still runs at once. Code whose result depends on the order lacks an event.
+  // let it, then the next; or the newest first. The default stream is the
+  // oldest, and of every thread that has its device. Code whose result depends
+  // on the order lacks an event.
   // As a GPU waits for nobody, work is held back for a second at most while
   // other threads ask or wait.
   kOldestStreamFirst,
@@ -98,7 +99,8 @@ struct CallCounts {
   // Calls in which the host waits for the device, whether or not there was
   // something to wait for: cudaStreamSynchronize, cudaEventSynchronize,
   // cudaDeviceSynchronize, cudaMemcpy but between places of device memory,
-  // cudaFree, cudaFreeHost and ncclCommFinalize. Not queries.
+  // cudaMemcpyAsync to memory that is not pinned, cudaFree, cudaFreeHost and
+  // ncclCommFinalize. Not queries.
   int64_t host_waits = 0;
   int64_t communicators_destroyed = 0;  // By ncclCommDestroy.
   int64_t communicators_aborted = 0;

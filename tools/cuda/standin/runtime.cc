@@ -5,9 +5,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tools/cuda/standin/control.h"
 #include "tools/cuda/standin/device_code.h"
@@ -157,6 +159,7 @@ cudaError_t FreeNoted(void* pointer, Pieces& owner) {
   const cudaError_t error = CheckUnsafeCall();
   if (error != cudaSuccess) return error;
   NoteHostWait();
+  RunHeldWork();
   {
     const std::lock_guard lock(memory_mutex);
     if (owner.erase(reinterpret_cast<uintptr_t>(pointer)) == 0) {
@@ -335,16 +338,31 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                             cudaMemcpyKind kind, cudaStream_t stream) {
+  using lockstep::standin::IsIn;
   if (!IsStream(stream)) return Record(cudaErrorInvalidResourceHandle);
   if (bytes == 0) return cudaSuccess;
-  const cudaError_t error = lockstep::standin::CheckCopy(to, from, bytes, kind);
+  cudaError_t error = lockstep::standin::CheckCopy(to, from, bytes, kind);
   if (error != cudaSuccess) return Record(error);
-  return Put(stream, [to, from, bytes] {
-    return [to, from, bytes] {
-      std::memmove(to, from, bytes);
+  const bool to_pageable =
+      kind == cudaMemcpyDeviceToHost && !IsIn(PinnedMemory(), to, bytes);
+  // Taken now: the caller may overwrite it when this returns.
+  std::shared_ptr<const std::vector<char>> staged;
+  if (kind == cudaMemcpyHostToDevice && !IsIn(PinnedMemory(), from, bytes)) {
+    const char* const begin = static_cast<const char*>(from);
+    staged = std::make_shared<const std::vector<char>>(begin, begin + bytes);
+  }
+  if (to_pageable || staged != nullptr) {
+    error = lockstep::standin::CheckPageable(stream);
+    if (error != cudaSuccess) return error;
+  }
+  error = Put(stream, [to, from, bytes, staged] {
+    return [to, from, bytes, staged] {
+      std::memmove(to, staged == nullptr ? from : staged->data(), bytes);
       return true;
     };
   });
+  return error == cudaSuccess && to_pageable ? cudaStreamSynchronize(stream)
+                                             : error;
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
@@ -353,7 +371,9 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
   if (error == cudaSuccess) error = Record(TakeFault());
   if (error == cudaSuccess) error = cudaMemcpyAsync(to, from, bytes, kind);
   if (error != cudaSuccess || kind == cudaMemcpyDeviceToDevice) return error;
-  return cudaStreamSynchronize(nullptr);
+  const bool waited = kind == cudaMemcpyDeviceToHost && bytes > 0 &&
+                      !lockstep::standin::IsIn(PinnedMemory(), to, bytes);
+  return waited ? cudaSuccess : cudaStreamSynchronize(nullptr);
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
