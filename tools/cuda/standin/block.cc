@@ -7,12 +7,14 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -217,6 +219,16 @@ std::string Coordinates(const uint3& v) {
   return absl::StrFormat("(%d,%d,%d)", v.x, v.y, v.z);
 }
 
+constexpr std::string_view kNeverMeets =
+    "a kernel waits at a barrier of an NCCL communicator that is gone: a GPU "
+    "would be stuck";
+
+// How far a launch has come that waits for peers.
+struct LaunchState {
+  PeersWait peers;  // Null before it has arrived.
+  bool abandoned = false;
+};
+
 // Runs the blocks of one launch. A thread runs until it waits or exits, then
 // the next goes on. A fiber that has run a thread to its end takes the next
 // thread, so a kernel that never waits needs one fiber. When every thread waits
@@ -224,9 +236,11 @@ std::string Coordinates(const uint3& v) {
 // that is a fault. Used by one host thread.
 class Block {
  public:
-  // `thread` is the kernel with its arguments; it must outlive the block.
-  Block(const cudaLaunchConfig_t& config, const std::function<void()>& thread)
-      : config_(config), kernel_(thread) {
+  // `thread` is the kernel with its arguments; it and `state` must outlive the
+  // block.
+  Block(const cudaLaunchConfig_t& config, const std::function<void()>& thread,
+        LaunchState& state)
+      : config_(config), kernel_(thread), state_(state) {
     const dim3& size = config.blockDim;
     for (unsigned z = 0; z < size.z; ++z) {
       for (unsigned y = 0; y < size.y; ++y) {
@@ -250,13 +264,14 @@ class Block {
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  // Runs the block `index`; false if it ended in a fault, after which no other
-  // block can run. Threads start in descending order in every other block, so
-  // that code which relies on the order fails in one of them.
+  // Runs the block `index`; false if it ended in a fault or was abandoned,
+  // after which no other block can run. Threads start in descending order in
+  // every other block, so that code which relies on the order fails in one of
+  // them.
   bool Run(uint3 index) {
     Reset(index);
     current_block = this;
-    while (fault_.empty() && exited_ < threads_.size()) {
+    while (fault_.empty() && !state_.abandoned && exited_ < threads_.size()) {
       if (!ready_.empty()) {
         MakeCurrent(*ready_.front());
         ready_.pop_front();
@@ -269,10 +284,10 @@ class Block {
       }
     }
     current_block = nullptr;
-    return fault_.empty();
+    return fault_.empty() && !state_.abandoned;
   }
 
-  // What went wrong, if Run returned false.
+  // What went wrong, if Run returned false; empty if it was abandoned.
   const std::string& fault() const { return fault_; }
 
   // The block that this host thread runs a device thread of.
@@ -284,6 +299,31 @@ class Block {
     current_->site = site;
     current_->fiber->Suspend();
   }
+  void WaitForPeers(const std::function<PeersWait()>& arrive, Site site) {
+    const dim3& grid = config_.gridDim;
+    if (current_->met_peers || grid.x * grid.y * grid.z > 1) {
+      EndInFault(absl::StrFormat(
+          "%s at %s:%d, which is not modelled",
+          current_->met_peers ? "a kernel waits a second time for other ranks"
+                              : "a kernel of several blocks waits for other "
+                                "ranks",
+          site.file, site.line));
+    }
+    current_->met_peers = true;
+    if (state_.peers == nullptr) state_.peers = arrive();
+    const Peers peers = state_.peers();
+    if (peers == Peers::kNever) EndInFault(std::string(kNeverMeets));
+    if (peers == Peers::kAreMissing) {
+      state_.abandoned = true;
+      current_->fiber->Suspend();
+    }
+    WaitForBlock(site);
+  }
+  [[noreturn]] void EndInFault(std::string what) {
+    fault_ = std::move(what);
+    current_->fiber->Suspend();
+    std::abort();
+  }
 
  private:
   enum class State { kReady, kAtBarrier, kExited };
@@ -293,6 +333,7 @@ class Block {
     Fiber* fiber;
     State state;
     Site site;
+    bool met_peers;
   };
 
   static FiberPool& Pool() {
@@ -334,6 +375,7 @@ class Block {
           threads_[descending_ ? threads_.size() - 1 - next : next];
       thread.fiber = &self;
       thread.state = State::kReady;
+      thread.met_peers = false;
       MakeCurrent(thread);
       kernel_();
       thread.state = State::kExited;
@@ -389,6 +431,7 @@ class Block {
 
   const cudaLaunchConfig_t config_;
   const std::function<void()>& kernel_;
+  LaunchState& state_;
 
   std::vector<std::unique_ptr<Fiber>> fibers_;
   std::vector<Fiber*> idle_;
@@ -404,21 +447,35 @@ class Block {
   std::string fault_;
 };
 
-// Runs all blocks of a launch on this host thread, one after the other.
-void RunBlocks(const cudaLaunchConfig_t& config,
-               const std::function<void()>& thread) {
-  Block block(config, thread);
+void ReportFault(std::string_view what) {
+  std::fprintf(stderr, "stand-in kernel fault: %s\n",
+               std::string(what).c_str());
+  SetFault(std::string(what));
+}
+
+// Runs all blocks of a launch on this host thread, one after the other. False
+// if it waits for peers.
+bool RunBlocks(const cudaLaunchConfig_t& config,
+               const std::function<void()>& thread, LaunchState& state) {
+  const Peers peers = state.peers == nullptr ? Peers::kHaveCome : state.peers();
+  if (peers == Peers::kAreMissing) return false;
+  if (peers == Peers::kNever) {
+    ReportFault(kNeverMeets);
+    return true;
+  }
+  state.abandoned = false;
+  Block block(config, thread, state);
   for (unsigned z = 0; z < config.gridDim.z; ++z) {
     for (unsigned y = 0; y < config.gridDim.y; ++y) {
       for (unsigned x = 0; x < config.gridDim.x; ++x) {
         if (block.Run({x, y, z})) continue;
-        std::fprintf(stderr, "stand-in kernel fault: %s\n",
-                     block.fault().c_str());
-        SetFault(block.fault());
-        return;
+        if (state.abandoned) return false;
+        ReportFault(block.fault());
+        return true;
       }
     }
   }
+  return true;
 }
 
 cudaError_t Check(const cudaLaunchConfig_t& config) {
@@ -450,13 +507,20 @@ cudaError_t Launch(const cudaLaunchConfig_t& config,
   const cudaError_t error = Record(Check(config));
   if (error != cudaSuccess) return error;
   return Put(config.stream, [config, thread = std::move(thread)] {
-    return [config, thread] {
-      RunBlocks(config, thread);
-      return true;
+    return [config, thread, state = LaunchState()]() mutable {
+      return RunBlocks(config, thread, state);
     };
   });
 }
 
 void SyncThreads(Site site) { Block::Current().WaitForBlock(site); }
+
+void WaitForPeers(const std::function<PeersWait()>& arrive, Site site) {
+  Block::Current().WaitForPeers(arrive, site);
+}
+
+void EndInFault(std::string what) {
+  Block::Current().EndInFault(std::move(what));
+}
 
 }  // namespace lockstep::standin

@@ -20,8 +20,9 @@ enum class Order {
   kAtOnce,
   // Nothing runs before the thread that made the stream next asks a stream or
   // an event, or waits for one. Then the oldest stream runs as far as events
-  // let it, then the next; or the newest first. Work on the default stream
-  // still runs at once. Code whose result depends on the order lacks an event.
+  // let it, then the next; or the newest first. The default stream is the
+  // oldest, and of every thread that has its device. Code whose result depends
+  // on the order lacks an event.
   // As a GPU waits for nobody, work is held back for a second at most while
   // other threads ask or wait.
   kOldestStreamFirst,
@@ -58,11 +59,12 @@ struct NcclFaults {
   // This rank's ncclCommInitRankConfig never returns, nor, if they block, those
   // of the ranks that wait for it: -1 for none.
   int stalled_init_rank = -1;
-  // This rank's operations never start: -1 for none.
+  // This rank's operations never start, nor do its kernels come to a barrier:
+  // -1 for none.
   int stalled_rank = -1;
-  // An operation of this rank starts only after threads have asked streams or
-  // events `late_polls` times, where each millisecond of a wait is a question
-  // too: -1 for none.
+  // An operation of this rank starts, and its kernels come to a barrier, only
+  // after threads have asked streams or events `late_polls` times, where each
+  // millisecond of a wait is a question too: -1 for none.
   int late_rank = -1;
   int64_t late_polls = 0;
   // From its operation number `error_from` on, ncclCommGetAsyncError gives this
@@ -71,6 +73,15 @@ struct NcclFaults {
   int64_t error_from = 0;
   ncclResult_t error = ncclSuccess;
   Damage damage = Damage::kNone;
+  // Whether there are windows and device communicators.
+  bool windows = true;
+  // How many ranks, of consecutive numbers, reach each other's memory, as far
+  // as that divides their number: 0 for all.
+  int lsa_ranks = 0;
+  // Each rank's barrier number `drops_barrier`, of those that its kernels call
+  // on a device communicator, lets it through at once: a planted bug. -1 for
+  // none.
+  int64_t drops_barrier = -1;
   // How long ncclCommFinalize waits before it fails.
   std::chrono::milliseconds finalize_limit = std::chrono::seconds(10);
 };
@@ -88,7 +99,8 @@ struct CallCounts {
   // Calls in which the host waits for the device, whether or not there was
   // something to wait for: cudaStreamSynchronize, cudaEventSynchronize,
   // cudaDeviceSynchronize, cudaMemcpy but between places of device memory,
-  // cudaFree, cudaFreeHost and ncclCommFinalize. Not queries.
+  // cudaMemcpyAsync to memory that is not pinned, cudaFree, cudaFreeHost and
+  // ncclCommFinalize. Not queries.
   int64_t host_waits = 0;
   int64_t communicators_destroyed = 0;  // By ncclCommDestroy.
   int64_t communicators_aborted = 0;

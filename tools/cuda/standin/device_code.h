@@ -159,6 +159,22 @@ struct Site {
 // Called by device threads alone: waits for all threads of the block.
 void SyncThreads(Site site);
 
+// The other ranks that a kernel waits for.
+enum class Peers {
+  kHaveCome,
+  kAreMissing,
+  kNever,  // A fault.
+};
+using PeersWait = std::function<Peers()>;
+
+// Called by device threads alone: waits for all threads of the block and for
+// peers. `arrive` is called once in a launch, and what it returns until they
+// have come; the kernel is abandoned where they have not, and starts anew.
+void WaitForPeers(const std::function<PeersWait()>& arrive, Site site);
+
+// Called by device threads alone: ends the kernel in a fault.
+[[noreturn]] void EndInFault(std::string what);
+
 // x * y + z of 16-bit floats, in float32, rounded to odd: rounding the result
 // to 16 bits then is the same as rounding the exact one.
 inline float FmaToOdd(float x, float y, float z) {

@@ -101,7 +101,8 @@ cudaError_t CheckPut(const CUstream_st& stream) {
   if (stream.number != 0) return cudaSuccess;
   cudaError_t error = cudaSuccess;
   for (const auto& each : All().streams) {
-    if (each->capture != nullptr && each->blocking) {
+    if (each->capture != nullptr && each->blocking &&
+        each->device == stream.device) {
       error = Invalidate(*each->capture, cudaErrorStreamCaptureImplicit);
     }
   }
@@ -137,6 +138,13 @@ cudaError_t CheckAsk(const EventState& event) {
     return Invalidate(*event.capture, cudaErrorCapturedEvent);
   }
   return CheckUnsafe();
+}
+
+cudaError_t CheckPageable(cudaStream_t stream) {
+  const DeviceLock lock;
+  CUstream_st* const found = Find(stream);
+  if (found == nullptr || found->capture == nullptr) return cudaSuccess;
+  return Invalidate(*found->capture, cudaErrorStreamCaptureUnsupported);
 }
 
 cudaError_t RecordNode(CUstream_st& stream, MakeWork make) {

@@ -266,6 +266,11 @@ TEST_F(GraphTest, RefusesAndInvalidates) {
        cudaErrorStreamCaptureUnsupported},
       {"frees", [&] { return cudaFree(data_); },
        cudaErrorStreamCaptureUnsupported},
+      {"copies pageable memory",
+       [&] {
+         return cudaMemcpyAsync(data_, host, 4, cudaMemcpyHostToDevice, older_);
+       },
+       cudaErrorStreamCaptureUnsupported},
       {"copies at once",
        [&] { return cudaMemcpy(host, data_, 4, cudaMemcpyDeviceToHost); },
        cudaErrorStreamCaptureUnsupported},

@@ -21,18 +21,6 @@
 namespace lockstep::standin {
 namespace {
 
-struct State {
-  NcclFaults faults;
-  uint64_t ids = 0;
-  int live = 0;
-  std::map<uint64_t, std::shared_ptr<World>> worlds;
-};
-
-State& Global() {
-  static State& state = *new State;
-  return state;
-}
-
 struct Call {
   ncclComm_t comm;
   cudaStream_t stream;
@@ -41,33 +29,6 @@ struct Call {
 
 thread_local int group_depth = 0;
 thread_local std::vector<Call> group;
-
-}  // namespace
-}  // namespace lockstep::standin
-
-struct ncclComm {
-  ncclComm(std::shared_ptr<lockstep::standin::World> world, int rank,
-           bool blocking)
-      : world(std::move(world)), rank(rank), blocking(blocking) {}
-
-  const std::shared_ptr<lockstep::standin::World> world;
-  const int rank;
-  const bool blocking;
-  // Of graphs too, that recorded calls of the communicator; null in them when
-  // it is gone.
-  const std::shared_ptr<ncclComm*> self = std::make_shared<ncclComm*>(this);
-  bool joined = false;
-  bool finalized = false;
-  int64_t collectives = 0;
-  int64_t batches = 0;
-  // Not yet on their streams: with a communicator that does not block,
-  // ncclCommGetAsyncError puts them there.
-  std::vector<lockstep::standin::Batch> asked = {};
-  std::vector<std::weak_ptr<lockstep::standin::Batch>> submitted = {};
-};
-
-namespace lockstep::standin {
-namespace {
 
 // Whether two ranks have one device, which NCCL must be told to allow.
 bool SharesForbidden(const World& world) {
@@ -150,9 +111,12 @@ ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
     const std::shared_ptr<Batch> batch = weak.lock();
     if (batch != nullptr) Release(lock, batch->stream);
   }
+  const auto self = comm.self;
+  const auto in_graphs = [&] { return self.use_count() - 2; };
   const auto done = [&] {
+    if (*self == nullptr) return true;  // Aborted by another thread.
     std::erase_if(comm.submitted, [](auto& each) { return each.expired(); });
-    return comm.submitted.empty() && comm.self.use_count() == 1;
+    return comm.submitted.empty() && in_graphs() == 0;
   };
   if (!WaitUntil(lock, done, Global().faults.finalize_limit)) {
     std::fprintf(
@@ -161,9 +125,10 @@ ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
         "%d groups on streams, and for graphs with %d of its groups to "
         "be destroyed\n",
         comm.rank, static_cast<int>(comm.submitted.size()),
-        static_cast<int>(comm.self.use_count() - 1));
+        static_cast<int>(in_graphs()));
     return ncclInternalError;
   }
+  if (*self == nullptr) return ncclInternalError;
   comm.finalized = true;
   return ncclSuccess;
 }
@@ -224,6 +189,11 @@ ncclResult_t Enter(ncclComm_t comm, cudaStream_t stream,
 }
 
 }  // namespace
+
+NcclState& Global() {
+  static NcclState& state = *new NcclState;
+  return state;
+}
 
 void SetNcclFaults(const NcclFaults& faults) {
   const DeviceLock lock;
@@ -336,6 +306,7 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     const std::shared_ptr<Batch> batch = weak.lock();
     if (batch != nullptr) lockstep::standin::Withdraw(*batch);
   }
+  for (const auto& device_comm : comm->device_comms) device_comm->gone = true;
   *comm->self = nullptr;
   --Global().live;
   lockstep::standin::NoteCommunicatorEnd(/*healthy=*/false);

@@ -1,5 +1,6 @@
-// How the calls of NCCL's ranks meet, and what is then done to their memory.
-// The device's lock (queue.h) guards all of it.
+// What NCCL's stand-in consists of: communicators, how the calls of their ranks
+// meet, and what is then done to their memory. The device's lock (queue.h)
+// guards all of it.
 #ifndef LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_CALLS_H_
 #define LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_CALLS_H_
 
@@ -37,6 +38,16 @@ struct NcclOperation {
   int peer;  // Or root.
 };
 
+struct DeviceComm;
+
+// A call in which a rank's host waits for the others'.
+struct HostCall {
+  bool is_window = false;  // Or a device communicator.
+  char* memory = nullptr;
+  size_t bytes = 0;
+  std::shared_ptr<DeviceComm> device_comm = {};
+};
+
 struct World;
 
 // Calls of one rank that start and end together on one stream: a group's.
@@ -64,7 +75,31 @@ struct World {
   std::map<int64_t, std::map<int, Pending>> collectives = {};  // By rank.
   std::map<std::pair<int, int>, std::deque<Pending>> sends = {};
   std::map<std::pair<int, int>, std::deque<Pending>> receives = {};
+  // Calls in which the ranks' hosts wait for each other, by number and rank.
+  std::map<int64_t, std::map<int, HostCall>> host_calls = {};
 };
+
+// What one rank's device communicator points to: its barriers with the ranks
+// whose memory it reaches.
+struct DeviceComm : std::enable_shared_from_this<DeviceComm> {
+  int rank = 0;
+  int lsa_first = 0;  // The first of the ranks that reach each other.
+  int lsa_size = 0;
+  int barriers = 0;
+  int64_t barriers_called = 0;
+  bool gone = false;  // Its communicator is.
+  // How often each rank has come to each barrier; all ranks share it.
+  std::shared_ptr<std::map<std::pair<int, int>, int64_t>> arrivals = {};
+};
+
+struct NcclState {
+  NcclFaults faults;
+  uint64_t ids = 0;
+  int live = 0;
+  std::map<uint64_t, std::shared_ptr<World>> worlds;
+};
+
+NcclState& Global();
 
 // 0 for a type that is not modelled.
 size_t SizeOf(ncclDataType_t type);
@@ -82,5 +117,28 @@ void Start(Batch& batch);
 void Withdraw(Batch& batch);
 
 }  // namespace lockstep::standin
+
+struct ncclComm {
+  ncclComm(std::shared_ptr<lockstep::standin::World> world, int rank,
+           bool blocking)
+      : world(std::move(world)), rank(rank), blocking(blocking) {}
+
+  const std::shared_ptr<lockstep::standin::World> world;
+  const int rank;
+  const bool blocking;
+  // Of graphs too, that recorded calls of the communicator; null in them when
+  // it is gone.
+  const std::shared_ptr<ncclComm*> self = std::make_shared<ncclComm*>(this);
+  bool joined = false;
+  bool finalized = false;
+  int64_t collectives = 0;
+  int64_t batches = 0;
+  // Not yet on their streams: with a communicator that does not block,
+  // ncclCommGetAsyncError puts them there.
+  std::vector<lockstep::standin::Batch> asked = {};
+  std::vector<std::weak_ptr<lockstep::standin::Batch>> submitted = {};
+  int64_t host_calls = 0;
+  std::vector<std::shared_ptr<lockstep::standin::DeviceComm>> device_comms = {};
+};
 
 #endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_CALLS_H_

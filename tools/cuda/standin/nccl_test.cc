@@ -2,15 +2,19 @@
 // its faults are those that were planted.
 #include <cuda_runtime.h>
 #include <nccl.h>
+#include <nccl_device.h>
 
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tools/cuda/standin/control.h"
+#include "tools/cuda/standin/device_code.h"
 
 namespace lockstep {
 namespace {
@@ -400,6 +404,199 @@ TEST_F(BlockingNcclTest, GraphsOfAnAbortedCommunicatorAreAFault) {
   EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorLaunchFailure);
   Ok(cudaGraphExecDestroy(executable));
   Ok(cudaGraphDestroy(graph));
+}
+
+__global__ void MeetPeers(ncclDevComm comm, int index, int times) {
+  ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), comm,
+                                             ncclTeamTagLsa(), index);
+  for (int i = 0; i < times; ++i) {
+    barrier.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+  }
+}
+
+// own = the sum of what the ranks have at the window's second place.
+__global__ void AddUp(ncclDevComm comm, ncclWindow_t window) {
+  float sum = 0;
+  for (int peer = 0; peer < comm.lsaSize; ++peer) {
+    sum += *static_cast<float*>(ncclGetLsaPointer(window, 4, peer));
+  }
+  *static_cast<float*>(ncclGetLocalPointer(window, 0)) = sum;
+}
+
+// Each rank has a window of two floats, and a device communicator with two
+// barriers.
+class WindowTest : public BlockingNcclTest {
+ protected:
+  void SetUp() override {
+    BlockingNcclTest::SetUp();
+    ForEachRank([this](int rank) {
+      Ok(ncclMemAlloc(&memory_[rank], 2 * sizeof(float)));
+      Ok(Register(rank, &windows_[rank]));
+      Ok(CreateDeviceComm(rank, &device_comms_[rank]));
+    });
+  }
+  void TearDown() override {
+    for (const int rank : {0, 1}) {
+      if (comms_[rank] != nullptr) {
+        Ok(ncclDevCommDestroy(comms_[rank], &device_comms_[rank]));
+      }
+      Ok(ncclCommWindowDeregister(comms_[rank], windows_[rank]));
+      Ok(ncclMemFree(memory_[rank]));
+    }
+    BlockingNcclTest::TearDown();
+  }
+
+  ncclResult_t Register(int rank, ncclWindow_t* window) {
+    return ncclCommWindowRegister(comms_[rank], memory_[rank],
+                                  2 * sizeof(float), window,
+                                  NCCL_WIN_COLL_SYMMETRIC);
+  }
+  ncclResult_t CreateDeviceComm(int rank, ncclDevComm* device_comm) {
+    ncclDevCommRequirements requirements = {};
+    requirements.lsaBarrierCount = 2;
+    return ncclDevCommCreate(comms_[rank], &requirements, device_comm);
+  }
+  void Meet(int rank, int index = 0, int times = 1, int blocks = 1) {
+    cudaLaunchConfig_t config = {};
+    config.gridDim = blocks;
+    config.blockDim = 64;
+    config.stream = streams_[rank];
+    Ok(cudaLaunchKernelEx(&config, MeetPeers, device_comms_[rank], index,
+                          times));
+  }
+  // Gives the rank's term, waits for the others' and adds them up.
+  void Exchange(int rank, float term) {
+    Ok(cudaMemcpyAsync(static_cast<float*>(memory_[rank]) + 1, &term,
+                       sizeof(term), cudaMemcpyHostToDevice, streams_[rank]));
+    Meet(rank);
+    cudaLaunchConfig_t config = {};
+    config.gridDim = 1;
+    config.blockDim = 1;
+    config.stream = streams_[rank];
+    Ok(cudaLaunchKernelEx(&config, AddUp, device_comms_[rank], windows_[rank]));
+  }
+  float Sum(int rank) {
+    float sum = 0;
+    Ok(cudaMemcpy(&sum, memory_[rank], sizeof(sum), cudaMemcpyDeviceToHost));
+    return sum;
+  }
+
+  void* memory_[2] = {};
+  ncclWindow_t windows_[2] = {};
+  ncclDevComm device_comms_[2] = {};
+};
+
+TEST_F(WindowTest, KernelsReadPeersMemoryAfterABarrier) {
+  for (const float term : {1.0f, 5.0f}) {
+    Exchange(0, term);
+    EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
+    Exchange(1, 10 * term);
+    for (const int rank : {0, 1}) {
+      Ok(cudaStreamQuery(streams_[rank]));
+      EXPECT_EQ(Sum(rank), 11 * term);
+    }
+    for (const int rank : {0, 1}) Meet(rank);  // Before the next terms.
+  }
+}
+
+// The control: the second exchange's barrier lets both through.
+TEST_F(WindowTest, ADroppedBarrierShows) {
+  SetNcclFaults({.drops_barrier = 1});
+  for (const float term : {1.0f, 5.0f}) {
+    for (const int rank : {0, 1}) Exchange(rank, rank == 0 ? term : 10 * term);
+  }
+  EXPECT_EQ(Sum(0), 15);  // The other's was not there yet.
+  EXPECT_EQ(Sum(1), 55);
+}
+
+TEST_F(WindowTest, BarriersMeetInTurnAndByIndex) {
+  Meet(0);
+  Meet(0, 1);
+  Meet(1, 1);
+  EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
+  EXPECT_EQ(cudaStreamQuery(streams_[1]), cudaErrorNotReady);
+  for (const int rank : {0, 1}) {
+    Ok(ncclCommAbort(comms_[rank]));
+    comms_[rank] = nullptr;
+    EXPECT_EQ(cudaStreamSynchronize(streams_[rank]), cudaErrorLaunchFailure);
+    EXPECT_THAT(standin::LastFault(), testing::HasSubstr("that is gone"));
+  }
+}
+
+TEST_F(WindowTest, ALateRankHoldsTheOthersBack) {
+  SetNcclFaults({.late_rank = 1, .late_polls = 100'000});
+  Exchange(0, 1);
+  Exchange(1, 2);
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
+  }
+  while (cudaStreamQuery(streams_[0]) == cudaErrorNotReady) {
+  }
+  EXPECT_EQ(Sum(0), 3);
+}
+
+TEST_F(WindowTest, BarriersInGraphsMeetAtEachReplay) {
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t executable = nullptr;
+  Ok(cudaStreamBeginCapture(streams_[0], cudaStreamCaptureModeThreadLocal));
+  Meet(0);
+  Ok(cudaStreamEndCapture(streams_[0], &graph));
+  Ok(cudaGraphInstantiate(&executable, graph));
+  for (int i = 0; i < 3; ++i) {
+    Ok(cudaGraphLaunch(executable, streams_[0]));
+    EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
+    Meet(1);
+    Ok(cudaStreamQuery(streams_[0]));
+  }
+  Ok(cudaGraphExecDestroy(executable));
+  Ok(cudaGraphDestroy(graph));
+}
+
+TEST_F(WindowTest, KernelsThatAreNotModelledEndInAFault) {
+  const auto expect_fault = [&](const std::string& what) {
+    EXPECT_EQ(cudaStreamSynchronize(streams_[0]), cudaErrorLaunchFailure);
+    EXPECT_THAT(standin::LastFault(), testing::HasSubstr(what));
+  };
+  Meet(0, /*index=*/0, /*times=*/1, /*blocks=*/2);
+  expect_fault("several blocks");
+  Meet(0, /*index=*/2);
+  expect_fault("was not asked for");
+  Meet(0, /*index=*/0, /*times=*/2);
+  Meet(1);
+  expect_fault("a second time");
+}
+
+TEST_F(WindowTest, WindowsAreOfTheirMemoryAlone) {
+  const auto refused = [&](void* memory, int flags) {
+    ncclWindow_t window = nullptr;
+    EXPECT_EQ(ncclCommWindowRegister(comms_[0], memory, 4, &window, flags),
+              ncclInvalidArgument);
+  };
+  refused(data_[0], NCCL_WIN_COLL_SYMMETRIC);
+  refused(static_cast<float*>(memory_[0]) + 1, NCCL_WIN_COLL_SYMMETRIC);
+  refused(memory_[0], NCCL_WIN_DEFAULT);
+  EXPECT_EQ(ncclMemFree(memory_[0]), ncclInvalidUsage);
+  EXPECT_EQ(cudaFree(memory_[0]), cudaErrorInvalidValue);
+}
+
+TEST_F(WindowTest, RanksMayNotReachEachOther) {
+  SetNcclFaults({.lsa_ranks = 1});
+  ForEachRank([&](int rank) {
+    ncclDevComm device_comm = {};
+    Ok(CreateDeviceComm(rank, &device_comm));
+    EXPECT_EQ(device_comm.nRanks, 2);
+    EXPECT_EQ(device_comm.lsaSize, 1);
+    EXPECT_EQ(device_comm.lsaRank, 0);
+    Ok(ncclDevCommDestroy(comms_[rank], &device_comm));
+  });
+  SetNcclFaults({.windows = false});
+  ForEachRank([&](int rank) {
+    ncclWindow_t window = windows_[rank];
+    Ok(Register(rank, &window));
+    EXPECT_EQ(window, nullptr);
+    ncclDevComm device_comm = {};
+    EXPECT_EQ(CreateDeviceComm(rank, &device_comm), ncclInvalidUsage);
+  });
 }
 
 }  // namespace

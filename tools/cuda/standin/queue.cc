@@ -23,9 +23,28 @@ namespace {
 
 constexpr int kGreatestPriority = -5;
 
+int CurrentDevice() {
+  int device = 0;
+  cudaGetDevice(&device);
+  return device;
+}
+
+// Whether the stream's next item comes after one that is not done: of the
+// default stream, for a stream that blocks; of all those, for the default one.
+bool WaitsForDefaultStream(const CUstream_st& stream) {
+  const bool is_default = stream.number == 0;
+  if (!is_default && !stream.blocking) return false;
+  return std::ranges::any_of(All().streams, [&](const auto& other) {
+    return other->device == stream.device && !other->work.empty() &&
+           (is_default ? other->blocking : other->number == 0) &&
+           other->work.front().number < stream.work.front().number;
+  });
+}
+
 bool RunFront(CUstream_st& stream) {
   All().progressed = false;
-  while (stream.released > 0 && stream.work.front()()) {
+  while (stream.released > 0 && !WaitsForDefaultStream(stream) &&
+         stream.work.front().work()) {
     stream.work.pop_front();
     --stream.released;
     All().progressed = true;
@@ -53,15 +72,19 @@ bool RunOnce() {
       InOrder(), [](CUstream_st* stream) { return RunFront(*stream); });
 }
 
-// A thread asks: the work of its streams may run, and what was held back for so
-// long that its owner seems to leave the asking to others.
+// A thread asks: the work of its streams and of its device's default stream may
+// run, and what was held back for so long that its owner seems to leave the
+// asking to others.
 void Ask(const DeviceLock& lock) {
   constexpr auto kHeldBackAtMost = std::chrono::seconds(1);
   ++All().polls;
   const auto now = std::chrono::steady_clock::now();
+  const int device = CurrentDevice();
   for (const auto& stream : All().streams) {
-    if (stream->owner == std::this_thread::get_id() ||
-        now - stream->last_put > kHeldBackAtMost) {
+    const bool mine = stream->number == 0
+                          ? stream->device == device
+                          : stream->owner == std::this_thread::get_id();
+    if (mine || now - stream->last_put > kHeldBackAtMost) {
       stream->released = stream->work.size();
     }
   }
@@ -86,24 +109,19 @@ Queues& All() {
   return queues;
 }
 
-// The default stream of the current device: each has its own.
-CUstream_st& DefaultStream() {
-  int device = 0;
-  cudaGetDevice(&device);
-  CUstream_st*& stream = All().default_streams[device];
-  if (stream == nullptr) {
-    All().streams.push_back(std::make_unique<CUstream_st>());
-    stream = All().streams.back().get();
-  }
-  return *stream;
-}
-
 CUstream_st* Find(cudaStream_t stream) {
-  if (stream == nullptr) return &DefaultStream();
-  for (const auto& each : All().streams) {
-    if (each.get() == stream) return each->destroyed ? nullptr : stream;
+  auto& streams = All().streams;
+  const int device = stream == nullptr ? CurrentDevice() : 0;
+  for (const auto& each : streams) {
+    if (stream == nullptr ? each->number == 0 && each->device == device
+                          : each.get() == stream) {
+      return each->destroyed ? nullptr : each.get();
+    }
   }
-  return nullptr;
+  if (stream != nullptr) return nullptr;
+  streams.insert(streams.begin(), std::make_unique<CUstream_st>());
+  streams.front()->device = device;
+  return streams.front().get();
 }
 
 bool IsDropped(int64_t waited_for_on, int64_t recorded_on) {
@@ -157,12 +175,9 @@ cudaError_t Put(const DeviceLock& lock, cudaStream_t stream, MakeWork make) {
   if (found->capture != nullptr) return RecordNode(*found, std::move(make));
   const cudaError_t error = CheckPut(*found);
   if (error != cudaSuccess) return error;
-  found->work.push_back(make());
+  found->work.push_back({++All().items, make()});
   found->last_put = std::chrono::steady_clock::now();
-  if (stream != nullptr && All().schedule.order != Order::kAtOnce) {
-    return cudaSuccess;
-  }
-  Release(lock, stream);
+  if (All().schedule.order == Order::kAtOnce) Release(lock, stream);
   return cudaSuccess;
 }
 
@@ -180,6 +195,8 @@ bool IsStream(cudaStream_t stream) {
   return Find(stream) != nullptr;
 }
 
+void RunHeldWork() { Ask(DeviceLock()); }
+
 cudaError_t CheckUnsafeCall() {
   const DeviceLock lock;
   return CheckUnsafe();
@@ -190,6 +207,7 @@ cudaError_t CheckUnsafeCall() {
 using lockstep::standin::All;
 using lockstep::standin::Ask;
 using lockstep::standin::CheckAsk;
+using lockstep::standin::CurrentDevice;
 using lockstep::standin::DeviceLock;
 using lockstep::standin::EventState;
 using lockstep::standin::Find;
@@ -204,14 +222,16 @@ using lockstep::standin::WaitInCapture;
 cudaError_t cudaDeviceSynchronize() {
   DeviceLock lock;
   for (const auto& each : All().streams) {
-    if (each->capture != nullptr) {
+    if (each->capture != nullptr && each->device == CurrentDevice()) {
       const cudaError_t error = CheckAsk(*each);
       if (error != cudaSuccess) return error;
     }
   }
-  return WaitFor(lock, [] {
-    return std::ranges::all_of(
-        All().streams, [](const auto& each) { return each->work.empty(); });
+  const int device = CurrentDevice();
+  return WaitFor(lock, [device] {
+    return std::ranges::all_of(All().streams, [device](const auto& each) {
+      return each->device != device || each->work.empty();
+    });
   });
 }
 
@@ -231,6 +251,7 @@ cudaError_t cudaStreamCreateWithPriority(cudaStream_t* stream, unsigned flags,
   auto made = std::make_unique<CUstream_st>();
   *stream = made.get();
   made->owner = std::this_thread::get_id();
+  made->device = CurrentDevice();
   made->blocking = (flags & cudaStreamNonBlocking) == 0;
   made->priority =
       std::clamp(priority, lockstep::standin::kGreatestPriority, 0);

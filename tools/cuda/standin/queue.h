@@ -49,6 +49,9 @@ void RunWork(const DeviceLock& lock);
 // Lets what is on a stream run, where the schedule holds it back.
 void Release(const DeviceLock& lock, cudaStream_t stream);
 
+// Runs what may run of the calling thread's streams.
+void RunHeldWork();
+
 // Runs what may run until `ready`; false if it is not after `limit`.
 bool WaitUntil(DeviceLock& lock, const std::function<bool()>& ready,
                std::chrono::milliseconds limit = std::chrono::hours(24));
@@ -63,6 +66,9 @@ bool IsStream(cudaStream_t stream);
 // For a call that allocates or frees, which streams that are captured forbid:
 // returns the error, which it notes.
 cudaError_t CheckUnsafeCall();
+// For an asynchronous copy of pageable memory, which the stream's own capture
+// forbids.
+cudaError_t CheckPageable(cudaStream_t stream);
 
 // Counts (control.h) for the calling thread.
 void NoteGroup();
@@ -71,6 +77,11 @@ void NoteCommunicatorEnd(bool healthy);
 
 // Whether the range lies in one piece of device memory.
 bool IsDeviceRange(const void* pointer, size_t bytes);
+
+// Device memory that NCCL's windows may be made of: cudaMalloc's is not.
+cudaError_t AllocateForWindows(void** pointer, size_t bytes);
+cudaError_t FreeForWindows(void* pointer);
+bool IsForWindows(const void* pointer, size_t bytes);
 
 }  // namespace lockstep::standin
 

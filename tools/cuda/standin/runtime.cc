@@ -5,9 +5,11 @@
 #include <cstdlib>
 #include <cstring>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tools/cuda/standin/control.h"
 #include "tools/cuda/standin/device_code.h"
@@ -108,26 +110,41 @@ void Note(int64_t CallCounts::*member) {
 std::atomic<int> device_count = 1;
 constinit thread_local int current_device = 0;
 
-std::mutex memory_mutex;  // Guards Memory() and PinnedMemory().
+std::mutex memory_mutex;  // Guards the three that follow.
 
 // Address to bytes of what there is. Never destroyed, since other destructors
 // may free memory.
-std::map<uintptr_t, size_t>& Memory() {
-  static auto& memory = *new std::map<uintptr_t, size_t>;
+using Pieces = std::map<uintptr_t, size_t>;
+Pieces& Memory() {
+  static Pieces& memory = *new Pieces;
   return memory;
 }
-std::map<uintptr_t, size_t>& PinnedMemory() {
-  static auto& memory = *new std::map<uintptr_t, size_t>;
+Pieces& WindowMemory() {
+  static Pieces& memory = *new Pieces;
+  return memory;
+}
+Pieces& PinnedMemory() {
+  static Pieces& memory = *new Pieces;
   return memory;
 }
 
+// Whether the range lies in one of the pieces.
+bool IsIn(const Pieces& pieces, const void* pointer, size_t bytes) {
+  const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+  const std::lock_guard lock(memory_mutex);
+  const auto after = pieces.upper_bound(address);
+  if (after == pieces.begin()) return false;
+  const auto& [start, size] = *std::prev(after);
+  return address - start <= size && bytes <= size - (address - start);
+}
+
 // Memory that `owner` notes.
-cudaError_t AllocateNoted(void** pointer, size_t bytes,
-                          std::map<uintptr_t, size_t>& owner) {
+cudaError_t AllocateNoted(void** pointer, size_t bytes, Pieces& owner) {
   *pointer = nullptr;
   const cudaError_t error = CheckUnsafeCall();
   if (error != cudaSuccess || bytes == 0) return error;
-  if (posix_memalign(pointer, 256, bytes) != 0) {
+  const size_t alignment = &owner == &WindowMemory() ? 4096 : 256;
+  if (posix_memalign(pointer, alignment, bytes) != 0) {
     *pointer = nullptr;
     return Record(cudaErrorMemoryAllocation);
   }
@@ -137,11 +154,12 @@ cudaError_t AllocateNoted(void** pointer, size_t bytes,
   return cudaSuccess;
 }
 
-cudaError_t FreeNoted(void* pointer, std::map<uintptr_t, size_t>& owner) {
+cudaError_t FreeNoted(void* pointer, Pieces& owner) {
   if (pointer == nullptr) return cudaSuccess;
   const cudaError_t error = CheckUnsafeCall();
   if (error != cudaSuccess) return error;
   NoteHostWait();
+  RunHeldWork();
   {
     const std::lock_guard lock(memory_mutex);
     if (owner.erase(reinterpret_cast<uintptr_t>(pointer)) == 0) {
@@ -215,12 +233,19 @@ void NoteCommunicatorEnd(bool healthy) {
 void SetDeviceCount(int count) { device_count = count; }
 
 bool IsDeviceRange(const void* pointer, size_t bytes) {
-  const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
-  const std::lock_guard lock(memory_mutex);
-  auto after = Memory().upper_bound(address);
-  if (after == Memory().begin()) return false;
-  const auto& [start, size] = *std::prev(after);
-  return address - start <= size && bytes <= size - (address - start);
+  return IsIn(Memory(), pointer, bytes) || IsForWindows(pointer, bytes);
+}
+
+cudaError_t AllocateForWindows(void** pointer, size_t bytes) {
+  return AllocateNoted(pointer, bytes, WindowMemory());
+}
+
+cudaError_t FreeForWindows(void* pointer) {
+  return FreeNoted(pointer, WindowMemory());
+}
+
+bool IsForWindows(const void* pointer, size_t bytes) {
+  return IsIn(WindowMemory(), pointer, bytes);
 }
 
 }  // namespace lockstep::standin
@@ -313,16 +338,31 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
 
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                             cudaMemcpyKind kind, cudaStream_t stream) {
+  using lockstep::standin::IsIn;
   if (!IsStream(stream)) return Record(cudaErrorInvalidResourceHandle);
   if (bytes == 0) return cudaSuccess;
-  const cudaError_t error = lockstep::standin::CheckCopy(to, from, bytes, kind);
+  cudaError_t error = lockstep::standin::CheckCopy(to, from, bytes, kind);
   if (error != cudaSuccess) return Record(error);
-  return Put(stream, [to, from, bytes] {
-    return [to, from, bytes] {
-      std::memmove(to, from, bytes);
+  const bool to_pageable =
+      kind == cudaMemcpyDeviceToHost && !IsIn(PinnedMemory(), to, bytes);
+  // Taken now: the caller may overwrite it when this returns.
+  std::shared_ptr<const std::vector<char>> staged;
+  if (kind == cudaMemcpyHostToDevice && !IsIn(PinnedMemory(), from, bytes)) {
+    const char* const begin = static_cast<const char*>(from);
+    staged = std::make_shared<const std::vector<char>>(begin, begin + bytes);
+  }
+  if (to_pageable || staged != nullptr) {
+    error = lockstep::standin::CheckPageable(stream);
+    if (error != cudaSuccess) return error;
+  }
+  error = Put(stream, [to, from, bytes, staged] {
+    return [to, from, bytes, staged] {
+      std::memmove(to, staged == nullptr ? from : staged->data(), bytes);
       return true;
     };
   });
+  return error == cudaSuccess && to_pageable ? cudaStreamSynchronize(stream)
+                                             : error;
 }
 
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
@@ -331,7 +371,9 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
   if (error == cudaSuccess) error = Record(TakeFault());
   if (error == cudaSuccess) error = cudaMemcpyAsync(to, from, bytes, kind);
   if (error != cudaSuccess || kind == cudaMemcpyDeviceToDevice) return error;
-  return cudaStreamSynchronize(nullptr);
+  const bool waited = kind == cudaMemcpyDeviceToHost && bytes > 0 &&
+                      !lockstep::standin::IsIn(PinnedMemory(), to, bytes);
+  return waited ? cudaSuccess : cudaStreamSynchronize(nullptr);
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,

@@ -249,6 +249,7 @@ class QueueTest : public testing::Test {
   // Returns b.
   int Copied(cudaStream_t writer, cudaStream_t reader, bool waits) {
     Ok(cudaMemset(memory_, 0, 2));
+    Ok(cudaDeviceSynchronize());
     Ok(cudaMemsetAsync(memory_, 7, 1, writer));
     if (waits) {
       Ok(cudaEventRecord(event_, writer));
@@ -323,6 +324,69 @@ TEST_F(QueueTest, StreamsOfHigherPriorityRunFirst) {
               priority == least ? 0 : 7);
     Ok(cudaStreamDestroy(urgent));
   }
+}
+
+// Without an event, the default stream is in order with streams that block, and
+// not with others: the latter is the bug of a cudaMemset before a kernel on a
+// stream of one's own.
+TEST_F(QueueTest, TheDefaultStreamWaitsForBlockingStreamsAlone) {
+  cudaStream_t blocking = nullptr;
+  Ok(cudaStreamCreateWithFlags(&blocking, 0));
+  for (const Order order :
+       {Order::kAtOnce, Order::kOldestStreamFirst, Order::kNewestStreamFirst}) {
+    SetSchedule({.order = order});
+    EXPECT_EQ(Copied(nullptr, blocking, /*waits=*/false), 7);
+    EXPECT_EQ(Copied(blocking, nullptr, /*waits=*/false), 7);
+    EXPECT_EQ(Copied(nullptr, newer_, /*waits=*/true), 7);
+    EXPECT_EQ(Copied(newer_, nullptr, /*waits=*/true), 7);
+  }
+  SetSchedule({.order = Order::kNewestStreamFirst});
+  EXPECT_EQ(Copied(nullptr, newer_, /*waits=*/false), 0);
+  SetSchedule({.order = Order::kOldestStreamFirst});
+  EXPECT_EQ(Copied(newer_, nullptr, /*waits=*/false), 0);
+  Ok(cudaStreamDestroy(blocking));
+}
+
+TEST_F(QueueTest, EachDeviceHasItsDefaultStream) {
+  SetDeviceCount(2);
+  cudaStream_t other = nullptr;
+  Ok(cudaSetDevice(1));
+  Ok(cudaStreamCreateWithFlags(&other, 0));
+  Ok(cudaStreamWaitEvent(other, event_));
+  SetSchedule({.order = Order::kOldestStreamFirst});
+  Ok(cudaMemsetAsync(memory_, 7, 1, other));
+  Ok(cudaSetDevice(0));
+  Ok(cudaMemsetAsync(memory_, 8, 1));  // Not after the other's.
+  Ok(cudaDeviceSynchronize());
+  Ok(cudaStreamSynchronize(other));
+  unsigned char a = 0;
+  Ok(cudaMemcpy(&a, memory_, 1, cudaMemcpyDeviceToHost));
+  EXPECT_EQ(a, 7);
+  Ok(cudaStreamDestroy(other));
+  SetDeviceCount(1);
+}
+
+// Of memory that is not pinned the copy has been taken, or given, on return.
+TEST_F(QueueTest, PageableCopiesDoNotWaitForTheStreamToTakeThem) {
+  SetSchedule({.order = Order::kOldestStreamFirst});
+  unsigned char* pinned = nullptr;
+  Ok(cudaMallocHost(&pinned, 2));
+  unsigned char pageable[2] = {1, 1};
+  pinned[0] = 1;
+  for (unsigned char* const host : {pageable, pinned}) {
+    const bool is_pinned = host == pinned;
+    ResetCounts();
+    Ok(cudaMemcpyAsync(memory_, host, 1, cudaMemcpyHostToDevice, older_));
+    host[0] = 2;
+    host[1] = 9;
+    EXPECT_EQ(Counts().host_waits, 0);
+    Ok(cudaMemcpyAsync(host + 1, memory_, 1, cudaMemcpyDeviceToHost, older_));
+    EXPECT_EQ(Counts().host_waits, is_pinned ? 0 : 1);
+    EXPECT_EQ(host[1], is_pinned ? 9 : 1);
+    Ok(cudaStreamSynchronize(older_));
+    EXPECT_EQ(host[1], is_pinned ? 2 : 1);
+  }
+  Ok(cudaFreeHost(pinned));
 }
 
 // So that a thread which only watches does not wait for ever.

@@ -63,14 +63,21 @@ struct EventState {
 }  // namespace lockstep::standin
 
 struct CUstream_st {
-  int64_t number = 0;  // The default stream's; others count up.
+  // Work in the order in which it was put on streams of any kind.
+  struct Item {
+    int64_t number;
+    lockstep::standin::Work work;
+  };
+
+  int64_t number = 0;  // The default streams'; others count up.
+  int device = 0;      // Current when it was made.
   std::thread::id owner = {};
-  bool blocking = false;   // With respect to the default stream.
+  bool blocking = false;   // With respect to its device's default stream.
   int priority = 0;        // Less is more urgent.
   bool destroyed = false;  // Goes once its work is done.
   size_t released = 0;     // How many pieces of its work may run.
   std::chrono::steady_clock::time_point last_put = {};
-  std::deque<lockstep::standin::Work> work = {};
+  std::deque<Item> work = {};
   // While it is captured: where, and what its next node needs.
   std::shared_ptr<lockstep::standin::Capture> capture = {};
   std::vector<lockstep::standin::Edge> needs = {};
@@ -85,15 +92,17 @@ struct Queues {
   Schedule schedule;
   bool progressed = false;  // In the run that is under way.
   int64_t polls = 0;
+  int64_t items = 0;
   int64_t streams_made = 0;
-  std::vector<std::unique_ptr<CUstream_st>> streams;  // The oldest first.
-  std::map<int, CUstream_st*> default_streams;        // By device.
+  // The oldest first, of which the devices' default streams are the oldest.
+  std::vector<std::unique_ptr<CUstream_st>> streams;
   std::map<cudaEvent_t, std::shared_ptr<EventState>> events;
 };
 
 Queues& All();
 
-// Null if there is no such stream.
+// Null if there is no such stream. The null stream is the default one of the
+// current device.
 CUstream_st* Find(cudaStream_t stream);
 
 // Whether the schedule drops waits on one stream for events of another.

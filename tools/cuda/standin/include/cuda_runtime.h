@@ -40,6 +40,8 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
                                      const void* pointer);
 cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes,
                        cudaMemcpyKind kind);
+// Host memory that is not pinned is read before this returns, and has been
+// written when it does.
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes,
                             cudaMemcpyKind kind, cudaStream_t stream = nullptr);
 cudaError_t cudaMemset(void* to, int value, size_t bytes);
@@ -47,9 +49,10 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes,
                             cudaStream_t stream = nullptr);
 
 // Every call on a stream is finished when it returns, but behind a wait for an
-// event of another stream, or behind an operation of NCCL's stand-in, which
-// waits for other ranks. Streams do not wait for the default stream, nor it for
-// them.
+// event of another stream, behind an operation of NCCL's stand-in, which waits
+// for other ranks, or where a test holds it back (control.h). The default
+// stream is the legacy one, of the current device: it and the device's streams
+// that are not cudaStreamNonBlocking wait for each other.
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned flags);
 // Among streams that have something to run, those of the higher priority (the
 // lower number; others than 0 to -5 become the nearest of these) run first.

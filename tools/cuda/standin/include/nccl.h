@@ -9,10 +9,17 @@
 #include <climits>
 #include <cstddef>
 
+#define NCCL_VERSION(X, Y, Z) ((X)*10000 + (Y)*100 + (Z))
+#define NCCL_VERSION_CODE NCCL_VERSION(2, 28, 9)
 #define NCCL_UNIQUE_ID_BYTES 128
 #define NCCL_CONFIG_UNDEF_INT INT_MIN
 
+#define NCCL_WIN_DEFAULT 0x00
+#define NCCL_WIN_COLL_SYMMETRIC 0x01
+#define NCCL_WIN_REQUIRED_ALIGNMENT 4096
+
 using ncclComm_t = struct ncclComm*;
+using ncclWindow_t = struct ncclWindow_vidmem*;
 
 struct ncclUniqueId {
   char internal[NCCL_UNIQUE_ID_BYTES];
@@ -102,5 +109,17 @@ ncclResult_t ncclSend(const void* send, size_t count, ncclDataType_t type,
                       int peer, ncclComm_t comm, cudaStream_t stream);
 ncclResult_t ncclRecv(void* receive, size_t count, ncclDataType_t type,
                       int peer, ncclComm_t comm, cudaStream_t stream);
+
+// Device memory that windows may be made of, aligned as they must be. It is not
+// freed where a window starts (ncclInvalidUsage).
+ncclResult_t ncclMemAlloc(void** pointer, size_t bytes);
+ncclResult_t ncclMemFree(void* pointer);
+
+// Blocks until all ranks have called it, with as many bytes each, and with
+// NCCL_WIN_COLL_SYMMETRIC. The window is null, and the call successful, where
+// there are none (control.h).
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size,
+                                    ncclWindow_t* window, int flags);
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window);
 
 #endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_INCLUDE_NCCL_H_

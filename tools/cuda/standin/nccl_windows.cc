@@ -1,0 +1,207 @@
+// Windows and the device API of NCCL's stand-in.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "tools/cuda/standin/control.h"
+#include "tools/cuda/standin/device_code.h"
+#include "tools/cuda/standin/include/nccl.h"
+#include "tools/cuda/standin/include/nccl_device.h"
+#include "tools/cuda/standin/nccl_calls.h"
+#include "tools/cuda/standin/queue.h"
+
+struct ncclWindow_vidmem {
+  std::vector<char*> peers;  // The memory of each rank of the LSA team.
+  size_t bytes = 0;
+  int lsa_rank = 0;
+};
+
+namespace lockstep::standin {
+namespace {
+
+// The start of each window's memory, of all ranks.
+std::multiset<const void*>& InWindows() {
+  static auto& pointers = *new std::multiset<const void*>;
+  return pointers;
+}
+
+// How many ranks reach each other's memory: consecutive ones, and as many
+// everywhere.
+int LsaSize(const ncclComm& comm) {
+  const int reach = Global().faults.lsa_ranks;
+  return reach <= 0 ? comm.world->size : std::gcd(reach, comm.world->size);
+}
+
+// Waits until every rank's host has made this call; `all` is theirs.
+ncclResult_t Meet(DeviceLock& lock, ncclComm& comm, const HostCall& call,
+                  std::vector<HostCall>& all) {
+  if (!comm.blocking || comm.finalized) return ncclInvalidUsage;
+  const auto world = comm.world;
+  const auto self = comm.self;
+  std::map<int, HostCall>& met = world->host_calls[comm.host_calls++];
+  met[comm.rank] = call;
+  WaitUntil(lock, [&] {
+    return *self == nullptr || static_cast<int>(met.size()) == world->size;
+  });
+  if (*self == nullptr) return ncclInternalError;  // Aborted meanwhile.
+  for (const auto& [rank, each] : met) {
+    if (each.is_window != call.is_window) return ncclInvalidUsage;
+    if (each.bytes != call.bytes) return ncclInvalidArgument;
+    all.push_back(each);
+  }
+  return ncclSuccess;
+}
+
+// A kernel's call of a barrier. From when on the rank has come there, whether
+// it waits, and for whom.
+PeersWait Arrive(DeviceComm& comm, int index) {
+  const NcclFaults& faults = Global().faults;
+  const bool stalled = faults.stalled_rank == comm.rank;
+  const bool drops = faults.drops_barrier == comm.barriers_called++;
+  const int64_t ready_at =
+      faults.late_rank == comm.rank ? Polls() + faults.late_polls : 0;
+  int64_t turn = 0;
+  return [shared = comm.shared_from_this(), index, stalled, drops, ready_at,
+          turn]() mutable {
+    DeviceComm& comm = *shared;
+    if (comm.gone) return Peers::kNever;
+    auto& arrivals = *comm.arrivals;
+    if (turn == 0 && !stalled && Polls() >= ready_at) {
+      turn = ++arrivals[{index, comm.rank}];
+      NoteProgress();
+    }
+    if (drops) return Peers::kHaveCome;
+    if (turn == 0) return Peers::kAreMissing;
+    for (int i = 0; i < comm.lsa_size; ++i) {
+      if (arrivals[{index, comm.lsa_first + i}] < turn) {
+        return Peers::kAreMissing;
+      }
+    }
+    return Peers::kHaveCome;
+  };
+}
+
+}  // namespace
+
+void SyncPeers(DeviceComm& comm, uint32_t index, Site site) {
+  if (index >= static_cast<uint32_t>(comm.barriers)) {
+    EndInFault(
+        "a kernel waits at a barrier that ncclDevCommCreate was not "
+        "asked for");
+  }
+  const int number = static_cast<int>(index);
+  WaitForPeers([&comm, number] { return Arrive(comm, number); }, site);
+}
+
+}  // namespace lockstep::standin
+
+using lockstep::standin::DeviceComm;
+using lockstep::standin::DeviceLock;
+using lockstep::standin::Global;
+using lockstep::standin::HostCall;
+using lockstep::standin::InWindows;
+
+ncclResult_t ncclMemAlloc(void** pointer, size_t bytes) {
+  return lockstep::standin::AllocateForWindows(pointer, bytes) == cudaSuccess
+             ? ncclSuccess
+             : ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclMemFree(void* pointer) {
+  {
+    const DeviceLock lock;
+    if (InWindows().contains(pointer)) return ncclInvalidUsage;
+  }
+  return lockstep::standin::FreeForWindows(pointer) == cudaSuccess
+             ? ncclSuccess
+             : ncclUnhandledCudaError;
+}
+
+ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size,
+                                    ncclWindow_t* window, int flags) {
+  *window = nullptr;
+  if (flags != NCCL_WIN_COLL_SYMMETRIC || size == 0 ||
+      reinterpret_cast<uintptr_t>(buffer) % NCCL_WIN_REQUIRED_ALIGNMENT != 0 ||
+      !lockstep::standin::IsForWindows(buffer, size)) {
+    return ncclInvalidArgument;
+  }
+  DeviceLock lock;
+  std::vector<HostCall> all;
+  const ncclResult_t result = lockstep::standin::Meet(
+      lock, *comm,
+      {.is_window = true, .memory = static_cast<char*>(buffer), .bytes = size},
+      all);
+  if (result != ncclSuccess || !Global().faults.windows) return result;
+  const int lsa_size = lockstep::standin::LsaSize(*comm);
+  auto made = std::make_unique<ncclWindow_vidmem>();
+  made->bytes = size;
+  made->lsa_rank = comm->rank % lsa_size;
+  for (int i = 0; i < lsa_size; ++i) {
+    made->peers.push_back(all[comm->rank - made->lsa_rank + i].memory);
+  }
+  InWindows().insert(buffer);
+  *window = made.release();
+  return ncclSuccess;
+}
+
+ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t window) {
+  if (window == nullptr) return ncclSuccess;
+  const DeviceLock lock;
+  InWindows().erase(InWindows().find(window->peers[window->lsa_rank]));
+  delete window;
+  return ncclSuccess;
+}
+
+ncclResult_t ncclDevCommCreate(ncclComm_t comm,
+                               const ncclDevCommRequirements* requirements,
+                               ncclDevComm* device_comm) {
+  if (requirements->lsaMultimem) return ncclInvalidArgument;
+  DeviceLock lock;
+  if (!Global().faults.windows) return ncclInvalidUsage;
+  const int lsa_size = lockstep::standin::LsaSize(*comm);
+  const int lsa_rank = comm->rank % lsa_size;
+  const auto made = std::make_shared<DeviceComm>();
+  made->rank = comm->rank;
+  made->lsa_first = comm->rank - lsa_rank;
+  made->lsa_size = lsa_size;
+  made->barriers = requirements->lsaBarrierCount;
+  made->arrivals = std::make_shared<std::map<std::pair<int, int>, int64_t>>();
+  std::vector<HostCall> all;
+  const ncclResult_t result =
+      lockstep::standin::Meet(lock, *comm, {.device_comm = made}, all);
+  if (result != ncclSuccess) return result;
+  made->arrivals = all.front().device_comm->arrivals;
+  comm->device_comms.push_back(made);
+  *device_comm = {comm->rank, comm->world->size, lsa_rank, lsa_size,
+                  made.get()};
+  return ncclSuccess;
+}
+
+ncclResult_t ncclDevCommDestroy(ncclComm_t comm,
+                                const ncclDevComm* device_comm) {
+  const DeviceLock lock;
+  std::erase_if(comm->device_comms, [&](const auto& each) {
+    return each.get() == device_comm->standin;
+  });
+  return ncclSuccess;
+}
+
+void* ncclGetLsaPointer(ncclWindow_t window, size_t offset, int peer) {
+  if (peer < 0 || peer >= static_cast<int>(window->peers.size()) ||
+      offset > window->bytes) {
+    lockstep::standin::EndInFault(
+        "ncclGetLsaPointer of a peer or an offset that the window lacks");
+  }
+  return window->peers[peer] + offset;
+}
+
+void* ncclGetLocalPointer(ncclWindow_t window, size_t offset) {
+  return ncclGetLsaPointer(window, offset, window->lsa_rank);
+}
