@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 #include <nccl.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -22,6 +23,7 @@
 #include "collectives/communicator.h"
 #include "collectives/launch/create_group.h"
 #include "collectives/launch/rank_environment.h"
+#include "collectives/nccl/gpu_direct.h"
 #include "collectives/nccl/gpu_ring.h"
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/watchdog.h"
@@ -40,11 +42,9 @@ bool IgnoresOutput(const Collective& call, int rank) {
 }
 
 absl::Status CheckOptions(const NcclOptions& options) {
-  if (options.group.algorithm != Algorithm::kAuto &&
-      options.group.algorithm != Algorithm::kRing) {
+  if (options.group.algorithm == Algorithm::kTree) {
     return absl::InvalidArgumentError(
-        absl::StrCat("the nccl backend has the algorithms auto and ring, not ",
-                     Name(options.group.algorithm)));
+        "the nccl backend has the algorithms auto, ring and direct, not tree");
   }
   if (options.chunk_bytes < 16 || options.chunk_bytes % 16 != 0) {
     return absl::InvalidArgumentError(
@@ -237,6 +237,7 @@ NcclCommunicator::~NcclCommunicator() {
   static_cast<void>(watchdog_->WaitForCalls());
   const bool in_health = watchdog_->Leave();
   if (ring_ != nullptr) ring_->ForgetGraphs();
+  CloseDirect();
   if (in_health) handle_.Destroy(options_.group.timeout);
 }
 
@@ -266,6 +267,9 @@ absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
         absl::StrCat("rank ", rank_, ": joining NCCL: ", own.message()));
   }
   LOCKSTEP_RETURN_IF_ERROR(ShareStatus(*control, own));
+  if (options_.group.algorithm == Algorithm::kDirect && world_size_ > 1) {
+    LOCKSTEP_RETURN_IF_ERROR(ReachPeers(*control));
+  }
   watchdog_ = std::make_unique<Watchdog>(
       std::move(control),
       Watchdog::Options{.device = options_.device,
@@ -273,6 +277,27 @@ absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
                         .health = [this] { return handle_.Health(); },
                         .abort = [this] { Abort(); }});
   return absl::OkStatus();
+}
+
+// All ranks reach each other's memory, or none takes it for granted.
+absl::Status NcclCommunicator::ReachPeers(Communicator& control) {
+  absl::StatusOr<std::unique_ptr<GpuDirect>> direct = GpuDirect::Create(
+      rank_, world_size_, handle_, stream_.get(), options_.group.timeout);
+  const bool has_it = direct.ok() && *direct != nullptr;
+  std::vector<char> all(static_cast<size_t>(world_size_));
+  const char own = has_it ? 1 : 0;
+  LOCKSTEP_RETURN_IF_ERROR(
+      control.AllGather(std::as_bytes(std::span(&own, 1)),
+                        std::as_writable_bytes(std::span(all))));
+  if (has_it) direct_ = *std::move(direct);
+  if (std::ranges::count(all, 1) < world_size_) CloseDirect();
+  return absl::OkStatus();
+}
+
+void NcclCommunicator::CloseDirect() {
+  if (direct_ == nullptr) return;
+  direct_->Close();
+  direct_ = nullptr;
 }
 
 void NcclCommunicator::Abort() {
@@ -294,7 +319,9 @@ absl::Status NcclCommunicator::Prepare() {
 }
 
 absl::Status NcclCommunicator::Run(const Collective& collective) {
-  const Call call = CallOf(collective, world_size_);
+  Call call = CallOf(collective, world_size_);
+  // So that ranks which use different places disagree.
+  if (direct_ != nullptr) call.counts_hash ^= direct_->PlaceOf(collective);
   LOCKSTEP_RETURN_IF_ERROR(
       watchdog_->Begin(call, CheckArguments(collective)).status());
   if (call.operation == Operation::kBarrier) {
@@ -357,12 +384,15 @@ absl::Status NcclCommunicator::Enqueue(const Collective& call,
 
 bool NcclCommunicator::UsesRing(const Collective& call) const {
   if (!Reduces(call.operation) || world_size_ == 1) return false;
-  if (options_.group.algorithm == Algorithm::kRing) return true;
+  if (options_.group.algorithm != Algorithm::kAuto) return true;
   return !options_.nccl_arithmetic &&
          !NcclKeepsMeaning(call.input.type, call.op);
 }
 
 absl::Status NcclCommunicator::EnqueueOnOwnStream(const Collective& call) {
+  if (direct_ != nullptr && direct_->PlaceOf(call) != 0) {
+    return direct_->Reduce(call);
+  }
   if (!UsesRing(call)) {
     return EnqueueNative(call, rank_, world_size_, handle_, stream_.get());
   }
@@ -376,26 +406,33 @@ absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
   absl::Status own;
   if (bytes < 0) own = absl::InvalidArgumentError("that is negative");
   LOCKSTEP_RETURN_IF_ERROR(watchdog_->Begin(call, own).status());
-  DeviceMemory memory;
-  const auto allocate = [&]() -> absl::Status {
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaSetDevice(options_.device), "cudaSetDevice"));
-    LOCKSTEP_ASSIGN_OR_RETURN(memory, AllocateDeviceMemory(bytes));
-    if (bytes == 0) return absl::OkStatus();
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes),
-                                   stream_.get()),
-                   "cudaMemsetAsync"));
-    return CudaStatus(cudaStreamSynchronize(stream_.get()),
-                      "cudaStreamSynchronize");
-  };
-  const absl::Status status = allocate();
-  if (!status.ok()) return watchdog_->Failed(status);
+  absl::StatusOr<std::shared_ptr<std::byte>> memory = AllocateZeroed(bytes);
+  if (!memory.ok()) return watchdog_->Failed(memory.status());
   watchdog_->Issued({});
   LOCKSTEP_RETURN_IF_ERROR(watchdog_->WaitForRanks());
-  std::byte* const begin = memory.get();
-  return GroupBuffer(std::shared_ptr<std::byte>(std::move(memory)),
+  std::byte* const begin = memory->get();
+  return GroupBuffer(*std::move(memory),
                      std::span(begin, static_cast<size_t>(bytes)));
+}
+
+absl::StatusOr<std::shared_ptr<std::byte>> NcclCommunicator::AllocateZeroed(
+    int64_t bytes) {
+  std::shared_ptr<std::byte> memory;
+  if (bytes == 0) return memory;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaSetDevice(options_.device), "cudaSetDevice"));
+  if (direct_ != nullptr) {
+    LOCKSTEP_ASSIGN_OR_RETURN(memory, direct_->Allocate(bytes));
+  } else {
+    LOCKSTEP_ASSIGN_OR_RETURN(memory, AllocateDeviceMemory(bytes));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes),
+                                 stream_.get()),
+                 "cudaMemsetAsync"));
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_.get()),
+                                      "cudaStreamSynchronize"));
+  return memory;
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Split(

@@ -5,6 +5,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -13,6 +14,7 @@
 #include "base/cuda_status.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/nccl/gpu_direct.h"
 #include "collectives/nccl/gpu_ring.h"
 #include "collectives/nccl/nccl_handle.h"
 #include "collectives/nccl/watchdog.h"
@@ -33,9 +35,12 @@ struct NcclOptions {
   // algorithm: how AllReduce, Reduce and ReduceScatter go about it. kAuto: by
   // NCCL's own reductions where they mean what collective.h says
   // (nccl_handle.h), in NCCL's order of additions; elsewhere as kRing. kRing:
-  // our ring, in the order of additions of algorithms/schedule.h (ring). kTree
-  // and kDirect are not to be had. slot_bytes is not used. Rank 0's algorithm,
-  // and its values of what follows, hold for the group.
+  // our ring, in the order of additions of algorithms/schedule.h (ring).
+  // kDirect: AllReduce and ReduceScatter of memory from Allocate read the
+  // peers' memory, where all ranks reach each other's, with the ring's bits;
+  // ranks use the same places of it; the rest as kRing. kTree is not to be had.
+  // slot_bytes is not used. Rank 0's algorithm, and its values of what follows,
+  // hold for the group.
   GroupOptions group;
 
   // With kAuto: NCCL's own reductions for every type and operation.
@@ -85,7 +90,7 @@ class NcclCommunicator : public Communicator {
   int world_size() const override { return world_size_; }
   absl::Status Run(const Collective& call) override;
   absl::Status Wait() override;
-  // Device memory. Not faster than other.
+  // Device memory. Faster than other with kDirect alone.
   absl::StatusOr<GroupBuffer> Allocate(
       int64_t bytes, CallSite site = CallSite::Here()) override;
   // Splits the control group, and makes new communicators on the same devices.
@@ -105,6 +110,8 @@ class NcclCommunicator : public Communicator {
 
   absl::Status Join(std::unique_ptr<Communicator> control);
   absl::Status Prepare();
+  absl::Status ReachPeers(Communicator& control);
+  void CloseDirect();
   void Abort();
   absl::Status CheckArguments(const Collective& call) const;
   // Between two events, which put it in its place on the caller's stream.
@@ -112,6 +119,7 @@ class NcclCommunicator : public Communicator {
   absl::Status EnqueueOnOwnStream(const Collective& call);
   absl::StatusOr<bool> IsCapturing() const;
   bool UsesRing(const Collective& call) const;
+  absl::StatusOr<std::shared_ptr<std::byte>> AllocateZeroed(int64_t bytes);
 
   NcclOptions options_;
   const int rank_;
@@ -120,6 +128,7 @@ class NcclCommunicator : public Communicator {
   Stream stream_;
   NcclHandle handle_;
   std::unique_ptr<GpuRing> ring_;
+  std::unique_ptr<GpuDirect> direct_;
   std::unique_ptr<Watchdog> watchdog_;  // Last: its thread uses the others.
 };
 

@@ -45,21 +45,21 @@ CheckedCall ExactSum() {
           .input = CallInput::kExact};
 }
 
-enum class Mode { kAuto, kNative, kRing };
+enum class Mode { kAuto, kNative, kRing, kDirect };
 
 // With a world size.
 using Case = std::tuple<int, Mode>;
 
 std::string NameOf(const testing::TestParamInfo<Case>& info) {
-  constexpr const char* kNames[] = {"Auto", "Native", "Ring"};
+  constexpr const char* kNames[] = {"Auto", "Native", "Ring", "Direct"};
   const auto [world_size, mode] = info.param;
   return absl::StrCat(kNames[static_cast<int>(mode)], "P", world_size);
 }
 
 NcclOptions OptionsOf(Mode mode) {
   NcclOptions options;
-  options.group.algorithm =
-      mode == Mode::kRing ? Algorithm::kRing : Algorithm::kAuto;
+  if (mode == Mode::kRing) options.group.algorithm = Algorithm::kRing;
+  if (mode == Mode::kDirect) options.group.algorithm = Algorithm::kDirect;
   options.nccl_arithmetic = mode == Mode::kNative;
   // Several windows of chunks at a thousand elements.
   options.chunk_bytes = 256;
@@ -68,7 +68,10 @@ NcclOptions OptionsOf(Mode mode) {
 
 // Whether an average is a sum of products with 1/P, which need not be exact.
 bool Scales(Mode mode, DataType type, ReduceOp op) {
-  if (op != ReduceOp::kAverage || mode == Mode::kRing) return false;
+  if (op != ReduceOp::kAverage || mode == Mode::kRing ||
+      mode == Mode::kDirect) {
+    return false;
+  }
   return type == DataType::kFloat32 || type == DataType::kFloat64 ||
          (mode == Mode::kNative &&
           (type == DataType::kFloat16 || type == DataType::kBFloat16));
@@ -234,10 +237,43 @@ TEST_P(NcclAutoTest, SplitsIntoGroupsThatWork) {
   });
 }
 
+// The ring and the window variant have the bits of the CPU's ring, at every
+// place that elements can have in a 16-byte vector.
+class NcclRingTest : public NcclCommunicatorTest {};
+
+TEST_P(NcclRingTest, HasTheBitsOfTheCpusRing) {
+  RunOk([](NcclCommunicator& communicator) -> absl::Status {
+    const int world_size = communicator.world_size();
+    for (const DataType type : {DataType::kFloat32, DataType::kBFloat16}) {
+      for (int64_t shift = 0; shift < 16 / SizeOf(type); ++shift) {
+        const int64_t odd = 301 + 2 * shift;
+        std::vector<CheckedCall> calls = {
+            {Operation::kAllReduce, type, ReduceOp::kSum, odd},
+            {Operation::kReduceScatter, type, ReduceOp::kAverage, odd},
+            {Operation::kAllReduce, type, ReduceOp::kMax, world_size - 1}};
+        for (CheckedCall& call : calls) call.in_place = shift % 2 == 1;
+        const int64_t offset = shift * SizeOf(type);
+        LOCKSTEP_RETURN_IF_ERROR(
+            std::get<1>(GetParam()) == Mode::kDirect
+                ? CheckInGroupMemory(communicator, calls, offset)
+                : CheckOnDevice(communicator, calls, offset));
+      }
+    }
+    return absl::OkStatus();
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclRingTest,
+                         testing::Combine(testing::Values(2, 3, 4, 5, 6, 7, 8),
+                                          testing::Values(Mode::kRing,
+                                                          Mode::kDirect)),
+                         NameOf);
+
 INSTANTIATE_TEST_SUITE_P(
     Ranks, NcclCommunicatorTest,
     testing::Combine(testing::Values(1, 2, 3, 5),
-                     testing::Values(Mode::kAuto, Mode::kNative, Mode::kRing)),
+                     testing::Values(Mode::kAuto, Mode::kNative, Mode::kRing,
+                                     Mode::kDirect)),
     NameOf);
 INSTANTIATE_TEST_SUITE_P(Ranks, NcclAutoTest,
                          testing::Combine(testing::Values(1, 2, 3, 5),

@@ -317,11 +317,9 @@ TEST_F(NcclFaultsTest, OptionsThatCannotBeHad) {
   EXPECT_THAT(RunNcclRanks(2, none, AllReduceOnce),
               Each(StatusIs(absl::StatusCode::kInvalidArgument,
                             HasSubstr("chunk_bytes is 24"))));
-  for (const Algorithm algorithm : {Algorithm::kTree, Algorithm::kDirect}) {
-    EXPECT_THAT(RunNcclRanks(2, Options(algorithm), AllReduceOnce),
-                Each(StatusIs(absl::StatusCode::kInvalidArgument,
-                              HasSubstr(Name(algorithm)))));
-  }
+  EXPECT_THAT(RunNcclRanks(2, Options(Algorithm::kTree), AllReduceOnce),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            HasSubstr("not tree"))));
 }
 
 TEST_F(NcclFaultsTest, RankWithoutItsDeviceIsNamed) {
@@ -347,7 +345,8 @@ TEST_F(NcclFaultsTest, RankZerosOptionsHold) {
               Each(IsOk()));
 }
 
-// Runs `fn` on each of three ranks, whose calls follow a stream of their own.
+// Runs `fn` on each of three ranks, whose calls follow a stream of their own,
+// as urgent as the communicator's.
 using StreamFunction =
     std::function<absl::Status(NcclCommunicator&, cudaStream_t)>;
 std::vector<absl::Status> RunOnStreams(const NcclOptions& options,
@@ -355,7 +354,7 @@ std::vector<absl::Status> RunOnStreams(const NcclOptions& options,
                                        const StreamFunction& fn) {
   return RunRanks(
       Backend::kThreads, 3, [&](Communicator& control) -> absl::Status {
-        LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
+        LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeUrgentStream());
         NcclOptions own = options;
         own.device = own_gpus ? control.rank() : 0;
         own.stream = stream.get();
@@ -384,27 +383,32 @@ TEST_F(NcclFaultsTest, ThreadsThatShareAGpuNeedNewerNccl) {
   }
 }
 
-// Data that the caller's stream has yet to write when the call is made, and
-// that it reads after it.
+// Sums ones, which the stream has yet to write when the call is made, and lets
+// the stream read the sum after it.
+absl::Status SumOfOnes(Communicator& communicator, std::byte* data,
+                       int64_t count, cudaStream_t stream) {
+  const auto size = static_cast<size_t>(count);
+  LOCKSTEP_ASSIGN_OR_RETURN(const auto copy, MakeDeviceMemory(Bytes(size)));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaMemsetAsync(data, 1, size, stream), "cudaMemsetAsync"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      communicator.AllReduce({data, count, DataType::kUInt8}));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaMemcpyAsync(copy->data(), data, size,
+                                 cudaMemcpyDeviceToDevice, stream),
+                 "cudaMemcpyAsync"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
+  return copy->Holds(Bytes(size, std::byte{3}))
+             ? absl::OkStatus()
+             : absl::DataLossError("not the sum of three ones");
+}
+
 TEST_F(NcclFaultsTest, CallsTakeTheirPlaceOnTheCallersStream) {
   const auto run = [](NcclCommunicator& communicator,
                       cudaStream_t stream) -> absl::Status {
-    const Bytes unset(256, std::byte{0xa5});
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto data, MakeDeviceMemory(unset));
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto copy, MakeDeviceMemory(unset));
-    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-        cudaMemsetAsync(data->data(), 1, 256, stream), "cudaMemsetAsync"));
-    LOCKSTEP_RETURN_IF_ERROR(
-        communicator.AllReduce({data->data(), 256, DataType::kUInt8}));
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaMemcpyAsync(copy->data(), data->data(), 256,
-                                   cudaMemcpyDeviceToDevice, stream),
-                   "cudaMemcpyAsync"));
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
-    return copy->Holds(Bytes(256, std::byte{3}))
-               ? absl::OkStatus()
-               : absl::DataLossError("not the sum of three ones");
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto data, MakeDeviceMemory(Bytes(256)));
+    return SumOfOnes(communicator, data->data(), 256, stream);
   };
   const auto all_ok = [&](DroppedWaits dropped) {
     standin::SetSchedule(
@@ -616,6 +620,101 @@ TEST_F(NcclFaultsTest, RanksThatLeaveInHealthDestroyAndOthersAbort) {
   FailAllReduce(3, Options(Algorithm::kRing));
   EXPECT_EQ(standin::Counts().communicators_destroyed, 3);
   EXPECT_EQ(standin::Counts().communicators_aborted, 3);
+}
+
+// The window variant.
+
+absl::Status ReduceInGroupMemory(NcclCommunicator& communicator) {
+  return CheckInGroupMemory(communicator,
+                            {ExactCall(Operation::kAllReduce, 1000),
+                             ExactCall(Operation::kReduceScatter, 67)});
+}
+
+TEST_F(NcclFaultsTest, DirectReductionsUseNoMessagesAndDoNotWait) {
+  EXPECT_THAT(
+      RunNcclRanks(3, Options(Algorithm::kDirect),
+                   [](NcclCommunicator& communicator) -> absl::Status {
+                     LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer buffer,
+                                               communicator.Allocate(4096));
+                     const standin::CallCounts before =
+                         standin::CountsOfThisThread();
+                     LOCKSTEP_RETURN_IF_ERROR(
+                         communicator.AllReduce(buffer.as<float>()));
+                     const standin::CallCounts after =
+                         standin::CountsOfThisThread();
+                     if (after.groups != before.groups ||
+                         after.host_waits != before.host_waits) {
+                       return absl::InternalError("it calls NCCL, or waits");
+                     }
+                     return communicator.Wait();
+                   }),
+      Each(IsOk()));
+}
+
+TEST_F(NcclFaultsTest, DirectFallsBackToTheRing) {
+  for (const standin::NcclFaults& faults :
+       {standin::NcclFaults{.windows = false}, {.lsa_ranks = 1}}) {
+    standin::SetNcclFaults(faults);
+    EXPECT_THAT(
+        RunNcclRanks(2, Options(Algorithm::kDirect), ReduceInGroupMemory),
+        Each(IsOk()));
+  }
+}
+
+TEST_F(NcclFaultsTest, DirectRefusesDifferentPlaces) {
+  EXPECT_THAT(
+      RunNcclRanks(2, Options(Algorithm::kDirect),
+                   [](NcclCommunicator& communicator) -> absl::Status {
+                     LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer buffer,
+                                               communicator.Allocate(4096));
+                     const int64_t place = 4 * communicator.rank();
+                     return FailTwice(communicator, [&](NcclCommunicator& c) {
+                       return c.AllReduce(
+                           Buffer(buffer.as<float>()).Part(place, 100));
+                     });
+                   }),
+      Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                    HasSubstr("differ in where their data lie"))));
+}
+
+// Of the two barriers of a call, the first keeps ranks from reading what is not
+// there yet, and the second from going on before all has been written.
+TEST_F(NcclFaultsTest, ADroppedBarrierIsRejected) {
+  const auto run = [](NcclCommunicator& communicator,
+                      cudaStream_t stream) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer data,
+                              communicator.Allocate(3000));
+    return SumOfOnes(communicator, data.bytes().data(), 3000, stream);
+  };
+  const auto all_ok = [&](int barrier) {
+    standin::SetNcclFaults({.drops_barrier = barrier});
+    standin::SetSchedule({.order = Order::kOldestStreamFirst});
+    return AllOk(
+        RunOnStreams(Options(Algorithm::kDirect), /*own_gpus=*/true, run));
+  };
+  EXPECT_TRUE(all_ok(-1));
+  EXPECT_FALSE(all_ok(0));
+  EXPECT_FALSE(all_ok(1));
+}
+
+TEST_F(NcclFaultsTest, AStalledRankEndsDirectReductionsToo) {
+  NcclOptions options = Options(Algorithm::kDirect);
+  options.group.timeout = kSoon;
+  EXPECT_THAT(
+      RunNcclRanks(2, options,
+                   [](NcclCommunicator& communicator) -> absl::Status {
+                     LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer buffer,
+                                               communicator.Allocate(4096));
+                     if (communicator.rank() == 0) {
+                       standin::SetNcclFaults({.stalled_rank = 1});
+                     }
+                     LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
+                     return FailTwice(communicator, [&](NcclCommunicator& c) {
+                       return c.AllReduce(buffer.as<float>());
+                     });
+                   }),
+      Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
+                    HasSubstr("not finished after 300ms"))));
 }
 
 }  // namespace

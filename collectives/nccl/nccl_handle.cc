@@ -105,36 +105,6 @@ absl::Status SetEnvironment(const GpuSharing& sharing) {
 // How long aborting waits for a call of another thread to return by itself.
 constexpr absl::Duration kCallsEnd = absl::Milliseconds(500);
 
-// Calls `fn` in a thread of its own and returns its status. kDeadlineExceeded
-// if it takes longer than `timeout`: the thread is then left to itself.
-absl::Status Within(absl::Duration timeout, std::function<absl::Status()> fn) {
-  struct Call {
-    std::mutex mutex;
-    std::condition_variable ended;
-    std::optional<absl::Status> status;
-  };
-  const auto call = std::make_shared<Call>();
-  std::thread thread([call, fn = std::move(fn)] {
-    absl::Status status = fn();
-    const std::lock_guard lock(call->mutex);
-    call->status = std::move(status);
-    call->ended.notify_one();
-  });
-  std::unique_lock lock(call->mutex);
-  const bool in_time = call->ended.wait_for(
-      lock, absl::ToChronoMilliseconds(std::min(timeout, absl::Hours(1000))),
-      [&] { return call->status.has_value(); });
-  if (!in_time) {
-    thread.detach();
-    return absl::DeadlineExceededError(
-        absl::StrCat("not finished after ", absl::FormatDuration(timeout)));
-  }
-  absl::Status status = *std::move(call->status);
-  lock.unlock();
-  thread.join();
-  return status;
-}
-
 // What NCCL says about the last error of this thread, in one line.
 std::string LastError(ncclComm_t comm) {
   const char* const text = ncclGetLastError(comm);
@@ -255,10 +225,39 @@ absl::Status ExchangeSetup(Communicator& control, NcclSetup& setup) {
   return control.Broadcast(std::as_writable_bytes(std::span(&setup, 1)), 0);
 }
 
+absl::Status RunWithin(absl::Duration timeout,
+                       std::function<absl::Status()> fn) {
+  struct Call {
+    std::mutex mutex;
+    std::condition_variable ended;
+    std::optional<absl::Status> status;
+  };
+  const auto call = std::make_shared<Call>();
+  std::thread thread([call, fn = std::move(fn)] {
+    absl::Status status = fn();
+    const std::lock_guard lock(call->mutex);
+    call->status = std::move(status);
+    call->ended.notify_one();
+  });
+  std::unique_lock lock(call->mutex);
+  const bool in_time = call->ended.wait_for(
+      lock, absl::ToChronoMilliseconds(std::min(timeout, absl::Hours(1000))),
+      [&] { return call->status.has_value(); });
+  if (!in_time) {
+    thread.detach();
+    return absl::DeadlineExceededError(
+        absl::StrCat("not finished after ", absl::FormatDuration(timeout)));
+  }
+  absl::Status status = *std::move(call->status);
+  lock.unlock();
+  thread.join();
+  return status;
+}
+
 absl::Status NcclHandle::Init(const ncclUniqueId& id, int rank, int world_size,
                               int device, absl::Duration timeout) {
   const auto made = std::make_shared<std::atomic<ncclComm_t>>(nullptr);
-  LOCKSTEP_RETURN_IF_ERROR(Within(timeout, [=]() mutable -> absl::Status {
+  LOCKSTEP_RETURN_IF_ERROR(RunWithin(timeout, [=]() mutable -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(
         CudaStatus(cudaSetDevice(device), "cudaSetDevice"));
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
@@ -284,6 +283,13 @@ absl::Status NcclHandle::Group(absl::FunctionRef<ncclResult_t()> issue) {
   const ncclResult_t ended = ncclGroupEnd();
   LOCKSTEP_RETURN_IF_ERROR(NcclStatus(issued, "a call of NCCL"));
   return NcclStatus(ended, "ncclGroupEnd");
+}
+
+absl::Status NcclHandle::Call(
+    absl::FunctionRef<ncclResult_t(ncclComm_t)> call) {
+  const std::lock_guard lock(calls_);
+  if (comm_ == nullptr) return absl::AbortedError("NCCL was aborted");
+  return NcclStatus(call(comm_), "a call of NCCL");
 }
 
 ncclResult_t NcclHandle::Send(ConstBuffer data, int peer,
@@ -336,7 +342,7 @@ void NcclHandle::Abort() {
 void NcclHandle::Destroy(absl::Duration timeout) {
   const ncclComm_t comm = comm_.exchange(nullptr);
   if (comm == nullptr) return;
-  static_cast<void>(Within(timeout, [comm]() -> absl::Status {
+  static_cast<void>(RunWithin(timeout, [comm]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(
         NcclStatus(ncclCommFinalize(comm), "ncclCommFinalize"));
     return NcclStatus(ncclCommDestroy(comm), "ncclCommDestroy");

@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <mutex>
@@ -116,6 +117,11 @@ absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
 // Fills in the unique id on rank 0 and gives every rank rank 0's setup.
 absl::Status ExchangeSetup(Communicator& control, NcclSetup& setup);
 
+// Calls `fn` in a thread of its own and returns its status. kDeadlineExceeded
+// if it takes longer than `timeout`: the thread is then left to itself.
+absl::Status RunWithin(absl::Duration timeout,
+                       std::function<absl::Status()> fn);
+
 // A blocking communicator, whose calls return once they are on their streams;
 // the first one between two ranks waits for the other. One thread uses it, and
 // another one may call Health and Abort meanwhile.
@@ -135,6 +141,8 @@ class NcclHandle {
   // Calls `issue`, which calls NCCL with comm(), as one group. Errors: NCCL's;
   // kAborted after Abort.
   absl::Status Group(absl::FunctionRef<ncclResult_t()> issue);
+  // The same, for calls that no group can have.
+  absl::Status Call(absl::FunctionRef<ncclResult_t(ncclComm_t)> call);
 
   // Within `issue`: bytes, so that any type and alignment will do. Nothing for
   // no bytes.

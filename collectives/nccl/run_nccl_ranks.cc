@@ -75,10 +75,15 @@ class GuardedDeviceMemory : public CheckedMemory {
       : CheckedMemory(content.size()),
         image_(Guarded(content, static_cast<size_t>(kRoom + offset), kRoom)) {}
 
-  // Comes before all else.
-  absl::Status Allocate() {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        memory_, AllocateDeviceMemory(static_cast<int64_t>(image_.size())));
+  // Comes before all else. group: whose memory it is; null for the device's.
+  absl::Status Allocate(Communicator* group) {
+    const auto bytes = static_cast<int64_t>(image_.size());
+    if (group == nullptr) {
+      LOCKSTEP_ASSIGN_OR_RETURN(memory_, AllocateDeviceMemory(bytes));
+    } else {
+      LOCKSTEP_ASSIGN_OR_RETURN(buffer_, group->Allocate(bytes));
+      memory_ = {buffer_.bytes().data(), [](std::byte*) {}};
+    }
     return CudaStatus(cudaMemcpy(memory_.get(), image_.data(), image_.size(),
                                  cudaMemcpyHostToDevice),
                       "cudaMemcpy");
@@ -92,7 +97,8 @@ class GuardedDeviceMemory : public CheckedMemory {
   }
 
   const Bytes image_;  // At first.
-  DeviceMemory memory_;
+  GroupBuffer buffer_;
+  std::shared_ptr<std::byte> memory_;
 };
 
 }  // namespace
@@ -130,7 +136,7 @@ std::vector<absl::Status> RunNcclRanks(int world_size,
 absl::StatusOr<std::unique_ptr<CheckedMemory>> MakeDeviceMemory(
     const Bytes& content, int64_t offset) {
   auto memory = std::make_unique<GuardedDeviceMemory>(content, offset);
-  LOCKSTEP_RETURN_IF_ERROR(memory->Allocate());
+  LOCKSTEP_RETURN_IF_ERROR(memory->Allocate(nullptr));
   return memory;
 }
 
@@ -141,6 +147,19 @@ absl::Status CheckOnDevice(Communicator& communicator,
                      [offset](const Bytes& content) {
                        return MakeDeviceMemory(content, offset);
                      });
+}
+
+absl::Status CheckInGroupMemory(Communicator& communicator,
+                                const std::vector<CheckedCall>& calls,
+                                int64_t offset) {
+  return RunAndCheck(
+      communicator, calls, AdditionOrder::kRing,
+      [&](const Bytes& content)
+          -> absl::StatusOr<std::unique_ptr<CheckedMemory>> {
+        auto memory = std::make_unique<GuardedDeviceMemory>(content, offset);
+        LOCKSTEP_RETURN_IF_ERROR(memory->Allocate(&communicator));
+        return memory;
+      });
 }
 
 absl::Status CheckRingBits(Communicator& communicator, DataType type,

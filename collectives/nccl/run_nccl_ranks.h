@@ -50,6 +50,12 @@ absl::Status CheckOnDevice(Communicator& communicator,
                            const std::vector<CheckedCall>& calls,
                            int64_t offset = 0);
 
+// The same in memory that the communicator allocates; of AllReduce,
+// ReduceScatter and AllGather alone, which have an output on every rank.
+absl::Status CheckInGroupMemory(Communicator& communicator,
+                                const std::vector<CheckedCall>& calls,
+                                int64_t offset = 0);
+
 // An AllReduce and a Reduce of one element less than `count` for each rank, so
 // that the ring's segments differ in size, and a ReduceScatter of `count`.
 absl::Status CheckRingBits(Communicator& communicator, DataType type,

@@ -447,9 +447,16 @@ absl::StatusOr<bool> Watchdog::MatchCollective() {
   const Call first = standings_.front().unmatched.front();
   for (int rank = 1; rank < world_size(); ++rank) {
     const Call& call = standings_[static_cast<size_t>(rank)].unmatched.front();
-    if (!Agree(first, call)) {
-      return CallsDiffer("ranks disagree", 0, first, rank, call);
-    }
+    if (Agree(first, call)) continue;
+    Call elsewhere = call;
+    elsewhere.counts_hash = first.counts_hash;
+    const bool in_place_alone =
+        Reduces(call.operation) && Agree(first, elsewhere);
+    return CallsDiffer(in_place_alone
+                           ? "ranks differ in where their data lie in the "
+                             "group's memory"
+                           : "ranks disagree",
+                       0, first, rank, call);
   }
   for (int rank = 0; rank < world_size(); ++rank) Pop(rank);
   if (first.operation == Operation::kSplit) {

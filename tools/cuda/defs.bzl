@@ -30,7 +30,7 @@ def _compile(ctx, source, headers, compilation_context, host_compiler):
     args.add("-ccbin", host_compiler)
 
     # clang takes the toolkit's headers, which nvcc has preprocessed, for ours.
-    args.add("-Xcompiler", "-fPIC,-Wall,-Wextra,-Wno-unused-function")
+    args.add("-Xcompiler", "-fPIC,-Wall,-Wextra,-Wno-unused-function,-Wno-unused-parameter")
     args.add_all(_gencode(ctx.attr._architectures[ArchitecturesInfo].values))
     if NVCC_VERSION.rpartition(".")[0] in _TOOLKITS_WITHOUT_WARNINGS:
         args.add("--Werror", "all-warnings")
@@ -136,7 +136,7 @@ _standin_sources = rule(
 def _twins(cuda_deps):
     return [dep + "_standin" for dep in cuda_deps]
 
-def cuda_kernels(name, srcs, hdrs = [], deps = [], cuda_deps = [], testonly = False, **kwargs):
+def cuda_kernels(name, srcs, hdrs = [], deps = [], cuda_deps = [], nccl = False, testonly = False, **kwargs):
     """A library of .cu files in its two builds.
 
     `name` is compiled by nvcc, and skipped without a toolkit; the C++ --copt
@@ -151,6 +151,7 @@ def cuda_kernels(name, srcs, hdrs = [], deps = [], cuda_deps = [], testonly = Fa
       hdrs: Headers that dependents may include.
       deps: C++ libraries that both builds have.
       cuda_deps: Libraries that have a _standin twin too, without the suffix.
+      nccl: Whether the code calls NCCL, or uses its device API.
       testonly: Of the first; the second always is.
       **kwargs: Further attributes of both, such as visibility.
     """
@@ -160,7 +161,7 @@ def cuda_kernels(name, srcs, hdrs = [], deps = [], cuda_deps = [], testonly = Fa
         srcs = srcs,
         hdrs = hdrs,
         target_compatible_with = CUDA_COMPATIBLE_WITH,
-        deps = deps + cuda_deps,
+        deps = deps + cuda_deps + (["@local_cuda//:nccl"] if nccl else []),
         **kwargs
     )
 

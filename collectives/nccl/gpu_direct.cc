@@ -1,0 +1,224 @@
+#include "collectives/nccl/gpu_direct.h"
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "base/cuda_status.h"
+#include "base/status_macros.h"
+#include "collectives/algorithms/schedule.h"
+#include "collectives/collective.h"
+#include "collectives/nccl/nccl_handle.h"
+#include "collectives/nccl/peer_reduce.h"
+
+namespace lockstep {
+
+#ifdef LOCKSTEP_NCCL_WINDOWS
+
+namespace {
+
+struct Window {
+  std::byte* memory = nullptr;
+  int64_t bytes = 0;
+  ncclWindow_t window = nullptr;
+};
+
+// The windows there are, by number, which is the same on every rank. Outlives
+// the communicator in the memory that its users keep.
+class Windows {
+ public:
+  explicit Windows(NcclHandle& handle) : handle_(&handle) {}
+
+  int64_t Add(const Window& window) {
+    const std::lock_guard lock(mutex_);
+    windows_[++last_] = window;
+    return last_;
+  }
+
+  // Frees the memory.
+  void Remove(int64_t number) {
+    const std::lock_guard lock(mutex_);
+    const Window window = windows_.extract(number).mapped();
+    Deregister(window);
+    static_cast<void>(ncclMemFree(window.memory));
+  }
+
+  void Close() {
+    const std::lock_guard lock(mutex_);
+    for (auto& [number, window] : windows_) {
+      Deregister(std::exchange(window, {.memory = window.memory}));
+    }
+    handle_ = nullptr;
+  }
+
+  // The window that holds all of the buffer, and its number.
+  std::optional<std::pair<int64_t, Window>> Find(const ConstBuffer& buffer) {
+    const std::lock_guard lock(mutex_);
+    const auto* const begin = static_cast<const std::byte*>(buffer.data);
+    for (const auto& [number, window] : windows_) {
+      if (window.window != nullptr && begin >= window.memory &&
+          begin + buffer.size_bytes() <= window.memory + window.bytes) {
+        return std::pair(number, window);
+      }
+    }
+    return std::nullopt;
+  }
+
+ private:
+  void Deregister(const Window& window) {
+    if (handle_ == nullptr || window.window == nullptr) return;
+    static_cast<void>(handle_->Call([&](ncclComm_t comm) {
+      return ncclCommWindowDeregister(comm, window.window);
+    }));
+  }
+
+  std::mutex mutex_;
+  NcclHandle* handle_;  // Null once it is closed.
+  int64_t last_ = 0;
+  std::map<int64_t, Window> windows_;
+};
+
+class WindowDirect : public GpuDirect {
+ public:
+  WindowDirect(int rank, int world_size, NcclHandle& handle,
+               cudaStream_t stream, const ncclDevComm& comm)
+      : rank_(rank),
+        world_size_(world_size),
+        handle_(handle),
+        stream_(stream),
+        comm_(comm),
+        windows_(std::make_shared<Windows>(handle)) {}
+
+  absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t bytes) override {
+    // Windows are whole pages.
+    const int64_t page = NCCL_WIN_REQUIRED_ALIGNMENT;
+    Window made = {.bytes = (bytes + page - 1) / page * page};
+    void* memory = nullptr;
+    LOCKSTEP_RETURN_IF_ERROR(
+        NcclStatus(ncclMemAlloc(&memory, static_cast<size_t>(made.bytes)),
+                   "ncclMemAlloc"));
+    made.memory = static_cast<std::byte*>(memory);
+    const absl::Status status = handle_.Call([&](ncclComm_t comm) {
+      return ncclCommWindowRegister(comm, memory,
+                                    static_cast<size_t>(made.bytes),
+                                    &made.window, NCCL_WIN_COLL_SYMMETRIC);
+    });
+    if (!status.ok()) {
+      static_cast<void>(ncclMemFree(memory));
+      return status;
+    }
+    return std::shared_ptr<std::byte>(
+        made.memory, [windows = windows_, number = windows_->Add(made)](
+                         std::byte*) { windows->Remove(number); });
+  }
+
+  uint64_t PlaceOf(const Collective& call) const override {
+    if (call.operation != Operation::kAllReduce &&
+        call.operation != Operation::kReduceScatter) {
+      return 0;
+    }
+    const uint64_t input = NumberOf(call.input);
+    if (call.operation == Operation::kReduceScatter || input == 0) return input;
+    const uint64_t output = NumberOf(call.output);
+    return output == 0 ? 0 : input ^ output << 1;
+  }
+
+  absl::Status Reduce(const Collective& call) override {
+    const bool to_all = call.operation == Operation::kAllReduce;
+    const int segment = to_all ? CompletedSegment(rank_, world_size_) : rank_;
+    const Segment own = SegmentOf(call.input.count, world_size_, segment);
+    const ConstBuffer input = call.input.Part(own.begin, own.count);
+    const Window in = windows_->Find(call.input)->second;
+    PeerReduction reduction = {
+        .input = in.window,
+        .input_offset = static_cast<const std::byte*>(input.data) - in.memory,
+        .own_output = call.output.data,
+        .count = own.count,
+        // A part of a ReduceScatter has started a rank later (schedule.h).
+        .first_rank = to_all ? segment : (segment + 1) % world_size_,
+        .world_size = world_size_};
+    if (to_all) {
+      const Window out = windows_->Find(call.output)->second;
+      reduction.output = out.window;
+      reduction.output_offset =
+          call.output.Part(own.begin, own.count).bytes() - out.memory;
+    }
+    LOCKSTEP_RETURN_IF_ERROR(MeetPeers(comm_, stream_));
+    LOCKSTEP_RETURN_IF_ERROR(
+        ReduceFromPeers(call.op, call.input.type, reduction, stream_));
+    return MeetPeers(comm_, stream_);
+  }
+
+  void Close() override {
+    windows_->Close();
+    static_cast<void>(handle_.Call(
+        [&](ncclComm_t comm) { return ncclDevCommDestroy(comm, &comm_); }));
+  }
+
+ private:
+  uint64_t NumberOf(const ConstBuffer& buffer) const {
+    const auto found = windows_->Find(buffer);
+    if (!found.has_value()) return 0;
+    const int64_t offset =
+        static_cast<const std::byte*>(buffer.data) - found->second.memory;
+    return static_cast<uint64_t>(found->first) << 48 ^
+           static_cast<uint64_t>(offset);
+  }
+
+  const int rank_;
+  const int world_size_;
+  NcclHandle& handle_;
+  const cudaStream_t stream_;
+  const ncclDevComm comm_;
+  const std::shared_ptr<Windows> windows_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<GpuDirect>> GpuDirect::Create(
+    int rank, int world_size, NcclHandle& handle, cudaStream_t stream,
+    absl::Duration timeout) {
+  int device = 0;
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
+  const auto made = std::make_shared<ncclDevComm>();
+  const ncclComm_t comm = handle.comm();
+  LOCKSTEP_RETURN_IF_ERROR(RunWithin(timeout, [=]() -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaSetDevice(device), "cudaSetDevice"));
+    ncclDevCommRequirements requirements = {};
+    requirements.lsaBarrierCount = 1;
+    return NcclStatus(ncclDevCommCreate(comm, &requirements, made.get()),
+                      "ncclDevCommCreate");
+  }));
+  auto direct =
+      std::make_unique<WindowDirect>(rank, world_size, handle, stream, *made);
+  if (made->lsaSize != world_size) {
+    direct->Close();
+    return nullptr;
+  }
+  LOCKSTEP_RETURN_IF_ERROR(LoadPeerKernels());
+  return direct;
+}
+
+#else
+
+absl::StatusOr<std::unique_ptr<GpuDirect>> GpuDirect::Create(int, int,
+                                                             NcclHandle&,
+                                                             cudaStream_t,
+                                                             absl::Duration) {
+  return nullptr;
+}
+
+#endif
+
+}  // namespace lockstep

@@ -1,0 +1,164 @@
+#include <cuda_runtime.h>
+#include <nccl.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "base/cuda_status.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "collectives/collective.h"
+#include "collectives/nccl/peer_reduce.h"
+#include "collectives/nccl/reduce_arithmetic.h"
+
+#ifdef LOCKSTEP_NCCL_WINDOWS
+
+namespace lockstep {
+namespace {
+
+// Enough loads under way for the links between GPUs: what is on its way there
+// is some microseconds of 450 GB/s, and each thread has a vector of some peers.
+constexpr int kMostBlocks = 128;
+constexpr int kThreadsPerBlock = 512;
+
+// Threads that signal and wait, each for some of the other ranks.
+constexpr int kBarrierThreads = 32;
+
+template <typename T>
+__device__ inline T* PeerData(ncclWindow_t window, int64_t offset, int peer) {
+  return static_cast<T*>(
+      ncclGetLsaPointer(window, static_cast<size_t>(offset), peer));
+}
+
+// Reduces element number `i` of those that kSize elements of T make.
+template <ReduceOp op, typename A, typename T, int kSize>
+__device__ inline void ReducePlace(const PeerReduction& r, int64_t offset,
+                                   int64_t i) {
+  using Elements = Vector<T, kSize>;
+  const auto elements_of = [&](int n) {
+    const int rank = r.first_rank + n;
+    return PeerData<const Elements>(
+        r.input, r.input_offset + offset,
+        rank < r.world_size ? rank : rank - r.world_size)[i];
+  };
+  const Elements first = elements_of(0);
+  A sum[kSize];
+#pragma unroll
+  for (int k = 0; k < kSize; ++k) sum[k] = Load<A>(first.elements[k]);
+#pragma unroll 4
+  for (int n = 1; n < r.world_size; ++n) {
+    const Elements x = elements_of(n);
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) {
+      sum[k] = Combine<op>(sum[k], Load<A>(x.elements[k]));
+    }
+  }
+  Elements result;
+#pragma unroll
+  for (int k = 0; k < kSize; ++k) {
+    Store(Divide<op>(sum[k], r.world_size), result.elements[k]);
+  }
+  if (r.output == nullptr) {
+    reinterpret_cast<Elements*>(static_cast<char*>(r.own_output) + offset)[i] =
+        result;
+    return;
+  }
+  for (int n = 0; n < r.world_size; ++n) {
+    PeerData<Elements>(r.output, r.output_offset + offset, n)[i] = result;
+  }
+}
+
+// As ReduceKernel (reduce.cu): `head` single elements, `vectors` vectors, and
+// single elements up to the count.
+template <ReduceOp op, typename A, typename T>
+__global__ void PeerReduceKernel(PeerReduction r, int64_t head,
+                                 int64_t vectors) {
+  constexpr int kSize = kElementsPerVector<T>;
+  const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  const int64_t head_bytes = head * int64_t{sizeof(T)};
+  for (int64_t i = first; i < vectors; i += step) {
+    ReducePlace<op, A, T, kSize>(r, head_bytes, i);
+  }
+  for (int64_t i = first; i < r.count - vectors * kSize; i += step) {
+    ReducePlace<op, A, T, 1>(r, 0, i < head ? i : i + vectors * kSize);
+  }
+}
+
+__global__ void MeetPeersKernel(ncclDevComm comm) {
+  ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), comm,
+                                             ncclTeamTagLsa(), /*index=*/0);
+  barrier.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+}
+
+template <ReduceOp op, typename A, typename T>
+absl::Status Launch(const PeerReduction& reduction, cudaStream_t stream) {
+  constexpr int64_t kSize = kElementsPerVector<T>;
+  const auto past = [](int64_t address) {
+    return address / int64_t{sizeof(T)} % kSize;
+  };
+  // Windows begin at a multiple of 16.
+  const int64_t input_past = past(reduction.input_offset);
+  const int64_t output_past =
+      past(reduction.output == nullptr
+               ? reinterpret_cast<intptr_t>(reduction.own_output)
+               : reduction.output_offset);
+  int64_t head = 0;
+  int64_t vectors = 0;
+  if (input_past == output_past) {
+    head = std::min(reduction.count, (kSize - input_past) % kSize);
+    vectors = (reduction.count - head) / kSize;
+  }
+  const int64_t wanted = std::max(vectors, reduction.count - vectors * kSize);
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(static_cast<unsigned>(std::min<int64_t>(
+      kMostBlocks, (wanted + kThreadsPerBlock - 1) / kThreadsPerBlock)));
+  config.blockDim = dim3(kThreadsPerBlock);
+  config.stream = stream;
+  return CudaStatus(cudaLaunchKernelEx(&config, PeerReduceKernel<op, A, T>,
+                                       reduction, head, vectors),
+                    "PeerReduceKernel launch");
+}
+
+}  // namespace
+
+absl::Status ReduceFromPeers(ReduceOp op, DataType type,
+                             const PeerReduction& reduction,
+                             cudaStream_t stream) {
+  if (reduction.count == 0) return absl::OkStatus();
+  return WithReduction(type, op, [&]<ReduceOp o, typename A, typename T>() {
+    return Launch<o, A, T>(reduction, stream);
+  });
+}
+
+absl::Status MeetPeers(const ncclDevComm& comm, cudaStream_t stream) {
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(1);
+  config.blockDim = dim3(kBarrierThreads);
+  config.stream = stream;
+  return CudaStatus(cudaLaunchKernelEx(&config, MeetPeersKernel, comm),
+                    "MeetPeersKernel launch");
+}
+
+absl::Status LoadPeerKernels() {
+  cudaFuncAttributes attributes;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaFuncGetAttributes(&attributes, MeetPeersKernel),
+                 "cudaFuncGetAttributes of MeetPeersKernel"));
+  for (const DataType type : kAllDataTypes) {
+    for (const ReduceOp op : kAllReduceOps) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          WithReduction(type, op, [&]<ReduceOp o, typename A, typename T>() {
+            return CudaStatus(
+                cudaFuncGetAttributes(&attributes, PeerReduceKernel<o, A, T>),
+                "cudaFuncGetAttributes of PeerReduceKernel");
+          }));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace lockstep
+
+#endif  // LOCKSTEP_NCCL_WINDOWS
