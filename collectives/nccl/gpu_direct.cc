@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/cuda_status.h"
+#include "base/data_types.h"
 #include "base/status_macros.h"
 #include "collectives/algorithms/schedule.h"
 #include "collectives/collective.h"
@@ -91,13 +92,35 @@ class Windows {
 class WindowDirect : public GpuDirect {
  public:
   WindowDirect(int rank, int world_size, NcclHandle& handle,
-               cudaStream_t stream, const ncclDevComm& comm)
-      : rank_(rank),
-        world_size_(world_size),
-        handle_(handle),
+               cudaStream_t stream)
+      : handle_(handle),
         stream_(stream),
-        comm_(comm),
-        windows_(std::make_shared<Windows>(handle)) {}
+        windows_(std::make_shared<Windows>(handle)) {
+    group_.rank = rank;
+    group_.world_size = world_size;
+  }
+
+  // Makes what kernels need. False if ranks do not reach each other's memory.
+  absl::StatusOr<bool> Meet() {
+    LOCKSTEP_ASSIGN_OR_RETURN(meeting_, Allocate(kMeetingBytes));
+    const auto window =
+        windows_->Find({meeting_.get(), kMeetingBytes, DataType::kUInt8});
+    if (!window.has_value()) return false;
+    group_.meeting = window->second.window;
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaMemsetAsync(meeting_.get(), 0, kMeetingBytes, stream_),
+                   "cudaMemsetAsync"));
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"));
+    void* aborted = nullptr;
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaMallocHost(&aborted, sizeof(int)), "cudaMallocHost"));
+    aborted_.reset(static_cast<int*>(aborted));
+    *aborted_ = 0;
+    group_.aborted = aborted_.get();
+    LOCKSTEP_RETURN_IF_ERROR(LoadPeerKernels());
+    return true;
+  }
 
   absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t bytes) override {
     // Windows are whole pages.
@@ -135,8 +158,9 @@ class WindowDirect : public GpuDirect {
 
   absl::Status Reduce(const Collective& call) override {
     const bool to_all = call.operation == Operation::kAllReduce;
-    const int segment = to_all ? CompletedSegment(rank_, world_size_) : rank_;
-    const Segment own = SegmentOf(call.input.count, world_size_, segment);
+    const int segment =
+        to_all ? CompletedSegment(group_.rank, group_.world_size) : group_.rank;
+    const Segment own = SegmentOf(call.input.count, group_.world_size, segment);
     const ConstBuffer input = call.input.Part(own.begin, own.count);
     const Window in = windows_->Find(call.input)->second;
     PeerReduction reduction = {
@@ -145,27 +169,30 @@ class WindowDirect : public GpuDirect {
         .own_output = call.output.data,
         .count = own.count,
         // A part of a ReduceScatter has started a rank later (schedule.h).
-        .first_rank = to_all ? segment : (segment + 1) % world_size_,
-        .world_size = world_size_};
+        .first_rank = to_all ? segment : (segment + 1) % group_.world_size};
     if (to_all) {
       const Window out = windows_->Find(call.output)->second;
       reduction.output = out.window;
       reduction.output_offset =
           call.output.Part(own.begin, own.count).bytes() - out.memory;
     }
-    LOCKSTEP_RETURN_IF_ERROR(MeetPeers(comm_, stream_));
+    LOCKSTEP_RETURN_IF_ERROR(MeetPeers(group_, stream_));
     LOCKSTEP_RETURN_IF_ERROR(
-        ReduceFromPeers(call.op, call.input.type, reduction, stream_));
-    return MeetPeers(comm_, stream_);
+        ReduceFromPeers(call.op, call.input.type, group_, reduction, stream_));
+    return MeetPeers(group_, stream_);
   }
 
-  void Close() override {
-    windows_->Close();
-    static_cast<void>(handle_.Call(
-        [&](ncclComm_t comm) { return ncclDevCommDestroy(comm, &comm_); }));
+  void Abort() override {
+    if (aborted_ != nullptr) *static_cast<volatile int*>(aborted_.get()) = 1;
   }
+
+  void Close() override { windows_->Close(); }
 
  private:
+  struct FreePinned {
+    void operator()(int* memory) const { cudaFreeHost(memory); }
+  };
+
   uint64_t NumberOf(const ConstBuffer& buffer) const {
     const auto found = windows_->Find(buffer);
     if (!found.has_value()) return 0;
@@ -175,12 +202,12 @@ class WindowDirect : public GpuDirect {
            static_cast<uint64_t>(offset);
   }
 
-  const int rank_;
-  const int world_size_;
   NcclHandle& handle_;
   const cudaStream_t stream_;
-  const ncclDevComm comm_;
   const std::shared_ptr<Windows> windows_;
+  std::shared_ptr<std::byte> meeting_;
+  std::unique_ptr<int, FreePinned> aborted_;
+  PeerGroup group_;
 };
 
 }  // namespace
@@ -188,26 +215,27 @@ class WindowDirect : public GpuDirect {
 absl::StatusOr<std::unique_ptr<GpuDirect>> GpuDirect::Create(
     int rank, int world_size, NcclHandle& handle, cudaStream_t stream,
     absl::Duration timeout) {
+  if (world_size > kMostPeers ||
+      ncclTeamLsa(handle.comm()).nRanks != world_size) {
+    return nullptr;
+  }
   int device = 0;
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
-  const auto made = std::make_shared<ncclDevComm>();
-  const ncclComm_t comm = handle.comm();
+  // Both outlive a thread that is left to itself.
+  const auto made = std::make_shared<std::unique_ptr<WindowDirect>>(
+      std::make_unique<WindowDirect>(rank, world_size, handle, stream));
+  const auto can_meet = std::make_shared<bool>(false);
   LOCKSTEP_RETURN_IF_ERROR(RunWithin(timeout, [=]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(
         CudaStatus(cudaSetDevice(device), "cudaSetDevice"));
-    ncclDevCommRequirements requirements = {};
-    requirements.lsaBarrierCount = 1;
-    return NcclStatus(ncclDevCommCreate(comm, &requirements, made.get()),
-                      "ncclDevCommCreate");
+    LOCKSTEP_ASSIGN_OR_RETURN(*can_meet, (*made)->Meet());
+    return absl::OkStatus();
   }));
-  auto direct =
-      std::make_unique<WindowDirect>(rank, world_size, handle, stream, *made);
-  if (made->lsaSize != world_size) {
-    direct->Close();
+  if (!*can_meet) {
+    (*made)->Close();
     return nullptr;
   }
-  LOCKSTEP_RETURN_IF_ERROR(LoadPeerKernels());
-  return direct;
+  return std::move(*made);
 }
 
 #else

@@ -46,6 +46,9 @@ class GpuDirect {
   // Only enqueues. Errors: CudaStatus's.
   virtual absl::Status Reduce(const Collective& call) = 0;
 
+  // Lets kernels that wait for other ranks go on; from any thread.
+  virtual void Abort() = 0;
+
   // Takes back what NCCL has registered; before the communicator ends. Nothing
   // but the end may follow.
   virtual void Close() = 0;

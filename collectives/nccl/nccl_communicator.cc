@@ -306,6 +306,7 @@ void NcclCommunicator::Abort() {
   std::thread forget([this] {
     if (ring_ != nullptr) ring_->ForgetGraphs();
   });
+  if (direct_ != nullptr) direct_->Abort();
   handle_.Abort();
   forget.join();
 }

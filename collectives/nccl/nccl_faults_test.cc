@@ -687,8 +687,8 @@ TEST_F(NcclFaultsTest, ADroppedBarrierIsRejected) {
     return SumOfOnes(communicator, data.bytes().data(), 3000, stream);
   };
   const auto all_ok = [&](int barrier) {
-    standin::SetNcclFaults({.drops_barrier = barrier});
-    standin::SetSchedule({.order = Order::kOldestStreamFirst});
+    standin::SetSchedule(
+        {.order = Order::kOldestStreamFirst, .dropped_memory_wait = barrier});
     return AllOk(
         RunOnStreams(Options(Algorithm::kDirect), /*own_gpus=*/true, run));
   };
@@ -697,24 +697,31 @@ TEST_F(NcclFaultsTest, ADroppedBarrierIsRejected) {
   EXPECT_FALSE(all_ok(1));
 }
 
-TEST_F(NcclFaultsTest, AStalledRankEndsDirectReductionsToo) {
+// Kernels that wait for a rank's memory end with the group, as NCCL's do.
+TEST_F(NcclFaultsTest, DirectReductionsEndAtTheDeadlineToo) {
   NcclOptions options = Options(Algorithm::kDirect);
   options.group.timeout = kSoon;
-  EXPECT_THAT(
-      RunNcclRanks(2, options,
-                   [](NcclCommunicator& communicator) -> absl::Status {
-                     LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer buffer,
-                                               communicator.Allocate(4096));
-                     if (communicator.rank() == 0) {
-                       standin::SetNcclFaults({.stalled_rank = 1});
-                     }
-                     LOCKSTEP_RETURN_IF_ERROR(communicator.Barrier());
-                     return FailTwice(communicator, [&](NcclCommunicator& c) {
-                       return c.AllReduce(buffer.as<float>());
-                     });
-                   }),
-      Each(StatusIs(absl::StatusCode::kDeadlineExceeded,
-                    HasSubstr("not finished after 300ms"))));
+  absl::Notification ended;
+  const auto statuses = RunNcclRanks(
+      2, options, [&](NcclCommunicator& communicator) -> absl::Status {
+        LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer buffer,
+                                  communicator.Allocate(4096));
+        if (communicator.rank() == 1) {
+          ended.WaitForNotificationWithTimeout(kLong);
+          return absl::OkStatus();
+        }
+        const absl::Status status =
+            FailTwice(communicator, [&](NcclCommunicator& c) {
+              return c.AllReduce(buffer.as<float>());
+            });
+        LOCKSTEP_RETURN_IF_ERROR(
+            CudaStatus(cudaStreamSynchronize(nullptr), "the stream is stuck"));
+        ended.Notify();
+        return status;
+      });
+  EXPECT_THAT(statuses[0], StatusIs(absl::StatusCode::kDeadlineExceeded,
+                                    HasSubstr("rank 1 has not called it")));
+  EXPECT_THAT(statuses[1], IsOk());
 }
 
 }  // namespace

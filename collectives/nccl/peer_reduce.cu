@@ -22,8 +22,20 @@ namespace {
 constexpr int kMostBlocks = 128;
 constexpr int kThreadsPerBlock = 512;
 
-// Threads that signal and wait, each for some of the other ranks.
+// Threads that signal to some of the other ranks each.
 constexpr int kBarrierThreads = 32;
+
+// How often a thread looks for a peer before it looks whether to give up, which
+// is in the host's memory and takes longer.
+constexpr int kLooks = 64;
+
+// What a rank has in the window where they meet.
+struct Meeting {
+  uint32_t turns[kMostPeers];  // How often each rank has come to a barrier,
+  uint32_t turn;               // and this one has gone past.
+  uint32_t aborted;            // A barrier was given up here.
+};
+static_assert(sizeof(Meeting) <= kMeetingBytes);
 
 template <typename T>
 __device__ inline T* PeerData(ncclWindow_t window, int64_t offset, int peer) {
@@ -31,23 +43,38 @@ __device__ inline T* PeerData(ncclWindow_t window, int64_t offset, int peer) {
       ncclGetLsaPointer(window, static_cast<size_t>(offset), peer));
 }
 
+__device__ inline Meeting* MeetingOf(const PeerGroup& group, int peer) {
+  return PeerData<Meeting>(group.meeting, 0, peer);
+}
+
+// Blocks the thread until `has_come`, which reads memory that others write.
+template <typename HasCome>
+__device__ inline void WaitUntil(HasCome has_come) {
+#ifdef LOCKSTEP_CUDA_STANDIN
+  standin::WaitForMemory(has_come, {__FILE__, __LINE__});
+#else
+  while (!has_come()) {
+  }
+#endif
+}
+
 // Reduces element number `i` of those that kSize elements of T make.
 template <ReduceOp op, typename A, typename T, int kSize>
-__device__ inline void ReducePlace(const PeerReduction& r, int64_t offset,
-                                   int64_t i) {
+__device__ inline void ReducePlace(const PeerReduction& r, int world_size,
+                                   int64_t offset, int64_t i) {
   using Elements = Vector<T, kSize>;
   const auto elements_of = [&](int n) {
     const int rank = r.first_rank + n;
     return PeerData<const Elements>(
         r.input, r.input_offset + offset,
-        rank < r.world_size ? rank : rank - r.world_size)[i];
+        rank < world_size ? rank : rank - world_size)[i];
   };
   const Elements first = elements_of(0);
   A sum[kSize];
 #pragma unroll
   for (int k = 0; k < kSize; ++k) sum[k] = Load<A>(first.elements[k]);
 #pragma unroll 4
-  for (int n = 1; n < r.world_size; ++n) {
+  for (int n = 1; n < world_size; ++n) {
     const Elements x = elements_of(n);
 #pragma unroll
     for (int k = 0; k < kSize; ++k) {
@@ -57,14 +84,14 @@ __device__ inline void ReducePlace(const PeerReduction& r, int64_t offset,
   Elements result;
 #pragma unroll
   for (int k = 0; k < kSize; ++k) {
-    Store(Divide<op>(sum[k], r.world_size), result.elements[k]);
+    Store(Divide<op>(sum[k], world_size), result.elements[k]);
   }
   if (r.output == nullptr) {
     reinterpret_cast<Elements*>(static_cast<char*>(r.own_output) + offset)[i] =
         result;
     return;
   }
-  for (int n = 0; n < r.world_size; ++n) {
+  for (int n = 0; n < world_size; ++n) {
     PeerData<Elements>(r.output, r.output_offset + offset, n)[i] = result;
   }
 }
@@ -72,28 +99,53 @@ __device__ inline void ReducePlace(const PeerReduction& r, int64_t offset,
 // As ReduceKernel (reduce.cu): `head` single elements, `vectors` vectors, and
 // single elements up to the count.
 template <ReduceOp op, typename A, typename T>
-__global__ void PeerReduceKernel(PeerReduction r, int64_t head,
+__global__ void PeerReduceKernel(PeerGroup group, PeerReduction r, int64_t head,
                                  int64_t vectors) {
+  if (MeetingOf(group, group.rank)->aborted != 0) return;
   constexpr int kSize = kElementsPerVector<T>;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   const int64_t head_bytes = head * int64_t{sizeof(T)};
   for (int64_t i = first; i < vectors; i += step) {
-    ReducePlace<op, A, T, kSize>(r, head_bytes, i);
+    ReducePlace<op, A, T, kSize>(r, group.world_size, head_bytes, i);
   }
   for (int64_t i = first; i < r.count - vectors * kSize; i += step) {
-    ReducePlace<op, A, T, 1>(r, 0, i < head ? i : i + vectors * kSize);
+    ReducePlace<op, A, T, 1>(r, group.world_size, 0,
+                             i < head ? i : i + vectors * kSize);
   }
 }
 
-__global__ void MeetPeersKernel(ncclDevComm comm) {
-  ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), comm,
-                                             ncclTeamTagLsa(), /*index=*/0);
-  barrier.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+// One block. Each rank notes its turn in every rank's memory, and waits until
+// all have done so in its own. Turns are counted in device memory, so that the
+// kernel can be part of a graph.
+__global__ void MeetPeersKernel(PeerGroup group) {
+  Meeting* const own = MeetingOf(group, group.rank);
+  const uint32_t turn = own->turn + 1;
+  __threadfence_system();  // What earlier kernels wrote comes before the turn.
+  for (int peer = threadIdx.x; peer < group.world_size; peer += blockDim.x) {
+    volatile uint32_t* const noted = MeetingOf(group, peer)->turns + group.rank;
+    *noted = turn;
+  }
+  __syncthreads();
+  const volatile uint32_t* const turns = own->turns;
+  WaitUntil([turns, turn, group, own, looks = 0]() mutable {
+    bool all = true;
+    for (int peer = 0; peer < group.world_size; ++peer) {
+      // Of numbers that wrap around.
+      all = all && static_cast<int32_t>(turns[peer] - turn) >= 0;
+    }
+    if (all || ++looks % kLooks != 0 || *group.aborted == 0) return all;
+    own->aborted = 1;
+    return true;
+  });
+  __threadfence_system();  // What other ranks wrote before theirs is seen.
+  __syncthreads();
+  if (threadIdx.x == 0) own->turn = turn;
 }
 
 template <ReduceOp op, typename A, typename T>
-absl::Status Launch(const PeerReduction& reduction, cudaStream_t stream) {
+absl::Status Launch(const PeerGroup& group, const PeerReduction& reduction,
+                    cudaStream_t stream) {
   constexpr int64_t kSize = kElementsPerVector<T>;
   const auto past = [](int64_t address) {
     return address / int64_t{sizeof(T)} % kSize;
@@ -117,27 +169,27 @@ absl::Status Launch(const PeerReduction& reduction, cudaStream_t stream) {
   config.blockDim = dim3(kThreadsPerBlock);
   config.stream = stream;
   return CudaStatus(cudaLaunchKernelEx(&config, PeerReduceKernel<op, A, T>,
-                                       reduction, head, vectors),
+                                       group, reduction, head, vectors),
                     "PeerReduceKernel launch");
 }
 
 }  // namespace
 
-absl::Status ReduceFromPeers(ReduceOp op, DataType type,
+absl::Status ReduceFromPeers(ReduceOp op, DataType type, const PeerGroup& group,
                              const PeerReduction& reduction,
                              cudaStream_t stream) {
   if (reduction.count == 0) return absl::OkStatus();
   return WithReduction(type, op, [&]<ReduceOp o, typename A, typename T>() {
-    return Launch<o, A, T>(reduction, stream);
+    return Launch<o, A, T>(group, reduction, stream);
   });
 }
 
-absl::Status MeetPeers(const ncclDevComm& comm, cudaStream_t stream) {
+absl::Status MeetPeers(const PeerGroup& group, cudaStream_t stream) {
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(1);
   config.blockDim = dim3(kBarrierThreads);
   config.stream = stream;
-  return CudaStatus(cudaLaunchKernelEx(&config, MeetPeersKernel, comm),
+  return CudaStatus(cudaLaunchKernelEx(&config, MeetPeersKernel, group),
                     "MeetPeersKernel launch");
 }
 

@@ -17,6 +17,20 @@
 
 namespace lockstep {
 
+// What the ranks of a group tell each other in device memory: a window of
+// kMeetingBytes, zeroed, that all have registered together.
+inline constexpr int64_t kMeetingBytes = 4096;
+
+struct PeerGroup {
+  ncclWindow_t meeting = nullptr;
+  int rank = 0;
+  int world_size = 1;  // At most kMostPeers.
+  // Pinned host memory. Not 0: kernels do not wait any more, nor touch memory,
+  // since a peer may be gone.
+  const volatile int* aborted = nullptr;
+};
+inline constexpr int kMostPeers = 512;
+
 // Which elements to reduce, and where. Of all ranks, which must reach each
 // other's memory, elements lie at the same offset of a window that they
 // registered together.
@@ -29,7 +43,6 @@ struct PeerReduction {
   void* own_output = nullptr;
   int64_t count = 0;
   int first_rank = 0;  // The order of additions: this rank, the next one, ...
-  int world_size = 1;
 };
 
 // Enqueues result[i] = x[first][i] op x[first + 1][i] op ..., ranks modulo P,
@@ -40,13 +53,13 @@ struct PeerReduction {
 // at the same place of one.
 // Cost: P reads of peers' memory, and one write, or P, per element.
 // Errors: kInvalidArgument for an unknown type or operation; CudaStatus's.
-absl::Status ReduceFromPeers(ReduceOp op, DataType type,
+absl::Status ReduceFromPeers(ReduceOp op, DataType type, const PeerGroup& group,
                              const PeerReduction& reduction,
                              cudaStream_t stream);
 
 // Enqueues a barrier: what comes later on `stream` comes after what all ranks
-// had on theirs before. comm: with one barrier (lsaBarrierCount).
-absl::Status MeetPeers(const ncclDevComm& comm, cudaStream_t stream);
+// had on theirs before.
+absl::Status MeetPeers(const PeerGroup& group, cudaStream_t stream);
 
 // Loads the kernels of both, as LoadReduceKernels.
 absl::Status LoadPeerKernels();

@@ -180,7 +180,11 @@ absl::Status Watchdog::WaitForCalls() {
     // Without the lock. Should the watchdog see the call end meanwhile, the
     // event is a spare one, which only this thread takes.
     const cudaError_t error = cudaEventQuery(last);
-    if (error == cudaSuccess) return absl::OkStatus();
+    if (error == cudaSuccess) {
+      // It also comes when the group has failed and let its streams go on.
+      const std::lock_guard lock(mutex_);
+      return failure_.ok() ? absl::OkStatus() : Report(nullptr);
+    }
     if (error != cudaErrorNotReady) {
       return Failed(CudaStatus(error, "cudaEventQuery"));
     }

@@ -21,6 +21,7 @@
 #include "absl/base/config.h"
 #include "absl/strings/str_format.h"
 #include "tools/cuda/standin/device_code.h"
+#include "tools/cuda/standin/include/cuda_runtime.h"
 #include "tools/cuda/standin/queue.h"
 
 #ifdef ABSL_HAVE_ADDRESS_SANITIZER
@@ -219,13 +220,10 @@ std::string Coordinates(const uint3& v) {
   return absl::StrFormat("(%d,%d,%d)", v.x, v.y, v.z);
 }
 
-constexpr std::string_view kNeverMeets =
-    "a kernel waits at a barrier of an NCCL communicator that is gone: a GPU "
-    "would be stuck";
-
-// How far a launch has come that waits for peers.
+// How far a launch has come that waits for memory.
 struct LaunchState {
-  PeersWait peers;  // Null before it has arrived.
+  int device = 0;
+  std::function<bool()> has_come = nullptr;  // Until it waits.
   bool abandoned = false;
 };
 
@@ -299,21 +297,23 @@ class Block {
     current_->site = site;
     current_->fiber->Suspend();
   }
-  void WaitForPeers(const std::function<PeersWait()>& arrive, Site site) {
+  void WaitForMemory(const std::function<bool()>& has_come, Site site) {
     const dim3& grid = config_.gridDim;
-    if (current_->met_peers || grid.x * grid.y * grid.z > 1) {
+    if (current_->has_waited || grid.x * grid.y * grid.z > 1) {
       EndInFault(absl::StrFormat(
           "%s at %s:%d, which is not modelled",
-          current_->met_peers ? "a kernel waits a second time for other ranks"
-                              : "a kernel of several blocks waits for other "
-                                "ranks",
+          current_->has_waited ? "a kernel waits a second time for memory"
+                               : "a kernel of several blocks waits for memory",
           site.file, site.line));
     }
-    current_->met_peers = true;
-    if (state_.peers == nullptr) state_.peers = arrive();
-    const Peers peers = state_.peers();
-    if (peers == Peers::kNever) EndInFault(std::string(kNeverMeets));
-    if (peers == Peers::kAreMissing) {
+    current_->has_waited = true;
+    if (state_.has_come == nullptr) {
+      state_.has_come = DropsMemoryWait(state_.device)
+                            ? std::function<bool()>([] { return true; })
+                            : has_come;
+      NoteProgress();  // What it has written may be what others wait for.
+    }
+    if (!state_.has_come()) {
       state_.abandoned = true;
       current_->fiber->Suspend();
     }
@@ -333,7 +333,7 @@ class Block {
     Fiber* fiber;
     State state;
     Site site;
-    bool met_peers;
+    bool has_waited;
   };
 
   static FiberPool& Pool() {
@@ -375,7 +375,7 @@ class Block {
           threads_[descending_ ? threads_.size() - 1 - next : next];
       thread.fiber = &self;
       thread.state = State::kReady;
-      thread.met_peers = false;
+      thread.has_waited = false;
       MakeCurrent(thread);
       kernel_();
       thread.state = State::kExited;
@@ -454,15 +454,10 @@ void ReportFault(std::string_view what) {
 }
 
 // Runs all blocks of a launch on this host thread, one after the other. False
-// if it waits for peers.
+// if it waits for memory.
 bool RunBlocks(const cudaLaunchConfig_t& config,
                const std::function<void()>& thread, LaunchState& state) {
-  const Peers peers = state.peers == nullptr ? Peers::kHaveCome : state.peers();
-  if (peers == Peers::kAreMissing) return false;
-  if (peers == Peers::kNever) {
-    ReportFault(kNeverMeets);
-    return true;
-  }
+  if (state.has_come != nullptr && !state.has_come()) return false;
   state.abandoned = false;
   Block block(config, thread, state);
   for (unsigned z = 0; z < config.gridDim.z; ++z) {
@@ -506,8 +501,10 @@ cudaError_t Launch(const cudaLaunchConfig_t& config,
                    std::function<void()> thread) {
   const cudaError_t error = Record(Check(config));
   if (error != cudaSuccess) return error;
-  return Put(config.stream, [config, thread = std::move(thread)] {
-    return [config, thread, state = LaunchState()]() mutable {
+  int device = 0;
+  cudaGetDevice(&device);
+  return Put(config.stream, [config, thread = std::move(thread), device] {
+    return [config, thread, state = LaunchState{.device = device}]() mutable {
       return RunBlocks(config, thread, state);
     };
   });
@@ -515,8 +512,8 @@ cudaError_t Launch(const cudaLaunchConfig_t& config,
 
 void SyncThreads(Site site) { Block::Current().WaitForBlock(site); }
 
-void WaitForPeers(const std::function<PeersWait()>& arrive, Site site) {
-  Block::Current().WaitForPeers(arrive, site);
+void WaitForMemory(const std::function<bool()>& has_come, Site site) {
+  Block::Current().WaitForMemory(has_come, site);
 }
 
 void EndInFault(std::string what) {

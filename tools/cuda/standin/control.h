@@ -39,6 +39,9 @@ enum class DroppedWaits {
 struct Schedule {
   Order order = Order::kAtOnce;
   DroppedWaits dropped_waits = DroppedWaits::kNone;
+  // Of each device's kernels that wait for memory, number
+  // `dropped_memory_wait` does not wait: a planted bug. -1 for none.
+  int64_t dropped_memory_wait = -1;
 };
 
 // Holds for the process. Not while another thread uses the runtime, nor while
@@ -59,12 +62,11 @@ struct NcclFaults {
   // This rank's ncclCommInitRankConfig never returns, nor, if they block, those
   // of the ranks that wait for it: -1 for none.
   int stalled_init_rank = -1;
-  // This rank's operations never start, nor do its kernels come to a barrier:
-  // -1 for none.
+  // This rank's operations never start: -1 for none.
   int stalled_rank = -1;
-  // An operation of this rank starts, and its kernels come to a barrier, only
-  // after threads have asked streams or events `late_polls` times, where each
-  // millisecond of a wait is a question too: -1 for none.
+  // An operation of this rank starts only after threads have asked streams or
+  // events `late_polls` times, where each millisecond of a wait is a question
+  // too: -1 for none.
   int late_rank = -1;
   int64_t late_polls = 0;
   // From its operation number `error_from` on, ncclCommGetAsyncError gives this
@@ -73,15 +75,11 @@ struct NcclFaults {
   int64_t error_from = 0;
   ncclResult_t error = ncclSuccess;
   Damage damage = Damage::kNone;
-  // Whether there are windows and device communicators.
+  // Whether there are windows.
   bool windows = true;
   // How many ranks, of consecutive numbers, reach each other's memory, as far
   // as that divides their number: 0 for all.
   int lsa_ranks = 0;
-  // Each rank's barrier number `drops_barrier`, of those that its kernels call
-  // on a device communicator, lets it through at once: a planted bug. -1 for
-  // none.
-  int64_t drops_barrier = -1;
   // How long ncclCommFinalize waits before it fails.
   std::chrono::milliseconds finalize_limit = std::chrono::seconds(10);
 };

@@ -159,18 +159,12 @@ struct Site {
 // Called by device threads alone: waits for all threads of the block.
 void SyncThreads(Site site);
 
-// The other ranks that a kernel waits for.
-enum class Peers {
-  kHaveCome,
-  kAreMissing,
-  kNever,  // A fault.
-};
-using PeersWait = std::function<Peers()>;
-
-// Called by device threads alone: waits for all threads of the block and for
-// peers. `arrive` is called once in a launch, and what it returns until they
-// have come; the kernel is abandoned where they have not, and starts anew.
-void WaitForPeers(const std::function<PeersWait()>& arrive, Site site);
+// Called by device threads alone: waits for all threads of the block, and until
+// `has_come`, which reads memory that the host or other kernels write. Where it
+// has not, the kernel is abandoned and starts anew later, so what it does
+// before must bear being done twice. `has_come` outlives the kernel's frames. A
+// kernel that waits so has one block, and waits once: others end in a fault.
+void WaitForMemory(const std::function<bool()>& has_come, Site site);
 
 // Called by device threads alone: ends the kernel in a fault.
 [[noreturn]] void EndInFault(std::string what);
@@ -216,6 +210,9 @@ extern constinit thread_local uint3 threadIdx;
 extern constinit thread_local uint3 blockIdx;
 extern constinit thread_local dim3 blockDim;
 extern constinit thread_local dim3 gridDim;
+
+// Kernels run one after the other, in program order.
+inline void __threadfence_system() {}
 
 inline void __syncthreads(::lockstep::standin::Site site = {__builtin_FILE(),
                                                             __builtin_LINE()}) {

@@ -306,7 +306,6 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
     const std::shared_ptr<Batch> batch = weak.lock();
     if (batch != nullptr) lockstep::standin::Withdraw(*batch);
   }
-  for (const auto& device_comm : comm->device_comms) device_comm->gone = true;
   *comm->self = nullptr;
   --Global().live;
   lockstep::standin::NoteCommunicatorEnd(/*healthy=*/false);

@@ -38,14 +38,10 @@ struct NcclOperation {
   int peer;  // Or root.
 };
 
-struct DeviceComm;
-
 // A call in which a rank's host waits for the others'.
 struct HostCall {
-  bool is_window = false;  // Or a device communicator.
   char* memory = nullptr;
   size_t bytes = 0;
-  std::shared_ptr<DeviceComm> device_comm = {};
 };
 
 struct World;
@@ -77,19 +73,6 @@ struct World {
   std::map<std::pair<int, int>, std::deque<Pending>> receives = {};
   // Calls in which the ranks' hosts wait for each other, by number and rank.
   std::map<int64_t, std::map<int, HostCall>> host_calls = {};
-};
-
-// What one rank's device communicator points to: its barriers with the ranks
-// whose memory it reaches.
-struct DeviceComm : std::enable_shared_from_this<DeviceComm> {
-  int rank = 0;
-  int lsa_first = 0;  // The first of the ranks that reach each other.
-  int lsa_size = 0;
-  int barriers = 0;
-  int64_t barriers_called = 0;
-  bool gone = false;  // Its communicator is.
-  // How often each rank has come to each barrier; all ranks share it.
-  std::shared_ptr<std::map<std::pair<int, int>, int64_t>> arrivals = {};
 };
 
 struct NcclState {
@@ -138,7 +121,6 @@ struct ncclComm {
   std::vector<lockstep::standin::Batch> asked = {};
   std::vector<std::weak_ptr<lockstep::standin::Batch>> submitted = {};
   int64_t host_calls = 0;
-  std::vector<std::shared_ptr<lockstep::standin::DeviceComm>> device_comms = {};
 };
 
 #endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_CALLS_H_

@@ -406,40 +406,50 @@ TEST_F(BlockingNcclTest, GraphsOfAnAbortedCommunicatorAreAFault) {
   Ok(cudaGraphDestroy(graph));
 }
 
-__global__ void MeetPeers(ncclDevComm comm, int index, int times) {
-  ncclLsaBarrierSession<ncclCoopCta> barrier(ncclCoopCta(), comm,
-                                             ncclTeamTagLsa(), index);
+// What a rank has in its window.
+struct Place {
+  float sum;
+  float term;
+  int turns[2];  // How often each rank has come here.
+};
+
+__device__ Place& PlaceOf(ncclWindow_t window, int peer) {
+  return *static_cast<Place*>(ncclGetLsaPointer(window, 0, peer));
+}
+
+__global__ void MeetPeers(ncclWindow_t window, int rank, int turn, int times) {
+  if (threadIdx.x == 0) {
+    for (const int peer : {0, 1}) PlaceOf(window, peer).turns[rank] = turn;
+  }
+  __syncthreads();
+  const Place& own = PlaceOf(window, rank);
   for (int i = 0; i < times; ++i) {
-    barrier.sync(ncclCoopCta(), cuda::memory_order_acq_rel);
+    standin::WaitForMemory(
+        [&own, turn] { return own.turns[0] >= turn && own.turns[1] >= turn; },
+        {__FILE__, __LINE__});
   }
 }
 
-// own = the sum of what the ranks have at the window's second place.
-__global__ void AddUp(ncclDevComm comm, ncclWindow_t window) {
+__global__ void AddUp(ncclWindow_t window, int rank) {
   float sum = 0;
-  for (int peer = 0; peer < comm.lsaSize; ++peer) {
-    sum += *static_cast<float*>(ncclGetLsaPointer(window, 4, peer));
-  }
-  *static_cast<float*>(ncclGetLocalPointer(window, 0)) = sum;
+  for (const int peer : {0, 1}) sum += PlaceOf(window, peer).term;
+  PlaceOf(window, rank).sum = sum;
 }
 
-// Each rank has a window of two floats, and a device communicator with two
-// barriers.
+// Each rank has a window.
 class WindowTest : public BlockingNcclTest {
  protected:
   void SetUp() override {
     BlockingNcclTest::SetUp();
     ForEachRank([this](int rank) {
-      Ok(ncclMemAlloc(&memory_[rank], 2 * sizeof(float)));
+      Ok(ncclMemAlloc(&memory_[rank], sizeof(Place)));
+      Ok(cudaMemset(memory_[rank], 0, sizeof(Place)));
       Ok(Register(rank, &windows_[rank]));
-      Ok(CreateDeviceComm(rank, &device_comms_[rank]));
     });
   }
   void TearDown() override {
+    standin::SetSchedule({});
     for (const int rank : {0, 1}) {
-      if (comms_[rank] != nullptr) {
-        Ok(ncclDevCommDestroy(comms_[rank], &device_comms_[rank]));
-      }
       Ok(ncclCommWindowDeregister(comms_[rank], windows_[rank]));
       Ok(ncclMemFree(memory_[rank]));
     }
@@ -447,33 +457,28 @@ class WindowTest : public BlockingNcclTest {
   }
 
   ncclResult_t Register(int rank, ncclWindow_t* window) {
-    return ncclCommWindowRegister(comms_[rank], memory_[rank],
-                                  2 * sizeof(float), window,
-                                  NCCL_WIN_COLL_SYMMETRIC);
+    return ncclCommWindowRegister(comms_[rank], memory_[rank], sizeof(Place),
+                                  window, NCCL_WIN_COLL_SYMMETRIC);
   }
-  ncclResult_t CreateDeviceComm(int rank, ncclDevComm* device_comm) {
-    ncclDevCommRequirements requirements = {};
-    requirements.lsaBarrierCount = 2;
-    return ncclDevCommCreate(comms_[rank], &requirements, device_comm);
-  }
-  void Meet(int rank, int index = 0, int times = 1, int blocks = 1) {
+  void Meet(int rank, int times = 1, int blocks = 1) {
     cudaLaunchConfig_t config = {};
     config.gridDim = blocks;
     config.blockDim = 64;
     config.stream = streams_[rank];
-    Ok(cudaLaunchKernelEx(&config, MeetPeers, device_comms_[rank], index,
-                          times));
+    Ok(cudaSetDevice(rank));
+    Ok(cudaLaunchKernelEx(&config, MeetPeers, windows_[rank], rank,
+                          ++turns_[rank], times));
   }
   // Gives the rank's term, waits for the others' and adds them up.
   void Exchange(int rank, float term) {
-    Ok(cudaMemcpyAsync(static_cast<float*>(memory_[rank]) + 1, &term,
+    Ok(cudaMemcpyAsync(&static_cast<Place*>(memory_[rank])->term, &term,
                        sizeof(term), cudaMemcpyHostToDevice, streams_[rank]));
     Meet(rank);
     cudaLaunchConfig_t config = {};
     config.gridDim = 1;
     config.blockDim = 1;
     config.stream = streams_[rank];
-    Ok(cudaLaunchKernelEx(&config, AddUp, device_comms_[rank], windows_[rank]));
+    Ok(cudaLaunchKernelEx(&config, AddUp, windows_[rank], rank));
   }
   float Sum(int rank) {
     float sum = 0;
@@ -483,7 +488,7 @@ class WindowTest : public BlockingNcclTest {
 
   void* memory_[2] = {};
   ncclWindow_t windows_[2] = {};
-  ncclDevComm device_comms_[2] = {};
+  int turns_[2] = {};
 };
 
 TEST_F(WindowTest, KernelsReadPeersMemoryAfterABarrier) {
@@ -499,9 +504,9 @@ TEST_F(WindowTest, KernelsReadPeersMemoryAfterABarrier) {
   }
 }
 
-// The control: the second exchange's barrier lets both through.
-TEST_F(WindowTest, ADroppedBarrierShows) {
-  SetNcclFaults({.drops_barrier = 1});
+// The control: the second exchange's wait lets both through.
+TEST_F(WindowTest, ADroppedWaitShows) {
+  standin::SetSchedule({.dropped_memory_wait = 1});
   for (const float term : {1.0f, 5.0f}) {
     for (const int rank : {0, 1}) Exchange(rank, rank == 0 ? term : 10 * term);
   }
@@ -509,60 +514,15 @@ TEST_F(WindowTest, ADroppedBarrierShows) {
   EXPECT_EQ(Sum(1), 55);
 }
 
-TEST_F(WindowTest, BarriersMeetInTurnAndByIndex) {
-  Meet(0);
-  Meet(0, 1);
-  Meet(1, 1);
-  EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
-  EXPECT_EQ(cudaStreamQuery(streams_[1]), cudaErrorNotReady);
-  for (const int rank : {0, 1}) {
-    Ok(ncclCommAbort(comms_[rank]));
-    comms_[rank] = nullptr;
-    EXPECT_EQ(cudaStreamSynchronize(streams_[rank]), cudaErrorLaunchFailure);
-    EXPECT_THAT(standin::LastFault(), testing::HasSubstr("that is gone"));
-  }
-}
-
-TEST_F(WindowTest, ALateRankHoldsTheOthersBack) {
-  SetNcclFaults({.late_rank = 1, .late_polls = 100'000});
-  Exchange(0, 1);
-  Exchange(1, 2);
-  for (int i = 0; i < 100; ++i) {
-    EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
-  }
-  while (cudaStreamQuery(streams_[0]) == cudaErrorNotReady) {
-  }
-  EXPECT_EQ(Sum(0), 3);
-}
-
-TEST_F(WindowTest, BarriersInGraphsMeetAtEachReplay) {
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t executable = nullptr;
-  Ok(cudaStreamBeginCapture(streams_[0], cudaStreamCaptureModeThreadLocal));
-  Meet(0);
-  Ok(cudaStreamEndCapture(streams_[0], &graph));
-  Ok(cudaGraphInstantiate(&executable, graph));
-  for (int i = 0; i < 3; ++i) {
-    Ok(cudaGraphLaunch(executable, streams_[0]));
-    EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
-    Meet(1);
-    Ok(cudaStreamQuery(streams_[0]));
-  }
-  Ok(cudaGraphExecDestroy(executable));
-  Ok(cudaGraphDestroy(graph));
-}
-
 TEST_F(WindowTest, KernelsThatAreNotModelledEndInAFault) {
   const auto expect_fault = [&](const std::string& what) {
     EXPECT_EQ(cudaStreamSynchronize(streams_[0]), cudaErrorLaunchFailure);
     EXPECT_THAT(standin::LastFault(), testing::HasSubstr(what));
   };
-  Meet(0, /*index=*/0, /*times=*/1, /*blocks=*/2);
+  Meet(0, /*times=*/1, /*blocks=*/2);
   expect_fault("several blocks");
-  Meet(0, /*index=*/2);
-  expect_fault("was not asked for");
-  Meet(0, /*index=*/0, /*times=*/2);
-  Meet(1);
+  Meet(0, /*times=*/2);
+  for (int i = 0; i < 2; ++i) Meet(1);
   expect_fault("a second time");
 }
 
@@ -573,29 +533,23 @@ TEST_F(WindowTest, WindowsAreOfTheirMemoryAlone) {
               ncclInvalidArgument);
   };
   refused(data_[0], NCCL_WIN_COLL_SYMMETRIC);
-  refused(static_cast<float*>(memory_[0]) + 1, NCCL_WIN_COLL_SYMMETRIC);
+  refused(&static_cast<Place*>(memory_[0])->term, NCCL_WIN_COLL_SYMMETRIC);
   refused(memory_[0], NCCL_WIN_DEFAULT);
   EXPECT_EQ(ncclMemFree(memory_[0]), ncclInvalidUsage);
   EXPECT_EQ(cudaFree(memory_[0]), cudaErrorInvalidValue);
 }
 
 TEST_F(WindowTest, RanksMayNotReachEachOther) {
+  EXPECT_EQ(ncclTeamLsa(comms_[1]).nRanks, 2);
+  EXPECT_EQ(ncclTeamLsa(comms_[1]).rank, 1);
   SetNcclFaults({.lsa_ranks = 1});
-  ForEachRank([&](int rank) {
-    ncclDevComm device_comm = {};
-    Ok(CreateDeviceComm(rank, &device_comm));
-    EXPECT_EQ(device_comm.nRanks, 2);
-    EXPECT_EQ(device_comm.lsaSize, 1);
-    EXPECT_EQ(device_comm.lsaRank, 0);
-    Ok(ncclDevCommDestroy(comms_[rank], &device_comm));
-  });
+  EXPECT_EQ(ncclTeamLsa(comms_[1]).nRanks, 1);
+  EXPECT_EQ(ncclTeamLsa(comms_[1]).rank, 0);
   SetNcclFaults({.windows = false});
   ForEachRank([&](int rank) {
     ncclWindow_t window = windows_[rank];
     Ok(Register(rank, &window));
     EXPECT_EQ(window, nullptr);
-    ncclDevComm device_comm = {};
-    EXPECT_EQ(CreateDeviceComm(rank, &device_comm), ncclInvalidUsage);
   });
 }
 

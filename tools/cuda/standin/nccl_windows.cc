@@ -52,57 +52,15 @@ ncclResult_t Meet(DeviceLock& lock, ncclComm& comm, const HostCall& call,
   });
   if (*self == nullptr) return ncclInternalError;  // Aborted meanwhile.
   for (const auto& [rank, each] : met) {
-    if (each.is_window != call.is_window) return ncclInvalidUsage;
     if (each.bytes != call.bytes) return ncclInvalidArgument;
     all.push_back(each);
   }
   return ncclSuccess;
 }
 
-// A kernel's call of a barrier. From when on the rank has come there, whether
-// it waits, and for whom.
-PeersWait Arrive(DeviceComm& comm, int index) {
-  const NcclFaults& faults = Global().faults;
-  const bool stalled = faults.stalled_rank == comm.rank;
-  const bool drops = faults.drops_barrier == comm.barriers_called++;
-  const int64_t ready_at =
-      faults.late_rank == comm.rank ? Polls() + faults.late_polls : 0;
-  int64_t turn = 0;
-  return [shared = comm.shared_from_this(), index, stalled, drops, ready_at,
-          turn]() mutable {
-    DeviceComm& comm = *shared;
-    if (comm.gone) return Peers::kNever;
-    auto& arrivals = *comm.arrivals;
-    if (turn == 0 && !stalled && Polls() >= ready_at) {
-      turn = ++arrivals[{index, comm.rank}];
-      NoteProgress();
-    }
-    if (drops) return Peers::kHaveCome;
-    if (turn == 0) return Peers::kAreMissing;
-    for (int i = 0; i < comm.lsa_size; ++i) {
-      if (arrivals[{index, comm.lsa_first + i}] < turn) {
-        return Peers::kAreMissing;
-      }
-    }
-    return Peers::kHaveCome;
-  };
-}
-
 }  // namespace
-
-void SyncPeers(DeviceComm& comm, uint32_t index, Site site) {
-  if (index >= static_cast<uint32_t>(comm.barriers)) {
-    EndInFault(
-        "a kernel waits at a barrier that ncclDevCommCreate was not "
-        "asked for");
-  }
-  const int number = static_cast<int>(index);
-  WaitForPeers([&comm, number] { return Arrive(comm, number); }, site);
-}
-
 }  // namespace lockstep::standin
 
-using lockstep::standin::DeviceComm;
 using lockstep::standin::DeviceLock;
 using lockstep::standin::Global;
 using lockstep::standin::HostCall;
@@ -135,9 +93,7 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size,
   DeviceLock lock;
   std::vector<HostCall> all;
   const ncclResult_t result = lockstep::standin::Meet(
-      lock, *comm,
-      {.is_window = true, .memory = static_cast<char*>(buffer), .bytes = size},
-      all);
+      lock, *comm, {.memory = static_cast<char*>(buffer), .bytes = size}, all);
   if (result != ncclSuccess || !Global().faults.windows) return result;
   const int lsa_size = lockstep::standin::LsaSize(*comm);
   auto made = std::make_unique<ncclWindow_vidmem>();
@@ -159,38 +115,10 @@ ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t window) {
   return ncclSuccess;
 }
 
-ncclResult_t ncclDevCommCreate(ncclComm_t comm,
-                               const ncclDevCommRequirements* requirements,
-                               ncclDevComm* device_comm) {
-  if (requirements->lsaMultimem) return ncclInvalidArgument;
-  DeviceLock lock;
-  if (!Global().faults.windows) return ncclInvalidUsage;
-  const int lsa_size = lockstep::standin::LsaSize(*comm);
-  const int lsa_rank = comm->rank % lsa_size;
-  const auto made = std::make_shared<DeviceComm>();
-  made->rank = comm->rank;
-  made->lsa_first = comm->rank - lsa_rank;
-  made->lsa_size = lsa_size;
-  made->barriers = requirements->lsaBarrierCount;
-  made->arrivals = std::make_shared<std::map<std::pair<int, int>, int64_t>>();
-  std::vector<HostCall> all;
-  const ncclResult_t result =
-      lockstep::standin::Meet(lock, *comm, {.device_comm = made}, all);
-  if (result != ncclSuccess) return result;
-  made->arrivals = all.front().device_comm->arrivals;
-  comm->device_comms.push_back(made);
-  *device_comm = {comm->rank, comm->world->size, lsa_rank, lsa_size,
-                  made.get()};
-  return ncclSuccess;
-}
-
-ncclResult_t ncclDevCommDestroy(ncclComm_t comm,
-                                const ncclDevComm* device_comm) {
+ncclTeam_t ncclTeamLsa(ncclComm_t comm) {
   const DeviceLock lock;
-  std::erase_if(comm->device_comms, [&](const auto& each) {
-    return each.get() == device_comm->standin;
-  });
-  return ncclSuccess;
+  const int size = lockstep::standin::LsaSize(*comm);
+  return {.nRanks = size, .rank = comm->rank % size, .stride = 1};
 }
 
 void* ncclGetLsaPointer(ncclWindow_t window, size_t offset, int peer) {
@@ -200,8 +128,4 @@ void* ncclGetLsaPointer(ncclWindow_t window, size_t offset, int peer) {
         "ncclGetLsaPointer of a peer or an offset that the window lacks");
   }
   return window->peers[peer] + offset;
-}
-
-void* ncclGetLocalPointer(ncclWindow_t window, size_t offset) {
-  return ncclGetLsaPointer(window, offset, window->lsa_rank);
 }

@@ -185,9 +185,14 @@ cudaError_t Put(cudaStream_t stream, MakeWork make) {
   return Put(DeviceLock(), stream, std::move(make));
 }
 
+bool DropsMemoryWait(int device) {
+  return All().memory_waits[device]++ == All().schedule.dropped_memory_wait;
+}
+
 void SetSchedule(const Schedule& schedule) {
   const DeviceLock lock;
   All().schedule = schedule;
+  All().memory_waits.clear();
 }
 
 bool IsStream(cudaStream_t stream) {

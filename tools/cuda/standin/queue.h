@@ -39,6 +39,9 @@ class DeviceLock {
 cudaError_t Put(cudaStream_t stream, MakeWork make);
 cudaError_t Put(const DeviceLock& lock, cudaStream_t stream, MakeWork make);
 
+// Whether the schedule drops this wait for memory of a kernel of the device.
+bool DropsMemoryWait(int device);
+
 // Called by work that is not done yet, but has changed what other work waits
 // for.
 void NoteProgress();

@@ -94,6 +94,7 @@ struct Queues {
   int64_t polls = 0;
   int64_t items = 0;
   int64_t streams_made = 0;
+  std::map<int, int64_t> memory_waits;  // So far, by device.
   // The oldest first, of which the devices' default streams are the oldest.
   std::vector<std::unique_ptr<CUstream_st>> streams;
   std::map<cudaEvent_t, std::shared_ptr<EventState>> events;
