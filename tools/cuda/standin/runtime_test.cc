@@ -347,22 +347,27 @@ TEST_F(QueueTest, TheDefaultStreamWaitsForBlockingStreamsAlone) {
   Ok(cudaStreamDestroy(blocking));
 }
 
+// A stream waits for that of the device that was current when it was made.
 TEST_F(QueueTest, EachDeviceHasItsDefaultStream) {
   SetDeviceCount(2);
-  cudaStream_t other = nullptr;
-  Ok(cudaSetDevice(1));
-  Ok(cudaStreamCreateWithFlags(&other, 0));
-  Ok(cudaStreamWaitEvent(other, event_));
-  SetSchedule({.order = Order::kOldestStreamFirst});
-  Ok(cudaMemsetAsync(memory_, 7, 1, other));
+  SetSchedule({.order = Order::kNewestStreamFirst});
+  for (const int device : {0, 1}) {
+    Ok(cudaSetDevice(1));
+    cudaStream_t blocking = nullptr;
+    Ok(cudaStreamCreateWithFlags(&blocking, 0));
+    Ok(cudaSetDevice(device));
+    Ok(cudaMemsetAsync(memory_, 0, 2));
+    Ok(cudaDeviceSynchronize());
+    Ok(cudaMemsetAsync(memory_, 7, 1));
+    Ok(cudaMemcpyAsync(memory_ + 1, memory_, 1, cudaMemcpyDeviceToDevice,
+                       blocking));
+    Ok(cudaStreamSynchronize(blocking));
+    unsigned char b = 1;
+    Ok(cudaMemcpy(&b, memory_ + 1, 1, cudaMemcpyDeviceToHost));
+    EXPECT_EQ(b, device == 1 ? 7 : 0);
+    Ok(cudaStreamDestroy(blocking));
+  }
   Ok(cudaSetDevice(0));
-  Ok(cudaMemsetAsync(memory_, 8, 1));  // Not after the other's.
-  Ok(cudaDeviceSynchronize());
-  Ok(cudaStreamSynchronize(other));
-  unsigned char a = 0;
-  Ok(cudaMemcpy(&a, memory_, 1, cudaMemcpyDeviceToHost));
-  EXPECT_EQ(a, 7);
-  Ok(cudaStreamDestroy(other));
   SetDeviceCount(1);
 }
 

@@ -63,9 +63,8 @@ struct EventState {
 }  // namespace lockstep::standin
 
 struct CUstream_st {
-  // Work in the order in which it was put on streams of any kind.
   struct Item {
-    int64_t number;
+    int64_t number;  // Counts the work that was put on any stream.
     lockstep::standin::Work work;
   };
 
