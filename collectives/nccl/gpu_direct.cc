@@ -107,11 +107,12 @@ class WindowDirect : public GpuDirect {
         windows_->Find({meeting_.get(), kMeetingBytes, DataType::kUInt8});
     if (!window.has_value()) return false;
     group_.meeting = window->second.window;
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaMemsetAsync(meeting_.get(), 0, kMeetingBytes, stream_),
-                   "cudaMemsetAsync"));
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaStreamSynchronize(stream_), "cudaStreamSynchronize"));
+    LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+        cudaMemsetAsync(meeting_.get(), 0, kMeetingBytes, stream.get()),
+        "cudaMemsetAsync"));
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream.get()),
+                                        "cudaStreamSynchronize"));
     void* aborted = nullptr;
     LOCKSTEP_RETURN_IF_ERROR(
         CudaStatus(cudaMallocHost(&aborted, sizeof(int)), "cudaMallocHost"));

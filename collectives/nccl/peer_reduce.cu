@@ -134,9 +134,8 @@ __global__ void MeetPeersKernel(PeerGroup group) {
       // Of numbers that wrap around.
       all = all && static_cast<int32_t>(turns[peer] - turn) >= 0;
     }
-    if (all || ++looks % kLooks != 0 || *group.aborted == 0) return all;
-    own->aborted = 1;
-    return true;
+    if (++looks % kLooks == 0 && *group.aborted != 0) own->aborted = 1;
+    return all || own->aborted != 0;
   });
   __threadfence_system();  // What other ranks wrote before theirs is seen.
   __syncthreads();
