@@ -38,6 +38,7 @@ def lockstep_cc_test(
     """
     # For --run_under=//tools/cuda:with_gpu: tags do not reach a test.
     if "multigpu" in tags or "gpu" in tags:
+        kwargs.setdefault("visibility", ["//tools/gpu_bundle:__pkg__"])
         gpus = "all" if "multigpu" in tags else "1"
         kwargs["env"] = dict(kwargs.get("env", {}), LOCKSTEP_GPUS = gpus)
     if not optimized:
