@@ -3,10 +3,8 @@
 // on one if need be. cuDNN has no stand-in: local is our own kernels' here.
 #include "benchmarks/syncbn/cuda_rank.h"
 
-#include <cstdlib>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -26,6 +24,7 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/sync_batch_norm.h"
+#include "tools/cuda/gpu_test.h"
 
 #ifdef LOCKSTEP_CUDA_STANDIN
 #include "tools/cuda/standin/control.h"
@@ -68,9 +67,8 @@ std::vector<TeamTurn> Take(int world_size,
     for (const absl::StatusOr<std::string>& bytes :
          RunRanksCollect(kBackend, world_size, run,
                          {.group = {}, .deadline = absl::Minutes(5)})) {
-      const char* const required = std::getenv("LOCKSTEP_REQUIRE_GPU");
       if (absl::StartsWith(bytes.status().message(), "no GPU: ") &&
-          (required == nullptr || std::string_view(required) != "1")) {
+          !GpusRequired()) {
         return {};
       }
       EXPECT_THAT(bytes, IsOk());

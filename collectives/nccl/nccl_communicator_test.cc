@@ -4,12 +4,10 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <set>
 #include <string>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -29,6 +27,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/cuda/gpu_test.h"
 
 namespace lockstep {
 namespace {
@@ -80,8 +79,7 @@ bool Scales(Mode mode, DataType type, ReduceOp op) {
 // Skips the test without a GPU, or fails where the environment says that there
 // must be one.
 void SkipWithoutGpu(const std::vector<absl::Status>& statuses) {
-  const char* const required = std::getenv("LOCKSTEP_REQUIRE_GPU");
-  if (required != nullptr && std::string_view(required) == "1") return;
+  if (GpusRequired()) return;
   for (const absl::Status& status : statuses) {
     if (absl::IsNotFound(status)) {
       GTEST_SKIP() << std::string(status.message());

@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -31,6 +30,7 @@
 #include "syncbn/testing/batch_norm_reference.h"
 #include "syncbn/testing/device_tensor.h"
 #include "syncbn/testing/numbers.h"
+#include "tools/cuda/gpu_test.h"
 
 namespace lockstep {
 namespace {
@@ -213,10 +213,7 @@ void ExpectOnRanks(size_t world_size, const NcclRankFunction& fn,
   const std::vector<absl::Status> statuses =
       RunNcclRanks(static_cast<int>(world_size), NcclOptions(), fn);
   for (const absl::Status& status : statuses) {
-    const char* const required = std::getenv("LOCKSTEP_REQUIRE_GPU");
-    const bool may_skip =
-        required == nullptr || std::string_view(required) != "1";
-    if (absl::IsNotFound(status) && may_skip) {
+    if (absl::IsNotFound(status) && !GpusRequired()) {
       GTEST_SKIP() << std::string(status.message());
     }
     EXPECT_THAT(status, matcher);

@@ -5,15 +5,21 @@
 #include <cuda_runtime.h>
 
 #include <cstdlib>
-#include <string_view>
 
 #include "gtest/gtest.h"
 
 namespace lockstep {
 
+// Whether a test that finds fewer than so many GPUs fails, rather than being
+// skipped: the environment's LOCKSTEP_REQUIRE_GPU says how many there must be.
+inline bool GpusRequired(int gpus = 1) {
+  const char* const required = std::getenv("LOCKSTEP_REQUIRE_GPU");
+  return required != nullptr && std::atoi(required) >= gpus;
+}
+
 // Base of a test that needs one GPU. Without one it is skipped, with the
-// reason; where the environment says LOCKSTEP_REQUIRE_GPU=1 it fails instead,
-// so that a machine that should have a GPU cannot pass by skipping.
+// reason; where GpusRequired() it fails instead, so that a machine that should
+// have a GPU cannot pass by skipping.
 class GpuTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -22,10 +28,8 @@ class GpuTest : public testing::Test {
     if (error == cudaSuccess && devices > 0) return;
     const char* const reason =
         error == cudaSuccess ? "no devices" : cudaGetErrorString(error);
-    const char* const required = std::getenv("LOCKSTEP_REQUIRE_GPU");
-    if (required != nullptr && std::string_view(required) == "1") {
-      FAIL() << "LOCKSTEP_REQUIRE_GPU=1, but no GPU: " << reason;
-    }
+    if (GpusRequired())
+      FAIL() << "LOCKSTEP_REQUIRE_GPU, but no GPU: " << reason;
     GTEST_SKIP() << "no GPU: " << reason;
   }
 };

@@ -26,7 +26,8 @@ def lockstep_cc_test(
       deps: What they include, but for GoogleTest and //base:status_matchers.
       copts: Further flags of the compiler.
       tags: `asan` and `tsan` are for tests that run under these sanitizers too;
-        `gpu` and `multigpu` for those that need one.
+        `gpu` for those that need one, which they then have to themselves, and
+        `multigpu` for those that need all of the host's.
       optimized: Whether the sources are compiled as the libraries are: for
         tests that spend their time in their own loops.
       exhaustive_shards: If not 0, there is a second target, `name`_exhaustive,
@@ -35,6 +36,11 @@ def lockstep_cc_test(
         `name` then runs a slice of its grid.
       **kwargs: Further attributes of cc_test.
     """
+    # For --run_under=//tools/cuda:with_gpu: tags do not reach a test.
+    if "multigpu" in tags or "gpu" in tags:
+        kwargs.setdefault("visibility", ["//tools/gpu_bundle:__pkg__"])
+        gpus = "all" if "multigpu" in tags else "1"
+        kwargs["env"] = dict(kwargs.get("env", {}), LOCKSTEP_GPUS = gpus)
     if not optimized:
         copts = _UNOPTIMIZED + copts
     if not exhaustive_shards:

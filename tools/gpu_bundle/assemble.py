@@ -1,0 +1,238 @@
+#!/usr/bin/env python3
+"""Packs programs, and the libraries that a bare host lacks, into one .tgz.
+
+  assemble.py --out=X.tgz --most_mib=60 --stages=F --run_sh=F --python=F
+      [--data=FOLDER] [--peer=F]... PROGRAM...
+  assemble.py --check=X.tgz --most_mib=60
+
+The second checks a bundle, as the first does what it has packed: it is no larger
+than that, every program of a stage is in it and every program in a stage, and
+each library that a file needs is in lib/, or the C library's or NVIDIA's, which
+the host has. Says in one line what is wrong, and exits with 1.
+"""
+import argparse
+import collections
+import gzip
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+
+# What every host has.
+GLIBC = re.compile(
+    r"(ld-linux.*|linux-vdso|libc|libm|libmvec|libdl|libpthread|librt|libutil"
+    r"|libresolv|libanl)\.so\.\d+$")
+
+# What a host with a driver, and the toolkit or PyTorch, has.
+NVIDIA = re.compile(
+    r"(libcuda|libcudart|libnccl|libcudnn\w*|libcublas|libcublasLt|libnvrtc"
+    r"|libnvJitLink|libnvidia-ml)\.so\.\d+$")
+
+# Read by tests of each, and so not by the trainer.
+DATA = [
+    "t10k-images-idx3-ubyte.gz",
+    "t10k-labels-idx1-ubyte.gz",
+]
+
+
+class Wrong(Exception):
+    pass
+
+
+def output(*command):
+    return subprocess.run(command, check=True, capture_output=True,
+                          text=True).stdout
+
+
+def needed(file):
+    """The names of the libraries that the file was linked with."""
+    return re.findall(r"\(NEEDED\).*\[(.*)\]", output("readelf", "-dW", file))
+
+
+def is_elf(file):
+    with open(file, "rb") as opened:
+        return opened.read(4) == b"\x7fELF"
+
+
+def resolved(file):
+    """The libraries that the file needs on this host, and those need: paths by
+    name; None for what is not found."""
+    libraries = {}
+    for line in output("ldd", file).splitlines():
+        match = re.match(r"\s*(\S+) => (not found|\S+)", line)
+        if match:
+            name, path = match.groups()
+            libraries[name] = None if path == "not found" else path
+    return libraries
+
+
+def copy_libraries(root):
+    """Fills lib/ with what the programs need beyond what every host has."""
+    libraries = {}
+    for name in os.listdir(f"{root}/bin"):
+        wanted = needed(f"{root}/bin/{name}")
+        paths = resolved(f"{root}/bin/{name}")
+        while wanted:
+            library = wanted.pop()
+            if (library in libraries or GLIBC.match(library)
+                    or NVIDIA.match(library)):
+                continue
+            path = paths.get(library)
+            if path is None:
+                raise Wrong(f"bin/{name} needs {library}, which is not found")
+            shutil.copyfile(path, f"{root}/lib/{library}")
+            libraries[library] = os.path.basename(os.path.realpath(path))
+            wanted += needed(path)
+    return libraries
+
+
+def glibc_version(root):
+    """The C library that the bundle's files need at least, as "2.34"."""
+    versions = [(0, 0)]
+    for folder in ("bin", "lib"):
+        for name in os.listdir(f"{root}/{folder}"):
+            text = output("readelf", "-VW", f"{root}/{folder}/{name}")
+            versions += [(int(a), int(b)) for a, b in re.findall(
+                r"Name: GLIBC_(\d+)\.(\d+)", text)]
+    return "%d.%d" % max(versions)
+
+
+def commit():
+    """What is checked out where this script lies, or null: when the programs
+    were last linked, if nothing of theirs has changed since."""
+    folder = os.path.dirname(os.path.realpath(__file__))
+    try:
+        return output("git", "-C", folder, "describe", "--always", "--dirty",
+                      "--abbrev=40", "--exclude=*").strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def stage_words(text):
+    """The programs and scripts of the bundle that the table's stages name."""
+    lines = [line.split() for line in text.splitlines()]
+    return {word for line in lines if line and line[0][0] != "#"
+            for word in line[4:] if re.match(r"(bin|peers)/", word)}
+
+
+def check(root):
+    have = {f"{folder}/{name}" for folder in ("bin", "lib", "peers")
+            for name in os.listdir(f"{root}/{folder}")}
+    for file in sorted(have):
+        if not is_elf(f"{root}/{file}"):
+            continue
+        for library in needed(f"{root}/{file}"):
+            if (f"lib/{library}" not in have and not GLIBC.match(library)
+                    and not NVIDIA.match(library)):
+                raise Wrong(f"{file} needs {library}, which is not in lib/")
+    with open(f"{root}/stages.txt") as table:
+        words = stage_words(table.read())
+    for missing in sorted(words - have):
+        raise Wrong(f"stages.txt: {missing} is not in the bundle")
+    programs = {file for file in have if file.startswith("bin/")}
+    for idle in sorted(programs - words - {"bin/run_stages"}):
+        raise Wrong(f"no stage of stages.txt runs {idle}")
+
+
+def check_size(file, most_mib):
+    mib = os.path.getsize(file) / 2**20
+    if mib > most_mib:
+        raise Wrong(f"it has {mib:.1f} MiB, and may have {most_mib:g}")
+
+
+def check_bundle(file, most_mib):
+    check_size(file, most_mib)
+    with tempfile.TemporaryDirectory() as folder:
+        with tarfile.open(file) as tar:
+            tar.extractall(folder)
+        check(f"{folder}/gpu_bundle")
+
+
+def pack(root, file):
+    """The same bytes for the same files: names in order, no times, no owners."""
+    def plain(info):
+        info.uid = info.gid = info.mtime = 0
+        info.uname = info.gname = ""
+        info.mode = 0o755 if info.isdir() or info.mode & 0o100 else 0o644
+        return info
+
+    with open(file, "wb") as raw, \
+            gzip.GzipFile("", "wb", 6, raw, mtime=0) as zipped, \
+            tarfile.open(fileobj=zipped, mode="w") as tar:
+        tar.add(root, "gpu_bundle", filter=plain)  # Sorts by itself.
+
+
+def assemble(args, root):
+    for folder in ("bin", "lib", "peers"):
+        os.makedirs(f"{root}/{folder}")
+    names = collections.Counter(map(os.path.basename, args.programs))
+    for name, count in names.items():
+        if count > 1:
+            raise Wrong(f"{count} programs are called {name}")
+    for program in args.programs:
+        target = f"{root}/bin/{os.path.basename(program)}"
+        subprocess.run(["strip", "-o", target, program], check=True)
+        os.chmod(target, 0o755)
+    libraries = copy_libraries(root)
+    for library in libraries:
+        subprocess.run(["strip", "--strip-unneeded", f"{root}/lib/{library}"],
+                       check=True)
+    for source, target in [(args.run_sh, "run.sh"), (args.stages, "stages.txt"),
+                           (args.python, "peers/python3")] + [
+                               (peer, f"peers/{os.path.basename(peer)}")
+                               for peer in args.peer]:
+        shutil.copy(source, f"{root}/{target}")
+        os.chmod(f"{root}/{target}", 0o644 if target.endswith("txt") else 0o755)
+    if args.data and all(os.path.exists(f"{args.data}/{f}") for f in DATA):
+        # Ten thousand images serve for training and for testing.
+        os.makedirs(f"{root}/data")
+        for name in DATA:
+            shutil.copy(f"{args.data}/{name}", f"{root}/data/{name}")
+            os.symlink(name, f"{root}/data/" + name.replace("t10k", "train"))
+    manifest = {
+        "commit": commit(),
+        "glibc": glibc_version(root),
+        "nvidia": sorted({library for name in os.listdir(f"{root}/bin")
+                          for library in needed(f"{root}/bin/{name}")
+                          if NVIDIA.match(library)}),
+        "libraries": dict(sorted(libraries.items())),
+        "programs": {name: os.path.getsize(f"{root}/bin/{name}")
+                     for name in sorted(os.listdir(f"{root}/bin"))},
+    }
+    with open(f"{root}/manifest.json", "w") as file:
+        json.dump(manifest, file, indent=1)
+        file.write("\n")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--check")
+    parser.add_argument("--out")
+    parser.add_argument("--most_mib", type=float, required=True)
+    parser.add_argument("--stages")
+    parser.add_argument("--run_sh")
+    parser.add_argument("--python")
+    parser.add_argument("--data")
+    parser.add_argument("--peer", action="append", default=[])
+    parser.add_argument("programs", nargs="*")
+    args = parser.parse_args()
+    try:
+        if args.check:
+            check_bundle(args.check, args.most_mib)
+            return 0
+        with tempfile.TemporaryDirectory() as folder:
+            assemble(args, f"{folder}/gpu_bundle")
+            check(f"{folder}/gpu_bundle")
+            pack(f"{folder}/gpu_bundle", args.out)
+        check_size(args.out, args.most_mib)
+        return 0
+    except Wrong as wrong:
+        print(f"{args.check or args.out}: {wrong}", file=sys.stderr)
+        return 1
+
+
+sys.exit(main())

@@ -1,0 +1,91 @@
+#!/usr/bin/env bash
+# bare_root_test.sh BUNDLE.tgz ASSEMBLE: the bundle in an empty root that has a
+# shell and the C library alone, where its programs find all libraries but
+# NVIDIA's, and run.sh says that there is no GPU.
+set -uo pipefail
+
+bundle=${PWD}/$1 assemble=${PWD}/$2
+root=$(mktemp -d "${TEST_TMPDIR:-/tmp}/bare_root.XXXXXX")
+trap 'rm -rf "${root}"' EXIT
+failures=0
+
+fail() {
+  echo "FAILED: $*"
+  failures=$((failures + 1))
+}
+
+"${assemble}" "--check=${bundle}" --most_mib=60 || fail "the bundle is not whole"
+tar -C "${root}" -xzf "${bundle}"
+
+# Where user namespaces are allowed, the programs see this root alone. Where they
+# are not, they see an empty environment, and this host's C library.
+in_root() { # in_root NAME=VALUE... COMMAND...
+  unshare --user --map-root-user chroot "${root}" /bin/sh -c \
+    'for word; do
+       case $word in
+         *=*) export "$word"; shift ;;
+         *) break ;;
+       esac
+     done
+     exec "$@"' sh "$@"
+}
+here=
+if unshare --user --map-root-user chroot / true 2>/dev/null; then
+  # The shell, and the C library with its loader; by the paths they have here.
+  mapfile -t files < <(
+    for file in /bin/sh "${root}"/gpu_bundle/bin/*; do ldd "${file}"; done |
+      grep -oE '/[^ ]*/(ld-linux|lib(c|m|dl|pthread|rt|resolv)\.so)[^ ]*' |
+      sort -u)
+  for file in /bin/sh "${files[@]}"; do
+    mkdir -p "${root}${file%/*}"
+    cp -L "${file}" "${root}${file}"
+  done
+else
+  echo "no user namespaces: in an empty environment instead"
+  here=${root}
+  in_root() { env -i "$@"; }
+fi
+bundle_root=${here}/gpu_bundle
+
+# Of every program, what the loader itself does not find.
+for program in "${root}"/gpu_bundle/bin/*; do
+  missing=$(in_root LD_TRACE_LOADED_OBJECTS=1 LD_LIBRARY_PATH="${bundle_root}/lib" \
+    "${bundle_root}/bin/${program##*/}" 2>&1 | sed -n 's/ => not found//p')
+  for library in ${missing}; do
+    [[ ${library} =~ ^lib(cudart|nccl|cudnn|cublas|cublasLt)\.so ]] ||
+      fail "${program##*/} does not find ${library}"
+  done
+done
+
+# What needs none of those starts.
+for program in train allreduce; do
+  in_root LD_LIBRARY_PATH="${bundle_root}/lib" \
+    "${bundle_root}/bin/${program}" --help > "${root}/help" 2>&1 ||
+    fail "${program} --help: $(head -3 "${root}/help")"
+done
+
+# run_sh STATUS TEXT FLAGS...: one line that begins with TEXT, and the status.
+run_sh() {
+  local want=$1 text=$2 status=0
+  shift 2
+  in_root "${bundle_root}/run.sh" "$@" > "${root}/out" 2> "${root}/error" ||
+    status=$?
+  [[ ${status} -eq ${want} && ! -s ${root}/out &&
+    $(wc -l < "${root}/error") -eq 1 && $(< "${root}/error") == "${text}"* ]] ||
+    fail "run.sh $*: status ${status}: $(cat "${root}/out" "${root}/error")"
+}
+run_sh 2 "run.sh: --suite: 'some' is not one of correct" --suite=some
+if [[ -z ${here} || ! -e /dev/nvidiactl ]]; then
+  run_sh 3 "run.sh: no GPU: " --suite=all --budget=60 --out=/out
+fi
+
+# The control: without one library of the bundle the loader says which.
+rm "${root}/gpu_bundle/lib/libabsl_strings.so"* \
+  "${root}/gpu_bundle/lib/libexpat.so"* 2>/dev/null
+if [[ -z ${here} ]]; then
+  in_root "/gpu_bundle/run.sh" > "${root}/out" 2>&1
+  [[ $? -eq 127 && $(< "${root}/out") == *".so"*"cannot open shared object"* ]] ||
+    fail "without a library run.sh says: $(< "${root}/out")"
+fi
+
+[[ ${failures} -eq 0 ]]

@@ -1,0 +1,333 @@
+#include "tools/gpu_bundle/host.h"
+
+#include <dlfcn.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "base/subprocess.h"
+
+namespace lockstep::gpu_bundle {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The items of a list such as PATH, but for empty ones.
+std::vector<std::string> Items(const std::string& list) {
+  return absl::StrSplit(list, ':', absl::SkipEmpty());
+}
+
+void AddOnce(std::vector<std::string>& all, const std::string& one) {
+  if (std::find(all.begin(), all.end(), one) == all.end()) all.push_back(one);
+}
+
+bool IsThere(const std::string& path) {
+  std::error_code error;
+  return fs::exists(path, error);
+}
+
+// The entries of the folder whose names begin with `prefix`, last name first,
+// so that of several versions the latest comes first.
+std::vector<std::string> EntriesOf(const std::string& folder,
+                                   absl::string_view prefix) {
+  std::vector<std::string> entries;
+  std::error_code error;
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end;
+       entry.increment(error)) {
+    if (absl::StartsWith(entry->path().filename().string(), prefix)) {
+      entries.push_back(entry->path().string());
+    }
+  }
+  std::sort(entries.rbegin(), entries.rend());
+  return entries;
+}
+
+// The driver's functions, as cuda.h declares them.
+using CuResult = int;
+struct CuUuid {
+  unsigned char bytes[16];
+};
+
+// A library that is loaded, and not unloaded: NVIDIA's leave threads behind.
+struct Library {
+  explicit Library(const char* file)
+      : handle(dlopen(file, RTLD_LAZY | RTLD_LOCAL)) {}
+
+  // Calls the function; `absent` where the library does not have it.
+  template <typename Result, typename... Args>
+  Result Call(Result absent, const char* name, Args... args) const {
+    using Function = Result (*)(Args...);
+    const auto function = handle == nullptr
+                              ? nullptr
+                              : reinterpret_cast<Function>(dlsym(handle, name));
+    return function == nullptr ? absent : function(args...);
+  }
+
+  void* handle;
+};
+
+// CUDA's error for a function that the driver does not have.
+constexpr CuResult kNoFunction = 500;
+
+std::string VersionOf(absl::string_view name, const std::string& file) {
+  struct Kind {
+    const char* prefix;
+    const char* function;
+    bool returns;      // The version; else it takes a pointer for it.
+    int major, minor;  // What one of each counts in it.
+  };
+  constexpr Kind kKinds[] = {
+      {"libcudart.", "cudaRuntimeGetVersion", false, 1000, 10},
+      {"libnccl.", "ncclGetVersion", false, 10000, 100},
+      {"libcudnn.", "cudnnGetVersion", true, 10000, 100},
+      {"libcublasLt.", "cublasLtGetVersion", true, 10000, 100}};
+  for (const Kind& kind : kKinds) {
+    if (!absl::StartsWith(name, kind.prefix)) continue;
+    const Library library(file.c_str());
+    int number = 0;
+    if (kind.returns) {
+      number = static_cast<int>(library.Call<size_t>(0, kind.function));
+    } else if (library.Call(1, kind.function, &number) != 0) {
+      number = 0;
+    }
+    if (number == 0) return "";
+    return absl::StrCat(number / kind.major, ".",
+                        number % kind.major / kind.minor, ".",
+                        number % kind.minor);
+  }
+  return "";
+}
+
+std::string UuidText(const CuUuid& uuid) {
+  std::string text = "GPU";
+  for (int i = 0; i < 16; ++i) {
+    const bool dash = i == 0 || i == 4 || i == 6 || i == 8 || i == 10;
+    absl::StrAppendFormat(&text, dash ? "-%02x" : "%02x", uuid.bytes[i]);
+  }
+  return text;
+}
+
+std::vector<std::string> PythonsOnPath() {
+  std::vector<std::string> pythons;
+  for (const std::string& folder : Items(Variable("PATH"))) {
+    const std::string python = absl::StrCat(folder, "/python3");
+    if (access(python.c_str(), X_OK) == 0) AddOnce(pythons, python);
+  }
+  return pythons;
+}
+
+// Python runs with the host's libraries, not with the bundle's.
+SubprocessResult RunPython(const std::string& python, const char* program,
+                           absl::Duration timeout) {
+  return RunSubprocess(
+      {python, "-c", program}, timeout,
+      {.environment = {
+           {"LD_LIBRARY_PATH", Variable("LOCKSTEP_HOST_LIBRARY_PATH")}}});
+}
+
+std::vector<std::string> WheelFolders() {
+  std::vector<std::string> folders;
+  for (const std::string& python : PythonsOnPath()) {
+    const SubprocessResult said = RunPython(
+        python,
+        "import site, sys\n"
+        "print('\\n'.join(sys.path + [site.getusersitepackages()]))\n",
+        absl::Seconds(30));
+    for (const absl::string_view path : absl::StrSplit(said.out, '\n')) {
+      if (!absl::StartsWith(path, "/")) continue;
+      for (const std::string& wheel :
+           EntriesOf(absl::StrCat(path, "/nvidia"), "")) {
+        if (IsThere(wheel + "/lib")) AddOnce(folders, wheel + "/lib");
+      }
+    }
+  }
+  return folders;
+}
+
+std::vector<std::string> ToolkitHomes() {
+  std::vector<std::string> homes;
+  for (const char* name : {"CUDA_HOME", "CUDA_PATH"}) {
+    if (!Variable(name).empty()) homes.push_back(Variable(name));
+  }
+  AddOnce(homes, "/usr/local/cuda");
+  for (const std::string& home : EntriesOf("/usr/local", "cuda-")) {
+    AddOnce(homes, home);
+  }
+  return homes;
+}
+
+std::vector<std::string> FoldersToSearch() {
+  std::vector<std::string> folders = Items(Variable("LOCKSTEP_CUDA_LIBS"));
+  for (const std::string& folder :
+       Items(Variable("LOCKSTEP_HOST_LIBRARY_PATH"))) {
+    AddOnce(folders, folder);
+  }
+  for (const std::string& folder : WheelFolders()) AddOnce(folders, folder);
+  for (const std::string& home : ToolkitHomes()) {
+    AddOnce(folders, home + "/lib64");
+    AddOnce(folders, home + "/lib");
+  }
+  for (const char* folder :
+       {"/usr/lib/x86_64-linux-gnu", "/usr/lib/aarch64-linux-gnu", "/usr/lib64",
+        "/usr/local/lib", "/usr/lib"}) {
+    AddOnce(folders, folder);
+  }
+  std::erase_if(folders,
+                [](const std::string& each) { return !IsThere(each); });
+  return folders;
+}
+
+// What cuDNN opens by itself: of the same release as the runtime, or of CUDA
+// 12, for which there are builds of the same cuDNN.
+std::vector<std::string> OpenedByOthers(const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const size_t end = name.find(".so.");
+    if (!absl::StartsWith(name, "libcudart.") || end == name.npos) continue;
+    const std::string version = name.substr(end);
+    std::vector<std::string> all;
+    for (const std::string& each : {version, std::string(".so.12")}) {
+      for (const char* stem : {"libcublas", "libcublasLt", "libnvrtc"}) {
+        AddOnce(all, stem + each);
+      }
+    }
+    return all;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string Variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+absl::StatusOr<Driver> FindGpus() {
+  const Library driver_library("libcuda.so.1");
+  const auto call = [&](const char* name, auto... args) {
+    return driver_library.Call(kNoFunction, name, args...);
+  };
+  if (driver_library.handle == nullptr) {
+    return absl::NotFoundError(
+        "no NVIDIA driver: libcuda.so.1 is not to be found");
+  }
+  int count = 0;
+  int version = 0;
+  CuResult error = call("cuInit", 0u);
+  if (error == 0) error = call("cuDeviceGetCount", &count);
+  if (error == 0) error = call("cuDriverGetVersion", &version);
+  if (error != 0) {
+    return absl::NotFoundError(
+        absl::StrCat("the driver says that it has none: error ", error));
+  }
+  if (count == 0) return absl::NotFoundError("the driver lists none");
+  Driver driver = {
+      .cuda_version = absl::StrCat(version / 1000, ".", version % 1000 / 10),
+      .gpus = {}};
+  for (int i = 0; i < count; ++i) {
+    int device = 0;
+    char name[256] = "";
+    CuUuid uuid = {};
+    error = call("cuDeviceGet", &device, i);
+    if (error == 0) {
+      error = call("cuDeviceGetName", &name[0], static_cast<int>(sizeof(name)),
+                   device);
+    }
+    if (error == 0) error = call("cuDeviceGetUuid", &uuid, device);
+    if (error != 0) {
+      return absl::NotFoundError(absl::StrCat(
+          "the driver does not say what GPU ", i, " is: error ", error));
+    }
+    driver.gpus.push_back({.name = name, .uuid = UuidText(uuid)});
+  }
+  return driver;
+}
+
+CudaLibraries FindCudaLibraries(const std::vector<std::string>& names) {
+  CudaLibraries libraries;
+  libraries.looked = FoldersToSearch();
+  std::vector<std::string> wanted = names;
+  for (const std::string& name : OpenedByOthers(names)) AddOnce(wanted, name);
+  std::vector<std::string> used;
+  for (const std::string& name : wanted) {
+    const auto folder = std::find_if(
+        libraries.looked.begin(), libraries.looked.end(),
+        [&](const std::string& each) { return IsThere(each + "/" + name); });
+    if (folder != libraries.looked.end()) {
+      std::error_code error;
+      const std::string file = *folder + "/" + name;
+      const fs::path resolved = fs::canonical(file, error);
+      libraries.found.push_back(
+          {name, error ? file : resolved.string(), VersionOf(name, file)});
+      AddOnce(used, *folder);
+    } else if (std::find(names.begin(), names.end(), name) != names.end()) {
+      libraries.missing.push_back(name);
+    }
+  }
+  // In the order of the search, so that the dynamic linker finds what it found.
+  for (const std::string& folder : libraries.looked) {
+    if (std::find(used.begin(), used.end(), folder) != used.end()) {
+      libraries.folders.push_back(folder);
+    }
+  }
+  return libraries;
+}
+
+std::string FindProgram(absl::string_view name) {
+  for (const std::string& folder : Items(Variable("PATH"))) {
+    const std::string file = absl::StrCat(folder, "/", name);
+    if (access(file.c_str(), X_OK) == 0 && fs::is_regular_file(file)) {
+      return file;
+    }
+  }
+  return "";
+}
+
+std::string FindComputeSanitizer() {
+  const std::string on_path = FindProgram("compute-sanitizer");
+  if (!on_path.empty()) return on_path;
+  for (const std::string& home : ToolkitHomes()) {
+    for (const char* folder : {"/bin", "/compute-sanitizer"}) {
+      const std::string file = absl::StrCat(home, folder, "/compute-sanitizer");
+      if (access(file.c_str(), X_OK) == 0) return file;
+    }
+  }
+  return "";
+}
+
+Torch FindTorch() {
+  Torch torch = {.python = "", .version = "there is no python3 on PATH"};
+  for (const std::string& python : PythonsOnPath()) {
+    const SubprocessResult said = RunPython(
+        python,
+        "import torch\n"
+        "assert torch.cuda.is_available(), 'it sees no GPU'\n"
+        "print(torch.__version__, 'CUDA', torch.version.cuda, 'cuDNN',\n"
+        "      torch.backends.cudnn.version(), 'NCCL',\n"
+        "      '.'.join(map(str, torch.cuda.nccl.version())))\n",
+        absl::Seconds(60));
+    const std::vector<std::string> lines = absl::StrSplit(
+        said.exit_status == 0 ? said.out : said.err, '\n', absl::SkipEmpty());
+    const std::string last =
+        lines.empty() ? DescribeEnd(said.exit_status) : lines.back();
+    if (said.exit_status == 0) return {.python = python, .version = last};
+    torch.version = absl::StrCat(python, ": ", last);
+  }
+  return torch;
+}
+
+}  // namespace lockstep::gpu_bundle

@@ -1,0 +1,339 @@
+// The command behind run.sh: runs a suite of stages within a budget.
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "absl/flags/flag.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/time.h"
+#include "base/command_line.h"
+#include "base/deadline.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "base/subprocess.h"
+#include "report/document.h"
+#include "report/write.h"
+#include "tools/gpu_bundle/host.h"
+#include "tools/gpu_bundle/stages.h"
+
+ABSL_FLAG(
+    std::string, suite, "all",
+    "what is run: correct (every test of GPU code, NCCL with 1 to 3 ranks "
+    "on one GPU, compute-sanitizer where there is one), kernels "
+    "(benchmarks of batch norm and all-reduce, next to PyTorch where "
+    "there is one), train (the trainer), all");
+ABSL_FLAG(double, budget, 1800,
+          "seconds for all stages together; a stage for which too little is "
+          "left is not run");
+ABSL_FLAG(std::string, out, "lockstep-gpu",
+          "folder for results.json, junit.xml and each stage's output");
+
+namespace lockstep::gpu_bundle {
+namespace {
+
+constexpr int kNoGpu = 3;
+
+Usage RunUsage() {
+  return {
+      .command = "run.sh",
+      .introduction = R"(run.sh [FLAGS]
+
+Runs Lockstep's GPU tests and benchmarks on this host, which needs an NVIDIA
+driver, and CUDA's runtime, NCCL and cuDNN in $LOCKSTEP_CUDA_LIBS (folders,
+separated by ':'), in LD_LIBRARY_PATH, in the Python packages of a python3 on
+PATH, or in a CUDA toolkit. Says which it took. stages.txt beside run.sh lists
+the stages.
+)",
+      .sections = {{"", "suite budget out=DIR"}},
+      .ending =
+          R"(Exit status: 0 if every stage passed that this host has the means for; 1 if one
+failed, timed out, skipped all its tests or did not fit the budget, or if a
+library is missing; 2 for a wrong flag; 3 if there is no GPU.
+)"};
+}
+
+std::vector<std::string> Strings(const report::Value& values) {
+  std::vector<std::string> strings;
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (const auto* text = std::get_if<std::string>(&values[i].variant())) {
+      strings.push_back(*text);
+    }
+  }
+  return strings;
+}
+
+// What nvidia-smi says of each GPU; null where there is none.
+report::Value AskNvidiaSmi() {
+  const std::vector<std::string> keys = {"index",
+                                         "name",
+                                         "uuid",
+                                         "driver_version",
+                                         "memory.total",
+                                         "memory.used",
+                                         "clocks.sm",
+                                         "clocks.mem",
+                                         "clocks.max.sm",
+                                         "clocks.max.mem",
+                                         "power.limit",
+                                         "temperature.gpu",
+                                         "ecc.mode.current",
+                                         "mig.mode.current",
+                                         "compute_mode",
+                                         "persistence_mode"};
+  const SubprocessResult said = RunSubprocess(
+      {"nvidia-smi", absl::StrCat("--query-gpu=", absl::StrJoin(keys, ",")),
+       "--format=csv,noheader"},
+      absl::Seconds(30));
+  report::Value gpus;
+  if (said.exit_status != 0) return gpus;
+  for (const auto& line : absl::StrSplit(said.out, '\n', absl::SkipEmpty())) {
+    const std::vector<std::string> values = absl::StrSplit(line, ", ");
+    report::Value gpu;
+    for (size_t i = 0; i < std::min(keys.size(), values.size()); ++i) {
+      gpu.Add(keys[i], values[i]);
+    }
+    gpus.Add(std::move(gpu));
+  }
+  return gpus;
+}
+
+// A run: what it is about, and what came of it so far.
+struct Run {
+  std::string suite;
+  double budget = 0;
+  std::vector<Stage> stages = {};
+  report::Origin origin = {};
+  report::Value manifest = {};
+  Driver driver = {};
+  report::Value nvidia_smi = {};
+  CudaLibraries libraries = {};
+  Torch torch = {};
+  Setting setting = {};
+  std::vector<StageResult> results = {};
+};
+
+report::Value LibrariesValue(const CudaLibraries& libraries) {
+  report::Value values;
+  for (const CudaLibraries::Found& each : libraries.found) {
+    values.Add(report::Value{{"name", each.name},
+                             {"version", report::TextOrNull(each.version)},
+                             {"file", each.file}});
+  }
+  return values;
+}
+
+report::Value StageValue(const StageResult& result) {
+  return {{"name", result.name},
+          {"outcome", Name(result.outcome)},
+          {"text", Text(result)},
+          {"seconds", result.seconds},
+          {"command", absl::StrJoin(result.command, " ")},
+          {"tests", result.tests},
+          {"skipped", result.skipped},
+          {"failed", result.failed},
+          {"numbers", result.numbers}};
+}
+
+report::Section StageTable(std::span<const StageResult> results) {
+  report::Section section = {
+      .title = "Stages",
+      .table = {.columns = {{.title = "stage", .left = true},
+                            {.title = "seconds"},
+                            {.title = "tests"},
+                            {.title = "skipped"},
+                            {.title = "outcome", .left = true}}}};
+  for (const StageResult& each : results) {
+    const bool good = each.outcome == Outcome::kPassed;
+    section.table.rows.push_back(
+        {each.name,
+         absl::StrFormat("%.1f", each.seconds),
+         each.tests == 0 ? "-" : absl::StrCat(each.tests),
+         each.tests == 0 ? "-" : absl::StrCat(each.skipped),
+         {Text(each), good ? report::Tone::kGood : report::Tone::kBad}});
+  }
+  return section;
+}
+
+report::Document DocumentOf(const Run& run) {
+  report::Document document = {.name = "lockstep.gpu_bundle"};
+  document.about = absl::StrCat(
+      "Lockstep's suite '", run.suite, "' on ",
+      report::Counted(static_cast<int64_t>(run.driver.gpus.size()), "GPU"),
+      ", the first a ", run.driver.gpus[0].name, ".");
+  document.origin = run.origin;
+  report::Value gpus;
+  for (const Gpu& gpu : run.driver.gpus) {
+    gpus.Add(report::Value{{"name", gpu.name}, {"uuid", gpu.uuid}});
+  }
+  report::Value stages;
+  for (const StageResult& each : run.results) stages.Add(StageValue(each));
+  document.data = {{"suite", run.suite},
+                   {"budget", run.budget},
+                   {"bundle", run.manifest},
+                   {"driver_cuda_version", run.driver.cuda_version},
+                   {"gpus", gpus},
+                   {"nvidia_smi", run.nvidia_smi},
+                   {"libraries", LibrariesValue(run.libraries)},
+                   {"torch", run.torch.version},
+                   {"torch_python", report::TextOrNull(run.torch.python)},
+                   {"stages", stages}};
+  document.sections.push_back(StageTable(run.results));
+  return document;
+}
+
+// After each stage, so that a run that is ended from outside leaves what it
+// has.
+absl::Status WriteResults(const Run& run) {
+  LOCKSTEP_RETURN_IF_ERROR(ReplaceFile(run.setting.out + "/results.json",
+                                       report::JsonText(DocumentOf(run))));
+  return ReplaceFile(run.setting.out + "/junit.xml", JUnitText(run.results));
+}
+
+absl::Status FindLibraries(Run& run) {
+  run.libraries = FindCudaLibraries(Strings(run.manifest["nvidia"]));
+  for (const CudaLibraries::Found& each : run.libraries.found) {
+    Print(absl::StrCat(each.name, ": ",
+                       each.version.empty() ? "" : each.version + ", ",
+                       each.file, "\n"));
+  }
+  if (run.libraries.missing.empty()) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(
+      absl::StrJoin(run.libraries.missing, ", "),
+      " not found: set LOCKSTEP_CUDA_LIBS to the folders that have them; "
+      "looked in ",
+      absl::StrJoin(run.libraries.looked, ":")));
+}
+
+// Where the stages find libraries and Python: see run.sh and peers/python3.
+Environment StageEnvironment(const Run& run) {
+  std::vector<std::string> folders = {run.setting.bundle + "/lib"};
+  folders.insert(folders.end(), run.libraries.folders.begin(),
+                 run.libraries.folders.end());
+  const std::string host = Variable("LOCKSTEP_HOST_LIBRARY_PATH");
+  if (!host.empty()) folders.push_back(host);
+  Environment environment = {
+      {"LD_LIBRARY_PATH", absl::StrJoin(folders, ":")},
+      {"LOCKSTEP_REQUIRE_GPU", absl::StrCat(run.setting.gpus)}};
+  if (!run.torch.python.empty()) {
+    environment.emplace_back("LOCKSTEP_PYTHON", run.torch.python);
+    environment.emplace_back(
+        "PATH", absl::StrCat(run.setting.bundle, "/peers:", Variable("PATH")));
+  }
+  return environment;
+}
+
+absl::Status Prepare(Run& run) {
+  for (const Gpu& gpu : run.driver.gpus) {
+    Print(absl::StrCat("GPU: ", gpu.name, ", ", gpu.uuid, "\n"));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(FindLibraries(run));
+  run.torch = FindTorch();
+  Print(absl::StrCat(
+      "PyTorch: ",
+      run.torch.python.empty()
+          ? absl::StrCat("none: ", run.torch.version)
+          : absl::StrCat(run.torch.version, " (", run.torch.python, ")"),
+      "\n"));
+  run.nvidia_smi = AskNvidiaSmi();
+  run.setting.gpus = static_cast<int>(run.driver.gpus.size());
+  run.setting.python = run.torch.python;
+  run.setting.compute_sanitizer = FindComputeSanitizer();
+  run.setting.has_data = std::filesystem::exists(run.setting.bundle + "/data");
+  run.setting.environment = StageEnvironment(run);
+  return absl::OkStatus();
+}
+
+// Whether everything passed that this host has the means for.
+bool Passed(std::span<const StageResult> results) {
+  bool any = false;
+  for (const StageResult& each : results) {
+    if (each.outcome == Outcome::kLacks) continue;
+    if (each.outcome != Outcome::kPassed) return false;
+    any = true;
+  }
+  return any;
+}
+
+// What the command line and the bundle say.
+absl::StatusOr<Run> BeginRun(std::span<char* const> argv) {
+  Run run = {.suite = absl::GetFlag(FLAGS_suite),
+             .budget = absl::GetFlag(FLAGS_budget)};
+  LOCKSTEP_RETURN_IF_ERROR(ParseName<bool>("--suite", run.suite,
+                                           {{"correct", true},
+                                            {"kernels", true},
+                                            {"train", true},
+                                            {"all", true}})
+                               .status());
+  LOCKSTEP_RETURN_IF_ERROR(CheckSeconds("--budget", run.budget));
+  run.setting.out =
+      std::filesystem::absolute(absl::GetFlag(FLAGS_out)).string();
+  run.setting.bundle = Variable("LOCKSTEP_BUNDLE");
+  std::string run_sh = run.setting.bundle + "/run.sh";
+  std::vector<char*> typed(argv.begin(), argv.end());
+  typed[0] = run_sh.data();
+  run.origin = report::OriginOf(run_sh, typed);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::string table,
+                            ReadFile(run.setting.bundle + "/stages.txt"));
+  LOCKSTEP_ASSIGN_OR_RETURN(run.stages, ParseStages(table));
+  run.manifest = ReadJson(run.setting.bundle + "/manifest.json");
+  const auto* commit =
+      std::get_if<std::string>(&run.manifest["commit"].variant());
+  if (commit != nullptr) run.origin.commit = *commit;
+  return run;
+}
+
+absl::Status RunStages(const Deadline& deadline, Run& run) {
+  for (const Stage& stage : run.stages) {
+    if (!stage.IsIn(run.suite)) continue;
+    run.results.push_back(RunStage(stage, run.setting, deadline.remaining()));
+    const StageResult& result = run.results.back();
+    Print(absl::StrFormat("%-22s %7.1f s  %s\n", stage.name, result.seconds,
+                          Text(result)));
+    LOCKSTEP_RETURN_IF_ERROR(WriteResults(run));
+  }
+  Print(absl::StrCat("Wrote ", run.setting.out, "/results.json, junit.xml\n\n",
+                     report::TerminalText(DocumentOf(run))));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int> RunSuite(std::span<char* const> argv) {
+  const Deadline deadline(absl::Seconds(absl::GetFlag(FLAGS_budget)));
+  LOCKSTEP_ASSIGN_OR_RETURN(Run run, BeginRun(argv));
+  absl::StatusOr<Driver> driver = FindGpus();
+  if (!driver.ok()) {
+    Fail("run.sh", absl::NotFoundError(
+                       absl::StrCat("no GPU: ", driver.status().message())));
+    return kNoGpu;
+  }
+  run.driver = *std::move(driver);
+  if (!MakeOutputFolder(run.setting.out).ok()) {
+    return absl::PermissionDeniedError(
+        absl::StrCat("--out: cannot write to ", run.setting.out));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(Prepare(run));
+  LOCKSTEP_RETURN_IF_ERROR(RunStages(deadline, run));
+  return Passed(run.results) ? 0 : kFailure;
+}
+
+}  // namespace
+}  // namespace lockstep::gpu_bundle
+
+int main(int argc, char** argv) {
+  return lockstep::CommandMain(lockstep::gpu_bundle::RunUsage(),
+                               {argv, static_cast<size_t>(argc)},
+                               lockstep::gpu_bundle::RunSuite);
+}

@@ -1,0 +1,350 @@
+#!/usr/bin/env python3
+"""run.sh and run_stages on a host with false GPUs; and what assemble.py refuses.
+
+Arguments: the folder of this package's files, and run_stages and the false
+driver that Bazel has built.
+"""
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+import unittest
+import xml.etree.ElementTree
+
+PACKAGE, RUN_STAGES, FAKE_CUDA = map(os.path.abspath, sys.argv[1:4])
+del sys.argv[1:]
+
+# What stages run: sh -c with no spaces of its own, as the table has it.
+TESTS = """#!/bin/sh
+# tests NAME=RESULT...: what a GoogleTest would leave.
+{
+  echo '<?xml version="1.0" encoding="UTF-8"?>'
+  echo '<testsuites tests="9" name="AllTests">'
+  echo '  <testsuite name="Suite" tests="9">'
+  for test in "$@"; do
+    echo "    <testcase name=\\"${test%=*}\\" classname=\\"Suite\\">"
+    case $test in
+      *=failed) echo '<skipped message="after it failed"/>'
+                echo '<failure message="a &lt; b"><![CDATA[<testcase/>]]></failure>' ;;
+      *=skipped) echo '<skipped message="no GPU"/>' ;;
+    esac
+    echo '    </testcase>'
+  done
+  echo '  </testsuite>'
+  echo '</testsuites>'
+} > "${GTEST_OUTPUT#xml:}"
+case "$*" in *=failed*) exit 1 ;; esac
+"""
+SCRIPTS = {
+    "tests": TESTS,
+    "good": "#!/bin/sh\necho fine\n",
+    "bad": "#!/bin/sh\necho it is broken\nexit 4\n",
+    "numbers": "#!/bin/sh\nprintf '{\"seconds\": [1.5, %s]}' $1 > $2\n",
+    # Leaves a process that has to be ended too.
+    "slow": "#!/bin/sh\nsleep 600 & echo $! > $1\nsleep 600\n",
+    "show": "#!/bin/sh\nenv\n",
+    "torch": "#!/bin/sh\npython3 -c show\n",
+}
+# A python3 with PyTorch, which runs with the host's libraries.
+PYTHON = """#!/bin/sh
+case "$2" in
+  *torch*) [ -n "$FAKE_TORCH" ] || { echo 'No module named torch' >&2; exit 1; }
+           echo 2.9.0 ;;
+  *site*) echo "$FAKE_SITE" ;;
+  *) echo "python has $LD_LIBRARY_PATH" ;;
+esac
+"""
+
+
+def write(path, text, mode=0o755):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w") as file:
+        file.write(text)
+    os.chmod(path, mode)
+
+
+class Host(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.bundle = self.folder + "/bundle"
+        self.out = self.folder + "/out"
+        for name, text in SCRIPTS.items():
+            write(f"{self.bundle}/bin/{name}", text)
+        shutil.copy(RUN_STAGES, self.bundle + "/bin/run_stages")
+        os.makedirs(self.bundle + "/lib")
+        shutil.copy(PACKAGE + "/run.sh", self.bundle)
+        os.makedirs(self.bundle + "/peers")
+        shutil.copy(PACKAGE + "/python3.sh", self.bundle + "/peers/python3")
+        write(self.folder + "/path/python3", PYTHON)
+        for tool in ("env", "sh", "sleep"):
+            os.symlink(shutil.which(tool), f"{self.folder}/path/{tool}")
+        self.driver = self.library("driver", "libcuda.so.1")
+        self.environment = {
+            "PATH": self.folder + "/path",
+            "LD_LIBRARY_PATH": self.driver,
+            "FAKE_GPUS": "1",
+        }
+
+    def library(self, folder, *names):
+        """A folder with these libraries."""
+        folder = f"{self.folder}/{folder}"
+        os.makedirs(folder, exist_ok=True)
+        for name in names:
+            shutil.copy(FAKE_CUDA, f"{folder}/{name}")
+        return folder
+
+    def run_sh(self, stages, *flags, nvidia=(), **environment):
+        write(self.bundle + "/stages.txt", stages)
+        write(self.bundle + "/manifest.json", json.dumps({"nvidia": nvidia}))
+        result = subprocess.run(
+            [self.bundle + "/run.sh", "--out=" + self.out, *flags],
+            env={**self.environment, **environment}, cwd=self.folder,
+            capture_output=True, text=True, timeout=60)
+        self.status, self.said = result.returncode, result.stdout
+        self.errors = result.stderr.splitlines()
+        self.results = {}
+        if os.path.exists(self.out + "/results.json"):
+            with open(self.out + "/results.json") as file:
+                self.document = json.load(file)
+            self.results = {each["name"]: each
+                            for each in self.document["stages"]}
+            self.junit = xml.etree.ElementTree.parse(
+                self.out + "/junit.xml").getroot()
+        return self.status
+
+    def outcomes(self):
+        return {name: each["outcome"] for name, each in self.results.items()}
+
+    def log(self, stage):
+        with open(f"{self.out}/{stage}.log") as file:
+            return file.read()
+
+
+class OutcomeTest(Host):
+    def test_passes(self):
+        status = self.run_sh(
+            "# A comment.\n"
+            "a correct 1-9 - bin/tests One=passed Two=skipped\n"
+            "b kernels 1-9 - bin/numbers {gpus} {json}\n"
+            "c every   1-9 - bin/good\n")
+        self.assertEqual(status, 0, self.said)
+        self.assertEqual(set(self.outcomes().values()), {"passed"})
+        self.assertEqual(self.results["a"]["text"], "passed, 1 skipped")
+        self.assertEqual(self.results["b"]["numbers"], {"seconds": [1.5, 1]})
+        self.assertEqual(self.log("c"), "fine\n")
+        self.assertEqual(self.document["gpus"], [{
+            "name": "Fake 9000",
+            "uuid": "GPU-00010203-0405-0607-0809-0a0b0c0d0e0f"}])
+        # The table is last.
+        self.assertRegex(self.said.splitlines()[-1], r"^ *c .* passed$")
+        self.assertEqual(self.junit.attrib["tests"], "4")
+        self.assertEqual(self.junit.attrib["skipped"], "1")
+        self.assertEqual(
+            [case.get("classname") + "." + case.get("name")
+             for case in self.junit.iter("testcase")],
+            ["a.Suite.One", "a.Suite.Two", "b.stage", "c.stage"])
+
+    def test_suites(self):
+        stages = ("a correct 1-9 - bin/good\n"
+                  "b kernels,train 1-9 - bin/good\n"
+                  "c every 1-9 - bin/good\n")
+        for suite, names in [("correct", "ac"), ("kernels", "bc"),
+                             ("train", "bc"), ("all", "abc")]:
+            self.assertEqual(self.run_sh(stages, "--suite=" + suite), 0)
+            self.assertEqual("".join(self.results), names)
+
+    def test_failures(self):
+        for command, outcome, text in [
+            ("bin/bad", "failed",
+             "FAILED: it ended with exit status 4: it is broken"),
+            ("bin/tests One=passed Two=failed Three=failed", "failed",
+             "FAILED: 2 tests, Suite.Two first"),
+            ("bin/tests One=skipped Two=skipped", "skipped",
+             "every test was skipped"),
+            ("bin/absent", "failed", "FAILED: it ended with exit status 127"),
+        ]:
+            status = self.run_sh(f"good every 1-9 - bin/good\n"
+                                 f"a every 1-9 - {command}\n")
+            self.assertEqual(status, 1, command)
+            self.assertEqual(self.results["a"]["outcome"], outcome)
+            self.assertIn(text, self.results["a"]["text"])
+        self.run_sh("a every 1-9 - bin/tests One=failed Two=passed\n")
+        self.assertEqual(self.junit.attrib["failures"], "1")
+        failure = self.junit.find(".//testcase[@name='One']/failure")
+        self.assertEqual(failure.get("message"), "a < b")
+
+    def test_time_limit(self):
+        pid = self.folder + "/pid"
+        start = time.monotonic()
+        status = self.run_sh(f"a every 3-3 - bin/slow {pid}\n"
+                             f"b every 1-9 - bin/good\n")
+        self.assertEqual(status, 1)
+        self.assertLess(time.monotonic() - start, 30)
+        self.assertEqual(self.outcomes(), {"a": "timed_out", "b": "passed"})
+        self.assertIsNotNone(self.junit.find(".//testcase[@classname='a']/failure"))
+        with open(pid) as file:
+            child = int(file.read())
+        for _ in range(200):  # Until init has noticed.
+            try:
+                with open(f"/proc/{child}/stat") as file:
+                    if file.read().split(") ")[1][0] == "Z":
+                        return
+            except OSError:
+                return
+            time.sleep(0.05)
+        self.fail("a process of the stage was left")
+
+    def test_budget(self):
+        pid = self.folder + "/pid"
+        status = self.run_sh(f"a every 1-30 - bin/slow {pid}\n"
+                             f"b every 2-9 - bin/good\n", "--budget=8")
+        self.assertEqual(status, 1)
+        self.assertEqual(self.outcomes(), {"a": "timed_out", "b": "no_budget"})
+        self.assertEqual(self.results["b"]["text"], "not run: budget")
+        self.assertLess(self.results["a"]["seconds"], 10)
+
+    def test_needs(self):
+        stages = ("a every 1-9 - bin/good\n"
+                  "b every 1-9 gpus>=2 bin/good\n"
+                  "c every 1-9 torch bin/torch\n"
+                  "d every 1-9 compute-sanitizer compute-sanitizer bin/good\n"
+                  "e every 1-9 no-such-program bin/good\n")
+        self.assertEqual(self.run_sh(stages), 0)
+        self.assertEqual(self.results["b"]["text"], "not run: needs 2 GPUs")
+        self.assertEqual(list(self.outcomes().values()),
+                         ["passed"] + ["lacks"] * 4)
+        write(self.folder + "/path/compute-sanitizer",
+              "#!/bin/sh\necho checked $*\n")
+        write(self.folder + "/path/no-such-program", "")
+        status = self.run_sh(stages, FAKE_GPUS="2", FAKE_TORCH="1")
+        self.assertEqual(status, 0)
+        self.assertEqual(set(self.outcomes().values()), {"passed"})
+        self.assertEqual(self.log("d"), f"checked {self.bundle}/bin/good\n")
+        # With nothing but what this host lacks, nothing was shown.
+        self.assertEqual(self.run_sh("a every 1-9 gpus>=2 bin/good\n"), 1)
+
+
+class HostTest(Host):
+    def test_no_gpu(self):
+        for gpus in ({"FAKE_GPUS": "0"}, {}):
+            del self.environment["FAKE_GPUS"]
+            self.assertEqual(self.run_sh("a every 1-9 - bin/good\n", **gpus), 3)
+            self.assertRegex("\n".join(self.errors), "^run.sh: no GPU: .+$")
+            self.assertEqual(self.said, "")
+            self.environment["FAKE_GPUS"] = "1"
+
+    def test_usage(self):
+        for flag, said in [("--suite=some", "--suite: 'some' is not one of"),
+                           ("--budget=0", "--budget: 0 is not above 0"),
+                           ("--frobnicate", "frobnicate"),
+                           ("--out=/dev/null/x", "--out: cannot write to")]:
+            self.assertEqual(self.run_sh("a every 1-9 - bin/good\n", flag), 2)
+            self.assertEqual(len(self.errors), 1, self.errors)
+            self.assertTrue(self.errors[0].startswith("run.sh: "))
+            self.assertIn(said, self.errors[0])
+
+    def test_bad_table(self):
+        for line, said in [("a every 1-9 -", "not NAME SUITES"),
+                           ("a every 9-1 - bin/good", "'9-1' is not"),
+                           ("a every 9 - bin/good", "'9' is not")]:
+            self.assertEqual(self.run_sh("# Comment.\n" + line + "\n"), 1)
+            self.assertIn("stages.txt: line 2: " + said, self.errors[0])
+
+    def test_libraries(self):
+        names = ["libnccl.so.2", "libcudnn.so.9", "libfake.so.1"]
+        stages = "a every 1-9 - bin/show\n"
+        self.assertEqual(self.run_sh(stages, nvidia=names), 1)
+        self.assertEqual(len(self.errors), 1)
+        self.assertIn("libfake.so.1 not found: set LOCKSTEP_CUDA_LIBS",
+                      self.errors[0])
+        mine = self.library("mine", "libnccl.so.2")
+        site = self.folder + "/site"
+        wheel = self.library("site/nvidia/cudnn/lib", "libcudnn.so.9",
+                             "libnccl.so.2")
+        last = self.library("driver", "libfake.so.1")
+        status = self.run_sh(stages, nvidia=names, LOCKSTEP_CUDA_LIBS=mine,
+                             FAKE_SITE=site)
+        self.assertEqual(status, 0, self.said)
+        found = {each["name"]: each for each in self.document["libraries"]}
+        self.assertEqual(found["libnccl.so.2"]["file"], mine + "/libnccl.so.2")
+        self.assertEqual(found["libnccl.so.2"]["version"], "2.28.9")
+        self.assertEqual(found["libcudnn.so.9"]["file"],
+                         wheel + "/libcudnn.so.9")
+        self.assertIn(f"libcudnn.so.9: 9.19.0, {wheel}/libcudnn.so.9\n",
+                      self.said)
+        # The stage finds the bundle's own first, and each of these before the
+        # same name in a folder that was searched later.
+        self.assertIn(f"LD_LIBRARY_PATH={self.bundle}/lib:{mine}:{last}:{wheel}"
+                      f":{self.driver}\n", self.log("a"))
+        self.assertIn("LOCKSTEP_REQUIRE_GPU=1\n", self.log("a"))
+
+    def test_python_has_the_hosts_libraries(self):
+        self.assertEqual(
+            self.run_sh("a every 1-9 torch bin/torch\n", FAKE_TORCH="1"), 0)
+        self.assertEqual(self.log("a"), f"python has {self.driver}\n")
+        self.assertEqual(self.document["torch"], "2.9.0")
+
+
+class AssembleTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        self.folder = folder.name
+        self.table("a every 1-9 - bin/true\n")
+
+    def table(self, text):
+        write(self.folder + "/stages.txt", text, 0o644)
+
+    def assemble(self, *flags):
+        result = subprocess.run(
+            [PACKAGE + "/assemble.py", *flags],
+            stderr=subprocess.PIPE, text=True, timeout=60)
+        self.error = result.stderr
+        return result.returncode
+
+    def pack(self, *programs, most_mib=60):
+        return self.assemble(
+            f"--out={self.folder}/x.tgz", f"--most_mib={most_mib}",
+            f"--stages={self.folder}/stages.txt", f"--run_sh={PACKAGE}/run.sh",
+            f"--python={PACKAGE}/python3.sh", RUN_STAGES, *programs)
+
+    def check(self, most_mib=60):
+        return self.assemble(f"--check={self.folder}/x.tgz",
+                             f"--most_mib={most_mib}")
+
+    def test_takes_what_it_packs(self):
+        self.assertEqual(self.pack("/bin/true"), 0, self.error)
+        self.assertEqual(self.check(), 0, self.error)
+
+    def test_rejects_a_missing_library(self):
+        self.pack("/bin/true")
+        with tarfile.open(self.folder + "/x.tgz") as tar:
+            tar.extractall(self.folder)
+        os.remove(self.folder + "/gpu_bundle/lib/libstdc++.so.6")
+        with tarfile.open(self.folder + "/x.tgz", "w:gz") as tar:
+            tar.add(self.folder + "/gpu_bundle", "gpu_bundle")
+        self.assertEqual(self.check(), 1)
+        self.assertIn("needs libstdc++.so.6, which is not in lib/", self.error)
+
+    def test_rejects_a_large_one(self):
+        self.assertEqual(self.pack("/bin/true", most_mib=0.01), 1)
+        self.assertIn("MiB, and may have 0.01", self.error)
+        self.assertEqual(self.check(most_mib=0.01), 1)
+
+    def test_rejects_programs_and_stages_apart(self):
+        self.assertEqual(self.pack("/bin/true", "/bin/false"), 1)
+        self.assertIn("no stage of stages.txt runs bin/false", self.error)
+        self.table("a every 1-9 - bin/true\nb every 1-9 - bin/absent\n")
+        self.assertEqual(self.pack("/bin/true"), 1)
+        self.assertIn("bin/absent is not in the bundle", self.error)
+        self.assertEqual(self.pack("/bin/true", "/usr/bin/true"), 1)
+        self.assertIn("2 programs are called true", self.error)
+
+
+unittest.main()

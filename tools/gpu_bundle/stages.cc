@@ -1,0 +1,382 @@
+#include "tools/gpu_bundle/stages.h"
+
+#include <expat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <string>
+#include <system_error>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "absl/time/time.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "base/subprocess.h"
+#include "report/document.h"
+#include "tools/gpu_bundle/host.h"
+
+namespace lockstep::gpu_bundle {
+namespace {
+
+// The table.
+
+absl::StatusOr<Stage> ParseStage(absl::string_view line) {
+  const std::vector<std::string> words =
+      absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
+  if (words.size() < 5) {
+    return absl::InvalidArgumentError(
+        "not NAME SUITES SECONDS NEEDS COMMAND...");
+  }
+  Stage stage = {.name = words[0],
+                 .suites = absl::StrSplit(words[1], ','),
+                 .least = {},
+                 .most = {},
+                 .needs = {},
+                 .command = {words.begin() + 4, words.end()}};
+  const std::pair<std::string, std::string> seconds =
+      absl::StrSplit(words[2], absl::MaxSplits('-', 1));
+  int least = 0;
+  int most = 0;
+  if (!absl::SimpleAtoi(seconds.first, &least) ||
+      !absl::SimpleAtoi(seconds.second, &most) || least < 1 || most < least) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", words[2], "' is not LEAST-MOST"));
+  }
+  stage.least = absl::Seconds(least);
+  stage.most = absl::Seconds(most);
+  if (words[3] != "-") stage.needs = absl::StrSplit(words[3], ',');
+  return stage;
+}
+
+// The command.
+
+void FillIn(const Stage& stage, const Setting& setting, absl::Duration limit,
+            std::vector<std::string>& command) {
+  const int64_t seconds =
+      std::max<int64_t>(absl::ToInt64Seconds(limit) * 2 / 3, 1);
+  for (std::string& word : command) {
+    if (absl::StartsWith(word, "bin/") || absl::StartsWith(word, "peers/")) {
+      word = absl::StrCat(setting.bundle, "/", word);
+    }
+    word = absl::StrReplaceAll(
+        word, {{"{gpus}", absl::StrCat(setting.gpus)},
+               {"{ranks}", absl::StrCat(std::max(setting.gpus, 2))},
+               {"{seconds}", absl::StrCat(seconds)},
+               {"{json}", absl::StrCat(setting.out, "/", stage.name, ".json")},
+               {"{out}", absl::StrCat(setting.out, "/", stage.name)},
+               {"{bundle}", setting.bundle}});
+  }
+  if (absl::EndsWith(command[0], ".py")) {
+    command.insert(command.begin(), "python3");
+  }
+  if (command[0] == "compute-sanitizer") {
+    command[0] = setting.compute_sanitizer;
+  }
+}
+
+// What a test's XML says. Expat calls its functions.
+struct TestXml {
+  int tests = 0;
+  int skipped = 0;
+  std::vector<std::string> failed;
+  // The one that is being read.
+  std::string test;
+  bool is_skipped = false;
+  bool is_failed = false;
+
+  void Start(absl::string_view name, const char** attributes) {
+    if (name == "testcase") {
+      ++tests;
+      std::string classname;
+      for (; *attributes != nullptr; attributes += 2) {
+        if (absl::string_view(attributes[0]) == "name") test = attributes[1];
+        if (absl::string_view(attributes[0]) == "classname") {
+          classname = attributes[1];
+        }
+      }
+      test = absl::StrCat(classname, ".", test);
+    }
+    is_skipped = is_skipped || name == "skipped";
+    is_failed = is_failed || name == "failure";
+  }
+
+  void End(absl::string_view name) {
+    if (name != "testcase") return;
+    if (is_failed) {
+      failed.push_back(test);
+    } else if (is_skipped) {
+      ++skipped;
+    }
+    is_skipped = is_failed = false;
+  }
+};
+
+// Takes what the stage's tests said, where they said it in full: a test that
+// was killed may have left half a file.
+void ReadTests(const std::string& file, StageResult& result) {
+  const absl::StatusOr<std::string> text = ReadFile(file);
+  if (!text.ok()) return;
+  TestXml xml;
+  const std::unique_ptr<std::remove_pointer_t<XML_Parser>,
+                        decltype(&XML_ParserFree)>
+      parser(XML_ParserCreate(nullptr), &XML_ParserFree);
+  XML_SetUserData(parser.get(), &xml);
+  XML_SetElementHandler(
+      parser.get(),
+      [](void* self, const char* name, const char** attributes) {
+        static_cast<TestXml*>(self)->Start(name, attributes);
+      },
+      [](void* self, const char* name) {
+        static_cast<TestXml*>(self)->End(name);
+      });
+  const bool whole =
+      XML_Parse(parser.get(), text->data(), static_cast<int>(text->size()),
+                XML_TRUE) == XML_STATUS_OK;
+  const size_t begin = text->find("<testsuite ");
+  const size_t end = text->rfind("</testsuites>");
+  if (!whole || begin == text->npos || end == text->npos) return;
+  result.tests = xml.tests;
+  result.skipped = xml.skipped;
+  result.failed = std::move(xml.failed);
+  const std::string stage = absl::StrCat("\"", result.name, ".");
+  result.junit = absl::StrReplaceAll(
+      text->substr(begin, end - begin),
+      {{"<testsuite name=\"", absl::StrCat("<testsuite name=", stage)},
+       {" classname=\"", absl::StrCat(" classname=", stage)}});
+}
+
+report::Value ValueOf(const nlohmann::ordered_json& json) {
+  if (json.is_object()) {
+    report::Value::Object members;
+    for (const auto& [key, value] : json.items()) {
+      members.emplace_back(key, ValueOf(value));
+    }
+    return members;
+  }
+  if (json.is_array()) {
+    report::Value::Array values;
+    for (const auto& value : json) values.push_back(ValueOf(value));
+    return values;
+  }
+  if (json.is_string()) return json.get<std::string>();
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_unsigned()) return json.get<uint64_t>();
+  if (json.is_number_integer()) return json.get<int64_t>();
+  if (json.is_number()) return json.get<double>();
+  return {};
+}
+
+// The last line of the log that says anything.
+std::string LastLine(const std::string& file) {
+  const absl::StatusOr<std::string> text = ReadFile(file);
+  if (!text.ok()) return "";
+  const size_t most = 4000;
+  const std::string tail =
+      text->substr(text->size() - std::min(text->size(), most));
+  const std::vector<absl::string_view> lines =
+      absl::StrSplit(tail, '\n', absl::SkipWhitespace());
+  return lines.empty() ? "" : report::OneLine(lines.back(), 100);
+}
+
+void Judge(int exit_status, absl::Duration limit, const std::string& log,
+           StageResult& result) {
+  if (exit_status == Subprocess::kStillRunning) {
+    result.outcome = Outcome::kTimedOut;
+    result.why = absl::StrCat("after ", absl::ToInt64Seconds(limit), " s");
+  } else if (exit_status != 0 || !result.failed.empty()) {
+    result.outcome = Outcome::kFailed;
+    result.why =
+        result.failed.empty()
+            ? absl::StrCat(DescribeEnd(exit_status), ": ", LastLine(log))
+            : absl::StrCat(
+                  report::Counted(static_cast<int64_t>(result.failed.size()),
+                                  "test"),
+                  ", ", result.failed[0], " first");
+  } else if (result.tests > 0 && result.tests == result.skipped) {
+    result.outcome = Outcome::kSkipped;
+  }
+}
+
+std::string XmlText(absl::string_view text) {
+  return absl::StrReplaceAll(
+      report::OneLine(text),
+      {{"&", "&amp;"}, {"<", "&lt;"}, {">", "&gt;"}, {"\"", "&quot;"}});
+}
+
+bool NotRun(Outcome outcome) {
+  return outcome == Outcome::kNoBudget || outcome == Outcome::kLacks;
+}
+
+// The case of a stage that is no GoogleTest, or did not get to its end.
+std::string StageCase(const StageResult& result) {
+  const std::string why = XmlText(Text(result));
+  const bool skipped = NotRun(result.outcome);
+  const bool passed = result.outcome == Outcome::kPassed;
+  return absl::StrCat(
+      "<testsuite name=\"", result.name, "\" tests=\"1\" failures=\"",
+      passed || skipped ? 0 : 1, "\" skipped=\"", skipped ? 1 : 0, "\" time=\"",
+      result.seconds, "\">\n    <testcase name=\"stage\"", " classname=\"",
+      result.name, "\" time=\"", result.seconds, "\">",
+      passed    ? ""
+      : skipped ? absl::StrCat("<skipped message=\"", why, "\"/>")
+                : absl::StrCat("<failure message=\"", why, "\"/>"),
+      "</testcase>\n  </testsuite>\n");
+}
+
+}  // namespace
+
+bool Stage::IsIn(absl::string_view suite) const {
+  return suite == "all" ||
+         std::any_of(suites.begin(), suites.end(), [&](const auto& each) {
+           return each == suite || each == "every";
+         });
+}
+
+absl::StatusOr<std::vector<Stage>> ParseStages(absl::string_view text) {
+  std::vector<Stage> stages;
+  int number = 0;
+  for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
+    line = absl::StripAsciiWhitespace(line);
+    if (line.empty() || line[0] == '#') continue;
+    absl::StatusOr<Stage> stage = ParseStage(line);
+    if (!stage.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "stages.txt: line ", number, ": ", stage.status().message()));
+    }
+    stages.push_back(*std::move(stage));
+  }
+  return stages;
+}
+
+std::string Lacks(const Stage& stage, const Setting& setting) {
+  for (const std::string& need : stage.needs) {
+    absl::string_view count = need;
+    int gpus = 0;
+    if (absl::ConsumePrefix(&count, "gpus>=") &&
+        absl::SimpleAtoi(count, &gpus)) {
+      if (setting.gpus < gpus) return absl::StrCat(gpus, " GPUs");
+    } else if (need == "torch") {
+      if (setting.python.empty()) return "PyTorch";
+    } else if (need == "data") {
+      if (!setting.has_data) return "Fashion-MNIST in the bundle";
+    } else if (need == "compute-sanitizer") {
+      if (setting.compute_sanitizer.empty()) return need;
+    } else if (FindProgram(need).empty()) {
+      return need;
+    }
+  }
+  return "";
+}
+
+const char* Name(Outcome outcome) {
+  constexpr const char* kNames[] = {"passed",  "failed",    "timed_out",
+                                    "skipped", "no_budget", "lacks"};
+  return kNames[static_cast<size_t>(outcome)];
+}
+
+std::string Text(const StageResult& result) {
+  constexpr const char* kNames[] = {"passed",          "FAILED",
+                                    "TIMED OUT",       "every test was skipped",
+                                    "not run: budget", "not run: needs "};
+  std::string text = kNames[static_cast<size_t>(result.outcome)];
+  if (result.outcome == Outcome::kLacks) return text + result.why;
+  if (!result.why.empty()) absl::StrAppend(&text, ": ", result.why);
+  if (result.outcome == Outcome::kPassed && result.skipped > 0) {
+    absl::StrAppend(&text, ", ", result.skipped, " skipped");
+  }
+  return text;
+}
+
+StageResult RunStage(const Stage& stage, const Setting& setting,
+                     absl::Duration left) {
+  StageResult result = {.name = stage.name, .command = stage.command};
+  const absl::Duration limit = std::min(stage.most, left);
+  FillIn(stage, setting, limit, result.command);
+  result.why = Lacks(stage, setting);
+  if (!result.why.empty()) {
+    result.outcome = Outcome::kLacks;
+    return result;
+  }
+  if (left < stage.least) {
+    result.outcome = Outcome::kNoBudget;
+    return result;
+  }
+  const std::string path = absl::StrCat(setting.out, "/", stage.name);
+  for (const char* suffix : {".log", ".json", ".xml"}) {
+    std::error_code ignored;  // Of a run before this one.
+    std::filesystem::remove(path + suffix, ignored);
+  }
+  // The shell's redirection: the log is there to be read meanwhile.
+  std::vector<std::string> argv = {"/bin/sh", "-c", "exec \"$@\" >\"$0\" 2>&1",
+                                   path + ".log"};
+  argv.insert(argv.end(), result.command.begin(), result.command.end());
+  Environment environment = setting.environment;
+  environment.emplace_back("GTEST_OUTPUT", absl::StrCat("xml:", path, ".xml"));
+  const auto start = std::chrono::steady_clock::now();
+  const SubprocessResult ended =
+      RunSubprocess(argv, limit, {.environment = environment});
+  result.seconds = absl::ToDoubleSeconds(
+      absl::FromChrono(std::chrono::steady_clock::now() - start));
+  ReadTests(path + ".xml", result);
+  result.numbers = ReadJson(path + ".json");
+  Judge(ended.exit_status, limit, path + ".log", result);
+  return result;
+}
+
+report::Value ReadJson(const std::string& file) {
+  const absl::StatusOr<std::string> text = ReadFile(file);
+  if (!text.ok()) return {};
+  const auto json = nlohmann::ordered_json::parse(*text, nullptr, false);
+  return json.is_discarded() ? report::Value("not JSON") : ValueOf(json);
+}
+
+std::string JUnitText(std::span<const StageResult> results) {
+  int tests = 0;
+  int skipped = 0;
+  size_t failures = 0;
+  std::string suites;
+  for (const StageResult& result : results) {
+    tests += result.tests;
+    skipped += result.skipped;
+    failures += result.failed.size();
+    absl::StrAppend(&suites, "  ", result.junit);
+    // Also where its end contradicts its tests: a sanitizer's report, say.
+    const bool told = result.outcome == Outcome::kPassed ||
+                      result.outcome == Outcome::kSkipped ||
+                      !result.failed.empty();
+    if (result.tests > 0 && told) continue;
+    ++tests;
+    if (NotRun(result.outcome)) {
+      ++skipped;
+    } else if (result.outcome != Outcome::kPassed) {
+      ++failures;
+    }
+    absl::StrAppend(&suites, "  ", StageCase(result));
+  }
+  return absl::StrCat("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n",
+                      "<testsuites name=\"gpu_bundle\" tests=\"", tests,
+                      "\" failures=\"", failures, "\" skipped=\"", skipped,
+                      "\">\n", suites, "</testsuites>\n");
+}
+
+}  // namespace lockstep::gpu_bundle
