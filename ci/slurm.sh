@@ -59,7 +59,7 @@ work=$(mktemp -d) || exit 0
 trap "rm -rf \"${work}\"" EXIT
 mkdir -p "${out}"
 if tar -xzf "${bundle}" -C "${work}"; then
-  "$(find "${work}" -maxdepth 2 -name run.sh)" --out="${out}" "$@"
+  "${work}/gpu_bundle/run.sh" --out="${out}" "$@"
 else
   (exit 1)
 fi > "${out}/log.txt" 2>&1
