@@ -107,6 +107,30 @@ def check_rules(name, text):
     return ["%s: %s" % (name, problem) for problem in problems]
 
 
+def check_gitlab_rules(name, text):
+    """Returns the problems of GitLab's jobs: forks on GPUs, and lost JUnit."""
+    jobs = {job_name: job for job_name, job in yaml.safe_load(text).items()
+            if isinstance(job, dict) and "script" in job}
+    problems = []
+    for job_name, job in jobs.items():
+        base = yaml.safe_load(text).get(job.get("extends"), {})
+        artifacts = job.get("artifacts", base.get("artifacts", {}))
+        if artifacts.get("when") != "always" or not artifacts.get("reports", {}).get("junit"):
+            problems.append("job %s: JUnit is not always uploaded" % job_name)
+        fork = {"if": "$CI_MERGE_REQUEST_SOURCE_PROJECT_ID != $CI_MERGE_REQUEST_PROJECT_ID",
+                "when": "never"}
+        before = []  # The rules up to the first that can let the job run.
+        for rule in job.get("rules", []):
+            before.append(rule)
+            if rule.get("when") != "never":
+                break
+        if "tags" in job and fork not in before:
+            problems.append("job %s: runs for merge requests from forks too" % job_name)
+        if "timeout" not in job and "timeout" not in base:
+            problems.append("job %s: has no timeout" % job_name)
+    return ["%s: %s" % (name, problem) for problem in problems]
+
+
 def scripts_of(path, text):
     """Yields each script that a workflow, GitLab's jobs or a Dockerfile runs."""
     if "Dockerfile" in os.path.basename(path):
@@ -244,6 +268,8 @@ def main():
         name, text = os.path.relpath(path, flags.root), read(path)
         if path in workflows:
             problems += check_rules(name, text)
+        elif path.endswith(".yml"):
+            problems += check_gitlab_rules(name, text)
         if path not in texts:
             problems += check_commands(name, text, flags.root)
         problems += check_names(name, text, flags.root)

@@ -129,6 +129,24 @@ class WorkflowTest(Case):
                 else:
                     self.assertEqual(problems, [])
 
+    def test_gitlab_holds_the_rules_that_it_has(self):
+        text = read("ci/gitlab-ci.yml")
+        fork = text.index("    - if: $CI_MERGE_REQUEST_SOURCE_PROJECT_ID")
+        for new, want in (
+                (text, ""),
+                (text.replace("SOURCE_PROJECT_ID !=", "SOURCE_PROJECT_ID =="),
+                 "job gpu: runs for merge requests from forks too"),
+                (text[:fork] + "    - when: on_success\n" + text[fork:],
+                 "job gpu: runs for merge requests from forks too"),
+                (text.replace("when: always", "when: on_success"),
+                 "job tests: JUnit is not always uploaded"),
+                (text.replace("      junit: results/junit.xml", "      dotenv: a"),
+                 "job gpu: JUnit is not always uploaded"),
+                (text.replace("  timeout: 3h\n", ""), "job sanitizers: has no timeout")):
+            problems = check.check_gitlab_rules("a", new)
+            self.assertIn(want, "\n".join(problems))
+            self.assertEqual(bool(problems), bool(want))
+
     def test_each_command_that_does_not_exist_is_found(self):
         for name, old, new, want in (
                 (".github/workflows/ci.yml", "stages: setup asan", "stages: setup msan",
