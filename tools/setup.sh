@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs what Lockstep needs from the distribution's packages, Bazel included,
-# and nothing from anywhere else. Running it again changes nothing.
+# and nothing from anywhere else, but for the tools of --ci that no distribution
+# has. Running it again changes nothing.
 set -euo pipefail
 
 usage() {
@@ -13,7 +14,10 @@ that asks for no password; otherwise it prints what it would install and exits
 with status 1, or 0 if nothing is missing.
 
   --ci        also what .ci/run and fuzzing need: clang, its run-time
-              libraries and clang-format
+              libraries, clang-format, shellcheck; and, with pip, the tools of
+              tools/requirements-ci.txt in ~/.cache/lockstep/venv. Without those
+              (no network, say) it goes on, and the tests that need one are
+              skipped. Delete that folder to have them fetched again.
   --dry-run   print what is missing and change nothing
   --help      this text
 
@@ -30,12 +34,16 @@ packages=(
   libexpat1-dev                 # the results of tests, for their report
   libopenmpi-dev openmpi-bin    # ranks on many hosts, and mpirun
   libssl-dev                    # the token of the TCP rendezvous
+  iproute2                      # hosts made of network namespaces, in tests
   nlohmann-json3-dev zlib1g-dev
   libjs-chart.js                # the charts of the HTML reports
   python3-matplotlib            # the curves of the SyncBN experiment
   dataset-fashion-mnist         # the data that is trained on
 )
-ci_packages=(clang clang-format libclang-rt-dev)
+ci_packages=(
+  clang clang-format libclang-rt-dev
+  python3-venv python3-yaml shellcheck  # the workflows and scripts of ci/
+)
 # Installed where the distribution has them; targets that need one that is
 # missing are left out of the build.
 optional_packages=(
@@ -43,10 +51,11 @@ optional_packages=(
   python3-torch                 # what //conformance:check judges by default
 )
 
+ci=false
 dry_run=false
 for argument in "$@"; do
   case "${argument}" in
-    --ci) packages+=("${ci_packages[@]}") ;;
+    --ci) ci=true; packages+=("${ci_packages[@]}") ;;
     --dry-run) dry_run=true ;;
     --help) usage; exit 0 ;;
     *)
@@ -85,30 +94,68 @@ find_missing() {
   done
 }
 
-find_missing
-if [[ ${#missing[@]} -eq 0 ]]; then
-  echo "Everything is installed${unknown[*]:+ (not in this distribution: ${unknown[*]})}."
-  exit 0
-fi
-if "${dry_run}"; then
-  echo "Would install: ${missing[*]}"
-  exit 0
-fi
-
-as_root=()
-if [[ ${EUID} -ne 0 ]]; then
-  if ! sudo -n true 2>/dev/null; then
-    echo "Would install: ${missing[*]}"
-    echo "tools/setup.sh: not root; run as root: apt-get install ${missing[*]}" >&2
-    exit 1
+install_packages() {
+  local as_root=()
+  find_missing
+  if [[ ${#missing[@]} -eq 0 ]]; then
+    echo "Everything is installed${unknown[*]:+ (not in this distribution: ${unknown[*]})}."
+    return
   fi
-  as_root=(sudo)
-fi
-"${as_root[@]}" apt-get update -q
-find_missing  # What is optional may be known only now.
-if [[ ${#unknown[@]} -gt 0 ]]; then
-  echo "Not in this distribution: ${unknown[*]}"
-fi
-echo "Installing: ${missing[*]}"
-"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
-  apt-get install -y -q --no-install-recommends "${missing[@]}"
+  if "${dry_run}"; then
+    echo "Would install: ${missing[*]}"
+    return
+  fi
+  if [[ ${EUID} -ne 0 ]]; then
+    if ! sudo -n true 2>/dev/null; then
+      echo "Would install: ${missing[*]}"
+      echo "tools/setup.sh: not root; run as root: apt-get install ${missing[*]}" >&2
+      exit 1
+    fi
+    as_root=(sudo)
+  fi
+  "${as_root[@]}" apt-get update -q
+  find_missing  # What is optional may be known only now.
+  if [[ ${#unknown[@]} -gt 0 ]]; then
+    echo "Not in this distribution: ${unknown[*]}"
+  fi
+  echo "Installing: ${missing[*]}"
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -q --no-install-recommends "${missing[@]}"
+}
+
+# Makes the virtual environment of requirements-ci.txt, once. Its stamp, written
+# last, holds the requirements that it was made for and what could not be had.
+# Nothing here ends the script: without a tool its tests are skipped.
+make_venv() {
+  local venv=~/.cache/lockstep/venv requirement absent=() tool
+  local requirements
+  requirements=$(dirname "$0")/requirements-ci.txt
+  if [[ $(grep -v '^absent:' "${venv}/stamp" 2>/dev/null) == "$(<"${requirements}")" ]]; then
+    echo "${venv} is made$(sed -n 's/^absent:/, without:/p' "${venv}/stamp")."
+    return
+  fi
+  if "${dry_run}"; then
+    echo "Would make ${venv} from ${requirements}"
+    return
+  fi
+  rm -rf "${venv}"
+  if ! /usr/bin/python3 -m venv "${venv}" &>/dev/null; then
+    echo "No ${venv}: python3 -m venv fails; the tests that need it are skipped."
+    rm -rf "${venv}"
+    return
+  fi
+  # One by one: some build on arrival, from what is not everywhere in reach.
+  while read -r requirement; do
+    timeout 25 "${venv}/bin/pip" install -q --disable-pip-version-check \
+      --no-deps --retries 0 --timeout 10 -r <(echo "${requirement}") \
+      &>/dev/null </dev/null || absent+=("${requirement%% *}")
+  done < <(grep -v '^#' "${requirements}")
+  for tool in "${venv}"/lib/python3*/site-packages/nvidia/cu*/bin/*; do
+    if [[ -x ${tool} ]]; then ln -sf "${tool}" "${venv}/bin/"; fi
+  done
+  { cat "${requirements}"; echo "absent: ${absent[*]:-none}"; } > "${venv}/stamp"
+  echo "Made ${venv}${absent[*]:+, without: ${absent[*]} (the tests that need it are skipped)}."
+}
+
+install_packages
+if "${ci}"; then make_venv; fi

