@@ -339,12 +339,12 @@ absl::StatusOr<std::unique_ptr<CheckedMemory>> MakeGuardedMemory(
 absl::Status RunAndCheck(Communicator& communicator,
                          const std::vector<CheckedCall>& calls,
                          AdditionOrder order, const MakeMemory& memory) {
-  return RunAndCheckAll(
-      communicator.rank(), communicator.world_size(), calls, order, memory,
-      [&](const Collective& call) -> absl::Status {
-        LOCKSTEP_RETURN_IF_ERROR(communicator.Run(call));
-        return communicator.Wait();
-      });
+  return RunAndCheckAll(communicator.rank(), communicator.world_size(), calls,
+                        order, memory,
+                        [&](const Collective& call) -> absl::Status {
+                          LOCKSTEP_RETURN_IF_ERROR(communicator.Run(call));
+                          return communicator.Wait();
+                        });
 }
 
 absl::Status RunAndCheck(
