@@ -58,6 +58,11 @@ class GpuRing {
   // NcclHandle::Group's, CudaStatus's.
   absl::Status Reduce(const Collective& call, bool capturing);
 
+  // Whether kernels of the ring are under way.
+  bool IsBusy() const {
+    return cudaStreamQuery(reduce_stream_.get()) == cudaErrorNotReady;
+  }
+
   // Destroys the graphs, before the communicator, which waits for that. From
   // any thread.
   void ForgetGraphs();

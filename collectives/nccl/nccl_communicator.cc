@@ -5,6 +5,7 @@
 #include <nccl.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -16,8 +17,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
+#include "base/deadline.h"
 #include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
@@ -40,6 +43,10 @@ bool IgnoresOutput(const Collective& call, int rank) {
           call.operation == Operation::kGather) &&
          rank != call.peer;
 }
+
+// How long a failed group waits for its streams to come to an end: a kernel
+// takes milliseconds, but may wait behind the caller's.
+constexpr absl::Duration kStreamsEnd = absl::Milliseconds(500);
 
 absl::Status CheckOptions(const NcclOptions& options) {
   if (options.group.algorithm == Algorithm::kTree) {
@@ -309,6 +316,13 @@ void NcclCommunicator::Abort() {
   if (direct_ != nullptr) direct_->Abort();
   handle_.Abort();
   forget.join();
+  // What comes after NCCL's kernels on the streams still runs.
+  const Deadline deadline(kStreamsEnd);
+  while ((cudaStreamQuery(stream_.get()) == cudaErrorNotReady ||
+          (ring_ != nullptr && ring_->IsBusy())) &&
+         !deadline.passed()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 absl::Status NcclCommunicator::Prepare() {

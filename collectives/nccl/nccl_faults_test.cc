@@ -399,6 +399,8 @@ absl::Status SumOfOnes(Communicator& communicator, std::byte* data,
                  "cudaMemcpyAsync"));
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
+  // Where a wait was dropped the call may still be under way.
+  LOCKSTEP_RETURN_IF_ERROR(communicator.Wait());
   return copy->Holds(Bytes(size, std::byte{3}))
              ? absl::OkStatus()
              : absl::DataLossError("not the sum of three ones");

@@ -125,7 +125,7 @@ Watchdog::~Watchdog() { Leave(); }
 absl::StatusOr<int64_t> Watchdog::Begin(const Call& call,
                                         const absl::Status& arguments) {
   std::unique_lock lock(mutex_);
-  if (!failure_.ok()) return Report(&call);
+  if (!failure_.ok()) return Report(lock, &call);
   if (!arguments.ok()) {
     own_failure_ = CallRefused(rank(), call, arguments.message());
     return WaitForFailure(lock);
@@ -150,7 +150,7 @@ void Watchdog::Issued(CallEvents events) {
 
 absl::Status Watchdog::Failed(const absl::Status& why) {
   std::unique_lock lock(mutex_);
-  if (!failure_.ok()) return Report(nullptr);
+  if (!failure_.ok()) return Report(lock, nullptr);
   own_failure_ = Named(why, open_.empty() ? nullptr : &open_.back().call);
   return WaitForFailure(lock);
 }
@@ -161,7 +161,7 @@ absl::Status Watchdog::WaitForRanks() {
   wake_.notify_one();
   changed_.wait(lock, [this] { return !failure_.ok() || matched_ == begun_; });
   waiting_ = false;
-  return failure_.ok() ? absl::OkStatus() : Report(nullptr);
+  return failure_.ok() ? absl::OkStatus() : Report(lock, nullptr);
 }
 
 absl::Status Watchdog::WaitForCalls() {
@@ -169,8 +169,8 @@ absl::Status Watchdog::WaitForCalls() {
   for (int polls = 0;; ++polls) {
     cudaEvent_t last = nullptr;
     {
-      const std::lock_guard lock(mutex_);
-      if (!failure_.ok()) return Report(nullptr);
+      std::unique_lock lock(mutex_);
+      if (!failure_.ok()) return Report(lock, nullptr);
       const auto on_stream = std::find_if(
           open_.rbegin(), open_.rend(),
           [](const OpenCall& open) { return open.events.done != nullptr; });
@@ -182,8 +182,8 @@ absl::Status Watchdog::WaitForCalls() {
     const cudaError_t error = cudaEventQuery(last);
     if (error == cudaSuccess) {
       // It also comes when the group has failed and let its streams go on.
-      const std::lock_guard lock(mutex_);
-      return failure_.ok() ? absl::OkStatus() : Report(nullptr);
+      std::unique_lock lock(mutex_);
+      return failure_.ok() ? absl::OkStatus() : Report(lock, nullptr);
     }
     if (error != cudaErrorNotReady) {
       return Failed(CudaStatus(error, "cudaEventQuery"));
@@ -199,7 +199,7 @@ absl::Status Watchdog::WaitForCalls() {
 absl::StatusOr<std::unique_ptr<Communicator>> Watchdog::Split(
     const Call& call, int color, int key, const CallSite& site) {
   std::unique_lock lock(mutex_);
-  if (!failure_.ok()) return Report(&call);
+  if (!failure_.ok()) return Report(lock, &call);
   split_request_ = {color, key, site};
   Log(call);
   open_.back().issued = true;
@@ -207,7 +207,7 @@ absl::StatusOr<std::unique_ptr<Communicator>> Watchdog::Split(
   wake_.notify_one();
   changed_.wait(lock, [this] { return !failure_.ok() || split_.has_value(); });
   waiting_ = false;
-  if (!failure_.ok()) return Report(nullptr);
+  if (!failure_.ok()) return Report(lock, nullptr);
   return *std::exchange(split_, std::nullopt);
 }
 
@@ -253,7 +253,10 @@ absl::Status Watchdog::Named(const absl::Status& status,
                    status.message()));
 }
 
-absl::Status Watchdog::Report(const Call* call) {
+absl::Status Watchdog::Report(std::unique_lock<std::mutex>& lock,
+                              const Call* call) {
+  // Until it ends, kernels may use the memory of calls.
+  changed_.wait(lock, [this] { return ended_; });
   if (!std::exchange(reported_, true)) return failure_;
   if (call != nullptr) return CallAfterFailure(rank(), *call, failure_);
   return absl::FailedPreconditionError(
@@ -266,7 +269,7 @@ absl::Status Watchdog::WaitForFailure(std::unique_lock<std::mutex>& lock) {
   wake_.notify_one();
   changed_.wait(lock, [this] { return !failure_.ok(); });
   waiting_ = false;
-  return Report(nullptr);
+  return Report(lock, nullptr);
 }
 
 // The watchdog's side.
@@ -537,10 +540,11 @@ void Watchdog::Fail(const absl::Status& failure) {
   {
     const std::lock_guard lock(mutex_);
     failure_ = failure;
-    ended_ = true;
-    changed_.notify_all();
   }
   options_.abort();
+  const std::lock_guard lock(mutex_);
+  ended_ = true;
+  changed_.notify_all();
 }
 
 }  // namespace lockstep

@@ -55,7 +55,8 @@ class Watchdog {
     absl::Duration timeout;  // For each call, from its turn on the GPU.
     // Both are called by the watchdog's thread. health: an error that was
     // reported since the call that it belongs to returned. abort: ends what the
-    // group has on its streams; called once, when the group has failed.
+    // group has on its streams, after which nothing uses the memory of calls;
+    // called once, when the group has failed, before anybody learns of it.
     std::function<absl::Status()> health;
     std::function<void()> abort;
   };
@@ -156,7 +157,7 @@ class Watchdog {
   absl::Status OverdueCall() const;
   std::string WhoIsMissing(const OpenCall& open) const;
   absl::Status Named(const absl::Status& status, const Call* call) const;
-  absl::Status Report(const Call* call);
+  absl::Status Report(std::unique_lock<std::mutex>& lock, const Call* call);
   absl::Status WaitForFailure(std::unique_lock<std::mutex>& lock);
 
   const std::unique_ptr<Communicator> control_;
