@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
@@ -202,6 +203,12 @@ absl::Status CheckMemoryKinds(const AllReduceSettings& settings) {
   }
   if (gpu && std::ranges::count(settings.algorithms, Algorithm::kTree) > 0) {
     return absl::InvalidArgumentError("--algorithm: nccl has no tree");
+  }
+  const auto ranks = static_cast<unsigned>(settings.world_size);
+  if (gpu && settings.op == ReduceOp::kAverage && !std::has_single_bit(ranks)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--op: NCCL's avg is a sum of products with 1/", ranks,
+                     ", which is exact for powers of two alone"));
   }
   return absl::OkStatus();
 }

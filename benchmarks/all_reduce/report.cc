@@ -17,6 +17,16 @@
 
 namespace lockstep::benchmarks {
 
+TurnRequest RequestOf(const AllReduceSettings& settings, Operation operation,
+                      int64_t bytes, const Subject& subject) {
+  return {.operation = operation,
+          .type = settings.type,
+          .op = settings.op,
+          .buffers = subject.buffers,
+          .in_place = InPlace(settings, operation, subject.team.kind),
+          .count = bytes / SizeOf(settings.type)};
+}
+
 // The order of turns.
 namespace {
 
@@ -140,6 +150,20 @@ void AddRatios(std::vector<AllReduceRow>& rows) {
 }
 
 }  // namespace
+
+void AddChoices(const std::vector<NcclProbe>& probes, AllReduceSize& size) {
+  for (AllReduceRow& row : size.rows) {
+    for (const NcclProbe& probe : probes) {
+      if (probe.team != row.subject.team) continue;
+      for (const NcclProbe::Call& call : probe.calls) {
+        if (call.operation == size.operation && call.bytes == size.bytes &&
+            call.buffers == row.subject.buffers) {
+          row.choice = call.choice;
+        }
+      }
+    }
+  }
+}
 
 double BusFactor(Operation operation, int world_size) {
   const double ranks = world_size;

@@ -192,7 +192,11 @@ struct AllReduceReport {
   std::vector<MissingPeer> missing;
   std::vector<NcclProbe> nccl;  // On GPUs: of every team.
   std::vector<AllReduceSize> sizes;
+  std::vector<std::string> remarks = {};  // What became of the run.
 };
+
+// Fills in what NCCL chose for calls like these.
+void AddChoices(const std::vector<NcclProbe>& probes, AllReduceSize& size);
 
 // measured: at least one sample of each subject, and the copy among them.
 AllReduceSize DeriveSize(const AllReduceSettings& settings,

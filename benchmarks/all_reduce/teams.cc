@@ -108,8 +108,9 @@ absl::Status CheckProgram(const TeamSetting& setting, TeamKind kind) {
   const std::string program = ProgramOf(setting, kind);
   if (access(program.c_str(), X_OK) == 0) return absl::OkStatus();
   return absl::NotFoundError(absl::StrCat(
-      program.substr(setting.folder.size() + 1),
-      " was not built: its library is not installed (tools/setup.sh)"));
+      program.substr(setting.folder.size() + 1), " was not built: ",
+      OnGpu(kind) ? "there is no CUDA with NCCL (tools/cuda/README.md)"
+                  : "its library is not installed (tools/setup.sh)"));
 }
 
 }  // namespace
@@ -166,16 +167,6 @@ TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
                            absl::StrCat("--world_size=", world_size)});
   }
   return command;
-}
-
-TurnRequest RequestOf(const AllReduceSettings& settings, Operation operation,
-                      int64_t bytes, const Subject& subject) {
-  return {.operation = operation,
-          .type = settings.type,
-          .op = settings.op,
-          .buffers = subject.buffers,
-          .in_place = InPlace(settings, operation, subject.team.kind),
-          .count = bytes / SizeOf(settings.type)};
 }
 
 // What NCCL says before a team is measured.

@@ -172,7 +172,9 @@ absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
   if (request.probe) {
     LOCKSTEP_RETURN_IF_ERROR(call(0));
     LOCKSTEP_RETURN_IF_ERROR(Finish());
-    return AllReduceTurn();
+    AllReduceTurn turn;
+    Describe(turn);
+    return turn;
   }
   // What is only moved may be the result of any reduction.
   const ReduceOp op = Reduces(request.operation) ? request.op : ReduceOp::kSum;
@@ -194,6 +196,7 @@ absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
   LOCKSTEP_RETURN_IF_ERROR(fill());
   LOCKSTEP_RETURN_IF_ERROR(meeting_.Barrier());
   LOCKSTEP_ASSIGN_OR_RETURN(AllReduceTurn turn, Time(request, call));
+  Describe(turn);
   LOCKSTEP_RETURN_IF_ERROR(Download(memory, calls.bytes()));
   for (int i = 0; i < request.iterations; ++i) {
     turn.calls.wrong += calls.CountWrong(i, pattern, memory.host.data());

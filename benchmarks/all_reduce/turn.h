@@ -267,6 +267,8 @@ class TurnTaker {
   // Times calls 0, 1, ..., request.iterations - 1.
   virtual absl::StatusOr<AllReduceTurn> Time(const TurnRequest& request,
                                              CallFunction call);
+  // Fills in what a turn says of the GPU.
+  virtual void Describe(AllReduceTurn&) const {}
 
   Communicator& group() const { return group_; }
 
