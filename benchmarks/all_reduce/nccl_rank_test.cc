@@ -2,6 +2,8 @@
 // CUDA and NCCL it runs on the GPUs there are, two ranks on one if need be.
 #include "benchmarks/all_reduce/nccl_rank.h"
 
+#include <cuda_runtime.h>
+
 #include <cstdlib>
 #include <memory>
 #include <string>

@@ -505,7 +505,7 @@ TEST(AllReduceCommandTest, MeasuresEveryCollectiveOfEveryBackendAndPeer) {
   const CommandOutcome outcome = RunAllReduce(absl::StrCat(
       "--collective=reduce_scatter,all_gather,broadcast,all_to_all "
       "--backend=threads,processes,mpi --buffers=group --peers=mpi,gloo "
-      "--world_size=3 --json=",
+      "--world_size=3 -n 3 -w 1 --json=",
       path, kSmall));
   ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
   const nlohmann::json json = ReadJson(path);

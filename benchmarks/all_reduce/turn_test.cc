@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <span>
 #include <string>
 #include <tuple>
@@ -18,9 +20,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/data_types.h"
+#include "base/files.h"
 #include "base/status_matchers.h"
 #include "benchmarks/all_reduce/exact_pattern.h"
+#include "benchmarks/all_reduce/nccl_log.h"
 #include "benchmarks/all_reduce/report.h"
 #include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/ranks.h"
@@ -286,6 +291,64 @@ TEST(CommandOfTest, KeepsTheFilesOfMpiTogether) {
                       Contains(std::pair<std::string, std::string>(
                           "TMPDIR", temporary))));
   }
+}
+
+// Teams on GPUs, whose ranks are nccl_rank_fake: what they log before they are
+// timed, and that they log nothing then.
+TEST(AllReduceTeamsTest, ReadsTheLogOfTeamsOnGpusBeforeTheyAreTimed) {
+  const absl::StatusOr<TemporaryFolder> folder =
+      TemporaryFolder::Create("programs");
+  ASSERT_THAT(folder, IsOk());
+  std::filesystem::create_symlink(
+      std::filesystem::absolute("benchmarks/all_reduce/nccl_rank_fake"),
+      folder->path() + "/allreduce_rank_nccl");
+  const AllReduceSettings settings = {
+      .backends = {TeamKind::kNccl},
+      .buffers = {BufferKind::kGroup},
+      .peers = {TeamKind::kPlainNccl},
+      .collectives = {Operation::kAllReduce, Operation::kAllGather},
+      .sizes = {512, 4096}};
+  std::vector<MissingPeer> missing;
+  const absl::StatusOr<std::unique_ptr<AllReduceTeams>> teams =
+      AllReduceTeams::Start(settings,
+                            {.folder = folder->path(),
+                             .store = folder->path(),
+                             .timeout = absl::Seconds(60)},
+                            missing);
+  ASSERT_THAT(teams, IsOk());
+  EXPECT_THAT(missing, IsEmpty());
+  const std::vector<NcclProbe>& probes = (*teams)->probes();
+  ASSERT_THAT(probes, SizeIs(3));
+  const NcclChoice unknown;
+  for (const NcclProbe& probe : probes) {
+    const bool ring = probe.team.algorithm == Algorithm::kRing;
+    SCOPED_TRACE(Name(probe.team));
+    EXPECT_EQ(probe.facts.version, "2.99.0+cuda13.0");
+    EXPECT_THAT(probe.facts.transports, ElementsAre("P2P/CUMEM"));
+    EXPECT_EQ(probe.facts.environment.at("NCCL_ALGO"), ring ? "Ring" : "");
+    EXPECT_EQ(probe.gpu, "fakeINFO");
+    EXPECT_TRUE(probe.shared_gpu);
+    std::vector<NcclChoice> choices;
+    for (const NcclProbe::Call& call : probe.calls) {
+      choices.push_back(call.choice);
+    }
+    if (!IsPeer(probe.team.kind)) {
+      EXPECT_THAT(choices, ElementsAre(unknown, unknown, unknown, unknown));
+      continue;
+    }
+    const std::string algorithm = ring ? "RING" : "TREE";
+    const NcclChoice low = {algorithm, "LL", "2"};
+    const NcclChoice simple = {algorithm, "SIMPLE", "2"};
+    EXPECT_THAT(choices, ElementsAre(low, simple, low, simple));
+    const TurnRequest request = RequestOf(settings, Operation::kAllReduce, 4096,
+                                          {probe.team, BufferKind::kOrdinary});
+    const absl::StatusOr<AllReduceTurn> turn =
+        (*teams)->TakeTurn(probe.team, request);
+    ASSERT_THAT(turn, IsOk());
+    EXPECT_EQ(turn->gpu, "fake");
+    EXPECT_EQ(turn->calls.wrong, 0);
+  }
+  EXPECT_THAT((*teams)->Stop(), IsOk());
 }
 
 // The order of turns, with teams and a clock that are made up.
