@@ -66,9 +66,10 @@ ABSL_FLAG(int32_t, rounds, 0, "rounds of each size; 0: as --seconds allows");
 ABSL_FLAG(int32_t, iterations, 0,
           "timed calls of a turn; 0: 400 down to 1, of nccl 20 down to 1, by "
           "size");
-ABSL_FLAG(int32_t, warmup, -1,
-          "calls before them; -1: 5, or 1 for large messages in the first "
-          "round only");
+ABSL_FLAG(
+    int32_t, warmup, -1,
+    "calls before them, of nccl with each call's buffers; -1: 5, or 1 for "
+    "large messages in the first round only, of nccl 3");
 ABSL_FLAG(int32_t, check, 1,
           "of nccl-tests: every answer is checked, also with 0");
 ABSL_FLAG(double, timeout, 120, "seconds after which a turn is given up");

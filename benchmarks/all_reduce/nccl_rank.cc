@@ -26,16 +26,9 @@
 #include "collectives/communicator.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/nccl_handle.h"
-#include "collectives/nccl/peers.h"
 
 namespace lockstep::benchmarks {
 namespace {
-
-#ifdef LOCKSTEP_CUDA_STANDIN
-constexpr int kBlocking = 0;  // The stand-in has no other.
-#else
-constexpr int kBlocking = 1;  // As programs have it by default.
-#endif
 
 bool IsFloat(DataType type) {
   return type != DataType::kInt32 && type != DataType::kInt64 &&
@@ -56,17 +49,18 @@ class PlainNccl : public PeerCommunicator {
   }
 
   ~PlainNccl() override {
-    // Calls have ended; whoever made them has waited for the stream.
-    if (comm_ != nullptr) static_cast<void>(ncclCommAbort(comm_));
+    if (comm_ == nullptr) return;
+    // Nothing can be done about an error here.
+    static_cast<void>(failed_ ? ncclCommAbort(comm_) : ncclCommDestroy(comm_));
   }
 
-  int rank() const override { return peers_.rank(); }
-  int world_size() const override { return peers_.world_size(); }
+  int rank() const override { return control_->rank(); }
+  int world_size() const override { return control_->world_size(); }
   bool shared_gpu() const { return shared_gpu_; }
 
   absl::Status Run(const Collective& call) override {
     if (call.operation == Operation::kBarrier) {
-      return peers_.control().Barrier();
+      return control_->Barrier();
     }
     if (call.operation == Operation::kAllToAll && algorithm_set_) {
       return absl::UnimplementedError(
@@ -76,35 +70,36 @@ class PlainNccl : public PeerCommunicator {
         !IsFloat(call.input.type)) {
       return absl::UnimplementedError("NCCL's averages of integers wrap");
     }
-    return Await(Issue(call), Name(call.operation));
+    return Check(NcclStatus(Issue(call), Name(call.operation)));
+  }
+
+  absl::Status Wait() override {
+    return Check(
+        CudaStatus(cudaStreamSynchronize(stream_), "waiting for NCCL's calls"));
   }
 
  private:
   PlainNccl(std::unique_ptr<Communicator> control, const Team& team,
             cudaStream_t stream)
-      : peers_(std::move(control)),
+      : control_(std::move(control)),
         algorithm_set_(team.algorithm != Algorithm::kAuto),
         stream_(stream) {}
 
   absl::Status Join(int device) {
     LOCKSTEP_ASSIGN_OR_RETURN(
-        shared_gpu_, ShareGpus(peers_, device, /*own=*/absl::OkStatus()));
+        shared_gpu_, ShareGpus(*control_, device, /*own=*/absl::OkStatus()));
     NcclSetup setup;
-    LOCKSTEP_RETURN_IF_ERROR(ExchangeSetup(peers_, setup));
+    LOCKSTEP_RETURN_IF_ERROR(ExchangeSetup(*control_, setup));
+    // Blocking, as programs have it by default.
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-    config.blocking = kBlocking;
-    return Await(
+    return Check(NcclStatus(
         ncclCommInitRankConfig(&comm_, world_size(), setup.id, rank(), &config),
-        "ncclCommInitRankConfig");
+        "ncclCommInitRankConfig"));
   }
 
-  // Where NCCL does not block by itself.
-  absl::Status Await(ncclResult_t result, const char* what) const {
-    while (result == ncclInProgress) {
-      const ncclResult_t asked = ncclCommGetAsyncError(comm_, &result);
-      if (asked != ncclSuccess) result = asked;
-    }
-    return NcclStatus(result, what);
+  absl::Status Check(absl::Status status) {
+    failed_ = failed_ || !status.ok();
+    return status;
   }
 
   ncclResult_t Issue(const Collective& call) const {
@@ -136,21 +131,22 @@ class PlainNccl : public PeerCommunicator {
     const int64_t part = call.input.count / world_size();
     const auto count = static_cast<size_t>(part);
     ncclResult_t result = ncclGroupStart();
-    for (int peer = 0; peer < world_size() && Started(result); ++peer) {
+    for (int peer = 0; peer < world_size() && result == ncclSuccess; ++peer) {
       const ConstBuffer sent = call.input.Part(peer * part, part);
       const Buffer received = call.output.Part(peer * part, part);
       result = ncclSend(sent.data, count, type, peer, comm_, stream_);
-      if (!Started(result)) break;
+      if (result != ncclSuccess) break;
       result = ncclRecv(received.data, count, type, peer, comm_, stream_);
     }
     const ncclResult_t ended = ncclGroupEnd();
-    return Started(result) ? ended : result;
+    return result == ncclSuccess ? ended : result;
   }
 
-  Peers peers_;
+  const std::unique_ptr<Communicator> control_;
   const bool algorithm_set_;
   const cudaStream_t stream_;
   bool shared_gpu_ = false;
+  bool failed_ = false;
   ncclComm_t comm_ = nullptr;
 };
 
@@ -228,11 +224,6 @@ class NcclTurnTaker : public TurnTaker {
   absl::Status Download(const Memory& memory, int64_t bytes) override {
     return Copy(memory.host.data(), memory.calls.data(), bytes,
                 cudaMemcpyDeviceToHost, "copying answers from the GPU");
-  }
-
-  absl::Status Finish() override {
-    return CudaStatus(cudaStreamSynchronize(stream_.get()),
-                      "waiting for the calls");
   }
 
   int extra_buffers() const override { return 1; }

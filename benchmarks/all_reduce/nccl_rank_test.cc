@@ -4,6 +4,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstdint>
 #include <cstdlib>
 #include <memory>
 #include <string>
@@ -11,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
@@ -90,7 +92,7 @@ TurnRequest Request(Operation operation, bool in_place,
           .buffers = buffers,
           .in_place = in_place,
           .count = 5000,
-          .warmup = 2,
+          .warmup = 8,
           .iterations = 3,
           .first = 7};
 }
@@ -166,6 +168,28 @@ TEST_P(NcclRankTest, CountsWrongAnswers) {
     }
     standin::SetNcclFaults({});
   }
+}
+
+// Calls are queued: nothing waits on the host between them.
+TEST_P(NcclRankTest, WaitsAsOftenForManyCallsAsForFew) {
+  standin::SetDeviceCount(kRanks);
+  const auto run = [](Communicator& host) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<TurnTaker> taker,
+                              CreateNcclRank(host, GetParam(), host.rank()));
+    std::vector<int64_t> waits;
+    for (const int iterations : {20, 2, 20}) {  // The first one allocates.
+      TurnRequest request = Request(Operation::kAllReduce, true);
+      request.iterations = iterations;
+      request.warmup = 3 * (iterations + 1);
+      const int64_t before = standin::CountsOfThisThread().host_waits;
+      LOCKSTEP_RETURN_IF_ERROR(taker->Take(request).status());
+      waits.push_back(standin::CountsOfThisThread().host_waits - before);
+    }
+    if (waits[1] == waits[2]) return absl::OkStatus();
+    return absl::DataLossError(
+        absl::StrCat("2 calls wait ", waits[1], " times, 20 ", waits[2]));
+  };
+  EXPECT_THAT(RunRanks(kBackend, kRanks, run), Each(IsOk()));
 }
 
 TEST_P(NcclRankTest, SaysWhetherRanksShareAGpu) {

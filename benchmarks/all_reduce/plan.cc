@@ -38,6 +38,7 @@ constexpr int kMostGpuIterations = 20;
 constexpr int kIterationsLimit = 4096;
 
 constexpr int kWarmup = 5;
+constexpr int kGpuWarmup = 3;  // Of each buffer.
 constexpr int64_t kLargeMessage = 4 << 20;
 constexpr int64_t kLargestMessage = int64_t{1} << 40;
 
@@ -292,6 +293,10 @@ int TimedIterations(const AllReduceSettings& settings, int64_t bytes) {
 
 int WarmupIterations(const AllReduceSettings& settings, int64_t bytes,
                      int round) {
+  if (OnGpu(settings)) {
+    return (settings.warmup >= 0 ? settings.warmup : kGpuWarmup) *
+           (TimedIterations(settings, bytes) + 1);
+  }
   if (settings.warmup >= 0) return settings.warmup;
   if (bytes < kLargeMessage) return kWarmup;
   return round == 0 ? 1 : 0;

@@ -171,7 +171,7 @@ absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
   };
   if (request.probe) {
     LOCKSTEP_RETURN_IF_ERROR(call(0));
-    LOCKSTEP_RETURN_IF_ERROR(Finish());
+    LOCKSTEP_RETURN_IF_ERROR(group_.Wait());
     AllReduceTurn turn;
     Describe(turn);
     return turn;
@@ -190,12 +190,13 @@ absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
   };
   if (request.warmup > 0) LOCKSTEP_RETURN_IF_ERROR(fill());
   for (int i = 0; i < request.warmup; ++i) {
-    LOCKSTEP_RETURN_IF_ERROR(call(i % request.iterations));
+    LOCKSTEP_RETURN_IF_ERROR(call(i % buffers));
   }
-  LOCKSTEP_RETURN_IF_ERROR(Finish());
+  LOCKSTEP_RETURN_IF_ERROR(group_.Wait());
   LOCKSTEP_RETURN_IF_ERROR(fill());
   LOCKSTEP_RETURN_IF_ERROR(meeting_.Barrier());
   LOCKSTEP_ASSIGN_OR_RETURN(AllReduceTurn turn, Time(request, call));
+  LOCKSTEP_RETURN_IF_ERROR(group_.Wait());
   Describe(turn);
   LOCKSTEP_RETURN_IF_ERROR(Download(memory, calls.bytes()));
   for (int i = 0; i < request.iterations; ++i) {

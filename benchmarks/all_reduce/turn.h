@@ -157,7 +157,10 @@ std::vector<Subject> SubjectsOf(const AllReduceSettings& settings);
 int TimedIterations(const AllReduceSettings& settings, int64_t bytes);
 
 // Calls before the timed ones of a turn. By default 5, but from 4 MiB on one,
-// and that only in the first round: such calls leave nothing in a cache.
+// and that only in the first round: such calls leave nothing in a cache. On a
+// GPU 3 for each of the turn's buffers in every round, or as many as the
+// settings say: the second reduction of the same buffers is captured in a
+// graph, and many graphs are forgotten at once (gpu_ring.h).
 int WarmupIterations(const AllReduceSettings& settings, int64_t bytes,
                      int round);
 
@@ -260,8 +263,6 @@ class TurnTaker {
   virtual absl::Status Download(const Memory&, int64_t) {
     return absl::OkStatus();
   }
-  // Returns once all calls so far have ended.
-  virtual absl::Status Finish() { return absl::OkStatus(); }
   // Buffers beyond those of timed calls, for call number request.iterations.
   virtual int extra_buffers() const { return 0; }
   // Times calls 0, 1, ..., request.iterations - 1.

@@ -172,6 +172,8 @@ TEST(IterationsTest, ShrinkWithTheMessageAsTheWarmUpDoes) {
   EXPECT_EQ(TimedIterations(gpu, 8), 20);
   EXPECT_EQ(TimedIterations(gpu, 64 << 20), 4);
   EXPECT_EQ(TimedIterations(gpu, 1 << 30), 1);
+  EXPECT_EQ(WarmupIterations(gpu, 8, 5), 3 * 21);
+  EXPECT_EQ(WarmupIterations(gpu, 1 << 30, 5), 3 * 2);
   settings.iterations = 7;
   EXPECT_EQ(TimedIterations(settings, 1 << 30), 7);
   EXPECT_EQ(WarmupIterations(settings, 8, 0), 5);
