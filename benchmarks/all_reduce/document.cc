@@ -369,9 +369,68 @@ void AddBars(const AllReduceReport& report, const AllReduceSize& size,
   }
 }
 
+// The smallest message for which a communicator on GPUs should be as fast as
+// NCCL's ring; none for what has no such bar.
+std::optional<int64_t> FastFrom(const AllReduceSettings& settings,
+                                const Subject& subject) {
+  const Algorithm algorithm = subject.team.algorithm;
+  if (algorithm == Algorithm::kRing && settings.world_size == 2) {
+    return 128 << 20;
+  }
+  if (algorithm == Algorithm::kDirect &&
+      subject.buffers == BufferKind::kGroup) {
+    return 1 << 20;
+  }
+  return std::nullopt;
+}
+
+// Of our communicator on GPUs, the worst of all sizes.
+void AddGpuBars(const AllReduceReport& report, const Subject& subject,
+                std::vector<report::Bar>& bars) {
+  const std::optional<int64_t> from = FastFrom(report.settings, subject);
+  std::optional<double> host, ratio;
+  for (const AllReduceSize& size : report.sizes) {
+    if (size.operation != Operation::kAllReduce) continue;
+    for (const AllReduceRow& row : size.rows) {
+      if (row.subject != subject) continue;
+      if (row.host) host = std::max(host.value_or(0), *row.host);
+      for (const PeerRatio& each : row.ratios) {
+        const bool ring = each.peer.algorithm == Algorithm::kRing;
+        if (!ring || !from || size.bytes < *from) continue;
+        ratio = std::min(ratio.value_or(each.ratio), each.ratio);
+      }
+    }
+  }
+  const std::string what =
+      absl::StrCat(report.settings.world_size, " ", Name(subject));
+  if (host) {
+    bars.push_back({.what = what,
+                    .needed = 30,
+                    .at_most = true,
+                    .unit = "us until an all-reduce has returned",
+                    .value = *host * kMicroseconds});
+  }
+  if (ratio && !SharesGpu(report)) {
+    const bool ring = subject.team.algorithm == Algorithm::kRing;
+    bars.push_back({.what = absl::StrCat("from ", Bytes(*from), ", ", what),
+                    .needed = ring ? 0.95 : 1,
+                    .unit = "times as fast as NCCL_ALGO=Ring",
+                    .value = ratio});
+  }
+}
+
 std::vector<report::Bar> BarsOf(const AllReduceReport& report) {
   const AllReduceSettings& settings = report.settings;
   std::vector<report::Bar> bars;
+  if (OnGpu(settings)) {
+    if (settings.type != DataType::kFloat32) return bars;
+    for (const Subject& subject : SubjectsOf(settings)) {
+      if (subject.team.kind == TeamKind::kNccl) {
+        AddGpuBars(report, subject, bars);
+      }
+    }
+    return bars;
+  }
   if (settings.type != DataType::kFloat32 || settings.op != ReduceOp::kSum ||
       !settings.in_place || report.origin.machine.cores != 2) {
     return bars;

@@ -414,6 +414,37 @@ TEST(AllReduceDocumentTest, SaysOnGpusWhatNcclDid) {
   }
 }
 
+TEST(AllReduceDocumentTest, HasBarsForGpusThatAreNotShared) {
+  AllReduceReport report = GpuReport();
+  const auto texts = [&] {
+    std::vector<std::string> all;
+    for (const report::Bar& bar : AllReduceDocument(report).bars) {
+      all.push_back(bar.Text());
+    }
+    return all;
+  };
+  const std::string host = "at most 30 us until an all-reduce has returned: ";
+  const std::string ring = "2 nccl ring group, " + host + "2.00: met";
+  const std::string direct = "2 nccl direct group, " + host + "2.00: met";
+  EXPECT_THAT(texts(), ElementsAre(ring, direct));
+  // The ring has no such bar below 128 MiB.
+  for (AllReduceRow& row : report.sizes[0].rows) {
+    row.ratios = {{{TeamKind::kPlainNccl, Algorithm::kRing}, 0.97}};
+  }
+  EXPECT_THAT(texts(), ElementsAre(ring, direct));
+  for (NcclProbe& probe : report.nccl) probe.shared_gpu = false;
+  EXPECT_THAT(texts(),
+              ElementsAre(ring, direct,
+                          "from 1 MiB, 2 nccl direct group, at least 1 times "
+                          "as fast as NCCL_ALGO=Ring: 0.97: NOT met"));
+  report.sizes[0].bytes = 128 << 20;
+  EXPECT_THAT(texts(),
+              ElementsAre(ring,
+                          "from 128 MiB, 2 nccl ring group, at least 0.95 "
+                          "times as fast as NCCL_ALGO=Ring: 0.97: met",
+                          direct, HasSubstr("NOT met")));
+}
+
 // The golden text has the bars.
 TEST(AllReduceDocumentTest, HasNoBarsForOtherTypes) {
   AllReduceReport other = ExampleReport();
