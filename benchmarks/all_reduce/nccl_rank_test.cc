@@ -192,8 +192,9 @@ TEST_P(NcclRankTest, WaitsAsOftenForManyCallsAsForFew) {
       return absl::DataLossError(
           absl::StrCat("2 calls wait ", waits[1], " times, 20 ", waits[2]));
     }
-    const bool ring = GetParam() == Team{TeamKind::kNccl, Algorithm::kRing};
-    if (groups[0] > 0 && (groups[2] == 0) == ring) return absl::OkStatus();
+    const bool graphs = GetParam().kind == TeamKind::kNccl &&
+                        GetParam().algorithm != Algorithm::kAuto;
+    if (groups[0] > 0 && (groups[2] == 0) == graphs) return absl::OkStatus();
     return absl::DataLossError(
         absl::StrCat(groups[0], " groups, then ", groups[2]));
   };
@@ -217,6 +218,7 @@ INSTANTIATE_TEST_SUITE_P(
     Teams, NcclRankTest,
     testing::Values(Team{TeamKind::kNccl, Algorithm::kAuto},
                     Team{TeamKind::kNccl, Algorithm::kRing},
+                    Team{TeamKind::kNccl, Algorithm::kDirect},
                     Team{TeamKind::kPlainNccl, Algorithm::kAuto},
                     Team{TeamKind::kPlainNccl, Algorithm::kRing}),
     [](const auto& info) {
