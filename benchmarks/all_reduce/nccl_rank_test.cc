@@ -5,10 +5,8 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -27,6 +25,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tools/cuda/gpu_test.h"
 
 #ifdef LOCKSTEP_CUDA_STANDIN
 #include "tools/cuda/standin/control.h"
@@ -71,9 +70,8 @@ Turns Take(const Team& team, const std::vector<TurnRequest>& requests,
   for (const absl::StatusOr<std::string>& bytes :
        RunRanksCollect(kBackend, kRanks, run,
                        {.group = {}, .deadline = absl::Minutes(5)})) {
-    const char* const required = std::getenv("LOCKSTEP_REQUIRE_GPU");
     if (absl::StartsWith(bytes.status().message(), "no GPU: ") &&
-        (required == nullptr || std::string_view(required) != "1")) {
+        !GpusRequired()) {
       return {};
     }
     EXPECT_THAT(bytes, IsOk());
