@@ -1,6 +1,6 @@
-// A rank of Gloo's allreduce over TCP on the loopback interface, for the
-// command `allreduce`: allreduce_peer_gloo LISTENER STORE, where STORE is an
-// empty folder in which the ranks meet.
+// A rank of Gloo's allreduce and its siblings over TCP on the loopback
+// interface, for the command `allreduce`: allreduce_peer_gloo LISTENER STORE,
+// where STORE is an empty folder in which the ranks meet.
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -17,8 +17,11 @@
 #include "benchmarks/all_reduce/turn.h"
 #include "collectives/collective.h"
 #include "collectives/launch/rank_environment.h"
+#include "gloo/allgather.h"
 #include "gloo/allreduce.h"
+#include "gloo/alltoall.h"
 #include "gloo/barrier.h"
+#include "gloo/broadcast.h"
 #include "gloo/math.h"
 #include "gloo/rendezvous/context.h"
 #include "gloo/rendezvous/file_store.h"
@@ -71,6 +74,7 @@ class GlooGroup : public PeerCommunicator {
       gloo::barrier(options);
       return absl::OkStatus();
     }
+    if (call.operation != Operation::kAllReduce) return Move(call);
     switch (call.input.type) {
       case DataType::kFloat64:
         return Reduce<double>(call);
@@ -94,6 +98,45 @@ class GlooGroup : public PeerCommunicator {
   static absl::Status Missing(const Collective& call) {
     return absl::UnimplementedError(absl::StrCat(
         "Gloo has no ", Name(call.op), " of ", Name(call.input.type)));
+  }
+
+  // Bytes: Gloo does not have all types. Its reduce-scatter is an algorithm of
+  // an older interface, and not for every number of ranks.
+  absl::Status Move(const Collective& call) {
+    auto* const from =
+        static_cast<uint8_t*>(const_cast<void*>(call.input.data));
+    auto* const to = static_cast<uint8_t*>(call.output.data);
+    const auto sent = static_cast<size_t>(call.input.size_bytes());
+    const auto received = static_cast<size_t>(call.output.size_bytes());
+    switch (call.operation) {
+      case Operation::kAllGather: {
+        gloo::AllgatherOptions options(context_);
+        // In place is having no input.
+        if (from != to + sent * static_cast<size_t>(rank())) {
+          options.setInput(from, sent);
+        }
+        options.setOutput(to, received);
+        gloo::allgather(options);
+        return absl::OkStatus();
+      }
+      case Operation::kBroadcast: {
+        gloo::BroadcastOptions options(context_);
+        options.setOutput(to, received);
+        options.setRoot(call.peer);
+        gloo::broadcast(options);
+        return absl::OkStatus();
+      }
+      case Operation::kAllToAll: {
+        gloo::AlltoallOptions options(context_);
+        options.setInput(from, sent);
+        options.setOutput(to, received);
+        gloo::alltoall(options);
+        return absl::OkStatus();
+      }
+      default:
+        return absl::UnimplementedError(
+            absl::StrCat("Gloo has no ", CollectiveName(call.operation)));
+    }
   }
 
   template <typename T>

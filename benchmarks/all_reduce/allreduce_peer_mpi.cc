@@ -1,8 +1,10 @@
-// A rank of Open MPI's MPI_Allreduce, for the command `allreduce`:
-// allreduce_peer_mpi LISTENER, started by mpirun.
+// A rank of Open MPI's MPI_Allreduce and its siblings, for the command
+// `allreduce`: allreduce_peer_mpi LISTENER, started by mpirun.
 #include <mpi.h>
 
+#include <algorithm>
 #include <climits>
+#include <cstddef>
 #include <cstdio>
 #include <optional>
 #include <string>
@@ -68,6 +70,14 @@ class MpiGroup : public PeerCommunicator {
     if (call.operation == Operation::kBarrier) {
       return MpiStatus(MPI_Barrier(MPI_COMM_WORLD), "MPI_Barrier");
     }
+    if (std::max(call.input.size_bytes(), call.output.size_bytes()) > INT_MAX) {
+      return absl::UnimplementedError("MPI takes counts below 2^31 only");
+    }
+    return Reduces(call.operation) ? Reduce(call) : Move(call);
+  }
+
+ private:
+  absl::Status Reduce(const Collective& call) {
     const ConstBuffer& input = call.input;
     const Buffer& output = call.output;
     const std::optional<MPI_Datatype> type = MpiType(input.type);
@@ -76,18 +86,49 @@ class MpiGroup : public PeerCommunicator {
       return absl::UnimplementedError(
           absl::StrCat("MPI has no ", Name(call.op), " of ", Name(input.type)));
     }
-    if (input.count > INT_MAX) {
-      return absl::UnimplementedError("MPI takes counts below 2^31 only");
+    const auto count = static_cast<int>(output.count);
+    if (call.operation == Operation::kReduceScatter) {
+      return MpiStatus(
+          MPI_Reduce_scatter_block(input.data, output.data, count, *type,
+                                   *operation, MPI_COMM_WORLD),
+          "MPI_Reduce_scatter_block");
     }
     const void* const from =
         input.data == output.data ? MPI_IN_PLACE : input.data;
-    return MpiStatus(
-        MPI_Allreduce(from, output.data, static_cast<int>(input.count), *type,
-                      *operation, MPI_COMM_WORLD),
-        "MPI_Allreduce");
+    return MpiStatus(MPI_Allreduce(from, output.data, count, *type, *operation,
+                                   MPI_COMM_WORLD),
+                     "MPI_Allreduce");
   }
 
- private:
+  // Bytes: MPI does not have all types.
+  absl::Status Move(const Collective& call) {
+    const auto sent = static_cast<int>(call.input.size_bytes());
+    void* const to = call.output.data;
+    switch (call.operation) {
+      case Operation::kAllGather: {
+        const std::byte* const own = call.output.bytes() + rank_ * sent;
+        const bool in_place = call.input.data == own;
+        return MpiStatus(
+            MPI_Allgather(in_place ? MPI_IN_PLACE : call.input.data, sent,
+                          MPI_BYTE, to, sent, MPI_BYTE, MPI_COMM_WORLD),
+            "MPI_Allgather");
+      }
+      case Operation::kBroadcast:
+        return MpiStatus(
+            MPI_Bcast(to, sent, MPI_BYTE, call.peer, MPI_COMM_WORLD),
+            "MPI_Bcast");
+      case Operation::kAllToAll: {
+        const int part = sent / world_size_;
+        return MpiStatus(MPI_Alltoall(call.input.data, part, MPI_BYTE, to, part,
+                                      MPI_BYTE, MPI_COMM_WORLD),
+                         "MPI_Alltoall");
+      }
+      default:
+        return absl::UnimplementedError(
+            absl::StrCat("not asked of MPI: ", Name(call.operation)));
+    }
+  }
+
   int rank_ = 0;
   int world_size_ = 1;
 };

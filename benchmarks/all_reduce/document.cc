@@ -2,15 +2,21 @@
 // from the report.
 #include "report/document.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
 #include "base/data_types.h"
+#include "benchmarks/all_reduce/nccl_log.h"
 #include "benchmarks/all_reduce/report.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "collectives/collective.h"
@@ -26,6 +32,7 @@ using report::Column;
 using report::Counted;
 using report::Series;
 using report::Significant;
+using report::TextOrNull;
 using report::Value;
 
 constexpr double kMicroseconds = 1e6;
@@ -44,8 +51,28 @@ const char* NcclName(DataType type) {
   }
 }
 
-const char* PeerKey(TeamKind peer) {
-  return peer == TeamKind::kOpenMpi ? "mpi" : "gloo";
+const char* PeerKey(const Team& peer) {
+  switch (peer.kind) {
+    case TeamKind::kOpenMpi:
+      return "mpi";
+    case TeamKind::kGloo:
+      return "gloo";
+    default:
+      return peer.algorithm == Algorithm::kRing ? "nccl_ring" : "nccl";
+  }
+}
+
+std::vector<Team> PeersOf(const AllReduceSettings& settings) {
+  std::vector<Team> peers;
+  for (const Team& team : TeamsOf(settings)) {
+    if (IsPeer(team.kind)) peers.push_back(team);
+  }
+  return peers;
+}
+
+// "all-reduce"
+std::string Words(Operation operation) {
+  return absl::StrReplaceAll(CollectiveName(operation), {{"_", "-"}});
 }
 
 Value Scaled(const std::optional<double>& value, double unit) {
@@ -58,16 +85,21 @@ Value RowData(const AllReduceSettings& settings, const AllReduceSize& size,
                                    {"alg_bw", row.alg_bw * kGigabytes},
                                    {"bus_bw", row.bus_bw * kGigabytes},
                                    {"nwrong", row.wrong}};
-  const bool peer = IsPeer(row.subject.team.kind);
+  const TeamKind kind = row.subject.team.kind;
+  const bool peer = IsPeer(kind);
+  const bool broadcast = size.operation == Operation::kBroadcast;
   Value data = {{"size", size.bytes},
                 {"count", size.count},
                 {"type", NcclName(settings.type)},
-                {"redop", Name(settings.op)},
-                {"root", -1}};
+                {"redop", Reduces(size.operation) ? Name(settings.op) : "none"},
+                {"root", broadcast ? 0 : -1}};
   for (const auto& [key, value] : placement) data.Add(key, value);
-  data.Add(settings.in_place ? "in_place" : "out_of_place", placement);
+  data.Add(
+      InPlace(settings, size.operation, kind) ? "in_place" : "out_of_place",
+      placement);
+  data.Add("collective", CollectiveName(size.operation));
   data.Add("subject", Name(row.subject));
-  data.Add("backend", peer ? Value() : Value(Name(row.subject.team.kind)));
+  data.Add("backend", peer ? Value() : Value(Name(kind)));
   data.Add("algorithm",
            peer ? Value() : Value(Name(row.subject.team.algorithm)));
   data.Add("buffers", Name(row.subject.buffers));
@@ -77,9 +109,15 @@ Value RowData(const AllReduceSettings& settings, const AllReduceSize& size,
         std::pair("min", row.min), std::pair("max", row.max)}) {
     data.Add(key, seconds * kMicroseconds);
   }
+  data.Add("host_us", Scaled(row.host, kMicroseconds));
+  data.Add("nccl", OnGpu(kind) ? Value{{"algorithm", row.choice.algorithm},
+                                       {"protocol", row.choice.protocol},
+                                       {"channels", row.choice.channels}}
+                               : Value());
   data.Add("samples", row.seconds.size());
   data.Add("rounds", size.rounds);
-  data.Add("copy_bw", size.copy_bw * kGigabytes);
+  data.Add("copy_bw",
+           size.copy_bw > 0 ? Value(size.copy_bw * kGigabytes) : Value());
   data.Add("bound", Scaled(size.bound_seconds, kMicroseconds));
   data.Add("bound_fraction", row.bound_fraction);
   Value ratios = Value::Object();
@@ -90,11 +128,57 @@ Value RowData(const AllReduceSettings& settings, const AllReduceSize& size,
   return data;
 }
 
+// By the team's name; null for reports without GPUs.
+Value NcclData(const AllReduceReport& report) {
+  Value data;
+  for (const NcclProbe& probe : report.nccl) {
+    const NcclFacts& facts = probe.facts;
+    Value transports = Value::Array();
+    for (const std::string& each : facts.transports) transports.Add(each);
+    Value environment = Value::Object();
+    for (const auto& [name, value] : facts.environment) {
+      environment.Add(name, value);
+    }
+    data.Add(Name(probe.team), Value{{"version", facts.version},
+                                     {"network", facts.network},
+                                     {"channels", facts.channels},
+                                     {"p2p", facts.p2p},
+                                     {"nvls", facts.nvls},
+                                     {"transports", std::move(transports)},
+                                     {"environment", std::move(environment)}});
+  }
+  return data;
+}
+
+bool SharesGpu(const AllReduceReport& report) {
+  return std::ranges::any_of(report.nccl, &NcclProbe::shared_gpu);
+}
+
+// Why a peer is missing, once each, by peer.
+std::vector<std::pair<Team, std::string>> Reasons(
+    const AllReduceReport& report) {
+  std::vector<std::pair<Team, std::string>> reasons;
+  for (const MissingPeer& missing : report.missing) {
+    const auto found = std::ranges::find(reasons, missing.peer,
+                                         &std::pair<Team, std::string>::first);
+    if (found == reasons.end()) {
+      reasons.emplace_back(missing.peer, missing.why);
+    } else if (!absl::StrContains(found->second, missing.why)) {
+      absl::StrAppend(&found->second, "; ", missing.why);
+    }
+  }
+  return reasons;
+}
+
 Value DataOf(const AllReduceReport& report) {
   const AllReduceSettings& settings = report.settings;
   Value missing = Value::Object();
-  for (const MissingPeer& peer : report.missing) {
-    missing.Add(PeerKey(peer.peer), peer.why);
+  for (const auto& [peer, why] : Reasons(report)) {
+    missing.Add(PeerKey(peer), why);
+  }
+  Value collectives = Value::Array();
+  for (const Operation operation : settings.collectives) {
+    collectives.Add(CollectiveName(operation));
   }
   Value results = Value::Array();
   for (const AllReduceSize& size : report.sizes) {
@@ -102,7 +186,11 @@ Value DataOf(const AllReduceReport& report) {
       results.Add(RowData(settings, size, row));
     }
   }
-  return {{"settings", Value{{"world_size", settings.world_size},
+  return {{"gpu", TextOrNull(report.nccl.empty() ? "" : report.nccl[0].gpu)},
+          {"shared_gpu", SharesGpu(report)},
+          {"nccl", NcclData(report)},
+          {"settings", Value{{"collectives", std::move(collectives)},
+                             {"world_size", settings.world_size},
                              {"dtype", Name(settings.type)},
                              {"op", Name(settings.op)},
                              {"in_place", settings.in_place},
@@ -128,36 +216,74 @@ std::string WrongText(int64_t wrong) {
                         : absl::StrFormat("%.0e", static_cast<double>(wrong));
 }
 
+// What NCCL chose: on a GPU, in place of what copies say of the host's memory
+// and of percentiles, for which turns give too few samples.
+constexpr int kChoiceWidth = 20;
+
 std::vector<Column> ColumnsOf(const AllReduceSettings& settings) {
-  std::vector<Column> columns = {{.title = "size", .width = 9},
-                                 {.title = "what", .width = 25, .left = true},
-                                 {.title = "p50 us", .width = 8},
-                                 {.title = "p95 us", .width = 8},
-                                 {.title = "p99 us", .width = 8},
-                                 {.title = "algbw", .width = 6},
-                                 {.title = "busbw", .width = 6},
-                                 {.title = "wrong", .width = 5},
-                                 {.title = "bound", .width = 5}};
-  for (const TeamKind peer : settings.peers) {
-    columns.push_back({.title = absl::StrCat("/", PeerKey(peer)), .width = 5});
+  std::vector<Column> columns;
+  if (OnGpu(settings)) {
+    columns = {{.title = "size", .width = 9},
+               {.title = "what", .width = 20, .left = true},
+               {.title = "p50 us", .width = 8},
+               {.title = "host us", .width = 7},
+               {.title = "algbw", .width = 6},
+               {.title = "busbw", .width = 6},
+               {.title = "wrong", .width = 5},
+               {.title = "NCCL chose", .width = kChoiceWidth, .left = true}};
+  } else {
+    columns = {{.title = "size", .width = 9},
+               {.title = "what", .width = 25, .left = true},
+               {.title = "p50 us", .width = 8},
+               {.title = "p95 us", .width = 8},
+               {.title = "p99 us", .width = 8},
+               {.title = "algbw", .width = 6},
+               {.title = "busbw", .width = 6},
+               {.title = "wrong", .width = 5},
+               {.title = "bound", .width = 5}};
+  }
+  for (const Team& peer : PeersOf(settings)) {
+    const absl::string_view key = PeerKey(peer);
+    columns.push_back(
+        {.title = absl::StrCat("/", key == "nccl_ring" ? "ring" : key),
+         .width = 5});
   }
   return columns;
 }
 
+// "RING SIMPLE 24"; "-" for what a log leaves out.
+std::string ChoiceText(const NcclChoice& choice) {
+  if (choice == NcclChoice()) return "-";
+  std::string text;
+  for (const std::string& part :
+       {choice.algorithm, choice.protocol, choice.channels}) {
+    if (part == kUnknown) continue;
+    absl::StrAppend(&text, text.empty() ? "" : " ", part);
+  }
+  return text.substr(0, kChoiceWidth);
+}
+
 std::vector<Cell> RowCells(const AllReduceSettings& settings,
                            const std::string& size, const AllReduceRow& row) {
-  std::vector<Cell> cells = {
-      size,
-      Name(row.subject),
-      Microseconds(row.p50),
-      Microseconds(row.p95),
-      Microseconds(row.p99),
-      Bandwidth(row.alg_bw),
-      Bandwidth(row.bus_bw),
-      {WrongText(row.wrong),
-       row.wrong == 0 ? report::Tone::kPlain : report::Tone::kBad},
-      row.bound_fraction ? report::Percent(*row.bound_fraction) : "-"};
-  for (const TeamKind peer : settings.peers) {
+  std::vector<Cell> cells = {size, Name(row.subject), Microseconds(row.p50)};
+  const bool gpu = OnGpu(settings);
+  if (gpu) {
+    cells.emplace_back(row.host ? Microseconds(*row.host) : "-");
+  } else {
+    cells.emplace_back(Microseconds(row.p95));
+    cells.emplace_back(Microseconds(row.p99));
+  }
+  cells.emplace_back(Bandwidth(row.alg_bw));
+  cells.emplace_back(Bandwidth(row.bus_bw));
+  cells.emplace_back(WrongText(row.wrong), row.wrong == 0 ? report::Tone::kPlain
+                                                          : report::Tone::kBad);
+  if (gpu) {
+    cells.emplace_back(ChoiceText(row.choice));
+  } else {
+    cells.emplace_back(row.bound_fraction ? report::Percent(*row.bound_fraction)
+                                          : "-");
+  }
+  for (const Team& peer : PeersOf(settings)) {
     std::string ratio = "-";
     for (const PeerRatio& each : row.ratios) {
       if (each.peer == peer) ratio = Significant(each.ratio, 3);
@@ -167,9 +293,10 @@ std::vector<Cell> RowCells(const AllReduceSettings& settings,
   return cells;
 }
 
-report::Table TableOf(const AllReduceReport& report) {
+report::Table TableOf(const AllReduceReport& report, Operation operation) {
   report::Table table = {.columns = ColumnsOf(report.settings)};
   for (const AllReduceSize& size : report.sizes) {
+    if (size.operation != operation) continue;
     std::string first = Bytes(size.bytes);
     for (const AllReduceRow& row : size.rows) {
       table.rows.push_back(RowCells(report.settings, first, row));
@@ -184,8 +311,8 @@ report::Table TableOf(const AllReduceReport& report) {
 }
 
 // Of the times or the bandwidths of every subject, by size.
-Chart ChartOf(const AllReduceReport& report, std::string title,
-              std::string y_title, std::string unit,
+Chart ChartOf(const AllReduceReport& report, Operation operation,
+              std::string title, std::string y_title, std::string unit,
               double (*value)(const AllReduceRow& row)) {
   constexpr const char* kColors[] = {"blue",   "orange", "green", "purple",
                                      "yellow", "red",    "gray",  "dark"};
@@ -200,6 +327,7 @@ Chart ChartOf(const AllReduceReport& report, std::string title,
                             .color = kColors[chart.series.size() % 8]});
   }
   for (const AllReduceSize& size : report.sizes) {
+    if (size.operation != operation) continue;
     chart.places.push_back(Bytes(size.bytes));
     chart.positions.push_back(static_cast<double>(size.bytes));
     for (Series& series : chart.series) {
@@ -227,7 +355,7 @@ void AddBars(const AllReduceReport& report, const AllReduceSize& size,
                     .value = value});
   };
   for (const PeerRatio& ratio : row.ratios) {
-    if (ratio.peer != TeamKind::kOpenMpi) continue;
+    if (ratio.peer.kind != TeamKind::kOpenMpi) continue;
     constexpr const char* kUnit = "times as fast as Open MPI";
     if (ranks == 2 && size.bytes == 64 << 20) {
       add(group ? 4 : 2, kUnit, ratio.ratio);
@@ -241,14 +369,74 @@ void AddBars(const AllReduceReport& report, const AllReduceSize& size,
   }
 }
 
+// The smallest message for which a communicator on GPUs should be as fast as
+// NCCL's ring; none for what has no such bar.
+std::optional<int64_t> FastFrom(const AllReduceSettings& settings,
+                                const Subject& subject) {
+  const Algorithm algorithm = subject.team.algorithm;
+  if (algorithm == Algorithm::kRing && settings.world_size == 2) {
+    return 128 << 20;
+  }
+  if (algorithm == Algorithm::kDirect &&
+      subject.buffers == BufferKind::kGroup) {
+    return 1 << 20;
+  }
+  return std::nullopt;
+}
+
+// Of our communicator on GPUs, the worst of all sizes.
+void AddGpuBars(const AllReduceReport& report, const Subject& subject,
+                std::vector<report::Bar>& bars) {
+  const std::optional<int64_t> from = FastFrom(report.settings, subject);
+  std::optional<double> host, ratio;
+  for (const AllReduceSize& size : report.sizes) {
+    if (size.operation != Operation::kAllReduce) continue;
+    for (const AllReduceRow& row : size.rows) {
+      if (row.subject != subject) continue;
+      if (row.host) host = std::max(host.value_or(0), *row.host);
+      for (const PeerRatio& each : row.ratios) {
+        const bool ring = each.peer.algorithm == Algorithm::kRing;
+        if (!ring || !from || size.bytes < *from) continue;
+        ratio = std::min(ratio.value_or(each.ratio), each.ratio);
+      }
+    }
+  }
+  const std::string what =
+      absl::StrCat(report.settings.world_size, " ", Name(subject));
+  if (host) {
+    bars.push_back({.what = what,
+                    .needed = 30,
+                    .at_most = true,
+                    .unit = "us until an all-reduce has returned",
+                    .value = *host * kMicroseconds});
+  }
+  if (ratio && !SharesGpu(report)) {
+    const bool ring = subject.team.algorithm == Algorithm::kRing;
+    bars.push_back({.what = absl::StrCat("from ", Bytes(*from), ", ", what),
+                    .needed = ring ? 0.95 : 1,
+                    .unit = "times as fast as NCCL_ALGO=Ring",
+                    .value = ratio});
+  }
+}
+
 std::vector<report::Bar> BarsOf(const AllReduceReport& report) {
   const AllReduceSettings& settings = report.settings;
   std::vector<report::Bar> bars;
+  if (OnGpu(settings)) {
+    if (settings.type != DataType::kFloat32) return bars;
+    for (const Subject& subject : SubjectsOf(settings)) {
+      if (subject.team.kind == TeamKind::kNccl) {
+        AddGpuBars(report, subject, bars);
+      }
+    }
+    return bars;
+  }
   if (settings.type != DataType::kFloat32 || settings.op != ReduceOp::kSum ||
       !settings.in_place || report.origin.machine.cores != 2) {
     return bars;
   }
   for (const AllReduceSize& size : report.sizes) {
+    if (size.operation != Operation::kAllReduce) continue;
     for (const AllReduceRow& row : size.rows) {
       if (row.subject.team == Team{TeamKind::kProcesses, Algorithm::kAuto}) {
         AddBars(report, size, row, bars);
@@ -258,29 +446,126 @@ std::vector<report::Bar> BarsOf(const AllReduceReport& report) {
   return bars;
 }
 
-void AddBelow(const AllReduceReport& report, report::Document& document) {
-  document.terms = {
-      {"p50, p95, p99",
-       "of a call, as long as on its slowest rank; microseconds."},
-      {"algbw", "size / p50."},
-      {"busbw", "algbw x 2(P-1)/P; GB/s."},
+std::string BusTerm(const AllReduceSettings& settings) {
+  if (settings.collectives.size() > 1) {
+    return "algbw x 2(P-1)/P for all-reduce, x 1 for broadcast, x (P-1)/P for "
+           "the others; GB/s.";
+  }
+  switch (settings.collectives[0]) {
+    case Operation::kAllReduce:
+      return "algbw x 2(P-1)/P; GB/s.";
+    case Operation::kBroadcast:
+      return "algbw; GB/s.";
+    default:
+      return "algbw x (P-1)/P; GB/s.";
+  }
+}
+
+std::vector<report::Term> TermsOf(const AllReduceSettings& settings) {
+  std::vector<report::Term> terms;
+  if (OnGpu(settings)) {
+    terms = {{"p50",
+              "of a turn's mean time of a call, between events of the GPU "
+              "around all of them; on the slowest rank; microseconds."},
+             {"host us", "mean time that a call took to return."}};
+  } else {
+    terms = {{"p50, p95, p99",
+              "of a call, as long as on its slowest rank; microseconds."}};
+  }
+  terms.push_back({"algbw", "size / p50."});
+  terms.push_back({"busbw", BusTerm(settings)});
+  terms.push_back(
       {"wrong",
        "elements of all timed calls, on all ranks, that are not the exact "
-       "result."},
-      {"bound",
-       "what reading and writing every message once takes at the bandwidth of "
-       "a copy; its share of p50."}};
-  if (!report.settings.peers.empty()) {
-    document.terms.push_back(
-        {"/mpi, /gloo",
-         "the p50 of Open MPI, of Gloo, over this one's: above 1 is faster "
-         "than the peer."});
+       "result."});
+  if (OnGpu(settings)) {
+    terms.push_back({"NCCL chose",
+                     "algorithm, protocol and channels by NCCL's log; - for "
+                     "sends and receives, of which it says nothing."});
+  } else {
+    terms.push_back(
+        {"bound",
+         "what reading and writing every message once takes at the bandwidth "
+         "of a copy; its share of p50."});
   }
-  for (const MissingPeer& missing : report.missing) {
-    document.remarks.push_back(
-        absl::StrCat(Name(missing.peer), ": not available: ", missing.why));
+  if (settings.peers.empty()) return terms;
+  terms.push_back(
+      OnGpu(settings)
+          ? report::Term{"/nccl, /ring",
+                         "the p50 of NCCL's own call, as it chooses and with "
+                         "NCCL_ALGO=Ring, over this one's: above 1 is faster "
+                         "than the peer."}
+          : report::Term{"/mpi, /gloo",
+                         "the p50 of Open MPI, of Gloo, over this one's: above "
+                         "1 is faster than the peer."});
+  return terms;
+}
+
+// "NCCL 2.28.9+cuda13.0; 24 coll, 16 nvls, 32 p2p channels; network IB; P2P all
+// pairs; NVLS available; by P2P/CUMEM; NCCL_P2P_LEVEL=NVL".
+std::string FactsText(const NcclFacts& facts) {
+  std::string text = absl::StrCat(
+      "NCCL ", facts.version, "; channels ", facts.channels, "; network ",
+      facts.network, "; P2P ", facts.p2p, "; NVLS ", facts.nvls, "; by ",
+      facts.transports.empty() ? kUnknown
+                               : absl::StrJoin(facts.transports, ", "));
+  for (const auto& [name, value] : facts.environment) {
+    absl::StrAppend(&text, "; ", name, "=", value);
   }
-  document.bars = BarsOf(report);
+  return text;
+}
+
+// What is known before the first turn. Teams with the same settings share a
+// line.
+std::vector<std::string> NotesOn(const AllReduceReport& report) {
+  std::vector<std::string> notes = report.notes;
+  if (report.nccl.empty()) return notes;
+  notes.push_back("GPU: " + report.nccl[0].gpu);
+  if (SharesGpu(report)) {
+    notes.push_back(
+        "shared_gpu: true: ranks share a GPU, so times and bandwidths mean "
+        "nothing; answers are checked as ever.");
+  }
+  std::vector<std::pair<std::string, std::string>> lines;  // Facts, teams.
+  for (const NcclProbe& probe : report.nccl) {
+    const std::string text = FactsText(probe.facts);
+    const auto found = std::ranges::find(
+        lines, text, &std::pair<std::string, std::string>::first);
+    if (found == lines.end()) {
+      lines.emplace_back(text, Name(probe.team));
+    } else {
+      absl::StrAppend(&found->second, ", ", Name(probe.team));
+    }
+  }
+  for (const auto& [text, teams] : lines) {
+    notes.push_back(absl::StrCat(teams, ": ", text));
+  }
+  return notes;
+}
+
+report::Section SectionOf(const AllReduceReport& report, Operation operation,
+                          bool finished) {
+  report::Section section = {.table = TableOf(report, operation)};
+  // A title, where there are others.
+  if (report.settings.collectives.size() > 1) section.title = Words(operation);
+  if (!finished) return section;
+  section.charts = {
+      ChartOf(report, operation, "Time of a call", "us", " us",
+              [](const AllReduceRow& row) { return kMicroseconds * row.p50; }),
+      ChartOf(report, operation, "Bus bandwidth", "GB/s", " GB/s",
+              [](const AllReduceRow& row) { return kGigabytes * row.bus_bw; })};
+  return section;
+}
+
+// "all-reduce, 2 ranks, float32 sum, in place"
+std::string About(const AllReduceSettings& settings) {
+  std::string text;
+  for (const Operation operation : settings.collectives) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", Words(operation));
+  }
+  return absl::StrCat(text, ", ", Counted(settings.world_size, "rank"), ", ",
+                      Name(settings.type), " ", Name(settings.op),
+                      settings.in_place ? ", in place" : ", out of place");
 }
 
 }  // namespace
@@ -291,26 +576,32 @@ report::Document AllReduceDocument(const AllReduceReport& report,
   report::Document document = {
       .name = "lockstep.allreduce",
       .title = "Lockstep all-reduce report",
-      .about =
-          absl::StrCat("all-reduce, ", Counted(settings.world_size, "rank"),
-                       ", ", Name(settings.type), " ", Name(settings.op),
-                       settings.in_place ? ", in place" : ", out of place"),
+      .about = About(settings),
       .origin = report.origin,
-      .notes = report.notes,
-      .sections = {{.table = TableOf(report)}},
+      .notes = NotesOn(report),
       .method = {
           "A turn fills the buffers, warms up, fills them again, meets at a "
           "barrier and times calls one after the other, each on buffers of its "
           "own; then every element of every one is compared with the exact "
           "result. A round gives each line one turn."}};
+  // A collective's table begins when the one before it is done.
+  for (const Operation operation : settings.collectives) {
+    const bool begun = operation == settings.collectives[0] || finished ||
+                       std::ranges::count(report.sizes, operation,
+                                          &AllReduceSize::operation) > 0;
+    if (!begun) break;
+    document.sections.push_back(SectionOf(report, operation, finished));
+  }
   if (!finished) return document;
   document.data = DataOf(report);
-  AddBelow(report, document);
-  document.sections[0].charts = {
-      ChartOf(report, "Time of a call", "us", " us",
-              [](const AllReduceRow& row) { return kMicroseconds * row.p50; }),
-      ChartOf(report, "Bus bandwidth", "GB/s", " GB/s",
-              [](const AllReduceRow& row) { return kGigabytes * row.bus_bw; })};
+  document.terms = TermsOf(settings);
+  for (const auto& [peer, why] : Reasons(report)) {
+    document.remarks.push_back(
+        absl::StrCat(Name(peer), ": not available: ", why));
+  }
+  document.remarks.insert(document.remarks.end(), report.remarks.begin(),
+                          report.remarks.end());
+  document.bars = BarsOf(report);
   return document;
 }
 

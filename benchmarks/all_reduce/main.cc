@@ -1,17 +1,22 @@
-// The command `allreduce`: how fast ranks reduce, by the size of a message.
+// The command `allreduce`: how fast ranks reduce, and run the other
+// collectives, by the size of a message.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <iterator>
 #include <memory>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/command_line.h"
 #include "base/data_types.h"
@@ -22,24 +27,33 @@
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/measure.h"
+#include "collectives/collective.h"
 #include "collectives/launch/rank_environment.h"
 #include "report/document.h"
 #include "report/write.h"
 
 ABSL_FLAG(int32_t, world_size, 2, "number of ranks");
-ABSL_FLAG(std::string, backend, "processes",
-          "what they are: threads, processes, mpi (by mpirun)");
-ABSL_FLAG(std::string, algorithm, "auto", "auto, ring, tree, direct");
+ABSL_FLAG(
+    std::string, backend, "processes",
+    "what they are: threads, processes, mpi (by mpirun), nccl (with a GPU "
+    "each, or sharing one; not next to others)");
+ABSL_FLAG(std::string, collective, "all_reduce",
+          "all_reduce, reduce_scatter, all_gather, broadcast, all_to_all");
+ABSL_FLAG(std::string, algorithm, "auto",
+          "auto, ring, tree (not nccl), direct");
 ABSL_FLAG(std::string, buffers, "ordinary,group",
           "where messages lie: in ordinary memory, or in memory that the group "
           "allocates (Communicator::Allocate)");
 ABSL_FLAG(std::string, peers, "",
-          "mpi (Open MPI), gloo (over TCP)\n"
+          "mpi (Open MPI), gloo (over TCP); of nccl: nccl, its own calls as it "
+          "chooses and with NCCL_ALGO=Ring\n"
           "lists of these are measured next to one another");
 ABSL_FLAG(std::string, dtype, "float32",
           "float64, float32, float16, bfloat16, int32, int64, uint8");
 ABSL_FLAG(std::string, op, "sum", "sum, prod, min, max, avg");
-ABSL_FLAG(bool, in_place, true, "false: input and output are apart");
+ABSL_FLAG(bool, in_place, true,
+          "false: input and output are apart, as an all-to-all's always are; a "
+          "broadcast's never");
 ABSL_FLAG(std::string, min_bytes, "8",
           "the smallest message, as 4096, 4K, 64M, 1G");
 ABSL_FLAG(std::string, max_bytes, "",
@@ -50,10 +64,14 @@ ABSL_FLAG(double, seconds, 20,
           "in which each line has its turn");
 ABSL_FLAG(int32_t, rounds, 0, "rounds of each size; 0: as --seconds allows");
 ABSL_FLAG(int32_t, iterations, 0,
-          "timed calls of a turn; 0: 400 down to 1, by size");
-ABSL_FLAG(int32_t, warmup, -1,
-          "calls before them; -1: 5, or 1 for large messages in the first "
-          "round only");
+          "timed calls of a turn; 0: 400 down to 1, of nccl 20 down to 1, by "
+          "size");
+ABSL_FLAG(
+    int32_t, warmup, -1,
+    "calls before them, of nccl with each call's buffers; -1: 5, or 1 for "
+    "large messages in the first round only, of nccl 3");
+ABSL_FLAG(int32_t, check, 1,
+          "of nccl-tests: every answer is checked, also with 0");
 ABSL_FLAG(double, timeout, 120, "seconds after which a turn is given up");
 ABSL_FLAG(std::string, worker, "",
           "internal: be a rank, for the driver that listens there");
@@ -64,24 +82,78 @@ namespace {
 
 constexpr char kName[] = "allreduce";
 
+// nccl-tests' flags, and ours.
+constexpr std::pair<char, const char*> kShortFlags[] = {
+    {'b', "min_bytes"},  {'e', "max_bytes"}, {'f', "factor"},
+    {'n', "iterations"}, {'w', "warmup"},    {'c', "check"},
+    {'g', "world_size"}, {'d', "dtype"},     {'o', "op"}};
+
+// nccl-tests' names of types, and ours.
+constexpr std::pair<absl::string_view, absl::string_view> kTypeNames[] = {
+    {"float", "float32"}, {"double", "float64"}, {"half", "float16"}};
+
+std::string ShortFlagsText() {
+  std::string text;
+  for (const auto& [letter, flag] : kShortFlags) {
+    absl::StrAppend(&text, text.empty() ? "" : ", ", "-",
+                    absl::string_view(&letter, 1), " --", flag);
+  }
+  return text;
+}
+
+std::string LongFlag(const char* flag, absl::string_view value) {
+  if (absl::string_view(flag) == "dtype") {
+    for (const auto& [theirs, ours] : kTypeNames) {
+      if (value == theirs) value = ours;
+    }
+  }
+  return absl::StrCat("--", flag, "=", value);
+}
+
+// The arguments with "-b 8" and "-b8" as "--min_bytes=8"; others as they are.
+std::vector<std::string> WithLongFlags(std::span<char* const> argv) {
+  std::vector<std::string> arguments;
+  for (size_t i = 0; i < argv.size(); ++i) {
+    const absl::string_view text = argv[i];
+    const auto* const flag =
+        std::ranges::find_if(kShortFlags, [&](const auto& each) {
+          return text.size() >= 2 && text[0] == '-' && text[1] == each.first;
+        });
+    const bool is_short = i > 0 && flag != std::end(kShortFlags);
+    if (is_short && text.size() == 2 && i + 1 < argv.size()) {
+      arguments.push_back(LongFlag(flag->second, argv[++i]));
+    } else if (is_short && text.size() > 2 && absl::ascii_isdigit(text[2])) {
+      arguments.push_back(LongFlag(flag->second, text.substr(2)));
+    } else {
+      arguments.emplace_back(text);
+    }
+  }
+  return arguments;
+}
+
 Usage AllReduceUsage() {
   return {
       .command = kName,
       .introduction = R"(allreduce [FLAGS]
 
-Times an all-reduce for a range of message sizes, checks every answer, and
-prints a table; with --peers also Open MPI's and Gloo's, in turns with ours.
+Times an all-reduce, or other collectives, for a range of message sizes, checks
+every answer, and prints a table; with --peers also Open MPI's, Gloo's or NCCL's
+own, in turns with ours.
 )",
       .sections = {{"what is measured",
-                    "world_size backend algorithm buffers peers= dtype op "
-                    "in_place=true min_bytes max_bytes=1G factor"},
-                   {"how long", "seconds rounds iterations warmup timeout"},
+                    "world_size backend collective algorithm buffers peers= "
+                    "dtype op in_place=true min_bytes max_bytes=1G factor"},
+                   {"how long",
+                    "seconds rounds iterations warmup check timeout"},
                    {"what becomes of it (the JSON has the keys of nccl-tests)",
                     kOutputFlags}},
-      .ending =
-          R"(Exit status: 0 if all went well and every answer was right, 2 for a wrong flag,
+      .ending = absl::StrCat(
+          WrapText(absl::StrCat("As in nccl-tests: ", ShortFlagsText(), "."),
+                   /*columns=*/80),
+          R"(
+Exit status: 0 if all went well and every answer was right, 2 for a wrong flag,
 1 for anything else.
-)",
+)"),
       .words = OutputWords(kName, /*folder=*/"")};
 }
 
@@ -117,6 +189,8 @@ absl::StatusOr<AllReduceSettings> SettingsFromFlags() {
   AllReduceSettings settings = {.world_size = absl::GetFlag(FLAGS_world_size)};
   LOCKSTEP_ASSIGN_OR_RETURN(settings.backends,
                             ParseBackends(absl::GetFlag(FLAGS_backend)));
+  LOCKSTEP_ASSIGN_OR_RETURN(settings.collectives,
+                            ParseCollectives(absl::GetFlag(FLAGS_collective)));
   LOCKSTEP_ASSIGN_OR_RETURN(settings.algorithms,
                             ParseAlgorithms(absl::GetFlag(FLAGS_algorithm)));
   LOCKSTEP_ASSIGN_OR_RETURN(settings.buffers,
@@ -141,7 +215,10 @@ absl::StatusOr<AllReduceSettings> SettingsFromFlags() {
 // numbers.
 std::vector<std::string> NotesOn(const AllReduceSettings& settings, int cores) {
   std::vector<std::string> notes;
-  if (settings.world_size <= cores) return notes;
+  if (absl::GetFlag(FLAGS_check) == 0) {
+    notes.push_back("Every answer is checked, with -c 0 too.");
+  }
+  if (settings.world_size <= cores || OnGpu(settings)) return notes;
   notes.push_back(absl::StrCat(settings.world_size, " ranks on ",
                                report::Counted(cores, "core"), " take turns."));
   for (const TeamKind peer : settings.peers) {
@@ -168,20 +245,32 @@ absl::StatusOr<std::unique_ptr<AllReduceTeams>> StartTeams(
 
 absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report,
                           report::GrowingReport& shown) {
-  std::vector<Subject> subjects = SubjectsOf(report.settings);
-  for (const MissingPeer& missing : report.missing) {
-    std::erase(subjects, Subject{{missing.peer}});
-  }
+  const AllReduceSettings& settings = report.settings;
   const auto take_turn = [&](const Team& team, const TurnRequest& request) {
     return teams.TakeTurn(team, request);
   };
-  for (const int64_t bytes : report.settings.sizes) {
-    shown.Show(AllReduceDocument(report, /*finished=*/false));
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        const AllReduceSize measured,
-        MeasureSize(report.settings, bytes, take_turn, SteadySeconds, subjects,
-                    report.missing));
-    report.sizes.push_back(DeriveSize(report.settings, measured));
+  for (const Operation operation : settings.collectives) {
+    // A peer that lacks one collective may have the next.
+    std::vector<Subject> subjects = SubjectsOf(settings);
+    std::erase_if(subjects, [&](const Subject& subject) {
+      return !teams.Has(subject.team);
+    });
+    for (const int64_t bytes : SizesOf(settings, operation)) {
+      shown.Show(AllReduceDocument(report, /*finished=*/false));
+      absl::StatusOr<AllReduceSize> measured =
+          MeasureSize(settings, operation, bytes, take_turn, SteadySeconds,
+                      subjects, report.missing);
+      if (absl::IsResourceExhausted(measured.status()) && OnGpu(settings) &&
+          !report.sizes.empty()) {
+        report.remarks.push_back(absl::StrCat("ended at ", report::Bytes(bytes),
+                                              ": ",
+                                              measured.status().message()));
+        return absl::OkStatus();
+      }
+      LOCKSTEP_RETURN_IF_ERROR(measured.status());
+      AddChoices(teams.probes(), *measured);
+      report.sizes.push_back(DeriveSize(settings, *std::move(measured)));
+    }
   }
   return absl::OkStatus();
 }
@@ -198,6 +287,7 @@ absl::Status RunDriver(std::span<char* const> argv) {
   report.notes = NotesOn(settings, report.origin.machine.cores);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<AllReduceTeams> teams,
                             StartTeams(report));
+  report.nccl = teams->probes();
   report::GrowingReport shown;
   LOCKSTEP_RETURN_IF_ERROR(MeasureSizes(*teams, report, shown));
   const report::Document document = AllReduceDocument(report);
@@ -235,7 +325,13 @@ absl::Status Run(std::span<char* const> argv) {
 }  // namespace lockstep::benchmarks
 
 int main(int argc, char** argv) {
-  return lockstep::CommandMain(lockstep::benchmarks::AllReduceUsage(),
-                               {argv, static_cast<size_t>(argc)},
-                               lockstep::benchmarks::Run);
+  const std::span<char* const> typed(argv, static_cast<size_t>(argc));
+  std::vector<std::string> arguments =
+      lockstep::benchmarks::WithLongFlags(typed);
+  std::vector<char*> pointers;
+  for (std::string& argument : arguments) pointers.push_back(argument.data());
+  return lockstep::CommandMain(lockstep::benchmarks::AllReduceUsage(), pointers,
+                               [typed](std::span<char* const>) {
+                                 return lockstep::benchmarks::Run(typed);
+                               });
 }

@@ -1,10 +1,12 @@
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <iterator>
 #include <limits>
 #include <string>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -27,10 +29,16 @@ namespace {
 constexpr int64_t kTurnBytes = 512 << 10;
 constexpr int kMostIterations = 400;
 
+// The same on a GPU: beyond any cache, and as many calls as stay in a stream's
+// queue, which holds about a thousand kernels, whatever a call is made of.
+constexpr int64_t kGpuTurnBytes = 256 << 20;
+constexpr int kMostGpuIterations = 20;
+
 // Of --iterations: the samples of a turn travel in one message.
 constexpr int kIterationsLimit = 4096;
 
 constexpr int kWarmup = 5;
+constexpr int kGpuWarmup = 3;  // Of each buffer.
 constexpr int64_t kLargeMessage = 4 << 20;
 constexpr int64_t kLargestMessage = int64_t{1} << 40;
 
@@ -41,6 +49,13 @@ auto WithNames(const Values& values) {
   return all;
 }
 
+constexpr std::pair<const char*, Operation> kCollectives[] = {
+    {"all_reduce", Operation::kAllReduce},
+    {"reduce_scatter", Operation::kReduceScatter},
+    {"all_gather", Operation::kAllGather},
+    {"broadcast", Operation::kBroadcast},
+    {"all_to_all", Operation::kAllToAll}};
+
 bool RunsOnCommunicator(TeamKind kind) {
   return !IsPeer(kind) && kind != TeamKind::kCopy;
 }
@@ -48,37 +63,64 @@ bool RunsOnCommunicator(TeamKind kind) {
 }  // namespace
 
 const char* Name(TeamKind kind) {
-  constexpr const char* kNames[] = {"threads",  "processes", "mpi",
-                                    "Open MPI", "Gloo",      "copy"};
+  constexpr const char* kNames[] = {"threads",  "processes", "mpi",  "nccl",
+                                    "Open MPI", "Gloo",      "NCCL", "copy"};
   return kNames[static_cast<size_t>(kind)];
 }
 
 bool IsPeer(TeamKind kind) {
-  return kind == TeamKind::kOpenMpi || kind == TeamKind::kGloo;
+  return kind == TeamKind::kOpenMpi || kind == TeamKind::kGloo ||
+         kind == TeamKind::kPlainNccl;
+}
+
+bool OnGpu(TeamKind kind) {
+  return kind == TeamKind::kNccl || kind == TeamKind::kPlainNccl;
 }
 
 const char* Name(BufferKind kind) {
   return kind == BufferKind::kOrdinary ? "ordinary" : "group";
 }
 
+std::string Name(const Team& team) {
+  if (RunsOnCommunicator(team.kind)) {
+    return absl::StrCat(Name(team.kind), " ", Name(team.algorithm));
+  }
+  if (team.algorithm == Algorithm::kRing) return "NCCL_ALGO=Ring";
+  return Name(team.kind);
+}
+
 std::string Name(const Subject& subject) {
-  if (!RunsOnCommunicator(subject.team.kind)) return Name(subject.team.kind);
-  return absl::StrCat(Name(subject.team.kind), " ",
-                      Name(subject.team.algorithm), " ", Name(subject.buffers));
+  if (!RunsOnCommunicator(subject.team.kind)) return Name(subject.team);
+  return absl::StrCat(Name(subject.team), " ", Name(subject.buffers));
+}
+
+const char* CollectiveName(Operation operation) {
+  for (const auto& [name, each] : kCollectives) {
+    if (each == operation) return name;
+  }
+  return Name(operation);
 }
 
 absl::StatusOr<std::vector<TeamKind>> ParseBackends(absl::string_view text) {
   return ParseNames<TeamKind>("--backend", text,
                               {{"threads", TeamKind::kThreads},
                                {"processes", TeamKind::kProcesses},
-                               {"mpi", TeamKind::kMpi}});
+                               {"mpi", TeamKind::kMpi},
+                               {"nccl", TeamKind::kNccl}});
 }
 
 absl::StatusOr<std::vector<TeamKind>> ParsePeers(absl::string_view text) {
   if (text.empty()) return std::vector<TeamKind>();
-  return ParseNames<TeamKind>(
-      "--peers", text,
-      {{"gloo", TeamKind::kGloo}, {"mpi", TeamKind::kOpenMpi}});
+  return ParseNames<TeamKind>("--peers", text,
+                              {{"gloo", TeamKind::kGloo},
+                               {"mpi", TeamKind::kOpenMpi},
+                               {"nccl", TeamKind::kPlainNccl}});
+}
+
+absl::StatusOr<std::vector<Operation>> ParseCollectives(
+    absl::string_view text) {
+  return ParseNames<Operation>(
+      "--collective", text, {std::begin(kCollectives), std::end(kCollectives)});
 }
 
 absl::StatusOr<std::vector<Algorithm>> ParseAlgorithms(absl::string_view text) {
@@ -141,9 +183,71 @@ absl::StatusOr<std::vector<int64_t>> MessageSizes(int64_t min_bytes,
   return sizes;
 }
 
+namespace {
+
+// One table has one kind of memory.
+absl::Status CheckMemoryKinds(const AllReduceSettings& settings) {
+  const bool gpu = OnGpu(settings);
+  for (const TeamKind backend : settings.backends) {
+    if (OnGpu(backend) != gpu) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "--backend: nccl, whose buffers are a GPU's, is measured without ",
+          Name(backend)));
+    }
+  }
+  for (const TeamKind peer : settings.peers) {
+    if (OnGpu(peer) == gpu) continue;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--peers: ", Name(peer), "'s buffers are ",
+                     gpu ? "the host's" : "a GPU's", ", but not those of ",
+                     "--backend=", Name(settings.backends[0])));
+  }
+  if (gpu && std::ranges::count(settings.algorithms, Algorithm::kTree) > 0) {
+    return absl::InvalidArgumentError("--algorithm: nccl has no tree");
+  }
+  const auto ranks = static_cast<unsigned>(settings.world_size);
+  if (gpu && settings.op == ReduceOp::kAverage && !std::has_single_bit(ranks)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--op: NCCL's avg is a sum of products with 1/", ranks,
+                     ", which is exact for powers of two alone"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+bool OnGpu(const AllReduceSettings& settings) {
+  return OnGpu(settings.backends[0]);
+}
+
+std::vector<int64_t> SizesOf(const AllReduceSettings& settings,
+                             Operation operation) {
+  const bool whole =
+      operation == Operation::kAllReduce || operation == Operation::kBroadcast;
+  const int64_t unit =
+      SizeOf(settings.type) * (whole ? 1 : settings.world_size);
+  std::vector<int64_t> sizes;
+  for (const int64_t bytes : settings.sizes) {
+    const int64_t cut = std::max(bytes / unit, int64_t{1}) * unit;
+    if (sizes.empty() || sizes.back() != cut) sizes.push_back(cut);
+  }
+  return sizes;
+}
+
+bool InPlace(const AllReduceSettings& settings, Operation operation,
+             TeamKind kind) {
+  if (operation == Operation::kBroadcast) return true;
+  if (operation == Operation::kAllToAll) return false;
+  if (operation == Operation::kReduceScatter && kind == TeamKind::kOpenMpi) {
+    return false;
+  }
+  return settings.in_place;
+}
+
 absl::Status Validate(const AllReduceSettings& settings) {
   LOCKSTEP_RETURN_IF_ERROR(
       CheckRange("--world_size", settings.world_size, 1, kMaxWorldSize));
+  LOCKSTEP_RETURN_IF_ERROR(CheckMemoryKinds(settings));
   LOCKSTEP_RETURN_IF_ERROR(CheckRange("--rounds", settings.rounds, 0, 100000));
   LOCKSTEP_RETURN_IF_ERROR(
       CheckRange("--iterations", settings.iterations, 0, kIterationsLimit));
@@ -158,8 +262,11 @@ std::vector<Team> TeamsOf(const AllReduceSettings& settings) {
       teams.push_back({backend, algorithm});
     }
   }
-  for (const TeamKind peer : settings.peers) teams.push_back({peer});
-  teams.push_back({TeamKind::kCopy});
+  for (const TeamKind peer : settings.peers) {
+    teams.push_back({peer});
+    if (peer == TeamKind::kPlainNccl) teams.push_back({peer, Algorithm::kRing});
+  }
+  if (!OnGpu(settings)) teams.push_back({TeamKind::kCopy});
   return teams;
 }
 
@@ -179,25 +286,36 @@ std::vector<Subject> SubjectsOf(const AllReduceSettings& settings) {
 
 int TimedIterations(const AllReduceSettings& settings, int64_t bytes) {
   if (settings.iterations > 0) return settings.iterations;
-  return static_cast<int>(
-      std::clamp<int64_t>(kTurnBytes / bytes, 1, kMostIterations));
+  const int64_t room = OnGpu(settings) ? kGpuTurnBytes : kTurnBytes;
+  const int64_t most = OnGpu(settings) ? kMostGpuIterations : kMostIterations;
+  return static_cast<int>(std::clamp<int64_t>(room / bytes, 1, most));
 }
 
 int WarmupIterations(const AllReduceSettings& settings, int64_t bytes,
                      int round) {
+  if (OnGpu(settings)) {
+    return (settings.warmup >= 0 ? settings.warmup : kGpuWarmup) *
+           (TimedIterations(settings, bytes) + 1);
+  }
   if (settings.warmup >= 0) return settings.warmup;
   if (bytes < kLargeMessage) return kWarmup;
   return round == 0 ? 1 : 0;
 }
 
 int64_t MemoryNeeded(const AllReduceSettings& settings, int64_t bytes) {
-  const int64_t copies = settings.in_place ? 1 : 2;
-  const int64_t pool = bytes * copies * TimedIterations(settings, bytes);
+  const int iterations = TimedIterations(settings, bytes);
   int64_t needed = 0;
   for (const Subject& subject : SubjectsOf(settings)) {
-    // Peers reduce through memory of their own, as much as a message.
-    if (IsPeer(subject.team.kind)) needed += bytes;
-    needed += subject.team.kind == TeamKind::kCopy ? bytes * copies : pool;
+    const TeamKind kind = subject.team.kind;
+    const bool apart =
+        std::ranges::any_of(settings.collectives, [&](Operation operation) {
+          return !InPlace(settings, operation, kind);
+        });
+    const int64_t message = bytes * (apart ? 2 : 1);
+    // Peers reduce through memory of their own, as much as a message; on a GPU
+    // one call more has buffers.
+    if (IsPeer(kind) || OnGpu(kind)) needed += bytes;
+    needed += kind == TeamKind::kCopy ? message : message * iterations;
   }
   return needed * settings.world_size;
 }

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "base/files.h"
+#include "benchmarks/all_reduce/nccl_log.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/rank_service.h"
@@ -43,9 +44,35 @@ struct TeamSetting {
 
 // The command that starts a team of `world_size` ranks, which connect to
 // `listener`. allreduce itself is the rank of processes, threads and copies;
-// MPI's ranks, which need its library, are programs of their own.
+// ranks that need a library are programs of their own.
 TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
                       int world_size, const std::string& listener);
+
+// One call for that subject.
+TurnRequest RequestOf(const AllReduceSettings& settings, Operation operation,
+                      int64_t bytes, const Subject& subject);
+
+// What NCCL said before anything was timed, of a team on GPUs.
+struct NcclProbe {
+  struct Call {
+    Operation operation = Operation::kAllReduce;
+    int64_t bytes = 0;
+    BufferKind buffers = BufferKind::kOrdinary;
+    NcclChoice choice = {};
+  };
+
+  Team team;
+  NcclFacts facts = {};
+  std::string gpu = {};  // Of rank 0.
+  bool shared_gpu = false;
+  std::vector<Call> calls = {};
+};
+
+// Of ranks that took the same turn: calls as SlowestOf has them, the longest
+// host_seconds, and what rank 0 says of the rest. ranks: at least one. Error:
+// SlowestOf's.
+absl::StatusOr<AllReduceTurn> CombineTurns(
+    const std::vector<AllReduceTurn>& ranks);
 
 // All teams of a run, started and ready. Not thread safe.
 class AllReduceTeams {
@@ -55,15 +82,25 @@ class AllReduceTeams {
   // `missing`. Open MPI's files are in a folder that this object removes at its
   // end, since an mpirun that is killed leaves them: below the folder that the
   // environment's OMPI_MCA_btl_vader_backing_directory names, or in /dev/shm.
+  //
+  // A team on GPUs is started twice. The first time its ranks write NCCL's log
+  // and make one call of each kind; they end before the others start, which
+  // write none, so that nothing which is timed waits for a file.
+  //
   // Errors: why another team did not start, beginning with its name.
   static absl::StatusOr<std::unique_ptr<AllReduceTeams>> Start(
       const AllReduceSettings& settings, TeamSetting setting,
       std::vector<MissingPeer>& missing);
 
   // Has every rank of the team take a turn. Errors: RankTeam::Ask's and
-  // SlowestOf's; the team is then gone.
-  absl::StatusOr<TimedCalls> TakeTurn(const Team& team,
-                                      const TurnRequest& request);
+  // CombineTurns'; the team is then gone.
+  absl::StatusOr<AllReduceTurn> TakeTurn(const Team& team,
+                                         const TurnRequest& request);
+
+  bool Has(const Team& team) const;
+
+  // Of every team on GPUs that was started.
+  const std::vector<NcclProbe>& probes() const { return probes_; }
 
   // Ends all teams. Error: that of a team which did not end well, if it is no
   // peer.
@@ -75,11 +112,12 @@ class AllReduceTeams {
   const absl::Duration timeout_;
   std::optional<TemporaryFolder> mpi_folder_;  // Goes after the teams.
   std::vector<std::pair<Team, std::unique_ptr<RankTeam>>> teams_;
+  std::vector<NcclProbe> probes_;
 };
 
 // How much faster than a peer: the peer's p50 over this subject's.
 struct PeerRatio {
-  TeamKind peer = TeamKind::kOpenMpi;
+  Team peer = {TeamKind::kOpenMpi};
   double ratio = 0;
 };
 
@@ -89,42 +127,57 @@ struct AllReduceRow {
   Subject subject;
   std::vector<double> seconds = {};  // Of every timed call; at least one.
   int64_t wrong = 0;
+  // On a GPU, of every turn, for which `seconds` has the mean of its calls.
+  std::vector<double> host_seconds = {};
+  NcclChoice choice = {};
   // By DeriveSize.
   double p50 = 0, p95 = 0, p99 = 0, mean = 0, min = 0, max = 0;
   // With S the bytes of a message and t = p50: algbw = S / t; busbw = algbw *
-  // 2 (P-1) / P, which compares with the bandwidth of a link however many ranks
-  // there are (nccl-tests, PERFORMANCE.md).
+  // BusFactor.
   double alg_bw = 0, bus_bw = 0;
+  std::optional<double> host = {};            // Median of host_seconds.
   std::optional<double> bound_fraction = {};  // bound_seconds / p50.
   std::vector<PeerRatio> ratios = {};  // Of a backend's, in order of peers.
 };
 
+// What makes a bandwidth comparable with that of a link however many ranks
+// there are (nccl-tests, PERFORMANCE.md): 2 (P-1)/P for all-reduce, 1 for
+// broadcast, (P-1)/P for the others.
+double BusFactor(Operation operation, int world_size);
+
 struct AllReduceSize {
+  Operation operation = Operation::kAllReduce;
   int64_t bytes = 0;
   int rounds = 0;
   std::vector<AllReduceRow> rows = {};  // The copy among them until DeriveSize.
   // By DeriveSize.
-  int64_t count = 0;
+  int64_t count = 0;  // As nccl-tests': elements of a part where there are.
   // Bytes read plus bytes written per second by all cores together, copying
-  // within memory of the size that the ranks' buffers have.
+  // within memory of the size that the ranks' buffers have. 0 on a GPU.
   double copy_bw = 0;
   int64_t copy_wrong = 0;  // Elements that a copy got wrong.
-  // However it is done, P ranks read P messages and write P messages, which at
-  // that bandwidth takes 2 P S / copy_bw. Not for one rank, nor for messages
+  // However it is done, memory must be read and written, in messages of S:
+  //   all_reduce, all_to_all  2 P     (every rank reads one and writes one)
+  //   reduce_scatter          P + 1   (reads one, writes its part)
+  //   all_gather              P + 1   (reads its part; P in place, where that
+  //                                    stays)
+  //   broadcast               P       (one reads, the others write)
+  // which takes so long at that bandwidth. Not for one rank, nor for messages
   // below kBoundFrom: there it is waiting for one another that takes time, and
   // copies fit in the cores' own caches.
   std::optional<double> bound_seconds = {};
 };
 
-using TakeTurnFunction = std::function<absl::StatusOr<TimedCalls>(
+using TakeTurnFunction = std::function<absl::StatusOr<AllReduceTurn>(
     const Team& team, const TurnRequest& request)>;
 
-// Measures messages of `bytes` in rounds (harness/measure.h): settings.rounds,
-// or at least 3 within the size's part of settings.seconds. A peer whose turn
-// fails is taken out of `subjects` and added to `missing`. Error: that of any
-// other's turn, beginning with its name.
+// Measures messages of `bytes`, one of SizesOf, in rounds (harness/measure.h):
+// settings.rounds, or at least 3 within the size's part of settings.seconds. A
+// peer whose turn fails, or whose library lacks it, is taken out of `subjects`
+// and added to `missing`. Error: that of any other's turn, beginning with its
+// name.
 absl::StatusOr<AllReduceSize> MeasureSize(const AllReduceSettings& settings,
-                                          int64_t bytes,
+                                          Operation operation, int64_t bytes,
                                           const TakeTurnFunction& take_turn,
                                           const ClockFunction& clock,
                                           std::vector<Subject>& subjects,
@@ -137,8 +190,13 @@ struct AllReduceReport {
   report::Origin origin;
   std::vector<std::string> notes;  // What a reader must know about this run.
   std::vector<MissingPeer> missing;
+  std::vector<NcclProbe> nccl;  // On GPUs: of every team.
   std::vector<AllReduceSize> sizes;
+  std::vector<std::string> remarks = {};  // What became of the run.
 };
+
+// Fills in what NCCL chose for calls like these.
+void AddChoices(const std::vector<NcclProbe>& probes, AllReduceSize& size);
 
 // measured: at least one sample of each subject, and the copy among them.
 AllReduceSize DeriveSize(const AllReduceSettings& settings,

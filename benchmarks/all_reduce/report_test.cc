@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
@@ -19,8 +20,10 @@
 #include "base/files.h"
 #include "base/run_command.h"
 #include "base/status_matchers.h"
+#include "benchmarks/all_reduce/nccl_log.h"
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/testing.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -54,7 +57,7 @@ AllReduceReport ExampleReport() {
   settings.sizes = {4 << 10, 64 << 20};
   report.origin = ExampleOrigin("allreduce --buffers=group --peers=mpi,gloo");
   report.notes = {"Something to know."};
-  report.missing = {{TeamKind::kGloo, "it was not built"}};
+  report.missing = {{{TeamKind::kGloo}, "it was not built"}};
   const Subject ours = {{TeamKind::kProcesses}, BufferKind::kGroup};
   const Subject mpi = {{TeamKind::kOpenMpi}};
   const Subject copy = {{TeamKind::kCopy}};
@@ -98,7 +101,7 @@ TEST(DeriveSizeTest, ComputesStatisticsBoundsAndRatios) {
   EXPECT_DOUBLE_EQ(*size.rows[1].bound_fraction, 0.1);
   // Ours against the peers that are there.
   ASSERT_THAT(report.sizes[0].rows[0].ratios, SizeIs(1));
-  EXPECT_EQ(report.sizes[0].rows[0].ratios[0].peer, TeamKind::kOpenMpi);
+  EXPECT_EQ(report.sizes[0].rows[0].ratios[0].peer.kind, TeamKind::kOpenMpi);
   EXPECT_DOUBLE_EQ(report.sizes[0].rows[0].ratios[0].ratio, 8);
   EXPECT_THAT(report.sizes[0].rows[1].ratios, SizeIs(0));
 }
@@ -115,6 +118,37 @@ TEST(DeriveSizeTest, ComputesBandwidths) {
     EXPECT_DOUBLE_EQ(size.rows[0].alg_bw, 8e9);
     const double bus[] = {0, 0, 8e9, 0, 12e9};
     EXPECT_DOUBLE_EQ(size.rows[0].bus_bw, bus[world_size]) << world_size;
+  }
+}
+
+// nccl-tests' definitions, and the messages that a bound is made of.
+TEST(DeriveSizeTest, KnowsEveryCollective) {
+  struct Case {
+    Operation operation;
+    bool in_place;
+    double bus_factor, bound;
+    int64_t count;
+  };
+  constexpr int64_t kBytes = 8 << 20;
+  const Case cases[] = {{Operation::kAllReduce, true, 1.5, 8, kBytes / 4},
+                        {Operation::kReduceScatter, true, 0.75, 5, kBytes / 16},
+                        {Operation::kAllGather, true, 0.75, 4, kBytes / 16},
+                        {Operation::kAllGather, false, 0.75, 5, kBytes / 16},
+                        {Operation::kBroadcast, true, 1, 4, kBytes / 4},
+                        {Operation::kAllToAll, true, 0.75, 8, kBytes / 16}};
+  for (const Case& c : cases) {
+    const AllReduceSize size =
+        DeriveSize({.world_size = 4, .in_place = c.in_place},
+                   {.operation = c.operation,
+                    .bytes = kBytes,
+                    .rounds = 1,
+                    .rows = {{{{TeamKind::kProcesses}}, {1.0}, 0},
+                             {{{TeamKind::kCopy}}, {1.0}, 0}}});
+    SCOPED_TRACE(CollectiveName(c.operation));
+    EXPECT_DOUBLE_EQ(size.rows[0].alg_bw, kBytes);
+    EXPECT_DOUBLE_EQ(size.rows[0].bus_bw, kBytes * c.bus_factor);
+    EXPECT_DOUBLE_EQ(*size.bound_seconds, c.bound * kBytes / size.copy_bw);
+    EXPECT_EQ(size.count, c.count);
   }
 }
 
@@ -165,18 +199,23 @@ TEST(AllReduceDocumentTest, HasTheKeysAndUnitsOfNcclTestsFirst) {
   EXPECT_EQ(document.schema_version, 1);
   EXPECT_EQ(document.origin.machine.cores, 2);
   const Value& data = document.data;
-  EXPECT_THAT(data.keys(),
-              ElementsAre("settings", "notes", "not_available", "results"));
+  EXPECT_THAT(data.keys(), ElementsAre("gpu", "shared_gpu", "nccl", "settings",
+                                       "notes", "not_available", "results"));
+  EXPECT_TRUE(data["gpu"].is_null());
+  EXPECT_EQ(data["shared_gpu"], false);
+  EXPECT_TRUE(data["nccl"].is_null());
+  EXPECT_EQ(data["settings"]["collectives"][0], "all_reduce");
   EXPECT_EQ(data["settings"]["world_size"], 2);
   EXPECT_EQ(data["settings"]["dtype"], "float32");
   EXPECT_EQ(data["notes"][0], "Something to know.");
   ASSERT_EQ(data["results"].size(), 4u);
-  EXPECT_THAT(data["results"][0].keys(),
-              ElementsAre("size", "count", "type", "redop", "root", "time",
-                          "alg_bw", "bus_bw", "nwrong", "in_place", "subject",
-                          "backend", "algorithm", "buffers", "p50", "p95",
-                          "p99", "mean", "min", "max", "samples", "rounds",
-                          "copy_bw", "bound", "bound_fraction", "ratios"));
+  EXPECT_THAT(
+      data["results"][0].keys(),
+      ElementsAre("size", "count", "type", "redop", "root", "time", "alg_bw",
+                  "bus_bw", "nwrong", "in_place", "collective", "subject",
+                  "backend", "algorithm", "buffers", "p50", "p95", "p99",
+                  "mean", "min", "max", "host_us", "nccl", "samples", "rounds",
+                  "copy_bw", "bound", "bound_fraction", "ratios"));
   EXPECT_THAT(data["results"][0]["in_place"].keys(),
               ElementsAre("time", "alg_bw", "bus_bw", "nwrong"));
   const Value& ours = data["results"][2];
@@ -262,10 +301,148 @@ TEST(AllReduceDocumentTest, FitsItsColumnsWithLargeNumbers) {
       row.alg_bw = row.bus_bw = 1234e9;
       row.wrong = int64_t{1} << 40;
       row.bound_fraction = 1.5;
-      row.ratios = {{TeamKind::kOpenMpi, 9999}, {TeamKind::kGloo, 9999}};
+      row.ratios = {{{TeamKind::kOpenMpi}, 9999}, {{TeamKind::kGloo}, 9999}};
     }
   }
   ExpectNarrow(report::TerminalText(AllReduceDocument(report)));
+}
+
+// Our ring and window variant, next to NCCL's own calls, which share a GPU.
+AllReduceReport GpuReport() {
+  AllReduceReport report;
+  AllReduceSettings& settings = report.settings;
+  settings.backends = {TeamKind::kNccl};
+  settings.algorithms = {Algorithm::kRing, Algorithm::kDirect};
+  settings.buffers = {BufferKind::kGroup};
+  settings.peers = {TeamKind::kPlainNccl};
+  settings.collectives = {Operation::kAllReduce, Operation::kBroadcast};
+  settings.sizes = {1 << 20};
+  report.origin = ExampleOrigin("allreduce --backend=nccl --peers=nccl");
+  report.missing = {{{TeamKind::kPlainNccl, Algorithm::kRing}, "it is gone"},
+                    {{TeamKind::kPlainNccl, Algorithm::kRing}, "it is gone"}};
+  NcclFacts facts = {.version = "2.28.9+cuda13.0",
+                     .network = "Socket",
+                     .channels = "24 coll, 16 nvls, 32 p2p",
+                     .p2p = "all pairs",
+                     .nvls = "available",
+                     .transports = {"P2P/CUMEM", "SHM/direct"}};
+  report.nccl.push_back({{TeamKind::kNccl, Algorithm::kRing}, facts, "H100"});
+  report.nccl.push_back({{TeamKind::kNccl, Algorithm::kDirect}, facts, "H100"});
+  facts = {.environment = {{"NCCL_P2P_LEVEL", "NVL"}}};
+  report.nccl.push_back({{TeamKind::kPlainNccl}, facts, "H100", true});
+  report.nccl.back().calls.push_back(
+      {Operation::kAllReduce, 1 << 20, {}, {"NVLS", "SIMPLE", "16"}});
+  for (const Operation operation : settings.collectives) {
+    AllReduceSize measured = {
+        .operation = operation, .bytes = 1 << 20, .rounds = 3};
+    for (const Subject& subject : SubjectsOf(settings)) {
+      if (subject.team.algorithm == Algorithm::kRing &&
+          IsPeer(subject.team.kind)) {
+        continue;
+      }
+      const double scale = IsPeer(subject.team.kind) ? 2 : 1;
+      AllReduceRow row = {subject, {scale * 1e-5, scale * 3e-5, scale * 1e-5}};
+      row.host_seconds = {2e-6, 1e-6, 9e-6};
+      measured.rows.push_back(row);
+    }
+    AddChoices(report.nccl, measured);
+    report.sizes.push_back(DeriveSize(settings, measured));
+  }
+  return report;
+}
+
+constexpr char kGpuGolden[] =
+    R"(all-reduce, broadcast, 2 ranks, float32 sum, in place
+Example 9000, 2 cores, 16 GiB, Linux 6.1; 2024-05-31T16:20:00Z
+commit 0123456789abcdef0123456789abcdef01234567
+allreduce --backend=nccl --peers=nccl
+GPU: H100
+shared_gpu: true: ranks share a GPU, so times and bandwidths mean nothing; answers are checked as
+ever.
+nccl ring, nccl direct: NCCL 2.28.9+cuda13.0; channels 24 coll, 16 nvls, 32 p2p; network Socket; P2P
+all pairs; NVLS available; by P2P/CUMEM, SHM/direct
+NCCL: NCCL unknown; channels unknown; network unknown; P2P unknown; NVLS unknown; by unknown;
+NCCL_P2P_LEVEL=NVL
+
+all-reduce
+     size what                   p50 us host us  algbw  busbw wrong NCCL chose           /nccl /ring
+    1 MiB nccl ring group         10.00   2.000  104.9  104.9     0 -                     2.00     -
+          nccl direct group       10.00   2.000  104.9  104.9     0 -                     2.00     -
+          NCCL                    20.00   2.000  52.43  52.43     0 NVLS SIMPLE 16           -     -
+
+broadcast
+     size what                   p50 us host us  algbw  busbw wrong NCCL chose           /nccl /ring
+    1 MiB nccl ring group         10.00   2.000  104.9  104.9     0 -                     2.00     -
+          nccl direct group       10.00   2.000  104.9  104.9     0 -                     2.00     -
+          NCCL                    20.00   2.000  52.43  52.43     0 -                        -     -
+)";
+
+TEST(AllReduceDocumentTest, SaysOnGpusWhatNcclDid) {
+  AllReduceReport report = GpuReport();
+  const report::Document document = AllReduceDocument(report);
+  const std::string text = report::TerminalText(document);
+  EXPECT_THAT(text, StartsWith(kGpuGolden));
+  EXPECT_THAT(text, HasSubstr("\nNCCL_ALGO=Ring: not available: it is gone\n"));
+  ExpectNarrow(text);
+  const Value& data = document.data;
+  EXPECT_EQ(data["gpu"], "H100");
+  EXPECT_EQ(data["shared_gpu"], true);
+  EXPECT_EQ(data["nccl"]["nccl direct"]["version"], "2.28.9+cuda13.0");
+  EXPECT_EQ(data["nccl"]["nccl direct"]["transports"][1], "SHM/direct");
+  EXPECT_EQ(data["nccl"]["NCCL"]["network"], "unknown");
+  EXPECT_EQ(data["nccl"]["NCCL"]["environment"]["NCCL_P2P_LEVEL"], "NVL");
+  EXPECT_EQ(data["not_available"]["nccl_ring"], "it is gone");
+  const Value& ours = data["results"][0];
+  ExpectAbout(ours["host_us"], 2);
+  EXPECT_EQ(ours["nccl"]["algorithm"], "unknown");
+  ExpectAbout(ours["ratios"]["nccl"], 2);
+  EXPECT_TRUE(ours["copy_bw"].is_null());
+  EXPECT_TRUE(ours["bound"].is_null());
+  const Value& peer = data["results"][2];
+  EXPECT_EQ(peer["nccl"]["algorithm"], "NVLS");
+  EXPECT_EQ(peer["nccl"]["protocol"], "SIMPLE");
+  EXPECT_EQ(peer["nccl"]["channels"], "16");
+  const Value& broadcast = data["results"][3];
+  EXPECT_EQ(broadcast["collective"], "broadcast");
+  EXPECT_EQ(broadcast["redop"], "none");
+  EXPECT_EQ(broadcast["root"], 0);
+  // It grows by rows and by tables.
+  while (!report.sizes.empty()) {
+    report.sizes.pop_back();
+    EXPECT_THAT(text, StartsWith(report::TerminalText(
+                          AllReduceDocument(report, /*finished=*/false))));
+  }
+}
+
+TEST(AllReduceDocumentTest, HasBarsForGpusThatAreNotShared) {
+  AllReduceReport report = GpuReport();
+  const auto texts = [&] {
+    std::vector<std::string> all;
+    for (const report::Bar& bar : AllReduceDocument(report).bars) {
+      all.push_back(bar.Text());
+    }
+    return all;
+  };
+  const std::string host = "at most 30 us until an all-reduce has returned: ";
+  const std::string ring = "2 nccl ring group, " + host + "2.00: met";
+  const std::string direct = "2 nccl direct group, " + host + "2.00: met";
+  EXPECT_THAT(texts(), ElementsAre(ring, direct));
+  // The ring has no such bar below 128 MiB.
+  for (AllReduceRow& row : report.sizes[0].rows) {
+    row.ratios = {{{TeamKind::kPlainNccl, Algorithm::kRing}, 0.97}};
+  }
+  EXPECT_THAT(texts(), ElementsAre(ring, direct));
+  for (NcclProbe& probe : report.nccl) probe.shared_gpu = false;
+  EXPECT_THAT(texts(),
+              ElementsAre(ring, direct,
+                          "from 1 MiB, 2 nccl direct group, at least 1 times "
+                          "as fast as NCCL_ALGO=Ring: 0.97: NOT met"));
+  report.sizes[0].bytes = 128 << 20;
+  EXPECT_THAT(texts(),
+              ElementsAre(ring,
+                          "from 128 MiB, 2 nccl ring group, at least 0.95 "
+                          "times as fast as NCCL_ALGO=Ring: 0.97: met",
+                          direct, HasSubstr("NOT met")));
 }
 
 // The golden text has the bars.
@@ -334,6 +511,55 @@ TEST(AllReduceCommandTest, TakesEveryTypeOperationAndNumberOfRanks) {
   }
 }
 
+// As nccl-tests is called.
+TEST(AllReduceCommandTest, UnderstandsTheFlagsOfNcclTests) {
+  const std::string path = TestPath(".json");
+  const CommandOutcome outcome = RunAllReduce(
+      absl::StrCat("-b 8 -e64K -f 8192 -n 3 -w 1 -c 0 -g 3 -d half -o max "
+                   "--backend=threads --rounds=2 --json=",
+                   path));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  EXPECT_THAT(outcome.output,
+              AllOf(HasSubstr("all-reduce, 3 ranks, float16 max"),
+                    HasSubstr("allreduce -b 8 -e64K "),
+                    HasSubstr("Every answer is checked, with -c 0 too.")));
+  const nlohmann::json json = ReadJson(path);
+  EXPECT_EQ(json["settings"]["warmup"], 1);
+  ASSERT_EQ(json["results"].size(), 4u);
+  EXPECT_EQ(json["results"][3]["size"], 64 << 10);
+  EXPECT_EQ(json["results"][3]["samples"], 2 * 3);
+}
+
+// Gloo has no reduce-scatter; all have the others.
+TEST(AllReduceCommandTest, MeasuresEveryCollectiveOfEveryBackendAndPeer) {
+  const std::string path = TestPath(".json");
+  const CommandOutcome outcome = RunAllReduce(absl::StrCat(
+      "--collective=reduce_scatter,all_gather,broadcast,all_to_all "
+      "--backend=threads,processes,mpi --buffers=group --peers=mpi,gloo "
+      "--world_size=3 -n 3 -w 1 --json=",
+      path, kSmall));
+  ASSERT_EQ(outcome.exit_status, 0) << outcome.output;
+  const nlohmann::json json = ReadJson(path);
+  for (const auto& result : json["results"]) {
+    EXPECT_EQ(result["nwrong"], 0) << result;
+    const bool moves = result["collective"] != "reduce_scatter";
+    EXPECT_EQ(result["redop"], moves ? "none" : "sum");
+  }
+  if (access("benchmarks/all_reduce/allreduce_peer_gloo", X_OK) != 0) return;
+  EXPECT_EQ(json["not_available"]["gloo"], "Gloo has no reduce_scatter");
+  const auto& last = json["results"].back();
+  EXPECT_EQ(last["subject"], "Gloo");
+  EXPECT_EQ(last["collective"], "all_to_all");
+}
+
+TEST(AllReduceCommandTest, NeedsAGpuForNccl) {
+  if (access("/dev/nvidia0", F_OK) == 0) GTEST_SKIP() << "there is a GPU";
+  const CommandOutcome outcome = RunAllReduce("--backend=nccl --peers=nccl");
+  EXPECT_EQ(outcome.exit_status, 1);
+  EXPECT_THAT(outcome.output, StartsWith("allreduce: nccl auto: "));
+  EXPECT_EQ(std::ranges::count(outcome.output, '\n'), 1) << outcome.output;
+}
+
 // A peer whose library is missing is named; the others are measured.
 TEST(AllReduceCommandTest, ComparesWithThePeersThatThereAre) {
   const std::string path = TestPath(".json");
@@ -394,14 +620,24 @@ TEST(AllReduceCommandTest, NamesAFlagThatIsWrong) {
       {"--world_size=0", "--world_size: 0"},
       {"--world_size=65", "--world_size: 65"},
       {"--world_size=two", "--world_size=two"},
-      {"--backend=mpi,nccl",
-       "--backend: 'nccl' is not one of threads, processes, mpi"},
+      {"--backend=cuda",
+       "--backend: 'cuda' is not one of threads, processes, mpi, nccl"},
+      {"--backend=nccl,mpi", "--backend: nccl, whose buffers are a GPU's"},
+      {"--backend=nccl --peers=mpi",
+       "--peers: Open MPI's buffers are the host"},
+      {"--backend=nccl --algorithm=tree", "--algorithm: nccl has no tree"},
+      {"--backend=nccl -g 3 -o avg", "--op: NCCL's avg is"},
+      {"--collective=scan",
+       "--collective: 'scan' is not one of all_reduce, reduce_scatter, "
+       "all_gather, broadcast, all_to_all"},
+      {"-b few", "--min_bytes: 'few'"},
+      {"-b", "--b is not a flag"},
       {"--algorithm=star",
        "--algorithm: 'star' is not one of auto, ring, tree, direct"},
       {"--buffers=device", "--buffers: 'device' is not one of ordinary, group"},
       {"--backend=", "--backend: ''"},
       {"--peers=mpi,", "--peers: ''"},
-      {"--peers=nccl", "--peers: 'nccl'"},
+      {"--peers=nccl", "--peers: NCCL's buffers are a GPU's"},
       {"--dtype=float",
        "--dtype: 'float' is not one of float64, float32, float16, bfloat16, "
        "int32, int64, uint8"},

@@ -1,373 +1,229 @@
 #include "benchmarks/all_reduce/turn.h"
 
-#include <algorithm>
-#include <bit>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
+#include "benchmarks/all_reduce/exact_pattern.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/rank_service.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 
 namespace lockstep::benchmarks {
-
-// Tables by phase, and their expansion into memory.
 namespace {
 
-// Elements of a block are neighbours in the list of phases; each block begins
-// at a place of its own in it. So values come by memcpy, yet do not repeat.
-constexpr int64_t kBlock = 4096;
-constexpr int64_t kStarts = 8191;
+constexpr int kRoot = 0;  // Of broadcasts.
 
-// Every integer up to this is exact in bfloat16, the type with the fewest bits.
-constexpr int64_t kExactLimit = 256;
-
-constexpr int64_t kProductPhases = 7;  // Of each rank.
-
-uint64_t Mix(uint64_t x) { return MixBits(x + 0x9e3779b97f4a7c15); }
-
-int64_t BlockStart(int64_t block) {
-  return static_cast<int64_t>(Mix(static_cast<uint64_t>(block)) % kStarts);
-}
-
-bool IsInteger(DataType type) {
-  return type == DataType::kInt32 || type == DataType::kInt64 ||
-         type == DataType::kUInt8;
-}
-
-// Float16 and bfloat16 from the nearest float32, to nearest even; only normal
-// numbers and zero come here. Not the conversion that reductions use.
-uint64_t Narrow(float value, int mantissa_bits, int bias) {
-  const auto bits = std::bit_cast<uint32_t>(value);
-  const uint32_t sign = (bits >> 31) << 15;
-  if ((bits << 1) == 0) return sign;
-  const int drop = 23 - mantissa_bits;
-  uint32_t magnitude = bits & 0x7fffffff;
-  magnitude += ((1u << (drop - 1)) - 1) + ((magnitude >> drop) & 1);
-  const int rebias = (127 - bias) << mantissa_bits;
-  return sign | ((magnitude >> drop) - static_cast<uint32_t>(rebias));
-}
-
-// The bits of numerator / denominator as an element of the type.
-uint64_t Encode(DataType type, int64_t numerator, int64_t denominator) {
-  const auto quotient =
-      static_cast<float>(numerator) / static_cast<float>(denominator);
-  switch (type) {
-    case DataType::kFloat64:
-      return std::bit_cast<uint64_t>(static_cast<double>(numerator) /
-                                     static_cast<double>(denominator));
-    case DataType::kFloat32:
-      return std::bit_cast<uint32_t>(quotient);
-    case DataType::kFloat16:
-      return Narrow(quotient, 10, 15);
-    case DataType::kBFloat16:
-      return Narrow(quotient, 7, 127);
-    case DataType::kInt32:
-      return static_cast<uint32_t>(numerator / denominator);
-    case DataType::kInt64:
-      return static_cast<uint64_t>(numerator / denominator);
-    case DataType::kUInt8:
-      break;
-  }
-  return static_cast<uint8_t>(numerator / denominator);
-}
-
-// The most phases that keep all partial sums exact; FindStep may take fewer.
-int64_t MostPhases(DataType type, ReduceOp op, int world_size) {
-  switch (op) {
-    case ReduceOp::kProduct:
-      return kProductPhases * world_size;
-    case ReduceOp::kMin:
-    case ReduceOp::kMax:
-      return 101;
-    case ReduceOp::kAverage:
-      if (IsInteger(type)) return 251;
-      break;
-    case ReduceOp::kSum:
-      break;
-  }
-  return std::min<int64_t>(251, 2 * (kExactLimit / world_size) + 1);
-}
-
-int64_t Combine(ReduceOp op, int64_t a, int64_t b) {
-  switch (op) {
-    case ReduceOp::kProduct:
-      return a * b;
-    case ReduceOp::kMin:
-      return std::min(a, b);
-    case ReduceOp::kMax:
-      return std::max(a, b);
-    case ReduceOp::kSum:
-    case ReduceOp::kAverage:
-      break;
-  }
-  return a + b;
-}
-
-// What rank `rank` of `world_size` gives where the phase is `phase`, of
-// `phases` of them: an integer.
-int64_t PatternInput(DataType type, ReduceOp op, int rank, int world_size,
-                     int64_t phase, int64_t phases) {
-  const bool is_signed = type != DataType::kUInt8;
-  const int64_t small = (phase + rank) % 3;
-  const bool holds = phase % world_size == rank;
-  switch (op) {
-    case ReduceOp::kProduct: {
-      // 2^e, e in [1, 7], shared between two ranks; the others give 1 or -1.
-      const int64_t e = phase % kProductPhases + 1;
-      const int64_t holder = phase / kProductPhases;
-      int64_t value = 1;
-      if (rank == holder) value <<= e - e / 2;
-      if (rank == (holder + 1) % world_size) value <<= e / 2;
-      return is_signed && small == 0 ? -value : value;
-    }
-    case ReduceOp::kMin:
-      return phase + (holds ? 0 : 1 + small) - (is_signed ? phases / 2 : 0);
-    case ReduceOp::kMax:
-      return phase + (holds ? 3 : 2 - small) - (is_signed ? phases / 2 : 0);
-    case ReduceOp::kAverage:
-      // Integer quotients of small sums would all be zero.
-      if (IsInteger(type)) return phase + small - (is_signed ? phases / 2 : 0);
-      break;
-    case ReduceOp::kSum:
-      break;
-  }
-  return (phase + rank) % phases - (is_signed ? phases / 2 : 0);
-}
-
-template <typename Word>
-void ExpandAs(const std::vector<uint64_t>& table, int64_t shift,
-              std::span<const uint16_t> phases, std::byte* out) {
-  const auto size = static_cast<int64_t>(table.size());
-  for (size_t j = 0; j < phases.size(); ++j) {
-    int64_t phase = phases[j] + shift;
-    if (phase >= size) phase -= size;
-    const auto word = static_cast<Word>(table[static_cast<size_t>(phase)]);
-    std::memcpy(out + j * sizeof(Word), &word, sizeof(Word));
-  }
-}
-
-int64_t CountDifferent(const std::byte* a, const std::byte* b, int64_t count,
-                       int64_t size) {
-  int64_t different = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    different += std::memcmp(a + i * size, b + i * size, size) != 0;
-  }
-  return different;
-}
-
-}  // namespace
-
-absl::StatusOr<ExactPattern> ExactPattern::Create(DataType type, ReduceOp op,
-                                                  int rank, int world_size) {
-  if (world_size < 1 || world_size > kMaxWorldSize || rank < 0 ||
-      rank >= world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("no pattern for rank ", rank, " of ", world_size));
-  }
-  return ExactPattern(type, op, rank, world_size);
-}
-
-ExactPattern::ExactPattern(DataType type, ReduceOp op, int rank, int world_size)
-    : type_(type) {
-  // Fewer phases until some step makes every result differ from the two
-  // before it: it exists for every type, operation and world size.
-  for (int64_t phases = MostPhases(type, op, world_size); phases > 1;
-       --phases) {
-    inputs_.clear();
-    results_.clear();
-    for (int64_t g = 0; g < phases; ++g) {
-      int64_t result = PatternInput(type, op, 0, world_size, g, phases);
-      for (int r = 1; r < world_size; ++r) {
-        result = Combine(op, result,
-                         PatternInput(type, op, r, world_size, g, phases));
-      }
-      inputs_.push_back(
-          Encode(type, PatternInput(type, op, rank, world_size, g, phases), 1));
-      results_.push_back(
-          Encode(type, result, op == ReduceOp::kAverage ? world_size : 1));
-    }
-    if (FindStep()) break;
-  }
-  const auto phases = static_cast<uint64_t>(results_.size());
-  for (int64_t j = 0; j < kStarts + kBlock; ++j) {
-    phases_.push_back(
-        static_cast<uint16_t>(Mix(static_cast<uint64_t>(j) << 20) % phases));
-  }
-}
-
-bool ExactPattern::FindStep() {
-  const size_t size = results_.size();
-  for (size_t step = 1; step < size; ++step) {
-    bool differs = true;
-    for (size_t g = 0; g < size && differs; ++g) {
-      differs = results_[g] != results_[(g + step) % size] &&
-                results_[g] != results_[(g + 2 * step) % size];
-    }
-    step_ = static_cast<int64_t>(step);
-    if (differs) return true;
-  }
-  return false;
-}
-
-void ExactPattern::Expand(const std::vector<uint64_t>& table, int64_t iteration,
-                          int64_t count) {
-  // One block needs its own phases only.
-  const std::span<const uint16_t> phases =
-      count <= kBlock ? std::span(phases_).subspan(BlockStart(0), count)
-                      : std::span(phases_);
-  const auto size = static_cast<int64_t>(table.size());
-  const int64_t shift = iteration % size * step_ % size;
-  tile_.resize(phases.size() * SizeOf(type_));
-  switch (SizeOf(type_)) {
-    case 1:
-      return ExpandAs<uint8_t>(table, shift, phases, tile_.data());
-    case 2:
-      return ExpandAs<uint16_t>(table, shift, phases, tile_.data());
-    case 4:
-      return ExpandAs<uint32_t>(table, shift, phases, tile_.data());
-    default:
-      return ExpandAs<uint64_t>(table, shift, phases, tile_.data());
-  }
-}
-
-void ExactPattern::Fill(int64_t iteration, Buffer data) {
-  Expand(inputs_, iteration, data.count);
-  const int64_t size = SizeOf(type_);
-  for (int64_t begin = 0; begin < data.count; begin += kBlock) {
-    const int64_t start = data.count <= kBlock ? 0 : BlockStart(begin / kBlock);
-    std::memcpy(data.bytes() + begin * size, tile_.data() + start * size,
-                std::min(kBlock, data.count - begin) * size);
-  }
-}
-
-int64_t ExactPattern::CountWrong(int64_t iteration, ConstBuffer data) {
-  Expand(results_, iteration, data.count);
-  const int64_t size = SizeOf(type_);
-  int64_t wrong = 0;
-  for (int64_t begin = 0; begin < data.count; begin += kBlock) {
-    const int64_t start = data.count <= kBlock ? 0 : BlockStart(begin / kBlock);
-    const int64_t count = std::min(kBlock, data.count - begin);
-    const std::byte* got = data.bytes() + begin * size;
-    const std::byte* want = tile_.data() + start * size;
-    if (std::memcmp(got, want, count * size) == 0) continue;
-    wrong += CountDifferent(got, want, count, size);
-  }
-  return wrong;
-}
-
-// Turns.
-namespace {
-
-// The buffers of a turn's iterations in one piece of memory: inputs first, and
-// outputs behind them where they are apart.
-class BufferPool {
+// One rank's calls of a turn: their buffers, in one piece of memory, inputs
+// first, and outputs behind them where they are apart; and what is in these.
+class TurnCalls {
  public:
-  BufferPool(const TurnRequest& request, std::byte* memory)
+  // buffers: how many calls have some.
+  TurnCalls(const TurnRequest& request, int rank, int world_size, int buffers)
       : request_(request),
-        stride_(RoundUpToAlignment(request.count * SizeOf(request.type))),
-        memory_(memory) {}
+        rank_(rank),
+        world_size_(world_size),
+        buffers_(buffers),
+        part_(request.count / world_size),
+        stride_(RoundUpToAlignment(request.count * SizeOf(request.type))) {}
 
   int64_t bytes() const {
-    return stride_ * request_.iterations * (request_.in_place ? 1 : 2);
+    return stride_ * buffers_ * (request_.in_place ? 1 : 2);
   }
-  Buffer Input(int64_t i) const { return At(i); }
-  Buffer Output(int64_t i) const {
-    return At(request_.in_place ? i : i + request_.iterations);
+
+  // Call i in that memory.
+  Collective Call(int64_t i, std::byte* memory) const {
+    const Buffer input = Input(i, memory);
+    const Buffer output = Output(i, memory);
+    switch (request_.operation) {
+      case Operation::kReduceScatter:
+        return Collective::ReduceScatter(input, output, request_.op);
+      case Operation::kAllGather:
+        return Collective::AllGather(input, output);
+      case Operation::kBroadcast:
+        return Collective::Broadcast(output, kRoot);
+      case Operation::kAllToAll:
+        return Collective::AllToAll(input, output);
+      default:
+        return Collective::AllReduce(input, output, request_.op);
+    }
+  }
+
+  // Writes what this rank gives in call i. Nothing of an earlier turn's answers
+  // is left.
+  void Fill(int64_t i, ExactPattern& pattern, std::byte* memory) const {
+    const int64_t iteration = request_.first + i;
+    const Buffer input = Input(i, memory);
+    if (!request_.in_place || !Reduces(request_.operation)) {
+      const Buffer output = Output(i, memory);
+      std::memset(output.data, 0xff, static_cast<size_t>(output.size_bytes()));
+    }
+    switch (request_.operation) {
+      case Operation::kAllGather:
+        return pattern.FillResult(iteration, input, rank_ * part_);
+      case Operation::kBroadcast:
+        if (rank_ == kRoot) pattern.FillResult(iteration, input, 0);
+        return;
+      case Operation::kAllToAll:
+        return pattern.FillResult(iteration, input, rank_ * request_.count);
+      default:
+        return pattern.Fill(iteration, input);
+    }
+  }
+
+  int64_t CountWrong(int64_t i, ExactPattern& pattern,
+                     std::byte* memory) const {
+    const int64_t iteration = request_.first + i;
+    const Buffer output = Output(i, memory);
+    if (request_.operation == Operation::kReduceScatter) {
+      return pattern.CountWrong(iteration, output, rank_ * part_);
+    }
+    if (request_.operation != Operation::kAllToAll) {
+      return pattern.CountWrong(iteration, output);
+    }
+    int64_t wrong = 0;
+    for (int64_t peer = 0; peer < world_size_; ++peer) {
+      wrong += pattern.CountWrong(iteration, output.Part(peer * part_, part_),
+                                  peer * request_.count + rank_ * part_);
+    }
+    return wrong;
   }
 
  private:
-  Buffer At(int64_t i) const {
-    return {memory_ + i * stride_, request_.count, request_.type};
+  Buffer Input(int64_t i, std::byte* memory) const {
+    const bool part = request_.operation == Operation::kAllGather;
+    return At(i, part, memory);
+  }
+  Buffer Output(int64_t i, std::byte* memory) const {
+    const bool part = request_.operation == Operation::kReduceScatter;
+    return At(request_.in_place ? i : i + buffers_, part, memory);
+  }
+
+  // A whole message, or one part: where it is one of a whole in place, this
+  // rank's.
+  Buffer At(int64_t place, bool part, std::byte* memory) const {
+    const Buffer whole(memory + place * stride_, request_.count, request_.type);
+    if (!part) return whole;
+    return whole.Part(request_.in_place ? rank_ * part_ : 0, part_);
   }
 
   const TurnRequest& request_;
+  const int64_t rank_;
+  const int64_t world_size_;
+  const int64_t buffers_;
+  const int64_t part_;
   const int64_t stride_;
-  std::byte* const memory_;
 };
-
-void Fill(const TurnRequest& request, const BufferPool& pool,
-          ExactPattern& pattern) {
-  for (int i = 0; i < request.iterations; ++i) {
-    pattern.Fill(request.first + i, pool.Input(i));
-    // Nothing of an earlier turn's answers is left.
-    if (!request.in_place) {
-      const Buffer output = pool.Output(i);
-      std::memset(output.data, 0xff, static_cast<size_t>(output.size_bytes()));
-    }
-  }
-}
 
 }  // namespace
 
-absl::StatusOr<std::span<std::byte>> TurnTaker::Memory(BufferKind kind,
-                                                       int64_t bytes) {
+absl::StatusOr<TurnTaker::Memory> TurnTaker::Allocate(BufferKind kind,
+                                                      int64_t bytes) {
   std::span<std::byte>& memory = memory_[static_cast<int>(kind)];
-  if (static_cast<int64_t>(memory.size()) >= bytes) return memory;
+  if (static_cast<int64_t>(memory.size()) >= bytes) {
+    return Memory{memory, memory};
+  }
   if (kind == BufferKind::kGroup) {
     group_memory_ = GroupBuffer();  // Gives back what there was before.
     LOCKSTEP_ASSIGN_OR_RETURN(group_memory_, group_.Allocate(bytes));
-    return memory = group_memory_.bytes();
+    memory = group_memory_.bytes();
+  } else {
+    ordinary_.reset();
+    memory = {};
+    LOCKSTEP_ASSIGN_OR_RETURN(ordinary_, AllocateAligned(bytes));
+    memory = {ordinary_.get(), static_cast<size_t>(bytes)};
   }
-  ordinary_.reset();
-  memory = {};
-  LOCKSTEP_ASSIGN_OR_RETURN(ordinary_, AllocateAligned(bytes));
-  memory = {ordinary_.get(), static_cast<size_t>(bytes)};
-  return memory;
+  return Memory{memory, memory};
 }
 
-absl::StatusOr<TimedCalls> TurnTaker::Take(const TurnRequest& request) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::span<std::byte> memory,
-      Memory(request.buffers, BufferPool(request, nullptr).bytes()));
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      ExactPattern pattern,
-      ExactPattern::Create(request.type, request.op, group_.rank(),
-                           group_.world_size()));
-  const BufferPool pool(request, memory.data());
-  const auto call = [&](int i) {
-    return group_.AllReduce(ConstBuffer(pool.Input(i)), pool.Output(i),
-                            request.op);
-  };
-  if (request.warmup > 0) Fill(request, pool, pattern);
-  for (int i = 0; i < request.warmup; ++i) {
-    LOCKSTEP_RETURN_IF_ERROR(call(i % request.iterations));
-  }
-  Fill(request, pool, pattern);
-  TimedCalls result;
-  result.seconds.resize(static_cast<size_t>(request.iterations));
-  LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
+absl::StatusOr<AllReduceTurn> TurnTaker::Time(const TurnRequest& request,
+                                              CallFunction call) {
+  AllReduceTurn turn;
+  turn.calls.seconds.resize(static_cast<size_t>(request.iterations));
   using Clock = std::chrono::steady_clock;
   Clock::time_point begin = Clock::now();
   for (int i = 0; i < request.iterations; ++i) {
     LOCKSTEP_RETURN_IF_ERROR(call(i));
     const Clock::time_point end = Clock::now();
-    result.seconds[static_cast<size_t>(i)] =
+    turn.calls.seconds[static_cast<size_t>(i)] =
         std::chrono::duration<double>(end - begin).count();
     begin = end;
   }
-  for (int i = 0; i < request.iterations; ++i) {
-    result.wrong += pattern.CountWrong(request.first + i, pool.Output(i));
+  return turn;
+}
+
+absl::StatusOr<AllReduceTurn> TurnTaker::TakeWhatThereIs(
+    const TurnRequest& request) {
+  const int buffers = request.iterations + extra_buffers();
+  const TurnCalls calls(request, group_.rank(), group_.world_size(), buffers);
+  LOCKSTEP_ASSIGN_OR_RETURN(const Memory memory,
+                            Allocate(request.buffers, calls.bytes()));
+  const auto call = [&](int i) {
+    return group_.Run(calls.Call(i, memory.calls.data()));
+  };
+  if (request.probe) {
+    LOCKSTEP_RETURN_IF_ERROR(call(0));
+    LOCKSTEP_RETURN_IF_ERROR(group_.Wait());
+    AllReduceTurn turn;
+    Describe(turn);
+    return turn;
   }
-  return result;
+  // What is only moved may be the result of any reduction.
+  const ReduceOp op = Reduces(request.operation) ? request.op : ReduceOp::kSum;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      ExactPattern pattern,
+      ExactPattern::Create(request.type, op, group_.rank(),
+                           group_.world_size()));
+  const auto fill = [&] {
+    for (int i = 0; i < request.iterations; ++i) {
+      calls.Fill(i, pattern, memory.host.data());
+    }
+    return Upload(memory, calls.bytes());
+  };
+  // What a GPU warms up on may be anything; a CPU is slow with some numbers.
+  const bool on_host = memory.calls.data() == memory.host.data();
+  if (request.warmup > 0 && on_host) LOCKSTEP_RETURN_IF_ERROR(fill());
+  for (int i = 0; i < request.warmup; ++i) {
+    LOCKSTEP_RETURN_IF_ERROR(call(i % buffers));
+  }
+  LOCKSTEP_RETURN_IF_ERROR(group_.Wait());
+  LOCKSTEP_RETURN_IF_ERROR(fill());
+  LOCKSTEP_RETURN_IF_ERROR(meeting_.Barrier());
+  LOCKSTEP_ASSIGN_OR_RETURN(AllReduceTurn turn, Time(request, call));
+  LOCKSTEP_RETURN_IF_ERROR(group_.Wait());
+  Describe(turn);
+  LOCKSTEP_RETURN_IF_ERROR(Download(memory, calls.bytes()));
+  for (int i = 0; i < request.iterations; ++i) {
+    turn.calls.wrong += calls.CountWrong(i, pattern, memory.host.data());
+  }
+  return turn;
+}
+
+absl::StatusOr<AllReduceTurn> TurnTaker::Take(const TurnRequest& request) {
+  absl::StatusOr<AllReduceTurn> turn = TakeWhatThereIs(request);
+  if (!absl::IsUnimplemented(turn.status())) return turn;
+  AllReduceTurn without;
+  without.missing = std::string(turn.status().message());
+  return without;
+}
+
+absl::Status ServeTaker(const std::string& listener, TurnTaker& taker) {
+  return ServeTurns<TurnRequest>(
+      listener, {taker.meeting().rank(), taker.meeting().world_size()},
+      [&taker](const TurnRequest& request) { return taker.Take(request); });
 }
 
 absl::Status ServeGroup(const std::string& listener, Communicator& group) {
   TurnTaker taker(group);
-  return ServeTurns<TurnRequest>(
-      listener, {group.rank(), group.world_size()},
-      [&taker](const TurnRequest& request) { return taker.Take(request); });
+  return ServeTaker(listener, taker);
 }
 
 }  // namespace lockstep::benchmarks

@@ -1,6 +1,6 @@
 // What the command `allreduce` is asked to measure, and what a rank does: it
-// reduces with whatever library is measured, in turns that its driver asks for,
-// and on inputs whose exact result is known for every element.
+// runs a collective of whatever library is measured, in turns that its driver
+// asks for, and on inputs whose exact result is known for every element.
 #ifndef LOCKSTEP_BENCHMARKS_ALL_REDUCE_TURN_H_
 #define LOCKSTEP_BENCHMARKS_ALL_REDUCE_TURN_H_
 
@@ -9,8 +9,10 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -22,19 +24,22 @@
 
 namespace lockstep::benchmarks {
 
-// What the ranks of a team are, and whose all-reduce they run. A team's
+// What the ranks of a team are, and whose collectives they run. A team's
 // processes are its own, and do nothing while another team has its turn.
 enum class TeamKind : int32_t {
   kThreads,  // The backends of Communicator.
   kProcesses,
   kMpi,
-  kOpenMpi,  // Peers: MPI_Allreduce, and
-  kGloo,     // gloo::allreduce over TCP.
-  kCopy,     // Not an all-reduce: copies, for the bandwidth of memory.
+  kNccl,       // In GPU memory.
+  kOpenMpi,    // Peers: MPI_Allreduce and its siblings,
+  kGloo,       // gloo::allreduce over TCP,
+  kPlainNccl,  // ncclAllReduce, called directly.
+  kCopy,       // No collective: copies, for the bandwidth of memory.
 };
 
 const char* Name(TeamKind kind);
 bool IsPeer(TeamKind kind);
+bool OnGpu(TeamKind kind);
 
 // Where the buffers of a call lie.
 enum class BufferKind : int32_t {
@@ -46,10 +51,15 @@ const char* Name(BufferKind kind);
 
 struct Team {
   TeamKind kind = TeamKind::kProcesses;
-  Algorithm algorithm = Algorithm::kAuto;  // Of Communicator's backends.
+  // Of Communicator's backends. Of kPlainNccl: kAuto is what NCCL chooses, and
+  // kRing is NCCL_ALGO=Ring. Others have one.
+  Algorithm algorithm = Algorithm::kAuto;
 
   friend bool operator==(const Team&, const Team&) = default;
 };
+
+// "processes auto", "Open MPI", "NCCL", "NCCL_ALGO=Ring".
+std::string Name(const Team& team);
 
 // One line of the table for each size: a team, and the memory that it uses.
 struct Subject {
@@ -63,7 +73,7 @@ struct Subject {
 std::string Name(const Subject& subject);
 
 struct MissingPeer {
-  TeamKind peer = TeamKind::kOpenMpi;
+  Team peer = {TeamKind::kOpenMpi};
   std::string why;
 };
 
@@ -73,21 +83,28 @@ struct AllReduceSettings {
   std::vector<Algorithm> algorithms = {Algorithm::kAuto};
   std::vector<BufferKind> buffers = {BufferKind::kOrdinary, BufferKind::kGroup};
   std::vector<TeamKind> peers = {};
+  std::vector<Operation> collectives = {Operation::kAllReduce};
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   bool in_place = true;
-  std::vector<int64_t> sizes = {};  // Bytes of a message, ascending.
+  // Bytes of a message, ascending: what an all-reduce has at its input, an
+  // all-gather at its output. SizesOf says what that means for others.
+  std::vector<int64_t> sizes = {};
   int rounds = 0;       // Turns of each subject; 0: as `seconds` allows.
   int iterations = 0;   // Timed calls of a turn; 0: TimedIterations' choice.
   int warmup = -1;      // Calls before them; -1: WarmupIterations' choice.
   double seconds = 20;  // For all sizes together, if rounds is 0.
 };
 
-// Reads a comma-separated list of backends (threads, processes, mpi), peers
-// (mpi, gloo; may be empty), algorithms, or kinds of buffers. Errors:
-// kInvalidArgument, beginning with the flag.
+// "all_reduce", "reduce_scatter", "all_gather", "broadcast", "all_to_all".
+const char* CollectiveName(Operation operation);
+
+// Reads a comma-separated list of backends (threads, processes, mpi, nccl),
+// peers (mpi, gloo, nccl; may be empty), collectives, algorithms, or kinds of
+// buffers. Errors: kInvalidArgument, beginning with the flag.
 absl::StatusOr<std::vector<TeamKind>> ParseBackends(absl::string_view text);
 absl::StatusOr<std::vector<TeamKind>> ParsePeers(absl::string_view text);
+absl::StatusOr<std::vector<Operation>> ParseCollectives(absl::string_view text);
 absl::StatusOr<std::vector<Algorithm>> ParseAlgorithms(absl::string_view text);
 absl::StatusOr<std::vector<BufferKind>> ParseBuffers(absl::string_view text);
 
@@ -113,29 +130,49 @@ absl::StatusOr<std::vector<int64_t>> MessageSizes(int64_t min_bytes,
 // MessageSizes'.
 absl::Status Validate(const AllReduceSettings& settings);
 
-// One for each backend and algorithm, then the peers, then the copy; and what
-// is measured: every team of a backend with every kind of buffer, the others
-// once.
+// Whether the buffers lie in GPU memory: all of them do, or none.
+bool OnGpu(const AllReduceSettings& settings);
+
+// settings.sizes, cut to whole elements, of which all but all-reduce and
+// broadcast have as many for each rank, at least one; none twice.
+std::vector<int64_t> SizesOf(const AllReduceSettings& settings,
+                             Operation operation);
+
+// Whether these ranks' calls are in place. settings.in_place, but a broadcast
+// always is, an all-to-all never, nor what Open MPI's reduce-scatter is given,
+// whose result would lie elsewhere.
+bool InPlace(const AllReduceSettings& settings, Operation operation,
+             TeamKind kind);
+
+// One for each backend and algorithm, then the peers, then the copy, which is
+// of host memory; and what is measured: every team of a backend with every kind
+// of buffer, the others once.
 std::vector<Team> TeamsOf(const AllReduceSettings& settings);
 std::vector<Subject> SubjectsOf(const AllReduceSettings& settings);
 
 // Timed calls of one turn at a message of `bytes`. Each has buffers of its own,
 // filled beforehand and checked afterwards, so by default no more than stay in
-// a core's cache: one for large messages, 400 for the smallest.
+// a core's cache: one for large messages, 400 for the smallest. On a GPU 20, as
+// nccl-tests has, but fewer where their buffers would take over 256 MiB.
 int TimedIterations(const AllReduceSettings& settings, int64_t bytes);
 
 // Calls before the timed ones of a turn. By default 5, but from 4 MiB on one,
-// and that only in the first round: such calls leave nothing in a cache.
+// and that only in the first round: such calls leave nothing in a cache. On a
+// GPU 3 for each of the turn's buffers in every round, or as many as the
+// settings say: the second reduction of the same buffers is captured in a
+// graph, and many graphs are forgotten at once (gpu_ring.h).
 int WarmupIterations(const AllReduceSettings& settings, int64_t bytes,
                      int round);
 
-// What all teams together may come to use at messages of `bytes`.
+// What all teams together may come to use at messages of `bytes`. On a GPU as
+// much again of its memory.
 int64_t MemoryNeeded(const AllReduceSettings& settings, int64_t bytes);
 
 // One rank's side of somebody else's library, for as much of a Communicator as
-// is measured: all-reduces, of the types and operations that the library has,
-// and barriers. Not thread safe. Errors of Run: also kUnimplemented for what
-// the library does not have; the library's own.
+// is measured: the collectives, types and operations that the library has, and
+// barriers. Not thread safe. Errors of Run: also kUnimplemented, on every rank
+// and before anything is done, for what the library does not have; the
+// library's own.
 class PeerCommunicator : public Communicator {
  public:
   absl::StatusOr<GroupBuffer> Allocate(int64_t, CallSite) override {
@@ -147,62 +184,42 @@ class PeerCommunicator : public Communicator {
   }
 };
 
-// What one rank gives in iteration t, and what every rank must get.
-//
-// Element i has a phase g in [0, M), pseudo-random in i and without a period,
-// which moves by a fixed step from one iteration to the next. The rank's input
-// is a function of its number and of g, the result a function of g alone, so
-// both are looked up. That makes swapped, shifted or lost pieces show, and a
-// result left from one or two iterations ago is wrong in every element.
-//
-// All inputs are small integers, and whatever the order of a reduction, its
-// intermediate results are exact in every type, bfloat16 included, even if it
-// rounds after every step; only the quotient of an average is rounded. uint8
-// sums of many ranks wrap.
-//
-// Not thread safe.
-class ExactPattern {
- public:
-  // Errors: kInvalidArgument for a world size outside [1, kMaxWorldSize] or a
-  // rank outside of it.
-  static absl::StatusOr<ExactPattern> Create(DataType type, ReduceOp op,
-                                             int rank, int world_size);
-
-  // Overwrites `data`, of this type and of any alignment, with this rank's
-  // input in iteration `iteration` >= 0.
-  void Fill(int64_t iteration, Buffer data);
-
-  // The number of elements of `data` that are not, bit for bit, what an
-  // all-reduce of that iteration's inputs gives.
-  int64_t CountWrong(int64_t iteration, ConstBuffer data);
-
- private:
-  ExactPattern(DataType type, ReduceOp op, int rank, int world_size);
-
-  // Values of all elements from `phases_`, as bytes in `tile_`.
-  void Expand(const std::vector<uint64_t>& table, int64_t iteration,
-              int64_t count);
-  bool FindStep();
-
-  DataType type_;
-  int64_t step_ = 0;               // Phases by which an iteration moves.
-  std::vector<uint64_t> inputs_;   // By phase, the bits of this rank's input.
-  std::vector<uint64_t> results_;  // By phase, the bits of the result.
-  std::vector<uint16_t> phases_;
-  std::vector<std::byte> tile_;
-};
-
 // What every rank of a team is to do next. Travels between processes of one
 // machine as it is.
 struct TurnRequest {
+  Operation operation = Operation::kAllReduce;
   DataType type = DataType::kFloat32;
   ReduceOp op = ReduceOp::kSum;
   BufferKind buffers = BufferKind::kOrdinary;
   int32_t in_place = 1;
-  int64_t count = 0;  // Elements of a message; at least 1.
+  // One call, which is neither filled, timed nor checked: for what the library
+  // says of it.
+  int32_t probe = 0;
+  // Elements of a message, at least 1. Where each rank has a part of it, a
+  // multiple of their number.
+  int64_t count = 0;
   int32_t warmup = 0;
   int32_t iterations = 1;  // At least 1.
   int64_t first = 0;       // Number of the first iteration: chooses the inputs.
+};
+
+// What a rank gives for it.
+struct AllReduceTurn {
+  TimedCalls calls;
+  std::string
+      missing;  // If the library lacks this: why. There is no more then.
+
+  // On a GPU. There a turn's calls are timed together, by events before the
+  // first and behind the last, and calls.seconds has their mean alone.
+  double host_seconds = 0;  // Mean time that a call took to return.
+  std::string gpu;          // Its name.
+  int32_t shared_gpu = 0;   // Whether ranks share one.
+  std::vector<std::string> nccl_environment;  // "NCCL_ALGO=Ring", sorted.
+
+  static auto Members(auto& self) {
+    return std::tie(self.calls, self.missing, self.host_seconds, self.gpu,
+                    self.shared_gpu, self.nccl_environment);
+  }
 };
 
 // Takes a rank through its turns. Every timed call of a turn has buffers of its
@@ -211,18 +228,56 @@ struct TurnRequest {
 // program, and no answer goes unchecked.
 class TurnTaker {
  public:
-  // The rank's group is borrowed.
-  explicit TurnTaker(Communicator& group) : group_(group) {}
+  // group: whose calls are timed. meeting: in which its ranks meet before that.
+  // Both are borrowed.
+  explicit TurnTaker(Communicator& group) : TurnTaker(group, group) {}
+  TurnTaker(Communicator& group, Communicator& meeting)
+      : group_(group), meeting_(meeting) {}
+  virtual ~TurnTaker() = default;
 
   // Allocates (collectively), fills, warms up, fills again, meets the other
   // ranks, times, checks. Errors: the group's; kResourceExhausted without
   // memory. After an error no other turn may follow.
-  absl::StatusOr<TimedCalls> Take(const TurnRequest& request);
+  absl::StatusOr<AllReduceTurn> Take(const TurnRequest& request);
+
+  Communicator& meeting() const { return meeting_; }
+
+ protected:
+  using CallFunction = absl::FunctionRef<absl::Status(int i)>;
+
+  // Where calls work, and where the host fills and checks: one memory, or two
+  // of one size.
+  struct Memory {
+    std::span<std::byte> calls;
+    std::span<std::byte> host;
+  };
+
+  // What follows is a host's; a GPU has its own.
+
+  // Of at least `bytes`, each of its kind until more is asked for.
+  virtual absl::StatusOr<Memory> Allocate(BufferKind kind, int64_t bytes);
+  // Copies all that Fill has written, or that calls have.
+  virtual absl::Status Upload(const Memory&, int64_t) {
+    return absl::OkStatus();
+  }
+  virtual absl::Status Download(const Memory&, int64_t) {
+    return absl::OkStatus();
+  }
+  // Buffers beyond those of timed calls, for call number request.iterations.
+  virtual int extra_buffers() const { return 0; }
+  // Times calls 0, 1, ..., request.iterations - 1.
+  virtual absl::StatusOr<AllReduceTurn> Time(const TurnRequest& request,
+                                             CallFunction call);
+  // Fills in what a turn says of the GPU.
+  virtual void Describe(AllReduceTurn&) const {}
+
+  Communicator& group() const { return group_; }
 
  private:
-  absl::StatusOr<std::span<std::byte>> Memory(BufferKind kind, int64_t bytes);
+  absl::StatusOr<AllReduceTurn> TakeWhatThereIs(const TurnRequest& request);
 
   Communicator& group_;
+  Communicator& meeting_;
   GroupBuffer group_memory_;
   AlignedMemory ordinary_;
   std::span<std::byte> memory_[2];  // By BufferKind.
@@ -230,6 +285,7 @@ class TurnTaker {
 
 // Takes turns until the driver that listens at `listener` closes the
 // connection. Errors: of the connection, of a turn.
+absl::Status ServeTaker(const std::string& listener, TurnTaker& taker);
 absl::Status ServeGroup(const std::string& listener, Communicator& group);
 
 }  // namespace lockstep::benchmarks

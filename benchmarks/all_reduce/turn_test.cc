@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
 #include <functional>
 #include <iterator>
+#include <memory>
 #include <span>
 #include <string>
 #include <tuple>
@@ -18,8 +20,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "base/data_types.h"
+#include "base/files.h"
 #include "base/status_matchers.h"
+#include "benchmarks/all_reduce/exact_pattern.h"
+#include "benchmarks/all_reduce/nccl_log.h"
 #include "benchmarks/all_reduce/report.h"
 #include "benchmarks/harness/rank_service.h"
 #include "benchmarks/harness/ranks.h"
@@ -56,6 +62,9 @@ TEST(ParseTest, ReadsLists) {
               IsOkAndHolds(ElementsAre(Algorithm::kRing, Algorithm::kAuto)));
   EXPECT_THAT(ParseBuffers("group"),
               IsOkAndHolds(ElementsAre(BufferKind::kGroup)));
+  EXPECT_THAT(
+      ParseCollectives("broadcast,all_reduce"),
+      IsOkAndHolds(ElementsAre(Operation::kBroadcast, Operation::kAllReduce)));
   EXPECT_THAT(ParseType("uint8"), IsOkAndHolds(DataType::kUInt8));
   EXPECT_THAT(ParseOperation("avg"), IsOkAndHolds(ReduceOp::kAverage));
 }
@@ -113,12 +122,58 @@ TEST(SubjectsTest, AreEveryBackendWithEveryAlgorithmAndMemoryThenThePeers) {
   EXPECT_EQ(TeamsOf(settings).size(), 6u);
 }
 
+TEST(SubjectsTest, OnGpusHaveNcclTwiceAndNoCopy) {
+  AllReduceSettings settings = {.backends = {TeamKind::kNccl},
+                                .buffers = {BufferKind::kGroup},
+                                .peers = {TeamKind::kPlainNccl}};
+  std::vector<std::string> names;
+  for (const Subject& subject : SubjectsOf(settings)) {
+    names.push_back(Name(subject));
+  }
+  EXPECT_THAT(names, ElementsAre("nccl auto group", "NCCL", "NCCL_ALGO=Ring"));
+  EXPECT_TRUE(OnGpu(settings));
+}
+
+TEST(SizesOfTest, HaveAsManyElementsForEachRank) {
+  const AllReduceSettings settings = {.world_size = 3, .sizes = {8, 16, 100}};
+  for (const Operation operation :
+       {Operation::kAllReduce, Operation::kBroadcast}) {
+    EXPECT_THAT(SizesOf(settings, operation), ElementsAre(8, 16, 100));
+  }
+  for (const Operation operation :
+       {Operation::kReduceScatter, Operation::kAllGather,
+        Operation::kAllToAll}) {
+    EXPECT_THAT(SizesOf(settings, operation), ElementsAre(12, 96));
+  }
+}
+
+TEST(InPlaceTest, IsWhatTheCollectiveAllows) {
+  for (const bool asked : {false, true}) {
+    const AllReduceSettings settings = {.in_place = asked};
+    const auto in_place = [&](Operation operation, TeamKind kind) {
+      return InPlace(settings, operation, kind);
+    };
+    EXPECT_EQ(in_place(Operation::kAllReduce, TeamKind::kOpenMpi), asked);
+    EXPECT_EQ(in_place(Operation::kAllGather, TeamKind::kNccl), asked);
+    EXPECT_EQ(in_place(Operation::kReduceScatter, TeamKind::kGloo), asked);
+    EXPECT_FALSE(in_place(Operation::kReduceScatter, TeamKind::kOpenMpi));
+    EXPECT_TRUE(in_place(Operation::kBroadcast, TeamKind::kThreads));
+    EXPECT_FALSE(in_place(Operation::kAllToAll, TeamKind::kThreads));
+  }
+}
+
 TEST(IterationsTest, ShrinkWithTheMessageAsTheWarmUpDoes) {
   AllReduceSettings settings;
   EXPECT_EQ(TimedIterations(settings, 8), 400);
   EXPECT_EQ(TimedIterations(settings, 4 << 10), 128);
   EXPECT_EQ(TimedIterations(settings, 512 << 10), 1);
   EXPECT_EQ(TimedIterations(settings, 1 << 30), 1);
+  const AllReduceSettings gpu = {.backends = {TeamKind::kNccl}};
+  EXPECT_EQ(TimedIterations(gpu, 8), 20);
+  EXPECT_EQ(TimedIterations(gpu, 64 << 20), 4);
+  EXPECT_EQ(TimedIterations(gpu, 1 << 30), 1);
+  EXPECT_EQ(WarmupIterations(gpu, 8, 5), 3 * 21);
+  EXPECT_EQ(WarmupIterations(gpu, 1 << 30, 5), 3 * 2);
   settings.iterations = 7;
   EXPECT_EQ(TimedIterations(settings, 1 << 30), 7);
   EXPECT_EQ(WarmupIterations(settings, 8, 0), 5);
@@ -140,6 +195,9 @@ TEST(MemoryNeededTest, CountsEveryTeamsBuffers) {
   EXPECT_EQ(MemoryNeeded(settings, kMessage), 5 * 2 * kMessage);
   settings.in_place = false;
   EXPECT_EQ(MemoryNeeded(settings, kMessage), 9 * 2 * kMessage);
+  // Twenty calls and one more, of both kinds of buffers.
+  const AllReduceSettings gpu = {.backends = {TeamKind::kNccl}};
+  EXPECT_EQ(MemoryNeeded(gpu, kMessage), 2 * 21 * 2 * kMessage);
 }
 
 // The commands that start teams.
@@ -188,6 +246,14 @@ TEST(CommandOfTest, StartsTheRanksOfEveryKind) {
       {{TeamKind::kGloo},
        {"/bin/there/allreduce_peer_gloo", "name", "/store"},
        3,
+       3},
+      {{TeamKind::kNccl, Algorithm::kDirect},
+       {"/bin/there/allreduce_rank_nccl", "name", "nccl", "direct"},
+       3,
+       3},
+      {{TeamKind::kPlainNccl, Algorithm::kRing},
+       {"/bin/there/allreduce_rank_nccl", "name", "NCCL", "ring"},
+       3,
        3}};
   for (const Case& c : cases) {
     TeamCommand command = Command(c.team, 3);
@@ -206,6 +272,15 @@ TEST(CommandOfTest, AsksMpiToYieldWhereRanksShareCores) {
   EXPECT_THAT(Command({TeamKind::kOpenMpi}, 3).environment, Contains(yields));
 }
 
+TEST(CommandOfTest, SetsNcclsAlgorithmForOnePeerAlone) {
+  const std::pair<std::string, std::string> ring = {"NCCL_ALGO", "Ring"};
+  EXPECT_THAT(Command({TeamKind::kPlainNccl, Algorithm::kRing}, 2).environment,
+              ElementsAre(ring));
+  EXPECT_THAT(Command({TeamKind::kPlainNccl}, 2).environment, IsEmpty());
+  EXPECT_THAT(Command({TeamKind::kNccl, Algorithm::kRing}, 2).environment,
+              IsEmpty());
+}
+
 TEST(CommandOfTest, KeepsTheFilesOfMpiTogether) {
   TeamSetting setting = Setting();
   for (const auto& [folder, temporary] :
@@ -218,6 +293,64 @@ TEST(CommandOfTest, KeepsTheFilesOfMpiTogether) {
                       Contains(std::pair<std::string, std::string>(
                           "TMPDIR", temporary))));
   }
+}
+
+// Teams on GPUs, whose ranks are nccl_rank_fake: what they log before they are
+// timed, and that they log nothing then.
+TEST(AllReduceTeamsTest, ReadsTheLogOfTeamsOnGpusBeforeTheyAreTimed) {
+  const absl::StatusOr<TemporaryFolder> folder =
+      TemporaryFolder::Create("programs");
+  ASSERT_THAT(folder, IsOk());
+  std::filesystem::create_symlink(
+      std::filesystem::absolute("benchmarks/all_reduce/nccl_rank_fake"),
+      folder->path() + "/allreduce_rank_nccl");
+  const AllReduceSettings settings = {
+      .backends = {TeamKind::kNccl},
+      .buffers = {BufferKind::kGroup},
+      .peers = {TeamKind::kPlainNccl},
+      .collectives = {Operation::kAllReduce, Operation::kAllGather},
+      .sizes = {512, 4096}};
+  std::vector<MissingPeer> missing;
+  const absl::StatusOr<std::unique_ptr<AllReduceTeams>> teams =
+      AllReduceTeams::Start(settings,
+                            {.folder = folder->path(),
+                             .store = folder->path(),
+                             .timeout = absl::Seconds(60)},
+                            missing);
+  ASSERT_THAT(teams, IsOk());
+  EXPECT_THAT(missing, IsEmpty());
+  const std::vector<NcclProbe>& probes = (*teams)->probes();
+  ASSERT_THAT(probes, SizeIs(3));
+  const NcclChoice unknown;
+  for (const NcclProbe& probe : probes) {
+    const bool ring = probe.team.algorithm == Algorithm::kRing;
+    SCOPED_TRACE(Name(probe.team));
+    EXPECT_EQ(probe.facts.version, "2.99.0+cuda13.0");
+    EXPECT_THAT(probe.facts.transports, ElementsAre("P2P/CUMEM"));
+    EXPECT_EQ(probe.facts.environment.at("NCCL_ALGO"), ring ? "Ring" : "");
+    EXPECT_EQ(probe.gpu, "fakeINFO");
+    EXPECT_TRUE(probe.shared_gpu);
+    std::vector<NcclChoice> choices;
+    for (const NcclProbe::Call& call : probe.calls) {
+      choices.push_back(call.choice);
+    }
+    if (!IsPeer(probe.team.kind)) {
+      EXPECT_THAT(choices, ElementsAre(unknown, unknown, unknown, unknown));
+      continue;
+    }
+    const std::string algorithm = ring ? "RING" : "TREE";
+    const NcclChoice low = {algorithm, "LL", "2"};
+    const NcclChoice simple = {algorithm, "SIMPLE", "2"};
+    EXPECT_THAT(choices, ElementsAre(low, simple, low, simple));
+    const TurnRequest request = RequestOf(settings, Operation::kAllReduce, 4096,
+                                          {probe.team, BufferKind::kOrdinary});
+    const absl::StatusOr<AllReduceTurn> turn =
+        (*teams)->TakeTurn(probe.team, request);
+    ASSERT_THAT(turn, IsOk());
+    EXPECT_EQ(turn->gpu, "fake");
+    EXPECT_EQ(turn->calls.wrong, 0);
+  }
+  EXPECT_THAT((*teams)->Stop(), IsOk());
 }
 
 // The order of turns, with teams and a clock that are made up.
@@ -234,19 +367,23 @@ class MeasureSizeTest : public testing::Test {
   absl::StatusOr<AllReduceSize> Measure(const AllReduceSettings& settings) {
     subjects_ = SubjectsOf(settings);
     return MeasureSize(
-        settings, 1 << 20,
+        settings, Operation::kAllReduce, 1 << 20,
         [this](const Team& team,
-               const TurnRequest& request) -> absl::StatusOr<TimedCalls> {
+               const TurnRequest& request) -> absl::StatusOr<AllReduceTurn> {
           turns_.push_back(Name(team.kind));
           requests_.push_back(request);
           if (team.kind == failing_) return absl::AbortedError("it broke");
           now_ += 1;
-          return TimedCalls{{0.5}, 1};
+          AllReduceTurn turn;
+          if (team.kind == lacking_) turn.missing = "it has none";
+          turn.calls = {{0.5}, 1};
+          return turn;
         },
         [this] { return now_; }, subjects_, missing_);
   }
 
   TeamKind failing_ = TeamKind::kThreads;  // Which nobody here is.
+  TeamKind lacking_ = TeamKind::kThreads;
   double now_ = 100;
   std::vector<std::string> turns_;
   std::vector<TurnRequest> requests_;
@@ -296,15 +433,46 @@ TEST_F(MeasureSizeTest, GoesOnWithoutAPeerThatFails) {
   EXPECT_THAT(measured->rows, SizeIs(2));
   EXPECT_THAT(subjects_, SizeIs(2));
   ASSERT_THAT(missing_, SizeIs(1));
-  EXPECT_EQ(missing_[0].peer, TeamKind::kOpenMpi);
+  EXPECT_EQ(missing_[0].peer.kind, TeamKind::kOpenMpi);
   EXPECT_EQ(missing_[0].why, "it broke");
+}
+
+TEST_F(MeasureSizeTest, GoesOnWithoutAPeerThatLacksIt) {
+  lacking_ = TeamKind::kOpenMpi;
+  const absl::StatusOr<AllReduceSize> measured = Measure(Settings());
+  ASSERT_THAT(measured, IsOk());
+  EXPECT_THAT(measured->rows, SizeIs(2));
+  ASSERT_THAT(missing_, SizeIs(1));
+  EXPECT_EQ(missing_[0].why, "it has none");
 }
 
 TEST_F(MeasureSizeTest, FailsWithOneOfOurs) {
   failing_ = TeamKind::kProcesses;
   EXPECT_THAT(Measure(Settings()), StatusIs(absl::StatusCode::kAborted,
                                             "processes auto group: it broke"));
+  failing_ = TeamKind::kThreads;
+  lacking_ = TeamKind::kProcesses;
+  EXPECT_THAT(Measure(Settings()),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("none")));
   EXPECT_THAT(missing_, IsEmpty());
+}
+
+TEST(CombineTurnsTest, TakesTheSlowestRank) {
+  std::vector<AllReduceTurn> ranks(2);
+  ranks[0].calls = {{0.5, 1}, 2};
+  ranks[1].calls = {{1, 0.5}, 3};
+  ranks[0].host_seconds = 0.25;
+  ranks[1].host_seconds = 0.5;
+  ranks[0].gpu = "H100";
+  const absl::StatusOr<AllReduceTurn> all = CombineTurns(ranks);
+  ASSERT_THAT(all, IsOk());
+  EXPECT_THAT(all->calls.seconds, ElementsAre(1, 1));
+  EXPECT_EQ(all->calls.wrong, 5);
+  EXPECT_EQ(all->host_seconds, 0.5);
+  EXPECT_EQ(all->gpu, "H100");
+  ranks[1].calls.seconds.pop_back();
+  EXPECT_THAT(CombineTurns(ranks),
+              StatusIs(absl::StatusCode::kDataLoss, HasSubstr("")));
 }
 
 // A turn of one rank.
@@ -368,9 +536,9 @@ TurnRequest Request() {
 
 int64_t WrongWith(const TurnRequest& request, TwoRanks::Bug bug) {
   TwoRanks group(request, std::move(bug));
-  const absl::StatusOr<TimedCalls> result = TurnTaker(group).Take(request);
+  const absl::StatusOr<AllReduceTurn> result = TurnTaker(group).Take(request);
   EXPECT_THAT(result, IsOk());
-  return result.ok() ? result->wrong : -1;
+  return result.ok() ? result->calls.wrong : -1;
 }
 
 int32_t* Elements(Buffer buffer) { return static_cast<int32_t*>(buffer.data); }
@@ -389,11 +557,11 @@ TEST_P(TurnTakerTest, TimesEveryCallAndFindsNothingWrong) {
     TurnRequest turn = request();
     turn.buffers = buffers;
     TwoRanks group(turn);
-    const absl::StatusOr<TimedCalls> result = TurnTaker(group).Take(turn);
+    const absl::StatusOr<AllReduceTurn> result = TurnTaker(group).Take(turn);
     ASSERT_THAT(result, IsOk());
-    EXPECT_THAT(result->seconds, SizeIs(4));
-    EXPECT_THAT(result->seconds, Each(Ge(0)));
-    EXPECT_EQ(result->wrong, 0);
+    EXPECT_THAT(result->calls.seconds, SizeIs(4));
+    EXPECT_THAT(result->calls.seconds, Each(Ge(0)));
+    EXPECT_EQ(result->calls.wrong, 0);
     EXPECT_EQ(group.calls(), 7);
     EXPECT_EQ(group.allocations(), buffers == BufferKind::kGroup);
   }
@@ -422,6 +590,81 @@ INSTANTIATE_TEST_SUITE_P(Placements, TurnTakerTest, testing::Bool(),
                          [](const auto& info) {
                            return info.param ? "InPlace" : "OutOfPlace";
                          });
+
+// Every collective, on ranks that are threads.
+
+// Damages what a call leaves in its output.
+using Damage = std::function<void(int rank, Buffer output)>;
+
+class DamagedGroup : public ForwardingCommunicator {
+ public:
+  DamagedGroup(Communicator& inner, Damage damage)
+      : ForwardingCommunicator(inner), damage_(std::move(damage)) {}
+
+  absl::Status Run(const Collective& call) override {
+    const absl::Status status = inner().Run(call);
+    if (call.operation != Operation::kBarrier) damage_(rank(), call.output);
+    return status;
+  }
+
+ private:
+  const Damage damage_;
+};
+
+// Wrong elements of all ranks.
+int64_t WrongOn(int world_size, const TurnRequest& request, Damage damage) {
+  int64_t wrong = 0;
+  const auto run = [&](Communicator& inner) -> absl::StatusOr<std::string> {
+    DamagedGroup group(inner, damage);
+    const absl::StatusOr<AllReduceTurn> turn = TurnTaker(group).Take(request);
+    if (!turn.ok()) return turn.status();
+    return Encode(*turn);
+  };
+  for (const absl::StatusOr<std::string>& bytes :
+       RunRanksCollect(Backend::kThreads, world_size, run)) {
+    EXPECT_THAT(bytes, IsOk());
+    if (bytes.ok()) wrong += Decode<AllReduceTurn>(*bytes)->calls.wrong;
+  }
+  return wrong;
+}
+
+TEST(TurnTakerCollectiveTest, ChecksTheAnswersOfEach) {
+  constexpr int kRanks = 3;
+  const Damage none = [](int, Buffer) {};
+  const Damage one_element = [](int rank, Buffer output) {
+    if (rank == 1) Elements(output)[output.count - 1] ^= 1;
+  };
+  const Damage swapped = [](int, Buffer output) {
+    int32_t* const data = Elements(output);
+    std::rotate(data, data + output.count / 2, data + output.count);
+  };
+  for (const Operation operation :
+       {Operation::kAllReduce, Operation::kReduceScatter, Operation::kAllGather,
+        Operation::kBroadcast, Operation::kAllToAll}) {
+    for (const bool asked : {false, true}) {
+      SCOPED_TRACE(absl::StrCat(Name(operation), asked ? " in place" : ""));
+      TurnRequest request = Request();
+      request.operation = operation;
+      // Parts begin within blocks of the pattern.
+      request.count = 5000 * kRanks;
+      request.in_place =
+          InPlace({.in_place = asked}, operation, TeamKind::kThreads);
+      EXPECT_EQ(WrongOn(kRanks, request, none), 0);
+      EXPECT_EQ(WrongOn(kRanks, request, one_element), request.iterations);
+      const bool part = operation == Operation::kReduceScatter;
+      EXPECT_GT(WrongOn(kRanks, request, swapped),
+                request.iterations * (part ? 5000 : request.count));
+    }
+  }
+}
+
+TEST(TurnTakerErrorTest, SaysWhatALibraryLacks) {
+  TwoRanks group(Request());
+  group.FailWith(absl::UnimplementedError("no such thing"));
+  const absl::StatusOr<AllReduceTurn> turn = TurnTaker(group).Take(Request());
+  ASSERT_THAT(turn, IsOk());
+  EXPECT_EQ(turn->missing, "no such thing");
+}
 
 TEST(TurnTakerErrorTest, HandsOnTheGroupsAndReportsMemoryThatIsNotThere) {
   TwoRanks group(Request());
@@ -507,6 +750,19 @@ TEST_P(ExactPatternTest, StaysExactInEveryType) {
   if (!is_half || op() == ReduceOp::kMin || op() == ReduceOp::kMax) return;
   // The largest that any partial result can be.
   EXPECT_LE(*std::ranges::max_element(sums), limit);
+}
+
+TEST_P(ExactPatternTest, HasTheSamePiecesWhereverTheyBegin) {
+  const Bytes whole = Result(2, 3 * kCount);
+  ExactPattern pattern = Pattern(0);
+  for (const int64_t begin : {int64_t{0}, int64_t{1}, int64_t{4095}, kCount}) {
+    Bytes piece(At(kCount));
+    pattern.FillResult(2, {piece.data(), kCount, type()}, begin);
+    EXPECT_EQ(std::memcmp(piece.data(), &whole[At(begin)], At(kCount)), 0);
+    const ConstBuffer right(&whole[At(begin)], kCount, type());
+    EXPECT_EQ(pattern.CountWrong(2, right, begin), 0);
+    EXPECT_GT(pattern.CountWrong(2, right, begin + 1), kCount / 3);
+  }
 }
 
 TEST_P(ExactPatternTest, CountsEveryElementOfAStaleResult) {

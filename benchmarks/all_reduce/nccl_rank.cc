@@ -1,0 +1,323 @@
+#include "benchmarks/all_reduce/nccl_rank.h"
+
+#include <cuda_runtime.h>
+#include <nccl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/harness/measure.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "collectives/nccl/nccl_communicator.h"
+#include "collectives/nccl/nccl_handle.h"
+
+namespace lockstep::benchmarks {
+namespace {
+
+bool IsFloat(DataType type) {
+  return type != DataType::kInt32 && type != DataType::kInt64 &&
+         type != DataType::kUInt8;
+}
+
+// NCCL's own calls on one stream, which they are only put on.
+class PlainNccl : public PeerCommunicator {
+ public:
+  // Collective. control: of host memory.
+  static absl::StatusOr<std::unique_ptr<PlainNccl>> Create(
+      std::unique_ptr<Communicator> control, const Team& team, int device,
+      cudaStream_t stream) {
+    std::unique_ptr<PlainNccl> nccl(
+        new PlainNccl(std::move(control), team, stream));
+    LOCKSTEP_RETURN_IF_ERROR(nccl->Join(device));
+    return nccl;
+  }
+
+  ~PlainNccl() override {
+    if (comm_ == nullptr) return;
+    // Nothing can be done about an error here.
+    static_cast<void>(failed_ ? ncclCommAbort(comm_) : ncclCommDestroy(comm_));
+  }
+
+  int rank() const override { return control_->rank(); }
+  int world_size() const override { return control_->world_size(); }
+  bool shared_gpu() const { return shared_gpu_; }
+
+  absl::Status Run(const Collective& call) override {
+    if (call.operation == Operation::kBarrier) {
+      return control_->Barrier();
+    }
+    if (call.operation == Operation::kAllToAll && algorithm_set_) {
+      return absl::UnimplementedError(
+          "NCCL_ALGO says nothing of all_to_all, which is sends and receives");
+    }
+    if (Reduces(call.operation) && call.op == ReduceOp::kAverage &&
+        !IsFloat(call.input.type)) {
+      return absl::UnimplementedError("NCCL's averages of integers wrap");
+    }
+    return Check(NcclStatus(Issue(call), Name(call.operation)));
+  }
+
+  absl::Status Wait() override {
+    return Check(
+        CudaStatus(cudaStreamSynchronize(stream_), "waiting for NCCL's calls"));
+  }
+
+ private:
+  PlainNccl(std::unique_ptr<Communicator> control, const Team& team,
+            cudaStream_t stream)
+      : control_(std::move(control)),
+        algorithm_set_(team.algorithm != Algorithm::kAuto),
+        stream_(stream) {}
+
+  absl::Status Join(int device) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        shared_gpu_, ShareGpus(*control_, device, /*own=*/absl::OkStatus()));
+    NcclSetup setup;
+    LOCKSTEP_RETURN_IF_ERROR(ExchangeSetup(*control_, setup));
+    // Blocking, as programs have it by default.
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    return Check(NcclStatus(
+        ncclCommInitRankConfig(&comm_, world_size(), setup.id, rank(), &config),
+        "ncclCommInitRankConfig"));
+  }
+
+  absl::Status Check(absl::Status status) {
+    failed_ = failed_ || !status.ok();
+    return status;
+  }
+
+  ncclResult_t Issue(const Collective& call) const {
+    const void* const in = call.input.data;
+    void* const out = call.output.data;
+    const auto sent = static_cast<size_t>(call.input.count);
+    const auto received = static_cast<size_t>(call.output.count);
+    const ncclDataType_t type = NcclType(call.input.type);
+    const ncclRedOp_t op = NcclOp(call.op);
+    switch (call.operation) {
+      case Operation::kAllReduce:
+        return ncclAllReduce(in, out, sent, type, op, comm_, stream_);
+      case Operation::kReduceScatter:
+        return ncclReduceScatter(in, out, received, type, op, comm_, stream_);
+      case Operation::kAllGather:
+        return ncclAllGather(in, out, sent, type, comm_, stream_);
+      case Operation::kBroadcast:
+        return ncclBroadcast(in, out, sent, type, call.peer, comm_, stream_);
+      case Operation::kAllToAll:
+        return IssueAllToAll(call);
+      default:
+        return ncclInvalidUsage;
+    }
+  }
+
+  // As nccl-tests does it.
+  ncclResult_t IssueAllToAll(const Collective& call) const {
+    const ncclDataType_t type = NcclType(call.input.type);
+    const int64_t part = call.input.count / world_size();
+    const auto count = static_cast<size_t>(part);
+    ncclResult_t result = ncclGroupStart();
+    for (int peer = 0; peer < world_size() && result == ncclSuccess; ++peer) {
+      const ConstBuffer sent = call.input.Part(peer * part, part);
+      const Buffer received = call.output.Part(peer * part, part);
+      result = ncclSend(sent.data, count, type, peer, comm_, stream_);
+      if (result != ncclSuccess) break;
+      result = ncclRecv(received.data, count, type, peer, comm_, stream_);
+    }
+    const ncclResult_t ended = ncclGroupEnd();
+    return result == ncclSuccess ? ended : result;
+  }
+
+  const std::unique_ptr<Communicator> control_;
+  const bool algorithm_set_;
+  const cudaStream_t stream_;
+  bool shared_gpu_ = false;
+  bool failed_ = false;
+  ncclComm_t comm_ = nullptr;
+};
+
+absl::StatusOr<Event> MakeTimedEvent() {
+  cudaEvent_t event = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaEventCreate(&event), "creating an event"));
+  return Event(event);
+}
+
+// The variables of this process that NCCL reads.
+std::vector<std::string> NcclEnvironment() {
+  std::vector<std::string> variables;
+  for (char** each = environ; *each != nullptr; ++each) {
+    if (!absl::StartsWith(*each, "NCCL_")) continue;
+    // Of the log that is read here.
+    if (absl::StartsWith(*each, "NCCL_DEBUG")) continue;
+    variables.emplace_back(*each);
+  }
+  std::ranges::sort(variables);
+  return variables;
+}
+
+class NcclTurnTaker : public TurnTaker {
+ public:
+  // The group's calls start behind what `stream` holds, and what it is given
+  // then starts behind them.
+  NcclTurnTaker(std::unique_ptr<Communicator> group, Communicator& meeting,
+                Stream stream)
+      : TurnTaker(*group, meeting),
+        stream_(std::move(stream)),
+        owned_group_(std::move(group)) {}
+
+  // Comes before all else.
+  absl::Status Prepare(int device, bool shared_gpu) {
+    cudaDeviceProp properties;
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaGetDeviceProperties(&properties, device),
+                   "asking for the GPU's name"));
+    gpu_ = properties.name;
+    shared_gpu_ = shared_gpu;
+    LOCKSTEP_ASSIGN_OR_RETURN(begin_, MakeTimedEvent());
+    LOCKSTEP_ASSIGN_OR_RETURN(end_, MakeTimedEvent());
+    return absl::OkStatus();
+  }
+
+ protected:
+  absl::StatusOr<Memory> Allocate(BufferKind kind, int64_t bytes) override {
+    std::span<std::byte>& device = device_[static_cast<int>(kind)];
+    if (static_cast<int64_t>(device.size()) < bytes) {
+      device = {};
+      if (kind == BufferKind::kGroup) {
+        group_memory_ = GroupBuffer();  // Gives back what there was before.
+        LOCKSTEP_ASSIGN_OR_RETURN(group_memory_, group().Allocate(bytes));
+        device = group_memory_.bytes();
+      } else {
+        ordinary_.reset();
+        LOCKSTEP_ASSIGN_OR_RETURN(ordinary_, AllocateDeviceMemory(bytes));
+        device = {ordinary_.get(), static_cast<size_t>(bytes)};
+      }
+    }
+    if (host_bytes_ < bytes) {
+      host_.reset();
+      host_bytes_ = 0;
+      LOCKSTEP_ASSIGN_OR_RETURN(host_, AllocateAligned(bytes));
+      host_bytes_ = bytes;
+    }
+    return Memory{device, {host_.get(), static_cast<size_t>(host_bytes_)}};
+  }
+
+  absl::Status Upload(const Memory& memory, int64_t bytes) override {
+    return Copy(memory.calls.data(), memory.host.data(), bytes,
+                cudaMemcpyHostToDevice, "copying inputs to the GPU");
+  }
+  absl::Status Download(const Memory& memory, int64_t bytes) override {
+    return Copy(memory.host.data(), memory.calls.data(), bytes,
+                cudaMemcpyDeviceToHost, "copying answers from the GPU");
+  }
+
+  int extra_buffers() const override { return 1; }
+
+  absl::StatusOr<AllReduceTurn> Time(const TurnRequest& request,
+                                     CallFunction call) override {
+    LOCKSTEP_RETURN_IF_ERROR(call(request.iterations));
+    LOCKSTEP_RETURN_IF_ERROR(Record(begin_));
+    const double begin = SteadySeconds();
+    for (int i = 0; i < request.iterations; ++i) {
+      LOCKSTEP_RETURN_IF_ERROR(call(i));
+    }
+    const double enqueued = SteadySeconds();
+    LOCKSTEP_RETURN_IF_ERROR(Record(end_));
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaEventSynchronize(end_.get()), "waiting for the calls"));
+    float milliseconds = 0;
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+        cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()),
+        "reading the events"));
+    AllReduceTurn turn;
+    turn.calls.seconds = {1e-3 * static_cast<double>(milliseconds) /
+                          request.iterations};
+    turn.host_seconds = (enqueued - begin) / request.iterations;
+    return turn;
+  }
+
+  void Describe(AllReduceTurn& turn) const override {
+    turn.gpu = gpu_;
+    turn.shared_gpu = shared_gpu_ ? 1 : 0;
+    turn.nccl_environment = NcclEnvironment();
+  }
+
+ private:
+  absl::Status Record(const Event& event) const {
+    return CudaStatus(cudaEventRecord(event.get(), stream_.get()),
+                      "recording an event");
+  }
+
+  absl::Status Copy(void* to, const void* from, int64_t bytes,
+                    cudaMemcpyKind kind, const char* what) {
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), kind,
+                                   stream_.get()),
+                   what));
+    return CudaStatus(cudaStreamSynchronize(stream_.get()), what);
+  }
+
+  Stream stream_;
+  Event begin_, end_;
+  std::string gpu_;  // Its name.
+  bool shared_gpu_ = false;
+  // Goes before the stream, and the memory of its calls before it.
+  const std::unique_ptr<Communicator> owned_group_;
+  GroupBuffer group_memory_;
+  DeviceMemory ordinary_;
+  std::span<std::byte> device_[2];  // By BufferKind.
+  AlignedMemory host_;
+  int64_t host_bytes_ = 0;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TurnTaker>> CreateNcclRank(Communicator& host,
+                                                          const Team& team,
+                                                          int local_rank) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const int device, DeviceOfRank(local_rank));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaSetDevice(device), "choosing the GPU"));
+  LOCKSTEP_ASSIGN_OR_RETURN(Stream stream, MakeStream());
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> control,
+                            host.Split(0, 0));
+  std::unique_ptr<Communicator> group;
+  bool shared_gpu = false;
+  if (team.kind == TeamKind::kPlainNccl) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        auto nccl,
+        PlainNccl::Create(std::move(control), team, device, stream.get()));
+    shared_gpu = nccl->shared_gpu();
+    group = std::move(nccl);
+  } else {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        auto nccl,
+        NcclCommunicator::Create(std::move(control),
+                                 {.device = device,
+                                  .stream = stream.get(),
+                                  .group = {.algorithm = team.algorithm}}));
+    shared_gpu = nccl->shared_gpu();
+    group = std::move(nccl);
+  }
+  auto taker = std::make_unique<NcclTurnTaker>(std::move(group), host,
+                                               std::move(stream));
+  LOCKSTEP_RETURN_IF_ERROR(taker->Prepare(device, shared_gpu));
+  return taker;
+}
+
+}  // namespace lockstep::benchmarks

@@ -1,0 +1,239 @@
+// Ranks that take turns on GPUs. Linked with the stand-in it needs no GPU; with
+// CUDA and NCCL it runs on the GPUs there are, two ranks on one if need be.
+#include "benchmarks/all_reduce/nccl_rank.h"
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "base/data_types.h"
+#include "base/status_macros.h"
+#include "base/status_matchers.h"
+#include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/harness/rank_service.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
+#include "collectives/testing/run_ranks.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tools/cuda/gpu_test.h"
+
+#ifdef LOCKSTEP_CUDA_STANDIN
+#include "tools/cuda/standin/control.h"
+#endif
+
+namespace lockstep::benchmarks {
+namespace {
+
+using ::testing::Each;
+using ::testing::Gt;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr int kRanks = 2;
+
+#ifdef LOCKSTEP_CUDA_STANDIN
+constexpr Backend kBackend = Backend::kThreads;
+#else
+constexpr Backend kBackend = Backend::kProcesses;
+#endif
+
+using Turns = std::vector<AllReduceTurn>;
+
+// What rank 0 and rank 1 give for each request, one after the other. Empty
+// without a GPU, where the test is skipped.
+Turns Take(const Team& team, const std::vector<TurnRequest>& requests,
+           [[maybe_unused]] int devices = kRanks) {
+#ifdef LOCKSTEP_CUDA_STANDIN
+  standin::SetDeviceCount(devices);
+#endif
+  const auto run = [&](Communicator& host) -> absl::StatusOr<std::string> {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<TurnTaker> taker,
+                              CreateNcclRank(host, team, host.rank()));
+    Turns turns;
+    for (const TurnRequest& request : requests) {
+      LOCKSTEP_ASSIGN_OR_RETURN(AllReduceTurn turn, taker->Take(request));
+      turns.push_back(std::move(turn));
+    }
+    return Encode(turns);
+  };
+  Turns all;
+  for (const absl::StatusOr<std::string>& bytes :
+       RunRanksCollect(kBackend, kRanks, run,
+                       {.group = {}, .deadline = absl::Minutes(5)})) {
+    if (absl::StartsWith(bytes.status().message(), "no GPU: ") &&
+        !GpusRequired()) {
+      return {};
+    }
+    EXPECT_THAT(bytes, IsOk());
+    if (!bytes.ok()) continue;
+    const absl::StatusOr<Turns> turns = Decode<Turns>(*bytes);
+    EXPECT_THAT(turns, IsOk());
+    if (turns.ok()) all.insert(all.end(), turns->begin(), turns->end());
+  }
+  return all;
+}
+
+TurnRequest Request(Operation operation, bool in_place,
+                    BufferKind buffers = BufferKind::kOrdinary) {
+  return {.operation = operation,
+          .type = DataType::kFloat32,
+          .buffers = buffers,
+          .in_place = in_place,
+          .count = 5000,
+          .warmup = 8,
+          .iterations = 3,
+          .first = 7};
+}
+
+// Every collective, in place where it can be and apart where it can be.
+std::vector<TurnRequest> EveryRequest() {
+  std::vector<TurnRequest> requests;
+  for (const BufferKind buffers : {BufferKind::kOrdinary, BufferKind::kGroup}) {
+    for (const bool in_place : {false, true}) {
+      for (const Operation operation :
+           {Operation::kAllReduce, Operation::kReduceScatter,
+            Operation::kAllGather}) {
+        requests.push_back(Request(operation, in_place, buffers));
+      }
+    }
+    requests.push_back(Request(Operation::kBroadcast, true, buffers));
+    requests.push_back(Request(Operation::kAllToAll, false, buffers));
+  }
+  return requests;
+}
+
+class NcclRankTest : public testing::TestWithParam<Team> {
+ protected:
+  // A peer's calls use ordinary memory alone.
+  static bool Fits(const TurnRequest& request) {
+    return !IsPeer(GetParam().kind) || request.buffers == BufferKind::kOrdinary;
+  }
+};
+
+TEST_P(NcclRankTest, TimesCallsTogetherAndFindsNothingWrong) {
+  std::vector<TurnRequest> requests;
+  for (const TurnRequest& request : EveryRequest()) {
+    const bool lacking = GetParam().kind == TeamKind::kPlainNccl &&
+                         GetParam().algorithm == Algorithm::kRing &&
+                         request.operation == Operation::kAllToAll;
+    if (Fits(request) && !lacking) requests.push_back(request);
+  }
+  const Turns turns = Take(GetParam(), requests);
+  if (turns.empty()) GTEST_SKIP() << "no GPU";
+  ASSERT_THAT(turns, SizeIs(kRanks * requests.size()));
+  for (size_t i = 0; i < turns.size(); ++i) {
+    const AllReduceTurn& turn = turns[i];
+    SCOPED_TRACE(
+        absl::StrCat(Name(requests[i % requests.size()].operation), " ", i));
+    EXPECT_EQ(turn.missing, "");
+    EXPECT_EQ(turn.calls.wrong, 0);
+    EXPECT_THAT(turn.calls.seconds, SizeIs(1));
+    EXPECT_THAT(turn.calls.seconds, Each(Gt(0)));
+    EXPECT_GT(turn.host_seconds, 0);
+    EXPECT_NE(turn.gpu, "");
+  }
+}
+
+TEST_P(NcclRankTest, NeitherTimesNorChecksAProbe) {
+  TurnRequest request = Request(Operation::kAllReduce, true);
+  request.probe = 1;
+  const Turns turns = Take(GetParam(), {request});
+  if (turns.empty()) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(turns[0].calls.seconds, SizeIs(0));
+  EXPECT_EQ(turns[0].calls.wrong, 0);
+  EXPECT_NE(turns[0].gpu, "");
+}
+
+#ifdef LOCKSTEP_CUDA_STANDIN
+// The control: NCCL that loses or swaps data.
+TEST_P(NcclRankTest, CountsWrongAnswers) {
+  for (const standin::Damage damage :
+       {standin::Damage::kLostTail, standin::Damage::kSwappedParts}) {
+    standin::SetNcclFaults({.damage = damage});
+    const TurnRequest request = Request(Operation::kAllReduce, false);
+    for (const AllReduceTurn& turn : Take(GetParam(), {request})) {
+      EXPECT_GE(turn.calls.wrong, request.iterations);
+    }
+    standin::SetNcclFaults({});
+  }
+}
+
+// Calls are queued: nothing waits on the host between them; and those of our
+// ring are graphs by the time that they are timed.
+TEST_P(NcclRankTest, WaitsAsOftenForManyCallsAsForFew) {
+  standin::SetDeviceCount(kRanks);
+  const auto run = [](Communicator& host) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<TurnTaker> taker,
+                              CreateNcclRank(host, GetParam(), host.rank()));
+    std::vector<int64_t> waits, groups;
+    for (const int iterations : {20, 2, 20}) {  // The first one allocates.
+      TurnRequest request = Request(Operation::kAllReduce, true);
+      request.iterations = iterations;
+      request.warmup = 3 * (iterations + 1);
+      const standin::CallCounts before = standin::CountsOfThisThread();
+      LOCKSTEP_RETURN_IF_ERROR(taker->Take(request).status());
+      const standin::CallCounts after = standin::CountsOfThisThread();
+      waits.push_back(after.host_waits - before.host_waits);
+      groups.push_back(after.groups - before.groups);
+    }
+    if (waits[1] != waits[2]) {
+      return absl::DataLossError(
+          absl::StrCat("2 calls wait ", waits[1], " times, 20 ", waits[2]));
+    }
+    const bool graphs = GetParam().kind == TeamKind::kNccl &&
+                        GetParam().algorithm != Algorithm::kAuto;
+    if (groups[0] > 0 && (groups[2] == 0) == graphs) return absl::OkStatus();
+    return absl::DataLossError(
+        absl::StrCat(groups[0], " groups, then ", groups[2]));
+  };
+  EXPECT_THAT(RunRanks(kBackend, kRanks, run), Each(IsOk()));
+}
+
+TEST_P(NcclRankTest, SaysWhetherRanksShareAGpu) {
+  standin::SetNcclFaults({.version = 23000});  // Which lets threads share one.
+  const TurnRequest request = Request(Operation::kAllReduce, true);
+  for (const int devices : {1, 2}) {
+    for (const AllReduceTurn& turn : Take(GetParam(), {request}, devices)) {
+      EXPECT_EQ(turn.shared_gpu, devices == 1);
+      EXPECT_EQ(turn.calls.wrong, 0);
+    }
+  }
+  standin::SetNcclFaults({});
+}
+#endif
+
+INSTANTIATE_TEST_SUITE_P(
+    Teams, NcclRankTest,
+    testing::Values(Team{TeamKind::kNccl, Algorithm::kAuto},
+                    Team{TeamKind::kNccl, Algorithm::kRing},
+                    Team{TeamKind::kNccl, Algorithm::kDirect},
+                    Team{TeamKind::kPlainNccl, Algorithm::kAuto},
+                    Team{TeamKind::kPlainNccl, Algorithm::kRing}),
+    [](const auto& info) {
+      return absl::StrCat(IsPeer(info.param.kind) ? "Plain" : "Own",
+                          Name(info.param.algorithm));
+    });
+
+TEST(NcclRankPeerTest, SaysWhatNcclLacks) {
+  TurnRequest averages = Request(Operation::kAllReduce, true);
+  averages.type = DataType::kInt32;
+  averages.op = ReduceOp::kAverage;
+  const Turns turns = Take({TeamKind::kPlainNccl, Algorithm::kRing},
+                           {Request(Operation::kAllToAll, false), averages});
+  if (turns.empty()) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(turns[0].missing, HasSubstr("NCCL_ALGO"));
+  EXPECT_THAT(turns[1].missing, HasSubstr("averages of integers"));
+}
+
+}  // namespace
+}  // namespace lockstep::benchmarks

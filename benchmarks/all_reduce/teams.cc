@@ -1,0 +1,345 @@
+// Ranks, one of them and all: their commands, their start and end, and what
+// NCCL says of them.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "base/data_types.h"
+#include "base/files.h"
+#include "base/process.h"
+#include "base/status_macros.h"
+#include "benchmarks/all_reduce/nccl_log.h"
+#include "benchmarks/all_reduce/report.h"
+#include "benchmarks/all_reduce/turn.h"
+#include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/rank_service.h"
+#include "benchmarks/harness/ranks.h"
+#include "collectives/communicator.h"
+
+namespace lockstep::benchmarks {
+namespace {
+
+// Copies as many bytes as the buffers of `world_size` ranks have.
+absl::Status RunCopier(const std::string& listener, int world_size) {
+  const int threads = std::min(world_size, UsableCores());
+  return ServeTurns<TurnRequest>(
+      listener, {0, 1},
+      [&](const TurnRequest& request) -> absl::StatusOr<AllReduceTurn> {
+        const int64_t bytes = request.count * SizeOf(request.type) *
+                              world_size * (request.in_place ? 1 : 2);
+        AllReduceTurn turn;
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            turn.calls,
+            TimeCopies(threads, bytes, request.warmup, request.iterations));
+        return turn;
+      });
+}
+
+// Open MPI puts sockets under TMPDIR, whose paths may have 107 characters.
+constexpr size_t kLongTmpdir = 40;
+
+// Names the folder of the memory that Open MPI's ranks share.
+constexpr char kMpiMemory[] = "OMPI_MCA_btl_vader_backing_directory";
+
+bool IsMpi(TeamKind kind) {
+  return kind == TeamKind::kMpi || kind == TeamKind::kOpenMpi;
+}
+
+std::string ProgramOf(const TeamSetting& setting, TeamKind kind) {
+  switch (kind) {
+    case TeamKind::kMpi:
+      return setting.folder + "/allreduce_rank_mpi";
+    case TeamKind::kOpenMpi:
+      return setting.folder + "/allreduce_peer_mpi";
+    case TeamKind::kGloo:
+      return setting.folder + "/allreduce_peer_gloo";
+    case TeamKind::kNccl:
+    case TeamKind::kPlainNccl:
+      return setting.folder + "/allreduce_rank_nccl";
+    default:
+      return setting.folder + "/allreduce";
+  }
+}
+
+TeamCommand MpiCommand(const TeamSetting& setting, int world_size) {
+  TeamCommand command = {
+      .argv = {"mpirun", "--oversubscribe", "-np", absl::StrCat(world_size)}};
+  if (geteuid() == 0) command.argv.push_back("--allow-run-as-root");
+  const char* const tmpdir = std::getenv("TMPDIR");
+  std::string folder = tmpdir == nullptr ? "" : tmpdir;
+  if (!setting.mpi_folder.empty()) {
+    command.environment.emplace_back(kMpiMemory, setting.mpi_folder);
+    folder = setting.mpi_folder;
+  }
+  if (folder.size() > kLongTmpdir) folder = "/tmp";
+  if (!folder.empty()) command.environment.emplace_back("TMPDIR", folder);
+  if (world_size > setting.cores) {
+    command.environment.emplace_back("OMPI_MCA_mpi_yield_when_idle", "1");
+  }
+  return command;
+}
+
+// nullopt if there can be none: Open MPI then finds a place by itself.
+std::optional<TemporaryFolder> CreateMpiFolder() {
+  const char* const below = std::getenv(kMpiMemory);
+  absl::StatusOr<TemporaryFolder> folder = TemporaryFolder::Create(
+      "allreduce", below == nullptr ? "/dev/shm" : below);
+  if (!folder.ok()) return std::nullopt;
+  return *std::move(folder);
+}
+
+// Why a team cannot be started, if that can be seen beforehand.
+absl::Status CheckProgram(const TeamSetting& setting, TeamKind kind) {
+  const std::string program = ProgramOf(setting, kind);
+  if (access(program.c_str(), X_OK) == 0) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat(
+      program.substr(setting.folder.size() + 1), " was not built: ",
+      OnGpu(kind) ? "there is no CUDA with NCCL (tools/cuda/README.md)"
+                  : "its library is not installed (tools/setup.sh)"));
+}
+
+}  // namespace
+
+absl::Status RunAllReduceRank(const std::string& listener, const Team& team,
+                              int world_size) {
+  const bool threads = team.kind == TeamKind::kThreads;
+  if (team.kind == TeamKind::kCopy) return RunCopier(listener, world_size);
+  if (!threads && team.kind != TeamKind::kProcesses) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(Name(team.kind), " ranks run in another program"));
+  }
+  GroupOptions options = {.algorithm = team.algorithm};
+  return RunAsRanks(
+      threads ? RankKind::kThreads : RankKind::kProcesses, world_size, options,
+      [&](Communicator& group) { return ServeGroup(listener, group); });
+}
+
+TeamCommand CommandOf(const TeamSetting& setting, const Team& team,
+                      int world_size, const std::string& listener) {
+  TeamCommand command;
+  if (IsMpi(team.kind)) command = MpiCommand(setting, world_size);
+  const bool own_ranks = IsMpi(team.kind) || team.kind == TeamKind::kThreads ||
+                         team.kind == TeamKind::kCopy;
+  command.nproc = own_ranks ? 1 : world_size;
+  // As mpirun does. Not Gloo's, which would share the core with its own thread.
+  command.bind_cores =
+      team.kind == TeamKind::kProcesses && world_size <= setting.cores;
+  command.world_size = team.kind == TeamKind::kCopy ? 1 : world_size;
+  command.argv.push_back(ProgramOf(setting, team.kind));
+  if (team == Team{TeamKind::kPlainNccl, Algorithm::kRing}) {
+    command.environment.emplace_back("NCCL_ALGO", "Ring");
+  }
+  switch (team.kind) {
+    case TeamKind::kMpi:
+      command.argv.insert(command.argv.end(), {listener, Name(team.algorithm)});
+      break;
+    case TeamKind::kOpenMpi:
+      command.argv.push_back(listener);
+      break;
+    case TeamKind::kGloo:
+      command.argv.insert(command.argv.end(), {listener, setting.store});
+      break;
+    case TeamKind::kNccl:
+    case TeamKind::kPlainNccl:
+      command.argv.insert(command.argv.end(),
+                          {listener, Name(team.kind), Name(team.algorithm)});
+      break;
+    default:
+      command.argv.insert(command.argv.end(),
+                          {absl::StrCat("--worker=", listener),
+                           absl::StrCat("--worker_kind=", Name(team.kind)),
+                           absl::StrCat("--algorithm=", Name(team.algorithm)),
+                           absl::StrCat("--world_size=", world_size)});
+  }
+  return command;
+}
+
+// What NCCL says before a team is measured.
+namespace {
+
+// The logs of all ranks in a folder.
+class GrowingLogs {
+ public:
+  explicit GrowingLogs(const std::string& folder) : folder_(folder) {}
+
+  // What they have beyond the last time; nothing of one that cannot be read.
+  std::string More() {
+    std::string more;
+    std::error_code error;
+    for (const auto& entry :
+         std::filesystem::directory_iterator(folder_, error)) {
+      const std::string path = entry.path().string();
+      const absl::StatusOr<std::string> text = ReadFile(path);
+      if (!text.ok()) continue;
+      size_t& read = read_[path];
+      // A line that is being written is for the next time.
+      const size_t end = text->rfind('\n') + 1;
+      if (end > read) more += text->substr(read, end - read);
+      read = std::max(read, end);
+    }
+    return more;
+  }
+
+ private:
+  const std::string folder_;
+  std::map<std::string, size_t> read_;  // Bytes, by path.
+};
+
+// One call of each kind. What does not fit into memory is left to the run.
+absl::Status ProbeCalls(const AllReduceSettings& settings,
+                        absl::Duration timeout, RankTeam& ranks,
+                        GrowingLogs& logs, NcclProbe& probe) {
+  for (const Operation operation : settings.collectives) {
+    for (const int64_t bytes : SizesOf(settings, operation)) {
+      for (const Subject& subject : SubjectsOf(settings)) {
+        if (subject.team != probe.team) continue;
+        TurnRequest request = RequestOf(settings, operation, bytes, subject);
+        request.probe = 1;
+        const absl::StatusOr<std::vector<AllReduceTurn>> turns =
+            ranks.Ask<AllReduceTurn>(request, timeout);
+        if (absl::IsResourceExhausted(turns.status())) return absl::OkStatus();
+        LOCKSTEP_RETURN_IF_ERROR(turns.status());
+        const std::string log = logs.More();
+        ReadNcclFacts(log, probe.facts);
+        probe.calls.push_back(
+            {operation, bytes, subject.buffers, ReadNcclChoice(log)});
+        const AllReduceTurn& first = turns->front();
+        probe.gpu = first.gpu;
+        probe.shared_gpu = first.shared_gpu != 0;
+        // What it has not read is set all the same.
+        for (const std::string& variable : first.nccl_environment) {
+          const std::pair<std::string, std::string> pair =
+              absl::StrSplit(variable, absl::MaxSplits('=', 1));
+          probe.facts.environment.insert(pair);
+        }
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<NcclProbe> Probe(const AllReduceSettings& settings,
+                                const TeamSetting& setting, const Team& team) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder folder,
+                            TemporaryFolder::Create("lockstep-nccl"));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<RankTeam> ranks,
+      RankTeam::Start([&](const std::string& listener) {
+        TeamCommand command =
+            CommandOf(setting, team, settings.world_size, listener);
+        for (auto& variable : NcclLogEnvironment(folder.path() + "/log")) {
+          command.environment.push_back(std::move(variable));
+        }
+        return command;
+      }));
+  LOCKSTEP_RETURN_IF_ERROR(ranks->AwaitRanks(setting.timeout));
+  NcclProbe probe = {.team = team};
+  GrowingLogs logs(folder.path());
+  const absl::Status probed =
+      ProbeCalls(settings, setting.timeout, *ranks, logs, probe);
+  const absl::Status stopped = ranks->Stop(setting.timeout);
+  LOCKSTEP_RETURN_IF_ERROR(probed);
+  // Its ranks may have ended with their memory.
+  if (!probe.calls.empty() || stopped.ok()) return probe;
+  return stopped;
+}
+
+}  // namespace
+
+absl::StatusOr<AllReduceTurn> CombineTurns(
+    const std::vector<AllReduceTurn>& ranks) {
+  AllReduceTurn all = ranks.front();
+  std::vector<TimedCalls> calls;
+  for (const AllReduceTurn& rank : ranks) {
+    calls.push_back(rank.calls);
+    all.host_seconds = std::max(all.host_seconds, rank.host_seconds);
+  }
+  LOCKSTEP_ASSIGN_OR_RETURN(all.calls, SlowestOf(calls));
+  return all;
+}
+
+absl::StatusOr<std::unique_ptr<AllReduceTeams>> AllReduceTeams::Start(
+    const AllReduceSettings& settings, TeamSetting setting,
+    std::vector<MissingPeer>& missing) {
+  std::unique_ptr<AllReduceTeams> all(new AllReduceTeams(setting.timeout));
+  const std::vector<Team> teams = TeamsOf(settings);
+  if (std::ranges::any_of(teams, IsMpi, &Team::kind)) {
+    all->mpi_folder_ = CreateMpiFolder();
+    if (all->mpi_folder_) setting.mpi_folder = all->mpi_folder_->path();
+  }
+  const auto start = [&](const Team& team) -> absl::Status {
+    LOCKSTEP_RETURN_IF_ERROR(CheckProgram(setting, team.kind));
+    if (OnGpu(team.kind)) {
+      LOCKSTEP_ASSIGN_OR_RETURN(NcclProbe probe,
+                                Probe(settings, setting, team));
+      all->probes_.push_back(std::move(probe));
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<RankTeam> ranks,
+                              RankTeam::Start([&](const std::string& listener) {
+                                return CommandOf(setting, team,
+                                                 settings.world_size, listener);
+                              }));
+    LOCKSTEP_RETURN_IF_ERROR(ranks->AwaitRanks(setting.timeout));
+    all->teams_.emplace_back(team, std::move(ranks));
+    return absl::OkStatus();
+  };
+  for (const Team& team : teams) {
+    const absl::Status status = start(team);
+    if (status.ok()) continue;
+    // A peer in a world of another size is a wrong comparison, not a missing
+    // one.
+    if (!IsPeer(team.kind) || absl::IsFailedPrecondition(status)) {
+      return Named(Name(team), status);
+    }
+    missing.push_back({team, std::string(status.message())});
+  }
+  return all;
+}
+
+bool AllReduceTeams::Has(const Team& team) const {
+  return std::ranges::any_of(
+      teams_, [&](const auto& each) { return each.first == team; });
+}
+
+absl::StatusOr<AllReduceTurn> AllReduceTeams::TakeTurn(
+    const Team& team, const TurnRequest& request) {
+  const auto found =
+      std::find_if(teams_.begin(), teams_.end(),
+                   [&](const auto& each) { return each.first == team; });
+  if (found == teams_.end()) return absl::NotFoundError("no such team");
+  const absl::StatusOr<std::vector<AllReduceTurn>> ranks =
+      found->second->Ask<AllReduceTurn>(request, timeout_);
+  if (ranks.ok()) return CombineTurns(*ranks);
+  // It may still be busy, and would take time from whom is measured next.
+  found->second->Stop(absl::ZeroDuration()).IgnoreError();
+  teams_.erase(found);
+  return ranks.status();
+}
+
+absl::Status AllReduceTeams::Stop() {
+  absl::Status first;
+  for (const auto& [team, ranks] : teams_) {
+    const absl::Status status = ranks->Stop(timeout_);
+    if (!IsPeer(team.kind) && !status.ok())
+      first.Update(Named(Name(team), status));
+  }
+  teams_.clear();
+  return first;
+}
+
+}  // namespace lockstep::benchmarks
