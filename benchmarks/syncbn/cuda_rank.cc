@@ -1,13 +1,16 @@
 #include "benchmarks/syncbn/cuda_rank.h"
 
 #include <cuda_runtime.h>
+#include <dlfcn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,10 +18,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
-#include "benchmarks/harness/measure.h"
 #include "benchmarks/syncbn/layer.h"
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/collective.h"
@@ -37,141 +40,298 @@ absl::StatusOr<Event> MakeTimedEvent() {
   return Event(event);
 }
 
-// Two events. Of the current device. Errors: CudaStatus of what the runtime
-// says.
-class CudaTimer {
+float Milliseconds(cudaEvent_t begin, cudaEvent_t end, cudaError_t& error) {
+  float milliseconds = 0;
+  const cudaError_t read = cudaEventElapsedTime(&milliseconds, begin, end);
+  if (error == cudaSuccess) error = read;
+  return milliseconds;
+}
+
+// Events on one stream, between calls and around what is timed inside them.
+// Not thread safe. Errors: CudaStatus of what the runtime says.
+class EventLog {
  public:
-  static absl::StatusOr<CudaTimer> Create() {
-    CudaTimer timer;
-    LOCKSTEP_ASSIGN_OR_RETURN(timer.begin_, MakeTimedEvent());
-    LOCKSTEP_ASSIGN_OR_RETURN(timer.end_, MakeTimedEvent());
-    return timer;
-  }
+  explicit EventLog(cudaStream_t stream) : stream_(stream) {}
 
-  // Calls `enqueue` between the two on `stream`. Errors: its own too.
-  absl::Status Time(cudaStream_t stream,
-                    absl::FunctionRef<absl::Status()> enqueue) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaEventRecord(begin_.get(), stream), "starting a timer"));
-    LOCKSTEP_RETURN_IF_ERROR(enqueue());
-    return CudaStatus(cudaEventRecord(end_.get(), stream), "stopping a timer");
-  }
-
-  // Of the last that was timed. Waits until it is done.
-  absl::StatusOr<double> Seconds() const {
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaEventSynchronize(end_.get()), "waiting for a timer"));
-    float milliseconds = 0;
-    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-        cudaEventElapsedTime(&milliseconds, begin_.get(), end_.get()),
-        "reading a timer"));
-    return 1e-3 * static_cast<double>(milliseconds);
-  }
-
- private:
-  Event begin_;
-  Event end_;
-};
-
-// Kernels with an event of their stream before and after each. Borrows both.
-class CudaTimedKernels : public TimedKernels {
- public:
-  CudaTimedKernels(CudaBatchNormKernels& kernels, CallTiming& timing)
-      : TimedKernels(kernels, timing), stream_(kernels.stream()) {}
-
-  // Adds the times of the kernels since the last call to `timing`, once the
-  // stream has done them. Errors: CudaStatus of what the runtime says.
-  absl::Status Collect() {
-    for (size_t i = 0; i < used_; ++i) {
-      LOCKSTEP_ASSIGN_OR_RETURN(const double seconds,
-                                timed_[i].timer.Seconds());
-      AddSeconds(timed_[i].kernel, seconds);
-    }
+  void Clear() {
     used_ = 0;
+    marks_.clear();
+    parts_.clear();
+  }
+
+  // Ends a call, if one has begun, and begins the next.
+  absl::Status Mark() {
+    LOCKSTEP_ASSIGN_OR_RETURN(cudaEvent_t const event, Record());
+    marks_.push_back(event);
     return absl::OkStatus();
   }
 
- protected:
-  // Errors: CudaStatus of what the runtime says, and the kernel's.
-  absl::Status Time(TimedKernel kernel,
-                    absl::FunctionRef<absl::Status()> run) override {
-    if (used_ == timed_.size()) {
-      LOCKSTEP_ASSIGN_OR_RETURN(CudaTimer timer, CudaTimer::Create());
-      timed_.push_back({.kernel = kernel, .timer = std::move(timer)});
-    }
-    Timed& timed = timed_[used_];
-    timed.kernel = kernel;
-    LOCKSTEP_RETURN_IF_ERROR(timed.timer.Time(stream_, run));
-    ++used_;
+  // What `run` enqueues is a kernel of the call that has begun, or, without
+  // one, a message of so many bytes. Errors: those of `run` too.
+  absl::Status Time(std::optional<TimedKernel> kernel, int64_t bytes,
+                    absl::FunctionRef<absl::Status()> run) {
+    Part part = {.call = marks_.size(), .kernel = kernel, .bytes = bytes};
+    LOCKSTEP_ASSIGN_OR_RETURN(part.begin, Record());
+    LOCKSTEP_RETURN_IF_ERROR(run());
+    LOCKSTEP_ASSIGN_OR_RETURN(part.end, Record());
+    parts_.push_back(part);
     return absl::OkStatus();
+  }
+
+  // The calls between marks. Waits for the last one.
+  absl::StatusOr<std::vector<CallTimes>> Read() const {
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaEventSynchronize(marks_.back()),
+                                        "waiting for queued calls"));
+    std::vector<CallTimes> calls(marks_.size() - 1);
+    cudaError_t error = cudaSuccess;
+    for (size_t i = 0; i < calls.size(); ++i) {
+      calls[i].end =
+          1e-3 * double{Milliseconds(marks_[i], marks_[i + 1], error)};
+    }
+    for (const Part& part : parts_) {
+      // Before the first mark there is no call.
+      if (part.call == 0 || part.call > calls.size()) continue;
+      CallTimes& call = calls[part.call - 1];
+      const double seconds =
+          1e-3 * double{Milliseconds(part.begin, part.end, error)};
+      if (part.kernel.has_value()) {
+        call.kernels[static_cast<size_t>(*part.kernel)] += seconds;
+      } else {
+        // GPUs have no common clock, but leave a message together: the last to
+        // enter it is the one that is in it for the shortest time.
+        call.messages.push_back(
+            {.entered = -seconds, .left = 0, .bytes = part.bytes});
+      }
+    }
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(error, "reading a timer"));
+    return calls;
   }
 
  private:
-  struct Timed {
-    TimedKernel kernel;
-    CudaTimer timer;
+  struct Part {
+    size_t call = 0;  // The number of marks before it.
+    std::optional<TimedKernel> kernel;
+    int64_t bytes = 0;
+    cudaEvent_t begin = nullptr, end = nullptr;
   };
 
+  absl::StatusOr<cudaEvent_t> Record() {
+    if (used_ == events_.size()) {
+      LOCKSTEP_ASSIGN_OR_RETURN(Event event, MakeTimedEvent());
+      events_.push_back(std::move(event));
+    }
+    cudaEvent_t const event = events_[used_++].get();
+    LOCKSTEP_RETURN_IF_ERROR(
+        CudaStatus(cudaEventRecord(event, stream_), "recording an event"));
+    return event;
+  }
+
   const cudaStream_t stream_;
-  std::vector<Timed> timed_;  // Of which the first `used_` are due.
+  std::vector<Event> events_;
   size_t used_ = 0;
+  std::vector<cudaEvent_t> marks_;
+  std::vector<Part> parts_;
+};
+
+// Kernels, and messages, with an event of their stream before and after each.
+// They borrow what they are given.
+class CudaTimedKernels : public TimedKernels {
+ public:
+  CudaTimedKernels(CudaBatchNormKernels& kernels, CallTiming& timing,
+                   EventLog& log)
+      : TimedKernels(kernels, timing), log_(log) {}
+
+ protected:
+  absl::Status Time(TimedKernel kernel,
+                    absl::FunctionRef<absl::Status()> run) override {
+    return log_.Time(kernel, 0, run);
+  }
+
+ private:
+  EventLog& log_;
+};
+
+class CudaTimedCommunicator : public ForwardingCommunicator {
+ public:
+  CudaTimedCommunicator(Communicator& group, EventLog& log)
+      : ForwardingCommunicator(group), log_(log) {}
+
+  absl::Status Run(const Collective& call) override {
+    return log_.Time(std::nullopt, call.input.size_bytes(),
+                     [&] { return inner().Run(call); });
+  }
+
+ private:
+  EventLog& log_;
+};
+
+// The clock of a GPU's multiprocessors, from the driver's library, if there is
+// one.
+class SmClock {
+ public:
+  explicit SmClock(const cudaUUID_t& uuid) {
+    void* const library = dlopen("libnvidia-ml.so.1", RTLD_NOW);
+    if (library == nullptr) return;
+    const auto find = [library](const char* name, auto& function) {
+      function = reinterpret_cast<std::decay_t<decltype(function)>>(
+          dlsym(library, name));
+      return function != nullptr;
+    };
+    int (*initialize)() = nullptr;
+    int (*handle)(const char*, void**) = nullptr;
+    if (!find("nvmlInit_v2", initialize) ||
+        !find("nvmlDeviceGetHandleByUUID", handle) ||
+        !find("nvmlDeviceGetClockInfo", clock_)) {
+      clock_ = nullptr;
+      return;
+    }
+    std::string name = "GPU-";
+    for (int i = 0; i < 16; ++i) {
+      if (i == 4 || i == 6 || i == 8 || i == 10) name += '-';
+      absl::StrAppendFormat(&name, "%02x",
+                            static_cast<unsigned char>(uuid.bytes[i]));
+    }
+    if (initialize() != 0 || handle(name.c_str(), &device_) != 0) {
+      clock_ = nullptr;
+    }
+  }
+
+  // In MHz; 0: not known.
+  int32_t Mhz() const {
+    constexpr int kSmClock = 1;  // NVML_CLOCK_SM.
+    unsigned mhz = 0;
+    if (clock_ == nullptr || clock_(device_, kSmClock, &mhz) != 0) return 0;
+    return static_cast<int32_t>(mhz);
+  }
+
+ private:
+  void* device_ = nullptr;
+  int (*clock_)(void*, int, unsigned*) = nullptr;
+};
+
+// Queues the calls of turns on a rank's stream, and reads their times.
+class CallQueue {
+ public:
+  using SetPass = LayerMirror::SetPass;
+
+  // Borrows all. group: where the ranks meet; messages: what calls send over.
+  CallQueue(Communicator& group, Communicator& messages, EventLog& log,
+            const SmClock& clock)
+      : group_(group), messages_(messages), log_(log), clock_(clock) {}
+
+  // As LayerMirror::Time. The ranks meet before the first call, which the host
+  // of each begins to queue then. backward: may be null.
+  absl::StatusOr<RankTurn> Time(const SyncBnRequest& request, int sets,
+                                const SetPass& forward,
+                                const SetPass& backward = nullptr) {
+    const auto laps_for = [sets](int calls) {
+      return (calls + sets - 1) / sets;
+    };
+    log_.Clear();
+    LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
+    const int warmup = laps_for(request.warmup);
+    const int laps = warmup + laps_for(request.iterations);
+    for (int lap = 0; lap < laps; ++lap) {
+      for (const SetPass* const pass : {&forward, &backward}) {
+        for (int set = 0; *pass != nullptr && set < sets; ++set) {
+          LOCKSTEP_RETURN_IF_ERROR(log_.Mark());
+          LOCKSTEP_RETURN_IF_ERROR((*pass)(set));
+        }
+      }
+    }
+    LOCKSTEP_RETURN_IF_ERROR(log_.Mark());
+    RankTurn turn;
+    turn.sm_mhz = clock_.Mhz();  // While the queue is worked off.
+    LOCKSTEP_RETURN_IF_ERROR(messages_.Wait());
+    LOCKSTEP_ASSIGN_OR_RETURN(std::vector<CallTimes> calls, log_.Read());
+    const int passes = backward == nullptr ? 1 : 2;
+    for (size_t i = static_cast<size_t>(warmup * passes * sets);
+         i < calls.size(); ++i) {
+      const bool ahead = static_cast<int>(i) / sets % passes == 0;
+      (ahead ? turn.forward : turn.backward).push_back(std::move(calls[i]));
+    }
+    return turn;
+  }
+
+ private:
+  Communicator& group_;
+  Communicator& messages_;
+  EventLog& log_;
+  const SmClock& clock_;
 };
 
 // Copies on one stream, whose device is the calling thread's current one. Not
 // thread safe. Errors: CudaStatus of what the runtime says.
 class CudaLayerMirror : public LayerMirror {
  public:
-  // Borrows the stream, and the kernels, whose times Finish collects.
-  CudaLayerMirror(cudaStream_t stream, CudaTimedKernels& kernels)
-      : stream_(stream), kernels_(kernels) {}
+  // Borrows the stream and the queue.
+  CudaLayerMirror(cudaStream_t stream, CallQueue& queue, int sets)
+      : stream_(stream), queue_(queue), sets_(sets) {}
 
+  int sets() const override { return sets_; }
   absl::Status Add(std::span<float> host) override {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        DeviceMemory device,
-        AllocateDeviceMemory(static_cast<int64_t>(host.size_bytes())));
-    parts_.push_back({.host = host, .device = std::move(device)});
+    // Sets begin at multiples of 256, as fresh memory does.
+    const auto stride =
+        (static_cast<int64_t>(host.size_bytes()) + 255) / 256 * 256;
+    LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory device,
+                              AllocateDeviceMemory(sets_ * stride));
+    parts_.push_back(
+        {.host = host, .device = std::move(device), .stride = stride});
     return absl::OkStatus();
   }
-  void* Of(const float* host) const override {
+  void* Of(const float* host, int set) const override {
     for (const Part& part : parts_) {
-      if (part.host.data() == host) return part.device.get();
+      if (part.host.data() == host) return part.Of(set);
     }
     return nullptr;
   }
   absl::Status Upload() override {
-    return Copy(cudaMemcpyHostToDevice, "copying a layer's tensors to the GPU");
+    for (const Part& part : parts_) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          Copy(part.Of(0), part.host.data(), part, cudaMemcpyHostToDevice));
+      for (int set = 1; set < sets_; ++set) {
+        LOCKSTEP_RETURN_IF_ERROR(
+            Copy(part.Of(set), part.Of(0), part, cudaMemcpyDeviceToDevice));
+      }
+    }
+    return Wait();
   }
-  absl::Status Download() override {
-    return Copy(cudaMemcpyDeviceToHost,
-                "copying a layer's tensors from the GPU");
+  absl::Status Download(int set) override {
+    for (const Part& part : parts_) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          Copy(part.host.data(), part.Of(set), part, cudaMemcpyDeviceToHost));
+    }
+    return Wait();
   }
-  absl::Status Finish() override {
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaStreamSynchronize(stream_), "waiting for a layer"));
-    return kernels_.Collect();
+  absl::StatusOr<RankTurn> Time(const SyncBnRequest& request,
+                                const SetPass& forward,
+                                const SetPass& backward) override {
+    return queue_.Time(request, sets_, forward, backward);
   }
 
  private:
   struct Part {
+    std::byte* Of(int set) const { return device.get() + set * stride; }
+
     std::span<float> host;
     DeviceMemory device;
+    int64_t stride;  // From set to set.
   };
 
-  absl::Status Copy(cudaMemcpyKind kind, const char* what) {
-    for (const Part& part : parts_) {
-      void* const host = part.host.data();
-      void* const device = part.device.get();
-      const bool up = kind == cudaMemcpyHostToDevice;
-      LOCKSTEP_RETURN_IF_ERROR(
-          CudaStatus(cudaMemcpyAsync(up ? device : host, up ? host : device,
-                                     part.host.size_bytes(), kind, stream_),
-                     what));
-    }
-    return CudaStatus(cudaStreamSynchronize(stream_), what);
+  absl::Status Copy(void* to, const void* from, const Part& part,
+                    cudaMemcpyKind kind) {
+    return CudaStatus(
+        cudaMemcpyAsync(to, from, part.host.size_bytes(), kind, stream_),
+        "copying a layer's tensors");
+  }
+  absl::Status Wait() {
+    return CudaStatus(cudaStreamSynchronize(stream_),
+                      "copying a layer's tensors");
   }
 
   const cudaStream_t stream_;
-  CudaTimedKernels& kernels_;
+  CallQueue& queue_;
+  const int sets_;
   std::vector<Part> parts_;
 };
 
@@ -192,22 +352,28 @@ absl::StatusOr<int64_t> CountNot(int value, const std::byte* device,
 // Turns on a GPU, by subject; TakeCudaTurn says what is promised.
 class SyncBnCudaRank {
  public:
-  SyncBnCudaRank(Communicator& group, CreateLocalBatchNorm create_local)
-      : group_(group), create_local_(std::move(create_local)) {
-    timing_.clock = SteadySeconds;
-  }
+  SyncBnCudaRank(Communicator& group, SyncBnCudaRankOptions options)
+      : group_(group), options_(std::move(options)) {}
 
-  absl::Status Start(const GroupOptions& options) {
-    LOCKSTEP_ASSIGN_OR_RETURN(const int gpus, CountGpus());
-    NcclOptions nccl = {.device = group_.rank() % gpus,
-                        .group = {.timeout = options.timeout}};
+  absl::Status Start() {
+    LOCKSTEP_ASSIGN_OR_RETURN(device_, DeviceOfRank(options_.local_rank));
+    NcclOptions nccl = {.device = device_,
+                        .group = {.timeout = options_.group.timeout}};
     LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaSetDevice(nccl.device), "choosing the GPU"));
+        CudaStatus(cudaSetDevice(device_), "choosing the GPU"));
     cudaDeviceProp properties;
     LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaGetDeviceProperties(&properties, nccl.device),
+        CudaStatus(cudaGetDeviceProperties(&properties, device_),
                    "asking for the GPU's name"));
     gpu_ = properties.name;
+    int cache = 0;
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+        cudaDeviceGetAttribute(&cache, cudaDevAttrL2CacheSize, device_),
+        "asking for the GPU's cache"));
+    // Ranks have as many sets, and so as many calls.
+    cache_bytes_ = cache;
+    LOCKSTEP_RETURN_IF_ERROR(
+        group_.AllReduce(Buffer(std::span(&cache_bytes_, 1)), ReduceOp::kMax));
     LOCKSTEP_ASSIGN_OR_RETURN(stream_, MakeStream());
     nccl.stream = stream_.get();
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Communicator> control,
@@ -216,49 +382,144 @@ class SyncBnCudaRank {
         nccl_, NcclCommunicator::Create(std::move(control), nccl));
     LOCKSTEP_ASSIGN_OR_RETURN(kernels_,
                               CudaBatchNormKernels::Create(stream_.get()));
-    timed_kernels_.emplace(*kernels_, timing_);
-    timed_group_.emplace(*nccl_, timing_, [this] {
-      return CudaStatus(cudaStreamSynchronize(stream_.get()),
-                        "before a message");
-    });
+    log_.emplace(stream_.get());
+    clock_.emplace(properties.uuid);
+    queue_.emplace(group_, *nccl_, *log_, *clock_);
+    timed_kernels_.emplace(*kernels_, timing_, *log_);
+    timed_group_.emplace(*nccl_, *log_);
     return absl::OkStatus();
   }
 
   absl::StatusOr<RankTurn> Take(const SyncBnRequest& request) {
-    if (request.network != 0 || request.subject == SyncBnSubject::kTorch) {
-      return absl::UnimplementedError("not on a GPU");
-    }
-    absl::StatusOr<RankTurn> turn;
-    if (request.subject == SyncBnSubject::kCopy) {
-      turn = TimeCopies(request);
-    } else if (request.subject == SyncBnSubject::kMessage) {
-      turn = TimeMessages(request);
-    } else {
-      LOCKSTEP_RETURN_IF_ERROR(UseLayer(request.layer));
-      turn = subjects_.Time(*layer_, request, timing_);
-    }
-    if (!turn.ok()) return turn;
-    turn->gpu = gpu_;
-    turn->shared_gpu = nccl_->shared_gpu() ? 1 : 0;
+    LOCKSTEP_ASSIGN_OR_RETURN(RankTurn turn, TakeUnnamed(request));
+    turn.gpu = gpu_;
+    turn.shared_gpu = nccl_->shared_gpu() ? 1 : 0;
     return turn;
   }
 
  private:
+  // A layer of the network.
+  struct NetworkLayer {
+    LayerSubjects subjects;
+    std::unique_ptr<SyncBnLayer> layer;
+  };
+
+  absl::StatusOr<RankTurn> TakeUnnamed(const SyncBnRequest& request) {
+    if (request.network != 0) return TimeNetwork(request);
+    network_.clear();
+    switch (request.subject) {
+      case SyncBnSubject::kCopy:
+        return TimeCopies(request);
+      case SyncBnSubject::kMessage:
+        return TimeMessages(request);
+      case SyncBnSubject::kTorch:
+      case SyncBnSubject::kTorchSync:
+        return TakePeer(request);
+      default:
+        LOCKSTEP_RETURN_IF_ERROR(UseLayer(request.layer));
+        return subjects_.Time(*layer_, request, timing_);
+    }
+  }
+
+  // Forward reads x and writes y, and backward comes when all sets have been
+  // forward.
+  int SetsOf(const LayerSpec& spec) const {
+    return SetsBeyondCache(2 * spec.shape().size() * SizeOf(spec.type),
+                           cache_bytes_);
+  }
+
+  absl::StatusOr<LayerSubjects> CreateSubjects(
+      const BatchNormOptions& options, std::unique_ptr<BatchNorm> local) {
+    return LayerSubjects::Create(options, std::move(local), *kernels_, *nccl_,
+                                 *timed_kernels_, *timed_group_);
+  }
+  absl::StatusOr<std::unique_ptr<SyncBnLayer>> CreateLayer(
+      const LayerSpec& spec, int sets) {
+    return SyncBnLayer::Create(
+        spec, group_,
+        std::make_unique<CudaLayerMirror>(stream_.get(), *queue_, sets));
+  }
+
   absl::Status UseLayer(const LayerSpec& spec) {
     if (layer_ != nullptr && layer_->spec() == spec) return absl::OkStatus();
     layer_.reset();  // Its memory first.
     const BatchNormOptions options = OptionsOf(spec);
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNorm> local,
-                              create_local_(options, *kernels_));
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        subjects_,
-        LayerSubjects::Create(options, std::move(local), *kernels_, *nccl_,
-                              *timed_kernels_, *timed_group_));
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        layer_, SyncBnLayer::Create(spec, group_,
-                                    std::make_unique<CudaLayerMirror>(
-                                        stream_.get(), *timed_kernels_)));
+                              options_.create_local(options, *kernels_));
+    LOCKSTEP_ASSIGN_OR_RETURN(subjects_,
+                              CreateSubjects(options, std::move(local)));
+    LOCKSTEP_ASSIGN_OR_RETURN(layer_, CreateLayer(spec, SetsOf(spec)));
     return absl::OkStatus();
+  }
+
+  absl::Status UseNetwork(const LayerSpec& spec) {
+    if (!network_.empty()) return absl::OkStatus();
+    layer_.reset();
+    int64_t touched = 0;
+    std::vector<LayerSpec> specs;
+    for (const ActivationShape& shape : options_.network) {
+      LayerSpec& layer = specs.emplace_back(spec);
+      layer.h = shape.hw;
+      layer.w = 1;
+      layer.c = shape.c;
+      layer.seed += specs.size();
+      touched += 4 * layer.shape().size() * SizeOf(layer.type);
+    }
+    network_sets_ = SetsBeyondCache(touched, cache_bytes_);
+    for (const LayerSpec& layer : specs) {
+      NetworkLayer made;
+      LOCKSTEP_ASSIGN_OR_RETURN(made.subjects,
+                                CreateSubjects(OptionsOf(layer), nullptr));
+      LOCKSTEP_ASSIGN_OR_RETURN(made.layer, CreateLayer(layer, network_sets_));
+      network_.push_back(std::move(made));
+    }
+    return absl::OkStatus();
+  }
+
+  // All layers forward, and back: on its set.
+  absl::Status Step(SyncBnSubject subject, int set) {
+    const auto norm = [subject](const NetworkLayer& layer) -> BatchNorm& {
+      return subject == SyncBnSubject::kLocal  ? *layer.subjects.own_local
+             : subject == SyncBnSubject::kSync ? *layer.subjects.sync
+                                               : *layer.subjects.split;
+    };
+    for (NetworkLayer& layer : network_) {
+      LOCKSTEP_RETURN_IF_ERROR(layer.layer->Forward(norm(layer), set));
+    }
+    for (size_t i = network_.size(); i-- > 0;) {
+      LOCKSTEP_RETURN_IF_ERROR(
+          network_[i].layer->Backward(norm(network_[i]), set));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<RankTurn> TimeNetwork(const SyncBnRequest& request) {
+    LOCKSTEP_RETURN_IF_ERROR(UseNetwork(request.layer));
+    for (NetworkLayer& layer : network_) {
+      LOCKSTEP_RETURN_IF_ERROR(layer.layer->Prepare());
+    }
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        RankTurn turn, queue_->Time(request, network_sets_, [&](int set) {
+          return Step(request.subject, set);
+        }));
+    for (NetworkLayer& layer : network_) {
+      LOCKSTEP_ASSIGN_OR_RETURN(
+          const int64_t wrong,
+          layer.layer->CountWrong(request.subject != SyncBnSubject::kLocal,
+                                  network_sets_ - 1));
+      turn.wrong += wrong;
+    }
+    return turn;
+  }
+
+  absl::StatusOr<RankTurn> TakePeer(const SyncBnRequest& request) {
+    if (options_.take_peer == nullptr) {
+      return Missing(absl::UnimplementedError("not asked for"));
+    }
+    layer_.reset();  // The memory is the peer's.
+    return options_.take_peer(
+        request, absl::StrCat("cuda ", device_, " ", group_.rank(), " ",
+                              group_.world_size(), " ", SetsOf(request.layer)));
   }
 
   absl::StatusOr<RankTurn> TimeMessages(const SyncBnRequest& request) {
@@ -272,77 +533,73 @@ class SyncBnCudaRank {
         const DeviceMemory sums,
         AllocateDeviceMemory(static_cast<int64_t>(sums_bytes)));
     LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaMemset(sums.get(), 0, sums_bytes), "clearing sums"));
-    return benchmarks::TimeMessages(
-        request, group_, *nccl_, timing_,
-        Buffer(records.get(), records_bytes, DataType::kUInt8),
-        Buffer(sums.get(), sums_count, DataType::kFloat32));
+        CudaStatus(cudaMemsetAsync(sums.get(), 0, sums_bytes, stream_.get()),
+                   "clearing sums"));
+    const MessagePasses passes =
+        MessagesOf(request.layer, *nccl_,
+                   Buffer(records.get(), records_bytes, DataType::kUInt8),
+                   Buffer(sums.get(), sums_count, DataType::kFloat32));
+    return queue_->Time(
+        request, /*sets=*/1, [&](int) { return passes.forward(); },
+        [&](int) { return passes.backward(); });
   }
 
   absl::StatusOr<RankTurn> TimeCopies(const SyncBnRequest& request) {
-    // From two tensors to two: within as much memory as the layer has.
+    // From two tensors to two.
     const int64_t bytes = kCopiedTensors * request.layer.shape().size() *
                           SizeOf(request.layer.type);
+    const int sets = SetsBeyondCache(2 * bytes, cache_bytes_);
     LOCKSTEP_ASSIGN_OR_RETURN(const DeviceMemory memory,
-                              AllocateDeviceMemory(2 * bytes));
-    std::byte* const to = memory.get() + bytes;
-    const auto size = static_cast<size_t>(bytes);
+                              AllocateDeviceMemory(2 * sets * bytes));
+    std::byte* const to = memory.get() + sets * bytes;
+    const auto all = static_cast<size_t>(sets * bytes);
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+        cudaMemsetAsync(memory.get(), kCopied, all, stream_.get()), "filling"));
     LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaMemsetAsync(memory.get(), kCopied, size, stream_.get()),
-                   "filling"));
-    LOCKSTEP_RETURN_IF_ERROR(
-        CudaStatus(cudaMemsetAsync(to, 0, size, stream_.get()), "clearing"));
-    LOCKSTEP_ASSIGN_OR_RETURN(CudaTimer timer, CudaTimer::Create());
-    RankTurn turn;
-    for (int i = -request.warmup; i < request.iterations; ++i) {
-      LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
-      LOCKSTEP_RETURN_IF_ERROR(timer.Time(stream_.get(), [&] {
-        return CudaStatus(
-            cudaMemcpyAsync(to, memory.get(), size, cudaMemcpyDeviceToDevice,
-                            stream_.get()),
-            "copying");
-      }));
-      LOCKSTEP_ASSIGN_OR_RETURN(const double seconds, timer.Seconds());
-      if (i < 0) continue;
-      turn.forward.emplace_back();
-      turn.forward.back().end = seconds;
-    }
-    LOCKSTEP_ASSIGN_OR_RETURN(turn.wrong, CountNot(kCopied, to, bytes));
+        CudaStatus(cudaMemsetAsync(to, 0, all, stream_.get()), "clearing"));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        RankTurn turn, queue_->Time(request, sets, [&](int set) {
+          return CudaStatus(
+              cudaMemcpyAsync(to + set * bytes, memory.get() + set * bytes,
+                              static_cast<size_t>(bytes),
+                              cudaMemcpyDeviceToDevice, stream_.get()),
+              "copying");
+        }));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        turn.wrong, CountNot(kCopied, to + (sets - 1) * bytes, bytes));
     return turn;
   }
 
   Communicator& group_;
-  const CreateLocalBatchNorm create_local_;
-  CallTiming timing_;
-  std::string gpu_;  // Its name.
+  const SyncBnCudaRankOptions options_;
+  CallTiming timing_;  // Which nothing here writes to.
+  int device_ = 0;
+  std::string gpu_;          // Its name.
+  int64_t cache_bytes_ = 0;  // The largest L2 of all ranks.
   Stream stream_;
   std::unique_ptr<NcclCommunicator> nccl_;
   std::unique_ptr<CudaBatchNormKernels> kernels_;
+  std::optional<EventLog> log_;
+  std::optional<SmClock> clock_;
+  std::optional<CallQueue> queue_;
   std::optional<CudaTimedKernels> timed_kernels_;
-  // Its messages begin when the stream has done all before them, so that the
-  // time in a message has no kernel's in it.
-  std::optional<TimedCommunicator> timed_group_;
+  std::optional<CudaTimedCommunicator> timed_group_;
   std::unique_ptr<SyncBnLayer> layer_;
   LayerSubjects subjects_;  // Of layer_'s channels.
+  std::vector<NetworkLayer> network_;
+  int network_sets_ = 1;
 };
 
 }  // namespace
 
-absl::StatusOr<int> CountGpus() {
-  int count = 0;
-  const cudaError_t error = cudaGetDeviceCount(&count);
-  if (error == cudaSuccess && count > 0) return count;
-  return absl::FailedPreconditionError(absl::StrCat(
-      "no GPU: ",
-      error == cudaSuccess ? "no devices" : cudaGetErrorString(error)));
+int SetsBeyondCache(int64_t touched, int64_t cache_bytes) {
+  return static_cast<int>(1 + (3 * cache_bytes + touched) / touched);
 }
 
 absl::StatusOr<TakeCudaTurn> CreateSyncBnCudaRank(
-    Communicator& group, const GroupOptions& options,
-    CreateLocalBatchNorm create_local) {
-  const auto rank =
-      std::make_shared<SyncBnCudaRank>(group, std::move(create_local));
-  LOCKSTEP_RETURN_IF_ERROR(rank->Start(options));
+    Communicator& group, SyncBnCudaRankOptions options) {
+  const auto rank = std::make_shared<SyncBnCudaRank>(group, std::move(options));
+  LOCKSTEP_RETURN_IF_ERROR(rank->Start());
   return [rank](const SyncBnRequest& request) { return rank->Take(request); };
 }
 

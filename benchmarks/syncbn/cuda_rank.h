@@ -2,8 +2,11 @@
 #ifndef LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_RANK_H_
 #define LOCKSTEP_BENCHMARKS_SYNCBN_CUDA_RANK_H_
 
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "benchmarks/syncbn/turn.h"
@@ -19,24 +22,41 @@ using CreateLocalBatchNorm =
     std::function<absl::StatusOr<std::unique_ptr<BatchNorm>>(
         const BatchNormOptions&, CudaBatchNormKernels&)>;
 
-// The GPUs that this process can use. Error: kFailedPrecondition if it has
-// none.
-absl::StatusOr<int> CountGpus();
+// Has PyTorch take a turn; where: "cuda DEVICE RANK WORLD_SIZE SETS", the last
+// being SetsBeyondCache of the layer.
+using TakePeerTurn = std::function<absl::StatusOr<RankTurn>(
+    const SyncBnRequest& request, const std::string& where)>;
 
-// Takes turns on one thread, whose current device becomes the rank's: number
-// rank % CountGpus(). Keeps the memory of one layer shape. Collective: every
-// rank takes the same turns. Not thread safe. Errors: those of the groups, of
-// layers and of memory; kUnimplemented for the network and PyTorch. That the
-// library lacks the type is no error, but turn.missing.
+// How many sets of tensors calls take turns on, where a call touches `touched`
+// bytes of one: so many that more than three times the cache is touched between
+// two uses of the same memory. At least 1.
+int SetsBeyondCache(int64_t touched, int64_t cache_bytes);
+
+// Takes turns on one thread, whose current device becomes the rank's. All calls
+// of a turn are queued on one stream, with an event between each two of them,
+// whose times are the calls'; the host waits when all are queued. Of a network,
+// a step is its batch norms alone, forward and then backward. Keeps the memory
+// of one layer shape, or of the network. Collective: every rank takes the same
+// turns. Not thread safe. Errors: those of the groups, of layers and of memory.
+// What the library or PyTorch lacks is no error, but turn.missing.
 using TakeCudaTurn =
     std::function<absl::StatusOr<RankTurn>(const SyncBnRequest& request)>;
 
+// What a rank on a GPU needs beside its group.
+struct SyncBnCudaRankOptions {
+  GroupOptions group;
+  int local_rank = 0;  // Among the ranks of this host: it decides the GPU.
+  CreateLocalBatchNorm create_local;
+  TakePeerTurn take_peer = nullptr;  // Null: PyTorch is missing.
+  // The inputs of the network's batch norms, in order, on one image.
+  std::vector<ActivationShape> network = {};
+};
+
 // Collective: splits an NCCL group off `group`, whose memory is the host's and
-// which is borrowed, also for meeting before each call. Errors: of the groups,
-// and CudaStatus of what the runtime says.
+// which is borrowed, also for meeting before each turn. Errors: of the groups,
+// CudaStatus of what the runtime says; kNotFound without a GPU.
 absl::StatusOr<TakeCudaTurn> CreateSyncBnCudaRank(
-    Communicator& group, const GroupOptions& options,
-    CreateLocalBatchNorm create_local);
+    Communicator& group, SyncBnCudaRankOptions options);
 
 }  // namespace lockstep::benchmarks
 

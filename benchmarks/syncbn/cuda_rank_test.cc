@@ -3,14 +3,17 @@
 // on one if need be. cuDNN has no stand-in: local is our own kernels' here.
 #include "benchmarks/syncbn/cuda_rank.h"
 
+#include <cuda_runtime.h>
+
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/time/time.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
@@ -20,6 +23,7 @@
 #include "benchmarks/syncbn/turn.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
@@ -50,7 +54,8 @@ absl::StatusOr<std::unique_ptr<BatchNorm>> CreateOwn(
 std::vector<TeamTurn> Take(int world_size,
                            const std::vector<SyncBnRequest>& requests,
                            const CreateLocalBatchNorm& create_local,
-                           [[maybe_unused]] int devices = 0) {
+                           [[maybe_unused]] int devices = 0,
+                           const TakePeerTurn& take_peer = nullptr) {
 #ifdef LOCKSTEP_CUDA_STANDIN
   standin::SetDeviceCount(devices > 0 ? devices : world_size);
 #endif
@@ -59,7 +64,13 @@ std::vector<TeamTurn> Take(int world_size,
     const auto run = [&](Communicator& group) -> absl::StatusOr<std::string> {
       LOCKSTEP_ASSIGN_OR_RETURN(
           const TakeCudaTurn take,
-          CreateSyncBnCudaRank(group, GroupOptions(), create_local));
+          CreateSyncBnCudaRank(group,
+                               {.group = {},
+                                .local_rank = group.rank(),
+                                .create_local = create_local,
+                                .take_peer = take_peer,
+                                .network = {{1, 16, 16, Layout::kNhwc},
+                                            {1, 32, 4, Layout::kNhwc}}}));
       LOCKSTEP_ASSIGN_OR_RETURN(const RankTurn turn, take(request));
       return Encode(turn);
     };
@@ -67,8 +78,7 @@ std::vector<TeamTurn> Take(int world_size,
     for (const absl::StatusOr<std::string>& bytes :
          RunRanksCollect(kBackend, world_size, run,
                          {.group = {}, .deadline = absl::Minutes(5)})) {
-      if (absl::StartsWith(bytes.status().message(), "no GPU: ") &&
-          !GpusRequired()) {
+      if (absl::IsNotFound(bytes.status()) && !GpusRequired()) {
         return {};
       }
       EXPECT_THAT(bytes, IsOk());
@@ -128,7 +138,171 @@ TEST(SyncBnCudaRankTest, SaysWhatTheLibraryLacks) {
   EXPECT_EQ(turns[1].missing, "");
 }
 
+TEST(SetsBeyondCacheTest, TouchesThreeCachesBetweenTwoUses) {
+  for (const int64_t cache : {0, 1, 100, 4096}) {
+    for (const int64_t touched : {1, 7, 100, 5000}) {
+      const int64_t sets = SetsBeyondCache(touched, cache);
+      EXPECT_GT((sets - 1) * touched, 3 * cache);
+      EXPECT_LE((sets - 2) * touched, 3 * cache);  // And no more than that.
+    }
+  }
+}
+
+TEST(SyncBnCudaRankTest, TimesTheBatchNormsOfANetwork) {
+  for (const int world_size : {1, 2}) {
+    std::vector<SyncBnRequest> requests;
+    for (const SyncBnSubject subject :
+         {SyncBnSubject::kLocal, SyncBnSubject::kSync, SyncBnSubject::kSplit}) {
+      requests.push_back({.subject = subject,
+                          .network = 1,
+                          .layer = {.n = 2},
+                          .warmup = 1,
+                          .iterations = 1});
+    }
+    const std::vector<TeamTurn> turns = Take(world_size, requests, CreateOwn);
+    if (turns.empty()) GTEST_SKIP() << "no GPU";
+    for (const TeamTurn& turn : turns) {
+      EXPECT_EQ(turn.wrong, 0);
+      EXPECT_TRUE(turn.backward.empty());
+      ASSERT_GE(turn.forward.size(), 1u);
+      EXPECT_GT(turn.forward[0].seconds, 0);
+    }
+    // Two layers, forward and backward.
+    EXPECT_EQ(turns[1].forward[0].messages, 0);
+    EXPECT_EQ(turns[2].forward[0].messages, 4);
+    EXPECT_GT(turns[2].forward[0].split.Kernels(), 0);
+  }
+}
+
+TEST(SyncBnCudaRankTest, TellsThePeerWhereItIs) {
+  const auto peer = [](const SyncBnRequest&, const std::string& where) {
+    return RankTurn{
+        .forward = {{.end = 1}}, .backward = {{.end = 2}}, .note = where};
+  };
+  const std::vector<TeamTurn> turns =
+      Take(1, {LayerRequest(SyncBnSubject::kTorchSync)}, CreateOwn, 1, peer);
+  if (turns.empty()) GTEST_SKIP() << "no GPU";
+  EXPECT_THAT(turns[0].note, testing::StartsWith("cuda 0 0 1 "));
+  const std::vector<TeamTurn> missing =
+      Take(1, {LayerRequest(SyncBnSubject::kTorch)}, CreateOwn);
+  EXPECT_EQ(missing[0].missing, "not asked for");
+}
+
 #ifdef LOCKSTEP_CUDA_STANDIN
+// Notes where its tensors lie, and computes as ours.
+class Noting : public BatchNorm {
+ public:
+  explicit Noting(std::unique_ptr<BatchNorm> inner)
+      : inner_(std::move(inner)) {}
+  int64_t SavedBytes(DataType type) const override {
+    return inner_->SavedBytes(type);
+  }
+  absl::Status Forward(const Forwards& buffers) override {
+    uses.push_back({buffers.x.data, 2 * buffers.x.size_bytes()});
+    return inner_->Forward(buffers);
+  }
+  absl::Status Backward(const Backwards& buffers,
+                        absl::FunctionRef<void()> ready) override {
+    uses.push_back({buffers.x.data, 3 * buffers.x.size_bytes()});
+    return inner_->Backward(buffers, ready);
+  }
+
+  // The x of every pass, and the bytes that it touched.
+  static inline std::vector<std::pair<const void*, int64_t>> uses;
+
+ private:
+  std::unique_ptr<BatchNorm> inner_;
+};
+
+// The stand-in's cache is as large as a tensor here: 2 KiB.
+TEST(SyncBnCudaRankTest, NoCallFindsItsTensorsInTheCache) {
+  Noting::uses.clear();
+  const auto noting = [](const BatchNormOptions& options,
+                         CudaBatchNormKernels& kernels)
+      -> absl::StatusOr<std::unique_ptr<BatchNorm>> {
+    LOCKSTEP_ASSIGN_OR_RETURN(auto own, CreateOwn(options, kernels));
+    return std::make_unique<Noting>(std::move(own));
+  };
+  const std::vector<TeamTurn> turns =
+      Take(1, {LayerRequest(SyncBnSubject::kLocal)}, noting);
+  EXPECT_EQ(turns[0].wrong, 0);
+  int reused = 0;
+  for (size_t i = 0; i < Noting::uses.size(); ++i) {
+    int64_t touched = 0;
+    for (size_t j = i + 1; j < Noting::uses.size(); ++j) {
+      if (Noting::uses[j].first == Noting::uses[i].first) {
+        EXPECT_GT(touched, 3 * (2 << 10));
+        ++reused;
+        break;
+      }
+      touched += Noting::uses[j].second;
+    }
+  }
+  EXPECT_GT(reused, 0);
+}
+
+// One stream's work is in order, and nothing of a turn is on another: with the
+// streams run one after the other, either first, all is as it was.
+TEST(SyncBnCudaRankTest, NeedsNoOrderBetweenStreams) {
+  for (const auto order : {standin::Order::kOldestStreamFirst,
+                           standin::Order::kNewestStreamFirst}) {
+    standin::SetSchedule({.order = order});
+    const std::vector<TeamTurn> turns =
+        Take(2,
+             {LayerRequest(SyncBnSubject::kLocal),
+              LayerRequest(SyncBnSubject::kSync),
+              LayerRequest(SyncBnSubject::kMessage),
+              LayerRequest(SyncBnSubject::kCopy)},
+             CreateOwn);
+    standin::SetSchedule({});
+    for (const TeamTurn& turn : turns) EXPECT_EQ(turn.wrong, 0);
+  }
+}
+
+// As often for many calls as for few: when all are queued, and to read what
+// they left.
+TEST(SyncBnCudaRankTest, TheHostWaitsForTurnsAndNotForCalls) {
+  const auto run = [](Communicator& group) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const TakeCudaTurn take,
+        CreateSyncBnCudaRank(group, {.group = {},
+                                     .local_rank = group.rank(),
+                                     .create_local = CreateOwn}));
+    for (const SyncBnSubject subject :
+         {SyncBnSubject::kMessage, SyncBnSubject::kCopy}) {
+      SyncBnRequest request = LayerRequest(subject);
+      int64_t waits[2];
+      for (int64_t& count : waits) {
+        const int64_t before = standin::CountsOfThisThread().host_waits;
+        LOCKSTEP_RETURN_IF_ERROR(take(request).status());
+        count = standin::CountsOfThisThread().host_waits - before;
+        request.iterations *= 10;
+      }
+      EXPECT_EQ(waits[0], waits[1]) << Name(subject);
+    }
+    return absl::OkStatus();
+  };
+  standin::SetDeviceCount(2);
+  for (const absl::Status& status : RunRanks(Backend::kThreads, 2, run)) {
+    EXPECT_THAT(status, IsOk());
+  }
+}
+
+TEST(SyncBnCudaRankTest, TheLocalRankDecidesTheGpu) {
+  standin::SetDeviceCount(2);
+  const auto run = [](Communicator& group) -> absl::Status {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const TakeCudaTurn take,
+        CreateSyncBnCudaRank(
+            group, {.group = {}, .local_rank = 3, .create_local = CreateOwn}));
+    int device = 0;
+    EXPECT_EQ(cudaGetDevice(&device), cudaSuccess);
+    EXPECT_EQ(device, 1);
+    return take(LayerRequest(SyncBnSubject::kLocal)).status();
+  };
+  EXPECT_THAT(RunRanks(Backend::kThreads, 1, run)[0], IsOk());
+}
+
 TEST(SyncBnCudaRankTest, SaysWhetherRanksShareAGpu) {
   standin::SetNcclFaults({.version = 23000});  // Which lets threads share one.
   for (const int devices : {1, 2}) {

@@ -55,10 +55,12 @@ Value PassData(const PassReport& pass) {
           {"faster_local", LocalKey(pass.FasterLocal())},
           {"sync", SpreadData(pass.sync)},
           {"torch", OptionalSpread(pass.torch)},
+          {"torch_sync", OptionalSpread(pass.torch_sync)},
           {"message", pass.message},
           {"ratio", pass.Ratio()},
           {"beyond", pass.Beyond()},
           {"torch_ratio", pass.ToTorch()},
+          {"torch_sync_ratio", pass.ToTorchSync()},
           {"split", SplitData(pass.split)},
           {"timers", pass.timers}};
 }
@@ -96,9 +98,11 @@ Value LayerData(const LayerReport& layer) {
           {"kernels", KernelsData(layer)}};
 }
 
-Value NetworkData(const std::optional<NetworkReport>& network) {
+Value NetworkData(const SyncBnReport& report) {
+  const std::optional<NetworkReport>& network = report.network;
   if (!network.has_value()) return Value();
   return {{"model", "resnet18"},
+          {"batch_norms_alone", report.settings.gpu},
           {"per_rank_batch", network->batch},
           {"rounds", network->rounds},
           {"local", SpreadData(network->local)},
@@ -127,11 +131,12 @@ Value DataOf(const SyncBnReport& report) {
   for (const LayerReport& layer : report.layers) layers.Add(LayerData(layer));
   return {{"gpu", TextOrNull(report.gpu)},
           {"shared_gpu", report.shared_gpu},
+          {"sm_clock_mhz", report.sm_mhz == 0 ? Value() : Value(report.sm_mhz)},
           {"settings", SettingsData(report.settings)},
           {"peer", TextOrNull(report.peer)},
           {"not_available", report.missing},
           {"layers", std::move(layers)},
-          {"network", NetworkData(report.network)}};
+          {"network", NetworkData(report)}};
 }
 
 std::string OrDash(const std::optional<CallSpread>& spread) {
@@ -148,40 +153,46 @@ const char* ShortName(Pass pass) {
                                    : "both";
 }
 
-std::vector<report::Column> LayerColumns() {
-  return {{.title = "shape", .width = 11, .left = true},
-          {.title = "pass", .width = 4, .left = true},
-          {.title = "local", .width = 6},
-          {.title = "own", .width = 6},
-          {.title = "SyncBN", .width = 6},
-          {.title = "p25..p75", .width = 12},
-          {.title = "ratio", .width = 5},
-          {.title = "message", .width = 7},
-          {.title = "beyond", .width = 6},
-          {.title = "kern", .width = 4},
-          {.title = "comm", .width = 4},
-          {.title = "wait", .width = 4},
-          {.title = "rest", .width = 4},
-          {.title = "torch", .width = 6}};
+std::vector<report::Column> LayerColumns(bool gpu) {
+  std::vector<report::Column> columns = {
+      {.title = "shape", .width = 11, .left = true},
+      {.title = "pass", .width = 4, .left = true},
+      {.title = "local", .width = 6},
+      {.title = "own", .width = 6},
+      {.title = "SyncBN", .width = 6},
+      {.title = "p25..p75", .width = 12},
+      {.title = "ratio", .width = 5},
+      {.title = "message", .width = 7},
+      {.title = "beyond", .width = 6},
+      {.title = "kern", .width = 4},
+      {.title = "comm", .width = 4},
+      {.title = "wait", .width = 4},
+      {.title = "rest", .width = 4},
+      {.title = "torch", .width = 6}};
+  if (gpu) columns.push_back({.title = "torchS", .width = 6});
+  return columns;
 }
 
-std::vector<Cell> PassCells(const std::string& shape, const PassReport& pass) {
+std::vector<Cell> PassCells(const std::string& shape, const PassReport& pass,
+                            bool gpu) {
   const CallSplit& split = pass.split;
   const double sum = split.Sum();
-  return {shape,
-          ShortName(pass.pass),
-          OrDash(pass.local),
-          Milliseconds(pass.own_local.median),
-          Milliseconds(pass.sync.median),
-          MiddleHalf(pass.sync),
-          Significant(pass.Ratio(), 3),
-          Significant(1e6 * pass.message, 4),
-          Significant(pass.Beyond(), 3),
-          Percent(split.Kernels() / sum),
-          Percent(split.communication / sum),
-          Percent(split.wait / sum),
-          Percent(split.other / sum),
-          OrDash(pass.torch)};
+  std::vector<Cell> cells = {shape,
+                             ShortName(pass.pass),
+                             OrDash(pass.local),
+                             Milliseconds(pass.own_local.median),
+                             Milliseconds(pass.sync.median),
+                             MiddleHalf(pass.sync),
+                             Significant(pass.Ratio(), 3),
+                             Significant(1e6 * pass.message, 4),
+                             Significant(pass.Beyond(), 3),
+                             Percent(split.Kernels() / sum),
+                             Percent(split.communication / sum),
+                             Percent(split.wait / sum),
+                             Percent(split.other / sum),
+                             OrDash(pass.torch)};
+  if (gpu) cells.push_back(OrDash(pass.torch_sync));
+  return cells;
 }
 
 // "of the bound: moments 100%, normalize 90%; copy 10.0 GB/s".
@@ -199,10 +210,10 @@ std::string BoundText(const LayerReport& layer) {
                          1e-9 * layer.copy_bandwidth);
 }
 
-void AddRows(const LayerReport& layer, report::Table& table) {
+void AddRows(const LayerReport& layer, bool gpu, report::Table& table) {
   std::string first = Name(layer.shape);
   for (const PassReport& pass : layer.passes) {
-    table.rows.push_back(PassCells(first, pass));
+    table.rows.push_back(PassCells(first, pass, gpu));
     first.clear();
   }
   table.rows.push_back({"", BoundText(layer)});
@@ -297,9 +308,10 @@ void AddLayerSections(const SyncBnReport& report, report::Document& document) {
   for (const LayerReport& layer : report.layers) {
     if (set != layer.shape.set) {
       set = layer.shape.set;
-      document.sections.push_back({.title = Name(*set),
-                                   .about = AboutSet(layer.shape),
-                                   .table = {.columns = LayerColumns()}});
+      document.sections.push_back(
+          {.title = Name(*set),
+           .about = AboutSet(layer.shape),
+           .table = {.columns = LayerColumns(report.settings.gpu)}});
       std::vector<const LayerReport*> layers;
       for (const LayerReport& other : report.layers) {
         if (other.shape.set == *set) layers.push_back(&other);
@@ -307,27 +319,34 @@ void AddLayerSections(const SyncBnReport& report, report::Document& document) {
       document.sections.back().charts = {TimesChart(layers),
                                          BoundChart(layers)};
     }
-    AddRows(layer, document.sections.back().table);
+    AddRows(layer, report.settings.gpu, document.sections.back().table);
   }
 }
 
-// Of a step; its kernels are part of the rest, which is all that computes.
+// Of a step. On the CPU its kernels are part of the rest, which is all that
+// computes.
 Chart NetworkChart(const NetworkReport& network) {
   std::vector<Series> parts = PartSeries("step");
   AddParts(network.split, 1e3 * network.sync.median, parts);
   for (Series& part : parts) {
     part.values.insert(part.values.begin(), std::nullopt);
   }
-  parts[3].name = "SyncBN: computing";
-  parts[3].color = "blue";
+  const bool kernels = network.split.Kernels() > 0;
+  if (!kernels) {
+    parts[3].name = "SyncBN: computing";
+    parts[3].color = "blue";
+  }
   Series own = BarsOfColor("own local BN", "dark", "step");
   own.values = {1e3 * network.local.median, std::nullopt};
-  return {.title = "A step",
-          .y_title = "ms a step",
-          .places = {"own local BN", "SyncBN"},
-          .decimals = 2,
-          .unit = " ms",
-          .series = {own, parts[3], parts[2], parts[1]}};
+  Chart chart = {.title = "A step",
+                 .y_title = "ms a step",
+                 .places = {"own local BN", "SyncBN"},
+                 .decimals = 2,
+                 .unit = " ms",
+                 .series = {own}};
+  if (kernels) chart.series.push_back(parts[0]);
+  for (const size_t i : {3, 2, 1}) chart.series.push_back(parts[i]);
+  return chart;
 }
 
 report::Section NetworkSection(const SyncBnSettings& settings,
@@ -337,29 +356,38 @@ report::Section NetworkSection(const SyncBnSettings& settings,
     return std::vector<Cell>{name, Milliseconds(spread.median),
                              MiddleHalf(spread)};
   };
-  return {.title = "ResNet-18",
-          .about = absl::StrCat("a step on ", Counted(network.batch, "image"),
-                                " of 28x28 on each of ",
-                                Counted(settings.world_size, "rank"),
-                                "; forward, backward, sum of gradients"),
-          .table = {.columns = {{.title = "batch norm", .left = true},
-                                {.title = "ms a step"},
-                                {.title = "p25..p75"}},
-                    .rows = {row("own local BN", network.local),
-                             row("SyncBN", network.sync)}},
-          .conclusion = absl::StrFormat(
-              "SyncBN's share of the step: %.1f%%. Its %d messages, %d bytes "
-              "of each rank: communication %.1f%%, waiting for the last rank "
-              "%.1f%% of the step.",
-              100 * network.Share(), network.messages, network.message_bytes,
-              100 * network.split.communication / sum,
-              100 * network.split.wait / sum),
-          .charts = {NetworkChart(network)}};
+  return {
+      .title = "ResNet-18",
+      .about = absl::StrCat(
+          settings.gpu ? "the batch norms alone of a step on " : "a step on ",
+          Counted(network.batch, "image"), " of 28x28 on each of ",
+          Counted(settings.world_size, "rank"),
+          settings.gpu ? "; forward, then backward, as one sequence"
+                       : "; forward, backward, sum of gradients"),
+      .table = {.columns = {{.title = "batch norm", .left = true},
+                            {.title = "ms a step"},
+                            {.title = "p25..p75"}},
+                .rows = {row("own local BN", network.local),
+                         row("SyncBN", network.sync)}},
+      .conclusion = absl::StrFormat(
+          "SyncBN's share of the step: %.1f%%. Its %d messages, %d bytes "
+          "of each rank: communication %.1f%%, waiting for the last rank "
+          "%.1f%% of the step.",
+          100 * network.Share(), network.messages, network.message_bytes,
+          100 * network.split.communication / sum,
+          100 * network.split.wait / sum),
+      .charts = {NetworkChart(network)}};
 }
 
 std::vector<std::string> RemarksOn(const SyncBnReport& report) {
   std::vector<std::string> remarks;
-  if (!report.gpu.empty()) remarks.push_back("GPU: " + report.gpu);
+  if (!report.gpu.empty()) {
+    remarks.push_back(absl::StrCat(
+        "GPU: ", report.gpu,
+        report.sm_mhz == 0 ? "; its clock is not known"
+                           : absl::StrCat("; its clock while it worked was ",
+                                          report.sm_mhz, " MHz or more")));
+  }
   if (report.shared_gpu) {
     remarks.push_back(
         "ranks share a GPU: answers are checked as ever, and times say "
@@ -370,6 +398,37 @@ std::vector<std::string> RemarksOn(const SyncBnReport& report) {
     remarks.push_back("not measured: " + missing);
   }
   return remarks;
+}
+
+// Of every shape, forward and backward, here and in the data.
+void AddGpuBars(const SyncBnReport& report, report::Document& document) {
+  Value bars = Value::Array();
+  const auto add = [&](const LayerReport& layer, const char* what,
+                       const char* unit, double needed,
+                       std::optional<double> value) {
+    document.bars.push_back({.what = what + Name(layer.shape),
+                             .needed = needed,
+                             .at_most = false,
+                             .unit = unit,
+                             .value = value});
+    bars.Add(Value{{"shape", Name(layer.shape)},
+                   {"against", unit},
+                   {"at_least", needed},
+                   {"value", value},
+                   {"met", document.bars.back().Met()}});
+  };
+  const std::string why_not = WhyNoBar(report);
+  for (const LayerReport& layer : report.layers) {
+    if (!why_not.empty()) continue;
+    const PassReport& both = layer.passes[static_cast<size_t>(Pass::kBoth)];
+    add(layer, "own local BN of ", "of the copy's bound", kLeastOfBound,
+        layer.OwnOfBound(report.settings.world_size));
+    add(layer, "SyncBN of ", "times as fast as PyTorch's SyncBatchNorm",
+        kLeastToTorchSync, both.ToTorchSync());
+  }
+  if (!report.layers.empty()) document.no_bars = why_not;
+  document.data.Add("bars", std::move(bars));
+  document.data.Add("no_bar", TextOrNull(why_not));
 }
 
 // Of ResNet-18's shapes, forward and backward, here and in the data.
@@ -396,6 +455,27 @@ void AddBars(const SyncBnReport& report, report::Document& document) {
   if (!report.layers.empty()) document.no_bars = why_not;
   document.data.Add("bars", std::move(bars));
   document.data.Add("no_bar", TextOrNull(why_not));
+}
+
+std::vector<std::string> MethodOnGpus() {
+  return {
+      "Every round has a turn of each: local BN, own local BN, SyncBN, SyncBN "
+      "with timers, its messages alone, a copy, PyTorch's two. Rounds begin "
+      "with one after the other, and every second one goes backwards.",
+      "The calls of a turn are queued on one stream of each rank, and events "
+      "between them are their times; the host waits when all are queued. What "
+      "the host queues too slowly, and PyTorch's does in Python, counts. The "
+      "ranks meet before a turn.",
+      "Calls take turns on as many sets of tensors as it takes to touch more "
+      "than three times the GPU's second-level cache between two uses of the "
+      "same memory: forward on all sets, then backward on all. So do the copy "
+      "and PyTorch.",
+      "Where a message is timed, the last rank to enter is the one that is in "
+      "it for the shortest time: that time is communication, and what others "
+      "are in it for longer is waiting.",
+      "Before a turn outputs are overwritten; every element of y, dx, dweight "
+      "and dbias of its last call is compared with a float64 computation on "
+      "the host. PyTorch compares four channels of its last y."};
 }
 
 std::vector<std::string> Method() {
@@ -459,7 +539,7 @@ report::Document SyncBnDocument(const SyncBnReport& report, bool finished) {
       .facts = {{"Ranks",
                  absl::StrCat(settings.world_size, " ", BackendName(settings),
                               ", 1 thread each")}},
-      .method = Method()};
+      .method = settings.gpu ? MethodOnGpus() : Method()};
   if (settings.world_size > cores) {
     document.notes.push_back(absl::StrCat(
         Counted(settings.world_size, "rank"), " on ", Counted(cores, "core"),
@@ -471,9 +551,19 @@ report::Document SyncBnDocument(const SyncBnReport& report, bool finished) {
   }
   if (!finished) return document;
   document.data = DataOf(report);
-  if (!report.layers.empty()) document.terms = SyncBnTerms();
+  if (!report.layers.empty()) {
+    document.terms = SyncBnTerms();
+    if (settings.gpu) {
+      document.terms.push_back(
+          {"torchS", "torch.nn.SyncBatchNorm, in milliseconds."});
+    }
+  }
   document.remarks = RemarksOn(report);
-  AddBars(report, document);
+  if (settings.gpu) {
+    AddGpuBars(report, document);
+  } else {
+    AddBars(report, document);
+  }
   return document;
 }
 

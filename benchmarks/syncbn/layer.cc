@@ -59,7 +59,6 @@ absl::Status TimedKernels::Time(TimedKernel kernel,
 }
 
 absl::Status TimedCommunicator::Run(const Collective& call) {
-  if (prepare_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(prepare_());
   MessageTimes times = {.entered = timing_.clock(),
                         .bytes = call.input.size_bytes()};
   const absl::Status status = inner().Run(call);
@@ -100,19 +99,16 @@ int64_t RecordBytes(const LayerSpec& spec) {
   return RecordOf(spec.c, spec.type).size_bytes();
 }
 
-absl::StatusOr<RankTurn> TimeMessages(const SyncBnRequest& request,
-                                      Communicator& group,
-                                      Communicator& messages,
-                                      CallTiming& timing, Buffer records,
-                                      Buffer sums) {
-  const int64_t size = RecordBytes(request.layer);
-  return TimeCalls(
-      request, group, timing,
-      [&] {
-        return messages.AllGather(
-            ConstBuffer(records).Part(messages.rank() * size, size), records);
-      },
-      [&] { return messages.AllReduce(sums); });
+MessagePasses MessagesOf(const LayerSpec& layer, Communicator& messages,
+                         Buffer records, Buffer sums) {
+  const int64_t size = RecordBytes(layer);
+  return {.forward =
+              [&messages, size, records] {
+                return messages.AllGather(
+                    ConstBuffer(records).Part(messages.rank() * size, size),
+                    records);
+              },
+          .backward = [&messages, sums] { return messages.AllReduce(sums); }};
 }
 
 BatchNormOptions OptionsOf(const LayerSpec& spec) {
@@ -177,57 +173,61 @@ void SyncBnLayer::FillInputs() {
   }
 }
 
-void SyncBnLayer::Spoil() {
+absl::Status SyncBnLayer::Prepare() {
   for (AlignedBuffer* memory : {&y_, &dx_, &dweight_, &dbias_, &saved_}) {
     std::memset(memory->data(), 0xff, memory->span().size_bytes());  // NaN.
   }
   std::fill(mean_.span().begin(), mean_.span().end(), 0.0f);
   std::fill(variance_.span().begin(), variance_.span().end(), 1.0f);
   batches_ = 0;
+  return mirror_ == nullptr ? absl::OkStatus() : mirror_->Upload();
 }
 
 ConstBuffer SyncBnLayer::Tensor(const AlignedBuffer& memory) const {
   return {memory.span().data(), spec_.shape().size(), spec_.type};
 }
 
-Buffer SyncBnLayer::Placed(AlignedBuffer& memory, int64_t count,
-                           DataType type) const {
+Buffer SyncBnLayer::Placed(AlignedBuffer& memory, int64_t count, DataType type,
+                           int set) const {
   if (mirror_ == nullptr) return {memory.data(), count, type};
-  return {mirror_->Of(memory.data()), count, type};
+  return {mirror_->Of(memory.data(), set), count, type};
 }
 
-Buffer SyncBnLayer::PlacedTensor(AlignedBuffer& memory) const {
-  return Placed(memory, spec_.shape().size(), spec_.type);
+Buffer SyncBnLayer::PlacedTensor(AlignedBuffer& memory, int set) const {
+  return Placed(memory, spec_.shape().size(), spec_.type, set);
 }
 
-Buffer SyncBnLayer::PlacedChannels(AlignedBuffer& memory) const {
-  return Placed(memory, spec_.c, DataType::kFloat32);
+Buffer SyncBnLayer::PlacedChannels(AlignedBuffer& memory, int set) const {
+  return Placed(memory, spec_.c, DataType::kFloat32, set);
 }
 
-BatchNorm::Forwards SyncBnLayer::ForwardBuffers() {
-  return {.shape = spec_.shape(),
-          .x = PlacedTensor(x_),
-          .residual = {},
-          .weight = PlacedChannels(weight_),
-          .bias = PlacedChannels(bias_),
-          .running = {.mean = PlacedChannels(mean_),
-                      .variance = PlacedChannels(variance_),
-                      .batches = &batches_},
-          .y = PlacedTensor(y_),
-          .saved = Placed(saved_, RecordBytes(spec_), DataType::kUInt8)};
+absl::Status SyncBnLayer::Forward(BatchNorm& layer, int set) {
+  return layer.Forward(
+      {.shape = spec_.shape(),
+       .x = PlacedTensor(x_, set),
+       .residual = {},
+       .weight = PlacedChannels(weight_, set),
+       .bias = PlacedChannels(bias_, set),
+       .running = {.mean = PlacedChannels(mean_, set),
+                   .variance = PlacedChannels(variance_, set),
+                   .batches = &batches_},
+       .y = PlacedTensor(y_, set),
+       .saved = Placed(saved_, RecordBytes(spec_), DataType::kUInt8, set)});
 }
 
-BatchNorm::Backwards SyncBnLayer::BackwardBuffers() {
-  return {.shape = spec_.shape(),
-          .x = PlacedTensor(x_),
-          .y = PlacedTensor(y_),
-          .dy = PlacedTensor(dy_),
-          .weight = PlacedChannels(weight_),
-          .saved = Placed(saved_, RecordBytes(spec_), DataType::kUInt8),
-          .dweight = PlacedChannels(dweight_),
-          .dbias = PlacedChannels(dbias_),
-          .dx = PlacedTensor(dx_),
-          .dresidual = {}};
+absl::Status SyncBnLayer::Backward(BatchNorm& layer, int set) {
+  return layer.Backward(
+      {.shape = spec_.shape(),
+       .x = PlacedTensor(x_, set),
+       .y = PlacedTensor(y_, set),
+       .dy = PlacedTensor(dy_, set),
+       .weight = PlacedChannels(weight_, set),
+       .saved = Placed(saved_, RecordBytes(spec_), DataType::kUInt8, set),
+       .dweight = PlacedChannels(dweight_, set),
+       .dbias = PlacedChannels(dbias_, set),
+       .dx = PlacedTensor(dx_, set),
+       .dresidual = {}},
+      [] {});
 }
 
 LayerInputs SyncBnLayer::Inputs() const {
@@ -248,23 +248,26 @@ LayerOutputs SyncBnLayer::Outputs() const {
 absl::StatusOr<RankTurn> SyncBnLayer::Time(BatchNorm& layer, bool synchronised,
                                            const SyncBnRequest& request,
                                            CallTiming& timing) {
-  const BatchNorm::Forwards forwards = ForwardBuffers();
-  const BatchNorm::Backwards backwards = BackwardBuffers();
-  Spoil();
-  if (mirror_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(mirror_->Upload());
-  const auto finish = [&](const absl::Status& pass) {
-    return pass.ok() && mirror_ != nullptr ? mirror_->Finish() : pass;
-  };
+  LOCKSTEP_RETURN_IF_ERROR(Prepare());
+  const auto forward = [&](int set) { return Forward(layer, set); };
+  const auto backward = [&](int set) { return Backward(layer, set); };
   LOCKSTEP_ASSIGN_OR_RETURN(
       RankTurn turn,
-      TimeCalls(
-          request, group_, timing,
-          [&] { return finish(layer.Forward(forwards)); },
-          [&] { return finish(layer.Backward(backwards, [] {})); }));
-  if (mirror_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(mirror_->Download());
-  const LayerReference& reference = synchronised ? *synchronised_ : *local_;
-  turn.wrong = reference.CountWrong(Inputs(), Outputs());
+      mirror_ != nullptr
+          ? mirror_->Time(request, forward, backward)
+          : TimeCalls(
+                request, group_, timing, [&] { return forward(0); },
+                [&] { return backward(0); }));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      turn.wrong,
+      CountWrong(synchronised, mirror_ == nullptr ? 0 : mirror_->sets() - 1));
   return turn;
+}
+
+absl::StatusOr<int64_t> SyncBnLayer::CountWrong(bool synchronised, int set) {
+  if (mirror_ != nullptr) LOCKSTEP_RETURN_IF_ERROR(mirror_->Download(set));
+  const LayerReference& reference = synchronised ? *synchronised_ : *local_;
+  return reference.CountWrong(Inputs(), Outputs());
 }
 
 absl::StatusOr<LayerSubjects> LayerSubjects::Create(

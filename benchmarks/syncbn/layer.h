@@ -151,18 +151,13 @@ class TimedKernels : public BatchNormKernels {
 // both. Thread safety: the group's, and one thread at a time.
 class TimedCommunicator : public ForwardingCommunicator {
  public:
-  // prepare: runs before each message, and outside its time; may be null.
-  TimedCommunicator(Communicator& group, CallTiming& timing,
-                    std::function<absl::Status()> prepare = nullptr)
-      : ForwardingCommunicator(group),
-        timing_(timing),
-        prepare_(std::move(prepare)) {}
+  TimedCommunicator(Communicator& group, CallTiming& timing)
+      : ForwardingCommunicator(group), timing_(timing) {}
 
   absl::Status Run(const Collective& call) override;
 
  private:
   CallTiming& timing_;
-  const std::function<absl::Status()> prepare_;
 };
 
 // Calls `pass` after all ranks of `group` have met, and returns its times, with
@@ -178,34 +173,44 @@ absl::StatusOr<RankTurn> TimeCalls(const SyncBnRequest& request,
                                    const TimedPass& forward,
                                    const TimedPass& backward = nullptr);
 
-// Nothing but the messages that SyncBatchNorm sends at request.layer, over
-// `messages`; the ranks meet in `group`. records: uint8, as many bytes as
-// RecordBytes for each rank; sums: float32 [2 c]; both where `messages` takes
-// its buffers.
+// Nothing but the messages that SyncBatchNorm sends at `layer`, forward and
+// backward, over `messages`, which is borrowed. records: uint8, as many bytes
+// as RecordBytes for each rank; sums: float32 [2 c]; both where `messages`
+// takes its buffers.
+struct MessagePasses {
+  TimedPass forward, backward;
+};
 int64_t RecordBytes(const LayerSpec& spec);
-absl::StatusOr<RankTurn> TimeMessages(const SyncBnRequest& request,
-                                      Communicator& group,
-                                      Communicator& messages,
-                                      CallTiming& timing, Buffer records,
-                                      Buffer sums);
+MessagePasses MessagesOf(const LayerSpec& layer, Communicator& messages,
+                         Buffer records, Buffer sums);
 
-// Memory of a device, each part of which is a copy of host memory.
+// Memory of a device, each part of which is a copy of host memory, in several
+// sets; and the clock of the calls on it.
 class LayerMirror {
  public:
+  using SetPass = std::function<absl::Status(int set)>;
+
   virtual ~LayerMirror() = default;
 
-  // Adds device memory for `host`, which outlives this, not yet copied.
+  // Adds device memory for `host`, which outlives this, to every set; not yet
+  // copied.
   virtual absl::Status Add(std::span<float> host) = 0;
-  // The device memory of what begins at `host` and was added.
-  virtual void* Of(const float* host) const = 0;
+  // The device memory in that set of what begins at `host` and was added.
+  virtual void* Of(const float* host, int set) const = 0;
 
-  // Copy all of it from the host, and back; return when it is done.
+  // Copy all of it from the host to every set, and one set back; return when it
+  // is done.
   virtual absl::Status Upload() = 0;
-  virtual absl::Status Download() = 0;
+  virtual absl::Status Download(int set) = 0;
 
-  // Returns when the device has done what a pass of a layer has enqueued: the
-  // pass's time ends then.
-  virtual absl::Status Finish() = 0;
+  // The turn of calls that take turns on the sets and end on the last one:
+  // forward on all sets, then backward on all sets, and so on, at least
+  // request.iterations of each. Errors: the passes' and the device's.
+  virtual absl::StatusOr<RankTurn> Time(const SyncBnRequest& request,
+                                        const SetPass& forward,
+                                        const SetPass& backward) = 0;
+  // How many there are, at least 1.
+  virtual int sets() const = 0;
 };
 
 // The layer that all subjects are at a shape: what BatchNormOptions is by
@@ -227,12 +232,21 @@ class SyncBnLayer {
       std::unique_ptr<LayerMirror> mirror = nullptr);
 
   // Runs forward and backward `warmup` times, then `iterations` times under the
-  // clock, the ranks meeting before each of the passes; then checks what the
-  // last left. `timing` is where the layer's timers write, if it has any.
-  // Collective. Errors: the layer's, the group's and the mirror's.
+  // clock, the ranks meeting before each of the passes, or as the mirror has
+  // it; then checks what the last left. `timing` is where the layer's timers
+  // write on the host, if it has any. Collective. Errors: the layer's, the
+  // group's and the mirror's.
   absl::StatusOr<RankTurn> Time(BatchNorm& layer, bool synchronised,
                                 const SyncBnRequest& request,
                                 CallTiming& timing);
+
+  // The parts of that. Leaves nothing of an earlier turn's outputs; runs a
+  // pass on a set (0 without a mirror); the elements that the last passes on
+  // that set left wrong.
+  absl::Status Prepare();
+  absl::Status Forward(BatchNorm& layer, int set);
+  absl::Status Backward(BatchNorm& layer, int set);
+  absl::StatusOr<int64_t> CountWrong(bool synchronised, int set);
 
   const LayerSpec& spec() const { return spec_; }
 
@@ -242,16 +256,13 @@ class SyncBnLayer {
 
   std::array<AlignedBuffer*, 11> AllMemory();
   void FillInputs();
-  // Leaves nothing of an earlier turn's outputs.
-  void Spoil();
-  BatchNorm::Forwards ForwardBuffers();
-  BatchNorm::Backwards BackwardBuffers();
   LayerInputs Inputs() const;
   LayerOutputs Outputs() const;
-  // `memory` where the layer runs.
-  Buffer Placed(AlignedBuffer& memory, int64_t count, DataType type) const;
-  Buffer PlacedTensor(AlignedBuffer& memory) const;
-  Buffer PlacedChannels(AlignedBuffer& memory) const;
+  // `memory` where the layer runs, in that set.
+  Buffer Placed(AlignedBuffer& memory, int64_t count, DataType type,
+                int set) const;
+  Buffer PlacedTensor(AlignedBuffer& memory, int set) const;
+  Buffer PlacedChannels(AlignedBuffer& memory, int set) const;
   // `memory` on the host.
   ConstBuffer Tensor(const AlignedBuffer& memory) const;
 

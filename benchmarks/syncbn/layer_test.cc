@@ -388,19 +388,6 @@ TEST(TimedCommunicatorTest, NotesWhenEachMessageIsEnteredAndLeft) {
               StatusIs(absl::StatusCode::kAborted, "late"));
   EXPECT_EQ(timing.call.messages,
             (std::vector<MessageTimes>{{10, 13, 24}, {20, 23, 24}}));
-  // What prepares a message is no part of its time.
-  absl::Status prepared;
-  TimedCommunicator preparing(fake, timing, [&] {
-    now += 100;
-    return prepared;
-  });
-  now = 10;
-  timing.call.messages.clear();
-  EXPECT_THAT(preparing.Barrier(), IsOk());
-  EXPECT_EQ(timing.call.messages, (std::vector<MessageTimes>{{110, 113, 0}}));
-  prepared = absl::AbortedError("not done");
-  EXPECT_THAT(preparing.Barrier(),
-              StatusIs(absl::StatusCode::kAborted, "not done"));
 }
 
 TEST(TimeCallTest, HasWhatTheTimersSawAndNothingOlder) {

@@ -26,9 +26,15 @@
 #include "report/write.h"
 
 #ifdef LOCKSTEP_SYNCBN_GPU
+#include <cstring>
+
+#include "base/cuda_status.h"
+#include "base/files.h"
 #include "benchmarks/harness/rank_service.h"
 #include "benchmarks/syncbn/cuda_rank.h"
 #include "collectives/communicator.h"
+#include "models/cpu/layers.h"
+#include "models/networks/networks.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/cudnn_batch_norm.h"
@@ -41,16 +47,17 @@ ABSL_FLAG(std::string, network, "resnet18",
 ABSL_FLAG(int32_t, world_size, 2, "number of ranks, one thread each");
 ABSL_FLAG(std::string, backend, "processes",
           "what a rank is: processes, threads; or nccl: processes, each on a "
-          "GPU, where local BN is cuDNN's and SyncBN's own kernels; no network "
-          "and no PyTorch");
+          "GPU, where local BN is cuDNN's, calls are timed by events of the "
+          "GPU, PyTorch's SyncBatchNorm is timed too, and of the network its "
+          "batch norms alone");
 ABSL_FLAG(int64_t, per_rank_batch, 0,
           "images on each rank; 0: 32, for detection 2, for the training step "
           "16");
 ABSL_FLAG(std::string, layout, "nhwc",
-          "nhwc, nchw (of the layers; the network has its own)");
+          "nhwc, nchw (of the layers; on the CPU the network has its own)");
 ABSL_FLAG(std::string, dtype, "float32",
-          "float32, bfloat16, float16 (of the layers; the network has "
-          "float32)");
+          "float32, bfloat16, float16 (of the layers; on the CPU the network "
+          "has float32)");
 ABSL_FLAG(std::string, peers, "torch",
           "torch, if some Python has it; or empty");
 ABSL_FLAG(std::string, python, "",
@@ -80,10 +87,11 @@ Usage SyncBnUsage() {
       .introduction = R"(syncbn [FLAGS]
 
 Times batch norm over the batch of all ranks (SyncBN) and over each rank's own
-(local BN: oneDNN's, and SyncBN's own kernels), per layer shape, next to
-PyTorch's BatchNorm2d; and a training step of ResNet-18 with SyncBN and with
-local BN of the same kernels. Says where SyncBN's time goes, and checks what the
-last call of every turn leaves. Prints a table and writes a report.
+(local BN: oneDNN's, on GPUs cuDNN's, and SyncBN's own kernels), per layer
+shape, next to PyTorch's; and a training step of ResNet-18, on GPUs its batch
+norms alone, with SyncBN and with local BN of the same kernels. Says where
+SyncBN's time goes, and checks what the last call of every turn leaves. Prints a
+table and writes a report.
 )",
       .sections = {{"what is measured",
                     "shapes network world_size backend per_rank_batch layout "
@@ -193,16 +201,14 @@ absl::Status MeasureAll(RankTeam& team, SyncBnReport& report,
   return absl::OkStatus();
 }
 
-// left_out: of what the flags ask for; the report begins with it.
 absl::Status Measure(const SyncBnSettings& settings,
-                     std::vector<std::string> left_out,
                      std::span<char* const> argv) {
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
                             ReportOutput::Create(kName, kFolder));
   SyncBnReport report = {
       .settings = settings,
       .origin = report::OriginOf("//benchmarks:syncbn", argv),
-      .missing = std::move(left_out)};
+      .missing = {}};
   LOCKSTEP_ASSIGN_OR_RETURN(
       const std::unique_ptr<RankTeam> team,
       RankTeam::Start([&](const std::string& listener) {
@@ -226,25 +232,64 @@ absl::Status Measure(const SyncBnSettings& settings,
 
 #ifdef LOCKSTEP_SYNCBN_GPU
 
-// Error: kFailedPrecondition, in one line, without a GPU.
-absl::Status CheckGpu() { return CountGpus().status(); }
+// Error: kNotFound, in one line, without a GPU.
+absl::Status CheckGpu() { return DeviceOfRank(0).status(); }
 
 absl::StatusOr<std::unique_ptr<BatchNorm>> CreateCudnn(
     const BatchNormOptions& options, CudaBatchNormKernels& kernels) {
   return CudnnBatchNorm::Create(options, kernels);
 }
 
+// A file that is not there yet, which all ranks know: rank 0's.
+absl::StatusOr<std::string> ShareFile(Communicator& group,
+                                      const TemporaryFolder& folder) {
+  std::vector<std::byte> bytes(4096);
+  const std::string file = folder.path() + "/torch";
+  if (file.size() >= bytes.size()) return absl::InternalError("a long TMPDIR");
+  std::memcpy(bytes.data(), file.data(), file.size());
+  LOCKSTEP_RETURN_IF_ERROR(group.Broadcast(Buffer(bytes), /*root=*/0));
+  return std::string(reinterpret_cast<const char*>(bytes.data()));
+}
+
+absl::StatusOr<std::vector<ActivationShape>> NetworkShapes(
+    const SyncBnSettings& settings) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const PlannedCalls calls,
+                            CallsOf("resnet18", /*batch=*/1));
+  std::vector<ActivationShape> shapes;
+  for (const Shape& shape : calls.batch_norms) {
+    shapes.push_back({.n = 1,
+                      .c = shape.c,
+                      .hw = shape.h * shape.w,
+                      .layout = settings.layout});
+  }
+  return shapes;
+}
+
 // The rank that the launcher says, whose local batch norm is cuDNN's.
-absl::Status RunGpuRank(const std::string& listener) {
-  const GroupOptions options = {.timeout = RankOptions().timeout};
+absl::Status RunGpuRank(const SyncBnSettings& settings,
+                        const std::string& listener) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const RankEnvironment place,
+                            RequireRankEnvironment());
+  LOCKSTEP_ASSIGN_OR_RETURN(const TemporaryFolder folder,
+                            TemporaryFolder::Create("lockstep-syncbn"));
+  SyncBnCudaRankOptions options = {.group = {.timeout = RankOptions().timeout},
+                                   .local_rank = place.local_rank,
+                                   .create_local = CreateCudnn};
+  LOCKSTEP_ASSIGN_OR_RETURN(options.network, NetworkShapes(settings));
   const auto serve = [&](Communicator& group) -> absl::Status {
-    LOCKSTEP_ASSIGN_OR_RETURN(
-        const TakeCudaTurn take,
-        CreateSyncBnCudaRank(group, options, CreateCudnn));
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::string file, ShareFile(group, folder));
+    SyncBnTorch torch(group, RankOptions());
+    options.take_peer = [&](const SyncBnRequest& request,
+                            const std::string& where) {
+      return torch.Take(request, absl::StrCat(where, " ", file));
+    };
+    LOCKSTEP_ASSIGN_OR_RETURN(const TakeCudaTurn take,
+                              CreateSyncBnCudaRank(group, options));
     return ServeTurns<SyncBnRequest>(listener,
                                      {group.rank(), group.world_size()}, take);
   };
-  return RunAsRanks(RankKind::kProcesses, /*world_size=*/0, options, serve);
+  return RunAsRanks(RankKind::kProcesses, /*world_size=*/0, options.group,
+                    serve);
 }
 
 #else
@@ -255,23 +300,26 @@ absl::Status CheckGpu() {
       "--backend=nccl needs");
 }
 
-absl::Status RunGpuRank(const std::string& /*listener*/) { return CheckGpu(); }
+absl::Status RunGpuRank(const SyncBnSettings& /*settings*/,
+                        const std::string& /*listener*/) {
+  return CheckGpu();
+}
 
 #endif
 
 absl::Status RunWorker(const SyncBnSettings& settings,
                        const std::string& listener) {
-  if (settings.gpu) return RunGpuRank(listener);
+  if (settings.gpu) return RunGpuRank(settings, listener);
   return RunSyncBnRank(listener, settings.ranks, settings.world_size,
                        RankOptions());
 }
 
-absl::Status RunDriver(SyncBnSettings settings, std::span<char* const> argv) {
+absl::Status RunDriver(const SyncBnSettings& settings,
+                       std::span<char* const> argv) {
   if (settings.gpu) LOCKSTEP_RETURN_IF_ERROR(CheckGpu());
-  std::vector<std::string> left_out = LeaveOutForGpu(settings);
   LOCKSTEP_RETURN_IF_ERROR(CheckMemory(settings, MemoryForRun()));
   LOCKSTEP_RETURN_IF_ERROR(CheckNotLaunched());
-  return Measure(settings, std::move(left_out), argv);
+  return Measure(settings, argv);
 }
 
 absl::Status Run(std::span<char* const> argv) {

@@ -63,18 +63,6 @@ SyncBnSettings Settings(std::vector<ShapeSet> sets) {
   return {.sets = std::move(sets)};
 }
 
-TEST(LeaveOutForGpuTest, LeavesOutNetworkAndPyTorchOnGpusAlone) {
-  SyncBnSettings settings;
-  EXPECT_TRUE(LeaveOutForGpu(settings).empty());
-  EXPECT_TRUE(settings.network);
-  EXPECT_TRUE(settings.torch);
-  settings.gpu = true;
-  EXPECT_EQ(LeaveOutForGpu(settings).size(), 2u);
-  EXPECT_FALSE(settings.network);
-  EXPECT_FALSE(settings.torch);
-  EXPECT_TRUE(LeaveOutForGpu(settings).empty());
-}
-
 TEST(ShapesOfTest, HasTheShapesOfEverySetWithItsBatchOrTheGivenOne) {
   const std::vector<LayerShape> shapes =
       ShapesOf(Settings({ShapeSet::kResNet18, ShapeSet::kDetection}));
@@ -200,6 +188,7 @@ TEST(RankTurnTest, TravelsWhole) {
   turn.note = "who";
   turn.gpu = "where";
   turn.shared_gpu = 1;
+  turn.sm_mhz = 3;
   turn.missing = "why";
   EXPECT_THAT(Decode<RankTurn>(Encode(turn)), IsOkAndHolds(turn));
   const SyncBnRequest request = {

@@ -35,24 +35,36 @@ namespace lockstep::benchmarks {
 
 absl::StatusOr<RankTurn> TimePeer(TorchProcess& peer,
                                   const SyncBnRequest& request,
-                                  absl::Time deadline) {
+                                  absl::Time deadline,
+                                  const std::string& where) {
   LOCKSTEP_ASSIGN_OR_RETURN(const std::string answer,
-                            peer.Ask(PeerLine(request), deadline));
-  LOCKSTEP_ASSIGN_OR_RETURN(RankTurn turn, ParsePeerAnswer(request, answer));
-  turn.note = absl::StrCat(peer.name(),
-                           "; its SyncBatchNorm on the CPU: ", peer.remark());
+                            peer.Ask(PeerLine(request, where), deadline));
+  LOCKSTEP_ASSIGN_OR_RETURN(RankTurn turn,
+                            ParsePeerAnswer(request, answer, where));
+  turn.note = peer.name();
+  if (where.empty()) {
+    absl::StrAppend(&turn.note,
+                    "; its SyncBatchNorm on the CPU: ", peer.remark());
+  }
   return turn;
 }
 
-std::string PeerLine(const SyncBnRequest& request) {
+std::string PeerLine(const SyncBnRequest& request, const std::string& where) {
   const LayerSpec& layer = request.layer;
+  std::string gpu;
+  if (!where.empty()) {
+    const bool sync = request.subject == SyncBnSubject::kTorchSync;
+    gpu = absl::StrCat(sync ? " sync " : " local ", where);
+  }
   return absl::StrCat(layer.n, " ", layer.c, " ", layer.h, " ", layer.w, " ",
                       Name(layer.layout), " ", Name(layer.type), " ",
-                      layer.seed, " ", request.warmup, " ", request.iterations);
+                      layer.seed, " ", request.warmup, " ", request.iterations,
+                      gpu);
 }
 
 absl::StatusOr<RankTurn> ParsePeerAnswer(const SyncBnRequest& request,
-                                         const std::string& answer) {
+                                         const std::string& answer,
+                                         const std::string& where) {
   RankTurn turn;
   const std::pair<std::string, std::string> words =
       absl::StrSplit(answer, absl::MaxSplits(' ', 1));
@@ -61,10 +73,11 @@ absl::StatusOr<RankTurn> ParsePeerAnswer(const SyncBnRequest& request,
     return turn;
   }
   const std::vector<std::string> numbers = absl::StrSplit(words.second, ' ');
-  if (words.first != "timed" ||
-      numbers.size() != 2 * static_cast<size_t>(request.iterations)) {
-    return NotUnderstood(answer);
-  }
+  const size_t wanted = 2 * static_cast<size_t>(request.iterations);
+  const bool enough = where.empty()
+                          ? numbers.size() == wanted
+                          : numbers.size() >= wanted && numbers.size() % 2 == 0;
+  if (words.first != "timed" || !enough) return NotUnderstood(answer);
   for (size_t i = 0; i < numbers.size(); ++i) {
     double seconds = 0;
     if (!absl::SimpleAtod(numbers[i], &seconds) || !std::isfinite(seconds) ||
@@ -183,7 +196,8 @@ absl::StatusOr<RankTurn> SyncBnRank::Take(const SyncBnRequest& request) {
     case SyncBnSubject::kCopy:
       return TimeCopies(request);
     case SyncBnSubject::kTorch:
-      return TimePeer(request);
+      if (!torch_.has_value()) torch_.emplace(group_, options_);
+      return torch_->Take(request);
     case SyncBnSubject::kMessage:
       return TimeMessages(request);
     default:
@@ -211,8 +225,9 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeMessages(
   std::vector<std::byte> records(
       static_cast<size_t>(RecordBytes(request.layer) * group_.world_size()));
   std::vector<float> sums(2 * static_cast<size_t>(request.layer.c));
-  return benchmarks::TimeMessages(request, group_, group_, timing_,
-                                  Buffer(records), Buffer(sums));
+  const MessagePasses passes =
+      MessagesOf(request.layer, group_, Buffer(records), Buffer(sums));
+  return TimeCalls(request, group_, timing_, passes.forward, passes.backward);
 }
 
 absl::StatusOr<RankTurn> SyncBnRank::TimeCopies(const SyncBnRequest& request) {
@@ -232,7 +247,8 @@ absl::StatusOr<RankTurn> SyncBnRank::TimeCopies(const SyncBnRequest& request) {
   return turn;
 }
 
-absl::StatusOr<RankTurn> SyncBnRank::TimePeer(const SyncBnRequest& request) {
+absl::StatusOr<RankTurn> SyncBnTorch::Take(const SyncBnRequest& request,
+                                           const std::string& where) {
   const absl::Duration part = options_.timeout / 2;
   if (!peer_.has_value()) {
     peer_.emplace(TorchProcess::Start(options_.pythons, SyncBnPeerTorch(),
@@ -241,7 +257,7 @@ absl::StatusOr<RankTurn> SyncBnRank::TimePeer(const SyncBnRequest& request) {
   LOCKSTEP_RETURN_IF_ERROR(group_.Barrier());
   if (peer_->ok()) {
     absl::StatusOr<RankTurn> turn =
-        benchmarks::TimePeer(**peer_, request, absl::Now() + part);
+        TimePeer(**peer_, request, absl::Now() + part, where);
     if (turn.ok()) return turn;
     peer_.emplace(turn.status());  // The same reason at every later turn.
   }
@@ -251,7 +267,7 @@ absl::StatusOr<RankTurn> SyncBnRank::TimePeer(const SyncBnRequest& request) {
 absl::StatusOr<RankTurn> SyncBnRank::TimeNetwork(const SyncBnRequest& request) {
   if (network_ == nullptr) {
     layer_.reset();
-    peer_.reset();  // The machine is the network's.
+    torch_.reset();  // The machine is the network's.
     LOCKSTEP_ASSIGN_OR_RETURN(
         network_, SyncBnNetwork::Create(group_, timing_, request.layer.seed,
                                         request.layer.n));

@@ -282,6 +282,12 @@ TEST(PeerLineTest, SaysWhatToTime) {
   request.layer.layout = Layout::kNchw;
   request.layer.type = DataType::kBFloat16;
   EXPECT_EQ(PeerLine(request), "2 7 3 5 nchw bfloat16 11 1 3");
+  request.subject = SyncBnSubject::kTorchSync;
+  EXPECT_EQ(PeerLine(request, "cuda 1 3 4 9 /a b"),
+            "2 7 3 5 nchw bfloat16 11 1 3 sync cuda 1 3 4 9 /a b");
+  request.subject = SyncBnSubject::kTorch;
+  EXPECT_EQ(PeerLine(request, "cuda 1 3 4 9 /a b"),
+            "2 7 3 5 nchw bfloat16 11 1 3 local cuda 1 3 4 9 /a b");
 }
 
 TEST(ParsePeerAnswerTest, TakesNothingElse) {
@@ -294,6 +300,10 @@ TEST(ParsePeerAnswerTest, TakesNothingElse) {
         StatusIs(absl::StatusCode::kInternal, HasSubstr("is not understood")))
         << answer;
   }
+  // On GPUs whole laps.
+  EXPECT_THAT(ParsePeerAnswer(PeerRequest(1), "timed 1 2 3 4", "cuda"), IsOk());
+  EXPECT_FALSE(ParsePeerAnswer(PeerRequest(1), "timed 1 2 3", "cuda").ok());
+  EXPECT_FALSE(ParsePeerAnswer(PeerRequest(2), "timed 1 2", "cuda").ok());
 }
 
 // With the script itself, if some Python has PyTorch.
@@ -309,6 +319,43 @@ TEST(SyncBnPeerTest, TimesPyTorch) {
     EXPECT_EQ(turn->missing, "");
     EXPECT_THAT(turn->forward, SizeIs(3));
   }
+}
+
+// The script's part for GPUs, on a PyTorch whose GPU is the CPU.
+constexpr char kFakeCuda[] = R"(
+import time, torch
+class Event:
+    def __init__(self, enable_timing): pass
+    def record(self): self.time = time.perf_counter()
+    def elapsed_time(self, end): return 1e3 * (end.time - self.time)
+torch.cuda.Event = Event
+torch.cuda.is_available = lambda: True
+torch.cuda.synchronize = lambda: None
+torch.cuda.set_device = lambda device: None
+torch.Tensor.cuda = lambda self: self.clone()
+torch.nn.Module.cuda = lambda self: self
+)";
+
+TEST(SyncBnPeerTest, TimesPyTorchOnSetsOfTensors) {
+  const std::string place = "cuda 0 0 1 2 /nowhere";
+  SyncBnRequest request = PeerRequest(3);
+  absl::StatusOr<TorchProcess> none =
+      TorchProcess::Start(PythonsToTry(""), SyncBnPeerTorch(), Later());
+  if (!none.ok()) GTEST_SKIP() << none.status();
+  const absl::StatusOr<RankTurn> missing =
+      TimePeer(*none, request, Later(), place);
+  ASSERT_THAT(missing, IsOk());
+  if (missing->missing.empty()) GTEST_SKIP() << "there is a GPU";
+  EXPECT_EQ(missing->missing, "RuntimeError: this PyTorch finds no GPU");
+  absl::StatusOr<TorchProcess> peer = TorchProcess::Start(
+      PythonsToTry(""), absl::StrCat(kFakeCuda, SyncBnPeerTorch()), Later());
+  ASSERT_THAT(peer, IsOk());
+  const absl::StatusOr<RankTurn> turn =
+      TimePeer(*peer, request, Later(), place);
+  ASSERT_THAT(turn, IsOk());
+  EXPECT_EQ(turn->missing, "");
+  EXPECT_THAT(turn->forward, SizeIs(4));  // Two laps of two sets.
+  EXPECT_THAT(turn->backward, SizeIs(4));
 }
 
 // The command.
@@ -454,7 +501,6 @@ TEST(SyncBnCommandTest, NamesAFlagThatIsWrong) {
       {"--world_size=two", "--world_size=two"},
       {"--backend=mpi",
        "--backend: 'mpi' is not one of processes, threads, nccl"},
-      {"--backend=nccl --shapes=", "--shapes: empty, and --backend=nccl"},
       {"--per_rank_batch=-1", "--per_rank_batch: -1"},
       {"--per_rank_batch=1000000",
        "--per_rank_batch: 1000000 images of 28x28x"},

@@ -66,6 +66,8 @@ PassReport PassOf(const MeasuredTurns& measured, Pass pass) {
   report.own_local =
       SpreadOf(SecondsOf(*measured.Find(SyncBnSubject::kOwnLocal), pass));
   report.torch = OptionalSpread(measured.Find(SyncBnSubject::kTorch), pass);
+  report.torch_sync =
+      OptionalSpread(measured.Find(SyncBnSubject::kTorchSync), pass);
   report.message =
       Median(SecondsOf(*measured.Find(SyncBnSubject::kMessage), pass));
   if (pass != Pass::kBackward) {
@@ -122,6 +124,13 @@ const CallSpread& PassReport::Faster() const {
   return FasterLocal() == SyncBnSubject::kLocal ? *local : own_local;
 }
 
+double LayerReport::OwnOfBound(int world_size) const {
+  constexpr double kTensors = 8;
+  const double seconds = kTensors * static_cast<double>(tensor_bytes) *
+                         world_size / copy_bandwidth;
+  return seconds / passes[static_cast<size_t>(Pass::kBoth)].own_local.median;
+}
+
 LayerReport DeriveLayer(const SyncBnSettings& settings, const LayerShape& shape,
                         const MeasuredTurns& measured) {
   LayerReport report = {.shape = shape,
@@ -172,6 +181,7 @@ void AddNotes(const MeasuredTurns& measured, SyncBnReport& report) {
     }
     if (report.gpu.empty()) report.gpu = subject.gpu;
     report.shared_gpu = report.shared_gpu || subject.shared_gpu;
+    report.sm_mhz = LowerClock(report.sm_mhz, subject.sm_mhz);
     if (subject.missing.empty()) continue;
     const std::string missing =
         absl::StrCat(Name(subject.subject), ": ", subject.missing);
@@ -183,7 +193,9 @@ void AddNotes(const MeasuredTurns& measured, SyncBnReport& report) {
 
 std::string WhyNoBar(const SyncBnReport& report) {
   const SyncBnSettings& settings = report.settings;
-  if (settings.gpu) return "it is for the CPU";
+  if (settings.gpu) {
+    return report.shared_gpu ? "it is for ranks with a GPU each" : "";
+  }
   if (settings.world_size != kBarWorldSize) {
     return absl::StrCat("it is for ", kBarWorldSize, " ranks");
   }

@@ -35,14 +35,23 @@ namespace lockstep::benchmarks {
 // this PyTorch lacks the type or the memory, or does it wrong. Errors:
 // kUnavailable and kDeadlineExceeded if the process ended or said nothing by
 // `deadline`; kInternal if it said something else.
+//
+// where: empty, or "cuda DEVICE RANK WORLD_SIZE SETS FILE": on that GPU, where
+// calls take turns on so many sets of tensors and are timed by events; its
+// SyncBatchNorm if that is the subject, whose processes meet in that file.
+// There may be more calls then than request.iterations, and the note is without
+// the CPU's.
 absl::StatusOr<RankTurn> TimePeer(TorchProcess& peer,
                                   const SyncBnRequest& request,
-                                  absl::Time deadline);
+                                  absl::Time deadline,
+                                  const std::string& where = "");
 
 // What torch_peer.py is told, and its answer to that. Errors: kInternal.
-std::string PeerLine(const SyncBnRequest& request);
+std::string PeerLine(const SyncBnRequest& request,
+                     const std::string& where = "");
 absl::StatusOr<RankTurn> ParsePeerAnswer(const SyncBnRequest& request,
-                                         const std::string& answer);
+                                         const std::string& answer,
+                                         const std::string& where = "");
 
 // ResNet-18 three times, from the same seed: with local batch norm (kLocal),
 // with SyncBatchNorm (kSync), and with SyncBatchNorm whose messages are timed
@@ -97,6 +106,24 @@ struct SyncBnRankOptions {
   absl::Duration timeout = absl::Seconds(120);
 };
 
+// One rank's PyTorch, from its first turn on. Not thread safe.
+class SyncBnTorch {
+ public:
+  // Borrows the group, whose ranks begin a turn together.
+  SyncBnTorch(Communicator& group, const SyncBnRankOptions& options)
+      : group_(group), options_(options) {}
+
+  // where: as in TimePeer. That there is no PyTorch, that it ended or hangs, or
+  // that it lacks the type, is no error, but turn.missing.
+  absl::StatusOr<RankTurn> Take(const SyncBnRequest& request,
+                                const std::string& where = "");
+
+ private:
+  Communicator& group_;
+  const SyncBnRankOptions options_;
+  std::optional<absl::StatusOr<TorchProcess>> peer_;  // Once looked for.
+};
+
 // Takes turns on one thread. Keeps the memory of one layer shape, that of its
 // last turn, and of the network from its first step on; PyTorch until then. Not
 // thread safe.
@@ -114,18 +141,17 @@ class SyncBnRank {
   absl::Status UseLayer(const LayerSpec& spec);
   absl::StatusOr<RankTurn> TimeMessages(const SyncBnRequest& request);
   absl::StatusOr<RankTurn> TimeCopies(const SyncBnRequest& request);
-  absl::StatusOr<RankTurn> TimePeer(const SyncBnRequest& request);
   absl::StatusOr<RankTurn> TimeNetwork(const SyncBnRequest& request);
 
   Communicator& group_;
   const SyncBnRankOptions options_;
+  std::optional<SyncBnTorch> torch_;
   CallTiming timing_;
   CpuBatchNormKernels kernels_;
   TimedKernels timed_kernels_;
   TimedCommunicator timed_group_;
   std::unique_ptr<SyncBnLayer> layer_;
-  LayerSubjects subjects_;                            // Of layer_'s channels.
-  std::optional<absl::StatusOr<TorchProcess>> peer_;  // Once looked for.
+  LayerSubjects subjects_;  // Of layer_'s channels.
   std::unique_ptr<SyncBnNetwork> network_;
 };
 
@@ -154,6 +180,7 @@ struct PassReport {
   std::optional<CallSpread> local;  // The library's.
   CallSpread own_local = {};
   std::optional<CallSpread> torch = {};
+  std::optional<CallSpread> torch_sync = {};  // Its SyncBatchNorm, on GPUs.
   double message = 0;    // The median of the message alone.
   CallSplit split = {};  // The mean over the middle half of the calls by time.
   // What the timers of the split cost: its median over sync's, less 1.
@@ -170,6 +197,10 @@ struct PassReport {
   // torch / sync: above 1 is faster.
   std::optional<double> ToTorch() const {
     return torch ? std::optional(torch->median / sync.median) : std::nullopt;
+  }
+  std::optional<double> ToTorchSync() const {
+    return torch_sync ? std::optional(torch_sync->median / sync.median)
+                      : std::nullopt;
   }
 };
 
@@ -201,6 +232,10 @@ struct LayerReport {
   std::array<PassReport, 3> passes = {};  // By Pass.
   std::vector<KernelReport> kernels = {};
   int64_t wrong = 0;
+
+  // Of own_local in both passes: 3 tensors forward and 5 backward, which the
+  // copy reads and writes 2 of each.
+  double OwnOfBound(int world_size) const;
 };
 
 struct NetworkReport {
@@ -222,11 +257,18 @@ struct NetworkReport {
 inline constexpr double kMostBeyond = 1.15;
 inline constexpr int kBarWorldSize = 2;
 
+// The bars on GPUs: the bytes that our own local batch norm must move, forward
+// and backward, at the bandwidth of a copy, over its time; and PyTorch's
+// SyncBatchNorm over ours.
+inline constexpr double kLeastOfBound = 0.9;
+inline constexpr double kLeastToTorchSync = 1.3;
+
 struct SyncBnReport {
   SyncBnSettings settings;
   report::Origin origin;
   std::string gpu = {};  // Empty if it was measured on the CPU.
   bool shared_gpu = false;
+  int sm_mhz = 0;         // The lowest clock that was seen; 0: not known.
   std::string peer = {};  // Which PyTorch; empty if none was measured.
   // What could not be measured, and why: "PyTorch: ...".
   std::vector<std::string> missing;
@@ -244,9 +286,9 @@ NetworkReport DeriveNetwork(const SyncBnSettings& settings,
 // peers, of GPUs, and of what is missing; nothing twice.
 void AddNotes(const MeasuredTurns& measured, SyncBnReport& report);
 
-// Why the report says nothing of the bar, which is for float32 and
-// kBarWorldSize ranks on the CPU, each with a core of its own: "it is for
-// float32". Empty if there are bars.
+// Why the report says nothing of the bars: on the CPU they are for float32 and
+// kBarWorldSize ranks, each with a core of its own ("it is for float32"), on
+// GPUs for ranks with one each. Empty if there are bars.
 std::string WhyNoBar(const SyncBnReport& report);
 
 // Wrong elements of everything.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <numeric>
 #include <span>
 #include <string>
@@ -133,26 +134,7 @@ absl::Status Validate(const SyncBnSettings& settings) {
     return absl::InvalidArgumentError(
         "--shapes: empty, and --network=none: nothing is left to measure");
   }
-  if (settings.sets.empty() && settings.gpu) {
-    return absl::InvalidArgumentError(
-        "--shapes: empty, and --backend=nccl trains no network: nothing is "
-        "left to measure");
-  }
   return absl::OkStatus();
-}
-
-std::vector<std::string> LeaveOutForGpu(SyncBnSettings& settings) {
-  std::vector<std::string> left_out;
-  if (!settings.gpu) return left_out;
-  if (settings.network) {
-    left_out.push_back("ResNet-18: it is not trained on GPUs yet");
-  }
-  if (settings.torch) {
-    left_out.push_back("PyTorch: it is not timed on GPUs yet");
-  }
-  settings.network = false;
-  settings.torch = false;
-  return left_out;
 }
 
 int64_t NetworkBatch(const SyncBnSettings& settings) {
@@ -213,8 +195,8 @@ int TimedIterations(const SyncBnSettings& settings, const LayerShape& shape) {
 
 const char* Name(SyncBnSubject subject) {
   constexpr const char* kNames[] = {
-      "local BN", "SyncBN", "SyncBN with timers", "own local BN", "message",
-      "copy",     "PyTorch"};
+      "local BN", "SyncBN",  "SyncBN with timers", "own local BN", "message",
+      "copy",     "PyTorch", "PyTorch's SyncBN"};
   return kNames[static_cast<size_t>(subject)];
 }
 
@@ -234,7 +216,9 @@ namespace {
 absl::StatusOr<TeamCall> CombineCall(std::span<const CallTimes* const> ranks) {
   TeamCall all;
   const size_t messages = ranks[0]->messages.size();
-  std::vector<double> complete(messages, 0);  // When the last rank entered.
+  // When the last rank entered.
+  std::vector<double> complete(messages,
+                               -std::numeric_limits<double>::infinity());
   for (const CallTimes* rank : ranks) {
     if (rank->messages.size() != messages) {
       return absl::DataLossError(absl::StrCat("one rank saw ", messages,
@@ -295,6 +279,11 @@ const char* Name(TimedKernel kernel) {
   return kNames[static_cast<size_t>(kernel)];
 }
 
+// The lower of those that are known.
+int32_t LowerClock(int32_t a, int32_t b) {
+  return a == 0 || (b != 0 && b < a) ? b : a;
+}
+
 RankTurn Missing(const absl::Status& why) {
   return {.missing = std::string(why.message())};
 }
@@ -324,6 +313,7 @@ absl::StatusOr<TeamTurn> CombineTurns(std::span<const RankTurn> turns) {
     if (all.note.empty()) all.note = turn.note;
     if (all.gpu.empty()) all.gpu = turn.gpu;
     all.shared_gpu = all.shared_gpu || turn.shared_gpu != 0;
+    all.sm_mhz = LowerClock(all.sm_mhz, turn.sm_mhz);
     if (all.missing.empty()) all.missing = turn.missing;
   }
   if (!all.missing.empty()) return all;
@@ -355,6 +345,7 @@ absl::Status AddTurn(SyncBnRequest request, const TakeSyncBnTurn& take_turn,
   if (measured.note.empty()) measured.note = turn->note;
   if (measured.gpu.empty()) measured.gpu = turn->gpu;
   measured.shared_gpu = measured.shared_gpu || turn->shared_gpu;
+  measured.sm_mhz = LowerClock(measured.sm_mhz, turn->sm_mhz);
   const auto append = [](const std::vector<TeamCall>& from,
                          std::vector<TeamCall>& to) {
     to.insert(to.end(), from.begin(), from.end());
@@ -403,6 +394,9 @@ absl::StatusOr<MeasuredTurns> MeasureLayer(const SyncBnSettings& settings,
       SyncBnSubject::kLocal, SyncBnSubject::kOwnLocal, SyncBnSubject::kSync,
       SyncBnSubject::kSplit, SyncBnSubject::kMessage,  SyncBnSubject::kCopy};
   if (settings.torch) subjects.push_back(SyncBnSubject::kTorch);
+  if (settings.torch && settings.gpu) {
+    subjects.push_back(SyncBnSubject::kTorchSync);
+  }
   SyncBnRequest request = {.layer = SpecOf(settings, shape),
                            .iterations = TimedIterations(settings, shape)};
   const double share = settings.network ? 1 - kNetworkShare : 1;
@@ -416,9 +410,11 @@ absl::StatusOr<MeasuredTurns> MeasureNetwork(const SyncBnSettings& settings,
                                              const ClockFunction& clock) {
   const SyncBnSubject subjects[] = {SyncBnSubject::kLocal, SyncBnSubject::kSync,
                                     SyncBnSubject::kSplit};
-  SyncBnRequest request = {
-      .network = 1,
-      .layer = {.n = NetworkBatch(settings), .seed = settings.seed}};
+  SyncBnRequest request = {.network = 1,
+                           .layer = {.n = NetworkBatch(settings),
+                                     .layout = settings.layout,
+                                     .type = settings.type,
+                                     .seed = settings.seed}};
   const double share = settings.sets.empty() ? 1 : kNetworkShare;
   return MeasureTurns(settings, share * settings.seconds, request, subjects,
                       take_turn, clock);

@@ -76,10 +76,6 @@ std::string BackendName(const SyncBnSettings& settings);
 // Errors: kInvalidArgument, beginning with the flag that is wrong.
 absl::Status Validate(const SyncBnSettings& settings);
 
-// Leaves out what there is not on a GPU; says what, and why: a sentence each.
-// Nothing if the backend is not nccl.
-std::vector<std::string> LeaveOutForGpu(SyncBnSettings& settings);
-
 // Images on each rank of a step of the network: these by default.
 inline constexpr int64_t kNetworkBatch = 16;
 int64_t NetworkBatch(const SyncBnSettings& settings);
@@ -107,14 +103,15 @@ int TimedIterations(const SyncBnSettings& settings, const LayerShape& shape);
 // What takes turns at a layer shape; at the network the first three do, whose
 // local batch norm is of our own kernels.
 enum class SyncBnSubject : int32_t {
-  kLocal,     // The library's batch norm over each rank's own batch, on all
-              // ranks at a time: oneDNN's, on a GPU cuDNN's.
-  kSync,      // SyncBatchNorm.
-  kSplit,     // SyncBatchNorm with timers inside.
-  kOwnLocal,  // SyncBatchNorm's kernels over each rank's own batch.
-  kMessage,   // Nothing but its messages, of ranks that arrive together.
-  kCopy,      // memcpy of x and dy, on all ranks at a time.
-  kTorch,     // torch.nn.BatchNorm2d, on all ranks at a time.
+  kLocal,      // The library's batch norm over each rank's own batch, on all
+               // ranks at a time: oneDNN's, on a GPU cuDNN's.
+  kSync,       // SyncBatchNorm.
+  kSplit,      // SyncBatchNorm with timers inside.
+  kOwnLocal,   // SyncBatchNorm's kernels over each rank's own batch.
+  kMessage,    // Nothing but its messages, of ranks that arrive together.
+  kCopy,       // memcpy of x and dy, on all ranks at a time.
+  kTorch,      // torch.nn.BatchNorm2d, on all ranks at a time.
+  kTorchSync,  // torch.nn.SyncBatchNorm, on GPUs alone.
 };
 
 const char* Name(SyncBnSubject subject);
@@ -166,7 +163,8 @@ const char* Name(TimedKernel kernel);
 // Seconds by TimedKernel.
 using KernelSeconds = std::array<double, kTimedKernels>;
 
-// A message, as one rank saw it, by SteadySeconds.
+// A message, as one rank saw it, by SteadySeconds; on a GPU, whose clock is its
+// own, from when all leave it.
 struct MessageTimes {
   double entered = 0;
   double left = 0;
@@ -188,6 +186,9 @@ struct CallTimes {
   friend bool operator==(const CallTimes&, const CallTimes&) = default;
 };
 
+// Of two clocks in MHz, 0 for unknown, the lower one that is known.
+int32_t LowerClock(int32_t a, int32_t b);
+
 // What a rank answers.
 struct RankTurn {
   std::vector<CallTimes> forward =
@@ -197,12 +198,13 @@ struct RankTurn {
   std::string note = {};                 // Who it is, of a peer.
   std::string gpu = {};                  // Its name, if it was measured on one.
   int32_t shared_gpu = 0;                // 1: another rank has the same GPU.
+  int32_t sm_mhz = 0;  // The GPU's clock while it worked; 0: not known.
   std::string missing =
       {};  // Why it cannot be measured; then no calls are set.
 
   static auto Members(auto& self) {
     return std::tie(self.forward, self.backward, self.wrong, self.note,
-                    self.gpu, self.shared_gpu, self.missing);
+                    self.gpu, self.shared_gpu, self.sm_mhz, self.missing);
   }
   friend bool operator==(const RankTurn&, const RankTurn&) = default;
 };
@@ -243,6 +245,7 @@ struct TeamTurn {
   std::string note = {};
   std::string gpu = {};
   bool shared_gpu = false;   // Of any ranks.
+  int32_t sm_mhz = 0;        // The lowest that is known; 0: none is.
   std::string missing = {};  // Why it was not measured (any more).
 };
 

@@ -147,6 +147,7 @@ absl::StatusOr<std::unique_ptr<BatchNormPlan>> PlanBatchNorm(
     const BatchNormLayerOptions& options, const LayerContext& context,
     const Shape& input) {
   LOCKSTEP_RETURN_IF_ERROR(CheckTensors(options, context, input.c));
+  if (context.calls != nullptr) context.calls->batch_norms.push_back(input);
   const BatchNormOptions batch_norm_options = {.channels = input.c};
   LOCKSTEP_ASSIGN_OR_RETURN(
       std::unique_ptr<BatchNorm> batch_norm,

@@ -119,6 +119,19 @@ struct ConvolutionOptions {
   bool relu = false;
 };
 
+// A convolution that is planned, and what it is applied to.
+struct ConvolutionCall {
+  ConvolutionOptions options;
+  Shape input;
+  bool input_gradient;  // Whether backward computes dx.
+};
+
+// What a network's plan has of these layers, in the order of planning.
+struct PlannedCalls {
+  std::vector<ConvolutionCall> convolutions;
+  std::vector<Shape> batch_norms;  // Their inputs.
+};
+
 // [n, c, h, w] -> [n, out_channels, h', w'] with
 // h' = (h + 2 padding - kernel) / stride + 1, w' alike: a cross-correlation, as
 // PyTorch's conv2d. With ReLU a NaN becomes 0.

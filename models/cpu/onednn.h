@@ -30,6 +30,8 @@ struct LayerContext {
   Communicator* batch_norm_group = nullptr;
   // What it computes with; outlives every plan.
   BatchNormKernels* batch_norm_kernels = nullptr;
+  // Gets these layers as they are planned, in order; may be null.
+  PlannedCalls* calls = nullptr;
 };
 
 }  // namespace lockstep

@@ -213,6 +213,9 @@ absl::StatusOr<std::unique_ptr<LayerPlan>> PlanConvolution(
     const ConvolutionOptions& options, const LayerContext& context,
     const Shape& input, bool input_gradient) {
   LOCKSTEP_ASSIGN_OR_RETURN(const Shape output, OutputOf(options, input));
+  if (context.calls != nullptr) {
+    context.calls->convolutions.push_back({options, input, input_gradient});
+  }
   const AffineParameters affine{options.name, options.weights, options.bias,
                                 options.relu};
   const memory::dims weights_shape = {options.out_channels, input.c,

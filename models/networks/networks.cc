@@ -17,9 +17,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/status_macros.h"
 #include "models/cpu/classifier.h"
 #include "models/cpu/layers.h"
+#include "models/cpu/onednn.h"
 #include "models/model.h"
+#include "syncbn/cpu/cpu_batch_norm_kernels.h"
 
 namespace lockstep {
 namespace {
@@ -27,6 +30,7 @@ namespace {
 constexpr int64_t kClasses = 10;
 constexpr int kStages = 4;  // ResNet's, each of twice the channels of the last.
 constexpr int kBlocksPerStage = 2;
+constexpr int64_t kResNetWidth = 64;
 constexpr float kWeightScale = 0.01f;
 
 constexpr ModelInfo kModels[] = {
@@ -112,13 +116,18 @@ void AddLinear(Description& network, int number, int64_t in, int64_t out,
                                          .relu = relu}));
 }
 
-std::unique_ptr<Model> CreateLeNet(const std::string& name, bool batch_norm,
-                                   uint64_t seed) {
+Description DescribeLeNet(bool batch_norm) {
   Description network;
   AddConvolution(network, 1, 1, 20, 3, batch_norm);
   AddConvolution(network, 2, 20, 50, 5, batch_norm);
   AddLinear(network, 1, 800, 128, /*relu=*/true);
   AddLinear(network, 2, 128, kClasses, /*relu=*/false);
+  return network;
+}
+
+std::unique_ptr<Model> CreateLeNet(const std::string& name, bool batch_norm,
+                                   uint64_t seed) {
+  Description network = DescribeLeNet(batch_norm);
   Parameters parameters(network.shapes);
   TorchGenerator generator(seed);
   FillWeights(generator, parameters);
@@ -200,6 +209,11 @@ Parameters InitialResNetParameters(const Description& description,
   return parameters;
 }
 
+absl::Status NoSuchModel() {
+  return absl::InvalidArgumentError(
+      absl::StrCat("no such model; there are ", ModelNames()));
+}
+
 constexpr size_t kBlock = 16;
 
 // Box and Muller on one block of uniform numbers: element j gives the radius
@@ -240,8 +254,37 @@ absl::StatusOr<std::unique_ptr<Model>> CreateModel(absl::string_view name,
   if (name == "lenet") return CreateLeNet(seed);
   if (name == "lenet_bn") return CreateLeNetWithBatchNorm(seed);
   if (name == "resnet18") return CreateResNet18(seed);
-  return absl::InvalidArgumentError(
-      absl::StrCat("no such model; there are ", ModelNames()));
+  return NoSuchModel();
+}
+
+absl::StatusOr<PlannedCalls> CallsOf(absl::string_view name, int64_t batch) {
+  const ModelInfo* const info = FindModel(name);
+  if (info == nullptr) return NoSuchModel();
+  Description network = name == "resnet18"
+                            ? DescribeResNet18(kResNetWidth)
+                            : DescribeLeNet(info->has_batch_norm);
+  Parameters parameters(network.shapes);
+  CpuBatchNormKernels kernels;
+  PlannedCalls calls;
+  LayerContext context = {.engine = {},
+                          .stream = {},
+                          .parameters = &parameters,
+                          .buffers = &network.buffers};
+  context.batch_norm_kernels = &kernels;
+  context.calls = &calls;
+  // For no images layers work out their shapes and nothing else.
+  LOCKSTEP_RETURN_IF_ERROR(
+      CreateSequential(std::string(name), std::move(network.layers))
+          .plan(context,
+                {.n = 0,
+                 .c = info->channels,
+                 .h = info->height,
+                 .w = info->width},
+                /*input_gradient=*/false)
+          .status());
+  for (ConvolutionCall& call : calls.convolutions) call.input.n = batch;
+  for (Shape& shape : calls.batch_norms) shape.n = batch;
+  return calls;
 }
 
 std::unique_ptr<Model> CreateLeNet(uint64_t seed) {

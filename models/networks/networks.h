@@ -12,6 +12,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "models/cpu/layers.h"
 #include "models/model.h"
 
 namespace lockstep {
@@ -37,6 +38,12 @@ std::string ModelNames();
 // kInvalidArgument for another name, with the list of names.
 absl::StatusOr<std::unique_ptr<Model>> CreateModel(absl::string_view name,
                                                    uint64_t seed);
+
+// The convolutions and batch norms of that model on `batch` images, in the
+// order of its layers, a shortcut's last in its block; options.weights and
+// options.bias are indices into its parameters. Computes nothing. Errors: those
+// of CreateModel.
+absl::StatusOr<PlannedCalls> CallsOf(absl::string_view name, int64_t batch);
 
 // LeNet as the chapter writes it:
 // images [n, 1, 28, 28] -> conv 20@3x3, ReLU, average pool 2x2 -> conv 50@5x5,

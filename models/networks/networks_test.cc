@@ -12,6 +12,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <set>
 #include <span>
 #include <sstream>
 #include <string>
@@ -29,6 +30,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/cpu/classifier.h"
+#include "models/cpu/layers.h"
 #include "models/model.h"
 
 namespace lockstep {
@@ -470,6 +472,44 @@ TEST(ModelInfoTest, SaysWhatTheModelsTake) {
     EXPECT_FALSE((*model)->Evaluate({image, {&beyond, 1}}).ok());
     EXPECT_FALSE((*model)->Evaluate({longer, {&last, 1}}).ok());
   }
+}
+
+// Every parameter that is a convolution's has one call, on images of its size,
+// and batch norm's as many.
+TEST(CallsOfTest, AreThoseThatTheParametersAreOf) {
+  const std::map<std::string, int64_t> last_heights = {
+      {"lenet", 13}, {"lenet_bn", 13}, {"resnet18", 4}};
+  for (const auto& [name, last_height] : last_heights) {
+    const auto calls = CallsOf(name, /*batch=*/7);
+    const auto model = CreateModel(name, /*seed=*/0);
+    ASSERT_THAT(calls, IsOk());
+    ASSERT_THAT(model, IsOk());
+    std::set<int> parameters;
+    const std::vector<ParameterSpec>& specs = (*model)->parameters().specs();
+    for (size_t i = 0; i < specs.size(); ++i) {
+      if (specs[i].shape.size() == 4) parameters.insert(static_cast<int>(i));
+    }
+    EXPECT_EQ(calls->convolutions.size(), parameters.size());
+    for (const auto& [options, input, input_gradient] : calls->convolutions) {
+      EXPECT_EQ(parameters.erase(options.weights), 1u) << options.name;
+      EXPECT_THAT(specs[options.weights].shape,
+                  ElementsAre(options.out_channels, input.c, options.kernel,
+                              options.kernel));
+      EXPECT_EQ(input.n, 7);
+      EXPECT_EQ(input_gradient, options.weights != 0);
+    }
+    EXPECT_EQ(calls->convolutions.back().input.h, last_height);
+    int64_t channels = 0;
+    for (const Shape& shape : calls->batch_norms) channels += shape.c;
+    int64_t running = 0;
+    for (const BufferSpec& spec : (*model)->buffers().specs()) {
+      if (spec.type == DataType::kFloat32) running += spec.size;
+    }
+    EXPECT_EQ(2 * channels, running);
+    for (const Shape& shape : calls->batch_norms) EXPECT_EQ(shape.n, 7);
+  }
+  EXPECT_THAT(CallsOf("resnet", 1),
+              StatusIs(absl::StatusCode::kInvalidArgument, testing::_));
 }
 
 // What all models are made of.

@@ -3,18 +3,16 @@
 #include <cuda_runtime.h>
 #include <cudnn.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "base/status_macros.h"
@@ -22,38 +20,20 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
+#include "syncbn/cuda/cudnn_status.h"
 #include "syncbn/sync_batch_norm.h"
 
 namespace lockstep {
 namespace {
 
-constexpr cudnnBatchNormMode_t kMode = CUDNN_BATCHNORM_SPATIAL;
+constexpr cudnnBatchNormOps_t kOps = CUDNN_BATCHNORM_OPS_BN;
 constexpr float kOne = 1;
 constexpr float kZero = 0;
 
-// cuDNN's thousands are categories: 3 is what it does not support.
-absl::Status CudnnStatus(cudnnStatus_t error, absl::string_view what) {
-  if (error == CUDNN_STATUS_SUCCESS) return absl::OkStatus();
-  const std::string message =
-      absl::StrCat(what, ": cuDNN error ", static_cast<int>(error), ": ",
-                   cudnnGetErrorString(error));
-  return static_cast<int>(error) / 1000 == 3 ? absl::UnimplementedError(message)
-                                             : absl::InternalError(message);
-}
-
-absl::StatusOr<cudnnDataType_t> CudnnTypeOf(DataType type) {
-  switch (type) {
-    case DataType::kFloat32:
-      return CUDNN_DATA_FLOAT;
-    case DataType::kFloat16:
-      return CUDNN_DATA_HALF;
-    case DataType::kBFloat16:
-      return CUDNN_DATA_BFLOAT16;
-    default:
-      return absl::UnimplementedError(
-          absl::StrCat("batch norm on a GPU has no ", Name(type),
-                       "; it has float32, float16 and bfloat16"));
-  }
+// PyTorch's choice in training, forward and backward.
+cudnnBatchNormMode_t TrainingMode(const ActivationShape& shape) {
+  return shape.layout == Layout::kNhwc ? CUDNN_BATCHNORM_SPATIAL_PERSISTENT
+                                       : CUDNN_BATCHNORM_SPATIAL;
 }
 
 // cuDNN counts in int, and divides by the number of values less one.
@@ -117,7 +97,8 @@ int64_t CudnnBatchNorm::SavedBytes(DataType type) const {
 }
 
 absl::Status CudnnBatchNorm::Describe(const ActivationShape& shape,
-                                      DataType type) {
+                                      DataType type,
+                                      cudnnBatchNormMode_t mode) {
   LOCKSTEP_ASSIGN_OR_RETURN(const cudnnDataType_t element, CudnnTypeOf(type));
   const cudnnTensorFormat_t format =
       shape.layout == Layout::kNchw ? CUDNN_TENSOR_NCHW : CUDNN_TENSOR_NHWC;
@@ -127,12 +108,45 @@ absl::Status CudnnBatchNorm::Describe(const ActivationShape& shape,
           static_cast<int>(shape.c), static_cast<int>(shape.hw), 1),
       "cudnnSetTensor4dDescriptor"));
   return CudnnStatus(
-      cudnnDeriveBNTensorDescriptor(channels_.get(), activations_.get(), kMode),
+      cudnnDeriveBNTensorDescriptor(channels_.get(), activations_.get(), mode),
       "cudnnDeriveBNTensorDescriptor");
+}
+
+absl::Status CudnnBatchNorm::Reserve(cudnnBatchNormMode_t mode,
+                                     Space& reserve) {
+  cudnnTensorDescriptor_t const t = activations_.get();
+  size_t forward = 0, backward = 0, kept = 0;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudnnStatus(cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
+                      cudnn_.get(), mode, kOps, t, nullptr, t, channels_.get(),
+                      nullptr, &forward),
+                  "cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudnnStatus(cudnnGetBatchNormalizationBackwardExWorkspaceSize(
+                      cudnn_.get(), mode, kOps, t, nullptr, t, nullptr, t,
+                      channels_.get(), nullptr, &backward),
+                  "cudnnGetBatchNormalizationBackwardExWorkspaceSize"));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudnnStatus(cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
+                      cudnn_.get(), mode, kOps, nullptr, t, &kept),
+                  "cudnnGetBatchNormalizationTrainingExReserveSpaceSize"));
+  const auto grow = [](Space& space, size_t bytes) -> absl::Status {
+    if (bytes <= space.bytes) return absl::OkStatus();
+    space = {};
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        space.memory, AllocateDeviceMemory(static_cast<int64_t>(bytes)));
+    space.bytes = bytes;
+    return absl::OkStatus();
+  };
+  LOCKSTEP_RETURN_IF_ERROR(grow(workspace_, std::max(forward, backward)));
+  return grow(reserve, kept);
 }
 
 absl::Status CudnnBatchNorm::Forward(const Forwards& buffers) {
   LOCKSTEP_RETURN_IF_ERROR(CheckForwards(options_, buffers));
+  if (const auto at = trained_.find(buffers.saved.data); at != trained_.end()) {
+    at->second.by_cudnn = false;
+  }
   const bool plain = !buffers.relu && buffers.residual.count == 0 &&
                      buffers.y.data != buffers.x.data && Fits(buffers.shape);
   if (plain && buffers.training) return Train(buffers);
@@ -141,7 +155,10 @@ absl::Status CudnnBatchNorm::Forward(const Forwards& buffers) {
 }
 
 absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
-  LOCKSTEP_RETURN_IF_ERROR(Describe(buffers.shape, buffers.x.type));
+  const cudnnBatchNormMode_t mode = TrainingMode(buffers.shape);
+  LOCKSTEP_RETURN_IF_ERROR(Describe(buffers.shape, buffers.x.type, mode));
+  Trained& trained = trained_[buffers.saved.data];
+  LOCKSTEP_RETURN_IF_ERROR(Reserve(mode, trained.reserve));
   const RunningStatistics& running = buffers.running;
   const StatisticsRecord record = RecordOf(options_.channels, buffers.x.type);
   std::byte* const saved = buffers.saved.bytes();
@@ -160,19 +177,20 @@ absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
                    "cudaMemsetAsync"));
   }
   LOCKSTEP_RETURN_IF_ERROR(CudnnStatus(
-      cudnnBatchNormalizationForwardTraining(
-          cudnn_.get(), kMode, &kOne, &kZero, activations_.get(),
-          buffers.x.data, activations_.get(), buffers.y.data, channels_.get(),
-          Floats(buffers.weight, Ones()), Floats(buffers.bias, Zeros()),
-          biased ? 1 : weight, mean, variance, options_.epsilon,
-          saved + record.mean_offset(), saved + record.second_offset()),
-      "cudnnBatchNormalizationForwardTraining"));
+      cudnnBatchNormalizationForwardTrainingEx(
+          cudnn_.get(), mode, kOps, &kOne, &kZero, activations_.get(),
+          buffers.x.data, nullptr, nullptr, activations_.get(), buffers.y.data,
+          channels_.get(), Floats(buffers.weight, Ones()),
+          Floats(buffers.bias, Zeros()), biased ? 1 : weight, mean, variance,
+          options_.epsilon, saved + record.mean_offset(),
+          saved + record.second_offset(), nullptr, workspace_.memory.get(),
+          workspace_.bytes, trained.reserve.memory.get(),
+          trained.reserve.bytes),
+      "cudnnBatchNormalizationForwardTrainingEx"));
+  trained.by_cudnn = true;
+  trained.shape = buffers.shape;
+  trained.type = buffers.x.type;
   const int64_t count = buffers.shape.values_per_channel();
-  // From memory that is not pinned the runtime has copied when it returns.
-  LOCKSTEP_RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpyAsync(saved, &count, sizeof(count),
-                                 cudaMemcpyHostToDevice, kernels_.stream()),
-                 "cudaMemcpyAsync"));
   if (running.tracked() && biased) {
     LOCKSTEP_RETURN_IF_ERROR(
         kernels_.TrackBiased(record, mean, variance, count, weight, running));
@@ -181,7 +199,8 @@ absl::Status CudnnBatchNorm::Train(const Forwards& buffers) {
 }
 
 absl::Status CudnnBatchNorm::Infer(const Forwards& buffers) {
-  LOCKSTEP_RETURN_IF_ERROR(Describe(buffers.shape, buffers.x.type));
+  constexpr auto kMode = CUDNN_BATCHNORM_SPATIAL;
+  LOCKSTEP_RETURN_IF_ERROR(Describe(buffers.shape, buffers.x.type, kMode));
   // Backward of an evaluation needs it.
   LOCKSTEP_RETURN_IF_ERROR(kernels_.UseRunning(
       {RecordOf(options_.channels, buffers.x.type), buffers.running,
@@ -196,26 +215,50 @@ absl::Status CudnnBatchNorm::Infer(const Forwards& buffers) {
       "cudnnBatchNormalizationForwardInference");
 }
 
+absl::Status CudnnBatchNorm::BackwardByKernels(
+    const Backwards& buffers, absl::FunctionRef<void()> gradients_ready) {
+  const int64_t count = buffers.shape.values_per_channel();
+  if (buffers.training && count > 0) {
+    // cuDNN's forward leaves it out of `saved`, to do nothing that PyTorch
+    // does not do. From memory that is not pinned the runtime has copied when
+    // it returns.
+    LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+        cudaMemcpyAsync(const_cast<std::byte*>(buffers.saved.bytes()), &count,
+                        sizeof(count), cudaMemcpyHostToDevice,
+                        kernels_.stream()),
+        "cudaMemcpyAsync"));
+  }
+  return by_kernels_->Backward(buffers, gradients_ready);
+}
+
 absl::Status CudnnBatchNorm::Backward(
     const Backwards& buffers, absl::FunctionRef<void()> gradients_ready) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBackwards(options_, buffers));
-  const bool plain = buffers.training && !buffers.relu &&
-                     buffers.dresidual.count == 0 &&
-                     buffers.dx.data != buffers.dy.data && Fits(buffers.shape);
-  if (!plain) return by_kernels_->Backward(buffers, gradients_ready);
-  LOCKSTEP_RETURN_IF_ERROR(Describe(buffers.shape, buffers.x.type));
+  const auto trained = trained_.find(buffers.saved.data);
+  const bool plain =
+      buffers.training && !buffers.relu && buffers.dresidual.count == 0 &&
+      buffers.dx.data != buffers.dy.data && trained != trained_.end() &&
+      trained->second.by_cudnn && trained->second.shape == buffers.shape &&
+      trained->second.type == buffers.x.type;
+  if (!plain) return BackwardByKernels(buffers, gradients_ready);
+  const cudnnBatchNormMode_t mode = TrainingMode(buffers.shape);
+  LOCKSTEP_RETURN_IF_ERROR(Describe(buffers.shape, buffers.x.type, mode));
   const StatisticsRecord record = RecordOf(options_.channels, buffers.x.type);
   const std::byte* const saved = buffers.saved.bytes();
   LOCKSTEP_RETURN_IF_ERROR(CudnnStatus(
-      cudnnBatchNormalizationBackward(
-          cudnn_.get(), kMode, &kOne, &kZero, &kOne, &kZero, activations_.get(),
-          buffers.x.data, activations_.get(), buffers.dy.data,
+      cudnnBatchNormalizationBackwardEx(
+          cudnn_.get(), mode, kOps, &kOne, &kZero, &kOne, &kZero,
+          activations_.get(), buffers.x.data, nullptr, nullptr,
+          activations_.get(), buffers.dy.data, nullptr, nullptr,
           activations_.get(), buffers.dx.data, channels_.get(),
-          Floats(buffers.weight, Ones()), Floats(buffers.dweight, Scratch()),
+          Floats(buffers.weight, Ones()), nullptr,
+          Floats(buffers.dweight, Scratch()),
           Floats(buffers.dbias, Scratch() + options_.channels),
           options_.epsilon, saved + record.mean_offset(),
-          saved + record.second_offset()),
-      "cudnnBatchNormalizationBackward"));
+          saved + record.second_offset(), nullptr, workspace_.memory.get(),
+          workspace_.bytes, trained->second.reserve.memory.get(),
+          trained->second.reserve.bytes),
+      "cudnnBatchNormalizationBackwardEx"));
   gradients_ready();
   return absl::OkStatus();
 }

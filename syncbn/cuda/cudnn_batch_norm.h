@@ -7,8 +7,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
-#include <type_traits>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
@@ -18,29 +18,25 @@
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
+#include "syncbn/cuda/cudnn_status.h"
 #include "syncbn/sync_batch_norm.h"
 
 namespace lockstep {
-
-struct DestroyCudnn {
-  void operator()(cudnnHandle_t handle) const { cudnnDestroy(handle); }
-  void operator()(cudnnTensorDescriptor_t descriptor) const {
-    cudnnDestroyTensorDescriptor(descriptor);
-  }
-};
-template <typename Handle>
-using CudnnOwner = std::unique_ptr<std::remove_pointer_t<Handle>, DestroyCudnn>;
 
 // A BatchNorm of this rank's own batch: what SyncBatchNorm is measured against.
 // All memory is the device's.
 //
 // cuDNN does the plain case: neither ReLU nor residual, y not over x, dx not
 // over dy, at least two values per channel and at most 2^31 - 1 elements,
-// forward in training and in evaluation, backward in training. It does so in
-// CUDNN_BATCHNORM_SPATIAL mode, which has no limits on values. All else is done
-// by our kernels. Where cuDNN could fuse ReLU and residual it wants memory kept
-// from forward to backward whose size depends on the shape; `saved` is not
-// that. A cuDNN that lacks a case for a type is kUnimplemented.
+// forward in training and in evaluation, backward in training. All else is done
+// by our kernels. A cuDNN that lacks a case for a type is kUnimplemented.
+//
+// It is called as PyTorch calls it in training: the Ex functions with workspace
+// and with a reserve that backward gets as forward left it, in
+// CUDNN_BATCHNORM_SPATIAL_PERSISTENT mode for channels last and in
+// CUDNN_BATCHNORM_SPATIAL mode otherwise, as in evaluation. The layer keeps a
+// reserve for each memory that it was given as `saved`, as long as it lives.
+// cuDNN warns that the persistent mode may overflow on large values.
 //
 // Not thread safe. The calling thread's current device is the stream's.
 class CudnnBatchNorm : public BatchNorm {
@@ -70,16 +66,38 @@ class CudnnBatchNorm : public BatchNorm {
     return 2 * static_cast<size_t>(options_.channels) * sizeof(float);
   }
 
+  // Memory that grows.
+  struct Space {
+    DeviceMemory memory;
+    size_t bytes = 0;
+  };
+  // The last forward in training with some `saved`.
+  struct Trained {
+    bool by_cudnn = false;
+    ActivationShape shape = {};
+    DataType type = DataType::kFloat32;
+    Space reserve = {};
+  };
+
   absl::Status FillMemory();
-  absl::Status Describe(const ActivationShape& shape, DataType type);
+  // Describes the activations; mode: of the channels' descriptor.
+  absl::Status Describe(const ActivationShape& shape, DataType type,
+                        cudnnBatchNormMode_t mode);
+  // Makes the workspace and that reserve large enough for both passes over what
+  // is described. Allocates where they are not, which may wait for the device.
+  absl::Status Reserve(cudnnBatchNormMode_t mode, Space& reserve);
   absl::Status Train(const Forwards& buffers);
   absl::Status Infer(const Forwards& buffers);
+  absl::Status BackwardByKernels(const Backwards& buffers,
+                                 absl::FunctionRef<void()> gradients_ready);
 
   const BatchNormOptions options_;
   CudaBatchNormKernels& kernels_;
   CudnnOwner<cudnnHandle_t> cudnn_;
   CudnnOwner<cudnnTensorDescriptor_t> activations_, channels_;
   DeviceMemory memory_;
+  Space workspace_;
+  std::map<const void*, Trained> trained_;     // By `saved`.
   std::unique_ptr<SyncBatchNorm> by_kernels_;  // What cuDNN does not do.
 };
 

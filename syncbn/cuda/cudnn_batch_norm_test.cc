@@ -190,6 +190,92 @@ TEST_F(CudnnBatchNormTest, TakesNoneAndRefusesOneValue) {
   EXPECT_EQ(t.batches, 0);
 }
 
+// Each forward has a reserve of its own, and what cuDNN does not do backward
+// our kernels do from what its forward saved.
+TEST_F(CudnnBatchNormTest, BackwardOfAnEarlierForwardIsRight) {
+  for (const Layout layout : {Layout::kNchw, Layout::kNhwc}) {
+    const Case c = {.shape = {2, 8, 9, layout}};
+    const auto layer = CudnnBatchNorm::Create(OptionsOf(c), *kernels_);
+    ASSERT_THAT(layer, IsOk());
+    LayerTensors first = TensorsOf(c), second = TensorsOf(c);
+    ASSERT_THAT((*layer)->Forward(first.Forwards({})), IsOk());
+    ASSERT_THAT((*layer)->Forward(second.Forwards({})), IsOk());
+    ASSERT_THAT((*layer)->Backward(first.Backwards({}), [] {}), IsOk());
+    BatchNorm::Backwards in_place = second.Backwards({});
+    in_place.dx = second.dy.buffer();
+    ASSERT_THAT((*layer)->Backward(in_place, [] {}), IsOk());
+    ASSERT_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const std::vector<double> want = Wanted(c).tensors[1];
+    for (const DeviceTensor* const dx : {&first.dx, &second.dy}) {
+      EXPECT_TRUE(AllNear(dx->Read(), want,
+                          [](size_t) { return 8 * 18 * 0x1p-24 * 16 * 16; }));
+    }
+  }
+}
+
+#ifdef LOCKSTEP_CUDA_STANDIN
+// PyTorch's calls: persistent for channels last in training, the memory that
+// cuDNN asks for, and backward in forward's mode.
+TEST_F(CudnnBatchNormTest, CallsCudnnAsPyTorchDoes) {
+  for (const auto& [layout, mode] :
+       {std::pair(Layout::kNchw, CUDNN_BATCHNORM_SPATIAL),
+        std::pair(Layout::kNhwc, CUDNN_BATCHNORM_SPATIAL_PERSISTENT)}) {
+    Case c = {.shape = {2, 8, 9, layout}, .type = DataType::kFloat16};
+    const auto layer = CudnnBatchNorm::Create(OptionsOf(c), *kernels_);
+    ASSERT_THAT(layer, IsOk());
+    cudnnStandinCalls().clear();
+    Run(c, **layer);
+    c.training = false;
+    Run(c, **layer);
+    const std::vector<cudnnStandinCall>& calls = cudnnStandinCalls();
+    ASSERT_EQ(calls.size(), 3u);
+    EXPECT_STREQ(calls[0].name, "ForwardTrainingEx");
+    EXPECT_STREQ(calls[1].name, "BackwardEx");
+    EXPECT_STREQ(calls[2].name, "Inference");
+    for (const int i : {0, 1}) {
+      EXPECT_EQ(calls[i].mode, mode);
+      EXPECT_EQ(calls[i].workspace, cudnnStandinSize(mode, 8, true));
+      EXPECT_EQ(calls[i].reserve, sizeof(cudnnStandinReserve));
+    }
+    EXPECT_EQ(calls[2].mode, CUDNN_BATCHNORM_SPATIAL);
+  }
+}
+
+// The control: cuDNN's stand-in refuses a reserve that is not the batch's, and
+// memory that is too small.
+TEST_F(CudnnBatchNormTest, StandInRefusesAnotherBatchsReserve) {
+  cudnnContext handle;
+  cudnnTensorStruct t = {CUDNN_TENSOR_NHWC,      CUDNN_DATA_FLOAT, 2, 1, 1,
+                         CUDNN_BATCHNORM_SPATIAL};
+  cudnnTensorStruct channels = {
+      CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 1, 1, 1, CUDNN_BATCHNORM_SPATIAL};
+  const float x[] = {1, 2}, other[] = {1, 2}, one = 1, zero = 0;
+  float out[2], mean, inverse, dscale, dbias;
+  std::vector<char> workspace(1000);
+  cudnnStandinReserve reserve;
+  const auto forward = [&](size_t workspace_bytes) {
+    return cudnnBatchNormalizationForwardTrainingEx(
+        &handle, CUDNN_BATCHNORM_SPATIAL, CUDNN_BATCHNORM_OPS_BN, &one, &zero,
+        &t, x, nullptr, nullptr, &t, out, &channels, &one, &zero, 1, nullptr,
+        nullptr, 1e-5, &mean, &inverse, nullptr, workspace.data(),
+        workspace_bytes, &reserve, sizeof(reserve));
+  };
+  const auto backward = [&](const float* of, cudnnBatchNormMode_t mode) {
+    return cudnnBatchNormalizationBackwardEx(
+        &handle, mode, CUDNN_BATCHNORM_OPS_BN, &one, &zero, &one, &zero, &t, of,
+        nullptr, nullptr, &t, x, nullptr, nullptr, &t, out, &channels, &one,
+        nullptr, &dscale, &dbias, 1e-5, &mean, &inverse, nullptr,
+        workspace.data(), workspace.size(), &reserve, sizeof(reserve));
+  };
+  EXPECT_NE(forward(8), CUDNN_STATUS_SUCCESS);
+  ASSERT_EQ(forward(workspace.size()), CUDNN_STATUS_SUCCESS);
+  EXPECT_EQ(backward(x, CUDNN_BATCHNORM_SPATIAL), CUDNN_STATUS_SUCCESS);
+  EXPECT_NE(backward(other, CUDNN_BATCHNORM_SPATIAL), CUDNN_STATUS_SUCCESS);
+  EXPECT_NE(backward(x, CUDNN_BATCHNORM_SPATIAL_PERSISTENT),
+            CUDNN_STATUS_SUCCESS);
+}
+#endif
+
 // Gradients of NaN go to the layer's scratch memory where it is not affine;
 // cuDNN writes the batch's statistics there where the biased variance is
 // tracked.

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 enum cudnnStatus_t {
@@ -23,7 +24,24 @@ enum cudnnDataType_t {
   CUDNN_DATA_BFLOAT16 = 9,
 };
 enum cudnnTensorFormat_t { CUDNN_TENSOR_NCHW = 0, CUDNN_TENSOR_NHWC = 1 };
-enum cudnnBatchNormMode_t { CUDNN_BATCHNORM_SPATIAL = 1 };
+enum cudnnBatchNormMode_t {
+  CUDNN_BATCHNORM_SPATIAL = 1,
+  CUDNN_BATCHNORM_SPATIAL_PERSISTENT = 2,
+};
+enum cudnnBatchNormOps_t { CUDNN_BATCHNORM_OPS_BN = 0 };
+using cudnnActivationDescriptor_t = struct cudnnActivationStruct*;  // Null.
+
+// The calls that enqueue work, for tests to read and to clear.
+struct cudnnStandinCall {
+  const char* name;
+  cudnnBatchNormMode_t mode;
+  size_t workspace = 0;  // Bytes that the caller gave.
+  size_t reserve = 0;
+};
+inline std::vector<cudnnStandinCall>& cudnnStandinCalls() {
+  static std::vector<cudnnStandinCall> calls;
+  return calls;
+}
 
 struct cudnnContext {
   // Waits for the stream. alpha, beta: as all calls here take them, 1 and 0.
@@ -82,6 +100,7 @@ struct cudnnTensorStruct {
   int n = 0;
   int c = 0;
   int hw = 0;
+  cudnnBatchNormMode_t mode = CUDNN_BATCHNORM_SPATIAL;  // Of what is derived.
 };
 using cudnnTensorDescriptor_t = cudnnTensorStruct*;
 
@@ -121,25 +140,63 @@ inline cudnnStatus_t cudnnSetTensor4dDescriptor(
     cudnnTensorDescriptor_t descriptor, cudnnTensorFormat_t format,
     cudnnDataType_t type, int n, int c, int h, int w) {
   if (n < 1 || c < 1 || h < 1 || w < 1) return CUDNN_STATUS_BAD_PARAM;
-  *descriptor = {format, type, n, c, h * w};
+  *descriptor = {format, type, n, c, h * w, CUDNN_BATCHNORM_SPATIAL};
   return CUDNN_STATUS_SUCCESS;
 }
 
 inline cudnnStatus_t cudnnDeriveBNTensorDescriptor(
     cudnnTensorDescriptor_t derived, cudnnTensorDescriptor_t x,
-    cudnnBatchNormMode_t) {
-  *derived = {CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 1, x->c, 1};
+    cudnnBatchNormMode_t mode) {
+  *derived = {CUDNN_TENSOR_NCHW, CUDNN_DATA_FLOAT, 1, x->c, 1, mode};
+  return CUDNN_STATUS_SUCCESS;
+}
+
+// Memory of the Ex calls: as much as this stand-in checks that it was given.
+// Forward leaves its batch in the reserve, where backward looks for it; the
+// workspace is overwritten.
+inline size_t cudnnStandinSize(cudnnBatchNormMode_t mode, int c,
+                               bool backward) {
+  return 64u * static_cast<size_t>(mode) +
+         (backward ? 16u : 8u) * static_cast<size_t>(c);
+}
+struct cudnnStandinReserve {
+  cudnnTensorStruct t;
+  const void* x;
+};
+
+inline cudnnStatus_t cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(
+    cudnnHandle_t, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t,
+    cudnnTensorDescriptor_t t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t,
+    cudnnTensorDescriptor_t, cudnnActivationDescriptor_t, size_t* bytes) {
+  *bytes = cudnnStandinSize(mode, t->c, /*backward=*/false);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+inline cudnnStatus_t cudnnGetBatchNormalizationBackwardExWorkspaceSize(
+    cudnnHandle_t, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t,
+    cudnnTensorDescriptor_t t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t,
+    cudnnTensorDescriptor_t, cudnnTensorDescriptor_t, cudnnTensorDescriptor_t,
+    cudnnActivationDescriptor_t, size_t* bytes) {
+  *bytes = cudnnStandinSize(mode, t->c, /*backward=*/true);
+  return CUDNN_STATUS_SUCCESS;
+}
+
+inline cudnnStatus_t cudnnGetBatchNormalizationTrainingExReserveSpaceSize(
+    cudnnHandle_t, cudnnBatchNormMode_t, cudnnBatchNormOps_t,
+    cudnnActivationDescriptor_t, cudnnTensorDescriptor_t, size_t* bytes) {
+  *bytes = sizeof(cudnnStandinReserve);
   return CUDNN_STATUS_SUCCESS;
 }
 
 // All: alpha is 1 and beta 0; the descriptors of activations are one.
 inline cudnnStatus_t cudnnBatchNormalizationForwardInference(
-    cudnnHandle_t handle, cudnnBatchNormMode_t, const void* alpha,
+    cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha,
     const void* beta, cudnnTensorDescriptor_t t, const void* x,
     cudnnTensorDescriptor_t, void* y, cudnnTensorDescriptor_t channels,
     const void* scale, const void* bias, const void* mean, const void* variance,
     double epsilon) {
   if (!handle->Accepts(alpha, beta)) return CUDNN_STATUS_BAD_PARAM;
+  cudnnStandinCalls().push_back({"Inference", mode});
   for (int64_t i = 0; i < t->size(); ++i) {
     const int64_t k = t->ChannelOf(i);
     const double inverse = 1 / std::sqrt(channels->Read(variance, k) + epsilon);
@@ -153,16 +210,24 @@ inline cudnnStatus_t cudnnBatchNormalizationForwardInference(
 
 // Running statistics become (1 - factor) * running + factor * batch, of the
 // unbiased variance, also where factor is 1.
-inline cudnnStatus_t cudnnBatchNormalizationForwardTraining(
-    cudnnHandle_t handle, cudnnBatchNormMode_t mode, const void* alpha,
-    const void* beta, cudnnTensorDescriptor_t t, const void* x,
+inline cudnnStatus_t cudnnBatchNormalizationForwardTrainingEx(
+    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t,
+    const void* alpha, const void* beta, cudnnTensorDescriptor_t t,
+    const void* x, cudnnTensorDescriptor_t, const void* z,
     cudnnTensorDescriptor_t y_descriptor, void* y,
     cudnnTensorDescriptor_t channels, const void* scale, const void* bias,
     double factor, void* running_mean, void* running_variance, double epsilon,
-    void* saved_mean, void* saved_inverse) {
-  if (!handle->Accepts(alpha, beta) || t->values() < 2) {
+    void* saved_mean, void* saved_inverse, cudnnActivationDescriptor_t,
+    void* workspace, size_t workspace_bytes, void* reserve,
+    size_t reserve_bytes) {
+  const size_t needed = cudnnStandinSize(mode, t->c, /*backward=*/false);
+  if (!handle->Accepts(alpha, beta) || t->values() < 2 || z != nullptr ||
+      channels->mode != mode || workspace_bytes < needed ||
+      reserve_bytes < sizeof(cudnnStandinReserve)) {
     return CUDNN_STATUS_BAD_PARAM;
   }
+  std::memset(workspace, 0xab, needed);
+  *static_cast<cudnnStandinReserve*>(reserve) = {*t, x};
   const std::vector<double> mean =
       t->Means([&](int64_t i) { return t->Read(x, i); });
   const std::vector<double> variance = t->Means([&](int64_t i) {
@@ -183,22 +248,39 @@ inline cudnnStatus_t cudnnBatchNormalizationForwardTraining(
     blend(variance[at] * n / (n - 1), running_variance, k);
   }
   const std::vector<float> narrow_variance(variance.begin(), variance.end());
-  return cudnnBatchNormalizationForwardInference(
+  const cudnnStatus_t status = cudnnBatchNormalizationForwardInference(
       handle, mode, alpha, beta, t, x, y_descriptor, y, channels, scale, bias,
       saved_mean, narrow_variance.data(), epsilon);
+  cudnnStandinCalls().back() = {"ForwardTrainingEx", mode, workspace_bytes,
+                                reserve_bytes};
+  return status;
 }
 
-inline cudnnStatus_t cudnnBatchNormalizationBackward(
-    cudnnHandle_t handle, cudnnBatchNormMode_t, const void* alpha_data,
-    const void* beta_data, const void* alpha_parameters,
+inline cudnnStatus_t cudnnBatchNormalizationBackwardEx(
+    cudnnHandle_t handle, cudnnBatchNormMode_t mode, cudnnBatchNormOps_t,
+    const void* alpha_data, const void* beta_data, const void* alpha_parameters,
     const void* beta_parameters, cudnnTensorDescriptor_t t, const void* x,
-    cudnnTensorDescriptor_t, const void* dy, cudnnTensorDescriptor_t, void* dx,
-    cudnnTensorDescriptor_t channels, const void* scale, void* dscale,
-    void* dbias, double, const void* saved_mean, const void* saved_inverse) {
+    cudnnTensorDescriptor_t, const void*, cudnnTensorDescriptor_t,
+    const void* dy, cudnnTensorDescriptor_t, void* dz, cudnnTensorDescriptor_t,
+    void* dx, cudnnTensorDescriptor_t channels, const void* scale, const void*,
+    void* dscale, void* dbias, double, const void* saved_mean,
+    const void* saved_inverse, cudnnActivationDescriptor_t, void* workspace,
+    size_t workspace_bytes, void* reserve, size_t reserve_bytes) {
+  const size_t needed = cudnnStandinSize(mode, t->c, /*backward=*/true);
   if (!handle->Accepts(alpha_data, beta_data) ||
-      !handle->Accepts(alpha_parameters, beta_parameters)) {
+      !handle->Accepts(alpha_parameters, beta_parameters) || dz != nullptr ||
+      channels->mode != mode || workspace_bytes < needed ||
+      reserve_bytes < sizeof(cudnnStandinReserve)) {
     return CUDNN_STATUS_BAD_PARAM;
   }
+  std::memset(workspace, 0xab, needed);
+  const auto* const left = static_cast<const cudnnStandinReserve*>(reserve);
+  if (left->x != x || left->t.format != t->format || left->t.type != t->type ||
+      left->t.n != t->n || left->t.c != t->c || left->t.hw != t->hw) {
+    return CUDNN_STATUS_BAD_PARAM;  // It is not this batch's.
+  }
+  cudnnStandinCalls().push_back(
+      {"BackwardEx", mode, workspace_bytes, reserve_bytes});
   const auto normalized = [&](int64_t i) {
     const int64_t k = t->ChannelOf(i);
     return (t->Read(x, i) - channels->Read(saved_mean, k)) *

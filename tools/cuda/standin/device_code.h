@@ -62,6 +62,7 @@ enum cudaMemcpyKind {
 
 enum cudaDeviceAttr {
   cudaDevAttrMultiProcessorCount = 16,
+  cudaDevAttrL2CacheSize = 38,
 };
 
 inline constexpr unsigned cudaStreamNonBlocking = 1;

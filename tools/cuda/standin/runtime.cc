@@ -312,6 +312,10 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute,
     *value = properties.multiProcessorCount;
     return cudaSuccess;
   }
+  if (attribute == cudaDevAttrL2CacheSize) {
+    *value = 2 << 10;
+    return cudaSuccess;
+  }
   return Record(cudaErrorInvalidValue);
 }
 

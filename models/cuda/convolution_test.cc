@@ -1,0 +1,274 @@
+// Every convolution of every network has a plan, on every card in cards/ and on
+// the GPU that is there, if one is. Needs cuDNN, and neither GPU nor driver.
+#include "models/cuda/convolution.h"
+
+#include <cuda_runtime.h>
+#include <cudnn.h>
+
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "base/data_types.h"
+#include "base/files.h"
+#include "base/status_matchers.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "models/networks/networks.h"
+#include "syncbn/batch_norm.h"
+#include "syncbn/cuda/cudnn_status.h"
+
+namespace lockstep {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using testing::Not;
+using testing::StartsWith;
+
+constexpr int64_t kBatch = 256;
+constexpr ConvolutionPrecision kPrecisions[] = {
+    ConvolutionPrecision::kBFloat16, ConvolutionPrecision::kFloat16,
+    ConvolutionPrecision::kTf32, ConvolutionPrecision::kFloat32};
+
+std::string DescriptionOf(const std::string& card) {
+  const absl::StatusOr<std::string> json =
+      ReadFile(absl::StrCat("models/cuda/cards/", card, ".json"));
+  EXPECT_THAT(json, IsOk());
+  return json.value_or("");
+}
+
+// By name; what comes of a GPU that is there is printed, to be kept in cards/.
+std::map<std::string, CudnnDevice> Cards() {
+  std::map<std::string, CudnnDevice> cards;
+  for (const char* const name : {"a100", "b200", "h100", "rtx5090"}) {
+    absl::StatusOr<CudnnDevice> card =
+        CudnnDevice::OfDescription(DescriptionOf(name));
+    EXPECT_THAT(card, IsOk());
+    if (card.ok()) cards.emplace(name, *std::move(card));
+  }
+  int gpus = 0;
+  if (cudaGetDeviceCount(&gpus) == cudaSuccess && gpus > 0) {
+    cudnnHandle_t handle = nullptr;
+    EXPECT_EQ(cudnnCreate(&handle), CUDNN_STATUS_SUCCESS);
+    const CudnnOwner<cudnnHandle_t> owner(handle);
+    absl::StatusOr<CudnnDevice> card = CudnnDevice::OfHandle(handle);
+    EXPECT_THAT(card, IsOk());
+    if (card.ok()) {
+      absl::PrintF("this GPU: %s\n", card->Description().value_or(""));
+      cards.emplace("this GPU", *std::move(card));
+    }
+  }
+  return cards;
+}
+
+// The passes of every convolution of every network, each shape once: in
+// bfloat16 and channels last, the fields to vary.
+std::vector<ConvolutionGraph> GraphsOfNetworks() {
+  std::vector<ConvolutionGraph> graphs;
+  std::set<std::string> seen;
+  for (const absl::string_view model : absl::StrSplit(ModelNames(), ", ")) {
+    const auto calls = CallsOf(model, kBatch);
+    EXPECT_THAT(calls, IsOk());
+    if (!calls.ok()) continue;
+    for (const ConvolutionCall& call : calls->convolutions) {
+      const auto& [options, input, input_gradient] = call;
+      ConvolutionGraph graph = {.n = input.n,
+                                .c = input.c,
+                                .h = input.h,
+                                .w = input.w,
+                                .out_channels = options.out_channels,
+                                .kernel = options.kernel,
+                                .stride = options.stride,
+                                .padding = options.padding};
+      for (const ConvolutionPass pass :
+           {ConvolutionPass::kForward, ConvolutionPass::kInputGradient,
+            ConvolutionPass::kWeightGradient}) {
+        const bool forward = pass == ConvolutionPass::kForward;
+        if (pass == ConvolutionPass::kInputGradient && !input_gradient) {
+          continue;
+        }
+        graph.pass = pass;
+        graph.bias = forward;
+        graph.relu = forward && options.relu;
+        graph.name.clear();
+        if (!seen.insert(Describe(graph)).second) continue;
+        graph.name = absl::StrCat(model, " ", options.name);
+        graphs.push_back(graph);
+      }
+    }
+  }
+  return graphs;
+}
+
+// "eng62 tensor 0.1" is engine 62, on tensor cores, with 0.1 MiB of workspace.
+std::string Cell(const ConvolutionPlan& plan) {
+  const std::vector<std::string> words = absl::StrSplit(plan.engine(), ' ');
+  return absl::StrFormat(
+      "%s%s %.1f", words[0],
+      absl::StrContains(plan.notes(), "tensor core") ? " tensor" : "",
+      static_cast<double>(plan.workspace_bytes()) * 0x1p-20);
+}
+
+// Plans each graph in every precision, with the layout; prints a table. Returns
+// Describe() of those without a plan, or with one that breaks the precision.
+std::vector<std::string> Unplanned(const std::string& name,
+                                   const CudnnDevice& card, Layout layout,
+                                   const std::vector<ConvolutionGraph>& graphs,
+                                   std::set<std::string>* engines = nullptr) {
+  std::vector<std::string> unplanned;
+  absl::PrintF("\n%s, %s, %d images: engine, workspace in MiB\n%-62s", name,
+               Name(layout), kBatch, "");
+  for (const auto precision : kPrecisions) {
+    absl::PrintF(" %-18s", Name(precision));
+  }
+  for (ConvolutionGraph graph : graphs) {
+    graph.layout = layout;
+    absl::PrintF("\n%-62s",
+                 absl::StrCat(graph.name, " ", Name(graph.pass), " ", graph.c,
+                              "x", graph.h, " ", graph.out_channels, "@",
+                              graph.kernel, "/", graph.stride));
+    for (const auto precision : kPrecisions) {
+      graph.precision = precision;
+      const auto plan = ConvolutionPlan::Create(card, graph);
+      absl::PrintF(" %-18s", plan.ok() ? Cell(*plan) : "none");
+      if (plan.ok() && engines != nullptr) engines->insert(plan->engine());
+      const bool rounds = plan.ok() &&
+                          precision == ConvolutionPrecision::kFloat32 &&
+                          (absl::StrContains(plan->notes(), "tensor core") ||
+                           absl::StrContains(plan->notes(), "rounds inputs"));
+      if (!plan.ok() || rounds ||
+          absl::StrContains(plan->notes(), "nondeterministic")) {
+        absl::PrintF("\n%s",
+                     plan.ok() ? plan->notes() : plan.status().message());
+        unplanned.push_back(Describe(graph));
+      }
+    }
+  }
+  absl::PrintF("\n");
+  return unplanned;
+}
+
+TEST(ConvolutionPlanTest, EveryConvolutionOfEveryNetworkHasOne) {
+  const std::vector<ConvolutionGraph> graphs = GraphsOfNetworks();
+  // ResNet-18's 11 shapes and LeNet's 2, of which lenet_bn's have no ReLU: 15
+  // forward, 13 weight gradients, and 11 input gradients, since images have
+  // none.
+  EXPECT_EQ(graphs.size(), 39u);
+  std::set<std::set<std::string>> engines;
+  for (const auto& [name, card] : Cards()) {
+    std::set<std::string> of_card;
+    for (const Layout layout : {Layout::kNhwc, Layout::kNchw}) {
+      EXPECT_THAT(Unplanned(name, card, layout, graphs, &of_card), IsEmpty());
+    }
+    engines.insert(of_card);
+  }
+  // Cards differ in their engines: their descriptions are read.
+  EXPECT_GE(engines.size(), 4u);
+}
+
+// The control: what has no plan is named.
+TEST(ConvolutionPlanTest, NamesWhatHasNoPlan) {
+  const auto card = CudnnDevice::OfDescription(DescriptionOf("h100"));
+  ASSERT_THAT(card, IsOk());
+  std::vector<ConvolutionGraph> graphs = GraphsOfNetworks();
+  graphs.resize(3);
+  graphs[1].name = "odd one";
+  graphs[1].pass = ConvolutionPass::kForward;
+  graphs[1].padding = -1;
+  EXPECT_THAT(Unplanned("h100", *card, Layout::kNhwc, graphs),
+              ElementsAre(StartsWith("odd one: forward bfloat16"),
+                          StartsWith("odd one: forward float16"),
+                          StartsWith("odd one: forward tf32"),
+                          StartsWith("odd one: forward float32")));
+
+  // cuDNN has no code for it, so gradients of bfloat16 are bfloat16.
+  ConvolutionGraph wide = {.name = "wide",
+                           .pass = ConvolutionPass::kWeightGradient,
+                           .n = 8,
+                           .c = 64,
+                           .h = 56,
+                           .w = 56,
+                           .out_channels = 64,
+                           .kernel = 3,
+                           .padding = 1};
+  EXPECT_THAT(ConvolutionPlan::Create(*card, wide), IsOk());
+  wide.written = DataType::kFloat32;
+  EXPECT_THAT(
+      ConvolutionPlan::Create(*card, wide),
+      StatusIs(absl::StatusCode::kUnimplemented,
+               StartsWith("wide: weight gradient bfloat16 to float32 "
+                          "nhwc [8,64,56,56] 64@3x3/1: no plan among ")));
+
+  // A card that this cuDNN no longer has code for.
+  std::string old = DescriptionOf("h100");
+  old.replace(old.find("\"deviceVer\": 900"), 16, "\"deviceVer\": 700");
+  const auto volta = CudnnDevice::OfDescription(old);
+  ASSERT_THAT(volta, IsOk());
+  wide.written.reset();
+  EXPECT_THAT(ConvolutionPlan::Create(*volta, wide),
+              StatusIs(absl::StatusCode::kUnimplemented, HasSubstr("wide: ")));
+}
+
+TEST(ConvolutionPlanTest, KeepsThePrecisionThatIsAskedFor) {
+  const auto card = CudnnDevice::OfDescription(DescriptionOf("h100"));
+  ASSERT_THAT(card, IsOk());
+  ConvolutionGraph graph = {.name = "g",
+                            .precision = ConvolutionPrecision::kTf32,
+                            .n = 8,
+                            .c = 64,
+                            .h = 14,
+                            .w = 14,
+                            .out_channels = 64,
+                            .kernel = 3};
+  const auto tf32 = ConvolutionPlan::Create(*card, graph);
+  ASSERT_THAT(tf32, IsOk());
+  EXPECT_THAT(tf32->notes(), HasSubstr("tensor core"));
+  graph.precision = ConvolutionPrecision::kFloat32;
+  const auto float32 = ConvolutionPlan::Create(*card, graph);
+  ASSERT_THAT(float32, IsOk());
+  EXPECT_THAT(float32->notes(), Not(HasSubstr("tensor core")));
+  EXPECT_GT(float32->passed_over(), 0);
+}
+
+TEST(ConvolutionPlanTest, RejectsGraphsAndCardsThatMakeNoSense) {
+  for (const char* const json : {"", "[]", "{\"deviceVer\": 900}"}) {
+    EXPECT_THAT(CudnnDevice::OfDescription(json),
+                StatusIs(absl::StatusCode::kInvalidArgument, testing::_));
+  }
+  const auto card = CudnnDevice::OfDescription(DescriptionOf("h100"));
+  ASSERT_THAT(card, IsOk());
+  const ConvolutionGraph right = {.name = "g", .c = 8, .h = 4, .w = 4};
+  ConvolutionGraph large = right, empty = right, backward = right;
+  large.kernel = 5;
+  empty.n = 0;
+  backward.pass = ConvolutionPass::kInputGradient;
+  backward.bias = true;
+  for (const ConvolutionGraph& graph : {large, empty, backward}) {
+    EXPECT_THAT(
+        ConvolutionPlan::Create(*card, graph),
+        StatusIs(absl::StatusCode::kInvalidArgument, StartsWith("g: ")));
+  }
+}
+
+TEST(CudnnDeviceTest, DescribesItself) {
+  const auto card = CudnnDevice::OfDescription(DescriptionOf("a100"));
+  ASSERT_THAT(card, IsOk());
+  const absl::StatusOr<std::string> json = card->Description();
+  ASSERT_THAT(json, IsOk());
+  EXPECT_THAT(*json, HasSubstr("NVIDIA A100-SXM4-40GB"));
+  EXPECT_THAT(CudnnDevice::OfDescription(*json), IsOk());
+}
+
+}  // namespace
+}  // namespace lockstep
