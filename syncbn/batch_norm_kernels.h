@@ -131,8 +131,8 @@ struct MergeOptions {
 
 // Kernels check nothing that a BatchNorm has checked: sizes, types and
 // alignment fit, by precondition. Memory is this device's. On a device calls
-// only enqueue on the stream, but for Merge. Records are aligned to 16. Each
-// states the activations' bytes it must move: B = size() * SizeOf(type).
+// only enqueue on the stream, but for ReadCount. Records are aligned to 16.
+// Each states the activations' bytes it must move: B = size() * SizeOf(type).
 class BatchNormKernels {
  public:
   // Of them kernels use neither `training` nor `running`: those are
@@ -170,9 +170,12 @@ class BatchNormKernels {
   // float64, to `saved`, and lets them enter the running statistics, if
   // tracked. Of no values at all `saved` has mean 0 and inverse deviation 1 /
   // sqrt(epsilon), and nothing enters; nor does it if there is one value and
-  // options say that it is refused. `running.batches` is not touched. Returns
-  // the values per channel of all ranks; on a device, waits for them.
-  virtual absl::StatusOr<int64_t> Merge(const MergeCall& call) = 0;
+  // options say that it is refused. `running.batches` is not touched.
+  virtual absl::Status Merge(const MergeCall& call) = 0;
+
+  // The values per channel that Merge found on all ranks, from `saved`. On a
+  // device this waits for the stream, so only those ask that must know.
+  virtual absl::StatusOr<int64_t> ReadCount(const std::byte* saved) = 0;
 
   // saved = what evaluation normalises with: count 0, the running mean, and the
   // inverse deviation of the running variance.

@@ -18,16 +18,25 @@ namespace lockstep {
 absl::StatusOr<std::unique_ptr<SyncBatchNorm>> SyncBatchNorm::Create(
     const BatchNormOptions& options, BatchNormKernels& kernels,
     Communicator& group) {
-  LOCKSTEP_RETURN_IF_ERROR(CheckBatchNormOptions(options));
-  return std::unique_ptr<SyncBatchNorm>(
-      new SyncBatchNorm(options, kernels, &group));
+  return Make(options, kernels, &group);
 }
 
 absl::StatusOr<std::unique_ptr<SyncBatchNorm>> SyncBatchNorm::CreateLocal(
     const BatchNormOptions& options, BatchNormKernels& kernels) {
+  return Make(options, kernels, /*group=*/nullptr);
+}
+
+absl::StatusOr<std::unique_ptr<SyncBatchNorm>> SyncBatchNorm::Make(
+    const BatchNormOptions& options, BatchNormKernels& kernels,
+    Communicator* group) {
   LOCKSTEP_RETURN_IF_ERROR(CheckBatchNormOptions(options));
-  return std::unique_ptr<SyncBatchNorm>(
-      new SyncBatchNorm(options, kernels, /*group=*/nullptr));
+  std::unique_ptr<SyncBatchNorm> made(
+      new SyncBatchNorm(options, kernels, group));
+  // All that forward and backward need, so that neither allocates in training.
+  const int64_t ranks = group == nullptr ? 1 : group->world_size();
+  LOCKSTEP_RETURN_IF_ERROR(made->Reserve(
+      ranks * RecordOf(options.channels, DataType::kFloat32).size_bytes()));
+  return made;
 }
 
 int64_t SyncBatchNorm::SavedBytes(DataType type) const {
@@ -68,10 +77,18 @@ absl::Status SyncBatchNorm::UseBatch(const Forwards& buffers) {
   }
   // Evaluation without running statistics has none to change.
   const RunningStatistics& running = buffers.running;
-  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t values,
-                            kernels_.Merge({record, scratch_.get(), ranks,
-                                            MergeOptionsFor(options_, running),
-                                            running, buffers.saved.bytes()}));
+  LOCKSTEP_RETURN_IF_ERROR(kernels_.Merge({record, scratch_.get(), ranks,
+                                           MergeOptionsFor(options_, running),
+                                           running, buffers.saved.bytes()}));
+  // Two values of this rank's own settle whether the batch is refused, and
+  // whether it is counted. Only ranks with fewer wait to learn what the others
+  // have; where one value is refused, they are all of them.
+  int64_t values = buffers.shape.values_per_channel();
+  if (values < 2 && ranks > 1) {
+    LOCKSTEP_RETURN_IF_ERROR(group_->Wait());
+    LOCKSTEP_ASSIGN_OR_RETURN(values,
+                              kernels_.ReadCount(buffers.saved.bytes()));
+  }
   return CountBatch(options_, values, running);
 }
 

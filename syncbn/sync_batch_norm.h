@@ -37,7 +37,9 @@ namespace lockstep {
 class SyncBatchNorm : public BatchNorm {
  public:
   // Borrows `kernels` and `group`, whose memory is of one space. Does not
-  // communicate. Errors: those of CheckBatchNormOptions.
+  // communicate. Allocates scratch space from `kernels`, world_size * (16 + 8c)
+  // bytes; layers of float64 grow it once. Errors: those of
+  // CheckBatchNormOptions and of the allocation.
   static absl::StatusOr<std::unique_ptr<SyncBatchNorm>> Create(
       const BatchNormOptions& options, BatchNormKernels& kernels,
       Communicator& group);
@@ -53,11 +55,18 @@ class SyncBatchNorm : public BatchNorm {
   // tells the others in place of it: they return kInvalidArgument, which names
   // the rank and gives its error. As after any error of the group, no call of
   // it succeeds any more.
+  //
+  // On a device both only enqueue, and the host waits for nothing: but for
+  // Forward, in training, on a rank that has fewer than two values per channel
+  // where there are other ranks. It waits to learn how many those have.
   absl::Status Forward(const Forwards& buffers) override;
   absl::Status Backward(const Backwards& buffers,
                         absl::FunctionRef<void()> gradients_ready) override;
 
  private:
+  static absl::StatusOr<std::unique_ptr<SyncBatchNorm>> Make(
+      const BatchNormOptions& options, BatchNormKernels& kernels,
+      Communicator* group);
   SyncBatchNorm(const BatchNormOptions& options, BatchNormKernels& kernels,
                 Communicator* group)
       : options_(options), kernels_(kernels), group_(group) {}

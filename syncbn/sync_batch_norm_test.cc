@@ -105,11 +105,15 @@ class NotingKernels : public BatchNormKernels {
     log_.push_back("moments");
     return failure;
   }
-  absl::StatusOr<int64_t> Merge(const MergeCall& call) override {
+  absl::Status Merge(const MergeCall& call) override {
     EXPECT_EQ(call.record.size_bytes(), kRecordBytes);
     merge = call.options;
     log_.push_back(absl::StrCat("merge ", call.ranks,
                                 call.running.tracked() ? " tracked" : ""));
+    return absl::OkStatus();
+  }
+  absl::StatusOr<int64_t> ReadCount(const std::byte*) override {
+    log_.push_back("read count");
     return values;
   }
   absl::Status UseRunning(const RunningCall&) override {
@@ -131,7 +135,7 @@ class NotingKernels : public BatchNormKernels {
     return absl::OkStatus();
   }
 
-  int64_t values = 100;  // What Merge counts.
+  int64_t values = 100;  // What all ranks have.
   MergeOptions merge;    // What it was told last.
   absl::Status failure;  // Of what comes before a message.
 
@@ -201,8 +205,8 @@ TEST_F(SyncBatchNormTest, SendsOneMessageEachWayInTrainingAlone) {
          {"moments", "gather 48 uint8", "merge 3 tracked", "normalize",
           "sums and gradients", "ready", "reduce 6 float32", "dx"});
   expect(true, 0,
-         {"moments", "gather 48 uint8", "merge 3 tracked", "sums and gradients",
-          "ready", "reduce 6 float32"});
+         {"moments", "gather 48 uint8", "merge 3 tracked", "read count",
+          "sums and gradients", "ready", "reduce 6 float32"});
   expect(false, 2,
          {"running", "normalize", "sums and gradients", "ready", "dx"});
   options_.affine = false;
@@ -229,8 +233,24 @@ TEST_F(SyncBatchNormTest, CountsBatchesThatHaveSamples) {
   EXPECT_EQ(batches_, 5);
   EXPECT_EQ(kernels_.merge.weight_of_batch, 1.0 / 5);
   kernels_.values = 0;
-  EXPECT_THAT(Forward(/*training=*/true), IsOk());
+  EXPECT_THAT(Forward(/*training=*/true, /*n=*/0), IsOk());
   EXPECT_EQ(batches_, 5);
+  kernels_.values = 7;  // Of other ranks.
+  EXPECT_THAT(Forward(/*training=*/true, /*n=*/0), IsOk());
+  EXPECT_EQ(batches_, 6);
+}
+
+// Asking what all ranks have waits for the device.
+TEST_F(SyncBatchNormTest, AsksForTheGlobalCountWithFewerThanTwoValuesAlone) {
+  const auto asks = [&](int64_t n) {
+    log_.clear();
+    EXPECT_THAT(Forward(/*training=*/true, n), IsOk());
+    return testing::Value(log_, testing::Contains("read count"));
+  };
+  for (const int64_t n : {0, 1, 2, 3}) EXPECT_EQ(asks(n), n < 2) << n;
+  local_ = true;
+  options_.semantics = kPaddleBatchNorm;
+  for (const int64_t n : {0, 1, 2, 3}) EXPECT_FALSE(asks(n)) << n;
 }
 
 TEST_F(SyncBatchNormTest, TellsTheMergeWhatTheProfileSays) {
@@ -248,14 +268,23 @@ TEST_F(SyncBatchNormTest, TellsTheMergeWhatTheProfileSays) {
 }
 
 TEST_F(SyncBatchNormTest, RefusesOneValueWhereTheProfileDoes) {
-  kernels_.values = 1;
-  const absl::Status status = Forward(/*training=*/true);
-  EXPECT_TRUE(absl::IsInvalidArgument(status));
-  EXPECT_THAT(status.message(), HasSubstr("one value per channel"));
-  EXPECT_EQ(batches_, 4);
-  options_.semantics = kPaddleBatchNorm;
-  EXPECT_THAT(Forward(/*training=*/true), IsOk());
-  EXPECT_EQ(batches_, 5);
+  // The one value is this rank's, or another's; or there is no other.
+  for (const bool local : {false, true}) {
+    for (const int64_t n : {1, 0}) {
+      if (local && n == 0) continue;
+      local_ = local;
+      batches_ = 4;
+      kernels_.values = 1;
+      options_.semantics = kTorchBatchNorm;
+      const absl::Status status = Forward(/*training=*/true, n);
+      EXPECT_TRUE(absl::IsInvalidArgument(status));
+      EXPECT_THAT(status.message(), HasSubstr("one value per channel"));
+      EXPECT_EQ(batches_, 4);
+      options_.semantics = kPaddleBatchNorm;
+      EXPECT_THAT(Forward(/*training=*/true, n), IsOk());
+      EXPECT_EQ(batches_, 5);
+    }
+  }
 }
 
 TEST_F(SyncBatchNormTest, ReturnsTheGroupsError) {

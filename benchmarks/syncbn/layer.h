@@ -108,13 +108,11 @@ class TimedKernels : public BatchNormKernels {
     return Time(TimedKernel::kMoments,
                 [&] { return kernels_.ComputeMoments(shape, x, record); });
   }
-  absl::StatusOr<int64_t> Merge(const MergeCall& call) override {
-    absl::StatusOr<int64_t> count = 0;
-    const absl::Status status = Time(TimedKernel::kMerge, [&] {
-      count = kernels_.Merge(call);
-      return count.status();
-    });
-    return status.ok() ? count : status;
+  absl::Status Merge(const MergeCall& call) override {
+    return Time(TimedKernel::kMerge, [&] { return kernels_.Merge(call); });
+  }
+  absl::StatusOr<int64_t> ReadCount(const std::byte* saved) override {
+    return kernels_.ReadCount(saved);
   }
   absl::Status UseRunning(const RunningCall& call) override {
     return kernels_.UseRunning(call);

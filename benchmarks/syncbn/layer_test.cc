@@ -310,7 +310,7 @@ class NoMerge : public CpuBatchNormKernels {
   absl::Status UseRunning(const RunningCall&) override {
     return absl::OkStatus();
   }
-  absl::StatusOr<int64_t> Merge(const MergeCall&) override {
+  absl::Status Merge(const MergeCall&) override {
     return absl::AbortedError("no merge");
   }
 };

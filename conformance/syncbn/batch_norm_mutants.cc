@@ -60,10 +60,13 @@ class MutatedKernels : public BatchNormKernels {
     return absl::OkStatus();
   }
 
-  absl::StatusOr<int64_t> Merge(
-      const BatchNormKernels::MergeCall& call) override {
+  absl::Status Merge(const BatchNormKernels::MergeCall& call) override {
     if (mutation_.merges == nullptr) return real_->Merge(call);
     return mutation_.merges(*real_, {call, call.ranks == 1 ? 0 : rank_});
+  }
+
+  absl::StatusOr<int64_t> ReadCount(const std::byte* saved) override {
+    return real_->ReadCount(saved);
   }
 
   absl::Status UseRunning(const RunningCall& call) override {

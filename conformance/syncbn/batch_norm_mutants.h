@@ -34,7 +34,7 @@ struct BackwardsCall {
   absl::FunctionRef<void()> ready;
 };
 
-using MergeResult = absl::StatusOr<int64_t>;
+using MergeResult = absl::Status;
 
 // The cases in which a mutant must be rejected: those that have all of it.
 struct Shows {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
 #include "conformance/mutant.h"
@@ -37,23 +38,31 @@ void ScaleEntered(const MergeCall& call, const std::vector<double>& before,
   }
 }
 
+// The values that the merge found on all ranks; 0 if it failed. On a device
+// waits for it, so that what it wrote may be read.
+int64_t MergedValues(BatchNormKernels& real, const MergeCall& call,
+                     const MergeResult& result) {
+  if (!result.ok()) return 0;
+  const absl::StatusOr<int64_t> values = real.ReadCount(call.saved);
+  return values.ok() ? *values : 0;
+}
+
 MergeResult MergeWithOwnCount(BatchNormKernels& real, const MergeCall& call) {
   const std::vector<double> before = NumbersOf(call.running.variance);
-  const auto values = real.Merge(call);
+  const MergeResult result = real.Merge(call);
+  const int64_t values = MergedValues(real, call, result);
   const RecordAccess own(call.record, const_cast<std::byte*>(call.gathered) +
                                           call.own * call.record.size_bytes());
-  if (!values.ok() || *values < 2 || !call.options.unbiased_running_variance) {
-    return values;
-  }
-  const auto n = static_cast<double>(*values);
+  if (values < 2 || !call.options.unbiased_running_variance) return result;
+  const auto n = static_cast<double>(values);
   const auto k = static_cast<double>(own.count());
   ScaleEntered(call, before, k / (k - 1) * (n - 1) / n);
-  return values;
+  return result;
 }
 
 MergeResult MergeTwice(BatchNormKernels& real, const MergeCall& call) {
-  const auto values = real.Merge(call);
-  return values.ok() ? real.Merge(call) : values;
+  const MergeResult result = real.Merge(call);
+  return result.ok() ? real.Merge(call) : result;
 }
 
 // The variance that enters is that of the normalised values: v / (v + epsilon),
@@ -61,10 +70,11 @@ MergeResult MergeTwice(BatchNormKernels& real, const MergeCall& call) {
 MergeResult MergeNormalizedVariance(BatchNormKernels& real,
                                     const MergeCall& call) {
   const std::vector<double> before = NumbersOf(call.running.variance);
-  const auto values = real.Merge(call);
-  if (!values.ok() || *values < 2) return values;
+  const MergeResult result = real.Merge(call);
+  const int64_t values = MergedValues(real, call, result);
+  if (values < 2) return result;
   const double w = call.options.weight_of_batch;
-  const auto n = static_cast<double>(*values);
+  const auto n = static_cast<double>(values);
   const double times = call.options.unbiased_running_variance ? n / (n - 1) : 1;
   const RecordAccess saved(call.record, call.saved);
   for (int64_t c = 0; c < call.running.variance.count; ++c) {
@@ -73,19 +83,19 @@ MergeResult MergeNormalizedVariance(BatchNormKernels& real,
     SetNumber(call.running.variance, c,
               (1 - w) * before[static_cast<size_t>(c)] + w * variance);
   }
-  return values;
+  return result;
 }
 
 // And so is the mean, which is 0.
 MergeResult MergeNormalized(BatchNormKernels& real, const MergeCall& call) {
   const std::vector<double> mean = NumbersOf(call.running.mean);
-  const auto values = MergeNormalizedVariance(real, call);
-  if (!values.ok() || *values < 2) return values;
+  const MergeResult result = MergeNormalizedVariance(real, call);
+  if (MergedValues(real, call, result) < 2) return result;
   const double w = call.options.weight_of_batch;
   for (int64_t c = 0; c < call.running.mean.count; ++c) {
     SetNumber(call.running.mean, c, (1 - w) * mean[static_cast<size_t>(c)]);
   }
-  return values;
+  return result;
 }
 
 MergeResult MergeUntracked(BatchNormKernels& real, const MergeCall& call) {
@@ -105,9 +115,9 @@ MergeResult MergeOwnIntoRunning(BatchNormKernels& real, const MergeCall& call) {
 
 // One unit in the last place, on all ranks but the first.
 MergeResult MergeWithRounding(BatchNormKernels& real, const MergeCall& call) {
-  const auto values = real.Merge(call);
-  if (!values.ok() || *values < 2 || call.own == 0) return values;
-  if (!call.running.tracked()) return values;
+  const MergeResult result = real.Merge(call);
+  if (MergedValues(real, call, result) < 2 || call.own == 0) return result;
+  if (!call.running.tracked()) return result;
   const double value = GetNumber(call.running.mean, 0);
   const double up =
       call.running.mean.type == DataType::kFloat64
@@ -115,7 +125,7 @@ MergeResult MergeWithRounding(BatchNormKernels& real, const MergeCall& call) {
           : std::nextafter(static_cast<float>(value),
                            std::numeric_limits<float>::infinity());
   SetNumber(call.running.mean, 0, up);
-  return values;
+  return result;
 }
 
 absl::Status CountTwice(BatchNorm& real, BatchNorm&,

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "base/data_types.h"
+#include "base/status_macros.h"
 #include "collectives/collective.h"
 #include "conformance/mutant.h"
 #include "conformance/syncbn/batch_norm_case.h"
@@ -163,9 +164,11 @@ MergeResult MergeWithEqualWeights(BatchNormKernels& real,
   if (values == 0) return real.Merge(call);
   MergeCall told = call;
   told.gathered = records;
-  const auto result = real.Merge(told);
+  LOCKSTEP_RETURN_IF_ERROR(real.Merge(told));
+  // On a device waits for it.
+  LOCKSTEP_RETURN_IF_ERROR(real.ReadCount(call.saved).status());
   RecordAccess(call.record, call.saved).set_count(values);
-  return result.ok() ? MergeResult(values) : result;
+  return absl::OkStatus();
 }
 
 MergeResult MergeOwnAlone(BatchNormKernels& real, const MergeCall& call) {
@@ -179,15 +182,17 @@ MergeResult MergeOwnAlone(BatchNormKernels& real, const MergeCall& call) {
 template <typename Fn>
 MergeResult MergeWith(BatchNormKernels& real, const MergeCall& call,
                       Fn inverse) {
-  const auto result = real.Merge(call);
+  LOCKSTEP_RETURN_IF_ERROR(real.Merge(call));
+  // On a device waits for it.
+  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t values, real.ReadCount(call.saved));
   const RecordAccess saved(call.record, call.saved);
-  const auto n = static_cast<double>(saved.count());
+  const auto n = static_cast<double>(values);
   const double epsilon = call.options.epsilon;
   for (int64_t c = 0; c < call.record.channels; ++c) {
     const double r = GetNumber(saved.second, c);
     SetNumber(saved.second, c, inverse(r, 1 / (r * r) - epsilon, epsilon, n));
   }
-  return result;
+  return absl::OkStatus();
 }
 
 MergeResult MergeWithEpsilonOutside(BatchNormKernels& real,

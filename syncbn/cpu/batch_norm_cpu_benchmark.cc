@@ -75,11 +75,9 @@ absl::Status RunOurs(CpuBatchNormKernels& kernels, LayerTensors& layer,
   const auto start = Clock::now();
   absl::Status status =
       kernels.ComputeMoments(forward.shape, forward.x, own.data());
-  status.Update(kernels
-                    .Merge({own.layout(), own.data(), /*ranks=*/1,
-                            MergeOptionsFor(layer.options, forward.running),
-                            forward.running, forward.saved.bytes()})
-                    .status());
+  status.Update(kernels.Merge({own.layout(), own.data(), /*ranks=*/1,
+                               MergeOptionsFor(layer.options, forward.running),
+                               forward.running, forward.saved.bytes()}));
   times.Note("moments", start);
   const auto normalize = Clock::now();
   status.Update(kernels.Normalize(forward));

@@ -91,7 +91,8 @@ class CpuBatchNormKernels : public BatchNormKernels {
   absl::Status BackwardInput(const BackwardCall& call) override;
 
   // These two cannot fail.
-  absl::StatusOr<int64_t> Merge(const MergeCall& call) override;
+  absl::Status Merge(const MergeCall& call) override;
+  absl::StatusOr<int64_t> ReadCount(const std::byte* saved) override;
   absl::Status UseRunning(const RunningCall& call) override;
 
  private:

@@ -194,8 +194,7 @@ const KernelsUnderTest kKernels = {
     .moment_errors = ErrorsOfMoments,
     .sum_errors = ErrorsOfSums,
     .input_gradient_roundings = 9,
-    .exact_of_equal_values = true,
-    .leaves_out_x_of_constants = true};
+    .exact_of_equal_values = true};
 
 const std::vector<DataType> kTypes = {DataType::kFloat32, DataType::kFloat16,
                                       DataType::kBFloat16, DataType::kFloat64};
@@ -231,7 +230,7 @@ struct Step : LayerTensors {
                                {.epsilon = 1e-5},
                                {},
                                saved.data()}),
-                IsOkAndHolds(shape.values_per_channel()));
+                IsOk());
     EXPECT_THAT(kernels.Normalize(Forwards(call)), IsOk());
     EXPECT_THAT(kernels.BackwardReduce(Backward()), IsOk());
     EXPECT_THAT(kernels.BackwardInput(Backward()), IsOk());

@@ -227,11 +227,10 @@ absl::Status OnednnBatchNorm::SaveBatch(const Forwards& buffers,
         static_cast<float>(double{variance[c]} * static_cast<double>(count));
   }
   const RunningStatistics& running = buffers.running;
-  LOCKSTEP_ASSIGN_OR_RETURN(const int64_t values,
-                            kernels_.Merge({layout, record, /*ranks=*/1,
-                                            MergeOptionsFor(options_, running),
-                                            running, buffers.saved.bytes()}));
-  return CountBatch(options_, values, running);
+  LOCKSTEP_RETURN_IF_ERROR(kernels_.Merge({layout, record, /*ranks=*/1,
+                                           MergeOptionsFor(options_, running),
+                                           running, buffers.saved.bytes()}));
+  return CountBatch(options_, count, running);
 }
 
 absl::Status OnednnBatchNorm::Backward(

@@ -325,28 +325,25 @@ void UpdateRunning(const Chunk& chunk, const MergeOptions& options,
 }
 
 template <typename T>
-int64_t MergeOf(const BatchNormKernels::MergeCall& call) {
+void MergeOf(const BatchNormKernels::MergeCall& call) {
   const StatisticsRecord& record = call.record;
   T* const mean = record.Mean<T>(call.saved);
   T* const inverse = record.Second<T>(call.saved);
-  int64_t count = 0;
   for (int64_t begin = 0; begin < record.channels; begin += kChunk) {
     const int64_t size = std::min(kChunk, record.channels - begin);
     const Chunk chunk =
         MergeChunk<T>(record, call.gathered, call.ranks, begin, size);
-    count = chunk.count;
-    const double n = static_cast<double>(std::max<int64_t>(count, 1));
+    const double n = static_cast<double>(std::max<int64_t>(chunk.count, 1));
     for (int64_t j = 0; j < size; ++j) {
       mean[begin + j] = static_cast<T>(chunk.mean[j]);
       inverse[begin + j] = static_cast<T>(
           InverseDeviation(chunk.m2[j] / n, call.options.epsilon));
     }
-    const bool refused = count == 1 && call.options.refuses_one_value;
-    if (call.running.tracked() && count > 0 && !refused) {
+    const bool refused = chunk.count == 1 && call.options.refuses_one_value;
+    if (call.running.tracked() && chunk.count > 0 && !refused) {
       UpdateRunning<T>(chunk, call.options, call.running, begin, size);
     }
   }
-  return count;
 }
 
 template <typename T>
@@ -450,15 +447,23 @@ absl::Status CpuBatchNormKernels::BackwardReduce(const BackwardCall& call) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> CpuBatchNormKernels::Merge(const MergeCall& call) {
+absl::Status CpuBatchNormKernels::Merge(const MergeCall& call) {
   int64_t count = 0;
   for (int rank = 0; rank < call.ranks; ++rank) {
     count += StatisticsRecord::Count(call.gathered +
                                      rank * call.record.size_bytes());
   }
   call.record.Start(call.saved, count);
-  return call.record.type == DataType::kFloat64 ? MergeOf<double>(call)
-                                                : MergeOf<float>(call);
+  if (call.record.type == DataType::kFloat64) {
+    MergeOf<double>(call);
+  } else {
+    MergeOf<float>(call);
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> CpuBatchNormKernels::ReadCount(const std::byte* saved) {
+  return StatisticsRecord::Count(saved);
 }
 
 absl::Status CpuBatchNormKernels::UseRunning(const RunningCall& call) {

@@ -22,10 +22,6 @@
 namespace lockstep {
 namespace {
 
-// Eight blocks of 256 threads are all the threads that a multiprocessor holds;
-// where registers let it hold fewer, the others follow.
-constexpr int64_t kBlocksPerMultiprocessor = 8;
-
 // Two warps: so few channels spread over as many multiprocessors as can be, and
 // all that a thread does is wait for memory and divide.
 constexpr int kThreads = 64;
@@ -126,12 +122,17 @@ CudaBatchNormKernels::Create(cudaStream_t stream, int64_t max_blocks) {
       CudaStatus(cudaDeviceGetAttribute(&multiprocessors,
                                         cudaDevAttrMultiProcessorCount, device),
                  "cudaDeviceGetAttribute"));
-  made->max_blocks_ =
-      max_blocks > 0 ? max_blocks : kBlocksPerMultiprocessor * multiprocessors;
+  made->multiprocessors_ = multiprocessors;
+  made->max_blocks_ = max_blocks;
   int64_t* count = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaMallocHost(&count, sizeof(int64_t)), "cudaMallocHost"));
   made->count_.reset(count);
+  LOCKSTEP_RETURN_IF_ERROR(made->Reserve(kScratchBytes));
+  LOCKSTEP_RETURN_IF_ERROR(LoadReductions());
+  LOCKSTEP_RETURN_IF_ERROR(LoadElementwise());
+  LOCKSTEP_RETURN_IF_ERROR(
+      LoadKernels(MergeKernel, UseRunningKernel, TrackBiasedKernel));
   return made;
 }
 
@@ -154,16 +155,20 @@ absl::Status CudaBatchNormKernels::Reserve(int64_t bytes) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> CudaBatchNormKernels::Merge(const MergeCall& call) {
+absl::Status CudaBatchNormKernels::Merge(const MergeCall& call) {
   const int64_t channels = call.record.channels;
-  LOCKSTEP_RETURN_IF_ERROR(
-      Launch(call.record, stream_, "Merge launch", MergeKernel, channels,
-             PointersOf<const float>(call.gathered, channels),
-             call.record.size_bytes(), call.ranks, call.options,
-             RunningOf(call.running), PointersOf<float>(call.saved, channels)));
+  return Launch(call.record, stream_, "Merge launch", MergeKernel, channels,
+                PointersOf<const float>(call.gathered, channels),
+                call.record.size_bytes(), call.ranks, call.options,
+                RunningOf(call.running),
+                PointersOf<float>(call.saved, channels));
+}
+
+absl::StatusOr<int64_t> CudaBatchNormKernels::ReadCount(
+    const std::byte* saved) {
   // The count is the first thing in a record.
   LOCKSTEP_RETURN_IF_ERROR(
-      CudaStatus(cudaMemcpyAsync(count_.get(), call.saved, sizeof(int64_t),
+      CudaStatus(cudaMemcpyAsync(count_.get(), saved, sizeof(int64_t),
                                  cudaMemcpyDeviceToHost, stream_),
                  "cudaMemcpyAsync"));
   LOCKSTEP_RETURN_IF_ERROR(

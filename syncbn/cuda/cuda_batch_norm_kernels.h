@@ -24,22 +24,26 @@ struct FreePinnedMemory {
 // Batch norm for float32, float16 and bfloat16; for float64 every operation is
 // kUnimplemented. All memory is the device's.
 //
-// Everything is enqueued on one stream, in the order of the calls; Merge alone
-// waits for it. The same calls give the same bits in every run and on every
-// GPU. Scratch memory grows to what the largest call needs, which waits for the
-// device, and is then kept: 16 bytes (ComputeMoments) or 8 (BackwardReduce) for
-// each block and channel, less than a sixteenth of the activations where
-// channels have more than some hundred values. Merging moves tens of bytes a
-// channel. Errors, beside kUnimplemented: what the launches say.
+// Everything is enqueued on one stream, in the order of the calls; ReadCount
+// alone waits for it. The same calls give the same bits in every run and on
+// every GPU. Partial results of reductions, 16 bytes (ComputeMoments) or 8
+// (BackwardReduce) for each block and channel, lie in scratch memory, of which
+// Create allocates kScratchBytes: enough for layers of some ten thousand
+// channels. A call that needs more waits for the device once and has it grow.
+// Merging moves tens of bytes a channel. Errors, beside kUnimplemented: what
+// the launches say.
 //
 // For SyncBatchNorm the group is an NcclCommunicator with this very stream as
 // NcclOptions::stream: its calls start after the kernels enqueued so far, and
-// return when their results can be read, so kernels enqueued later see them.
+// kernels enqueued later see their results.
 //
 // Not thread safe. The calling thread's current device is the stream's.
 class CudaBatchNormKernels : public BatchNormKernels {
  public:
-  // Borrows the stream, which outlives this. max_blocks: of element-wise
+  static constexpr int64_t kScratchBytes = int64_t{6} << 20;
+
+  // Borrows the stream, which outlives this. Loads all kernels, so that no call
+  // waits for that. max_blocks: of element-wise
   // kernels, which does not change their results; 0: as many as keep the device
   // busy. Errors: CudaStatus of what the runtime says.
   static absl::StatusOr<std::unique_ptr<CudaBatchNormKernels>> Create(
@@ -54,7 +58,8 @@ class CudaBatchNormKernels : public BatchNormKernels {
   absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t bytes) override;
   absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
                               std::byte* record) override;
-  absl::StatusOr<int64_t> Merge(const MergeCall& call) override;
+  absl::Status Merge(const MergeCall& call) override;
+  absl::StatusOr<int64_t> ReadCount(const std::byte* saved) override;
   absl::Status UseRunning(const RunningCall& call) override;
   absl::Status Normalize(const NormalizeCall& call) override;
   absl::Status BackwardReduce(const BackwardCall& call) override;
@@ -72,10 +77,15 @@ class CudaBatchNormKernels : public BatchNormKernels {
  private:
   explicit CudaBatchNormKernels(cudaStream_t stream) : stream_(stream) {}
 
+  // Loads all kernels of a source.
+  static absl::Status LoadReductions();
+  static absl::Status LoadElementwise();
+
   // Makes scratch memory large enough for `bytes`.
   absl::Status Reserve(int64_t bytes);
 
   const cudaStream_t stream_;
+  int64_t multiprocessors_ = 1;
   int64_t max_blocks_ = 0;
   std::unique_ptr<int64_t, FreePinnedMemory> count_;  // One, pinned.
   DeviceMemory scratch_;

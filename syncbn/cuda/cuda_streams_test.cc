@@ -2,6 +2,8 @@
 // streams run. On the stand-in, which can choose the order.
 #include <cuda_runtime.h>
 
+#include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -19,6 +21,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncbn/batch_norm.h"
+#include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_test_device.h"
 #include "syncbn/sync_batch_norm.h"
@@ -30,6 +33,8 @@ namespace {
 
 using standin::Order;
 using testing::Each;
+using testing::ElementsAre;
+using testing::Ge;
 using testing::IsEmpty;
 using testing::Not;
 
@@ -112,6 +117,84 @@ TEST(CudaStreamsTest, AnotherStreamIsSeen) {
   EXPECT_THAT(wrong, Not(IsEmpty()));
   EXPECT_THAT(wrong,
               Each(StatusIs(absl::StatusCode::kDataLoss, "y or dx is wrong")));
+}
+
+// Forward and backward of this rank, whose x is `samples` samples of one pixel,
+// with the stream held back. Returns the host's waits in both; an error if any
+// work was run by then, or if y is wrong when all is.
+absl::StatusOr<int64_t> WaitsOfOneStep(BatchNormKernels& kernels,
+                                       Communicator* group, cudaStream_t stream,
+                                       int64_t samples) {
+  BatchNormOptions options;
+  options.channels = 2;
+  options.semantics = kPaddleBatchNorm;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const auto layer, group == nullptr
+                            ? SyncBatchNorm::CreateLocal(options, kernels)
+                            : SyncBatchNorm::Create(options, kernels, *group));
+  const std::vector<double> activations(static_cast<size_t>(2 * samples), 3);
+  LayerTensors tensors(options, {samples, 2, 1}, DataType::kFloat32,
+                       {.x = activations,
+                        .residual = {},
+                        .dy = activations,
+                        .weight = {1, 1},
+                        .bias = {5, 5}});
+  const int64_t before = standin::CountsOfThisThread().host_waits;
+  LOCKSTEP_RETURN_IF_ERROR(layer->Forward(tensors.Forwards({})));
+  LOCKSTEP_RETURN_IF_ERROR(layer->Backward(tensors.Backwards({}), [] {}));
+  const int64_t waits = standin::CountsOfThisThread().host_waits - before;
+  // What is read without a wait is what fresh memory is filled with.
+  if (waits == 0 && samples > 0 &&
+      !std::isnan(*static_cast<const float*>(tensors.y.buffer().data))) {
+    return absl::DataLossError("something ran");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamSynchronize(stream), "cudaStreamSynchronize"));
+  if (group != nullptr) LOCKSTEP_RETURN_IF_ERROR(group->Wait());
+  if (tensors.y.Read() != std::vector<double>(activations.size(), 5)) {
+    return absl::DataLossError("y is wrong");
+  }
+  return waits;
+}
+
+// By rank: of a local layer, or of one of both ranks.
+std::vector<absl::StatusOr<int64_t>> HostWaits(bool local,
+                                               std::vector<int64_t> samples) {
+  standin::SetDeviceCount(kRanks);
+  standin::SetSchedule({.order = Order::kOldestStreamFirst});
+  std::vector<absl::StatusOr<int64_t>> waits(kRanks, int64_t{-1});
+  const auto statuses = RunRanks(
+      Backend::kThreads, kRanks, [&](Communicator& control) -> absl::Status {
+        LOCKSTEP_RETURN_IF_ERROR(
+            CudaStatus(cudaSetDevice(control.rank()), "cudaSetDevice"));
+        LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto group,
+                                  MakeGroup(control, stream.get()));
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto kernels,
+                                  CudaBatchNormKernels::Create(stream.get()));
+        const auto rank = static_cast<size_t>(control.rank());
+        waits[rank] = WaitsOfOneStep(*kernels, local ? nullptr : group.get(),
+                                     stream.get(), samples[rank]);
+        return absl::OkStatus();
+      });
+  standin::SetSchedule({});
+  EXPECT_THAT(statuses, Each(IsOk()));
+  return waits;
+}
+
+TEST(CudaStreamsTest, AStepWaitsForNothing) {
+  EXPECT_THAT(HostWaits(/*local=*/true, {2, 7}), Each(IsOkAndHolds(0)));
+  EXPECT_THAT(HostWaits(/*local=*/true, {0, 1}), Each(IsOkAndHolds(0)));
+  EXPECT_THAT(HostWaits(/*local=*/false, {2, 7}), Each(IsOkAndHolds(0)));
+}
+
+// The control: a rank with fewer than two values must know what the others
+// have, and is seen to wait; they do not.
+TEST(CudaStreamsTest, ARankWithAlmostNothingWaitsOnce) {
+  EXPECT_THAT(HostWaits(/*local=*/false, {0, 7}),
+              ElementsAre(IsOkAndHolds(Ge(1)), IsOkAndHolds(0)));
+  EXPECT_THAT(HostWaits(/*local=*/false, {2, 1}),
+              ElementsAre(IsOkAndHolds(0), IsOkAndHolds(Ge(1))));
 }
 
 }  // namespace

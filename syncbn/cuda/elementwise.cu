@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <limits>
 #include <span>
 
 #include "absl/status/status.h"
@@ -24,12 +25,22 @@ namespace {
 //
 // An Operation, copied to the device, has
 //   using Element;        What activations are of.
+//   kUnroll;              Vectors that a thread has under way at once.
+//   kBlocks;              Blocks that a multiprocessor is sure to hold, since
+//                         its registers are shared out so, and gets: all run at
+//                         once, none alone at the end. With these two it has 32
+//                         KiB or more under way, half as much again as its
+//                         share of memory's bandwidth times its latency.
+//   Inputs<N>;            What it reads of N elements.
 //   struct Coefficients;  The numbers of a channel.
 //   Begin();              Called by each thread before all else.
 //   At(channel);          Coefficients of a channel.
-//   Apply<N>(place, c);   Does elements [place, place + N), whose coefficients
-//                         are c[N], with accesses of N elements. Reads before
-//                         it writes, so that outputs may be inputs.
+//   has_extra();          Whether there is an optional tensor to read.
+//   Read<kExtra, N>(place);  Inputs of elements [place, place + N), with
+//                         accesses of N elements. kExtra: has_extra().
+//   Write<kExtra, N>(place, inputs, c);  Does these elements, whose
+//                         coefficients are c[N]. Nothing is written before what
+//                         stood there is read, so that outputs may be inputs.
 
 // The elements that are not in vectors, one at a time: threads see head and
 // tail as one range.
@@ -39,96 +50,183 @@ __device__ inline void ApplySingles(const FlatPartition& cut,
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
   for (int64_t i = first; i < cut.singles(kSize); i += step) {
     const int64_t place = i < cut.head ? i : i + cut.vectors * kSize;
-    const int64_t channel =
+    const auto channel = static_cast<int32_t>(
         kLayout == Layout::kNhwc
             ? Divide(place, cut.c).remainder
-            : Divide(Divide(place, cut.hw).quotient, cut.c).remainder;
+            : Divide(Divide(place, cut.hw).quotient, cut.c).remainder);
     const typename Operation::Coefficients c[1] = {operation.At(channel)};
-    operation.template Apply<1>(place, c);
+    if (operation.has_extra()) {
+      operation.template Write<true>(
+          place, operation.template Read<true, 1>(place), c);
+    } else {
+      operation.template Write<false>(
+          place, operation.template Read<false, 1>(place), c);
+    }
+  }
+}
+
+// Does kVectors vectors, `stride` elements apart. next(c) sets the coefficients
+// of each next one, or returns false if it is not to be done.
+template <bool kExtra, int kVectors, int kSize, typename Operation,
+          typename Next>
+__device__ inline void ApplyVectors(const Operation& operation, int64_t place,
+                                    int64_t stride, Next& next) {
+  typename Operation::template Inputs<kSize> in[kVectors];
+  typename Operation::Coefficients c[kVectors][kSize];
+  bool taken[kVectors];
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) {
+    taken[u] = next(c[u]);
+    if (!taken[u]) continue;
+    in[u] = operation.template Read<kExtra, kSize>(place + u * stride);
+  }
+#pragma unroll
+  for (int u = 0; u < kVectors; ++u) {
+    if (!taken[u]) continue;
+    operation.template Write<kExtra>(place + u * stride, in[u], c[u]);
+  }
+}
+
+// The same for all vectors of a thread, from the first on.
+template <bool kExtra, int kSize, typename Operation, typename Next>
+__device__ inline void ApplyAll(const FlatPartition& cut,
+                                const Operation& operation, int64_t first,
+                                Next next) {
+  constexpr int kUnroll = Operation::kUnroll;
+  const int64_t stride = cut.step * kSize;
+  int64_t place = cut.head + first * kSize;
+  int left = CountOwn(first, cut.vectors, cut.step);
+#pragma unroll 1
+  for (; left >= kUnroll; left -= kUnroll) {
+    ApplyVectors<kExtra, kUnroll, kSize>(operation, place, stride, next);
+    place += kUnroll * stride;
+  }
+  if constexpr (kUnroll > 1) {
+#pragma unroll 1
+    for (; left > 0; --left) {
+      ApplyVectors<kExtra, 1, kSize>(operation, place, stride, next);
+      place += stride;
+    }
   }
 }
 
 // Channels last: a thread's vectors all have the same channels, whose
 // coefficients it keeps in registers.
 template <int kSize, typename Operation>
-__global__ void __launch_bounds__(kMaxThreads)
+__global__ void __launch_bounds__(kMaxThreads, Operation::kBlocks)
     ChannelsLastKernel(FlatPartition cut, Operation operation) {
   operation.Begin();
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (first < cut.step && first < cut.vectors) {
-    typename Operation::Coefficients c[kSize];
-    int64_t channel = Divide(cut.head + first * kSize, cut.c).remainder;
+    typename Operation::Coefficients own[kSize];
+    auto channel =
+        static_cast<int32_t>(Divide(cut.head + first * kSize, cut.c).remainder);
 #pragma unroll
     for (int k = 0; k < kSize; ++k) {
-      c[k] = operation.At(channel);
+      own[k] = operation.At(channel);
       if (++channel == cut.c) channel = 0;
     }
-    for (int64_t i = first; i < cut.vectors; i += cut.step) {
-      operation.template Apply<kSize>(cut.head + i * kSize, c);
+    const auto same = [&own](auto& c) {
+#pragma unroll
+      for (int k = 0; k < kSize; ++k) c[k] = own[k];
+      return true;
+    };
+    if (operation.has_extra()) {
+      ApplyAll<true, kSize>(cut, operation, first, same);
+    } else {
+      ApplyAll<false, kSize>(cut, operation, first, same);
     }
   }
   ApplySingles<kSize, Layout::kNhwc>(cut, operation, first);
 }
 
-// Of the kSize elements from `pixel` on: of one channel, or else of planes that
-// follow one another.
-template <int kSize, typename Operation>
-__device__ inline void FillCoefficients(
-    const Operation& operation, const PixelCursor& pixel,
-    const FlatPartition& cut, typename Operation::Coefficients (&c)[kSize]) {
-  int64_t channel = pixel.channel();
-  c[0] = operation.At(channel);
-  if (pixel.offset() + kSize <= cut.hw) {
+// The vectors that are of two planes, the last elements of one and the first of
+// the next: a thread for each end of a plane.
+template <bool kExtra, int kSize, typename Operation>
+__device__ inline void ApplyEnds(const FlatPartition& cut,
+                                 const Operation& operation, int64_t first) {
+  const int64_t step = int64_t{gridDim.x} * blockDim.x;
+  const int64_t tail = cut.head + cut.vectors * kSize;
+#pragma unroll 1
+  for (int64_t plane = first; (plane + 1) * cut.hw < tail; plane += step) {
+    const int64_t end = (plane + 1) * cut.hw;
+    // Elements of the vector that are this plane's.
+    const int left = static_cast<int>((end - cut.head) & (kSize - 1));
+    if (end < cut.head || left == 0) continue;
+    const auto channel = static_cast<int32_t>(Divide(plane, cut.c).remainder);
+    const auto next = channel + 1 == cut.c ? 0 : channel + 1;
+    const typename Operation::Coefficients before = operation.At(channel);
+    const typename Operation::Coefficients after = operation.At(next);
+    typename Operation::Coefficients c[kSize];
 #pragma unroll
-    for (int k = 1; k < kSize; ++k) c[k] = c[0];
-    return;
-  }
-  int64_t end = cut.hw - pixel.offset();  // Of the plane, counted in k.
-#pragma unroll
-  for (int k = 1; k < kSize; ++k) {
-    c[k] = c[k - 1];
-    if (k < end) continue;
-    end += cut.hw;
-    if (++channel == cut.c) channel = 0;
-    c[k] = operation.At(channel);
+    for (int k = 0; k < kSize; ++k) c[k] = k < left ? before : after;
+    operation.template Write<kExtra>(
+        end - left, operation.template Read<kExtra, kSize>(end - left), c);
   }
 }
 
-// Channels first: the coefficients are looked up for each vector.
-template <int kSize, typename Operation>
-__global__ void __launch_bounds__(kMaxThreads)
+// Channels first: the coefficients are looked up for each vector. kWhole: every
+// plane is whole vectors; else none is smaller than one.
+template <int kSize, bool kWhole, typename Operation>
+__global__ void __launch_bounds__(kMaxThreads, Operation::kBlocks)
     ChannelsFirstKernel(FlatPartition cut, Operation operation) {
   operation.Begin();
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (first < cut.step) {
-    PixelCursor pixel(cut.head + first * kSize, cut.step * kSize, cut.c,
-                      cut.hw);
-    for (int64_t i = first; i < cut.vectors; i += cut.step) {
-      typename Operation::Coefficients c[kSize];
-      FillCoefficients(operation, pixel, cut, c);
-      operation.template Apply<kSize>(cut.head + i * kSize, c);
+  if (first < cut.step && first < cut.vectors) {
+    PixelCursor pixel(cut.head + first * kSize, cut.pixel_step, cut.c, cut.hw);
+    const auto look_up = [&](auto& c) {
+      const bool of_one = kWhole || pixel.offset() + kSize <= cut.hw;
+      if (of_one) {
+        const auto own = operation.At(pixel.channel());
+#pragma unroll
+        for (int k = 0; k < kSize; ++k) c[k] = own;
+      }
       pixel.Advance();
+      return of_one;
+    };
+    if (operation.has_extra()) {
+      ApplyAll<true, kSize>(cut, operation, first, look_up);
+    } else {
+      ApplyAll<false, kSize>(cut, operation, first, look_up);
     }
+  }
+  if (!kWhole && operation.has_extra()) {
+    ApplyEnds<true, kSize>(cut, operation, first);
+  } else if (!kWhole) {
+    ApplyEnds<false, kSize>(cut, operation, first);
   }
   ApplySingles<kSize, Layout::kNchw>(cut, operation, first);
 }
 
+template <typename Operation>
+absl::Status LoadElementwise() {
+  constexpr int kSize = kVectorSize<typename Operation::Element>;
+  return LoadKernels(ChannelsLastKernel<kSize, Operation>,
+                     ChannelsLastKernel<1, Operation>,
+                     ChannelsFirstKernel<kSize, true, Operation>,
+                     ChannelsFirstKernel<kSize, false, Operation>,
+                     ChannelsFirstKernel<1, true, Operation>);
+}
+
 // Enqueues the operation over all elements of `shape`, with accesses of kSize
-// elements, or of one if `tensors` do not lie alike.
+// elements, or of one if `tensors` do not lie alike or planes are smaller.
+// max_blocks: if not 0.
 template <typename Operation>
 absl::Status RunElementwise(const ActivationShape& shape,
                             std::span<const void* const> tensors,
-                            const Operation& operation, int64_t max_blocks,
-                            cudaStream_t stream, absl::string_view what) {
+                            const Operation& operation, int64_t multiprocessors,
+                            int64_t max_blocks, cudaStream_t stream,
+                            absl::string_view what) {
   if (shape.size() == 0) return absl::OkStatus();
   using Element = typename Operation::Element;
   constexpr int kSize = kVectorSize<Element>;
   const ActivationShape canonical = Canonical(shape);
   const bool last = canonical.layout == Layout::kNhwc;
   const int64_t past = ElementsPastBoundary(tensors, sizeof(Element), kSize);
-  const bool wide = past >= 0;
-  const FlatPartition cut =
-      CutFlat(canonical, wide ? past : 0, wide ? kSize : 1, max_blocks);
+  const bool wide = past >= 0 && (last || canonical.hw >= kSize);
+  const FlatPartition cut = CutFlat(
+      canonical, wide ? past : 0, wide ? kSize : 1,
+      max_blocks > 0 ? max_blocks : Operation::kBlocks * multiprocessors);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(cut.blocks));
   config.blockDim = dim3(kMaxThreads);
@@ -137,18 +235,26 @@ absl::Status RunElementwise(const ActivationShape& shape,
     return CudaStatus(cudaLaunchKernelEx(&config, kernel, cut, operation),
                       what);
   };
-  if (wide) {
-    return last ? launch(ChannelsLastKernel<kSize, Operation>)
-                : launch(ChannelsFirstKernel<kSize, Operation>);
+  if (last) {
+    return wide ? launch(ChannelsLastKernel<kSize, Operation>)
+                : launch(ChannelsLastKernel<1, Operation>);
   }
-  return last ? launch(ChannelsLastKernel<1, Operation>)
-              : launch(ChannelsFirstKernel<1, Operation>);
+  return !wide       ? launch(ChannelsFirstKernel<1, true, Operation>)
+         : cut.whole ? launch(ChannelsFirstKernel<kSize, true, Operation>)
+                     : launch(ChannelsFirstKernel<kSize, false, Operation>);
 }
 
 // y = (x - mean) * inverse deviation * weight + bias, + residual, ReLU.
 template <typename T>
 struct NormalizeOperation {
   using Element = T;
+  static constexpr int kUnroll = 2;
+  static constexpr int kBlocks = 4;
+  template <int kSize>
+  struct Inputs {
+    Vector<T, kSize> x;
+    Vector<T, kSize> residual;
+  };
   struct Coefficients {
     float mean;
     float scale;
@@ -157,37 +263,50 @@ struct NormalizeOperation {
 
   __device__ void Begin() {}
 
-  __device__ Coefficients At(int64_t channel) const {
-    const float weight_here = weight == nullptr ? 1 : weight[channel];
-    return {saved.mean[channel], saved.second[channel] * weight_here,
-            bias == nullptr ? 0 : bias[channel]};
+  __device__ Coefficients At(int32_t channel) const {
+    const float weight_here = weight[channel];
+    const float bias_here = bias[channel];
+    return {saved.mean[channel],
+            saved.second[channel] * Choose(affine, weight_here, 1),
+            Choose(affine, bias_here, 0)};
   }
 
-  template <int kSize>
-  __device__ void Apply(int64_t place, const Coefficients (&c)[kSize]) const {
-    const Vector<T, kSize> in = LoadVector<kSize>(x + place);
-    Vector<T, kSize> added = {};
-    if (residual != nullptr) added = LoadVector<kSize>(residual + place);
-    Vector<T, kSize> out;
+  __device__ bool has_extra() const { return residual != nullptr; }
+
+  template <bool kExtra, int kSize>
+  __device__ Inputs<kSize> Read(int64_t place) const {
+    Inputs<kSize> in = {};
+    in.x = LoadVector<kSize>(x + place);
+    if (kExtra) in.residual = LoadVector<kSize>(residual + place);
+    return in;
+  }
+
+  template <bool kExtra, int kSize>
+  __device__ void Write(int64_t place, const Inputs<kSize>& in,
+                        const Coefficients (&c)[kSize]) const {
+    float values[kSize];
+    float added[kSize];
+    Widen(in.x, values);
+    Widen(in.residual, added);
 #pragma unroll
     for (int k = 0; k < kSize; ++k) {
-      float value =
-          (ToFloat(in.elements[k]) - c[k].mean) * c[k].scale + c[k].bias;
-      if (residual != nullptr) value += ToFloat(added.elements[k]);
-      // NaN is not less than 0.
-      if (relu && value < 0) value = 0;
-      out.elements[k] = RoundTo<T>(value);
+      float value = (values[k] - c[k].mean) * c[k].scale + c[k].bias;
+      if (kExtra) value += added[k];
+      // NaN is not less than anything.
+      values[k] = value < least ? least : value;
     }
-    StoreVector(out, y + place);
+    StoreVector(Narrow<T>(values), y + place);
   }
 
   const T* x;
   const T* residual;
+  // In a layer that is not affine, any [c], which is not used.
   const float* weight;
   const float* bias;
+  uint32_t affine;  // All ones, or 0.
   RecordPointers<const float> saved;
   T* y;
-  bool relu;
+  float least;  // That y may be: 0 with ReLU, else the least there is.
 };
 
 // dx = weight * inverse deviation * (g - sum of g / count - (x - mean) *
@@ -195,6 +314,15 @@ struct NormalizeOperation {
 template <typename T>
 struct BackwardInputOperation {
   using Element = T;
+  // Of two or three tensors.
+  static constexpr int kUnroll = 1;
+  static constexpr int kBlocks = 3;
+  template <int kSize>
+  struct Inputs {
+    Vector<T, kSize> x;
+    Vector<T, kSize> y;
+    Vector<T, kSize> dy;
+  };
   struct Coefficients {
     float mean;
     float scale;
@@ -207,44 +335,54 @@ struct BackwardInputOperation {
     share = count == 0 ? 0 : 1 / static_cast<float>(count);
   }
 
-  __device__ Coefficients At(int64_t channel) const {
+  __device__ Coefficients At(int32_t channel) const {
     const float inverse = saved.second[channel];
-    const float weight_here = weight == nullptr ? 1 : weight[channel];
-    Coefficients c = {saved.mean[channel], inverse * weight_here, 0, 0};
-    if (share == 0) return c;  // The sums count for nothing, whatever they are.
+    const float weight_here = weight[channel];
+    Coefficients c = {0, inverse * Choose(affine, weight_here, 1), 0, 0};
+    // The mean and the sums count for nothing, whatever they are.
+    if (share == 0) return c;
+    c.mean = saved.mean[channel];
     c.mean_gradient = sums[channel] * share;
     c.slope = sums[channels + channel] * share * inverse;
     return c;
   }
 
-  template <int kSize>
-  __device__ void Apply(int64_t place, const Coefficients (&c)[kSize]) const {
-    const Vector<T, kSize> in = LoadVector<kSize>(x + place);
-    Vector<T, kSize> gradient = LoadVector<kSize>(dy + place);
-    if (y != nullptr) {
-      const Vector<T, kSize> output = LoadVector<kSize>(y + place);
-#pragma unroll
-      for (int k = 0; k < kSize; ++k) {
-        gradient.elements[k] = RoundTo<T>(ReluGradient(
-            ToFloat(gradient.elements[k]), ToFloat(output.elements[k])));
-      }
-    }
-    Vector<T, kSize> out;
+  __device__ bool has_extra() const { return y != nullptr; }
+
+  template <bool kExtra, int kSize>
+  __device__ Inputs<kSize> Read(int64_t place) const {
+    Inputs<kSize> in = {};
+    // Nor does x, which is 0 then.
+    if (share != 0) in.x = LoadVector<kSize>(x + place);
+    in.dy = LoadVector<kSize>(dy + place);
+    if (kExtra) in.y = LoadVector<kSize>(y + place);
+    return in;
+  }
+
+  template <bool kExtra, int kSize>
+  __device__ void Write(int64_t place, const Inputs<kSize>& in,
+                        const Coefficients (&c)[kSize]) const {
+    float values[kSize];
+    float g[kSize];
+    float output[kSize];
+    Widen(in.x, values);
+    Widen(in.dy, g);
+    Widen(in.y, output);
 #pragma unroll
     for (int k = 0; k < kSize; ++k) {
-      const float centered = ToFloat(in.elements[k]) - c[k].mean;
-      const float g = ToFloat(gradient.elements[k]);
-      out.elements[k] = RoundTo<T>(
-          c[k].scale * (g - c[k].mean_gradient - centered * c[k].slope));
+      if (kExtra) g[k] = ReluGradient(g[k], output[k]);
+      values[k] = c[k].scale * (g[k] - c[k].mean_gradient -
+                                (values[k] - c[k].mean) * c[k].slope);
     }
-    StoreVector(out, dx + place);
-    if (dresidual != nullptr) StoreVector(gradient, dresidual + place);
+    StoreVector(Narrow<T>(values), dx + place);
+    if (dresidual != nullptr) StoreVector(Narrow<T>(g), dresidual + place);
   }
 
   const T* x;
   const T* y;  // Null without ReLU.
   const T* dy;
-  const float* weight;
+  const float* weight;  // In a layer that is not affine, any [c].
+  uint32_t affine;      // All ones, or 0.
   RecordPointers<const float> saved;
   const float* sums;
   int64_t channels;
@@ -255,31 +393,49 @@ struct BackwardInputOperation {
 
 }  // namespace
 
+absl::Status CudaBatchNormKernels::LoadElementwise() {
+  return OfEveryType([]<typename T>(T) {
+    absl::Status status = lockstep::LoadElementwise<NormalizeOperation<T>>();
+    status.Update(lockstep::LoadElementwise<BackwardInputOperation<T>>());
+    return status;
+  });
+}
+
 absl::Status CudaBatchNormKernels::Normalize(const NormalizeCall& call) {
   return SwitchType(call.x.type, [&]<typename T>(T) {
+    const auto saved =
+        PointersOf<const float>(call.saved.bytes(), call.shape.c);
+    const bool affine = call.weight.count > 0;
     const NormalizeOperation<T> operation = {
         .x = static_cast<const T*>(call.x.data),
         .residual = PointerOrNull<T>(call.residual),
-        .weight = PointerOrNull<float>(call.weight),
-        .bias = PointerOrNull<float>(call.bias),
-        .saved = PointersOf<const float>(call.saved.bytes(), call.shape.c),
+        .weight =
+            affine ? static_cast<const float*>(call.weight.data) : saved.mean,
+        .bias = affine ? static_cast<const float*>(call.bias.data) : saved.mean,
+        .affine = affine ? ~uint32_t{0} : 0,
+        .saved = saved,
         .y = static_cast<T*>(call.y.data),
-        .relu = call.relu};
+        .least = call.relu ? 0 : -std::numeric_limits<float>::infinity()};
     const void* const tensors[] = {operation.x, operation.residual,
                                    operation.y};
-    return RunElementwise(call.shape, tensors, operation, max_blocks_, stream_,
-                          "Normalize launch");
+    return RunElementwise(call.shape, tensors, operation, multiprocessors_,
+                          max_blocks_, stream_, "Normalize launch");
   });
 }
 
 absl::Status CudaBatchNormKernels::BackwardInput(const BackwardCall& call) {
   return SwitchType(call.x.type, [&]<typename T>(T) {
+    const auto saved =
+        PointersOf<const float>(call.saved.bytes(), call.shape.c);
+    const bool affine = call.weight.count > 0;
     const BackwardInputOperation<T> operation = {
         .x = static_cast<const T*>(call.x.data),
         .y = call.relu ? static_cast<const T*>(call.y.data) : nullptr,
         .dy = static_cast<const T*>(call.dy.data),
-        .weight = PointerOrNull<float>(call.weight),
-        .saved = PointersOf<const float>(call.saved.bytes(), call.shape.c),
+        .weight =
+            affine ? static_cast<const float*>(call.weight.data) : saved.mean,
+        .affine = affine ? ~uint32_t{0} : 0,
+        .saved = saved,
         .sums = static_cast<const float*>(call.sums.data),
         .channels = call.shape.c,
         .dx = static_cast<T*>(call.dx.data),
@@ -287,8 +443,8 @@ absl::Status CudaBatchNormKernels::BackwardInput(const BackwardCall& call) {
         .share = 0};
     const void* const tensors[] = {operation.x, operation.y, operation.dy,
                                    operation.dx, operation.dresidual};
-    return RunElementwise(call.shape, tensors, operation, max_blocks_, stream_,
-                          "BackwardInput launch");
+    return RunElementwise(call.shape, tensors, operation, multiprocessors_,
+                          max_blocks_, stream_, "BackwardInput launch");
   });
 }
 

@@ -14,6 +14,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
 #include "base/data_types.h"
 #include "collectives/collective.h"
 #include "syncbn/batch_norm_kernels.h"
@@ -37,6 +38,18 @@ __device__ inline Vector<T, kSize> LoadVector(const T* from) {
 }
 template <int kSize, typename T>
 __device__ inline void StoreVector(const Vector<T, kSize>& vector, T* to) {
+#ifdef __CUDA_ARCH__
+  // nvcc 13.0 takes all but the first of several vectors' stores apart.
+  if constexpr (sizeof(vector) == 16) {
+    const uint4 words = __builtin_bit_cast(uint4, vector);
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};"
+                 :
+                 : "l"(to), "r"(words.x), "r"(words.y), "r"(words.z),
+                   "r"(words.w)
+                 : "memory");
+    return;
+  }
+#endif
   *reinterpret_cast<Vector<T, kSize>*>(to) = vector;
 }
 
@@ -51,6 +64,28 @@ __device__ inline float ToFloat(T x) {
   }
 }
 
+// The elements as float32.
+template <typename T, int kSize>
+__device__ inline void Widen(const Vector<T, kSize>& in, float (&out)[kSize]) {
+  if constexpr (std::is_same_v<T, __nv_bfloat16> && kSize % 2 == 0) {
+    // A bfloat16 is the upper half of a float32: one instruction each, where
+    // taking the elements apart first costs another.
+    struct Words {
+      uint32_t pairs[kSize / 2];
+    };
+    const Words words = __builtin_bit_cast(Words, in);
+#pragma unroll
+    for (int k = 0; k < kSize; k += 2) {
+      const uint32_t pair = words.pairs[k / 2];
+      out[k] = __builtin_bit_cast(float, pair << 16);
+      out[k + 1] = __builtin_bit_cast(float, pair & 0xffff0000u);
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) out[k] = ToFloat(in.elements[k]);
+  }
+}
+
 // Rounds to nearest, ties to even.
 template <typename T>
 __device__ inline T RoundTo(float x) {
@@ -61,6 +96,30 @@ __device__ inline T RoundTo(float x) {
   } else {
     return x;
   }
+}
+
+// The same of many: two at once, where they are of 16 bits, is one instruction.
+template <typename T, int kSize>
+__device__ inline Vector<T, kSize> Narrow(const float (&in)[kSize]) {
+  Vector<T, kSize> out;
+  if constexpr (sizeof(T) == 2 && kSize % 2 == 0) {
+#pragma unroll
+    for (int k = 0; k < kSize; k += 2) {
+      if constexpr (std::is_same_v<T, __half>) {
+        const __half2 pair = __floats2half2_rn(in[k], in[k + 1]);
+        out.elements[k] = pair.x;
+        out.elements[k + 1] = pair.y;
+      } else {
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(in[k], in[k + 1]);
+        out.elements[k] = pair.x;
+        out.elements[k + 1] = pair.y;
+      }
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) out.elements[k] = RoundTo<T>(in[k]);
+  }
+  return out;
 }
 
 // run(T{}) of an activation type T; kUnimplemented for those that kernels lack.
@@ -78,6 +137,27 @@ absl::Status SwitchType(DataType type, const Function& run) {
           absl::StrCat("batch norm on a GPU has no kernels for ", Name(type),
                        "; it has them for float32, float16 and bfloat16"));
   }
+}
+
+// The first error of run(T{}) of each of them.
+template <typename Function>
+absl::Status OfEveryType(const Function& run) {
+  absl::Status status = run(float{});
+  status.Update(run(__half{}));
+  status.Update(run(__nv_bfloat16{}));
+  return status;
+}
+
+// Has the driver load kernels, which else waits for the device at a kernel's
+// first launch.
+template <typename... Kernels>
+absl::Status LoadKernels(Kernels*... kernels) {
+  cudaFuncAttributes attributes;
+  absl::Status status;
+  (status.Update(CudaStatus(cudaFuncGetAttributes(&attributes, kernels),
+                            "cudaFuncGetAttributes")),
+   ...);
+  return status;
 }
 
 // The gradient behind a ReLU: dy where the output y is positive or NaN, else 0.
@@ -118,6 +198,14 @@ __device__ inline void StartRecord(const RecordPointers<float>& record,
     record.second[channels] = 0;
     record.second[channels + 1] = 0;
   }
+}
+
+// a if `mask` is all ones, b if it is 0: one instruction, where the compiler
+// may make a branch of ?: and have the loads wait for it.
+__device__ inline float Choose(uint32_t mask, float a, float b) {
+  return __builtin_bit_cast(float,
+                            (__builtin_bit_cast(uint32_t, a) & mask) |
+                                (__builtin_bit_cast(uint32_t, b) & ~mask));
 }
 
 // What an optional buffer points to: null if it has no elements.

@@ -78,6 +78,10 @@ FlatPartition CutFlat(const ActivationShape& shape, int64_t past,
                              ? shape.c / std::gcd<int64_t>(shape.c, vector_size)
                              : 1;
   cut.step = std::max<int64_t>(threads / period, 1) * period;
+  if (cut.size > 0) {
+    cut.pixel_step = PixelStepOf(cut.step * vector_size, shape.c, shape.hw);
+  }
+  cut.whole = cut.head == 0 && shape.hw % vector_size == 0;
   const int64_t busy =
       std::max(std::min(cut.step, cut.vectors),
                std::min<int64_t>(cut.singles(vector_size), kMaxThreads));
@@ -92,9 +96,11 @@ PlanesPartition CutPlanes(const ActivationShape& shape, int64_t past,
   cut.c = shape.c;
   cut.hw = shape.hw;
   cut.past = past;
-  const bool aligned = past == 0 && shape.hw % vector_size == 0;
-  cut.windows = aligned ? shape.hw / vector_size
-                        : (shape.hw + 2 * vector_size - 2) / vector_size;
+  cut.whole = past == 0 && shape.hw % vector_size == 0;
+  cut.head = std::min(cut.size, (vector_size - past) % vector_size);
+  cut.tail = cut.head + (cut.size - cut.head) / vector_size * vector_size;
+  cut.windows = cut.whole ? shape.hw / vector_size
+                          : (shape.hw + 2 * vector_size - 2) / vector_size;
   cut.items = shape.n * cut.windows;
   // As few warps as have `unroll` items each.
   cut.threads = static_cast<int>(std::clamp<uint64_t>(
@@ -102,6 +108,11 @@ PlanesPartition CutPlanes(const ActivationShape& shape, int64_t past,
       kWarp, kMaxThreads));
   Split(cut.items, CeilDivide(kReductionBlocks, shape.c),
         int64_t{cut.threads} * unroll * kMinRounds, cut.chunk, cut.splits);
+  cut.sample = shape.c * shape.hw;
+  if (cut.windows > 0) {
+    cut.step_plane = cut.threads / cut.windows * cut.sample;
+    cut.step_windows = cut.threads % cut.windows;
+  }
   return cut;
 }
 

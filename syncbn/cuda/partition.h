@@ -34,6 +34,14 @@ LOCKSTEP_HOST_DEVICE constexpr QuotientRemainder Divide(int64_t a, int64_t b) {
   return {a / b, a % b};
 }
 
+// How many of [first, end) lie `step` apart from the first on. Of what one
+// thread does, which is less than 2^31.
+LOCKSTEP_HOST_DEVICE constexpr int CountOwn(int64_t first, int64_t end,
+                                            int64_t step) {
+  if (first >= end) return 0;
+  return static_cast<int>(Divide(end - first - 1, step).quotient) + 1;
+}
+
 // A number of two digits, `high` and `low` < radix, that grows by a fixed step
 // without divisions.
 class Cursor {
@@ -59,35 +67,52 @@ class Cursor {
   QuotientRemainder step_;
 };
 
+// How far an element of a channels-first tensor moves at a time: channels, of
+// those that there are, and offset in the plane.
+struct PixelStep {
+  int64_t offset = 0;
+  int32_t channels = 0;
+};
+LOCKSTEP_HOST_DEVICE constexpr PixelStep PixelStepOf(int64_t elements,
+                                                     int64_t c, int64_t hw) {
+  const QuotientRemainder planes = Divide(elements, hw);
+  return {planes.remainder,
+          static_cast<int32_t>(Divide(planes.quotient, c).remainder)};
+}
+
 // An element of a channels-first tensor that moves by a fixed step: its channel
 // and its offset in the plane.
 class PixelCursor {
  public:
-  LOCKSTEP_HOST_DEVICE constexpr PixelCursor(int64_t start, int64_t step,
+  // step: PixelStepOf the same c and hw.
+  LOCKSTEP_HOST_DEVICE constexpr PixelCursor(int64_t start, PixelStep step,
                                              int64_t c, int64_t hw)
-      : c_(c),
-        pixel_(start, step, hw),
-        planes_(Divide(step, hw).quotient),
-        plane_(pixel_.high()),
-        channel_(Divide(plane_, c).remainder),
-        step_channel_(Divide(planes_, c).remainder) {}
+      : c_(static_cast<int32_t>(c)),
+        hw_(hw),
+        step_(step),
+        at_(PixelStepOf(start, c, hw)) {}
 
-  LOCKSTEP_HOST_DEVICE constexpr int64_t channel() const { return channel_; }
-  LOCKSTEP_HOST_DEVICE constexpr int64_t offset() const { return pixel_.low(); }
+  LOCKSTEP_HOST_DEVICE constexpr int32_t channel() const {
+    return at_.channels;
+  }
+  LOCKSTEP_HOST_DEVICE constexpr int64_t offset() const { return at_.offset; }
   LOCKSTEP_HOST_DEVICE constexpr void Advance() {
-    pixel_.Advance();
-    channel_ += step_channel_ + (pixel_.high() - plane_ - planes_);
-    plane_ = pixel_.high();
-    if (channel_ >= c_) channel_ -= c_;
+    at_.offset += step_.offset;
+    const bool past_plane = at_.offset >= hw_;
+    at_.offset -= past_plane ? hw_ : 0;
+    // Unsigned, since the sum of two channels may not fit.
+    const uint32_t channel = static_cast<uint32_t>(at_.channels) +
+                             static_cast<uint32_t>(step_.channels) +
+                             (past_plane ? 1 : 0);
+    const auto c = static_cast<uint32_t>(c_);
+    at_.channels = static_cast<int32_t>(channel >= c ? channel - c : channel);
   }
 
  private:
-  int64_t c_;
-  Cursor pixel_;
-  int64_t planes_;  // In a step.
-  int64_t plane_;   // Of all.
-  int64_t channel_;
-  int64_t step_channel_;
+  int32_t c_;
+  int64_t hw_;
+  PixelStep step_;
+  PixelStep at_;
 };
 
 // The same memory with its layout's name chosen so that kernels do best:
@@ -111,6 +136,8 @@ struct FlatPartition {
   // A thread's vectors are so far apart. Channels last it is a multiple of the
   // channels, so that each thread keeps its own.
   int64_t step = 1;
+  PixelStep pixel_step;  // The same, channels first.
+  bool whole = true;     // Channels first: every plane is whole vectors.
   int64_t blocks = 0;
 
   LOCKSTEP_HOST_DEVICE constexpr int64_t singles(int vector_size) const {
@@ -124,20 +151,80 @@ FlatPartition CutFlat(const ActivationShape& shape, int64_t past,
 // Of reductions over channels-first tensors: each plane of hw elements is
 // covered by `windows` aligned vectors, whose elements outside are left out.
 // Block (channel, split) reads `chunk` of the samples * windows of its channel.
+// Of vectors that reach over the tensor's ends no element is valid: those under
+// `head` and from `tail` on are left over.
 struct PlanesPartition {
   int64_t size = 0;
   int64_t c = 1;
   int64_t hw = 1;
   int64_t past = 0;
+  bool whole = true;  // Every plane is whole vectors.
+  int64_t head = 0;
+  int64_t tail = 0;
   int64_t windows = 0;
   int64_t items = 0;  // samples * windows.
   int64_t chunk = 0;
   int64_t splits = 0;
   int threads = 1;
+  int64_t sample = 0;  // Elements of one.
+  // A block's threads as a step over items: elements of whole samples, and
+  // windows.
+  int64_t step_plane = 0;
+  int64_t step_windows = 0;
 };
 // unroll: items that a thread loads at once.
 PlanesPartition CutPlanes(const ActivationShape& shape, int64_t past,
                           int vector_size, int unroll);
+
+// The windows of one channel that a thread reads, `threads` items apart, in
+// vectors of kSize. kWhole: PlanesPartition's.
+template <int kSize, bool kWhole>
+class WindowCursor {
+ public:
+  LOCKSTEP_HOST_DEVICE constexpr WindowCursor(const PlanesPartition& cut,
+                                              int64_t channel, int64_t item) {
+    const QuotientRemainder at = Divide(item, cut.windows);
+    window_ = at.remainder;
+    plane_ = at.quotient * cut.sample + channel * cut.hw + cut.past;
+  }
+
+  // Of the vector's first element; where not kWhole it may lie outside.
+  LOCKSTEP_HOST_DEVICE constexpr int64_t place(
+      const PlanesPartition& cut) const {
+    if constexpr (kWhole) return plane_ + window_ * kSize;
+    return (plane_ & -int64_t{kSize}) + window_ * kSize - cut.past;
+  }
+
+  // Bit k: element k is the channel's. No bit is set where the vector does not
+  // lie in the tensor.
+  LOCKSTEP_HOST_DEVICE constexpr uint32_t valid(
+      const PlanesPartition& cut) const {
+    constexpr uint32_t kAll = (uint32_t{1} << kSize) - 1;
+    if constexpr (kWhole) return kAll;
+    // Elements of the first window that come before the plane, and from this
+    // window's first one on to the plane's end.
+    const uint32_t before = static_cast<uint32_t>(plane_) & (kSize - 1);
+    const int64_t left = cut.hw + before - window_ * kSize;
+    const int64_t at = place(cut);
+    if (left <= 0 || at < cut.head || at >= cut.tail) return 0;
+    uint32_t bits = kAll;
+    if (left < kSize) bits = (uint32_t{1} << left) - 1;
+    return window_ == 0 ? bits & kAll << before : bits;
+  }
+
+  LOCKSTEP_HOST_DEVICE constexpr void Advance(const PlanesPartition& cut) {
+    window_ += cut.step_windows;
+    plane_ += cut.step_plane;
+    if (window_ >= cut.windows) {
+      window_ -= cut.windows;
+      plane_ += cut.sample;
+    }
+  }
+
+ private:
+  int64_t window_ = 0;
+  int64_t plane_ = 0;  // Its first element, counted from the boundary before.
+};
 
 // Of reductions over channels-last tensors: from `head` on they are a matrix of
 // `rows` rows of `period` vectors, where period * vector_size is the least

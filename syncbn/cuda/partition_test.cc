@@ -1,6 +1,8 @@
 // Every element is dealt out once, also where 32 bits do not suffice.
 #include "syncbn/cuda/partition.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -28,7 +30,7 @@ TEST(CursorTest, StepsAsDivisionsDo) {
     for (const int64_t step : {int64_t{1}, int64_t{6}, int64_t{97}, kLarge}) {
       for (const int64_t radix : {int64_t{1}, int64_t{7}, int64_t{97}}) {
         Cursor cursor(start, step, radix);
-        PixelCursor pixel(start, step, 5, radix);
+        PixelCursor pixel(start, PixelStepOf(step, 5, radix), 5, radix);
         for (int64_t at = start, i = 0; i < 40; at += step, ++i) {
           ASSERT_EQ(cursor.high(), at / radix);
           ASSERT_EQ(cursor.low(), at % radix);
@@ -38,6 +40,16 @@ TEST(CursorTest, StepsAsDivisionsDo) {
           pixel.Advance();
         }
       }
+    }
+  }
+}
+
+TEST(CountOwnTest, CountsWhatLiesAStepApart) {
+  for (const int64_t first : {0, 3, 10, 11}) {
+    for (const int64_t step : {1, 3, 256}) {
+      int own = 0;
+      for (int64_t i = first; i < 10; i += step) ++own;
+      EXPECT_EQ(CountOwn(first, 10, step), own);
     }
   }
 }
@@ -115,6 +127,51 @@ TEST(CutPlanesTest, ChunksCoverEveryWindow) {
       EXPECT_GE(cut.splits * cut.chunk, cut.items);
       EXPECT_LT((cut.splits - 1) * cut.chunk, cut.items);
       EXPECT_LE(cut.threads, kMaxThreads);
+    }
+  }
+}
+
+// Counts how often the threads of all blocks have each element of a tensor, and
+// that it is their channel's.
+template <bool kWhole>
+void CountElements(const PlanesPartition& cut, std::vector<int>& seen) {
+  constexpr int kSize = 4;
+  for (int64_t channel = 0; channel < cut.c; ++channel) {
+    for (int64_t split = 0; split < cut.splits; ++split) {
+      const int64_t begin = split * cut.chunk;
+      const int64_t end = std::min(begin + cut.chunk, cut.items);
+      for (int64_t thread = 0; thread < cut.threads; ++thread) {
+        if (begin + thread >= end) continue;
+        WindowCursor<kSize, kWhole> at(cut, channel, begin + thread);
+        for (int i = CountOwn(begin + thread, end, cut.threads); i > 0; --i) {
+          for (int k = 0; k < kSize; ++k) {
+            if ((at.valid(cut) >> k & 1) == 0) continue;
+            const int64_t place = at.place(cut) + k;
+            ASSERT_EQ((at.place(cut) + cut.past) % kSize, 0);
+            ASSERT_EQ(place / cut.hw % cut.c, channel);
+            ++seen[static_cast<size_t>(place)];
+          }
+          at.Advance(cut);
+        }
+      }
+    }
+  }
+}
+
+TEST(WindowCursorTest, HasEveryElementBetweenTheEndsOnce) {
+  for (const ActivationShape& shape : Shapes()) {
+    for (const int64_t past : {0, 1, 3}) {
+      const PlanesPartition cut = CutPlanes(shape, past, 4, 4);
+      EXPECT_EQ(cut.whole, past == 0 && shape.hw % 4 == 0);
+      EXPECT_LT(cut.head, 4);
+      EXPECT_LT(cut.size - cut.tail, 4);
+      std::vector<int> seen(static_cast<size_t>(cut.size));
+      cut.whole ? CountElements<true>(cut, seen)
+                : CountElements<false>(cut, seen);
+      for (int64_t i = 0; i < cut.size; ++i) {
+        const bool in_vectors = i >= cut.head && i < cut.tail;
+        ASSERT_EQ(seen[static_cast<size_t>(i)], in_vectors ? 1 : 0) << i;
+      }
     }
   }
 }

@@ -2,22 +2,28 @@
 // .cu files alone.
 //
 // Blocks reduce parts of a channel, or of some channels, to partial results in
-// scratch memory; a last kernel merges those of each channel. Threads add up
-// their values in the order of their addresses, blocks merge their threads in a
-// tree, and the last kernel merges blocks so: always in the same order, without
-// atomics, so that a partition always gives the same bits.
+// scratch memory; a last kernel merges those of each channel. Threads merge
+// tiles of values in the order of their addresses, blocks merge their threads
+// in a tree, and the last kernel merges blocks so: always in the same order,
+// without atomics, so that a partition always gives the same bits.
+//
+// A thread first takes a few loads one by one, until it has some values and as
+// many loads are left as make whole tiles; then tiles.
 //
 // A Reduction, copied to the device, has
 //   using Element;     What activations are of.
 //   using Item;        What it makes of one element.
-//   template State<N>; The results of N channels, of trivial type. A State of
-//                      zeros is that of no elements.
-//   kPlanesUnroll, kRowsUnroll;  Vectors of each tensor that a thread loads at
-//                                once, channels first and last.
+//   template State<N>; The results of N channels, of trivial type, in which a
+//                      thread's part counts to less than 2^31. A State of zeros
+//                      is that of no elements.
+//   kUnroll;           Vectors of each tensor that a thread loads at once.
 //   Center(channel);   A number that Load subtracts.
-//   Load<N>(place, center, items);  Items of elements [place, place + N).
-//   AddTile(state, k, items, valid, n);  Adds the n valid ones of items to
-//                                        channel k of the state.
+//   Load<N>(place, center, wanted, items);  Items of elements [place, place +
+//                      N); any, without access to memory, if not `wanted`.
+//   Started(state, n);  Whether the state is of n values, if that matters.
+//   AddFirst(state, k, items, valid, n);  Adds the n > 0 items whose bit is set
+//                      in `valid` to channel k of the state.
+//   AddTile(...);      The same, quickly, to a state that has started.
 //   AddCount(state, n);   Then, once for all k.
 //   Merge(a, b);          a becomes that of both, a first.
 //   Part(state, k);       State<1> of channel k.
@@ -50,53 +56,90 @@ __device__ inline void MergeRowsOfBlock(State* states, int row, int height,
   }
 }
 
-// The elements of one channel in an aligned vector of a channels-first tensor.
-struct Window {
-  int64_t place;  // Of the vector's first element; may lie before the tensor.
-  int begin;      // Elements [begin, end) are the channel's.
-  int end;
+// Every item of a tile is valid: known when it is compiled.
+struct AllValid {
+  __device__ constexpr bool operator[](int) const { return true; }
 };
 
-template <int kSize>
-__device__ inline Window WindowAt(const PlanesPartition& cut, int64_t channel,
-                                  int64_t sample, int64_t window) {
-  const int64_t plane = (sample * cut.c + channel) * cut.hw;
-  const int64_t first = (plane + cut.past) / kSize;  // A shift.
-  const int64_t place = (first + window) * kSize - cut.past;
-  const int64_t before = plane - place;
-  const int64_t after = before + cut.hw;
-  return {place, before > 0 ? static_cast<int>(before) : 0,
-          after < kSize ? static_cast<int>(after) : kSize};
+// Those whose bit is set.
+struct ValidBits {
+  __device__ bool operator[](int i) const { return (bits >> i & 1) != 0; }
+  uint32_t bits;
+};
+
+// Adds n > 0 items to the state of one channel.
+template <bool kFirst, typename Reduction, int kItems, typename Valid>
+__device__ inline void AddItems(typename Reduction::template State<1>& state,
+                                const typename Reduction::Item (&items)[kItems],
+                                const Valid& valid, int n) {
+  if constexpr (kFirst) {
+    Reduction::AddFirst(state, 0, items, valid, n);
+  } else {
+    Reduction::AddTile(state, 0, items, valid, n);
+  }
+  Reduction::AddCount(state, n);
 }
 
-// Loads the whole vector, neighbours and all, if it lies in the tensor.
-template <int kSize, typename Reduction>
-__device__ inline void LoadWindow(const Reduction& reduction,
-                                  const PlanesPartition& cut,
-                                  const Window& window, float center,
-                                  typename Reduction::Item* items) {
-  if (window.begin >= window.end) return;
+// Adds the next kVectors windows of a thread to the state.
+template <bool kFirst, int kVectors, int kSize, bool kWhole, typename Reduction>
+__device__ inline void AddWindows(
+    const PlanesPartition& cut, const Reduction& reduction, float center,
+    WindowCursor<kSize, kWhole>& at,
+    typename Reduction::template State<1>& state) {
+  constexpr int kItems = kVectors * kSize;
+  typename Reduction::Item items[kItems];
+  uint32_t bits = 0;
   float centers[kSize];
 #pragma unroll
   for (int k = 0; k < kSize; ++k) centers[k] = center;
-  if (window.place >= 0 && window.place + kSize <= cut.size) {
-    reduction.template Load<kSize>(window.place, centers, items);
-    return;
-  }
 #pragma unroll
-  for (int k = 0; k < kSize; ++k) {
-    if (k >= window.begin && k < window.end) {
-      reduction.template Load<1>(window.place + k, centers, items + k);
-    }
+  for (int u = 0; u < kVectors; ++u) {
+    const uint32_t valid = at.valid(cut);
+    typename Reduction::Item loaded[kSize];
+    reduction.template Load<kSize>(at.place(cut), centers, valid != 0, loaded);
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) items[u * kSize + k] = loaded[k];
+    bits |= valid << u * kSize;
+    at.Advance(cut);
+  }
+  if constexpr (kWhole) {
+    AddItems<kFirst, Reduction>(state, items, AllValid(), kItems);
+  } else if (bits != 0) {
+    AddItems<kFirst, Reduction>(state, items, ValidBits{bits},
+                                __builtin_popcount(bits));
   }
 }
 
-// Channels first. Block (channel, split).
-template <int kSize, typename Reduction>
-__global__ void __launch_bounds__(kMaxThreads)
+// Adds one element to the state.
+template <typename Reduction>
+__device__ inline void AddElement(
+    const Reduction& reduction, int64_t channel, int64_t place,
+    typename Reduction::template State<1>& state) {
+  const float center[1] = {reduction.Center(channel)};
+  typename Reduction::Item item[1];
+  reduction.template Load<1>(place, center, true, item);
+  AddItems<true, Reduction>(state, item, AllValid(), 1);
+}
+
+// Adds the channel's elements that are in no vector, fewer than two vectors of
+// them, one to a thread.
+template <typename Reduction>
+__device__ inline void AddEnds(const PlanesPartition& cut,
+                               const Reduction& reduction, int64_t channel,
+                               typename Reduction::template State<1>& state) {
+  const int64_t i = threadIdx.x;
+  if (i >= cut.head + cut.size - cut.tail) return;
+  const int64_t place = i < cut.head ? i : cut.tail + (i - cut.head);
+  if (PixelStepOf(place, cut.c, cut.hw).channels != channel) return;
+  AddElement(reduction, channel, place, state);
+}
+
+// Channels first. Block (channel, split). kWhole: PlanesPartition's.
+template <int kSize, bool kWhole, typename Reduction>
+__global__ void __launch_bounds__(kMaxThreads, 4)
     PlanesKernel(PlanesPartition cut, Reduction reduction,
                  typename Reduction::template State<1>* partials) {
-  constexpr int kUnroll = Reduction::kPlanesUnroll;
+  constexpr int kUnroll = Reduction::kUnroll;
   using State = typename Reduction::template State<1>;
   __shared__ State states[kMaxThreads];
   const int64_t channel = blockIdx.x;
@@ -105,66 +148,52 @@ __global__ void __launch_bounds__(kMaxThreads)
   const int64_t end =
       begin + cut.chunk < cut.items ? begin + cut.chunk : cut.items;
   State state = {};
-  Cursor at(begin + threadIdx.x, blockDim.x, cut.windows);
-  for (int64_t i = begin + threadIdx.x; i < end;
-       i += int64_t{kUnroll} * blockDim.x) {
-    typename Reduction::Item items[kUnroll * kSize] = {};
-    bool valid[kUnroll * kSize];
-    int n = 0;
-#pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      Window window = WindowAt<kSize>(cut, channel, at.high(), at.low());
-      at.Advance();
-      if (i + int64_t{blockDim.x} * u >= end) window.end = 0;
-      LoadWindow<kSize>(reduction, cut, window, center, items + u * kSize);
-#pragma unroll
-      for (int k = 0; k < kSize; ++k) {
-        valid[u * kSize + k] = k >= window.begin && k < window.end;
-        n += valid[u * kSize + k];
-      }
-    }
-    Reduction::AddTile(state, 0, items, valid, n);
-    Reduction::AddCount(state, n);
+  const int64_t first = begin + threadIdx.x;
+  WindowCursor<kSize, kWhole> at(cut, channel, first);
+  int left = CountOwn(first, end, blockDim.x);
+#pragma unroll 1
+  for (; left > 0 && (left % kUnroll != 0 || !Reduction::Started(state, kSize));
+       --left) {
+    AddWindows<true, 1>(cut, reduction, center, at, state);
   }
+#pragma unroll 1
+  for (; left > 0; left -= kUnroll) {
+    AddWindows<false, kUnroll>(cut, reduction, center, at, state);
+  }
+  if (!kWhole && blockIdx.y == 0) AddEnds(cut, reduction, channel, state);
   states[threadIdx.x] = state;
   MergeRowsOfBlock<Reduction>(states, threadIdx.x, blockDim.x, 1);
   if (threadIdx.x == 0) partials[blockIdx.y * cut.c + channel] = states[0];
 }
 
-// Adds rows row, row + height, ..., kUnroll of them at once, to the state.
-template <int kSize, typename Reduction>
+// Adds kRows rows from `place` on, `stride` elements apart, to the state.
+template <bool kFirst, int kRows, int kSize, typename Reduction>
 __device__ inline void AddRows(
-    const RowsPartition& cut, const Reduction& reduction, int64_t vector,
-    int64_t row, int64_t end, const float (&centers)[kSize],
+    const Reduction& reduction, int64_t place, int64_t stride,
+    const float (&centers)[kSize],
     typename Reduction::template State<kSize>& state) {
-  constexpr int kUnroll = Reduction::kRowsUnroll;
-  for (; row < end; row += int64_t{kUnroll} * cut.height) {
-    typename Reduction::Item items[kSize][kUnroll] = {};
-    bool valid[kUnroll];
-    int n = 0;
+  typename Reduction::Item items[kSize][kRows];
 #pragma unroll
-    for (int u = 0; u < kUnroll; ++u) {
-      const int64_t own = row + int64_t{cut.height} * u;
-      valid[u] = own < end;
-      if (!valid[u]) continue;
-      ++n;
-      typename Reduction::Item loaded[kSize];
-      reduction.template Load<kSize>(
-          cut.head + (own * cut.period + vector) * kSize, centers, loaded);
+  for (int u = 0; u < kRows; ++u) {
+    typename Reduction::Item loaded[kSize];
+    reduction.template Load<kSize>(place + u * stride, centers, true, loaded);
 #pragma unroll
-      for (int k = 0; k < kSize; ++k) items[k][u] = loaded[k];
-    }
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) {
-      Reduction::AddTile(state, k, items[k], valid, n);
-    }
-    Reduction::AddCount(state, n);
+    for (int k = 0; k < kSize; ++k) items[k][u] = loaded[k];
   }
+#pragma unroll
+  for (int k = 0; k < kSize; ++k) {
+    if constexpr (kFirst) {
+      Reduction::AddFirst(state, k, items[k], AllValid(), kRows);
+    } else {
+      Reduction::AddTile(state, k, items[k], AllValid(), kRows);
+    }
+  }
+  Reduction::AddCount(state, kRows);
 }
 
 // Channels last. Block (tile of columns, split).
 template <int kSize, typename Reduction>
-__global__ void __launch_bounds__(kMaxThreads)
+__global__ void __launch_bounds__(kMaxThreads, kSize > 4 ? 3 : 4)
     RowsKernel(RowsPartition cut, Reduction reduction,
                typename Reduction::template State<1>* partials) {
   using State = typename Reduction::template State<kSize>;
@@ -184,7 +213,21 @@ __global__ void __launch_bounds__(kMaxThreads)
     const int64_t begin = int64_t{blockIdx.y} * cut.chunk;
     const int64_t end =
         begin + cut.chunk < cut.rows ? begin + cut.chunk : cut.rows;
-    AddRows<kSize>(cut, reduction, vector, begin + row, end, centers, state);
+    const int64_t stride = cut.height * cut.period * kSize;
+    int64_t place = cut.head + ((begin + row) * cut.period + vector) * kSize;
+    int left = CountOwn(begin + row, end, cut.height);
+    constexpr int kUnroll = Reduction::kUnroll;
+#pragma unroll 1
+    for (; left > 0 && (left % kUnroll != 0 || !Reduction::Started(state, 1));
+         --left) {
+      AddRows<true, 1>(reduction, place, stride, centers, state);
+      place += stride;
+    }
+#pragma unroll 1
+    for (; left > 0; left -= kUnroll) {
+      AddRows<false, kUnroll>(reduction, place, stride, centers, state);
+      place += kUnroll * stride;
+    }
   }
   states[threadIdx.x] = state;
   MergeRowsOfBlock<Reduction>(states, row, cut.height, cut.width);
@@ -209,15 +252,11 @@ __device__ inline void AddLeftovers(
       cut.tail + (channel >= past ? channel - past : channel + cut.c - past);
   const int64_t in_tail =
       cut.size > first ? (cut.size - 1 - first) / cut.c + 1 : 0;
-  const float center[1] = {reduction.Center(channel)};
   for (int64_t i = threadIdx.x; i < in_head + in_tail; i += blockDim.x) {
-    const int64_t place =
-        i < in_head ? channel + i * cut.c : first + (i - in_head) * cut.c;
-    typename Reduction::Item item[1];
-    const bool valid[1] = {true};
-    reduction.template Load<1>(place, center, item);
-    Reduction::AddTile(state, 0, item, valid, 1);
-    Reduction::AddCount(state, 1);
+    AddElement(
+        reduction, channel,
+        i < in_head ? channel + i * cut.c : first + (i - in_head) * cut.c,
+        state);
   }
 }
 

@@ -34,13 +34,21 @@ class ChannelReduction {
     wide_ = past >= 0;
     const int size = wide_ ? kWide : 1;
     if (shape_.layout == Layout::kNchw) {
-      planes_ =
-          CutPlanes(shape_, wide_ ? past : 0, size, Reduction::kPlanesUnroll);
+      planes_ = CutPlanes(shape_, wide_ ? past : 0, size, Reduction::kUnroll);
       partials_ = PartialsOf(planes_);
     } else {
-      rows_ = CutRows(shape_, wide_ ? past : 0, size, Reduction::kRowsUnroll);
+      rows_ = CutRows(shape_, wide_ ? past : 0, size, Reduction::kUnroll);
       partials_ = PartialsOf(rows_, size);
     }
+  }
+
+  static absl::Status Load() {
+    constexpr int kWide = kVectorSize<Element>;
+    return LoadKernels(PlanesKernel<kWide, true, Reduction>,
+                       PlanesKernel<kWide, false, Reduction>,
+                       PlanesKernel<1, true, Reduction>,
+                       RowsKernel<kWide, Reduction>, RowsKernel<1, Reduction>,
+                       PartialsKernel<Reduction>);
   }
 
   int64_t scratch_bytes() const {
@@ -67,10 +75,12 @@ class ChannelReduction {
           planes ? planes_.threads : rows_.width * rows_.height));
       constexpr int kWide = kVectorSize<Element>;
       LOCKSTEP_RETURN_IF_ERROR(
-          planes ? (wide_ ? launch(PlanesKernel<kWide, Reduction>, planes_)
-                          : launch(PlanesKernel<1, Reduction>, planes_))
-                 : (wide_ ? launch(RowsKernel<kWide, Reduction>, rows_)
-                          : launch(RowsKernel<1, Reduction>, rows_)));
+          !planes  ? (wide_ ? launch(RowsKernel<kWide, Reduction>, rows_)
+                            : launch(RowsKernel<1, Reduction>, rows_))
+          : !wide_ ? launch(PlanesKernel<1, true, Reduction>, planes_)
+          : planes_.whole
+              ? launch(PlanesKernel<kWide, true, Reduction>, planes_)
+              : launch(PlanesKernel<kWide, false, Reduction>, planes_));
     }
     config.gridDim = dim3(static_cast<unsigned>(shape_.c));
     config.blockDim = dim3(static_cast<unsigned>(partials_.threads));
@@ -88,10 +98,19 @@ class ChannelReduction {
   PartialsPartition partials_;
 };
 
-// Count, mean and M2 of each channel in one pass: a thread takes the mean of a
-// tile of values that it holds in registers, then their squared deviations from
-// it, and merges tiles by MergeMoments, as blocks merge threads and the last
-// kernel blocks.
+// Count, mean and M2 of each channel in one pass. The first values of a thread
+// are taken in two passes over registers: their mean, then their deviations
+// from it. Then, of n0 values with mean K, a tile of n values enters by the
+// sums S1 = sum (x - K) and S2 = sum (x - K)^2:
+//
+//   mean = K + S1 / (n0 + n),  M2 = M2 + S2 - S1^2 / (n0 + n),
+//
+// which is what Chan, Golub & LeVeque's merge (MergeMoments) makes of a tile
+// with mean K + S1 / n and M2 = S2 - S1^2 / n. Nothing cancels: by Cauchy and
+// Schwarz S1^2 <= n S2, so that of S2 at least the part n0 / (n0 + n) is left,
+// a fifth of it in the first tile and more in each that follows. There is one
+// division for all channels of a tile. Blocks merge threads, and the last
+// kernel blocks, as MergeMoments does.
 
 // The moments of N channels that have the same count.
 template <int kChannels>
@@ -108,39 +127,72 @@ struct MomentsReduction {
   template <int kChannels>
   using State = MomentsState<kChannels>;
 
-  // Tiles of 16 values of a channel, since more cost the registers that let
-  // other threads run. Two or four loads of 16 bytes each from some 1,000
-  // threads are 32 to 64 KiB in flight; a multiprocessor's share of memory's
-  // bandwidth times its latency is about 20.
-  static constexpr int kPlanesUnroll = 16 / kVectorSize<T>;
-  static constexpr int kRowsUnroll = 4;
+  // Tiles of 4 values of each channel, channels last, or of 16 or 32 of one.
+  static constexpr int kUnroll = 4;
 
   __device__ float Center(int64_t) const { return 0; }
 
   template <int kSize>
-  __device__ void Load(int64_t place, const float*, Item* items) const {
-    const Vector<T, kSize> in = LoadVector<kSize>(x + place);
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) items[k] = ToFloat(in.elements[k]);
+  __device__ void Load(int64_t place, const float (&)[kSize], bool wanted,
+                       Item (&items)[kSize]) const {
+    Vector<T, kSize> raw = {};
+    if (wanted) raw = LoadVector<kSize>(x + place);
+    Widen(raw, items);
   }
 
-  template <int kChannels, int kItems>
-  __device__ static void AddTile(State<kChannels>& state, int k,
-                                 const Item (&items)[kItems],
-                                 const bool (&valid)[kItems], int n) {
-    if (n == 0) return;
+  template <int kChannels>
+  __device__ static bool Started(const State<kChannels>& state, int n) {
+    return state.count >= n;
+  }
+
+  template <int kChannels, int kItems, typename Valid>
+  __device__ static void AddFirst(State<kChannels>& state, int k,
+                                  const Item (&items)[kItems],
+                                  const Valid& valid, int n) {
+    const auto size = static_cast<float>(n);
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < kItems; ++i) sum += valid[i] ? items[i] : 0;
-    const float mean = sum / static_cast<float>(n);
+    for (int i = 0; i < kItems; ++i) {
+      if (valid[i]) sum += items[i];
+    }
+    const float mean = sum / size;
     float m2 = 0;
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
-      const float deviation = valid[i] ? items[i] - mean : 0;
-      m2 += deviation * deviation;
+      const float deviation = items[i] - mean;
+      if (valid[i]) m2 += deviation * deviation;
     }
-    SetMerged(state, k, {state.count, state.mean[k], state.m2[k]},
-              {n, mean, m2});
+    const float before = CountOf(state);
+    const float share = size / (before + size);
+    MergeInto(state, k, mean, m2, share, before * share);
+  }
+
+  template <int kChannels, int kItems, typename Valid>
+  __device__ static void AddTile(State<kChannels>& state, int k,
+                                 const Item (&items)[kItems],
+                                 const Valid& valid, int n) {
+    // Two additions in a row would wait for each other.
+    constexpr int kChain = 8;
+    constexpr int kChains = (kItems + kChain - 1) / kChain;
+    float sums[kChains] = {};
+    float squares[kChains] = {};
+    const float mean = state.mean[k];
+#pragma unroll
+    for (int i = 0; i < kItems; ++i) {
+      const float deviation = items[i] - mean;
+      if (!valid[i]) continue;
+      sums[i / kChain] += deviation;
+      squares[i / kChain] += deviation * deviation;
+    }
+#pragma unroll
+    for (int j = 1; j < kChains; ++j) {
+      sums[0] += sums[j];
+      squares[0] += squares[j];
+    }
+    const float inverse = 1 / (CountOf(state) + static_cast<float>(n));
+    const float step = sums[0] * inverse;
+    state.mean[k] += step;
+    state.m2[k] += squares[0] - sums[0] * step;
   }
 
   template <int kChannels>
@@ -150,12 +202,15 @@ struct MomentsReduction {
 
   template <int kChannels>
   __device__ static void Merge(State<kChannels>& a, const State<kChannels>& b) {
+    if (b.count == 0) return;
+    const int64_t count = a.count + b.count;
+    const float share = static_cast<float>(b.count) / static_cast<float>(count);
+    const float product = static_cast<float>(a.count) * share;
 #pragma unroll
     for (int k = 0; k < kChannels; ++k) {
-      SetMerged(a, k, {a.count, a.mean[k], a.m2[k]},
-                {b.count, b.mean[k], b.m2[k]});
+      MergeInto(a, k, b.mean[k], b.m2[k], share, product);
     }
-    a.count += b.count;
+    a.count = count;
   }
 
   template <int kChannels>
@@ -174,13 +229,20 @@ struct MomentsReduction {
   int64_t channels;
 
  private:
+  // A thread's fits 32 bits, which convert in one instruction.
   template <int kChannels>
-  __device__ static void SetMerged(State<kChannels>& state, int k,
-                                   const Moments<float>& a,
-                                   const Moments<float>& b) {
-    const Moments<float> both = MergeMoments(a, b);
-    state.mean[k] = both.mean;
-    state.m2[k] = both.m2;
+  __device__ static float CountOf(const State<kChannels>& state) {
+    return static_cast<float>(static_cast<int>(state.count));
+  }
+
+  // MergeMoments without its divisions. Where the state is empty the product is
+  // 0, and stands where nothing can be infinite before it.
+  template <int kChannels>
+  __device__ static void MergeInto(State<kChannels>& state, int k, float mean,
+                                   float m2, float share, float product) {
+    const float delta = mean - state.mean[k];
+    state.mean[k] += delta * share;
+    state.m2[k] += m2 + delta * (delta * product);
   }
 };
 
@@ -205,36 +267,57 @@ struct SumsReduction {
   using State = SumsState<kChannels>;
 
   // Of two or three tensors each: as many loads as statistics have, or more.
-  static constexpr int kPlanesUnroll = 2;
-  static constexpr int kRowsUnroll = 2;
+  static constexpr int kUnroll = 2;
 
   __device__ float Center(int64_t channel) const { return saved.mean[channel]; }
 
   template <int kSize>
-  __device__ void Load(int64_t place, const float* centers, Item* items) const {
-    const Vector<T, kSize> in = LoadVector<kSize>(x + place);
-    const Vector<T, kSize> gradient = LoadVector<kSize>(dy + place);
-    Vector<T, kSize> output = {};
-    if (y != nullptr) output = LoadVector<kSize>(y + place);
+  __device__ void Load(int64_t place, const float (&centers)[kSize],
+                       bool wanted, Item (&items)[kSize]) const {
+    Vector<T, kSize> raw_x = {};
+    Vector<T, kSize> raw_dy = {};
+    Vector<T, kSize> raw_y = {};
+    if (wanted) {
+      raw_x = LoadVector<kSize>(x + place);
+      raw_dy = LoadVector<kSize>(dy + place);
+      if (y != nullptr) raw_y = LoadVector<kSize>(y + place);
+    }
+    float in[kSize];
+    float gradient[kSize];
+    float output[kSize];
+    Widen(raw_x, in);
+    Widen(raw_dy, gradient);
+    Widen(raw_y, output);
 #pragma unroll
     for (int k = 0; k < kSize; ++k) {
-      const float g = ToFloat(gradient.elements[k]);
       items[k].gradient =
-          y == nullptr ? g : ReluGradient(g, ToFloat(output.elements[k]));
-      items[k].centered = ToFloat(in.elements[k]) - centers[k];
+          y == nullptr ? gradient[k] : ReluGradient(gradient[k], output[k]);
+      items[k].centered = in[k] - centers[k];
     }
   }
 
-  template <int kChannels, int kItems>
-  __device__ static void AddTile(State<kChannels>& state, int k,
-                                 const Item (&items)[kItems],
-                                 const bool (&valid)[kItems], int) {
+  template <int kChannels>
+  __device__ static bool Started(const State<kChannels>&, int) {
+    return true;
+  }
+
+  template <int kChannels, int kItems, typename Valid>
+  __device__ static void AddFirst(State<kChannels>& state, int k,
+                                  const Item (&items)[kItems],
+                                  const Valid& valid, int) {
 #pragma unroll
     for (int i = 0; i < kItems; ++i) {
       if (!valid[i]) continue;
       state.gradient[k] += items[i].gradient;
       state.product[k] += items[i].gradient * items[i].centered;
     }
+  }
+
+  template <int kChannels, int kItems, typename Valid>
+  __device__ static void AddTile(State<kChannels>& state, int k,
+                                 const Item (&items)[kItems],
+                                 const Valid& valid, int n) {
+    AddFirst(state, k, items, valid, n);
   }
 
   template <int kChannels>
@@ -273,6 +356,14 @@ struct SumsReduction {
 };
 
 }  // namespace
+
+absl::Status CudaBatchNormKernels::LoadReductions() {
+  return OfEveryType([]<typename T>(T) {
+    absl::Status status = ChannelReduction<MomentsReduction<T>>::Load();
+    status.Update(ChannelReduction<SumsReduction<T>>::Load());
+    return status;
+  });
+}
 
 absl::Status CudaBatchNormKernels::ComputeMoments(const ActivationShape& shape,
                                                   ConstBuffer x,

@@ -276,10 +276,13 @@ void CheckMerge(BatchNormKernels& kernels, DataType type,
   const DeviceRecords gathered(records, type);
   const DeviceRecords merged({UnwrittenRecord(channels)}, type);
   Running running(channels, type);
-  const auto count = kernels.Merge(
-      {gathered.layout(), gathered.data(), static_cast<int>(records.size()),
-       options, tracks ? running.statistics() : RunningStatistics(),
-       merged.data()});
+  ASSERT_THAT(
+      kernels.Merge({gathered.layout(), gathered.data(),
+                     static_cast<int>(records.size()), options,
+                     tracks ? running.statistics() : RunningStatistics(),
+                     merged.data()}),
+      IsOk());
+  const auto count = kernels.ReadCount(merged.data());
   const RecordValues saved = merged.Read();
   Wanted mean, inverse, running_mean, running_variance;
   double largest = 0;

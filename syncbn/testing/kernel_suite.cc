@@ -315,9 +315,8 @@ TEST_P(KernelsTest, BackwardInputIsThatOfEachChannel) {
       BackwardValues constant = in;  // What is not used may be anything.
       constant.saved.count = 0;
       constant.sums.assign(constant.sums.size(), std::nan(""));
-      if (c.kernels->leaves_out_x_of_constants) {
-        constant.x.assign(constant.x.size(), std::nan(""));
-      }
+      constant.x.assign(constant.x.size(), std::nan(""));
+      constant.saved.mean.assign(constant.saved.mean.size(), std::nan(""));
       for (const bool affine : {false, true}) {
         if (shape.size() > kSmallShape && !affine) continue;
         for (const BackwardValues* const values : {&in, &constant}) {

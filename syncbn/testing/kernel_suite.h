@@ -40,9 +40,6 @@ struct KernelsUnderTest {
   double input_gradient_roundings;
   // Whether equal values have exactly their mean, and M2 = 0.
   bool exact_of_equal_values;
-  // Whether the gradient of constant statistics leaves x out, which may then be
-  // anything; else it adds 0 * x.
-  bool leaves_out_x_of_constants = false;
 };
 
 struct KernelsCase {

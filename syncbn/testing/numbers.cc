@@ -206,7 +206,7 @@ absl::Status PlainKernels::ComputeMoments(const ActivationShape& shape,
   return absl::OkStatus();
 }
 
-absl::StatusOr<int64_t> PlainKernels::Merge(const MergeCall& call) {
+absl::Status PlainKernels::Merge(const MergeCall& call) {
   std::vector<RecordAccess> all;
   int64_t count = 0;
   for (int rank = 0; rank < call.ranks; ++rank) {
@@ -241,7 +241,11 @@ absl::StatusOr<int64_t> PlainKernels::Merge(const MergeCall& call) {
     Enter(running.variance, c, options.weight_of_batch,
           options.unbiased_running_variance ? m2 / (n - 1) : variance);
   }
-  return count;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<int64_t> PlainKernels::ReadCount(const std::byte* saved) {
+  return StatisticsRecord::Count(saved);
 }
 
 absl::Status PlainKernels::UseRunning(const RunningCall& call) {

@@ -66,7 +66,8 @@ class PlainKernels : public BatchNormKernels {
   absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t bytes) override;
   absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
                               std::byte* record) override;
-  absl::StatusOr<int64_t> Merge(const MergeCall& call) override;
+  absl::Status Merge(const MergeCall& call) override;
+  absl::StatusOr<int64_t> ReadCount(const std::byte* saved) override;
   absl::Status UseRunning(const RunningCall& call) override;
   absl::Status Normalize(const NormalizeCall& call) override;
   absl::Status BackwardReduce(const BackwardCall& call) override;

@@ -18,12 +18,28 @@ def _gencode(architectures):
     targets.append((architectures[-1], "compute_" + architectures[-1]))
     return ["-gencode=arch=compute_%s,code=%s" % target for target in targets]
 
+# Runs a command whose errors nvcc mixes with its report of each kernel's registers:
+# that goes to the first argument, all else where errors go.
+_KEEP_USAGE = """
+usage=$1; shift
+"$@" 2> "$usage"; status=$?
+grep -Ev '^(ptxas info |    [0-9]+ bytes stack|$)' "$usage" >&2
+exit $status
+"""
+
 def _compile(ctx, source, headers, compilation_context, host_compiler):
-    """Compiles one .cu into a position-independent object file."""
+    """Compiles one .cu into a position-independent object file.
+
+    Returns it, and what nvcc says of the registers that each kernel takes.
+    """
     stem = source.basename[:-len(".cu")]
     output = ctx.actions.declare_file("_cuda/%s/%s.pic.o" % (ctx.label.name, stem))
+    usage = ctx.actions.declare_file("_cuda/%s/%s.usage" % (ctx.label.name, stem))
 
     args = ctx.actions.args()
+    args.add(usage)
+    args.add(NVCC)
+    args.add("--resource-usage")
     args.add("-std=c++20")
     args.add("-O3")
     args.add("-lineinfo")
@@ -46,18 +62,18 @@ def _compile(ctx, source, headers, compilation_context, host_compiler):
     args.add("-c", source)
     args.add("-o", output)
 
-    ctx.actions.run(
-        executable = NVCC,
+    ctx.actions.run_shell(
+        command = _KEEP_USAGE,
         arguments = [args],
         # nvcc finds its own parts by itself; the host compiler needs these.
         # The version is there so that an upgrade in place recompiles.
         env = {"LOCKSTEP_NVCC_VERSION": NVCC_VERSION, "PATH": "/usr/local/bin:/usr/bin:/bin"},
         inputs = depset([source] + headers, transitive = [compilation_context.headers]),
         mnemonic = "CudaCompile",
-        outputs = [output],
+        outputs = [output, usage],
         progress_message = "Compiling %s with nvcc" % source.short_path,
     )
-    return output
+    return struct(object = output, usage = usage)
 
 def _cuda_library_impl(ctx):
     toolchain = find_cpp_toolchain(ctx)
@@ -76,10 +92,11 @@ def _cuda_library_impl(ctx):
     )
     sources = [file for file in ctx.files.srcs if file.extension == "cu"]
     headers = [file for file in ctx.files.srcs if file.extension != "cu"] + ctx.files.hdrs
-    objects = [
+    compiled = [
         _compile(ctx, source, headers, deps.compilation_context, host_compiler)
         for source in sources
     ]
+    objects = [made.object for made in compiled]
 
     linking_context, linking_outputs = cc_common.create_linking_context_from_compilation_outputs(
         actions = ctx.actions,
@@ -99,7 +116,7 @@ def _cuda_library_impl(ctx):
     built = [linking_outputs.library_to_link.static_library, linking_outputs.library_to_link.pic_static_library]
     return [
         DefaultInfo(files = depset([file for file in built if file])),
-        OutputGroupInfo(objects = depset(objects)),
+        OutputGroupInfo(budgets = depset(objects + [made.usage for made in compiled])),
         cc_common.merge_cc_infos(
             direct_cc_infos = [own],
             cc_infos = [CcInfo(compilation_context = deps.compilation_context)],
@@ -120,6 +137,19 @@ _cuda_library = rule(
     toolchains = ["@bazel_tools//tools/cpp:toolchain_type"],
 )
 
+def cuda_objects(name, **kwargs):
+    """A library of .cu files as nvcc compiles it, and nothing else.
+
+    Args:
+      name: The target's name.
+      **kwargs: srcs, hdrs, deps, testonly, visibility.
+    """
+    _cuda_library(
+        name = name,
+        target_compatible_with = CUDA_COMPATIBLE_WITH,
+        **kwargs
+    )
+
 def _standin_sources_impl(ctx):
     outputs = []
     for source in ctx.files.srcs:
@@ -136,14 +166,48 @@ _standin_sources = rule(
 def _twins(cuda_deps):
     return [dep + "_standin" for dep in cuda_deps]
 
+def kernel_budgets_test(name, kernels, args = [], **kwargs):
+    """Holds the kernels of a library to tools/cuda/kernel_budgets.txt.
+
+    Args:
+      name: The target's name.
+      kernels: What cuda_kernels made, as nvcc compiled it.
+      args: Further ones of kernel_budgets.py.
+      **kwargs: Further attributes of the test.
+    """
+    native.filegroup(
+        name = name + "_files",
+        testonly = True,
+        srcs = [kernels],
+        output_group = "budgets",
+        visibility = ["//visibility:private"],
+    )
+    native.sh_test(
+        name = name,
+        size = "medium",
+        srcs = ["//tools/cuda:kernel_budgets.py"],
+        args = args + [
+            "--table=$(location //tools/cuda:kernel_budgets.txt)",
+            "--toolkit=" + (NVCC_VERSION or "none"),
+            "$(locations :%s_files)" % name,
+        ],
+        data = [
+            ":%s_files" % name,
+            "//tools/cuda:kernel_budgets.txt",
+        ],
+        target_compatible_with = CUDA_COMPATIBLE_WITH,
+        **kwargs
+    )
+
 def cuda_kernels(name, srcs, hdrs = [], deps = [], cuda_deps = [], nccl = False, testonly = False, **kwargs):
-    """A library of .cu files in its two builds.
+    """A library of .cu files in its two builds, and `name`_budgets_test.
 
     `name` is compiled by nvcc, and skipped without a toolkit; the C++ --copt
     flags, sanitizers among them, are not passed to it. `name`_standin, which is
     test only, is compiled for the host, on the stand-in runtime, and needs
     neither a toolkit nor a GPU. They are never in one binary: both runtimes
-    define the same functions.
+    define the same functions. The test holds every kernel to its budget of
+    registers and instructions (kernel_budgets.py).
 
     Args:
       name: The target's name.
@@ -163,6 +227,11 @@ def cuda_kernels(name, srcs, hdrs = [], deps = [], cuda_deps = [], nccl = False,
         target_compatible_with = CUDA_COMPATIBLE_WITH,
         deps = deps + cuda_deps + (["@local_cuda//:nccl"] if nccl else []),
         **kwargs
+    )
+
+    kernel_budgets_test(
+        name = name + "_budgets_test",
+        kernels = ":" + name,
     )
 
     # Each .cu is included by a generated .cc, so that messages name the .cu and
