@@ -19,8 +19,8 @@ namespace {
 
 // Enough loads under way for the links between GPUs: what is on its way there
 // is some microseconds of 450 GB/s, and each thread has a vector of some peers.
-constexpr int kMostBlocks = 128;
-constexpr int kThreadsPerBlock = 512;
+constexpr int kMostBlocks = 256;
+constexpr int kThreadsPerBlock = 256;
 
 // Threads that signal to some of the other ranks each.
 constexpr int kBarrierThreads = 32;
@@ -99,8 +99,9 @@ __device__ inline void ReducePlace(const PeerReduction& r, int world_size,
 // As ReduceKernel (reduce.cu): `head` single elements, `vectors` vectors, and
 // single elements up to the count.
 template <ReduceOp op, typename A, typename T>
-__global__ void PeerReduceKernel(PeerGroup group, PeerReduction r, int64_t head,
-                                 int64_t vectors) {
+__global__ void __launch_bounds__(kThreadsPerBlock, 1)
+    PeerReduceKernel(PeerGroup group, PeerReduction r, int64_t head,
+                     int64_t vectors) {
   if (MeetingOf(group, group.rank)->aborted != 0) return;
   constexpr int kSize = kElementsPerVector<T>;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -118,7 +119,8 @@ __global__ void PeerReduceKernel(PeerGroup group, PeerReduction r, int64_t head,
 // One block. Each rank notes its turn in every rank's memory, and waits until
 // all have done so in its own. Turns are counted in device memory, so that the
 // kernel can be part of a graph.
-__global__ void MeetPeersKernel(PeerGroup group) {
+__global__ void __launch_bounds__(kBarrierThreads)
+    MeetPeersKernel(PeerGroup group) {
   Meeting* const own = MeetingOf(group, group.rank);
   const uint32_t turn = own->turn + 1;
   __threadfence_system();  // What earlier kernels wrote comes before the turn.

@@ -16,12 +16,12 @@
 namespace lockstep {
 namespace {
 
-// A multiprocessor holds 2048 threads: two blocks of 512 are enough to keep
-// memory busy, since each thread has two loads of each operand under way.
-// Beside them NCCL's blocks need room, as they work at the same time.
-constexpr int kBlocksPerMultiprocessor = 2;
-constexpr int kMostBlocks = 96;
-constexpr int kThreadsPerBlock = 512;
+// Half of the threads that a multiprocessor holds keep memory busy, since each
+// has two loads of each operand under way. Beside them NCCL's blocks need room,
+// as they work at the same time.
+constexpr int kBlocksPerMultiprocessor = 4;
+constexpr int kMostBlocks = 192;
+constexpr int kThreadsPerBlock = 256;
 constexpr int kUnroll = 2;
 
 template <ReduceOp op, typename A, typename E, typename T, typename R>
@@ -35,9 +35,9 @@ __device__ inline void ReduceOne(E earlier, T input, R& result, int divisor) {
 // head and tail were one range. The result may be one of the operands: each
 // element is read before it is written, by the same thread.
 template <ReduceOp op, typename A, typename E, typename T, typename R>
-__global__ void ReduceKernel(const E* earlier, const T* input, R* result,
-                             int64_t head, int64_t vectors, int64_t size,
-                             int divisor) {
+__global__ void __launch_bounds__(kThreadsPerBlock, 1)
+    ReduceKernel(const E* earlier, const T* input, R* result, int64_t head,
+                 int64_t vectors, int64_t size, int divisor) {
   constexpr int kSize = kElementsPerVector<E, T, R>;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
