@@ -294,7 +294,8 @@ TEST_P(HostCommunicatorTest, TwoThreadsOfARankUseTwoGroupsAtOnce) {
 INSTANTIATE_TEST_SUITE_P(Groups, HostCommunicatorTest,
                          testing::Combine(testing::Values(Backend::kThreads,
                                                           Backend::kProcesses,
-                                                          Backend::kMixed),
+                                                          Backend::kMixed,
+                                                          Backend::kTcp),
                                           testing::Values(1, 2, 3, 5)),
                          [](const auto& info) {
                            return absl::StrCat(Name(std::get<0>(info.param)),

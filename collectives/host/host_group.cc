@@ -311,7 +311,7 @@ class HostCommunicator : public Communicator {
 
 absl::Status DidNotCome(size_t rank) {
   return absl::InvalidArgumentError(
-      absl::StrCat("rank ", rank, " did not come to form a process group"));
+      absl::StrCat("rank ", rank, " did not come to form this group"));
 }
 
 // What a rank says first: who it is and, rank 0 alone, where the memory is.
