@@ -520,6 +520,8 @@ void TcpMesh::Leave(absl::Duration patience) {
       int unanswered = 0;
       ioctl(each.socket.get(), SIOCOUTQ, &unanswered);
       if (each.out.empty() && unanswered == 0) break;
+      pollfd ended = {each.socket.get(), 0, 0};
+      if (poll(&ended, 1, 0) > 0) break;  // By the other end.
       std::this_thread::sleep_for(std::chrono::microseconds(100));
     }
   }
