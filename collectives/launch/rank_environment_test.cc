@@ -586,7 +586,7 @@ TEST(JoinLaunchedGroupTest, SaysWhichBackendsAreForSeveralHosts) {
 TEST(CreateGroupTest, NamesWhatItCannotCreate) {
   EXPECT_THAT(CreateGroup("gloo"),
               StatusIs(absl::StatusCode::kInvalidArgument,
-                       "unknown backend 'gloo': must be threads, processes, "
+                       "unknown backend 'gloo': must be threads, processes, tcp, "
                        "mpi or nccl"));
   for (const char* backend : {"mpi", "nccl"}) {
     EXPECT_THAT(CreateGroup(backend),
