@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -118,15 +119,16 @@ void WarnOfOversubscription(const ScalingSettings& settings, int cores) {
   }
 }
 
-absl::Status Measure(const ScalingSettings& settings,
+// cores: of all hosts that ranks are on.
+absl::Status Measure(const ScalingSettings& settings, int cores,
                      const ReportOutput& output, const report::Origin& origin) {
-  WarnOfOversubscription(settings, origin.machine.cores);
+  WarnOfOversubscription(settings, cores);
   const ScalingProgress progress = [](absl::string_view text) {
     std::fprintf(stderr, "%s", std::string(text).c_str());
   };
   LOCKSTEP_ASSIGN_OR_RETURN(
       ScalingReport report,
-      MeasureScaling(settings, origin.machine.cores, RunOnce, progress));
+      MeasureScaling(settings, cores, RunOnce, progress));
   report.origin = origin;
   const report::Document document = ScalingDocument(report);
   Print(report::TerminalText(document) + "\n");
@@ -134,13 +136,19 @@ absl::Status Measure(const ScalingSettings& settings,
 }
 
 absl::Status RunDriver(std::span<char* const> argv) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<LaunchedRun> launched,
+                            LaunchedRun::Join());
+  if (launched != nullptr && !launched->is_driver()) return launched->Serve();
   const report::Origin origin = report::OriginOf("//benchmarks:scaling", argv);
-  LOCKSTEP_ASSIGN_OR_RETURN(const ScalingSettings settings,
-                            SettingsFromFlags(origin.machine.cores));
+  const int cores =
+      launched == nullptr ? origin.machine.cores : launched->cores();
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const ScalingSettings settings,
+      SettingsFromFlags(launched == nullptr ? cores : launched->world_size()));
   LOCKSTEP_RETURN_IF_ERROR(CheckData(settings));
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
                             ReportOutput::Create(kName, kFolder));
-  return Measure(settings, output, origin);
+  return Measure(settings, cores, output, origin);
 }
 
 absl::Status RunWorker(const std::string& listener) {

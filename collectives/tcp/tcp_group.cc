@@ -35,6 +35,8 @@ namespace {
 
 // How long a rank that leaves waits until the others' hosts have its last word.
 constexpr absl::Duration kLeavePatience = absl::Seconds(1);
+// Where the group has failed, which may be because a host does not answer.
+constexpr absl::Duration kFailedPatience = absl::Milliseconds(100);
 
 // Where a rank listens for a group's connections, as the bytes that travel; and
 // a number that nobody can foresee, of which that of the group's first rank
@@ -134,7 +136,7 @@ class TcpCommunicator : public MessageCommunicator {
   ~TcpCommunicator() override {
     if (getpid() != process_) return;
     member_.SayLeft();
-    mesh_.Leave(kLeavePatience);
+    mesh_.Leave(member_.has_failed() ? kFailedPatience : kLeavePatience);
   }
 
   // Returns once all are connected.
