@@ -152,6 +152,9 @@ own, in turns with ours.
           WrapText(absl::StrCat("As in nccl-tests: ", ShortFlagsText(), "."),
                    /*columns=*/80),
           R"(
+Under torchrun, mpirun, srun or //collectives:launch, on one host or several,
+the ranks of `processes` and `nccl` are theirs, and rank 0 alone prints.
+
 Exit status: 0 if all went well and every answer was right, 2 for a wrong flag,
 1 for anything else.
 )"),

@@ -23,7 +23,7 @@
 
 ABSL_FLAG(std::string, world_sizes, "",
           "numbers of ranks; default: powers of two up to the number of cores, "
-          "and that number");
+          "or of a launcher's ranks, and that number");
 ABSL_FLAG(std::string, mode, "strong,weak",
           "strong: a step is --batch_size images in all;\n"
           "weak: on each rank");
@@ -66,7 +66,10 @@ writes a report.
                     "data_dir=DIR rounds steps warmup_steps seconds"},
                    {"", kOutputFlags}},
       .ending =
-          R"(Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
+          R"(Under torchrun, mpirun, srun or //collectives:launch, on one host or several,
+the ranks are theirs, and rank 0 alone prints and writes.
+
+Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
 )",
       .words = OutputWords(kName, kFolder)};
 }
