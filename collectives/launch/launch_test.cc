@@ -12,12 +12,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -28,10 +30,12 @@
 #include "base/process.h"
 #include "base/run_command.h"
 #include "base/status_matchers.h"
+#include "base/subprocess.h"
 #include "collectives/launch/create_group.h"
 #include "collectives/launch/launcher.h"
 #include "collectives/launch/supervisor.h"
 #include "collectives/launch/testing/child_process.h"
+#include "collectives/tcp/testing/hosts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -610,6 +614,27 @@ TEST(NodesTest, RanksOfAllNodesFormGroups) {
     EXPECT_EQ(nodes[node].Wait(), 0) << nodes[node].err();
     EXPECT_THAT(SortedLines(nodes[node].out()), Each(HasSubstr("sum 10")));
   }
+}
+
+// Off loopback: each rank finds the address of its host, and shows the token.
+TEST(NodesTest, HostsWithNetworksOfTheirOwn) {
+  const auto hosts = TestHosts::Start(
+      2, {.delay = absl::Milliseconds(1)},
+      [](int host, const std::function<void()>&) {
+        const SubprocessResult run = RunSubprocess(
+            Command({"--nnodes=2", absl::StrCat("--node_rank=", host),
+                     absl::StrCat("--rdzv_endpoint=", TestHosts::AddressOf(0),
+                                  ":29400"),
+                     "--nproc=2"},
+                    {kRank, "sum"}),
+            kTestDeadline, {.environment = {{"LOCKSTEP_TOKEN", "0123456789"}}});
+        return absl::StrCat(run.exit_status, "\n", run.out, run.err);
+      });
+  if (absl::IsUnavailable(hosts.status())) GTEST_SKIP() << hosts.status();
+  ASSERT_THAT(hosts, IsOk());
+  EXPECT_THAT((*hosts)->Collect(kTestDeadline),
+              ElementsAre(testing::MatchesRegex("0\n(.[01]. sum 10\n){2}"),
+                          testing::MatchesRegex("0\n(.[23]. sum 10\n){2}")));
 }
 
 TEST(NodesTest, AllEndSoonAfterTheFirstFailureAndNameIt) {

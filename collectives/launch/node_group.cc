@@ -175,7 +175,10 @@ std::optional<NodeFailure> NodeGroup::AwaitEnd() {
     state_.ended = true;
   }
   Signal(news_);
+  // The ranks may never have been started.
+  if (!thread_.joinable() && !over_) Run();
   if (thread_.joinable()) thread_.join();
+  over_ = true;
   const absl::MutexLock lock(&mutex_);
   return first_;
 }

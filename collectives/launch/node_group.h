@@ -104,6 +104,7 @@ class NodeGroup {
   std::optional<NodeFailure> first_ ABSL_GUARDED_BY(mutex_);
   double first_seconds_ ABSL_GUARDED_BY(mutex_) = 0;
   std::thread thread_;
+  bool over_ = false;  // Run() has returned.
 };
 
 }  // namespace lockstep

@@ -293,7 +293,7 @@ TEST(TcpMeshTest, WhatListensInTheRanksPlace) {
                {FrameKind::kWelcome, 0, 7, std::string(kProofBytes, 'x')}),
        "does not know the token"},
   };
-  for (const auto& [bytes, lost] : cases) {
+  for (const auto& test : cases) {
     const OwnedFd listener = NewListener();
     Meshes group(2, [&](int, std::vector<TcpEndpoint>& known) {
       known[0].port = PortOf(listener);
@@ -304,11 +304,11 @@ TEST(TcpMeshTest, WhatListensInTheRanksPlace) {
       auto accepted = Accept(listener);
       if (accepted.ok() && accepted->has_value()) {
         socket = *std::move(*accepted);
-        SendSome(socket, bytes);
+        SendSome(socket, test.bytes);
       }
       return !mesh.Lost(0).empty();
     }));
-    EXPECT_THAT(mesh.Lost(0), StartsWith(lost));
+    EXPECT_THAT(mesh.Lost(0), StartsWith(test.lost));
   }
   // Nobody: it listened when it said where.
   Meshes group(2);
@@ -367,53 +367,88 @@ class Proxy {
   std::thread thread_;
 };
 
-// Rank 2 of three reaches the others through proxies.
-TEST(TcpMemberTest, EveryRankNamesOneThatIsCutOffAtItsDeadline) {
-  constexpr absl::Duration kTimeout = absl::Seconds(1);
-  std::vector<std::unique_ptr<Proxy>> proxies;
-  Meshes group(3);
-  for (const int rank : {0, 1}) {
-    proxies.push_back(std::make_unique<Proxy>(group.endpoints[rank]));
-  }
-  OwnedFd listener = NewListener();
-  group.ranks[2] = std::make_unique<TcpMesh>(
-      RankClaim{2, 3, 1},
-      std::vector<TcpEndpoint>{{kLoopback, proxies[0]->port()},
-                               {kLoopback, proxies[1]->port()},
-                               {kLoopback, PortOf(listener)}},
-      kSecret, std::move(listener), kSlotBytes);
+// A member on each mesh, each as on a host of its own, so that no process is
+// looked up. They introduce themselves, make a call, and then calls until an
+// error, which they return; `strike` is called by each, with its rank, between
+// the first call and the others, when all have made it.
+std::vector<absl::Status> CallUntilAnError(
+    Meshes& group, absl::Duration timeout,
+    const std::function<void(int rank)>& strike) {
   const Call call = CallOf(Operation::kBarrier, 0, CallSite::Here());
-  std::vector<absl::Status> first(3), last(3);
-  std::vector<absl::Duration> took(3);
+  const int world_size = static_cast<int>(group.ranks.size());
+  std::vector<absl::Status> statuses(group.ranks.size());
   std::atomic<int> through = 0;
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < 3; ++rank) {
+  for (int rank = 0; rank < world_size; ++rank) {
     threads.emplace_back([&, rank] {
-      MessageMember member(*group.ranks[static_cast<size_t>(rank)], rank, 3,
-                           kTimeout);
-      first[rank] = member.Introduce(IntroduceSelf({}));
-      if (first[rank].ok()) first[rank] = member.Enter(call);
-      if (++through == 3) {
-        for (auto& proxy : proxies) proxy->Stop();
+      MessageMember member(*group.ranks[static_cast<size_t>(rank)], rank,
+                           world_size, timeout);
+      RankIntroduction self = IntroduceSelf({});
+      self.system = {static_cast<char>('a' + rank)};
+      absl::Status& status = statuses[static_cast<size_t>(rank)];
+      status = member.Introduce(self);
+      if (status.ok()) status = member.Enter(call);
+      if (!status.ok()) status = absl::InternalError(status.message());
+      ++through;
+      while (through < world_size) std::this_thread::yield();
+      strike(rank);
+      while (status.ok() && group.ranks[static_cast<size_t>(rank)] != nullptr) {
+        status = member.Enter(call);
       }
-      while (through < 3) std::this_thread::yield();
-      const auto start = std::chrono::steady_clock::now();
-      while (last[rank].ok()) last[rank] = member.Enter(call);
-      took[rank] = absl::FromChrono(std::chrono::steady_clock::now() - start);
     });
   }
   for (std::thread& thread : threads) thread.join();
-  EXPECT_THAT(first, Each(IsOk()));
+  return statuses;
+}
+
+// Rank 2 of three reaches the others through proxies.
+TEST(TcpMemberTest, EveryRankNamesOneThatIsCutOffAtItsDeadline) {
+  static constexpr absl::Duration kTimeout = absl::Seconds(1);
+  Meshes group(3);
+  Proxy first(group.endpoints[0]);
+  Proxy second(group.endpoints[1]);
+  OwnedFd listener = NewListener();
+  const int port = PortOf(listener);
+  group.ranks[2] = std::make_unique<TcpMesh>(
+      RankClaim{2, 3, 1},
+      std::vector<TcpEndpoint>{{kLoopback, first.port()},
+                               {kLoopback, second.port()},
+                               {kLoopback, port}},
+      kSecret, std::move(listener), kSlotBytes);
+  std::optional<Deadline> named;
+  const auto statuses = CallUntilAnError(group, kTimeout, [&](int rank) {
+    if (rank != 2) return;
+    named.emplace(kTimeout + absl::Seconds(1));
+    first.Stop();
+    second.Stop();
+  });
+  EXPECT_FALSE(named->passed());
   const auto is_late = [](auto who) {
     return StatusIs(absl::StatusCode::kDeadlineExceeded,
                     AllOf(who, HasSubstr("did not come within 1s")));
   };
-  EXPECT_THAT(last[0], is_late(StartsWith("rank 2")));
-  EXPECT_EQ(last[1].message(), last[0].message());
-  EXPECT_THAT(last[2],
+  EXPECT_THAT(statuses[0], is_late(StartsWith("rank 2")));
+  EXPECT_EQ(statuses[1].message(), statuses[0].message());
+  EXPECT_THAT(statuses[2],
               is_late(AnyOf(StartsWith("rank 0"), StartsWith("rank 1"))));
-  for (const absl::Duration each : took) {
-    EXPECT_LE(each, kTimeout + absl::Seconds(1));
+}
+
+// Its connections end, and it has not said that it leaves.
+TEST(TcpMemberTest, EveryRankNamesAProcessOfAnotherHostThatDies) {
+  Meshes group(3);
+  std::optional<Deadline> named;
+  const auto statuses = CallUntilAnError(group, kLong, [&](int rank) {
+    if (rank != 1) return;
+    named.emplace(absl::Seconds(1));
+    group.ranks[1].reset();
+  });
+  EXPECT_FALSE(named->passed());
+  for (const int rank : {0, 2}) {
+    EXPECT_THAT(
+        statuses[rank],
+        StatusIs(absl::StatusCode::kUnavailable,
+                 testing::ContainsRegex(
+                     "^rank 1 .pid [0-9]+ on .*. died .seen by rank ")));
   }
 }
 
@@ -541,7 +576,7 @@ TEST_P(TcpHostsTest, ReduceOverTheCable) {
 
 // In the middle of all-reduces. Hosts 0 and 1 go on to hear each other.
 TEST_P(TcpHostsTest, ACableThatIsPulledIsNamedByEveryRank) {
-  constexpr absl::Duration kTimeout = absl::Seconds(2);
+  static constexpr absl::Duration kTimeout = absl::Seconds(2);
   auto hosts = TestHosts::Start(
       3, GetParam().wire, [](int host, const std::function<void()>& event) {
         return RunHost(host, 3, kTimeout, [&](Communicator& group) {
