@@ -129,9 +129,8 @@ absl::Status Measure(const ScalingSettings& settings, int cores,
   const ScalingProgress progress = [](absl::string_view text) {
     std::fprintf(stderr, "%s", std::string(text).c_str());
   };
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      ScalingReport report,
-      MeasureScaling(settings, cores, RunOnce, progress));
+  LOCKSTEP_ASSIGN_OR_RETURN(ScalingReport report,
+                            MeasureScaling(settings, cores, RunOnce, progress));
   report.origin = origin;
   const report::Document document = ScalingDocument(report);
   Print(report::TerminalText(document) + "\n");

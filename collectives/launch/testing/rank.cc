@@ -1,6 +1,6 @@
 // A rank for tests of launchers: `rank sum` joins the group, twice, and prints
-// the sum of all ranks' numbers from 1 on, and `rank launcher` prints the identity of
-// the process that started this rank, which RANK and RUN mark.
+// the sum of all ranks' numbers from 1 on, and `rank launcher` prints the
+// identity of the process that started this rank, which RANK and RUN mark.
 #include <cstdint>
 #include <cstdio>
 #include <span>
