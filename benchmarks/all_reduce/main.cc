@@ -27,12 +27,13 @@
 #include "benchmarks/all_reduce/turn.h"
 #include "benchmarks/harness/command.h"
 #include "benchmarks/harness/measure.h"
+#include "benchmarks/harness/ranks.h"
 #include "collectives/collective.h"
-#include "collectives/launch/rank_environment.h"
 #include "report/document.h"
 #include "report/write.h"
 
-ABSL_FLAG(int32_t, world_size, 2, "number of ranks");
+ABSL_FLAG(int32_t, world_size, 2,
+          "number of ranks; those of a launcher are as many as it started");
 ABSL_FLAG(
     std::string, backend, "processes",
     "what they are: threads, processes, mpi (by mpirun), nccl (with a GPU "
@@ -151,6 +152,9 @@ own, in turns with ours.
           WrapText(absl::StrCat("As in nccl-tests: ", ShortFlagsText(), "."),
                    /*columns=*/80),
           R"(
+Under torchrun, mpirun, srun or //collectives:launch, on one host or several,
+the ranks of `processes` and `nccl` are theirs, and rank 0 alone prints.
+
 Exit status: 0 if all went well and every answer was right, 2 for a wrong flag,
 1 for anything else.
 )"),
@@ -185,8 +189,8 @@ absl::Status SetSizes(AllReduceSettings& settings) {
       MemoryNeeded(settings, largest), memory);
 }
 
-absl::StatusOr<AllReduceSettings> SettingsFromFlags() {
-  AllReduceSettings settings = {.world_size = absl::GetFlag(FLAGS_world_size)};
+absl::StatusOr<AllReduceSettings> SettingsFromFlags(int world_size) {
+  AllReduceSettings settings = {.world_size = world_size};
   LOCKSTEP_ASSIGN_OR_RETURN(settings.backends,
                             ParseBackends(absl::GetFlag(FLAGS_backend)));
   LOCKSTEP_ASSIGN_OR_RETURN(settings.collectives,
@@ -276,9 +280,13 @@ absl::Status MeasureSizes(AllReduceTeams& teams, AllReduceReport& report,
 }
 
 absl::Status RunDriver(std::span<char* const> argv) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const AllReduceSettings settings,
-                            SettingsFromFlags());
-  LOCKSTEP_RETURN_IF_ERROR(CheckNotLaunched());
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<LaunchedRun> launched,
+                            LaunchedRun::Join());
+  if (launched != nullptr && !launched->is_driver()) return launched->Serve();
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const AllReduceSettings settings,
+      SettingsFromFlags(launched == nullptr ? absl::GetFlag(FLAGS_world_size)
+                                            : launched->world_size()));
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
                             ReportOutput::Create(kName, /*folder=*/""));
   AllReduceReport report;

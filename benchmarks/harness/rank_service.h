@@ -153,6 +153,7 @@ class TurnChannel {
 // Where ranks connect. It has a name, but no file: nothing is left behind.
 class TurnListener {
  public:
+  TurnListener() = default;  // Nobody can connect.
   static absl::StatusOr<TurnListener> Create();
 
   // To be given to Connect.

@@ -11,11 +11,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -24,10 +27,13 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/deadline.h"
+#include "base/files.h"
+#include "base/process.h"
 #include "base/status_macros.h"
 #include "benchmarks/harness/measure.h"
 #include "benchmarks/harness/rank_service.h"
@@ -107,7 +113,219 @@ void KeepCause(absl::Status& cause, const absl::Status& status) {
 
 }  // namespace
 
+// Ranks of a launched run.
+namespace {
+
+// Turns take as long as they take: a rank that dies is noticed at once, and one
+// whose host is cut off after this.
+constexpr absl::Duration kLaunchedTimeout = absl::Minutes(15);
+
+// Stands for the name of each rank's own listener.
+constexpr char kListenerHere[] = "{listener}";
+
+LaunchedRun* the_driver = nullptr;
+
+// Where this process is: by what the kernel says, and by what the launcher
+// takes for a node.
+std::string ThisNode() {
+  char host[256] = {};
+  gethostname(host, sizeof(host) - 1);
+  std::string node = absl::StrCat(
+      ReadFile("/proc/sys/kernel/random/boot_id").value_or(""), host);
+  for (const char* name : {"GROUP_RANK", "SLURM_NODEID"}) {
+    absl::StrAppend(&node, " ", LookUpProcessEnvironment(name).value_or(""));
+  }
+  return node;
+}
+
+}  // namespace
+
+LaunchedRun::LaunchedRun(std::unique_ptr<Communicator> group)
+    : group_(std::move(group)) {
+  if (is_driver()) the_driver = this;
+}
+
+LaunchedRun::~LaunchedRun() {
+  if (!is_driver()) return;
+  the_driver = nullptr;
+  teams_.clear();
+  Command({.order = Order::kEnd}).status().IgnoreError();
+}
+
+absl::StatusOr<std::unique_ptr<LaunchedRun>> LaunchedRun::Join() {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::optional<RankEnvironment> environment,
+                            ReadRankEnvironment());
+  if (!environment.has_value()) return nullptr;
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::unique_ptr<Communicator> group,
+      JoinLaunchedGroup(*environment, {.timeout = kLaunchedTimeout}));
+  std::unique_ptr<LaunchedRun> run(new LaunchedRun(std::move(group)));
+  LOCKSTEP_RETURN_IF_ERROR(run->Meet());
+  return run;
+}
+
+absl::Status LaunchedRun::Meet() {
+  LOCKSTEP_ASSIGN_OR_RETURN(nodes_, AllGatherObject(*group_, ThisNode()));
+  const int32_t own = UsableCores();
+  std::vector<int32_t> all(nodes_.size());
+  LOCKSTEP_RETURN_IF_ERROR(group_->AllGather(std::span<const int32_t>(&own, 1),
+                                             std::span<int32_t>(all)));
+  for (size_t rank = 0; rank < nodes_.size(); ++rank) {
+    const auto first = std::find(nodes_.begin(), nodes_.end(), nodes_[rank]);
+    if (first - nodes_.begin() == static_cast<std::ptrdiff_t>(rank)) {
+      cores_ += all[rank];
+    }
+  }
+  return absl::OkStatus();
+}
+
+// Each order is a message from the driver to all, and an answer from each.
+absl::Status LaunchedRun::Serve() {
+  while (true) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> orders,
+                              AllGatherObject(*group_, ""));
+    LOCKSTEP_ASSIGN_OR_RETURN(const Request request,
+                              Decode<Request>(orders[0]));
+    LOCKSTEP_RETURN_IF_ERROR(
+        AllGatherObject(*group_, EncodeAnswer(Obey(request))).status());
+    if (request.order == Order::kEnd) return absl::OkStatus();
+  }
+}
+
+absl::StatusOr<std::vector<std::string>> LaunchedRun::Command(
+    const Request& request) {
+  LOCKSTEP_RETURN_IF_ERROR(AllGatherObject(*group_, Encode(request)).status());
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::vector<std::string> replies,
+      AllGatherObject(*group_, EncodeAnswer(Obey(request))));
+  absl::Status cause;
+  std::vector<std::string> answers;
+  for (const std::string& reply : replies) {
+    const absl::StatusOr<std::string> answer = DecodeAnswer(reply);
+    KeepCause(cause, answer.status());
+    if (answer.ok()) answers.push_back(*answer);
+  }
+  LOCKSTEP_RETURN_IF_ERROR(cause);
+  return answers;
+}
+
+absl::StatusOr<std::string> LaunchedRun::Obey(const Request& request) {
+  if (request.order == Order::kEnd) {
+    teams_.clear();
+    return "";
+  }
+  if (request.order == Order::kStart) {
+    if (group_->rank() < request.world_size) {
+      LOCKSTEP_RETURN_IF_ERROR(StartHere(request));
+    }
+    return "";
+  }
+  const auto team = teams_.find(request.team);
+  if (team == teams_.end()) return "";  // Of other ranks.
+  const absl::Duration timeout = absl::Seconds(request.seconds);
+  if (request.order == Order::kAwait) {
+    LOCKSTEP_RETURN_IF_ERROR(team->second->AwaitRanks(timeout));
+    return "";
+  }
+  if (request.order == Order::kAsk) {
+    LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
+                              team->second->Exchange(request.message, timeout));
+    return answers[0];
+  }
+  const absl::Status stopped = team->second->Stop(timeout);
+  teams_.erase(team);
+  LOCKSTEP_RETURN_IF_ERROR(stopped);
+  return "";
+}
+
+absl::Status LaunchedRun::StartHere(const Request& request) {
+  const int rank = group_->rank();
+  const auto nodes =
+      std::span(nodes_).first(static_cast<size_t>(request.world_size));
+  const auto here = std::count(nodes.begin(), nodes.end(), nodes_[rank]);
+  const auto before =
+      std::count(nodes.begin(), nodes.begin() + rank, nodes_[rank]);
+  // Over what Launch() says of a run of one process.
+  std::vector<std::string> argv = {
+      "env", absl::StrCat("RANK=", rank),
+      absl::StrCat("WORLD_SIZE=", request.world_size),
+      absl::StrCat("LOCAL_RANK=", before),
+      absl::StrCat("LOCAL_WORLD_SIZE=", here)};
+  if (here == request.world_size) {
+    argv.push_back(absl::StrCat("LOCKSTEP_RENDEZVOUS=", request.file));
+  } else {
+    argv.push_back(absl::StrCat("LOCKSTEP_MASTER_PORT=", request.port));
+    const auto address = LookUpProcessEnvironment("MASTER_ADDR");
+    argv.push_back(absl::StrCat("MASTER_ADDR=", address.value_or("")));
+  }
+  argv.insert(argv.end(), request.environment.begin(),
+              request.environment.end());
+  const std::string folder =
+      std::filesystem::path(OwnProgram()).parent_path().string();
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      teams_[request.team],
+      RankTeam::StartHere([&](const std::string& listener) {
+        for (const std::string& word : request.argv) {
+          argv.push_back(absl::StrReplaceAll(
+              word, {{kListenerHere, listener}, {request.folder, folder}}));
+        }
+        return TeamCommand{
+            .argv = argv, .world_size = request.world_size, .only_rank = rank};
+      }));
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<RankTeam>> RankTeam::StartLaunched(
+    LaunchedRun& run,
+    const std::function<TeamCommand(const std::string& listener)>& command) {
+  const TeamCommand what = command(kListenerHere);
+  if (what.nproc != what.world_size || what.world_size > run.world_size()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the launcher has started ", run.world_size(),
+        " ranks, processes each; this asks for ", what.world_size,
+        what.nproc == what.world_size ? "" : " that are not its to start"));
+  }
+  std::unique_ptr<RankTeam> team(new RankTeam(run));
+  team->team_ = run.teams_begun_++;
+  team->meeting_[0] = OwnedFd(memfd_create("team-rendezvous", MFD_CLOEXEC));
+  ReservedPort port = ReservePort(/*of_all_addresses=*/true);
+  team->meeting_[1] = std::move(port.socket);
+  LaunchedRun::Request request = {
+      .order = LaunchedRun::Order::kStart,
+      .team = team->team_,
+      .world_size = what.world_size,
+      .port = port.port,
+      .folder = std::filesystem::path(OwnProgram()).parent_path().string(),
+      .file = absl::StrCat("/proc/", getpid(), "/fd/", team->meeting_[0].get()),
+      .argv = what.argv};
+  for (const auto& [name, value] : what.environment) {
+    request.environment.push_back(absl::StrCat(name, "=", value));
+  }
+  team->ranks_.resize(static_cast<size_t>(what.world_size));
+  LOCKSTEP_RETURN_IF_ERROR(run.Command(request).status());
+  return team;
+}
+
+absl::StatusOr<std::vector<std::string>> RankTeam::AskRun(
+    LaunchedRun::Order order, absl::string_view message,
+    absl::Duration timeout) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::vector<std::string> answers,
+      run_->Command({.order = order,
+                     .team = team_,
+                     .seconds = absl::ToDoubleSeconds(timeout),
+                     .message = std::string(message)}));
+  answers.resize(ranks_.size());  // The others have no part in it.
+  return answers;
+}
+
 absl::StatusOr<std::unique_ptr<RankTeam>> RankTeam::Start(
+    const std::function<TeamCommand(const std::string& listener)>& command) {
+  return the_driver == nullptr ? StartHere(command)
+                               : StartLaunched(*the_driver, command);
+}
+
+absl::StatusOr<std::unique_ptr<RankTeam>> RankTeam::StartHere(
     const std::function<TeamCommand(const std::string& listener)>& command) {
   LOCKSTEP_ASSIGN_OR_RETURN(TurnListener listener, TurnListener::Create());
   OwnedFd log(memfd_create("team-output", MFD_CLOEXEC));
@@ -132,7 +350,8 @@ absl::Status RankTeam::Launch() {
     return status;
   }
   pid_ = pid;
-  ranks_.resize(static_cast<size_t>(command_.world_size));
+  ranks_.resize(
+      static_cast<size_t>(command_.only_rank < 0 ? command_.world_size : 1));
   connected_.resize(ranks_.size());
   return absl::OkStatus();
 }
@@ -140,6 +359,9 @@ absl::Status RankTeam::Launch() {
 RankTeam::~RankTeam() { Stop(absl::Seconds(10)).IgnoreError(); }
 
 absl::Status RankTeam::AwaitRanks(absl::Duration timeout) {
+  if (run_ != nullptr) {
+    return AskRun(LaunchedRun::Order::kAwait, "", timeout).status();
+  }
   const Deadline deadline(timeout);
   for (size_t i = 0; i < ranks_.size();) {
     pollfd events[] = {{listener_.fd(), POLLIN, 0},
@@ -171,8 +393,9 @@ absl::Status RankTeam::AcceptRank(const Deadline& deadline) {
         absl::StrCat("a rank is one of ", hello.world_size, ", not of ",
                      command_.world_size, " as asked"));
   }
-  const auto rank = static_cast<size_t>(hello.rank);
-  if (hello.rank < 0 || rank >= ranks_.size() || connected_[rank]) {
+  const int first = std::max(command_.only_rank, 0);
+  const auto rank = static_cast<size_t>(hello.rank - first);
+  if (hello.rank < first || rank >= ranks_.size() || connected_[rank]) {
     return absl::FailedPreconditionError(absl::StrCat(
         "rank ", hello.rank, " of ", hello.world_size, " is one too many"));
   }
@@ -183,10 +406,14 @@ absl::Status RankTeam::AcceptRank(const Deadline& deadline) {
 
 absl::StatusOr<std::vector<std::string>> RankTeam::Exchange(
     absl::string_view message, absl::Duration timeout) {
+  if (run_ != nullptr) {
+    return AskRun(LaunchedRun::Order::kAsk, message, timeout);
+  }
   const Deadline deadline(timeout);
   absl::Status cause;
   for (TurnChannel& rank : ranks_) KeepCause(cause, rank.Send(message));
   std::vector<std::string> answers;
+  const auto first = static_cast<size_t>(std::max(command_.only_rank, 0));
   for (size_t rank = 0; rank < ranks_.size(); ++rank) {
     const absl::StatusOr<std::string> reply = ranks_[rank].Receive(deadline);
     const absl::StatusOr<std::string> answer =
@@ -194,7 +421,8 @@ absl::StatusOr<std::vector<std::string>> RankTeam::Exchange(
     if (answer.ok()) {
       answers.push_back(*answer);
     } else {
-      KeepCause(cause, Named(absl::StrCat("rank ", rank), answer.status()));
+      KeepCause(cause,
+                Named(absl::StrCat("rank ", first + rank), answer.status()));
     }
   }
   if (absl::IsUnavailable(cause) && AwaitEnd(absl::Seconds(2))) {
@@ -205,6 +433,11 @@ absl::StatusOr<std::vector<std::string>> RankTeam::Exchange(
 }
 
 absl::Status RankTeam::Stop(absl::Duration timeout) {
+  if (run_ != nullptr) {
+    if (ended_) return absl::OkStatus();
+    ended_ = true;
+    return AskRun(LaunchedRun::Order::kStop, "", timeout).status();
+  }
   listener_.Close();
   ranks_.clear();
   if (pid_ > 0 && !AwaitEnd(timeout)) {

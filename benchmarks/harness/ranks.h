@@ -7,8 +7,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -46,6 +48,73 @@ struct TeamCommand {
   // Ranks that will connect, in however many processes, each of which must find
   // as many.
   int world_size = 1;
+  // If not -1, only this one of them connects: the others do so elsewhere.
+  int only_rank = -1;
+};
+
+class RankTeam;
+
+// A command that starts its ranks itself, as a rank of a launcher's run, on one
+// host or several: rank 0 is its driver, and every rank starts its part of the
+// driver's teams, a process each, on its own host. Not thread safe.
+class LaunchedRun {
+ public:
+  // Joins the run; null if no launcher started this process. While the driver's
+  // object lives RankTeam::Start starts teams of the run's first ranks. Errors:
+  // ReadRankEnvironment's; JoinLaunchedGroup's.
+  static absl::StatusOr<std::unique_ptr<LaunchedRun>> Join();
+
+  LaunchedRun(const LaunchedRun&) = delete;
+  LaunchedRun& operator=(const LaunchedRun&) = delete;
+  // The driver's ends the run for the others.
+  ~LaunchedRun();
+
+  bool is_driver() const { return group_->rank() == 0; }
+  int world_size() const { return group_->world_size(); }
+  // On all hosts.
+  int cores() const { return cores_; }
+
+  // Of the other ranks: does what the driver asks for, until that ends. Errors:
+  // the group's, as when the driver has died.
+  absl::Status Serve();
+
+ private:
+  friend class RankTeam;
+
+  enum class Order : int32_t { kStart, kAwait, kAsk, kStop, kEnd };
+  struct Request {
+    Order order = Order::kEnd;
+    int64_t team = 0;
+    double seconds = 0;        // At most.
+    std::string message = {};  // Of kAsk.
+    // Of kStart.
+    int32_t world_size = 0;
+    int32_t port = 0;         // Free, of the driver's host.
+    std::string folder = {};  // Of the driver's program.
+    std::string file = {};    // For ranks of one host to meet in.
+    std::vector<std::string> argv = {};
+    std::vector<std::string> environment = {};  // "NAME=value".
+
+    static auto Members(auto& self) {
+      return std::tie(self.order, self.team, self.seconds, self.message,
+                      self.world_size, self.port, self.folder, self.file,
+                      self.argv, self.environment);
+    }
+  };
+  explicit LaunchedRun(std::unique_ptr<Communicator> group);
+  absl::Status Meet();
+
+  // Of the driver: has all ranks do it; returns their answers, by rank, of the
+  // team's first ranks, or the error that explains the others.
+  absl::StatusOr<std::vector<std::string>> Command(const Request& request);
+  absl::StatusOr<std::string> Obey(const Request& request);
+  absl::Status StartHere(const Request& request);
+
+  std::unique_ptr<Communicator> group_;
+  std::vector<std::string> nodes_;  // By rank: the same on one host.
+  int cores_ = 0;
+  int64_t teams_begun_ = 0;
+  std::map<int64_t, std::unique_ptr<RankTeam>> teams_;
 };
 
 // Started, it runs until Stop or destruction; however this process ends, none
@@ -54,7 +123,9 @@ struct TeamCommand {
 class RankTeam {
  public:
   // Starts the processes; `command` is told the name of the listener to connect
-  // to. For single-threaded processes. Errors: the system's.
+  // to. For single-threaded processes. In the driver of a LaunchedRun the ranks
+  // of the run start them. Errors: the system's; kInvalidArgument for a team
+  // that a launched run cannot have: of more ranks, or of several to a process.
   static absl::StatusOr<std::unique_ptr<RankTeam>> Start(
       const std::function<TeamCommand(const std::string& listener)>& command);
 
@@ -93,16 +164,35 @@ class RankTeam {
   absl::Status Stop(absl::Duration timeout);
 
  private:
+  friend class LaunchedRun;
+
+  static absl::StatusOr<std::unique_ptr<RankTeam>> StartHere(
+      const std::function<TeamCommand(const std::string& listener)>& command);
+  static absl::StatusOr<std::unique_ptr<RankTeam>> StartLaunched(
+      LaunchedRun& run,
+      const std::function<TeamCommand(const std::string& listener)>& command);
+
+  explicit RankTeam(LaunchedRun& run) : run_(&run) {}
   RankTeam(TeamCommand command, TurnListener listener, OwnedFd log)
       : command_(std::move(command)),
         listener_(std::move(listener)),
         log_(std::move(log)) {}
+
+  // Of a launched team, whose number is `team_`.
+  absl::StatusOr<std::vector<std::string>> AskRun(LaunchedRun::Order order,
+                                                  absl::string_view message,
+                                                  absl::Duration timeout);
 
   absl::Status Launch();
   absl::Status AcceptRank(const Deadline& deadline);
   absl::Status EndedEarly();
   bool AwaitEnd(absl::Duration timeout);
   std::string LastLine() const;
+
+  LaunchedRun* const run_ = nullptr;  // Null: the processes are all here.
+  int64_t team_ = 0;
+  bool ended_ = false;
+  OwnedFd meeting_[2];  // A launched team's file and port, until it ends.
 
   const TeamCommand command_;
   TurnListener listener_;

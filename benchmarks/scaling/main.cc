@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <memory>
 #include <span>
 #include <string>
 #include <vector>
@@ -22,7 +23,7 @@
 
 ABSL_FLAG(std::string, world_sizes, "",
           "numbers of ranks; default: powers of two up to the number of cores, "
-          "and that number");
+          "or of a launcher's ranks, and that number");
 ABSL_FLAG(std::string, mode, "strong,weak",
           "strong: a step is --batch_size images in all;\n"
           "weak: on each rank");
@@ -65,7 +66,10 @@ writes a report.
                     "data_dir=DIR rounds steps warmup_steps seconds"},
                    {"", kOutputFlags}},
       .ending =
-          R"(Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
+          R"(Under torchrun, mpirun, srun or //collectives:launch, on one host or several,
+the ranks are theirs, and rank 0 alone prints and writes.
+
+Exit status: 0 if all went well, 2 for a wrong flag, 1 for anything else.
 )",
       .words = OutputWords(kName, kFolder)};
 }
@@ -118,15 +122,15 @@ void WarnOfOversubscription(const ScalingSettings& settings, int cores) {
   }
 }
 
-absl::Status Measure(const ScalingSettings& settings,
+// cores: of all hosts that ranks are on.
+absl::Status Measure(const ScalingSettings& settings, int cores,
                      const ReportOutput& output, const report::Origin& origin) {
-  WarnOfOversubscription(settings, origin.machine.cores);
+  WarnOfOversubscription(settings, cores);
   const ScalingProgress progress = [](absl::string_view text) {
     std::fprintf(stderr, "%s", std::string(text).c_str());
   };
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      ScalingReport report,
-      MeasureScaling(settings, origin.machine.cores, RunOnce, progress));
+  LOCKSTEP_ASSIGN_OR_RETURN(ScalingReport report,
+                            MeasureScaling(settings, cores, RunOnce, progress));
   report.origin = origin;
   const report::Document document = ScalingDocument(report);
   Print(report::TerminalText(document) + "\n");
@@ -134,13 +138,19 @@ absl::Status Measure(const ScalingSettings& settings,
 }
 
 absl::Status RunDriver(std::span<char* const> argv) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<LaunchedRun> launched,
+                            LaunchedRun::Join());
+  if (launched != nullptr && !launched->is_driver()) return launched->Serve();
   const report::Origin origin = report::OriginOf("//benchmarks:scaling", argv);
-  LOCKSTEP_ASSIGN_OR_RETURN(const ScalingSettings settings,
-                            SettingsFromFlags(origin.machine.cores));
+  const int cores =
+      launched == nullptr ? origin.machine.cores : launched->cores();
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const ScalingSettings settings,
+      SettingsFromFlags(launched == nullptr ? cores : launched->world_size()));
   LOCKSTEP_RETURN_IF_ERROR(CheckData(settings));
   LOCKSTEP_ASSIGN_OR_RETURN(const ReportOutput output,
                             ReportOutput::Create(kName, kFolder));
-  return Measure(settings, output, origin);
+  return Measure(settings, cores, output, origin);
 }
 
 absl::Status RunWorker(const std::string& listener) {

@@ -25,6 +25,7 @@
 #include "benchmarks/harness/testing.h"
 #include "benchmarks/scaling/report.h"
 #include "collectives/host/host_group.h"
+#include "collectives/launch/launcher.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/data/dataset.h"
@@ -452,6 +453,28 @@ TEST(ScalingTest, WritesTheReportOfProcessesAndThreads) {
     EXPECT_EQ(CountEntries(folder), 1);
     EXPECT_EQ(CountEntries(temporary), 0);
   }
+}
+
+// Two ranks that a launcher started, each as if it were alone on its host: the
+// second prints nothing.
+TEST(ScalingTest, RunsAsTheRanksOfALauncherOnSeveralHosts) {
+  const std::string folder = TestPath("");
+  std::filesystem::create_directories(folder);
+  const std::string flags = absl::StrCat(" --data_dir=", MakeDataFolder(),
+                                         " --output_dir=", folder, kSmall);
+  const std::string port = absl::StrCat(ReservePort().port);
+  std::string command = "sh -c '";
+  for (const int rank : {1, 0}) {
+    absl::StrAppend(&command, "RANK=", rank,
+                    " WORLD_SIZE=2 LOCAL_RANK=0 LOCAL_WORLD_SIZE=1 "
+                    "GROUP_RANK=",
+                    rank, " MASTER_ADDR=127.0.0.1 MASTER_PORT=", port,
+                    " benchmarks/scaling/scaling", flags,
+                    rank == 1 ? " & " : " && wait $!'");
+  }
+  const CommandOutcome outcome = RunCommand(command, /*deadline_seconds=*/100);
+  EXPECT_THAT(outcome.output, HasSubstr("2 ranks, 32 images a step: "));
+  ExpectWholeReport(outcome, folder, "processes");
 }
 
 TEST(ScalingTest, WarnsOfMoreRanksThanCores) {

@@ -291,15 +291,15 @@ TEST_P(HostCommunicatorTest, TwoThreadsOfARankUseTwoGroupsAtOnce) {
   EXPECT_THAT(statuses, Each(IsOk()));
 }
 
-INSTANTIATE_TEST_SUITE_P(Groups, HostCommunicatorTest,
-                         testing::Combine(testing::Values(Backend::kThreads,
-                                                          Backend::kProcesses,
-                                                          Backend::kMixed),
-                                          testing::Values(1, 2, 3, 5)),
-                         [](const auto& info) {
-                           return absl::StrCat(Name(std::get<0>(info.param)),
-                                               "P", std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Groups, HostCommunicatorTest,
+    testing::Combine(testing::Values(Backend::kThreads, Backend::kProcesses,
+                                     Backend::kMixed, Backend::kTcp),
+                     testing::Values(1, 2, 3, 5)),
+    [](const auto& info) {
+      return absl::StrCat(Name(std::get<0>(info.param)), "P",
+                          std::get<1>(info.param));
+    });
 
 TEST(RunOnThreadsTest, RunsEveryRankOnce) {
   for (const int world_size : {1, 2, 3, 8}) {

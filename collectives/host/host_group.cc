@@ -311,33 +311,7 @@ class HostCommunicator : public Communicator {
 
 absl::Status DidNotCome(size_t rank) {
   return absl::InvalidArgumentError(
-      absl::StrCat("rank ", rank, " did not come to form a process group"));
-}
-
-// Exchanges what each rank has to say, or why it cannot go on: then every rank
-// gets the error of the lowest such rank, and none waits for it.
-absl::StatusOr<std::vector<std::string>> ExchangeResults(
-    Rendezvous& rendezvous, const absl::StatusOr<std::string>& mine) {
-  const int code = static_cast<int>(mine.status().code());
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::vector<std::string> blobs,
-      rendezvous.Exchange(absl::StrCat(
-          code, " ",
-          mine.ok() ? absl::string_view(*mine) : mine.status().message())));
-  std::vector<std::string> results;
-  for (size_t rank = 0; rank < blobs.size(); ++rank) {
-    const std::pair<std::string, std::string> parts =
-        absl::StrSplit(blobs[rank], absl::MaxSplits(' ', 1));
-    int code = 0;
-    if (!absl::SimpleAtoi(parts.first, &code)) return DidNotCome(rank);
-    if (code != 0) {
-      return absl::Status(
-          static_cast<absl::StatusCode>(code),
-          absl::StrCat("rank ", rank, " cannot join: ", parts.second));
-    }
-    results.push_back(parts.second);
-  }
-  return results;
+      absl::StrCat("rank ", rank, " did not come to form this group"));
 }
 
 // What a rank says first: who it is and, rank 0 alone, where the memory is.

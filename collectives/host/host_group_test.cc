@@ -152,7 +152,7 @@ TEST(ProcessGroupTest, RankZeroThatSpeaksAnotherLanguageIsNamed) {
     FakeRendezvous rendezvous(answer);
     EXPECT_THAT(JoinProcessGroup(rendezvous),
                 StatusIs(absl::StatusCode::kInvalidArgument,
-                         "rank 0 did not come to form a process group"))
+                         "rank 0 did not come to form this group"))
         << answer;
   }
 }

@@ -26,6 +26,8 @@
 #include "collectives/host/host_group.h"
 #include "collectives/launch/rank_environment.h"
 #include "collectives/rendezvous/rendezvous.h"
+#include "collectives/rendezvous/sockets.h"
+#include "collectives/tcp/tcp_group.h"
 
 namespace lockstep {
 namespace {
@@ -101,6 +103,10 @@ absl::StatusOr<std::string> FolderOfRun(const RankEnvironment& environment,
                       absl::Hex(Hash(run), absl::kZeroPad16));
 }
 
+bool AreOnOneHost(const RankEnvironment& environment) {
+  return environment.local_world_size == environment.world_size;
+}
+
 absl::StatusOr<int> ReadPort(EnvironmentLookup lookup, absl::string_view name) {
   const std::string text = lookup(name).value_or("");
   int port = 0;
@@ -111,23 +117,19 @@ absl::StatusOr<int> ReadPort(EnvironmentLookup lookup, absl::string_view name) {
   return port;
 }
 
-// "of 4 ranks only 2 are on this host".
-std::string OtherHosts(const RankEnvironment& environment) {
-  return absl::StrCat("of ", environment.world_size, " ranks only ",
-                      environment.local_world_size, " are on this host");
-}
-
 absl::StatusOr<MeetingPlace> PortOfRun(const RankEnvironment& environment,
                                        EnvironmentLookup lookup) {
   constexpr absl::string_view kOwnPort = "LOCKSTEP_MASTER_PORT";
   constexpr absl::string_view kPort = "MASTER_PORT";
-  const bool one_host = environment.local_world_size == environment.world_size;
+  const bool one_host = AreOnOneHost(environment);
   const bool own = lookup(kOwnPort).has_value();
   if ((!one_host && !lookup("MASTER_ADDR").has_value()) ||
       (!own && !lookup(kPort).has_value())) {
     return absl::InvalidArgumentError(
-        absl::StrCat(OtherHosts(environment),
-                     ": set MASTER_ADDR to the host of rank 0 and MASTER_PORT "
+        absl::StrCat("of ", environment.world_size, " ranks only ",
+                     environment.local_world_size,
+                     " are on this host: set MASTER_ADDR to the host of rank 0 "
+                     "and MASTER_PORT "
                      "to a free port there, for all ranks"));
   }
   MeetingPlace place;
@@ -148,18 +150,15 @@ ProcessIdentity LauncherOf(const RankEnvironment& environment) {
 
 // Goes to the meeting place of this process's environment. Folder and file are
 // gone once all ranks have met and their rendezvous are destroyed.
-absl::StatusOr<std::unique_ptr<Rendezvous>> OpenLaunchedRendezvous(
-    const RankEnvironment& environment, absl::Duration timeout) {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const MeetingPlace place,
-      ChooseMeetingPlace(environment, LookUpProcessEnvironment,
-                         LauncherOf(environment)));
+absl::StatusOr<std::unique_ptr<Rendezvous>> OpenRendezvous(
+    const MeetingPlace& place, int rank, int world_size,
+    absl::Duration timeout) {
   const bool own_folder = !place.folder.empty();
   if (own_folder || !place.file.empty()) {
     return OpenFileRendezvous(
         {.path = own_folder ? place.folder + "/rendezvous" : place.file,
-         .rank = environment.rank,
-         .world_size = environment.world_size,
+         .rank = rank,
+         .world_size = world_size,
          .timeout = timeout,
          .own_folder = own_folder});
   }
@@ -167,9 +166,47 @@ absl::StatusOr<std::unique_ptr<Rendezvous>> OpenLaunchedRendezvous(
                               .port = place.port,
                               .token = place.token,
                               .listen_address = place.listen_address,
-                              .rank = environment.rank,
-                              .world_size = environment.world_size,
+                              .rank = rank,
+                              .world_size = world_size,
                               .timeout = timeout});
+}
+
+bool IsLoopback(const std::string& host) {
+  const absl::StatusOr<std::vector<SocketAddress>> addresses = Resolve(host, 0);
+  return addresses.ok() && addresses->front().IsLoopback();
+}
+
+// Where the other ranks of a group that meets at `place` reach this one.
+std::string OwnHost(const MeetingPlace& place) {
+  const std::optional<std::string> given =
+      LookUpProcessEnvironment("LOCKSTEP_HOST_ADDRESS");
+  if (given.has_value()) return *given;
+  if (place.address.empty()) return "127.0.0.1";
+  const absl::StatusOr<std::vector<SocketAddress>> there =
+      Resolve(place.address, place.port);
+  std::string own;
+  if (there.ok()) own = OwnAddressTowards(there->front()).value_or("");
+  // A host may map its own name to loopback.
+  const bool deceptive = IsLoopback(own) && !place.listen_address.empty() &&
+                         !IsLoopback(place.listen_address);
+  if (own.empty() || deceptive) own = OwnAddress().value_or("127.0.0.1");
+  return own;
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> JoinMeeting(
+    const RankEnvironment& environment, bool by_tcp,
+    const GroupOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const MeetingPlace place,
+      ChooseMeetingPlace(environment, LookUpProcessEnvironment,
+                         LauncherOf(environment)));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::unique_ptr<Rendezvous> rendezvous,
+      OpenRendezvous(place, environment.rank, environment.world_size,
+                     options.timeout));
+  if (!by_tcp) return JoinProcessGroup(*rendezvous, options);
+  return JoinTcpGroup(std::move(rendezvous),
+                      {.host = OwnHost(place), .token = place.token}, options);
 }
 
 using Backends = std::map<std::string, BackendFactory, std::less<>>;
@@ -183,7 +220,7 @@ absl::Status NotLinked(absl::string_view backend) {
   if (backend != "mpi" && backend != "nccl") {
     return absl::InvalidArgumentError(
         absl::StrCat("unknown backend '", backend,
-                     "': must be threads, processes, mpi or nccl"));
+                     "': must be threads, processes, tcp, mpi or nccl"));
   }
   return absl::UnimplementedError(absl::StrCat(
       "backend ", backend, ": this program was not linked with //collectives/",
@@ -192,10 +229,11 @@ absl::Status NotLinked(absl::string_view backend) {
 
 absl::StatusOr<std::unique_ptr<Communicator>> JoinGroup(
     absl::string_view backend, const GroupOptions& options) {
-  if (backend == "processes") {
+  if (backend == "processes" || backend == "tcp") {
     LOCKSTEP_ASSIGN_OR_RETURN(const RankEnvironment environment,
                               RequireRankEnvironment());
-    return JoinLaunchedGroup(environment, options);
+    return JoinMeeting(environment,
+                       backend == "tcp" || !AreOnOneHost(environment), options);
   }
   const auto registered = RegisteredBackends().find(backend);
   if (registered == RegisteredBackends().end()) return NotLinked(backend);
@@ -230,11 +268,11 @@ ProcessIdentity FindLauncherProcess(
 absl::StatusOr<MeetingPlace> ChooseMeetingPlace(
     const RankEnvironment& environment, EnvironmentLookup lookup,
     const ProcessIdentity& launcher) {
-  if (!environment.rendezvous.empty()) {
+  if (!environment.rendezvous.empty() && AreOnOneHost(environment)) {
     return MeetingPlace{.file = environment.rendezvous};
   }
   if (lookup("LOCKSTEP_MASTER_PORT").has_value() ||
-      environment.local_world_size != environment.world_size) {
+      !AreOnOneHost(environment)) {
     return PortOfRun(environment, lookup);
   }
   MeetingPlace place;
@@ -245,16 +283,16 @@ absl::StatusOr<MeetingPlace> ChooseMeetingPlace(
 
 absl::StatusOr<std::unique_ptr<Communicator>> JoinLaunchedGroup(
     const RankEnvironment& environment, const GroupOptions& options) {
-  if (environment.local_world_size != environment.world_size) {
-    return absl::UnimplementedError(
-        absl::StrCat(OtherHosts(environment),
-                     ", and shared memory ends there: use the mpi or the nccl "
-                     "backend for several hosts"));
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const std::unique_ptr<Rendezvous> rendezvous,
-      OpenLaunchedRendezvous(environment, options.timeout));
-  return JoinProcessGroup(*rendezvous, options);
+  return JoinMeeting(environment, !AreOnOneHost(environment), options);
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> JoinTcpGroupAt(
+    const MeetingPlace& place, int rank, int world_size, absl::Duration meeting,
+    const GroupOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Rendezvous> rendezvous,
+                            OpenRendezvous(place, rank, world_size, meeting));
+  return JoinTcpGroup(std::move(rendezvous),
+                      {.host = OwnHost(place), .token = place.token}, options);
 }
 
 bool RegisterBackend(absl::string_view name, BackendFactory factory) {

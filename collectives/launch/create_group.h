@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "base/process.h"
 #include "collectives/communicator.h"
 #include "collectives/launch/rank_environment.h"
@@ -25,8 +26,9 @@ using LocalRanks = std::vector<std::unique_ptr<Communicator>>;
 //   threads    world_size ranks, all of them here: use each from a thread
 //              of its own.
 //   processes  one rank: a launcher (//collectives:launch, torchrun, mpirun,
-//              srun) started this process as one of world_size on this host,
-//              and its environment says which.
+//              srun) started this process as one of world_size, and its
+//              environment says which. With ranks on several hosts, as tcp.
+//   tcp        the same, over TCP also on one host (tcp/tcp_group.h).
 //   mpi        one rank: mpirun or srun started this process. For programs that
 //              depend on //collectives/mpi:mpi_group.
 //   nccl       one rank, with buffers in the memory of GPU number LOCAL_RANK;
@@ -77,7 +79,8 @@ struct MeetingPlace {
 
 // What all ranks of a run work out alike, without a word between them:
 //
-//   LOCKSTEP_RENDEZVOUS    the file of that path: our launcher sets it.
+//   LOCKSTEP_RENDEZVOUS    if all ranks are on one host, the file of that
+//                          path: our launcher sets it.
 //   LOCKSTEP_MASTER_PORT   else this port of MASTER_ADDR's host, 127.0.0.1 if
 //                          that is not set and all ranks are on one host.
 //   all ranks on one host  else a folder in TMPDIR, or /tmp, whose name is made
@@ -98,14 +101,27 @@ absl::StatusOr<MeetingPlace> ChooseMeetingPlace(
     const RankEnvironment& environment, EnvironmentLookup lookup,
     const ProcessIdentity& launcher);
 
-// Joins the `processes` group of all ranks of `environment`, which
-// ReadRankEnvironment() gives; they meet as ChooseMeetingPlace() says.
-// Ranks that meet in a file may join several groups, all in the same order.
-// Errors: kUnimplemented, naming the backends for that, if the ranks are on
-// several hosts; those of ChooseMeetingPlace, of OpenFileRendezvous, of
-// TcpRendezvous and of JoinProcessGroup.
+// Joins the group of all ranks of `environment`, which ReadRankEnvironment()
+// gives: a `processes` group, or a `tcp` group if they are on several hosts.
+// They meet as ChooseMeetingPlace() says. Ranks that meet in a file, or form a
+// `tcp` group, may call it again, all in the same order, for further groups.
+//
+// Where a rank of a `tcp` group listens: at LOCKSTEP_HOST_ADDRESS, if it is
+// set; else at the address from which this host reaches rank 0's, or, if that
+// is loopback while rank 0 listens at LOCKSTEP_LISTEN_ADDRESS, at the first
+// address of this host that is not.
+//
+// Errors: those of ChooseMeetingPlace, of OpenFileRendezvous, of TcpRendezvous
+// and of JoinProcessGroup or JoinTcpGroup.
 absl::StatusOr<std::unique_ptr<Communicator>> JoinLaunchedGroup(
     const RankEnvironment& environment, const GroupOptions& options = {});
+
+// Joins the `tcp` group of the ranks that meet at `place`, a port; `meeting` is
+// how long one waits there for the others. Errors: those of TcpRendezvous and
+// of JoinTcpGroup.
+absl::StatusOr<std::unique_ptr<Communicator>> JoinTcpGroupAt(
+    const MeetingPlace& place, int rank, int world_size, absl::Duration meeting,
+    const GroupOptions& options);
 
 }  // namespace lockstep
 

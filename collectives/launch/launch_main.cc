@@ -1,19 +1,32 @@
-// launch: starts N ranks of any program on this host.
+// launch: starts N ranks of any program on this host, and with a launcher on
+// each of several nodes, the ranks of one run on all of them.
+#include <algorithm>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/flags/reflection.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "absl/time/time.h"
 #include "base/command_line.h"
 #include "base/process.h"
+#include "base/status_macros.h"
+#include "base/subprocess.h"
+#include "collectives/launch/create_group.h"
 #include "collectives/launch/launcher.h"
+#include "collectives/launch/node_group.h"
 #include "collectives/launch/rank_placement.h"
 
 ABSL_FLAG(int, nproc, lockstep::UsableCores(),
@@ -37,43 +50,67 @@ ABSL_FLAG(bool, share_gpus, false,
           "let ranks take turns on the GPUs if there are too few");
 ABSL_FLAG(absl::Duration, timeout, absl::InfiniteDuration(),
           "end the ranks that have not ended after TIME: 90s, 1h30m");
+ABSL_FLAG(int, nnodes, 1, "nodes of the run, each with a launcher");
+ABSL_FLAG(int, node_rank, 0, "which of them this one is, 0 to nnodes-1");
+ABSL_FLAG(std::string, rdzv_endpoint, "",
+          "HOST:PORT: an address of node 0, and a free port there, where the "
+          "launchers meet; the same for all");
+ABSL_FLAG(std::string, master_addr, "", "the same, HOST alone");
+ABSL_FLAG(int, master_port, 29400, "and PORT");
 
 namespace lockstep {
 namespace {
 
 constexpr char kName[] = "launch";
+// Each two launchers have a connection.
+constexpr int kMostNodes = 256;
 
 Usage LaunchUsage() {
-  return {.command = kName,
-          .introduction = R"(launch [FLAGS] [--] COMMAND ARGS...
+  return {
+      .command = kName,
+      .introduction = R"(launch [FLAGS] [--] COMMAND ARGS...
 
-Starts N ranks (processes) of COMMAND on this host and waits for them.
+Starts N ranks (processes) of COMMAND on this host and waits for them. On
+several hosts, start a launcher on each: they share out the ranks.
 
   launch --nproc=2 -- ./train --epochs=1
   launch --nproc=4 --log_dir=logs -- python3 train.py
   launch --nproc=8 --gpus_per_rank=1 --bind_cores -- ./train
   bazel run //collectives:launch -- --nproc=2 -- sh -c 'echo rank $RANK'
+  launch --nnodes=2 --node_rank=0 --rdzv_endpoint=host0:29400 -- ./train
+  launch --nnodes=2 --node_rank=1 --rdzv_endpoint=host0:29400 -- ./train
 )",
-          .sections = {{"Flags:",
-                        "nproc=N log_dir=DIR noprefix_output bind_cores "
-                        "gpus_per_rank=N share_gpus timeout=TIME help"}},
-          .ending = R"(Each rank finds in its environment, as under torchrun:
-  RANK, LOCAL_RANK               0 to N-1
-  WORLD_SIZE, LOCAL_WORLD_SIZE   N
-  GROUP_RANK, GROUP_WORLD_SIZE   0 and 1: there is one host
-  MASTER_ADDR, MASTER_PORT       127.0.0.1 and a free port, for rank 0 to use
+      .sections = {{"Flags:",
+                    "nproc=N log_dir=DIR noprefix_output bind_cores "
+                    "gpus_per_rank=N share_gpus timeout=TIME help"},
+                   {"On several nodes:",
+                    "nnodes=1 node_rank=0 rdzv_endpoint=HOST:PORT "
+                    "master_addr=HOST master_port"}},
+      .ending =
+          R"(torchrun's spellings, --nproc-per-node, --node-rank and the like, do too.
+Off loopback the launchers, and ranks that form a group, need a token, by which
+they know each other: export LOCKSTEP_TOKEN=$(openssl rand -hex 32), the same
+on every node.
+
+Each rank finds in its environment, as under torchrun:
+  RANK, WORLD_SIZE               of the whole run: 0 to WORLD_SIZE-1
+  LOCAL_RANK, LOCAL_WORLD_SIZE   of this node: 0 to N-1, and N
+  GROUP_RANK, GROUP_WORLD_SIZE   of the node: node_rank, nnodes
+  MASTER_ADDR, MASTER_PORT       127.0.0.1, or node 0's host, and a free port
+                                 there, for rank 0 to use
   OMP_NUM_THREADS                unless it is set already: 1, or its number of
                                  cores with --bind_cores
 and besides:
-  LOCKSTEP_RENDEZVOUS            a file through which ranks find each other
+  LOCKSTEP_RENDEZVOUS            on one node, a file through which ranks find
+                                 each other
   CUDA_VISIBLE_DEVICES           its GPUs, with --gpus_per_rank
 Its standard input is empty.
 
 SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 are passed on to the
 ranks; a second SIGINT kills them. When one rank fails the others are stopped,
 and the last lines of standard error say which rank was first, how it ended,
-when, and what became of the others. No process that a rank has started is left
-behind.
+when, and what became of the others. On every node, they also say on which node
+that was. No process that a rank has started is left behind.
 
 Exit status: 0 if every rank exits with 0; else that of the first rank to fail,
 or 128 + N if signal N killed it. 124: the time was up. 2: wrong usage. 126:
@@ -96,7 +133,7 @@ int ExitStatusOf(const absl::Status& error) {
 }
 
 // The ranks' placement, after a line that says to which cores they are bound.
-absl::StatusOr<std::vector<RankPlacement>> Place(int nproc) {
+absl::StatusOr<std::vector<RankPlacement>> Place(int nproc, int first_rank) {
   absl::StatusOr<std::vector<RankPlacement>> placements =
       PlaceRanks(nproc, {.gpus_per_rank = absl::GetFlag(FLAGS_gpus_per_rank),
                          .share_gpus = absl::GetFlag(FLAGS_share_gpus),
@@ -105,20 +142,85 @@ absl::StatusOr<std::vector<RankPlacement>> Place(int nproc) {
     return absl::InvalidArgumentError(
         absl::StrCat("--", placements.status().message()));
   }
-  const std::string binding = FormatBinding(*placements);
+  const std::string binding = FormatBinding(*placements, first_rank);
   if (!binding.empty()) std::fprintf(stderr, "%s\n", binding.c_str());
   return placements;
 }
 
+// Tells the other nodes how the run went here, and waits for them. Returns the
+// failure that came first, if that was another node's.
+std::optional<NodeFailure> Conclude(
+    NodeGroup& nodes, const absl::StatusOr<LaunchSummary>& summary) {
+  if (!summary.ok()) {
+    nodes.Fail(ExitStatusOf(summary.status()), summary.status().message());
+  } else if (FirstFailure(*summary).has_value() ||
+             summary->timed_out.has_value() || summary->received_signal != 0) {
+    nodes.Fail(ExitStatus(*summary), DescribeFailure(*summary));
+  }
+  std::optional<NodeFailure> first = nodes.AwaitEnd();
+  if (first.has_value() && first->node == nodes.place().node) first.reset();
+  return first;
+}
+
 // How the run went, on standard error; returns the exit status.
-int Report(const LaunchSummary& summary) {
+int Report(const LaunchSummary& summary,
+           const std::optional<NodeFailure>& elsewhere) {
   if (!summary.log_error.empty()) {
     std::fprintf(stderr, "launch: %s; the log is not complete\n",
                  summary.log_error.c_str());
   }
-  const std::string text = FormatSummary(summary);
+  const std::string text =
+      FormatSummary(summary, elsewhere.has_value() ? elsewhere->text : "");
   if (!text.empty()) std::fprintf(stderr, "%s\n", text.c_str());
-  return ExitStatus(summary);
+  return elsewhere.has_value() ? elsewhere->exit_status : ExitStatus(summary);
+}
+
+// Where the launchers meet, as the flags say.
+absl::StatusOr<MeetingPlace> MeetingPlaceFromFlags() {
+  const auto variable = [](const char* name) -> std::string {
+    return LookUpProcessEnvironment(name).value_or("");
+  };
+  MeetingPlace place;
+  place.listen_address = variable("LOCKSTEP_LISTEN_ADDRESS");
+  place.token = variable("LOCKSTEP_TOKEN");
+  place.port = absl::GetFlag(FLAGS_master_port);
+  place.address = absl::GetFlag(FLAGS_master_addr);
+  const std::string endpoint = absl::GetFlag(FLAGS_rdzv_endpoint);
+  if (!endpoint.empty()) {
+    absl::string_view host = endpoint;
+    const size_t colon = host.rfind(':');
+    if (colon == host.npos ||
+        !absl::SimpleAtoi(host.substr(colon + 1), &place.port)) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("--rdzv_endpoint=", endpoint, " is not HOST:PORT"));
+    }
+    host = host.substr(0, colon);
+    if (absl::ConsumePrefix(&host, "[")) absl::ConsumeSuffix(&host, "]");
+    place.address = std::string(host);
+  }
+  if (place.address.empty()) {
+    return absl::InvalidArgumentError(
+        "--nnodes: several need --rdzv_endpoint=HOST:PORT, where node 0 can be "
+        "reached");
+  }
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange(endpoint.empty() ? "--master_port" : "--rdzv_endpoint",
+                 place.port, 1, 65535));
+  return place;
+}
+
+// The launchers of all nodes, once they have met; null where this is the only.
+absl::StatusOr<std::unique_ptr<NodeGroup>> JoinNodes(int nproc) {
+  const int nodes = absl::GetFlag(FLAGS_nnodes);
+  if (nodes == 1) return nullptr;
+  LOCKSTEP_ASSIGN_OR_RETURN(const MeetingPlace place, MeetingPlaceFromFlags());
+  absl::StatusOr<std::unique_ptr<NodeGroup>> group =
+      NodeGroup::Join(place, absl::GetFlag(FLAGS_node_rank), nodes, nproc);
+  if (group.ok()) return group;
+  return absl::Status(group.status().code(),
+                      absl::StrCat("the launchers cannot meet (a rank is a "
+                                   "node): ",
+                                   group.status().message()));
 }
 
 absl::Status CheckFlags() {
@@ -130,6 +232,10 @@ absl::Status CheckFlags() {
   if (nproc > kMostRanksOnHost) {
     return wrong("--nproc=", nproc, " is more than ", kMostRanksOnHost);
   }
+  const int nodes = absl::GetFlag(FLAGS_nnodes);
+  LOCKSTEP_RETURN_IF_ERROR(CheckRange("--nnodes", nodes, 1, kMostNodes));
+  LOCKSTEP_RETURN_IF_ERROR(
+      CheckRange("--node_rank", absl::GetFlag(FLAGS_node_rank), 0, nodes - 1));
   const absl::Duration timeout = absl::GetFlag(FLAGS_timeout);
   if (timeout <= absl::ZeroDuration()) {
     return wrong("--timeout=", absl::FormatDuration(timeout),
@@ -138,9 +244,33 @@ absl::Status CheckFlags() {
   return absl::OkStatus();
 }
 
+// The arguments with torchrun's names for flags as ours: dashes for
+// underscores, and nproc_per_node. Only those of flags: they end at "--", or at
+// the first argument that is neither a flag nor the value of one.
+std::vector<std::string> WithOwnNames(std::span<char* const> argv) {
+  std::vector<std::string> arguments(argv.begin(), argv.end());
+  for (size_t i = 1; i < arguments.size(); ++i) {
+    std::string& argument = arguments[i];
+    if (!absl::StartsWith(argument, "--") || argument == "--") break;
+    const size_t equals = std::min(argument.find('='), argument.size());
+    std::string name = argument.substr(2, equals - 2);
+    std::replace(name.begin(), name.end(), '-', '_');
+    if (name == "nproc_per_node") name = "nproc";
+    argument = absl::StrCat("--", name, argument.substr(equals));
+    const auto* const flag = absl::FindCommandLineFlag(name);
+    const bool takes_next =
+        equals == argument.size() && flag != nullptr && !flag->IsOfType<bool>();
+    if (takes_next) ++i;
+  }
+  return arguments;
+}
+
 int Main(std::span<char* const> argv) {
   std::vector<std::string> command;
-  const std::optional<int> ended = BeginCommand(LaunchUsage(), argv, &command);
+  const std::vector<std::string> arguments = WithOwnNames(argv);
+  const std::vector<char*> pointers = ExecPointers(arguments);
+  const std::optional<int> ended = BeginCommand(
+      LaunchUsage(), std::span(pointers).first(arguments.size()), &command);
   if (ended.has_value()) return *ended;
   absl::Status status = CheckFlags();
   if (!status.ok()) return Fail(kName, status);
@@ -151,7 +281,10 @@ int Main(std::span<char* const> argv) {
   status = EnterUserDirectory();
   if (!status.ok()) return Fail(kName, status);
   const int nproc = absl::GetFlag(FLAGS_nproc);
-  const absl::StatusOr<std::vector<RankPlacement>> placements = Place(nproc);
+  absl::StatusOr<std::unique_ptr<NodeGroup>> nodes = JoinNodes(nproc);
+  if (!nodes.ok()) return Fail(kName, nodes.status());
+  const absl::StatusOr<std::vector<RankPlacement>> placements =
+      Place(nproc, *nodes == nullptr ? 0 : (*nodes)->place().first_rank);
   if (!placements.ok()) return Fail(kName, placements.status());
   const absl::StatusOr<LaunchSummary> summary =
       Launch({.nproc = nproc,
@@ -159,8 +292,11 @@ int Main(std::span<char* const> argv) {
               .prefix_output = absl::GetFlag(FLAGS_prefix_output),
               .log_dir = absl::GetFlag(FLAGS_log_dir),
               .placements = *placements,
-              .timeout = absl::GetFlag(FLAGS_timeout)});
-  if (summary.ok()) return Report(*summary);
+              .timeout = absl::GetFlag(FLAGS_timeout),
+              .nodes = nodes->get()});
+  std::optional<NodeFailure> elsewhere;
+  if (*nodes != nullptr) elsewhere = Conclude(**nodes, summary);
+  if (summary.ok()) return Report(*summary, elsewhere);
   Fail(kName, summary.status());
   return ExitStatusOf(summary.status());
 }

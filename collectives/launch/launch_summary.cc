@@ -102,12 +102,15 @@ std::string DescribeFailure(const LaunchSummary& summary) {
   return absl::StrJoin(Findings(summary), "; ");
 }
 
-std::string FormatSummary(const LaunchSummary& summary) {
+std::string FormatSummary(const LaunchSummary& summary,
+                          const std::string& elsewhere) {
   constexpr size_t kColumns = 100;
   constexpr char kPrefix[] = "lockstep: ";
   std::string text;
   std::string line;
-  for (const std::string& part : Findings(summary)) {
+  std::vector<std::string> parts = Findings(summary);
+  if (!elsewhere.empty()) parts.insert(parts.begin(), elsewhere);
+  for (const std::string& part : parts) {
     // One more for the stop or semicolon at its end.
     if (!line.empty() && line.size() + part.size() + 3 > kColumns) {
       absl::StrAppend(&text, line, ";\n");

@@ -12,12 +12,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -28,9 +30,12 @@
 #include "base/process.h"
 #include "base/run_command.h"
 #include "base/status_matchers.h"
+#include "base/subprocess.h"
 #include "collectives/launch/create_group.h"
+#include "collectives/launch/launcher.h"
 #include "collectives/launch/supervisor.h"
 #include "collectives/launch/testing/child_process.h"
+#include "collectives/tcp/testing/hosts.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -501,6 +506,16 @@ TEST(LaunchTest, SaysWhatIsWrong) {
        "--timeout=-1s is not more than 0"},
       {Command({"--timeout=-inf"}, {"true"}), 2,
        "--timeout=-inf is not more than 0"},
+      {Command({"--nnodes=0"}, {"true"}), 2, "--nnodes: 0"},
+      {Command({"--nnodes=2", "--node-rank=2"}, {"true"}), 2, "--node_rank: 2"},
+      {Command({"--nnodes=2"}, {"true"}), 2, "--rdzv_endpoint=HOST:PORT"},
+      {Command({"--nnodes=2", "--rdzv-endpoint", "host"}, {"true"}), 2,
+       "--rdzv_endpoint=host is not HOST:PORT"},
+      {Command({"--nnodes=2", "--master-addr=h", "--master_port=0"}, {"true"}),
+       2, "--master_port: 0"},
+      // Nobody listens there, and without a token nobody asks.
+      {Command({"--nnodes=2", "--master_addr=192.0.2.1"}, {"true"}), 1,
+       "export LOCKSTEP_TOKEN=$(openssl rand -hex 32)"},
   };
   for (const auto& test : kCases) {
     const SubprocessResult run = RunToEnd(test.argv);
@@ -553,6 +568,133 @@ TEST(LauncherProcessTest, IsTheParentIfNothingMarksARank) {
   EXPECT_EQ(FindLauncherProcess({}).pid, getppid());
 }
 
+// Launchers of two nodes, both on this host, that run a script; node 1's is
+// started first.
+class Nodes {
+ public:
+  Nodes(const std::vector<std::string>& flags_of_0,
+        const std::vector<std::string>& flags_of_1, const std::string& script,
+        const Environment& environment_of_1 = {}) {
+    ReservedPort port = ReservePort();
+    const std::string endpoint = absl::StrCat("127.0.0.1:", port.port);
+    for (const int node : {1, 0}) {
+      std::vector<std::string> flags = node == 0 ? flags_of_0 : flags_of_1;
+      flags.insert(flags.begin(),
+                   {"--nnodes=2", absl::StrCat("--node-rank=", node),
+                    absl::StrCat("--rdzv_endpoint=", endpoint)});
+      nodes_[node] = std::make_unique<ChildProcess>(
+          ShellCommand(flags, script),
+          node == 1 ? environment_of_1 : Environment());
+    }
+  }
+  ChildProcess& operator[](int node) { return *nodes_[node]; }
+
+ private:
+  std::unique_ptr<ChildProcess> nodes_[2];
+};
+
+TEST(NodesTest, RanksOfAllNodesFindTheirPlaces) {
+  Nodes nodes({"--nproc-per-node=2"}, {"--nproc_per_node", "1"},
+              "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE "
+              "$GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_ADDR "
+              "${LOCKSTEP_RENDEZVOUS-none}");
+  for (const int node : {0, 1}) {
+    EXPECT_EQ(nodes[node].Wait(), 0) << nodes[node].err();
+  }
+  EXPECT_THAT(SortedLines(nodes[0].out()),
+              ElementsAre("[0] 0/3 0/2 0/2 127.0.0.1 none",
+                          "[1] 1/3 1/2 0/2 127.0.0.1 none"));
+  EXPECT_THAT(SortedLines(nodes[1].out()),
+              ElementsAre("[2] 2/3 0/1 1/2 127.0.0.1 none"));
+}
+
+TEST(NodesTest, RanksOfAllNodesFormGroups) {
+  Nodes nodes({"--nproc=2"}, {"--nproc=2"}, absl::StrCat(kRank, " sum"));
+  for (const int node : {0, 1}) {
+    EXPECT_EQ(nodes[node].Wait(), 0) << nodes[node].err();
+    EXPECT_THAT(SortedLines(nodes[node].out()), Each(HasSubstr("sum 10")));
+  }
+}
+
+// Off loopback: each rank finds the address of its host, and shows the token.
+TEST(NodesTest, HostsWithNetworksOfTheirOwn) {
+  const auto hosts = TestHosts::Start(
+      2, {.delay = absl::Milliseconds(1)},
+      [](int host, const std::function<void()>&) {
+        const SubprocessResult run = RunSubprocess(
+            Command({"--nnodes=2", absl::StrCat("--node_rank=", host),
+                     absl::StrCat("--rdzv_endpoint=", TestHosts::AddressOf(0),
+                                  ":29400"),
+                     "--nproc=2"},
+                    {kRank, "sum"}),
+            kTestDeadline, {.environment = {{"LOCKSTEP_TOKEN", "0123456789"}}});
+        return absl::StrCat(run.exit_status, "\n", run.out, run.err);
+      });
+  if (absl::IsUnavailable(hosts.status())) GTEST_SKIP() << hosts.status();
+  ASSERT_THAT(hosts, IsOk());
+  EXPECT_THAT((*hosts)->Collect(kTestDeadline),
+              ElementsAre(testing::MatchesRegex("0\n(.[01]. sum 10\n){2}"),
+                          testing::MatchesRegex("0\n(.[23]. sum 10\n){2}")));
+}
+
+TEST(NodesTest, AllEndSoonAfterTheFirstFailureAndNameIt) {
+  const TemporaryFolder folder =
+      TemporaryFolder::Create("nodes", testing::TempDir()).value();
+  const struct {
+    std::string script;
+    int node;  // Where it is first.
+    int exit_status;
+    std::string named;
+  } kCases[] = {
+      // The others fail because of it, by themselves and soon.
+      {absl::StrCat("F=", folder.path(),
+                    "/F; if [ $RANK = 2 ]; then echo > $F; exit 4; fi; "
+                    "while [ ! -e $F ]; do sleep 0.01; done; sleep 0.2; "
+                    "exit 5"),
+       1, 4, "rank 2 .* exited with status 4"},
+      {"[ $RANK = 3 ] && kill -SEGV $$; sleep 1000", 1, 139,
+       "rank 3 .* was killed by signal 11"},
+      {"trap '' TERM; [ $RANK = 0 ] && exit 7; while :; do sleep 1; done", 0, 7,
+       "rank 0 .* exited with status 7"},
+  };
+  for (const auto& test : kCases) {
+    SCOPED_TRACE(test.script);
+    Nodes nodes({"--nproc=2"}, {"--nproc=2"}, test.script);
+    for (const int node : {0, 1}) {
+      EXPECT_EQ(nodes[node].Wait(), test.exit_status);
+      EXPECT_THAT(nodes[node].Marked(), IsEmpty());
+      EXPECT_THAT(
+          nodes[node].err(),
+          testing::ContainsRegex(
+              node == test.node ? absl::StrCat("^lockstep: ", test.named)
+                                : absl::StrCat("^lockstep: node ", test.node,
+                                               " .*", test.named)));
+    }
+  }
+}
+
+TEST(NodesTest, ALauncherThatDiesIsNamed) {
+  for (const int dead : {0, 1}) {
+    Nodes nodes({"--nproc=1"}, {"--nproc=1"}, "echo there; sleep 1000");
+    for (const int node : {0, 1}) EXPECT_TRUE(nodes[node].ReadLine());
+    kill(nodes[dead].pid(), SIGKILL);
+    ChildProcess& other = nodes[1 - dead];
+    EXPECT_EQ(other.Wait(kEndDeadline), 1);
+    EXPECT_THAT(other.Marked(), IsEmpty());
+    EXPECT_THAT(other.err(),
+                testing::ContainsRegex(absl::StrCat(
+                    "the launcher of node ", dead, " .pid [0-9]+.* died")));
+  }
+}
+
+TEST(NodesTest, AnotherTokenIsRefused) {
+  Nodes nodes({"--nproc=1"}, {"--nproc=1"}, "echo there",
+              {{"LOCKSTEP_TOKEN", "a guess"}});
+  EXPECT_EQ(nodes[1].Wait(), 1);
+  EXPECT_THAT(nodes[1].err(), HasSubstr("its token is not rank 0's"));
+  EXPECT_EQ(nodes[0].out(), "");
+}
+
 // torchrun takes seconds to start, and longer on a busy machine.
 constexpr absl::Duration kDeadline = absl::Seconds(100);
 
@@ -575,6 +717,25 @@ class LaunchersTest : public testing::Test {
          std::filesystem::directory_iterator(folder_.path())) {
       EXPECT_THAT(entry.path().string(), Not(HasSubstr("lockstep-")));
     }
+  }
+
+  // Starts both with the variables, in whose values "$" is the rank.
+  void ExpectSumsWith(const Environment& variables) const {
+    std::vector<std::unique_ptr<ChildProcess>> ranks;
+    for (const std::string rank : {"0", "1"}) {
+      Environment environment = kept_;
+      for (const auto& [name, value] : variables) {
+        environment.push_back({name, value == "$" ? rank : value});
+      }
+      ranks.push_back(
+          std::make_unique<ChildProcess>(WithRank({}), environment));
+    }
+    std::string out;
+    for (const auto& rank : ranks) {
+      EXPECT_EQ(rank->Wait(kDeadline), 0) << rank->err();
+      absl::StrAppend(&out, rank->out());
+    }
+    ExpectSums(out);
   }
 
   void ExpectRuns(const std::vector<std::string>& command) const {
@@ -609,6 +770,38 @@ TEST_F(LaunchersTest, Torchrun) {
   ExpectRuns(WithRank(torchrun));
 }
 
+// The same two ranks, each as if it were alone on its host.
+TEST_F(LaunchersTest, EnvironmentsOfSeveralHosts) {
+  const Environment launchers[] = {
+      {{"SLURM_JOB_ID", "7"},
+       {"SLURM_STEP_ID", "1"},
+       {"SLURM_NTASKS", "2"},
+       {"SLURM_STEP_TASKS_PER_NODE", "1(x2)"},
+       {"SLURM_NODEID", "$"},
+       {"SLURM_PROCID", "$"},
+       {"SLURM_LOCALID", "0"}},
+      {{"PMI_RANK", "$"},
+       {"PMI_SIZE", "2"},
+       {"MPI_LOCALRANKID", "0"},
+       {"MPI_LOCALNRANKS", "1"}},
+      {{"OMPI_COMM_WORLD_RANK", "$"},
+       {"OMPI_COMM_WORLD_SIZE", "2"},
+       {"OMPI_COMM_WORLD_LOCAL_RANK", "0"},
+       {"OMPI_COMM_WORLD_LOCAL_SIZE", "1"}},
+      {{"RANK", "$"},
+       {"WORLD_SIZE", "2"},
+       {"LOCAL_RANK", "0"},
+       {"LOCAL_WORLD_SIZE", "1"},
+       {"LOCKSTEP_RENDEZVOUS", "/of/one/host"}},
+  };
+  for (Environment variables : launchers) {
+    variables.push_back({"MASTER_ADDR", "127.0.0.1"});
+    variables.push_back({"MASTER_PORT", absl::StrCat(ReservePort().port)});
+    variables.push_back({"LOCKSTEP_HOST_ADDRESS", "127.0.0.2"});
+    ExpectSumsWith(variables);
+  }
+}
+
 // Ranks that the test starts, with the variables that a launcher would set.
 TEST_F(LaunchersTest, Environments) {
   const Environment launchers[] = {
@@ -627,23 +820,7 @@ TEST_F(LaunchersTest, Environments) {
        {"MASTER_ADDR", "127.0.0.1"},
        {"MASTER_PORT", "29500"}},
   };
-  for (const Environment& variables : launchers) {
-    std::vector<std::unique_ptr<ChildProcess>> ranks;
-    for (const std::string rank : {"0", "1"}) {
-      Environment environment = kept_;
-      for (const auto& [name, value] : variables) {
-        environment.push_back({name, value == "$" ? rank : value});
-      }
-      ranks.push_back(
-          std::make_unique<ChildProcess>(WithRank({}), environment));
-    }
-    std::string out;
-    for (const auto& rank : ranks) {
-      EXPECT_EQ(rank->Wait(kDeadline), 0) << rank->err();
-      absl::StrAppend(&out, rank->out());
-    }
-    ExpectSums(out);
-  }
+  for (const Environment& variables : launchers) ExpectSumsWith(variables);
 }
 
 }  // namespace

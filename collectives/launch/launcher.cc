@@ -29,19 +29,21 @@
 #include "absl/time/time.h"
 #include "base/files.h"
 #include "base/status_macros.h"
+#include "collectives/launch/node_group.h"
 #include "collectives/launch/output_forwarder.h"
 #include "collectives/launch/rank_placement.h"
 #include "collectives/launch/supervisor.h"
 
 namespace lockstep {
 
-LoopbackPort ReserveLoopbackPort() {
-  LoopbackPort result = {
+ReservedPort ReservePort(bool of_all_addresses) {
+  ReservedPort result = {
       .socket = OwnedFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0))};
   const int on = 1;
   sockaddr_in address = {};
   address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_addr.s_addr =
+      htonl(of_all_addresses ? INADDR_ANY : INADDR_LOOPBACK);
   socklen_t size = sizeof(address);
   sockaddr* const any = reinterpret_cast<sockaddr*>(&address);
   const int fd = result.socket.get();
@@ -117,10 +119,12 @@ class ProcessScope {
 // What the launcher does while the supervisor lives, and the output after.
 class Session {
  public:
-  Session(OwnedFd channel, OwnedFd signals, OutputForwarder output)
+  Session(OwnedFd channel, OwnedFd signals, OutputForwarder output,
+          NodeGroup* nodes)
       : channel_(std::move(channel)),
         signals_(std::move(signals)),
-        output_(std::move(output)) {}
+        output_(std::move(output)),
+        nodes_(nodes) {}
 
   // Returns when the supervisor has closed its end of the channel.
   void RunUntilSupervisorEnds() {
@@ -144,12 +148,14 @@ class Session {
  private:
   bool PollOnce(int timeout) {
     std::vector<pollfd> fds = {{signals_.get(), POLLIN, 0},
-                               {channel_.get(), POLLIN, 0}};
+                               {channel_.get(), POLLIN, 0},
+                               {OtherNodes(), POLLIN, 0}};
     output_.AddPollFds(fds);
     if (poll(fds.data(), fds.size(), timeout) == 0) return false;
     if (fds[0].revents != 0) ReadSignals();
     if (fds[1].revents != 0) ReadEvent();
-    output_.HandleEvents(std::span(fds).subspan(2));
+    if (fds[2].revents != 0) EndRanks();
+    output_.HandleEvents(std::span(fds).subspan(3));
     return true;
   }
 
@@ -166,12 +172,32 @@ class Session {
     }
   }
 
+  // Readable once another node has failed, until the ranks were told.
+  int OtherNodes() const {
+    return nodes_ == nullptr || told_ ? -1 : nodes_->failure_fd();
+  }
+
+  void EndRanks() {
+    told_ = true;
+    const unsigned char failed_elsewhere = kFailedElsewhere;
+    send(channel_.get(), &failed_elsewhere, 1, MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
+
+  void TellNodes(const RankOutcome& ended) {
+    if (nodes_ == nullptr || ended.stopped || ended.wait_status == 0) return;
+    LaunchSummary summary;
+    summary.ranks = {ended};
+    summary.ranks[0].rank += nodes_->place().first_rank;
+    nodes_->Fail(ExitStatus(summary), DescribeFailure(summary));
+  }
+
   void ReadEvent() {
     SupervisorEvent event;
     const ssize_t size =
         recv(channel_.get(), &event, sizeof(event), MSG_DONTWAIT);
     if (size == sizeof(event)) {
       events_.push_back(event);
+      if (event.kind == SupervisorEvent::kRankEnded) TellNodes(event.ended);
     } else if (size >= 0 || (errno != EAGAIN && errno != EINTR)) {
       channel_.Close();
     }
@@ -180,7 +206,9 @@ class Session {
   OwnedFd channel_;
   OwnedFd signals_;
   OutputForwarder output_;
+  NodeGroup* const nodes_;
   std::vector<SupervisorEvent> events_;
+  bool told_ = false;  // The ranks were told of another node's failure.
   bool abandoned_ = false;
 };
 
@@ -223,31 +251,42 @@ void FillStandardDescriptors() {
 struct Preparation {
   // What the ranks meet at; held open as long as they may need it.
   OwnedFd file;  // Anonymous memory.
-  LoopbackPort port;
+  ReservedPort port;
   OwnedFd signals;
   OwnedFd channel;  // To the supervisor.
   OutputForwarder output;
   SupervisorPlan plan;
 };
 
+NodePlace PlaceOf(const LaunchOptions& options, const Preparation& run) {
+  if (options.nodes != nullptr) return options.nodes->place();
+  return {.world_size = options.nproc,
+          .master_address = "127.0.0.1",
+          .master_port = run.port.port};
+}
+
 std::vector<std::string> RankVariables(const LaunchOptions& options, int rank,
                                        const RankPlacement& placement,
                                        const Preparation& run) {
   Environment changes = placement.environment;
-  if (run.port.port != 0) {
-    changes.push_back({"MASTER_ADDR", "127.0.0.1"});
-    changes.push_back({"MASTER_PORT", absl::StrCat(run.port.port)});
+  const NodePlace place = PlaceOf(options, run);
+  if (place.master_port != 0) {
+    changes.push_back({"MASTER_ADDR", place.master_address});
+    changes.push_back({"MASTER_PORT", absl::StrCat(place.master_port)});
   }
   changes.insert(changes.end(), options.environment.begin(),
                  options.environment.end());
-  changes.push_back({"RANK", absl::StrCat(rank)});
-  changes.push_back({"WORLD_SIZE", absl::StrCat(options.nproc)});
+  changes.push_back({"RANK", absl::StrCat(place.first_rank + rank)});
+  changes.push_back({"WORLD_SIZE", absl::StrCat(place.world_size)});
   changes.push_back({"LOCAL_RANK", absl::StrCat(rank)});
   changes.push_back({"LOCAL_WORLD_SIZE", absl::StrCat(options.nproc)});
-  changes.push_back({"GROUP_RANK", "0"});
-  changes.push_back({"GROUP_WORLD_SIZE", "1"});
-  changes.push_back({"LOCKSTEP_RENDEZVOUS",
-                     absl::StrCat("/proc/", getpid(), "/fd/", run.file.get())});
+  changes.push_back({"GROUP_RANK", absl::StrCat(place.node)});
+  changes.push_back({"GROUP_WORLD_SIZE", absl::StrCat(place.nodes)});
+  // Of one host: ranks on several meet at the port.
+  constexpr char kFile[] = "LOCKSTEP_RENDEZVOUS";
+  if (options.nodes != nullptr) return MergedEnvironment(changes, {kFile});
+  changes.push_back(
+      {kFile, absl::StrCat("/proc/", getpid(), "/fd/", run.file.get())});
   return MergedEnvironment(changes);
 }
 
@@ -258,6 +297,9 @@ absl::StatusOr<LaunchSummary> Summarize(
     switch (event.kind) {
       case SupervisorEvent::kRankEnded:
         summary.ranks.push_back(event.ended);
+        if (options.nodes != nullptr) {
+          summary.ranks.back().rank += options.nodes->place().first_rank;
+        }
         break;
       case SupervisorEvent::kRankNotStarted:
         return absl::ErrnoToStatus(
@@ -302,10 +344,12 @@ absl::Status PrepareOutput(const LaunchOptions& options, Preparation& run) {
     return absl::OkStatus();
   }
   OutputOptions output = {.prefix = options.prefix_output,
+                          .first_rank = PlaceOf(options, run).first_rank,
                           .keep_bytes = options.keep_output_bytes};
   if (!options.log_dir.empty()) {
-    LOCKSTEP_ASSIGN_OR_RETURN(output.logs,
-                              OpenRankLogs(options.log_dir, options.nproc));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        output.logs,
+        OpenRankLogs(options.log_dir, options.nproc, output.first_rank));
   }
   LOCKSTEP_ASSIGN_OR_RETURN(
       run.output, OutputForwarder::Create(options.nproc, STDOUT_FILENO,
@@ -333,7 +377,7 @@ absl::StatusOr<Preparation> Prepare(const LaunchOptions& options,
                                     const ProcessScope& scope) {
   Preparation run;
   run.file = OwnedFd(memfd_create("lockstep-rendezvous", MFD_CLOEXEC));
-  run.port = ReserveLoopbackPort();
+  run.port = ReservePort();
   run.signals =
       OwnedFd(signalfd(-1, &scope.passed_on(), SFD_CLOEXEC | SFD_NONBLOCK));
   int channel[2] = {-1, -1};
@@ -374,8 +418,9 @@ absl::StatusOr<LaunchSummary> Launch(const LaunchOptions& options) {
   }
   run.plan = SupervisorPlan();  // Only the supervisor holds the ranks' ends.
   scope.IgnoreBrokenPipes();
+  if (options.nodes != nullptr) options.nodes->Watch();
   Session session(std::move(run.channel), std::move(run.signals),
-                  std::move(run.output));
+                  std::move(run.output), options.nodes);
   session.RunUntilSupervisorEnds();
   const absl::Status ended = AwaitSupervisor(supervisor, spared);
   session.Drain();

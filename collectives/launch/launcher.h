@@ -12,21 +12,23 @@
 #include "absl/time/time.h"
 #include "base/files.h"
 #include "base/subprocess.h"
+#include "collectives/launch/node_group.h"
 #include "collectives/launch/rank_placement.h"
 #include "collectives/launch/supervisor.h"
 
 namespace lockstep {
 
-// A socket that is bound to `port` of 127.0.0.1 and does not listen.
-struct LoopbackPort {
+// A free port: a socket that is bound to `port` and does not listen.
+struct ReservedPort {
   OwnedFd socket;
-  int port = 0;  // 0 if the host has no loopback or no port left.
+  int port = 0;  // 0 if the host has no such address or no port left.
 };
 
-// Takes a free port. While `socket` is open the kernel gives the port to no
-// program that asks for any, but to who asks for this one with SO_REUSEADDR, as
-// servers do: PyTorch's store, Gloo, ours.
-LoopbackPort ReserveLoopbackPort();
+// Takes a free port of 127.0.0.1, or of all of the host's addresses. While
+// `socket` is open the kernel gives the port to no program that asks for any,
+// but to who asks for this one with SO_REUSEADDR, as servers do: PyTorch's
+// store, Gloo, ours.
+ReservedPort ReservePort(bool of_all_addresses = false);
 
 struct LaunchOptions {
   int nproc = 1;  // Ranks to start: 1 to kMostRanksOnHost.
@@ -47,6 +49,10 @@ struct LaunchOptions {
   LaunchGrace grace = {};
   // How long the ranks may take. Then they get grace.terminate to end.
   absl::Duration timeout = absl::InfiniteDuration();
+  // Null: this host is the only one. Else what these ranks are of a run on
+  // several nodes: it is told of the first failure here, and a failure
+  // elsewhere ends the ranks as one here does. Borrowed; its Watch is called.
+  NodeGroup* nodes = nullptr;
 };
 
 struct LaunchSummary {
@@ -80,8 +86,11 @@ int ExitStatus(const LaunchSummary& summary);
 std::string DescribeFailure(const LaunchSummary& summary);
 
 // The same to print: "lockstep: ....", broken into lines of at most 100
-// characters, each with that in front; without the last line end.
-std::string FormatSummary(const LaunchSummary& summary);
+// characters, each with that in front; without the last line end. elsewhere:
+// the failure of another node, if that came first in the run: it then begins
+// the text, and what ended here after it follows.
+std::string FormatSummary(const LaunchSummary& summary,
+                          const std::string& elsewhere = {});
 
 // "rank 3", or "ranks 0, 2-5, 9": in ascending order, runs of three or more
 // shortened; and past six numbers and runs, how many more there are.
@@ -97,14 +106,14 @@ std::string FormatSignal(int signal);
 // Runs options.argv as options.nproc ranks and waits for their end.
 //
 // Every rank finds what torchrun would set in its environment: RANK,
-// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE; GROUP_RANK=0 and
-// GROUP_WORLD_SIZE=1, as there is one host; MASTER_ADDR=127.0.0.1 and
-// MASTER_PORT, a free port for rank 0 to listen on; and OMP_NUM_THREADS=1
-// unless it is set already or the rank has cores of its own. Besides,
-// LOCKSTEP_RENDEZVOUS is the path of an empty file that all ranks can open, on
-// no disk and gone after the run. A rank reads /dev/null, writes to this
-// process's standard output and error, inherits no other descriptor, and leads
-// a process group of its own.
+// WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE; GROUP_RANK and GROUP_WORLD_SIZE, of
+// the node, 0 and 1 if there is one; MASTER_ADDR, 127.0.0.1 if there is one,
+// and MASTER_PORT, a free port there for rank 0 to listen on; and
+// OMP_NUM_THREADS=1 unless it is set already or the rank has cores of its own.
+// Besides, on one node, LOCKSTEP_RENDEZVOUS is the path of an empty file that
+// all ranks can open, on no disk and gone after the run. A rank reads
+// /dev/null, writes to this process's standard output and error, inherits no
+// other descriptor, and leads a process group of its own.
 //
 // When a rank fails, the others get options.grace to end; when options.timeout
 // is over, all do. SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1 and SIGUSR2 to

@@ -169,8 +169,8 @@ int Listen(int port, bool reuse) {
   return 0;
 }
 
-TEST(LoopbackPortTest, IsForWhoAsksForItByNumber) {
-  LoopbackPort port = ReserveLoopbackPort();
+TEST(ReservedPortTest, IsForWhoAsksForItByNumber) {
+  ReservedPort port = ReservePort();
   ASSERT_GT(port.port, 0);
   EXPECT_EQ(Listen(port.port, /*reuse=*/true), 0);
   EXPECT_EQ(Listen(port.port, /*reuse=*/false), EADDRINUSE);

@@ -86,7 +86,8 @@ std::string LinePrefixer::Finish() {
 }
 
 absl::StatusOr<std::vector<RankLog>> OpenRankLogs(const std::string& folder,
-                                                  int world_size) {
+                                                  int world_size,
+                                                  int first_rank) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (error) {
@@ -95,7 +96,8 @@ absl::StatusOr<std::vector<RankLog>> OpenRankLogs(const std::string& folder,
   }
   std::vector<RankLog> logs;
   for (int rank = 0; rank < world_size; ++rank) {
-    std::string path = absl::StrCat(folder, "/rank-", rank, ".log");
+    std::string path =
+        absl::StrCat(folder, "/rank-", first_rank + rank, ".log");
     LOCKSTEP_ASSIGN_OR_RETURN(OwnedFd file, OpenLog(path));
     logs.push_back({std::move(path), std::move(file)});
   }
@@ -130,7 +132,9 @@ absl::StatusOr<OwnedFd> OutputForwarder::AddSource(int rank, size_t sink) {
         errno, absl::StrCat("cannot create an output pipe for rank ", rank));
   }
   Source source = {.fd = OwnedFd(ends[0]), .rank = rank, .sink = sink};
-  if (options_.prefix) source.prefixer.emplace(absl::StrCat("[", rank, "] "));
+  if (options_.prefix)
+    source.prefixer.emplace(
+        absl::StrCat("[", options_.first_rank + rank, "] "));
   sources_.push_back(std::move(source));
   return OwnedFd(ends[1]);
 }

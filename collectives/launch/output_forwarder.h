@@ -47,12 +47,14 @@ struct RankLog {
   OwnedFd file;
 };
 
-// Opens the log of each rank, <folder>/rank-<rank>.log, empty, for appending;
+// Opens the log of each rank, <folder>/rank-<rank>.log, numbered from
+// first_rank on, empty, for appending;
 // creates the folder, and those above it, where they are missing. Errors:
 // kInvalidArgument, naming the path, if that cannot be done; files that were
 // opened before it stay.
 absl::StatusOr<std::vector<RankLog>> OpenRankLogs(const std::string& folder,
-                                                  int world_size);
+                                                  int world_size,
+                                                  int first_rank = 0);
 
 // Where one rank writes.
 struct RankStreams {
@@ -65,6 +67,7 @@ struct OutputOptions {
   // Whole lines, each with its rank in front ("[1] text"); else the bytes as
   // they come, so that lines of two ranks may mix.
   bool prefix = true;
+  int first_rank = 0;  // The number in front of the first rank's lines.
   // By rank, or empty: files that get the bytes of both streams as they come.
   std::vector<RankLog> logs = {};
   // If not 0: the last bytes of both streams of each rank, so many of them, are

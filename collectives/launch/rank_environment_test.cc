@@ -429,7 +429,7 @@ std::string Folder(const RankEnvironment& environment, const Variables& set,
 
 TEST(LaunchedRendezvousTest, TakesTheFileThatIsNamed) {
   for (const RankEnvironment& launched :
-       {OneHost(RankLauncher::kLockstep), TwoHosts(RankLauncher::kSlurm)}) {
+       {OneHost(RankLauncher::kLockstep), OneHost(RankLauncher::kSlurm)}) {
     RankEnvironment environment = launched;
     environment.rendezvous = "/proc/7/fd/3";
     const auto place = Choose(environment, {{"LOCKSTEP_MASTER_PORT", "1"}});
@@ -569,7 +569,8 @@ TEST(LaunchedRendezvousTest, SeveralHostsMeetAtAPort) {
               IsOkAndHolds(MeetingPlace{.address = "127.0.0.1", .port = 4000}));
 }
 
-TEST(JoinLaunchedGroupTest, SaysWhichBackendsAreForSeveralHosts) {
+// The file that a launcher of one host has set is for one host.
+TEST(JoinLaunchedGroupTest, SeveralHostsNeedAnAddress) {
   for (const RankLauncher launcher :
        {RankLauncher::kLockstep, RankLauncher::kTorchrun,
         RankLauncher::kVariables, RankLauncher::kOpenMpi, RankLauncher::kMpich,
@@ -577,17 +578,18 @@ TEST(JoinLaunchedGroupTest, SaysWhichBackendsAreForSeveralHosts) {
     RankEnvironment environment = TwoHosts(launcher);
     environment.rendezvous = "/nonexistent";
     EXPECT_THAT(JoinLaunchedGroup(environment),
-                StatusIs(absl::StatusCode::kUnimplemented,
+                StatusIs(absl::StatusCode::kInvalidArgument,
                          AllOf(HasSubstr("of 4 ranks only 2 are on this host"),
-                               HasSubstr("mpi or the nccl backend"))));
+                               HasSubstr("set MASTER_ADDR"))));
   }
 }
 
 TEST(CreateGroupTest, NamesWhatItCannotCreate) {
-  EXPECT_THAT(CreateGroup("gloo"),
-              StatusIs(absl::StatusCode::kInvalidArgument,
-                       "unknown backend 'gloo': must be threads, processes, "
-                       "mpi or nccl"));
+  EXPECT_THAT(
+      CreateGroup("gloo"),
+      StatusIs(absl::StatusCode::kInvalidArgument,
+               "unknown backend 'gloo': must be threads, processes, tcp, "
+               "mpi or nccl"));
   for (const char* backend : {"mpi", "nccl"}) {
     EXPECT_THAT(CreateGroup(backend),
                 StatusIs(absl::StatusCode::kUnimplemented,

@@ -251,7 +251,8 @@ absl::StatusOr<std::vector<RankPlacement>> PlaceRanks(
   return placements;
 }
 
-std::string FormatBinding(const std::vector<RankPlacement>& placements) {
+std::string FormatBinding(const std::vector<RankPlacement>& placements,
+                          int first_rank) {
   constexpr size_t kMostRanks = 8;
   std::vector<std::string> parts;
   for (size_t rank = 0; rank < placements.size(); ++rank) {
@@ -260,8 +261,8 @@ std::string FormatBinding(const std::vector<RankPlacement>& placements) {
       parts.push_back(absl::StrCat(placements.size() - rank, " more"));
       break;
     }
-    parts.push_back(
-        absl::StrCat("rank ", rank, ": ", FormatCpus(placements[rank].cpus)));
+    parts.push_back(absl::StrCat("rank ", first_rank + static_cast<int>(rank),
+                                 ": ", FormatCpus(placements[rank].cpus)));
   }
   if (parts.empty()) return "";
   return absl::StrCat("lockstep: bound to cores: ", absl::StrJoin(parts, "; "));

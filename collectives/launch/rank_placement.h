@@ -92,7 +92,8 @@ absl::StatusOr<std::vector<RankPlacement>> PlaceRanks(
 // "" if they are not bound. For example:
 //
 //   lockstep: bound to cores: rank 0: 0-3; rank 1: 4-7
-std::string FormatBinding(const std::vector<RankPlacement>& placements);
+std::string FormatBinding(const std::vector<RankPlacement>& placements,
+                          int first_rank = 0);
 
 }  // namespace lockstep
 

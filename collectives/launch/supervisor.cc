@@ -191,7 +191,9 @@ class Supervisor {
     unsigned char signal = 0;
     const ssize_t size =
         recv(plan_.channel.get(), &signal, sizeof(signal), MSG_DONTWAIT);
-    if (size == sizeof(signal)) {
+    if (size == sizeof(signal) && signal == kFailedElsewhere) {
+      if (phase_ == Phase::kRun) EnterPhase(Phase::kReport, plan_.grace.report);
+    } else if (size == sizeof(signal)) {
       PassOn(signal);
     } else if (size == 0 || (errno != EAGAIN && errno != EINTR)) {
       EnterPhase(Phase::kKill, absl::ZeroDuration());  // The launcher is dead.

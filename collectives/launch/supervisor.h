@@ -67,7 +67,9 @@ struct RankOutcome {
 };
 
 // What the supervisor tells the launcher, one message of a SOCK_SEQPACKET each.
-// The launcher sends single bytes: numbers of signals to pass on.
+// The launcher sends single bytes: numbers of signals to pass on, or
+// kFailedElsewhere, upon which the ranks end as if one of them had failed.
+inline constexpr unsigned char kFailedElsewhere = 0;
 struct SupervisorEvent {
   enum Kind : int32_t {
     kRankEnded,       // ended.

@@ -2,12 +2,12 @@
 #include "collectives/mpi/mpi_group.h"
 
 #include <mpi.h>
-#include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -18,45 +18,23 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/status_macros.h"
-#include "collectives/algorithms/over_transport.h"
 #include "collectives/algorithms/transport.h"
-#include "collectives/collective.h"
 #include "collectives/communicator.h"
+#include "collectives/host/message_member.h"
 #include "collectives/launch/create_group.h"
-#include "collectives/mpi/mpi_member.h"
+#include "collectives/mpi/mpi_channel.h"
 #include "collectives/mpi/mpi_runtime.h"
 
 namespace lockstep {
 namespace {
-
-constexpr int64_t kMaxSlotBytes = 16 << 20;
 
 // All groups share one MPI communicator, so that making and leaving a group
 // waits for nothing inside MPI. Groups that have a process in common have
 // numbers of their own, and each number has two tags: joined groups the even
 // numbers, split ones the odd ones.
 int64_t FirstTag(int64_t number) { return 2 * number; }
-
-absl::Status CheckSettings(const MpiIntroduction& first) {
-  const int64_t bytes = first.slot_bytes;
-  if (bytes > 0 && bytes % 64 == 0 && bytes <= kMaxSlotBytes) {
-    return absl::OkStatus();
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("slot_bytes is ", bytes,
-                   " on rank 0, and must be a multiple of 64 up to 16 MiB"));
-}
-
-// Null without memory.
-std::shared_ptr<void> ZeroedMemory(size_t size) {
-  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) return nullptr;
-  return {memory, [size](void* data) { munmap(data, size); }};
-}
 
 // Two keep both sides busy; two more let a rank that is off its core for a
 // while not stop the others.
@@ -99,10 +77,13 @@ bool IsDone(MPI_Request& request) {
 //
 // MPI keeps pointers into it until IsIdle() and, after Close(), IsClosed()
 // hold.
-class MpiTransport : public Transport {
+class MpiTransport : public MessageTransport {
  public:
-  MpiTransport(MpiMember& member, int64_t max_piece_bytes)
+  MpiTransport(MessageMember& member, const MpiMembers& members, int piece_tag,
+               int64_t max_piece_bytes)
       : member_(member),
+        members_(members),
+        piece_tag_(piece_tag),
         max_piece_bytes_(max_piece_bytes),
         ways_(member.world_size()) {}
 
@@ -122,9 +103,8 @@ class MpiTransport : public Transport {
   void Send(int peer, int64_t size) override {
     Way& way = To(peer);
     const int index = static_cast<int>(way.sent++ % kPieces);
-    const MpiMembers& members = member_.members();
     Note(MPI_Isend(Memory(way, index), static_cast<int>(size), MPI_BYTE,
-                   members.processes[peer], member_.piece_tag(), members.comm,
+                   members_.processes[peer], piece_tag_, members_.comm,
                    &way.sends[index]),
          "MPI_Isend");
   }
@@ -160,9 +140,7 @@ class MpiTransport : public Transport {
     return error_.ok() ? error_ : member_.Fail(error_);
   }
 
-  // Returns once MPI needs this rank no more to deliver what it has sent; until
-  // then the receivers may depend on its coming back. Errors: as Wait's.
-  absl::Status Flush() {
+  absl::Status Flush() override {
     return member_.WaitFor(kNobody, kNobody, [this] { return IsIdle(); });
   }
 
@@ -175,12 +153,11 @@ class MpiTransport : public Transport {
 
   // Throws away what the others send.
   void Discard() {
-    const MpiMembers& members = member_.members();
     for (int peer = 0; peer < world_size(); ++peer) {
       if (peer == rank() || !error_.ok()) continue;
       int waits = 0;
-      Note(MPI_Iprobe(members.processes[peer], member_.piece_tag(),
-                      members.comm, &waits, MPI_STATUS_IGNORE),
+      Note(MPI_Iprobe(members_.processes[peer], piece_tag_, members_.comm,
+                      &waits, MPI_STATUS_IGNORE),
            "MPI_Iprobe");
       if (waits == 0 && ways_[peer] == nullptr) continue;
       while (Received(peer).has_value()) Release(peer);
@@ -222,10 +199,9 @@ class MpiTransport : public Transport {
   }
 
   void Receive(Way& way, int peer, int index) {
-    const MpiMembers& members = member_.members();
     Note(MPI_Irecv(Memory(way, kPieces + index),
                    static_cast<int>(max_piece_bytes_), MPI_BYTE,
-                   members.processes[peer], member_.piece_tag(), members.comm,
+                   members_.processes[peer], piece_tag_, members_.comm,
                    &way.receives[index]),
          "MPI_Irecv");
   }
@@ -234,7 +210,9 @@ class MpiTransport : public Transport {
     error_.Update(MpiStatus(code, what));
   }
 
-  MpiMember& member_;
+  MessageMember& member_;
+  const MpiMembers members_;
+  const int piece_tag_;
   const int64_t max_piece_bytes_;
   std::vector<std::unique_ptr<Way>> ways_;  // By peer; null: not used yet.
   absl::Status error_;
@@ -243,19 +221,22 @@ class MpiTransport : public Transport {
 // Everything that MPI may hold pointers into.
 class MpiGroup : public MpiGroupState {
  public:
-  MpiGroup(MpiMembers members, int64_t number, absl::Duration timeout)
-      : timeout(timeout),
-        member(std::move(members), static_cast<int>(FirstTag(number)),
-               timeout) {}
+  MpiGroup(MpiMembers of_mpi, int64_t number, absl::Duration timeout)
+      : members(std::move(of_mpi)),
+        first_tag(static_cast<int>(FirstTag(number))),
+        channel(members, first_tag),
+        member(channel, members.rank,
+               static_cast<int>(members.processes.size()), timeout) {}
 
   // Once the introductions are known.
   void Connect() {
-    const MpiIntroduction& first = member.introductions()[0];
+    const RankIntroduction& first = member.introductions()[0];
     algorithm = first.algorithm;
-    transport = std::make_unique<MpiTransport>(member, first.slot_bytes);
+    transport = std::make_unique<MpiTransport>(member, members, first_tag + 1,
+                                               first.slot_bytes);
   }
 
-  void Leave() const override { member.Leave(); }
+  void Leave() const override { channel.PostLeft(); }
 
   // A group that failed may leave pieces behind, which are thrown away so that
   // their senders get rid of them.
@@ -263,19 +244,22 @@ class MpiGroup : public MpiGroupState {
     if (!closing_) {
       if (transport != nullptr) transport->Discard();
       if (!member.AllHaveLeft() || !IsIdle()) return false;
-      member.Close();
+      channel.Close();
       if (transport != nullptr) transport->Close();
       closing_ = true;
     }
-    return member.IsClosed() && (transport == nullptr || transport->IsClosed());
+    return channel.IsClosed() &&
+           (transport == nullptr || transport->IsClosed());
   }
 
   bool IsIdle() {
-    return member.IsIdle() && (transport == nullptr || transport->IsIdle());
+    return channel.IsIdle() && (transport == nullptr || transport->IsIdle());
   }
 
-  const absl::Duration timeout;
-  MpiMember member;
+  const MpiMembers members;
+  const int first_tag;
+  MpiChannel channel;
+  MessageMember member;
   Algorithm algorithm = Algorithm::kAuto;
   std::unique_ptr<MpiTransport> transport;
 
@@ -283,7 +267,7 @@ class MpiGroup : public MpiGroupState {
   bool closing_ = false;
 };
 
-class MpiCommunicator : public Communicator {
+class MpiCommunicator : public MessageCommunicator {
  public:
   MpiCommunicator(MpiRuntime& runtime, std::unique_ptr<MpiGroup> group)
       : runtime_(runtime), group_(std::move(group)) {
@@ -297,130 +281,51 @@ class MpiCommunicator : public Communicator {
     runtime_.Retire(std::move(group_));
   }
 
-  // Returns once all have joined. Errors: MpiMember::Introduce's, and
+  // Returns once all have joined. Errors: MessageMember::Introduce's, and
   // kInvalidArgument for rank 0's settings.
-  absl::Status Join(const MpiIntroduction& self) {
-    runtime_.WaitAtExit(group_->timeout, {});
+  absl::Status Join(const RankIntroduction& self) {
+    runtime_.WaitAtExit(group_->member.timeout(), {});
     LOCKSTEP_RETURN_IF_ERROR(group_->member.Introduce(self));
-    runtime_.WaitAtExit(group_->timeout, group_->member.Neighbours());
+    runtime_.WaitAtExit(group_->member.timeout(), group_->member.Neighbours());
     LOCKSTEP_RETURN_IF_ERROR(CheckSettings(group_->member.introductions()[0]));
     group_->Connect();
     return absl::OkStatus();
   }
 
-  int rank() const override { return group_->member.rank(); }
-  int world_size() const override { return group_->member.world_size(); }
-
-  absl::Status Run(const Collective& call) override {
-    const absl::Status valid = Validate(call, rank(), world_size());
-    if (!valid.ok()) {
-      return group_->member.Refuse(CallOf(call, world_size()), valid.message());
-    }
-    return IsBetweenTwo(call.operation) ? RunWithPartner(call)
-                                        : RunWithAll(call);
-  }
-
-  // Plain memory of this process: ranks exchange messages, and do not reduce
-  // from each other's memory.
-  absl::StatusOr<GroupBuffer> Allocate(int64_t bytes, CallSite site) override {
-    LOCKSTEP_RETURN_IF_ERROR(Enter(Operation::kAllocate, bytes, site));
-    if (bytes == 0) return GroupBuffer();
-    std::shared_ptr<void> memory = ZeroedMemory(static_cast<size_t>(bytes));
-    const uint8_t has = memory != nullptr ? 1 : 0;
-    std::vector<uint8_t> have(static_cast<size_t>(world_size()));
-    LOCKSTEP_RETURN_IF_ERROR(
-        Move(Collective::AllGather(std::span(&has, 1), have)));
-    const auto without = std::find(have.begin(), have.end(), 0);
-    if (without != have.end()) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat("rank ", without - have.begin(), " cannot allocate ",
-                       bytes, " bytes"));
-    }
-    std::byte* const data = static_cast<std::byte*>(memory.get());
-    return GroupBuffer(std::move(memory), {data, static_cast<size_t>(bytes)});
-  }
-
-  absl::StatusOr<std::unique_ptr<Communicator>> Split(int color, int key,
-                                                      CallSite site) override {
-    LOCKSTEP_RETURN_IF_ERROR(Enter(Operation::kSplit, 0, site));
-    struct Wish {
-      int64_t color;
-      int64_t key;
-      int64_t split;  // Of the new groups, on rank 0.
-    };
-    const Wish mine = {color, key, rank() == 0 ? runtime_.NextSplit() : 0};
-    std::vector<Wish> wishes(static_cast<size_t>(world_size()));
-    LOCKSTEP_RETURN_IF_ERROR(
-        Move(Collective::AllGather(std::as_bytes(std::span(&mine, 1)),
-                                   std::as_writable_bytes(std::span(wishes)))));
-    std::vector<int> ranks;
-    for (int peer = 0; peer < world_size(); ++peer) {
-      if (wishes[peer].color == color) ranks.push_back(peer);
-    }
-    const int64_t number = 2 * wishes[0].split + 1;
-    LOCKSTEP_RETURN_IF_ERROR(Finish(runtime_.CheckTag(FirstTag(number) + 1)));
-    if (color < 0) return nullptr;
-    std::stable_sort(ranks.begin(), ranks.end(), [&](int a, int b) {
-      return wishes[a].key < wishes[b].key;
-    });
-    return std::make_unique<MpiCommunicator>(runtime_, Subgroup(ranks, number));
-  }
-
  private:
-  absl::Status RunWithAll(const Collective& call) {
-    LOCKSTEP_RETURN_IF_ERROR(group_->member.Enter(CallOf(call, world_size())));
-    if (call.operation == Operation::kBarrier) return Finish(absl::OkStatus());
-    return Finish(
-        RunOverTransport(*group_->transport, call, group_->algorithm));
+  MessageMember& member() const override { return group_->member; }
+  MessageTransport& transport() const override { return *group_->transport; }
+  Algorithm algorithm() const override { return group_->algorithm; }
+
+  // Rank 0's number holds.
+  absl::StatusOr<SplitOffer> OfferForSplit() override {
+    SplitOffer offer = {};
+    const int64_t split = rank() == 0 ? runtime_.NextSplit() : 0;
+    std::memcpy(offer.data(), &split, sizeof(split));
+    return offer;
   }
 
-  // Flushed before the partner is left, so that a call that follows does not
-  // come to it before the last piece.
-  absl::Status RunWithPartner(const Collective& call) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        group_->member.EnterWithPartner(CallOf(call, world_size())));
-    absl::Status status = Move(call);
-    group_->member.LeavePartner();
-    return status;
-  }
-
-  // Within a call that has been entered.
-  absl::Status Move(const Collective& call) {
-    return Finish(RunOverTransport(*group_->transport, call, Algorithm::kAuto));
-  }
-
-  absl::Status Finish(const absl::Status& status) {
-    return status.ok() ? group_->transport->Flush()
-                       : group_->member.Fail(status);
-  }
-
-  absl::Status Enter(Operation operation, int64_t count, const CallSite& site) {
-    const Call call = CallOf(operation, count, site);
-    if (count < 0 || count > INT64_MAX / 2 / world_size()) {
-      return group_->member.Refuse(call, "that is no size");
-    }
-    return group_->member.Enter(call);
-  }
-
-  std::unique_ptr<MpiGroup> Subgroup(const std::vector<int>& ranks,
-                                     int64_t number) const {
-    const MpiMember& parent = group_->member;
-    MpiMembers members;
-    members.comm = parent.members().comm;
-    std::vector<MpiIntroduction> introductions;
+  absl::StatusOr<std::unique_ptr<Communicator>> Subgroup(
+      const std::vector<int>& ranks,
+      std::span<const SplitOffer> offers) override {
+    int64_t split = 0;
+    std::memcpy(&split, offers[0].data(), sizeof(split));
+    const int64_t number = 2 * split + 1;
+    LOCKSTEP_RETURN_IF_ERROR(runtime_.CheckTag(FirstTag(number) + 1));
+    if (ranks.empty()) return nullptr;
+    const MpiMembers& parent = group_->members;
+    MpiMembers members = {.comm = parent.comm, .processes = {}};
     for (const int old : ranks) {
-      if (old == rank()) members.rank = static_cast<int>(introductions.size());
-      members.processes.push_back(parent.members().processes[old]);
-      introductions.push_back(parent.introductions()[old]);
-      // Which hold for the group, whoever is its first rank.
-      introductions.back().slot_bytes = parent.introductions()[0].slot_bytes;
-      introductions.back().algorithm = group_->algorithm;
+      if (old == rank()) {
+        members.rank = static_cast<int>(members.processes.size());
+      }
+      members.processes.push_back(parent.processes[old]);
     }
-    auto group =
-        std::make_unique<MpiGroup>(std::move(members), number, group_->timeout);
-    group->member.Know(std::move(introductions));
+    auto group = std::make_unique<MpiGroup>(std::move(members), number,
+                                            group_->member.timeout());
+    group->member.Know(IntroductionsOf(ranks));
     group->Connect();
-    return group;
+    return std::make_unique<MpiCommunicator>(runtime_, std::move(group));
   }
 
   MpiRuntime& runtime_;

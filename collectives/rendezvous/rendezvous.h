@@ -44,6 +44,12 @@ absl::Status CheckRank(int rank, int world_size);
 // kInvalidArgument, naming the rank, for more than kMaxBlobBytes.
 absl::Status CheckBlob(int rank, absl::string_view blob);
 
+// Exchanges what each rank has to say, or why it cannot go on: then every rank
+// gets the error of the lowest such rank, "rank 1 cannot join: ...", and none
+// waits for it. Other errors: Exchange's.
+absl::StatusOr<std::vector<std::string>> ExchangeResults(
+    Rendezvous& rendezvous, const absl::StatusOr<std::string>& mine);
+
 struct FileRendezvousOptions {
   std::string path;  // Created if absent; all ranks name the same file.
   int rank = 0;

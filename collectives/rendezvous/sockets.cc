@@ -1,5 +1,7 @@
 #include "collectives/rendezvous/sockets.h"
 
+#include <ifaddrs.h>
+#include <net/if.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -68,6 +70,12 @@ bool IsConnectedToItself(const OwnedFd& socket) {
          getpeername(socket.get(), reinterpret_cast<sockaddr*>(&peer.storage),
                      &peer.size) == 0 &&
          IsSame(self, peer);
+}
+
+std::string Number(const sockaddr& address, socklen_t size) {
+  char text[NI_MAXHOST] = {};
+  getnameinfo(&address, size, text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
+  return text;
 }
 
 bool WouldWait(int error) { return error == EAGAIN || error == EINTR; }
@@ -168,26 +176,72 @@ absl::StatusOr<std::optional<OwnedFd>> Accept(const OwnedFd& listener) {
   return std::nullopt;
 }
 
-absl::StatusOr<OwnedFd> Connect(const SocketAddress& address,
-                                absl::Duration timeout) {
+absl::StatusOr<OwnedFd> BeginConnect(const SocketAddress& address) {
   absl::StatusOr<OwnedFd> socket = NewSocket(address);
   if (!socket.ok()) return socket;
   SendAtOnce(*socket);
-  if (connect(socket->get(), Generic(address), address.size) != 0) {
-    if (errno != EINPROGRESS && errno != EINTR) return SystemError(errno);
-    pollfd waiting = {socket->get(), POLLOUT, 0};
-    const int ready = poll(&waiting, 1, PollMilliseconds(Deadline(timeout)));
-    if (ready < 0) return SystemError(errno);
-    if (ready == 0) return absl::DeadlineExceededError("no answer");
-    int error = 0;
-    socklen_t size = sizeof(error);
-    getsockopt(socket->get(), SOL_SOCKET, SO_ERROR, &error, &size);
-    if (error != 0) return SystemError(error);
-  }
-  if (IsConnectedToItself(*socket)) {
-    return absl::UnavailableError("nobody listens there");
+  if (connect(socket->get(), Generic(address), address.size) != 0 &&
+      errno != EINPROGRESS && errno != EINTR) {
+    return SystemError(errno);
   }
   return socket;
+}
+
+absl::Status EndConnect(const OwnedFd& socket) {
+  int error = 0;
+  socklen_t size = sizeof(error);
+  getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0) return SystemError(error);
+  if (IsConnectedToItself(socket)) {
+    return absl::UnavailableError("nobody listens there");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<OwnedFd> Connect(const SocketAddress& address,
+                                absl::Duration timeout) {
+  absl::StatusOr<OwnedFd> socket = BeginConnect(address);
+  if (!socket.ok()) return socket;
+  pollfd waiting = {socket->get(), POLLOUT, 0};
+  const int ready = poll(&waiting, 1, PollMilliseconds(Deadline(timeout)));
+  if (ready < 0) return SystemError(errno);
+  if (ready == 0) return absl::DeadlineExceededError("no answer");
+  const absl::Status connected = EndConnect(*socket);
+  if (!connected.ok()) return connected;
+  return socket;
+}
+
+// Connecting a datagram socket only chooses the way.
+absl::StatusOr<std::string> OwnAddressTowards(const SocketAddress& address) {
+  const OwnedFd chosen(
+      socket(address.storage.ss_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  SocketAddress own;
+  own.size = sizeof(own.storage);
+  if (!chosen.open() ||
+      connect(chosen.get(), Generic(address), address.size) != 0 ||
+      getsockname(chosen.get(), reinterpret_cast<sockaddr*>(&own.storage),
+                  &own.size) != 0) {
+    return SystemError(errno);
+  }
+  return Number(*Generic(own), own.size);
+}
+
+absl::StatusOr<std::string> OwnAddress() {
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return SystemError(errno);
+  const absl::Cleanup free = [all] { freeifaddrs(all); };
+  for (const int family : {AF_INET, AF_INET6}) {
+    for (const ifaddrs* one = all; one != nullptr; one = one->ifa_next) {
+      if (one->ifa_addr == nullptr || one->ifa_addr->sa_family != family ||
+          (one->ifa_flags & IFF_UP) == 0 ||
+          (one->ifa_flags & IFF_LOOPBACK) != 0) {
+        continue;
+      }
+      return Number(*one->ifa_addr, family == AF_INET ? sizeof(sockaddr_in)
+                                                      : sizeof(sockaddr_in6));
+    }
+  }
+  return absl::UnavailableError("this host has no address but loopback");
 }
 
 std::optional<size_t> SendSome(const OwnedFd& socket, absl::string_view bytes) {

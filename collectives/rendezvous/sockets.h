@@ -1,4 +1,4 @@
-// Addresses and sockets of the TCP rendezvous.
+// Addresses and sockets of the TCP rendezvous and of TCP groups.
 #ifndef LOCKSTEP_COLLECTIVES_RENDEZVOUS_SOCKETS_H_
 #define LOCKSTEP_COLLECTIVES_RENDEZVOUS_SOCKETS_H_
 
@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
@@ -46,6 +47,17 @@ absl::StatusOr<std::optional<OwnedFd>> Accept(const OwnedFd& listener);
 // Connects within the timeout. Errors: the system's, kDeadlineExceeded.
 absl::StatusOr<OwnedFd> Connect(const SocketAddress& address,
                                 absl::Duration timeout);
+// The same in two steps: begins, and, once the socket can be written to, says
+// whether it is connected.
+absl::StatusOr<OwnedFd> BeginConnect(const SocketAddress& address);
+absl::Status EndConnect(const OwnedFd& socket);
+
+// This host's own address, as a number, from which it reaches `address`. Sends
+// nothing. Errors: the system's where there is no way.
+absl::StatusOr<std::string> OwnAddressTowards(const SocketAddress& address);
+// An address of this host that is not loopback, as a number; IPv4 before IPv6.
+// Error: kUnavailable if there is none.
+absl::StatusOr<std::string> OwnAddress();
 
 // How many bytes went, 0 if none can go now, nullopt if the connection has
 // ended, in whatever way.

@@ -74,7 +74,8 @@ absl::StatusOr<std::vector<SocketAddress>> AddressesOf(
                   [](const SocketAddress& a) { return a.IsLoopback(); });
   if (loopback || !options.token.empty()) return addresses;
   return absl::InvalidArgumentError(
-      "an address that is not loopback needs a token (LOCKSTEP_TOKEN)");
+      "an address that is not loopback needs a token: export "
+      "LOCKSTEP_TOKEN=$(openssl rand -hex 32), the same for every rank");
 }
 
 absl::StatusOr<std::vector<OwnedFd>> ListenAtAll(

@@ -23,6 +23,7 @@
 #include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -34,6 +35,7 @@
 #include "collectives/communicator.h"
 #include "collectives/host/host_group.h"
 #include "collectives/rendezvous/rendezvous.h"
+#include "collectives/tcp/tcp_group.h"
 
 namespace lockstep {
 namespace {
@@ -64,17 +66,21 @@ std::vector<Result> RunThreads(int world_size, const Function& fn,
   return results;
 }
 
-Result RunRank(int rank, int world_size, const std::string& path,
-               const Function& fn, const RunRanksOptions& options) {
+Result RunRank(Backend backend, int rank, int world_size,
+               const std::string& path, const Function& fn,
+               const RunRanksOptions& options) {
   FileRendezvousOptions meeting;
   meeting.path = path;
   meeting.rank = rank;
   meeting.world_size = world_size;
   meeting.timeout = options.group.timeout;
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Rendezvous> rendezvous,
+  LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<Rendezvous> rendezvous,
                             OpenFileRendezvous(meeting));
-  LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<Communicator> communicator,
-                            JoinProcessGroup(*rendezvous, options.group));
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Communicator> communicator,
+      backend == Backend::kTcp
+          ? JoinTcpGroup(std::move(rendezvous), {}, options.group)
+          : JoinProcessGroup(*rendezvous, options.group));
   return fn(*communicator);
 }
 
@@ -224,9 +230,10 @@ Result ResultOf(int rank, const Child& child, int status, int index,
                    WEXITSTATUS(status)));
 }
 
-std::vector<Result> RunProcesses(int world_size, int ranks_per_process,
+std::vector<Result> RunProcesses(Backend backend, int world_size,
                                  const Function& fn,
                                  const RunRanksOptions& options) {
+  const int ranks_per_process = backend == Backend::kMixed ? 2 : 1;
   const int file = memfd_create("rendezvous", MFD_CLOEXEC);
   const std::string path = absl::StrCat("/proc/", getpid(), "/fd/", file);
   std::vector<Child> children;
@@ -234,7 +241,7 @@ std::vector<Result> RunProcesses(int world_size, int ranks_per_process,
     const int end = std::min(begin + ranks_per_process, world_size);
     children.push_back(Start(children, [&, begin, end] {
       return RunRanksOfProcess(begin, end, [&](int rank) {
-        return RunRank(rank, world_size, path, fn, options);
+        return RunRank(backend, rank, world_size, path, fn, options);
       });
     }));
   }
@@ -257,7 +264,7 @@ std::vector<Result> RunProcesses(int world_size, int ranks_per_process,
 }  // namespace
 
 const char* Name(Backend backend) {
-  constexpr const char* kNames[] = {"Threads", "Processes", "Mixed"};
+  constexpr const char* kNames[] = {"Threads", "Processes", "Mixed", "Tcp"};
   return kNames[static_cast<size_t>(backend)];
 }
 
@@ -266,8 +273,7 @@ std::vector<absl::StatusOr<std::string>> RunRanksCollect(
     const std::function<absl::StatusOr<std::string>(Communicator&)>& fn,
     const RunRanksOptions& options) {
   if (backend == Backend::kThreads) return RunThreads(world_size, fn, options);
-  return RunProcesses(world_size, backend == Backend::kMixed ? 2 : 1, fn,
-                      options);
+  return RunProcesses(backend, world_size, fn, options);
 }
 
 std::vector<absl::Status> RunRanks(

@@ -19,9 +19,10 @@
 namespace lockstep {
 
 // kMixed: the `processes` backend, with two ranks as threads of each process.
-enum class Backend { kThreads, kProcesses, kMixed };
+// kTcp: over loopback, a process for each rank.
+enum class Backend { kThreads, kProcesses, kMixed, kTcp };
 
-// "Threads", "Processes", "Mixed": for the names of parameterised tests.
+// "Threads", "Processes", "Mixed", "Tcp": for the names of parameterised tests.
 const char* Name(Backend backend);
 
 struct RunRanksOptions {

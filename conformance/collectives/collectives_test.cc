@@ -70,6 +70,11 @@ std::vector<Group> Groups() {
     }
     groups.push_back({Backend::kMixed, Algorithm::kAuto, Memory::kGroup,
                       world_size, 128 << 10});
+    // Small slots, of which there are as many as elsewhere.
+    for (const Algorithm algorithm : {Algorithm::kAuto, Algorithm::kTree}) {
+      groups.push_back(
+          {Backend::kTcp, algorithm, Memory::kOrdinary, world_size, 1024});
+    }
   }
   return groups;
 }

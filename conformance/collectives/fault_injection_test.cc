@@ -1,6 +1,7 @@
-// Two hundred groups (in a slice fifty), in each of which a random rank is
-// killed, stopped or made to disagree at a random call: every other rank must
-// report that cause, soon, and nothing may be left behind.
+// Two hundred groups of each backend (in a slice fifty, and twenty of `tcp`),
+// in each of which a random rank is killed, stopped or made to disagree at a
+// random call: every other rank must report that cause, soon, and nothing may
+// be left behind.
 #include <dirent.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -18,6 +19,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -276,20 +278,22 @@ testing::Matcher<const absl::Status&> IsCause(const Plan& plan) {
                                                 ", rank [0-9].*", site, "$"))));
 }
 
-class FaultInjectionTest : public testing::TestWithParam<int> {};
+class FaultInjectionTest
+    : public testing::TestWithParam<std::tuple<Backend, int>> {};
 
 TEST_P(FaultInjectionTest, EveryOtherRankReportsTheCauseAndNothingIsLeft) {
   RunRanksOptions options;
   options.group.timeout = kDeadline;
   options.deadline = absl::Seconds(20);
+  const auto [backend, number] = GetParam();
   const int lot = kRuns / kLots;
-  for (int run = GetParam() * lot; run < (GetParam() + 1) * lot; ++run) {
+  for (int run = number * lot; run < (number + 1) * lot; ++run) {
     const Plan plan = PlanOf(static_cast<uint32_t>(run));
     SCOPED_TRACE(ToString(plan));
     const auto traces = Traces();
     SharedTime struck;
     const auto statuses = RunRanks(
-        Backend::kProcesses, plan.world_size,
+        backend, plan.world_size,
         [&](Communicator& c) { return RunRank(c, plan, struck); }, options);
     for (int rank = 0; rank < plan.world_size; ++rank) {
       const bool reports =
@@ -305,8 +309,19 @@ TEST_P(FaultInjectionTest, EveryOtherRankReportsTheCauseAndNothingIsLeft) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Lots, FaultInjectionTest,
-                         testing::Range(0, IsExhaustive() ? kLots : 5));
+std::string NameOf(const testing::TestParamInfo<std::tuple<Backend, int>>& p) {
+  return absl::StrCat(Name(std::get<0>(p.param)), std::get<1>(p.param));
+}
+INSTANTIATE_TEST_SUITE_P(
+    Processes, FaultInjectionTest,
+    testing::Combine(testing::Values(Backend::kProcesses),
+                     testing::Range(0, IsExhaustive() ? kLots : 5)),
+    NameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Tcp, FaultInjectionTest,
+    testing::Combine(testing::Values(Backend::kTcp),
+                     testing::Range(0, IsExhaustive() ? kLots : 2)),
+    NameOf);
 
 // The controls: what the checks above must reject.
 

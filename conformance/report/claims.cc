@@ -117,6 +117,7 @@ const std::vector<KnownClaim>& KnownClaims() {
        {{"threads", kHost, all, with_five},
         {"processes", kHost, all, with_five},
         {"mixed", kHost, all, with_five},
+        {"tcp", kHost, all, with_five},
         {"mpi", kHost, all, with_five},
         {"nccl stand-in", kStandin, all, with_five},
         {"nccl", kNccl, {}, {}, kNcclAsks}}},

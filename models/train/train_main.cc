@@ -106,9 +106,11 @@ prints its accuracy on the test set after each epoch.
                     "timeout_s"},
                    {"What to keep:", "output_dir=DIR resume=FILE"}},
       .ending =
-          R"(Under torchrun --no-python, mpirun, srun or //collectives:launch this process
-is one rank of theirs, and --nproc is not needed. The ranks meet in the file
-that LOCKSTEP_RENDEZVOUS names, or else in one in the temporary folder.
+          R"(Under torchrun --no-python, mpirun, srun or //collectives:launch, on one host or
+several, this process is one rank of theirs, and --nproc is not needed. The
+ranks of one host meet in the file that LOCKSTEP_RENDEZVOUS names, or else in
+one in the temporary folder; those of several at MASTER_ADDR and MASTER_PORT,
+with LOCKSTEP_TOKEN (collectives/launch/README.md).
 
 Exit status: 0 on success, 2 for a wrong flag, 1 for any other error; 128 + N
 if signal N killed a rank.

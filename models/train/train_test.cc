@@ -34,6 +34,7 @@
 #include "base/slice.h"
 #include "base/status_matchers.h"
 #include "base/subprocess.h"
+#include "collectives/launch/launcher.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "models/data/idx_files.h"
@@ -412,28 +413,34 @@ TEST_F(TrainTest, TakesPathsRelativeToWhereBazelWasRun) {
       std::filesystem::exists(root_ + "/relative/out/weights.safetensors"));
 }
 
-// As torchrun --no-python starts ranks.
+// As torchrun --no-python starts ranks, on one host, and on two, which then
+// meet over TCP.
 TEST_F(TrainTest, JoinsTheRanksOfAnotherLauncher) {
-  const std::string temp = Folder("tmp");
-  const std::string dir = Folder("out");
-  std::vector<Subprocess> ranks;
-  for (int rank = 0; rank < 2; ++rank) {
-    ranks.push_back(Start(
-        {"--batch_size=64", "--lr=0.5", "--epochs=2", "--output_dir=" + dir},
-        {{"RANK", absl::StrCat(rank)},
-         {"WORLD_SIZE", "2"},
-         {"LOCAL_RANK", absl::StrCat(rank)},
-         {"LOCAL_WORLD_SIZE", "2"},
-         {"MASTER_ADDR", "127.0.0.1"},
-         {"MASTER_PORT", "29500"},
-         {"TMPDIR", temp}}));
+  const std::string ours =
+      WeightsText(Train("ours", {"--nproc=2", "--epochs=2"}));
+  for (const int local : {2, 1}) {
+    const std::string temp = Folder(absl::StrCat("tmp", local));
+    const std::string dir = Folder(absl::StrCat("out", local));
+    const std::string port = absl::StrCat(ReservePort().port);
+    std::vector<Subprocess> ranks;
+    for (int rank = 0; rank < 2; ++rank) {
+      ranks.push_back(Start(
+          {"--batch_size=64", "--lr=0.5", "--epochs=2", "--output_dir=" + dir},
+          {{"RANK", absl::StrCat(rank)},
+           {"WORLD_SIZE", "2"},
+           {"LOCAL_RANK", absl::StrCat(rank % local)},
+           {"LOCAL_WORLD_SIZE", absl::StrCat(local)},
+           {"MASTER_ADDR", "127.0.0.1"},
+           {"MASTER_PORT", port},
+           {"TMPDIR", temp}}));
+    }
+    for (Subprocess& rank : ranks) {
+      EXPECT_EQ(rank.Wait(kDeadline), 0) << rank.err();
+    }
+    EXPECT_EQ(ranks[1].out(), "");
+    EXPECT_TRUE(std::filesystem::is_empty(temp));
+    EXPECT_EQ(WeightsText(dir), ours) << local << " ranks on a host";
   }
-  for (Subprocess& rank : ranks) {
-    EXPECT_EQ(rank.Wait(kDeadline), 0) << rank.err();
-  }
-  EXPECT_TRUE(std::filesystem::is_empty(temp));
-  EXPECT_EQ(WeightsText(dir),
-            WeightsText(Train("ours", {"--nproc=2", "--epochs=2"})));
 }
 
 // Reaps what has become a child of this process, until there is nothing left;

@@ -1,6 +1,6 @@
-// A rank for tests of launchers: `rank sum` joins the group and prints the sum
-// of all ranks' numbers from 1 on, and `rank launcher` prints the identity of
-// the process that started this rank, which RANK and RUN mark.
+// A rank for tests of launchers: `rank sum` joins the group, twice, and prints
+// the sum of all ranks' numbers from 1 on, and `rank launcher` prints the
+// identity of the process that started this rank, which RANK and RUN mark.
 #include <cstdint>
 #include <cstdio>
 #include <span>
@@ -21,12 +21,15 @@ namespace lockstep {
 namespace {
 
 absl::StatusOr<std::string> Sum() {
-  LOCKSTEP_ASSIGN_OR_RETURN(
-      const LocalRanks ranks,
-      CreateGroup("processes", 0, {.timeout = absl::Minutes(1)}));
-  Communicator& rank = *ranks.front();
-  int64_t sum = rank.rank() + 1;
-  LOCKSTEP_RETURN_IF_ERROR(rank.AllReduce(std::span<int64_t>(&sum, 1)));
+  int64_t sum = 0;
+  for (int time = 0; time < 2; ++time) {
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const LocalRanks ranks,
+        CreateGroup("processes", 0, {.timeout = absl::Minutes(1)}));
+    Communicator& rank = *ranks.front();
+    sum = rank.rank() + 1;
+    LOCKSTEP_RETURN_IF_ERROR(rank.AllReduce(std::span<int64_t>(&sum, 1)));
+  }
   return absl::StrCat("sum ", sum, "\n");
 }
 

@@ -1,7 +1,6 @@
-#include "collectives/mpi/mpi_member.h"
+#include "collectives/host/message_member.h"
 
-#include <mpi.h>
-#include <sched.h>
+#include <sys/mman.h>
 #include <sys/types.h>
 #include <unistd.h>
 
@@ -14,20 +13,21 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "base/process.h"
 #include "base/status_macros.h"
+#include "collectives/algorithms/over_transport.h"
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
-#include "collectives/mpi/mpi_runtime.h"
 
 namespace lockstep {
 namespace {
@@ -59,18 +59,20 @@ constexpr absl::Duration kDisagreementPatience = absl::Milliseconds(100);
 // then all of them return the words of the lowest one (Tell).
 constexpr std::chrono::milliseconds kSettle(50);
 
-// Longer than a piece takes, so that the core is not given away between pieces.
-constexpr std::chrono::microseconds kSpinFor(500);
+constexpr int64_t kMaxSlotBytes = 16 << 20;
 
-// After a while a wait will be long: sleeping then costs little, and the core
-// is free for those that are waited for.
-constexpr std::chrono::milliseconds kYieldFor(2);
-constexpr std::chrono::microseconds kSleep(100);
+// Null without memory.
+std::shared_ptr<void> ZeroedMemory(size_t size) {
+  void* const memory = mmap(nullptr, size, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return nullptr;
+  return {memory, [size](void* data) { munmap(data, size); }};
+}
 
 }  // namespace
 
-MpiIntroduction IntroduceSelf(const GroupOptions& options) {
-  MpiIntroduction self;
+RankIntroduction IntroduceSelf(const GroupOptions& options) {
+  RankIntroduction self;
   self.process = ThisProcess();
   gethostname(self.host.data(), self.host.size() - 1);
   const std::string system = System();
@@ -81,131 +83,46 @@ MpiIntroduction IntroduceSelf(const GroupOptions& options) {
   return self;
 }
 
-ControlChannel::ControlChannel(MpiMembers members, int tag)
-    : members_(std::move(members)), tag_(tag) {
-  int processes = 0;
-  MPI_Comm_size(members_.comm, &processes);
-  rank_of_process_.assign(static_cast<size_t>(processes), -1);
-  for (size_t rank = 0; rank < members_.processes.size(); ++rank) {
-    rank_of_process_[members_.processes[rank]] = static_cast<int>(rank);
+absl::Status CheckSettings(const RankIntroduction& first) {
+  const int64_t bytes = first.slot_bytes;
+  if (bytes > 0 && bytes % 64 == 0 && bytes <= kMaxSlotBytes) {
+    return absl::OkStatus();
   }
-  Receive();
+  return absl::InvalidArgumentError(
+      absl::StrCat("slot_bytes is ", bytes,
+                   " on rank 0, and must be a multiple of 64 up to 16 MiB"));
 }
 
-void ControlChannel::Note(int code, const char* what) {
-  error_.Update(MpiStatus(code, what));
-}
-
-void ControlChannel::Receive() {
-  Note(MPI_Irecv(&incoming_, static_cast<int>(sizeof(incoming_)), MPI_BYTE,
-                 MPI_ANY_SOURCE, tag_, members_.comm, &receive_),
-       "MPI_Irecv");
-}
-
-bool ControlChannel::IsSent(Outgoing& outgoing) {
-  int sent = 0;
-  const int code =
-      MPI_Testall(static_cast<int>(outgoing.requests.size()),
-                  outgoing.requests.data(), &sent, MPI_STATUSES_IGNORE);
-  return code == MPI_SUCCESS && sent != 0;
-}
-
-ControlChannel::Outgoing& ControlChannel::NextOutgoing() {
-  for (const std::unique_ptr<Outgoing>& outgoing : outgoing_) {
-    if (IsSent(*outgoing)) return *outgoing;
-  }
-  outgoing_.push_back(std::make_unique<Outgoing>());
-  return *outgoing_.back();
-}
-
-void ControlChannel::Post(const ControlMessage& message,
-                          std::span<const int> peers) {
-  Outgoing& outgoing = NextOutgoing();
-  const size_t size = offsetof(ControlMessage, body) + message.size;
-  std::copy_n(reinterpret_cast<const char*>(&message), size,
-              reinterpret_cast<char*>(&outgoing.message));
-  outgoing.requests.assign(peers.size(), MPI_REQUEST_NULL);
-  for (size_t i = 0; i < peers.size(); ++i) {
-    Note(MPI_Isend(&outgoing.message, static_cast<int>(size), MPI_BYTE,
-                   members_.processes[peers[i]], tag_, members_.comm,
-                   &outgoing.requests[i]),
-         "MPI_Isend");
-  }
-}
-
-// MPI may read the message for as long as it likes.
-void ControlChannel::PostLeft() const {
-  static const ControlMessage* const left =
-      new ControlMessage{ControlMessage::Kind::kLeft, 0, 0, {}};
-  for (size_t peer = 0; peer < members_.processes.size(); ++peer) {
-    if (static_cast<int>(peer) == members_.rank) continue;
-    MPI_Request request = MPI_REQUEST_NULL;
-    const int code = MPI_Isend(
-        left, static_cast<int>(offsetof(ControlMessage, body)), MPI_BYTE,
-        members_.processes[peer], tag_, members_.comm, &request);
-    if (code == MPI_SUCCESS) MPI_Request_free(&request);
-  }
-}
-
-void ControlChannel::Poll(
-    absl::FunctionRef<void(int, const ControlMessage&)> take) {
-  while (receive_ != MPI_REQUEST_NULL) {
-    int came = 0;
-    MPI_Status status = {};
-    Note(MPI_Test(&receive_, &came, &status), "MPI_Test");
-    if (came == 0 || !error_.ok()) return;
-    take(rank_of_process_[status.MPI_SOURCE], incoming_);
-    Receive();
-  }
-}
-
-bool ControlChannel::IsIdle() {
-  return std::all_of(outgoing_.begin(), outgoing_.end(),
-                     [](const auto& outgoing) { return IsSent(*outgoing); });
-}
-
-void ControlChannel::Close() {
-  if (receive_ != MPI_REQUEST_NULL) MPI_Cancel(&receive_);
-}
-
-bool ControlChannel::IsClosed() {
-  int done = 1;
-  if (receive_ != MPI_REQUEST_NULL) {
-    MPI_Test(&receive_, &done, MPI_STATUS_IGNORE);
-  }
-  return done != 0;
-}
-
-MpiMember::MpiMember(MpiMembers members, int first_tag, absl::Duration timeout)
-    : members_(std::move(members)),
-      first_tag_(first_tag),
+MessageMember::MessageMember(ControlChannel& channel, int rank, int world_size,
+                             absl::Duration timeout)
+    : channel_(channel),
+      rank_(rank),
       timeout_(timeout),
-      control_(members_, first_tag),
-      peers_(members_.processes.size()),
-      introductions_(members_.processes.size()),
-      partner_calls_(members_.processes.size()),
+      peers_(static_cast<size_t>(world_size)),
+      introductions_(peers_.size()),
+      partner_calls_(peers_.size()),
       spoke_(Clock::now()) {
-  for (int peer = 0; peer < world_size(); ++peer) {
+  for (int peer = 0; peer < world_size; ++peer) {
     peers_[peer].heard = spoke_;
-    if (peer != rank()) others_.push_back(peer);
+    if (peer != rank) others_.push_back(peer);
   }
 }
 
-absl::Status MpiMember::Introduce(const MpiIntroduction& self) {
-  peers_[rank()].introduced = true;
+absl::Status MessageMember::Introduce(const RankIntroduction& self) {
+  peers_[rank()].known = true;
   introductions_[rank()] = self;
   Post(Kind::kHello, 0, &self, sizeof(self), others_);
   LOCKSTEP_RETURN_IF_ERROR(Wait({}, [this] {
-    return AllHave([this](int peer) { return peers_[peer].introduced; });
+    return AllHave([this](int peer) { return peers_[peer].there; });
   }));
   Know(introductions_);
   return absl::OkStatus();
 }
 
 // Spinning on a core that an awaited rank needs would only delay it.
-void MpiMember::Know(std::vector<MpiIntroduction> introductions) {
+void MessageMember::Know(std::vector<RankIntroduction> introductions) {
   introductions_ = std::move(introductions);
-  for (Peer& peer : peers_) peer.introduced = true;
+  for (Peer& peer : peers_) peer.known = true;
   std::vector<pid_t> pids;
   for (const ProcessIdentity& process : Neighbours()) {
     pids.push_back(process.pid);
@@ -213,7 +130,7 @@ void MpiMember::Know(std::vector<MpiIntroduction> introductions) {
   may_spin_ = static_cast<int>(pids.size()) <= UsableCores(pids);
 }
 
-std::vector<ProcessIdentity> MpiMember::Neighbours() const {
+std::vector<ProcessIdentity> MessageMember::Neighbours() const {
   std::vector<ProcessIdentity> neighbours;
   for (int peer = 0; peer < world_size(); ++peer) {
     if (IsNeighbour(peer)) neighbours.push_back(introductions_[peer].process);
@@ -221,36 +138,36 @@ std::vector<ProcessIdentity> MpiMember::Neighbours() const {
   return neighbours;
 }
 
-bool MpiMember::IsNeighbour(int peer) const {
-  return peers_[peer].introduced &&
+bool MessageMember::IsNeighbour(int peer) const {
+  return peers_[peer].known &&
          introductions_[peer].system == introductions_[rank()].system;
 }
 
-void MpiMember::Post(Kind kind, uint64_t number, const void* body, size_t size,
-                     std::span<const int> peers) {
+void MessageMember::Post(Kind kind, uint64_t number, const void* body,
+                         size_t size, std::span<const int> peers) {
   ControlMessage message;
   message.kind = kind;
   message.number = number;
   message.size = std::min(size, ControlMessage::kMaxBody);
   if (size > 0) std::memcpy(message.body.data(), body, message.size);
-  control_.Post(message, peers);
+  channel_.Post(message, peers);
   if (peers.size() == others_.size()) spoke_ = Clock::now();
 }
 
-void MpiMember::Poll() {
-  control_.Poll(
+void MessageMember::Poll() {
+  channel_.Poll(
       [this](int peer, const ControlMessage& message) { Take(peer, message); });
 }
 
-void MpiMember::Take(int peer, const ControlMessage& message) {
+void MessageMember::Take(int peer, const ControlMessage& message) {
   Peer& sender = peers_[peer];
   sender.heard = Clock::now();
   Begun begun{message.number, {}};
   switch (message.kind) {
     case Kind::kHello:
       std::memcpy(&introductions_[peer], message.body.data(),
-                  sizeof(MpiIntroduction));
-      sender.introduced = true;
+                  sizeof(RankIntroduction));
+      sender.known = sender.there = true;
       break;
     case Kind::kCall:
       std::memcpy(&begun.call, message.body.data(), sizeof(Call));
@@ -273,7 +190,7 @@ void MpiMember::Take(int peer, const ControlMessage& message) {
   }
 }
 
-absl::Status MpiMember::Begin(const Call& call) {
+absl::Status MessageMember::Begin(const Call& call) {
   if (!failure_.ok()) {
     return CallAfterFailure(rank(), call, failure_);
   }
@@ -282,7 +199,7 @@ absl::Status MpiMember::Begin(const Call& call) {
   return told_.ok() ? told_ : Fail(told_);
 }
 
-absl::Status MpiMember::Enter(const Call& call) {
+absl::Status MessageMember::Enter(const Call& call) {
   LOCKSTEP_RETURN_IF_ERROR(Begin(call));
   ++sequence_;
   peers_[rank()].calls[sequence_ % 2] = {sequence_, call};
@@ -294,7 +211,7 @@ absl::Status MpiMember::Enter(const Call& call) {
   return agreement.ok() ? agreement : Fail(agreement);
 }
 
-absl::Status MpiMember::EnterWithPartner(const Call& call) {
+absl::Status MessageMember::EnterWithPartner(const Call& call) {
   LOCKSTEP_RETURN_IF_ERROR(Begin(call));
   with_partner_ = true;
   Post(Kind::kPartner, ++partner_calls_[call.peer], &call, sizeof(call),
@@ -304,16 +221,16 @@ absl::Status MpiMember::EnterWithPartner(const Call& call) {
 
 // Two slots do: Enter returns once all ranks have begun the call, so none is
 // more than one call ahead of another.
-bool MpiMember::HasReached(int peer) const {
+bool MessageMember::HasReached(int peer) const {
   return peers_[peer].calls[sequence_ % 2].sequence == sequence_;
 }
 
-bool MpiMember::AllHave(absl::FunctionRef<bool(int)> holds) const {
+bool MessageMember::AllHave(absl::FunctionRef<bool(int)> holds) const {
   return std::all_of(others_.begin(), others_.end(), holds);
 }
 
 // Among the ranks that have reached the running call.
-absl::Status MpiMember::Disagreement() const {
+absl::Status MessageMember::Disagreement() const {
   const auto call_of = [this](int peer) -> const Call& {
     return peers_[peer].calls[sequence_ % 2].call;
   };
@@ -331,7 +248,7 @@ absl::Status MpiMember::Disagreement() const {
 // Whether one of two ranks is in a call of the two (Send, Receive) and waits
 // for the other, which is in a call of all ranks and waits for the first:
 // neither call can end. Either of the two ranks may be this one.
-absl::Status MpiMember::DisagreementWithPartner() const {
+absl::Status MessageMember::DisagreementWithPartner() const {
   if (with_partner_) {
     const Begun& next = peers_[call_.peer].calls[(sequence_ + 1) % 2];
     if (next.sequence != sequence_ + 1) return absl::OkStatus();
@@ -347,13 +264,13 @@ absl::Status MpiMember::DisagreementWithPartner() const {
   return absl::OkStatus();
 }
 
-absl::Status MpiMember::WaitFor(int send_peer, int receive_peer,
-                                absl::FunctionRef<bool()> ready) {
+absl::Status MessageMember::WaitFor(int send_peer, int receive_peer,
+                                    absl::FunctionRef<bool()> ready) {
   return ready() ? absl::OkStatus() : Wait({send_peer, receive_peer}, ready);
 }
 
-absl::Status MpiMember::Wait(const Awaited& awaited,
-                             absl::FunctionRef<bool()> ready) {
+absl::Status MessageMember::Wait(const Awaited& awaited,
+                                 absl::FunctionRef<bool()> ready) {
   const Clock::time_point start = Clock::now();
   Clock::time_point next_look = start + kLookEvery;
   while (true) {
@@ -367,34 +284,29 @@ absl::Status MpiMember::Wait(const Awaited& awaited,
     }
     // A peer may have died or left after the step that was waited for.
     if (!trouble.ok()) return ready() ? absl::OkStatus() : Fail(trouble);
-    Idle(now - start);
+    channel_.Idle(now - start, may_spin_, next_look - now);
   }
 }
 
-void MpiMember::Idle(Clock::duration waited) const {
-  if (may_spin_ && waited < kSpinFor) return;
-  if (waited < kYieldFor) {
-    sched_yield();
-  } else {
-    std::this_thread::sleep_for(kSleep);
-  }
-}
-
-absl::Status MpiMember::LookForFailure(const Awaited& awaited) const {
+absl::Status MessageMember::LookForFailure(const Awaited& awaited) const {
   if (!told_.ok()) return told_;
-  if (!control_.error().ok()) return control_.error();
+  if (!channel_.error().ok()) return channel_.error();
   for (const int peer : others_) {
     const bool lacks = !with_partner_ && !HasReached(peer);
     if (peers_[peer].left && (lacks || awaited.Has(peer))) {
       return absl::UnavailableError(
           absl::StrCat(NameOf(peer), " left the group", SeenBy()));
     }
+    const std::string lost = channel_.Lost(peer);
+    if (lost.empty() || peers_[peer].left) continue;
+    return absl::UnavailableError(
+        absl::StrCat(NameOf(peer), " ", lost, SeenBy()));
   }
   return absl::OkStatus();
 }
 
-absl::Status MpiMember::LookForTrouble(const Awaited& awaited,
-                                       absl::Duration waited) {
+absl::Status MessageMember::LookForTrouble(const Awaited& awaited,
+                                           absl::Duration waited) {
   LOCKSTEP_RETURN_IF_ERROR(DisagreementWithPartner());
   if (!with_partner_ && waited >= kDisagreementPatience) {
     LOCKSTEP_RETURN_IF_ERROR(Disagreement());
@@ -403,14 +315,15 @@ absl::Status MpiMember::LookForTrouble(const Awaited& awaited,
   SayAwake();
   if (waited < timeout_) return absl::OkStatus();
   const int silent = LongestSilent(awaited);
-  return absl::DeadlineExceededError(absl::StrCat(
-      silent < 0 ? "what MPI had to deliver" : NameOf(silent),
-      " did not come within ", absl::FormatDuration(timeout_), SeenBy()));
+  return absl::DeadlineExceededError(
+      absl::StrCat(silent < 0 ? "what was to be delivered" : NameOf(silent),
+                   " did not come within ", absl::FormatDuration(timeout_),
+                   silent < 0 ? "" : channel_.Obstacle(silent), SeenBy()));
 }
 
-// Only on this host, whose kernel can be asked. A rank that dies on another one
-// is silent, and is named at the deadline.
-absl::Status MpiMember::LookForDead() {
+// Only on this host, whose kernel can be asked. Of a rank that dies on another
+// one the channel may tell; else it is silent, and is named at the deadline.
+absl::Status MessageMember::LookForDead() {
   for (const int peer : others_) {
     if (!IsNeighbour(peer) || peers_[peer].left ||
         IsAlive(introductions_[peer].process)) {
@@ -426,21 +339,21 @@ absl::Status MpiMember::LookForDead() {
 
 // Ranks that wait say so, several times within a timeout, so that LongestSilent
 // can tell them from the rank that they wait for.
-void MpiMember::SayAwake() {
+void MessageMember::SayAwake() {
   const absl::Duration silent = absl::FromChrono(Clock::now() - spoke_);
   if (silent >= timeout_ / 8) Post(Kind::kAwake, 0, nullptr, 0, others_);
 }
 
 // A rank that waits is heard from, so the one that holds the others up is
 // silent: the rank that this one waits for, or one that that rank waits for.
-int MpiMember::LongestSilent(const Awaited& awaited) const {
+int MessageMember::LongestSilent(const Awaited& awaited) const {
   if (with_partner_) return call_.peer;
   const bool all_reached =
       AllHave([this](int peer) { return HasReached(peer); });
   int longest = -1;
   for (const int peer : others_) {
     if (!all_reached && HasReached(peer)) continue;
-    if (sequence_ == 0 && peers_[peer].introduced) continue;
+    if (sequence_ == 0 && !with_partner_ && peers_[peer].there) continue;
     const absl::Duration silent =
         absl::FromChrono(Clock::now() - peers_[peer].heard);
     if (awaited.Has(peer) && silent > timeout_ / 2) return peer;
@@ -451,20 +364,20 @@ int MpiMember::LongestSilent(const Awaited& awaited) const {
   return longest;
 }
 
-absl::Status MpiMember::Refuse(const Call& call, absl::string_view why) {
+absl::Status MessageMember::Refuse(const Call& call, absl::string_view why) {
   LOCKSTEP_RETURN_IF_ERROR(Begin(call));
   return Fail(CallRefused(rank(), call, why));
 }
 
 // Ranks may find the same trouble at the same time, each in its own words: then
 // those of the lowest rank hold.
-void MpiMember::Tell(int teller, const absl::Status& cause) {
+void MessageMember::Tell(int teller, const absl::Status& cause) {
   if (!told_.ok() && teller_ < teller) return;
   told_ = cause;
   teller_ = teller;
 }
 
-absl::Status MpiMember::Fail(const absl::Status& cause) {
+absl::Status MessageMember::Fail(const absl::Status& cause) {
   if (!failure_.ok()) return failure_;
   Poll();
   if (told_.ok()) {
@@ -476,31 +389,140 @@ absl::Status MpiMember::Fail(const absl::Status& cause) {
   const Clock::time_point settled = Clock::now() + kSettle;
   while (Clock::now() < settled) {
     Poll();
-    std::this_thread::sleep_for(kSleep);
+    channel_.Idle(Clock::duration::max(), /*may_spin=*/false,
+                  settled - Clock::now());
   }
   return failure_ = told_;
 }
 
-bool MpiMember::AllHaveLeft() {
+bool MessageMember::AllHaveLeft() {
   Poll();
   return AllHave([this](int peer) { return peers_[peer].left; });
 }
 
-std::string MpiMember::NameOf(int peer) const {
-  if (!peers_[peer].introduced) return absl::StrCat("rank ", peer);
-  const MpiIntroduction& it = introductions_[peer];
+void MessageMember::SayLeft() { Post(Kind::kLeft, 0, nullptr, 0, others_); }
+
+std::string MessageMember::NameOf(int peer) const {
+  if (!peers_[peer].known) return absl::StrCat("rank ", peer);
+  const RankIntroduction& it = introductions_[peer];
   const std::string host =
       IsNeighbour(peer) ? "" : absl::StrCat(" on ", it.host.data());
   return absl::StrCat("rank ", peer, " (pid ", it.process.pid, host, ")");
 }
 
-std::string MpiMember::SeenBy() const {
+std::string MessageMember::SeenBy() const {
   if (sequence_ == 0 && !with_partner_) {
     return absl::StrCat(" (seen by rank ", rank(), ", joining the group)");
   }
   return absl::StrCat(" (seen by rank ", rank(),
                       with_partner_ ? " after call " : " in call ", sequence_,
                       ", ", ToString(call_), ")");
+}
+
+absl::Status MessageCommunicator::Run(const Collective& call) {
+  const absl::Status valid = Validate(call, rank(), world_size());
+  if (!valid.ok()) {
+    return member().Refuse(CallOf(call, world_size()), valid.message());
+  }
+  return IsBetweenTwo(call.operation) ? RunWithPartner(call) : RunWithAll(call);
+}
+
+absl::Status MessageCommunicator::RunWithAll(const Collective& call) {
+  LOCKSTEP_RETURN_IF_ERROR(member().Enter(CallOf(call, world_size())));
+  if (call.operation == Operation::kBarrier) return Finish(absl::OkStatus());
+  return Finish(RunOverTransport(transport(), call, algorithm()));
+}
+
+// Flushed before the partner is left, so that a call that follows does not come
+// to it before the last piece.
+absl::Status MessageCommunicator::RunWithPartner(const Collective& call) {
+  LOCKSTEP_RETURN_IF_ERROR(
+      member().EnterWithPartner(CallOf(call, world_size())));
+  absl::Status status = Move(call);
+  member().LeavePartner();
+  return status;
+}
+
+// Within a call that has been entered.
+absl::Status MessageCommunicator::Move(const Collective& call) {
+  return Finish(RunOverTransport(transport(), call, Algorithm::kAuto));
+}
+
+absl::Status MessageCommunicator::Finish(const absl::Status& status) {
+  return status.ok() ? transport().Flush() : member().Fail(status);
+}
+
+absl::Status MessageCommunicator::Enter(Operation operation, int64_t count,
+                                        const CallSite& site) {
+  const Call call = CallOf(operation, count, site);
+  if (count < 0 || count > INT64_MAX / 2 / world_size()) {
+    return member().Refuse(call, "that is no size");
+  }
+  return member().Enter(call);
+}
+
+// By rank. Within a call that has been entered.
+template <typename T>
+absl::StatusOr<std::vector<T>> MessageCommunicator::AllOf(const T& mine) {
+  static_assert(std::is_trivially_copyable_v<T>);
+  std::vector<T> all(static_cast<size_t>(world_size()));
+  LOCKSTEP_RETURN_IF_ERROR(
+      Move(Collective::AllGather(std::as_bytes(std::span(&mine, 1)),
+                                 std::as_writable_bytes(std::span(all)))));
+  return all;
+}
+
+absl::StatusOr<GroupBuffer> MessageCommunicator::Allocate(int64_t bytes,
+                                                          CallSite site) {
+  LOCKSTEP_RETURN_IF_ERROR(Enter(Operation::kAllocate, bytes, site));
+  if (bytes == 0) return GroupBuffer();
+  std::shared_ptr<void> memory = ZeroedMemory(static_cast<size_t>(bytes));
+  const uint8_t has = memory != nullptr ? 1 : 0;
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<uint8_t> have, AllOf(has));
+  const auto without = std::find(have.begin(), have.end(), 0);
+  if (without != have.end()) {
+    return absl::ResourceExhaustedError(absl::StrCat(
+        "rank ", without - have.begin(), " cannot allocate ", bytes, " bytes"));
+  }
+  std::byte* const data = static_cast<std::byte*>(memory.get());
+  return GroupBuffer(std::move(memory), {data, static_cast<size_t>(bytes)});
+}
+
+absl::StatusOr<std::unique_ptr<Communicator>> MessageCommunicator::Split(
+    int color, int key, CallSite site) {
+  LOCKSTEP_RETURN_IF_ERROR(Enter(Operation::kSplit, 0, site));
+  struct Wish {
+    int64_t color;
+    int64_t key;
+    SplitOffer offer;
+  };
+  Wish mine = {color, key, {}};
+  const absl::StatusOr<SplitOffer> offer = OfferForSplit();
+  if (!offer.ok()) return member().Fail(offer.status());
+  mine.offer = *offer;
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Wish> wishes, AllOf(mine));
+  std::vector<int> ranks;
+  std::vector<SplitOffer> offers;
+  for (int peer = 0; peer < world_size(); ++peer) {
+    if (color >= 0 && wishes[peer].color == color) ranks.push_back(peer);
+    offers.push_back(wishes[peer].offer);
+  }
+  std::stable_sort(ranks.begin(), ranks.end(),
+                   [&](int a, int b) { return wishes[a].key < wishes[b].key; });
+  absl::StatusOr<std::unique_ptr<Communicator>> group = Subgroup(ranks, offers);
+  if (!group.ok()) return member().Fail(group.status());
+  return group;
+}
+
+std::vector<RankIntroduction> MessageCommunicator::IntroductionsOf(
+    const std::vector<int>& ranks) const {
+  std::vector<RankIntroduction> introductions;
+  for (const int old : ranks) {
+    introductions.push_back(member().introductions()[old]);
+    introductions.back().slot_bytes = member().introductions()[0].slot_bytes;
+    introductions.back().algorithm = algorithm();
+  }
+  return introductions;
 }
 
 }  // namespace lockstep

@@ -1,0 +1,186 @@
+#include "collectives/launch/node_group.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
+#include "base/files.h"
+#include "base/status_macros.h"
+#include "collectives/communicator.h"
+#include "collectives/launch/create_group.h"
+#include "collectives/launch/launcher.h"
+
+namespace lockstep {
+namespace {
+
+// Nodes may be given to a job one after the other.
+constexpr absl::Duration kMeetTimeout = absl::Minutes(10);
+// A launcher that says nothing for so long has lost its host.
+constexpr absl::Duration kTimeout = absl::Seconds(30);
+// How often launchers tell each other how they do, if nothing has happened.
+constexpr int kTellEveryMilliseconds = 200;
+
+void Copy(absl::string_view text, std::span<char> to) {
+  const size_t size = std::min(text.size(), to.size() - 1);
+  std::copy_n(text.begin(), size, to.begin());
+}
+
+void Signal(const OwnedFd& event) {
+  const uint64_t one = 1;
+  if (write(event.get(), &one, sizeof(one)) < 0) return;  // It is readable.
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<NodeGroup>> NodeGroup::Join(
+    const MeetingPlace& place, int node, int nodes, int ranks_here) {
+  LOCKSTEP_ASSIGN_OR_RETURN(
+      std::unique_ptr<Communicator> launchers,
+      JoinTcpGroupAt(place, node, nodes, kMeetTimeout, {.timeout = kTimeout}));
+  ReservedPort port;
+  if (node == 0) port = ReservePort(/*of_all_addresses=*/true);
+  std::unique_ptr<NodeGroup> group(
+      new NodeGroup(std::move(launchers), std::move(port.socket)));
+  State mine;
+  mine.ranks = ranks_here;
+  mine.port = port.port;
+  gethostname(mine.host.data(), mine.host.size() - 1);
+  LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<State> all,
+                            group->Exchange(mine));
+  group->start_ = Clock::now();
+  NodePlace& here = group->place_;
+  here.node = node;
+  here.nodes = nodes;
+  for (int other = 0; other < nodes; ++other) {
+    const int ranks = all[static_cast<size_t>(other)].ranks;
+    if (other < node) here.first_rank += ranks;
+    here.world_size += ranks;
+  }
+  here.master_address = place.address;
+  here.master_port = all[0].port;
+  group->failed_ = OwnedFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  group->news_ = OwnedFd(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!group->failed_.open() || !group->news_.open()) {
+    return absl::ErrnoToStatus(errno, "cannot watch the other nodes");
+  }
+  const absl::MutexLock lock(&group->mutex_);
+  group->state_ = mine;
+  return group;
+}
+
+NodeGroup::~NodeGroup() {
+  if (thread_.joinable()) AwaitEnd();
+}
+
+absl::StatusOr<std::vector<NodeGroup::State>> NodeGroup::Exchange(
+    const State& mine) {
+  std::vector<State> all(static_cast<size_t>(launchers_->world_size()));
+  LOCKSTEP_RETURN_IF_ERROR(
+      launchers_->AllGather(std::as_bytes(std::span(&mine, 1)),
+                            std::as_writable_bytes(std::span(all))));
+  return all;
+}
+
+void NodeGroup::Watch() {
+  // The thread inherits what is blocked: signals are for the launcher.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  thread_ = std::thread([this] { Run(); });
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// Every node sees the same states in each round, so all end in the same one.
+void NodeGroup::Run() {
+  while (true) {
+    State mine;
+    {
+      const absl::MutexLock lock(&mutex_);
+      mine = state_;
+    }
+    const absl::StatusOr<std::vector<State>> all = Exchange(mine);
+    if (!all.ok()) {
+      // Of the group's words, which node it was.
+      const std::string message(all.status().message());
+      const std::string what = message.substr(0, message.find(" (seen by"));
+      return Note(
+          {.node = -1,
+           .exit_status = 1,
+           .text =
+               absl::StrReplaceAll(what, {{"rank ", "the launcher of node "}})},
+          absl::ToDoubleSeconds(absl::FromChrono(Clock::now() - start_)));
+    }
+    for (size_t node = 0; node < all->size(); ++node) {
+      const State& state = (*all)[node];
+      if (!state.failed) continue;
+      Note({.node = static_cast<int>(node),
+            .exit_status = state.exit_status,
+            .text = absl::StrCat("node ", node, " (", state.host.data(),
+                                 "): ", state.text.data())},
+           state.seconds);
+    }
+    if (std::all_of(all->begin(), all->end(),
+                    [](const State& state) { return state.ended; })) {
+      return;
+    }
+    pollfd news = {news_.get(), POLLIN, 0};
+    poll(&news, 1, kTellEveryMilliseconds);
+    uint64_t count;
+    if (read(news_.get(), &count, sizeof(count)) < 0) continue;  // None.
+  }
+}
+
+void NodeGroup::Note(const NodeFailure& failure, double seconds) {
+  const absl::MutexLock lock(&mutex_);
+  if (failure.node != place_.node) Signal(failed_);
+  if (first_.has_value() && first_seconds_ <= seconds) return;
+  first_ = failure;
+  first_seconds_ = seconds;
+}
+
+void NodeGroup::Fail(int exit_status, absl::string_view text) {
+  const absl::MutexLock lock(&mutex_);
+  if (state_.failed) return;
+  state_.failed = true;
+  state_.exit_status = exit_status;
+  state_.seconds =
+      absl::ToDoubleSeconds(absl::FromChrono(Clock::now() - start_));
+  Copy(text, state_.text);
+  Signal(news_);
+}
+
+std::optional<NodeFailure> NodeGroup::AwaitEnd() {
+  {
+    const absl::MutexLock lock(&mutex_);
+    state_.ended = true;
+  }
+  Signal(news_);
+  // The ranks may never have been started.
+  if (!thread_.joinable() && !over_) Run();
+  if (thread_.joinable()) thread_.join();
+  over_ = true;
+  const absl::MutexLock lock(&mutex_);
+  return first_;
+}
+
+}  // namespace lockstep
