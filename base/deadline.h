@@ -16,11 +16,13 @@ class Deadline {
  public:
   explicit Deadline(absl::Duration timeout) : timeout_(timeout) {}
 
+  // Since it was made.
+  absl::Duration elapsed() const {
+    return absl::FromChrono(std::chrono::steady_clock::now() - start_);
+  }
   // Zero once it has passed.
   absl::Duration remaining() const {
-    return std::max(
-        timeout_ - absl::FromChrono(std::chrono::steady_clock::now() - start_),
-        absl::ZeroDuration());
+    return std::max(timeout_ - elapsed(), absl::ZeroDuration());
   }
   bool passed() const { return remaining() == absl::ZeroDuration(); }
 

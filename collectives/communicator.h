@@ -98,7 +98,9 @@ struct GroupOptions {
 //
 // Every call but Send and Receive compares itself with what the other ranks
 // called (operation, count, type, reduction, root) before any data moves, so it
-// is also a point that no rank passes before all have reached it.
+// is also a point that no rank passes before all have reached it. (On a device
+// the comparison comes within milliseconds of the call, and before Wait
+// returns.)
 //
 // Buffers: any number of elements, zero included, of any alignment. Input and
 // output are of one type and do not overlap, but for the in-place form that

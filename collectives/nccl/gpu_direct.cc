@@ -28,6 +28,12 @@ namespace lockstep {
 
 namespace {
 
+// What windows are made of.
+int64_t WholePages(int64_t bytes) {
+  const int64_t page = NCCL_WIN_REQUIRED_ALIGNMENT;
+  return (bytes + page - 1) / page * page;
+}
+
 struct Window {
   std::byte* memory = nullptr;
   int64_t bytes = 0;
@@ -38,7 +44,8 @@ struct Window {
 // the communicator in the memory that its users keep.
 class Windows {
  public:
-  explicit Windows(NcclHandle& handle) : handle_(&handle) {}
+  explicit Windows(std::shared_ptr<NcclHandle> handle)
+      : handle_(std::move(handle)) {}
 
   int64_t Add(const Window& window) {
     const std::lock_guard lock(mutex_);
@@ -46,12 +53,9 @@ class Windows {
     return last_;
   }
 
-  // Frees the memory.
   void Remove(int64_t number) {
     const std::lock_guard lock(mutex_);
-    const Window window = windows_.extract(number).mapped();
-    Deregister(window);
-    static_cast<void>(ncclMemFree(window.memory));
+    Deregister(windows_.extract(number).mapped());
   }
 
   void Close() {
@@ -84,25 +88,28 @@ class Windows {
   }
 
   std::mutex mutex_;
-  NcclHandle* handle_;  // Null once it is closed.
+  std::shared_ptr<NcclHandle> handle_;  // Null once it is closed.
   int64_t last_ = 0;
   std::map<int64_t, Window> windows_;
 };
 
 class WindowDirect : public GpuDirect {
  public:
-  WindowDirect(int rank, int world_size, NcclHandle& handle,
+  WindowDirect(int rank, int world_size, std::shared_ptr<NcclHandle> handle,
                cudaStream_t stream)
       : handle_(handle),
         stream_(stream),
-        windows_(std::make_shared<Windows>(handle)) {
+        windows_(std::make_shared<Windows>(std::move(handle))) {
     group_.rank = rank;
     group_.world_size = world_size;
   }
 
   // Makes what kernels need. False if ranks do not reach each other's memory.
   absl::StatusOr<bool> Meet() {
-    LOCKSTEP_ASSIGN_OR_RETURN(meeting_, Allocate(kMeetingBytes));
+    LOCKSTEP_ASSIGN_OR_RETURN(std::shared_ptr<std::byte> memory,
+                              Allocate(kMeetingBytes));
+    LOCKSTEP_ASSIGN_OR_RETURN(meeting_,
+                              Register(std::move(memory), kMeetingBytes));
     const auto window =
         windows_->Find({meeting_.get(), kMeetingBytes, DataType::kUInt8});
     if (!window.has_value()) return false;
@@ -124,26 +131,28 @@ class WindowDirect : public GpuDirect {
   }
 
   absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t bytes) override {
-    // Windows are whole pages.
-    const int64_t page = NCCL_WIN_REQUIRED_ALIGNMENT;
-    Window made = {.bytes = (bytes + page - 1) / page * page};
     void* memory = nullptr;
-    LOCKSTEP_RETURN_IF_ERROR(
-        NcclStatus(ncclMemAlloc(&memory, static_cast<size_t>(made.bytes)),
-                   "ncclMemAlloc"));
-    made.memory = static_cast<std::byte*>(memory);
-    const absl::Status status = handle_.Call([&](ncclComm_t comm) {
-      return ncclCommWindowRegister(comm, memory,
-                                    static_cast<size_t>(made.bytes),
-                                    &made.window, NCCL_WIN_COLL_SYMMETRIC);
-    });
-    if (!status.ok()) {
-      static_cast<void>(ncclMemFree(memory));
-      return status;
-    }
+    LOCKSTEP_RETURN_IF_ERROR(NcclStatus(
+        ncclMemAlloc(&memory, static_cast<size_t>(WholePages(bytes))),
+        "ncclMemAlloc"));
     return std::shared_ptr<std::byte>(
-        made.memory, [windows = windows_, number = windows_->Add(made)](
-                         std::byte*) { windows->Remove(number); });
+        static_cast<std::byte*>(memory),
+        [](std::byte* made) { static_cast<void>(ncclMemFree(made)); });
+  }
+
+  absl::StatusOr<std::shared_ptr<std::byte>> Register(
+      std::shared_ptr<std::byte> memory, int64_t bytes) override {
+    Window made = {.memory = memory.get(), .bytes = WholePages(bytes)};
+    LOCKSTEP_RETURN_IF_ERROR(handle_->Call([&](ncclComm_t comm) {
+      return ncclCommWindowRegister(comm, made.memory,
+                                    static_cast<size_t>(made.bytes),
+                                    &made.window, NCCL_WIN_DEFAULT);
+    }));
+    const int64_t number = windows_->Add(made);
+    // The memory goes after its window.
+    return std::shared_ptr<std::byte>(
+        made.memory, [memory = std::move(memory), windows = windows_,
+                      number](std::byte*) { windows->Remove(number); });
   }
 
   uint64_t PlaceOf(const Collective& call) const override {
@@ -151,10 +160,12 @@ class WindowDirect : public GpuDirect {
         call.operation != Operation::kReduceScatter) {
       return 0;
     }
-    const uint64_t input = NumberOf(call.input);
-    if (call.operation == Operation::kReduceScatter || input == 0) return input;
-    const uint64_t output = NumberOf(call.output);
-    return output == 0 ? 0 : input ^ output << 1;
+    if (call.input.count == 0) return 0;
+    uint64_t place = Mixed(0, call.input);
+    if (call.operation == Operation::kAllReduce && place != 0) {
+      place = Mixed(place, call.output);
+    }
+    return place;
   }
 
   absl::Status Reduce(const Collective& call) override {
@@ -194,16 +205,24 @@ class WindowDirect : public GpuDirect {
     void operator()(int* memory) const { cudaFreeHost(memory); }
   };
 
-  uint64_t NumberOf(const ConstBuffer& buffer) const {
+  // `seed` with a buffer's window and its place there; 0 if it is in none.
+  uint64_t Mixed(uint64_t seed, const ConstBuffer& buffer) const {
     const auto found = windows_->Find(buffer);
     if (!found.has_value()) return 0;
     const int64_t offset =
         static_cast<const std::byte*>(buffer.data) - found->second.memory;
-    return static_cast<uint64_t>(found->first) << 48 ^
-           static_cast<uint64_t>(offset);
+    uint64_t mixed = seed;
+    for (const int64_t part : {found->first, offset}) {
+      // The finalizer of SplitMix64 (Steele, Lea & Flood 2014).
+      mixed += static_cast<uint64_t>(part) + 0x9e3779b97f4a7c15;
+      mixed = (mixed ^ mixed >> 30) * 0xbf58476d1ce4e5b9;
+      mixed = (mixed ^ mixed >> 27) * 0x94d049bb133111eb;
+      mixed ^= mixed >> 31;
+    }
+    return mixed | 1;
   }
 
-  NcclHandle& handle_;
+  const std::shared_ptr<NcclHandle> handle_;
   const cudaStream_t stream_;
   const std::shared_ptr<Windows> windows_;
   std::shared_ptr<std::byte> meeting_;
@@ -214,17 +233,18 @@ class WindowDirect : public GpuDirect {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GpuDirect>> GpuDirect::Create(
-    int rank, int world_size, NcclHandle& handle, cudaStream_t stream,
-    absl::Duration timeout) {
+    int rank, int world_size, std::shared_ptr<NcclHandle> handle,
+    cudaStream_t stream, absl::Duration timeout) {
   if (world_size > kMostPeers ||
-      ncclTeamLsa(handle.comm()).nRanks != world_size) {
+      ncclTeamLsa(handle->comm()).nRanks != world_size) {
     return nullptr;
   }
   int device = 0;
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaGetDevice(&device), "cudaGetDevice"));
   // Both outlive a thread that is left to itself.
   const auto made = std::make_shared<std::unique_ptr<WindowDirect>>(
-      std::make_unique<WindowDirect>(rank, world_size, handle, stream));
+      std::make_unique<WindowDirect>(rank, world_size, std::move(handle),
+                                     stream));
   const auto can_meet = std::make_shared<bool>(false);
   LOCKSTEP_RETURN_IF_ERROR(RunWithin(timeout, [=]() -> absl::Status {
     LOCKSTEP_RETURN_IF_ERROR(
@@ -241,10 +261,8 @@ absl::StatusOr<std::unique_ptr<GpuDirect>> GpuDirect::Create(
 
 #else
 
-absl::StatusOr<std::unique_ptr<GpuDirect>> GpuDirect::Create(int, int,
-                                                             NcclHandle&,
-                                                             cudaStream_t,
-                                                             absl::Duration) {
+absl::StatusOr<std::unique_ptr<GpuDirect>> GpuDirect::Create(
+    int, int, std::shared_ptr<NcclHandle>, cudaStream_t, absl::Duration) {
   return nullptr;
 }
 

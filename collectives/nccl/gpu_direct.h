@@ -24,19 +24,24 @@ namespace lockstep {
 class GpuDirect {
  public:
   // Blocks until all ranks have called it. Null where ranks cannot reach each
-  // other's memory, or NCCL is older than 2.28. handle: initialised; it must
-  // outlive this, as must `stream`. Errors: NCCL's, CudaStatus's;
+  // other's memory, or NCCL is older than 2.28. handle: initialised. `stream`
+  // must outlive this. Errors: NCCL's, CudaStatus's;
   // kDeadlineExceeded after `timeout`.
   static absl::StatusOr<std::unique_ptr<GpuDirect>> Create(
-      int rank, int world_size, NcclHandle& handle, cudaStream_t stream,
-      absl::Duration timeout);
+      int rank, int world_size, std::shared_ptr<NcclHandle> handle,
+      cudaStream_t stream, absl::Duration timeout);
 
   virtual ~GpuDirect() = default;
 
-  // As many bytes on every rank, more than 0, not set to anything. Blocks until
-  // all ranks have called it. The memory may outlive this. Errors: NCCL's.
+  // More than 0 bytes, not set to anything, for Register. Errors: NCCL's.
   virtual absl::StatusOr<std::shared_ptr<std::byte>> Allocate(
       int64_t bytes) = 0;
+
+  // Makes a window of memory from Allocate, of as many bytes on every rank.
+  // Blocks until all ranks have called it: so let them agree first. The memory
+  // may outlive this. Errors: NCCL's.
+  virtual absl::StatusOr<std::shared_ptr<std::byte>> Register(
+      std::shared_ptr<std::byte> memory, int64_t bytes) = 0;
 
   // 0 unless the call is a reduction whose data lies in such memory; else a
   // number that says where. Reduce takes those for which it is the same on all

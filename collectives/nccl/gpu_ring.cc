@@ -89,8 +89,8 @@ absl::Status GpuRing::Reduce(const Collective& call, bool capturing) {
 }
 
 // False for the first call of its buffers. That one connects ranks that have
-// not met, which cannot be captured; and buffers that are used once are not
-// worth a graph.
+// not met, which would make a capture long; and buffers that are used once are
+// not worth a graph.
 absl::StatusOr<bool> GpuRing::LaunchGraph(const Collective& call) {
   const std::lock_guard lock(graphs_mutex_);
   if (graphs_.size() > kMostGraphs) graphs_.clear();

@@ -245,7 +245,7 @@ NcclCommunicator::~NcclCommunicator() {
   const bool in_health = watchdog_->Leave();
   if (ring_ != nullptr) ring_->ForgetGraphs();
   CloseDirect();
-  if (in_health) handle_.Destroy(options_.group.timeout);
+  if (in_health) handle_->Destroy(options_.group.timeout);
 }
 
 absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
@@ -260,11 +260,11 @@ absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
   options_.group.algorithm = setup.algorithm;
   options_.nccl_arithmetic = setup.nccl_arithmetic;
   options_.chunk_bytes = setup.chunk_bytes;
-  own = handle_.Init(setup.id, rank_, world_size_, options_.device,
-                     options_.group.timeout);
+  own = handle_->Init(setup.id, rank_, world_size_, options_.device,
+                      options_.group.timeout);
   if (own.ok() && world_size_ > 1) {
     absl::StatusOr<std::unique_ptr<GpuRing>> ring = GpuRing::Create(
-        rank_, world_size_, options_.chunk_bytes, handle_, stream_.get());
+        rank_, world_size_, options_.chunk_bytes, *handle_, stream_.get());
     own = ring.status();
     if (own.ok()) ring_ = *std::move(ring);
   }
@@ -281,7 +281,7 @@ absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
       std::move(control),
       Watchdog::Options{.device = options_.device,
                         .timeout = options_.group.timeout,
-                        .health = [this] { return handle_.Health(); },
+                        .health = [this] { return handle_->Health(); },
                         .abort = [this] { Abort(); }});
   return absl::OkStatus();
 }
@@ -290,15 +290,16 @@ absl::Status NcclCommunicator::Join(std::unique_ptr<Communicator> control) {
 absl::Status NcclCommunicator::ReachPeers(Communicator& control) {
   absl::StatusOr<std::unique_ptr<GpuDirect>> direct = GpuDirect::Create(
       rank_, world_size_, handle_, stream_.get(), options_.group.timeout);
-  const bool has_it = direct.ok() && *direct != nullptr;
-  std::vector<char> all(static_cast<size_t>(world_size_));
-  const char own = has_it ? 1 : 0;
-  LOCKSTEP_RETURN_IF_ERROR(
-      control.AllGather(std::as_bytes(std::span(&own, 1)),
-                        std::as_writable_bytes(std::span(all))));
-  if (has_it) direct_ = *std::move(direct);
-  if (std::ranges::count(all, 1) < world_size_) CloseDirect();
-  return absl::OkStatus();
+  LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, direct.status()));
+  direct_ = *std::move(direct);
+  const absl::Status reached = ShareStatus(
+      control, direct_ != nullptr ? absl::OkStatus()
+                                  : absl::UnimplementedError("no windows"));
+  if (absl::IsUnimplemented(reached)) {
+    CloseDirect();
+    return absl::OkStatus();
+  }
+  return reached;
 }
 
 void NcclCommunicator::CloseDirect() {
@@ -314,7 +315,7 @@ void NcclCommunicator::Abort() {
     if (ring_ != nullptr) ring_->ForgetGraphs();
   });
   if (direct_ != nullptr) direct_->Abort();
-  handle_.Abort();
+  handle_->Abort();
   forget.join();
   // What comes after NCCL's kernels on the streams still runs.
   const Deadline deadline(kStreamsEnd);
@@ -409,7 +410,7 @@ absl::Status NcclCommunicator::EnqueueOnOwnStream(const Collective& call) {
     return direct_->Reduce(call);
   }
   if (!UsesRing(call)) {
-    return EnqueueNative(call, rank_, world_size_, handle_, stream_.get());
+    return EnqueueNative(call, rank_, world_size_, *handle_, stream_.get());
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const bool capturing, IsCapturing());
   return ring_->Reduce(call, capturing);
@@ -418,36 +419,45 @@ absl::Status NcclCommunicator::EnqueueOnOwnStream(const Collective& call) {
 absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,
                                                        CallSite site) {
   const Call call = CallOf(Operation::kAllocate, bytes, site);
-  absl::Status own;
-  if (bytes < 0) own = absl::InvalidArgumentError("that is negative");
-  LOCKSTEP_RETURN_IF_ERROR(watchdog_->Begin(call, own).status());
-  absl::StatusOr<std::shared_ptr<std::byte>> memory = AllocateZeroed(bytes);
-  if (!memory.ok()) return watchdog_->Failed(memory.status());
-  watchdog_->Issued({});
+  if (bytes < 0) {
+    const absl::Status own = absl::InvalidArgumentError("that is negative");
+    return watchdog_->Begin(call, own).status();
+  }
+  // Before the ranks agree, so that none waits for one that has no memory.
+  absl::StatusOr<std::shared_ptr<std::byte>> memory = AllocateOwn(bytes);
+  LOCKSTEP_RETURN_IF_ERROR(watchdog_->Begin(call, memory.status()).status());
   LOCKSTEP_RETURN_IF_ERROR(watchdog_->WaitForRanks());
+  if (direct_ != nullptr && bytes > 0) {
+    memory = direct_->Register(*std::move(memory), bytes);
+  }
+  absl::Status status = memory.status();
+  if (status.ok()) status = Zero(memory->get(), bytes);
+  if (!status.ok()) return watchdog_->Failed(status);
+  watchdog_->Issued({});
   std::byte* const begin = memory->get();
   return GroupBuffer(*std::move(memory),
                      std::span(begin, static_cast<size_t>(bytes)));
 }
 
-absl::StatusOr<std::shared_ptr<std::byte>> NcclCommunicator::AllocateZeroed(
-    int64_t bytes) {
-  std::shared_ptr<std::byte> memory;
-  if (bytes == 0) return memory;
+absl::StatusOr<std::shared_ptr<std::byte>> NcclCommunicator::AllocateOwn(
+    int64_t bytes) const {
+  if (bytes == 0) return nullptr;
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaSetDevice(options_.device), "cudaSetDevice"));
-  if (direct_ != nullptr) {
-    LOCKSTEP_ASSIGN_OR_RETURN(memory, direct_->Allocate(bytes));
-  } else {
-    LOCKSTEP_ASSIGN_OR_RETURN(memory, AllocateDeviceMemory(bytes));
-  }
-  LOCKSTEP_RETURN_IF_ERROR(
-      CudaStatus(cudaMemsetAsync(memory.get(), 0, static_cast<size_t>(bytes),
-                                 stream_.get()),
-                 "cudaMemsetAsync"));
-  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream_.get()),
-                                      "cudaStreamSynchronize"));
+  if (direct_ != nullptr) return direct_->Allocate(bytes);
+  LOCKSTEP_ASSIGN_OR_RETURN(DeviceMemory memory, AllocateDeviceMemory(bytes));
   return memory;
+}
+
+absl::Status NcclCommunicator::Zero(std::byte* memory, int64_t bytes) {
+  if (bytes == 0) return absl::OkStatus();
+  // Not behind the calls that are under way.
+  LOCKSTEP_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaMemsetAsync(memory, 0, static_cast<size_t>(bytes), stream.get()),
+      "cudaMemsetAsync"));
+  return CudaStatus(cudaStreamSynchronize(stream.get()),
+                    "cudaStreamSynchronize");
 }
 
 absl::StatusOr<std::unique_ptr<Communicator>> NcclCommunicator::Split(

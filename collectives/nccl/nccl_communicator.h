@@ -119,14 +119,16 @@ class NcclCommunicator : public Communicator {
   absl::Status EnqueueOnOwnStream(const Collective& call);
   absl::StatusOr<bool> IsCapturing() const;
   bool UsesRing(const Collective& call) const;
-  absl::StatusOr<std::shared_ptr<std::byte>> AllocateZeroed(int64_t bytes);
+  absl::StatusOr<std::shared_ptr<std::byte>> AllocateOwn(int64_t bytes) const;
+  absl::Status Zero(std::byte* memory, int64_t bytes);
 
   NcclOptions options_;
   const int rank_;
   const int world_size_;
   bool shared_gpu_ = false;
   Stream stream_;
-  NcclHandle handle_;
+  // Outlives this in what a thread that was given up still does.
+  const std::shared_ptr<NcclHandle> handle_ = std::make_shared<NcclHandle>();
   std::unique_ptr<GpuRing> ring_;
   std::unique_ptr<GpuDirect> direct_;
   std::unique_ptr<Watchdog> watchdog_;  // Last: its thread uses the others.

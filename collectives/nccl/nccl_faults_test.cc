@@ -8,11 +8,14 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/notification.h"
@@ -552,6 +555,29 @@ TEST_F(NcclFaultsTest, NothingHasRunWhenACallReturns) {
   EXPECT_THAT(statuses, Each(IsOk()));
 }
 
+struct DestroyGraph {
+  void operator()(cudaGraphExec_t graph) const { cudaGraphExecDestroy(graph); }
+};
+using GraphOfCalls =
+    std::unique_ptr<std::remove_pointer_t<cudaGraphExec_t>, DestroyGraph>;
+
+// What `run` puts on the stream.
+absl::StatusOr<GraphOfCalls> Capture(cudaStream_t stream,
+                                     const std::function<absl::Status()>& run) {
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+      cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
+      "cudaStreamBeginCapture"));
+  LOCKSTEP_RETURN_IF_ERROR(run());
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t made = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture"));
+  LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaGraphInstantiate(&made, graph, 0),
+                                      "cudaGraphInstantiate"));
+  cudaGraphDestroy(graph);
+  return GraphOfCalls(made);
+}
+
 // The first call of these buffers is eager, the next ones replay a graph, and
 // the last is part of one that the caller captured: the same bits.
 TEST_F(NcclFaultsTest, GraphsGiveTheBitsOfEagerCalls) {
@@ -578,22 +604,12 @@ TEST_F(NcclFaultsTest, GraphsGiveTheBitsOfEagerCalls) {
             LOCKSTEP_RETURN_IF_ERROR(
                 CudaStatus(cudaMemset(to->data(), 0, input.size()), "memset"));
           }
+          LOCKSTEP_ASSIGN_OR_RETURN(const GraphOfCalls graph,
+                                    Capture(stream, run));
           LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-              cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal),
-              "cudaStreamBeginCapture"));
-          LOCKSTEP_RETURN_IF_ERROR(run());
-          cudaGraph_t graph = nullptr;
-          cudaGraphExec_t made = nullptr;
-          LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-              cudaStreamEndCapture(stream, &graph), "cudaStreamEndCapture"));
-          LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
-              cudaGraphInstantiate(&made, graph, 0), "cudaGraphInstantiate"));
-          LOCKSTEP_RETURN_IF_ERROR(
-              CudaStatus(cudaGraphLaunch(made, stream), "cudaGraphLaunch"));
+              cudaGraphLaunch(graph.get(), stream), "cudaGraphLaunch"));
           LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaStreamSynchronize(stream),
                                               "cudaStreamSynchronize"));
-          cudaGraphExecDestroy(made);
-          cudaGraphDestroy(graph);
           LOCKSTEP_ASSIGN_OR_RETURN(results.emplace_back(), to->Read());
           for (const Bytes& result : results) {
             if (result != results.front() || result == input) {
@@ -604,6 +620,35 @@ TEST_F(NcclFaultsTest, GraphsGiveTheBitsOfEagerCalls) {
         });
     EXPECT_THAT(statuses, Each(IsOk()));
   }
+}
+
+// NCCL waits for graphs that captured its calls, ours and the caller's, when it
+// is aborted; the ranks do not wait for it.
+TEST_F(NcclFaultsTest, FailuresDoNotWaitForGraphs) {
+  const auto statuses = RunOnStreams(
+      Options(Algorithm::kRing), /*own_gpus=*/true,
+      [](NcclCommunicator& communicator, cudaStream_t stream) -> absl::Status {
+        LOCKSTEP_ASSIGN_OR_RETURN(const auto memory,
+                                  MakeDeviceMemory(Bytes(300)));
+        const Buffer data(memory->data(), 300, DataType::kUInt8);
+        for (int call = 0; call < 3; ++call) {
+          LOCKSTEP_RETURN_IF_ERROR(communicator.AllReduce(data));
+        }
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const GraphOfCalls graph,
+            Capture(stream, [&] { return communicator.AllReduce(data); }));
+        const absl::Time before = absl::Now();
+        const absl::Status failure =
+            FailTwice(communicator, [&](NcclCommunicator& c) {
+              return c.rank() == 1 ? c.Broadcast(data, 0) : c.AllReduce(data);
+            });
+        if (absl::Now() - before > absl::Seconds(5)) {
+          return absl::InternalError("waited for the graph");
+        }
+        return failure;
+      });
+  EXPECT_THAT(statuses, Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                                      HasSubstr("rank 1 called Broadcast"))));
 }
 
 // A group that NCCL has not ready when the next is asked for.
@@ -657,9 +702,11 @@ TEST_F(NcclFaultsTest, DirectFallsBackToTheRing) {
   for (const standin::NcclFaults& faults :
        {standin::NcclFaults{.windows = false}, {.lsa_ranks = 1}}) {
     standin::SetNcclFaults(faults);
+    standin::ResetCounts();
     EXPECT_THAT(
         RunNcclRanks(2, Options(Algorithm::kDirect), ReduceInGroupMemory),
         Each(IsOk()));
+    EXPECT_GT(standin::Counts().groups, 0);
   }
 }
 

@@ -105,6 +105,9 @@ absl::Status SetEnvironment(const GpuSharing& sharing) {
 // How long aborting waits for a call of another thread to return by itself.
 constexpr absl::Duration kCallsEnd = absl::Milliseconds(500);
 
+// How long aborting itself is waited for.
+constexpr absl::Duration kAbortEnds = absl::Milliseconds(500);
+
 // What NCCL says about the last error of this thread, in one line.
 std::string LastError(ncclComm_t comm) {
   const char* const text = ncclGetLastError(comm);
@@ -212,7 +215,12 @@ absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const GpuSharing sharing,
                             PlanGpuSharing(places, control.rank(), oldest));
-  LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, SetEnvironment(sharing)));
+  // Memory of ours that NCCL registers by itself, in windows and in graphs,
+  // would have to be registered by both ranks of a message: slots are not.
+  GpuSharing environment = sharing;
+  environment.environment.insert(
+      {{"NCCL_LOCAL_REGISTER", "0"}, {"NCCL_GRAPH_REGISTER", "0"}});
+  LOCKSTEP_RETURN_IF_ERROR(ShareStatus(control, SetEnvironment(environment)));
   return sharing.shared;
 }
 
@@ -333,10 +341,15 @@ void NcclHandle::Abort() {
   while (!lock.try_lock() && !deadline.passed()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  // Nothing can be done about an error here.
-  if (const ncclComm_t comm = comm_.exchange(nullptr); comm != nullptr) {
-    static_cast<void>(ncclCommAbort(comm));
-  }
+  const ncclComm_t comm = comm_.exchange(nullptr);
+  if (lock.owns_lock()) lock.unlock();
+  if (comm == nullptr) return;
+  // It tells kernels to end at once. Then it waits for graphs that captured its
+  // calls, which may be the caller's to destroy, so it is not waited for
+  // longer.
+  static_cast<void>(RunWithin(kAbortEnds, [comm] {
+    return NcclStatus(ncclCommAbort(comm), "ncclCommAbort");
+  }));
 }
 
 void NcclHandle::Destroy(absl::Duration timeout) {

@@ -106,11 +106,11 @@ struct NcclSetup {
   int64_t chunk_bytes = 0;
 };
 
-// Whether any two ranks share a GPU. If so, sets the variables of the
-// environment that NCCL then needs, where they are not set yet. Every rank
-// calls it, before any other call of NCCL. `own`: whether this rank could begin
-// at all; its error is then every rank's. Errors: PlanGpuSharing's, CUDA's,
-// those of ShareStatus.
+// Whether any two ranks share a GPU. Sets the variables of the environment that
+// NCCL then needs, and those that keep it from registering memory by itself,
+// where they are not set yet. Every rank calls it, before any other call of
+// NCCL. `own`: whether this rank could begin at all; its error is then every
+// rank's. Errors: PlanGpuSharing's, CUDA's, those of ShareStatus.
 absl::StatusOr<bool> ShareGpus(Communicator& control, int device,
                                const absl::Status& own);
 

@@ -122,6 +122,7 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 1)
 __global__ void __launch_bounds__(kBarrierThreads)
     MeetPeersKernel(PeerGroup group) {
   Meeting* const own = MeetingOf(group, group.rank);
+  if (own->aborted != 0) return;  // Nobody may take it for come.
   const uint32_t turn = own->turn + 1;
   __threadfence_system();  // What earlier kernels wrote comes before the turn.
   for (int peer = threadIdx.x; peer < group.world_size; peer += blockDim.x) {

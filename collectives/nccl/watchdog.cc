@@ -88,6 +88,12 @@ absl::StatusOr<bool> HasCome(const Event& event) {
   return true;
 }
 
+absl::Status HasLeft(int gone, int rank, const Call& call) {
+  return absl::UnavailableError(absl::StrCat("rank ", gone,
+                                             " has left the group, and rank ",
+                                             rank, " called ", ToString(call)));
+}
+
 }  // namespace
 
 absl::Status ShareStatus(Communicator& control, const absl::Status& own) {
@@ -106,6 +112,7 @@ struct Watchdog::Beat {
 
   StatusBytes failure;
   int64_t ended = 0;  // Calls of all ranks that have ended here.
+  int64_t open = 0;   // Calls that were published and have not ended.
   bool leaving = false;
   bool gone = false;  // It does not come again.
   int32_t call_count = 0;
@@ -127,7 +134,9 @@ absl::StatusOr<int64_t> Watchdog::Begin(const Call& call,
   std::unique_lock lock(mutex_);
   if (!failure_.ok()) return Report(lock, &call);
   if (!arguments.ok()) {
-    own_failure_ = CallRefused(rank(), call, arguments.message());
+    own_failure_ = absl::IsInvalidArgument(arguments)
+                       ? CallRefused(rank(), call, arguments.message())
+                       : Named(arguments, &call);
     return WaitForFailure(lock);
   }
   return Log(call);
@@ -309,9 +318,21 @@ Watchdog::Beat Watchdog::NextBeat() {
     beat.calls[beat.call_count++] = unpublished_.front();
     unpublished_.pop_front();
   }
+  beat.open = static_cast<int64_t>(open_.size() - unpublished_.size());
   beat.leaving = leaving_.has_value() && unpublished_.empty();
-  beat.gone = beat.leaving && (alone_ || leaving_->passed());
+  beat.gone = beat.leaving && (alone_ || MayGo());
   return beat;
+}
+
+// Whether this rank, which leaves, has given the others their second, and
+// longer where its messages may still be on their way to them.
+bool Watchdog::MayGo() const {
+  if (!leaving_->passed()) return false;
+  const bool all_have_theirs =
+      std::ranges::all_of(standings_, [](const Standing& each) {
+        return each.open <= static_cast<int64_t>(each.unmatched.size());
+      });
+  return all_have_theirs || leaving_->elapsed() > options_.timeout;
 }
 
 absl::Duration Watchdog::Pause() const {
@@ -326,19 +347,25 @@ absl::Duration Watchdog::Pause() const {
 // Asks the GPU how far this rank's calls have come.
 absl::Status Watchdog::PollCalls() {
   for (OpenCall& open : open_) {
-    if (!open.issued) break;
-    if (open.events.done == nullptr) continue;
+    const bool on_stream = open.events.done != nullptr;
     if (!open.started) {
-      LOCKSTEP_ASSIGN_OR_RETURN(open.started, HasCome(open.events.started));
-      if (!open.started) break;
+      if (on_stream) {
+        LOCKSTEP_ASSIGN_OR_RETURN(const bool come,
+                                  HasCome(open.events.started));
+        if (!come) break;
+      }
+      open.started = true;
       open.deadline = Deadline(options_.timeout);
     }
-    LOCKSTEP_ASSIGN_OR_RETURN(open.done, HasCome(open.events.done));
+    if (!open.issued) break;
+    open.done = true;
+    if (on_stream) {
+      LOCKSTEP_ASSIGN_OR_RETURN(open.done, HasCome(open.events.done));
+    }
     if (!open.done) break;
   }
-  while (!open_.empty() && open_.front().issued &&
-         open_.front().number < matched_ &&
-         (open_.front().done || open_.front().events.done == nullptr)) {
+  while (!open_.empty() && open_.front().done &&
+         open_.front().number < matched_) {
     OpenCall& front = open_.front();
     if (!IsBetweenTwo(front.call.operation)) ++collectives_ended_;
     if (front.events.done != nullptr) {
@@ -351,9 +378,7 @@ absl::Status Watchdog::PollCalls() {
 
 absl::Status Watchdog::OverdueCall() const {
   for (const OpenCall& open : open_) {
-    const bool waits_its_turn =
-        open.issued && open.events.done != nullptr && !open.started;
-    if (waits_its_turn || !open.deadline.passed()) continue;
+    if (!open.started || !open.deadline.passed()) continue;
     return Named(
         absl::DeadlineExceededError(absl::StrCat(
             "not finished after ", absl::FormatDuration(options_.timeout),
@@ -402,9 +427,7 @@ std::string Watchdog::WhoIsMissing(const OpenCall& open) const {
 absl::StatusOr<bool> Watchdog::Meet(const Beat& own) {
   if (alone_) {
     LOCKSTEP_RETURN_IF_ERROR(own.failure.status());
-    Take(rank(), own);
-    LOCKSTEP_RETURN_IF_ERROR(Match());
-    LOCKSTEP_RETURN_IF_ERROR(CheckLeavers());
+    if (own.call_count > 0) return HasLeft(gone_, rank(), own.calls[0]);
     return own.gone;
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Beat> beats,
@@ -431,8 +454,12 @@ void Watchdog::Take(int rank, const Beat& beat) {
     if (!IsBetweenTwo(beat.calls[i].operation)) ++standing.collectives;
   }
   standing.ended = beat.ended;
+  standing.open = beat.open;
   standing.leaving = beat.leaving;
-  alone_ = alone_ || beat.gone;
+  if (beat.gone) {
+    alone_ = true;
+    gone_ = rank;
+  }
 }
 
 absl::Status Watchdog::Match() {
@@ -515,9 +542,7 @@ absl::Status Watchdog::CheckLeavers() const {
       if (waiting.empty()) continue;
       const Call& call = waiting.front();
       if (IsBetweenTwo(call.operation) && call.peer != gone) continue;
-      return absl::UnavailableError(
-          absl::StrCat("rank ", gone, " has left the group, and rank ", rank,
-                       " called ", ToString(call)));
+      return HasLeft(gone, rank, call);
     }
   }
   return absl::OkStatus();
@@ -541,6 +566,10 @@ void Watchdog::Fail(const absl::Status& failure) {
     const std::lock_guard lock(mutex_);
     failure_ = failure;
   }
+  // A rank that aborts lets its kernels go on, and theirs with them: so all
+  // know before any does. An error means that the control group has failed,
+  // too.
+  if (!alone_) static_cast<void>(control_->Barrier());
   options_.abort();
   const std::lock_guard lock(mutex_);
   ended_ = true;

@@ -45,7 +45,9 @@ struct CallEvents {
 // not fit together, that a rank called something impossible, that a call has
 // been on a GPU for longer than the timeout, that NCCL or CUDA reported an
 // error, that a rank left while another called, or died. Each of these ends the
-// group on every rank at once, with one message that says who did what.
+// group on every rank at once, with one message that says who did what (but for
+// errors of the control group itself, which each rank has its own of). Once a
+// rank has gone, no call can be made any more.
 //
 // One thread of the rank, the user, makes the calls below.
 class Watchdog {
@@ -107,9 +109,11 @@ class Watchdog {
   absl::StatusOr<CallEvents> TakeEvents();
   void ReturnEvents(CallEvents events);
 
-  // Ends the thread. Waits, at most a second, for the other ranks to leave too.
-  // Returns whether all left in health: NCCL's communicators may then be
-  // destroyed, which the ranks of a host must do together.
+  // Ends the thread. Waits a second for the other ranks to leave too; for as
+  // long as the timeout where calls of this rank have not ended on them, since
+  // data may be on its way; and for the control group, whose ranks may be
+  // stopped. Returns whether all left in health: NCCL's communicators may then
+  // be destroyed, which the ranks of a host must do together.
   bool Leave();
 
  private:
@@ -119,8 +123,8 @@ class Watchdog {
     int64_t number = 0;
     Deadline deadline;  // Starts again when the call's turn comes.
     bool issued = false;
-    bool started = false;  // Its turn on the GPU has come.
-    bool done = false;     // On the GPU, if it has anything there.
+    bool started = false;  // Its turn has come: those before it are done.
+    bool done = false;     // Here; other ranks may not have come to it.
     CallEvents events = {};
   };
   struct Beat;
@@ -129,6 +133,7 @@ class Watchdog {
     std::deque<Call> unmatched;  // Calls that wait for those of other ranks.
     int64_t collectives = 0;     // How many calls of all ranks it has made,
     int64_t ended = 0;           // and how many of them have ended there.
+    int64_t open = 0;            // Calls of any kind that have not.
     bool leaving = false;
   };
   struct SplitRequest {
@@ -153,6 +158,7 @@ class Watchdog {
   // With mutex_ held.
   int64_t Log(const Call& call);
   absl::Duration Pause() const;
+  bool MayGo() const;
   absl::Status PollCalls();
   absl::Status OverdueCall() const;
   std::string WhoIsMissing(const OpenCall& open) const;
@@ -167,6 +173,7 @@ class Watchdog {
   std::vector<Standing> standings_;  // By rank.
   int64_t collectives_ended_ = 0;    // Of this rank.
   bool alone_ = false;               // A rank has gone: nobody meets any more.
+  int gone_ = 0;                     // Which.
 
   // Guards what follows. Not absl::Mutex: ThreadSanitizer does not see into the
   // distribution's build of it.

@@ -80,7 +80,7 @@ struct NcclFaults {
   // How many ranks, of consecutive numbers, reach each other's memory, as far
   // as that divides their number: 0 for all.
   int lsa_ranks = 0;
-  // How long ncclCommFinalize waits before it fails.
+  // How long ncclCommFinalize and ncclCommAbort wait before they fail.
   std::chrono::milliseconds finalize_limit = std::chrono::seconds(10);
 };
 

@@ -301,17 +301,26 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
 }
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
-  const DeviceLock lock;
+  DeviceLock lock;
   for (const std::weak_ptr<Batch>& weak : comm->submitted) {
     const std::shared_ptr<Batch> batch = weak.lock();
     if (batch != nullptr) lockstep::standin::Withdraw(*batch);
   }
-  *comm->self = nullptr;
+  const auto self = comm->self;
+  *self = nullptr;
   --Global().live;
   lockstep::standin::NoteCommunicatorEnd(/*healthy=*/false);
   delete comm;
   lockstep::standin::RunWork(lock);
-  return ncclSuccess;
+  const auto in_no_graph = [&] { return self.use_count() == 1; };
+  if (lockstep::standin::WaitUntil(lock, in_no_graph,
+                                   Global().faults.finalize_limit)) {
+    return ncclSuccess;
+  }
+  std::fprintf(stderr,
+               "stand-in NCCL: ncclCommAbort waits for ever: for graphs with "
+               "groups of the communicator to be destroyed\n");
+  return ncclInternalError;
 }
 
 ncclResult_t ncclCommFinalize(ncclComm_t comm) {

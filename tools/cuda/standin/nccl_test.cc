@@ -397,7 +397,9 @@ TEST_F(BlockingNcclTest, GraphsOfAnAbortedCommunicatorAreAFault) {
   Ok(cudaGraphInstantiate(&executable, graph));
   Ok(cudaGraphLaunch(executable, streams_[0]));
   EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
-  Ok(ncclCommAbort(comms_[0]));  // Withdraws it.
+  SetNcclFaults({.finalize_limit = std::chrono::milliseconds(50)});
+  // Withdraws it, and waits for the graph.
+  EXPECT_EQ(ncclCommAbort(comms_[0]), ncclInternalError);
   comms_[0] = nullptr;
   Ok(cudaStreamQuery(streams_[0]));
   Ok(cudaGraphLaunch(executable, streams_[0]));
@@ -458,7 +460,7 @@ class WindowTest : public BlockingNcclTest {
 
   ncclResult_t Register(int rank, ncclWindow_t* window) {
     return ncclCommWindowRegister(comms_[rank], memory_[rank], sizeof(Place),
-                                  window, NCCL_WIN_COLL_SYMMETRIC);
+                                  window, NCCL_WIN_DEFAULT);
   }
   void Meet(int rank, int times = 1, int blocks = 1) {
     cudaLaunchConfig_t config = {};
@@ -532,9 +534,9 @@ TEST_F(WindowTest, WindowsAreOfTheirMemoryAlone) {
     EXPECT_EQ(ncclCommWindowRegister(comms_[0], memory, 4, &window, flags),
               ncclInvalidArgument);
   };
-  refused(data_[0], NCCL_WIN_COLL_SYMMETRIC);
-  refused(&static_cast<Place*>(memory_[0])->term, NCCL_WIN_COLL_SYMMETRIC);
-  refused(memory_[0], NCCL_WIN_DEFAULT);
+  refused(data_[0], NCCL_WIN_DEFAULT);
+  refused(&static_cast<Place*>(memory_[0])->term, NCCL_WIN_DEFAULT);
+  refused(memory_[0], NCCL_WIN_COLL_SYMMETRIC);
   EXPECT_EQ(ncclMemFree(memory_[0]), ncclInvalidUsage);
   EXPECT_EQ(cudaFree(memory_[0]), cudaErrorInvalidValue);
 }

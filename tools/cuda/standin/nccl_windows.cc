@@ -85,7 +85,7 @@ ncclResult_t ncclMemFree(void* pointer) {
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size,
                                     ncclWindow_t* window, int flags) {
   *window = nullptr;
-  if (flags != NCCL_WIN_COLL_SYMMETRIC || size == 0 ||
+  if (flags != NCCL_WIN_DEFAULT || size == 0 ||
       reinterpret_cast<uintptr_t>(buffer) % NCCL_WIN_REQUIRED_ALIGNMENT != 0 ||
       !lockstep::standin::IsForWindows(buffer, size)) {
     return ncclInvalidArgument;

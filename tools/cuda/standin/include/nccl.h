@@ -116,7 +116,7 @@ ncclResult_t ncclMemAlloc(void** pointer, size_t bytes);
 ncclResult_t ncclMemFree(void* pointer);
 
 // Blocks until all ranks have called it, with as many bytes each, and with
-// NCCL_WIN_COLL_SYMMETRIC. The window is null, and the call successful, where
+// NCCL_WIN_DEFAULT. The window is null, and the call successful, where
 // there are none (control.h).
 ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size,
                                     ncclWindow_t* window, int flags);
