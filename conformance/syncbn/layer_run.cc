@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <new>
@@ -34,6 +35,8 @@ namespace {
 constexpr size_t kGuardBytes = 64;
 constexpr char kGuard = '\x5a';
 
+using HostFactory = std::function<std::shared_ptr<void>(size_t bytes)>;
+
 std::string Complaint(BatchNormCheck check, const std::string& what) {
   return absl::StrCat(check.name(), ": ", what);
 }
@@ -42,7 +45,7 @@ std::string Complaint(BatchNormCheck check, const std::string& what) {
 class GuardedBuffer {
  public:
   // `offset`: bytes off an address that is aligned to 64.
-  GuardedBuffer(const MemoryFactory& allocate, DataType type,
+  GuardedBuffer(const HostFactory& allocate, DataType type,
                 absl::string_view bytes, size_t offset)
       : type_(type),
         first_(bytes),
@@ -81,7 +84,7 @@ class GuardedBuffer {
 // All memory of one step on one rank.
 class StepMemory {
  public:
-  StepMemory(const MemoryFactory& allocate, const SolvedProblem& solved,
+  StepMemory(const HostFactory& allocate, const SolvedProblem& solved,
              const BatchNormVariant& variant, int step, int rank,
              int64_t saved_bytes)
       : shape_(solved.ShapeOf(step, rank, variant.layout)),
@@ -200,7 +203,7 @@ class StepMemory {
 
 // The running statistics of one rank's layer.
 struct RunningMemory {
-  RunningMemory(const MemoryFactory& allocate, const SolvedProblem& solved,
+  RunningMemory(const HostFactory& allocate, const SolvedProblem& solved,
                 std::span<const double> mean, std::span<const double> variance,
                 bool tracked)
       : mean(allocate, solved.statistics_type,
@@ -275,16 +278,19 @@ void PassRun(Bytes& bytes, Run& run) {
 
 }  // namespace
 
-std::shared_ptr<void> HostMemory(size_t bytes) {
+std::shared_ptr<void> HostMemory(Communicator&, size_t bytes) {
   constexpr std::align_val_t kAlignment{kGuardBytes};
   return {::operator new(bytes, kAlignment),
           [](void* memory) { ::operator delete(memory, kAlignment); }};
 }
 
+namespace {
+
 absl::StatusOr<RankRun> RunOnRank(const SolvedProblem& solved,
                                   const BatchNormVariant& variant,
                                   const LayerFactory& make, Communicator& group,
-                                  const MemoryFactory& allocate) {
+                                  const MemoryFactory& factory) {
+  const auto allocate = [&](size_t bytes) { return factory(group, bytes); };
   const BatchNormOptions options = OptionsOf(solved.problem, variant);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<BatchNorm> layer,
                             make(options, group));
@@ -302,8 +308,6 @@ absl::StatusOr<RankRun> RunOnRank(const SolvedProblem& solved,
   }
   return run;
 }
-
-namespace {
 
 // Owns its kernels, and waits for what they do.
 class OwningLayer : public BatchNorm {
@@ -352,31 +356,50 @@ LayerFactory SyncBatchNormOver(const KernelsFactory& make_kernels,
   };
 }
 
-absl::StatusOr<std::vector<std::vector<RankRun>>> RunVariants(
-    Backend backend, const SolvedProblem& solved,
+absl::StatusOr<std::vector<VariantRuns>> RunProblems(
+    const RankRunner& run, std::span<const SolvedProblem> problems,
     std::span<const BatchNormVariant> variants, const LayerFactory& make,
-    const RunRanksOptions& options) {
-  const auto outputs = RunRanksCollect(
-      backend, solved.problem.world_size,
-      [&](Communicator& group) -> absl::StatusOr<std::string> {
-        RankBytesWriter writer;
-        for (const BatchNormVariant& variant : variants) {
-          LOCKSTEP_ASSIGN_OR_RETURN(const RankRun run,
-                                    RunOnRank(solved, variant, make, group));
-          PassRun(writer, run);
-        }
-        return std::move(writer.bytes);
-      },
-      options);
-  std::vector<std::vector<RankRun>> by_variant(variants.size());
+    const MemoryFactory& allocate) {
+  const auto outputs =
+      run(problems.front().problem.world_size,
+          [&](Communicator& group) -> absl::StatusOr<std::string> {
+            RankBytesWriter writer;
+            for (const SolvedProblem& solved : problems) {
+              for (const BatchNormVariant& variant : variants) {
+                LOCKSTEP_ASSIGN_OR_RETURN(
+                    const RankRun outputs,
+                    RunOnRank(solved, variant, make, group, allocate));
+                PassRun(writer, outputs);
+              }
+            }
+            return std::move(writer.bytes);
+          });
+  std::vector<VariantRuns> by_problem(problems.size(),
+                                      VariantRuns(variants.size()));
   for (const absl::StatusOr<std::string>& output : outputs) {
     LOCKSTEP_RETURN_IF_ERROR(output.status());
     RankBytesReader reader(*output);
-    for (std::vector<RankRun>& runs : by_variant) {
-      PassRun(reader, runs.emplace_back(kSteps));
+    for (VariantRuns& by_variant : by_problem) {
+      for (std::vector<RankRun>& runs : by_variant) {
+        PassRun(reader, runs.emplace_back(kSteps));
+      }
     }
   }
-  return by_variant;
+  return by_problem;
+}
+
+absl::StatusOr<VariantRuns> RunVariants(
+    Backend backend, const SolvedProblem& solved,
+    std::span<const BatchNormVariant> variants, const LayerFactory& make,
+    const RunRanksOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<VariantRuns> runs,
+                            RunProblems(
+                                [&](int world_size, const RankFunction& fn) {
+                                  return RunRanksCollect(backend, world_size,
+                                                         fn, options);
+                                },
+                                {&solved, 1}, variants, make));
+  return std::move(runs.front());
 }
 
 }  // namespace lockstep::conformance
