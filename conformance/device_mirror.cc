@@ -71,11 +71,12 @@ absl::Status DeviceMirror::Begin() {
 std::byte* DeviceMirror::TwinOf(const std::byte* data, int64_t size,
                                 bool is_read) {
   if (data == nullptr || size == 0) return const_cast<std::byte*>(data);
-  if (std::byte* const twin = Twin(data); twin != nullptr) return twin;
-  for (Area& copy : copies_) {
-    if (!copy.Has(data)) continue;
-    copy.is_read = copy.is_read && is_read;
-    return copy.device.get() + (data - copy.host);
+  for (std::list<Area>* const areas : {areas_.get(), &copies_}) {
+    for (Area& area : *areas) {
+      if (!area.Has(data)) continue;
+      area.is_read = area.is_read && is_read;
+      return area.device.get() + (data - area.host);
+    }
   }
   absl::StatusOr<DeviceMemory> memory = AllocateDeviceMemory(size);
   status_.Update(memory.status());
@@ -95,13 +96,6 @@ Buffer DeviceMirror::Twin(const Buffer& buffer) {
 ConstBuffer DeviceMirror::Twin(const ConstBuffer& buffer) {
   return {TwinOf(buffer.bytes(), buffer.size_bytes(), true), buffer.count,
           buffer.type};
-}
-
-std::byte* DeviceMirror::Twin(const std::byte* data) const {
-  for (const Area& area : *areas_) {
-    if (area.Has(data)) return area.device.get() + (data - area.host);
-  }
-  return nullptr;
 }
 
 absl::Status DeviceMirror::CopyBack(absl::Status status) {

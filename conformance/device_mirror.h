@@ -40,8 +40,6 @@ class DeviceMirror {
   // copy of its own, until End.
   Buffer Twin(const Buffer& buffer);
   ConstBuffer Twin(const ConstBuffer& buffer);
-  // Of memory in an area; null of null.
-  std::byte* Twin(const std::byte* data) const;
   // Waits and copies, also in the middle of a call. Errors: `status`, the
   // device's, Twin's.
   absl::Status CopyBack(absl::Status status);

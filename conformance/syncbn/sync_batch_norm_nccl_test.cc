@@ -22,6 +22,7 @@
 #include "base/slice.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/run_nccl_ranks.h"
@@ -144,16 +145,21 @@ class MirroredKernels : public BatchNormKernels {
                               std::byte* record) override {
     return Run([&] {
       return real_->ComputeMoments(shape, mirror_->Twin(x),
-                                   mirror_->Twin(record));
+                                   Twin(RecordOf(shape.c, x.type), record));
     });
   }
   absl::StatusOr<int64_t> Merge(const MergeCall& call) override {
     int64_t count = 0;
     LOCKSTEP_RETURN_IF_ERROR(Run([&]() -> absl::Status {
       MergeCall twin = call;
-      twin.gathered = mirror_->Twin(call.gathered);
+      twin.gathered =
+          mirror_
+              ->Twin(ConstBuffer(call.gathered,
+                                 call.ranks * call.record.size_bytes(),
+                                 DataType::kUInt8))
+              .bytes();
       twin.running = TwinOf(*mirror_, call.running);
-      twin.saved = mirror_->Twin(call.saved);
+      twin.saved = Twin(call.record, call.saved);
       LOCKSTEP_ASSIGN_OR_RETURN(count, real_->Merge(twin));
       return absl::OkStatus();
     }));
@@ -163,7 +169,7 @@ class MirroredKernels : public BatchNormKernels {
     return Run([&] {
       RunningCall twin = call;
       twin.running = TwinOf(*mirror_, call.running);
-      twin.saved = mirror_->Twin(call.saved);
+      twin.saved = Twin(call.record, call.saved);
       return real_->UseRunning(twin);
     });
   }
@@ -185,6 +191,10 @@ class MirroredKernels : public BatchNormKernels {
   absl::Status Run(absl::FunctionRef<absl::Status()> call) {
     LOCKSTEP_RETURN_IF_ERROR(mirror_->Begin());
     return mirror_->End(call());
+  }
+  std::byte* Twin(const StatisticsRecord& record, std::byte* data) {
+    return mirror_->Twin(Buffer(data, record.size_bytes(), DataType::kUInt8))
+        .bytes();
   }
   BackwardCall Twin(const BackwardCall& call) {
     BackwardCall twin = call;
