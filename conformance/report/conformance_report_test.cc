@@ -303,9 +303,10 @@ TEST(MakeReportTest, ARowOfAGpuIsWhatItsTestLeft) {
 // Which, its machine's GPUs decide; of another claim it may record none.
 TEST(MakeReportTest, ATestOfAGpuMayRecordAnyCellOfItsClaim) {
   const auto report_of = [](const std::string& claim) {
+    const ClaimResult result =
+        SampleClaim(claim, "gpus", 7, "int8", 0, /*exact=*/claim == "bits");
     return ReportOf({SampleTarget(
-        kGpu, {SampleCase({SampleClaim(claim, "gpus", 7, "int8", 0.5,
-                                       /*exact=*/claim == "bits")})})});
+        kGpu, {SampleCase("Gpu.A", TestOutcome::kPassed, {result})})});
   };
   EXPECT_THAT(report_of("sums").failures, IsEmpty());
   EXPECT_THAT(report_of("bits").failures, SizeIs(1));
