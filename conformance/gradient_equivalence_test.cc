@@ -26,6 +26,8 @@
 #include "conformance/checks.h"
 #include "conformance/device_mirror.h"
 #include "conformance/mutant.h"
+#include "conformance/network/network_checks.h"
+#include "conformance/network/network_run.h"
 #include "conformance/rank_bytes.h"
 #include "conformance/reference/bounded.h"
 #include "conformance/reference/lenet_reference.h"
@@ -106,6 +108,12 @@ RankRunner RanksOver(Carrier carrier) {
       break;
   }
   return StagedNcclRanks(NcclOptions());
+}
+
+std::string BackendName(Carrier carrier, int world_size) {
+  if (carrier == Carrier::kThreads) return "threads";
+  if (carrier == Carrier::kProcesses) return "processes";
+  return absl::StrCat(NcclBackendName(world_size), ", staged");
 }
 
 // One training step of ranks that start with parameters of their own. `scale`
@@ -189,11 +197,7 @@ class GradientEquivalenceTest : public testing::TestWithParam<Case> {
   // Where the test's parameter asks a claim.
   static ClaimPlace PlaceOf(const char* claim) {
     const auto [carrier, world_size] = GetParam();
-    const std::string backend = carrier == Carrier::kThreads ? "threads"
-                                : carrier == Carrier::kProcesses
-                                    ? "processes"
-                                    : NcclBackendName(world_size) + ", staged";
-    return {claim, backend, world_size, "float32"};
+    return {claim, BackendName(carrier, world_size), world_size, "float32"};
   }
 
   // Expects that the ranks trained as `want` says, and records how nearly.
@@ -271,7 +275,38 @@ TEST_P(GradientControlTest, RejectsSumInPlaceOfMean) {
 INSTANTIATE_TEST_SUITE_P(Ranks, GradientControlTest,
                          testing::ValuesIn(Cases(2)), CaseName);
 
-// All of them over NCCL on GPUs; some on the stand-in.
+// ResNet-18 with SyncBatchNorm (network/), gradients and statistics over NCCL.
+class NcclNetworkTest : public testing::TestWithParam<int> {};
+
+TEST_P(NcclNetworkTest, StepsAreOneRanks) {
+  const int world_size = GetParam();
+  ClaimRecorder recorder({"resnet_steps",
+                          BackendName(Carrier::kNccl, world_size), world_size,
+                          "float32"});
+  if (!HasNcclRanks()) return;
+  NetworkRun run;
+  run.deal.assign(world_size, kNetworkBatchSize / world_size);
+  run.deal[0] += kNetworkBatchSize % world_size;
+  run.ranks = RanksOver(Carrier::kNccl);
+  const auto trace = RunNetwork(run, Mutation());
+  ASSERT_THAT(trace, IsOk());
+  const auto path = TakeOneRankPath(run.steps);
+  ASSERT_THAT(path, IsOk());
+  const NetworkVerdicts verdicts = CheckNetwork(run, path->rounding, *trace);
+  for (const auto& [check, status] : verdicts.checks) {
+    EXPECT_THAT(status, IsOk()) << check;
+  }
+  recorder.Measure(verdicts.furthest / kNetworkSpread);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, NcclNetworkTest,
+                         testing::ValuesIn(NcclWorldSizes({2, 3})),
+                         [](const auto& info) {
+                           return absl::StrCat("P", info.param);
+                         });
+
+// The mutants of LeNet's training and of ResNet-18's, over NCCL: all of them on
+// GPUs, some on the stand-in.
 class NcclTrainingMutantTest : public testing::TestWithParam<Mutant> {};
 
 TEST_P(NcclTrainingMutantTest, IsRejected) {
@@ -283,13 +318,20 @@ TEST_P(NcclTrainingMutantTest, IsRejected) {
 }
 
 std::vector<Mutant> PlantedMutants() {
-  std::vector<Mutant> all = TrainingMutants(RanksOver(Carrier::kNccl)).mutants;
+  const RankRunner ranks = RanksOver(Carrier::kNccl);
+  std::vector<Mutant> all = TrainingMutants(ranks).mutants;
+  for (Mutant& mutant : NetworkMutants(ranks).mutants) {
+    all.push_back(std::move(mutant));
+  }
   return kOnStandin ? SliceOf(std::move(all), 8) : all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Mutants, NcclTrainingMutantTest,
                          testing::ValuesIn(PlantedMutants()),
-                         [](const auto& info) { return info.param.name; });
+                         [](const auto& info) {
+                           return absl::StrCat(info.param.folder, "_",
+                                               info.param.name);
+                         });
 
 // A check accepts anything if its tolerance is as large as what it compares.
 // Here, in each of the steps, the tolerance is below a hundredth of the

@@ -233,9 +233,10 @@ const absl::StatusOr<std::vector<Rounding>>& FirstRounding() {
 
 // Plants the mutation in one step of ranks dealt so. everywhere: also where
 // rounding is measured.
-Mutant Planted(Mutant mutant, const std::vector<int64_t>& deal,
-               const Mutation& mutation, bool everywhere = false) {
-  const NetworkRun run = {.deal = deal, .steps = 1};
+Mutant PlantedOn(const RankRunner& ranks, Mutant mutant,
+                 const std::vector<int64_t>& deal, const Mutation& mutation,
+                 bool everywhere) {
+  const NetworkRun run = {.deal = deal, .steps = 1, .ranks = ranks};
   mutant.plant = [=, check = mutant.checks[0]]() -> absl::StatusOr<Caught> {
     LOCKSTEP_ASSIGN_OR_RETURN(
         const std::vector<Rounding> rounding,
@@ -252,7 +253,12 @@ Mutant Planted(Mutant mutant, const std::vector<int64_t>& deal,
   return mutant;
 }
 
-std::vector<Mutant> Mutants() {
+std::vector<Mutant> Mutants(const RankRunner& ranks) {
+  const auto Planted = [&ranks](Mutant mutant, const std::vector<int64_t>& deal,
+                                const Mutation& mutation,
+                                bool everywhere = false) {
+    return PlantedOn(ranks, std::move(mutant), deal, mutation, everywhere);
+  };
   return {
       Planted(
           {"OneLayerLocal", "one batch norm layer was not converted",
@@ -332,8 +338,8 @@ std::vector<Mutant> Mutants() {
 
 }  // namespace
 
-MutantSuite NetworkMutants() {
-  return MakeSuite("network", kNetworkChecks, Mutants());
+MutantSuite NetworkMutants(const RankRunner& ranks) {
+  return MakeSuite("network", kNetworkChecks, Mutants(ranks));
 }
 
 Mutation SkipWhereEmpty() { return Stepping(LeaveOutWhereEmpty); }
