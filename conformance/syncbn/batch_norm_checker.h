@@ -65,12 +65,10 @@ std::shared_ptr<void> HostMemory(Communicator& group, size_t bytes);
 // Of one rank, by step.
 using RankRun = std::vector<RankOutputs>;
 
-// SyncBatchNorm over kernels of its own. wait: what each call ends with, and
-// gradients_ready begins with, where kernels only enqueue.
+// SyncBatchNorm over kernels of its own.
 using KernelsFactory =
     std::function<absl::StatusOr<std::unique_ptr<BatchNormKernels>>()>;
-LayerFactory SyncBatchNormOver(const KernelsFactory& make_kernels,
-                               absl::Status (*wait)() = absl::OkStatus);
+LayerFactory SyncBatchNormOver(const KernelsFactory& make_kernels);
 
 // Trains the layer twice and evaluates it once, for each problem and variant,
 // all in one group. Outputs hold NaN before; in step 1 no buffer of activations

@@ -309,50 +309,38 @@ absl::StatusOr<RankRun> RunOnRank(const SolvedProblem& solved,
   return run;
 }
 
-// Owns its kernels, and waits for what they do.
 class OwningLayer : public BatchNorm {
  public:
   OwningLayer(std::unique_ptr<BatchNormKernels> kernels,
-              std::unique_ptr<BatchNorm> layer, absl::Status (*wait)())
-      : kernels_(std::move(kernels)), layer_(std::move(layer)), wait_(wait) {}
+              std::unique_ptr<BatchNorm> layer)
+      : kernels_(std::move(kernels)), layer_(std::move(layer)) {}
 
   int64_t SavedBytes(DataType type) const override {
     return layer_->SavedBytes(type);
   }
   absl::Status Forward(const Forwards& buffers) override {
-    LOCKSTEP_RETURN_IF_ERROR(layer_->Forward(buffers));
-    return wait_();
+    return layer_->Forward(buffers);
   }
   absl::Status Backward(const Backwards& buffers,
                         absl::FunctionRef<void()> gradients_ready) override {
-    absl::Status ready;
-    LOCKSTEP_RETURN_IF_ERROR(layer_->Backward(buffers, [&] {
-      ready = wait_();
-      gradients_ready();
-    }));
-    LOCKSTEP_RETURN_IF_ERROR(ready);
-    return wait_();
+    return layer_->Backward(buffers, gradients_ready);
   }
 
  private:
   const std::unique_ptr<BatchNormKernels> kernels_;  // Outlives layer_.
   const std::unique_ptr<BatchNorm> layer_;
-  absl::Status (*const wait_)();
 };
 
 }  // namespace
 
-LayerFactory SyncBatchNormOver(const KernelsFactory& make_kernels,
-                               absl::Status (*wait)()) {
-  return [make_kernels, wait](const BatchNormOptions& options,
-                              Communicator& group)
+LayerFactory SyncBatchNormOver(const KernelsFactory& make_kernels) {
+  return [make_kernels](const BatchNormOptions& options, Communicator& group)
              -> absl::StatusOr<std::unique_ptr<BatchNorm>> {
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNormKernels> kernels,
                               make_kernels());
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNorm> layer,
                               SyncBatchNorm::Create(options, *kernels, group));
-    return std::make_unique<OwningLayer>(std::move(kernels), std::move(layer),
-                                         wait);
+    return std::make_unique<OwningLayer>(std::move(kernels), std::move(layer));
   };
 }
 
