@@ -5,16 +5,21 @@
 // By the project's own ring, whose order of additions is stated; what NCCL's
 // own calls add, in an order of its own, //collectives/nccl checks. The ranks
 // of a test live through all of its cases.
+#include <cuda_runtime.h>
+
 #include <cstdint>
 #include <string>
 #include <tuple>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
 #include "base/slice.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/run_nccl_ranks.h"
@@ -28,7 +33,9 @@
 namespace lockstep::conformance {
 namespace {
 
+using testing::AllOf;
 using testing::Each;
+using testing::HasSubstr;
 
 // How a call reaches NCCL: by our ring; by the window variant, where peers
 // reach each other's memory, and else by the ring; or from host memory of any
@@ -121,6 +128,45 @@ INSTANTIATE_TEST_SUITE_P(
                                          .aligned = true})
                           .mutants),
     [](const auto& info) { return info.param.name; });
+
+// Of the mirror: what the device writes beside an output is seen.
+TEST(DeviceMirrorTest, ShowsWhatTheDeviceWroteBesideAnOutput) {
+  if (!HasNcclRanks()) return;
+  const auto ranks = RunNcclRanksCollect(
+      2, NcclOptions(),
+      [](NcclCommunicator& group) -> absl::StatusOr<std::string> {
+        GroupMutant device(
+            group,
+            [](Communicator& real, const Collective& call) -> absl::Status {
+              LOCKSTEP_RETURN_IF_ERROR(real.Run(call));
+              return CudaStatus(
+                  cudaMemset(call.output.bytes() + call.output.size_bytes(), 0,
+                             2),
+                  "cudaMemset");
+            });
+        MirroredCommunicator mirrored(device);
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const CollectiveChecker check,
+            MakeCollectiveChecker(mirrored, Memory::kGroup));
+        LOCKSTEP_RETURN_IF_ERROR(check({.count = 3}));
+        return "";
+      });
+  EXPECT_THAT(ranks, Each(StatusIs(absl::StatusCode::kDataLoss,
+                                   AllOf(HasSubstr("Beside: AllReduce"),
+                                         HasSubstr("beside the output")))));
+}
+
+TEST(StagedCommunicatorTest, TellsEveryRankOfACallThatOneCannotMake) {
+  if (!HasNcclRanks()) return;
+  const auto ranks = StagedNcclRanks(NcclOptions())(
+      3, [](Communicator& group) -> absl::StatusOr<std::string> {
+        std::vector<float> input(1), output(group.rank() == 1 ? 2 : 3);
+        LOCKSTEP_RETURN_IF_ERROR(group.AllGather(input, output));
+        return "";
+      });
+  EXPECT_THAT(ranks, Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("rank 1 called AllGather"))));
+}
 
 }  // namespace
 }  // namespace lockstep::conformance
