@@ -26,6 +26,7 @@
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "gtest/gtest.h"
+#include "tools/cuda/gpu_test.h"
 
 #ifdef LOCKSTEP_CUDA_STANDIN
 #include "tools/cuda/standin/control.h"
@@ -137,12 +138,10 @@ std::vector<NcclOptions> ByRank(int world_size, NcclOptions options) {
   return std::vector<NcclOptions>(static_cast<size_t>(world_size), options);
 }
 
-bool Says(const char* variable, std::string_view value) {
-  const char* const text = std::getenv(variable);
-  return text != nullptr && text == value;
+bool OneRankForEachGpu() {
+  const char* const gpus = std::getenv("LOCKSTEP_GPUS");
+  return gpus != nullptr && std::string_view(gpus) == "all";
 }
-
-bool OneRankForEachGpu() { return Says("LOCKSTEP_NCCL_RANKS", "gpus"); }
 
 // Or why they cannot be counted.
 absl::StatusOr<int> CountGpus() {
@@ -159,7 +158,10 @@ absl::StatusOr<int> CountGpus() {
   return static_cast<int>(counted->size());
 }
 
-void SkipTest(const std::string& why) { GTEST_SKIP() << why; }
+void SkipOrFail(const std::string& why, int needed) {
+  if (GpusRequired(needed)) FAIL() << "LOCKSTEP_REQUIRE_GPU, but " << why;
+  GTEST_SKIP() << why;
+}
 
 }  // namespace
 
@@ -198,22 +200,17 @@ std::vector<int> NcclWorldSizes(const std::vector<int>& on_standin) {
   return {std::max(CountGpus().value_or(0), 2)};
 }
 
-std::string WhyNoNcclRanks() {
-  if (kOnStandin) return "";
-  const absl::StatusOr<int> gpus = CountGpus();
-  if (!gpus.ok()) return absl::StrCat("no GPU: ", gpus.status().message());
-  if (*gpus == 0) return "no GPU: no devices";
-  if (*gpus > 1 || !OneRankForEachGpu()) return "";
-  return "1 GPU, and the test needs 2";
-}
-
 bool HasNcclRanks() {
-  const std::string why = WhyNoNcclRanks();
-  if (why.empty()) return true;
-  if (Says("LOCKSTEP_REQUIRE_GPU", "1")) {
-    ADD_FAILURE() << "LOCKSTEP_REQUIRE_GPU=1, but " << why;
+  if (kOnStandin) return true;
+  const absl::StatusOr<int> gpus = CountGpus();
+  if (!gpus.ok()) {
+    SkipOrFail(absl::StrCat("no GPU: ", gpus.status().message()), 1);
+  } else if (*gpus == 0) {
+    SkipOrFail("no GPU: no devices", 1);
+  } else if (*gpus == 1 && OneRankForEachGpu()) {
+    SkipOrFail("1 GPU, and the test needs 2", 2);
   } else {
-    SkipTest(why);
+    return true;
   }
   return false;
 }

@@ -54,17 +54,13 @@ inline constexpr bool kOnStandin = false;
 
 // The world sizes of a suite's tests: on the stand-in these; on GPUs 1, 2 and
 // 3, since ranks that share one are slow; where the environment says
-// LOCKSTEP_NCCL_RANKS=gpus, as many as there are GPUs, and 2 at least.
+// LOCKSTEP_GPUS=all, as many as there are GPUs, and 2 at least.
 std::vector<int> NcclWorldSizes(const std::vector<int>& on_standin);
 
-// "" where these can run, else why not: there is no GPU, or fewer than two
-// where there should be one for each rank. Asks CUDA in a process of its own,
-// since one that has used it can fork no ranks that do.
-std::string WhyNoNcclRanks();
-
-// Skips the test that runs, which then should return, if there is a reason to;
-// fails it where the environment says LOCKSTEP_REQUIRE_GPU=1. Whether it may go
-// on.
+// Whether the test that runs may go on. Else it is skipped, or fails where
+// GpusRequired() (tools/cuda/gpu_test.h): there is no GPU, or one, and the test
+// has a rank for each. CUDA is asked in a process of its own, since one that
+// has used it can fork no ranks that do.
 bool HasNcclRanks();
 
 // What a claim's record says of such a group: "nccl stand-in", "nccl", or
