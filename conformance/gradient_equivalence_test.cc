@@ -26,8 +26,6 @@
 #include "conformance/checks.h"
 #include "conformance/device_mirror.h"
 #include "conformance/mutant.h"
-#include "conformance/network/network_checks.h"
-#include "conformance/network/network_run.h"
 #include "conformance/rank_bytes.h"
 #include "conformance/reference/bounded.h"
 #include "conformance/reference/lenet_reference.h"
@@ -275,38 +273,7 @@ TEST_P(GradientControlTest, RejectsSumInPlaceOfMean) {
 INSTANTIATE_TEST_SUITE_P(Ranks, GradientControlTest,
                          testing::ValuesIn(Cases(2)), CaseName);
 
-// ResNet-18 with SyncBatchNorm (network/), gradients and statistics over NCCL.
-class NcclNetworkTest : public testing::TestWithParam<int> {};
-
-TEST_P(NcclNetworkTest, StepsAreOneRanks) {
-  const int world_size = GetParam();
-  ClaimRecorder recorder({"resnet_steps",
-                          BackendName(Carrier::kNccl, world_size), world_size,
-                          "float32"});
-  if (!HasNcclRanks()) return;
-  NetworkRun run;
-  run.deal.assign(world_size, kNetworkBatchSize / world_size);
-  run.deal[0] += kNetworkBatchSize % world_size;
-  run.ranks = RanksOver(Carrier::kNccl);
-  const auto trace = RunNetwork(run, Mutation());
-  ASSERT_THAT(trace, IsOk());
-  const auto path = TakeOneRankPath(run.steps);
-  ASSERT_THAT(path, IsOk());
-  const NetworkVerdicts verdicts = CheckNetwork(run, path->rounding, *trace);
-  for (const auto& [check, status] : verdicts.checks) {
-    EXPECT_THAT(status, IsOk()) << check;
-  }
-  recorder.Measure(verdicts.furthest / kNetworkSpread);
-}
-
-INSTANTIATE_TEST_SUITE_P(Ranks, NcclNetworkTest,
-                         testing::ValuesIn(NcclWorldSizes({2, 3})),
-                         [](const auto& info) {
-                           return absl::StrCat("P", info.param);
-                         });
-
-// The mutants of LeNet's training and of ResNet-18's, over NCCL: all of them on
-// GPUs, some on the stand-in.
+// The mutants over NCCL: all of them on GPUs, some on the stand-in.
 class NcclTrainingMutantTest : public testing::TestWithParam<Mutant> {};
 
 TEST_P(NcclTrainingMutantTest, IsRejected) {
@@ -318,20 +285,13 @@ TEST_P(NcclTrainingMutantTest, IsRejected) {
 }
 
 std::vector<Mutant> PlantedMutants() {
-  const RankRunner ranks = RanksOver(Carrier::kNccl);
-  std::vector<Mutant> all = TrainingMutants(ranks).mutants;
-  for (Mutant& mutant : NetworkMutants(ranks).mutants) {
-    all.push_back(std::move(mutant));
-  }
+  std::vector<Mutant> all = TrainingMutants(RanksOver(Carrier::kNccl)).mutants;
   return kOnStandin ? SliceOf(std::move(all), 8) : all;
 }
 
 INSTANTIATE_TEST_SUITE_P(Mutants, NcclTrainingMutantTest,
                          testing::ValuesIn(PlantedMutants()),
-                         [](const auto& info) {
-                           return absl::StrCat(info.param.folder, "_",
-                                               info.param.name);
-                         });
+                         [](const auto& info) { return info.param.name; });
 
 // A check accepts anything if its tolerance is as large as what it compares.
 // Here, in each of the steps, the tolerance is below a hundredth of the

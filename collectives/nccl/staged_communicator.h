@@ -44,6 +44,9 @@ class StagedCommunicator : public Communicator {
   // Pinned host memory, which is copied twice as fast.
   absl::StatusOr<GroupBuffer> Allocate(
       int64_t bytes, CallSite site = CallSite::Here()) override;
+  // As NcclCommunicator's, so that every rank must begin the calls of both
+  // groups in one order: a trainer that reduces gradients on a thread beside
+  // the one that runs SyncBatchNorm on the new group would wait for ever.
   absl::StatusOr<std::unique_ptr<Communicator>> Split(
       int color, int key, CallSite site = CallSite::Here()) override;
 

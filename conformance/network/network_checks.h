@@ -209,7 +209,7 @@ NetworkVerdicts CheckNetwork(const NetworkRun& run,
 // Rounding is measured on one rank without the mutation, once a process; or
 // with it, where it is in the arithmetic of one rank too. Cost: seconds, at
 // ResNet-18's own width.
-MutantSuite NetworkMutants(const RankRunner& ranks = nullptr);
+MutantSuite NetworkMutants();
 
 // A rank without samples leaves the model's step out, as one that has nothing
 // to compute. No run of it ends well.

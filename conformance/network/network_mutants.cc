@@ -233,10 +233,9 @@ const absl::StatusOr<std::vector<Rounding>>& FirstRounding() {
 
 // Plants the mutation in one step of ranks dealt so. everywhere: also where
 // rounding is measured.
-Mutant PlantedOn(const RankRunner& ranks, Mutant mutant,
-                 const std::vector<int64_t>& deal, const Mutation& mutation,
-                 bool everywhere) {
-  const NetworkRun run = {.deal = deal, .steps = 1, .ranks = ranks};
+Mutant Planted(Mutant mutant, const std::vector<int64_t>& deal,
+               const Mutation& mutation, bool everywhere = false) {
+  const NetworkRun run = {.deal = deal, .steps = 1};
   mutant.plant = [=, check = mutant.checks[0]]() -> absl::StatusOr<Caught> {
     LOCKSTEP_ASSIGN_OR_RETURN(
         const std::vector<Rounding> rounding,
@@ -253,12 +252,7 @@ Mutant PlantedOn(const RankRunner& ranks, Mutant mutant,
   return mutant;
 }
 
-std::vector<Mutant> Mutants(const RankRunner& ranks) {
-  const auto Planted = [&ranks](Mutant mutant, const std::vector<int64_t>& deal,
-                                const Mutation& mutation,
-                                bool everywhere = false) {
-    return PlantedOn(ranks, std::move(mutant), deal, mutation, everywhere);
-  };
+std::vector<Mutant> Mutants() {
   return {
       Planted(
           {"OneLayerLocal", "one batch norm layer was not converted",
@@ -338,8 +332,8 @@ std::vector<Mutant> Mutants(const RankRunner& ranks) {
 
 }  // namespace
 
-MutantSuite NetworkMutants(const RankRunner& ranks) {
-  return MakeSuite("network", kNetworkChecks, Mutants(ranks));
+MutantSuite NetworkMutants() {
+  return MakeSuite("network", kNetworkChecks, Mutants());
 }
 
 Mutation SkipWhereEmpty() { return Stepping(LeaveOutWhereEmpty); }

@@ -187,10 +187,7 @@ const std::vector<KnownClaim>& KnownClaims() {
        "Each step of ResNet-18 (in an ordinary run a quarter as wide) with "
        "SyncBatchNorm is one rank's: gradients, running statistics and loss.",
        kSpreads,
-       {{"threads", kNetwork, f32, {2, 4}},
-        {"nccl stand-in, staged", kGradients, f32, {2, 3}},
-        {"nccl, staged, on a GPU", kGradientsGpu, {}, {}, kOnGpu},
-        {"nccl, staged, on all GPUs", kGradientsGpus, {}, {}, kOnGpus}}},
+       {{"threads", kNetwork, f32, {2, 4}}}},
       {"resnet_bits",
        "ResNet-18 (in an ordinary run a quarter as wide) with SyncBatchNorm "
        "ends a step with the bits of threads.",
