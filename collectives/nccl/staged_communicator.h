@@ -58,11 +58,11 @@ class StagedCommunicator : public Communicator {
   // The same call of device memory, whose input is on its way there.
   absl::StatusOr<Collective> Stage(const Collective& call);
 
+  DeviceMemory memory_;  // Outlives group_, whose calls use it to their end.
+  int64_t capacity_ = 0;
   const std::unique_ptr<Communicator> group_;
   const int device_;
   const cudaStream_t stream_;
-  DeviceMemory memory_;
-  int64_t capacity_ = 0;
 };
 
 }  // namespace lockstep
