@@ -148,9 +148,8 @@ class MirroredKernels : public BatchNormKernels {
                                    Twin(RecordOf(shape.c, x.type), record));
     });
   }
-  absl::StatusOr<int64_t> Merge(const MergeCall& call) override {
-    int64_t count = 0;
-    LOCKSTEP_RETURN_IF_ERROR(Run([&]() -> absl::Status {
+  absl::Status Merge(const MergeCall& call) override {
+    return Run([&] {
       MergeCall twin = call;
       twin.gathered =
           mirror_
@@ -160,10 +159,11 @@ class MirroredKernels : public BatchNormKernels {
               .bytes();
       twin.running = TwinOf(*mirror_, call.running);
       twin.saved = Twin(call.record, call.saved);
-      LOCKSTEP_ASSIGN_OR_RETURN(count, real_->Merge(twin));
-      return absl::OkStatus();
-    }));
-    return count;
+      return real_->Merge(twin);
+    });
+  }
+  absl::StatusOr<int64_t> ReadCount(const std::byte* saved) override {
+    return StatisticsRecord::Count(saved);  // Merge has brought it back.
   }
   absl::Status UseRunning(const RunningCall& call) override {
     return Run([&] {
