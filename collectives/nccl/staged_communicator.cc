@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
-#include <functional>
 #include <memory>
 #include <utility>
 
@@ -22,32 +21,12 @@ namespace {
 
 constexpr int64_t kAlignment = 256;
 
-// Where a call's buffers lie in the staging memory.
-struct Places {
-  int64_t input = 0;
-  int64_t output = 0;
-  int64_t size = 0;
-};
-
-// In place, as they lie to each other on the host.
-Places PlacesOf(const Collective& call) {
-  const std::byte* const in = call.input.bytes();
-  const std::byte* const out = call.output.bytes();
-  const int64_t in_size = call.input.size_bytes();
-  const int64_t out_size = call.output.size_bytes();
-  const std::less<> before;
-  const bool overlap = in_size > 0 && out_size > 0 &&
-                       before(in, out + out_size) && before(out, in + in_size);
-  Places places;
-  if (overlap) {
-    const std::byte* const first = std::min(in, out, before);
-    places.input = in - first;
-    places.output = out - first;
-  } else {
-    places.output = (in_size + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  places.size = std::max(places.input + in_size, places.output + out_size);
-  return places;
+// Where a call's output lies in the staging memory, after its input; or in its
+// place, where the host has it so. A part of the other that is elsewhere may
+// lie apart: the call does the same.
+int64_t OutputPlace(const Collective& call) {
+  if (call.input.data == call.output.data) return 0;
+  return (call.input.size_bytes() + kAlignment - 1) / kAlignment * kAlignment;
 }
 
 // Whether the rank gives no input, or gets no output.
@@ -83,18 +62,20 @@ absl::StatusOr<Collective> StagedCommunicator::Stage(const Collective& call) {
   LOCKSTEP_RETURN_IF_ERROR(Validate(call, rank(), world_size()));
   // The calling thread may be another than the last call's.
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(cudaSetDevice(device_), "cudaSetDevice"));
-  const Places places = PlacesOf(call);
-  if (places.size > capacity_) {
+  const int64_t output = OutputPlace(call);
+  const int64_t size =
+      std::max(call.input.size_bytes(), output + call.output.size_bytes());
+  if (size > capacity_) {
     memory_ = nullptr;
     capacity_ = 0;
-    LOCKSTEP_ASSIGN_OR_RETURN(memory_, AllocateDeviceMemory(places.size));
-    capacity_ = places.size;
+    LOCKSTEP_ASSIGN_OR_RETURN(memory_, AllocateDeviceMemory(size));
+    capacity_ = size;
   }
   Collective staged = call;
-  if (call.input.count > 0) staged.input.data = memory_.get() + places.input;
-  if (call.output.count > 0) staged.output.data = memory_.get() + places.output;
+  if (call.input.count > 0) staged.input.data = memory_.get();
+  if (call.output.count > 0) staged.output.data = memory_.get() + output;
   if (!GivesNothing(call, rank())) {
-    LOCKSTEP_RETURN_IF_ERROR(Copy(memory_.get() + places.input, call.input.data,
+    LOCKSTEP_RETURN_IF_ERROR(Copy(memory_.get(), call.input.data,
                                   call.input.size_bytes(),
                                   cudaMemcpyHostToDevice, stream_));
   }
