@@ -1,5 +1,7 @@
 // N ranks compute what one rank computes: the gradient of every parameter, the
-// updates, and two epochs of training, through the trainer's own path.
+// updates, and two epochs of training, through the trainer's own path. Over
+// threads, processes and, through host memory, the `nccl` backend: on the
+// stand-in for CUDA and NCCL or, built with these, on GPUs, and there alone.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -12,15 +14,19 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/slice.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
 #include "collectives/communicator.h"
+#include "collectives/nccl/nccl_communicator.h"
+#include "collectives/nccl/run_nccl_ranks.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
+#include "conformance/device_mirror.h"
+#include "conformance/mutant.h"
+#include "conformance/rank_bytes.h"
 #include "conformance/reference/bounded.h"
 #include "conformance/reference/lenet_reference.h"
 #include "conformance/report/claim_recorder.h"
@@ -87,9 +93,30 @@ Expectation OneStep() {
           }};
 }
 
+// What carries the ranks' data.
+enum class Carrier { kThreads, kProcesses, kNccl };
+
+RankRunner RanksOver(Carrier carrier) {
+  switch (carrier) {
+    case Carrier::kThreads:
+      return RanksOf(Backend::kThreads);
+    case Carrier::kProcesses:
+      return RanksOf(Backend::kProcesses);
+    case Carrier::kNccl:
+      break;
+  }
+  return StagedNcclRanks(NcclOptions());
+}
+
+std::string BackendName(Carrier carrier, int world_size) {
+  if (carrier == Carrier::kThreads) return "threads";
+  if (carrier == Carrier::kProcesses) return "processes";
+  return absl::StrCat(NcclBackendName(world_size), ", staged");
+}
+
 // One training step of ranks that start with parameters of their own. `scale`
 // other than 1 plants a mutant: gradients are that many times too large.
-absl::StatusOr<std::vector<RankTrace>> RunStep(Backend backend,
+absl::StatusOr<std::vector<RankTrace>> RunStep(Carrier carrier,
                                                const Shards& shards,
                                                int64_t bucket_bytes,
                                                float scale = 1) {
@@ -108,7 +135,7 @@ absl::StatusOr<std::vector<RankTrace>> RunStep(Backend backend,
                      static_cast<int64_t>(kGlobalBatch / scale), kLearningRate)
         .status();
   };
-  return RecordRanks(backend, static_cast<int>(shards.size()), step);
+  return RecordRanks(RanksOver(carrier), static_cast<int>(shards.size()), step);
 }
 
 // The largest of the tensors' |bound| / |gradient|, in norm; an infinity if a
@@ -134,23 +161,41 @@ RunOptions TwoEpochs() {
   return options;
 }
 
-using Case = std::tuple<Backend, int>;
+using Case = std::tuple<Carrier, int>;
 
 std::string CaseName(const testing::TestParamInfo<Case>& info) {
-  return absl::StrCat(Name(std::get<0>(info.param)), "P",
+  constexpr const char* kNames[] = {"Threads", "Processes", "Nccl"};
+  return absl::StrCat(kNames[static_cast<int>(std::get<0>(info.param))], "P",
                       std::get<1>(info.param));
 }
 
-const auto kCases =
-    testing::Combine(testing::Values(Backend::kThreads, Backend::kProcesses),
-                     testing::Values(1, 2, 3, 4, 8));
+// At those of the world sizes from `fewest` on.
+std::vector<Case> Cases(int fewest) {
+  std::vector<Case> cases;
+  const auto add = [&](Carrier carrier, const std::vector<int>& world_sizes) {
+    for (const int world_size : world_sizes) {
+      if (world_size >= fewest) cases.push_back({carrier, world_size});
+    }
+  };
+  if (kOnStandin) {
+    for (const Carrier carrier : {Carrier::kThreads, Carrier::kProcesses}) {
+      add(carrier, {1, 2, 3, 4, 8});
+    }
+  }
+  add(Carrier::kNccl, NcclWorldSizes({1, 2, 3}));
+  return cases;
+}
+
+bool HasRanks(Carrier carrier) {
+  return carrier != Carrier::kNccl || HasNcclRanks();
+}
 
 class GradientEquivalenceTest : public testing::TestWithParam<Case> {
  protected:
   // Where the test's parameter asks a claim.
   static ClaimPlace PlaceOf(const char* claim) {
-    const auto [backend, world_size] = GetParam();
-    return {claim, absl::AsciiStrToLower(Name(backend)), world_size, "float32"};
+    const auto [carrier, world_size] = GetParam();
+    return {claim, BackendName(carrier, world_size), world_size, "float32"};
   }
 
   // Expects that the ranks trained as `want` says, and records how nearly.
@@ -166,8 +211,9 @@ class GradientEquivalenceTest : public testing::TestWithParam<Case> {
 };
 
 TEST_P(GradientEquivalenceTest, OneStepMatchesOneRankHoweverSamplesAreDealt) {
-  const auto [backend, world_size] = GetParam();
+  const auto [carrier, world_size] = GetParam();
   ClaimRecorder recorder(PlaceOf("gradients"));
+  if (!HasRanks(carrier)) return;
   ASSERT_GT(Norm(ReferenceGradient().value), 0.1);
   ASSERT_LT(WorstRelativeBound(ReferenceGradient()), 0.01);
   const Expectation want = OneStep();
@@ -176,7 +222,7 @@ TEST_P(GradientEquivalenceTest, OneStepMatchesOneRankHoweverSamplesAreDealt) {
     for (const int64_t bytes : kBucketBytes) deals.push_back({shards, bytes});
   }
   for (const auto& [shards, bucket_bytes] : SliceOf(deals, 4, world_size)) {
-    const auto ranks = RunStep(backend, shards, bucket_bytes);
+    const auto ranks = RunStep(carrier, shards, bucket_bytes);
     ASSERT_THAT(ranks, IsOk());
     ExpectSameTraining(want, *ranks,
                        absl::StrCat("shards ", absl::StrJoin(shards, ","),
@@ -186,15 +232,16 @@ TEST_P(GradientEquivalenceTest, OneStepMatchesOneRankHoweverSamplesAreDealt) {
 }
 
 TEST_P(GradientEquivalenceTest, TwoEpochsMatchOneRank) {
-  const auto [backend, world_size] = GetParam();
+  const auto [carrier, world_size] = GetParam();
   ClaimRecorder recorder(PlaceOf("training_steps"));
+  if (!HasRanks(carrier)) return;
   for (const Sharding sharding : {Sharding::kStrided, Sharding::kContiguous}) {
     // The second is DataParallel's split, whose ranks are threads.
-    if (sharding == Sharding::kContiguous && backend != Backend::kThreads) {
+    if (sharding == Sharding::kContiguous && carrier != Carrier::kThreads) {
       continue;
     }
     RunOptions options = TwoEpochs();
-    options.backend = backend;
+    options.run = RanksOver(carrier);
     options.world_size = world_size;
     options.trainer.sharding = sharding;
     const auto ranks = RunTraining(options, Mutation());
@@ -205,14 +252,17 @@ TEST_P(GradientEquivalenceTest, TwoEpochsMatchOneRank) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, GradientEquivalenceTest, kCases, CaseName);
+INSTANTIATE_TEST_SUITE_P(Ranks, GradientEquivalenceTest,
+                         testing::ValuesIn(Cases(1)), CaseName);
 
-// The control at every world size; all mutants are planted in mutants/.
+// The control at every world size; all mutants are planted in mutants/, over
+// threads.
 class GradientControlTest : public testing::TestWithParam<Case> {};
 
 TEST_P(GradientControlTest, RejectsSumInPlaceOfMean) {
-  const auto [backend, world_size] = GetParam();
-  const auto ranks = RunStep(backend, ShardsOf(world_size)[0], 64 << 10,
+  const auto [carrier, world_size] = GetParam();
+  if (!HasRanks(carrier)) return;
+  const auto ranks = RunStep(carrier, ShardsOf(world_size)[0], 64 << 10,
                              static_cast<float>(world_size));
   ASSERT_THAT(ranks, IsOk());
   EXPECT_THAT(CheckSameTraining(OneStep(), *ranks),
@@ -221,10 +271,27 @@ TEST_P(GradientControlTest, RejectsSumInPlaceOfMean) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Ranks, GradientControlTest,
-                         testing::Combine(testing::Values(Backend::kThreads,
-                                                          Backend::kProcesses),
-                                          testing::Values(2, 3, 4, 8)),
-                         CaseName);
+                         testing::ValuesIn(Cases(2)), CaseName);
+
+// The mutants over NCCL: all of them on GPUs, some on the stand-in.
+class NcclTrainingMutantTest : public testing::TestWithParam<Mutant> {};
+
+TEST_P(NcclTrainingMutantTest, IsRejected) {
+  if (!HasNcclRanks()) return;
+  const auto caught = GetParam().plant();
+  ASSERT_THAT(caught, IsOk());
+  EXPECT_TRUE(IsCaught(GetParam(), *caught)) << caught->diagnosis;
+  EXPECT_TRUE(IsNamed(GetParam(), *caught)) << caught->diagnosis;
+}
+
+std::vector<Mutant> PlantedMutants() {
+  std::vector<Mutant> all = TrainingMutants(RanksOver(Carrier::kNccl)).mutants;
+  return kOnStandin ? SliceOf(std::move(all), 8) : all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Mutants, NcclTrainingMutantTest,
+                         testing::ValuesIn(PlantedMutants()),
+                         [](const auto& info) { return info.param.name; });
 
 // A check accepts anything if its tolerance is as large as what it compares.
 // Here, in each of the steps, the tolerance is below a hundredth of the

@@ -6,12 +6,22 @@
 
 #include <cstddef>
 #include <cstring>
+#include <functional>
 #include <string>
 #include <type_traits>
+#include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "collectives/communicator.h"
 
 namespace lockstep::conformance {
+
+// Runs a function on every rank of a new group, and hands back each one's
+// bytes: RunRanksCollect, for suites that run on other groups too.
+using RankFunction = std::function<absl::StatusOr<std::string>(Communicator&)>;
+using RankRunner = std::function<std::vector<absl::StatusOr<std::string>>(
+    int world_size, const RankFunction& fn)>;
 
 class RankBytesWriter {
  public:

@@ -21,6 +21,7 @@
 #include "collectives/communicator.h"
 #include "conformance/checks.h"
 #include "conformance/mutant.h"
+#include "conformance/rank_bytes.h"
 #include "conformance/training_run.h"
 #include "models/model.h"
 #include "models/train/trainer.h"
@@ -393,8 +394,9 @@ std::vector<TrainingMutant> SamplerMutants() {
 
 // What each check says of a run of three ranks: 4, 4 and 3 samples a step, then
 // one each in the last step of an epoch. Errors: the run's, and CaughtBy's.
-absl::StatusOr<Caught> Plant(const Mutation& mutation) {
+absl::StatusOr<Caught> Plant(const RankRunner& run, const Mutation& mutation) {
   RunOptions options;
+  options.run = run;
   options.world_size = 3;
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<RankTrace> ranks,
                             RunTraining(options, mutation));
@@ -442,14 +444,14 @@ std::vector<TrainingMutant> AllTrainingMutants() {
   return all;
 }
 
-MutantSuite TrainingMutants() {
+MutantSuite TrainingMutants(const RankRunner& run) {
   std::vector<std::string> checks;
   for (const Check& check : AllChecks()) checks.push_back(check.name);
   std::vector<Mutant> mutants;
   for (const TrainingMutant& row : AllTrainingMutants()) {
     mutants.push_back(row.mutant);
-    mutants.back().plant = [mutation = row.mutation] {
-      return Plant(mutation);
+    mutants.back().plant = [run, mutation = row.mutation] {
+      return Plant(run, mutation);
     };
   }
   return MakeSuite("training", checks, std::move(mutants));

@@ -169,12 +169,19 @@ absl::Status Train(Communicator& group, Model& model, const Dataset& data,
   return absl::OkStatus();
 }
 
+RankRunner RanksOf(Backend backend) {
+  return [backend](int world_size, const RankFunction& fn) {
+    return RunRanksCollect(
+        backend, world_size, fn,
+        {.group = {.timeout = kDeadline}, .deadline = kDeadline});
+  };
+}
+
 absl::StatusOr<std::vector<RankTrace>> RecordRanks(
-    Backend backend, int world_size,
+    const RankRunner& run, int world_size,
     const std::function<absl::Status(Communicator&, RecordingModel&)>& train) {
-  const auto ranks = RunRanksCollect(
-      backend, world_size,
-      [&](Communicator& group) -> absl::StatusOr<std::string> {
+  const auto ranks =
+      run(world_size, [&](Communicator& group) -> absl::StatusOr<std::string> {
         SetComputeThreads(1);
         const std::unique_ptr<Model> lenet = CreateLeNet(/*seed=*/0);
         std::ranges::copy(StartOfRank(group.rank()),
@@ -186,8 +193,7 @@ absl::StatusOr<std::vector<RankTrace>> RecordRanks(
         writer(trace.samples.size());
         PassTrace(writer, trace);
         return std::move(writer.bytes);
-      },
-      {.group = {.timeout = kDeadline}, .deadline = kDeadline});
+      });
   std::vector<RankTrace> traces;
   for (const absl::StatusOr<std::string>& rank : ranks) {
     if (!rank.ok()) {
@@ -211,7 +217,8 @@ absl::StatusOr<std::vector<RankTrace>> RecordRanks(
 absl::StatusOr<std::vector<RankTrace>> RunTraining(const RunOptions& options,
                                                    const Mutation& mutation) {
   const Dataset data = BlobDataset(options.dataset_size);
-  return RecordRanks(options.backend, options.world_size,
+  return RecordRanks(options.run ? options.run : RanksOf(options.backend),
+                     options.world_size,
                      [&](Communicator& group, RecordingModel& model) {
                        return Train(group, model, data, options.trainer,
                                     mutation, options.epochs, nullptr);

@@ -17,6 +17,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
 #include "conformance/mutant.h"
+#include "conformance/rank_bytes.h"
 #include "models/data/dataset.h"
 #include "models/model.h"
 #include "models/train/trainer.h"
@@ -122,6 +123,7 @@ class RecordingModel : public SteppedModel {
 // that some of more than three ranks have none.
 struct RunOptions {
   Backend backend = Backend::kThreads;
+  RankRunner run = nullptr;  // Runs the ranks in place of the backend.
   int world_size = 2;
   std::vector<int64_t> epochs = {0, 1};
   int64_t dataset_size = 14;  // Of BlobDataset.
@@ -166,8 +168,9 @@ struct TrainingMutant {
 std::vector<TrainingMutant> AllTrainingMutants();
 
 // All of them, of the checks in AllChecks(); each is planted in a run of three
-// ranks. Its `says` is of the first check that rejects it.
-MutantSuite TrainingMutants();
+// ranks, of threads or of those of `run`. Its `says` is of the first check that
+// rejects it.
+MutantSuite TrainingMutants(const RankRunner& run = nullptr);
 
 // The samples of these numbers, in this order.
 Samples GatherSamples(const Dataset& data, std::span<const int64_t> indices);
@@ -190,8 +193,11 @@ using OnStep = std::function<bool(const StepReport&)>;
 // Calls `train` on each of so many ranks, with a LeNet of that rank's start,
 // and returns what each recorded. Errors: the first rank's, with its number.
 absl::StatusOr<std::vector<RankTrace>> RecordRanks(
-    Backend backend, int world_size,
+    const RankRunner& run, int world_size,
     const std::function<absl::Status(Communicator&, RecordingModel&)>& train);
+
+// Ranks that have two minutes.
+RankRunner RanksOf(Backend backend);
 
 // One rank: trains `model` with the product's trainer for the given epochs,
 // with the mutant planted around it. Errors: the trainer's.

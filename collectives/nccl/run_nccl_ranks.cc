@@ -5,12 +5,16 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 #include "base/cuda_status.h"
 #include "base/data_types.h"
@@ -21,6 +25,8 @@
 #include "collectives/communicator.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/testing/run_ranks.h"
+#include "gtest/gtest.h"
+#include "tools/cuda/gpu_test.h"
 
 #ifdef LOCKSTEP_CUDA_STANDIN
 #include "tools/cuda/standin/control.h"
@@ -41,8 +47,11 @@ constexpr Backend kBackend = Backend::kProcesses;
 // Negative: by rank.
 constexpr int kByRank = -1;
 
-absl::Status RunRank(Communicator& control, NcclOptions options,
-                     const NcclRankFunction& fn) {
+using CollectFunction =
+    std::function<absl::StatusOr<std::string>(NcclCommunicator&)>;
+
+absl::StatusOr<std::string> RunRank(Communicator& control, NcclOptions options,
+                                    const CollectFunction& fn) {
   if (options.device == kByRank) {
     LOCKSTEP_ASSIGN_OR_RETURN(options.device, DeviceOfRank(control.rank()));
   }
@@ -103,9 +112,11 @@ class GuardedDeviceMemory : public CheckedMemory {
 
 }  // namespace
 
-std::vector<absl::Status> RunNcclRanks(const std::vector<NcclOptions>& options,
-                                       const NcclRankFunction& fn,
-                                       absl::Duration control_timeout) {
+namespace {
+
+std::vector<absl::StatusOr<std::string>> Collect(
+    const std::vector<NcclOptions>& options, const CollectFunction& fn,
+    absl::Duration control_timeout) {
 #ifdef LOCKSTEP_CUDA_STANDIN
   standin::SetDeviceCount(kStandinDevices);
 #endif
@@ -113,7 +124,7 @@ std::vector<absl::Status> RunNcclRanks(const std::vector<NcclOptions>& options,
   run.group.timeout = control_timeout;
   // Ranks that share a GPU take tens of milliseconds for a call.
   run.deadline = absl::Minutes(10);
-  return RunRanks(
+  return RunRanksCollect(
       kBackend, static_cast<int>(options.size()),
       [&](Communicator& control) {
         return RunRank(control, options[static_cast<size_t>(control.rank())],
@@ -122,15 +133,91 @@ std::vector<absl::Status> RunNcclRanks(const std::vector<NcclOptions>& options,
       run);
 }
 
+std::vector<NcclOptions> ByRank(int world_size, NcclOptions options) {
+  options.device = kByRank;
+  return std::vector<NcclOptions>(static_cast<size_t>(world_size), options);
+}
+
+bool OneRankForEachGpu() {
+  const char* const gpus = std::getenv("LOCKSTEP_GPUS");
+  return gpus != nullptr && std::string_view(gpus) == "all";
+}
+
+// Or why they cannot be counted.
+absl::StatusOr<int> CountGpus() {
+  static const auto& counted = *new absl::StatusOr<std::string>(
+      RunRanksCollect(Backend::kProcesses, 1,
+                      [](Communicator&) -> absl::StatusOr<std::string> {
+                        int gpus = 0;
+                        LOCKSTEP_RETURN_IF_ERROR(CudaStatus(
+                            cudaGetDeviceCount(&gpus), "cudaGetDeviceCount"));
+                        return std::string(static_cast<size_t>(gpus), '.');
+                      })
+          .front());
+  LOCKSTEP_RETURN_IF_ERROR(counted.status());
+  return static_cast<int>(counted->size());
+}
+
+void SkipOrFail(const std::string& why, int needed) {
+  if (GpusRequired(needed)) FAIL() << "LOCKSTEP_REQUIRE_GPU, but " << why;
+  GTEST_SKIP() << why;
+}
+
+}  // namespace
+
+std::vector<absl::Status> RunNcclRanks(const std::vector<NcclOptions>& options,
+                                       const NcclRankFunction& fn,
+                                       absl::Duration control_timeout) {
+  std::vector<absl::Status> statuses;
+  for (const auto& result : Collect(
+           options,
+           [&](NcclCommunicator& communicator) -> absl::StatusOr<std::string> {
+             LOCKSTEP_RETURN_IF_ERROR(fn(communicator));
+             return std::string();
+           },
+           control_timeout)) {
+    statuses.push_back(result.status());
+  }
+  return statuses;
+}
+
 std::vector<absl::Status> RunNcclRanks(int world_size,
                                        const NcclOptions& options,
                                        const NcclRankFunction& fn,
                                        absl::Duration control_timeout) {
-  NcclOptions by_rank = options;
-  by_rank.device = kByRank;
-  return RunNcclRanks(
-      std::vector<NcclOptions>(static_cast<size_t>(world_size), by_rank), fn,
-      control_timeout);
+  return RunNcclRanks(ByRank(world_size, options), fn, control_timeout);
+}
+
+std::vector<absl::StatusOr<std::string>> RunNcclRanksCollect(
+    int world_size, const NcclOptions& options, const CollectFunction& fn,
+    absl::Duration control_timeout) {
+  return Collect(ByRank(world_size, options), fn, control_timeout);
+}
+
+std::vector<int> NcclWorldSizes(const std::vector<int>& on_standin) {
+  if (kOnStandin) return on_standin;
+  if (!OneRankForEachGpu()) return {1, 2, 3};
+  return {std::max(CountGpus().value_or(0), 2)};
+}
+
+bool HasNcclRanks() {
+  if (kOnStandin) return true;
+  const absl::StatusOr<int> gpus = CountGpus();
+  if (!gpus.ok()) {
+    SkipOrFail(absl::StrCat("no GPU: ", gpus.status().message()), 1);
+  } else if (*gpus == 0) {
+    SkipOrFail("no GPU: no devices", 1);
+  } else if (*gpus == 1 && OneRankForEachGpu()) {
+    SkipOrFail("1 GPU, and the test needs 2", 2);
+  } else {
+    return true;
+  }
+  return false;
+}
+
+std::string NcclBackendName(int world_size) {
+  if (kOnStandin) return "nccl stand-in";
+  return world_size > CountGpus().value_or(0) ? "nccl, shared_gpu" : "nccl";
 }
 
 absl::StatusOr<std::unique_ptr<CheckedMemory>> MakeDeviceMemory(

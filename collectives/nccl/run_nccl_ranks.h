@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -36,6 +37,35 @@ std::vector<absl::Status> RunNcclRanks(
 std::vector<absl::Status> RunNcclRanks(
     const std::vector<NcclOptions>& options, const NcclRankFunction& fn,
     absl::Duration control_timeout = absl::Seconds(20));
+
+// The same, and hands each rank's bytes to the caller: what ranks that are
+// processes write to memory is lost.
+std::vector<absl::StatusOr<std::string>> RunNcclRanksCollect(
+    int world_size, const NcclOptions& options,
+    const std::function<absl::StatusOr<std::string>(NcclCommunicator&)>& fn,
+    absl::Duration control_timeout = absl::Seconds(20));
+
+// Whether this is the build that needs no GPU.
+#ifdef LOCKSTEP_CUDA_STANDIN
+inline constexpr bool kOnStandin = true;
+#else
+inline constexpr bool kOnStandin = false;
+#endif
+
+// The world sizes of a suite's tests: on the stand-in these; on GPUs 1, 2 and
+// 3, since ranks that share one are slow; where the environment says
+// LOCKSTEP_GPUS=all, as many as there are GPUs, and 2 at least.
+std::vector<int> NcclWorldSizes(const std::vector<int>& on_standin);
+
+// Whether the test that runs may go on. Else it is skipped, or fails where
+// GpusRequired() (tools/cuda/gpu_test.h): there is no GPU, or one, and the test
+// has a rank for each. CUDA is asked in a process of its own, since one that
+// has used it can fork no ranks that do.
+bool HasNcclRanks();
+
+// What a claim's record says of such a group: "nccl stand-in", "nccl", or
+// "nccl, shared_gpu" where there are more ranks than GPUs.
+std::string NcclBackendName(int world_size);
 
 // Memory of the current device that holds `content`, `offset` bytes past a
 // multiple of 256, with room around it. Errors: CudaStatus of what the runtime

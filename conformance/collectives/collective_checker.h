@@ -17,6 +17,7 @@
 #include "collectives/communicator.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/mutant.h"
+#include "conformance/rank_bytes.h"
 #include "conformance/report/claim_recorder.h"
 
 namespace lockstep::conformance {
@@ -90,10 +91,25 @@ class CollectiveClaims {
   std::map<DataType, std::unique_ptr<ClaimRecorder>> recorders_;
 };
 
-// Mutants of a group, each in groups of three ranks. What the first of `checks`
+// Groups that mutants are planted around.
+struct CollectiveRanks {
+  RankRunner run;
+  Memory memory = Memory::kOrdinary;
+  AdditionOrder order = AdditionOrder::kBySize;
+  // Memory that is reduced is aligned to its elements.
+  bool aligned = false;
+};
+CollectiveRanks CollectivesOnThreads();
+
+// `call` as a group can take it whose reductions want aligned elements.
+CollectiveCase Aligned(CollectiveCase call);
+
+// Mutants of a group, each in groups of three ranks: on NCCL's, all but those
+// of uniform calls, which a ring does not know. What the first of `checks`
 // must say, some rank's check says; the other checks are those that reject it
 // on other ranks, in the first case in which it shows.
-MutantSuite CollectiveMutants();
+MutantSuite CollectiveMutants(
+    const CollectiveRanks& ranks = CollectivesOnThreads());
 
 // One of them, for the controls of other suites: `real`, which it borrows, but
 // that the last element of what a rank gets is not written.

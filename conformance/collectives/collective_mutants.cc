@@ -8,6 +8,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -24,6 +25,7 @@
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
 #include "conformance/mutant.h"
+#include "conformance/rank_bytes.h"
 
 namespace lockstep::conformance {
 namespace {
@@ -228,25 +230,35 @@ absl::StatusOr<Caught> Together(const std::vector<absl::Status>& ranks) {
 // What the check says of each case on each rank: by case, then by rank. Errors:
 // those of a case that are not kDataLoss.
 absl::StatusOr<std::vector<std::vector<absl::Status>>> CheckMutated(
-    const RunWrong& run, std::span<const CollectiveCase> cases) {
-  std::vector<std::vector<absl::Status>> by_case(
-      cases.size(), std::vector<absl::Status>(kRanks));
-  const auto statuses = RunRanks(
-      Backend::kThreads, kRanks, [&](Communicator& real) -> absl::Status {
+    const CollectiveRanks& ranks, const RunWrong& run,
+    std::span<const CollectiveCase> cases) {
+  const auto results =
+      ranks.run(kRanks, [&](Communicator& real) -> absl::StatusOr<std::string> {
         GroupMutant mutated(real, run);
         LOCKSTEP_ASSIGN_OR_RETURN(
             const CollectiveChecker check,
-            MakeCollectiveChecker(mutated, Memory::kOrdinary));
-        for (size_t i = 0; i < cases.size(); ++i) {
-          absl::Status& status = by_case[i][static_cast<size_t>(real.rank())];
-          status = check(cases[i]);
-          if (!status.ok() && status.code() != absl::StatusCode::kDataLoss) {
-            return status;
-          }
+            MakeCollectiveChecker(mutated, ranks.memory, ranks.order));
+        RankBytesWriter diagnoses;  // "": the case passes.
+        for (const CollectiveCase& call : cases) {
+          const absl::Status status =
+              check(ranks.aligned ? Aligned(call) : call);
+          if (!status.ok() && !absl::IsDataLoss(status)) return status;
+          diagnoses(status.message());
         }
-        return absl::OkStatus();
+        return std::move(diagnoses.bytes);
       });
-  for (const absl::Status& status : statuses) LOCKSTEP_RETURN_IF_ERROR(status);
+  std::vector<std::vector<absl::Status>> by_case(cases.size());
+  for (const absl::StatusOr<std::string>& result : results) {
+    LOCKSTEP_RETURN_IF_ERROR(result.status());
+    RankBytesReader reader(*result);
+    for (std::vector<absl::Status>& statuses : by_case) {
+      std::string diagnosis;
+      reader(diagnosis);
+      statuses.push_back(diagnosis.empty() ? absl::OkStatus()
+                                           : absl::DataLossError(diagnosis));
+    }
+    if (reader.too_short) return absl::InternalError("a rank's words are cut");
+  }
   return by_case;
 }
 
@@ -270,18 +282,20 @@ absl::Status ExpectNamedBySome(const Mutant& mutant,
       absl::StrCat(ToString(call), ": no rank says '", mutant.says, "'"));
 }
 
-Mutant Planted(Mutant mutant, bool (*shows)(const CollectiveCase&),
-               const RunWrong& run) {
-  mutant.plant = [shows, run]() -> absl::StatusOr<Caught> {
+Mutant PlantedOn(const CollectiveRanks& ranks, Mutant mutant,
+                 bool (*shows)(const CollectiveCase&), const RunWrong& run) {
+  mutant.plant = [ranks, shows, run]() -> absl::StatusOr<Caught> {
     const std::vector<CollectiveCase> cases = CasesOf(shows);
     if (cases.empty()) return absl::InternalError("it shows in no case");
     LOCKSTEP_ASSIGN_OR_RETURN(const auto by_case,
-                              CheckMutated(run, {cases.data(), 1}));
+                              CheckMutated(ranks, run, {cases.data(), 1}));
     return Together(by_case[0]);
   };
-  mutant.plant_everywhere = [mutant, shows, run]() -> absl::StatusOr<int64_t> {
+  mutant.plant_everywhere = [ranks, mutant, shows,
+                             run]() -> absl::StatusOr<int64_t> {
     const std::vector<CollectiveCase> cases = SliceOf(CasesOf(shows), 8);
-    LOCKSTEP_ASSIGN_OR_RETURN(const auto by_case, CheckMutated(run, cases));
+    LOCKSTEP_ASSIGN_OR_RETURN(const auto by_case,
+                              CheckMutated(ranks, run, cases));
     for (size_t i = 0; i < cases.size(); ++i) {
       LOCKSTEP_RETURN_IF_ERROR(ExpectNamedBySome(mutant, by_case[i], cases[i]));
     }
@@ -296,55 +310,73 @@ std::unique_ptr<Communicator> LoseTail(Communicator& real) {
   return std::make_unique<GroupMutant>(real, KeepLastElement);
 }
 
-MutantSuite CollectiveMutants() {
-  return MakeSuite(
-      "collectives", kCollectiveChecks,
-      {Planted({"SwappedChunks", "the first and the last element change places",
-                "Output",
-                "as if the first and the last element had changed places"},
-               Always, SwapEnds),
-       Planted(
-           {"LostTail", "the last element is not written", "Output",
-            "as if the last element had not been written"},
-           // In place, what was there may be right already.
-           [](const CollectiveCase& call) { return !call.in_place; },
-           KeepLastElement),
-       Planted({"WrongRoot", "the rank after the root takes its part",
-                "Output, Beside", "were the root"},
-               RootCounts, TakeNextForRoot),
-       Planted({"DoubleCount", "rank 0's input is reduced twice", "Output",
-                "as if rank 0's input were taken twice"},
-               TwiceCounts, TakeRankZeroTwice),
-       Planted({"StaleBuffer", "the last rank keeps what it had", "Output",
-                "as if nothing had been written"},
-               LastRankGetsOutput, KeepOutputOfLastRank),
-       Planted({"OneTooMany", "one byte after the output is written", "Beside",
-                " beside the "},
-               Always, WriteBesideOutput),
-       Planted(
-           {"WritesInput", "the first byte of the input changes", "Input",
-            "the input was written"},
-           [](const CollectiveCase& call) {
-             return !call.in_place && call.operation != Operation::kBroadcast;
-           },
-           WriteInput),
-       Planted({"OrderOfArrival", "the ranks are added in another order",
-                "Output", "as if the ranks were added in the order"},
-               OrderCounts, AddInReverse()),
-       Planted(
-           {"UnscaledAverage", "an average is the sum", "Output",
-            "as if it were the sum, not the average"},
-           [](const CollectiveCase& call) {
-             return Reduces(call.operation) && call.op == ReduceOp::kAverage;
-           },
-           SumForAverage),
-       Planted(
-           {"OrderBySize", "a uniform call adds in the order of its size",
-            "Output", "as if it were added in the order of its size"},
-           [](const CollectiveCase& call) {
-             return call.uniform && OrderCounts(call);
-           },
-           AddBySize)});
+CollectiveRanks CollectivesOnThreads() {
+  return {.run = [](int world_size, const RankFunction& fn) {
+    return RunRanksCollect(Backend::kThreads, world_size, fn);
+  }};
+}
+
+CollectiveCase Aligned(CollectiveCase call) {
+  if (Reduces(call.operation)) call.misalignment *= SizeOf(call.type);
+  return call;
+}
+
+MutantSuite CollectiveMutants(const CollectiveRanks& ranks) {
+  const auto Planted = [&ranks](Mutant mutant,
+                                bool (*shows)(const CollectiveCase&),
+                                const RunWrong& run) {
+    return PlantedOn(ranks, std::move(mutant), shows, run);
+  };
+  std::vector<Mutant> mutants = {
+      Planted(
+          {"SwappedChunks", "the first and the last element change places",
+           "Output", "as if the first and the last element had changed places"},
+          Always, SwapEnds),
+      Planted(
+          {"LostTail", "the last element is not written", "Output",
+           "as if the last element had not been written"},
+          // In place, what was there may be right already.
+          [](const CollectiveCase& call) { return !call.in_place; },
+          KeepLastElement),
+      Planted({"WrongRoot", "the rank after the root takes its part",
+               "Output, Beside", "were the root"},
+              RootCounts, TakeNextForRoot),
+      Planted({"DoubleCount", "rank 0's input is reduced twice", "Output",
+               "as if rank 0's input were taken twice"},
+              TwiceCounts, TakeRankZeroTwice),
+      Planted({"StaleBuffer", "the last rank keeps what it had", "Output",
+               "as if nothing had been written"},
+              LastRankGetsOutput, KeepOutputOfLastRank),
+      Planted({"OneTooMany", "one byte after the output is written", "Beside",
+               " beside the "},
+              Always, WriteBesideOutput),
+      Planted(
+          {"WritesInput", "the first byte of the input changes", "Input",
+           "the input was written"},
+          [](const CollectiveCase& call) {
+            return !call.in_place && call.operation != Operation::kBroadcast;
+          },
+          WriteInput),
+      Planted({"OrderOfArrival", "the ranks are added in another order",
+               "Output", "as if the ranks were added in the order"},
+              OrderCounts, AddInReverse()),
+      Planted(
+          {"UnscaledAverage", "an average is the sum", "Output",
+           "as if it were the sum, not the average"},
+          [](const CollectiveCase& call) {
+            return Reduces(call.operation) && call.op == ReduceOp::kAverage;
+          },
+          SumForAverage)};
+  if (ranks.order == AdditionOrder::kBySize) {
+    mutants.push_back(Planted(
+        {"OrderBySize", "a uniform call adds in the order of its size",
+         "Output", "as if it were added in the order of its size"},
+        [](const CollectiveCase& call) {
+          return call.uniform && OrderCounts(call);
+        },
+        AddBySize));
+  }
+  return MakeSuite("collectives", kCollectiveChecks, std::move(mutants));
 }
 
 }  // namespace lockstep::conformance

@@ -1,81 +1,171 @@
-// collectives_test for the `nccl` backend, on the stand-in for CUDA and NCCL:
-// its device memory is the host's, so the same checker reads and writes it.
+// collectives_test for the `nccl` backend, on the stand-in for CUDA and NCCL
+// and on GPUs: the same checker and mutants, on memory whose copy on the device
+// is what the group works on (device_mirror.h).
 //
 // By the project's own ring, whose order of additions is stated; what NCCL's
-// own calls add, in an order of its own, //collectives/nccl checks.
-#include <cstddef>
+// own calls add, in an order of its own, //collectives/nccl checks. The ranks
+// of a test live through all of its cases.
+#include <cuda_runtime.h>
+
+#include <cstdint>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/cuda_status.h"
+#include "base/slice.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/run_nccl_ranks.h"
 #include "conformance/collectives/collective_case.h"
 #include "conformance/collectives/collective_checker.h"
+#include "conformance/device_mirror.h"
+#include "conformance/mutant.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep::conformance {
 namespace {
 
-using testing::Contains;
+using testing::AllOf;
 using testing::Each;
 using testing::HasSubstr;
 
-absl::StatusOr<std::string> CheckAll(Communicator& communicator) {
-  LOCKSTEP_ASSIGN_OR_RETURN(const CollectiveChecker check,
-                            MakeCollectiveChecker(communicator, Memory::kGroup,
-                                                  AdditionOrder::kRing));
-  std::vector<CollectiveCase> cases =
-      SomeCollectiveCases(communicator.world_size(), /*salt=*/1);
-  for (CollectiveCase& call : cases) {
-    // The kernels want elements that are aligned.
-    if (Reduces(call.operation)) call.misalignment *= SizeOf(call.type);
-  }
-  return CheckCollectives(check, cases);
-}
+// How a call reaches NCCL: by our ring; by the window variant, where peers
+// reach each other's memory, and else by the ring; or from host memory of any
+// alignment, by the ring (StagedCommunicator).
+enum class Way { kRing, kDirect, kStaged };
 
-NcclOptions OurRing() {
+RankRunner RanksBy(Way way) {
   NcclOptions options;
-  options.group.algorithm = Algorithm::kRing;
-  options.chunk_bytes = 512;  // Several windows of chunks in the larger cases.
-  return options;
+  options.group.algorithm =
+      way == Way::kDirect ? Algorithm::kDirect : Algorithm::kRing;
+  // Several windows of chunks in the larger cases; real messages take long.
+  options.chunk_bytes = kOnStandin ? 512 : 4096;
+  return way == Way::kStaged ? StagedNcclRanks(options)
+                             : MirroredNcclRanks(options);
 }
 
-class CollectivesNcclTest : public testing::TestWithParam<int> {};
+using Group = std::tuple<Way, int>;  // With a world size.
+
+class CollectivesNcclTest : public testing::TestWithParam<Group> {};
 
 TEST_P(CollectivesNcclTest, GiveWhatTheReferenceGives) {
-  CollectiveClaims claims("nccl stand-in", GetParam());
-  std::vector<absl::StatusOr<std::string>> asked(
-      static_cast<size_t>(GetParam()), absl::UnknownError("no answer"));
-  const auto statuses = RunNcclRanks(
-      GetParam(), OurRing(), [&asked](NcclCommunicator& communicator) {
-        auto& own = asked[static_cast<size_t>(communicator.rank())];
-        own = CheckAll(communicator);
-        return own.status();
+  const auto [way, world_size] = GetParam();
+  const bool staged = way == Way::kStaged;
+  CollectiveClaims claims(
+      absl::StrCat(NcclBackendName(world_size), staged ? ", staged" : ""),
+      world_size);
+  if (!HasNcclRanks()) return;
+  std::vector<CollectiveCase> cases =
+      SomeCollectiveCases(world_size, static_cast<uint64_t>(way));
+  for (CollectiveCase& call : cases) call = staged ? call : Aligned(call);
+  const auto asked = RanksBy(way)(
+      world_size, [&](Communicator& group) -> absl::StatusOr<std::string> {
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const CollectiveChecker check,
+            MakeCollectiveChecker(group,
+                                  staged ? Memory::kOrdinary : Memory::kGroup,
+                                  AdditionOrder::kRing));
+        return CheckCollectives(check, cases);
       });
-  EXPECT_THAT(statuses, Each(IsOk()));
+  EXPECT_THAT(asked, Each(IsOk()));
   claims.Add(asked);
 }
 
-INSTANTIATE_TEST_SUITE_P(WorldSizes, CollectivesNcclTest,
-                         testing::Values(1, 2, 3, 5, 8), [](const auto& info) {
-                           return absl::StrCat("P", info.param);
-                         });
+std::vector<Group> Groups() {
+  std::vector<Group> groups;
+  for (const int world_size : NcclWorldSizes({1, 2, 3, 5, 8})) {
+    groups.push_back({Way::kRing, world_size});
+  }
+  for (const Way way : {Way::kDirect, Way::kStaged}) {
+    for (const int world_size : NcclWorldSizes({3})) {
+      groups.push_back({way, world_size});
+    }
+  }
+  return groups;
+}
 
-// The control.
-TEST(CollectivesNcclMutantTest, ALostTailIsRejected) {
-  const auto statuses =
-      RunNcclRanks(2, OurRing(), [](NcclCommunicator& communicator) {
-        return CheckAll(*LoseTail(communicator)).status();
+std::string NameOf(const testing::TestParamInfo<Group>& info) {
+  constexpr const char* kNames[] = {"Ring", "Direct", "Staged"};
+  const auto [way, world_size] = info.param;
+  return absl::StrCat(kNames[static_cast<int>(way)], "P", world_size);
+}
+
+INSTANTIATE_TEST_SUITE_P(Groups, CollectivesNcclTest,
+                         testing::ValuesIn(Groups()), NameOf);
+
+// The controls, around the group that the test above checks.
+class CollectivesNcclMutantTest : public testing::TestWithParam<Mutant> {};
+
+TEST_P(CollectivesNcclMutantTest, IsRejected) {
+  if (!HasNcclRanks()) return;
+  const Mutant& mutant = GetParam();
+  // The stand-in in the first case in which it must show.
+  if (kOnStandin && !IsExhaustive()) {
+    const auto caught = mutant.plant();
+    ASSERT_THAT(caught, IsOk());
+    EXPECT_TRUE(IsCaught(mutant, *caught)) << caught->diagnosis;
+    EXPECT_TRUE(IsNamed(mutant, *caught)) << caught->diagnosis;
+    return;
+  }
+  const auto cases = mutant.plant_everywhere();
+  ASSERT_THAT(cases, IsOk());
+  EXPECT_GT(*cases, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Mutants, CollectivesNcclMutantTest,
+    testing::ValuesIn(CollectiveMutants({.run = RanksBy(Way::kRing),
+                                         .memory = Memory::kGroup,
+                                         .order = AdditionOrder::kRing,
+                                         .aligned = true})
+                          .mutants),
+    [](const auto& info) { return info.param.name; });
+
+// Of the mirror: what the device writes beside an output is seen.
+TEST(DeviceMirrorTest, ShowsWhatTheDeviceWroteBesideAnOutput) {
+  if (!HasNcclRanks()) return;
+  const auto ranks = RunNcclRanksCollect(
+      2, NcclOptions(),
+      [](NcclCommunicator& group) -> absl::StatusOr<std::string> {
+        GroupMutant device(
+            group,
+            [](Communicator& real, const Collective& call) -> absl::Status {
+              LOCKSTEP_RETURN_IF_ERROR(real.Run(call));
+              return CudaStatus(
+                  cudaMemset(call.output.bytes() + call.output.size_bytes(), 0,
+                             2),
+                  "cudaMemset");
+            });
+        MirroredCommunicator mirrored(device);
+        LOCKSTEP_ASSIGN_OR_RETURN(
+            const CollectiveChecker check,
+            MakeCollectiveChecker(mirrored, Memory::kGroup));
+        LOCKSTEP_RETURN_IF_ERROR(check({.count = 3}));
+        return "";
       });
-  EXPECT_THAT(statuses, Contains(StatusIs(absl::StatusCode::kDataLoss,
-                                          HasSubstr("AllReduce"))));
+  EXPECT_THAT(ranks, Each(StatusIs(absl::StatusCode::kDataLoss,
+                                   AllOf(HasSubstr("Beside: AllReduce"),
+                                         HasSubstr("beside the output")))));
+}
+
+TEST(StagedCommunicatorTest, TellsEveryRankOfACallThatOneCannotMake) {
+  if (!HasNcclRanks()) return;
+  const auto ranks = StagedNcclRanks(NcclOptions())(
+      3, [](Communicator& group) -> absl::StatusOr<std::string> {
+        std::vector<float> input(1), output(group.rank() == 1 ? 2 : 3);
+        LOCKSTEP_RETURN_IF_ERROR(group.AllGather(input, output));
+        return "";
+      });
+  EXPECT_THAT(ranks, Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                                   HasSubstr("rank 1 called AllGather"))));
 }
 
 }  // namespace

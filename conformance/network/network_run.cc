@@ -116,6 +116,18 @@ absl::StatusOr<std::vector<RankMoment>> TrainRank(Communicator& group,
   return TakeSteps(model, reducer, run, rank, full);
 }
 
+// Passes what moments hold to a RankBytesWriter or RankBytesReader.
+template <typename Bytes, typename Moments>
+void PassMoments(Bytes& bytes, Moments& moments) {
+  for (auto& moment : moments) {
+    bytes(moment.loss_sum);
+    bytes(moment.parameters);
+    bytes(moment.gradients);
+    bytes(moment.running);
+    bytes(moment.batches);
+  }
+}
+
 RunRanksOptions OptionsOf(const NetworkRun& run) {
   return {.group = {.timeout = run.timeout}, .deadline = absl::Seconds(200)};
 }
@@ -226,17 +238,42 @@ void RecordMoment(Model& model, int step, double loss_sum,
 std::vector<absl::Status> RunNetworkRanks(const NetworkRun& run,
                                           const Mutation& mutation,
                                           NetworkTrace& trace) {
-  trace.ranks.resize(run.world_size());
-  return RunRanks(
-      Backend::kThreads, run.world_size(),
-      [&](Communicator& group) -> absl::Status {
-        const int rank = group.rank();
-        LOCKSTEP_ASSIGN_OR_RETURN(
-            trace.ranks[rank], TrainRank(group, run, mutation,
-                                         rank == 0 ? &trace.first : nullptr));
-        return absl::OkStatus();
-      },
-      OptionsOf(run));
+  const RankFunction train =
+      [&](Communicator& group) -> absl::StatusOr<std::string> {
+    RankTrace full;
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        const std::vector<RankMoment> moments,
+        TrainRank(group, run, mutation, group.rank() == 0 ? &full : nullptr));
+    RankBytesWriter writer;
+    PassMoments(writer, moments);
+    writer(full.parameters);
+    writer(full.gradients);
+    return std::move(writer.bytes);
+  };
+  const auto results =
+      run.ranks ? run.ranks(run.world_size(), train)
+                : RunRanksCollect(Backend::kThreads, run.world_size(), train,
+                                  OptionsOf(run));
+  trace.ranks.resize(results.size());
+  std::vector<absl::Status> statuses;
+  for (size_t rank = 0; rank < results.size(); ++rank) {
+    statuses.push_back(results[rank].status());
+    if (!results[rank].ok()) continue;
+    RankBytesReader reader(*results[rank]);
+    trace.ranks[rank].resize(static_cast<size_t>(run.steps) + 1);
+    PassMoments(reader, trace.ranks[rank]);
+    if (rank == 0) {
+      reader(trace.first.parameters);
+      reader(trace.first.gradients);
+    }
+    if (reader.too_short) {
+      statuses.back() = absl::DataLossError("its trace is too short");
+    }
+  }
+  for (int step = 0; step < run.steps; ++step) {
+    trace.first.samples.push_back(NetworkStepBatch(step));
+  }
+  return statuses;
 }
 
 absl::StatusOr<NetworkTrace> RunNetwork(const NetworkRun& run,
@@ -255,31 +292,8 @@ absl::StatusOr<NetworkTrace> RunNetwork(const NetworkRun& run,
 
 std::string Fingerprint(std::span<const RankMoment> moments) {
   RankBytesWriter writer;
-  for (const RankMoment& moment : moments) {
-    writer(moment.loss_sum);
-    writer(moment.parameters);
-    writer(moment.gradients);
-    writer(moment.running);
-    writer(moment.batches);
-  }
+  PassMoments(writer, moments);
   return std::move(writer.bytes);
-}
-
-absl::StatusOr<std::vector<std::string>> FingerprintsOfProcesses(
-    const NetworkRun& run) {
-  const auto results = RunRanksCollect(
-      Backend::kProcesses, run.world_size(),
-      [&](Communicator& group) -> absl::StatusOr<std::string> {
-        LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<RankMoment> moments,
-                                  TrainRank(group, run, Mutation(), nullptr));
-        return Fingerprint(moments);
-      },
-      OptionsOf(run));
-  std::vector<std::string> fingerprints;
-  for (const absl::StatusOr<std::string>& result : results) {
-    LOCKSTEP_ASSIGN_OR_RETURN(fingerprints.emplace_back(), result);
-  }
-  return fingerprints;
 }
 
 }  // namespace lockstep::conformance

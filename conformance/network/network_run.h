@@ -21,6 +21,7 @@
 #include "collectives/testing/run_ranks.h"
 #include "conformance/checks.h"
 #include "conformance/network/resnet_reference.h"
+#include "conformance/rank_bytes.h"
 #include "conformance/training_run.h"
 #include "models/model.h"
 #include "models/train/data_parallel.h"
@@ -79,6 +80,7 @@ struct NetworkRun {
   bool sync_bn = true;
   int64_t bucket_bytes = GradientReducer::kDefaultBucketBytes;
   absl::Duration timeout = absl::Seconds(60);  // Of every wait for a rank.
+  RankRunner ranks = nullptr;                  // Runs them in place of threads.
 
   int world_size() const { return static_cast<int>(deal.size()); }
 };
@@ -106,7 +108,7 @@ void FillNetworkStart(Model& model, int rank);
 void RecordMoment(Model& model, int step, double loss_sum,
                   std::vector<RankMoment>& moments, RankTrace* full);
 
-// On threads. Every rank starts with parameters and buffers of its own, which
+// Every rank starts with parameters and buffers of its own, which
 // the product replaces with rank 0's. Of the mutation only the group, from
 // which batch norm's is split off, and the model count. Errors: the first
 // rank's, with its number.
@@ -121,10 +123,6 @@ std::vector<absl::Status> RunNetworkRanks(const NetworkRun& run,
 // What every rank's moments are, as bytes: equal if and only if they are (but
 // for a collision of digests).
 std::string Fingerprint(std::span<const RankMoment> moments);
-
-// The fingerprints of the same run on ranks that are processes.
-absl::StatusOr<std::vector<std::string>> FingerprintsOfProcesses(
-    const NetworkRun& run);
 
 }  // namespace lockstep::conformance
 

@@ -25,17 +25,29 @@ constexpr char kNcclAsks[] =
     "every operation by every type, by NCCL's own calls and by the ring, whose "
     "bits are the CPU's, at 1, 2, 3 and 5 ranks; it passes or fails, and "
     "records no number";
+constexpr char kOnGpu[] =
+    "the same suite and mutants over NCCL, at 1, 2 and 3 ranks on the GPUs "
+    "that there are";
+constexpr char kOnGpus[] =
+    "the same suite and mutants over NCCL, with a rank for each GPU";
 constexpr char kNormNcclAsks[] =
     "seven small batches against one float64 batch norm of the whole batch, at "
     "1 to 3 ranks; it passes or fails, and records no number";
 
 constexpr char kGradients[] = "//conformance:gradient_equivalence_test";
+constexpr char kGradientsGpu[] = "//conformance:gradient_equivalence_gpu_test";
+constexpr char kGradientsGpus[] =
+    "//conformance:gradient_equivalence_multigpu_test";
 constexpr char kRecipe[] = "//conformance:training_equivalence_test";
 constexpr char kBits[] = "//conformance:bitwise_training_test";
 constexpr char kEvaluation[] = "//conformance:evaluation_equivalence_test";
 constexpr char kHost[] = "//conformance/collectives:collectives_test";
 constexpr char kStandin[] =
     "//conformance/collectives:collectives_nccl_standin_test";
+constexpr char kCollectivesGpu[] =
+    "//conformance/collectives:collectives_nccl_gpu_test";
+constexpr char kCollectivesGpus[] =
+    "//conformance/collectives:collectives_nccl_multigpu_test";
 constexpr char kNccl[] = "//collectives/nccl:nccl_communicator_gpu_test";
 constexpr char kSampling[] = "//conformance/sampling:sampling_test";
 constexpr char kNorm[] = "//conformance/syncbn:sync_batch_norm_test";
@@ -43,6 +55,10 @@ constexpr char kNormGroups[] =
     "//conformance/syncbn:sync_batch_norm_groups_test";
 constexpr char kNormStandin[] =
     "//conformance/syncbn:sync_batch_norm_nccl_standin_test";
+constexpr char kNormGpu[] =
+    "//conformance/syncbn:sync_batch_norm_nccl_gpu_test";
+constexpr char kNormGpus[] =
+    "//conformance/syncbn:sync_batch_norm_nccl_multigpu_test";
 constexpr char kNormNccl[] = "//syncbn/cuda:cuda_sync_batch_norm_gpu_test";
 constexpr char kNetwork[] = "//conformance/network:network_equivalence_test";
 
@@ -74,13 +90,19 @@ const std::vector<KnownClaim>& KnownClaims() {
        "however samples are dealt and whatever the buckets.",
        kInAnyOrder,
        {{"threads", kGradients, f32, with_four},
-        {"processes", kGradients, f32, with_four}}},
+        {"processes", kGradients, f32, with_four},
+        {"nccl stand-in, staged", kGradients, f32, {1, 2, 3}},
+        {"nccl, staged, on a GPU", kGradientsGpu, {}, {}, kOnGpu},
+        {"nccl, staged, on all GPUs", kGradientsGpus, {}, {}, kOnGpus}}},
       {"training_steps",
        "In two epochs of the trainer each gradient and each update is one "
        "rank's.",
        kInAnyOrder,
        {{"threads", kGradients, f32, with_four},
-        {"processes", kGradients, f32, with_four}}},
+        {"processes", kGradients, f32, with_four},
+        {"nccl stand-in, staged", kGradients, f32, {1, 2, 3}},
+        {"nccl, staged, on a GPU", kGradientsGpu, {}, {}, kOnGpu},
+        {"nccl, staged, on all GPUs", kGradientsGpus, {}, {}, kOnGpus}}},
       {"recipe_steps",
        "Each of a hundred steps on Fashion-MNIST leads where one rank's does.",
        "16 times what other orders of additions do, in 3 of 5 steps; in the "
@@ -120,6 +142,9 @@ const std::vector<KnownClaim>& KnownClaims() {
         {"tcp", kHost, all, with_five},
         {"mpi", kHost, all, with_five},
         {"nccl stand-in", kStandin, all, with_five},
+        {"nccl stand-in, staged", kStandin, all, {3}},
+        {"nccl on a GPU", kCollectivesGpu, {}, {}, kOnGpu},
+        {"nccl on all GPUs", kCollectivesGpus, {}, {}, kOnGpus},
         {"nccl", kNccl, {}, {}, kNcclAsks}}},
       {"epochs",
        "Each epoch deals to each rank what its semantics say.",
@@ -148,6 +173,8 @@ const std::vector<KnownClaim>& KnownClaims() {
          kNormStandin,
          {"float32", "float16", "bfloat16"},
          {1, 2}},
+        {"nccl, CUDA kernels, on a GPU", kNormGpu, {}, {}, kOnGpu},
+        {"nccl, CUDA kernels, on all GPUs", kNormGpus, {}, {}, kOnGpus},
         {"nccl, CUDA kernels", kNormNccl, {}, {}, kNormNcclAsks}}},
       {"sync_batch_norm_bits",
        "SyncBatchNorm gives the same bits on threads, processes and in every "

@@ -21,8 +21,9 @@ struct ExpectedRow {
   std::vector<std::string> types = {};
   std::vector<int> world_sizes = {};
   // What a test asks that needs a GPU and so runs with --config=cuda alone. It
-  // records nothing: it has neither types nor world sizes, and passes or fails
-  // as a whole. "" for any other test.
+  // has neither types nor world sizes, and passes or fails as a whole: which
+  // cells of the claim it records, if any, its machine's GPUs decide. "" for
+  // any other test.
   std::string gpu_asks = {};
 };
 

@@ -300,6 +300,18 @@ TEST(MakeReportTest, ARowOfAGpuIsWhatItsTestLeft) {
   }
 }
 
+// Which, its machine's GPUs decide; of another claim it may record none.
+TEST(MakeReportTest, ATestOfAGpuMayRecordAnyCellOfItsClaim) {
+  const auto report_of = [](const std::string& claim) {
+    const ClaimResult result =
+        SampleClaim(claim, "gpus", 7, "int8", 0, /*exact=*/claim == "bits");
+    return ReportOf({SampleTarget(
+        kGpu, {SampleCase("Gpu.A", TestOutcome::kPassed, {result})})});
+  };
+  EXPECT_THAT(report_of("sums").failures, IsEmpty());
+  EXPECT_THAT(report_of("bits").failures, SizeIs(1));
+}
+
 // Were a test to pass without asking it. "Allowed: none" is no matter of what
 // the test says.
 TEST(MakeReportTest, AClaimThatIsNotWithinWhatIsAllowedFails) {

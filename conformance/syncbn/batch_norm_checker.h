@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
+#include "conformance/rank_bytes.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
@@ -56,31 +57,32 @@ inline constexpr std::pair<const char*, std::string RankOutputs::*>
 // NaN in every type of float, of bits that no computation gives.
 inline constexpr char kUnwritten = '\xff';
 
-// Memory that the layer can use and the host too, aligned to 64.
-using MemoryFactory = std::function<std::shared_ptr<void>(size_t bytes)>;
-std::shared_ptr<void> HostMemory(size_t bytes);
+// Memory of a rank that the layer can use and the host too, aligned to 64.
+using MemoryFactory =
+    std::function<std::shared_ptr<void>(Communicator& group, size_t bytes)>;
+std::shared_ptr<void> HostMemory(Communicator& group, size_t bytes);
 
 // Of one rank, by step.
 using RankRun = std::vector<RankOutputs>;
 
-// Trains the layer twice and evaluates it once. Outputs hold NaN before; in
-// step 1 no buffer of activations or parameters is aligned to more than its
-// elements. Errors: the factory's.
-absl::StatusOr<RankRun> RunOnRank(const SolvedProblem& solved,
-                                  const BatchNormVariant& variant,
-                                  const LayerFactory& make, Communicator& group,
-                                  const MemoryFactory& allocate = HostMemory);
-
-// SyncBatchNorm over kernels of its own. wait: what each call ends with, and
-// gradients_ready begins with, where kernels only enqueue.
+// SyncBatchNorm over kernels of its own.
 using KernelsFactory =
     std::function<absl::StatusOr<std::unique_ptr<BatchNormKernels>>()>;
-LayerFactory SyncBatchNormOver(const KernelsFactory& make_kernels,
-                               absl::Status (*wait)() = absl::OkStatus);
+LayerFactory SyncBatchNormOver(const KernelsFactory& make_kernels);
 
-// The runs by variant, then by rank, all in one group. Error: what the first
-// rank got that could not join it or make the layer, or died.
-absl::StatusOr<std::vector<std::vector<RankRun>>> RunVariants(
+// Trains the layer twice and evaluates it once, for each problem and variant,
+// all in one group. Outputs hold NaN before; in step 1 no buffer of activations
+// or parameters is aligned to more than its elements. Gives the runs of each
+// problem by variant, then by rank. Error: what the first rank got that could
+// not join the group or make the layer, or died.
+using VariantRuns = std::vector<std::vector<RankRun>>;
+absl::StatusOr<std::vector<VariantRuns>> RunProblems(
+    const RankRunner& run, std::span<const SolvedProblem> problems,
+    std::span<const BatchNormVariant> variants, const LayerFactory& make,
+    const MemoryFactory& allocate = HostMemory);
+
+// The same of one problem.
+absl::StatusOr<VariantRuns> RunVariants(
     Backend backend, const SolvedProblem& solved,
     std::span<const BatchNormVariant> variants, const LayerFactory& make,
     const RunRanksOptions& options = {});

@@ -20,6 +20,7 @@
 #include "collectives/communicator.h"
 #include "collectives/testing/run_ranks.h"
 #include "conformance/mutant.h"
+#include "conformance/rank_bytes.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
 #include "syncbn/batch_norm.h"
@@ -182,7 +183,8 @@ struct Shown {
   BatchNormProblem problem;
   std::vector<BatchNormVariant> variants;
 };
-std::vector<Shown> WhereItShows(const BatchNormMutation& mutation) {
+std::vector<Shown> WhereItShows(const LayerRanks& ranks,
+                                const BatchNormMutation& mutation) {
   std::vector<Shown> all;
   for (const BatchNormProblem& problem :
        mutation.problems != nullptr ? mutation.problems() : MutantProblems()) {
@@ -190,13 +192,15 @@ std::vector<Shown> WhereItShows(const BatchNormMutation& mutation) {
     std::erase_if(shown.variants, [&](const BatchNormVariant& variant) {
       return !mutation.shows.In(problem, variant);
     });
+    if (problem.type == DataType::kFloat64 && !ranks.has_float64) continue;
     if (!shown.variants.empty()) all.push_back(std::move(shown));
   }
   return all;
 }
 
 // Plants it in groups that each of the variants leaves usable.
-absl::StatusOr<int64_t> PlantIn(const Shown& shown, const Mutant& mutant,
+absl::StatusOr<int64_t> PlantIn(const LayerRanks& ranks, const Shown& shown,
+                                const Mutant& mutant,
                                 const BatchNormMutation& mutation) {
   const SolvedProblem problem = SolveProblem(shown.problem);
   std::vector<std::vector<BatchNormVariant>> groups = {shown.variants};
@@ -205,8 +209,8 @@ absl::StatusOr<int64_t> PlantIn(const Shown& shown, const Mutant& mutant,
     for (const auto& variant : shown.variants) groups.push_back({variant});
   }
   for (const std::vector<BatchNormVariant>& variants : groups) {
-    for (const absl::Status& status :
-         CheckMutated(mutation, AsksSameBits(mutant), problem, variants)) {
+    for (const absl::Status& status : CheckMutated(
+             ranks, mutation, AsksSameBits(mutant), problem, variants)) {
       LOCKSTEP_RETURN_IF_ERROR(
           ExpectNamed(mutant, status, ToString(shown.problem)));
     }
@@ -214,17 +218,32 @@ absl::StatusOr<int64_t> PlantIn(const Shown& shown, const Mutant& mutant,
   return std::ssize(shown.variants);
 }
 
+Mutant PlantedOn(const LayerRanks& ranks, Mutant mutant,
+                 const BatchNormMutation& mutation) {
+  mutant.plant = [ranks, mutation,
+                  twice = AsksSameBits(mutant)]() -> absl::StatusOr<Caught> {
+    const Shown first = WhereItShows(ranks, mutation).front();
+    return CaughtBy(CheckMutated(ranks, mutation, twice,
+                                 SolveProblem(first.problem),
+                                 {first.variants[0]})[0]);
+  };
+  mutant.plant_everywhere = [ranks, mutant,
+                             mutation]() -> absl::StatusOr<int64_t> {
+    int64_t cases = 0;
+    for (const Shown& shown : SliceOf(WhereItShows(ranks, mutation), 20)) {
+      LOCKSTEP_ASSIGN_OR_RETURN(const int64_t here,
+                                PlantIn(ranks, shown, mutant, mutation));
+      cases += here;
+    }
+    return cases;
+  };
+  return mutant;
+}
+
 }  // namespace
 
 std::unique_ptr<BatchNormKernels> MakeCpuKernels() {
   return std::make_unique<CpuBatchNormKernels>();
-}
-
-LayerFactory MakeMutated(const BatchNormMutation& mutation,
-                         const KernelsFactory& make_kernels) {
-  return [=](const BatchNormOptions& options, Communicator& group) {
-    return MutatedLayer::Create(mutation, make_kernels, options, group);
-  };
 }
 
 bool Shows::In(const BatchNormProblem& problem,
@@ -276,53 +295,50 @@ std::vector<BatchNormProblem> MutantProblems() {
   return sample;
 }
 
+LayerRanks CpuLayersOnThreads() {
+  return {.run =
+              [](int world_size, const RankFunction& fn) {
+                return RunRanksCollect(Backend::kThreads, world_size, fn,
+                                       GroupOf());
+              },
+          .make_kernels = [](Communicator&) { return MakeCpuKernels(); }};
+}
+
 std::vector<absl::Status> CheckMutated(
-    const BatchNormMutation& mutation, bool twice, const SolvedProblem& problem,
+    const LayerRanks& ranks, const BatchNormMutation& mutation, bool twice,
+    const SolvedProblem& problem,
     const std::vector<BatchNormVariant>& variants) {
   std::vector<BatchNormVariant> all = variants;
   if (twice) all.insert(all.end(), variants.begin(), variants.end());
-  const auto runs =
-      RunVariants(Backend::kThreads, problem, all,
-                  MakeMutated(mutation, MakeCpuKernels), GroupOf());
-  if (!runs.ok()) return {variants.size(), runs.status()};
+  const auto make = [&](const BatchNormOptions& options, Communicator& group) {
+    return MutatedLayer::Create(
+        mutation, [&] { return ranks.make_kernels(group); }, options, group);
+  };
+  const auto problems =
+      RunProblems(ranks.run, {&problem, 1}, all, make, ranks.allocate);
+  if (!problems.ok()) return {variants.size(), problems.status()};
+  const VariantRuns& runs = problems->front();
   std::vector<absl::Status> statuses;
   for (size_t v = 0; v < variants.size(); ++v) {
-    const auto& run = (*runs)[v];
+    const auto& run = runs[v];
     absl::Status status = MeasureRun(problem, variants[v], run).status();
     if (status.ok() && twice) {
       status = CheckSameBits(problem, variants[v], run,
-                             (*runs)[variants.size() + v], "in another run");
+                             runs[variants.size() + v], "in another run");
     }
     statuses.push_back(std::move(status));
   }
   return statuses;
 }
 
-Mutant Planted(Mutant mutant, const BatchNormMutation& mutation) {
-  mutant.plant = [mutation,
-                  twice = AsksSameBits(mutant)]() -> absl::StatusOr<Caught> {
-    const std::vector<Shown> all = WhereItShows(mutation);
-    if (all.empty()) return absl::InternalError("it shows in no case");
-    return CaughtBy(CheckMutated(mutation, twice, SolveProblem(all[0].problem),
-                                 {all[0].variants[0]})[0]);
-  };
-  mutant.plant_everywhere = [mutant, mutation]() -> absl::StatusOr<int64_t> {
-    int64_t cases = 0;
-    for (const Shown& shown : SliceOf(WhereItShows(mutation), 20)) {
-      LOCKSTEP_ASSIGN_OR_RETURN(const int64_t here,
-                                PlantIn(shown, mutant, mutation));
-      cases += here;
-    }
-    return cases;
-  };
-  return mutant;
-}
-
-MutantSuite BatchNormMutants() {
+MutantSuite BatchNormMutants(const LayerRanks& ranks) {
   std::vector<Mutant> all;
   for (const auto& some :
        {StatisticsMutants(), RunningMutants(), GradientMutants()}) {
-    all.insert(all.end(), some.begin(), some.end());
+    for (const Planted& planted : some) {
+      if (WhereItShows(ranks, planted.mutation).empty()) continue;
+      all.push_back(PlantedOn(ranks, planted.mutant, planted.mutation));
+    }
   }
   return MakeSuite("syncbn", kBatchNormChecks, std::move(all));
 }

@@ -4,7 +4,9 @@
 #define LOCKSTEP_CONFORMANCE_SYNCBN_BATCH_NORM_MUTANTS_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "absl/functional/function_ref.h"
@@ -13,6 +15,7 @@
 #include "collectives/collective.h"
 #include "collectives/communicator.h"
 #include "conformance/mutant.h"
+#include "conformance/rank_bytes.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
 #include "syncbn/batch_norm.h"
@@ -103,32 +106,45 @@ struct BatchNormMutation {
 
 std::unique_ptr<BatchNormKernels> MakeCpuKernels();
 
-// Makes SyncBatchNorm with the mutation, which it keeps a copy of, over kernels
-// of its own.
-LayerFactory MakeMutated(const BatchNormMutation& mutation,
-                         const KernelsFactory& make_kernels);
-
 // Where mutants are planted: in a third, drawn once, of a part of the grid:
 // float32 and bfloat16, 1 and 3 ranks, 3 and 65 channels; fused with everything
 // at 3 ranks, 64 channels too.
 std::vector<BatchNormProblem> MutantProblems();
 
-// What MeasureRun says of a layer over the CPU's kernels with the mutation, by
-// variant, all run in one group of threads; if `twice`, in two runs, and what
-// CheckSameBits says of them.
+// Where mutants run, and over which kernels.
+struct LayerRanks {
+  RankRunner run;
+  std::function<absl::StatusOr<std::unique_ptr<BatchNormKernels>>(
+      Communicator& group)>
+      make_kernels;
+  MemoryFactory allocate = HostMemory;
+  bool has_float64 = true;
+};
+LayerRanks CpuLayersOnThreads();
+
+// What MeasureRun says of a layer with the mutation, by variant, all run in one
+// group; if `twice`, in two runs, and what CheckSameBits says of them.
 std::vector<absl::Status> CheckMutated(
-    const BatchNormMutation& mutation, bool twice, const SolvedProblem& problem,
+    const LayerRanks& ranks, const BatchNormMutation& mutation, bool twice,
+    const SolvedProblem& problem,
     const std::vector<BatchNormVariant>& variants);
 
-// The mutant with how it is planted.
-Mutant Planted(Mutant mutant, const BatchNormMutation& mutation);
+// A mutant and what it does.
+struct Planted {
+  Planted(Mutant mutant, const BatchNormMutation& mutation)
+      : mutant(std::move(mutant)), mutation(mutation) {}
+
+  Mutant mutant;  // Without a way to plant it.
+  BatchNormMutation mutation;
+};
 
 // In the batch's sums, statistics and y; in running statistics; in gradients,
 // and in how the layer is called and what it leaves.
-std::vector<Mutant> StatisticsMutants();
-std::vector<Mutant> RunningMutants();
-std::vector<Mutant> GradientMutants();
-MutantSuite BatchNormMutants();
+std::vector<Planted> StatisticsMutants();
+std::vector<Planted> RunningMutants();
+std::vector<Planted> GradientMutants();
+// Those that show somewhere on these ranks.
+MutantSuite BatchNormMutants(const LayerRanks& ranks = CpuLayersOnThreads());
 
 }  // namespace lockstep::conformance
 

@@ -98,7 +98,7 @@ void DriftWithEveryCall(const BatchNormKernels::NormalizeCall& call,
 
 }  // namespace
 
-std::vector<Mutant> GradientMutants() {
+std::vector<Planted> GradientMutants() {
   return {
       Planted({"GivesNoInputGradient", "dx is 0", "InputGradient",
                "as if it was 0"},

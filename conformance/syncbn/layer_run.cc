@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <new>
@@ -34,6 +35,8 @@ namespace {
 constexpr size_t kGuardBytes = 64;
 constexpr char kGuard = '\x5a';
 
+using HostFactory = std::function<std::shared_ptr<void>(size_t bytes)>;
+
 std::string Complaint(BatchNormCheck check, const std::string& what) {
   return absl::StrCat(check.name(), ": ", what);
 }
@@ -42,7 +45,7 @@ std::string Complaint(BatchNormCheck check, const std::string& what) {
 class GuardedBuffer {
  public:
   // `offset`: bytes off an address that is aligned to 64.
-  GuardedBuffer(const MemoryFactory& allocate, DataType type,
+  GuardedBuffer(const HostFactory& allocate, DataType type,
                 absl::string_view bytes, size_t offset)
       : type_(type),
         first_(bytes),
@@ -81,7 +84,7 @@ class GuardedBuffer {
 // All memory of one step on one rank.
 class StepMemory {
  public:
-  StepMemory(const MemoryFactory& allocate, const SolvedProblem& solved,
+  StepMemory(const HostFactory& allocate, const SolvedProblem& solved,
              const BatchNormVariant& variant, int step, int rank,
              int64_t saved_bytes)
       : shape_(solved.ShapeOf(step, rank, variant.layout)),
@@ -200,7 +203,7 @@ class StepMemory {
 
 // The running statistics of one rank's layer.
 struct RunningMemory {
-  RunningMemory(const MemoryFactory& allocate, const SolvedProblem& solved,
+  RunningMemory(const HostFactory& allocate, const SolvedProblem& solved,
                 std::span<const double> mean, std::span<const double> variance,
                 bool tracked)
       : mean(allocate, solved.statistics_type,
@@ -275,16 +278,19 @@ void PassRun(Bytes& bytes, Run& run) {
 
 }  // namespace
 
-std::shared_ptr<void> HostMemory(size_t bytes) {
+std::shared_ptr<void> HostMemory(Communicator&, size_t bytes) {
   constexpr std::align_val_t kAlignment{kGuardBytes};
   return {::operator new(bytes, kAlignment),
           [](void* memory) { ::operator delete(memory, kAlignment); }};
 }
 
+namespace {
+
 absl::StatusOr<RankRun> RunOnRank(const SolvedProblem& solved,
                                   const BatchNormVariant& variant,
                                   const LayerFactory& make, Communicator& group,
-                                  const MemoryFactory& allocate) {
+                                  const MemoryFactory& factory) {
+  const auto allocate = [&](size_t bytes) { return factory(group, bytes); };
   const BatchNormOptions options = OptionsOf(solved.problem, variant);
   LOCKSTEP_ASSIGN_OR_RETURN(const std::unique_ptr<BatchNorm> layer,
                             make(options, group));
@@ -303,80 +309,85 @@ absl::StatusOr<RankRun> RunOnRank(const SolvedProblem& solved,
   return run;
 }
 
-namespace {
-
-// Owns its kernels, and waits for what they do.
 class OwningLayer : public BatchNorm {
  public:
   OwningLayer(std::unique_ptr<BatchNormKernels> kernels,
-              std::unique_ptr<BatchNorm> layer, absl::Status (*wait)())
-      : kernels_(std::move(kernels)), layer_(std::move(layer)), wait_(wait) {}
+              std::unique_ptr<BatchNorm> layer)
+      : kernels_(std::move(kernels)), layer_(std::move(layer)) {}
 
   int64_t SavedBytes(DataType type) const override {
     return layer_->SavedBytes(type);
   }
   absl::Status Forward(const Forwards& buffers) override {
-    LOCKSTEP_RETURN_IF_ERROR(layer_->Forward(buffers));
-    return wait_();
+    return layer_->Forward(buffers);
   }
   absl::Status Backward(const Backwards& buffers,
                         absl::FunctionRef<void()> gradients_ready) override {
-    absl::Status ready;
-    LOCKSTEP_RETURN_IF_ERROR(layer_->Backward(buffers, [&] {
-      ready = wait_();
-      gradients_ready();
-    }));
-    LOCKSTEP_RETURN_IF_ERROR(ready);
-    return wait_();
+    return layer_->Backward(buffers, gradients_ready);
   }
 
  private:
   const std::unique_ptr<BatchNormKernels> kernels_;  // Outlives layer_.
   const std::unique_ptr<BatchNorm> layer_;
-  absl::Status (*const wait_)();
 };
 
 }  // namespace
 
-LayerFactory SyncBatchNormOver(const KernelsFactory& make_kernels,
-                               absl::Status (*wait)()) {
-  return [make_kernels, wait](const BatchNormOptions& options,
-                              Communicator& group)
+LayerFactory SyncBatchNormOver(const KernelsFactory& make_kernels) {
+  return [make_kernels](const BatchNormOptions& options, Communicator& group)
              -> absl::StatusOr<std::unique_ptr<BatchNorm>> {
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNormKernels> kernels,
                               make_kernels());
     LOCKSTEP_ASSIGN_OR_RETURN(std::unique_ptr<BatchNorm> layer,
                               SyncBatchNorm::Create(options, *kernels, group));
-    return std::make_unique<OwningLayer>(std::move(kernels), std::move(layer),
-                                         wait);
+    return std::make_unique<OwningLayer>(std::move(kernels), std::move(layer));
   };
 }
 
-absl::StatusOr<std::vector<std::vector<RankRun>>> RunVariants(
-    Backend backend, const SolvedProblem& solved,
+absl::StatusOr<std::vector<VariantRuns>> RunProblems(
+    const RankRunner& run, std::span<const SolvedProblem> problems,
     std::span<const BatchNormVariant> variants, const LayerFactory& make,
-    const RunRanksOptions& options) {
-  const auto outputs = RunRanksCollect(
-      backend, solved.problem.world_size,
-      [&](Communicator& group) -> absl::StatusOr<std::string> {
-        RankBytesWriter writer;
-        for (const BatchNormVariant& variant : variants) {
-          LOCKSTEP_ASSIGN_OR_RETURN(const RankRun run,
-                                    RunOnRank(solved, variant, make, group));
-          PassRun(writer, run);
-        }
-        return std::move(writer.bytes);
-      },
-      options);
-  std::vector<std::vector<RankRun>> by_variant(variants.size());
+    const MemoryFactory& allocate) {
+  const auto outputs =
+      run(problems.front().problem.world_size,
+          [&](Communicator& group) -> absl::StatusOr<std::string> {
+            RankBytesWriter writer;
+            for (const SolvedProblem& solved : problems) {
+              for (const BatchNormVariant& variant : variants) {
+                LOCKSTEP_ASSIGN_OR_RETURN(
+                    const RankRun outputs,
+                    RunOnRank(solved, variant, make, group, allocate));
+                PassRun(writer, outputs);
+              }
+            }
+            return std::move(writer.bytes);
+          });
+  std::vector<VariantRuns> by_problem(problems.size(),
+                                      VariantRuns(variants.size()));
   for (const absl::StatusOr<std::string>& output : outputs) {
     LOCKSTEP_RETURN_IF_ERROR(output.status());
     RankBytesReader reader(*output);
-    for (std::vector<RankRun>& runs : by_variant) {
-      PassRun(reader, runs.emplace_back(kSteps));
+    for (VariantRuns& by_variant : by_problem) {
+      for (std::vector<RankRun>& runs : by_variant) {
+        PassRun(reader, runs.emplace_back(kSteps));
+      }
     }
   }
-  return by_variant;
+  return by_problem;
+}
+
+absl::StatusOr<VariantRuns> RunVariants(
+    Backend backend, const SolvedProblem& solved,
+    std::span<const BatchNormVariant> variants, const LayerFactory& make,
+    const RunRanksOptions& options) {
+  LOCKSTEP_ASSIGN_OR_RETURN(std::vector<VariantRuns> runs,
+                            RunProblems(
+                                [&](int world_size, const RankFunction& fn) {
+                                  return RunRanksCollect(backend, world_size,
+                                                         fn, options);
+                                },
+                                {&solved, 1}, variants, make));
+  return std::move(runs.front());
 }
 
 }  // namespace lockstep::conformance

@@ -146,7 +146,7 @@ MergeResult MergeOtherVariance(BatchNormKernels& real, const MergeCall& call) {
 
 }  // namespace
 
-std::vector<Mutant> RunningMutants() {
+std::vector<Planted> RunningMutants() {
   return {
       Planted(
           {"TracksBiasedVariance", "torch: the running variance is of M2 / n",

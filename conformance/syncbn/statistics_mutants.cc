@@ -253,7 +253,7 @@ absl::Status EvaluateWithBatch(BatchNorm& real, BatchNorm& untracked,
 
 }  // namespace
 
-std::vector<Mutant> StatisticsMutants() {
+std::vector<Planted> StatisticsMutants() {
   return {
       Planted(
           {"SquaresInFloat", "the variance is E[x^2] - E[x]^2, in float32",

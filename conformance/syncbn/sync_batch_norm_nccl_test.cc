@@ -1,52 +1,212 @@
 // A part of the matrix for the CUDA kernels and the `nccl` backend, on the
-// stand-in for CUDA and NCCL: its device memory is the host's, so the same
-// checker reads and writes it. The stand-in takes a hundred times as long as a
-// loop would, so that always each part tries another one of its problems.
+// stand-in for CUDA and NCCL and on GPUs. The layer works on the device's copy
+// of what the checker reads and writes (device_mirror.h); for the mutants,
+// which look at what each kernel and each call did, each of these does. The
+// ranks of a test live through all of its cases. The stand-in takes a hundred
+// times as long as a loop would, so that each part tries another problem.
 #include <cuda_runtime.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "base/data_types.h"
 #include "base/slice.h"
 #include "base/status_macros.h"
 #include "base/status_matchers.h"
+#include "collectives/collective.h"
+#include "collectives/communicator.h"
 #include "collectives/nccl/nccl_communicator.h"
 #include "collectives/nccl/run_nccl_ranks.h"
+#include "conformance/device_mirror.h"
+#include "conformance/mutant.h"
 #include "conformance/report/claim_recorder.h"
 #include "conformance/syncbn/batch_norm_case.h"
 #include "conformance/syncbn/batch_norm_checker.h"
+#include "conformance/syncbn/batch_norm_mutants.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "syncbn/batch_norm.h"
 #include "syncbn/batch_norm_kernels.h"
 #include "syncbn/cuda/cuda_batch_norm_kernels.h"
+#include "syncbn/sync_batch_norm.h"
 
 namespace lockstep::conformance {
 namespace {
 
-using testing::Each;
-
-// Waits for what a call enqueued, so that the host may look at it.
-absl::Status WaitForDevice() {
-  return cudaDeviceSynchronize() == cudaSuccess
-             ? absl::OkStatus()
-             : absl::InternalError("the device failed");
+RunningStatistics TwinOf(DeviceMirror& mirror, RunningStatistics running) {
+  running.mean = mirror.Twin(running.mean);
+  running.variance = mirror.Twin(running.variance);
+  return running;
 }
 
-absl::StatusOr<std::unique_ptr<BatchNormKernels>> MakeKernels() {
-  return CudaBatchNormKernels::Create(nullptr);
+BatchNorm::Forwards TwinOf(DeviceMirror& mirror, BatchNorm::Forwards call) {
+  for (ConstBuffer* const buffer :
+       {&call.x, &call.residual, &call.weight, &call.bias}) {
+    *buffer = mirror.Twin(*buffer);
+  }
+  call.running = TwinOf(mirror, call.running);
+  call.y = mirror.Twin(call.y);
+  call.saved = mirror.Twin(call.saved);
+  return call;
 }
 
-// The device's.
-std::shared_ptr<void> AllocateOnDevice(size_t bytes) {
-  void* memory = nullptr;
-  EXPECT_EQ(cudaMalloc(&memory, bytes), cudaSuccess);
-  return {memory, [](void* p) { EXPECT_EQ(cudaFree(p), cudaSuccess); }};
+BatchNorm::Backwards TwinOf(DeviceMirror& mirror, BatchNorm::Backwards call) {
+  for (ConstBuffer* const buffer :
+       {&call.x, &call.y, &call.dy, &call.weight, &call.saved}) {
+    *buffer = mirror.Twin(*buffer);
+  }
+  for (Buffer* const buffer :
+       {&call.dweight, &call.dbias, &call.dx, &call.dresidual}) {
+    *buffer = mirror.Twin(*buffer);
+  }
+  return call;
 }
+
+std::shared_ptr<DeviceMirror> MirrorOf(Communicator& group) {
+  return static_cast<MirroredCommunicator&>(group).mirror();
+}
+
+std::shared_ptr<void> AllocateArea(Communicator& group, size_t bytes) {
+  return MirrorOf(group)->Allocate(static_cast<int64_t>(bytes)).value();
+}
+
+// SyncBatchNorm over CUDA kernels and NCCL, on the copies of its buffers.
+class MirroredLayer : public BatchNorm {
+ public:
+  static absl::StatusOr<std::unique_ptr<BatchNorm>> Create(
+      const BatchNormOptions& options, Communicator& group) {
+    auto made = std::unique_ptr<MirroredLayer>(
+        new MirroredLayer(static_cast<MirroredCommunicator&>(group)));
+    LOCKSTEP_ASSIGN_OR_RETURN(made->kernels_,
+                              CudaBatchNormKernels::Create(nullptr));
+    LOCKSTEP_ASSIGN_OR_RETURN(
+        made->layer_,
+        SyncBatchNorm::Create(options, *made->kernels_, made->group_.device()));
+    return std::unique_ptr<BatchNorm>(std::move(made));
+  }
+
+  int64_t SavedBytes(DataType type) const override {
+    return layer_->SavedBytes(type);
+  }
+  absl::Status Forward(const Forwards& buffers) override {
+    LOCKSTEP_RETURN_IF_ERROR(mirror_.Begin());
+    return End(layer_->Forward(TwinOf(mirror_, buffers)));
+  }
+  absl::Status Backward(const Backwards& buffers,
+                        absl::FunctionRef<void()> gradients_ready) override {
+    LOCKSTEP_RETURN_IF_ERROR(mirror_.Begin());
+    absl::Status ready;
+    absl::Status status = layer_->Backward(TwinOf(mirror_, buffers), [&] {
+      ready = mirror_.CopyBack(absl::OkStatus());
+      gradients_ready();
+    });
+    status.Update(ready);
+    return End(std::move(status));
+  }
+
+ private:
+  explicit MirroredLayer(MirroredCommunicator& group)
+      : group_(group), mirror_(*group.mirror()) {}
+
+  absl::Status End(absl::Status status) {
+    if (status.ok()) status = group_.device().Wait();
+    return mirror_.End(std::move(status));
+  }
+
+  MirroredCommunicator& group_;
+  DeviceMirror& mirror_;
+  std::unique_ptr<BatchNormKernels> kernels_;  // Outlives layer_.
+  std::unique_ptr<BatchNorm> layer_;
+};
+
+// CUDA kernels, each on the copies of its buffers, and done when it returns.
+class MirroredKernels : public BatchNormKernels {
+ public:
+  static absl::StatusOr<std::unique_ptr<BatchNormKernels>> Create(
+      Communicator& group) {
+    LOCKSTEP_ASSIGN_OR_RETURN(auto real, CudaBatchNormKernels::Create(nullptr));
+    return std::unique_ptr<BatchNormKernels>(
+        new MirroredKernels(MirrorOf(group), std::move(real)));
+  }
+
+  absl::StatusOr<std::shared_ptr<std::byte>> Allocate(int64_t bytes) override {
+    return mirror_->Allocate(bytes);
+  }
+  absl::Status ComputeMoments(const ActivationShape& shape, ConstBuffer x,
+                              std::byte* record) override {
+    return Run([&] {
+      return real_->ComputeMoments(shape, mirror_->Twin(x),
+                                   Twin(RecordOf(shape.c, x.type), record));
+    });
+  }
+  absl::Status Merge(const MergeCall& call) override {
+    return Run([&] {
+      MergeCall twin = call;
+      twin.gathered =
+          mirror_
+              ->Twin(ConstBuffer(call.gathered,
+                                 call.ranks * call.record.size_bytes(),
+                                 DataType::kUInt8))
+              .bytes();
+      twin.running = TwinOf(*mirror_, call.running);
+      twin.saved = Twin(call.record, call.saved);
+      return real_->Merge(twin);
+    });
+  }
+  absl::StatusOr<int64_t> ReadCount(const std::byte* saved) override {
+    return StatisticsRecord::Count(saved);  // Merge has brought it back.
+  }
+  absl::Status UseRunning(const RunningCall& call) override {
+    return Run([&] {
+      RunningCall twin = call;
+      twin.running = TwinOf(*mirror_, call.running);
+      twin.saved = Twin(call.record, call.saved);
+      return real_->UseRunning(twin);
+    });
+  }
+  absl::Status Normalize(const NormalizeCall& call) override {
+    return Run([&] { return real_->Normalize(TwinOf(*mirror_, call)); });
+  }
+  absl::Status BackwardReduce(const BackwardCall& call) override {
+    return Run([&] { return real_->BackwardReduce(Twin(call)); });
+  }
+  absl::Status BackwardInput(const BackwardCall& call) override {
+    return Run([&] { return real_->BackwardInput(Twin(call)); });
+  }
+
+ private:
+  MirroredKernels(std::shared_ptr<DeviceMirror> mirror,
+                  std::unique_ptr<BatchNormKernels> real)
+      : mirror_(std::move(mirror)), real_(std::move(real)) {}
+
+  absl::Status Run(absl::FunctionRef<absl::Status()> call) {
+    LOCKSTEP_RETURN_IF_ERROR(mirror_->Begin());
+    return mirror_->End(call());
+  }
+  std::byte* Twin(const StatisticsRecord& record, std::byte* data) {
+    return mirror_->Twin(Buffer(data, record.size_bytes(), DataType::kUInt8))
+        .bytes();
+  }
+  BackwardCall Twin(const BackwardCall& call) {
+    BackwardCall twin = call;
+    static_cast<BatchNorm::Backwards&>(twin) =
+        TwinOf(*mirror_, static_cast<const BatchNorm::Backwards&>(call));
+    twin.sums = mirror_->Twin(call.sums);
+    return twin;
+  }
+
+  const std::shared_ptr<DeviceMirror> mirror_;
+  const std::unique_ptr<BatchNormKernels> real_;
+};
 
 // Of 3 channels of one pixel and 65 of several, affine or far; and all that is
 // fused, in place.
@@ -65,7 +225,10 @@ std::vector<BatchNormProblem> SomeProblems(int world_size, DataType type,
       some.push_back(problem);
     }
   }
-  return some;
+  if (!kOnStandin || IsExhaustive()) return some;
+  const auto number = static_cast<size_t>(world_size) +
+                      static_cast<size_t>(type) + static_cast<size_t>(batches);
+  return {some[number % some.size()]};
 }
 
 // Each layout, profile and way to track.
@@ -75,54 +238,71 @@ std::vector<BatchNormVariant> SomeVariants() {
           {Layout::kNhwc, Tracking::kNone, kTorchBatchNorm}};
 }
 
-std::vector<MatrixPart> Parts() {
-  return PartsOf(std::vector<int>{1, 2},
-                 std::vector<DataType>{DataType::kFloat32, DataType::kFloat16,
-                                       DataType::kBFloat16});
-}
+using Part = std::tuple<int, DataType>;  // World size and type.
 
-class SyncBatchNormNcclTest : public testing::TestWithParam<MatrixPart> {};
+class SyncBatchNormNcclTest : public testing::TestWithParam<Part> {};
 
 TEST_P(SyncBatchNormNcclTest, IsBatchNormOfTheWholeBatch) {
-  const auto& [world_size, type, batches] = GetParam();
-  ClaimRecorder recorder({"sync_batch_norm", "nccl stand-in, CUDA kernels",
-                          world_size, Name(type)});
-  const std::vector<BatchNormVariant> variants = SomeVariants();
-  const LayerFactory make = SyncBatchNormOver(MakeKernels, WaitForDevice);
-  std::vector<BatchNormProblem> problems =
-      SomeProblems(world_size, type, batches);
-  if (!IsExhaustive()) {
-    const auto number = static_cast<size_t>(world_size) +
-                        static_cast<size_t>(type) +
-                        static_cast<size_t>(batches);
-    problems = {problems[number % problems.size()]};
+  const auto [world_size, type] = GetParam();
+  ClaimRecorder recorder(
+      {"sync_batch_norm",
+       absl::StrCat(NcclBackendName(world_size), ", CUDA kernels"), world_size,
+       Name(type)});
+  if (!HasNcclRanks()) return;
+  std::vector<SolvedProblem> problems;
+  for (const RankBatches batches : kAllBatches) {
+    for (const auto& problem : SomeProblems(world_size, type, batches)) {
+      problems.push_back(SolveProblem(problem));
+      ASSERT_THAT(CheckMeaning(problems.back()), IsOk());
+    }
   }
-  for (const auto& problem : problems) {
-    const SolvedProblem solved = SolveProblem(problem);
-    ASSERT_THAT(CheckMeaning(solved), IsOk());
-    // By variant, then by rank.
-    std::vector<std::vector<RankRun>> runs(
-        variants.size(), std::vector<RankRun>(static_cast<size_t>(world_size)));
-    const auto statuses =
-        RunNcclRanks(world_size, NcclOptions(), [&](NcclCommunicator& group) {
-          for (size_t v = 0; v < variants.size(); ++v) {
-            LOCKSTEP_ASSIGN_OR_RETURN(
-                runs[v][static_cast<size_t>(group.rank())],
-                RunOnRank(solved, variants[v], make, group, AllocateOnDevice));
-          }
-          return absl::OkStatus();
-        });
-    ASSERT_THAT(statuses, Each(IsOk()));
+  const std::vector<BatchNormVariant> variants = SomeVariants();
+  const auto runs = RunProblems(MirroredNcclRanks(NcclOptions()), problems,
+                                variants, MirroredLayer::Create, AllocateArea);
+  ASSERT_THAT(runs, IsOk());
+  for (size_t p = 0; p < problems.size(); ++p) {
     for (size_t v = 0; v < variants.size(); ++v) {
-      const auto error = MeasureRun(solved, variants[v], runs[v]);
+      const auto error = MeasureRun(problems[p], variants[v], (*runs)[p][v]);
       ASSERT_THAT(error, IsOk());
       recorder.Measure(*error);
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, SyncBatchNormNcclTest, testing::ValuesIn(Parts()),
-                         [](const auto& info) { return ToString(info.param); });
+INSTANTIATE_TEST_SUITE_P(
+    All, SyncBatchNormNcclTest,
+    testing::Combine(testing::ValuesIn(NcclWorldSizes({1, 2})),
+                     testing::Values(DataType::kFloat32, DataType::kFloat16,
+                                     DataType::kBFloat16)),
+    [](const auto& info) {
+      return absl::StrCat("P", std::get<0>(info.param), "_",
+                          Name(std::get<1>(info.param)));
+    });
+
+// The controls, each in the first case in which it must show.
+class BatchNormNcclMutantTest : public testing::TestWithParam<Mutant> {};
+
+TEST_P(BatchNormNcclMutantTest, IsRejectedByWhatIsThereForIt) {
+  if (!HasNcclRanks()) return;
+  const auto caught = GetParam().plant();
+  ASSERT_THAT(caught, IsOk());
+  EXPECT_TRUE(IsCaught(GetParam(), *caught)) << caught->diagnosis;
+  EXPECT_TRUE(IsNamed(GetParam(), *caught)) << caught->diagnosis;
+}
+
+std::vector<Mutant> PlantedMutants() {
+  std::vector<Mutant> all =
+      BatchNormMutants({.run = MirroredNcclRanks(NcclOptions()),
+                        .make_kernels = MirroredKernels::Create,
+                        .allocate = AllocateArea,
+                        .has_float64 = false})
+          .mutants;
+  return kOnStandin ? SliceOf(std::move(all), 6) : all;
+}
+
+INSTANTIATE_TEST_SUITE_P(Mutants, BatchNormNcclMutantTest,
+                         testing::ValuesIn(PlantedMutants()),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace lockstep::conformance

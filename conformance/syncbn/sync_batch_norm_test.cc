@@ -160,7 +160,8 @@ TEST(BatchNormMutantsTest, WithoutAMutationPasses) {
   for (const BatchNormProblem& problem : SliceOf(MutantProblems(), 20)) {
     const SolvedProblem solved = SolveProblem(problem);
     ASSERT_THAT(CheckMeaning(solved), IsOk());
-    ASSERT_THAT(CheckMutated({}, /*twice=*/true, solved, AllVariants()),
+    ASSERT_THAT(CheckMutated(CpuLayersOnThreads(), {}, /*twice=*/true, solved,
+                             AllVariants()),
                 testing::Each(IsOk()));
   }
 }
