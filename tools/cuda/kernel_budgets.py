@@ -30,6 +30,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from xml.sax.saxutils import quoteattr
 
 SLACK = 1.05
@@ -84,8 +85,12 @@ def find_disassembler():
 
 def read_code(cuobjdump, path):
     """{(architecture, mangled name): [(address, opcode, operands)]}"""
-    environment = dict(os.environ, PATH=os.path.dirname(cuobjdump) + os.pathsep + os.environ["PATH"])
-    run = subprocess.run([cuobjdump, "--dump-sass", path], capture_output=True, text=True, env=environment)
+    # Its temporary files are named after the process, whose number may be that of
+    # another one in another sandbox: so they have a folder of their own.
+    with tempfile.TemporaryDirectory() as folder:
+        environment = dict(os.environ, TMPDIR=folder,
+                           PATH=os.path.dirname(cuobjdump) + os.pathsep + os.environ["PATH"])
+        run = subprocess.run([cuobjdump, "--dump-sass", path], capture_output=True, text=True, env=environment)
     if run.returncode != 0:
         sys.exit("kernel_budgets: cuobjdump %s: %s" % (path, run.stderr.strip()))
     functions, architecture, code = {}, "", []
