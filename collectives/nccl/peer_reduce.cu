@@ -33,7 +33,6 @@ constexpr int kLooks = 64;
 struct Meeting {
   uint32_t turns[kMostPeers];  // How often each rank has come to a barrier,
   uint32_t turn;               // and this one has gone past.
-  uint32_t aborted;            // A barrier was given up here.
 };
 static_assert(sizeof(Meeting) <= kMeetingBytes);
 
@@ -102,7 +101,7 @@ template <ReduceOp op, typename A, typename T>
 __global__ void __launch_bounds__(kThreadsPerBlock, 1)
     PeerReduceKernel(PeerGroup group, PeerReduction r, int64_t head,
                      int64_t vectors) {
-  if (MeetingOf(group, group.rank)->aborted != 0) return;
+  if (*group.aborted != 0) return;
   constexpr int kSize = kElementsPerVector<T>;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -121,8 +120,11 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 1)
 // kernel can be part of a graph.
 __global__ void __launch_bounds__(kBarrierThreads)
     MeetPeersKernel(PeerGroup group) {
+  __shared__ int given_up;  // As one thread sees it, for all.
+  if (threadIdx.x == 0) given_up = *group.aborted;
+  __syncthreads();
+  if (given_up != 0) return;
   Meeting* const own = MeetingOf(group, group.rank);
-  if (own->aborted != 0) return;  // Nobody may take it for come.
   const uint32_t turn = own->turn + 1;
   __threadfence_system();  // What earlier kernels wrote comes before the turn.
   for (int peer = threadIdx.x; peer < group.world_size; peer += blockDim.x) {
@@ -131,14 +133,13 @@ __global__ void __launch_bounds__(kBarrierThreads)
   }
   __syncthreads();
   const volatile uint32_t* const turns = own->turns;
-  WaitUntil([turns, turn, group, own, looks = 0]() mutable {
+  WaitUntil([turns, turn, group, looks = 0]() mutable {
     bool all = true;
     for (int peer = 0; peer < group.world_size; ++peer) {
       // Of numbers that wrap around.
       all = all && static_cast<int32_t>(turns[peer] - turn) >= 0;
     }
-    if (++looks % kLooks == 0 && *group.aborted != 0) own->aborted = 1;
-    return all || own->aborted != 0;
+    return all || (++looks % kLooks == 0 && *group.aborted != 0);
   });
   __threadfence_system();  // What other ranks wrote before theirs is seen.
   __syncthreads();

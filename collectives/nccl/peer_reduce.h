@@ -25,8 +25,8 @@ struct PeerGroup {
   ncclWindow_t meeting = nullptr;
   int rank = 0;
   int world_size = 1;  // At most kMostPeers.
-  // Pinned host memory. Not 0: kernels do not wait any more, nor touch memory,
-  // since a peer may be gone.
+  // Pinned host memory. Not 0: kernels do not wait any more, nor begin to touch
+  // windows, which are gone with the communicator.
   const volatile int* aborted = nullptr;
 };
 inline constexpr int kMostPeers = 512;

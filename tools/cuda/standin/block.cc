@@ -297,7 +297,7 @@ class Block {
     current_->site = site;
     current_->fiber->Suspend();
   }
-  void WaitForMemory(const std::function<bool()>& has_come, Site site) {
+  void WaitForMemory(std::function<bool()> has_come, Site site) {
     const dim3& grid = config_.gridDim;
     if (current_->has_waited || grid.x * grid.y * grid.z > 1) {
       EndInFault(absl::StrFormat(
@@ -310,9 +310,10 @@ class Block {
     if (state_.has_come == nullptr) {
       state_.has_come = DropsMemoryWait(state_.device)
                             ? std::function<bool()>([] { return true; })
-                            : has_come;
+                            : std::move(has_come);
       NoteProgress();  // What it has written may be what others wait for.
     }
+    has_come = nullptr;  // What an abandoned fiber has is never destroyed.
     if (!state_.has_come()) {
       state_.abandoned = true;
       current_->fiber->Suspend();
@@ -512,8 +513,8 @@ cudaError_t Launch(const cudaLaunchConfig_t& config,
 
 void SyncThreads(Site site) { Block::Current().WaitForBlock(site); }
 
-void WaitForMemory(const std::function<bool()>& has_come, Site site) {
-  Block::Current().WaitForMemory(has_come, site);
+void WaitForMemory(std::function<bool()> has_come, Site site) {
+  Block::Current().WaitForMemory(std::move(has_come), site);
 }
 
 void EndInFault(std::string what) {

@@ -165,7 +165,7 @@ void SyncThreads(Site site);
 // has not, the kernel is abandoned and starts anew later, so what it does
 // before must bear being done twice. `has_come` outlives the kernel's frames. A
 // kernel that waits so has one block, and waits once: others end in a fault.
-void WaitForMemory(const std::function<bool()>& has_come, Site site);
+void WaitForMemory(std::function<bool()> has_come, Site site);
 
 // Called by device threads alone: ends the kernel in a fault.
 [[noreturn]] void EndInFault(std::string what);

@@ -308,6 +308,9 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
   }
   const auto self = comm->self;
   *self = nullptr;
+  for (const ncclWindow_t window : comm->windows) {
+    lockstep::standin::Forget(window);
+  }
   --Global().live;
   lockstep::standin::NoteCommunicatorEnd(/*healthy=*/false);
   delete comm;

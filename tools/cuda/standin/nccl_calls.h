@@ -9,6 +9,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -92,6 +93,9 @@ size_t SizeOf(ncclDataType_t type);
 size_t SentBytes(const NcclOperation& operation, int rank, int size);
 size_t ReceivedBytes(const NcclOperation& operation, int rank, int size);
 
+// Forgets a window of a communicator, whose memory may then be freed.
+void Forget(ncclWindow_t window);
+
 // Lets the calls of a batch meet the other ranks': each is done, and `pending`
 // one less, once all that it needs have started.
 void Start(Batch& batch);
@@ -121,6 +125,7 @@ struct ncclComm {
   std::vector<lockstep::standin::Batch> asked = {};
   std::vector<std::weak_ptr<lockstep::standin::Batch>> submitted = {};
   int64_t host_calls = 0;
+  std::set<ncclWindow_t> windows = {};
 };
 
 #endif  // LOCKSTEP_TOOLS_CUDA_STANDIN_NCCL_CALLS_H_

@@ -59,6 +59,12 @@ ncclResult_t Meet(DeviceLock& lock, ncclComm& comm, const HostCall& call,
 }
 
 }  // namespace
+
+void Forget(ncclWindow_t window) {
+  InWindows().erase(InWindows().find(window->peers[window->lsa_rank]));
+  delete window;
+}
+
 }  // namespace lockstep::standin
 
 using lockstep::standin::DeviceLock;
@@ -104,14 +110,15 @@ ncclResult_t ncclCommWindowRegister(ncclComm_t comm, void* buffer, size_t size,
   }
   InWindows().insert(buffer);
   *window = made.release();
+  comm->windows.insert(*window);
   return ncclSuccess;
 }
 
-ncclResult_t ncclCommWindowDeregister(ncclComm_t, ncclWindow_t window) {
+ncclResult_t ncclCommWindowDeregister(ncclComm_t comm, ncclWindow_t window) {
   if (window == nullptr) return ncclSuccess;
   const DeviceLock lock;
-  InWindows().erase(InWindows().find(window->peers[window->lsa_rank]));
-  delete window;
+  comm->windows.erase(window);
+  lockstep::standin::Forget(window);
   return ncclSuccess;
 }
 
