@@ -19,10 +19,14 @@ def _gencode(architectures):
     return ["-gencode=arch=compute_%s,code=%s" % target for target in targets]
 
 # Runs a command whose errors nvcc mixes with its report of each kernel's registers:
-# that goes to the first argument, all else where errors go.
+# that goes to the first argument, all else where errors go. nvcc names temporary
+# files after its process, whose number may be that of another one in another
+# sandbox: so they have a folder of their own.
 _KEEP_USAGE = """
 usage=$1; shift
+export TMPDIR=$(mktemp -d)
 "$@" 2> "$usage"; status=$?
+rm -rf "$TMPDIR"
 grep -Ev '^(ptxas info |    [0-9]+ bytes stack|$)' "$usage" >&2
 exit $status
 """
@@ -43,6 +47,9 @@ def _compile(ctx, source, headers, compilation_context, host_compiler):
     args.add("-std=c++20")
     args.add("-O3")
     args.add("-lineinfo")
+    if int(NVCC_VERSION.partition(".")[0]) >= 13:
+        # A third of the size, for the bundle.
+        args.add("-compress-mode=size")
     args.add("-ccbin", host_compiler)
 
     # clang takes the toolkit's headers, which nvcc has preprocessed, for ours.
