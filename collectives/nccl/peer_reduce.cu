@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "base/cuda_status.h"
@@ -95,8 +96,7 @@ __device__ inline void ReducePlace(const PeerReduction& r, int world_size,
   }
 }
 
-// As ReduceKernel (reduce.cu): `head` single elements, `vectors` vectors, and
-// single elements up to the count.
+// Elements as an ElementPlan has them.
 template <ReduceOp op, typename A, typename T>
 __global__ void __launch_bounds__(kThreadsPerBlock, 1)
     PeerReduceKernel(PeerGroup group, PeerReduction r, int64_t head,
@@ -159,21 +159,18 @@ absl::Status Launch(const PeerGroup& group, const PeerReduction& reduction,
       past(reduction.output == nullptr
                ? reinterpret_cast<intptr_t>(reduction.own_output)
                : reduction.output_offset);
-  int64_t head = 0;
-  int64_t vectors = 0;
-  if (input_past == output_past) {
-    head = std::min(reduction.count, (kSize - input_past) % kSize);
-    vectors = (reduction.count - head) / kSize;
-  }
-  const int64_t wanted = std::max(vectors, reduction.count - vectors * kSize);
+  const ElementPlan plan = PlanElements(
+      reduction.count, kSize,
+      input_past == output_past ? std::optional(input_past) : std::nullopt,
+      kThreadsPerBlock, kMostBlocks);
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(static_cast<unsigned>(std::min<int64_t>(
-      kMostBlocks, (wanted + kThreadsPerBlock - 1) / kThreadsPerBlock)));
+  config.gridDim = dim3(static_cast<unsigned>(plan.blocks));
   config.blockDim = dim3(kThreadsPerBlock);
   config.stream = stream;
-  return CudaStatus(cudaLaunchKernelEx(&config, PeerReduceKernel<op, A, T>,
-                                       group, reduction, head, vectors),
-                    "PeerReduceKernel launch");
+  return CudaStatus(
+      cudaLaunchKernelEx(&config, PeerReduceKernel<op, A, T>, group, reduction,
+                         plan.head, plan.vectors),
+      "PeerReduceKernel launch");
 }
 
 }  // namespace

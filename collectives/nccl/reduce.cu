@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 #include "absl/status/status.h"
@@ -30,10 +31,8 @@ __device__ inline void ReduceOne(E earlier, T input, R& result, int divisor) {
   Store(Divide<op>(value, divisor), result);
 }
 
-// The elements are `head` single ones, `vectors` vectors, and single ones up to
-// `size`. Threads stride over the vectors, then over the single elements as if
-// head and tail were one range. The result may be one of the operands: each
-// element is read before it is written, by the same thread.
+// Elements as an ElementPlan has them. The result may be one of the operands:
+// each element is read before it is written, by the same thread.
 template <ReduceOp op, typename A, typename E, typename T, typename R>
 __global__ void __launch_bounds__(kThreadsPerBlock, 1)
     ReduceKernel(const E* earlier, const T* input, R* result, int64_t head,
@@ -126,33 +125,20 @@ struct Launch {
   bool only_load;  // The kernel, without running it.
 };
 
-// How the elements are cut (see ReduceKernel) and spread over threads.
-struct Plan {
-  int64_t head = 0;
-  int64_t vectors = 0;
-  int64_t blocks = 0;
-};
-
 // Elements past a boundary of vectors.
 int64_t PastBoundary(const ConstBuffer& buffer, int64_t vector_size) {
   return static_cast<int64_t>(Address(buffer.data)) / SizeOf(buffer.type) %
          vector_size;
 }
 
-Plan MakePlan(const Launch& launch, int64_t vector_size) {
-  const int64_t size = launch.input.count;
-  const int64_t past = PastBoundary(launch.input, vector_size);
-  Plan plan;
-  if (PastBoundary(launch.earlier, vector_size) == past &&
-      PastBoundary(launch.result, vector_size) == past) {
-    plan.head = std::min(size, (vector_size - past) % vector_size);
-    plan.vectors = (size - plan.head) / vector_size;
+ElementPlan PlanOf(const Launch& launch, int64_t vector_size) {
+  std::optional<int64_t> past = PastBoundary(launch.input, vector_size);
+  if (PastBoundary(launch.earlier, vector_size) != *past ||
+      PastBoundary(launch.result, vector_size) != *past) {
+    past = std::nullopt;
   }
-  const int64_t wanted =
-      std::max(plan.vectors, size - plan.vectors * vector_size);
-  plan.blocks = std::min(launch.max_blocks,
-                         (wanted + kThreadsPerBlock - 1) / kThreadsPerBlock);
-  return plan;
+  return PlanElements(launch.input.count, vector_size, past, kThreadsPerBlock,
+                      launch.max_blocks);
 }
 
 // Sets `blocks` to what fills the current device.
@@ -177,7 +163,7 @@ absl::Status LaunchKernel(const Launch& launch) {
     return CudaStatus(cudaFuncGetAttributes(&attributes, kernel),
                       "cudaFuncGetAttributes of ReduceKernel");
   }
-  const Plan plan = MakePlan(launch, kElementsPerVector<E, T, R>);
+  const ElementPlan plan = PlanOf(launch, kElementsPerVector<E, T, R>);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(plan.blocks));
   config.blockDim = dim3(kThreadsPerBlock);

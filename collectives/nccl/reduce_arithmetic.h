@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 
 #include "absl/status/status.h"
@@ -30,6 +31,32 @@ inline constexpr int64_t kVectorBytes = 16;
 // Elements in that of the widest of these types.
 template <typename... Ts>
 constexpr int kElementsPerVector = kVectorBytes / std::max({sizeof(Ts)...});
+
+// How `size` elements are cut and spread over threads: `head` single elements,
+// `vectors` vectors, and single elements up to `size`. Threads stride over the
+// vectors, then over the single elements as if head and tail were one range.
+struct ElementPlan {
+  int64_t head = 0;
+  int64_t vectors = 0;
+  int64_t blocks = 0;
+};
+
+// past: how many elements the memory begins past a vector's boundary, if all of
+// it begins at the same place of one.
+inline ElementPlan PlanElements(int64_t size, int64_t vector_size,
+                                std::optional<int64_t> past,
+                                int64_t threads_per_block, int64_t max_blocks) {
+  ElementPlan plan;
+  if (past.has_value()) {
+    plan.head = std::min(size, (vector_size - *past) % vector_size);
+    plan.vectors = (size - plan.head) / vector_size;
+  }
+  const int64_t wanted =
+      std::max(plan.vectors, size - plan.vectors * vector_size);
+  plan.blocks = std::min(max_blocks,
+                         (wanted + threads_per_block - 1) / threads_per_block);
+  return plan;
+}
 
 // A is the accumulator's type.
 template <typename A, typename T>
