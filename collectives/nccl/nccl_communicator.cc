@@ -337,7 +337,8 @@ absl::Status NcclCommunicator::Prepare() {
 absl::Status NcclCommunicator::Run(const Collective& collective) {
   Call call = CallOf(collective, world_size_);
   // So that ranks which use different places disagree.
-  if (direct_ != nullptr) call.counts_hash ^= direct_->PlaceOf(collective);
+  const uint64_t place = direct_ == nullptr ? 0 : direct_->PlaceOf(collective);
+  call.counts_hash ^= place;
   LOCKSTEP_RETURN_IF_ERROR(
       watchdog_->Begin(call, CheckArguments(collective)).status());
   if (call.operation == Operation::kBarrier) {
@@ -348,7 +349,9 @@ absl::Status NcclCommunicator::Run(const Collective& collective) {
   absl::StatusOr<bool> capturing = IsCapturing();
   absl::Status status = events.status();
   status.Update(capturing.status());
-  if (status.ok()) status = Enqueue(collective, *events);
+  if (status.ok()) {
+    status = Enqueue(collective, place != 0, *capturing, *events);
+  }
   if (!status.ok()) return watchdog_->Failed(status);
   if (*capturing) {
     // Nobody may ask for an event that is part of a graph.
@@ -383,7 +386,8 @@ absl::StatusOr<bool> NcclCommunicator::IsCapturing() const {
   return status != cudaStreamCaptureStatusNone;
 }
 
-absl::Status NcclCommunicator::Enqueue(const Collective& call,
+absl::Status NcclCommunicator::Enqueue(const Collective& call, bool is_direct,
+                                       bool capturing,
                                        const CallEvents& events) {
   const auto order = [](cudaStream_t earlier, const Event& event,
                         cudaStream_t later) {
@@ -394,7 +398,7 @@ absl::Status NcclCommunicator::Enqueue(const Collective& call,
   };
   LOCKSTEP_RETURN_IF_ERROR(
       order(options_.stream, events.started, stream_.get()));
-  LOCKSTEP_RETURN_IF_ERROR(EnqueueOnOwnStream(call));
+  LOCKSTEP_RETURN_IF_ERROR(EnqueueOnOwnStream(call, is_direct, capturing));
   return order(stream_.get(), events.done, options_.stream);
 }
 
@@ -405,15 +409,12 @@ bool NcclCommunicator::UsesRing(const Collective& call) const {
          !NcclKeepsMeaning(call.input.type, call.op);
 }
 
-absl::Status NcclCommunicator::EnqueueOnOwnStream(const Collective& call) {
-  if (direct_ != nullptr && direct_->PlaceOf(call) != 0) {
-    return direct_->Reduce(call);
-  }
-  if (!UsesRing(call)) {
-    return EnqueueNative(call, rank_, world_size_, *handle_, stream_.get());
-  }
-  LOCKSTEP_ASSIGN_OR_RETURN(const bool capturing, IsCapturing());
-  return ring_->Reduce(call, capturing);
+absl::Status NcclCommunicator::EnqueueOnOwnStream(const Collective& call,
+                                                  bool is_direct,
+                                                  bool capturing) {
+  if (is_direct) return direct_->Reduce(call);
+  if (UsesRing(call)) return ring_->Reduce(call, capturing);
+  return EnqueueNative(call, rank_, world_size_, *handle_, stream_.get());
 }
 
 absl::StatusOr<GroupBuffer> NcclCommunicator::Allocate(int64_t bytes,

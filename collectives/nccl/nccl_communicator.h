@@ -115,8 +115,11 @@ class NcclCommunicator : public Communicator {
   void Abort();
   absl::Status CheckArguments(const Collective& call) const;
   // Between two events, which put it in its place on the caller's stream.
-  absl::Status Enqueue(const Collective& call, const CallEvents& events);
-  absl::Status EnqueueOnOwnStream(const Collective& call);
+  // is_direct: by direct_. capturing: whether the caller's stream is captured.
+  absl::Status Enqueue(const Collective& call, bool is_direct, bool capturing,
+                       const CallEvents& events);
+  absl::Status EnqueueOnOwnStream(const Collective& call, bool is_direct,
+                                  bool capturing);
   absl::StatusOr<bool> IsCapturing() const;
   bool UsesRing(const Collective& call) const;
   absl::StatusOr<std::shared_ptr<std::byte>> AllocateOwn(int64_t bytes) const;

@@ -320,7 +320,7 @@ Watchdog::Beat Watchdog::NextBeat() {
   }
   beat.open = static_cast<int64_t>(open_.size() - unpublished_.size());
   beat.leaving = leaving_.has_value() && unpublished_.empty();
-  beat.gone = beat.leaving && (alone_ || MayGo());
+  beat.gone = beat.leaving && (gone_.has_value() || MayGo());
   return beat;
 }
 
@@ -425,9 +425,9 @@ std::string Watchdog::WhoIsMissing(const OpenCall& open) const {
 
 // Error: the group's failure.
 absl::StatusOr<bool> Watchdog::Meet(const Beat& own) {
-  if (alone_) {
+  if (gone_.has_value()) {
     LOCKSTEP_RETURN_IF_ERROR(own.failure.status());
-    if (own.call_count > 0) return HasLeft(gone_, rank(), own.calls[0]);
+    if (own.call_count > 0) return HasLeft(*gone_, rank(), own.calls[0]);
     return own.gone;
   }
   LOCKSTEP_ASSIGN_OR_RETURN(const std::vector<Beat> beats,
@@ -456,10 +456,7 @@ void Watchdog::Take(int rank, const Beat& beat) {
   standing.ended = beat.ended;
   standing.open = beat.open;
   standing.leaving = beat.leaving;
-  if (beat.gone) {
-    alone_ = true;
-    gone_ = rank;
-  }
+  if (beat.gone) gone_ = rank;
 }
 
 absl::Status Watchdog::Match() {
@@ -569,7 +566,7 @@ void Watchdog::Fail(const absl::Status& failure) {
   // A rank that aborts lets its kernels go on, and theirs with them: so all
   // know before any does. An error means that the control group has failed,
   // too.
-  if (!alone_) static_cast<void>(control_->Barrier());
+  if (!gone_.has_value()) static_cast<void>(control_->Barrier());
   options_.abort();
   const std::lock_guard lock(mutex_);
   ended_ = true;

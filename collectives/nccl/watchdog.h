@@ -172,8 +172,7 @@ class Watchdog {
   // Of the watchdog's thread alone.
   std::vector<Standing> standings_;  // By rank.
   int64_t collectives_ended_ = 0;    // Of this rank.
-  bool alone_ = false;               // A rank has gone: nobody meets any more.
-  int gone_ = 0;                     // Which.
+  std::optional<int> gone_;          // A rank that has: nobody meets any more.
 
   // Guards what follows. Not absl::Mutex: ThreadSanitizer does not see into the
   // distribution's build of it.
