@@ -85,6 +85,13 @@ absl::StatusOr<Event> MakeEvent() {
   return Event(event);
 }
 
+absl::StatusOr<Event> MakeTimedEvent() {
+  cudaEvent_t event = nullptr;
+  LOCKSTEP_RETURN_IF_ERROR(
+      CudaStatus(cudaEventCreate(&event), "creating an event"));
+  return Event(event);
+}
+
 absl::StatusOr<DeviceMemory> AllocateDeviceMemory(int64_t bytes) {
   std::byte* memory = nullptr;
   LOCKSTEP_RETURN_IF_ERROR(CudaStatus(

@@ -56,6 +56,7 @@ absl::StatusOr<Stream> MakeStream();
 absl::StatusOr<Stream> MakeUrgentStream();
 // Cannot be timed.
 absl::StatusOr<Event> MakeEvent();
+absl::StatusOr<Event> MakeTimedEvent();
 // Aligned to 256. Not set to anything.
 absl::StatusOr<DeviceMemory> AllocateDeviceMemory(int64_t bytes);
 

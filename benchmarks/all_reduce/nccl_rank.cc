@@ -150,13 +150,6 @@ class PlainNccl : public PeerCommunicator {
   ncclComm_t comm_ = nullptr;
 };
 
-absl::StatusOr<Event> MakeTimedEvent() {
-  cudaEvent_t event = nullptr;
-  LOCKSTEP_RETURN_IF_ERROR(
-      CudaStatus(cudaEventCreate(&event), "creating an event"));
-  return Event(event);
-}
-
 // The variables of this process that NCCL reads.
 std::vector<std::string> NcclEnvironment() {
   std::vector<std::string> variables;

@@ -33,13 +33,6 @@
 namespace lockstep::benchmarks {
 namespace {
 
-absl::StatusOr<Event> MakeTimedEvent() {
-  cudaEvent_t event = nullptr;
-  LOCKSTEP_RETURN_IF_ERROR(
-      CudaStatus(cudaEventCreate(&event), "creating an event"));
-  return Event(event);
-}
-
 float Milliseconds(cudaEvent_t begin, cudaEvent_t end, cudaError_t& error) {
   float milliseconds = 0;
   const cudaError_t read = cudaEventElapsedTime(&milliseconds, begin, end);
