@@ -278,10 +278,7 @@ class NcclTrainingMutantTest : public testing::TestWithParam<Mutant> {};
 
 TEST_P(NcclTrainingMutantTest, IsRejected) {
   if (!HasNcclRanks()) return;
-  const auto caught = GetParam().plant();
-  ASSERT_THAT(caught, IsOk());
-  EXPECT_TRUE(IsCaught(GetParam(), *caught)) << caught->diagnosis;
-  EXPECT_TRUE(IsNamed(GetParam(), *caught)) << caught->diagnosis;
+  EXPECT_THAT(PlantAndExpectCaught(GetParam()), IsOk());
 }
 
 std::vector<Mutant> PlantedMutants() {

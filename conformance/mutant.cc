@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "base/status_macros.h"
 
 namespace lockstep::conformance {
 
@@ -64,6 +65,17 @@ bool IsCaught(const Mutant& mutant, const Caught& caught) {
 
 bool IsNamed(const Mutant& mutant, const Caught& caught) {
   return absl::StrContains(caught.diagnosis, mutant.says);
+}
+
+absl::Status PlantAndExpectCaught(const Mutant& mutant) {
+  LOCKSTEP_ASSIGN_OR_RETURN(const Caught caught, mutant.plant());
+  if (IsCaught(mutant, caught) && IsNamed(mutant, caught)) {
+    return absl::OkStatus();
+  }
+  return absl::InternalError(absl::StrCat(
+      FullName(mutant),
+      IsCaught(mutant, caught) ? " is not named: " : " is missed: ",
+      caught.diagnosis));
 }
 
 absl::Status ExpectNamed(const Mutant& mutant, const absl::Status& status,

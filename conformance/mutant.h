@@ -92,6 +92,10 @@ void PrintTo(const Mutant& mutant, std::ostream* out);
 bool IsCaught(const Mutant& mutant, const Caught& caught);
 bool IsNamed(const Mutant& mutant, const Caught& caught);
 
+// Plants the mutant in the first case in which it must show. Errors: plant's;
+// kInternal, with the diagnosis, unless it is caught and named.
+absl::Status PlantAndExpectCaught(const Mutant& mutant);
+
 // OK if `status` is what the first check of the mutant must say: kDataLoss,
 // its name, and the words that name the mutant. Error: kInternal, which starts
 // with `where`.

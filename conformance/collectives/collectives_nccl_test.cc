@@ -109,10 +109,7 @@ TEST_P(CollectivesNcclMutantTest, IsRejected) {
   const Mutant& mutant = GetParam();
   // The stand-in in the first case in which it must show.
   if (kOnStandin && !IsExhaustive()) {
-    const auto caught = mutant.plant();
-    ASSERT_THAT(caught, IsOk());
-    EXPECT_TRUE(IsCaught(mutant, *caught)) << caught->diagnosis;
-    EXPECT_TRUE(IsNamed(mutant, *caught)) << caught->diagnosis;
+    EXPECT_THAT(PlantAndExpectCaught(mutant), IsOk());
     return;
   }
   const auto cases = mutant.plant_everywhere();
