@@ -2,6 +2,7 @@
 // lock (queue.h) guards all.
 #include "tools/cuda/standin/include/nccl.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
@@ -9,7 +10,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -43,15 +43,6 @@ bool SharesForbidden(const World& world) {
     }
   }
   return false;
-}
-
-ncclResult_t PollInit(ncclComm& comm) {
-  for (const int device : comm.world->devices) {
-    if (device < 0) return ncclInProgress;
-  }
-  if (SharesForbidden(*comm.world)) return ncclInvalidUsage;
-  comm.joined = true;
-  return ncclSuccess;
 }
 
 // The work of a batch that is on its stream now. It is one of those that the
@@ -88,23 +79,18 @@ Work MakeBatchWork(ncclComm* comm, const Batch& asked) {
   return WorkOf(*comm, batch);
 }
 
-// Puts what the communicator was asked for on its streams.
-ncclResult_t Submit(const DeviceLock& lock, ncclComm& comm) {
-  ncclResult_t result = ncclSuccess;
-  for (const Batch& batch : std::exchange(comm.asked, {})) {
-    const auto make = [self = comm.self, batch] {
-      return MakeBatchWork(*self, batch);
-    };
-    if (Put(lock, batch.stream, make) != cudaSuccess) {
-      result = ncclUnhandledCudaError;
-    }
-  }
-  return result;
+// Puts a batch on its stream.
+ncclResult_t Submit(const DeviceLock& lock, ncclComm& comm,
+                    const Batch& batch) {
+  const auto make = [self = comm.self, batch] {
+    return MakeBatchWork(*self, batch);
+  };
+  return Put(lock, batch.stream, make) == cudaSuccess ? ncclSuccess
+                                                      : ncclUnhandledCudaError;
 }
 
 // Waits until nothing of the communicator is on a stream, nor in a graph.
 ncclResult_t Finalize(DeviceLock& lock, ncclComm& comm) {
-  if (!comm.blocking || !comm.joined) return ncclInvalidUsage;
   if (comm.finalized) return ncclSuccess;
   NoteHostWait();
   for (const std::weak_ptr<Batch>& weak : comm.submitted) {
@@ -148,24 +134,25 @@ ncclResult_t Check(const ncclComm& comm, const NcclOperation& operation,
   return ncclSuccess;
 }
 
-// Hands the group's calls to their communicators, one batch for each stream.
+// Puts the group's calls on their streams, as one batch for each communicator
+// and stream.
 ncclResult_t EndGroup() {
   NoteGroup();
   const DeviceLock lock;
-  std::set<ncclComm*> comms;
+  std::map<ncclComm*, std::vector<Batch>> asked;
   for (const Call& call : std::exchange(group, {})) {
-    ncclComm& comm = *call.comm;
-    comms.insert(&comm);
-    if (comm.asked.empty() || comm.asked.back().stream != call.stream) {
-      comm.asked.push_back(Batch{comm.world, comm.rank, call.stream});
+    std::vector<Batch>& batches = asked[call.comm];
+    if (batches.empty() || batches.back().stream != call.stream) {
+      batches.push_back(Batch{call.comm->world, call.comm->rank, call.stream});
     }
-    comm.asked.back().operations.push_back(call.operation);
+    batches.back().operations.push_back(call.operation);
   }
   ncclResult_t result = ncclSuccess;
-  for (ncclComm* const comm : comms) {
-    const ncclResult_t of_comm =
-        comm->blocking ? Submit(lock, *comm) : ncclInProgress;
-    if (of_comm != ncclSuccess) result = of_comm;
+  for (const auto& [comm, batches] : asked) {
+    for (const Batch& batch : batches) {
+      const ncclResult_t of_batch = Submit(lock, *comm, batch);
+      if (of_batch != ncclSuccess) result = of_batch;
+    }
   }
   return result;
 }
@@ -174,9 +161,7 @@ ncclResult_t Enter(ncclComm_t comm, cudaStream_t stream,
                    const NcclOperation& operation) {
   {
     const DeviceLock lock;
-    if (!comm->joined || comm->finalized || !comm->asked.empty()) {
-      return ncclInvalidUsage;
-    }
+    if (comm->finalized) return ncclInvalidUsage;
   }
   const ncclResult_t result = Check(*comm, operation, stream);
   if (result != ncclSuccess) return result;
@@ -248,8 +233,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
                                     int rank, ncclConfig_t* config) {
   *comm = nullptr;
   if (config == nullptr || size < 1 || rank < 0 || rank >= size ||
-      (config->blocking != 0 && config->blocking != 1 &&
-       config->blocking != NCCL_CONFIG_UNDEF_INT)) {
+      (config->blocking != 1 && config->blocking != NCCL_CONFIG_UNDEF_INT)) {
     return ncclInvalidArgument;
   }
   int device = -1;
@@ -269,34 +253,22 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
     return ncclInvalidUsage;
   }
   world->devices[rank] = device;
-  auto made = std::make_unique<ncclComm>(world, rank, config->blocking != 0);
-  ncclResult_t result = ncclInProgress;
-  if (made->blocking) {
-    lockstep::standin::WaitUntil(lock, [&] {
-      result = lockstep::standin::PollInit(*made);
-      return result != ncclInProgress;
-    });
-    if (result != ncclSuccess) return result;
-  }
-  *comm = made.release();
+  lockstep::standin::WaitUntil(lock, [&world] {
+    return std::ranges::all_of(world->devices,
+                               [](int each) { return each >= 0; });
+  });
+  if (lockstep::standin::SharesForbidden(*world)) return ncclInvalidUsage;
+  *comm = new ncclComm(world, rank);
   ++Global().live;
-  return result;
+  return ncclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {
   const DeviceLock lock;
   const lockstep::standin::NcclFaults& faults = Global().faults;
-  if (!comm->joined) {
-    *error = lockstep::standin::PollInit(*comm);
-  } else if (!comm->asked.empty()) {
-    lockstep::standin::Submit(lock, *comm);
-    *error = ncclInProgress;
-  } else if (faults.failing_rank == comm->rank &&
-             comm->batches > faults.error_from) {
-    *error = faults.error;
-  } else {
-    *error = ncclSuccess;
-  }
+  const bool fails =
+      faults.failing_rank == comm->rank && comm->batches > faults.error_from;
+  *error = fails ? faults.error : ncclSuccess;
   return ncclSuccess;
 }
 

@@ -106,23 +106,17 @@ void Withdraw(Batch& batch);
 }  // namespace lockstep::standin
 
 struct ncclComm {
-  ncclComm(std::shared_ptr<lockstep::standin::World> world, int rank,
-           bool blocking)
-      : world(std::move(world)), rank(rank), blocking(blocking) {}
+  ncclComm(std::shared_ptr<lockstep::standin::World> world, int rank)
+      : world(std::move(world)), rank(rank) {}
 
   const std::shared_ptr<lockstep::standin::World> world;
   const int rank;
-  const bool blocking;
   // Of graphs too, that recorded calls of the communicator; null in them when
   // it is gone.
   const std::shared_ptr<ncclComm*> self = std::make_shared<ncclComm*>(this);
-  bool joined = false;
   bool finalized = false;
   int64_t collectives = 0;
   int64_t batches = 0;
-  // Not yet on their streams: with a communicator that does not block,
-  // ncclCommGetAsyncError puts them there.
-  std::vector<lockstep::standin::Batch> asked = {};
   std::vector<std::weak_ptr<lockstep::standin::Batch>> submitted = {};
   int64_t host_calls = 0;
   std::set<ncclWindow_t> windows = {};

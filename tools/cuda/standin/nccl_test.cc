@@ -32,194 +32,24 @@ void Ok(int result, const char* file = __builtin_FILE(),
   if (result != 0) ADD_FAILURE_AT(file, line) << "error " << result;
 }
 
-// The ranks are one thread's in what follows, so nothing blocks.
-
 ncclResult_t Poll(ncclComm_t comm) {
   ncclResult_t state = ncclInternalError;
   Ok(ncclCommGetAsyncError(comm, &state));
   return state;
 }
 
-// Two ranks with a device, a stream and four floats each.
+// Two ranks with a device, a stream and four floats each. Each has a thread
+// where it waits for the other.
 class NcclTest : public testing::Test {
  protected:
   void SetUp() override {
     SetDeviceCount(2);
-    Ok(ncclGetUniqueId(&id_));
     for (int rank = 0; rank < 2; ++rank) {
       Ok(cudaSetDevice(rank));
-      ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
-      config.blocking = 0;
-      ASSERT_EQ(ncclCommInitRankConfig(&comms_[rank], 2, id_, rank, &config),
-                ncclInProgress);
       Ok(cudaStreamCreateWithFlags(&streams_[rank], cudaStreamNonBlocking));
-      Ok(cudaMalloc(&data_[rank], 4 * sizeof(float)));
-      if (rank == 0) {
-        EXPECT_EQ(Poll(comms_[0]), ncclInProgress);
-      }
-    }
-    for (int rank = 0; rank < 2; ++rank) {
-      Ok(Poll(comms_[rank]));
       const float values[4] = {1.0f + rank, 2, 3, 4};
-      Write(rank, values);
-    }
-  }
-  void TearDown() override {
-    for (int rank = 0; rank < 2; ++rank) {
-      if (comms_[rank] != nullptr) Abort(rank);
-      Ok(cudaStreamSynchronize(streams_[rank]));
-      Ok(cudaStreamDestroy(streams_[rank]));
-      Ok(cudaFree(data_[rank]));
-    }
-    EXPECT_EQ(LiveNcclCommunicators(), 0);
-    Ok(cudaSetDevice(0));
-    SetDeviceCount(1);
-    SetNcclFaults({});
-  }
-
-  void Write(int rank, const float* values) {
-    Ok(cudaMemcpy(data_[rank], values, 4 * sizeof(float),
-                  cudaMemcpyHostToDevice));
-  }
-  std::vector<float> Read(int rank) {
-    std::vector<float> values(4);
-    Ok(cudaMemcpy(values.data(), data_[rank], 4 * sizeof(float),
-                  cudaMemcpyDeviceToHost));
-    return values;
-  }
-  ncclResult_t AllReduce(int rank, size_t count = 4) {
-    return ncclAllReduce(data_[rank], data_[rank], count, ncclFloat32, ncclSum,
-                         comms_[rank], streams_[rank]);
-  }
-  // Puts what was asked for on the stream.
-  void Submit(int rank) {
-    EXPECT_EQ(Poll(comms_[rank]), ncclInProgress);
-    Ok(Poll(comms_[rank]));
-  }
-  void Abort(int rank) {
-    Ok(ncclCommAbort(comms_[rank]));
-    comms_[rank] = nullptr;
-  }
-
-  ncclUniqueId id_;
-  ncclComm_t comms_[2] = {};
-  cudaStream_t streams_[2] = {};
-  float* data_[2] = {};
-};
-
-TEST_F(NcclTest, CallsMeet) {
-  EXPECT_EQ(AllReduce(0), ncclInProgress);
-  Submit(0);
-  EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
-  EXPECT_EQ(AllReduce(1), ncclInProgress);
-  EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
-  Submit(1);
-  for (const int rank : {0, 1}) {
-    Ok(cudaStreamQuery(streams_[rank]));
-    EXPECT_EQ(Read(rank), (std::vector<float>{3, 4, 6, 8}));
-  }
-}
-
-TEST_F(NcclTest, TakesNothingBeforeItHasTakenTheLast) {
-  EXPECT_EQ(AllReduce(0), ncclInProgress);
-  EXPECT_EQ(AllReduce(0), ncclInvalidUsage);
-  Submit(0);
-  EXPECT_EQ(AllReduce(0), ncclInProgress);
-}
-
-TEST_F(NcclTest, RefusesBadArguments) {
-  float host[4] = {};
-  const auto reduce = [&](void* data, ncclDataType_t type,
-                          cudaStream_t stream) {
-    return ncclAllReduce(data, data, 4, type, ncclSum, comms_[0], stream);
-  };
-  EXPECT_EQ(reduce(host, ncclFloat32, streams_[0]), ncclInvalidArgument);
-  EXPECT_EQ(reduce(data_[0], ncclFloat64, streams_[0]), ncclInvalidArgument);
-  EXPECT_EQ(reduce(data_[0], static_cast<ncclDataType_t>(0), streams_[0]),
-            ncclInvalidArgument);
-  EXPECT_EQ(ncclSend(data_[0], 4, ncclFloat32, 2, comms_[0], streams_[0]),
-            ncclInvalidArgument);
-  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
-  ncclComm_t other = nullptr;
-  ncclConfig_t blocking = NCCL_CONFIG_INITIALIZER;
-  EXPECT_EQ(ncclCommInitRankConfig(&other, 2, id_, 0, &blocking),
-            ncclInvalidUsage);  // There is a rank 0.
-  EXPECT_EQ(ncclCommInitRankConfig(&other, 2, id_, 2, &blocking),
-            ncclInvalidArgument);
-  EXPECT_EQ(ncclCommFinalize(comms_[0]), ncclInvalidUsage);
-}
-
-// Both send and then receive: in a group they meet, one after the other not.
-TEST_F(NcclTest, MessagesOfAGroupGoTogether) {
-  for (const int rank : {0, 1}) {
-    Ok(ncclGroupStart());
-    Ok(ncclSend(data_[rank], 2, ncclFloat32, 1 - rank, comms_[rank],
-                streams_[rank]));
-    Ok(ncclRecv(data_[rank] + 2, 2, ncclFloat32, 1 - rank, comms_[rank],
-                streams_[rank]));
-    EXPECT_EQ(ncclGroupEnd(), ncclInProgress);
-    Submit(rank);
-  }
-  EXPECT_EQ(Read(0), (std::vector<float>{1, 2, 2, 2}));
-  EXPECT_EQ(Read(1), (std::vector<float>{2, 2, 1, 2}));
-}
-
-TEST_F(NcclTest, MessagesOneByOneWaitForEachOther) {
-  for (const int rank : {0, 1}) {
-    EXPECT_EQ(ncclSend(data_[rank], 2, ncclFloat32, 1 - rank, comms_[rank],
-                       streams_[rank]),
-              ncclInProgress);
-    Submit(rank);
-    EXPECT_EQ(ncclRecv(data_[rank] + 2, 2, ncclFloat32, 1 - rank, comms_[rank],
-                       streams_[rank]),
-              ncclInProgress);
-    Submit(rank);
-  }
-  for (const int rank : {0, 1}) {
-    EXPECT_EQ(cudaStreamQuery(streams_[rank]), cudaErrorNotReady);
-  }
-}
-
-TEST_F(NcclTest, CallsThatDoNotFitNeverEndUntilAborted) {
-  EXPECT_EQ(AllReduce(0, 4), ncclInProgress);
-  EXPECT_EQ(AllReduce(1, 3), ncclInProgress);
-  Submit(0);
-  Submit(1);
-  for (const int rank : {0, 1}) {
-    EXPECT_EQ(cudaStreamQuery(streams_[rank]), cudaErrorNotReady);
-    Abort(rank);
-    Ok(cudaStreamQuery(streams_[rank]));
-  }
-  EXPECT_EQ(Read(0), (std::vector<float>{1, 2, 3, 4}));
-}
-
-TEST_F(NcclTest, FaultsAreOfTheirRank) {
-  SetNcclFaults({.stalled_rank = 0,
-                 .failing_rank = 1,
-                 .error_from = 0,
-                 .error = ncclRemoteError});
-  Ok(Poll(comms_[1]));
-  for (const int rank : {0, 1}) {
-    EXPECT_EQ(AllReduce(rank), ncclInProgress);
-    EXPECT_EQ(Poll(comms_[rank]), ncclInProgress);
-  }
-  Ok(Poll(comms_[0]));
-  EXPECT_EQ(Poll(comms_[1]), ncclRemoteError);
-  EXPECT_EQ(cudaStreamQuery(streams_[1]), cudaErrorNotReady);
-}
-
-// Communicators that block, as by default: each rank has a thread where it
-// waits for others.
-class BlockingNcclTest : public testing::Test {
- protected:
-  void SetUp() override {
-    SetDeviceCount(2);
-    for (int rank = 0; rank < 2; ++rank) {
-      Ok(cudaSetDevice(rank));
-      Ok(cudaStreamCreateWithFlags(&streams_[rank], cudaStreamNonBlocking));
-      Ok(cudaMalloc(&data_[rank], sizeof(float)));
-      const float value = static_cast<float>(rank + 1);
-      Ok(cudaMemcpy(data_[rank], &value, sizeof(float),
+      Ok(cudaMalloc(&data_[rank], sizeof(values)));
+      Ok(cudaMemcpy(data_[rank], values, sizeof(values),
                     cudaMemcpyHostToDevice));
     }
     Ok(ncclGetUniqueId(&id_));
@@ -253,19 +83,21 @@ class BlockingNcclTest : public testing::Test {
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     return ncclCommInitRankConfig(&comms_[rank], 2, id_, rank, &config);
   }
-  ncclResult_t AllReduce(int rank) {
-    return ncclAllReduce(data_[rank], data_[rank], 1, ncclFloat32, ncclSum,
+  ncclResult_t AllReduce(int rank, size_t count = 1) {
+    return ncclAllReduce(data_[rank], data_[rank], count, ncclFloat32, ncclSum,
                          comms_[rank], streams_[rank]);
   }
   void Destroy(int rank) {
     Ok(ncclCommDestroy(comms_[rank]));
     comms_[rank] = nullptr;
   }
-  float Read(int rank) {
-    float value = 0;
-    Ok(cudaMemcpy(&value, data_[rank], sizeof(float), cudaMemcpyDeviceToHost));
-    return value;
+  std::vector<float> ReadAll(int rank) {
+    std::vector<float> values(4);
+    Ok(cudaMemcpy(values.data(), data_[rank], 4 * sizeof(float),
+                  cudaMemcpyDeviceToHost));
+    return values;
   }
+  float Read(int rank) { return ReadAll(rank).front(); }
 
   ncclUniqueId id_;
   ncclComm_t comms_[2] = {};
@@ -273,7 +105,94 @@ class BlockingNcclTest : public testing::Test {
   float* data_[2] = {};
 };
 
-TEST_F(BlockingNcclTest, CallsAreOnTheirStreamsWhenTheyReturn) {
+TEST_F(NcclTest, CallsMeet) {
+  Ok(AllReduce(0, 4));
+  EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
+  Ok(AllReduce(1, 4));
+  for (const int rank : {0, 1}) {
+    Ok(cudaStreamQuery(streams_[rank]));
+    EXPECT_EQ(ReadAll(rank), (std::vector<float>{3, 4, 6, 8}));
+  }
+}
+
+TEST_F(NcclTest, RefusesBadArguments) {
+  float host[4] = {};
+  const auto reduce = [&](void* data, ncclDataType_t type,
+                          cudaStream_t stream) {
+    return ncclAllReduce(data, data, 4, type, ncclSum, comms_[0], stream);
+  };
+  EXPECT_EQ(reduce(host, ncclFloat32, streams_[0]), ncclInvalidArgument);
+  EXPECT_EQ(reduce(data_[0], ncclFloat64, streams_[0]), ncclInvalidArgument);
+  EXPECT_EQ(reduce(data_[0], static_cast<ncclDataType_t>(0), streams_[0]),
+            ncclInvalidArgument);
+  EXPECT_EQ(ncclSend(data_[0], 4, ncclFloat32, 2, comms_[0], streams_[0]),
+            ncclInvalidArgument);
+  EXPECT_EQ(ncclGroupEnd(), ncclInvalidUsage);
+  ncclComm_t other = nullptr;
+  ncclConfig_t blocking = NCCL_CONFIG_INITIALIZER;
+  EXPECT_EQ(ncclCommInitRankConfig(&other, 2, id_, 0, &blocking),
+            ncclInvalidUsage);  // There is a rank 0.
+  EXPECT_EQ(ncclCommInitRankConfig(&other, 2, id_, 2, &blocking),
+            ncclInvalidArgument);
+  ncclConfig_t polled = NCCL_CONFIG_INITIALIZER;
+  polled.blocking = 0;  // Not modelled.
+  EXPECT_EQ(ncclCommInitRankConfig(&other, 2, id_, 0, &polled),
+            ncclInvalidArgument);
+}
+
+// Both send and then receive: in a group they meet, one after the other not.
+TEST_F(NcclTest, MessagesOfAGroupGoTogether) {
+  for (const int rank : {0, 1}) {
+    Ok(ncclGroupStart());
+    Ok(ncclSend(data_[rank], 2, ncclFloat32, 1 - rank, comms_[rank],
+                streams_[rank]));
+    Ok(ncclRecv(data_[rank] + 2, 2, ncclFloat32, 1 - rank, comms_[rank],
+                streams_[rank]));
+    Ok(ncclGroupEnd());
+  }
+  EXPECT_EQ(ReadAll(0), (std::vector<float>{1, 2, 2, 2}));
+  EXPECT_EQ(ReadAll(1), (std::vector<float>{2, 2, 1, 2}));
+}
+
+TEST_F(NcclTest, MessagesOneByOneWaitForEachOther) {
+  for (const int rank : {0, 1}) {
+    Ok(ncclSend(data_[rank], 2, ncclFloat32, 1 - rank, comms_[rank],
+                streams_[rank]));
+    Ok(ncclRecv(data_[rank] + 2, 2, ncclFloat32, 1 - rank, comms_[rank],
+                streams_[rank]));
+  }
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(cudaStreamQuery(streams_[rank]), cudaErrorNotReady);
+  }
+}
+
+TEST_F(NcclTest, CallsThatDoNotFitNeverEndUntilAborted) {
+  Ok(AllReduce(0, 4));
+  Ok(AllReduce(1, 3));
+  for (const int rank : {0, 1}) {
+    EXPECT_EQ(cudaStreamQuery(streams_[rank]), cudaErrorNotReady);
+    Ok(ncclCommAbort(comms_[rank]));
+    comms_[rank] = nullptr;
+    Ok(cudaStreamQuery(streams_[rank]));
+  }
+  EXPECT_EQ(ReadAll(0), (std::vector<float>{1, 2, 3, 4}));
+}
+
+TEST_F(NcclTest, FaultsAreOfTheirRank) {
+  SetNcclFaults({.stalled_rank = 0,
+                 .failing_rank = 1,
+                 .error_from = 0,
+                 .error = ncclRemoteError});
+  Ok(Poll(comms_[1]));
+  for (const int rank : {0, 1}) {
+    Ok(AllReduce(rank));
+  }
+  Ok(Poll(comms_[0]));
+  EXPECT_EQ(Poll(comms_[1]), ncclRemoteError);
+  EXPECT_EQ(cudaStreamQuery(streams_[1]), cudaErrorNotReady);
+}
+
+TEST_F(NcclTest, CallsAreOnTheirStreamsWhenTheyReturn) {
   Ok(AllReduce(0));
   Ok(AllReduce(0));
   EXPECT_EQ(cudaStreamQuery(streams_[0]), cudaErrorNotReady);
@@ -289,7 +208,7 @@ TEST_F(BlockingNcclTest, CallsAreOnTheirStreamsWhenTheyReturn) {
   }
 }
 
-TEST_F(BlockingNcclTest, FinalizeWaitsForWhatIsOnStreams) {
+TEST_F(NcclTest, FinalizeWaitsForWhatIsOnStreams) {
   Ok(AllReduce(0));
   std::thread watchdog([&] {
     ncclResult_t state = ncclInternalError;
@@ -307,7 +226,7 @@ TEST_F(BlockingNcclTest, FinalizeWaitsForWhatIsOnStreams) {
   EXPECT_EQ(Counts().communicators_aborted, 0);
 }
 
-TEST_F(BlockingNcclTest, FinalizeOfWhatNeverEndsFailsAndAbortLetsGo) {
+TEST_F(NcclTest, FinalizeOfWhatNeverEndsFailsAndAbortLetsGo) {
   SetNcclFaults({.finalize_limit = std::chrono::milliseconds(5)});
   Ok(AllReduce(0));
   EXPECT_EQ(ncclCommDestroy(comms_[0]), ncclInternalError);
@@ -318,7 +237,7 @@ TEST_F(BlockingNcclTest, FinalizeOfWhatNeverEndsFailsAndAbortLetsGo) {
   EXPECT_EQ(Counts().communicators_aborted, 1);
 }
 
-TEST_F(BlockingNcclTest, AStalledRankIsWaitedForInInit) {
+TEST_F(NcclTest, AStalledRankIsWaitedForInInit) {
   SetNcclFaults({.stalled_init_rank = 1});
   ncclUniqueId id;
   Ok(ncclGetUniqueId(&id));
@@ -336,7 +255,7 @@ TEST_F(BlockingNcclTest, AStalledRankIsWaitedForInInit) {
   EXPECT_EQ(LiveNcclCommunicators(), 2);  // The fixture's.
 }
 
-TEST_F(BlockingNcclTest, RanksOnOneDeviceAreRefused) {
+TEST_F(NcclTest, RanksOnOneDeviceAreRefused) {
   ncclUniqueId id;
   Ok(ncclGetUniqueId(&id));
   ForEachRank([&](int rank) {
@@ -348,7 +267,7 @@ TEST_F(BlockingNcclTest, RanksOnOneDeviceAreRefused) {
   });
 }
 
-TEST_F(BlockingNcclTest, ALateRankStartsAfterSoManyQuestions) {
+TEST_F(NcclTest, ALateRankStartsAfterSoManyQuestions) {
   constexpr int64_t kPolls = 20;
   SetNcclFaults({.late_rank = 1, .late_polls = kPolls});
   Ok(AllReduce(0));
@@ -364,7 +283,7 @@ TEST_F(BlockingNcclTest, ALateRankStartsAfterSoManyQuestions) {
 }
 
 // A rank that replays its call meets one that makes it anew each time.
-TEST_F(BlockingNcclTest, CallsInGraphsMeetAtEachReplay) {
+TEST_F(NcclTest, CallsInGraphsMeetAtEachReplay) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   Ok(cudaStreamBeginCapture(streams_[0], cudaStreamCaptureModeThreadLocal));
@@ -388,7 +307,7 @@ TEST_F(BlockingNcclTest, CallsInGraphsMeetAtEachReplay) {
   destroys.join();
 }
 
-TEST_F(BlockingNcclTest, GraphsOfAnAbortedCommunicatorAreAFault) {
+TEST_F(NcclTest, GraphsOfAnAbortedCommunicatorAreAFault) {
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t executable = nullptr;
   Ok(cudaStreamBeginCapture(streams_[0], cudaStreamCaptureModeThreadLocal));
@@ -439,10 +358,10 @@ __global__ void AddUp(ncclWindow_t window, int rank) {
 }
 
 // Each rank has a window.
-class WindowTest : public BlockingNcclTest {
+class WindowTest : public NcclTest {
  protected:
   void SetUp() override {
-    BlockingNcclTest::SetUp();
+    NcclTest::SetUp();
     ForEachRank([this](int rank) {
       Ok(ncclMemAlloc(&memory_[rank], sizeof(Place)));
       Ok(cudaMemset(memory_[rank], 0, sizeof(Place)));
@@ -455,7 +374,7 @@ class WindowTest : public BlockingNcclTest {
       Ok(ncclCommWindowDeregister(comms_[rank], windows_[rank]));
       Ok(ncclMemFree(memory_[rank]));
     }
-    BlockingNcclTest::TearDown();
+    NcclTest::TearDown();
   }
 
   ncclResult_t Register(int rank, ncclWindow_t* window) {

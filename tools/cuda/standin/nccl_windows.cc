@@ -42,7 +42,7 @@ int LsaSize(const ncclComm& comm) {
 // Waits until every rank's host has made this call; `all` is theirs.
 ncclResult_t Meet(DeviceLock& lock, ncclComm& comm, const HostCall& call,
                   std::vector<HostCall>& all) {
-  if (!comm.blocking || comm.finalized) return ncclInvalidUsage;
+  if (comm.finalized) return ncclInvalidUsage;
   const auto world = comm.world;
   const auto self = comm.self;
   std::map<int, HostCall>& met = world->host_calls[comm.host_calls++];

@@ -65,11 +65,8 @@ ncclResult_t ncclGetUniqueId(ncclUniqueId* id);
 const char* ncclGetErrorString(ncclResult_t result);
 const char* ncclGetLastError(ncclComm_t comm);
 
-// With blocking = 1, as by default, ncclCommInitRankConfig returns when all
-// ranks have called it, and other calls when they are on their streams. With
-// blocking = 0 every call that starts something returns ncclInProgress, and the
-// communicator takes no other before ncclCommGetAsyncError has said
-// ncclSuccess.
+// Returns when all ranks have called it; other calls do when they are on their
+// streams. blocking = 0 is refused.
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int size, ncclUniqueId id,
                                     int rank, ncclConfig_t* config);
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error);
