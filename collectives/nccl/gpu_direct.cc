@@ -195,7 +195,9 @@ class WindowDirect : public GpuDirect {
   }
 
   void Abort() override {
-    if (aborted_ != nullptr) *static_cast<volatile int*>(aborted_.get()) = 1;
+    if (aborted_ != nullptr) {
+      __atomic_store_n(aborted_.get(), 1, __ATOMIC_RELAXED);
+    }
   }
 
   void Close() override { windows_->Close(); }

@@ -63,7 +63,7 @@ absl::Status CheckOptions(const NcclOptions& options) {
 
 // As a phrase that continues "rank 1 called Gather(...) but ".
 absl::Status CheckMemory(const ConstBuffer& buffer, const char* name,
-                         bool aligned) {
+                         int device, bool aligned) {
   if (buffer.count == 0) return absl::OkStatus();
   cudaPointerAttributes attributes = {};
   const cudaError_t error = cudaPointerGetAttributes(&attributes, buffer.data);
@@ -73,6 +73,11 @@ absl::Status CheckMemory(const ConstBuffer& buffer, const char* name,
                          // CUDA's.
     return absl::InvalidArgumentError(
         absl::StrCat("its ", name, " is not device memory"));
+  }
+  if (attributes.type == cudaMemoryTypeDevice && attributes.device != device) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("its ", name, " is memory of GPU ", attributes.device,
+                     ", not of its GPU ", device));
   }
   if (aligned &&
       reinterpret_cast<uintptr_t>(buffer.data) % SizeOf(buffer.type) != 0) {
@@ -370,11 +375,12 @@ absl::Status NcclCommunicator::CheckArguments(const Collective& call) const {
   LOCKSTEP_RETURN_IF_ERROR(
       CudaStatus(cudaSetDevice(options_.device), "cudaSetDevice"));
   if (!IgnoresInput(call, rank_)) {
-    LOCKSTEP_RETURN_IF_ERROR(
-        CheckMemory(call.input, "input", Reduces(call.operation)));
+    LOCKSTEP_RETURN_IF_ERROR(CheckMemory(call.input, "input", options_.device,
+                                         Reduces(call.operation)));
   }
   if (IgnoresOutput(call, rank_)) return absl::OkStatus();
-  return CheckMemory(call.output, "output", Reduces(call.operation));
+  return CheckMemory(call.output, "output", options_.device,
+                     Reduces(call.operation));
 }
 
 absl::StatusOr<bool> NcclCommunicator::IsCapturing() const {

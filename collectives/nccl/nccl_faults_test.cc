@@ -296,6 +296,13 @@ TEST_F(NcclFaultsTest, WrongArgumentsAreEveryRanksError) {
         return c.AllGather(b.Part(0, 4),
                            c.rank() == 1 ? Buffer(host) : b.Part(4, 8));
       });
+  ExpectRefused("its input is memory of GPU 0, not of its GPU 1",
+                [](NcclCommunicator& c, Buffer b) {
+                  if (c.rank() == 0) return c.AllReduce(b);
+                  cudaSetDevice(0);
+                  const auto other = AllocateDeviceMemory(b.size_bytes());
+                  return c.AllReduce(Buffer(other->get(), b.count, b.type));
+                });
   ExpectRefused("is not aligned", [](NcclCommunicator& c, Buffer b) {
     Buffer moved = b.Part(0, 8);
     if (c.rank() == 1) moved.data = moved.bytes() + 2;

@@ -47,6 +47,15 @@ __device__ inline Meeting* MeetingOf(const PeerGroup& group, int peer) {
   return PeerData<Meeting>(group.meeting, 0, peer);
 }
 
+// What the host sets when the group has failed.
+__device__ inline bool HasFailed(const PeerGroup& group) {
+#ifdef LOCKSTEP_CUDA_STANDIN
+  return __atomic_load_n(group.aborted, __ATOMIC_RELAXED) != 0;
+#else
+  return *group.aborted != 0;
+#endif
+}
+
 // Blocks the thread until `has_come`, which reads memory that others write.
 template <typename HasCome>
 __device__ inline void WaitUntil(HasCome has_come) {
@@ -101,7 +110,7 @@ template <ReduceOp op, typename A, typename T>
 __global__ void __launch_bounds__(kThreadsPerBlock, 1)
     PeerReduceKernel(PeerGroup group, PeerReduction r, int64_t head,
                      int64_t vectors) {
-  if (*group.aborted != 0) return;
+  if (HasFailed(group)) return;
   constexpr int kSize = kElementsPerVector<T>;
   const int64_t first = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   const int64_t step = int64_t{gridDim.x} * blockDim.x;
@@ -120,10 +129,10 @@ __global__ void __launch_bounds__(kThreadsPerBlock, 1)
 // kernel can be part of a graph.
 __global__ void __launch_bounds__(kBarrierThreads)
     MeetPeersKernel(PeerGroup group) {
-  __shared__ int given_up;  // As one thread sees it, for all.
-  if (threadIdx.x == 0) given_up = *group.aborted;
+  __shared__ bool has_failed;  // As one thread sees it, for all.
+  if (threadIdx.x == 0) has_failed = HasFailed(group);
   __syncthreads();
-  if (given_up != 0) return;
+  if (has_failed) return;
   Meeting* const own = MeetingOf(group, group.rank);
   const uint32_t turn = own->turn + 1;
   __threadfence_system();  // What earlier kernels wrote comes before the turn.
@@ -139,7 +148,7 @@ __global__ void __launch_bounds__(kBarrierThreads)
       // Of numbers that wrap around.
       all = all && static_cast<int32_t>(turns[peer] - turn) >= 0;
     }
-    return all || (++looks % kLooks == 0 && *group.aborted != 0);
+    return all || (++looks % kLooks == 0 && HasFailed(group));
   });
   __threadfence_system();  // What other ranks wrote before theirs is seen.
   __syncthreads();

@@ -87,6 +87,7 @@ enum cudaMemoryType {
 
 struct cudaPointerAttributes {
   cudaMemoryType type;
+  int device;
 };
 
 struct cudaFuncAttributes {

@@ -165,6 +165,21 @@ bool WaitUntil(DeviceLock& lock, const std::function<bool()>& ready,
   return true;
 }
 
+bool WaitForDevice(DeviceLock& lock, int device,
+                   std::chrono::milliseconds limit) {
+  for (const auto& each : All().streams) {
+    if (each->device == device) each->released = each->work.size();
+  }
+  return WaitUntil(
+      lock,
+      [device] {
+        return std::ranges::all_of(All().streams, [device](const auto& each) {
+          return each->device != device || each->work.empty();
+        });
+      },
+      limit);
+}
+
 int64_t Polls() { return All().polls; }
 
 void NoteProgress() { All().progressed = true; }
@@ -200,8 +215,6 @@ bool IsStream(cudaStream_t stream) {
   return Find(stream) != nullptr;
 }
 
-void RunHeldWork() { Ask(DeviceLock()); }
-
 cudaError_t CheckUnsafeCall() {
   const DeviceLock lock;
   return CheckUnsafe();
@@ -218,10 +231,12 @@ using lockstep::standin::EventState;
 using lockstep::standin::Find;
 using lockstep::standin::FindEvent;
 using lockstep::standin::IsDropped;
+using lockstep::standin::NoteHostWait;
 using lockstep::standin::Put;
 using lockstep::standin::Record;
 using lockstep::standin::TakeFault;
 using lockstep::standin::WaitFor;
+using lockstep::standin::WaitForDevice;
 using lockstep::standin::WaitInCapture;
 
 cudaError_t cudaDeviceSynchronize() {
@@ -232,12 +247,9 @@ cudaError_t cudaDeviceSynchronize() {
       if (error != cudaSuccess) return error;
     }
   }
-  const int device = CurrentDevice();
-  return WaitFor(lock, [device] {
-    return std::ranges::all_of(All().streams, [device](const auto& each) {
-      return each->device != device || each->work.empty();
-    });
-  });
+  NoteHostWait();
+  WaitForDevice(lock, CurrentDevice());
+  return Record(TakeFault());
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int* least, int* greatest) {

@@ -52,12 +52,14 @@ void RunWork(const DeviceLock& lock);
 // Lets what is on a stream run, where the schedule holds it back.
 void Release(const DeviceLock& lock, cudaStream_t stream);
 
-// Runs what may run of the calling thread's streams.
-void RunHeldWork();
-
 // Runs what may run until `ready`; false if it is not after `limit`.
 bool WaitUntil(DeviceLock& lock, const std::function<bool()>& ready,
                std::chrono::milliseconds limit = std::chrono::hours(24));
+
+// Runs what is on the device's streams; false if not all of it is done after
+// `limit`.
+bool WaitForDevice(DeviceLock& lock, int device,
+                   std::chrono::milliseconds limit = std::chrono::hours(24));
 
 // How often threads have asked a stream or an event; each millisecond of a wait
 // is a question too.

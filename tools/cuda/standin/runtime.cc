@@ -1,5 +1,6 @@
 // The stand-in's devices, memory and errors.
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -7,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -112,9 +114,14 @@ constinit thread_local int current_device = 0;
 
 std::mutex memory_mutex;  // Guards the three that follow.
 
-// Address to bytes of what there is. Never destroyed, since other destructors
-// may free memory.
-using Pieces = std::map<uintptr_t, size_t>;
+struct Piece {
+  size_t bytes = 0;
+  int device = 0;
+};
+
+// What there is, by address. Never destroyed, since other destructors may free
+// memory.
+using Pieces = std::map<uintptr_t, Piece>;
 Pieces& Memory() {
   static Pieces& memory = *new Pieces;
   return memory;
@@ -128,14 +135,26 @@ Pieces& PinnedMemory() {
   return memory;
 }
 
-// Whether the range lies in one of the pieces.
-bool IsIn(const Pieces& pieces, const void* pointer, size_t bytes) {
+// The piece in which the range lies.
+std::optional<Piece> FindPiece(const Pieces& pieces, const void* pointer,
+                               size_t bytes) {
   const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
   const std::lock_guard lock(memory_mutex);
   const auto after = pieces.upper_bound(address);
-  if (after == pieces.begin()) return false;
-  const auto& [start, size] = *std::prev(after);
-  return address - start <= size && bytes <= size - (address - start);
+  if (after == pieces.begin()) return std::nullopt;
+  const auto& [start, piece] = *std::prev(after);
+  const bool is_in = address - start <= piece.bytes &&
+                     bytes <= piece.bytes - (address - start);
+  return is_in ? std::optional(piece) : std::nullopt;
+}
+
+std::optional<Piece> FindDevicePiece(const void* pointer, size_t bytes) {
+  const std::optional<Piece> piece = FindPiece(Memory(), pointer, bytes);
+  return piece.has_value() ? piece : FindPiece(WindowMemory(), pointer, bytes);
+}
+
+bool IsIn(const Pieces& pieces, const void* pointer, size_t bytes) {
+  return FindPiece(pieces, pointer, bytes).has_value();
 }
 
 // Memory that `owner` notes.
@@ -150,21 +169,31 @@ cudaError_t AllocateNoted(void** pointer, size_t bytes, Pieces& owner) {
   }
   std::memset(*pointer, 0xff, bytes);
   const std::lock_guard lock(memory_mutex);
-  owner[reinterpret_cast<uintptr_t>(*pointer)] = bytes;
+  owner[reinterpret_cast<uintptr_t>(*pointer)] = {bytes, current_device};
   return cudaSuccess;
 }
 
+// How long freeing memory waits for a device, where CUDA would wait for ever.
+constexpr auto kFreeLimit = std::chrono::seconds(10);
+
+// As in CUDA, waits for the work of the memory's device.
 cudaError_t FreeNoted(void* pointer, Pieces& owner) {
   if (pointer == nullptr) return cudaSuccess;
   const cudaError_t error = CheckUnsafeCall();
   if (error != cudaSuccess) return error;
+  const std::optional<Piece> piece = FindPiece(owner, pointer, 0);
+  if (!piece.has_value()) return Record(cudaErrorInvalidValue);
   NoteHostWait();
-  RunHeldWork();
-  {
-    const std::lock_guard lock(memory_mutex);
-    if (owner.erase(reinterpret_cast<uintptr_t>(pointer)) == 0) {
-      return Record(cudaErrorInvalidValue);
-    }
+  if (DeviceLock lock; !WaitForDevice(lock, piece->device, kFreeLimit)) {
+    std::fputs(
+        "stand-in: a call that frees memory would hang, since work of its "
+        "device does not end; the memory is kept\n",
+        stderr);
+    return Record(cudaErrorLaunchFailure);
+  }
+  const std::lock_guard lock(memory_mutex);
+  if (owner.erase(reinterpret_cast<uintptr_t>(pointer)) == 0) {
+    return Record(cudaErrorInvalidValue);
   }
   std::free(pointer);
   return cudaSuccess;
@@ -233,7 +262,7 @@ void NoteCommunicatorEnd(bool healthy) {
 void SetDeviceCount(int count) { device_count = count; }
 
 bool IsDeviceRange(const void* pointer, size_t bytes) {
-  return IsIn(Memory(), pointer, bytes) || IsForWindows(pointer, bytes);
+  return FindDevicePiece(pointer, bytes).has_value();
 }
 
 cudaError_t AllocateForWindows(void** pointer, size_t bytes) {
@@ -335,8 +364,10 @@ cudaError_t cudaFreeHost(void* pointer) {
 
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* attributes,
                                      const void* pointer) {
-  attributes->type = IsDeviceRange(pointer, 1) ? cudaMemoryTypeDevice
-                                               : cudaMemoryTypeUnregistered;
+  const auto piece = lockstep::standin::FindDevicePiece(pointer, 1);
+  attributes->type =
+      piece.has_value() ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered;
+  attributes->device = piece.has_value() ? piece->device : -2;
   return cudaSuccess;
 }
 

@@ -404,6 +404,22 @@ TEST_F(QueueTest, OtherThreadsWaitForWorkThatIsHeldBack) {
   }).join();
 }
 
+// Which may use the memory, whoever put it there.
+TEST_F(QueueTest, FreeingWaitsForTheDevice) {
+  SetSchedule({.order = Order::kOldestStreamFirst});
+  std::byte* freed = nullptr;
+  Ok(cudaMalloc(&freed, 1));
+  std::thread([&] {
+    cudaStream_t stream = nullptr;
+    Ok(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    Ok(cudaMemsetAsync(freed, 7, 1, stream));
+    Ok(cudaMemcpyAsync(memory_, freed, 1, cudaMemcpyDeviceToDevice, stream));
+    Ok(cudaStreamDestroy(stream));
+  }).join();
+  Ok(cudaFree(freed));
+  EXPECT_EQ(memory_[0], std::byte{7});
+}
+
 TEST_F(QueueTest, QueriesLetWorkRun) {
   SetSchedule({.order = Order::kOldestStreamFirst});
   Ok(cudaEventRecord(event_, older_));
