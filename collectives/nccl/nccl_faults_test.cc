@@ -197,15 +197,20 @@ TEST_F(NcclFaultsTest, AsyncErrorOfOneRankIsEveryRanks) {
                             HasSubstr("rank 2: AllReduce"))));
 }
 
+// While it waits for the others, and after it has gone.
 TEST_F(NcclFaultsTest, RankThatLeavesIsNamed) {
-  const auto statuses =
-      RunNcclRanks(3, Options(), [](NcclCommunicator& communicator) {
-        if (communicator.rank() == 2) return absl::OkStatus();
-        return FailTwice(communicator, AllReduceOnce);
-      });
-  for (const int rank : {0, 1}) {
-    EXPECT_THAT(statuses[rank],
-                StatusIs(absl::StatusCode::kUnavailable, HasSubstr("rank 2")));
+  for (const absl::Duration later : {absl::ZeroDuration(), absl::Seconds(2)}) {
+    const auto statuses =
+        RunNcclRanks(3, Options(), [&](NcclCommunicator& communicator) {
+          if (communicator.rank() == 2) return absl::OkStatus();
+          absl::SleepFor(later);
+          return FailTwice(communicator, AllReduceOnce);
+        });
+    EXPECT_THAT(statuses[2], IsOk());
+    for (const int rank : {0, 1}) {
+      EXPECT_THAT(statuses[rank], StatusIs(absl::StatusCode::kUnavailable,
+                                           HasSubstr("rank 2")));
+    }
   }
 }
 
@@ -717,20 +722,28 @@ TEST_F(NcclFaultsTest, DirectFallsBackToTheRing) {
   }
 }
 
-TEST_F(NcclFaultsTest, DirectRefusesDifferentPlaces) {
-  EXPECT_THAT(
-      RunNcclRanks(2, Options(Algorithm::kDirect),
-                   [](NcclCommunicator& communicator) -> absl::Status {
-                     LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer buffer,
-                                               communicator.Allocate(4096));
-                     const int64_t place = 4 * communicator.rank();
-                     return FailTwice(communicator, [&](NcclCommunicator& c) {
-                       return c.AllReduce(
-                           Buffer(buffer.as<float>()).Part(place, 100));
-                     });
-                   }),
-      Each(StatusIs(absl::StatusCode::kInvalidArgument,
-                    HasSubstr("differ in where their data lie"))));
+TEST_F(NcclFaultsTest, DirectRefusesDisagreement) {
+  const auto fail = [](const DataCall& call) {
+    return RunNcclRanks(
+        2, Options(Algorithm::kDirect),
+        [&](NcclCommunicator& communicator) -> absl::Status {
+          LOCKSTEP_ASSIGN_OR_RETURN(const GroupBuffer buffer,
+                                    communicator.Allocate(4096));
+          return FailTwice(communicator, [&](NcclCommunicator& c) {
+            return call(c, buffer.as<float>());
+          });
+        });
+  };
+  EXPECT_THAT(fail([](NcclCommunicator& c, Buffer b) {
+                return c.AllReduce(b.Part(4 * c.rank(), 100));
+              }),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            HasSubstr("differ in where their data lie"))));
+  EXPECT_THAT(fail([](NcclCommunicator& c, Buffer) {
+                return c.Allocate(8 << c.rank()).status();
+              }),
+              Each(StatusIs(absl::StatusCode::kInvalidArgument,
+                            HasSubstr("ranks disagree"))));
 }
 
 // Of the two barriers of a call, the first keeps ranks from reading what is not
