@@ -52,17 +52,28 @@ ReduceFunction FunctionOf(ReduceOp op) {
   }
 }
 
+// Gloo takes the place where ranks meet by reference, and later versions as one
+// that is shared.
+template <typename Context>
+void Connect(Context& context, const std::string& store) {
+  gloo::transport::tcp::attr where;
+  where.hostname = "127.0.0.1";
+  auto device = gloo::transport::tcp::CreateDevice(where);
+  auto meeting = std::make_shared<gloo::rendezvous::FileStore>(store);
+  if constexpr (requires { context.connectFullMesh(*meeting, device); }) {
+    context.connectFullMesh(*meeting, device);
+  } else {
+    context.connectFullMesh(meeting, device);
+  }
+}
+
 class GlooGroup : public PeerCommunicator {
  public:
   GlooGroup(int rank, int world_size, const std::string& store)
       : context_(
             std::make_shared<gloo::rendezvous::Context>(rank, world_size)) {
     context_->setTimeout(kTimeout);
-    gloo::transport::tcp::attr where;
-    where.hostname = "127.0.0.1";
-    gloo::rendezvous::FileStore meeting(store);
-    auto device = gloo::transport::tcp::CreateDevice(where);
-    context_->connectFullMesh(meeting, device);
+    Connect(*context_, store);
   }
 
   int rank() const override { return context_->rank; }
